@@ -42,7 +42,7 @@ APART = (
     "live/test_slurm.py",
     "probe/test_exchange.py",
     "probe/test_experiment.py",
-    "probe/test_mend.py",
+    "probe/test_faults.py",
     "probe/test_probe.py",
     "views/test_headlines.py",
 )
@@ -56,7 +56,7 @@ SHARED = (
     "test_measures_and",
     "test_progress_arrives",
     "test_the_folder_is",
-    "test_the_strip_is",
+    "test_the_telemetry_is",
     "test_what_cannot_be_asked",
 )
 """How those begin."""

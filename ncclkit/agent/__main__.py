@@ -58,7 +58,7 @@ def _facts(argv):
 def _attach(folder, options, words):
     """``attach FOLDER OPTIONS RANK=PID …`` or ``… job=ID``: evidence of these processes, or of a Slurm job's here.
 
-    options: those of `monitor.attach.join`, as JSON.  Sends a record for each thing that is missing.
+    options: those of `monitor.attach.collect_and_sample`, as JSON.  Sends a record for each thing that is missing.
     """
     from .monitor import attach
     from .run import processes
@@ -72,7 +72,7 @@ def _attach(folder, options, words):
         wire.send("ranks", ranks={str(rank): pid for rank, pid in ranks.items()})
     else:
         ranks = {int(rank): int(pid) for rank, pid in (word.split("=") for word in words)}
-    for problem in attach.join(folder, ranks, node=node, **options) if ranks else ():
+    for problem in attach.collect_and_sample(folder, ranks, node=node, **options) if ranks else ():
         wire.send("problem", say=problem)
     return 0
 

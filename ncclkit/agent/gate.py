@@ -205,7 +205,7 @@ def _ports(found: Rows) -> dict[str, list[Any]]:
 
 def _test(count: int, seconds: float, backend: str = "nccl") -> dict[str, Any]:
     """Collectives on all GPUs, each rank alone and each pair first: bus bandwidth, wrong values, how it ended."""
-    folder = tempfile.mkdtemp(prefix=private.PREFIX, dir=private.place())
+    folder = tempfile.mkdtemp(prefix=private.PREFIX, dir=private.parent_folder())
     agent, sizes = sys.argv[0], "8,1048576,%d" % LARGEST
     work = ["collective", "--folder", folder, "--backend", backend, "--sizes", sizes, "--repeats", "5", "--stages"]
     launch = [sys.executable, agent, "launch", str(count), "0", *work, "--timeout", "%d" % max(5, seconds / 2)]

@@ -13,16 +13,16 @@ NOBODY = 65534
 """Who owns, in a container, what belongs to nobody in it; only those outside can be that user."""
 
 
-def place():
+def parent_folder():
     """A folder in which this user can make private folders; raises OSError where none of the usual ones allows it."""
     tried = (tempfile.gettempdir(), "/tmp", "/var/tmp", "/dev/shm", os.path.expanduser("~"))
     for path in tried:
-        if os.access(path, os.W_OK | os.X_OK) and kept(path):
+        if os.access(path, os.W_OK | os.X_OK) and is_safe(path):
             return path
     raise OSError("others can replace what lies in %s; set TMPDIR to a folder that only you can write" % tried[0])
 
 
-def kept(path):
+def is_safe(path):
     """Whether only this user can rename or replace what he makes in a folder; all its parents are checked."""
     path = os.path.realpath(path)
     while True:
@@ -35,9 +35,9 @@ def kept(path):
         path = os.path.dirname(path)
 
 
-def begin(archive, words):
+def become(archive, words):
     """Write the agent's bytes to a private folder and become that program, with these arguments; does not return."""
-    agent = os.path.join(tempfile.mkdtemp(prefix=PREFIX, dir=place()), NAME)
+    agent = os.path.join(tempfile.mkdtemp(prefix=PREFIX, dir=parent_folder()), NAME)
     with open(agent, "wb") as out:
         out.write(archive)
     os.execv(sys.executable, [sys.executable, agent, OWN, *words])

@@ -40,9 +40,9 @@ class Disagreement:
     seq: int
     """Its number: c10d's own, or the how-manieth call on the communicator; -1 where nothing shows it."""
     what: str
-    """``missing`` (the odd ranks are not in it), ``op``, ``size``, ``dtype``, or ``stuck`` (all are in it)."""
+    """``missing`` (the minority is not in it), ``op``, ``size``, ``dtype``, or ``stuck`` (all are in it)."""
     majority: tuple[int, ...]
-    odd: tuple[int, ...]
+    minority: tuple[int, ...]
     summary: str
     evidence: tuple[Event, ...]
 
@@ -395,7 +395,7 @@ __all__ = ["Clock", "Disagreement", "align", "clocks"]
 
 Data = Mapping[str, Any]
 Parts = tuple[str, Iterable[int], Iterable[int], str]
-"""`what`, `majority`, `odd` and `say` of a `Disagreement`."""
+"""`what`, `majority`, `minority` and `say` of a `Disagreement`."""
 FIELDS = {
     "op": ("op", "operations"),
     "sizes": ("size", "sizes"),
@@ -432,16 +432,16 @@ def align(events: Sequence[Event]) -> list[Disagreement]:
 
 def _dumps(events: Iterable[Event]) -> Iterator[Disagreement]:
     """What the analysis over all Flight Recorder dumps found."""
-    tellers = {
+    describers = {
         "flight.mismatch": _mismatch,
         "flight.missing": _missing,
         "flight.stuck": _stuck,
         "flight.p2p": _unpaired,
     }
     for event in events:
-        if tell := tellers.get(event.kind):
+        if describe := describers.get(event.kind):
             data = event.data
-            what, majority, odd, say = tell(data)
+            what, majority, odd, say = describe(data)
             if data.get("root"):
                 say += f"; it only waits for group {data['root']}"
             name, desc, seq = data["group"], data["desc"], data.get("seq")

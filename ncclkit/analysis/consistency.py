@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
-from ncclkit.analysis.consistency_rules import ANY, RULES, ConsistencyRule, Effect, Host, general, variable
+from ncclkit.analysis.consistency_rules import ANY, RULES, ConsistencyRule, Effect, Host, pattern_of, variable
 from ncclkit.core.model import Fact
 from ncclkit.core.text import format_bytes, natural
 from ncclkit.core.text import host_list as folded
@@ -50,20 +50,20 @@ class Difference:
         return last if 2 * len(last.hosts) > sum(len(group.hosts) for group in self.groups) else None
 
     @property
-    def odd(self) -> tuple[HostGroup, ...]:
+    def outliers(self) -> tuple[HostGroup, ...]:
         """The groups that stand out: all but the usual one, or all where none is usual."""
         return self.groups[:-1] if self.usual else self.groups
 
     @property
     def fewest(self) -> int:
         """Hosts that stand out."""
-        return sum(len(group.hosts) for group in self.odd)
+        return sum(len(group.hosts) for group in self.outliers)
 
     @property
     def summary(self) -> str:
         """``NCCL: 2.26.2 on node-3; 2.27.5 on the other 7 hosts``."""
-        said = [f"{group.value} on {folded(group.hosts)}" for group in self.odd[:SHOWN]]
-        rest = sum(len(group.hosts) for group in self.odd[SHOWN:])
+        said = [f"{group.value} on {folded(group.hosts)}" for group in self.outliers[:SHOWN]]
+        rest = sum(len(group.hosts) for group in self.outliers[SHOWN:])
         said += [f"other values on {rest:,} more"] if rest else []
         said += [f"{self.usual.value} on {others(self.usual.hosts)}"] if self.usual else []
         return f"{self.title}: {'; '.join(said)}"
@@ -127,11 +127,11 @@ class Consistency:
         return tuple(each for each in self.unread if not each.nowhere)
 
     @property
-    def odd(self) -> dict[str, tuple[Difference, ...]]:
+    def outliers(self) -> dict[str, tuple[Difference, ...]]:
         """Host → where it stands out against a majority; most differences first."""
         found: dict[str, tuple[Difference, ...]] = {}
         for difference in self.differences:
-            for group in difference.odd if difference.usual else ():
+            for group in difference.outliers if difference.usual else ():
                 for host in group.hosts:
                     found[host] = (*found.get(host, ()), difference)
         return dict(sorted(found.items(), key=lambda item: -len(item[1])))
@@ -204,7 +204,7 @@ def compare(facts: Iterable[Fact], executor: Executor | None = None) -> Consiste
         differences += found
         agreed += alike
         unread += missing
-    differences.sort(key=lambda found: (EFFECTS.index(found.effect), found.fewest, ORDER.index(general(found.name))))
+    differences.sort(key=lambda found: (EFFECTS.index(found.effect), found.fewest, ORDER.index(pattern_of(found.name))))
     return Consistency(names, agreed, tuple(differences), tuple(_joined(unread)))
 
 
@@ -225,19 +225,19 @@ def _compared(
 @cache
 def _rules(name: str) -> tuple[ConsistencyRule, ...]:
     """How the facts of one row of the table are compared."""
-    if general(name) == ANY:
+    if pattern_of(name) == ANY:
         rule = variable(name.removeprefix("env."))
         return (rule,) if rule else ()
     label = name.split(".")[1] if name.startswith("storage.") else ""
     return tuple(
-        replace(rule, title=f"{rule.title} ({label})") if label else rule for rule in RULES.get(general(name), ())
+        replace(rule, title=f"{rule.title} ({label})") if label else rule for rule in RULES.get(pattern_of(name), ())
     )
 
 
 @cache
 def _row(name: str) -> tuple[str, Place]:
     """The row of the table that a fact belongs to, and its place there: GPUs of a host share a row."""
-    wide = general(name)
+    wide = pattern_of(name)
     return (wide, name.split(".")[1]) if "<i>" in wide else (name, "")
 
 

@@ -25,7 +25,7 @@ Host = Mapping[str, Fact]
 Form = Callable[[Any, Host], Any]
 
 
-def same(value: Any, host: Host) -> Any:
+def unchanged(value: Any, host: Host) -> Any:
     """The value itself."""
     return value
 
@@ -50,12 +50,12 @@ def versions(value: Any, host: Host) -> frozenset[str]:
     return frozenset(f"{name} {version}" for name, version in value.items())
 
 
-def some(value: Any, host: Host) -> bool:
+def has_any(value: Any, host: Host) -> bool:
     """Whether there is any."""
     return bool(value > 0)
 
 
-def span(value: Any, host: Host) -> str:
+def first_and_last(value: Any, host: Host) -> str:
     """First and last of a range."""
     return f"{value[0]}–{value[1]}"
 
@@ -70,7 +70,7 @@ def libraries(value: Any, host: Host) -> frozenset[str]:
     return frozenset(f"{row['version'] or 'of unknown version'} ({row['how']})" for row in value)
 
 
-def worrying(value: Any, host: Host) -> tuple[str, ...]:
+def hardware_clock_reasons(value: Any, host: Host) -> tuple[str, ...]:
     """Reasons for lower clocks that come from heat or hardware; a power cap is part of normal work."""
     return tuple(sorted(reason for reason in value if "thermal" in reason or reason.startswith("hw")))
 
@@ -80,13 +80,13 @@ def remapped(value: Any, host: Host) -> str:
     return next((word for word in ("failure", "pending") if value[word]), "in order")
 
 
-def between_gpus(value: Any, host: Host) -> tuple[str, ...] | None:
+def paths_between_gpus(value: Any, host: Host) -> tuple[str, ...] | None:
     """The kinds of paths that join GPUs."""
     gpus = [name for name in value if name.startswith("GPU")]
     return tuple(sorted({value[a][b] for a in gpus for b in value[a] if b in gpus and a != b})) or None
 
 
-def to_nics(value: Any, host: Host) -> tuple[str, ...] | None:
+def paths_to_nics(value: Any, host: Host) -> tuple[str, ...] | None:
     """The kinds of way from a GPU to the NIC nearest to it."""
     rows = [
         [way for to, way in row.items() if to.startswith("NIC")] for name, row in value.items() if name[:3] == "GPU"
@@ -99,30 +99,30 @@ def _distance(way: str) -> int:
     return order.index(way) if way in order else len(order)
 
 
-def row(value: Any, host: Host) -> Mapping[str, Any]:
+def interface_row(value: Any, host: Host) -> Mapping[str, Any]:
     """The interface of that name."""
     return next(row for row in host["net.interfaces"].value if row["name"] == value)
 
 
-def kind(value: Any, host: Host) -> Any:
+def interface_kind(value: Any, host: Host) -> Any:
     """What the named interface is: physical, loopback, docker …"""
-    return row(value, host)["kind"]
+    return interface_row(value, host)["kind"]
 
 
-def mtu(value: Any, host: Host) -> Any:
+def interface_mtu(value: Any, host: Host) -> Any:
     """The largest packet of the named interface."""
-    return row(value, host)["mtu"]
+    return interface_row(value, host)["mtu"]
 
 
-def speed(value: Any, host: Host) -> str | None:
+def interface_speed(value: Any, host: Host) -> str | None:
     """Of the named interface; None where its driver does not say."""
-    rate = row(value, host)["speed"]
+    rate = interface_row(value, host)["speed"]
     return f"{rate / 1000:g} Gb/s" if rate else None
 
 
-def family(value: Any, host: Host) -> str:
+def address_family(value: Any, host: Host) -> str:
     """The kind of address that NCCL finds first on the named interface."""
-    versions = {ipaddress.ip_interface(address).version for address in row(value, host)["addresses"]}
+    versions = {ipaddress.ip_interface(address).version for address in interface_row(value, host)["addresses"]}
     return "IPv4" if 4 in versions else "IPv6"
 
 
@@ -143,32 +143,32 @@ def virtual(value: Any, host: Host) -> frozenset[str]:
     return frozenset(row["kind"] for row in value if row["state"] == "up") - {"physical", "loopback"}
 
 
-def active(value: Any, host: Host) -> list[Mapping[str, Any]]:
+def active_rdma_ports(value: Any, host: Host) -> list[Mapping[str, Any]]:
     """RDMA ports that carry data."""
     return [row for row in value if row["state"] == "ACTIVE"]
 
 
 def has_rdma(value: Any, host: Host) -> bool:
     """Whether any RDMA port carries data."""
-    return bool(active(value, host))
+    return bool(active_rdma_ports(value, host))
 
 
 def ports(value: Any, host: Host) -> tuple[str, ...] | None:
     """Active RDMA ports by link layer and rate."""
-    known = _counted((row["link_layer"], row["rate"]) for row in active(value, host))
+    known = _counted((row["link_layer"], row["rate"]) for row in active_rdma_ports(value, host))
     return tuple(f"{many} × {layer} {rate:g} Gb/s" for (layer, rate), many in known) or None
 
 
 def devices(value: Any, host: Host) -> tuple[str, ...] | None:
     """Names of the RDMA devices with an active port."""
-    return tuple(sorted({row["device"] for row in active(value, host)})) or None
+    return tuple(sorted({row["device"] for row in active_rdma_ports(value, host)})) or None
 
 
 def gids(value: Any, host: Host) -> tuple[int, ...] | None:
     """Indexes of the RoCE v2 entries with an IPv4 address, over all ports."""
     found = {
         gid["index"]
-        for row in active(value, host)
+        for row in active_rdma_ports(value, host)
         for gid in row["gids"]
         if "v2" in gid["type"] and ":ffff:" in gid["gid"]
     }
@@ -183,7 +183,7 @@ Reach = tuple[str, Mapping[str, frozenset[str]]]
 """The interface that NCCL picks, and the networks of the host, each with the interfaces that lie in it."""
 
 
-def reach(value: Any, host: Host) -> Reach:
+def interface_networks(value: Any, host: Host) -> Reach:
     """Where NCCL's interface leads, and where the others do; link-local networks lead nowhere."""
     found: dict[str, frozenset[str]] = {}
     for row in host["net.interfaces"].value:
@@ -229,7 +229,7 @@ class ConsistencyRule:
     title: str
     why: str
     """Why a difference matters, one sentence."""
-    form: Form = same
+    form: Form = unchanged
     apart: tuple[float, float] | None = None
     """Numbers count as different where the next larger one is that many times as large, and larger by that much."""
     among: Callable[[Mapping[str, Any]], Mapping[str, Any]] | None = None
@@ -264,13 +264,13 @@ TABLE = (
         "gpu.library", "library of the driver", "Where it is of another version than the driver, CUDA does not start."
     ),
     differs("gpu.cuda", "CUDA of the driver", "A program for a newer CUDA starts on some of the hosts only."),
-    slows("gpu.topology", "path from GPU to GPU", SLOWEST, between_gpus),
-    slows("gpu.topology", "way from GPU to NIC", SLOWEST, to_nics),
-    slows("gpu.p2p.read", "reading from a peer GPU", SLOWEST, between_gpus),
-    slows("gpu.p2p.write", "writing to a peer GPU", SLOWEST, between_gpus),
-    slows("gpu.p2p.nvlink", "P2P over NVLink", SLOWEST, between_gpus),
-    slows("gpu.p2p.pcie", "P2P over PCIe", SLOWEST, between_gpus),
-    differs("gpu.p2p.atomics", "atomics on a peer GPU", "Symmetric-memory kernels need them.", between_gpus),
+    slows("gpu.topology", "path from GPU to GPU", SLOWEST, paths_between_gpus),
+    slows("gpu.topology", "way from GPU to NIC", SLOWEST, paths_to_nics),
+    slows("gpu.p2p.read", "reading from a peer GPU", SLOWEST, paths_between_gpus),
+    slows("gpu.p2p.write", "writing to a peer GPU", SLOWEST, paths_between_gpus),
+    slows("gpu.p2p.nvlink", "P2P over NVLink", SLOWEST, paths_between_gpus),
+    slows("gpu.p2p.pcie", "P2P over PCIe", SLOWEST, paths_between_gpus),
+    differs("gpu.p2p.atomics", "atomics on a peer GPU", "Symmetric-memory kernels need them.", paths_between_gpus),
     slows("gpu.peermem", "nvidia_peermem", "Without it, GPUDirect RDMA needs DMA-BUF, or goes through memory."),
     slows("gpu.gdrcopy", "GDRCopy", "Small messages take longer where it is missing."),
     slows("gpu.<i>.model", "GPU model", SLOWEST),
@@ -284,7 +284,7 @@ TABLE = (
     differs("gpu.<i>.persistence", "persistence mode", "Without it the first CUDA call takes seconds longer."),
     fatal("gpu.<i>.mig", "MIG", "NCCL ranks on MIG slices have neither NVLink nor P2P, nor the whole memory."),
     fatal(
-        "gpu.<i>.ecc.uncorrected", "uncorrectable ECC errors", "The process that meets such an error is ended.", some
+        "gpu.<i>.ecc.uncorrected", "uncorrectable ECC errors", "The process that meets such an error is ended.", has_any
     ),
     fatal(
         "gpu.<i>.remapped_rows",
@@ -297,7 +297,7 @@ TABLE = (
     slows("gpu.<i>.power.limit", "power limit", SLOWEST, apart=(1.02, 5)),
     slows("gpu.<i>.clock.sm.max", "highest GPU clock", SLOWEST),
     slows("gpu.<i>.clock.memory.max", "highest memory clock", SLOWEST),
-    slows("gpu.<i>.throttle", "lowered clocks", SLOWEST, worrying),
+    slows("gpu.<i>.throttle", "lowered clocks", SLOWEST, hardware_clock_reasons),
     fatal("gpu.<i>.fabric.state", "NVLink fabric", "Until its registration is completed, CUDA does not start."),
     fatal("gpu.<i>.fabric.status", "NVLink fabric status", "GPUs that failed to register cannot use NVLink."),
     slows("gpu.<i>.pcie.gen.max", "PCIe generation", SLOWEST),
@@ -314,28 +314,28 @@ TABLE = (
         "net.nccl.interface",
         "kind of NCCL's interface",
         "A loopback, docker or bridge interface mostly reaches no other host.",
-        kind,
+        interface_kind,
     ),
     fatal(
         "net.nccl.interface",
         "network of NCCL's interface",
         "The hosts answer each other over different networks: the start hangs unless they are routed.",
-        reach,
+        interface_networks,
         among=subnets,
     ),
     fatal(
         "net.nccl.interface",
         "MTU of NCCL's interface",
         "Where something between them carries the smaller size only, small messages pass and large ones hang.",
-        mtu,
+        interface_mtu,
     ),
     fatal(
         "net.nccl.interface",
         "address family of NCCL's interface",
         "One side cannot connect to the other's kind.",
-        family,
+        address_family,
     ),
-    slows("net.nccl.interface", "speed of NCCL's interface", SLOWEST, speed),
+    slows("net.nccl.interface", "speed of NCCL's interface", SLOWEST, interface_speed),
     differs(
         "net.nccl.interface", "name of NCCL's interface", "One NCCL_SOCKET_IFNAME must then match all of the names."
     ),
@@ -344,7 +344,7 @@ TABLE = (
         "net.gloo.interface",
         "kind of gloo's interface",
         "A loopback, docker or bridge interface mostly reaches no other host.",
-        kind,
+        interface_kind,
     ),
     differs("net.gloo.interface", "name of gloo's interface", "One GLOO_SOCKET_IFNAME must then name all of them."),
     fatal(
@@ -372,7 +372,7 @@ TABLE = (
     slows("limits.cgroup.cpus", "CPU limit", SLOWEST),
     fatal("limits.cgroup.pids", "limit of threads", "NCCL and data loaders cannot start their threads above it."),
     differs("limits.ptrace_scope", "ptrace", "Stacks of a hang can be read on some of the hosts only."),
-    differs("limits.ports", "ephemeral ports", "A firewall that opens one range shuts the other out.", span),
+    differs("limits.ports", "ephemeral ports", "A firewall that opens one range shuts the other out.", first_and_last),
     slows("cpu.total", "CPUs", SLOWEST),
     slows("cpu.usable", "usable CPUs", SLOWEST),
     slows("cpu.affinity", "CPUs of a process", SLOWEST),
@@ -427,7 +427,7 @@ APART = frozenset(
 """Facts that differ between good hosts, or say nothing beside another one."""
 
 
-def general(name: str) -> str:
+def pattern_of(name: str) -> str:
     """``gpu.3.model`` → ``gpu.<i>.model``, as docs/facts.md has it."""
     first, _, rest = name.partition(".")
     if first == "gpu":

@@ -55,7 +55,7 @@ class Nodes:
     """Many nodes beside each other."""
 
     verdicts: tuple[NodeVerdict, ...]
-    odd: Mapping[str, tuple[str, ...]]
+    outliers: Mapping[str, tuple[str, ...]]
     """Node → in what it differs from most of the others."""
     shared: tuple[str, ...] = field(default=())
     """Problems that most of the nodes have."""
@@ -68,22 +68,25 @@ class Nodes:
         nodes = plural(len(self.verdicts), "node")
         ready = all(one.ready for one in self.verdicts)
         said = f"{nodes} agree, and all are ready." if ready else f"{nodes} agree."
-        if self.odd:
-            first, others = next(iter(self.odd)), len(self.odd) - 1
+        if self.outliers:
+            first, others = next(iter(self.outliers)), len(self.outliers) - 1
             more = f", and {plural(others, 'node')} more" if others else ""
-            said = f"{first} is odd among {nodes}: {'; '.join(self.odd[first])}{more}."
+            said = f"{first} is odd among {nodes}: {'; '.join(self.outliers[first])}{more}."
         told = f" Most of them share: {'; '.join(self.shared)}; is the baseline still right?" if self.shared else ""
         return said + told
 
     def text(self) -> str:
         """The summary, and each node in a row."""
-        rows = [self.summary, *(f"{host}: {'; '.join(why)}" for host, why in self.odd.items() if len(self.odd) > 1)]
+        rows = [
+            self.summary,
+            *(f"{host}: {'; '.join(why)}" for host, why in self.outliers.items() if len(self.outliers) > 1),
+        ]
         return "\n".join([*rows, *(one.summary for one in self.verdicts)])
 
     def to_dict(self) -> dict[str, Any]:
         """Everything as plain values, for JSON."""
         verdicts = [msgspec.to_builtins(one) for one in self.verdicts]
-        return {"summary": self.summary, "odd": self.odd, "shared": self.shared, "verdicts": verdicts}
+        return {"summary": self.summary, "odd": self.outliers, "shared": self.shared, "verdicts": verdicts}
 
 
 def compare_nodes(paths: Iterable[str | Path]) -> Nodes:

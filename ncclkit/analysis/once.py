@@ -53,7 +53,7 @@ def once(part: Callable[[Case], T]) -> Callable[[Case], T]:
 
 
 @once
-def judged(case: Case) -> Case:
+def last_run_of(case: Case) -> Case:
     """What a verdict is about: the case as its last run left it, without facts of a shape that no reader can use."""
     scope = case.latest()
     scope.facts = list(map(shapes.validated, scope.facts))

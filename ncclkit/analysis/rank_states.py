@@ -205,7 +205,7 @@ def starving(case: Case) -> list[Event]:
 
 @once
 def stopped(case: Case) -> dict[int, Event]:
-    """Ranks whose process a signal or a debugger holds (state T), as the strip saw it to the end."""
+    """Ranks whose process a signal or a debugger holds (state T), as telemetry saw it to the end."""
     rows = [
         event for event in case.of("telemetry.utilization") if event.rank is not None and len(event.data["states"]) > 1
     ]

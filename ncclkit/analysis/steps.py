@@ -16,7 +16,7 @@ from typing import Any
 from ncclkit.analysis.picks import failed
 from ncclkit.core.case import Case
 from ncclkit.core.model import Event, NcclkitError
-from ncclkit.core.text import format_bytes, format_time, percent, plural, the
+from ncclkit.core.text import format_bytes, format_time, numbered, percent, plural
 from ncclkit.core.tuning import Comparison
 
 PARTS = ("computation", "data", "communication", "waiting", "checkpoint", "script")
@@ -176,13 +176,13 @@ def _of_both(hook: Event | None = None, trace: Event | None = None) -> Event:
         return chosen
     saved, between = (fmean(row["parts"][part] for row in hook.data["steps"]) for part in ("checkpoint", "script"))
 
-    def told(parts: Mapping[str, float]) -> dict[str, float]:
+    def merged(parts: Mapping[str, float]) -> dict[str, float]:
         script = min(parts["script"], between) if hook.data["loaders"] else parts["script"]
         launching = max(0.0, parts["script"] - script - saved)
         more = {"checkpoint": saved, "script": script, "computation": parts["computation"] + launching}
         return {**parts, **more}
 
-    steps = [row | {"parts": told(row["parts"])} for row in trace.data["steps"]]
+    steps = [row | {"parts": merged(row["parts"])} for row in trace.data["steps"]]
     return replace(hook, data={**hook.data, "gpus": True, "steps": steps})
 
 
@@ -328,7 +328,7 @@ def _waiting(ranks: Sequence[RankSteps]) -> BrakeLine:
     does = f", which spends more on {NAMES[excess]}" if excess else ""
     others = [one.rank for one in ranks if one not in late]
     verb = "waits" if len(others) == 1 else "wait"
-    return "waiting", seconds, f"{the('rank', others).capitalize()} {verb} for rank {late[0].rank}{does}", ()
+    return "waiting", seconds, f"{numbered('rank', others).capitalize()} {verb} for rank {late[0].rank}{does}", ()
 
 
 def _excess(ranks: Sequence[RankSteps]) -> str:

@@ -8,18 +8,18 @@ like one that waits for a peer.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from typing import Any
 
-from ncclkit.agent.monitor.snapshots import WAKES, wakes
+from ncclkit.agent.monitor.snapshots import WAKES, wakeups_per_second
 from ncclkit.analysis.frames import Frame, call_of, function, in_collective, is_own, is_wrapper, own_frame
 from ncclkit.analysis.once import once
 from ncclkit.core.case import Case
 from ncclkit.core.model import Event
+from ncclkit.core.text import format_age, start, verb
 from ncclkit.core.text import ranks as named
-from ncclkit.core.text import start, verb
 
 GPU, PEERS, STORE, WORKER = "its GPU", "other ranks", "the store", "a data-loader worker"
 FILE, LOCK, GIL, SOCKET, PROCESS = "a file", "a lock", "Python's global lock", "a network peer", "another process"
@@ -60,14 +60,14 @@ WHOLE_TRAINING = {"fit", "train", "validate", "test", "predict", "launch", "run"
 """Functions of frameworks that say nothing about where in a program of days a rank stands."""
 LINE = 60
 """Characters of a line of a program that is quoted."""
-BAR = 16
-"""Characters of the bar of all ranks."""
+COLUMNS = 64
+"""Columns of the picture of all ranks at most."""
 NCCL_KERNEL = re.compile(r"nccl(?:Dev)?Kernel_(?P<op>[A-Za-z]+)")
 POINT_TO_POINT = {"send": "dst", "recv": "src"}
 
 
 @dataclass(frozen=True, slots=True)
-class Stand:
+class RankPosition:
     """Where one rank stands, and what for."""
 
     rank: int
@@ -93,6 +93,10 @@ class Stand:
     """Seconds since another rank sent it anything."""
     kernel: str | None = None
     """The kernel that its GPU is in, "" where it is in none; None where it is not known."""
+    launch_age: float = 0.0
+    """Seconds for which its GPU was seen in one launch of that kernel; 0 where it was asked once."""
+    steps: Mapping[str, int] = field(default_factory=dict)
+    """What counts its steps in the last snapshot: ``{"epoch": 3, "step": 120}``."""
 
     @property
     def is_busy(self) -> bool:
@@ -100,12 +104,12 @@ class Stand:
         return self.waits_for in BUSY
 
     @property
-    def is_inside(self) -> bool:
+    def waits_for_ranks(self) -> bool:
         """Whether only other ranks can end its wait; a GPU in a kernel that is not NCCL's keeps its rank to itself."""
         own = self.kernel is not None and not NCCL_KERNEL.search(self.kernel)
         return self.waits_for in FOR_PEERS and not self.moved and not (self.waits_for == GPU and own)
 
-    def does(self, count: int = 1) -> str:
+    def activity(self, count: int = 1) -> str:
         """``waits for a file (/mnt/ckpt.pt) in load at train.py:33``; of several ranks in the plural."""
         where = f" in {self.call}" * bool(self.call) + f" at {self.place}" * bool(self.place)
         if self.waits_for == STOPPED:
@@ -115,18 +119,19 @@ class Stand:
         if not self.waits_for:
             return f"{verb(range(count), 'stands', 'stand')}{where}" if where else "could not be read"
         if self.kernel:
-            where += f", and its GPU is in {self.kernel}"
+            age = f" for at least {format_age(self.launch_age)}" if self.launch_age else ""
+            where += f", and its GPU is in {self.kernel}{age}"
         file = f" ({self.file})" if self.file and self.waits_for in (FILE, LOCK) else ""
         return f"{verb(range(count), 'waits', 'wait')} for {self.waits_for}{file}{where}"
 
 
 @once
-def wait_places(case: Case) -> dict[int, Stand]:
+def positions_of_case(case: Case) -> dict[int, RankPosition]:
     """rank → where it stands, of the ranks that `ncclkit attach` has looked at."""
-    return standing_ranks(case.events)
+    return rank_positions(case.events)
 
 
-def standing_ranks(events: Iterable[Event]) -> dict[int, Stand]:
+def rank_positions(events: Iterable[Event]) -> dict[int, RankPosition]:
     """rank → where it stands, by the events of one look at a running job."""
     known = list(events)
     seen = {e.rank: e for e in known if e.kind == "attach.rank" and e.rank is not None and not e.data["gone"]}
@@ -134,20 +139,23 @@ def standing_ranks(events: Iterable[Event]) -> dict[int, Stand]:
     return {rank: _stand(rank, told, stacks.get(rank)) for rank, told in sorted(seen.items())}
 
 
-def _stand(rank: int, told: Event, stack: Event | None) -> Stand:
+def _stand(rank: int, told: Event, stack: Event | None) -> RankPosition:
     data: Mapping[str, Any] = stack.data if stack is not None else {"frames": ()}
     frames: Sequence[Frame] = data["frames"]
     own = own_frame(frames, innermost_first=True)
     shots = told.data["snapshots"]
     program = told.data["program"]
-    moved = len({shot["stack"] for shot in shots}) > 1
+    launches = [(one["name"], one["grid"]) for one in told.data.get("kernels") or ()]
+    steps = [shot["steps"] for shot in shots if shot.get("steps")]
+    counted = {tuple(one.items()) for one in steps}
+    moved = max(len({shot["stack"] for shot in shots}), len(set(launches)), len(counted)) > 1
     waits_for = _waits_for(frames, data, shots, stack.text if stack is not None else "")
-    return Stand(
+    return RankPosition(
         rank,
         waits_for,
         _line(frames, program) if waits_for == GPU else _call(frames),
         f"{PurePosixPath(str(own['file'])).name}:{own.get('line', '?')}" if own is not None else "",
-        moved or waits_for in (PYTHON, NATIVE) or (waits_for == PEERS and wakes(shots) > WAKES),
+        moved or waits_for in (PYTHON, NATIVE) or (waits_for == PEERS and wakeups_per_second(shots) > WAKES),
         (told, stack) if stack is not None else (told,),
         next((condition for row in program for condition in row.get("conditions") or ()), ""),
         str(program[0].get("group") or "") if program else "",
@@ -155,7 +163,16 @@ def _stand(rank: int, told: Event, stack: Event | None) -> Stand:
         next((shot["file"] for shot in reversed(shots) if str(shot["file"]).startswith("/")), ""),
         told.data["quiet"],
         told.data["kernel"],
+        _launch_age(told.data.get("kernels") or ()),
+        steps[-1] if steps else {},
     )
+
+
+def _launch_age(looks: Sequence[Mapping[str, Any]]) -> float:
+    """Seconds between two looks that show a GPU in one launch of a kernel."""
+    first, last = (looks[0], looks[-1]) if len(looks) > 1 else ({}, {})
+    same = bool(last and last["grid"]) and (first["name"], first["grid"]) == (last["name"], last["grid"])
+    return float(last["t"] - first["t"]) if same else 0.0
 
 
 def _line(frames: Sequence[Frame], program: Sequence[Mapping[str, Any]]) -> str:
@@ -253,13 +270,13 @@ def blockages(events: Iterable[Event]) -> list[Event]:
     its connection.  Each has ``live``: sequence numbers are not known.
     """
     known = list(events)
-    seen = standing_ranks(known)
+    seen = rank_positions(known)
     if any(map(_is_decisive, known)):
         absent = {rank for event in known if event.kind == "flight.missing" for rank in event.data["missing"]}
-        held = {rank: stand for rank, stand in seen.items() if stand.is_inside}
+        held = {rank: stand for rank, stand in seen.items() if stand.waits_for_ranks}
         return [pair for pair in _pairs(held) if absent.intersection(pair.data["waiting"])]
     gone = [e.rank for e in known if e.kind == "attach.rank" and e.data["gone"] and e.rank is not None]
-    waiting = {rank: stand for rank, stand in seen.items() if stand.is_inside}
+    waiting = {rank: stand for rank, stand in seen.items() if stand.waits_for_ranks}
     outside = [rank for rank in seen if rank not in waiting]
     if not waiting or 2 * sum(seen[rank].moved for rank in outside) > len(seen):
         return []
@@ -273,13 +290,13 @@ def _is_decisive(event: Event) -> bool:
     return event.kind in ("flight.mismatch", "flight.p2p") or event.kind == "flight.missing" and event.data["missing"]
 
 
-def _collective(stand: Stand) -> str:
+def _collective(stand: RankPosition) -> str:
     """The collective that its GPU is in."""
     match = NCCL_KERNEL.search(stand.kernel or "")
     return match["op"] if match else ""
 
 
-def _event(kind: str, text: str, of: Sequence[Stand], data: Mapping[str, Any]) -> Event:
+def _event(kind: str, text: str, of: Sequence[RankPosition], data: Mapping[str, Any]) -> Event:
     path = of[0].lines[0].path
     rank = of[0].rank if len(of) == 1 else None
     common = {"group": "", "desc": "", "root": "", "holds": [], "live": True}
@@ -287,14 +304,14 @@ def _event(kind: str, text: str, of: Sequence[Stand], data: Mapping[str, Any]) -
 
 
 def _missing(
-    waiting: Mapping[int, Stand],
+    waiting: Mapping[int, RankPosition],
     outside: Sequence[int],
     gone: Sequence[int],
-    seen: Mapping[int, Stand],
+    seen: Mapping[int, RankPosition],
     group: str = "",
 ) -> Event:
-    text = [_group_line(held) for held in together(waiting.values())]
-    text += [f"rank {rank} {seen[rank].does()}" for rank in outside]
+    text = [_group_line(held) for held in same_positions(waiting.values())]
+    text += [f"rank {rank} {seen[rank].activity()}" for rank in outside]
     text += [f"{named(gone)} {verb(gone, 'has', 'have')} no process any more"] if gone else []
     calls = {stand.call for stand in waiting.values()}
     lines = {rank: list(_frames(seen[rank])) for rank in outside}
@@ -313,7 +330,7 @@ def _missing(
     return _event("flight.missing", "\n".join(text), [seen[rank] for rank in outside] or list(waiting.values()), data)
 
 
-def _pairs(waiting: Mapping[int, Stand]) -> list[Event]:
+def _pairs(waiting: Mapping[int, RankPosition]) -> list[Event]:
     """Sends and receives whose peer waits in another call."""
     found = []
     for rank, stand in waiting.items():
@@ -325,7 +342,7 @@ def _pairs(waiting: Mapping[int, Stand]) -> list[Event]:
             continue
         src, dst = (rank, other.rank) if end == "dst" else (other.rank, rank)
         data: dict[str, Any] = {"src": src, "dst": dst, "waiting": [rank], "lacking": [other.rank], "stacks": {}}
-        most = max(together(waiting.values()), key=len)
+        most = max(same_positions(waiting.values()), key=len)
         left = outside_common_path([[stand], [other]])
         common = [one.rank for one in most] if len(most) > 1 else [(other, stand)[left[0]].rank] if left else []
         data |= {"sent": int(end == "dst"), "received": int(end == "src"), "sizes": None, "common": common}
@@ -334,7 +351,7 @@ def _pairs(waiting: Mapping[int, Stand]) -> list[Event]:
     return found
 
 
-def _crossed(waiting: Mapping[int, Stand]) -> list[Event]:
+def _crossed(waiting: Mapping[int, RankPosition]) -> list[Event]:
     """Ranks in the same call of two process groups, which their programs make in different order."""
     calls = {stand.call for stand in waiting.values()}
     groups = {stand.group for stand in waiting.values()}
@@ -347,9 +364,9 @@ def _crossed(waiting: Mapping[int, Stand]) -> list[Event]:
     ]
 
 
-def _different_places(waiting: Mapping[int, Stand]) -> list[Event]:
+def _different_places(waiting: Mapping[int, RankPosition]) -> list[Event]:
     """All wait, at different places of their program: the fewest are odd, or those under a condition on the rank."""
-    groups = together(waiting.values())
+    groups = same_positions(waiting.values())
     kernels = {_collective(stand) for stand in waiting.values()}
     if "" not in kernels and len(kernels) == 1:
         return []  # the GPUs are in one collective, wherever the lines are that wait for them
@@ -378,15 +395,15 @@ SITE = re.compile(r"(?P<file>.+):(?P<line>\d{1,9})(?: in .*)?")
 """Where the program made a call, as a Flight Recorder's entry says."""
 
 
-def outside_common_path(sides: Sequence[Sequence[Stand]], sites: Sequence[str] = ()) -> tuple[int, str] | None:
-    """The number of the one side that has left the common path, and how: ``inside `if rank == 0` ``.
+def outside_common_path(sides: Sequence[Sequence[RankPosition]], sites: Sequence[str] = ()) -> tuple[int, str] | None:
+    """The number of the one side that has left the common path, and how: as `inside`, or after a loop.
 
     sites: where each side made its call, by its dumps, as `SITE`; without them it is where its ranks stand.
     """
     conditions = [_common_condition(side, sites[n] if n < len(sites) else "") for n, side in enumerate(sides)]
-    inside = [number for number, condition in enumerate(conditions) if condition]
-    if inside:
-        return (inside[0], f"inside `if {conditions[inside[0]]}`") if len(inside) == 1 else None
+    odd = [number for number, condition in enumerate(conditions) if condition]
+    if odd:
+        return (odd[0], inside(conditions[odd[0]])) if len(odd) == 1 else None
     left: dict[int, str] = {}
     for number, one in enumerate(sides):
         loops = [_loop_left(one[0], other[0]) for other in sides if other and one and other is not one]
@@ -395,13 +412,13 @@ def outside_common_path(sides: Sequence[Sequence[Stand]], sites: Sequence[str] =
     return next(((number, f"after the loop at {loop}") for number, loop in left.items() if len(left) == 1), None)
 
 
-def _common_condition(side: Sequence[Stand], site: str) -> str:
+def _common_condition(side: Sequence[RankPosition], site: str) -> str:
     """The condition on the rank under which all ranks of a side came where they are; empty where there is none."""
     found = [_condition_at(stand, site) or stand.condition for stand in side]
     return found[0] if all(found) and found else ""
 
 
-def _condition_at(stand: Stand, site: str) -> str:
+def _condition_at(stand: RankPosition, site: str) -> str:
     """The innermost condition on the rank around a line of its program."""
     match = SITE.fullmatch(site)
     rows = [row for row in stand.lines[0].data.get("branches") or () if match and row["file"] == match["file"]]
@@ -409,7 +426,7 @@ def _condition_at(stand: Stand, site: str) -> str:
     return str(max(around, key=lambda row: row["first"])["condition"]) if around else ""
 
 
-def _loop_left(one: Stand, other: Stand) -> str:
+def _loop_left(one: RankPosition, other: RankPosition) -> str:
     """``train.py:40``: the loop in which another rank still is, and which this one has behind it."""
     for mine in one.lines[0].data["program"]:
         for theirs in other.lines[0].data["program"]:
@@ -419,74 +436,123 @@ def _loop_left(one: Stand, other: Stand) -> str:
     return ""
 
 
-def _frames(stand: Stand) -> Sequence[Frame]:
+def _frames(stand: RankPosition) -> Sequence[Frame]:
     return [frame for line in stand.lines if line.kind == "stack" for frame in line.data["frames"]]
 
 
-def _value(stand: Stand) -> str:
+def _value(stand: RankPosition) -> str:
     kernel = _collective(stand)
     return f"{stand.call} at {stand.place}{f' ({kernel} on its GPU)' if kernel else ''}"
 
 
-def together(found: Iterable[Stand]) -> list[list[Stand]]:
+def same_positions(found: Iterable[RankPosition]) -> list[list[RankPosition]]:
     """Ranks that stand at one place for one reason, the rarest first."""
-    groups: dict[tuple[str, str, str, str | None], list[Stand]] = {}
+    groups: dict[tuple[str, str, str, str | None], list[RankPosition]] = {}
     for stand in found:
         groups.setdefault((stand.waits_for, stand.call, stand.place, stand.kernel), []).append(stand)
     return sorted(groups.values(), key=lambda held: (len(held), held[0].rank))
 
 
-def _group_line(held: Sequence[Stand]) -> str:
-    branch = f", inside `if {held[0].condition}`" if held[0].condition else ""
-    return f"{named(stand.rank for stand in held)} {held[0].does(len(held))}{branch}"
+def _group_line(held: Sequence[RankPosition]) -> str:
+    at = step_range(held)
+    branch = f", {inside(held[0].condition)}" if held[0].condition else ""
+    return f"{named(stand.rank for stand in held)} {held[0].activity(len(held))}{branch}{f' ({at})' if at else ''}"
 
 
-def picture(events: Iterable[Event]) -> list[str]:
-    """One line for each group of ranks that stand at one place, the smallest first: its share, and what it does."""
-    seen = standing_ranks(events)
-    return [f"  {share(len(held), len(seen))}  {_group_line(held)}" for held in together(seen.values())]
+def inside(condition: str) -> str:
+    """``inside `if rank == 0` ``, or ``past `if rank != 0: return` ``: how a rank came to a line of its program."""
+    if condition.startswith("past "):
+        return f"past `{condition[5:]}`"
+    return f"inside `{condition if condition.startswith('while ') else f'if {condition}'}`"
 
 
-def share(count: int, of: int) -> str:
-    """A bar as long as the share of a group among all ranks, and its size."""
-    return f"{'█' * max(1, round(BAR * count / of)):<{BAR}} {count:>4}"
+def step_range(found: Iterable[RankPosition]) -> str:
+    """``epoch 3, step 118 to 120``: what counts the steps of ranks; empty where nothing is known of it."""
+    values: dict[str, set[int]] = {}
+    for stand in found:
+        for name, number in stand.steps.items():
+            values.setdefault(name, set()).add(number)
+    each = ((name, min(held), max(held)) for name, held in values.items())
+    return ", ".join(f"{name} {low}" + f" to {high}" * (low < high) for name, low, high in each)
+
+
+def position_bars(events: Iterable[Event]) -> list[str]:
+    """One line for each group of ranks that stand at one place, the smallest first: which these are, what they do."""
+    seen = rank_positions(events)
+    lines = [f"  {rank_columns([stand.rank for stand in held], list(seen))}  {_group_line(held)}"
+             for held in same_positions(seen.values())]  # fmt: skip
+    each = -(-len(seen) // COLUMNS) if seen else 0
+    return [f"  {each} ranks a column, the first from rank {min(seen)} on:"] * (each > 1) + lines
+
+
+def rank_columns(held: Sequence[int], of: Sequence[int]) -> str:
+    """A column for each rank, or for some of them: ■ where it belongs to a group, ▪ where some do; and their number."""
+    ranks, mine = sorted(of), set(held)
+    each = max(1, -(-len(ranks) // COLUMNS))
+    columns = [ranks[first : first + each] for first in range(0, len(ranks), each)]
+    marks = ["■" if mine.issuperset(one) else "▪" if mine.intersection(one) else "·" for one in columns]
+    return f"{''.join(marks)} {len(held):>{len(str(len(ranks)))}}"
 
 
 def headline(events: Iterable[Event]) -> str:
     """What is to be said of a running job in which nothing was found."""
-    seen = standing_ranks(events)
+    seen = rank_positions(events)
     moved = [rank for rank, stand in seen.items() if stand.moved]
     if len(moved) * 2 > len(seen):
-        return f"The job goes on: {named(moved)} moved between the snapshots."
-    waiting = [stand for stand in seen.values() if stand.is_inside]
+        made = next(filter(None, (_progress(seen[rank]) for rank in moved)), "")
+        return f"The job goes on: {named(moved)} moved between the snapshots{f' ({made})' if made else ''}."
+    waiting = [stand for stand in seen.values() if stand.waits_for_ranks]
     if len(waiting) == len(seen) > 0:
-        known = since(waiting)
+        known = waiting_time(waiting)
         what = f"All {len(seen)} ranks wait in {waiting[0].call} at {waiting[0].place}" if waiting[0].place else (
             f"All {len(seen)} ranks wait for each other"
         )  # fmt: skip
         return f"{what}{f' {known}' if known else ''}: where they stand does not tell why; --dump, or --kernels, may."
-    lines = [_group_line(held) for held in together(seen.values())]
+    lines = [_group_line(held) for held in same_positions(seen.values())]
     return start("; ".join(lines[:4]) + ("; …" if len(lines) > 4 else "")) or "No stack could be read"
 
 
-def since(found: Iterable[Stand]) -> str:
+def _progress(stand: RankPosition) -> str:
+    """``step 118 to 120``: what of its counters went on between the snapshots."""
+    shots = stand.lines[0].data["snapshots"]
+    first: Mapping[str, int] = next((shot["steps"] for shot in shots if shot.get("steps")), {})
+    made = {name: (first[name], last) for name, last in stand.steps.items() if first.get(name, last) != last}
+    return ", ".join(f"{name} {before} to {after}" for name, (before, after) in made.items())
+
+
+def waiting_time(found: Iterable[RankPosition]) -> str:
     """``for 4 min``: how long the ranks that wait have heard nothing from others; else how long they were looked at."""
     waiting = [stand for stand in found if stand.waits_for in FOR_PEERS and not stand.moved]
     ages = [stand.quiet for stand in waiting if stand.quiet is not None]
     shots = [stand.lines[0].data["snapshots"] for stand in waiting]
     watched = min((rows[-1]["t"] - rows[0]["t"] for rows in shots if len(rows) > 1), default=0.0)
     if ages and min(ages) > watched:
-        return f"for {_time(min(ages))}"
-    return f"for at least {_time(watched)}" if watched else ""
+        return f"for {format_age(min(ages))}"
+    return f"for at least {format_age(watched)}" if watched else ""
 
 
-def lasting(case: Case) -> str:
-    """`since` of the ranks of a case, with a blank before it; empty where nothing shows it."""
-    known = since(wait_places(case).values())
+def waiting_time_of_case(case: Case) -> str:
+    """`waiting_time` of the ranks of a case, with a blank before it; empty where nothing shows it."""
+    known = waiting_time(positions_of_case(case).values())
     return f" {known}" if known else ""
 
 
-def _time(seconds: float) -> str:
-    if seconds < 120:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
+def others_wait(case: Case, ranks: Collection[int]) -> str:
+    """``ranks 0 and 2 wait in all_reduce at train.py:33 for 4 min``: who of a running job waits for these ranks."""
+    waiting = [stand for rank, stand in positions_of_case(case).items() if rank not in ranks and stand.waits_for_ranks]
+    if not waiting:
+        return ""
+    who = [stand.rank for stand in waiting]
+    places = {(stand.call, stand.place) for stand in waiting}
+    where = "in {} at {}".format(*min(places)) if len(places) == 1 else "for it"
+    known = waiting_time(waiting)
+    return f"{named(who)} {verb(who, 'waits', 'wait')} {where}" + f" {known}" * bool(known)
+
+
+def places_now(case: Case) -> str:
+    """`` (rank 0 at train.py:41, ranks 1 and 2 at train.py:33)``: where the ranks of a running job stand."""
+    held: dict[str, list[int]] = {}
+    for rank, stand in positions_of_case(case).items():
+        held.setdefault(stand.place, []).append(rank)
+    known = [f"{named(ranks)} at {place}" for place, ranks in held.items() if place]
+    return f" ({', '.join(known[:4])})" if known else ""

@@ -1,4 +1,4 @@
-"""Whom the ladder of the live test names, for the causes that could explain it."""
+"""Whom the stages of the live test name, for the causes that could explain it."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class FaultyRanks:
 
 
 def faulty_ranks(case: Case) -> FaultyRanks | None:
-    """What the last live test's ladder says of ranks together, or of slow pairs; None where it blames nobody."""
+    """What the stages of the last live test say of ranks together, or of slow pairs; None where it blames nobody."""
     staged = staged_test(case)
     gpus = any(event.data.get("nccl") for event in case.of("worker.phase"))
     if staged.corrupt:

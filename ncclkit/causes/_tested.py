@@ -37,7 +37,7 @@ def risk(case: Case) -> Strength:
     return "possible" if failed(case) else "likely"
 
 
-def more(found: Sequence[object], what: str) -> str:
+def plus(found: Sequence[object], what: str) -> str:
     """`` (and 5 more paths)``, after the first one was named."""
     others = len(found) - 1
     return f" (and {others} more {what}{'s' if others > 1 else ''})" if others else ""

@@ -72,7 +72,7 @@ def _measured(case: Case) -> Finding | None:
     effect = "log lines of different hosts cannot be ordered by their time"
     if drops:
         effect = f"torchrun drops a node whose clock is more than {DROPPED:g} s behind"
-    gap, more = abs(worst.offset or 0), _tested.more([*pairs], "pair")
+    gap, more = abs(worst.offset or 0), _tested.plus([*pairs], "pair")
     say = f"The clock of {behind} is {gap:.3g} s behind that of {ahead}{more}; {effect}."
     refused = case.of("rendezvous.error") if drops else []
     strength: Strength = "likely" if refused else _tested.risk(case)

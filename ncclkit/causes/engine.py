@@ -14,7 +14,7 @@ from importlib import import_module
 from itertools import islice
 from typing import Any
 
-from ncclkit.analysis.once import judged
+from ncclkit.analysis.once import last_run_of
 from ncclkit.analysis.picks import FATAL, failed, initialized, pick
 from ncclkit.analysis.rank_states import is_own
 from ncclkit.analysis.timeline import abnormal
@@ -138,7 +138,7 @@ class Diagnosis:
 
 def diagnose(case: Case) -> Diagnosis:
     """Judge `case`, as its last run left it, by the whole catalogue; the case and its folder keep the verdicts."""
-    scope = judged(case)
+    scope = last_run_of(case)
     verdicts = [recovered(judge(name, cause, scope), scope) for name, cause in catalogue().items()]
     verdicts = experiment_records.weigh(verdicts, scope.events)
     findings = _with_resembling(rank([verdict for verdict in verdicts if verdict.verdict == "found"]), verdicts, scope)
@@ -216,11 +216,11 @@ def rank(findings: Sequence[Finding]) -> list[Finding]:
         risk = name in risks
         return risk and power[name] == 1, bool(roots(finding)), -power[name], risk, weight, usual, name
 
-    def said(finding: Finding) -> bool:
+    def repeats_root(finding: Finding) -> bool:
         stronger = [root for root in roots(finding) if power[root.cause] > power[finding.cause]]
         return any(_same_place(finding.evidence[0], piece) for root in stronger for piece in root.evidence)
 
-    kept = [finding for finding in findings if not said(finding)]
+    kept = [finding for finding in findings if not repeats_root(finding)]
     return sorted(kept, key=order)
 
 

@@ -186,7 +186,7 @@ def _tested_names(case: Case) -> Finding | None:
     first = bad[0]
     what = f"resolves to {first.address}, that is {first.src}" if first.address else "does not resolve"
     what += "" if first.address else f" ({first.unresolved})"
-    say = f"On {first.src} hostname {first.dst} {what}{_tested.more(bad, 'name')}: ranks there would not find it."
+    say = f"On {first.src} hostname {first.dst} {what}{_tested.plus(bad, 'name')}: ranks there would not find it."
     hosts, why = tuple(sorted({link.src for link in bad})), tuple(link.event for link in bad[:6])
     return found(ID, _tested.risk(case), say, why, hosts=hosts, advice=_advice(first.dst), next=experiment(case))
 
@@ -205,7 +205,7 @@ def _own_names(case: Case) -> Finding | None:
     digits = " (digits alone are read as a number)" if first.host.isdecimal() else ""
     aside = f", which is not one of its addresses{digits}" if first.value and not _to_itself(first) else ""
     say = (
-        f"Hostname {first.host} {where} on itself{_tested.more(own, 'host')}{aside}, so gloo there would use lo and "
+        f"Hostname {first.host} {where} on itself{_tested.plus(own, 'host')}{aside}, so gloo there would use lo and "
         f"{'another host' if alone else 'the other hosts'} would not reach it."
     )
     hosts, why = tuple(f.host for f in own), pick(own, [gloo[f.host] for f in own], limit=6)

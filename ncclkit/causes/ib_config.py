@@ -66,7 +66,7 @@ MEANS = {
 def diagnose(case: Case) -> Finding:
     """Found where a queue pair could not be set up, or the very first packets were never answered."""
     went_well = [*case.of("nccl.destroy"), *over_sockets(case), *over_infiniband(case), *case.of("c10d.timeout")]
-    return first_finding(case, _setup, _memory, _first_packets, _apart, CHECK.risk) or CHECK.otherwise(
+    return first_finding(case, _setup, _memory, _first_packets, _different_ports, CHECK.risk) or CHECK.otherwise(
         case,
         went_well,
         "InfiniBand connections were made, or none was used.",
@@ -122,7 +122,7 @@ def _first_packets(case: Case) -> Finding | None:
     return found(ID, "likely", say, pick(early, gid), ranks=ranks, hosts=hosts, advice=advice, next=experiment(case))
 
 
-def _apart(case: Case) -> Finding | None:
+def _different_ports(case: Case) -> Finding | None:
     """Hosts list different cards, or a channel joins a port of InfiniBand with one of Ethernet."""
     held = rdma_devices(case)
     lists = {host: devices for host, (devices, _) in held.items()}

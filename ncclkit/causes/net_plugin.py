@@ -84,7 +84,7 @@ def diagnose(case: Case) -> Finding:
             advice=_advice(),
             next=experiment(case),
         )
-    if finding := first_finding(case, _apart, _absent):
+    if finding := first_finding(case, _different_networks, _absent):
         return finding
     absent = [e for e in case.of("nccl.info") if e.data.get("family") == "no_plugin"]
     went_well: list[Evidence] = [*absent, *case.of("nccl.network")]
@@ -102,7 +102,7 @@ def _absent(case: Case) -> Finding | None:
     return found(ID, "likely", say, pick(absent, expected), advice=_advice(), next=experiment(case))
 
 
-def _apart(case: Case) -> Finding | None:
+def _different_networks(case: Case) -> Finding | None:
     """Hosts use different networks, each of which is fast: a plugin is found on some of them only."""
     used = {host: event for host, event in by_host(case).items() if event.data["name"] != "Socket"}
     names = {str(event.data["name"]): event for event in used.values()}

@@ -227,7 +227,7 @@ def _tested_paths(case: Case) -> Finding | None:
     if not bad:
         return None
     first = bad[0]
-    say = f"Between {first.src} and {first.dst}{_tested.more(bad, 'path')} {_fault(first)}."
+    say = f"Between {first.src} and {first.dst}{_tested.plus(bad, 'path')} {_fault(first)}."
     hosts = tuple(sorted({name for link in bad for name in (link.src, link.dst)}))
     why = tuple(link.event for link in bad[:6])
     advice = (_same_mtu(first),) if first.shrinks else _advice()
@@ -387,7 +387,7 @@ def _lossy(case: Case) -> Paths | None:
         return None
     first = lossy[0]
     say = (
-        f"Of what {first.src} sends to {first.dst}{_tested.more(lossy, 'path')} {percent(first.resent or 0)} of the "
+        f"Of what {first.src} sends to {first.dst}{_tested.plus(lossy, 'path')} {percent(first.resent or 0)} of the "
         f"packets get lost and are sent again; it passes at {first.bandwidth:.3g} GB/s."
     )
     return say, _shared(lossy), lossy
@@ -402,7 +402,7 @@ def _held_back(case: Case) -> Paths | None:
     first = min(slow, key=lambda link: link.bandwidth or 0.0)
     back = ways[first.dst, first.src]
     say = (
-        f"What {first.src} sends to {first.dst}{_tested.more(slow, 'path')} passes at {first.bandwidth:.3g} GB/s, and "
+        f"What {first.src} sends to {first.dst}{_tested.plus(slow, 'path')} passes at {first.bandwidth:.3g} GB/s, and "
         f"the other way at {back.bandwidth:.3g} GB/s: something holds it back."
     )
     return say, _shared(slow), [first, back, *(link for link in slow if link is not first)]

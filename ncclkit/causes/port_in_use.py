@@ -98,7 +98,7 @@ def _port_refused(case: Case) -> Finding | None:
         return None
     port = next((link.port for link in _tested.paths(case, lambda link: link.dst == held[0].name)), None)
     say = (
-        f"Port {port or 'of the rendezvous'} on {held[0].name}{_tested.more(held, 'host')} is already taken, so a "
+        f"Port {port or 'of the rendezvous'} on {held[0].name}{_tested.plus(held, 'host')} is already taken, so a "
         "job that opens its store there would fail."
     )
     why, names = tuple(host.event for host in held[:5]), tuple(host.name for host in held)

@@ -57,7 +57,13 @@ from ncclkit.analysis.picks import (
     ranks_in,
 )  # fmt: skip
 from ncclkit.analysis.rank_states import all_waiting, rank_of, rank_states
-from ncclkit.analysis.waits import Stand, lasting, outside_common_path, wait_places
+from ncclkit.analysis.waits import (
+    RankPosition,
+    outside_common_path,
+    places_now,
+    positions_of_case,
+    waiting_time_of_case,
+)
 from ncclkit.causes._experiments import recorded
 from ncclkit.causes._printed import differing_entries
 from ncclkit.causes._settings import compare_calls
@@ -118,19 +124,20 @@ def _flight(case: Case) -> Finding | None:
             return _finding(case, strength, say + ("." if right else undecided), [event], ranks_of(odd))
         ranks = tuple(stand.rank for stand in outside)
         say += f"; {name_ranks(ranks)} left the common path: {'it is' if len(ranks) == 1 else 'they are'} {how}."
+        say += f" All of them wait{waiting_time_of_case(case)}."
         return _finding(case, strength, say, [event, *outside[0].lines], ranks)
     return None
 
 
 def _launched(case: Case) -> Finding | None:
     """All ranks of a running job wait, although NCCL has launched more collectives on some of them."""
-    seen, changes = wait_places(case), case.of("ras.change")
+    seen, changes = positions_of_case(case), case.of("ras.change")
     if any(place.call in ("send", "recv") for place in seen.values()):
         return None  # a pair lacks its counterpart, and the others have gone on to the next collective
     still = {change.data["hash"] for change in changes if not change.data["moved"]}
     for report in case.of("ras.communicator"):
         ranks = {int(rank) for launched in report.data["counts"].values() for rank in launched}
-        inside = [rank for rank in ranks if rank in seen and seen[rank].is_inside]
+        inside = [rank for rank in ranks if rank in seen and seen[rank].waits_for_ranks]
         more = {op: held for op, held in report.data["counts"].items() if len(set(held.values())) > 1}
         if not more or len(inside) < max(2, len(ranks)) or report.data["hash"] not in still:
             continue
@@ -140,14 +147,14 @@ def _launched(case: Case) -> Finding | None:
         count = max(held.values()) - min(held.values())
         fewer = name_ranks(ranks - set(most))
         say = f"{start(name_ranks(most))} launched {count} {op} more than {fewer}, by NCCL's RAS"
-        say += f", and all of them wait{lasting(case)}: they made different calls."
+        say += f", and all of them wait{waiting_time_of_case(case)}{places_now(case)}: they made different calls."
         return _finding(case, "likely", say, [report, *changes], odd)
     return None
 
 
-def _outside(case: Case, event: Event) -> tuple[list[Stand], str]:
+def _outside(case: Case, event: Event) -> tuple[list[RankPosition], str]:
     """The ranks of a running job that left the common path alone, and how; none where nothing shows it."""
-    seen = wait_places(case)
+    seen = positions_of_case(case)
     groups = (event.data["majority"], *event.data["odd"])
     held = [[seen[rank] for rank in ranks_of([group]) if rank in seen] for group in groups]
     found = outside_common_path(held, event.data["sites"]) if all(held) else None
@@ -162,11 +169,15 @@ def _live(case: Case, event: Event) -> Finding:
         verb = "is" if len(group["ranks"]) == 1 else "are"
         branch = f", {event.data['branch']}," if event.data["branch"] and group is odd[0] else ""
         places.append(f"{name_ranks(ranks_of([group]))} {verb} in {group['value']}{branch}")
-    say = f"{start(' where '.join(places[:4]))}: they wait for each other in different calls{lasting(case)}."
+    say = (
+        f"{start(' where '.join(places[:4]))}: they wait for each other in different calls{waiting_time_of_case(case)}."
+    )
     say += "" if right else " Neither side is the larger one, so both are named."
     # kernels run long after the lines that started them
     strength: Strength = "possible" if event.data["for_gpu"] and not event.data["branch"] else "likely"
-    lines = [stand.lines[-1] for group in odd for rank in group["ranks"][:1] if (stand := wait_places(case).get(rank))]
+    lines = [
+        stand.lines[-1] for group in odd for rank in group["ranks"][:1] if (stand := positions_of_case(case).get(rank))
+    ]
     return _finding(case, strength, say, [event, *lines], ranks_of(odd))
 
 

@@ -45,7 +45,7 @@ from ncclkit.analysis.rank_states import (
     stopped,
 )  # fmt: skip
 from ncclkit.analysis.steps import NAMES, StepTimes, measured_steps
-from ncclkit.analysis.waits import lasting, wait_places
+from ncclkit.analysis.waits import inside, positions_of_case, waiting_time_of_case
 from ncclkit.causes._experiments import recorded
 from ncclkit.causes._printed import pending_calls
 from ncclkit.causes._settings import LONE, loop_seconds, raise_timeout, unreached_timeout
@@ -212,7 +212,7 @@ def _ras(case: Case, scene: RankStates) -> Suspicion | None:
     themselves, as a launch that waits for other work is counted late, and ranks that are seen to wait for the others.
     """
     changes = case.of("ras.change")
-    inside = {rank for rank, stand in wait_places(case).items() if stand.is_inside}
+    inside = {rank for rank, stand in positions_of_case(case).items() if stand.waits_for_ranks}
     moved = {(change.data["hash"], int(rank)) for change in changes for rank in change.data["moved"]}
     for report in case.of("ras.communicator"):
         key, size = report.data.get("hash"), report.data.get("size")
@@ -245,7 +245,7 @@ def _finding(case: Case, scene: RankStates, suspicion: Suspicion) -> Finding:
     strength, ranks, why = suspicion
     where, seen = place_in_code(case, ranks), last_progress(why)
     load = "" if where else utilization(why, ranks)
-    if why and set(ranks) <= wait_places(case).keys() and why[0].kind in ("flight.missing", "flight.stuck"):
+    if why and set(ranks) <= positions_of_case(case).keys() and why[0].kind in ("flight.missing", "flight.stuck"):
         return _live_finding(case, strength, ranks, why[0])
     fed = for_workers(case, ranks)
     looked_into = stacks(case).keys() & set(ranks)
@@ -281,18 +281,18 @@ def _finding(case: Case, scene: RankStates, suspicion: Suspicion) -> Finding:
 
 def _live_finding(case: Case, strength: Strength, ranks: tuple[int, ...], gap: Event) -> Finding:
     """Of a job that runs: what these ranks are at, what the others wait in, and since when."""
-    seen = [wait_places(case)[rank] for rank in ranks]
-    more = f", inside `if {seen[0].condition}`" if seen[0].condition else ""
+    seen = [positions_of_case(case)[rank] for rank in ranks]
+    more = f", {inside(seen[0].condition)}" if seen[0].condition else ""
     moves = " (it moves on)" if any(stand.moved for stand in seen) else ""
     waiting = [rank for rank in gap.data.get("waiting", gap.data.get("ranks", ())) if rank not in ranks]
-    calls = {(stand.call, stand.place) for rank in waiting if (stand := wait_places(case).get(rank))}
+    calls = {(stand.call, stand.place) for rank in waiting if (stand := positions_of_case(case).get(rank))}
     call = "{} at {}".format(*min(calls)) if len(calls) == 1 else "the calls of the others"
     call = f"collective {gap.data['seq']} ({gap.data['op']})" if gap.data["seq"] is not None else call
     not_yet = f"has not entered {call}"
     if gap.kind == "flight.stuck":
         not_yet = f"has launched {call}, which its GPU has not begun: an earlier kernel does not end"
-    say = f"{start(name_ranks(ranks))} {seen[0].does(len(seen))}{more}{moves} and {not_yet}; {name_ranks(waiting)} "
-    say += f"{'waits' if len(waiting) == 1 else 'wait'} in it{lasting(case)}."
+    say = f"{start(name_ranks(ranks))} {seen[0].activity(len(seen))}{more}{moves} and {not_yet}; {name_ranks(waiting)} "
+    say += f"{'waits' if len(waiting) == 1 else 'wait'} in it{waiting_time_of_case(case)}."
     why = pick([gap], [stand.lines[-1] for stand in seen], counted_by_ras(case, ranks))
     decides = None if strength == "proven" else experiment(case)
     return found(ID, strength, say, why, ranks=ranks, advice=_advice(case, ranks, seen[0].place), next=decides)

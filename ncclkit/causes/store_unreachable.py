@@ -187,7 +187,7 @@ def _closed(case: Case) -> Finding | None:
     others = "" if first.ephemeral != "open" and first.reached else f", {others},"
     say = (
         f"Port {first.port} of {first.dst} at {first.address} {ends(first.rendezvous)} when {first.src} asks{others} "
-        f"though a listener was there{_tested.more(closed, 'path')}: ranks would not reach a store there."
+        f"though a listener was there{_tested.plus(closed, 'path')}: ranks would not reach a store there."
     )
     why = tuple(link.event for link in closed[:6])
     advice = _advice(first.address, first.port)

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from ncclkit.analysis.frames import is_own
-from ncclkit.analysis.once import judged
+from ncclkit.analysis.once import last_run_of
 from ncclkit.causes import page
 from ncclkit.causes._experiments import RECORDED
 from ncclkit.causes.engine import Diagnosis, setting
@@ -186,7 +186,7 @@ def summarize(case: Case, diagnosis: Diagnosis, reproduce: str = "") -> Summary:
 
     reproduce: the command that led here; without it, the one that judges the same inputs.
     """
-    scope = judged(case)
+    scope = last_run_of(case)
     base = _base(case)
     first = next(iter(diagnosis.findings), None) if diagnosis.verdict == "found" else None
     heard = _evidence_read(scope)
@@ -270,7 +270,7 @@ def _who(seats: tuple[RankPlace, ...], hosts: tuple[str, ...], gpus: tuple[str, 
     on = sorted({seat.host for seat in seats if seat.host} | set(hosts))
     own = (seats[0].gpu,) if len(seats) == 1 and seats[0].gpu else ()
     names = [
-        text.the("Rank", [seat.rank for seat in seats]) if seats else "",
+        text.numbered("Rank", [seat.rank for seat in seats]) if seats else "",
         f"GPU {text.some(gpus or own)}" if gpus or own else "",
         text.some(others),
     ]

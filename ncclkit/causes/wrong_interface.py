@@ -192,7 +192,7 @@ def _tested_paths(case: Case) -> Finding | None:
         return None
     first, hosts = bad[0], _tested.hosts(case)
     works = next((hosts[first.dst].holder(a) for a in first.reached if first.dst in hosts), "")
-    say = f"NCCL on {first.dst} would use {_place(first)}{_tested.more(bad, 'path')}"
+    say = f"NCCL on {first.dst} would use {_place(first)}{_tested.plus(bad, 'path')}"
     say += f"; {works} ({first.reached[0]}) can be reached." if works else "."
     why, names = tuple(link.event for link in bad[:6]), tuple(dict.fromkeys(link.interface for link in bad))
     advice = (_named(works) if works else _advice(first.interface) if first.nccl_address else _addressed(first.dst),)
@@ -217,7 +217,7 @@ def _facts(case: Case) -> Finding | None:
     if not inner or _tested.hosts(case) or case.of("nccl.bootstrap"):
         return None
     first: Fact = inner[0]
-    also = _tested.more(inner, "host")
+    also = _tested.plus(inner, "host")
     say = (
         f"NCCL would use {first.value}{on(first.host)}{also}, which usually exists only inside its machine: a job of "
         "several hosts would not connect."

@@ -221,14 +221,17 @@ def _add_tune(parsers: Any) -> argparse.ArgumentParser:
         help="sizes and variables of a job: its case, log or dumps, or a model.safetensors",
     )
     tune.add_argument(
-        "--search",
-        type=int,
-        default=0,
-        metavar="N",
-        help="measure N combinations of the variables that a process keeps, chosen by Optuna (ncclkit[tuning])",
+        "--budget",
+        type=float,
+        default=600.0,
+        metavar="SECONDS",
+        help="for what nobody named: all that this hardware can have, searched by Optuna (ncclkit[tuning]) where it is "
+        "too much (default 600)",
     )
+    every = "a collective, or several joined by commas (default: those that JOB sends, else all)"
+    tune.add_argument("--op", default="all", help=every)
     tune.add_argument("--save", metavar="DIR", type=Path, help="write nccl.env, nccl.conf, tuner.csv … there")
-    _add_options(tune, "python", "ranks", "simulate_hosts", "max_bytes", "timeout", "backend", "op", "dtype")
+    _add_options(tune, "python", "ranks", "simulate_hosts", "max_bytes", "timeout", "backend", "dtype")
     return tune
 
 
@@ -287,6 +290,8 @@ def _add_attach(parsers: Any) -> None:
     verb.add_argument("--snapshots", type=int, default=2, metavar="N", help="of each rank (default 2)")
     standing = "wait until a rank has stalled for so many seconds (default 30), or has ended, and judge then"
     verb.add_argument("--follow", type=float, nargs="?", const=30.0, default=0.0, metavar="SECONDS", help=standing)
+    ends = "everything ends after so many seconds, with eight ranks on a host (default 20); debuggers may need 60"
+    verb.add_argument("--timeout", type=float, default=None, metavar="SECONDS", help=ends)
     stops = "also ask each GPU for its kernel, by cuda-gdb: the processes are paused for about 15 s and go on"
     verb.add_argument("--kernels", action="store_true", help=stops)
     inside = "also write the Flight Recorders: by torch's pipe or debug server, by Python 3.14, or else by gdb"

@@ -255,7 +255,7 @@ def tune(options: argparse.Namespace) -> int:
     with Activity("Measuring") as activity:
         case = _case(options)
         asked = case, wanted, _options(options), sizes, options.inherited
-        done = tune.sweep(*asked, on_record=_follow(activity), job=options.job, search=options.search)
+        done = tune.sweep(*asked, on_record=_follow(activity), job=options.job, budget=options.budget)
         swept = asyncio.run(done)
     files = carriers(swept)
     for name, content in files.items() if options.save else ():
@@ -305,7 +305,7 @@ def compare(options: argparse.Namespace) -> int:
     if all(Path(one).is_file() for one in options.cases):
         nodes = compare_nodes(options.cases)
         show(json.dumps(nodes.to_dict(), indent=1) if options.json else nodes.text())
-        return int(bool(nodes.odd or nodes.shared))
+        return int(bool(nodes.outliers or nodes.shared))
     if options.save_baseline:
         last = Case.open(options.cases[-1], read_only=True)
         show(f"The baseline is now that of {last.path}, in {save_baseline(last, options.baseline)}.")
@@ -401,17 +401,17 @@ def exam(options: argparse.Namespace) -> int:
 
 def attach(options: argparse.Namespace) -> int:
     """Diagnose a job that hangs now."""
-    from ncclkit.analysis.waits import headline, picture
+    from ncclkit.analysis.waits import headline, position_bars
     from ncclkit.live.attach import AttachOptions, attach
 
     def narrate(record: dict[str, Any]) -> None:
         if record["kind"] == "note":
             show(f"ncclkit: {record['say']}", sys.stderr)
 
-    names = ("seconds", "snapshots", "kernels", "dump", "follow")
+    names = ("seconds", "snapshots", "kernels", "dump", "follow", "timeout")
     chosen = AttachOptions(**{name: getattr(options, name) for name in names})
     case = _case(options)
-    with Activity("Looking at ranks", limit=chosen.deadline):
+    with Activity("Looking at ranks", limit=None if chosen.follow else chosen.limit):
         attached = asyncio.run(attach(case, options.pid, options.job, chosen, narrate))
     reading, (found, about) = attached.reading, _judge_run(case, attached.folder)
     if options.json:
@@ -419,7 +419,7 @@ def attach(options: argparse.Namespace) -> int:
         return found.exit_code
     said = found.findings[0].say if found.findings else headline(attached.events)
     busy = [event.text for event in reading.events if event.kind == "telemetry.utilization"]
-    show("\n".join([said, "", *picture(attached.events), "", *attached.jobs, *busy[:SHOWN_RANKS]]))
+    show("\n".join([said, "", *position_bars(attached.events), "", *attached.jobs, *busy[:SHOWN_RANKS]]))
     missing = [f"  {problem.rstrip('.')}." for problem in attached.problems]
     show("\n".join(["", *["What could not be read, and how it can be:"] * bool(missing), *missing]))
     if found.findings:

@@ -179,7 +179,7 @@ def some(names: Iterable[Any]) -> str:
     return ", ".join(str(name) for name in known[:MANY]) + more
 
 
-def the(noun: str, numbers: Iterable[int]) -> str:
+def numbered(noun: str, numbers: Iterable[int]) -> str:
     """``Rank 5``, ``Ranks 0–2, 5``: a noun that agrees with its numbers."""
     known = list(numbers)
     return f"{noun}{'s' if len(known) != 1 else ''} {some(known)}"

@@ -83,7 +83,7 @@ def _stage(record: Mapping[str, Any], path: str, number: int) -> Event | None:
     if kind == "stage.group":
         return _group(record, path, number)
     whole = ("rank", "peer", "bytes", "wrong")
-    wanted = [*KINDS.get(kind, ("no such rung",)), "rank"]
+    wanted = [*KINDS.get(kind, ("no such stage",)), "rank"]
     if not all(isinstance(record.get(name), int if name in whole else (int, float)) for name in wanted):
         return None
     data = {name: record[name] for name in KINDS[kind]}
@@ -152,6 +152,17 @@ class Snapshot:
     waits_in: str = ""
     file: str = ""
     stack: str = ""
+    steps: dict[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class LiveKernel:
+    """The kernel that the GPU of a rank was in at one moment."""
+
+    t: float
+    name: str
+    grid: str = ""
+    """The number of its launch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,10 +175,13 @@ class LiveRank:
     launcher: str = ""
     slurm: str = ""
     kernel: str | None = None
+    """Of 0.1.0's attach, which asked once."""
+    kernels: list[LiveKernel] = field(default_factory=list)
     quiet: float | None = None
     program: list[dict[str, Any]] = field(default_factory=list)
     branches: list[dict[str, Any]] = field(default_factory=list)
     workers: list[dict[str, Any]] = field(default_factory=list)
+    output: dict[str, Any] = field(default_factory=dict)
 
 
 ELASTIC = re.compile(r"torchrun|torch\.distributed\.(?:run|launch)|accelerate")
@@ -192,6 +206,7 @@ def from_attached(value: Mapping[str, Any], path: str) -> Iterator[Event]:
         return
     for name, rank in found.ranks.items():
         data = msgspec.to_builtins(rank) | {"gone": False, "exitcode": None}
+        data["kernel"] = rank.kernels[-1].name if rank.kernels else rank.kernel
         moves = [(shot.state, shot.stack.strip().partition("\n")[0].strip()) for shot in rank.snapshots]
         text = f"rank {name}, process {rank.pid} ({rank.command}): " + "; ".join(f"{s} in {at}" for s, at in moves)
         if name.isdigit() and int(name) < LARGEST:
@@ -270,7 +285,7 @@ FIELDS = ("processes", "cores", "ran", "waited", "preempted")
 LONGEST = 1 << 20
 """Bytes of a sample at most: a host has some hundred ranks at most."""
 WINDOW = 10.0
-"""Seconds at the end of a strip that tell what a rank did when it was last seen."""
+"""Seconds at the end of telemetry that tell what a rank did when it was last seen."""
 RATES = ("cpu", "main", "sent", "received", "gpu_busy")
 
 
@@ -281,7 +296,7 @@ def telemetry_of(stream: BinaryIO, path: str) -> tuple[list[Event], int]:
     number = 0
     for number, line in enumerate(iter(lambda: stream.readline(LONGEST), b""), 1):
         sample = _sample(line)
-        last |= {(event.host, event.rank): event for event in _crowds(sample, path, number)}
+        last |= {(event.host, event.rank): event for event in _scheduling_events(sample, path, number)}
         for rank, row in _ranks(sample, "utilization"):
             if isinstance(row, dict) and _counts(sample.get("t")):
                 loads[str(sample.get("host") or ""), rank].append((number, float(sample["t"]), _known(row, sample)))
@@ -308,7 +323,7 @@ def _ranks(sample: Mapping[str, Any], name: str) -> Iterator[tuple[int, Any]]:
             yield int(rank), row
 
 
-def _crowds(sample: Mapping[str, Any], path: str, number: int) -> Iterator[Event]:
+def _scheduling_events(sample: Mapping[str, Any], path: str, number: int) -> Iterator[Event]:
     for rank, row in _ranks(sample, "scheduling"):
         if isinstance(row, list) and len(row) == len(FIELDS) and all(map(_counts, row)):
             data = dict(zip(FIELDS, row, strict=True))

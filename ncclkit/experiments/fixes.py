@@ -253,7 +253,7 @@ async def _again(room: Case, plan: Plan, change: Mapping[str, Any], name: str, o
     """Run a plan with one thing changed; name: of the run of the case that is run again, "" where it was made here."""
     plan = changed(plan, change)
     if name:  # recorded perhaps on a machine with more GPUs
-        await probe.again(room, plan)
+        await probe.plan_here(room, plan)
     return await _run(room, plan, on_record)
 
 

@@ -60,7 +60,7 @@ async def to_the_end(case: Case, run: Run, launch: Launch, on_record: OnRecord =
         left = until - time.monotonic()
         if left < LEAST:
             break
-        groups = at_once(asked)[: 1 if alone else None]
+        groups = concurrent_groups(asked)[: 1 if alone else None]
         number = len(list((run.folder / FOLDER).glob("*"))) + 1
         say = "; ".join(found.who(group) for group in groups)
         on_record({"kind": "stage", "number": number, "say": f"Narrowing down, try {number}: {say}"})
@@ -76,7 +76,7 @@ async def to_the_end(case: Case, run: Run, launch: Launch, on_record: OnRecord =
     return found
 
 
-def at_once(groups: Sequence[Group]) -> list[Group]:
+def concurrent_groups(groups: Sequence[Group]) -> list[Group]:
     """As many of the groups, in their order, as can be tried at once."""
     taken: set[int] = set()
     chosen = []
@@ -159,10 +159,10 @@ async def inspect(case: Case, python: str | None = None, paths: Mapping[str, str
         facts += await asyncio.to_thread(scheduler.read_facts)
     elif scheduler.inside():  # what was read of a login node says nothing of the nodes
         case.facts = [fact for fact in case.facts if fact.host != (case.fact("scheduler.login_node") or None)]
-    return renew(case, facts).save()
+    return replace_facts(case, facts).save()
 
 
-def renew(case: Case, facts: Sequence[Fact]) -> Case:
+def replace_facts(case: Case, facts: Sequence[Fact]) -> Case:
     """Replace older readings by newer ones; drop variables that are no longer set on hosts that were read."""
     fresh = {fact.host for fact in facts if fact.name == "env.problems"}
     case.facts = [old for old in case.facts if old.host not in fresh or not old.name.startswith(("env.", "facts."))]
@@ -236,7 +236,7 @@ def _argv(options: ProbeOptions, backend: str, steps: Sequence[int]) -> tuple[st
     return tuple(argv)
 
 
-async def again(case: Case, plan: Plan) -> None:
+async def plan_here(case: Case, plan: Plan) -> None:
     """Check that a plan from another machine can be run again on this one; raises NcclkitError where not.
 
     It takes GPUs, and no login node.
@@ -289,7 +289,7 @@ def recording_env(folder: Path, backend: str) -> dict[str, str]:
     return env
 
 
-def announced(plan: Mapping[str, Any]) -> dict[str, Any]:
+def announcement(plan: Mapping[str, Any]) -> dict[str, Any]:
     """The record that says what a run was asked for, from what its ``plan.json`` holds."""
     lists = {name: list(plan[name]) for name in ("sizes", "ops")}
     return {"kind": "plan", **lists, **{name: plan[name] for name in ("ranks", "deadline", "env")}}
@@ -303,7 +303,7 @@ async def execute(case: Case, plan: Plan, on_record: OnRecord = lambda record: N
     plan_and_job = asdict(plan) | {"env": shown, "job": os.environ.get("SLURM_JOB_ID", "")}
     with _writing(folder):
         write(folder / "plan.json", json.dumps(plan_and_job, indent=1))
-    on_record(announced(plan_and_job))
+    on_record(announcement(plan_and_job))
     started = time.monotonic()
     records: list[dict[str, Any]] = []
 

@@ -217,7 +217,7 @@ def _traced(path: str | Path, number: int) -> Event:
 def _hooked(folder: Path, options: StepOptions, change: Mapping[str, Any], spread: bool) -> Iterator[dict[str, str]]:
     """The variables that put our ``sitecustomize`` before a script; its folder is gone after the block."""
     # elsewhere than on nodes, which must see it, it lies where nobody else can write
-    place = str(folder) if spread else private.place()
+    place = str(folder) if spread else private.parent_folder()
     with tempfile.TemporaryDirectory(prefix=private.PREFIX, dir=place) as own:
         shutil.copyfile(step_hook.__file__, Path(own) / "sitecustomize.py")
         told = {"folder": str(folder), "steps": options.steps, "warmup": options.warmup, "trace": options.trace}

@@ -469,7 +469,7 @@ class _Tail:
                     self._others.add(folder)
                     continue
                 self._read[folder] = 0
-                found.append(probe.announced(plan))
+                found.append(probe.announcement(plan))
             found += self._new(folder)
         return found
 

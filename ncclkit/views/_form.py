@@ -18,7 +18,7 @@ from typing import Any
 import ipywidgets as W
 
 from ncclkit.core.model import Measurement, NcclkitError, from_dict
-from ncclkit.core.text import format_bytes, plural, ranges, ranks, rate, the
+from ncclkit.core.text import format_bytes, numbered, plural, ranges, ranks, rate
 from ncclkit.views._base import PLOTLY, Drawn, View, main_loop, outputs, page, style
 from ncclkit.views._html import Markup, badge, el, fold, join, pre
 
@@ -120,7 +120,7 @@ class Progress:
         if len(places) < 2 or len(late) * 2 > len(self.stages):
             return ""
         stage = self.stages[late[0]]
-        return f"; {the('rank', late)} {'still' if stage == 'waiting' else 'only'} at “{NAMES.get(stage, stage)}”"
+        return f"; {numbered('rank', late)} {'still' if stage == 'waiting' else 'only'} at “{NAMES.get(stage, stage)}”"
 
     def _phase(self, record: Mapping[str, Any]) -> None:
         rank, phase = int(record["rank"]), str(record["phase"])

@@ -1,4 +1,4 @@
-"""The form of `ncclkit.live.attach`: which processes, Look and Cancel; and where the ranks stand."""
+"""The form of `ncclkit.live.attach`: which processes, Attach and Cancel; and where the ranks stand."""
 
 from __future__ import annotations
 
@@ -11,7 +11,15 @@ import ipywidgets as W
 
 from ncclkit.agent.monitor import flight_dump, kernels
 from ncclkit.analysis.frames import places
-from ncclkit.analysis.waits import Stand, headline, share, standing_ranks, together
+from ncclkit.analysis.waits import (
+    RankPosition,
+    headline,
+    inside,
+    rank_columns,
+    rank_positions,
+    same_positions,
+    step_range,
+)
 from ncclkit.causes.engine import diagnose
 from ncclkit.core.case import Case
 from ncclkit.core.model import Event, NcclkitError
@@ -28,7 +36,7 @@ TARGET = re.compile(r"all|job \d{1,12}|(?:\d{1,7}=)?\d{1,10}(?:[ ,]+(?:\d{1,7}=)
 
 
 def attach_form(case: Case, target: str = "") -> AttachForm:
-    """The form that looks into running processes; ``await form.run()`` does what its Look button does.
+    """The form that attaches to running processes; ``await form.run()`` does what its Attach button does.
 
     target: ``all`` (every process of this user with a RANK), process ids (one of a rank or a launcher stands for its
     job, ``3=4711`` is rank 3), ``job`` and a Slurm job's id (its ranks on this host), or nothing, and then nothing is
@@ -41,19 +49,19 @@ class AttachForm(Form):
     """See `attach_form`."""
 
     IDLE = "Nothing is attached; name the processes of a job that hangs right now on this host"
-    ASK = f"Say what to look at: {TARGETS}"
-    BUSY = "Looking …"
+    ASK = f"Say what to attach to: {TARGETS}"
+    BUSY = "Attaching …"
     CANCELLED = "Cancelled; what was collected until then stays in the case folder"
 
     def __init__(self, case: Case, target: str) -> None:
         _check(target)
         self._case = case
-        self.target = W.Text(value=target, placeholder=TARGETS, description="Look at", layout=W.Layout(width="30em"))
+        self.target = W.Text(value=target, placeholder=TARGETS, description="Attach to", layout=W.Layout(width="30em"))
         self.kernels = W.Checkbox(description="GPU kernels", tooltip=kernels.COST, indent=False)
         self.dump = W.Checkbox(description="Flight Recorder", tooltip="; else ".join(flight_dump.COSTS.values()))
         self.dump.indent = False
-        start = W.Button(description="Look", icon="search", button_style="primary")
-        said = f"The form looks at {target}" if target else "The form names nothing to look at"
+        start = W.Button(description="Attach", icon="search", button_style="primary")
+        said = f"The form attaches to {target}" if target else "The form names nothing to attach to"
         super().__init__(said, [self.target, self.kernels, self.dump], start)
 
     def asks(self) -> bool:
@@ -122,7 +130,7 @@ def stacks_view(
     )
     cause = [(code(row["cause"]), sentence(row["say"])) for row in found if row["say"] != conclusion]
     body = join(
-        fit(table(("", "Ranks", "Where they stand", "The whole stack"), rows)),
+        fit(table(("Which of them", "Ranks", "Where they stand", "Step", "The whole stack"), rows)),
         join(*(el("p", job) for job in jobs)),
         table(("Also" if len(cause) < len(found) else "Cause", "What it says"), cause),
         el("h5", "How busy they were meanwhile") if loads else "",
@@ -134,28 +142,32 @@ def stacks_view(
 
 def _groups(events: Sequence[Event]) -> tuple[str, list[tuple[object, ...]]]:
     """A sentence on where the ranks stand, and a row for each place."""
-    if stands := standing_ranks(events):
+    if stands := rank_positions(events):
         return headline(events), [
             (
-                share(len(held), len(stands)),
+                code(rank_columns([stand.rank for stand in held], list(stands))),
                 _ranks(held),
-                sentence(f"{held[0].does(len(held))}{_branch(held[0])}"),
+                sentence(f"{held[0].activity(len(held))}{_branch(held[0])}"),
+                step_range(held) or "–",
                 _stack(held[0]),
             )
-            for held in together(stands.values())
+            for held in same_positions(stands.values())
         ]
     said = [(held, f"{_verb(waits, len(held))} {where}") for held, waits, where in places(events)]
-    many = sum(len(held) for held, _ in said)
-    rows = [(share(len(held), many), _ranks(held), where, fold("Stack of the first", pre(held[0].text)))
-            for held, where in said]  # fmt: skip
-    return "; ".join(f"{_ranks(held)} {where}" for held, where in said) or "No stack could be read", list(rows)
+    ranks = [one.rank for held, _ in said for one in held if one.rank is not None]
+    rows: list[tuple[object, ...]] = []
+    for held, where in said:
+        mine = [one.rank for one in held if one.rank is not None]
+        stack = fold("Stack of the first", pre(held[0].text))
+        rows.append((code(rank_columns(mine, ranks)), _ranks(held), where, "–", stack))
+    return "; ".join(f"{_ranks(held)} {where}" for held, where in said) or "No stack could be read", rows
 
 
-def _branch(stand: Stand) -> str:
-    return f", inside `if {stand.condition}`" if stand.condition else ""
+def _branch(stand: RankPosition) -> str:
+    return f", {inside(stand.condition)}" if stand.condition else ""
 
 
-def _stack(stand: Stand) -> Markup:
+def _stack(stand: RankPosition) -> Markup:
     return fold("Stack of the first", pre(stand.lines[-1].text))
 
 
@@ -169,7 +181,7 @@ def _verb(waits: bool, count: int) -> str:
     return ("waits in" if count == 1 else "wait in") if waits else ("is in" if count == 1 else "are in")
 
 
-def _ranks(held: Sequence[Event | Stand]) -> str:
+def _ranks(held: Sequence[Event | RankPosition]) -> str:
     ranks = sorted(one.rank for one in held if one.rank is not None)
     if not ranks:
         return plural(len(held), "process")

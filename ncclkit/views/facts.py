@@ -317,7 +317,7 @@ def _counts(seen: Consistency) -> Markup:
 
 def _differences(found: Sequence[Difference]) -> Markup:
     head = ("What differs", "Odd one out", "Most hosts", "Why it matters")
-    return _long(head, [(_what(each), _groups(each.odd), _usual(each), each.why) for each in found], "difference")
+    return _long(head, [(_what(each), _groups(each.outliers), _usual(each), each.why) for each in found], "difference")
 
 
 def _what(found: Difference) -> Markup:
@@ -354,7 +354,7 @@ def _usual(found: Difference) -> Markup:
 def _standing_out(seen: Consistency) -> Markup:
     """Hosts that stand out in the same things share a row, those with most of them first."""
     alike: dict[tuple[str, ...], list[str]] = {}
-    for host, found in seen.odd.items():
+    for host, found in seen.outliers.items():
         alike.setdefault(tuple(each.title for each in found), []).append(host)
     rows = [(_hosts(names), f"{len(titles):,}", ", ".join(titles)) for titles, names in alike.items()]
     if not rows:

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from ncclkit.causes import catalogue, page
 from ncclkit.core.case import Case
 from ncclkit.core.model import Advice, Event, Evidence, Experiment, Fact, Finding, cite
-from ncclkit.core.text import plural, some, start, the
+from ncclkit.core.text import numbered, plural, some, start
 from ncclkit.evidence import samples
 from ncclkit.views._base import View
 from ncclkit.views._html import Markup, badge, code, common, el, fold, join, place, pre, sentence, table, text, value
@@ -52,7 +52,7 @@ def headline_beside(culprits: Culprits | None, sentence: str, ranks: Iterable[in
     if culprits is None or not pointed or culprits.ranks & pointed:
         return sentence
     verb = "is the culprit" if len(culprits.ranks) == 1 else "are the culprits"
-    return f"{the('Rank', culprits.ranks)} {verb} ({culprits.cause}, {culprits.strength}). {sentence}"
+    return f"{numbered('Rank', culprits.ranks)} {verb} ({culprits.cause}, {culprits.strength}). {sentence}"
 
 
 STRENGTH = {

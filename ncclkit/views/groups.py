@@ -9,12 +9,12 @@ import plotly.graph_objects as go
 
 from ncclkit.analysis import alignment, timeline
 from ncclkit.analysis.alignment import Clock, Disagreement
-from ncclkit.analysis.once import judged
+from ncclkit.analysis.once import last_run_of
 from ncclkit.analysis.picks import name_hosts
 from ncclkit.analysis.timeline import RankProgress, RankTimeline
 from ncclkit.core import text
 from ncclkit.core.case import Case
-from ncclkit.core.text import plural, some, the
+from ncclkit.core.text import numbered, plural, some
 from ncclkit.views import _draw
 from ncclkit.views._base import Drawn, View
 from ncclkit.views._html import Markup, code, el, fit, fold, join, table
@@ -40,7 +40,7 @@ Groups = Sequence[tuple[tuple[str, str], Ranks]]
 
 def progress_view(case: Case) -> View:
     """Per process group, over time and in numbers: how far each rank came; who is behind first."""
-    scope = judged(case)
+    scope = last_run_of(case)
     known = timeline.timelines(scope)
     groups: dict[tuple[str, str], dict[int, RankProgress]] = {}
     for one in known:
@@ -53,7 +53,7 @@ def progress_view(case: Case) -> View:
     uneven = [_group(key, ranks) for key, ranks in ordered if _behind(ranks)]
     even = [(key, ranks) for key, ranks in ordered if not _behind(ranks)]
     silent = [one.rank for one in known if not one.progress]
-    mute = el("p", f"{the('Rank', silent)}: nothing says how far.", cls="nk-dim") if silent else ""
+    mute = el("p", f"{numbered('Rank', silent)}: nothing says how far.", cls="nk-dim") if silent else ""
     rest = fold(f"{len(uneven) - GROUPS:,} more groups", *uneven[GROUPS:])
     verdict = culprits_of_case(case)
     headline = headline_beside(verdict, *_progress_headline(ordered, silent, scope, verdict))
@@ -102,7 +102,7 @@ def _waits(at: RankProgress) -> bool:
 def _label(place: int, ranks: Ranks, furthest: int) -> str:
     """``rank 2 stopped at 11``, ``3 ranks wait in all_reduce 12``."""
     alike = [rank for rank, at in ranks.items() if _place(at) == place]
-    named = the("rank", alike) if len(alike) <= 3 else plural(len(alike), "rank")
+    named = numbered("rank", alike) if len(alike) <= 3 else plural(len(alike), "rank")
     if not place:
         return f"{named} entered none"
     if place < furthest:
@@ -114,7 +114,7 @@ def _label(place: int, ranks: Ranks, furthest: int) -> str:
 
 def disagreement_view(case: Case) -> View:
     """The first collective of each group on which ranks disagree, and how far the clocks of the hosts are apart."""
-    scope = judged(case)
+    scope = last_run_of(case)
     found, known = alignment.disagreements(scope), alignment.clocks_of(scope)
     first, pointed = (found[0].summary.rstrip("."), _pointed(found[0])) if found else _agreed(scope)
     more = f" (and {plural(len(found) - 1, 'further disagreement')})" if len(found) > 1 else ""
@@ -128,8 +128,8 @@ def disagreement_view(case: Case) -> View:
 
 def _pointed(one: Disagreement) -> Sequence[int]:
     """The ranks that a disagreement is said to be the fault of: both sides where neither is the larger."""
-    tie = one.what not in ("missing", "stuck") and len(one.odd) >= len(one.majority)
-    return [*one.odd, *one.majority] if tie else one.odd or one.majority
+    tie = one.what not in ("missing", "stuck") and len(one.minority) >= len(one.majority)
+    return [*one.minority, *one.majority] if tie else one.minority or one.majority
 
 
 def _agreed(case: Case) -> Pointed:
@@ -163,7 +163,7 @@ def _progress_headline(groups: Groups, silent: Sequence[int], case: Case, verdic
     if len(behind) * 2 > len(ranks):
         first = [rank for rank in ranks if rank not in set(behind)]
         between = f"The ranks of {_name(key)} are between collective {least:,} and {furthest:,}"
-        return f"{between}; {the('rank', first)} came furthest", first
+        return f"{between}; {numbered('rank', first)} came furthest", first
     others = [at for at in ranks.values() if _place(at) == furthest]
     hangs = all(map(_waits, others))
     verb = "stopped at" if hangs else "came to"
@@ -172,7 +172,7 @@ def _progress_headline(groups: Groups, silent: Sequence[int], case: Case, verdic
     there = f"{plural(len(others), 'rank')} {where} collective {furthest:,}"
     also = sum(bool(_behind(held)) for _, held in groups[1:])
     more = f" (and {plural(also, 'further group')} with ranks behind)" if also else ""
-    return f"{the('Rank', behind)} {came}; {there}{more}", behind
+    return f"{numbered('Rank', behind)} {came}; {there}{more}", behind
 
 
 def _even_headline(groups: Groups, silent: Sequence[int], case: Case, verdict: Culprits | None) -> Pointed:
@@ -188,7 +188,7 @@ def _even_headline(groups: Groups, silent: Sequence[int], case: Case, verdict: C
         every = f"every rank {came}" if single else f"in each of {len(groups):,} groups every rank came equally far"
         return text.start(every) if verdict else f"No rank is behind: {every}", ()
     where = came if single else "came equally far in each of their groups"
-    return f"{the('Rank', known)} {where}; nothing says how far {the('rank', silent)} came", silent
+    return f"{numbered('Rank', known)} {where}; nothing says how far {numbered('rank', silent)} came", silent
 
 
 def _logged(case: Case) -> list[int]:
@@ -262,7 +262,7 @@ def _card(one: Disagreement, titled: bool = True) -> Markup:
         ("what differs", WHAT.get(one.what, one.what)),
     ]
     odd, others = _labels(one)
-    sides = [(odd, _side(one.odd)), (others, _side(one.majority))]
+    sides = [(odd, _side(one.minority)), (others, _side(one.majority))]
     return el(
         "section",
         el("h4", one.summary) if titled else "",
@@ -276,7 +276,7 @@ def _card(one: Disagreement, titled: bool = True) -> Markup:
 def _labels(one: Disagreement) -> tuple[str, str]:
     """How the two sides are called: a majority is one only where it is larger than the rest."""
     known = {"missing": ("Missing", "Waiting"), "stuck": ("Finished it", "Waiting")}
-    tie = len(one.odd) >= len(one.majority)
+    tie = len(one.minority) >= len(one.majority)
     return known.get(one.what, ("One side", "The other side") if tie else ("The odd ones", "The majority"))
 
 

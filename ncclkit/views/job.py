@@ -9,7 +9,7 @@ from ncclkit.analysis import communicators
 from ncclkit.analysis.communicators import Communicator
 from ncclkit.causes.engine import describe
 from ncclkit.core.case import Case
-from ncclkit.core.text import plural, some, the
+from ncclkit.core.text import numbered, plural, some
 from ncclkit.views._base import View
 from ncclkit.views._html import Markup, badge, code, el, fit, fold, join, table
 
@@ -93,7 +93,7 @@ def _state(comm: Communicator) -> Markup:
     if comm.complete:
         return badge("✓", "all initialised", "checked")
     absent = sorted(set(range(comm.size)) - comm.done) if not comm.why.startswith("several") else []
-    named = f"{the('its rank', absent)} never finished" if 0 < len(absent) * 2 < comm.size else comm.why
+    named = f"{numbered('its rank', absent)} never finished" if 0 < len(absent) * 2 < comm.size else comm.why
     return join(badge("▲", "incomplete", "likely"), el("div", named))
 
 
@@ -120,4 +120,4 @@ def _where(places: Sequence[Any]) -> str:
     ranks = sorted(place for place in places if isinstance(place, int))
     if not ranks:
         return some(places)
-    return the("rank", ranks) + (f" ({len(ranks):,})" if len(ranks) > 2 else "")
+    return numbered("rank", ranks) + (f" ({len(ranks):,})" if len(ranks) > 2 else "")

@@ -109,14 +109,14 @@ class Guess(View):
         asked = answers.question().ask
         super().__init__(asked, Markup(""))
         self.pick = _choices(answers, 0)
-        self.told, self.hints = W.HTML(), W.HTML()
+        self.notice, self.hints = W.HTML(), W.HTML()
         self.measure = W.Checkbox(value=answers.measured, description=OPT_IN, indent=False, layout=WIDE)
         self.more = W.Button(description="Hint", icon="lightbulb-o")
         self.pick.observe(lambda change: self._chosen(change["new"]), "value")
         self.measure.observe(lambda change: answers.measure(change["new"]), "value")
         self.more.on_click(lambda _button: self._hint())
         above = W.HTML(join(style(), _frame(el("p", asked, cls="nk-say"))))
-        self._box = W.VBox([above, self.pick, self.told, self.more, self.hints, self.measure], layout=FULL)
+        self._box = W.VBox([above, self.pick, self.notice, self.more, self.hints, self.measure], layout=FULL)
 
     @property
     def body(self) -> Markup:
@@ -139,7 +139,7 @@ class Guess(View):
     def _chosen(self, choice: str | None) -> None:
         if choice is not None:
             self._answers.choose(choice)
-            self.told.value = _frame(el("p", KEPT, role="status", cls="nk-dim"))
+            self.notice.value = _frame(el("p", KEPT, role="status", cls="nk-dim"))
 
     def _hint(self) -> None:
         hints = self._answers.story.hints
@@ -195,13 +195,13 @@ class Quiz(View):
         self._numbers = range(1, len(answers.story.quiz) + 1)
         super().__init__(f"{plural(len(self._numbers), 'question')}, each with an answer to every choice", Markup(""))
         self.picks = {number: _choices(answers, number) for number in self._numbers}
-        self.told = {number: W.HTML() for number in self._numbers}
+        self.explanations = {number: W.HTML() for number in self._numbers}
         self.fared = W.HTML(_frame(self._fared()))
         parts: list[W.Widget] = [W.HTML(style())]
         for number, pick in self.picks.items():
             pick.observe(partial(self._chosen, number), "value")
             asked = _frame(el("p", el("b", f"{number}. ", answers.question(number).ask)))
-            parts += [W.HTML(asked), pick, self.told[number]]
+            parts += [W.HTML(asked), pick, self.explanations[number]]
         self._box = W.VBox([*parts, self.fared], layout=FULL)
 
     @property
@@ -220,16 +220,20 @@ class Quiz(View):
     def _asked(self, number: int) -> Markup:
         order = self._answers.shuffled(number)
         listed = el("ul", *(el("li", choice) for choice in order))
-        told = (self._said(number, choice, named=True) for choice in order)
-        return join(el("p", el("b", f"{number}. ", self._answers.question(number).ask)), listed, fold("Answer", *told))
+        explained = (self._explanation(number, choice, named=True) for choice in order)
+        return join(
+            el("p", el("b", f"{number}. ", self._answers.question(number).ask)), listed, fold("Answer", *explained)
+        )
 
     def _chosen(self, number: int, change: Mapping[str, Any]) -> None:
         if change["new"] is not None:
             self._answers.choose(change["new"], number)
-            self.told[number].value = el("div", self._said(number, change["new"]), role="status", cls="nk")
+            self.explanations[number].value = el(
+                "div", self._explanation(number, change["new"]), role="status", cls="nk"
+            )
             self.fared.value = _frame(self._fared())
 
-    def _said(self, number: int, choice: str, *, named: bool = False) -> Markup:
+    def _explanation(self, number: int, choice: str, *, named: bool = False) -> Markup:
         question = self._answers.question(number)
         mark = HOLDS if choice == question.right else NOT
         return el("p", mark, " ", el("b", choice, ": ") if named else "", question.choices[choice])

@@ -41,21 +41,21 @@ def _scale(found: StagedTest) -> str:
 
 
 def _lights(found: StagedTest) -> Markup:
-    """One light for each rung, from the lowest: well, bad, or not reached."""
+    """One light for each stage, the first one first: well, bad, or not reached."""
     near = {pair: found.near(*pair) for pair in (*((p.a, p.b) for p in found.pairs), *found.silent)}
-    rungs = [("each rank alone", len(found.alone), len({*found.slow_ranks, *found.corrupt}))]
+    lights = [("each rank alone", len(found.alone), len({*found.slow_ranks, *found.corrupt}))]
     for name, inner in (("pairs in a node", True), ("pairs of nodes", False)):
         mine = {pair for pair, same in near.items() if same == inner}
         if mine or (inner and any(len(node) > 1 for node in found.nodes.values())):
-            rungs.append((name, len(mine), len(mine & {*found.bad})))
+            lights.append((name, len(mine), len(mine & {*found.bad})))
         groups = [group for group in found.groups if group.stage == "node"]
         if inner and groups:
-            rungs.append(("each node", len(groups), sum(group.bad for group in groups)))
-    for rung, name in (("nodes", "more and more nodes"), ("all", "all ranks")):
-        groups = [group for group in found.groups if group.stage == rung]
-        if groups or (rung == "all" and found.ranks > 1):
-            rungs.append((name, len(groups), sum(group.bad for group in groups)))
-    return el("p", *(_light(*rung) for rung in rungs), cls="nk-lights")
+            lights.append(("each node", len(groups), sum(group.bad for group in groups)))
+    for stage, name in (("nodes", "more and more nodes"), ("all", "all ranks")):
+        groups = [group for group in found.groups if group.stage == stage]
+        if groups or (stage == "all" and found.ranks > 1):
+            lights.append((name, len(groups), sum(group.bad for group in groups)))
+    return el("p", *(_light(*stage) for stage in lights), cls="nk-lights")
 
 
 def _light(name: str, count: int, bad: int) -> Markup:

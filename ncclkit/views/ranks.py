@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from itertools import pairwise
 from signal import SIGTERM
 
-from ncclkit.analysis.once import judged
+from ncclkit.analysis.once import last_run_of
 from ncclkit.analysis.timeline import RankTimeline, abnormal, reported_by_others, timelines
 from ncclkit.core.case import Case
 from ncclkit.core.model import Event
-from ncclkit.core.text import plural, some, the
+from ncclkit.core.text import numbered, plural, some
 from ncclkit.views import _draw
 from ncclkit.views._base import Drawn, View
 from ncclkit.views._html import Markup, common, el, fit, join, place, table
@@ -22,7 +22,7 @@ from ncclkit.views.evidence import excerpt
 from ncclkit.views.findings import culprits_of_case, headline_beside
 
 SEPARATE = 24
-"""Up to here every rank has a strip of its own; beyond, ranks with the same timeline share one."""
+"""Up to here every rank has a row of its own; beyond, ranks with the same timeline share one."""
 MOST = 40
 """Different timelines that are shown."""
 COLUMNS = 96
@@ -77,7 +77,7 @@ class Scale:
 
 def ranks_view(case: Case) -> View:
     """A row per rank from its first line to its last, over time, or over line numbers where lines have no time."""
-    scope = judged(case)
+    scope = last_run_of(case)
     known, own = timelines(scope), _own(scope.events)
     if not own:
         return View("No event names a rank", Markup(""))
@@ -183,12 +183,12 @@ def _headline(known: Sequence[RankTimeline], own: Own, scale: Scale, case: Case)
     stopped, gap = _stopped(heard, own, scale) if scale.in_time else ([], 0.0)
     if stopped:
         others = f"{gap:,.1f} s before any other; {_troubled(heard)}"
-        return f"{the('Rank', stopped)} stopped logging first, {others}", stopped
+        return f"{numbered('Rank', stopped)} stopped logging first, {others}", stopped
     calm = [timeline.rank for timeline in heard if timeline.abnormal is None]
     if calm and len(calm) * 2 <= len(heard):
         left = len(heard) - len(calm)
         others = f"the {left:,} others do" if left > 1 else "the other one does"
-        return f"{the('Rank', calm)} report{'s' if len(calm) == 1 else ''} nothing abnormal while {others}", calm
+        return f"{numbered('Rank', calm)} report{'s' if len(calm) == 1 else ''} nothing abnormal while {others}", calm
     together = ", none stopped clearly before the others" if scale.in_time and len(heard) > 1 else ""
     return f"{plural(len(heard), 'rank')} logged{together}; {_troubled(heard)}", ()
 
@@ -198,10 +198,10 @@ def _absent(known: Sequence[RankTimeline], own: Own, case: Case) -> Pointed:
     given = {rank for row in case.inputs for rank in row.get("ranks") or ()}
     mute = [timeline.rank for timeline in known if timeline.rank not in own]
     if empty := [rank for rank in mute if rank in given]:
-        return f"{the('Rank', empty)} logged nothing; {plural(len(own), 'rank')} did", empty
+        return f"{numbered('Rank', empty)} logged nothing; {plural(len(own), 'rank')} did", empty
     if len(mute) < len(own):
-        return f"No line of {the('rank', mute)} was given; {plural(len(own), 'rank')} logged", mute
-    logs = f"rank {min(own)}'s log was" if len(own) == 1 else f"the logs of {the('rank', sorted(own))} were"
+        return f"No line of {numbered('rank', mute)} was given; {plural(len(own), 'rank')} logged", mute
+    logs = f"rank {min(own)}'s log was" if len(own) == 1 else f"the logs of {numbered('rank', sorted(own))} were"
     return f"Only {logs} given, of {plural(len(known), 'rank')}", sorted(own)
 
 
@@ -223,7 +223,9 @@ def _troubled(heard: Sequence[RankTimeline]) -> str:
     if wrong := sum(timeline.abnormal is not None for timeline in heard):
         return f"{plural(wrong, 'rank')} logged something abnormal"
     died = [timeline.rank for timeline in heard if any(_died(event) for event in timeline.at)]
-    return f"{the('rank', died)} ended badly without a line that says why" if died else "nothing abnormal was logged"
+    return (
+        f"{numbered('rank', died)} ended badly without a line that says why" if died else "nothing abnormal was logged"
+    )
 
 
 def _died(event: Event) -> bool:

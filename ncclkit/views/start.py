@@ -50,7 +50,7 @@ class StartForm(Form):
 
     IDLE = "No logs and no running job are named: fill in a field above, or test this machine"
     ASK = "Name logs, upload them, or name a running job; with nothing yet, test this machine"
-    BUSY = "Looking …"
+    BUSY = "Reading …"
     CANCELLED = "Cancelled; what was collected until then stays in the case folder"
 
     def __init__(self, case_dir: str, logs_dir: str, logs: str, running: str) -> None:

@@ -1,4 +1,4 @@
-"""The strip of a run, or of a job attached to: what hosts, GPUs and ranks did each second, in step with its phases."""
+"""Telemetry of a run or an attached job: what hosts, GPUs and ranks did each second, beside its phases."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from ncclkit.views._html import Markup, el, table
 
 GIB, MIB = 1 << 30, 1 << 20
 LINES = 400
-"""Points of a line at most; a longer strip is thinned, its highest points kept."""
+"""Points of a line at most; longer telemetry is thinned, its highest points kept."""
 EACH = 8
 """Up to so many GPUs have a line of their own; beyond, the lowest and the highest of each second."""
 PHASES = {"init": "joined", "pairs": "last pair", "size": "last size", "error": "error", "done": "done"}
 """Phases that are marked, and how; of each the last that a rank told."""
 LARGEST = 64 * MIB
-"""Bytes that are read of one strip: about a day."""
+"""Bytes that are read of one file: about a day."""
 
 Sample = Mapping[str, Any]
 Curve = tuple[str, list[float | None]]
@@ -34,40 +34,40 @@ Curve = tuple[str, list[float | None]]
 def telemetry_view(case: Case) -> View:
     """What the host, its GPUs and the ranks did while the last run, or a job, was watched; each host has a row."""
     watched = (run_telemetry_view(run, case.events) for run in reversed(case.runs()))
-    none = View("No run of this case was watched: the strip is recorded by live tests and by attach", Markup(""))
+    none = View("No run of this case was watched: telemetry is recorded by live tests and by attach", Markup(""))
     return next((view for view in watched if view is not None), none)
 
 
 def run_telemetry_view(run: Path, events: Iterable[Event]) -> Drawn | None:
-    """The strip of one run folder, in step with the phases that these events tell; None where it has none."""
-    strips = _strips(run)
-    if not strips:
+    """The telemetry of one run folder, in step with the phases that these events tell; None where it has none."""
+    hosts = _by_host(run)
+    if not hosts:
         return None
-    start = min(samples[0]["t"] for samples in strips.values())
-    host, samples = max(strips.items(), key=lambda item: _peak(item[1], _memory_share))
-    cells = {title: [of(one) for one in strips.values()] for title, of in COLUMNS.items()}
+    start = min(samples[0]["t"] for samples in hosts.values())
+    host, samples = max(hosts.items(), key=lambda item: _peak(item[1], _memory_share))
+    cells = {title: [of(one) for one in hosts.values()] for title, of in COLUMNS.items()}
     told = {title: column for title, column in cells.items() if any(column)}
-    named = [el("span", name, cls="nk-whole") for name in strips]
+    named = [el("span", name, cls="nk-whole") for name in hosts]
     rows = zip(named, *([cell or "–" for cell in column] for column in told.values()), strict=True)
     figure = _figure(samples, start, _phases(events, run.name, start))
-    which = "" if len(strips) == 1 else f"; drawn is {host}, the one with the fullest memory"
+    which = "" if len(hosts) == 1 else f"; drawn is {host}, the one with the fullest memory"
     return Drawn(f"{_summary(host, samples)}{which}", figure, table(("Host", *told), rows))
 
 
-def _strips(run: Path) -> dict[str, list[Sample]]:
+def _by_host(run: Path) -> dict[str, list[Sample]]:
     """Host → its samples in order of time."""
-    strips: dict[str, list[Sample]] = {}
+    hosts: dict[str, list[Sample]] = {}
     for path in sorted(run.glob("telemetry*.jsonl*")):
         with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
             for line in file.read(LARGEST).splitlines():
                 sample = _sample(line)
                 if sample is not None:
-                    strips.setdefault(str(sample.get("host", "")), []).append(sample)
-    return {host: sorted(samples, key=lambda sample: float(sample["t"])) for host, samples in strips.items()}
+                    hosts.setdefault(str(sample.get("host", "")), []).append(sample)
+    return {host: sorted(samples, key=lambda sample: float(sample["t"])) for host, samples in hosts.items()}
 
 
 def _sample(line: bytes) -> Sample | None:
-    """One line of a strip; None for one that is torn or is no sample."""
+    """One line of telemetry; None for one that is torn or is no sample."""
     try:
         sample = json.loads(line)
     except (ValueError, RecursionError):
@@ -111,7 +111,7 @@ def _of_gpus(samples: Iterable[Sample], column: int) -> list[float]:
 
 
 def _gpu_range(samples: Iterable[Sample], column: int, unit: str) -> str:
-    """``210–1980 MHz``, of all GPUs over the whole strip; empty where it is not known."""
+    """``210–1980 MHz``, of all GPUs over all of the telemetry; empty where it is not known."""
     values = _of_gpus(samples, column)
     return f"{min(values):.0f}–{max(values):.0f} {unit}" if values else ""
 
@@ -145,7 +145,7 @@ def _gpus(sample: Sample) -> list[list[Any]]:
 
 
 def _phases(events: Iterable[Event], run: str, start: float) -> dict[str, float]:
-    """Phase of the ranks → seconds into the strip at which the last rank reached it."""
+    """Phase of the ranks → seconds into the telemetry at which the last rank reached it."""
     found: dict[str, float] = {}
     for event in events:
         if event.kind == "worker.phase" and event.time is not None and f"/{run}/" in event.path:

@@ -13,7 +13,7 @@ import plotly.graph_objects as go
 
 from ncclkit.core.case import Case
 from ncclkit.core.model import Fact, safe
-from ncclkit.core.text import format_number, host_list, plural, some, the
+from ncclkit.core.text import format_number, host_list, numbered, plural, some
 from ncclkit.views._base import Drawn, View
 from ncclkit.views._draw import BLUE, GREEN, ORANGE, PURPLE, SKY, blank
 from ncclkit.views._html import Markup, code, el, fit, fold, join, table
@@ -67,7 +67,7 @@ def _pairs(machine: MachineLinks) -> str:
     (usual, most), *others = ways
     rest = ", ".join(f"{few} over {way}" for way, few in others)
     lone = [gpu for gpu in machine.gpus if all(way != usual for pair, way in machine.pairs.items() if gpu in pair)]
-    named = f" ({the('GPU', lone)})" if 0 < len(lone) < len(machine.gpus) / 2 else ""
+    named = f" ({numbered('GPU', lone)})" if 0 < len(lone) < len(machine.gpus) / 2 else ""
     return f"{most} pairs of GPUs reach each other over {usual}, {rest}{named}"
 
 
@@ -87,7 +87,7 @@ def _lost(machine: MachineLinks) -> str:
         return ""
     has = "has" if len(weak) == 1 else "have"
     counts = some({machine.nvlinks[gpu] for gpu in weak})
-    return f"{the('GPU', weak)} {has} {counts} active NVLinks, not {max(machine.nvlinks.values())}"
+    return f"{numbered('GPU', weak)} {has} {counts} active NVLinks, not {max(machine.nvlinks.values())}"
 
 
 def _nearest(machine: MachineLinks) -> str:

@@ -1,7 +1,7 @@
 """Attach on jobs that nobody prepared: all ways to hang of `tests.live.hangs`, judged by the first sentence.
 
     python tests/bench/attach.py [--backend nccl] [--ranks N] [--side-by-side 3] [--dump] [--kernels] [WAY ...]
-                                 [--seconds N] [--out OUT.json] [--keep DIR]
+                                 [--timeout N] [--seconds N] [--out OUT.json] [--keep DIR]
 
 Each job runs without a variable of ours: three ranks over gloo, or over NCCL one on each of two GPUs.  A cause counts
 where the first finding is one of those that the way lists; a rank where it names exactly those at fault.
@@ -36,7 +36,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from ncclkit.agent.monitor.snapshots import TOOLS, tool  # noqa: E402
+from ncclkit.agent.monitor.snapshots import TOOLS, find_tool  # noqa: E402
 from ncclkit.analysis.waits import headline  # noqa: E402
 from ncclkit.causes.engine import diagnose  # noqa: E402
 from ncclkit.core.case import Case  # noqa: E402
@@ -81,21 +81,21 @@ class Bench:
         try:
             with start(name, options.ranks, options.backend, options.share_gpu) as job:
                 hung = time.monotonic() - begun
-                return self._beside_others(name, job) | {"hung_after": round(hung, 1)}
+                return self._among_others(name, job) | {"hung_after": round(hung, 1)}
         finally:
             with self._lock:
                 self._begun -= 1
                 self._hung.pop(name, None)
                 self._lock.notify_all()
 
-    def _beside_others(self, name: str, job: Job) -> dict[str, Any]:
+    def _among_others(self, name: str, job: Job) -> dict[str, Any]:
         """The row of a job that is read while all those hang that were begun with it."""
         with self._lock:
             self._hung[name] = job
             self._lock.notify_all()
             self._lock.wait_for(lambda: len(self._hung) == self._begun, PATIENCE[self.options.backend])
             others = [other for other in self._hung.values() if other is not job]
-        asked = AttachOptions(dump=self.options.dump, kernels=self.options.kernels)
+        asked = AttachOptions(dump=self.options.dump, kernels=self.options.kernels, timeout=self.options.timeout)
         with tempfile.TemporaryDirectory() as folder, self._readers:
             place = self.options.keep / name if self.options.keep else Path(folder)
             row = attached_row(name, job, others, asked, place)
@@ -158,7 +158,7 @@ def hand_over_tools() -> None:
     """Let attach find py-spy and pystack where they lie on PYTHONPATH, outside of the interpreter's own folder."""
     for name, module in (("py-spy", ""), ("pystack", "pystack")):
         places = [Path(place, "bin", name) for place in sys.path if Path(place, "bin", name).is_file()]
-        if tool(name)[0] is None and places and not module:
+        if find_tool(name)[0] is None and places and not module:
             os.environ[TOOLS[name]] = str(places[0])
         if not Path(sys.executable).with_name(name).exists() and module and find_spec(module):
             script = Path(tempfile.mkdtemp(), name)  # one that was installed elsewhere names an interpreter of there
@@ -190,6 +190,7 @@ def main() -> int:
     parser.add_argument("--side-by-side", type=int, default=1)
     parser.add_argument("--dump", action="store_true")
     parser.add_argument("--kernels", action="store_true")
+    parser.add_argument("--timeout", type=float, help="of each look (default: that of attach)")
     parser.add_argument("--seconds", type=float, default=3600.0, help="after which no further job is begun")
     parser.add_argument("--out", type=Path)
     parser.add_argument("--keep", type=Path, help="a folder for the case of each job")
@@ -199,7 +200,8 @@ def main() -> int:
     kept: dict[str, dict[str, Any]] = {}
     if options.ways and options.out and options.out.exists():  # these rows anew, the others as they were
         kept = {row["way"]: row for row in json.loads(options.out.read_text())["ways"]}
-    chosen = {name: getattr(options, name) for name in ("backend", "share_gpu", "side_by_side", "dump", "kernels")}
+    names_of_options = ("backend", "share_gpu", "side_by_side", "dump", "kernels", "timeout")
+    chosen = {name: getattr(options, name) for name in names_of_options}
     head = machine(options.backend) | chosen | {"ranks": options.ranks or RANKS[options.backend]}
     bench = Bench(options)
 

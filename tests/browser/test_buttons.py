@@ -160,8 +160,8 @@ def test_the_page_of_logs(clicks: Visit, lab: Lab, rank: subprocess.Popen[bytes]
     until(lambda: rows.count() == 1, 20, "the one line of this kind")
     for button in ("Check this", "Try the fix"):
         start_and_cancel(page, lab, button)
-    form(page, "Look").get_by_label("Look at", exact=True).fill(str(rank.pid))
-    start_and_cancel(page, lab, "Look")
+    form(page, "Attach").get_by_label("Attach to", exact=True).fill(str(rank.pid))
+    start_and_cancel(page, lab, "Attach")
     make_the_report(page, lab, "03_logs")
 
 

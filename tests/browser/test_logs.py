@@ -78,11 +78,11 @@ def test_on_a_narrow_screen_the_views_fit_and_the_form_answers(logs: Visit) -> N
     run_all(page)
     wait_cells_done(page, 120)
     assert page.evaluate(WIDER) == []
-    form = page.locator(f"{VIEW}.widget-vbox").filter(has=page.get_by_text("Look at", exact=True)).last
-    look, target = form.locator(".widget-button", has_text="Look"), form.get_by_label("Look at", exact=True)
-    assert look.is_disabled() and form.get_by_text("Say what to look at").count()
+    form = page.locator(f"{VIEW}.widget-vbox").filter(has=page.get_by_text("Attach to", exact=True)).last
+    attach, target = form.locator(".widget-button", has_text="Attach"), form.get_by_label("Attach to", exact=True)
+    assert attach.is_disabled() and form.get_by_text("Say what to attach to").count()
     target.fill("4194304999")
     until(lambda: form.get_by_text("There is no process 4194304999").count(), 20, "the form's answer")
-    assert look.is_disabled() and form.locator(".nk-wrong").count() == 1
+    assert attach.is_disabled() and form.locator(".nk-wrong").count() == 1
     target.fill("all")
-    until(lambda: look.is_enabled() and not form.locator(".nk-wrong").count(), 20, "the button to be of use")
+    until(lambda: attach.is_enabled() and not form.locator(".nk-wrong").count(), 20, "the button to be of use")

@@ -21,7 +21,7 @@ CRAWLS = Path(__file__).parents[1] / "two_hosts" / "slow_link"
 """A live test that ended well, so that what it measured alone tells."""
 
 
-def told(case: Case) -> tuple[int, int]:
+def counts(case: Case) -> tuple[int, int]:
     return len(case.measurements), len(case.facts_of("net.interfaces"))
 
 
@@ -32,15 +32,15 @@ def test_the_command_judges_what_a_case_folder_measured(capsys: pytest.CaptureFi
 
 
 def test_a_folder_that_is_read_twice_measured_once(tmp_path: Path) -> None:
-    assert told(read_logs(str(CRAWLS), tmp_path)) == (8, 2)
-    assert told(read_logs(str(CRAWLS), tmp_path)) == (8, 2)
+    assert counts(read_logs(str(CRAWLS), tmp_path)) == (8, 2)
+    assert counts(read_logs(str(CRAWLS), tmp_path)) == (8, 2)
 
 
 def test_what_a_case_measured_before_is_not_lost(tmp_path: Path) -> None:
     """An experiment on the logs of a case saves it: what a live test measured there must still be in it."""
     shutil.copytree(CRAWLS, kept := tmp_path / "case")
     case = fill(Case.open(kept), evidence.read([HERE / "rank_late"])).save()
-    assert told(case) == (8, 2) and told(Case.open(kept)) == (8, 2)
+    assert counts(case) == (8, 2) and counts(Case.open(kept)) == (8, 2)
     assert {Path(event.path).parent.name for event in case.events} == {"1-rank_late"}
 
 
@@ -57,14 +57,14 @@ def test_a_case_that_was_packed_says_what_its_folder_says(tmp_path: Path, inside
     with tarfile.open(packed := tmp_path / "case.tar.gz", "w:gz") as archive:
         archive.add(CRAWLS, inside or ".")
     case = read_logs(str(packed))
-    assert told(case) == (8, 2) and diagnose(case).findings[0].say == diagnose(read_logs(str(CRAWLS))).findings[0].say
+    assert counts(case) == (8, 2) and diagnose(case).findings[0].say == diagnose(read_logs(str(CRAWLS))).findings[0].say
     assert {row["kind"] for row in case.inputs} >= {"facts", "measurements"}
 
 
 def test_a_case_among_logs_may_be_of_another_job(tmp_path: Path) -> None:
     shutil.copytree(CRAWLS, tmp_path / "logs" / "case")
     (tmp_path / "logs" / "rank0.log").write_text("RuntimeError: x\n")
-    assert told(read_logs(str(tmp_path / "logs"))) == (0, 0)
+    assert counts(read_logs(str(tmp_path / "logs"))) == (0, 0)
 
 
 @pytest.mark.parametrize(

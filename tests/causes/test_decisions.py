@@ -9,7 +9,7 @@ import pytest
 from ncclkit import evidence
 from ncclkit.causes.engine import Diagnosis, diagnose
 from tests.evidence.jobs import case_of
-from tests.views.records import said
+from tests.views.records import event_of
 
 
 def hung(rank: int, seq: int, op: str, *, ms: int = 600_000, group: str = "", desc: str = "default_pg") -> str:
@@ -91,7 +91,7 @@ def test_a_gpu_that_still_computes_before_the_collective(tmp_path: Path) -> None
     assert (first.cause, first.strength, first.culprits["ranks"]) == ("slow_rank", "likely", (2,))
     assert "had launched, but its GPU had not begun," in first.say
     states = {"0": "started", "1": "started", "2": "scheduled", "3": "started"}
-    stuck = said(
+    stuck = event_of(
         "flight.stuck", "40", group="0", desc="", seq=40, op="all_reduce", ranks=[0, 1, 2, 3], root="", holds=[],
         states=states,
     )  # fmt: skip
@@ -108,8 +108,8 @@ def test_a_rank_that_is_missing_from_one_group_is_no_conflict_of_groups(tmp_path
 def test_dumps_of_two_groups(state: str) -> None:
     rows = [("0", "default_pg", 40), ("1", "ep", 12)]
     events = [
-        said("flight.stuck", f"{desc} {seq}", group=group, desc=desc, seq=seq, op="all_reduce", ranks=[0, 1], root="",
-             holds=[], states={"0": "started", "1": state})
+        event_of("flight.stuck", f"{desc} {seq}", group=group, desc=desc, seq=seq, op="all_reduce", ranks=[0, 1],
+             root="", holds=[], states={"0": "started", "1": state})
         for group, desc, seq in rows
     ]  # fmt: skip
     found = {f.cause: f for f in diagnose(case_of(events)).findings}

@@ -14,7 +14,7 @@ from ncclkit.core.model import Event, Fact, Finding
 from ncclkit.evidence.quotation import is_quotation
 from tests.evidence import quoted
 from tests.evidence.jobs import case_of, started
-from tests.views.records import said
+from tests.views.records import event_of
 
 
 def judged(tmp_path: Path, name: str, text: str) -> Diagnosis:
@@ -118,7 +118,7 @@ BUSY = "RuntimeError: CUDA error: CUDA-capable device(s) is/are busy or unavaila
 
 
 def test_busy_or_unavailable_alone_is_possible() -> None:
-    event = said("cuda.error", BUSY, rank=1, message=BUSY)
+    event = event_of("cuda.error", BUSY, rank=1, message=BUSY)
     alone = of(case_of([event]), "duplicate_gpu")
     assert (alone.verdict, alone.strength, alone.culprits["ranks"]) == ("found", "possible", (1,))
     held = case_of([event])
@@ -130,7 +130,7 @@ def mismatch(most: list[Any], odd: list[Any], sites: list[str]) -> Case:
     """Dumps of ranks 0 to 2 and of rank 3 that hold these shapes at one place of the sequence."""
     sides = {"majority": {"value": most, "ranks": [0, 1, 2]}, "odd": [{"value": odd, "ranks": [3]}]}
     data = {"group": "0", "desc": "default_pg", "seq": 12, "field": "sizes", "op": "all_reduce", "sites": sites}
-    return case_of([said("flight.mismatch", "collective 12 differs in sizes", **data, **sides, root="", holds=[])])
+    return case_of([event_of("flight.mismatch", "collective 12 differs in sizes", **data, **sides, root="", holds=[])])
 
 
 @pytest.mark.parametrize(
@@ -159,11 +159,11 @@ def test_fingerprints_of_different_calls(shape: str, cause: str) -> None:
     text = f"Rank 0 is running collective: X(OpType=ALLREDUCE, TensorShape=[20000]), rank 1: X(TensorShape={shape})"
     text = text if shape == "[1]" else text.replace("20000", "20")
     data = {"a": 0, "b": 1, "a_op": "ALLREDUCE", "b_op": "ALLREDUCE", "a_seq": 9, "b_seq": 9, "differs": ["sizes"]}
-    assert diagnose(case_of([said("c10d.mismatch", text, **data)])).findings[0].cause == cause
+    assert diagnose(case_of([event_of("c10d.mismatch", text, **data)])).findings[0].cause == cause
 
 
 def splits(*rows: tuple[list[int], list[int]]) -> Case:
-    events = [said("told.splits", rank=rank, inputs=sent, outputs=due) for rank, (sent, due) in enumerate(rows)]
+    events = [event_of("told.splits", rank=rank, inputs=sent, outputs=due) for rank, (sent, due) in enumerate(rows)]
     return case_of(events)
 
 
@@ -185,8 +185,8 @@ def test_the_rank_with_the_odd_split_is_named(rows: tuple[tuple[list[int], list[
 
 def test_of_gloo_the_rank_is_named_that_did_not_notice() -> None:
     frames = [{"file": "train.py", "line": 3, "func": "all_to_all_single"}]
-    stacks = [said("stack", rank=rank, frames=frames) for rank in range(4)]
-    noticed: list[Event] = [said("gloo.size_mismatch", rank=rank, a=16, b=8) for rank in (0, 1, 3)]
+    stacks = [event_of("stack", rank=rank, frames=frames) for rank in range(4)]
+    noticed: list[Event] = [event_of("gloo.size_mismatch", rank=rank, a=16, b=8) for rank in (0, 1, 3)]
     first = of(case_of([*stacks, *noticed]), "send_recv_mismatch")
     assert (first.culprits["ranks"], first.say.endswith("rank 2 sends too much.")) == ((2,), True)
 

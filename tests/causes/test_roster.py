@@ -19,7 +19,7 @@ def members(ranks: range, world: int) -> str:
     return "".join(LIGHTNING.format(rank=rank, member=rank + 1, world=world) for rank in ranks)
 
 
-def said(log: str) -> Finding | None:
+def verdict(log: str) -> Finding | None:
     """What the cause says; None where it finds nothing."""
     case = fill(Case(), evidence.read(["-"], stdin=io.BytesIO(log.encode())))
     diagnose(case)
@@ -28,24 +28,24 @@ def said(log: str) -> Finding | None:
 
 
 def test_two_launchers_that_claim_the_same_ranks() -> None:
-    finding = said(members(range(4), 8) + members(range(4), 8))
+    finding = verdict(members(range(4), 8) + members(range(4), 8))
     assert finding and finding.strength == "likely" and finding.culprits["ranks"] == (0, 1, 2, 3)
     assert "ranks 4-7 never" in finding.say
 
 
 def test_ranks_of_jobs_of_two_sizes() -> None:
-    finding = said(members(range(2), 4) + members(range(2, 4), 8))
+    finding = verdict(members(range(2), 4) + members(range(2, 4), 8))
     assert finding and finding.strength == "likely" and "4 and 8" in finding.say
 
 
 def test_a_rank_beyond_the_job() -> None:
-    finding = said(members(range(5, 6), 4) + members(range(4), 4))
+    finding = verdict(members(range(5, 6), 4) + members(range(4), 4))
     assert finding and finding.strength == "likely" and finding.culprits["ranks"] == (5,)
 
 
 def test_processes_that_know_nothing_of_one_another() -> None:
     lines = (f"#  Rank  0 Group  0 Pid  {pid} on  n-1 device  0 [0x07] NVIDIA A100\n" for pid in (31, 32, 33))
-    finding = said("".join(lines))
+    finding = verdict("".join(lines))
     assert finding and finding.strength == "likely" and "3 processes" in finding.say
 
 
@@ -59,4 +59,4 @@ def test_processes_that_know_nothing_of_one_another() -> None:
     ],
 )
 def test_a_job_whose_ranks_come_once_or_have_met(log: str) -> None:
-    assert said(log) is None
+    assert verdict(log) is None

@@ -8,8 +8,8 @@ from ncclkit import evidence
 
 
 @pytest.fixture
-def look(tmp_path):
-    """Write text (or bytes) to a file and read it: ``look(text, name) -> Reading``."""
+def read_text(tmp_path):
+    """Write text (or bytes) to a file and read it: ``read_text(text, name) -> Reading``."""
 
     def read(text, name="job.log"):
         path = tmp_path / name
@@ -21,6 +21,6 @@ def look(tmp_path):
 
 
 @pytest.fixture
-def only(look):
+def only(read_text):
     """The events of one kind in a text: ``only(kind, text) -> list``."""
-    return lambda kind, text, name="job.log": [event for event in look(text, name).events if event.kind == kind]
+    return lambda kind, text, name="job.log": [event for event in read_text(text, name).events if event.kind == kind]

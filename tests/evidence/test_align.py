@@ -34,15 +34,15 @@ RUNS = {  # ground truth of the recordings: rank 2 (of eight: 5) in collective 1
 @pytest.mark.parametrize("name", RUNS)
 def test_recorded_runs_with_their_dumps(name):
     one = align(sample(name).events)[0]
-    assert (one.desc, one.seq, one.what, one.odd) == ("default_pg", 12, *RUNS[name])
-    assert set(one.majority).isdisjoint(one.odd) and one.evidence
+    assert (one.desc, one.seq, one.what, one.minority) == ("default_pg", 12, *RUNS[name])
+    assert set(one.majority).isdisjoint(one.minority) and one.evidence
 
 
 @pytest.mark.parametrize("name", ["rank_late", "other_op", "other_size"])
 def test_recorded_runs_without_dumps_name_the_same_rank(name):
     events = [event for event in sample(name).events if not event.kind.startswith("flight.")]
     one = only(align(events))
-    assert (one.desc, one.seq, one.odd) == ("default_pg", 12, (2,))
+    assert (one.desc, one.seq, one.minority) == ("default_pg", 12, (2,))
     assert one.what == ("size" if name == "other_size" else "missing")  # a log names no operation that was completed
 
 
@@ -54,68 +54,74 @@ def test_nothing_is_claimed_where_no_collective_failed(name):
 def test_ras_joins_by_hash():
     events = [event for event in sample("hang").events if event.kind in ("nccl.init", "ras.communicator")]
     one = only(align(events))
-    assert (one.group, one.seq, one.what, one.majority, one.odd) == ("0x7c120c2fdde7853", 7, "missing", (0, 1, 3), (2,))
+    assert (one.group, one.seq, one.what, one.majority, one.minority) == (
+        "0x7c120c2fdde7853",
+        7,
+        "missing",
+        (0, 1, 3),
+        (2,),
+    )
 
 
 @GROUPS
-def test_watchdogs_that_name_another_operation(look, pg):
+def test_watchdogs_that_name_another_operation(read_text, pg):
     text = "".join(timeout(rank, 42, "ALLGATHER" if rank == 1 else "ALLREDUCE", pg=pg) for rank in range(4))
-    one = only(align(look(text).events))
-    assert (one.seq, one.what, one.majority, one.odd) == (42, "op", (0, 2, 3), (1,))
+    one = only(align(read_text(text).events))
+    assert (one.seq, one.what, one.majority, one.minority) == (42, "op", (0, 2, 3), (1,))
     assert "rank 1: all_gather" in one.summary
 
 
 @GROUPS
-def test_watchdogs_that_name_another_size(look, pg):
+def test_watchdogs_that_name_another_size(read_text, pg):
     text = "".join(timeout(rank, 42, numel=7 if rank == 3 else 1024, pg=pg) for rank in range(4))
-    one = only(align(look(text).events))
-    assert (one.what, one.odd) == ("size", (3,)) and "7 elements" in one.summary
+    one = only(align(read_text(text).events))
+    assert (one.what, one.minority) == ("size", (3,)) and "7 elements" in one.summary
 
 
-def test_sizes_that_may_differ_are_no_disagreement(look):
+def test_sizes_that_may_differ_are_no_disagreement(read_text):
     text = "".join(timeout(rank, 42, "ALLTOALL_BASE", numel=rank) for rank in range(4))
-    assert only(align(look(text).events)).what == "stuck"
+    assert only(align(read_text(text).events)).what == "stuck"
 
 
-def test_a_rank_whose_status_is_behind_is_missing(look):
+def test_a_rank_whose_status_is_behind_is_missing(read_text):
     text = "".join(timeout(rank, 42) for rank in (0, 1, 3)) + status(2, 41, 41)
-    one = only(align(look(text).events))
-    assert (one.seq, one.what, one.odd) == (42, "missing", (2,)) and "41" in one.summary
+    one = only(align(read_text(text).events))
+    assert (one.seq, one.what, one.minority) == (42, "missing", (2,)) and "41" in one.summary
 
 
-def test_a_rank_that_left_its_watchdog_silent_is_missing(look):
+def test_a_rank_that_left_its_watchdog_silent_is_missing(read_text):
     text = started("2.21.5", range(4), 4) + "".join(timeout(rank, 42) for rank in (0, 1, 3))
-    one = only(align(look(text).events))
-    assert (one.what, one.odd) == ("missing", (2,)) and "says nothing of it" in one.summary
+    one = only(align(read_text(text).events))
+    assert (one.what, one.minority) == ("missing", (2,)) and "says nothing of it" in one.summary
 
 
-def test_a_rank_without_any_line_is_said_to_be_without(look):
+def test_a_rank_without_any_line_is_said_to_be_without(read_text):
     text = started("2.21.5", (0, 1, 3), 4) + "".join(timeout(rank, 42) for rank in (0, 1, 3))
-    assert "rank 2 left no line" in only(align(look(text).events)).summary
+    assert "rank 2 left no line" in only(align(read_text(text).events)).summary
 
 
-def test_one_voice_among_many_accuses_nobody(look):
-    assert align(look(started("2.21.5", range(4), 4) + timeout(0, 42)).events) == []
+def test_one_voice_among_many_accuses_nobody(read_text):
+    assert align(read_text(started("2.21.5", range(4), 4) + timeout(0, 42)).events) == []
 
 
-def test_ranks_that_wait_together_are_stuck(look):
-    one = only(align(look("".join(timeout(rank, 42) for rank in range(4))).events))
-    assert (one.what, one.majority, one.odd) == ("stuck", (0, 1, 2, 3), ())
+def test_ranks_that_wait_together_are_stuck(read_text):
+    one = only(align(read_text("".join(timeout(rank, 42) for rank in range(4))).events))
+    assert (one.what, one.majority, one.minority) == ("stuck", (0, 1, 2, 3), ())
 
 
-def test_groups_are_compared_each_for_itself(look):
+def test_groups_are_compared_each_for_itself(read_text):
     """The tensor-parallel group of ranks 2 and 3 has another number; nobody is missing in it."""
     text = "".join(timeout(rank, 42) for rank in (0, 1)) + status(2, 41, 41) + status(3, 41, 41)
     text += "".join(timeout(rank, 9, pg="5(tp)") for rank in (2, 3))
-    found = {one.desc: one for one in align(look(text).events)}
-    assert (found["default_pg"].odd, found["tp"].what, found["tp"].seq) == ((2, 3), "stuck", 9)
+    found = {one.desc: one for one in align(read_text(text).events)}
+    assert (found["default_pg"].minority, found["tp"].what, found["tp"].seq) == ((2, 3), "stuck", 9)
 
 
-def test_two_sides_of_a_pipeline_are_no_mismatch(look):
-    assert align(look(timeout(0, 5, "SEND") + timeout(1, 5, "RECV")).events) == []
+def test_two_sides_of_a_pipeline_are_no_mismatch(read_text):
+    assert align(read_text(timeout(0, 5, "SEND") + timeout(1, 5, "RECV")).events) == []
 
 
-def test_a_fingerprint_mismatch(look):
+def test_a_fingerprint_mismatch(read_text):
     prints = [
         f"Rank {rank} is running collective: CollectiveFingerPrint(SequenceNumber=7, OpType={op}, TensorShape=[4], "
         "TensorDtypes=Float, TensorDeviceTypes=TensorOptions())"
@@ -123,23 +129,23 @@ def test_a_fingerprint_mismatch(look):
     ]
     text = f"RuntimeError: Detected mismatch between collectives on ranks. {prints[0]}, but {prints[1]}."
     text += "Collectives differ in the following aspects: \t Op type: ALLREDUCE vs BROADCAST\n"
-    one = only(align(look(text).events))
+    one = only(align(read_text(text).events))
     assert (one.seq, one.what) == (7, "op") and "rank 1 broadcast" in one.summary
 
 
-def test_a_desync_report_names_the_missing_ranks(look):
+def test_a_desync_report_names_the_missing_ranks(read_text):
     text = (
         "To our best knowledge, the lagging/dead/mismatched ranks that caused the desync are:\n"
         "\t - [2] finished collective #41, but didn't join collective #42 (count from 1)\n"
         "\t - [0, 1, 3] joined but didn't finish collective #42 (count from 1)\n"
     )
-    one = only(align(look(text).events))
-    assert (one.seq, one.what, one.majority, one.odd) == (42, "missing", (0, 1, 3), (2,))
+    one = only(align(read_text(text).events))
+    assert (one.seq, one.what, one.majority, one.minority) == (42, "missing", (0, 1, 3), (2,))
 
 
-def test_a_monitored_barrier_names_the_missing_ranks(look):
-    one = only(align(look("[Rank 0]: Ranks 2, 3 failed to pass monitoredBarrier in 6000 ms\n").events))
-    assert (one.what, one.odd, one.seq) == ("missing", (2, 3), -1)
+def test_a_monitored_barrier_names_the_missing_ranks(read_text):
+    one = only(align(read_text("[Rank 0]: Ranks 2, 3 failed to pass monitoredBarrier in 6000 ms\n").events))
+    assert (one.what, one.minority, one.seq) == ("missing", (2, 3), -1)
 
 
 VERSIONS = pytest.mark.parametrize("version", ["2.10.3", "2.21.5", "2.28.9"])
@@ -155,8 +161,8 @@ def calls(version, **odd):
 
 
 @VERSIONS
-def test_equal_calls_are_no_disagreement(look, version):
-    assert align(look(calls(version)).events) == []
+def test_equal_calls_are_no_disagreement(read_text, version):
+    assert align(read_text(calls(version)).events) == []
 
 
 @VERSIONS
@@ -165,28 +171,28 @@ def test_equal_calls_are_no_disagreement(look, version):
     [({"name": "AllGather"}, "op"), ({"count": 7}, "size"), ({"dtype": 9}, "dtype"), (None, "missing")],
     ids=["op", "size", "dtype", "missing"],
 )
-def test_the_eleventh_call_differs(look, version, odd, what):
+def test_the_eleventh_call_differs(read_text, version, odd, what):
     text = calls(version) + "".join(line(rank, call(rank)) for rank in (0, 1, 3))
     text += line(2, call(2, **odd)) if odd else ""
-    one = only(align(look(text).events))
+    one = only(align(read_text(text).events))
     assert one.group == (COMM_ID if version >= "2.16" else "4 ranks #1")
-    assert (one.seq, one.what, one.majority, one.odd) == (11, what, (0, 1, 3), (2,))
+    assert (one.seq, one.what, one.majority, one.minority) == (11, what, (0, 1, 3), (2,))
 
 
-def test_a_rank_that_called_more_than_the_others_is_the_odd_one(look):
-    one = only(align(look(calls("2.28.9") + line(2, call(2, "Broadcast"))).events))
-    assert (one.seq, one.what, one.odd) == (11, "missing", (2,)) and "broadcast" in one.summary
+def test_a_rank_that_called_more_than_the_others_is_the_odd_one(read_text):
+    one = only(align(read_text(calls("2.28.9") + line(2, call(2, "Broadcast"))).events))
+    assert (one.seq, one.what, one.minority) == (11, "missing", (2,)) and "broadcast" in one.summary
 
 
-def test_ranks_that_are_not_equally_far_do_not_differ_in_the_operation(look):
+def test_ranks_that_are_not_equally_far_do_not_differ_in_the_operation(read_text):
     text = calls("2.28.9") + line(0, call(0)) + line(0, call(0, "AllGather")) + line(1, call(1))
-    assert only(align(look(text).events)).what == "missing"
+    assert only(align(read_text(text).events)).what == "missing"
 
 
-def test_coll_lines_alone_are_joined_by_the_size_of_the_job(look):
+def test_coll_lines_alone_are_joined_by_the_size_of_the_job(read_text):
     text = "".join(f"[rank{r}]:{line(r, call(r, size=4, count=7 if r == 2 else 1024))}" for r in range(4))
-    one = only(align(look(text).events))
-    assert (one.seq, one.what, one.odd) == (1, "size", (2,))
+    one = only(align(read_text(text).events))
+    assert (one.seq, one.what, one.minority) == (1, "size", (2,))
 
 
 # Clocks ---------------------------------------------------------------------------------------------------------------
@@ -208,23 +214,23 @@ def steps(host_offset, count=5):
     return text
 
 
-def test_clocks_of_two_hosts(look):
-    reference, other = clocks(look(steps(2.5)).events)
+def test_clocks_of_two_hosts(read_text):
+    reference, other = clocks(read_text(steps(2.5)).events)
     assert (reference.host, reference.offset, reference.shared) == ("n0", 0.0, 5)
     assert (other.host, other.shared) == ("n1", 5)
     assert other.offset == pytest.approx(2.502) and other.spread == pytest.approx(0, abs=1e-5)
 
 
-def test_too_few_shared_events_claim_nothing(look):
-    assert clocks(look(steps(2.5, count=2)).events) == []
+def test_too_few_shared_events_claim_nothing(read_text):
+    assert clocks(read_text(steps(2.5, count=2)).events) == []
 
 
-def test_timeouts_serve_where_nothing_better_is_shared(look):
+def test_timeouts_serve_where_nothing_better_is_shared(read_text):
     text = started("2.21.5", range(4), 4, per_host=2)
     for seq in range(3):
         for rank in range(4):
             text += timeout(rank, seq, pg=f"{seq}(g{seq})", at=f"00:{10 * seq + 5 * (rank > 1):02d}:00.500000")
-    assert [(clock.host, clock.offset) for clock in clocks(look(text).events)] == [("n0", 0.0), ("n1", 300.0)]
+    assert [(clock.host, clock.offset) for clock in clocks(read_text(text).events)] == [("n0", 0.0), ("n1", 300.0)]
 
 
 # Dumps: what their analysis may say beyond missing ranks --------------------------------------------------------------
@@ -264,7 +270,7 @@ FOUND = [
 @pytest.mark.parametrize(("kind", "data", "expected"), FOUND)
 def test_what_dumps_say(kind, data, expected):
     one = only(align([Event(kind, data=GROUP | data)]))
-    assert (one.seq, one.what, one.majority, one.odd) == expected[:4] and expected[4] in one.summary
+    assert (one.seq, one.what, one.majority, one.minority) == expected[:4] and expected[4] in one.summary
 
 
 TORN = [

@@ -58,7 +58,7 @@ PACKERS = {
 }
 
 
-def told(reading, root):
+def rows_of(reading, root):
     return [(os.path.relpath(e.path, root), e.kind, e.rank, e.line, e.text) for e in reading.events]
 
 
@@ -70,7 +70,7 @@ def test_an_archive_reads_like_the_folder_in_it(tmp_path, kind):
         (folder / name).write_bytes(content)
     archive.write_bytes(PACKERS[kind](LOGS))
     reading = evidence.read([archive])
-    assert sorted(told(reading, archive)) == sorted(told(evidence.read([folder]), folder)) and reading.events
+    assert sorted(rows_of(reading, archive)) == sorted(rows_of(evidence.read([folder]), folder)) and reading.events
     assert {event.rank for event in reading.events} == {0, 1, 10} and not reading.problems
     rows = {os.path.relpath(row["path"], tmp_path): row for row in reading.inputs}
     assert rows["ticket.attachment"]["sha256"] == hashlib.sha256(archive.read_bytes()).hexdigest()
@@ -90,36 +90,36 @@ def test_piped_in(kind):
 
 
 @pytest.mark.parametrize("pack", [tarred, zipped])
-def test_dumps_of_all_ranks_are_read_together(look, pack):
+def test_dumps_of_all_ranks_are_read_together(read_text, pack):
     files = {
         f"dumps/nccl_trace_rank_{r}": pickle.dumps(dump([entry(1), *([waiting(2)] if r else [])]), 2) for r in (0, 1)
     }
     files["rank0.log.gz"] = gzip.compress(GOOD)
-    reading = look(pack(files), "job")
+    reading = read_text(pack(files), "job")
     kinds = [event.kind for event in reading.events]
     assert "flight.missing" in kinds and "cuda.error" in kinds
     missing = next(event for event in reading.events if event.kind == "flight.missing")
     assert missing.data["missing"] == [0]
 
 
-def test_names_that_lead_elsewhere_are_left_out_and_named(look):
+def test_names_that_lead_elsewhere_are_left_out_and_named(read_text):
     files = {"../up.log": GOOD, "/etc/root.log": GOOD, "a/../../b.log": GOOD, "C:\\w.log": GOOD, "./ok.log": GOOD}
     files |= {".ssh/key": GOOD, "__MACOSX/._ok.log": GOOD, "train.py": GOOD, "a\x1b[31m.log": b"x\n"}
     extra = [("link.log", tarfile.SYMTYPE), ("hard.log", tarfile.LNKTYPE), ("dev.log", tarfile.CHRTYPE)]
-    for reading in (look(tarred(files, extra=extra), "a"), look(zipped(files), "b")):
+    for reading in (read_text(tarred(files, extra=extra), "a"), read_text(zipped(files), "b")):
         assert {os.path.basename(event.path) for event in reading.events} == {"ok.log"}
         assert any("(4 in all) left out: the name leads out of the archive" in p for p in reading.problems)
         assert any("train.py left out: programs" in p for p in reading.problems)
         assert all("\x1b" not in row["path"] for row in reading.inputs)
-    reading = look(tarred({"ok.log": GOOD}, extra=extra), "a")
+    reading = read_text(tarred({"ok.log": GOOD}, extra=extra), "a")
     assert "link.log, hard.log, dev.log left out: links and devices" in reading.problems[0]
     with pytest.raises(NcclkitError, match="link left out: links and devices"):
-        look(zipped({"link": b"/etc/passwd"}, mode=0o120777), "c.zip")
+        read_text(zipped({"link": b"/etc/passwd"}, mode=0o120777), "c.zip")
 
 
-def test_archives_and_programs_inside_are_one_sentence(look):
+def test_archives_and_programs_inside_are_one_sentence(read_text):
     files = {f"{n}.tgz": tarred(LOGS, "w:gz") for n in range(5)} | {"z.zip": zipped(LOGS), "core": bytes(range(32)) * 9}
-    reading = look(tarred(files | {"ok.log": GOOD}), "a.tar")
+    reading = read_text(tarred(files | {"ok.log": GOOD}), "a.tar")
     assert len(reading.problems) == 2 and "(6 in all) left out: archives inside" in reading.problems[0]
     assert "core left out: binary" in reading.problems[1]
 
@@ -128,19 +128,19 @@ def test_archives_and_programs_inside_are_one_sentence(look):
     "kind", sorted(PACKERS.keys() - {"tar.bz2", "zip", "stored.zip"})
 )  # bz2 is one block here: nothing comes before a cut
 @pytest.mark.parametrize("share", [0.5, 0.9])
-def test_a_cut_archive_gives_what_came_before(look, kind, share):
+def test_a_cut_archive_gives_what_came_before(read_text, kind, share):
     whole = PACKERS[kind]({"rank0.log": GOOD, "rank1.log": NOISE})
-    reading = look(whole[: int(len(whole) * share)], "logs")
+    reading = read_text(whole[: int(len(whole) * share)], "logs")
     assert "cuda.error" in [event.kind for event in reading.events if event.rank == 0]
     assert reading.problems and all("\n" not in problem for problem in reading.problems)
     if kind != "tar.bz2" and kind != "tar.xz":
         assert any(event.rank == 1 for event in reading.events)
 
 
-def test_a_header_damaged_in_the_middle_is_no_end(look):
+def test_a_header_damaged_in_the_middle_is_no_end(read_text):
     whole = bytearray(tarred({"rank0.log": GOOD, "rank1.log": GOOD}))
     whole[1024:1030] = b"\xff" * 6
-    assert "damaged" in look(bytes(whole), "a.tar").problems[0]
+    assert "damaged" in read_text(bytes(whole), "a.tar").problems[0]
 
 
 @pytest.mark.parametrize("kind", ["zip", "stored.zip"])
@@ -158,27 +158,27 @@ def test_a_large_zip_is_not_kept_for_a_pipe(monkeypatch):
         evidence.read(["-"], stdin=Pipe(zipped({"a.log": os.urandom(4000)})))
 
 
-def test_locked_members_are_named(look):
+def test_locked_members_are_named(read_text):
     whole = bytearray(zipped({"rank0.log": GOOD, "open.log": GOOD}))
     for mark, at in ((b"PK\3\4", 6), (b"PK\1\2", 8)):
         whole[whole.find(mark) + at] |= 1
-    reading = look(bytes(whole), "a.zip")
+    reading = read_text(bytes(whole), "a.zip")
     assert "rank0.log left out: a password is needed" in reading.problems[0]
     assert {os.path.basename(event.path) for event in reading.events} == {"open.log"}
 
 
 @pytest.mark.parametrize("kind", ["tar.gz", "tar.xz", "zip"])
 @pytest.mark.parametrize("name", ["UNPACKED", "RATIO"])
-def test_bombs_stop_at_the_limit(look, monkeypatch, kind, name):
+def test_bombs_stop_at_the_limit(read_text, monkeypatch, kind, name):
     monkeypatch.setattr(streams, name, (1 << 20) if name == "UNPACKED" else 4)
     monkeypatch.setattr(streams, "FREE", 1 << 20)
-    reading = look(PACKERS[kind]({"a.log": GOOD, "b.log": b"x\n" * (8 << 20), "c.log": GOOD}), "logs")
+    reading = read_text(PACKERS[kind]({"a.log": GOOD, "b.log": b"x\n" * (8 << 20), "c.log": GOOD}), "logs")
     assert "cuda.error" in [event.kind for event in reading.events]
     assert any("was read only in part: the archive unpacks to more than" in problem for problem in reading.problems)
     assert not any(row["path"].endswith("c.log") for row in reading.inputs)
 
 
-def test_a_hole_of_a_sparse_member_is_a_bomb_too(look, monkeypatch):
+def test_a_hole_of_a_sparse_member_is_a_bomb_too(read_text, monkeypatch):
     monkeypatch.setattr(streams, "FREE", 1 << 20)
     pax = {"GNU.sparse.major": "0", "GNU.sparse.minor": "1", "GNU.sparse.name": "a.log"}
     pax |= {"GNU.sparse.size": str(1 << 60), "GNU.sparse.numblocks": "1", "GNU.sparse.map": f"0,{len(GOOD)}"}
@@ -187,27 +187,27 @@ def test_a_hole_of_a_sparse_member_is_a_bomb_too(look, monkeypatch):
         info = tarfile.TarInfo("a.log")
         info.size, info.pax_headers = len(GOOD), pax
         archive.addfile(info, io.BytesIO(GOOD))
-    reading = look(buffer.getvalue(), "a.tar")
+    reading = read_text(buffer.getvalue(), "a.tar")
     assert "cuda.error" in [event.kind for event in reading.events] and "more than 400 times" in reading.problems[0]
 
 
-def test_many_members_and_huge_headers_have_limits(look, monkeypatch):
+def test_many_members_and_huge_headers_have_limits(read_text, monkeypatch):
     monkeypatch.setattr(archives, "MEMBERS", 2)
     for pack in (tarred, zipped):
-        reading = look(pack({f"{n}.log": GOOD for n in range(4)}), "many")
+        reading = read_text(pack({f"{n}.log": GOOD for n in range(4)}), "many")
         assert len(reading.inputs) == 3 and "more than 2 members" in reading.problems[0]
     monkeypatch.setattr(archives, "HEADER", 100)
-    reading = look(tarred({"a.log": GOOD, "b" * 500: GOOD}), "a.tar")
+    reading = read_text(tarred({"a.log": GOOD, "b" * 500: GOOD}), "a.tar")
     assert "extended header too large" in reading.problems[0] and reading.events
 
 
-def test_the_first_of_two_members_of_one_name_is_read(look):
+def test_the_first_of_two_members_of_one_name_is_read(read_text):
     with pytest.warns(UserWarning, match="Duplicate name"):
         buffer = io.BytesIO()
         with zipfile.ZipFile(buffer, "w") as archive:
             archive.writestr("a.log", GOOD)
             archive.writestr("a.log", NOISE)
-    reading = look(buffer.getvalue(), "a.zip")
+    reading = read_text(buffer.getvalue(), "a.zip")
     assert "another member has the same name" in reading.problems[0] and reading.inputs[1]["bytes"] == len(GOOD)
 
 
@@ -239,6 +239,6 @@ def test_damage_of_any_kind_is_one_sentence(tmp_path, kind, hits, share):
     assert all("\n" not in problem for problem in problems)
 
 
-def test_a_member_without_a_name_is_none(look):
+def test_a_member_without_a_name_is_none(read_text):
     whole = zipped({"/": b"x", "ok.log": GOOD}, zipfile.ZIP_STORED).replace(b"/", b"\0")
-    assert "cuda.error" in [event.kind for event in look(whole, "a.zip").events]
+    assert "cuda.error" in [event.kind for event in read_text(whole, "a.zip").events]

@@ -30,8 +30,10 @@ def test_calls_are_counted_also_where_the_counter_of_nccl_stands_still(only, ver
 
 
 @pytest.mark.parametrize("version", DUMPS)
-def test_a_dump_of_each_version_tells_how_far_its_rank_came(look, version):
-    (event,) = [e for e in look(pickle.dumps(DUMPS[version], 2), "nccl_trace_rank_1").events if e.kind == "flight.dump"]
+def test_a_dump_of_each_version_tells_how_far_its_rank_came(read_text, version):
+    (event,) = [
+        e for e in read_text(pickle.dumps(DUMPS[version], 2), "nccl_trace_rank_1").events if e.kind == "flight.dump"
+    ]
     (group,) = event.data["groups"].values()
     assert (event.rank, group["last_seq"], group["in_flight"]) == (1, 42, [42])
 

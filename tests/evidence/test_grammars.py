@@ -97,7 +97,7 @@ def test_a_wrapped_message_is_read_over_its_lines(only):
     assert has(event, {"seq": 4, "op": "ALLREDUCE", "ran_ms": 1800090})
 
 
-def test_torch_quotes_the_last_warning_of_nccl(look):
+def test_torch_quotes_the_last_warning_of_nccl(read_text):
     text = (
         "torch.distributed.DistBackendError: NCCL error in: /pytorch/torch/csrc/distributed/c10d/NCCLUtils.cpp:94, "
         "invalid usage (run with "
@@ -105,7 +105,7 @@ def test_torch_quotes_the_last_warning_of_nccl(look):
         "NCCL library.\nLast error:\n"
         "Duplicate GPU detected : rank 1 and rank 0 both on CUDA device 5d000\n"
     )
-    events = {event.kind: event for event in look(text).events}
+    events = {event.kind: event for event in read_text(text).events}
     assert events["c10d.error"].data["nccl_version"] == "2.27.5"
     assert events["c10d.error"].data["last_error"].startswith("Duplicate GPU detected")
     assert events["nccl.warn"].data["family"] == "duplicate_gpu"
@@ -113,7 +113,7 @@ def test_torch_quotes_the_last_warning_of_nccl(look):
     assert not events["python.exception"].data["victim"]
 
 
-def test_the_summary_of_torchrun_names_rank_exit_and_root(look):
+def test_the_summary_of_torchrun_names_rank_exit_and_root(read_text):
     text = """E1121 01:02:03.000000 99 api.py:984] failed (exitcode: -9) local_rank: 1 (pid: 4712) of binary: python
 Failures:
 [1]:
@@ -133,7 +133,7 @@ Root Cause (first observed failure):
   error_file: <N/A>
   traceback : Signal 9 (SIGKILL) received by PID 4712
 """
-    events = look(text).events
+    events = read_text(text).events
     exits = {event.rank: event.data["signal"] for event in events if event.kind == "elastic.exit"}
     assert exits == {5: 9, 6: 15}
     (root,) = [event for event in events if event.kind == "elastic.root"]
@@ -159,7 +159,7 @@ def test_docs_list_exactly_the_kinds_and_their_fields():
 RULED = (*(c10d, families, gloo, kernel, nccl, printed, progress, python, refusals, store, system), network, torchrun)
 
 
-def said_above(module):
+def lines_above(module):
     """The comments of a module: each line, each block as one line, and what stands far apart in either."""
     for block in re.findall(r"(?:^ *#.*\n)+", Path(module.__file__).read_text(), re.MULTILINE):
         lines = [line.strip().removeprefix("#").strip() for line in block.splitlines()]
@@ -171,16 +171,16 @@ def said_above(module):
 
 @pytest.mark.parametrize("rules", [nccl.INFO, scan.RULES], ids=["info", "other"])
 def test_every_rule_stands_under_a_specimen(rules):
-    specimen = [text for module in RULED for text in said_above(module)]
+    specimen = [text for module in RULED for text in lines_above(module)]
     bare = [r for r in rules if not any(r.anchor.decode() in text and r.pattern.search(text) for text in specimen)]
     assert [(rule.kind, rule.anchor) for rule in bare] == []
 
 
-def test_every_event_has_all_fields_of_its_kind(look):
+def test_every_event_has_all_fields_of_its_kind(read_text):
     lines = [case[0] for case in (*PLAIN, *specimens.C10D)] + [
         f"node-1:1:2 [0] {file}:1 NCCL WARN {text}" for text, file, _ in specimens.WARN
     ]
-    events = look("\n".join(lines)).events
+    events = read_text("\n".join(lines)).events
     assert {event.kind for event in events} >= {kind for _, kind, *_ in (*PLAIN, *specimens.C10D)}
     assert {
         event.kind: set(KINDS[event.kind]) - event.data.keys()

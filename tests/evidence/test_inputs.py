@@ -28,9 +28,9 @@ def kinds(reading):
 
 
 @pytest.mark.parametrize("pack", [gzip.compress, bz2.compress, lzma.compress], ids=["gz", "bz2", "xz"])
-def test_packed_files_are_read_whatever_their_name(look, pack):
-    reading = look(pack(GOOD.encode()), "job.log")
-    assert kinds(reading) == kinds(look(GOOD))
+def test_packed_files_are_read_whatever_their_name(read_text, pack):
+    reading = read_text(pack(GOOD.encode()), "job.log")
+    assert kinds(reading) == kinds(read_text(GOOD))
     assert reading.inputs[0]["lines"] == 2
 
 
@@ -49,21 +49,21 @@ def test_packed_files_are_read_whatever_their_name(look, pack):
     ],
     ids=["utf16", "utf16le", "utf16be", "crlf", "invalid", "hole", "nul", "no newline", "bom"],
 )
-def test_odd_texts_are_read(look, text):
-    assert "cuda.error" in kinds(look(text))
+def test_odd_texts_are_read(read_text, text):
+    assert "cuda.error" in kinds(read_text(text))
 
 
-def test_a_broken_gz_gives_what_came_before_the_break(look):
+def test_a_broken_gz_gives_what_came_before_the_break(read_text):
     lines = "".join(f"ValueError: {os.urandom(30).hex()}\n" for _ in range(3000))
     whole = gzip.compress((GOOD + lines).encode())
-    reading = look(whole[: len(whole) // 2], "job.log.gz")
+    reading = read_text(whole[: len(whole) // 2], "job.log.gz")
     assert "cuda.error" in kinds(reading)
     assert len(reading.problems) == 1 and "breaks off" in reading.problems[0]
 
 
-def test_a_bomb_stops_at_the_limit(look, monkeypatch):
+def test_a_bomb_stops_at_the_limit(read_text, monkeypatch):
     monkeypatch.setattr(streams, "LARGEST", 1 << 20)
-    reading = look(gzip.compress(GOOD.encode() + b"x\n" * (4 << 20)), "job.gz")
+    reading = read_text(gzip.compress(GOOD.encode() + b"x\n" * (4 << 20)), "job.gz")
     assert "cuda.error" in kinds(reading) and "unpacks to more than" in reading.problems[0]
 
 
@@ -204,8 +204,8 @@ def test_folders_are_read_in_order_without_hidden_files_and_programs(tmp_path):
     assert "1 file with a program" in reading.problems[0]
 
 
-def test_rows_of_inputs(look):
-    row = look(GOOD, "rank3.log").inputs[0]
+def test_rows_of_inputs(read_text):
+    row = read_text(GOOD, "rank3.log").inputs[0]
     assert (row["bytes"], row["lines"], row["kind"], row["events"], row["ranks"]) == (len(GOOD), 2, "log", 3, [3])
     assert row["sha256"] == hashlib.sha256(GOOD.encode()).hexdigest()
 
@@ -238,7 +238,7 @@ def test_a_run_folder(tmp_path):
     assert (job["ranks"], job["silent"], job["hosts"]) == (4, [3], ["a"])
 
 
-def test_the_job_of_a_log(look):
+def test_the_job_of_a_log(read_text):
     lines = [
         f"n{r // 2}:{r}:1 [0] NCCL INFO comm 0x7f rank {r} nranks 4 cudaDev 0 busId 1000 - Init COMPLETE"
         for r in range(3)
@@ -248,7 +248,7 @@ def test_the_job_of_a_log(look):
         "n0:0:1 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[1] via P2P/IPC",
         "n0:1:1 [0] NCCL INFO Channel 00/0 : 1[1] -> 2[0] [send] via NET/IB/0",
     ]
-    reading = look("\n".join(lines))
+    reading = read_text("\n".join(lines))
     assert evidence.job(reading.events, reading.inputs) == {
         "ranks": 4,
         "hosts": ["n0", "n1"],
@@ -266,6 +266,6 @@ def test_markup_and_terminal_escapes_stay_text(only):
     assert event.text == "ValueError: <script>alert(1)</script>"
 
 
-def test_files_stay_as_they_were(look, tmp_path):
-    look(GOOD)
+def test_files_stay_as_they_were(read_text, tmp_path):
+    read_text(GOOD)
     assert stat.S_IMODE((tmp_path / "job.log").stat().st_mode) & 0o600 and (tmp_path / "job.log").read_text() == GOOD

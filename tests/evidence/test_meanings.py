@@ -20,8 +20,8 @@ def test_a_message_is_an_event(only, row, text, kind, fields):
 
 
 @pytest.mark.parametrize("text", DULL, ids=lambda text: text[-40:])
-def test_what_healthy_runs_say_is_no_event(look, text):
-    assert look(text + "\n").events == []
+def test_what_healthy_runs_say_is_no_event(read_text, text):
+    assert read_text(text + "\n").events == []
 
 
 def test_every_row_of_the_table_was_thought_of():

@@ -60,36 +60,36 @@ def zst(data):
     return pytest.importorskip("zstandard").ZstdCompressor().compress(data)
 
 
-def test_zst_is_read_whatever_its_name(look):
-    reading = look(zst(GOOD) + zst(GOOD), "job.log")
+def test_zst_is_read_whatever_its_name(read_text):
+    reading = read_text(zst(GOOD) + zst(GOOD), "job.log")
     assert [event.count for event in reading.events if event.kind == "cuda.error"] == [2]
     assert reading.inputs[0]["lines"] == 4 and not reading.problems
 
 
-def test_a_tar_zst_reads_like_its_folder(look):
+def test_a_tar_zst_reads_like_its_folder(read_text):
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w") as archive:
         info = tarfile.TarInfo("logs/rank3.log")
         info.size = len(GOOD)
         archive.addfile(info, io.BytesIO(GOOD))
-    reading = look(zst(buffer.getvalue()), "ticket")
+    reading = read_text(zst(buffer.getvalue()), "ticket")
     assert {event.rank for event in reading.events} == {3}
 
 
-def test_a_broken_zst_gives_what_came_before_the_break(look):
+def test_a_broken_zst_gives_what_came_before_the_break(read_text):
     whole = zst(GOOD + NOISE * 4)
     for damaged in (whole[: len(whole) // 2], whole + b"xx"):
-        reading = look(damaged, "job.log.zst")
+        reading = read_text(damaged, "job.log.zst")
         assert "cuda.error" in [event.kind for event in reading.events]
         assert len(reading.problems) == 1 and "breaks off" in reading.problems[0]
 
 
-def test_a_zst_bomb_stops_at_the_limit_and_is_given_out_in_small_pieces(look, monkeypatch):
+def test_a_zst_bomb_stops_at_the_limit_and_is_given_out_in_small_pieces(read_text, monkeypatch):
     bomb = zst(GOOD + b"x\n" * (32 << 20))
     stream = streams.zst(source(bomb))
     assert stream is not None and max(len(stream.read(1 << 20)) for _ in range(5)) <= 1 << 20
     monkeypatch.setattr(streams, "LARGEST", 1 << 20)
-    reading = look(bomb, "job.zst")
+    reading = read_text(bomb, "job.zst")
     assert "cuda.error" in [event.kind for event in reading.events] and "unpacks to more than" in reading.problems[0]
 
 
@@ -106,10 +106,10 @@ def test_without_the_module_zst_is_one_sentence_and_the_rest_is_read(tmp_path, m
     assert [row["kind"] for row in reading.inputs] == ["unknown", "log"]
 
 
-def test_without_isal_gz_is_read_all_the_same(look, monkeypatch):
+def test_without_isal_gz_is_read_all_the_same(read_text, monkeypatch):
     monkeypatch.setitem(sys.modules, "isal", None)
     assert isinstance(streams.gz(source(PACKED)), gzip.GzipFile)
-    assert "cuda.error" in [event.kind for event in look(PACKED).events]
+    assert "cuda.error" in [event.kind for event in read_text(PACKED).events]
 
 
 def test_the_modules_are_loaded_only_for_their_files():

@@ -139,7 +139,7 @@ def mixed(*tracebacks):
     return [lines[n] for n in range(longest) for lines in tracebacks if n < len(lines)]
 
 
-def told(events):
+def errors_of(events):
     return sorted((event.data["type"], tuple(f["line"] for f in event.data["frames"])) for event in events)
 
 
@@ -151,7 +151,7 @@ def test_any_prefix_of_a_process_keeps_tracebacks_apart(only, prefix):
         for rank, lines in enumerate((TRACE, OTHER))
     ]
     events = only("python.exception", "\n".join(mixed(*tracebacks)))
-    assert told(events) == [("IndexError", (12, 7)), ("ValueError", (12, 9))]
+    assert errors_of(events) == [("IndexError", (12, 7)), ("ValueError", (12, 9))]
 
 
 def test_the_same_traceback_of_many_ranks_is_told_without_any_prefix(only):
@@ -182,8 +182,8 @@ def test_what_cannot_be_told_apart_has_no_frames(only, lines):
     """The last lines still stand; no frame is given to an exception that may not be its own."""
     events = only("python.exception", "\n".join(lines))
     assert {event.data["type"] for event in events} >= {"IndexError", "ValueError"}
-    assert all(told([event])[0][1] in ((), (12, 7)) for event in events if event.data["type"] == "IndexError")
-    assert all(told([event])[0][1] in ((), (12, 9)) for event in events if event.data["type"] == "ValueError")
+    assert all(errors_of([event])[0][1] in ((), (12, 7)) for event in events if event.data["type"] == "IndexError")
+    assert all(errors_of([event])[0][1] in ((), (12, 9)) for event in events if event.data["type"] == "ValueError")
 
 
 def test_two_frames_on_one_line_are_torn(only):
@@ -246,11 +246,11 @@ def test_of_an_error_that_a_worker_passed_on_the_original_counts(only, prefix):
 
 
 @pytest.mark.parametrize("shown", [TRACE, TRACE[-1:]], ids=["whole", "last line"])
-def test_an_error_that_python_ignores_is_no_exception(look, shown):
+def test_an_error_that_python_ignores_is_no_exception(read_text, shown):
     text = [
         "[rank3]: Exception ignored in: <function Cache.__del__ at 0x7f01>",
         *(f"[rank3]: {line}" for line in shown),
     ]
     text += ["[rank3]: saved", *(f"[rank2]: {line}" for line in TRACE)]
-    found = [(event.kind, event.rank) for event in look("\n".join(text)).events]
+    found = [(event.kind, event.rank) for event in read_text("\n".join(text)).events]
     assert found == [("python.ignored", 3), ("python.exception", 2)]

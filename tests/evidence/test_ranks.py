@@ -72,10 +72,10 @@ def test_srun_labels_count_where_most_lines_have_them(only):
     ] == [None]
 
 
-def test_file_names_tell_the_rank(look, tmp_path):
+def test_file_names_tell_the_rank(read_text, tmp_path):
     for name in ("rank3.log", "out_rank_3.txt", "logs/rank-3.err", "worker.rank3.out"):
-        assert [event.rank for event in look("ValueError: boom\n", name).events] == [3]
-    assert look("ValueError: boom\n", "ranking2.log").events[0].rank is None
+        assert [event.rank for event in read_text("ValueError: boom\n", name).events] == [3]
+    assert read_text("ValueError: boom\n", "ranking2.log").events[0].rank is None
 
 
 def test_floods_become_one_event_with_a_count(only):
@@ -101,9 +101,9 @@ def test_progress_keeps_the_last_word_of_each_rank(only):
     assert {event.rank: event.data["step"] for event in only("progress", text)} == {0: 299, 1: 249}
 
 
-def test_carriage_returns_of_bars_hide_nothing(look):
+def test_carriage_returns_of_bars_hide_nothing(read_text):
     bars = "".join(f"\rTrain: {n}%|## | {n}/100 [00:01<00:02, 3.5it/s]" for n in range(50))
-    events = {event.kind: event for event in look(bars + "RuntimeError: CUDA error: boom\nend\n").events}
+    events = {event.kind: event for event in read_text(bars + "RuntimeError: CUDA error: boom\nend\n").events}
     assert events["progress"].data["step"] == 49
     assert events["cuda.error"].line == 1
 
@@ -142,8 +142,8 @@ def test_a_prefix_is_stripped_and_what_it_knows_is_kept(only, prefix, who):
 
 
 @pytest.mark.parametrize("text", ["epoch_3 | step 12/100", "step-3 | iteration 12", "Train: 20% | step 12/100"])
-def test_a_column_of_a_table_is_no_host(look, text):
-    assert {event.host for event in look(text + "\n").events} <= {""}
+def test_a_column_of_a_table_is_no_host(read_text, text):
+    assert {event.host for event in read_text(text + "\n").events} <= {""}
 
 
 KERNEL = {  # the clock and the host of the kernel's log

@@ -102,8 +102,8 @@ def compare(tmp_path, *texts):
 @pytest.mark.parametrize(
     ("version", "op"), [("2.24.3", "collective"), ("2.26.2", "AllGather"), ("2.28.9", "AllReduce")]
 )
-def test_text(look, version, op):
-    reading = look(text(version, op), "ras.txt")
+def test_text(read_text, version, op):
+    reading = read_text(text(version, op), "ras.txt")
     assert [row["kind"] for row in reading.inputs] == ["ras"] and not reading.problems
     (report,), (comm,) = of(reading, "ras.report"), of(reading, "ras.communicator")
     assert report == {
@@ -120,22 +120,24 @@ def test_text(look, version, op):
     assert comm["counts"] == {op: {"3": 6649, "4": 0}} and comm["errors"] == {"5": "remote error"}
 
 
-def test_a_status_is_no_count(look):
-    (comm,) = of(look(HEAD.format(version="2.28.9", errors="MISMATCH", status=" RUNNING") + STATUS), "ras.communicator")
+def test_a_status_is_no_count(read_text):
+    (comm,) = of(
+        read_text(HEAD.format(version="2.28.9", errors="MISMATCH", status=" RUNNING") + STATUS), "ras.communicator"
+    )
     assert comm["counts"] == {} and comm["behind"] == [] and "Rank 7 has status ABORT" in STATUS
 
 
-def test_a_quiet_report_says_that_all_is_well(look):
-    reading = look(HEAD.format(version="2.28.9", errors="OK", status=" RUNNING"), "ras.txt")
+def test_a_quiet_report_says_that_all_is_well(read_text):
+    reading = read_text(HEAD.format(version="2.28.9", errors="OK", status=" RUNNING"), "ras.txt")
     assert [event.kind for event in reading.events] == ["ras.report"]
     assert reading.events[0].data["communicators"] == reading.events[0].data["sound"] == 4
 
 
-def test_a_report_is_read_to_its_end(look):
+def test_a_report_is_read_to_its_end(read_text):
     """Of a job of thousands of ranks it is longer than what the kind of a file is told from."""
     whole = (DATA / "mismatch.txt").read_text()
     row = "    1         1         1         4         4         4   RUNNING      OK\n"
-    short, long = (look(whole.replace(row, row * times).encode(), "ras.txt") for times in (1, 2000))
+    short, long = (read_text(whole.replace(row, row * times).encode(), "ras.txt") for times in (1, 2000))
     assert of(long, "ras.communicator") == of(short, "ras.communicator") != []
     assert long.inputs[0]["lines"] == short.inputs[0]["lines"] + 1999
 
@@ -207,9 +209,9 @@ def test_other_jobs_are_not_compared(tmp_path):
 
 
 @pytest.mark.parametrize("cut", [60, 700, 900, 1200, 1500])
-def test_a_report_cut_short(look, cut):
-    whole = look(TEXT, "whole.txt")
-    assert {event.kind for event in look(TEXT[:cut], "cut.txt").events} <= {event.kind for event in whole.events}
+def test_a_report_cut_short(read_text, cut):
+    whole = read_text(TEXT, "whole.txt")
+    assert {event.kind for event in read_text(TEXT[:cut], "cut.txt").events} <= {event.kind for event in whole.events}
 
 
 ODD = (
@@ -222,13 +224,15 @@ ODD = (
 
 
 @pytest.mark.parametrize("value", ODD)
-def test_json_that_nobody_meant(look, value):
-    reading = look(json.dumps(value), "ras.json")
+def test_json_that_nobody_meant(read_text, value):
+    reading = read_text(json.dumps(value), "ras.json")
     assert reading.inputs[0]["kind"] == "ras" and all(not comm["counts"] for comm in of(reading, "ras.communicator"))
 
 
-def test_states_that_are_errors(look):
+def test_states_that_are_errors(read_text):
     status = {"init_state": 0, "async_error": 6, "abort_flag": True}
     ranks = [{"rank": 0, "status": {"init_state": 7, "async_error": 0}}, {"rank": 1, "status": status}]
-    (comm,) = of(look(json.dumps({"communicators": [{"hash": "0x1", "size": 2, "ranks": ranks}]})), "ras.communicator")
+    (comm,) = of(
+        read_text(json.dumps({"communicators": [{"hash": "0x1", "size": 2, "ranks": ranks}]})), "ras.communicator"
+    )
     assert comm["errors"] == {"1": "remote error"} and comm["missing"] == []

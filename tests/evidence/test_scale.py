@@ -30,8 +30,8 @@ def test_every_rank_has_a_story(reading):
 
 def test_the_late_rank_stands_out_in_both_sources(reading):
     found = {one.group: one for one in align(reading.events)}
-    assert (found["0"].seq, found["0"].what, found["0"].odd) == (42, "missing", (LATE,))
-    assert (found[COMM_ID].seq, found[COMM_ID].what, found[COMM_ID].odd) == (4, "missing", (LATE,))
+    assert (found["0"].seq, found["0"].what, found["0"].minority) == (42, "missing", (LATE,))
+    assert (found[COMM_ID].seq, found[COMM_ID].what, found[COMM_ID].minority) == (4, "missing", (LATE,))
     assert "ranks 0-16, 18-599 and 601-1023" in found["0"].summary.lower()
 
 

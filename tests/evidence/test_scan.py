@@ -29,7 +29,7 @@ def noisy(lines, between):
     return "".join(filler + line + "\n" for line in lines)
 
 
-def told(reading):
+def comparable(reading):
     return [(event.kind, event.line, event.count, event.text, dict(event.data)) for event in reading.events]
 
 
@@ -37,11 +37,11 @@ def told(reading):
 def test_the_size_of_blocks_changes_nothing(tmp_path, monkeypatch, block):
     path = tmp_path / "job.log"
     path.write_text(noisy([*LINES, *TRACE, *LINES], 3))
-    whole = told(evidence.read([path]))
+    whole = comparable(evidence.read([path]))
     monkeypatch.setattr(scan, "BLOCK", block)
     monkeypatch.setattr(scan, "AHEAD", 4000)
-    assert told(evidence.read([path])) == whole
-    assert told(evidence.read(["-"], stdin=io.BytesIO(path.read_bytes()))) == whole
+    assert comparable(evidence.read([path])) == whole
+    assert comparable(evidence.read(["-"], stdin=io.BytesIO(path.read_bytes()))) == whole
 
 
 @pytest.mark.parametrize("piece", [999, 5000, 20_000])
@@ -51,7 +51,7 @@ def test_the_size_of_pieces_changes_nothing(tmp_path, monkeypatch, piece):
     whole = evidence.read([path])
     monkeypatch.setattr(pieces, "PIECE", piece)
     cut = evidence.read([path])
-    assert told(cut) == told(whole) and cut.inputs == whole.inputs
+    assert comparable(cut) == comparable(whole) and cut.inputs == whole.inputs
 
 
 def test_blocks_are_cut_at_line_ends_and_cover_everything():

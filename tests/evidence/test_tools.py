@@ -53,9 +53,9 @@ def named(said, names):
 
 
 @pytest.mark.parametrize("tool", ALL)
-def test_an_output_becomes_facts(look, tool):
+def test_an_output_becomes_facts(read_text, tool):
     text, expected = ALL[tool]
-    reading = look(text, "saved")
+    reading = read_text(text, "saved")
     assert named(values(reading), expected) == expected
     assert reading.inputs[0]["kind"] == tool.partition(" of ")[0].replace("df -k", "df /dev/shm")
     assert all(fact.source.startswith(reading.inputs[0]["path"] + ":") for fact in reading.facts)
@@ -63,10 +63,10 @@ def test_an_output_becomes_facts(look, tool):
 
 
 @pytest.mark.parametrize("wrapper", WRAPPERS)
-def test_outputs_are_found_in_a_log_behind_any_launcher(look, wrapper):
+def test_outputs_are_found_in_a_log_behind_any_launcher(read_text, wrapper):
     glued = "".join(f"=== {tool} ===\n{text}\n" for tool, (text, _) in ALL.items() if "of" not in tool) + GOOD
     lines = [WRAPPERS[wrapper].format(line) for line in glued.split("\n")]
-    reading = look("\n".join(lines))
+    reading = read_text("\n".join(lines))
     said = [(fact.name, fact.value) for fact in reading.facts]
     for tool, (_, expected) in ALL.items():
         if "of" not in tool and "net.rdma" not in expected:
@@ -77,33 +77,33 @@ def test_outputs_are_found_in_a_log_behind_any_launcher(look, wrapper):
     assert "cuda.error" in [event.kind for event in reading.events]
 
 
-def test_what_several_tools_say_of_a_port_stands_together(look):
-    said = values(look(docs.IBSTAT + docs.GIDS))["net.rdma"]
+def test_what_several_tools_say_of_a_port_stands_together(read_text):
+    said = values(read_text(docs.IBSTAT + docs.GIDS))["net.rdma"]
     assert [(row["device"], row["state"], len(row["gids"])) for row in said] == [
         ("mlx5_0", "ACTIVE", 0),
         ("mlx5_1", "DOWN", 2),
     ]
 
 
-def test_facts_know_rank_and_host_where_the_file_does(look):
+def test_facts_know_rank_and_host_where_the_file_does(read_text):
     line = "node-1:4711:4720 [0] NCCL INFO Bootstrap : Using eth0:10.0.0.1<0>\n"
-    facts = look(docs.BASH + line, "rank3.log").facts
+    facts = read_text(docs.BASH + line, "rank3.log").facts
     assert facts and {(fact.rank, fact.host) for fact in facts} == {(3, "node-1")}
     other = line.replace("node-1", "node-2")
-    assert {fact.host for fact in look(docs.BASH + line + other).facts} == {""}
+    assert {fact.host for fact in read_text(docs.BASH + line + other).facts} == {""}
 
 
 @pytest.mark.parametrize("near", [True, False])
-def test_the_beginning_and_the_end_of_a_large_log_are_searched(look, near):
+def test_the_beginning_and_the_end_of_a_large_log_are_searched(read_text, near):
     filler = "step without any news\n" * ((3 * ENDS) // 22)
-    reading = look(docs.BASH + filler if near else filler + docs.BASH)
+    reading = read_text(docs.BASH + filler if near else filler + docs.BASH)
     assert named(values(reading), docs.LIMITS) == docs.LIMITS
     at = 7 + (0 if near else filler.count("\n"))
     assert {fact.source.rpartition(":")[2] for fact in reading.facts} == {f"{at} (ulimit -a)"}
 
 
-def test_utf16_is_read_too(look):
-    assert named(values(look(docs.BASH.encode("utf-16"))), docs.LIMITS) == docs.LIMITS
+def test_utf16_is_read_too(read_text):
+    assert named(values(read_text(docs.BASH.encode("utf-16"))), docs.LIMITS) == docs.LIMITS
 
 
 def test_ends_keep_whole_what_is_small_and_both_ends_of_the_rest():
@@ -117,43 +117,43 @@ def test_ends_keep_whole_what_is_small_and_both_ends_of_the_rest():
     assert first.startswith(b"a" * 1000 + b"b") and last.endswith(bytes([39]) * 9) and ENDS <= len(last) < 2 * ENDS
 
 
-def test_a_cut_xml_tells_of_the_gpus_before_the_cut(look):
-    reading = look(XML[: XML.index('<gpu id="00000000:3') + 900])
+def test_a_cut_xml_tells_of_the_gpus_before_the_cut(read_text):
+    reading = read_text(XML[: XML.index('<gpu id="00000000:3') + 900])
     said = values(reading)
     assert said["gpu.0.model"] == "NVIDIA H200" and "gpu.count" not in said
     assert "breaks off within the output of nvidia-smi" in reading.problems[0]
 
 
-def test_broken_xml_is_one_sentence(look):
-    reading = look(XML.replace("</driver_version>", "</driver>"))
+def test_broken_xml_is_one_sentence(read_text):
+    reading = read_text(XML.replace("</driver_version>", "</driver>"))
     assert not reading.facts and "is not valid XML" in reading.problems[0] and "\n" not in reading.problems[0]
 
 
-def test_entities_of_hostile_xml_are_never_expanded(look, tmp_path):
+def test_entities_of_hostile_xml_are_never_expanded(read_text, tmp_path):
     (tmp_path / "secret").write_text("secret of the host")
     bomb = "".join(f'<!ENTITY a{n + 1} "{f"&a{n};" * 10}">' for n in range(9))
     doctype = f'<!DOCTYPE x [<!ENTITY a0 "ha">{bomb}<!ENTITY s SYSTEM "file://{tmp_path}/secret">]>'
     for entity in ("&a9;", "&s;"):
         text = XML.replace('<!DOCTYPE nvidia_smi_log SYSTEM "nvsmi_device_v12.dtd">', doctype)
-        reading = look(text.replace("580.159.04", entity))
+        reading = read_text(text.replace("580.159.04", entity))
         assert doctype in text and not reading.facts and "is not valid XML" in reading.problems[0]
 
 
 @pytest.mark.parametrize("tool", ALL)
 @pytest.mark.parametrize("share", [0.1, 0.35, 0.6, 0.85])
-def test_cut_outputs_are_no_error_and_say_nothing_wrong(look, tool, share):
+def test_cut_outputs_are_no_error_and_say_nothing_wrong(read_text, tool, share):
     text, expected = ALL[tool]
-    said = values(look("started\n" + text[: int(len(text) * share)]))
+    said = values(read_text("started\n" + text[: int(len(text) * share)]))
     for name, value in expected.items():
         if name in said and not isinstance(value, (list, dict, str)):
             assert said[name] == value
 
 
-def test_lines_that_only_look_like_outputs_give_nothing(look):
+def test_lines_that_only_look_like_outputs_give_nothing(read_text):
     text = "CPU Affinity of GPU0 is unknown\nPyTorch version: \nlocked memory(\nDEV PORT INDEX GID\nCA 'x'\n"
     text += "<nvidia_smi_log\n"
     text += "hca_id:\n# size busbw\n99999999999999999999999999G 1 1 9% /dev/shm\nmax locked memory\nMax stack size \n"
-    reading = look(text)
+    reading = read_text(text)
     assert reading.facts == [] and reading.measurements == []
 
 

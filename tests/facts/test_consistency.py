@@ -15,7 +15,7 @@ from ncclkit.core.case import Case
 from ncclkit.core.model import Fact, to_json
 from ncclkit.core.text import fold_hosts, host_list
 from ncclkit.live.launch import slurm
-from ncclkit.live.probe import renew
+from ncclkit.live.probe import replace_facts
 from tests.facts.test_docs import PAGE, ROW
 from tests.fleet import captured, fleet
 
@@ -30,8 +30,8 @@ DEVICES = ("active RDMA devices", "differs", "mlx5_0")
 def differences(changes: dict, count: int = 5) -> list[tuple[str, str, str]]:
     """Title, effect and the odd value for one host of a fleet that is not like the others."""
     found = compare(fleet(count, {ODD: changes})).differences
-    assert all(each.odd[0].hosts == (ODD,) for each in found)
-    return [(each.title, each.effect, each.odd[0].value) for each in found]
+    assert all(each.outliers[0].hosts == (ODD,) for each in found)
+    return [(each.title, each.effect, each.outliers[0].value) for each in found]
 
 
 def card(name: str, **changes) -> list[dict]:
@@ -46,7 +46,7 @@ def test_every_fact_is_compared_or_left_out_on_purpose():
 
 def test_equal_hosts_agree():
     seen = compare(fleet(8))
-    assert seen.differences == () and seen.partly == () and seen.odd == {}
+    assert seen.differences == () and seen.partly == () and seen.outliers == {}
     assert seen.summary == f"8 hosts agree in all {seen.agreed} things that were compared" and seen.agreed > 60
     assert not seen.can_break
 
@@ -116,13 +116,13 @@ def test_what_breaks_comes_first_then_the_odd_one_out():
     changes["node0004"] |= {"cpu.total": 128, "software.torch": "2.9.0"}
     seen = compare(fleet(9, changes))
     assert [each.title for each in seen.differences] == ["torch", "CPU model", "CPUs", "kernel"]
-    assert list(seen.odd) == ["node0004", "node0003", "node0002"]
-    assert [group.hosts for group in seen.differences[3].odd] == [("node0003", "node0004")]
+    assert list(seen.outliers) == ["node0004", "node0003", "node0002"]
+    assert [group.hosts for group in seen.differences[3].outliers] == [("node0003", "node0004")]
 
 
 def test_halves_have_no_odd_one():
     seen = compare(fleet(4, {name: {"software.torch": "2.9.0"} for name in ("node0003", "node0004")}))
-    assert seen.differences[0].usual is None and seen.odd == {}
+    assert seen.differences[0].usual is None and seen.outliers == {}
     assert seen.differences[0].summary == "torch: 2.8.0+cu128 on node[0001-0002]; 2.9.0 on node[0003-0004]"
 
 
@@ -290,5 +290,5 @@ def test_what_is_not_set_any_more_is_forgotten():
         Fact("env.X", "1", host="other"),
     ]
     case.facts = [*fleet(3), *gone]
-    renew(case, [fact for fact in fleet(3) if fact.host == ODD])
+    replace_facts(case, [fact for fact in fleet(3) if fact.host == ODD])
     assert len(case.facts) == len(fleet(3)) + 1 and case.facts_of("env.X") == gone[2:]

@@ -114,20 +114,20 @@ def test_the_odd_node_is_named_among_many_verdicts(good: dict[str, Any], tmp_pat
     bad = changed(good, gpu__driver="999.1", gpu__library="999.1")
     files = verdicts(tmp_path, {"n1": good, "n2": good, "n3": bad, "n10": good})
     found = compare_nodes(files)
-    assert list(found.odd) == ["n3"] and not found.shared
+    assert list(found.outliers) == ["n3"] and not found.shared
     assert found.summary.startswith("n3 is odd among 4 nodes: gpu.library is 999.1, not "), found.summary
     assert [one.host for one in found.verdicts] == ["n1", "n2", "n3", "n10"]
     assert main(["compare", *map(str, files)]) == 1 and "n10 is ready" in capsys.readouterr().out
     assert main(["compare", str(files[0]), str(files[1])]) == 0
     assert "2 nodes agree, and all are ready." in capsys.readouterr().out
     files[2].write_text(files[2].read_text() + files[0].read_text().replace("n1", "n3"))  # repaired since
-    assert compare_nodes(files).odd == {}
+    assert compare_nodes(files).outliers == {}
 
 
 def test_what_most_nodes_share_is_a_matter_of_their_baseline(good: dict[str, Any], tmp_path: Path) -> None:
     new = changed(good, host__kernel="9.9")
     found = compare_nodes(verdicts(tmp_path, {"old": good, "n1": new, "n2": new, "n3": new}))
-    assert found.odd == {} and len(found.shared) == 1
+    assert found.outliers == {} and len(found.shared) == 1
     assert found.summary.startswith("4 nodes agree. Most of them share: host.kernel is 9.9, not")
 
 
@@ -136,8 +136,8 @@ def test_slower_gpus_and_a_node_that_could_not_tell_are_odd(good: dict[str, Any]
     tested = {name: {"busbw": speed} for name, speed in speeds.items()}
     silent = changed(good, gpu__driver=None)
     found = compare_nodes(verdicts(tmp_path, {"n1": good, "n2": good, "n3": good, "n4": silent}, **tested))
-    assert found.odd["n3"] == ("its GPUs reach 300 GB/s busbw, where half of the nodes reach 398",)
-    assert "gpu.driver could not be read" in found.odd["n4"][0] and len(found.odd) == 2
+    assert found.outliers["n3"] == ("its GPUs reach 300 GB/s busbw, where half of the nodes reach 398",)
+    assert "gpu.driver could not be read" in found.outliers["n4"][0] and len(found.outliers) == 2
 
 
 @pytest.mark.parametrize("text", ["{}", "[1]", "no json", '{"host": 1, "status": 0, "say": ""}', ""])

@@ -10,7 +10,7 @@ TWO = ONE.replace("</nvidia_smi_log>", "<gpu id='00000000:02:00.0'/></nvidia_smi
 PEERS = " \tGPU0\tGPU1\t\n GPU0\tX\tOK\t\n GPU1\tCNS\tX\t\n\nLegend:\n\n  OK   = Status Ok\n"
 
 
-class Told(Machine):
+class RecordedOutput(Machine):
     """A machine on which each command says what is written here, or raises it."""
 
     def __init__(self, answers):
@@ -27,7 +27,7 @@ class Told(Machine):
 
 
 def test_each_capability_is_asked_where_there_is_a_second_gpu():
-    two, one = Told({"nvidia-smi -q -x": TWO}), Told({"nvidia-smi -q -x": ONE})
+    two, one = RecordedOutput({"nvidia-smi -q -x": TWO}), RecordedOutput({"nvidia-smi -q -x": ONE})
     for machine in (two, one):
         assert [row for row in gpu.facts(machine) if row["name"] == "gpu.count"]
     wanted = {"nvidia-smi topo -p2p " + letter for letter in "rwnap"}
@@ -36,13 +36,13 @@ def test_each_capability_is_asked_where_there_is_a_second_gpu():
 
 def test_peers():
     answers = {"nvidia-smi -q -x": TWO, "nvidia-smi topo -p2p r": PEERS, "nvidia-smi topo -p2p w": Hung("late")}
-    rows = {row["name"]: row for row in gpu.facts(Told(answers))}
+    rows = {row["name"]: row for row in gpu.facts(RecordedOutput(answers))}
     assert rows["gpu.p2p.read"]["value"] == {"GPU0": {"GPU1": "OK"}, "GPU1": {"GPU0": "CNS"}}
     assert (rows["gpu.p2p.write"]["value"], rows["gpu.p2p.write"]["why"]) == (None, "late")
 
 
 def test_one_gpu_has_no_peer():
-    rows = {row["name"]: row for row in gpu.facts(Told({"nvidia-smi -q -x": ONE}))}
+    rows = {row["name"]: row for row in gpu.facts(RecordedOutput({"nvidia-smi -q -x": ONE}))}
     assert rows["gpu.p2p.read"]["why"] == "there is no second GPU"
 
 
@@ -80,7 +80,7 @@ WARNING = "WARNING: infoROM is corrupted at gpu 0000:5C:00.0"
     ids=["behind", "none", "before", "twice"],
 )
 def test_what_stands_around_the_xml_costs_no_fact(text, why):
-    rows = {row["name"]: row for row in gpu.facts(Told({"nvidia-smi -q -x": text}))}
+    rows = {row["name"]: row for row in gpu.facts(RecordedOutput({"nvidia-smi -q -x": text}))}
     assert (rows["gpu.nvidia_smi"]["value"], rows["gpu.nvidia_smi"]["why"]) == ("answers", why)
     assert (rows["gpu.count"]["value"], rows["gpu.driver"]["value"]) == (1, "580.1")
 
@@ -93,7 +93,7 @@ BOTH = "<nvidia_smi_log><driver_version>580.1</driver_version>" + GPU % 1 + GPU 
     ("lost", "last"), [("H200</product_name></gpu></nvidia", 0), (GPU % 2, 0), ("/nvidia_smi_log", 1)]
 )
 def test_the_gpus_before_a_cut_are_told(lost, last, tmp_path):
-    machine = Told({"nvidia-smi -q -x": BOTH[: BOTH.index(lost)]})
+    machine = RecordedOutput({"nvidia-smi -q -x": BOTH[: BOTH.index(lost)]})
     machine.root = str(tmp_path)
     (tmp_path / "dev").mkdir()
     for name in ("nvidia0", "nvidia1", "nvidiactl"):
@@ -106,13 +106,13 @@ def test_the_gpus_before_a_cut_are_told(lost, last, tmp_path):
 
 
 def test_a_cut_before_any_whole_gpu_is_a_failure():
-    rows = {row["name"]: row for row in gpu.facts(Told({"nvidia-smi -q -x": BOTH[: BOTH.index("</gpu>")]}))}
+    rows = {row["name"]: row for row in gpu.facts(RecordedOutput({"nvidia-smi -q -x": BOTH[: BOTH.index("</gpu>")]}))}
     assert rows["gpu.nvidia_smi"]["value"] == "failed" and "broken XML" in rows["gpu.nvidia_smi"]["why"]
 
 
 def test_a_lost_gpu_has_no_name():
     lost = ONE.replace("'/>", "'><product_name>[GPU is lost]</product_name></gpu>")
-    rows = {row["name"]: row for row in gpu.facts(Told({"nvidia-smi -q -x": lost}))}
+    rows = {row["name"]: row for row in gpu.facts(RecordedOutput({"nvidia-smi -q -x": lost}))}
     assert rows["gpu.0.model"]["why"] == "nvidia-smi says [GPU is lost] for product_name"
 
 

@@ -35,9 +35,9 @@ def test_a_recording_replays(tmp_path, monkeypatch):
 def hidden(text: str) -> str:
     machine = gather.Recorder()
     machine.environ = {"HOME": "/home/alice"}
-    machine.said["files"]["/proc/sys/kernel/hostname"] = "node-7.cluster\n"
+    machine.recorded["files"]["/proc/sys/kernel/hostname"] = "node-7.cluster\n"
     addresses = ("10.1.2.3/24", "127.0.0.1/8", "fd00::3/64")
-    machine.said["calls"]["getifaddrs"] = [{"address": address} for address in addresses]
+    machine.recorded["calls"]["getifaddrs"] = [{"address": address} for address in addresses]
     return gather._hider(machine)(text)
 
 

@@ -18,7 +18,7 @@ from ncclkit.core import secrets
 from ncclkit.core.case import Case
 from ncclkit.core.model import NcclkitError, to_json
 from ncclkit.evidence import KINDS
-from tests.fuzz.watch import Broken, watched
+from tests.fuzz.guards import Broken, watched
 
 CORPUS = Path(__file__).parent / "corpus"
 LARGEST = 1 << 16
@@ -89,7 +89,7 @@ def check(target: Target, data: bytes) -> float:
         reading = None
         with watched(SECONDS) as used:
             reading = evidence.read([path, beside])
-            _told(reading)
+            _check_events(reading)
         _judge(reading, path, beside)
         with watched(SECONDS) as alone:
             try:
@@ -99,7 +99,7 @@ def check(target: Target, data: bytes) -> float:
     return max(used[0], alone[0])
 
 
-def _told(reading: evidence.Reading) -> None:
+def _check_events(reading: evidence.Reading) -> None:
     """What is made of events: job, stories, disagreements, clocks, communicators."""
     evidence.job(reading.events)
     CASE.events, CASE.inputs = list(reading.events), list(reading.inputs)

@@ -112,7 +112,7 @@ def test_a_node_starts_what_comes_through_its_input_and_nothing_that_lies_in_a_f
 
 def test_the_folder_of_a_run_is_its_users_alone_and_goes_with_it() -> None:
     with packed() as agent:
-        assert agent.parent.stat().st_mode & 0o777 == 0o700 and private.kept(str(agent.parent))
+        assert agent.parent.stat().st_mode & 0o777 == 0o700 and private.is_safe(str(agent.parent))
     assert not agent.parent.exists()
 
 
@@ -126,7 +126,7 @@ def test_where_others_can_replace_what_lies_there_nothing_is_executed(
     (below := place / "below").mkdir(parents=True)
     place.chmod(mode)
     monkeypatch.setattr(private.tempfile, "tempdir", str(below))
-    assert (private.place() == str(below)) is safe
+    assert (private.parent_folder() == str(below)) is safe
     monkeypatch.setattr(private, "kept", lambda path: False)
     with pytest.raises(NcclkitError, match="set TMPDIR"), packed():
         raise AssertionError("it was packed all the same")

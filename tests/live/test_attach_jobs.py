@@ -207,15 +207,15 @@ def test_ranks_that_make_steps_are_not_paused_for_native_frames() -> None:
     """Two snapshots may meet them in one call; of a job that hangs the ranks that did not move are read."""
     taken = snapshots.Snapshots({0: 1, 1: 2, 2: 3})
 
-    def still(*ranks: tuple[str, int]) -> list[int]:
+    def stationary(*ranks: tuple[str, int]) -> list[int]:
         for number, (place, switches) in enumerate(ranks):
             first, last = {"t": 0.0, "switches": 0, "stack": "all_reduce"}, {"t": 3.0, "stack": place}
             taken.rows[number] = [first, last | {"switches": switches}]
-        return taken.still()
+        return taken.stationary()
 
-    assert still(("all_reduce", 300), ("all_reduce", 300), ("all_reduce", 0)) == []
-    assert still(("forward", 0), ("backward", 0), ("all_reduce", 0)) == []
-    assert still(("all_reduce", 1), ("all_reduce", 0), ("forward", 900)) == [0, 1]
+    assert stationary(("all_reduce", 300), ("all_reduce", 300), ("all_reduce", 0)) == []
+    assert stationary(("forward", 0), ("backward", 0), ("all_reduce", 0)) == []
+    assert stationary(("all_reduce", 1), ("all_reduce", 0), ("forward", 900)) == [0, 1]
 
 
 def test_a_debugger_that_is_a_script_ends_at_its_deadline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -225,8 +225,8 @@ def test_a_debugger_that_is_a_script_ends_at_its_deadline(tmp_path: Path, monkey
                                        "signal.SIG_IGN)\nprint('attached', flush=True)\ntime.sleep(300)\n")  # fmt: skip
     begun = time.monotonic()
     command = ["sh", "-c", '"$0" "$1"; true', sys.executable, str(tmp_path / "debugger")]
-    assert flight_dump.debugged(command, 3.0) in ("attached\n", "")
-    assert time.monotonic() - begun < 60
+    assert flight_dump.debugged(command, begun + 6.0) in ("attached\n", "")
+    assert time.monotonic() - begun < 20
     left = [pid for pid in processes.parents() if str(tmp_path) in processes.read(f"/proc/{pid}/cmdline")]
     assert [pid for pid in left if processes.state(pid) not in ("Z", "X", "")] == []
 

@@ -108,9 +108,9 @@ def test_shared_memory_of_the_dead_is_removed_and_of_the_living_is_not() -> None
     owner = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     try:
         assert owner.stdout is not None and owner.stdout.readline()
-        assert name in processes.held([owner.pid]) and name not in processes.held([os.getpid()])
-        assert processes.remove({name, "never-there"}) == [] and name in processes.names()
+        assert name in processes.mapped_or_open([owner.pid]) and name not in processes.mapped_or_open([os.getpid()])
+        assert processes.remove_shm_files({name, "never-there"}) == [] and name in processes.shm_files()
     finally:
         owner.kill()
         owner.communicate(timeout=10)
-    assert processes.remove({name}) == [name] and name not in processes.names()
+    assert processes.remove_shm_files({name}) == [name] and name not in processes.shm_files()

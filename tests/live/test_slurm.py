@@ -30,7 +30,7 @@ asyncio.run(slurm.run(plan, Path(folder)))
 """
 
 
-LADDER = """
+STAGED = """
 import asyncio, sys
 from dataclasses import replace
 from ncclkit import evidence
@@ -90,14 +90,15 @@ def test_facts_of_two_nodes(tmp_path: Path) -> None:
     assert seen.agreed > 20 and f"\n{seen.summary}" in done.stdout, done.stdout + done.stderr
 
 
-def test_the_ladder_climbs_and_a_node_that_fails_alone_is_found_by_smaller_jobs(tmp_path: Path) -> None:
-    """A job that goes well, and one that broke off before its first rung: each node is asked alone, and one fails.  The
-    allocation is of two tasks on each node, where ours has one.
+def test_stages_run_and_a_node_that_fails_alone_is_found_by_smaller_jobs(tmp_path: Path) -> None:
+    """A job that goes well, and one that broke off before its first stage: each node is asked alone, and one fails.
+
+    The allocation is of two tasks on each node, where ours has one.
     """
     with cluster(tmp_path / "slurm", 2) as env:
-        climb = [sys.executable, "-c", LADDER, str(tmp_path / "case"), "--fault", "few_files", "--rank", "1"]
+        staged = [sys.executable, "-c", STAGED, str(tmp_path / "case"), "--fault", "few_files", "--rank", "1"]
         done = subprocess.run(
-            ["salloc", "-N2", "--ntasks-per-node=2", *climb],
+            ["salloc", "-N2", "--ntasks-per-node=2", *staged],
             env=env,
             capture_output=True,
             text=True,

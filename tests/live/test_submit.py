@@ -18,7 +18,7 @@ from typing import Any
 import psutil
 import pytest
 
-from ncclkit import evidence
+from ncclkit import check_form, cluster_view, evidence, live_test, tune_form
 from ncclkit.agent import private
 from ncclkit.cli import _parser, main
 from ncclkit.core.case import Case
@@ -27,7 +27,6 @@ from ncclkit.evidence import samples
 from ncclkit.live import probe, scheduler, submit, workers
 from ncclkit.live.options import ProbeOptions, command_words
 from ncclkit.live.submit import JobOptions, JobState
-from ncclkit.views import check_form, cluster_view, live_test, tune_form
 from tests.live.slurm_cluster import available, cluster
 from tests.processes import leftovers
 
@@ -158,7 +157,7 @@ def test_nothing_heavy_runs_on_a_login_node_unasked(fake: Path, tmp_path: Path) 
     plan = asyncio.run(probe.plan(case, ProbeOptions(here=True, backend="gloo")))
     assert plan.ranks == 2
     with pytest.raises(NcclkitError, match="an experiment does not run here unasked"):
-        asyncio.run(probe.again(case, plan))
+        asyncio.run(probe.plan_here(case, plan))
     run = asyncio.run(live_test(case).run())
     assert run.reason == "not started" and "ncclkit submit probe" in run.summary and not case.runs()
     assert type(live_test(case, "here")).__name__ == "LiveTest"

@@ -173,6 +173,8 @@ RETIRED = (
 )
 """Left column of the vocabulary → right column, with the kinds of names that each row holds for."""
 
+HALF_SENTENCES = frozenset("said told tell beside apart odd crowds along climbed look looks ail mended".split())
+
 RETIRED_VALUES = {
     "told": "evidence",
     "moves": "verdict changes",
@@ -212,6 +214,13 @@ def members(body: list[ast.stmt], within: str, value: str) -> Iterator[tuple[str
                 yield from ((PARAMETER, f"{within}.{node.name}.{one.arg}", one.lineno) for one in found)
 
 
+def functions(module: Module) -> Iterator[tuple[str, int]]:
+    """Dotted name and line of every function, also private and nested ones: their callers read these names, too."""
+    for node in module.nodes:
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            yield f"{module.name}.{node.name}", node.lineno
+
+
 def retired(kind: str, name: str) -> str:
     """The word to use instead, "" for a name that may stay."""
     return next((row.use for row in RETIRED if row.holds(kind, name)), "")
@@ -224,6 +233,17 @@ def test_no_public_name_holds_a_retired_word(kind):
         for module in ours().modules.values()
         for found, name, line in identifiers(module)
         if found == kind and (use := retired(kind, name))
+    )
+
+
+def test_no_function_is_named_by_half_a_sentence():
+    """In prose these are plain English; as the whole name of a function they say nothing."""
+    none(
+        f"{name} (line {line})"
+        for package in (ours(), Package(ROOT / "tests"))
+        for module in package.modules.values()
+        for name, line in functions(module)
+        if name.rpartition(".")[2].strip("_") in HALF_SENTENCES
     )
 
 
@@ -316,6 +336,9 @@ PHRASES = (
     (r"(?<![\w-])--deadline\b", "--timeout"),
     (r"(?<![\w-])--via\b", "--remote-command"),
     (r"\bwatch\.jsonl\b", "telemetry.jsonl"),
+    (r"\b(the|a|each|one) strips?\b", "telemetry"),
+    (r"\b[Ll]adders?\b|\brungs?\b|\bclimb(s|ed|ing)?\b", "stages"),
+    (r"\*\*Look\*\*|\bto look at\b|\blooks? at nothing\b", "Attach; read"),
 )  # fmt: skip
 """What a user read → what to write. The names of the phases (hello, import, init) stay values of the protocol: a text
 cannot be told from a value there, so whoever shows them maps them."""

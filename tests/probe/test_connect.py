@@ -15,7 +15,7 @@ import pytest
 
 from ncclkit.agent.connect import session, worker
 from ncclkit.agent.connect.worker import Listener
-from ncclkit.agent.run.stages import rounds
+from ncclkit.agent.run.stages import round_robin
 from ncclkit.core import connections
 from ncclkit.core.case import Case
 from ncclkit.core.model import Event, NcclkitError
@@ -25,7 +25,7 @@ from ncclkit.live import connect
 
 @pytest.mark.parametrize("count", [2, 3, 8, 9, 64])
 def test_everybody_meets_everybody_once_and_nobody_twice_at_a_time(count: int) -> None:
-    made = rounds(count)
+    made = round_robin(count)
     met = [frozenset(two) for pairs in made for two in pairs]
     assert len(met) == len(set(met)) == count * (count - 1) // 2
     assert all(len({name for two in pairs for name in two}) == 2 * len(pairs) for pairs in made)
@@ -140,7 +140,7 @@ def test_a_stranger_is_closed_after_a_second(listener: Listener, drip: bytes) ->
 
 def test_only_the_addresses_of_the_interfaces_are_open() -> None:
     """No port of a test listens on all addresses: a tunnel that comes up meanwhile gets nothing."""
-    addresses = worker.tested(list(worker.facts()))
+    addresses = worker.addresses_to_test(list(worker.facts()))
     made = Listener("b", TOKEN, addresses)
     try:
         open_on = {socket.inet_ntoa(bytes.fromhex(a)[::-1]) for a in _bound("/proc/net/tcp", made.port)}

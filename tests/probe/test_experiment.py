@@ -124,11 +124,11 @@ def test_a_case_of_another_machine_is_run_again_only_where_it_can_be(
     )
     assert fixes.experiments(case) == ()
     shared = replace(NCCL, network={"hosts": 2})
-    asyncio.run(probe.again(case, shared))
-    asyncio.run(probe.again(case, replace(NCCL, simulate_hosts=2)))
+    asyncio.run(probe.plan_here(case, shared))
+    asyncio.run(probe.plan_here(case, replace(NCCL, simulate_hosts=2)))
     gpus[0] = 0
     with pytest.raises(NcclkitError, match="2 NCCL ranks need 1 GPU, but the training interpreter sees none"):
-        asyncio.run(probe.again(case, shared))
+        asyncio.run(probe.plan_here(case, shared))
 
 
 def test_facts_of_another_machine_do_not_count_its_gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

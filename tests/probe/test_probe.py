@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from ncclkit import telemetry_view
 from ncclkit.agent.run.operations import NAMES
 from ncclkit.analysis import stages
 from ncclkit.causes.engine import diagnose
@@ -22,7 +23,6 @@ from ncclkit.lab.faults import injection, recording
 from ncclkit.lab.faults.catalogue import FAULTS
 from ncclkit.live import probe
 from ncclkit.live.options import ProbeOptions
-from ncclkit.views import telemetry_view
 from tests.processes import leftovers
 
 pytestmark = pytest.mark.usefixtures("warm_ranks")
@@ -72,7 +72,7 @@ def test_the_folder_is_the_case(walked: tuple[Case, Run, list[dict[str, Any]]]) 
     assert again.fact("cpu.usable") and again.fact("software.torch")
 
 
-def test_the_strip_is_recorded_beside_the_run_and_not_beside_the_facts(
+def test_the_telemetry_is_recorded_beside_the_run_and_not_beside_the_facts(
     walked: tuple[Case, Run, list[dict[str, Any]]],
 ) -> None:
     case, run, _ = walked
@@ -93,9 +93,9 @@ def test_every_collective_is_measured_and_checked(tmp_path: Path) -> None:
     )
     run = asyncio.run(probe.probe(case, options))
     assert run.reason == "done" and run.name == "1-collectives", run.problem
-    climbed = stages.staged_test(case)
-    assert [(pair.a, pair.b, pair.wrong) for pair in climbed.pairs] == [(0, 1, 0), (0, 2, 0), (1, 2, 0)]
-    assert len(climbed.alone) == 3 and climbed.silent == ()
+    staged = stages.staged_test(case)
+    assert [(pair.a, pair.b, pair.wrong) for pair in staged.pairs] == [(0, 1, 0), (0, 2, 0), (1, 2, 0)]
+    assert len(staged.alone) == 3 and staged.silent == ()
     assert {m.op for m in run.measurements} == set(NAMES) and {m.wrong for m in run.measurements} == {0}
     assert all(m.busbw and m.graph_us is None for m in run.measurements)
     assert run.summary.startswith("7 collectives on 3 ranks over gloo: all_reduce ") and {m.op for m in run.curve} == {

@@ -6,13 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from ncclkit import evidence
+from ncclkit import evidence, pairs_view, telemetry_view
 from ncclkit.agent.run.operations import NAMES
 from ncclkit.analysis.stages import staged_test
 from ncclkit.causes.engine import diagnose
 from ncclkit.core import bandwidth
 from ncclkit.core.case import Case
-from ncclkit.views import pairs_view, telemetry_view
 
 RECORDED = Path(__file__).parent / "recorded"
 RUNS = sorted(path.name for path in RECORDED.iterdir())
@@ -40,20 +39,20 @@ def test_bandwidths_follow_from_the_times(name: str) -> None:
 
 
 def test_every_collective_comes_near_its_bound_and_stays_below() -> None:
-    case = case_of("ladder")
+    case = case_of("stages")
     best = {op: max(m.ratio or 0 for m in case.measurements if m.op == op) for op in NAMES}
     assert all(0.85 < ratio < 1 for ratio in best.values()), best
     assert {bandwidth.expect(op, "nccl", 4, case.facts).limit for op in NAMES} == {"nvlink"}
 
 
 def test_a_replayed_graph_is_faster_than_python_and_only_small_messages_are_replayed() -> None:
-    rows = case_of("ladder").measurements
+    rows = case_of("stages").measurements
     assert all(m.graph_us is not None and m.graph_us < m.time_us for m in rows if m.bytes <= 1 << 18)
     assert all(m.graph_us is None for m in rows if m.bytes > 1 << 20)
 
 
 def test_the_pairs_are_alike_and_joined_by_nvlink() -> None:
-    found = staged_test(case_of("ladder"))
+    found = staged_test(case_of("stages"))
     assert {(pair.path, pair.slow, pair.wrong) for pair in found.pairs} == {("NV18", False, 0)} and len(
         found.pairs
     ) == 6
@@ -70,6 +69,6 @@ def test_simulated_hosts_talk_over_the_network() -> None:
 
 
 def test_the_strip_saw_the_gpus_at_work() -> None:
-    case = case_of("ladder")
+    case = case_of("stages")
     assert telemetry_view(case).summary.endswith("GPU memory at most 18.6 GiB, GPUs busy up to 100 %")
     assert "231" in str(pairs_view(case).static())

@@ -61,7 +61,7 @@ def test_bucket_follows_the_curve() -> None:
 
 def test_what_python_takes_to_launch_a_call_is_no_reason_for_large_buckets() -> None:
     """Recorded on 4 H200: 31 us a call one by one, 8 us in a graph; single calls of 2 MiB wait for Python, no more."""
-    rows = [m for m in Case.open(RECORDED / "ladder", read_only=True).measurements if m.op == "all_reduce"]
+    rows = [m for m in Case.open(RECORDED / "stages", read_only=True).measurements if m.op == "all_reduce"]
     bucket, *others = tune.advise(rows)
     assert "enough here" in bucket.do and "(and Python 25.3 µs to launch it" in bucket.why and bucket.code == ""
     assert max((m.p99_us or 0) / m.time_us for m in rows if m.bytes >= MIB) > 2

@@ -56,7 +56,7 @@ def test_the_recording_names_the_host_and_asks_what_decides() -> None:
     assert first.advice[0].command.endswith("'lowrank==0.4'")
 
 
-def said(rank: int, **versions: str) -> Event:
+def versions_of(rank: int, **versions: str) -> Event:
     data = {"phase": "import", "loaded": versions}
     return Event("worker.phase", f"rank {rank}", rank=rank, host=f"node-{rank}", data=data)
 
@@ -64,12 +64,24 @@ def said(rank: int, **versions: str) -> Event:
 @pytest.mark.parametrize(
     ("events", "strength", "ranks"),
     [
-        ([said(0, a="1.10"), said(1, a="1.9"), CHECKED], "likely", (1,)),  # of two the older
-        ([said(0, a="1"), said(1, a="2"), said(2, a="1"), CHECKED], "likely", (1,)),  # of more the one alone
-        ([said(0, a="1"), said(1, a="2"), Event("gloo.closed", "…")], "possible", (0,)),
-        ([said(0, nccl="2.27.7"), said(1, nccl="2.28.9"), Event("c10d.timeout", "…", rank=0)], "likely", (0,)),
-        ([said(0, a="1", b="3"), said(1, a="1"), CHECKED], None, ()),  # a package that one alone has loaded
-        ([said(0, a="1"), said(1, a="2")], None, ()),  # they went well together
+        ([versions_of(0, a="1.10"), versions_of(1, a="1.9"), CHECKED], "likely", (1,)),  # of two the older
+        (
+            [versions_of(0, a="1"), versions_of(1, a="2"), versions_of(2, a="1"), CHECKED],
+            "likely",
+            (1,),
+        ),  # of more the one alone
+        ([versions_of(0, a="1"), versions_of(1, a="2"), Event("gloo.closed", "…")], "possible", (0,)),
+        (
+            [versions_of(0, nccl="2.27.7"), versions_of(1, nccl="2.28.9"), Event("c10d.timeout", "…", rank=0)],
+            "likely",
+            (0,),
+        ),
+        (
+            [versions_of(0, a="1", b="3"), versions_of(1, a="1"), CHECKED],
+            None,
+            (),
+        ),  # a package that one alone has loaded
+        ([versions_of(0, a="1"), versions_of(1, a="2")], None, ()),  # they went well together
     ],
 )
 def test_who_is_the_odd_one(events: list[Event], strength: str | None, ranks: tuple[int, ...]) -> None:
@@ -81,13 +93,13 @@ def test_who_is_the_odd_one(events: list[Event], strength: str | None, ranks: tu
 
 def test_no_command_is_made_of_strange_names() -> None:
     case = Case()
-    case.add([said(0, **{"a';reboot;'": "1"}), said(1, **{"a';reboot;'": "2"}), CHECKED])
+    case.add([versions_of(0, **{"a';reboot;'": "1"}), versions_of(1, **{"a';reboot;'": "2"}), CHECKED])
     assert version_mismatch.diagnose(case).advice[0].command == ""
 
 
 def test_a_rank_says_what_it_has_really_loaded() -> None:
-    told = versions()
-    assert told["torch"] == torch.__version__ and "json" not in told and "sys" not in told
+    loaded = versions()
+    assert loaded["torch"] == torch.__version__ and "json" not in loaded and "sys" not in loaded
 
 
 def test_without_the_other_nccl_one_sentence_says_where_to_get_it(

@@ -1,4 +1,4 @@
-"""Record the live test on this machine's GPUs: ladder, every collective, two types, and the GPUs as two hosts.
+"""Record the live test on this machine's GPUs: stages, every collective, two types, and the GPUs as two hosts.
 
     python tests/record/live.py OUT
 
@@ -30,7 +30,7 @@ from tests.record.gpu import about_machine  # noqa: E402
 
 SOCKETS = {"NCCL_IB_DISABLE": "1", "NCCL_NET": "Socket"}
 RUNS: dict[str, dict[str, Any]] = {
-    "ladder": {"op": "all", "stages": True, "repeats": 15},
+    "stages": {"op": "all", "stages": True, "repeats": 15},
     "bfloat16": {"op": "all_reduce,reduce_scatter", "dtype": "bfloat16", "repeats": 15},
     "two_hosts": {"stages": True, "simulate_hosts": 2, "repeats": 5, "env": SOCKETS, "max_bytes": 64 << 20},
 }

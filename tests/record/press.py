@@ -57,7 +57,7 @@ def main() -> None:
                 press(client, "Run")
             if cell.cell_type == "code" and cell.outputs:
                 seconds = f"[{time.monotonic() - begun:.1f} s from the button] " if waits else ""
-                print(seconds + said(cell)[:400].replace("\n", " / "), flush=True)
+                print(seconds + printed(cell)[:400].replace("\n", " / "), flush=True)
     nbformat.write(cells, out / "pressed.ipynb")
 
 
@@ -75,7 +75,7 @@ def press(client: NotebookClient, label: str) -> None:
     client.kc.shell_channel.send(client.kc.session.msg("comm_msg", content))
 
 
-def said(cell: Any) -> str:
+def printed(cell: Any) -> str:
     """The text of a cell's last output."""
     last = cell.outputs[-1]
     return str(last.get("text") or last["data"].get("text/plain", ""))

@@ -86,7 +86,7 @@ def validated(notebook: Path, folder: Path) -> list[str]:
     return [*NBVAL, "--rootdir", str(folder), str(folder / notebook.name)]
 
 
-def tell(
+def run_story(
     notebook: Path, gpus: int, deadline: float, keep: Path | None, nbval: bool, places: SimpleQueue[list[int]]
 ) -> dict[str, Any]:
     """Run one story in a new case folder, on cores that are free; the row of it."""
@@ -215,7 +215,7 @@ def main(options: argparse.Namespace) -> int:
     for share in shares(options.cores, options.side_by_side):
         places.put(share)
     kept = {"deadline": options.deadline, "keep": options.keep, "nbval": options.nbval}
-    run = partial(tell, gpus=gpus, places=places, **kept)
+    run = partial(run_story, gpus=gpus, places=places, **kept)
     with ThreadPoolExecutor(options.side_by_side) as pool:
         for done in as_completed([pool.submit(run, story) for story in stories]):
             rows = sorted([*rows, done.result()], key=lambda row: str(row["story"]))

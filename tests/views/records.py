@@ -40,7 +40,9 @@ FACTS = [
 ]
 
 
-def said(kind: str, text: str = "", path: str = "", line: int = 0, *, time=None, host="", rank=None, **data) -> Event:
+def event_of(
+    kind: str, text: str = "", path: str = "", line: int = 0, *, time=None, host="", rank=None, **data
+) -> Event:
     """An event with every field of its kind, as the contract wants it."""
     return Event(kind, text, path, line, time, host, None, rank, dict.fromkeys(KINDS[kind]) | data)
 
@@ -50,15 +52,17 @@ def job(ranks: int = 8, silent: tuple[int, ...] = (5,), times: bool = True) -> l
     events = []
     for rank in range(ranks):
 
-        def said(kind, line, time, text, rank=rank, **data):
+        def event_of(kind, line, time, text, rank=rank, **data):
             when = 1.7e9 + time if times else None
             whole = dict.fromkeys(KINDS[kind]) | data
             return Event(kind, text, f"logs/rank{rank}.log", line, when, "node-1", 100 + rank, rank, whole)
 
-        events.append(said("nccl.init", 20, 2, "Init COMPLETE", rank=rank, nranks=ranks, phase="done", comm="0x1"))
-        events.append(said("progress", 300, 31, f"step {rank}", step=rank))
+        events.append(event_of("nccl.init", 20, 2, "Init COMPLETE", rank=rank, nranks=ranks, phase="done", comm="0x1"))
+        events.append(event_of("progress", 300, 31, f"step {rank}", step=rank))
         if rank not in silent:
-            events.append(said("c10d.timeout", 410, 61, f"[Rank {rank}] Watchdog caught collective operation timeout"))
+            events.append(
+                event_of("c10d.timeout", 410, 61, f"[Rank {rank}] Watchdog caught collective operation timeout")
+            )
     return events
 
 
@@ -88,7 +92,7 @@ def findings() -> list[Finding]:
 def case() -> Case:
     made = Case()
     made.facts, made.measurements, made.findings = list(FACTS), list(CURVE), findings()
-    made.events = [*job(), said("python.exception", HOSTILE, HOSTILE, 3, host=HOSTILE, rank=2, message=HOSTILE)]
+    made.events = [*job(), event_of("python.exception", HOSTILE, HOSTILE, 3, host=HOSTILE, rank=2, message=HOSTILE)]
     return made
 
 

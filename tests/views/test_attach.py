@@ -93,7 +93,7 @@ def test_nothing_named_is_nothing_done(tmp_path: Path) -> None:
     form = attach_form(Case.open(tmp_path))
     assert asyncio.run(form.run()).summary.startswith("Nothing is attached") and not (tmp_path / "runs").exists()
     form.begin()
-    assert "Say what to look at" in form.notice.value
+    assert "Say what to attach to" in form.notice.value
 
 
 @pytest.mark.parametrize(
@@ -157,7 +157,7 @@ def test_no_stack_says_so_and_why() -> None:
 @pytest.mark.parametrize(
     ("target", "why", "wrong"),
     [
-        ("", "Say what to look at", False),
+        ("", "Say what to attach to", False),
         ("rm -rf", "Cannot attach to", True),
         ("4194304999", "no process 4194304999 on this host", True),
         ("0=OWN", "", False),

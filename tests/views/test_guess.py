@@ -42,8 +42,8 @@ def test_the_guess_tells_nobody_which_one_is_right(case: nk.Case) -> None:
     assert all(choice in asked.html for choice in STORY.guess.choices)
     asked.pick.value = RIGHT
     for said in STORY.guess.choices.values():
-        assert said not in asked.html and said not in asked.told.value
-    assert not re.search(r"right|✓", asked.told.value + asked.static().replace(RIGHT, ""))
+        assert said not in asked.html and said not in asked.notice.value
+    assert not re.search(r"right|✓", asked.notice.value + asked.static().replace(RIGHT, ""))
 
 
 def test_choices_have_an_order_of_their_own_in_each_folder(tmp_path: Path) -> None:
@@ -77,7 +77,7 @@ def test_a_quiz_answers_every_choice_and_counts_the_first(case: nk.Case) -> None
     for number, question in enumerate(STORY.quiz, 1):
         for choice in [one for one in question.choices if number == 1 or one == question.right]:
             asked.picks[number].value = choice
-            assert question.choices[choice] in Page(asked.told[number].value).words
+            assert question.choices[choice] in Page(asked.explanations[number].value).words
     right = Answers(case, "wenet").of(1).first == STORY.quiz[0].right
     assert f"{2 + right} of 3 questions were right at the first try." in asked.fared.value
 

@@ -8,9 +8,9 @@ import pytest
 
 from ncclkit.core.model import NcclkitError
 from ncclkit.live.options import ProbeOptions
-from ncclkit.views import LiveTest
 from ncclkit.views._base import PLOTLY
 from ncclkit.views._form import LOG_LINES, Progress
+from ncclkit.views.live import LiveTest
 from tests.views.records import CURVE, HOSTILE, Measurement
 
 
@@ -88,7 +88,7 @@ def test_run_returns_the_run_and_shows_it():
     assert "<script" not in form.log.value and "&lt;script" in form.log.value
 
 
-def test_the_first_number_is_said_while_the_ladder_is_climbed():
+def test_the_first_number_is_shown_while_the_stages_go_on():
     progress = Progress(4)
     progress.take({"kind": "plan", "sizes": [8], "ranks": 4})
     for peer in (1, 3):

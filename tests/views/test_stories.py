@@ -6,13 +6,14 @@ import tracemalloc
 
 import pytest
 
+from ncclkit import ranks_view
 from ncclkit.core.case import Case
 from ncclkit.core.model import Event
 from ncclkit.core.text import quantity, ranges, some
 from ncclkit.evidence.samples import sample
-from ncclkit.views import evidence, ranks_view
+from ncclkit.views import evidence
 from ncclkit.views.evidence import context
-from tests.views.records import job, said
+from tests.views.records import event_of, job
 
 
 def view(events):
@@ -70,7 +71,7 @@ def test_equal_lines_of_many_ranks_share_a_row_and_the_odd_one_comes_first():
 
 def test_a_thousand_different_stories_stay_a_short_page():
     raised = [
-        said(
+        event_of(
             "python.exception",
             f"{'abcdefghij'[rank // 100]}{'klmnopqrst'[rank // 10 % 10]}Error",
             "x.log",
@@ -182,19 +183,19 @@ def test_quantity(value, unit, words):
 def test_what_others_say_about_a_rank_does_not_make_it_speak():
     """As recorded: the silent rank is told to dump, is stopped by torchrun, and its exit is reported."""
     late = [
-        said("c10d.monitor", time=1.7e9 + 62, rank=5, what="dump"),
-        said("c10d.recorder", time=1.7e9 + 62, rank=5, what="begun"),
-        said("c10d.status", "Received a dump signal due to a timeout", time=1.7e9 + 62, rank=5, enqueued=3),
-        said("stack", rank=5, frames=[]),
-        said("elastic.stop", "closing signal SIGTERM", time=1.7e9 + 63, rank=5, signal=15),
+        event_of("c10d.monitor", time=1.7e9 + 62, rank=5, what="dump"),
+        event_of("c10d.recorder", time=1.7e9 + 62, rank=5, what="begun"),
+        event_of("c10d.status", "Received a dump signal due to a timeout", time=1.7e9 + 62, rank=5, enqueued=3),
+        event_of("stack", rank=5, frames=[]),
+        event_of("elastic.stop", "closing signal SIGTERM", time=1.7e9 + 63, rank=5, signal=15),
     ]
     seen = view([*job(), *late])
     assert seen.summary.startswith("Rank 5 stopped logging first, 30.0 s") and "logs/rank5.log:300" in seen.static()
 
 
 def test_a_rank_that_died_without_a_word_is_named():
-    died = said("elastic.exit", "exitcode: -9", rank=3, exitcode=-9, signal=9)
-    stopped = said("elastic.exit", "exitcode: -15", rank=1, exitcode=-15, signal=15)
+    died = event_of("elastic.exit", "exitcode: -9", rank=3, exitcode=-9, signal=9)
+    stopped = event_of("elastic.exit", "exitcode: -15", rank=1, exitcode=-15, signal=15)
     quiet = [event for event in job(4) if event.kind != "c10d.timeout"]
     assert view([*quiet, died, stopped]).summary == (
         "4 ranks logged, none stopped clearly before the others; rank 3 ended badly without a line that says why"
@@ -220,5 +221,5 @@ def test_several_late_ranks_that_keep_one_waiting_are_the_ones_that_fell_silent(
 
 def test_of_two_ranks_the_one_without_an_error_is_named():
     quiet = [event for event in job(2, silent=()) if event.kind != "c10d.timeout" or event.rank != 1]
-    quiet.append(said("worker.phase", "skipped 90 of 240 batches", time=max(e.time or 0 for e in quiet), rank=1))
+    quiet.append(event_of("worker.phase", "skipped 90 of 240 batches", time=max(e.time or 0 for e in quiet), rank=1))
     assert view(quiet).summary.startswith("Rank 1 reports nothing abnormal while the other one does")

@@ -94,9 +94,10 @@ def test_the_form_measures_what_its_fields_say(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(tune, "sweep", sweep)
     form = nk.tune_form(Case(), "NCCL_PROTO=LL channels=1", "8,1MiB", "logs", True, backend="gloo", ranks=2)
     found = asyncio.run(form.run())
-    _, settings, options, sizes, inherited, _, job = asked[0]
+    _, settings, options, sizes, inherited, _, job, budget = asked[0]
     assert [str(one) for one in settings] == ["NCCL_PROTO=LL", "1 channels"] and sizes == [8, MIB]
-    assert (inherited, job, options.backend) == (True, "logs", "gloo") and found.sweep is GOOD
+    assert (inherited, job, options.backend, options.op, budget) == (True, "logs", "gloo", "all", tune.BUDGET)
+    assert found.sweep is GOOD
     assert asyncio.run(nk.apply_form(Case(), found).run()).summary.startswith("With NCCL_PROTO=LL 1 of 3 sizes")
     form.words["settings"].value = "NCCL_PROTO"
     assert form.start.disabled and "is not NAME=VALUE" in form.notice.value
@@ -207,13 +208,13 @@ def test_open_files_follow_what_was_measured_within_ten_percent(tmp_path: Path) 
 
 def test_the_model_of_scaling_holds_where_it_was_measured() -> None:
     """Recorded on 4 H200; the line through all sizes but the largest two predicts those, too."""
-    rows = [m for m in Case.open(RECORDED / "ladder", read_only=True).measurements if m.op == "all_reduce"]
+    rows = [m for m in Case.open(RECORDED / "stages", read_only=True).measurements if m.op == "all_reduce"]
     points = [(m.ranks, float(m.bytes), m.time_us) for m in rows]
     line = budgets.fitted(points[:-2])
     for ranks, size, time in points[-2:]:
         assert line.all_reduce(ranks, size) == pytest.approx(time, rel=0.2)
     assert line.all_reduce(1024, points[-1][1]) > line.all_reduce(8, points[-1][1])
-    page = nk.planner(Case.open(RECORDED / "ladder", read_only=True), "scaling").static()
+    page = nk.planner(Case.open(RECORDED / "stages", read_only=True), "scaling").static()
     assert "the model is off by 2 % (median)" in page and "Planned beside measured" in page
 
 

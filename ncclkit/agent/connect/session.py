@@ -18,7 +18,7 @@ from typing import Any
 
 from .. import wire
 from ..run import processes
-from ..run.stages import rounds
+from ..run.stages import round_robin
 
 LIMIT = 1 << 22
 """Longest line in bytes that a host may send; its facts are a few hundred kilobytes at most."""
@@ -31,7 +31,7 @@ PYTHON = "name a Python 3.9 or newer of that host with --train-python"
 ADVICE = (
     (r"^status 12[67]$|: Command not found|^Unknown option: -I", PYTHON),
     (r"Host key for .* has changed", "ask who runs it why its key is new, then forget the old one with ssh-keygen -R"),
-    (r"^Host key verification failed", "log in there by hand once, to look at its key and accept it"),
+    (r"^Host key verification failed", "log in there by hand once, check its key and accept it"),
     (r"Permission denied \(|Too many authentication", "let ssh in without a question, by a key or an agent"),
     (r"Could not resolve hostname", "correct the name, or give its address"),
     (r"^ssh: connect to|banner exchange|^kex_exchange", "see whether it is up, and lets ssh in from this machine"),
@@ -193,7 +193,7 @@ class Session:
         await asyncio.gather(*(worker.ask(ASK, "end_rendezvous") for worker in workers.values()))
         await self._reach(workers, self._further_targets())
         names = self.plan["hosts"]
-        every = [[(names[a], names[b]) for a, b in pairs] for pairs in rounds(len(names))]
+        every = [[(names[a], names[b]) for a, b in pairs] for pairs in round_robin(len(names))]
         for number, pairs in enumerate(every, 1):
             _progress("measuring, round %d of %d" % (number, len(every)))
             # one direction after the other, as firewalls and packet sizes may differ, and both would share the NIC

@@ -57,7 +57,7 @@ class Worker:
         os.environ.update(asked["env"])
         self.name, self.token = asked["name"], asked["token"]
         self.facts = list(facts())
-        self.addresses = tested(self.facts)
+        self.addresses = addresses_to_test(self.facts)
         self.data = Listener(self.name, self.token, self.addresses)
         self.rendezvous = None
 
@@ -103,7 +103,7 @@ def facts():
     return chain(_until(network.facts(machine), set(NETWORK)), variables.facts(machine))
 
 
-def tested(facts):
+def addresses_to_test(facts):
     """Addresses of this host that a test may try: those of its interfaces and those that its own name stands for."""
     known = {fact["name"]: fact["value"] or () for fact in facts}
     every = [address for row in known["net.interfaces"] for address in row.get("addresses") or ()]
@@ -210,7 +210,7 @@ def _introduce(connection, asked):
 def measure(address, port, token, seconds):
     """Latency, clock offset, path MTU and bandwidth to an open port; `why` says why a number is missing."""
     found: dict[str, Any] = {"why": {}}
-    for name, ask in (("latency", pings), ("mtu", path_mtu), ("bandwidth", bandwidth)):
+    for name, ask in (("latency", round_trip), ("mtu", path_mtu), ("bandwidth", bandwidth)):
         try:
             found.update(ask(address, port, token, seconds))
         except (OSError, ValueError, KeyError, TypeError) as error:
@@ -228,7 +228,7 @@ def _connected(address, port, **asked):
     return connection
 
 
-def pings(address, port, token, seconds):
+def round_trip(address, port, token, seconds):
     """Round trip (median, µs), and how far the other clock is ahead (s) with its uncertainty, as NTP reckons it.
 
     Both ends of a trip are read from the wall clock: a process put aside between any two readings makes the trip longer

@@ -94,17 +94,17 @@ class Recorder(Machine):
 
     def __init__(self, root: str = "/") -> None:
         super().__init__(root)
-        self.said: dict[str, dict[str, Any]] = {
+        self.recorded: dict[str, dict[str, Any]] = {
             key: {} for key in ("files", "lists", "links", "calls", "commands", "unread")
         }
 
     def _keep(self, what: str, key: str, ask: Callable[[], Any]) -> Any:
         try:
-            self.said[what][key] = ask()
+            self.recorded[what][key] = ask()
         except Unread as why:
-            self.said["unread"][key] = str(why)
+            self.recorded["unread"][key] = str(why)
             raise
-        return self.said[what][key]
+        return self.recorded[what][key]
 
     def read(self, path: str, limit: int = 65536) -> str:
         """Machine.read, kept."""
@@ -112,9 +112,9 @@ class Recorder(Machine):
 
     def names(self, path: str, pattern: str = "") -> list[str]:
         """Machine.names, kept: only the names that somebody asked for."""
-        before = self.said["lists"].get(path, [])
+        before = self.recorded["lists"].get(path, [])
         found: list[str] = self._keep("lists", path, lambda: Machine.names(self, path, pattern))
-        self.said["lists"][path] = sorted({*before, *found})
+        self.recorded["lists"][path] = sorted({*before, *found})
         return found
 
     def link(self, path: str) -> str:
@@ -131,13 +131,13 @@ class Recorder(Machine):
         try:
             answer = super().run(argv, deadline, name)
         except Unread as why:
-            self.said["commands"][name] = {
+            self.recorded["commands"][name] = {
                 "missing": isinstance(why, Missing),
                 "hung": isinstance(why, Hung),
                 "why": str(why),
             }
             raise
-        self.said["commands"][name] = answer
+        self.recorded["commands"][name] = answer
         return answer
 
 
@@ -159,7 +159,7 @@ def record(folder: str, torch: bool = True, paths: Mapping[str, str] | None = No
     hide = _hider(machine)
     commands: dict[str, Any] = {}
     os.makedirs(os.path.join(folder, "commands"), exist_ok=True)
-    for name, answer in machine.said["commands"].items():
+    for name, answer in machine.recorded["commands"].items():
         if not isinstance(answer, Answer):
             commands[hide(name)] = answer
             continue
@@ -168,7 +168,7 @@ def record(folder: str, torch: bool = True, paths: Mapping[str, str] | None = No
         with open(os.path.join(folder, file), "w", encoding="utf-8") as out:
             out.write(hide(answer.out))
     origin = {"about": about, "kind": "recorded", "recorded": time.strftime("%Y-%m-%d")}
-    said = {**origin, "environ": environ, **machine.said, "commands": commands}
+    said = {**origin, "environ": environ, **machine.recorded, "commands": commands}
     with open(os.path.join(folder, "machine.json"), "w", encoding="utf-8") as out:
         out.write(hide(json.dumps(said, indent=1, sort_keys=True, ensure_ascii=True)) + "\n")
 
@@ -176,10 +176,10 @@ def record(folder: str, torch: bool = True, paths: Mapping[str, str] | None = No
 def _hider(machine: Recorder) -> Callable[[str], str]:
     """A function that takes secrets and everything that names this very machine out of a text."""
     names: dict[str, str] = {}
-    host = machine.said["files"].get("/proc/sys/kernel/hostname", "").strip()
+    host = machine.recorded["files"].get("/proc/sys/kernel/hostname", "").strip()
     if host:
         names[host] = "host0"
-    entries = machine.said["calls"].get("getifaddrs", [])
+    entries = machine.recorded["calls"].get("getifaddrs", [])
     own = dict.fromkeys(entry["address"].split("/")[0] for entry in entries if entry["address"])
     for number, address in enumerate(address for address in own if address not in ("127.0.0.1", "::1")):
         names[address] = ("2001:db8::%x" if ":" in address else "192.0.2.%d") % (number + 1)

@@ -61,6 +61,13 @@ class Machine:
         """The first `limit` bytes of a file as text; raises Unread."""
         return str(self._ask(path, lambda: _start(self._at(path), limit)), "utf-8", "replace")
 
+    def field(self, path: str, pattern: str, what: str, limit: int = 65536) -> str:
+        """The first group of `pattern` in a file, whose lines ``^`` begins; raises Unread where it has no `what`."""
+        match = re.search(pattern, self.read(path, limit), re.M)
+        if not match:
+            raise Unread("%s has no %s" % (path, what))
+        return match.group(1)
+
     def names(self, path: str, pattern: str = "") -> list[str]:
         """The sorted names in a folder that match the whole `pattern`, or all; raises Unread."""
         found = self._ask(path, lambda: sorted(os.listdir(self._at(path))))
@@ -157,44 +164,44 @@ class Replay(Machine):
     def __init__(self, folder: str) -> None:
         super().__init__(folder)
         with open(os.path.join(folder, "machine.json"), encoding="utf-8") as file:
-            self.said: dict[str, Any] = json.load(file)
-        self.environ = dict(self.said.get("environ", {}))
+            self.recorded: dict[str, Any] = json.load(file)
+        self.environ = dict(self.recorded.get("environ", {}))
 
-    def _said(self, what: str, key: str) -> Any:
+    def _recorded(self, what: str, key: str) -> Any:
         """An absent key reads like an absent file."""
-        if key in self.said.get(what, {}):
-            return self.said[what][key]
-        why = self.said.get("unread", {}).get(key) or "%s: No such file or directory" % key
+        if key in self.recorded.get(what, {}):
+            return self.recorded[what][key]
+        why = self.recorded.get("unread", {}).get(key) or "%s: No such file or directory" % key
         raise (Absent if why.endswith("No such file or directory") else Unread)(why)
 
     def read(self, path: str, limit: int = 65536) -> str:
         """The file as recorded."""
-        return str(self._said("files", path))[:limit]
+        return str(self._recorded("files", path))[:limit]
 
     def names(self, path: str, pattern: str = "") -> list[str]:
         """The names as recorded."""
-        return [name for name in self._said("lists", path) if not pattern or re.fullmatch(pattern, name)]
+        return [name for name in self._recorded("lists", path) if not pattern or re.fullmatch(pattern, name)]
 
     def link(self, path: str) -> str:
         """The target as recorded."""
-        return str(self._said("links", path))
+        return str(self._recorded("links", path))
 
     def call(self, name: str, function: Callable[[], Any]) -> Any:
         """The answer as recorded; `function` is not called."""
-        return self._said("calls", name)
+        return self._recorded("calls", name)
 
     def run(self, argv: list[str], deadline: float, name: str = "") -> Answer:
         """The output as recorded; raises as the command did then."""
         name = name or " ".join(argv)
-        told = self.said.get("commands", {}).get(name)
-        if told is None or told.get("missing"):
-            raise Missing("%s is not installed" % argv[0] if told else "%s was not recorded" % name)
-        if told.get("hung"):
+        answer = self.recorded.get("commands", {}).get(name)
+        if answer is None or answer.get("missing"):
+            raise Missing("%s is not installed" % argv[0] if answer else "%s was not recorded" % name)
+        if answer.get("hung"):
             raise Hung("%s did not answer within %g s" % (name, deadline))
-        if "file" not in told:
-            raise Unread(str(told.get("why") or "%s was not recorded" % name))
-        with open(os.path.join(self.root, told["file"]), encoding="utf-8") as file:
-            return Answer(int(told.get("code", 0)), file.read(), str(told.get("err", "")))
+        if "file" not in answer:
+            raise Unread(str(answer.get("why") or "%s was not recorded" % name))
+        with open(os.path.join(self.root, answer["file"]), encoding="utf-8") as file:
+            return Answer(int(answer.get("code", 0)), file.read(), str(answer.get("err", "")))
 
 
 def machine_at(root: str) -> Machine:

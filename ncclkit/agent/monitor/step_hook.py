@@ -342,7 +342,7 @@ def buckets(model):
     return [int(one) for one in str(told).split(",") if one.strip()]
 
 
-def chain():
+def run_hidden_sitecustomize():
     """Run the ``sitecustomize`` that this one hides, where there is one."""
     mine = os.path.dirname(os.path.abspath(HERE))
     others = [path for path in sys.path if os.path.abspath(path or ".") != mine]
@@ -365,4 +365,4 @@ def begin():
 
 if __name__ == "sitecustomize":
     begin()
-    chain()
+    run_hidden_sitecustomize()

@@ -1,8 +1,8 @@
 """Telemetry: what the host, its GPUs and the ranks did while a job ran, once a second, one line of JSON each.
 
-What people use ``nvidia-smi`` and ``htop`` for, recorded beside the run, so that a peak of memory or a clock that fell
-can be compared with the phases afterwards.  The guard takes the samples of a run of ours, `beside` those of a job that
-somebody attached to; a sample never waits, and no process is signalled or stopped.
+What people use ``nvidia-smi`` and ``htop`` for, recorded during the run, so that a peak of memory or a clock that fell
+can be compared with the phases afterwards.  The guard takes the samples of a run of ours, `sample_running_job` those of
+a job that somebody attached to; a sample never waits, and no process is signalled or stopped.
 """
 
 import json
@@ -124,7 +124,7 @@ class Sampler:
         return {"ranks": memory, "utilization": utilization, "scheduling": self.scheduling.take(self.families)}
 
 
-def beside(path, ranks, until):
+def sample_running_job(path, ranks, until):
     """Sample a job that ncclkit did not start, once a second, until `until` is set or all its ranks have ended."""
     sampler = Sampler(path, lambda: ranks, gpus_of(ranks))
     try:

@@ -116,12 +116,12 @@ def measure(torch, operation, repeats):
         return [lap / calls for lap in time_laps(torch, operation, call, calls, laps)]
 
     once = min(timed(operation.call, WARMUP))
-    calls = within(torch, operation, BATCH_SECONDS, once, 1, MOST)
+    calls = calls_that_fit(torch, operation, BATCH_SECONDS, once, 1, MOST)
     times = timed(operation.call, repeats, calls)
-    singles = within(torch, operation, SINGLE_SECONDS, statistics.median(times), LEAST, SINGLES)
+    singles = calls_that_fit(torch, operation, SINGLE_SECONDS, statistics.median(times), LEAST, SINGLES)
     p99 = _share(timed(operation.call, singles), 0.99)
     small = device.type == "cuda" and operation.bytes <= SMALL
-    replayed = statistics.median(timed(captured(torch, operation), repeats)) / CAPTURED if small else 0.0
+    replayed = statistics.median(timed(cuda_graph_of(torch, operation), repeats)) / CAPTURED if small else 0.0
     # one vector and one all_reduce: every rank returns the same, the mean of the times and the sum of wrong elements
     figures = [*_summary(times), p99, replayed, float(wrong)]
     own = torch.tensor(figures, dtype=torch.float64, device=device)
@@ -140,14 +140,14 @@ def measure(torch, operation, repeats):
     }
 
 
-def within(torch, operation, seconds, once, least, most):
+def calls_that_fit(torch, operation, seconds, once, least, most):
     """How many calls of about `once` seconds fit; the same number on every rank, or they would wait for each other."""
     slowest = torch.tensor([once], dtype=torch.float64, device=operation.given.device)
     operation.dist.all_reduce(slowest, op=operation.dist.ReduceOp.MAX)
     return int(min(most, max(least, seconds / max(slowest.item(), 1e-6))))
 
 
-def captured(torch, operation):
+def cuda_graph_of(torch, operation):
     """Some calls as a CUDA graph, whose replay takes what NCCL takes, without Python and the launch of each call."""
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
@@ -166,14 +166,14 @@ def time_laps(torch, operation, call, calls, laps):
     for _ in range(laps + 1):
         for _ in range(calls):
             call()
-        marks.append(mark(torch, device))
+        marks.append(timestamp(torch, device))
     if device.type != "cuda":
         return [end - start for start, end in zip(marks, marks[1:])]
     marks[-1].synchronize()
     return [start.elapsed_time(end) / 1e3 for start, end in zip(marks, marks[1:])]
 
 
-def mark(torch, device):
+def timestamp(torch, device):
     """This moment: on a GPU an event in the stream of the calls, else the clock."""
     if device.type != "cuda":
         return time.perf_counter()

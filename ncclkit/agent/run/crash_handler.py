@@ -82,7 +82,7 @@ def arm(folder, rank):
     os.register_at_fork(after_in_child=_disarm)
 
 
-def again():
+def restart_in_place():
     """Execute this rank's program again in the same process, with the current environment; does not return."""
     os.dup2(wire.output(), 1)
     with open("/proc/self/cmdline", "rb") as file:

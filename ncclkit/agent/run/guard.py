@@ -151,15 +151,15 @@ class Memory:
     """The files in /dev/shm that processes of the run have held, so that what they leave behind can be removed."""
 
     def __init__(self):
-        self.before, self.seen = processes.names(), set()  # type: tuple[set[str], set[str]]
+        self.before, self.seen = processes.shm_files(), set()  # type: tuple[set[str], set[str]]
 
     def remember(self, pids):
         """Remember the files of /dev/shm that these processes hold now."""
-        self.seen |= processes.held(pids) - self.before
+        self.seen |= processes.mapped_or_open(pids) - self.before
 
     def clear(self):
         """Remove the remembered files that no living process holds."""
-        processes.remove(self.seen)
+        processes.remove_shm_files(self.seen)
 
 
 def _evidence(folder, node, memory):

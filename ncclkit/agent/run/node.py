@@ -103,7 +103,7 @@ def _facts(number, argv):
 @contextlib.contextmanager
 def _private(number):
     """A folder of this node's own; what lies in it at the end is sent, and the folder goes."""
-    place = tempfile.mkdtemp(prefix=private.PREFIX, dir=private.place())
+    place = tempfile.mkdtemp(prefix=private.PREFIX, dir=private.parent_folder())
     try:
         yield place
         _send(number, _packed(place))

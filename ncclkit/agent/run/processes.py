@@ -273,7 +273,7 @@ def _reap():
 FOLDER = "/dev/shm"
 
 
-def names():
+def shm_files():
     """Names of the files there."""
     try:
         return set(os.listdir(FOLDER))
@@ -281,7 +281,7 @@ def names():
         return set()
 
 
-def held(pids):
+def mapped_or_open(pids):
     """Names of those that these processes have mapped or open."""
     found = set()  # type: set[str]
     for pid in pids:
@@ -293,11 +293,11 @@ def held(pids):
     return found
 
 
-def remove(left):
+def remove_shm_files(left):
     """Remove these files, less those that a living process holds; returns the names that are gone now."""
     gone = []
-    left = left & names()
-    for name in sorted(left - held(parents()) if left else ()):
+    left = left & shm_files()
+    for name in sorted(left - mapped_or_open(parents()) if left else ()):
         try:
             os.unlink(os.path.join(FOLDER, name))
             gone.append(name)

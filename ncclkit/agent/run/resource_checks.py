@@ -52,10 +52,10 @@ def main(argv):
 
 
 def _counted(work, unit):
-    """A thing that is counted: ``work(need, tell)`` reports ``got``, then maybe ``error`` or ``why``."""
+    """A thing that is counted: ``work(need, report)`` reports ``got``, then maybe ``error`` or ``why``."""
 
     def rows(need, needs):
-        said = {"got": 0, "error": "", "why": "", **tried(lambda tell: work(need, tell), SECONDS)}
+        said = {"got": 0, "error": "", "why": "", **run_attempt(lambda report: work(need, report), SECONDS)}
         if said["why"] and said["got"] < need:
             said["got"] = None
         yield {"need": need, "unit": unit, **said}
@@ -63,26 +63,26 @@ def _counted(work, unit):
     return rows
 
 
-def descriptors(need, tell):
+def descriptors(need, report):
     """Open sockets until that many descriptors are open in one process."""
     used, _, most = (int(word) for word in _read("/proc/sys/fs/file-nr", "0 0 %d" % UNLIMITED).split())
     if need > (most - used) // SHARE:
-        return tell(why="only %d more files may be opened on this machine by all programs" % (most - used))
+        return report(why="only %d more files may be opened on this machine by all programs" % (most - used))
     held, open_ = [], 0
     try:
         while open_ < need:
             held.append(socket.socket())
             open_ = held[-1].fileno() + 1  # the lowest free number is taken, and the limit is one of numbers
     except OSError as error:
-        tell(error=_words(error))
-    tell(got=open_)
+        report(error=_words(error))
+    report(got=open_)
 
 
-def threads(need, tell):
+def threads(need, report):
     """Start threads until that many run."""
     left = _processes_left()
     if need > left:
-        return tell(got=left, error="pids.max of the cgroup allows no more beside those that run")
+        return report(got=left, error="pids.max of the cgroup allows no more beside those that run")
     gate, count = _thread.allocate_lock(), 0
     gate.acquire()
     _thread.stack_size(256 << 10)
@@ -91,8 +91,8 @@ def threads(need, tell):
             _thread.start_new_thread(gate.acquire, ())
             count += 1
     except RuntimeError as error:
-        tell(error=str(error))
-    tell(got=count)
+        report(error=str(error))
+    report(got=count)
 
 
 def _processes_left():
@@ -149,28 +149,28 @@ def memory(need, needs):
     yield {"need": need, "got": min(need, free), "unit": "bytes", "error": "no more is free" * (free < need), "why": ""}
 
 
-def shared(need, tell):
+def shared(need, report):
     """Allocate, map and write that many bytes of /dev/shm, in a file that has no name any more."""
     path = "/dev/shm/ncclkit-%s" % secrets.token_hex(8)
     try:
         size, free = shm(Machine())
         file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
     except (Unread, OSError) as error:
-        return tell(got=0, error=_words(error) if isinstance(error, OSError) else str(error))
+        return report(got=0, error=_words(error) if isinstance(error, OSError) else str(error))
     os.unlink(path)
     if size and need > free:
-        return tell(got=free, error=_refusal(file, need) if need > size else "the rest of it is in use")
+        return report(got=free, error=_refusal(file, need) if need > size else "the rest of it is in use")
     if need > _memory_left():
-        return tell(why="this machine has too little free memory to write so much of it without harm")
+        return report(why="this machine has too little free memory to write so much of it without harm")
     try:
         os.posix_fallocate(file, 0, need)
         place = mmap.mmap(file, need)
     except OSError as error:
-        return tell(got=0, error=_words(error))
+        return report(got=0, error=_words(error))
     block = bytes(1 << 20)
     for start in range(0, need, len(block)):
         place[start : start + len(block)] = block[: need - start]
-    tell(got=need)
+    report(got=need)
 
 
 def _refusal(file, need):
@@ -182,7 +182,7 @@ def _refusal(file, need):
     return "it is smaller"
 
 
-def locked(need, tell):
+def locked(need, report):
     """Lock the addresses of that many bytes, in smaller pieces towards the limit; no page is touched for that."""
     library, place = ctypes.CDLL(None, use_errno=True), mmap.mmap(-1, need)
     start, got, piece = ctypes.addressof(ctypes.c_char.from_buffer(place)), 0, PIECE
@@ -192,8 +192,8 @@ def locked(need, tell):
             got += size
             continue
         refused, piece = ctypes.get_errno(), piece // 2
-        tell(**{"error" if refused in REFUSED else "why": os.strerror(refused)})
-    tell(got=got)
+        report(**{"error" if refused in REFUSED else "why": os.strerror(refused)})
+    report(got=got)
 
 
 def port(need, needs):
@@ -223,7 +223,9 @@ def names(need, needs):
 
 def _name(name, listens):
     """Through how many of the addresses of a name this machine answers."""
-    found = tried(lambda tell: tell(found=worker.resolve([name])[name]), SECONDS).get("found", "the resolver hangs")
+    found = run_attempt(lambda report: report(found=worker.resolve([name])[name]), SECONDS).get(
+        "found", "the resolver hangs"
+    )
     if not isinstance(found, list):
         return {"got": 0, "error": found}
     own = [address for address in found if _own(address)]
@@ -248,11 +250,11 @@ def _own(address):
 def _listening(number):
     """A process that listens on a port (0: any), and what it said of that: ``port``, or ``error``."""
 
-    def work(tell):
+    def work(report):
         try:
-            tell(port=Listener("listener", TOKEN, worker.tested(worker.facts()), number).port)
+            report(port=Listener("listener", TOKEN, worker.addresses_to_test(worker.facts()), number).port)
         except OSError as error:
-            return tell(error=_words(error))
+            return report(error=_words(error))
         signal.pause()  # until it is ended
 
     attempt = Attempt(work, SECONDS)
@@ -269,10 +271,10 @@ def _connection_ends(targets):
                 break
         return how
 
-    def work(tell):
-        tell(ends=[end(*target) for target in targets])
+    def work(report):
+        report(ends=[end(*target) for target in targets])
 
-    return tried(work, SECONDS).get("ends", ["silent"] * len(targets))
+    return run_attempt(work, SECONDS).get("ends", ["silent"] * len(targets))
 
 
 def _words(error):
@@ -294,13 +296,13 @@ THINGS = {
 
 
 class Attempt:
-    """``work(tell)`` in a child process; what it hands to `tell(**fields)` is known here, the last value of each field.
+    """``work(report)`` in a child process; the last value of each field that it reports is known here.
 
     The child is killed by `end`, with this process, and by its own timeout, so nothing that it took is kept.
     """
 
     def __init__(self, work, seconds):
-        self.told, self.until, self._rest = {}, time.monotonic() + seconds, b""
+        self.reported, self.until, self._rest = {}, time.monotonic() + seconds, b""
         parent = os.getpid()
         self._reader, writer = os.pipe()
         self.pid = os.fork()
@@ -310,22 +312,22 @@ class Attempt:
         os.close(writer)
 
     def await_(self, *fields):
-        """Read until one of these fields is told, the child ends, or its time is over; returns all that was told."""
-        while not any(field in self.told for field in fields):
+        """Read until one of these fields is reported, the child ends, or its time is over; returns all reports."""
+        while not any(field in self.reported for field in fields):
             left = max(0.0, self.until - time.monotonic())
             if not select.select([self._reader], [], [], left)[0]:
-                self.told["why"] = "it did not end within its time"
+                self.reported["why"] = "it did not end within its time"
                 break
             piece = os.read(self._reader, 1 << 16)
             if not piece:
                 break
             *lines, self._rest = (self._rest + piece).split(b"\n")
             for line in lines:
-                self.told.update(json.loads(line))
-        return self.told
+                self.reported.update(json.loads(line))
+        return self.reported
 
     def end(self):
-        """Kill the child where it still runs; returns all that it told, and the signal that it died of."""
+        """Kill the child where it still runs; returns all that it reported, and the signal that it died of."""
         ended = os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
         if ended is None:
             os.kill(self.pid, signal.SIGKILL)
@@ -333,29 +335,29 @@ class Attempt:
         os.close(self._reader)
         if ended is not None and os.WIFSIGNALED(status):
             died = signal.Signals(os.WTERMSIG(status))
-            self.told["error" if died == signal.SIGBUS else "why"] = "killed by %s" % died.name
-        return self.told
+            self.reported["error" if died == signal.SIGBUS else "why"] = "killed by %s" % died.name
+        return self.reported
 
 
-def tried(work, seconds):
-    """The last value of each field that ``work(tell)`` told before it ended, or before `seconds` were over."""
+def run_attempt(work, seconds):
+    """The last value of each field that ``work(report)`` reported before it ended, or before `seconds` were over."""
     attempt = Attempt(work, seconds)
     attempt.await_()
     return attempt.end()
 
 
 def _child(work, writer, parent, seconds):
-    """Exit status of the child; an error that `work` did not foresee is told like any other."""
+    """Exit status of the child; an error that `work` did not foresee is reported like any other."""
 
-    def tell(**fields):
+    def report(**fields):
         os.write(writer, json.dumps(fields).encode() + b"\n")
 
     try:
         processes.die_with_parent(parent)
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
         signal.alarm(int(seconds) + 5)  # whatever happens to the parent
-        work(tell)
+        work(report)
     except Exception as error:  # a defect in one attempt must not take the others with it
-        tell(why="the attempt itself failed (%s: %s)" % (type(error).__name__, error))
+        report(why="the attempt itself failed (%s: %s)" % (type(error).__name__, error))
         return 1
     return 0

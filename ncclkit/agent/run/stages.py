@@ -47,11 +47,11 @@ def measure(torch, job, ranks, size, group=None):
     call()
     wrong = int((given != base * sum(weights)).sum())
     given.zero_()
-    first = torch.tensor([timed(torch, device, call)], dtype=torch.float64, device=device)
+    first = torch.tensor([seconds_of(torch, device, call)], dtype=torch.float64, device=device)
     dist.all_reduce(first, op=dist.ReduceOp.MAX, group=group)  # all must make the same number of calls
     repeats, echoes = (REPEATS, ECHOES) if first.item() < SHORT else (0, 1)
-    times = [first.item(), *(timed(torch, device, call) for _ in range(repeats))]
-    latency = timed(torch, device, lambda: [call(small.zero_()) for _ in range(echoes)]) / echoes
+    times = [first.item(), *(seconds_of(torch, device, call) for _ in range(repeats))]
+    latency = seconds_of(torch, device, lambda: [call(small.zero_()) for _ in range(echoes)]) / echoes
     own = torch.tensor([latency, min(times), float(wrong)], dtype=torch.float64, device=device)
     dist.all_reduce(own, op=dist.ReduceOp.MAX, group=group)
     latency, seconds, wrong = own.tolist()
@@ -158,7 +158,7 @@ def _leave(store, job, groups):
     os._exit(0)
 
 
-def timed(torch, device, call):
+def seconds_of(torch, device, call):
     """Seconds that a call takes, until the device is done with it."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
@@ -195,14 +195,14 @@ def run_stages(torch, job, largest, simulate_hosts):
         return
     limit = min(job.timeout, timedelta(seconds=LIMIT))
     every = dist.new_group(timeout=limit)  # a stage that hangs shall not take as long as a collective may
-    nodes = places(job.ranks, int(os.environ.get("LOCAL_WORLD_SIZE", job.ranks)), simulate_hosts)
-    for number, pairs in enumerate([*inside(nodes), *between(nodes)]):
+    nodes = ranks_by_node(job.ranks, int(os.environ.get("LOCAL_WORLD_SIZE", job.ranks)), simulate_hosts)
+    for number, pairs in enumerate([*rounds_within_nodes(nodes), *rounds_between_nodes(nodes)]):
         peer = next((sum(pair) - rank for pair in pairs if rank in pair), None)
         wire.send("phase", phase="pairs", rank=rank, round=number, peer=peer)
         _barrier(job, every)
         if peer is not None:
-            meet(torch, job, every, peer, given, size)
-    for stage, groups in blocks(nodes):
+            measure_pair(torch, job, every, peer, given, size)
+    for stage, groups in groups_by_stage(nodes):
         mine = next((group for group in groups if rank in group), [])  # type: list[int]
         wire.send("phase", phase="groups", rank=rank, stage=stage, ranks=spans(mine))
         _barrier(job, every)
@@ -216,7 +216,7 @@ def run_stages(torch, job, largest, simulate_hosts):
     dist.destroy_process_group(every)
 
 
-def places(ranks, here, simulate_hosts):
+def ranks_by_node(ranks, here, simulate_hosts):
     """The ranks of each node, real or simulated, such as [[0, 1], [2, 3]]; `here`: how many ranks each host has."""
     nodes = {}  # type: dict[int, list[int]]
     for rank in range(ranks):
@@ -225,19 +225,19 @@ def places(ranks, here, simulate_hosts):
     return list(nodes.values())
 
 
-def inside(nodes):
+def rounds_within_nodes(nodes):
     """Rounds of disjoint pairs in which all ranks of each node meet, all nodes at once."""
-    made = [[[(node[a], node[b]) for a, b in pairs] for pairs in rounds(len(node)) if pairs] for node in nodes]
+    made = [[[(node[a], node[b]) for a, b in pairs] for pairs in round_robin(len(node)) if pairs] for node in nodes]
     longest = max(len(pairs) for pairs in made)
     return [[pair for node in made if number < len(node) for pair in node[number]] for number in range(longest)]
 
 
-def between(nodes):
+def rounds_between_nodes(nodes):
     """Rounds in which every two nodes meet: the ranks of the same place in both, all at once, each over its own NIC."""
-    return [[pair for a, b in pairs for pair in zip(nodes[a], nodes[b])] for pairs in rounds(len(nodes)) if pairs]
+    return [[pair for a, b in pairs for pair in zip(nodes[a], nodes[b])] for pairs in round_robin(len(nodes)) if pairs]
 
 
-def blocks(nodes):
+def groups_by_stage(nodes):
     """(stage, groups) of what works together at once: each node, two nodes, four …, then all ranks."""
     made = [("node", nodes)] if len(nodes) > 1 and any(len(node) > 1 for node in nodes) else []
     count = 2
@@ -253,14 +253,14 @@ def memory_bandwidth(torch, source):
     threads, device = torch.get_num_threads(), source.device
     torch.set_num_threads(1)  # more of them would wait for each other where ranks share the cores
     target, until = torch.zeros_like(source), time.monotonic() + WHILE
-    times = [timed(torch, device, lambda: target.copy_(source)) for _ in range(REPEATS)]
+    times = [seconds_of(torch, device, lambda: target.copy_(source)) for _ in range(REPEATS)]
     while time.monotonic() < until:  # long enough to have a core for oneself, where ranks share some
-        times.append(timed(torch, device, lambda: target.copy_(source)))
+        times.append(seconds_of(torch, device, lambda: target.copy_(source)))
     torch.set_num_threads(threads)
     return {"copy": 2 * source.numel() / min(times) / 1e9, "wrong": int((target != source).sum())}
 
 
-def meet(torch, job, group, peer, values, size):
+def measure_pair(torch, job, group, peer, values, size):
     """Latency and best bandwidth of one pair, both directions at once; the lower rank sends the record.
 
     values: 0 to 250 again and again; each rank sends `size` of them, from another one on.  The best, as whoever else
@@ -284,20 +284,22 @@ def meet(torch, job, group, peer, values, size):
         return (own + other).tolist()
 
     exchange(small, back)  # connects
-    first = timed(torch, device, lambda: exchange(given, got))
+    first = seconds_of(torch, device, lambda: exchange(given, got))
     wrong = int((got != wanted).sum())
-    echo = timed(torch, device, lambda: [exchange(small, back) for _ in range(ECHOES)]) / ECHOES
+    echo = seconds_of(torch, device, lambda: [exchange(small, back) for _ in range(ECHOES)]) / ECHOES
     calls = IN_A_ROW if device.type == "cuda" else 1
     both = agreed(first)[0] / 2
     repeats = 0 if both > SHORT else REPEATS if device.type == "cuda" else max(REPEATS, min(MOST, int(WHILE / both)))
-    row = [timed(torch, device, lambda: [exchange(given, got) for _ in range(calls)]) / calls for _ in range(repeats)]
+    row = [
+        seconds_of(torch, device, lambda: [exchange(given, got) for _ in range(calls)]) / calls for _ in range(repeats)
+    ]
     latency, seconds, wrong = agreed(echo, min([first, *row]), float(wrong))
     if rank < peer:
         told = {"bandwidth": 2 * size / seconds / 1e9, "latency_us": latency / 2 * 1e6, "wrong": int(wrong)}
         wire.send("stage.pair", rank=rank, peer=peer, bytes=size, **told)
 
 
-def rounds(count):
+def round_robin(count):
     """Rounds of disjoint pairs in which each two of `count` meet once: the circle method of round-robin tournaments."""
     circle = list(range(count + count % 2))
     made = []

@@ -13,6 +13,7 @@ import json
 import os
 import random
 import statistics
+import time
 
 from .. import wire
 from . import collective, crash_handler, operations
@@ -48,9 +49,12 @@ def _options(argv):
     )
     parser.add_argument("--phase", default="choose", help="what the rounds of each setting are for")
     parser.add_argument("--decide", type=int, default=0, help="rounds that decide, of the settings that promise a gain")
-    parser.add_argument("--beside", action="store_true", help="measure what promises a gain under computation, too")
+    parser.add_argument(
+        "--under-computation", action="store_true", help="measure what promises a gain under computation, too"
+    )
     parser.add_argument("--all", action="store_true", help="decide on every setting, also on those that look slower")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--within", type=float, default=0.0, help="seconds after which no further size is begun")
     return parser.parse_args(argv)
 
 
@@ -61,20 +65,32 @@ def _numbers(text):
 def _run(options, rank):
     import torch
 
-    work = [(op, size) for op in options.ops for size in options.sizes]
+    # every other size first, of all collectives: whatever time there is, it is spread over all of them
+    work = [(op, size) for size in (*options.sizes[::2], *options.sizes[1::2]) for op in options.ops]
     job = Job(torch, options, len(work))
     wire.send("phase", phase="import", rank=rank, torch=torch.__version__, gpu=collective.gpu(torch, job.device))
     job.begin(device_id=None)  # bound to it, torch would split communicators, which keeps the first one's settings
     nccl = collective.nccl_version(torch, options.backend)
     wire.send("phase", phase="init", rank=rank, nccl=nccl, hostid=os.environ.get("NCCL_HOSTID", ""))
-    groups = Groups(torch, job, options.settings)
+    groups, began = Groups(torch, job, options.settings), time.monotonic()
     for number, (op, size) in enumerate(work):
+        if options.within and number and _any_late(torch, job, time.monotonic() - began > options.within):
+            if rank == 0:
+                wire.send("sweep.left", left=len(work) - number, of=len(work))
+            break
         operation = operations.Operation(torch, job.dist, job.device, op, options.dtype, size)
         wire.send("phase", phase="size", rank=rank, bytes=operation.bytes, op=op)
         order = random.Random("%d %d" % (options.seed, number))
         with collective.stream(torch, job.device):
             _measure(torch, job, options, operation, groups, order)
     job.dist.barrier()
+
+
+def _any_late(torch, job, late):
+    """Whether any rank is late; the same on all of them, or they would not go on alike."""
+    told = torch.tensor([float(late)], device=job.device)
+    job.dist.all_reduce(told)
+    return bool(told.item())
 
 
 def _measure(torch, job, options, operation, groups, order):
@@ -92,17 +108,17 @@ def _measure(torch, job, options, operation, groups, order):
         _send_times(rank, operation, "descend %d" % len(met), found, groups)
         return _ratios(found, controls)
 
-    ratios.update(along(steps, descend))
+    ratios.update(coarse_to_fine(steps, descend))
     best = [*timer.calls]  # without rounds that decide this is a job of one setting, whose pair is another job
     if options.decide:
         decided = timer.rounds([*controls, *_best(ratios, options.all)], options.decide)
         _send_times(rank, operation, "decide", decided, groups)
         winners = _best(_ratios(decided, controls), False)
         best = [*controls, *winners] if winners else []
-    for name, make in (("product", product_of), ("step", step_of)) if options.beside and best else ():
-        beside = make(torch, job, operation, groups, best, order)
-        if beside:
-            times = beside.rounds([*beside.calls], options.decide or options.repeats)
+    for name, make in (("product", product_of), ("step", step_of)) if options.under_computation and best else ():
+        busy = make(torch, job, operation, groups, best, order)
+        if busy:
+            times = busy.rounds([*busy.calls], options.decide or options.repeats)
             _send_times(rank, operation, name, times, groups)
 
 
@@ -119,7 +135,7 @@ def _best(ratios, every):
     return sorted(kept if every else kept[:KEPT])
 
 
-def along(steps, measure):
+def coarse_to_fine(steps, measure):
     """{setting: ratio} of those steps that descent to the best one meets: coarse strides first, then finer.
 
     Bandwidth has one peak over the number of channels, so what lies behind a worse neighbour is not measured.
@@ -221,10 +237,10 @@ def timer_of(torch, job, operation, groups, order):
     for number in groups.usable:
         known = (operation.name, operation.bytes) in groups.skipped[number]
         if not known and _knows(job, operation, groups, number):
-            calls[number] = collective.captured(torch, operation) if small else _through(operation, groups, number)
+            calls[number] = collective.cuda_graph_of(torch, operation) if small else _through(operation, groups, number)
     operation.group = groups.groups[0]
     once = [collective.time_laps(torch, operation, calls[0], 1, 2)[-1]]
-    each = collective.within(torch, operation, BATCH_SECONDS, statistics.median(once), 1, MOST)
+    each = collective.calls_that_fit(torch, operation, BATCH_SECONDS, statistics.median(once), 1, MOST)
     return Timer(torch, job, order, calls, each, collective.CAPTURED if small else 1)
 
 
@@ -262,7 +278,7 @@ def product_of(torch, job, operation, groups, numbers, order):
     while len(matrix) < WIDEST and _slowest(torch, operation, functools.partial(torch.mm, matrix, matrix)) < alone:
         matrix = torch.zeros(2 * len(matrix), 2 * len(matrix), device=job.device)
 
-    def beside(number):
+    def with_product(number):
         def both():
             operation.group = groups.groups[number]
             operation.later = True
@@ -273,7 +289,7 @@ def product_of(torch, job, operation, groups, numbers, order):
 
         return both
 
-    return Timer(torch, job, order, {number: beside(number) for number in numbers}, 1, 1)
+    return Timer(torch, job, order, {number: with_product(number) for number in numbers}, 1, 1)
 
 
 def _slowest(torch, operation, call):
@@ -343,10 +359,10 @@ class Timer:
         for number in turn:
             call = self.calls[number]
             call()
-            start = collective.mark(self.torch, self.job.device)
+            start = collective.timestamp(self.torch, self.job.device)
             for _ in range(self.repeats):
                 call()
-            marks[number] = (start, collective.mark(self.torch, self.job.device))
+            marks[number] = (start, collective.timestamp(self.torch, self.job.device))
         return marks
 
     def _seconds(self, start, end):

@@ -45,7 +45,7 @@ LONG = 4096
 SHAPES, SHORT = 1 << 16, 600
 """How many shapes are kept, and how long they may be in bytes."""
 MANY_PLACES = 2000
-"""With more places than this in one block it is cheaper to look at every line."""
+"""With more places than this in one block it is cheaper to read every line."""
 FEW = 256 << 10
 """Bytes below which loading hyperscan does not pay."""
 

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from ncclkit.agent.run.stages import places
+from ncclkit.agent.run.stages import ranks_by_node
 from ncclkit.core.case import Case
 from ncclkit.core.model import NcclkitError
 from ncclkit.core.runs import SMALL, Run
@@ -110,7 +110,7 @@ def culprits(chosen: Fault, faulty: int, count: int, simulate_hosts: int) -> lis
     """The ranks that a diagnosis of this fault may name, where rank `faulty` of `count` has it; empty: all have it."""
     if not chosen.one_rank:
         return []
-    first = next(host[0] for host in places(count, count, simulate_hosts) if faulty in host)
+    first = next(host[0] for host in ranks_by_node(count, count, simulate_hosts) if faulty in host)
     return sorted({faulty, first} if chosen.partner else {faulty})
 
 

@@ -207,7 +207,7 @@ async def _ask(found: str, deadline: float) -> Record:
         out, err = await asyncio.wait_for(process.communicate(), deadline)
     except asyncio.TimeoutError as error:
         raise NcclkitError(
-            f"{found} did not import torch within {deadline:.0f} s; look at its file system and GPUs."
+            f"{found} did not import torch within {deadline:.0f} s; check its file system and GPUs."
         ) from error
     finally:
         if process.returncode is None:

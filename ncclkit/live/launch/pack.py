@@ -25,7 +25,7 @@ PACKAGE = Path(__file__).parents[2]
 MAIN = "import sys\nfrom {package}.__main__ import main\nsys.exit(main())\n"
 BOOT = (
     "import sys,tempfile as t;b=sys.stdin.buffer.read();z=t.TemporaryFile();z.write(b);z.flush();"
-    "sys.path.insert(0,'/proc/self/fd/%d'%z.fileno());from ncclkit.agent import private;private.begin(b,sys.argv[1:])"
+    "sys.path.insert(0,'/proc/self/fd/%d'%z.fileno());from ncclkit.agent import private;private.become(b,sys.argv[1:])"
 )
 PIPED = ("-I", "-S", "-c", BOOT)
 """The words after an interpreter that start the agent which comes through its standard input.
@@ -41,7 +41,7 @@ def packed(lab: bool = False) -> Iterator[Path]:
     lab: with the programs of the lab, which no other run needs.
     """
     try:
-        place = tempfile.TemporaryDirectory(prefix=private.PREFIX, dir=private.place())
+        place = tempfile.TemporaryDirectory(prefix=private.PREFIX, dir=private.parent_folder())
     except OSError as error:
         raise NcclkitError(f"There is no folder for the agent: {error.strerror or error}.") from error
     with place as folder:

@@ -309,7 +309,7 @@ def mixed_nccl(job):
     if job.fixed("version_mismatch") or os.environ.get("LD_PRELOAD") == library:
         return
     os.environ["LD_PRELOAD"] = library
-    crash_handler.again()  # the loader looks at the variable only when a program starts
+    crash_handler.restart_in_place()  # the loader looks at the variable only when a program starts
 
 
 COUNT = 1024

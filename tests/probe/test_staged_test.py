@@ -1,4 +1,4 @@
-"""The ladder: every pair once, and from its results the rank, the link or the silence that is to blame."""
+"""The staged test: every pair once, and from its results the rank, the link or the silence that is to blame."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from ncclkit.agent.run.stages import rounds
+from ncclkit.agent.run.stages import round_robin
 from ncclkit.analysis.stages import StagedTest, staged_test
 from ncclkit.causes.engine import diagnose
 from ncclkit.core.case import Case
@@ -20,35 +20,35 @@ RANKS = 8
 LINK = {f"GPU{a}": {f"GPU{b}": "NV18" for b in range(RANKS) if b != a} for a in range(RANKS)}
 
 
-def climbed(
+def staged(
     bandwidth: dict[tuple[int, int], float] | None = None,
     wrong: tuple[int, int] | None = None,
     lost: tuple[int, int] | None = None,
     copy: dict[int, float] | None = None,
 ) -> StagedTest:
     """Eight GPUs on NVLink: 160 GB/s between all pairs, but for what is given."""
-    return staged_test(told(bandwidth or {}, wrong, lost, copy or {}))
+    return staged_test(staged_case(bandwidth or {}, wrong, lost, copy or {}))
 
 
-def told(
+def staged_case(
     bandwidth: dict[tuple[int, int], float],
     wrong: tuple[int, int] | None,
     lost: tuple[int, int] | None,
     copy: dict[int, float],
 ) -> Case:
-    case, met = Case(), {rank: sum(pair) - rank for pair in rounds(RANKS)[-1] for rank in pair}
+    case, met = Case(), {rank: sum(pair) - rank for pair in round_robin(RANKS)[-1] for rank in pair}
     met |= {lost[0]: lost[1], lost[1]: lost[0]} if lost else {}
     case.facts = [Fact("gpu.topology", LINK, "", "nvidia-smi topo -m", "h")]
     for rank in range(RANKS):
         case.events.append(phase(rank, "hello", host="h"))
         case.events.append(phase(rank, "init", nccl="2.28.9"))
-        rung = {"bytes": 1 << 26, "copy": copy.get(rank, 3000.0), "wrong": 0}
-        case.events.append(Event("stage.rank", f"rank {rank}", rank=rank, data=rung))
+        row = {"bytes": 1 << 26, "copy": copy.get(rank, 3000.0), "wrong": 0}
+        case.events.append(Event("stage.rank", f"rank {rank}", rank=rank, data=row))
         case.events.append(phase(rank, "pairs", round=RANKS - 2, peer=met[rank]))
     for a, b in combinations(range(RANKS), 2):
         speed = bandwidth.get((a, b), 160.0)
-        rung = {"peer": b, "bytes": 1 << 26, "bandwidth": speed, "latency_us": 12.0, "wrong": 7 * ((a, b) == wrong)}
-        case.events += [] if (a, b) == lost else [Event("stage.pair", f"ranks {a} and {b}", rank=a, data=rung)]
+        row = {"peer": b, "bytes": 1 << 26, "bandwidth": speed, "latency_us": 12.0, "wrong": 7 * ((a, b) == wrong)}
+        case.events += [] if (a, b) == lost else [Event("stage.pair", f"ranks {a} and {b}", rank=a, data=row)]
     return case
 
 
@@ -58,20 +58,20 @@ def phase(rank: int, name: str, **data: object) -> Event:
 
 @pytest.mark.parametrize("ranks", range(2, 13))
 def test_every_pair_meets_once_and_nobody_is_in_two_places(ranks: int) -> None:
-    made = rounds(ranks)
+    made = round_robin(ranks)
     assert sorted(pair for pairs in made for pair in pairs) == list(combinations(range(ranks), 2))
     assert all(len({rank for pair in pairs for rank in pair}) == 2 * len(pairs) for pairs in made)
     assert len(made) == ranks - 1 + ranks % 2
 
 
 def test_where_all_are_alike_nobody_is_blamed() -> None:
-    found = climbed({(0, 1): 140.0, (2, 5): 150.0})
+    found = staged({(0, 1): 140.0, (2, 5): 150.0})
     assert (found.bad, found.suspects, found.slow_ranks) == ((), (), ())
     assert found.summary == "Every pair of the 8 ranks works: 160.00 GB/s over NV18, and all are alike"
 
 
 def test_one_slow_pair_is_a_link() -> None:
-    found = climbed({(2, 5): 20.0})
+    found = staged({(2, 5): 20.0})
     assert found.bad == ((2, 5),) and found.suspects == ()
     assert found.summary == "The pair of ranks 2 and 5 reaches 20.00 GB/s where pairs over NV18 reach 160.00 GB/s"
 
@@ -79,7 +79,7 @@ def test_one_slow_pair_is_a_link() -> None:
 @pytest.mark.parametrize(("on_them", "bad"), [(8, ((2, 3),)), (16, ())], ids=("own", "by turns"))
 def test_simulated_hosts_are_compared_where_each_rank_has_a_gpu_of_its_own(on_them: int, bad: tuple[Any, ...]) -> None:
     """Ranks 0-3 and 4-7 are two simulated hosts, each on GPUs 0-3 or on four of its own."""
-    case = told({(2, 3): 20.0}, None, None, {})
+    case = staged_case({(2, 3): 20.0}, None, None, {})
     own = {"gpus": 8, "on_them": on_them}
     for rank in range(RANKS):
         case.events.append(phase(rank, "simulate", hostid=f"simulated-{rank // 4}", gpu=rank % (64 // on_them), **own))
@@ -91,27 +91,27 @@ def test_simulated_hosts_are_compared_where_each_rank_has_a_gpu_of_its_own(on_th
 
 
 def test_a_rank_that_is_slow_with_all_others_is_the_suspect() -> None:
-    found = climbed({pair: 20.0 for pair in combinations(range(RANKS), 2) if 3 in pair} | {(0, 1): 20.0})
+    found = staged({pair: 20.0 for pair in combinations(range(RANKS), 2) if 3 in pair} | {(0, 1): 20.0})
     assert found.suspects == (3,)
     assert found.summary.startswith("Rank 3 is slow with most others; the pair of ranks 0 and 1 reaches 20.00")
 
 
 def test_wrong_bytes_count_more_than_speed() -> None:
-    assert climbed(wrong=(1, 4)).summary == "The pair of ranks 1 and 4 gave 7 wrong bytes"
+    assert staged(wrong=(1, 4)).summary == "The pair of ranks 1 and 4 gave 7 wrong bytes"
 
 
 def test_a_pair_that_never_answered_is_named() -> None:
-    found = climbed(lost=(0, 7))
+    found = staged(lost=(0, 7))
     assert found.silent == ((0, 7),) and found.summary == "The pair of ranks 0 and 7 never answered"
 
 
 def test_a_rank_that_is_slow_alone_is_said_first() -> None:
-    found = climbed(copy={6: 900.0})
+    found = staged(copy={6: 900.0})
     assert found.slow_ranks == (6,) and found.summary == "Rank 6 copies slowly in its own memory"
 
 
 def test_a_rank_whose_own_memory_gives_other_bytes_is_a_finding_and_its_pairs_are_not() -> None:
-    case = told({}, (1, 4), None, {})
+    case = staged_case({}, (1, 4), None, {})
     own = next(event for event in case.of("stage.rank") if event.rank == 4)
     own.data["wrong"] = 12
     found = staged_test(case)
@@ -133,7 +133,7 @@ def test_one_rank_has_a_first_rung_and_no_pairs() -> None:
 
 def test_a_slow_rank_is_a_finding_with_its_pairs_and_better_ones() -> None:
     slow = {pair: 20.0 for pair in combinations(range(RANKS), 2) if 3 in pair}
-    first = diagnose(told(slow, None, None, {})).findings[0]
+    first = diagnose(staged_case(slow, None, None, {})).findings[0]
     assert (first.cause, first.strength, first.culprits["ranks"]) == ("slow_transport", "likely", (3,))
     assert first.say == "Rank 3 is slow with most others." and len(first.evidence) == 6
 
@@ -144,7 +144,7 @@ def test_a_slow_rank_is_a_finding_with_its_pairs_and_better_ones() -> None:
 def test_a_pair_that_lies_or_is_silent_is_a_finding(
     wrong: tuple[int, int] | None, lost: tuple[int, int] | None, strength: str
 ) -> None:
-    first = diagnose(told({}, wrong, lost, {})).findings[0]
+    first = diagnose(staged_case({}, wrong, lost, {})).findings[0]
     assert (first.cause, first.strength, first.culprits["ranks"]) == ("p2p_broken", strength, (1, 4))
 
 
@@ -171,7 +171,7 @@ def started(hosts: Sequence[str]) -> Case:
 
 
 NAMED: dict[str, tuple[Case, Callable[[set[int]], bool], str, str, tuple[int, ...], tuple[str, ...]]] = {
-    "in company": (told({}, None, None, {}), lambda g: 3 in g and len(g) > 2, "p2p_broken", "likely", (3,), ()),
+    "in company": (staged_case({}, None, None, {}), lambda g: 3 in g and len(g) > 2, "p2p_broken", "likely", (3,), ()),
     "alone": (started(["h"] * 4), lambda g: 2 in g, "gpu_hardware_error", "possible", (2,), ()),
     "way": (started("aabbccdd"), lambda g: {2, 4} <= g, "network_loss", "likely", (2, 4), ("b", "c")),
     "node": (
@@ -195,7 +195,7 @@ def test_whoever_fails_together_is_a_finding(name: str) -> None:
 
 
 def test_equal_pairs_are_no_finding() -> None:
-    assert diagnose(told({}, None, None, {})).findings == ()
+    assert diagnose(staged_case({}, None, None, {})).findings == ()
 
 
 def test_torn_records_of_a_rung_are_no_events() -> None:
@@ -207,7 +207,7 @@ def test_torn_records_of_a_rung_are_no_events() -> None:
 
 
 def test_the_view_says_it_and_marks_it() -> None:
-    view = pairs_view(told({(2, 5): 20.0}, None, (0, 7), {}))
+    view = pairs_view(staged_case({(2, 5): 20.0}, None, (0, 7), {}))
     page = str(view.static())
     assert "GB/s each way: from 0 (dark) to " in page and "The diagonal is empty" in page
     assert "never answered" in view.summary and "2 – 5" in page and "no result came" in page
@@ -217,7 +217,7 @@ def test_the_view_says_it_and_marks_it() -> None:
 @pytest.mark.parametrize(("gpus", "slow"), [(8, True), (2, False), (0, True), ("two", True)])
 def test_where_ranks_share_gpus_only_much_slower_pairs_are_odd(gpus: object, slow: bool) -> None:
     """Ranks that take turns on a card are no steadier than those that share cores."""
-    case = told({(2, 5): 60.0}, None, None, {})
+    case = staged_case({(2, 5): 60.0}, None, None, {})
     case.events += [phase(rank, "simulate", hostid=f"simulated-{rank // 4}", gpus=gpus) for rank in range(RANKS)]
     pair = next(pair for pair in staged_test(case).pairs if (pair.a, pair.b) == (2, 5))
     assert pair.slow == slow

@@ -1,8 +1,8 @@
-"""How long the ladder takes from its start to its verdict, rung by rung, against the bars of the live test; Markdown.
+"""How long each stage of a staged test and its verdict take, against the bars of the live test; Markdown.
 
-python tests/bench/ladder.py [RANKS …] [--backend gloo] [--largest BYTES]
+python tests/bench/staged_test.py [RANKS …] [--backend gloo] [--max-bytes BYTES]
 
-Bars: 60 s for the quick ladder of a node with 8 GPUs, 30 s for 4 gloo ranks on two cores, 15 s to the first number.
+Bars: 60 s for the quick staged test of a node with 8 GPUs, 30 s for 4 gloo ranks on 2 cores, 15 s to the first number.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from ncclkit.live import probe  # noqa: E402
 from ncclkit.live.options import ProbeOptions  # noqa: E402
 
 STARTS = ("hello", "import", "init", "alone", "pairs", "groups", "size", "done")
-"""Phases in order; a rung ends where the next one begins on the slowest rank."""
+"""Phases in order; a stage ends where the next one begins on the slowest rank."""
 NAMES = ("launch", "import torch", "meet", "make groups", "alone", "pairs", "groups", "collective")
 BARS = {("nccl", 8): 60.0, ("gloo", 4): 30.0}
 FIRST = 15.0
 
 
-def climbed(ranks: int, backend: str, largest: int | None) -> tuple[dict[str, float], float, float, str]:
+def staged_run(ranks: int, backend: str, largest: int | None) -> tuple[dict[str, float], float, float, str]:
     """Seconds from the start to the end of each phase, to the first number and to the verdict; and the verdict."""
     begun, ends, numbers = time.time(), dict[str, float](), list[float]()
 
@@ -50,17 +50,17 @@ def climbed(ranks: int, backend: str, largest: int | None) -> tuple[dict[str, fl
 
 
 def main() -> None:
-    """Print one row for each number of ranks, and what the ladder said."""
+    """Print one row for each number of ranks, and what the staged test said."""
     parser = argparse.ArgumentParser()
     parser.add_argument("ranks", nargs="*", type=int, default=[2, 4, 8])
     parser.add_argument("--backend", default="gloo")
-    parser.add_argument("--largest", type=int)
+    parser.add_argument("--max-bytes", type=int)
     asked = parser.parse_args()
     print(f"| ranks | {' | '.join(NAMES)} | first number | verdict | bar |")
     print("|---" * (len(NAMES) + 4) + "|")
     said = []
     for ranks in asked.ranks:
-        ends, first, whole, verdict = climbed(ranks, asked.backend, asked.largest)
+        ends, first, whole, verdict = staged_run(ranks, asked.backend, asked.max_bytes)
         at = [0.0, *(ends.get(name, float("nan")) for name in STARTS)]
         spans = " | ".join(f"{after - before:.1f} s" for before, after in zip(at, at[1:], strict=False))
         bar = BARS.get((asked.backend, ranks))

@@ -1,4 +1,4 @@
-"""The strip beside a run, or a job attached to: real samples of this host, GPUs from a stand-in for nvidia-smi."""
+"""The telemetry of a run, or a job attached to: real samples of this host, GPUs from a stand-in for nvidia-smi."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from ncclkit.agent.monitor import utilization
-from ncclkit.agent.monitor.telemetry import LEAST, QUERY, Sampler, beside, gpus_of
+from ncclkit.agent.monitor.telemetry import LEAST, QUERY, Sampler, gpus_of, sample_running_job
 from ncclkit.agent.monitor.utilization import Utilization
 from ncclkit.agent.run import processes
 
@@ -129,7 +129,9 @@ def test_what_is_gone_has_no_load_and_what_cannot_be_counted_is_left_out(monkeyp
 
 
 def test_a_job_that_we_did_not_start_is_watched_until_it_is_gone(tmp_path: Path, pair: dict[int, int]) -> None:
-    watching = threading.Thread(target=beside, args=(str(tmp_path / "telemetry.jsonl"), pair, threading.Event()))
+    watching = threading.Thread(
+        target=sample_running_job, args=(str(tmp_path / "telemetry.jsonl"), pair, threading.Event())
+    )
     watching.start()
     until = time.monotonic() + 20
     while not (tmp_path / "telemetry.jsonl").exists() and time.monotonic() < until:

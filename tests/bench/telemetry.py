@@ -1,8 +1,8 @@
-"""What watching costs: our own live test with the strip and live progress on and off, in alternating pairs of one run.
+"""What telemetry costs: our own live test with telemetry and live progress on and off, in alternating pairs of one run.
 
-    python tests/bench/watching.py [--backend nccl] [--ranks N] [--pairs 12] [--repeats 30] [OUT.json]
+    python tests/bench/telemetry.py [--backend nccl] [--ranks N] [--pairs 12] [--repeats 30] [OUT.json]
 
-The ranks measure the same sizes again and again.  For every second stretch the strip is taken once a second, with
+The ranks measure the same sizes again and again.  For every second stretch telemetry is taken once a second, with
 nvidia-smi where there is one, by a process of its own as the guard is, and a live test draws what the ranks tell;
 for the others that process is stopped and nobody draws.  The order within a pair alternates, so that drift cancels.
 Bar: the median ratio on / off within 1 %, which counts only where its 95 % interval is within 1 % as well; where the
@@ -41,29 +41,29 @@ SIZES = {"gloo": (8, 256 << 10, 4 << 20), "nccl": (8, 1 << 20, 256 << 20)}
 BAR = 0.01
 
 
-STRIP = """
+SAMPLER = """
 import sys, time
 from ncclkit.agent.monitor.telemetry import Sampler
 from ncclkit.agent.run import processes
 root = int(sys.argv[2])
-strip = Sampler(sys.argv[1], lambda: processes.ranks(processes.descendants(root)))
+sampler = Sampler(sys.argv[1], lambda: processes.ranks(processes.descendants(root)))
 while True:
-    strip.take()
+    sampler.take()
     time.sleep(1.0)
 """
-"""The strip of the ranks below a process, as the guard takes it, until somebody ends it."""
+"""Telemetry of the ranks below a process, as the guard takes it, until somebody ends it."""
 
 
 class Watching:
-    """What is switched on and off: the strip, and a live test that draws."""
+    """What is switched on and off: telemetry, and a live test that draws."""
 
     def __init__(self, folder: Path) -> None:
-        command = [sys.executable, "-c", STRIP, str(folder / "strip.jsonl"), str(os.getpid())]
+        command = [sys.executable, "-c", SAMPLER, str(folder / "telemetry.jsonl"), str(os.getpid())]
         environ = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}
-        self.strip = subprocess.Popen(command, start_new_session=True, env=environ)
-        while not (folder / "strip.jsonl").exists():  # its start is no part of the cost
-            if self.strip.poll() is not None:
-                raise SystemExit("The strip ended before its first sample.")
+        self.sampler = subprocess.Popen(command, start_new_session=True, env=environ)
+        while not (folder / "telemetry.jsonl").exists():  # its start is no part of the cost
+            if self.sampler.poll() is not None:
+                raise SystemExit("Telemetry ended before its first sample.")
             time.sleep(0.05)
         self.before = self._taken()
         self.live = LiveTest(ProbeOptions(ranks=2), self.follow, lambda m, options: (None, ""))
@@ -74,8 +74,8 @@ class Watching:
         """Whether it was on → seconds, and seconds of CPU of this process, in which the drawing happens."""
 
     def _taken(self) -> float:
-        """Seconds of CPU that the strip's process has used."""
-        stat = processes.read(f"/proc/{self.strip.pid}/stat").rpartition(")")[2].split()
+        """Seconds of CPU that telemetry's process has used."""
+        stat = processes.read(f"/proc/{self.sampler.pid}/stat").rpartition(")")[2].split()
         return sum(map(int, stat[11:13])) / os.sysconf("SC_CLK_TCK")
 
     async def follow(self, options: ProbeOptions, on_record: Callable[[dict[str, Any]], None]) -> Any:
@@ -91,7 +91,7 @@ class Watching:
         for place in (0, 1):
             self.spent[self.over is not None][place] += now[place] - self.since[place]
         self.since = now
-        os.killpg(self.strip.pid, signal.SIGCONT if on else signal.SIGSTOP)
+        os.killpg(self.sampler.pid, signal.SIGCONT if on else signal.SIGSTOP)
         if self.over is not None:
             self.over.set()
         self.feed = self.over = None
@@ -103,12 +103,12 @@ class Watching:
         """End what was started; what it took of a core, in % of one, while it was on."""
         self.turn(False)
         taken = self._taken() - self.before
-        os.killpg(self.strip.pid, signal.SIGKILL)
-        self.strip.wait()
+        os.killpg(self.sampler.pid, signal.SIGKILL)
+        self.sampler.wait()
         off, on = self.spent[False], self.spent[True]
         drawing = on[1] / on[0] - off[1] / off[0] if on[0] and off[0] else 0.0
         return {
-            "strip_cpu_percent": round(100 * taken / max(on[0], 1e-3), 2),
+            "telemetry_cpu_percent": round(100 * taken / max(on[0], 1e-3), 2),
             "drawing_cpu_percent": round(100 * drawing, 2),
         }
 
@@ -148,7 +148,7 @@ async def measure(
         cost = watching.close()
     if records[-1].get("reason") != "done":
         raise SystemExit(f"The run did not end well: {records[-1]}")
-    cost["samples"] = len((folder / "strip.jsonl").read_text().splitlines())
+    cost["samples"] = len((folder / "telemetry.jsonl").read_text().splitlines())
     return stretches[1 : 2 * options.pairs + 1], cost
 
 
@@ -192,7 +192,9 @@ def main() -> None:
         spread = f"{row['low']:.3f} to {row['high']:.3f}"
         print(f"| {row['bytes']} | {row['off_us']:.1f} | {row['on_us']:.1f} | {row['median']:.3f} | {spread} "
               f"| {row['noise']:.1%} | {row['say']} |")  # fmt: skip
-    print(f"Of a core the strip took {cost['strip_cpu_percent']:.2f} %, drawing {cost['drawing_cpu_percent']:.2f} %.")
+    print(
+        f"Telemetry took {cost['telemetry_cpu_percent']:.2f} % of a core, drawing {cost['drawing_cpu_percent']:.2f} %."
+    )
     about = {"date": date.today().isoformat(), "backend": options.backend, "ranks": ranks, "pairs": options.pairs}
     about |= {"repeats": options.repeats, "cores": os.cpu_count(), "load_before": round(load, 2), **cost}
     if options.out:

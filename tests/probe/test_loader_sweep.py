@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
+from ncclkit import loader_sweep_view
 from ncclkit.core import budgets
 from ncclkit.core.case import Case
 from ncclkit.core.model import Event, NcclkitError
 from ncclkit.core.runs import Plan
 from ncclkit.lab.course import runs
 from ncclkit.live import probe
-from ncclkit.views import loader_sweep_view
 from tests.processes import leftovers
 
 pytestmark = pytest.mark.usefixtures("warm_ranks")
@@ -25,7 +25,7 @@ def row(workers: int, step_ms: float, **more: float) -> dict[str, float]:
     return dict.fromkeys(runs.FIELDS, 1.0) | {"workers": workers, "prefetch": 2 * (workers > 0)} | steps | more
 
 
-def told(*rows: object, **more: Any) -> Case:
+def case_of(*rows: object, **more: Any) -> Case:
     """A case with what a sweep would have told."""
     data = {"phase": "loading", "cores": 2, "ranks": 2, "rows": list(rows)} | more
     return Case().add([Event("worker.phase", "loading", "wire.jsonl", 1, rank=0, data=data)])
@@ -33,9 +33,7 @@ def told(*rows: object, **more: Any) -> Case:
 
 def test_the_sweep_measures_each_choice_and_leaves_nothing(tmp_path: Path) -> None:
     case = Case.open(tmp_path)
-    run = asyncio.run(
-        runs.loader_sweep(case, choices=((0, 2), (2, 1)), steps=2, repeats=2, backend="gloo", deadline=90)
-    )
+    run = asyncio.run(runs.loader_sweep(case, choices=((0, 2), (2, 1)), steps=2, repeats=2, backend="gloo"))
     assert run.reason == "done", run.summary
     found = runs.measured(Case.open(tmp_path, read_only=True))
     assert found is not None and found.ranks == 2
@@ -73,7 +71,7 @@ def test_choices_whose_intervals_overlap_cannot_be_told_apart() -> None:
 def test_repeats_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     plans: list[Plan] = []
 
-    async def execute(case: Case, plan: Plan, on_record: Any) -> None:
+    async def execute(case: Case, plan: Plan) -> None:
         plans.append(plan)
 
     monkeypatch.setattr(probe, "execute", execute)
@@ -82,24 +80,24 @@ def test_repeats_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_repeats_of_a_choice_share_a_row() -> None:
-    found = runs.measured(told(row(0, 40.0), row(2, 20.0), row(0, 50.0), row(2, 22.0), row(0, 41.0), row(2, 21.0)))
+    found = runs.measured(case_of(row(0, 40.0), row(2, 20.0), row(0, 50.0), row(2, 22.0), row(0, 41.0), row(2, 21.0)))
     assert found is not None and [one["step_ms"] for one in found.rows] == [41.0, 21.0]
     assert (found.rows[1]["low_ms"], found.rows[1]["high_ms"]) == pytest.approx((19.0, 23.1))
     assert found.knee.value == 2
 
 
 def test_the_knee_compares_choices_that_prepare_as_much_ahead() -> None:
-    found = runs.measured(told(row(0, 40.0), row(2, 20.0), row(8, 20.0), row(8, 10.0, prefetch=8)))
+    found = runs.measured(case_of(row(0, 40.0), row(2, 20.0), row(8, 20.0), row(8, 10.0, prefetch=8)))
     assert found is not None and found.knee.value == 2 and found.rule.value == 1
 
 
 @pytest.mark.parametrize(
     ("case", "says"),
     [
-        (told(row(0, 40.0), row(2, 20.0), row(8, 19.0, first_ms=450.0)), "2 workers per rank are enough"),
-        (told(row(0, 40.0), row(2, 20.0)), "2 workers per rank are not yet too many"),
-        (told({"workers": 1}), "Nothing was measured yet"),
-        (told(row(0, 40.0), cores="2"), "Nothing was measured yet"),
+        (case_of(row(0, 40.0), row(2, 20.0), row(8, 19.0, first_ms=450.0)), "2 workers per rank are enough"),
+        (case_of(row(0, 40.0), row(2, 20.0)), "2 workers per rank are not yet too many"),
+        (case_of({"workers": 1}), "Nothing was measured yet"),
+        (case_of(row(0, 40.0), cores="2"), "Nothing was measured yet"),
         (Case(), "Nothing was measured yet"),
     ],
 )

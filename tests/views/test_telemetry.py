@@ -1,4 +1,4 @@
-"""The strip of a run, drawn: peaks in words, phases in step, many GPUs, several hosts, and what is torn left out."""
+"""Telemetry, drawn: peaks in words, phases in step, many GPUs, several hosts, and what is torn left out."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ import json
 from pathlib import Path
 from typing import Any
 
+from ncclkit import telemetry_view
 from ncclkit.core.case import Case
 from ncclkit.core.model import Event
-from ncclkit.views import telemetry_view
 
 GIB = 1 << 30
 
 
-def strip(case: Case, name: str = "telemetry.jsonl", host: str = "node-1", gpus: int = 0, **more: Any) -> None:
+def telemetry(case: Case, name: str = "telemetry.jsonl", host: str = "node-1", gpus: int = 0, **more: Any) -> None:
     """Ten seconds of one host: memory grows from 1 to 10 of 100 GiB."""
     folder = case.runs()[-1] if case.runs() else case.new_run("all_reduce")
     (folder / "plan.json").write_text("{}")
@@ -33,14 +33,14 @@ def drawn(view: Any) -> Any:
 
 def test_the_sentence_tells_the_peaks(tmp_path: Path) -> None:
     case = Case.open(tmp_path)
-    strip(case, gpus=2)
+    telemetry(case, gpus=2)
     said = "9 seconds on node-1: CPU at most 45 %, memory at most 10.0 of 100.0 GiB, no swap in use"
     assert telemetry_view(case).summary == f"{said}, GPU memory at most 2.0 GiB, GPUs busy up to 90 %"
 
 
 def test_phases_stand_where_the_last_rank_reached_them(tmp_path: Path) -> None:
     case = Case.open(tmp_path)
-    strip(case)
+    telemetry(case)
     path = str(case.runs()[-1] / "wire.jsonl")
     for rank in range(2):
         case.events.append(Event("worker.phase", "", path, 1, 1003.0 + rank, rank=rank, data={"phase": "init"}))
@@ -50,31 +50,31 @@ def test_phases_stand_where_the_last_rank_reached_them(tmp_path: Path) -> None:
 
 def test_without_gpus_there_are_no_rows_for_them(tmp_path: Path) -> None:
     case = Case.open(tmp_path)
-    strip(case)
+    telemetry(case)
     assert {trace["name"] for trace in drawn(telemetry_view(case))["data"]} == {"CPU", "memory", "eth0"}
 
 
 def test_each_rank_has_a_curve_and_of_many_the_lowest_and_the_highest(tmp_path: Path) -> None:
     case = Case.open(tmp_path)
     rank = {"state": "R", "cpu": 99.0, "main": 98.0, "sent": 1 << 20, "received": 1 << 20}
-    strip(case, utilization={"0": rank, "10": rank, "2": {"state": "S"}, "x": 3})
+    telemetry(case, utilization={"0": rank, "10": rank, "2": {"state": "S"}, "x": 3})
     titles = [trace["name"] for trace in drawn(telemetry_view(case))["data"] if trace["name"].startswith("rank")]
     assert titles == ["rank 0", "rank 10"] * 2
-    strip(case, utilization={str(number): rank | {"cpu": float(number)} for number in range(9)})
+    telemetry(case, utilization={str(number): rank | {"cpu": float(number)} for number in range(9)})
     curves = {trace["name"]: trace for trace in drawn(telemetry_view(case))["data"] if "rank" in trace["name"]}
     assert "highest rank" in curves and not any(name.startswith("rank ") for name in curves)
 
 
 def test_of_many_gpus_the_lowest_and_the_highest_are_drawn(tmp_path: Path) -> None:
     case = Case.open(tmp_path)
-    strip(case, gpus=16)
+    telemetry(case, gpus=16)
     names = [trace["name"] for trace in drawn(telemetry_view(case))["data"]]
     assert names.count("highest GPU") == 5 and not any(name.startswith("GPU ") for name in names)
 
 
 def test_what_gpus_do_is_drawn_and_stands_in_the_table_with_its_unit(tmp_path: Path) -> None:
     case = Case.open(tmp_path)
-    strip(case, gpus=2)
+    telemetry(case, gpus=2)
     view = telemetry_view(case)
     titles = [one["text"].partition("</b>")[0] for one in drawn(view)["layout"]["annotations"] if "<b>" in one["text"]]
     assert titles[:5] == ["<b>GPU, %", "<b>GPU, GiB", "<b>GPU, W", "<b>GPU, MHz", "<b>GPU, °C"]
@@ -85,17 +85,17 @@ def test_what_gpus_do_is_drawn_and_stands_in_the_table_with_its_unit(tmp_path: P
 
 def test_the_table_has_no_column_of_which_no_host_tells_anything(tmp_path: Path) -> None:
     case = Case.open(tmp_path)
-    strip(case, "telemetry-node0.jsonl", "node-1")
+    telemetry(case, "telemetry-node0.jsonl", "node-1")
     assert "GPU" not in str(telemetry_view(case).static())
-    strip(case, "telemetry-node1.jsonl", "node-2", gpus=1)
+    telemetry(case, "telemetry-node1.jsonl", "node-2", gpus=1)
     said = str(telemetry_view(case).static())
     assert "300–300 W" in said and "–</div>" in said
 
 
 def test_of_several_hosts_the_fullest_is_drawn_and_all_have_a_row(tmp_path: Path) -> None:
     case = Case.open(tmp_path)
-    strip(case, "telemetry-node0.jsonl", "node-1")
-    strip(case, "telemetry-node1.jsonl", "node-2", memory=60 * GIB)
+    telemetry(case, "telemetry-node0.jsonl", "node-1")
+    telemetry(case, "telemetry-node1.jsonl", "node-2", memory=60 * GIB)
     view = telemetry_view(case)
     assert view.summary.endswith("drawn is node-2, the one with the fullest memory")
     assert "node-1" in str(view.static()) and "60 %" in str(view.static())
@@ -103,7 +103,7 @@ def test_of_several_hosts_the_fullest_is_drawn_and_all_have_a_row(tmp_path: Path
 
 def test_a_packed_strip_of_a_recording_is_read_as_well(tmp_path: Path) -> None:
     case = Case.open(tmp_path)
-    strip(case)
+    telemetry(case)
     plain = case.runs()[-1] / "telemetry.jsonl"
     (plain.parent / "telemetry.jsonl.gz").write_bytes(gzip.compress(plain.read_bytes()))
     said = telemetry_view(case).summary
@@ -113,7 +113,7 @@ def test_a_packed_strip_of_a_recording_is_read_as_well(tmp_path: Path) -> None:
 
 def test_names_from_elsewhere_are_text(tmp_path: Path) -> None:
     case = Case.open(tmp_path)
-    strip(case, host="<script>alert(1)</script>", net={"<b>eth0</b>": 5})
+    telemetry(case, host="<script>alert(1)</script>", net={"<b>eth0</b>": 5})
     view = telemetry_view(case)
     assert "<script>" not in str(view.static()) and "<b>eth0" not in json.dumps(drawn(view))
 

@@ -1,4 +1,4 @@
-"""The strip of a run as evidence: one event for each rank, from the last sample that tells of it."""
+"""The telemetry of a run as evidence: one event for each rank, from the last sample that tells of it."""
 
 from __future__ import annotations
 

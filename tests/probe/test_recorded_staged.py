@@ -1,4 +1,4 @@
-"""Ladders that real ranks climbed or broke off (tests/record/ladder.py): read today, they name whom they named then."""
+"""Staged tests of real ranks (tests/record/staged_test.py): read today, they name whom they named then."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ncclkit.causes.engine import diagnose
 from ncclkit.core.case import Case
 from ncclkit.views.pairs import pairs_view
 
-RECORDED = Path(__file__).parent / "climbed"
+RECORDED = Path(__file__).parent / "staged"
 ALONE = "the other 3 work without it"
 SAYS = {
     "well": ("Every pair of the 4 ranks works", "", ()),

@@ -21,9 +21,9 @@ TRACE = "".join(
 
 
 @pytest.fixture
-def tell(look):
+def timelines_of(read_text):
     """The stories of a text, by rank."""
-    return lambda text, **known: {story.rank: story for story in timelines(case_of(look(text, **known).events))}
+    return lambda text, **known: {story.rank: story for story in timelines(case_of(read_text(text, **known).events))}
 
 
 WAITED = "waited in all_reduce 12 of default_pg"
@@ -87,8 +87,8 @@ def test_the_late_rank_reached_one_collective_less(name):
     assert not reached[2] or (reached[2][0].enqueued, reached[2][0].waits) == (11, None)
 
 
-def test_ranks_of_which_nothing_was_left_are_silent(tell):
-    told = tell(started("2.21.5", (0, 1, 3), 4))
+def test_ranks_of_which_nothing_was_left_are_silent(timelines_of):
+    told = timelines_of(started("2.21.5", (0, 1, 3), 4))
     assert list(told) == [0, 1, 2, 3]
     assert (told[2].end, told[2].at) == ("silent", ())
     assert told[0].end == "still running where its log ends"
@@ -101,9 +101,9 @@ def test_a_log_without_events_is_not_silence(tmp_path):
     assert timelines(case_of(reading.events, reading.inputs))[1].end == "left a log in which nothing stands out"
 
 
-def test_an_init_that_never_ended(tell):
+def test_an_init_that_never_ended(timelines_of):
     start = init("2.21.5", 1, 4, phase="START")
-    told = tell(started("2.21.5", (0,), 4) + line(1, start))
+    told = timelines_of(started("2.21.5", (0,), 4) + line(1, start))
     assert told[1].end == "waits in the init of a communicator of 4 ranks"
 
 
@@ -126,23 +126,23 @@ EXITS = [
 
 
 @pytest.mark.parametrize(("text", "end"), EXITS, ids=[end for _, end in EXITS])
-def test_ends(tell, text, end):
-    assert tell(started("2.21.5", range(2), 2) + text)[1].end.startswith(end)
+def test_ends(timelines_of, text, end):
+    assert timelines_of(started("2.21.5", range(2), 2) + text)[1].end.startswith(end)
 
 
-def test_a_picture_says_killed_of_whom_a_verdict_says_so(look):
+def test_a_picture_says_killed_of_whom_a_verdict_says_so(read_text):
     """A rank that the launcher had told to stop, and then killed, is in both a victim of the launcher."""
     stop = "W1121 00:00:00.0 7 api.py:1] Sending process 1001 closing signal SIGTERM\n"
     killed = SUMMARY.format(rank=0, code=-9, pid=1000) + SUMMARY.format(rank=1, code=-9, pid=1001)
-    case = case_of(look(started("2.21.5", range(2), 2) + stop + killed).events)
+    case = case_of(read_text(started("2.21.5", range(2), 2) + stop + killed).events)
     assert [story.end for story in timelines(case)] == ["killed by SIGKILL", "ended by the launcher (SIGKILL)"]
     assert list(rank_states.rank_states(case).killed) == [0]
 
 
-def test_the_kernel_says_why_a_rank_was_killed(tell):
+def test_the_kernel_says_why_a_rank_was_killed(timelines_of):
     text = started("2.21.5", range(2), 2) + SUMMARY.format(rank=1, code=-9, pid=1001)
     text += "[12.5] Out of memory: Killed process 1001 (python) total-vm:1kB, anon-rss:1kB\n"
-    assert tell(text)[1].end == "killed by SIGKILL (out of memory)"
+    assert timelines_of(text)[1].end == "killed by SIGKILL (out of memory)"
 
 
 GROUPS = [
@@ -156,21 +156,21 @@ GROUPS = [
 
 
 @pytest.mark.parametrize(("text", "reached"), GROUPS)
-def test_what_a_rank_reached(tell, text, reached):
-    assert tell(text)[1].progress == (reached,)
+def test_what_a_rank_reached(timelines_of, text, reached):
+    assert timelines_of(text)[1].progress == (reached,)
 
 
-def test_calls_are_counted_per_communicator_and_process(tell):
+def test_calls_are_counted_per_communicator_and_process(timelines_of):
     text = (
         started("2.28.9", range(2), 2) + "".join(line(1, call(1, size=2)) for _ in range(5)) + line(1, call(1, "Send"))
     )
-    assert tell(text)[1].progress == (RankProgress(COMM_ID, "2 ranks", "AllReduce", 5, None, None),)
+    assert timelines_of(text)[1].progress == (RankProgress(COMM_ID, "2 ranks", "AllReduce", 5, None, None),)
 
 
-def test_the_first_abnormal_line_is_the_rank_s_own(tell):
+def test_the_first_abnormal_line_is_the_rank_s_own(timelines_of):
     text = "W1121 00:00:00.000000 7 api.py:1] Sending process 1001 closing signal SIGTERM\n"
     text += started("2.21.5", range(2), 2) + TRACE.format(rank=1, error="ValueError: no") + timeout(1, 42)
-    assert tell(text)[1].abnormal.kind == "python.exception" and tell(text)[0].abnormal is None
+    assert timelines_of(text)[1].abnormal.kind == "python.exception" and timelines_of(text)[0].abnormal is None
 
 
 def test_lines_keep_their_order_where_stamps_fall_back():
@@ -196,9 +196,9 @@ def test_kinds_are_abnormal_or_not_but_no_kind_that_a_healthy_run_holds():
     assert all(not reported_by_others(event) for event in case.events if event.kind.startswith("nccl."))
 
 
-def test_a_claimed_size_does_not_fill_the_memory(look):
+def test_a_claimed_size_does_not_fill_the_memory(read_text):
     text = line(0, "comm 0x5 rank 0 nranks 900000000 cudaDev 0 busId 1000 - Init COMPLETE")
-    assert len(timelines(case_of(look(text).events))) <= 1 << 16
+    assert len(timelines(case_of(read_text(text).events))) <= 1 << 16
 
 
 def test_stories_survive_the_trip_through_a_case_file():

@@ -1,8 +1,8 @@
 """Record how broken paths are bisected on real ranks: on this host, and on hosts that it simulates.
 
-python tests/record/ladder.py [--backend nccl] [--out DIR] [NAME …]
+python tests/record/staged_test.py [--backend nccl] [--out DIR] [NAME …]
 
-Of each run the phases and the stages are kept, by default in ``tests/probe/climbed``; tests judge them anew.  Hosts are
+Of each run the phases and the stages are kept, by default in ``tests/probe/staged``; tests judge them anew.  Hosts are
 simulated by network namespaces over gloo, and by NCCL_HOSTID (``simulate_hosts``) on GPUs; fewer GPUs than ranks are
 shared by as many simulated hosts as it takes.
 """
@@ -26,7 +26,7 @@ from ncclkit.live import probe  # noqa: E402
 from ncclkit.live.launch import local  # noqa: E402
 from ncclkit.live.options import ProbeOptions  # noqa: E402
 
-HERE = Path(__file__).parents[1] / "probe" / "climbed"
+HERE = Path(__file__).parents[1] / "probe" / "staged"
 SOCKETS = {"NCCL_IB_DISABLE": "1", "NCCL_NET": "Socket"}
 STUCK, SLOW = ("--fault", "stuck_among_many"), ("--fault", "slow_among_many")
 JOBS: dict[str, tuple[str, dict[str, Any], tuple[str, ...]]] = {

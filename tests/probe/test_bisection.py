@@ -12,7 +12,14 @@ from typing import Any
 import pytest
 
 from ncclkit import evidence
-from ncclkit.agent.run.stages import between, blocks, inside, places, ranks_of, spans
+from ncclkit.agent.run.stages import (
+    groups_by_stage,
+    ranks_by_node,
+    ranks_of,
+    rounds_between_nodes,
+    rounds_within_nodes,
+    spans,
+)
 from ncclkit.analysis.bisection import Bisected, Blamed, bisect_ranks, describe
 from ncclkit.analysis.stages import staged_test
 from ncclkit.core.case import Case
@@ -34,7 +41,7 @@ def asked(nodes: Nodes, fails: Fails, hints: Sequence[tuple[int, ...]] = (), wel
     """The verdict, and in how many rounds of disjoint groups it was reached."""
     bad, rounds = {frozenset(group): False for group in well}, 0
     while (state := bisect_ranks(nodes, bad, hints)).ask:
-        groups = probe.at_once(state.ask)
+        groups = probe.concurrent_groups(state.ask)
         bad |= {frozenset(group): fails(set(group)) for group in groups}
         rounds += 1
     return state, rounds
@@ -133,17 +140,17 @@ def test_what_is_named_is_needed_and_without_it_the_rest_works(nodes: Nodes, siz
 
 
 def test_the_rungs_of_many_nodes() -> None:
-    nodes = places(8, 4, 2)
+    nodes = ranks_by_node(8, 4, 2)
     assert nodes == [[0, 1], [2, 3], [4, 5], [6, 7]]
-    assert places(3, 3, 2) == [[0, 1], [2]] and places(2, 2, 1) == [[0, 1]]
-    assert inside(nodes) == [[(0, 1), (2, 3), (4, 5), (6, 7)]]
-    assert sorted(pair for pairs in between(nodes) for pair in pairs) == [
+    assert ranks_by_node(3, 3, 2) == [[0, 1], [2]] and ranks_by_node(2, 2, 1) == [[0, 1]]
+    assert rounds_within_nodes(nodes) == [[(0, 1), (2, 3), (4, 5), (6, 7)]]
+    assert sorted(pair for pairs in rounds_between_nodes(nodes) for pair in pairs) == [
         *((0, 2), (0, 4), (0, 6), (1, 3), (1, 5), (1, 7)),
         *((2, 4), (2, 6), (3, 5), (3, 7), (4, 6), (5, 7)),
     ]
-    assert [(rung, len(groups)) for rung, groups in blocks(nodes)] == [("node", 4), ("nodes", 2), ("all", 1)]
-    assert [rung for rung, _ in blocks([[0], [1], [2]])] == ["nodes", "all"]
-    assert blocks([[0, 1]]) == [("all", [[0, 1]])] and between([[0, 1]]) == []
+    assert [(stage, len(groups)) for stage, groups in groups_by_stage(nodes)] == [("node", 4), ("nodes", 2), ("all", 1)]
+    assert [stage for stage, _ in groups_by_stage([[0], [1], [2]])] == ["nodes", "all"]
+    assert groups_by_stage([[0, 1]]) == [("all", [[0, 1]])] and rounds_between_nodes([[0, 1]]) == []
 
 
 def test_ranks_travel_in_few_letters() -> None:
@@ -161,7 +168,7 @@ def plan(ranks: int, deadline: float) -> Plan:
 
 
 def broken_off(case: Case, ranks: int, hosts: int, deadline: float = 100.0) -> Run:
-    """A run with the ladder that failed before its first rung."""
+    """A run with stages that failed before its first stage."""
     folder = case.new_run("all_reduce")
     lines: list[dict[str, Any]] = [
         {"kind": "phase", "phase": "hello", "rank": rank, "host": f"node-{rank * hosts // ranks + 1}", "pid": 7 + rank}

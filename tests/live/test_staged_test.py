@@ -22,8 +22,8 @@ pytestmark = pytest.mark.usefixtures("warm_ranks")
 WHY_NOT = cannot_simulate()
 
 
-def climbed(case: Case, ranks: int, fault: tuple[str, ...] = (), **net: Any) -> None:
-    """A live test with the ladder, and what follows where it breaks off."""
+def run_stages(case: Case, ranks: int, fault: tuple[str, ...] = (), **net: Any) -> None:
+    """A live test with stages, and what follows where it breaks off."""
 
     async def go() -> None:
         asked = ProbeOptions(ranks=ranks, backend="gloo", max_bytes=1 << 16, repeats=1, stages=True, timeout=300)
@@ -38,7 +38,7 @@ def climbed(case: Case, ranks: int, fault: tuple[str, ...] = (), **net: Any) -> 
 @pytest.mark.skipif(bool(WHY_NOT), reason=WHY_NOT or "hosts can be simulated here")
 def test_a_thin_way_between_two_hosts_is_named(tmp_path: Path) -> None:
     case = Case.open(tmp_path)
-    climbed(case, 3, hosts=3, wrong="thin")
+    run_stages(case, 3, hosts=3, wrong="thin")
     found = staged_test(case)
     assert found.bad == ((0, 1),) and not found.suspects and not found.tried, found.summary
     every = diagnose(case).findings
@@ -49,7 +49,7 @@ def test_a_thin_way_between_two_hosts_is_named(tmp_path: Path) -> None:
 
 def test_a_rank_that_fails_alone_is_named_and_the_other_was_seen_to_work(tmp_path: Path) -> None:
     case = Case.open(tmp_path)
-    climbed(case, 2, ("--fault", "few_files", "--rank", "1"))
+    run_stages(case, 2, ("--fault", "few_files", "--rank", "1"))
     assert staged_test(case).summary == "Rank 1 fails even alone; the other one works without it"
     assert {group.ranks: group.bad for group in staged_test(case).tried} == {(0, 1): True, (0,): False, (1,): True}
     assert leftovers() == []

@@ -81,8 +81,8 @@ def test_a_line_becomes_its_event(only, text, kind, fields):
 
 
 @pytest.mark.parametrize("text", DULL)
-def test_what_no_rank_says_of_itself_is_no_event(look, text):
-    assert look(text + "\n").events == []
+def test_what_no_rank_says_of_itself_is_no_event(read_text, text):
+    assert read_text(text + "\n").events == []
 
 
 def test_a_verdict_of_torchfrtrace_names_who_is_missing(only):
