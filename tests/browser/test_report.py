@@ -12,6 +12,7 @@ import pytest
 from ncclkit.lab.course.questions import STORIES
 from ncclkit.report import page
 from tests.browser.conftest import Visit
+from tests.record import classroom
 from tests.reports import CHINESE, DATA, HOSTILE, NOTEBOOKS, made
 
 Open = Callable[..., Visit]
@@ -136,6 +137,15 @@ def test_the_kits_own_reports(path: Path, offline_page: Open) -> None:
     for said in asked:
         told = visit.page.locator("details p", has_text=said)
         assert told.count() == 1 and not told.is_visible()
+
+
+@pytest.mark.parametrize("story", classroom.STORIES, ids=lambda path: path.stem)
+def test_a_worksheet_fits_on_paper(story: Path, offline_page: Open, tmp_path: Path) -> None:
+    """The printable width of A4 within margins of 16 mm, at 96 dots an inch."""
+    (tmp_path / "sheet.html").write_text(classroom.worksheet(story, answers=False), encoding="utf-8")
+    visit = offline_page(tmp_path / "sheet.html", 673)
+    visit.page.emulate_media(media="print")
+    assert width(visit) == 673 and visit.errors == []
 
 
 @pytest.mark.parametrize("path", CHINESE, ids=lambda path: path.stem)
