@@ -517,17 +517,17 @@ def test_twenty_sweeps_of_equal_settings_claim_at_most_one_difference(tmp_path: 
 @pytest.mark.serial
 @pytest.mark.timeout(200)
 def test_a_gain_that_is_there_is_found_in_nine_of_ten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ten sizes of one job, judged as ten sweeps: without a bad variable of the environment calls take 6 ms, not 20."""
+    """Ten sizes of one job, judged as ten sweeps: without a bad variable of the environment calls take 2 ms, not 8."""
     monkeypatch.setattr(tune, "ROUNDS", 2)
     monkeypatch.setattr(tune, "DECIDING", 12)
-    (tmp_path / "sitecustomize.py").write_text(gloo(0.02, 0.006))
+    (tmp_path / "sitecustomize.py").write_text(gloo(0.008, 0.002))
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo,lo")
-    options = ProbeOptions(backend="gloo", ranks=2, env={"PYTHONPATH": str(tmp_path)})
+    options = ProbeOptions(backend="gloo", ranks=2, env={"PYTHONPATH": str(tmp_path)}, timeout=180)
     good, sizes = setting("GLOO_SOCKET_IFNAME=lo"), [4096 + 64 * seed for seed in range(10)]
     found = asyncio.run(tune.sweep(Case.open(tmp_path / "case"), [good], options, sizes))
     alone = [replace(one, comparisons=1) for one in found.comparisons]
     assert sum(one.better for one in alone) >= 9, [(one.gain, one.interval, one.spread) for one in alone]
-    assert statistics.median(one.gain for one in alone) == pytest.approx(0.7, abs=0.15)
+    assert statistics.median(one.gain for one in alone) == pytest.approx(0.7, abs=0.2)
 
 
 def test_a_sweep_ends_in_time_and_says_what_is_left(tmp_path: Path) -> None:
