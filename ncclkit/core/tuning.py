@@ -295,6 +295,8 @@ class Sweep:
     @property
     def headline(self) -> str:
         """The answer in a few words."""
+        if self.ranks == 1:
+            return "One rank alone sends nothing, so no setting can gain or cost anything here."
         tried = f"{plural(self.tried, 'setting')} in {self.seconds:.0f} s"
         nothing = f"Nothing here beats the default: {tried}, none is over {WORTH:.0%} faster beyond chance."
         costly = self._costly

@@ -208,6 +208,8 @@ async def sweep(
     if (inherited and here) or not (settings or inherited or case.facts):
         await probe.inspect(case, options.python)  # what the hardware has, and what nccl.conf sets now
     made, every, plan = Measured(), bool(settings) or inherited, await _sized(case, options, calls, sizes)
+    if plan.ranks == 1:
+        return made.sweep(plan, [], 0.0, (), calls)
     cleared = _inherited(case, logs, settings, made.notes) if inherited else {}
     wanted = [Setting({name: value}) for name, value in cleared.items()] or list(settings)
     wanted, own = (wanted, {}) if wanted else _different(case, plan)

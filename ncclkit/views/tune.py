@@ -169,6 +169,8 @@ def gains(sweep: Sweep) -> go.Figure:
         figure.update_xaxes(axis, row=place, col=1)
         figure.update_yaxes(title={"text": "gain, %"}, range=_range(mine, named), row=place, col=1)
         figure.add_hline(y=0, line={"color": plots.INK, "width": 2, "dash": "dash"}, row=place, col=1)
+    if not rows:  # the title says why
+        figure.update_xaxes(visible=False).update_yaxes(visible=False).update_layout(height=80, shapes=[])
     return figure.update_layout(meta={"summary": sweep.summary})
 
 
@@ -243,7 +245,7 @@ def _tables(sweep: Sweep) -> Markup:
     refused = [(code(name), why) for name, why in sweep.refused.items()]
     return join(
         fit(table(head, better)),
-        el("p", _method(sweep), cls="nk-dim"),
+        el("p", _method(sweep), cls="nk-dim") if named or sweep.notes else "",
         fold("Each setting in one sentence", table(("Setting", "What it does"), effects)),
         fold("Every comparison in numbers", fit(table(NUMBERS, _numbers(sweep), "nk-numbers"))),
         fold("Refused", table(("Setting", "Why"), refused)),

@@ -64,6 +64,18 @@ def test_a_sweep_of_nothing_better_says_so_and_carries_nothing() -> None:
     assert "Nothing is applied" in asyncio.run(form.run()).summary
 
 
+def test_one_rank_alone_measures_nothing_and_says_so(tmp_path: Path) -> None:
+    """As on a machine with one GPU."""
+    done = nk.tune_form(Case.open(tmp_path), backend="gloo", ranks=1).run()
+    view = asyncio.run(done)
+    assert view.summary == "One rank alone sends nothing, so no setting can gain or cost anything here."
+    assert view.figure is not None and "One rank alone" in view.figure.layout.title.text, view
+    assert "round by round" not in view.static()
+    assert [run.name for run in Case.open(tmp_path).runs()] == ["1-facts"], "no rank was started"
+    assert "Nothing is to be set" in nk.carriers_view(view).summary
+    assert "Nothing is applied" in asyncio.run(nk.apply_form(Case(), view).run()).summary
+
+
 def test_what_only_costs_is_taken_away_where_it_is_set(monkeypatch: pytest.MonkeyPatch) -> None:
     costs = replace(swept(compared("NCCL_PROTO=Simple", 1.6, 8)), cleared=("NCCL_PROTO",))
     monkeypatch.delenv("NCCL_PROTO", raising=False)
@@ -151,9 +163,9 @@ def test_a_timeout_is_no_blind_multiple_and_comes_with_code_for_four_frameworks(
     for word in ("init_process_group", "Trainer", "deepspeed", "InitProcessGroupKwargs", "timedelta(seconds=1021)"):
         assert word in page
     assert "TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC" in page and "GPU hours a hang" in page
-    assert "480 s</td>" in page
+    assert "480 s</div>" in page
     plan.controls["stall"].value = 500
-    assert "550 s</td>" in plan.static(), "the longest call and the 10 % that it varies by, not a multiple"
+    assert "550 s</div>" in plan.static(), "the longest call and the 10 % that it varies by, not a multiple"
 
 
 def test_the_steps_of_the_own_script_fill_the_planners() -> None:
