@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 import statistics
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -28,6 +28,8 @@ from ncclkit.views.cluster import login_card
 
 SHOWN = 6
 """Settings that a figure draws: those that make the largest difference."""
+PANELS = 3
+"""Collectives that a figure draws: those with the largest difference."""
 FLOOR = -150.0
 """Gain in percent below which a mark is not drawn, as it would flatten the others: its number stands there."""
 PANEL = 210
@@ -157,8 +159,7 @@ def gains(sweep: Sweep) -> go.Figure:
     The dashed line is the default.
     """
     rows = sweep.comparisons or sweep.seen
-    ops = list(dict.fromkeys(one.op for one in rows)) or [""]
-    named = _telling(rows)
+    ops, named = _drawn(rows) or [""], _telling(rows)
     made = make_subplots(rows=len(ops), cols=1, vertical_spacing=56 / (PANEL + 56) / len(ops))
     figure = plots.frame(sweep.headline, plots.entries(named), (PANEL + 56) * len(ops) - 56, made)
     for place, op in enumerate(ops, 1):
@@ -176,11 +177,20 @@ def gains(sweep: Sweep) -> go.Figure:
 
 def _telling(rows: Sequence[Comparison]) -> list[str]:
     """The settings that are drawn: better or worse ones first, then by the size of their difference."""
+    return _by_difference((str(one.setting), one) for one in rows)[:SHOWN]
+
+
+def _drawn(rows: Sequence[Comparison]) -> list[str]:
+    """The collectives that are drawn, chosen the same way, in the order of the rows."""
+    chosen = _by_difference((one.op, one) for one in rows)[:PANELS]
+    return [op for op in dict.fromkeys(one.op for one in rows) if op in chosen]
+
+
+def _by_difference(rows: Iterable[tuple[str, Comparison]]) -> list[str]:
     effects: dict[str, tuple[bool, float]] = {}
-    for one in rows:
-        known = effects.get(str(one.setting), (False, 0.0))
-        effects[str(one.setting)] = max(known, (one.better or one.worse, abs(one.gain)))
-    return sorted(effects, key=lambda name: effects[name], reverse=True)[:SHOWN]
+    for name, one in rows:
+        effects[name] = max(effects.get(name, (False, 0.0)), (one.better or one.worse, abs(one.gain)))
+    return sorted(effects, key=lambda name: effects[name], reverse=True)
 
 
 def _line(figure: go.Figure, rows: Sequence[Comparison], index: int, place: int) -> None:
@@ -273,7 +283,11 @@ def _method(sweep: Sweep) -> str:
         f"cannot be told from chance or from {100 * tuning.WORTH:g} %."
     )
     without = f"The default is without {', '.join(sweep.cleared)}." if sweep.cleared else ""
-    return " ".join(filter(None, (said, without, *sweep.notes)))
+    ops = {one.op for one in sweep.comparisons or sweep.seen}
+    drawn = (
+        f"Of {len(ops)} collectives the {PANELS} with the largest difference are drawn." if len(ops) > PANELS else ""
+    )
+    return " ".join(filter(None, (said, drawn, without, *sweep.notes)))
 
 
 SETTING = 2

@@ -56,6 +56,17 @@ def test_a_sweep_is_drawn_with_its_conclusion_units_and_the_default_as_reference
     assert "8 B" in page and "Refused" in page and "no multicast" in page and "1 channels" in page
 
 
+def test_of_many_collectives_those_with_a_difference_are_drawn() -> None:
+    names = ("all_gather", "all_reduce", "broadcast", "reduce", "send_recv")
+    rows = [compared("NCCL_PROTO=LL", 0.7 if op == "reduce" else 1.0, 8, op) for op in names]
+    view = SweepView(replace(swept(*rows), notes=("Time was up.",)))
+    assert view.figure is not None
+    drawn = [axis.title.text.split(", ")[1] for axis in view.figure.select_xaxes()]
+    assert len(drawn) == 3 and "reduce" in drawn and drawn == [op for op in names if op in drawn]
+    page = view.static()
+    assert "Of 5 collectives the 3 with the largest difference are drawn. Time was up." in page and "send_recv" in page
+
+
 def test_a_sweep_of_nothing_better_says_so_and_carries_nothing() -> None:
     view = SweepView(swept(compared("NCCL_PROTO=LL", 1.0, 8)))
     assert view.summary.startswith("Nothing here beats the default")
