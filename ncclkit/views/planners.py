@@ -21,7 +21,7 @@ from ncclkit.core import budgets
 from ncclkit.core.budgets import Budget, MessageCost
 from ncclkit.core.case import Case
 from ncclkit.core.model import Measurement, NcclkitError, safe
-from ncclkit.core.text import format_bytes, format_time, plural
+from ncclkit.core.text import format_bytes, format_time, percent, plural
 from ncclkit.lab.course import resume, runs
 from ncclkit.views import plots
 from ncclkit.views._base import PLACE, Drawn, outputs, page, style
@@ -384,9 +384,8 @@ def _host_memory(case: Case, values: dict[str, Any]) -> PlannerAnswer:
     free, swap = values["free"] * GIB, values["swap"] * GIB
     over = need.value - free
     if over <= 0:
-        summary = (
-            f"{format_bytes(need.value)} of host memory are needed, {need.value / max(free, 1):.0%} of what is free"
-        )
+        share = percent(need.value / max(free, 1))
+        summary = f"{format_bytes(need.value)} of host memory are needed, {share} of what is free"
     elif over <= swap:
         summary = f"{format_bytes(over)} too much: it would lie in swap, and steps would wait for the disk"
     else:

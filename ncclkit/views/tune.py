@@ -16,7 +16,7 @@ from plotly.subplots import make_subplots
 from ncclkit.core import tuning
 from ncclkit.core.case import Case
 from ncclkit.core.model import NcclkitError, safe
-from ncclkit.core.text import format_bytes, format_time, parse_size, plural
+from ncclkit.core.text import format_bytes, format_time, parse_size, percent, plural
 from ncclkit.core.tuning import Advantage, Comparison, Setting, Sweep
 from ncclkit.live import tune
 from ncclkit.live.options import ProbeOptions
@@ -61,7 +61,7 @@ def tune_form(
     settings: space-separated, such as ``NCCL_PROTO=LL channels=32`` (default: what this hardware can have); sizes: of
     the messages, such as ``8,64KB,256MB``; job: a case folder, a log, Flight Recorder dumps or a model, whose message
     sizes are measured; inherited: compare each variable that is set here, or in the job's log, with its absence;
-    budget: seconds for what this hardware can have; options: those of `ncclkit.live.options.ProbeOptions`, where every
+    budget: seconds that it takes, about; options: those of `ncclkit.live.options.ProbeOptions`, where every
     collective is the default.  Raises NcclkitError for what is none.
     """
     words = {"settings": settings, "sizes": sizes, "job": job}
@@ -269,7 +269,8 @@ def _decided(sweep: Sweep, setting: Setting) -> bool:
 def _advantage(sweep: Sweep, found: Advantage) -> tuple[object, ...]:
     low = min(one.interval[0] for one in found.comparisons)
     saved = sweep.saved(found.setting)
-    gain = f"{found.gain:.1%}, at least {max(low, 0):.1%}" + ("" if saved is None else f"; of your job {saved:.1%}")
+    gain = f"{percent(found.gain, 1)}, at least {percent(max(low, 0), 1)}"
+    gain += "" if saved is None else f"; of your job {percent(saved, 1)}"
     mark = badge("✕", "loses there", "likely") if found.lost else Markup("")
     beside = join(mark, " " if found.lost else "", found.under_computation or "–")
     return (found.op, found.sizes, code(found.setting), gain, beside, found.setting.risk or "none known")
@@ -303,7 +304,7 @@ def _numbers(sweep: Sweep) -> list[tuple[object, ...]]:
             code(one.setting),
             format_time(statistics.median(one.default_us)),
             format_time(statistics.median(one.with_us)),
-            f"{one.gain:.1%}",
+            percent(one.gain, 1),
             _interval(one),
             _verdict(one),
         )

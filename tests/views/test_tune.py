@@ -45,7 +45,7 @@ GOOD = swept(compared("NCCL_PROTO=LL", 0.8, 8), compared("NCCL_PROTO=LL", 1.0, M
 def test_a_sweep_is_drawn_with_its_conclusion_units_and_the_default_as_reference() -> None:
     view = SweepView(GOOD)
     figure = view.figure
-    assert figure is not None and "NCCL_PROTO=LL gains 20%" in figure.layout.title.text.replace("<br>", " ")
+    assert figure is not None and "NCCL_PROTO=LL gains 20 %" in figure.layout.title.text.replace("<br>", " ")
     assert "%" in figure.layout.yaxis.title.text and "message size" in figure.layout.xaxis.title.text
     assert [shape.y0 for shape in figure.layout.shapes] == [0] and figure.layout.shapes[0].line.dash == "dash"
     symbols = {symbol for trace in figure.data for symbol in trace.marker.symbol}
