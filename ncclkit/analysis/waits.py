@@ -8,8 +8,8 @@ like one that waits for a peer.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from typing import Any
 
@@ -18,8 +18,8 @@ from ncclkit.analysis.frames import Frame, call_of, function, in_collective, is_
 from ncclkit.analysis.once import once
 from ncclkit.core.case import Case
 from ncclkit.core.model import Event
+from ncclkit.core.text import format_age, start, verb
 from ncclkit.core.text import ranks as named
-from ncclkit.core.text import start, verb
 
 GPU, PEERS, STORE, WORKER = "its GPU", "other ranks", "the store", "a data-loader worker"
 FILE, LOCK, GIL, SOCKET, PROCESS = "a file", "a lock", "Python's global lock", "a network peer", "another process"
@@ -60,8 +60,8 @@ WHOLE_TRAINING = {"fit", "train", "validate", "test", "predict", "launch", "run"
 """Functions of frameworks that say nothing about where in a program of days a rank stands."""
 LINE = 60
 """Characters of a line of a program that is quoted."""
-BAR = 16
-"""Characters of the bar of all ranks."""
+COLUMNS = 64
+"""Columns of the picture of all ranks at most."""
 NCCL_KERNEL = re.compile(r"nccl(?:Dev)?Kernel_(?P<op>[A-Za-z]+)")
 POINT_TO_POINT = {"send": "dst", "recv": "src"}
 
@@ -93,6 +93,10 @@ class RankPosition:
     """Seconds since another rank sent it anything."""
     kernel: str | None = None
     """The kernel that its GPU is in, "" where it is in none; None where it is not known."""
+    launch_age: float = 0.0
+    """Seconds for which its GPU was seen in one launch of that kernel; 0 where it was asked once."""
+    steps: Mapping[str, int] = field(default_factory=dict)
+    """What counts its steps in the last snapshot: ``{"epoch": 3, "step": 120}``."""
 
     @property
     def is_busy(self) -> bool:
@@ -115,7 +119,8 @@ class RankPosition:
         if not self.waits_for:
             return f"{verb(range(count), 'stands', 'stand')}{where}" if where else "could not be read"
         if self.kernel:
-            where += f", and its GPU is in {self.kernel}"
+            age = f" for at least {format_age(self.launch_age)}" if self.launch_age else ""
+            where += f", and its GPU is in {self.kernel}{age}"
         file = f" ({self.file})" if self.file and self.waits_for in (FILE, LOCK) else ""
         return f"{verb(range(count), 'waits', 'wait')} for {self.waits_for}{file}{where}"
 
@@ -140,7 +145,10 @@ def _stand(rank: int, told: Event, stack: Event | None) -> RankPosition:
     own = own_frame(frames, innermost_first=True)
     shots = told.data["snapshots"]
     program = told.data["program"]
-    moved = len({shot["stack"] for shot in shots}) > 1
+    launches = [(one["name"], one["grid"]) for one in told.data.get("kernels") or ()]
+    steps = [shot["steps"] for shot in shots if shot.get("steps")]
+    counted = {tuple(one.items()) for one in steps}
+    moved = max(len({shot["stack"] for shot in shots}), len(set(launches)), len(counted)) > 1
     waits_for = _waits_for(frames, data, shots, stack.text if stack is not None else "")
     return RankPosition(
         rank,
@@ -155,7 +163,16 @@ def _stand(rank: int, told: Event, stack: Event | None) -> RankPosition:
         next((shot["file"] for shot in reversed(shots) if str(shot["file"]).startswith("/")), ""),
         told.data["quiet"],
         told.data["kernel"],
+        _launch_age(told.data.get("kernels") or ()),
+        steps[-1] if steps else {},
     )
+
+
+def _launch_age(looks: Sequence[Mapping[str, Any]]) -> float:
+    """Seconds between two looks that show a GPU in one launch of a kernel."""
+    first, last = (looks[0], looks[-1]) if len(looks) > 1 else ({}, {})
+    same = bool(last and last["grid"]) and (first["name"], first["grid"]) == (last["name"], last["grid"])
+    return float(last["t"] - first["t"]) if same else 0.0
 
 
 def _line(frames: Sequence[Frame], program: Sequence[Mapping[str, Any]]) -> str:
@@ -379,14 +396,14 @@ SITE = re.compile(r"(?P<file>.+):(?P<line>\d{1,9})(?: in .*)?")
 
 
 def outside_common_path(sides: Sequence[Sequence[RankPosition]], sites: Sequence[str] = ()) -> tuple[int, str] | None:
-    """The number of the one side that has left the common path, and how: ``inside `if rank == 0` ``.
+    """The number of the one side that has left the common path, and how: as `inside`, or after a loop.
 
     sites: where each side made its call, by its dumps, as `SITE`; without them it is where its ranks stand.
     """
     conditions = [_common_condition(side, sites[n] if n < len(sites) else "") for n, side in enumerate(sides)]
-    inside = [number for number, condition in enumerate(conditions) if condition]
-    if inside:
-        return (inside[0], f"inside `if {conditions[inside[0]]}`") if len(inside) == 1 else None
+    odd = [number for number, condition in enumerate(conditions) if condition]
+    if odd:
+        return (odd[0], inside(conditions[odd[0]])) if len(odd) == 1 else None
     left: dict[int, str] = {}
     for number, one in enumerate(sides):
         loops = [_loop_left(one[0], other[0]) for other in sides if other and one and other is not one]
@@ -437,19 +454,44 @@ def same_positions(found: Iterable[RankPosition]) -> list[list[RankPosition]]:
 
 
 def _group_line(held: Sequence[RankPosition]) -> str:
-    branch = f", inside `if {held[0].condition}`" if held[0].condition else ""
-    return f"{named(stand.rank for stand in held)} {held[0].activity(len(held))}{branch}"
+    at = step_range(held)
+    branch = f", {inside(held[0].condition)}" if held[0].condition else ""
+    return f"{named(stand.rank for stand in held)} {held[0].activity(len(held))}{branch}{f' ({at})' if at else ''}"
+
+
+def inside(condition: str) -> str:
+    """``inside `if rank == 0` ``, or ``past `if rank != 0: return` ``: how a rank came to a line of its program."""
+    if condition.startswith("past "):
+        return f"past `{condition[5:]}`"
+    return f"inside `{condition if condition.startswith('while ') else f'if {condition}'}`"
+
+
+def step_range(found: Iterable[RankPosition]) -> str:
+    """``epoch 3, step 118 to 120``: what counts the steps of ranks; empty where nothing is known of it."""
+    values: dict[str, set[int]] = {}
+    for stand in found:
+        for name, number in stand.steps.items():
+            values.setdefault(name, set()).add(number)
+    each = ((name, min(held), max(held)) for name, held in values.items())
+    return ", ".join(f"{name} {low}" + f" to {high}" * (low < high) for name, low, high in each)
 
 
 def position_bars(events: Iterable[Event]) -> list[str]:
-    """One line for each group of ranks that stand at one place, the smallest first: its share, and what it does."""
+    """One line for each group of ranks that stand at one place, the smallest first: which these are, what they do."""
     seen = rank_positions(events)
-    return [f"  {share_bar(len(held), len(seen))}  {_group_line(held)}" for held in same_positions(seen.values())]
+    lines = [f"  {rank_columns([stand.rank for stand in held], list(seen))}  {_group_line(held)}"
+             for held in same_positions(seen.values())]  # fmt: skip
+    each = -(-len(seen) // COLUMNS) if seen else 0
+    return [f"  {each} ranks a column, the first from rank {min(seen)} on:"] * (each > 1) + lines
 
 
-def share_bar(count: int, of: int) -> str:
-    """A bar as long as the share of a group among all ranks, and its size."""
-    return f"{'█' * max(1, round(BAR * count / of)):<{BAR}} {count:>4}"
+def rank_columns(held: Sequence[int], of: Sequence[int]) -> str:
+    """A column for each rank, or for some of them: ■ where it belongs to a group, ▪ where some do; and their number."""
+    ranks, mine = sorted(of), set(held)
+    each = max(1, -(-len(ranks) // COLUMNS))
+    columns = [ranks[first : first + each] for first in range(0, len(ranks), each)]
+    marks = ["■" if mine.issuperset(one) else "▪" if mine.intersection(one) else "·" for one in columns]
+    return f"{''.join(marks)} {len(held):>{len(str(len(ranks)))}}"
 
 
 def headline(events: Iterable[Event]) -> str:
@@ -457,7 +499,8 @@ def headline(events: Iterable[Event]) -> str:
     seen = rank_positions(events)
     moved = [rank for rank, stand in seen.items() if stand.moved]
     if len(moved) * 2 > len(seen):
-        return f"The job goes on: {named(moved)} moved between the snapshots."
+        made = next(filter(None, (_progress(seen[rank]) for rank in moved)), "")
+        return f"The job goes on: {named(moved)} moved between the snapshots{f' ({made})' if made else ''}."
     waiting = [stand for stand in seen.values() if stand.waits_for_ranks]
     if len(waiting) == len(seen) > 0:
         known = waiting_time(waiting)
@@ -469,6 +512,14 @@ def headline(events: Iterable[Event]) -> str:
     return start("; ".join(lines[:4]) + ("; …" if len(lines) > 4 else "")) or "No stack could be read"
 
 
+def _progress(stand: RankPosition) -> str:
+    """``step 118 to 120``: what of its counters went on between the snapshots."""
+    shots = stand.lines[0].data["snapshots"]
+    first: Mapping[str, int] = next((shot["steps"] for shot in shots if shot.get("steps")), {})
+    made = {name: (first[name], last) for name, last in stand.steps.items() if first.get(name, last) != last}
+    return ", ".join(f"{name} {before} to {after}" for name, (before, after) in made.items())
+
+
 def waiting_time(found: Iterable[RankPosition]) -> str:
     """``for 4 min``: how long the ranks that wait have heard nothing from others; else how long they were looked at."""
     waiting = [stand for stand in found if stand.waits_for in FOR_PEERS and not stand.moved]
@@ -476,8 +527,8 @@ def waiting_time(found: Iterable[RankPosition]) -> str:
     shots = [stand.lines[0].data["snapshots"] for stand in waiting]
     watched = min((rows[-1]["t"] - rows[0]["t"] for rows in shots if len(rows) > 1), default=0.0)
     if ages and min(ages) > watched:
-        return f"for {_time(min(ages))}"
-    return f"for at least {_time(watched)}" if watched else ""
+        return f"for {format_age(min(ages))}"
+    return f"for at least {format_age(watched)}" if watched else ""
 
 
 def waiting_time_of_case(case: Case) -> str:
@@ -486,7 +537,22 @@ def waiting_time_of_case(case: Case) -> str:
     return f" {known}" if known else ""
 
 
-def _time(seconds: float) -> str:
-    if seconds < 120:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
+def others_wait(case: Case, ranks: Collection[int]) -> str:
+    """``ranks 0 and 2 wait in all_reduce at train.py:33 for 4 min``: who of a running job waits for these ranks."""
+    waiting = [stand for rank, stand in positions_of_case(case).items() if rank not in ranks and stand.waits_for_ranks]
+    if not waiting:
+        return ""
+    who = [stand.rank for stand in waiting]
+    places = {(stand.call, stand.place) for stand in waiting}
+    where = "in {} at {}".format(*min(places)) if len(places) == 1 else "for it"
+    known = waiting_time(waiting)
+    return f"{named(who)} {verb(who, 'waits', 'wait')} {where}" + f" {known}" * bool(known)
+
+
+def places_now(case: Case) -> str:
+    """`` (rank 0 at train.py:41, ranks 1 and 2 at train.py:33)``: where the ranks of a running job stand."""
+    held: dict[str, list[int]] = {}
+    for rank, stand in positions_of_case(case).items():
+        held.setdefault(stand.place, []).append(rank)
+    known = [f"{named(ranks)} at {place}" for place, ranks in held.items() if place]
+    return f" ({', '.join(known[:4])})" if known else ""

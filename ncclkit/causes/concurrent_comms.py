@@ -26,6 +26,7 @@ from __future__ import annotations
 from ncclkit.analysis.calls import grouped, of_several_groups, op_of
 from ncclkit.analysis.picks import first_finding, name_ranks, otherwise, pick, ranks_in
 from ncclkit.analysis.rank_states import rank_states
+from ncclkit.analysis.waits import places_now, waiting_time_of_case
 from ncclkit.causes import _printed
 from ncclkit.core.case import Case
 from ncclkit.core.model import Advice, Event, Experiment, Finding, found
@@ -47,7 +48,8 @@ def diagnose(case: Case) -> Finding:
         lines = crossed or mixed
         groups = sorted({_name(event) for event in stuck + lines})
         say = (
-            f"Ranks wait for each other in {len(groups)} groups at once ({', '.join(groups[:4])}): the "
+            f"Ranks wait for each other in {len(groups)} groups at once ({', '.join(groups[:4])})"
+            f"{waiting_time_of_case(case)}{places_now(case)}: the "
             "ranks launched the groups' collectives in different orders."
         )
         why = pick(lines, stuck)

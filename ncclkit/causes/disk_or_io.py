@@ -30,7 +30,7 @@ from ncclkit.analysis.frames import own_frame, place, stacks
 from ncclkit.analysis.picks import matching, messages, name_hosts, name_ranks, on, pick, ranks_in
 from ncclkit.analysis.rank_states import rank_states
 from ncclkit.analysis.steps import LEAST, measured_steps
-from ncclkit.analysis.waits import FILE, positions_of_case
+from ncclkit.analysis.waits import FILE, others_wait, positions_of_case
 from ncclkit.causes._experiments import minimal
 from ncclkit.causes._preflight import HostFacts, Preflight, Risk, number
 from ncclkit.core.case import Case
@@ -120,10 +120,13 @@ def _in_storage_call(case: Case) -> Finding | None:
     slow |= {rank: stand.lines[-1] for rank, stand in seen.items() if stand.waits_for == FILE}
     if not 0 < len(slow) <= len(waiting):
         return None
-    where = place(own_frame(next(iter(slow.values())).data.get("frames", ()), innermost_first=True))
     if now := [seen[rank] for rank in slow if rank in seen]:
-        where = f"{now[0].place}{f' ({now[0].file})' if now[0].file else ''}"
-    say = f"{start(name_ranks(slow))} was in a storage call{' at ' + where if where else ''} while the others waited."
+        say = f"{start(name_ranks(slow))} {now[0].activity(len(slow))}; {others_wait(case, slow) or 'the others wait'}."
+    else:
+        where = place(own_frame(next(iter(slow.values())).data.get("frames", ()), innermost_first=True))
+        say = (
+            f"{start(name_ranks(slow))} was in a storage call{' at ' + where if where else ''} while the others waited."
+        )
     why, advice = pick(slow.values(), waiting.values()), _advice(_local(case))
     return found(ID, "likely", say, why, ranks=tuple(sorted(slow)), advice=advice, next=experiment(case))
 

@@ -25,10 +25,10 @@ from __future__ import annotations
 from ncclkit.analysis.frames import own_frame, place, stacks
 from ncclkit.analysis.picks import in_order, name_hosts, name_ranks, on, otherwise, pick, ranks_in
 from ncclkit.analysis.rank_states import rank_states, stopped
-from ncclkit.analysis.waits import HOLDS_GIL, positions_of_case, waiting_time_of_case
+from ncclkit.analysis.waits import HOLDS_GIL, others_wait, positions_of_case
 from ncclkit.core.case import Case
 from ncclkit.core.model import Advice, Experiment, Finding, found
-from ncclkit.core.text import start, verb
+from ncclkit.core.text import start
 
 ID = "gil_hold"
 explains = ("c10d.monitor", "c10d.timeout", "slow_rank")
@@ -83,8 +83,7 @@ def _live_holder(case: Case) -> Finding | None:
         return None
     ranks = tuple(stand.rank for stand in held)
     say = f"{start(name_ranks(ranks))} holds Python's global lock in native code in {held[0].call} at {held[0].place}; "
-    others = rank_states(case).waiting
-    say += f"{name_ranks(others)} {verb(others, 'waits', 'wait')} for it{waiting_time_of_case(case)}."
+    say += f"{others_wait(case, ranks) or 'the others wait for it'}."
     why = pick([stand.lines[-1] for stand in held], case.of("flight.missing"))
     return found(ID, "likely", say, why, ranks=ranks, advice=_advice(case, ranks), next=experiment(case))
 

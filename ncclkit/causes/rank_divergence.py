@@ -57,7 +57,13 @@ from ncclkit.analysis.picks import (
     ranks_in,
 )  # fmt: skip
 from ncclkit.analysis.rank_states import all_waiting, rank_of, rank_states
-from ncclkit.analysis.waits import RankPosition, outside_common_path, positions_of_case, waiting_time_of_case
+from ncclkit.analysis.waits import (
+    RankPosition,
+    outside_common_path,
+    places_now,
+    positions_of_case,
+    waiting_time_of_case,
+)
 from ncclkit.causes._experiments import recorded
 from ncclkit.causes._printed import differing_entries
 from ncclkit.causes._settings import compare_calls
@@ -118,6 +124,7 @@ def _flight(case: Case) -> Finding | None:
             return _finding(case, strength, say + ("." if right else undecided), [event], ranks_of(odd))
         ranks = tuple(stand.rank for stand in outside)
         say += f"; {name_ranks(ranks)} left the common path: {'it is' if len(ranks) == 1 else 'they are'} {how}."
+        say += f" All of them wait{waiting_time_of_case(case)}."
         return _finding(case, strength, say, [event, *outside[0].lines], ranks)
     return None
 
@@ -140,7 +147,7 @@ def _launched(case: Case) -> Finding | None:
         count = max(held.values()) - min(held.values())
         fewer = name_ranks(ranks - set(most))
         say = f"{start(name_ranks(most))} launched {count} {op} more than {fewer}, by NCCL's RAS"
-        say += f", and all of them wait{waiting_time_of_case(case)}: they made different calls."
+        say += f", and all of them wait{waiting_time_of_case(case)}{places_now(case)}: they made different calls."
         return _finding(case, "likely", say, [report, *changes], odd)
     return None
 

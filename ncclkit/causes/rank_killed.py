@@ -35,7 +35,7 @@ from ncclkit.analysis.picks import (
     ranks_in,
 )  # fmt: skip
 from ncclkit.analysis.rank_states import rank_states
-from ncclkit.analysis.waits import waiting_time_of_case
+from ncclkit.analysis.waits import others_wait
 from ncclkit.core.case import Case
 from ncclkit.core.model import Advice, Event, Experiment, Finding, Strength, clear, found
 from ncclkit.core.text import start
@@ -161,9 +161,8 @@ def _finding(case: Case, killed: dict[int, Event]) -> Finding:
     ranks = tuple(sorted(rank for rank in killed if rank >= 0))
     first = in_order(killed.values())[0]
     if first.kind == "attach.rank":
-        waiting = name_ranks(rank_states(case).waiting)
-        say = f"{start(name_ranks(ranks))}{on(first.host)} has no process any more; {waiting} still wait for it"
-        say += f"{waiting_time_of_case(case)}."
+        say = f"{start(name_ranks(ranks))}{on(first.host)} has no process any more; "
+        say += f"{others_wait(case, ranks) or 'the others wait'} and cannot go on without it."
         why = pick(killed.values(), case.of("flight.missing"), limit=5)
         return found(ID, "likely", say, why, ranks=ranks, hosts=name_hosts(killed.values()), advice=_risks())
     number = _number(first)

@@ -32,7 +32,7 @@ from ncclkit.analysis.calls import op_of
 from ncclkit.analysis.frames import exchanges, own_frame, place
 from ncclkit.analysis.picks import family, in_order, matching, messages, name_ranks, otherwise, pick, ranks_in
 from ncclkit.analysis.rank_states import rank_states
-from ncclkit.analysis.waits import positions_of_case, waiting_time_of_case
+from ncclkit.analysis.waits import inside, positions_of_case, waiting_time_of_case
 from ncclkit.causes._experiments import minimal, recorded
 from ncclkit.causes._printed import blocked_pairs
 from ncclkit.core.case import Case
@@ -207,7 +207,7 @@ def _unmatched_now(case: Case, event: Event) -> str:
     (rank,), (other,) = event.data["waiting"], event.data["lacking"]
     one, two = positions_of_case(case)[rank], positions_of_case(case)[other]
     wants, lacks = ("to", "recv") if one.call == "send" else ("from", "send")
-    branch = f", inside `if {one.condition}`," if one.condition else ""
+    branch = f", {inside(one.condition)}," if one.condition else ""
     say = f"Rank {rank} waits in {one.call} {wants} rank {other} at {one.place}{branch}{waiting_time_of_case(case)}; "
     return f"{say}rank {other} {two.activity()} and posts no matching {lacks}."
 

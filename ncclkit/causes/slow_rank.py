@@ -45,7 +45,7 @@ from ncclkit.analysis.rank_states import (
     stopped,
 )  # fmt: skip
 from ncclkit.analysis.steps import NAMES, StepTimes, measured_steps
-from ncclkit.analysis.waits import positions_of_case, waiting_time_of_case
+from ncclkit.analysis.waits import inside, positions_of_case, waiting_time_of_case
 from ncclkit.causes._experiments import recorded
 from ncclkit.causes._printed import pending_calls
 from ncclkit.causes._settings import LONE, loop_seconds, raise_timeout, unreached_timeout
@@ -282,7 +282,7 @@ def _finding(case: Case, scene: RankStates, suspicion: Suspicion) -> Finding:
 def _live_finding(case: Case, strength: Strength, ranks: tuple[int, ...], gap: Event) -> Finding:
     """Of a job that runs: what these ranks are at, what the others wait in, and since when."""
     seen = [positions_of_case(case)[rank] for rank in ranks]
-    more = f", inside `if {seen[0].condition}`" if seen[0].condition else ""
+    more = f", {inside(seen[0].condition)}" if seen[0].condition else ""
     moves = " (it moves on)" if any(stand.moved for stand in seen) else ""
     waiting = [rank for rank in gap.data.get("waiting", gap.data.get("ranks", ())) if rank not in ranks]
     calls = {(stand.call, stand.place) for rank in waiting if (stand := positions_of_case(case).get(rank))}

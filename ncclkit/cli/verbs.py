@@ -408,10 +408,10 @@ def attach(options: argparse.Namespace) -> int:
         if record["kind"] == "note":
             show(f"ncclkit: {record['say']}", sys.stderr)
 
-    names = ("seconds", "snapshots", "kernels", "dump", "follow")
+    names = ("seconds", "snapshots", "kernels", "dump", "follow", "timeout")
     chosen = AttachOptions(**{name: getattr(options, name) for name in names})
     case = _case(options)
-    with Activity("Looking at ranks", limit=chosen.deadline):
+    with Activity("Looking at ranks", limit=None if chosen.follow else chosen.limit):
         attached = asyncio.run(attach(case, options.pid, options.job, chosen, narrate))
     reading, (found, about) = attached.reading, _judge_run(case, attached.folder)
     if options.json:

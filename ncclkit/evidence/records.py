@@ -152,6 +152,17 @@ class Snapshot:
     waits_in: str = ""
     file: str = ""
     stack: str = ""
+    steps: dict[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class LiveKernel:
+    """The kernel that the GPU of a rank was in at one moment."""
+
+    t: float
+    name: str
+    grid: str = ""
+    """The number of its launch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,10 +175,13 @@ class LiveRank:
     launcher: str = ""
     slurm: str = ""
     kernel: str | None = None
+    """Of 0.1.0's attach, which asked once."""
+    kernels: list[LiveKernel] = field(default_factory=list)
     quiet: float | None = None
     program: list[dict[str, Any]] = field(default_factory=list)
     branches: list[dict[str, Any]] = field(default_factory=list)
     workers: list[dict[str, Any]] = field(default_factory=list)
+    output: dict[str, Any] = field(default_factory=dict)
 
 
 ELASTIC = re.compile(r"torchrun|torch\.distributed\.(?:run|launch)|accelerate")
@@ -192,6 +206,7 @@ def from_attached(value: Mapping[str, Any], path: str) -> Iterator[Event]:
         return
     for name, rank in found.ranks.items():
         data = msgspec.to_builtins(rank) | {"gone": False, "exitcode": None}
+        data["kernel"] = rank.kernels[-1].name if rank.kernels else rank.kernel
         moves = [(shot.state, shot.stack.strip().partition("\n")[0].strip()) for shot in rank.snapshots]
         text = f"rank {name}, process {rank.pid} ({rank.command}): " + "; ".join(f"{s} in {at}" for s, at in moves)
         if name.isdigit() and int(name) < LARGEST:

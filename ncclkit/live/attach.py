@@ -13,7 +13,7 @@ import pwd
 import re
 import signal
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,20 +24,25 @@ from ncclkit.agent import wire
 from ncclkit.agent.monitor import attach as agent
 from ncclkit.agent.monitor import flight_dump, kernels
 from ncclkit.agent.run import processes
-from ncclkit.analysis.waits import blockages
+from ncclkit.analysis.waits import blockages, rank_positions, step_range
 from ncclkit.core.case import Case
 from ncclkit.core.model import Event, NcclkitError
+from ncclkit.core.text import format_age
 from ncclkit.core.text import ranks as named
 from ncclkit.live.launch import slurm
 from ncclkit.live.launch.local import OnRecord
 from ncclkit.live.launch.pack import packed
 
-SLACK = 15.0
-"""Seconds in which a child that has reached its own deadline has to end."""
+SLACK, CLUSTER = 3.0, 15.0
+"""Seconds in which a child that has reached its own deadline has to end; those that a cluster adds."""
+LEAST = 7.0
+"""Seconds that a look takes at least beside the time between its snapshots."""
 MOST = 64
-"""Ranks that a host has at most; so many seconds more are waited for them."""
+"""Ranks that a node of a cluster has at most."""
 PROCESS = re.compile(r"(\d{1,7}=)?\d{1,10}")
 """A process id, or a rank and its process id."""
+OUTPUTS = 4
+"""Files that ranks print to which are named at most."""
 SUDO = "its environment may be read by that user and by root alone: repeat it with sudo"
 
 
@@ -54,6 +59,8 @@ class AttachOptions:
     """Whether each rank is asked for its Flight Recorder, by a debugger where there is no milder method."""
     follow: float = 0.0
     """Seconds for which a rank has to stall until the job is looked at; 0: at once."""
+    timeout: float | None = None
+    """Seconds in which it ends, with eight ranks on a host; None: 20, and more for a longer time between snapshots."""
 
     def check(self) -> None:
         """Raise NcclkitError for numbers that make no sense."""
@@ -61,12 +68,17 @@ class AttachOptions:
             raise NcclkitError(f"A job cannot be watched for {self.seconds:g} s; give up to a day.")
         if not 1 <= self.snapshots <= 100:
             raise NcclkitError(f"{self.snapshots} snapshots cannot be taken; give 1 to 100.")
+        if self.timeout is not None and not self.seconds + LEAST <= self.timeout <= 86400:
+            raise NcclkitError(f"A timeout of {self.timeout:g} s is too short; it takes {self.seconds + LEAST:g} s.")
 
     @property
-    def deadline(self) -> float | None:
-        """Seconds in which all of it ends; None where it waits for a hang."""
-        more = agent.KERNELS * self.kernels + agent.DUMPS * self.dump
-        return None if self.follow else self.seconds + agent.DEADLINE + MOST * agent.MORE + more + SLACK
+    def limit(self) -> float:
+        """Seconds in which it ends, with eight ranks on a host, from the moment on at which it looks."""
+        return self.timeout or max(agent.TIMEOUT, self.seconds + agent.TIMEOUT - agent.SECONDS)
+
+    def deadline(self, ranks: int, slack: float) -> float | None:
+        """Seconds after which a child that looks at so many ranks is ended; None where it waits for a hang."""
+        return None if self.follow else self.limit + max(0, ranks - 8) * agent.MORE + slack
 
     @property
     def costs(self) -> tuple[str, ...]:
@@ -77,7 +89,7 @@ class AttachOptions:
     def words(self) -> str:
         """The options as the agent takes them."""
         names = ("seconds", "snapshots", "kernels", "dump", "follow")
-        return json.dumps({name: getattr(self, name) for name in names})
+        return json.dumps({name: getattr(self, name) for name in names} | {"timeout": self.limit})
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +103,10 @@ class Attached:
     problems: tuple[str, ...]
     """One sentence for each thing that could not be had."""
     jobs: tuple[str, ...] = ()
-    """``ranks 0-3 on node-1: python train.py (started by torchrun, process 4700)``, for each command of ranks."""
+    """``ranks 0-3 on node-1: python train.py (started by torchrun, process 4700)``, for each command of ranks.
+
+    Then how far they are, where that can be told.
+    """
 
 
 async def attach(
@@ -128,13 +143,14 @@ async def attach(
             command = slurm.on_nodes_of(
                 job, nodes, program, folder, "attach", str(folder), options.words(), f"job={job}"
             )
-            await _child(command, options.deadline, keep, slurm.outside())
+            await _child(command, options.deadline(MOST, CLUSTER), keep, slurm.outside())
             for line in sorted(folder.glob("attach-node*.jsonl")):
                 for record in filter(None, map(wire.parse, line.read_bytes().splitlines())):
                     keep(record)
         else:
             command = [sys.executable, str(program), "attach", str(folder), options.words()]
-            await _child([*command, *(f"{rank}={pid}" for rank, pid in meant.items())], options.deadline, keep)
+            words = (f"{rank}={pid}" for rank, pid in meant.items())
+            await _child([*command, *words], options.deadline(len(meant), SLACK), keep)
     return _read(case, folder, problems)
 
 
@@ -149,7 +165,7 @@ def _read(case: Case, folder: Path, problems: Sequence[str]) -> Attached:
         raise NcclkitError(f"No rank could be read: {problems[0] if problems else 'all of them are gone'}.")
     events = (*reading.events, *blockages(reading.events))
     case.add(events).save()
-    return Attached(folder, reading, events, tuple(problems), _jobs(rows))
+    return Attached(folder, reading, events, tuple(problems), (*_jobs(rows), *_steps(rows)))
 
 
 async def _child(
@@ -171,7 +187,9 @@ async def _child(
         ended = asyncio.gather(follow(child.stdout), child.stderr.read(), child.wait())
         _, wrong, code = await asyncio.wait_for(ended, deadline)
     except asyncio.TimeoutError:
-        raise NcclkitError(f"Attaching took more than {deadline:.0f} s and was ended; name fewer processes.") from None
+        say = f"Attaching was ended after {deadline:.0f} s; what it had collected until then counts."
+        on_record({"kind": "problem", "say": say})
+        return
     finally:
         await _end(child)
     if code:
@@ -213,7 +231,7 @@ def ranks(pids: Sequence[str] = (), job: int | None = None) -> dict[int, int]:
     return {**(jobs[0] if jobs else {}), **given}
 
 
-def _jobs(rows: Iterable[Event]) -> tuple[str, ...]:
+def _jobs(rows: Sequence[Event]) -> tuple[str, ...]:
     """The ranks of each command, host and launcher in one line; their job's id in Slurm where they have one."""
     found: dict[tuple[str, str], list[int]] = {}
     for event in rows:
@@ -222,6 +240,18 @@ def _jobs(rows: Iterable[Event]) -> tuple[str, ...]:
         command = event.data["command"] or f"process {event.pid}"
         found.setdefault((event.host, f"{command} ({notes})" if notes else command), []).append(event.rank or 0)
     return tuple(f"{named(held)} on {host}: {what}" for (host, what), held in found.items())
+
+
+def _steps(rows: Sequence[Event]) -> Iterator[str]:
+    """How far the ranks are, by variables in their stacks, and by the last line of progress in what they print."""
+    each: dict[str, list[int]] = {}
+    for rank, stand in rank_positions(rows).items():
+        each.setdefault(step_range([stand]), []).append(rank)
+    yield from (f"{named(held)} at {known}" for known, held in each.items() if known)
+    printed = {str(event.data["output"]["file"]): event.data["output"] for event in rows if event.data.get("output")}
+    for file, told in list(printed.items())[:OUTPUTS]:
+        last = f": {told['line']}" if told.get("line") else ""
+        yield f"output {file}, written {format_age(float(told['quiet']))} ago{last}"
 
 
 def _meant(pids: Sequence[int], job: int | None) -> Iterable[int]:

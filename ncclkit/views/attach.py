@@ -11,7 +11,15 @@ import ipywidgets as W
 
 from ncclkit.agent.monitor import flight_dump, kernels
 from ncclkit.analysis.frames import places
-from ncclkit.analysis.waits import RankPosition, headline, rank_positions, same_positions, share_bar
+from ncclkit.analysis.waits import (
+    RankPosition,
+    headline,
+    inside,
+    rank_columns,
+    rank_positions,
+    same_positions,
+    step_range,
+)
 from ncclkit.causes.engine import diagnose
 from ncclkit.core.case import Case
 from ncclkit.core.model import Event, NcclkitError
@@ -122,7 +130,7 @@ def stacks_view(
     )
     cause = [(code(row["cause"]), sentence(row["say"])) for row in found if row["say"] != conclusion]
     body = join(
-        fit(table(("", "Ranks", "Where they stand", "The whole stack"), rows)),
+        fit(table(("Which of them", "Ranks", "Where they stand", "Step", "The whole stack"), rows)),
         join(*(el("p", job) for job in jobs)),
         table(("Also" if len(cause) < len(found) else "Cause", "What it says"), cause),
         el("h5", "How busy they were meanwhile") if loads else "",
@@ -137,22 +145,26 @@ def _groups(events: Sequence[Event]) -> tuple[str, list[tuple[object, ...]]]:
     if stands := rank_positions(events):
         return headline(events), [
             (
-                share_bar(len(held), len(stands)),
+                code(rank_columns([stand.rank for stand in held], list(stands))),
                 _ranks(held),
                 sentence(f"{held[0].activity(len(held))}{_branch(held[0])}"),
+                step_range(held) or "–",
                 _stack(held[0]),
             )
             for held in same_positions(stands.values())
         ]
     said = [(held, f"{_verb(waits, len(held))} {where}") for held, waits, where in places(events)]
-    many = sum(len(held) for held, _ in said)
-    rows = [(share_bar(len(held), many), _ranks(held), where, fold("Stack of the first", pre(held[0].text)))
-            for held, where in said]  # fmt: skip
-    return "; ".join(f"{_ranks(held)} {where}" for held, where in said) or "No stack could be read", list(rows)
+    ranks = [one.rank for held, _ in said for one in held if one.rank is not None]
+    rows: list[tuple[object, ...]] = []
+    for held, where in said:
+        mine = [one.rank for one in held if one.rank is not None]
+        stack = fold("Stack of the first", pre(held[0].text))
+        rows.append((code(rank_columns(mine, ranks)), _ranks(held), where, "–", stack))
+    return "; ".join(f"{_ranks(held)} {where}" for held, where in said) or "No stack could be read", rows
 
 
 def _branch(stand: RankPosition) -> str:
-    return f", inside `if {stand.condition}`" if stand.condition else ""
+    return f", {inside(stand.condition)}" if stand.condition else ""
 
 
 def _stack(stand: RankPosition) -> Markup:

@@ -1,7 +1,7 @@
 """Attach on jobs that nobody prepared: all ways to hang of `tests.live.hangs`, judged by the first sentence.
 
     python tests/bench/attach.py [--backend nccl] [--ranks N] [--side-by-side 3] [--dump] [--kernels] [WAY ...]
-                                 [--seconds N] [--out OUT.json] [--keep DIR]
+                                 [--timeout N] [--seconds N] [--out OUT.json] [--keep DIR]
 
 Each job runs without a variable of ours: three ranks over gloo, or over NCCL one on each of two GPUs.  A cause counts
 where the first finding is one of those that the way lists; a rank where it names exactly those at fault.
@@ -95,7 +95,7 @@ class Bench:
             self._lock.notify_all()
             self._lock.wait_for(lambda: len(self._hung) == self._begun, PATIENCE[self.options.backend])
             others = [other for other in self._hung.values() if other is not job]
-        asked = AttachOptions(dump=self.options.dump, kernels=self.options.kernels)
+        asked = AttachOptions(dump=self.options.dump, kernels=self.options.kernels, timeout=self.options.timeout)
         with tempfile.TemporaryDirectory() as folder, self._readers:
             place = self.options.keep / name if self.options.keep else Path(folder)
             row = attached_row(name, job, others, asked, place)
@@ -190,6 +190,7 @@ def main() -> int:
     parser.add_argument("--side-by-side", type=int, default=1)
     parser.add_argument("--dump", action="store_true")
     parser.add_argument("--kernels", action="store_true")
+    parser.add_argument("--timeout", type=float, help="of each look (default: that of attach)")
     parser.add_argument("--seconds", type=float, default=3600.0, help="after which no further job is begun")
     parser.add_argument("--out", type=Path)
     parser.add_argument("--keep", type=Path, help="a folder for the case of each job")
@@ -199,7 +200,8 @@ def main() -> int:
     kept: dict[str, dict[str, Any]] = {}
     if options.ways and options.out and options.out.exists():  # these rows anew, the others as they were
         kept = {row["way"]: row for row in json.loads(options.out.read_text())["ways"]}
-    chosen = {name: getattr(options, name) for name in ("backend", "share_gpu", "side_by_side", "dump", "kernels")}
+    names_of_options = ("backend", "share_gpu", "side_by_side", "dump", "kernels", "timeout")
+    chosen = {name: getattr(options, name) for name in names_of_options}
     head = machine(options.backend) | chosen | {"ranks": options.ranks or RANKS[options.backend]}
     bench = Bench(options)
 

@@ -2,9 +2,9 @@
 
     python tests/bench/attach_cost.py [--backend nccl] [--rounds 5] [--out OUT.json]
 
-The job is `tests.live.hangs.healthy`: DDP, one rank on each GPU over NCCL, two ranks over gloo.  Each round watches it
-for as long without attach as attach then takes.  Of each round counts the ratio of the medians; the noise is the spread
-of such ratios between halves of the times without attach.  No signal may arrive in any rank.
+The job is `tests.live.hangs.healthy`: DDP, two ranks, over NCCL each on its GPU, or on one as two nodes.  Each round
+watches it for as long without attach as attach then takes.  Of each round counts the ratio of the medians; the noise is
+the spread of such ratios between halves of the times without attach.  No signal may arrive in any rank.
 """
 
 from __future__ import annotations
@@ -55,6 +55,15 @@ def measure(job: Any, steps: Path, rounds: int) -> list[dict[str, float]]:
     return rows
 
 
+def shares_gpu(backend: str) -> bool:
+    """Whether two ranks have fewer than two GPUs."""
+    if backend != "nccl":
+        return False
+    import torch
+
+    return bool(torch.cuda.device_count() < 2)
+
+
 def main() -> int:
     """Print the table, write it where asked, and return 1 where a signal arrived."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -63,7 +72,8 @@ def main() -> int:
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     hand_over_tools()
-    with tempfile.TemporaryDirectory() as folder, start("healthy", 2, options.backend, STEPS=f"{folder}/rank") as job:
+    how = (2, options.backend, shares_gpu(options.backend))
+    with tempfile.TemporaryDirectory() as folder, start("healthy", *how, STEPS=f"{folder}/rank") as job:
         time.sleep(TAKES)
         rows = measure(job, Path(folder, "rank0"), options.rounds)
         signals = {rank: list(Path(folder, f"rank{rank}.signals").read_bytes()) for rank in job}
@@ -72,6 +82,7 @@ def main() -> int:
     ratio = [2 * row["attach"] / (row["first"] + row["second"]) for row in rows]
     result = machine(options.backend) | {
         "backend": options.backend,
+        "share_gpu": how[2],
         "signals": signals,
         "goes_on": goes_on,
         "attach_over_without (median of rounds, least, most)": [

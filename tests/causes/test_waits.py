@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import socket
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -48,10 +49,11 @@ def rank(
     names = ("file", "line", "func")
     stack = [dict(zip(names, frame, strict=True)) for frame in frames]
     whole = [f"    {func} ({file}:{line})" for file, line, func in frames]
-    kernel, file = data.pop("waits_in", ""), data.pop("file", "")
+    kernel, file, steps = data.pop("waits_in", ""), data.pop("file", ""), data.pop("steps", ({}, {}))
     shots = [
         {"t": at, "state": state, "cpu": 0.0, "main": at * ran, "switches": 5 + wakes * int(at > 0),
-         "waits_in": kernel, "file": file, "stack": "\n".join(whole[int(moved and at > 0) :])}
+         "waits_in": kernel, "file": file, "steps": steps[int(at > 0)],
+         "stack": "\n".join(whole[int(moved and at > 0) :])}
         for at in (0.0, 3.0)
     ]  # fmt: skip
     conditions = [data.pop("condition")] if "condition" in data else []
@@ -60,6 +62,7 @@ def rank(
     row |= {"conditions": conditions, "loops": data.pop("loops", [])}
     told = {"pid": 100 + number, "command": "python train.py", "launcher": "torchrun, process 9", "slurm": ""}
     told |= {"snapshots": shots, "kernel": data.pop("kernel", None), "quiet": data.pop("quiet", None)}
+    told |= {"kernels": data.pop("kernels", [])}
     told |= {"program": [row], "branches": data.pop("branches", []), "workers": [], "gone": False, "exitcode": None}
     seen = {"pid": 100 + number, "thread": "MainThread", "frames": stack, "tool": "pystack", "native": native or []}
     seen |= {"state": data.pop("gil", ""), "threads": [], "peer": data.pop("peer", {})}
@@ -343,19 +346,59 @@ FOCUS = "[Switching focus to CUDA kernel 0, grid 7]\nncclDevKernel_AllReduce_Sum
 
 
 @pytest.mark.parametrize(
-    ("said", "name"),
+    ("said", "kernel"),
     [
-        (CUDA_GDB.format("ncclDevKernel_Broadcast_RING_SIMPLE"), "ncclDevKernel_Broadcast_RING_SIMPLE"),
-        (FOCUS, "ncclDevKernel_AllReduce_Sum_f32_RING_LL"),
-        ("spin(long)<<<(1,1,1),(1,1,1)>>> ()", "spin"),
-        (CUDA_GDB.format("at::cuda::(anonymous namespace)::spin_kernel"), "at::cuda::spin_kernel"),
-        ("at::cuda::<unnamed>::spin_kernel(long)<<<(1,1,1),(1,1,1)>>>", "at::cuda::spin_kernel"),
-        ("No CUDA kernels.\n", ""),
+        (CUDA_GDB.format("ncclDevKernel_Broadcast_RING_SIMPLE"), ("ncclDevKernel_Broadcast_RING_SIMPLE", "7")),
+        (FOCUS, ("ncclDevKernel_AllReduce_Sum_f32_RING_LL", "7")),
+        ("spin(long)<<<(1,1,1),(1,1,1)>>> ()", ("spin", "")),
+        (CUDA_GDB.format("at::cuda::(anonymous namespace)::spin_kernel"), ("at::cuda::spin_kernel", "7")),
+        ("at::cuda::<unnamed>::spin_kernel(long)<<<(1,1,1),(1,1,1)>>>", ("at::cuda::spin_kernel", "")),
+        ("No CUDA kernels.\n", ("", "")),
         ("ptrace: Operation not permitted.\n", None),
     ],
 )
-def test_what_cuda_gdb_prints(said: str, name: str | None) -> None:
-    assert kernels.kernel_of(said) == name
+def test_what_cuda_gdb_prints(said: str, kernel: tuple[str, str] | None) -> None:
+    assert kernels.kernel_of(said) == kernel
+
+
+@pytest.mark.parametrize(
+    ("grids", "moved", "says"),
+    [
+        (("7", "7"), False, "its GPU is in spin for at least 12 s"),
+        (("7", "8"), True, "is in spin"),
+        ((), False, "item"),
+    ],
+)
+def test_kernels_of_two_looks_tell_slow_from_stuck(grids: tuple[str, ...], moved: bool, says: str) -> None:
+    """One launch that lasts does not end; another launch is progress, and its rank is not stuck."""
+    looks = [{"t": 12.0 * number, "name": "spin", "grid": grid} for number, grid in enumerate(grids)]
+    events = rank(0, own(67, "item"), MAIN, native=SPIN, ran=1.0, kernel="spin" if grids else None, kernels=looks)
+    (stand,) = rank_positions(events).values()
+    assert (stand.moved, says in stand.activity()) == (moved, True)
+    assert headline(events).startswith("The job goes on") == moved
+
+
+@pytest.mark.parametrize(
+    ("first", "last", "moved", "said"),
+    [
+        ({"epoch": 3, "step": 117}, {"epoch": 3, "step": 120}, True, "moved between the snapshots (step 117 to 120)."),
+        ({"step": 117}, {"step": 117}, False, ""),
+        ({}, {"step": 117}, False, ""),
+    ],
+    ids=["goes on", "stands", "read once"],
+)
+def test_steps_of_two_looks_are_compared(first: Any, last: Any, moved: bool, said: str) -> None:
+    """A job that makes a step a second may be met at one line twice."""
+    events = [event for number in range(2) for event in waiting(number, steps=(first, last))]
+    assert [stand.moved for stand in rank_positions(events).values()] == [moved] * 2 and said in headline(events)
+    assert "(" + ", ".join(f"{name} {number}" for name, number in last.items()) + ")" in position_bars(events)[0]
+
+
+def test_the_picture_shows_which_ranks_stand_where() -> None:
+    ranks = [*(waiting(n, steps=({}, {"step": 118 + n})) for n in (0, 1, 3)), rank(2, own(9), MAIN)]
+    shown = position_bars(event for one in ranks for event in one)
+    assert shown[0].split("  ")[1:] == ["··■· 1", "rank 2 stands in step at train.py:9"]
+    assert shown[1].startswith("  ■■·■ 3  ranks 0, 1 and 3 wait") and shown[1].endswith("(step 118 to 121)")
 
 
 PROGRAM = """import torch
@@ -371,12 +414,7 @@ def step(rank, group):
 
 @pytest.mark.parametrize(
     ("line", "conditions", "group", "peer"),
-    [
-        (4, ["rank == 0"], "", None),
-        (6, ["not (rank == 0)"], "", 3),
-        (8, ["not (rank == 0)"], "group", None),
-        (2, [], "", None),
-    ],
+    [(4, ["rank == 0"], "", None), (6, ["rank != 0"], "", 3), (8, ["rank != 0"], "group", None), (2, [], "", None)],
 )
 def test_what_the_program_says_of_a_line(tmp_path: Path, line: int, conditions: Any, group: str, peer: Any) -> None:
     (tmp_path / "train.py").write_text(PROGRAM)
@@ -385,6 +423,101 @@ def test_what_the_program_says_of_a_line(tmp_path: Path, line: int, conditions: 
     rows = snapshots.branches(os.getpid(), str(tmp_path / "train.py"))
     around = [row["condition"] for row in rows if row["first"] <= line <= row["last"]]
     assert around == conditions
+
+
+CONDITIONS = """def save(rank, loss):
+    gather(rank) if rank == 1 else reduce(rank)
+    rank == 0 and dist.barrier()
+    rank == 0 or dist.barrier()
+    if rank == 0: dist.barrier()
+    if check(rank): dist.barrier()
+    loss.item() if rank == 0 else 0
+    while rank == 0:
+        poll()
+    while not done(rank):
+        poll()
+    if rank == 5:
+        poll()
+    elif rank == 6:
+        poll()
+    else:
+        poll()
+    for batch in loader:
+        if rank != 0:
+            continue
+        upload()
+    if rank == 0:
+        upload()
+    else:
+        return
+    dist.barrier()
+"""
+MATCH = """match rank:
+    case 0:
+        poll()
+    case 1 | 2:
+        poll()
+    case _:
+        poll()
+"""
+
+
+@pytest.mark.parametrize(
+    ("line", "called", "expected"),
+    [
+        (2, ["gather"], ["rank == 1"]),
+        (2, ["reduce"], ["rank != 1"]),
+        (2, [], []),
+        (2, ["__call__"], []),
+        (3, ["wrapper", "barrier"], ["rank == 0"]),
+        (3, [], ["rank == 0"]),
+        (4, ["barrier"], ["rank != 0"]),
+        (5, [], ["rank == 0"]),
+        (6, ["check"], []),
+        (6, ["barrier"], ["check(rank)"]),
+        (6, [], []),
+        (7, [], ["rank == 0"]),
+        (9, ["poll"], ["while rank == 0"]),
+        (11, ["poll"], []),
+        (13, ["poll"], ["rank == 5"]),
+        (15, ["poll"], ["rank == 6", "rank != 5"]),
+        (17, ["poll"], ["rank != 6", "rank != 5"]),
+        (18, [], []),
+        (21, ["upload"], ["past if rank != 0: continue"]),
+        (23, ["upload"], ["rank == 0"]),
+        (26, ["barrier"], ["past if rank != 0: return"]),
+    ],
+)
+def test_the_conditions_under_which_a_line_is_reached(line: int, called: list[str], expected: list[str]) -> None:
+    """What was called decides where a condition and what depends on it share a line; else nothing is claimed."""
+    assert snapshots.conditions(CONDITIONS, line, called) == expected
+
+
+@pytest.mark.skipif(sys.version_info < (3, 10), reason="match is of Python 3.10")
+def test_the_cases_of_a_match() -> None:
+    found = [snapshots.conditions(MATCH, line) for line in (3, 5, 7)]
+    assert found == [["rank == 0"], ["rank in (1, 2)"], ["rank not in (0, 1, 2)"]]
+
+
+@pytest.mark.parametrize(
+    ("condition", "words"),
+    [
+        ("rank == 0", "inside `if rank == 0`"),
+        ("while rank == 0", "inside `while rank == 0`"),
+        ("past if rank != 0: return", "past `if rank != 0: return`"),
+    ],
+)
+def test_how_a_condition_is_said(condition: str, words: str) -> None:
+    found = judged(waiting(0), waiting(1, 41, condition=condition))
+    assert found.findings[0].culprits["ranks"] == (1,) and words in found.findings[0].say
+
+
+def test_a_dump_is_not_placed_in_a_line_of_two_branches(tmp_path: Path) -> None:
+    """It names a line, not what was called from it."""
+    (tmp_path / "train.py").write_text(CONDITIONS)
+    rows = snapshots.branches(os.getpid(), str(tmp_path / "train.py"))
+    around = {line: [row["condition"] for row in rows if row["first"] <= line <= row["last"]] for line in (2, 3, 5, 6)}
+    assert around == {2: [], 3: ["rank == 0"], 5: ["rank == 0"], 6: []}
 
 
 LOOPS = """for epoch in epochs:
@@ -469,6 +602,7 @@ def test_512_ranks_on_one_screen_in_time(tmp_path: Path) -> None:
     case = Case()
     case.events = [*events, *blockages(events)]
     found, shown = diagnose(case), position_bars(events)
-    assert time.monotonic() - begun < 30 and len(shown) == 2
-    assert "rank 137 stands in save at train.py:88" in shown[0] and " 511  ranks 0-136 and 138-511 wait" in shown[1]
+    assert time.monotonic() - begun < 30 and len(shown) == 3 and "8 ranks a column" in shown[0]
+    assert "rank 137 stands in save at train.py:88" in shown[1] and " 511  ranks 0-136 and 138-511 wait" in shown[2]
+    assert shown[1].index("▪") == shown[2].index("▪") == 2 + 137 // 8
     assert found.findings[0].culprits["ranks"] == (137,)

@@ -225,8 +225,8 @@ def test_a_debugger_that_is_a_script_ends_at_its_deadline(tmp_path: Path, monkey
                                        "signal.SIG_IGN)\nprint('attached', flush=True)\ntime.sleep(300)\n")  # fmt: skip
     begun = time.monotonic()
     command = ["sh", "-c", '"$0" "$1"; true', sys.executable, str(tmp_path / "debugger")]
-    assert flight_dump.debugged(command, 3.0) in ("attached\n", "")
-    assert time.monotonic() - begun < 60
+    assert flight_dump.debugged(command, begun + 6.0) in ("attached\n", "")
+    assert time.monotonic() - begun < 20
     left = [pid for pid in processes.parents() if str(tmp_path) in processes.read(f"/proc/{pid}/cmdline")]
     assert [pid for pid in left if processes.state(pid) not in ("Z", "X", "")] == []
 

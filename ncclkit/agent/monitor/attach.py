@@ -18,23 +18,29 @@ from xml.etree import ElementTree
 from .. import redact
 from ..run import processes
 from . import flight_dump, ras, telemetry, utilization
-from .kernels import kernels as kernel_names
+from .kernels import Kernels
 from .snapshots import Snapshots, expected_ranks, python_stack
 
 SECONDS = 3.0
 """How long a job that we did not start is watched at least: a few samples, from which a rate follows."""
-DEADLINE = 20.0
-"""Seconds after the last snapshot was due in which everything has to end, with eight ranks."""
+TIMEOUT = 20.0
+"""Seconds in which everything ends, with eight ranks: debuggers as well, which are then asked to let go."""
 MORE = 1.0
 """Seconds more for each further rank on this host."""
+AROUND = 1.5
+"""Seconds of it for the start of this process, and for the judgement after it."""
+DEBUGGERS = 9.0
+"""Seconds of it that debuggers have at least, where they are asked for."""
 
 
-def collect_and_sample(folder, ranks, seconds=SECONDS, snapshots=2, node="", kernels=False, dump=False, follow=0.0):
+def collect_and_sample(
+    folder, ranks, seconds=SECONDS, snapshots=2, node="", kernels=False, dump=False, follow=0.0, timeout=TIMEOUT
+):
     """Collect evidence of a job that ncclkit did not start (see `collect`), and sample ``telemetry.jsonl`` meanwhile.
 
     ranks: {global rank: pid}; seconds: between its first and its last snapshot; node: its number where several write
     into one folder; kernels, dump: also ask cuda-gdb and the Flight Recorders (`COST`, `COSTS`); follow: wait before
-    all that until a rank has stalled for so many seconds, or has ended.
+    all that until a rank has stalled for so many seconds, or has ended; timeout: as `TIMEOUT`.
     """
     if follow:
         Snapshots(ranks).follow(follow)
@@ -42,41 +48,56 @@ def collect_and_sample(folder, ranks, seconds=SECONDS, snapshots=2, node="", ker
     path = os.path.join(folder, "telemetry%s.jsonl" % here)
     sampler = threading.Thread(target=telemetry.sample_running_job, args=(path, ranks, enough), daemon=True)
     sampler.start()
+    attached, gpus = "attached%s.json" % here, Kernels(ranks)
 
     def read(until):
         taken = Snapshots(ranks)
+        spare = DEBUGGERS if kernels or dump else 0.0
         for number in range(snapshots):
             if number:
                 time.sleep(seconds / (snapshots - 1))
-            taken.take(until - 5.0)
-        problems = taken.finish(folder, until - 2.0)
+            taken.take(until - 3.0 - spare)
+        problems = taken.finish(folder, until - 2.0 - spare)
         enough.set()  # what a debugger does to a rank must not look like its own work
-        running, said = kernel_names(ranks, time.monotonic() + KERNELS) if kernels else ({}, [])
-        problems += said
-        problems += flight_dump.dump(folder, ranks, time.monotonic() + DUMPS, taken.texts) if dump else []
-        _write(folder, "attached%s.json" % here, json.dumps(_attached(ranks, taken, running)))
-        return problems
+        problems += _keep(folder, attached, ranks, taken, gpus, until - spare)
+        if kernels or dump:
+            problems += _debug(folder, ranks, (kernels, dump), taken.texts, gpus, until)
+            problems += _keep(folder, attached, ranks, taken, gpus, until)
+        return list(dict.fromkeys(problems))
 
+    until = time.monotonic() + timeout - AROUND + MORE * max(0, len(ranks) - 8)
     try:
-        problems = collect(folder, ranks, read, seconds + DEADLINE + MORE * max(0, len(ranks) - 8), node)
+        problems = collect(folder, ranks, read, until, node)
     finally:
         enough.set()
-        sampler.join(2 * telemetry.PATIENCE + 1.0)  # nvidia-smi may not answer
+        sampler.join(max(0.5, until - time.monotonic()))  # nvidia-smi may not answer
     job = {*processes.of_job(next(iter(ranks.values()))), *ranks.values()}
     _own_gpus(os.path.join(folder, "gpus%s.xml" % here), job)
     return problems
 
 
-def _attached(ranks, taken, kernels):
-    """What ``attached.json`` holds: the ranks of this host, and those that should be here."""
-    quiet = utilization.seconds_without_traffic(ranks.values())
-    rows = {
-        str(rank): {**taken.row(rank), "quiet": quiet.get(pid), "kernel": kernels.get(rank)}
-        for rank, pid in ranks.items()
-        if is_alive(pid)
-    }
+def _debug(folder, ranks, which, texts, gpus, until):
+    """Ask GPUs for their kernels, then for Flight Recorders, then for kernels again; returns what is missing."""
+    kernels, dump = which
+    half = (until - time.monotonic()) / 2 if dump else 0.0
+    problems = gpus.ask(until - half) if kernels else []
+    problems += flight_dump.dump(folder, ranks, until, texts) if dump else []
+    return problems + (gpus.ask_again(until) if kernels else [])
+
+
+def _keep(folder, name, ranks, taken, gpus, until):
+    """Write what the ranks of this host do, and who should be here; returns what is missing."""
+    quiet, rows, problems = utilization.seconds_without_traffic(ranks.values()), {}, []
+    for rank, pid in ranks.items():
+        if is_alive(pid):
+            row, problem = taken.row(rank, until)
+            rows[str(rank)] = {**row, "quiet": quiet.get(pid), "kernels": gpus.rows[rank]}
+            problems += [problem] if problem else []
     due = sorted({*expected_ranks(ranks.values()), *ranks})
-    return {"attached": 1, "host": socket.gethostname(), "expected": due, "ranks": rows}
+    told = {"attached": 1, "host": socket.gethostname(), "expected": due, "ranks": rows}
+    _write(folder, name + ".part", json.dumps(told))
+    os.replace(os.path.join(folder, name + ".part"), os.path.join(folder, name))
+    return problems
 
 
 def _own_gpus(path, job):
@@ -97,16 +118,17 @@ def _own_gpus(path, job):
     tree.write(path)
 
 
-def collect(folder, ranks, read, deadline=8.0, node=""):
+def collect(folder, ranks, read, until=None, node=""):
     """Write ``processes.json``, ``gpus.xml``, RAS reports, and what `read` writes, into the folder.
 
     ranks: {global rank: pid}; read: takes the moment at which it has to end and returns one sentence per thing that
-    could not be had, as this does; node: its number where several write into one folder.
+    could not be had, as this does; until: that moment, 8 s from now where none is given; node: its number where
+    several write into one folder.
     """
-    until = time.monotonic() + deadline
+    until = time.monotonic() + 8.0 if until is None else until
     one = next(iter(ranks.values()), os.getpid())
     job = {*processes.of_job(one), *ranks.values()}
-    polls = ras.Polls(folder, ras.address(processes.environ(one)), min(deadline - 1.0, RAS), one, job)
+    polls = ras.Polls(folder, ras.address(processes.environ(one)), min(until - time.monotonic() - 1.0, RAS), one, job)
     here = "-node" + node if node else ""
     gpus = Gpus(os.path.join(folder, "gpus%s.xml" % here))
     states = {str(rank): process_status(pid) for rank, pid in ranks.items()}
@@ -121,8 +143,6 @@ def collect(folder, ranks, read, deadline=8.0, node=""):
     return problems
 
 
-KERNELS, DUMPS = 120.0, 120.0
-"""Seconds beyond it that all ranks may take for what is only done on request."""
 RAS = 10.0
 """Seconds in which NCCL's RAS has to answer."""
 

@@ -26,6 +26,8 @@ COSTS = {
     "gdb": "gdb, or cuda-gdb, attaches, needs ptrace, and calls Python once; the process is paused for some seconds",
 }
 """Method → what it needs and costs."""
+MORE_TIME = "--timeout 60 gives it more"
+"""What to do where the deadline came first."""
 NEXT_TIME = (
     "For a dump without a debugger set next time: export TORCH_FR_BUFFER_SIZE=2000 TORCH_NCCL_TRACE_BUFFER_SIZE=2000 "
     "TORCH_NCCL_DEBUG_INFO_PIPE_FILE=/tmp/nccl_pipe_rank_ (the second name is for torch before 2.8; it takes torch 2.3)"
@@ -78,14 +80,22 @@ gdb before 14 cannot on a processor with AMX: a call is refused halfway, and the
 """
 PATIENCE = {"pipe": 8.0, "server": 4.0, "remote_exec": 3.0, "gdb": 60.0}
 """Seconds that a method may take on one rank."""
-LETS_GO = 5.0
+LETS_GO = 0.8
 """Seconds in which a debugger heeds each signal."""
+SIGNALS = (signal.SIGINT, signal.SIGINT, signal.SIGTERM, signal.SIGKILL)
+"""What a debugger is sent that does not end: an interrupt unwinds its call, after which it detaches."""
+ENDING = LETS_GO * len(SIGNALS)
+"""Seconds before its deadline at which a debugger is sent the first of them."""
+LEAST = ENDING + 2.0
+"""Seconds without which no debugger is begun, as it could not be ended in time."""
+DETACHES = 3.0
+"""Seconds in which a debugger ends by itself once the rank has answered."""
 LAST = 200
 """Characters of what a debugger printed last, where nothing in it says what went wrong."""
 CUDA = "/usr/local/cuda/bin"
 """Where cuda-gdb lies that is not on PATH."""
 LARGEST = 256 << 20
-SIDE_BY_SIDE = 4
+SIDE_BY_SIDE = 8
 
 
 def dump(folder, ranks, until, texts):
@@ -108,8 +118,9 @@ def _one(folder, rank, pid, until, text):
     why = []
     for method, ask in (("pipe", _pipe), ("server", _server), ("remote_exec", _remote_exec), ("gdb", _gdb)):
         left = min(PATIENCE[method], until - time.monotonic())
-        if left <= 0:
-            return "rank %d gave no Flight Recorder dump in time" % rank
+        if left <= (LEAST if method == "gdb" else 0.0):
+            return "rank %d was not asked for its Flight Recorder by %s: %.0f s were left; %s" % (
+                rank, method, max(0.0, left), MORE_TIME)  # fmt: skip
         try:
             found, problem = ask(rank, pid, left, text)
         except OSError as error:  # it has ended meanwhile, or its folder is full
@@ -287,7 +298,7 @@ def _gdb(rank, pid, seconds, text):
     until, found, problem = time.monotonic() + seconds, b"", ""
     for program in programs:
         found, problem = _called(program, rank, pid, until - time.monotonic())
-        if found or REFUSED not in problem:
+        if found or REFUSED not in problem or until - time.monotonic() <= LEAST:
             break
     return found, problem
 
@@ -311,18 +322,18 @@ def _called(program, rank, pid, seconds):
     before = [word for order in quiet for word in ("-iex", order)]
     after = [*(word for order in first for word in ("-ex", order)), "-x", ours + "/calls"]
     after += ["-ex", "thread 1", "-ex", "call (void) PyGILState_Release($state)", "-ex", "detach"]
+    until = time.monotonic() + seconds
     try:
-        begun = time.monotonic()
-        said = debugged([program, "-nx", "-batch", *before, "-p", str(pid), *after], seconds)
+        said = debugged([program, "-nx", "-batch", *before, "-p", str(pid), *after], until, lambda: _answered(ours))
         called = re.search(r"(?m)^\$\d+ = 0$", said)
-        while called and not _answered(ours) and time.monotonic() < begun + seconds:
+        while called and not _answered(ours) and time.monotonic() < until:
             time.sleep(0.05)
         if _answered(ours):
             return _answer(ours)
         if called:
-            return b"", "the thread that makes the dump did not end in %.0f s" % seconds
-        if time.monotonic() - begun > seconds:
-            return b"", "it took more than %.0f s and was asked to let go" % seconds
+            return b"", "the thread that makes the dump did not end in %.0f s; %s" % (seconds, MORE_TIME)
+        if time.monotonic() > until - ENDING:
+            return b"", "it was asked to let go as it took more than %.0f s; %s" % (seconds, MORE_TIME)
         refused = re.findall(r"(?m)^.*(?:ptrace|denied|not permitted|%s).*$" % REFUSED, said)
         wrong = re.findall(r"Error in sourced command file:\n(.+)", said)
         wrong += re.findall(r"(?m)^.*(?:rror|No symbol|annot|signaled).*$", said)[-1:]
@@ -337,22 +348,29 @@ def cuda_gdb():
     return shutil.which("cuda-gdb") or shutil.which("cuda-gdb", path=CUDA)
 
 
-def debugged(command, seconds):
-    """What gdb, or cuda-gdb, prints.  One that takes too long is interrupted, which unwinds its call and detaches.
+def debugged(command, until, answered=lambda: False):
+    """What gdb, or cuda-gdb, prints; it is dead by moment `until`, and soon after the rank has `answered`.
 
     cuda-gdb is a script that starts the debugger, so signals go to both.  They stay in our process group, with which
     Cancel ends them.
     """
     child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
                              text=True, errors="replace")  # fmt: skip
-    said, started = "", {child.pid}
-    for number in (signal.SIGINT, signal.SIGINT, signal.SIGTERM, signal.SIGKILL, None):
+    said, started, signals = "", {child.pid}, list(SIGNALS)
+    patience, known = until - LETS_GO * len(signals), False
+    while True:
         try:
-            return child.communicate(timeout=seconds)[0]
+            return child.communicate(timeout=0.1)[0]
         except subprocess.TimeoutExpired as late:
             said = (late.output or b"").decode("utf-8", "replace")
-            seconds = LETS_GO
+        now = time.monotonic()
+        if not known and answered():
+            known, patience = True, min(patience, now + DETACHES)
+        if now < patience:
+            continue
+        if not signals:
+            return said
         started.update(processes.descendants(child.pid))  # the script may end before the debugger
-        for pid in started if number is not None else ():
+        number, patience = signals.pop(0), now + LETS_GO
+        for pid in started:
             processes.signal_one(pid, number)
-    return said

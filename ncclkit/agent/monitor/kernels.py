@@ -1,4 +1,7 @@
-"""The kernel that each GPU of a job is in, by cuda-gdb; only on request, as the process is paused meanwhile."""
+"""The kernel that each GPU of a job is in, by cuda-gdb; only on request, as the process is paused meanwhile.
+
+Where there is time it is asked twice: a GPU that is in another launch then works, and is slow at most.
+"""
 
 import os
 import re
@@ -6,64 +9,83 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 from ..run import processes
-from .flight_dump import CUDA, cuda_gdb, debugged
+from .flight_dump import CUDA, ENDING, LEAST, MORE_TIME, cuda_gdb, debugged
 
 COST = "cuda-gdb attaches to each rank and needs ptrace; the process is paused for about 15 s and then goes on"
-SECONDS = 60.0
-"""That one rank may take."""
 SIDE_BY_SIDE = 8
 ROW = re.compile(
     # Kernel Parent Dev Grid Status SMs Mask GridDim BlockDim Invocation
-    r"^\s*\*?\s*\d+\s+\S+\s+\d+\s+\d+\s+(?P<status>[A-Z]\w+)\s+\S+\s+\([\d,]+\)\s+\([\d,]+\)\s+(?P<call>\S.*?)\s*$"
+    r"^\s*\*?\s*\d+\s+\S+\s+\d+\s+(?P<grid>\d+)\s+(?P<status>[A-Z]\w+)\s+\S+\s+\([\d,]+\)\s+\([\d,]+\)\s+(?P<call>\S.*?)\s*$"
 )
 UNNAMED = re.compile(r"(?:\(anonymous namespace\)|<unnamed>|\(unnamed\))::")
 """A namespace without a name, whose bracket is not that of arguments."""
 LAUNCH = re.compile(r"\b(?P<name>[A-Za-z_][\w:]*)(?:<[^<>]*>)?(?:\([^()]*\))?<<<\([\d,]+\),\s*\([\d,]+\)")
+GRID = re.compile(r"\bkernel \d+, grid (\d+)")
 
 
-def kernels(ranks, until):
-    """({rank: the kernel that its GPU is in, "" where it is in none}, one sentence for each that is unknown)."""
-    program = cuda_gdb()
-    if program is None:
-        return {}, ["cuda-gdb is neither on PATH nor in %s, so no GPU could be asked for its kernel" % CUDA]
+class Kernels:
+    """The kernels of ranks at one moment, and at another; `ask` each time."""
 
-    def one(rank):
-        pid = ranks[rank]
+    def __init__(self, ranks):
+        self.ranks = ranks
+        self.rows = {rank: [] for rank in ranks}  # type: dict[int, list[dict[str, object]]]
+        self.took = 0.0
+
+    def ask(self, until):
+        """Ask each GPU, until this moment; returns one sentence for each that is unknown."""
+        begun, program = time.monotonic(), cuda_gdb()
+        if program is None:
+            return ["cuda-gdb is neither on PATH nor in %s, so no GPU could be asked for its kernel" % CUDA]
+        with ThreadPoolExecutor(SIDE_BY_SIDE) as pool:
+            problems = list(pool.map(lambda rank: self._one(program, rank, until), self.ranks))
+        self.took = time.monotonic() - begun
+        return [problem for problem in problems if problem]
+
+    def ask_again(self, until):
+        """As `ask`, of the ranks that answered, where as much time is left as that took."""
+        self.ranks = {rank: pid for rank, pid in self.ranks.items() if self.rows[rank]}
+        left = until - time.monotonic()
+        if self.ranks and left < self.took + ENDING:
+            words = (self.took, max(0.0, left), MORE_TIME)
+            return ["GPUs were asked once for their kernels: again takes %.0f s, and %.0f s were left; %s" % words]
+        return self.ask(until) if self.ranks else []
+
+    def _one(self, program, rank, until):
+        pid = self.ranks[rank]
         if processes.state(pid) in ("", "Z", "X"):
-            return rank, None, "rank %d has ended" % rank
+            return "rank %d has ended" % rank
         if processes.owner(pid) != os.geteuid():
-            return rank, None, "rank %d belongs to another user, so it is not stopped" % rank
-        seconds = min(SECONDS, until - time.monotonic())
-        if seconds <= 0 or processes.state(pid) in ("T", "t"):
-            return (
-                rank,
-                None,
-                "the kernel of rank %d was not asked for: %s" % (rank, "no time" if seconds <= 0 else "stopped"),
-            )
+            return "rank %d belongs to another user, so it is not stopped" % rank
+        if processes.state(pid) in ("T", "t"):
+            return "the kernel of rank %d was not asked for: it is stopped" % rank
+        left = until - time.monotonic()
+        if left <= LEAST:
+            return "rank %d was not asked for its kernel: %.0f s were left; %s" % (rank, max(0.0, left), MORE_TIME)
         orders = ["-ex", "info cuda kernels", "-ex", "detach"]
-        said = debugged([program, "-nx", "-batch", "-iex", "set auto-load no", "-p", str(pid), *orders], seconds)
-        name = kernel_of(said)
-        return rank, name, "" if name is not None else "cuda-gdb on rank %d: %s" % (rank, _why(said))
-
-    with ThreadPoolExecutor(SIDE_BY_SIDE) as pool:
-        rows = list(pool.map(one, ranks))
-    return {rank: name for rank, name, _ in rows if name is not None}, [why for _, _, why in rows if why]
+        said = debugged([program, "-nx", "-batch", "-iex", "set auto-load no", "-p", str(pid), *orders], until)
+        found = kernel_of(said)
+        if found is None:
+            return "cuda-gdb on rank %d: %s" % (rank, _why(said))
+        self.rows[rank].append({"t": round(time.time(), 3), "name": found[0], "grid": found[1]})
+        return ""
 
 
 def kernel_of(said):
-    """The kernel in what cuda-gdb prints; "" where no kernel is active, None where it does not say.
+    """(the kernel, the number of its launch or "") in what cuda-gdb prints.
 
-    Of several that are active the first one of NCCL, as that is the one that waits for others.
+    ("", "") where no kernel is active, None where it does not say.  Of several that are active the first one of
+    NCCL, as that is the one that waits for others.
     """
     said = UNNAMED.sub("", said)
     rows = [match for match in map(ROW.match, said.splitlines()) if match and match["status"] == "Active"]
-    names = [match["call"].partition("(")[0].partition("<")[0].strip() for match in rows]
-    names += [match["name"] for match in LAUNCH.finditer(said)]
-    if names:
-        return next((name for name in names if "nccl" in name.lower()), names[0])
-    return "" if re.search(r"No CUDA kernels|no active kernel|No CUDA devices", said, re.IGNORECASE) else None
+    found = [(match["call"].partition("(")[0].partition("<")[0].strip(), match["grid"]) for match in rows]
+    focus = GRID.search(said)
+    found += [(match["name"], focus[1] if focus else "") for match in LAUNCH.finditer(said)]
+    if found:
+        return next((one for one in found if "nccl" in one[0].lower()), found[0])
+    return ("", "") if re.search(r"No CUDA kernels|no active kernel|No CUDA devices", said, re.IGNORECASE) else None
 
 
 def _why(said):
     lines = [line.strip() for line in said.splitlines() if re.search(r"ptrace|denied|rror|not permitted|No such", line)]
-    return (lines or ["no answer in time"])[-1][:200]
+    return (lines or ["no answer in time; " + MORE_TIME])[-1][:200]

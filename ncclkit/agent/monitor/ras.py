@@ -75,7 +75,10 @@ class Polls:
         except (OSError, Unanswered) as error:
             why = str(error)
         if self.foreign:
-            why = "%d reports of other jobs were not used%s" % (self.foreign, "; " + why if why else "")
+            many = (
+                "1 report of another job was" if self.foreign == 1 else "%d reports of other jobs were" % self.foreign
+            )
+            why = "%s not used%s" % (many, "; " + why if why else "")
         self.problem = "NCCL's RAS on %s: %s" % (self.where, why) if why else ""
 
     def _own(self, address):

@@ -13,8 +13,10 @@ import shlex
 import shutil
 import signal
 import socket
+import stat
 import subprocess
 import sys
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
@@ -34,6 +36,18 @@ NATIVE = 10.0
 MAIN = re.compile(r'^Thread \S+ \([a-z+]+\)(?:: "MainThread")?\s*$')
 FRAME = re.compile(r"^\s+(?P<func>\S.*?) \((?P<file>[^()]+):(?P<line>\d+)\)\s*$")
 LIBRARY = re.compile(r"site-packages|dist-packages|/lib/python\d|^<")
+FRAMEWORK = re.compile(r"/(?:site|dist)-packages/(?!torch/)")
+"""Libraries that may have the loop over steps in the place of the user."""
+STEP = re.compile(
+    r"(?:(?:global|current|cur|train|training)_?)?(?:step|iteration|iter|itr|epoch|batch_?(?:idx|i|id|num))"
+    r"(?:_?(?:idx|index|i|id|num|no|number))?|it|[ni]_?iter|i_?batch"
+)
+"""Names of variables that count steps."""
+STEPS = 4
+"""Counters of a stack that are shown at most."""
+PY_SPY = re.compile(r"Process |Python v|Thread |    \S.*\)$|\s*$")
+"""Lines of what py-spy prints that are not about variables."""
+NUMBER = re.compile(r" {12}(?P<name>[A-Za-z_]\w*): (?P<value>\d{1,12})")
 POINT_TO_POINT = {"send", "recv", "isend", "irecv", "batch_isend_irecv"}
 BY_RANK = re.compile(r"rank|main_process|process_zero|global_zero|is_master|is_chief", re.IGNORECASE)
 """Conditions that are true on some ranks only."""
@@ -45,8 +59,8 @@ PATIENCE = 5.0
 """Seconds that one of them may take beyond the pause between them."""
 STOPS = 0.5
 """Seconds in which a signal that a killed reader had sent arrives."""
-FILES, BRANCHES = 4, 50
-"""Source files of a rank whose branches are read, and branches of each, at most."""
+OWN, FILES, BRANCHES = 12, 4, 100
+"""Own lines of a stack, source files of a rank whose branches are read, and branches of each, at most."""
 WORKERS = 32
 """Processes that a rank started whose state is shown, at most."""
 ON_FILES = frozenset((0, 1, 17, 18, 19, 20, 42, 44, 45, 46, 47, 72, 73, 74, 75))
@@ -60,12 +74,16 @@ class Snapshots:
         self.ranks = ranks
         self.rows = {rank: [] for rank in ranks}  # type: dict[int, list[dict[str, object]]]
         self.texts = {}  # type: dict[int, str]
+        self.numbers = {rank: [] for rank in ranks}  # type: dict[int, list[list[tuple[dict[str, str], dict[str, int]]]]]
         self.problems = {}  # type: dict[int, str]
+        self.told = {}  # type: dict[int, dict[str, object]]
 
     def take(self, until):
         """Read the Python stack and the counters of each rank; stops at moment `until` of `time.monotonic`."""
         with ThreadPoolExecutor(SIDE_BY_SIDE) as pool:
-            for rank, (text, problem) in pool.map(lambda rank: (rank, self._one(rank, until)), self.ranks):
+            for rank, (said, problem) in pool.map(lambda rank: (rank, self._one(rank, until)), self.ranks):
+                text, numbers = without_locals(said)
+                self.numbers[rank].append(numbers)
                 self.problems[rank] = problem
                 if text:
                     self.texts[rank] = text
@@ -75,7 +93,7 @@ class Snapshots:
     def _one(self, rank, until):
         if processes.state(self.ranks[rank]) in ("Z", "X", ""):
             return "", "rank %d has ended" % rank
-        return python_stack(rank, self.ranks[rank], until)
+        return python_stack(rank, self.ranks[rank], until, numbers=True)
 
     def follow(self, seconds):
         """Return as soon as a rank has ended, or has stood in one place for so long without once being switched to."""
@@ -121,20 +139,49 @@ class Snapshots:
             return "", "rank %d was not read with native frames: no time was left" % rank
         return native_stack(rank, self.ranks[rank], left, bool(points and points["func"] in POINT_TO_POINT))
 
-    def row(self, rank):
-        """What the snapshots tell of one rank, and what its program says of the lines in its stack."""
+    def row(self, rank, until):
+        """(what is known of one rank, its program and its output, why some of that is not) until this moment."""
+        if rank in self.told:
+            return self.told[rank], ""
         pid, last = self.ranks[rank], self.rows[rank][-1:]
         frames = [match.groupdict() for line in str(last[0]["stack"] if last else "").splitlines()
                   for match in [FRAME.match(line)] if match]  # fmt: skip
-        own = [frame for frame in frames if not LIBRARY.search(frame["file"])]
-        files = list(dict.fromkeys(frame["file"] for frame in own))
-        return {
-            **process_details(pid),
-            "snapshots": self.rows[rank],
-            "program": [program(pid, frame["file"], int(frame["line"]), frame["func"]) for frame in own[:12]],
-            "branches": [row for file in files[:FILES] for row in branches(pid, file)],
-            "workers": workers(pid),
-        }
+        known = {**process_details(pid), "snapshots": self.rows[rank], "workers": workers(pid)}
+
+        def files():
+            shots = [{**row, "steps": steps(pid, numbers)} for row, numbers in zip(self.rows[rank], self.numbers[rank])]
+            return {**sources(pid, frames), "output": output(pid), "snapshots": shots}
+
+        found = within(until, files)  # they may be where no file server answers, which may be why it hangs
+        if found is None:
+            return (
+                known,
+                "the program and the output of rank %d were not read in time: a file server may be away" % rank,
+            )
+        self.told[rank] = {**known, **found}
+        return self.told[rank], ""
+
+
+def sources(pid, frames):
+    """What the program of a process says of the lines in its stack, and of the branches in their files."""
+    program_rows, called = [], []  # type: ignore[var-annotated]
+    for frame in frames:
+        if not LIBRARY.search(frame["file"]):
+            program_rows.append(program(pid, frame["file"], int(frame["line"]), frame["func"], called))
+            called = []
+        called = [*called, frame["func"].rpartition(".")[2]]
+    files = list(dict.fromkeys(row["file"] for row in program_rows))
+    rows = [row for file in files[:FILES] for row in branches(pid, file)]
+    return {"program": program_rows[:OWN], "branches": rows}
+
+
+def within(until, call):
+    """What a call returns; None where it has not returned by this moment."""
+    found = []  # type: list[object]
+    thread = threading.Thread(target=lambda: found.append(call()), daemon=True)
+    thread.start()
+    thread.join(max(0.5, until - time.monotonic()))
+    return found[0] if found else None
 
 
 def main_thread(text):
@@ -149,6 +196,32 @@ def main_thread(text):
     return found
 
 
+def without_locals(said):
+    """(what py-spy prints less all variables, (frame, its whole numbers by name) of the main thread)."""
+    kept, frames, is_main = [], [], False  # type: ignore[var-annotated]
+    for line in said.split("\n"):
+        if PY_SPY.match(line):
+            kept.append(line)
+            frame = FRAME.match(line)
+            is_main = is_main if frame else bool(MAIN.match(line))
+            if frame and is_main:
+                frames.append((frame.groupdict(), {}))
+        elif is_main and frames and (number := NUMBER.fullmatch(line)):
+            frames[-1][1][number["name"]] = int(number["value"])
+    return "\n".join(kept), frames
+
+
+def steps(pid, frames):
+    """{name: number} of what counts steps in a stack: variables of loops around its lines and such as `STEP`."""
+    found = {}  # type: dict[str, int]
+    for frame, numbers in reversed(frames):
+        own = not LIBRARY.search(frame["file"])
+        names = [name for name in numbers if STEP.fullmatch(name)] if own or FRAMEWORK.search(frame["file"]) else []
+        names += targets(pid, frame["file"], int(frame["line"])) if own and numbers else []
+        found.update({name: numbers[name] for name in names if name in numbers})
+    return dict(list(found.items())[:STEPS])
+
+
 def find_tool(name):
     """The path of a program beside the interpreter, or handed over, or on PATH; None, and where it was looked for."""
     handed = os.environ.get(TOOLS[name], "")
@@ -157,15 +230,16 @@ def find_tool(name):
     return found, ", ".join(filter(None, places))
 
 
-def python_stack(rank, pid, until):
-    """(what py-spy prints, why there is nothing)."""
+def python_stack(rank, pid, until, numbers=False):
+    """(what py-spy prints, with variables where `numbers` are wanted and it can; why there is nothing)."""
     program, places = find_tool("py-spy")
     if program is None:
         return "", "py-spy is neither at %s nor on PATH, so rank %d has no stack" % (places, rank)
     problem = ""
     # a rank that runs Python changes its stack while it is read: look again, and at last hold it for some milliseconds;
     # whole file names, as shortened ones do not tell a library from the user's own code
-    for how in (["--nonblocking", WHOLE], ["--nonblocking", WHOLE], ["--nonblocking", WHOLE], [WHOLE], []):
+    first = ["--nonblocking", *["--locals"] * numbers, WHOLE]
+    for how in (first, ["--nonblocking", WHOLE], ["--nonblocking", WHOLE], [WHOLE], []):
         said, problem = _run([program, "dump", *how, "--pid", str(pid)], until - time.monotonic())
         if said or problem.startswith("took"):
             break
@@ -312,15 +386,44 @@ def workers(pid):
     return found
 
 
-def program(pid, path, line, func=""):
+def output(pid):
+    """Where a process prints to, where that is a file: {file, quiet: s since it was written, last line with a step}."""
+    for number in (1, 2):
+        path = "/proc/%d/fd/%d" % (pid, number)
+        try:
+            about_file = os.stat(path)
+            if not stat.S_ISREG(about_file.st_mode):
+                continue  # what is read of a pipe is lost for its reader
+            with open(path, "rb") as source:
+                source.seek(max(0, about_file.st_size - TAIL))
+                lines = re.split(r"[\r\n]+", source.read(TAIL).decode("utf-8", "replace"))
+            name = redact.text(os.readlink(path))
+        except OSError:
+            continue
+        last = next((line for line in reversed(lines) if PROGRESS.search(line)), "")
+        quiet = round(max(0.0, time.time() - about_file.st_mtime), 1)
+        return {
+            "file": name,
+            "quiet": quiet,
+            "line": redact.text("".join(one for one in last if one.isprintable()).strip())[:160],
+        }
+    return {}
+
+
+PROGRESS = re.compile(r"(?i)\b(?:step|iter(?:ation)?|epoch|batch)s?\b\W{0,4}\d|\b\d+/\d+ \[\d+:\d\d")
+"""Lines of progress: ``step 120``, ``Epoch [3/10]``, and the bars of tqdm."""
+TAIL = 64 << 10
+"""Bytes at the end of what a process printed in which such a line is looked for."""
+
+
+def program(pid, path, line, func="", called=()):
     """What the source of a line of a process says: the call, its group, the loops and conditions on the rank around it.
 
-    func: the function that the line is in, as the stack names it.
+    func: the function that the line is in, as the stack names it; called: those that it has called, where more than
+    one call stands in the line.
     """
     source = _source(pid, path)
     around = [node for node in _nodes(source) if node.__dict__.get("lineno", line + 1) <= line <= _end(node)]
-    tests = [node for node in around if isinstance(node, (ast.If, ast.IfExp)) and node.lineno <= line]
-    conditions = [_condition(node, line) for node in tests]
     keywords = [word for node in around if isinstance(node, ast.Call) for word in node.keywords if word.arg == "group"]
     group = next((ast.unparse(word.value) for word in keywords), "")
     peers = [word.value for node in around if isinstance(node, ast.Call) for word in node.keywords
@@ -328,10 +431,28 @@ def program(pid, path, line, func=""):
     peer = next((node.value for node in peers if isinstance(node, ast.Constant) and isinstance(node.value, int)), None)
     loops = [[node.lineno, _end(node.body[-1])] for node in around if isinstance(node, (ast.For, ast.While))]
     text = source.splitlines()[line - 1].strip() if line <= source.count("\n") + 1 else ""
-    branch = [condition for condition in conditions if BY_RANK.search(condition)]
     return {"file": path, "line": line, "func": func, "text": redact.text(text)[:160], "group": group[:60],
-            "peer": peer, "conditions": [redact.text(one)[:120] for one in branch],
+            "peer": peer, "conditions": [redact.text(one)[:120] for one in conditions(source, line, called)],
             "loops": [loop for loop in loops if loop[0] <= line <= loop[1]]}  # fmt: skip
+
+
+def targets(pid, path, line):
+    """The variables of the loops around a line of a process, outermost first, less those that number ranks."""
+    around = [node for node in _nodes(_source(pid, path)) if isinstance(node, (ast.For, ast.AsyncFor))]
+    around = [node for node in around if node.body[0].lineno <= line <= _end(node.body[-1])]
+    names = (one.id for node in around for one in ast.walk(node.target) if isinstance(one, ast.Name))
+    return [name for name in names if name.strip("_") and not BY_RANK.search(name)]
+
+
+def conditions(source, line, called=()):
+    """The conditions on the rank under which a line of a program is reached, the innermost first.
+
+    called: functions that were called from the line.  They decide where a condition and what depends on it stand in
+    one line; where they do not, the condition is left out.
+    """
+    found = [(parts[0].lineno, text) for parts, text, others in _guarded(_nodes(source)) if BY_RANK.search(text)
+             and _is_at(parts, others, line, called)]  # fmt: skip
+    return list(dict.fromkeys(text for _, text in sorted(found, key=lambda row: -row[0])))
 
 
 def branches(pid, path):
@@ -340,24 +461,116 @@ def branches(pid, path):
     A Flight Recorder names lines that no stack shows any more.
     """
     found = []
-    for node in _nodes(_source(pid, path)):
-        if isinstance(node, ast.If):
-            for lines in filter(None, (node.body, node.orelse)):
-                condition = _condition(node, lines[0].lineno)
-                if BY_RANK.search(condition):
-                    row = {"file": path, "first": lines[0].lineno, "last": _end(lines[-1])}
-                    found.append({**row, "condition": redact.text(condition)[:120]})
+    for parts, text, others in _guarded(_nodes(_source(pid, path))):
+        if BY_RANK.search(text):
+            lines = range(parts[0].lineno, _end(parts[-1]) + 1)
+            alone = [line for line in lines if _is_at(parts, others, line)]
+            if alone:
+                row = {"file": path, "first": alone[0], "last": alone[-1]}
+                found.append({**row, "condition": redact.text(text)[:120]})
     return found[:BRANCHES]
+
+
+def _guarded(nodes):
+    """(parts of a program, the condition under which they are reached, other parts that may stand in their lines).
+
+    A condition is that of an ``if`` unless it says ``while`` or, after an ``if`` that leaves, ``past``.
+    """
+    for node in nodes:
+        if isinstance(node, (ast.If, ast.IfExp)):
+            sides = [[node.test], _parts(node.body), _parts(node.orelse)]
+            yield sides[1], ast.unparse(node.test), [sides[0], sides[2]]
+            if sides[2]:
+                yield sides[2], _not(node.test), sides[:2]
+        elif isinstance(node, ast.While) and not any(isinstance(one, ast.Call) for one in ast.walk(node.test)):
+            yield node.body, "while " + ast.unparse(node.test), [[node.test]]
+        elif isinstance(node, ast.BoolOp):
+            for number, value in enumerate(node.values[1:], 1):
+                whole = node.values[0] if number == 1 else ast.BoolOp(node.op, node.values[:number])
+                rest = [[one] for one in node.values if one is not value]
+                yield [value], ast.unparse(whole) if isinstance(node.op, ast.And) else _not(whole), rest
+        elif type(node).__name__ == "Match":  # Python 3.10
+            for case, text in _cases(node):
+                yield case.body, text, [[node.subject]]
+        for name in ("body", "orelse", "finalbody"):
+            yield from _past(getattr(node, name, None))
+
+
+def _past(block):
+    """As `_guarded`, what follows each ``if`` of a block by one side of which the block is left."""
+    for number, one in enumerate(block[:-1] if isinstance(block, list) else ()):
+        how = [_leaves(side) for side in (one.body, one.orelse)] if isinstance(one, ast.If) else ["", ""]
+        if bool(how[0]) != bool(how[1]):
+            test = ast.unparse(one.test) if how[0] else _not(one.test)
+            yield block[number + 1 :], "past if %s: %s" % (test, how[0] or how[1]), []
+
+
+def _parts(body):
+    return body if isinstance(body, list) else [body]
+
+
+def _leaves(block):
+    """``return``, ``exit`` …: by which nothing of what follows a block is reached from it; "" where it may be."""
+    last = block[-1] if block else None
+    if isinstance(last, ast.Expr) and isinstance(last.value, ast.Call):
+        called = str(getattr(last.value.func, "attr", getattr(last.value.func, "id", "")))
+        return "exit" if called in ("exit", "_exit", "quit") else ""
+    return type(last).__name__.lower() if isinstance(last, (ast.Return, ast.Raise, ast.Continue, ast.Break)) else ""
+
+
+_PAIRS = ((ast.Eq, ast.NotEq), (ast.Lt, ast.GtE), (ast.Gt, ast.LtE), (ast.In, ast.NotIn), (ast.Is, ast.IsNot))
+OPPOSITE = {one: other for pair in _PAIRS for one, other in (pair, pair[::-1])}  # type: dict[type[ast.cmpop], type[ast.cmpop]]
+
+
+def _not(test):
+    """The opposite of a condition, as one would write it."""
+    if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
+        return ast.unparse(test.operand)
+    if isinstance(test, ast.Compare) and len(test.ops) == 1:
+        return ast.unparse(ast.Compare(test.left, [OPPOSITE[type(test.ops[0])]()], test.comparators))
+    return ast.unparse(ast.UnaryOp(ast.Not(), test))
+
+
+def _cases(node):
+    """(each case of a ``match`` whose condition can be written, the condition)."""
+    subject, before = ast.unparse(node.subject), []
+    for case in node.cases:
+        patterns = getattr(case.pattern, "patterns", [case.pattern])
+        values = [one for one in patterns if type(one).__name__ == "MatchValue"]
+        if len(values) == len(patterns):
+            known = [ast.unparse(one) for one in values]
+            text = "%s == %s" % (subject, known[0]) if len(known) == 1 else "%s in (%s)" % (subject, ", ".join(known))
+            yield case, text if case.guard is None else "%s and %s" % (text, ast.unparse(case.guard))
+            before += known if case.guard is None else []
+        elif before and case.guard is None and getattr(case.pattern, "pattern", case) is None:  # case _
+            many = "%s != %s" if len(before) == 1 else "%s not in (%s)"
+            yield case, many % (subject, ", ".join(before))
+
+
+def _is_at(parts, others, line, called=()):
+    """Whether a process that is at a line is in these parts, and not in another part of the same line."""
+    if not _spans(parts, line):
+        return False
+    rivals = [other for other in others if other and _spans(other, line)]
+    if not rivals:
+        return True
+    calls = {number: _calls(part, line) for number, part in enumerate([parts, *rivals])}
+    fit = [number for number, names in calls.items() if names.intersection(called)]
+    return (fit or [number for number, names in calls.items() if names]) == [0]
+
+
+def _spans(parts, line):
+    return parts[0].lineno <= line <= _end(parts[-1])
+
+
+def _calls(parts, line):
+    """The functions that parts of a program call in a line; of a decorated or a computed one a name that none has."""
+    found = [node for part in parts for node in ast.walk(part) if isinstance(node, ast.Call) and _spans([node], line)]
+    return {str(getattr(node.func, "attr", getattr(node.func, "id", "()"))) for node in found}
 
 
 def _source(pid, path):
     return processes.read("/proc/%d/%s" % (pid, "root" + path if os.path.isabs(path) else "cwd/" + path), 4 << 20)
-
-
-def _condition(node, line):
-    """The condition under which a line of an ``if`` is reached."""
-    test, other = ast.unparse(node.test), node.orelse if isinstance(node.orelse, list) else [node.orelse]
-    return "not (%s)" % test if any(one.lineno <= line <= _end(one) for one in other) else test
 
 
 @lru_cache(maxsize=64)
