@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sys
 from collections.abc import Callable, Sequence
 from itertools import combinations
 from pathlib import Path
@@ -23,6 +24,7 @@ from ncclkit.agent.run.stages import (
 from ncclkit.analysis.bisection import Bisected, Blamed, bisect_ranks, describe
 from ncclkit.analysis.stages import staged_test
 from ncclkit.core.case import Case
+from ncclkit.core.model import Fact
 from ncclkit.core.runs import Plan, Run
 from ncclkit.live import probe
 from ncclkit.live.launch import slurm
@@ -290,3 +292,21 @@ def test_one_task_of_a_node_gets_what_the_job_has_there(
     words = slurm.each()
     assert [word for word in words if "gpus" in word] == gpus
     assert words[words.index("--ntasks") + 1] == "2" and "SLURM_GPUS_PER_TASK" in words[: words.index("srun")]
+
+
+def test_nodes_that_differ_get_as_many_ranks_each_as_the_one_with_the_fewest_gpus(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of the nodes of this allocation, as the case may hold others and the login node, too."""
+
+    async def names() -> list[str]:
+        return ["n1", "n2"]
+
+    for name, value in TASKS.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(slurm, "names", names)
+    case, gpus = Case(), {"n1.cluster": 8, "n2.cluster": 4, "n3.cluster": 2, "login": 0}
+    case.facts = [Fact("software.torch.gpus", count, host=host) for host, count in gpus.items()]
+    case.facts += [Fact("software.executable", sys.executable, host=host) for host in gpus]
+    plan = asyncio.run(probe.plan(case))
+    assert (plan.ranks, plan.backend) == (8, "nccl")
