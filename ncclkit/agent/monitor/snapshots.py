@@ -135,7 +135,7 @@ class Snapshots:
     def _native(self, rank, until):
         points = FRAME.match(str(self.rows[rank][-1]["stack"]).partition("\n")[0])
         left = min(NATIVE, until - time.monotonic())
-        if left <= 0:
+        if left <= 1.0:
             return "", "rank %d was not read with native frames: no time was left" % rank
         return native_stack(rank, self.ranks[rank], left, bool(points and points["func"] in POINT_TO_POINT))
 
