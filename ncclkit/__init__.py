@@ -12,15 +12,34 @@ from typing import Any
 
 __version__ = "0.1.0"
 
-_VIEWS = (
-    "facts_view topology_view network_view consistency_view connect_form connect_view findings_view events_view "
-    "ranks_view inputs_view job_view progress_view disagreement_view transports_view rings_view attach_form guess "
-    "proof_view quiz_view lab_form check_form experiments_view scaling_view stages_view backend_view "
-    "measurements_view tuning_view case_view curve_view pairs_view telemetry_view loader_sweep_view resume_view "
-    "checkpoints_view catalogue_view live_test banner_view start_form report_form "
-    "tune_form carriers_view apply_form cluster_view planner step_form step_view compare_view"
-)
-_DOORS = dict.fromkeys(_VIEWS.split(), "views") | {
+_VIEWS = {
+    "attach": "attach_form",
+    "banner": "banner_view",
+    "cluster": "cluster_view",
+    "connect": "connect_form connect_view",
+    "course": "scaling_view stages_view backend_view loader_sweep_view resume_view checkpoints_view",
+    "evidence": "events_view inputs_view",
+    "experiments": "check_form experiments_view",
+    "facts": "facts_view consistency_view",
+    "findings": "findings_view catalogue_view",
+    "groups": "progress_view disagreement_view",
+    "job": "job_view",
+    "lab": "guess proof_view quiz_view lab_form",
+    "live": "live_test",
+    "network": "network_view transports_view rings_view",
+    "pairs": "pairs_view",
+    "planners": "planner",
+    "ranks": "ranks_view",
+    "report": "report_form",
+    "runs": "measurements_view tuning_view case_view curve_view compare_view",
+    "start": "start_form",
+    "steps": "step_form step_view",
+    "telemetry": "telemetry_view",
+    "topology": "topology_view",
+    "tune": "tune_form carriers_view apply_form",
+}
+"""Module of `views` → what it offers."""
+_DOORS = {name: f"views.{module}" for module, names in _VIEWS.items() for name in names.split()} | {
     "Case": "core.case",
     "NcclkitError": "core.model",
     "sample": "evidence.samples",

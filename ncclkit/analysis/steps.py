@@ -16,7 +16,7 @@ from typing import Any
 from ncclkit.analysis.picks import failed
 from ncclkit.core.case import Case
 from ncclkit.core.model import Event, NcclkitError
-from ncclkit.core.text import format_bytes, format_time, percent, plural, numbered
+from ncclkit.core.text import format_bytes, format_time, numbered, percent, plural
 from ncclkit.core.tuning import Comparison
 
 PARTS = ("computation", "data", "communication", "waiting", "checkpoint", "script")

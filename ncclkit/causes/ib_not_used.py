@@ -30,7 +30,7 @@ from ncclkit.analysis.picks import env_of, failed, matching, messages, name_host
 from ncclkit.analysis.rank_states import spans_hosts
 from ncclkit.causes._preflight import HostFacts, Preflight, Risk
 from ncclkit.core.case import Case
-from ncclkit.core.model import Advice, Evidence, Experiment, Finding, Strength, found
+from ncclkit.core.model import Advice, Event, Evidence, Experiment, Finding, Strength, found
 
 ID = "ib_not_used"
 explains = ("c10d.error", "nccl.trace", "c10d.timeout", "network_loss", "slow_rank", "bad_env_value", "rank_exception")
@@ -46,12 +46,15 @@ def diagnose(case: Case) -> Finding:
     off += [e for e in case.of("told.env") if (e.data["name"], e.data["value"]) == ("NCCL_IB_DISABLE", "1")]
     wanted: list[Evidence] = [*infiniband_expected(case), *[f for f in case.facts_of("net.rdma") if f.value]]
     wanted += infiniband_seen(case) if failed(case) else []  # they are there by chance where all is well
-    if (sockets or none) and other:
+    if pair := _differing_hosts([*sockets, *none], other):
+        without, uses = pair
         say = (
-            f"Some ranks use sockets and others {other[0].data.get('name')}: InfiniBand is missing on "
+            f"Some ranks use sockets and others {uses.data.get('name')}: InfiniBand is missing on "
             f"{', '.join(name_hosts(sockets + none)) or 'some nodes'}."
         )
-        return _finding(case, "proven", say, pick((sockets + none)[:2], other[:2], mixed))
+        firm = without.host and without.kind == "nccl.network" and failed(case)
+        cited = pick([without], [uses], (sockets + none)[:2], other[:2], mixed, limit=5)
+        return _finding(case, "proven" if firm else "likely", say, cited, name_hosts(sockets + none))
     if mixed:
         return _finding(
             case,
@@ -77,6 +80,20 @@ def diagnose(case: Case) -> Finding:
     return CHECK.risk(case) or CHECK.otherwise(case, went_well, say, missing)
 
 
+def _differing_hosts(without: list[Event], other: list[Event]) -> tuple[Event, Event] | None:
+    """A line of a host without InfiniBand, and one of another host that uses a network; None where no two hosts differ.
+
+    A host whose ranks use another network has looked for cards before it chose.
+    """
+    hosts, ranks = {two.host for two in other}, {two.rank for two in other}
+    for one in without:
+        for two in other:
+            named = one.host and two.host
+            if one.host not in hosts if named else None not in (one.rank, two.rank) and one.rank not in ranks:
+                return one, two
+    return None
+
+
 def _risks(host: HostFacts) -> Iterator[Risk]:
     """RDMA ports that NCCL would not use, because of a variable or their own state."""
     ports = host.value("net.rdma") or ()
@@ -98,8 +115,10 @@ def _risks(host: HostFacts) -> Iterator[Risk]:
         yield Risk(say, [host.fact("net.rdma")], _advice()[0], interfaces=tuple(names))
 
 
-def _finding(case: Case, strength: Strength, say: str, why: tuple[Evidence, ...]) -> Finding:
-    hosts = tuple(sorted({piece.host for piece in why if hasattr(piece, "host") and piece.host}))
+def _finding(
+    case: Case, strength: Strength, say: str, why: tuple[Evidence, ...], hosts: tuple[str, ...] = ()
+) -> Finding:
+    hosts = hosts or tuple(sorted({piece.host for piece in why if hasattr(piece, "host") and piece.host}))
     return found(ID, strength, say, why, hosts=hosts, advice=_advice(), next=experiment(case))
 
 

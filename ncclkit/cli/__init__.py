@@ -221,14 +221,17 @@ def _add_tune(parsers: Any) -> argparse.ArgumentParser:
         help="sizes and variables of a job: its case, log or dumps, or a model.safetensors",
     )
     tune.add_argument(
-        "--search",
-        type=int,
-        default=0,
-        metavar="N",
-        help="measure N combinations of the variables that a process keeps, chosen by Optuna (ncclkit[tuning])",
+        "--budget",
+        type=float,
+        default=600.0,
+        metavar="SECONDS",
+        help="for what nobody named: all that this hardware can have, searched by Optuna (ncclkit[tuning]) where it is "
+        "too much (default 600)",
     )
+    every = "a collective, or several joined by commas (default: those that JOB sends, else all)"
+    tune.add_argument("--op", default="all", help=every)
     tune.add_argument("--save", metavar="DIR", type=Path, help="write nccl.env, nccl.conf, tuner.csv … there")
-    _add_options(tune, "python", "ranks", "simulate_hosts", "max_bytes", "timeout", "backend", "op", "dtype")
+    _add_options(tune, "python", "ranks", "simulate_hosts", "max_bytes", "timeout", "backend", "dtype")
     return tune
 
 

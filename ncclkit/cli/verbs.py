@@ -255,7 +255,7 @@ def tune(options: argparse.Namespace) -> int:
     with Activity("Measuring") as activity:
         case = _case(options)
         asked = case, wanted, _options(options), sizes, options.inherited
-        done = tune.sweep(*asked, on_record=_follow(activity), job=options.job, search=options.search)
+        done = tune.sweep(*asked, on_record=_follow(activity), job=options.job, budget=options.budget)
         swept = asyncio.run(done)
     files = carriers(swept)
     for name, content in files.items() if options.save else ():

@@ -230,6 +230,8 @@ class Sweep:
     """What looked best, measured once more under computation."""
     calls: tuple[tuple[str, int, int], ...] = ()
     """(collective, bytes, calls) of what the user's job sends; empty where nobody said."""
+    notes: tuple[str, ...] = ()
+    """Sentences on what was left out, and why."""
 
     @property
     def tried(self) -> int:
@@ -334,7 +336,9 @@ class Sweep:
         told = [self.effect_of(one) for _, one in named if self.costs(one) and self.effect_of(one) != self.headline]
         refused = [f"{name} was refused: {why}" for name, why in self.refused.items()]
         found = [f"{one} {one.under_computation}".strip() for one in self.advantages]
-        return "\n".join([self.summary, *found, *told, *refused])
+        risks = [f" Risk: {one.setting.risk}." if one.setting.risk else "" for one in self.advantages]
+        found = [f"{words}{risk}" for words, risk in zip(found, risks, strict=True)]
+        return "\n".join([self.summary, *found, *told, *refused, *self.notes])
 
     def effect_of(self, setting: Setting) -> str:
         """What a setting that the user has costs and gains, in one sentence."""

@@ -135,7 +135,11 @@ def _batches(paths: Iterable[str], sizes: Mapping[str, int]) -> Iterator[list[st
 
 
 def _read_batch(paths: Sequence[str]) -> list[list[Part]]:
-    """What some files gave, in the process that reads them: what their dumps share travels once."""
+    """What some files gave, in the process that reads them: what their dumps share travels once.
+
+    The first of two levels of a tree; the second is the process that asks.  More would not spare it anything, as every
+    result of an executor comes to whoever asked.
+    """
     found, known = [files.read(path) for path in paths], dict[Any, Any]()
     return [list(_shared(parts, known)) for parts in found]
 
@@ -155,7 +159,7 @@ def _merged(parts: list[Part]) -> list[Event]:
         for event in part.events:
             merger.take(event)
     dumps = [part.dump for part in parts if part.dump is not None]
-    events = placed(finish([*merger.events(), *map(verdict.summary, dumps)]))
+    events = placed(finish([*merger.events(), *(verdict.summary(dump, len(dumps)) for dump in dumps)]))
     order = {part.path: number for number, part in enumerate(parts)}
     events += verdict.analyse(dumps, job(events)["ranks"], events)
     events += changes(part.report for part in parts if part.report is not None)

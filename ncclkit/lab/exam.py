@@ -111,15 +111,17 @@ def neutral(text: str) -> str:
 def _key(seed: int, truth: Mapping[str, Any], job: Path) -> dict[str, Any]:
     """The ground truth, and what the handed-out files show of it."""
     cause = str(truth["cause"])
-    found = diagnose(fill(Case(), evidence.read([job])))
+    case = fill(Case(), evidence.read([job]))
+    found = diagnose(case)
     shown = next((finding for finding in found.findings if finding.cause == cause), None)
     lines = [cite(piece)["text"] for piece in shown.evidence] if shown else []
-    lines += [found.healthy.text] if found.healthy and not cause else []
+    if not cause:
+        lines += [event.text for event in case.of("worker.phase") if event.data.get("phase") == "done"]
     return {
         "seed": seed,
         "fault": truth["fault"],
         "cause": cause or "healthy",
-        "ranks": list(truth.get("ranks") or ()),
+        "ranks": list(truth.get("ranks") or ()) if cause else [],
         "hosts": list(truth.get("hosts") or ()),
         "lines": lines,
         "experiment": catalogue()[cause].experiment(Case()).question if cause else "",

@@ -7,6 +7,7 @@ curve follows the message size above which bandwidth is used well, and so the bu
 from __future__ import annotations
 
 import json
+import math
 import os
 import random
 import re
@@ -14,7 +15,8 @@ import statistics
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
+from importlib.util import find_spec
+from itertools import pairwise, product
 from pathlib import Path
 from typing import Any
 
@@ -24,13 +26,13 @@ from ncclkit.core.bandwidth import Expectation, Judgement, judge
 from ncclkit.core.case import Case
 from ncclkit.core.model import Advice, Fact, Measurement, NcclkitError
 from ncclkit.core.runs import Plan
-from ncclkit.core.text import format_bytes, format_time
+from ncclkit.core.text import format_bytes, format_time, plural
 from ncclkit.core.text import op as collective_name
 from ncclkit.core.tuning import BESIDE, Comparison, Setting, Sweep, spread
 from ncclkit.evidence.logs import read_logs
 from ncclkit.live import probe
 from ncclkit.live.launch import slurm
-from ncclkit.live.options import DEFAULTS, ProbeOptions
+from ncclkit.live.options import ProbeOptions
 
 MIB = 1 << 20
 TINY = 4096
@@ -155,11 +157,18 @@ ROUNDS, DECIDING = 6, 16
 """Rounds that choose, and rounds that decide, of settings that share a job."""
 CHOOSING, JOBS = 2, 8
 """The same for jobs of each setting that a process keeps for its life."""
+DEFAULTS = ProbeOptions(op="all")
+"""Every collective; where the messages of a job are known, those that it sends."""
+BUDGET, SHARED = 600.0, 0.5
+"""Seconds that a sweep of this hardware's candidates takes at most, and the part of them for settings that share a job
+where others need jobs of their own."""
 SIZES = {"nccl": (8, 4096, 65536, MIB, 16 * MIB, 64 * MIB, 256 * MIB), "gloo": (8, 4096, 65536, MIB, 4 * MIB)}
 PROTOCOLS = ("LL", "LL128", "Simple")
 CHANNELS = (1, 2, 4, 8, 12, 16, 20, 24, 28, 32, 48)
 """Channels of a communicator; descent meets some of them."""
 MOST_INTERFACES = 3
+MOST_ASKED = 4
+"""Times the trials that Optuna is asked, as it may name again what is known."""
 HOST_FILE = "/etc/nccl.conf"
 """NCCL reads it whatever NCCL_CONF_FILE says."""
 MODEL, MOST_SIZES = ".safetensors", 7
@@ -182,14 +191,14 @@ async def sweep(
     inherited: bool = False,
     on_record: OnRecord = lambda record: None,
     job: str = "",
-    search: int = 0,
+    budget: float = BUDGET,
 ) -> Sweep:
     """Compare settings with the default: those that are named, or those that this hardware can have.
 
     sizes: of the messages, in bytes; inherited: compare each variable of NCCL and gloo that this environment sets, or
     those of them that `settings` name, with its absence; job: a case folder, a log, dumps or a model (see `calls_of`),
-    whose messages are measured, and whose variables are those that are inherited; search: jobs of combinations of the
-    variables that a process keeps (see `_search`).
+    whose messages are measured, and whose variables are those that are inherited; budget: seconds for what nobody
+    named.
 
     Settings that are read for each communicator share one job; the others get jobs of their own, in turn with the
     default.  Raises NcclkitError for a variable that the backend does not read, and for a job that fails.
@@ -198,33 +207,50 @@ async def sweep(
     here, calls = not (logs.events or logs.facts), calls_of(job, logs) if job else {}
     if (inherited and here) or not (settings or inherited or case.facts):
         await probe.inspect(case, options.python)  # what the hardware has, and what nccl.conf sets now
-    heavy = heaviest(calls, MOST_SIZES)
-    plan = await probe.plan(case, replace(options, op=",".join(heavy)) if heavy else options, "tune")
-    cleared = _inherited(case, logs, settings) if inherited else {}
+    made, every, plan = Measured(), bool(settings) or inherited, await _sized(case, options, calls, sizes)
+    cleared = _inherited(case, logs, settings, made.notes) if inherited else {}
     wanted = [Setting({name: value}) for name, value in cleared.items()] or list(settings)
-    usual = [size for size in SIZES[plan.backend] if size <= (options.max_bytes or size)]
-    steps = sizes or sorted({size for found in heavy.values() for size in found}) or usual
-    wanted, own = (wanted, {}) if wanted else _different(case, plan, steps)
+    wanted, own = (wanted, {}) if wanted else _different(case, plan)
     _refuse_foreign(wanted, plan.backend)
-    # NCCL reads a file of variables, too: what stands there is set as well, unless another file is named
-    env = {**plan.env, **({"NCCL_CONF_FILE": os.devnull} if cleared else {})}
-    base = replace(plan, name="tune", sizes=tuple(steps), unset=tuple(cleared), env=env)
+    env = {**plan.env, **(_without_file(case, cleared) if cleared else {})}
+    base = replace(plan, unset=tuple(cleared), env=env)
     together = {n: one for n, one in enumerate(wanted, 1) if one.per_communicator}
     apart = {n: one for n, one in enumerate(wanted, 1) if n not in together}
-    made = Measured(set(apart))
+    made.apart.update(apart)
     if together:
-        await _together(case, base, together, bool(settings) or inherited, made, on_record, own)
-    if search:
-        wanted += await _search(case, base, apart, range(len(wanted) + 1, len(wanted) + search + 1), made, on_record)
+        within = 0.0 if every else budget * (SHARED if apart else 1.0)
+        await _together(case, base, together, within, made, on_record, own)
+    if every:
+        await _decide(case, base, apart, made, on_record)
     elif apart:
-        await _jobs_of_their_own(case, base, apart, bool(settings) or inherited, made, on_record)
+        wanted += await _jobs_of_their_own(case, base, apart, len(wanted) + 1, began + budget, made, on_record)
     return made.sweep(plan, wanted, time.monotonic() - began, tuple(cleared), calls)
 
 
-def _different(case: Case, plan: Plan, sizes: Sequence[int]) -> tuple[list[Setting], Choices]:
-    """The candidates that are not what NCCL takes by itself on all of these sizes; and what it takes."""
-    own, every = own_choices(case, plan), len(plan.ops) * len(sizes)
-    return [one for one in candidates(case.facts, plan) if len(same_as_own(one, own, plan.ops, sizes)) < every], own
+async def _sized(case: Case, options: ProbeOptions, calls: Calls, sizes: Sequence[int]) -> Plan:
+    """The plan of a sweep: collectives and sizes that are named, else those of the job's calls, else all."""
+    heavy = heaviest({key: count for key, count in calls.items() if key[0] in options.ops}, MOST_SIZES)
+    plan = await probe.plan(case, replace(options, op=",".join(heavy)) if heavy else options, "tune")
+    usual = [size for size in SIZES[plan.backend] if size <= (options.max_bytes or size)]
+    steps = sizes or sorted({size for found in heavy.values() for size in found}) or usual
+    return replace(plan, name="tune", sizes=tuple(steps))
+
+
+def _without_file(case: Case, cleared: Mapping[str, str]) -> dict[str, str]:
+    """Variables by which NCCL reads no file of its user's, and has all the same what else stands there."""
+    facts = [fact for fact in case.facts if fact.name.startswith("env.") and isinstance(fact.value, str)]
+    told = {fact.name.removeprefix("env."): str(fact.value) for fact in facts if fact.source != "environment"}
+    kept = {name: value for name, value in told.items() if name not in cleared and name not in os.environ}
+    return {**kept, "NCCL_CONF_FILE": os.devnull}
+
+
+def _different(case: Case, plan: Plan) -> tuple[list[Setting], Choices]:
+    """The candidates that are not what NCCL takes by itself on all sizes of the plan; and what it takes."""
+    own, every = own_choices(case, plan), len(plan.ops) * len(plan.sizes)
+    different = [
+        one for one in candidates(case.facts, plan) if len(same_as_own(one, own, plan.ops, plan.sizes)) < every
+    ]
+    return different, own
 
 
 def calls_of(job: str, logs: Case) -> Calls:
@@ -245,11 +271,13 @@ def _read(job: str) -> Case:
     return Case.open(folder, read_only=True) if (folder / "case.json").is_file() else read_logs(job)
 
 
-def _inherited(case: Case, logs: Case, settings: Iterable[Setting] = ()) -> dict[str, str]:
+def _inherited(
+    case: Case, logs: Case, settings: Iterable[Setting] = (), notes: list[str] | None = None
+) -> dict[str, str]:
     """Variables whose cost is asked: those of the job's logs; without logs, those set here, and in nccl.conf.
 
-    settings: name the only ones of interest; empty: all.
-    Raises NcclkitError where there are none, and for one that no job can be without.
+    settings: name the only ones of interest; empty: all; notes: gets a sentence on those that no job can be without.
+    Raises NcclkitError where there are none.
     """
     here = not (logs.events or logs.facts)
     facts = [fact for fact in (case if here else logs).facts if fact.name.startswith("env.")]
@@ -260,12 +288,15 @@ def _inherited(case: Case, logs: Case, settings: Iterable[Setting] = ()) -> dict
     named = {name for one in settings for name in (*one.env, *one.without)}
     found = {name: value for name, value in every.items() if not named or name in named}
     fixed = [name for name in found if here and name not in os.environ and files[name].source == HOST_FILE]
-    if fixed:
-        raise NcclkitError(f"No job here can be without {fixed[0]}: it stands in {HOST_FILE}; comment it out there.")
+    said = f"No job here can be without {', '.join(fixed)}: it stands in {HOST_FILE}; comment it out there."
+    if fixed and len(fixed) == len(found):
+        raise NcclkitError(said)
     if not found:
         what = "None of these variables" if named else "No variable of NCCL or gloo"
         raise NcclkitError(f"{what} is set there, so none can cost anything.")
-    return found
+    if fixed and notes is not None:
+        notes.append(said)
+    return {name: value for name, value in found.items() if name not in fixed}
 
 
 def inherited_variables(environ: Mapping[str, str]) -> dict[str, str]:
@@ -384,17 +415,22 @@ def _more_memory(size: int) -> str:
 class Measured:
     """Microseconds of the rounds of each phase: those that choose, descend and decide, and those under computation."""
 
-    apart: set[int]
+    apart: set[int] = field(default_factory=set)
     """Settings that had jobs of their own."""
     times: dict[str, dict[Key, list[float]]] = field(default_factory=dict)
     """Phase → rounds of each setting, collective and size; the default's of the same phase are their pairs."""
     wrong: dict[Key, int] = field(default_factory=dict)
     refused: dict[int, str] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+    """Sentences on what was left out, and why."""
 
     def take(self, record: Mapping[str, Any], numbers: Sequence[int]) -> None:
         """Keep a record of a job with these settings; of one with a single setting only the median of its rounds."""
         if record["kind"] == "sweep.refused":
             self.refused.setdefault(numbers[record["setting"]], str(record["problem"]))
+        elif record["kind"] == "sweep.left":
+            left, of = record["left"], record["of"]
+            self.notes.append(f"Time was up before {left} of {of} pairs of collective and size; --budget gives more.")
         elif record["kind"] == "sweep":
             key = numbers[record["setting"]], str(record["op"]), int(record["bytes"])
             self.wrong[key] = max(self.wrong.get(key, 0), int(record["wrong"]))
@@ -406,35 +442,42 @@ class Measured:
     ) -> Sweep:
         """All of it together."""
         refused = {str(settings[number - 1]): why for number, why in self.refused.items() if number > 0}
-        chose = [phase for phase in self.times if phase == "choose" or phase.startswith("descend")]
-        seen = tuple(one for phase in chose for one in self.compared(phase, settings))
+        seen = tuple(one for phase in self.chose for one in self.compared(phase, settings))
         decided, known = self.compared("decide", settings), {id(one.setting) for one in seen}
         seen += tuple(one for one in decided if id(one.setting) not in known)  # named ones with jobs of their own
         beside = tuple(one for name in BESIDE for one in self.compared(name, settings))
         hosts = max(1, slurm.nodes()) * plan.simulate_hosts
         rows = tuple((op, size, count) for (op, size), count in calls.items())
-        return Sweep(plan.backend, plan.ranks, hosts, decided, seen, refused, seconds, cleared, beside, rows)
+        notes = tuple(self.notes)
+        return Sweep(plan.backend, plan.ranks, hosts, decided, seen, refused, seconds, cleared, beside, rows, notes)
 
-    def share(self, number: int) -> float:
-        """What the last job with a setting takes of the default's time: geometric mean over collectives and sizes."""
-        times = self.times["choose"]
-        rows = [(laps[-1], times[ALONE, op, size][-1]) for (mine, op, size), laps in times.items() if mine == number]
-        return statistics.geometric_mean(one / usual for one, usual in rows)
+    @property
+    def chose(self) -> list[str]:
+        """The phases whose rounds choose."""
+        return [phase for phase in self.times if phase.startswith(("choose", "descend"))]
+
+    def share(self, number: int, phase: str) -> float:
+        """What a setting takes of the default's time: the geometric mean over all sizes; infinite if refused."""
+        times = self.times[phase]
+        ratios = [laps[-1] / times[ALONE, op, size][-1] for (mine, op, size), laps in times.items() if mine == number]
+        return statistics.geometric_mean(ratios) if ratios and number not in self.refused else math.inf
 
     def promising(self, numbers: Sequence[int]) -> list[int]:
         """The settings with jobs of their own that look best on some collective and size, of those that chose."""
-        times = self.times.get("choose", {})
         ratios: dict[int, list[float]] = {}
-        for (number, op, size), laps in times.items():
-            if number in numbers and (ALONE, op, size) in times:
-                ratios.setdefault(number, []).append(min(laps) / min(times[ALONE, op, size]))
+        for times in map(self.times.__getitem__, self.chose):
+            for (number, op, size), laps in times.items():
+                if number in numbers and number not in self.refused and (ALONE, op, size) in times:
+                    ratios.setdefault(number, []).append(min(laps) / min(times[ALONE, op, size]))
         best = sorted((min(found), number) for number, found in ratios.items())
         return [number for ratio, number in best if ratio < PROMISING][:KEPT]
 
     def compared(self, phase: str, settings: Sequence[Setting]) -> tuple[Comparison, ...]:
         """Each setting with the default of the same rounds, by collective and size."""
         times = self.times.get(phase, {})
-        keys = sorted((key for key in times if key[0] > 0), key=lambda key: (key[1], key[2], key[0]))
+        failed = self.apart.intersection(self.refused)
+        known = [key for key in times if key[0] > 0 and key[0] not in failed]
+        keys = sorted(known, key=lambda key: (key[1], key[2], key[0]))
         return tuple(self._comparison(key, phase, settings[key[0] - 1], len(keys)) for key in keys)
 
     def _comparison(self, key: Key, phase: str, setting: Setting, among: int) -> Comparison:
@@ -452,17 +495,19 @@ async def _together(
     case: Case,
     base: Plan,
     settings: Mapping[int, Setting],
-    every: bool,
+    within: float,
     made: Measured,
     on_record: OnRecord,
     own: Choices,
 ) -> None:
-    """One job with a process group for each setting; every: decide on those that look slower, too.
+    """One job with a process group for each setting.
 
-    own: what NCCL takes by itself; a setting is not measured where it asks for the same.
+    within: seconds of measuring after which no further collective and size is begun; 0: all are measured, and decided
+    on every setting, also on those that look slower.  own: what NCCL takes by itself; a setting is not measured where
+    it asks for the same.
     """
     first, *others = CONTROLS
-    half, numbers = len(settings) // 2, list(settings)
+    half, numbers, every = len(settings) // 2, list(settings), not within
     order = [first, *numbers[:half], others[0], *numbers[half:], others[1]]
     peak = {} if every else {n: one.channels for n, one in settings.items() if one.channels and not one.env}
     none = Setting()
@@ -479,24 +524,21 @@ async def _together(
     words = ["--settings", json.dumps(told), "--controls", controls, "--repeats", str(ROUNDS)]
     if len(peak) > 2:  # bandwidth has one peak over the channels
         words += ["--one-peak", ",".join(str(order.index(n)) for n in sorted(peak, key=lambda n: peak[n]))]
-    words += ["--decide", str(DECIDING), "--under-computation", *["--all"] * every]
-    await _job(case, base, words, order, made, on_record)
+    words += [
+        "--decide",
+        str(DECIDING),
+        "--under-computation",
+        *(["--all"] if every else ["--within", f"{within:.0f}"]),
+    ]
+    if problem := await _job(case, base, words, order, made, on_record, within):
+        raise NcclkitError(f"The sweep stopped: {problem}")
 
 
-async def _jobs_of_their_own(
-    case: Case, base: Plan, settings: Mapping[int, Setting], every: bool, made: Measured, on_record: OnRecord
-) -> None:
-    """Jobs of the default and of each setting in turn, in an order that is shuffled for each turn.
-
-    A few turns choose which settings are worth the jobs that decide; every: decide on all of them.
-    """
-    turn, kept = random.Random(0), dict(settings)
-    for _ in range(0 if every else CHOOSING):
-        await _turn(case, base, kept, "choose", made, on_record, turn)
-    if not every:
-        kept = {number: settings[number] for number in made.promising([*settings])}
-    for _ in range(JOBS if kept else 0):
-        await _turn(case, base, kept, "decide", made, on_record, turn)
+async def _decide(case: Case, base: Plan, settings: Mapping[int, Setting], made: Measured, on_record: OnRecord) -> None:
+    """Jobs of the default and of each setting in turn, in an order that is shuffled for each turn."""
+    turn = random.Random(1)
+    for _ in range(JOBS if settings else 0):
+        await _turn(case, base, settings, "decide", made, on_record, turn)
 
 
 async def _turn(
@@ -508,55 +550,152 @@ async def _turn(
     on_record: OnRecord,
     order: random.Random,
 ) -> None:
-    """One job of the default and of each setting, in an order of this turn; jobs that decide also compute beside."""
+    """One job of the default and of each setting, in an order of this turn; jobs that decide also compute beside.
+
+    A setting whose job fails is refused; raises NcclkitError where the default's fails.
+    """
     for number, setting in order.sample([(ALONE, Setting()), *settings.items()], 1 + len(settings)):
         env = {name: value for name, value in base.env.items() if name not in setting.without}
         plan = replace(base, env={**env, **setting.env}, unset=(*base.unset, *setting.without))
         # what the environment sets already is no winner that a job would be given
         beside = phase == "decide" and not base.unset
         words = ["--repeats", str(ROUNDS), "--phase", phase, *["--under-computation"] * beside]
-        await _job(case, plan, words, [number], made, on_record)
+        problem = "" if number in made.refused else await _job(case, plan, words, [number], made, on_record)
+        if problem and number == ALONE:
+            raise NcclkitError(f"The sweep stopped: {problem}")
+        if problem:
+            made.refused[number] = f"its job failed: {problem}"
+
+
+async def _jobs_of_their_own(
+    case: Case,
+    base: Plan,
+    settings: Mapping[int, Setting],
+    first: int,
+    ends: float,
+    made: Measured,
+    on_record: OnRecord,
+) -> list[Setting]:
+    """Choose among settings that a process keeps, and their combinations, while there is time; decide on the best.
+
+    ends: on the monotonic clock.  Returns all combinations, numbered from `first`.
+    """
+    began, order = time.monotonic(), random.Random(0)
+    await _turn(case, base, {}, "pace", made, on_record, order)
+    each = max(time.monotonic() - began, 1e-3)  # seconds of a job here
+
+    def jobs() -> int:
+        return int((ends - time.monotonic()) / each)
+
+    more = combinations([*settings.values()])
+    every = dict(settings) | dict(enumerate(more, first))
+    made.apart.update(every)
+    count, search = _choice(len(settings), len(every), jobs() - 2 * JOBS, made.notes)
+    chosen = {number: every[number] for number in [*every][:count]}
+    if search:
+        await _search(case, base, settings, every, count, made, on_record)
+    for _ in range(CHOOSING if chosen and not search else 0):
+        await _turn(case, base, chosen, "choose", made, on_record, order)
+    kept = made.promising([*every])[: max(1, jobs() // JOBS - 1)]
+    await _decide(case, base, {number: every[number] for number in kept}, made, on_record)
+    return more
+
+
+def _choice(alone: int, every: int, jobs: int, notes: list[str]) -> tuple[int, bool]:
+    """How many of the settings that a process keeps can be measured in so many jobs, and whether Optuna searches them.
+
+    All combinations take turns where there is time for that.  Else Optuna chooses which are measured; without it the
+    settings do so one by one.  A note says so.  alone: settings; every: those and their combinations.
+    """
+    turns, space = jobs // CHOOSING - 1, f"all {every:,} combinations of what a process keeps for its life"
+    if every <= turns:
+        return every, False
+    if turns < 1:
+        notes.append(f"No time was left for {space}; --budget gives more.")
+        return 0, False
+    if find_spec("optuna"):
+        trials = jobs // CHOOSING
+        notes.append(f"There was no time for {space}: Optuna searched them in {plural(trials, 'trial')}.")
+        return trials, True
+    few = min(turns, alone)
+    missing = "as Optuna, which would search them, is not installed (pip install 'ncclkit[tuning]')"
+    notes.append(f"There was no time for {space}: {plural(few, 'setting')} took turns one by one, {missing}.")
+    return few, False
+
+
+def combinations(settings: Sequence[Setting]) -> list[Setting]:
+    """Every choice of the values of these settings that is not one of them, the fewest variables first."""
+    values = _values(settings)
+    found = [
+        Setting({name: value for name, value in zip(values, chosen, strict=True) if value})
+        for chosen in product(*values.values())
+    ]
+    known = [dict(one.env) for one in (Setting(), *settings)]
+    made = [replace(one, risk=_risk(one, settings)) for one in found if one.env not in known]
+    return sorted(made, key=lambda one: len(one.env))
+
+
+def _values(settings: Iterable[Setting]) -> dict[str, list[str]]:
+    """Variable → the values that it takes in these settings, and none."""
+    values: dict[str, list[str]] = {}
+    for name, value in (pair for one in settings for pair in one.env.items()):
+        values[name] = [*dict.fromkeys([*values.get(name, [""]), value])]
+    return values
+
+
+def _risk(one: Setting, settings: Iterable[Setting]) -> str:
+    """What the settings risk that a combination holds."""
+    return "; ".join(part.risk for part in settings if part.risk and part.env.items() <= one.env.items())
 
 
 async def _search(
-    case: Case, base: Plan, settings: Mapping[int, Setting], numbers: Sequence[int], made: Measured, on_record: OnRecord
-) -> list[Setting]:
-    """Measure combinations of these settings' variables, which are too many for turns: Optuna chooses each by the last.
+    case: Case,
+    base: Plan,
+    settings: Mapping[int, Setting],
+    every: Mapping[int, Setting],
+    trials: int,
+    made: Measured,
+    on_record: OnRecord,
+) -> None:
+    """Measure each setting, then the combinations of `every` that Optuna expects most of by what came before.
 
-    Every job stands beside one of the default, and is judged by the geometric mean of what its sizes take of the
-    default's time.  The best ones get the jobs that decide.  Returns the combinations in the order of their numbers.
+    Every job stands beside one of the default, as drift is larger than most gains, and is judged by the geometric mean
+    of what its sizes take of the default's time.
     """
-    if not settings:
-        raise NcclkitError("None of these settings is one that a process keeps, so there is nothing to combine.")
-    try:
-        import optuna
-    except ImportError as error:
-        raise NcclkitError("Optuna is not installed; pip install 'ncclkit[tuning]', or leave --search out.") from error
+    import optuna
+
     optuna.logging.set_verbosity(optuna.logging.WARNING)
-    order = random.Random(0)
-    values: dict[str, list[str]] = {}
-    for name, value in (pair for one in settings.values() for pair in one.env.items()):
-        values[name] = [*dict.fromkeys([*values.get(name, [""]), value])]
-    study, tried = optuna.create_study(sampler=optuna.samplers.TPESampler(seed=0)), list[Setting]()
-    for _ in numbers:
+    order, values = random.Random(0), _values(settings.values())
+    study = optuna.create_study(sampler=optuna.samplers.TPESampler(seed=0))
+    shares: dict[int, float] = {0: 1.0}  # of the default itself
+    for one in settings.values():
+        study.enqueue_trial({name: one.env.get(name, "") for name in values})
+    for turn in range(MOST_ASKED * trials):
+        if len(shares) > trials:
+            break
         trial = study.ask()
         chosen = {name: trial.suggest_categorical(name, known) for name, known in values.items()}
-        one = Setting({name: value for name, value in chosen.items() if value})
-        tried += [] if one in tried else [one]
-        number = numbers[tried.index(one)]
-        made.apart.add(number)
-        await _turn(case, base, {number: one}, "choose", made, on_record, order)
-        study.tell(trial, made.share(number))
-    kept = {number: tried[numbers.index(number)] for number in made.promising(numbers)}
-    for _ in range(JOBS if kept else 0):
-        await _turn(case, base, kept, "decide", made, on_record, order)
-    return tried
+        asked = {name: value for name, value in chosen.items() if value}
+        number = next((n for n, one in every.items() if one.env == asked), 0)
+        if number not in shares:
+            await _turn(case, base, {number: every[number]}, f"choose {turn}", made, on_record, order)
+            shares[number] = made.share(number, f"choose {turn}")
+        study.tell(trial, shares[number])
 
 
 async def _job(
-    case: Case, plan: Plan, words: Sequence[str], numbers: Sequence[int], made: Measured, on_record: OnRecord
-) -> None:
-    """One job of the sweep program; NcclkitError where it fails."""
+    case: Case,
+    plan: Plan,
+    words: Sequence[str],
+    numbers: Sequence[int],
+    made: Measured,
+    on_record: OnRecord,
+    within: float = 0.0,
+) -> str:
+    """One job of the sweep program; returns what it failed by, "" where it did not.
+
+    within: seconds for which it may measure beyond the time of any other job.
+    """
 
     def keep(record: dict[str, Any]) -> None:
         made.take(record, numbers)
@@ -566,6 +705,5 @@ async def _job(
     argv += ["--timeout", f"{plan.deadline / 2:.0f}", *words]
     if plan.simulate_hosts > 1:
         argv += ["--simulate-hosts", str(plan.simulate_hosts)]
-    run = await probe.execute(case, replace(plan, argv=tuple(argv)), keep)
-    if run.reason != "done":
-        raise NcclkitError(f"The sweep stopped: {run.summary} See {run.folder}.")
+    run = await probe.execute(case, replace(plan, argv=tuple(argv), deadline=plan.deadline + within), keep)
+    return "" if run.reason == "done" else f"{run.summary} See {run.folder}."

@@ -18,7 +18,7 @@ from typing import Any
 import ipywidgets as W
 
 from ncclkit.core.model import Measurement, NcclkitError, from_dict
-from ncclkit.core.text import format_bytes, plural, ranges, ranks, rate, numbered
+from ncclkit.core.text import format_bytes, numbered, plural, ranges, ranks, rate
 from ncclkit.views._base import PLOTLY, Drawn, View, main_loop, outputs, page, style
 from ncclkit.views._html import Markup, badge, el, fold, join, pre
 

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from ncclkit.causes import catalogue, page
 from ncclkit.core.case import Case
 from ncclkit.core.model import Advice, Event, Evidence, Experiment, Fact, Finding, cite
-from ncclkit.core.text import plural, some, start, numbered
+from ncclkit.core.text import numbered, plural, some, start
 from ncclkit.evidence import samples
 from ncclkit.views._base import View
 from ncclkit.views._html import Markup, badge, code, common, el, fold, join, place, pre, sentence, table, text, value

@@ -14,7 +14,7 @@ from ncclkit.analysis.picks import name_hosts
 from ncclkit.analysis.timeline import RankProgress, RankTimeline
 from ncclkit.core import text
 from ncclkit.core.case import Case
-from ncclkit.core.text import plural, some, numbered
+from ncclkit.core.text import numbered, plural, some
 from ncclkit.views import _draw
 from ncclkit.views._base import Drawn, View
 from ncclkit.views._html import Markup, code, el, fit, fold, join, table

@@ -9,7 +9,7 @@ from ncclkit.analysis import communicators
 from ncclkit.analysis.communicators import Communicator
 from ncclkit.causes.engine import describe
 from ncclkit.core.case import Case
-from ncclkit.core.text import plural, some, numbered
+from ncclkit.core.text import numbered, plural, some
 from ncclkit.views._base import View
 from ncclkit.views._html import Markup, badge, code, el, fit, fold, join, table
 

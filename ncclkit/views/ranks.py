@@ -14,7 +14,7 @@ from ncclkit.analysis.once import last_run_of
 from ncclkit.analysis.timeline import RankTimeline, abnormal, reported_by_others, timelines
 from ncclkit.core.case import Case
 from ncclkit.core.model import Event
-from ncclkit.core.text import plural, some, numbered
+from ncclkit.core.text import numbered, plural, some
 from ncclkit.views import _draw
 from ncclkit.views._base import Drawn, View
 from ncclkit.views._html import Markup, common, el, fit, join, place, table

@@ -13,7 +13,7 @@ import plotly.graph_objects as go
 
 from ncclkit.core.case import Case
 from ncclkit.core.model import Fact, safe
-from ncclkit.core.text import format_number, host_list, plural, some, numbered
+from ncclkit.core.text import format_number, host_list, numbered, plural, some
 from ncclkit.views._base import Drawn, View
 from ncclkit.views._draw import BLUE, GREEN, ORANGE, PURPLE, SKY, blank
 from ncclkit.views._html import Markup, code, el, fit, fold, join, table

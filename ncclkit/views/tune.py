@@ -6,6 +6,7 @@ import math
 import os
 import statistics
 from collections.abc import Callable, Coroutine, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import ipywidgets as W
@@ -45,16 +46,24 @@ Measure = Callable[[Callable[[dict[str, Any]], None]], Coroutine[Any, Any, Sweep
 
 
 def tune_form(
-    case: Case, settings: str = "", sizes: str = "", job: str = "", inherited: bool = False, **options: Any
+    case: Case,
+    settings: str = "",
+    sizes: str = "",
+    job: str = "",
+    inherited: bool = False,
+    budget: float = tune.BUDGET,
+    **options: Any,
 ) -> TuneForm:
     """The form that compares settings with the default; ``tuned = await form.run()`` does what its button does.
 
     settings: space-separated, such as ``NCCL_PROTO=LL channels=32`` (default: what this hardware can have); sizes: of
     the messages, such as ``8,64KB,256MB``; job: a case folder, a log, Flight Recorder dumps or a model, whose message
     sizes are measured; inherited: compare each variable that is set here, or in the job's log, with its absence;
-    options: those of `ncclkit.live.options.ProbeOptions`.  Raises NcclkitError for what is none.
+    budget: seconds for what this hardware can have; options: those of `ncclkit.live.options.ProbeOptions`, where every
+    collective is the default.  Raises NcclkitError for what is none.
     """
-    return TuneForm(case, {"settings": settings, "sizes": sizes, "job": job}, inherited, ProbeOptions(**options))
+    words = {"settings": settings, "sizes": sizes, "job": job}
+    return TuneForm(case, words, inherited, budget, replace(tune.DEFAULTS, **options))
 
 
 class SweepView(Chart):
@@ -72,8 +81,10 @@ class TuneForm(Form):
     BUSY = "Measuring …"
     CANCELLED = "Cancelled; nothing was changed on this machine"
 
-    def __init__(self, case: Case, words: Mapping[str, str], inherited: bool, options: ProbeOptions) -> None:
-        self._case, self._options = case, options
+    def __init__(
+        self, case: Case, words: Mapping[str, str], inherited: bool, budget: float, options: ProbeOptions
+    ) -> None:
+        self._case, self._options, self._budget = case, options, budget
         wide = {"style": {"description_width": "8.5em"}, "layout": W.Layout(width="auto", flex="1 1 18em")}
         hints = {
             "settings": ("Settings", "what this hardware can have"),
@@ -119,8 +130,8 @@ class TuneForm(Form):
         return self._measure(self._settings(), self._sizes(), self.words["job"].value.strip(), self.inherited.value)
 
     async def _measure(self, settings: list[Setting], sizes: list[int], job: str, inherited: bool) -> SweepView:
-        sweep = tune.sweep(self._case, settings, self._options, sizes, inherited, self.observe, job)
-        return SweepView(await sweep)
+        asked = self._case, settings, self._options, sizes, inherited, self.observe, job, self._budget
+        return SweepView(await tune.sweep(*asked))
 
     def draw(self) -> None:
         """Show which size is measured now."""
@@ -259,7 +270,8 @@ def _method(sweep: Sweep) -> str:
         f"{len(sweep.comparisons)} comparisons; a filled circle is better, a cross is worse, and an open circle "
         f"cannot be told from chance or from {100 * tuning.WORTH:g} %."
     )
-    return said if not sweep.cleared else f"{said} The default is without {', '.join(sweep.cleared)}."
+    without = f"The default is without {', '.join(sweep.cleared)}." if sweep.cleared else ""
+    return " ".join(filter(None, (said, without, *sweep.notes)))
 
 
 SETTING = 2
@@ -338,7 +350,8 @@ class ApplyForm(Form):
 
     async def _measure(self, setting: Setting) -> View:
         sizes = sorted({one.bytes for one in self._sweep.seen})
-        return before_after(await tune.sweep(self._case, [setting], self._options, sizes, on_record=self.observe))
+        options = replace(self._options, op=",".join(dict.fromkeys(one.op for one in self._sweep.seen)))
+        return before_after(await tune.sweep(self._case, [setting], options, sizes, on_record=self.observe))
 
 
 def before_after(sweep: Sweep) -> Chart:

@@ -4,6 +4,8 @@
 2. What measuring costs: steps that are measured against those between them, in pairs, and the hook's own account.
 3. Settings that help (workers for a slow loader, larger buckets, accumulation) and settings that do not, in six rounds.
 
+With one GPU, `--share-gpu`: two ranks on the card, each as a node of its own, so that gradients go through sockets.
+
 OUT.json is kept: a row that is there already is not made again, and each is written as soon as it is there.
 """
 
@@ -12,6 +14,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import os
 import statistics
 import sys
 import tempfile
@@ -31,6 +34,15 @@ SCRIPTS = Path(__file__).parent / "step"
 BRAKES = {"loader": "data", "buckets": "communication", "logging": "script"}
 """What is planted → the part that must be named first."""
 PARTS = ("named", "cost", "tried")
+SHARED_CARD = "two ranks on one card, as two nodes: gradients go through sockets, and the ranks take turns"
+SHARE = """
+import os
+rank = os.environ.get("RANK")
+if rank:
+    nodes = {"GROUP_RANK": rank, "GROUP_WORLD_SIZE": os.environ["WORLD_SIZE"], "NCCL_HOSTID": "node-" + rank}
+    os.environ.update(nodes, LOCAL_RANK="0", LOCAL_WORLD_SIZE="1")
+"""
+"""The ``sitecustomize`` of ranks that share a card."""
 SCRIPTED = ("ddp.py", "accelerated.py", "lit.py")
 TRIED = (
     *(("loader", ("workers=2",)), ("", ("gradient_as_bucket_view=1",)), ("worker", ("prefetch=8",))),
@@ -96,9 +108,14 @@ async def main() -> int:
     parser.add_argument("--steps", type=int, default=400, help="of the run whose cost is measured")
     parser.add_argument("--parts", default="123")
     parser.add_argument("--within", type=float, default=3600.0, help="seconds after which nothing more is begun")
+    parser.add_argument("--share-gpu", action="store_true", help="two ranks on one GPU")
     told = parser.parse_args()
-    out = Out(told, {"date": time.strftime("%Y-%m-%d"), **about_machine(await local.check(sys.executable))})
+    about = {"date": time.strftime("%Y-%m-%d"), **about_machine(await local.check(sys.executable))}
+    out = Out(told, about | ({"shared": SHARED_CARD} if told.share_gpu else {}))
     with tempfile.TemporaryDirectory(prefix="ncclkit-step-") as place:
+        if told.share_gpu:
+            (Path(place) / "sitecustomize.py").write_text(SHARE)
+            os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [place, os.environ.get("PYTHONPATH", "")]))
         await parts(out, place)
     return 0 if all(row["right"] for row in out.found["named"]) else 1
 

@@ -8,6 +8,10 @@
 5. The planner of GPU memory beside what torch's allocator held at most, in training steps of a small model on one GPU.
 6. The planner of shared memory beside what a job of two ranks takes of /dev/shm, where they may not copy directly.
 
+With one GPU, `--share-gpu`: two ranks on the card, each as a host of its own, so messages go through sockets.  That
+tells whether what is claimed is so, not how fast NCCL is between GPUs.  There the bad environment is another one, the
+gain is what it costs, several sweeps share a job as sizes that differ by 64 bytes, and part 6 cannot be.
+
 OUT.json is kept: parts that are not asked for stay as they are, and each row is written as soon as it is there.
 A sweep with `--inherited` is told its variables: some machines must keep NCCL_NVLS_ENABLE=0.
 """
@@ -22,7 +26,8 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +44,10 @@ from tests.record.gpu import about_machine  # noqa: E402
 MIB = 1 << 20
 OPS = "all_reduce,all_gather,reduce_scatter"
 BAD = ("NCCL_PROTO=Simple", "NCCL_ALGO=Tree", "NCCL_MAX_NCHANNELS=1", "NCCL_P2P_DISABLE=1")
+BAD_SHARED = ("NCCL_PROTO=LL", "NCCL_ALGO=Tree")
+"""What may cost something between ranks that share a card: only their sockets count."""
+PER_JOB = 5
+"""Sweeps of a job, where ranks share a card."""
 TURNS, NOISE = 2, 0.05
 """Live tests of each environment, and the share by which two that are alike differ."""
 
@@ -62,26 +71,38 @@ async def main() -> int:
     parser.add_argument("out", type=Path)
     parser.add_argument("--seeds", type=int, default=20)
     parser.add_argument("--runs", type=int, default=10)
-    parser.add_argument("--parts", default="123456")
+    parser.add_argument("--parts", default="")
+    parser.add_argument("--share-gpu", action="store_true", help="two ranks on one GPU")
+    parser.add_argument("--bad", nargs="+", default=(), metavar="NAME=VALUE", help="of the bad environment")
     parser.add_argument("--jobs", type=int, default=tune.JOBS, help="of each setting that a process keeps")
     told = parser.parse_args()
     tune.JOBS = told.jobs
     answer = await local.check(sys.executable)
-    out = Out(told.out, {"date": time.strftime("%Y-%m-%d"), **about_machine(answer)})
+    told.gpus, parts = bool(answer["gpus"]), told.parts or ("12345" if told.share_gpu else "123456")
+    if answer["gpus"] == 1 and not told.share_gpu and parts != "5":
+        parser.error("one GPU compares nothing but itself: --share-gpu, or --parts 5")
+    about = {"date": time.strftime("%Y-%m-%d"), **about_machine(answer)}
+    out = Out(told.out, about | ({"shared": SHARED_CARD} if told.share_gpu else {}))
     wrong = 0
     for name, part in {"1": whole, "2": equal, "3": gain, "4": environment, "5": memory, "6": shared}.items():
-        if name in told.parts:
+        if name in parts:
             out.began = time.monotonic()
-            await part(told, bool(answer["gpus"]), out)
+            await part(told, out)
             row = out.found[part.__name__]
             wrong += not row["holds"]
             print(part.__name__, json.dumps(row)[:1500], flush=True)
     return min(wrong, 1)
 
 
-def options(gpus: bool, op: str = "all_reduce") -> ProbeOptions:
-    """Of a sweep on all GPUs, or with two ranks on the CPU."""
-    return ProbeOptions(op=op, timeout=170) if gpus else ProbeOptions(op=op, backend="gloo", ranks=2, timeout=170)
+SHARED_CARD = "two ranks on one card, as two simulated hosts: messages go through sockets, and the ranks take turns"
+
+
+def options(told: argparse.Namespace, op: str = "all_reduce") -> ProbeOptions:
+    """Of a sweep on all GPUs, of two ranks that share one, or of two ranks on the CPU."""
+    if not told.gpus:
+        return ProbeOptions(op=op, backend="gloo", ranks=2, timeout=170)
+    sharing = 2 if told.share_gpu else 1
+    return ProbeOptions(op=op, timeout=170, simulate_hosts=sharing, ranks=2 if told.share_gpu else 0)
 
 
 async def swept(settings: list[Setting], asked: ProbeOptions, sizes: list[int], **more: Any) -> Sweep:
@@ -90,77 +111,110 @@ async def swept(settings: list[Setting], asked: ProbeOptions, sizes: list[int], 
         return await tune.sweep(Case.open(folder), settings, asked, sizes, **more)
 
 
-async def whole(told: argparse.Namespace, gpus: bool, out: Out) -> None:
+async def repeated(
+    told: argparse.Namespace, settings: list[Setting], sizes: list[int], count: int
+) -> AsyncIterator[list[Comparison]]:
+    """The comparisons of so many sweeps; where ranks share a card, `PER_JOB` of them share a job."""
+    together = PER_JOB if told.share_gpu else 1
+    for start in range(0, count, together):
+        turns = range(min(together, count - start))
+        sweep = await swept(settings, options(told), [size + 64 * turn for size in sizes for turn in turns])
+        for turn in turns:
+            mine = [one for one in sweep.comparisons if one.bytes - 64 * turn in sizes]
+            yield [replace(one, comparisons=len(mine)) for one in mine]
+
+
+async def whole(told: argparse.Namespace, out: Out) -> None:
     """The settings that share a job, on seven sizes of three collectives."""
-    wanted = [one for one in tune.candidates((), await probe.plan(Case(), options(gpus))) if one.per_communicator]
+    usual = await probe.plan(Case(), options(told))
+    wanted = [one for one in tune.candidates((), usual) if one.per_communicator and (one.env or not told.share_gpu)]
+    full = told.gpus and not told.share_gpu
     wanted += [Setting({"NCCL_ALGO": a, "NCCL_PROTO": p}, {"min_ctas": n, "max_ctas": n})
-               for a in ("Ring", "Tree") for p in ("LL128", "Simple") for n in (4, 8, 16, 24, 32)] * gpus  # fmt: skip
-    sizes = [*tune.SIZES["nccl"]] if gpus else [8, 65536]
+               for a in ("Ring", "Tree") for p in ("LL128", "Simple") for n in (4, 8, 16, 24, 32)] * full  # fmt: skip
+    sizes = [*tune.SIZES["nccl"]] if full else [2 * MIB, 8 * MIB] if told.gpus else [8, 65536]
     began = time.monotonic()
-    sweep = await swept(wanted, options(gpus, OPS), sizes)
+    sweep = await swept(wanted, options(told, OPS), sizes)
     seconds = round(time.monotonic() - began, 1)
-    least = 40 if gpus else 1
+    least = 40 if full else 5 if told.gpus else 1
     row = row_of(sweep) | {"settings": len(wanted), "sizes": len(sizes), "under_computation": len(sweep.beside)}
     holds = seconds < 120 and sweep.tried >= least
     out.keep("whole", **row, seconds_with_start=seconds, under_120_s=seconds < 120, holds=holds, files=carriers(sweep))
 
 
-async def equal(told: argparse.Namespace, gpus: bool, out: Out) -> None:
-    """Six settings that change nothing, in sweeps of their own."""
-    sizes = [8, 65536, MIB, 64 * MIB] if gpus else [65536]
+async def equal(told: argparse.Namespace, out: Out) -> None:
+    """Six settings that change nothing, in sweeps of their own; two where few groups fit on a card or on cores."""
+    full = told.gpus and not told.share_gpu
+    sizes = [8, 65536, MIB, 64 * MIB] if full else [2 * MIB] if told.gpus else [65536]
+    same = [Setting(risk=str(number)) for number in range(6 if full else 2)]
     claims: list[list[dict[str, Any]]] = []
-    same = [Setting(risk=str(number)) for number in range(6 if gpus else 2)]
-    for _ in range(told.seeds):
-        sweep = await swept(same, options(gpus), sizes)
-        claims.append([row(one) for one in sweep.comparisons if one.better or one.worse])
+    async for rows in repeated(told, same, sizes, told.seeds):
+        claims.append([row(one) for one in rows if one.better or one.worse])
         claim = sum(map(bool, claims))
         out.keep("equal", sweeps=len(claims), sweeps_that_claim=claim, holds=claim <= 1, claims=claims)
 
 
-async def gain(told: argparse.Namespace, gpus: bool, out: Out) -> None:
-    """32 channels for 256 MiB: 4.4 % on two H200 by the reference that the project was given."""
-    sizes = [256 * MIB] if gpus else [65536]
-    wanted = [setting("channels=32")] if gpus else [setting("GLOO_SOCKET_IFNAME=lo")]
-    rows: list[dict[str, Any]] = []
-    for _ in range(told.runs):
-        sweep = await swept(wanted, options(gpus), sizes)
-        rows += [row(one) | {"better": one.better} for one in sweep.comparisons]
-        found = sum(one["better"] for one in rows)
-        holds = found >= 0.9 * len(rows) if gpus else found <= 0.1 * len(rows)
-        out.keep("gain", runs=len(rows), found=found, holds=holds, rows=rows)
+async def gain(told: argparse.Namespace, out: Out) -> None:
+    """32 channels for 256 MiB: 4.4 % on two H200 by the reference that the project was given.
 
-
-async def environment(told: argparse.Namespace, gpus: bool, out: Out) -> None:
-    """Each variable of a bad environment beside live tests of its own; then the live test once it is undone."""
-    bad, sizes = (BAD, (8, 32768, 16 * MIB, 256 * MIB)) if gpus else (("GLOO_SOCKET_IFNAME=lo,lo",), (8, 32768))
-    planted = dict(word.split("=") for word in bad)
+    On a shared card: to be without a bad variable; over gloo there is nothing to gain.
+    """
+    wanted, sizes = [setting("GLOO_SOCKET_IFNAME=lo")], [65536]
+    if told.gpus:
+        wanted, sizes = [setting("channels=32")], [256 * MIB]
+    planted = dict([bad(told)[0].split("=")]) if told.share_gpu else {}
+    if planted:
+        wanted, sizes = [Setting(without=tuple(planted))], [16 * MIB]
     os.environ.update(planted)
-    sweep = await swept([setting(word) for word in bad], options(gpus), [*sizes], inherited=True)
+    rows: list[dict[str, Any]] = []
+    async for found in repeated(told, wanted, sizes, told.runs):
+        rows += [row(one) | {"better": one.better} for one in found]
+        better = sum(one["better"] for one in rows)
+        holds = better >= 0.9 * len(rows) if told.gpus else better <= 0.1 * len(rows)
+        out.keep("gain", runs=len(rows), found=better, holds=holds, planted=planted, rows=rows)
+    for name in planted:
+        del os.environ[name]
+
+
+def bad(told: argparse.Namespace) -> tuple[str, ...]:
+    """The variables of the bad environment."""
+    usual = (BAD_SHARED if told.share_gpu else BAD) if told.gpus else ("GLOO_SOCKET_IFNAME=lo,lo",)
+    return tuple(told.bad) or usual
+
+
+async def environment(told: argparse.Namespace, out: Out) -> None:
+    """Each variable of a bad environment beside live tests of its own; then the live test once it is undone."""
+    words, sizes = bad(told), (8, 32768, 16 * MIB, 256 * MIB) if told.gpus else (8, 32768)
+    sizes = (2 * MIB, 16 * MIB) if told.share_gpu else sizes
+    planted = dict(word.split("=") for word in words)
+    os.environ.update(planted)
+    sweep = await swept([setting(word) for word in words], options(told), [*sizes], inherited=True)
     undo = carriers(sweep).get("nccl.env", "")
     about = {"seconds": round(sweep.seconds, 1), "nccl_env": undo}
-    about |= {"said": [sweep.effect_of(setting(word)) for word in bad]}
-    hows: dict[str, tuple[dict[str, str], str]] = {
-        "": ({}, ""),
-        **{word: (dict([word.split("=")]), "") for word in bad},
-    }
+    about |= {"said": [sweep.effect_of(setting(word)) for word in words]}
+    hows: dict[str, tuple[dict[str, str], str]] = {"": ({}, "")}
+    hows |= {word: (dict([word.split("=")]), "") for word in words}
     hows |= {"all": (planted, ""), "undone": (planted, undo)}
     laps: dict[str, list[dict[int, float]]] = {how: [] for how in hows}
     for turn in range(TURNS):
         for how in [*hows][:: -1 if turn % 2 else 1]:
             env, lines = hows[how]
-            laps[how].append(await timed(gpus, {n: v for n, v in os.environ.items() if n not in planted} | env, lines))
+            laps[how].append(await timed(told, {n: v for n, v in os.environ.items() if n not in planted} | env, lines))
             out.keep("environment", **about, holds=False, **(judged(sweep, laps, sizes) if all(laps.values()) else {}))
     found = judged(sweep, laps, sizes)
-    named = {row["variable"] for row in found["rows"] if row["worse"]} == set(bad)
+    named = {row["variable"] for row in found["rows"] if row["worse"]}
+    # what live tests show to cost little need not be told from nothing
+    costly = {row["variable"] for row in found["rows"] if row["truth"] > 2 * NOISE}
     right = all(row["within_20_percent"] for row in found["rows"]) and max(found["undone"].values()) < 2 * NOISE
-    out.keep("environment", **about, holds=right and (named or not gpus), **found)
+    must = costly if told.share_gpu or told.bad else set(words) if told.gpus else set()
+    out.keep("environment", **about, holds=right and must <= named, **found)
     for name in planted:
         del os.environ[name]
 
 
-async def timed(gpus: bool, environ: Mapping[str, str], lines: str) -> dict[int, float]:
+async def timed(told: argparse.Namespace, environ: Mapping[str, str], lines: str) -> dict[int, float]:
     """Microseconds by size in one live test of its own, started from a shell that has read these lines."""
-    where = [] if gpus else ["--backend", "gloo", "--ranks", "2"]
+    where = ["--simulate-hosts", "2", "--max-bytes", str(16 * MIB)] if told.share_gpu else []
+    where = where if told.gpus else ["--backend", "gloo", "--ranks", "2"]
     with tempfile.TemporaryDirectory() as folder:
         words = [sys.executable, "-m", "ncclkit", "probe", "--json", "--case", folder, "--timeout", "170", *where]
         shell = ["sh", "-c", f'{lines}exec "$@"', "sh", *words]
@@ -170,8 +224,8 @@ async def timed(gpus: bool, environ: Mapping[str, str], lines: str) -> dict[int,
         given, problem = await child.communicate()
         if child.returncode:
             raise SystemExit(f"A live test failed: {problem.decode()[-2000:]}")
-        told = [json.loads(line) for line in given.decode().splitlines()]
-    return {row["bytes"]: row["graph_us"] or row["time_us"] for row in told}
+        rows = [json.loads(line) for line in given.decode().splitlines()]
+    return {row["bytes"]: row["graph_us"] or row["time_us"] for row in rows}
 
 
 def judged(sweep: Sweep, laps: Mapping[str, Sequence[Mapping[int, float]]], sizes: Sequence[int]) -> dict[str, Any]:
@@ -192,10 +246,10 @@ def judged(sweep: Sweep, laps: Mapping[str, Sequence[Mapping[int, float]]], size
     return {"rows": rows, **left, "live_tests_us": laps}
 
 
-async def memory(told: argparse.Namespace, gpus: bool, out: Out) -> None:
+async def memory(told: argparse.Namespace, out: Out) -> None:
     """Planned and measured bytes of three batches."""
     rows: list[dict[str, Any]] = []
-    for batch in (256, 4096, 32768) if gpus else ():
+    for batch in (256, 4096, 32768) if told.gpus else ():
         code = MEMORY.replace("BATCH", str(batch))
         child = await asyncio.create_subprocess_exec(sys.executable, "-c", code, stdout=asyncio.subprocess.PIPE)
         peak = int((await child.communicate())[0])
@@ -205,10 +259,10 @@ async def memory(told: argparse.Namespace, gpus: bool, out: Out) -> None:
     out.keep("memory", holds=all(abs(row["off"]) <= 0.1 for row in rows), rows=rows)
 
 
-async def shared(told: argparse.Namespace, gpus: bool, out: Out) -> None:
+async def shared(told: argparse.Namespace, out: Out) -> None:
     """Planned and measured bytes of /dev/shm, after a small and a large message."""
     rows: list[dict[str, Any]] = []
-    for channels in (2, 4) if gpus else ():
+    for channels in (2, 4) if told.gpus else ():
         env = {"NCCL_P2P_DISABLE": "1", "NCCL_CUMEM_HOST_ENABLE": "0"}
         env |= {name: str(channels) for name in ("NCCL_MIN_NCHANNELS", "NCCL_MAX_NCHANNELS")}
         with tempfile.TemporaryDirectory() as folder:

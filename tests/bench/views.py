@@ -16,7 +16,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from ncclkit import views  # noqa: E402
+import ncclkit as nk  # noqa: E402
 from ncclkit.causes.engine import diagnose  # noqa: E402
 from ncclkit.core.case import Case  # noqa: E402
 from ncclkit.evidence.logs import read_logs  # noqa: E402
@@ -47,7 +47,7 @@ def cost(case: Case, names: Sequence[str]) -> None:
     """Print one line for each view."""
     for name in names:
         started = time.process_time()
-        view = getattr(views, f"{name}_view")(case)
+        view = getattr(nk, f"{name}_view")(case)
         size = len(json.dumps(view._repr_mimebundle_()))
         print(f"{name:13} {time.process_time() - started:6.2f} s  {size / 1e3:5.0f} kB  {view.summary}")
 

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
+from ncclkit import checkpoints_view
 from ncclkit.core.model import NcclkitError
 from ncclkit.lab.course.resume import checkpoints
-from ncclkit.views import checkpoints_view
 
 
 def saved(path: Path, state: Any) -> Path:

@@ -100,12 +100,22 @@ def test_the_network_of_hosts_and_channels(name: str, tmp_path: Path) -> None:
             "hostname_resolution",
             info(1, "Bootstrap : Using eth0:192.168.1.11<0>", "ubuntu") * 2 + SAME_GPU,
         ),
+        "cut after Using": ("ib_not_used", BEGUN + info(1, "NET/IB : Using ") + info(1, "Using network IB") + HUNG),
+        "no card and a plugin": ("ib_not_used", BEGUN + NO_CARD + both("Using network AWS Libfabric") + HUNG),
         "a mesh that passes all": ("network_loss", "[istio-proxy] Envoy proxy is ready\n" + BEGUN + WELL),
     }.values(),
 )
 def test_what_shows_no_fault_of_the_network(cause: str, text: str, tmp_path: Path) -> None:
     findings = judged(tmp_path, text).findings
     assert cause not in {f.cause for f in findings if not f.say.startswith("No rule")}
+
+
+def test_sockets_of_one_host_and_infiniband_of_another_are_proven(tmp_path: Path) -> None:
+    mixed = BEGUN + both("Using network Socket", "Using network IB") + HUNG
+    first = judged(tmp_path, mixed).findings[0]
+    assert (first.cause, first.strength, first.culprits["hosts"]) == ("ib_not_used", "proven", ("node-1",))
+    cards = BEGUN + info(1, "NET/IB : No device found.") + info(2, "Using network IB") + HUNG
+    assert [f.strength for f in judged(tmp_path, cards).findings if f.cause == "ib_not_used"] == ["likely"]
 
 
 def test_two_machines_of_one_name_are_no_proof_of_a_shared_gpu(tmp_path: Path) -> None:

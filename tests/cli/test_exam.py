@@ -59,6 +59,18 @@ def test_every_name_is_taken_out_of_a_text(name: str) -> None:
     assert name not in exam.neutral(said) and "inject" not in exam.neutral(said)
 
 
+def test_a_job_that_looks_broken_and_is_not_has_a_key_of_its_own(tmp_path: Path) -> None:
+    """`flood` and `mute` make a rank odd, which is no fault: nobody is guilty, and the last word of a rank shows it."""
+    done = [{"ncclkit": 1, "kind": "phase", "t": 10.0 + rank, "phase": "done", "rank": rank} for rank in range(2)]
+    (tmp_path / "job").mkdir()
+    (tmp_path / "job" / "wire.jsonl").write_text("".join(json.dumps(record) + "\n" for record in done))
+    key = exam._key(8, {"fault": "flood", "cause": "", "ranks": [1]}, tmp_path / "job")
+    assert (key["cause"], key["ranks"], key["fix"]) == ("healthy", [], []) and len(key["lines"]) == 2
+    (tmp_path / KEY).write_text(json.dumps(key))
+    (tmp_path / "mine.json").write_text(json.dumps(asdict(AnswerSheet("healthy", line=key["lines"][1]))))
+    assert exam.grade(tmp_path / "mine.json", tmp_path / KEY) == FULL
+
+
 def test_the_command_makes_one_and_gives_points(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = str(tmp_path / "exam")
     assert main(["exam", "--seed", "4", "--to", folder, "--recorded"]) == 0

@@ -7,12 +7,16 @@ import os
 import pickle
 import subprocess
 import sys
+import tracemalloc
 from concurrent.futures import ProcessPoolExecutor
 
 import pytest
 
 from ncclkit import evidence
 from ncclkit.evidence import files
+from ncclkit.evidence.flight import verdict
+from ncclkit.evidence.flight.dumps import of_value
+from tests.bench.flight import write_set
 
 ALL = {"0": {"name": "0", "desc": "default_pg", "ranks": "[0, 1, 2, 3]"}}
 
@@ -151,6 +155,33 @@ def test_a_summary_dates_the_last_calls_and_some_before(tmp_path):
     times = event.data["groups"]["0"]["times"]
     assert times[0] == [1, 10**9 + 1] and [seq for seq, _ in times[-7:]] == [*range(94, 101)]
     assert len(times) <= 32 and all(time == 10**9 + seq for seq, time in times)
+
+
+def test_a_summary_of_many_dumps_holds_few_times():
+    recorded = of_value(dump([entry(seq) for seq in range(1, 101)]), "nccl_trace_rank_0", 0)
+
+    def times(of):
+        return [seq for seq, _ in verdict.summary(recorded, of).data["groups"]["0"]["times"]]
+
+    assert len(times(2047)) > 24 and times(16384) == times(1 << 20) == [1, 100]
+
+
+def test_a_dump_more_costs_the_times_of_its_calls_and_what_is_said_of_it(tmp_path):
+    """Half a KB for each group, file and summary; of 200 calls a rank all else is held once for all ranks."""
+
+    def peak(ranks):
+        (folder := tmp_path / str(ranks)).mkdir()
+        write_set(folder, ranks, 200, mixed=True)
+        tracemalloc.start()
+        try:
+            reading = evidence.read([folder])
+            return tracemalloc.get_traced_memory()[1], len(reading.events)
+        finally:
+            tracemalloc.stop()
+
+    peak(8)  # what is made once
+    (few, _), (many, events) = peak(64), peak(192)
+    assert events > 192 and (many - few) / 128 < 20_000
 
 
 def test_groups_are_compared_one_by_one(tmp_path):

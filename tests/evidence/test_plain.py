@@ -46,6 +46,25 @@ def test_a_wrapped_line_is_found_where_it_begins() -> None:
     assert timeout.line == 4 and timeout.data["ran_ms"] == 10001
 
 
+@pytest.mark.parametrize("name", [name for name in VARIATIONS if name.startswith("wrap")])
+def test_wrapped_sentences_and_lists_are_whole_again(name: str) -> None:
+    devices = " ".join(f"[{n}]mlx5_{n}:1/RoCE" for n in range(9))
+    lines = [
+        f"very-long-name-of-a-host-in-the-cluster.example.org:76786:76786 [0] NCCL INFO NET/IB : Using {devices}",
+        "Everything is fine on one node, but on two of them the job stops after a few minutes and nobody says why, "
+        "neither the ranks of the first node nor those of the second one; we have waited for hours and seen nothing.",
+    ]
+    wrapped = VARIATIONS[name]("\n".join(lines)).encode()
+    assert [line for line in plain.text(wrapped).decode().split("\n") if line] == lines
+
+
+def test_rows_of_a_table_as_wide_as_a_terminal_stay() -> None:
+    rows = "".join(f"| {name} |{' ' * (73 - len(name))} MiB |\n" for name in ("free", "used", "total", "reserved"))
+    ranks = "".join(f"rank {n} of 8 is done with {'x' * (78 - 24)}\n" for n in range(8))
+    for text in (rows, ranks, f"+{'-' * 78}+\n{rows}"):
+        assert plain.text(text.encode()).decode() == text
+
+
 def test_the_rank_and_the_host_of_a_prefix_are_kept() -> None:
     lines = ["Traceback (most recent call last):", '  File "a.py", line 1, in f', "KeyError: 3", "ended"]
     ranks = events("\n".join(f"[{rank}] {line}" for rank in (0, 7) for line in lines))

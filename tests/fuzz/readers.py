@@ -31,8 +31,8 @@ from ncclkit.evidence.merge import Merger, finish
 from ncclkit.evidence.processes import Limited, Refused
 from ncclkit.evidence.scanner import pieces, scan
 from tests.evidence.test_ras import text as ras_text
-from tests.fuzz.targets import CORPUS
 from tests.fuzz.guards import Broken, install
+from tests.fuzz.targets import CORPUS
 from tests.hostile.test_records import RECORDS
 
 CONTEXT = scan.Context("rank1.log", 1)

@@ -82,8 +82,8 @@ def fuzz(name: str, rest: list[str]) -> int:
     atheris: Any = importlib.import_module("atheris")
     with atheris.instrument_imports(include=["ncclkit"]):
         from ncclkit.evidence import processes
-        from tests.fuzz.readers import READERS, check, one_process
         from tests.fuzz.guards import guarded
+        from tests.fuzz.readers import READERS, check, one_process
     reader, slowest, note = READERS[name], 0.0, Path(os.environ["FUZZ_SLOWEST"])
     if note.exists():
         slowest = json.loads(note.read_text())["seconds"]

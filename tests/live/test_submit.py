@@ -18,7 +18,7 @@ from typing import Any
 import psutil
 import pytest
 
-from ncclkit import evidence
+from ncclkit import check_form, cluster_view, evidence, live_test, tune_form
 from ncclkit.agent import private
 from ncclkit.cli import _parser, main
 from ncclkit.core.case import Case
@@ -27,7 +27,6 @@ from ncclkit.evidence import samples
 from ncclkit.live import probe, scheduler, submit, workers
 from ncclkit.live.options import ProbeOptions, command_words
 from ncclkit.live.submit import JobOptions, JobState
-from ncclkit.views import check_form, cluster_view, live_test, tune_form
 from tests.live.slurm_cluster import available, cluster
 from tests.processes import leftovers
 

@@ -2,6 +2,7 @@
 
 import json
 import re
+import zipfile
 
 import pytest
 from bs4 import BeautifulSoup
@@ -47,6 +48,16 @@ def test_the_worksheet_asks_and_its_answer_page_tells():
             assert all(answers) if page is told else not any(answers)
         assert asked.count("☒") == 0 and told.count("☒") == 4 and "The suspects" in asked
         assert asked.count('<div class="line">') >= 8
+
+
+def test_a_release_is_one_archive_of_all_that_is_handed_out(tmp_path):
+    classroom.main([str(tmp_path / "handout")])
+    packed = zipfile.ZipFile(tmp_path / "handout.zip").namelist()
+    assert sorted(packed) == sorted(
+        f"{what}-{story.stem}.html" for what in ("answers", "worksheet") for story in classroom.STORIES
+    )
+    both = classroom.handed_out(True, True)
+    assert len(both) == 10 and all(notebook.exists() for notebook in both) and classroom.handed_out(False, False) == []
 
 
 def test_the_container_takes_all_from_package_registries():

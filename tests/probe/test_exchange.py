@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from ncclkit import scaling_view
 from ncclkit.causes.engine import diagnose
 from ncclkit.core import budgets
 from ncclkit.core.case import Case
@@ -18,7 +19,6 @@ from ncclkit.core.runs import Plan, Run
 from ncclkit.lab.course import runs
 from ncclkit.lab.course.runs import BY_HAND, LIBRARY, Step
 from ncclkit.lab.faults import catalogue, injection
-from ncclkit.views import scaling_view
 
 pytestmark = pytest.mark.usefixtures("warm_ranks")
 

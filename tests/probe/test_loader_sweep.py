@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
+from ncclkit import loader_sweep_view
 from ncclkit.core import budgets
 from ncclkit.core.case import Case
 from ncclkit.core.model import Event, NcclkitError
 from ncclkit.core.runs import Plan
 from ncclkit.lab.course import runs
 from ncclkit.live import probe
-from ncclkit.views import loader_sweep_view
 from tests.processes import leftovers
 
 pytestmark = pytest.mark.usefixtures("warm_ranks")
@@ -33,9 +33,7 @@ def case_of(*rows: object, **more: Any) -> Case:
 
 def test_the_sweep_measures_each_choice_and_leaves_nothing(tmp_path: Path) -> None:
     case = Case.open(tmp_path)
-    run = asyncio.run(
-        runs.loader_sweep(case, choices=((0, 2), (2, 1)), steps=2, repeats=2, backend="gloo", deadline=90)
-    )
+    run = asyncio.run(runs.loader_sweep(case, choices=((0, 2), (2, 1)), steps=2, repeats=2, backend="gloo"))
     assert run.reason == "done", run.summary
     found = runs.measured(Case.open(tmp_path, read_only=True))
     assert found is not None and found.ranks == 2
@@ -73,7 +71,7 @@ def test_choices_whose_intervals_overlap_cannot_be_told_apart() -> None:
 def test_repeats_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     plans: list[Plan] = []
 
-    async def execute(case: Case, plan: Plan, on_record: Any) -> None:
+    async def execute(case: Case, plan: Plan) -> None:
         plans.append(plan)
 
     monkeypatch.setattr(probe, "execute", execute)

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from ncclkit import telemetry_view
 from ncclkit.agent.run.operations import NAMES
 from ncclkit.analysis import stages
 from ncclkit.causes.engine import diagnose
@@ -22,7 +23,6 @@ from ncclkit.lab.faults import injection, recording
 from ncclkit.lab.faults.catalogue import FAULTS
 from ncclkit.live import probe
 from ncclkit.live.options import ProbeOptions
-from ncclkit.views import telemetry_view
 from tests.processes import leftovers
 
 pytestmark = pytest.mark.usefixtures("warm_ranks")

@@ -6,13 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from ncclkit import evidence
+from ncclkit import evidence, pairs_view, telemetry_view
 from ncclkit.agent.run.operations import NAMES
 from ncclkit.analysis.stages import staged_test
 from ncclkit.causes.engine import diagnose
 from ncclkit.core import bandwidth
 from ncclkit.core.case import Case
-from ncclkit.views import pairs_view, telemetry_view
 
 RECORDED = Path(__file__).parent / "recorded"
 RUNS = sorted(path.name for path in RECORDED.iterdir())

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from ncclkit import evidence
+from ncclkit import checkpoints_view, evidence, resume_view
 from ncclkit.agent import wire
 from ncclkit.core import budgets
 from ncclkit.core.case import Case
@@ -19,7 +19,6 @@ from ncclkit.core.runs import Plan
 from ncclkit.lab.course.resume import Resume, checkpoints, resumes
 from ncclkit.lab.programs.stories import resume
 from ncclkit.live import probe
-from ncclkit.views import checkpoints_view, resume_view
 
 pytestmark = pytest.mark.usefixtures("warm_ranks")
 

@@ -1,9 +1,10 @@
 """What a teacher prints and hands out: a worksheet for each story, and on request the reports of all five.
 
-    python tests/record/classroom.py DIR [--reports]
+    python tests/record/classroom.py DIR [--reports] [--chinese]
 
 DIR gets ``worksheet-STORY.html`` and ``answers-STORY.html``, which print on A4 without a network.  With ``--reports``
-every story runs (a minute or two each), and ``report-STORY.html`` is its report, for a room without machines.
+every story runs (a minute or two each), and ``report-STORY.html`` is its report, for a room without machines; with
+``--chinese`` the reports of their pairs come, too.  ``DIR.zip`` holds all of it: the artefact of a release.
 """
 
 from __future__ import annotations
@@ -96,6 +97,12 @@ def _suspects(words: list[str], answers: bool) -> Iterator[Markup]:
     yield _markdown("\n".join(rows))
 
 
+def handed_out(reports: bool, chinese: bool) -> list[Path]:
+    """The notebooks whose reports are made."""
+    pairs = [story.with_name(f"{story.stem}.zh.ipynb") for story in STORIES]
+    return [*(STORIES if reports else ()), *(pairs if chinese else ())]
+
+
 def report(story: Path, folder: Path) -> None:
     """Run a story and keep its report."""
     with tempfile.TemporaryDirectory() as case:
@@ -109,6 +116,7 @@ def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("folder", type=Path, metavar="DIR")
     parser.add_argument("--reports", action="store_true", help="run all five stories, too")
+    parser.add_argument("--chinese", action="store_true", help="run their pairs in Chinese, too")
     options = parser.parse_args(argv)
     options.folder.mkdir(parents=True, exist_ok=True)
     for story in STORIES:
@@ -116,8 +124,9 @@ def main(argv: list[str] | None = None) -> None:
             page = options.folder / f"{name}-{story.stem}.html"
             page.write_text(worksheet(story, answers), encoding="utf-8")
             print(page)
-        if options.reports:
-            report(story, options.folder)
+    for notebook in handed_out(options.reports, options.chinese):
+        report(notebook, options.folder)
+    print(shutil.make_archive(str(options.folder), "zip", options.folder))
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from ncclkit import views
+import ncclkit as nk
 from ncclkit.agent import wire
 from ncclkit.core import experiment_records
 from ncclkit.core.case import Case
@@ -39,7 +39,7 @@ def trial(folder: Path, **given: Any) -> ExperimentRecord:
 
 
 def words(*made: ExperimentRecord) -> str:
-    return " ".join(Page(views.experiments_view(made).static()).words.split())
+    return " ".join(Page(nk.experiments_view(made).static()).words.split())
 
 
 def run_folder(folder: Path, *starts: tuple[int, str, float]) -> Path:
@@ -56,7 +56,7 @@ def run_folder(folder: Path, *starts: tuple[int, str, float]) -> Path:
 
 
 def test_without_a_trial_it_says_how_to_make_one() -> None:
-    view = views.experiments_view(Case())
+    view = nk.experiments_view(Case())
     assert view.summary == "No experiment was made yet" and "--check" in Page(view.static()).words
 
 
@@ -113,7 +113,7 @@ def test_one_that_only_looked_has_no_sides(tmp_path: Path) -> None:
 
 def test_bandwidth_is_drawn_on_one_scale(tmp_path: Path) -> None:
     made = trial(tmp_path, before=run(tmp_path / "a", speed=2.0), after=run(tmp_path / "b", speed=8.0))
-    page = views.experiments_view([made]).static()
+    page = nk.experiments_view([made]).static()
     assert "width:25.0%" in page and "width:100.0%" in page
     assert "all_reduce: busbw before 2.00 GB/s after 8.00 GB/s" in words(made)
 
@@ -146,8 +146,8 @@ def test_kept_trials_come_back_the_last_one_first_and_run_nothing_of_what_they_h
         hostile = dict.fromkeys(("question", "cause", "cause_before"), HOSTILE) | {"said": (HOSTILE, HOSTILE)}
         hostile |= {"change": {"env": {HOSTILE: HOSTILE}}, "verdicts": {HOSTILE: "proven"}, "summary": say}
         experiment_records.keep(trial(folder, **hostile))
-    view = views.experiments_view(Case.open(case.path))
+    view = nk.experiments_view(Case.open(case.path))
     page = Page(view.static())
     assert view.summary.startswith("second") and page.words.index("second") < page.words.index("first")
     assert not {"script", "img"} & set(page.tags)
-    assert "experiments/2-slow_rank/" in Page(views.case_view(case).static()).words
+    assert "experiments/2-slow_rank/" in Page(nk.case_view(case).static()).words

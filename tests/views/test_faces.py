@@ -6,33 +6,33 @@ from html.parser import HTMLParser
 
 import pytest
 
-from ncclkit import views
+import ncclkit as nk
 from ncclkit.causes import catalogue, page
 from ncclkit.core.case import Case
 from ncclkit.core.model import Advice
 from ncclkit.report.page import ROOM
 from ncclkit.views import plots
-from ncclkit.views._base import PLACE, PLOTLY, WIDGET
+from ncclkit.views._base import PLACE, PLOTLY, WIDGET, Chart
 from ncclkit.views.attach import stacks_view
 from tests.views.records import CURVE, HOSTILE, case, findings, hostile_job, hostile_machine
 
 VIEWS = {
-    "facts": lambda: views.facts_view(case()),
-    "topology": lambda: views.topology_view(hostile_machine()),
-    "network": lambda: views.network_view(hostile_machine()),
-    "findings": lambda: views.findings_view(findings()),
-    "events": lambda: views.events_view(case()),
-    "ranks": lambda: views.ranks_view(case()),
-    "measurements": lambda: views.measurements_view(case()),
-    "tuning": lambda: views.tuning_view([Advice(HOSTILE, {"A": HOSTILE}, HOSTILE, HOSTILE, HOSTILE)]),
-    "live": lambda: views.live_test(case(), python="/p y", env=f"X={'<script>'}"),
-    "inputs": lambda: views.inputs_view(hostile_job()),
-    "job": lambda: views.job_view(hostile_job()),
-    "progress": lambda: views.progress_view(hostile_job()),
-    "disagreement": lambda: views.disagreement_view(hostile_job()),
-    "transports": lambda: views.transports_view(hostile_job()),
-    "rings": lambda: views.rings_view(hostile_job()),
-    "attach": lambda: views.attach_form(hostile_job()),
+    "facts": lambda: nk.facts_view(case()),
+    "topology": lambda: nk.topology_view(hostile_machine()),
+    "network": lambda: nk.network_view(hostile_machine()),
+    "findings": lambda: nk.findings_view(findings()),
+    "events": lambda: nk.events_view(case()),
+    "ranks": lambda: nk.ranks_view(case()),
+    "measurements": lambda: nk.measurements_view(case()),
+    "tuning": lambda: nk.tuning_view([Advice(HOSTILE, {"A": HOSTILE}, HOSTILE, HOSTILE, HOSTILE)]),
+    "live": lambda: nk.live_test(case(), python="/p y", env=f"X={'<script>'}"),
+    "inputs": lambda: nk.inputs_view(hostile_job()),
+    "job": lambda: nk.job_view(hostile_job()),
+    "progress": lambda: nk.progress_view(hostile_job()),
+    "disagreement": lambda: nk.disagreement_view(hostile_job()),
+    "transports": lambda: nk.transports_view(hostile_job()),
+    "rings": lambda: nk.rings_view(hostile_job()),
+    "attach": lambda: nk.attach_form(hostile_job()),
     "stacks": lambda: stacks_view(hostile_job().of("stack"), [HOSTILE], [{"cause": HOSTILE, "say": HOSTILE}]),
 }
 DRAWN = ("ranks", "transports", "rings", "topology")
@@ -138,14 +138,14 @@ def test_static_face_says_every_value(name, words):
 
 
 def test_culprit_comes_first_and_nothing_found_says_how_many_looked():
-    page = views.findings_view(findings()).static()
+    page = nk.findings_view(findings()).static()
     assert page.index("slow_rank") < page.index("shm_too_small") < page.index("gid_index") < page.index("host_oom")
-    nothing = views.findings_view(findings()[2:])
+    nothing = nk.findings_view(findings()[2:])
     assert nothing.summary == "Nothing found: 1 check passed; evidence is missing for 1 cause"
 
 
 def test_commands_in_advice_stand_as_code_and_nothing_in_them_becomes_an_element():
-    shown = views.tuning_view([Advice("Run `ulimit -n <N>` in each `rank", check="`<b>`")]).static()
+    shown = nk.tuning_view([Advice("Run `ulimit -n <N>` in each `rank", check="`<b>`")]).static()
     assert '<p class="nk-do">Run <code>ulimit -n &lt;N&gt;</code> in each `rank</p>' in shown
     assert "<dd><code>&lt;b&gt;</code></dd>" in shown
 
@@ -153,7 +153,7 @@ def test_commands_in_advice_stand_as_code_and_nothing_in_them_becomes_an_element
 def test_a_theme_is_checked_only_where_a_cause_cites_its_facts():
     known = case()
     known.facts = [fact for fact in known.facts if fact.name != "limits.memlock"]
-    cards = views.facts_view(known).static().split("<section")
+    cards = nk.facts_view(known).static().split("<section")
     verdicts = {card.split("<h4>")[1].split("<")[0]: "nk-checked" in card for card in cards[1:]}
     assert verdicts["GPUs"] is False and "Limits and isolation" in verdicts
 
@@ -181,7 +181,7 @@ EMPTY = (
 
 @pytest.mark.parametrize("name", EMPTY)
 def test_an_empty_case_says_so(name):
-    view = getattr(views, name)(Case())
+    view = getattr(nk, name)(Case())
     assert view.summary and Page(view.html).words
 
 
@@ -189,7 +189,7 @@ def test_case_view_names_files_runs_and_the_command_to_mail_it(tmp_path):
     made = Case.open(tmp_path / "my case").save()
     (made.new_run("probe") / "status.json").write_text('{"reason": "done", "say": "all sizes measured"}')
     (made.new_run("hung") / "status.json").write_text("{")
-    words = Page(views.case_view(made).html).words
+    words = Page(nk.case_view(made).html).words
     for expected in (
         "facts.jsonl",
         "events.jsonl",
@@ -203,15 +203,15 @@ def test_case_view_names_files_runs_and_the_command_to_mail_it(tmp_path):
 
 
 def test_chart_shows_itself_as_plotly_json_whatever_the_renderer():
-    bundle = views.Chart(plots.bandwidth(CURVE))._repr_mimebundle_()
+    bundle = Chart(plots.bandwidth(CURVE))._repr_mimebundle_()
     assert set(bundle) == {PLOTLY, WIDGET, "text/html", "text/plain"}
     assert bundle[PLOTLY]["data"][0]["name"].startswith("all_reduce") and ROOM in bundle["text/html"]
 
 
 def test_catalogue_holds_every_page_and_finds_words():
-    everything = Page(views.catalogue_view().html).words
+    everything = Page(nk.catalogue_view().html).words
     assert [name for name in catalogue() if name not in everything or page(name)[""] not in everything] == []
     assert "What to do" in everything
-    few = views.catalogue_view("/dev/shm")
-    assert "shm_too_small" in few.static() and len(few.html) < len(views.catalogue_view().html)
-    assert views.catalogue_view("no such word").summary.startswith("0 causes")
+    few = nk.catalogue_view("/dev/shm")
+    assert "shm_too_small" in few.static() and len(few.html) < len(nk.catalogue_view().html)
+    assert nk.catalogue_view("no such word").summary.startswith("0 causes")

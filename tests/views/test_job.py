@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ncclkit import views
+import ncclkit as nk
 from ncclkit.causes import engine
 from ncclkit.core.case import Case
 from ncclkit.core.model import NcclkitError
@@ -40,7 +40,7 @@ def eight() -> Case:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", CONCLUSIONS)
 def test_a_thousand_ranks_give_one_conclusion_and_a_short_page(big: Case, name: str) -> None:
-    view = getattr(views, name)(big)
+    view = getattr(nk, name)(big)
     bundle = view._repr_mimebundle_()
     assert CONCLUSIONS[name] in view.summary
     assert len(json.dumps(bundle)) < 1 << 20
@@ -53,20 +53,20 @@ def test_a_thousand_ranks_are_judged(big: Case) -> None:
 
 @pytest.mark.parametrize("name", ["ranks_view", "progress_view", "events_view"])
 def test_the_odd_rank_comes_before_the_many(big: Case, name: str) -> None:
-    words = Page(getattr(views, name)(big).static()).words
+    words = Page(getattr(nk, name)(big).static()).words
     many = "0–516, 518–1023"
     assert many in words
     assert name == "events_view" or words.index("517") < words.index(many)
 
 
 def test_the_odd_host_is_named_with_its_variable_and_its_transport(big: Case) -> None:
-    assert "ranks 96–103 (8)" in Page(views.job_view(big).static()).words
-    rows = Page(views.transports_view(big).static()).words.partition("Which ranks")[2]
+    assert "ranks 96–103 (8)" in Page(nk.job_view(big).static()).words
+    rows = Page(nk.transports_view(big).static()).words.partition("Which ranks")[2]
     assert rows.index("SHM/direct") < rows.index("P2P/CUMEM") and "inside node-012" in rows
 
 
 def test_the_clock_that_is_ahead_is_named(big: Case) -> None:
-    assert "The clock of node-090 is 3.0 s ahead" in Page(views.disagreement_view(big).static()).words
+    assert "The clock of node-090 is 3.0 s ahead" in Page(nk.disagreement_view(big).static()).words
 
 
 @pytest.mark.parametrize(
@@ -83,14 +83,14 @@ def test_the_clock_that_is_ahead_is_named(big: Case) -> None:
     ],
 )
 def test_the_bundled_run_of_eight_ranks(eight: Case, name: str, words: str) -> None:
-    assert words in getattr(views, name)(eight).summary
+    assert words in getattr(nk, name)(eight).summary
 
 
 def test_what_was_not_understood_comes_first(tmp_path: Path) -> None:
     (tmp_path / "a_rank0.log").write_text("node-1:7:7 [0] NCCL INFO NCCL version 2.28.9+cuda13.0\n")
     (tmp_path / "b_rank1.log").write_text("the weather is fine\n")
     (tmp_path / "core").write_bytes(bytes(range(32)) * 64)
-    view = views.inputs_view(read_logs(str(tmp_path)))
+    view = nk.inputs_view(read_logs(str(tmp_path)))
     assert view.summary.startswith("2 files of ") and "; 1 file could not be used; " in view.summary
     assert view.summary.endswith("in 1 log no line is known")
     words = Page(view.static()).words

@@ -8,9 +8,9 @@ import pytest
 
 from ncclkit.core.model import NcclkitError
 from ncclkit.live.options import ProbeOptions
-from ncclkit.views import LiveTest
 from ncclkit.views._base import PLOTLY
 from ncclkit.views._form import LOG_LINES, Progress
+from ncclkit.views.live import LiveTest
 from tests.views.records import CURVE, HOSTILE, Measurement
 
 

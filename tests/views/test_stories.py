@@ -6,11 +6,12 @@ import tracemalloc
 
 import pytest
 
+from ncclkit import ranks_view
 from ncclkit.core.case import Case
 from ncclkit.core.model import Event
 from ncclkit.core.text import quantity, ranges, some
 from ncclkit.evidence.samples import sample
-from ncclkit.views import evidence, ranks_view
+from ncclkit.views import evidence
 from ncclkit.views.evidence import context
 from tests.views.records import event_of, job
 

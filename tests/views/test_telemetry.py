@@ -7,9 +7,9 @@ import json
 from pathlib import Path
 from typing import Any
 
+from ncclkit import telemetry_view
 from ncclkit.core.case import Case
 from ncclkit.core.model import Event
-from ncclkit.views import telemetry_view
 
 GIB = 1 << 30
 

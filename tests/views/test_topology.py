@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from ncclkit import views
+import ncclkit as nk
 from ncclkit.core.case import Case
 from ncclkit.core.model import Fact
 from ncclkit.views._base import PLOTLY
@@ -166,7 +166,7 @@ def test_links_are_sorted_by_what_they_are() -> None:
 def test_a_torn_count_does_no_harm(count: object) -> None:
     case = Case()
     case.facts = [Fact("gpu.count", count), Fact("gpu.topology", None, why="cut off")]
-    view = views.topology_view(case)
+    view = nk.topology_view(case)
     assert view.summary and Page(view.static()).words
 
 
@@ -201,7 +201,7 @@ NAMES = (
 NETWORK = ("net.interfaces", "net.rdma", "net.nccl.interface", "net.nccl.interfaces", "net.nccl.hcas", "net.default")
 
 
-@pytest.mark.parametrize("view", [views.topology_view, views.network_view, views.facts_view])
+@pytest.mark.parametrize("view", [nk.topology_view, nk.network_view, nk.facts_view])
 @pytest.mark.parametrize("name", [*NAMES, *NETWORK])
 def test_values_of_a_wrong_type_do_no_harm(view: Any, name: str) -> None:
     for wrong in WRONG:

@@ -94,9 +94,10 @@ def test_the_form_measures_what_its_fields_say(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(tune, "sweep", sweep)
     form = nk.tune_form(Case(), "NCCL_PROTO=LL channels=1", "8,1MiB", "logs", True, backend="gloo", ranks=2)
     found = asyncio.run(form.run())
-    _, settings, options, sizes, inherited, _, job = asked[0]
+    _, settings, options, sizes, inherited, _, job, budget = asked[0]
     assert [str(one) for one in settings] == ["NCCL_PROTO=LL", "1 channels"] and sizes == [8, MIB]
-    assert (inherited, job, options.backend) == (True, "logs", "gloo") and found.sweep is GOOD
+    assert (inherited, job, options.backend, options.op, budget) == (True, "logs", "gloo", "all", tune.BUDGET)
+    assert found.sweep is GOOD
     assert asyncio.run(nk.apply_form(Case(), found).run()).summary.startswith("With NCCL_PROTO=LL 1 of 3 sizes")
     form.words["settings"].value = "NCCL_PROTO"
     assert form.start.disabled and "is not NAME=VALUE" in form.notice.value

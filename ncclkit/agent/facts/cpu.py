@@ -52,25 +52,16 @@ def usable(machine: Machine) -> float:
 
 def _affinity(machine: Machine) -> str:
     """The CPUs on which the kernel may run this process, as it writes them: ``0-15,32-47``."""
-    match = re.search(r"^Cpus_allowed_list:\s*(\S+)", machine.read("/proc/self/status"), re.M)
-    if not match:
-        raise Unread("/proc/self/status has no Cpus_allowed_list")
-    return match.group(1)
+    return machine.field("/proc/self/status", r"^Cpus_allowed_list:\s*(\S+)", "Cpus_allowed_list")
 
 
 def _model(machine: Machine) -> str:
-    match = re.search(r"^(?:model name|Model|cpu model)\s*:\s*(.+)", machine.read("/proc/cpuinfo", 4096), re.M)
-    if not match:
-        raise Unread("/proc/cpuinfo names no model")
-    return match.group(1).strip()
+    return machine.field("/proc/cpuinfo", r"^(?:model name|Model|cpu model)\s*:\s*(.+)", "model name", 4096).strip()
 
 
 def _pressure(machine: Machine, file: str) -> float:
     """Share of the last 10 s in which some process waited, in percent."""
-    match = re.search(r"some avg10=([\d.]+)", machine.read(file))
-    if not match:
-        raise Unread("%s has no avg10" % file)
-    return float(match.group(1))
+    return float(machine.field(file, r"some avg10=([\d.]+)", "avg10"))
 
 
 def _numa(machine: Machine) -> dict[str, str]:
@@ -80,10 +71,7 @@ def _numa(machine: Machine) -> dict[str, str]:
 
 
 def _meminfo(machine: Machine, title: str) -> int:
-    match = re.search(r"^%s:\s*(\d+) kB" % title, machine.read("/proc/meminfo"), re.M)
-    if not match:
-        raise Unread("/proc/meminfo has no %s" % title)
-    return int(match.group(1)) * 1024
+    return int(machine.field("/proc/meminfo", r"^%s:\s*(\d+) kB" % title, title)) * 1024
 
 
 def _swap(machine: Machine) -> list[dict[str, Any]]:

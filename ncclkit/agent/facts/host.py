@@ -35,10 +35,7 @@ def facts(machine: Machine) -> Iterator[Fact]:
 
 
 def _os(machine: Machine) -> str:
-    match = re.search(r'^PRETTY_NAME="?([^"\n]+)', machine.read("/etc/os-release"), re.M)
-    if not match:
-        raise Unread("/etc/os-release has no PRETTY_NAME")
-    return match.group(1)
+    return machine.field("/etc/os-release", r'^PRETTY_NAME="?([^"\n]+)', "PRETTY_NAME")
 
 
 def _glibc() -> str:
@@ -60,12 +57,9 @@ def _image(machine: Machine) -> str:
     if release:
         return "nvcr.io/nvidia/pytorch:%s or made from it" % release
     try:
-        match = re.search(r'^image="?([^"\n]+)', machine.read("/run/.containerenv"), re.M)
+        return machine.field("/run/.containerenv", r'^image="?([^"\n]+)', "image")
     except Unread:
-        match = None
-    if not match:
-        raise Unread("this container was not told its image" if container(machine) else "not in a container")
-    return match.group(1)
+        raise Unread("this container was not told its image" if container(machine) else "not in a container") from None
 
 
 def _acs(machine: Machine) -> list[str]:

@@ -61,6 +61,13 @@ class Machine:
         """The first `limit` bytes of a file as text; raises Unread."""
         return str(self._ask(path, lambda: _start(self._at(path), limit)), "utf-8", "replace")
 
+    def field(self, path: str, pattern: str, what: str, limit: int = 65536) -> str:
+        """The first group of `pattern` in a file, whose lines ``^`` begins; raises Unread where it has no `what`."""
+        match = re.search(pattern, self.read(path, limit), re.M)
+        if not match:
+            raise Unread("%s has no %s" % (path, what))
+        return match.group(1)
+
     def names(self, path: str, pattern: str = "") -> list[str]:
         """The sorted names in a folder that match the whole `pattern`, or all; raises Unread."""
         found = self._ask(path, lambda: sorted(os.listdir(self._at(path))))

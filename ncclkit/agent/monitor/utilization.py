@@ -143,15 +143,8 @@ def traffic():
 
     Only sockets of our own network namespace are seen, and RDMA passes by: what is not known is left out, never zero.
     """
-    found = {}  # type: dict[int, tuple[int, int]]
-    try:
-        for family in (socket.AF_INET, socket.AF_INET6):
-            with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, SOCK_DIAG) as link:
-                link.settimeout(PATIENCE)
-                _ask(link, family, lambda inode, port, info: found.__setitem__(inode, _moved(info)))
-    except (OSError, struct.error):
-        return None
-    return found
+    known = _sockets()
+    return None if known is None else {inode: _moved(info) for inode, (_, info) in known.items()}
 
 
 def seconds_without_traffic(pids):
@@ -159,19 +152,12 @@ def seconds_without_traffic(pids):
 
     A process without such a connection is left out, as is every one where the kernel does not tell.
     """
-    received = {}  # type: dict[int, tuple[tuple[int, int], float]]
-    try:
-        for family in (socket.AF_INET, socket.AF_INET6):
-            with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, SOCK_DIAG) as link:
-                link.settimeout(PATIENCE)
-                _ask(link, family, lambda inode, ports, info: received.__setitem__(inode, (ports, _since(info))))
-    except (OSError, struct.error):
-        return {}
-    found = {}
+    known, found = _sockets() or {}, {}
     for pid in pids:
         store = processes.environ(pid).get("MASTER_PORT", "")
-        own = [received[inode] for inode in inodes(pid) if inode in received]
-        ages = [age for ports, age in own if ports[1] and not (store.isdigit() and int(store) in ports)]  # none listens
+        own = [known[inode] for inode in inodes(pid) if inode in known]
+        # one that listens has no other end
+        ages = [_since(info) for ports, info in own if ports[1] and not (store.isdigit() and int(store) in ports)]
         if ages:
             found[pid] = min(ages)
     return found
@@ -182,11 +168,21 @@ def inodes(pid):
     return [int(target[8:-1]) for target in processes.open_files(pid) if target.startswith("socket:[")]
 
 
-def _ask(link, family, take):
-    """Hand inode, ports and ``tcp_info`` of all connected sockets of one family to `take`.
+def _sockets():
+    """{inode: (ports, ``tcp_info``)} of all connected TCP sockets; None where the kernel refuses, or is silent."""
+    found = {}  # type: dict[int, tuple[tuple[int, int], bytes]]
+    try:
+        for family in (socket.AF_INET, socket.AF_INET6):
+            with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, SOCK_DIAG) as link:
+                link.settimeout(PATIENCE)
+                found.update(_ask(link, family))
+    except (OSError, struct.error):
+        return None
+    return found
 
-    Raises OSError where the kernel refuses, or is silent.
-    """
+
+def _ask(link, family):
+    """Yield (inode, (ports, ``tcp_info``)) of all connected sockets of one family; raises OSError on a refusal."""
     query = struct.pack("<BBBBI", family, socket.IPPROTO_TCP, 1 << (INFO - 1), 0, 0xFFFFFFFF) + bytes(48)
     link.send(struct.pack("<IHHII", 16 + len(query), 20, DUMP, 1, 0) + query)
     while True:
@@ -200,7 +196,7 @@ def _ask(link, family, take):
             inode = struct.unpack_from("<I", page, 16 + BODY - 4)[0]
             info = _info(page[16 + BODY : length])
             if inode and info:
-                take(inode, struct.unpack_from(">HH", page, 16 + 4), info)
+                yield inode, (struct.unpack_from(">HH", page, 16 + 4), info)
             page = page[(length + 3) & ~3 :]
 
 

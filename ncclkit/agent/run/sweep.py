@@ -13,6 +13,7 @@ import json
 import os
 import random
 import statistics
+import time
 
 from .. import wire
 from . import collective, crash_handler, operations
@@ -53,6 +54,7 @@ def _options(argv):
     )
     parser.add_argument("--all", action="store_true", help="decide on every setting, also on those that look slower")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--within", type=float, default=0.0, help="seconds after which no further size is begun")
     return parser.parse_args(argv)
 
 
@@ -63,20 +65,32 @@ def _numbers(text):
 def _run(options, rank):
     import torch
 
-    work = [(op, size) for op in options.ops for size in options.sizes]
+    # every other size first, of all collectives: whatever time there is, it is spread over all of them
+    work = [(op, size) for size in (*options.sizes[::2], *options.sizes[1::2]) for op in options.ops]
     job = Job(torch, options, len(work))
     wire.send("phase", phase="import", rank=rank, torch=torch.__version__, gpu=collective.gpu(torch, job.device))
     job.begin(device_id=None)  # bound to it, torch would split communicators, which keeps the first one's settings
     nccl = collective.nccl_version(torch, options.backend)
     wire.send("phase", phase="init", rank=rank, nccl=nccl, hostid=os.environ.get("NCCL_HOSTID", ""))
-    groups = Groups(torch, job, options.settings)
+    groups, began = Groups(torch, job, options.settings), time.monotonic()
     for number, (op, size) in enumerate(work):
+        if options.within and number and _any_late(torch, job, time.monotonic() - began > options.within):
+            if rank == 0:
+                wire.send("sweep.left", left=len(work) - number, of=len(work))
+            break
         operation = operations.Operation(torch, job.dist, job.device, op, options.dtype, size)
         wire.send("phase", phase="size", rank=rank, bytes=operation.bytes, op=op)
         order = random.Random("%d %d" % (options.seed, number))
         with collective.stream(torch, job.device):
             _measure(torch, job, options, operation, groups, order)
     job.dist.barrier()
+
+
+def _any_late(torch, job, late):
+    """Whether any rank is late; the same on all of them, or they would not go on alike."""
+    told = torch.tensor([float(late)], device=job.device)
+    job.dist.all_reduce(told)
+    return bool(told.item())
 
 
 def _measure(torch, job, options, operation, groups, order):

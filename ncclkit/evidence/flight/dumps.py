@@ -21,10 +21,11 @@ from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequenc
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import lru_cache
+from hashlib import blake2b
 from itertools import islice
 from operator import itemgetter
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from ncclkit.evidence.grammars.grammar import Data, frame
 from ncclkit.evidence.processes import Refused
@@ -63,6 +64,7 @@ class _Locked(pickle.Unpickler):
         raise Refused("refers to an object outside the file; nothing in it was executed")
 
 
+T = TypeVar("T")
 GroupKey = tuple[str, str]
 """(name, description) of a process group."""
 Shapes = tuple[tuple[int, ...], ...]
@@ -134,6 +136,10 @@ class Calls:
         """Index of the first call `seq`."""
         place = bisect_left(self.seqs, seq)
         return place if place < len(self.seqs) and self.seqs[place] == seq else None
+
+
+SHARED = ("seqs", "kinds", "status", "sites", "entries", "open")
+"""The columns that are the same on all ranks which make the same calls; when they make them is their own."""
 
 
 def sort(calls: Calls) -> None:
@@ -465,10 +471,26 @@ class Dump:
         return detail.frames if detail else []
 
     def share(self, table: MutableMapping[Any, Any]) -> None:
-        """Hold what other dumps hold as well only once in memory."""
-        self.kinds = [table.setdefault(kind, kind) for kind in self.kinds]
-        self.members = {key: table.setdefault(ranks, ranks) for key, ranks in self.members.items()}
-        self.sites = [table.setdefault(site, site) for site in self.sites]
+        """Hold only once in memory what other dumps hold as well.
+
+        Where ranks make the same calls that is all but their times.
+        """
+
+        def once(value: T, *key: Any) -> T:
+            held: T = table.setdefault(key or value, value)
+            return held
+
+        self.kinds = once(self.kinds, "kinds", *map(once, self.kinds))
+        self.states = once(self.states, "states", *self.states)
+        self.sites = once(self.sites, "sites", *map(once, self.sites))
+        self.members = {once(key): once(ranks) for key, ranks in self.members.items()}
+        for calls in (*self.collectives.values(), *self.pairs.values()):
+            for name in SHARED:
+                column = getattr(calls, name)
+                setattr(calls, name, once(column, name, blake2b(column, digest_size=16).digest()))
+            for place, (frames, sends, receives) in calls.details.items():
+                stack = once(frames, "stack", *(tuple(one.values()) for one in frames))
+                calls.details[place] = once(Detail(stack, sends, receives), id(stack), sends, receives)
 
 
 def of_value(value: Any, path: str, rank: int | None) -> Dump | None:

@@ -221,10 +221,12 @@ OPEN = 64
 """Calls in flight that a summary lists."""
 LAST, SPREAD = 8, 24
 """Calls whose times a summary holds: the last ones, and so many spread over those before."""
+MANY = 1024
+"""Dumps from which on each holds fewer times: no picture of so many ranks shows all."""
 
 
-def summary(dump: Dump) -> Event:
-    """The `flight.dump` event of one file."""
+def summary(dump: Dump, of: int = 1) -> Event:
+    """The `flight.dump` event of one file; of: how many dumps there are."""
     told: dict[str, Data] = {}
     said: list[str] = []
     for key in dict.fromkeys((*dump.members, *dump.collectives)):
@@ -236,7 +238,7 @@ def summary(dump: Dump) -> Event:
             "last_seq": calls.seqs[-1] if calls.seqs else None,
             "last_completed": calls.seqs[closed] if closed >= 0 else None,
             "in_flight": [seq for seq, mark in zip(calls.seqs, calls.open, strict=True) if mark][:OPEN],
-            "times": _times(calls),
+            "times": _times(calls, max(1, of // MANY)),
             "sizes": _sizes(dump, calls),
         }
         name, group = key[0] or "0", told[key[0] or "0"]
@@ -249,10 +251,14 @@ def summary(dump: Dump) -> Event:
     return Event("flight.dump", clip(text), dump.path, 0, host=dump.host, rank=dump.rank, data=data)
 
 
-def _times(calls: Calls) -> list[list[float]]:
-    """Number of a call, and when it was made, in seconds since the epoch; without those that the dump does not date."""
-    first = max(0, len(calls) - LAST)
-    places = [*range(0, first, max(1, -(-first // SPREAD))), *range(first, len(calls))]
+def _times(calls: Calls, fewer: int) -> list[list[float]]:
+    """Number of a call, and when it was made, in seconds since the epoch; without those that the dump does not date.
+
+    fewer: by which the usual numbers are divided; the first and the last call always count.
+    """
+    last, spread = max(1, LAST // fewer), max(1, SPREAD // fewer)
+    first = max(0, len(calls) - last)
+    places = [*range(0, first, max(1, -(-first // spread))), *range(first, len(calls))]
     return [[calls.seqs[at], calls.created[at] / 1e9] for at in places if calls.created[at]]
 
 
@@ -283,7 +289,13 @@ def _sizes(dump: Dump, calls: Calls) -> list[list[Any]]:
         size = item * max(kind.inputs.total or 0, kind.outputs.total or 0)
         if size:
             told[kind.op, size] += count
-    return [[op, size, count] for (op, size), count in told.most_common(SIZES)]
+    return _rows(tuple(told.most_common(SIZES)))
+
+
+@lru_cache(maxsize=1024)
+def _rows(told: tuple[tuple[tuple[str, int], int], ...]) -> list[list[Any]]:
+    """One list for all events that name the same sizes."""
+    return [[op, size, count] for (op, size), count in told]
 
 
 @lru_cache(maxsize=1024)

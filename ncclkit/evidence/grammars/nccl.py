@@ -366,7 +366,8 @@ INFO: tuple[Rule, ...] = (
     # Using network Socket      Using network AWS Libfabric      (what follows was written into the same line by others)
     rule("nccl.network", "Using network", r"Using network (?P<name>AWS Libfabric|Socket|[\w.-]{1,40})"),
     # NET/IB : Using [0]mlx5_0:1/IB [1]mlx5_1:1/RoCE [RO]; OOB eth0:10.0.0.1<0>      NET/IB : No device found.
-    rule("nccl.ib_devices", "NET/IB : Using", r"NET/IB : Using .*?(?:;|$)", make=_devices),
+    # (a line that was cut after "Using" says nothing of devices)
+    rule("nccl.ib_devices", "NET/IB : Using", r"NET/IB : Using ?\[\d.*?(?:;|$)", make=_devices),
     rule("nccl.ib_devices", "NET/IB : No device", r"NET/IB : No device found", make=_devices),
     # Channel 00/0 : 6[6] -> 5[5] via P2P/IPC/read     Channel 01 : 1[1e0] -> 0[1e0] [receive] via NET/IB/0/GDRDMA
     # Ring 00 : 2[3d000] -> 3[3e000] via direct shared memory

@@ -46,7 +46,7 @@ ENVELOPE = re.compile(
 EDGE = re.compile(r".*(?:[:|>\])\t-] ?|[*] )", re.DOTALL)
 HOST = re.compile(r"\[?([A-Za-z][\w.-]{0,200}?\d[\w.-]{0,50})(?:\]|:| {1,20}\|) ")
 RECORD = re.compile(
-    r"[\w.-]{1,255}:\d+:\d+ |\[[\w|:.-]{1,80}\]|\[[IWEF]\d{0,4} |[IWEF]\d{4} |\[?\d{4}-\d\d-\d\d"
+    r"[\w.-]{1,255}:\d+:\d+ |\[[\w|:.-]{1,80}\](?![\w(])|\[[IWEF]\d{0,4} |[IWEF]\d{4} |\[?\d{4}-\d\d-\d\d"
     r"|Traceback|\s*File \"|srun:|slurmst"
     r"|[A-Z][a-z]{2} [ \d]\d \d\d:|[\w.]{0,80}(?:Error|Exception|Interrupt)\b|terminate called|Watchdog"
 )
@@ -59,9 +59,14 @@ NUMBERED = re.compile(r"\[(\d{1,5})\] ")
 WIDTHS = (72, 76, 78, 79, 80, 100, 120, 132, 160, 200)
 """Columns at which terminals and editors break lines."""
 COMMON = (80, 100, 120)
+NEAR = 0.85
+"""Of a width: in a text that was wrapped there, fewer lines than were cut are shorter and longer than this."""
+RULED = re.compile(r"\s*[|+=*#~_-]")
+"""How lines of tables and frames begin."""
 START = re.compile(
-    r"\s|[\[(<#$|>*{}=+~^`-]|Traceback|File \"|[\w.-]+:\d+:\d+ |\d{4}-|\d\d:\d\d|[\w.]*(?:Error|Exception)\b"
-    r"|NCCL\b|INFO\b|WARN|ERROR\b|(?i:step|epoch|iter)|ncc?l\w+Error|srun:|slurmstepd:|\w+: "
+    r"\s|\[(?!\d{1,3}\]\w)|[(<#$|>*{}=+~^`-]|Traceback|File \"|[\w.-]+:\d+:\d+ |\d{4}-|\d\d:\d\d"
+    r"|[\w.]*(?:Error|Exception)\b|NCCL\b|INFO\b|WARN|ERROR\b|(?i:step|epoch|iter)|ncc?l\w+Error"
+    r"|srun:|slurmstepd:|\w+: "
 )
 """How a line begins that goes on with no line before it."""
 
@@ -186,7 +191,7 @@ def _unwrapped(text: str) -> str:
         return text
 
     def cut(line: str, later: str) -> bool:
-        return len(line) == width and not (RECORD.match(later) or COUNTER.match(later)) and later[:6] != line[:6]
+        return len(line) == width and not (RECORD.match(later) or COUNTER.match(later)) and _head(later) != _head(line)
 
     column = min(column for column in WIDTHS if column >= width)
 
@@ -198,22 +203,30 @@ def _unwrapped(text: str) -> str:
     hard = sum(cut(*pair) for pair in pairwise(lines))
     soft = sum(wrapped(*pair) for pair in pairwise(lines) if len(pair[0]) < width)
     if soft >= max(hard, 2) and width > 0.93 * column:
-        return _joined(lines, wrapped, " ")
+        whole = sum(len(line) > NEAR * column and not wrapped(line, later) for line, later in pairwise(lines))
+        return _joined(lines, wrapped, " ", any_line=soft > 2 * whole)
     # of a single line that is as long as a terminal is wide, only the commonest widths say that it was cut there
     firm = hard >= (1 if width in COMMON else 2 if width in WIDTHS else 4) and (hard == 1 or len(table) > 1)
-    return _joined(lines, cut, "") if firm else text
+    near = sum(NEAR * width < len(line) < width for line in lines)
+    return _joined(lines, cut, "", any_line=hard > 1 and hard >= near and width in WIDTHS) if firm else text
 
 
-def _joined(lines: list[str], wrapped: Callable[[str, str], bool], glue: str) -> str:
+def _head(line: str) -> str:
+    """How a line begins, whatever the number in it: rows of a table begin alike."""
+    return NUMBER.sub("0", line[:7])[:6]
+
+
+def _joined(lines: list[str], wrapped: Callable[[str, str], bool], glue: str, *, any_line: bool = False) -> str:
+    """The text with wrapped lines whole; any_line: those that no grammar knows by their beginning, too."""
     whole: list[str] = []
     at = 0
     while at < len(lines):
         last = at
         parts = [lines[at]]
-        known = RECORD.match(lines[at]) is not None
+        known = RECORD.match(lines[at]) is not None or (any_line and not RULED.match(lines[at]))
         while known and last + 1 < len(lines) and lines[last + 1] and wrapped(lines[last], lines[last + 1]):
             last += 1
-            parts.append(lines[last])
-        whole += [glue.join(parts), *[""] * (last - at)]
+            parts.append(f"{'' if parts[-1].endswith('-') else glue}{lines[last]}")
+        whole += ["".join(parts), *[""] * (last - at)]
         at = last + 1
     return "\n".join(whole)

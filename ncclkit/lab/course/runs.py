@@ -92,24 +92,16 @@ def _stage_of(run: Run, options: Mapping[str, Any]) -> Stage:
     return Stage(run, options, tuple(told[0]["losses"]), ready, peak)
 
 
-async def backend_run(
-    case: Case, ranks: int = 0, *, python: str | None = None, deadline: float = 60.0, simulate_hosts: int = 1
-) -> tuple[Run, ...]:
+async def backend_run(case: Case, ranks: int = 0, *, simulate_hosts: int = 1) -> tuple[Run, ...]:
     """Run the same all_reduce over gloo, and over NCCL where there are GPUs for all `ranks` (0: one for each GPU).
 
     simulate_hosts: NCCL takes the ranks for those of so many hosts, which share the GPUs.
     """
     done = []
     for backend in ("gloo", "nccl"):
-        asked = ProbeOptions(
-            python=python or "",
-            ranks=ranks,
-            backend=backend,
-            timeout=deadline,
-            max_bytes=probe.MIB,
-            repeats=3,
-            simulate_hosts=simulate_hosts if backend == "nccl" else 1,
-        )
+        hosts = simulate_hosts if backend == "nccl" else 1
+        small = ProbeOptions(timeout=60.0, max_bytes=probe.MIB, repeats=3)
+        asked = replace(small, ranks=ranks, backend=backend, simulate_hosts=hosts)
         try:
             plan = await probe.plan(case, asked)
         except NcclkitError:
@@ -148,22 +140,15 @@ class Step:
 
 
 async def scaling_run(
-    case: Case,
-    ranks: str = "2 4 8",
-    *,
-    python: str | None = None,
-    backend: str = "auto",
-    deadline: float = 90.0,
-    simulate_hosts: int = 1,
-    on_record: Callable[[dict[str, Any]], None] = lambda record: None,
+    case: Case, ranks: str = "2 4 8", *, backend: str = "auto", simulate_hosts: int = 1
 ) -> tuple[Step, ...]:
     """Run the exchange on each of these counts of ranks, the smallest first; stops after one that fails.
 
     ranks: space-separated whole numbers; counts above the number of GPUs are left out, and where all are, gloo runs
-    them; deadline: seconds for each run; simulate_hosts: NCCL takes the ranks for those of so many hosts.
+    them; simulate_hosts: NCCL takes the ranks for those of so many hosts.
     """
     asked = _counts(ranks)
-    options = ProbeOptions(python=python or "", backend=backend, timeout=deadline)
+    options = ProbeOptions(backend=backend, timeout=90.0)
     base = await probe.plan(case, options)
     room = base.ranks * simulate_hosts
     if backend == "auto" and base.backend == "nccl" and room < asked[0]:
@@ -177,8 +162,8 @@ async def scaling_run(
     done: list[Step] = []
     for count in counts:
         hosts = min(simulate_hosts, count) if base.backend == "nccl" else 1
-        plan = Plan(f"exchange-{count}", (*argv, *_shared(hosts)), count, base.backend, base.python, deadline)
-        done.append(_step(case, await probe.execute(case, replace(plan, simulate_hosts=hosts), on_record)))
+        plan = Plan(f"exchange-{count}", (*argv, *_shared(hosts)), count, base.backend, base.python, options.timeout)
+        done.append(_step(case, await probe.execute(case, replace(plan, simulate_hosts=hosts))))
         if done[-1].run.reason != "done":
             break
     return tuple(done)
@@ -214,18 +199,7 @@ def open_files(case: Case) -> dict[int, int]:
 
 CHOICES = ((0, 2), (1, 2), (2, 2), (4, 2), (8, 2), (8, 4))
 """Workers per rank, and batches that each prepares ahead."""
-FIELDS = (
-    "workers",
-    "prefetch",
-    "step_ms",
-    "low_ms",
-    "high_ms",
-    "first_ms",
-    "data_ms",
-    "others_ms",
-    "queue",
-    "preempted",
-)
+FIELDS = tuple("workers prefetch step_ms low_ms high_ms first_ms data_ms others_ms queue preempted".split())
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,16 +244,13 @@ async def loader_sweep(
     choices: Sequence[tuple[int, int]] = CHOICES,
     steps: int = 8,
     repeats: int = 3,
-    python: str | None = None,
-    ranks: int | None = None,
+    ranks: int = 0,
     backend: str = "any",
-    deadline: float = 120.0,
-    on_record: Callable[[dict[str, Any]], None] = lambda record: None,
 ) -> Run:
     """Train the small speech job once for each choice of (workers per rank, batches ahead), all ranks on few cores.
 
     cores: that all ranks of this host share; steps: measured for each choice in each of so many repeats, which take
-    turns, as neighbours on the machine come and go; deadline: of the whole run, seconds.
+    turns, as neighbours on the machine come and go.
     `measured` reads what came out.  Raises NcclkitError in one sentence for what cannot be run.
     """
     for pair in choices:
@@ -287,9 +258,7 @@ async def loader_sweep(
             raise NcclkitError(f"A choice is (workers of at least 0, batches ahead of at least 1), but it is {pair!r}.")
     if cores < 1 or steps < 1 or repeats < 1 or not choices:
         raise NcclkitError("The sweep needs at least one core, one step and one choice of workers.")
-    base = await probe.plan(
-        case, ProbeOptions(python=python or "", ranks=ranks or 0, backend=backend, timeout=deadline)
-    )
+    base = await probe.plan(case, ProbeOptions(ranks=ranks, backend=backend, timeout=120.0))
     # one rank alone waits for nobody, and that is half of what is measured
     count = max(2, base.ranks) if base.backend == "gloo" else base.ranks
     options = {
@@ -299,7 +268,7 @@ async def loader_sweep(
         "steps": steps,
     }
     argv = ("stories.loader_sweep", *_words(options))
-    return await probe.execute(case, Plan("loading", argv, count, base.backend, base.python, deadline), on_record)
+    return await probe.execute(case, Plan("loading", argv, count, base.backend, base.python, base.deadline))
 
 
 def measured(case: Case) -> LoaderSweep | None:

@@ -2,6 +2,7 @@
 
 import argparse
 import importlib
+import os
 import time
 from typing import Any
 
@@ -75,7 +76,13 @@ def main() -> None:
     }
     callbacks = [Tracker()] if told.brake == "logging" else []
     trainer = L.Trainer(
-        accelerator="gpu" if gpus else "cpu", devices=2, strategy=strategy, max_epochs=10, callbacks=callbacks, **quiet
+        accelerator="gpu" if gpus else "cpu",
+        devices=int(os.environ.get("LOCAL_WORLD_SIZE", "2")),
+        num_nodes=int(os.environ.get("GROUP_WORLD_SIZE", "1")),
+        strategy=strategy,
+        max_epochs=10,
+        callbacks=callbacks,
+        **quiet,
     )
     trainer.fit(Classifier(*((96, 60) if tiny else (256, 6))), DataLoader(Rows(told.brake == "loader"), batch_size=16))
 
