@@ -160,6 +160,48 @@ def test_a_gdb_that_cannot_write_registers_calls_nothing(tmp_path: Path, monkeyp
     assert list(tmp_path.iterdir()) == []
 
 
+SAFE_POINT = """
+import signal
+signal.signal(signal.SIGUSR1, lambda *ignored: exec(open(open(sys.argv[3]).read()).read(), {}))
+"""
+"""What Python 3.14 does at the next safe point of a main thread, here at a signal."""
+
+
+@pytest.mark.parametrize("comes", [True, False], ids=["safe point", "none"])
+def test_the_door_of_python_314_is_used_where_the_interpreter_has_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, comes: bool
+) -> None:
+    """By an interpreter of that name; a thread that comes too late finds a script that does nothing."""
+    monkeypatch.setattr(flight_dump.shutil, "which", lambda name, path=None: None)
+    monkeypatch.setitem(flight_dump.PATIENCE, "remote_exec", 60.0 if comes else 0.3)
+    python = shutil.copy(os.path.realpath(sys.executable), tmp_path / "python3.14")
+    asked: list[str] = []
+
+    def run(command: list[str], **ignored: object) -> subprocess.CompletedProcess[str]:
+        assert "sys.remote_exec(int(sys.argv[1]), sys.argv[2])" in command[4] and command[0] == str(python)
+        asked.append(command[6])
+        (tmp_path / "script").write_text(command[6])
+        if comes:
+            os.kill(int(command[5]), signal.SIGUSR1)
+        return subprocess.CompletedProcess(command, 0, "", "")
+
+    program = STAND_IN.replace('print("up"', SAFE_POINT + 'print("up"')
+    command = [str(python), "-c", program, "2.13.0", "entries", str(tmp_path / "script")]
+    environ = os.environ | {"PYTHONHOME": sys.base_prefix}
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environ) as rank:
+        assert rank.stdout is not None and rank.stdout.readline() == b"up\n"
+        monkeypatch.setattr(flight_dump.subprocess, "run", run)
+        said = flight_dump.dump(str(tmp_path), {0: rank.pid}, time.monotonic() + 60, {})
+        rank.communicate(timeout=60)
+        assert rank.returncode == 0
+    left = Path(asked[0])
+    if comes:
+        assert said == [] and (tmp_path / "fr_rank_0").read_bytes() == b"entries" and not left.parent.exists()
+    else:
+        assert "its main thread came to no safe point" in said[0] and left.read_text() == ""
+        shutil.rmtree(left.parent)
+
+
 WATCHDOG = """
 import os, sys, time
 pipe = os.open(sys.argv[1], os.O_RDWR)

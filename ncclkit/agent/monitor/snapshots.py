@@ -106,6 +106,7 @@ class Snapshots:
                 return
             for rank, rows in self.rows.items():
                 del rows[:-2]
+                del self.numbers[rank][:-2]
                 places = {(row["stack"], row["switches"]) for row in rows}
                 stood[rank] = stood[rank] + 1 if len(rows) == 2 and len(places) == 1 and rows[0]["stack"] else 0
             time.sleep(max(0.0, pause - (time.monotonic() - begun)))
