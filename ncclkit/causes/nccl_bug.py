@@ -104,7 +104,7 @@ def _inside(case: Case) -> Finding | None:
     say = f"All ranks of the group are inside {call} and none completes it: the fault is below the program."
     if any(stand.waits_for == GPU and stand.kernel is None for stand in positions_of_case(case).values()):
         say = f"All ranks of the group have launched {call} and none completes it{waiting_time_of_case(case)}: "
-        say += "a GPU is in an endless kernel before it, or NCCL is stuck; `ncclkit attach --kernels` tells which."
+        say += "a GPU is in an endless kernel before it, or NCCL is stuck; `ncclkit attach --kernels` says which."
     return found(ID, "possible", say, pick(lines, limit=4), advice=(SIMPLER,), next=experiment(case))
 
 

@@ -344,7 +344,7 @@ def test_where_dumps_show_all_in_one_collective_the_kernels_decide() -> None:
     stuck = Event("flight.stuck", "4 all_reduce", "fr_rank_0", 0, None, "", None, None, data)
     found = judged(*(rank(n, own(67), MAIN, native=SPIN, ran=1.0) for n in range(2)), [stuck])
     assert (found.findings[0].cause, found.findings[0].strength) == ("nccl_bug", "possible")
-    assert "`ncclkit attach --kernels` tells which" in found.findings[0].say
+    assert "`ncclkit attach --kernels` says which" in found.findings[0].say
 
 
 CUDA_GDB = """[New Thread 0x7f2 (LWP 12)]
