@@ -118,9 +118,9 @@ def _one(folder, rank, pid, until, text):
     why = []
     for method, ask in (("pipe", _pipe), ("server", _server), ("remote_exec", _remote_exec), ("gdb", _gdb)):
         left = min(PATIENCE[method], until - time.monotonic())
-        if left <= (LEAST if method == "gdb" else 0.0):
-            return "rank %d was not asked for its Flight Recorder by %s: %.0f s were left; %s" % (
-                rank, method, max(0.0, left), MORE_TIME)  # fmt: skip
+        if left <= 0:
+            why.append("no time was left; " + MORE_TIME)
+            break
         try:
             found, problem = ask(rank, pid, left, text)
         except OSError as error:  # it has ended meanwhile, or its folder is full
@@ -295,6 +295,8 @@ def _gdb(rank, pid, seconds, text):
         return b"", "it is stopped"
     if "Has the GIL" in text or "+gil" in text:
         return b"", "a thread holds Python's global lock, and no call would come back"
+    if seconds <= LEAST:
+        return b"", "%.0f s were left; %s" % (seconds, MORE_TIME)
     until, found, problem = time.monotonic() + seconds, b"", ""
     for program in programs:
         found, problem = _called(program, rank, pid, until - time.monotonic())
