@@ -81,6 +81,7 @@ KINDS: dict[str, tuple[str, ...]] = {
     "kernel.link": ("device", "state"),
     "kernel.iommu": ("message", "device"),
     "kernel.stall": ("what", "name", "pid", "seconds", "message"),
+    "kernel.table": ("name", "message"),
     "kernel.pcie": ("device", "severity", "message"),
     "system.error": ("what", "message"),
     "system.denied": ("call",),

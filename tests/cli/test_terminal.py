@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import io
 import json
 import os
 import pty
@@ -15,12 +16,13 @@ import time
 from pathlib import Path
 
 import pytest
+from rich import console
 
 from ncclkit.cli import terminal
 from ncclkit.core import themes
 from ncclkit.core.model import Fact
 from ncclkit.evidence.samples import HERE
-from tests.cli.test_cli import ROOT, run
+from tests.cli.test_cli import ROOT, WARM, run
 
 STYLE = re.compile(r"\x1b\[[0-9;]*m")
 """Colours, which are the only thing that a result on a terminal may hold besides text."""
@@ -156,21 +158,22 @@ def test_a_long_path_is_cut_in_the_middle() -> None:
 def test_a_long_verb_says_how_long(tmp_path: Path) -> None:
     """On a terminal in one line that goes away; elsewhere line by line, as logs of batch jobs have it."""
     options = ("probe", "--backend", "gloo", "--max-bytes", "512", "--case", str(tmp_path / "case"))
-    code, said = screen(*options)
+    code, said = screen(*options, environ=WARM)
     assert code == 0 and re.search(
         r"Live test: rank 0: size 64 all_reduce .*0:\d\d, (?:about|at most) \d+:\d\d left", said
     )
     assert "Live test" not in STYLE.sub("", said).rpartition("\x1b[2K")[2], "the line is gone at the end"
-    plain = run(*options[:-1], str(tmp_path / "other"))
+    plain = run(*options[:-1], str(tmp_path / "other"), **WARM)
     assert "  rank 0: size 64 all_reduce\n" in plain.stderr and "\x1b" not in plain.stderr + plain.stdout
 
 
 def test_experiments_say_how_long(tmp_path: Path) -> None:
     """Each small job has its own deadline, which counts from its own start."""
     case = str(tmp_path / "case")
-    broken = run("lab", "rank_raises", "--ranks", "2", "--backend", "gloo", "--timeout", "60", "--case", case)
+    options = ("--ranks", "2", "--backend", "gloo", "--timeout", "60", "--case", case)
+    broken = run("lab", "rank_raises", *options, **WARM)
     assert broken.returncode == 1
-    code, said = screen("diagnose", "--check", "--case", case, case)
+    code, said = screen("diagnose", "--check", "--case", case, case, environ=WARM)
     assert code == 1 and re.search(r"Experiments.*0:\d\d, at most \d+:\d\d left", said), said
     assert "Fix tried: With this change the same job succeeds" in said
 
@@ -197,3 +200,16 @@ def test_more_ranks_than_fit_are_asked_about(tmp_path: Path) -> None:
     code, said = screen(*options, keys="n\n")
     assert code == 2 and "100,000 ranks need about 24.4 TiB of memory" in said and "Nothing was started" in said
     assert not list((tmp_path / "case").glob("runs/*"))
+
+
+def test_what_goes_on_behind_a_full_bar_has_no_time_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A job that makes its report after the live test."""
+    screen = console.Console(file=io.StringIO(), force_terminal=True, width=80)
+    monkeypatch.setattr(terminal, "console", lambda stream: screen)
+    with terminal.Activity("Job 1", limit=60.0) as activity:
+        activity.step("rank 0: size", 3, 4)
+        activity.step("rank 0: done", 4, 4)
+        activity.step("the test has ended, report goes on")
+        assert activity.bar is not None
+        *_, times = activity.bar.columns
+        assert str(times.render(activity.bar.tasks[0])) == "0:00"  # type: ignore[union-attr]

@@ -103,7 +103,7 @@ def test_a_host_is_looked_at_when_its_links_carry(tmp_path: Path, monkeypatch: p
 
 
 @possible
-def test_what_mends_a_network_is_seen_by_the_same_look(tmp_path: Path) -> None:
+def test_what_fixes_a_network_is_seen_by_the_same_test(tmp_path: Path) -> None:
     case = Case.open(tmp_path)
     found = asyncio.run(simulated_hosts.connectivity(case, {"wrong": "narrow"}, fix="network_loss", seconds=0.02))
     assert {(link.mtu, link.mtu_own, link.trouble) for link in found.links} == {(1400, 1400, "")}
