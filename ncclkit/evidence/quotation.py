@@ -152,7 +152,7 @@ def is_document(path: str, head: str) -> bool:
     logged = sum(bool(LOGGED.match(line)) for line in lines)
     written = sum(not LOGGED.match(line) and _written(line) for line in lines)
     advice = any(ADVICE.search(line) for line in lines if SENTENCE.match(line)) and 3 * logged <= len(lines)
-    return advice or (len(lines) > 4 and 2 * written >= len(lines) and 5 * logged <= len(lines))
+    return advice or (len(lines) > 6 and 2 * written >= len(lines) and 5 * logged <= len(lines))
 
 
 def _written(line: str) -> bool:
