@@ -96,7 +96,7 @@ def gpus() -> tuple[Gpu, ...]:
 
 @cache
 def wheels() -> tuple[Wheel, ...]:
-    """The releases of PyTorch of which it is known what their wheels bring."""
+    """The releases of PyTorch whose wheels are known, with what they bring."""
     return tuple(
         Wheel(tuple(row["torch"]), tuple(row["cuda"]), tuple(row["nccl"]), row["source"], row.get("unsure", False))
         for row in _tables()["torch"]
