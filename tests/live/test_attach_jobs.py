@@ -264,7 +264,8 @@ def test_ranks_that_make_steps_are_not_paused_for_native_frames() -> None:
 
 def test_a_debugger_that_is_a_script_ends_at_its_deadline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """cuda-gdb is one: what it started holds the pipe open, and may hear no request to end."""
-    monkeypatch.setattr(flight_dump, "LETS_GO", 0.3)
+    for name in ("LETS_GO", "UNWINDS"):
+        monkeypatch.setattr(flight_dump, name, 0.3)
     (tmp_path / "debugger").write_text("import signal, sys, time\nsignal.signal(2, signal.SIG_IGN)\nsignal.signal(15, "
                                        "signal.SIG_IGN)\nprint('attached', flush=True)\ntime.sleep(300)\n")  # fmt: skip
     begun = time.monotonic()
@@ -273,6 +274,15 @@ def test_a_debugger_that_is_a_script_ends_at_its_deadline(tmp_path: Path, monkey
     assert time.monotonic() - begun < 20
     left = [pid for pid in processes.parents() if str(tmp_path) in processes.read(f"/proc/{pid}/cmdline")]
     assert [pid for pid in left if processes.state(pid) not in ("Z", "X", "")] == []
+
+
+def test_no_call_of_a_rank_begins_that_could_not_end_in_time(tmp_path: Path) -> None:
+    """A debugger that is slow to load finds no orders any more, and detaches."""
+    orders, begun = tmp_path / "calls", time.monotonic()
+    orders.write_text("call")
+    code = f"import os, time\nwhile os.path.exists({str(orders)!r}): time.sleep(0.05)\nprint('detached')"
+    assert flight_dump.debugged([sys.executable, "-c", code], begun + 7.0, script=str(orders)) == "detached\n"
+    assert time.monotonic() < begun + 7.0 - flight_dump.ENDING
 
 
 def test_following_ends_when_a_rank_stalls() -> None:
