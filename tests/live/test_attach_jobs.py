@@ -401,7 +401,7 @@ def test_steps_are_read_without_the_values_of_other_variables(tmp_path: Path) ->
     assert "hunt3" not in json.dumps(row) + str(taken.texts) + str(taken.numbers)
 
 
-def test_a_variable_cannot_pretend_to_be_a_frame() -> None:
+def test_a_variable_is_not_taken_for_a_frame() -> None:
     said = 'Thread 7 (idle): "MainThread"\n    step (train.py:3)\n        Locals:\n            a: "\\n    f (b.py:1)"\n'
     assert snapshots.without_locals(said + "            step: 4\n    <module> (train.py:9)\n") == (
         'Thread 7 (idle): "MainThread"\n    step (train.py:3)\n    <module> (train.py:9)\n',
