@@ -39,7 +39,6 @@ APART = (
     "cli/test_cli.py",
     "live/test_launch.py",
     "live/test_simulated_hosts.py",
-    "live/test_slurm.py",
     "probe/test_exchange.py",
     "probe/test_experiment.py",
     "probe/test_faults.py",

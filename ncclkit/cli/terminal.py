@@ -269,8 +269,8 @@ def _times(activity: Activity) -> ProgressColumn:
     class Times(ProgressColumn):
         def render(self, task: Task) -> Text:
             elapsed = task.elapsed or 0.0
-            left = f", about {_clock(task.time_remaining)} left" if task.time_remaining is not None else ""
-            if not left and activity.limit is not None:
+            left = f", about {_clock(task.time_remaining)} left" if task.time_remaining else ""
+            if not left and activity.limit is not None and not task.finished:
                 left = f", at most {_clock(max(0.0, activity.limit - elapsed))} left"
             return _text((f"{_clock(elapsed)}{left}", "dim"))
 

@@ -482,7 +482,12 @@ def _follow_job(case: Case, job: BatchJob) -> int:
             follow = _follow(activity)
 
             def observe(record: dict[str, Any]) -> None:
-                activity.note(f"ncclkit: {record['say']}") if record["kind"] == "job" else follow(record)
+                if record["kind"] == "job":
+                    activity.note(f"ncclkit: {record['say']}")
+                elif record["kind"] == "end" and activity.bar:  # of a test; what its verb then does takes seconds, too
+                    activity.step(f"the test has ended, {job.words[0]} goes on")
+                else:
+                    follow(record)
 
             ended = asyncio.run(batch.follow(case, job, observe))
     except KeyboardInterrupt:

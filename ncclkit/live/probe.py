@@ -151,10 +151,8 @@ async def inspect(case: Case, python: str | None = None, paths: Mapping[str, str
     host = next((r["value"] for r in records if r.get("name") == "host.name"), "")
     facts = [from_dict(Fact, {"host": host, **record}) for record in records if record["kind"] == "fact"]
     if all(fact.name == "facts.host" for fact in facts):
-        log = (folder / "launcher.log").read_text(errors="replace").strip().splitlines() or ["no output"]
-        raise NcclkitError(
-            f"The agent gave no facts under {interpreter(python)}: {log[-1][:200]}; see {folder}/launcher.log."
-        )
+        said = scheduler.last_words((folder / "launcher.log").read_text(errors="replace"))
+        raise NcclkitError(f"The agent gave no facts under {interpreter(python)}: {said}; see {folder}/launcher.log.")
     if scheduler.is_login_node():
         facts += await asyncio.to_thread(scheduler.read_facts)
     elif scheduler.inside():  # what was read of a login node says nothing of the nodes
@@ -257,13 +255,22 @@ async def plan_here(case: Case, plan: Plan) -> None:
 
 
 async def _gpus(case: Case, python: str) -> int:
-    """Usable GPUs: from the facts where they were read here, under this interpreter, else by asking the interpreter."""
-    own = ("", socket.gethostname())
-    here = [fact for fact in case.facts if fact.value is not None and (slurm.nodes() or fact.host in own)]
-    told = {fact.name: fact.value for fact in reversed(here)}  # the first host's, of the nodes of an allocation
-    known = told.get("software.torch.gpus") if told.get("software.executable") == python else None
-    if known is not None:
-        return int(known)
+    """Usable GPUs: from the facts where they were read here, under this interpreter, else by asking the interpreter.
+
+    Of the nodes of an allocation the one with the fewest counts: all of them get as many ranks.
+    """
+    if slurm.nodes():
+        names = {name.partition(".")[0] for name in await slurm.names()}
+        here = [fact for fact in case.facts if fact.host.partition(".")[0] in names] or case.facts
+    else:
+        here = [fact for fact in case.facts if fact.host in ("", socket.gethostname())]
+    told: dict[str, dict[str, Any]] = {}
+    for fact in here:
+        told.setdefault(fact.host, {})[fact.name] = fact.value
+    seen = [facts for facts in told.values() if facts.get("software.executable") == python]
+    known = [int(facts["software.torch.gpus"]) for facts in seen if facts.get("software.torch.gpus") is not None]
+    if known:
+        return min(known)
     answer = await local.check(python)
     return int(answer["gpus"]) if answer["nccl"] else 0
 

@@ -41,9 +41,10 @@ def ask(*words: str, deadline: float | None = None) -> str:
 
 
 def last_words(printed: str) -> str:
-    """The last line that a command of Slurm printed, without the name of the command."""
+    """The line that names a node which could not start, else the last one, without the name of Slurm's command."""
     said = [line.strip() for line in printed.splitlines() if line.strip()]
-    return re.sub(r"^\w+: (?:(?:error|fatal): )?", "", said[-1]).rstrip(".")[:300] if said else "no output"
+    node = [line for line in said if line.startswith("srun: error: ") and " failed on node " in line]
+    return re.sub(r"^\w+: (?:(?:error|fatal): )?", "", [*said, *node][-1]).rstrip(".")[:300] if said else "no output"
 
 
 def fields(line: str) -> dict[str, str]:

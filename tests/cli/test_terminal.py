@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import io
 import json
 import os
 import pty
@@ -15,6 +16,7 @@ import time
 from pathlib import Path
 
 import pytest
+from rich import console
 
 from ncclkit.cli import terminal
 from ncclkit.core import themes
@@ -198,3 +200,16 @@ def test_more_ranks_than_fit_are_asked_about(tmp_path: Path) -> None:
     code, said = screen(*options, keys="n\n")
     assert code == 2 and "100,000 ranks need about 24.4 TiB of memory" in said and "Nothing was started" in said
     assert not list((tmp_path / "case").glob("runs/*"))
+
+
+def test_what_goes_on_behind_a_full_bar_has_no_time_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A job that makes its report after the live test."""
+    screen = console.Console(file=io.StringIO(), force_terminal=True, width=80)
+    monkeypatch.setattr(terminal, "console", lambda stream: screen)
+    with terminal.Activity("Job 1", limit=60.0) as activity:
+        activity.step("rank 0: size", 3, 4)
+        activity.step("rank 0: done", 4, 4)
+        activity.step("the test has ended, report goes on")
+        assert activity.bar is not None
+        *_, times = activity.bar.columns
+        assert str(times.render(activity.bar.tasks[0])) == "0:00"  # type: ignore[union-attr]

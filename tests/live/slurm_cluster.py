@@ -1,4 +1,7 @@
-"""A real Slurm on this one machine, for tests: one slurmctld and several slurmd, without systemd or cgroups."""
+"""A real Slurm on this one machine, for tests: one slurmctld and several slurmd, without systemd or cgroups.
+
+All of its nodes are this host, or each is a simulated one with a name and a network of its own.
+"""
 
 from __future__ import annotations
 
@@ -8,14 +11,16 @@ import shutil
 import socket
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import psutil
 
+from tests.namespaces import Host
+
 CONF = """ClusterName=ncclkit
-SlurmctldHost={host}(127.0.0.1)
+SlurmctldHost={host}({address})
 SlurmUser=root
 SlurmdUser=root
 AuthType=auth/munge
@@ -51,12 +56,16 @@ PartitionName=short Nodes=ALL MaxTime=1 State=UP
 PartitionName=closed Nodes=ALL AllowAccounts=ml State=UP
 """
 NODE = (
-    "NodeName=n{i} NodeHostname={host} NodeAddr=127.0.0.1 Port={port} CPUs=2 Boards=1 SocketsPerBoard=1 "
+    "NodeName={name} NodeHostname={host} NodeAddr={address} Port={port} CPUs=2 Boards=1 SocketsPerBoard=1 "
     "CoresPerSocket=2 ThreadsPerCore=1 RealMemory=4000"
 )
 
 ALONE = 'mount -t tmpfs -o size=64m none "$0" && exec "$@"'
 """What a node begins with that has a folder of its own."""
+CGROUPS = """umount /sys && mount --rbind /sys/fs/cgroup /mnt && mount -t sysfs none /sys &&
+mount --rbind /mnt /sys/fs/cgroup && exec "$@"
+"""
+"""What a simulated host begins with: this machine's control groups below its own /sys, or slurmd ends."""
 
 
 def available() -> bool:
@@ -65,27 +74,37 @@ def available() -> bool:
 
 
 @contextmanager
-def cluster(folder: Path, nodes: int, private: Path | None = None, more: str = "") -> Iterator[dict[str, str]]:
+def cluster(
+    folder: Path, nodes: int, private: Path | None = None, more: str = "", made: Sequence[Host] = ()
+) -> Iterator[dict[str, str]]:
     """Start Slurm with `nodes` nodes; yields the environment that its clients need, and stops it afterwards.
 
     private: a folder of which each node has its own, empty one of 64 MB, so that nothing in it is shared; more: lines
-    of slurm.conf.
+    of slurm.conf; made: simulated hosts, first the login node, on which the controller and all clients run, then one
+    for each node, which has its name.
     """
-    host = socket.gethostname().split(".")[0]
+    here = socket.gethostname().split(".")[0]
+    alone = ["unshare", "-m", "sh", "-c", ALONE, str(private)] if private else []
+    places = [(f"n{i}", here, "127.0.0.1", alone) for i in range(1, nodes + 1)]
+    own = ["sh", "-c", CGROUPS, "sh"]
+    places = [(host.name, host.name, host.address, [*host.prefix, *own]) for host in made[1:]] or places
+    login, address, prefix = (made[0].name, made[0].address, made[0].prefix) if made else (here, "127.0.0.1", [])
     first, *others = free_ports(nodes + 1)
-    lines = [NODE.format(i=i, host=host, port=port) for i, port in enumerate(others, 1)]
-    for name in ("state", *(f"spool/n{i}" for i in range(1, nodes + 1))):
+    lines = [
+        NODE.format(name=name, host=host, address=at, port=port)
+        for (name, host, at, _), port in zip(places, others, strict=True)
+    ]
+    for name in ("state", *(f"spool/{name}" for name, *_ in places)):
         (folder / name).mkdir(parents=True)
     conf = folder / "slurm.conf"
-    conf.write_text(CONF.format(host=host, d=folder, port=first, nodes="\n".join([more, *lines])))
+    conf.write_text(CONF.format(host=login, address=address, d=folder, port=first, nodes="\n".join([more, *lines])))
     env = os.environ | {"SLURM_CONF": str(conf)}
     try:
         _munge(folder)
-        subprocess.run(["slurmctld", "-f", str(conf), "-c"], check=True, env=env, timeout=30)
-        for i in range(1, nodes + 1):
-            alone = ["unshare", "-m", "sh", "-c", ALONE, str(private)] if private else []
-            subprocess.run([*alone, "slurmd", "-f", str(conf), "-N", f"n{i}"], check=True, env=env, timeout=30)
-        _wait_idle(env, nodes)
+        subprocess.run([*prefix, "slurmctld", "-f", str(conf), "-c"], check=True, env=env, timeout=30)
+        for name, _, _, begin in places:
+            subprocess.run([*begin, "slurmd", "-f", str(conf), "-N", name], check=True, env=env, timeout=30)
+        _wait_idle(env, nodes, prefix)
         yield env
     finally:
         _end([*folder.glob("*.pid")])
@@ -124,12 +143,11 @@ def free_ports(count: int) -> list[int]:
     return sorted(found)
 
 
-def _wait_idle(env: dict[str, str], nodes: int) -> None:
+def _wait_idle(env: dict[str, str], nodes: int, prefix: Sequence[str]) -> None:
     until = time.monotonic() + 60
     while time.monotonic() < until:
-        shown = subprocess.run(
-            ["sinfo", "-h", "-N", "-p", "debug", "-o", "%T"], capture_output=True, text=True, env=env, timeout=30
-        ).stdout
+        asked = [*prefix, "sinfo", "-h", "-N", "-p", "debug", "-o", "%T"]
+        shown = subprocess.run(asked, capture_output=True, text=True, env=env, timeout=30).stdout
         if shown.split().count("idle") == nodes:
             return
         time.sleep(0.2)

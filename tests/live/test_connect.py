@@ -1,4 +1,4 @@
-"""Connection tests between real hosts (network namespaces, a real Slurm): they measure, and leave nothing behind."""
+"""Connection tests between real hosts (network namespaces): they measure, and leave nothing behind."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import asyncio
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -19,7 +18,6 @@ import pytest
 from ncclkit.causes.engine import diagnose
 from ncclkit.core.case import Case
 from ncclkit.live import connect
-from tests.live import slurm_cluster
 from tests.namespaces import Host, hosts, needs_namespaces, run, via
 from tests.processes import leftovers
 
@@ -148,23 +146,3 @@ def test_nothing_runs_on_when_the_user_ends_it(made: list[Host], tmp_path: Path,
 def _received(made: list[Host]) -> int:
     """Bytes that came over the network."""
     return sum(int(run(*host.prefix, "cat", "/sys/class/net/eth0/statistics/rx_bytes")) for host in made)
-
-
-@pytest.mark.skipif(not slurm_cluster.available(), reason="Slurm and munge are not installed, or we are not root")
-def test_the_nodes_of_an_allocation(tmp_path: Path) -> None:
-    """Two slurmd on one machine: both peers answer through srun; the second cannot open the first one's port."""
-    code = (
-        "import asyncio, sys\nfrom ncclkit.live import connect\nfrom ncclkit.core.case import Case\n"
-        "choices = dict(python=sys.executable, seconds=0.02, port=int(sys.argv[2]))\n"
-        "asyncio.run(connect.connectivity(Case.open(sys.argv[1]), **choices))\n"
-    )
-    with socket.create_server(("", 0)) as free:
-        port = str(free.getsockname()[1])
-    with slurm_cluster.cluster(tmp_path / "slurm", 2) as env:
-        words = ["salloc", "-N2", "-n2", sys.executable, "-c", code, str(tmp_path / "case"), port]
-        done = subprocess.run(words, env=env, capture_output=True, text=True, timeout=120, cwd=ROOT)
-    found = connect.results(Case.open(tmp_path / "case"))
-    assert list(found.hosts) == ["n1", "n2"], done.stderr
-    assert {host.problem for host in found.hosts.values()} == {""}
-    assert sorted(host.refused for host in found.hosts.values()) == ["", "Address already in use"]
-    assert all(link.address or link.unresolved for link in found.links)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sys
 from collections.abc import Callable, Sequence
 from itertools import combinations
 from pathlib import Path
@@ -23,6 +24,7 @@ from ncclkit.agent.run.stages import (
 from ncclkit.analysis.bisection import Bisected, Blamed, bisect_ranks, describe
 from ncclkit.analysis.stages import staged_test
 from ncclkit.core.case import Case
+from ncclkit.core.model import Fact
 from ncclkit.core.runs import Plan, Run
 from ncclkit.live import probe
 from ncclkit.live.launch import slurm
@@ -122,7 +124,7 @@ def test_the_two_nodes_stand_where_there_is_no_time_for_the_rank() -> None:
     assert said.startswith("ranks [0, 1, 2, 3] are slow with each other") and "narrowed down no further" in said
 
 
-def test_what_the_rungs_have_shown_is_not_asked_again() -> None:
+def test_what_the_stages_have_shown_is_not_asked_again() -> None:
     pairs = [*combinations(range(4), 2), *((rank,) for rank in range(4))]
     _, rounds = asked(FOUR, lambda g: 1 in g and len(g) > 2, well=pairs)
     assert rounds == 5
@@ -139,7 +141,7 @@ def test_what_is_named_is_needed_and_without_it_the_rest_works(nodes: Nodes, siz
         assert not set(faulty) <= set(state.rest) and (state.rest or first.what == "together")
 
 
-def test_the_rungs_of_many_nodes() -> None:
+def test_the_stages_of_many_nodes() -> None:
     nodes = ranks_by_node(8, 4, 2)
     assert nodes == [[0, 1], [2, 3], [4, 5], [6, 7]]
     assert ranks_by_node(3, 3, 2) == [[0, 1], [2]] and ranks_by_node(2, 2, 1) == [[0, 1]]
@@ -228,7 +230,7 @@ SAYS: dict[str, tuple[Ranks, str]] = {
 
 
 @pytest.mark.parametrize("name", SAYS)
-def test_a_run_that_broke_off_is_narrowed_down(tmp_path: Path, name: str) -> None:
+def test_a_run_that_broke_off_is_bisected(tmp_path: Path, name: str) -> None:
     case, (launch, says) = Case.open(tmp_path), SAYS[name]
     told: list[dict[str, Any]] = []
     found = asyncio.run(probe.to_the_end(case, broken_off(case, 4, 4), launch, told.append))
@@ -290,3 +292,21 @@ def test_one_task_of_a_node_gets_what_the_job_has_there(
     words = slurm.each()
     assert [word for word in words if "gpus" in word] == gpus
     assert words[words.index("--ntasks") + 1] == "2" and "SLURM_GPUS_PER_TASK" in words[: words.index("srun")]
+
+
+def test_nodes_that_differ_get_as_many_ranks_each_as_the_one_with_the_fewest_gpus(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of the nodes of this allocation, as the case may hold others and the login node, too."""
+
+    async def names() -> list[str]:
+        return ["n1", "n2"]
+
+    for name, value in TASKS.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(slurm, "names", names)
+    case, gpus = Case(), {"n1.cluster": 8, "n2.cluster": 4, "n3.cluster": 2, "login": 0}
+    case.facts = [Fact("software.torch.gpus", count, host=host) for host, count in gpus.items()]
+    case.facts += [Fact("software.executable", sys.executable, host=host) for host in gpus]
+    plan = asyncio.run(probe.plan(case))
+    assert (plan.ranks, plan.backend) == (8, "nccl")

@@ -137,7 +137,7 @@ def test_sizes_beside_each_other_are_one_range() -> None:
 
 def test_nothing_better_is_an_answer() -> None:
     sweep = swept(compared("NCCL_ALGO=Ring", 1.0), compared("NCCL_ALGO=Tree", 1.2))
-    assert sweep.summary == "Nothing here beats the default: 2 settings in 17 s, none is over 2% faster beyond chance."
+    assert sweep.summary == "Nothing here beats the default: 2 settings in 17 s, none is over 2 % faster beyond chance."
     assert carriers(sweep) == {}
 
 
@@ -308,7 +308,7 @@ def test_jobs_of_settings_that_a_process_keeps_take_turns(tmp_path: Path, monkey
     assert [sum(one == ("decide", size) for one in jobs) for size in times] == [tune.JOBS, tune.JOBS, 0]
     sweep = made.sweep(planned("nccl"), wanted, 1.0, (), {})
     assert [str(row.setting) for row in sweep.advantages] == ["NCCL_BUFFSIZE=8"] and sweep.tried == 2
-    words = r"Under computation it gains (19|20)\.\d% beside a matrix product\."
+    words = r"Under computation it gains (19|20)\.\d % beside a matrix product\."
     assert re.fullmatch(words, sweep.advantages[0].under_computation)
 
 
@@ -517,20 +517,19 @@ def test_twenty_sweeps_of_equal_settings_claim_at_most_one_difference(tmp_path: 
     assert len(claims) <= 1, [(one.bytes, one.gain, one.interval, one.spread) for one in alone if one.bytes in claims]
 
 
-@pytest.mark.serial
+@pytest.mark.serial  # beside other tests groups of the default differ by as much
 @pytest.mark.timeout(200)
 def test_a_gain_that_is_there_is_found_in_nine_of_ten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ten sizes of one job, judged as ten sweeps: without a bad variable of the environment calls take 6 ms, not 20."""
+    """Ten sizes of one job, judged as ten sweeps: without a bad variable of the environment calls take 2 ms, not 12."""
     monkeypatch.setattr(tune, "ROUNDS", 2)
-    monkeypatch.setattr(tune, "DECIDING", 12)
-    (tmp_path / "sitecustomize.py").write_text(gloo(0.02, 0.006))
+    (tmp_path / "sitecustomize.py").write_text(gloo(0.012, 0.002))
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo,lo")
-    options = ProbeOptions(backend="gloo", ranks=2, env={"PYTHONPATH": str(tmp_path)})
+    options = ProbeOptions(backend="gloo", ranks=2, env={"PYTHONPATH": str(tmp_path)}, timeout=180)
     good, sizes = setting("GLOO_SOCKET_IFNAME=lo"), [4096 + 64 * seed for seed in range(10)]
     found = asyncio.run(tune.sweep(Case.open(tmp_path / "case"), [good], options, sizes))
     alone = [replace(one, comparisons=1) for one in found.comparisons]
     assert sum(one.better for one in alone) >= 9, [(one.gain, one.interval, one.spread) for one in alone]
-    assert statistics.median(one.gain for one in alone) == pytest.approx(0.7, abs=0.15)
+    assert statistics.median(one.gain for one in alone) == pytest.approx(0.78, abs=0.12)
 
 
 def test_a_sweep_ends_in_time_and_says_what_is_left(tmp_path: Path) -> None:
