@@ -41,27 +41,28 @@ class Server:
         """Serve until standard input ends."""
         while True:
             for key, _ in self.watch.select():
-                key.data()
+                if key in self.watch.get_map().values():  # what came before it may have closed it
+                    key.data()
 
     def accept(self):
         """Tell a process of this user who we are."""
         line, _ = self.listening.accept()
         _, user, _ = struct.unpack("3i", line.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
-        if user != os.getuid():
+        if user != os.getuid() or not _sent(line, json.dumps(self.place)):
             return line.close()
-        line.send(json.dumps(self.place).encode())
         self.watch.register(line, selectors.EVENT_READ, lambda: self.hear(line))
 
     def hear(self, line):
         """What it has been given, a signal for what stands in for it, or its end."""
-        if line not in self.pids:
+        try:
             message, files, _, _ = socket.recv_fds(line, 1 << 20, 3)
-            if message:
-                return self.fork(line, json.loads(message), files)
-        else:
-            message = line.recv(64)
+        except ConnectionError:
+            message, files = b"", []
+        if line in self.pids:
             for number in message or (signal.SIGKILL,):
                 os.kill(self.pids[line], number)
+        elif message:
+            return self.fork(line, json.loads(message), files)
         if not message:
             self.watch.unregister(line)
             if line not in self.pids:
@@ -90,12 +91,20 @@ class Server:
         status = os.waitstatus_to_exitcode(os.waitpid(self.pids.pop(line), 0)[1])
         if line in self.watch.get_map():
             self.watch.unregister(line)
-            line.send(str(status).encode())
+            _sent(line, str(status))
         line.close()
 
     def end(self):
         """Whoever started this has ended."""
         os._exit(0)
+
+
+def _sent(line, text):
+    """Whether somebody is there to hear it."""
+    try:
+        return line.send(text.encode()) > 0
+    except ConnectionError:
+        return False
 
 
 def _begin(told, files, parent):
