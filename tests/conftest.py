@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.processes import RUNNER, warm
+from tests.processes import RUNNER, serve, warm
 
 HERE = Path(__file__).parent
 LONG = ("browser", "notebooks", "probe", "live", "cli")
@@ -26,6 +26,7 @@ os.environ[RUNNER] = uuid.uuid4().hex
 os.environ["NCCLKIT_BASELINE"] = os.devnull + "/none"  # no baseline of whoever runs the tests
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # begun in a shell's background: the programs that tests start
     signal.signal(signal.SIGINT, signal.default_int_handler)  # would inherit that, and not hear an interrupt
+SERVER = serve()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -1,8 +1,12 @@
-"""Which processes of a run are still there: every one carries the variable NCCLKIT_RUN."""
+"""Processes of tests: which of a run are still there, and the one that forks jobs (tests/warm)."""
 
 from __future__ import annotations
 
 import os
+import socket
+import subprocess
+import sys
+import uuid
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -31,7 +35,29 @@ def leftovers(tag: str | None = None) -> list[int]:
     return found
 
 
-def warm(environ: Mapping[str, str]) -> dict[str, str]:
-    """Variables by which torchrun forks its ranks (tests/warm): for tests of what ranks do, and not how they start."""
-    paths = filter(None, (str(Path(__file__).parent / "warm"), environ.get("PYTHONPATH")))
-    return {**environ, "PYTHONPATH": os.pathsep.join(paths), "NCCLKIT_TESTS_ROOM": "-" * 4000}
+WARM = Path(__file__).parent / "warm"
+SERVER = "NCCLKIT_TESTS_SERVER"
+
+
+def warm(environ: Mapping[str, str], room: int = 4000) -> dict[str, str]:
+    """Variables by which jobs are forked (tests/warm): for tests of what ranks do, and not how they start.
+
+    room: characters for the variables that are added later, in the processes that are started with these.
+    """
+    paths = filter(None, (str(WARM), environ.get("PYTHONPATH")))
+    return {**environ, "PYTHONPATH": os.pathsep.join(paths), "NCCLKIT_TESTS_ROOM": "-" * room}
+
+
+def serve() -> subprocess.Popen[bytes] | None:
+    """The server that forks the jobs of this test session, which ends with this process; None where there is one."""
+    if SERVER in os.environ:
+        return None
+    os.environ[SERVER] = f"ncclkit-tests-{uuid.uuid4()}"
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listening:
+        listening.bind("\0" + os.environ[SERVER])
+        listening.listen(64)
+        file = listening.fileno()
+        # the words that stand last make room for those of the processes that it forks
+        command = [sys.executable, str(WARM / "server.py"), str(file), "-" * 32000]
+        environ = warm(os.environ, 64000)
+        return subprocess.Popen(command, stdin=subprocess.PIPE, pass_fds=[file], env=environ, start_new_session=True)

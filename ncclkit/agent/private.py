@@ -14,7 +14,7 @@ NOBODY = 65534
 
 
 def parent_folder():
-    """A folder in which this user can make private folders; raises OSError where none of the usual ones allows it."""
+    """A folder below which this user can make private ones; raises OSError where none of the usual ones allows it."""
     tried = (tempfile.gettempdir(), "/tmp", "/var/tmp", "/dev/shm", os.path.expanduser("~"))
     for path in tried:
         if os.access(path, os.W_OK | os.X_OK) and is_safe(path):

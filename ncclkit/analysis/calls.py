@@ -30,7 +30,7 @@ UNDECIDED = "Without a majority these dumps do not tell which of them is wrong."
 
 
 def counted(number: int | None) -> int:
-    """How many, where torch's -1, with or without its sign, means none yet."""
+    """A count as torch prints it; -1, with or without its sign, means none yet."""
     return number if number is not None and 0 <= number < UNSIGNED else 0
 
 
@@ -131,11 +131,12 @@ def unlike_calls(op: str, sizes: Iterable[int]) -> bool:
     sizes, differ only where ranks are at another bucket or another layer.  A broadcast carries rank-local state.
     """
     low, high = min(sizes), max(sizes)
-    return op != "BROADCAST" and (high >= FAR * max(low, 1) or low >= PARAMETERS)
+    far = FAR_SHARDS if op.endswith("_BASE") else FAR
+    return op != "BROADCAST" and (high >= far * max(low, 1) or low >= PARAMETERS)
 
 
-FAR, PARAMETERS = 64, 1 << 20
-"""Times as large, and elements, from which `unlike_calls` is true."""
+FAR, FAR_SHARDS, PARAMETERS = 64, 16, 1 << 20
+"""Times as large, the same of calls that mostly carry shards of parameters, and elements: `unlike_calls` from there."""
 
 
 def elements(value: Any) -> int | None:

@@ -101,7 +101,7 @@ def _is_complete(event: Event) -> bool:
 
 
 def process(event: Event) -> Process:
-    """Who speaks."""
+    """The process that logged an event, by host and pid."""
     return event.host.partition(".")[0], event.pid, "" if event.pid is not None else event.path
 
 

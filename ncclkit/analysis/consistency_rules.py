@@ -26,12 +26,12 @@ Form = Callable[[Any, Host], Any]
 
 
 def unchanged(value: Any, host: Host) -> Any:
-    """The value itself."""
+    """The value as it is."""
     return value
 
 
 def count(value: Any, host: Host) -> int:
-    """How many."""
+    """The number of members."""
     return len(value)
 
 
@@ -41,7 +41,7 @@ def parts(value: Any, host: Host) -> frozenset[str]:
 
 
 def file_names(value: Any, host: Host) -> frozenset[str]:
-    """Files without their folders."""
+    """Names of files, without their folders."""
     return frozenset(PurePosixPath(path).name for path in value)
 
 
@@ -51,7 +51,7 @@ def versions(value: Any, host: Host) -> frozenset[str]:
 
 
 def has_any(value: Any, host: Host) -> bool:
-    """Whether there is any."""
+    """Whether the number is above zero."""
     return bool(value > 0)
 
 
@@ -66,7 +66,7 @@ def swap(value: Any, host: Host) -> tuple[str, ...]:
 
 
 def libraries(value: Any, host: Host) -> frozenset[str]:
-    """Version and way of every NCCL, whatever folder it is in."""
+    """Version of every NCCL library, and how it was found; its folder is left out."""
     return frozenset(f"{row['version'] or 'of unknown version'} ({row['how']})" for row in value)
 
 
@@ -87,7 +87,7 @@ def paths_between_gpus(value: Any, host: Host) -> tuple[str, ...] | None:
 
 
 def paths_to_nics(value: Any, host: Host) -> tuple[str, ...] | None:
-    """The kinds of way from a GPU to the NIC nearest to it."""
+    """The kinds of path from a GPU to the NIC nearest to it."""
     rows = [
         [way for to, way in row.items() if to.startswith("NIC")] for name, row in value.items() if name[:3] == "GPU"
     ]
@@ -115,7 +115,7 @@ def interface_mtu(value: Any, host: Host) -> Any:
 
 
 def interface_speed(value: Any, host: Host) -> str | None:
-    """Of the named interface; None where its driver does not say."""
+    """Speed of the named interface in Gb/s; None where its driver does not say."""
     rate = interface_row(value, host)["speed"]
     return f"{rate / 1000:g} Gb/s" if rate else None
 
@@ -184,7 +184,7 @@ Reach = tuple[str, Mapping[str, frozenset[str]]]
 
 
 def interface_networks(value: Any, host: Host) -> Reach:
-    """Where NCCL's interface leads, and where the others do; link-local networks lead nowhere."""
+    """The networks of NCCL's interface and of the others, without link-local ones."""
     found: dict[str, frozenset[str]] = {}
     for row in host["net.interfaces"].value:
         for address in row["addresses"] if row["state"] == "up" else ():

@@ -150,7 +150,7 @@ def pair_of(event: Event, path: str, steady: bool) -> Pair:
 
 
 def compared(pairs: Sequence[Pair], turns: bool) -> tuple[Pair, ...]:
-    """The same in order, each with what is usual for its kind; nothing is where ranks take turns on a GPU."""
+    """The pairs in order, each with the usual speed of its kind, but not where ranks take turns on a GPU."""
     kinds: dict[str, list[float]] = {}
     for pair in pairs:
         kinds.setdefault(pair.path, []).append(pair.bandwidth)

@@ -100,7 +100,7 @@ class StepTimes:
 
     @property
     def seconds(self) -> float:
-        """Of a step, on the slowest rank."""
+        """Seconds of a step on the slowest rank."""
         return max(one.seconds for one in self.ranks)
 
     @property

@@ -1,4 +1,7 @@
-"""Tables of what fits together, ``compatibility.json``: GPUs, CUDA, NCCL and drivers; and acknowledged defects."""
+"""Tables of what fits together, ``compatibility.json``: GPUs, CUDA, NCCL, torch and drivers; and acknowledged defects.
+
+A row that is marked ``unsure`` was written from memory of its source: no verdict on it is ever ``proven``.
+"""
 
 from __future__ import annotations
 
@@ -35,6 +38,19 @@ class Gpu:
     nccl: Release
     """The first NCCL that supports it, where that matters."""
     source: str
+    unsure: bool = False
+    """True where nobody has looked the row up in its source."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wheel:
+    """A release of PyTorch as PyPI has it: the CUDA and the NCCL that its wheel brings."""
+
+    torch: Release
+    cuda: Release
+    nccl: Release
+    source: str
+    unsure: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,8 +88,18 @@ def gpus() -> tuple[Gpu, ...]:
             tuple(row.get("until", ())),
             tuple(row.get("nccl", ())),
             row["source"],
+            row.get("unsure", False),
         )
         for row in _tables()["gpus"]
+    )
+
+
+@cache
+def wheels() -> tuple[Wheel, ...]:
+    """The releases of PyTorch of which it is known what their wheels bring."""
+    return tuple(
+        Wheel(tuple(row["torch"]), tuple(row["cuda"]), tuple(row["nccl"]), row["source"], row.get("unsure", False))
+        for row in _tables()["torch"]
     )
 
 
@@ -114,6 +140,8 @@ class Misfit:
     why: list[Evidence]
     image: bool
     """True where the libraries hold no code for the GPU."""
+    unsure: bool
+    """True where it rests on a row that nobody has looked up."""
 
 
 def misfit(case: Case) -> Misfit | None:
@@ -132,18 +160,18 @@ def misfit(case: Case) -> Misfit | None:
                     if cuda < kind.since
                     else f"that ended with {_dotted(kind.until)}"
                 )
-                return Misfit(f"{say}{kind.capability}); {need}", [said, seen], True)
-        for event in case.of("nccl.version") if kind.nccl else ():
-            if release(event.data["version"]) < kind.nccl:
-                say = f"NCCL {event.data['version']} does not support {model}; {_dotted(kind.nccl)} or newer does"
-                return Misfit(say, [event, seen], True)
+                return Misfit(f"{say}{kind.capability}); {need}", [said, seen], True, kind.unsure)
+        for nccl, said in _nccl(case) if kind.nccl else ():
+            if nccl < kind.nccl:
+                say = f"NCCL {_dotted(nccl)} does not support {model}; {_dotted(kind.nccl)} or newer does"
+                return Misfit(say, [said, seen], True, kind.unsure)
     for cuda, said in built:
         branch, seen = driver or (0, said)
         if branch and branch < drivers().get(cuda[0], 0):
             say = (
                 f"the libraries were built with CUDA {_dotted(cuda)}, which needs driver {drivers()[cuda[0]]} or newer"
             )
-            return Misfit(f"{say}, and the driver is of branch {branch}", [said, seen], False)
+            return Misfit(f"{say}, and the driver is of branch {branch}", [said, seen], False, unsure=True)
     return None
 
 
@@ -165,8 +193,28 @@ def _built(case: Case) -> list[tuple[Release, Evidence]]:
         *((str(event.data["version"]), event) for event in told),
     ]
     found = [((int(match[1]), int(match[2])), piece) for text, piece in texts if (match := WHEEL.search(text))]
+    found = found or [((wheel.cuda[0], wheel.cuda[1]), piece) for wheel, piece in _wheels(case)]
     own: list[Event] = [event for event in case.of("nccl.version") if event.data.get("cuda")]
     return [*found] or [(release(event.data["cuda"])[:2], event) for event in own]
+
+
+def _nccl(case: Case) -> list[tuple[Release, Evidence]]:
+    """The NCCL that the job says it runs, or else the one that its torch brings."""
+    own: list[tuple[Release, Evidence]] = [(release(e.data["version"]), e) for e in case.of("nccl.version")]
+    return own or [(wheel.nccl, piece) for wheel, piece in _wheels(case)]
+
+
+def _wheels(case: Case) -> list[tuple[Wheel, Evidence]]:
+    """The wheels of PyPI that the job's hosts have, by a version of torch that names no CUDA."""
+    facts = of_job_hosts(case, [fact for fact in case.facts_of("software.torch") if fact.value])
+    told = [event for event in case.of("told.version") if event.data["name"] == "torch"]
+    pieces: list[tuple[str, Evidence]] = [
+        *((str(fact.value), fact) for fact in facts if fact.name == "software.torch"),
+        *((str(event.data["version"]), event) for event in told),
+    ]
+    known = {wheel.torch: wheel for wheel in wheels()}
+    plain = [(known.get(release(text)[:2]), piece) for text, piece in pieces if "+" not in text]
+    return [(wheel, piece) for wheel, piece in plain if wheel]
 
 
 def _driver(case: Case) -> tuple[int, Evidence] | None:

@@ -65,7 +65,7 @@ class HostFacts:
         return int(self.number("gpu.count") or 0)
 
     def unread(self, names: Iterable[str]) -> list[Fact]:
-        """Of these facts, or patterns, those of which none has a value."""
+        """Those of these facts, or patterns, of which none has a value."""
         blind = []
         for name in names:
             facts = [*self.each(name).values()] if "*" in name else [self.facts.get(name) or Fact(name, host=self.name)]

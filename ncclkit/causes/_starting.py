@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ncclkit.analysis.picks import initialized, of_job
+from ncclkit.analysis.picks import family, initialized, of_job
 from ncclkit.core.case import Case
 from ncclkit.core.model import Event
 
@@ -32,6 +32,17 @@ def hung_starts(case: Case) -> list[Event]:
     size = max((e.data.get("nranks") or 0 for e in starts), default=0)
     absent = case.of("worker.phase") and len({e.data.get("rank") for e in starts}) < size
     return [] if done or other or absent else begun[-3:]
+
+
+def met_at_store(case: Case) -> list[Event]:
+    """Lines that show that ranks reached the store: it counts them, or gave them what NCCL's start begins with."""
+    counted = [e for e in case.of("store.clients") if e.data.get("joined") == e.data.get("expected") is not None]
+    return [*counted, *(e for e in case.of("nccl.init") if e.data.get("phase") == "start"), *_nccl_sockets(case)]
+
+
+def _nccl_sockets(case: Case) -> list[Event]:
+    """What NCCL says of connections between ranks: their addresses came through the store."""
+    return [e for e in family(case, "socket_connect", "socket_closed") if e.kind.startswith("nccl.")]
 
 
 def bootstrapped(case: Case) -> list[Event]:

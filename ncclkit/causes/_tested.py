@@ -33,7 +33,7 @@ def passed(case: Case, good: Callable[[NetworkPath], bool]) -> list[Event]:
 
 
 def risk(case: Case) -> Strength:
-    """Beside a job that failed a risk is merely possible: what the job itself says weighs more."""
+    """Strength of a risk: merely possible beside a job that failed, whose own lines weigh more."""
     return "possible" if failed(case) else "likely"
 
 

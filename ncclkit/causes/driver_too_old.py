@@ -114,9 +114,12 @@ def _by_table(case: Case, lines: list[Event]) -> Finding | None:
     vague = [*case.of("cuda.error"), *matching(case.of("c10d.error"), "unhandled cuda error"), *family(case, "cuda")]
     if not lines and not vague:
         return None
+    firm = any(not _warning(e) for e in matching(lines, *DRIVER, *CODE))
+    if firm and unfit.unsure:
+        return None  # the job's own line proves it; the table only may be right
     host = next((event.host for event in lines if event.host), "")
     say = f"{start(name_ranks(ranks_in(lines)))}{on(host)}: {unfit.summary}." if lines else f"{start(unfit.summary)}."
-    sure: Strength = "proven" if any(not _warning(e) for e in matching(lines, *DRIVER, *CODE)) else "likely"
+    sure: Strength = "proven" if firm else "likely"
     why, ranks = pick(lines, unfit.why, vague, limit=6), ranks_in(lines)
     return found(ID, sure, say, why, ranks=ranks, hosts=name_hosts(lines), advice=_advice(unfit.image))
 

@@ -365,7 +365,7 @@ def _advice(advice: Advice) -> list[str]:
 MEETING = ("store.", "rendezvous.", "gloo.connect", "gloo.no_interface")
 """Kinds that speak of ranks that could not meet."""
 ERRORS = (*FATAL, *MEETING, "system.error", "cuda.", "gloo.", "c10d.", "nccl.warn", "nccl.trace", "ddp.")
-"""Kinds of lines that a job that goes on has outlived; settings, and what the kernel saw of hardware, last."""
+"""Kinds of lines that a job that goes on has recovered from; settings, and what the kernel saw of hardware, last."""
 UNCAUGHT = re.compile(r"(?:\[[\w.-]+\] ?){0,2}\[rank\d+\]:? *(?:Traceback|[\w.]+(?:Error|Exception)\b)")
 """How torch marks the last log lines of a rank; what a program prints of an error that it got over has no such mark."""
 OWN = ("IndexError", "KeyError", "NameError", "AttributeError", "ModuleNotFoundError", "ZeroDivisionError")

@@ -31,13 +31,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from ncclkit.analysis.picks import family, name_hosts, on, pick
+from ncclkit.analysis.rank_states import rank_states
 from ncclkit.causes._experiments import minimal
 from ncclkit.causes._preflight import HostFacts, Preflight, Risk
 from ncclkit.core.case import Case
-from ncclkit.core.model import Advice, Experiment, Finding, Strength
+from ncclkit.core.model import Advice, Experiment, Finding, Strength, found
 
 ID = "net_limit"
-explains: tuple[str, ...] = ()
+explains = ("store_unreachable", "wrong_interface", "network_loss", "rank_exception", "world_size_mismatch")
 FULL = 0.9
 """Share of the connection tracking table in use from which a job would fill it."""
 
@@ -45,7 +47,28 @@ FULL = 0.9
 def diagnose(case: Case) -> Finding:
     """Found where the kernel of a host has dropped connections, or would drop those of a job of this size."""
     missing = "net.backlog, net.neighbours.max and net.conntrack of the job's hosts (`ncclkit inspect`)"
-    return CHECK.risk(case) or CHECK.otherwise(case, (), "", missing)
+    return _dropped(case) or CHECK.risk(case) or CHECK.otherwise(case, (), "", missing)
+
+
+def _dropped(case: Case) -> Finding | None:
+    """The kernel says that a table was full, and a connection between ranks failed."""
+    full = case.of("kernel.table")
+    failures = [*family(case, "socket_connect"), *case.of("store.connect_timeout", "store.retry", "gloo.connect")]
+    failures += case.of("rendezvous.error")
+    if not full or not failures or rank_states(case).ended:
+        return None
+    name, where = full[0].data["name"], on(full[0].host)
+    say = f"The kernel's {name}{where} was full and dropped what did not fit, and connections between ranks failed."
+    advice, why = _advice(*RAISED[name]), pick(full, failures[:3], limit=5)
+    return found(ID, "likely", say, why, hosts=name_hosts(full), advice=(advice,), next=experiment(case))
+
+
+RAISED = {
+    "neighbour table": ("net.ipv4.neigh.default.gc_thresh3", 8192),
+    "connection tracking table": ("net.netfilter.nf_conntrack_max", 1048576),
+    "accept queue": ("net.core.somaxconn", 4096),
+}
+"""Table → its limit, and a value with room for a large job."""
 
 
 def _risks(host: HostFacts) -> Iterator[Risk]:

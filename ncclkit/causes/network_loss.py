@@ -144,10 +144,13 @@ def _mesh(case: Case) -> Finding | None:
     broken += matching(messages(case), "remote process exited or there was a network error", "unhandled system error")
     if not proxies or not broken or case.of("progress") or _starting.bootstrapped(case):
         return None
+    met = _starting.met_at_store(case)
     say = f"A proxy of a service mesh ({proxies[0].data['name']}) takes the ranks' connections, and NCCL's start over "
     say += "ports of its own choice failed: the mesh does not pass them on."
+    say += " The ranks had met at the store." if met else ""
     advice = (WITHOUT_MESH, *_advice())
-    return replace(_finding(case, "likely", say, pick(broken[:3], proxies, limit=4)), advice=advice)
+    strength: Strength = "likely" if met and not case.of("store.connect_timeout", "rendezvous.error") else "possible"
+    return replace(_finding(case, strength, say, pick(broken[:3], proxies, met[:1], limit=5)), advice=advice)
 
 
 WITHOUT_MESH = Advice(

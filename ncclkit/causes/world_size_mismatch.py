@@ -217,7 +217,7 @@ def _roster(case: Case) -> Finding | None:
     twice = tuple(sorted(rank for rank in count if count[rank] > 1))
     if not twice or len(twice) < len(count):
         return None
-    if twice == (0,) and len({e.pid for e in named}) > 1:
+    if twice == (0,) and (len({e.pid for e in named}) > 1 or world == 1):
         say = f"Each of {count[0]} processes announces itself as rank 0: none knows of the others from its launcher."
         return _finding("likely", say, named, (0,))
     say = f"{start(name_ranks(twice))} announced {'itself' if len(twice) == 1 else 'themselves'} more than once"

@@ -225,8 +225,8 @@ def _add_tune(parsers: Any) -> argparse.ArgumentParser:
         type=float,
         default=600.0,
         metavar="SECONDS",
-        help="for what nobody named: all that this hardware can have, searched by Optuna (ncclkit[tuning]) where it is "
-        "too much (default 600)",
+        help="about so long at most; what does not fit is said, and combinations are then searched by Optuna "
+        "(ncclkit[tuning]) (default 600)",
     )
     every = "a collective, or several joined by commas (default: those that JOB sends, else all)"
     tune.add_argument("--op", default="all", help=every)

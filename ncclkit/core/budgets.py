@@ -86,6 +86,17 @@ def shared_memory(ranks: int, channels: int = 4) -> Budget:
     return Budget(value, "bytes", words)
 
 
+def loader_memory(ranks: int, workers_per_rank: int, prefetch: int, batch: float) -> Budget:
+    """Bytes of /dev/shm that data loaders of one host fill: what each worker has ready, and the batch in use."""
+    held = workers_per_rank * prefetch + 1 if workers_per_rank else 0
+    value = ranks * held * batch
+    words = (
+        f"Data loaders: {ranks} ranks x ({workers_per_rank} workers x {prefetch} batches + 1 in use) of "
+        f"{format_bytes(batch)} = {format_bytes(value)}."
+    )
+    return Budget(value, "bytes", words if held else "Without workers data loaders need no shared memory.")
+
+
 def locked_memory(channels: int = 16) -> Budget:
     """Bytes that one rank locks for a network card without GPUDirect: two peers in a ring, four in trees."""
     value = 6 * channels * SEGMENT

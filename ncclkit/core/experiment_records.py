@@ -13,12 +13,13 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
+import msgspec
+
 from ncclkit.agent import redact
 from ncclkit.core import storage
-from ncclkit.core.bandwidth import Expectation
 from ncclkit.core.case import Case
-from ncclkit.core.model import OUTCOMES, Event, Finding, Measurement, clear, from_dict
-from ncclkit.core.runs import Plan, Run
+from ncclkit.core.model import OUTCOMES, Event, Finding, clear
+from ncclkit.core.runs import Run
 
 FOLDER, NAME = "experiments", "experiment.json"
 KINDS = ("experiment.check", "experiment.fix")
@@ -108,27 +109,7 @@ def _relative(folder: Path, base: Path) -> str:
 
 def _read(path: Path) -> ExperimentRecord:
     value = storage.read_json(path, {})
-    runs = {name: _run(value.get(name), path.parent) for name in ("before", "after")}
-    observed = value["observed"] if value.get("observed") in OUTCOMES else "nothing"
-    more = {
-        "kind": value["experiment"],
-        "folder": path.parent,
-        "observed": observed,
-        "said": tuple(value.get("said", ("", ""))),
-    }
-    return from_dict(ExperimentRecord, value | runs | more)
-
-
-def _run(value: Mapping[str, Any] | None, base: Path) -> Run | None:
-    if value is None:
-        return None
-    plan = value["plan"]
-    lists = {name: tuple(plan[name]) for name in ("argv", "sizes", "ops", "unset")}
-    expected = value.get("expectation")
-    nested = {
-        "plan": from_dict(Plan, plan | lists),
-        "folder": (base / value["folder"]).resolve(),
-        "measurements": tuple(from_dict(Measurement, row) for row in value["measurements"]),
-        "expectation": from_dict(Expectation, expected) if expected else None,
-    }
-    return from_dict(Run, dict(value) | nested)
+    known = {"kind": value["experiment"], "folder": ".", "observed": "nothing"}
+    known |= {"observed": value["observed"]} if value.get("observed") in OUTCOMES else {}
+    base = path.parent.resolve()
+    return msgspec.convert(value | known, ExperimentRecord, dec_hook=lambda kind, text: (base / text).resolve())

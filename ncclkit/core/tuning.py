@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from itertools import groupby
 
 from ncclkit.core.model import NcclkitError
-from ncclkit.core.text import format_bytes, plural
+from ncclkit.core.text import format_bytes, percent, plural
 
 WORTH = 0.02
 """Least gain, as a share of the default's time, that is worth a setting."""
@@ -185,9 +185,9 @@ class Advantage:
         for name, words in BESIDE.items():
             rows = [one for one in self.beside if one.beside == name]
             if any(one.worse for one in rows):
-                said.append(f"loses {-min(one.gain for one in rows):.1%} {words}")
+                said.append(f"loses {percent(-min(one.gain for one in rows), 1)} {words}")
             elif any(one.better for one in rows):
-                said.append(f"gains {max(one.gain for one in rows):.1%} {words}")
+                said.append(f"gains {percent(max(one.gain for one in rows), 1)} {words}")
             elif rows:
                 said.append(f"makes no difference {words} that can be told from chance")
         return f"Under computation it {' and '.join(said)}." if said else ""
@@ -206,8 +206,8 @@ class Advantage:
     def __str__(self) -> str:
         gains = sorted(one.gain for one in self.comparisons)
         low = min(one.interval[0] for one in self.comparisons)
-        most = "" if len(gains) == 1 or f"{gains[-1]:.0%}" == f"{gains[0]:.0%}" else f" to {gains[-1]:.0%}"
-        return f"{self.setting} gains {gains[0]:.0%}{most} on {self.op} of {self.sizes} (at least {max(low, 0):.1%})."
+        least = percent(max(low, 0), 1)
+        return f"{self.setting} gains {_shares(gains)} on {self.op} of {self.sizes} (at least {least})."
 
 
 @dataclass(frozen=True, slots=True)
@@ -295,8 +295,10 @@ class Sweep:
     @property
     def headline(self) -> str:
         """The answer in a few words."""
+        if self.ranks == 1:
+            return "One rank alone sends nothing, so no setting can gain or cost anything here."
         tried = f"{plural(self.tried, 'setting')} in {self.seconds:.0f} s"
-        nothing = f"Nothing here beats the default: {tried}, none is over {WORTH:.0%} faster beyond chance."
+        nothing = f"Nothing here beats the default: {tried}, none is over {percent(WORTH)} faster beyond chance."
         costly = self._costly
         return str(self.best or (self.effect_of(costly[0]) if costly else nothing))
 
@@ -326,9 +328,8 @@ class Sweep:
         if saved is None:
             return ""
         kind = "saves" if saved > 0 else "costs"
-        return (
-            f" Of the time of your job's {sum(count for _, _, count in self.calls):,} calls it {kind} {abs(saved):.1%}."
-        )
+        calls = sum(count for _, _, count in self.calls)
+        return f" Of the time of your job's {calls:,} calls it {kind} {percent(abs(saved), 1)}."
 
     def text(self) -> str:
         """The answer, then each setting that makes a difference, by collective and size."""
@@ -347,7 +348,9 @@ class Sweep:
         if not worse and not better:
             return f"{setting} makes no difference that can be told from chance."
         said = [f"costs {_longer(rows)} on {op} of {_span(rows)}" for op, rows in _by_op(worse)]
-        said += [f"gains {max(one.gain for one in rows):.0%} on {op} of {_span(rows)}" for op, rows in _by_op(better)]
+        said += [
+            f"gains {percent(max(one.gain for one in rows))} on {op} of {_span(rows)}" for op, rows in _by_op(better)
+        ]
         rest = "" if better else " and gains nothing above that" * (len(worse) < len(self.comparisons))
         return f"{setting} {', '.join(said)}{rest}."
 
@@ -390,10 +393,14 @@ def _by_op(rows: Iterable[Comparison]) -> list[tuple[str, list[Comparison]]]:
 
 
 def _longer(rows: Sequence[Comparison]) -> str:
-    """``38 to 62 %`` more time."""
-    more = sorted(-one.gain for one in rows)
-    least, most = f"{more[0]:.0%}", f"{more[-1]:.0%}"
-    return f"{least} more time" if least == most else f"{least} to {most} more time"
+    """``38 to 62 % more time``."""
+    return f"{_shares(sorted(-one.gain for one in rows))} more time"
+
+
+def _shares(ordered: Sequence[float]) -> str:
+    """``38 to 62 %``."""
+    least, most = percent(ordered[0]), percent(ordered[-1])
+    return most if least == most else f"{least.removesuffix(' %')} to {most}"
 
 
 def _span(rows: Sequence[Comparison]) -> str:

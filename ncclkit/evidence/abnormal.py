@@ -115,7 +115,7 @@ def lines(ends: Ends, path: str, count: int, events: Iterable[Event]) -> list[di
 def other_lines(
     text: str, path: str, events: Iterable[Event], besides: Iterable[Mapping[str, Any]]
 ) -> list[dict[str, Any]]:
-    """The same of all other lines of a short log, with how often each is said; besides: its abnormal ones."""
+    """Number, rank, text and count of the lines of a short log that are not abnormal; besides: those that are."""
     known, lines = {row["line"] for row in besides}, text.encode().split(b"\n")
     numbered = enumerate(lines, 1)
     found = {number: raw for number, raw in numbered if raw.strip() and number not in known and len(raw) <= LONG}

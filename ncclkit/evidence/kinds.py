@@ -81,6 +81,7 @@ KINDS: dict[str, tuple[str, ...]] = {
     "kernel.link": ("device", "state"),
     "kernel.iommu": ("message", "device"),
     "kernel.stall": ("what", "name", "pid", "seconds", "message"),
+    "kernel.table": ("name", "message"),
     "kernel.pcie": ("device", "severity", "message"),
     "system.error": ("what", "message"),
     "system.denied": ("call",),
@@ -136,8 +137,8 @@ KINDS: dict[str, tuple[str, ...]] = {
     "nccltests.table": ("op", "ranks", "rows", "wrong", "average"),
     "stack": ("pid", "thread", "frames", "tool"),
     "attach.rank": (
-        *("pid", "command", "launcher", "slurm", "snapshots", "kernel", "quiet", "program", "branches", "workers"),
-        *("gone", "exitcode"),
+        *("pid", "command", "launcher", "slurm", "snapshots", "kernel", "kernels", "quiet", "program"),
+        *("branches", "workers", "output", "gone", "exitcode"),
     ),
     "ras.report": ("version", "nodes", "processes", "communicators", "sound", "silent", "dead", "timeouts"),
     "ras.communicator": ("hash", "size", "missing", "counts", "behind", "dead", "errors"),

@@ -35,12 +35,16 @@ ITEM = re.compile(r"^\s{0,40}(?:[-*+]|\d{1,3}[.)]) {1,9}(?=[A-Z`\"'*{\[a-z])(?!\
 ROW = re.compile(r"^\s{0,40}\|[^|]{0,400}\|.*\|\s{0,40}$")
 # raise RuntimeError("…")     msg = "…"     'full': "…",     match: "…"     - '…'     WARN("…", rank);     +    "…",
 CODE = re.compile(
-    r"^[\s+-]{0,40}(?:(?:raise|return|throw|echo|printf?|assert|if|elif|while)\b[^\"'`]{0,80}"
+    r"^[\s+-]{0,40}(?:(?:raise|return|throw|echo|printf?|assert|if|elif|while|msgid|msgstr)\b[^\"'`]{0,80}"
     r"|[\w.:>-]{1,80}\s{0,9}\(\s{0,9}"
     r"|[\w.\"'\[\]-]{1,80}\s{0,9}(?::=|[=:])\s{0,9}[\[({]{0,4}\s{0,9}"
     r"|[\[({]{1,4}\s{0,9}(?:[\"'][\w. -]{1,40}[\"']\s{0,9}:\s{0,9})?[\[({]{0,4}\s{0,9})?[fFrRbu]?"
     r"(?P<mark>[\"'])(?P<inner>.{12,900})(?P=mark)[\s,;)\]}]{0,20}(?:,[^\"']{0,80})?$"
 )
+PATTERN = re.compile(
+    r"[\"']?\b(?:match(?:es)?|patterns?|regexp?|expr|contains|search)\b[\"']?\s{0,9}[:=]\s{0,9}[\"'\[]"
+)
+"""A setting of what a program is to look for."""
 FOUND = re.compile(
     r"^[\w./-]{1,200}\.(?:py|md|rst|ya?ml|txt|sh|json|toml|[ch]|cc|cpp|cu|cuh|hpp|go|rs)[:-]\d{1,7}[:-].*[\"'`]"
 )
@@ -63,7 +67,11 @@ LEAD = 2
 def is_quotation(text: str) -> bool:
     """Whether a line speaks of an error, or is source code that holds it, and is not the error's own report."""
     line = text.partition("\n")[0]
-    if "Traceback (most" in text or RECORD.match(line):
+    if "Traceback (most" in text:
+        return False
+    if PATTERN.search(line) and not BEGUN.match(line):
+        return ERROR.search(line) is not None
+    if RECORD.match(line):
         return False
     if BEGUN.match(line):
         return HINT.search(line) is not None and _spoken(line)
@@ -78,7 +86,10 @@ def _code(line: str) -> bool:
 def _spoken(line: str) -> bool:
     """A sentence around something in quotation marks, or one that leads to an error without a colon."""
     rest, quoted = SPAN.subn(" ", line)
-    if quoted and any(ERROR.search(span[0]) for span in SPAN.finditer(line)):
+    errors = [span[0] for span in SPAN.finditer(line) if ERROR.search(span[0])]
+    if sum(span.startswith("`") for span in errors) > 1:
+        return True
+    if quoted and errors:
         outside = ERROR.search(rest)
         if (outside is None or outside.start() > len(rest) / 2) and _sentence(rest):
             return True
@@ -98,16 +109,18 @@ DOCUMENTS = frozenset(
 ) - {".pyc", ".so", ".pyz"}
 """Names of documentation, source code and settings, which quote errors."""
 LOGGED = re.compile(
-    r"(?:\S{1,60} )?\[?(?:\d{4}[-/]\d\d[-/]\d\d[T ,]|\d\d:\d\d:\d\d|[IWEF]\d{4} \d\d|\[[IWEF] (?:\d{4} )?\S"
+    r"(?!#{1,6} [A-Z])(?:(?:\S{1,60} )?\[?(?:\d{4}[-/]\d\d[-/]\d\d[T ,]|\d\d:\d\d:\d\d|[IWEF]\d{4} \d\d"
+    r"|\[[IWEF] (?:\d{4} )?\S"
     r"|(?:\w{3} )?[A-Z]\w\w +\d{1,2} \d\d:\d\d:|\s*\d+\.\d{6}\]|\(?(?:[Rr]ank|default|trainer)[ :]?\d|\d{1,4}[\]:,]"
     r"|\S{1,99}:\d+:\d+ \[\d+\]|(?:INFO|WARN(?:ING)?|ERROR|CRITICAL|DEBUG)\b[\s:\]])"
     r"|.{0,200}(?:NCCL (?:INFO|WARN)\b|\bit/s\b|\ds/it\b)|Traceback \(most|\s*(?:\S+ )?File \"[^\"]+\", line \d"
     r"|srun:|slurmstepd:|(?:[Tt]hread|Current thread) 0x|#\d+ +0x"
-    r"|#(?: +Rank +\d| nThread| Using devices| Out of bounds| Avg bus)"
+    r"|#(?: +Rank +\d| nThread| Using devices| Out of bounds| Avg bus))"
 )
 """How lines of logs begin."""
 WRITTEN = re.compile(
-    r"\s*(?:#{1,6} \S|#!|#\s?\w|```|~~~|[-*+] +[A-Za-z`\"'*\[]|\d+[.)] [A-Z]|> |\|.*\|\s*$|\.\. \w|<!|//"
+    r"\s*(?:#{1,6} \S|={1,5} [A-Z].*[^=]$|:[\w-]+:|msg(?:id|str|ctxt)\b|#!|#\s?\w"
+    r"|```|~~~|[-*+] +[A-Za-z`\"'*\[]|\d+[.)] [A-Z]|> |\|.*\|\s*$|\.\. \w|<!|//"
     r"|</?(?:a|body|code|div|h\d|head|html|li|ol|p|pre|table|td|title|tr|ul)\b"
     r"|/\*|\*/|\* |@\w+\b[^:]*$|[-=~^\"]{4,}\s*$|\[\[?[\w.-]+\]{1,2}\s*$|[}\])]+[;,]?\s*$|\"{3}|'{3}|@@ |[+-]{3} "
     r"|[\w.\[\]]+ ?=[ \"'(]|[+-] {2,}\S|(?:- )?[\w./-]+: *$|- [\w.-]+: \S|(?:fi|done|esac|else)\s*$"
@@ -117,6 +130,11 @@ WRITTEN = re.compile(
 )
 """How lines of documentation and of source code begin or end."""
 SENTENCE = re.compile(r"\W{0,6}[A-Za-z][\w'`\"(),;:/.*_=<>-]*(?: +[\w'`\"(),;:/.*_=<>-]+){7,}$")
+ADVICE = re.compile(
+    r"\byou(?:'ll| will| would| may| might| can| could| probably| then| also| sometimes| often){0,3}"
+    r" (?:get|see|find|hit|encounter|run into)\b"
+)
+"""What nobody says of a job of their own."""
 COMMON = re.compile(
     r"\b(?:the|an?|is|are|to|of|in|and|or|it|this|that|when|with|you|your|we|for|on|by|be|can|was|not)\b", re.IGNORECASE
 )
@@ -133,7 +151,8 @@ def is_document(path: str, head: str) -> bool:
         return True
     logged = sum(bool(LOGGED.match(line)) for line in lines)
     written = sum(not LOGGED.match(line) and _written(line) for line in lines)
-    return len(lines) > 6 and 2 * written >= len(lines) and 5 * logged <= len(lines)
+    advice = any(ADVICE.search(line) for line in lines if SENTENCE.match(line)) and 3 * logged <= len(lines)
+    return advice or (len(lines) > 4 and 2 * written >= len(lines) and 5 * logged <= len(lines))
 
 
 def _written(line: str) -> bool:

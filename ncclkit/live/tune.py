@@ -28,7 +28,7 @@ from ncclkit.core.model import Advice, Fact, Measurement, NcclkitError
 from ncclkit.core.runs import Plan
 from ncclkit.core.text import format_bytes, format_time, plural
 from ncclkit.core.text import op as collective_name
-from ncclkit.core.tuning import BESIDE, Comparison, Setting, Sweep, spread
+from ncclkit.core.tuning import BESIDE, LEAST_ROUNDS, Comparison, Setting, Sweep, spread
 from ncclkit.evidence.logs import read_logs
 from ncclkit.live import probe
 from ncclkit.live.launch import slurm
@@ -197,8 +197,8 @@ async def sweep(
 
     sizes: of the messages, in bytes; inherited: compare each variable of NCCL and gloo that this environment sets, or
     those of them that `settings` name, with its absence; job: a case folder, a log, dumps or a model (see `calls_of`),
-    whose messages are measured, and whose variables are those that are inherited; budget: seconds for what nobody
-    named.
+    whose messages are measured, and whose variables are those that are inherited; budget: seconds, about: what they do
+    not suffice for is left out, and said.
 
     Settings that are read for each communicator share one job; the others get jobs of their own, in turn with the
     default.  Raises NcclkitError for a variable that the backend does not read, and for a job that fails.
@@ -208,6 +208,8 @@ async def sweep(
     if (inherited and here) or not (settings or inherited or case.facts):
         await probe.inspect(case, options.python)  # what the hardware has, and what nccl.conf sets now
     made, every, plan = Measured(), bool(settings) or inherited, await _sized(case, options, calls, sizes)
+    if plan.ranks == 1:
+        return made.sweep(plan, [], 0.0, (), calls)
     cleared = _inherited(case, logs, settings, made.notes) if inherited else {}
     wanted = [Setting({name: value}) for name, value in cleared.items()] or list(settings)
     wanted, own = (wanted, {}) if wanted else _different(case, plan)
@@ -218,10 +220,10 @@ async def sweep(
     apart = {n: one for n, one in enumerate(wanted, 1) if n not in together}
     made.apart.update(apart)
     if together:
-        within = 0.0 if every else budget * (SHARED if apart else 1.0)
-        await _together(case, base, together, within, made, on_record, own)
+        within = budget * (SHARED if apart else 1.0)
+        await _together(case, base, together, every, within, made, on_record, own)
     if every:
-        await _decide(case, base, apart, made, on_record)
+        await _decide(case, base, apart, made, on_record, began + budget)
     elif apart:
         wanted += await _jobs_of_their_own(case, base, apart, len(wanted) + 1, began + budget, made, on_record)
     return made.sweep(plan, wanted, time.monotonic() - began, tuple(cleared), calls)
@@ -495,19 +497,19 @@ async def _together(
     case: Case,
     base: Plan,
     settings: Mapping[int, Setting],
+    every: bool,
     within: float,
     made: Measured,
     on_record: OnRecord,
     own: Choices,
 ) -> None:
-    """One job with a process group for each setting.
+    """One job with a process group for each setting; every: decide on those that look slower, too.
 
-    within: seconds of measuring after which no further collective and size is begun; 0: all are measured, and decided
-    on every setting, also on those that look slower.  own: what NCCL takes by itself; a setting is not measured where
-    it asks for the same.
+    within: seconds of measuring after which no further collective and size is begun; own: what NCCL takes by itself; a
+    setting is not measured where it asks for the same.
     """
     first, *others = CONTROLS
-    half, numbers, every = len(settings) // 2, list(settings), not within
+    half, numbers = len(settings) // 2, list(settings)
     order = [first, *numbers[:half], others[0], *numbers[half:], others[1]]
     peak = {} if every else {n: one.channels for n, one in settings.items() if one.channels and not one.env}
     none = Setting()
@@ -534,11 +536,17 @@ async def _together(
         raise NcclkitError(f"The sweep stopped: {problem}")
 
 
-async def _decide(case: Case, base: Plan, settings: Mapping[int, Setting], made: Measured, on_record: OnRecord) -> None:
-    """Jobs of the default and of each setting in turn, in an order that is shuffled for each turn."""
-    turn = random.Random(1)
-    for _ in range(JOBS if settings else 0):
-        await _turn(case, base, settings, "decide", made, on_record, turn)
+async def _decide(
+    case: Case, base: Plan, settings: Mapping[int, Setting], made: Measured, on_record: OnRecord, ends: float = math.inf
+) -> None:
+    """Jobs of the default and of each setting in turn, in an order that is shuffled for each turn.
+
+    ends: on the monotonic clock, from which on there are no more turns than a verdict needs.
+    """
+    order = random.Random(1)
+    for turn in range(JOBS if settings else 0):
+        if turn < LEAST_ROUNDS or time.monotonic() < ends:
+            await _turn(case, base, settings, "decide", made, on_record, order)
 
 
 async def _turn(

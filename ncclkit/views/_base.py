@@ -109,7 +109,7 @@ class Chart(Drawn):
         super().__init__(figure.layout.meta["summary"], figure, words)
 
     def headline(self) -> Markup:
-        """Nothing: the title of the figure says it."""
+        """Empty: the title of the figure says it."""
         return Markup("")
 
     def static(self) -> Markup:

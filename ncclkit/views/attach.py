@@ -46,7 +46,7 @@ def attach_form(case: Case, target: str = "") -> AttachForm:
 
 
 class AttachForm(Form):
-    """See `attach_form`."""
+    """The form that `attach_form` returns."""
 
     IDLE = "Nothing is attached; name the processes of a job that hangs right now on this host"
     ASK = f"Say what to attach to: {TARGETS}"

@@ -54,7 +54,7 @@ def banner_view(case: Case, diagnosis: Diagnosis | None = None) -> View:
 
 
 class Banner(View):
-    """See `banner_view`."""
+    """The view that `banner_view` returns."""
 
     def static(self) -> Markup:
         """The section alone: it holds the sentence."""

@@ -154,7 +154,7 @@ def connect_form(case: Case, hosts: str = "", remote_command: str = "") -> Conne
 
 
 class ConnectForm(Form):
-    """See `connect_form`."""
+    """The form that `connect_form` returns."""
 
     IDLE = "No connection was tested: no hosts are named, and this is not an allocation of several nodes"
     ASK = "Say which hosts to test: two or more names, space-separated"

@@ -172,7 +172,7 @@ def events_view(case: Case) -> View:
 
 
 class EventsView(View):
-    """See `events_view`."""
+    """The view that `events_view` returns."""
 
     def __init__(self, case: Case) -> None:
         super().__init__(events_summary(case.events), static_events(case.events))

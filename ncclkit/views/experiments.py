@@ -265,7 +265,7 @@ class Closed(View):
 
 
 class CheckForm(Form):
-    """See `check_form`."""
+    """The form that `check_form` returns."""
 
     IDLE = "No experiment was made"
     ASK = "There is nothing to check: nothing was found"

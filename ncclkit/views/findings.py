@@ -23,7 +23,7 @@ SURE = ("proven", "likely")
 
 
 class Culprits(NamedTuple):
-    """Whom the first finding names."""
+    """The ranks and hosts that the first finding names."""
 
     cause: str
     strength: str
@@ -37,7 +37,7 @@ def culprits_of_case(case: Case) -> Culprits | None:
 
 
 def culprits_of_rows(rows: Sequence[Mapping[str, Any]]) -> Culprits | None:
-    """The same of findings as ``ncclkit diagnose --json`` prints them."""
+    """The ranks that the first of findings in JSON (``ncclkit diagnose --json``) names."""
     first = next(iter(rows), {})
     return _sure(first.get("cause"), first.get("strength"), first.get("culprits", {}).get("ranks"))
 

@@ -51,7 +51,7 @@ class FaultyRun(View):
 
 
 class LabForm(Form):
-    """See `lab_form`."""
+    """The form that `lab_form` returns."""
 
     BUSY = "Breaking it …"
     CANCELLED = "Cancelled; what the job left until then stays in the case folder"
@@ -76,7 +76,7 @@ class LabForm(Form):
         return f"This run: {chosen.says}; it touches only its own processes and its own folder"
 
     def asks(self) -> bool:
-        """Always: a fault is chosen."""
+        """True: a fault is always chosen."""
         return True
 
     def prepare(self) -> Coroutine[Any, Any, View]:
@@ -102,7 +102,7 @@ def guess(case: Case, name: str) -> View:
 
 
 class Guess(View):
-    """See `guess`."""
+    """The form that `guess` returns."""
 
     def __init__(self, answers: Answers) -> None:
         self._answers, self._shown = answers, 0
@@ -188,7 +188,7 @@ def quiz_view(case: Case, name: str) -> View:
 
 
 class Quiz(View):
-    """See `quiz_view`."""
+    """The view that `quiz_view` returns."""
 
     def __init__(self, answers: Answers) -> None:
         self._answers = answers

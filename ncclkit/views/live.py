@@ -75,7 +75,7 @@ def live_test(case: Case, job: str = "", **options: Any) -> LiveTest:
 
 
 class LiveTest(Form):
-    """See `live_test`."""
+    """The form that `live_test` returns."""
 
     def __init__(self, options: ProbeOptions, start: Start, expect: Expect) -> None:
         """Fill the form with `options`.
@@ -124,7 +124,7 @@ class LiveTest(Form):
         return page(self.summary, table(("Value", "Chosen"), [*rows, setting]), self._result())
 
     def asks(self) -> bool:
-        """Always: what is left open is decided by the host."""
+        """True: what is left open is decided by the host."""
         return True
 
     def prepare(self) -> Coroutine[Any, Any, Any]:

@@ -47,7 +47,7 @@ class Network:
 
     @property
     def picks(self) -> dict[str, str]:
-        """Who → the interface that it will use; only those that find one."""
+        """Library → the interface that it will use, where it finds one."""
         return {who: str(self.value(name)) for who, name in PICKS.items() if self.value(name)}
 
     @property

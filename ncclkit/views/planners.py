@@ -5,6 +5,7 @@ A field begins with what the case knows; whoever changes one sees the number mov
 
 from __future__ import annotations
 
+import math
 import statistics
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
@@ -20,7 +21,7 @@ from ncclkit.core import budgets
 from ncclkit.core.budgets import Budget, MessageCost
 from ncclkit.core.case import Case
 from ncclkit.core.model import Measurement, NcclkitError, safe
-from ncclkit.core.text import format_bytes, format_time, plural
+from ncclkit.core.text import format_bytes, format_time, percent, plural
 from ncclkit.lab.course import resume, runs
 from ncclkit.views import plots
 from ncclkit.views._base import PLACE, Drawn, outputs, page, style
@@ -73,7 +74,7 @@ def planner(case: Case, name: str) -> Planner:
 
 
 class Planner(Drawn):
-    """See `planner`."""
+    """The form that `planner` returns."""
 
     def __init__(self, case: Case, fields: Fields, answer: Callable[[Case, dict[str, Any]], PlannerAnswer]) -> None:
         self._case, self._answer, self.fields = case, answer, fields
@@ -230,7 +231,7 @@ def _timeout(case: Case, values: dict[str, Any]) -> PlannerAnswer:
     spread = values["spread"] / 100
     whole = budgets.timeout(phases[which], values["collective"], spread, retry)
     inner = budgets.timeout(values["step"], values["collective"], spread, 0.0)
-    heartbeat = max(HEARTBEAT, 2 * values["stall"]) if values["stall"] > HEARTBEAT / 2 else HEARTBEAT
+    heartbeat = max(HEARTBEAT, math.ceil(values["stall"] * (1 + spread)))
     cost, usual = (budgets.idle_cost(values["ranks"], limit, DUMP) for limit in (whole.value, 600.0))
     summary = (
         f"A timeout of {whole.value:g} s is the smallest safe one: {which} takes longest; one hang then costs "
@@ -242,7 +243,7 @@ def _timeout(case: Case, values: dict[str, Any]) -> PlannerAnswer:
         (
             _whole("TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC"),
             f"{heartbeat:g} s",
-            "above the longest call of CUDA: loading, compiling",
+            "above the longest call of CUDA (loading, compiling) and what it varies by; 480 s is the default",
         ),
         (
             _whole("TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC"),
@@ -351,6 +352,13 @@ def _points(
     )
 
 
+def _loader(case: Case, place: int, otherwise: int) -> tuple[int, str]:
+    """What the script's largest data loader was built with: its workers (0), its batches ahead of each (1)."""
+    loaders = [loader for event in last_step_events(case) for loader in event.data["loaders"]]
+    most = max(loaders, key=lambda loader: loader[0], default=None)
+    return _measured(most[place] if most else None, "the data loader of your script in this case", otherwise)
+
+
 def _host_fields(case: Case) -> Fields:
     free, swap = _fact(case, "memory.available"), _fact(case, "memory.swap")
     held = sum(row.get("size", 0) for row in swap) if isinstance(swap, list) else None
@@ -360,8 +368,8 @@ def _host_fields(case: Case) -> Fields:
         "each": Field("A rank without data, GiB", *_measured(peak and peak / GIB, "the last run of this case", 3.0)),
         "dataset": Field("Data set in memory, GiB", 2.0),
         "shared": Field("One copy for all ranks (memory map)", False),
-        "workers": Field("Workers per rank", 4),
-        "prefetch": Field("Batches ahead of each", 2),
+        "workers": Field("Workers per rank", *_loader(case, 0, 4)),
+        "prefetch": Field("Batches ahead of each", *_loader(case, 1, 2)),
         "batch": Field("A batch, MiB", 40.0),
         "free": Field("Memory available, GiB", *_measured(free and round(free / GIB, 2), "memory.available", 256.0)),
         "swap": Field("Swap, GiB", *_measured(held is not None and round(held / GIB, 2) or None, "memory.swap", 0.0)),
@@ -376,9 +384,8 @@ def _host_memory(case: Case, values: dict[str, Any]) -> PlannerAnswer:
     free, swap = values["free"] * GIB, values["swap"] * GIB
     over = need.value - free
     if over <= 0:
-        summary = (
-            f"{format_bytes(need.value)} of host memory are needed, {need.value / max(free, 1):.0%} of what is free"
-        )
+        share = percent(need.value / max(free, 1))
+        summary = f"{format_bytes(need.value)} of host memory are needed, {share} of what is free"
     elif over <= swap:
         summary = f"{format_bytes(over)} too much: it would lie in swap, and steps would wait for the disk"
     else:
@@ -474,7 +481,9 @@ def _files_fields(case: Case) -> Fields:
         "ranks": Field("Ranks of the job", 32),
         "local": Field("Ranks of a host", *_local(case)),
         "channels": Field("Channels", 16),
-        "workers": Field("Workers per rank", 4),
+        "workers": Field("Workers per rank", *_loader(case, 0, 4)),
+        "prefetch": Field("Batches ahead of each", *_loader(case, 1, 2)),
+        "batch": Field("A batch, MiB", 40.0),
         "limit": Field("Open files allowed", *_measured(limit, "limits.nofile.soft", 1024)),
         "shm": Field("/dev/shm free, MiB", *_measured(shm and round(shm / MIB), "limits.shm.free", 64)),
     }
@@ -485,9 +494,11 @@ def _files(case: Case, values: dict[str, Any]) -> PlannerAnswer:
     need = budgets.open_files(known, ranks) if len(known) > 1 else budgets.descriptors(ranks, values["channels"])
     pipes = 6 * values["workers"]
     value = need.value + pipes
-    shm = budgets.shared_memory(values["local"], values["channels"])
+    nccl = budgets.shared_memory(values["local"], values["channels"])
+    loaders = budgets.loader_memory(values["local"], values["workers"], values["prefetch"], values["batch"] * MIB)
+    shm = nccl.value + loaders.value
     short = [f"open files ({value:,.0f} of {values['limit']:,})"] if 0 <= values["limit"] < value else []
-    short += [f"/dev/shm ({format_bytes(shm.value)} of {values['shm']} MiB)"] if shm.value > values["shm"] * MIB else []
+    short += [f"/dev/shm ({format_bytes(shm)} of {values['shm']} MiB)"] if shm > values["shm"] * MIB else []
     summary = (
         f"Too little: {' and '.join(short)}"
         if short
@@ -498,7 +509,10 @@ def _files(case: Case, values: dict[str, Any]) -> PlannerAnswer:
         if len(known) > 1
         else "if every path is a socket, which is the most"
     )
-    why = f"{need.words} That is {how}. {plural(values['workers'], 'worker')} add {pipes} pipes and files. {shm.words}"
+    why = (
+        f"{need.words} That is {how}. {plural(values['workers'], 'worker')} add {pipes} pipes and files. "
+        f"/dev/shm, where no rank copies directly: {nccl.words} {loaders.words}"
+    )
     advice = el(
         "p",
         "In the job's script: ",
@@ -519,9 +533,11 @@ def _files(case: Case, values: dict[str, Any]) -> PlannerAnswer:
 
 def _scaling_fields(case: Case) -> Fields:
     line, source = _line(case)
+    sent = next((sum(event.data["buckets"]) for event in last_step_events(case) if event.data["buckets"]), None)
+    model = "the DDP buckets of your script in this case, as float32" if sent else ""
     return {
-        "parameters": Field("Parameters, millions", 7000.0),
-        "item": Field("Bytes of a gradient", 2),
+        "parameters": Field("Parameters, millions", round(sent / 4e6, 6) if sent else 7000.0, model),
+        "item": Field("Bytes of a gradient", 4 if sent else 2, model),
         "bucket": Field("Bucket, MiB", 25.0),
         "latency": Field("Latency of a hop, µs", *((round(line.latency_us, 2), source) if line else (10.0, ""))),
         "bandwidth": Field("Bandwidth, GB/s", *((_speed(line), source) if line else (25.0, ""))),

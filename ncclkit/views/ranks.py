@@ -38,7 +38,7 @@ Own = Mapping[int, Sequence[Event]]
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """From a place (seconds since the epoch, or a line number) to a column."""
+    """The scale of the time axis: seconds since the epoch, or line numbers, to columns."""
 
     start: float
     end: float

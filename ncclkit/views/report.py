@@ -29,7 +29,7 @@ def report_form(case: Case, notebook: str) -> ReportForm:
 
 
 class ReportForm(Form):
-    """See `report_form`."""
+    """The form that `report_form` returns."""
 
     BUSY = "Writing …"
     CANCELLED = "Cancelled; no report was written"
@@ -40,7 +40,7 @@ class ReportForm(Form):
         super().__init__("One HTML file of what this page shows now, for the ticket; nothing is run again", [], make)
 
     def asks(self) -> bool:
-        """Always."""
+        """True: a report needs no input."""
         return True
 
     def blocked(self) -> Mapping[W.Button, str]:

@@ -46,7 +46,7 @@ def start_form(case_dir: str, logs_dir: str, logs: str = "", running: str = "") 
 
 
 class StartForm(Form):
-    """See `start_form`."""
+    """The form that `start_form` returns."""
 
     IDLE = "No logs and no running job are named: fill in a field above, or test this machine"
     ASK = "Name logs, upload them, or name a running job; with nothing yet, test this machine"
@@ -80,10 +80,6 @@ class StartForm(Form):
     def wrong(self) -> Mapping[W.Widget, str]:
         """A running job beside logs: these are two questions."""
         return {self.job: BOTH} if self.logs.value.strip() and self.job.value.strip() else {}
-
-    def blocked(self) -> Mapping[W.Button, str]:
-        """The first button, where nothing is named; this machine can always be tested."""
-        return {} if self.asks() else {self.start: self.ASK}
 
     def asks(self) -> bool:
         """Whether anything is named."""
@@ -161,5 +157,5 @@ class Stacked(View):
         super().__init__(views[0].summary, join(*(view.static() for view in views)))
 
     def static(self) -> Markup:
-        """All of them."""
+        """The static faces of all parts, one below the other."""
         return self.body

@@ -53,7 +53,7 @@ def step_form(case: Case, command: str = "", **options: Any) -> StepForm:
 
 
 class StepForm(Form):
-    """See `step_form`."""
+    """The form that `step_form` returns."""
 
     IDLE = "No script is named; write its command as your job has it, such as torchrun --nproc-per-node 8 train.py"
     ASK = "Name the command of the script"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 import statistics
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -16,7 +16,7 @@ from plotly.subplots import make_subplots
 from ncclkit.core import tuning
 from ncclkit.core.case import Case
 from ncclkit.core.model import NcclkitError, safe
-from ncclkit.core.text import format_bytes, format_time, parse_size, plural
+from ncclkit.core.text import format_bytes, format_time, parse_size, percent, plural
 from ncclkit.core.tuning import Advantage, Comparison, Setting, Sweep
 from ncclkit.live import tune
 from ncclkit.live.options import ProbeOptions
@@ -28,6 +28,8 @@ from ncclkit.views.cluster import login_card
 
 SHOWN = 6
 """Settings that a figure draws: those that make the largest difference."""
+PANELS = 3
+"""Collectives that a figure draws: those with the largest difference."""
 FLOOR = -150.0
 """Gain in percent below which a mark is not drawn, as it would flatten the others: its number stands there."""
 PANEL = 210
@@ -59,7 +61,7 @@ def tune_form(
     settings: space-separated, such as ``NCCL_PROTO=LL channels=32`` (default: what this hardware can have); sizes: of
     the messages, such as ``8,64KB,256MB``; job: a case folder, a log, Flight Recorder dumps or a model, whose message
     sizes are measured; inherited: compare each variable that is set here, or in the job's log, with its absence;
-    budget: seconds for what this hardware can have; options: those of `ncclkit.live.options.ProbeOptions`, where every
+    budget: seconds that it takes, about; options: those of `ncclkit.live.options.ProbeOptions`, where every
     collective is the default.  Raises NcclkitError for what is none.
     """
     words = {"settings": settings, "sizes": sizes, "job": job}
@@ -76,7 +78,7 @@ class SweepView(Chart):
 
 
 class TuneForm(Form):
-    """See `tune_form`."""
+    """The form that `tune_form` returns."""
 
     BUSY = "Measuring …"
     CANCELLED = "Cancelled; nothing was changed on this machine"
@@ -111,7 +113,7 @@ class TuneForm(Form):
         return f"This compares {what} with the default, in turn, on process groups of one small job"
 
     def asks(self) -> bool:
-        """Always: what is left open follows from the hardware."""
+        """True: what is left open follows from the hardware."""
         self._settings(), self._sizes()
         return True
 
@@ -157,8 +159,7 @@ def gains(sweep: Sweep) -> go.Figure:
     The dashed line is the default.
     """
     rows = sweep.comparisons or sweep.seen
-    ops = list(dict.fromkeys(one.op for one in rows)) or [""]
-    named = _telling(rows)
+    ops, named = _drawn(rows) or [""], _telling(rows)
     made = make_subplots(rows=len(ops), cols=1, vertical_spacing=56 / (PANEL + 56) / len(ops))
     figure = plots.frame(sweep.headline, plots.entries(named), (PANEL + 56) * len(ops) - 56, made)
     for place, op in enumerate(ops, 1):
@@ -169,16 +170,27 @@ def gains(sweep: Sweep) -> go.Figure:
         figure.update_xaxes(axis, row=place, col=1)
         figure.update_yaxes(title={"text": "gain, %"}, range=_range(mine, named), row=place, col=1)
         figure.add_hline(y=0, line={"color": plots.INK, "width": 2, "dash": "dash"}, row=place, col=1)
+    if not rows:  # the title says why
+        figure.update_xaxes(visible=False).update_yaxes(visible=False).update_layout(height=80, shapes=[])
     return figure.update_layout(meta={"summary": sweep.summary})
 
 
 def _telling(rows: Sequence[Comparison]) -> list[str]:
     """The settings that are drawn: better or worse ones first, then by the size of their difference."""
+    return _by_difference((str(one.setting), one) for one in rows)[:SHOWN]
+
+
+def _drawn(rows: Sequence[Comparison]) -> list[str]:
+    """The collectives that are drawn, chosen the same way, in the order of the rows."""
+    chosen = _by_difference((one.op, one) for one in rows)[:PANELS]
+    return [op for op in dict.fromkeys(one.op for one in rows) if op in chosen]
+
+
+def _by_difference(rows: Iterable[tuple[str, Comparison]]) -> list[str]:
     effects: dict[str, tuple[bool, float]] = {}
-    for one in rows:
-        known = effects.get(str(one.setting), (False, 0.0))
-        effects[str(one.setting)] = max(known, (one.better or one.worse, abs(one.gain)))
-    return sorted(effects, key=lambda name: effects[name], reverse=True)[:SHOWN]
+    for name, one in rows:
+        effects[name] = max(effects.get(name, (False, 0.0)), (one.better or one.worse, abs(one.gain)))
+    return sorted(effects, key=lambda name: effects[name], reverse=True)
 
 
 def _line(figure: go.Figure, rows: Sequence[Comparison], index: int, place: int) -> None:
@@ -243,7 +255,7 @@ def _tables(sweep: Sweep) -> Markup:
     refused = [(code(name), why) for name, why in sweep.refused.items()]
     return join(
         fit(table(head, better)),
-        el("p", _method(sweep), cls="nk-dim"),
+        el("p", _method(sweep), cls="nk-dim") if named or sweep.notes else "",
         fold("Each setting in one sentence", table(("Setting", "What it does"), effects)),
         fold("Every comparison in numbers", fit(table(NUMBERS, _numbers(sweep), "nk-numbers"))),
         fold("Refused", table(("Setting", "Why"), refused)),
@@ -257,7 +269,8 @@ def _decided(sweep: Sweep, setting: Setting) -> bool:
 def _advantage(sweep: Sweep, found: Advantage) -> tuple[object, ...]:
     low = min(one.interval[0] for one in found.comparisons)
     saved = sweep.saved(found.setting)
-    gain = f"{found.gain:.1%}, at least {max(low, 0):.1%}" + ("" if saved is None else f"; of your job {saved:.1%}")
+    gain = f"{percent(found.gain, 1)}, at least {percent(max(low, 0), 1)}"
+    gain += "" if saved is None else f"; of your job {percent(saved, 1)}"
     mark = badge("✕", "loses there", "likely") if found.lost else Markup("")
     beside = join(mark, " " if found.lost else "", found.under_computation or "–")
     return (found.op, found.sizes, code(found.setting), gain, beside, found.setting.risk or "none known")
@@ -271,7 +284,11 @@ def _method(sweep: Sweep) -> str:
         f"cannot be told from chance or from {100 * tuning.WORTH:g} %."
     )
     without = f"The default is without {', '.join(sweep.cleared)}." if sweep.cleared else ""
-    return " ".join(filter(None, (said, without, *sweep.notes)))
+    ops = {one.op for one in sweep.comparisons or sweep.seen}
+    drawn = (
+        f"Of {len(ops)} collectives the {PANELS} with the largest difference are drawn." if len(ops) > PANELS else ""
+    )
+    return " ".join(filter(None, (said, drawn, without, *sweep.notes)))
 
 
 SETTING = 2
@@ -287,7 +304,7 @@ def _numbers(sweep: Sweep) -> list[tuple[object, ...]]:
             code(one.setting),
             format_time(statistics.median(one.default_us)),
             format_time(statistics.median(one.with_us)),
-            f"{one.gain:.1%}",
+            percent(one.gain, 1),
             _interval(one),
             _verdict(one),
         )
@@ -318,7 +335,7 @@ def apply_form(case: Case, tuned: SweepView, **options: Any) -> ApplyForm:
 
 
 class ApplyForm(Form):
-    """See `apply_form`."""
+    """The form that `apply_form` returns."""
 
     IDLE = "Nothing is applied: no setting is better than the default for every size"
     ELSEWHERE = "Nothing is applied here: {} of that job, which only cost, are not set in this environment"

@@ -1,7 +1,8 @@
-"""Planned host memory and open files beside those of a running job: ``python tests/bench/planners.py OUT.json`` (gloo).
+"""What planners say of memory and files beside a running job: ``python tests/bench/planners.py OUT.json`` (gloo).
 
 Jobs of two and three ranks are measured, without data; from them the planners tell what four ranks take with data.
-Then four ranks load their data, train, and are read in /proc: RSS and open files of each.
+Then four ranks load their data, train, and are read in /proc: RSS and open files of each.  Two ranks whose data loaders
+have two workers each fill /dev/shm, which is read before and in a step.
 """
 
 from __future__ import annotations
@@ -46,12 +47,45 @@ dist.destroy_process_group()
 """
 
 
-async def measured(ranks: int, data: int) -> list[dict[str, int]]:
-    """RSS in bytes and open files of each rank of a job that has run some steps."""
+LOADED, AHEAD, HELD = 2, 3, 16 * MIB
+"""Workers of each of two ranks, batches that each has ready, bytes of a batch."""
+LOADER = """
+import json, os, sys, time
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+class Rows(Dataset):
+    def __len__(self):
+        return 10000
+    def __getitem__(self, index):
+        return torch.ones(1 << 20)  # 4 MiB
+
+def used():
+    room = os.statvfs("/dev/shm")
+    return (room.f_blocks - room.f_bfree) * room.f_frsize
+
+workers, ahead, place = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
+before, rank = used(), int(os.environ["RANK"])
+torch.distributed.init_process_group("gloo")
+torch.distributed.barrier()
+batches = iter(DataLoader(Rows(), batch_size=4, num_workers=workers, prefetch_factor=ahead))
+batch, last, until = next(batches), -1, time.monotonic() + 60
+while used() != last and time.monotonic() < until:  # until every worker has its batches ready
+    last = used()
+    time.sleep(2)
+torch.distributed.barrier()
+with open(os.path.join(place, "rank%d.json" % rank), "w") as out:
+    json.dump({"shm": used() - before}, out)
+torch.distributed.barrier()
+"""
+
+
+async def measured(ranks: int, text: str, *given: int) -> list[dict[str, int]]:
+    """What each rank of a job says of itself: RSS in bytes and open files, or what of /dev/shm is taken."""
     with tempfile.TemporaryDirectory() as place:
         script = Path(place) / "train.py"
-        script.write_text(SCRIPT)
-        words = [str(script), str(data), str(BATCH), place]
+        script.write_text(text)
+        words = [str(script), *map(str, given), place]
         launch = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks), *words]
         job = await asyncio.create_subprocess_exec(sys.executable, *launch)
         try:
@@ -75,13 +109,16 @@ async def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split(":")[0])
     parser.add_argument("out", type=Path)
     out = parser.parse_args().out
-    small = {ranks: await measured(ranks, 0) for ranks in (2, 3)}
-    real = await measured(4, DATA)
+    small = {ranks: await measured(ranks, SCRIPT, 0, BATCH) for ranks in (2, 3)}
+    real = await measured(4, SCRIPT, DATA, BATCH)
+    loaded = await measured(2, LOADER, LOADED, AHEAD)
     each = max(one["rss"] for one in small[2])
     memory = budgets.host_memory(DATA, 4, 0, 0, BATCH, each=each)
     files = budgets.open_files({ranks: max(one["files"] for one in rows) for ranks, rows in small.items()}, 4)
     rows = [row("host memory of four ranks, bytes", memory, sum(one["rss"] for one in real))]
     rows += [row("open files of a rank", files, max(one["files"] for one in real))]
+    shm = budgets.loader_memory(2, LOADED, AHEAD, HELD)
+    rows += [row("/dev/shm of two ranks' data loaders, bytes", shm, max(one["shm"] for one in loaded))]
     machine = about_machine(await local.check(sys.executable))
     told = {"date": time.strftime("%Y-%m-%d"), **machine, "rows": rows, "ranks": real}
     out.write_text(json.dumps(told, indent=1) + "\n")

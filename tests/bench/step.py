@@ -105,7 +105,7 @@ async def main() -> int:
     """Make the parts that are asked for; returns 1 where a brake was not named first."""
     parser = argparse.ArgumentParser(description=__doc__.split(":")[0])
     parser.add_argument("out", type=Path)
-    parser.add_argument("--steps", type=int, default=400, help="of the run whose cost is measured")
+    parser.add_argument("--steps", type=int, default=1000, help="of the run whose cost is measured")
     parser.add_argument("--parts", default="123")
     parser.add_argument("--within", type=float, default=3600.0, help="seconds after which nothing more is begun")
     parser.add_argument("--share-gpu", action="store_true", help="two ranks on one GPU")

@@ -163,7 +163,7 @@ async def gain(told: argparse.Namespace, out: Out) -> None:
         wanted, sizes = [setting("channels=32")], [256 * MIB]
     planted = dict([bad(told)[0].split("=")]) if told.share_gpu else {}
     if planted:
-        wanted, sizes = [Setting(without=tuple(planted))], [16 * MIB]
+        wanted, sizes = [Setting(without=tuple(planted))], [16 * MIB if told.gpus else 65536]
     os.environ.update(planted)
     rows: list[dict[str, Any]] = []
     async for found in repeated(told, wanted, sizes, told.runs):
@@ -184,7 +184,7 @@ def bad(told: argparse.Namespace) -> tuple[str, ...]:
 async def environment(told: argparse.Namespace, out: Out) -> None:
     """Each variable of a bad environment beside live tests of its own; then the live test once it is undone."""
     words, sizes = bad(told), (8, 32768, 16 * MIB, 256 * MIB) if told.gpus else (8, 32768)
-    sizes = (2 * MIB, 16 * MIB) if told.share_gpu else sizes
+    sizes = (2 * MIB, 16 * MIB) if told.share_gpu and told.gpus else sizes
     planted = dict(word.split("=") for word in words)
     os.environ.update(planted)
     sweep = await swept([setting(word) for word in words], options(told), [*sizes], inherited=True)

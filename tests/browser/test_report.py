@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import nbformat
 import pytest
@@ -12,6 +13,7 @@ import pytest
 from ncclkit.lab.course.questions import STORIES
 from ncclkit.report import page
 from tests.browser.conftest import Visit
+from tests.record import classroom
 from tests.reports import CHINESE, DATA, HOSTILE, NOTEBOOKS, made
 
 Open = Callable[..., Visit]
@@ -136,6 +138,16 @@ def test_the_kits_own_reports(path: Path, offline_page: Open) -> None:
     for said in asked:
         told = visit.page.locator("details p", has_text=said)
         assert told.count() == 1 and not told.is_visible()
+
+
+@pytest.mark.parametrize("story", classroom.STORIES, ids=lambda path: path.stem)
+def test_a_worksheet_fits_on_paper(story: Path, chromium: Any) -> None:
+    """The printable width of A4 within margins of 16 mm, at 96 dots an inch."""
+    page = chromium.new_page(viewport={"width": 673, "height": 1000})
+    page.emulate_media(media="print")
+    page.set_content(classroom.worksheet(story, answers=False))
+    assert page.evaluate("document.documentElement.scrollWidth") == 673
+    page.close()
 
 
 @pytest.mark.parametrize("path", CHINESE, ids=lambda path: path.stem)

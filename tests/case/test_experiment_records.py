@@ -1,4 +1,4 @@
-"""Trials are kept in the case folder, read back the same, and move the verdicts only as far as they may."""
+"""Experiments are kept in the case folder, read back the same, and move the verdicts only as far as they may."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import pytest
 from ncclkit import evidence
 from ncclkit.causes.engine import Diagnosis, diagnose
 from ncclkit.core import experiment_records
+from ncclkit.core.bandwidth import Expectation
 from ncclkit.core.case import Case
 from ncclkit.core.model import Event, Experiment, Fact, Finding, Measurement, NcclkitError, clear, found
 from ncclkit.core.runs import Plan, Run, changed
@@ -36,7 +37,7 @@ def arm(*causes: str, reason: str = "failed", busbw: float = 0.0, strength: str 
     return Arm(run, Diagnosis(tuple(risk(cause, strength) for cause in causes)))
 
 
-def trial(folder: Path, **values) -> experiment_records.ExperimentRecord:
+def record(folder: Path, **values) -> experiment_records.ExperimentRecord:
     before, after = arm("shm_too_small").run, arm(reason="done", busbw=2.0).run
     runs = {"before": replace(before, folder=folder.parent.parent / "runs" / "1-x")}
     runs["after"] = replace(after, folder=folder / ".case" / "runs" / "1-x")
@@ -53,27 +54,30 @@ def case(tmp_path: Path) -> Case:
     return case
 
 
-def test_a_trial_is_read_back_as_it_was_kept(case: Case) -> None:
-    made = experiment_records.keep(trial(case.path / "experiments" / "1-shm_too_small"))
+def test_an_experiment_is_read_back_as_it_was_kept(case: Case) -> None:
+    folder = case.path / "experiments" / "1-shm_too_small"
+    bound = {"all_reduce": Expectation(3.0, "loopback", "All copies go through memory.")}
+    after = replace(arm(reason="done", busbw=2.0).run, folder=folder / ".case" / "runs" / "1-x", expectations=bound)
+    made = experiment_records.keep(record(folder, after=after))
     assert experiment_records.experiments(case) == (made,)
 
 
 def test_no_secret_of_a_plan_is_kept(case: Case) -> None:
     folder = case.path / "experiments" / "1-shm_too_small"
     plan = replace(TRAIN, env={"HF_TOKEN": "hf_abcdefghijklmnopqrstuvwx"})
-    experiment_records.keep(trial(folder, after=replace(arm().run, plan=plan, folder=folder)))
+    experiment_records.keep(record(folder, after=replace(arm().run, plan=plan, folder=folder)))
     assert "hf_abc" not in (folder / "experiment.json").read_text()
 
 
 def test_a_case_may_be_moved(case: Case, tmp_path: Path) -> None:
-    experiment_records.keep(trial(case.path / "experiments" / "1-shm_too_small"))
+    experiment_records.keep(record(case.path / "experiments" / "1-shm_too_small"))
     shutil.move(case.path, tmp_path / "moved")
     (moved,) = experiment_records.experiments(Case.open(tmp_path / "moved"))
     assert moved.before.folder == tmp_path / "moved" / "runs" / "1-x" and moved.after.folder.is_dir()
 
 
-def test_the_runs_of_a_trial_do_not_speak_when_the_case_is_read(case: Case) -> None:
-    made = experiment_records.keep(trial(case.path / "experiments" / "1-shm_too_small"))
+def test_the_runs_of_an_experiment_are_no_evidence_when_the_case_is_read(case: Case) -> None:
+    made = experiment_records.keep(record(case.path / "experiments" / "1-shm_too_small"))
     (made.after.folder / "rank0.log").write_text("RuntimeError: unable to write to file </torch_1>: No space left\n")
     assert [event.kind for event in evidence.read([case.path]).events] == ["experiment.check"]
 
@@ -86,12 +90,12 @@ def test_the_runs_of_a_trial_do_not_speak_when_the_case_is_read(case: Case) -> N
         {"experiment": ["check"], "verdicts": {"a": "proven"}},
     ],
 )
-def test_what_is_no_trial_says_nothing(case: Case, value: dict) -> None:
+def test_what_is_no_experiment_says_nothing(case: Case, value: dict) -> None:
     (case.path / "experiment.json").write_text(json.dumps(value))
     assert evidence.read([case.path]).events == []
 
 
-def test_of_a_strange_trial_only_known_words_count(case: Case) -> None:
+def test_of_a_strange_experiment_only_known_words_count(case: Case) -> None:
     said = {
         "experiment": "fix",
         "verdicts": {"fd_limit": "certain", "p2p_broken": "open"},
@@ -113,18 +117,18 @@ def test_of_a_strange_trial_only_known_words_count(case: Case) -> None:
         ("open", "likely", "found", "likely"),
     ],
 )
-def test_what_a_trial_moves(move: str, strength: str, verdict: str, then: str | None) -> None:
+def test_what_an_experiment_moves(move: str, strength: str, verdict: str, then: str | None) -> None:
     event = Event("experiment.check", "seen", data={"verdicts": {"fd_limit": move}})
     (moved,) = experiment_records.weigh([risk("fd_limit", strength)], [event])
     assert (moved.verdict, moved.strength) == (verdict, then)
 
 
-def test_a_trial_makes_no_suspects() -> None:
+def test_an_experiment_makes_no_suspects() -> None:
     event = Event("experiment.check", "seen", data={"verdicts": {"fd_limit": "proven"}})
     assert experiment_records.weigh([clear("fd_limit")], [event]) == [clear("fd_limit")]
 
 
-def test_a_trial_about_an_earlier_run_is_not_weighed(case: Case) -> None:
+def test_an_experiment_about_an_earlier_run_is_not_weighed(case: Case) -> None:
     for number in (1, 2):
         (case.path / "runs" / f"{number}-x").mkdir(parents=True)
     ends = [Event("run.end", "ended", str(case.path / "runs" / f"{n}-x" / "status.json")) for n in (1, 2)]
@@ -211,10 +215,10 @@ def test_a_change_nobody_knows_is_refused() -> None:
         changed(TRAIN, {"sweep": True})
 
 
-def test_a_proven_trial_makes_the_verdict_on_the_folder_proven(case: Case) -> None:
+def test_a_proven_experiment_makes_the_verdict_on_the_folder_proven(case: Case) -> None:
     case.facts = [Fact("limits.shm.size", 4 << 20, "B", "/dev/shm", "node-1"), Fact("gpu.count", 8, host="node-1")]
     assert [(f.cause, f.strength) for f in diagnose(case).findings] == [("shm_too_small", "likely")]
-    made = experiment_records.keep(trial(case.path / "experiments" / "1-shm_too_small"))
+    made = experiment_records.keep(record(case.path / "experiments" / "1-shm_too_small"))
     case.events = list(evidence.read([made.folder]).events)
     (finding,) = diagnose(case).findings
     assert (

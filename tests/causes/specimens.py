@@ -11,6 +11,7 @@ from ncclkit import evidence
 from ncclkit.causes.engine import Diagnosis, diagnose
 from ncclkit.core.case import Case
 from ncclkit.core.model import Fact, Finding, from_dict
+from tests.evidence.jobs import case_of
 
 ROOT = Path(__file__).parents[1] / "specimens"
 FOLDERS = sorted(path for path in ROOT.glob("*/*") if path.is_dir())
@@ -44,3 +45,10 @@ def judged(folder: Path) -> tuple[Diagnosis, dict[str, Finding]]:
     case = load(folder)
     result = diagnose(case)
     return result, {finding.cause: finding for finding in case.findings}
+
+
+def judged_log(tmp_path: Path, text: str) -> Diagnosis:
+    """The diagnosis of one log of this text."""
+    (tmp_path / "job.log").write_text(text, encoding="utf-8")
+    reading = evidence.read([tmp_path / "job.log"])
+    return diagnose(case_of(reading.events, reading.inputs))

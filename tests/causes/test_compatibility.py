@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -36,6 +37,21 @@ def test_every_row_has_a_source_and_a_sense() -> None:
     assert set(_compatibility.drivers()) == {11, 12, 13}
 
 
+def test_what_nobody_looked_up_proves_nothing(tmp_path: Path) -> None:
+    rows = json.loads(_compatibility.FILE.read_text())
+    assert all(
+        row["source"] and (row.get("unsure") or "looked up 20" in row["source"]) for t in rows.values() for row in t
+    )
+    said = "RuntimeError: CUDA error: no kernel image is available for execution on the device\n"
+    first = judged(tmp_path, "NVIDIA GeForce RTX 5090\ntorch==2.5.1+cu124\n" + said).findings[0]
+    assert (first.cause, first.strength) == ("driver_too_old", "proven") and "12.4" not in first.say
+
+
+def test_the_wheels_of_torch() -> None:
+    wheels = {wheel.torch: wheel for wheel in _compatibility.wheels()}
+    assert wheels[2, 5].cuda == (12, 4) and wheels[2, 5].nccl == (2, 21, 5) and len(wheels) >= 11
+
+
 @pytest.mark.parametrize(
     ("model", "capability"),
     [
@@ -57,6 +73,7 @@ def test_a_model_is_of_one_kind(model: str, capability: str) -> None:
         "dropped": ("Tesla V100-SXM2-32GB\ntorch 2.10.0+cu130\n" + VAGUE, "ended with 13.0"),
         "by NCCL's CUDA": ("NVIDIA GeForce RTX 5090\nNCCL version 2.21.5+cuda12.4\n" + VAGUE, "CUDA 12.4"),
         "NCCL": ("NVIDIA GeForce RTX 5090\ntorch 2.7.0+cu128\nNCCL version 2.21.5+cuda12.8\n" + VAGUE, "NCCL 2.21.5"),
+        "PyPI's wheel": ("NVIDIA GeForce RTX 5090\ntorch==2.6.0\n" + VAGUE, "CUDA 12.4"),
         "driver": (SMI + "torch==2.3.0+cu121\n" + VAGUE, "driver 525"),
         "collect_env": (
             "PyTorch version: 2.5.1+cu124\nIs debug build: False\nCUDA used to build PyTorch: 12.4\n\n"

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from ncclkit import evidence
-from ncclkit.causes.engine import Diagnosis, diagnose
+from ncclkit.causes.engine import diagnose
+from tests.causes.specimens import judged_log
 from tests.evidence.jobs import case_of
 from tests.views.records import event_of
 
@@ -26,12 +26,6 @@ def entry(rank: int, group: str, desc: str, seq: int, op: str) -> str:
         f"[rank{rank}] {{'record_id': 41, 'process_group': ('{group}', '{desc}'), 'collective_seq_id': {seq}, "
         f"'profiling_name': 'nccl:{op}', 'input_sizes': [[1024]], 'state': 'started'}}\n"
     )
-
-
-def judged(tmp_path: Path, text: str) -> Diagnosis:
-    (tmp_path / "job.log").write_text(text, encoding="utf-8")
-    reading = evidence.read([tmp_path / "job.log"])
-    return diagnose(case_of(reading.events, reading.inputs))
 
 
 OTHERS = "".join(hung(rank, 91, "ALLREDUCE") for rank in (0, 1, 3))
@@ -55,19 +49,19 @@ OTHERS = "".join(hung(rank, 91, "ALLREDUCE") for rank in (0, 1, 3))
     ],
 )
 def test_a_rank_that_decided_alone_is_named(line: str, tmp_path: Path) -> None:
-    first = judged(tmp_path, f"[rank2]: {line}\n{OTHERS}").findings[0]
+    first = judged_log(tmp_path, f"[rank2]: {line}\n{OTHERS}").findings[0]
     assert (first.cause, first.strength, first.culprits["ranks"]) == ("rank_divergence", "likely", (2,))
 
 
 def test_a_process_that_its_launcher_saw_end_well_has_left(tmp_path: Path) -> None:
     text = "[2026-11-21 00:28:00] local_rank: 1 process exited with code 0\n" + hung(0, 40, "ALLREDUCE")
-    first = judged(tmp_path, text).findings[0]
+    first = judged_log(tmp_path, text).findings[0]
     assert (first.cause, first.strength) == ("rank_divergence", "likely")
 
 
 def test_two_groups_at_one_number_are_a_decision_of_one_rank(tmp_path: Path) -> None:
     text = hung(0, 88, "ALLREDUCE", group="0") + hung(1, 88, "_ALLGATHER_BASE", group="1", desc="tp")
-    first = judged(tmp_path, text).findings[0]
+    first = judged_log(tmp_path, text).findings[0]
     assert (first.cause, first.strength) == ("rank_divergence", "likely") and "tp" in first.say
 
 
@@ -80,14 +74,14 @@ def test_collectives_of_two_groups_that_started_everywhere(printed: bool, tmp_pa
         text = "".join(entry(rank, group, desc, seq, "all_reduce") for rank, group, desc, seq in BOTH)
     else:
         text = "".join(hung(rank, seq, "ALLREDUCE", group=group, desc=desc) for rank, group, desc, seq in BOTH)
-    first = judged(tmp_path, text).findings[0]
+    first = judged_log(tmp_path, text).findings[0]
     assert (first.cause, first.strength) == ("concurrent_comms", "likely")
 
 
 def test_a_gpu_that_still_computes_before_the_collective(tmp_path: Path) -> None:
     rows = [entry(rank, "0", "default_pg", 40, "all_reduce") for rank in range(4)]
     rows[2] = rows[2].replace("started", "scheduled")
-    first = judged(tmp_path, "".join(rows)).findings[0]
+    first = judged_log(tmp_path, "".join(rows)).findings[0]
     assert (first.cause, first.strength, first.culprits["ranks"]) == ("slow_rank", "likely", (2,))
     assert "had launched, but its GPU had not begun," in first.say
     states = {"0": "started", "1": "started", "2": "scheduled", "3": "started"}
@@ -101,7 +95,7 @@ def test_a_gpu_that_still_computes_before_the_collective(tmp_path: Path) -> None
 
 def test_a_rank_that_is_missing_from_one_group_is_no_conflict_of_groups(tmp_path: Path) -> None:
     text = "".join(hung(r, seq, "ALLREDUCE", group=g, desc=desc) for r, g, desc, seq in BOTH if (r, g) != (3, "1"))
-    assert judged(tmp_path, text).findings[0].cause != "concurrent_comms"
+    assert judged_log(tmp_path, text).findings[0].cause != "concurrent_comms"
 
 
 @pytest.mark.parametrize("state", ["started", "completed"])
@@ -124,9 +118,9 @@ IDLE = "INFO 11-21 00:28:10 metrics.py:460] Avg generation throughput: 0.0 token
 )
 def test_an_idle_server_is_not_stuck(line: str, tmp_path: Path) -> None:
     workers = "".join(hung(rank, 712, "BROADCAST") for rank in (1, 2, 3))
-    assert judged(tmp_path, line + workers).findings[0].cause == "timeout_too_short"
+    assert judged_log(tmp_path, line + workers).findings[0].cause == "timeout_too_short"
     busy = "".join(hung(rank, 712, "ALLREDUCE") for rank in (1, 2, 3))
-    assert judged(tmp_path, line + busy).findings[0].cause == "slow_rank"
+    assert judged_log(tmp_path, line + busy).findings[0].cause == "slow_rank"
 
 
 @pytest.mark.parametrize(
@@ -139,7 +133,7 @@ def test_an_idle_server_is_not_stuck(line: str, tmp_path: Path) -> None:
     ],
 )
 def test_a_raised_timeout_that_does_not_reach_a_group(line: str, tmp_path: Path) -> None:
-    first = judged(tmp_path, line + hung(1, 3, "BROADCAST", group="1", desc="tp")).findings[0]
+    first = judged_log(tmp_path, line + hung(1, 3, "BROADCAST", group="1", desc="tp")).findings[0]
     assert (first.cause, first.strength) == ("timeout_too_short", "likely") and "group tp" in first.say
 
 
@@ -153,11 +147,11 @@ def test_a_raised_timeout_that_does_not_reach_a_group(line: str, tmp_path: Path)
     ],
 )
 def test_a_closed_terminal(text: str, tmp_path: Path) -> None:
-    first = judged(tmp_path, text).findings[0]
+    first = judged_log(tmp_path, text).findings[0]
     assert (first.cause, first.strength) == ("rank_killed", "likely") and "SIGHUP" in first.say
 
 
 def test_a_file_that_one_node_does_not_see(tmp_path: Path) -> None:
     text = "[rank1]: FileNotFoundError: [Errno 2] No such file or directory: '/scratch/ckpt/step_100.pt'\n"
-    first = judged(tmp_path, text + hung(0, 3, "BROADCAST")).findings[0]
+    first = judged_log(tmp_path, text + hung(0, 3, "BROADCAST")).findings[0]
     assert (first.cause, first.culprits["ranks"]) == ("rank_exception", (1,))

@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from ncclkit import evidence
-from ncclkit.causes.engine import Diagnosis, diagnose
-from tests.evidence.jobs import case_of, started
+from tests.causes.specimens import judged_log
+from tests.evidence.jobs import started
 
 
 def info(number: int, text: str, host: str = "") -> str:
@@ -74,16 +73,10 @@ JOBS = {
 }  # fmt: skip
 
 
-def judged(tmp_path: Path, text: str) -> Diagnosis:
-    (tmp_path / "job.log").write_text(text, encoding="utf-8")
-    reading = evidence.read([tmp_path / "job.log"])
-    return diagnose(case_of(reading.events, reading.inputs))
-
-
 @pytest.mark.parametrize("name", JOBS)
 def test_the_network_of_hosts_and_channels(name: str, tmp_path: Path) -> None:
     cause, text = JOBS[name]
-    first = judged(tmp_path, text).findings[0]
+    first = judged_log(tmp_path, text).findings[0]
     assert first.cause == cause and not first.say.startswith("No rule")
 
 
@@ -106,20 +99,31 @@ def test_the_network_of_hosts_and_channels(name: str, tmp_path: Path) -> None:
     }.values(),
 )
 def test_what_shows_no_fault_of_the_network(cause: str, text: str, tmp_path: Path) -> None:
-    findings = judged(tmp_path, text).findings
+    findings = judged_log(tmp_path, text).findings
     assert cause not in {f.cause for f in findings if not f.say.startswith("No rule")}
 
 
 def test_sockets_of_one_host_and_infiniband_of_another_are_proven(tmp_path: Path) -> None:
     mixed = BEGUN + both("Using network Socket", "Using network IB") + HUNG
-    first = judged(tmp_path, mixed).findings[0]
+    first = judged_log(tmp_path, mixed).findings[0]
     assert (first.cause, first.strength, first.culprits["hosts"]) == ("ib_not_used", "proven", ("node-1",))
     cards = BEGUN + info(1, "NET/IB : No device found.") + info(2, "Using network IB") + HUNG
-    assert [f.strength for f in judged(tmp_path, cards).findings if f.cause == "ib_not_used"] == ["likely"]
+    assert [f.strength for f in judged_log(tmp_path, cards).findings if f.cause == "ib_not_used"] == ["likely"]
 
 
 def test_two_machines_of_one_name_are_no_proof_of_a_shared_gpu(tmp_path: Path) -> None:
-    found = {f.cause: f.strength for f in judged(tmp_path, NAMED + SAME_GPU).findings}
+    found = {f.cause: f.strength for f in judged_log(tmp_path, NAMED + SAME_GPU).findings}
     assert found == {"hostname_resolution": "likely"}  # the other one rests on the very same line, and less firmly
-    one = {f.cause: f.strength for f in judged(tmp_path, started("2.21.5", range(2), 2) + SAME_GPU).findings}
+    one = {f.cause: f.strength for f in judged_log(tmp_path, started("2.21.5", range(2), 2) + SAME_GPU).findings}
     assert one["duplicate_gpu"] == "proven"
+
+
+def test_a_mesh_is_likely_only_where_the_ranks_had_met_at_the_store(tmp_path: Path) -> None:
+    unmet = "torch.distributed.DistStoreError: Timed out after 61 seconds waiting for clients. 1/2 clients joined.\n"
+    lost = "RuntimeError: NCCL error: remote process exited or there was a network error\n"
+    strengths = []
+    for text in (BEGUN + CLOSED, unmet + lost):
+        (tmp_path / "job.log").unlink(missing_ok=True)
+        found = judged_log(tmp_path, "[istio-proxy] info Envoy proxy is ready\n" + text).findings
+        strengths += [finding.strength for finding in found if finding.cause == "network_loss"]
+    assert strengths == ["likely", "possible"]

@@ -62,7 +62,7 @@ def test_a_stopped_process_holds_no_lock() -> None:
         assert slow_rank.how_it_stood(case, (2,)).startswith(words)
 
 
-def test_who_says_that_it_waited_in_vain_makes_it_likely() -> None:
+def test_a_line_that_says_it_timed_out_waiting_makes_it_likely() -> None:
     assert watched(0.0, 99.0, 0.0, more=(TIMEOUT,)).strength == "likely"
 
 

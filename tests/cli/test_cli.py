@@ -163,7 +163,7 @@ def test_a_verb_judges_what_it_was_given_and_not_an_old_run(old: Path) -> None:
 def test_a_live_test_that_fails_says_why_and_is_not_judged_by_an_old_one(old: Path) -> None:
     """And which variables it set; the facts, from which a bound would follow, were read without being asked for."""
     options = ("--backend", "gloo", "--max-bytes", "64", "--env", "GLOO_SOCKET_IFNAME=eth97")
-    done = run("probe", *options, "--case", str(old))
+    done = run("probe", *options, "--case", str(old), **WARM)
     assert done.returncode == 1 and "GLOO_SOCKET_IFNAME=eth97 matches no network interface" in done.stdout
     assert "slow_rank" not in done.stdout
     assert "set for the ranks: TORCH_FR_BUFFER_SIZE=2000 " in done.stderr
@@ -182,13 +182,13 @@ def test_experiments_write_nothing_into_the_evidence(tmp_path: Path) -> None:
     before = contents(tmp_path / "evidence")
     assert "case.json" in {Path(path).name for path in before}
     own = str(tmp_path / "case")
-    done = run("diagnose", "--check", "evidence", "--case", own, cwd=tmp_path)
+    done = run("diagnose", "--check", "evidence", "--case", own, cwd=tmp_path, **WARM)
     assert contents(tmp_path / "evidence") == before
     assert (tmp_path / "case" / "case.json").exists() and "ifname_not_found" in done.stdout, done
     assert [path.name for path in (tmp_path / "case" / "runs").iterdir()] == ["1-ifname_missing"]
-    run("diagnose", "--check", "evidence", "--case", own, cwd=tmp_path)
+    run("diagnose", "--check", "evidence", "--case", own, cwd=tmp_path, **WARM)
     assert (tmp_path / "case" / ".checks" / "1" / "case.json").exists(), "what --check did before is another matter"
-    run("diagnose", "--check", own, "--case", own, cwd=tmp_path)
+    run("diagnose", "--check", own, "--case", own, cwd=tmp_path, **WARM)
     assert not (tmp_path / "case" / ".checks" / "2").exists(), "the folder of --case may be the one that is judged"
     assert leftovers() == []
 

@@ -22,7 +22,7 @@ from ncclkit.cli import terminal
 from ncclkit.core import themes
 from ncclkit.core.model import Fact
 from ncclkit.evidence.samples import HERE
-from tests.cli.test_cli import ROOT, run
+from tests.cli.test_cli import ROOT, WARM, run
 
 STYLE = re.compile(r"\x1b\[[0-9;]*m")
 """Colours, which are the only thing that a result on a terminal may hold besides text."""
@@ -158,21 +158,22 @@ def test_a_long_path_is_cut_in_the_middle() -> None:
 def test_a_long_verb_says_how_long(tmp_path: Path) -> None:
     """On a terminal in one line that goes away; elsewhere line by line, as logs of batch jobs have it."""
     options = ("probe", "--backend", "gloo", "--max-bytes", "512", "--case", str(tmp_path / "case"))
-    code, said = screen(*options)
+    code, said = screen(*options, environ=WARM)
     assert code == 0 and re.search(
         r"Live test: rank 0: size 64 all_reduce .*0:\d\d, (?:about|at most) \d+:\d\d left", said
     )
     assert "Live test" not in STYLE.sub("", said).rpartition("\x1b[2K")[2], "the line is gone at the end"
-    plain = run(*options[:-1], str(tmp_path / "other"))
+    plain = run(*options[:-1], str(tmp_path / "other"), **WARM)
     assert "  rank 0: size 64 all_reduce\n" in plain.stderr and "\x1b" not in plain.stderr + plain.stdout
 
 
 def test_experiments_say_how_long(tmp_path: Path) -> None:
     """Each small job has its own deadline, which counts from its own start."""
     case = str(tmp_path / "case")
-    broken = run("lab", "rank_raises", "--ranks", "2", "--backend", "gloo", "--timeout", "60", "--case", case)
+    options = ("--ranks", "2", "--backend", "gloo", "--timeout", "60", "--case", case)
+    broken = run("lab", "rank_raises", *options, **WARM)
     assert broken.returncode == 1
-    code, said = screen("diagnose", "--check", "--case", case, case)
+    code, said = screen("diagnose", "--check", "--case", case, case, environ=WARM)
     assert code == 1 and re.search(r"Experiments.*0:\d\d, at most \d+:\d\d left", said), said
     assert "Fix tried: With this change the same job succeeds" in said
 

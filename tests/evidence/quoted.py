@@ -315,10 +315,50 @@ times = 3
 [paths]
 logs = "/var/log/jobs"
 """
+RUNBOOK = """\
+= Runbook: nodes with GPUs
+:toc:
+
+== A job prints an error at its start
+
+Drain the node first. The line in question is:
+
+----
+{quote}
+----
+
+Then open a ticket with the vendor.
+"""
+MESSAGES = """\
+msgid "{quoted}"
+msgstr "{quoted}"
+
+msgid "Training finished"
+msgstr "Training beendet"
+
+msgid "Connection refused"
+msgstr "Verbindungsaufbau abgelehnt"
+"""
+RULES = """\
+{{
+  "rules": [
+    {{"id": "N001", "match": "{quoted}", "severity": "error"}},
+    {{"id": "N002", "match": "Connection refused", "severity": "warning"}}
+  ]
+}}
+"""
+ANSWER = """\
+You probably run into the well known problem with the nodes of that rack. When that is so you get
+
+{quote}
+
+so just take another node and it should be fine. If it is not, please open an issue with the whole output of the job.
+"""
 FORMS = {
     "guide.md": GUIDE, "faq.rst": FAQ, "CHANGELOG.md": CHANGES, "release-notes.txt": NOTES, "explain.py": PYTHON,
     "test_explain.py": TEST, "explain.cc": CPP, "alerts.yaml": ALERTS, "values.yaml": VALUES, "restart.sh": SHELL,
     "explain.patch": PATCH, "page.html": PAGE, "letter.txt": LETTER, "settings.toml": SETTINGS,
+    "runbook.adoc": RUNBOOK, "messages.po": MESSAGES, "rules.json": RULES, "answer.txt": ANSWER,
 }  # fmt: skip
 """File name → text, with ``{quote}`` where the line stands, and ``{quoted}`` where it stands in a string."""
 
@@ -347,6 +387,7 @@ SHORT = {
     "script": "#!/bin/bash\ngrep -q '{quote}' \"$LOG\" && echo found\n",
     "json": '{{"patterns": ["{quote}"]}}\n',
     "source": '  WARN("{quote}", rank);\n  return ncclSystemError;\n',
+    "two spans": "`{quote}`, which is what Python says, and NCCL says `NCCL WARN Call to socket failed`.\n",
     "table": "| Message | Meaning |\n|---|---|\n| {quote} | see below |\n",
     "hint of a job": "node-1:812:812 [0] NCCL INFO Bootstrap : Using eth0:10.0.0.1<0>\n[rank0]: step 10 loss 2.3\n"
     'hint: if you see "{quote}", read the guide at https://example.org/guide\n[rank0]: step 11 loss 2.2\n',

@@ -100,7 +100,7 @@ def test_a_rank_without_any_line_is_said_to_be_without(read_text):
     assert "rank 2 left no line" in only(align(read_text(text).events)).summary
 
 
-def test_one_voice_among_many_accuses_nobody(read_text):
+def test_one_speaker_among_many_accuses_nobody(read_text):
     assert align(read_text(started("2.21.5", range(4), 4) + timeout(0, 42)).events) == []
 
 

@@ -84,7 +84,7 @@ def test_both_backends_find_the_same_in_all_specimens_and_samples():
     assert len(backends(texts[0])[0]) > 150
 
 
-def test_a_crowd_of_places_is_left_to_the_other_way(monkeypatch):
+def test_many_places_are_left_to_the_other_way(monkeypatch):
     pytest.importorskip("hyperscan")
     monkeypatch.setattr(scan, "FEW", 0)
     text = b"CUDA error: x\n" * 10

@@ -20,9 +20,9 @@ from hypothesis import strategies as st
 
 from ncclkit.core.model import Event
 from tests.fuzz import readers
+from tests.fuzz.guards import Broken, guarded, watched
 from tests.fuzz.readers import READERS
 from tests.fuzz.targets import TARGETS, check
-from tests.fuzz.watch import Broken, guarded, watched
 
 pytestmark = pytest.mark.slow
 EACH = pytest.mark.parametrize("name", TARGETS)

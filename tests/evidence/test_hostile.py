@@ -21,7 +21,7 @@ READ = """
 import json, resource, sys
 from ncclkit import evidence
 from ncclkit.core.model import to_json
-from tests.fuzz.watch import watched
+from tests.fuzz.guards import watched
 evidence.read([sys.argv[2]])
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 with watched(float(sys.argv[1])) as used:

@@ -101,7 +101,7 @@ def test_a_file_that_is_replaced_or_cut_while_it_is_read_says_so(tmp_path):
     assert "replaced" in pieces.read(plan[0]).problem
 
 
-def test_who_spoke_is_known_of_large_logs_too(tmp_path, monkeypatch):
+def test_who_logged_is_known_of_large_logs_too(tmp_path, monkeypatch):
     """A rank that says one dull line in the middle of a block is no silent rank."""
     monkeypatch.setattr(scan, "BLOCK", 1 << 20)
     lines = [f"[rank{rank}]: batch of {rank} tokens\n" for rank in (0, 1, 2, 4, 5)] * 20_000

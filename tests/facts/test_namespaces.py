@@ -117,7 +117,7 @@ The bridge comes last: it stays."""
 
 @pytest.mark.usefixtures("clean")
 @pytest.mark.parametrize("fault", FAULTS)
-def test_found_and_when_mended_clear(pair: list[Host], tmp_path: Path, fault: str) -> None:
+def test_found_and_when_fixed_clear(pair: list[Host], tmp_path: Path, fault: str) -> None:
     cause, breaks, mends, words = FAULTS[fault]
     case = Case.open(tmp_path)
     breaks(pair)

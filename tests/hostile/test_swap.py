@@ -127,6 +127,6 @@ def test_where_others_can_replace_what_lies_there_nothing_is_executed(
     place.chmod(mode)
     monkeypatch.setattr(private.tempfile, "tempdir", str(below))
     assert (private.parent_folder() == str(below)) is safe
-    monkeypatch.setattr(private, "kept", lambda path: False)
+    monkeypatch.setattr(private, "is_safe", lambda path: False)
     with pytest.raises(NcclkitError, match="set TMPDIR"), packed():
         raise AssertionError("it was packed all the same")

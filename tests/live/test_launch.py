@@ -22,7 +22,7 @@ from ncclkit.core.runs import Plan
 from ncclkit.live import probe
 from ncclkit.live.launch import local
 from ncclkit.live.launch.pack import packed
-from tests.processes import leftovers
+from tests.processes import leftovers, warm
 
 COLLECTIVE = ("collective", "--backend", "gloo", "--sizes", "8,65536", "--repeats", "3", "--timeout", "30")
 ENDLESS = ("collective", "--backend", "gloo", "--sizes", ",".join(["16777216"] * 2000), "--timeout", "60")
@@ -81,9 +81,10 @@ def test_a_rank_that_is_killed(tmp_path: Path) -> None:
     assert "exitcode: -9" in (tmp_path / "launcher.log").read_text().replace("exitcode  :", "exitcode:")
 
 
-@pytest.mark.serial
-def test_a_hang_ends_at_the_deadline_with_evidence(tmp_path: Path) -> None:
-    """Rank 1 stops (SIGSTOP); rank 0 waits in C++; the deadline comes first."""
+def test_a_hang_ends_at_the_deadline_with_evidence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rank 1 stops (SIGSTOP); rank 0 waits in C++; the deadline comes first, but long after the forked ranks."""
+    for name, value in warm(os.environ).items():
+        monkeypatch.setenv(name, value)
     asyncio.run(start(tmp_path, ENDLESS, deadline=14, on_record=on_size(lambda pid: os.kill(pid, signal.SIGSTOP))))
     assert status(tmp_path)["reason"] == "deadline"
     looked = json.loads((tmp_path / "processes.json").read_text())

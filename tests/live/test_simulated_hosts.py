@@ -103,7 +103,7 @@ def test_a_host_is_looked_at_when_its_links_carry(tmp_path: Path, monkeypatch: p
 
 
 @possible
-def test_what_mends_a_network_is_seen_by_the_same_look(tmp_path: Path) -> None:
+def test_what_fixes_a_network_is_seen_by_the_same_test(tmp_path: Path) -> None:
     case = Case.open(tmp_path)
     found = asyncio.run(simulated_hosts.connectivity(case, {"wrong": "narrow"}, fix="network_loss", seconds=0.02))
     assert {(link.mtu, link.mtu_own, link.trouble) for link in found.links} == {(1400, 1400, "")}
@@ -183,3 +183,12 @@ def test_ranks_must_divide_over_the_hosts(tmp_path: Path) -> None:
     run = simulated.run(Plan("job", ("train",), 3, "gloo", sys.executable, 5, network={"hosts": 2}), tmp_path)
     with pytest.raises(NcclkitError, match="3 ranks do not divide over 2 hosts"):
         asyncio.run(run)
+
+
+def test_where_no_hosts_can_be_simulated_the_case_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def refused(case: Case, net: object) -> None:
+        raise simulated.Impossible("Simulated hosts take root.")
+
+    monkeypatch.setattr(simulated_hosts, "connectivity", refused)
+    case = asyncio.run(simulated_hosts.connection_test(Case()))
+    assert case.about["problems"] == ["Simulated hosts take root."]

@@ -180,7 +180,7 @@ def test_gpus_are_told_in_order_and_what_is_not_known_is_null(tmp_path: Path, mo
     assert len(QUERY) == 6
 
 
-def test_a_folder_that_is_gone_ends_the_strip_and_nothing_else(tmp_path: Path) -> None:
+def test_a_folder_that_is_gone_ends_telemetry_and_nothing_else(tmp_path: Path) -> None:
     watch = Sampler(str(tmp_path / "gone" / "telemetry.jsonl"))
     watch.take()
     rested(watch).take()

@@ -1,15 +1,24 @@
-"""A rank that tests fork from torchrun is, for all who look at it, as one that torchrun has started."""
+"""What tests fork instead of starting it is, for all who look at it, as if it had been started."""
 
 from __future__ import annotations
 
 import json
 import os
+import resource
+import signal
 import subprocess
 import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
+import psutil
 import pytest
 
+from ncclkit.agent import private
+from ncclkit.live.launch.pack import packed
 from tests.processes import warm
 
 RANK = """
@@ -53,3 +62,83 @@ def test_a_forked_rank_has_its_own_words_variables_session_and_end(tmp_path: Pat
         }
     assert done.returncode == 1 and "AssertionError: the other one fails" in done.stderr
     assert "rank      : 1 (local_rank: 1)\n  exitcode  : 1" in done.stderr
+
+
+PROGRAM = """
+import json, os, resource, sys, time
+def own(name, pid="self"):
+    with open(f"/proc/{pid}/{name}") as file:
+        return file.read().split(chr(0))[:-1]
+guard = os.getppid()
+told = {
+    "pid": os.getpid(),
+    "guard": guard,
+    "words": [word for word in own("cmdline", guard) if word],
+    "given": sorted(item for item in own("environ", guard) if item.startswith("GIVEN=")),
+    "leads": os.getsid(guard) == guard,
+    "folder": os.readlink(f"/proc/{guard}/cwd"),
+    "files": resource.prlimit(guard, resource.RLIMIT_NOFILE)[0],
+    "torch": any("libtorch" in line for line in open(f"/proc/{guard}/maps")),
+}
+print(json.dumps(told), flush=True)
+time.sleep(float(sys.argv[1]))
+sys.exit(7)
+"""
+
+
+@contextmanager
+def guard(tmp_path: Path, seconds: float, **env: str) -> Iterator[tuple[subprocess.Popen[str], dict[str, Any]]]:
+    """A guard that is started as those of live tests are, and what the program that it runs tells of it."""
+    with packed() as agent:
+        command = [sys.executable, str(agent), private.OWN, "guard", str(tmp_path), "60", sys.executable, "-c", PROGRAM]
+        environ = warm(os.environ) | {"GIVEN": "here"} | env
+        pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+        with subprocess.Popen(
+            [*command, str(seconds)], cwd=tmp_path, env=environ, preexec_fn=few_files, **pipes
+        ) as process:
+            assert process.stdout
+            told = json.loads(process.stdout.readline())
+            assert told["words"] == [*command, str(seconds)] and told["given"] == ["GIVEN=here"]
+            assert told["folder"] == str(tmp_path) and told["files"] == 300
+            yield process, told
+
+
+def few_files() -> None:
+    """In the process that is started: a limit of its own."""
+    resource.setrlimit(resource.RLIMIT_NOFILE, (300, 300))
+
+
+def ends(pid: int) -> bool:
+    """Whether a process is gone soon."""
+    until = time.monotonic() + 20
+    while psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE:
+        if time.monotonic() > until:
+            return False
+        time.sleep(0.05)
+    return True
+
+
+@pytest.mark.slow
+def test_a_forked_guard_is_as_one_that_was_started(tmp_path: Path) -> None:
+    """Words, variables, folder, limit, session; it ends as told, and whoever stands in for it ends as it does."""
+    with guard(tmp_path, 0) as (process, told):
+        assert told["guard"] != process.pid and told["torch"] and told["leads"]
+        assert process.wait(30) == 1, "the exit status of a guard whose command failed"
+        assert json.loads((tmp_path / "status.json").read_text())["exitcode"] == 7
+    with guard(tmp_path, 100) as (process, told):
+        assert process.stdin
+        process.stdin.close()
+        assert process.wait(30) == 4 and ends(told["pid"])
+    with guard(tmp_path, 100) as (process, told):
+        os.kill(told["guard"], signal.SIGKILL)
+        assert process.wait(30) == -signal.SIGKILL and ends(told["pid"])
+    with guard(tmp_path, 100) as (process, told):
+        process.kill()
+        assert ends(told["guard"]) and ends(told["pid"])
+
+
+@pytest.mark.slow
+def test_what_cannot_be_forked_is_started(tmp_path: Path) -> None:
+    """A variable that is read when Python starts."""
+    with guard(tmp_path, 0, PYTHONOPTIMIZE="1") as (process, told):
+        assert told["guard"] == process.pid and not told["torch"]

@@ -13,7 +13,7 @@ STORY = ROOT / "notebooks" / "cases" / "1_recbole.ipynb"
 
 
 @pytest.mark.timeout(300)
-def test_the_experiment_proves_the_reason_and_the_fix_mends_it() -> None:
+def test_the_experiment_proves_the_reason_and_the_fix_removes_it() -> None:
     folder, run = made(STORY)
     assert run.returncode == 0, run.stderr
     check, fix = experiments(Case.open(folder))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from pathlib import Path
 
@@ -86,6 +87,13 @@ def test_each_story_was_whole_in_less_than_two_minutes_on_two_cores() -> None:
     assert all(row["status"] == 0 and row["seconds"] < 120 for row in rows.values())
     causes = {row["story"].partition("_")[2]: row["verdict"]["cause"] for row in rows.values()}
     assert causes == {name: story.cause for name, story in STORIES.items()}
+
+
+def test_each_story_was_whole_under_nbval() -> None:
+    measured = json.loads((ROOT / "tests" / "bench" / "results" / "stories-nbval.json").read_text(encoding="utf-8"))
+    rows = {row["story"]: row for row in measured["stories"]}
+    assert sorted(rows) == sorted(stories.STORIES) and measured["by"] == "nbval"
+    assert all(row["status"] == 0 and re.search(r"^\d+ passed in", row["said"][-1]) for row in rows.values())
 
 
 def test_under_nbval_a_story_is_a_copy_in_a_folder_of_its_own(tmp_path: Path) -> None:

@@ -68,9 +68,15 @@ def test_the_container_takes_all_from_package_registries():
     assert "-c constraints.txt" not in steps, "its hashes would be asked of the checkout, too"
     assert len(runs) == 3 and all(re.match(allowed, line) for line in runs)
     assert not re.search(r"curl|wget|git clone|https?://", steps)
+    (base,) = re.findall(r"^FROM python:(3\.\d+)-slim-bookworm$", steps, re.MULTILINE)
+    assert f'"{base}"' in (ROOT / ".github" / "workflows" / "ci.yml").read_text(), "a Python that CI tests"
+    (started,) = re.findall(r"^CMD (.*)$", steps, re.MULTILINE)
+    assert json.loads(started)[:2] == ["jupyter", "lab"] and "--port=8888" in started and "EXPOSE 8888" in steps
+    assert steps.index("USER student") > steps.index("pip install") and "--allow-root" not in started
     copied = [
         word for line in re.findall(r"^COPY --chown=student (.*)", steps, re.MULTILINE) for word in line.split()[:-1]
     ]
     assert copied and all((ROOT / word).exists() for word in copied)
     editor = json.loads((ROOT / ".devcontainer" / "devcontainer.json").read_text())
     assert (ROOT / ".devcontainer" / editor["build"]["dockerfile"]).resolve() == ROOT / "Dockerfile"
+    assert editor["remoteUser"] == "student" and f"WORKDIR {editor['workspaceFolder']}" in steps

@@ -40,6 +40,11 @@ def ours() -> Package:
     return Package(ROOT / "ncclkit")
 
 
+@cache
+def our_tests() -> Package:
+    return Package(ROOT / "tests")
+
+
 def none(found: Iterable[object]) -> None:
     """Fail with all violations, one a line; an assertion would shorten the list."""
     if all_of_them := [str(one) for one in found]:
@@ -240,10 +245,19 @@ def test_no_function_is_named_by_half_a_sentence():
     """In prose these are plain English; as the whole name of a function they say nothing."""
     none(
         f"{name} (line {line})"
-        for package in (ours(), Package(ROOT / "tests"))
+        for package in (ours(), our_tests())
         for module in package.modules.values()
         for name, line in functions(module)
         if name.rpartition(".")[2].strip("_") in HALF_SENTENCES
+    )
+
+
+def test_no_test_is_named_by_a_retired_word():
+    none(
+        f"{name} (line {line}): {use}"
+        for module in our_tests().modules.values()
+        for name, line in functions(module)
+        if (use := retired(PROSE, name))
     )
 
 
@@ -419,11 +433,23 @@ def test_notebooks_are_in_the_words_of_the_field():
     none(found)
 
 
-@pytest.mark.parametrize(
-    "path", [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))], ids=lambda path: path.name
-)
+DOCUMENTS = (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md")))
+"""What is read today; the change log also says what names were."""
+QUOTED = re.compile(r"\]\([^)]*\)|`[^`]*`")
+"""Targets of links, and code: names of faults and files stay."""
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
 def test_documents_are_in_the_words_of_the_field(path):
-    none(f"{path.name}:{line} {phrase}" for line, phrase in phrases(path.read_text(encoding="utf-8")))
+    text = path.read_text(encoding="utf-8")
+    found = [f"{path.name}:{line} {phrase}" for line, phrase in phrases(text)]
+    found += [
+        f"{path.name}:{line} “{word}”: {use}"
+        for line, prose in enumerate(text.splitlines(), 1)
+        for word in re.findall(r"[A-Za-z]+", QUOTED.sub("", prose))
+        if (use := retired(PROSE, word))
+    ]
+    none(found)
 
 
 # ---------------------------------------------------------------- the tables themselves

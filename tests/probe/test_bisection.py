@@ -124,7 +124,7 @@ def test_the_two_nodes_stand_where_there_is_no_time_for_the_rank() -> None:
     assert said.startswith("ranks [0, 1, 2, 3] are slow with each other") and "narrowed down no further" in said
 
 
-def test_what_the_rungs_have_shown_is_not_asked_again() -> None:
+def test_what_the_stages_have_shown_is_not_asked_again() -> None:
     pairs = [*combinations(range(4), 2), *((rank,) for rank in range(4))]
     _, rounds = asked(FOUR, lambda g: 1 in g and len(g) > 2, well=pairs)
     assert rounds == 5
@@ -141,7 +141,7 @@ def test_what_is_named_is_needed_and_without_it_the_rest_works(nodes: Nodes, siz
         assert not set(faulty) <= set(state.rest) and (state.rest or first.what == "together")
 
 
-def test_the_rungs_of_many_nodes() -> None:
+def test_the_stages_of_many_nodes() -> None:
     nodes = ranks_by_node(8, 4, 2)
     assert nodes == [[0, 1], [2, 3], [4, 5], [6, 7]]
     assert ranks_by_node(3, 3, 2) == [[0, 1], [2]] and ranks_by_node(2, 2, 1) == [[0, 1]]
@@ -230,7 +230,7 @@ SAYS: dict[str, tuple[Ranks, str]] = {
 
 
 @pytest.mark.parametrize("name", SAYS)
-def test_a_run_that_broke_off_is_narrowed_down(tmp_path: Path, name: str) -> None:
+def test_a_run_that_broke_off_is_bisected(tmp_path: Path, name: str) -> None:
     case, (launch, says) = Case.open(tmp_path), SAYS[name]
     told: list[dict[str, Any]] = []
     found = asyncio.run(probe.to_the_end(case, broken_off(case, 4, 4), launch, told.append))

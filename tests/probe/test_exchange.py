@@ -98,7 +98,7 @@ def test_files_go_on_in_a_straight_line() -> None:
         ([step(2), step(4, None, None, None, reason="failed")], "Stop here, before more ranks are used"),
     ],
 )
-def test_the_rehearsal_is_said_in_a_sentence(steps: list[Step], says: str) -> None:
+def test_the_scaling_run_in_a_sentence(steps: list[Step], says: str) -> None:
     assert says in scaling_view(steps).summary
 
 

@@ -72,7 +72,7 @@ dist.destroy_process_group()
 """
 
 
-def test_every_bug_has_a_right_way_and_a_wrong_diagnosis_mends_nothing(tmp_path: Path) -> None:
+def test_every_bug_has_a_right_way_and_a_wrong_diagnosis_fixes_nothing(tmp_path: Path) -> None:
     """In one job, one after the other: all ranks meet after each, with the same number of steps to go."""
     program = tmp_path / "rank.py"
     program.write_text(RANK)

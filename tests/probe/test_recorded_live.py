@@ -68,7 +68,7 @@ def test_simulated_hosts_talk_over_the_network() -> None:
     assert {event.data["via"] for event in case.of("nccl.channel")} == {"P2P", "NET"}
 
 
-def test_the_strip_saw_the_gpus_at_work() -> None:
+def test_telemetry_saw_the_gpus_at_work() -> None:
     case = case_of("stages")
     assert telemetry_view(case).summary.endswith("GPU memory at most 18.6 GiB, GPUs busy up to 100 %")
     assert "231" in str(pairs_view(case).static())

@@ -121,7 +121,7 @@ def test_a_rank_whose_own_memory_gives_other_bytes_is_a_finding_and_its_pairs_ar
     assert first.evidence[0] == own and "wrong bytes" in str(pairs_view(case).static())
 
 
-def test_one_rank_has_a_first_rung_and_no_pairs() -> None:
+def test_one_rank_has_a_first_stage_and_no_pairs() -> None:
     case = Case()
     case.events = [phase(0, "hello", host="h"), phase(0, "init", nccl="2.28.9"), phase(0, "plan", ranks=1)]
     case.events.append(Event("stage.rank", "rank 0", rank=0, data={"bytes": 1 << 26, "copy": 3900.0, "wrong": 0}))
@@ -198,7 +198,7 @@ def test_equal_pairs_are_no_finding() -> None:
     assert diagnose(staged_case({}, None, None, {})).findings == ()
 
 
-def test_torn_records_of_a_rung_are_no_events() -> None:
+def test_torn_records_of_a_stage_are_no_events() -> None:
     whole = b'{"ncclkit": 1, "kind": "stage.pair", "rank": 0, "peer": 1, "bytes": 8, "bandwidth": 1, "latency_us": 2, '
     event = from_wire(whole + b'"wrong": 0}', "w", 1)
     assert event is not None and event.text == "ranks 0 and 1 exchange 1.00 GB/s each way, 2.00 µs"

@@ -308,6 +308,22 @@ def test_ddp_is_built_with_what_is_tried_and_keeps_the_rest():
     assert model.named == {"bucket_cap_mb": 50, "static_graph": True, "gradient_as_bucket_view": True}
 
 
+def test_looking_at_short_steps_takes_a_small_share_of_them(monkeypatch):
+    """A look of 1 ms comes every 200 ms and not every 10, though the step takes 8 ms."""
+    hook, _ = armed(warmup=0)
+    hook.rows, hook.began = [{"begin": 0.0, "end": 0.008}], 1.0
+    pauses, clock = [], iter(range(100))
+
+    def sleep(seconds):
+        pauses.append(seconds)
+        hook.written = len(pauses) == 3
+
+    monkeypatch.setattr(step_hook.time, "sleep", sleep)
+    monkeypatch.setattr(step_hook.time, "thread_time", lambda: next(clock) / 1000)
+    hook.sample()
+    assert pauses == pytest.approx([0.01, 0.2, 0.2]) and hook.spent == pytest.approx(0.003)
+
+
 @pytest.mark.slow
 def test_settings_reach_the_script_and_its_steps(tmp_path):
     """One run with all that is tried on DDP, and a flag: the script's tiny buckets are gone, a step has 2 batches."""

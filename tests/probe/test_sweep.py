@@ -30,6 +30,9 @@ from ncclkit.live import probe, tune
 from ncclkit.live.launch import local
 from ncclkit.live.options import ProbeOptions
 from tests.brakes import GLOO, gloo
+from tests.processes import WARM
+
+pytestmark = pytest.mark.usefixtures("warm_ranks")
 
 KIB, MIB = 1 << 10, 1 << 20
 ROUNDS = tune.DECIDING
@@ -134,7 +137,7 @@ def test_sizes_beside_each_other_are_one_range() -> None:
 
 def test_nothing_better_is_an_answer() -> None:
     sweep = swept(compared("NCCL_ALGO=Ring", 1.0), compared("NCCL_ALGO=Tree", 1.2))
-    assert sweep.summary == "Nothing here beats the default: 2 settings in 17 s, none is over 2% faster beyond chance."
+    assert sweep.summary == "Nothing here beats the default: 2 settings in 17 s, none is over 2 % faster beyond chance."
     assert carriers(sweep) == {}
 
 
@@ -305,7 +308,7 @@ def test_jobs_of_settings_that_a_process_keeps_take_turns(tmp_path: Path, monkey
     assert [sum(one == ("decide", size) for one in jobs) for size in times] == [tune.JOBS, tune.JOBS, 0]
     sweep = made.sweep(planned("nccl"), wanted, 1.0, (), {})
     assert [str(row.setting) for row in sweep.advantages] == ["NCCL_BUFFSIZE=8"] and sweep.tried == 2
-    words = r"Under computation it gains (19|20)\.\d% beside a matrix product\."
+    words = r"Under computation it gains (19|20)\.\d % beside a matrix product\."
     assert re.fullmatch(words, sweep.advantages[0].under_computation)
 
 
@@ -470,7 +473,7 @@ def test_a_brake_is_found_and_undone(tmp_path: Path) -> None:
     Of the others, which change nothing, none is called different.
     """
     (tmp_path / "sitecustomize.py").write_text(GLOO)
-    options = ProbeOptions(backend="gloo", ranks=2, env={"PYTHONPATH": str(tmp_path)})
+    options = ProbeOptions(backend="gloo", ranks=2, env={"PYTHONPATH": f"{WARM}{os.pathsep}{tmp_path}"})
     bad, good = setting("GLOO_SOCKET_IFNAME=lo,lo"), setting("GLOO_SOCKET_IFNAME=lo")
     same = [Setting(risk=str(number)) for number in range(4)]
     found = asyncio.run(tune.sweep(Case.open(tmp_path / "case"), [bad, good, *same], options, sizes=[4096]))
@@ -486,7 +489,7 @@ def test_what_a_variable_of_the_environment_costs_is_told(tmp_path: Path, monkey
     """Within 20 % of what live tests with it and without show, and `nccl.env` takes it away; the default is without."""
     (tmp_path / "sitecustomize.py").write_text(GLOO)
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo,lo")
-    options = ProbeOptions(backend="gloo", ranks=2, env={"PYTHONPATH": str(tmp_path)})
+    options = ProbeOptions(backend="gloo", ranks=2, env={"PYTHONPATH": f"{WARM}{os.pathsep}{tmp_path}"})
     found = asyncio.run(tune.sweep(Case.open(tmp_path / "case"), (), options, [4096], inherited=True))
     assert found.cleared == ("GLOO_SOCKET_IFNAME",)
     assert "GLOO_SOCKET_IFNAME=lo,lo costs" in found.text() and "all_reduce of 4 KiB" in found.text()
@@ -514,20 +517,19 @@ def test_twenty_sweeps_of_equal_settings_claim_at_most_one_difference(tmp_path: 
     assert len(claims) <= 1, [(one.bytes, one.gain, one.interval, one.spread) for one in alone if one.bytes in claims]
 
 
-@pytest.mark.serial
+@pytest.mark.serial  # beside other tests groups of the default differ by as much
 @pytest.mark.timeout(200)
 def test_a_gain_that_is_there_is_found_in_nine_of_ten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ten sizes of one job, judged as ten sweeps: without a bad variable of the environment calls take 6 ms, not 20."""
+    """Ten sizes of one job, judged as ten sweeps: without a bad variable of the environment calls take 2 ms, not 12."""
     monkeypatch.setattr(tune, "ROUNDS", 2)
-    monkeypatch.setattr(tune, "DECIDING", 12)
-    (tmp_path / "sitecustomize.py").write_text(gloo(0.02, 0.006))
+    (tmp_path / "sitecustomize.py").write_text(gloo(0.012, 0.002))
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo,lo")
-    options = ProbeOptions(backend="gloo", ranks=2, env={"PYTHONPATH": str(tmp_path)})
+    options = ProbeOptions(backend="gloo", ranks=2, env={"PYTHONPATH": str(tmp_path)}, timeout=180)
     good, sizes = setting("GLOO_SOCKET_IFNAME=lo"), [4096 + 64 * seed for seed in range(10)]
     found = asyncio.run(tune.sweep(Case.open(tmp_path / "case"), [good], options, sizes))
     alone = [replace(one, comparisons=1) for one in found.comparisons]
     assert sum(one.better for one in alone) >= 9, [(one.gain, one.interval, one.spread) for one in alone]
-    assert statistics.median(one.gain for one in alone) == pytest.approx(0.7, abs=0.15)
+    assert statistics.median(one.gain for one in alone) == pytest.approx(0.78, abs=0.12)
 
 
 def test_a_sweep_ends_in_time_and_says_what_is_left(tmp_path: Path) -> None:

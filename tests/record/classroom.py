@@ -32,7 +32,7 @@ body { font: 11pt/1.45 sans-serif; max-width: 180mm; margin: 8mm auto; color: #1
 h1 { font-size: 17pt } h2 { font-size: 13pt; margin: 7mm 0 2mm } pre { white-space: pre-wrap; font-size: 9pt }
 table { border-collapse: collapse; width: 100% }
 td, th { border: 1px solid #888; padding: 1.5mm 2mm; text-align: left }
-td:empty { min-width: 40mm; height: 9mm } .line { border-bottom: 1px solid #888; height: 9mm }
+td:empty { min-width: 24mm; height: 9mm } .line { border-bottom: 1px solid #888; height: 9mm }
 ul { list-style: none; padding: 0 } section { break-inside: avoid }
 .right { font-weight: bold } .said { color: #444; margin-left: 6mm; font-weight: normal }"""
 LINES = (

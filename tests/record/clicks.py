@@ -2,7 +2,7 @@
 
     PICTURES=DIR python -m pytest -p no:cacheprovider -q tests/record/clicks.py [-k wenet]
 
-Each story: Shift+Enter from cell to cell, a guess, every choice of the three questions.  DIR gets
+Each story: Shift+Enter from cell to cell, a guess, every choice of the three questions, the report.  DIR gets
 a picture of each section.  A story that passes leaves its row in the table of docs/course.md.
 """
 
@@ -20,8 +20,10 @@ from typing import Any
 
 import nbformat
 import pytest
+from bs4 import BeautifulSoup
 
 from ncclkit.lab.faults.catalogue import FAULTS
+from ncclkit.report import declared, literals
 from tests.browser.conftest import Lab, Visit, until
 from tests.browser.notebook import open_notebook, shut_down, state
 from tests.browser.test_logs import WIDER
@@ -75,6 +77,7 @@ def test_story(visit: Visit, lab: Lab, request: pytest.FixtureRequest, chromium:
         if cell.cell_type == "code":
             _done(page, place)
             _act(page, place, cell.source)
+    _reported(lab, story)
     _proven(page, "\n".join(cell.source for cell in cells))
     _pictures(page, story.stem, [cell.source for cell in cells])
     seconds = time.monotonic() - begun
@@ -103,8 +106,19 @@ def _act(page: Any, place: int, source: str) -> None:
         cell.get_by_text("your first guess").wait_for()
     if "nk.quiz_view(" in source:
         _quiz(cell)
+    if "nk.report_form(" in source:
+        cell.locator("button", has_text="Make the report").click()
+        cell.get_by_role("link", name="Download it").wait_for(timeout=2000 * REACT)
     if source.rstrip().endswith("\nloop"):
         assert "Before" in cell.inner_text() and "After" in cell.inner_text()
+
+
+def _reported(lab: Lab, story: Path) -> None:
+    """The report that the button has made speaks the language of the notebook that was open."""
+    folder = literals({name: one.default for name, one in declared(story).items()})["case_dir"]
+    page = BeautifulSoup((lab.root / folder / "report.html").read_text(encoding="utf-8"), "html.parser")
+    assert page.html is not None and page.html["lang"] == ("zh-CN" if story in CHINESE else "en")
+    assert page.h1 is not None and bool(re.search("[\u4e00-\u9fff]", page.h1.text)) == (story in CHINESE)
 
 
 def _quiz(cell: Any) -> None:

@@ -26,7 +26,7 @@ def run(folder: Path, reason: str = "done", speed: float = 0.0) -> Run:
     return Run(plan, folder, reason, 12.0, measured, problem=HOSTILE if reason == "failed" else "")
 
 
-def trial(folder: Path, **given: Any) -> ExperimentRecord:
+def record(folder: Path, **given: Any) -> ExperimentRecord:
     known: dict[str, Any] = {"kind": "check", "cause": "slow_rank", "question": "Does it go on?", "change": {}}
     known |= {"before": run(folder / "a", "failed"), "after": run(folder / "b"), "observed": "works", "seconds": 9.4}
     known |= {
@@ -55,7 +55,7 @@ def run_folder(folder: Path, *starts: tuple[int, str, float]) -> Path:
     return folder
 
 
-def test_without_a_trial_it_says_how_to_make_one() -> None:
+def test_without_an_experiment_it_says_how_to_make_one() -> None:
     view = nk.experiments_view(Case())
     assert view.summary == "No experiment was made yet" and "--check" in Page(view.static()).words
 
@@ -73,11 +73,11 @@ def test_without_a_trial_it_says_how_to_make_one() -> None:
     ],
 )
 def test_the_change_is_said_as_a_person_would_make_it(tmp_path: Path, change: dict[str, Any], said: str) -> None:
-    assert said in words(trial(tmp_path, change=change))
+    assert said in words(record(tmp_path, change=change))
 
 
 def test_both_ends_stand_side_by_side_with_their_first_cause(tmp_path: Path) -> None:
-    read = words(trial(tmp_path))
+    read = words(record(tmp_path))
     before, _, after = read.partition("After")
     assert "✕ failed rank_late on 4 ranks over gloo failed after 12 s" in before
     assert "slow_rank Rank 3 is late <script>" in before and "slow_rank Rank" not in after
@@ -96,23 +96,23 @@ def test_both_ends_stand_side_by_side_with_their_first_cause(tmp_path: Path) -> 
     ],
 )
 def test_the_first_word_of_a_card_is_what_came_out(tmp_path: Path, given: dict[str, Any], sign: str) -> None:
-    assert words(trial(tmp_path, **given)).partition("It goes on. ")[2].startswith(sign)
+    assert words(record(tmp_path, **given)).partition("It goes on. ")[2].startswith(sign)
 
 
 def test_an_experiment_says_what_it_tells_of_each_suspect_the_one_that_fits_first(tmp_path: Path) -> None:
-    read = words(trial(tmp_path, verdicts={"nccl_bug": "refuted", "slow_rank": "proven", "p2p_broken": "open"}))
+    read = words(record(tmp_path, verdicts={"nccl_bug": "refuted", "slow_rank": "proven", "p2p_broken": "open"}))
     table = read.partition("What it says of each suspect")[2]
     order = ("slow_rank ● proven", "it alone fits", "nccl_bug ✓ cleared", "it does not fit", "p2p_broken ○ open")
     assert sorted(map(table.index, order)) == list(map(table.index, order))
 
 
 def test_one_that_only_looked_has_no_sides(tmp_path: Path) -> None:
-    read = words(trial(tmp_path, before=None, after=None, observed="found", change={"check": "facts"}))
+    read = words(record(tmp_path, before=None, after=None, observed="found", change={"check": "facts"}))
     assert "What came out: the look shows it" in read and "Before" not in read
 
 
 def test_bandwidth_is_drawn_on_one_scale(tmp_path: Path) -> None:
-    made = trial(tmp_path, before=run(tmp_path / "a", speed=2.0), after=run(tmp_path / "b", speed=8.0))
+    made = record(tmp_path, before=run(tmp_path / "a", speed=2.0), after=run(tmp_path / "b", speed=8.0))
     page = nk.experiments_view([made]).static()
     assert "width:25.0%" in page and "width:100.0%" in page
     assert "all_reduce: busbw before 2.00 GB/s after 8.00 GB/s" in words(made)
@@ -123,10 +123,10 @@ def test_steps_and_times_that_are_far_apart_are_drawn(tmp_path: Path) -> None:
     late = run_folder(tmp_path / "a", *starts)
     early = run_folder(tmp_path / "b", *((rank, phase, t / 10) for rank, phase, t in starts), (1, "2", 3.2))
     assert run_progress(late) == RunProgress(2, 30.0, 1.0) and run_progress(tmp_path) == RunProgress()
-    read = words(trial(tmp_path, before=run(late, "failed"), after=run(early)))
+    read = words(record(tmp_path, before=run(late, "failed"), after=run(early)))
     assert "Steps that every rank came to before 2 steps after 2 steps" in read
     assert "its first step before 30.0 s after 3.00 s" in read and "before 1.00 s after 100 ms" in read
-    assert "first step" not in words(trial(tmp_path, before=run(late), after=run(late)))
+    assert "first step" not in words(record(tmp_path, before=run(late), after=run(late)))
 
 
 def test_a_restart_goes_on_with_the_steps_and_begins_the_time_anew(tmp_path: Path) -> None:
@@ -138,14 +138,14 @@ def test_a_rank_that_never_began_counts_as_none(tmp_path: Path) -> None:
     assert run_progress(run_folder(tmp_path / "a", (0, "hello", 0.0), (0, "0", 2.0), (1, "hello", 0.0))).steps == 0
 
 
-def test_kept_trials_come_back_the_last_one_first_and_run_nothing_of_what_they_hold(tmp_path: Path) -> None:
+def test_kept_experiments_come_back_the_last_one_first_and_run_nothing_of_what_they_hold(tmp_path: Path) -> None:
     case = Case.open(tmp_path / "case")
     for number, say in enumerate(("first", f"second {HOSTILE}"), 1):
         folder = case.path / "experiments" / f"{number}-slow_rank"
         folder.mkdir(parents=True)
         hostile = dict.fromkeys(("question", "cause", "cause_before"), HOSTILE) | {"said": (HOSTILE, HOSTILE)}
         hostile |= {"change": {"env": {HOSTILE: HOSTILE}}, "verdicts": {HOSTILE: "proven"}, "summary": say}
-        experiment_records.keep(trial(folder, **hostile))
+        experiment_records.keep(record(folder, **hostile))
     view = nk.experiments_view(Case.open(case.path))
     page = Page(view.static())
     assert view.summary.startswith("second") and page.words.index("second") < page.words.index("first")

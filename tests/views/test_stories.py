@@ -36,7 +36,7 @@ def test_say(events, words):
     assert view(events).summary == words
 
 
-def test_a_thousand_ranks_share_strips_the_odd_ones_first():
+def test_a_thousand_ranks_share_rows_the_odd_ones_first():
     page = view(job(1024, silent=(17, 18, 600))).static()
     assert page.count("<tr>") == 3 and len(page) < 20_000
     assert page.index("3 ranks: 17, 18, 600") < page.index("1,021 ranks: 0–16, 19–599, 601–1023")

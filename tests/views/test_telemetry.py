@@ -101,7 +101,7 @@ def test_of_several_hosts_the_fullest_is_drawn_and_all_have_a_row(tmp_path: Path
     assert "node-1" in str(view.static()) and "60 %" in str(view.static())
 
 
-def test_a_packed_strip_of_a_recording_is_read_as_well(tmp_path: Path) -> None:
+def test_packed_telemetry_of_a_recording_is_read_as_well(tmp_path: Path) -> None:
     case = Case.open(tmp_path)
     telemetry(case)
     plain = case.runs()[-1] / "telemetry.jsonl"
@@ -118,5 +118,5 @@ def test_names_from_elsewhere_are_text(tmp_path: Path) -> None:
     assert "<script>" not in str(view.static()) and "<b>eth0" not in json.dumps(drawn(view))
 
 
-def test_a_case_without_a_strip_says_where_one_comes_from() -> None:
+def test_a_case_without_telemetry_says_where_it_comes_from() -> None:
     assert telemetry_view(Case()).summary.startswith("No run of this case was watched")

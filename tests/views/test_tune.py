@@ -45,7 +45,7 @@ GOOD = swept(compared("NCCL_PROTO=LL", 0.8, 8), compared("NCCL_PROTO=LL", 1.0, M
 def test_a_sweep_is_drawn_with_its_conclusion_units_and_the_default_as_reference() -> None:
     view = SweepView(GOOD)
     figure = view.figure
-    assert figure is not None and "NCCL_PROTO=LL gains 20%" in figure.layout.title.text.replace("<br>", " ")
+    assert figure is not None and "NCCL_PROTO=LL gains 20 %" in figure.layout.title.text.replace("<br>", " ")
     assert "%" in figure.layout.yaxis.title.text and "message size" in figure.layout.xaxis.title.text
     assert [shape.y0 for shape in figure.layout.shapes] == [0] and figure.layout.shapes[0].line.dash == "dash"
     symbols = {symbol for trace in figure.data for symbol in trace.marker.symbol}
@@ -56,12 +56,35 @@ def test_a_sweep_is_drawn_with_its_conclusion_units_and_the_default_as_reference
     assert "8 B" in page and "Refused" in page and "no multicast" in page and "1 channels" in page
 
 
+def test_of_many_collectives_those_with_a_difference_are_drawn() -> None:
+    names = ("all_gather", "all_reduce", "broadcast", "reduce", "send_recv")
+    rows = [compared("NCCL_PROTO=LL", 0.7 if op == "reduce" else 1.0, 8, op) for op in names]
+    view = SweepView(replace(swept(*rows), notes=("Time was up.",)))
+    assert view.figure is not None
+    drawn = [axis.title.text.split(", ")[1] for axis in view.figure.select_xaxes()]
+    assert len(drawn) == 3 and "reduce" in drawn and drawn == [op for op in names if op in drawn]
+    page = view.static()
+    assert "Of 5 collectives the 3 with the largest difference are drawn. Time was up." in page and "send_recv" in page
+
+
 def test_a_sweep_of_nothing_better_says_so_and_carries_nothing() -> None:
     view = SweepView(swept(compared("NCCL_PROTO=LL", 1.0, 8)))
     assert view.summary.startswith("Nothing here beats the default")
     assert "Nothing is to be set" in nk.carriers_view(view).summary
     form = nk.apply_form(Case(), view)
     assert "Nothing is applied" in asyncio.run(form.run()).summary
+
+
+def test_one_rank_alone_measures_nothing_and_says_so(tmp_path: Path) -> None:
+    """As on a machine with one GPU."""
+    done = nk.tune_form(Case.open(tmp_path), backend="gloo", ranks=1).run()
+    view = asyncio.run(done)
+    assert view.summary == "One rank alone sends nothing, so no setting can gain or cost anything here."
+    assert view.figure is not None and "One rank alone" in view.figure.layout.title.text, view
+    assert "round by round" not in view.static()
+    assert [run.name for run in Case.open(tmp_path).runs()] == ["1-facts"], "no rank was started"
+    assert "Nothing is to be set" in nk.carriers_view(view).summary
+    assert "Nothing is applied" in asyncio.run(nk.apply_form(Case(), view).run()).summary
 
 
 def test_what_only_costs_is_taken_away_where_it_is_set(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -151,6 +174,9 @@ def test_a_timeout_is_no_blind_multiple_and_comes_with_code_for_four_frameworks(
     for word in ("init_process_group", "Trainer", "deepspeed", "InitProcessGroupKwargs", "timedelta(seconds=1021)"):
         assert word in page
     assert "TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC" in page and "GPU hours a hang" in page
+    assert "480 s</div>" in page
+    plan.controls["stall"].value = 500
+    assert "550 s</div>" in plan.static(), "the longest call and the 10 % that it varies by, not a multiple"
 
 
 def test_the_steps_of_the_own_script_fill_the_planners() -> None:
@@ -165,11 +191,16 @@ def test_the_steps_of_the_own_script_fill_the_planners() -> None:
         for seconds, saved in ((0.05, 0.0), (7.25, 7.2))
     ]
     data = {"source": "hook", "world": 1, "backend": "gloo", "gpus": False, "steps": rows, "plain": [], "cost": 0.0}
-    data |= {"batches": 1.0, "sites": [], "buckets": [], "loaders": [], "threads": 1, "problems": []}
+    data |= {"batches": 1.0, "sites": [], "buckets": [8_000_000, 4_000_000], "threads": 1, "problems": []}
+    data |= {"loaders": [[0, None, 1], [3, 5, 16]]}
     case = facts().add([Event("step.rank", "", "runs/1-step/steps_rank0.json", 0, rank=0, data=data)])
     timeout, workers = nk.planner(case, "timeout"), nk.planner(case, "workers")
     assert (timeout.values["step"], timeout.values["checkpoint"], workers.values["step"]) == (7.25, 7.2, 40.0)
     assert timeout.fields["checkpoint"].source == "the steps of your script in this case"
+    files, scaling = nk.planner(case, "files"), nk.planner(case, "scaling")
+    assert (files.values["workers"], files.values["prefetch"]) == (3, 5)
+    assert scaling.values["parameters"] * scaling.values["item"] == pytest.approx(12.0), "MB of gradients"
+    assert "DDP buckets of your script" in scaling.fields["parameters"].source
 
 
 def test_measured_workers_take_the_place_of_planned_ones() -> None:
@@ -204,6 +235,16 @@ def test_open_files_follow_what_was_measured_within_ten_percent(tmp_path: Path) 
     plan = nk.planner(Case.open(tmp_path), "files")
     plan.controls["ranks"].value, plan.controls["workers"].value, plan.controls["shm"].value = 5, 0, 1 << 20
     assert plan.summary.startswith("18 open files a rank") and "measured at fewer ranks" in plan.static()
+
+
+def test_shared_memory_counts_what_data_loaders_have_ready() -> None:
+    """4 workers with 2 batches ahead of 4 MiB held 36.1 MiB of /dev/shm, with 4 ahead 68.1 MiB (2026-11-23)."""
+    for prefetch, held in ((2, 36.11), (4, 68.14)):
+        assert budgets.loader_memory(1, 4, prefetch, 4 << 20).value == pytest.approx(held * (1 << 20), rel=0.1)
+    plan = nk.planner(facts(), "files")
+    assert "Data loaders: 4 ranks x (4 workers x 2 batches + 1 in use) of 40 MiB = 1.41 GiB" in plan.static()
+    plan.controls["workers"].value = 0
+    assert "need no shared memory" in plan.static()
 
 
 def test_the_model_of_scaling_holds_where_it_was_measured() -> None:

@@ -1,12 +1,18 @@
-"""Ranks that torchrun forks: they have torch already, whose import costs each of them two seconds of CPU.
+"""Jobs of tests that are forked: they have torch already, whose import costs each process of a job two seconds of CPU.
 
 For what only depends on what ranks do; how they are started is tested without (tests/live).  Python imports this first
-where ``tests.processes.warm`` has put its folder on PYTHONPATH, and it changes nothing but torchrun.  A rank has
-its own session, its own variables and words, also in /proc, and no file of its parent.
+where `tests.processes.warm` has put its folder on PYTHONPATH.  The guard of a job, and whoever only asks what torch can
+do, hands what it was given to the server (tests/warm/server.py), which forks the process that it would have become, and
+waits for the end of that one, as its own.  The guard then forks torchrun, and torchrun its ranks.  A forked process has
+its own session, variables and words, also in /proc, and no file of its parent.  Where the server cannot give what the
+process was given (another interpreter, namespace, right, library or variable that torch reads when it is loaded),
+everything starts as it does for users, but for the ranks, which torchrun forks.
 """
 
 import atexit
 import ctypes
+import importlib
+import json
 import os
 import runpy
 import signal
@@ -14,54 +20,210 @@ import sys
 
 ROOM = "NCCLKIT_TESTS_ROOM"
 """Variable that is long enough for those that torchrun adds for its ranks, of which it has none itself."""
+SERVER = "NCCLKIT_TESTS_SERVER"
+"""Variable: where the server listens, a name of the network namespace."""
+AGENT, OWN = "agent.pyz", "--own"
+TORCHRUN = "torch.distributed.run"
+VERBS = ("facts", "hosts", "launch")
+"""What a guard runs."""
+QUESTION = "import json,sys,torch,torch.distributed as d; print("
+"""How the one program begins that asks what torch can do (ncclkit/live/launch/local.py)."""
+FACTS = '"""A script: what may hang is asked here'
+"""How the one begins that facts of torch are read with (ncclkit/agent/facts/children.py)."""
+FIXED = ("CUDA_", "KMP_", "LD_", "MALLOC_", "MKL_", "OMP_", "PYTHON", "TORCH_CPP_", "TORCH_SHOW_")
+"""How variables begin that are read before a forked process has them."""
+RIGHTS = ("Uid", "Gid", "Groups", "CapEff", "CapBnd", "NoNewPrivs", "Seccomp")
+SIGNALS = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM)
+OWN_FILE = os.path.basename(__file__)
+BUILT_IN = [path for path in sys.path if path not in os.environ.get("PYTHONPATH", "").split(os.pathsep)]
+"""Where Python looks for modules, behind what PYTHONPATH names."""
 
 
-def _fork_ranks():
-    """Have torchrun in this process fork its ranks."""
+def place():
+    """What a forked process has of the server and cannot change: equal where it may stand in for this one."""
+    with open("/proc/self/status") as file:
+        rights = [line for line in file if line.startswith(RIGHTS)]
+    with open("/proc/self/cgroup") as file:
+        groups = file.read()
+    spaces = sorted((kind, os.readlink(f"/proc/self/ns/{kind}")) for kind in os.listdir("/proc/self/ns"))
+    fixed = sorted(item for item in os.environ.items() if item[0].startswith(FIXED) and item[0] != "PYTHONPATH")
+    told = [sys.executable, sys.prefix, os.readlink("/proc/self/root"), rights, groups, spaces, fixed]
+    return json.loads(json.dumps(told))
+
+
+def limits():
+    """What a forked process can have like this one: its folder, mask, cores, priority, ignored signals and limits."""
+    import resource
+
+    mask = os.umask(0o077)
+    os.umask(mask)
+    names = [name for name in dir(resource) if name.startswith("RLIMIT_")]
+    return {
+        "cwd": os.getcwd(),
+        "umask": mask,
+        "cores": sorted(os.sched_getaffinity(0)),
+        "nice": os.getpriority(os.PRIO_PROCESS, 0),
+        "ignored": [number for number in SIGNALS if signal.getsignal(number) is signal.SIG_IGN],
+        "limits": {name: resource.getrlimit(getattr(resource, name)) for name in names},
+    }
+
+
+def set_limits(told):
+    """Take what `limits` has told of another process."""
+    import resource
+
+    os.chdir(told["cwd"])
+    os.umask(told["umask"])
+    os.sched_setaffinity(0, told["cores"])
+    os.setpriority(os.PRIO_PROCESS, 0, told["nice"])
+    for number in told["ignored"]:
+        signal.signal(number, signal.SIG_IGN)
+    for name, pair in told["limits"].items():
+        if resource.getrlimit(getattr(resource, name)) != tuple(pair):
+            resource.setrlimit(getattr(resource, name), pair)
+
+
+def hand_over(name):
+    """Have the server fork what this process would become, and end as that ends; returns where it cannot."""
+    import socket
+
+    line = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    try:
+        line.connect("\0" + name)
+        fits = json.loads(line.recv(1 << 20)) == place()
+    except OSError:
+        fits = False  # it has ended, or is in another network
+    if not fits:
+        return line.close()
+    told = json.dumps({"words": sys.orig_argv, "environ": dict(os.environ), "limits": limits()})
+    for number in SIGNALS:
+        signal.signal(number, lambda number, _: line.send(bytes([number])))
+    socket.send_fds(line, [told.encode()], [0, 1, 2])
+    said = line.recv(64)
+    status = int(said or b"-9")
+    if status < 0:
+        signal.signal(-status, signal.SIG_DFL) if -status != signal.SIGKILL else None
+        os.kill(os.getpid(), -status)
+    os._exit(status)
+
+
+def is_forked(words):
+    """Whether a command is forked: of this interpreter, a rank, torchrun, facts of torch, or what a guard runs."""
+    if not isinstance(words, (list, tuple)) or len(words) < 3 or words[0] != sys.executable:
+        return False
+    if words[1] == "-u":
+        return os.path.exists(words[2])
+    if words[1] == "-m":
+        return words[2] == TORCHRUN
+    if words[1] == "-c":
+        return words[2].startswith(FACTS) and words[3:] == ["torch"]
+    return os.path.basename(words[1]) == AGENT and words[2] in VERBS
+
+
+def forking():
+    """A Popen that forks these commands."""
+    from inspect import signature
     from subprocess import Popen
 
-    from torch.distributed.elastic.multiprocessing.subprocess_handler import subprocess_handler
+    takes = signature(Popen._execute_child)
 
     class Fork(Popen):
-        def _execute_child(self, args, *more):
-            if tuple(args[:2]) != (sys.executable, "-u") or not os.path.exists(args[2]):
-                return super()._execute_child(args, *more)
+        def _execute_child(self, *given, **named):
+            asked = takes.bind(self, *given, **named).arguments
+            if not is_forked(asked["args"]):
+                return super()._execute_child(*given, **named)
+            environ = dict(os.environ if asked["env"] is None else asked["env"])
             self.pid = os.fork()
             if self.pid == 0:
-                _become(args, next(word for word in more if isinstance(word, dict)))
+                become(list(asked["args"]), environ, lambda: _begin(asked))
             self._child_created = True
+            pipes = ("p2cread", "p2cwrite", "c2pread", "c2pwrite", "errread", "errwrite")
+            self._close_pipe_fds(*(asked[name] for name in pipes))
 
-    subprocess_handler.Popen = Fork
+    return Fork
 
 
-def _become(args, environ):
-    """Run the program of a rank in this forked process, to its end."""
+def _begin(asked):
+    """What Popen does in a child before its program starts."""
+    for number, name in enumerate(("p2cread", "c2pwrite", "errwrite")):
+        if asked[name] != -1:
+            os.dup2(asked[name], number)
+    if asked["start_new_session"]:
+        os.setsid()
+    if asked["cwd"] is not None:
+        os.chdir(asked["cwd"])
+    if asked["preexec_fn"] is not None:
+        asked["preexec_fn"]()
+
+
+def become(words, environ, begin):
+    """Run what Python would run with these words and variables in this forked process, to its end; does not return."""
     status = 1
     try:
-        os.setsid()
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        for number in SIGNALS:
+            if signal.getsignal(number) is not signal.SIG_IGN:
+                handler = signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL
+                signal.signal(number, handler)
+        begin()
         os.closerange(3, 1 << 12)
-        for number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM):
-            signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
-        environ = {name: value for name, value in environ.items() if name != ROOM}
-        os.environ.clear()
-        os.environ.update(environ)
-        _show(args, [f"{name}={value}" for name, value in environ.items()])
-        import torch
-
-        # torch has read this when it was loaded, before torchrun set it
-        torch.set_num_threads(int(environ.get("OMP_NUM_THREADS", "1")))
-        sys.argv = list(args[2:])
-        runpy.run_path(sys.argv[0], run_name="__main__")
+        _dress(words, environ)
+        _customize(environ)
+        _run(words[2:] if words[1] == "-u" else words[1:])
         status = 0
     except SystemExit as end:
         status = end.code if isinstance(end.code, int) else int(end.code is not None)
     except BaseException:
         sys.excepthook(*sys.exc_info())
     finally:
-        atexit._run_exitfuncs()
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(status)
+        try:
+            atexit._run_exitfuncs()
+            sys.stdout.flush()
+            sys.stderr.flush()
+        finally:
+            os._exit(status)
+
+
+def _dress(words, environ):
+    """Its variables and words, and what Python and torch have made of those when they were loaded."""
+    rank = words[1] == "-u"
+    if rank:
+        environ = {name: value for name, value in environ.items() if name != ROOM}
+    os.environ.clear()
+    os.environ.update(environ)
+    sys.orig_argv[:] = words
+    _show(words, [f"{name}={value}" for name, value in environ.items()])
+    sys.path[:] = [*filter(None, environ.get("PYTHONPATH", "").split(os.pathsep)), *BUILT_IN]
+    sys.path_importer_cache.clear()
+    import torch
+
+    torch.distributed.set_debug_level_from_env()
+    if rank:  # torch has read this when it was loaded, before torchrun set it
+        torch.set_num_threads(int(environ.get("OMP_NUM_THREADS", "1")))
+
+
+def _customize(environ):
+    """Run the other files of this one's name on PYTHONPATH, of which Python would have taken the first alone."""
+    for folder in environ.get("PYTHONPATH", "").split(os.pathsep):
+        file = os.path.join(folder, OWN_FILE)
+        if os.path.exists(file) and not os.path.samefile(file, __file__):
+            runpy.run_path(file)
+
+
+def _run(words):
+    sys.argv = list(words)
+    if words[0] == "-c":
+        sys.argv, code = ["-c", *words[2:]], words[1]
+        exec(compile(code, "<string>", "exec"), {"__name__": "__main__"})
+    elif words[0] == "-m":
+        program = importlib.import_module(words[1])
+        sys.argv = [program.__file__, *words[2:]]
+        program.main()
+    else:
+        if not words[0].endswith(".pyz"):
+            sys.path.insert(0, os.path.dirname(os.path.abspath(words[0])))
+        runpy.run_path(words[0], run_name="__main__")
 
 
 def _show(args, variables):
@@ -74,5 +236,17 @@ def _show(args, variables):
         ctypes.memmove(begin, text.ljust(end - begin, b"\0"), end - begin)
 
 
-if ROOM in os.environ and (sys.orig_argv[2:3] == ["launch"] or sys.orig_argv[1:3] == ["-m", "torch.distributed.run"]):
-    _fork_ranks()
+def _fork_ranks():
+    """Have torchrun in this process fork its ranks."""
+    from torch.distributed.elastic.multiprocessing.subprocess_handler import subprocess_handler
+
+    subprocess_handler.Popen = forking()
+
+
+if ROOM in os.environ:
+    _words = sys.orig_argv[1:]
+    _guard = [os.path.basename(word) for word in _words[:1]] + _words[1:3] == [AGENT, OWN, "guard"]
+    if SERVER in os.environ and (_guard or (_words[:1] == ["-c"] and _words[1].startswith(QUESTION))):
+        hand_over(os.environ[SERVER])
+    if _words[1:2] == ["launch"] or _words[:2] == ["-m", TORCHRUN]:
+        _fork_ranks()

@@ -107,7 +107,7 @@ class Recorder(Machine):
         return self.recorded[what][key]
 
     def read(self, path: str, limit: int = 65536) -> str:
-        """Machine.read, kept."""
+        """As `Machine.read`; the answer is kept."""
         return str(self._keep("files", path, lambda: Machine.read(self, path, limit)))
 
     def names(self, path: str, pattern: str = "") -> list[str]:
@@ -118,15 +118,15 @@ class Recorder(Machine):
         return found
 
     def link(self, path: str) -> str:
-        """Machine.link, kept."""
+        """As `Machine.link`; the answer is kept."""
         return str(self._keep("links", path, lambda: Machine.link(self, path)))
 
     def call(self, name: str, function: Callable[[], Any]) -> Any:
-        """Machine.call, kept."""
+        """As `Machine.call`; the answer is kept."""
         return self._keep("calls", name, lambda: Machine.call(self, name, function))
 
     def run(self, argv: list[str], deadline: float, name: str = "") -> Answer:
-        """Machine.run, kept."""
+        """As `Machine.run`; the answer is kept."""
         name = name or " ".join(argv)
         try:
             answer = super().run(argv, deadline, name)

@@ -27,6 +27,8 @@ BLOCK = 5
 """Steps that are measured, and then as many that are not."""
 SAMPLES = 20
 """Looks at the main thread in each step."""
+LOOKING = 0.005
+"""Share of the time that these looks may take: one costs some 100 us, which short steps would feel."""
 CALLS = 4000
 """Most waits that are kept of a step."""
 SLOWEST = 10.0
@@ -220,15 +222,17 @@ class Steps:
 
     def sample(self):
         """Note where in the script the main thread is, some times in each step."""
+        cost = 0.0
         while not self.written:
             # as often that a step of any length is seen about as many times
             last = self.rows[-1]["end"] - self.rows[-1]["begin"] if self.rows else 0.4
-            time.sleep(min(max(last / SAMPLES, 0.01), 0.5))
+            began = time.thread_time()
+            time.sleep(min(max(last / SAMPLES, 0.01, cost / LOOKING), 0.5))
             if self.measuring and len(self.samples) < 4 * SAMPLES:
-                began = time.thread_time()
                 frame = sys._current_frames().get(self.main)
                 self.samples.append((time.time(), self.entered or "", self.place(frame)))
-                self.spent += time.thread_time() - began  # while it waits for the main thread it costs nothing
+                cost = time.thread_time() - began  # while it sleeps or waits for the main thread it costs nothing
+                self.spent += cost
 
     def place(self, frame):
         """The line of the script that a frame belongs to: the innermost one outside of installed packages."""

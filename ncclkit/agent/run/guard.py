@@ -64,7 +64,7 @@ def run(folder, deadline, command, node=""):
     reason, code = _wait(child.pid, wakeup, [] if node else [0], time.monotonic() + deadline, each_second)
     if reason == "deadline":
         wire.send("ending", reason=reason)  # what ranks say from now on is said of the end that they are given
-    # a run that ended by itself has no ranks left to look at; those that outlived a failure `trouble` has seen
+    # a run that ended by itself has no ranks left to look at; those that survived a failure `trouble` has seen
     problems = trouble.problems if reason == "done" else collect()
     left = processes.end(os.getpid())
     memory.clear()

@@ -159,7 +159,7 @@ def _leave(store, job, groups):
 
 
 def seconds_of(torch, device, call):
-    """Seconds that a call takes, until the device is done with it."""
+    """Seconds that a call takes until the device has completed it."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
     start = time.perf_counter()

@@ -38,7 +38,7 @@ class Group:
 
     @property
     def title(self) -> str:
-        """For texts."""
+        """The name of the group in sentences."""
         return f"process group {self.name}" + (f" ({self.desc})" if self.desc else "")
 
     @property
@@ -143,7 +143,7 @@ class Stop:
 
 
 def stops(group: Group) -> Iterator[Stop]:
-    """Who is missing, or that everybody is inside; nothing where the dumps show no hang."""
+    """Which ranks are missing from a group, or that all are inside; empty where the dumps show no hang."""
     last, lost = _last(group)
     waits = {rank: seq for rank, seq in group.waits().items() if rank in last}
     if not last:

@@ -132,6 +132,17 @@ RULES: tuple[Rule, ...] = (
     ),
     # NETDEV WATCHDOG: eth0 (ena): transmit queue 3 timed out
     rule("kernel.link", "NETDEV WATCHDOG", r"NETDEV WATCHDOG: (?:CPU: \d+: )?(?P<device>[\w.]+)", state="down"),
+    # neighbour: arp_cache: neighbor table overflow!       nf_conntrack: nf_conntrack: table full, dropping packet
+    # TCP: request_sock_TCP: Possible SYN flooding on port 29500. Dropping request.       TcpExtListenOverflows 41230
+    *(
+        rule("kernel.table", anchor, rf"^(?P<message>.*{pattern}.*)", name=name)
+        for anchor, pattern, name in (
+            ("table overflow", r"neighbou?r table overflow", "neighbour table"),
+            ("table full", r"nf_conntrack: table full", "connection tracking table"),
+            ("SYN flooding", r"Possible SYN flooding on port", "accept queue"),
+            ("ListenOverflows", r"\bTcpExtListenOverflows\s{1,40}[1-9]", "accept queue"),
+        )
+    ),
     # DMAR: [DMA Read] Request device [17:00.0] fault addr …      DMAR: [DMA Read NO_PASID] Request device [17:00.0] …
     rule("kernel.iommu", "DMAR: [", r"(?P<message>DMAR: \[[^\]]{0,100}\] Request device.*)", make=_mapped),
     # AMD-Vi: Event logged [IO_PAGE_FAULT device=1b:00.0 domain=0x000e address=0x1000 flags=0x0030]

@@ -195,6 +195,8 @@ VERSIONS: tuple[Rule, ...] = (
         r"[Tt]orch\W{1,3}(?:version\W{1,3})?(?P<version>\d\.\d{1,2}\.\d\+cu\d{3})\b",
         name="torch",
     ),
+    # torch==2.5.1          (the wheel of PyPI)
+    rule("told.version", "torch==", r"\btorch==(?P<version>\d\.\d{1,2}\.\d)(?![\d.+])", name="torch"),
     # | NVIDIA-SMI 535.104.05    Driver Version: 535.104.05    CUDA Version: 12.2 |
     rule("told.version", "Driver Version: ", r"Driver Version: (?P<version>\d{3}\.[\d.]{1,12})", name="driver"),
 )

@@ -212,6 +212,9 @@ MEMBERS = (
     ("Process index: ", r"^\s*Process index: (?P<number>\d{1,7})\s*$"),
     # Num processes: 8
     ("Num processes: ", r"^\s*Num processes: (?P<world>\d{1,7})\s*$"),
+    # Hello from rank 0 of 4 on node-1       Hello world from processor node-1, rank 0 out of 4 processors
+    ("ello from rank ", r"\b[Hh]ello from rank (?P<number>\d{1,7}) ?(?:of|out of|/) ?(?P<world>\d{1,7})\b"),
+    (" out of ", r"\b[Hh]ello world .{0,80}\brank (?P<number>\d{1,7}) out of (?P<world>\d{1,7})\b"),
     # #  Rank  0 Group  0 Pid  3308 on  node-1 device  0 [0x07] NVIDIA A100-SXM4-40GB
     (" Pid ", r"^# {1,9}Rank {1,9}(?P<number>\d{1,7}) (?:Group {1,9}\d{1,7} )?Pid {1,9}(?P<_pid>\d{1,9}) on "),
 )

@@ -170,13 +170,9 @@ def _signalled(match: re.Match[str], data: Data, line: Line) -> Data:
     return data | {"pid": data["_pid"], "_host": data["_host"].partition(".")[0]}
 
 
-def _coded(match: re.Match[str], data: Data, line: Line) -> Data:
-    return data | {"signal": signal_of(data["exitcode"]), "_pid": data["pid"]}
-
-
 def _signal_only(match: re.Match[str], data: Data, line: Line) -> Data | None:
     """Of a container: whose rank it was nobody says, and an ordinary exit code tells less than what was printed."""
-    return _coded(match, data, line) if signal_of(data["exitcode"]) else None
+    return _exit(match, data, line) if signal_of(data["exitcode"]) else None
 
 
 PROGRAMS: tuple[Rule, ...] = (
@@ -194,7 +190,7 @@ PROGRAMS: tuple[Rule, ...] = (
         "elastic.exit",
         "exits with return code",
         r"(?:--local_rank=(?P<local_rank>\d+)\b.{0,1500})?exits with return code = (?P<exitcode>-?\d+)",
-        make=_coded,
+        make=_exit,
     ),
     #       Exit Code:    137 (kubectl describe)       Exited with exit code 137.       exited with code 139 (compose)
     *(
@@ -242,7 +238,7 @@ PROGRAMS: tuple[Rule, ...] = (
         "elastic.exit",
         "Child process with PID",
         r"Child process with PID (?P<pid>\d+) terminated with code (?P<exitcode>-?\d+)",
-        make=_coded,
+        make=_exit,
     ),
 )
 

@@ -78,7 +78,7 @@ class Choice:
     """True when the line may be one to be read in English; only then its rules are known."""
 
     def within(self, raw: bytes) -> Choice:
-        """Without those whose anchor is not really there, as shapes of different lines may be one."""
+        """The rules whose anchor really is in the line, as different lines may have one shape."""
         rules = tuple([rule for rule in self.rules if rule.anchor in raw])
         return Choice(rules, self.code and (any(mark in raw for mark in CODE) or GDB in raw[:FIRST]))
 
@@ -285,7 +285,7 @@ class Block:
         return list(self.read(start, end, number, choice)), self.looked
 
     def events(self) -> Iterator[Event]:
-        """The same, every line read."""
+        """The events of all own lines; each is read."""
         for start, raw, number, choice in self.shown():
             yield from self.read(start, start + len(raw), number, choice)
 

@@ -195,7 +195,7 @@ class Hashed(io.RawIOBase):
         return True
 
     def readinto(self, buffer: Any) -> int:
-        """Read and digest."""
+        """Read into a buffer, and add the bytes to the digest."""
         view = memoryview(buffer)
         if self.most:
             view = view[: max(0, self.most - self.bytes)]

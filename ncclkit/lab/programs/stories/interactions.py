@@ -119,7 +119,7 @@ class PeakMemory:
             self.before = _status("VmRSS")
 
     def peak(self):
-        """Bytes."""
+        """The most bytes that training took until now."""
         return self.cuda.max_memory_allocated() if self.cuda else _status("VmHWM") - self.before
 
 
@@ -180,12 +180,12 @@ class Pages:
         self.place = file.fileno()
 
     def write(self, page, content):
-        """Returns when the disk has it."""
+        """Write one page; returns when the disk has it."""
         os.pwrite(self.place, content, page * BLOCK)
         os.fsync(self.place)
 
     def read(self, page):
-        """Its content, as far as it was ever written."""
+        """The content of a page, as far as it was ever written."""
         return os.pread(self.place, BLOCK, page * BLOCK)
 
 

@@ -1,0 +1,127 @@
+"""``python server.py SOCKET``: forks the processes of jobs from one that has torch (see sitecustomize.py).
+
+SOCKET is the number of the file that it listens on.  It ends with its standard input, that is with whoever started it,
+and what it has forked ends with it.
+"""
+
+import ctypes
+import importlib
+import json
+import os
+import selectors
+import signal
+import socket
+import struct
+import subprocess
+import sys
+
+warm = sys.modules["sitecustomize"]  # which Python has imported first
+MODULES = (
+    "torch.distributed.run",
+    "torch.distributed.elastic.rendezvous.static_tcp_rendezvous",
+    "torch._dynamo",  # the first step of an optimizer imports it
+    "lightning.fabric",
+    "torchdata.stateful_dataloader",
+)
+"""What jobs of tests import; what is not installed they do without."""
+PR_SET_PDEATHSIG = 1
+
+
+class Server:
+    """Each line is a process that waits for the end of the one that was forked in its place."""
+
+    def __init__(self, listening):
+        self.listening, self.watch, self.place = listening, selectors.DefaultSelector(), warm.place()
+        self.pids = {}
+        """Line → pid of what was forked for it."""
+        self.watch.register(listening, selectors.EVENT_READ, self.accept)
+        self.watch.register(0, selectors.EVENT_READ, self.end)
+
+    def run(self):
+        """Serve until standard input ends."""
+        while True:
+            for key, _ in self.watch.select():
+                key.data()
+
+    def accept(self):
+        """Tell a process of this user who we are."""
+        line, _ = self.listening.accept()
+        _, user, _ = struct.unpack("3i", line.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+        if user != os.getuid():
+            return line.close()
+        line.send(json.dumps(self.place).encode())
+        self.watch.register(line, selectors.EVENT_READ, lambda: self.hear(line))
+
+    def hear(self, line):
+        """What it has been given, a signal for what stands in for it, or its end."""
+        if line not in self.pids:
+            message, files, _, _ = socket.recv_fds(line, 1 << 20, 3)
+            if message:
+                return self.fork(line, json.loads(message), files)
+        else:
+            message = line.recv(64)
+            for number in message or (signal.SIGKILL,):
+                os.kill(self.pids[line], number)
+        if not message:
+            self.watch.unregister(line)
+            if line not in self.pids:
+                line.close()
+
+    def fork(self, line, told, files):
+        """Fork what was asked for; when it has ended, say how."""
+        for name in MODULES:
+            try:
+                importlib.import_module(name)
+            except ImportError:
+                continue
+        parent = os.getpid()
+        pid = os.fork()
+        if pid == 0:
+            warm.become(told["words"], told["environ"], lambda: _begin(told, files, parent))
+        for file in files:
+            os.close(file)
+        self.pids[line], ended = pid, os.pidfd_open(pid)
+        self.watch.register(ended, selectors.EVENT_READ, lambda: self.ended(line, ended))
+
+    def ended(self, line, pidfd):
+        """Tell who waits how it has ended."""
+        self.watch.unregister(pidfd)
+        os.close(pidfd)
+        status = os.waitstatus_to_exitcode(os.waitpid(self.pids.pop(line), 0)[1])
+        if line in self.watch.get_map():
+            self.watch.unregister(line)
+            line.send(str(status).encode())
+        line.close()
+
+    def end(self):
+        """Whoever started this has ended."""
+        os._exit(0)
+
+
+def _begin(told, files, parent):
+    for number, file in enumerate(files):
+        os.dup2(file, number)
+    os.setsid()
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent:
+        os._exit(137)
+    warm.set_limits(told["limits"])
+
+
+def main():
+    """Serve; the ranks of what is forked here are forked, too."""
+    listening = socket.socket(fileno=int(sys.argv[1]))
+    run = os.execvpe
+
+    def become(file, words, environ):
+        if warm.is_forked(words):
+            warm.become(list(words), dict(environ), lambda: None)
+        run(file, words, environ)
+
+    os.execvpe = become
+    subprocess.Popen = warm.forking()
+    Server(listening).run()
+
+
+if __name__ == "__main__":
+    main()
