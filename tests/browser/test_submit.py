@@ -1,7 +1,12 @@
-"""The live test from a login node in a real JupyterLab: submitted, left alone, found again, and cancelled."""
+"""The live test from a login node in a real JupyterLab: submitted, left alone, found again, and cancelled.
+
+``PICTURES=docs/pictures python -m pytest tests/browser/test_submit.py`` takes the picture of docs/login-node.md.
+"""
 
 from __future__ import annotations
 
+import base64
+import os
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,7 +22,18 @@ from tests.live.slurm_cluster import available, cluster
 from tests.reports import ROOT
 
 pytestmark = pytest.mark.skipif(not available(), reason="Slurm and munge are not installed, or we are not root")
-KEPT = ("parameters", "import ncclkit", "nk.live_test(", "live.run()", "nk.banner_view(", "nk.report_form(")
+KEPT = (
+    "parameters",
+    "import ncclkit",
+    "nk.live_test(",
+    "nk.cluster_view(",
+    "live.run()",
+    "nk.banner_view(",
+    "nk.report_form(",
+)
+
+
+PICTURES = os.environ.get("PICTURES")
 
 
 @pytest.fixture(scope="module")
@@ -53,6 +69,15 @@ def shown(page: Any, words: str, deadline: float = 60) -> None:
     until(lambda: words in form(page).inner_text(), deadline, f"{words!r} in the form")
 
 
+def pictured(page: Any) -> None:
+    """A picture of the notebook as it is now, where somebody asked for it."""
+    if PICTURES:
+        clip = page.locator(".jp-Notebook").first.bounding_box() | {"scale": 1}
+        asked = {"format": "webp", "quality": 50, "clip": clip}
+        shot = page.context.new_cdp_session(page).send("Page.captureScreenshot", asked)
+        Path(PICTURES, "login-form-card.webp").write_bytes(base64.b64decode(shot["data"]))
+
+
 def queue(env: dict[str, str]) -> str:
     return subprocess.run(["squeue", "-h"], env=env, capture_output=True, text=True, timeout=20).stdout
 
@@ -64,6 +89,10 @@ def test_a_closed_tab_costs_nothing(login: Any, lab: Lab, tmp_path: Path) -> Non
     run_all(first)
     wait_cells_done(first, 120)
     shown(first, "ncclkit submit probe")  # nothing ran here unasked
+    said = "This is a login node of a Slurm cluster (4 partitions, no GPUs, 1 node idle)"
+    card = first.locator(".jp-OutputArea-output").filter(has_text=said).filter(has_text="closed").first
+    card.scroll_into_view_if_needed()
+    pictured(first)
     first.get_by_text("The text that sbatch gets").click()
     shown(first, "#SBATCH --nodes=1")
     form(first).locator("button", has_text="Submit").click()

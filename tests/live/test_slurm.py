@@ -134,6 +134,10 @@ def test_all_verbs_work_across_four_nodes_and_name_the_bad_one(login: Login, tmp
     swept: dict[str, Any] = json.loads(said)
     assert (swept["ranks"], swept["hosts"], swept["refused"]) == (4, 4, {})
     assert {(row["bytes"], row["wrong"]) for row in swept["comparisons"]} == {(4096, 0)}
+
+    verb("report", "--notebook", "01_environment")
+    page = (folder / "report.html").read_text(encoding="utf-8")
+    assert "4 hosts" in page and login.nodes[0] in page
     assert leftovers() == []
 
 
