@@ -51,7 +51,7 @@ def test_two_jobs_side_by_side_are_not_mixed(tmp_path: Path) -> None:
             assert (first.cause, first.culprits["ranks"]) == (WAYS[name].causes[0], WAYS[name].ranks), first.say
             assert first.strength == "likely" and time.monotonic() - begun < 3 + 20 + 15
             kept = "".join(path.read_text() for path in made.folder.glob("*") if path.suffix in (".txt", ".json"))
-            kept += "".join((*made.jobs, *made.problems, *(event.text for event in case.events)))
+            kept += "".join((*made.jobs, *made.progress, *made.problems, *(event.text for event in case.events)))
             assert other not in kept.replace(f"def {other}", "")
             assert not any(f'"pid": {process.pid}' in kept for process in jobs[other].values())
             assert all(process.poll() is None for process in jobs[name].values())
