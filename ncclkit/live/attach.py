@@ -78,7 +78,9 @@ class AttachOptions:
 
     def deadline(self, ranks: int, slack: float) -> float | None:
         """Seconds after which a child that looks at so many ranks is ended; None where it waits for a hang."""
-        return None if self.follow else self.limit + max(0, ranks - 8) * agent.MORE + slack
+        # a debugger in the middle of a call must not be ended with its child: the rank would die
+        unwinds = (flight_dump.UNWINDS + SLACK) * (self.dump or self.kernels)
+        return None if self.follow else self.limit + max(0, ranks - 8) * agent.MORE + slack + unwinds
 
     @property
     def costs(self) -> tuple[str, ...]:
