@@ -323,19 +323,17 @@ def test_no_reader_prints_colours_where_a_kernel_asks_for_them(tmp_path: Path, m
     assert snapshots.python_stack(0, os.getpid(), time.monotonic() + 20.0) == ("Thread 1plainplain\n", "")
 
 
-DEAF = """#!{python}
-import signal, time
-for number in (signal.SIGINT, signal.SIGTERM):
-    signal.signal(number, signal.SIG_IGN)
+SLOW = """#!{python}
+import time
 time.sleep(300)
 """
-"""A debugger that neither answers nor lets go."""
+"""A debugger that does not come to the rank, and ends at an interrupt."""
 
 
 def test_everything_ends_at_the_deadline_and_what_was_collected_is_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "gdb").write_text(DEAF.format(python=sys.executable))
+    (tmp_path / "gdb").write_text(SLOW.format(python=sys.executable))
     (tmp_path / "gdb").chmod(0o755)
     monkeypatch.setattr(flight_dump.shutil, "which", lambda name, path=None: str(tmp_path / "gdb"))
     monkeypatch.setattr(collect, "DEBUGGERS", 6.0)
@@ -401,7 +399,7 @@ def test_steps_are_read_without_the_values_of_other_variables(tmp_path: Path) ->
     assert "hunt3" not in json.dumps(row) + str(taken.texts) + str(taken.numbers)
 
 
-def test_a_variable_cannot_pretend_to_be_a_frame() -> None:
+def test_a_variable_is_not_taken_for_a_frame() -> None:
     said = 'Thread 7 (idle): "MainThread"\n    step (train.py:3)\n        Locals:\n            a: "\\n    f (b.py:1)"\n'
     assert snapshots.without_locals(said + "            step: 4\n    <module> (train.py:9)\n") == (
         'Thread 7 (idle): "MainThread"\n    step (train.py:3)\n    <module> (train.py:9)\n',
