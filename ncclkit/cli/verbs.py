@@ -415,11 +415,13 @@ def attach(options: argparse.Namespace) -> int:
         attached = asyncio.run(attach(case, options.pid, options.job, chosen, narrate))
     reading, (found, about) = attached.reading, _judge_run(case, attached.folder)
     if options.json:
-        show(json.dumps(found.to_dict(reading.inputs) | {"running": list(attached.jobs)}, indent=1, default=str))
+        told = {"running": list(attached.jobs), "progress": list(attached.progress)}
+        show(json.dumps(found.to_dict(reading.inputs) | told, indent=1, default=str))
         return found.exit_code
     said = found.findings[0].say if found.findings else headline(attached.events)
     busy = [event.text for event in reading.events if event.kind == "telemetry.utilization"]
-    show("\n".join([said, "", *position_bars(attached.events), "", *attached.jobs, *busy[:SHOWN_RANKS]]))
+    about_job = [*attached.jobs, *attached.progress, *busy[:SHOWN_RANKS]]
+    show("\n".join([said, "", *position_bars(attached.events), "", *about_job]))
     missing = [f"  {problem.rstrip('.')}." for problem in attached.problems]
     show("\n".join(["", *["What could not be read, and how it can be:"] * bool(missing), *missing]))
     if found.findings:

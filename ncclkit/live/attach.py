@@ -78,7 +78,9 @@ class AttachOptions:
 
     def deadline(self, ranks: int, slack: float) -> float | None:
         """Seconds after which a child that looks at so many ranks is ended; None where it waits for a hang."""
-        return None if self.follow else self.limit + max(0, ranks - 8) * agent.MORE + slack
+        # a debugger in the middle of a call must not be ended with its child: the rank would die
+        unwinds = (flight_dump.UNWINDS + SLACK) * (self.dump or self.kernels)
+        return None if self.follow else self.limit + max(0, ranks - 8) * agent.MORE + slack + unwinds
 
     @property
     def costs(self) -> tuple[str, ...]:
@@ -103,10 +105,9 @@ class Attached:
     problems: tuple[str, ...]
     """One sentence for each thing that could not be had."""
     jobs: tuple[str, ...] = ()
-    """``ranks 0-3 on node-1: python train.py (started by torchrun, process 4700)``, for each command of ranks.
-
-    Then how far they are, where that can be told.
-    """
+    """``ranks 0-3 on node-1: python train.py (started by torchrun, process 4700)``, for each command of ranks."""
+    progress: tuple[str, ...] = ()
+    """``rank 2 at step 119``, and the last line of progress that ranks printed, where that can be told."""
 
 
 async def attach(
@@ -165,7 +166,7 @@ def _read(case: Case, folder: Path, problems: Sequence[str]) -> Attached:
         raise NcclkitError(f"No rank could be read: {problems[0] if problems else 'all of them are gone'}.")
     events = (*reading.events, *blockages(reading.events))
     case.add(events).save()
-    return Attached(folder, reading, events, tuple(problems), (*_jobs(rows), *_steps(rows)))
+    return Attached(folder, reading, events, tuple(problems), _jobs(rows), tuple(_steps(rows)))
 
 
 async def _child(

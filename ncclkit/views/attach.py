@@ -99,7 +99,7 @@ async def attached_view(case: Case, target: str, options: AttachOptions | None =
     by_job = target.strip().startswith("job")
     made = await attach(case, () if by_job else numbers, int(numbers[0]) if by_job else None, options)
     found = diagnose(case).to_dict(made.reading.inputs)["findings"]
-    return stacks_view(made.events, made.problems, found, made.jobs)
+    return stacks_view(made.events, made.problems, found, (*made.jobs, *made.progress))
 
 
 def _check(target: str) -> None:
@@ -118,7 +118,7 @@ def stacks_view(
 ) -> View:
     """The verdict in a sentence, then equal places together: how many ranks stand where, the rarest first.
 
-    jobs: command, host and launcher of the ranks.
+    jobs: command, host and launcher of the ranks, and how far they are.
     """
     known = list(events)
     summary, rows = _groups(known)

@@ -114,7 +114,7 @@ def attached_row(name: str, job: Job, others: list[Job], options: AttachOptions,
     files = [path.read_text(errors="replace") for path in made.folder.glob("*") if not path.name.startswith("fr_")]
     first = found[0] if found else None
     ranks = tuple(first.culprits["ranks"]) if first else ()
-    kept = "\n".join([*files, *made.problems, *made.jobs, *(one.say for one in found)])
+    kept = "\n".join([*files, *made.problems, *made.jobs, *made.progress, *(one.say for one in found)])
     named = {int(pid) for pid in re.findall(r"(?i)\b(?:pid|process)\W{1,4}(\d+)", kept)}
     return {
         "cause": first is not None and first.cause in wanted.causes,

@@ -473,7 +473,9 @@ def test_attach_finds_the_rank_that_is_away(tmp_path: Path) -> None:
     assert done.returncode == 1 and "Rank 1" in done.stdout and "skip_batches" in done.stdout
     (about,) = (line for line in done.stdout.splitlines() if line.startswith(f"ranks 0-2 on {socket.gethostname()}: "))
     assert re.search(r" train .*\(started by agent\.pyz launch, process \d+\)$", about), about
-    assert json.loads(told.stdout)["running"] == [about], "scripts are told command, host and launcher, too"
+    whole = json.loads(told.stdout)
+    assert whole["running"] == [about], "scripts are told command, host and launcher, too"
+    assert "ranks 0-2 at step 3" in whole["progress"] and "ranks 0-2 at step 3\n" in done.stdout
     assert all(f"rank {rank}: " in done.stdout for rank in range(3)), "what each rank did meanwhile is told"
     assert len(list((tmp_path / "case" / "runs").glob("*attach/telemetry.jsonl"))) == 1
 

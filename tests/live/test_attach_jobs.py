@@ -51,7 +51,7 @@ def test_two_jobs_side_by_side_are_not_mixed(tmp_path: Path) -> None:
             assert (first.cause, first.culprits["ranks"]) == (WAYS[name].causes[0], WAYS[name].ranks), first.say
             assert first.strength == "likely" and time.monotonic() - begun < 3 + 20 + 15
             kept = "".join(path.read_text() for path in made.folder.glob("*") if path.suffix in (".txt", ".json"))
-            kept += "".join((*made.jobs, *made.problems, *(event.text for event in case.events)))
+            kept += "".join((*made.jobs, *made.progress, *made.problems, *(event.text for event in case.events)))
             assert other not in kept.replace(f"def {other}", "")
             assert not any(f'"pid": {process.pid}' in kept for process in jobs[other].values())
             assert all(process.poll() is None for process in jobs[name].values())
@@ -323,19 +323,17 @@ def test_no_reader_prints_colours_where_a_kernel_asks_for_them(tmp_path: Path, m
     assert snapshots.python_stack(0, os.getpid(), time.monotonic() + 20.0) == ("Thread 1plainplain\n", "")
 
 
-DEAF = """#!{python}
-import signal, time
-for number in (signal.SIGINT, signal.SIGTERM):
-    signal.signal(number, signal.SIG_IGN)
+SLOW = """#!{python}
+import time
 time.sleep(300)
 """
-"""A debugger that neither answers nor lets go."""
+"""A debugger that does not come to the rank, and ends at an interrupt."""
 
 
 def test_everything_ends_at_the_deadline_and_what_was_collected_is_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "gdb").write_text(DEAF.format(python=sys.executable))
+    (tmp_path / "gdb").write_text(SLOW.format(python=sys.executable))
     (tmp_path / "gdb").chmod(0o755)
     monkeypatch.setattr(flight_dump.shutil, "which", lambda name, path=None: str(tmp_path / "gdb"))
     monkeypatch.setattr(collect, "DEBUGGERS", 6.0)
