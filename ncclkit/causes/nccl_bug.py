@@ -38,6 +38,7 @@ from ncclkit.analysis.picks import (
     ranks_in,
 )
 from ncclkit.analysis.rank_states import all_waiting, crashes, rank_states
+from ncclkit.analysis.waits import GPU, positions_of_case, waiting_time_of_case
 from ncclkit.causes._compatibility import Defect, defects
 from ncclkit.causes._experiments import minimal, over_gloo, unasked
 from ncclkit.core.case import Case
@@ -101,6 +102,9 @@ def _inside(case: Case) -> Finding | None:
         return None
     call = f"collective {lines[0].data['seq']}" if lines[0].data.get("seq") is not None else "the same collective"
     say = f"All ranks of the group are inside {call} and none completes it: the fault is below the program."
+    if any(stand.waits_for == GPU and stand.kernel is None for stand in positions_of_case(case).values()):
+        say = f"All ranks of the group have launched {call} and none completes it{waiting_time_of_case(case)}: "
+        say += "a GPU is in an endless kernel before it, or NCCL is stuck; `ncclkit attach --kernels` says which."
     return found(ID, "possible", say, pick(lines, limit=4), advice=(SIMPLER,), next=experiment(case))
 
 

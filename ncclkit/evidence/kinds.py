@@ -137,8 +137,8 @@ KINDS: dict[str, tuple[str, ...]] = {
     "nccltests.table": ("op", "ranks", "rows", "wrong", "average"),
     "stack": ("pid", "thread", "frames", "tool"),
     "attach.rank": (
-        *("pid", "command", "launcher", "slurm", "snapshots", "kernel", "quiet", "program", "branches", "workers"),
-        *("gone", "exitcode"),
+        *("pid", "command", "launcher", "slurm", "snapshots", "kernel", "kernels", "quiet", "program"),
+        *("branches", "workers", "output", "gone", "exitcode"),
     ),
     "ras.report": ("version", "nodes", "processes", "communicators", "sound", "silent", "dead", "timeouts"),
     "ras.communicator": ("hash", "size", "missing", "counts", "behind", "dead", "errors"),

@@ -59,7 +59,7 @@ async def connection_test(case: Case, wrong: str = "") -> Case:
     try:
         await connectivity(case, {"wrong": wrong})
     except simulated.Impossible as error:
-        case.about["not_simulated"] = str(error)
+        case.about["problems"] = [*case.about.get("problems", ()), str(error)]
     return case
 
 

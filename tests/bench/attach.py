@@ -36,6 +36,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
+from ncclkit.agent.monitor.attach import is_alive  # noqa: E402
 from ncclkit.agent.monitor.snapshots import TOOLS, find_tool  # noqa: E402
 from ncclkit.analysis.waits import headline  # noqa: E402
 from ncclkit.causes.engine import diagnose  # noqa: E402
@@ -99,7 +100,7 @@ class Bench:
         with tempfile.TemporaryDirectory() as folder, self._readers:
             place = self.options.keep / name if self.options.keep else Path(folder)
             row = attached_row(name, job, others, asked, place)
-        row["goes_on"] = all(name == "gone" or one.poll() is None for one in job.values())
+        row["goes_on"] = all(name == "gone" or is_alive(one.pid) for one in job.values())
         return row | {"beside": len(others)}
 
 

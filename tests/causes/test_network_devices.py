@@ -124,6 +124,6 @@ def test_a_mesh_is_likely_only_where_the_ranks_had_met_at_the_store(tmp_path: Pa
     strengths = []
     for text in (BEGUN + CLOSED, unmet + lost):
         (tmp_path / "job.log").unlink(missing_ok=True)
-        found = judged(tmp_path, "[istio-proxy] info Envoy proxy is ready\n" + text).findings
+        found = judged_log(tmp_path, "[istio-proxy] info Envoy proxy is ready\n" + text).findings
         strengths += [finding.strength for finding in found if finding.cause == "network_loss"]
     assert strengths == ["likely", "possible"]

@@ -53,9 +53,9 @@ def test_processes_that_know_nothing_of_one_another() -> None:
     "form", ["Hello from rank 0 of 1 on {}\n", "Hello world from {}, rank 0 out of 1 processors\n"]
 )
 def test_processes_that_an_mpi_of_another_build_starts_alone(form: str) -> None:
-    finding = said("".join(form.format(f"node-{n}") for n in range(4)))
+    finding = verdict("".join(form.format(f"node-{n}") for n in range(4)))
     assert finding and finding.strength == "likely" and "4 processes" in finding.say
-    assert said(form.format("node-1")) is None
+    assert verdict(form.format("node-1")) is None
 
 
 @pytest.mark.parametrize(

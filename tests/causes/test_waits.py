@@ -337,6 +337,16 @@ def test_a_gpu_that_has_not_begun_a_collective_by_the_dumps(states: tuple[str, s
     assert not ranks or "has launched collective 4 (all_reduce), which its GPU has not begun" in found.findings[0].say
 
 
+def test_where_dumps_show_all_in_one_collective_the_kernels_decide() -> None:
+    """A kernel before the collective that never ends looks the same without them."""
+    data = {"seq": 4, "op": "all_reduce", "ranks": [0, 1], "group": "0", "desc": "", "root": "", "holds": []}
+    data["states"] = {"0": "scheduled", "1": "scheduled"}
+    stuck = Event("flight.stuck", "4 all_reduce", "fr_rank_0", 0, None, "", None, None, data)
+    found = judged(*(rank(n, own(67), MAIN, native=SPIN, ran=1.0) for n in range(2)), [stuck])
+    assert (found.findings[0].cause, found.findings[0].strength) == ("nccl_bug", "possible")
+    assert "`ncclkit attach --kernels` says which" in found.findings[0].say
+
+
 CUDA_GDB = """[New Thread 0x7f2 (LWP 12)]
   Kernel Parent Dev Grid Status   SMs Mask GridDim  BlockDim Invocation
 *      0      -   0    7 Active 0x00ffffff (24,1,1) (512,1,1) {}(ncclDevKernelArgsStorage<4096>)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import shutil
 import signal
@@ -20,10 +21,11 @@ from pathlib import Path
 import pytest
 
 from ncclkit.agent.monitor import attach as collect
-from ncclkit.agent.monitor import flight_dump, snapshots
+from ncclkit.agent.monitor import flight_dump, kernels, snapshots
 from ncclkit.agent.run import processes
 from ncclkit.causes.engine import diagnose
 from ncclkit.core.case import Case
+from ncclkit.live import attach as live
 from ncclkit.live.attach import Attached, AttachOptions, attach
 from tests.live.hangs import WAYS, start
 
@@ -158,6 +160,48 @@ def test_a_gdb_that_cannot_write_registers_calls_nothing(tmp_path: Path, monkeyp
     assert list(tmp_path.iterdir()) == []
 
 
+SAFE_POINT = """
+import signal
+signal.signal(signal.SIGUSR1, lambda *ignored: exec(open(open(sys.argv[3]).read()).read(), {}))
+"""
+"""What Python 3.14 does at the next safe point of a main thread, here at a signal."""
+
+
+@pytest.mark.parametrize("comes", [True, False], ids=["safe point", "none"])
+def test_the_door_of_python_314_is_used_where_the_interpreter_has_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, comes: bool
+) -> None:
+    """By an interpreter of that name; a thread that comes too late finds a script that does nothing."""
+    monkeypatch.setattr(flight_dump.shutil, "which", lambda name, path=None: None)
+    monkeypatch.setitem(flight_dump.PATIENCE, "remote_exec", 60.0 if comes else 0.3)
+    python = shutil.copy(os.path.realpath(sys.executable), tmp_path / "python3.14")
+    asked: list[str] = []
+
+    def run(command: list[str], **ignored: object) -> subprocess.CompletedProcess[str]:
+        assert "sys.remote_exec(int(sys.argv[1]), sys.argv[2])" in command[4] and command[0] == str(python)
+        asked.append(command[6])
+        (tmp_path / "script").write_text(command[6])
+        if comes:
+            os.kill(int(command[5]), signal.SIGUSR1)
+        return subprocess.CompletedProcess(command, 0, "", "")
+
+    program = STAND_IN.replace('print("up"', SAFE_POINT + 'print("up"')
+    command = [str(python), "-c", program, "2.13.0", "entries", str(tmp_path / "script")]
+    environ = os.environ | {"PYTHONHOME": sys.base_prefix}
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environ) as rank:
+        assert rank.stdout is not None and rank.stdout.readline() == b"up\n"
+        monkeypatch.setattr(flight_dump.subprocess, "run", run)
+        said = flight_dump.dump(str(tmp_path), {0: rank.pid}, time.monotonic() + 60, {})
+        rank.communicate(timeout=60)
+        assert rank.returncode == 0
+    left = Path(asked[0])
+    if comes:
+        assert said == [] and (tmp_path / "fr_rank_0").read_bytes() == b"entries" and not left.parent.exists()
+    else:
+        assert "its main thread came to no safe point" in said[0] and left.read_text() == ""
+        shutil.rmtree(left.parent)
+
+
 WATCHDOG = """
 import os, sys, time
 pipe = os.open(sys.argv[1], os.O_RDWR)
@@ -220,7 +264,8 @@ def test_ranks_that_make_steps_are_not_paused_for_native_frames() -> None:
 
 def test_a_debugger_that_is_a_script_ends_at_its_deadline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """cuda-gdb is one: what it started holds the pipe open, and may hear no request to end."""
-    monkeypatch.setattr(flight_dump, "LETS_GO", 0.3)
+    for name in ("LETS_GO", "UNWINDS"):
+        monkeypatch.setattr(flight_dump, name, 0.3)
     (tmp_path / "debugger").write_text("import signal, sys, time\nsignal.signal(2, signal.SIG_IGN)\nsignal.signal(15, "
                                        "signal.SIG_IGN)\nprint('attached', flush=True)\ntime.sleep(300)\n")  # fmt: skip
     begun = time.monotonic()
@@ -229,6 +274,15 @@ def test_a_debugger_that_is_a_script_ends_at_its_deadline(tmp_path: Path, monkey
     assert time.monotonic() - begun < 20
     left = [pid for pid in processes.parents() if str(tmp_path) in processes.read(f"/proc/{pid}/cmdline")]
     assert [pid for pid in left if processes.state(pid) not in ("Z", "X", "")] == []
+
+
+def test_no_call_of_a_rank_begins_that_could_not_end_in_time(tmp_path: Path) -> None:
+    """A debugger that is slow to load finds no orders any more, and detaches."""
+    orders, begun = tmp_path / "calls", time.monotonic()
+    orders.write_text("call")
+    code = f"import os, time\nwhile os.path.exists({str(orders)!r}): time.sleep(0.05)\nprint('detached')"
+    assert flight_dump.debugged([sys.executable, "-c", code], begun + 7.0, script=str(orders)) == "detached\n"
+    assert time.monotonic() < begun + 7.0 - flight_dump.ENDING
 
 
 def test_following_ends_when_a_rank_stalls() -> None:
@@ -267,6 +321,116 @@ def test_no_reader_prints_colours_where_a_kernel_asks_for_them(tmp_path: Path, m
     monkeypatch.setenv(snapshots.TOOLS["py-spy"], str(tmp_path / "py-spy"))
     monkeypatch.setattr(snapshots.sys, "executable", "/nowhere/python")
     assert snapshots.python_stack(0, os.getpid(), time.monotonic() + 20.0) == ("Thread 1plainplain\n", "")
+
+
+DEAF = """#!{python}
+import signal, time
+for number in (signal.SIGINT, signal.SIGTERM):
+    signal.signal(number, signal.SIG_IGN)
+time.sleep(300)
+"""
+"""A debugger that neither answers nor lets go."""
+
+
+def test_everything_ends_at_the_deadline_and_what_was_collected_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "gdb").write_text(DEAF.format(python=sys.executable))
+    (tmp_path / "gdb").chmod(0o755)
+    monkeypatch.setattr(flight_dump.shutil, "which", lambda name, path=None: str(tmp_path / "gdb"))
+    monkeypatch.setattr(collect, "DEBUGGERS", 6.0)
+    pipe = subprocess.PIPE
+    with subprocess.Popen([sys.executable, "-c", STAND_IN, "2.13.0", ""], stdin=pipe, stdout=pipe) as rank:
+        assert rank.stdout is not None and rank.stdout.readline() == b"up\n"
+        begun = time.monotonic()
+        more = {"seconds": 0.2, "kernels": True, "dump": True, "timeout": 12.0}
+        problems = collect.collect_and_sample(str(tmp_path), {0: rank.pid}, **more)
+        assert time.monotonic() - begun < 12.0
+        rank.communicate(timeout=60)
+        assert rank.returncode == 0
+    assert json.loads((tmp_path / "attached.json").read_text())["ranks"]["0"]["snapshots"]
+    assert any("rank 0" in one and "--timeout 60 gives it more" in one for one in problems), problems
+    left = [pid for pid in processes.parents() if str(tmp_path) in processes.read(f"/proc/{pid}/cmdline")]
+    assert [pid for pid in left if processes.state(pid) not in ("Z", "X", "")] == []
+
+
+def test_a_child_that_does_not_end_is_ended_and_said() -> None:
+    said: list[dict[str, object]] = []
+    begun = time.monotonic()
+    asyncio.run(live._child(["sleep", "300"], 0.5, said.append))
+    assert time.monotonic() - begun < 20 and "was ended after 0 s; what it had collected" in str(said[0]["say"])
+
+
+def test_a_file_server_that_is_away_does_not_hold_attach_up() -> None:
+    begun = time.monotonic()
+    assert snapshots.within(begun + 0.6, threading.Event().wait) is None and time.monotonic() - begun < 10
+    assert snapshots.within(begun, lambda: {"program": []}) == {"program": []}
+
+
+STEPS = """
+import sys
+def train_step(batch, secret):
+    sys.stdin.read()
+def fit(epochs):
+    for epoch in range(3, epochs):
+        for number, batch in enumerate([None] * 9, 117):
+            global_step, lr, token = 2117, 10, "hunt" + str(epoch)
+            train_step(batch, token)
+print("step 116: loss 0.5\\nEpoch 3:  45%| 450/1000 [01:02<01:10]\\rnothing", flush=True)
+fit(5)
+"""
+
+
+def test_steps_are_read_without_the_values_of_other_variables(tmp_path: Path) -> None:
+    """Variables of the loops around its lines, and such as have the name of a counter; never a text."""
+    (tmp_path / "train.py").write_text(STEPS)
+    with (
+        open(tmp_path / "log", "w") as log,
+        subprocess.Popen([sys.executable, tmp_path / "train.py"], stdin=subprocess.PIPE, stdout=log) as rank,
+    ):
+        until = time.monotonic() + 60
+        while "nothing" not in (tmp_path / "log").read_text() and time.monotonic() < until:
+            time.sleep(0.05)
+        taken = snapshots.Snapshots({0: rank.pid})
+        while "train_step" not in str(taken.texts) and time.monotonic() < until:
+            taken.take(until)
+        row, problem = taken.row(0, until)
+        rank.communicate(timeout=60)
+    assert problem == "" and row["snapshots"][-1]["steps"] == {"epoch": 3, "number": 117, "global_step": 2117}
+    assert row["output"]["line"] == "Epoch 3:  45%| 450/1000 [01:02<01:10]" and row["output"]["file"].endswith("/log")
+    assert "hunt3" not in json.dumps(row) + str(taken.texts) + str(taken.numbers)
+
+
+def test_a_variable_cannot_pretend_to_be_a_frame() -> None:
+    said = 'Thread 7 (idle): "MainThread"\n    step (train.py:3)\n        Locals:\n            a: "\\n    f (b.py:1)"\n'
+    assert snapshots.without_locals(said + "            step: 4\n    <module> (train.py:9)\n") == (
+        'Thread 7 (idle): "MainThread"\n    step (train.py:3)\n    <module> (train.py:9)\n',
+        [
+            ({"func": "step", "file": "train.py", "line": "3"}, {"step": 4}),
+            ({"func": "<module>", "file": "train.py", "line": "9"}, {}),
+        ],
+    )
+
+
+def test_what_a_pipe_holds_stays_for_its_reader() -> None:
+    with subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as rank:
+        assert snapshots.output(rank.pid) == {}
+        assert rank.communicate(b"step 3\n", timeout=60)[0] == b"step 3\n"
+
+
+def test_a_gpu_is_asked_twice_where_there_is_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "cuda-gdb").write_text("#!/bin/sh\necho '[Switching focus to CUDA kernel 0, grid 7]'\n"
+                                       "echo 'spin(long)<<<(1,1,1),(1,1,1)>>> ()'\n")  # fmt: skip
+    (tmp_path / "cuda-gdb").chmod(0o755)
+    monkeypatch.setattr(kernels, "cuda_gdb", lambda: str(tmp_path / "cuda-gdb"))
+    with subprocess.Popen(["cat"], stdin=subprocess.PIPE) as rank:
+        gpus = kernels.Kernels({3: rank.pid})
+        assert gpus.ask(time.monotonic() + 60) == []
+        (late,) = gpus.ask_again(time.monotonic() + 1)
+        assert late.startswith("GPUs were asked once") and len(gpus.rows[3]) == 1
+        assert gpus.ask_again(time.monotonic() + 60) == []
+        rank.communicate()
+    assert [(one["name"], one["grid"]) for one in gpus.rows[3]] == [("spin", "7")] * 2
 
 
 GPUS = """<?xml version="1.0" ?>

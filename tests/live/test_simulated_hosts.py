@@ -183,3 +183,12 @@ def test_ranks_must_divide_over_the_hosts(tmp_path: Path) -> None:
     run = simulated.run(Plan("job", ("train",), 3, "gloo", sys.executable, 5, network={"hosts": 2}), tmp_path)
     with pytest.raises(NcclkitError, match="3 ranks do not divide over 2 hosts"):
         asyncio.run(run)
+
+
+def test_where_no_hosts_can_be_simulated_the_case_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def refused(case: Case, net: object) -> None:
+        raise simulated.Impossible("Simulated hosts take root.")
+
+    monkeypatch.setattr(simulated_hosts, "connectivity", refused)
+    case = asyncio.run(simulated_hosts.connection_test(Case()))
+    assert case.about["problems"] == ["Simulated hosts take root."]

@@ -27,7 +27,7 @@ TIMEOUT = 20.0
 """Seconds in which everything ends, with eight ranks: debuggers as well, which are then asked to let go."""
 MORE = 1.0
 """Seconds more for each further rank on this host."""
-AROUND = 1.5
+AROUND = 2.0
 """Seconds of it for the start of this process, and for the judgement after it."""
 DEBUGGERS = 9.0
 """Seconds of it that debuggers have at least, where they are asked for."""

@@ -2,7 +2,7 @@
 
 Only on request, as two of the four run code inside the process; never in a process of another user.  Each method has
 conditions, so that none begins what it may not be able to end: a debugger calls into Python only while no thread holds
-its global lock, and is asked to let go, never killed, in the middle of that call.
+its global lock, only where time is left to unwind the call, and is asked to let go, not killed, in the middle of it.
 """
 
 import http.client
@@ -80,14 +80,14 @@ gdb before 14 cannot on a processor with AMX: a call is refused halfway, and the
 """
 PATIENCE = {"pipe": 8.0, "server": 4.0, "remote_exec": 3.0, "gdb": 60.0}
 """Seconds that a method may take on one rank."""
-LETS_GO = 0.8
-"""Seconds in which a debugger heeds each signal."""
-SIGNALS = (signal.SIGINT, signal.SIGINT, signal.SIGTERM, signal.SIGKILL)
-"""What a debugger is sent that does not end: an interrupt unwinds its call, after which it detaches."""
-ENDING = LETS_GO * len(SIGNALS)
-"""Seconds before its deadline at which a debugger is sent the first of them."""
+LETS_GO = 1.6
+"""Seconds in which a debugger heeds an interrupt, which unwinds its call, after which it detaches."""
+UNWINDS = 8.0
+"""Seconds more that it gets, past its deadline, as a rank dies of a debugger that ends in the middle of a call."""
+ENDING = 2 * LETS_GO
+"""Seconds before its deadline at which a debugger is interrupted first."""
 LEAST = ENDING + 2.0
-"""Seconds without which no debugger is begun, as it could not be ended in time."""
+"""Seconds without which no debugger is begun, and no call by one, as it could not be ended in time."""
 DETACHES = 3.0
 """Seconds in which a debugger ends by itself once the rank has answered."""
 LAST = 200
@@ -118,9 +118,9 @@ def _one(folder, rank, pid, until, text):
     why = []
     for method, ask in (("pipe", _pipe), ("server", _server), ("remote_exec", _remote_exec), ("gdb", _gdb)):
         left = min(PATIENCE[method], until - time.monotonic())
-        if left <= (LEAST if method == "gdb" else 0.0):
-            return "rank %d was not asked for its Flight Recorder by %s: %.0f s were left; %s" % (
-                rank, method, max(0.0, left), MORE_TIME)  # fmt: skip
+        if left <= 0:
+            why.append("no time was left; " + MORE_TIME)
+            break
         try:
             found, problem = ask(rank, pid, left, text)
         except OSError as error:  # it has ended meanwhile, or its folder is full
@@ -295,6 +295,8 @@ def _gdb(rank, pid, seconds, text):
         return b"", "it is stopped"
     if "Has the GIL" in text or "+gil" in text:
         return b"", "a thread holds Python's global lock, and no call would come back"
+    if seconds <= LEAST:
+        return b"", "%.0f s were left; %s" % (seconds, MORE_TIME)
     until, found, problem = time.monotonic() + seconds, b"", ""
     for program in programs:
         found, problem = _called(program, rank, pid, until - time.monotonic())
@@ -324,7 +326,8 @@ def _called(program, rank, pid, seconds):
     after += ["-ex", "thread 1", "-ex", "call (void) PyGILState_Release($state)", "-ex", "detach"]
     until = time.monotonic() + seconds
     try:
-        said = debugged([program, "-nx", "-batch", *before, "-p", str(pid), *after], until, lambda: _answered(ours))
+        command = [program, "-nx", "-batch", *before, "-p", str(pid), *after]
+        said = debugged(command, until, lambda: _answered(ours), ours + "/calls")
         called = re.search(r"(?m)^\$\d+ = 0$", said)
         while called and not _answered(ours) and time.monotonic() < until:
             time.sleep(0.05)
@@ -332,6 +335,8 @@ def _called(program, rank, pid, seconds):
             return _answer(ours)
         if called:
             return b"", "the thread that makes the dump did not end in %.0f s; %s" % (seconds, MORE_TIME)
+        if not os.path.exists(ours + "/calls"):
+            return b"", "it had not begun after %.0f s; %s" % (seconds - LEAST, MORE_TIME)
         if time.monotonic() > until - ENDING:
             return b"", "it was asked to let go as it took more than %.0f s; %s" % (seconds, MORE_TIME)
         refused = re.findall(r"(?m)^.*(?:ptrace|denied|not permitted|%s).*$" % REFUSED, said)
@@ -348,16 +353,18 @@ def cuda_gdb():
     return shutil.which("cuda-gdb") or shutil.which("cuda-gdb", path=CUDA)
 
 
-def debugged(command, until, answered=lambda: False):
-    """What gdb, or cuda-gdb, prints; it is dead by moment `until`, and soon after the rank has `answered`.
+def debugged(command, until, answered=lambda: False, script=""):
+    """What gdb, or cuda-gdb, prints; it ends by moment `until`, and soon after the rank has `answered`.
 
-    cuda-gdb is a script that starts the debugger, so signals go to both.  They stay in our process group, with which
-    Cancel ends them.
+    Only one that heeds no interrupt has `UNWINDS` seconds more.  script: a file of its orders, removed where it has
+    not begun them `LEAST` seconds before that moment.  cuda-gdb is a script that starts the debugger, so signals go to
+    both.  They stay in our process group, with which Cancel ends them.
     """
     child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
                              text=True, errors="replace")  # fmt: skip
-    said, started, signals = "", {child.pid}, list(SIGNALS)
-    patience, known = until - LETS_GO * len(signals), False
+    said, started, known, patience = "", {child.pid}, False, until - ENDING
+    signals = [(signal.SIGINT, LETS_GO), (signal.SIGINT, LETS_GO + UNWINDS), (signal.SIGTERM, LETS_GO)]
+    signals.append((signal.SIGKILL, LETS_GO))
     while True:
         try:
             return child.communicate(timeout=0.1)[0]
@@ -366,11 +373,14 @@ def debugged(command, until, answered=lambda: False):
         now = time.monotonic()
         if not known and answered():
             known, patience = True, min(patience, now + DETACHES)
+        if script and not known and now > until - LEAST and os.path.exists(script):
+            os.remove(script)
         if now < patience:
             continue
         if not signals:
             return said
         started.update(processes.descendants(child.pid))  # the script may end before the debugger
-        number, patience = signals.pop(0), now + LETS_GO
+        number, seconds = signals.pop(0)
+        patience = now + seconds
         for pid in started:
             processes.signal_one(pid, number)

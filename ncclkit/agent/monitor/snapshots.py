@@ -106,6 +106,7 @@ class Snapshots:
                 return
             for rank, rows in self.rows.items():
                 del rows[:-2]
+                del self.numbers[rank][:-2]
                 places = {(row["stack"], row["switches"]) for row in rows}
                 stood[rank] = stood[rank] + 1 if len(rows) == 2 and len(places) == 1 and rows[0]["stack"] else 0
             time.sleep(max(0.0, pause - (time.monotonic() - begun)))
@@ -135,7 +136,7 @@ class Snapshots:
     def _native(self, rank, until):
         points = FRAME.match(str(self.rows[rank][-1]["stack"]).partition("\n")[0])
         left = min(NATIVE, until - time.monotonic())
-        if left <= 0:
+        if left <= 1.0:
             return "", "rank %d was not read with native frames: no time was left" % rank
         return native_stack(rank, self.ranks[rank], left, bool(points and points["func"] in POINT_TO_POINT))
 
