@@ -290,7 +290,7 @@ def _add_attach(parsers: Any) -> None:
     verb.add_argument("--snapshots", type=int, default=2, metavar="N", help="of each rank (default 2)")
     standing = "wait until a rank has stalled for so many seconds (default 30), or has ended, and judge then"
     verb.add_argument("--follow", type=float, nargs="?", const=30.0, default=0.0, metavar="SECONDS", help=standing)
-    ends = "everything ends after so many seconds, with eight ranks on a host (default 20); debuggers may need 60"
+    ends = "everything ends after so many seconds, with eight ranks on a host (default 20; 80 with --dump or --kernels)"
     verb.add_argument("--timeout", type=float, default=None, metavar="SECONDS", help=ends)
     stops = "also ask each GPU for its kernel, by cuda-gdb: the processes are paused for about 15 s and go on"
     verb.add_argument("--kernels", action="store_true", help=stops)

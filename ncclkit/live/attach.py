@@ -60,7 +60,7 @@ class AttachOptions:
     follow: float = 0.0
     """Seconds for which a rank has to stall until the job is looked at; 0: at once."""
     timeout: float | None = None
-    """Seconds in which it ends, with eight ranks on a host; None: 20, and more for a longer time between snapshots."""
+    """Seconds in which it ends, with eight ranks on a host; None: 20, 80 with debuggers, or more for `seconds`."""
 
     def check(self) -> None:
         """Raise NcclkitError for numbers that make no sense."""
@@ -74,7 +74,8 @@ class AttachOptions:
     @property
     def limit(self) -> float:
         """Seconds in which it ends, with eight ranks on a host, from the moment on at which it looks."""
-        return self.timeout or max(agent.TIMEOUT, self.seconds + agent.TIMEOUT - agent.SECONDS)
+        most = agent.TIMEOUT + agent.DEBUGGED * (self.kernels or self.dump)
+        return self.timeout or max(most, self.seconds + most - agent.SECONDS)
 
     def deadline(self, ranks: int, slack: float) -> float | None:
         """Seconds after which a child that looks at so many ranks is ended; None where it waits for a hang."""
@@ -144,14 +145,14 @@ async def attach(
             command = slurm.on_nodes_of(
                 job, nodes, program, folder, "attach", str(folder), options.words(), f"job={job}"
             )
-            await _child(command, options.deadline(MOST, CLUSTER), keep, slurm.outside())
+            await _child(command, folder, options.deadline(MOST, CLUSTER), keep, slurm.outside())
             for line in sorted(folder.glob("attach-node*.jsonl")):
                 for record in filter(None, map(wire.parse, line.read_bytes().splitlines())):
                     keep(record)
         else:
             command = [sys.executable, str(program), "attach", str(folder), options.words()]
             words = (f"{rank}={pid}" for rank, pid in meant.items())
-            await _child([*command, *words], options.deadline(len(meant), SLACK), keep)
+            await _child([*command, *words], folder, options.deadline(len(meant), SLACK), keep)
     return _read(case, folder, problems)
 
 
@@ -170,7 +171,11 @@ def _read(case: Case, folder: Path, problems: Sequence[str]) -> Attached:
 
 
 async def _child(
-    command: Sequence[str], deadline: float | None, on_record: OnRecord, env: Mapping[str, str] | None = None
+    command: Sequence[str],
+    folder: Path,
+    deadline: float | None,
+    on_record: OnRecord,
+    env: Mapping[str, str] | None = None,
 ) -> None:
     """Run a command that sends records; it is dead, with what it started, when this returns."""
     pipe = asyncio.subprocess.PIPE
@@ -193,6 +198,8 @@ async def _child(
         return
     finally:
         await _end(child)
+        for unfinished in folder.glob("*.part"):  # such as the driver's report, which still names other jobs
+            unfinished.unlink(missing_ok=True)
     if code:
         last = (wrong.decode("utf-8", "replace").strip().splitlines() or ["no message"])[-1]
         raise NcclkitError(f"Attaching failed: {last[:200]}.")

@@ -347,15 +347,37 @@ def test_everything_ends_at_the_deadline_and_what_was_collected_is_kept(
         rank.communicate(timeout=60)
         assert rank.returncode == 0
     assert json.loads((tmp_path / "attached.json").read_text())["ranks"]["0"]["snapshots"]
-    assert any("rank 0" in one and "--timeout 60 gives it more" in one for one in problems), problems
+    assert any("rank 0" in one and "--timeout 180 gives it more" in one for one in problems), problems
     left = [pid for pid in processes.parents() if str(tmp_path) in processes.read(f"/proc/{pid}/cmdline")]
     assert [pid for pid in left if processes.state(pid) not in ("Z", "X", "")] == []
 
 
-def test_a_child_that_does_not_end_is_ended_and_said() -> None:
+FATAL = """#!{python}
+import os, sys
+os.kill(int(sys.argv[sys.argv.index("-p") + 1]), 9)
+"""
+"""A debugger of which the rank dies."""
+
+
+def test_a_rank_that_ends_under_a_debugger_counts_as_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "gdb").write_text(FATAL.format(python=sys.executable))
+    (tmp_path / "gdb").chmod(0o755)
+    monkeypatch.setattr(flight_dump.shutil, "which", lambda name, path=None: str(tmp_path / "gdb"))
+    pipe = subprocess.PIPE
+    with subprocess.Popen([sys.executable, "-c", STAND_IN, "2.13.0", ""], stdin=pipe, stdout=pipe) as rank:
+        assert rank.stdout is not None and rank.stdout.readline() == b"up\n"
+        problems = collect.collect_and_sample(str(tmp_path), {0: rank.pid}, seconds=0.2, dump=True, timeout=60.0)
+        assert rank.wait(60) == -9
+    assert json.loads((tmp_path / "attached.json").read_text())["ranks"]["0"]["snapshots"]
+    assert "rank 0 ended while a debugger was attached to it; what it did before counts" in problems
+
+
+def test_a_child_that_does_not_end_is_ended_and_said(tmp_path: Path) -> None:
     said: list[dict[str, object]] = []
     begun = time.monotonic()
-    asyncio.run(live._child(["sleep", "300"], 0.5, said.append))
+    (tmp_path / "gpus.xml.part").write_text("<pid>of another job</pid>")
+    asyncio.run(live._child(["sleep", "300"], tmp_path, 0.5, said.append))
+    assert list(tmp_path.iterdir()) == []
     assert time.monotonic() - begun < 20 and "was ended after 0 s; what it had collected" in str(said[0]["say"])
 
 

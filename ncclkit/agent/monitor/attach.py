@@ -24,7 +24,9 @@ from .snapshots import Snapshots, expected_ranks, python_stack
 SECONDS = 3.0
 """How long a job that we did not start is watched at least: a few samples, from which a rate follows."""
 TIMEOUT = 20.0
-"""Seconds in which everything ends, with eight ranks: debuggers as well, which are then asked to let go."""
+"""Seconds in which everything ends, with eight ranks."""
+DEBUGGED = 60.0
+"""Seconds more with debuggers, which are then asked to let go: on an H200 ranks died whose cuda-gdb was interrupted."""
 MORE = 1.0
 """Seconds more for each further rank on this host."""
 AROUND = 2.0
@@ -51,7 +53,7 @@ def collect_and_sample(
     attached, gpus = "attached%s.json" % here, Kernels(ranks)
 
     def read(until):
-        taken = Snapshots(ranks)
+        taken, rows = Snapshots(ranks), {}  # type: Snapshots, dict[str, dict[str, object]]
         spare = DEBUGGERS if kernels or dump else 0.0
         for number in range(snapshots):
             if number:
@@ -59,10 +61,10 @@ def collect_and_sample(
             taken.take(until - 3.0 - spare)
         problems = taken.finish(folder, until - 2.0 - spare)
         enough.set()  # what a debugger does to a rank must not look like its own work
-        problems += _keep(folder, attached, ranks, taken, gpus, until - spare)
+        problems += _keep(folder, attached, ranks, taken, gpus, until - spare, rows)
         if kernels or dump:
             problems += _debug(folder, ranks, (kernels, dump), taken.texts, gpus, until)
-            problems += _keep(folder, attached, ranks, taken, gpus, until)
+            problems += _keep(folder, attached, ranks, taken, gpus, until, rows)
         return list(dict.fromkeys(problems))
 
     until = time.monotonic() + timeout - AROUND + MORE * max(0, len(ranks) - 8)
@@ -85,14 +87,19 @@ def _debug(folder, ranks, which, texts, gpus, until):
     return problems + (gpus.ask_again(until) if kernels else [])
 
 
-def _keep(folder, name, ranks, taken, gpus, until):
-    """Write what the ranks of this host do, and who should be here; returns what is missing."""
-    quiet, rows, problems = utilization.seconds_without_traffic(ranks.values()), {}, []
+def _keep(folder, name, ranks, taken, gpus, until, rows):
+    """Write what the ranks of this host do, and who should be here; returns what is missing.
+
+    rows: those of before a debugger came, which are brought up to date.
+    """
+    quiet, problems = utilization.seconds_without_traffic(ranks.values()), []
     for rank, pid in ranks.items():
         if is_alive(pid):
             row, problem = taken.row(rank, until)
             rows[str(rank)] = {**row, "quiet": quiet.get(pid), "kernels": gpus.rows[rank]}
             problems += [problem] if problem else []
+        elif str(rank) in rows:
+            problems.append("rank %d ended while a debugger was attached to it; what it did before counts" % rank)
     due = sorted({*expected_ranks(ranks.values()), *ranks})
     told = {"attached": 1, "host": socket.gethostname(), "expected": due, "ranks": rows}
     _write(folder, name + ".part", json.dumps(told))

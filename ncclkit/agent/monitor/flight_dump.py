@@ -26,7 +26,7 @@ COSTS = {
     "gdb": "gdb, or cuda-gdb, attaches, needs ptrace, and calls Python once; the process is paused for some seconds",
 }
 """Method → what it needs and costs."""
-MORE_TIME = "--timeout 60 gives it more"
+MORE_TIME = "--timeout 180 gives it more"
 """What to do where the deadline came first."""
 NEXT_TIME = (
     "For a dump without a debugger set next time: export TORCH_FR_BUFFER_SIZE=2000 TORCH_NCCL_TRACE_BUFFER_SIZE=2000 "
@@ -317,13 +317,15 @@ def _called(program, rank, pid, seconds):
     calls = ["thread 1", *(WRITE_CHECK if platform.machine() == "x86_64" else ())]
     calls += ["set $state = (int) PyGILState_Ensure()", "thread 1"]
     calls += ['call (int) PyRun_SimpleString("exec(open(\\"%s/dump.py\\").read())")' % theirs]
-    # of a file gdb leaves out what follows an error; without a state it refuses to release one
+    # of a file gdb leaves out what follows an error
     with open(ours + "/calls", "w") as out:
         out.write("\n".join(calls) + "\n")
+    with open(ours + "/release", "w") as out:  # Python ends a process that releases a state that it has not taken
+        out.write("if ! $_isvoid($state)\ncall (void) PyGILState_Release($state)\nend\n")
     quiet = ["set auto-load no", "set auto-solib-add off", "set debuginfod enabled off", "set confirm off"]
     before = [word for order in quiet for word in ("-iex", order)]
     after = [*(word for order in first for word in ("-ex", order)), "-x", ours + "/calls"]
-    after += ["-ex", "thread 1", "-ex", "call (void) PyGILState_Release($state)", "-ex", "detach"]
+    after += ["-ex", "thread 1", "-x", ours + "/release", "-ex", "detach"]
     until = time.monotonic() + seconds
     try:
         command = [program, "-nx", "-batch", *before, "-p", str(pid), *after]
