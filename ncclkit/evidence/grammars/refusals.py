@@ -165,7 +165,8 @@ NO_MEMORY = (
 REGISTERED = (
     r"(?:ibv_(?:reg_\w{2,20}|create_\w{2,20}|alloc_\w{2,20}|open_device)|fi_(?:mr_reg\w{0,10}|domain|endpoint|cq_open)"
     r"|[Rr]egister(?:ing)? (?:\w{1,20} )?(?:[Mm]emory|MR|buffer)\b|rdma_create_\w{2,10}"
-    r"|efa_\w{0,10}(?:mr_reg|cq_open)\w{0,10}|(?:allocate|create|reg) MR\b|mem registration|packet pool)"
+    r"|efa_\w{0,10}(?:mr_reg|cq_open)\w{0,10}|(?:allocate|create|reg) (?:MR|QP|CQ|SRQ)\b|mem registration"
+    r"|(?:\b(?:QP|CQ|SRQ)|[Qq]ueue [Pp]air|[Cc]ompletion [Qq]ueue) (?:create|creation|alloc\w{0,7})|packet pool)"
 )
 UNRESOLVED = (
     r"(?:Name or service not known|Temporary failure in name resolution|EAI_(?:NONAME|AGAIN|NODATA)\b"
@@ -197,7 +198,7 @@ RULES: tuple[Rule, ...] = (
     # fi_domain failed: -12 (Cannot allocate memory)     fi_endpoint: Cannot allocate memory
     # mem registration failed, rc -12     rdma_create_qp: Cannot allocate memory
     # Couldn't allocate MR: ENOMEM     Failed to create MR: ENOMEM
-    # failed to allocate packet pool: -12
+    # failed to allocate packet pool: -12      mlx5_2:1: RC QP create failed: Cannot allocate memory
     *(
         rule(
             "system.error",
@@ -207,7 +208,8 @@ RULES: tuple[Rule, ...] = (
         )
         for anchor in (
             *("ibv_", "fi_mr_reg", "fi_domain", "fi_endpoint", "egister MR", "egister memory", "registration failed"),
-            *("rdma_create_", "efa_", "allocate MR", "create MR", "packet pool"),
+            *("rdma_create_", "efa_", "allocate MR", "create MR", "packet pool", " create failed"),
+            *("ueue pair creation", "ueue creation", "P creation", "create QP", "create CQ"),
         )
     ),
     # The OpenFabrics (openib) BTL failed to initialize while trying to allocate some locked memory.
