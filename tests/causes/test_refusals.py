@@ -69,6 +69,8 @@ LINES = {
     "killed-zh": ("host_oom", "run.sh: 第 12 行：  4711 已杀死               python train.py"),
     "killed-de": ("host_oom", "run.sh: Zeile 12:  4711 Getötet                python train.py"),
     "killed-fr": ("host_oom", "run.sh : ligne 12 :  4711 Processus arrêté      python train.py"),
+    "absl": ("rank_exception", "*** SIGSEGV received at time=1730000000 on cpu 31 ***"),
+    "glog": ("rank_exception", "*** SIGSEGV (@0x8) received by PID 4711 (TID 0x7f12) from PID 8; stack trace: ***"),
     "slots": ("world_size_mismatch", "There are not enough slots available in the system to satisfy the 16 slots"),
     "ray": ("world_size_mismatch", "Error: No available node types can fulfill resource request {'GPU': 8.0}."),
     "memory-de": ("host_oom", "OSError: [Errno 12] Nicht genügend Hauptspeicher verfügbar"),

@@ -172,6 +172,8 @@ RULES: tuple[Rule, ...] = (
     text("address_in_use", "ddress already in use", r"(?:Errno 98|EADDRINUSE|errno: 98).*"),
     # Segmentation fault (core dumped)       Fatal Python error: Segmentation fault
     text("segfault", "egmentation fault", "egmentation fault"),
+    # *** SIGSEGV received at time=1730000000 on cpu 31 ***      *** SIGSEGV (@0x8) received by PID 4711 (TID 0x7f…)
+    text("segfault", "*** SIGSEGV", r"\*\*\* SIGSEGV (?:\(@0x[0-9a-f]{1,16}\) )?received (?:at|by) "),
     # run.sh: line 3: 4711 Hangup                  python train.py       a line that is only "Hangup"
     text("hangup", "Hangup", r"(?:^|line \d+:\s+\d+ )Hangup\b(?: {2,}|$)"),
     # run.sh: line 3: 4711 Killed                  python train.py       a line that is only "Killed"
