@@ -71,7 +71,7 @@ def test_gpus_that_are_too_few_for_any_count_are_left_alone(
     class Stop(Exception):  # noqa: N818
         pass
 
-    async def started(case: Case, plan: Plan, on_record: object) -> None:
+    async def started(case: Case, plan: Plan) -> None:
         raise Stop(f"{plan.ranks} {plan.backend}")
 
     monkeypatch.setattr(runs.probe, "_gpus", lambda case, python: asyncio.sleep(0, gpus))
