@@ -509,7 +509,7 @@ def test_what_a_variable_of_the_environment_costs_is_told(tmp_path: Path, monkey
 def test_twenty_sweeps_of_equal_settings_claim_at_most_one_difference(tmp_path: Path) -> None:
     """Real rounds over gloo: twenty sizes of one job, each with an order of its own, judged as a sweep of its own."""
     options = ProbeOptions(backend="gloo", ranks=2)
-    same, sizes = [Setting(risk=str(number)) for number in range(2)], [4096 + 64 * seed for seed in range(20)]
+    same, sizes = [Setting()], [4096 + 64 * seed for seed in range(20)]
     found = asyncio.run(tune.sweep(Case.open(tmp_path), same, options, sizes))
     alone = [replace(one, comparisons=len(same)) for one in found.comparisons]
     assert len(alone) == len(same) * len(sizes)
@@ -520,16 +520,16 @@ def test_twenty_sweeps_of_equal_settings_claim_at_most_one_difference(tmp_path: 
 @pytest.mark.serial  # beside other tests groups of the default differ by as much
 @pytest.mark.timeout(200)
 def test_a_gain_that_is_there_is_found_in_nine_of_ten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ten sizes of one job, judged as ten sweeps: without a bad variable of the environment calls take 2 ms, not 12."""
+    """Ten sizes of one job, judged as ten sweeps: without a bad variable of the environment calls take 1 ms, not 6."""
     monkeypatch.setattr(tune, "ROUNDS", 2)
-    (tmp_path / "sitecustomize.py").write_text(gloo(0.012, 0.002))
+    (tmp_path / "sitecustomize.py").write_text(gloo(0.006, 0.001))
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo,lo")
     options = ProbeOptions(backend="gloo", ranks=2, env={"PYTHONPATH": str(tmp_path)}, timeout=180)
     good, sizes = setting("GLOO_SOCKET_IFNAME=lo"), [4096 + 64 * seed for seed in range(10)]
     found = asyncio.run(tune.sweep(Case.open(tmp_path / "case"), [good], options, sizes))
     alone = [replace(one, comparisons=1) for one in found.comparisons]
     assert sum(one.better for one in alone) >= 9, [(one.gain, one.interval, one.spread) for one in alone]
-    assert statistics.median(one.gain for one in alone) == pytest.approx(0.78, abs=0.12)
+    assert statistics.median(one.gain for one in alone) == pytest.approx(0.75, abs=0.2)
 
 
 def test_a_sweep_ends_in_time_and_says_what_is_left(tmp_path: Path) -> None:
