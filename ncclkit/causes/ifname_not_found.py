@@ -178,7 +178,7 @@ def _advice(variable: str, wanted: str, exist: list[str]) -> tuple[Advice, ...]:
     """Unset the variable that is at fault; where interfaces of the host are known, or set it to one of them."""
     gloo = variable.startswith("GLOO")
     why = (
-        "gloo takes one exact name; NCCL's ^ and prefix forms mean nothing to it."
+        "gloo takes exact names; NCCL's ^ and prefix forms mean nothing to it."
         if wanted.startswith(("^", "=")) and gloo
         else "Without it gloo uses the address of the host's own name."
         if gloo
