@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shlex
 import sys
 from collections.abc import Iterator
@@ -15,7 +14,6 @@ from tests.brakes import GLOO
 from tests.browser.conftest import Lab, Visit, until
 from tests.browser.notebook import open_notebook, run_all, shut_down, state, wait_cells_done
 from tests.browser.test_logs import WIDER
-from tests.processes import WARM
 from tests.reports import ROOT
 
 FORM = ".jp-OutputArea .jupyter-widgets"
@@ -32,7 +30,7 @@ def tuning(chromium: Any, lab: Lab) -> Iterator[Visit]:
     cell.source = cell.source.replace('sizes: str = ""', 'sizes: str = "4096"')
     cell.source = cell.source.replace('case_dir: str = "case"', 'case_dir: str = "tuned"')  # facts of others stay out
     cell.source = cell.source.replace('collective: str = "all"', 'collective: str = "all_reduce"')
-    env = {"GLOO_SOCKET_IFNAME": "lo,lo", "PYTHONPATH": f"{WARM}{os.pathsep}{lab.root / 'site'}"}
+    env = {"GLOO_SOCKET_IFNAME": "lo,lo", "PYTHONPATH": str(lab.root / "site")}
     cell.source += f"\nimport os; os.environ.update({env})"
     nbformat.write(book, lab.root / "04_tuning.ipynb")
     context = chromium.new_context(viewport={"width": 1280, "height": 1400})

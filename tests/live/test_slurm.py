@@ -223,7 +223,7 @@ def test_a_running_job_is_looked_at_on_all_of_its_nodes(login: Login, tmp_path: 
         job.kill()
         job.communicate(timeout=20)
         login.run("scancel", "--user=root")
-    first, second = (line for line in done.stdout.splitlines() if line.startswith("  █"))
+    first, second = (line for line in done.stdout.splitlines() if "■" in line)
     assert "rank 0 waits for a timer in wait_for_work at train.py:8" in first, done.stdout + done.stderr
     assert "rank 1 waits for a timer in load_shard at train.py:5" in second
     assert f"Slurm job {number}" in done.stdout

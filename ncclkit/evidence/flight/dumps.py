@@ -489,7 +489,8 @@ class Dump:
                 column = getattr(calls, name)
                 setattr(calls, name, once(column, name, blake2b(column, digest_size=16).digest()))
             for place, (frames, sends, receives) in calls.details.items():
-                stack = once(frames, "stack", *(tuple(one.values()) for one in frames))
+                text = repr(frames).encode("utf-8", "backslashreplace")  # what a dump calls a frame may be anything
+                stack = once(frames, "stack", blake2b(text, digest_size=16).digest())
                 calls.details[place] = once(Detail(stack, sends, receives), id(stack), sends, receives)
 
 

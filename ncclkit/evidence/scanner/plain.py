@@ -61,8 +61,8 @@ WIDTHS = (72, 76, 78, 79, 80, 100, 120, 132, 160, 200)
 COMMON = (80, 100, 120)
 NEAR = 0.85
 """Of a width: in a text that was wrapped there, fewer lines than were cut are shorter and longer than this."""
-RULED = re.compile(r"\s*[|+=*#~_-]")
-"""How lines of tables and frames begin."""
+RULED = re.compile(r"\s*[|+=*#~_-]|.*?\S {3,}\S.*? {3,}")
+"""How lines of tables and frames begin: with a rule, or with columns."""
 START = re.compile(
     r"\s|\[(?!\d{1,3}\]\w)|[(<#$|>*{}=+~^`-]|Traceback|File \"|[\w.-]+:\d+:\d+ |\d{4}-|\d\d:\d\d"
     r"|[\w.]*(?:Error|Exception)\b|NCCL\b|INFO\b|WARN|ERROR\b|(?i:step|epoch|iter)|ncc?l\w+Error"
