@@ -11,7 +11,7 @@ Why it happens
     all ranks is late.
 
 How to be sure
-    `nproc` inside the job; ranks x (workers + 3) should not exceed it.  Watch the load average and nr_throttled in
+    `nproc` inside the job; (workers + 1) x ranks should not exceed it.  Watch the load average and nr_throttled in
     cpu.stat while it runs.
 
 What to do

@@ -6,7 +6,7 @@ What you see
     that, steps get slower while the machine swaps.
 
 Why it happens
-    Host memory is used by every rank *and* by each of its data-loader workers: eight ranks with eight workers each
+    Host memory is used by every rank and also by each of its data-loader workers: eight ranks with eight workers each
     hold 64 copies of whatever the dataset keeps in Python lists.  When the machine, or the limit of the container
     or Slurm step, is reached, the kernel's OOM killer sends SIGKILL to the largest process.  Nothing in that
     process can log its end.  With swap on slow storage the job may hang for an hour instead of dying.

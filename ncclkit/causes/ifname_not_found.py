@@ -142,7 +142,7 @@ def _each_its_own(case: Case, variable: str, wanted: str, host: str) -> Advice |
         f"Name on each host the interface that joins it to the others: {named}; or unset {variable} for the default.",
         env,
         command=command,
-        why="Different machines name their interfaces differently; gloo takes one exact name, NCCL also a list.",
+        why="Different machines name their interfaces differently. Of a list gloo needs all names on a host, NCCL one.",
         check="All ranks pass init_process_group.",
         risk="Without the variable gloo uses the address of the host's own name, which must not be 127.x.",
         change=change,
@@ -178,7 +178,7 @@ def _advice(variable: str, wanted: str, exist: list[str]) -> tuple[Advice, ...]:
     """Unset the variable that is at fault; where interfaces of the host are known, or set it to one of them."""
     gloo = variable.startswith("GLOO")
     why = (
-        "gloo takes one exact name; NCCL's ^ and prefix forms mean nothing to it."
+        "gloo takes exact names; NCCL's ^ and prefix forms mean nothing to it."
         if wanted.startswith(("^", "=")) and gloo
         else "Without it gloo uses the address of the host's own name."
         if gloo

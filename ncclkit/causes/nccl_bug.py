@@ -7,14 +7,14 @@ What you see
 Why it happens
     NCCL is a large program on many kinds of hardware; some releases hang, crash or read a table wrongly in rare
     set-ups.  PyTorch bundles one version per release, so upgrading one brings the other.  Most failures that
-    look like a defect of NCCL are something else, so the symptom *and* the version must fit.
+    look like a defect of NCCL are something else, so both the symptom and the version must fit.
 
 How to be sure
     The version is in the affected range, and the symptom fits; the next release, all else equal, works.
 
 What to do
-    Upgrade to the version that has the fix; the advice below names it with its source.  Do not upgrade on
-    suspicion: a new version changes a hundred things at once.
+    Upgrade to the version that has the fix; where a known defect fits, the advice names it with its source.  Do
+    not upgrade on suspicion: a new version changes a hundred things at once.
 
 Read more
     NCCL release notes; github.com/NVIDIA/nccl issues.

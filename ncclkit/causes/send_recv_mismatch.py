@@ -259,7 +259,7 @@ def _advice() -> tuple[Advice, ...]:
             code="ops = [dist.P2POp(dist.isend, out, nxt), dist.P2POp(dist.irecv, inp, prv)]\n"
             "for work in dist.batch_isend_irecv(ops):\n    work.wait()",
             why="Inside one NCCL group the order of sends and receives does not matter.",
-            check="The pipeline passes several steps with an odd and an even number of stages.",
+            check="The job passes several steps on an odd and on an even number of ranks.",
             risk="All ranks of a pair must batch the same calls.",
         ),
     )

@@ -51,7 +51,12 @@ STAR = ("all_to_all", "all_to_all_by_hand", "gather", "scatter")
 """Operations in which a rank talks to many others at once; the rest pass data on from neighbour to neighbour."""
 
 USUAL = "80 to 98 % of such a bound is usual for large messages."
-ALLOWS = {"nvlink": "NVLink", "pcie": "PCIe", "network": "this network", "loopback": "this host's loopback"}
+ALLOWS = {
+    "nvlink": "NVLink",
+    "pcie": "PCIe",
+    "network": "the network's nominal speed",
+    "loopback": "this host's loopback",
+}
 
 
 @dataclass(frozen=True, slots=True)

@@ -51,15 +51,11 @@ def idle_cost(ranks: int, timeout_s: float, dump_s: float) -> Budget:
     return Budget(value, "GPU hours", words)
 
 
-def workers(cores: int, ranks: int, reserve_per_rank: int = 1) -> Budget:
-    """DataLoader workers per rank so that workers and ranks fit on the cores of one host (at least 0)."""
-    value = max(0, cores // ranks - reserve_per_rank)
+def workers(cores: int, ranks: int) -> Budget:
+    """DataLoader workers per rank so that (workers + 1) x ranks <= cores of one host; at least 0."""
+    value = max(0, cores // ranks - 1)
     noun = "worker" if value == 1 else "workers"
-    return Budget(
-        value,
-        "workers per rank",
-        f"{cores} cores / {ranks} ranks - {reserve_per_rank} for the rank itself = {value} {noun}.",
-    )
+    return Budget(value, "workers per rank", f"{cores} cores / {ranks} ranks - 1 for the rank itself = {value} {noun}.")
 
 
 def descriptors(ranks: int, channels: int = 16, sockets_per_channel: int = 2, other: int = 256) -> Budget:
@@ -213,14 +209,20 @@ def knee(steps: Mapping[int, tuple[float, float]]) -> Budget:
     nothing was measured.
     """
     fastest = min(steps, key=lambda workers: sum(steps[workers]))
-    value = min(workers for workers, (low, _) in steps.items() if low <= steps[fastest][1])
+    alike = alike_steps(steps)
+    value = alike[0]
     own, best = ("{:.3g} to {:.3g} ms".format(*steps[workers]) for workers in (value, fastest))
     against = "" if value == fastest else f", as those with {fastest} do: {best}"
     words = f"The fewest whose steps take as long as the fastest: {value} (half of the steps: {own}{against})."
-    alike = [str(workers) for workers, (low, _) in sorted(steps.items()) if low <= steps[fastest][1]]
     if len(alike) > 1:
-        words += f" Which of {', '.join(alike)} is fastest these steps cannot tell."
+        words += f" Which of {', '.join(map(str, alike))} is fastest these steps cannot tell."
     return Budget(value, "workers per rank", words)
+
+
+def alike_steps(steps: Mapping[int, tuple[float, float]]) -> list[int]:
+    """The counts of workers whose steps cannot be told from the fastest ones, these included."""
+    fastest = min(steps, key=lambda workers: sum(steps[workers]))
+    return [workers for workers, (low, _) in sorted(steps.items()) if low <= steps[fastest][1]]
 
 
 @dataclass(frozen=True, slots=True)

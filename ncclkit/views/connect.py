@@ -38,7 +38,7 @@ def connect_view(case: Case) -> View:
     places = {name: place for place, name in enumerate(names)}
     links = [link for link in found.links if link.src in places and link.dst in places]
     sound = sorted((link for link in found.links if not link.trouble), key=lambda link: link.bandwidth or 0.0)
-    title = f"{plural(len(sound), 'sound path')}, the slowest first"
+    title = f"{plural(len(sound), 'reachable path')}, the slowest first"
     paths = fold(title, _paths(sound, found.slowness), is_open=len(sound) == len(found.links) <= FEW)
     figure = _heatmap(found, links, places) if links else None
     return Drawn(found.summary, figure, join(_troubles(found.links), paths, _hosts(found)))

@@ -152,7 +152,7 @@ def loader_sweep_view(case: Case) -> View:
         "Queue for a core": [f"{row['queue']:.1f}" for row in found.rows],
         "Preempted": [f"{row['preempted']:.0f} /s" for row in found.rows],
     }
-    rules = _dim(f"Measured: {found.knee.words} The rule, workers x ranks <= cores: {found.rule.words}")
+    rules = _dim(f"Measured: {found.knee.words} The rule, (workers + 1) x ranks <= cores: {found.rule.words}")
     return _measured(_sweep_summary(found), columns, rules, figure=_sweep_figure(found))
 
 
@@ -165,12 +165,21 @@ def _sweep_summary(found: LoaderSweep) -> str:
     knee, most = int(found.knee.value), max(found.rows, key=lambda row: row["workers"])
     best = next(row for row in found.rows if row["workers"] == knee)
     on = f"{plural(found.ranks, 'rank')} on {plural(found.cores, 'core')}"
+    if not _has_knee(found):
+        rows = {int(row["workers"]): row for row in reversed(found.rows)}
+        steps = ", ".join(f"{_between(rows[count])} with {count}" for count in found.alike)
+        return f"{on}: no knee, the workers per rank cannot be told apart: half of the steps take {steps}"
     enough = f"{on}: {plural(knee, 'worker')} per rank {'is' if knee == 1 else 'are'}"
     if most["workers"] == knee:
         return f"{enough} not yet too many, half of the steps take {_between(best)}"
     rest = f"with them half of the steps take {_between(best)}, with {most['workers']:.0f} {_between(most)}"
     first = f"and the first batch comes after {most['first_ms']:.0f} ms instead of {best['first_ms']:.0f} ms"
     return f"{enough} enough; {rest}, {first}"
+
+
+def _has_knee(found: LoaderSweep) -> bool:
+    """Whether steps get faster up to a count of workers: not where the fewest that were tried are among the fastest."""
+    return len(found.alike) == 1 or found.knee.value > min(row["workers"] for row in found.rows)
 
 
 CURVES = (
@@ -204,11 +213,12 @@ def _sweep_figure(found: LoaderSweep) -> go.Figure:
         figure.update_yaxes(title={"text": title}, rangemode="tozero", automargin=True, row=place, col=1)
     figure.update_xaxes(type="category", automargin=True)
     figure.update_xaxes(title={"text": "workers per rank"}, row=3, col=1)
-    figure.add_vline(
-        x=next(at for at, row in enumerate(found.rows) if row["workers"] == found.knee.value),
-        line={"color": plots.VERMILLION, "width": 1.5, "dash": "dot"},
-        annotation={"text": "knee", "font": {"color": plots.VERMILLION, "size": 11}},
-    )
+    if _has_knee(found):
+        figure.add_vline(
+            x=next(at for at, row in enumerate(found.rows) if row["workers"] == found.knee.value),
+            line={"color": plots.VERMILLION, "width": 1.5, "dash": "dot"},
+            annotation={"text": "knee", "font": {"color": plots.VERMILLION, "size": 11}},
+        )
     return figure.update_layout(
         template=plots.template(),
         autosize=True,

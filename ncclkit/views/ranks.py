@@ -95,7 +95,18 @@ def ranks_view(case: Case) -> View:
     left = sum(len(group) for group in groups[MOST:])
     more = el("p", f"… and {plural(left, 'rank')} whose timelines are less rare", cls="nk-dim") if left else ""
     headline = headline_beside(culprits_of_case(case), *_headline(known, own, scale, scope))
-    return Drawn(headline, figure, join(fit(table(head, rows, "nk-ranks")), more))
+    return Drawn(headline, figure, join(fit(table(head, rows, "nk-ranks")), more, _undrawn(known, own, scale)))
+
+
+def _undrawn(known: Sequence[RankTimeline], own: Own, scale: Scale) -> Markup:
+    """A note on ranks whose abnormal lines carry no time and so have no mark in a chart over time."""
+    wrong = {timeline.rank: [e for e in own.get(timeline.rank, ()) if abnormal(e)] for timeline in known}
+    ranks = [rank for rank, lines in wrong.items() if lines and all(scale.place(line) is None for line in lines)]
+    if not ranks:
+        return Markup("")
+    return el(
+        "p", f"What {numbered('rank', ranks)} logged abnormal carries no time, so no mark shows it.", cls="nk-dim"
+    )
 
 
 def _own(events: Iterable[Event]) -> dict[int, list[Event]]:

@@ -43,7 +43,7 @@ def opens_with_a_question(nb: NotebookNode) -> Iterator[str]:
     titles = re.findall(r"^# .*", first.source, re.M)
     if first.cell_type != "markdown" or len(titles) != 1 or not titles[0].rstrip().endswith(("?", "？")):
         yield "the first cell must be prose with one H1 that is a question"
-    for promise, chinese in (("what you get", "你会得到"), ("what you need", "你需要"), ("how long", "需要多久")):
+    for promise, chinese in (("what you get", "收获"), ("what you need", "准备"), ("how long", "用时")):
         if promise not in first.source.lower() and chinese not in first.source:
             yield f"the first cell must say {promise}"
 

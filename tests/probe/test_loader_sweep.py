@@ -88,7 +88,7 @@ def test_repeats_of_a_choice_share_a_row() -> None:
 
 def test_the_knee_compares_choices_that_prepare_as_much_ahead() -> None:
     found = runs.measured(case_of(row(0, 40.0), row(2, 20.0), row(8, 20.0), row(8, 10.0, prefetch=8)))
-    assert found is not None and found.knee.value == 2 and found.rule.value == 1
+    assert found is not None and found.knee.value == 2 and found.rule.value == 0
 
 
 @pytest.mark.parametrize(
@@ -96,6 +96,10 @@ def test_the_knee_compares_choices_that_prepare_as_much_ahead() -> None:
     [
         (case_of(row(0, 40.0), row(2, 20.0), row(8, 19.0, first_ms=450.0)), "2 workers per rank are enough"),
         (case_of(row(0, 40.0), row(2, 20.0)), "2 workers per rank are not yet too many"),
+        (
+            case_of(row(0, 41.0), row(1, 40.0), row(2, 60.0)),
+            "no knee, the workers per rank cannot be told apart: half of the steps take 38.9 to 43.1 ms with 0, ",
+        ),
         (case_of({"workers": 1}), "Nothing was measured yet"),
         (case_of(row(0, 40.0), cores="2"), "Nothing was measured yet"),
         (Case(), "Nothing was measured yet"),

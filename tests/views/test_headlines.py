@@ -152,6 +152,14 @@ def test_who_stopped_logging_first_stands_behind_a_proven_culprit() -> None:
     assert headline.startswith("Rank 1 is the culprit (rank_exception, proven). Rank 0 stopped logging first, 50.0 s")
 
 
+def test_what_is_abnormal_and_carries_no_time_is_said_to_have_no_mark() -> None:
+    told = [event_of("progress", rank=rank, time=float(rank), step=1) for rank in range(2)]
+    wrong = {"type": "ValueError", "message": "bad sample", "frames": [], "victim": False}
+    for time, said in ((None, True), (2.0, False)):
+        case = case_of(*told, event_of("python.exception", "ValueError: bad sample", rank=1, time=time, **wrong))
+        assert ("What rank 1 logged abnormal carries no time" in nk.ranks_view(case).html) == said
+
+
 @pytest.mark.parametrize(
     ("times", "headline"),
     [

@@ -81,7 +81,7 @@ RECBOLE = Story(
             "No, but a stop-gap if rank 0 does come",
         ),
         Question(
-            "Why does rank 0 itself print nothing?",
+            "Why does rank 0 itself print no timeout?",
             {
                 "It waits for another rank as well": "Then it would time out as well, and say so.",
                 "It is busy, and no timeout applies to reading data": "The launcher ends it with SIGTERM while it "
@@ -134,14 +134,14 @@ LIGHTNING = Story(
             "Yes: the same evidence after ten seconds",
         ),
         Question(
-            "After the fix, the loss of the first step equals that of the replayed run. What does this show?",
+            "After the fix the first step comes at once. What would show that it trains on the right data?",
             {
-                "The model was restored": "It is restored in both ways; on other data it would have another loss.",
-                "The loader stands at the same batch": "A loader that begins again is fast, too, and trains on the "
-                "first data a second time without any message.",
+                "The checkpoint was read without an error": "It restores the model, whatever data follows.",
+                "The loss of the first step equals the replayed run's": "With the same model it means the same batch. "
+                "A loader that begins again is fast, too, and trains on the first data once more without a message.",
                 "Both runs have the same seed": "A seed says where a stream begins, and not where a rank stands in it.",
             },
-            "The loader stands at the same batch",
+            "The loss of the first step equals the replayed run's",
         ),
         Question(
             "All ranks have equally fast storage. Can the replay still end in a timeout?",
@@ -216,7 +216,7 @@ LLAMA_RECIPES = Story(
 WENET = Story(
     "cpu_contention",
     Question(
-        "What keeps a rank away from the all-reduce?",
+        "What keeps a rank away from the all-reduce in this lab?",
         {
             "The network": "Then every rank would have entered the same collective, and all would wait inside it.",
             "A slow GPU": "It slows every step a little; it does not stall one until the timeout.",
@@ -245,10 +245,10 @@ WENET = Story(
             "16 cores, 8 ranks; a batch is three parts waiting for storage and one part CPU. How many workers per "
             "rank?",
             {
-                "One: workers x ranks <= cores / 2": "It is safe, and leaves the cores idle three quarters of the "
-                "time.",
-                "Four or so, and measure": "A worker uses a quarter of a core, so four per rank keep half of the "
-                "cores busy and hide the waiting. The knee is where a step stops getting faster.",
+                "One: (workers + 1) x ranks <= cores": "It is safe: the rule is for workers that compute all the time. "
+                "This one leaves its core idle three quarters of the time.",
+                "Four or so, and measure": "The rule leaves a rank one core beside its own, and such a worker uses a "
+                "quarter of it: four fill it and hide the waiting. The knee is where a step stops getting faster.",
                 "32, to be sure": "Beyond the knee only the queue and the memory of prepared batches grow.",
             },
             "Four or so, and measure",
@@ -297,7 +297,7 @@ ALL_TO_ALL = Story(
             "A small message fits in NCCL's buffers",
         ),
         Question(
-            "Why does the fix not simply raise the timeout?",
+            "Why is a longer timeout no fix?",
             {
                 "The message is never sent": "With a timeout of an hour the job hangs for an hour, on all GPUs. Only "
                 "a rank that is late and does come needs more time.",

@@ -227,14 +227,23 @@ class LoaderSweep:
     @property
     def knee(self) -> Budget:
         """The fewest workers of a rank that are as good as any, of those that prepare as many batches ahead."""
+        return budgets.knee(self._steps)
+
+    @property
+    def alike(self) -> list[int]:
+        """The counts of workers whose steps cannot be told from the fastest ones, compared like `knee`."""
+        return budgets.alike_steps(self._steps)
+
+    @property
+    def _steps(self) -> dict[int, tuple[float, float]]:
         usual = max(row["prefetch"] for row in self.rows[:2])
-        alike = [row for row in self.rows if row["prefetch"] in (0, usual)]
-        return budgets.knee({int(row["workers"]): (row["low_ms"], row["high_ms"]) for row in alike})
+        comparable = [row for row in self.rows if row["prefetch"] in (0, usual)]
+        return {int(row["workers"]): (row["low_ms"], row["high_ms"]) for row in comparable}
 
     @property
     def rule(self) -> Budget:
-        """Workers per rank that the rule workers x ranks <= cores allows."""
-        return budgets.workers(self.cores, self.ranks, reserve_per_rank=0)
+        """Workers per rank that the rule (workers + 1) x ranks <= cores allows."""
+        return budgets.workers(self.cores, self.ranks)
 
 
 async def loader_sweep(

@@ -65,9 +65,9 @@ def bound(job, cores):
 
 
 def fitting():
-    """Workers of a rank by the rule: workers x ranks of its host <= cores that they may use, and at least one."""
+    """Workers of a rank by the rule: (workers + 1) x ranks of its host <= cores that they may use; at least one."""
     cores, ranks = len(os.sched_getaffinity(0)), int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-    return max(1, min(MOST, cores // ranks))
+    return max(1, min(MOST, cores // ranks - 1))
 
 
 def next_batch(batches):
