@@ -25,7 +25,7 @@ LINES = {
     "number": ("memlock_limit", "nvshmem: ibrc.cpp:480: ibv_reg_mr_iova2 failed: errno 12"),
     "mooncake": ("memlock_limit", "Failed to register memory 0x7f1200000000: Cannot allocate memory [12]"),
     "cm": ("memlock_limit", "ERROR: rdma_create_qp: Cannot allocate memory"),
-    "ucx": ("memlock_limit", "gpu12: trainer-7: ucx: mlx5_2:1: RC QP create failed: Cannot allocate memory"),
+    "pair": ("memlock_limit", "gpu12: trainer-7: ucx: mlx5_2:1: RC QP create failed: Cannot allocate memory"),
     "queue": ("memlock_limit", "rank 3: Completion queue creation failed, errno=12"),
     "openib": (
         "memlock_limit",
