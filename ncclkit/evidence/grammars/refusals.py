@@ -199,6 +199,8 @@ RULES: tuple[Rule, ...] = (
     # mem registration failed, rc -12     rdma_create_qp: Cannot allocate memory
     # Couldn't allocate MR: ENOMEM     Failed to create MR: ENOMEM
     # failed to allocate packet pool: -12      mlx5_2:1: RC QP create failed: Cannot allocate memory
+    # failed to create QP: Cannot allocate memory      failed to create CQ: ENOMEM
+    # Completion queue creation failed, errno=12      Queue pair creation failed: Cannot allocate memory
     *(
         rule(
             "system.error",
@@ -209,7 +211,7 @@ RULES: tuple[Rule, ...] = (
         for anchor in (
             *("ibv_", "fi_mr_reg", "fi_domain", "fi_endpoint", "egister MR", "egister memory", "registration failed"),
             *("rdma_create_", "efa_", "allocate MR", "create MR", "packet pool", " create failed"),
-            *("ueue pair creation", "ueue creation", "P creation", "create QP", "create CQ"),
+            *("air creation", "ueue creation", "create QP", "create CQ"),
         )
     ),
     # The OpenFabrics (openib) BTL failed to initialize while trying to allocate some locked memory.
