@@ -21,7 +21,7 @@ from ncclkit.core.tuning import Advantage, Comparison, Setting, Sweep
 from ncclkit.live import tune
 from ncclkit.live.options import ProbeOptions
 from ncclkit.views import plots
-from ncclkit.views._base import Chart, View, page
+from ncclkit.views._base import Chart, Drawn, View, page
 from ncclkit.views._form import Form, row, trail
 from ncclkit.views._html import Markup, badge, code, el, fit, fold, join, pre, table
 from ncclkit.views.cluster import login_card
@@ -68,13 +68,25 @@ def tune_form(
     return TuneForm(case, words, inherited, budget, replace(tune.DEFAULTS, **options))
 
 
-class SweepView(Chart):
-    """What a sweep found: gain against message size, then where which setting is better, with interval and risk."""
+class SweepView(Drawn):
+    """What a sweep found: gain against message size, then where which setting is better, with interval and risk.
+
+    Where nothing was measured it is the sentence that says why.
+    """
 
     def __init__(self, sweep: Sweep) -> None:
         self.sweep = sweep
         """The sweep itself."""
-        super().__init__(gains(sweep), _tables(sweep))
+        figure = gains(sweep) if sweep.comparisons or sweep.seen else None
+        super().__init__(sweep.summary, figure, _tables(sweep))
+
+    def headline(self) -> Markup:
+        """Empty where the title of the figure says it."""
+        return Markup("") if self.figure is not None else super().headline()
+
+    def static(self) -> Markup:
+        """The figure, or the sentence, and the words under it."""
+        return el("div", self.body, cls="nk") if self.figure is not None else super().static()
 
 
 class TuneForm(Form):
@@ -159,7 +171,7 @@ def gains(sweep: Sweep) -> go.Figure:
     The dashed line is the default.
     """
     rows = sweep.comparisons or sweep.seen
-    ops, named = _drawn(rows) or [""], _telling(rows)
+    ops, named = _drawn(rows), _telling(rows)
     made = make_subplots(rows=len(ops), cols=1, vertical_spacing=56 / (PANEL + 56) / len(ops))
     figure = plots.frame(sweep.headline, plots.entries(named), (PANEL + 56) * len(ops) - 56, made)
     for place, op in enumerate(ops, 1):
@@ -170,9 +182,7 @@ def gains(sweep: Sweep) -> go.Figure:
         figure.update_xaxes(axis, row=place, col=1)
         figure.update_yaxes(title={"text": "gain, %"}, range=_range(mine, named), row=place, col=1)
         figure.add_hline(y=0, line={"color": plots.INK, "width": 2, "dash": "dash"}, row=place, col=1)
-    if not rows:  # the title says why
-        figure.update_xaxes(visible=False).update_yaxes(visible=False).update_layout(height=80, shapes=[])
-    return figure.update_layout(meta={"summary": sweep.summary})
+    return figure
 
 
 def _telling(rows: Sequence[Comparison]) -> list[str]:
