@@ -215,7 +215,7 @@ class Finding:
 
     @property
     def experiment_first(self) -> bool:
-        """Whether to make sure of it comes before mending it: only the symptom fits."""
+        """Whether to make sure of it comes before the fix: only the symptom fits."""
         return self.next is not None and self.strength == "possible"
 
     def __str__(self) -> str:
