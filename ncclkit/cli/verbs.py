@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from ncclkit.core.experiment_records import ExperimentRecord
     from ncclkit.core.model import Fact
     from ncclkit.core.runs import Run
-    from ncclkit.live.options import ProbeOptions
-    from ncclkit.live.submit import BatchJob, JobOptions, JobState
+    from ncclkit.live.options import JobOptions, ProbeOptions
+    from ncclkit.live.submit import BatchJob, JobState
 
 
 SHOWN_RANKS = 8
@@ -469,7 +469,7 @@ def submit(options: argparse.Namespace) -> int:
 
 
 def _job_options(options: argparse.Namespace) -> JobOptions:
-    from ncclkit.live.submit import JOB_OPTIONS, JobOptions
+    from ncclkit.live.options import JOB_OPTIONS, JobOptions
 
     given = {name: getattr(options, name) for name in JOB_OPTIONS}
     return JobOptions(**given | {"setup": "\n".join(options.setup)})
