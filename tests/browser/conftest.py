@@ -84,6 +84,20 @@ class Visit:
         self.page.on("pageerror", lambda error: self.errors.append(str(error)))
         self.page.on("console", lambda m: self.errors.append(m.text) if m.type == "error" else None)
 
+    def forget(self) -> None:
+        """Begin anew: what was asked and complained so far is of another test."""
+        for said in (self.requests, self.failed, self.errors):
+            said.clear()
+
+    @property
+    def complaints(self) -> list[str]:
+        """Errors, and requests that failed; JupyterLab's debugger complains of each notebook that is closed."""
+        return [said for said in (*self.errors, *self.failed) if "debugger state" not in said]
+
+    def elsewhere(self, url: str) -> list[str]:
+        """What it asked for that does not begin so."""
+        return [asked for asked in self.requests if not asked.startswith((url, "data:", "blob:"))]
+
 
 @pytest.fixture
 def offline_page(chromium: Any) -> Iterator[Callable[..., Visit]]:
@@ -160,6 +174,14 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
             os.kill(pid, signal.SIGKILL)
 
 
+@pytest.fixture(scope="package")
+def tab(chromium: Any) -> Iterator[Visit]:
+    """The page in which notebooks are opened one after the other (`notebook.opened`): JupyterLab is loaded once."""
+    context = chromium.new_context(viewport={"width": 1280, "height": 1400}, accept_downloads=True)
+    yield Visit(context.new_page())
+    context.close()
+
+
 @pytest.fixture
 def rank() -> Iterator[subprocess.Popen[bytes]]:
     """A process that waits as a rank of a job does, for as long as the test runs."""
@@ -214,4 +236,4 @@ def until(done: Callable[[], object], deadline: float, what: str) -> None:
     end = time.monotonic() + deadline
     while not done():
         assert time.monotonic() < end, f"waited {deadline} s for {what}"
-        time.sleep(0.1)
+        time.sleep(0.2)

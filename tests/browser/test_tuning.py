@@ -12,7 +12,7 @@ import pytest
 
 from tests.brakes import GLOO
 from tests.browser.conftest import Lab, Visit, until
-from tests.browser.notebook import open_notebook, run_all, shut_down, state, wait_cells_done
+from tests.browser.notebook import opened, run_all, state, wait_cells_done
 from tests.browser.test_logs import WIDER
 from tests.reports import ROOT
 
@@ -20,7 +20,7 @@ FORM = ".jp-OutputArea .jupyter-widgets"
 
 
 @pytest.fixture(scope="module")
-def tuning(chromium: Any, lab: Lab) -> Iterator[Visit]:
+def tuning(tab: Visit, lab: Lab) -> Iterator[Visit]:
     """A copy of the notebook in a bad environment, whose variable it measures on one size; all its cells are run."""
     (lab.root / "site").mkdir()
     (lab.root / "site" / "sitecustomize.py").write_text(GLOO)
@@ -33,15 +33,10 @@ def tuning(chromium: Any, lab: Lab) -> Iterator[Visit]:
     env = {"GLOO_SOCKET_IFNAME": "lo,lo", "PYTHONPATH": str(lab.root / "site")}
     cell.source += f"\nimport os; os.environ.update({env})"
     nbformat.write(book, lab.root / "04_tuning.ipynb")
-    context = chromium.new_context(viewport={"width": 1280, "height": 1400})
-    seen = Visit(context.new_page())
-    open_notebook(seen.page, lab, "04_tuning.ipynb")
-    run_all(seen.page)
-    wait_cells_done(seen.page, 240)
-    yield seen
-    shut_down(seen.page)
-    until(lambda: not lab.kernels(), 30, "the kernel to end")
-    context.close()
+    with opened(tab, lab, "04_tuning.ipynb") as seen:
+        run_all(seen.page)
+        wait_cells_done(seen.page, 240)
+        yield seen
 
 
 def closed(form: Any) -> str:
@@ -108,4 +103,4 @@ def test_a_script_is_measured_by_its_form(tuning: Visit) -> None:
 
 def test_nothing_is_wider_than_its_cell(tuning: Visit) -> None:
     until(lambda: tuning.page.evaluate(WIDER) == [], 20, "the page to fit")
-    assert tuning.errors == [] and tuning.failed == []
+    assert tuning.complaints == []
