@@ -84,6 +84,12 @@ def run_cell(page: Any, place: int) -> None:
     )
 
 
+def execute(page: Any, code: str) -> None:
+    """Have the open notebook's kernel run some code that stands in no cell."""
+    kernel = "window.jupyterapp.shell.currentWidget.sessionContext.session.kernel"
+    page.evaluate(f"code => {kernel}.requestExecute({{code}}).done.then(() => null)", code)
+
+
 def shut_down(page: Any) -> None:
     """End the open notebook's kernel."""
     page.evaluate("() => window.jupyterapp.shell.currentWidget.sessionContext.shutdown()")
