@@ -100,26 +100,40 @@ class Visit:
         return [asked for asked in self.requests if not asked.startswith((url, "data:", "blob:"))]
 
 
+@pytest.fixture(scope="package")
+def offline(chromium: Any) -> Iterator[Visit]:
+    """The page in which reports are opened one after the other, with the network cut."""
+    context = _cut_off(chromium)
+    yield Visit(context.new_page())
+    context.close()
+
+
 @pytest.fixture
-def offline_page(chromium: Any) -> Iterator[Callable[..., Visit]]:
-    """``offline_page(file, width=1280, dark=False)``: the file opened with the network cut, all figures drawn."""
+def offline_page(chromium: Any, offline: Visit) -> Iterator[Callable[..., Visit]]:
+    """``offline_page(file, width=1280, dark=False)``: the file, in place of the one before, all figures drawn."""
     contexts = []
 
-    def visit(file: Path, width: int = 1280, dark: bool = False, **options: Any) -> Visit:
-        scheme = "dark" if dark else "light"
-        context = chromium.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme, **options)
-        contexts.append(context)
-        context.set_offline(True)
-        context.route(lambda url: not url.startswith("file://"), lambda route: route.abort())
-        seen = Visit(context.new_page())
+    def visit(file: Path, width: int = 1280, dark: bool = False, script: bool = True) -> Visit:
+        if not script:
+            contexts.append(_cut_off(chromium, java_script_enabled=False))
+        seen = offline if script else Visit(contexts[-1].new_page())
+        seen.forget()
+        seen.page.set_viewport_size({"width": width, "height": 900})
+        seen.page.emulate_media(media="screen", color_scheme="dark" if dark else "light")
         seen.page.goto(file.as_uri())
-        if options.get("java_script_enabled", True):
+        if script:
             seen.page.wait_for_function("document.documentElement.dataset.drawn !== undefined")
         return seen
 
     yield visit
     for context in contexts:
         context.close()
+
+
+def _cut_off(chromium: Any, **options: Any) -> Any:
+    context = chromium.new_context(offline=True, **options)
+    context.route(lambda url: not url.startswith("file://"), lambda route: route.abort())
+    return context
 
 
 @dataclass
