@@ -225,6 +225,8 @@ def _run(words):
     else:
         if not words[0].endswith(".pyz"):
             sys.path.insert(0, os.path.dirname(os.path.abspath(words[0])))
+            for name in [name for name in sys.modules if name.partition(".")[0] == "ncclkit"]:
+                del sys.modules[name]  # those of the agent of its guard
         runpy.run_path(words[0], run_name="__main__")
 
 
