@@ -55,6 +55,7 @@ SHARED = (
     "test_a_fix_is_shown",
     "test_a_healthy_run_has",
     "test_an_interpreter_that",
+    "test_completion",
     "test_every_variable_that",
     "test_measures_and",
     "test_progress_arrives",
