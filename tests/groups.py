@@ -17,8 +17,13 @@ TOGETHER = {
     "browser/test_logs.py": "JupyterLab",
     "browser/test_loop.py": "JupyterLab",
     "browser/test_tuning.py": "JupyterLab",
-    "causes/test_experiments.py": "specimens",
-    "causes/test_specimens.py": "specimens",
+    "causes/test_experiments.py": "recordings",
+    "causes/test_preflight.py": "recordings",
+    "causes/test_samples.py": "recordings",
+    "causes/test_specimens.py": "recordings",
+    "evidence/test_align.py": "recordings",
+    "evidence/test_communicators.py": "recordings",
+    "evidence/test_timeline.py": "recordings",
     "notebooks/test_all_to_all.py": "5_all_to_all",
     "notebooks/test_lightning.py": "2_lightning",
     "notebooks/test_llama_recipes.py": "3_llama_recipes",
@@ -26,6 +31,7 @@ TOGETHER = {
     "notebooks/test_papermill.py": "guided",
     "notebooks/test_recbole.py": "1_recbole",
     "notebooks/test_wenet.py": "4_wenet",
+    "views/test_headlines.py": "recordings",
 }
 """Files, or tests of one, that share what others use, too."""
 REPORTS = (
@@ -43,7 +49,6 @@ APART = (
     "probe/test_experiment.py",
     "probe/test_faults.py",
     "probe/test_probe.py",
-    "views/test_headlines.py",
 )
 """Long files; their tests run apart, but for those that share a fixture of the module."""
 SHARED = (
