@@ -21,10 +21,6 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-import numpy as np
-from sklearn.feature_extraction.text import CountVectorizer, TfidfTransformer
-from sklearn.svm import LinearSVC
-
 from ncclkit import evidence
 from ncclkit.causes import catalogue, page, resemblance
 from ncclkit.causes.resemblance import FILE, WELL, abnormal, features, number, shares, unpacked
@@ -117,6 +113,8 @@ class Counted:
 
 def counted(known: Sequence[Known]) -> Counted:
     """These known failures, their features counted."""
+    from sklearn.feature_extraction.text import CountVectorizer  # a second: only those who fit pay
+
     vectorizer = CountVectorizer(analyzer=features)
     times = vectorizer.fit_transform([item.lines for item in known])
     return Counted(known, vectorizer.get_feature_names_out(), times)
@@ -127,6 +125,8 @@ def fit(known: Counted, kept: int = FEATURES, level: int = 9) -> bytes:
 
     level: how hard they are to be compressed.
     """
+    import numpy as np
+
     columns = _heaviest(known, kept)
     weighted, model = _fitted(known, columns)
     largest = np.abs(model.coef_).max(axis=1)
@@ -146,6 +146,8 @@ def fit(known: Counted, kept: int = FEATURES, level: int = 9) -> bytes:
 
 def _heaviest(known: Counted, kept: int) -> list[int]:
     """The columns of the features that weigh most for some cause, among those that two known failures have."""
+    import numpy as np
+
     columns = np.flatnonzero(known.times.getnnz(axis=0) >= 2)
     _, model = _fitted(known, columns)
     heavy = np.abs(model.coef_).max(axis=0)
@@ -153,7 +155,11 @@ def _heaviest(known: Counted, kept: int) -> list[int]:
     return sorted({number(known.names[column]): column for column in reversed(best[:kept])}.values())
 
 
-def _fitted(known: Counted, columns: Any) -> tuple[TfidfTransformer, LinearSVC]:
+def _fitted(known: Counted, columns: Any) -> tuple[Any, Any]:
+    """What weighs the features by their rarity, and the classifier."""
+    from sklearn.feature_extraction.text import TfidfTransformer
+    from sklearn.svm import LinearSVC
+
     weighted = TfidfTransformer(sublinear_tf=True)
     model = LinearSVC(C=0.5, class_weight="balanced", random_state=0, max_iter=5000)
     return weighted, model.fit(weighted.fit_transform(known.times[:, columns]), [item.cause for item in known.known])

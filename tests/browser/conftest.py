@@ -46,8 +46,9 @@ WAITS = "import time\ndef wait_for_the_others():\n    time.sleep(600)\nwait_for_
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Everything in this folder needs a browser and its time."""
+    here = f"{Path(__file__).parent}/"
     for item in items:
-        if Path(__file__).parent in item.path.parents:
+        if str(item.path).startswith(here):
             item.add_marker(pytest.mark.browser)
             item.add_marker(pytest.mark.timeout(300))
 
