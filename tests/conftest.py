@@ -19,6 +19,9 @@ HERE = Path(__file__).parent
 LONG = ("browser", "notebooks", "probe", "live", "cli")
 """Folders whose tests start jobs: they begin first, so that no process is left with one of them at the end."""
 
+OF_JOBS = ("NCCL_", "TORCH_", "GLOO_")
+"""How variables begin that jobs heed, whoever starts them."""
+
 gc.set_threshold(50_000, 20, 50)  # thousands of tests stay in memory: collecting among them took a fifth of the time
 os.environ["PYTHONDONTWRITEBYTECODE"] = ""  # where it is set, each of thousands of processes compiles the package anew
 sys.dont_write_bytecode = False
@@ -43,6 +46,18 @@ def warm_ranks() -> Iterator[None]:
         for name, value in warm(os.environ).items():
             patch.setenv(name, value)
         yield
+
+
+@pytest.fixture(autouse=True)
+def variables_of_jobs_stay() -> Iterator[None]:
+    """A variable that a test left behind would reach the jobs of every test after it in this process."""
+    before = _variables_of_jobs()
+    yield
+    assert _variables_of_jobs() == before
+
+
+def _variables_of_jobs() -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if name.startswith(OF_JOBS)}
 
 
 def pytest_collection_finish() -> None:

@@ -62,6 +62,8 @@ _TOLD = r"(?:token|passwo?r?d|pass|passphrase|secret|credentials?|%s)" % _KEYS
 """The end of a name that a secret stands under, whatever is before it."""
 _STRANGE = r"(?=[^\s\"',;]*\d)(?=[^\s\"',;]*[A-Z])(?=[^\s\"',;]{8})" + _BARE
 """A value behind a word that is also plain English must look random."""
+_NUMBERED = r"(?=[^\s\"',;]*\d)(?=[^\s\"',;]{6})" + _BARE
+"""One that no word of a sentence is."""
 
 
 # (literals, one of which stands in the text in lower case; pattern; what replaces it)
@@ -116,6 +118,19 @@ _RULES: tuple[tuple[tuple[str, ...], re.Pattern[str], Instead], ...] = (
         re.compile(
             rf"((?i:\b(?:pass|pw){_GAP}|\b(?:passw(?:or)?d|passphrase|token|secret)\s{{1,4}}is:?\s{{1,4}}"
             rf"|\bpassw(?:or)?d\s{{1,4}})[\"']?){_STRANGE}"
+        ),
+        r"\1" + REDACTED,
+    ),
+    # Password for user: x, and a key in hexadecimal, whoever's it is
+    (
+        ("password for ", "passphrase for "),
+        re.compile(rf"(?i)(\bpass(?:word|phrase) for [^:\n]{{1,200}}:[ \t]{{1,4}}){_NUMBERED}"),
+        r"\1" + REDACTED,
+    ),
+    (
+        ("key",),
+        re.compile(
+            r"(?i)(\bkey(?: is)?(?::| =)?[ \t]{1,4}[\"']?)(?=[0-9a-f]{0,64}\d)(?=\d{0,64}[a-f])[0-9a-f]{32,64}\b"
         ),
         r"\1" + REDACTED,
     ),

@@ -339,7 +339,8 @@ def staged_test(case: Case) -> StagedTest:
     case = case.latest()
     told, phases = case.of("stage.pair"), case.of("worker.phase")
     hosts = hosts_of(phases)
-    nodes = hosts | {e.rank: str(e.data["hostid"]) for e in phases if e.data.get("hostid") and e.rank is not None}
+    told_nccl = (e for e in phases if e.data.get("hostid") and e.data.get("nccl", True))  # gloo heeds no NCCL_HOSTID
+    nodes = hosts | {e.rank: str(e.data["hostid"]) for e in told_nccl if e.rank is not None}
     alone = {e.rank: float(e.data["copy"]) for e in case.of("stage.rank") if e.rank is not None}
     corrupt = {e.rank: e.data["wrong"] for e in case.of("stage.rank") if e.rank is not None and e.data["wrong"]}
     planned = max((int(e.data["ranks"]) for e in phases if e.data.get("phase") == "plan"), default=0)

@@ -197,7 +197,8 @@ def _waits_for(frames: Sequence[Frame], data: Mapping[str, Any], shots: Sequence
     has_gil = "Has the GIL" in str(data.get("state")) or "+gil)" in text.partition("\n")[0]
     ran = _ran(shots)
     found = _natively(native, frames)
-    if native and has_gil and not INTERPRETER.search(native[0]) and found not in FOR_PEERS:
+    # Python code that runs is in native code of some library now and then, and has the lock all the time
+    if native and has_gil and not INTERPRETER.search(native[0]) and found not in FOR_PEERS and _stays(frames, shots):
         return HOLDS_GIL
     if SYNCHRONIZES.search(str(frames[0].get("file")) if frames else ""):
         return GPU
@@ -212,6 +213,13 @@ def _waits_for(frames: Sequence[Frame], data: Mapping[str, Any], shots: Sequence
     if ran > SPENT:
         return NATIVE if native and not INTERPRETER.search(native[0]) else PYTHON
     return _in_python(frames) or _in_kernel(shots)
+
+
+def _stays(frames: Sequence[Frame], shots: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether each snapshot shows the innermost line of Python that the native frames were called by."""
+    at = f"{PurePosixPath(str(frames[0].get('file'))).name}:{frames[0].get('line')})" if frames else ""
+    stacks = [str(shot["stack"]).partition("\n")[0] for shot in shots]
+    return all(line.endswith(at) for line in stacks if line)
 
 
 def _natively(native: Sequence[str], frames: Sequence[Frame]) -> str:

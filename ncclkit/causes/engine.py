@@ -323,11 +323,12 @@ def _text(number: int, finding: Finding) -> str:
         row = cite(piece)
         place = f"{row['path']}:{row['line']}" if row["line"] else row["path"]
         lines += [f"     {place}", *[f"       {line}" for line in clip(row["text"])]]
-    lines += [line for advice in finding.advice for line in _advice(advice)]
-    if finding.next:
-        lines.append(f"   Next experiment: {finding.next.question}")
-        lines += [f"     {cause}: {answer}" for cause, answer in finding.next.predicts.items()]
-    return "\n".join(lines)
+    asked, steps = finding.next, [line for advice in finding.advice for line in _advice(advice)]
+    if asked:
+        told = [f"     {cause}: {answer}" for cause, answer in asked.predicts.items()]
+        at = 0 if finding.experiment_first else len(steps)
+        steps[at:at] = [f"   Next experiment: {asked.question}", *told]
+    return "\n".join([*lines, *steps])
 
 
 def _risk(finding: Finding) -> str:

@@ -290,8 +290,10 @@ def _place(case: Case, rank: int) -> RankPlace:
 
 
 def _step(finding: Finding) -> dict[str, str]:
+    if finding.next and (finding.experiment_first or not finding.advice):
+        return {"first_step": f"Make this experiment: {finding.next.question}"}
     if not finding.advice:
-        return {"first_step": f"Make this experiment: {finding.next.question}"} if finding.next else {}
+        return {}
     first = finding.advice[0]
     return {"first_step": first.do, "command": first.command or setting(first)}
 

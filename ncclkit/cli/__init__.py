@@ -21,8 +21,7 @@ from ncclkit.cli import verbs
 from ncclkit.cli.terminal import show
 from ncclkit.core.model import NcclkitError
 from ncclkit.core.text import did_you_mean
-from ncclkit.live.options import DEFAULTS, OPTIONS, declared
-from ncclkit.live.submit import JOB_OPTIONS, JobOptions
+from ncclkit.live.options import DEFAULTS, JOB_OPTIONS, OPTIONS, JobOptions, declared
 
 
 def main(argv: Sequence[str] | None = None) -> int:

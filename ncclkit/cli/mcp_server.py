@@ -140,12 +140,13 @@ def _read(verb: str, out: str, wrong: str) -> tuple[Any, list[str]]:
 
 def _marked(answer: dict[str, Any], problems: list[str]) -> dict[str, Any]:
     """A diagnosis in which every cited line is marked and cut, and every list of them says how much was left out."""
-    for holder, key in [(answer, "errors"), *((finding, "evidence") for finding in answer["findings"])]:
-        cited = holder[key]
-        holder[key] = [piece | {"text": _quoted(piece["text"])} for piece in cited[:PIECES]]
-        holder[f"{key}_left_out"] = len(cited[PIECES:])
-    answer["inputs_left_out"] = len(answer["inputs"][INPUTS:])
-    answer["inputs"] = answer["inputs"][:INPUTS]
+    for job in (answer, *answer.get("other_jobs", ())):
+        for holder, key in [(job, "errors"), *((finding, "evidence") for finding in job["findings"])]:
+            cited = holder[key]
+            holder[key] = [piece | {"text": _quoted(piece["text"])} for piece in cited[:PIECES]]
+            holder[f"{key}_left_out"] = len(cited[PIECES:])
+        job["inputs_left_out"] = len(job["inputs"][INPUTS:])
+        job["inputs"] = job["inputs"][:INPUTS]
     return _clean({"untrusted": ABOUT} | answer | {"problems": problems})
 
 

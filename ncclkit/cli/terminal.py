@@ -125,10 +125,12 @@ def _card(finding: Finding, alone: bool) -> RenderableType:
     groups += [_evidence(piece) for piece in finding.evidence[:SHOWN]]
     rest = len(finding.evidence) - SHOWN
     groups += [[_text((f"and {rest} more", "dim"))]] if rest > 0 else []
-    groups += [_advice(advice) for advice in finding.advice]
+    steps = [_advice(advice) for advice in finding.advice]
     if finding.next:
         seen = [_indented(_text((f"{cause}: {words}", "")), 4) for cause, words in finding.next.predicts.items()]
-        groups.append([_text(("Next experiment: ", "bold"), (finding.next.question, "")), *seen])
+        asked: list[RenderableType] = [_text(("Next experiment: ", "bold"), (finding.next.question, "")), *seen]
+        steps.insert(0 if finding.experiment_first else len(steps), asked)
+    groups += steps
     body = [line for group in groups if group for line in (_text(("", "")), *group)][1:]
     title = _text(("1. ", ""), (f"{symbol} {finding.strength} " * alone, colour), (finding.cause, "bold"))
     return Panel(Group(*body), title=title, title_align="left", border_style=colour)

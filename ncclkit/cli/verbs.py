@@ -8,7 +8,7 @@ import functools
 import json
 import shlex
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from ncclkit.core.experiment_records import ExperimentRecord
     from ncclkit.core.model import Fact
     from ncclkit.core.runs import Run
-    from ncclkit.live.options import ProbeOptions
-    from ncclkit.live.submit import BatchJob, JobOptions, JobState
+    from ncclkit.live.options import JobOptions, ProbeOptions
+    from ncclkit.live.submit import BatchJob, JobState
 
 
 SHOWN_RANKS = 8
@@ -81,10 +81,9 @@ def _options(options: argparse.Namespace, **more: Any) -> ProbeOptions:
 
 
 def diagnose(options: argparse.Namespace) -> int:
-    """Judge what a job left behind."""
+    """Judge what a job left behind; of logs of several jobs each alone."""
     from ncclkit import evidence
     from ncclkit.causes.engine import diagnose
-    from ncclkit.causes.summary import summarize
     from ncclkit.core.case import Case
     from ncclkit.evidence import logs
     from ncclkit.live import workers
@@ -96,18 +95,29 @@ def diagnose(options: argparse.Namespace) -> int:
         reading = evidence.read(
             options.paths, stdin=stdin, executor=executor, helped=executor is None, on_bytes=activity.amount
         )
-    case = logs.fill(_kept(options) if options.check else Case(), reading)
+    case, *others = logs.fill_jobs(_kept(options) if options.check else Case(), reading, options.paths)
     found = diagnose(case)
     for problem in reading.problems:
         show(f"ncclkit: {problem}", sys.stderr)
-    if options.check:
-        found = _close(case, options)
+    judged = [(case, _close(case, options) if options.check else found), *((one, diagnose(one)) for one in others)]
     if options.json:
-        show(json.dumps(found.to_dict(reading.inputs), indent=1, default=str))
-        return found.exit_code
-    show(f"ncclkit: {logs.summary(reading.inputs, len(reading.facts), reading.measurements)}", sys.stderr)
-    terminal.verdict(found, summarize(case, found, shlex.join(["ncclkit", "diagnose", *options.paths])))
-    return found.exit_code
+        first, *rest = ({"logs": one.about["logs"]} | told.to_dict(one.inputs) for one, told in judged)
+        del first["logs"]
+        show(json.dumps(first | {"other_jobs": rest} if rest else first, indent=1, default=str))
+    else:
+        show(f"ncclkit: {logs.summary(reading.inputs, len(reading.facts), reading.measurements)}", sys.stderr)
+        _print_verdicts(judged)
+    codes = [told.exit_code for _, told in judged]
+    return 1 if 1 in codes else codes[0]
+
+
+def _print_verdicts(judged: Sequence[tuple[Case, Diagnosis]]) -> None:
+    from ncclkit.causes.summary import summarize
+
+    for number, (case, found) in enumerate(judged, 1):
+        if len(judged) > 1:
+            show(f"Job {number} of {len(judged)}: {case.about['logs']}")
+        terminal.verdict(found, summarize(case, found, f"ncclkit diagnose {case.about['logs']}"))
 
 
 def _kept(options: argparse.Namespace) -> Case:
@@ -459,7 +469,7 @@ def submit(options: argparse.Namespace) -> int:
 
 
 def _job_options(options: argparse.Namespace) -> JobOptions:
-    from ncclkit.live.submit import JOB_OPTIONS, JobOptions
+    from ncclkit.live.options import JOB_OPTIONS, JobOptions
 
     given = {name: getattr(options, name) for name in JOB_OPTIONS}
     return JobOptions(**given | {"setup": "\n".join(options.setup)})

@@ -213,6 +213,11 @@ class Finding:
     advice: tuple[Advice, ...] = ()
     next: Experiment | None = None
 
+    @property
+    def experiment_first(self) -> bool:
+        """Whether to make sure of it comes before the fix: only the symptom fits."""
+        return self.next is not None and self.strength == "possible"
+
     def __str__(self) -> str:
         mark = {"found": "FOUND", "clear": "clear", "unknown": "unknown"}[self.verdict]
         strength = f" ({self.strength})" if self.strength else ""

@@ -40,14 +40,31 @@ def read_logs(logs: str, case_dir: str | Path = "", example: str = "") -> Case:
     pasted = _pasted(logs)
     given = ["-"] if pasted else _single_inputs(logs)
     reading = pasted or evidence.read(given, helped=True)
-    case = fill(Case.open(case_dir) if case_dir else Case(), reading)
-    first, *others = jobs(given, reading.events) or [given]
-    if others:
-        case.events = [event for event in case.events if _named(event.path, first)]
-        case.inputs = [row for row in case.inputs if _named(str(row["path"]), first)]
-    case.about |= {"logs": "lines that were pasted" if pasted else shlex.join(first) if others else logs}
-    case.about |= {"problems": list(reading.problems), "other_jobs": others}
+    case, *others = fill_jobs(Case.open(case_dir) if case_dir else Case(), reading, given)
+    case.about |= {"logs": "lines that were pasted" if pasted else case.about["logs"] if others else logs}
+    case.about |= {"problems": list(reading.problems)}
     return case.save()
+
+
+def fill_jobs(case: Case, reading: evidence.Reading, given: Sequence[str]) -> list[Case]:
+    """A case for each job that the `given` logs are of: `case` for the first, the others in memory.
+
+    In ``about`` of each ``logs`` names what is its own, and of the first ``other_jobs`` has the paths of the others.
+    """
+    first, *others = jobs(given, reading.events) or [list(given)]
+    theirs = [path for paths in others for path in paths]
+    filled = [fill(case, reading)]
+    case.about |= {"logs": shlex.join(first), "other_jobs": others}
+    for paths in others:
+        other = fill(Case(), reading)
+        other.events = [event for event in reading.events if _named(event.path, paths)]
+        other.inputs = [row for row in other.inputs if _named(str(row["path"]), paths)]
+        other.about |= {"logs": shlex.join(paths)}
+        filled.append(other)
+    if others:  # what nobody named by its path, as lines on standard input, is of the first
+        case.events = [event for event in case.events if not _named(event.path, theirs)]
+        case.inputs = [row for row in case.inputs if not _named(str(row["path"]), theirs)]
+    return filled
 
 
 def jobs(given: Sequence[str], events: Sequence[Event]) -> list[list[str]]:
@@ -57,27 +74,46 @@ def jobs(given: Sequence[str], events: Sequence[Event]) -> list[list[str]]:
     shows neither is taken for a part of the first job.
     """
     paths = [path for name in given for path in (sorted(glob.glob(name)) or [name])]
+    marks = _marks(paths, events)
+    found: list[tuple[list[str], Marks]] = []
+    for path in paths:
+        mine = marks[path]
+        alike = (job for job in found if not _different_jobs(mine, job[1]))
+        job = next(alike, None)
+        if job is None:
+            found.append(job := ([], defaultdict(set)))
+        job[0].append(path)
+        for name, numbers in mine.items():
+            job[1][name] |= numbers
+    return [named for named, _ in found]
+
+
+Marks = Mapping[str, set[int]]
+"""``slurm`` → ids of jobs; host and rank → ids of processes."""
+
+
+def _marks(paths: Sequence[str], events: Iterable[Event]) -> Mapping[str, Marks]:
+    """Path that was named → what the events of its files say of their job."""
     marks: dict[str, dict[str, set[int]]] = {path: defaultdict(set) for path in paths}
+    folders = {path.rstrip("/"): path for path in reversed(paths)}
+    homes: dict[str, str | None] = {}
     for event in events:
-        home = next((path for path in paths if _named(event.path, [path])), None)
+        if event.path not in homes:
+            place = event.path
+            while place and place not in folders:
+                place = place.rpartition("/")[0]
+            homes[event.path] = folders.get(place)
+        home = homes[event.path]
         if home is None:
             continue
         if number := SLURM_JOB.search(event.text if event.kind == "slurm.event" else event.path):
             marks[home]["slurm"].add(int(next(filter(None, number.groups()))))
         if event.kind.startswith("nccl.") and event.rank is not None and event.pid:
             marks[home][f"{event.host} {event.rank}"].add(event.pid)
-    found: list[list[str]] = []
-    for path in paths:
-        alike = (job for job in found if not any(_different_jobs(marks[path], marks[other]) for other in job))
-        home_job = next(alike, None)
-        if home_job is None:
-            found.append([path])
-        else:
-            home_job.append(path)
-    return found
+    return marks
 
 
-def _different_jobs(one: Mapping[str, set[int]], other: Mapping[str, set[int]]) -> bool:
+def _different_jobs(one: Marks, other: Marks) -> bool:
     """Whether two inputs are of two jobs; what Slurm says of that counts alone."""
     shared = one.keys() & other.keys()
     return any(not one[name] & other[name] for name in ({"slurm"} & shared or shared))

@@ -1,4 +1,4 @@
-"""The options of a live test, declared once: the command, the form and `live.probe.plan` read them here."""
+"""The options of a live test and of a batch job, declared once: the command and the forms read them here."""
 
 from __future__ import annotations
 
@@ -18,6 +18,9 @@ from ncclkit.core.model import NcclkitError
 BACKENDS = ("auto", "nccl", "gloo")
 """What a user chooses from; ``any``, which takes gloo where there are too few GPUs, is for the lab."""
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_SLURM_NAME = re.compile(r"[\w.,:+@/=*-]*(?:\[[\d,-]+\])?")
+"""What may stand in a line ``#SBATCH --option=…``."""
+_SLURM_TIME = re.compile(r"(?:\d+-)?\d+(?::\d\d){0,2}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,6 +220,51 @@ def too_many_ranks(count: int) -> str:
         f"{count:,} ranks need about {need} of memory and share {text.plural(cores, 'core')} of this host, which has "
         f"{has} available and carries about {fits:,}"
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobOptions:
+    """What Slurm is asked for.  Raises NcclkitError, in one sentence, for a value that cannot be meant."""
+
+    partition: str = option("", "Partition", "partition (default: the cluster's own)")
+    nodes: int = option(1, "Nodes", "number of nodes (default 1)", bounds=(1, 100_000))
+    gpus_per_node: int = option(-1, "GPUs (-1: all)", "GPUs of each node (default: all)", bounds=(-1, 64))
+    time: str = option(
+        "10", "Slurm's --time", "Slurm's time limit: minutes (default 10), or [days-]hours:minutes:seconds"
+    )
+    account: str = option("", "Account", "account that pays")
+    qos: str = option("", "QoS", "quality of service")
+    reservation: str = option("", "Reservation", "reservation")
+    exclusive: bool = option(True, "Whole nodes", "share the nodes with other jobs, which makes measurements doubtful")
+    setup: str = option("", "Set-up lines", "shell line before the verb: module load …, conda activate …; repeatable")
+    container: str = option(
+        "", "Container prefix", "words before the training interpreter: 'apptainer exec --nv IMAGE'"
+    )
+    srun_options: str = option("", "srun options", "more options of srun: '--mpi=none --container-image=IMAGE'")
+    sbatch_options: str = option("", "sbatch options", "more options of sbatch: '--constraint=h100 --signal=…'")
+
+    def __post_init__(self) -> None:
+        check_bounds(self, JOB_OPTIONS)
+        for name in ("partition", "account", "qos", "reservation"):
+            if not isinstance(getattr(self, name), str) or not _SLURM_NAME.fullmatch(getattr(self, name)):
+                raise NcclkitError(f"{JOB_OPTIONS[name].label} {getattr(self, name)!r} is not a name of Slurm's.")
+        if not _SLURM_TIME.fullmatch(str(self.time)):
+            raise NcclkitError(f"Slurm's time limit cannot be {self.time!r}; write minutes, or hours:minutes:seconds.")
+        for name in ("container", "srun_options", "sbatch_options"):
+            words(getattr(self, name), JOB_OPTIONS[name].label)
+        if not isinstance(self.setup, str) or "\0" in self.setup:
+            raise NcclkitError(f"The set-up lines must be text, but are {self.setup!r}.")
+
+
+JOB_OPTIONS = declared(JobOptions)
+
+
+def words(text: str, what: str) -> list[str]:
+    """The words of a text as a shell splits it; NcclkitError about `what` where quotes stay open."""
+    try:
+        return shlex.split(text)
+    except (ValueError, AttributeError) as error:
+        raise NcclkitError(f"{what} {text!r} cannot be split into words ({error}); close its quotes.") from error
 
 
 DEFAULTS = ProbeOptions()

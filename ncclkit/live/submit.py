@@ -28,12 +28,9 @@ from ncclkit.core.runs import Run, read_plan
 from ncclkit.core.text import plural
 from ncclkit.live import probe, scheduler
 from ncclkit.live.launch import slurm
-from ncclkit.live.options import ProbeOptions, check_bounds, command_words, declared, option
+from ncclkit.live.options import JOB_OPTIONS, JobOptions, ProbeOptions, command_words, words
 
 OnRecord = Callable[[dict[str, Any]], None]
-NAME = re.compile(r"[\w.,:+@/=*-]*(?:\[[\d,-]+\])?")
-"""What may stand in a line ``#SBATCH --option=…``."""
-TIME = re.compile(r"(?:\d+-)?\d+(?::\d\d){0,2}")
 UNSEEN, NO_PYTHON = 66, 67
 """Exit statuses of our batch script: the node does not see the case folder, or not the workbook's interpreter."""
 SUBMITS = 30.0
@@ -42,51 +39,6 @@ SEEN = 15.0
 """Seconds that files of a job which has ended get to be seen here: caches of network file systems."""
 LONGEST = 14 * 86400.0
 """Seconds for which a job is followed; it goes on without us."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JobOptions:
-    """What Slurm is asked for.  Raises NcclkitError, in one sentence, for a value that cannot be meant."""
-
-    partition: str = option("", "Partition", "partition (default: the cluster's own)")
-    nodes: int = option(1, "Nodes", "number of nodes (default 1)", bounds=(1, 100_000))
-    gpus_per_node: int = option(-1, "GPUs (-1: all)", "GPUs of each node (default: all)", bounds=(-1, 64))
-    time: str = option(
-        "10", "Slurm's --time", "Slurm's time limit: minutes (default 10), or [days-]hours:minutes:seconds"
-    )
-    account: str = option("", "Account", "account that pays")
-    qos: str = option("", "QoS", "quality of service")
-    reservation: str = option("", "Reservation", "reservation")
-    exclusive: bool = option(True, "Whole nodes", "share the nodes with other jobs, which makes measurements doubtful")
-    setup: str = option("", "Set-up lines", "shell line before the verb: module load …, conda activate …; repeatable")
-    container: str = option(
-        "", "Container prefix", "words before the training interpreter: 'apptainer exec --nv IMAGE'"
-    )
-    srun_options: str = option("", "srun options", "more options of srun: '--mpi=none --container-image=IMAGE'")
-    sbatch_options: str = option("", "sbatch options", "more options of sbatch: '--constraint=h100 --signal=…'")
-
-    def __post_init__(self) -> None:
-        check_bounds(self, JOB_OPTIONS)
-        for name in ("partition", "account", "qos", "reservation"):
-            if not isinstance(getattr(self, name), str) or not NAME.fullmatch(getattr(self, name)):
-                raise NcclkitError(f"{JOB_OPTIONS[name].label} {getattr(self, name)!r} is not a name of Slurm's.")
-        if not TIME.fullmatch(str(self.time)):
-            raise NcclkitError(f"Slurm's time limit cannot be {self.time!r}; write minutes, or hours:minutes:seconds.")
-        for name in ("container", "srun_options", "sbatch_options"):
-            words(getattr(self, name), JOB_OPTIONS[name].label)
-        if not isinstance(self.setup, str) or "\0" in self.setup:
-            raise NcclkitError(f"The set-up lines must be text, but are {self.setup!r}.")
-
-
-JOB_OPTIONS = declared(JobOptions)
-
-
-def words(text: str, what: str) -> list[str]:
-    """The words of a text as a shell splits it; NcclkitError about `what` where quotes stay open."""
-    try:
-        return shlex.split(text)
-    except (ValueError, AttributeError) as error:
-        raise NcclkitError(f"{what} {text!r} cannot be split into words ({error}); close its quotes.") from error
 
 
 def script(case: Case, folder: Path, verb: Sequence[str], options: JobOptions) -> str:

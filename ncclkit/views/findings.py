@@ -143,16 +143,17 @@ def findings_summary(rows: Iterable[Finding]) -> str:
 
 
 def card(finding: Finding, number: int, lines: CitedLines, headline: bool = True) -> Markup:
-    """One found cause: verdict, culprits, evidence, advice, next experiment; the first one is open.
+    """One found cause: verdict, culprits, evidence, what to do and how to be sure; the first one is open.
 
     headline: whether its sentence stands in it, or the title of its cause in the place of it.
     """
     word, named = finding.strength or "possible", strength_part(finding)
     said = finding.say or finding.cause
     sentence = f"{number}. {said if headline else page(finding.cause)['']}"
-    body = join(
-        _culprits(finding), evidence_part(finding.evidence, lines), _advice(finding.advice), _experiment(finding.next)
-    )
+    steps = [_advice(finding.advice), _experiment(finding.next)]
+    if finding.experiment_first:
+        steps.reverse()
+    body = join(_culprits(finding), evidence_part(finding.evidence, lines), *steps)
     edge = f"nk-card nk-edge-{word}"
     if number > 1:
         head = el("summary", named, " ", el("span", sentence, cls="nk-line"))

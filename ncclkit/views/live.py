@@ -19,7 +19,7 @@ from ncclkit.core.runs import Plan, Run
 from ncclkit.core.text import format_bytes, plural
 from ncclkit.live import probe, scheduler, submit
 from ncclkit.live.launch import slurm
-from ncclkit.live.options import OPTIONS, ProbeOptions, command_words, declared
+from ncclkit.live.options import OPTIONS, JobOptions, ProbeOptions, command_words, declared
 from ncclkit.views import plots
 from ncclkit.views._base import outputs, page
 from ncclkit.views._form import Form, Prepare, log_lines, row
@@ -248,7 +248,7 @@ class BatchTest(LiveTest):
         found = {f: why for f, why in super().wrong().items() if f is not self.controls["python"]}  # it is on the nodes
         for name, control in self.job.items():
             try:
-                submit.JobOptions(**{name: control.value})
+                JobOptions(**{name: control.value})
             except NcclkitError as error:
                 found[control] = str(error)
         return found
@@ -261,8 +261,8 @@ class BatchTest(LiveTest):
         self._asked_for = True
         return self.prepare()
 
-    def _job_options(self) -> submit.JobOptions:
-        return submit.JobOptions(**{name: control.value for name, control in self.job.items()})
+    def _job_options(self) -> JobOptions:
+        return JobOptions(**{name: control.value for name, control in self.job.items()})
 
     def _words(self) -> list[str]:
         return ["probe", *command_words(self.options), "--case", str(self._case.path)]
@@ -296,7 +296,7 @@ def sizes(chosen: int) -> list[tuple[str, int]]:
 
 
 def _controls(
-    options: ProbeOptions | submit.JobOptions, known: Mapping[str, Sequence[str]] = MappingProxyType({})
+    options: ProbeOptions | JobOptions, known: Mapping[str, Sequence[str]] = MappingProxyType({})
 ) -> dict[str, W.Widget]:
     """One control for each option, of the kind that its value asks for; known: option → values that are proposed."""
     made = {}

@@ -131,6 +131,16 @@ def test_busy_is_only_said_of_a_rank_that_is() -> None:
     )
 
 
+def test_python_that_was_met_in_a_call_of_a_library_holds_nothing() -> None:
+    """The loop of a program that skips batches: two snapshots at its line, the native frames below `Tensor.__len__`."""
+    length, native = (f"{TORCH}/_tensor.py", 1150, "__len__"), [f"THPVariable_dim ({TORCH_CPU})"]
+    events = rank(0, length, own(9), MAIN, native=native, ran=1.0, gil="Has the GIL")
+    assert rank_positions(events)[0].waits_for == waits.HOLDS_GIL
+    for shot in events[0].data["snapshots"]:
+        shot["stack"] = shot["stack"].partition("\n")[2]
+    assert rank_positions(events)[0].waits_for == waits.NATIVE
+
+
 def test_library_calls_have_the_names_of_what_they_are() -> None:
     ddp = (f"{TORCH}/nn/parallel/distributed.py", 1700, "forward")
     call = (f"{TORCH}/nn/modules/module.py", 1751, "_wrapped_call_impl")

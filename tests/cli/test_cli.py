@@ -134,6 +134,26 @@ def test_standard_input_and_several_paths(tmp_path: Path) -> None:
     assert len(json.loads(run("diagnose", "--json", str(tmp_path / "a.log"), LATE).stdout)["inputs"]) > 2
 
 
+def test_logs_of_several_jobs_are_judged_each_alone(tmp_path: Path) -> None:
+    missing = "RuntimeError: [enforce fail at device.cc:84] ifa != nullptr. Unable to find address for: eth9\n"
+    logs = [tmp_path / "slurm-1.out", tmp_path / "slurm-2.out"]
+    logs[0].write_text(missing)
+    logs[1].write_text(
+        "[rank0]: Traceback (most recent call last):\n[rank0]:   File 'a.py', line 3\n[rank0]: KeyError: 'loss'\n"
+    )
+    done = run("diagnose", *map(str, logs))
+    first, second = done.stdout.split(f"Job 2 of 2: {logs[1]}\n")
+    assert first.startswith(f"Job 1 of 2: {logs[0]}\n") and "eth9" in first and "KeyError" not in first
+    assert done.returncode == 1 and "KeyError" in second and "eth9" not in second
+    answer = json.loads(run("diagnose", "--json", *map(str, logs)).stdout)
+    (other,) = answer["other_jobs"]
+    assert [row["path"] for row in answer["inputs"] + other["inputs"]] == list(map(str, logs))
+    assert (answer["findings"][0]["cause"], other["logs"]) == ("ifname_not_found", str(logs[1]))
+    assert other["findings"][0]["cause"] == "rank_exception" and answer.keys() - {"other_jobs"} == other.keys() - {
+        "logs"
+    }
+
+
 def test_a_case_folder_brings_its_facts() -> None:
     done = run("diagnose", "--json", str(ROOT / "tests" / "specimens" / "ifname_not_found" / "found-facts"))
     assert [f["cause"] for f in json.loads(done.stdout)["findings"]] == ["ifname_not_found"], done.stdout

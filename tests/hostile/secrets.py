@@ -65,6 +65,10 @@ FORMS = {
 
 W, P = _body("wandb", 40, LOWER), "hunter2Zq9vX"
 SPELLINGS = f"""
+Password for user: {P}
+Enter passphrase for key '/home/alice/.ssh/id_ed25519': {P}
+kaggle key: {W[:32]}
+my wandb key is {W}
 wandb login {W}
 'password': b'{P}'
 password=b'{P}'

@@ -86,6 +86,8 @@ forward pass: 12.5 ms, backward pass=24.1 ms, pass: 1/3, passes=3 path=/data/a p
 python train.py --sort-key loss --cache-key v1 --max-token 4096 --tokens 4096 --pass-rate 0.5 --text_key content
 MLX5_0 port_guid 0x946dae0300d0f8b2 gid fe80:0000:0000:0000:946d:ae03:00d0:f8b2 pkey 0xffff
 srun: job 12345 queued and waiting for resources [me@login ~]$ srun -p gpu2 -N1 hostname
+Password for user root: authentication failed
+fatal: could not read Password for 'https://github.com': terminal prompts disabled
 store: set store_based_barrier_key to 3; the token is invalid; the password is wrong
 _ZN3c104cuda20CUDACachingAllocator9allocatedEi libtorch_cuda_abcdefghij1234567890abcdefghij1234567890.so.2
 """.strip().splitlines()

@@ -25,8 +25,8 @@ from ncclkit.core.case import Case
 from ncclkit.core.model import Fact, NcclkitError
 from ncclkit.evidence import samples
 from ncclkit.live import probe, scheduler, submit, workers
-from ncclkit.live.options import ProbeOptions, command_words
-from ncclkit.live.submit import JobOptions, JobState
+from ncclkit.live.options import JobOptions, ProbeOptions, command_words
+from ncclkit.live.submit import JobState
 from tests.live.slurm_cluster import available, cluster
 from tests.processes import leftovers
 

@@ -90,6 +90,16 @@ def test_simulated_hosts_are_compared_where_each_rank_has_a_gpu_of_its_own(on_th
     )
 
 
+@pytest.mark.parametrize(("nccl", "said"), [("", "h3 (rank 3) is slow"), ("2.28.9", "Rank 3 is slow")])
+def test_a_host_id_that_is_set_for_nccl_takes_no_host_its_name_over_gloo(nccl: str, said: str) -> None:
+    """Eight hosts, of which NCCL would make one, as NCCL_HOSTID is the same on all of them."""
+    case = staged_case({pair: 20.0 for pair in combinations(range(RANKS), 2) if 3 in pair}, None, None, {})
+    case.events = [event for event in case.events if event.data.get("phase") not in ("hello", "init")]
+    for rank in range(RANKS):
+        case.events += [phase(rank, "hello", host=f"h{rank}"), phase(rank, "init", nccl=nccl, hostid="one")]
+    assert staged_test(case).summary.startswith(said)
+
+
 def test_a_rank_that_is_slow_with_all_others_is_the_suspect() -> None:
     found = staged({pair: 20.0 for pair in combinations(range(RANKS), 2) if 3 in pair} | {(0, 1): 20.0})
     assert found.suspects == (3,)

@@ -2,12 +2,14 @@
 
 import json
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
 
 import pytest
 
 import ncclkit as nk
 from ncclkit.causes import catalogue, page
+from ncclkit.causes.engine import Diagnosis
 from ncclkit.core.case import Case
 from ncclkit.core.model import Advice
 from ncclkit.report.page import ROOM
@@ -142,6 +144,15 @@ def test_culprit_comes_first_and_nothing_found_says_how_many_looked():
     assert page.index("slow_rank") < page.index("shm_too_small") < page.index("gid_index") < page.index("host_oom")
     nothing = nk.findings_view(findings()[2:])
     assert nothing.summary == "Nothing found: 1 check passed; evidence is missing for 1 cause"
+
+
+def test_to_make_sure_comes_before_mending_where_only_the_symptom_fits():
+    for strength in ("proven", "possible"):
+        finding = replace(findings()[0], strength=strength)
+        card, printed = nk.findings_view([finding]).static(), Diagnosis((finding,)).text()
+        before = strength == "possible"
+        assert (card.index("Next experiment") < card.index("What to do")) is before
+        assert (printed.index("Next experiment: ") < printed.index("Do: ")) is before
 
 
 def test_commands_in_advice_stand_as_code_and_nothing_in_them_becomes_an_element():
