@@ -227,7 +227,7 @@ async def _live(case: Case, options: ProbeOptions, activity: Activity) -> Run:
 
     login = case.fact("scheduler.login_node")
     if all(fact.host == login for fact in case.facts_of("host.kernel")):
-        asked = options.ranks or options.simulate_hosts > 1 or options.backend != "auto"
+        asked = options.python or options.ranks or options.simulate_hosts > 1 or options.backend != "auto"
         if asked or await asyncio.to_thread(scheduler.is_login_node):
             await probe.plan(case, options)  # refuses what cannot work before anything is read
         await probe.inspect(case, options.python or None)

@@ -42,9 +42,8 @@ Isolated, as even the working folder may be one that others write to.
 def packed(lab: bool = False, compiled: bool = False) -> Iterator[Path]:
     """``agent.pyz`` in a folder that only this user can write, replace or rename; both are gone after the block.
 
-    lab: with the programs of the lab, which no other run needs; compiled: with compiled code beside the sources, for
-    processes of this machine, each of which starts 50 ms earlier; what travels to other hosts is a third of that
-    without.
+    lab: with the programs of the lab, which no other run needs; compiled: with compiled code beside the sources, by
+    which every process on this machine starts 50 ms earlier; what travels to other hosts is a third of that without.
     """
     try:
         place = tempfile.TemporaryDirectory(prefix=private.PREFIX, dir=private.parent_folder())
