@@ -34,9 +34,9 @@ SERVER = serve()
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """What takes longest comes first; JupyterLab serves what is in a row, and reports of notebooks need none."""
-    folders = {item: item.path.relative_to(HERE).parts[0] for item in items}
-    place = {folder: LONG.index(folder) if folder in LONG else len(LONG) for folder in folders.values()}
-    items.sort(key=lambda item: (place[folders[item]], item.path.name == "test_report.py"))
+    folders = {path: path.relative_to(HERE).parts[0] for path in {item.path for item in items}}
+    place = {path: LONG.index(folder) if folder in LONG else len(LONG) for path, folder in folders.items()}
+    items.sort(key=lambda item: (place[item.path], item.path.name == "test_report.py"))
 
 
 @pytest.fixture(scope="module")

@@ -20,8 +20,13 @@ TOGETHER = {
     "browser/test_start.py": "clicks",
     "browser/test_submit.py": "JupyterLab",
     "browser/test_tuning.py": "JupyterLab",
-    "causes/test_experiments.py": "specimens",
-    "causes/test_specimens.py": "specimens",
+    "causes/test_experiments.py": "recordings",
+    "causes/test_preflight.py": "recordings",
+    "causes/test_samples.py": "recordings",
+    "causes/test_specimens.py": "recordings",
+    "evidence/test_align.py": "recordings",
+    "evidence/test_communicators.py": "recordings",
+    "evidence/test_timeline.py": "recordings",
     "notebooks/test_all_to_all.py": "5_all_to_all",
     "notebooks/test_lightning.py": "2_lightning",
     "notebooks/test_llama_recipes.py": "3_llama_recipes",
@@ -30,6 +35,7 @@ TOGETHER = {
     "notebooks/test_papermill.py::test_a_reader_of_the_logs_finds_culprit_lines_and_advice": "03_logs",
     "notebooks/test_recbole.py": "1_recbole",
     "notebooks/test_wenet.py": "4_wenet",
+    "views/test_headlines.py": "recordings",
 }
 """Files, or tests of one, that share what others use, too."""
 REPORTS = (
@@ -47,7 +53,6 @@ APART = (
     "probe/test_experiment.py",
     "probe/test_faults.py",
     "probe/test_probe.py",
-    "views/test_headlines.py",
 )
 """Long files; their tests run apart, but for those that share a fixture of the module."""
 SHARED = (
@@ -55,6 +60,7 @@ SHARED = (
     "test_a_fix_is_shown",
     "test_a_healthy_run_has",
     "test_an_interpreter_that",
+    "test_completion",
     "test_every_variable_that",
     "test_measures_and",
     "test_progress_arrives",

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
+from ncclkit.analysis.once import once
 from ncclkit.analysis.picks import failed, pick
 from ncclkit.core.case import Case
 from ncclkit.core.model import Advice, Evidence, Experiment, Fact, Finding, Strength, clear, found, unknown
@@ -154,18 +156,32 @@ def name_gpus(gpus: Iterable[str]) -> str:
 
 def _hosts(case: Case, names: Sequence[str]) -> list[HostFacts]:
     """The hosts of the case with those of their facts that are asked for; what the job is to be holds for each."""
-    exact = frozenset(names)
-    job = {fact.name: fact for fact in case.facts if fact.name.startswith("job.") and fact.name in exact}
-    heads, tails = (tuple(name.split("*")[part] for name in names if "*" in name) for part in (0, 1))
+    known, places = _places(case)
+    asked = [case.facts[at] for at in sorted(at for name in _matching(tuple(names), known) for at in places[name])]
+    job = {fact.name: fact for fact in asked if fact.name.startswith("job.") and fact.name in names}
     hosts: dict[str, HostFacts] = {}
-    for fact in case.facts:
-        if fact.name in job:
-            continue
-        if fact.name in exact or (fact.name.startswith(heads) and fact.name.endswith(tails)):
+    for fact in asked:
+        if fact.name not in job:
             hosts.setdefault(fact.host, HostFacts(fact.host)).facts[fact.name] = fact
     for host in hosts.values():
         host.facts.update(job)
     return list(hosts.values())
+
+
+@once
+def _places(case: Case) -> tuple[frozenset[str], dict[str, list[int]]]:
+    """The names of all facts, and where the facts of each name stand: each of many checks asks for a few."""
+    places: dict[str, list[int]] = {}
+    for at, fact in enumerate(case.facts):
+        places.setdefault(fact.name, []).append(at)
+    return frozenset(places), places
+
+
+@lru_cache(maxsize=256)
+def _matching(names: tuple[str, ...], known: frozenset[str]) -> tuple[str, ...]:
+    """Those of the known names that are asked for, by name or by a pattern."""
+    heads, tails = (tuple(name.split("*")[part] for name in names if "*" in name) for part in (0, 1))
+    return tuple(name for name in known if name in names or (name.startswith(heads) and name.endswith(tails)))
 
 
 def _sentences(seen: Sequence[tuple[Risk, str]]) -> str:

@@ -16,7 +16,8 @@ from array import array
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
+from itertools import chain
 from pathlib import Path
 
 from ncclkit.causes import catalogue, page
@@ -116,6 +117,12 @@ def number(feature: str) -> int:
     return zlib.crc32(feature.encode())
 
 
+@lru_cache(maxsize=1024)
+def numbers(line: str) -> array[int]:
+    """The numbers of the features of a line, in their order: each line is weighed for several causes."""
+    return array("I", map(number, features([line])))
+
+
 @dataclass(frozen=True, slots=True)
 class Weights:
     """What was learned: rows of weights by feature, and examples of each cause."""
@@ -132,8 +139,8 @@ class Weights:
 
     def spread(self, lines: Sequence[str]) -> dict[int, float]:
         """Row → weight of its feature in a text: how often (as a logarithm) times how rare, of length 1 together."""
-        counts = Counter(features(lines))
-        known = {row: n for name, n in counts.items() if (row := self.rows.get(number(name))) is not None}
+        counts = Counter(chain.from_iterable(map(numbers, lines)))
+        known = {row: n for name, n in counts.items() if (row := self.rows.get(name)) is not None}
         value = {row: (1 + math.log(n)) * self.rarity[row] for row, n in known.items()}
         length = math.sqrt(sum(v * v for v in value.values())) or 1.0
         return {row: v / length for row, v in value.items()}
@@ -143,16 +150,15 @@ class Weights:
         width, stored = len(self.causes), memoryview(self.stored).cast("b")
         sums = [0.0] * width
         for row, value in spread.items():
-            for at, weight in enumerate(stored[row * width : (row + 1) * width]):
-                if weight:
-                    sums[at] += value * weight
+            heavy = stored[row * width : (row + 1) * width]
+            sums = [total + value * weight for total, weight in zip(sums, heavy, strict=True)]
         rows = zip(self.causes, self.bias, self.scale, sums, strict=True)
         return {cause: bias + scale * total for cause, bias, scale, total in rows}
 
     def share(self, cause: str, line: str, spread: Mapping[int, float]) -> float:
         """How much a line adds to the score of a cause in its text."""
         at, width, stored = self.causes.index(cause), len(self.causes), memoryview(self.stored).cast("b")
-        rows = {self.rows[key] for key in map(number, set(features([line]))) if key in self.rows}
+        rows = {self.rows[key] for key in set(numbers(line)) if key in self.rows}
         return sum(spread.get(row, 0.0) * stored[row * width + at] for row in rows)
 
     def like(self, cause: str, line: str) -> str:

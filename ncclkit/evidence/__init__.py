@@ -25,6 +25,8 @@ from ncclkit.evidence.sources import inputs
 
 __all__ = ["KINDS", "Reading", "job", "read"]
 
+UNREADABLE = ("empty", "binary", "archive", "trace", "unknown")
+"""Kinds of files that say nothing."""
 OnBytes = Callable[[int, int], object]
 """Called while files are read: bytes done, and bytes of all of them."""
 
@@ -72,7 +74,7 @@ def read(
         for part in parts
         if part.kind == "trace" and part.path in named
     ]
-    if not any(part.kind not in ("empty", "binary", "archive", "trace", "unknown") for part in parts):
+    if not any(part.kind not in UNREADABLE for part in parts):
         raise NcclkitError(_nothing(given, parts, problems))
     problems += [f"{part.path} is empty." for part in parts if part.kind == "empty" and part.path in named]
     events = _merged(parts)

@@ -18,11 +18,8 @@ import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 from unittest.mock import patch
-
-import numpy as np
-from sklearn.feature_extraction.text import TfidfVectorizer
-from sklearn.svm import LinearSVC
 
 from ncclkit import evidence
 from ncclkit.causes import catalogue, page, resemblance
@@ -98,41 +95,74 @@ def wordings() -> Iterator[tuple[str, str]]:
             yield WELL if file.stem == "healthy" else file.stem, text.strip("\n")
 
 
-def fit(known: Sequence[Known], kept: int = FEATURES) -> bytes:
-    """The bytes of the file: a linear classifier over all features, then once more over those that mattered."""
-    documents, causes = [item.lines for item in known], [item.cause for item in known]
-    names = _vocabulary(documents, causes, kept)
-    vectorizer, model = _fitted(documents, causes, names)
+@dataclass(frozen=True)
+class Counted:
+    """Known failures, and how often each feature stands in each of them: they are counted once for many fits."""
+
+    known: Sequence[Known]
+    names: Any
+    """The features, sorted."""
+    times: Any
+    """A sparse matrix: a row for each known failure, a column for each feature."""
+
+    def without(self, *sources: str) -> Counted:
+        """The known failures of all other sources."""
+        kept = [row for row, item in enumerate(self.known) if item.source not in sources]
+        return Counted([self.known[row] for row in kept], self.names, self.times[kept])
+
+
+def counted(known: Sequence[Known]) -> Counted:
+    """These known failures, their features counted."""
+    from sklearn.feature_extraction.text import CountVectorizer  # a second: only those who fit pay
+
+    vectorizer = CountVectorizer(analyzer=features)
+    times = vectorizer.fit_transform([item.lines for item in known])
+    return Counted(known, vectorizer.get_feature_names_out(), times)
+
+
+def fit(known: Counted, kept: int = FEATURES, level: int = 9) -> bytes:
+    """The bytes of the file: a linear classifier over all features, then once more over those that mattered.
+
+    level: how hard they are to be compressed.
+    """
+    import numpy as np
+
+    columns = _heaviest(known, kept)
+    weighted, model = _fitted(known, columns)
     largest = np.abs(model.coef_).max(axis=1)
     stored = np.rint(model.coef_ / largest[:, None] * 127).astype(np.int8).T
     about = {
-        "features": len(names),
+        "features": len(columns),
         "causes": list(model.classes_),
         "bias": [round(float(value), 6) for value in model.intercept_],
         "scale": [float(value) / 127 for value in largest],
         "examples": _examples(),
     }
-    order = vectorizer.get_feature_names_out()
-    numbers = np.array([number(name) for name in order], dtype="<u4")
-    rarity = vectorizer.idf_.astype("<f4")
+    numbers = np.array([number(name) for name in known.names[columns]], dtype="<u4")
+    rarity = weighted.idf_.astype("<f4")
     head = json.dumps(about, ensure_ascii=False, separators=(",", ":")).encode()
-    return zlib.compress(head + b"\n" + numbers.tobytes() + rarity.tobytes() + stored.tobytes(), 9)
+    return zlib.compress(head + b"\n" + numbers.tobytes() + rarity.tobytes() + stored.tobytes(), level)
 
 
-def _vocabulary(documents: Sequence[Sequence[str]], causes: Sequence[str], kept: int) -> list[str]:
-    vectorizer, model = _fitted(documents, causes, None)
+def _heaviest(known: Counted, kept: int) -> list[int]:
+    """The columns of the features that weigh most for some cause, among those that two known failures have."""
+    import numpy as np
+
+    columns = np.flatnonzero(known.times.getnnz(axis=0) >= 2)
+    _, model = _fitted(known, columns)
     heavy = np.abs(model.coef_).max(axis=0)
-    names = vectorizer.get_feature_names_out()
-    best = [str(names[at]) for at in np.argsort(-heavy, kind="stable")]
-    return sorted({number(name): name for name in reversed(best[:kept])}.values())
+    best = [int(columns[at]) for at in np.argsort(-heavy, kind="stable")]
+    return sorted({number(known.names[column]): column for column in reversed(best[:kept])}.values())
 
 
-def _fitted(
-    documents: Sequence[Sequence[str]], causes: Sequence[str], names: list[str] | None
-) -> tuple[TfidfVectorizer, LinearSVC]:
-    vectorizer = TfidfVectorizer(analyzer=features, sublinear_tf=True, min_df=1 if names else 2, vocabulary=names)
+def _fitted(known: Counted, columns: Any) -> tuple[Any, Any]:
+    """What weighs the features by their rarity, and the classifier."""
+    from sklearn.feature_extraction.text import TfidfTransformer
+    from sklearn.svm import LinearSVC
+
+    weighted = TfidfTransformer(sublinear_tf=True)
     model = LinearSVC(C=0.5, class_weight="balanced", random_state=0, max_iter=5000)
-    return vectorizer, model.fit(vectorizer.fit_transform(documents), causes)
+    return weighted, model.fit(weighted.fit_transform(known.times[:, columns]), [item.cause for item in known.known])
 
 
 def _examples() -> dict[str, list[str]]:
@@ -146,9 +176,9 @@ def _examples() -> dict[str, list[str]]:
 
 def crossed(known: Sequence[Known]) -> list[tuple[Known, list[str]]]:
     """Each case of the exam with the causes that it resembles, best first, judged by the other sources."""
-    answers = []
+    answers, every = [], counted(known)
     for name in (f"exam/{name}" for name in SETS):
-        weights = unpacked(fit([item for item in known if item.source not in (name, "specimens")]))
+        weights = unpacked(fit(every.without(name, "specimens"), level=1))
         answers += [(item, list(shares(item.lines, weights))) for item in known if item.source == name]
     return answers
 
@@ -171,9 +201,9 @@ def table(answers: Sequence[tuple[Known, list[str]]]) -> str:
 
 def behind_rules(known: Sequence[Known]) -> list[Score]:
     """The whole diagnosis of each case of the exam, with weights that have not read its set."""
-    scores = []
+    scores, every = [], counted(known)
     for name in SETS:
-        read = unpacked(fit([item for item in known if item.source not in (f"exam/{name}", "specimens")]))
+        read = unpacked(fit(every.without(f"exam/{name}", "specimens"), level=1))
         with patch.object(resemblance, "weights", lambda read=read: read):
             scores += [score(sample, sample.files) for sample in samples(TESTS / "exam" / name)]
     return scores
@@ -188,7 +218,7 @@ def main() -> None:
     options = parser.parse_args()
     known = corpus()
     if options.write:
-        FILE.write_bytes(data := fit(known))
+        FILE.write_bytes(data := fit(counted(known)))
         print(f"{FILE.name}: {len(data):,} bytes, from {len(known)} known failures")
         return
     if options.rules:

@@ -26,7 +26,14 @@ def expected(folder: Path) -> dict[str, Any]:
 
 
 def load(folder: Path) -> Case:
-    """The case of one folder: logs and dumps through the readers, facts as they stand."""
+    """A case of one folder: logs and dumps through the readers, facts as they stand."""
+    case, known = Case(), _read(folder)
+    case.events, case.facts, case.inputs = list(known.events), list(known.facts), list(known.inputs)
+    return case
+
+
+@cache
+def _read(folder: Path) -> Case:
     case = Case()
     logs = [path for path in sorted(folder.iterdir()) if path.name not in ("expect.json", "facts.jsonl")]
     if logs:
@@ -40,11 +47,11 @@ def load(folder: Path) -> Case:
 
 
 @cache
-def judged(folder: Path) -> tuple[Diagnosis, dict[str, Finding]]:
-    """The diagnosis of one folder, and every verdict by cause."""
+def judged(folder: Path) -> tuple[Diagnosis, dict[str, Finding], Case]:
+    """The diagnosis of one folder, every verdict by cause, and the case."""
     case = load(folder)
     result = diagnose(case)
-    return result, {finding.cause: finding for finding in case.findings}
+    return result, {finding.cause: finding for finding in case.findings}, case
 
 
 def judged_log(tmp_path: Path, text: str) -> Diagnosis:

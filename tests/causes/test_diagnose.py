@@ -81,14 +81,14 @@ def test_json_has_exactly_the_fields_of_the_contract() -> None:
 
 
 def test_the_report_shows_culprit_lines_with_their_place_and_what_to_do() -> None:
-    result, _ = judged(ROOT / "rank_exception" / "found-nccl")
+    result, *_ = judged(ROOT / "rank_exception" / "found-nccl")
     text = result.text()
     assert "Rank 2 raised ValueError" in text and "rank2.log:" in text and "Do: Fix the error at" in text
     assert result.exit_code == 1
 
 
 def test_a_healthy_job_has_no_finding_and_exit_code_0() -> None:
-    result, _ = judged(ROOT / "slow_rank" / "clear-healthy")
+    result, *_ = judged(ROOT / "slow_rank" / "clear-healthy")
     assert (result.findings, result.exit_code) == ((), 0)
     assert result.text().startswith("Nothing found")
 

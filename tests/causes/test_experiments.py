@@ -79,7 +79,7 @@ def test_a_job_without_nccl_is_not_asked_to_do_without_it(cause: str) -> None:
 
 @pytest.mark.parametrize("folder", FOLDERS, ids=name)
 def test_the_experiments_that_a_specimen_asks_for(folder: Path) -> None:
-    result, _ = judged(folder)
+    result, *_ = judged(folder)
     asked: list[Finding] = [f for f in (*result.findings, *result.unknown) if f.next]
     for finding in asked:
         assert finding.next is not None

@@ -13,7 +13,7 @@ from ncclkit.core.case import Case
 from ncclkit.core.model import Fact, Finding, Strength
 from ncclkit.evidence.samples import HERE
 from tests.causes.specimens import ROOT, load
-from tests.causes.test_samples import TWO_HOSTS
+from tests.recordings import TWO_HOSTS
 from tests.causes.test_samples import judged as of_recording
 
 LOG = """{host}:11:11 [0] NCCL INFO Bootstrap: Using {taken}<0>

@@ -15,9 +15,10 @@ from ncclkit.causes.engine import diagnose, rank
 from ncclkit.core.case import Case
 from ncclkit.core.model import Event, Fact, Finding, NcclkitError, found
 from ncclkit.core.resources import UNITS, set_job_spec
-from ncclkit.evidence.samples import names, sample
+from ncclkit.evidence.samples import names
 from tests.causes.hosts import BAD, CLEAR, GOOD
 from tests.causes.test_experiments import sound
+from tests.recordings import sample
 
 ROOT = Path(__file__).parents[2]
 CHECKS = {cause: module.CHECK for cause, module in catalogue().items() if hasattr(module, "CHECK")}

@@ -15,7 +15,7 @@ from ncclkit.causes import catalogue, resemblance
 from ncclkit.causes.engine import Diagnosis, diagnose
 from ncclkit.core.case import Case
 from ncclkit.evidence.logs import fill
-from tests.bench.resemblance import SETS, Known, corpus, crossed, fit
+from tests.bench.resemblance import SETS, Known, corpus, counted, crossed, fit
 
 
 def judged(log: str) -> Diagnosis:
@@ -29,7 +29,7 @@ def known() -> list[Known]:
 
 @pytest.mark.slow
 def test_the_weights_that_ship_are_those_of_the_repository(known: list[Known]) -> None:
-    fitted, shipped = resemblance.unpacked(fit(known)), resemblance.weights()
+    fitted, shipped = resemblance.unpacked(fit(counted(known))), resemblance.weights()
     assert fitted.causes == shipped.causes == (resemblance.WELL, *catalogue())
     assert fitted.examples == shipped.examples
     assert len(fitted.rows.keys() & shipped.rows.keys()) > 0.98 * len(shipped.rows)

@@ -15,7 +15,7 @@ from tests.causes.specimens import FOLDERS, expected, judged, name
 
 @pytest.mark.parametrize("folder", FOLDERS, ids=name)
 def test_a_specimen(folder: Path) -> None:
-    result, verdicts = judged(folder)
+    result, verdicts, _ = judged(folder)
     want = expected(folder)
     judged_so = verdicts[folder.parent.name]
     by_rule = "unknown" if judged_so.say.startswith(resemblance.SAYS) else judged_so.verdict

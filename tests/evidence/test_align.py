@@ -8,8 +8,8 @@ from ncclkit.analysis.alignment import align, clocks
 from ncclkit.analysis.communicators import communicators, rings, transports
 from ncclkit.analysis.timeline import timelines
 from ncclkit.core.model import Event
-from ncclkit.evidence.samples import sample
 from tests.evidence.jobs import COMM_ID, call, case_of, line, started, status, timeout
+from tests.recordings import sample
 
 GROUPS = pytest.mark.parametrize("pg", [None, "0(default_pg)"], ids=["torch 2.4", "torch 2.14"])
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from ncclkit.analysis.communicators import communicators, rings, transports, variables
-from ncclkit.evidence.samples import names, sample
+from ncclkit.evidence.samples import names
 from tests.evidence.jobs import COMM_ID, child, init, line, pointer, started
+from tests.recordings import sample
 
 VERSIONS = ["2.10.3", "2.16.2", "2.18.5", "2.21.5", "2.23.4", "2.28.9", "2.30.7"]
 

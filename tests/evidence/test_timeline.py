@@ -10,8 +10,9 @@ from ncclkit import evidence
 from ncclkit.analysis import rank_states
 from ncclkit.analysis.timeline import KEPT, RankProgress, abnormal, in_order, reported_by_others, timelines
 from ncclkit.core.model import Event
-from ncclkit.evidence.samples import names, sample
+from ncclkit.evidence.samples import names
 from tests.evidence.jobs import COMM_ID, call, case_of, init, line, started, status, timeout
+from tests.recordings import sample
 
 SUMMARY = "  rank      : {rank} (local_rank: {rank})\n  exitcode  : {code} (pid: {pid})\n"
 TRACE = "".join(

@@ -91,12 +91,14 @@ def check(target: Target, data: bytes) -> float:
             reading = evidence.read([path, beside])
             _check_events(reading)
         _judge(reading, path, beside)
-        with watched(SECONDS) as alone:
-            try:
-                evidence.read([path])
-            except NcclkitError as error:
-                _sentence(str(error))
-    return max(used[0], alone[0])
+        if all(row["kind"] in evidence.UNREADABLE for row in reading.inputs[:-1]):  # else it was read as it is alone
+            with watched(SECONDS) as alone:
+                try:
+                    evidence.read([path])
+                except NcclkitError as error:
+                    _sentence(str(error))
+            used += alone
+    return max(used)
 
 
 def _check_events(reading: evidence.Reading) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -51,7 +52,8 @@ def test_a_crash_costs_one_test(tmp_path: Path) -> None:
     for name in "abcd":
         (tmp_path / f"test_{name}.py").write_text(CRASH.format(name=name))
     command = [sys.executable, "-m", "pytest", "-q", "-n", "2", "--dist", "loadgroup", "-p", "no:cacheprovider", "."]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=100)
+    bare = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTEST_PLUGINS": "xdist.plugin"}  # workers start soon
+    done = subprocess.run(command, cwd=tmp_path, env=bare, capture_output=True, text=True, timeout=100)
     assert "2 failed, 10 passed" in done.stdout and "INTERNALERROR" not in done.stdout, done.stdout + done.stderr
 
 

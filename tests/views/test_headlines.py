@@ -9,19 +9,17 @@ from pathlib import Path
 import pytest
 
 import ncclkit as nk
-from ncclkit import evidence
 from ncclkit.analysis.timeline import timelines
-from ncclkit.causes.engine import diagnose
+from ncclkit.causes.engine import Diagnosis, diagnose
 from ncclkit.core.case import Case
 from ncclkit.core.model import Event, Finding, found
-from ncclkit.evidence.samples import HERE, names
+from ncclkit.evidence.samples import HERE
 from ncclkit.views import _draw
 from ncclkit.views.attach import stacks_view
 from tests.causes import specimens
-from tests.causes.test_samples import TWO_HOSTS
+from tests.recordings import RECORDINGS, recorded
 from tests.views.records import event_of, job
 
-RECORDINGS = [*(HERE / name for name in names()), *sorted(TWO_HOSTS.iterdir()), *specimens.FOLDERS]
 NUMBERS = r"\d+(?:[-–]\d+)?(?:(?:, | and )\d+(?:[-–]\d+)?)*"
 NAMED = re.compile(rf"\b[Rr]anks? ({NUMBERS})|\branks? \(({NUMBERS})")
 """``rank 3``, ``Ranks 0–2, 5``, ``2 ranks (0, 1)``."""
@@ -56,16 +54,9 @@ def contradicts(headline: str, first: Finding) -> bool:
     return bool(everyone and not everyone & culprits) or bool(pointed and not pointed & culprits and not told)
 
 
-def read(folder: Path) -> Case:
-    """A recorded run."""
-    reading, case = evidence.read([folder]), Case.open(folder, read_only=True)
-    case.events, case.inputs = list(reading.events), list(reading.inputs)
-    return case
-
-
-def headlines(case: Case) -> dict[str, str]:
+def headlines(case: Case, judged: Diagnosis) -> dict[str, str]:
     """View → its headline, of a case that has been judged."""
-    rows = diagnose(case).to_dict()["findings"]
+    rows = judged.to_dict()["findings"]
     return {
         "job": nk.job_view(case).summary,
         "ranks": nk.ranks_view(case).summary,
@@ -76,10 +67,14 @@ def headlines(case: Case) -> dict[str, str]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("folder", RECORDINGS, ids=lambda path: f"{path.parent.name}/{path.name}")
-def test_no_headline_contradicts_the_verdict(folder: Path) -> None:
-    case = specimens.load(folder) if folder in specimens.FOLDERS else read(folder)
-    said_by = headlines(case)
+@pytest.mark.parametrize("folder", [*RECORDINGS, *specimens.FOLDERS], ids=specimens.name)
+def test_no_headline_contradicts_the_verdict(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of specimens, which are small, only the headlines are made; of recordings the pictures, too."""
+    for name in ("log_timeline", "progress") if folder in specimens.FOLDERS else ():
+        monkeypatch.setattr(_draw, name, lambda *_: None)
+    case = specimens.judged(folder)[2] if folder in specimens.FOLDERS else recorded(folder)
+    judged = specimens.judged(folder)[0] if folder in specimens.FOLDERS else diagnose(case)
+    said_by = headlines(case, judged)
     first = next((finding for finding in case.findings if finding.verdict == "found"), None)
     assert first is None or not {view: text for view, text in said_by.items() if contradicts(text, first)}, first.say
     assert not counts_apart(case)
@@ -234,7 +229,7 @@ def test_a_new_record_is_seen_by_the_next_picture() -> None:
 
 def test_progress_over_time_shows_who_stopped_at_which_collective_and_who_waits() -> None:
     """Of the bundled run: its Flight Recorder dumps date the calls."""
-    view = nk.progress_view(read(HERE / "eight_ranks_late"))
+    view = nk.progress_view(recorded(HERE / "eight_ranks_late"))
     drawn = view.figure
     lines = {trace.name: trace for trace in drawn.data if trace.mode == "lines"}
     ends = {trace.text[0] for trace in drawn.data if trace.mode == "markers+text"}
@@ -247,7 +242,7 @@ def test_progress_over_time_shows_who_stopped_at_which_collective_and_who_waits(
 
 
 def test_the_legend_of_progress_holds_every_rank_and_the_mark_at_the_end_of_its_line() -> None:
-    drawn = nk.progress_view(read(HERE / "eight_ranks_late")).figure
+    drawn = nk.progress_view(recorded(HERE / "eight_ranks_late")).figure
     legend = drawn.layout.annotations[0].text
     known = re.findall(r"<span style='color:(#\w+)'>(.)</span> (\d)", legend)
     assert sorted(int(rank) for *_, rank in known) == [*range(8)] and "…" not in legend
@@ -258,12 +253,12 @@ def test_the_legend_of_progress_holds_every_rank_and_the_mark_at_the_end_of_its_
 
 
 def test_a_column_of_which_nothing_is_known_is_left_out() -> None:
-    page = nk.progress_view(read(HERE / "eight_ranks_late")).static()
+    page = nk.progress_view(recorded(HERE / "eight_ranks_late")).static()
     assert "Enqueued" in page and "Completed" in page and "Started" not in page  # gloo says of no call when it began
 
 
 def test_each_group_with_ranks_behind_has_a_panel_and_a_rank_that_entered_none_stands_at_its_start() -> None:
-    drawn = nk.progress_view(read(HERE / "groups_swapped")).figure
+    drawn = nk.progress_view(recorded(HERE / "groups_swapped")).figure
     titles = [note.text for note in drawn.layout.annotations]
     assert [title.partition("</b>")[0] for title in titles] == ["<b>experts", "<b>data"]
     ends = {(trace.yaxis, trace.text[0]) for trace in drawn.data if trace.mode == "markers+text" and trace.text[0]}
@@ -294,7 +289,7 @@ def test_without_times_there_is_no_picture_but_the_table() -> None:
 
 
 def test_a_rank_keeps_its_colour_over_a_page() -> None:
-    case = read(HERE / "eight_ranks_late")
+    case = recorded(HERE / "eight_ranks_late")
     steps, rows = nk.progress_view(case).figure, nk.ranks_view(case).figure
     colours = {trace.name: (trace.line.color, trace.line.dash) for trace in steps.data if trace.mode == "lines"}
     assert len(set(colours.values())) == 8

@@ -340,7 +340,7 @@ FAULTS = {
             "loader_crowded",
             "each rank starts 20 data-loader workers; ranks are bound to two cores, all but the first to the second",
             "cpu_contention",
-            ("--fault", "loader_crowded", "--workers", "20", "--cost", "0.25", "--steps", "2"),
+            ("--fault", "loader_crowded", "--workers", "20", "--cost", "0.4", "--steps", "2"),
             one_rank=False,
             job="stories.speech",
         ),
