@@ -90,10 +90,10 @@ def run_cell(page: Any, place: int) -> None:
     )
 
 
-def execute(page: Any, code: str) -> None:
-    """Have the open notebook's kernel run some code that stands in no cell."""
+def execute(page: Any, code: str) -> str:
+    """How code that stands in no cell ended in the open notebook's kernel: ok, error or aborted."""
     kernel = "window.jupyterapp.shell.currentWidget.sessionContext.session.kernel"
-    page.evaluate(f"code => {kernel}.requestExecute({{code}}).done.then(() => null)", code)
+    return str(page.evaluate(f"code => {kernel}.requestExecute({{code}}).done.then(said => said.content.status)", code))
 
 
 def shut_down(page: Any) -> None:

@@ -94,7 +94,7 @@ def test_the_sweep_is_started_again_and_cancelled(tuning: Visit, lab: Lab) -> No
 def test_a_script_is_measured_by_its_form(tuning: Visit) -> None:
     page = tuning.page
     # steps are measured by a file that Python itself has to start
-    execute(page, "os.environ['PYTHONPATH'] = os.environ['PYTHONPATH'].rpartition(os.pathsep)[2]")
+    assert execute(page, "os.environ['PYTHONPATH'] = os.environ['PYTHONPATH'].rpartition(os.pathsep)[2]") == "ok"
     form = page.locator(f"{FORM}.widget-vbox").filter(has=page.get_by_label("Command")).last
     script = ROOT / "tests" / "bench" / "step" / "ddp.py"
     form.get_by_label("Command").fill(shlex.join([sys.executable, str(script), "--brake", "loader"]))

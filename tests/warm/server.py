@@ -4,6 +4,7 @@ SOCKET is the number of the file that it listens on.  It ends with its standard 
 and what it has forked ends with it.
 """
 
+import _imp
 import ctypes
 import gc
 import importlib
@@ -15,6 +16,9 @@ import socket
 import struct
 import subprocess
 import sys
+import weakref
+import zipfile
+import zipimport
 
 warm = sys.modules["sitecustomize"]  # which Python has imported first
 MODULES = (
@@ -25,6 +29,8 @@ MODULES = (
 """What jobs of tests import."""
 MORE = {"stories.resume": ("lightning.fabric", "torchdata.stateful_dataloader")}
 """What one job imports, too, as much as all the others; what is not installed it does without."""
+CODE, COMPILE = {}, zipimport._compile_source
+"""Source of a module of the agent → its code."""
 PR_SET_PDEATHSIG = 1
 
 
@@ -72,6 +78,7 @@ class Server:
     def fork(self, line, told, files):
         """Fork what was asked for; when it has ended, say how."""
         _have([*MODULES, *(name for word in told["words"] for name in MORE.get(word, ()))])
+        _compile(told["words"][1])
         parent = os.getpid()
         pid = os.fork()
         if pid == 0:
@@ -105,8 +112,28 @@ def _have(names):
         except ImportError:
             continue
     if len(sys.modules) > count:
+        weakref.finalize._registry.clear()  # torch takes back all it has registered, a tenth of a second
         gc.collect()
         gc.freeze()
+
+
+def _compile(agent):
+    """Compile the modules of an agent once for all that are forked; its file is another one in each run."""
+    if os.path.basename(agent) != warm.AGENT:
+        return
+    with zipfile.ZipFile(agent) as archive:
+        for name in archive.namelist():
+            source = archive.read(name)
+            if source not in CODE:
+                CODE[source] = compile(source, name, "exec", dont_inherit=True)
+
+
+def _compiled(pathname, source):
+    """What zipimport compiles."""
+    if source not in CODE:
+        return COMPILE(pathname, source)
+    _imp._fix_co_filename(CODE[source], pathname)
+    return CODE[source]
 
 
 def _sent(line, text):
@@ -138,6 +165,7 @@ def main():
         run(file, words, environ)
 
     os.execvpe = become
+    zipimport._compile_source = _compiled
     subprocess.Popen = warm.forking()
     Server(listening).run()
 

@@ -10,6 +10,7 @@ everything starts as it does for users, but for the ranks, which torchrun forks.
 """
 
 import atexit
+import contextlib
 import ctypes
 import importlib
 import json
@@ -22,6 +23,8 @@ ROOM = "NCCLKIT_TESTS_ROOM"
 """Variable that is long enough for those that torchrun adds for its ranks, of which it has none itself."""
 SERVER = "NCCLKIT_TESTS_SERVER"
 """Variable: where the server listens, a name of the network namespace."""
+NICE = "NCCLKIT_TESTS_NICE"
+"""Variable: how nice the sessions of ranks are, for a job in which cores must be what is short, and not other tests."""
 AGENT, OWN = "agent.pyz", "--own"
 TORCHRUN = "torch.distributed.run"
 VERBS = ("facts", "hosts", "launch")
@@ -152,6 +155,9 @@ def _begin(asked):
             os.dup2(asked[name], number)
     if asked["start_new_session"]:
         os.setsid()
+        if NICE in os.environ:
+            with contextlib.suppress(OSError), open("/proc/self/autogroup", "w") as file:  # root may, on most kernels
+                file.write(os.environ[NICE])
     if asked["cwd"] is not None:
         os.chdir(asked["cwd"])
     if asked["preexec_fn"] is not None:
