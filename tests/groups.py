@@ -12,10 +12,13 @@ from typing import Any
 from xdist.scheduler import LoadScopeScheduling
 
 TOGETHER = {
+    "browser/test_buttons.py": "clicks",
     "browser/test_environment.py": "JupyterLab",
     "browser/test_lab.py": "JupyterLab",
     "browser/test_logs.py": "JupyterLab",
     "browser/test_loop.py": "JupyterLab",
+    "browser/test_start.py": "clicks",
+    "browser/test_submit.py": "JupyterLab",
     "browser/test_tuning.py": "JupyterLab",
     "causes/test_experiments.py": "recordings",
     "causes/test_preflight.py": "recordings",
@@ -29,6 +32,7 @@ TOGETHER = {
     "notebooks/test_llama_recipes.py": "3_llama_recipes",
     "notebooks/test_logs.py": "03_logs",
     "notebooks/test_papermill.py": "guided",
+    "notebooks/test_papermill.py::test_a_reader_of_the_logs_finds_culprit_lines_and_advice": "03_logs",
     "notebooks/test_recbole.py": "1_recbole",
     "notebooks/test_wenet.py": "4_wenet",
     "views/test_headlines.py": "recordings",
@@ -56,6 +60,7 @@ SHARED = (
     "test_a_fix_is_shown",
     "test_a_healthy_run_has",
     "test_an_interpreter_that",
+    "test_completion",
     "test_every_variable_that",
     "test_measures_and",
     "test_progress_arrives",

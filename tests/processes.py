@@ -45,8 +45,6 @@ def warm(environ: Mapping[str, str], room: int = 4000) -> dict[str, str]:
     room: characters for the variables that are added later, in the processes that are started with these.
     """
     paths = filter(None, (str(WARM), environ.get("PYTHONPATH")))
-    # scikit-learn sets them for its own process, and the server must have the same ones
-    environ = {name: value for name, value in environ.items() if not name.startswith("KMP_")}
     return {**environ, "PYTHONPATH": os.pathsep.join(paths), "NCCLKIT_TESTS_ROOM": "-" * room}
 
 

@@ -223,11 +223,13 @@ def probe(options: argparse.Namespace) -> int:
 
 async def _live(case: Case, options: ProbeOptions, activity: Activity) -> Run:
     """Run the live test; reads the facts of this host first where they are missing, as the bound follows from them."""
-    from ncclkit.live import probe
+    from ncclkit.live import probe, scheduler
 
     login = case.fact("scheduler.login_node")
     if all(fact.host == login for fact in case.facts_of("host.kernel")):
-        await probe.plan(case, options)  # refuses what cannot work before anything is read
+        asked = options.python or options.ranks or options.simulate_hosts > 1 or options.backend != "auto"
+        if asked or await asyncio.to_thread(scheduler.is_login_node):
+            await probe.plan(case, options)  # refuses what cannot work before anything is read
         await probe.inspect(case, options.python or None)
     return await probe.probe(case, options, _follow(activity))
 

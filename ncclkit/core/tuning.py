@@ -6,12 +6,14 @@ difference, and where the gain is over 2 %.  Most settings are not better, and t
 
 from __future__ import annotations
 
+import functools
 import math
 import re
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
+from typing import Any
 
 from ncclkit.core.model import NcclkitError
 from ncclkit.core.text import format_bytes, percent, plural
@@ -122,8 +124,8 @@ class Comparison:
         return abs(self.gain) > WORTH and abs(self.gain) * statistics.median(self.default_us) > WORTH_US
 
     @property
-    def _ratios(self) -> list[float]:
-        return [math.log(new / old) for new, old in zip(self.with_us, self.default_us, strict=True)]
+    def _ratios(self) -> tuple[float, ...]:
+        return tuple(math.log(new / old) for new, old in zip(self.with_us, self.default_us, strict=True))
 
 
 def spread(controls: Sequence[Sequence[float]]) -> float:
@@ -138,27 +140,43 @@ def _trimmed(ordered: Sequence[float]) -> float:
     return statistics.fmean(ordered[cut : len(ordered) - cut])
 
 
-def _bootstrap(values: Sequence[float], error: float) -> tuple[float, float]:
+@functools.lru_cache(maxsize=4096)
+def _bootstrap(values: tuple[float, ...], error: float) -> tuple[float, float]:
     """Interval of the trimmed mean that misses it with a chance of `error`, the same in every run.
 
     The studentized interval (Efron and Tibshirani 1993, 12.5): the plain percentiles of 16 rounds are too narrow.
     """
     import numpy as np
 
-    ordered = np.sort(np.random.default_rng(0).choice(np.asarray(values), (RESAMPLES, len(values))), axis=1)
-    cut = int(len(values) * TRIMMED)
-    means = ordered[:, cut : len(values) - cut].mean(axis=1)
-    # winsorized, as the variance of a trimmed mean asks (Wilcox 2012, 3.3)
-    spread = np.clip(ordered, ordered[:, [cut]], ordered[:, [-1 - cut]]).std(axis=1, ddof=1)
-    spread = spread / ((1 - 2 * TRIMMED) * math.sqrt(len(values)))
+    count, cut = len(values), int(len(values) * TRIMMED)
     own = np.sort(np.asarray(values))
-    middle = float(own[cut : len(values) - cut].mean())
-    width = float(np.clip(own, own[cut], own[-1 - cut]).std(ddof=1)) / ((1 - 2 * TRIMMED) * math.sqrt(len(values)))
+    middle = float(own[cut : count - cut].mean())
+    width = float(_trimmed_columns(own[:, None] - middle, cut)[1, 0])
     if width == 0:
         return middle, middle
-    reached = (means - middle) / np.maximum(spread, width / 10)
-    low, high = np.quantile(reached, [error / 2, 1 - error / 2])
-    return middle - float(high) * width, middle - float(low) * width
+    means, spread = _trimmed_columns(own[_resamples(count)] - middle, cut)
+    low, high = np.quantile(means / np.maximum(spread, width / 10), [error / 2, 1 - error / 2])
+    return middle - float(high * width), middle - float(low * width)
+
+
+def _trimmed_columns(ordered: Any, cut: int) -> Any:
+    """Trimmed mean of each sorted column and its standard error, winsorized as its variance asks (Wilcox 2012, 3.3)."""
+    import numpy as np
+
+    count, kept = len(ordered), ordered[cut : len(ordered) - cut]
+    total, ends = kept.sum(axis=0), kept[[0, -1]]
+    squares = (kept**2).sum(axis=0) + cut * (ends**2).sum(axis=0)
+    variance = (squares - (total + cut * ends.sum(axis=0)) ** 2 / count) / (count - 1)
+    error = np.sqrt(np.maximum(variance, 0) / count) / (1 - 2 * TRIMMED)
+    return np.stack([total / len(kept), error])
+
+
+@functools.lru_cache(maxsize=16)
+def _resamples(count: int) -> Any:
+    """The resamples of so many values: a column each, places among them in order of size."""
+    import numpy as np
+
+    return np.sort(np.random.default_rng(0).integers(count, size=(RESAMPLES, count)), axis=1).T.copy()
 
 
 @dataclass(frozen=True, slots=True)

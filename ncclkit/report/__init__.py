@@ -1,69 +1,34 @@
 """The report: a notebook run headless by papermill, kept as one offline HTML file in the case folder.
 
 Whatever happens (a cell fails, the deadline passes, the kernel dies, Ctrl-C), what was done so far
-is written first and the error is raised afterwards.
+is written first and the error is raised afterwards.  What only makes it (papermill, nbconvert) is loaded when it is
+made: every open notebook has a button for it.
 """
 
 from __future__ import annotations
 
 import errno
-import logging
 import os
-import sys
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import nbformat
-import zmq
-from jupyter_client.kernelspec import KernelSpec
-from jupyter_client.manager import AsyncKernelManager
-from nbclient.exceptions import CellTimeoutError, DeadKernelError
-from papermill import execute_notebook
-from papermill.exceptions import PapermillExecutionError
-from papermill.iorw import LocalHandler, papermill_io
-
-from ncclkit.agent.anonymize import Aliases
 from ncclkit.agent.redact import texts
 from ncclkit.core.case import Case
 from ncclkit.core.model import NcclkitError
 from ncclkit.core.secrets import text
 from ncclkit.core.storage import write
-from ncclkit.report import page
-from ncclkit.report.page import anonymized
 from ncclkit.report.parameters import check, declared, literals, notebook, read
 
-__all__ = ["DEADLINE", "Kernel", "declared", "keep", "literals", "make", "notebook"]
+if TYPE_CHECKING:
+    import nbformat
+
+    from ncclkit.agent.anonymize import Aliases
+
+__all__ = ["DEADLINE", "declared", "keep", "literals", "make", "notebook"]
 
 DEADLINE = 900.0
 """Seconds that a whole notebook may take."""
-
-
-class Kernel(AsyncKernelManager):
-    """A kernel of the running interpreter, with no kernelspec installed anywhere and encrypted sockets."""
-
-    def __init__(self, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        if zmq.has("curve") and self.has_trait("transport_encryption"):
-            self.transport_encryption = "auto"
-
-    @property
-    def kernel_spec(self) -> KernelSpec:
-        """What starts it; the host's own ``python3`` kernelspec may belong to another environment."""
-        argv = [sys.executable, "-Xfrozen_modules=off", "-m", "ipykernel_launcher", "-f", "{connection_file}"]
-        ability = {"supported_encryption": "curve"}
-        return KernelSpec(argv=argv, display_name="ncclkit", language="python", metadata=ability)
-
-
-class _Drafts(LocalHandler):  # type: ignore[misc]
-    """How papermill writes a notebook; its own handler fails where a path holds a byte that is no UTF-8."""
-
-    def write(self, buf: str, path: str) -> None:
-        write(Path(path), buf)
-
-
-papermill_io.register("/", _Drafts())
 
 
 def make(
@@ -85,6 +50,8 @@ def make(
     (`replaced`).  Raises NcclkitError in one sentence: for bad input before anything runs; for a notebook that stopped
     early after the report of its beginning was written.
     """
+    from ncclkit.report import headless
+
     folder = Case.open(case_dir).path or Path(case_dir)
     out = Path(out).expanduser().absolute() if out else folder / "report.html"
     if not os.access(out.parent, os.W_OK):
@@ -94,11 +61,9 @@ def make(
     check(notebook, values)
     executed = folder / "report.ipynb"
     try:
-        failed = _execute(notebook, executed, values, deadline)
+        cells, failed = headless.execute(notebook, executed, values, deadline)
         hide = redact or bool(names) or values.get("redact") is True
-        aliases = anonymized.names(Case.open(folder), names) if hide else None
-        cells, why = nbformat.read(executed, as_version=4), str(failed or "")
-        _write_page(out, cells, notebook, aliases, why)
+        _write_page(out, cells, notebook, _aliases(folder, names) if hide else None, str(failed or ""))
     except OSError as error:
         raise NcclkitError(_unwritten(error, out)) from error
     if isinstance(failed, KeyboardInterrupt):
@@ -119,6 +84,8 @@ def keep(notebook: Path, folder: Path, parameters: Mapping[str, Any], shown: Map
     parameters: their values there; shown: the source of each cell that was run → its output as MIME types.  A cell
     that was not run shows nothing.
     """
+    import nbformat
+
     cells = read(notebook)
     for cell in cells.cells:
         if cell.cell_type == "code":
@@ -127,7 +94,7 @@ def keep(notebook: Path, folder: Path, parameters: Mapping[str, Any], shown: Map
     defaults = literals({name: parameter.default for name, parameter in declared(notebook).items()})
     given = {name: value for name, value in parameters.items() if value != defaults.get(name)}
     cells.metadata["papermill"] = {"parameters": given | {"case_dir": str(folder)}}
-    aliases = anonymized.names(Case.open(folder)) if parameters.get("redact") is True else None
+    aliases = _aliases(folder) if parameters.get("redact") is True else None
     out = folder / "report.html"
     try:
         cleaned = nbformat.from_dict(texts(cells, text))
@@ -137,69 +104,23 @@ def keep(notebook: Path, folder: Path, parameters: Mapping[str, Any], shown: Map
     return out
 
 
+def _aliases(folder: Path, names: Sequence[str] = ()) -> Aliases:
+    """What takes the names of this case's hosts and users, and these, out of its report."""
+    from ncclkit.report.page import anonymized
+
+    return anonymized.names(Case.open(folder), names)
+
+
 def _write_page(
     out: Path, cells: nbformat.NotebookNode, notebook: Path, aliases: Aliases | None, failed: str = ""
 ) -> None:
     """Write the HTML file of executed cells, and beside it the list of the names that were replaced in it."""
+    from ncclkit.report import page
+
     write(out, page.render(cells, name=notebook.name, folder=notebook.parent, failed=failed, aliases=aliases))
     if aliases is not None:
         write(replaced(out), "".join(f"{name} → {alias}\n" for name, alias in sorted(aliases.replaced.items())))
         replaced(out).chmod(0o600)
-
-
-def _execute(notebook: Path, executed: Path, values: dict[str, Any], deadline: float) -> BaseException | None:
-    """Run all cells into `executed`, replaced whole at the end; returns what stopped it early, if anything."""
-    logging.getLogger("papermill").setLevel(logging.CRITICAL)  # what it logs also comes as an exception
-    draft = executed.with_name(".report.ipynb")
-    end = time.monotonic() + deadline
-    failed: BaseException | None = None
-    try:
-        execute_notebook(
-            read(notebook),
-            draft,
-            values,
-            kernel_name="python3",
-            language="python",
-            progress_bar=sys.stderr.isatty(),
-            start_timeout=min(deadline, 120),
-            timeout_func=lambda _cell: max(1, round(end - time.monotonic())),
-            kernel_manager_class=Kernel,
-            extra_arguments=["--log-level=CRITICAL"],
-            store_widget_state=False,
-        )
-    except KeyboardInterrupt:
-        # nobody awaits the cell's task any more; it ends with the kernel, of which asyncio would print a traceback
-        logging.getLogger("asyncio").setLevel(logging.CRITICAL)
-        failed = KeyboardInterrupt("It was interrupted.")
-    except (PapermillExecutionError, CellTimeoutError, DeadKernelError) as error:
-        failed = NcclkitError(text(_sentence(error, deadline)))
-    except RuntimeError as error:  # what jupyter_client raises for a kernel that does not come up
-        draft.unlink(missing_ok=True)
-        raise NcclkitError(f"The notebook's kernel did not start: {_first_line(error)}.") from error
-    except OSError:
-        draft.unlink(missing_ok=True)  # half a notebook must not replace the last whole one
-        raise
-    cells = nbformat.read(draft, as_version=4)
-    cleaned = nbformat.from_dict(texts(cells, text))
-    if cleaned != cells:  # a secret among the parameters, or in what a cell printed
-        write(draft, nbformat.writes(cleaned))
-    os.replace(draft, executed)
-    return failed
-
-
-def _sentence(error: Exception, deadline: float) -> str:
-    """Why the notebook stopped, for a person who did not write it."""
-    if isinstance(error, PapermillExecutionError):
-        if error.ename == "NcclkitError":
-            return str(error.evalue)
-        return f"Cell [{error.exec_count}] of the notebook raised {error.ename}: {_first_line(error.evalue)}."
-    if isinstance(error, CellTimeoutError):
-        return f"The notebook was not done after {deadline:.0f} s and was stopped."
-    return "The notebook's kernel died, most likely of a lack of memory; `dmesg` says."
-
-
-def _first_line(error: object) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
 
 
 def _unwritten(error: OSError, out: Path) -> str:

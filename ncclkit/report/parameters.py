@@ -7,12 +7,13 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
-
-import nbformat
+from typing import TYPE_CHECKING, Any
 
 from ncclkit.core.model import NcclkitError
 from ncclkit.core.text import did_you_mean, parse_size
+
+if TYPE_CHECKING:
+    import nbformat
 
 TYPES: dict[str, type] = {kind.__name__: kind for kind in (int, float, str, bool, list, dict)}
 ROOMS = (Path(__file__).parents[1] / "notebooks", Path(__file__).parents[2] / "notebooks")
@@ -50,6 +51,8 @@ def own() -> dict[str, Path]:
 
 def read(path: Path) -> nbformat.NotebookNode:
     """The notebook of a file, told to be Python: tools that strip notebooks remove what papermill asks for."""
+    import nbformat
+
     try:
         cells: nbformat.NotebookNode = nbformat.read(path, as_version=4)
     except OSError as error:

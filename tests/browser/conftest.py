@@ -46,7 +46,7 @@ WAITS = "import time\ndef wait_for_the_others():\n    time.sleep(600)\nwait_for_
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Everything in this folder needs a browser and its time."""
-    here = f"{Path(__file__).parent}/"
+    here = f"{Path(__file__).parent}{os.sep}"
     for item in items:
         if str(item.path).startswith(here):
             item.add_marker(pytest.mark.browser)
@@ -85,27 +85,55 @@ class Visit:
         self.page.on("pageerror", lambda error: self.errors.append(str(error)))
         self.page.on("console", lambda m: self.errors.append(m.text) if m.type == "error" else None)
 
+    def forget(self) -> None:
+        """Begin anew: what was asked and complained so far is of another test."""
+        for said in (self.requests, self.failed, self.errors):
+            said.clear()
+
+    @property
+    def complaints(self) -> list[str]:
+        """Errors, and requests that failed; JupyterLab's debugger complains of each notebook that is closed."""
+        return [said for said in (*self.errors, *self.failed) if "debugger state" not in said]
+
+    def elsewhere(self, url: str) -> list[str]:
+        """What it asked for that does not begin so."""
+        return [asked for asked in self.requests if not asked.startswith((url, "data:", "blob:"))]
+
+
+@pytest.fixture(scope="package")
+def offline(chromium: Any) -> Iterator[Visit]:
+    """The page in which reports are opened one after the other, with the network cut."""
+    context = _cut_off(chromium)
+    yield Visit(context.new_page())
+    context.close()
+
 
 @pytest.fixture
-def offline_page(chromium: Any) -> Iterator[Callable[..., Visit]]:
-    """``offline_page(file, width=1280, dark=False)``: the file opened with the network cut, all figures drawn."""
+def offline_page(chromium: Any, offline: Visit) -> Iterator[Callable[..., Visit]]:
+    """``offline_page(file, width=1280, dark=False)``: the file, in place of the one before, all figures drawn."""
     contexts = []
 
-    def visit(file: Path, width: int = 1280, dark: bool = False, **options: Any) -> Visit:
-        scheme = "dark" if dark else "light"
-        context = chromium.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme, **options)
-        contexts.append(context)
-        context.set_offline(True)
-        context.route(lambda url: not url.startswith("file://"), lambda route: route.abort())
-        seen = Visit(context.new_page())
+    def visit(file: Path, width: int = 1280, dark: bool = False, script: bool = True) -> Visit:
+        if not script:
+            contexts.append(_cut_off(chromium, java_script_enabled=False))
+        seen = offline if script else Visit(contexts[-1].new_page())
+        seen.forget()
+        seen.page.set_viewport_size({"width": width, "height": 900})
+        seen.page.emulate_media(media="screen", color_scheme="dark" if dark else "light")
         seen.page.goto(file.as_uri())
-        if options.get("java_script_enabled", True):
+        if script:
             seen.page.wait_for_function("document.documentElement.dataset.drawn !== undefined")
         return seen
 
     yield visit
     for context in contexts:
         context.close()
+
+
+def _cut_off(chromium: Any, **options: Any) -> Any:
+    context = chromium.new_context(offline=True, **options)
+    context.route(lambda url: not url.startswith("file://"), lambda route: route.abort())
+    return context
 
 
 @dataclass
@@ -159,6 +187,14 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
             server.kill()
         for pid in lab.processes():
             os.kill(pid, signal.SIGKILL)
+
+
+@pytest.fixture(scope="package")
+def tab(chromium: Any) -> Iterator[Visit]:
+    """The page in which notebooks are opened one after the other (`notebook.opened`): JupyterLab is loaded once."""
+    context = chromium.new_context(viewport={"width": 1280, "height": 1400}, accept_downloads=True)
+    yield Visit(context.new_page())
+    context.close()
 
 
 @pytest.fixture
@@ -215,4 +251,4 @@ def until(done: Callable[[], object], deadline: float, what: str) -> None:
     end = time.monotonic() + deadline
     while not done():
         assert time.monotonic() < end, f"waited {deadline} s for {what}"
-        time.sleep(0.1)
+        time.sleep(0.2)

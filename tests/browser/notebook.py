@@ -2,7 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
+
+from tests.browser.conftest import Lab, Visit, until
+
+# A loaded JupyterLab opens another notebook in a second; loading it takes many, so one page serves all files of tests.
+OPEN = """async ([path, kernel]) => {
+  const app = window.jupyterapp, open = () => [...app.shell.widgets('main')].filter(panel => panel.context);
+  for (const panel of open()) {
+    panel.context.model.dirty = false;  // else a dialog asks whether to save
+    panel.close();
+  }
+  while (open().length) await new Promise(r => setTimeout(r, 50));
+  app.shell.expandLeft();
+  await app.commands.execute('docmanager:open', {path, factory: 'Notebook', kernel});
+  while (app.shell.currentWidget?.context?.path !== path) await new Promise(r => setTimeout(r, 50));
+}"""
 
 # "Idle" is shown before the kernel's channel is connected; cells started then are never executed.
 READY = """async () => {
@@ -17,23 +34,48 @@ READY = """async () => {
 STATE = """() => {
   const panel = window.jupyterapp.shell.currentWidget;
   const cells = panel.content.widgets.filter(w => w.model.type === 'code' && w.model.sharedModel.getSource().trim());
-  const outputs = cells.flatMap(w => w.model.sharedModel.toJSON().outputs);
-  const errors = outputs.filter(o => o.output_type === 'error').map(o => `${o.ename}: ${o.evalue}`);
+  const outputs = cells.flatMap(w => Array.from({length: w.model.outputs.length}, (_, n) => w.model.outputs.get(n)));
+  const errors = outputs.filter(o => o.type === 'error').map(o => o.toJSON()).map(o => `${o.ename}: ${o.evalue}`);
   const open = cells.filter(w => w.model.executionCount === null || w.promptNode?.textContent.includes('*')).length;
   return {errors, open, idle: panel.sessionContext.session.kernel.status === 'idle', cells: cells.length};
 }"""
 
 
-def open_notebook(page: Any, lab: Any, name: str) -> None:
-    """Open a notebook of the server's folder and wait until its kernel takes cells."""
-    page.goto(f"{lab.url}/lab/tree/{name}?reset&token={lab.token}")
-    page.wait_for_selector(".jp-Notebook .jp-CodeCell", timeout=120_000)
+@contextmanager
+def opened(tab: Visit, lab: Lab, name: str) -> Iterator[Visit]:
+    """A notebook of the server's folder, alone in the one page and as wide as usual; its kernels end with it."""
+    tab.page.set_viewport_size({"width": 1280, "height": 1400})
+    open_notebook(tab.page, lab, name)
+    tab.forget()
+    yield tab
+    tab.page.evaluate("() => window.jupyterapp.serviceManager.sessions.shutdownAll()")
+    until(lambda: not lab.kernels(), 30, "the kernel to end")
+
+
+def open_notebook(page: Any, lab: Lab, name: str, kernel: Any = None) -> None:
+    """Open a notebook of the server's folder, alone, and wait until its kernel (a new one, or `kernel`) takes cells."""
+    if page.url.startswith(lab.url):
+        page.evaluate(OPEN, [name, kernel])
+    else:
+        page.goto(f"{lab.url}/lab/tree/{name}?reset&token={lab.token}")
+        page.wait_for_selector(".jp-Notebook .jp-CodeCell", timeout=120_000)
     page.evaluate(READY)
 
 
 def run_all(page: Any) -> None:
-    """Run every cell; returns at once."""
-    page.evaluate("() => { window.jupyterapp.commands.execute('notebook:run-all-cells'); }")
+    """Run every cell; returns once their old outputs are gone.
+
+    After an error a kernel aborts what is in its queue, which may be what it gets next, too.
+    """
+    page.evaluate(
+        """async () => {
+          const kernel = window.jupyterapp.shell.currentWidget.sessionContext.session.kernel, nothing = {code: ''};
+          while ((await kernel.requestExecute(nothing).done).content.status !== 'ok')
+            await new Promise(r => setTimeout(r, 100));
+          await window.jupyterapp.commands.execute('notebook:clear-all-cell-outputs');
+          window.jupyterapp.commands.execute('notebook:run-all-cells');
+        }"""
+    )
 
 
 def run_cell(page: Any, place: int) -> None:
@@ -46,6 +88,12 @@ def run_cell(page: Any, place: int) -> None:
         }""",
         place,
     )
+
+
+def execute(page: Any, code: str) -> None:
+    """Have the open notebook's kernel run some code that stands in no cell."""
+    kernel = "window.jupyterapp.shell.currentWidget.sessionContext.session.kernel"
+    page.evaluate(f"code => {kernel}.requestExecute({{code}}).done.then(() => null)", code)
 
 
 def shut_down(page: Any) -> None:
@@ -62,6 +110,6 @@ def state(page: Any) -> dict[str, Any]:
 def wait_cells_done(page: Any, deadline: float) -> None:
     """Wait until every code cell was executed without an error."""
     done = f"() => {{ const s = ({STATE})(); return s.errors.length || (!s.open && s.idle); }}"
-    page.wait_for_function(done, timeout=1000 * deadline)
+    page.wait_for_function(done, timeout=1000 * deadline, polling=250)  # its own way makes the page draw frames
     errors = state(page)["errors"]
     assert not errors, errors

@@ -19,7 +19,7 @@ import pytest
 from bs4 import BeautifulSoup
 
 from tests.browser.conftest import Lab, Visit, until
-from tests.browser.notebook import READY, open_notebook, run_all, state, wait_cells_done
+from tests.browser.notebook import open_notebook, opened, run_all, state, wait_cells_done
 from tests.browser.test_logs import browser
 from tests.browser.test_loop import form, press, waits
 from tests.reports import NOTEBOOKS
@@ -41,27 +41,16 @@ BROKEN = "rank_killed"
 """The fault that the first story injects, and the folder that keeps what its job left."""
 STORIES = ("2_lightning", "3_llama_recipes", "4_wenet", "5_all_to_all")
 """The other ones, whose verdict follows from the cell that Run All awaits."""
-OPEN = """async ([path, kernel]) => {
-  const app = window.jupyterapp;
-  app.shell.currentWidget.context.model.dirty = false;  // else a dialog asks whether to save
-  app.shell.currentWidget.close();
-  await app.commands.execute('docmanager:open', {path, factory: 'Notebook', kernel});
-}"""
 KERNEL = "() => window.jupyterapp.shell.currentWidget.sessionContext.session.kernel.model"
 
 
 @pytest.fixture(scope="module")
-def clicks(chromium: Any, lab: Lab) -> Iterator[Visit]:
+def clicks(tab: Visit, lab: Lab) -> Iterator[Visit]:
     """A page whose kernel all notebooks share; each gets the case folder that the first story has broken."""
     for path in NOTEBOOKS:
         nbformat.write(_clickable(path), lab.root / f"clicked_{path.name}")
-    context = chromium.new_context(viewport={"width": 1280, "height": 1400})
-    seen = Visit(context.new_page())
-    open_notebook(seen.page, lab, "clicked_1_recbole.ipynb")
-    yield seen
-    seen.page.evaluate("() => window.jupyterapp.serviceManager.sessions.shutdownAll()")
-    until(lambda: not lab.kernels(), 30, "the kernel to end")
-    context.close()
+    with opened(tab, lab, "clicked_1_recbole.ipynb") as seen:
+        yield seen
 
 
 def _clickable(path: Any) -> Any:
@@ -88,17 +77,10 @@ def show(clicks: Visit, lab: Lab, name: str) -> Any:
     if (lab.root / BROKEN).exists() and not (lab.root / f"clicked_{name}").exists():
         shutil.copytree(lab.root / BROKEN, lab.root / f"clicked_{name}")
     if name != "1_recbole":
-        page.evaluate(OPEN, [own, page.evaluate(KERNEL)])
-        page.wait_for_function(f"() => window.jupyterapp.shell.currentWidget?.context?.path === '{own}'")
-        page.evaluate(READY)
+        open_notebook(page, lab, own, page.evaluate(KERNEL))
     run_all(page)
     wait_cells_done(page, 60)
     return page
-
-
-def complaints(clicks: Visit) -> list[str]:
-    """Errors and requests that failed; JupyterLab's debugger complains of each notebook that is closed."""
-    return [said for said in (*clicks.errors, *clicks.failed) if "debugger state" not in said]
 
 
 def start_and_cancel(page: Any, lab: Lab, button: str) -> None:
@@ -142,7 +124,7 @@ def test_each_button_starts_and_cancel_ends_it(clicks: Visit, lab: Lab, name: st
     for button in ("Check this", "Try the fix", "Break it" if name in STORIES else "Run"):
         start_and_cancel(page, lab, button)
     make_the_report(page, lab, name)
-    assert state(page)["errors"] == complaints(clicks) == []
+    assert state(page)["errors"] == clicks.complaints == []
 
 
 def test_the_page_of_a_machine(clicks: Visit, lab: Lab) -> None:
@@ -185,5 +167,5 @@ def test_the_catalogue(clicks: Visit, lab: Lab) -> None:
     assert what.is_hidden()
     page.locator(".jp-OutputArea summary", has_text=BROKEN).first.click()
     until(lambda: page.get_by_text("What you see").locator("visible=true").count() == 1, 20, "the page of one cause")
-    assert state(page)["errors"] == complaints(clicks) == []
-    assert [url for url in clicks.requests if not url.startswith((lab.url, "data:", "blob:"))] == []
+    assert state(page)["errors"] == clicks.complaints == []
+    assert clicks.elsewhere(lab.url) == []

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from tests.browser.conftest import Lab, Visit, until
-from tests.browser.notebook import open_notebook, run_all, shut_down, state, wait_cells_done
+from tests.browser.notebook import opened, run_all, state, wait_cells_done
 from tests.browser.test_logs import VIEW, WIDER
 from tests.reports import ROOT
 from tests.views.machines import CONCLUSIONS, given
@@ -17,13 +18,14 @@ NAME = "01_environment.ipynb"
 
 
 @pytest.fixture
-def parameters(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """A copy of the notebook with other parameters, among the server's files."""
+def environment(tab: Visit, lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Visit]:
+    """A copy of the notebook with other parameters, open, with a kernel that takes cells."""
     chosen = given(tmp_path_factory.mktemp("others"))
     notebook = json.loads((ROOT / "notebooks" / NAME).read_text())
     notebook["cells"][1]["source"] = _lines(notebook["cells"][1]["source"], chosen)
     (lab.root / NAME).write_text(json.dumps(notebook))
-    return chosen
+    with opened(tab, lab, NAME) as seen:
+        yield seen
 
 
 def _lines(source: list[str], chosen: dict[str, str]) -> list[str]:
@@ -39,12 +41,8 @@ def form(page: Any) -> Any:
     return page.locator(f"{VIEW}.widget-vbox").filter(has=page.get_by_label("Hosts", exact=True)).last
 
 
-@pytest.mark.usefixtures("parameters")
-def test_run_all_then_look_narrowly_and_test_again(chromium: Any, lab: Lab) -> None:
-    context = chromium.new_context(viewport={"width": 1280, "height": 1400})
-    seen = Visit(context.new_page())
-    page = seen.page
-    open_notebook(page, lab, NAME)
+def test_run_all_then_look_narrowly_and_test_again(environment: Visit, lab: Lab) -> None:
+    page = environment.page
     run_all(page)
     wait_cells_done(page, 120)
     read = " ".join(page.locator(".jp-OutputArea-output").all_text_contents())
@@ -63,8 +61,5 @@ def test_run_all_then_look_narrowly_and_test_again(chromium: Any, lab: Lab) -> N
     until(test.is_enabled, 20, "two hosts to be taken")
     test.click()
     until(lambda: "127.0.0.2 → 127.0.0.3" in form(page).inner_text(), 60, "the answer of the second test")
-    assert lab.runs() == [] and state(page)["errors"] == [] and seen.errors == [] and seen.failed == []
-    assert [url for url in seen.requests if not url.startswith((lab.url, "data:", "blob:"))] == []
-    shut_down(page)
-    until(lambda: not lab.kernels(), 30, "the kernel to end")
-    context.close()
+    assert lab.runs() == [] and state(page)["errors"] == [] and environment.complaints == []
+    assert environment.elsewhere(lab.url) == []

@@ -9,7 +9,7 @@ import nbformat
 import pytest
 
 from tests.browser.conftest import Lab, Visit, until
-from tests.browser.notebook import open_notebook, run_all, run_cell, shut_down, state, wait_cells_done
+from tests.browser.notebook import opened, run_all, run_cell, state, wait_cells_done
 from tests.browser.test_logs import VIEW, WIDER
 
 NAME = "loop.ipynb"
@@ -25,20 +25,15 @@ FAULT, CAUSE = "uneven_data", "rank_divergence"
 
 
 @pytest.fixture(scope="module")
-def loop(chromium: Any, lab: Lab) -> Iterator[Visit]:
+def loop(tab: Visit, lab: Lab) -> Iterator[Visit]:
     """A notebook with the two forms, all its cells run, in which nothing is broken yet."""
     cells = [nbformat.v4.new_code_cell(source) for source in CELLS]
     kernel = {"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}}
     nbformat.write(nbformat.v4.new_notebook(cells=cells, metadata=kernel), lab.root / NAME)
-    context = chromium.new_context(viewport={"width": 1280, "height": 1400})
-    seen = Visit(context.new_page())
-    open_notebook(seen.page, lab, NAME)
-    run_all(seen.page)
-    wait_cells_done(seen.page, 60)
-    yield seen
-    shut_down(seen.page)
-    until(lambda: not lab.kernels(), 30, "the kernel to end")
-    context.close()
+    with opened(tab, lab, NAME) as seen:
+        run_all(seen.page)
+        wait_cells_done(seen.page, 60)
+        yield seen
 
 
 def form(page: Any, button: str) -> Any:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import nbformat
 import pytest
@@ -67,16 +66,17 @@ def test_figures_follow_the_scheme_and_the_switch(report: Path, offline_page: Op
 
 
 def test_paper_is_light(report: Path, offline_page: Open) -> None:
+    light = offline_page(report).page.evaluate(COLOURS)
     page = offline_page(report, dark=True).page
     page.emulate_media(media="print")
     page.evaluate("dispatchEvent(new Event('beforeprint'))")
-    assert page.evaluate(COLOURS) == offline_page(report).page.evaluate(COLOURS)
+    assert page.evaluate(COLOURS) == light
     assert page.locator("nav").is_hidden()
 
 
 @pytest.mark.parametrize("script", [True, False], ids=["with JavaScript", "without"])
 def test_code_is_hidden_behind_a_switch(report: Path, offline_page: Open, script: bool) -> None:
-    page = offline_page(report, java_script_enabled=script).page
+    page = offline_page(report, script=script).page
     code = page.get_by_text("share = 100 // ranks")
     assert code.is_hidden()
     page.get_by_text("Show the code").click()
@@ -141,13 +141,13 @@ def test_the_kits_own_reports(path: Path, offline_page: Open) -> None:
 
 
 @pytest.mark.parametrize("story", classroom.STORIES, ids=lambda path: path.stem)
-def test_a_worksheet_fits_on_paper(story: Path, chromium: Any) -> None:
+def test_a_worksheet_fits_on_paper(story: Path, offline: Visit) -> None:
     """The printable width of A4 within margins of 16 mm, at 96 dots an inch."""
-    page = chromium.new_page(viewport={"width": 673, "height": 1000})
+    page = offline.page
+    page.set_viewport_size({"width": 673, "height": 1000})
     page.emulate_media(media="print")
     page.set_content(classroom.worksheet(story, answers=False))
     assert page.evaluate("document.documentElement.scrollWidth") == 673
-    page.close()
 
 
 @pytest.mark.parametrize("path", CHINESE, ids=lambda path: path.stem)

@@ -16,12 +16,13 @@ import nbformat
 import pytest
 
 from tests.browser.conftest import Lab, Visit, until
-from tests.browser.notebook import open_notebook, run_all, shut_down, wait_cells_done
+from tests.browser.notebook import open_notebook, opened, run_all, shut_down, wait_cells_done
 from tests.browser.test_logs import VIEW, WIDER
 from tests.live.slurm_cluster import available, cluster
 from tests.reports import ROOT
 
 pytestmark = pytest.mark.skipif(not available(), reason="Slurm and munge are not installed, or we are not root")
+NAME = "submit.ipynb"
 KEPT = (
     "parameters",
     "import ncclkit",
@@ -37,26 +38,18 @@ PICTURES = os.environ.get("PICTURES")
 
 
 @pytest.fixture(scope="module")
-def login(chromium: Any, lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    """A browser on the login node of a cluster of one node: the cells of 02_all_reduce around its form."""
+def login(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
+    """The login node of a cluster of one node: among the server's files the cells of 02_all_reduce around its form."""
     with cluster(tmp_path_factory.mktemp("slurm") / "slurm", 1) as env:
         book = nbformat.read(ROOT / "notebooks" / "02_all_reduce.ipynb", as_version=4)
         book.cells = [c for c in book.cells if any(w in c.source or w in c.metadata.get("tags", []) for w in KEPT)]
         book.cells = [cell for cell in book.cells if cell.cell_type == "code"]
         small = book.cells[0].source.replace("max_bytes: int = 0", "max_bytes: int = 64")
+        small = small.replace('case_dir: str = "case"', 'case_dir: str = "submitted"')  # runs of others stay out
         told = {"SLURM_CONF": env["SLURM_CONF"], "GLOO_SOCKET_IFNAME": "lo"}
         book.cells[0].source = f"import os\nos.environ.update({told!r})\n{small}"
-        nbformat.write(book, lab.root / "submit.ipynb")
-        context = chromium.new_context(viewport={"width": 1280, "height": 1400}, accept_downloads=True)
-        yield context, env
-        context.close()
-
-
-def opened(context: Any, lab: Lab) -> Visit:
-    """The notebook in a tab of its own."""
-    seen = Visit(context.new_page())
-    open_notebook(seen.page, lab, "submit.ipynb")
-    return seen
+        nbformat.write(book, lab.root / NAME)
+        yield env
 
 
 def form(page: Any) -> Any:
@@ -82,10 +75,10 @@ def queue(env: dict[str, str]) -> str:
     return subprocess.run(["squeue", "-h"], env=env, capture_output=True, text=True, timeout=20).stdout
 
 
-def test_a_closed_tab_costs_nothing(login: Any, lab: Lab, tmp_path: Path) -> None:
+def test_a_closed_tab_costs_nothing(login: dict[str, str], tab: Visit, lab: Lab) -> None:
     """Submit, watch, close the tab, reopen: the same kernel shows how it ended, and a new one finds the job again."""
-    context, env = login
-    first = opened(context, lab).page
+    first = tab.page.context.new_page()
+    open_notebook(first, lab, NAME)
     run_all(first)
     wait_cells_done(first, 120)
     shown(first, "ncclkit submit probe")  # nothing ran here unasked
@@ -99,39 +92,34 @@ def test_a_closed_tab_costs_nothing(login: Any, lab: Lab, tmp_path: Path) -> Non
     shown(first, "Job 1 ")
     first.evaluate("() => window.jupyterapp.commands.execute('docmanager:save')")
     first.close()
-    again = opened(context, lab)
-    shown(again.page, "every value was right", 120)
-    assert again.page.evaluate(WIDER) == [] and not queue(env)
-    shut_down(again.page)
-    until(lambda: not lab.kernels(), 30, "the kernel to end")
-    again.page.close()
-    later = opened(context, lab)
-    run_all(later.page)
-    wait_cells_done(later.page, 120)
-    shown(later.page, "every value was right")
-    later.page.locator(f"{VIEW}.widget-button", has_text="Make the report").click()
-    with later.page.expect_download() as download:
-        later.page.get_by_role("link", name="Download it").click()
+    with opened(tab, lab, NAME) as again:
+        shown(again.page, "every value was right", 120)
+        assert again.page.evaluate(WIDER) == [] and not queue(login)
+    page = tab.page
+    open_notebook(page, lab, NAME)
+    run_all(page)
+    wait_cells_done(page, 120)
+    shown(page, "every value was right")
+    page.locator(f"{VIEW}.widget-button", has_text="Make the report").click()
+    with page.expect_download() as download:
+        page.get_by_role("link", name="Download it").click()
     assert "every value was right" in download.value.path().read_text(encoding="utf-8")
-    assert (later.errors, later.failed) == ([], [])
+    assert tab.complaints == []
 
 
-def test_a_job_whose_kernel_is_gone_is_followed_and_cancelled(login: Any, lab: Lab) -> None:
-    context, env = login
-    before = context.pages[-1]
-    form(before).get_by_label("Set-up lines").fill("sleep 300")
-    form(before).locator("button", has_text="Submit").click()
-    shown(before, "Job 2 runs on n1")
-    shut_down(before)
+def test_a_job_whose_kernel_is_gone_is_followed_and_cancelled(login: dict[str, str], tab: Visit, lab: Lab) -> None:
+    """Submitted where the test before has left off."""
+    page = tab.page
+    form(page).get_by_label("Set-up lines").fill("sleep 300")
+    form(page).locator("button", has_text="Submit").click()
+    shown(page, "Job 2 runs on n1")
+    shut_down(page)
     until(lambda: not lab.kernels(), 30, "the kernel to end")
-    before.close()
-    assert queue(env).split()[0] == "2"
-    after = opened(context, lab).page
-    run_all(after)
-    shown(after, "Job 2 runs on n1")
-    form(after).locator("button", has_text="Cancel").click()
-    shown(after, "cancelled")
-    until(lambda: not queue(env), 30, "the job to end")
-    assert not lab.runs()
-    shut_down(after)
-    until(lambda: not lab.kernels(), 30, "the kernel to end")
+    assert queue(login).split()[0] == "2"
+    with opened(tab, lab, NAME):
+        run_all(page)
+        shown(page, "Job 2 runs on n1")
+        form(page).locator("button", has_text="Cancel").click()
+        shown(page, "cancelled")
+        until(lambda: not queue(login), 30, "the job to end")
+        assert not lab.runs()

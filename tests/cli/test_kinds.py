@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.test_cli import run
+from tests.cli.command import Typed
 from tests.evidence import documents as docs
 from tests.evidence.test_flight import dump, entry, waiting
 from tests.evidence.test_nccltests import run as table
@@ -79,10 +79,10 @@ KINDS = {
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_each_kind_is_read(tmp_path: Path, kind: str) -> None:
+def test_each_kind_is_read(tmp_path: Path, kind: str, typed: Typed) -> None:
     data, says = KINDS[kind]
     (tmp_path / "attachment").write_bytes(data)
-    done = run("diagnose", str(tmp_path / "attachment"))
+    done = typed("diagnose", str(tmp_path / "attachment"))
     assert done.returncode in (0, 1) or (done.returncode == 2 and says.endswith("facts")), done.stderr  # no job in it
     known = {"NCCL_DEBUG_FILE": "log", "flight as JSON": "flight", "stacks of faulthandler": "stacks"}
     known |= dict.fromkeys(("dmesg -T", "journal", "journal -o short-iso"), "dmesg")
@@ -91,27 +91,27 @@ def test_each_kind_is_read(tmp_path: Path, kind: str) -> None:
 
 
 @pytest.mark.parametrize("packer", PACKERS)
-def test_each_packing_is_read(tmp_path: Path, packer: str) -> None:
+def test_each_packing_is_read(tmp_path: Path, packer: str, typed: Typed) -> None:
     (tmp_path / "attachment").write_bytes(PACKERS[packer](GOOD))
-    done = run("diagnose", str(tmp_path / "attachment"))
+    done = typed("diagnose", str(tmp_path / "attachment"))
     assert done.returncode == 1 and "CUDA error: boom" in done.stdout, done.stderr
 
 
-def test_a_pattern_a_folder_a_file_and_standard_input_together(tmp_path: Path) -> None:
+def test_a_pattern_a_folder_a_file_and_standard_input_together(tmp_path: Path, typed: Typed) -> None:
     for name in ("a/rank0.log", "a/rank1.log", "b/rank2.log", "rank3.log"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_bytes(GOOD)
-    done = run("diagnose", "--json", "a/*.log", "b", "rank3.log", "-", stdin=GOOD, cwd=tmp_path)
+    done = typed("diagnose", "--json", "a/*.log", "b", "rank3.log", "-", stdin=GOOD, cwd=tmp_path)
     paths = [row["path"] for row in json.loads(done.stdout)["inputs"]]
     assert paths == ["a/rank0.log", "a/rank1.log", "b/rank2.log", "rank3.log", "-"]
 
 
-def test_a_slurm_job_id(tmp_path: Path) -> None:
+def test_a_slurm_job_id(tmp_path: Path, typed: Typed) -> None:
     (tmp_path / "out.txt").write_bytes(GOOD)
     script = tmp_path / "scontrol"
     script.write_text(f"#!/bin/sh\necho 'JobId=12345 StdErr={tmp_path}/out.txt StdOut={tmp_path}/out.txt Power='\n")
     script.chmod(0o755)
-    done = run("diagnose", "12345", cwd=tmp_path, PATH=f"{tmp_path}:/usr/bin:/bin")
+    done = typed("diagnose", "12345", cwd=tmp_path, PATH=f"{tmp_path}:/usr/bin:/bin")
     assert done.returncode == 1 and f"{tmp_path}/out.txt:1" in done.stdout
 
 
@@ -122,30 +122,32 @@ def test_a_slurm_job_id(tmp_path: Path) -> None:
         (b"Error: failed to extend /dev/shm/nccl-x to 9637892 bytes", docs.DF, "shm_too_small", "df /dev/shm"),
     ],
 )
-def test_causes_use_what_other_tools_say(tmp_path: Path, symptom: bytes, document: str, cause: str, says: str) -> None:
+def test_causes_use_what_other_tools_say(
+    tmp_path: Path, symptom: bytes, document: str, cause: str, says: str, typed: Typed
+) -> None:
     (tmp_path / "job.log").write_bytes(b"node-1:4711:4720 [0] misc/ibvwrap.cc:72 NCCL WARN " + symptom + b"\n")
     (tmp_path / "host.txt").write_text(document)
-    first = json.loads(run("diagnose", "--json", str(tmp_path)).stdout)["findings"][0]
+    first = json.loads(typed("diagnose", "--json", str(tmp_path)).stdout)["findings"][0]
     assert first["cause"] == cause and says in json.dumps(first["evidence"])
 
 
-def test_what_is_not_understood_is_counted(tmp_path: Path) -> None:
+def test_what_is_not_understood_is_counted(tmp_path: Path, typed: Typed) -> None:
     (tmp_path / "job.log").write_bytes(GOOD)
     (tmp_path / "core.1").write_bytes(bytes(range(256)) * 9)
     (tmp_path / "model.pkl").write_bytes(pickle.dumps({"weights": [1, 2]}))
     (tmp_path / "notes.txt").write_text("nothing that a library would say\n")
     (tmp_path / "none.log").touch()
-    done = run("diagnose", str(tmp_path))
+    done = typed("diagnose", str(tmp_path))
     assert "Read 2 × log: 2 events; not understood: 1 × binary, 1 × empty, 1 × unknown, 1 × log" in done.stderr
     assert "core.1 is a binary file" in done.stderr and "model.pkl is a pickle without" in done.stderr
 
 
-def test_nothing_that_a_log_says_steers_the_terminal(tmp_path: Path) -> None:
+def test_nothing_that_a_log_says_steers_the_terminal(tmp_path: Path, typed: Typed) -> None:
     evil = "\x1b]0;title\x07 \x1b[2J \x9b31m \u202ertl \x08\x08 <script>alert(1)</script> \r hidden"
     log = tmp_path / "a\x1b[31m\udcff.log"
     log.write_bytes(b"RuntimeError: CUDA error: boom " + evil.encode() + b" boom\n")
     for options in ((), ("--json",)):
-        done = run("diagnose", *options, str(log))
+        done = typed("diagnose", *options, str(log))
         assert done.returncode == 1 and "boom" in done.stdout
         assert [c for c in done.stdout + done.stderr if not (c.isprintable() or c in "\n\t")] == []
-    assert run("diagnose", str(tmp_path / "no\x1b[2J")).stderr.isascii()
+    assert typed("diagnose", str(tmp_path / "no\x1b[2J")).stderr.isascii()

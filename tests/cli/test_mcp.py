@@ -14,7 +14,7 @@ import pytest
 
 from ncclkit.cli import main
 from ncclkit.evidence.samples import HERE
-from tests.cli.test_cli import ROOT, run
+from tests.cli.command import ROOT, Typed
 from tests.processes import leftovers
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def test_the_tools_only_look(tmp_path: Path) -> None:
     assert given == {"paths", "pids", "job", "seconds", "ranks", "workers", "cause"}, "none that starts or writes"
 
 
-def test_a_diagnosis_is_that_of_the_command(tmp_path: Path) -> None:
+def test_a_diagnosis_is_that_of_the_command(tmp_path: Path, typed: Typed) -> None:
     """Also where the folder of the server holds a module that is named as ours; nothing is written there."""
     (tmp_path / "ncclkit").mkdir()
     (tmp_path / "ncclkit" / "__init__.py").write_text("raise SystemExit('not ours')")
@@ -54,7 +54,7 @@ def test_a_diagnosis_is_that_of_the_command(tmp_path: Path) -> None:
     answer = asked(tmp_path, lambda client: client.call_tool("diagnose", {"paths": ["logs"]}))
     told = answer.structured_content
     assert not answer.is_error and json.loads(answer.content[0].text) == told
-    plain = json.loads(run("diagnose", "--json", str(tmp_path / "logs")).stdout)
+    plain = json.loads(typed("diagnose", "--json", str(tmp_path / "logs")).stdout)
     assert plain.keys() < told.keys() and told["job"] == plain["job"] and told["unknown"] == plain["unknown"]
     first, same = told["findings"][0], plain["findings"][0]
     assert [first[key] for key in ("cause", "say", "advice")] == [same[key] for key in ("cause", "say", "advice")]
@@ -80,7 +80,7 @@ def test_text_of_a_log_is_marked_and_cut(tmp_path: Path, error: str) -> None:
     assert [c for c in json.dumps(told, ensure_ascii=False) if not c.isprintable()] == []
 
 
-def test_the_other_tools_and_their_errors(tmp_path: Path) -> None:
+def test_the_other_tools_and_their_errors(tmp_path: Path, typed: Typed) -> None:
     async def all_of_them(client: Client) -> list[Any]:
         gone = await client.call_tool("attach", {"pids": ["4194999"]})
         strange = await client.call_tool("attach", {"pids": ["1 --case=/"]})
@@ -93,7 +93,7 @@ def test_the_other_tools_and_their_errors(tmp_path: Path) -> None:
     gone, strange, page, wrong, nothing, facts = asked(tmp_path, all_of_them)
     assert gone.is_error and "There is no process 4194999" in gone.content[0].text
     assert strange.is_error and "is not a process id" in strange.content[0].text
-    assert page.structured_content == json.loads(run("causes", "--json", "slow_rank").stdout)
+    assert page.structured_content == json.loads(typed("causes", "--json", "slow_rank").stdout)
     assert wrong.is_error and "There is no cause" in wrong.content[0].text
     assert nothing.is_error and "/no/such does not exist" in nothing.content[0].text
     names = {fact["name"] for fact in facts.structured_content["facts"]}

@@ -22,7 +22,7 @@ from ncclkit.cli import terminal
 from ncclkit.core import themes
 from ncclkit.core.model import Fact
 from ncclkit.evidence.samples import HERE
-from tests.cli.test_cli import ROOT, WARM, run
+from tests.cli.command import ROOT, WARM, Typed
 
 STYLE = re.compile(r"\x1b\[[0-9;]*m")
 """Colours, which are the only thing that a result on a terminal may hold besides text."""
@@ -90,12 +90,12 @@ def test_a_banner_without_a_finding(tmp_path: Path, text: bytes, says: str) -> N
     assert says in shown and re.search(r"Collect +The ", shown) and "─ 1." not in shown
 
 
-def test_further_findings_take_a_line_each() -> None:
+def test_further_findings_take_a_line_each(typed: Typed) -> None:
     _, said = screen("diagnose", str(HERE / "own_name_loopback"), str(HERE / "port_busy"))
     shown = STYLE.sub("", said)
     assert "─ 1. hostname_resolution ─" in shown
     assert re.search(r"^2\. ● proven port_in_use {2}Port \d+ is already taken", shown, re.MULTILINE)
-    everything = run("diagnose", str(HERE / "own_name_loopback"), str(HERE / "port_busy")).stdout
+    everything = typed("diagnose", str(HERE / "own_name_loopback"), str(HERE / "port_busy")).stdout
     assert "\x1b" not in everything and everything.count("   Do: ") > shown.count("Do: ")
 
 
@@ -117,9 +117,9 @@ def test_a_terminal_that_can_do_less_gets_plain_text(environ: dict[str, str]) ->
     assert "\x1b" not in said and "1. slow_rank (proven)" in said
 
 
-def test_findings_come_before_facts(tmp_path: Path) -> None:
+def test_findings_come_before_facts(tmp_path: Path, typed: Typed) -> None:
     folder = str(tmp_path / "case")
-    done = run("inspect", "--case", folder, "--dataset-bytes", "1000TiB", "--ranks", "2")
+    done = typed("inspect", "--case", folder, "--dataset-bytes", "1000TiB", "--ranks", "2", **WARM)
     assert done.stdout.index("host_oom") < done.stdout.index("\nCPU and memory\n") < done.stdout.rindex("memory.total")
     assert re.search(r"memory\.total +[\d.]+ [GT]iB", done.stdout)
 
@@ -155,7 +155,7 @@ def test_a_long_path_is_cut_in_the_middle() -> None:
     assert terminal.middle(path).endswith("rank3.log:17") and terminal.middle("a/rank3.log:17") == "a/rank3.log:17"
 
 
-def test_a_long_verb_says_how_long(tmp_path: Path) -> None:
+def test_a_long_verb_says_how_long(tmp_path: Path, typed: Typed) -> None:
     """On a terminal in one line that goes away; elsewhere line by line, as logs of batch jobs have it."""
     options = ("probe", "--backend", "gloo", "--max-bytes", "512", "--case", str(tmp_path / "case"))
     code, said = screen(*options, environ=WARM)
@@ -163,15 +163,15 @@ def test_a_long_verb_says_how_long(tmp_path: Path) -> None:
         r"Live test: rank 0: size 64 all_reduce .*0:\d\d, (?:about|at most) \d+:\d\d left", said
     )
     assert "Live test" not in STYLE.sub("", said).rpartition("\x1b[2K")[2], "the line is gone at the end"
-    plain = run(*options[:-1], str(tmp_path / "other"), **WARM)
+    plain = typed(*options[:-1], str(tmp_path / "other"), **WARM)
     assert "  rank 0: size 64 all_reduce\n" in plain.stderr and "\x1b" not in plain.stderr + plain.stdout
 
 
-def test_experiments_say_how_long(tmp_path: Path) -> None:
+def test_experiments_say_how_long(tmp_path: Path, typed: Typed) -> None:
     """Each small job has its own deadline, which counts from its own start."""
     case = str(tmp_path / "case")
     options = ("--ranks", "2", "--backend", "gloo", "--timeout", "60", "--case", case)
-    broken = run("lab", "rank_raises", *options, **WARM)
+    broken = typed("lab", "rank_raises", *options, **WARM)
     assert broken.returncode == 1
     code, said = screen("diagnose", "--check", "--case", case, case, environ=WARM)
     assert code == 1 and re.search(r"Experiments.*0:\d\d, at most \d+:\d\d left", said), said

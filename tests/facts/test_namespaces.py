@@ -31,7 +31,8 @@ def pair() -> Iterator[list[Host]]:
 @pytest.fixture
 def clean(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in connect.HANDED:
-        monkeypatch.delenv(name, raising=False)
+        monkeypatch.setenv(name, "")  # a name that was not set before is then taken away again, whatever a fault set
+        monkeypatch.delenv(name)
 
 
 def judged(case: Case, made: list[Host]) -> tuple[list[Finding], dict[str, Finding]]:

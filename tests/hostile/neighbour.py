@@ -80,7 +80,7 @@ def main(folder: str, marker: str) -> None:
     raw = pickle.dumps(Payload(marker))
     payloads, found, keys = [raw, base64.b64encode(raw)], set(), set()
     print("ready", flush=True)
-    while not select.select([sys.stdin], [], [], 0.05)[0]:
+    while not select.select([sys.stdin], [], [], 0.2)[0]:
         for pid in members(folder):
             for address, port in set(listening(pid)):
                 try:

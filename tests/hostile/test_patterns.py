@@ -1,4 +1,4 @@
-"""Every pattern of evidence on texts that make an engine that backtracks crawl: linear from 1 to 64 KB."""
+"""Every pattern of evidence on texts that make an engine that backtracks crawl: linear from 1 to 32 KB."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import pytest
 
 from tests.hostile.patterns import attacks, patterns
 
-SMALL, LARGE = 1 << 10, 64 << 10
+SMALL, LARGE = 1 << 10, 32 << 10
 GROWTH = 6.0
-"""How much faster than its length a text's time may grow; quadratic is 64."""
+"""How much faster than its length a text's time may grow; quadratic is 32."""
 FLOOR = 0.004
 """CPU seconds of a small text that a busy machine may need for nothing."""
 PATTERNS = patterns()

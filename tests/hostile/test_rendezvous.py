@@ -16,7 +16,8 @@ import pytest
 from tests.hostile.launches import LAUNCHES, Launch, here
 
 LOOPBACK = "0100007F"
-JOB = ("train", "--backend", "gloo", "--timeout", "6", "--steps", "400")
+JOB = tuple("collective --backend gloo --sizes 8 --timeout 20 --fault starts_late --seconds 5".split())
+"""One rank waits at the store for the other, which comes late."""
 STANDALONE = "-m torch.distributed.run --standalone --local-addr 127.0.0.1 --no-python sleep 15".split()
 
 

@@ -45,6 +45,13 @@ def nothing_is_left() -> Any:
     assert leftovers() == []
 
 
+@pytest.fixture
+def forked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ranks have torch from the beginning; in the other tests of this file all is started as it is for users."""
+    for name, value in warm(os.environ).items():
+        monkeypatch.setenv(name, value)
+
+
 def test_passes(tmp_path: Path) -> None:
     records = asyncio.run(start(tmp_path, COLLECTIVE))
     measured = [r for r in records if r["kind"] == "measure"]
@@ -55,6 +62,7 @@ def test_passes(tmp_path: Path) -> None:
     assert len((tmp_path / "wire.jsonl").read_bytes().splitlines()) == len(records)
 
 
+@pytest.mark.usefixtures("forked")
 def test_a_rank_that_raises(tmp_path: Path) -> None:
     records = asyncio.run(start(tmp_path, ("train", "--backend", "gloo", "--fault", "rank_raises", "--timeout", "20")))
     assert status(tmp_path)["reason"] == "failed"
@@ -75,16 +83,16 @@ def on_size(act: Callable[[int], None]) -> Callable[[dict[str, Any]], None]:
     return see
 
 
+@pytest.mark.usefixtures("forked")
 def test_a_rank_that_is_killed(tmp_path: Path) -> None:
     asyncio.run(start(tmp_path, ENDLESS, on_record=on_size(lambda pid: os.kill(pid, signal.SIGKILL))))
     assert status(tmp_path)["reason"] == "failed"
     assert "exitcode: -9" in (tmp_path / "launcher.log").read_text().replace("exitcode  :", "exitcode:")
 
 
-def test_a_hang_ends_at_the_deadline_with_evidence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("forked")
+def test_a_hang_ends_at_the_deadline_with_evidence(tmp_path: Path) -> None:
     """Rank 1 stops (SIGSTOP); rank 0 waits in C++; the deadline comes first, but long after the forked ranks."""
-    for name, value in warm(os.environ).items():
-        monkeypatch.setenv(name, value)
     asyncio.run(start(tmp_path, ENDLESS, deadline=14, on_record=on_size(lambda pid: os.kill(pid, signal.SIGSTOP))))
     assert status(tmp_path)["reason"] == "deadline"
     looked = json.loads((tmp_path / "processes.json").read_text())
@@ -93,6 +101,7 @@ def test_a_hang_ends_at_the_deadline_with_evidence(tmp_path: Path, monkeypatch: 
     assert (tmp_path / "fr_rank_0").stat().st_size > 0
 
 
+@pytest.mark.usefixtures("forked")
 def test_cancel(tmp_path: Path) -> None:
     async def main() -> None:
         running = asyncio.Event()
@@ -136,7 +145,9 @@ asyncio.run(start(Path(sys.argv[1]), ENDLESS, on_record=lambda r: print(r.get("p
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 def test_the_kernel_is_killed(tmp_path: Path, number: int) -> None:
-    parent = subprocess.Popen([sys.executable, "-c", SCRIPT, str(tmp_path)], stdout=subprocess.PIPE, text=True)
+    env = warm(os.environ) if number == signal.SIGTERM else None
+    command = [sys.executable, "-c", SCRIPT, str(tmp_path)]
+    parent = subprocess.Popen(command, env=env, stdout=subprocess.PIPE, text=True)
     assert parent.stdout is not None
     assert any("size" in line for line in parent.stdout)
     parent.send_signal(number)

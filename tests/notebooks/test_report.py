@@ -35,7 +35,17 @@ def tag(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     assert leftovers(mark) == []
 
 
-def test_a_notebook_that_runs_through(tmp_path: Path, tag: str) -> None:
+@pytest.fixture
+def broken_kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The host's own kernelspec `python3`, which belongs to an environment that is gone."""
+    spec = tmp_path / "share" / "kernels" / "python3" / "kernel.json"
+    spec.parent.mkdir(parents=True)
+    spec.write_text('{"argv": ["/bin/false", "{connection_file}"], "display_name": "broken", "language": "python"}')
+    monkeypatch.setenv("JUPYTER_PATH", str(tmp_path / "share"))
+
+
+@pytest.mark.usefixtures("broken_kernel")
+def test_a_notebook_that_runs_through_in_this_interpreter_whatever_is_installed(tmp_path: Path, tag: str) -> None:
     out = report.make(GOOD, tmp_path / "case", {"ranks": 4}, tmp_path / "out.html")
     assert out == tmp_path / "out.html" and out.stat().st_size > 1e6
     nb = nbformat.read(tmp_path / "case" / "report.ipynb", as_version=4)
@@ -150,14 +160,6 @@ def test_a_place_that_cannot_be_written_is_refused_first(tmp_path: Path) -> None
     with pytest.raises(NcclkitError, match="not a folder you may write to"):
         report.make(GOOD, tmp_path / "case", {}, tmp_path / "nowhere" / "out.html")
     assert not (tmp_path / "case" / "report.ipynb").exists()
-
-
-def test_the_kernel_is_this_interpreter_whatever_is_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    spec = tmp_path / "share" / "kernels" / "python3" / "kernel.json"
-    spec.parent.mkdir(parents=True)
-    spec.write_text('{"argv": ["/bin/false", "{connection_file}"], "display_name": "broken", "language": "python"}')
-    monkeypatch.setenv("JUPYTER_PATH", str(tmp_path / "share"))
-    assert report.make(GOOD, tmp_path / "case", {}).exists()
 
 
 def test_text_from_the_command_line(tmp_path: Path) -> None:

@@ -104,7 +104,7 @@ def test_every_dependency_is_used():
     assert modules_of("dependencies") - BY_NAME - imported(MODULES) == set()
 
 
-@pytest.mark.parametrize("module", ["ncclkit", "ncclkit.cli", "ncclkit.causes.engine"])
+@pytest.mark.parametrize("module", ["ncclkit", "ncclkit.cli", "ncclkit.causes.engine", "ncclkit.report"])
 def test_importing_costs_no_heavy_library(module):
     result = run(sys.executable, "-c", f"import sys, {module}; print(*sys.modules)")
     assert result.returncode == 0, result.stderr

@@ -29,7 +29,7 @@ from ncclkit.core.tuning import Comparison, Setting, Sweep, carriers, setting
 from ncclkit.live import probe, tune
 from ncclkit.live.launch import local
 from ncclkit.live.options import ProbeOptions
-from tests.brakes import GLOO, gloo
+from tests.brakes import gloo
 from tests.processes import WARM
 
 pytestmark = pytest.mark.usefixtures("warm_ranks")
@@ -466,69 +466,72 @@ def test_what_gloo_never_reads_is_refused_over_gloo(tmp_path: Path, given: str) 
 
 
 @pytest.mark.serial  # beside other tests groups of the default differ by as much
-@pytest.mark.timeout(200)
-def test_a_brake_is_found_and_undone(tmp_path: Path) -> None:
-    """Two ranks of gloo in one job: calls through groups of one setting are late, as with a bad variable.
+def test_a_brake_is_found_and_undone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two ranks of gloo in one job: calls are late, as with a bad variable, but through groups without it.
 
     Of the others, which change nothing, none is called different.
     """
-    (tmp_path / "sitecustomize.py").write_text(GLOO)
-    options = ProbeOptions(backend="gloo", ranks=2, env={"PYTHONPATH": f"{WARM}{os.pathsep}{tmp_path}"})
-    bad, good = setting("GLOO_SOCKET_IFNAME=lo,lo"), setting("GLOO_SOCKET_IFNAME=lo")
-    same = [Setting(risk=str(number)) for number in range(4)]
-    found = asyncio.run(tune.sweep(Case.open(tmp_path / "case"), [bad, good, *same], options, sizes=[4096]))
-    assert found.effect_of(bad).startswith("GLOO_SOCKET_IFNAME=lo,lo costs"), found.text()
-    cost = next(one for one in found.comparisons if one.setting == bad)
-    assert cost.worse and statistics.median(cost.with_us) == pytest.approx(30_000, rel=0.5)
-    assert [one for one in found.comparisons if one.better or one.worse] == [cost] and found.tried == 3
-
-
-@pytest.mark.serial
-@pytest.mark.timeout(200)
-def test_what_a_variable_of_the_environment_costs_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Within 20 % of what live tests with it and without show, and `nccl.env` takes it away; the default is without."""
-    (tmp_path / "sitecustomize.py").write_text(GLOO)
+    (tmp_path / "sitecustomize.py").write_text(gloo(0.015, 0.005))
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo,lo")
     options = ProbeOptions(backend="gloo", ranks=2, env={"PYTHONPATH": f"{WARM}{os.pathsep}{tmp_path}"})
-    found = asyncio.run(tune.sweep(Case.open(tmp_path / "case"), (), options, [4096], inherited=True))
+    undone, good = Setting(without=("GLOO_SOCKET_IFNAME",)), setting("GLOO_SOCKET_IFNAME=lo")
+    same = [Setting(risk=str(number)) for number in range(4)]
+    found = asyncio.run(tune.sweep(Case.open(tmp_path / "case"), [undone, good, *same], options, sizes=[4096]))
+    for one in (undone, good):
+        assert found.effect_of(one).startswith(f"{one} gains"), found.text()
+    gains = [one for one in found.comparisons if one.setting in (undone, good)]
+    assert [one for one in found.comparisons if one.better or one.worse] == gains and found.tried == 3
+    assert all(statistics.median(one.with_us) == pytest.approx(5_000, rel=0.5) for one in gains)
+
+
+def test_what_a_variable_of_the_environment_costs_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Within 20 % of what live tests with it and without show, and `nccl.env` takes it away; the default is without.
+
+    Calls wait so long that a busy machine changes little of it.
+    """
+    monkeypatch.setattr(tune, "ROUNDS", 2)
+    monkeypatch.setattr(tune, "DECIDING", 8)
+    (tmp_path / "sitecustomize.py").write_text(gloo(0.3, 0.1))
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo,lo")
+    env = {"PYTHONPATH": f"{WARM}{os.pathsep}{tmp_path}"}
+    options = ProbeOptions(backend="gloo", ranks=2, env=env, max_bytes=8, repeats=3)
+    found = asyncio.run(tune.sweep(Case.open(tmp_path / "case"), (), options, inherited=True))
     assert found.cleared == ("GLOO_SOCKET_IFNAME",)
-    assert "GLOO_SOCKET_IFNAME=lo,lo costs" in found.text() and "all_reduce of 4 KiB" in found.text()
-    undone = tuning.applied(found)
-    assert undone is not None and carriers(found)["nccl.env"] == "unset GLOO_SOCKET_IFNAME\n"
-    again = asyncio.run(tune.sweep(Case.open(tmp_path / "case"), [undone], options, [4096]))
-    assert again.effect_of(undone).startswith("without GLOO_SOCKET_IFNAME gains"), again.text()
-    alone = replace(options, max_bytes=4096)
-    slow = asyncio.run(probe.probe(Case.open(tmp_path / "case"), alone)).measurements[-1].time_us
+    assert "GLOO_SOCKET_IFNAME=lo,lo costs" in found.text() and "all_reduce of 8 B" in found.text()
+    assert tuning.applied(found) == Setting(without=("GLOO_SOCKET_IFNAME",))
+    assert carriers(found)["nccl.env"] == "unset GLOO_SOCKET_IFNAME\n"
+    slow = asyncio.run(probe.probe(Case.open(tmp_path / "case"), options)).measurements[-1].time_us
     monkeypatch.delenv("GLOO_SOCKET_IFNAME")
-    quick = asyncio.run(probe.probe(Case.open(tmp_path / "case"), alone)).measurements[-1].time_us
+    quick = asyncio.run(probe.probe(Case.open(tmp_path / "case"), options)).measurements[-1].time_us
     assert -found.comparisons[0].gain == pytest.approx(slow / quick - 1, rel=0.2)
 
 
-@pytest.mark.serial
-@pytest.mark.timeout(200)
-def test_twenty_sweeps_of_equal_settings_claim_at_most_one_difference(tmp_path: Path) -> None:
-    """Real rounds over gloo: twenty sizes of one job, each with an order of its own, judged as a sweep of its own."""
-    options = ProbeOptions(backend="gloo", ranks=2)
-    same, sizes = [Setting()], [4096 + 64 * seed for seed in range(20)]
-    found = asyncio.run(tune.sweep(Case.open(tmp_path), same, options, sizes))
-    alone = [replace(one, comparisons=len(same)) for one in found.comparisons]
-    assert len(alone) == len(same) * len(sizes)
-    claims = {one.bytes for one in alone if one.better or one.worse}
-    assert len(claims) <= 1, [(one.bytes, one.gain, one.interval, one.spread) for one in alone if one.bytes in claims]
+def judged(name: str, asked: Setting, folder: Path, patch: pytest.MonkeyPatch) -> list[Comparison]:
+    """What a sweep says of the rounds of a recorded job (tests/record/sweep.py), each size as a sweep of its own."""
+
+    async def job(case: Case, plan: Plan, words: Sequence[str], numbers: Any, made: tune.Measured, *rest: Any) -> str:
+        for line in (Path(__file__).parent / "sweeps" / f"{name}.jsonl").read_text().splitlines():
+            made.take(json.loads(line), numbers)
+        return ""
+
+    patch.setattr(tune, "_job", job)
+    found = asyncio.run(tune.sweep(Case.open(folder), [asked], ProbeOptions(backend="gloo", ranks=2)))
+    return [replace(one, comparisons=1) for one in found.comparisons]
 
 
-@pytest.mark.serial  # beside other tests groups of the default differ by as much
-@pytest.mark.timeout(200)
+def test_twenty_sweeps_of_equal_settings_claim_at_most_one_difference(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    alone = judged("equal", Setting(), tmp_path, monkeypatch)
+    assert len({one.bytes for one in alone}) == len(alone) == 20
+    claims = [one for one in alone if one.better or one.worse]
+    assert len(claims) <= 1, [(one.bytes, one.gain, one.interval, one.spread) for one in claims]
+
+
 def test_a_gain_that_is_there_is_found_in_nine_of_ten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ten sizes of one job, judged as ten sweeps: without a bad variable of the environment calls take 1 ms, not 6."""
-    monkeypatch.setattr(tune, "ROUNDS", 2)
-    (tmp_path / "sitecustomize.py").write_text(gloo(0.006, 0.001))
-    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo,lo")
-    options = ProbeOptions(backend="gloo", ranks=2, env={"PYTHONPATH": str(tmp_path)}, timeout=180)
-    good, sizes = setting("GLOO_SOCKET_IFNAME=lo"), [4096 + 64 * seed for seed in range(10)]
-    found = asyncio.run(tune.sweep(Case.open(tmp_path / "case"), [good], options, sizes))
-    alone = [replace(one, comparisons=1) for one in found.comparisons]
-    assert sum(one.better for one in alone) >= 9, [(one.gain, one.interval, one.spread) for one in alone]
+    """Ten sizes: without a bad variable of the environment calls take 1 ms, not 6."""
+    alone = judged("gain", setting("GLOO_SOCKET_IFNAME=lo"), tmp_path, monkeypatch)
+    assert len(alone) == 10 and sum(one.better for one in alone) >= 9, [(one.gain, one.interval) for one in alone]
     assert statistics.median(one.gain for one in alone) == pytest.approx(0.75, abs=0.2)
 
 

@@ -5,6 +5,7 @@ and what it has forked ends with it.
 """
 
 import ctypes
+import gc
 import importlib
 import json
 import os
@@ -20,10 +21,10 @@ MODULES = (
     "torch.distributed.run",
     "torch.distributed.elastic.rendezvous.static_tcp_rendezvous",
     "torch._dynamo",  # the first step of an optimizer imports it
-    "lightning.fabric",
-    "torchdata.stateful_dataloader",
 )
-"""What jobs of tests import; what is not installed they do without."""
+"""What jobs of tests import."""
+MORE = {"stories.resume": ("lightning.fabric", "torchdata.stateful_dataloader")}
+"""What one job imports, too, as much as all the others; what is not installed it does without."""
 PR_SET_PDEATHSIG = 1
 
 
@@ -70,11 +71,7 @@ class Server:
 
     def fork(self, line, told, files):
         """Fork what was asked for; when it has ended, say how."""
-        for name in MODULES:
-            try:
-                importlib.import_module(name)
-            except ImportError:
-                continue
+        _have([*MODULES, *(name for word in told["words"] for name in MORE.get(word, ()))])
         parent = os.getpid()
         pid = os.fork()
         if pid == 0:
@@ -97,6 +94,19 @@ class Server:
     def end(self):
         """Whoever started this has ended."""
         os._exit(0)
+
+
+def _have(names):
+    """Import what is not there yet, and keep the garbage collectors of all who are forked away from it."""
+    count = len(sys.modules)
+    for name in names:
+        try:
+            importlib.import_module(name)
+        except ImportError:
+            continue
+    if len(sys.modules) > count:
+        gc.collect()
+        gc.freeze()
 
 
 def _sent(line, text):

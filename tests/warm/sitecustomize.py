@@ -32,6 +32,8 @@ FACTS = '"""A script: what may hang is asked here'
 """How the one begins that facts of torch are read with (ncclkit/agent/facts/children.py)."""
 FIXED = ("CUDA_", "KMP_", "LD_", "MALLOC_", "MKL_", "OMP_", "PYTHON", "TORCH_CPP_", "TORCH_SHOW_")
 """How variables begin that are read before a forked process has them."""
+IDLE = ("PYTHONPATH", "KMP_DUPLICATE_LIB_OK", "KMP_INIT_AT_FORK")
+"""Those of them that a forked process can be given, and what scikit-learn sets for its own process."""
 RIGHTS = ("Uid", "Gid", "Groups", "CapEff", "CapBnd", "NoNewPrivs", "Seccomp")
 SIGNALS = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM)
 OWN_FILE = os.path.basename(__file__)
@@ -46,7 +48,7 @@ def place():
     with open("/proc/self/cgroup") as file:
         groups = file.read()
     spaces = sorted((kind, os.readlink(f"/proc/self/ns/{kind}")) for kind in os.listdir("/proc/self/ns"))
-    fixed = sorted(item for item in os.environ.items() if item[0].startswith(FIXED) and item[0] != "PYTHONPATH")
+    fixed = sorted(item for item in os.environ.items() if item[0].startswith(FIXED) and item[0] not in IDLE)
     told = [sys.executable, sys.prefix, os.readlink("/proc/self/root"), rights, groups, spaces, fixed]
     return json.loads(json.dumps(told))
 
@@ -223,6 +225,8 @@ def _run(words):
     else:
         if not words[0].endswith(".pyz"):
             sys.path.insert(0, os.path.dirname(os.path.abspath(words[0])))
+            for name in [name for name in sys.modules if name.partition(".")[0] == "ncclkit"]:
+                del sys.modules[name]  # those of the agent of its guard
         runpy.run_path(words[0], run_name="__main__")
 
 

@@ -103,17 +103,19 @@ class Operation:
         1, 2, 3 … as far as the sum leaves room for values above 1.  Of many ranks and a narrow type each place gets
         the values of one group only, so that every sum is exact.
         """
-        most, limit = self.ranks, (1 << self.bits) - 1
+        limit = (1 << self.bits) - 1
         groups = -(-3 * self.ranks // limit)
-        while True:
-            weights = [1 + rank // groups % most for rank in range(self.ranks)]
-            if most == 1 or 3 * sum(weights[::groups]) <= limit:
-                return weights, groups
+        most, members = self.ranks, -(-self.ranks // groups)
+        while most > 1 and 3 * _sum_of_cycles(members, most) > limit:
             most -= 1
+        return [1 + rank // groups % most for rank in range(self.ranks)], groups
 
-    def _given(self, rank):
-        """What a rank gives: element i is (i + 31 rank) mod 251 + 1, in sums (i mod p + 1) times the rank's weight."""
-        place = self.torch.arange(self.given.numel(), device=self.given.device)
+    def _given(self, rank, begin=0, end=None):
+        """What a rank gives: element i is (i + 31 rank) mod 251 + 1, in sums (i mod p + 1) times the rank's weight.
+
+        begin, end: the elements that are asked for; without them all.
+        """
+        place = self.torch.arange(begin, self.given.numel() if end is None else end, device=self.given.device)
         if not self.summed:
             return (place + 31 * rank) % PRIME + 1
         weights, groups = self._weights()
@@ -133,13 +135,20 @@ class Operation:
             return self._given((self.rank - 1) % self.ranks)
         if self.name == "all_gather":
             return cat([self._given(rank) for rank in range(self.ranks)])
-        mine = slice(self.rank * self.part, (self.rank + 1) * self.part)
+        begin, end = self.rank * self.part, (self.rank + 1) * self.part
         if self.name == "all_to_all":
-            return cat([self._given(rank)[mine] for rank in range(self.ranks)])
+            return cat([self._given(rank, begin, end) for rank in range(self.ranks)])
         if self.name == "reduce" and self.rank != 0:
             return None
         weights, groups = self._weights()
-        place = self.torch.arange(self.count, device=self.given.device)
+        if self.name != "reduce_scatter":
+            begin, end = 0, self.count
+        place = self.torch.arange(begin, end, device=self.given.device)
         sums = self.torch.tensor([sum(weights[group::groups]) for group in range(groups)], device=place.device)
-        total = self._values(place, weights, groups) * sums[place % groups]
-        return total[mine] if self.name == "reduce_scatter" else total
+        return self._values(place, weights, groups) * sums[place % groups]
+
+
+def _sum_of_cycles(count, most):
+    """The sum of so many numbers 1, 2 … most, 1, 2 … most, 1 …"""
+    whole, rest = divmod(count, most)
+    return (whole * most * (most + 1) + rest * (rest + 1)) // 2
