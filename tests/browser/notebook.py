@@ -63,15 +63,9 @@ def open_notebook(page: Any, lab: Lab, name: str, kernel: Any = None) -> None:
 
 
 def run_all(page: Any) -> None:
-    """Run every cell; returns once their old outputs are gone.
-
-    After an error a kernel aborts what is in its queue, which may be what it gets next, too.
-    """
+    """Run every cell; returns once their old outputs are gone."""
     page.evaluate(
         """async () => {
-          const kernel = window.jupyterapp.shell.currentWidget.sessionContext.session.kernel, nothing = {code: ''};
-          while ((await kernel.requestExecute(nothing).done).content.status !== 'ok')
-            await new Promise(r => setTimeout(r, 100));
           await window.jupyterapp.commands.execute('notebook:clear-all-cell-outputs');
           window.jupyterapp.commands.execute('notebook:run-all-cells');
         }"""
