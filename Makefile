@@ -12,6 +12,8 @@ BIN := .venv/bin
 READY := .venv/.installed
 # Several tests at a time; what is made once for many of them stays together (tests/groups.py).
 SIDE_BY_SIDE := -n auto --dist loadgroup --no-loadscope-reorder
+# Collecting all tests takes longer than finding the files that hold one of these.
+SERIAL = $$(grep -rl --include='test_*.py' 'mark\.serial' tests)
 QUICK := tests/packaging/test_house.py tests/case tests/causes tests/evidence tests/views -m "not slow"
 MADE_FROM := .venv/.made-from
 PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check
@@ -50,14 +52,14 @@ report: $(READY)
 
 check: $(READY)
 	$(BIN)/ruff check .
-	$(BIN)/mypy
+	MYPY_NUM_WORKERS=auto $(BIN)/mypy
 	$(BIN)/python -m pytest -q $(SIDE_BY_SIDE) $(QUICK)
 
 test: $(READY)
 	$(BIN)/ruff check .
-	$(BIN)/mypy
+	MYPY_NUM_WORKERS=auto $(BIN)/mypy
 	$(BIN)/python -m pytest -q $(SIDE_BY_SIDE) --durations=10 -m 'not serial'
-	$(BIN)/python -m pytest -q -m serial
+	$(BIN)/python -m pytest -q -m serial $(SERIAL)
 
 lab: $(READY)
 	@NCCLKIT_TRAIN_PYTHON="$(TRAIN_PYTHON)" $(BIN)/ncclkit open 00_start_here

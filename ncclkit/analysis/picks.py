@@ -89,6 +89,14 @@ def pick(*groups: Iterable[Evidence], limit: int = 8) -> tuple[Evidence, ...]:
     return tuple(chosen)
 
 
+def among(events: Iterable[Event]) -> Callable[[Event], bool]:
+    """A function that says whether an event is one of these; it is compared with those of its own line only."""
+    places: dict[tuple[str, int], list[Event]] = {}
+    for event in events:
+        places.setdefault((event.path, event.line), []).append(event)
+    return lambda event: event in places.get((event.path, event.line), ())
+
+
 def matching(events: Iterable[Event], *fragments: str) -> list[Event]:
     """Events whose raw text holds one of the fragments, whatever the case of the letters."""
     lowered = [fragment.lower() for fragment in fragments]

@@ -108,8 +108,10 @@ def _measured(case: Case) -> float:
 
 def _progressed(case: Case) -> bool:
     """Whether work went on after a timeout was reported, or ranks launched collectives between two RAS reports."""
-    waits = _waits(case)
-    steps = any(e.path == wait.path and e.line > wait.line for e in case.of("progress") for wait in waits)
+    first: dict[str, int] = {}
+    for wait in _waits(case):
+        first[wait.path] = min(wait.line, first.get(wait.path, wait.line))
+    steps = any(event.path in first and event.line > first[event.path] for event in case.of("progress"))
     return steps or any(change.data.get("moved") for change in case.of("ras.change"))
 
 

@@ -24,7 +24,7 @@ Read more
 from __future__ import annotations
 
 from ncclkit.analysis.calls import grouped, of_several_groups, op_of
-from ncclkit.analysis.picks import first_finding, name_ranks, otherwise, pick, ranks_in
+from ncclkit.analysis.picks import among, first_finding, name_ranks, otherwise, pick, ranks_in
 from ncclkit.analysis.rank_states import rank_states
 from ncclkit.analysis.waits import places_now, waiting_time_of_case
 from ncclkit.causes import _printed
@@ -143,8 +143,9 @@ def _two_groups(case: Case) -> Finding | None:
     waits = [event for event in rank_states(case).waiting.values() if event.kind == "c10d.timeout"]
     named = [(event, desc or group) for event, group, desc in grouped(case.events) if group or desc]
     sides: dict[str, list[Event]] = {}
+    is_wait = among(waits)
     for event, name in named:
-        if event in waits:
+        if is_wait(event):
             sides.setdefault(name, []).append(event)
     nameless = [] if named else waits
     if of_several_groups(nameless):

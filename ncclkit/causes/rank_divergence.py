@@ -46,6 +46,7 @@ from ncclkit.analysis.calls import (
 )  # fmt: skip
 from ncclkit.analysis.frames import in_collective, own_frame, place, stacks
 from ncclkit.analysis.picks import (
+    among,
     first_finding,
     in_order,
     matching,
@@ -252,8 +253,10 @@ def _watchdog(case: Case) -> Finding | None:
 def _two_groups(case: Case) -> Finding | None:
     """Ranks wait at one sequence number in different groups: a decision of one rank had to be that of all."""
     waits = rank_states(case).waiting
-    named = [(event, desc or group) for event, group, desc in grouped(case.events) if event in waits.values()]
-    sides = disagreeing([event for event, name in named if name], lambda e: next(n for f, n in named if f is e))
+    is_wait = among(waits.values())
+    named = [(event, desc or group) for event, group, desc in grouped(case.events) if is_wait(event)]
+    names = {id(event): name for event, name in reversed(named)}
+    sides = disagreeing([event for event, name in named if name], lambda e: names[id(e)])
     numbers = {event.data.get("seq") for event, _ in named}
     limits = {event.data.get("timeout_ms") for event, _ in named}  # groups whose timeouts differ gave up at other times
     if len(sides) != 2 or len(numbers) != 1 or len(limits) != 1 or len(named) != len(waits):

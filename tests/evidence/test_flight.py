@@ -180,8 +180,8 @@ def test_a_dump_more_costs_the_times_of_its_calls_and_what_is_said_of_it(tmp_pat
             tracemalloc.stop()
 
     peak(8)  # what is made once
-    (few, _), (many, events) = peak(64), peak(192)
-    assert events > 192 and (many - few) / 128 < 20_000
+    (few, _), (many, events) = peak(32), peak(96)
+    assert events > 96 and (many - few) / 64 < 20_000
 
 
 def test_groups_are_compared_one_by_one(tmp_path):

@@ -8,27 +8,29 @@ import subprocess
 import sys
 import uuid
 from collections.abc import Iterator, Sequence
+from functools import cache
 from pathlib import Path
 
 import pytest
 
+from ncclkit.agent import facts as agent
 from ncclkit.causes import catalogue
 from ncclkit.core.case import Case
 from ncclkit.core.model import Fact, Finding
 
 ROOT = Path(__file__).parents[2]
-READ = """import json, sys
+READ = """import json
 from ncclkit.agent import facts
-for fact in facts.collect(torch=False, root=sys.argv[1]): print(json.dumps(fact))
+for fact in facts.collect(torch=False): print(json.dumps(fact))
 """
 """What the limited process runs: it prints its facts."""
 CAP = 300 << 20
 """Bytes; more than reading the facts needs, less than two ranks would."""
 
 
-def facts(*limit: str, root: str = "/") -> list[Fact]:
+def facts(*limit: str) -> list[Fact]:
     """The facts that a process reads which was started by the command `limit`."""
-    command = [*limit, sys.executable, "-c", READ, root]
+    command = [*limit, sys.executable, "-c", READ]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=True)
     return [Fact(**json.loads(line), host="here") for line in done.stdout.splitlines()]
 
@@ -46,9 +48,14 @@ def test_open_files(files: int, verdict: str) -> None:
     assert verdict == "clear" or "may open 128 files; one of 2 ranks would need up to 288" in finding.say
 
 
+@cache
+def with_little_locked_memory() -> list[Fact]:
+    return facts("prlimit", "--memlock=65536:65536")
+
+
 @pytest.mark.parametrize(("cards", "verdict"), [([], "clear"), ([{"device": "mlx5_0", "state": "ACTIVE"}], "found")])
 def test_little_locked_memory_matters_only_with_rdma(cards: list[object], verdict: str) -> None:
-    known = [fact for fact in facts("prlimit", "--memlock=65536:65536") if fact.name != "net.rdma"]
+    known = [fact for fact in with_little_locked_memory() if fact.name != "net.rdma"]
     finding = judged("memlock_limit", [*known, Fact("net.rdma", cards, host="here")])
     assert finding.verdict == verdict
     assert verdict == "clear" or "may lock 64 KiB" in finding.say
@@ -109,7 +116,7 @@ MOUNTS += "23 21 0:28 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n"
     ],
 )
 def test_swap_on_a_network_mount(swap: str, verdict: str, tmp_path: Path) -> None:
-    """A /proc as a host with such a mount shows it, read by a process of its own."""
+    """A /proc as a host with such a mount shows it."""
     files = {
         "swaps": SWAPS + swap,
         "self/mountinfo": MOUNTS,
@@ -120,6 +127,7 @@ def test_swap_on_a_network_mount(swap: str, verdict: str, tmp_path: Path) -> Non
         path = tmp_path / "proc" / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
-    finding = judged("host_oom", facts(root=str(tmp_path)))
+    rows = agent.collect(torch=False, root=str(tmp_path))
+    finding = judged("host_oom", [Fact(**row, host="here") for row in rows])
     assert finding.verdict == verdict
     assert verdict == "clear" or "the swap area /mnt/home/swap is on network storage (file on nfs4)" in finding.say

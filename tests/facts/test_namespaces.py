@@ -103,31 +103,47 @@ FAULTS: dict[str, tuple[str, Act, Act, str]] = {
         variable("NCCL_SOCKET_IFNAME", None),
         "NCCL_SOCKET_IFNAME=eth9 matches no network interface on {1}; it has eth0",
     ),
-    "a bridge that shadows the real interface": (
-        "wrong_interface",
-        shadows,
-        variable("NCCL_SOCKET_IFNAME", "eth0"),
-        "would use br-vm (172.20.0.1), which reaches the asking host itself when {1} asks (and 1 more path); "
-        "eth0 (10.77.0.2) can be reached",
-    ),
 }
-"""What is wrong → the cause, how to break it, how to mend it, and words of the finding ({1} and {2} are the hosts).
+"""What is wrong → the cause, how to break it, how to mend it, and words of the finding ({1} and {2} are the hosts)."""
+BRIDGE = (
+    "would use br-vm (172.20.0.1), which reaches the asking host itself when {1} asks (and 1 more path); "
+    "eth0 (10.77.0.2) can be reached"
+)
 
-The bridge comes last: it stays."""
+
+def is_found(case: Case, made: list[Host], cause: str, words: str) -> None:
+    found, _ = judged(case, made)
+    assert found[0].cause == cause, [str(finding) for finding in found]
+    assert words.replace("{1}", made[0].name).replace("{2}", made[1].name) in found[0].say
 
 
 @pytest.mark.usefixtures("clean")
 @pytest.mark.parametrize("fault", FAULTS)
-def test_found_and_when_fixed_clear(pair: list[Host], tmp_path: Path, fault: str) -> None:
+def test_each_fault_is_found(pair: list[Host], tmp_path: Path, fault: str) -> None:
     cause, breaks, mends, words = FAULTS[fault]
-    case = Case.open(tmp_path)
     breaks(pair)
     try:
-        found, _ = judged(case, pair)
+        is_found(Case.open(tmp_path), pair, cause, words)
     finally:
         mends(pair)
-    assert found[0].cause == cause, [str(finding) for finding in found]
-    assert words.replace("{1}", pair[0].name).replace("{2}", pair[1].name) in found[0].say
-    found, verdicts = judged(case, pair)
+
+
+@pytest.mark.usefixtures("clean")
+def test_when_all_are_fixed_each_is_clear(pair: list[Host], tmp_path: Path) -> None:
+    """Those above have been there, and were mended."""
+    found, verdicts = judged(Case.open(tmp_path), pair)
     assert [str(finding) for finding in found] == []
-    assert verdicts[cause].verdict == "clear"
+    assert {verdicts[cause].verdict for cause, *_ in FAULTS.values()} == {"clear"}
+
+
+@pytest.mark.usefixtures("clean")
+def test_a_bridge_that_shadows_the_real_interface_is_found_and_with_the_variable_clear(
+    pair: list[Host], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The last one: the bridge stays."""
+    case = Case.open(tmp_path)
+    shadows(pair)
+    is_found(case, pair, "wrong_interface", BRIDGE)
+    monkeypatch.setenv("NCCL_SOCKET_IFNAME", "eth0")
+    found, verdicts = judged(case, pair)
+    assert [str(finding) for finding in found] == [] and verdicts["wrong_interface"].verdict == "clear"

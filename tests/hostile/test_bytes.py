@@ -13,6 +13,7 @@ from ncclkit import report
 from ncclkit.core.case import Case
 from ncclkit.core.model import Event
 from tests.packaging.project import ROOT
+from tests.processes import warm
 
 GOOD = ROOT / "tests" / "notebooks" / "data" / "good.ipynb"
 
@@ -36,7 +37,7 @@ def case(tmp_path):
 
 def ncclkit(*words):
     """What a command prints, where the variables are of another encoding, too."""
-    env = {**os.environ, "NCCL_SOCKET_IFNAME": os.fsdecode(b"lo\xff"), "NCCL_DEBUG": os.fsdecode(b"\xff")}
+    env = {**warm(os.environ), "NCCL_SOCKET_IFNAME": os.fsdecode(b"lo\xff"), "NCCL_DEBUG": os.fsdecode(b"\xff")}
     command = [sys.executable, "-m", "ncclkit", *words]
     ended = subprocess.run(command, env=env, capture_output=True, timeout=100, check=False)
     said = ended.stderr.decode(errors="replace")

@@ -91,7 +91,7 @@ def test_who_swaps_the_program_while_a_run_starts_gets_nothing_executed(launch: 
     folder, marker = tmp_path / "run", tmp_path / "executed"
     folder.mkdir()
     with swapped(folder, marker):
-        launch(folder, ("train", "--backend", "gloo", "--timeout", "20"), 60)
+        launch(folder, ("collective", "--backend", "gloo", "--sizes", "8", "--timeout", "20"), 60)
     assert not marker.exists()
 
 

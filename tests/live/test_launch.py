@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -202,3 +203,16 @@ def test_records_survive_floods_and_torn_lines(tmp_path: Path) -> None:
         records = asyncio.run(local.guarded(agent, command, {}, 30, tmp_path, sys.executable, lambda r: None))
     assert [r["kind"] for r in records] == ["a", "b", "end"]
     assert b"x" * 1000 in (tmp_path / "launcher.log").read_bytes()
+
+
+def test_what_another_python_has_compiled_is_passed_over(tmp_path: Path) -> None:
+    code = "import sys; sys.path.insert(0, sys.argv[1]); from ncclkit.agent import wire; print(wire.__file__)"
+    other, said = tmp_path / "agent.pyz", {}
+    with packed(compiled=True) as agent:
+        with zipfile.ZipFile(agent) as own, zipfile.ZipFile(other, "w") as made:
+            for name in own.namelist():
+                made.writestr(name, own.read(name) if name.endswith(".py") else bytes(4) + own.read(name)[4:])
+        for path in (agent, other):
+            done = subprocess.run([sys.executable, "-c", code, str(path)], capture_output=True, text=True, timeout=60)
+            said[path] = done.stdout.strip().removeprefix(f"{path}/ncclkit/agent/")
+    assert said == {agent: "wire.pyc", other: "wire.py"}

@@ -142,7 +142,10 @@ _NUMBER = re.compile(r"\b[Ee]rrno(?: ?[=:] ?| )-?(?P<number>\d{1,3})\b(?!\.\d)")
 
 def may_be(raw: bytes) -> bool:
     """Whether a line holds something that `english` may change."""
-    return any(said in raw for said in PLAIN) or not raw.isascii() and any(said in raw for said in ACCENTED)
+    for said in PLAIN if raw.isascii() else (*PLAIN, *ACCENTED):  # of every line that is read: no generator
+        if said in raw:
+            return True
+    return False
 
 
 def english(line: str) -> str:

@@ -38,7 +38,7 @@ async def run(plan: Plan, folder: Path, on_record: OnRecord = lambda record: Non
     The variables of the plan come on top of this process's own.  When this returns, is cancelled or raises, everything
     it started is dead.
     """
-    with packed(plan.lab) as agent:
+    with packed(plan.lab, compiled=True) as agent:
         command = [plan.python, str(agent), "launch", str(plan.ranks), str(plan.restarts), *plan.words(folder)]
         return await guarded(agent, command, plan.env, plan.deadline, folder, plan.python, on_record, plan.unset)
 
@@ -50,7 +50,7 @@ async def facts(
 
     deadline: where the agent does not get to its end by then, ``facts.rest`` says so.
     """
-    with packed() as agent:
+    with packed(compiled=True) as agent:
         command = [python, str(agent), "facts", *(f"{label}={path}" for label, path in (paths or {}).items())]
         records = await guarded(agent, command, {}, deadline, folder, python, lambda record: None)
     end = records[-1] if records else {}

@@ -10,12 +10,16 @@ from __future__ import annotations
 import base64
 import functools
 import io
+import marshal
 import tarfile
 import tempfile
 import zipfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
+from importlib.machinery import SourceFileLoader
+from importlib.util import MAGIC_NUMBER
 from pathlib import Path
+from types import CodeType
 from typing import Any
 
 from ncclkit.agent import private
@@ -35,10 +39,11 @@ Isolated, as even the working folder may be one that others write to.
 
 
 @contextmanager
-def packed(lab: bool = False) -> Iterator[Path]:
+def packed(lab: bool = False, compiled: bool = False) -> Iterator[Path]:
     """``agent.pyz`` in a folder that only this user can write, replace or rename; both are gone after the block.
 
-    lab: with the programs of the lab, which no other run needs.
+    lab: with the programs of the lab, which no other run needs; compiled: with compiled code beside the sources, by
+    which every process on this machine starts 50 ms earlier; what travels to other hosts is a third of that without.
     """
     try:
         place = tempfile.TemporaryDirectory(prefix=private.PREFIX, dir=private.parent_folder())
@@ -46,13 +51,13 @@ def packed(lab: bool = False) -> Iterator[Path]:
         raise NcclkitError(f"There is no folder for the agent: {error.strerror or error}.") from error
     with place as folder:
         agent = Path(folder) / private.NAME
-        agent.write_bytes(_archive(lab))
+        agent.write_bytes(_archive(lab, compiled))
         yield agent
 
 
 @functools.cache
-def _archive(lab: bool) -> bytes:
-    """The agent; byte for byte the same for the same sources."""
+def _archive(lab: bool, compiled: bool) -> bytes:
+    """The agent: its sources, byte for byte the same, and what this Python has made of them, which others pass over."""
     parts = ("agent", "lab/programs") if lab else ("agent",)
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
@@ -60,12 +65,32 @@ def _archive(lab: bool) -> bytes:
         for empty in ("ncclkit", *(("ncclkit/lab",) if lab else ())):
             _put(archive, f"{empty}/__init__.py", "")
         for source in sorted(path for part in parts for path in (PACKAGE / part).rglob("*.py")):
-            _put(archive, source.relative_to(PACKAGE.parent).as_posix(), source.read_text(encoding="utf-8"))
+            name = source.relative_to(PACKAGE.parent).as_posix()
+            _put(archive, name, source.read_text(encoding="utf-8"))
+            if compiled:
+                _put(archive, f"{name}c", _bytecode(source, f"{private.NAME}/{name}"))
     return buffer.getvalue()
 
 
-def _put(archive: zipfile.ZipFile, name: str, text: str) -> None:
-    archive.writestr(zipfile.ZipInfo(name, date_time=(2026, 1, 1, 0, 0, 0)), text, zipfile.ZIP_DEFLATED)
+def _put(archive: zipfile.ZipFile, name: str, data: str | bytes) -> None:
+    archive.writestr(zipfile.ZipInfo(name, date_time=(2026, 1, 1, 0, 0, 0)), data, zipfile.ZIP_DEFLATED, 1)
+
+
+UNCHECKED = (1).to_bytes(4, "little") + bytes(8)
+"""Of compiled code that is not compared with its source (PEP 552)."""
+
+
+def _bytecode(source: Path, name: str) -> bytes:
+    """What Python keeps of a module once it has compiled it, with `name` in its tracebacks."""
+    code = SourceFileLoader(source.stem, str(source)).get_code(source.stem)
+    assert code is not None
+    return MAGIC_NUMBER + UNCHECKED + marshal.dumps(_named(code, name))
+
+
+def _named(code: CodeType, name: str) -> CodeType:
+    """The same code, and that of its functions, of the file `name`."""
+    consts = tuple(_named(one, name) if isinstance(one, CodeType) else one for one in code.co_consts)
+    return code.replace(co_filename=name, co_consts=consts)
 
 
 LARGEST = 512 << 20

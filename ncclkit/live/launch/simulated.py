@@ -249,7 +249,7 @@ async def run(plan: Plan, folder: Path, on_record: OnRecord = lambda record: Non
             f"{plan.ranks} ranks do not divide over {len(made)} hosts; ask for a multiple of {len(made)}."
         )
     limit = float(argv[argv.index("--timeout") + 1]) if "--timeout" in argv else 30.0
-    with packed(plan.lab) as agent:
+    with packed(plan.lab, compiled=True) as agent:
         _commands(made, plan, agent, folder, limit)
         hosts = within(plan.python, agent, folder, made, limit + LAST_WORDS)
         records = await guarded(agent, hosts, env, plan.deadline, folder, plan.python, on_record, plan.unset)
