@@ -98,9 +98,9 @@ def test_a_closed_tab_costs_nothing(login: dict[str, str], tab: Visit, lab: Lab)
     page = tab.page
     open_notebook(page, lab, NAME)
     run_all(page)
-    tab.forget()  # what was shown before complains that its kernel is gone
     wait_cells_done(page, 120)
     shown(page, "every value was right")
+    tab.forget()  # what the file showed complained that its kernel is gone
     page.locator(f"{VIEW}.widget-button", has_text="Make the report").click()
     with page.expect_download() as download:
         page.get_by_role("link", name="Download it").click()
