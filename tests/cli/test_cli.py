@@ -381,7 +381,9 @@ def test_inspect_and_probe(tmp_path: Path, typed: Typed) -> None:
     assert [line.partition(" of at most")[0].rpartition(" ")[0] for line in lines[4:6]] == ["broadcast:", "reduce:"]
 
 
-def test_interrupt_ends_everything(tmp_path: Path) -> None:
+def test_interrupt_ends_everything(tmp_path: Path, typed: Typed) -> None:
+    """In a live test that is started as a user's is; the facts before it need not be."""
+    typed("inspect", "--case", str(tmp_path / "case"), **WARM)
     command = [sys.executable, "-m", "ncclkit", "probe", "--backend", "gloo", "--max-bytes", str(1 << 26)]
     environ = os.environ | {"PYTHONPATH": str(ROOT)}
     probe = subprocess.Popen(

@@ -10,6 +10,7 @@ from ncclkit.cli import main
 from ncclkit.core.case import Case
 
 
+@pytest.mark.usefixtures("warm_ranks")
 def test_a_job_that_does_not_fit_this_machine(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     job = ["--ranks", "2", "--workers", "4096", "--dataset-bytes", str(1 << 60)]
     assert main(["inspect", "--case", str(tmp_path / "case"), *job]) == 1

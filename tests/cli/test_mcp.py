@@ -32,18 +32,10 @@ def asked(folder: Path, ask: Callable[[Client], Awaitable[Any]]) -> Any:
     server = StdioServerParameters(command=sys.executable, args=["-c", START], cwd=folder, env=dict(os.environ))
 
     async def session() -> Any:
-        async with Client(stdio_client(server)) as client:
+        async with Client(stdio_client(server, errlog=sys.stderr)) as client:
             return await ask(client)
 
     return asyncio.run(asyncio.wait_for(session(), 100))
-
-
-def test_the_tools_only_look(tmp_path: Path) -> None:
-    tools = asked(tmp_path, lambda client: client.list_tools()).tools
-    assert {tool.name for tool in tools} == {"inspect", "diagnose", "attach", "causes"}
-    assert all(tool.annotations.read_only_hint and not tool.annotations.open_world_hint for tool in tools)
-    given = {name for tool in tools for name in tool.input_schema["properties"]}
-    assert given == {"paths", "pids", "job", "seconds", "ranks", "workers", "cause"}, "none that starts or writes"
 
 
 def test_a_diagnosis_is_that_of_the_command(tmp_path: Path, typed: Typed) -> None:
@@ -80,17 +72,23 @@ def test_text_of_a_log_is_marked_and_cut(tmp_path: Path, error: str) -> None:
     assert [c for c in json.dumps(told, ensure_ascii=False) if not c.isprintable()] == []
 
 
-def test_the_other_tools_and_their_errors(tmp_path: Path, typed: Typed) -> None:
+@pytest.mark.usefixtures("warm_ranks")
+def test_the_tools_only_look_and_an_error_is_a_sentence(tmp_path: Path, typed: Typed) -> None:
     async def all_of_them(client: Client) -> list[Any]:
+        tools = (await client.list_tools()).tools
         gone = await client.call_tool("attach", {"pids": ["4194999"]})
         strange = await client.call_tool("attach", {"pids": ["1 --case=/"]})
         page = await client.call_tool("causes", {"cause": "slow_rank"})
         wrong = await client.call_tool("causes", {"cause": "--help"})
         nothing = await client.call_tool("diagnose", {"paths": ["/no/such"]})
         facts = await client.call_tool("inspect", {"ranks": 2, "workers": 100_000})
-        return [gone, strange, page, wrong, nothing, facts]
+        return [tools, gone, strange, page, wrong, nothing, facts]
 
-    gone, strange, page, wrong, nothing, facts = asked(tmp_path, all_of_them)
+    tools, gone, strange, page, wrong, nothing, facts = asked(tmp_path, all_of_them)
+    assert {tool.name for tool in tools} == {"inspect", "diagnose", "attach", "causes"}
+    assert all(tool.annotations.read_only_hint and not tool.annotations.open_world_hint for tool in tools)
+    given = {name for tool in tools for name in tool.input_schema["properties"]}
+    assert given == {"paths", "pids", "job", "seconds", "ranks", "workers", "cause"}, "none that starts or writes"
     assert gone.is_error and "There is no process 4194999" in gone.content[0].text
     assert strange.is_error and "is not a process id" in strange.content[0].text
     assert page.structured_content == json.loads(typed("causes", "--json", "slow_rank").stdout)

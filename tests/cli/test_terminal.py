@@ -163,7 +163,7 @@ def test_a_long_verb_says_how_long(tmp_path: Path, typed: Typed) -> None:
         r"Live test: rank 0: size 64 all_reduce .*0:\d\d, (?:about|at most) \d+:\d\d left", said
     )
     assert "Live test" not in STYLE.sub("", said).rpartition("\x1b[2K")[2], "the line is gone at the end"
-    plain = typed(*options[:-1], str(tmp_path / "other"), **WARM)
+    plain = typed(*options, **WARM)
     assert "  rank 0: size 64 all_reduce\n" in plain.stderr and "\x1b" not in plain.stderr + plain.stdout
 
 
@@ -180,7 +180,7 @@ def test_experiments_say_how_long(tmp_path: Path, typed: Typed) -> None:
 
 def test_a_result_that_goes_elsewhere_does_not_land_on_the_terminal(tmp_path: Path) -> None:
     """`ncclkit inspect --json > FILE`: progress on the terminal, and nothing but the result in the file."""
-    code, said = screen("inspect", "--json", "--case", str(tmp_path / "case"), out=tmp_path / "facts")
+    code, said = screen("inspect", "--json", "--case", str(tmp_path / "case"), environ=WARM, out=tmp_path / "facts")
     facts = [json.loads(line) for line in (tmp_path / "facts").read_text().splitlines()]
     assert code in (0, 1) and len(facts) > 30 and "Reading facts" in said and facts[0]["name"] not in said
 

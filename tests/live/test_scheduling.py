@@ -8,7 +8,6 @@ import sys
 import time
 from pathlib import Path
 
-import pytest
 
 from ncclkit.agent.monitor.utilization import Scheduling
 from ncclkit.agent.run import processes
@@ -34,7 +33,6 @@ assert os.WTERMSIG(os.waitpid(child, 0)[1]) == signal.SIGTERM
 """
 
 
-@pytest.mark.serial
 def test_processes_that_share_a_core_wait_for_it_most_of_the_time() -> None:
     head = subprocess.Popen([sys.executable, "-c", BUSY], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     try:

@@ -110,7 +110,6 @@ def test_what_fixes_a_network_is_seen_by_the_same_test(tmp_path: Path) -> None:
     assert not diagnose(case).findings
 
 
-@pytest.mark.serial
 @possible
 def test_a_way_that_is_merely_slow_is_suspected_by_its_numbers_found_by_a_check_and_fixed(tmp_path: Path) -> None:
     case = Case.open(tmp_path)
@@ -122,7 +121,6 @@ def test_a_way_that_is_merely_slow_is_suspected_by_its_numbers_found_by_a_check_
     assert "What node-2 sends to node-1 passes at 0.02" in looked.summary or "node-2" in diagnose(case).findings[0].say
 
 
-@pytest.mark.serial
 @possible
 def test_a_minimal_all_reduce_is_right_and_no_faster_than_the_way_between_the_hosts(tmp_path: Path) -> None:
     run = asyncio.run(simulated_hosts.minimal(Case.open(tmp_path), "slow"))

@@ -34,7 +34,6 @@ def run_stages(case: Case, ranks: int, fault: tuple[str, ...] = (), **net: Any) 
     asyncio.run(go())
 
 
-@pytest.mark.serial
 @pytest.mark.skipif(bool(WHY_NOT), reason=WHY_NOT or "hosts can be simulated here")
 def test_a_thin_way_between_two_hosts_is_named(tmp_path: Path) -> None:
     case = Case.open(tmp_path)

@@ -33,7 +33,7 @@ def walked(tmp_path_factory: pytest.TempPathFactory) -> tuple[Case, Run, list[di
     """One case with the facts and one healthy live test."""
     case, records = Case.open(tmp_path_factory.mktemp("case")), []
     asyncio.run(probe.inspect(case))
-    run = asyncio.run(probe.probe(case, ProbeOptions(backend="gloo", max_bytes=1 << 20), records.append))
+    run = asyncio.run(probe.probe(case, ProbeOptions(backend="gloo", max_bytes=1 << 20, repeats=3), records.append))
     return case, run, records
 
 
@@ -89,7 +89,7 @@ def test_a_healthy_run_has_no_culprit(walked: tuple[Case, Run, list[dict[str, An
 def test_every_collective_is_measured_and_checked(tmp_path: Path) -> None:
     case, options = (
         Case.open(tmp_path),
-        ProbeOptions(backend="gloo", op="all", stages=True, ranks=3, max_bytes=4096, repeats=2),
+        ProbeOptions(backend="gloo", op="all", stages=True, ranks=3, max_bytes=64, repeats=2),
     )
     run = asyncio.run(probe.probe(case, options))
     assert run.reason == "done" and run.name == "1-collectives", run.problem
@@ -115,7 +115,7 @@ BROKEN = [
 def test_the_lab_is_diagnosed(tmp_path: Path, name: str) -> None:
     """Break a real job, read what it left, name the cause and the rank: three ranks, rank 1 is faulty."""
     case = Case.open(tmp_path)
-    asyncio.run(injection.inject(case, name, backend="gloo", ranks=3, culprit=1, timeout=8, deadline=90))
+    asyncio.run(injection.inject(case, name, backend="gloo", ranks=3, culprit=1, timeout=5, deadline=90))
     first = diagnose(case).findings[0]
     assert first.cause == injection.fault(name).cause, first
     assert first.evidence and first.advice

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import sys
 import zipfile
 from pathlib import Path
@@ -19,10 +20,16 @@ from ncclkit.core.runs import Plan
 from ncclkit.lab.course.resume import Resume, checkpoints, resumes
 from ncclkit.lab.programs.stories import resume
 from ncclkit.live import probe
+from tests.processes import WARM
 
 pytestmark = pytest.mark.usefixtures("warm_ranks")
 
-BROKEN = "raise ImportError('not here, for this test')\n"
+HIDING = """
+import sys
+hidden = ("lightning", "lightning_fabric", "torchdata")
+sys.modules.update(dict.fromkeys([*hidden, *(name for name in sys.modules if name.partition(".")[0] in hidden)]))
+"""
+"""Makes importing them fail, as where they are not installed."""
 
 
 def start(path: Path, *argv: str, env: dict[str, str] | None = None) -> tuple[Case, list[float], Resume]:
@@ -48,10 +55,8 @@ def test_a_restored_loader_goes_on_where_a_replay_would_and_reads_nothing_again(
 
 
 def test_without_lightning_and_torchdata_the_same_job_runs_in_plain_torch(tmp_path: Path) -> None:
-    for name in ("lightning", "lightning_fabric", "torchdata"):
-        (tmp_path / "hidden" / name).mkdir(parents=True)
-        (tmp_path / "hidden" / name / "__init__.py").write_text(BROKEN)
-    hidden = {"PYTHONPATH": str(tmp_path / "hidden")}
+    (tmp_path / "sitecustomize.py").write_text(HIDING)
+    hidden = {"PYTHONPATH": f"{WARM}{os.pathsep}{tmp_path}"}
     case, losses, run = start(tmp_path / "case", "--seconds", "1", "--fix", "slow_rank", env=hidden)
     assert run.lightning == "" and {start.of for start in run.starts} == {0} and len(losses) == 12
     log = next((tmp_path / "case").glob("runs/*/rank0.log")).read_text()
