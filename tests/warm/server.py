@@ -124,7 +124,7 @@ def _compile(agent):
     with zipfile.ZipFile(agent) as archive:
         for name in archive.namelist():
             source = archive.read(name)
-            if source not in CODE:
+            if name.endswith(".py") and source not in CODE:
                 CODE[source] = compile(source, name, "exec", dont_inherit=True)
 
 
