@@ -54,7 +54,7 @@ def fill_jobs(case: Case, reading: evidence.Reading, given: Sequence[str]) -> li
     first, *others = jobs(given, reading.events) or [list(given)]
     theirs = [path for paths in others for path in paths]
     filled = [fill(case, reading)]
-    case.about |= {"logs": shlex.join(first), "other_jobs": others}
+    case.about |= {"logs": shlex.join(first if others else given), "other_jobs": others}
     for paths in others:
         other = fill(Case(), reading)
         other.events = [event for event in reading.events if _named(event.path, paths)]
