@@ -80,7 +80,7 @@ def test_a_look_at_the_way_between_the_hosts(tmp_path: Path, wrong: str) -> None
     case, (env, words) = Case.open(tmp_path), LOOKS[wrong]
     if wrong == "drops" and not shutil.which("nft"):
         pytest.skip("nftables is not installed")
-    seconds = 0.2 if wrong == "drops" else 0.02  # enough packets to count
+    seconds = 0.2 if wrong in ("drops", "slow") else 0.02  # enough packets to count, beside other tests, too
     found = asyncio.run(simulated_hosts.connectivity(case, {"wrong": wrong}, env=env, seconds=seconds))
     assert list(found.hosts) == ["node-1", "node-2"]
     assert [words in finding.say for finding in diagnose(case).findings] == ([True] if words else [])
