@@ -16,7 +16,7 @@ import pytest
 from tests.processes import RUNNER, serve, warm
 
 HERE = Path(__file__).parent
-LONG = ("browser", "notebooks", "probe", "live", "cli")
+LONG = ("browser", "notebooks", "probe", "live", "hostile", "cli")
 """Folders whose tests start jobs: they begin first, so that no process is left with one of them at the end."""
 
 OF_JOBS = ("NCCL_", "TORCH_", "GLOO_")
