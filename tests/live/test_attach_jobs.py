@@ -101,8 +101,14 @@ def test_nothing_is_injected_into_a_process_of_another_user(tmp_path: Path, monk
 
 
 def test_a_debugger_does_not_call_where_the_lock_is_held(tmp_path: Path) -> None:
-    (said, _) = flight_dump.dump(str(tmp_path), {0: os.getpid()}, time.monotonic() + 5, {0: "[Has the GIL]"})
-    assert "a thread holds Python's global lock" in said or "cuda-gdb is installed" in said
+    """By a thread that stands, or by one that runs Python whenever one looks; most give it away now and then."""
+    for program, text in (("input()", "[Has the GIL]"), ("while True: pass", "(active+gil)")):
+        with subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE) as child:
+            (said, _) = flight_dump.dump(str(tmp_path), {0: child.pid}, time.monotonic() + 20, {0: text})
+            child.kill()
+        assert "a thread holds Python's global lock" in said or "cuda-gdb is installed" in said
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as child:
+        assert not flight_dump._holds_gil(0, child.pid, "(active+gil)", time.monotonic() + 20)
 
 
 STAND_IN = """

@@ -18,6 +18,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from ..run import processes
 from . import utilization
+from .snapshots import python_stack
 
 COSTS = {
     "pipe": "torch writes the dump itself (the job has set TORCH_NCCL_DEBUG_INFO_PIPE_FILE); nothing is paused",
@@ -88,6 +89,8 @@ ENDING = 2 * LETS_GO
 """Seconds before its deadline at which a debugger is interrupted first."""
 LEAST = ENDING + 2.0
 """Seconds without which no debugger is begun, and no call by one, as it could not be ended in time."""
+LOOKS, PAUSE = 5, 0.3
+"""How often, and after how many seconds again, it is looked whether a thread has Python's global lock."""
 DETACHES = 3.0
 """Seconds in which a debugger ends by itself once the rank has answered."""
 LAST = 200
@@ -293,16 +296,29 @@ def _gdb(rank, pid, seconds, text):
         return b"", "neither gdb nor cuda-gdb is installed"
     if processes.state(pid) in ("T", "t"):
         return b"", "it is stopped"
-    if "Has the GIL" in text or "+gil" in text:
-        return b"", "a thread holds Python's global lock, and no call would come back"
-    if seconds <= LEAST:
-        return b"", "%.0f s were left; %s" % (seconds, MORE_TIME)
     until, found, problem = time.monotonic() + seconds, b"", ""
+    if _holds_gil(rank, pid, text, until):
+        return b"", "a thread holds Python's global lock, and no call would come back"
+    if until - time.monotonic() <= LEAST:
+        return b"", "%.0f s were left; %s" % (seconds, MORE_TIME)
     for program in programs:
         found, problem = _called(program, rank, pid, until - time.monotonic())
         if found or REFUSED not in problem or until - time.monotonic() <= LEAST:
             break
     return found, problem
+
+
+def _holds_gil(rank, pid, text, until):
+    """Whether a thread has Python's global lock whenever one looks: what runs Python (``+gil``) has it now and then.
+
+    text: what was seen of the process before; pystack, which says ``Has the GIL``, reads those that stand.
+    """
+    for _ in range(LOOKS):
+        if "+gil" not in text:
+            break
+        time.sleep(PAUSE)
+        text = python_stack(rank, pid, min(until, time.monotonic() + PATIENCE["remote_exec"]))[0] or text
+    return "Has the GIL" in text or "+gil" in text
 
 
 def _called(program, rank, pid, seconds):
