@@ -460,7 +460,7 @@ def _gloo(machine: Machine) -> str:
 def _loopback(machine: Machine) -> Iterator[Fact]:
     source = "one TCP stream through 127.0.0.1 for %g s" % LOOPBACK_SECONDS
     try:
-        said = machine.child("loopback", str(LOOPBACK_SECONDS), deadline=LOOPBACK_SECONDS + 5)
+        said = machine.child("loopback", str(LOOPBACK_SECONDS), deadline=LOOPBACK_SECONDS + 15)
     except Unread as why:
         said = why
     for name, unit in (("net.loopback.bandwidth", "GB/s"), ("net.loopback.cost", "CPU s/GB")):
