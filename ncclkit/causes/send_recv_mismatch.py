@@ -103,10 +103,17 @@ def _waited(case: Case) -> Finding | None:
 
 
 def _single_calls(case: Case) -> list[Event]:
-    """Ranks whose traceback or stack ends in a single send or receive, in a job that timed out."""
+    """Ranks whose traceback or stack ends in a single send or receive of torch, in a job that timed out."""
     timed_out = rank_states(case).waiting
-    ends = [e for e in case.of("python.exception", "stack") if timed_out and e.data.get("frames")]
-    return [e for e in ends if e.rank is not None and _innermost(e).get("func") in ("send", "recv")]
+    ends = [
+        e for e in case.of("python.exception", "stack") if timed_out and e.data.get("frames") and e.rank is not None
+    ]
+    return [e for e in ends if _is_single_call(_innermost(e))]
+
+
+def _is_single_call(frame: Mapping[str, Any]) -> bool:
+    """Whether a frame is torch's send or recv: sockets, loggers and programs have functions of these names, too."""
+    return frame.get("func") in ("send", "recv") and "torch/distributed" in str(frame.get("file"))
 
 
 def _innermost(event: Event) -> Mapping[str, Any]:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from ncclkit import evidence
+from ncclkit.causes import send_recv_mismatch
 from ncclkit.causes.engine import Diagnosis, diagnose
 from ncclkit.core.case import Case
 from ncclkit.core.model import Event, Fact, Finding
@@ -189,6 +190,12 @@ def test_of_gloo_the_rank_is_named_that_did_not_notice() -> None:
     noticed: list[Event] = [event_of("gloo.size_mismatch", rank=rank, a=16, b=8) for rank in (0, 1, 3)]
     first = of(case_of([*stacks, *noticed]), "send_recv_mismatch")
     assert (first.culprits["ranks"], first.say.endswith("rank 2 sends too much.")) == ((2,), True)
+
+
+def test_a_function_of_that_name_is_no_send_of_torch() -> None:
+    """A rank that is caught while its program sends a line to a logger waits for no peer."""
+    assert send_recv_mismatch._is_single_call({"file": "/x/torch/distributed/distributed_c10d.py", "func": "send"})
+    assert not send_recv_mismatch._is_single_call({"file": "agent.pyz/ncclkit/agent/wire.py", "func": "send"})
 
 
 STEPS = "".join(f"[rank0]: step {step} loss 2.{step} 3.1 it/s\n" for step in range(1, 20))
