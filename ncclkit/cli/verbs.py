@@ -101,9 +101,9 @@ def diagnose(options: argparse.Namespace) -> int:
         show(f"ncclkit: {problem}", sys.stderr)
     judged = [(case, _close(case, options) if options.check else found), *((one, diagnose(one)) for one in others)]
     if options.json:
-        first, *rest = ({"logs": one.about["logs"]} | told.to_dict(one.inputs) for one, told in judged)
-        del first["logs"]
-        show(json.dumps(first | {"other_jobs": rest} if rest else first, indent=1, default=str))
+        answer = judged[0][1].to_dict(case.inputs)
+        theirs = [{"logs": one.about["logs"]} | told.to_dict(one.inputs) for one, told in judged[1:]]
+        show(json.dumps(answer | {"other_jobs": theirs} if theirs else answer, indent=1, default=str))
     else:
         show(f"ncclkit: {logs.summary(reading.inputs, len(reading.facts), reading.measurements)}", sys.stderr)
         _print_verdicts(judged)
