@@ -504,6 +504,7 @@ def rank_columns(held: Sequence[int], of: Sequence[int]) -> str:
 
 def headline(events: Iterable[Event]) -> str:
     """What is to be said of a running job in which nothing was found."""
+    events = list(events)
     seen = rank_positions(events)
     moved = [rank for rank, stand in seen.items() if stand.moved]
     if len(moved) * 2 > len(seen):
@@ -515,7 +516,12 @@ def headline(events: Iterable[Event]) -> str:
         what = f"All {len(seen)} ranks wait in {waiting[0].call} at {waiting[0].place}" if waiting[0].place else (
             f"All {len(seen)} ranks wait for each other"
         )  # fmt: skip
-        return f"{what}{f' {known}' if known else ''}: where they stand does not tell why; --dump, or --kernels, may."
+        kernels = {stand.kernel for stand in waiting}
+        within = f", each GPU in {next(iter(kernels))}" if len(kernels) == 1 and all(kernels) else ""
+        dumped = any(event.kind == "flight.dump" for event in events)
+        more = " or ".join(["--dump"] * (not dumped) + ["--kernels"] * (kernels == {None}))
+        advice = f"; {more} may" if more else ""
+        return f"{what}{f' {known}' if known else ''}{within}: where they stand does not tell why{advice}."
     lines = [_group_line(held) for held in same_positions(seen.values())]
     return start("; ".join(lines[:4]) + ("; …" if len(lines) > 4 else "")) or "No stack could be read"
 

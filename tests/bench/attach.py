@@ -67,7 +67,7 @@ class Bench:
     def _keep(self, name: str, write: Callable[[], object], future: Future[dict[str, Any]]) -> None:
         row = {"way": name, "framework": WAYS[name].framework, "cause": False, "rank": False}
         error = future.exception()
-        row |= future.result() if error is None else {"says": f"{type(error).__name__}: {error}"[-2000:]}
+        row |= future.result() if error is None else {"says": f"{type(error).__name__}: {error}"[-4500:]}
         with self._lock:
             self.rows[name] = row
             print(json.dumps(row), file=sys.stderr, flush=True)

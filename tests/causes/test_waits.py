@@ -27,6 +27,7 @@ ALL_REDUCE = (f"{TORCH}/distributed/distributed_c10d.py", 3252, "all_reduce")
 WRAPPER = (f"{TORCH}/distributed/c10d_logger.py", 83, "wrapper")
 MAIN = ("/app/train.py", 99, "<module>")
 ON_PEERS = [f"pthread_cond_wait ({LIBC})", f"c10d::Work::wait(std::chrono::duration<long>) ({TORCH_CPU})"]
+REDUCES = "ncclDevKernel_AllReduce_Sum_f32_RING_LL"
 Place = tuple[str, int, str]
 
 
@@ -396,6 +397,21 @@ def test_kernels_of_two_looks_tell_slow_from_stuck(grids: tuple[str, ...], moved
     (stand,) = rank_positions(events).values()
     assert (stand.moved, says in stand.activity()) == (moved, True)
     assert headline(events).startswith("The job goes on") == moved
+
+
+@pytest.mark.parametrize(
+    ("kernel", "dumped", "says"),
+    [
+        (None, False, "does not tell why; --dump or --kernels may."),
+        (None, True, "does not tell why; --kernels may."),
+        (REDUCES, False, f", each GPU in {REDUCES}: where they stand does not tell why; --dump may."),
+        (REDUCES, True, "does not tell why."),
+    ],
+)
+def test_what_was_already_asked_for_is_not_advised(kernel: str | None, dumped: bool, says: str) -> None:
+    events = [event for number in range(2) for event in waiting(number, kernel=kernel)]
+    events += [Event("flight.dump", "", "fr_0", 1, None, "node-1", 100, 0, {})] * dumped
+    assert headline(events).endswith(says)
 
 
 @pytest.mark.parametrize(

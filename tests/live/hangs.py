@@ -160,12 +160,20 @@ def _await(folder: Path, job: dict[int, subprocess.Popen[str]], name: str, backe
             break
         time.sleep(0.1)
     else:
-        raise TimeoutError(f"{name} did not come to its hang: {(folder / 'output').read_text()[-2000:]}")
+        raise TimeoutError(f"{name} did not come to its hang: {_output(folder)}")
     if ended - said:
-        raise RuntimeError(f"{name} failed: {(folder / 'output').read_text()[-2000:]}")
+        raise RuntimeError(f"{name} failed: {_output(folder)}")
     time.sleep(0.5)
+    if name != "gone" and any(process.poll() is not None for process in job.values()):
+        raise RuntimeError(f"{name} ended where it should hang: {_output(folder)}")
     if name == "stopped":
         job[1].send_signal(signal.SIGSTOP)
+
+
+def _output(folder: Path) -> str:
+    """How it begins and how it ends: of an abort the first lines say why."""
+    said = (folder / "output").read_text(errors="replace")
+    return said if len(said) <= 4000 else f"{said[:2000]}\n…\n{said[-2000:]}"
 
 
 def here(rank: int) -> None:

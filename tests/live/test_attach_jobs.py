@@ -287,8 +287,9 @@ def test_no_call_of_a_rank_begins_that_could_not_end_in_time(tmp_path: Path) -> 
     orders, begun = tmp_path / "calls", time.monotonic()
     orders.write_text("call")
     code = f"import os, time\nwhile os.path.exists({str(orders)!r}): time.sleep(0.05)\nprint('detached')"
-    assert flight_dump.debugged([sys.executable, "-c", code], begun + 7.0, script=str(orders)) == "detached\n"
-    assert time.monotonic() < begun + 7.0 - flight_dump.ENDING
+    until = begun + flight_dump.CALLS + 1.0
+    assert flight_dump.debugged([sys.executable, "-c", code], until, script=str(orders)) == "detached\n"
+    assert 0.9 < time.monotonic() - begun < flight_dump.CALLS - flight_dump.ENDING
 
 
 def test_following_ends_when_a_rank_stalls() -> None:
@@ -343,6 +344,8 @@ def test_everything_ends_at_the_deadline_and_what_was_collected_is_kept(
     (tmp_path / "gdb").chmod(0o755)
     monkeypatch.setattr(flight_dump.shutil, "which", lambda name, path=None: str(tmp_path / "gdb"))
     monkeypatch.setattr(collect, "DEBUGGERS", 6.0)
+    for module, name in ((flight_dump, "CALLS"), (flight_dump, "LEAST"), (kernels, "LEAST")):
+        monkeypatch.setattr(module, name, 5.0)
     pipe = subprocess.PIPE
     with subprocess.Popen([sys.executable, "-c", STAND_IN, "2.13.0", ""], stdin=pipe, stdout=pipe) as rank:
         assert rank.stdout is not None and rank.stdout.readline() == b"up\n"

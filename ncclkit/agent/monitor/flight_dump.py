@@ -2,19 +2,21 @@
 
 Only on request, as two of the four run code inside the process; never in a process of another user.  Each method has
 conditions, so that none begins what it may not be able to end: a debugger calls into Python only while no thread holds
-its global lock, only where time is left to unwind the call, and is asked to let go, not killed, in the middle of it.
+its global lock, only where time is left for the call, and is asked to let go, not killed, in the middle of it.
 """
 
 import http.client
 import os
 import platform
 import re
+import shlex
 import shutil
 import signal
 import subprocess
 import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 
 from ..run import processes
 from . import utilization
@@ -87,8 +89,10 @@ UNWINDS = 8.0
 """Seconds more that it gets, past its deadline, as a rank dies of a debugger that ends in the middle of a call."""
 ENDING = 2 * LETS_GO
 """Seconds before its deadline at which a debugger is interrupted first."""
-LEAST = ENDING + 2.0
-"""Seconds without which no debugger is begun, and no call by one, as it could not be ended in time."""
+CALLS = 15.0
+"""Seconds without which a debugger begins no call; on an H200 ranks died of one that was interrupted in the middle."""
+LEAST = 2 * CALLS
+"""Seconds without which no debugger is begun, as on a busy host it takes about ten until its first call."""
 LOOKS, PAUSE = 5, 0.3
 """How often, and after how many seconds again, it is looked whether a thread has Python's global lock."""
 DETACHES = 3.0
@@ -300,7 +304,7 @@ def _gdb(rank, pid, seconds, text):
     if _holds_gil(rank, pid, text, until):
         return b"", "a thread holds Python's global lock, and no call would come back"
     if until - time.monotonic() <= LEAST:
-        return b"", "%.0f s were left; %s" % (seconds, MORE_TIME)
+        return b"", "%.0f s were left, and a debugger takes %.0f; %s" % (seconds, LEAST, MORE_TIME)
     for program in programs:
         found, problem = _called(program, rank, pid, until - time.monotonic())
         if found or REFUSED not in problem or until - time.monotonic() <= LEAST:
@@ -334,18 +338,20 @@ def _called(program, rank, pid, seconds):
     calls += ["set $state = (int) PyGILState_Ensure()", "thread 1"]
     calls += ['call (int) PyRun_SimpleString("exec(open(\\"%s/dump.py\\").read())")' % theirs]
     # of a file gdb leaves out what follows an error
-    with open(ours + "/calls", "w") as out:
+    with open(ours + "/permitted", "w") as out:
         out.write("\n".join(calls) + "\n")
     with open(ours + "/release", "w") as out:  # Python ends a process that releases a state that it has not taken
         out.write("if ! $_isvoid($state)\ncall (void) PyGILState_Release($state)\nend\n")
     quiet = ["set auto-load no", "set auto-solib-add off", "set debuginfod enabled off", "set confirm off"]
     before = [word for order in quiet for word in ("-iex", order)]
+    # one move decides: either the calls begin, or there are none any more
+    first.append("shell mv %s %s" % (shlex.quote(ours + "/permitted"), shlex.quote(ours + "/calls")))
     after = [*(word for order in first for word in ("-ex", order)), "-x", ours + "/calls"]
     after += ["-ex", "thread 1", "-x", ours + "/release", "-ex", "detach"]
     until = time.monotonic() + seconds
     try:
         command = [program, "-nx", "-batch", *before, "-p", str(pid), *after]
-        said = debugged(command, until, lambda: _answered(ours), ours + "/calls")
+        said = debugged(command, until, lambda: _answered(ours), ours + "/permitted")
         called = re.search(r"(?m)^\$\d+ = 0$", said)
         while called and not _answered(ours) and time.monotonic() < until:
             time.sleep(0.05)
@@ -354,7 +360,7 @@ def _called(program, rank, pid, seconds):
         if called:
             return b"", "the thread that makes the dump did not end in %.0f s; %s" % (seconds, MORE_TIME)
         if not os.path.exists(ours + "/calls"):
-            return b"", "it had not begun after %.0f s; %s" % (seconds - LEAST, MORE_TIME)
+            return b"", "it had not begun after %.0f s; %s" % (seconds - CALLS, MORE_TIME)
         if time.monotonic() > until - ENDING:
             return b"", "it was asked to let go as it took more than %.0f s; %s" % (seconds, MORE_TIME)
         refused = re.findall(r"(?m)^.*(?:ptrace|denied|not permitted|%s).*$" % REFUSED, said)
@@ -375,11 +381,11 @@ def debugged(command, until, answered=lambda: False, script=""):
     """What gdb, or cuda-gdb, prints; it ends by moment `until`, and soon after the rank has `answered`.
 
     Only one that heeds no interrupt has `UNWINDS` seconds more.  script: a file of its orders, removed where it has
-    not begun them `LEAST` seconds before that moment.  cuda-gdb is a script that starts the debugger, so signals go to
+    not begun them `CALLS` seconds before that moment.  cuda-gdb is a script that starts the debugger, so signals go to
     both.  They stay in our process group, with which Cancel ends them.
     """
     child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                             text=True, errors="replace")  # fmt: skip
+                             text=True, errors="replace", env={**os.environ, "SHELL": "/bin/sh"})  # fmt: skip
     said, started, known, patience = "", {child.pid}, False, until - ENDING
     signals = [(signal.SIGINT, LETS_GO), (signal.SIGINT, LETS_GO + UNWINDS), (signal.SIGTERM, LETS_GO)]
     signals.append((signal.SIGKILL, LETS_GO))
@@ -391,8 +397,9 @@ def debugged(command, until, answered=lambda: False, script=""):
         now = time.monotonic()
         if not known and answered():
             known, patience = True, min(patience, now + DETACHES)
-        if script and not known and now > until - LEAST and os.path.exists(script):
-            os.remove(script)
+        if script and not known and now > until - CALLS:
+            with suppress(FileNotFoundError):
+                os.remove(script)
         if now < patience:
             continue
         if not signals:

@@ -33,24 +33,27 @@ class Kernels:
 
     def ask(self, until):
         """Ask each GPU, until this moment; returns one sentence for each that is unknown."""
+        return self._ask(until, LEAST)
+
+    def _ask(self, until, least):
         begun, program = time.monotonic(), cuda_gdb()
         if program is None:
             return ["cuda-gdb is neither on PATH nor in %s, so no GPU could be asked for its kernel" % CUDA]
         with ThreadPoolExecutor(SIDE_BY_SIDE) as pool:
-            problems = list(pool.map(lambda rank: self._one(program, rank, until), self.ranks))
+            problems = list(pool.map(lambda rank: self._one(program, rank, until, least), self.ranks))
         self.took = time.monotonic() - begun
         return [problem for problem in problems if problem]
 
     def ask_again(self, until):
         """As `ask`, of the ranks that answered, where as much time is left as that took."""
         self.ranks = {rank: pid for rank, pid in self.ranks.items() if self.rows[rank]}
-        left = until - time.monotonic()
-        if self.ranks and left < self.took + ENDING:
+        left, least = until - time.monotonic(), self.took + ENDING
+        if self.ranks and left < least:
             words = (self.took, max(0.0, left), MORE_TIME)
             return ["GPUs were asked once for their kernels: again takes %.0f s, and %.0f s were left; %s" % words]
-        return self.ask(until) if self.ranks else []
+        return self._ask(until, least) if self.ranks else []
 
-    def _one(self, program, rank, until):
+    def _one(self, program, rank, until, least):
         pid = self.ranks[rank]
         if processes.state(pid) in ("", "Z", "X"):
             return "rank %d has ended" % rank
@@ -59,7 +62,7 @@ class Kernels:
         if processes.state(pid) in ("T", "t"):
             return "the kernel of rank %d was not asked for: it is stopped" % rank
         left = until - time.monotonic()
-        if left <= LEAST:
+        if left < least:
             return "rank %d was not asked for its kernel: %.0f s were left; %s" % (rank, max(0.0, left), MORE_TIME)
         orders = ["-ex", "info cuda kernels", "-ex", "detach"]
         said = debugged([program, "-nx", "-batch", "-iex", "set auto-load no", "-p", str(pid), *orders], until)
