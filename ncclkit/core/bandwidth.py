@@ -342,10 +342,15 @@ class Judgement:
         return (self.best.busbw or 0.0) / (self.bound.value or 1.0)
 
     @property
+    def least(self) -> float:
+        """The share of the bound from which on it is normal: nearly what is usual, and what others reached."""
+        floor = min((ref.busbw for ref in self.references), default=0.0)
+        return LOW * max(self.bound.usual, floor / (self.bound.value or 1.0))
+
+    @property
     def normal(self) -> bool:
         """Whether it reaches what is usual, and what others reached."""
-        floor = min((ref.busbw for ref in self.references), default=0.0)
-        return self.ratio >= LOW * self.bound.usual and (self.best.busbw or 0.0) >= LOW * floor
+        return self.ratio >= self.least
 
     @property
     def low(self) -> bool:

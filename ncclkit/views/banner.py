@@ -115,7 +115,7 @@ def measured(case: Case) -> str:
     compared = judge((row for row in last if row.op == known.op), bound)
     if compared is None or any(row.wrong for row in last) or not (compared.low or compared.normal):
         return said
-    return f"{said}: {'low' if compared.low else 'normal'}, as {percent(bound.usual)} and more is usual"
+    return f"{said}: {'low' if compared.low else 'normal'}, as {percent(compared.least)} and more is usual"
 
 
 def _rows(known: Summary, measured: str, linked: bool) -> list[tuple[object, object]]:

@@ -100,12 +100,12 @@ def test_a_closed_tab_costs_nothing(login: dict[str, str], tab: Visit, lab: Lab)
     run_all(page)
     wait_cells_done(page, 120)
     shown(page, "every value was right")
-    tab.forget()  # what the file showed complained that its kernel is gone
     page.locator(f"{VIEW}.widget-button", has_text="Make the report").click()
     with page.expect_download() as download:
         page.get_by_role("link", name="Download it").click()
     assert "every value was right" in download.value.path().read_text(encoding="utf-8")
-    assert tab.complaints == []
+    # what the file shows complains that its kernel is gone, each cell once it is drawn
+    assert [said for said in tab.complaints if "widget model not found" not in said] == []
 
 
 def test_a_job_whose_kernel_is_gone_is_followed_and_cancelled(login: dict[str, str], tab: Visit, lab: Lab) -> None:

@@ -60,12 +60,12 @@ def test_a_healthy_live_test_says_what_it_has_shown_and_whether_its_speed_is_nor
     known.measurements = [replace(row, expected=1.0)]
     read = words(nk.banner_view(known))
     assert "2 ranks over gloo on the CPU of one host: says nothing about GPUs or other hosts" in read
-    assert "50 % of the 1.00 GB/s that this host's loopback allows: normal, as 40 % and more is usual" in read
+    assert "50 % of the 1.00 GB/s that this host's loopback allows: normal, as 34 % and more is usual" in read
     assert re.search(r"\d+ causes not evaluated: no GPU, no NCCL log, .*Which ones\?", read)
     assert f'href="#{NOT_EVALUATED}"' in nk.banner_view(known).static()
     assert f'id="{NOT_EVALUATED}"' in nk.findings_view(nk.diagnosis(known), headline=False).static()
     known.measurements = [replace(row, busbw=0.2, expected=1.0)]
-    assert "20 % of the 1.00 GB/s that this host's loopback allows: low, as 40 % and more" in words(
+    assert "20 % of the 1.00 GB/s that this host's loopback allows: low, as 34 % and more" in words(
         nk.banner_view(known)
     )
 
