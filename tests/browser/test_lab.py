@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.browser.conftest import Lab, Visit, until
-from tests.browser.notebook import opened, run_all, state, wait_cells_done
+from tests.browser.notebook import execute, opened, run_all, state, wait_cells_done
 from tests.reports import ROOT
 
 FORM = ".jp-OutputArea .jupyter-widgets"
@@ -41,6 +41,8 @@ def test_the_kernels_interrupt_stops_the_awaiting_cell(guided: Visit, lab: Lab) 
     page.evaluate("() => { window.jupyterapp.commands.execute('notebook:interrupt-kernel'); }")
     until(lambda: not lab.runs(), 30, "every process of the interrupted run to end")
     until(lambda: state(page)["errors"], 30, "the cell to end with the interrupt")
+    # for a moment after an error a kernel aborts what it is asked for
+    until(lambda: execute(page, "") == "ok", 30, "the kernel to take cells again")
 
 
 def test_run_all_then_run_then_cancel(guided: Visit, lab: Lab) -> None:
