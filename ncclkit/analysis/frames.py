@@ -42,6 +42,8 @@ WRAPPERS = re.compile(
 """Frames between a caller and what it calls: decorators, and a module's ``__call__``."""
 BETWEEN = re.compile(r"/multiprocessing/|/concurrent/|/(?:threading|subprocess|selectors|queue)\.py")
 """Python's own library, whose ``wait`` is for a process or a thread: what called it says what for."""
+EXCEPTHOOK = "_distributed_excepthook"
+"""The function of torch's that prints the exception of which a rank ends."""
 WORKERS = {"_try_get_data", "_get_data"}
 """Functions of torch's DataLoader in which a rank waits for its workers."""
 
@@ -86,8 +88,13 @@ def in_collective(frames: Iterable[Frame]) -> bool:
 
 @once
 def stacks(case: Case) -> dict[int, Event]:
-    """rank → the stack of its main thread."""
-    return {event.rank: event for event in case.of("stack") if event.rank is not None and event.data.get("frames")}
+    """rank → the stack of its main thread; without ranks that report an exception, as these wait for nobody."""
+    known = {event.rank: event for event in case.of("stack") if event.rank is not None and event.data.get("frames")}
+    return {rank: event for rank, event in known.items() if not _reports(event.data["frames"])}
+
+
+def _reports(frames: Iterable[Frame]) -> bool:
+    return any(frame.get("func") == EXCEPTHOOK for frame in frames)
 
 
 def places(events: Iterable[Event]) -> list[tuple[list[Event], bool, str]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ncclkit.analysis.frames import framework, in_collective, places
+from ncclkit.analysis.frames import framework, in_collective, places, stacks
 from ncclkit.core.case import Case
 from ncclkit.core.model import Event
 
@@ -75,3 +75,14 @@ def test_a_stack_is_named_by_what_was_called_not_by_what_wraps_it(inner: tuple[s
     frames = [{"func": func, "file": f"{TORCH}/{file}", "line": 1} for func, file in map(str.split, inner)]
     ((_, waits, said),) = places([Event("stack", rank=0, data={"frames": [*frames, MINE]})])
     assert waits and said == f"{where} at fit.py:3"
+
+
+def test_a_rank_that_prints_its_exception_is_in_no_collective() -> None:
+    """A peer has died, and the hook that says so is a function of the module that holds the collectives."""
+    hook = {"func": "_distributed_excepthook", "file": f"{TORCH}/distributed/distributed_c10d.py", "line": 1928}
+    case = Case()
+    case.events = [
+        Event("stack", "", rank=0, data={"frames": [{"func": "print", "file": "traceback.py", "line": 3}, hook, MINE]}),
+        Event("stack", "", rank=1, data={"frames": [MINE]}),
+    ]
+    assert list(stacks(case)) == [1]
