@@ -43,7 +43,7 @@ WRAPPERS = re.compile(
 BETWEEN = re.compile(r"/multiprocessing/|/concurrent/|/(?:threading|subprocess|selectors|queue)\.py")
 """Python's own library, whose ``wait`` is for a process or a thread: what called it says what for."""
 EXCEPTHOOK = "_distributed_excepthook"
-"""The function of torch's that prints the exception of which a rank ends."""
+"""The function of torch that prints the exception with which a rank ends."""
 WORKERS = {"_try_get_data", "_get_data"}
 """Functions of torch's DataLoader in which a rank waits for its workers."""
 
