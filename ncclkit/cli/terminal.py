@@ -261,7 +261,8 @@ class Activity:
         if self.bar is None:
             return self.note(f"  {text}") if text else None
         words = f"{self.what}: {plain(text)}" if text else self.what
-        return self.bar.update(self.task, description=words[:60], completed=done, total=total)
+        at_once = bool(text)  # the next picture may come after the step is over
+        return self.bar.update(self.task, description=words[:60], completed=done, total=total, refresh=at_once)
 
 
 def _times(activity: Activity) -> ProgressColumn:
