@@ -49,7 +49,7 @@ def closed(form: Any) -> str:
 def measured(form: Any, button: str, found: str) -> bool:
     """Whether a form says what is found; as its users do, it is measured again while the host is busy with others.
 
-    Beside a hundred processes of other tests a call takes tens of its times, and then nothing is beyond chance.
+    Beside other tests, at times a hundred processes, two sweeps of sixteen found nothing beyond chance.
     """
     measure, drawn = form.get_by_role("button", name=button), form.locator(".js-plotly-plot .point")
     for _ in range(3):
