@@ -47,9 +47,9 @@ def closed(form: Any) -> str:
 
 
 def measured(form: Any, button: str, found: str) -> bool:
-    """Whether a form says what is found; as its users do, it is measured again while the host is busy with others.
+    """Whether a form says what is found, measured again as its users do where it says that nothing is beyond chance.
 
-    Beside other tests, at times a hundred processes, two sweeps of sixteen found nothing beyond chance.
+    In two of sixteen sweeps of whole runs it did; why is not known, as neither other tests nor load alone repeat it.
     """
     measure, drawn = form.get_by_role("button", name=button), form.locator(".js-plotly-plot .point")
     for _ in range(3):
