@@ -23,7 +23,8 @@ WORTH = 0.02
 WORTH_US = 0.5
 """Least gain in microseconds: equal groups of one job differed by 0.3 us of the 13 us of 8 bytes on two H200."""
 APART = 2.0
-"""Times the spread of the groups with the default that a difference must exceed: three show less than there is."""
+"""Times the spread of the groups with the default, in logarithms, that a difference must exceed: three show less than
+there is."""
 ERROR = 0.05
 """Chance that any difference of a whole sweep is claimed that is not there."""
 RESAMPLES = 20_000
@@ -111,12 +112,17 @@ class Comparison:
     @property
     def better(self) -> bool:
         """Whether it is faster beyond chance, by enough to be worth it, and right."""
-        return self._matters and self.gain > 0 and self.interval[0] > APART * self.spread and not self.wrong
+        return self._matters and self.gain > 0 and self.interval[0] > 1 - self._apart**-1 and not self.wrong
 
     @property
     def worse(self) -> bool:
         """Whether it is slower beyond chance, and by enough to matter."""
-        return self._matters and self.gain < 0 and self.interval[1] < -APART * self.spread
+        return self._matters and self.gain < 0 and self.interval[1] < 1 - self._apart
+
+    @property
+    def _apart(self) -> float:
+        """How many times as long as another a group must take to differ: of two times, as gains end at 100 %."""
+        return (1 + self.spread) ** APART
 
     @property
     def _matters(self) -> bool:

@@ -273,17 +273,20 @@ def product_of(torch, job, operation, groups, numbers, order):
     """
     if operation.name == "send_recv":
         return None  # its calls have no handle to wait for
-    matrix = torch.zeros(64, 64, device=job.device)
-    alone = _slowest(torch, operation, _through(operation, groups, 0))
-    while len(matrix) < WIDEST and _slowest(torch, operation, functools.partial(torch.mm, matrix, matrix)) < alone:
-        matrix = torch.zeros(2 * len(matrix), 2 * len(matrix), device=job.device)
+    alone, side, took = _slowest(torch, operation, _through(operation, groups, 0)), 32, 0.0
+    while took < alone and side < WIDEST:
+        side *= 2
+        matrix = torch.zeros(side, side, device=job.device)
+        took = _slowest(torch, operation, functools.partial(torch.mm, matrix, matrix))
+    # twice the side takes eight times as long, so the last one may take far too long
+    rows = matrix[: max(1, round(side * min(1.0, alone / took)))]
 
     def with_product(number):
         def both():
             operation.group = groups.groups[number]
             operation.later = True
             work = operation.call()
-            torch.mm(matrix, matrix)
+            torch.mm(rows, matrix)
             work.wait()
             operation.later = False
 
