@@ -112,17 +112,17 @@ class Comparison:
     @property
     def better(self) -> bool:
         """Whether it is faster beyond chance, by enough to be worth it, and right."""
-        return self._matters and self.gain > 0 and self.interval[0] > 1 - self._apart**-1 and not self.wrong
+        return self._matters and self.gain > 0 and self.interval[0] > 1 - 1 / self._least_ratio and not self.wrong
 
     @property
     def worse(self) -> bool:
         """Whether it is slower beyond chance, and by enough to matter."""
-        return self._matters and self.gain < 0 and self.interval[1] < 1 - self._apart
+        return self._matters and self.gain < 0 and self.interval[1] < 1 - self._least_ratio
 
     @property
-    def _apart(self) -> float:
-        """How many times as long as another a group must take to differ: of two times, as gains end at 100 %."""
-        return (1 + self.spread) ** APART
+    def _least_ratio(self) -> float:
+        """The least ratio of two times that counts as a difference; of times, as gains end at 100 %."""
+        return math.exp(APART * math.log1p(self.spread))
 
     @property
     def _matters(self) -> bool:
