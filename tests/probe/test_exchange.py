@@ -39,14 +39,15 @@ def step(ranks: int, one: int | None = 15, pairs: int | None = 20, limit: int | 
 def test_the_lab_is_diagnosed(tmp_path: Path, name: str) -> None:
     """The other two of this story are broken, found and fixed in its notebook, `a2a_device` needs GPUs.
 
-    Of a buffer that was reused the receivers speak, and their message names the sender.
+    Of a buffer that was reused the receivers speak, and their message names the sender; once the first has, torchrun
+    ends the other.
     """
     case = Case.open(tmp_path)
     asyncio.run(injection.inject(case, name, backend="gloo", ranks=3, culprit=1, timeout=5, deadline=90))
     first = diagnose(case).findings[0]
     assert first.cause == catalogue.FAULTS[name].cause, first
-    ranks = {"a2a_order": (0, 1, 2), "a2a_reused": (0, 2)}.get(name, (1,))
-    assert first.culprits["ranks"] == ranks, first
+    ranks = {"a2a_order": [(0, 1, 2)], "a2a_reused": [(0, 2), (0,), (2,)]}.get(name, [(1,)])
+    assert first.culprits["ranks"] in ranks, first
     assert name != "a2a_reused" or "the rows from rank 1 add up to 0.000" in first.say
 
 
