@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import atexit
+import functools
 import json
 import os
 import secrets
@@ -10,6 +12,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 import urllib.error
 import urllib.request
@@ -21,6 +24,7 @@ from typing import Any
 
 import pytest
 
+from ncclkit.agent.run import processes
 from tests.processes import leftovers, warm
 from tests.reports import ENV
 
@@ -28,6 +32,7 @@ FLAGS = [
     "--no-sandbox",
     "--disable-gpu",
     "--disable-quic",
+    "--hide-scrollbars",
     "--no-first-run",
     "--disable-background-networking",
     "--disable-component-update",
@@ -65,9 +70,25 @@ def chromium() -> Iterator[Any]:
         say = "needs Chromium and the Python package playwright (apt-get install chromium; pip install playwright)"
         pytest.fail(say) if os.environ.get("CI") else pytest.skip(say)
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=program, args=FLAGS)
+        browser = playwright.chromium.connect_over_cdp(_running(program))
         yield browser
-        browser.close()
+        browser.close()  # what we have opened in it, and not the program
+
+
+@functools.cache
+def _running(program: str) -> str:
+    """The address of a Chromium that runs until this process ends: to start one costs four seconds of CPU."""
+    folder = Path(tempfile.mkdtemp(prefix="ncclkit-chromium-"))
+    words = [program, "--headless", "--no-startup-window", "--remote-debugging-port=0", f"--user-data-dir={folder}"]
+    with (folder / "log").open("wb") as log:
+        browser = subprocess.Popen([*words, *FLAGS], stdout=log, stderr=log, preexec_fn=processes.die_with_parent)
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    atexit.register(browser.wait)
+    atexit.register(browser.kill)
+    told = folder / "DevToolsActivePort"
+    until(lambda: browser.poll() is not None or (told.exists() and "\n" in told.read_text()), 60, "Chromium to start")
+    assert browser.poll() is None, (folder / "log").read_text()
+    return f"http://127.0.0.1:{told.read_text().split()[0]}"
 
 
 @dataclass

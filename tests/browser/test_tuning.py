@@ -24,7 +24,7 @@ def tuning(tab: Visit, lab: Lab) -> Iterator[Visit]:
     """A copy of the notebook in a bad environment, whose variable it measures on one size; all its cells are run."""
     (lab.root / "site").mkdir()
     # beside other tests one call in ten of the usual ones takes 40 ms
-    (lab.root / "site" / "sitecustomize.py").write_text(gloo(0.08, 0.003))
+    (lab.root / "site" / "sitecustomize.py").write_text(gloo(0.04, 0.003))
     book = nbformat.read(ROOT / "notebooks" / "04_tuning.ipynb", as_version=4)
     cell = next(cell for cell in book.cells if "parameters" in cell.metadata.get("tags", []))
     cell.source = cell.source.replace("inherited: bool = False", "inherited: bool = True")

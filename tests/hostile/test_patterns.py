@@ -55,9 +55,9 @@ def test_no_pattern_takes_more_than_linear_time(room):
     assert found == {}
 
 
-@pytest.mark.parametrize(("pattern", "large"), [(r".*ab", LARGE), (r"\d+ x", 16 << 10), (r"a.*?b=[^,]+,c", 16 << 10)])
-def test_a_quadratic_pattern_is_found(monkeypatch, pattern, large):
-    """The two that are slowest in a quarter of the text, where less of their growth shows."""
+@pytest.mark.parametrize("pattern", [r".*ab", r"\d+ x", r"a.*?b=[^,]+,c"])
+def test_a_quadratic_pattern_is_found(monkeypatch, pattern):
+    """In half of the text, which shows it as well and takes a quarter of the time."""
     monkeypatch.setitem(PATTERNS, "own", (re.compile(pattern), True))
-    monkeypatch.setitem(globals(), "LARGE", large)
+    monkeypatch.setitem(globals(), "LARGE", LARGE // 2)
     assert next(slow("own"), None)  # to find all of them takes minutes
