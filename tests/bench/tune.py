@@ -163,7 +163,7 @@ async def gain(told: argparse.Namespace, out: Out) -> None:
         wanted, sizes = [setting("channels=32")], [256 * MIB]
     planted = dict([bad(told)[0].split("=")]) if told.share_gpu else {}
     if planted:
-        wanted, sizes = [Setting(without=tuple(planted))], [16 * MIB if told.gpus else 65536]
+        wanted, sizes = [Setting(without=tuple(planted))], [2 * MIB if told.gpus else 65536]
     os.environ.update(planted)
     rows: list[dict[str, Any]] = []
     async for found in repeated(told, wanted, sizes, told.runs):
