@@ -154,6 +154,11 @@ def activations(layers: int, hidden: int, sequence: int, vocabulary: int, item: 
     return Budget(body + logits, "bytes", words)
 
 
+def per_sample(activations: float, layers: int) -> float:
+    """Bytes that one more sample takes at most: its activations, and their gradients in the layer that is computed."""
+    return activations * (1 + 1 / layers if layers > 1 else 1)
+
+
 def gpu_memory(
     parameters: float,
     ranks: int,
@@ -166,7 +171,8 @@ def gpu_memory(
 ) -> Budget:
     """Bytes that training takes at most on one GPU, with Adam.
 
-    sample: bytes of one sample's activations; batch: samples of a rank; other: CUDA's context and NCCL's buffers.
+    sample: bytes of one sample's activations; batch: samples of a rank; layers: 1 where unknown; other: CUDA's context,
+    the workspaces of cuBLAS and NCCL's buffers.
     Activations go as gradients come, so the larger of the two counts, beside weights, optimizer and buckets.
     """
     whole = [parameters * each for each in ADAM[precision]]
@@ -174,8 +180,9 @@ def gpu_memory(
     gathered = 2 * whole[0] / layers if strategy.startswith("FSDP") else 0.0
     buckets = whole[1] if strategy == "DDP" else gathered
     update = parameters * 4 / (ranks if 2 in SHARDS[strategy] else 1)  # Adam's square root, in fp32
-    moving = max(sample * batch, share[1] + update)
-    name = "activations" if moving == sample * batch else "gradients, update"
+    held = per_sample(sample, layers) * batch
+    moving = max(held, share[1] + update)
+    name = "activations" if moving == held else "gradients, update"
     parts = {"weights": share[0], "optimizer": share[2], "buckets": buckets, name: moving, "CUDA, NCCL": other}
     words = " + ".join(f"{format_bytes(size)} {what}" for what, size in parts.items() if size)
     value = sum(parts.values())

@@ -423,6 +423,7 @@ def _gpu_memory(case: Case, values: dict[str, Any]) -> PlannerAnswer:
     item = 2 if values["precision"].startswith("bf16") else 4
     sample = budgets.activations(layers, hidden, tokens, words, item)
     size = values["sample"] * MIB or sample.value
+    each = budgets.per_sample(size, max(layers, 1))
     other = budgets.CONTEXT + 4 * values["channels"] * budgets.SEGMENT
     room, ranks = values["room"] * GIB, max(values["ranks"], 1)
 
@@ -431,7 +432,7 @@ def _gpu_memory(case: Case, values: dict[str, Any]) -> PlannerAnswer:
         return budgets.gpu_memory(*many, size, batch, max(layers, 1), other)
 
     plans = {strategy: need(strategy, values["batch"]) for strategy in budgets.SHARDS}
-    most = {strategy: _most(need, strategy, room, size) for strategy in plans}
+    most = {strategy: _most(need, strategy, room, each) for strategy in plans}
     fits = [strategy for strategy, batch in most.items() if batch]
     first = f"{fits[0]} fits, with up to {plural(most[fits[0]], 'sample')} a rank" if fits else "nothing fits"
     rows = [(name, format_bytes(plan.value), str(most[name]), plan.words) for name, plan in plans.items()]

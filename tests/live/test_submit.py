@@ -412,12 +412,13 @@ def test_a_job_that_is_cancelled_requeued_or_loses_its_node_says_so_and_leaves_n
 @pytest.mark.slow
 @pytest.mark.timeout(240)
 def test_time_limit_preemption_and_what_a_partition_refuses_are_a_sentence_each(tmp_path: Path) -> None:
-    """Slurm's shortest limit is a minute, so an administrator moves its end to now; Slurm looks every half minute."""
+    """Slurm's shortest limit is a minute, so an administrator moves its end; Slurm looks every half minute."""
     case = Case.open(tmp_path / "case")
     limited, preempted = waiting(case, partition="urgent", time="1"), waiting(case, nodes=2)
     for job in (limited, preempted):
         until(job, "RUNNING")
-    over = ["scontrol", "update", f"jobid={limited.id}", "EndTime=now"]
+    # "now" is refused in the second in which the job began
+    over = ["scontrol", "update", f"jobid={limited.id}", "EndTime=now+1"]
     subprocess.run(over, check=True, timeout=20)
     urgent = waiting(case, partition="urgent", nodes=2)
     assert "was preempted by a job of higher priority" in until(preempted, "PREEMPTED").sentence

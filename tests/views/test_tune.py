@@ -288,7 +288,7 @@ def test_memory_is_what_a_model_takes() -> None:
     peak = tracker.get_tracker_snapshot("peak")[torch.device("cpu")]["Total"]
     parameters = sum(one.numel() for one in model.parameters())
     sample = 2 * layers * side * 4  # what Linear and GELU keep of one row
-    plan = budgets.gpu_memory(parameters, 1, "ZeRO-1", "fp32, or autocast", sample, batch, other=0)
+    plan = budgets.gpu_memory(parameters, 1, "ZeRO-1", "fp32, or autocast", sample, batch, layers, other=0)
     assert plan.value == pytest.approx(peak, rel=0.1)
 
 
@@ -297,7 +297,7 @@ def test_the_largest_batch_fits_and_the_next_does_not() -> None:
         return budgets.gpu_memory(7e9, 8, strategy, "bf16, fp32 master weights", 3 << 30, batch, 32)
 
     room = float(80 << 30)
-    most = {strategy: _most(need, strategy, room, 3 << 30) for strategy in budgets.SHARDS}
+    most = {strategy: _most(need, strategy, room, budgets.per_sample(3 << 30, 32)) for strategy in budgets.SHARDS}
     assert most["DDP"] == 0 and need("DDP", 1).value > room
     for strategy in ("ZeRO-2", "FSDP, ZeRO-3"):
         assert need(strategy, most[strategy]).value <= room < need(strategy, most[strategy] + 1).value
