@@ -12,6 +12,7 @@ import statistics
 import subprocess
 import sys
 import threading
+import tempfile
 import time
 from collections.abc import Mapping
 from contextlib import ExitStack
@@ -331,6 +332,7 @@ def test_no_reader_prints_colours_where_a_kernel_asks_for_them(tmp_path: Path, m
 
 
 SLOW = """#!{python}
+import tempfile
 import time
 time.sleep(300)
 """
@@ -362,16 +364,23 @@ def test_everything_ends_at_the_deadline_and_what_was_collected_is_kept(
 
 
 FATAL = """#!{python}
-import os, sys
-os.kill(int(sys.argv[sys.argv.index("-p") + 1]), 9)
+import os, sys, time
+rank = int(sys.argv[sys.argv.index("-p") + 1])
+os.kill(rank, 9)
+until = time.monotonic() + 20
+while open("/proc/%d/stat" % rank).read().rpartition(")")[2].split()[0] != "Z" and time.monotonic() < until:
+    time.sleep(0.01)
 """
-"""A debugger of which the rank dies."""
+"""A debugger of which the rank dies, and which ends after it."""
 
 
 def test_a_rank_that_ends_under_a_debugger_counts_as_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "gdb").write_text(FATAL.format(python=sys.executable))
     (tmp_path / "gdb").chmod(0o755)
     monkeypatch.setattr(flight_dump.shutil, "which", lambda name, path=None: str(tmp_path / "gdb"))
+    made: list[str] = []
+    mkdtemp = tempfile.mkdtemp
+    monkeypatch.setattr(tempfile, "mkdtemp", lambda **told: made.append(mkdtemp(**told)) or made[-1])
     pipe = subprocess.PIPE
     with subprocess.Popen([sys.executable, "-c", STAND_IN, "2.13.0", ""], stdin=pipe, stdout=pipe) as rank:
         assert rank.stdout is not None and rank.stdout.readline() == b"up\n"
@@ -379,6 +388,8 @@ def test_a_rank_that_ends_under_a_debugger_counts_as_before(tmp_path: Path, monk
         assert rank.wait(60) == -9
     assert json.loads((tmp_path / "attached.json").read_text())["ranks"]["0"]["snapshots"]
     assert "rank 0 ended while a debugger was attached to it; what it did before counts" in problems
+    assert any("gdb: it called nothing (it printed nothing)" in problem for problem in problems), problems
+    assert made and not any(map(os.path.exists, made))
 
 
 def test_a_child_that_does_not_end_is_ended_and_said(tmp_path: Path) -> None:

@@ -240,7 +240,8 @@ def _script(pid, rank):
     base = next((place for place in ("/tmp", "/dev/shm") if os.access(_inside(pid, place), os.W_OK)), "")
     if not base:
         return "", ""
-    ours = tempfile.mkdtemp(prefix="ncclkit_", dir=_inside(pid, base))
+    seen = _inside(pid, base)  # which goes with the process, and what is in the folder would stay
+    ours = tempfile.mkdtemp(prefix="ncclkit_", dir=base if os.path.samefile(seen, base) else seen)
     theirs = os.path.join(base, os.path.basename(ours))
     with open(os.path.join(ours, "dump.py"), "w") as out:
         out.write(CODE.replace("{path!r}", repr(os.path.join(theirs, "fr"))))
@@ -359,7 +360,7 @@ def _called(program, rank, pid, seconds):
             return _answer(ours)
         if called:
             return b"", "the thread that makes the dump did not end in %.0f s; %s" % (seconds, MORE_TIME)
-        if not os.path.exists(ours + "/calls"):
+        if not os.path.exists(ours + "/calls") and not os.path.exists(ours + "/permitted"):
             return b"", "it had not begun after %.0f s; %s" % (seconds - CALLS, MORE_TIME)
         if time.monotonic() > until - ENDING:
             return b"", "it was asked to let go as it took more than %.0f s; %s" % (seconds, MORE_TIME)
@@ -367,7 +368,7 @@ def _called(program, rank, pid, seconds):
         wrong = re.findall(r"Error in sourced command file:\n(.+)", said)
         wrong += re.findall(r"(?m)^.*(?:rror|No symbol|annot|signaled).*$", said)[-1:]
         last = " / ".join(said.strip().splitlines()[-3:])[-LAST:]
-        return b"", (refused or wrong or ["it called nothing (%s)" % last])[0]
+        return b"", (refused or wrong or ["it called nothing (%s)" % (last or "it printed nothing")])[0]
     finally:
         shutil.rmtree(ours, ignore_errors=True)
 
