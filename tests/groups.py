@@ -89,6 +89,16 @@ class Groups(LoadScopeScheduling):
     def _split_scope(self, nodeid: str) -> str:
         return group(nodeid)
 
+    def _assign_work_unit(self, node: Any) -> None:
+        """One group to a worker; it stays in the queue where the worker has crashed, of which xdist hears next."""
+        scope = next(iter(self.workqueue))
+        try:
+            super()._assign_work_unit(node)
+        except OSError:
+            self.workqueue[scope] = self.assigned_work[node].pop(scope)
+            self.workqueue.move_to_end(scope, last=False)
+            node.shutdown()
+
     def remove_node(self, node: Any) -> str | None:
         """The test in which a worker crashed, None where it had none left; its other tests go to other workers.
 

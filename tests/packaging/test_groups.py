@@ -35,10 +35,12 @@ class Worker:
     def __init__(self, name: str) -> None:
         self.gateway = SimpleNamespace(id=name)
         self.sent: list[int] = []
-        self.shutting_down = False
+        self.crashed = self.shutting_down = False
 
     def send_runtest_some(self, indices: list[int]) -> None:
         """More tests, by their places in the collection."""
+        if self.crashed:
+            raise OSError("cannot send (already closed?)")
         self.sent += indices
 
     def shutdown(self) -> None:
@@ -79,6 +81,27 @@ def test_a_worker_that_still_collects_waits_for_its_tests() -> None:
             for index in worker.sent:
                 groups.mark_test_complete(worker, index)
     assert {*third.sent, *fourth.sent} == {*range(18)} - {0, 3}
+
+
+def test_a_worker_that_has_crashed_leaves_its_next_group_to_others() -> None:
+    """Where xdist hears of the last test that it ended before it hears that it has crashed."""
+    tests = [f"tests/{file}.py::test_it" for file in "abcdef"]
+    options: Any = SimpleNamespace(getvalue=lambda name: ["popen"] * 2, option=SimpleNamespace(loadscopereorder=False))
+    groups = Groups(options)
+    first, second = (Worker(name) for name in "ab")
+    for worker in (first, second):
+        groups.add_node(worker)
+        groups.add_node_collection(worker, tests)
+    groups.schedule()
+    begun, waiting = list(first.sent), list(groups.workqueue)
+    first.crashed = True
+    groups.mark_test_complete(first, begun[0])
+    assert list(groups.workqueue) == waiting
+    assert groups.remove_node(first) == tests[begun[1]]
+    while groups.workqueue:
+        for index in second.sent:
+            groups.mark_test_complete(second, index)
+    assert {*second.sent} == {*range(6)} - {*begun}
 
 
 def test_who_looks_at_the_report_of_a_notebook_runs_where_it_was_made() -> None:
