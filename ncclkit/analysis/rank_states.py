@@ -332,7 +332,7 @@ def _left_well(event: Event) -> bool:
 
 
 def _ended(case: Case, members: Iterable[int]) -> Iterator[tuple[int, Event]]:
-    done = [e for e in case.of("worker.phase") if e.data.get("phase") == "done"]
+    done = [e for e in case.of("worker.phase") if e.data.get("phase") in ("leave", "done")]
     done += [e for e in case.of("nccl.destroy") if e.data.get("how") == "destroy"]
     done += [e for e in case.of("attach.rank") if e.data["exitcode"] == 0]
     done += [e for e in case.of("job.done") if e.rank is not None and EXITED.search(str(e.data["message"]))]

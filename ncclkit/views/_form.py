@@ -23,9 +23,10 @@ from ncclkit.views._base import PLOTLY, Drawn, View, main_loop, outputs, page, s
 from ncclkit.views._html import Markup, badge, el, fold, join, pre
 
 STAGES = {"waiting": "·", "hello": "○", "simulate": "○", "import": "◔", "init": "◑"}
-STAGES |= {"alone": "◑", "pairs": "◒", "groups": "◒", "step": "◕", "size": "◕", "done": "✓", "error": "✕"}
+STAGES |= {"alone": "◑", "pairs": "◒", "groups": "◒", "step": "◕", "size": "◕", "leave": "◕", "done": "✓", "error": "✕"}
 """Phases of the wire, in order, with the symbol of each light."""
-NAMES = {"hello": "starting", "simulate": "starting", "import": "importing torch", "init": "init_process_group"}
+NAMES = {"hello": "starting", "simulate": "starting", "import": "importing torch"}
+NAMES |= {"init": "init_process_group", "leave": "destroy_process_group"}
 """How a phase is shown where its name on the wire says little."""
 
 SINGLE = 32

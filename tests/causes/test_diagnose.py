@@ -50,6 +50,15 @@ def test_a_message_that_speaks_like_a_person_proves_as_much_as_any_other() -> No
     assert (first.cause, first.strength) == ("rank_exception", "proven")
 
 
+def test_a_rank_that_left_the_group_had_finished_though_it_was_ended_before_it_was_done() -> None:
+    """The launcher ends it as soon as the others have died of its absence."""
+    case = Case()
+    case.add([Event("worker.phase", "{}", "wire.jsonl", 7, rank=1, data={"phase": "leave"})])
+    case.add([Event("gloo.closed", "Connection closed by peer", "job.log", 9, rank=rank) for rank in (0, 2)])
+    (first, *_) = diagnose(case).findings
+    assert (first.cause, first.strength, first.culprits["ranks"]) == ("rank_divergence", "likely", (1,))
+
+
 def test_a_cause_that_fails_is_unknown_and_hides_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     class Broken:
         ID = "slow_rank"

@@ -85,8 +85,10 @@ class LabJob(job.Job):
         """Leave the group, after the caller has let go of its model.
 
         DDP that outlives its group joins gloo's threads while it holds Python's lock: a deadlock, seen with torch 2.13.
+        The others lose this rank while it leaves, and their deaths may end it before it is done.
         """
         gc.collect()
+        wire.send("phase", phase="leave", rank=self.rank)
         self.dist.destroy_process_group()
 
     def synchronize(self):
