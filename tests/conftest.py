@@ -29,7 +29,7 @@ os.environ[RUNNER] = uuid.uuid4().hex
 os.environ["NCCLKIT_BASELINE"] = os.devnull + "/none"  # no baseline of whoever runs the tests
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # begun in a shell's background: the programs that tests start
     signal.signal(signal.SIGINT, signal.default_int_handler)  # would inherit that, and not hear an interrupt
-SERVER = serve()
+SERVERS = serve()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -36,11 +36,12 @@ def leftovers(tag: str | None = None) -> list[int]:
 
 
 WARM = Path(__file__).parent / "warm"
-SERVER = "NCCLKIT_TESTS_SERVER"
+SERVERS = {"jobs": "NCCLKIT_TESTS_SERVER", "notebooks": "NCCLKIT_TESTS_NOTEBOOKS"}
+"""What each server forks → the variable that says where it listens."""
 
 
 def warm(environ: Mapping[str, str], room: int = 4000) -> dict[str, str]:
-    """Variables by which jobs are forked (tests/warm): for tests of what ranks do, and not how they start.
+    """Variables by which jobs, reports and kernels are forked (tests/warm), where their start is not what is tested.
 
     room: characters for the variables that are added later, in the processes that are started with these.
     """
@@ -48,16 +49,18 @@ def warm(environ: Mapping[str, str], room: int = 4000) -> dict[str, str]:
     return {**environ, "PYTHONPATH": os.pathsep.join(paths), "NCCLKIT_TESTS_ROOM": "-" * room}
 
 
-def serve() -> subprocess.Popen[bytes] | None:
-    """The server that forks the jobs of this test session, which ends with this process; None where there is one."""
-    if SERVER in os.environ:
-        return None
-    os.environ[SERVER] = f"ncclkit-tests-{uuid.uuid4()}"
+def serve() -> list[subprocess.Popen[bytes]]:
+    """The servers of this test session that fork processes, which end with this one; none where there are some."""
+    return [_server(kind, name) for kind, name in SERVERS.items() if name not in os.environ]
+
+
+def _server(kind: str, name: str) -> subprocess.Popen[bytes]:
+    os.environ[name] = f"ncclkit-tests-{uuid.uuid4()}"
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listening:
-        listening.bind("\0" + os.environ[SERVER])
+        listening.bind("\0" + os.environ[name])
         listening.listen(64)
         file = listening.fileno()
         # the words that stand last make room for those of the processes that it forks
-        command = [sys.executable, str(WARM / "server.py"), str(file), "-" * 32000]
+        command = [sys.executable, str(WARM / "server.py"), str(file), kind, "-" * 32000]
         environ = warm(os.environ, 64000)
         return subprocess.Popen(command, stdin=subprocess.PIPE, pass_fds=[file], env=environ, start_new_session=True)

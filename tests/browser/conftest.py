@@ -25,7 +25,7 @@ from typing import Any
 import pytest
 
 from ncclkit.agent.run import processes
-from tests.processes import leftovers, warm
+from tests.processes import SERVERS, leftovers, warm
 from tests.reports import ENV
 
 FLAGS = [
@@ -249,7 +249,8 @@ def _environment(folder: Path, lab: Lab) -> dict[str, str]:
     (folder / "config" / "labconfig" / "default_setting_overrides.json").write_text(json.dumps(SETTINGS))
     own = {name: str(folder / name.lower()) for name in ("JUPYTER_DATA_DIR", "JUPYTER_RUNTIME_DIR", "IPYTHONDIR")}
     name, _, mark = lab.mark.partition("=")
-    return {**warm(ENV), **own, "JUPYTER_CONFIG_DIR": str(folder / "config"), "JUPYTER_TOKEN": lab.token, name: mark}
+    jobs = {variable: value for variable, value in warm(ENV).items() if variable != SERVERS["notebooks"]}
+    return {**jobs, **own, "JUPYTER_CONFIG_DIR": str(folder / "config"), "JUPYTER_TOKEN": lab.token, name: mark}
 
 
 def _answers(lab: Lab) -> bool:

@@ -16,6 +16,8 @@ from typing import Any
 
 import psutil
 import pytest
+from jupyter_client.kernelspec import KernelSpec
+from jupyter_client.manager import KernelManager
 
 from ncclkit.agent import private
 from ncclkit.live.launch.pack import packed
@@ -142,3 +144,50 @@ def test_what_cannot_be_forked_is_started(tmp_path: Path) -> None:
     """A variable that is read when Python starts."""
     with guard(tmp_path, 0, PYTHONOPTIMIZE="1") as (process, told):
         assert told["guard"] == process.pid and not told["torch"]
+
+
+KERNEL = """
+import json, os, sys
+def own(name):
+    with open("/proc/self/" + name) as file:
+        return [word for word in file.read().split(chr(0)) if word]
+told = {
+    "pid": os.getpid(), "leads": os.getsid(0) == os.getpid(), "words": own("cmdline"), "folder": os.getcwd(),
+    "given": [item for item in own("environ") if item.startswith("GIVEN=")], "path": os.getcwd() not in sys.path,
+    "there": "ipywidgets" in sys.modules,
+}
+print(json.dumps(told))
+"""
+
+
+@pytest.mark.slow
+def test_a_forked_kernel_is_as_one_that_was_started(tmp_path: Path) -> None:
+    """Words, variables, folder, session; it can be interrupted, and ends with whoever stands in for it."""
+    manager = KernelManager()
+    manager._kernel_spec = KernelSpec(argv=[sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}"])
+    manager.start_kernel(env=warm(os.environ) | {"GIVEN": "here"}, cwd=str(tmp_path), stdout=subprocess.DEVNULL)
+    client = manager.blocking_client()
+    client.start_channels()
+    try:
+        client.wait_for_ready(timeout=60)
+        told = json.loads(_printed(client, KERNEL))
+        assert told["words"] == [sys.executable, "-m", "ipykernel_launcher", "-f", manager.connection_file]
+        assert (told["given"], told["folder"]) == (["GIVEN=here"], str(tmp_path))
+        assert told["leads"] and told["there"] and told["path"] and told["pid"] != manager.provisioner.pid
+        client.execute("import time; print('asleep', flush=True); time.sleep(100)")
+        while client.get_iopub_msg(timeout=30)["content"].get("text") != "asleep\n":
+            pass
+        manager.interrupt_kernel()
+        assert client.get_shell_msg(timeout=30)["content"]["ename"] == "KeyboardInterrupt"
+        os.kill(manager.provisioner.pid, signal.SIGKILL)
+        assert ends(told["pid"])
+    finally:
+        client.stop_channels()
+        manager.shutdown_kernel(now=True)
+
+
+def _printed(client: Any, code: str) -> str:
+    """What a cell prints; all that it sends is read."""
+    said: list[dict[str, Any]] = []
+    client.execute_interactive(code, timeout=60, output_hook=lambda message: said.append(message["content"]))
+    return "".join(content.get("text", "") for content in said)

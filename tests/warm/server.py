@@ -1,4 +1,4 @@
-"""``python server.py SOCKET``: forks the processes of jobs from one that has torch (see sitecustomize.py).
+"""``python server.py SOCKET jobs|notebooks``: forks processes that have what they import (see sitecustomize.py).
 
 SOCKET is the number of the file that it listens on.  It ends with its standard input, that is with whoever started it,
 and what it has forked ends with it.
@@ -21,12 +21,19 @@ import zipfile
 import zipimport
 
 warm = sys.modules["sitecustomize"]  # which Python has imported first
-MODULES = (
-    "torch.distributed.run",
-    "torch.distributed.elastic.rendezvous.static_tcp_rendezvous",
-    "torch._dynamo",  # the first step of an optimizer imports it
-)
-"""What jobs of tests import."""
+MODULES = {
+    "jobs": (
+        "torch.distributed.run",
+        "torch.distributed.elastic.rendezvous.static_tcp_rendezvous",
+        "torch._dynamo",  # the first step of an optimizer imports it
+    ),
+    "notebooks": (
+        *("ipykernel.kernelapp", "ipywidgets", "matplotlib_inline.backend_inline", "pandas", "plotly.graph_objects"),
+        *("plotly.graph_objs._bar", "plotly.graph_objs._figure", "plotly.graph_objs._scatter", "plotly.subplots"),
+        *("ncclkit.report.headless", "ncclkit.report.page", "ncclkit.views"),
+    ),
+}
+"""What jobs of tests import; reports, and kernels."""
 MORE = {"stories.resume": ("lightning.fabric", "torchdata.stateful_dataloader")}
 """What one job imports, too, as much as all the others; what is not installed it does without."""
 CODE, COMPILE = {}, zipimport._compile_source
@@ -37,8 +44,9 @@ PR_SET_PDEATHSIG = 1
 class Server:
     """Each line is a process that waits for the end of the one that was forked in its place."""
 
-    def __init__(self, listening):
-        self.listening, self.watch, self.place = listening, selectors.DefaultSelector(), warm.place()
+    def __init__(self, listening, kind):
+        self.listening, self.kind = listening, kind
+        self.watch, self.place = selectors.DefaultSelector(), warm.place()
         self.pids = {}
         """Line → pid of what was forked for it."""
         self.watch.register(listening, selectors.EVENT_READ, self.accept)
@@ -77,7 +85,7 @@ class Server:
 
     def fork(self, line, told, files):
         """Fork what was asked for; when it has ended, say how."""
-        _have([*MODULES, *(name for word in told["words"] for name in MORE.get(word, ()))])
+        _have([*MODULES[self.kind], *(name for word in told["words"] for name in MORE.get(word, ()))])
         _compile(told["words"][1])
         parent = os.getpid()
         pid = os.fork()
@@ -155,8 +163,14 @@ def _begin(told, files, parent):
 
 
 def main():
-    """Serve; the ranks of what is forked here are forked, too."""
-    listening = socket.socket(fileno=int(sys.argv[1]))
+    """Serve; the ranks of the jobs that are forked here are forked, too."""
+    listening, kind = socket.socket(fileno=int(sys.argv[1])), sys.argv[2]
+    if kind == "jobs":
+        _fork_what_they_start()
+    Server(listening, kind).run()
+
+
+def _fork_what_they_start():
     run = os.execvpe
 
     def become(file, words, environ):
@@ -167,7 +181,6 @@ def main():
     os.execvpe = become
     zipimport._compile_source = _compiled
     subprocess.Popen = warm.forking()
-    Server(listening).run()
 
 
 if __name__ == "__main__":

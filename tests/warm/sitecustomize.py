@@ -1,9 +1,11 @@
-"""Jobs of tests that are forked: they have torch already, whose import costs each process of a job two seconds of CPU.
+"""Jobs of tests, reports and kernels are forked: they have torch, or pandas, plotly and Jupyter, already.  To import
+those costs each process of a job two seconds of CPU, each report and each kernel one.
 
 For what only depends on what ranks do; how they are started is tested without (tests/live).  Python imports this first
 where `tests.processes.warm` has put its folder on PYTHONPATH.  The guard of a job, and whoever only asks what torch can
 do, hands what it was given to the server (tests/warm/server.py), which forks the process that it would have become, and
-waits for the end of that one, as its own.  The guard then forks torchrun, and torchrun its ranks.  A forked process has
+waits for the end of that one, as its own.  The guard then forks torchrun, and torchrun its ranks.  `ncclkit report` and
+a notebook's kernel do so with a server of their own, which has no torch.  A forked process has
 its own session, variables and words, also in /proc, and no file of its parent.  Where the server cannot give what the
 process was given (another interpreter, namespace, right, library or variable that torch reads when it is loaded),
 everything starts as it does for users, but for the ranks, which torchrun forks.
@@ -18,15 +20,21 @@ import os
 import runpy
 import signal
 import sys
+import threading
 
 ROOM = "NCCLKIT_TESTS_ROOM"
 """Variable that is long enough for those that torchrun adds for its ranks, of which it has none itself."""
 SERVER = "NCCLKIT_TESTS_SERVER"
-"""Variable: where the server listens, a name of the network namespace."""
+"""Variable: where the server of jobs listens, a name of the network namespace."""
+NOTEBOOKS = "NCCLKIT_TESTS_NOTEBOOKS"
+"""Variable: the same for that of reports and kernels."""
 NICE = "NCCLKIT_TESTS_NICE"
 """Variable: how nice the sessions of ranks are, for a job in which cores must be what is short, and not other tests."""
 AGENT, OWN = "agent.pyz", "--own"
 TORCHRUN = "torch.distributed.run"
+KERNEL, REPORT = ["-m", "ipykernel_launcher"], ["-m", "ncclkit", "report"]
+PARENT = "JPY_PARENT_PID"
+"""Variable: the process without which a kernel ends."""
 VERBS = ("facts", "hosts", "launch")
 """What a guard runs."""
 QUESTION = "import json,sys,torch,torch.distributed as d; print("
@@ -178,7 +186,7 @@ def become(words, environ, begin):
         os.closerange(3, 1 << 12)
         _dress(words, environ)
         _customize(environ)
-        _run(words[2:] if words[1] == "-u" else words[1:])
+        _run(words[2:] if words[1] == "-u" else without_options(words[1:]))
         status = 0
     except SystemExit as end:
         status = end.code if isinstance(end.code, int) else int(end.code is not None)
@@ -198,17 +206,26 @@ def _dress(words, environ):
     rank = words[1] == "-u"
     if rank:
         environ = {name: value for name, value in environ.items() if name != ROOM}
+    if PARENT in environ:  # it waits for the server, which ends it where whoever stands in for it ends
+        environ = {**environ, PARENT: str(os.getppid())}
     os.environ.clear()
     os.environ.update(environ)
     sys.orig_argv[:] = words
     _show(words, [f"{name}={value}" for name, value in environ.items()])
     sys.path[:] = [*filter(None, environ.get("PYTHONPATH", "").split(os.pathsep)), *BUILT_IN]
     sys.path_importer_cache.clear()
+    if "torch" not in sys.modules:
+        return
     import torch
 
     torch.distributed.set_debug_level_from_env()
     if rank:  # torch has read this when it was loaded, before torchrun set it
         torch.set_num_threads(int(environ.get("OMP_NUM_THREADS", "1")))
+
+
+def without_options(words):
+    """The words of Python behind its options of the form -X."""
+    return words[1:] if words[0].startswith("-X") else words
 
 
 def _customize(environ):
@@ -224,10 +241,17 @@ def _run(words):
     if words[0] == "-c":
         sys.argv, code = ["-c", *words[2:]], words[1]
         exec(compile(code, "<string>", "exec"), {"__name__": "__main__"})
-    elif words[0] == "-m":
+    elif words[:2] == ["-m", TORCHRUN]:
         program = importlib.import_module(words[1])
         sys.argv = [program.__file__, *words[2:]]
         program.main()
+    elif words[0] == "-m":
+        sys.path.insert(0, os.getcwd())
+        sys.argv = words[1:]
+        try:
+            runpy.run_module(words[1], run_name="__main__", alter_sys=True)
+        finally:
+            threading._shutdown()  # waits for other threads, as Python does before it ends
     else:
         if not words[0].endswith(".pyz"):
             sys.path.insert(0, os.path.dirname(os.path.abspath(words[0])))
@@ -254,9 +278,11 @@ def _fork_ranks():
 
 
 if ROOM in os.environ:
-    _words = sys.orig_argv[1:]
+    _words = without_options(sys.orig_argv[1:])
     _guard = [os.path.basename(word) for word in _words[:1]] + _words[1:3] == [AGENT, OWN, "guard"]
     if SERVER in os.environ and (_guard or (_words[:1] == ["-c"] and _words[1].startswith(QUESTION))):
         hand_over(os.environ[SERVER])
+    if NOTEBOOKS in os.environ and (_words[:2] == KERNEL or _words[:3] == REPORT):
+        hand_over(os.environ[NOTEBOOKS])
     if _words[1:2] == ["launch"] or _words[:2] == ["-m", TORCHRUN]:
         _fork_ranks()

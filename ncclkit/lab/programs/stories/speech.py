@@ -104,7 +104,7 @@ class Trainer:
         return float(mean) / job.ranks
 
 
-def loader(torch, rank, workers, cost, batches, prefetch=2, wait=0.0):
+def loader(torch, rank, workers, cost, batches, prefetch=1, wait=0.0):
     """A DataLoader of so many batches, each costs `cost` seconds of CPU and `wait` seconds of storage."""
     return torch.utils.data.DataLoader(
         Utterances(torch, rank, BATCH * batches, cost / BATCH, wait / BATCH),
