@@ -352,7 +352,7 @@ def test_the_report_says_why_there_is_no_live_test(tmp_path: Path, bare: str) ->
 
 
 def test_a_case_folder_named_as_a_parameter_is_where_the_report_goes(tmp_path: Path) -> None:
-    done = run("report", "--notebook", "03_logs", "-p", "case_dir=here", "-p", "logs=rank_late", cwd=tmp_path)
+    done = run("report", "--notebook", "03_logs", "-p", "case_dir=here", "-p", "logs=rank_late", cwd=tmp_path, **WARM)
     assert done.returncode == 0 and sorted(path.name for path in tmp_path.iterdir()) == ["here"]
     assert (tmp_path / "here" / "report.html").exists() and (tmp_path / "here" / "findings.json").exists()
 

@@ -18,6 +18,7 @@ from ncclkit.core.case import Case
 from ncclkit.core.model import Event, Fact
 from ncclkit.report import page
 from ncclkit.report.page import anonymized
+from tests.processes import warm
 from tests.reports import ENV, ROOT
 
 RUN = ROOT / "tests" / "specimens" / "wrong_interface"
@@ -51,7 +52,7 @@ def case(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with (folder / "marie.curie" / "rank0.log").open("a") as log:
         log.write(TRACE)
     words = ["report", "--redact", "--notebook", "03_logs", "-p", "logs=marie.curie", "--case", str(folder / "case")]
-    done = subprocess.run([sys.executable, "-m", "ncclkit", *words], cwd=folder, env=ENV, capture_output=True)
+    done = subprocess.run([sys.executable, "-m", "ncclkit", *words], cwd=folder, env=warm(ENV), capture_output=True)
     assert done.returncode == 0, done.stderr
     return folder / "case"
 

@@ -475,7 +475,7 @@ def test_a_brake_is_found_and_undone(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo,lo")
     options = ProbeOptions(backend="gloo", ranks=2, env={"PYTHONPATH": f"{WARM}{os.pathsep}{tmp_path}"})
     undone, good = Setting(without=("GLOO_SOCKET_IFNAME",)), setting("GLOO_SOCKET_IFNAME=lo")
-    same = [Setting(risk=str(number)) for number in range(4)]
+    same = [Setting(risk=str(number)) for number in range(2)]
     found = asyncio.run(tune.sweep(Case.open(tmp_path / "case"), [undone, good, *same], options, sizes=[4096]))
     for one in (undone, good):
         assert found.effect_of(one).startswith(f"{one} gains"), found.text()
