@@ -259,6 +259,13 @@ def unread(name: str, why: object, unit: str = "", source: str = "") -> Fact:
     return {"name": name, "value": None, "unit": unit, "source": source, "why": str(why)}
 
 
+def value_of(fact: Fact) -> Any:
+    """The value of a fact; raises Unread where it could not be read."""
+    if fact["value"] is None:
+        raise Unread(fact["why"])
+    return fact["value"]
+
+
 def attempt(name: str, get: Callable[[], Any], unit: str = "", source: str = "") -> Fact:
     """The fact that `get()` returns, or the reason why it could not be read; never raises for a bad source."""
     try:
