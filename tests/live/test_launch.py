@@ -160,6 +160,17 @@ def test_the_kernel_is_killed(tmp_path: Path, number: int) -> None:
     assert status(tmp_path)["reason"] == "orphaned"
 
 
+def test_a_guard_to_which_nobody_listens_keeps_its_exit_status(tmp_path: Path) -> None:
+    """As after the end of the program that asked for the run: its pipe is closed."""
+    reader, writer = os.pipe()
+    command = [sys.executable, "-m", "ncclkit.agent", "guard", str(tmp_path), "20", "true"]
+    guard = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=writer, stderr=subprocess.PIPE)
+    os.close(reader)
+    os.close(writer)
+    assert guard.wait(20) == 0 and status(tmp_path)["reason"] == "done"
+    assert b"Traceback" not in guard.communicate()[1]
+
+
 def test_interpreter_without_torch(tmp_path: Path) -> None:
     bare = tmp_path / "bare"
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(bare)], check=True)

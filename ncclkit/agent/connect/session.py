@@ -356,9 +356,8 @@ async def coordinate(plan, archive):
         await session.run(workers, plan["deadline"] - CLOSING)
     finally:
         facts = (fact for worker in workers.values() for fact in worker.facts)
-        for record in chain(
-            facts, session.records(workers)
-        ):  # also of a test that was cancelled: what is known is told
+        # also of a test that was cancelled: what is known is told
+        for record in chain(facts, session.records(workers)):
             wire.send(**record)
         await asyncio.gather(*(worker.stop() for worker in workers.values()))
     return 0 if sum(not worker.problem for worker in workers.values()) > 1 else 1

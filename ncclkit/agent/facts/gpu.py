@@ -299,7 +299,7 @@ DEADLINE = 10.0
 
 
 def facts(machine: Machine) -> Iterator[Fact]:
-    """All ``gpu.`` facts; the per-GPU ones only where nvidia-smi or NVML answered."""
+    """All ``gpu.`` facts; the per-GPU ones only where nvidia-smi answered."""
     yield from _modules(machine)
     yield attempt("gpu.library", lambda: software.driver(machine), source="file names of libnvidia-ml.so")
     source = " ".join(QUERY)

@@ -197,7 +197,7 @@ class Gpus:
             self._forget()  # no driver here, or no place for a file
 
     def wait(self, until):
-        """Write the report to the folder; returns why there is none, "" where there is one."""
+        """Write the report to the folder; returns why there is none, nothing where there is one."""
         if self.child is None:
             return []
         try:

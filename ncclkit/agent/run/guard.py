@@ -7,6 +7,7 @@ happens when the program that asked for the run dies, whatever killed it.
 Before it ends a run that hangs it collects the evidence.
 """
 
+import contextlib
 import functools
 import json
 import os
@@ -228,6 +229,7 @@ class End:
             os.replace(self.path + ".part", self.path)
         except OSError as error:
             sys.stderr.write("ncclkit: cannot write %s: %s\n" % (self.path, error))
-        os.write(1, b"\n")  # the command may have ended in the middle of a line
+        with contextlib.suppress(OSError):  # nobody may read any more
+            os.write(1, b"\n")  # the command may have ended in the middle of a line
         wire.send(self.kind, **said)
         return status
