@@ -64,7 +64,7 @@ def rank(
     told = {"pid": 100 + number, "command": "python train.py", "launcher": "torchrun, process 9", "slurm": ""}
     told |= {"snapshots": shots, "kernel": data.pop("kernel", None), "quiet": data.pop("quiet", None)}
     told |= {"kernels": data.pop("kernels", [])}
-    told |= {"program": [row], "branches": data.pop("branches", []), "workers": [], "gone": False, "exitcode": None}
+    told |= {"program": [row], "branches": data.pop("branches", []), "gone": False, "exitcode": None}
     seen = {"pid": 100 + number, "thread": "MainThread", "frames": stack, "tool": "pystack", "native": native or []}
     seen |= {"state": data.pop("gil", ""), "threads": [], "peer": data.pop("peer", {})}
     return [

@@ -15,8 +15,9 @@ import re
 import signal
 import subprocess
 import sys
-import threading
 from typing import Any, Callable, NamedTuple
+
+from ..threads import side_by_side
 
 KERNEL = ("/proc/", "/sys/", "/dev/", "/etc/")
 """Where files answer at once; others may lie on a network file system whose server is gone, or be a pipe."""
@@ -216,20 +217,14 @@ def _start(path: str, limit: int) -> bytes:
 
 def _within(seconds: float, ask: Callable[[], Any]) -> Any:
     """What `ask()` gives or raises; Hung, and its thread is left behind, where it takes longer."""
-    said: list[Any] = []
 
-    def work() -> None:
+    def answer(_: None) -> tuple[Any, Exception | None]:
         try:
-            said.append((ask(), None))
+            return ask(), None
         except Exception as error:  # raised again by who waits
-            said.append((None, error))
+            return None, error
 
-    thread = threading.Thread(target=work, daemon=True)
-    thread.start()
-    thread.join(seconds)
-    if not said:
-        raise Hung("no answer")
-    value, error = said[0]
+    value, error = side_by_side(answer, [None], seconds, (None, Hung("no answer")))[0]
     if error:
         raise error
     return value

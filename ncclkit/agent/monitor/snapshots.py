@@ -16,13 +16,13 @@ import socket
 import stat
 import subprocess
 import sys
-import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
 
 from .. import redact
 from ..run import processes
+from ..threads import side_by_side
 from . import utilization
 
 WHOLE = "--full-filenames"
@@ -61,8 +61,6 @@ STOPS = 0.5
 """Seconds in which a signal that a killed reader had sent arrives."""
 OWN, FILES, BRANCHES = 12, 4, 100
 """Own lines of a stack, source files of a rank whose branches are read, and branches of each, at most."""
-WORKERS = 32
-"""Processes that a rank started whose state is shown, at most."""
 ON_FILES = frozenset((0, 1, 17, 18, 19, 20, 42, 44, 45, 46, 47, 72, 73, 74, 75))
 """Calls of Linux on x86_64 whose first argument is a file descriptor: reads, writes, sends, locks and flushes."""
 
@@ -147,13 +145,14 @@ class Snapshots:
         pid, last = self.ranks[rank], self.rows[rank][-1:]
         frames = [match.groupdict() for line in str(last[0]["stack"] if last else "").splitlines()
                   for match in [FRAME.match(line)] if match]  # fmt: skip
-        known = {**process_details(pid), "snapshots": self.rows[rank], "workers": workers(pid)}
+        known = {**process_details(pid), "snapshots": self.rows[rank]}
 
-        def files():
+        def files(_):
             shots = [{**row, "steps": steps(pid, numbers)} for row, numbers in zip(self.rows[rank], self.numbers[rank])]
             return {**sources(pid, frames), "output": output(pid), "snapshots": shots}
 
-        found = within(until, files)  # they may be where no file server answers, which may be why it hangs
+        # they may be where no file server answers, which may be why it hangs
+        found = side_by_side(files, [None], max(0.5, until - time.monotonic()), None)[0]
         if found is None:
             return (
                 known,
@@ -174,15 +173,6 @@ def sources(pid, frames):
     files = list(dict.fromkeys(row["file"] for row in program_rows))
     rows = [row for file in files[:FILES] for row in branches(pid, file)]
     return {"program": program_rows[:OWN], "branches": rows}
-
-
-def within(until, call):
-    """What a call returns; None where it has not returned by this moment."""
-    found = []  # type: list[object]
-    thread = threading.Thread(target=lambda: found.append(call()), daemon=True)
-    thread.start()
-    thread.join(max(0.5, until - time.monotonic()))
-    return found[0] if found else None
 
 
 def main_thread(text):
@@ -376,15 +366,6 @@ def _file(pid, call):
         return os.readlink("/proc/%d/fd/%d" % (pid, int(call[1], 16)))
     except OSError:
         return ""
-
-
-def workers(pid):
-    """State and command of the processes that a rank started."""
-    found = []
-    for child in processes.descendants(pid)[:WORKERS]:
-        command = processes.read("/proc/%d/cmdline" % child).replace("\0", " ").strip()
-        found.append({"pid": child, "state": processes.state(child), "command": redact.text(command)[:120]})
-    return found
 
 
 def output(pid):
