@@ -114,4 +114,5 @@ def _read(path: Path) -> ExperimentRecord:
         known |= {"observed": value["observed"]} if value.get("observed") in OUTCOMES else {}
         return msgspec.convert(value | known, ExperimentRecord, dec_hook=lambda kind, text: (base / text).resolve())
     except storage.DAMAGE as error:
-        raise NcclkitError(f"{path} is not an experiment's record; move it away and the case opens without it.") from error
+        say = f"{path} is not a record of an experiment; move it away and the case opens without it."
+        raise NcclkitError(say) from error
