@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import socket
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -488,14 +487,6 @@ CONDITIONS = """def save(rank, loss):
         return
     dist.barrier()
 """
-MATCH = """match rank:
-    case 0:
-        poll()
-    case 1 | 2:
-        poll()
-    case _:
-        poll()
-"""
 
 
 @pytest.mark.parametrize(
@@ -527,12 +518,6 @@ MATCH = """match rank:
 def test_the_conditions_under_which_a_line_is_reached(line: int, called: list[str], expected: list[str]) -> None:
     """What was called decides where a condition and what depends on it share a line; else nothing is claimed."""
     assert snapshots.conditions(CONDITIONS, line, called) == expected
-
-
-@pytest.mark.skipif(sys.version_info < (3, 10), reason="match is of Python 3.10")
-def test_the_cases_of_a_match() -> None:
-    found = [snapshots.conditions(MATCH, line) for line in (3, 5, 7)]
-    assert found == [["rank == 0"], ["rank in (1, 2)"], ["rank not in (0, 1, 2)"]]
 
 
 @pytest.mark.parametrize(

@@ -471,9 +471,6 @@ def _guarded(nodes):
                 whole = node.values[0] if number == 1 else ast.BoolOp(node.op, node.values[:number])
                 rest = [[one] for one in node.values if one is not value]
                 yield [value], ast.unparse(whole) if isinstance(node.op, ast.And) else _not(whole), rest
-        elif type(node).__name__ == "Match":  # Python 3.10
-            for case, text in _cases(node):
-                yield case.body, text, [[node.subject]]
         for name in ("body", "orelse", "finalbody"):
             yield from _past(getattr(node, name, None))
 
@@ -511,22 +508,6 @@ def _not(test):
     if isinstance(test, ast.Compare) and len(test.ops) == 1:
         return ast.unparse(ast.Compare(test.left, [OPPOSITE[type(test.ops[0])]()], test.comparators))
     return ast.unparse(ast.UnaryOp(ast.Not(), test))
-
-
-def _cases(node):
-    """(each case of a ``match`` whose condition can be written, the condition)."""
-    subject, before = ast.unparse(node.subject), []
-    for case in node.cases:
-        patterns = getattr(case.pattern, "patterns", [case.pattern])
-        values = [one for one in patterns if type(one).__name__ == "MatchValue"]
-        if len(values) == len(patterns):
-            known = [ast.unparse(one) for one in values]
-            text = "%s == %s" % (subject, known[0]) if len(known) == 1 else "%s in (%s)" % (subject, ", ".join(known))
-            yield case, text if case.guard is None else "%s and %s" % (text, ast.unparse(case.guard))
-            before += known if case.guard is None else []
-        elif before and case.guard is None and getattr(case.pattern, "pattern", case) is None:  # case _
-            many = "%s != %s" if len(before) == 1 else "%s not in (%s)"
-            yield case, many % (subject, ", ".join(before))
 
 
 def _is_at(parts, others, line, called=()):
