@@ -22,6 +22,7 @@ from typing import Any
 
 from . import private, wire
 from .facts import collect
+from .run import processes
 
 READY, NOT_READY, UNKNOWN = 0, 1, 2
 TEST = 45.0
@@ -300,6 +301,5 @@ def _shared(name: str, value: Any, before: Any) -> Any:
 def _learn(path: str, found: Rows, tested: dict[str, Any] | None) -> None:
     """Write the baseline of this node, together with those that the file holds already."""
     before = _read(path) if os.path.exists(path) else None
-    with open(path + ".part", "w", encoding="utf-8") as out:
-        json.dump(learned(found, tested["busbw"] if tested else None, before), out, indent=1, sort_keys=True)
-    os.replace(path + ".part", path)
+    baseline = learned(found, tested["busbw"] if tested else None, before)
+    processes.write_whole(path, json.dumps(baseline, indent=1, sort_keys=True))

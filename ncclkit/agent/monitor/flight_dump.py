@@ -133,17 +133,10 @@ def _one(folder, rank, pid, until, text):
         except OSError as error:  # it has ended meanwhile, or its folder is full
             found, problem = b"", str(error)
         if found:
-            _keep(folder, rank, found)
+            processes.write_whole(os.path.join(folder, "fr_rank_%d" % rank), found)
             return ""
         why += ["%s: %s" % (method, problem)] if problem else []
     return "rank %d gave no Flight Recorder dump (%s)" % (rank, "; ".join(why))
-
-
-def _keep(folder, rank, found):
-    path = os.path.join(folder, "fr_rank_%d" % rank)
-    with open(path + ".part", "wb") as out:
-        out.write(found)
-    os.replace(path + ".part", path)
 
 
 def _pipe(rank, pid, seconds, text):

@@ -223,10 +223,8 @@ class End:
         """Write ``status.json``, send the record, and return the exit status."""
         said = {"reason": reason, "exitcode": code, "say": "; ".join(problems)}
         try:
-            # whole or not at all: the workbook, and the guard of all nodes, read it while we write
-            with open(self.path + ".part", "w") as out:
-                json.dump(dict(said, started=self.started, ended=time.time()), out)
-            os.replace(self.path + ".part", self.path)
+            # the workbook, and the guard of all nodes, read it while we write
+            processes.write_whole(self.path, json.dumps(dict(said, started=self.started, ended=time.time())))
         except OSError as error:
             sys.stderr.write("ncclkit: cannot write %s: %s\n" % (self.path, error))
         with contextlib.suppress(OSError):  # nobody may read any more

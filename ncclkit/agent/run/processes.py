@@ -99,6 +99,13 @@ def read(path, limit=1 << 20):
         return ""
 
 
+def write_whole(path, data):
+    """Write text or bytes; who reads the file meanwhile sees all of them or what was there before."""
+    with open(path + ".part", "wb") as out:
+        out.write(data if isinstance(data, bytes) else data.encode("utf-8", "backslashreplace"))
+    os.replace(path + ".part", path)
+
+
 def owner(pid):
     """The number of the user that a process runs as; -1 where it has ended.
 
