@@ -25,14 +25,14 @@ SECONDS = 3.0
 """How long a job that we did not start is watched at least: a few samples, from which a rate follows."""
 TIMEOUT = 20.0
 """Seconds in which everything ends, with eight ranks."""
-DEBUGGED = 60.0
+DEBUGGER_EXTRA = 60.0
 """Seconds more with debuggers, which are then asked to let go: on an H200 ranks died whose cuda-gdb was interrupted."""
-MORE = 1.0
+PER_FURTHER_RANK = 1.0
 """Seconds more for each further rank on this host."""
-AROUND = 2.0
-"""Seconds of it for the start of this process, and for the judgement after it."""
-DEBUGGERS = 9.0
-"""Seconds of it that debuggers have at least, where they are asked for."""
+OVERHEAD = 2.0
+"""Part of `TIMEOUT` for the start of this process, and for the judgement after it."""
+DEBUGGER_MINIMUM = 9.0
+"""Part of `TIMEOUT` that debuggers have at least, where they are asked for."""
 
 
 def main(argv):
@@ -73,7 +73,7 @@ def collect_and_sample(
 
     def read(until):
         taken, rows = Snapshots(ranks), {}  # type: Snapshots, dict[str, dict[str, object]]
-        spare = DEBUGGERS if kernels or dump else 0.0
+        spare = DEBUGGER_MINIMUM if kernels or dump else 0.0
         for number in range(snapshots):
             if number:
                 time.sleep(seconds / (snapshots - 1))
@@ -86,7 +86,7 @@ def collect_and_sample(
             problems += _keep(folder, attached, ranks, taken, gpus, until, rows)
         return list(dict.fromkeys(problems))
 
-    until = time.monotonic() + timeout - AROUND + MORE * max(0, len(ranks) - 8)
+    until = time.monotonic() + timeout - OVERHEAD + PER_FURTHER_RANK * max(0, len(ranks) - 8)
     try:
         problems = collect(folder, ranks, read, until, node)
     finally:

@@ -281,7 +281,7 @@ FOLDER = "/dev/shm"
 
 
 def shm_files():
-    """Names of the files there."""
+    """Names of the files in /dev/shm."""
     try:
         return set(os.listdir(FOLDER))
     except OSError:
@@ -289,7 +289,7 @@ def shm_files():
 
 
 def mapped_or_open(pids):
-    """Names of those that these processes have mapped or open."""
+    """Names of the files in /dev/shm that these processes have mapped or open."""
     found = set()  # type: set[str]
     for pid in pids:
         mapped = (line.rpartition(" ")[2] for line in read("/proc/%d/maps" % pid, 64 << 20).splitlines())
@@ -301,7 +301,7 @@ def mapped_or_open(pids):
 
 
 def remove_shm_files(left):
-    """Remove these files, less those that a living process holds; returns the names that are gone now."""
+    """Remove these files from /dev/shm, less those that a living process holds; returns the names that are gone."""
     gone = []
     left = left & shm_files()
     for name in sorted(left - mapped_or_open(parents()) if left else ()):
