@@ -13,6 +13,7 @@ from typing import Any
 
 from ncclkit.agent import facts
 from ncclkit.core.model import Fact
+from tests.record.machine import machine_at
 
 MACHINE = Path(__file__).parent / "machines" / "h200-x8-slurm"
 MEASURED = ("cpu.pressure", "memory.available", "temperature", "power", "bandwidth", "cost", "latency", ".free")
@@ -22,7 +23,7 @@ MEASURED = ("cpu.pressure", "memory.available", "temperature", "power", "bandwid
 @cache
 def captured() -> tuple[Fact, ...]:
     """The facts of one GPU host, its GPUs all as good as the second, the only one without a fault."""
-    known = {row["name"]: Fact(**row) for row in facts.collect(root=str(MACHINE), paths={"work": "."})}
+    known = {row["name"]: Fact(**row) for row in facts.collect(machine=machine_at(str(MACHINE)), paths={"work": "."})}
     for name, fact in known.items():
         first, number, rest = [*name.split(".", 2), "", ""][:3]
         if first == "gpu" and number.isdigit() and rest not in ("uuid", "bus", "numa"):

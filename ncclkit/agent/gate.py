@@ -22,6 +22,7 @@ from typing import Any
 
 from . import private, wire
 from .facts import collect
+from .run import processes
 
 READY, NOT_READY, UNKNOWN = 0, 1, 2
 TEST = 45.0
@@ -60,7 +61,10 @@ def main(argv: list[str]) -> int:
     late = threading.Timer(asked.seconds + 1.0, _late, (out, asked.seconds))
     late.daemon = True
     late.start()
-    said = _verdict(asked, begun)
+    try:
+        said = _verdict(asked, begun)
+    except Exception as error:  # Python's own exit status would be 1, and a health check drain a healthy node
+        said = _printed([], ["%s: %s" % (type(error).__name__, error)], 0, asked, None)
     late.cancel()
     _print(out, dict(said, seconds=round(time.monotonic() - begun, 1)))
     return int(said["status"])
@@ -95,7 +99,8 @@ def _verdict(asked: argparse.Namespace, begun: float) -> dict[str, Any]:
     tested = None
     if testing and count and not problems:
         tested = _test(int(count), asked.seconds - (time.monotonic() - begun) - 3.0)
-        problems, unknown = judge_test(tested, baseline)
+        problems, more = judge_test(tested, baseline)
+        unknown += more
     if asked.learn and not problems:
         _learn(asked.learn, found, tested)
     return _printed(problems, unknown, len(found), asked, tested)
@@ -271,20 +276,30 @@ def _read(path: str) -> dict[str, Any]:
 
 
 def learned(found: Rows, busbw: float | None, before: dict[str, Any] | None = None) -> dict[str, Any]:
-    """The baseline of a cluster: what a good node has, less what differs from the good nodes learned before."""
+    """The baseline of a cluster: what all good nodes share, and of what may be larger the least that one has."""
     kept = "%s|%s" % (EQUAL, AT_LEAST)
     facts = {name: row["value"] for name, row in found.items() if re.fullmatch(kept, name) and row["value"] is not None}
     ports = _ports(found)
     if before:
-        facts = {name: value for name, value in facts.items() if before["facts"].get(name) == value}
+        shared = {name: _shared(name, value, before["facts"].get(name)) for name, value in facts.items()}
+        facts = {name: value for name, value in shared.items() if value is not None}
         ports = {name: port for name, port in ports.items() if before.get("ports", {}).get(name) == port}
     speeds = [speed for speed in (busbw, (before or {}).get("busbw")) if speed]
     return {"facts": facts, "ports": ports, "busbw": min(speeds) if speeds else None}
 
 
+def _shared(name: str, value: Any, before: Any) -> Any:
+    """What two nodes share of a fact, the lesser one of what may also be larger; None where they share nothing."""
+    if value == before:
+        return value
+    numbers = all(isinstance(one, (int, float)) for one in (value, before))
+    if not (numbers and re.fullmatch(AT_LEAST, name)):
+        return None
+    return max(value, before) if -1 in (value, before) else min(value, before)  # -1: unlimited
+
+
 def _learn(path: str, found: Rows, tested: dict[str, Any] | None) -> None:
     """Write the baseline of this node, together with those that the file holds already."""
     before = _read(path) if os.path.exists(path) else None
-    with open(path + ".part", "w", encoding="utf-8") as out:
-        json.dump(learned(found, tested["busbw"] if tested else None, before), out, indent=1, sort_keys=True)
-    os.replace(path + ".part", path)
+    baseline = learned(found, tested["busbw"] if tested else None, before)
+    processes.write_whole(path, json.dumps(baseline, indent=1, sort_keys=True))

@@ -22,8 +22,8 @@ from ncclkit.core.text import format_age, start, verb
 from ncclkit.core.text import ranks as named
 
 GPU, PEERS, STORE, WORKER = "its GPU", "other ranks", "the store", "a data-loader worker"
-FILE, LOCK, GIL, SOCKET, PROCESS = "a file", "a lock", "Python's global lock", "a network peer", "another process"
-TIMER, STOPPED, HOLDS_GIL = "a timer", "a signal to go on", "native code that holds Python's global lock"
+FILE, LOCK, GIL, SOCKET, PROCESS = "a file", "a lock", "the GIL", "a network peer", "another process"
+TIMER, STOPPED, HOLDS_GIL = "a timer", "a signal to go on", "native code that holds the GIL"
 PYTHON, NATIVE, UNKNOWN = "Python code", "native code", ""
 """What a rank may wait for, or be busy in."""
 FOR_PEERS = frozenset({GPU, PEERS, STORE})

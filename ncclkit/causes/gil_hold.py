@@ -5,9 +5,9 @@ What you see
     480 seconds", a rank whose progress bar, heartbeat and signal handlers all stop.
 
 Why it happens
-    Only the thread that holds Python's global lock runs Python code.  A C extension that blocks (a file system call, a
-    download, a lock inside a library, a CUDA call that waits) without releasing the lock stops every other thread,
-    including the watchdog's attempts to write the Flight Recorder with Python stacks.
+    Only the thread that holds the GIL (Python's global interpreter lock) runs Python code.  A C extension that blocks
+    (a file system call, a download, a lock inside a library, a CUDA call that waits) without releasing the lock stops
+    every other thread, including the watchdog's attempts to write the Flight Recorder with Python stacks.
 
 How to be sure
     `py-spy dump --native --pid PID` on that rank: the thread marked "+gil" is in the native call.
@@ -46,9 +46,7 @@ def diagnose(case: Case) -> Finding:
         seen = [stacks(case)[rank] for rank in ranks if rank in stacks(case)]
         where = next((place(own_frame(s.data["frames"], innermost_first=True)) for s in seen), "")
         what = (
-            "could not get Python's global lock"
-            if gil
-            else "was stuck for " + str(stuck[0].data.get("seconds") or "minutes") + " s"
+            "could not get the GIL" if gil else "was stuck for " + str(stuck[0].data.get("seconds") or "minutes") + " s"
         )
         say = (
             f"The watchdog of {name_ranks(ranks)}{on((gil or stuck)[0].host)} {what}: a thread holds the lock "
@@ -82,7 +80,7 @@ def _live_holder(case: Case) -> Finding | None:
     if not held:
         return None
     ranks = tuple(stand.rank for stand in held)
-    say = f"{start(name_ranks(ranks))} holds Python's global lock in native code in {held[0].call} at {held[0].place}; "
+    say = f"{start(name_ranks(ranks))} holds the GIL in native code in {held[0].call} at {held[0].place}; "
     say += f"{others_wait(case, ranks) or 'the others wait for it'}."
     why = pick([stand.lines[-1] for stand in held], case.of("flight.missing"))
     return found(ID, "likely", say, why, ranks=ranks, advice=_advice(case, ranks), next=experiment(case))
@@ -94,7 +92,7 @@ def _unresponsive(case: Case) -> Finding | None:
         for rank, stack in stacks(case).items():
             if rank not in stopped(case) and f"rank {rank} did not answer SIGUSR1" in str(end.data.get("say")):
                 where = place(own_frame(stack.data["frames"], innermost_first=True))
-                say = f"Rank {rank} held Python's global lock in a native call at {where}, so that none of its threads "
+                say = f"Rank {rank} held the GIL in a native call at {where}, so that none of its threads "
                 held = "+gil)" in stack.text.partition("\n")[0]  # py-spy saw it with the lock
                 return found(
                     ID,

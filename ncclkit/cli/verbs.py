@@ -259,7 +259,7 @@ def tune(options: argparse.Namespace) -> int:
     """Compare settings with the default, by collective and message size."""
     from ncclkit.core.storage import write
     from ncclkit.core.text import parse_size
-    from ncclkit.core.tuning import carriers, proofs, setting
+    from ncclkit.core.tuning import config_files, setting
     from ncclkit.live import tune
 
     wanted = [setting(words) for words in options.settings]
@@ -269,15 +269,15 @@ def tune(options: argparse.Namespace) -> int:
         asked = case, wanted, _options(options), sizes, options.inherited
         done = tune.sweep(*asked, on_record=_follow(activity), job=options.job, budget=options.budget)
         swept = asyncio.run(done)
-    files = carriers(swept)
-    for name, content in files.items() if options.save else ():
+    files = config_files(swept)
+    for name, file in files.items() if options.save else ():
         options.save.mkdir(parents=True, exist_ok=True)
-        write(options.save / name, content)
+        write(options.save / name, file.text)
     show(to_json(swept) if options.json else swept.text())
     if files and not options.json:
         names = ", ".join(files)
         show(f"Written to {options.save}: {names}" if options.save else f"--save DIR writes {names}")
-        show("\n".join(f"{name} again: {command}" for name, command in proofs(swept).items()))
+        show("\n".join(f"{name} again: {file.verify}" for name, file in files.items()))
     return 0
 
 

@@ -47,7 +47,7 @@ NVLINK = {
 PCIE_LANE = {1: 1.5 / 8, 2: 3.0 / 8, 3: 6.0 / 8, 4: 12.0 / 8, 5: 24.0 / 8, 6: 48.0 / 8}
 """GB/s per lane and direction that NCCL calculates with (``src/graph/topo.cc``): 12 GB/s for generation 3 x16."""
 
-STAR = ("all_to_all", "all_to_all_by_hand", "gather", "scatter")
+MANY_PEERS = ("all_to_all", "all_to_all_by_hand", "gather", "scatter")
 """Operations in which a rank talks to many others at once; the rest pass data on from neighbour to neighbour."""
 
 USUAL = "80 to 98 % of such a bound is usual for large messages."
@@ -233,7 +233,7 @@ def _network(op: str, backend: str, ranks: int, hosts: int, known: Mapping[str, 
         total = rows[0]["speed"] / 8e3
         words = f"the interface {name} sends {total:.2f} GB/s ({rows[0]['speed']} Mbit/s)"
     value, why = total, "every ring enters and leaves a host once"
-    if op in STAR:
+    if op in MANY_PEERS:
         # 1 - 1/h of the data crosses between hosts, busbw counts (n-1)/n of it; every rank sends, or one alone does
         value = total / (ranks / hosts if op == "all_to_all" else 1) * ((ranks - 1) / ranks) / (1 - 1 / hosts)
         why = "its ranks share that for the part of their data that leaves the host"
@@ -248,7 +248,7 @@ def _loopback(op: str, known: Mapping[str, Any], ranks: int) -> Expectation:
     cost = known.get("net.loopback.cost") or 2 / stream
     senders = {"gather": 1, "scatter": 1, "broadcast": ranks - 1, "reduce": ranks - 1}.get(op, ranks)
     shared = cores / cost / senders
-    value = shared if op in STAR else min(stream, shared)
+    value = shared if op in MANY_PEERS else min(stream, shared)
     what = (
         f"{cores:g} usable cores carry {cores / cost:.2f} GB/s in all, shared by all that is sent at once "
         f"({senders} x busbw)"

@@ -195,7 +195,7 @@ def largest_batch(room: float, without: float, sample: float) -> int:
 
 
 def micro_batches(samples: int, sample: float, room: float) -> Budget:
-    """Micro-batches into which a rank divides its part of a step, so that each fits; the gradients add up to the same.
+    """Gradient accumulation steps (micro-batches) by which a rank's part of a step fits; the gradients stay the same.
 
     samples: of one rank in one step; sample: bytes that training needs for one of them; room: bytes that there are.
     Raises ValueError where not even one sample fits.

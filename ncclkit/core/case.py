@@ -31,6 +31,8 @@ from dataclasses import asdict, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, TypeVar
 
+import msgspec
+
 from ncclkit import __version__
 from ncclkit.core import storage, text
 from ncclkit.core.model import Event, Fact, Finding, Measurement, NcclkitError, to_json
@@ -59,20 +61,15 @@ class _About(TypedDict, total=False):
     problems: list[str]
 
 
-class _Read(TypedDict):
-    """What of a row of ``inputs.json`` is."""
+class _Input(msgspec.Struct):
+    """What a row of ``inputs.json`` holds at least."""
 
     path: str
     bytes: int
     lines: int
     kind: str
     events: int
-
-
-class _Input(_Read, total=False):
-    """The same, with what cases of before it was counted lack."""
-
-    errors: int
+    errors: int = 0
 
 
 T = TypeVar("T")
@@ -270,19 +267,20 @@ class Case:
         places = [(event, RUN.search(event.path)) for event in self.events]
         marks = ("run.end", "worker.phase", "connect.host")
         ours = {m["runs"] for event, m in places if m and event.kind in marks}
-        last = {True: 0, False: 0}
-        for _, m in places:
-            if m and m["runs"] in ours:
-                last[m["name"] == TEST] = max(last[m["name"] == TEST], int(m["n"]))
+        last: dict[tuple[str, bool], int] = {}  # each of several case folders has a last run of its own
+        for m in (m for _, m in places if m and m["runs"] in ours):
+            kind = m["runs"], m["name"] == TEST
+            last[kind] = max(last.get(kind, 0), int(m["n"]))
+        jobs = {str(number) for (_, test), number in last.items() if not test}
 
         def tried(event: Event) -> bool:
-            """Whether an experiment is about the last run, or about no run of ours."""
+            """Whether an experiment is about a last run, or about no run of ours."""
             baseline = str(event.data.get("baseline") or "")
-            return not baseline or baseline.split("-")[0] == str(last[False])
+            return not baseline or baseline.split("-")[0] in jobs
 
         def current(event: Event, run: re.Match[str]) -> bool:
             test = run["name"] == TEST
-            return int(run["n"]) == last[test] and event.kind.startswith("connect.") == test
+            return int(run["n"]) == last[run["runs"], test] and event.kind.startswith("connect.") == test
 
         scope = Case()
         scope.facts, scope.measurements = self.facts, self.measurements

@@ -18,7 +18,7 @@ import msgspec
 from ncclkit.agent import redact
 from ncclkit.core import storage
 from ncclkit.core.case import Case
-from ncclkit.core.model import OUTCOMES, Event, Finding, clear
+from ncclkit.core.model import OUTCOMES, Event, Finding, NcclkitError, clear
 from ncclkit.core.runs import Run
 
 FOLDER, NAME = "experiments", "experiment.json"
@@ -108,8 +108,11 @@ def _relative(folder: Path, base: Path) -> str:
 
 
 def _read(path: Path) -> ExperimentRecord:
-    value = storage.read_json(path, {})
-    known = {"kind": value["experiment"], "folder": ".", "observed": "nothing"}
-    known |= {"observed": value["observed"]} if value.get("observed") in OUTCOMES else {}
-    base = path.parent.resolve()
-    return msgspec.convert(value | known, ExperimentRecord, dec_hook=lambda kind, text: (base / text).resolve())
+    value, base = storage.read_json(path, {}), path.parent.resolve()
+    try:
+        known = {"kind": value["experiment"], "folder": ".", "observed": "nothing"}
+        known |= {"observed": value["observed"]} if value.get("observed") in OUTCOMES else {}
+        return msgspec.convert(value | known, ExperimentRecord, dec_hook=lambda kind, text: (base / text).resolve())
+    except storage.DAMAGE as error:
+        say = f"{path} is not a record of an experiment; move it away and the case opens without it."
+        raise NcclkitError(say) from error

@@ -15,7 +15,7 @@ from typing import Any, Literal, TypeVar
 import msgspec
 
 SCHEMA = 1
-"""Number of the record format; written to ``case.json`` and ``diagnose --json``."""
+"""Number of the format of ``diagnose --json``; case folders have a number of their own, `case.SCHEMA`."""
 
 Verdict = Literal["found", "clear", "unknown"]
 Strength = Literal["proven", "likely", "possible"]

@@ -165,7 +165,7 @@ class Run:
     plan: Plan
     folder: Path
     reason: str
-    """``done``, ``failed``, ``deadline``, ``cancelled``, or ``not started``."""
+    """``done``, ``failed``, ``deadline``, ``cancelled``, ``lost`` (the guard said no end), or ``not started``."""
     seconds: float
     measurements: tuple[Measurement, ...] = ()
     expectations: Mapping[str, Expectation] = field(default_factory=dict)

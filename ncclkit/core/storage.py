@@ -172,7 +172,7 @@ def locked(folder: Path) -> Iterator[None]:
     end = time.monotonic() + WAIT
     with open(_lock_file(folder / LOCK), "rb") as file:
         held = folder / f"{LOCK}.held"
-        while (got := _taken(file.fileno(), held)) is None:
+        while (made := _taken(file.fileno(), held)) is None:
             if time.monotonic() > end:
                 raise NcclkitError(
                     f"Another ncclkit has been writing {folder} for {WAIT:.0f} s, so nothing was written; end it, or "
@@ -182,8 +182,9 @@ def locked(folder: Path) -> Iterator[None]:
         try:
             yield
         finally:
-            if got:
-                held.unlink(missing_ok=True)
+            with suppress(FileNotFoundError):
+                if made and held.stat().st_ino == made:  # else we took longer than `STALE`, and it is another writer's
+                    held.unlink()
 
 
 def _lock_file(path: Path) -> int:
@@ -193,17 +194,16 @@ def _lock_file(path: Path) -> int:
         return os.open(path, os.O_RDONLY)
 
 
-def _taken(file: int, held: Path) -> bool | None:
-    """Whether the file `held` was made to take the lock; None where another process has it."""
+def _taken(file: int, held: Path) -> int | None:
+    """The inode of the file `held` that was made to take the lock, 0 where none was; None: another process has it."""
     with suppress(OSError):  # no flock on this file system
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             return None
-        return False
-    with suppress(FileExistsError):
-        os.close(os.open(held, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666))
-        return True
+        return 0
+    with suppress(FileExistsError), open(os.open(held, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666), "wb") as mine:
+        return os.fstat(mine.fileno()).st_ino
     with suppress(FileNotFoundError):  # it was given back
         made = held.stat()
         os.utime(file)  # the clock of the file server, not of this host

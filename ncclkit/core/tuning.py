@@ -9,11 +9,12 @@ from __future__ import annotations
 import functools
 import math
 import re
+import shlex
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
-from typing import Any
+from typing import Any, NamedTuple
 
 from ncclkit.core.model import NcclkitError
 from ncclkit.core.text import format_bytes, percent, plural
@@ -432,51 +433,64 @@ def _span(rows: Sequence[Comparison]) -> str:
     return first if first == last else f"{first} to {last}"
 
 
-def carriers(sweep: Sweep) -> dict[str, str]:
-    """Name of a file → its text: what carries the answer of a sweep into a job; empty where nothing is to be changed.
+class ConfigFile(NamedTuple):
+    """A file that carries the answer of a sweep into a job."""
+
+    text: str
+    verify: str
+    """The command that measures again what it gains, with the file in force."""
+
+
+def config_files(sweep: Sweep) -> dict[str, ConfigFile]:
+    """Name → file that carries the answer of a sweep into a job; empty where nothing is to be changed.
 
     An inherited variable that only costs is taken away.  A variable holds for all sizes, so only settings that no
     measured size suffers from are written as variables; the file of NCCL's tuner plugin and the options of a process
     group carry the others.
     """
-    rows = sweep.advantages
-    env = _everywhere(sweep)
-    # sbatch takes a comma for the end of a variable
-    exported = [f"{name}='{value}'" if "," in value else f"{name}={value}" for name, value in env.items()]
-    groups = [row for row in rows if row.setting.config and not row.lost]
-    tuner = [line for row in rows if not row.lost and (line := _tuner_line(sweep, row))]
-    gone = f"unset {' '.join(sweep.harmful)}\n" if sweep.harmful else ""
-    made = {
-        "nccl.env": gone + "".join(f"export {name}={value}\n" for name, value in env.items()),
-        "nccl.conf": "".join(f"{name}={value}\n" for name, value in env.items() if name.startswith("NCCL_")),
-        "sbatch.txt": (f"#SBATCH --export={','.join(['ALL', *exported])}\n" if env else "") + gone,
-        "process_group.py": "".join(map(_options_code, groups)),
-        "tuner.csv": "".join(f"{line}\n" for line in tuner),
-    }
-    return {name: text for name, text in made.items() if text}
-
-
-def proofs(sweep: Sweep) -> dict[str, str]:
-    """Name of each file of `carriers` → the command that measures again what it gains, with the file in force."""
     rows = [row for row in sweep.advantages if not row.lost]
+    groups = [row for row in rows if row.setting.config]
+    env, gone = _everywhere(sweep), f"unset {' '.join(sweep.harmful)}\n" if sweep.harmful else ""
+    exported = ",".join(["ALL", *(f"{name}={_for_sbatch(value)}" for name, value in env.items())])
+    again = _measured(sweep, rows)
+    inherited = f"ncclkit tune --inherited {again}"
+    undone = f"ncclkit tune {_as_argument(Setting(without=sweep.harmful))} {again}" if sweep.harmful else ""
+    options = " ".join(dict.fromkeys(_as_argument(row.setting) for row in groups))
+    plugin = "NCCL_TUNER_PLUGIN=libnccl-tuner-example.so,NCCL_TUNER_CONFIG_FILE=$PWD/tuner.csv"
+    made = {
+        # where what costs is gone already nothing shows what it costs
+        "nccl.env": ConfigFile(
+            gone + "".join(f"export {name}={shlex.quote(value)}\n" for name, value in env.items()),
+            undone or f". ./nccl.env && {inherited}",
+        ),
+        "nccl.conf": ConfigFile(
+            "".join(f"{name}={value}\n" for name, value in env.items() if name.startswith("NCCL_")),
+            f"NCCL_CONF_FILE=$PWD/nccl.conf {inherited}",
+        ),
+        "sbatch.txt": ConfigFile(
+            (f"#SBATCH --export={exported}\n" if env else "") + gone,
+            undone or f"{{ echo '#!/bin/bash'; cat sbatch.txt; echo '{inherited}'; }} | sbatch",
+        ),
+        "process_group.py": ConfigFile("".join(map(_options_code, groups)), f"ncclkit tune {options} {again}"),
+        "tuner.csv": ConfigFile(
+            "".join(f"{line}\n" for row in rows if (line := _tuner_line(sweep, row))), f"ncclkit tune {plugin} {again}"
+        ),
+    }
+    return {name: file for name, file in made.items() if file.text}
+
+
+def _for_sbatch(value: str) -> str:
+    """A value as an option of sbatch, which takes a comma for the end of a variable."""
+    quoted = shlex.quote(value)
+    return f"'{value}'" if "," in value and quoted == value else quoted
+
+
+def _measured(sweep: Sweep, rows: Iterable[Advantage]) -> str:
+    """``--op all_reduce --sizes 8,1048576``: where something was gained, or taken away as it costs."""
     costs = [one for one in sweep.comparisons if one.worse and not one.setting.env.keys().isdisjoint(sweep.harmful)]
     told = [*costs, *(one for row in rows for one in row.comparisons)]
-    sizes = ",".join(map(str, sorted({one.bytes for one in told})))
     ops = ",".join(dict.fromkeys(one.op for one in told))
-    measured = f"--op {ops} --sizes {sizes}"
-    groups = " ".join(dict.fromkeys(_word(row.setting) for row in rows if row.setting.config))
-    plugin = "NCCL_TUNER_PLUGIN=libnccl-tuner-example.so,NCCL_TUNER_CONFIG_FILE=$PWD/tuner.csv"
-    commands = {
-        "nccl.env": f". ./nccl.env && ncclkit tune --inherited {measured}",
-        "nccl.conf": f"NCCL_CONF_FILE=$PWD/nccl.conf ncclkit tune --inherited {measured}",
-        "sbatch.txt": f"{{ echo '#!/bin/bash'; cat sbatch.txt; echo 'ncclkit tune --inherited {measured}'; }} | sbatch",
-        "process_group.py": f"ncclkit tune {groups} {measured}",
-        "tuner.csv": f"ncclkit tune {plugin} {measured}",
-    }
-    if sweep.harmful:  # where they are gone already nothing shows what they cost
-        undone = f"ncclkit tune {_word(Setting(without=sweep.harmful))} {measured}"
-        commands |= {"nccl.env": undone, "sbatch.txt": undone}
-    return {name: commands[name] for name in carriers(sweep)}
+    return f"--op {ops} --sizes {','.join(map(str, sorted({one.bytes for one in told})))}"
 
 
 def applied(sweep: Sweep) -> Setting | None:
@@ -494,11 +508,12 @@ def _everywhere(sweep: Sweep) -> dict[str, str]:
     return dict(pair for row in sorted(rows, key=lambda row: row.gain) for pair in row.setting.env.items())
 
 
-def _word(setting: Setting) -> str:
-    """A setting as `setting` reads it."""
+def _as_argument(setting: Setting) -> str:
+    """A setting as an argument in a shell, from which `setting` reads it."""
     channels = [f"channels={setting.config['max_ctas']}"] if "max_ctas" in setting.config else []
     gone = [f"{name}=" for name in setting.without]
-    return ",".join([*(f"{name}={value}" for name, value in setting.env.items()), *channels, *gone])
+    named = [f"{name}={value}" for name, value in setting.env.items()]
+    return shlex.quote(",".join([*named, *channels, *gone]))
 
 
 def _harmless(sweep: Sweep, setting: Setting) -> bool:

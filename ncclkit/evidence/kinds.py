@@ -138,7 +138,7 @@ KINDS: dict[str, tuple[str, ...]] = {
     "stack": ("pid", "thread", "frames", "tool"),
     "attach.rank": (
         *("pid", "command", "launcher", "slurm", "snapshots", "kernel", "kernels", "quiet", "program"),
-        *("branches", "workers", "output", "gone", "exitcode"),
+        *("branches", "output", "gone", "exitcode"),
     ),
     "ras.report": ("version", "nodes", "processes", "communicators", "sound", "silent", "dead", "timeouts"),
     "ras.communicator": ("hash", "size", "missing", "counts", "behind", "dead", "errors"),

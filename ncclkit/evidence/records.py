@@ -180,7 +180,6 @@ class LiveRank:
     quiet: float | None = None
     program: list[dict[str, Any]] = field(default_factory=list)
     branches: list[dict[str, Any]] = field(default_factory=list)
-    workers: list[dict[str, Any]] = field(default_factory=list)
     output: dict[str, Any] = field(default_factory=dict)
 
 

@@ -74,14 +74,14 @@ class AttachOptions:
     @property
     def limit(self) -> float:
         """Seconds in which it ends, with eight ranks on a host, from the moment on at which it looks."""
-        most = agent.TIMEOUT + agent.DEBUGGED * (self.kernels or self.dump)
+        most = agent.TIMEOUT + agent.DEBUGGER_EXTRA * (self.kernels or self.dump)
         return self.timeout or max(most, self.seconds + most - agent.SECONDS)
 
     def deadline(self, ranks: int, slack: float) -> float | None:
         """Seconds after which a child that looks at so many ranks is ended; None where it waits for a hang."""
         # a debugger in the middle of a call must not be ended with its child: the rank would die
-        unwinds = (flight_dump.UNWINDS + SLACK) * (self.dump or self.kernels)
-        return None if self.follow else self.limit + max(0, ranks - 8) * agent.MORE + slack + unwinds
+        unwinds = (flight_dump.UNWIND_GRACE + SLACK) * (self.dump or self.kernels)
+        return None if self.follow else self.limit + max(0, ranks - 8) * agent.PER_FURTHER_RANK + slack + unwinds
 
     @property
     def costs(self) -> tuple[str, ...]:

@@ -423,13 +423,16 @@ class Measured:
     """Phase → rounds of each setting, collective and size; the default's of the same phase are their pairs."""
     wrong: dict[Key, int] = field(default_factory=dict)
     refused: dict[int, str] = field(default_factory=dict)
+    no_step: dict[int, str] = field(default_factory=dict)
+    """Setting → why DDP could make no step with it."""
     notes: list[str] = field(default_factory=list)
     """Sentences on what was left out, and why."""
 
     def take(self, record: Mapping[str, Any], numbers: Sequence[int]) -> None:
         """Keep a record of a job with these settings; of one with a single setting only the median of its rounds."""
-        if record["kind"] == "sweep.refused":
-            self.refused.setdefault(numbers[record["setting"]], str(record["problem"]))
+        if record["kind"] in ("sweep.refused", "sweep.no_step"):
+            problems = self.refused if record["kind"] == "sweep.refused" else self.no_step
+            problems.setdefault(numbers[record["setting"]], str(record["problem"]))
         elif record["kind"] == "sweep.left":
             left, of = record["left"], record["of"]
             self.notes.append(f"Time was up before {left} of {of} pairs of collective and size; --budget gives more.")
@@ -443,14 +446,16 @@ class Measured:
         self, plan: Plan, settings: Sequence[Setting], seconds: float, cleared: tuple[str, ...], calls: Calls
     ) -> Sweep:
         """All of it together."""
-        refused = {str(settings[number - 1]): why for number, why in self.refused.items() if number > 0}
+        named = {number: str(one) for number, one in enumerate(settings, 1)}
+        refused = {named[number]: why for number, why in self.refused.items() if number > 0}
         seen = tuple(one for phase in self.chose for one in self.compared(phase, settings))
         decided, known = self.compared("decide", settings), {id(one.setting) for one in seen}
         seen += tuple(one for one in decided if id(one.setting) not in known)  # named ones with jobs of their own
         beside = tuple(one for name in BESIDE for one in self.compared(name, settings))
         hosts = max(1, slurm.nodes()) * plan.simulate_hosts
         rows = tuple((op, size, count) for (op, size), count in calls.items())
-        notes = tuple(self.notes)
+        steps = ((named[number], why) for number, why in self.no_step.items() if number > 0)
+        notes = (*self.notes, *(f"{name} could not be measured in a DDP step: {why}." for name, why in steps))
         return Sweep(plan.backend, plan.ranks, hosts, decided, seen, refused, seconds, cleared, beside, rows, notes)
 
     @property

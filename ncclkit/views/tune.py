@@ -323,14 +323,14 @@ def _numbers(sweep: Sweep) -> list[tuple[object, ...]]:
 
 
 def carriers_view(tuned: SweepView) -> View:
-    """Every file that carries the answer of a sweep into a job, and the command that proves each again."""
-    files, commands = tuning.carriers(tuned.sweep), tuning.proofs(tuned.sweep)
+    """Every file that carries the answer of a sweep into a job, and the command that measures each again."""
+    files = tuning.config_files(tuned.sweep)
     if not files:
         return View("Nothing is to be set: no setting is better than the default here", Markup(""))
     parts = [
-        el("section", el("h5", code(name), f": {FILES[name]}"), pre(text), el("p", "Measure it again:"),
-           pre(commands[name]), cls="nk-card")
-        for name, text in files.items()
+        el("section", el("h5", code(name), f": {FILES[name]}"), pre(file.text), el("p", "Measure it again:"),
+           pre(file.verify), cls="nk-card")
+        for name, file in files.items()
     ]  # fmt: skip
     return View(f"{plural(len(files), 'file')} can carry this into a job; one of them is enough", join(*parts))
 

@@ -35,7 +35,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from ncclkit.core import budgets  # noqa: E402
 from ncclkit.core.case import Case  # noqa: E402
-from ncclkit.core.tuning import Comparison, Setting, Sweep, carriers, setting  # noqa: E402
+from ncclkit.core.tuning import Comparison, Setting, Sweep, config_files, setting  # noqa: E402
 from ncclkit.live import probe, tune  # noqa: E402
 from ncclkit.live.launch import local  # noqa: E402
 from ncclkit.live.options import ProbeOptions  # noqa: E402
@@ -138,7 +138,8 @@ async def whole(told: argparse.Namespace, out: Out) -> None:
     least = 40 if full else 5 if told.gpus else 1
     row = row_of(sweep) | {"settings": len(wanted), "sizes": len(sizes), "under_computation": len(sweep.beside)}
     holds = seconds < 120 and sweep.tried >= least
-    out.keep("whole", **row, seconds_with_start=seconds, under_120_s=seconds < 120, holds=holds, files=carriers(sweep))
+    files = {name: file.text for name, file in config_files(sweep).items()}
+    out.keep("whole", **row, seconds_with_start=seconds, under_120_s=seconds < 120, holds=holds, files=files)
 
 
 async def equal(told: argparse.Namespace, out: Out) -> None:
@@ -188,7 +189,8 @@ async def environment(told: argparse.Namespace, out: Out) -> None:
     planted = dict(word.split("=") for word in words)
     os.environ.update(planted)
     sweep = await swept([setting(word) for word in words], options(told), [*sizes], inherited=True)
-    undo = carriers(sweep).get("nccl.env", "")
+    files = config_files(sweep)
+    undo = files["nccl.env"].text if "nccl.env" in files else ""
     about = {"seconds": round(sweep.seconds, 1), "nccl_env": undo}
     about |= {"said": [sweep.effect_of(setting(word)) for word in words]}
     hows: dict[str, tuple[dict[str, str], str]] = {"": ({}, "")}

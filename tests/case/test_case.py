@@ -62,6 +62,8 @@ def test_latest_holds_the_last_run_and_everything_else() -> None:
     others = [Event("nccl.warn", path="/logs/runs/1-mine/a.log"), Event("nccl.warn", path="/c/b.log")]
     latest = Case().add([*ends, *others, FACT]).latest()
     assert latest.events == [ends[2], *others] and latest.facts == [FACT]
+    more = [Event("run.end", path=f"/d/runs/{n}-probe/status.json", data={"n": n}) for n in (1, 2)]
+    assert Case().add([*ends, *more]).latest().events == [ends[2], more[1]]
 
 
 def test_run_folders_count_on(tmp_path: Path) -> None:

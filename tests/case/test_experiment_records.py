@@ -76,6 +76,14 @@ def test_a_case_may_be_moved(case: Case, tmp_path: Path) -> None:
     assert moved.before.folder == tmp_path / "moved" / "runs" / "1-x" and moved.after.folder.is_dir()
 
 
+@pytest.mark.parametrize("text", ["{}", '{"experiment": "check"}', '{"experiment": [], "observed": {}}', "[]"])
+def test_a_damaged_record_is_named_in_one_sentence(text: str, case: Case) -> None:
+    path = case.path / "experiments" / "1-shm_too_small" / "experiment.json"
+    path.write_text(text)
+    with pytest.raises(NcclkitError, match=r"1-shm_too_small/experiment.json is .*move .* away"):
+        experiment_records.experiments(case)
+
+
 def test_the_runs_of_an_experiment_are_no_evidence_when_the_case_is_read(case: Case) -> None:
     made = experiment_records.keep(record(case.path / "experiments" / "1-shm_too_small"))
     (made.after.folder / "rank0.log").write_text("RuntimeError: unable to write to file </torch_1>: No space left\n")

@@ -110,6 +110,16 @@ def test_the_lock_file_of_a_writer_that_was_killed_counts_for_a_minute(
     assert not left.exists()
 
 
+def test_the_lock_file_of_another_writer_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who takes longer than a minute has lost the lock, and must not give back that of the next one."""
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    left = tmp_path / f"{storage.LOCK}.held"
+    with storage.locked(tmp_path):
+        left.rename(tmp_path / "aside")
+        left.touch()
+    assert left.exists()
+
+
 def test_the_lock_file_of_another_user_locks_a_shared_case(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Root may open any file, so the refusal is played."""
     Case.open(tmp_path).save()

@@ -18,6 +18,7 @@ from ncclkit.core.resources import UNITS, set_job_spec
 from ncclkit.evidence.samples import names
 from tests.causes.hosts import BAD, CLEAR, GOOD
 from tests.causes.test_experiments import sound
+from tests.record.machine import machine_at
 from tests.recordings import sample
 
 ROOT = Path(__file__).parents[2]
@@ -227,7 +228,7 @@ MACHINES = {
 @pytest.mark.parametrize("name", MACHINES)
 def test_captured_machines_have_the_risks_that_are_known_of_them(name: str) -> None:
     machine = Case()
-    rows = agent.collect(root=str(ROOT / "tests" / "machines" / name), paths={"work": "."})
+    rows = agent.collect(machine=machine_at(str(ROOT / "tests" / "machines" / name)), paths={"work": "."})
     machine.facts = [Fact(**row, host=name) for row in rows]
     result = diagnose(machine)
     assert {finding.cause for finding in result.findings if finding.cause in CHECKS} == MACHINES[name]

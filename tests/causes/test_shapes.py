@@ -13,6 +13,7 @@ from ncclkit.core.case import Case
 from ncclkit.core.model import Event, Fact
 from ncclkit.core.shapes import validated
 from tests.causes.hosts import GIB, GOOD, MISSPELT, PORT
+from tests.record.machine import machine_at
 
 ROOT = Path(__file__).parents[2]
 STRANGE: list[Any] = [
@@ -60,7 +61,7 @@ def test_no_cause_raises_whatever_a_fact_holds(name: str) -> None:
     "machine", sorted(path.name for path in (ROOT / "tests" / "machines").iterdir() if path.is_dir())
 )
 def test_what_the_agent_reads_has_the_right_shape(machine: str) -> None:
-    rows = agent.collect(root=str(ROOT / "tests" / "machines" / machine), paths={"work": "."})
+    rows = agent.collect(machine=machine_at(str(ROOT / "tests" / "machines" / machine)), paths={"work": "."})
     assert [row["name"] for row in rows if validated(Fact(**row)) != Fact(**row)] == []
 
 

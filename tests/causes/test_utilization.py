@@ -11,6 +11,7 @@ from ncclkit.agent import facts as agent
 from ncclkit.causes import cpu_contention, gil_hold, network_loss, slow_rank, slow_transport
 from ncclkit.core.case import Case
 from ncclkit.core.model import Event, Fact, Finding, Measurement
+from tests.record.machine import machine_at
 
 GIB = 1 << 30
 H200 = Path(__file__).parents[1] / "machines" / "h200-x4"
@@ -111,7 +112,7 @@ def test_a_process_that_never_began_is_missed(begun: list[Event], more: list[Eve
 
 def measured(busbw: float, size: int = GIB, hosts: int = 1, **more: Any) -> Finding:
     case = Case()
-    case.facts = [Fact(**row) for row in agent.collect(root=str(H200))]
+    case.facts = [Fact(**row) for row in agent.collect(machine=machine_at(str(H200)))]
     row = {"dtype": "float32", "ranks": 4, "backend": "nccl", "time_us": 1.0, "p99_us": None, "spread": None}
     row |= {"algbw": 1.0, "busbw": busbw, "wrong": 0, "run": "1-all_reduce"}
     case.measurements = [Measurement("all_reduce", size, hosts=hosts, **(row | more))]

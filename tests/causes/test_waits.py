@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import socket
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ from typing import Any
 import pytest
 
 from ncclkit import evidence
-from ncclkit.agent.monitor import kernels, snapshots
+from ncclkit.agent.monitor import kernels, program, snapshots
 from ncclkit.agent.run import processes
 from ncclkit.analysis import waits
 from ncclkit.analysis.waits import blockages, headline, position_bars, rank_positions, waiting_time
@@ -64,7 +63,7 @@ def rank(
     told = {"pid": 100 + number, "command": "python train.py", "launcher": "torchrun, process 9", "slurm": ""}
     told |= {"snapshots": shots, "kernel": data.pop("kernel", None), "quiet": data.pop("quiet", None)}
     told |= {"kernels": data.pop("kernels", [])}
-    told |= {"program": [row], "branches": data.pop("branches", []), "workers": [], "gone": False, "exitcode": None}
+    told |= {"program": [row], "branches": data.pop("branches", []), "gone": False, "exitcode": None}
     seen = {"pid": 100 + number, "thread": "MainThread", "frames": stack, "tool": "pystack", "native": native or []}
     seen |= {"state": data.pop("gil", ""), "threads": [], "peer": data.pop("peer", {})}
     return [
@@ -454,9 +453,9 @@ def step(rank, group):
 )
 def test_what_the_program_says_of_a_line(tmp_path: Path, line: int, conditions: Any, group: str, peer: Any) -> None:
     (tmp_path / "train.py").write_text(PROGRAM)
-    told = snapshots.program(os.getpid(), str(tmp_path / "train.py"), line)
+    told = program.source_line(os.getpid(), str(tmp_path / "train.py"), line)
     assert (told["conditions"], told["group"], told["peer"]) == (conditions, group, peer)
-    rows = snapshots.branches(os.getpid(), str(tmp_path / "train.py"))
+    rows = program.branches(os.getpid(), str(tmp_path / "train.py"))
     around = [row["condition"] for row in rows if row["first"] <= line <= row["last"]]
     assert around == conditions
 
@@ -488,14 +487,6 @@ CONDITIONS = """def save(rank, loss):
         return
     dist.barrier()
 """
-MATCH = """match rank:
-    case 0:
-        poll()
-    case 1 | 2:
-        poll()
-    case _:
-        poll()
-"""
 
 
 @pytest.mark.parametrize(
@@ -526,13 +517,7 @@ MATCH = """match rank:
 )
 def test_the_conditions_under_which_a_line_is_reached(line: int, called: list[str], expected: list[str]) -> None:
     """What was called decides where a condition and what depends on it share a line; else nothing is claimed."""
-    assert snapshots.conditions(CONDITIONS, line, called) == expected
-
-
-@pytest.mark.skipif(sys.version_info < (3, 10), reason="match is of Python 3.10")
-def test_the_cases_of_a_match() -> None:
-    found = [snapshots.conditions(MATCH, line) for line in (3, 5, 7)]
-    assert found == [["rank == 0"], ["rank in (1, 2)"], ["rank not in (0, 1, 2)"]]
+    assert program.conditions(CONDITIONS, line, called) == expected
 
 
 @pytest.mark.parametrize(
@@ -551,7 +536,7 @@ def test_how_a_condition_is_said(condition: str, words: str) -> None:
 def test_a_dump_is_not_placed_in_a_line_of_two_branches(tmp_path: Path) -> None:
     """It names a line, not what was called from it."""
     (tmp_path / "train.py").write_text(CONDITIONS)
-    rows = snapshots.branches(os.getpid(), str(tmp_path / "train.py"))
+    rows = program.branches(os.getpid(), str(tmp_path / "train.py"))
     around = {line: [row["condition"] for row in rows if row["first"] <= line <= row["last"]] for line in (2, 3, 5, 6)}
     assert around == {2: [], 3: ["rank == 0"], 5: ["rank == 0"], 6: []}
 
@@ -565,7 +550,7 @@ LOOPS = """for epoch in epochs:
 
 def test_the_loops_around_a_line(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(LOOPS)
-    found = [snapshots.program(os.getpid(), str(tmp_path / "train.py"), line)["loops"] for line in (3, 4)]
+    found = [program.source_line(os.getpid(), str(tmp_path / "train.py"), line)["loops"] for line in (3, 4)]
     assert found == [[[1, 4], [2, 3]], [[1, 4]]]
 
 

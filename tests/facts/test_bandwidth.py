@@ -9,12 +9,13 @@ from ncclkit.causes import catalogue
 from ncclkit.core import bandwidth
 from ncclkit.core.case import Case
 from ncclkit.core.model import Fact, Measurement, NcclkitError
+from tests.record.machine import machine_at
 
 MACHINES = Path(__file__).parents[1] / "machines"
 
 
 def of(machine: str) -> list[Fact]:
-    return [Fact(**row) for row in agent.collect(root=str(MACHINES / machine))]
+    return [Fact(**row) for row in agent.collect(machine=machine_at(str(MACHINES / machine)))]
 
 
 def made(**values: object) -> list[Fact]:

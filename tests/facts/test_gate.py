@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import copy
 import json
+import os
 import subprocess
 import sys
 import time
@@ -82,6 +83,16 @@ def test_a_baseline_of_several_nodes_keeps_what_they_share(good: dict[str, Any])
     assert "host.kernel" not in both["facts"] and both["facts"]["gpu.count"] == 8 and both["busbw"] == 390.0
 
 
+def test_a_baseline_of_several_nodes_keeps_the_least_of_what_may_be_larger(good: dict[str, Any]) -> None:
+    """Equal nodes differ by some kilobytes of memory, and a node with half of it must still be found."""
+    first = gate.learned(changed(good, limits__memlock=-1), None)
+    least = changed(good, memory__total=good["memory.total"]["value"] - 4096, limits__memlock=65536)
+    both = gate.learned(least, None, first)["facts"]
+    assert both["memory.total"] == least["memory.total"]["value"] and both["limits.memlock"] == 65536
+    half = changed(least, memory__total=good["memory.total"]["value"] // 2)
+    assert [one["fact"] for one in gate.judge(half, {"facts": both})[0]] == ["memory.total"]
+
+
 @pytest.mark.parametrize(
     ("tested", "say", "unknown"),
     [
@@ -96,6 +107,42 @@ def test_the_test_of_the_gpus_counts(tested: dict[str, Any], say: str, unknown: 
     problems, told = gate.judge_test(tested, {"facts": {}, "busbw": 400.0})
     assert [say in problem["say"] for problem in problems] == [True] * bool(say)
     assert [unknown in one for one in told] == [True] * bool(unknown)
+
+
+def printed(capfd: Any, *words: str) -> tuple[int, dict[str, Any]]:
+    """The exit status and the object of the gate in this process."""
+    kept = os.dup(1)
+    try:
+        status = gate.main([*words])
+    finally:
+        os.dup2(kept, 1)  # which it turns away from what else prints
+        os.close(kept)
+    return status, json.loads(capfd.readouterr().out)
+
+
+def test_gpus_that_pass_their_test_hide_no_fact_that_could_not_be_read(
+    good: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: Any
+) -> None:
+    (tmp_path / "b.json").write_text(json.dumps(gate.learned(good, 400.0)))
+    rows = changed(good, limits__memlock=None)
+    passed = {"reason": "done", "wrong": 0, "busbw": 400.0, "error": ""}
+    monkeypatch.setattr(gate, "collect", lambda **_: rows.values())
+    monkeypatch.setattr(gate, "_test", lambda *_: passed)
+    status, said = printed(capfd, "--seconds", "60", "--baseline", str(tmp_path / "b.json"))
+    assert status == 2 and said["ready"] is None and said["test"] == passed
+    assert said["unknown"] == ["limits.memlock could not be read (it hung)"]
+
+
+def test_a_gate_that_breaks_could_not_tell(
+    good: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: Any
+) -> None:
+    """Python's own exit status would be 1, by which a health check drains the node."""
+    monkeypatch.setattr(gate, "collect", lambda **_: good.values())
+    status, said = printed(capfd, "--learn", str(tmp_path / "none" / "b.json"))
+    assert status == 2 and said["ready"] is None and "FileNotFoundError" in said["say"]
+    (tmp_path / "b.json").write_text('{"facts": {}, "ports": ["mlx5_0:1"]}')
+    status, said = printed(capfd, "--baseline", str(tmp_path / "b.json"))
+    assert status == 2 and "AttributeError" in said["unknown"][0]
 
 
 def verdicts(folder: Path, nodes: dict[str, dict[str, Any]], **more: Any) -> list[Path]:

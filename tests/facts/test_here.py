@@ -91,7 +91,7 @@ def test_a_broken_reader_costs_its_own_facts_only(monkeypatch):
         raise RuntimeError("defect")
 
     monkeypatch.setattr(gather.cpu, "facts", broken)
-    rows = {row["name"]: row for row in facts.collect(torch=False, root="/nonexistent")}
+    rows = {row["name"]: row for row in facts.collect(torch=False, machine=Machine("/nonexistent"))}
     assert rows["cpu.total"]["value"] == 2 and "defect" in rows["facts.cpu"]["why"] and "net.rdma" in rows
 
 
@@ -102,7 +102,7 @@ def test_a_hang_in_the_kernel_is_left_behind(monkeypatch):
 
     end, other = os.pipe()
     monkeypatch.setattr(gather.gpu, "facts", stuck)
-    rows = {row["name"]: row for row in facts.collect(torch=False, root="/nonexistent", deadline=3.0)}
+    rows = {row["name"]: row for row in facts.collect(torch=False, machine=Machine("/nonexistent"), deadline=3.0)}
     os.close(other)
     assert "still not read" in rows["facts.gpu"]["why"] and "host.name" in rows
 

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from ncclkit.agent import facts as agent
+from ncclkit.agent.facts.machine import Machine
 from ncclkit.causes import catalogue
 from ncclkit.core.case import Case
 from ncclkit.core.model import Fact, Finding
@@ -127,7 +128,7 @@ def test_swap_on_a_network_mount(swap: str, verdict: str, tmp_path: Path) -> Non
         path = tmp_path / "proc" / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
-    rows = agent.collect(torch=False, root=str(tmp_path))
+    rows = agent.collect(torch=False, machine=Machine(str(tmp_path)))
     finding = judged("host_oom", [Fact(**row, host="here") for row in rows])
     assert finding.verdict == verdict
     assert verdict == "clear" or "the swap area /mnt/home/swap is on network storage (file on nfs4)" in finding.say

@@ -7,6 +7,7 @@ import pytest
 
 from ncclkit.agent import facts
 from ncclkit.core.model import Fact
+from tests.record.machine import machine_at
 
 MACHINES = sorted(path.parent for path in (Path(__file__).parents[1] / "machines").glob("*/machine.json"))
 KEYS = {"name", "value", "unit", "source", "why"}
@@ -14,7 +15,7 @@ KEYS = {"name", "value", "unit", "source", "why"}
 
 def read(machine: Path) -> dict[str, dict]:
     """The facts of a recorded machine by name; each name comes once."""
-    rows = list(facts.collect(root=str(machine), paths={"work": "."}))
+    rows = list(facts.collect(machine=machine_at(str(machine)), paths={"work": "."}))
     assert len({row["name"] for row in rows}) == len(rows)
     return {row["name"]: row for row in rows}
 

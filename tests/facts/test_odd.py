@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from ncclkit.agent.facts import cpu, limits, network, storage, variables
-from ncclkit.agent.facts.machine import Hung, Machine, Unread
+from ncclkit.agent.facts.machine import Answer, Hung, Machine, Unread
 from ncclkit.live.launch import local
 
 ROOT = "21 1 8:1 / / rw - ext4 /dev/sda1 rw\n"
@@ -131,3 +131,21 @@ def test_a_host_name_that_no_resolver_takes(tmp_path: Path, name: str) -> None:
     with pytest.raises(Unread):
         network.resolve(odd)
     assert socket.gethostname() != name
+
+
+def test_what_answers_slowly_is_asked_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A resolver that is gone takes its 5 s: twice of them were all that the gate has for its facts."""
+    slow, asked = machine(tmp_path, {"/proc/sys/kernel/hostname": "node1\n"}), []
+
+    def gone(argv: list[str], deadline: float, name: str = "") -> Answer:
+        asked.append(name)
+        raise Hung(f"{name} did not answer within {deadline:g} s")
+
+    monkeypatch.setattr(slow, "run", gone)
+    monkeypatch.setattr(slow, "call", lambda *_: [{"name": "lo", "flags": network.LOOPBACK, "address": ""}])
+    rows = {row["name"]: row for row in network.facts(slow)}
+    assert asked.count("child resolve node1") == 1 and "within 5 s" in rows["net.hostname.addresses"]["why"]
+    assert rows["net.gloo.interface"]["value"] == "lo"
+    looked: list[Machine] = []
+    monkeypatch.setattr(variables, "problems", lambda here, _: looked.append(here) or [])
+    assert {row["name"] for row in variables.facts(slow)} == {"env.problems", "env.notes"} and len(looked) == 1

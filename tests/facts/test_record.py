@@ -4,13 +4,15 @@ import json
 import os
 
 from ncclkit.agent import facts
-from ncclkit.agent.facts import gather
+from tests.record.machine import Recorder, _hider, machine_at, record
 
 
 def test_a_recording_replays(tmp_path, monkeypatch):
     monkeypatch.setenv("NCCL_DEBUG", "INFO")
-    facts.record(str(tmp_path / "m"), torch=False, paths={"work": "."}, about="a test")
-    first, second = (list(facts.collect(torch=False, paths={"work": "."}, root=str(tmp_path / "m"))) for _ in range(2))
+    record(str(tmp_path / "m"), torch=False, paths={"work": "."}, about="a test")
+    first, second = (
+        list(facts.collect(torch=False, paths={"work": "."}, machine=machine_at(str(tmp_path / "m")))) for _ in range(2)
+    )
     assert sorted(first, key=str) == sorted(second, key=str)
     live = {row["name"]: row["value"] for row in facts.collect(torch=False, paths={"work": "."})}
     replayed = {row["name"]: row["value"] for row in first}
@@ -33,12 +35,12 @@ def test_a_recording_replays(tmp_path, monkeypatch):
 
 
 def hidden(text: str) -> str:
-    machine = gather.Recorder()
+    machine = Recorder()
     machine.environ = {"HOME": "/home/alice"}
     machine.recorded["files"]["/proc/sys/kernel/hostname"] = "node-7.cluster\n"
     addresses = ("10.1.2.3/24", "127.0.0.1/8", "fd00::3/64")
     machine.recorded["calls"]["getifaddrs"] = [{"address": address} for address in addresses]
-    return gather._hider(machine)(text)
+    return _hider(machine)(text)
 
 
 def test_a_recording_does_not_name_the_machine():
@@ -57,6 +59,6 @@ def test_a_recording_does_not_name_the_machine():
 
 def test_only_variables_in_scope_are_recorded(tmp_path, monkeypatch):
     monkeypatch.setenv("HISTORY_OF_ALICE", "planted")
-    facts.record(str(tmp_path), torch=False, paths={})
+    record(str(tmp_path), torch=False, paths={})
     said = json.loads((tmp_path / "machine.json").read_text())
     assert "planted" not in json.dumps(said) and "HOME" in said["environ"] or "HOME" not in os.environ

@@ -169,7 +169,7 @@ def test_nothing_planted_in_the_environment_comes_out(tmp_path):
     code = (
         "import json, sys; from ncclkit.agent import facts\n"
         "for fact in facts.collect(torch=False, paths={'work': '.'}): print(json.dumps(fact))\n"
-        "facts.record(sys.argv[1], torch=False)"
+        "from tests.record.machine import record; record(sys.argv[1], torch=False)"
     )
     command, env = [sys.executable, "-c", code, str(tmp_path / "m")], os.environ | planted
     run = subprocess.run(command, env=env, capture_output=True, text=True, timeout=60, check=True)

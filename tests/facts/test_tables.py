@@ -12,11 +12,12 @@ from pathlib import Path
 import pytest
 
 from ncclkit.agent.facts import limits
-from ncclkit.agent.facts.machine import Machine, machine_at
+from ncclkit.agent.facts.machine import Machine
 from ncclkit.causes import catalogue
 from ncclkit.causes.cpu_binding import cpus
 from ncclkit.core.case import Case
 from ncclkit.core.model import Fact, Finding
+from tests.record.machine import machine_at
 
 ROOT = Path(__file__).parents[2]
 READ = """import json, socket, sys, time

@@ -94,10 +94,11 @@ def test_a_rank_that_is_killed(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("forked")
 def test_a_hang_ends_at_the_deadline_with_evidence(tmp_path: Path) -> None:
     """Rank 1 stops (SIGSTOP); rank 0 waits in C++; the deadline comes first, but long after the forked ranks."""
+    (tmp_path / "plan.json").write_text("{}")  # by which the guard knows that the run is watched
     asyncio.run(start(tmp_path, ENDLESS, deadline=14, on_record=on_size(lambda pid: os.kill(pid, signal.SIGSTOP))))
     assert status(tmp_path)["reason"] == "deadline"
-    looked = json.loads((tmp_path / "processes.json").read_text())
-    assert looked["1"]["state"].startswith("T")
+    last = json.loads((tmp_path / "telemetry.jsonl").read_text().splitlines()[-1])
+    assert last["utilization"]["1"]["state"] == "T"
     assert "all_reduce" in (tmp_path / "stacks_rank0.txt").read_text()
     assert (tmp_path / "fr_rank_0").stat().st_size > 0
 
@@ -158,6 +159,17 @@ def test_the_kernel_is_killed(tmp_path: Path, number: int) -> None:
         time.sleep(0.1)
     assert leftovers() == []
     assert status(tmp_path)["reason"] == "orphaned"
+
+
+def test_a_guard_to_which_nobody_listens_keeps_its_exit_status(tmp_path: Path) -> None:
+    """As after the end of the program that asked for the run: its pipe is closed."""
+    reader, writer = os.pipe()
+    command = [sys.executable, "-m", "ncclkit.agent", "guard", str(tmp_path), "20", "true"]
+    guard = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=writer, stderr=subprocess.PIPE)
+    os.close(reader)
+    os.close(writer)
+    assert guard.wait(20) == 0 and status(tmp_path)["reason"] == "done"
+    assert b"Traceback" not in guard.communicate()[1]
 
 
 def test_interpreter_without_torch(tmp_path: Path) -> None:

@@ -190,7 +190,7 @@ def test_attach_asks_where_the_rank_listens(tmp_path: Path, monkeypatch: pytest.
     with serve(speak(own)) as server:
         monkeypatch.setattr(attach.processes, "environ", lambda pid: {"NCCL_RAS_ADDR": "%s:%d" % server.address})
         assert attach.collect(str(tmp_path), {0: os.getpid()}, lambda until: [], time.monotonic() + 4.0) == []
-    assert {"ras.json", "ras_2.json", "processes.json"} == set(os.listdir(tmp_path))
+    assert {"ras.json", "ras_2.json"} == set(os.listdir(tmp_path))
 
 
 SMI = """#!/bin/sh

@@ -33,7 +33,7 @@ def test_everybody_meets_everybody_once_and_nobody_twice_at_a_time(count: int) -
 
 
 def test_the_kinds_and_the_agent_agree_on_the_fields() -> None:
-    assert KINDS["connect.host"] == session.HOST and KINDS["connect.pair"] == session.PAIR
+    assert KINDS["connect.host"] == session.HOST_FIELDS and KINDS["connect.pair"] == session.PAIR_FIELDS
 
 
 @pytest.mark.parametrize("addresses", [["127.0.0.1/8"], ["::1/128", "fe80::1%eth0/64", "169.254.0.3/16"], [], None])

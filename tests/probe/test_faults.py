@@ -56,7 +56,7 @@ for name, cause in json.loads(sys.argv[2]):
     if rank == 1:
         inject.BEFORE.get(name, lambda job: None)(one)
     inject.BEGUN.get(name, lambda job: None)(one)
-    one.at(0)
+    one.before_step(0)
     total = torch.tensor([one.steps, int(os.environ["WORLD_SIZE"])])
     dist.all_reduce(total)
     if rank == 0:
@@ -64,7 +64,7 @@ for name, cause in json.loads(sys.argv[2]):
             print(json.dumps([name, *total.tolist()]), file=kept)
 if rank == 1:
     try:
-        job("rank_raises", "slow_rank").at(0)
+        job("rank_raises", "slow_rank").before_step(0)
     except ValueError as error:
         open(sys.argv[1] + "/error", "w").write(str(error))
 dist.barrier()

@@ -9,7 +9,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from ncclkit.agent.run.operations import DTYPES, NAMES, SHARED, Operation  # noqa: E402
+from ncclkit.agent.run.operations import DTYPES, NAMES, SPLIT_AMONG_RANKS, Operation  # noqa: E402
 
 torch.set_num_threads(1)  # small sums: threads would mostly wait for each other where other tests run, too
 RANKS = (1, 2, 3, 8, 72, 300)
@@ -35,7 +35,7 @@ def arrive(name: str, dtype: str, size: int, rank: int, ranks: int, spoil: str =
     gives the last one back as it was before the call.
     """
     one = Operation(torch, Group(rank, ranks), torch.device("cpu"), name, dtype, size)
-    given = [one._given(r).to(one.given.dtype) for r in range(ranks)]
+    given = [one._given(r).to(one.sendbuff.dtype) for r in range(ranks)]
     if spoil == "drop":
         given[-1] = torch.zeros_like(given[-1])
 
@@ -46,7 +46,7 @@ def arrive(name: str, dtype: str, size: int, rank: int, ranks: int, spoil: str =
             result[[0, other]] = result[[other, 0]].clone()
         if spoil == "lose":
             result[-1] = 0
-        one.got.copy_(result)
+        one.recvbuff.copy_(result)
 
     one.call = call  # type: ignore[method-assign]
     return one.check()
@@ -74,7 +74,7 @@ def worked(name: str, given: list[Any], one: Operation) -> Any:
 def test_right_values_pass_in_every_type(name: str, dtype: str) -> None:
     for ranks in RANKS:
         part = (600 if ranks <= 8 else 40) * DTYPES[dtype] // 8
-        size = part * ranks if name in SHARED else 4096
+        size = part * ranks if name in SPLIT_AMONG_RANKS else 4096
         assert arrive(name, dtype, size, ranks - 1 if name != "reduce" else 0, ranks) == 0, ranks
 
 
@@ -94,7 +94,7 @@ def test_only_the_root_checks_a_reduce() -> None:
 
 def test_messages_are_whole_numbers_of_parts() -> None:
     op = Operation(torch, Group(0, 3), torch.device("cpu"), "all_to_all", "float32", 1000)
-    assert (op.bytes, op.part, op.given.numel()) == (996, 83, 249)
+    assert (op.bytes, op.part, op.sendbuff.numel()) == (996, 83, 249)
     assert Operation(torch, Group(0, 8), torch.device("cpu"), "all_gather", "float32", 4).bytes == 32
 
 
@@ -107,7 +107,7 @@ def test_in_a_graph_what_is_sent_to_the_next_rank_is_what_that_one_takes(ranks: 
         made = Operation(torch, group, torch.device("cpu"), "send_recv", "float32", 64)
         made.call_in_graph()
         got, given, *_ = seen[rank]
-        assert got is made.got and given is made.given
+        assert got is made.recvbuff and given is made.sendbuff
     for rank, (_, _, taken, sent) in seen.items():
         assert (sum(sent), sum(taken)) == (16, 16)
         assert [seen[peer][2][rank] for peer in range(ranks)] == sent and sent[(rank + 1) % ranks] == 16

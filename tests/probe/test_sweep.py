@@ -8,7 +8,9 @@ import math
 import os
 import random
 import re
+import shlex
 import statistics
+import subprocess
 import sys
 import time
 from collections.abc import Sequence
@@ -25,7 +27,7 @@ from ncclkit.core import tuning
 from ncclkit.core.case import Case
 from ncclkit.core.model import Event, Fact, Measurement, NcclkitError
 from ncclkit.core.runs import Plan
-from ncclkit.core.tuning import Comparison, Setting, Sweep, carriers, setting
+from ncclkit.core.tuning import Comparison, Setting, Sweep, config_files, setting
 from ncclkit.live import probe, tune
 from ncclkit.live.launch import local
 from ncclkit.live.options import ProbeOptions
@@ -52,6 +54,10 @@ def compared(
 
 def swept(*comparisons: Comparison) -> Sweep:
     return Sweep("nccl", 8, 1, comparisons, comparisons, {}, 17.0)
+
+
+def texts(sweep: Sweep) -> dict[str, str]:
+    return {name: file.text for name, file in config_files(sweep).items()}
 
 
 @pytest.mark.parametrize(
@@ -138,7 +144,7 @@ def test_sizes_beside_each_other_are_one_range() -> None:
 def test_nothing_better_is_an_answer() -> None:
     sweep = swept(compared("NCCL_ALGO=Ring", 1.0), compared("NCCL_ALGO=Tree", 1.2))
     assert sweep.summary == "Nothing here beats the default: 2 settings in 17 s, none is over 2 % faster beyond chance."
-    assert carriers(sweep) == {}
+    assert texts(sweep) == {}
 
 
 def test_what_an_inherited_variable_costs() -> None:
@@ -158,9 +164,9 @@ def test_a_variable_that_only_costs_is_taken_away() -> None:
     rows += [compared("NCCL_MAX_NCHANNELS=1", 1.0), compared("NCCL_PROTO=Simple", 1.6, 8)]
     sweep = replace(swept(*rows), cleared=names)
     assert sweep.harmful == ("NCCL_PROTO",) and swept(*rows).harmful == ()
-    files, proofs = carriers(sweep), tuning.proofs(sweep)
+    files = texts(sweep)
     assert files["nccl.env"] == "unset NCCL_PROTO\n" == files["sbatch.txt"] and "nccl.conf" not in files
-    assert proofs["nccl.env"] == "ncclkit tune NCCL_PROTO= --op all_reduce --sizes 8,1048576"
+    assert config_files(sweep)["nccl.env"].verify == "ncclkit tune NCCL_PROTO= --op all_reduce --sizes 8,1048576"
     only = replace(sweep, comparisons=tuple(rows[2:]))
     assert only.headline.startswith("NCCL_PROTO=Simple costs 6") and only.text().count("costs") == 1
     assert "1 variable of this environment should go. Measured: " in only.summary
@@ -172,22 +178,37 @@ def test_a_variable_that_only_costs_is_taken_away() -> None:
 def test_only_what_hurts_no_size_becomes_a_variable() -> None:
     """A variable holds for all sizes; what is better for some and worse for others goes by size, or by group."""
     mixed = [compared("NCCL_ALGO=Ring,NCCL_PROTO=LL", *told) for told in ((0.8, 8), (2.4, 256 * MIB))]
-    files = carriers(swept(*mixed, compared("channels=32", 0.9, 256 * MIB)))
+    files = texts(swept(*mixed, compared("channels=32", 0.9, 256 * MIB)))
     assert "nccl.env" not in files and files["tuner.csv"].splitlines()[0] == "allreduce,8,8,ring,ll,-1,1,8"
     assert "config.max_ctas = 32" in files["process_group.py"]
-    good = carriers(swept(compared("NCCL_PROTO=LL", 0.8, 8), compared("NCCL_PROTO=LL", 1.0, 256 * MIB)))
+    good = texts(swept(compared("NCCL_PROTO=LL", 0.8, 8), compared("NCCL_PROTO=LL", 1.0, 256 * MIB)))
     assert good["nccl.env"] == "export NCCL_PROTO=LL\n" and good["nccl.conf"] == "NCCL_PROTO=LL\n"
     two = compared("NCCL_ALGO=Ring,NCCL_PROTO=LL", 0.8, 8)
-    assert carriers(swept(two))["sbatch.txt"] == "#SBATCH --export=ALL,NCCL_ALGO=Ring,NCCL_PROTO=LL\n", (
+    assert texts(swept(two))["sbatch.txt"] == "#SBATCH --export=ALL,NCCL_ALGO=Ring,NCCL_PROTO=LL\n", (
         "one line: the last counts"
     )
     compile(files["process_group.py"], "process_group.py", "exec")
 
 
+def test_a_value_reaches_a_shell_as_one_word(tmp_path: Path) -> None:
+    """A shell ends a value at a semicolon, and runs what follows."""
+    value = "allreduce:tree;broadcast:ring"
+    sweep = swept(compared(f"NCCL_ALGO={value}", 0.5, 8))
+    files = config_files(sweep)
+    assert files["nccl.conf"].text == f"NCCL_ALGO={value}\n"
+    assert files["sbatch.txt"].text == f"#SBATCH --export=ALL,NCCL_ALGO='{value}'\n"
+    (tmp_path / "nccl.env").write_text(files["nccl.env"].text)
+    done = subprocess.run(["sh", "-ec", '. ./nccl.env; printf %s "$NCCL_ALGO"'], cwd=tmp_path, capture_output=True)
+    assert (done.stdout, done.stderr) == (value.encode(), b"")
+    channels = replace(compared("channels=32", 0.5), setting=Setting({"NCCL_ALGO": value}, {"max_ctas": 32}))
+    command = shlex.split(config_files(swept(channels))["process_group.py"].verify)
+    assert command[2] == f"NCCL_ALGO={value},channels=32"
+
+
 def test_a_variable_of_gloo_stands_in_no_file_of_nccl() -> None:
     sweep = swept(compared("GLOO_SOCKET_IFNAME=eth0,eth0", 0.8, 8))
-    assert carriers(sweep).keys() == {"nccl.env", "sbatch.txt"} == tuning.proofs(sweep).keys()
-    assert carriers(sweep)["sbatch.txt"] == "#SBATCH --export=ALL,GLOO_SOCKET_IFNAME='eth0,eth0'\n"
+    assert texts(sweep).keys() == {"nccl.env", "sbatch.txt"}
+    assert texts(sweep)["sbatch.txt"] == "#SBATCH --export=ALL,GLOO_SOCKET_IFNAME='eth0,eth0'\n"
     assert tuning.applied(sweep) == Setting({"GLOO_SOCKET_IFNAME": "eth0,eth0"})
 
 
@@ -249,9 +270,9 @@ def test_what_wins_alone_and_loses_under_computation_is_said_and_not_carried() -
     kept = replace(swept(*rows), beside=(under("NCCL_PROTO=LL", 0.93, "product"), under("NCCL_PROTO=LL", 1.0, "step")))
     lost = replace(swept(*rows), beside=(under("NCCL_PROTO=LL", 0.93, "product"), under("NCCL_PROTO=LL", 1.2, "step")))
     assert "beside a matrix product and makes no difference in a DDP step" in kept.advantages[0].under_computation
-    assert carriers(kept)["nccl.conf"] == "NCCL_PROTO=LL\n"
+    assert texts(kept)["nccl.conf"] == "NCCL_PROTO=LL\n"
     assert lost.advantages[0].lost and "in a DDP step" in lost.text() and "loses " in lost.summary
-    assert carriers(lost) == {} and tuning.proofs(lost) == {} and tuning.applied(lost) is None
+    assert texts(lost) == {} and tuning.applied(lost) is None
 
 
 def test_a_setting_saves_what_its_sizes_take_of_the_job() -> None:
@@ -265,8 +286,8 @@ def test_a_setting_saves_what_its_sizes_take_of_the_job() -> None:
 def test_each_file_comes_with_the_command_that_measures_it_again() -> None:
     rows = (compared("NCCL_ALGO=Ring,NCCL_PROTO=LL", 0.8, 8), compared("channels=32", 0.9, 256 * MIB))
     sweep = swept(*rows)
-    proofs = tuning.proofs(sweep)
-    assert proofs.keys() == carriers(sweep).keys() >= {"nccl.env", "nccl.conf", "sbatch.txt", "process_group.py"}
+    proofs = {name: file.verify for name, file in config_files(sweep).items()}
+    assert proofs.keys() >= {"nccl.env", "nccl.conf", "sbatch.txt", "process_group.py"}
     assert proofs["process_group.py"] == "ncclkit tune channels=32 --op all_reduce --sizes 8,268435456"
     assert "NCCL_CONF_FILE=$PWD/nccl.conf ncclkit tune --inherited --op all_reduce" in proofs["nccl.conf"]
     assert tuning.applied(sweep) == Setting({"NCCL_ALGO": "Ring", "NCCL_PROTO": "LL"})
@@ -340,7 +361,7 @@ def test_combinations_are_searched_where_there_is_no_time_for_all(monkeypatch: p
     sweep = made.sweep(planned("nccl"), [*settings, *more], 1.0, (), {})
     assert sweep.best is not None and sweep.best.gain == pytest.approx(0.28, abs=0.03) and sweep.tried == 24
     assert {"NCCL_BUFFSIZE": "16", "NCCL_NTHREADS": "512"}.items() <= sweep.best.setting.env.items()
-    assert carriers(sweep).keys() >= {"nccl.env", "nccl.conf"}, "what was chosen by one job alone is judged, too"
+    assert texts(sweep).keys() >= {"nccl.env", "nccl.conf"}, "what was chosen by one job alone is judged, too"
     assert sweep.refused == {"NCCL_P2P_LEVEL=1": "its job failed: rank 0 failed"}
 
 
@@ -499,7 +520,7 @@ def test_what_a_variable_of_the_environment_costs_is_told(tmp_path: Path, monkey
     assert found.cleared == ("GLOO_SOCKET_IFNAME",)
     assert "GLOO_SOCKET_IFNAME=lo,lo costs" in found.text() and "all_reduce of 8 B" in found.text()
     assert tuning.applied(found) == Setting(without=("GLOO_SOCKET_IFNAME",))
-    assert carriers(found)["nccl.env"] == "unset GLOO_SOCKET_IFNAME\n"
+    assert texts(found)["nccl.env"] == "unset GLOO_SOCKET_IFNAME\n"
     slow = asyncio.run(probe.probe(Case.open(tmp_path / "case"), options)).measurements[-1].time_us
     monkeypatch.delenv("GLOO_SOCKET_IFNAME")
     quick = asyncio.run(probe.probe(Case.open(tmp_path / "case"), options)).measurements[-1].time_us
@@ -545,6 +566,17 @@ def test_a_sweep_ends_in_time_and_says_what_is_left(tmp_path: Path) -> None:
         made.take(record, [0, 1])
     assert {key[1:] for key in made.times["choose"]} == {("all_reduce", 8)}
     assert made.notes == ["Time was up before 5 of 6 pairs of collective and size; --budget gives more."]
+
+
+def test_a_setting_that_ddp_cannot_use_is_named() -> None:
+    """DDP broadcasts, too, which no algorithm of some settings knows; its collective alone was measured."""
+    made = tune.Measured()
+    for size in (MIB, 4 * MIB):
+        record = {"kind": "sweep.no_step", "setting": 1, "rank": 1, "problem": f"no algorithm for {size} bytes"}
+        made.take(record, [0, 1])
+    told = made.sweep(planned("nccl"), [setting("NCCL_ALGO=NVLSTree")], 17.0, (), {})
+    said = "NCCL_ALGO=NVLSTree could not be measured in a DDP step: no algorithm for 1048576 bytes."
+    assert told.notes == (said,) and said in told.text() and not told.refused
 
 
 def test_settings_of_one_job_take_turns(tmp_path: Path) -> None:

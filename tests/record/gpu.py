@@ -95,6 +95,6 @@ if __name__ == "__main__":
     failures = asyncio.run(main(target, options.faults or [*injection.FAULTS, HANG], options.ranks, options.split))
     if not options.faults:
         asyncio.run(live(target))
-        record = [sys.executable, "-m", "ncclkit.agent", "record", str(target / "machine")]
+        record = [sys.executable, "-m", "tests.record.machine", str(target / "machine")]
         subprocess.run(record, check=True, timeout=120, cwd=Path(__file__).parents[2])
     sys.exit(1 if failures else 0)

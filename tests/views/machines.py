@@ -11,13 +11,14 @@ from pathlib import Path
 from ncclkit.agent import facts
 from ncclkit.core.case import Case
 from ncclkit.core.model import Fact, from_dict
+from tests.record.machine import machine_at
 
 FOLDER = Path(__file__).parents[1] / "machines"
 
 
 @cache
 def _read(name: str) -> tuple[Fact, ...]:
-    rows = list(facts.collect(root=str(FOLDER / name), paths={"work": "."}))
+    rows = list(facts.collect(machine=machine_at(str(FOLDER / name)), paths={"work": "."}))
     host = next(row["value"] for row in rows if row["name"] == "host.name")
     return tuple(from_dict(Fact, {"host": host, **row}) for row in rows)
 

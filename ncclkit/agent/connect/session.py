@@ -158,13 +158,16 @@ class RemoteWorker:
 
 BEGIN, ASK = 40.0, 30.0
 """Seconds for a host to start (ssh, srun), and to answer."""
-LONGER, FEW = 0.5, 8
+RETEST_SECONDS, RETEST_PATHS = 0.5, 8
 """Seconds of a stream that is measured once more; and of how many paths at most."""
-UNEVEN, RESENT = 0.25, 0.01
+ASYMMETRIC, RETRANSMITTED = 0.25, 0.01
 """Share of the opposite direction below which, and of packets sent again above which, that is done."""
-HOST = ("name", "hostname", "own", "interface", "address", "gloo", "interfaces", "names", "port", "refused", "problem")
+HOST_FIELDS = (
+    *("name", "hostname", "own", "interface", "address", "gloo", "interfaces", "names", "port", "refused"),
+    "problem",
+)
 MEASURED = ("mtu", "mtu_own", "bandwidth", "resent", "latency", "offset", "offset_error", "why")
-PAIR = (
+PAIR_FIELDS = (
     *("src", "dst", "port", "address", "rendezvous", "ephemeral", "interface", "nccl_address", "nccl", "reached"),
     *("over", *MEASURED),
 )
@@ -176,9 +179,9 @@ class Session:
     def __init__(self, plan, token):
         self.plan, self.token = plan, token
         names = plan["hosts"]
-        self.hosts: dict[str, dict[str, Any]] = {name: dict.fromkeys(HOST) for name in names}
+        self.hosts: dict[str, dict[str, Any]] = {name: dict.fromkeys(HOST_FIELDS) for name in names}
         pairs = [(a, b) for a in names for b in names if a != b]
-        self.pairs: dict[tuple[str, str], dict[str, Any]] = {pair: dict.fromkeys(PAIR) for pair in pairs}
+        self.pairs: dict[tuple[str, str], dict[str, Any]] = {pair: dict.fromkeys(PAIR_FIELDS) for pair in pairs}
         for (src, dst), row in self.pairs.items():
             row.update(src=src, dst=dst, port=plan["port"], reached=[], why={})
 
@@ -201,16 +204,17 @@ class Session:
                 if time.monotonic() > until:
                     return self._late(seconds)
                 await asyncio.gather(*(self._measure(workers[src], src, dst) for src, dst in paths))
-        for src, dst in self._slow_directions()[:FEW]:
+        for src, dst in self._slow_directions()[:RETEST_PATHS]:
             if time.monotonic() < until:
                 _progress("measuring %s to %s once more, for longer" % (src, dst))
-                await self._measure(workers[src], src, dst, max(LONGER, self.plan["seconds"]))
+                await self._measure(workers[src], src, dst, max(RETEST_SECONDS, self.plan["seconds"]))
 
     def _slow_directions(self):
         """Directions far slower than their opposite, or that lost packets: a short stream may have been disturbed."""
         speeds = {pair: row["bandwidth"] or 0.0 for pair, row in self.pairs.items()}
-        odd = [(a, b) for a, b in self.pairs if 0 < speeds[a, b] < UNEVEN * speeds[b, a]]
-        return odd + [pair for pair, row in self.pairs.items() if (row["resent"] or 0.0) > RESENT and pair not in odd]
+        odd = [(a, b) for a, b in self.pairs if 0 < speeds[a, b] < ASYMMETRIC * speeds[b, a]]
+        lossy = [pair for pair, row in self.pairs.items() if (row["resent"] or 0.0) > RETRANSMITTED]
+        return odd + [pair for pair in lossy if pair not in odd]
 
     async def _begin(self, workers, seconds):
         begun = {"token": self.token, "env": self.plan["env"], "lifetime": seconds + 60}
@@ -356,9 +360,8 @@ async def coordinate(plan, archive):
         await session.run(workers, plan["deadline"] - CLOSING)
     finally:
         facts = (fact for worker in workers.values() for fact in worker.facts)
-        for record in chain(
-            facts, session.records(workers)
-        ):  # also of a test that was cancelled: what is known is told
+        # also of a test that was cancelled: what is known is told
+        for record in chain(facts, session.records(workers)):
             wire.send(**record)
         await asyncio.gather(*(worker.stop() for worker in workers.values()))
     return 0 if sum(not worker.problem for worker in workers.values()) > 1 else 1

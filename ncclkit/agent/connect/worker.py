@@ -22,6 +22,7 @@ from typing import Any
 from .. import wire
 from ..facts import network, variables
 from ..facts.machine import Machine
+from ..threads import side_by_side
 
 NETWORK = ("net.interfaces", "net.default", "net.hostname.addresses", "net.nccl.interface", "net.gloo.interface")
 """The facts that a connection test looks at."""
@@ -86,7 +87,7 @@ class Worker:
 
     def reach(self, asked):
         """How a connection to each of ``targets`` [name, address, port] ends, in their order."""
-        return {"ends": _each(self._reach, asked["targets"], CONNECT * 3, "silent")}
+        return {"ends": side_by_side(self._reach, asked["targets"], CONNECT * 3, "silent")}
 
     def _reach(self, target):
         name, address, port = target
@@ -123,7 +124,8 @@ def _until(facts, wanted):
 
 def resolve(names):
     """{name: addresses in the resolver's order, or its error as text}; a resolver that hangs is an error, too."""
-    return dict(zip(names, _each(_addresses, names, RESOLVE, "the resolver did not answer within %g s" % RESOLVE)))
+    late = "the resolver did not answer within %g s" % RESOLVE
+    return dict(zip(names, side_by_side(_addresses, names, RESOLVE, late)))
 
 
 def _addresses(name):
@@ -132,22 +134,6 @@ def _addresses(name):
     except (OSError, UnicodeError) as error:
         return getattr(error, "strerror", "") or str(error)
     return list(dict.fromkeys(entry[4][0] for entry in found))
-
-
-def _each(work, items, seconds, late):
-    """`work` of each item, side by side; `late` for those that take longer than that."""
-    results = [late] * len(items)
-
-    def one(place, item):
-        results[place] = work(item)
-
-    threads = [threading.Thread(target=one, args=item, daemon=True) for item in enumerate(items)]
-    for thread in threads:
-        thread.start()
-    until = time.monotonic() + seconds
-    for thread in threads:
-        thread.join(max(0.0, until - time.monotonic()))
-    return list(results)
 
 
 # ---------------------------------------------------------------- client

@@ -1,11 +1,10 @@
 """Facts of a host: one small reader per facet, each fact with where it was read, never an exception.
 
-    collect(torch=True, paths={"work": "."}, root="/")   the facts, as dicts, one by one
-    record(folder)                                       capture this machine, so that collect(root=folder) replays it
+    collect(torch=True, paths={"work": "."})   the facts, as dicts, one by one
 
 docs/facts.md lists every fact with its unit and source.
 """
 
-from .gather import collect, record
+from .gather import collect
 
-__all__ = ["collect", "record"]
+__all__ = ["collect"]

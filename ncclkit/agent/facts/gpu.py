@@ -6,16 +6,17 @@ A hung nvidia-smi is itself a fact.
 from __future__ import annotations
 
 import re
-import threading
 import xml.etree.ElementTree as tree
 from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Union
 
+from ..threads import side_by_side
 from . import software
 from .machine import Answer, Fact, Hung, Machine, Missing, Unread, attempt, known, unread
 
 SMI = "nvidia-smi -q -x"
+QUERY = SMI.split()
 IN_THE_WAY = (
     *("N/A", "Unknown Error", "Requested functionality has been deprecated", "Not Supported", "ERR!"),
     *("Insufficient Permissions", "GPU is lost", "GPU requires reset"),
@@ -197,16 +198,16 @@ def peer_facts(said: Mapping[str, Said]) -> Iterator[Fact]:
     """``gpu.topology…`` and ``gpu.p2p.…`` out of {command: what it said}; a command that was not run is absent."""
     source = " ".join(TOPOLOGY)
     told = said[source]
-    yield attempt("gpu.topology", lambda: matrix(output(told)), source=source)
+    yield attempt("gpu.topology", partial(_matrix_of, told), source=source)
     nics = re.compile(r"^\s*(NIC\d+):\s*(\S+)", re.M)
     yield attempt("gpu.topology.nics", lambda: dict(nics.findall(output(told))), source=source)
     for name, argv in PEERS.items():
         source = " ".join(argv)
         answer = said.get(source, Unread("there is no second GPU"))
-        yield attempt("gpu.p2p." + name, partial(_peers, answer), source=source)
+        yield attempt("gpu.p2p." + name, partial(_matrix_of, answer), source=source)
 
 
-def _peers(answer: Said) -> Matrix:
+def _matrix_of(answer: Said) -> Matrix:
     return matrix(output(answer))
 
 
@@ -293,16 +294,15 @@ def nvlink(index: int, links: dict[int, list[float | None]] | Unread) -> Iterato
     yield known(name + "speeds", speeds, "GB/s", source)
 
 
-QUERY = ["nvidia-smi", "-q", "-x"]
 DEADLINE = 10.0
 """Seconds for one nvidia-smi: a healthy 8-GPU host without persistence mode needs about three."""
 
 
 def facts(machine: Machine) -> Iterator[Fact]:
-    """All ``gpu.`` facts; the per-GPU ones only where nvidia-smi or NVML answered."""
-    yield from _modules(machine)
+    """All ``gpu.`` facts; the per-GPU ones only where nvidia-smi answered."""
+    yield _module(machine, "gpu.peermem", "nvidia_peermem")
+    yield _module(machine, "gpu.gdrcopy", "gdrdrv")
     yield attempt("gpu.library", lambda: software.driver(machine), source="file names of libnvidia-ml.so")
-    source = " ".join(QUERY)
     try:
         answer = machine.run(QUERY, DEADLINE)
         log, cut = parse_log(answer)
@@ -311,10 +311,10 @@ def facts(machine: Machine) -> Iterator[Fact]:
         return
     gpus = log.findall("gpu")
     told = "; ".join(filter(None, (cut, remarks(answer))))
-    yield {**known("gpu.nvidia_smi", "breaks off" if cut else "answers", source=source), "why": told}
-    yield _devices(machine, cut) if cut else known("gpu.count", len(gpus), source=source)
-    yield attempt("gpu.driver", lambda: text_at(log, "driver_version"), source=source)
-    yield attempt("gpu.cuda", lambda: text_at(log, "cuda_version"), source=source)
+    yield {**known("gpu.nvidia_smi", "breaks off" if cut else "answers", source=SMI), "why": told}
+    yield _devices(machine, cut) if cut else known("gpu.count", len(gpus), source=SMI)
+    yield attempt("gpu.driver", lambda: text_at(log, "driver_version"), source=SMI)
+    yield attempt("gpu.cuda", lambda: text_at(log, "cuda_version"), source=SMI)
     peers = list(PEERS.values()) if len(gpus) > 1 else []
     said = _at_once(machine, [TOPOLOGY, LINKS, *peers])
     yield from peer_facts(said)
@@ -325,43 +325,35 @@ def facts(machine: Machine) -> Iterator[Fact]:
         yield from nvlink(index, links)
 
 
+def _module(machine: Machine, name: str, module: str) -> Fact:
+    """Whether a kernel module is loaded that GPU Direct RDMA needs."""
+    return attempt(name, lambda: bool(machine.names("/sys/module", module)), source="/sys/module/" + module)
+
+
 def _at_once(machine: Machine, commands: list[list[str]]) -> dict[str, Said]:
-    """{command: what it said}: each mostly waits for the driver, so they wait side by side.
+    """{command: what it said}: each mostly waits for the driver, so they wait side by side."""
 
-    Daemon threads: one that hangs in the kernel must not keep the agent from ending.
-    """
-    said: dict[str, Said] = {}
-
-    def ask(argv: list[str]) -> None:
+    def ask(argv: list[str]) -> Said:
         try:
-            said[" ".join(argv)] = machine.run(argv, DEADLINE)
+            return machine.run(argv, DEADLINE)
         except Unread as why:
-            said[" ".join(argv)] = why
+            return why
 
-    threads = [threading.Thread(target=ask, args=(argv,), daemon=True) for argv in commands]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(DEADLINE + 2)
-    return {name: said.get(name, Hung("%s did not even start" % name)) for name in map(" ".join, commands)}
+    said = side_by_side(ask, commands, DEADLINE + 2, Hung("nvidia-smi did not even start"))
+    return dict(zip(map(" ".join, commands), said))
 
 
 def _silent(machine: Machine, why: Unread) -> Iterator[Fact]:
     """The facts of a machine whose nvidia-smi says nothing: absent, hung or refusing."""
     state = "hung" if isinstance(why, Hung) else "missing" if isinstance(why, Missing) else "failed"
-    yield {**known("gpu.nvidia_smi", state, source=" ".join(QUERY)), "why": str(why)}
+    yield {**known("gpu.nvidia_smi", state, source=SMI), "why": str(why)}
     for name in ("gpu.topology", "gpu.topology.nics", *("gpu.p2p." + name for name in PEERS)):
         yield unread(name, why, source="nvidia-smi topo")
-    yield from _from_kernel(machine, str(why))
-
-
-def _from_kernel(machine: Machine, why: str) -> Iterator[Fact]:
-    """What the kernel alone tells."""
-    yield _devices(machine, why)
+    yield _devices(machine, str(why))
     version = re.compile(r"Kernel Module(?: for \S+)?\s+(\S+)")
     file = "/proc/driver/nvidia/version"
     yield attempt("gpu.driver", lambda: version.findall(machine.read(file))[0], source=file)
-    yield unread("gpu.cuda", why, source=" ".join(QUERY))
+    yield unread("gpu.cuda", why, source=SMI)
 
 
 def _devices(machine: Machine, why: str) -> Fact:
@@ -371,13 +363,3 @@ def _devices(machine: Machine, why: str) -> Fact:
         return known("gpu.count", len(machine.names("/dev", r"nvidia\d+")), source=source)
     except Unread as error:
         return unread("gpu.count", "%s; %s" % (why, error), source=source)
-
-
-def _modules(machine: Machine) -> Iterator[Fact]:
-    """Kernel modules that GPU Direct RDMA needs."""
-    for name, module in (("gpu.peermem", "nvidia_peermem"), ("gpu.gdrcopy", "gdrdrv")):
-        yield attempt(name, partial(_has_module, machine, module), source="/sys/module/" + module)
-
-
-def _has_module(machine: Machine, module: str) -> bool:
-    return bool(machine.names("/sys/module", module))

@@ -1,8 +1,8 @@
-"""Where facts are read from: this machine, or one that was recorded; and how a fact looks on the wire.
+"""Where facts are read from, and how a fact looks on the wire.
 
 Readers never open files or start commands themselves; they ask a `Machine`.
-So a captured machine (tests/machines, or a ticket) gives the same facts as the
-machine it was captured on.  A fact is name, value, unit, source, and why where the value is None.
+So one that was recorded (tests/record/machine.py) gives the same facts as the
+machine that it was recorded on.  A fact is name, value, unit, source, and why where the value is None.
 """
 
 from __future__ import annotations
@@ -15,8 +15,9 @@ import re
 import signal
 import subprocess
 import sys
-import threading
 from typing import Any, Callable, NamedTuple
+
+from ..threads import side_by_side
 
 KERNEL = ("/proc/", "/sys/", "/dev/", "/etc/")
 """Where files answer at once; others may lie on a network file system whose server is gone, or be a pipe."""
@@ -158,57 +159,6 @@ class Machine:
         return said
 
 
-class Replay(Machine):
-    """A recorded machine: a folder with ``machine.json`` and the command outputs beside it."""
-
-    def __init__(self, folder: str) -> None:
-        super().__init__(folder)
-        with open(os.path.join(folder, "machine.json"), encoding="utf-8") as file:
-            self.recorded: dict[str, Any] = json.load(file)
-        self.environ = dict(self.recorded.get("environ", {}))
-
-    def _recorded(self, what: str, key: str) -> Any:
-        """An absent key reads like an absent file."""
-        if key in self.recorded.get(what, {}):
-            return self.recorded[what][key]
-        why = self.recorded.get("unread", {}).get(key) or "%s: No such file or directory" % key
-        raise (Absent if why.endswith("No such file or directory") else Unread)(why)
-
-    def read(self, path: str, limit: int = 65536) -> str:
-        """The file as recorded."""
-        return str(self._recorded("files", path))[:limit]
-
-    def names(self, path: str, pattern: str = "") -> list[str]:
-        """The names as recorded."""
-        return [name for name in self._recorded("lists", path) if not pattern or re.fullmatch(pattern, name)]
-
-    def link(self, path: str) -> str:
-        """The target as recorded."""
-        return str(self._recorded("links", path))
-
-    def call(self, name: str, function: Callable[[], Any]) -> Any:
-        """The answer as recorded; `function` is not called."""
-        return self._recorded("calls", name)
-
-    def run(self, argv: list[str], deadline: float, name: str = "") -> Answer:
-        """The output as recorded; raises as the command did then."""
-        name = name or " ".join(argv)
-        answer = self.recorded.get("commands", {}).get(name)
-        if answer is None or answer.get("missing"):
-            raise Missing("%s is not installed" % argv[0] if answer else "%s was not recorded" % name)
-        if answer.get("hung"):
-            raise Hung("%s did not answer within %g s" % (name, deadline))
-        if "file" not in answer:
-            raise Unread(str(answer.get("why") or "%s was not recorded" % name))
-        with open(os.path.join(self.root, answer["file"]), encoding="utf-8") as file:
-            return Answer(int(answer.get("code", 0)), file.read(), str(answer.get("err", "")))
-
-
-def machine_at(root: str) -> Machine:
-    """The recorded machine in folder `root` if it holds one, else this machine with files below `root`."""
-    return Replay(root) if os.path.exists(os.path.join(root, "machine.json")) else Machine(root)
-
-
 def _start(path: str, limit: int) -> bytes:
     with open(path, "rb") as file:
         return file.read(limit)
@@ -216,20 +166,14 @@ def _start(path: str, limit: int) -> bytes:
 
 def _within(seconds: float, ask: Callable[[], Any]) -> Any:
     """What `ask()` gives or raises; Hung, and its thread is left behind, where it takes longer."""
-    said: list[Any] = []
 
-    def work() -> None:
+    def answer(_: None) -> tuple[Any, Exception | None]:
         try:
-            said.append((ask(), None))
+            return ask(), None
         except Exception as error:  # raised again by who waits
-            said.append((None, error))
+            return None, error
 
-    thread = threading.Thread(target=work, daemon=True)
-    thread.start()
-    thread.join(seconds)
-    if not said:
-        raise Hung("no answer")
-    value, error = said[0]
+    value, error = side_by_side(answer, [None], seconds, (None, Hung("no answer")))[0]
     if error:
         raise error
     return value
@@ -257,6 +201,13 @@ def known(name: str, value: Any, unit: str = "", source: str = "") -> Fact:
 def unread(name: str, why: object, unit: str = "", source: str = "") -> Fact:
     """A fact that was looked for and could not be read."""
     return {"name": name, "value": None, "unit": unit, "source": source, "why": str(why)}
+
+
+def value_of(fact: Fact) -> Any:
+    """The value of a fact; raises Unread where it could not be read."""
+    if fact["value"] is None:
+        raise Unread(fact["why"])
+    return fact["value"]
 
 
 def attempt(name: str, get: Callable[[], Any], unit: str = "", source: str = "") -> Fact:

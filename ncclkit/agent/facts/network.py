@@ -22,7 +22,7 @@ from functools import partial
 from typing import Any
 
 from . import settings
-from .machine import Absent, Fact, Machine, Unread, attempt, unread
+from .machine import Absent, Fact, Machine, Unread, attempt, unread, value_of
 
 _SIOCGIFMTU = 0x8921
 
@@ -332,21 +332,24 @@ def facts(machine: Machine) -> Iterator[Fact]:
     """All ``net.`` facts."""
     yield attempt("net.interfaces", lambda: interfaces(machine), source="getifaddrs, /sys/class/net")
     yield attempt("net.default", lambda: _default(machine), source="/proc/net/route, /proc/net/ipv6_route")
-    yield attempt("net.hostname.addresses", lambda: resolve(machine), source="getaddrinfo of the own host name")
-    yield attempt("net.rdma", lambda: rdma_ports(machine), source="/sys/class/infiniband")
+    # a name server that is gone takes seconds each time it is asked
+    own = attempt("net.hostname.addresses", lambda: resolve(machine), source="getaddrinfo of the own host name")
+    yield own
+    ports = attempt("net.rdma", lambda: rdma_ports(machine), source="/sys/class/infiniband")
+    yield ports
     rules = "NCCL's rules (prefix, ^, =) applied to getifaddrs"
     yield attempt(
         "net.nccl.interface", lambda: nccl_picks(addresses(machine), settings.values(machine))[0], source=rules
     )
     yield attempt("net.nccl.interfaces", lambda: nccl_picks(addresses(machine), settings.values(machine)), source=rules)
     rules = "NCCL's rules (prefix, ^, =) applied to /sys/class/infiniband"
-    yield attempt("net.nccl.hcas", lambda: hcas(rdma_ports(machine), settings.values(machine)), source=rules)
-    yield attempt("net.gloo.interface", lambda: _gloo(machine), source="torch's rules for gloo")
+    yield attempt("net.nccl.hcas", lambda: hcas(value_of(ports), settings.values(machine)), source=rules)
+    yield attempt("net.gloo.interface", lambda: _gloo(machine, own["value"] or []), source="torch's rules for gloo")
     yield from _loopback(machine)
 
 
 def addresses(machine: Machine) -> list[dict[str, Any]]:
-    """The entries of getifaddrs (see ifaddrs.entries)."""
+    """The entries of getifaddrs (see `entries`)."""
     return list(machine.call("getifaddrs", entries))
 
 
@@ -446,14 +449,10 @@ def resolve(machine: Machine) -> list[str]:
     return found
 
 
-def _gloo(machine: Machine) -> str:
+def _gloo(machine: Machine, own: list[str]) -> str:
     entries = addresses(machine)
     if machine.environ.get("GLOO_SOCKET_IFNAME"):
         return gloo_picks_named(entries, machine.environ["GLOO_SOCKET_IFNAME"])
-    try:
-        own = resolve(machine)
-    except Unread:
-        own = []
     return gloo_picks(entries, own)
 
 

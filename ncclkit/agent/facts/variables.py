@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from functools import partial
 from typing import Any
 
 from .. import redact
@@ -242,12 +241,10 @@ def facts(machine: Machine) -> Iterator[Fact]:
     set_here, rows = settings.in_force(machine)
     for name, (value, source) in sorted(set_here.items()):
         yield known("env." + name, redact.clean(value, name), source=source)
+    found = attempt("env.problems", lambda: rows + problems(machine, set_here), source="ncclkit's variable tables")
     for name, kinds in (("env.problems", PROBLEMS), ("env.notes", NOTES)):
-        yield attempt(name, partial(_rows, machine, set_here, rows, kinds), source="ncclkit's variable tables")
-
-
-def _rows(machine: Machine, set_here: settings.Settings, rows: list[Problem], kinds: tuple[str, ...]) -> list[Problem]:
-    return [row for row in rows + problems(machine, set_here) if row["kind"] in kinds]
+        mine = None if found["value"] is None else [row for row in found["value"] if row["kind"] in kinds]
+        yield {**found, "name": name, "value": mine}
 
 
 def problems(machine: Machine, set_here: settings.Settings) -> list[Problem]:

@@ -15,7 +15,7 @@ import threading
 import time
 from xml.etree import ElementTree
 
-from .. import redact
+from .. import redact, wire
 from ..run import processes
 from . import flight_dump, ras, telemetry, utilization
 from .kernels import Kernels
@@ -25,14 +25,33 @@ SECONDS = 3.0
 """How long a job that we did not start is watched at least: a few samples, from which a rate follows."""
 TIMEOUT = 20.0
 """Seconds in which everything ends, with eight ranks."""
-DEBUGGED = 60.0
+DEBUGGER_EXTRA = 60.0
 """Seconds more with debuggers, which are then asked to let go: on an H200 ranks died whose cuda-gdb was interrupted."""
-MORE = 1.0
+PER_FURTHER_RANK = 1.0
 """Seconds more for each further rank on this host."""
-AROUND = 2.0
-"""Seconds of it for the start of this process, and for the judgement after it."""
-DEBUGGERS = 9.0
-"""Seconds of it that debuggers have at least, where they are asked for."""
+OVERHEAD = 2.0
+"""Part of `TIMEOUT` for the start of this process, and for the judgement after it."""
+DEBUGGER_MINIMUM = 9.0
+"""Part of `TIMEOUT` that debuggers have at least, where they are asked for."""
+
+
+def main(argv):
+    """``attach FOLDER OPTIONS RANK=PID …`` or ``… job=ID``: evidence of these processes, or of a Slurm job's here.
+
+    OPTIONS: those of `collect_and_sample`, as JSON.  Sends a record for each thing that is missing.
+    """
+    folder, options, words, node = argv[0], json.loads(argv[1]), argv[2:], ""
+    processes.die_with_parent()
+    if words[0].startswith("job="):
+        node = os.environ["SLURM_NODEID"]
+        jobs = processes.jobs(processes.of_slurm(words[0][4:], os.environ["SLURM_STEP_ID"], node))
+        ranks = jobs[0] if jobs else {}
+        wire.send("ranks", ranks={str(rank): pid for rank, pid in ranks.items()})
+    else:
+        ranks = {int(rank): int(pid) for rank, pid in (word.split("=") for word in words)}
+    for problem in collect_and_sample(folder, ranks, node=node, **options) if ranks else ():
+        wire.send("problem", say=problem)
+    return 0
 
 
 def collect_and_sample(
@@ -54,7 +73,7 @@ def collect_and_sample(
 
     def read(until):
         taken, rows = Snapshots(ranks), {}  # type: Snapshots, dict[str, dict[str, object]]
-        spare = DEBUGGERS if kernels or dump else 0.0
+        spare = DEBUGGER_MINIMUM if kernels or dump else 0.0
         for number in range(snapshots):
             if number:
                 time.sleep(seconds / (snapshots - 1))
@@ -67,7 +86,7 @@ def collect_and_sample(
             problems += _keep(folder, attached, ranks, taken, gpus, until, rows)
         return list(dict.fromkeys(problems))
 
-    until = time.monotonic() + timeout - AROUND + MORE * max(0, len(ranks) - 8)
+    until = time.monotonic() + timeout - OVERHEAD + PER_FURTHER_RANK * max(0, len(ranks) - 8)
     try:
         problems = collect(folder, ranks, read, until, node)
     finally:
@@ -102,8 +121,7 @@ def _keep(folder, name, ranks, taken, gpus, until, rows):
             problems.append("rank %d ended while a debugger was attached to it; what it did before counts" % rank)
     due = sorted({*expected_ranks(ranks.values()), *ranks})
     told = {"attached": 1, "host": socket.gethostname(), "expected": due, "ranks": rows}
-    _write(folder, name + ".part", json.dumps(told))
-    os.replace(os.path.join(folder, name + ".part"), os.path.join(folder, name))
+    processes.write_whole(os.path.join(folder, name), json.dumps(told))
     return problems
 
 
@@ -126,7 +144,7 @@ def _own_gpus(path, job):
 
 
 def collect(folder, ranks, read, until=None, node=""):
-    """Write ``processes.json``, ``gpus.xml``, RAS reports, and what `read` writes, into the folder.
+    """Write ``gpus.xml``, RAS reports, and what `read` writes, into the folder.
 
     ranks: {global rank: pid}; read: takes the moment at which it has to end and returns one sentence per thing that
     could not be had, as this does; until: that moment, 8 s from now where none is given; node: its number where
@@ -138,8 +156,6 @@ def collect(folder, ranks, read, until=None, node=""):
     polls = ras.Polls(folder, ras.address(processes.environ(one)), min(until - time.monotonic() - 1.0, RAS), one, job)
     here = "-node" + node if node else ""
     gpus = Gpus(os.path.join(folder, "gpus%s.xml" % here))
-    states = {str(rank): process_status(pid) for rank, pid in ranks.items()}
-    _write(folder, "processes%s.json" % here, json.dumps(states, indent=1))
     problems = read(until)
     if problems and not all(map(processes.may_read, ranks.values())) or any(map(REFUSED.search, problems)):
         problems.append(_permission(ranks.values()))
@@ -171,7 +187,7 @@ def crash_handlers(folder, ranks):
             if not os.path.exists(os.path.join(folder, "stacks_rank%d.txt" % rank)) and is_alive(pid):
                 text, problem = python_stack(rank, pid, max(until, time.monotonic() + 0.5))
                 if text:
-                    _write(folder, "stacks_rank%d.txt" % rank, redact.text(text))
+                    processes.write_whole(os.path.join(folder, "stacks_rank%d.txt" % rank), redact.text(text))
                 problems += [problem] if problem else []
         for rank in asked:  # last: what is slow there, a driver that waits for a call still being made, is slow itself
             if not _written(os.path.join(folder, "fr_rank_%d" % rank), ranks[rank], until):
@@ -197,7 +213,7 @@ class Gpus:
             self._forget()  # no driver here, or no place for a file
 
     def wait(self, until):
-        """Write the report to the folder; returns why there is none, "" where there is one."""
+        """Write the report to the folder; returns why there is none, nothing where there is one."""
         if self.child is None:
             return []
         try:
@@ -215,19 +231,6 @@ class Gpus:
     def _forget(self):
         if os.path.exists(self.path + ".part"):
             os.unlink(self.path + ".part")
-
-
-def process_status(pid):
-    """State of one process: what ``ps`` and ``/proc`` say, as a dict of plain values."""
-    status = dict(line.split(":", 1) for line in processes.read("/proc/%d/status" % pid).splitlines() if ":" in line)
-    return {
-        "pid": pid,
-        "state": status.get("State", "").strip(),
-        "rss_kb": int((status.get("VmRSS", "0").split() or ["0"])[0]),
-        "threads": int(status.get("Threads", "0").strip() or 0),
-        "waits_in": processes.read("/proc/%d/wchan" % pid).strip(),
-        "command": redact.text(processes.read("/proc/%d/cmdline" % pid).replace("\0", " ").strip())[:500],
-    }
 
 
 REFUSED = re.compile(r"ermission|not permitted")
@@ -270,8 +273,3 @@ def _written(path, pid, until):
     while os.path.exists(path + ".part") and is_alive(pid) and time.monotonic() < until:
         time.sleep(0.02)
     return not os.path.exists(path + ".part")
-
-
-def _write(folder, name, text):
-    with open(os.path.join(folder, name), "w") as out:
-        out.write(text)

@@ -2,7 +2,7 @@
 
 Only on request, as two of the four run code inside the process; never in a process of another user.  Each method has
 conditions, so that none begins what it may not be able to end: a debugger calls into Python only while no thread holds
-its global lock, only where time is left for the call, and is asked to let go, not killed, in the middle of it.
+the GIL, only where time is left for the call, and is asked to let go, not killed, in the middle of it.
 """
 
 import http.client
@@ -83,19 +83,19 @@ gdb before 14 cannot on a processor with AMX: a call is refused halfway, and the
 """
 PATIENCE = {"pipe": 8.0, "server": 4.0, "remote_exec": 3.0, "gdb": 60.0}
 """Seconds that a method may take on one rank."""
-LETS_GO = 1.6
+SIGINT_GRACE = 1.6
 """Seconds in which a debugger heeds an interrupt, which unwinds its call, after which it detaches."""
-UNWINDS = 8.0
+UNWIND_GRACE = 8.0
 """Seconds more that it gets, past its deadline, as a rank dies of a debugger that ends in the middle of a call."""
-ENDING = 2 * LETS_GO
+STOP_BEFORE = 2 * SIGINT_GRACE
 """Seconds before its deadline at which a debugger is interrupted first."""
-CALLS = 15.0
+CALL_NEEDS = 15.0
 """Seconds without which a debugger begins no call; on an H200 ranks died of one that was interrupted in the middle."""
-LEAST = 2 * CALLS
+ATTACH_NEEDS = 2 * CALL_NEEDS
 """Seconds without which no debugger is begun, as on a busy host it takes about ten until its first call."""
 LOOKS, PAUSE = 5, 0.3
-"""How often, and after how many seconds again, it is looked whether a thread has Python's global lock."""
-DETACHES = 3.0
+"""How often, and after how many seconds again, it is looked whether a thread has the GIL."""
+DETACH_GRACE = 3.0
 """Seconds in which a debugger ends by itself once the rank has answered."""
 LAST = 200
 """Characters of what a debugger printed last, where nothing in it says what went wrong."""
@@ -108,7 +108,7 @@ SIDE_BY_SIDE = 8
 def dump(folder, ranks, until, texts):
     """Write ``fr_rank_<N>`` of each rank that allows it; returns one sentence for each that does not.
 
-    texts: what pystack or py-spy printed of a rank, which shows who holds Python's global lock.
+    texts: what pystack or py-spy printed of a rank, which shows who holds the GIL.
     """
     with ThreadPoolExecutor(min(SIDE_BY_SIDE, os.cpu_count() or 1)) as pool:
         said = list(pool.map(lambda rank: _one(folder, rank, ranks[rank], until, texts.get(rank, "")), ranks))
@@ -133,17 +133,10 @@ def _one(folder, rank, pid, until, text):
         except OSError as error:  # it has ended meanwhile, or its folder is full
             found, problem = b"", str(error)
         if found:
-            _keep(folder, rank, found)
+            processes.write_whole(os.path.join(folder, "fr_rank_%d" % rank), found)
             return ""
         why += ["%s: %s" % (method, problem)] if problem else []
     return "rank %d gave no Flight Recorder dump (%s)" % (rank, "; ".join(why))
-
-
-def _keep(folder, rank, found):
-    path = os.path.join(folder, "fr_rank_%d" % rank)
-    with open(path + ".part", "wb") as out:
-        out.write(found)
-    os.replace(path + ".part", path)
 
 
 def _pipe(rank, pid, seconds, text):
@@ -303,18 +296,18 @@ def _gdb(rank, pid, seconds, text):
         return b"", "it is stopped"
     until, found, problem = time.monotonic() + seconds, b"", ""
     if _holds_gil(rank, pid, text, until):
-        return b"", "a thread holds Python's global lock, and no call would come back"
-    if until - time.monotonic() <= LEAST:
-        return b"", "%.0f s were left, and a debugger takes %.0f; %s" % (seconds, LEAST, MORE_TIME)
+        return b"", "a thread holds the GIL, and no call would come back"
+    if until - time.monotonic() <= ATTACH_NEEDS:
+        return b"", "%.0f s were left, and a debugger takes %.0f; %s" % (seconds, ATTACH_NEEDS, MORE_TIME)
     for program in programs:
         found, problem = _called(program, rank, pid, until - time.monotonic())
-        if found or REFUSED not in problem or until - time.monotonic() <= LEAST:
+        if found or REFUSED not in problem or until - time.monotonic() <= ATTACH_NEEDS:
             break
     return found, problem
 
 
 def _holds_gil(rank, pid, text, until):
-    """Whether a thread has Python's global lock whenever one looks: what runs Python (``+gil``) has it now and then.
+    """Whether a thread has the GIL whenever one looks: what runs Python (``+gil``) has it now and then.
 
     text: what was seen of the process before; pystack, which says ``Has the GIL``, reads those that stand.
     """
@@ -361,8 +354,8 @@ def _called(program, rank, pid, seconds):
         if called:
             return b"", "the thread that makes the dump did not end in %.0f s; %s" % (seconds, MORE_TIME)
         if not os.path.exists(ours + "/calls") and not os.path.exists(ours + "/permitted"):
-            return b"", "it had not begun after %.0f s; %s" % (seconds - CALLS, MORE_TIME)
-        if time.monotonic() > until - ENDING:
+            return b"", "it had not begun after %.0f s; %s" % (seconds - CALL_NEEDS, MORE_TIME)
+        if time.monotonic() > until - STOP_BEFORE:
             return b"", "it was asked to let go as it took more than %.0f s; %s" % (seconds, MORE_TIME)
         refused = re.findall(r"(?m)^.*(?:ptrace|denied|not permitted|%s).*$" % REFUSED, said)
         wrong = re.findall(r"Error in sourced command file:\n(.+)", said)
@@ -381,15 +374,15 @@ def cuda_gdb():
 def debugged(command, until, answered=lambda: False, script=""):
     """What gdb, or cuda-gdb, prints; it ends by moment `until`, and soon after the rank has `answered`.
 
-    Only one that heeds no interrupt has `UNWINDS` seconds more.  script: a file of its orders, removed where it has
-    not begun them `CALLS` seconds before that moment.  cuda-gdb is a script that starts the debugger, so signals go to
-    both.  They stay in our process group, with which Cancel ends them.
+    Only one that heeds no interrupt has `UNWIND_GRACE` seconds more.  script: a file of its orders, removed where it
+    has not begun them `CALL_NEEDS` seconds before that moment.  cuda-gdb is a script that starts the debugger, so
+    signals go to both.  They stay in our process group, with which Cancel ends them.
     """
     child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
                              text=True, errors="replace", env={**os.environ, "SHELL": "/bin/sh"})  # fmt: skip
-    said, started, known, patience = "", {child.pid}, False, until - ENDING
-    signals = [(signal.SIGINT, LETS_GO), (signal.SIGINT, LETS_GO + UNWINDS), (signal.SIGTERM, LETS_GO)]
-    signals.append((signal.SIGKILL, LETS_GO))
+    said, started, known, patience = "", {child.pid}, False, until - STOP_BEFORE
+    signals = [(signal.SIGINT, SIGINT_GRACE), (signal.SIGINT, SIGINT_GRACE + UNWIND_GRACE)]
+    signals += [(signal.SIGTERM, SIGINT_GRACE), (signal.SIGKILL, SIGINT_GRACE)]
     while True:
         try:
             return child.communicate(timeout=0.1)[0]
@@ -397,8 +390,8 @@ def debugged(command, until, answered=lambda: False, script=""):
             said = (late.output or b"").decode("utf-8", "replace")
         now = time.monotonic()
         if not known and answered():
-            known, patience = True, min(patience, now + DETACHES)
-        if script and not known and now > until - CALLS:
+            known, patience = True, min(patience, now + DETACH_GRACE)
+        if script and not known and now > until - CALL_NEEDS:
             with suppress(FileNotFoundError):
                 os.remove(script)
         if now < patience:

@@ -9,7 +9,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 from ..run import processes
-from .flight_dump import CUDA, ENDING, LEAST, MORE_TIME, cuda_gdb, debugged
+from .flight_dump import CUDA, STOP_BEFORE, ATTACH_NEEDS, MORE_TIME, cuda_gdb, debugged
 
 COST = "cuda-gdb attaches to each rank and needs ptrace; the process is paused for about 15 s and then goes on"
 SIDE_BY_SIDE = 8
@@ -33,7 +33,7 @@ class Kernels:
 
     def ask(self, until):
         """Ask each GPU, until this moment; returns one sentence for each that is unknown."""
-        return self._ask(until, LEAST)
+        return self._ask(until, ATTACH_NEEDS)
 
     def _ask(self, until, least):
         begun, program = time.monotonic(), cuda_gdb()
@@ -47,7 +47,7 @@ class Kernels:
     def ask_again(self, until):
         """As `ask`, of the ranks that answered, where as much time is left as that took."""
         self.ranks = {rank: pid for rank, pid in self.ranks.items() if self.rows[rank]}
-        left, least = until - time.monotonic(), self.took + ENDING
+        left, least = until - time.monotonic(), self.took + STOP_BEFORE
         if self.ranks and left < least:
             words = (self.took, max(0.0, left), MORE_TIME)
             return ["GPUs were asked once for their kernels: again takes %.0f s, and %.0f s were left; %s" % words]

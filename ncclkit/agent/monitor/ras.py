@@ -66,7 +66,7 @@ class Polls:
                 if name == "ras_2":
                     time.sleep(min(self.pause, max(0.0, self.until - time.monotonic())))
                 report, form, why = self._own(address)
-                _write(os.path.join(folder, "%s.%s" % (name, form)), report)
+                processes.write_whole(os.path.join(folder, "%s.%s" % (name, form)), report)
                 if why:
                     break
         except ConnectionRefusedError:
@@ -215,9 +215,3 @@ class _Link:
 
     def close(self):
         self.socket.close()
-
-
-def _write(path, report):
-    with open(path + ".part", "wb") as out:
-        out.write(report)
-    os.replace(path + ".part", path)

@@ -5,7 +5,6 @@ readings is held for some milliseconds.  A rank that stands at one place in all 
 native frames, for which it is paused for some tenths of a second; there it loses nothing.
 """
 
-import ast
 import os
 import platform
 import re
@@ -16,14 +15,14 @@ import socket
 import stat
 import subprocess
 import sys
-import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from functools import lru_cache
 
 from .. import redact
 from ..run import processes
+from ..threads import side_by_side
 from . import utilization
+from .program import LIBRARY, sources, targets
 
 WHOLE = "--full-filenames"
 """Option of ``py-spy dump`` that not every release knows."""
@@ -35,7 +34,6 @@ NATIVE = 10.0
 """Seconds that the native frames of one rank may take; their symbols are read from files of gigabytes."""
 MAIN = re.compile(r'^Thread \S+ \([a-z+]+\)(?:: "MainThread")?\s*$')
 FRAME = re.compile(r"^\s+(?P<func>\S.*?) \((?P<file>[^()]+):(?P<line>\d+)\)\s*$")
-LIBRARY = re.compile(r"site-packages|dist-packages|/lib/python\d|^<")
 FRAMEWORK = re.compile(r"/(?:site|dist)-packages/(?!torch/)")
 """Libraries that may have the loop over steps in the place of the user."""
 STEP = re.compile(
@@ -49,8 +47,6 @@ PY_SPY = re.compile(r"Process |Python v|Thread |    \S.*\)$|\s*$")
 """Lines of what py-spy prints that are not about variables."""
 NUMBER = re.compile(r" {12}(?P<name>[A-Za-z_]\w*): (?P<value>\d{1,12})")
 POINT_TO_POINT = {"send", "recv", "isend", "irecv", "batch_isend_irecv"}
-BY_RANK = re.compile(r"rank|main_process|process_zero|global_zero|is_master|is_chief", re.IGNORECASE)
-"""Conditions that are true on some ranks only."""
 WAKES = 2.5
 """Wakes a second above which a rank is not in one and the same wait for peers: it makes steps."""
 STANDSTILL = 3
@@ -59,10 +55,6 @@ PATIENCE = 5.0
 """Seconds that one of them may take beyond the pause between them."""
 STOPS = 0.5
 """Seconds in which a signal that a killed reader had sent arrives."""
-OWN, FILES, BRANCHES = 12, 4, 100
-"""Own lines of a stack, source files of a rank whose branches are read, and branches of each, at most."""
-WORKERS = 32
-"""Processes that a rank started whose state is shown, at most."""
 ON_FILES = frozenset((0, 1, 17, 18, 19, 20, 42, 44, 45, 46, 47, 72, 73, 74, 75))
 """Calls of Linux on x86_64 whose first argument is a file descriptor: reads, writes, sends, locks and flushes."""
 
@@ -147,13 +139,14 @@ class Snapshots:
         pid, last = self.ranks[rank], self.rows[rank][-1:]
         frames = [match.groupdict() for line in str(last[0]["stack"] if last else "").splitlines()
                   for match in [FRAME.match(line)] if match]  # fmt: skip
-        known = {**process_details(pid), "snapshots": self.rows[rank], "workers": workers(pid)}
+        known = {**process_details(pid), "snapshots": self.rows[rank]}
 
-        def files():
+        def files(_):
             shots = [{**row, "steps": steps(pid, numbers)} for row, numbers in zip(self.rows[rank], self.numbers[rank])]
             return {**sources(pid, frames), "output": output(pid), "snapshots": shots}
 
-        found = within(until, files)  # they may be where no file server answers, which may be why it hangs
+        # they may be where no file server answers, which may be why it hangs
+        found = side_by_side(files, [None], max(0.5, until - time.monotonic()), None)[0]
         if found is None:
             return (
                 known,
@@ -161,28 +154,6 @@ class Snapshots:
             )
         self.told[rank] = {**known, **found}
         return self.told[rank], ""
-
-
-def sources(pid, frames):
-    """What the program of a process says of the lines in its stack, and of the branches in their files."""
-    program_rows, called = [], []  # type: ignore[var-annotated]
-    for frame in frames:
-        if not LIBRARY.search(frame["file"]):
-            program_rows.append(program(pid, frame["file"], int(frame["line"]), frame["func"], called))
-            called = []
-        called = [*called, frame["func"].rpartition(".")[2]]
-    files = list(dict.fromkeys(row["file"] for row in program_rows))
-    rows = [row for file in files[:FILES] for row in branches(pid, file)]
-    return {"program": program_rows[:OWN], "branches": rows}
-
-
-def within(until, call):
-    """What a call returns; None where it has not returned by this moment."""
-    found = []  # type: list[object]
-    thread = threading.Thread(target=lambda: found.append(call()), daemon=True)
-    thread.start()
-    thread.join(max(0.5, until - time.monotonic()))
-    return found[0] if found else None
 
 
 def main_thread(text):
@@ -378,15 +349,6 @@ def _file(pid, call):
         return ""
 
 
-def workers(pid):
-    """State and command of the processes that a rank started."""
-    found = []
-    for child in processes.descendants(pid)[:WORKERS]:
-        command = processes.read("/proc/%d/cmdline" % child).replace("\0", " ").strip()
-        found.append({"pid": child, "state": processes.state(child), "command": redact.text(command)[:120]})
-    return found
-
-
 def output(pid):
     """Where a process prints to, where that is a file: {file, quiet: s since it was written, last line with a step}."""
     for number in (1, 2):
@@ -415,176 +377,6 @@ PROGRESS = re.compile(r"(?i)\b(?:step|iter(?:ation)?|epoch|batch)s?\b\W{0,4}\d|\
 """Lines of progress: ``step 120``, ``Epoch [3/10]``, and the bars of tqdm."""
 TAIL = 64 << 10
 """Bytes at the end of what a process printed in which such a line is looked for."""
-
-
-def program(pid, path, line, func="", called=()):
-    """What the source of a line of a process says: the call, its group, the loops and conditions on the rank around it.
-
-    func: the function that the line is in, as the stack names it; called: those that it has called, where more than
-    one call stands in the line.
-    """
-    source = _source(pid, path)
-    around = [node for node in _nodes(source) if node.__dict__.get("lineno", line + 1) <= line <= _end(node)]
-    keywords = [word for node in around if isinstance(node, ast.Call) for word in node.keywords if word.arg == "group"]
-    group = next((ast.unparse(word.value) for word in keywords), "")
-    peers = [word.value for node in around if isinstance(node, ast.Call) for word in node.keywords
-             if word.arg in ("src", "dst")]  # fmt: skip
-    peer = next((node.value for node in peers if isinstance(node, ast.Constant) and isinstance(node.value, int)), None)
-    loops = [[node.lineno, _end(node.body[-1])] for node in around if isinstance(node, (ast.For, ast.While))]
-    text = source.splitlines()[line - 1].strip() if line <= source.count("\n") + 1 else ""
-    return {"file": path, "line": line, "func": func, "text": redact.text(text)[:160], "group": group[:60],
-            "peer": peer, "conditions": [redact.text(one)[:120] for one in conditions(source, line, called)],
-            "loops": [loop for loop in loops if loop[0] <= line <= loop[1]]}  # fmt: skip
-
-
-def targets(pid, path, line):
-    """The variables of the loops around a line of a process, outermost first, less those that number ranks."""
-    around = [node for node in _nodes(_source(pid, path)) if isinstance(node, (ast.For, ast.AsyncFor))]
-    around = [node for node in around if node.body[0].lineno <= line <= _end(node.body[-1])]
-    names = (one.id for node in around for one in ast.walk(node.target) if isinstance(one, ast.Name))
-    return [name for name in names if name.strip("_") and not BY_RANK.search(name)]
-
-
-def conditions(source, line, called=()):
-    """The conditions on the rank under which a line of a program is reached, the innermost first.
-
-    called: functions that were called from the line.  They decide where a condition and what depends on it stand in
-    one line; where they do not, the condition is left out.
-    """
-    found = [(parts[0].lineno, text) for parts, text, others in _guarded(_nodes(source)) if BY_RANK.search(text)
-             and _is_at(parts, others, line, called)]  # fmt: skip
-    return list(dict.fromkeys(text for _, text in sorted(found, key=lambda row: -row[0])))
-
-
-def branches(pid, path):
-    """Lines of a source file that only some ranks come to: [{file, first, last, condition}].
-
-    A Flight Recorder names lines that no stack shows any more.
-    """
-    found = []
-    for parts, text, others in _guarded(_nodes(_source(pid, path))):
-        if BY_RANK.search(text):
-            lines = range(parts[0].lineno, _end(parts[-1]) + 1)
-            alone = [line for line in lines if _is_at(parts, others, line)]
-            if alone:
-                row = {"file": path, "first": alone[0], "last": alone[-1]}
-                found.append({**row, "condition": redact.text(text)[:120]})
-    return found[:BRANCHES]
-
-
-def _guarded(nodes):
-    """(parts of a program, the condition under which they are reached, other parts that may stand in their lines).
-
-    A condition is that of an ``if`` unless it says ``while`` or, after an ``if`` that leaves, ``past``.
-    """
-    for node in nodes:
-        if isinstance(node, (ast.If, ast.IfExp)):
-            sides = [[node.test], _parts(node.body), _parts(node.orelse)]
-            yield sides[1], ast.unparse(node.test), [sides[0], sides[2]]
-            if sides[2]:
-                yield sides[2], _not(node.test), sides[:2]
-        elif isinstance(node, ast.While) and not any(isinstance(one, ast.Call) for one in ast.walk(node.test)):
-            yield node.body, "while " + ast.unparse(node.test), [[node.test]]
-        elif isinstance(node, ast.BoolOp):
-            for number, value in enumerate(node.values[1:], 1):
-                whole = node.values[0] if number == 1 else ast.BoolOp(node.op, node.values[:number])
-                rest = [[one] for one in node.values if one is not value]
-                yield [value], ast.unparse(whole) if isinstance(node.op, ast.And) else _not(whole), rest
-        elif type(node).__name__ == "Match":  # Python 3.10
-            for case, text in _cases(node):
-                yield case.body, text, [[node.subject]]
-        for name in ("body", "orelse", "finalbody"):
-            yield from _past(getattr(node, name, None))
-
-
-def _past(block):
-    """As `_guarded`, what follows each ``if`` of a block by one side of which the block is left."""
-    for number, one in enumerate(block[:-1] if isinstance(block, list) else ()):
-        how = [_leaves(side) for side in (one.body, one.orelse)] if isinstance(one, ast.If) else ["", ""]
-        if bool(how[0]) != bool(how[1]):
-            test = ast.unparse(one.test) if how[0] else _not(one.test)
-            yield block[number + 1 :], "past if %s: %s" % (test, how[0] or how[1]), []
-
-
-def _parts(body):
-    return body if isinstance(body, list) else [body]
-
-
-def _leaves(block):
-    """``return``, ``exit`` …: by which nothing of what follows a block is reached from it; "" where it may be."""
-    last = block[-1] if block else None
-    if isinstance(last, ast.Expr) and isinstance(last.value, ast.Call):
-        called = str(getattr(last.value.func, "attr", getattr(last.value.func, "id", "")))
-        return "exit" if called in ("exit", "_exit", "quit") else ""
-    return type(last).__name__.lower() if isinstance(last, (ast.Return, ast.Raise, ast.Continue, ast.Break)) else ""
-
-
-_PAIRS = ((ast.Eq, ast.NotEq), (ast.Lt, ast.GtE), (ast.Gt, ast.LtE), (ast.In, ast.NotIn), (ast.Is, ast.IsNot))
-OPPOSITE = {one: other for pair in _PAIRS for one, other in (pair, pair[::-1])}  # type: dict[type[ast.cmpop], type[ast.cmpop]]
-
-
-def _not(test):
-    """The opposite of a condition, as one would write it."""
-    if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
-        return ast.unparse(test.operand)
-    if isinstance(test, ast.Compare) and len(test.ops) == 1:
-        return ast.unparse(ast.Compare(test.left, [OPPOSITE[type(test.ops[0])]()], test.comparators))
-    return ast.unparse(ast.UnaryOp(ast.Not(), test))
-
-
-def _cases(node):
-    """(each case of a ``match`` whose condition can be written, the condition)."""
-    subject, before = ast.unparse(node.subject), []
-    for case in node.cases:
-        patterns = getattr(case.pattern, "patterns", [case.pattern])
-        values = [one for one in patterns if type(one).__name__ == "MatchValue"]
-        if len(values) == len(patterns):
-            known = [ast.unparse(one) for one in values]
-            text = "%s == %s" % (subject, known[0]) if len(known) == 1 else "%s in (%s)" % (subject, ", ".join(known))
-            yield case, text if case.guard is None else "%s and %s" % (text, ast.unparse(case.guard))
-            before += known if case.guard is None else []
-        elif before and case.guard is None and getattr(case.pattern, "pattern", case) is None:  # case _
-            many = "%s != %s" if len(before) == 1 else "%s not in (%s)"
-            yield case, many % (subject, ", ".join(before))
-
-
-def _is_at(parts, others, line, called=()):
-    """Whether a process that is at a line is in these parts, and not in another part of the same line."""
-    if not _spans(parts, line):
-        return False
-    rivals = [other for other in others if other and _spans(other, line)]
-    if not rivals:
-        return True
-    calls = {number: _calls(part, line) for number, part in enumerate([parts, *rivals])}
-    fit = [number for number, names in calls.items() if names.intersection(called)]
-    return (fit or [number for number, names in calls.items() if names]) == [0]
-
-
-def _spans(parts, line):
-    return parts[0].lineno <= line <= _end(parts[-1])
-
-
-def _calls(parts, line):
-    """The functions that parts of a program call in a line; of a decorated or a computed one a name that none has."""
-    found = [node for part in parts for node in ast.walk(part) if isinstance(node, ast.Call) and _spans([node], line)]
-    return {str(getattr(node.func, "attr", getattr(node.func, "id", "()"))) for node in found}
-
-
-def _source(pid, path):
-    return processes.read("/proc/%d/%s" % (pid, "root" + path if os.path.isabs(path) else "cwd/" + path), 4 << 20)
-
-
-@lru_cache(maxsize=64)
-def _nodes(source):
-    """All nodes of a program; none of what is no Python."""
-    try:
-        return list(ast.walk(ast.parse(source)))
-    except (SyntaxError, ValueError, RecursionError):
-        return []
-
-
-def _end(node):
-    return getattr(node, "end_lineno", None) or 0
 
 
 LAUNCHER = re.compile(

@@ -85,7 +85,7 @@ class Scheduling:
         self.totals = {}  # type: dict[int, list[float]]
 
     def take(self, families):
-        """{rank: [most processes at once, cores that they may use, s run, s waited for a core, times taken off it]}.
+        """{rank: [most processes at once, cores they may use, s run, s in a run queue, involuntary context switches]}.
 
         families: {rank: its process, then all others}.  Of each process its main thread is counted, which is the one
         that loads data.  Ranks that the kernel shows nothing about are left out.

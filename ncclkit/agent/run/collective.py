@@ -76,7 +76,7 @@ def _run(options, rank, job_class):
     for step, (op, size) in enumerate(work[: job.steps]):
         operation = operations.Operation(torch, job.dist, job.device, op, options.dtype, size)
         wire.send("phase", phase="size", rank=rank, bytes=operation.bytes, op=op)
-        job.at(step)
+        job.before_step(step)
         with stream(torch, job.device):
             measured = measure(torch, operation, options.repeats)
         if rank == 0:
@@ -108,7 +108,7 @@ def measure(torch, operation, repeats):
     (per batch), p99_us over so many `singles`, single calls (of fewer than 100 it is the slowest), and graph_us
     (median of a replayed CUDA graph; None on the CPU and for large messages).
     """
-    dist, device = operation.dist, operation.given.device
+    dist, device = operation.dist, operation.sendbuff.device
     wrong = operation.check()
     operation.clear()
 
@@ -142,7 +142,7 @@ def measure(torch, operation, repeats):
 
 def calls_that_fit(torch, operation, seconds, once, least, most):
     """How many calls of about `once` seconds fit; the same number on every rank, or they would wait for each other."""
-    slowest = torch.tensor([once], dtype=torch.float64, device=operation.given.device)
+    slowest = torch.tensor([once], dtype=torch.float64, device=operation.sendbuff.device)
     operation.dist.all_reduce(slowest, op=operation.dist.ReduceOp.MAX)
     return int(min(most, max(least, seconds / max(slowest.item(), 1e-6))))
 
@@ -158,7 +158,7 @@ def cuda_graph_of(torch, operation):
 
 def time_laps(torch, operation, call, calls, laps):
     """Seconds of each of `laps` laps on this rank after a first one that does not count; a lap is `calls` calls."""
-    device = operation.given.device
+    device = operation.sendbuff.device
     operation.dist.barrier(**({"device_ids": [device.index]} if device.type == "cuda" else {}))
     if device.type == "cuda":
         torch.cuda.synchronize()

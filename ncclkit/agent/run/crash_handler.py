@@ -145,7 +145,7 @@ def write_flight(folder, rank):
         dump = _dumper(torch)
         if dump is None:
             return
-        with open(path + ".part", "wb") as out:
+        with open(path + ".part", "wb") as out:  # whoever looks meanwhile waits for what was begun
             out.write(dump())
         os.replace(path + ".part", path)
     except (OSError, RuntimeError) as error:

@@ -7,6 +7,7 @@ happens when the program that asked for the run dies, whatever killed it.
 Before it ends a run that hangs it collects the evidence.
 """
 
+import contextlib
 import functools
 import json
 import os
@@ -47,7 +48,7 @@ def run(folder, deadline, command, node=""):
     name, and nobody listens on standard input.
     """
     processes.adopt_orphans()
-    end, memory = End(folder, node), Memory()
+    end, shm = ExitStatus(folder, node), ShmFiles()
     wakeup = _child_signals()
     try:
         # a session of its own: Ctrl-C in the user's terminal would kill the ranks before their evidence is kept
@@ -56,18 +57,18 @@ def run(folder, deadline, command, node=""):
         )
     except OSError as error:
         return end.write("failed", None, ["cannot start %s: %s" % (command[0], error.strerror)], 2)
-    collect = functools.partial(_evidence, folder, node, memory)
-    trouble, each_second = Trouble(folder, collect), []
+    collect = functools.partial(_evidence, folder, node, shm)
+    failure, each_second = FailureWatch(folder, collect), []
     if os.path.exists(os.path.join(folder, "plan.json")):  # reading facts is no run that anybody watches
         each_second.append(Sampler(os.path.join(folder, "telemetry%s.jsonl" % ("-node" + node if node else ""))).take)
-    each_second.append(trouble.collect_once)
+    each_second.append(failure.collect_once)
     reason, code = _wait(child.pid, wakeup, [] if node else [0], time.monotonic() + deadline, each_second)
     if reason == "deadline":
         wire.send("ending", reason=reason)  # what ranks say from now on is said of the end that they are given
-    # a run that ended by itself has no ranks left to look at; those that survived a failure `trouble` has seen
-    problems = trouble.problems if reason == "done" else collect()
+    # a run that ended by itself has no ranks left to look at; of those that survived a failure it was collected then
+    problems = failure.problems if reason == "done" else collect()
     left = processes.end(os.getpid())
-    memory.clear()
+    shm.clear()
     child.returncode = code if code is not None else -signal.SIGKILL  # reaped by us, not by Popen
     if reason == "done" and code != 0:
         reason = "deadline" if _hung(folder) else "failed"
@@ -114,7 +115,7 @@ def _wait(pid, wakeup, listen, until, each_second):
             call()
 
 
-class Trouble:
+class FailureWatch:
     """Collects evidence of the surviving ranks some seconds after one has failed, before the launcher ends them.
 
     A rank that hangs in native code answers no signal, but py-spy can read it as long as it is there.  Not at once,
@@ -147,7 +148,7 @@ class Trouble:
             self.problems = self.collect()
 
 
-class Memory:
+class ShmFiles:
     """The files in /dev/shm that processes of the run have held, so that what they leave behind can be removed."""
 
     def __init__(self):
@@ -162,10 +163,10 @@ class Memory:
         processes.remove_shm_files(self.seen)
 
 
-def _evidence(folder, node, memory):
+def _evidence(folder, node, shm):
     """Collect what the hanging ranks can tell; a full disk must not keep them alive."""
     pids = processes.descendants(os.getpid())
-    memory.remember(pids)
+    shm.remember(pids)
     try:
         ranks = processes.ranks(pids)
         return attach.collect(folder, ranks, attach.crash_handlers(folder, ranks), node=node)
@@ -210,7 +211,7 @@ def _exit_code(pid):
         return code
 
 
-class End:
+class ExitStatus:
     """How the run ended: written to ``status.json``, and sent as a record."""
 
     def __init__(self, folder, node):
@@ -222,12 +223,11 @@ class End:
         """Write ``status.json``, send the record, and return the exit status."""
         said = {"reason": reason, "exitcode": code, "say": "; ".join(problems)}
         try:
-            # whole or not at all: the workbook, and the guard of all nodes, read it while we write
-            with open(self.path + ".part", "w") as out:
-                json.dump(dict(said, started=self.started, ended=time.time()), out)
-            os.replace(self.path + ".part", self.path)
+            # the workbook, and the guard of all nodes, read it while we write
+            processes.write_whole(self.path, json.dumps(dict(said, started=self.started, ended=time.time())))
         except OSError as error:
             sys.stderr.write("ncclkit: cannot write %s: %s\n" % (self.path, error))
-        os.write(1, b"\n")  # the command may have ended in the middle of a line
+        with contextlib.suppress(OSError):  # nobody may read any more
+            os.write(1, b"\n")  # the command may have ended in the middle of a line
         wire.send(self.kind, **said)
         return status

@@ -50,10 +50,10 @@ class Job:
         bound = {"device_id": self.device} if self.options.backend == "nccl" else {}
         self.dist.init_process_group(self.options.backend, **{"timeout": self.timeout, **bound, **group})
 
-    def at(self, step):
+    def before_step(self, step):
         """Hook before each step: a job of the lab injects its fault here."""
 
-    def at_group(self, ranks):
+    def before_group(self, ranks):
         """Hook before each measurement of a subgroup: a job of the lab injects its fault here."""
 
 

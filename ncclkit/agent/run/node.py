@@ -16,8 +16,8 @@ import tarfile
 import tempfile
 import time
 
-from .. import facts as known
 from .. import private, wire
+from ..facts import gather
 from . import guard
 
 PIECE = 675
@@ -89,13 +89,10 @@ def _ranks(number, argv):
 
 def _facts(number, argv):
     """``facts [label=path …]``: the facts of this node, as a file that is sent."""
-    paths = dict(item.split("=", 1) for item in argv if "=" in item)
     with _private(number) as place:
         with open(os.path.join(place, "facts-node%d.jsonl" % number), "wb") as out:
             wire.use(out.fileno())
-            for fact in known.collect(paths=paths or {"work": "."}):
-                wire.send("fact", **fact)
-            wire.send("complete")
+            gather.main(argv)
             wire.use(1)
     return 0
 

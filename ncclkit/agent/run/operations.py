@@ -9,7 +9,7 @@ DTYPES = {"float32": 24, "float64": 53, "float16": 11, "bfloat16": 8, "int32": 3
 """Type → bits of the integers that it holds exactly."""
 PRIME = 251
 """Period of the values along a message: no power of two, so a chunk in the wrong place shows."""
-SHARED = ("all_gather", "reduce_scatter", "all_to_all")
+SPLIT_AMONG_RANKS = ("all_gather", "reduce_scatter", "all_to_all")
 """Operations whose message is made of one part per rank."""
 
 
@@ -22,15 +22,15 @@ class Operation:
         kind = getattr(torch, dtype)
         self.bits, self.item = DTYPES[dtype], torch.empty((), dtype=kind).element_size()
         count = max(1, size // self.item)
-        self.part = max(1, count // self.ranks) if name in SHARED else count
-        self.count = self.part * self.ranks if name in SHARED else count
+        self.part = max(1, count // self.ranks) if name in SPLIT_AMONG_RANKS else count
+        self.count = self.part * self.ranks if name in SPLIT_AMONG_RANKS else count
         given = self.part if name == "all_gather" else self.count
-        self.given = torch.empty(given, dtype=kind, device=device)
-        self.got = self.given if name in ("all_reduce", "broadcast", "reduce") else self._room(kind, device)
+        self.sendbuff = torch.empty(given, dtype=kind, device=device)
+        self.recvbuff = self.sendbuff if name in ("all_reduce", "broadcast", "reduce") else self._room(kind, device)
         self.bytes = self.count * self.item
         self.group = None
         """The process group, of all ranks, that calls go through; None is the process's own one."""
-        self.later = False
+        self.async_op = False
         """Whether calls return at once; a send and receive never does."""
 
     def _room(self, kind, device):
@@ -38,32 +38,32 @@ class Operation:
 
     def call(self):
         """The collective, once; on a GPU it is only enqueued.  Returns what to wait for where it runs on its own."""
-        dist, name, later = self.dist, self.name, self.later
+        dist, name, async_op = self.dist, self.name, self.async_op
         # torch 2.13 renamed two of them
         gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
         scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
         if name == "all_reduce":
-            return dist.all_reduce(self.given, group=self.group, async_op=later)
+            return dist.all_reduce(self.sendbuff, group=self.group, async_op=async_op)
         if name == "all_gather":
-            return gather(self.got, self.given, group=self.group, async_op=later)
+            return gather(self.recvbuff, self.sendbuff, group=self.group, async_op=async_op)
         if name == "reduce_scatter":
-            return scatter(self.got, self.given, group=self.group, async_op=later)
+            return scatter(self.recvbuff, self.sendbuff, group=self.group, async_op=async_op)
         if name == "broadcast":
-            return dist.broadcast(self.given, src=0, group=self.group, async_op=later)
+            return dist.broadcast(self.sendbuff, src=0, group=self.group, async_op=async_op)
         if name == "reduce":
-            return dist.reduce(self.given, dst=0, group=self.group, async_op=later)
+            return dist.reduce(self.sendbuff, dst=0, group=self.group, async_op=async_op)
         if name == "all_to_all":
-            return dist.all_to_all_single(self.got, self.given, group=self.group, async_op=later)
+            return dist.all_to_all_single(self.recvbuff, self.sendbuff, group=self.group, async_op=async_op)
         return self._pass_on()
 
     def _pass_on(self):
         """Send to the next rank, receive from the one before; one rank alone only copies."""
         if self.ranks == 1:
-            self.got.copy_(self.given)
+            self.recvbuff.copy_(self.sendbuff)
             return
         pair = [
-            self.dist.P2POp(self.dist.isend, self.given, (self.rank + 1) % self.ranks, self.group),
-            self.dist.P2POp(self.dist.irecv, self.got, (self.rank - 1) % self.ranks, self.group),
+            self.dist.P2POp(self.dist.isend, self.sendbuff, (self.rank + 1) % self.ranks, self.group),
+            self.dist.P2POp(self.dist.irecv, self.recvbuff, (self.rank - 1) % self.ranks, self.group),
         ]
         for work in self.dist.batch_isend_irecv(pair):
             work.wait()
@@ -77,11 +77,11 @@ class Operation:
             return
         sent, taken = [0] * self.ranks, [0] * self.ranks
         sent[(self.rank + 1) % self.ranks] = taken[(self.rank - 1) % self.ranks] = self.count
-        self.dist.all_to_all_single(self.got, self.given, taken, sent, group=self.group)
+        self.dist.all_to_all_single(self.recvbuff, self.sendbuff, taken, sent, group=self.group)
 
     def clear(self):
         """Fill the input with zeros for timing: repeated sums would grow with the ranks each time, to infinity."""
-        self.given.zero_()
+        self.sendbuff.zero_()
 
     @property
     def summed(self):
@@ -90,12 +90,12 @@ class Operation:
 
     def check(self):
         """Run it on values that differ by rank and position; returns how many elements are wrong on this rank."""
-        self.given.copy_(self._given(self.rank))
-        if self.got is not self.given:
-            self.got.fill_(0)
+        self.sendbuff.copy_(self._given(self.rank))
+        if self.recvbuff is not self.sendbuff:
+            self.recvbuff.fill_(0)
         self.call()
         wanted = self._wanted()
-        return 0 if wanted is None else int((self.got != wanted.to(self.got.dtype)).sum())
+        return 0 if wanted is None else int((self.recvbuff != wanted.to(self.recvbuff.dtype)).sum())
 
     def _weights(self):
         """What each rank multiplies its values by in sums, and into how many groups the ranks are split.
@@ -115,7 +115,7 @@ class Operation:
 
         begin, end: the elements that are asked for; without them all.
         """
-        place = self.torch.arange(begin, self.given.numel() if end is None else end, device=self.given.device)
+        place = self.torch.arange(begin, self.sendbuff.numel() if end is None else end, device=self.sendbuff.device)
         if not self.summed:
             return (place + 31 * rank) % PRIME + 1
         weights, groups = self._weights()
@@ -143,7 +143,7 @@ class Operation:
         weights, groups = self._weights()
         if self.name != "reduce_scatter":
             begin, end = 0, self.count
-        place = self.torch.arange(begin, end, device=self.given.device)
+        place = self.torch.arange(begin, end, device=self.sendbuff.device)
         sums = self.torch.tensor([sum(weights[group::groups]) for group in range(groups)], device=place.device)
         return self._values(place, weights, groups) * sums[place % groups]
 

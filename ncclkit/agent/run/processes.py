@@ -99,6 +99,13 @@ def read(path, limit=1 << 20):
         return ""
 
 
+def write_whole(path, data):
+    """Write text or bytes; who reads the file meanwhile sees all of them or what was there before."""
+    with open(path + ".part", "wb") as out:
+        out.write(data if isinstance(data, bytes) else data.encode("utf-8", "backslashreplace"))
+    os.replace(path + ".part", path)
+
+
 def owner(pid):
     """The number of the user that a process runs as; -1 where it has ended.
 
@@ -274,7 +281,7 @@ FOLDER = "/dev/shm"
 
 
 def shm_files():
-    """Names of the files there."""
+    """Names of the files in /dev/shm."""
     try:
         return set(os.listdir(FOLDER))
     except OSError:
@@ -282,7 +289,7 @@ def shm_files():
 
 
 def mapped_or_open(pids):
-    """Names of those that these processes have mapped or open."""
+    """Names of the files in /dev/shm that these processes have mapped or open."""
     found = set()  # type: set[str]
     for pid in pids:
         mapped = (line.rpartition(" ")[2] for line in read("/proc/%d/maps" % pid, 64 << 20).splitlines())
@@ -294,7 +301,7 @@ def mapped_or_open(pids):
 
 
 def remove_shm_files(left):
-    """Remove these files, less those that a living process holds; returns the names that are gone now."""
+    """Remove these files from /dev/shm, less those that a living process holds; returns the names that are gone."""
     gone = []
     left = left & shm_files()
     for name in sorted(left - mapped_or_open(parents()) if left else ()):

@@ -41,7 +41,7 @@ def measure(torch, job, ranks, size, group=None):
     given, small = base * weights[ranks.index(job.rank)], torch.ones(2, device=device)
 
     def call(message=given):
-        job.at_group(ranks)
+        job.before_group(ranks)
         dist.all_reduce(message, group=group)
 
     call()

@@ -170,7 +170,7 @@ class Groups:
     def __init__(self, torch, job, settings):
         self.torch, self.job, self.wrong = torch, job, {}
         self.groups = {number: self._made(setting) for number, setting in enumerate(settings)}
-        self.usable = [number for number, setting in enumerate(settings) if self._works(number, setting)]
+        self.usable = [number for number, setting in enumerate(settings) if self._can_initialize(number, setting)]
         """Numbers of the settings that every rank could make."""
         self.skipped = [{(op, size) for op, size in setting.get("skip", ())} for setting in settings]
         """For each setting the (collective, bytes) on which it is what NCCL does anyway, so that nothing can differ."""
@@ -187,7 +187,7 @@ class Groups:
             setattr(options.config, name, value)
         return {"pg_options": options}
 
-    def _works(self, number, setting):
+    def _can_initialize(self, number, setting):
         """Make the communicator by the first call; a setting that NCCL refuses on one rank counts as refused."""
         problem = ""
         with _variables(setting.get("env", {})):
@@ -197,9 +197,9 @@ class Groups:
                     self.torch.cuda.synchronize()
             except RuntimeError as error:
                 problem = str(error)
-        return self.agreed(number, problem)
+        return self.all_succeeded(number, problem)
 
-    def agreed(self, number, problem, kind="sweep.refused"):
+    def all_succeeded(self, number, problem, kind="sweep.refused"):
         """Whether no rank had a problem with a setting; the first one says which, in a record of this kind."""
         failed = self.torch.tensor([float(bool(problem))], device=self.job.device)
         self.job.dist.all_reduce(failed)
@@ -236,15 +236,16 @@ def timer_of(torch, job, operation, groups, order):
     calls = {}
     for number in groups.usable:
         known = (operation.name, operation.bytes) in groups.skipped[number]
-        if not known and _knows(job, operation, groups, number):
-            calls[number] = collective.cuda_graph_of(torch, operation) if small else _through(operation, groups, number)
+        if not known and _supports(job, operation, groups, number):
+            on_group = _call_on_group(operation, groups, number)
+            calls[number] = collective.cuda_graph_of(torch, operation) if small else on_group
     operation.group = groups.groups[0]
     once = [collective.time_laps(torch, operation, calls[0], 1, 2)[-1]]
     each = collective.calls_that_fit(torch, operation, BATCH_SECONDS, statistics.median(once), 1, MOST)
     return Timer(torch, job, order, calls, each, collective.CAPTURED if small else 1)
 
 
-def _knows(job, operation, groups, number):
+def _supports(job, operation, groups, number):
     """Check the values once; no algorithm of some settings knows every collective, which all ranks are told."""
     operation.group, problem, wrong = groups.groups[number], "", 0
     try:
@@ -253,10 +254,10 @@ def _knows(job, operation, groups, number):
     except RuntimeError as error:
         problem = str(error)
     groups.wrong[number] = groups.wrong.get(number, 0) + wrong
-    return groups.agreed(number, problem)
+    return groups.all_succeeded(number, problem)
 
 
-def _through(operation, groups, number):
+def _call_on_group(operation, groups, number):
     """A call of the collective through the group of one setting."""
 
     def call():
@@ -273,7 +274,7 @@ def product_of(torch, job, operation, groups, numbers, order):
     """
     if operation.name == "send_recv":
         return None  # its calls have no handle to wait for
-    alone, side, took = _slowest(torch, operation, _through(operation, groups, 0)), 32, 0.0
+    alone, side, took = _slowest(torch, operation, _call_on_group(operation, groups, 0)), 32, 0.0
     while took < alone and side < WIDEST:
         side *= 2
         matrix = torch.zeros(side, side, device=job.device)
@@ -284,11 +285,11 @@ def product_of(torch, job, operation, groups, numbers, order):
     def with_product(number):
         def both():
             operation.group = groups.groups[number]
-            operation.later = True
+            operation.async_op = True
             work = operation.call()
             torch.mm(rows, matrix)
             work.wait()
-            operation.later = False
+            operation.async_op = False
 
         return both
 
@@ -298,7 +299,7 @@ def product_of(torch, job, operation, groups, numbers, order):
 def _slowest(torch, operation, call):
     """Seconds of a call on the slowest rank; the same on all of them, or they would not go on alike."""
     own = statistics.median(collective.time_laps(torch, operation, call, 1, 5))
-    slowest = torch.tensor([own], dtype=torch.float64, device=operation.given.device)
+    slowest = torch.tensor([own], dtype=torch.float64, device=operation.sendbuff.device)
     operation.dist.all_reduce(slowest, op=operation.dist.ReduceOp.MAX)
     return slowest.item()
 
@@ -332,24 +333,24 @@ def step_of(torch, job, operation, groups, numbers, order):
             train = step(number)
         except RuntimeError as error:  # DDP broadcasts, too, and no algorithm of some settings knows that
             problem = str(error)
-        if groups.agreed(number, problem, "sweep.no_step"):
+        if groups.all_succeeded(number, problem, "sweep.no_step"):
             calls[number] = train
     return Timer(torch, job, order, calls, 1, 1)
 
 
 class Timer:
-    """Calls of several settings, timed in turn; each is repeated `repeats` times and stands for `inside` calls."""
+    """Calls of several settings, timed in turn: each `repeats` times, and each stands for `calls_per_replay` calls."""
 
-    def __init__(self, torch, job, order, calls, repeats, inside):
+    def __init__(self, torch, job, order, calls, repeats, calls_per_replay):
         self.torch, self.job, self.order, self.calls = torch, job, order, calls
-        self.repeats, self.inside, self.cuda = repeats, inside, job.device.type == "cuda"
+        self.repeats, self.calls_per_replay, self.cuda = repeats, calls_per_replay, job.device.type == "cuda"
 
     def rounds(self, numbers, count):
         """{setting: seconds of a call in each round}, averaged over the ranks."""
         marks = [self._round(numbers) for _ in range(count)]
         if self.cuda:
             self.torch.cuda.synchronize()
-        calls = self.repeats * self.inside
+        calls = self.repeats * self.calls_per_replay
         own = [[self._seconds(*lap[number]) / calls for lap in marks] for number in numbers]
         times = self.torch.tensor(own, dtype=self.torch.float64, device=self.job.device)
         self.job.dist.all_reduce(times)

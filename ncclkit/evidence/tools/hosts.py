@@ -347,16 +347,15 @@ def state(text: str) -> Document | None:
     head, end, _ = text[max(0, text.find(OPEN)) :].partition(CLOSE)
     if not end and "</gpu>" not in head:
         return None
-    command = " ".join(gpu.QUERY)
-    found = {fact["name"]: fact for fact in gpu.facts(_SavedOutput(gpu.QUERY, head + end)) if fact["source"] == command}
+    found = {fact["name"]: fact for fact in gpu.facts(_SavedOutput(gpu.QUERY, head + end)) if fact["source"] == gpu.SMI}
     state = found["gpu.nvidia_smi"]["value"]
     if state == "failed":
-        return Document(command, problem="is not valid XML; save it again with `nvidia-smi -q -x > gpus.xml`.")
+        return Document(gpu.SMI, problem="is not valid XML; save it again with `nvidia-smi -q -x > gpus.xml`.")
     problem = ""
     if state == "breaks off":
         del found["gpu.nvidia_smi"]  # the file does, which says nothing of the driver
         problem = "breaks off within the output of nvidia-smi; the GPUs before that were read."
-    return Document(command, [_fact(fact) for fact in found.values()], problem=problem)
+    return Document(gpu.SMI, [_fact(fact) for fact in found.values()], problem=problem)
 
 
 def _fact(fact: dict[str, Any]) -> Fact:

@@ -233,7 +233,7 @@ FAULTS = {
         _on_one("rank_raises", "one rank meets a sample that its preprocessing rejects", "rank_exception"),
         _on_one("rank_killed", "one rank is killed with SIGKILL", "rank_killed"),
         _on_one("segfault", "one rank reads address 0 in native code", "rank_exception"),
-        _on_one("gil_held", "one rank sits in native code that keeps Python's global lock", "gil_hold", *LONG),
+        _on_one("gil_held", "one rank sits in native code that keeps the GIL", "gil_hold", *LONG),
         _on_one("other_size", "one rank reduces a tensor of another size", "shape_mismatch"),
         _on_one("other_dtype", "one rank reduces a tensor of another type", "shape_mismatch"),
         _on_one("other_op", "one rank calls all_gather where the others call all_reduce", "rank_divergence"),

@@ -28,7 +28,7 @@ from ncclkit.evidence.processes import Refused
 Clean = Callable[[str], str]
 
 KEEP = (
-    "rank*.log launcher*.log wire.jsonl status.json plan.json processes.json ras*.txt ras*.json stacks_rank*.txt "
+    "rank*.log launcher*.log wire.jsonl status.json plan.json ras*.txt ras*.json stacks_rank*.txt "
     "fr_rank_* watch*.jsonl truth.json"
 ).split()
 

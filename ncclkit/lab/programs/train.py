@@ -24,7 +24,7 @@ def _train(options, rank):
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     for step in range(len(job.positions), job.steps):
         wire.send("phase", phase="step", rank=rank, step=step)
-        job.at(step)
+        job.before_step(step)
         print("step %d loss %.4f" % (step, job.learn(model, optimizer)))
         checkpoint.save(job, model.module)
     del model, optimizer

@@ -38,13 +38,13 @@ class LabJob(job.Job):
         super().begin(**group)
         self._strike(BEGUN)
 
-    def at(self, step):
+    def before_step(self, step):
         """Inject the fault where this is its step."""
         if step == self.options.at:
             self._strike(TOGETHER)
             self._strike(DURING if self.faulty_here else {})
 
-    def at_group(self, ranks):
+    def before_group(self, ranks):
         """Inject the fault where so many ranks work together."""
         self._strike(AMONG if self.faulty_here and len(ranks) >= TOGETHER_FROM else {})
 

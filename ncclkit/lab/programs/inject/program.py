@@ -78,7 +78,7 @@ def segfault(job):
 
 
 def gil_held(job):
-    """This rank sits in native code that keeps Python's global lock; the right way lets go of it."""
+    """This rank sits in native code that keeps the GIL; the right way lets go of it."""
     if job.fixed("gil_hold"):
         threading.Thread(target=ctypes.CDLL(None).sleep, args=(int(job.seconds),), daemon=True).start()
         return

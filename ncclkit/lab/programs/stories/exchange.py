@@ -48,7 +48,7 @@ def train(job):
     optimizer = torch.optim.SGD(expert.parameters(), lr=0.05)
     for step in range(job.steps):
         wire.send("phase", phase="step", rank=job.rank, step=step)
-        job.at(step)
+        job.before_step(step)
         if step == job.options.at and leaves(job):
             break
         shares = route(job, step)
@@ -290,7 +290,7 @@ def uneven(job, exchange):
 
 def by_hand(job, exchange, operation):
     """The exchange of one live test's operation."""
-    given, got = operation.given.chunk(job.ranks), operation.got.chunk(job.ranks)
+    given, got = operation.sendbuff.chunk(job.ranks), operation.recvbuff.chunk(job.ranks)
     got[job.rank].copy_(given[job.rank])
     for work in exchange.post(given, got):
         work.wait()
