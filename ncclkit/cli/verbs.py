@@ -453,7 +453,7 @@ def submit(options: argparse.Namespace) -> int:
         return int(verb.verb(verb))
     case = _case(verb)
     case.replace_facts(scheduler.read_facts()).save()
-    words = [*_without_case(options.words), "--case", str(case.path)]
+    words = _with_case(options.words, "--case", str(case.path))
     if options.dry_run:
         show(batch.script(case, (case.path or Path()) / "jobs" / f"N-{words[0]}", words, chosen))
         return 0
@@ -477,13 +477,16 @@ def _job_options(options: argparse.Namespace) -> JobOptions:
     return JobOptions(**given | {"setup": "\n".join(options.setup)})
 
 
-def _without_case(words: list[str]) -> list[str]:
-    """The words of a verb without ``--case DIR``."""
-    kept: list[str] = []
-    for before, word in zip(["", *words], words, strict=False):
-        if before != "--case" and word != "--case" and not word.startswith("--case="):
-            kept.append(word)
-    return kept
+def _with_case(words: Sequence[str], *case: str) -> list[str]:
+    """The words of a verb with this ``--case DIR`` only, or none; what follows ``--`` is a command of the user's own."""
+    end = words.index("--") if "--" in words else len(words)
+    own, command = words[:end], words[end:]
+    kept = [
+        word
+        for before, word in zip(["", *own], own, strict=False)
+        if before != "--case" and word != "--case" and not word.startswith("--case=")
+    ]
+    return [*kept, *case, *command]
 
 
 def _follow_job(case: Case, job: BatchJob) -> int:
@@ -537,7 +540,7 @@ def status(options: argparse.Namespace) -> int:
         return _follow_job(case, job)
     for one in held:
         now = batch.state(one)
-        show(f"{shlex.join(['ncclkit', *_without_case(list(one.words))])}: {now.sentence}", sys.stderr)
+        show(f"{shlex.join(['ncclkit', *_with_case(one.words)])}: {now.sentence}", sys.stderr)
     return _job_report(job, now) if (now := batch.state(job)).over else 0
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shlex
 import shutil
 import signal
 import subprocess
@@ -225,6 +226,19 @@ def test_a_command_that_cannot_be_meant_says_how_it_is_written(
     with suppress(SystemExit):
         assert main(typed.split()) == 2
     assert said in capsys.readouterr().err
+
+
+def test_the_command_of_a_step_keeps_its_own_words_as_a_batch_job(
+    fake: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What stands behind ``--`` is the user's: it gets no case folder of ours, and keeps a ``--case`` of its own."""
+    commands(fake, sbatch="exit 1", sinfo="echo gpu")
+    case = str(tmp_path / "case")
+    script = ["python", "train.py", "--case", "A"]
+    assert main(["submit", "--dry-run", "step", "--case", case, "--steps", "9", "--", *script]) == 0
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if " -m ncclkit " in line]
+    parsed = _parser().parse_args(shlex.split(line.partition(" -m ncclkit ")[2]))
+    assert (parsed.command, parsed.case, parsed.steps) == (script, case, 9)
 
 
 def test_the_text_for_sbatch_is_safe_and_asks_for_all_gpus_of_the_default_partition(tmp_path: Path) -> None:
