@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import statistics
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
@@ -165,15 +164,15 @@ def _doing(progress: Any) -> str:
     return f"Now {progress.op} of {format_bytes(progress.now)}"
 
 
-def gains(sweep: Sweep) -> go.Figure:
+def gains(sweep: Sweep, title: str = "") -> go.Figure:
     """Gain in percent against message size with its interval, a panel for each collective and a line for each setting.
 
-    The dashed line is the default.
+    The dashed line is the default.  title: what the figure says (default: the conclusion of the sweep).
     """
     rows = sweep.comparisons or sweep.seen
     ops, named = _drawn(rows), _telling(rows)
     made = make_subplots(rows=len(ops), cols=1, vertical_spacing=56 / (PANEL + 56) / len(ops))
-    figure = plots.frame(sweep.headline, plots.entries(named), (PANEL + 56) * len(ops) - 56, made)
+    figure = plots.frame(title or sweep.headline, plots.entries(named), (PANEL + 56) * len(ops) - 56, made)
     for place, op in enumerate(ops, 1):
         mine = sorted((one for one in rows if one.op == op), key=lambda one: one.bytes)
         for index, name in enumerate(named):
@@ -301,8 +300,6 @@ def _method(sweep: Sweep) -> str:
     return " ".join(filter(None, (said, drawn, without, *sweep.notes)))
 
 
-SETTING = 2
-"""Where the setting stands in a row of numbers."""
 NUMBERS = ("Collective", "Size", "Setting", "Default", "With it", "Gain", "Interval", "Verdict")
 
 
@@ -381,40 +378,14 @@ class ApplyForm(Form):
         return before_after(await tune.sweep(self._case, [setting], options, sizes, on_record=self.observe))
 
 
-def before_after(sweep: Sweep) -> Chart:
-    """Time of a call against message size without and with the one setting of a sweep."""
+def before_after(sweep: Sweep) -> View:
+    """What the one setting of a sweep changes, by collective and message size, and both times of each."""
     rows = sweep.comparisons
-    ops = list(dict.fromkeys(one.op for one in rows))
-    better, worse = (sum(getattr(one, verdict) for one in rows) for verdict in ("better", "worse"))
-    setting = rows[0].setting if rows else Setting()
+    if not rows:
+        return View(sweep.headline, Markup(""))
+    setting = rows[0].setting
     changed = f"With {setting}" if setting.env or setting.config else f"Without {', '.join(setting.without)}"
+    better, worse = (sum(getattr(one, verdict) for one in rows) for verdict in ("better", "worse"))
     verb = "is" if len(rows) == 1 else "are"
     summary = f"{changed} {better} of {plural(len(rows), 'size')} {verb} faster than before, and {worse} slower"
-    figure = plots.frame(summary, 2 * len(ops), PANEL)
-    for index, op in enumerate(ops):
-        mine = sorted((one for one in rows if one.op == op), key=lambda one: one.bytes)
-        for with_it, name, symbol in ((False, "before", "circle-open"), (True, "after", "circle")):
-            times = [statistics.median(one.with_us if with_it else one.default_us) for one in mine]
-            figure.add_scatter(
-                x=[one.bytes for one in mine],
-                y=times,
-                name=f"{op}, {name}",
-                mode="lines+markers",
-                line={"color": plots.LINES[index], "width": 2, "dash": "solid" if with_it else "dash"},
-                marker={"symbol": symbol, "size": 9, "color": plots.LINES[index]},
-                customdata=[
-                    [format_bytes(one.bytes), format_time(time)] for one, time in zip(mine, times, strict=True)
-                ],
-                hovertemplate=f"{op}, {name}: %{{customdata[0]}} in %{{customdata[1]}}<extra></extra>",
-            )
-    figure.update_xaxes(plots.size_axis([one.bytes for one in rows]))
-    known = [math.log10(statistics.median(laps)) for one in rows for laps in (one.default_us, one.with_us)] or [0.0]
-    low, high = min(known) - 0.1, max(known) + 0.1
-    ticks = plots.ticks(low, high)
-    figure.update_yaxes(type="log", title={"text": "time of one call, µs"}, range=[low, high], tickvals=ticks)
-    # there is one setting only
-    head, rest = (
-        NUMBERS[:SETTING] + NUMBERS[SETTING + 1 :],
-        [row[:SETTING] + row[SETTING + 1 :] for row in _numbers(sweep)],
-    )
-    return Chart(figure, fit(table(head, rest, "nk-numbers")))
+    return Chart(gains(sweep, summary), fit(table(NUMBERS, _numbers(sweep), "nk-numbers")))
