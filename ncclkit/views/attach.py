@@ -54,7 +54,7 @@ class AttachForm(Form):
     CANCELLED = "Cancelled; what was collected until then stays in the case folder"
 
     def __init__(self, case: Case, target: str) -> None:
-        _check(target)
+        check_target(target)
         self._case = case
         self.target = W.Text(value=target, placeholder=TARGETS, description="Attach to", layout=W.Layout(width="30em"))
         self.kernels = W.Checkbox(description="GPU kernels", tooltip=kernels.COST, indent=False)
@@ -66,13 +66,13 @@ class AttachForm(Form):
 
     def asks(self) -> bool:
         """Whether a target is named."""
-        _check(self.target.value)
+        check_target(self.target.value)
         return bool(self.target.value.strip())
 
     def wrong(self) -> Mapping[W.Widget, str]:
         """A target that nobody can mean, or a process that is not here."""
         try:
-            _check(self.target.value)
+            check_target(self.target.value)
         except NcclkitError as error:
             return {self.target: str(error)}
         named = "" if self.target.value.strip().startswith("job") else self.target.value
@@ -102,7 +102,8 @@ async def attached_view(case: Case, target: str, options: AttachOptions | None =
     return stacks_view(made.events, made.problems, found, (*made.jobs, *made.progress))
 
 
-def _check(target: str) -> None:
+def check_target(target: str) -> None:
+    """Raise NcclkitError for words that name no processes, and no job."""
     if target.strip() and not TARGET.fullmatch(target.strip()):
         raise NcclkitError(f"Cannot attach to {target!r}; give {TARGETS}, such as “job 4711”.")
 

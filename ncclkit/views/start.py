@@ -19,7 +19,7 @@ from ncclkit.live.options import ProbeOptions
 from ncclkit.views._base import View
 from ncclkit.views._form import Form, row
 from ncclkit.views._html import Markup, el, fold, join
-from ncclkit.views.attach import attached_view
+from ncclkit.views.attach import attached_view, check_target
 from ncclkit.views.banner import banner_view
 from ncclkit.views.findings import findings_view
 from ncclkit.views.runs import measurements_view
@@ -78,8 +78,14 @@ class StartForm(Form):
         ]
 
     def wrong(self) -> Mapping[W.Widget, str]:
-        """A running job beside logs: these are two questions."""
-        return {self.job: BOTH} if self.logs.value.strip() and self.job.value.strip() else {}
+        """A running job beside logs: these are two questions; and a job that nobody can mean."""
+        if self.logs.value.strip() and self.job.value.strip():
+            return {self.job: BOTH}
+        try:
+            check_target(self.job.value)
+        except NcclkitError as error:
+            return {self.job: str(error)}
+        return {}
 
     def asks(self) -> bool:
         """Whether anything is named."""

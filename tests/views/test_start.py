@@ -44,6 +44,15 @@ def test_logs_and_a_running_job_are_two_questions(tmp_path: Path) -> None:
         asked(tmp_path, str(KILLED), "4711")
 
 
+@pytest.mark.parametrize("running", ["train.py", "node-3", "pid", "4711; rm"])
+def test_a_job_that_nobody_named_is_not_attached_to(form: StartForm, tmp_path: Path, running: str) -> None:
+    form.job.value = running
+    assert form._buttons[0].disabled and marked(form) == ["job"]
+    with pytest.raises(NcclkitError, match="Cannot attach to"):
+        asked(tmp_path, running=running)
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_number_that_is_no_process_is_a_slurm_job(tmp_path: Path) -> None:
     with pytest.raises(NcclkitError, match="job 4999999"):
         asked(tmp_path, running="4999999")
