@@ -372,7 +372,7 @@ def _host_fields(case: Case) -> Fields:
         "prefetch": Field("Batches ahead of each", *_loader(case, 1, 2)),
         "batch": Field("A batch, MiB", 40.0),
         "free": Field("Memory available, GiB", *_measured(free and round(free / GIB, 2), "memory.available", 256.0)),
-        "swap": Field("Swap, GiB", *_measured(held is not None and round(held / GIB, 2) or None, "memory.swap", 0.0)),
+        "swap": Field("Swap, GiB", *_measured(None if held is None else round(held / GIB, 2), "memory.swap", 0.0)),
     }
 
 

@@ -34,7 +34,7 @@ FILES = {
     "inputs.json": "which files were read (they stay where they are)",
     "report.html": "this investigation as one page that needs no network",
 }
-"""The files of a case folder, each with one line of explanation (the contract is DESIGN's section 4)."""
+"""The files of a case folder, each with one line of explanation (docs/design.md, Contracts)."""
 
 HEAD = ("Collective", "Size", "busbw GB/s", "At most GB/s", "Ratio", "Wrong", "{median}", "{p99}", "algbw GB/s")
 TIMES, BATCHED = ("Time, median", "Time, p99"), ("Median, batches", "p99, single calls")
@@ -118,7 +118,9 @@ def _files(folder: Path) -> int:
 
 
 def _run_words(folder: Path) -> str:
-    """What a run's own ``status.json`` says of its end; a run without one was cut off."""
+    """What a run's own ``status.json`` says of its end; a run without one was cut off, unless nothing was run."""
+    if not any((folder / name).exists() for name in ("plan.json", "status.json")):
+        return "collected from hosts and processes; nothing was run"
     try:
         status = storage.parse(storage.content(folder / "status.json"))
     except (OSError, ValueError, NcclkitError) as error:

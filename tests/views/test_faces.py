@@ -200,6 +200,7 @@ def test_case_view_names_files_runs_and_the_command_to_mail_it(tmp_path):
     made = Case.open(tmp_path / "my case").save()
     (made.new_run("probe") / "status.json").write_text('{"reason": "done", "say": "all sizes measured"}')
     (made.new_run("hung") / "status.json").write_text("{")
+    (made.new_run("attach") / "stacks_rank0.txt").write_text("")
     words = Page(nk.case_view(made).html).words
     for expected in (
         "facts.jsonl",
@@ -208,6 +209,8 @@ def test_case_view_names_files_runs_and_the_command_to_mail_it(tmp_path):
         "all sizes measured",
         "runs/2-hung/",
         "cut off",
+        "runs/3-attach/",
+        "nothing was run",
         f"tar czf 'my case.tar.gz' -C {tmp_path} 'my case'",
     ):
         assert expected in words

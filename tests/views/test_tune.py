@@ -178,6 +178,13 @@ def test_planners_begin_with_what_the_case_knows() -> None:
     assert "Too little: open files" in files.summary and "ulimit -n" in files.static()
 
 
+def test_a_host_without_swap_was_measured_as_well() -> None:
+    known = facts()
+    known.facts.append(Fact("memory.swap", []))
+    assert nk.planner(known, "host_memory").fields["swap"].source == "memory.swap"
+    assert nk.planner(facts(), "host_memory").fields["swap"].source == ""
+
+
 def test_a_timeout_is_no_blind_multiple_and_comes_with_code_for_four_frameworks() -> None:
     plan = nk.planner(facts(), "timeout")
     plan.controls["checkpoint"].value, plan.controls["spread"].value, plan.controls["hosts"].value = 900, 10, 2
