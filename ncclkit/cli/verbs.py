@@ -478,7 +478,7 @@ def _job_options(options: argparse.Namespace) -> JobOptions:
 
 
 def _with_case(words: Sequence[str], *case: str) -> list[str]:
-    """The words of a verb with this ``--case DIR`` only, or none; what follows ``--`` is a command of the user's own."""
+    """The words of a verb with this ``--case DIR`` only, or none; behind ``--`` stands the user's own command."""
     end = words.index("--") if "--" in words else len(words)
     own, command = words[:end], words[end:]
     kept = [

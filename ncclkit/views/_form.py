@@ -245,13 +245,13 @@ class Form(View, ABC):
         """Mark a field whose value could not be resolved, until it is changed."""
         self._marked[field] = why
 
-    @abstractmethod
     def asks(self) -> bool:
         """Whether the fields name anything; raises NcclkitError for what nobody can mean."""
+        return True
 
     @abstractmethod
     def prepare(self) -> Coroutine[Any, Any, Any]:
-        """What the fields ask for; raises NcclkitError for what cannot be done."""
+        """The coroutine of what the fields ask for; raises NcclkitError for what cannot be done."""
 
     def widget(self) -> W.Widget:
         """The fields, the buttons and what came out."""
@@ -411,6 +411,17 @@ class Form(View, ABC):
             self._loop.call_soon_threadsafe(act)
 
 
+def complaints(checks: Mapping[W.Widget, Callable[[], object]]) -> dict[W.Widget, str]:
+    """Field → the sentence with which its check refuses what it holds."""
+    found = {}
+    for field, check in checks.items():
+        try:
+            check()
+        except NcclkitError as error:
+            found[field] = str(error)
+    return found
+
+
 def _dim(reasons: Iterable[str]) -> Markup:
     said = [el("p", why, cls="nk-dim") for why in reasons]
     return el("div", *said, cls="nk") if said else Markup("")
@@ -419,6 +430,16 @@ def _dim(reasons: Iterable[str]) -> Markup:
 def row(*widgets: W.Widget) -> W.Widget:
     """Widgets side by side, which wrap."""
     return W.Box(list(widgets), layout=W.Layout(flex_flow="row wrap", align_items="center", width="100%"))
+
+
+def wide() -> W.Layout:
+    """The layout of a field that takes the room that there is."""
+    return W.Layout(width="auto", flex="1 1 20em", min_width="0", max_width="46em")
+
+
+def text_field(label: str, value: str, hint: str, **more: Any) -> W.Text:
+    """A field for one line of text; hint: what it shows while it is empty."""
+    return W.Text(value=value, description=label, placeholder=hint, layout=wide(), **more)
 
 
 def trail(progress: Progress) -> Markup:

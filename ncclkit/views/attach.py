@@ -27,7 +27,7 @@ from ncclkit.core.text import format_bytes, plural, some
 from ncclkit.evidence.logs import forget, is_example
 from ncclkit.live.attach import AttachOptions, attach
 from ncclkit.views._base import View
-from ncclkit.views._form import Form
+from ncclkit.views._form import Form, complaints, text_field
 from ncclkit.views._html import Markup, code, el, fit, fold, join, pre, sentence, table
 from ncclkit.views.findings import SURE, culprits_of_rows, headline_beside
 
@@ -35,28 +35,23 @@ TARGETS = "all, or process ids, or job and its Slurm id"
 TARGET = re.compile(r"all|job \d{1,12}|(?:\d{1,7}=)?\d{1,10}(?:[ ,]+(?:\d{1,7}=)?\d{1,10})*")
 
 
-def attach_form(case: Case, target: str = "") -> AttachForm:
+class AttachForm(Form):
     """The form that attaches to running processes; ``await form.run()`` does what its Attach button does.
 
     target: ``all`` (every process of this user with a RANK), process ids (one of a rank or a launcher stands for its
     job, ``3=4711`` is rank 3), ``job`` and a Slurm job's id (its ranks on this host), or nothing, and then nothing is
     done.  Raises NcclkitError for anything else.
     """
-    return AttachForm(case, target)
-
-
-class AttachForm(Form):
-    """The form that `attach_form` returns."""
 
     IDLE = "Nothing is attached; name the processes of a job that hangs right now on this host"
     ASK = f"Say what to attach to: {TARGETS}"
     BUSY = "Attaching …"
     CANCELLED = "Cancelled; what was collected until then stays in the case folder"
 
-    def __init__(self, case: Case, target: str) -> None:
+    def __init__(self, case: Case, target: str = "") -> None:
         check_target(target)
         self._case = case
-        self.target = W.Text(value=target, placeholder=TARGETS, description="Attach to", layout=W.Layout(width="30em"))
+        self.target = text_field("Attach to", target, TARGETS)
         self.kernels = W.Checkbox(description="GPU kernels", tooltip=kernels.COST, indent=False)
         self.dump = W.Checkbox(description="Flight Recorder", tooltip="; else ".join(flight_dump.COSTS.values()))
         self.dump.indent = False
@@ -71,10 +66,8 @@ class AttachForm(Form):
 
     def wrong(self) -> Mapping[W.Widget, str]:
         """A target that nobody can mean, or a process that is not here."""
-        try:
-            check_target(self.target.value)
-        except NcclkitError as error:
-            return {self.target: str(error)}
+        if found := complaints({self.target: lambda: check_target(self.target.value)}):
+            return found
         named = "" if self.target.value.strip().startswith("job") else self.target.value
         pids = [number for number in re.findall(r"(?:\d+=)?(\d+)", named) if not Path("/proc", number).exists()]
         return {self.target: f"There is no process {some(pids)} on this host."} if pids else {}
@@ -92,7 +85,7 @@ class AttachForm(Form):
 
 
 async def attached_view(case: Case, target: str, options: AttachOptions | None = None) -> View:
-    """What the processes of `target` (see `attach_form`) wait for: equal places in one row, and how busy each was."""
+    """What the processes of `target` (see `AttachForm`) wait for: equal places in one row, and how busy each was."""
     if is_example(case):
         forget(case)  # what runs here must not be judged with somebody else's recording
     numbers = re.findall(r"[\d=]+", target)

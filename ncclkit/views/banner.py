@@ -50,15 +50,7 @@ def banner_view(case: Case, diagnosis: Diagnosis | None = None) -> View:
     )
     example = " nk-example" if is_example(case) else ""
     cls = f"nk-card nk-banner nk-edge-{known.strength or known.verdict}{example}"
-    return Banner(sentence, el("section", body, cls=cls, data_case=case.path or ""))
-
-
-class Banner(View):
-    """The view that `banner_view` returns."""
-
-    def static(self) -> Markup:
-        """The section alone: it holds the sentence."""
-        return el("div", self.body, cls="nk")
+    return View(sentence, el("section", body, cls=cls, data_case=case.path or ""), titled=False)
 
 
 def _others(case: Case) -> Markup:

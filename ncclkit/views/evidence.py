@@ -166,13 +166,8 @@ ROWS, FEW = 100, 12
 """Rows of the table at once, to which filters reach the others; and of the static face's open table."""
 
 
-def events_view(case: Case) -> View:
-    """Filters by kind, rank, host and text over the events of a case, each line openable in its context."""
-    return EventsView(case)
-
-
 class EventsView(View):
-    """The view that `events_view` returns."""
+    """Filters by kind, rank, host and text over the events of a case, each line openable in its context."""
 
     def __init__(self, case: Case) -> None:
         super().__init__(events_summary(case.events), static_events(case.events))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import shlex
 from collections import defaultdict
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
@@ -26,7 +26,7 @@ from ncclkit.core.runs import Run, records_of
 from ncclkit.core.text import format_number, format_time, plural
 from ncclkit.experiments import fixes
 from ncclkit.views._base import View
-from ncclkit.views._form import Form
+from ncclkit.views._form import Form, wide
 from ncclkit.views._html import Markup, badge, code, el, fold, join, table, text
 from ncclkit.views.banner import banner_view
 from ncclkit.views.cluster import login_card
@@ -243,16 +243,6 @@ ANY = "what tells the suspects apart best"
 """The choice that leaves the experiment to the kit, and the fix to the first finding."""
 
 
-def check_form(case: Case, cause: str = "", python: str = "", deadline: float = 120.0) -> CheckForm:
-    """The form that tells the suspects apart by experiments, and then tries the fix; nothing runs until it is asked to.
-
-    ``await form.run()`` does all of it, as `ncclkit.experiments.fixes.close` does: experiments until the first cause is
-    proven or nothing is left to ask, then its fix.  cause: whose experiment the buttons make (empty: the one that
-    decides most); python: the training interpreter; deadline: seconds for each run.
-    """
-    return CheckForm(case, cause, python, deadline)
-
-
 class Closed(View):
     """What came of one or more experiments: before and after side by side, and the verdict as it is now."""
 
@@ -265,21 +255,25 @@ class Closed(View):
 
 
 class CheckForm(Form):
-    """The form that `check_form` returns."""
+    """The form that tells the suspects apart by experiments, and then tries the fix; nothing runs until it is asked to.
+
+    ``await form.run()`` does all of it, as `ncclkit.experiments.fixes.close` does: experiments until the first cause is
+    proven or nothing is left to ask, then its fix.  cause: whose experiment the buttons make (empty: the one that
+    decides most); python: the training interpreter; deadline: seconds for each run.
+    """
 
     IDLE = "No experiment was made"
     ASK = "There is nothing to check: nothing was found"
     BUSY = "Trying …"
     CANCELLED = "Cancelled; the verdicts stay as they were"
 
-    def __init__(self, case: Case, cause: str, python: str, deadline: float) -> None:
+    def __init__(self, case: Case, cause: str = "", python: str = "", deadline: float = 120.0) -> None:
         self._case = case
         self._card = [] if case.facts_of("scheduler.") else login_card(case, "diagnose --check")
         self._how: dict[str, Any] = {"python": python or None, "deadline": deadline, "on_record": self.observe}
         if not case.findings:
             diagnose(case)
-        wide = W.Layout(width="auto", flex="1 1 20em", min_width="0", max_width="40em")
-        self.suspect = W.Dropdown(description="Suspect", options=self._suspects(), layout=wide)
+        self.suspect = W.Dropdown(description="Suspect", options=self._suspects(), layout=wide())
         check = W.Button(description="Check this", icon="flask", button_style="primary")
         self.fix = W.Button(description="Try the fix", icon="wrench")
         self.fix.on_click(lambda _button: self._post(partial(self.begin, self._fix)))
@@ -318,9 +312,9 @@ class CheckForm(Form):
         reasons = fixes.unable(self._case, self.suspect.value)
         return {button: why for button, why in zip((self.start, self.fix), reasons, strict=True) if why}
 
-    def prepare(self) -> Coroutine[Any, Any, View]:
+    async def prepare(self) -> View:
         """The experiment of the suspect that is chosen now."""
-        return self._check()
+        return self._closed([await fixes.check(self._case, self.suspect.value, **self._how)])
 
     async def _close(self) -> View:
         """All of it; what a machine cannot do is said, and is no failure of the notebook."""
@@ -332,9 +326,6 @@ class CheckForm(Form):
                 raise
             return self._closed(fixes.experiments(self._case)[before:], str(error))
         return self._closed(fixes.experiments(self._case)[before:])
-
-    async def _check(self) -> View:
-        return self._closed([await fixes.check(self._case, self.suspect.value, **self._how)])
 
     async def _fix(self) -> View:
         return self._closed([await fixes.fix(self._case, self.suspect.value, **self._how)])

@@ -74,14 +74,6 @@ MARKS = re.compile(r"^(?:\[[\w.-]+\]:? ?)+", re.MULTILINE)
 NUMBERS = re.compile(r"0x[0-9a-fA-F]+|\d+")
 
 
-class Findings(View):
-    """The cards of findings; where something was found the first card begins with the sentence, so it is said once."""
-
-    def static(self) -> Markup:
-        """The cards alone."""
-        return el("div", self.body, cls="nk")
-
-
 def findings_view(source: Any, headline: bool = True) -> View:
     """Cards of findings, best first, as `source` orders them: the first one open, the others one line each.
 
@@ -94,7 +86,8 @@ def findings_view(source: Any, headline: bool = True) -> View:
         bundled = samples.names()
         headings = {name: ("Recording ", code(name)) if name in bundled else (start(name),) for name in views}
         parts = [join(el("h4", *headings[name]), view.body) for name, view in views.items()]
-        return Findings("; ".join(f"{name}: {view.summary}" for name, view in views.items()), join(*parts))
+        summary = "; ".join(f"{name}: {view.summary}" for name, view in views.items())
+        return View(summary, join(*parts), titled=False)
     held = hasattr(source, "findings")
     rows = [row for part in ([getattr(source, name, ()) for name in PARTS] if held else [source]) for row in part]
     found, unknown, clear = (_of(rows, verdict) for verdict in ("found", "unknown", "clear"))
@@ -125,7 +118,8 @@ def findings_view(source: Any, headline: bool = True) -> View:
     )
     decided = found and getattr(source, "verdict", "found") == "found"
     summary = getattr(source, "headline", "") if not decided else ""
-    return (Findings if decided or not headline else View)(summary.rstrip(".") or findings_summary(rows), body)
+    titled = bool(headline and not decided)  # the first card begins with the sentence
+    return View(summary.rstrip(".") or findings_summary(rows), body, titled=titled)
 
 
 def findings_summary(rows: Iterable[Finding]) -> str:

@@ -6,6 +6,7 @@ import asyncio
 import shlex
 import shutil
 from collections.abc import Callable, Coroutine, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -22,7 +23,7 @@ from ncclkit.live.launch import slurm
 from ncclkit.live.options import OPTIONS, JobOptions, ProbeOptions, command_words, declared
 from ncclkit.views import plots
 from ncclkit.views._base import outputs, page
-from ncclkit.views._form import Form, Prepare, log_lines, row
+from ncclkit.views._form import Form, Prepare, complaints, log_lines, row
 from ncclkit.views._html import Markup, badge, code, el, fold, join, pre, table
 from ncclkit.views.runs import judged, measurement_table
 
@@ -123,10 +124,6 @@ class LiveTest(Form):
         setting = (OPTIONS["env"].label, pre(env) if env.strip() else "none; plan.json of the run lists what was set")
         return page(self.summary, table(("Value", "Chosen"), [*rows, setting]), self._result())
 
-    def asks(self) -> bool:
-        """True: what is left open is decided by the host."""
-        return True
-
     def prepare(self) -> Coroutine[Any, Any, Any]:
         """The test as the controls say."""
         self._running = self.options
@@ -151,12 +148,7 @@ class LiveTest(Form):
 
     def wrong(self) -> Mapping[W.Widget, str]:
         """Controls whose value no run can be made of, and an interpreter that is not there."""
-        found: dict[W.Widget, str] = {}
-        for name, control in self.controls.items():
-            try:
-                ProbeOptions(**{name: control.value})
-            except NcclkitError as error:
-                found[control] = str(error)
+        found = _misfits(ProbeOptions, self.controls)
         python = self.controls["python"]
         if python.value.strip() and not slurm.nodes() and not shutil.which(python.value.strip()):
             found.setdefault(python, f"There is no program {python.value.strip()} on this host.")
@@ -246,12 +238,7 @@ class BatchTest(LiveTest):
     def wrong(self) -> Mapping[W.Widget, str]:
         """Fields of the job that Slurm would not understand, and those of the test."""
         found = {f: why for f, why in super().wrong().items() if f is not self.controls["python"]}  # it is on the nodes
-        for name, control in self.job.items():
-            try:
-                JobOptions(**{name: control.value})
-            except NcclkitError as error:
-                found[control] = str(error)
-        return found
+        return found | _misfits(JobOptions, self.job)
 
     def begin(self, prepare: Prepare | None = None) -> None:
         """What the button does: submit what the fields say."""
@@ -283,6 +270,11 @@ class BatchTest(LiveTest):
         plan = Plan("all_reduce", (), 0, "", asked.python, asked.timeout)
         why = scheduler.refusal("the live test", "probe")
         return Run(plan, self._case.path or Path(), "not started", 0.0, problem=f"{why}.")
+
+
+def _misfits(kind: type[ProbeOptions | JobOptions], controls: Mapping[str, W.Widget]) -> dict[W.Widget, str]:
+    """Controls whose value alone no options can be made of, with the reason."""
+    return complaints({one: partial(kind, **{name: one.value}) for name, one in controls.items()})
 
 
 def lines(env: Mapping[str, str]) -> str:

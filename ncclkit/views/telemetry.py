@@ -25,7 +25,7 @@ EACH = 8
 PHASES = {"init": "joined", "pairs": "last pair", "size": "last size", "error": "error", "done": "done"}
 """Phases that are marked, and how; of each the last that a rank told."""
 MOST = 1e18
-"""Of bytes, of seconds since the epoch and of everything else that a host tells."""
+"""Bytes, seconds since the epoch and everything else of a sample are below it."""
 LARGEST = 64 * MIB
 """Bytes that are read of one file: about a day."""
 
@@ -87,7 +87,7 @@ def _sample(line: bytes) -> Sample | None:
 
 
 def _rows(sample: Sample, name: str, is_right: Callable[[object], bool] = lambda row: True) -> Mapping[str, Any]:
-    """What a sample tells under this name, such as the rate of each interface; without what is of another type."""
+    """What a sample holds under this name, such as the rate of each interface; without what is of another type."""
     rows = sample.get(name)
     return {key: row for key, row in rows.items() if is_right(row)} if isinstance(rows, dict) else {}
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import statistics
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -14,14 +14,14 @@ from plotly.subplots import make_subplots
 
 from ncclkit.core import tuning
 from ncclkit.core.case import Case
-from ncclkit.core.model import NcclkitError, safe
+from ncclkit.core.model import safe
 from ncclkit.core.text import format_bytes, format_time, parse_size, percent, plural
 from ncclkit.core.tuning import Advantage, Comparison, Setting, Sweep
 from ncclkit.live import tune
 from ncclkit.live.options import ProbeOptions
 from ncclkit.views import plots
 from ncclkit.views._base import Chart, Drawn, View, page
-from ncclkit.views._form import Form, row, trail
+from ncclkit.views._form import Form, complaints, row, text_field, trail, wide
 from ncclkit.views._html import Markup, badge, code, el, fit, fold, join, pre, table
 from ncclkit.views.cluster import login_card
 
@@ -43,29 +43,6 @@ FILES = {
     "tuner.csv": "NCCL's example tuner plugin, by collective and message size",
 }
 
-Measure = Callable[[Callable[[dict[str, Any]], None]], Coroutine[Any, Any, Sweep]]
-
-
-def tune_form(
-    case: Case,
-    settings: str = "",
-    sizes: str = "",
-    job: str = "",
-    inherited: bool = False,
-    budget: float = tune.BUDGET,
-    **options: Any,
-) -> TuneForm:
-    """The form that compares settings with the default; ``tuned = await form.run()`` does what its button does.
-
-    settings: space-separated, such as ``NCCL_PROTO=LL channels=32`` (default: what this hardware can have); sizes: of
-    the messages, such as ``8,64KB,256MB``; job: a case folder, a log, Flight Recorder dumps or a model, whose message
-    sizes are measured; inherited: compare each variable that is set here, or in the job's log, with its absence;
-    budget: seconds that it takes, about; options: those of `ncclkit.live.options.ProbeOptions`, where every
-    collective is the default.  Raises NcclkitError for what is none.
-    """
-    words = {"settings": settings, "sizes": sizes, "job": job}
-    return TuneForm(case, words, inherited, budget, replace(tune.DEFAULTS, **options))
-
 
 class SweepView(Drawn):
     """What a sweep found: gain against message size, then where which setting is better, with interval and risk.
@@ -77,38 +54,41 @@ class SweepView(Drawn):
         self.sweep = sweep
         """The sweep itself."""
         figure = gains(sweep) if sweep.comparisons or sweep.seen else None
-        super().__init__(sweep.summary, figure, _tables(sweep))
-
-    def headline(self) -> Markup:
-        """Empty where the title of the figure says it."""
-        return Markup("") if self.figure is not None else super().headline()
-
-    def static(self) -> Markup:
-        """The figure, or the sentence, and the words under it."""
-        return el("div", self.body, cls="nk") if self.figure is not None else super().static()
+        super().__init__(sweep.summary, figure, _tables(sweep), titled=figure is None)
 
 
 class TuneForm(Form):
-    """The form that `tune_form` returns."""
+    """The form that compares settings with the default; ``tuned = await form.run()`` does what its button does.
+
+    settings: space-separated, such as ``NCCL_PROTO=LL channels=32`` (default: what this hardware can have); sizes: of
+    the messages, such as ``8,64KB,256MB``; job: a case folder, a log, Flight Recorder dumps or a model, whose message
+    sizes are measured; inherited: compare each variable that is set here, or in the job's log, with its absence;
+    budget: seconds that it takes, about; options: those of `ncclkit.live.options.ProbeOptions`, where every
+    collective is the default.  Raises NcclkitError for what is none.
+    """
 
     BUSY = "Measuring …"
     CANCELLED = "Cancelled; nothing was changed on this machine"
 
     def __init__(
-        self, case: Case, words: Mapping[str, str], inherited: bool, budget: float, options: ProbeOptions
+        self,
+        case: Case,
+        settings: str = "",
+        sizes: str = "",
+        job: str = "",
+        inherited: bool = False,
+        budget: float = tune.BUDGET,
+        **options: Any,
     ) -> None:
-        self._case, self._options, self._budget = case, options, budget
-        wide = {"style": {"description_width": "8.5em"}, "layout": W.Layout(width="auto", flex="1 1 18em")}
-        hints = {
-            "settings": ("Settings", "what this hardware can have"),
-            "sizes": ("Message sizes", "from 8 B to the largest"),
-            "job": ("Sizes of a job", "case folder, log, dumps, model.safetensors"),
-        }
+        self._case, self._options, self._budget = case, replace(tune.DEFAULTS, **options), budget
+        look = {"style": {"description_width": "8.5em"}}
         self.words = {
-            name: W.Text(value=words[name], description=label, placeholder=hint, **wide)
-            for name, (label, hint) in hints.items()
+            "settings": text_field("Settings", settings, "what this hardware can have", **look),
+            "sizes": text_field("Message sizes", sizes, "from 8 B to the largest", **look),
+            "job": text_field("Sizes of a job", job, "case folder, log, dumps, model.safetensors", **look),
         }
-        self.inherited = W.Checkbox(value=inherited, description="What do the variables that are set cost?", **wide)
+        asked = "What do the variables that are set cost?"
+        self.inherited = W.Checkbox(value=inherited, description=asked, layout=wide(), **look)
         start = W.Button(description="Measure", icon="play", button_style="primary")
         super().__init__("", [*self.words.values(), self.inherited], start)
 
@@ -130,20 +110,12 @@ class TuneForm(Form):
 
     def wrong(self) -> Mapping[W.Widget, str]:
         """Fields that hold no settings, and no sizes."""
-        found = {}
-        for name, read in (("settings", self._settings), ("sizes", self._sizes)):
-            try:
-                read()
-            except NcclkitError as error:
-                found[self.words[name]] = str(error)
-        return found
+        return complaints({self.words["settings"]: self._settings, self.words["sizes"]: self._sizes})
 
-    def prepare(self) -> Coroutine[Any, Any, SweepView]:
+    async def prepare(self) -> SweepView:
         """The sweep as the fields say."""
-        return self._measure(self._settings(), self._sizes(), self.words["job"].value.strip(), self.inherited.value)
-
-    async def _measure(self, settings: list[Setting], sizes: list[int], job: str, inherited: bool) -> SweepView:
-        asked = self._case, settings, self._options, sizes, inherited, self.observe, job, self._budget
+        what, job, inherited = self._settings(), self.words["job"].value.strip(), self.inherited.value
+        asked = self._case, what, self._options, self._sizes(), inherited, self.observe, job, self._budget
         return SweepView(await tune.sweep(*asked))
 
     def draw(self) -> None:
@@ -332,17 +304,12 @@ def carriers_view(tuned: SweepView) -> View:
     return View(f"{plural(len(files), 'file')} can carry this into a job; one of them is enough", join(*parts))
 
 
-def apply_form(case: Case, tuned: SweepView, **options: Any) -> ApplyForm:
+class ApplyForm(Form):
     """The form that applies what a sweep found to the small job; ``await form.run()`` measures before and after.
 
     That may be to take away an inherited variable which only costs.  Where nothing is better than what is there,
     nothing is done.
     """
-    return ApplyForm(case, tuned.sweep, ProbeOptions(**options))
-
-
-class ApplyForm(Form):
-    """The form that `apply_form` returns."""
 
     IDLE = "Nothing is applied: no setting is better than the default for every size"
     ELSEWHERE = "Nothing is applied here: {} of that job, which only cost, are not set in this environment"
@@ -350,9 +317,9 @@ class ApplyForm(Form):
     BUSY = "Measuring before and after, in turn …"
     CANCELLED = "Cancelled; nothing was changed on this machine"
 
-    def __init__(self, case: Case, sweep: Sweep, options: ProbeOptions) -> None:
-        self._case, self._sweep, self._options = case, sweep, options
-        self._setting = tuning.applied(sweep)
+    def __init__(self, case: Case, tuned: SweepView, **options: Any) -> None:
+        self._case, self._sweep, self._options = case, tuned.sweep, ProbeOptions(**options)
+        self._setting = tuning.applied(self._sweep)
         gone = self._setting.without if self._setting else ()
         if gone and not any(name in os.environ for name in gone):
             self._setting, self.IDLE = None, self.ELSEWHERE.format(", ".join(gone))
@@ -368,11 +335,9 @@ class ApplyForm(Form):
         """The button and what came out."""
         return [row(*self._buttons, self.cancel), self.notice, self.result, self.drawing]
 
-    def prepare(self) -> Coroutine[Any, Any, View]:
+    async def prepare(self) -> View:
         """The setting against the default once more, on the sizes of the sweep."""
-        return self._measure(self._setting or Setting())
-
-    async def _measure(self, setting: Setting) -> View:
+        setting = self._setting or Setting()
         sizes = sorted({one.bytes for one in self._sweep.seen})
         options = replace(self._options, op=",".join(dict.fromkeys(one.op for one in self._sweep.seen)))
         return before_after(await tune.sweep(self._case, [setting], options, sizes, on_record=self.observe))

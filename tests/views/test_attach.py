@@ -18,7 +18,7 @@ from ncclkit.core.case import Case
 from ncclkit.core.model import Event, NcclkitError
 from ncclkit.views._base import PLOTLY, Drawn
 from ncclkit.views._html import Markup
-from ncclkit.views.attach import attach_form, stacks_view
+from ncclkit.views.attach import AttachForm, stacks_view
 from tests.views.test_faces import Page
 
 pytestmark = pytest.mark.slow
@@ -66,7 +66,7 @@ def job() -> Iterator[tuple[int, list[int]]]:
 def test_equal_stacks_of_a_job_share_a_row(job: tuple[int, list[int]], tmp_path: Path) -> None:
     number, pids = job
     case = Case.open(tmp_path / "case")
-    form = attach_form(case, f"job {number}")
+    form = AttachForm(case, f"job {number}")
     view = asyncio.run(form.run())
     assert view.summary == BOTH
     assert "load_shard" in form.result.value and not form.start.disabled and form.cancel.disabled
@@ -85,12 +85,12 @@ def test_equal_stacks_of_a_job_share_a_row(job: tuple[int, list[int]], tmp_path:
     ids=["one stands for its job", "several for themselves", "of known rank"],
 )
 def test_processes_by_their_ids(job: tuple[int, list[int]], tmp_path: Path, target: str, says: str) -> None:
-    view = asyncio.run(attach_form(Case.open(tmp_path), target.format(*job[1])).run())
+    view = asyncio.run(AttachForm(Case.open(tmp_path), target.format(*job[1])).run())
     assert view.summary == says
 
 
 def test_nothing_named_is_nothing_done(tmp_path: Path) -> None:
-    form = attach_form(Case.open(tmp_path))
+    form = AttachForm(Case.open(tmp_path))
     assert asyncio.run(form.run()).summary.startswith("Nothing is attached") and not (tmp_path / "runs").exists()
     form.begin()
     assert "Say what to attach to" in form.notice.value
@@ -107,17 +107,17 @@ def test_nothing_named_is_nothing_done(tmp_path: Path) -> None:
 )
 def test_what_cannot_be_looked_at(target: str, sentence: str, tmp_path: Path) -> None:
     with pytest.raises(NcclkitError, match=sentence):
-        asyncio.run(attach_form(Case.open(tmp_path), target).run())
+        asyncio.run(AttachForm(Case.open(tmp_path), target).run())
 
 
 def test_a_case_without_a_folder_is_refused() -> None:
     with pytest.raises(NcclkitError, match="needs a case folder"):
-        asyncio.run(attach_form(Case(), "all").run())
+        asyncio.run(AttachForm(Case(), "all").run())
 
 
 @pytest.mark.parametrize("pressed", [True, False], ids=["Cancel", "Interrupt"])
 def test_cancel_ends_the_looking_and_its_process(job: tuple[int, list[int]], tmp_path: Path, pressed: bool) -> None:
-    form = attach_form(Case.open(tmp_path), f"job {job[0]}")
+    form = AttachForm(Case.open(tmp_path), f"job {job[0]}")
 
     async def scenario() -> None:
         cell = asyncio.ensure_future(form.run())
@@ -165,14 +165,14 @@ def test_no_stack_says_so_and_why() -> None:
     ],
 )
 def test_look_is_disabled_with_the_reason_and_what_is_not_here_is_marked(target: str, why: str, wrong: bool) -> None:
-    form = attach_form(Case())
+    form = AttachForm(Case())
     form.target.value = target.replace("OWN", str(os.getpid()))
     assert form.start.disabled == bool(why) and why in (form.start.tooltip or "") and why in form.notice.value
     assert ("nk-wrong" in form.target._dom_classes) == wrong
 
 
 def test_after_a_failure_nothing_of_the_old_answer_is_left(tmp_path: Path) -> None:
-    form = attach_form(Case.open(tmp_path), str(os.getpid()))
+    form = AttachForm(Case.open(tmp_path), str(os.getpid()))
     form.finished(Drawn("the old answer", go.Figure(), Markup("")))
     assert form.drawing.outputs and "the old answer" in form.static()
     form.failed("There is no such process", cancelled=False)

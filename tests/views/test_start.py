@@ -14,7 +14,7 @@ from ncclkit import report
 from ncclkit.core.case import Case
 from ncclkit.core.model import NcclkitError
 from ncclkit.evidence.logs import read_logs
-from ncclkit.views.start import StartForm, start_form
+from ncclkit.views.start import StartForm
 from tests.causes.specimens import FOLDERS
 from tests.views.test_faces import Page
 
@@ -79,7 +79,7 @@ def test_the_report_of_an_open_notebook_holds_what_its_cells_show(tmp_path: Path
 
 @pytest.fixture
 def form(tmp_path: Path) -> StartForm:
-    return start_form(str(tmp_path / "case"), str(tmp_path / "logs"))
+    return StartForm(str(tmp_path / "case"), str(tmp_path / "logs"))
 
 
 def marked(form: StartForm) -> list[str]:

@@ -139,7 +139,7 @@ def test_a_line_far_in_a_file_is_reached_without_holding_the_file(tmp_path):
 def test_explorer_filters_and_opens(tmp_path):
     case = Case()
     case.events = [*job(), Event("system.error", "line 20", str(log(tmp_path)), 20, rank=1, data={"what": "no_space"})]
-    explorer = evidence.events_view(case)
+    explorer = evidence.EventsView(case)
     explorer.widget()
     explorer.kind.value = "system.error"
     assert "1 event picked" in explorer.rows.value and len(explorer.line.options) == 1
