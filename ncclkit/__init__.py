@@ -19,7 +19,7 @@ _VIEWS = {
     "connect": "connect_form:ConnectForm connect_view",
     "course": "scaling_view stages_view backend_view loader_sweep_view resume_view checkpoints_view",
     "evidence": "events_view:EventsView inputs_view",
-    "experiments": "check_form:CheckForm experiments_view",
+    "experiments": "check_form:CheckForm",
     "facts": "facts_view consistency_view",
     "findings": "findings_view catalogue_view",
     "groups": "progress_view disagreement_view",

@@ -154,18 +154,7 @@ class Progress:
 
     def _measure(self, record: Mapping[str, Any]) -> None:
         time, count = float(record["time_us"]), int(record["bytes"])
-        known = {
-            "dtype": "",
-            "ranks": len(self.stages),
-            "hosts": 1,
-            "backend": "",
-            "p99_us": None,
-            "spread": 0.0,
-            "wrong": 0,
-            "busbw": None,
-            "algbw": count / time / 1e3,
-        }
-        measured = from_dict(Measurement, known | dict(record) | {"bytes": count, "time_us": time})
+        measured = from_dict(Measurement, {"hosts": 1} | dict(record) | {"bytes": count, "time_us": time})
         self._measured[str(record["op"]), count] = measured
 
     def _line(self, record: Mapping[str, Any]) -> None:

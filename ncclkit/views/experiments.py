@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import shlex
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
@@ -18,7 +18,6 @@ from typing import Any
 import ipywidgets as W
 
 from ncclkit.causes.engine import diagnose
-from ncclkit.core import experiment_records
 from ncclkit.core.case import Case
 from ncclkit.core.experiment_records import ExperimentRecord
 from ncclkit.core.model import MOVES, OUTCOMES, Finding, NcclkitError
@@ -31,8 +30,6 @@ from ncclkit.views._html import Markup, badge, code, el, fold, join, table, text
 from ncclkit.views.banner import banner_view
 from ncclkit.views.cluster import login_card
 
-NONE = "No experiment was made yet"
-HOW = "The button “Check this” makes one, and so does `ncclkit diagnose CASE --check` in a terminal."
 SHOWN = 8
 """Suspects shown at once; more are folded."""
 APART = 1.5
@@ -43,8 +40,10 @@ ENDS = {
     "deadline": ("■", "hung until its timeout", "state-failed"),
     "cancelled": ("■", "cancelled", "state-cancelled"),
     "lost": ("✕", "ended without a message", "state-failed"),
+    "running": ("▶", "running", "state-running"),
+    "not started": ("–", "not started", "possible"),
 }
-"""`Run.reason` → symbol, words and class of its badge."""
+"""`Run.reason`, or what a form knows of a run → symbol, words and class of its badge."""
 MARKS = {
     "proven": ("●", "proven", "proven"),
     "supported": ("◐", "fits", "likely"),
@@ -66,14 +65,6 @@ WORDS: dict[str, Callable[[Any], str]] = {
     "check": lambda what: f"nothing; {LOOKED.get(what, what)} are looked at again",
 }
 """Words of `ncclkit.core.runs.changed`, for people."""
-
-
-def experiments_view(source: Case | Iterable[ExperimentRecord]) -> View:
-    """Every experiment and fix of a case (or those given), the last one first: before and after side by side."""
-    known = list(experiment_records.experiments(source) if isinstance(source, Case) else source)
-    if not known:
-        return View(NONE, el("p", HOW))
-    return View(known[-1].summary, cards(known))
 
 
 def cards(known: Sequence[ExperimentRecord]) -> Markup:

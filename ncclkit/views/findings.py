@@ -7,11 +7,10 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from ncclkit.causes import catalogue, page
-from ncclkit.core.case import Case
 from ncclkit.core.model import Advice, Event, Evidence, Experiment, Fact, Finding, cite
 from ncclkit.core.text import numbered, plural, some, start
 from ncclkit.evidence import samples
@@ -30,29 +29,22 @@ class Culprits(NamedTuple):
     ranks: frozenset[int]
 
 
-def culprits_of_case(case: Case) -> Culprits | None:
-    """The ranks that the first finding of a judged case names; None where it names none or is merely possible."""
-    first = next((finding for finding in case.findings if finding.verdict == "found"), None)
-    return _sure(first.cause, first.strength, first.culprits.get("ranks")) if first else None
+def culprits(findings: Iterable[Finding]) -> Culprits | None:
+    """The ranks that the first finding names; None where it names none or is merely possible."""
+    first = next((finding for finding in findings if finding.verdict == "found"), None)
+    ranks = first.culprits.get("ranks") if first else None
+    if first is None or not ranks or first.strength not in SURE:
+        return None
+    return Culprits(first.cause, first.strength, frozenset(ranks))
 
 
-def culprits_of_rows(rows: Sequence[Mapping[str, Any]]) -> Culprits | None:
-    """The ranks that the first of findings in JSON (``ncclkit diagnose --json``) names."""
-    first = next(iter(rows), {})
-    return _sure(first.get("cause"), first.get("strength"), first.get("culprits", {}).get("ranks"))
-
-
-def _sure(cause: Any, strength: Any, ranks: Iterable[int] | None) -> Culprits | None:
-    return Culprits(str(cause), str(strength), frozenset(ranks)) if ranks and strength in SURE else None
-
-
-def headline_beside(culprits: Culprits | None, sentence: str, ranks: Iterable[int]) -> str:
+def headline_beside(verdict: Culprits | None, sentence: str, ranks: Iterable[int]) -> str:
     """`sentence`, which points at `ranks`, behind the culprits where the verdict names none of these ranks."""
     pointed = set(ranks)
-    if culprits is None or not pointed or culprits.ranks & pointed:
+    if verdict is None or not pointed or verdict.ranks & pointed:
         return sentence
-    verb = "is the culprit" if len(culprits.ranks) == 1 else "are the culprits"
-    return f"{numbered('Rank', culprits.ranks)} {verb} ({culprits.cause}, {culprits.strength}). {sentence}"
+    verb = "is the culprit" if len(verdict.ranks) == 1 else "are the culprits"
+    return f"{numbered('Rank', verdict.ranks)} {verb} ({verdict.cause}, {verdict.strength}). {sentence}"
 
 
 STRENGTH = {
@@ -98,15 +90,7 @@ def findings_view(source: Any, headline: bool = True) -> View:
         *(card(finding, number, lines, headline or number > 1) for number, finding in enumerate(found, 1)),
         evidence_part(errors[:MOST]),
         el("h5", "Risks that this job did not suffer") if risks else "",
-        *(
-            el(
-                "details",
-                el("summary", strength_part(risk), " ", risk.say),
-                *map(advice_part, risk.advice),
-                cls="nk-card",
-            )
-            for risk in risks
-        ),
+        *map(_risk_card, risks),
         fold(
             f"Not evaluated: evidence missing for {plural(len(unknown), 'cause')}",
             el("div", listed, id=NOT_EVALUATED) if listed and not headline else listed,
@@ -154,6 +138,11 @@ def card(finding: Finding, number: int, lines: CitedLines, headline: bool = True
         return el("details", head, el("p", meaning(finding), cls="nk-dim"), body, cls=edge)
     head = el("div", named, el("span", meaning(finding), cls="nk-dim"), cls="nk-card-head")
     return el("section", head, el("h4", sentence), body, cls=edge)
+
+
+def _risk_card(risk: Finding) -> Markup:
+    head = el("summary", strength_part(risk), " ", risk.say)
+    return el("details", head, *map(advice_part, risk.advice), cls="nk-card")
 
 
 def strength_part(finding: Finding) -> Markup:
@@ -284,17 +273,4 @@ def _page(name: str, parts: dict[str, str], is_open: bool) -> Markup:
 
 def _paragraphs(words: str) -> list[Markup]:
     """Hard-wrapped lines flow again; blank lines part paragraphs."""
-    return [el("p", *_marked(" ".join(block.split()))) for block in words.split("\n\n") if block.strip()]
-
-
-MARK = re.compile(r"`([^`]+)`|(?<!\w)\*([^*\s][^*]*)\*(?!\w)")
-
-
-def _marked(words: str) -> Iterator[object]:
-    """`code` and *stress* of a docstring as markup; everything else as text."""
-    at = 0
-    for match in MARK.finditer(words):
-        yield words[at : match.start()]
-        yield code(match[1]) if match[1] else el("em", match[2])
-        at = match.end()
-    yield words[at:]
+    return [el("p", sentence(" ".join(block.split()))) for block in words.split("\n\n") if block.strip()]

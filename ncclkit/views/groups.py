@@ -18,7 +18,7 @@ from ncclkit.core.text import numbered, plural, some
 from ncclkit.views import _draw
 from ncclkit.views._base import Drawn, View
 from ncclkit.views._html import Markup, code, el, fit, fold, join, table
-from ncclkit.views.findings import Culprits, culprits_of_case, evidence_part, headline_beside
+from ncclkit.views.findings import Culprits, culprits, evidence_part, headline_beside
 from ncclkit.views.ranks import Scale
 
 PROGRESS = ("Ranks", "Behind by", "Last operation", "Enqueued", "Started", "Completed")
@@ -55,7 +55,7 @@ def progress_view(case: Case) -> View:
     silent = [one.rank for one in known if not one.progress]
     mute = el("p", f"{numbered('Rank', silent)}: nothing says how far.", cls="nk-dim") if silent else ""
     rest = fold(f"{len(uneven) - GROUPS:,} more groups", *uneven[GROUPS:])
-    verdict = culprits_of_case(case)
+    verdict = culprits(case.findings)
     headline = headline_beside(verdict, *_progress_headline(ordered, silent, scope, verdict))
     return Drawn(headline, _figure(ordered, known), join(*uneven[:GROUPS], rest, _even(even), mute))
 
@@ -118,7 +118,7 @@ def disagreement_view(case: Case) -> View:
     found, known = alignment.disagreements(scope), alignment.clocks_of(scope)
     first, pointed = (found[0].summary.rstrip("."), _pointed(found[0])) if found else _agreed(scope)
     more = f" (and {plural(len(found) - 1, 'further disagreement')})" if len(found) > 1 else ""
-    headline = headline_beside(culprits_of_case(case), first + more, pointed)
+    headline = headline_beside(culprits(case.findings), first + more, pointed)
     cards = [_card(one, titled=one.summary.rstrip(".") != headline) for one in found]
     rest = fold(f"{len(found) - GROUPS:,} more disagreements", *cards[GROUPS:])
     several = len(name_hosts(scope.events)) > 1  # of one host there is one clock

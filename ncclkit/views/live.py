@@ -25,17 +25,9 @@ from ncclkit.views import plots
 from ncclkit.views._base import outputs, page
 from ncclkit.views._form import Form, Prepare, complaints, log_lines, row
 from ncclkit.views._html import Markup, badge, code, el, fold, join, pre, table
+from ncclkit.views.experiments import ENDS
 from ncclkit.views.runs import judged, measurement_table
 
-OUTCOMES = {
-    "done": ("✓", "finished"),
-    "deadline": ("■", "stopped at its timeout"),
-    "cancelled": ("■", "cancelled"),
-    "failed": ("✕", "failed"),
-    "lost": ("✕", "ended without a message"),
-    "running": ("▶", "running"),
-    "not started": ("–", "not started"),
-}
 SIZES = tuple(4**power for power in range(5, 18))
 """1 KiB to 16 GiB in factors of four."""
 
@@ -110,7 +102,7 @@ class LiveTest(Form):
     def summary(self) -> str:
         """What the form will do, or what came of it."""
         if self.state:
-            _, word = OUTCOMES.get(self.state, ("", self.state))
+            _, word, _ = _end(self.state)
             return f"Live test {word}: {self._outcome or self.progress.words()}"
         raw = self._raw()
         ranks = plural(raw["ranks"], "rank") if raw["ranks"] else "one rank per GPU, or two on the CPU"
@@ -187,9 +179,8 @@ class LiveTest(Form):
         return {name: control.value for name, control in self.controls.items()}
 
     def _status(self) -> Markup:
-        symbol, word = OUTCOMES.get(self.state, ("•", self.state))
         says = self._outcome or self.progress.words()
-        return join(el("p", badge(symbol, word, f"state-{self.state}"), " ", says), self.progress.lights())
+        return join(el("p", badge(*_end(self.state)), " ", says), self.progress.lights())
 
     def _result(self) -> Markup:
         if not self.state:
@@ -270,6 +261,10 @@ class BatchTest(LiveTest):
         plan = Plan("all_reduce", (), 0, "", asked.python, asked.timeout)
         why = scheduler.refusal("the live test", "probe")
         return Run(plan, self._case.path or Path(), "not started", 0.0, problem=f"{why}.")
+
+
+def _end(state: str) -> tuple[str, str, str]:
+    return ENDS.get(state, ("•", state, "possible"))
 
 
 def _misfits(kind: type[ProbeOptions | JobOptions], controls: Mapping[str, W.Widget]) -> dict[W.Widget, str]:

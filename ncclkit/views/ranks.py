@@ -19,7 +19,7 @@ from ncclkit.views import _draw
 from ncclkit.views._base import Drawn, View
 from ncclkit.views._html import Markup, common, el, fit, join, place, table
 from ncclkit.views.evidence import excerpt
-from ncclkit.views.findings import culprits_of_case, headline_beside
+from ncclkit.views.findings import culprits, headline_beside
 
 SEPARATE = 24
 """Up to here every rank has a row of its own; beyond, ranks with the same timeline share one."""
@@ -94,7 +94,7 @@ def ranks_view(case: Case) -> View:
     head = ("Rank", "Last log line", "How it ended", "First abnormal line, or the last one")
     left = sum(len(group) for group in groups[MOST:])
     more = el("p", f"… and {plural(left, 'rank')} whose timelines are less rare", cls="nk-dim") if left else ""
-    headline = headline_beside(culprits_of_case(case), *_headline(known, own, scale, scope))
+    headline = headline_beside(culprits(case.findings), *_headline(known, own, scale, scope))
     return Drawn(headline, figure, join(fit(table(head, rows, "nk-ranks")), more, _undrawn(known, own, scale)))
 
 

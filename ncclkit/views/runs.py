@@ -23,6 +23,7 @@ from ncclkit.live import tune
 from ncclkit.views import plots
 from ncclkit.views._base import Chart, View
 from ncclkit.views._html import Markup, badge, code, el, fit, fold, join, pre, table
+from ncclkit.views.experiments import cards
 from ncclkit.views.findings import advice_part
 
 FILES = {
@@ -79,10 +80,12 @@ def case_view(case: Case) -> View:
     here = [(case.path / name, words) for name, words in FILES.items() if (case.path / name).is_file()]
     kept = [(code(path.name), words, format_bytes(path.stat().st_size)) for path, words in here]
     runs = [(code(f"runs/{run.name}/"), _run_words(run), plural(_files(run), "file")) for run in case.runs()]
-    asked = [(code(f"{FOLDER}/{made.folder.name}/"), f"{made.kind}: {made.summary}", "–") for made in experiments(case)]
+    made = experiments(case)
+    asked = [(code(f"{FOLDER}/{one.folder.name}/"), f"{one.kind}: {one.summary}", "–") for one in made]
     pack = shlex.join(["tar", "czf", f"{case.path.name}.tar.gz", "-C", str(case.path.parent), case.path.name])
     body = join(
         table(("Where", "What it holds", "Size"), [*kept, *runs, *asked]),
+        fold(plural(len(made), "experiment"), cards(made)),
         el("h5", "To mail it"),
         pre(pack),
         el("p", MAIL, cls="nk-dim"),

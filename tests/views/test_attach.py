@@ -15,11 +15,12 @@ import pytest
 
 from ncclkit.agent.run import processes
 from ncclkit.core.case import Case
-from ncclkit.core.model import Event, NcclkitError
+from ncclkit.core.model import NcclkitError
 from ncclkit.views._base import PLOTLY, Drawn
 from ncclkit.views._html import Markup
 from ncclkit.views.attach import AttachForm, stacks_view
-from tests.views.test_faces import Page
+from tests.causes.test_waits import TORCH, waiting
+from tests.causes.test_waits import rank as looked_at
 
 pytestmark = pytest.mark.slow
 STUCK = """
@@ -133,20 +134,14 @@ def test_cancel_ends_the_looking_and_its_process(job: tuple[int, list[int]], tmp
     assert "Cancelled" in form.result.value
 
 
-def test_ranks_in_a_collective_wait() -> None:
-    def stack(rank: int, *frames: tuple[str, int, str]) -> Event:
-        return Event(
-            "stack", rank=rank, data={"frames": [dict(zip(("file", "line", "func"), f, strict=True)) for f in frames]}
-        )
-
-    inside = (
-        ("/env/site-packages/torch/distributed/distributed_c10d.py", 3068, "all_reduce"),
-        ("/app/train.py", 212, "step"),
-    )
-    saving = (("/env/site-packages/torch/serialization.py", 10, "save"), ("/app/ckpt.py", 88, "keep"))
-    view = stacks_view([stack(rank, *(saving if rank == 3 else inside)) for rank in range(8)])
-    assert view.summary == "Rank 3 is in save at ckpt.py:88; 7 ranks (0–2, 4–7) wait in all_reduce at train.py:212"
-    assert "3" in Page(view.static()).words
+def test_equal_places_share_a_row_the_rarest_first() -> None:
+    saving = (f"{TORCH}/serialization.py", 10, "save"), ("/app/ckpt.py", 88, "keep")
+    ranks = [looked_at(one, *saving, text="stack of 3") if one == 3 else waiting(one) for one in range(8)]
+    view = stacks_view([event for events in ranks for event in events])
+    waits = "ranks 0-2 and 4-7 wait for other ranks in all_reduce at train.py:33"
+    assert view.summary == f"Rank 3 stands in save at ckpt.py:88; {waits}"
+    page = view.static()
+    assert page.index("rank 3") < page.index("7 ranks (0–2, 4–7)") and "stack of 3" in page
 
 
 def test_no_stack_says_so_and_why() -> None:

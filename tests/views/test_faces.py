@@ -16,6 +16,7 @@ from ncclkit.report.page import ROOM
 from ncclkit.views import plots
 from ncclkit.views._base import PLACE, PLOTLY, WIDGET, Chart
 from ncclkit.views.attach import stacks_view
+from tests.causes.test_waits import rank as looked_at
 from tests.views.records import CURVE, HOSTILE, case, findings, hostile_job, hostile_machine
 
 VIEWS = {
@@ -35,7 +36,11 @@ VIEWS = {
     "transports": lambda: nk.transports_view(hostile_job()),
     "rings": lambda: nk.rings_view(hostile_job()),
     "attach": lambda: nk.attach_form(hostile_job()),
-    "stacks": lambda: stacks_view(hostile_job().of("stack"), [HOSTILE], [{"cause": HOSTILE, "say": HOSTILE}]),
+    "stacks": lambda: stacks_view(
+        looked_at(0, ("/app/train.py", 3, HOSTILE), text=HOSTILE),
+        [HOSTILE],
+        [replace(findings()[0], cause=HOSTILE, say=HOSTILE, strength="possible")],
+    ),
 }
 DRAWN = ("ranks", "transports", "rings", "topology")
 LIVE = ("events", "live", "attach", *DRAWN)

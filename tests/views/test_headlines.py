@@ -56,13 +56,12 @@ def contradicts(headline: str, first: Finding) -> bool:
 
 def headlines(case: Case, judged: Diagnosis) -> dict[str, str]:
     """View → its headline, of a case that has been judged."""
-    rows = judged.to_dict()["findings"]
     return {
         "job": nk.job_view(case).summary,
         "ranks": nk.ranks_view(case).summary,
         "progress": nk.progress_view(case).summary,
         "disagreement": nk.disagreement_view(case).summary,
-        "stacks": stacks_view(case.events, found=rows).summary,
+        "stacks": stacks_view(case.events, found=judged.findings).summary,
     }
 
 
