@@ -18,7 +18,7 @@ from ncclkit.live.launch import slurm
 from ncclkit.views import _draw
 from ncclkit.views._base import Drawn, View
 from ncclkit.views._form import Form, complaints, text_field
-from ncclkit.views._html import Markup, el, fit, fold, join, table
+from ncclkit.views._html import Markup, el, fit, fold, join, left_out, table
 
 SLOW = "at least 2 times slower than most"
 SHOWN, FEW = 24, 6
@@ -74,7 +74,7 @@ def _troubles(links: Sequence[NetworkPath]) -> Markup:
             troubles.setdefault(link.trouble, []).append(f"{link.src} → {link.dst}")
     ranked = sorted(troubles.items(), key=lambda item: -len(item[1]))
     rows = [(trouble, f"{len(paths):,}", some(paths)) for trouble, paths in ranked[:SHOWN]]
-    return join(fit(table(("What is wrong", "Paths", "Which"), rows)) if rows else "", _more(len(ranked)))
+    return join(fit(table(("What is wrong", "Paths", "Which"), rows)) if rows else "", left_out(len(ranked) - SHOWN))
 
 
 def _paths(links: Sequence[NetworkPath], slowness: Mapping[tuple[str, str], float]) -> Markup:
@@ -91,7 +91,7 @@ def _paths(links: Sequence[NetworkPath], slowness: Mapping[tuple[str, str], floa
         for link in links[:SHOWN]
     ]
     head = ("Path", "To", "One TCP stream", "There and back", "Largest packet")
-    return join(fit(table(head, rows)), _more(len(links)))
+    return join(fit(table(head, rows)), left_out(len(links) - SHOWN))
 
 
 def _again(link: NetworkPath) -> str:
@@ -101,10 +101,6 @@ def _again(link: NetworkPath) -> str:
 
 def _times(times: float) -> str:
     return f", {times:.0f} times slower than most" if times >= SLOWER else ""
-
-
-def _more(count: int) -> Markup:
-    return el("p", f"… and {count - SHOWN:,} more", cls="nk-dim") if count > SHOWN else Markup("")
 
 
 def _hosts(found: Connectivity) -> Markup:

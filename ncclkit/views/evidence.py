@@ -21,7 +21,7 @@ from ncclkit.core.model import Event
 from ncclkit.core.text import format_bytes, plural, some
 from ncclkit.evidence.sources.streams import DAMAGE, Hashed, Readable, unpack
 from ncclkit.views._base import View, style
-from ncclkit.views._html import Markup, badge, code, common, el, fit, fold, join, place, pre, table, value
+from ncclkit.views._html import Markup, badge, code, common, el, fit, fold, join, left_out, place, pre, table, value
 
 AROUND = 5
 REACH = 4 << 30
@@ -288,8 +288,8 @@ def _table(groups: Sequence[Sequence[Event]], folder: str) -> Markup:
         for number, group in enumerate(islice(groups, ROWS), 1)
         for first in group[:1]
     ]
-    more = el("p", f"… and {len(groups) - ROWS:,} more", cls="nk-dim") if len(groups) > ROWS else ""
-    return join(fit(table(("#", "Kind", "Rank", "Where", "Raw line"), rows, "nk-events")), more)
+    head = ("#", "Kind", "Rank", "Where", "Raw line")
+    return join(fit(table(head, rows, "nk-events")), left_out(len(groups) - ROWS))
 
 
 def _speakers(group: Sequence[Event]) -> str:

@@ -17,7 +17,7 @@ from ncclkit.core.case import Case
 from ncclkit.core.text import numbered, plural, some
 from ncclkit.views import _draw
 from ncclkit.views._base import Drawn, View
-from ncclkit.views._html import Markup, code, el, fit, fold, join, table
+from ncclkit.views._html import Markup, code, el, fit, fold, join, left_out, table
 from ncclkit.views.findings import Culprits, culprits, evidence_part, headline_beside
 from ncclkit.views.ranks import Scale
 
@@ -210,9 +210,8 @@ def _group(key: tuple[str, str], ranks: Ranks) -> Markup:
     rows = [_row(state, held, furthest) for state, held in ordered[:STATES]]
     known = [any(row[column] != "–" for row in rows) for column in range(len(PROGRESS))]
     shown = table([*compress(PROGRESS, known)], [[*compress(row, known)] for row in rows])
-    more = el("p", f"… and {len(ordered) - STATES:,} more states", cls="nk-dim") if len(ordered) > STATES else ""
     title = el("h4", code(_name(key)), f" {plural(len(ranks), 'rank')}")
-    return el("section", title, fit(shown), more, cls="nk-card")
+    return el("section", title, fit(shown), left_out(len(ordered) - STATES, "states"), cls="nk-card")
 
 
 def _even(groups: Groups) -> Markup:
@@ -311,5 +310,5 @@ def _clocks(known: Sequence[Clock]) -> Markup:
     shown = known if len(known) <= STATES else [clock for clock in known if _off(clock)]
     ranked = sorted(shown, key=lambda clock: -abs(clock.offset))[:STATES]
     rows = [(c.host or "–", f"{c.offset:+.2f} s", f"{c.spread:.2f} s", f"{c.shared:,}") for c in ranked]
-    more = el("p", f"… and {len(shown) - STATES:,} more", cls="nk-dim") if len(shown) > STATES else ""
-    return join(table(("Host", "Ahead by", "Spread", "Shared events"), rows, "nk-numbers"), more)
+    head = ("Host", "Ahead by", "Spread", "Shared events")
+    return join(table(head, rows, "nk-numbers"), left_out(len(shown) - STATES))

@@ -17,7 +17,7 @@ from ncclkit.core.model import Event
 from ncclkit.core.text import numbered, plural, some
 from ncclkit.views import _draw
 from ncclkit.views._base import Drawn, View
-from ncclkit.views._html import Markup, common, el, fit, join, place, table
+from ncclkit.views._html import Markup, common, el, fit, join, left_out, place, table
 from ncclkit.views.evidence import excerpt
 from ncclkit.views.findings import culprits, headline_beside
 
@@ -93,7 +93,7 @@ def ranks_view(case: Case) -> View:
     ]
     head = ("Rank", "Last log line", "How it ended", "First abnormal line, or the last one")
     left = sum(len(group) for group in groups[MOST:])
-    more = el("p", f"… and {plural(left, 'rank')} whose timelines are less rare", cls="nk-dim") if left else ""
+    more = left_out(left, "ranks, whose timelines are less rare")
     headline = headline_beside(culprits(case.findings), *_headline(known, own, scale, scope))
     return Drawn(headline, figure, join(fit(table(head, rows, "nk-ranks")), more, _undrawn(known, own, scale)))
 

@@ -42,7 +42,7 @@ VIEWS = {
         [replace(findings()[0], cause=HOSTILE, say=HOSTILE, strength="possible")],
     ),
 }
-DRAWN = ("ranks", "transports", "rings", "topology")
+DRAWN = ("ranks", "transports", "topology")
 LIVE = ("events", "live", "attach", *DRAWN)
 
 

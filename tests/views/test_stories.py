@@ -84,7 +84,7 @@ def test_a_thousand_different_stories_stay_a_short_page():
         for rank in range(1000)
     ]
     page = view(raised).static()
-    assert page.count("<tr>") == 41 and "… and 600 ranks whose timelines are less rare" in page
+    assert page.count("<tr>") == 41 and "… and 600 more ranks, whose timelines are less rare" in page
 
 
 def log(tmp_path, count=40):
