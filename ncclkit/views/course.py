@@ -194,7 +194,8 @@ CURVES = (
 def _sweep_figure(found: LoaderSweep) -> go.Figure:
     """Three rows over the same choices: the step and its waits, the first batch, the queue."""
     steps = titled("ms", [name for _, name, row in CURVES if row == 1])
-    figure = panels([steps, "first batch, ms", "processes in the queue for a core"], "workers per rank", 130)
+    others = titled("first batch, ms", ()), titled("processes in the queue for a core", ())
+    figure = panels([steps, *others], "workers per rank", 130)
     for index, (field, name, place) in enumerate(CURVES):
         look = of_name(name, index)
         figure.add_scatter(
