@@ -95,11 +95,14 @@ def diagnose(options: argparse.Namespace) -> int:
         reading = evidence.read(
             options.paths, stdin=stdin, executor=executor, helped=executor is None, on_bytes=activity.amount
         )
-    case, *others = logs.fill_jobs(_kept(options) if options.check else Case(), reading, options.paths)
+    case, *others = logs.fill_jobs(_case_for_experiments(options) if options.check else Case(), reading, options.paths)
     found = diagnose(case)
     for problem in reading.problems:
         show(f"ncclkit: {problem}", sys.stderr)
-    judged = [(case, _close(case, options) if options.check else found), *((one, diagnose(one)) for one in others)]
+    judged = [
+        (case, _run_experiments(case, options) if options.check else found),
+        *((one, diagnose(one)) for one in others),
+    ]
     if options.json:
         answer = judged[0][1].to_dict(case.inputs)
         theirs = [{"logs": one.about["logs"]} | told.to_dict(one.inputs) for one, told in judged[1:]]
@@ -120,7 +123,7 @@ def _print_verdicts(judged: Sequence[tuple[Case, Diagnosis]]) -> None:
         terminal.verdict(found, summarize(case, found, f"ncclkit diagnose {case.about['logs']}"))
 
 
-def _kept(options: argparse.Namespace) -> Case:
+def _case_for_experiments(options: argparse.Namespace) -> Case:
     """An empty case for the experiments: the folder of ``--case``, or a new hidden one in it where it holds anything.
 
     Of a case folder that was named as evidence, and is only read, it gets the plan of the last run, to run it again.
@@ -143,7 +146,7 @@ def _kept(options: argparse.Namespace) -> Case:
     return case
 
 
-def _close(case: Case, options: argparse.Namespace) -> Diagnosis:
+def _run_experiments(case: Case, options: argparse.Namespace) -> Diagnosis:
     """Ask what the suspects leave open, apply the fix, and say on stderr what came out; the verdict as it is then."""
     from ncclkit.causes.engine import diagnose
     from ncclkit.experiments import fixes
@@ -387,7 +390,7 @@ def lab(options: argparse.Namespace) -> int:
         )
     if options.record:
         recording.bundle(run, options.record, {"host": "lab"})
-    found, about = (_close(case, options), None) if options.check else _judge_run(case, run.folder)
+    found, about = (_run_experiments(case, options), None) if options.check else _judge_run(case, run.folder)
     if options.json:
         show(json.dumps(found.to_dict(case.inputs), indent=1, default=str))
         return found.exit_code
@@ -615,7 +618,7 @@ def report(options: argparse.Namespace) -> int:
     return 0
 
 
-def open(options: argparse.Namespace) -> int:
+def open_notebook(options: argparse.Namespace) -> int:
     """Start JupyterLab."""
     from ncclkit import report
     from ncclkit.report import jupyter

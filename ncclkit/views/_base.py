@@ -19,7 +19,7 @@ from ncclkit.views._html import Markup, el, join
 
 PLOTLY = "application/vnd.plotly.v1+json"
 WIDGET = "application/vnd.jupyter.widget-view+json"
-PLACE = Markup('<div class="nk-figure"></div>')
+FIGURE_SLOT = Markup('<div class="nk-figure"></div>')
 """Where a report puts the figure of a view that also has words (`ncclkit.report.page` knows it)."""
 
 
@@ -77,7 +77,7 @@ class Drawn(View):
     """A sentence, a figure and the words that go with it; without a figure it is a plain `View`."""
 
     def __init__(self, summary: str, figure: go.Figure | None, body: Markup, *, titled: bool = True) -> None:
-        super().__init__(summary, join(PLACE if figure is not None else "", body), titled=titled)
+        super().__init__(summary, join(FIGURE_SLOT if figure is not None else "", body), titled=titled)
         self._figure, self._words = figure and figure.update_layout(meta={"summary": summary}), body
         self._box: W.Widget | None = None
 

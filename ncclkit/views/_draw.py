@@ -15,7 +15,7 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from ncclkit.core.model import safe
-from ncclkit.views.plots import GRID, INK, LEGEND, LINES, VERMILLION, numbered, template
+from ncclkit.views.plots import GRID, INK, LEGEND, LINES, VERMILLION, rank_style, template
 
 BLUE, GREEN, PURPLE, SKY, ORANGE = LINES
 COLOURS, SHAPES = (BLUE, ORANGE, PURPLE, GREEN, VERMILLION, SKY), "square diamond cross circle x triangle-up".split()
@@ -140,14 +140,14 @@ def _spot(look: Mapping[str, str], mark: str = "") -> str:
 def of_name(name: str, index: int) -> dict[str, str]:
     """Colour and dash of a line: that of its rank or GPU, else of its place."""
     found = re.fullmatch(r"(?:rank|GPU) (\d{1,6})", name)
-    return numbered(int(found[1]) if found else index)
+    return rank_style(int(found[1]) if found else index)
 
 
 def _ranks_legend(group: str, lines: Sequence[RankLine]) -> str:
     """The title of a panel of ranks: numbers behind the marks of their lines, a cross where one stopped first."""
     widths = accumulate((len(str(line.rank)) + 3 for line in lines), initial=len(group) + 8)
     fit = max(sum(width <= ABREAST for width in widths) - 1, 1)
-    known = (f"{_spot(numbered(line.rank), CROSS * line.behind)} {line.rank}" for line in lines[:fit])
+    known = (f"{_spot(rank_style(line.rank), CROSS * line.behind)} {line.rank}" for line in lines[:fit])
     more = f" and {len(lines) - fit} more" if len(lines) > fit else ""
     return f"<b>{safe(group)}</b>   {'ranks' if len(lines) > 1 else 'rank'} {' '.join(known)}{more}"
 
@@ -173,7 +173,7 @@ def progress(groups: Mapping[str, Sequence[RankLine]], axis: str) -> go.Figure:
 
 def _rank_line(figure: go.Figure, line: RankLine, row: int, late: bool) -> None:
     """One line with a mark at its end and, on the side where there is room, its label."""
-    look, before = numbered(line.rank), len(line.points) - 1
+    look, before = rank_style(line.rank), len(line.points) - 1
     symbol, size = ("x", 12) if line.behind else ("circle", 7)
     figure.add_scatter(
         x=[place for place, _ in line.points],

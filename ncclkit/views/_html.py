@@ -76,7 +76,7 @@ SHORT = 48
 """Characters of a path that are shown: two lines on a phone."""
 
 
-def place(path: object, line: int = 0, base: str = "") -> Markup:
+def location(path: object, line: int = 0, base: str = "") -> Markup:
     """A path, and its line: from `base` on, shortened in the middle; a pointer that rests on it shows all of it."""
     whole = str(path)
     shown = os.path.relpath(whole, base) if base and whole.startswith(f"{base.rstrip('/')}/") else whole

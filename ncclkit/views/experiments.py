@@ -267,7 +267,7 @@ class CheckForm(Form):
         self.suspect = W.Dropdown(description="Suspect", options=self._suspects(), layout=wide())
         check = W.Button(description="Check this", icon="flask", button_style="primary")
         self.fix = W.Button(description="Try the fix", icon="wrench")
-        self.fix.on_click(lambda _button: self._post(partial(self.begin, self._fix)))
+        self.fix.on_click(lambda _button: self._call_on_main_loop(partial(self.begin, self._fix)))
         super().__init__("", [self.suspect], check, self.fix)
         if cause and cause not in dict(self.suspect.options).values():
             raise NcclkitError(f"There is nothing to check: {cause} was not found here.")
@@ -280,8 +280,8 @@ class CheckForm(Form):
     @property
     def summary(self) -> str:
         """What would be asked, or what came out."""
-        if self._seen is not None:
-            return self._seen.summary
+        if self._answer is not None:
+            return self._answer.summary
         found = _found(self._case)
         asked = next((f.next.question for f in found if f.next and f.next.expects), "")
         if asked:
@@ -313,7 +313,7 @@ class CheckForm(Form):
         try:
             await fixes.close(self._case, **self._how)
         except NcclkitError as error:
-            if self._asked:
+            if self._cancel_requested:
                 raise
             return self._closed(fixes.experiments(self._case)[before:], str(error))
         return self._closed(fixes.experiments(self._case)[before:])

@@ -15,10 +15,14 @@ from ncclkit.core.model import Advice, Event, Evidence, Experiment, Fact, Findin
 from ncclkit.core.text import numbered, plural, some, start
 from ncclkit.evidence import samples
 from ncclkit.views._base import View
-from ncclkit.views._html import Markup, badge, code, common, el, fold, join, place, pre, sentence, table, text, value
+from ncclkit.views._html import Markup, badge, code, common, el, fold, join, location, pre, sentence, table, text, value
 
 SURE = ("proven", "likely")
 """Strengths of a verdict that a headline must not contradict."""
+
+
+Headline = tuple[str, Sequence[int]]
+"""A sentence, and the ranks that it blames."""
 
 
 class Culprits(NamedTuple):
@@ -181,13 +185,13 @@ class CitedLines:
         places = [self._place(piece) for piece in pieces]
         said = _text_of(pieces[0])
         text = pre(first["text"]) if said not in self._shown else el("p", "as at ", self._shown[said], cls="nk-dim")
-        self._shown.setdefault(said, place(first["path"], first["line"], self._base))
+        self._shown.setdefault(said, location(first["path"], first["line"], self._base))
         rest = fold(f"The same at {plural(len(places) - 1, 'other place')}", *(el("div", each) for each in places[1:]))
         return el("figure", el("figcaption", places[0]), text, rest, cls="nk-cite")
 
     def _place(self, piece: Evidence) -> Markup:
         cited = cite(piece)
-        where = place(cited["path"] or type(piece).__name__.lower(), cited["line"], self._base)
+        where = location(cited["path"] or type(piece).__name__.lower(), cited["line"], self._base)
         if not isinstance(piece, Event):
             return where
         times = f" × {piece.count:,}" if piece.count > 1 else ""

@@ -24,7 +24,7 @@ from ncclkit.core.model import Measurement, NcclkitError, safe
 from ncclkit.core.text import format_bytes, format_time, percent, plural
 from ncclkit.lab.course import resume, runs
 from ncclkit.views import plots
-from ncclkit.views._base import PLACE, Drawn, outputs, page, style
+from ncclkit.views._base import FIGURE_SLOT, Drawn, outputs, page, style
 from ncclkit.views._draw import blank
 from ncclkit.views._form import row
 from ncclkit.views._html import Markup, code, el, fit, fold, join, pre, table
@@ -100,10 +100,10 @@ class Planner(Drawn):
         return self._box
 
     def _changed(self, _change: Mapping[str, Any]) -> None:
-        """PlannerAnswer again; the static face follows, too."""
+        """Work the answer out again, for the widget and for the static face."""
         found = self._answer(self._case, self.values)
         self._summary, self._words = found.summary, self._written(found)
-        self._body = join(PLACE, self._words)
+        self._body = join(FIGURE_SLOT, self._words)
         self._figure = found.figure.update_layout(meta={"summary": found.summary})
         self._above.value, self._drawing.outputs = style() + page(found.summary), outputs(self._figure)
         self._below.value = el("div", self._words, cls="nk")

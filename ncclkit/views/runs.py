@@ -137,10 +137,10 @@ def compare_view(*cases: Case | str | Path) -> View:
 
     cases: case folders, or cases.  Raises NcclkitError for one case where this cluster has no baseline.
     """
-    return _drawn(compare_cases(cases))
+    return _history_view(compare_cases(cases))
 
 
-def _drawn(found: History) -> View:
+def _history_view(found: History) -> View:
     rows = [
         (_mark(one), one.op, format_bytes(one.bytes), format_time(one.before), format_time(one.after))
         for one in found.changes

@@ -56,8 +56,8 @@ class StartForm(Form):
         self.job = text_field("Running job", running, RUNNING)
         start = W.Button(description="Find out why", icon="search", button_style="primary")
         test = W.Button(description="Test this machine", icon="heartbeat", layout=W.Layout(width="auto"))
-        test.on_click(lambda _button: self._post(self._begin_test))
-        self.upload.observe(lambda _change: self._post(self._begin_upload), "value")
+        test.on_click(lambda _button: self._call_on_main_loop(self._begin_test))
+        self.upload.observe(lambda _change: self._call_on_main_loop(self._begin_upload), "value")
         super().__init__("What do you have?", [self.logs, self.upload, self.job], start, test)
 
     def layout(self) -> list[W.Widget]:

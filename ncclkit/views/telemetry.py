@@ -18,7 +18,7 @@ from ncclkit.views._base import Drawn, View
 from ncclkit.views._html import Markup, el, table
 
 GIB, MIB = 1 << 30, 1 << 20
-LINES = 400
+MAX_POINTS = 400
 """Points of a line at most; longer telemetry is thinned, its highest points kept."""
 EACH = 8
 """Up to so many GPUs have a line of their own; beyond, the lowest and the highest of each second."""
@@ -200,8 +200,8 @@ def _figure(samples: Sequence[Sample], start: float, phases: Mapping[str, float]
 
 
 def _thinned(samples: Sequence[Sample]) -> Sequence[Sample]:
-    """At most `LINES` of them; of each bunch the one with the fullest memory stays."""
-    bunch = -(-len(samples) // LINES)
+    """At most `MAX_POINTS` of them; of each bunch the one with the fullest memory stays."""
+    bunch = -(-len(samples) // MAX_POINTS)
     if bunch == 1:
         return samples
     return [max(samples[at : at + bunch], key=_memory_share) for at in range(0, len(samples), bunch)]

@@ -142,7 +142,7 @@ def gains(sweep: Sweep, title: str = "") -> go.Figure:
     The dashed line is the default.  title: what the figure says (default: the conclusion of the sweep).
     """
     rows = sweep.comparisons or sweep.seen
-    ops, named = _drawn(rows), _telling(rows)
+    ops, named = _collectives_to_draw(rows), _settings_to_draw(rows)
     made = make_subplots(rows=len(ops), cols=1, vertical_spacing=56 / (PANEL + 56) / len(ops))
     figure = plots.frame(title or sweep.headline, plots.entries(named), (PANEL + 56) * len(ops) - 56, made)
     for place, op in enumerate(ops, 1):
@@ -156,12 +156,12 @@ def gains(sweep: Sweep, title: str = "") -> go.Figure:
     return figure
 
 
-def _telling(rows: Sequence[Comparison]) -> list[str]:
+def _settings_to_draw(rows: Sequence[Comparison]) -> list[str]:
     """The settings that are drawn: better or worse ones first, then by the size of their difference."""
     return _by_difference((str(one.setting), one) for one in rows)[:SHOWN]
 
 
-def _drawn(rows: Sequence[Comparison]) -> list[str]:
+def _collectives_to_draw(rows: Sequence[Comparison]) -> list[str]:
     """The collectives that are drawn, chosen the same way, in the order of the rows."""
     chosen = _by_difference((one.op, one) for one in rows)[:PANELS]
     return [op for op in dict.fromkeys(one.op for one in rows) if op in chosen]

@@ -14,7 +14,7 @@ from ncclkit.core.case import Case
 from ncclkit.core.model import Advice
 from ncclkit.report.page import ROOM
 from ncclkit.views import plots
-from ncclkit.views._base import PLACE, PLOTLY, WIDGET, Chart
+from ncclkit.views._base import FIGURE_SLOT, PLOTLY, WIDGET, Chart
 from ncclkit.views.attach import stacks_view
 from tests.causes.test_waits import rank as looked_at
 from tests.views.records import CURVE, HOSTILE, case, findings, hostile_job, hostile_machine
@@ -93,7 +93,7 @@ def test_bundle_has_text_html_and_a_widget_only_where_there_is_one(name):
 
 @pytest.mark.parametrize("name", DRAWN)
 def test_a_view_with_a_figure_keeps_a_room_for_it_that_the_report_knows(name):
-    assert VIEWS[name]().static().count(ROOM) == 1 and PLACE == ROOM
+    assert VIEWS[name]().static().count(ROOM) == 1 and FIGURE_SLOT == ROOM
 
 
 @pytest.mark.parametrize("name", LIVE)

@@ -58,12 +58,12 @@ def test_a_thousand_ranks_share_rows_the_odd_ones_first():
     ],
 )
 def test_pick(choice, count):
-    assert len(evidence.pick(job(), **choice)) == count
+    assert len(evidence.select(job(), **choice)) == count
 
 
 def test_equal_lines_of_many_ranks_share_a_row_and_the_odd_one_comes_first():
     odd = Event("c10d.timeout", "[Rank 5] something else", "logs/rank5.log", 9, rank=5)
-    groups = evidence.gather([*job(64, silent=()), odd])
+    groups = evidence.group_alike([*job(64, silent=()), odd])
     assert groups[0] == [odd] and {len(group) for group in groups[1:]} == {64}
     page = evidence.picked_html([*job(64, silent=()), odd])
     assert "193 events picked; equal lines share a row, the rarest first: 4 rows" in page and "0–63" in page
