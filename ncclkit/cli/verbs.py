@@ -42,14 +42,14 @@ def _case(options: argparse.Namespace) -> Case:
     return case
 
 
-def _judge(case: Case, scope: Case) -> Diagnosis:
+def _judge(case: Case, this_run: Case) -> Diagnosis:
     """The verdict on what this verb has just seen, not on what the case holds of earlier runs; the case keeps it."""
     from ncclkit.causes.engine import diagnose
 
     if held := case.earlier():
         show(f"ncclkit: {held}; this verdict is about the new one alone.", sys.stderr)
-    found = diagnose(scope)
-    case.findings = scope.findings
+    found = diagnose(this_run)
+    case.findings = this_run.findings
     case.save()
     return found
 
@@ -58,9 +58,9 @@ def _judge_run(case: Case, folder: Path) -> tuple[Diagnosis, Summary]:
     """The verdict on one run of the case, and its summary."""
     from ncclkit.causes.summary import summarize
 
-    scope = case.run_alone(folder)
-    found = _judge(case, scope)
-    return found, summarize(scope, found, shlex.join(["ncclkit", "diagnose", str(folder)]))
+    this_run = case.run_alone(folder)
+    found = _judge(case, this_run)
+    return found, summarize(this_run, found, shlex.join(["ncclkit", "diagnose", str(folder)]))
 
 
 def _options(options: argparse.Namespace, **more: Any) -> ProbeOptions:
@@ -180,14 +180,14 @@ def inspect(options: argparse.Namespace) -> int:
     paths = {"work": ".", "data": options.data, "checkpoints": options.checkpoints}
     with Activity("Reading facts", limit=local.FACTS):
         asyncio.run(probe.inspect(case, options.python or None, paths))
-    scope = Case()
-    scope.facts = _read_now(case, before)
-    found, hosts = _judge(case, scope), compare(scope.facts)
+    this_run = Case()
+    this_run.facts = _read_now(case, before)
+    found, hosts = _judge(case, this_run), compare(this_run.facts)
     if options.json:
-        show("\n".join(to_json(fact) for fact in scope.facts))
+        show("\n".join(to_json(fact) for fact in this_run.facts))
     else:
         terminal.verdict(found)
-        terminal.facts(scope.facts) if len(hosts.hosts) == 1 else show(f"\n{hosts.text()}")
+        terminal.facts(this_run.facts) if len(hosts.hosts) == 1 else show(f"\n{hosts.text()}")
         if scheduler.is_login_node():
             partitions = scheduler.known(case).get("partitions", [])
             terminal.rows(scheduler.summary(case), [(row["name"], scheduler.describe(row)) for row in partitions])
@@ -338,7 +338,7 @@ def connect(options: argparse.Namespace) -> int:
     from ncclkit.core.case import Case
     from ncclkit.live.connect import DEADLINE, connectivity
 
-    case, scope = _case(options), Case()
+    case, this_run = _case(options), Case()
     before = list(case.facts)
     choices = {"remote_command": options.remote_command, "port": options.port, "python": options.python or None}
     with Activity("Connections", limit=DEADLINE) as activity:
@@ -349,8 +349,8 @@ def connect(options: argparse.Namespace) -> int:
 
         found = asyncio.run(connectivity(case, options.hosts, narrate, **choices))
     rows = [*(host.event for host in found.hosts.values()), *(link.event for link in found.links)]
-    scope.events, scope.facts = rows, _read_now(case, before)
-    diagnosis = _judge(case, scope)
+    this_run.events, this_run.facts = rows, _read_now(case, before)
+    diagnosis = _judge(case, this_run)
     if options.json:
         show("\n".join(to_json(row) for row in rows))
     else:

@@ -36,7 +36,7 @@ class View:
     def __init__(self, summary: str, body: Markup, *, titled: bool = True) -> None:
         """titled: False where the body, or the title of the figure, says the sentence itself."""
         self._summary, self._body, self._titled = summary, body, titled
-        self.above: W.Widget | None = None
+        self.short_widget: W.Widget | None = None
         """A line to show in JupyterLab where a form above shows the same already; the static face stays whole."""
 
     @property
@@ -60,7 +60,7 @@ class View:
 
     def widget(self) -> W.Widget | None:
         """The widget face, or None for a view that has nothing to choose."""
-        return self.above
+        return self.short_widget
 
     def __repr__(self) -> str:
         return self.summary

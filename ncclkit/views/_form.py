@@ -301,7 +301,7 @@ class Form(View, ABC):
         figure = outcome.figure if isinstance(outcome, Drawn) else None
         self.drawing.outputs = () if figure is None else outputs(figure)
         if self._displayed:
-            outcome.above = W.HTML(style() + el("div", el("p", outcome.summary, cls="nk-dim"), cls="nk"))
+            outcome.short_widget = W.HTML(style() + el("div", el("p", outcome.summary, cls="nk-dim"), cls="nk"))
 
     def failed(self, why: str, cancelled: bool) -> None:
         """Show why nothing came out; what came out before is gone."""
