@@ -13,33 +13,37 @@ from typing import Any
 __version__ = "0.1.0"
 
 _VIEWS = {
-    "attach": "attach_form",
+    "attach": "attach_form:AttachForm",
     "banner": "banner_view",
     "cluster": "cluster_view",
-    "connect": "connect_form connect_view",
+    "connect": "connect_form:ConnectForm connect_view",
     "course": "scaling_view stages_view backend_view loader_sweep_view resume_view checkpoints_view",
-    "evidence": "events_view inputs_view",
-    "experiments": "check_form experiments_view",
+    "evidence": "events_view:EventsView inputs_view",
+    "experiments": "check_form:CheckForm",
     "facts": "facts_view consistency_view",
     "findings": "findings_view catalogue_view",
     "groups": "progress_view disagreement_view",
     "job": "job_view",
-    "lab": "guess proof_view quiz_view lab_form",
+    "lab": "guess:Guess proof_view quiz_view:Quiz lab_form:LabForm",
     "live": "live_test",
     "network": "network_view transports_view rings_view",
     "pairs": "pairs_view",
     "planners": "planner",
     "ranks": "ranks_view",
-    "report": "report_form",
+    "report": "report_form:ReportForm",
     "runs": "measurements_view tuning_view case_view curve_view compare_view",
-    "start": "start_form",
-    "steps": "step_form step_view",
+    "start": "start_form:StartForm",
+    "steps": "step_form:StepForm step_view",
     "telemetry": "telemetry_view",
     "topology": "topology_view",
-    "tune": "tune_form carriers_view apply_form",
+    "tune": "tune_form:TuneForm carriers_view apply_form:ApplyForm",
 }
-"""Module of `views` → what it offers."""
-_DOORS = {name: f"views.{module}" for module, names in _VIEWS.items() for name in names.split()} | {
+"""Module of `views` → what it offers, each under a name of its own or as name:class."""
+_DOORS = {
+    name: f"views.{module}:{attribute}"
+    for module, names in _VIEWS.items()
+    for name, _, attribute in (each.partition(":") for each in names.split())
+} | {
     "Case": "core.case",
     "NcclkitError": "core.model",
     "sample": "evidence.samples",

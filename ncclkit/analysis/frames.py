@@ -97,25 +97,6 @@ def _reports(frames: Iterable[Frame]) -> bool:
     return any(frame.get("func") == EXCEPTHOOK for frame in frames)
 
 
-def places(events: Iterable[Event]) -> list[tuple[list[Event], bool, str]]:
-    """Equal stacks together, the rarest first: the stacks, whether they wait in a collective, and where they stand."""
-    groups: dict[tuple[bool, str], list[Event]] = {}
-    for event in events:
-        if event.kind == "stack":
-            groups.setdefault(_where(event), []).append(event)
-    return [(held, waits, where) for (waits, where), held in sorted(groups.items(), key=lambda item: len(item[1]))]
-
-
-def _where(event: Event) -> tuple[bool, str]:
-    """Whether it waits in a collective, and ``all_reduce at train.py:212``: the call and the user's line."""
-    frames: Sequence[Frame] = event.data.get("frames") or ()
-    own = own_frame(frames, innermost_first=True)
-    if own is None:
-        return False, "frames that nobody can read"
-    at = f"{PurePosixPath(str(own.get('file'))).name}:{own.get('line', '?')}"
-    return in_collective(frames), f"{call_of(frames)} at {at}"
-
-
 def call_of(frames: Sequence[Frame]) -> str:
     """The call that the innermost own line of a stack makes, ``all_reduce`` or ``Accelerator.gather``.
 

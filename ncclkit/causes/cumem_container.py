@@ -13,7 +13,7 @@ Why it happens
     ranks and not for others, they take different paths and misread each other.
 
 How to be sure
-    NCCL_CUMEM_HOST_ENABLE=0 (and NCCL_CUMEM_ENABLE=0) on *all* ranks makes it start.
+    NCCL_CUMEM_HOST_ENABLE=0 (and NCCL_CUMEM_ENABLE=0) on all ranks makes it start.
 
 What to do
     docker run --cap-add=SYS_NICE, one container (or at least one IPC and network namespace) per machine; otherwise the

@@ -11,7 +11,7 @@ Why it happens
     different: the program's fault, or a consequence.
 
 How to be sure
-    dmesg on *all* nodes for the time of the failure; `nvidia-smi -q -d ECC,ROW_REMAPPER`; does the job fail again
+    dmesg on all nodes for the time of the failure; `nvidia-smi -q -d ECC,ROW_REMAPPER`; does the job fail again
     whenever this GPU takes part?
 
 What to do

@@ -5,7 +5,7 @@ What you see
     or a multi-node start that hangs because each node connects to 127.0.1.1, that is, to itself.
 
 Why it happens
-    Rendezvous passes *names* around: MASTER_ADDR, and, with torchrun's c10d backend, the name that the first agent
+    Rendezvous passes names around: MASTER_ADDR, and, with torchrun's c10d backend, the name that the first agent
     calls itself.  Every node, and every container, must translate that name into the same reachable address.
     Debian-like systems put "127.0.1.1 hostname" into /etc/hosts, short names need a search domain, and cloud
     machines and pods often have names that exist in no DNS.

@@ -6,13 +6,13 @@ What you see
     "Unable to find address for: eth9" from gloo.  Often only some nodes fail.
 
 Why it happens
-    NCCL_SOCKET_IFNAME is a *filter*: a list of name prefixes, with ^ to exclude and = for exact names.  If no
+    NCCL_SOCKET_IFNAME is a filter: a list of name prefixes, with ^ to exclude and = for exact names.  If no
     interface passes it, NCCL has no address for its bootstrap and cannot start.  Names differ between machines
     (eth0, ens5, enp1s0f0, bond0) and a container sees its own.  GLOO_SOCKET_IFNAME looks the same but takes exact
     names only: "^lo" is not a filter there, gloo searches for an interface called "^lo".
 
 How to be sure
-    Compare the value with `ip -brief address` *inside* the container on the failing node.
+    Compare the value with `ip -brief address` inside the container on the failing node.
 
 What to do
     Set the variable to an interface that exists on every node, or unset it: the automatic choice is right on most

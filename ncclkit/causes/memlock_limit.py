@@ -10,7 +10,7 @@ Why it happens
     engines pass their own limit to the job.
 
 How to be sure
-    `ulimit -l` *inside* the job must print "unlimited".
+    `ulimit -l` inside the job must print "unlimited".
 
 What to do
     docker run --ulimit memlock=-1 --cap-add=IPC_LOCK; for Slurm LimitMEMLOCK=infinity in slurmd's unit; on bare metal

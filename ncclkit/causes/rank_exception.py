@@ -8,7 +8,7 @@ What you see
 Why it happens
     When a rank raises, its process ends and its sockets close.  The others still wait for it in a collective: gloo
     notices at once ("Connection closed by peer"), NCCL only when the watchdog's time is up, minutes later.
-    torchrun calls the first *exit it observed* the root cause, which is right only if the process of the rank at
+    torchrun calls the first exit it observed the root cause, which is right only if the process of the rank at
     fault ended first; the others can exit earlier while that rank hangs in its cleanup.
 
 How to be sure

@@ -8,7 +8,7 @@ What you see
 Why it happens
     A collective ends only when every rank has called it.  A rank that tokenises the data, replays a million
     batches to resume, evaluates or writes a checkpoint alone leaves the others waiting inside NCCL kernels, where
-    they look perfectly busy.  After the timeout the watchdog of each *waiting* rank aborts its process, so the
+    they look perfectly busy.  After the timeout the watchdog of each waiting rank aborts its process, so the
     first crash, which torchrun reports as "root cause", is a victim.
 
 How to be sure

@@ -8,7 +8,7 @@ What you see
 Why it happens
     Without NCCL_SOCKET_IFNAME NCCL takes the first interfaces that look usable (names starting with ib first, then
     anything but docker and lo).  The kernel knows many: bridges of containers, virtual machines, VPNs, IPMI.  An
-    address like 172.17.0.1 exists on *every* Docker host, so each node talks to itself.
+    address like 172.17.0.1 exists on every Docker host, so each node talks to itself.
 
 How to be sure
     Look at the interface and address each node prints, and ping that address from another node.

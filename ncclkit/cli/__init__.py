@@ -249,7 +249,8 @@ def _verb(parsers: Any, name: str, what: str, example: str) -> argparse.Argument
     verb: argparse.ArgumentParser = parsers.add_parser(
         name, help=what, description=f"{what[:1].upper()}{what[1:]}.", epilog=f"Example: ncclkit {example}"
     )
-    verb.set_defaults(verb=_completion if name == "completion" else getattr(verbs, name), parser=verb)
+    named = {"completion": _completion, "open": verbs.open_notebook}
+    verb.set_defaults(verb=named.get(name) or getattr(verbs, name), parser=verb)
     return verb
 
 

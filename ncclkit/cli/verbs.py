@@ -42,14 +42,14 @@ def _case(options: argparse.Namespace) -> Case:
     return case
 
 
-def _judge(case: Case, scope: Case) -> Diagnosis:
+def _judge(case: Case, this_run: Case) -> Diagnosis:
     """The verdict on what this verb has just seen, not on what the case holds of earlier runs; the case keeps it."""
     from ncclkit.causes.engine import diagnose
 
     if held := case.earlier():
         show(f"ncclkit: {held}; this verdict is about the new one alone.", sys.stderr)
-    found = diagnose(scope)
-    case.findings = scope.findings
+    found = diagnose(this_run)
+    case.findings = this_run.findings
     case.save()
     return found
 
@@ -58,9 +58,9 @@ def _judge_run(case: Case, folder: Path) -> tuple[Diagnosis, Summary]:
     """The verdict on one run of the case, and its summary."""
     from ncclkit.causes.summary import summarize
 
-    scope = case.run_alone(folder)
-    found = _judge(case, scope)
-    return found, summarize(scope, found, shlex.join(["ncclkit", "diagnose", str(folder)]))
+    this_run = case.run_alone(folder)
+    found = _judge(case, this_run)
+    return found, summarize(this_run, found, shlex.join(["ncclkit", "diagnose", str(folder)]))
 
 
 def _options(options: argparse.Namespace, **more: Any) -> ProbeOptions:
@@ -95,11 +95,14 @@ def diagnose(options: argparse.Namespace) -> int:
         reading = evidence.read(
             options.paths, stdin=stdin, executor=executor, helped=executor is None, on_bytes=activity.amount
         )
-    case, *others = logs.fill_jobs(_kept(options) if options.check else Case(), reading, options.paths)
+    case, *others = logs.fill_jobs(_case_for_experiments(options) if options.check else Case(), reading, options.paths)
     found = diagnose(case)
     for problem in reading.problems:
         show(f"ncclkit: {problem}", sys.stderr)
-    judged = [(case, _close(case, options) if options.check else found), *((one, diagnose(one)) for one in others)]
+    judged = [
+        (case, _run_experiments(case, options) if options.check else found),
+        *((one, diagnose(one)) for one in others),
+    ]
     if options.json:
         answer = judged[0][1].to_dict(case.inputs)
         theirs = [{"logs": one.about["logs"]} | told.to_dict(one.inputs) for one, told in judged[1:]]
@@ -120,7 +123,7 @@ def _print_verdicts(judged: Sequence[tuple[Case, Diagnosis]]) -> None:
         terminal.verdict(found, summarize(case, found, f"ncclkit diagnose {case.about['logs']}"))
 
 
-def _kept(options: argparse.Namespace) -> Case:
+def _case_for_experiments(options: argparse.Namespace) -> Case:
     """An empty case for the experiments: the folder of ``--case``, or a new hidden one in it where it holds anything.
 
     Of a case folder that was named as evidence, and is only read, it gets the plan of the last run, to run it again.
@@ -143,7 +146,7 @@ def _kept(options: argparse.Namespace) -> Case:
     return case
 
 
-def _close(case: Case, options: argparse.Namespace) -> Diagnosis:
+def _run_experiments(case: Case, options: argparse.Namespace) -> Diagnosis:
     """Ask what the suspects leave open, apply the fix, and say on stderr what came out; the verdict as it is then."""
     from ncclkit.causes.engine import diagnose
     from ncclkit.experiments import fixes
@@ -177,14 +180,14 @@ def inspect(options: argparse.Namespace) -> int:
     paths = {"work": ".", "data": options.data, "checkpoints": options.checkpoints}
     with Activity("Reading facts", limit=local.FACTS):
         asyncio.run(probe.inspect(case, options.python or None, paths))
-    scope = Case()
-    scope.facts = _read_now(case, before)
-    found, hosts = _judge(case, scope), compare(scope.facts)
+    this_run = Case()
+    this_run.facts = _read_now(case, before)
+    found, hosts = _judge(case, this_run), compare(this_run.facts)
     if options.json:
-        show("\n".join(to_json(fact) for fact in scope.facts))
+        show("\n".join(to_json(fact) for fact in this_run.facts))
     else:
         terminal.verdict(found)
-        terminal.facts(scope.facts) if len(hosts.hosts) == 1 else show(f"\n{hosts.text()}")
+        terminal.facts(this_run.facts) if len(hosts.hosts) == 1 else show(f"\n{hosts.text()}")
         if scheduler.is_login_node():
             partitions = scheduler.known(case).get("partitions", [])
             terminal.rows(scheduler.summary(case), [(row["name"], scheduler.describe(row)) for row in partitions])
@@ -335,7 +338,7 @@ def connect(options: argparse.Namespace) -> int:
     from ncclkit.core.case import Case
     from ncclkit.live.connect import DEADLINE, connectivity
 
-    case, scope = _case(options), Case()
+    case, this_run = _case(options), Case()
     before = list(case.facts)
     choices = {"remote_command": options.remote_command, "port": options.port, "python": options.python or None}
     with Activity("Connections", limit=DEADLINE) as activity:
@@ -346,8 +349,8 @@ def connect(options: argparse.Namespace) -> int:
 
         found = asyncio.run(connectivity(case, options.hosts, narrate, **choices))
     rows = [*(host.event for host in found.hosts.values()), *(link.event for link in found.links)]
-    scope.events, scope.facts = rows, _read_now(case, before)
-    diagnosis = _judge(case, scope)
+    this_run.events, this_run.facts = rows, _read_now(case, before)
+    diagnosis = _judge(case, this_run)
     if options.json:
         show("\n".join(to_json(row) for row in rows))
     else:
@@ -387,7 +390,7 @@ def lab(options: argparse.Namespace) -> int:
         )
     if options.record:
         recording.bundle(run, options.record, {"host": "lab"})
-    found, about = (_close(case, options), None) if options.check else _judge_run(case, run.folder)
+    found, about = (_run_experiments(case, options), None) if options.check else _judge_run(case, run.folder)
     if options.json:
         show(json.dumps(found.to_dict(case.inputs), indent=1, default=str))
         return found.exit_code
@@ -453,7 +456,7 @@ def submit(options: argparse.Namespace) -> int:
         return int(verb.verb(verb))
     case = _case(verb)
     case.replace_facts(scheduler.read_facts()).save()
-    words = [*_without_case(options.words), "--case", str(case.path)]
+    words = _with_case(options.words, "--case", str(case.path))
     if options.dry_run:
         show(batch.script(case, (case.path or Path()) / "jobs" / f"N-{words[0]}", words, chosen))
         return 0
@@ -477,13 +480,16 @@ def _job_options(options: argparse.Namespace) -> JobOptions:
     return JobOptions(**given | {"setup": "\n".join(options.setup)})
 
 
-def _without_case(words: list[str]) -> list[str]:
-    """The words of a verb without ``--case DIR``."""
-    kept: list[str] = []
-    for before, word in zip(["", *words], words, strict=False):
-        if before != "--case" and word != "--case" and not word.startswith("--case="):
-            kept.append(word)
-    return kept
+def _with_case(words: Sequence[str], *case: str) -> list[str]:
+    """The words of a verb with this ``--case DIR`` only, or none; behind ``--`` stands the user's own command."""
+    end = words.index("--") if "--" in words else len(words)
+    own, command = words[:end], words[end:]
+    kept = [
+        word
+        for before, word in zip(["", *own], own, strict=False)
+        if before != "--case" and word != "--case" and not word.startswith("--case=")
+    ]
+    return [*kept, *case, *command]
 
 
 def _follow_job(case: Case, job: BatchJob) -> int:
@@ -537,7 +543,7 @@ def status(options: argparse.Namespace) -> int:
         return _follow_job(case, job)
     for one in held:
         now = batch.state(one)
-        show(f"{shlex.join(['ncclkit', *_without_case(list(one.words))])}: {now.sentence}", sys.stderr)
+        show(f"{shlex.join(['ncclkit', *_with_case(one.words)])}: {now.sentence}", sys.stderr)
     return _job_report(job, now) if (now := batch.state(job)).over else 0
 
 
@@ -612,7 +618,7 @@ def report(options: argparse.Namespace) -> int:
     return 0
 
 
-def open(options: argparse.Namespace) -> int:
+def open_notebook(options: argparse.Namespace) -> int:
     """Start JupyterLab."""
     from ncclkit import report
     from ncclkit.report import jupyter

@@ -316,7 +316,7 @@ async def execute(case: Case, plan: Plan, on_record: OnRecord = lambda record: N
 
     def keep(record: dict[str, Any]) -> None:
         records.append(record)
-        on_record(_finish(record, plan) if record["kind"] == "measure" else record)
+        on_record(finish(record, plan) if record["kind"] == "measure" else record)
 
     try:
         with _writing(folder):
@@ -354,7 +354,7 @@ def _outcome(case: Case, plan: Plan, folder: Path, records: list[dict[str, Any]]
         1 if plan.network else max(1, slurm.nodes()),
     )
     case.replace_facts(from_dict(Fact, record) for record in records if record["kind"] == "fact")
-    made = [_finish(record, plan) for record in records if record["kind"] == "measure"]
+    made = [finish(record, plan) for record in records if record["kind"] == "measure"]
     ops = dict.fromkeys(row["op"] for row in made)
     limits = {op: bandwidth.expect(op, plan.backend, plan.ranks, case.facts, machines * sharing, sharing) for op in ops}
     every = {"hosts": machines * sharing, "run": folder.name, "env": redact.clean(dict(plan.env))}
@@ -376,8 +376,8 @@ def reread(case: Case, folder: Path, plan: Plan) -> Run:
     return Run(plan, folder, end["reason"], seconds, measured, problem=_problem(records))
 
 
-def _finish(record: dict[str, Any], plan: Plan) -> dict[str, Any]:
-    """A ``measure`` record with algbw and busbw (GB/s) worked out; busbw is None with one rank."""
+def finish(record: dict[str, Any], plan: Plan) -> dict[str, Any]:
+    """A ``measure`` record of this plan's run with algbw and busbw (GB/s) worked out; busbw is None with one rank."""
     algbw = bandwidth.algbw(record["bytes"], record["time_us"])
     busbw = bandwidth.busbw(record["op"], record["ranks"], algbw) if record["ranks"] > 1 else None
     return record | {"algbw": algbw, "busbw": busbw, "backend": plan.backend}

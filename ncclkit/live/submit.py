@@ -24,7 +24,7 @@ from ncclkit.agent import wire
 from ncclkit.core import storage
 from ncclkit.core.case import Case
 from ncclkit.core.model import NcclkitError
-from ncclkit.core.runs import Run, read_plan
+from ncclkit.core.runs import Plan, Run, read_plan
 from ncclkit.core.text import plural
 from ncclkit.live import probe, scheduler
 from ncclkit.live.launch import slurm
@@ -405,6 +405,7 @@ class _Tail:
     def __init__(self, case: Case, job: BatchJob) -> None:
         self._case, self._job = case, job
         self._read: dict[Path, int] = {}
+        self._plans: dict[Path, Plan] = {}
         self._others: set[Path] = set()
 
     def records(self) -> list[dict[str, Any]]:
@@ -420,7 +421,7 @@ class _Tail:
                 if plan.get("job") != self._job.id:
                     self._others.add(folder)
                     continue
-                self._read[folder] = 0
+                self._read[folder], self._plans[folder] = 0, read_plan(plan)
                 found.append(probe.announcement(plan))
             found += self._new(folder)
         return found
@@ -434,7 +435,9 @@ class _Tail:
             lines = file.read(16 << 20).splitlines(True)
         whole = [line for line in lines if line.endswith(b"\n")]
         self._read[folder] += sum(map(len, whole))
-        return [record for record in map(wire.parse, whole) if record is not None]
+        records = [record for record in map(wire.parse, whole) if record is not None]
+        plan = self._plans[folder]
+        return [probe.finish(record, plan) if record["kind"] == "measure" else record for record in records]
 
 
 def plan_of(folder: Path) -> dict[str, Any] | None:

@@ -19,7 +19,7 @@ from ncclkit.views._html import Markup, el, join
 
 PLOTLY = "application/vnd.plotly.v1+json"
 WIDGET = "application/vnd.jupyter.widget-view+json"
-PLACE = Markup('<div class="nk-figure"></div>')
+FIGURE_SLOT = Markup('<div class="nk-figure"></div>')
 """Where a report puts the figure of a view that also has words (`ncclkit.report.page` knows it)."""
 
 
@@ -33,9 +33,10 @@ def style() -> Markup:
 class View:
     """A sentence, its static face and, where there is one, its widget face."""
 
-    def __init__(self, summary: str, body: Markup) -> None:
-        self._summary, self._body = summary, body
-        self.above: W.Widget | None = None
+    def __init__(self, summary: str, body: Markup, *, titled: bool = True) -> None:
+        """titled: False where the body, or the title of the figure, says the sentence itself."""
+        self._summary, self._body, self._titled = summary, body, titled
+        self.short_widget: W.Widget | None = None
         """A line to show in JupyterLab where a form above shows the same already; the static face stays whole."""
 
     @property
@@ -45,7 +46,7 @@ class View:
 
     def static(self) -> Markup:
         """The static face without its stylesheet: complete markup, no script."""
-        return page(self.summary, self._body)
+        return page(self.summary, self.body) if self._titled else el("div", self.body, cls="nk")
 
     @property
     def body(self) -> Markup:
@@ -59,7 +60,7 @@ class View:
 
     def widget(self) -> W.Widget | None:
         """The widget face, or None for a view that has nothing to choose."""
-        return self.above
+        return self.short_widget
 
     def __repr__(self) -> str:
         return self.summary
@@ -75,8 +76,8 @@ class View:
 class Drawn(View):
     """A sentence, a figure and the words that go with it; without a figure it is a plain `View`."""
 
-    def __init__(self, summary: str, figure: go.Figure | None, body: Markup) -> None:
-        super().__init__(summary, join(PLACE if figure is not None else "", body))
+    def __init__(self, summary: str, figure: go.Figure | None, body: Markup, *, titled: bool = True) -> None:
+        super().__init__(summary, join(FIGURE_SLOT if figure is not None else "", body), titled=titled)
         self._figure, self._words = figure and figure.update_layout(meta={"summary": summary}), body
         self._box: W.Widget | None = None
 
@@ -85,15 +86,12 @@ class Drawn(View):
         """The figure, where there is one."""
         return self._figure
 
-    def headline(self) -> Markup:
-        """What stands above the figure."""
-        return page(self.summary)
-
     def widget(self) -> W.Widget | None:
         """The same three one below the other: JupyterLab shows one type of a bundle only."""
         if self._figure is not None and self._box is None:
             drawing = W.Output(outputs=outputs(self._figure), layout=W.Layout(width="100%"))
-            above, below = style() + self.headline(), el("div", self._words, cls="nk")
+            above = style() + (page(self.summary) if self._titled else "")
+            below = el("div", self._words, cls="nk")
             self._box = W.VBox([W.HTML(above), drawing, W.HTML(below)], layout=W.Layout(width="100%"))
         return self._box
 
@@ -106,15 +104,7 @@ class Chart(Drawn):
     """A plotly figure whose own title is the sentence, and the words under it."""
 
     def __init__(self, figure: go.Figure, words: Markup = Markup("")) -> None:  # noqa: B008 - it cannot change
-        super().__init__(figure.layout.meta["summary"], figure, words)
-
-    def headline(self) -> Markup:
-        """Empty: the title of the figure says it."""
-        return Markup("")
-
-    def static(self) -> Markup:
-        """The figure and the words under it."""
-        return el("div", self.body, cls="nk")
+        super().__init__(figure.layout.meta["summary"], figure, words, titled=False)
 
 
 def plain(figure: go.Figure) -> dict[str, Any]:

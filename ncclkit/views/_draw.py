@@ -10,13 +10,12 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, cycle
-from typing import Any
 
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from ncclkit.core.model import safe
-from ncclkit.views.plots import GRID, INK, LEGEND, LINES, VERMILLION, numbered, template
+from ncclkit.views.plots import GRID, INK, LEGEND, LINES, VERMILLION, rank_style, template
 
 BLUE, GREEN, PURPLE, SKY, ORANGE = LINES
 COLOURS, SHAPES = (BLUE, ORANGE, PURPLE, GREEN, VERMILLION, SKY), "square diamond cross circle x triangle-up".split()
@@ -24,8 +23,6 @@ LINKS = tuple(zip(COLOURS, SHAPES, strict=True))
 """Colour and shape of each transport, the most frequent first."""
 TITLE, ABREAST = 22, 52
 """Pixels of the line above each panel, and characters of it that fit on a phone."""
-LABELLED = 32
-"""Names that fit along an axis or around a ring."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,14 +140,14 @@ def _spot(look: Mapping[str, str], mark: str = "") -> str:
 def of_name(name: str, index: int) -> dict[str, str]:
     """Colour and dash of a line: that of its rank or GPU, else of its place."""
     found = re.fullmatch(r"(?:rank|GPU) (\d{1,6})", name)
-    return numbered(int(found[1]) if found else index)
+    return rank_style(int(found[1]) if found else index)
 
 
 def _ranks_legend(group: str, lines: Sequence[RankLine]) -> str:
     """The title of a panel of ranks: numbers behind the marks of their lines, a cross where one stopped first."""
     widths = accumulate((len(str(line.rank)) + 3 for line in lines), initial=len(group) + 8)
     fit = max(sum(width <= ABREAST for width in widths) - 1, 1)
-    known = (f"{_spot(numbered(line.rank), CROSS * line.behind)} {line.rank}" for line in lines[:fit])
+    known = (f"{_spot(rank_style(line.rank), CROSS * line.behind)} {line.rank}" for line in lines[:fit])
     more = f" and {len(lines) - fit} more" if len(lines) > fit else ""
     return f"<b>{safe(group)}</b>   {'ranks' if len(lines) > 1 else 'rank'} {' '.join(known)}{more}"
 
@@ -176,29 +173,20 @@ def progress(groups: Mapping[str, Sequence[RankLine]], axis: str) -> go.Figure:
 
 def _rank_line(figure: go.Figure, line: RankLine, row: int, late: bool) -> None:
     """One line with a mark at its end and, on the side where there is room, its label."""
-    look = numbered(line.rank)
-    side = f"{'bottom' if line.behind else 'top'} {'left' if late else 'right'}"
-    mark = {"symbol": "x", "size": 12} if line.behind else {"symbol": "circle", "size": 7}
+    look, before = rank_style(line.rank), len(line.points) - 1
+    symbol, size = ("x", 12) if line.behind else ("circle", 7)
     figure.add_scatter(
         x=[place for place, _ in line.points],
         y=[number for _, number in line.points],
         name=f"rank {line.rank}",
-        mode="lines",
+        mode="lines+markers+text",
         line=look | {"shape": "hv", "width": 3 if line.behind else 2},
-        hovertemplate=f"rank {line.rank}: collective %{{y:,}} at %{{x:.4g}}<extra></extra>",
-        row=row,
-        col=1,
-    )
-    figure.add_scatter(
-        x=[line.points[-1][0]],
-        y=[line.points[-1][1]],
-        mode="markers+text",
-        marker={"color": look["color"]} | mark,
-        text=[safe(line.label)],
-        textposition=side,
+        marker={"color": look["color"], "symbol": symbol, "size": [*[0] * before, size]},
+        text=[*[""] * before, safe(line.label)],
+        textposition=f"{'bottom' if line.behind else 'top'} {'left' if late else 'right'}",
         textfont={"weight": 600} if line.behind else {},
         cliponaxis=False,
-        hoverinfo="skip",
+        hovertemplate=f"rank {line.rank}: collective %{{y:,}} at %{{x:.4g}}<extra></extra>",
         row=row,
         col=1,
     )
@@ -315,56 +303,6 @@ def _mark(figure: go.Figure, mark: Mark, colour: str) -> None:
         line={"color": colour, "width": 3},
         hoverinfo="skip",
     )
-
-
-def ring(names: Sequence[str], links: Sequence[str], kinds: Sequence[str]) -> go.Figure:
-    """Names clockwise from the top; `links` are the transports from each name to the next, `kinds` their order."""
-    count, few = len(names), len(names) <= LABELLED
-    points = [_point(place / count) for place in range(count)]
-    figure = blank(height=430)
-    for kind, (colour, _) in zip(kinds, _line_styles(len(kinds)), strict=True):
-        line: list[Any] = []
-        for place, link in enumerate(links):
-            line += [points[place], points[(place + 1) % count], (None, None)] if link == kind else []
-        dash = "solid" if kind == kinds[0] else "dot"
-        look = {"color": colour, "width": 4, "dash": dash}
-        x, y = [point[0] for point in line], [point[1] for point in line]
-        figure.add_scatter(x=x, y=y, mode="lines", name=safe(kind), line=look, hoverinfo="skip")
-    figure.add_scatter(
-        x=[x for x, _ in points],
-        y=[y for _, y in points],
-        mode="markers+text" if few else "markers",
-        marker={"size": 26 if few else 3, "color": "#fff" if few else INK, "line": {"color": INK, "width": 1.5 * few}},
-        text=[safe(name) for name in names],
-        textfont={"color": "#000", "size": 11},
-        hovertemplate="%{text}<extra></extra>",
-        showlegend=False,
-    )
-    if not few:
-        _outside(figure, names, points)
-    figure.update_xaxes(visible=False, range=[-1.5, 1.5])
-    figure.update_yaxes(visible=False, range=[-1.15, 1.15], scaleanchor="x")
-    return figure
-
-
-def _outside(figure: go.Figure, names: Sequence[str], points: Sequence[tuple[float, float]]) -> None:
-    """A few of many names, around the ring."""
-    shown = range(0, len(names), math.ceil(len(names) / 12))
-    figure.add_scatter(
-        x=[1.08 * points[place][0] for place in shown],
-        y=[1.08 * points[place][1] for place in shown],
-        mode="text",
-        text=[safe(names[place]) for place in shown],
-        textposition=["middle right" if points[place][0] >= 0 else "middle left" for place in shown],
-        cliponaxis=False,
-        hoverinfo="skip",
-        showlegend=False,
-    )
-
-
-def _point(share: float) -> tuple[float, float]:
-    angle = 2 * math.pi * share
-    return math.sin(angle), math.cos(angle)
 
 
 def _line_styles(count: int) -> list[tuple[str, str]]:

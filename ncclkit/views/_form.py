@@ -22,8 +22,8 @@ from ncclkit.core.text import format_bytes, numbered, plural, ranges, ranks, rat
 from ncclkit.views._base import PLOTLY, Drawn, View, main_loop, outputs, page, style
 from ncclkit.views._html import Markup, badge, el, fold, join, pre
 
-STAGES = {"waiting": "·", "hello": "○", "simulate": "○", "import": "◔", "init": "◑"}
-STAGES |= {"alone": "◑", "pairs": "◒", "groups": "◒", "step": "◕", "size": "◕", "leave": "◕", "done": "✓", "error": "✕"}
+PHASES = {"waiting": "·", "hello": "○", "simulate": "○", "import": "◔", "init": "◑"}
+PHASES |= {"alone": "◑", "pairs": "◒", "groups": "◒", "step": "◕", "size": "◕", "leave": "◕", "done": "✓", "error": "✕"}
 """Phases of the wire, in order, with the symbol of each light."""
 NAMES = {"hello": "starting", "simulate": "starting", "import": "importing torch"}
 NAMES |= {"init": "init_process_group", "leave": "destroy_process_group"}
@@ -41,12 +41,12 @@ class Progress:
     """The state of a running test, from its wire records: share done, words, lights, measurements, variables, log."""
 
     def __init__(self, ranks: int) -> None:
-        self.stages = dict.fromkeys(range(ranks), "waiting")
+        self.phases = dict.fromkeys(range(ranks), "waiting")
         self.planned = 0
         self.op = ""
         self.now: int | None = None
         self.step: int | None = None
-        self.stage, self.job = "", ""
+        self.bisection_note, self.job = "", ""
         self.pairs, self.pair = 0, ""
         self.env: dict[str, str] = {}
         self.log: deque[str] = deque(maxlen=LOG_LINES)
@@ -84,18 +84,18 @@ class Progress:
 
     def words(self) -> str:
         """One line: what is done, what is under way, who is behind."""
-        if self.stage:
-            return self.stage
+        if self.bisection_note:
+            return self.bisection_note
         if self.errors:
             rank, error = next(iter(self.errors.items()))
             return f"Rank {rank} failed: {error.splitlines()[0] if error else 'no message'}"
         if not self._measured and self.now is None and self.pairs:
             return f"Staged test: {plural(self.pairs, 'pair')} measured, last {self.pair}{self._behind()}"
         if not self._measured and self.now is None:
-            if self.job and not self.stages:
+            if self.job and not self.phases:
                 return self.job
             doing = "Starting" if self.step is None else f"Step {self.step} on"
-            return f"{doing} {plural(len(self.stages), 'rank')}{self._behind()}" if self.stages else "Planning"
+            return f"{doing} {plural(len(self.phases), 'rank')}{self._behind()}" if self.phases else "Planning"
         count = len(self._measured)
         done = f"{count} of {plural(self.planned, 'size')}" if self.planned else plural(count, "size")
         doing = f", now {self.op} {format_bytes(self.now)}" if self.now is not None and self.share() < 1 else ""
@@ -103,29 +103,29 @@ class Progress:
 
     def lights(self) -> Markup:
         """One light per rank, or per stage where there are many ranks: symbol and word."""
-        shown = [(f"{rank} {NAMES.get(stage, stage)}", stage) for rank, stage in sorted(self.stages.items())]
+        shown = [(f"{rank} {NAMES.get(stage, stage)}", stage) for rank, stage in sorted(self.phases.items())]
         if len(shown) > SINGLE:
-            counts = Counter(self.stages.values())
+            counts = Counter(self.phases.values())
             counted = ((stage, f"{NAMES.get(stage, stage)}: {count:,}") for stage, count in counts.items())
             shown = [(f"{words}{self._named(stage, counts[stage])}", stage) for stage, words in counted]
-        lights = (badge(STAGES.get(stage, "•"), words, f"stage-{stage}") for words, stage in shown)
+        lights = (badge(PHASES.get(stage, "•"), words, f"stage-{stage}") for words, stage in shown)
         return el("p", *lights, cls="nk-lights") if shown else Markup("")
 
     def _named(self, stage: str, count: int) -> str:
-        return f" (rank {ranges(r for r, s in self.stages.items() if s == stage)})" if count <= 4 else ""
+        return f" (rank {ranges(r for r, s in self.phases.items() if s == stage)})" if count <= 4 else ""
 
     def _behind(self) -> str:
-        order = {stage: place for place, stage in enumerate(STAGES)}
-        places = Counter(order.get(stage, 0) for stage in self.stages.values())
-        late = [rank for rank, stage in self.stages.items() if order.get(stage, 0) == min(places)]
-        if len(places) < 2 or len(late) * 2 > len(self.stages):
+        order = {stage: place for place, stage in enumerate(PHASES)}
+        places = Counter(order.get(stage, 0) for stage in self.phases.values())
+        late = [rank for rank, stage in self.phases.items() if order.get(stage, 0) == min(places)]
+        if len(places) < 2 or len(late) * 2 > len(self.phases):
             return ""
-        stage = self.stages[late[0]]
+        stage = self.phases[late[0]]
         return f"; {numbered('rank', late)} {'still' if stage == 'waiting' else 'only'} at “{NAMES.get(stage, stage)}”"
 
     def _phase(self, record: Mapping[str, Any]) -> None:
         rank, phase = int(record["rank"]), str(record["phase"])
-        self.stages[rank] = phase
+        self.phases[rank] = phase
         if phase == "size":
             self.now, self.op = int(record["bytes"]), str(record.get("op", ""))
         if phase == "step":
@@ -135,7 +135,7 @@ class Progress:
 
     def _stage(self, record: Mapping[str, Any]) -> None:
         """The run broke off, and it is narrowed down who is at fault."""
-        self.stage = str(record["say"])
+        self.bisection_note = str(record["say"])
 
     def _job(self, record: Mapping[str, Any]) -> None:
         """The batch job that the run is part of."""
@@ -149,23 +149,12 @@ class Progress:
 
     def _plan(self, record: Mapping[str, Any]) -> None:
         self.planned = len(record["sizes"]) * max(1, len(record.get("ops", ())))
-        self.stages = dict.fromkeys(range(min(int(record.get("ranks", 0)), MOST)), "waiting") | self.stages
+        self.phases = dict.fromkeys(range(min(int(record.get("ranks", 0)), MOST)), "waiting") | self.phases
         self.env = {str(name): str(value) for name, value in dict(record.get("env", {})).items()}
 
     def _measure(self, record: Mapping[str, Any]) -> None:
         time, count = float(record["time_us"]), int(record["bytes"])
-        known = {
-            "dtype": "",
-            "ranks": len(self.stages),
-            "hosts": 1,
-            "backend": "",
-            "p99_us": None,
-            "spread": 0.0,
-            "wrong": 0,
-            "busbw": None,
-            "algbw": count / time / 1e3,
-        }
-        measured = from_dict(Measurement, known | dict(record) | {"bytes": count, "time_us": time})
+        measured = from_dict(Measurement, {"hosts": 1} | dict(record) | {"bytes": count, "time_us": time})
         self._measured[str(record["op"]), count] = measured
 
     def _line(self, record: Mapping[str, Any]) -> None:
@@ -198,12 +187,12 @@ class Form(View, ABC):
         self._loop = main_loop()
         self._task: asyncio.Future[Any] | None = None
         self._timer: asyncio.TimerHandle | None = None
-        self._asked = False
-        self._seen: View | None = None
+        self._cancel_requested = False
+        self._answer: View | None = None
         self._displayed = False
         self._marked: dict[W.Widget, str] = {}
-        start.on_click(lambda _button: self._post(self.begin))
-        self.cancel.on_click(lambda _button: self._post(self.stop))
+        start.on_click(lambda _button: self._call_on_main_loop(self.begin))
+        self.cancel.on_click(lambda _button: self._call_on_main_loop(self.stop))
         self._box = W.VBox([W.HTML(style()), *self.layout()], layout=W.Layout(width="100%"))
         self._show(page(self.summary))
         for field in self._fields:
@@ -235,7 +224,7 @@ class Form(View, ABC):
             field.tooltip = why or None
         for button in self._buttons:
             button.disabled, button.tooltip = button in blocked, blocked.get(button) or None
-        shown = "" if self._seen is None else self._seen.summary
+        shown = "" if self._answer is None else self._answer.summary
         if said := [why for why in (*wrong.values(), *self._marked.values()) if why != shown]:
             self._refuse("; ".join(dict.fromkeys(said)))
         else:
@@ -245,13 +234,13 @@ class Form(View, ABC):
         """Mark a field whose value could not be resolved, until it is changed."""
         self._marked[field] = why
 
-    @abstractmethod
     def asks(self) -> bool:
         """Whether the fields name anything; raises NcclkitError for what nobody can mean."""
+        return True
 
     @abstractmethod
     def prepare(self) -> Coroutine[Any, Any, Any]:
-        """What the fields ask for; raises NcclkitError for what cannot be done."""
+        """The coroutine of what the fields ask for; raises NcclkitError for what cannot be done."""
 
     def widget(self) -> W.Widget:
         """The fields, the buttons and what came out."""
@@ -261,10 +250,10 @@ class Form(View, ABC):
 
     def static(self) -> Markup:
         """What came out; a report leaves out a form that nobody used."""
-        return el("div", super().static(), cls="nk-idle") if self._seen is None else self._seen.static()
+        return el("div", super().static(), cls="nk-idle") if self._answer is None else self._answer.static()
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
-        drawn = self._seen._repr_mimebundle_() if isinstance(self._seen, Drawn) else {}
+        drawn = self._answer._repr_mimebundle_() if isinstance(self._answer, Drawn) else {}
         figure = {kind: shown for kind, shown in drawn.items() if kind == PLOTLY}
         return super()._repr_mimebundle_(include, exclude) | figure
 
@@ -282,13 +271,13 @@ class Form(View, ABC):
 
     def begin(self, prepare: Prepare | None = None) -> None:
         """What a button does, on the kernel's main loop; its errors stand in the form."""
-        if self._named():
+        if self._anything_to_do():
             asyncio.ensure_future(self._act(prepare or self.prepare)).add_done_callback(_retrieved)
 
     def stop(self) -> None:
         """What the Cancel button does, on the kernel's main loop; without a run it does nothing."""
         if self._task is not None:
-            self._asked = True
+            self._cancel_requested = True
             self._task.cancel()
 
     def observe(self, record: dict[str, Any]) -> None:
@@ -307,18 +296,18 @@ class Form(View, ABC):
 
     def finished(self, outcome: Any) -> None:
         """Show what came out."""
-        self._seen = outcome
+        self._answer = outcome
         self._show(outcome.static())
         figure = outcome.figure if isinstance(outcome, Drawn) else None
         self.drawing.outputs = () if figure is None else outputs(figure)
         if self._displayed:
-            outcome.above = W.HTML(style() + el("div", el("p", outcome.summary, cls="nk-dim"), cls="nk"))
+            outcome.short_widget = W.HTML(style() + el("div", el("p", outcome.summary, cls="nk-dim"), cls="nk"))
 
     def failed(self, why: str, cancelled: bool) -> None:
         """Show why nothing came out; what came out before is gone."""
-        self._seen = View(self.CANCELLED if cancelled else why, Markup(""))
+        self._answer = View(self.CANCELLED if cancelled else why, Markup(""))
         self.drawing.outputs = ()
-        self._show(self._seen.static())
+        self._show(self._answer.static())
 
     def stopped(self) -> str:
         """What Cancel raises in the cell that awaits."""
@@ -334,7 +323,7 @@ class Form(View, ABC):
         except NcclkitError as error:
             self._refuse(str(error))
             raise
-        self._asked, self.progress, self._seen = False, Progress(0), None
+        self._cancel_requested, self.progress, self._answer = False, Progress(0), None
         self.drawing.add_class("nk-old")
         self._lock(True)
         self._task = asyncio.ensure_future(work)
@@ -343,7 +332,7 @@ class Form(View, ABC):
             outcome = await self._task
         except asyncio.CancelledError:
             self._end(lambda: self.failed("", cancelled=True))
-            if not self._asked:  # the caller itself is being stopped (Interrupt): let it stop
+            if not self._cancel_requested:  # the caller itself is being stopped (Interrupt): let it stop
                 raise
             raise NcclkitError(self.stopped()) from None
         except Exception as error:
@@ -368,7 +357,7 @@ class Form(View, ABC):
         if self.running:
             self.draw()
 
-    def _named(self) -> bool:
+    def _anything_to_do(self) -> bool:
         """Whether there is anything to do; where there is not, the form says so."""
         try:
             asked = self.asks()
@@ -403,12 +392,23 @@ class Form(View, ABC):
         """Say why nothing was started; it stays until something is."""
         self.notice.value = el("div", el("p", sentence, cls="nk-bad", role="alert"), cls="nk")
 
-    def _post(self, act: Callable[[], None]) -> None:
+    def _call_on_main_loop(self, act: Callable[[], None]) -> None:
         """Ask the kernel's main loop to act: clicks may arrive on another thread."""
         if self._loop is None:
             self._refuse("No event loop is running here, so a button cannot start anything; open this in Jupyter.")
         else:
             self._loop.call_soon_threadsafe(act)
+
+
+def complaints(checks: Mapping[W.Widget, Callable[[], object]]) -> dict[W.Widget, str]:
+    """Field → the sentence with which its check refuses what it holds."""
+    found = {}
+    for field, check in checks.items():
+        try:
+            check()
+        except NcclkitError as error:
+            found[field] = str(error)
+    return found
 
 
 def _dim(reasons: Iterable[str]) -> Markup:
@@ -419,6 +419,16 @@ def _dim(reasons: Iterable[str]) -> Markup:
 def row(*widgets: W.Widget) -> W.Widget:
     """Widgets side by side, which wrap."""
     return W.Box(list(widgets), layout=W.Layout(flex_flow="row wrap", align_items="center", width="100%"))
+
+
+def wide() -> W.Layout:
+    """The layout of a field that takes the room that there is."""
+    return W.Layout(width="auto", flex="1 1 20em", min_width="0", max_width="46em")
+
+
+def text_field(label: str, value: str, hint: str, **more: Any) -> W.Text:
+    """A field for one line of text; hint: what it shows while it is empty."""
+    return W.Text(value=value, description=label, placeholder=hint, layout=wide(), **more)
 
 
 def trail(progress: Progress) -> Markup:

@@ -15,6 +15,8 @@ from typing import Any
 from markupsafe import Markup as Markup
 from markupsafe import escape
 
+from ncclkit.core.text import plural
+
 _QUOTED = re.compile(r"`([^`\n]+)`")
 
 # Control characters are shown as their pictures: a raw NUL or ESC in a page is invalid or invisible.
@@ -74,7 +76,7 @@ SHORT = 48
 """Characters of a path that are shown: two lines on a phone."""
 
 
-def place(path: object, line: int = 0, base: str = "") -> Markup:
+def location(path: object, line: int = 0, base: str = "") -> Markup:
     """A path, and its line: from `base` on, shortened in the middle; a pointer that rests on it shows all of it."""
     whole = str(path)
     shown = os.path.relpath(whole, base) if base and whole.startswith(f"{base.rstrip('/')}/") else whole
@@ -123,6 +125,17 @@ def _list(items: list[Any]) -> Markup:
     if all(not isinstance(item, (dict, list, tuple)) for item in items):
         return text(", ".join(str(item) for item in items))
     return pre(json.dumps(items, indent=1, ensure_ascii=False, default=str))
+
+
+def long_table(head: Sequence[str], rows: Sequence[Sequence[object]], most: int, noun: str = "row") -> Markup:
+    """A table of the first rows; the others are folded."""
+    rest = fold(plural(len(rows) - most, f"more {noun}"), fit(table(head, rows[most:])))
+    return join(fit(table(head, rows[:most])), rest)
+
+
+def left_out(count: int, noun: str = "") -> Markup:
+    """How many more there are than those that are shown; empty where there are none."""
+    return el("p", f"… and {count:,} more{noun and f' {noun}'}", cls="nk-dim") if count > 0 else Markup("")
 
 
 def fit(wide: Markup) -> Markup:

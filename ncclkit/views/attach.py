@@ -10,7 +10,6 @@ from typing import Any
 import ipywidgets as W
 
 from ncclkit.agent.monitor import flight_dump, kernels
-from ncclkit.analysis.frames import places
 from ncclkit.analysis.waits import (
     RankPosition,
     headline,
@@ -22,41 +21,36 @@ from ncclkit.analysis.waits import (
 )
 from ncclkit.causes.engine import diagnose
 from ncclkit.core.case import Case
-from ncclkit.core.model import Event, NcclkitError
-from ncclkit.core.text import format_bytes, plural, some
+from ncclkit.core.model import Event, Finding, NcclkitError
+from ncclkit.core.text import format_bytes, some
 from ncclkit.evidence.logs import forget, is_example
 from ncclkit.live.attach import AttachOptions, attach
 from ncclkit.views._base import View
-from ncclkit.views._form import Form
-from ncclkit.views._html import Markup, code, el, fit, fold, join, pre, sentence, table
-from ncclkit.views.findings import SURE, culprits_of_rows, headline_beside
+from ncclkit.views._form import Form, complaints, text_field
+from ncclkit.views._html import code, el, fit, fold, join, pre, sentence, table
+from ncclkit.views.findings import SURE, culprits, headline_beside
 
 TARGETS = "all, or process ids, or job and its Slurm id"
 TARGET = re.compile(r"all|job \d{1,12}|(?:\d{1,7}=)?\d{1,10}(?:[ ,]+(?:\d{1,7}=)?\d{1,10})*")
 
 
-def attach_form(case: Case, target: str = "") -> AttachForm:
+class AttachForm(Form):
     """The form that attaches to running processes; ``await form.run()`` does what its Attach button does.
 
     target: ``all`` (every process of this user with a RANK), process ids (one of a rank or a launcher stands for its
     job, ``3=4711`` is rank 3), ``job`` and a Slurm job's id (its ranks on this host), or nothing, and then nothing is
     done.  Raises NcclkitError for anything else.
     """
-    return AttachForm(case, target)
-
-
-class AttachForm(Form):
-    """The form that `attach_form` returns."""
 
     IDLE = "Nothing is attached; name the processes of a job that hangs right now on this host"
     ASK = f"Say what to attach to: {TARGETS}"
     BUSY = "Attaching …"
     CANCELLED = "Cancelled; what was collected until then stays in the case folder"
 
-    def __init__(self, case: Case, target: str) -> None:
-        _check(target)
+    def __init__(self, case: Case, target: str = "") -> None:
+        check_target(target)
         self._case = case
-        self.target = W.Text(value=target, placeholder=TARGETS, description="Attach to", layout=W.Layout(width="30em"))
+        self.target = text_field("Attach to", target, TARGETS)
         self.kernels = W.Checkbox(description="GPU kernels", tooltip=kernels.COST, indent=False)
         self.dump = W.Checkbox(description="Flight Recorder", tooltip="; else ".join(flight_dump.COSTS.values()))
         self.dump.indent = False
@@ -66,15 +60,13 @@ class AttachForm(Form):
 
     def asks(self) -> bool:
         """Whether a target is named."""
-        _check(self.target.value)
+        check_target(self.target.value)
         return bool(self.target.value.strip())
 
     def wrong(self) -> Mapping[W.Widget, str]:
         """A target that nobody can mean, or a process that is not here."""
-        try:
-            _check(self.target.value)
-        except NcclkitError as error:
-            return {self.target: str(error)}
+        if found := complaints({self.target: lambda: check_target(self.target.value)}):
+            return found
         named = "" if self.target.value.strip().startswith("job") else self.target.value
         pids = [number for number in re.findall(r"(?:\d+=)?(\d+)", named) if not Path("/proc", number).exists()]
         return {self.target: f"There is no process {some(pids)} on this host."} if pids else {}
@@ -92,17 +84,17 @@ class AttachForm(Form):
 
 
 async def attached_view(case: Case, target: str, options: AttachOptions | None = None) -> View:
-    """What the processes of `target` (see `attach_form`) wait for: equal places in one row, and how busy each was."""
+    """What the processes of `target` (see `AttachForm`) wait for: equal places in one row, and how busy each was."""
     if is_example(case):
         forget(case)  # what runs here must not be judged with somebody else's recording
     numbers = re.findall(r"[\d=]+", target)
     by_job = target.strip().startswith("job")
     made = await attach(case, () if by_job else numbers, int(numbers[0]) if by_job else None, options)
-    found = diagnose(case).to_dict(made.reading.inputs)["findings"]
-    return stacks_view(made.events, made.problems, found, (*made.jobs, *made.progress))
+    return stacks_view(made.events, made.problems, diagnose(case).findings, (*made.jobs, *made.progress))
 
 
-def _check(target: str) -> None:
+def check_target(target: str) -> None:
+    """Raise NcclkitError for words that name no processes, and no job."""
     if target.strip() and not TARGET.fullmatch(target.strip()):
         raise NcclkitError(f"Cannot attach to {target!r}; give {TARGETS}, such as “job 4711”.")
 
@@ -111,26 +103,20 @@ UTILIZATION = ("Rank", "CPU", "Main thread at work", "State", "Sent by TCP", "Re
 
 
 def stacks_view(
-    events: Iterable[Event],
-    problems: Sequence[str] = (),
-    found: Sequence[Mapping[str, Any]] = (),
-    jobs: Sequence[str] = (),
+    events: Iterable[Event], problems: Sequence[str] = (), found: Sequence[Finding] = (), jobs: Sequence[str] = ()
 ) -> View:
     """The verdict in a sentence, then equal places together: how many ranks stand where, the rarest first.
 
-    jobs: command, host and launcher of the ranks, and how far they are.
+    events: of one look at a running job; jobs: command, host and launcher of the ranks, and how far they are.
     """
     known = list(events)
-    summary, rows = _groups(known)
+    stands = rank_positions(known)
     loads = [_load(event.rank, event.data) for event in known if event.kind == "telemetry.utilization"]
-    seen = {event.rank for event in known if event.kind == "stack" and event.rank is not None}
-    sure = [row for row in found if row.get("strength") in SURE]
-    conclusion = (
-        sure[0]["say"] if sure else headline_beside(culprits_of_rows(found), summary[:1].upper() + summary[1:], seen)
-    )
-    cause = [(code(row["cause"]), sentence(row["say"])) for row in found if row["say"] != conclusion]
+    sure = next((finding.say for finding in found if finding.strength in SURE), "")
+    conclusion = sure or headline_beside(culprits(found), headline(known), stands)
+    cause = [(code(finding.cause), sentence(finding.say)) for finding in found if finding.say != conclusion]
     body = join(
-        fit(table(("Which of them", "Ranks", "Where they stand", "Step", "The whole stack"), rows)),
+        fit(table(("Which of them", "Ranks", "Where they stand", "Step", "The whole stack"), _rows(stands))),
         join(*(el("p", job) for job in jobs)),
         table(("Also" if len(cause) < len(found) else "Cause", "What it says"), cause),
         el("h5", "How busy they were meanwhile") if loads else "",
@@ -140,35 +126,22 @@ def stacks_view(
     return View(conclusion.rstrip("."), body)
 
 
-def _groups(events: Sequence[Event]) -> tuple[str, list[tuple[object, ...]]]:
-    """A sentence on where the ranks stand, and a row for each place."""
-    if stands := rank_positions(events):
-        return headline(events), [
-            (
-                code(rank_columns([stand.rank for stand in held], list(stands))),
-                _ranks(held),
-                sentence(f"{held[0].activity(len(held))}{_branch(held[0])}"),
-                step_range(held) or "–",
-                _stack(held[0]),
-            )
-            for held in same_positions(stands.values())
-        ]
-    said = [(held, f"{_verb(waits, len(held))} {where}") for held, waits, where in places(events)]
-    ranks = [one.rank for held, _ in said for one in held if one.rank is not None]
-    rows: list[tuple[object, ...]] = []
-    for held, where in said:
-        mine = [one.rank for one in held if one.rank is not None]
-        stack = fold("Stack of the first", pre(held[0].text))
-        rows.append((code(rank_columns(mine, ranks)), _ranks(held), where, "–", stack))
-    return "; ".join(f"{_ranks(held)} {where}" for held, where in said) or "No stack could be read", rows
+def _rows(stands: Mapping[int, RankPosition]) -> list[tuple[object, ...]]:
+    """A row for each place: which ranks, where, at which step, and the stack of the first."""
+    return [
+        (
+            code(rank_columns([stand.rank for stand in held], list(stands))),
+            _ranks([stand.rank for stand in held]),
+            sentence(f"{held[0].activity(len(held))}{_branch(held[0])}"),
+            step_range(held) or "–",
+            fold("Stack of the first", pre(held[0].lines[-1].text)),
+        )
+        for held in same_positions(stands.values())
+    ]
 
 
 def _branch(stand: RankPosition) -> str:
     return f", {inside(stand.condition)}" if stand.condition else ""
-
-
-def _stack(stand: RankPosition) -> Markup:
-    return fold("Stack of the first", pre(stand.lines[-1].text))
 
 
 def _load(rank: int | None, data: Mapping[str, Any]) -> tuple[object, ...]:
@@ -177,12 +150,5 @@ def _load(rank: int | None, data: Mapping[str, Any]) -> tuple[object, ...]:
     return (rank, *shares[:2], data["states"] or "–", *traffic, shares[2])
 
 
-def _verb(waits: bool, count: int) -> str:
-    return ("waits in" if count == 1 else "wait in") if waits else ("is in" if count == 1 else "are in")
-
-
-def _ranks(held: Sequence[Event | RankPosition]) -> str:
-    ranks = sorted(one.rank for one in held if one.rank is not None)
-    if not ranks:
-        return plural(len(held), "process")
-    return f"rank {ranks[0]}" if len(ranks) == 1 else f"{len(ranks):,} ranks ({some(ranks)})"
+def _ranks(ranks: Sequence[int]) -> str:
+    return f"rank {ranks[0]}" if len(ranks) == 1 else f"{len(ranks):,} ranks ({some(sorted(ranks))})"

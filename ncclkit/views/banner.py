@@ -14,7 +14,7 @@ from ncclkit.core.text import percent, plural
 from ncclkit.evidence.logs import is_example, read_logs
 from ncclkit.live import scheduler
 from ncclkit.views._base import View
-from ncclkit.views._html import Markup, badge, el, fit, join, place, pre, table
+from ncclkit.views._html import Markup, badge, el, fit, join, location, pre, table
 from ncclkit.views.findings import NOT_EVALUATED, meaning, strength_part
 from ncclkit.views.plots import bandwidth_summary
 
@@ -25,7 +25,7 @@ VERDICTS = {
 }
 """Badge of each verdict that names no cause."""
 EXAMPLE = "Example: a recording that comes with ncclkit, of somebody else's job; it says nothing of this machine."
-LETTERS = 400
+MAX_CHARS = 400
 """Letters that are shown of the line that decides; the card below holds all of it."""
 
 
@@ -50,15 +50,7 @@ def banner_view(case: Case, diagnosis: Diagnosis | None = None) -> View:
     )
     example = " nk-example" if is_example(case) else ""
     cls = f"nk-card nk-banner nk-edge-{known.strength or known.verdict}{example}"
-    return Banner(sentence, el("section", body, cls=cls, data_case=case.path or ""))
-
-
-class Banner(View):
-    """The view that `banner_view` returns."""
-
-    def static(self) -> Markup:
-        """The section alone: it holds the sentence."""
-        return el("div", self.body, cls="nk")
+    return View(sentence, el("section", body, cls=cls, data_case=case.path or ""), titled=False)
 
 
 def _others(case: Case) -> Markup:
@@ -95,7 +87,7 @@ def _cited(line: CitedLine) -> Markup:
     """The line, or the beginning of what a tool said in several; of a traceback the last one."""
     trace = "most recent call" in line.text
     said = line.short if trace else "\n".join(line.text.splitlines()[:LINES])
-    return el("figure", el("figcaption", place(line.path, line.line)), pre(said[:LETTERS]), cls="nk-cite")
+    return el("figure", el("figcaption", location(line.path, line.line)), pre(said[:MAX_CHARS]), cls="nk-cite")
 
 
 def _first(known: Summary) -> Markup:

@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import cycle
 from statistics import mean
-from typing import Any
 
 import ipywidgets as W
 import plotly.graph_objects as go
 
 from ncclkit.core.case import Case
 from ncclkit.core.connections import FAULTS, NetworkPath
-from ncclkit.core.model import NcclkitError
 from ncclkit.core.text import format_number, format_time, percent, plural, some
 from ncclkit.live import connect
-from ncclkit.live import connect as launch
 from ncclkit.live.connect import SLOWER, Connectivity, results
 from ncclkit.live.launch import slurm
 from ncclkit.views import _draw
 from ncclkit.views._base import Drawn, View
-from ncclkit.views._form import Form
-from ncclkit.views._html import Markup, el, fit, fold, join, table
+from ncclkit.views._form import Form, complaints, text_field
+from ncclkit.views._html import Markup, el, fit, fold, join, left_out, table
 
 SLOW = "at least 2 times slower than most"
 SHOWN, FEW = 24, 6
@@ -77,7 +74,7 @@ def _troubles(links: Sequence[NetworkPath]) -> Markup:
             troubles.setdefault(link.trouble, []).append(f"{link.src} → {link.dst}")
     ranked = sorted(troubles.items(), key=lambda item: -len(item[1]))
     rows = [(trouble, f"{len(paths):,}", some(paths)) for trouble, paths in ranked[:SHOWN]]
-    return join(fit(table(("What is wrong", "Paths", "Which"), rows)) if rows else "", _more(len(ranked)))
+    return join(fit(table(("What is wrong", "Paths", "Which"), rows)) if rows else "", left_out(len(ranked) - SHOWN))
 
 
 def _paths(links: Sequence[NetworkPath], slowness: Mapping[tuple[str, str], float]) -> Markup:
@@ -94,7 +91,7 @@ def _paths(links: Sequence[NetworkPath], slowness: Mapping[tuple[str, str], floa
         for link in links[:SHOWN]
     ]
     head = ("Path", "To", "One TCP stream", "There and back", "Largest packet")
-    return join(fit(table(head, rows)), _more(len(links)))
+    return join(fit(table(head, rows)), left_out(len(links) - SHOWN))
 
 
 def _again(link: NetworkPath) -> str:
@@ -104,10 +101,6 @@ def _again(link: NetworkPath) -> str:
 
 def _times(times: float) -> str:
     return f", {times:.0f} times slower than most" if times >= SLOWER else ""
-
-
-def _more(count: int) -> Markup:
-    return el("p", f"… and {count - SHOWN:,} more", cls="nk-dim") if count > SHOWN else Markup("")
 
 
 def _hosts(found: Connectivity) -> Markup:
@@ -144,34 +137,23 @@ def _clock(links: Sequence[NetworkPath], first: str, other: str) -> str:
     return f"{format_time(1e6 * abs(ahead))} {side}, ± {format_time(1e6 * error)}"
 
 
-def connect_form(case: Case, hosts: str = "", remote_command: str = "") -> ConnectForm:
+class ConnectForm(Form):
     """The form that tests connections between hosts; ``await form.run()`` does what its Test button does.
 
     hosts: names or addresses separated by spaces or commas; empty are the nodes of the Slurm allocation, and outside
     of one nothing is done.  remote_command: how to start a program there, as `ncclkit.live.connect.plan` wants it.
     """
-    return ConnectForm(case, hosts, remote_command)
-
-
-class ConnectForm(Form):
-    """The form that `connect_form` returns."""
 
     IDLE = "No connection was tested: no hosts are named, and this is not an allocation of several nodes"
     ASK = "Say which hosts to test: two or more names, space-separated"
     BUSY = "Testing …"
     CANCELLED = "Cancelled; what was found until then stays in the case folder"
 
-    def __init__(self, case: Case, hosts: str, remote_command: str) -> None:
+    def __init__(self, case: Case, hosts: str = "", remote_command: str = "") -> None:
         self._case = case
-        wide = W.Layout(width="30em")
-        self.hosts = W.Text(value=hosts, placeholder="node-1 node-2", description="Hosts", layout=wide)
-        self.remote_command = W.Text(
-            value=remote_command,
-            placeholder="ssh, srun or a prefix with {host}",
-            description="Remote command",
-            style={"description_width": "initial"},
-            layout=wide,
-        )
+        self.hosts = text_field("Hosts", hosts, "node-1 node-2")
+        hint, whole = "ssh, srun or a prefix with {host}", {"description_width": "initial"}
+        self.remote_command = text_field("Remote command", remote_command, hint, style=whole)
         test = W.Button(description="Test", icon="exchange", button_style="primary")
         said = f"The form tests {hosts}" if hosts else "The form names no hosts"
         super().__init__(said, [self.hosts, self.remote_command], test)
@@ -182,16 +164,15 @@ class ConnectForm(Form):
 
     def wrong(self) -> Mapping[W.Widget, str]:
         """Names that are no hosts, one host alone, and a command that has no place for a host."""
-        names, remote = self._names(), self.remote_command.value.strip()
-        found: dict[W.Widget, str] = {}
-        if len(names) == 1:
-            found[self.hosts] = "One host has no path to test; name two or more."
-        for field, hosts, command in ((self.hosts, names, "ssh"), (self.remote_command, ["host"], remote or "ssh")):
-            try:
-                launch.worker_commands(hosts, command, "python3")
-            except NcclkitError as error:
-                found.setdefault(field, str(error))
-        return found
+        names, remote = self._names(), self.remote_command.value.strip() or "ssh"
+        found = complaints(
+            {
+                self.hosts: lambda: connect.worker_commands(names, "ssh", "python3"),
+                self.remote_command: lambda: connect.worker_commands(["host"], remote, "python3"),
+            }
+        )
+        alone = {self.hosts: "One host has no path to test; name two or more."} if len(names) == 1 else {}
+        return found | alone
 
     def finished(self, outcome: View) -> None:
         """Show the paths, and mark the hosts that could not be reached."""
@@ -202,13 +183,10 @@ class ConnectForm(Form):
         if lost:
             self.mark(self.hosts, some(lost))
 
-    def prepare(self) -> Coroutine[Any, Any, View]:
+    async def prepare(self) -> View:
         """The test, between the hosts that are named now."""
-        return self._test(self._names(), self.remote_command.value.strip())
+        await connect.connectivity(self._case, self._names(), remote_command=self.remote_command.value.strip())
+        return connect_view(self._case)
 
     def _names(self) -> list[str]:
         return str(self.hosts.value).replace(",", " ").split()
-
-    async def _test(self, hosts: list[str], remote_command: str) -> View:
-        await connect.connectivity(self._case, hosts, remote_command=remote_command)
-        return connect_view(self._case)

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import plotly.graph_objects as go
-from plotly.subplots import make_subplots
 
 from ncclkit.core import budgets
 from ncclkit.core.case import Case
@@ -21,7 +20,7 @@ from ncclkit.lab.course.resume import Checkpoint, Resume
 from ncclkit.lab.course.runs import LoaderSweep, Stage, Step
 from ncclkit.views import plots
 from ncclkit.views._base import Drawn, View
-from ncclkit.views._draw import BLUE, blank
+from ncclkit.views._draw import BLUE, blank, of_name, panels, titled
 from ncclkit.views._html import Markup, badge, el, fit, join, table
 from ncclkit.views.experiments import ENDS
 
@@ -189,43 +188,37 @@ CURVES = (
     ("first_ms", "first batch", 2),
     ("queue", "processes in the queue", 3),
 )
-"""Measured, its name in the legend, and its row of the figure."""
+"""Measured, its name, and its row of the figure."""
 
 
 def _sweep_figure(found: LoaderSweep) -> go.Figure:
     """Three rows over the same choices: the step and its waits, the first batch, the queue."""
-    figure = make_subplots(rows=3, cols=1, shared_xaxes=True, vertical_spacing=0.06, row_heights=[0.44, 0.28, 0.28])
+    steps = titled("ms", [name for _, name, row in CURVES if row == 1])
+    others = titled("first batch, ms", ()), titled("processes in the queue for a core", ())
+    figure = panels([steps, *others], "workers per rank", 130)
     for index, (field, name, place) in enumerate(CURVES):
+        look = of_name(name, index)
         figure.add_scatter(
             x=[_choice(row, found) for row in found.rows],
             y=[row[field] for row in found.rows],
             name=name,
             mode="lines+markers",
-            showlegend=place == 1,
-            line={"color": plots.LINES[index], "width": 2},
-            marker={"symbol": plots.MARKS[index], "size": 8},
+            line=look | {"width": 2},
+            marker={"symbol": plots.MARKS[index], "size": 8, "color": look["color"]},
             hovertemplate=f"{name}: %{{y:.4g}} with %{{x}} workers<extra></extra>",
             error_y=_spread(found) if field == "step_ms" else None,
             row=place,
             col=1,
         )
-    for place, title in enumerate(("step, ms", "first, ms", "queue"), 1):
-        figure.update_yaxes(title={"text": title}, rangemode="tozero", automargin=True, row=place, col=1)
-    figure.update_xaxes(type="category", automargin=True)
-    figure.update_xaxes(title={"text": "workers per rank"}, row=3, col=1)
+    figure.update_yaxes(rangemode="tozero")
+    figure.update_xaxes(type="category")
     if _has_knee(found):
         figure.add_vline(
             x=next(at for at, row in enumerate(found.rows) if row["workers"] == found.knee.value),
             line={"color": plots.VERMILLION, "width": 1.5, "dash": "dot"},
             annotation={"text": "knee", "font": {"color": plots.VERMILLION, "size": 11}},
         )
-    return figure.update_layout(
-        template=plots.template(),
-        autosize=True,
-        height=500,
-        margin={"l": 8, "r": 14, "t": 40, "b": 40},
-        legend={"orientation": "h", "y": 1.02, "yanchor": "bottom", "x": 0},
-    )
+    return figure
 
 
 def _spread(found: LoaderSweep) -> dict[str, Any]:

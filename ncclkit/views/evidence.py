@@ -21,13 +21,13 @@ from ncclkit.core.model import Event
 from ncclkit.core.text import format_bytes, plural, some
 from ncclkit.evidence.sources.streams import DAMAGE, Hashed, Readable, unpack
 from ncclkit.views._base import View, style
-from ncclkit.views._html import Markup, badge, code, common, el, fit, fold, join, place, pre, table, value
+from ncclkit.views._html import Markup, badge, code, common, el, fit, fold, join, left_out, location, pre, table, value
 
 AROUND = 5
-REACH = 4 << 30
+MAX_SKIPPED_BYTES = 4 << 30
 """Bytes of a file's text that are passed over at most to reach a line."""
 BLOCK = 1 << 20
-WIDE = 2000
+MAX_LINE_BYTES = 2000
 """Bytes shown of one line."""
 
 Shown = list[tuple[int, str, bool]]
@@ -52,7 +52,7 @@ def context(event: Event, base: Path | None = None, around: int = AROUND) -> Sho
         return f"{path} cannot be read: {error}"
     lines = secrets.text(raw).split("\n") if raw else []
     shown = [(number, line, event.line <= number < event.line + size) for number, line in enumerate(lines, first)]
-    said = event.text.splitlines()[0].strip()[:WIDE] if event.text else ""
+    said = event.text.splitlines()[0].strip()[:MAX_LINE_BYTES] if event.text else ""
     if not any(hit and _matches(line, said) for _, line, hit in shown):
         return f"{path} does not hold it at line {event.line} (changed, or too large); the raw line stands above"
     return shown
@@ -71,7 +71,7 @@ def _matches(line: str, said: str) -> bool:
 
 
 def _lines(path: Path, first: int, last: int) -> Iterator[str]:
-    """Lines `first` to `last` (1-based) of a plain or packed file, each cut to `WIDE` bytes."""
+    """Lines `first` to `last` (1-based) of a plain or packed file, each cut to `MAX_LINE_BYTES` bytes."""
     with path.open("rb") as packed:
         source, packing = unpack(Hashed(packed))
         if packing == "zst?":
@@ -86,7 +86,7 @@ def _lines(path: Path, first: int, last: int) -> Iterator[str]:
 def _skip(source: Readable, count: int) -> bytes | None:
     """What was read behind the first `count` lines; None where the file ends before, or reaches too far."""
     passed = 0
-    while passed < REACH:
+    while passed < MAX_SKIPPED_BYTES:
         block = source.read(BLOCK) or b""
         passed += len(block)
         lines = block.count(b"\n")
@@ -107,40 +107,40 @@ def _behind(block: bytes, count: int) -> bytes:
 
 
 def _split(source: Readable, rest: bytes) -> Iterator[bytes]:
-    """Lines from `rest` on, cut to `WIDE` bytes: a line of a gigabyte passes through in blocks."""
+    """Lines from `rest` on, cut to `MAX_LINE_BYTES` bytes: a line of a gigabyte passes through in blocks."""
     line = b""
     for block in chain([rest], iter(lambda: source.read(BLOCK) or b"", b"")):
         *whole, tail = block.split(b"\n")
         for piece in whole:
-            yield (line + piece)[:WIDE]
+            yield (line + piece)[:MAX_LINE_BYTES]
             line = b""
-        line = (line + tail)[:WIDE]
+        line = (line + tail)[:MAX_LINE_BYTES]
     if line:
         yield line
 
 
-ALL, ODD = "all", "abnormal"
+ALL, ABNORMAL = "all", "abnormal"
 RANKS = re.compile(r"\s*\d{1,7}(\s*[-–]\s*\d{1,7})?(\s*,\s*\d{1,7}(\s*[-–]\s*\d{1,7})?)*\s*")
 _NUMBERS = re.compile(r"0x[0-9a-fA-F]+|\d+")
 
 
-def pick(events: Sequence[Event], kind: str = ALL, rank: str = ALL, words: str = "", host: str = ALL) -> list[Event]:
+def select(events: Sequence[Event], kind: str = ALL, rank: str = ALL, words: str = "", host: str = ALL) -> list[Event]:
     """Events of one kind, of some ranks (``5``, ``0-7, 12``), of one host, with these words in their text or path.
 
-    `ALL` and empty words leave a filter open, the kind `ODD` takes what a healthy job would not have said.
+    `ALL` and empty words leave a filter open, the kind `ABNORMAL` takes what a healthy job would not have said.
     """
     wanted, ranks = words.casefold(), _ranks(rank)
     return [
         event
         for event in events
-        if (kind in (ALL, event.kind) or (kind == ODD and abnormal(event)))
+        if (kind in (ALL, event.kind) or (kind == ABNORMAL and abnormal(event)))
         and (host in (ALL, event.host))
         and (ranks is None or any(low <= event.rank <= high for low, high in ranks if event.rank is not None))
         and (not wanted or wanted in f"{event.text}\n{event.path}".casefold())
     ]
 
 
-def gather(events: Iterable[Event]) -> list[list[Event]]:
+def group_alike(events: Iterable[Event]) -> list[list[Event]]:
     """Events that say the same, but for numbers, together; the rarest first: of a thousand ranks the odd one counts."""
     alike: dict[tuple[str, str], list[Event]] = {}
     for event in events:
@@ -166,13 +166,8 @@ ROWS, FEW = 100, 12
 """Rows of the table at once, to which filters reach the others; and of the static face's open table."""
 
 
-def events_view(case: Case) -> View:
-    """Filters by kind, rank, host and text over the events of a case, each line openable in its context."""
-    return EventsView(case)
-
-
 class EventsView(View):
-    """The view that `events_view` returns."""
+    """Filters by kind, rank, host and text over the events of a case, each line openable in its context."""
 
     def __init__(self, case: Case) -> None:
         super().__init__(events_summary(case.events), static_events(case.events))
@@ -216,7 +211,7 @@ class EventsView(View):
         if self.rank.value.strip() and not RANKS.fullmatch(self.rank.value):
             self.rows.value = _notice(f"“{self.rank.value}” is not a rank; write numbers and ranges, such as 0-7, 12")
             return
-        picked = pick(self._events, self.kind.value, self.rank.value or ALL, self.words.value, self.host.value)
+        picked = select(self._events, self.kind.value, self.rank.value or ALL, self.words.value, self.host.value)
         self.rows.value = picked_html(picked, self._folder)
         shown = [group[0] for group in _shown(picked)[:ROWS]]
         self.line.options = [(_where(event, number), event) for number, event in enumerate(shown, 1)]
@@ -269,7 +264,7 @@ def open_html(event: Event, base: Path | None, near: int = AROUND) -> str:
     lines = Markup("") if isinstance(around, str) else el("pre", *(_numbered(*row) for row in around), cls="nk-pre")
     data = fold("Captured fields", fit(value(dict(event.data)))) if event.data else ""
     rank = "" if event.rank is None else f"rank {event.rank} "
-    head = el("p", el("b", event.kind), " ", rank, place(event.path, event.line))
+    head = el("p", el("b", event.kind), " ", rank, location(event.path, event.line))
     raw = Markup("") if lines else pre(event.text)  # the context holds the raw line already
     return el("div", head, raw, el("p", said, cls="nk-dim") if said else "", lines, data, cls="nk")
 
@@ -280,7 +275,7 @@ def _notice(sentence: str) -> str:
 
 def _shown(events: Sequence[Event], most: int = ROWS) -> list[list[Event]]:
     """Rows of a table: single events in their order while they fit, else equal ones together."""
-    return [[event] for event in events] if len(events) <= most else gather(events)
+    return [[event] for event in events] if len(events) <= most else group_alike(events)
 
 
 def _numbered(number: int, line: str, hit: bool) -> Markup:
@@ -289,12 +284,12 @@ def _numbered(number: int, line: str, hit: bool) -> Markup:
 
 def _table(groups: Sequence[Sequence[Event]], folder: str) -> Markup:
     rows = [
-        (f"{number}", code(first.kind), _speakers(group), place(first.path, first.line, folder), _raw(group))
+        (f"{number}", code(first.kind), _speakers(group), location(first.path, first.line, folder), _raw(group))
         for number, group in enumerate(islice(groups, ROWS), 1)
         for first in group[:1]
     ]
-    more = el("p", f"… and {len(groups) - ROWS:,} more", cls="nk-dim") if len(groups) > ROWS else ""
-    return join(fit(table(("#", "Kind", "Rank", "Where", "Raw line"), rows, "nk-events")), more)
+    head = ("#", "Kind", "Rank", "Where", "Raw line")
+    return join(fit(table(head, rows, "nk-events")), left_out(len(groups) - ROWS))
 
 
 def _speakers(group: Sequence[Event]) -> str:
@@ -314,7 +309,7 @@ def _where(event: Event, number: int) -> str:
 def _kinds(events: Sequence[Event]) -> list[tuple[str, str]]:
     everything, *kinds = _options(events, "kind")
     wrong = sum(abnormal(event) for event in events)
-    return [everything, *([(f"{ODD} ({wrong:,})", ODD)] if wrong else []), *kinds]
+    return [everything, *([(f"{ABNORMAL} ({wrong:,})", ABNORMAL)] if wrong else []), *kinds]
 
 
 def _options(events: Sequence[Event], field: str) -> list[tuple[str, str]]:
@@ -323,7 +318,7 @@ def _options(events: Sequence[Event], field: str) -> list[tuple[str, str]]:
     return [(f"all ({len(events):,})", ALL), *((f"{key} ({counts[key]:,})", str(key)) for key in known)]
 
 
-BLIND = {"binary": "binary of no known kind", "unknown": "not what it looks like", "empty": "empty"}
+UNUSED_KINDS = {"binary": "binary of no known kind", "unknown": "not what it looks like", "empty": "empty"}
 """Kinds of ``inputs.json`` that were not used, and why."""
 SINGLE = 12
 """Up to here each file has a row of its own; beyond, files of one kind share one."""
@@ -334,33 +329,33 @@ Row = Mapping[str, Any]
 def inputs_view(case: Case) -> View:
     """The files of a case by kind, with sizes, lines, events and ranks; what could not be used, and why."""
     problems = [str(problem) for problem in case.about.get("problems", ())]
-    blind = [row for row in case.inputs if row.get("kind") in BLIND]
-    mute = [row for row in case.inputs if _mute(row)]
+    unused = [row for row in case.inputs if row.get("kind") in UNUSED_KINDS]
+    unknown = [row for row in case.inputs if _no_known_line(row)]
     folder = common(row.get("path", "") for row in case.inputs)
     body = join(
-        el("p", "All in ", place(folder)) if folder else "",
+        el("p", "All in ", location(folder)) if folder else "",
         fold(f"Not read, or only in part: {len(problems):,}", _list(problems), is_open=len(problems) <= SINGLE),
         fit(table(("Kind", "Files", "Size", "Lines", "Events", "Unknown errors", "Ranks"), _rows(case.inputs, folder))),
         fold(f"Every file: {len(case.inputs):,}", _files(case.inputs, folder)) if len(case.inputs) > SINGLE else "",
     )
-    return View(_summary(case.inputs, blind, mute, problems), body)
+    return View(_summary(case.inputs, unused, unknown, problems), body)
 
 
-def _mute(row: Row) -> bool:
+def _no_known_line(row: Row) -> bool:
     """A text in which no line is known."""
     return row.get("kind") == "log" and not row.get("events")
 
 
-def _summary(rows: Sequence[Row], blind: Sequence[Row], mute: Sequence[Row], problems: Sequence[str]) -> str:
+def _summary(rows: Sequence[Row], unused: Sequence[Row], unknown: Sequence[Row], problems: Sequence[str]) -> str:
     if not rows:
         return "Nothing has been read yet"
-    read = len(rows) - len(blind)
+    read = len(rows) - len(unused)
     size = format_bytes(sum(row.get("bytes") or 0 for row in rows))
     events = plural(sum(row.get("events") or 0 for row in rows), "event")
     counts = (
-        (len(blind), "{} could not be used", "file"),
+        (len(unused), "{} could not be used", "file"),
         (len(problems), "{} could not be read, or only in part", "thing"),
-        (len(mute), "in {} no line is known", "log"),
+        (len(unknown), "in {} no line is known", "log"),
         (_sum(rows, "errors"), "{} of no known kind", "error line"),
     )
     left = "; ".join(words.format(plural(count, noun)) for count, words, noun in counts if count)
@@ -370,8 +365,8 @@ def _summary(rows: Sequence[Row], blind: Sequence[Row], mute: Sequence[Row], pro
 def _rows(rows: Sequence[Row], folder: str) -> list[tuple[object, ...]]:
     """One row per file where there are few, else one per kind; what was of no use comes first."""
     groups: dict[Any, list[Row]] = {}
-    for row in sorted(rows, key=lambda row: (row.get("kind") not in BLIND, not _mute(row))):
-        key = row.get("path") if len(rows) <= SINGLE else (row.get("kind"), _mute(row))
+    for row in sorted(rows, key=lambda row: (row.get("kind") not in UNUSED_KINDS, not _no_known_line(row))):
+        key = row.get("path") if len(rows) <= SINGLE else (row.get("kind"), _no_known_line(row))
         groups.setdefault(key, []).append(row)
     return [_row(group, folder) for group in groups.values()]
 
@@ -379,9 +374,9 @@ def _rows(rows: Sequence[Row], folder: str) -> list[tuple[object, ...]]:
 def _row(group: Sequence[Row], folder: str) -> tuple[object, ...]:
     kind = str(group[0].get("kind", ""))
     ranks = {rank for row in group for rank in row.get("ranks") or ()}
-    known = badge("▲", "no known line", "possible") if _mute(group[0]) else code(kind)
-    mark = badge("▲", BLIND[kind], "likely") if kind in BLIND else known
-    first = place(group[0].get("path", ""), base=folder)
+    known = badge("▲", "no known line", "possible") if _no_known_line(group[0]) else code(kind)
+    mark = badge("▲", UNUSED_KINDS[kind], "likely") if kind in UNUSED_KINDS else known
+    first = location(group[0].get("path", ""), base=folder)
     files = first if len(group) == 1 else join(plural(len(group), "file"), el("div", first))
     return (
         mark,

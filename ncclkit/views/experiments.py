@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import shlex
 from collections import defaultdict
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
@@ -18,7 +18,6 @@ from typing import Any
 import ipywidgets as W
 
 from ncclkit.causes.engine import diagnose
-from ncclkit.core import experiment_records
 from ncclkit.core.case import Case
 from ncclkit.core.experiment_records import ExperimentRecord
 from ncclkit.core.model import MOVES, OUTCOMES, Finding, NcclkitError
@@ -26,13 +25,11 @@ from ncclkit.core.runs import Run, records_of
 from ncclkit.core.text import format_number, format_time, plural
 from ncclkit.experiments import fixes
 from ncclkit.views._base import View
-from ncclkit.views._form import Form
+from ncclkit.views._form import Form, wide
 from ncclkit.views._html import Markup, badge, code, el, fold, join, table, text
 from ncclkit.views.banner import banner_view
 from ncclkit.views.cluster import login_card
 
-NONE = "No experiment was made yet"
-HOW = "The button “Check this” makes one, and so does `ncclkit diagnose CASE --check` in a terminal."
 SHOWN = 8
 """Suspects shown at once; more are folded."""
 APART = 1.5
@@ -43,8 +40,10 @@ ENDS = {
     "deadline": ("■", "hung until its timeout", "state-failed"),
     "cancelled": ("■", "cancelled", "state-cancelled"),
     "lost": ("✕", "ended without a message", "state-failed"),
+    "running": ("▶", "running", "state-running"),
+    "not started": ("–", "not started", "possible"),
 }
-"""`Run.reason` → symbol, words and class of its badge."""
+"""`Run.reason`, or what a form knows of a run → symbol, words and class of its badge."""
 MARKS = {
     "proven": ("●", "proven", "proven"),
     "supported": ("◐", "fits", "likely"),
@@ -66,14 +65,6 @@ WORDS: dict[str, Callable[[Any], str]] = {
     "check": lambda what: f"nothing; {LOOKED.get(what, what)} are looked at again",
 }
 """Words of `ncclkit.core.runs.changed`, for people."""
-
-
-def experiments_view(source: Case | Iterable[ExperimentRecord]) -> View:
-    """Every experiment and fix of a case (or those given), the last one first: before and after side by side."""
-    known = list(experiment_records.experiments(source) if isinstance(source, Case) else source)
-    if not known:
-        return View(NONE, el("p", HOW))
-    return View(known[-1].summary, cards(known))
 
 
 def cards(known: Sequence[ExperimentRecord]) -> Markup:
@@ -243,16 +234,6 @@ ANY = "what tells the suspects apart best"
 """The choice that leaves the experiment to the kit, and the fix to the first finding."""
 
 
-def check_form(case: Case, cause: str = "", python: str = "", deadline: float = 120.0) -> CheckForm:
-    """The form that tells the suspects apart by experiments, and then tries the fix; nothing runs until it is asked to.
-
-    ``await form.run()`` does all of it, as `ncclkit.experiments.fixes.close` does: experiments until the first cause is
-    proven or nothing is left to ask, then its fix.  cause: whose experiment the buttons make (empty: the one that
-    decides most); python: the training interpreter; deadline: seconds for each run.
-    """
-    return CheckForm(case, cause, python, deadline)
-
-
 class Closed(View):
     """What came of one or more experiments: before and after side by side, and the verdict as it is now."""
 
@@ -265,24 +246,28 @@ class Closed(View):
 
 
 class CheckForm(Form):
-    """The form that `check_form` returns."""
+    """The form that tells the suspects apart by experiments, and then tries the fix; nothing runs until it is asked to.
+
+    ``await form.run()`` does all of it, as `ncclkit.experiments.fixes.close` does: experiments until the first cause is
+    proven or nothing is left to ask, then its fix.  cause: whose experiment the buttons make (empty: the one that
+    decides most); python: the training interpreter; deadline: seconds for each run.
+    """
 
     IDLE = "No experiment was made"
     ASK = "There is nothing to check: nothing was found"
     BUSY = "Trying …"
     CANCELLED = "Cancelled; the verdicts stay as they were"
 
-    def __init__(self, case: Case, cause: str, python: str, deadline: float) -> None:
+    def __init__(self, case: Case, cause: str = "", python: str = "", deadline: float = 120.0) -> None:
         self._case = case
         self._card = [] if case.facts_of("scheduler.") else login_card(case, "diagnose --check")
         self._how: dict[str, Any] = {"python": python or None, "deadline": deadline, "on_record": self.observe}
         if not case.findings:
             diagnose(case)
-        wide = W.Layout(width="auto", flex="1 1 20em", min_width="0", max_width="40em")
-        self.suspect = W.Dropdown(description="Suspect", options=self._suspects(), layout=wide)
+        self.suspect = W.Dropdown(description="Suspect", options=self._suspects(), layout=wide())
         check = W.Button(description="Check this", icon="flask", button_style="primary")
         self.fix = W.Button(description="Try the fix", icon="wrench")
-        self.fix.on_click(lambda _button: self._post(partial(self.begin, self._fix)))
+        self.fix.on_click(lambda _button: self._call_on_main_loop(partial(self.begin, self._fix)))
         super().__init__("", [self.suspect], check, self.fix)
         if cause and cause not in dict(self.suspect.options).values():
             raise NcclkitError(f"There is nothing to check: {cause} was not found here.")
@@ -295,8 +280,8 @@ class CheckForm(Form):
     @property
     def summary(self) -> str:
         """What would be asked, or what came out."""
-        if self._seen is not None:
-            return self._seen.summary
+        if self._answer is not None:
+            return self._answer.summary
         found = _found(self._case)
         asked = next((f.next.question for f in found if f.next and f.next.expects), "")
         if asked:
@@ -318,9 +303,9 @@ class CheckForm(Form):
         reasons = fixes.unable(self._case, self.suspect.value)
         return {button: why for button, why in zip((self.start, self.fix), reasons, strict=True) if why}
 
-    def prepare(self) -> Coroutine[Any, Any, View]:
+    async def prepare(self) -> View:
         """The experiment of the suspect that is chosen now."""
-        return self._check()
+        return self._closed([await fixes.check(self._case, self.suspect.value, **self._how)])
 
     async def _close(self) -> View:
         """All of it; what a machine cannot do is said, and is no failure of the notebook."""
@@ -328,13 +313,10 @@ class CheckForm(Form):
         try:
             await fixes.close(self._case, **self._how)
         except NcclkitError as error:
-            if self._asked:
+            if self._cancel_requested:
                 raise
             return self._closed(fixes.experiments(self._case)[before:], str(error))
         return self._closed(fixes.experiments(self._case)[before:])
-
-    async def _check(self) -> View:
-        return self._closed([await fixes.check(self._case, self.suspect.value, **self._how)])
 
     async def _fix(self) -> View:
         return self._closed([await fixes.fix(self._case, self.suspect.value, **self._how)])

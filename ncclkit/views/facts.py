@@ -16,7 +16,7 @@ from ncclkit.core.case import Case
 from ncclkit.core.model import Fact, Finding
 from ncclkit.core.text import HOSTS, fold_hosts, host_list, plural, quantity, some
 from ncclkit.views._base import View
-from ncclkit.views._html import Markup, badge, code, el, fit, fold, join, table, value
+from ncclkit.views._html import Markup, badge, code, el, fit, fold, join, long_table, table, value
 from ncclkit.views.findings import advice_part
 
 FIRST = {
@@ -317,7 +317,9 @@ def _counts(seen: Consistency) -> Markup:
 
 def _differences(found: Sequence[Difference]) -> Markup:
     head = ("What differs", "Odd one out", "Most hosts", "Why it matters")
-    return _long(head, [(_what(each), _groups(each.outliers), _usual(each), each.why) for each in found], "difference")
+    return long_table(
+        head, [(_what(each), _groups(each.outliers), _usual(each), each.why) for each in found], OPEN_ROWS, "difference"
+    )
 
 
 def _what(found: Difference) -> Markup:
@@ -359,7 +361,7 @@ def _standing_out(seen: Consistency) -> Markup:
     rows = [(_hosts(names), f"{len(titles):,}", ", ".join(titles)) for titles, names in alike.items()]
     if not rows:
         return Markup("")
-    return join(el("h5", "Hosts that stand out"), _long(("Host", "Differences", "In what"), rows, "row"))
+    return join(el("h5", "Hosts that stand out"), long_table(("Host", "Differences", "In what"), rows, OPEN_ROWS))
 
 
 def _unread(seen: Consistency) -> Markup:
@@ -369,19 +371,10 @@ def _unread(seen: Consistency) -> Markup:
     blind = [(each.title, each.why, _on_which(each, seen)) for each in nowhere]
     return join(
         el("h5", "Could not be compared everywhere") if partly else "",
-        _long(head, [(each.title, each.why, _hosts(each.hosts)) for each in partly], "row"),
+        long_table(head, [(each.title, each.why, _hosts(each.hosts)) for each in partly], OPEN_ROWS),
         fold(f"Could be read on no host: {len(nowhere)}", fit(table(head, blind))),
     )
 
 
 def _on_which(each: MissingFact, seen: Consistency) -> str:
     return host_list(each.hosts) if len(each.hosts) < len(seen.hosts) else "all hosts"
-
-
-def _long(head: Sequence[str], rows: Sequence[Sequence[object]], noun: str) -> Markup:
-    """A table whose later rows are folded."""
-    rest = rows[OPEN_ROWS:]
-    return join(
-        fit(table(head, rows[:OPEN_ROWS])),
-        fold(plural(len(rest), f"more {noun}"), fit(table(head, rest))) if rest else "",
-    )

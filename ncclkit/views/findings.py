@@ -7,19 +7,22 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from ncclkit.causes import catalogue, page
-from ncclkit.core.case import Case
 from ncclkit.core.model import Advice, Event, Evidence, Experiment, Fact, Finding, cite
 from ncclkit.core.text import numbered, plural, some, start
 from ncclkit.evidence import samples
 from ncclkit.views._base import View
-from ncclkit.views._html import Markup, badge, code, common, el, fold, join, place, pre, sentence, table, text, value
+from ncclkit.views._html import Markup, badge, code, common, el, fold, join, location, pre, sentence, table, text, value
 
 SURE = ("proven", "likely")
 """Strengths of a verdict that a headline must not contradict."""
+
+
+Headline = tuple[str, Sequence[int]]
+"""A sentence, and the ranks that it blames."""
 
 
 class Culprits(NamedTuple):
@@ -30,29 +33,22 @@ class Culprits(NamedTuple):
     ranks: frozenset[int]
 
 
-def culprits_of_case(case: Case) -> Culprits | None:
-    """The ranks that the first finding of a judged case names; None where it names none or is merely possible."""
-    first = next((finding for finding in case.findings if finding.verdict == "found"), None)
-    return _sure(first.cause, first.strength, first.culprits.get("ranks")) if first else None
+def culprits(findings: Iterable[Finding]) -> Culprits | None:
+    """The ranks that the first finding names; None where it names none or is merely possible."""
+    first = next((finding for finding in findings if finding.verdict == "found"), None)
+    ranks = first.culprits.get("ranks") if first else None
+    if first is None or not ranks or first.strength not in SURE:
+        return None
+    return Culprits(first.cause, first.strength, frozenset(ranks))
 
 
-def culprits_of_rows(rows: Sequence[Mapping[str, Any]]) -> Culprits | None:
-    """The ranks that the first of findings in JSON (``ncclkit diagnose --json``) names."""
-    first = next(iter(rows), {})
-    return _sure(first.get("cause"), first.get("strength"), first.get("culprits", {}).get("ranks"))
-
-
-def _sure(cause: Any, strength: Any, ranks: Iterable[int] | None) -> Culprits | None:
-    return Culprits(str(cause), str(strength), frozenset(ranks)) if ranks and strength in SURE else None
-
-
-def headline_beside(culprits: Culprits | None, sentence: str, ranks: Iterable[int]) -> str:
+def headline_beside(verdict: Culprits | None, sentence: str, ranks: Iterable[int]) -> str:
     """`sentence`, which points at `ranks`, behind the culprits where the verdict names none of these ranks."""
     pointed = set(ranks)
-    if culprits is None or not pointed or culprits.ranks & pointed:
+    if verdict is None or not pointed or verdict.ranks & pointed:
         return sentence
-    verb = "is the culprit" if len(culprits.ranks) == 1 else "are the culprits"
-    return f"{numbered('Rank', culprits.ranks)} {verb} ({culprits.cause}, {culprits.strength}). {sentence}"
+    verb = "is the culprit" if len(verdict.ranks) == 1 else "are the culprits"
+    return f"{numbered('Rank', verdict.ranks)} {verb} ({verdict.cause}, {verdict.strength}). {sentence}"
 
 
 STRENGTH = {
@@ -74,14 +70,6 @@ MARKS = re.compile(r"^(?:\[[\w.-]+\]:? ?)+", re.MULTILINE)
 NUMBERS = re.compile(r"0x[0-9a-fA-F]+|\d+")
 
 
-class Findings(View):
-    """The cards of findings; where something was found the first card begins with the sentence, so it is said once."""
-
-    def static(self) -> Markup:
-        """The cards alone."""
-        return el("div", self.body, cls="nk")
-
-
 def findings_view(source: Any, headline: bool = True) -> View:
     """Cards of findings, best first, as `source` orders them: the first one open, the others one line each.
 
@@ -94,7 +82,8 @@ def findings_view(source: Any, headline: bool = True) -> View:
         bundled = samples.names()
         headings = {name: ("Recording ", code(name)) if name in bundled else (start(name),) for name in views}
         parts = [join(el("h4", *headings[name]), view.body) for name, view in views.items()]
-        return Findings("; ".join(f"{name}: {view.summary}" for name, view in views.items()), join(*parts))
+        summary = "; ".join(f"{name}: {view.summary}" for name, view in views.items())
+        return View(summary, join(*parts), titled=False)
     held = hasattr(source, "findings")
     rows = [row for part in ([getattr(source, name, ()) for name in PARTS] if held else [source]) for row in part]
     found, unknown, clear = (_of(rows, verdict) for verdict in ("found", "unknown", "clear"))
@@ -105,15 +94,7 @@ def findings_view(source: Any, headline: bool = True) -> View:
         *(card(finding, number, lines, headline or number > 1) for number, finding in enumerate(found, 1)),
         evidence_part(errors[:MOST]),
         el("h5", "Risks that this job did not suffer") if risks else "",
-        *(
-            el(
-                "details",
-                el("summary", strength_part(risk), " ", risk.say),
-                *map(advice_part, risk.advice),
-                cls="nk-card",
-            )
-            for risk in risks
-        ),
+        *map(_risk_card, risks),
         fold(
             f"Not evaluated: evidence missing for {plural(len(unknown), 'cause')}",
             el("div", listed, id=NOT_EVALUATED) if listed and not headline else listed,
@@ -125,7 +106,8 @@ def findings_view(source: Any, headline: bool = True) -> View:
     )
     decided = found and getattr(source, "verdict", "found") == "found"
     summary = getattr(source, "headline", "") if not decided else ""
-    return (Findings if decided or not headline else View)(summary.rstrip(".") or findings_summary(rows), body)
+    titled = bool(headline and not decided)  # the first card begins with the sentence
+    return View(summary.rstrip(".") or findings_summary(rows), body, titled=titled)
 
 
 def findings_summary(rows: Iterable[Finding]) -> str:
@@ -160,6 +142,11 @@ def card(finding: Finding, number: int, lines: CitedLines, headline: bool = True
         return el("details", head, el("p", meaning(finding), cls="nk-dim"), body, cls=edge)
     head = el("div", named, el("span", meaning(finding), cls="nk-dim"), cls="nk-card-head")
     return el("section", head, el("h4", sentence), body, cls=edge)
+
+
+def _risk_card(risk: Finding) -> Markup:
+    head = el("summary", strength_part(risk), " ", risk.say)
+    return el("details", head, *map(advice_part, risk.advice), cls="nk-card")
 
 
 def strength_part(finding: Finding) -> Markup:
@@ -198,13 +185,13 @@ class CitedLines:
         places = [self._place(piece) for piece in pieces]
         said = _text_of(pieces[0])
         text = pre(first["text"]) if said not in self._shown else el("p", "as at ", self._shown[said], cls="nk-dim")
-        self._shown.setdefault(said, place(first["path"], first["line"], self._base))
+        self._shown.setdefault(said, location(first["path"], first["line"], self._base))
         rest = fold(f"The same at {plural(len(places) - 1, 'other place')}", *(el("div", each) for each in places[1:]))
         return el("figure", el("figcaption", places[0]), text, rest, cls="nk-cite")
 
     def _place(self, piece: Evidence) -> Markup:
         cited = cite(piece)
-        where = place(cited["path"] or type(piece).__name__.lower(), cited["line"], self._base)
+        where = location(cited["path"] or type(piece).__name__.lower(), cited["line"], self._base)
         if not isinstance(piece, Event):
             return where
         times = f" × {piece.count:,}" if piece.count > 1 else ""
@@ -290,17 +277,4 @@ def _page(name: str, parts: dict[str, str], is_open: bool) -> Markup:
 
 def _paragraphs(words: str) -> list[Markup]:
     """Hard-wrapped lines flow again; blank lines part paragraphs."""
-    return [el("p", *_marked(" ".join(block.split()))) for block in words.split("\n\n") if block.strip()]
-
-
-MARK = re.compile(r"`([^`]+)`|(?<!\w)\*([^*\s][^*]*)\*(?!\w)")
-
-
-def _marked(words: str) -> Iterator[object]:
-    """`code` and *stress* of a docstring as markup; everything else as text."""
-    at = 0
-    for match in MARK.finditer(words):
-        yield words[at : match.start()]
-        yield code(match[1]) if match[1] else el("em", match[2])
-        at = match.end()
-    yield words[at:]
+    return [el("p", sentence(" ".join(block.split()))) for block in words.split("\n\n") if block.strip()]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import compress
+from typing import NamedTuple
 
 import plotly.graph_objects as go
 
@@ -17,8 +18,8 @@ from ncclkit.core.case import Case
 from ncclkit.core.text import numbered, plural, some
 from ncclkit.views import _draw
 from ncclkit.views._base import Drawn, View
-from ncclkit.views._html import Markup, code, el, fit, fold, join, table
-from ncclkit.views.findings import Culprits, culprits_of_case, evidence_part, headline_beside
+from ncclkit.views._html import Markup, code, el, fit, fold, join, left_out, table
+from ncclkit.views.findings import Headline, Culprits, culprits, evidence_part, headline_beside
 from ncclkit.views.ranks import Scale
 
 PROGRESS = ("Ranks", "Behind by", "Last operation", "Enqueued", "Started", "Completed")
@@ -32,10 +33,18 @@ AGREE = 0.5
 """Seconds within which clocks are said to agree: no log line is better than that."""
 
 Ranks = Mapping[int, RankProgress]
-Pointed = tuple[str, Sequence[int]]
-"""A sentence, and the ranks that it points at."""
 Groups = Sequence[tuple[tuple[str, str], Ranks]]
 """(name, description) of each process group, and its ranks."""
+
+
+class State(NamedTuple):
+    """How far ranks of a group came; those of one state share a row."""
+
+    place: int
+    op: str
+    enqueued: int | None
+    started: int | None
+    completed: int | None
 
 
 def progress_view(case: Case) -> View:
@@ -55,7 +64,7 @@ def progress_view(case: Case) -> View:
     silent = [one.rank for one in known if not one.progress]
     mute = el("p", f"{numbered('Rank', silent)}: nothing says how far.", cls="nk-dim") if silent else ""
     rest = fold(f"{len(uneven) - GROUPS:,} more groups", *uneven[GROUPS:])
-    verdict = culprits_of_case(case)
+    verdict = culprits(case.findings)
     headline = headline_beside(verdict, *_progress_headline(ordered, silent, scope, verdict))
     return Drawn(headline, _figure(ordered, known), join(*uneven[:GROUPS], rest, _even(even), mute))
 
@@ -118,7 +127,7 @@ def disagreement_view(case: Case) -> View:
     found, known = alignment.disagreements(scope), alignment.clocks_of(scope)
     first, pointed = (found[0].summary.rstrip("."), _pointed(found[0])) if found else _agreed(scope)
     more = f" (and {plural(len(found) - 1, 'further disagreement')})" if len(found) > 1 else ""
-    headline = headline_beside(culprits_of_case(case), first + more, pointed)
+    headline = headline_beside(culprits(case.findings), first + more, pointed)
     cards = [_card(one, titled=one.summary.rstrip(".") != headline) for one in found]
     rest = fold(f"{len(found) - GROUPS:,} more disagreements", *cards[GROUPS:])
     several = len(name_hosts(scope.events)) > 1  # of one host there is one clock
@@ -132,7 +141,7 @@ def _pointed(one: Disagreement) -> Sequence[int]:
     return [*one.minority, *one.majority] if tie else one.minority or one.majority
 
 
-def _agreed(case: Case) -> Pointed:
+def _agreed(case: Case) -> Headline:
     """That no disagreement is seen, and of whom that is said; of a single rank there is nothing to compare."""
     logged = _logged(case)
     if len(logged) == 1:
@@ -152,7 +161,7 @@ def _behind(ranks: Ranks) -> list[int]:
     return [rank for rank, at in ranks.items() if _place(at) < furthest]
 
 
-def _progress_headline(groups: Groups, silent: Sequence[int], case: Case, verdict: Culprits | None) -> Pointed:
+def _progress_headline(groups: Groups, silent: Sequence[int], case: Case, verdict: Culprits | None) -> Headline:
     """Who is behind, one sentence, and the ranks that it points at."""
     (key, ranks), *_ = groups
     behind = _behind(ranks)
@@ -175,7 +184,7 @@ def _progress_headline(groups: Groups, silent: Sequence[int], case: Case, verdic
     return f"{numbered('Rank', behind)} {came}; {there}{more}", behind
 
 
-def _even_headline(groups: Groups, silent: Sequence[int], case: Case, verdict: Culprits | None) -> Pointed:
+def _even_headline(groups: Groups, silent: Sequence[int], case: Case, verdict: Culprits | None) -> Headline:
     """That nobody is seen behind, and of whom that is known; with the ranks that it points at."""
     known = sorted({rank for _, ranks in groups for rank in ranks})
     single = len(groups) == 1
@@ -203,16 +212,15 @@ def _name(key: tuple[str, str]) -> str:
 def _group(key: tuple[str, str], ranks: Ranks) -> Markup:
     """One group: ranks in the same state share a row, those behind come first."""
     furthest = max(_place(reached) for reached in ranks.values())
-    states: dict[tuple[object, ...], list[int]] = {}
+    states: dict[State, list[int]] = {}
     for rank, at in ranks.items():
-        states.setdefault((_place(at), at.op, at.enqueued, at.started, at.completed), []).append(rank)
-    ordered = sorted(states.items(), key=lambda item: (item[0][0], len(item[1])))
+        states.setdefault(State(_place(at), at.op, at.enqueued, at.started, at.completed), []).append(rank)
+    ordered = sorted(states.items(), key=lambda item: (item[0].place, len(item[1])))
     rows = [_row(state, held, furthest) for state, held in ordered[:STATES]]
     known = [any(row[column] != "–" for row in rows) for column in range(len(PROGRESS))]
     shown = table([*compress(PROGRESS, known)], [[*compress(row, known)] for row in rows])
-    more = el("p", f"… and {len(ordered) - STATES:,} more states", cls="nk-dim") if len(ordered) > STATES else ""
     title = el("h4", code(_name(key)), f" {plural(len(ranks), 'rank')}")
-    return el("section", title, fit(shown), more, cls="nk-card")
+    return el("section", title, fit(shown), left_out(len(ordered) - STATES, "states"), cls="nk-card")
 
 
 def _even(groups: Groups) -> Markup:
@@ -237,12 +245,12 @@ def _even(groups: Groups) -> Markup:
     return el("section", el("h4", "No rank is behind in"), fit(table(head, rows)), cls="nk-card")
 
 
-def _row(state: tuple[object, ...], ranks: Sequence[int], furthest: int) -> tuple[object, ...]:
-    place, op, *numbers = state
-    gap = furthest - int(str(place))
+def _row(state: State, ranks: Sequence[int], furthest: int) -> tuple[object, ...]:
+    gap = furthest - state.place
     late = el("b", f"▲ {gap:,}") if gap else "0"
     count = f"{some(ranks)} ({len(ranks):,})" if len(ranks) > 1 else some(ranks)
-    return (count, late, op or "–", *("–" if number is None else f"{number:,}" for number in numbers))
+    numbers = (state.enqueued, state.started, state.completed)
+    return (count, late, state.op or "–", *("–" if number is None else f"{number:,}" for number in numbers))
 
 
 WHAT = {
@@ -311,5 +319,5 @@ def _clocks(known: Sequence[Clock]) -> Markup:
     shown = known if len(known) <= STATES else [clock for clock in known if _off(clock)]
     ranked = sorted(shown, key=lambda clock: -abs(clock.offset))[:STATES]
     rows = [(c.host or "–", f"{c.offset:+.2f} s", f"{c.spread:.2f} s", f"{c.shared:,}") for c in ranked]
-    more = el("p", f"… and {len(shown) - STATES:,} more", cls="nk-dim") if len(shown) > STATES else ""
-    return join(table(("Host", "Ahead by", "Spread", "Shared events"), rows, "nk-numbers"), more)
+    head = ("Host", "Ahead by", "Spread", "Shared events")
+    return join(table(head, rows, "nk-numbers"), left_out(len(shown) - STATES))

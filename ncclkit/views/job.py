@@ -11,7 +11,7 @@ from ncclkit.causes.engine import describe
 from ncclkit.core.case import Case
 from ncclkit.core.text import numbered, plural, some
 from ncclkit.views._base import View
-from ncclkit.views._html import Markup, badge, code, el, fit, fold, join, table
+from ncclkit.views._html import Markup, badge, code, el, fit, fold, join, long_table, table
 
 SHOWN = 8
 """Communicators and values shown at once; the others are folded."""
@@ -75,9 +75,7 @@ def _comms(comms: Sequence[Communicator]) -> Markup:
         alike.setdefault((comm.id if single else "", comm.size, comm.parent), []).append(comm)
     rows = [_comm(held) for held in alike.values()]
     head = ("Communicator", "Size", "Ranks heard of", "Made from", "State")
-    more = len(rows) - SHOWN
-    rest = fold(f"{more:,} more rows", fit(table(head, rows[SHOWN:]))) if more > 0 else ""
-    return join(fit(table(head, rows[:SHOWN])), rest)
+    return long_table(head, rows, SHOWN)
 
 
 def _comm(held: Sequence[Communicator]) -> tuple[object, ...]:

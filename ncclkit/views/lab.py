@@ -6,7 +6,7 @@ The questions of the stories: a guess before the evidence, the same guess beside
 from __future__ import annotations
 
 import inspect
-from collections.abc import Coroutine, Mapping
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
@@ -20,23 +20,12 @@ from ncclkit.core.text import plural
 from ncclkit.lab.course.questions import FILE, Answers
 from ncclkit.lab.faults import injection
 from ncclkit.views._base import View, page, style
-from ncclkit.views._form import Form, Progress, trail
+from ncclkit.views._form import Form, Progress, trail, wide
 from ncclkit.views._html import Markup, badge, code, el, fit, fold, join, table, value
 from ncclkit.views.findings import strength_part
 
 TAKEN = {"case", "name", "ranks", "on_record"}
 """What the form itself hands to `ncclkit.lab.faults.injection.inject`."""
-
-
-def lab_form(case: Case, fault: str, ranks: int = 0, **choices: Any) -> LabForm:
-    """The form that breaks a small honest job on purpose; ``await form.run()`` does what its Break it button does.
-
-    fault: a name of ``ncclkit lab --list``; ranks: how many (0: by what the host has); choices: the others of
-    `lab.faults.injection.inject`, such as ``culprit=1``.
-
-    Raises NcclkitError for a fault or a choice that does not exist.
-    """
-    return LabForm(case, fault, ranks, choices)
 
 
 class FaultyRun(View):
@@ -51,19 +40,24 @@ class FaultyRun(View):
 
 
 class LabForm(Form):
-    """The form that `lab_form` returns."""
+    """The form that breaks a small honest job on purpose; ``await form.run()`` does what its Break it button does.
+
+    fault: a name of ``ncclkit lab --list``; ranks: how many (0: by what the host has); choices: the others of
+    `lab.faults.injection.inject`, such as ``culprit=1``.
+
+    Raises NcclkitError for a fault or a choice that does not exist.
+    """
 
     BUSY = "Breaking it …"
     CANCELLED = "Cancelled; what the job left until then stays in the case folder"
 
-    def __init__(self, case: Case, fault: str, ranks: int, choices: dict[str, Any]) -> None:
+    def __init__(self, case: Case, fault: str, ranks: int = 0, **choices: Any) -> None:
         known = inspect.signature(injection.inject).parameters.keys() - TAKEN
         if strange := sorted(choices.keys() - known):
             raise NcclkitError(f"The lab has no choice {strange[0]!r}; it takes {', '.join(sorted(known))}.")
         self._case, self._choices = case, choices
         names = [(f"{name}: {each.says}", name) for name, each in injection.FAULTS.items()]
-        wide = W.Layout(width="auto", flex="1 1 24em", min_width="0", max_width="46em")
-        self.fault = W.Dropdown(options=names, value=injection.fault(fault).name, description="Fault", layout=wide)
+        self.fault = W.Dropdown(options=names, value=injection.fault(fault).name, description="Fault", layout=wide())
         self.ranks = W.BoundedIntText(value=ranks, min=0, max=64, description="Ranks", layout=W.Layout(width="10em"))
         start = W.Button(description="Break it", icon="bolt", button_style="warning")
         super().__init__("", [self.fault, self.ranks], start)
@@ -75,17 +69,10 @@ class LabForm(Form):
         chosen = injection.fault(self.fault.value)
         return f"This run: {chosen.says}; it touches only its own processes and its own folder"
 
-    def asks(self) -> bool:
-        """True: a fault is always chosen."""
-        return True
-
-    def prepare(self) -> Coroutine[Any, Any, View]:
+    async def prepare(self) -> FaultyRun:
         """The run with the fault that is chosen now."""
-        return self._break(self.fault.value, self.ranks.value)
-
-    async def _break(self, fault: str, ranks: int) -> FaultyRun:
-        run = await injection.inject(self._case, fault, ranks=ranks, on_record=self.observe, **self._choices)
-        return FaultyRun(run, self.progress)
+        asked = {"ranks": self.ranks.value, "on_record": self.observe, **self._choices}
+        return FaultyRun(await injection.inject(self._case, self.fault.value, **asked), self.progress)
 
 
 KEPT = "Kept. Choose another whenever you learn more; the proof below meets your first guess again."
@@ -93,19 +80,15 @@ HOLDS, NOT = badge("✓", "right", "state-done"), badge("✕", "not this", "poss
 OPT_IN = f"Keep the time and the hints that I need, in {FILE} of this case folder and nowhere else"
 
 
-def guess(case: Case, name: str) -> View:
+class Guess(View):
     """The question that the story `name` asks before its evidence, with choices and hints, and without the answer.
 
     The first choice is kept in the case folder.  Raises NcclkitError for a story that does not exist.
     """
-    return Guess(Answers(case, name))
 
-
-class Guess(View):
-    """The form that `guess` returns."""
-
-    def __init__(self, answers: Answers) -> None:
-        self._answers, self._shown = answers, 0
+    def __init__(self, case: Case, name: str) -> None:
+        self._answers = answers = Answers(case, name)
+        self._shown = 0
         asked = answers.question().ask
         super().__init__(asked, Markup(""))
         self.pick = _choices(answers, 0)
@@ -182,18 +165,14 @@ def _proof(found: Diagnosis, cause: str) -> Markup:
     return join(el("p", strength_part(top), " ", top.say), other)
 
 
-def quiz_view(case: Case, name: str) -> View:
-    """Three questions that say of each choice why it is right or wrong, and how whoever answered them fared."""
-    return Quiz(Answers(case, name))
-
-
 class Quiz(View):
-    """The view that `quiz_view` returns."""
+    """Three questions that say of each choice why it is right or wrong, and how whoever answered them fared."""
 
-    def __init__(self, answers: Answers) -> None:
-        self._answers = answers
+    def __init__(self, case: Case, name: str) -> None:
+        self._answers = answers = Answers(case, name)
         self._numbers = range(1, len(answers.story.quiz) + 1)
-        super().__init__(f"{plural(len(self._numbers), 'question')}, each with an answer to every choice", Markup(""))
+        summary = f"{plural(len(self._numbers), 'question')}, each with an answer to every choice"
+        super().__init__(summary, Markup(""), titled=False)
         self.picks = {number: _choices(answers, number) for number in self._numbers}
         self.explanations = {number: W.HTML() for number in self._numbers}
         self.fared = W.HTML(_frame(self._fared()))
@@ -208,10 +187,6 @@ class Quiz(View):
     def body(self) -> Markup:
         """The questions with their choices; the answers are folded."""
         return join(*map(self._asked, self._numbers), self._fared())
-
-    def static(self) -> Markup:
-        """The questions on paper."""
-        return _frame(self.body)
 
     def widget(self) -> W.Widget:
         """The questions, each answered as soon as something is chosen."""

@@ -6,6 +6,7 @@ import asyncio
 import shlex
 import shutil
 from collections.abc import Callable, Coroutine, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -22,19 +23,11 @@ from ncclkit.live.launch import slurm
 from ncclkit.live.options import OPTIONS, JobOptions, ProbeOptions, command_words, declared
 from ncclkit.views import plots
 from ncclkit.views._base import outputs, page
-from ncclkit.views._form import Form, Prepare, log_lines, row
+from ncclkit.views._form import Form, Prepare, complaints, log_lines, row
 from ncclkit.views._html import Markup, badge, code, el, fold, join, pre, table
+from ncclkit.views.experiments import ENDS
 from ncclkit.views.runs import judged, measurement_table
 
-OUTCOMES = {
-    "done": ("✓", "finished"),
-    "deadline": ("■", "stopped at its timeout"),
-    "cancelled": ("■", "cancelled"),
-    "failed": ("✕", "failed"),
-    "lost": ("✕", "ended without a message"),
-    "running": ("▶", "running"),
-    "not started": ("–", "not started"),
-}
 SIZES = tuple(4**power for power in range(5, 18))
 """1 KiB to 16 GiB in factors of four."""
 
@@ -109,7 +102,7 @@ class LiveTest(Form):
     def summary(self) -> str:
         """What the form will do, or what came of it."""
         if self.state:
-            _, word = OUTCOMES.get(self.state, ("", self.state))
+            _, word, _ = _end(self.state)
             return f"Live test {word}: {self._outcome or self.progress.words()}"
         raw = self._raw()
         ranks = plural(raw["ranks"], "rank") if raw["ranks"] else "one rank per GPU, or two on the CPU"
@@ -122,10 +115,6 @@ class LiveTest(Form):
         rows = [(OPTIONS[name].label, code(_words(name, chosen))) for name, chosen in raw.items()]
         setting = (OPTIONS["env"].label, pre(env) if env.strip() else "none; plan.json of the run lists what was set")
         return page(self.summary, table(("Value", "Chosen"), [*rows, setting]), self._result())
-
-    def asks(self) -> bool:
-        """True: what is left open is decided by the host."""
-        return True
 
     def prepare(self) -> Coroutine[Any, Any, Any]:
         """The test as the controls say."""
@@ -151,12 +140,7 @@ class LiveTest(Form):
 
     def wrong(self) -> Mapping[W.Widget, str]:
         """Controls whose value no run can be made of, and an interpreter that is not there."""
-        found: dict[W.Widget, str] = {}
-        for name, control in self.controls.items():
-            try:
-                ProbeOptions(**{name: control.value})
-            except NcclkitError as error:
-                found[control] = str(error)
+        found = _misfits(ProbeOptions, self.controls)
         python = self.controls["python"]
         if python.value.strip() and not slurm.nodes() and not shutil.which(python.value.strip()):
             found.setdefault(python, f"There is no program {python.value.strip()} on this host.")
@@ -195,9 +179,8 @@ class LiveTest(Form):
         return {name: control.value for name, control in self.controls.items()}
 
     def _status(self) -> Markup:
-        symbol, word = OUTCOMES.get(self.state, ("•", self.state))
         says = self._outcome or self.progress.words()
-        return join(el("p", badge(symbol, word, f"state-{self.state}"), " ", says), self.progress.lights())
+        return join(el("p", badge(*_end(self.state)), " ", says), self.progress.lights())
 
     def _result(self) -> Markup:
         if not self.state:
@@ -246,12 +229,7 @@ class BatchTest(LiveTest):
     def wrong(self) -> Mapping[W.Widget, str]:
         """Fields of the job that Slurm would not understand, and those of the test."""
         found = {f: why for f, why in super().wrong().items() if f is not self.controls["python"]}  # it is on the nodes
-        for name, control in self.job.items():
-            try:
-                JobOptions(**{name: control.value})
-            except NcclkitError as error:
-                found[control] = str(error)
-        return found
+        return found | _misfits(JobOptions, self.job)
 
     def begin(self, prepare: Prepare | None = None) -> None:
         """What the button does: submit what the fields say."""
@@ -283,6 +261,15 @@ class BatchTest(LiveTest):
         plan = Plan("all_reduce", (), 0, "", asked.python, asked.timeout)
         why = scheduler.refusal("the live test", "probe")
         return Run(plan, self._case.path or Path(), "not started", 0.0, problem=f"{why}.")
+
+
+def _end(state: str) -> tuple[str, str, str]:
+    return ENDS.get(state, ("•", state, "possible"))
+
+
+def _misfits(kind: type[ProbeOptions | JobOptions], controls: Mapping[str, W.Widget]) -> dict[W.Widget, str]:
+    """Controls whose value alone no options can be made of, with the reason."""
+    return complaints({one: partial(kind, **{name: one.value}) for name, one in controls.items()})
 
 
 def lines(env: Mapping[str, str]) -> str:

@@ -217,6 +217,8 @@ def _around(network: Network) -> str:
 
 EACH = 64
 """Up to here the matrix has a row for each rank; beyond, one for each host."""
+LABELLED = 32
+"""Ranks of a ring up to which each is named; beyond, those of a host stand together."""
 NOTHING = "the logs hold no line of NCCL about it; NCCL_DEBUG=INFO with NCCL_DEBUG_SUBSYS=INIT,GRAPH,P2P,NET prints it"
 
 Pair = tuple[int, int]
@@ -251,9 +253,9 @@ def rings_view(case: Case) -> View:
     for channel, order in sorted(known.items()):
         orders.setdefault(_turned(order), []).append(channel)
     ranked = sorted(orders, key=lambda order: -len(orders[order]))
-    hosts, links = _hosts_of_ranks(case), _links(case)
-    body = table(("Channels", "Order"), [(some(orders[order]), _order(order, hosts)) for order in ranked])
-    return Drawn(_rings_summary(orders, ranked[0], hosts), _ring(ranked[0], hosts, links), fit(body))
+    hosts = _hosts_of_ranks(case)
+    rows = [(some(orders[order]), _order(order, hosts)) for order in ranked]
+    return View(_rings_summary(orders, ranked[0], hosts), fit(table(("Channels", "Order"), rows)))
 
 
 def _links(case: Case) -> dict[Pair, str]:
@@ -326,7 +328,7 @@ def _turned(order: Sequence[int]) -> tuple[int, ...]:
 
 def _steps(order: Sequence[int], hosts: Mapping[int, str]) -> list[tuple[str, list[int]]]:
     """Neighbours on one host together, where a ring is too long to name every rank."""
-    if len(order) <= _draw.LABELLED:
+    if len(order) <= LABELLED:
         return [(str(rank), [rank]) for rank in order]
     return [(host or "unknown host", list(ranks)) for host, ranks in groupby(order, lambda rank: hosts.get(rank, ""))]
 
@@ -336,14 +338,6 @@ def _order(order: Sequence[int], hosts: Mapping[int, str]) -> Markup:
     named = [name if len(ranks) == 1 else f"{name} ({some(ranks)})" for name, ranks in steps[:MANY]]
     more = f" → … {len(steps) - MANY:,} more" if len(steps) > MANY else ""
     return join(" → ".join(named), more, el("span", f" → {named[0]}", cls="nk-dim") if not more else "")
-
-
-def _ring(order: Sequence[int], hosts: Mapping[int, str], links: Links) -> object:
-    steps = _steps(order, hosts)
-    ends = [(ranks[-1], after[0]) for (_, ranks), (_, after) in zip(steps, [*steps[1:], steps[0]], strict=True)]
-    joined = [links.get(pair, "not in the logs") for pair in ends]
-    kinds = sorted(dict.fromkeys(joined), key=lambda kind: -joined.count(kind))
-    return _draw.ring([name for name, _ in steps], joined, kinds)
 
 
 def _rings_summary(orders: Orders, first: tuple[int, ...], hosts: Mapping[int, str]) -> str:

@@ -9,7 +9,7 @@ import math
 import statistics
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import ipywidgets as W
@@ -24,7 +24,7 @@ from ncclkit.core.model import Measurement, NcclkitError, safe
 from ncclkit.core.text import format_bytes, format_time, percent, plural
 from ncclkit.lab.course import resume, runs
 from ncclkit.views import plots
-from ncclkit.views._base import PLACE, Drawn, outputs, page, style
+from ncclkit.views._base import FIGURE_SLOT, Drawn, outputs, page, style
 from ncclkit.views._draw import blank
 from ncclkit.views._form import row
 from ncclkit.views._html import Markup, code, el, fit, fold, join, pre, table
@@ -48,18 +48,9 @@ class Field:
     choices: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class PlannerAnswer:
-    """What follows from the values of a planner's fields."""
-
-    summary: str
-    figure: go.Figure
-    why: str
-    """How the number comes about."""
-    more: Markup = field(default_factory=Markup)
-
-
 Fields = Mapping[str, Field]
+Answer = Callable[[Case, dict[str, Any]], Drawn]
+"""What follows from the values of a planner's fields: a number, a picture, and how the number comes about."""
 
 
 def planner(case: Case, name: str) -> Planner:
@@ -76,13 +67,13 @@ def planner(case: Case, name: str) -> Planner:
 class Planner(Drawn):
     """The form that `planner` returns."""
 
-    def __init__(self, case: Case, fields: Fields, answer: Callable[[Case, dict[str, Any]], PlannerAnswer]) -> None:
+    def __init__(self, case: Case, fields: Fields, answer: Answer) -> None:
         self._case, self._answer, self.fields = case, answer, fields
         self.controls = {name: _control(each) for name, each in fields.items()}
         self._above, self._below = W.HTML(), W.HTML()
         self._drawing = W.Output(layout=W.Layout(width="100%"))
         found = answer(case, self.values)
-        super().__init__(found.summary, found.figure, self._written(found))
+        super().__init__(found.summary, found.figure, self._with_values(found))
         for control in self.controls.values():
             control.observe(self._changed, "value")
 
@@ -100,21 +91,21 @@ class Planner(Drawn):
         return self._box
 
     def _changed(self, _change: Mapping[str, Any]) -> None:
-        """PlannerAnswer again; the static face follows, too."""
+        """Work the answer out again, for the widget and for the static face."""
         found = self._answer(self._case, self.values)
-        self._summary, self._words = found.summary, self._written(found)
-        self._body = join(PLACE, self._words)
-        self._figure = found.figure.update_layout(meta={"summary": found.summary})
+        self._summary, self._figure, self._words = found.summary, found.figure, self._with_values(found)
+        self._body = join(FIGURE_SLOT, self._words)
         self._above.value, self._drawing.outputs = style() + page(found.summary), outputs(self._figure)
         self._below.value = el("div", self._words, cls="nk")
 
-    def _written(self, found: PlannerAnswer) -> Markup:
+    def _with_values(self, found: Drawn) -> Markup:
+        """The reasoning of an answer, and the values that it rests on."""
         rows = [
             (each.label, self.controls[name].value, each.source or "typed, not measured")
             for name, each in self.fields.items()
         ]
         values = fold("The values that it rests on", table(("Value", "Is", "From"), rows))
-        return join(el("p", found.why), found.more, values)
+        return join(found._words, values)
 
 
 def _control(field: Field) -> W.Widget:
@@ -218,7 +209,7 @@ def _slowest(case: Case) -> tuple[float, str]:
     return _measured(worst and round(worst, 3), "the slowest message of the live tests", 1.0)
 
 
-def _timeout(case: Case, values: dict[str, Any]) -> PlannerAnswer:
+def _timeout(case: Case, values: dict[str, Any]) -> Drawn:
     phases = {
         "checkpoint": values["checkpoint"],
         "evaluation": values["evaluation"],
@@ -254,11 +245,10 @@ def _timeout(case: Case, values: dict[str, Any]) -> PlannerAnswer:
     lines_of_code = fold(
         "Code for PyTorch, Lightning, DeepSpeed and accelerate", pre(_timeout_code(int(whole.value))), is_open=True
     )
-    more = join(fit(table(("What", "Set to", "Why"), rows)), el("p", cost.words), lines_of_code)
+    settings = fit(table(("What", "Set to", "Why"), rows))
+    body = join(el("p", whole.words), settings, el("p", cost.words), lines_of_code)
     lines = {"smallest safe timeout": whole.value, "default of NCCL groups": 600.0}
-    return PlannerAnswer(
-        summary, _bars(whole.parts, "seconds", lines, lambda value: f"{value:.4g} s"), whole.words, more
-    )
+    return Drawn(summary, _bars(whole.parts, "seconds", lines, lambda value: f"{value:.4g} s"), body)
 
 
 def _whole(name: str) -> Markup:
@@ -301,7 +291,7 @@ COUNTED = (0, 1, 2, 3, 4, 6, 8, 12, 16)
 """Counts of workers that are planned."""
 
 
-def _workers(case: Case, values: dict[str, Any]) -> PlannerAnswer:
+def _workers(case: Case, values: dict[str, Any]) -> Drawn:
     found = runs.measured(case)
     cores, ranks = max(values["cores"], 1), max(values["ranks"], 1)
     rule, room = budgets.workers(cores, ranks), max(cores / ranks - 1, 0.25)
@@ -329,7 +319,7 @@ def _workers(case: Case, values: dict[str, Any]) -> PlannerAnswer:
     figure.update_xaxes(title={"text": "workers per rank"}, tickvals=COUNTED)
     figure.update_yaxes(title={"text": "step, ms"}, rangemode="tozero")
     how = el("p", "Measure it: ", code("await nk.loader_sweep(case)"), ", three interleaved repeats of each count.")
-    return PlannerAnswer(summary, figure, why, how)
+    return Drawn(summary, figure, join(el("p", why), how))
 
 
 def _points(
@@ -372,11 +362,11 @@ def _host_fields(case: Case) -> Fields:
         "prefetch": Field("Batches ahead of each", *_loader(case, 1, 2)),
         "batch": Field("A batch, MiB", 40.0),
         "free": Field("Memory available, GiB", *_measured(free and round(free / GIB, 2), "memory.available", 256.0)),
-        "swap": Field("Swap, GiB", *_measured(held is not None and round(held / GIB, 2) or None, "memory.swap", 0.0)),
+        "swap": Field("Swap, GiB", *_measured(None if held is None else round(held / GIB, 2), "memory.swap", 0.0)),
     }
 
 
-def _host_memory(case: Case, values: dict[str, Any]) -> PlannerAnswer:
+def _host_memory(case: Case, values: dict[str, Any]) -> Drawn:
     need = budgets.host_memory(
         values["dataset"] * GIB, values["ranks"], values["workers"], values["prefetch"], values["batch"] * MIB,
         values["shared"], values["each"] * GIB,
@@ -393,7 +383,7 @@ def _host_memory(case: Case, values: dict[str, Any]) -> PlannerAnswer:
     why = f"{need.words} Each rank reads its own copy unless the data are mapped into memory (numpy's mmap, Arrow)."
     lines = {"available": free} | ({"available with swap": free + swap} if swap else {})
     figure = _bars({k: v / GIB for k, v in need.parts.items()}, "GiB", {k: v / GIB for k, v in lines.items()}, _gib)
-    return PlannerAnswer(summary, figure, why)
+    return Drawn(summary, figure, el("p", why))
 
 
 def _gib(value: float) -> str:
@@ -417,7 +407,7 @@ def _gpu_fields(case: Case) -> Fields:
     }
 
 
-def _gpu_memory(case: Case, values: dict[str, Any]) -> PlannerAnswer:
+def _gpu_memory(case: Case, values: dict[str, Any]) -> Drawn:
     shape = [int(values[name]) for name in ("layers", "hidden", "sequence", "vocabulary")]
     layers, hidden, tokens, words = shape
     item = 2 if values["precision"].startswith("bf16") else 4
@@ -439,9 +429,8 @@ def _gpu_memory(case: Case, values: dict[str, Any]) -> PlannerAnswer:
     told = f"{format_bytes(size)} a sample, as typed." if values["sample"] else sample.words
     why = f"Activations: {told} What the allocator cannot reuse comes on top: some per cent."
     more = fit(table(("Strategy", "Peak", "Samples of a rank at most", "Made of"), rows))
-    return PlannerAnswer(
-        f"On {plural(ranks, 'GPU')} of {values['room']:g} GiB {first}", _stacks(plans, room), why, more
-    )
+    summary = f"On {plural(ranks, 'GPU')} of {values['room']:g} GiB {first}"
+    return Drawn(summary, _stacks(plans, room), join(el("p", why), more))
 
 
 def _most(need: Callable[[str, int], Budget], strategy: str, room: float, sample: float) -> int:
@@ -490,7 +479,7 @@ def _files_fields(case: Case) -> Fields:
     }
 
 
-def _files(case: Case, values: dict[str, Any]) -> PlannerAnswer:
+def _files(case: Case, values: dict[str, Any]) -> Drawn:
     ranks, known = max(values["ranks"], 2), runs.open_files(case)
     need = budgets.open_files(known, ranks) if len(known) > 1 else budgets.descriptors(ranks, values["channels"])
     pipes = 6 * values["workers"]
@@ -524,12 +513,8 @@ def _files(case: Case, values: dict[str, Any]) -> PlannerAnswer:
     )
     parts = {"communicators": need.value, "workers' pipes": float(pipes)}
     lines = {"allowed": float(values["limit"])} if values["limit"] > 0 else {}
-    return PlannerAnswer(
-        summary,
-        _bars(parts, "open files of a rank", lines, lambda v: f"{v:,.0f}"),
-        why,
-        advice if short else Markup(""),
-    )
+    figure = _bars(parts, "open files of a rank", lines, lambda v: f"{v:,.0f}")
+    return Drawn(summary, figure, join(el("p", why), advice if short else ""))
 
 
 def _scaling_fields(case: Case) -> Fields:
@@ -574,7 +559,7 @@ def _reduces(case: Case) -> list[Measurement]:
 COUNTS = (2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 
 
-def _scaling(case: Case, values: dict[str, Any]) -> PlannerAnswer:
+def _scaling(case: Case, values: dict[str, Any]) -> Drawn:
     line = MessageCost(values["latency"], 1e-3 / max(values["bandwidth"], 1e-6))
     whole = values["parameters"] * 1e6 * values["item"]
     bucket = max(values["bucket"] * MIB, 1.0)
@@ -606,7 +591,7 @@ def _scaling(case: Case, values: dict[str, Any]) -> PlannerAnswer:
         f"{values['latency']:g} µs, and 2 (ranks - 1) / ranks of its bytes at {values['bandwidth']:g} GB/s."
     )
     summary = f"All gradients' all_reduce takes {first} on 2 and {last} on {COUNTS[-1]:,} ranks: {hidden}"
-    return PlannerAnswer(summary, figure, why, _errors(line, _reduces(case)))
+    return Drawn(summary, figure, join(el("p", why), _errors(line, _reduces(case))))
 
 
 def _errors(line: MessageCost, rows: Sequence[Measurement]) -> Markup:
@@ -624,7 +609,7 @@ def _errors(line: MessageCost, rows: Sequence[Measurement]) -> Markup:
     return join(el("p", said), fold("Planned beside measured", fit(table(head, cells, "nk-numbers"))))
 
 
-PLANNERS: Mapping[str, tuple[Callable[[Case], Fields], Callable[[Case, dict[str, Any]], PlannerAnswer]]] = {
+PLANNERS: Mapping[str, tuple[Callable[[Case], Fields], Answer]] = {
     "timeout": (_timeout_fields, _timeout),
     "workers": (_workers_fields, _workers),
     "host_memory": (_host_fields, _host_memory),

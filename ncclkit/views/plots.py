@@ -245,7 +245,7 @@ def template() -> go.layout.Template:
     )
 
 
-def numbered(number: int) -> dict[str, str]:
+def rank_style(number: int) -> dict[str, str]:
     """Colour and dash of a rank or GPU: the same in every figure of a page."""
     return {"color": LINES[number % len(LINES)], "dash": ("solid", "dash", "dot")[number // len(LINES) % 3]}
 

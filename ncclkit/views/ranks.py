@@ -17,9 +17,9 @@ from ncclkit.core.model import Event
 from ncclkit.core.text import numbered, plural, some
 from ncclkit.views import _draw
 from ncclkit.views._base import Drawn, View
-from ncclkit.views._html import Markup, common, el, fit, join, place, table
+from ncclkit.views._html import Markup, common, el, fit, join, left_out, location, table
 from ncclkit.views.evidence import excerpt
-from ncclkit.views.findings import culprits_of_case, headline_beside
+from ncclkit.views.findings import Headline, culprits, headline_beside
 
 SEPARATE = 24
 """Up to here every rank has a row of its own; beyond, ranks with the same timeline share one."""
@@ -30,8 +30,6 @@ SILENCE = 1.0
 """Seconds that a rank must stop before all others to be called the first that stopped logging."""
 WORDS = 160
 
-Pointed = tuple[str, Sequence[int]]
-"""A sentence, and the ranks that it points at."""
 Own = Mapping[int, Sequence[Event]]
 """rank → what it said itself; only ranks that said something."""
 
@@ -44,7 +42,7 @@ class Scale:
     end: float
     in_time: bool
 
-    def place(self, event: Event) -> float | None:
+    def position(self, event: Event) -> float | None:
         """Where an event stands, None where nothing says so."""
         return event.time if self.in_time else (float(event.line) if event.line > 0 else None)
 
@@ -78,14 +76,14 @@ class Scale:
 def ranks_view(case: Case) -> View:
     """A row per rank from its first line to its last, over time, or over line numbers where lines have no time."""
     scope = last_run_of(case)
-    known, own = timelines(scope), _own(scope.events)
+    known, own = timelines(scope), _lines_by_rank(scope.events)
     if not own:
         return View("No event names a rank", Markup(""))
     scale = _scale(own)
     groups = _groups(known, own, scale)
     drawn = groups[:MOST] if len(known) > SEPARATE else [[timeline] for timeline in known]
-    voices = [voice for group in drawn if (voice := _voice(group, own, scale)) is not None]
-    figure = _draw.log_timeline(voices, scale.middles(), scale.axis) if voices else None
+    drawn_rows = [row for group in drawn if (row := _timeline_row(group, own, scale)) is not None]
+    figure = _draw.log_timeline(drawn_rows, scale.middles(), scale.axis) if drawn_rows else None
     base = common({event.path for said in own.values() for event in said})
     rows = [
         (_label(group), _last(group, own, scale), group[0].end or "–", _words(group[0], own, base))
@@ -93,15 +91,15 @@ def ranks_view(case: Case) -> View:
     ]
     head = ("Rank", "Last log line", "How it ended", "First abnormal line, or the last one")
     left = sum(len(group) for group in groups[MOST:])
-    more = el("p", f"… and {plural(left, 'rank')} whose timelines are less rare", cls="nk-dim") if left else ""
-    headline = headline_beside(culprits_of_case(case), *_headline(known, own, scale, scope))
+    more = left_out(left, "ranks, whose timelines are less rare")
+    headline = headline_beside(culprits(case.findings), *_headline(known, own, scale, scope))
     return Drawn(headline, figure, join(fit(table(head, rows, "nk-ranks")), more, _undrawn(known, own, scale)))
 
 
 def _undrawn(known: Sequence[RankTimeline], own: Own, scale: Scale) -> Markup:
     """A note on ranks whose abnormal lines carry no time and so have no mark in a chart over time."""
     wrong = {timeline.rank: [e for e in own.get(timeline.rank, ()) if abnormal(e)] for timeline in known}
-    ranks = [rank for rank, lines in wrong.items() if lines and all(scale.place(line) is None for line in lines)]
+    ranks = [rank for rank, lines in wrong.items() if lines and all(scale.position(line) is None for line in lines)]
     if not ranks:
         return Markup("")
     return el(
@@ -109,15 +107,15 @@ def _undrawn(known: Sequence[RankTimeline], own: Own, scale: Scale) -> Markup:
     )
 
 
-def _own(events: Iterable[Event]) -> dict[int, list[Event]]:
+def _lines_by_rank(events: Iterable[Event]) -> dict[int, list[Event]]:
     said: dict[int, list[Event]] = defaultdict(list)
     for event in events:
-        if event.rank is not None and event.rank >= 0 and not reported_by_others(event) and not _echo(event):
+        if event.rank is not None and event.rank >= 0 and not reported_by_others(event) and not _is_dump_reply(event):
             said[event.rank].append(event)
     return said
 
 
-def _echo(event: Event) -> bool:
+def _is_dump_reply(event: Event) -> bool:
     """Whether a rank was asked to dump: its watchdog's thread answers even where the rank itself is stuck."""
     return event.kind == "c10d.recorder" or event.kind == "c10d.status" and "dump signal" in event.text
 
@@ -126,7 +124,7 @@ def _scale(own: Own) -> Scale:
     """In time, when every rank that spoke has a word with a time; else lines stand in the order of their files."""
     in_time = all(any(event.time is not None for event in said) for said in own.values())
     known = Scale(0.0, 1.0, in_time)
-    places = [place for said in own.values() for event in said if (place := known.place(event)) is not None]
+    places = [place for said in own.values() for event in said if (place := known.position(event)) is not None]
     return Scale(min(places, default=0.0), max(places, default=1.0), in_time)
 
 
@@ -144,12 +142,12 @@ def _label(group: Sequence[RankTimeline]) -> str:
     return str(ranks[0]) if len(ranks) == 1 else f"{plural(len(ranks), 'rank')}: {some(ranks)}"
 
 
-def _voice(group: Sequence[RankTimeline], own: Own, scale: Scale) -> _draw.TimelineRow | None:
+def _timeline_row(group: Sequence[RankTimeline], own: Own, scale: Scale) -> _draw.TimelineRow | None:
     """One row; a group shows what any of its ranks did.  None where nothing has a place."""
     said: dict[int, int] = {}
     for timeline in group:
         for event in own.get(timeline.rank, ()):
-            if (place := scale.place(event)) is not None:
+            if (place := scale.position(event)) is not None:
                 column = scale.column(place)
                 said[column] = max(said.get(column, 0), 2 if abnormal(event) else 1)
     if not said:
@@ -161,7 +159,7 @@ def _voice(group: Sequence[RankTimeline], own: Own, scale: Scale) -> _draw.Timel
 def _ends(group: Sequence[RankTimeline], own: Own, scale: Scale) -> list[float]:
     """The last place of each rank of a group that has one."""
     places = (
-        [p for event in own.get(timeline.rank, ()) if (p := scale.place(event)) is not None] for timeline in group
+        [p for event in own.get(timeline.rank, ()) if (p := scale.position(event)) is not None] for timeline in group
     )
     return sorted(max(held) for held in places if held)
 
@@ -183,45 +181,45 @@ def _words(timeline: RankTimeline, own: Own, base: str) -> Markup:
         return el("span", "no line of this rank", cls="nk-dim")
     said = excerpt(event)
     raw = said if len(said) <= WORDS else f"{said[:WORDS]} …"
-    return join(el("b", event.kind), " ", place(event.path, event.line, base), el("div", raw, cls="nk-raw"))
+    return join(el("b", event.kind), " ", location(event.path, event.line, base), el("div", raw, cls="nk-raw"))
 
 
-def _headline(known: Sequence[RankTimeline], own: Own, scale: Scale, case: Case) -> Pointed:
+def _headline(known: Sequence[RankTimeline], own: Own, scale: Scale, case: Case) -> Headline:
     """Which ranks logged nothing, or stopped first: one sentence, and the ranks that it points at."""
-    heard = [timeline for timeline in known if timeline.rank in own]
-    if len(heard) < len(known):
+    logged = [timeline for timeline in known if timeline.rank in own]
+    if len(logged) < len(known):
         return _absent(known, own, case)
-    stopped, gap = _stopped(heard, own, scale) if scale.in_time else ([], 0.0)
+    stopped, gap = _stopped(logged, own, scale) if scale.in_time else ([], 0.0)
     if stopped:
-        others = f"{gap:,.1f} s before any other; {_troubled(heard)}"
+        others = f"{gap:,.1f} s before any other; {_troubled(logged)}"
         return f"{numbered('Rank', stopped)} stopped logging first, {others}", stopped
-    calm = [timeline.rank for timeline in heard if timeline.abnormal is None]
-    if calm and len(calm) * 2 <= len(heard):
-        left = len(heard) - len(calm)
+    calm = [timeline.rank for timeline in logged if timeline.abnormal is None]
+    if calm and len(calm) * 2 <= len(logged):
+        left = len(logged) - len(calm)
         others = f"the {left:,} others do" if left > 1 else "the other one does"
         return f"{numbered('Rank', calm)} report{'s' if len(calm) == 1 else ''} nothing abnormal while {others}", calm
-    together = ", none stopped clearly before the others" if scale.in_time and len(heard) > 1 else ""
-    return f"{plural(len(heard), 'rank')} logged{together}; {_troubled(heard)}", ()
+    together = ", none stopped clearly before the others" if scale.in_time and len(logged) > 1 else ""
+    return f"{plural(len(logged), 'rank')} logged{together}; {_troubled(logged)}", ()
 
 
-def _absent(known: Sequence[RankTimeline], own: Own, case: Case) -> Pointed:
+def _absent(known: Sequence[RankTimeline], own: Own, case: Case) -> Headline:
     """Ranks that logged nothing; those whose logs were not given are not said to be at fault."""
     given = {rank for row in case.inputs for rank in row.get("ranks") or ()}
-    mute = [timeline.rank for timeline in known if timeline.rank not in own]
-    if empty := [rank for rank in mute if rank in given]:
+    missing = [timeline.rank for timeline in known if timeline.rank not in own]
+    if empty := [rank for rank in missing if rank in given]:
         return f"{numbered('Rank', empty)} logged nothing; {plural(len(own), 'rank')} did", empty
-    if len(mute) < len(own):
-        return f"No line of {numbered('rank', mute)} was given; {plural(len(own), 'rank')} logged", mute
+    if len(missing) < len(own):
+        return f"No line of {numbered('rank', missing)} was given; {plural(len(own), 'rank')} logged", missing
     logs = f"rank {min(own)}'s log was" if len(own) == 1 else f"the logs of {numbered('rank', sorted(own))} were"
     return f"Only {logs} given, of {plural(len(known), 'rank')}", sorted(own)
 
 
-def _stopped(heard: Sequence[RankTimeline], own: Own, scale: Scale) -> tuple[list[int], float]:
+def _stopped(logged: Sequence[RankTimeline], own: Own, scale: Scale) -> tuple[list[int], float]:
     """Ranks whose last line lies clearly before that of any other (the widest gap), and by how many seconds.
 
     Of a few ranks, else of most of them: several late ranks can keep one waiting.
     """
-    ends = sorted((end[-1], timeline.rank) for timeline in heard if (end := _ends([timeline], own, scale)))
+    ends = sorted((end[-1], timeline.rank) for timeline in logged if (end := _ends([timeline], own, scale)))
     gaps = [(b[0] - a[0], place) for place, (a, b) in enumerate(pairwise(ends), 1)]
     for most in (len(ends) // 2, len(ends)):
         gap, count = max((gap for gap in gaps if gap[1] <= most), default=(0.0, 0))
@@ -230,10 +228,10 @@ def _stopped(heard: Sequence[RankTimeline], own: Own, scale: Scale) -> tuple[lis
     return [], 0.0
 
 
-def _troubled(heard: Sequence[RankTimeline]) -> str:
-    if wrong := sum(timeline.abnormal is not None for timeline in heard):
+def _troubled(logged: Sequence[RankTimeline]) -> str:
+    if wrong := sum(timeline.abnormal is not None for timeline in logged):
         return f"{plural(wrong, 'rank')} logged something abnormal"
-    died = [timeline.rank for timeline in heard if any(_died(event) for event in timeline.at)]
+    died = [timeline.rank for timeline in logged if any(_died(event) for event in timeline.at)]
     return (
         f"{numbered('rank', died)} ended badly without a line that says why" if died else "nothing abnormal was logged"
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import os
-from collections.abc import Coroutine, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,17 +19,12 @@ from ncclkit.views._form import Form
 from ncclkit.views._html import code, el
 
 
-def report_form(case: Case, notebook: str) -> ReportForm:
+class ReportForm(Form):
     """The button *Make the report*: what the cells of this notebook show now, as ``report.html`` of the case folder.
 
     notebook: its name, as ``ncclkit report --notebook`` takes it; where its pair in Chinese is open, that one is taken.
     Nothing is run again.
     """
-    return ReportForm(case, notebook)
-
-
-class ReportForm(Form):
-    """The form that `report_form` returns."""
 
     BUSY = "Writing …"
     CANCELLED = "Cancelled; no report was written"
@@ -39,21 +34,14 @@ class ReportForm(Form):
         make = W.Button(description="Make the report", icon="file-text-o", button_style="primary")
         super().__init__("One HTML file of what this page shows now, for the ticket; nothing is run again", [], make)
 
-    def asks(self) -> bool:
-        """True: a report needs no input."""
-        return True
-
     def blocked(self) -> Mapping[W.Button, str]:
         """The button, where there is no folder for the page."""
         return (
             {} if self._case.path else {self.start: "A report is kept in a case folder; open one with Case.open(path)."}
         )
 
-    def prepare(self) -> Coroutine[Any, Any, View]:
+    async def prepare(self) -> View:
         """The report of the cells that were run in this kernel."""
-        return self._make()
-
-    async def _make(self) -> View:
         shell: Any = ZMQInteractiveShell.instance() if ZMQInteractiveShell.initialized() else None
         if shell is None or self._case.path is None:
             raise NcclkitError("A report is made of a notebook that is open, and kept in a case folder.")

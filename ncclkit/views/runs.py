@@ -23,6 +23,7 @@ from ncclkit.live import tune
 from ncclkit.views import plots
 from ncclkit.views._base import Chart, View
 from ncclkit.views._html import Markup, badge, code, el, fit, fold, join, pre, table
+from ncclkit.views.experiments import cards
 from ncclkit.views.findings import advice_part
 
 FILES = {
@@ -34,7 +35,7 @@ FILES = {
     "inputs.json": "which files were read (they stay where they are)",
     "report.html": "this investigation as one page that needs no network",
 }
-"""The files of a case folder, each with one line of explanation (the contract is DESIGN's section 4)."""
+"""The files of a case folder, each with one line of explanation (docs/design.md, Contracts)."""
 
 HEAD = ("Collective", "Size", "busbw GB/s", "At most GB/s", "Ratio", "Wrong", "{median}", "{p99}", "algbw GB/s")
 TIMES, BATCHED = ("Time, median", "Time, p99"), ("Median, batches", "p99, single calls")
@@ -79,10 +80,12 @@ def case_view(case: Case) -> View:
     here = [(case.path / name, words) for name, words in FILES.items() if (case.path / name).is_file()]
     kept = [(code(path.name), words, format_bytes(path.stat().st_size)) for path, words in here]
     runs = [(code(f"runs/{run.name}/"), _run_words(run), plural(_files(run), "file")) for run in case.runs()]
-    asked = [(code(f"{FOLDER}/{made.folder.name}/"), f"{made.kind}: {made.summary}", "–") for made in experiments(case)]
+    made = experiments(case)
+    asked = [(code(f"{FOLDER}/{one.folder.name}/"), f"{one.kind}: {one.summary}", "–") for one in made]
     pack = shlex.join(["tar", "czf", f"{case.path.name}.tar.gz", "-C", str(case.path.parent), case.path.name])
     body = join(
         table(("Where", "What it holds", "Size"), [*kept, *runs, *asked]),
+        fold(plural(len(made), "experiment"), cards(made)),
         el("h5", "To mail it"),
         pre(pack),
         el("p", MAIL, cls="nk-dim"),
@@ -118,7 +121,9 @@ def _files(folder: Path) -> int:
 
 
 def _run_words(folder: Path) -> str:
-    """What a run's own ``status.json`` says of its end; a run without one was cut off."""
+    """What a run's own ``status.json`` says of its end; a run without one was cut off, unless nothing was run."""
+    if not any((folder / name).exists() for name in ("plan.json", "status.json")):
+        return "collected from hosts and processes; nothing was run"
     try:
         status = storage.parse(storage.content(folder / "status.json"))
     except (OSError, ValueError, NcclkitError) as error:
@@ -132,10 +137,10 @@ def compare_view(*cases: Case | str | Path) -> View:
 
     cases: case folders, or cases.  Raises NcclkitError for one case where this cluster has no baseline.
     """
-    return _drawn(compare_cases(cases))
+    return _history_view(compare_cases(cases))
 
 
-def _drawn(found: History) -> View:
+def _history_view(found: History) -> View:
     rows = [
         (_mark(one), one.op, format_bytes(one.bytes), format_time(one.before), format_time(one.after))
         for one in found.changes

@@ -17,9 +17,9 @@ from ncclkit.evidence.logs import forget, read_logs
 from ncclkit.live import probe
 from ncclkit.live.options import ProbeOptions
 from ncclkit.views._base import View
-from ncclkit.views._form import Form, row
-from ncclkit.views._html import Markup, el, fold, join
-from ncclkit.views.attach import attached_view
+from ncclkit.views._form import Form, complaints, row, text_field
+from ncclkit.views._html import el, fold, join
+from ncclkit.views.attach import attached_view, check_target
 from ncclkit.views.banner import banner_view
 from ncclkit.views.findings import findings_view
 from ncclkit.views.runs import measurements_view
@@ -36,34 +36,28 @@ AFTER_TEST = (
 )
 
 
-def start_form(case_dir: str, logs_dir: str, logs: str = "", running: str = "") -> StartForm:
+class StartForm(Form):
     """The form that asks what there is, and answers; ``await form.run()`` does what its first button does.
 
     case_dir, logs_dir: the case folders of a test of this machine, and of a job's evidence; logs: as
     `ncclkit.read_logs` takes them; running: a process id, a Slurm job id or ``all``.  With neither nothing is done.
     """
-    return StartForm(case_dir, logs_dir, logs, running)
-
-
-class StartForm(Form):
-    """The form that `start_form` returns."""
 
     IDLE = "No logs and no running job are named: fill in a field above, or test this machine"
     ASK = "Name logs, upload them, or name a running job; with nothing yet, test this machine"
     BUSY = "Reading …"
     CANCELLED = "Cancelled; what was collected until then stays in the case folder"
 
-    def __init__(self, case_dir: str, logs_dir: str, logs: str, running: str) -> None:
+    def __init__(self, case_dir: str, logs_dir: str, logs: str = "", running: str = "") -> None:
         self._case_dir, self._logs_dir = case_dir, logs_dir
         self._machine = False
-        wide = W.Layout(width="auto", flex="1 1 20em", min_width="0", max_width="46em")
-        self.logs = W.Text(value=logs, placeholder=LOGS, description="Logs", layout=wide)
+        self.logs = text_field("Logs", logs, LOGS)
         self.upload = W.FileUpload(multiple=True, description="Upload logs")
-        self.job = W.Text(value=running, placeholder=RUNNING, description="Running job", layout=wide)
+        self.job = text_field("Running job", running, RUNNING)
         start = W.Button(description="Find out why", icon="search", button_style="primary")
         test = W.Button(description="Test this machine", icon="heartbeat", layout=W.Layout(width="auto"))
-        test.on_click(lambda _button: self._post(self._begin_test))
-        self.upload.observe(lambda _change: self._post(self._begin_upload), "value")
+        test.on_click(lambda _button: self._call_on_main_loop(self._begin_test))
+        self.upload.observe(lambda _change: self._call_on_main_loop(self._begin_upload), "value")
         super().__init__("What do you have?", [self.logs, self.upload, self.job], start, test)
 
     def layout(self) -> list[W.Widget]:
@@ -78,8 +72,10 @@ class StartForm(Form):
         ]
 
     def wrong(self) -> Mapping[W.Widget, str]:
-        """A running job beside logs: these are two questions."""
-        return {self.job: BOTH} if self.logs.value.strip() and self.job.value.strip() else {}
+        """A running job beside logs: these are two questions; and a job that nobody can mean."""
+        if self.logs.value.strip() and self.job.value.strip():
+            return {self.job: BOTH}
+        return complaints({self.job: lambda: check_target(self.job.value)})
 
     def asks(self) -> bool:
         """Whether anything is named."""
@@ -147,15 +143,5 @@ def answer(case: Case, *more: View) -> View:
     """The verdict on a case, its cards, and what else was seen."""
     diagnosis = diagnose(case)
     cards = fold("Every finding with its lines", findings_view(diagnosis).static())
-    return Stacked(banner_view(case, diagnosis), View("", cards), *more)
-
-
-class Stacked(View):
-    """Views one below the other; the first one is the conclusion."""
-
-    def __init__(self, *views: View) -> None:
-        super().__init__(views[0].summary, join(*(view.static() for view in views)))
-
-    def static(self) -> Markup:
-        """The static faces of all parts, one below the other."""
-        return self.body
+    parts = banner_view(case, diagnosis), View("", cards, titled=False), *more
+    return View(parts[0].summary, join(*(part.static() for part in parts)), titled=False)

@@ -17,7 +17,7 @@ from ncclkit.core.text import format_time, percent
 from ncclkit.live import step
 from ncclkit.views import _draw, plots
 from ncclkit.views._base import Drawn, View
-from ncclkit.views._form import Form
+from ncclkit.views._form import Form, complaints, text_field
 from ncclkit.views._html import Markup, badge, code, el, fit, join, sentence, table
 
 COLOURS = dict(
@@ -43,35 +43,25 @@ def step_view(case: Case) -> View:
     return Drawn(summary, _figure(times), join(_brakes(times), _effects(effects), _notes(times)))
 
 
-def step_form(case: Case, command: str = "", **options: Any) -> StepForm:
+class StepForm(Form):
     """The form that runs a script for some steps; ``await form.run()`` does what its Measure button does.
 
     command: as in a terminal, such as ``python train.py``; options: those of `ncclkit.live.step.StepOptions`.
     Where no command is named, nothing is done.
     """
-    return StepForm(case, command, step.StepOptions(**options))
-
-
-class StepForm(Form):
-    """The form that `step_form` returns."""
 
     IDLE = "No script is named; write its command as your job has it, such as torchrun --nproc-per-node 8 train.py"
     ASK = "Name the command of the script"
     BUSY = "The script runs …"
     CANCELLED = "Cancelled; everything that was started has been ended"
 
-    def __init__(self, case: Case, command: str, options: step.StepOptions) -> None:
-        self._case, self._options = case, options
-        wide = W.Layout(width="auto", flex="1 1 30em")
-        self.command = W.Text(value=command, description="Command", placeholder="python train.py", layout=wide)
-        self.tries = W.Text(
-            value=" ".join(options.tries),
-            description="Compare",
-            placeholder="workers=4 bucket_cap_mb=50 OMP_NUM_THREADS=2",
-            layout=wide,
-        )
+    def __init__(self, case: Case, command: str = "", **options: Any) -> None:
+        self._case, self._options = case, step.StepOptions(**options)
+        self.command = text_field("Command", command, "python train.py")
+        settings = " ".join(self._options.tries)
+        self.tries = text_field("Compare", settings, "workers=4 bucket_cap_mb=50 OMP_NUM_THREADS=2")
         start = W.Button(description="Measure", icon="play", button_style="primary")
-        super().__init__(step.WHAT.format(options.steps), [self.command, self.tries], start)
+        super().__init__(step.WHAT.format(self._options.steps), [self.command, self.tries], start)
 
     def asks(self) -> bool:
         """Whether a command is named."""
@@ -79,13 +69,7 @@ class StepForm(Form):
 
     def wrong(self) -> Mapping[W.Widget, str]:
         """A line that no shell could read, and what is not a setting."""
-        found: dict[W.Widget, str] = {}
-        for field, check in ((self.command, self._words), (self.tries, lambda _: self.options)):
-            try:
-                check(field)
-            except NcclkitError as error:
-                found[field] = str(error)
-        return found
+        return complaints({self.command: lambda: self._words(self.command), self.tries: lambda: self.options})
 
     @property
     def options(self) -> step.StepOptions:

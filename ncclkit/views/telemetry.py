@@ -18,12 +18,14 @@ from ncclkit.views._base import Drawn, View
 from ncclkit.views._html import Markup, el, table
 
 GIB, MIB = 1 << 30, 1 << 20
-LINES = 400
+MAX_POINTS = 400
 """Points of a line at most; longer telemetry is thinned, its highest points kept."""
 EACH = 8
 """Up to so many GPUs have a line of their own; beyond, the lowest and the highest of each second."""
 PHASES = {"init": "joined", "pairs": "last pair", "size": "last size", "error": "error", "done": "done"}
 """Phases that are marked, and how; of each the last that a rank told."""
+MOST = 1e18
+"""Bytes, seconds since the epoch and everything else of a sample are below it."""
 LARGEST = 64 * MIB
 """Bytes that are read of one file: about a day."""
 
@@ -62,7 +64,7 @@ def _by_host(run: Path) -> dict[str, list[Sample]]:
             for line in file.read(LARGEST).splitlines():
                 sample = _sample(line)
                 if sample is not None:
-                    hosts.setdefault(str(sample.get("host", "")), []).append(sample)
+                    hosts.setdefault(sample["host"], []).append(sample)
     return {host: sorted(samples, key=lambda sample: float(sample["t"])) for host, samples in hosts.items()}
 
 
@@ -72,12 +74,27 @@ def _sample(line: bytes) -> Sample | None:
         sample = json.loads(line)
     except (ValueError, RecursionError):
         return None
-    whole = isinstance(sample, dict) and all(_is_number(sample.get(name)) for name in ("t", "memory", "memory_total"))
-    return sample if whole else None
+    if not isinstance(sample, dict) or not all(
+        _is_number(sample.get(name)) for name in ("t", "memory", "memory_total")
+    ):
+        return None
+    numbers = {name: sample[name] for name in ("cpu", "swap") if _is_number(sample.get(name))}
+    rates = {name: _rows(sample, name, _is_number) for name in ("net", "pressure")}
+    ranks = {"utilization": _rows(sample, "utilization"), "scheduling": _rows(sample, "scheduling", _is_row)}
+    gpus = sample.get("gpus") if isinstance(sample.get("gpus"), list) else []
+    always = {name: sample[name] for name in ("t", "memory", "memory_total")}
+    return {"host": str(sample.get("host", "")), **always, **numbers, **rates, **ranks, "gpus": gpus}
+
+
+def _rows(sample: Sample, name: str, is_right: Callable[[object], bool] = lambda row: True) -> Mapping[str, Any]:
+    """What a sample holds under this name, such as the rate of each interface; without what is of another type."""
+    rows = sample.get(name)
+    return {key: row for key, row in rows.items() if is_right(row)} if isinstance(rows, dict) else {}
 
 
 def _is_number(value: object) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
+    """Whether it is a number that a host can have: JSON knows infinite ones, too."""
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and -MOST < value < MOST
 
 
 def _summary(host: str, samples: Sequence[Sample]) -> str:
@@ -118,7 +135,7 @@ def _gpu_range(samples: Iterable[Sample], column: int, unit: str) -> str:
 
 def _fastest(samples: Sequence[Sample]) -> str:
     """The highest traffic of one interface, in and out together, and its name."""
-    moved = [(rate, name) for s in samples for name, rate in (s.get("net") or {}).items() if _is_number(rate)]
+    moved = [(rate, name) for s in samples for name, rate in s["net"].items()]
     rate, name = max(moved, default=(0, ""))
     return f"{format_bytes(rate)}/s on {name}" if rate else ""
 
@@ -128,7 +145,7 @@ COLUMNS: Mapping[str, Callable[[Sequence[Sample]], str]] = {
     "CPU, highest": lambda samples: f"{_peak(samples, lambda s: s.get('cpu')):.0f} %",
     "Memory, highest": lambda samples: f"{100 * _peak(samples, _memory_share):.0f} %",
     "Swap": lambda samples: format_bytes(_peak(samples, lambda s: s.get("swap"))),
-    "Waited for memory": lambda samples: f"{_peak(samples, lambda s: (s.get('pressure') or {}).get('memory')):.0f} %",
+    "Waited for memory": lambda samples: f"{_peak(samples, lambda s: s['pressure'].get('memory')):.0f} %",
     "Network, highest": _fastest,
     "GPU memory, highest": lambda samples: f"{peak / 1024:.1f} GiB" if (peak := _gpu_peak(samples, 0)) else "",
     "GPUs busy": lambda samples: _gpu_range(samples, 1, "%"),
@@ -140,8 +157,7 @@ COLUMNS: Mapping[str, Callable[[Sequence[Sample]], str]] = {
 
 
 def _gpus(sample: Sample) -> list[list[Any]]:
-    rows = sample.get("gpus") or []
-    return [row for row in rows if isinstance(row, list) and len(row) == 5]
+    return [row for row in sample["gpus"] if isinstance(row, list) and len(row) == 5]
 
 
 def _phases(events: Iterable[Event], run: str, start: float) -> dict[str, float]:
@@ -184,8 +200,8 @@ def _figure(samples: Sequence[Sample], start: float, phases: Mapping[str, float]
 
 
 def _thinned(samples: Sequence[Sample]) -> Sequence[Sample]:
-    """At most `LINES` of them; of each bunch the one with the fullest memory stays."""
-    bunch = -(-len(samples) // LINES)
+    """At most `MAX_POINTS` of them; of each bunch the one with the fullest memory stays."""
+    bunch = -(-len(samples) // MAX_POINTS)
     if bunch == 1:
         return samples
     return [max(samples[at : at + bunch], key=_memory_share) for at in range(0, len(samples), bunch)]
@@ -193,11 +209,10 @@ def _thinned(samples: Sequence[Sample]) -> Sequence[Sample]:
 
 def _curves(samples: Sequence[Sample]) -> list[tuple[str, list[Curve]]]:
     """Title with unit → its curves."""
-    pressure = [s.get("pressure") or {} for s in samples]
     named = (("a core", "cpu"), ("memory", "memory"), ("io", "io"))
-    waits = [(f"waited for {name}", [p.get(kind) for p in pressure]) for name, kind in named]
-    nets = sorted({name for s in samples for name in s.get("net") or {}})
-    traffic = [(name, [(s.get("net") or {}).get(name, 0) / MIB for s in samples]) for name in nets]
+    waits = [(f"waited for {name}", [s["pressure"].get(kind) for s in samples]) for name, kind in named]
+    nets = sorted({name for s in samples for name in s["net"]})
+    traffic = [(name, [s["net"].get(name, 0) / MIB for s in samples]) for name in nets]
     swap = [("swap", [s.get("swap", 0) / GIB for s in samples])] if any(s.get("swap") for s in samples) else []
     return [
         ("GPU, %", _each(samples, 1, 1.0)),
@@ -223,7 +238,7 @@ def _moving(title: str, curves: Sequence[Curve]) -> list[Curve]:
 
 def _of_ranks(samples: Sequence[Sample], names: Sequence[str], unit: float) -> list[Curve]:
     """A curve for each rank, the sum of these rates; or the lowest and the highest of many ranks."""
-    rows: list[Mapping[str, Any]] = [row if isinstance(row := s.get("utilization"), dict) else {} for s in samples]
+    rows: list[Mapping[str, Any]] = [s["utilization"] for s in samples]
     ranks = sorted({rank for row in rows for rank in row}, key=lambda rank: (len(rank), rank))
     curves = [(f"rank {rank}", [_sum(row.get(rank), names, unit) for row in rows]) for rank in ranks]
     if len(curves) <= EACH:
@@ -241,7 +256,7 @@ def _sum(row: object, names: Sequence[str], unit: float) -> float | None:
 
 def _queues(samples: Sequence[Sample]) -> list[Curve]:
     """Of each rank, how many of its processes waited for a core; the longest queues first."""
-    totals = [{rank: row for rank, row in (s.get("scheduling") or {}).items() if _is_row(row)} for s in samples]
+    totals = [s["scheduling"] for s in samples]
     curves = []
     for rank in sorted({rank for total in totals for rank in total}):
         waited = [total[rank][3] if rank in total else None for total in totals]

@@ -195,7 +195,7 @@ Point = tuple[float | None, float | None]
 
 
 @dataclass(frozen=True, slots=True)
-class Placed:
+class MachineLayout:
     """A machine with a place for each of its parts; `base` is where it begins in the figure."""
 
     machine: MachineLinks
@@ -208,10 +208,10 @@ class Placed:
 
 def draw(named: Mapping[str, MachineLinks]) -> go.Figure:
     """Machines one above the other, the first on top; a name that is empty is not written."""
-    placed: list[Placed] = []
+    placed: list[MachineLayout] = []
     top = 0.0
     for name, machine in reversed([*named.items()]):
-        placed.append(_place(machine, name, top - _sunk(machine)))
+        placed.append(_place(machine, name, top - _height_without_nics(machine)))
         top += _height(machine)
     figure = blank(height=round(UNIT * top) + 60)
     width = max(end for each in placed for _, end in each.boxes.values())
@@ -226,15 +226,15 @@ def draw(named: Mapping[str, MachineLinks]) -> go.Figure:
 
 
 def _height(machine: MachineLinks) -> float:
-    return BUS - LOW + (ARCS if len(set(machine.pairs.values())) > 1 else 0) + 0.65 - _sunk(machine)
+    return BUS - LOW + (ARCS if len(set(machine.pairs.values())) > 1 else 0) + 0.65 - _height_without_nics(machine)
 
 
-def _sunk(machine: MachineLinks) -> float:
-    """What is saved where there are no NICs below the GPUs."""
+def _height_without_nics(machine: MachineLinks) -> float:
+    """Height that a machine without NICs below its GPUs does not need."""
     return 0.0 if machine.nics else GPUS - NICS
 
 
-def _place(machine: MachineLinks, name: str, base: float) -> Placed:
+def _place(machine: MachineLinks, name: str, base: float) -> MachineLayout:
     """Columns from left to right, NUMA node by NUMA node; a NIC stands below the GPU that is closest to it."""
     closest = machine.nearest()
     homes = {nic.name: _home(nic, machine, closest) for nic in machine.nics}
@@ -252,7 +252,7 @@ def _place(machine: MachineLinks, name: str, base: float) -> Placed:
         gpus.update(_spread(upper, left, width))
         nics.update(_spread(lower, left, width))
         left += width + GAP
-    return Placed(machine, name, base, gpus, nics, boxes)
+    return MachineLayout(machine, name, base, gpus, nics, boxes)
 
 
 def _home(nic: Nic, machine: MachineLinks, closest: Mapping[int, tuple[str, list[str]]]) -> int | None:
@@ -273,10 +273,10 @@ def _spread(names: Sequence[T], left: float, width: int) -> dict[T, float]:
     return {name: left + width * (place + 0.5) / len(names) for place, name in enumerate(names)}
 
 
-def _boxes(figure: go.Figure, placed: Placed) -> None:
+def _boxes(figure: go.Figure, placed: MachineLayout) -> None:
     """NUMA nodes as areas with their names, and the machine's own name over them."""
     for node, (left, right) in placed.boxes.items():
-        low, high = placed.base + NICS + _sunk(placed.machine) - 0.5, placed.base + GPUS + 0.38
+        low, high = placed.base + NICS + _height_without_nics(placed.machine) - 0.5, placed.base + GPUS + 0.38
         figure.add_shape(
             type="rect", x0=left, x1=right, y0=low, y1=high, fillcolor=NODE_BOX, line={"width": 0}, layer="below"
         )
@@ -286,7 +286,7 @@ def _boxes(figure: go.Figure, placed: Placed) -> None:
         _write(
             figure,
             0,
-            placed.base + _sunk(placed.machine) + _height(placed.machine) + LOW - 0.25,
+            placed.base + _height_without_nics(placed.machine) + _height(placed.machine) + LOW - 0.25,
             f"<b>{safe(placed.name)}</b>",
             size=13,
         )
@@ -296,7 +296,7 @@ def _write(figure: go.Figure, x: float, y: float, words: str, size: int = 11) ->
     figure.add_annotation(x=x, y=y, text=words, showarrow=False, xanchor="left", font={"size": size})
 
 
-def _draw_links(figure: go.Figure, placed: Sequence[Placed]) -> None:
+def _draw_links(figure: go.Figure, placed: Sequence[MachineLayout]) -> None:
     """One trace for each kind of link, the closest first, as a legend wants it."""
     lines: dict[str, list[Point]] = defaultdict(list)
     for each in placed:
@@ -318,7 +318,7 @@ def _draw_links(figure: go.Figure, placed: Sequence[Placed]) -> None:
 Drawing = Iterator[tuple[str, Sequence[tuple[float, float]]]]
 
 
-def _bus(placed: Placed) -> Drawing:
+def _bus(placed: MachineLayout) -> Drawing:
     """The link that most pairs of GPUs have as one bus over them, every other pair as an arc of its own."""
     ways = Counter(placed.machine.pairs.values())
     usual = max(ways, key=lambda way: (ways[way], closeness(way)), default="")
@@ -340,7 +340,7 @@ def _arc(left: float, right: float, widest: float) -> list[tuple[float, float]]:
     return [(middle - half * math.cos(step), GPUS + rise * math.sin(step)) for step in steps]
 
 
-def _down(placed: Placed) -> Drawing:
+def _down(placed: MachineLayout) -> Drawing:
     """Each GPU to its closest NICs; where several are equally close, to the two below it."""
     for gpu, (way, names) in placed.machine.nearest().items():
         x = placed.gpus[gpu]
@@ -348,14 +348,14 @@ def _down(placed: Placed) -> Drawing:
             yield way, [(x, GPUS), (placed.nics[nic], NICS)]
 
 
-def _between(placed: Placed) -> Drawing:
+def _between(placed: MachineLayout) -> Drawing:
     """What joins the NUMA nodes themselves."""
     edges = list(placed.boxes.values())
     for (_, end), (start, _) in zip(edges, edges[1:], strict=False):
         yield "SYS", [(end, (NICS + GPUS) / 2), (start, (NICS + GPUS) / 2)]
 
 
-def _parts(figure: go.Figure, placed: Sequence[Placed]) -> None:
+def _parts(figure: go.Figure, placed: Sequence[MachineLayout]) -> None:
     """GPUs as squares, NICs as circles with the number of their name; parts that are not whole have another shape."""
     shapes: dict[tuple[str, str, str], list[tuple[float, float, str, str]]] = {
         ("GPU", "square", INK): [],

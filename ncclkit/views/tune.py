@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import math
 import os
 import statistics
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -15,14 +14,14 @@ from plotly.subplots import make_subplots
 
 from ncclkit.core import tuning
 from ncclkit.core.case import Case
-from ncclkit.core.model import NcclkitError, safe
+from ncclkit.core.model import safe
 from ncclkit.core.text import format_bytes, format_time, parse_size, percent, plural
 from ncclkit.core.tuning import Advantage, Comparison, Setting, Sweep
 from ncclkit.live import tune
 from ncclkit.live.options import ProbeOptions
 from ncclkit.views import plots
 from ncclkit.views._base import Chart, Drawn, View, page
-from ncclkit.views._form import Form, row, trail
+from ncclkit.views._form import Form, complaints, row, text_field, trail, wide
 from ncclkit.views._html import Markup, badge, code, el, fit, fold, join, pre, table
 from ncclkit.views.cluster import login_card
 
@@ -44,29 +43,6 @@ FILES = {
     "tuner.csv": "NCCL's example tuner plugin, by collective and message size",
 }
 
-Measure = Callable[[Callable[[dict[str, Any]], None]], Coroutine[Any, Any, Sweep]]
-
-
-def tune_form(
-    case: Case,
-    settings: str = "",
-    sizes: str = "",
-    job: str = "",
-    inherited: bool = False,
-    budget: float = tune.BUDGET,
-    **options: Any,
-) -> TuneForm:
-    """The form that compares settings with the default; ``tuned = await form.run()`` does what its button does.
-
-    settings: space-separated, such as ``NCCL_PROTO=LL channels=32`` (default: what this hardware can have); sizes: of
-    the messages, such as ``8,64KB,256MB``; job: a case folder, a log, Flight Recorder dumps or a model, whose message
-    sizes are measured; inherited: compare each variable that is set here, or in the job's log, with its absence;
-    budget: seconds that it takes, about; options: those of `ncclkit.live.options.ProbeOptions`, where every
-    collective is the default.  Raises NcclkitError for what is none.
-    """
-    words = {"settings": settings, "sizes": sizes, "job": job}
-    return TuneForm(case, words, inherited, budget, replace(tune.DEFAULTS, **options))
-
 
 class SweepView(Drawn):
     """What a sweep found: gain against message size, then where which setting is better, with interval and risk.
@@ -78,38 +54,41 @@ class SweepView(Drawn):
         self.sweep = sweep
         """The sweep itself."""
         figure = gains(sweep) if sweep.comparisons or sweep.seen else None
-        super().__init__(sweep.summary, figure, _tables(sweep))
-
-    def headline(self) -> Markup:
-        """Empty where the title of the figure says it."""
-        return Markup("") if self.figure is not None else super().headline()
-
-    def static(self) -> Markup:
-        """The figure, or the sentence, and the words under it."""
-        return el("div", self.body, cls="nk") if self.figure is not None else super().static()
+        super().__init__(sweep.summary, figure, _tables(sweep), titled=figure is None)
 
 
 class TuneForm(Form):
-    """The form that `tune_form` returns."""
+    """The form that compares settings with the default; ``tuned = await form.run()`` does what its button does.
+
+    settings: space-separated, such as ``NCCL_PROTO=LL channels=32`` (default: what this hardware can have); sizes: of
+    the messages, such as ``8,64KB,256MB``; job: a case folder, a log, Flight Recorder dumps or a model, whose message
+    sizes are measured; inherited: compare each variable that is set here, or in the job's log, with its absence;
+    budget: seconds that it takes, about; options: those of `ncclkit.live.options.ProbeOptions`, where every
+    collective is the default.  Raises NcclkitError for what is none.
+    """
 
     BUSY = "Measuring …"
     CANCELLED = "Cancelled; nothing was changed on this machine"
 
     def __init__(
-        self, case: Case, words: Mapping[str, str], inherited: bool, budget: float, options: ProbeOptions
+        self,
+        case: Case,
+        settings: str = "",
+        sizes: str = "",
+        job: str = "",
+        inherited: bool = False,
+        budget: float = tune.BUDGET,
+        **options: Any,
     ) -> None:
-        self._case, self._options, self._budget = case, options, budget
-        wide = {"style": {"description_width": "8.5em"}, "layout": W.Layout(width="auto", flex="1 1 18em")}
-        hints = {
-            "settings": ("Settings", "what this hardware can have"),
-            "sizes": ("Message sizes", "from 8 B to the largest"),
-            "job": ("Sizes of a job", "case folder, log, dumps, model.safetensors"),
-        }
+        self._case, self._options, self._budget = case, replace(tune.DEFAULTS, **options), budget
+        look = {"style": {"description_width": "8.5em"}}
         self.words = {
-            name: W.Text(value=words[name], description=label, placeholder=hint, **wide)
-            for name, (label, hint) in hints.items()
+            "settings": text_field("Settings", settings, "what this hardware can have", **look),
+            "sizes": text_field("Message sizes", sizes, "from 8 B to the largest", **look),
+            "job": text_field("Sizes of a job", job, "case folder, log, dumps, model.safetensors", **look),
         }
-        self.inherited = W.Checkbox(value=inherited, description="What do the variables that are set cost?", **wide)
+        asked = "What do the variables that are set cost?"
+        self.inherited = W.Checkbox(value=inherited, description=asked, layout=wide(), **look)
         start = W.Button(description="Measure", icon="play", button_style="primary")
         super().__init__("", [*self.words.values(), self.inherited], start)
 
@@ -131,20 +110,12 @@ class TuneForm(Form):
 
     def wrong(self) -> Mapping[W.Widget, str]:
         """Fields that hold no settings, and no sizes."""
-        found = {}
-        for name, read in (("settings", self._settings), ("sizes", self._sizes)):
-            try:
-                read()
-            except NcclkitError as error:
-                found[self.words[name]] = str(error)
-        return found
+        return complaints({self.words["settings"]: self._settings, self.words["sizes"]: self._sizes})
 
-    def prepare(self) -> Coroutine[Any, Any, SweepView]:
+    async def prepare(self) -> SweepView:
         """The sweep as the fields say."""
-        return self._measure(self._settings(), self._sizes(), self.words["job"].value.strip(), self.inherited.value)
-
-    async def _measure(self, settings: list[Setting], sizes: list[int], job: str, inherited: bool) -> SweepView:
-        asked = self._case, settings, self._options, sizes, inherited, self.observe, job, self._budget
+        what, job, inherited = self._settings(), self.words["job"].value.strip(), self.inherited.value
+        asked = self._case, what, self._options, self._sizes(), inherited, self.observe, job, self._budget
         return SweepView(await tune.sweep(*asked))
 
     def draw(self) -> None:
@@ -165,15 +136,15 @@ def _doing(progress: Any) -> str:
     return f"Now {progress.op} of {format_bytes(progress.now)}"
 
 
-def gains(sweep: Sweep) -> go.Figure:
+def gains(sweep: Sweep, title: str = "") -> go.Figure:
     """Gain in percent against message size with its interval, a panel for each collective and a line for each setting.
 
-    The dashed line is the default.
+    The dashed line is the default.  title: what the figure says (default: the conclusion of the sweep).
     """
     rows = sweep.comparisons or sweep.seen
-    ops, named = _drawn(rows), _telling(rows)
+    ops, named = _collectives_to_draw(rows), _settings_to_draw(rows)
     made = make_subplots(rows=len(ops), cols=1, vertical_spacing=56 / (PANEL + 56) / len(ops))
-    figure = plots.frame(sweep.headline, plots.entries(named), (PANEL + 56) * len(ops) - 56, made)
+    figure = plots.frame(title or sweep.headline, plots.entries(named), (PANEL + 56) * len(ops) - 56, made)
     for place, op in enumerate(ops, 1):
         mine = sorted((one for one in rows if one.op == op), key=lambda one: one.bytes)
         for index, name in enumerate(named):
@@ -185,12 +156,12 @@ def gains(sweep: Sweep) -> go.Figure:
     return figure
 
 
-def _telling(rows: Sequence[Comparison]) -> list[str]:
+def _settings_to_draw(rows: Sequence[Comparison]) -> list[str]:
     """The settings that are drawn: better or worse ones first, then by the size of their difference."""
     return _by_difference((str(one.setting), one) for one in rows)[:SHOWN]
 
 
-def _drawn(rows: Sequence[Comparison]) -> list[str]:
+def _collectives_to_draw(rows: Sequence[Comparison]) -> list[str]:
     """The collectives that are drawn, chosen the same way, in the order of the rows."""
     chosen = _by_difference((one.op, one) for one in rows)[:PANELS]
     return [op for op in dict.fromkeys(one.op for one in rows) if op in chosen]
@@ -301,8 +272,6 @@ def _method(sweep: Sweep) -> str:
     return " ".join(filter(None, (said, drawn, without, *sweep.notes)))
 
 
-SETTING = 2
-"""Where the setting stands in a row of numbers."""
 NUMBERS = ("Collective", "Size", "Setting", "Default", "With it", "Gain", "Interval", "Verdict")
 
 
@@ -335,17 +304,12 @@ def carriers_view(tuned: SweepView) -> View:
     return View(f"{plural(len(files), 'file')} can carry this into a job; one of them is enough", join(*parts))
 
 
-def apply_form(case: Case, tuned: SweepView, **options: Any) -> ApplyForm:
+class ApplyForm(Form):
     """The form that applies what a sweep found to the small job; ``await form.run()`` measures before and after.
 
     That may be to take away an inherited variable which only costs.  Where nothing is better than what is there,
     nothing is done.
     """
-    return ApplyForm(case, tuned.sweep, ProbeOptions(**options))
-
-
-class ApplyForm(Form):
-    """The form that `apply_form` returns."""
 
     IDLE = "Nothing is applied: no setting is better than the default for every size"
     ELSEWHERE = "Nothing is applied here: {} of that job, which only cost, are not set in this environment"
@@ -353,9 +317,9 @@ class ApplyForm(Form):
     BUSY = "Measuring before and after, in turn …"
     CANCELLED = "Cancelled; nothing was changed on this machine"
 
-    def __init__(self, case: Case, sweep: Sweep, options: ProbeOptions) -> None:
-        self._case, self._sweep, self._options = case, sweep, options
-        self._setting = tuning.applied(sweep)
+    def __init__(self, case: Case, tuned: SweepView, **options: Any) -> None:
+        self._case, self._sweep, self._options = case, tuned.sweep, ProbeOptions(**options)
+        self._setting = tuning.applied(self._sweep)
         gone = self._setting.without if self._setting else ()
         if gone and not any(name in os.environ for name in gone):
             self._setting, self.IDLE = None, self.ELSEWHERE.format(", ".join(gone))
@@ -371,50 +335,22 @@ class ApplyForm(Form):
         """The button and what came out."""
         return [row(*self._buttons, self.cancel), self.notice, self.result, self.drawing]
 
-    def prepare(self) -> Coroutine[Any, Any, View]:
+    async def prepare(self) -> View:
         """The setting against the default once more, on the sizes of the sweep."""
-        return self._measure(self._setting or Setting())
-
-    async def _measure(self, setting: Setting) -> View:
+        setting = self._setting or Setting()
         sizes = sorted({one.bytes for one in self._sweep.seen})
         options = replace(self._options, op=",".join(dict.fromkeys(one.op for one in self._sweep.seen)))
         return before_after(await tune.sweep(self._case, [setting], options, sizes, on_record=self.observe))
 
 
-def before_after(sweep: Sweep) -> Chart:
-    """Time of a call against message size without and with the one setting of a sweep."""
+def before_after(sweep: Sweep) -> View:
+    """What the one setting of a sweep changes, by collective and message size, and both times of each."""
     rows = sweep.comparisons
-    ops = list(dict.fromkeys(one.op for one in rows))
-    better, worse = (sum(getattr(one, verdict) for one in rows) for verdict in ("better", "worse"))
-    setting = rows[0].setting if rows else Setting()
+    if not rows:
+        return View(sweep.headline, Markup(""))
+    setting = rows[0].setting
     changed = f"With {setting}" if setting.env or setting.config else f"Without {', '.join(setting.without)}"
+    better, worse = (sum(getattr(one, verdict) for one in rows) for verdict in ("better", "worse"))
     verb = "is" if len(rows) == 1 else "are"
     summary = f"{changed} {better} of {plural(len(rows), 'size')} {verb} faster than before, and {worse} slower"
-    figure = plots.frame(summary, 2 * len(ops), PANEL)
-    for index, op in enumerate(ops):
-        mine = sorted((one for one in rows if one.op == op), key=lambda one: one.bytes)
-        for with_it, name, symbol in ((False, "before", "circle-open"), (True, "after", "circle")):
-            times = [statistics.median(one.with_us if with_it else one.default_us) for one in mine]
-            figure.add_scatter(
-                x=[one.bytes for one in mine],
-                y=times,
-                name=f"{op}, {name}",
-                mode="lines+markers",
-                line={"color": plots.LINES[index], "width": 2, "dash": "solid" if with_it else "dash"},
-                marker={"symbol": symbol, "size": 9, "color": plots.LINES[index]},
-                customdata=[
-                    [format_bytes(one.bytes), format_time(time)] for one, time in zip(mine, times, strict=True)
-                ],
-                hovertemplate=f"{op}, {name}: %{{customdata[0]}} in %{{customdata[1]}}<extra></extra>",
-            )
-    figure.update_xaxes(plots.size_axis([one.bytes for one in rows]))
-    known = [math.log10(statistics.median(laps)) for one in rows for laps in (one.default_us, one.with_us)] or [0.0]
-    low, high = min(known) - 0.1, max(known) + 0.1
-    ticks = plots.ticks(low, high)
-    figure.update_yaxes(type="log", title={"text": "time of one call, µs"}, range=[low, high], tickvals=ticks)
-    # there is one setting only
-    head, rest = (
-        NUMBERS[:SETTING] + NUMBERS[SETTING + 1 :],
-        [row[:SETTING] + row[SETTING + 1 :] for row in _numbers(sweep)],
-    )
-    return Chart(figure, fit(table(head, rest, "nk-numbers")))
+    return Chart(gains(sweep, summary), fit(table(NUMBERS, _numbers(sweep), "nk-numbers")))

@@ -49,7 +49,7 @@ def test_run_all_then_run_then_cancel(guided: Visit, lab: Lab) -> None:
     page = guided.page
     run_all(page)
     wait_cells_done(page, 180)
-    assert "finished" in badge(page, "done").inner_text()
+    assert "succeeded" in badge(page, "done").inner_text()
     assert page.locator(f"{FORM} .js-plotly-plot .scatterlayer path").count()
     assert lab.runs() == []
     form = page.locator(f"{FORM}.widget-vbox").filter(has=page.locator("button", has_text="Run")).last

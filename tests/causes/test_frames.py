@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ncclkit.analysis.frames import framework, in_collective, places, stacks
+from ncclkit.analysis.frames import call_of, framework, in_collective, stacks
 from ncclkit.core.case import Case
 from ncclkit.core.model import Event
 
@@ -41,20 +41,6 @@ def test_a_framework_is_known_by_its_own_folder(file: str, name: str) -> None:
     assert framework(case) == name
 
 
-def test_equal_stacks_are_told_together_by_the_line_of_the_user() -> None:
-    """Also where py-spy has shortened the names of files, so that nothing says that torch is a library."""
-    inside = [("all_reduce", "torch/distributed/distributed_c10d.py", 3252), ("<module>", "train.py", 212)]
-    saving = [("save", f"{TORCH}/serialization.py", 10), ("keep", "/app/ckpt.py", 88)]
-    events = [
-        Event(
-            "stack", rank=rank, data={"frames": [dict(zip(("func", "file", "line"), f, strict=True)) for f in frames]}
-        )
-        for rank, frames in enumerate([inside, inside, inside, saving])
-    ]
-    told = [([event.rank for event in held], waits, where) for held, waits, where in places(events)]
-    assert told == [([3], False, "save at ckpt.py:88"), ([0, 1, 2], True, "all_reduce at train.py:212")]
-
-
 @pytest.mark.parametrize(
     ("inner", "where"),
     [
@@ -73,8 +59,7 @@ def test_equal_stacks_are_told_together_by_the_line_of_the_user() -> None:
 )
 def test_a_stack_is_named_by_what_was_called_not_by_what_wraps_it(inner: tuple[str, ...], where: str) -> None:
     frames = [{"func": func, "file": f"{TORCH}/{file}", "line": 1} for func, file in map(str.split, inner)]
-    ((_, waits, said),) = places([Event("stack", rank=0, data={"frames": [*frames, MINE]})])
-    assert waits and said == f"{where} at fit.py:3"
+    assert in_collective([*frames, MINE]) and call_of([*frames, MINE]) == where
 
 
 def test_a_rank_that_prints_its_exception_is_in_no_collective() -> None:

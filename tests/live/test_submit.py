@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
+import shlex
 import shutil
 import signal
 import subprocess
@@ -11,7 +13,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +21,11 @@ import psutil
 import pytest
 
 from ncclkit import check_form, cluster_view, evidence, live_test, tune_form
-from ncclkit.agent import private
+from ncclkit.agent import private, wire
 from ncclkit.cli import _parser, main
 from ncclkit.core.case import Case
 from ncclkit.core.model import Fact, NcclkitError
+from ncclkit.core.runs import Plan
 from ncclkit.evidence import samples
 from ncclkit.live import probe, scheduler, submit, workers
 from ncclkit.live.options import JobOptions, ProbeOptions, command_words, declared
@@ -225,6 +228,30 @@ def test_a_command_that_cannot_be_meant_says_how_it_is_written(
     with suppress(SystemExit):
         assert main(typed.split()) == 2
     assert said in capsys.readouterr().err
+
+
+def test_the_command_of_a_step_keeps_its_own_words_as_a_batch_job(
+    fake: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What stands behind ``--`` is the user's: it gets no case folder of ours, and keeps a ``--case`` of its own."""
+    commands(fake, sbatch="exit 1", sinfo="echo gpu")
+    case = str(tmp_path / "case")
+    script = ["python", "train.py", "--case", "A"]
+    assert main(["submit", "--dry-run", "step", "--case", case, "--steps", "9", "--", *script]) == 0
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if " -m ncclkit " in line]
+    parsed = _parser().parse_args(shlex.split(line.partition(" -m ncclkit ")[2]))
+    assert (parsed.command, parsed.case, parsed.steps) == (script, case, 9)
+
+
+def test_the_curve_of_a_running_job_has_the_bandwidth_of_a_finished_one(tmp_path: Path) -> None:
+    case = Case.open(tmp_path)
+    plan = Plan("all_reduce", ("collective",), 4, "nccl", sys.executable, 60.0)
+    folder = case.new_run("all_reduce")
+    (folder / "plan.json").write_text(json.dumps(asdict(plan) | {"job": "7"}))
+    raw = {"ncclkit": wire.VERSION, "kind": "measure", "op": "all_reduce", "bytes": 4096, "ranks": 4, "time_us": 8.0}
+    (folder / "wire.jsonl").write_text(json.dumps(raw) + "\n")
+    announced, measured = submit._Tail(case, submit.BatchJob(tmp_path, "7", ("probe",), 0.0)).records()
+    assert announced["kind"] == "plan" and measured["busbw"] == pytest.approx(1.5 * measured["algbw"])
 
 
 def test_the_text_for_sbatch_is_safe_and_asks_for_all_gpus_of_the_default_partition(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from nbformat import NotebookNode
 from ncclkit.core.case import Case
 from ncclkit.lab.course.questions import STORIES
 from ncclkit.report.parameters import notebook
-from ncclkit.views.report import report_form
+from ncclkit.views.report import ReportForm
 from tests.notebooks.refresh import pair
 from tests.reports import CHINESE, NOTEBOOKS, ROOT
 
@@ -107,7 +107,7 @@ def test_the_report_of_a_chinese_notebook_that_is_open_is_chinese(monkeypatch: p
     chinese, original = next((own, its) for own, its in CHINESE.items() if its.stem == "1_recbole")
     for session, shown in ((chinese, chinese), (original, original), (Path("elsewhere.zh.ipynb"), original)):
         monkeypatch.setenv("JPY_SESSION_NAME", str(session))
-        assert report_form(Case(), "cases/1_recbole")._notebook == shown
+        assert ReportForm(Case(), "cases/1_recbole")._notebook == shown
 
 
 def test_what_is_badly_set_is_found() -> None:

@@ -15,11 +15,12 @@ import pytest
 
 from ncclkit.agent.run import processes
 from ncclkit.core.case import Case
-from ncclkit.core.model import Event, NcclkitError
+from ncclkit.core.model import NcclkitError
 from ncclkit.views._base import PLOTLY, Drawn
 from ncclkit.views._html import Markup
-from ncclkit.views.attach import attach_form, stacks_view
-from tests.views.test_faces import Page
+from ncclkit.views.attach import AttachForm, stacks_view
+from tests.causes.test_waits import TORCH, waiting
+from tests.causes.test_waits import rank as looked_at
 
 pytestmark = pytest.mark.slow
 STUCK = """
@@ -66,7 +67,7 @@ def job() -> Iterator[tuple[int, list[int]]]:
 def test_equal_stacks_of_a_job_share_a_row(job: tuple[int, list[int]], tmp_path: Path) -> None:
     number, pids = job
     case = Case.open(tmp_path / "case")
-    form = attach_form(case, f"job {number}")
+    form = AttachForm(case, f"job {number}")
     view = asyncio.run(form.run())
     assert view.summary == BOTH
     assert "load_shard" in form.result.value and not form.start.disabled and form.cancel.disabled
@@ -85,12 +86,12 @@ def test_equal_stacks_of_a_job_share_a_row(job: tuple[int, list[int]], tmp_path:
     ids=["one stands for its job", "several for themselves", "of known rank"],
 )
 def test_processes_by_their_ids(job: tuple[int, list[int]], tmp_path: Path, target: str, says: str) -> None:
-    view = asyncio.run(attach_form(Case.open(tmp_path), target.format(*job[1])).run())
+    view = asyncio.run(AttachForm(Case.open(tmp_path), target.format(*job[1])).run())
     assert view.summary == says
 
 
 def test_nothing_named_is_nothing_done(tmp_path: Path) -> None:
-    form = attach_form(Case.open(tmp_path))
+    form = AttachForm(Case.open(tmp_path))
     assert asyncio.run(form.run()).summary.startswith("Nothing is attached") and not (tmp_path / "runs").exists()
     form.begin()
     assert "Say what to attach to" in form.notice.value
@@ -107,17 +108,17 @@ def test_nothing_named_is_nothing_done(tmp_path: Path) -> None:
 )
 def test_what_cannot_be_looked_at(target: str, sentence: str, tmp_path: Path) -> None:
     with pytest.raises(NcclkitError, match=sentence):
-        asyncio.run(attach_form(Case.open(tmp_path), target).run())
+        asyncio.run(AttachForm(Case.open(tmp_path), target).run())
 
 
 def test_a_case_without_a_folder_is_refused() -> None:
     with pytest.raises(NcclkitError, match="needs a case folder"):
-        asyncio.run(attach_form(Case(), "all").run())
+        asyncio.run(AttachForm(Case(), "all").run())
 
 
 @pytest.mark.parametrize("pressed", [True, False], ids=["Cancel", "Interrupt"])
 def test_cancel_ends_the_looking_and_its_process(job: tuple[int, list[int]], tmp_path: Path, pressed: bool) -> None:
-    form = attach_form(Case.open(tmp_path), f"job {job[0]}")
+    form = AttachForm(Case.open(tmp_path), f"job {job[0]}")
 
     async def scenario() -> None:
         cell = asyncio.ensure_future(form.run())
@@ -133,20 +134,14 @@ def test_cancel_ends_the_looking_and_its_process(job: tuple[int, list[int]], tmp
     assert "Cancelled" in form.result.value
 
 
-def test_ranks_in_a_collective_wait() -> None:
-    def stack(rank: int, *frames: tuple[str, int, str]) -> Event:
-        return Event(
-            "stack", rank=rank, data={"frames": [dict(zip(("file", "line", "func"), f, strict=True)) for f in frames]}
-        )
-
-    inside = (
-        ("/env/site-packages/torch/distributed/distributed_c10d.py", 3068, "all_reduce"),
-        ("/app/train.py", 212, "step"),
-    )
-    saving = (("/env/site-packages/torch/serialization.py", 10, "save"), ("/app/ckpt.py", 88, "keep"))
-    view = stacks_view([stack(rank, *(saving if rank == 3 else inside)) for rank in range(8)])
-    assert view.summary == "Rank 3 is in save at ckpt.py:88; 7 ranks (0–2, 4–7) wait in all_reduce at train.py:212"
-    assert "3" in Page(view.static()).words
+def test_equal_places_share_a_row_the_rarest_first() -> None:
+    saving = (f"{TORCH}/serialization.py", 10, "save"), ("/app/ckpt.py", 88, "keep")
+    ranks = [looked_at(one, *saving, text="stack of 3") if one == 3 else waiting(one) for one in range(8)]
+    view = stacks_view([event for events in ranks for event in events])
+    waits = "ranks 0-2 and 4-7 wait for other ranks in all_reduce at train.py:33"
+    assert view.summary == f"Rank 3 stands in save at ckpt.py:88; {waits}"
+    page = view.static()
+    assert page.index("rank 3") < page.index("7 ranks (0–2, 4–7)") and "stack of 3" in page
 
 
 def test_no_stack_says_so_and_why() -> None:
@@ -165,14 +160,14 @@ def test_no_stack_says_so_and_why() -> None:
     ],
 )
 def test_look_is_disabled_with_the_reason_and_what_is_not_here_is_marked(target: str, why: str, wrong: bool) -> None:
-    form = attach_form(Case())
+    form = AttachForm(Case())
     form.target.value = target.replace("OWN", str(os.getpid()))
     assert form.start.disabled == bool(why) and why in (form.start.tooltip or "") and why in form.notice.value
     assert ("nk-wrong" in form.target._dom_classes) == wrong
 
 
 def test_after_a_failure_nothing_of_the_old_answer_is_left(tmp_path: Path) -> None:
-    form = attach_form(Case.open(tmp_path), str(os.getpid()))
+    form = AttachForm(Case.open(tmp_path), str(os.getpid()))
     form.finished(Drawn("the old answer", go.Figure(), Markup("")))
     assert form.drawing.outputs and "the old answer" in form.static()
     form.failed("There is no such process", cancelled=False)

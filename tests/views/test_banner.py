@@ -12,7 +12,7 @@ import ncclkit as nk
 from ncclkit.core.case import Case
 from ncclkit.core.model import Event, Fact, Finding, Measurement, found
 from ncclkit.evidence.logs import jobs, read_logs
-from ncclkit.views._html import SHORT, common, place
+from ncclkit.views._html import SHORT, common, location
 from ncclkit.views.findings import NOT_EVALUATED
 from tests.causes.test_summary import TestOneListOfRisks as Risks
 from tests.views.records import HOSTILE, case, findings
@@ -177,7 +177,7 @@ def test_several_recordings_stand_under_their_names() -> None:
     ],
 )
 def test_places_begin_at_the_case_and_are_short_in_the_middle(path: str, base: str, shown: str) -> None:
-    said = place(path, 3, base)
+    said = location(path, 3, base)
     read = said.striptags()
     assert read.endswith(shown) and f'title="{path}:3"' in said
     assert len(read) <= max(SHORT + 2, len(shown) + len("/home/…/"))

@@ -14,8 +14,9 @@ from ncclkit.core.case import Case
 from ncclkit.core.model import Advice
 from ncclkit.report.page import ROOM
 from ncclkit.views import plots
-from ncclkit.views._base import PLACE, PLOTLY, WIDGET, Chart
+from ncclkit.views._base import FIGURE_SLOT, PLOTLY, WIDGET, Chart
 from ncclkit.views.attach import stacks_view
+from tests.causes.test_waits import rank as looked_at
 from tests.views.records import CURVE, HOSTILE, case, findings, hostile_job, hostile_machine
 
 VIEWS = {
@@ -35,9 +36,13 @@ VIEWS = {
     "transports": lambda: nk.transports_view(hostile_job()),
     "rings": lambda: nk.rings_view(hostile_job()),
     "attach": lambda: nk.attach_form(hostile_job()),
-    "stacks": lambda: stacks_view(hostile_job().of("stack"), [HOSTILE], [{"cause": HOSTILE, "say": HOSTILE}]),
+    "stacks": lambda: stacks_view(
+        looked_at(0, ("/app/train.py", 3, HOSTILE), text=HOSTILE),
+        [HOSTILE],
+        [replace(findings()[0], cause=HOSTILE, say=HOSTILE, strength="possible")],
+    ),
 }
-DRAWN = ("ranks", "transports", "rings", "topology")
+DRAWN = ("ranks", "transports", "topology")
 LIVE = ("events", "live", "attach", *DRAWN)
 
 
@@ -88,7 +93,7 @@ def test_bundle_has_text_html_and_a_widget_only_where_there_is_one(name):
 
 @pytest.mark.parametrize("name", DRAWN)
 def test_a_view_with_a_figure_keeps_a_room_for_it_that_the_report_knows(name):
-    assert VIEWS[name]().static().count(ROOM) == 1 and PLACE == ROOM
+    assert VIEWS[name]().static().count(ROOM) == 1 and FIGURE_SLOT == ROOM
 
 
 @pytest.mark.parametrize("name", LIVE)
@@ -200,6 +205,7 @@ def test_case_view_names_files_runs_and_the_command_to_mail_it(tmp_path):
     made = Case.open(tmp_path / "my case").save()
     (made.new_run("probe") / "status.json").write_text('{"reason": "done", "say": "all sizes measured"}')
     (made.new_run("hung") / "status.json").write_text("{")
+    (made.new_run("attach") / "stacks_rank0.txt").write_text("")
     words = Page(nk.case_view(made).html).words
     for expected in (
         "facts.jsonl",
@@ -208,6 +214,8 @@ def test_case_view_names_files_runs_and_the_command_to_mail_it(tmp_path):
         "all sizes measured",
         "runs/2-hung/",
         "cut off",
+        "runs/3-attach/",
+        "nothing was run",
         f"tar czf 'my case.tar.gz' -C {tmp_path} 'my case'",
     ):
         assert expected in words

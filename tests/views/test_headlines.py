@@ -56,13 +56,12 @@ def contradicts(headline: str, first: Finding) -> bool:
 
 def headlines(case: Case, judged: Diagnosis) -> dict[str, str]:
     """View → its headline, of a case that has been judged."""
-    rows = judged.to_dict()["findings"]
     return {
         "job": nk.job_view(case).summary,
         "ranks": nk.ranks_view(case).summary,
         "progress": nk.progress_view(case).summary,
         "disagreement": nk.disagreement_view(case).summary,
-        "stacks": stacks_view(case.events, found=rows).summary,
+        "stacks": stacks_view(case.events, found=judged.findings).summary,
     }
 
 
@@ -231,8 +230,8 @@ def test_progress_over_time_shows_who_stopped_at_which_collective_and_who_waits(
     """Of the bundled run: its Flight Recorder dumps date the calls."""
     view = nk.progress_view(recorded(HERE / "eight_ranks_late"))
     drawn = view.figure
-    lines = {trace.name: trace for trace in drawn.data if trace.mode == "lines"}
-    ends = {trace.text[0] for trace in drawn.data if trace.mode == "markers+text"}
+    lines = {trace.name: trace for trace in drawn.data if trace.name.startswith("rank ")}
+    ends = {trace.text[-1] for trace in drawn.data}
     assert set(lines) == {f"rank {rank}" for rank in range(8)}
     assert ends == {"", "rank 5 stopped at 11", "7 ranks wait in all_reduce 12"}
     assert view.summary == "Rank 5 stopped at collective 11 of default_pg; 7 ranks wait in collective 12"
@@ -246,9 +245,9 @@ def test_the_legend_of_progress_holds_every_rank_and_the_mark_at_the_end_of_its_
     legend = drawn.layout.annotations[0].text
     known = re.findall(r"<span style='color:(#\w+)'>(.)</span> (\d)", legend)
     assert sorted(int(rank) for *_, rank in known) == [*range(8)] and "…" not in legend
-    colours = {trace.name: trace.line.color for trace in drawn.data if trace.mode == "lines"}
+    colours = {trace.name: trace.line.color for trace in drawn.data if trace.name.startswith("rank ")}
     assert {f"rank {rank}": colour for colour, _, rank in known} == colours
-    (end,) = [trace for trace in drawn.data if trace.text and trace.text[0] == "rank 5 stopped at 11"]
+    (end,) = [trace for trace in drawn.data if trace.text[-1] == "rank 5 stopped at 11"]
     assert (end.marker.symbol, end.marker.color, "✖", "5") == ("x", *known[0])
 
 
@@ -261,7 +260,7 @@ def test_each_group_with_ranks_behind_has_a_panel_and_a_rank_that_entered_none_s
     drawn = nk.progress_view(recorded(HERE / "groups_swapped")).figure
     titles = [note.text for note in drawn.layout.annotations]
     assert [title.partition("</b>")[0] for title in titles] == ["<b>experts", "<b>data"]
-    ends = {(trace.yaxis, trace.text[0]) for trace in drawn.data if trace.mode == "markers+text" and trace.text[0]}
+    ends = {(trace.yaxis, trace.text[-1]) for trace in drawn.data if trace.text[-1]}
     assert ends == {
         ("y", "rank 2 entered none"),
         ("y", "ranks 0, 1, 3 wait in all_reduce 1"),
@@ -278,9 +277,9 @@ def test_of_a_thousand_ranks_the_odd_ones_are_drawn() -> None:
         return event_of("flight.dump", rank=rank, version="2.10", entries=5, groups={"0": group | {"times": times}})
 
     drawn = nk.progress_view(case_of(*map(dump, range(1024)))).figure
-    names = [trace.name for trace in drawn.data if trace.mode == "lines"]
+    names = [trace.name for trace in drawn.data if trace.name.startswith("rank ")]
     assert len(names) == 12 and "rank 517" in names
-    assert "1,023 ranks came to 5" in {trace.text[0] for trace in drawn.data if trace.mode == "markers+text"}
+    assert "1,023 ranks came to 5" in {trace.text[-1] for trace in drawn.data}
 
 
 def test_without_times_there_is_no_picture_but_the_table() -> None:
@@ -291,7 +290,9 @@ def test_without_times_there_is_no_picture_but_the_table() -> None:
 def test_a_rank_keeps_its_colour_over_a_page() -> None:
     case = recorded(HERE / "eight_ranks_late")
     steps, rows = nk.progress_view(case).figure, nk.ranks_view(case).figure
-    colours = {trace.name: (trace.line.color, trace.line.dash) for trace in steps.data if trace.mode == "lines"}
+    colours = {
+        trace.name: (trace.line.color, trace.line.dash) for trace in steps.data if trace.name.startswith("rank ")
+    }
     assert len(set(colours.values())) == 8
     for name, (colour, _) in colours.items():
         (label,) = [text for text in rows.layout.yaxis.ticktext if text.endswith(f" {name}")]

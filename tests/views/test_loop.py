@@ -64,7 +64,8 @@ def test_the_lab_says_how_it_ended_and_not_why(loop: Loop) -> None:
 
 
 def test_what_the_form_above_shows_already_is_one_line_in_jupyterlab(loop: Loop) -> None:
-    assert "What was run" in loop.broken.html and loop.broken.above.value.endswith(f"{loop.broken.summary}</p></div>")
+    assert "What was run" in loop.broken.html
+    assert loop.broken.short_widget.value.endswith(f"{loop.broken.summary}</p></div>")
     assert loop.closed.widget() is None  # nobody has shown that form
 
 

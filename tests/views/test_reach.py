@@ -11,7 +11,7 @@ import pytest
 from ncclkit.agent.run import processes
 from ncclkit.core.case import Case
 from ncclkit.core.model import NcclkitError
-from ncclkit.views.connect import connect_form
+from ncclkit.views.connect import ConnectForm
 
 pytestmark = pytest.mark.slow
 HERE = "env PEER={host}"
@@ -25,7 +25,7 @@ def no_allocation(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_named_hosts_are_tested_and_what_is_found_stays(tmp_path: Path) -> None:
     case = Case.open(tmp_path / "case")
-    form = connect_form(case, "127.0.0.1, 127.0.0.2", HERE)
+    form = ConnectForm(case, "127.0.0.1, 127.0.0.2", HERE)
     view = asyncio.run(form.run())
     assert "127.0.0.1 → 127.0.0.2" in view.summary  # both are this host, and the test says so
     assert "127.0.0.1 → 127.0.0.2" in form.result.value and not form.start.disabled and form.cancel.disabled
@@ -33,7 +33,7 @@ def test_the_named_hosts_are_tested_and_what_is_found_stays(tmp_path: Path) -> N
 
 
 def test_nothing_named_is_nothing_done(tmp_path: Path) -> None:
-    form = connect_form(Case.open(tmp_path))
+    form = ConnectForm(Case.open(tmp_path))
     assert asyncio.run(form.run()).summary.startswith("No connection was tested") and not (tmp_path / "runs").exists()
     form.begin()
     assert "Say which hosts" in form.notice.value
@@ -49,11 +49,11 @@ def test_nothing_named_is_nothing_done(tmp_path: Path) -> None:
 )
 def test_what_cannot_be_tested_is_one_sentence(hosts: str, via: str, sentence: str, tmp_path: Path) -> None:
     with pytest.raises(NcclkitError, match=sentence):
-        asyncio.run(connect_form(Case.open(tmp_path), hosts, via).run())
+        asyncio.run(ConnectForm(Case.open(tmp_path), hosts, via).run())
 
 
 def test_a_button_that_can_do_nothing_is_disabled_with_the_reason(tmp_path: Path) -> None:
-    form = connect_form(Case.open(tmp_path))
+    form = ConnectForm(Case.open(tmp_path))
     assert form.start.disabled and "Say which hosts" in form.notice.value and "Say which hosts" in form.start.tooltip
     form.hosts.value = "a b"
     assert not form.start.disabled and form.notice.value == "" and form.start.tooltip is None
@@ -69,7 +69,7 @@ def test_a_button_that_can_do_nothing_is_disabled_with_the_reason(tmp_path: Path
 
 
 def test_a_host_that_cannot_be_reached_is_marked_at_the_field_until_that_is_changed(tmp_path: Path) -> None:
-    form = connect_form(Case.open(tmp_path), "a b", "sh -c 'echo Could not resolve hostname {host} >&2; exit 255'")
+    form = ConnectForm(Case.open(tmp_path), "a b", "sh -c 'echo Could not resolve hostname {host} >&2; exit 255'")
     asyncio.run(form.run())
     assert "nk-wrong" in form.hosts._dom_classes and "a is unreachable" in form.notice.value
     assert "Could not resolve hostname a" in form.hosts.tooltip and not form.start.disabled
@@ -80,7 +80,7 @@ def test_a_host_that_cannot_be_reached_is_marked_at_the_field_until_that_is_chan
 @pytest.mark.parametrize("pressed", [True, False], ids=["Cancel", "Interrupt"])
 def test_cancel_leaves_no_peer_behind(tmp_path: Path, pressed: bool) -> None:
     mark = f"300.{random.randrange(10**9)}"
-    form = connect_form(Case.open(tmp_path), "a b", f"sh -c 'exec sleep {mark}' {{host}}")
+    form = ConnectForm(Case.open(tmp_path), "a b", f"sh -c 'exec sleep {mark}' {{host}}")
 
     def peers() -> list[int]:
         return [pid for pid in processes.parents() if f"sleep\0{mark}" in processes.read(f"/proc/{pid}/cmdline")]

@@ -14,7 +14,7 @@ from ncclkit import report
 from ncclkit.core.case import Case
 from ncclkit.core.model import NcclkitError
 from ncclkit.evidence.logs import read_logs
-from ncclkit.views.start import StartForm, start_form
+from ncclkit.views.start import StartForm
 from tests.causes.specimens import FOLDERS
 from tests.views.test_faces import Page
 
@@ -44,6 +44,15 @@ def test_logs_and_a_running_job_are_two_questions(tmp_path: Path) -> None:
         asked(tmp_path, str(KILLED), "4711")
 
 
+@pytest.mark.parametrize("running", ["train.py", "node-3", "pid", "4711; rm"])
+def test_a_job_that_nobody_named_is_not_attached_to(form: StartForm, tmp_path: Path, running: str) -> None:
+    form.job.value = running
+    assert form._buttons[0].disabled and marked(form) == ["job"]
+    with pytest.raises(NcclkitError, match="Cannot attach to"):
+        asked(tmp_path, running=running)
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_number_that_is_no_process_is_a_slurm_job(tmp_path: Path) -> None:
     with pytest.raises(NcclkitError, match="job 4999999"):
         asked(tmp_path, running="4999999")
@@ -70,7 +79,7 @@ def test_the_report_of_an_open_notebook_holds_what_its_cells_show(tmp_path: Path
 
 @pytest.fixture
 def form(tmp_path: Path) -> StartForm:
-    return start_form(str(tmp_path / "case"), str(tmp_path / "logs"))
+    return StartForm(str(tmp_path / "case"), str(tmp_path / "logs"))
 
 
 def marked(form: StartForm) -> list[str]:

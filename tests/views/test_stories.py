@@ -58,12 +58,12 @@ def test_a_thousand_ranks_share_rows_the_odd_ones_first():
     ],
 )
 def test_pick(choice, count):
-    assert len(evidence.pick(job(), **choice)) == count
+    assert len(evidence.select(job(), **choice)) == count
 
 
 def test_equal_lines_of_many_ranks_share_a_row_and_the_odd_one_comes_first():
     odd = Event("c10d.timeout", "[Rank 5] something else", "logs/rank5.log", 9, rank=5)
-    groups = evidence.gather([*job(64, silent=()), odd])
+    groups = evidence.group_alike([*job(64, silent=()), odd])
     assert groups[0] == [odd] and {len(group) for group in groups[1:]} == {64}
     page = evidence.picked_html([*job(64, silent=()), odd])
     assert "193 events picked; equal lines share a row, the rarest first: 4 rows" in page and "0–63" in page
@@ -84,7 +84,7 @@ def test_a_thousand_different_stories_stay_a_short_page():
         for rank in range(1000)
     ]
     page = view(raised).static()
-    assert page.count("<tr>") == 41 and "… and 600 ranks whose timelines are less rare" in page
+    assert page.count("<tr>") == 41 and "… and 600 more ranks, whose timelines are less rare" in page
 
 
 def log(tmp_path, count=40):
@@ -139,7 +139,7 @@ def test_a_line_far_in_a_file_is_reached_without_holding_the_file(tmp_path):
 def test_explorer_filters_and_opens(tmp_path):
     case = Case()
     case.events = [*job(), Event("system.error", "line 20", str(log(tmp_path)), 20, rank=1, data={"what": "no_space"})]
-    explorer = evidence.events_view(case)
+    explorer = evidence.EventsView(case)
     explorer.widget()
     explorer.kind.value = "system.error"
     assert "1 event picked" in explorer.rows.value and len(explorer.line.options) == 1

@@ -7,6 +7,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from ncclkit import telemetry_view
 from ncclkit.core.case import Case
 from ncclkit.core.model import Event
@@ -116,6 +118,19 @@ def test_names_from_elsewhere_are_text(tmp_path: Path) -> None:
     telemetry(case, host="<script>alert(1)</script>", net={"<b>eth0</b>": 5})
     view = telemetry_view(case)
     assert "<script>" not in str(view.static()) and "<b>eth0" not in json.dumps(drawn(view))
+
+
+@pytest.mark.parametrize("field", ["cpu", "swap", "net", "pressure", "utilization", "scheduling", "gpus", "host"])
+def test_what_is_of_another_type_in_a_sample_is_left_out(tmp_path: Path, field: str) -> None:
+    """A case folder may come by mail."""
+    for wrong in (None, 5, "x", [1], {"eth0": None}, {"eth0": {}}, float("inf"), 10**400):
+        case = Case.open(tmp_path)
+        telemetry(case)
+        file = case.runs()[-1] / "telemetry.jsonl"
+        lines = [json.loads(line) | {field: wrong} for line in file.read_text().splitlines()[:10]]
+        file.write_text("\n".join(map(json.dumps, lines)))
+        view = telemetry_view(case)
+        assert "memory at most 10.0 of 100.0 GiB" in view.summary and drawn(view)["data"] and view.static()
 
 
 def test_a_case_without_telemetry_says_where_it_comes_from() -> None:

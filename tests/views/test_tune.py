@@ -15,6 +15,7 @@ import pytest
 
 import ncclkit as nk
 from ncclkit.agent import wire
+from ncclkit.agent.run import operations
 from ncclkit.analysis.steps import PARTS
 from ncclkit.core import budgets
 from ncclkit.core.case import Case
@@ -22,6 +23,7 @@ from ncclkit.core.model import Event, Fact, NcclkitError, to_json
 from ncclkit.core.tuning import Comparison, Sweep, setting
 from ncclkit.lab.course import runs
 from ncclkit.live import tune
+from ncclkit.views._base import Chart
 from ncclkit.views.planners import PLANNERS, _most
 from ncclkit.views.tune import SweepView, before_after
 
@@ -128,10 +130,20 @@ def test_the_form_measures_what_its_fields_say(monkeypatch: pytest.MonkeyPatch) 
         asyncio.run(form.run())
 
 
-def test_before_and_after_are_times() -> None:
-    figure = before_after(GOOD).figure
-    assert figure is not None and "µs" in figure.layout.yaxis.title.text
-    assert [trace.name for trace in figure.data] == ["all_reduce, before", "all_reduce, after"]
+def test_before_and_after_of_every_collective_are_drawn_and_stand_in_numbers() -> None:
+    """The notebook sweeps all collectives by default; those with the largest difference are drawn."""
+    rows = [compared("NCCL_PROTO=LL", 0.8 - index / 100, 8, op) for index, op in enumerate(operations.NAMES)]
+    view = before_after(swept(*rows))
+    assert view.summary == "With NCCL_PROTO=LL 7 of 7 sizes are faster than before, and 0 slower"
+    assert isinstance(view, Chart) and "7 of 7 sizes" in view.figure.layout.title.text.replace("<br>", " ")
+    assert "gain, %" in view.figure.layout.yaxis.title.text
+    page = view.static()
+    assert "Default" in page and "With it" in page and [op for op in operations.NAMES if op not in page] == []
+
+
+def test_without_a_comparison_there_is_no_before_and_after() -> None:
+    view = before_after(replace(GOOD, comparisons=(), seen=()))
+    assert "Nothing here beats the default" in view.summary and not isinstance(view, Chart)
 
 
 def facts() -> Case:
@@ -164,6 +176,13 @@ def test_planners_begin_with_what_the_case_knows() -> None:
     files = nk.planner(facts(), "files")
     assert files.values["limit"] == 1024 and files.fields["limit"].source == "limits.nofile.soft"
     assert "Too little: open files" in files.summary and "ulimit -n" in files.static()
+
+
+def test_a_host_without_swap_was_measured_as_well() -> None:
+    known = facts()
+    known.facts.append(Fact("memory.swap", []))
+    assert nk.planner(known, "host_memory").fields["swap"].source == "memory.swap"
+    assert nk.planner(facts(), "host_memory").fields["swap"].source == ""
 
 
 def test_a_timeout_is_no_blind_multiple_and_comes_with_code_for_four_frameworks() -> None:
