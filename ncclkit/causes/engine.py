@@ -7,7 +7,6 @@ that itself fails is reported as ``unknown`` and never hides the others.
 from __future__ import annotations
 
 import re
-import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from importlib import import_module
@@ -340,12 +339,8 @@ def with_fix(finding: Finding) -> str:
     if not finding.advice:
         return finding.say
     first = finding.advice[0]
-    return f"{finding.say} Fix: {first.do}{f' ({setting(first)})' if first.env else ''}"
-
-
-def setting(advice: Advice) -> str:
-    """What a shell must be told for it; empty where it sets no variable."""
-    return "; ".join(f"export {name}={shlex.quote(str(value))}" for name, value in advice.env.items())
+    variables = f" ({'; '.join(first.exports)})" if first.env else ""
+    return f"{finding.say} Fix: {first.do}{variables}"
 
 
 def clip(text: str, limit: int = 6) -> list[str]:
@@ -356,7 +351,7 @@ def clip(text: str, limit: int = 6) -> list[str]:
 
 def _advice(advice: Advice) -> list[str]:
     lines = [f"   Do: {advice.do}"]
-    lines += [f"     export {name}={value}" for name, value in advice.env.items()]
+    lines += [f"     {line}" for line in advice.exports]
     lines += [f"     $ {advice.command}"] if advice.command else []
     lines += [f"     {line}" for line in advice.code.splitlines()]
     lines += [f"     Check: {advice.check}"] if advice.check else []

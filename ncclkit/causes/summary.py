@@ -19,7 +19,7 @@ from ncclkit.analysis.frames import is_own
 from ncclkit.analysis.once import last_run_of
 from ncclkit.causes import page
 from ncclkit.causes._experiments import RECORDED
-from ncclkit.causes.engine import Diagnosis, setting
+from ncclkit.causes.engine import Diagnosis
 from ncclkit.core import text
 from ncclkit.core.case import RUN, Case
 from ncclkit.core.model import Event, Evidence, Finding, cite
@@ -295,7 +295,7 @@ def _step(finding: Finding) -> dict[str, str]:
     if not finding.advice:
         return {}
     first = finding.advice[0]
-    return {"first_step": first.do, "command": first.command or setting(first)}
+    return {"first_step": first.do, "command": first.command or "; ".join(first.exports)}
 
 
 def _job(case: Case, diagnosis: Diagnosis) -> JobSummary:

@@ -153,8 +153,7 @@ def middle(path: str, width: int = 60) -> str:
 
 
 def _advice(advice: Advice) -> list[RenderableType]:
-    copied = [f"export {name}={value}" for name, value in advice.env.items()]
-    copied += [f"$ {advice.command}"] * bool(advice.command) + advice.code.splitlines()
+    copied = [*advice.exports, *[f"$ {advice.command}"] * bool(advice.command), *advice.code.splitlines()]
     notes = [f"{name}: {note}" for name, note in (("Check", advice.check), ("Risk", advice.risk)) if note]
     return [
         _text(("Do: ", "bold green"), (advice.do, "")),

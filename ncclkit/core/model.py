@@ -7,6 +7,7 @@ never change after they were made.
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from html import escape
@@ -153,6 +154,11 @@ class Advice:
     risk: str = ""
     change: Mapping[str, Any] = field(default_factory=dict)
     """What a machine changes to try this on a small job, in the words of `runs.changed`; `env` is tried by itself."""
+
+    @property
+    def exports(self) -> list[str]:
+        """The lines that set its variables in a shell."""
+        return [f"export {name}={shlex.quote(str(value))}" for name, value in self.env.items()]
 
 
 OUTCOMES = {

@@ -6,7 +6,6 @@ The verdict also stands beside pictures: a headline that points at one rank says
 from __future__ import annotations
 
 import re
-import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -223,13 +222,12 @@ def _advice(advice: Sequence[Advice]) -> Markup:
 
 def advice_part(advice: Advice) -> Markup:
     """One advice: what to do, what to copy, why, how to know that it worked, the risk."""
-    setting = "\n".join(f"export {name}={shlex.quote(str(chosen))}" for name, chosen in advice.env.items())
     notes = [("Why", advice.why), ("How to know it worked", advice.check), ("Risk", advice.risk)]
     return el(
         "div",
         el("h5", "What to do"),
         el("p", sentence(advice.do), cls="nk-do"),
-        *(pre(block) for block in (setting, advice.command, advice.code) if block),
+        *(pre(block) for block in ("\n".join(advice.exports), advice.command, advice.code) if block),
         el("dl", *(join(el("dt", name), el("dd", sentence(note))) for name, note in notes if note), cls="nk-pairs"),
         cls="nk-advice",
     )

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import io
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from ncclkit import evidence
 from ncclkit.causes.engine import Diagnosis, diagnose
 from ncclkit.causes.summary import Summary, summarize
+from ncclkit.cli import terminal
 from ncclkit.core.case import Case
-from ncclkit.core.model import Fact
+from ncclkit.core.model import Advice, Event, Fact, found
 from ncclkit.evidence import logs, samples
 from ncclkit.views.facts import facts_view
 from ncclkit.views.findings import findings_view
@@ -186,3 +189,14 @@ class TestOneListOfRisks:
         page = findings_view(diagnosis)
         assert "No known cause explains this error" in page.summary and "RuntimeError: NCCL error" in page.static()
         assert "Nothing found" not in page.static()
+
+
+def test_a_variable_that_is_advised_sets_what_it_says_and_runs_nothing() -> None:
+    """As text and on a terminal: what somebody copies into a shell."""
+    advice = (Advice("Choose them by collective.", {"NCCL_ALGO": "allreduce:tree;broadcast:ring"}),)
+    quoted = "export NCCL_ALGO='allreduce:tree;broadcast:ring'"
+    line = Event("nccl.env", path="job.log", line=1, text="NCCL_ALGO set by environment to rings")
+    printed = Diagnosis((found("bad_env_value", "likely", "NCCL_ALGO is wrong", [line], advice=advice),)).text()
+    shown = Console(width=200, file=io.StringIO(), record=True)
+    shown.print(*terminal._advice(advice[0]))
+    assert quoted in printed and quoted in shown.export_text()
