@@ -15,7 +15,7 @@ from itertools import islice
 from typing import Any
 
 from ncclkit.analysis.once import last_run_of
-from ncclkit.analysis.picks import FATAL, failed, initialized, pick
+from ncclkit.analysis.picks import FATAL, OWN_TESTS, failed, initialized, pick
 from ncclkit.analysis.rank_states import is_own
 from ncclkit.analysis.timeline import abnormal
 from ncclkit.causes import Cause, catalogue, resemblance
@@ -495,8 +495,7 @@ def _meetings(case: Case) -> list[Event]:
 
 
 NO_JOB = (
-    "connect.", "experiment.", "resources.", "kernel.", "net.", "system.", "told.env", "told.splits", "p2p.matrix",
-    "log.error",
+    *OWN_TESTS, "kernel.", "net.", "system.", "told.env", "told.splits", "p2p.matrix", "log.error",
 )  # fmt: skip
 """How kinds begin that are of a machine, of a test or of any program: they show no training job."""
 HARMLESS = ("store.clients", "store.retry", "system.denied", "kernel.iommu", "kernel.pcie", "python.ignored")

@@ -17,6 +17,7 @@ from typing import Any
 
 from ncclkit.analysis.frames import is_own
 from ncclkit.analysis.once import last_run_of
+from ncclkit.analysis.picks import OWN_TESTS
 from ncclkit.causes import page
 from ncclkit.causes._experiments import RECORDED
 from ncclkit.causes.engine import Diagnosis, setting
@@ -33,7 +34,7 @@ SHOWN = 5
 TRACE = "Traceback (most"
 UNREAD = ("binary", "unknown", "empty")
 """Kinds of inputs in which nothing was looked for."""
-OUTSIDE = ("kernel.", "experiment.", "connect.", "resources.")
+OUTSIDE = ("kernel.", *OWN_TESTS)
 """How kinds begin whose times are not those of the job."""
 
 
