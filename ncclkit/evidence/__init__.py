@@ -42,6 +42,8 @@ class Reading:
     """Of hosts, from what other tools printed (nvidia-smi, collect_env, ulimit, ibstat …)."""
     measurements: list[Measurement] = field(default_factory=list)
     """From tables of nccl-tests, and of a case."""
+    named: dict[str, str] = field(default_factory=dict)
+    """Path of what was read → the input that it was found by, as `inputs.find` names it."""
 
 
 def read(
@@ -87,10 +89,22 @@ def read(
         for part, row in zip(parts, rows, strict=True):
             row["quiet"] = abnormal.other_lines(part.short, part.path, part.events, part.abnormal)
     facts = [fact for part in parts for fact in part.facts]
-    return Reading(events, rows, problems, facts, [m for part in parts for m in part.measurements])
+    measurements = [measurement for part in parts for measurement in part.measurements]
+    return Reading(events, rows, problems, facts, measurements, _named(parts, found))
 
 
-def _parts(found: list[str], stdin: BinaryIO | None, executor: Executor | None, on_bytes: OnBytes) -> Iterator[Part]:
+def _named(parts: Iterable[Part], found: Mapping[str, str]) -> dict[str, str]:
+    """Path → the input that it was found by; what an archive holds follows it."""
+    named: dict[str, str] = {}
+    name = ""
+    for part in parts:
+        named[part.path] = name = found.get(part.path, name)
+    return named
+
+
+def _parts(
+    found: Mapping[str, str], stdin: BinaryIO | None, executor: Executor | None, on_bytes: OnBytes
+) -> Iterator[Part]:
     """Whole files in the executor; a file that is read in pieces here, its pieces there."""
     sizes = {path: os.path.getsize(path) for path in found if os.path.isfile(path)}
     done, total = 0, sum(sizes.values())

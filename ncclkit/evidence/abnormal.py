@@ -12,7 +12,6 @@ from typing import Any
 
 from ncclkit.core.model import Event
 from ncclkit.evidence.scanner.prefix import parse
-from ncclkit.evidence.sources import inputs
 from ncclkit.evidence.sources.streams import Ends
 
 FIRST, LAST = 64 << 10, 64 << 10
@@ -102,8 +101,6 @@ def lines(ends: Ends, path: str, count: int, events: Iterable[Event]) -> list[di
     count: how many lines it has.  Of lines that differ in numbers alone the last one counts.
     """
     first, last = ends.pieces()
-    if wide := inputs.width(first):
-        first, last = first.decode(wide, "replace").encode("utf-8", "replace"), b""
     if not last and len(first) <= FIRST + LAST:
         found = dict(_found(first, 1))
     else:

@@ -365,9 +365,8 @@ def _text(part: Part, head: bytes, text: Text, changed: datetime | None) -> None
         part.kind = "binary"
         part.problems.append(f"{part.path} is a binary file of no known kind; it was not read.")
         return
-    stream: Text | Joined | io.BytesIO = (
-        Text(Joined(head, text), packed=False, wide=wide) if wide else Joined(head, text)
-    )
+    decoded = Text(Joined(head, text), packed=False, wide=wide)
+    stream: Text | Joined | io.BytesIO = decoded if wide else Joined(head, text)
     sample = head.decode(wide, "replace").encode() if wide else head
     part.kind = _kind(sample, part.path)
     if part.kind == "ras":
@@ -392,6 +391,8 @@ def _text(part: Part, head: bytes, text: Text, changed: datetime | None) -> None
         found = pieces.joined(_passing(part, plan))
     else:
         found = pieces.joined([pieces.gather(scan.blocks(stream, context), Merger(), **told)])
+    if wide:
+        text.ends = decoded.ends
     part.events, part.lines = found.events, found.ends + found.open
     part.speakers = sorted({*part.speakers, *found.speakers})
     part.problems += [f"{part.path} {found.problem}"] if found.problem else []

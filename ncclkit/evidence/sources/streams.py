@@ -268,7 +268,7 @@ class Text(io.RawIOBase):
         self.total = 0
         self.problem = ""
         self.ends = Ends()
-        """Of what was read, before any decoding."""
+        """Of what was read, in UTF-8."""
 
     def readable(self) -> bool:
         """True."""
@@ -280,8 +280,8 @@ class Text(io.RawIOBase):
         left = size
         while left > 0 and not self.problem and (chunk := self._chunk(min(left, 1 << 20))):
             left -= len(chunk)
-            self.ends.add(chunk)
             parts.append(self.decoder.decode(chunk).encode("utf-8", "replace") if self.decoder else chunk)
+            self.ends.add(parts[-1])
         return b"".join(parts)
 
     def begin(self, size: int) -> bytes:

@@ -12,7 +12,6 @@ from itertools import islice
 
 from ncclkit.core.model import Fact
 from ncclkit.evidence.scanner.prefix import parse
-from ncclkit.evidence.sources import inputs
 from ncclkit.evidence.sources.streams import Ends
 from ncclkit.evidence.tools import hosts, nccltests
 from ncclkit.evidence.tools.document import Document, Tool
@@ -38,8 +37,6 @@ def at_ends(ends: Ends, path: str, rank: int | None, lines: int) -> list[Documen
     Nothing is decoded where no anchor stands in the text, or in the `WINDOW` at both ends of one that is not small.
     """
     first, last = ends.pieces()
-    if wide := inputs.width(first):
-        first, last = first.decode(wide, "replace").encode("utf-8", "replace"), b""
     small, found = not last and len(first) <= SMALL, []
     if _anchored(first if small else first[:WINDOW]) or (not last and _anchored(first[-WINDOW:])):
         found = search(first, path, rank)
