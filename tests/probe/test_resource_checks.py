@@ -18,7 +18,7 @@ import pytest
 from ncclkit.agent.run import resource_checks
 from ncclkit.causes._experiments import LIMITS, machine
 from ncclkit.causes.engine import Diagnosis
-from ncclkit.core import budgets
+from ncclkit.core import budgets, resources
 from ncclkit.core.case import Case
 from ncclkit.core.model import Event, Fact, Finding, found
 from ncclkit.core.resources import grant
@@ -243,3 +243,11 @@ def test_where_it_happened() -> None:
     assert baseline.is_local(Case(), None, suspect("likely", FACT)) is True
     assert baseline.is_local(Case(), None, found("fd_limit", "likely", "so", [Event("x", "y")])) is None
     assert baseline.is_local(Case(), None, Finding("fd_limit", "found", "likely", "", there.culprits)) is False
+
+
+def test_what_the_job_keeps_in_memory_is_asked_for_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    case = resources.set_job_spec(Case(), {"workers": 2, "prefetch": 3, "dataset": 7 << 40, "batch": 5 << 30})
+    known = baseline.needs(case, None, {}, {"host_oom"})["memory"]
+    assert known >= 7 << 40
+    monkeypatch.setitem(resources.UNITS, "epochs", "epochs")
+    assert baseline.needs(case, None, {}, {"host_oom"})["memory"] == known
