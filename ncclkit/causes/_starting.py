@@ -9,8 +9,7 @@ from ncclkit.core.model import Event
 QUIET = frozenset(
     """
     nccl.version nccl.init nccl.env nccl.bootstrap nccl.network nccl.ib_devices nccl.info nccl.channel nccl.ring
-    nccl.tree nccl.graph nccl.channels nccl.layout nccl.timing nccl.connected nccl.affinity nccl.nic
-    nccl.socket_devices nccl.gdr nccl.fabric nccl.driver
+    nccl.tree nccl.timing nccl.connected nccl.affinity nccl.socket_devices
     c10d.hint job.member told.env told.version
     """.split()
 )
@@ -54,4 +53,4 @@ def _nccl_sockets(case: Case) -> list[Event]:
 
 def bootstrapped(case: Case) -> list[Event]:
     """Lines of ranks whose bootstrap has gone once around the ring of all ranks: they reach each other's addresses."""
-    return [event for event in case.of("nccl.timing") if event.data.get("what") == "bootstrap"]
+    return case.of("nccl.timing")

@@ -276,8 +276,8 @@ def _unexplained(case: Case, findings: Sequence[Finding]) -> tuple[Event, ...]:
 
 
 def _is_shown(case: Case) -> bool:
-    """True where a short text is no log of a job at work: a table, stacks, settings."""
-    short = any(file.get("quiet") for file in case.inputs)
+    """True where a short text is no log of a job at work, nor of NCCL's start: a table, stacks, settings."""
+    short = any(" NCCL INFO " not in row["text"] for file in case.inputs for row in file.get("quiet", ()))
     return short and not (_went_well(case) or case.of("progress") or resemblance.work(case))
 
 

@@ -299,18 +299,6 @@ MEANINGS = [
     (126, INFO + "Channel 00 : 0[0] -> 1[1] via SHM/direct/direct", "nccl.channel", {"via": "SHM"}),
     (127, INFO + "Channel 00/0 : 0[0] -> 8[0] [send] via NET/Socket/0", "nccl.channel", {"transport": "NET/Socket/0"}),
     (128, INFO + "Channel 00/0 : 0[0] -> 8[0] [send] via NET/IB/1(2)", "nccl.channel", {"gdr": False, "pxn": 2}),
-    (
-        129,
-        INFO + "16 coll channels, 0 collnet channels, 16 nvls channels, 24 p2p channels, 24 p2p channels per peer",
-        "nccl.channels",
-        {"coll": 16, "collnet": 0, "nvls": 16, "p2p": 24, "per_peer": 24},
-    ),
-    (
-        137,
-        INFO + "GPU Direct RDMA Enabled for GPU 5 / HCA 0 (distance 4 <= 5), read 1 mode Default",
-        "nccl.gdr",
-        {"enabled": True, "gpu": "5", "hca": "0", "distance": "4", "limit": "5"},
-    ),
     (75, W + "An unbatched P2P op (send/recv) was called on this ProcessGroup with size 4.", "c10d.hint", {}),
     (
         77,
