@@ -87,7 +87,8 @@ HARMLESS = re.compile(
     r"OMP_NUM_THREADS environment variable|(?:Future|Deprecation|PendingDeprecation|Resource)Warning|is deprecated"
     r"|^Timeout \(\d|CANNOT Access Peer|Search for `cuda|might be asynchronously reported|For debugging consider"
     r"|destroy_process_group\(\) was not called|No plugin found|Could not find: lib|docs\.nvidia\.com|<N/A>"
-    r"|hostname of the client socket cannot be retrieved|dlvsym failed|Topology detection|were not initialized from the model checkpoint"
+    r"|hostname of the client socket cannot be retrieved"
+    r"|dlvsym failed|Topology detection|were not initialized from the model checkpoint"
     r"|0 (?:errors|failed|failures)\b|errors?[:=] ?0\b|^(?!.*(?:hang|hung|stuck|[dD]eadlock)).*\bno errors?\b"
 )
 """What programs write that are well."""

@@ -24,7 +24,18 @@ from ncclkit.evidence.ras import Report
 from ncclkit.evidence.scanner import pieces, plain, scan
 from ncclkit.evidence.sources import inputs
 from ncclkit.evidence.sources.archives import BINARY, NESTED, Archive
-from ncclkit.evidence.sources.streams import DAMAGE, Ends, Hashed, Joined, Readable, Text, UnpackBudget, is_tar, unpack
+from ncclkit.evidence.sources.streams import (
+    DAMAGE,
+    PEEK,
+    Counted,
+    Ends,
+    Joined,
+    Readable,
+    Text,
+    UnpackBudget,
+    is_tar,
+    unpack,
+)
 from ncclkit.evidence.tools import Document, nccltests, profiles
 
 Spread = Callable[[Callable[[pieces.Piece], pieces.Found], Sequence[pieces.Piece]], Iterator[pieces.Found]]
@@ -39,7 +50,6 @@ class Part:
     kind: str = "unknown"
     bytes: int = 0
     lines: int = 0
-    sha256: str = ""
     rank: int | None = None
     """From the file's name."""
     speakers: list[int] = field(default_factory=list)
@@ -57,8 +67,6 @@ class Part:
     """One sentence per thing that went wrong."""
     spread: Spread | None = None
     """How the pieces of a plain file are scanned; None for anything else, such as an archive."""
-    hashed: Hashed | None = None
-    """Its digest, as long as it is read."""
 
     def take(self, found: Sequence[Document]) -> None:
         """Add what other tools printed here; a file with nothing else in it is of their kind."""
@@ -84,7 +92,6 @@ class Part:
             "bytes": self.bytes,
             "lines": self.lines,
             "kind": self.kind,
-            "sha256": self.sha256,
             "events": events,
             "errors": errors,
             "ranks": sorted({*self.speakers, *([] if self.rank is None else [self.rank])}),
@@ -283,26 +290,27 @@ def read(path: str, stdin: BinaryIO | None = None, spread: Spread = map) -> list
         part.problems.append(str(error))
     except OSError as error:
         part.problems.append(f"{path}: {error}.")
-    part.spread = part.hashed = None  # their work is done, and they cannot travel
+    part.spread = None  # its work is done, and it cannot travel
     return parts
 
 
 def _fill(part: Part, stream: Readable, changed: datetime | None, inside: UnpackBudget | None = None) -> list[Part]:
     """Read one stream into its part; the members, where it is an archive that is not itself `inside` one."""
-    hashed, members = Hashed(stream, part.bytes), []
-    if part.spread and isinstance(stream, io.BufferedReader):
-        hashed.jump(pieces.data(stream.fileno(), 0, part.bytes))
-    plain, packing = unpack(hashed)
+    start, members = 0, []
+    if part.spread and isinstance(stream, io.BufferedReader):  # a hole before its data takes no time
+        start = stream.seek(pieces.data(stream.fileno(), 0, part.bytes))
+    counted = Counted(stream, part.bytes - start)
+    plain, packing = unpack(io.BufferedReader(counted, PEEK))
     text = Text(plain, packed=packing != "")
     text.budget = inside
-    part.spread, part.hashed = (None, None) if packing else (part.spread, hashed)
+    part.spread = None if packing else part.spread
     head = b"" if packing in ("zip", "zst?") else text.begin(inputs.HEAD)
     if packing == "zst?":
         part.problems.append(f"{part.path} is packed with zstd: `pip install zstandard`, or unpack it with `zstd -d`.")
     elif packing == "zip" or is_tar(head):
         part.kind = "archive"
         if inside is None:
-            members = _members(part, stream, hashed, Joined(head, text), packing)
+            members = _members(part, stream, counted, Joined(head, text), packing)
     elif not head:
         part.kind = "empty"
     elif head[:1] == b"\x80" or head.lstrip()[:1] in (b"{", b"["):
@@ -318,21 +326,14 @@ def _fill(part: Part, stream: Readable, changed: datetime | None, inside: Unpack
         part.short = first.decode("utf-8", "replace") if not last and len(first) <= abnormal.SHORT else ""
     if text.problem and not part.problems:
         part.problems.append(f"{part.path} {text.problem}")
-    # a checkpoint of 100 GB must not be read for its digest
-    if part.kind not in ("binary", "archive", "trace", "unknown") or members:
-        if inside is not None:  # what is left of a member may be a bomb: through its limits
-            text.drain()
-        if inside is None or not text.problem:
-            hashed.drain()
-            part.sha256 = hashed.digest.hexdigest() if hashed.whole else ""
-    part.bytes = max(hashed.bytes, part.bytes)
+    part.bytes = max(counted.bytes, part.bytes)
     return members
 
 
-def _members(part: Part, stream: Readable, hashed: Hashed, source: Joined, packing: str) -> list[Part]:
+def _members(part: Part, stream: Readable, counted: Counted, source: Joined, packing: str) -> list[Part]:
     """Every member that can hold evidence, as a part of its own, in the order of a folder."""
     file = stream if isinstance(stream, (io.BufferedReader, io.BytesIO)) and stream.seekable() else None
-    budget, passing = (UnpackBudget(lambda: max(part.bytes, hashed.bytes)) for _ in range(2))
+    budget, passing = (UnpackBudget(lambda: max(part.bytes, counted.bytes)) for _ in range(2))
     archive = Archive(part.path, passing)
     source.rest.budget = passing if packing not in ("", "zip") else None
     found = archive.zip(file, source) if packing == "zip" else archive.tar(source)
@@ -355,7 +356,7 @@ def _members(part: Part, stream: Readable, hashed: Hashed, source: Joined, packi
     if not parts and not part.problems:
         part.problems.append(f"{part.path} holds no log.")
     if packing == "zip" and file is not None:
-        hashed.restart(file)
+        part.bytes = file.seek(0, io.SEEK_END)
     return sorted(parts, key=lambda inner: natural(inner.path))
 
 
@@ -388,7 +389,7 @@ def _text(part: Part, head: bytes, text: Text, changed: datetime | None) -> None
         with inputs.opened(part.path) as file:
             plan = pieces.plan(file, part.bytes, context, **told)
             text.ends = Ends.of(file, part.bytes, pieces.data(file.fileno(), 0, part.bytes))
-        found = pieces.joined(_passing(part, plan))
+        found = pieces.joined(part.spread(pieces.read, plan))
     else:
         found = pieces.joined([pieces.gather(scan.blocks(stream, context), Merger(), **told)])
     if wide:
@@ -409,23 +410,6 @@ def _plain(part: Part, stream: Text | Joined | io.BytesIO, text: Text) -> Text |
     part.spread, text.ends = None, Ends()
     text.ends.add(given)
     return io.BytesIO(given)
-
-
-def _passing(part: Part, plan: Sequence[pieces.Piece]) -> Iterator[pieces.Found]:
-    """What the pieces gave; each is digested while it is scanned, here or elsewhere."""
-    assert part.spread and part.hashed
-    alone = part.spread is map
-    if alone:
-        part.hashed.restart()
-    found = iter(()) if alone else part.spread(pieces.read, plan)
-    for piece in plan:
-        part.hashed.jump(piece.start)
-        if alone:
-            yield pieces.read(piece, part.hashed.take)
-        else:
-            part.hashed.skip(piece.end)
-            yield next(found)
-    part.hashed.jump(part.bytes)
 
 
 def _kind(sample: bytes, path: str) -> str:

@@ -15,7 +15,7 @@ import errno
 import os
 import re
 import tarfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any, BinaryIO
 
@@ -222,7 +222,6 @@ REACH = 64 << 10
 """How long the line at the end of a piece may be; in a longer one the piece ends inside it."""
 HEADS = re.compile(rb"^Process (\d{1,10}): ?(?:rank (\d{1,7})\s*$)?", re.MULTILINE)
 
-Pass = Callable[[memoryview], None]
 Head = tuple[int, int, int | None]
 """Line number, pid and rank of a ``Process …`` header."""
 
@@ -307,8 +306,8 @@ def _line(file: int, place: int) -> int:
     return place + (text.find(b"\n") if b"\n" in text else 0)
 
 
-def read(piece: Piece, passed: Pass | None = None) -> Found:
-    """Scan one piece; safe to run in another process or thread.  `passed` is shown its bytes."""
+def read(piece: Piece) -> Found:
+    """Scan one piece; safe to run in another process or thread."""
     with inputs.opened(piece.context.path) as file:
         number = file.fileno()
         if os.fstat(number).st_ino != piece.file:
@@ -316,13 +315,13 @@ def read(piece: Piece, passed: Pass | None = None) -> Found:
         merger = Merger()
         for event in _before(number, piece):
             merger.continues(event)
-        found = gather(_blocks(number, piece, passed), merger, labelled=piece.labelled, stacks=piece.stacks)
+        found = gather(_blocks(number, piece), merger, labelled=piece.labelled, stacks=piece.stacks)
         if os.fstat(number).st_size < piece.end:
             found.problem = "became shorter while it was read; read it again."
         return found
 
 
-def _blocks(file: int, piece: Piece, passed: Pass | None) -> Iterator[Block]:
+def _blocks(file: int, piece: Piece) -> Iterator[Block]:
     """The blocks of a piece; of a line longer than a block, those inside it are left out, as `scan.blocks` does."""
     at, number, inside = piece.start, 1, False
     while at < piece.end:
@@ -336,8 +335,6 @@ def _blocks(file: int, piece: Piece, passed: Pass | None) -> Iterator[Block]:
             limit = data.rfind(b"\n", 0, own) + 1
             cut = limit == 0
             limit = limit or max(1, own - scan.AHEAD)
-        if passed:
-            passed(memoryview(data)[:limit])
         if not (cut and inside):
             block = Block(data, limit, number, piece.context, last=at + limit >= piece.size)
             yield block

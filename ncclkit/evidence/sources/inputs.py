@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import codecs
 import glob
+import io
 import os
 import re
 import stat
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import BinaryIO
 
 from ncclkit.agent.facts.machine import Answer, Machine, Missing, Unread
 from ncclkit.core.model import NcclkitError
@@ -146,7 +146,7 @@ def is_ours(name: str, named: bool) -> bool:
     return re.sub(r"-node\d+\b", "", name) in OURS or name.endswith(".part")
 
 
-def opened(path: str) -> BinaryIO:
+def opened(path: str) -> io.BufferedReader:
     """Open a regular file; NcclkitError for anything that could block (pipes, devices) or may not be read."""
     try:
         if os.path.realpath(path) == "/proc/kmsg":  # reading waits for the kernel's next line, and takes it from others
