@@ -60,9 +60,9 @@ def fill_jobs(case: Case, reading: evidence.Reading, given: Sequence[str]) -> li
         other = fill(Case(), reading)
         other.about |= {"logs": shlex.join(names)}
         filled.append(other)
-    for job, names in zip(filled, [set(first), *map(set, others)], strict=True) if others else ():
-        job.events = [event for event in job.events if reading.named.get(event.path, first[0]) in names]
-        job.inputs = [row for row in job.inputs if reading.named[str(row["path"])] in names]
+    for job, own in zip(filled, [set(first), *map(set, others)], strict=True) if others else ():
+        job.events = [event for event in job.events if reading.named.get(event.path, first[0]) in own]
+        job.inputs = [row for row in job.inputs if reading.named[str(row["path"])] in own]
     return filled
 
 
