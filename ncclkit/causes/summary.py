@@ -25,6 +25,7 @@ from ncclkit.core import text
 from ncclkit.core.case import RUN, Case
 from ncclkit.core.model import Event, Evidence, Finding, cite
 from ncclkit.core.summary import ranks
+from ncclkit.evidence.files import UNREAD
 from ncclkit.evidence.logs import SLURM_JOB
 
 LINES = 4
@@ -32,8 +33,6 @@ LINES = 4
 SHOWN = 5
 """Errors that no cause explains, and pieces of missing evidence, that a summary names."""
 TRACE = "Traceback (most"
-UNREAD = ("binary", "unknown", "empty")
-"""Kinds of inputs in which nothing was looked for."""
 OUTSIDE = ("kernel.", *OWN_TESTS)
 """How kinds begin whose times are not those of the job."""
 

@@ -25,8 +25,8 @@ from ncclkit.evidence.sources import inputs
 
 __all__ = ["KINDS", "Reading", "job", "read"]
 
-UNREADABLE = ("empty", "binary", "archive", "trace", "unknown")
-"""Kinds of files that say nothing."""
+UNREADABLE = files.UNREAD | {"archive", "trace"}
+"""Kinds of files that say nothing by themselves."""
 OnBytes = Callable[[int, int], object]
 """Called while files are read: bytes done, and bytes of all of them."""
 

@@ -99,6 +99,8 @@ class Part:
         }
 
 
+UNREAD = frozenset(("binary", "unknown", "empty"))
+"""Kinds of files in which nothing is looked for."""
 TRACE = re.compile(rb'\s*\{\s*"(?:schemaVersion|traceEvents|deviceProperties|distributedInfo)"')
 """How the traces of PyTorch's profiler begin."""
 TELEMETRY_HEAD = b'{"telemetry": 1, '
@@ -263,7 +265,6 @@ def _wire(part: Part, stream: BinaryIO) -> None:
         )
 
 
-TASKS = re.compile(rb"(?m)^ {0,4}\d{1,5}: ")
 KERNEL = re.compile(
     rb"(?m)^(?:(?:<\d{1,3}>|\w+ *:\w+ *: )?\[(?: *\d+\.\d{6}|\w{3} \w{3} [ \d]\d [\d:]{8} \d{4})\]|.{0,60}\bkernel: )"
 )
@@ -381,7 +382,7 @@ def _text(part: Part, head: bytes, text: Text, changed: datetime | None) -> None
         stream = _plain(part, stream, text)
         sample = read if isinstance(stream, io.BytesIO) else sample
     lines = sample.splitlines()
-    tasks = len(TASKS.findall(sample)) > 0.5 * max(4, len([line for line in lines if line.strip()]))
+    tasks = len(tools.TASK.findall(sample)) > 0.5 * max(4, len([line for line in lines if line.strip()]))
     labelled = len(pieces.SPEAKER.findall(sample)) > 0.3 * len(lines)
     context = scan.Context(part.path, part.rank, tasks, changed)
     told = {"labelled": labelled, "stacks": part.kind == "stacks"}

@@ -15,6 +15,7 @@ from ncclkit import evidence
 from ncclkit.core.case import Case
 from ncclkit.core.model import Event, Measurement, NcclkitError
 from ncclkit.evidence import samples
+from ncclkit.evidence.files import UNREAD
 
 SLURM_JOB = re.compile(r"\bStepId=(\d+)|\bJOB (\d+)\b|\bSTEP (\d+)\.|(?:^|/)slurm-(\d+)[^/]*$")
 """Where a path or a line of Slurm names its job."""
@@ -180,7 +181,7 @@ def _single_inputs(logs: str) -> list[str]:
         raise NcclkitError(f"The logs {logs!r} cannot be read as a list ({error}); close the quotes.") from error
 
 
-NOT_READ = {"binary", "unknown", "empty", "trace"}
+NOT_READ = UNREAD | {"trace"}
 """Kinds of rows of ``inputs.json`` in which nothing is looked for."""
 
 

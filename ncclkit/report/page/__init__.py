@@ -23,6 +23,7 @@ from typing import Any
 from bs4 import BeautifulSoup, Tag
 from jinja2 import DictLoader
 from nbconvert import HTMLExporter
+from nbconvert.preprocessors import CoalesceStreamsPreprocessor
 from nbformat import NotebookNode
 
 from ncclkit import __version__
@@ -63,7 +64,7 @@ def render(
     page.cells = [cell for cell in page.cells if _kept(cell)]
     for cell in page.cells:
         if cell.cell_type == "code":
-            cell.outputs = [_static(output) for output in _joined(cell.outputs)]
+            cell.outputs = [_static(output) for output in cell.outputs]
     resources = (
         _resources(notebook, name, folder)
         | {"host": host or socket.gethostname()}
@@ -90,6 +91,7 @@ def _export(page: NotebookNode, resources: dict[str, Any]) -> str:
         template_file="page.html.j2",
         embed_images=True,
         exclude_anchor_links=True,
+        preprocessors=[CoalesceStreamsPreprocessor],
         extra_loaders=[DictLoader({"page.html.j2": (HERE / "page.html.j2").read_text(encoding="utf-8")})],
     )
     html, _ = exporter.from_notebook_node(page, resources)
@@ -155,17 +157,6 @@ def _kept(cell: NotebookNode) -> bool:
     """Whether a reader of the page needs the cell; where the notebook stopped, that is so of every cell."""
     stopped = bool(cell.metadata.get("ncclkit_stopped"))
     return stopped or LEFT_OUT not in cell.metadata.get("tags", [])
-
-
-def _joined(outputs: list[NotebookNode]) -> list[NotebookNode]:
-    """Pieces of one stream that follow each other become one output."""
-    result: list[NotebookNode] = []
-    for output in outputs:
-        if result and output.output_type == "stream" == result[-1].output_type and output.name == result[-1].name:
-            result[-1].text += output.text
-        else:
-            result.append(output)
-    return result
 
 
 def _static(output: NotebookNode) -> NotebookNode:
