@@ -15,10 +15,10 @@ from ncclkit.core.model import Event, Fact, Measurement, NcclkitError
 from ncclkit.core.summary import job
 from ncclkit.evidence import abnormal, files, processes
 from ncclkit.evidence.files import Part
-from ncclkit.evidence.flight import verdict
+from ncclkit.evidence.flight import compare
 from ncclkit.evidence.grammars import unknown_errors
 from ncclkit.evidence.kinds import KINDS
-from ncclkit.evidence.merge import Merger, finish, placed
+from ncclkit.evidence.merge import Merger, assign_ranks, assign_hosts
 from ncclkit.evidence.ras import changes
 from ncclkit.evidence.scanner import pieces
 from ncclkit.evidence.sources import inputs
@@ -64,11 +64,11 @@ def read(
     if not given:
         raise NcclkitError("No input was given; name a log file, a folder with logs, or '-' for standard input.")
     found, problems = inputs.find(given)
-    with processes.started(found) if helped and executor is None else nullcontext(executor) as helpers:
+    with processes.process_pool(found) if helped and executor is None else nullcontext(executor) as helpers:
         try:
             parts = list(_shared(_parts(found, stdin, helpers, on_bytes), {}))
         finally:
-            processes.limited.rest()
+            processes.limited.stop_if_forked()
     problems += [problem for part in parts for problem in part.problems]
     named = set(map(str, given))
     problems += [
@@ -173,11 +173,11 @@ def _merged(parts: list[Part]) -> list[Event]:
     merger = Merger()
     for part in parts:
         for event in part.events:
-            merger.take(event)
+            merger.add_event(event)
     dumps = [part.dump for part in parts if part.dump is not None]
-    events = placed(finish([*merger.events(), *(verdict.summary(dump, len(dumps)) for dump in dumps)]))
+    events = assign_hosts(assign_ranks([*merger.events(), *(compare.summary(dump, len(dumps)) for dump in dumps)]))
     order = {part.path: number for number, part in enumerate(parts)}
-    events += verdict.analyse(dumps, job(events)["ranks"], events)
+    events += compare.analyse(dumps, job(events)["ranks"], events)
     events += changes(part.report for part in parts if part.report is not None)
     return sorted(events, key=lambda event: (order.get(event.path, len(order)), event.line))
 

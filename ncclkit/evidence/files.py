@@ -31,7 +31,7 @@ from ncclkit.evidence.sources.streams import (
     Ends,
     Joined,
     Readable,
-    Text,
+    TolerantReader,
     UnpackBudget,
     is_tar,
     unpack,
@@ -111,7 +111,7 @@ SAFE = 1 << 20
 """Bytes of JSON that are read in this process: they take 35 MB as objects at most."""
 
 
-def read_document(part: Part, head: bytes, text: Text) -> bytes | None:
+def read_document(part: Part, head: bytes, text: TolerantReader) -> bytes | None:
     """Read a pickle or a JSON document into `part`.
 
     head: its first bytes, `text` gives the rest.  Returns None when it was read; what was taken from `text` so far when
@@ -256,7 +256,7 @@ def _wire(part: Part, stream: BinaryIO) -> None:
         except records.Malformed:
             event, bad = None, bad + 1
         if event is not None:
-            merger.add(event)
+            merger.add_line(event)
             part.speakers += [event.rank] if event.rank is not None and event.rank not in part.speakers else []
     part.events = merger.events()
     if bad:
@@ -302,7 +302,7 @@ def _fill(part: Part, stream: Readable, changed: datetime | None, inside: Unpack
         start = stream.seek(pieces.data(stream.fileno(), 0, part.bytes))
     counted = Counted(stream, part.bytes - start)
     plain, packing = unpack(io.BufferedReader(counted, PEEK))
-    text = Text(plain, packed=packing != "")
+    text = TolerantReader(plain, packed=packing != "")
     text.budget = inside
     part.spread = None if packing else part.spread
     head = b"" if packing in ("zip", "zst?") else text.begin(inputs.HEAD)
@@ -361,14 +361,14 @@ def _members(part: Part, stream: Readable, counted: Counted, source: Joined, pac
     return sorted(parts, key=lambda inner: natural(inner.path))
 
 
-def _text(part: Part, head: bytes, text: Text, changed: datetime | None) -> None:
+def _text(part: Part, head: bytes, text: TolerantReader, changed: datetime | None) -> None:
     wide = inputs.width(head)
     if not wide and inputs.is_binary(head):
         part.kind = "binary"
         part.problems.append(f"{part.path} is a binary file of no known kind; it was not read.")
         return
-    decoded = Text(Joined(head, text), packed=False, wide=wide)
-    stream: Text | Joined | io.BytesIO = decoded if wide else Joined(head, text)
+    decoded = TolerantReader(Joined(head, text), packed=False, wide=wide)
+    stream: TolerantReader | Joined | io.BytesIO = decoded if wide else Joined(head, text)
     sample = head.decode(wide, "replace").encode() if wide else head
     part.kind = _kind(sample, part.path)
     if part.kind == "ras":
@@ -400,7 +400,9 @@ def _text(part: Part, head: bytes, text: Text, changed: datetime | None) -> None
     part.problems += [f"{part.path} {found.problem}"] if found.problem else []
 
 
-def _plain(part: Part, stream: Text | Joined | io.BytesIO, text: Text) -> Text | Joined | io.BytesIO:
+def _plain(
+    part: Part, stream: TolerantReader | Joined | io.BytesIO, text: TolerantReader
+) -> TolerantReader | Joined | io.BytesIO:
     """The whole text as its programs wrote it; what is too large for that stays as it is."""
     raw = bytearray()
     while len(raw) <= plain.MOST and (chunk := stream.read(inputs.HEAD)):

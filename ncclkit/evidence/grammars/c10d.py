@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from ncclkit.evidence.grammars.families import classify
-from ncclkit.evidence.grammars.grammar import Data, Line, Rule, frame, once, rule, whole
+from ncclkit.evidence.grammars.grammar import Data, Line, Rule, frame, up_to_first, rule, parse_int
 
 
 def _monitor(match: re.Match[str], data: Data, line: Line) -> Data:
@@ -112,7 +112,7 @@ def _timeout(match: re.Match[str], data: Data, line: Line) -> Data:
     numbers = {"seq": "SeqNum", "numel_in": "NumelIn", "numel_out": "NumelOut", "timeout_ms": "Timeout(ms)"}
     for key, name in numbers.items():
         value = fields.get(name, "").strip()
-        data[key] = whole(value)
+        data[key] = parse_int(value)
     data |= {"op": fields.get("OpType", "").strip(), "api": "nccl"}
     return _group(match, data, line)
 
@@ -197,7 +197,7 @@ RULES: tuple[Rule, ...] = (
         make=_timeout,
     ),
     # [TC][rank=3][name=default_pg] Operation timed out after 600000 ms
-    rule("c10d.timeout", "imed out after ", once(TC) + r".*imed out after (?P<ran_ms>\d+) ?ms", make=_second),
+    rule("c10d.timeout", "imed out after ", up_to_first(TC) + r".*imed out after (?P<ran_ms>\d+) ?ms", make=_second),
     # [TC][rank=3][name=default_pg] Watchdog caught collective operation timeout: NCCL operation timed out
     # torch.distributed.DistBackendError: Watchdog caught collective operation timeout: NCCL operation timed out
     rule(

@@ -6,7 +6,7 @@ import re
 from functools import lru_cache
 from typing import Any
 
-from ncclkit.evidence.grammars.grammar import whole
+from ncclkit.evidence.grammars.grammar import parse_int
 
 FAMILIES: tuple[tuple[str, str], ...] = (
     ("fd", r"Too many open files|Accept failed|accept failed|EMFILE|Could not receive type from localRank"),
@@ -109,11 +109,11 @@ def classify(message: str, file: str = "") -> dict[str, Any]:
     """
     data: dict[str, Any] = {"family": _family(_NUMBERS.sub("#", f"{message} ({file})"))}
     if data["family"] == "ib_completion" and (match := COMPLETION.search(message)):
-        data |= {"status": whole(match["status"]), "vendor": whole(match["vendor"])}
+        data |= {"status": parse_int(match["status"]), "vendor": parse_int(match["vendor"])}
         data |= {"routed": True} if ROUTED.search(message) else {}
     if data["family"] == "ib_setup" and (match := CALL.search(message)):
         number = match["errno"] or match["errno2"]
-        data |= {"call": match["call"], "errno": whole(number), "error": match["error"] or ""}
+        data |= {"call": match["call"], "errno": parse_int(number), "error": match["error"] or ""}
     if match := CUDA.search(message):
         data |= {"error": match["error"]}
     if match := DEVICE.search(message):

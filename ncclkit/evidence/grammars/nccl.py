@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from ncclkit.evidence.grammars.families import INFO_FAMILIES, classify
-from ncclkit.evidence.grammars.grammar import Data, Line, Rule, decimal, once, rule, whole
+from ncclkit.evidence.grammars.grammar import Data, Line, Rule, parse_float, up_to_first, rule, parse_int
 
 ALGORITHMS = ("TREE", "RING", "COLLNET_DIRECT", "COLLNET_CHAIN", "NVLS", "NVLS_TREE", "PAT")
 PROTOCOLS = ("LL", "LL128", "SIMPLE")
@@ -68,7 +68,7 @@ def _tuning(match: re.Match[str], data: Data, line: Line) -> Data:
         for name, table in (("algo", ALGORITHMS), ("proto", PROTOCOLS))
     }
     channels = None if low is None or high is None else high - low + 1
-    return data | named | {"op": data["op"] or "", "channels": channels, "time": decimal(data["time"])}
+    return data | named | {"op": data["op"] or "", "channels": channels, "time": parse_float(data["time"])}
 
 
 def _special(match: re.Match[str], data: Data, line: Line) -> Data:
@@ -76,7 +76,7 @@ def _special(match: re.Match[str], data: Data, line: Line) -> Data:
     channels = re.search(r"nchannels (\d{1,4})", said, re.IGNORECASE)
     return data | {
         "proto": said.removeprefix("Kernel ").split(" ")[0],
-        "channels": whole(channels[1]) if channels else None,
+        "channels": parse_int(channels[1]) if channels else None,
     }
 
 
@@ -186,8 +186,8 @@ def _init(match: re.Match[str], data: Data, line: Line) -> Data | None:
         "phase": "start" if data["phase"] == "START" else "done",
         "comm_id": said.get("commId"),
         "parent": said.get("parent"),
-        "color": whole(said.get("color")),
-        "key": whole(said.get("key")),
+        "color": parse_int(said.get("color")),
+        "key": parse_int(said.get("key")),
     }
 
 
@@ -205,18 +205,18 @@ def _devices(match: re.Match[str], data: Data, line: Line) -> Data:
 
 def _channel(match: re.Match[str], data: Data, line: Line) -> Data | None:
     said = match["said"].strip()
-    if None in (whole(match["src"]), whole(match["dst"]), whole(match["channel"])):
+    if None in (parse_int(match["src"]), parse_int(match["dst"]), parse_int(match["channel"])):
         return None  # a torn line
     via = "SHM" if "shared memory" in said else said.split("/")[0]
     proxy = re.search(r"^NET/[^/]+/\d{1,4}\((\d{1,7})\)", said)
     return {
-        "src": whole(match["src"]),
-        "dst": whole(match["dst"]),
+        "src": parse_int(match["src"]),
+        "dst": parse_int(match["dst"]),
         "transport": re.sub(r"\(\d+\)|/GDRDMA.*|/Shared", "", said),
         "via": via,
         "gdr": "/GDRDMA" in said,
         "pxn": int(proxy[1]) if proxy else None,
-        "channels": [whole(match["channel"])],
+        "channels": [parse_int(match["channel"])],
     }
 
 
@@ -313,7 +313,9 @@ INFO: tuple[Rule, ...] = (
     rule("nccl.peer_closed", "closed by localRank", r"Connection closed by localRank (?P<local_rank>\d+)"),
     *PLAN,
     *(
-        rule("nccl.info", anchor, once("NCCL (?:INFO|WARN) ") + rf"(?P<message>.*(?:{pattern}).*)", family=family)
+        rule(
+            "nccl.info", anchor, up_to_first("NCCL (?:INFO|WARN) ") + rf"(?P<message>.*(?:{pattern}).*)", family=family
+        )
         for family, anchor, pattern in INFO_FAMILIES
     ),
 )
@@ -323,9 +325,9 @@ INFO: tuple[Rule, ...] = (
 def _warn(match: re.Match[str], data: Data, line: Line) -> Data:
     found: Data = {
         "file": match["file"] or "",
-        "line": whole(match["line"]),
+        "line": parse_int(match["line"]),
         "func": match["func"] or "",
-        "dev": whole(match["dev"]),
+        "dev": parse_int(match["dev"]),
         "message": match["message"].strip(),
     }
     return found | classify(match["message"], match["file"] or "")
@@ -341,7 +343,7 @@ OLD = r"^(?:.{0,200}?\s)??(?:(?P<host>[^\s:\[\]()<>]{1,255}):(?P<pid>\d{1,10}):\
 
 
 def _placed(match: re.Match[str], data: Data, line: Line) -> Data:
-    line.host, line.pid = match["host"] or line.host, whole(match["pid"]) or line.pid
+    line.host, line.pid = match["host"] or line.host, parse_int(match["pid"]) or line.pid
     return {
         name: data[name]
         for name in ("interface", "address", "name", "code", "errno", "file", "line", "func")
@@ -351,8 +353,8 @@ def _placed(match: re.Match[str], data: Data, line: Line) -> Data:
 
 def _old(match: re.Match[str], data: Data, line: Line) -> Data:
     message = match["message"].strip()
-    found: Data = {"file": match["file"], "line": whole(match["line"]), "func": "", "dev": whole(match["dev"])}
-    line.host, line.pid = match["host"] or line.host, whole(match["pid"]) or line.pid
+    found: Data = {"file": match["file"], "line": parse_int(match["line"]), "func": "", "dev": parse_int(match["dev"])}
+    line.host, line.pid = match["host"] or line.host, parse_int(match["pid"]) or line.pid
     return found | {"message": message} | classify(message, match["file"])
 
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from ncclkit.core.model import Event
-from ncclkit.evidence.grammars.grammar import NAMED, Data, Line, Rule, rule, whole
+from ncclkit.evidence.grammars.grammar import NAMED, Data, Line, Rule, rule, parse_int
 
 ANCHORS = (b"%|", b"it/s", b"s/it", b"step", b"Step", b"iter", b"finish", b"layer ", b"shard ", b"chunk ", b"file ")
 LOOK = 8 << 10
@@ -122,7 +122,7 @@ def _who(raw: bytes) -> tuple[bytes, ...]:
 def _of_rank(match: re.Match[str], data: Data, line: Line) -> Data | None:
     """Only what a rank says of itself."""
     named = NAMED.search(line.text)
-    own = line.rank if line.rank is not None else whole(named[1]) if named else None
+    own = line.rank if line.rank is not None else parse_int(named[1]) if named else None
     return None if own is None else data | {"_rank": own}
 
 

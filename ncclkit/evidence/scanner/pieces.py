@@ -22,7 +22,7 @@ from typing import Any, BinaryIO
 from ncclkit.core.model import Event, NcclkitError
 from ncclkit.evidence.grammars import progress, stacks
 from ncclkit.evidence.grammars.families import classify
-from ncclkit.evidence.merge import TRACE_GAP, Flood, Merger, merges
+from ncclkit.evidence.merge import TRACE_GAP, RepeatedEvent, Merger, merges
 from ncclkit.evidence.scanner import scan
 from ncclkit.evidence.scanner.scan import SHORT, Block, Choice, Context, Lines
 from ncclkit.evidence.sources import inputs
@@ -58,7 +58,7 @@ class Deduplication:
 
     def __init__(self, merger: Merger) -> None:
         self.merger = merger
-        self.floods: dict[Key | None, list[Flood]] = {}
+        self.floods: dict[Key | None, list[RepeatedEvent]] = {}
         """What such a line says; nothing, for most that only hold an anchor."""
         self.heads: dict[bytes, Key] = {}
         self.channels: dict[bytes, bytes] = {}
@@ -79,7 +79,7 @@ class Deduplication:
                 flood.again(value)
             return
         events, ahead = block.line_events(start, start + len(raw), number, choice)
-        floods = [new for event in events if (new := self.merger.add(event))]
+        floods = [new for event in events if (new := self.merger.add_line(event))]
         if key is not None and not ahead and (key[0] or not events) and all(map(merges, events)):
             _keep(self.floods, key, floods)
 
@@ -93,7 +93,7 @@ class Deduplication:
             start = start[22:]
         head = (self.heads.get(start) or _keep(self.heads, start, _head(start))) if said else ()
         if not head:
-            return (None if choice.literal else (None, raw.translate(DIGITS))), b""
+            return (None if choice.digits_matter else (None, raw.translate(DIGITS))), b""
         if said.startswith(b"WARN "):
             return (head, self._text(said, choice)), b""
         if choice.flood == "nccl.op":
@@ -136,7 +136,7 @@ def _head(start: bytes) -> Key:
 
 def _is_plain(said: bytes, choice: Choice) -> bool:
     """True for a warning whose numbers are no part of its event, and of no rule."""
-    if choice.literal or NAMED.search(said):
+    if choice.digits_matter or NAMED.search(said):
         return False
     return len(classify(said.decode("utf-8", "replace"))) == 1
 
@@ -368,8 +368,8 @@ def gather(blocks: Iterable[Block], merger: Merger, *, labelled: bool, stacks: b
         found.open = block.data[block.limit - 1 : block.limit] not in (b"\n", b"")
         del block
     for event in progress.events():
-        merger.take(event)
-    found.events, found.speakers = merger.floods(), speakers.heard
+        merger.add_event(event)
+    found.events, found.speakers = merger.collected(), speakers.heard
     return found
 
 
@@ -386,7 +386,7 @@ def joined(pieces: Iterable[Found]) -> Found:
     merger, whole = Merger(), Found()
     for piece in pieces:
         for event in piece.events:
-            merger.take(_moved(event, whole.ends))
+            merger.add_event(_moved(event, whole.ends))
         whole.heads += [(line + whole.ends, pid, rank) for line, pid, rank in piece.heads]
         whole.ends += piece.ends
         whole.open = piece.open

@@ -221,8 +221,8 @@ class UnpackBudget:
         return self.spent
 
 
-class Text(io.RawIOBase):
-    """A stream that may break off: what came before the damage counts, and `problem` says what happened."""
+class TolerantReader(io.RawIOBase):
+    """Reads a stream until its end, damage or a limit; `problem` then says which, and what came before counts."""
 
     def __init__(self, stream: Readable, *, packed: bool, wide: str = "") -> None:
         super().__init__()
@@ -304,7 +304,7 @@ def is_tar(head: bytes) -> bool:
 class Joined(io.RawIOBase):
     """A stream whose beginning was already read."""
 
-    def __init__(self, head: bytes, rest: Text) -> None:
+    def __init__(self, head: bytes, rest: TolerantReader) -> None:
         super().__init__()
         self.head, self.rest = head, rest
 
