@@ -109,7 +109,9 @@ def _parts(
     sizes = {path: os.path.getsize(path) for path in found if os.path.isfile(path)}
     done, total = 0, sum(sizes.values())
 
-    def counted(task: Callable[[pieces.Piece], pieces.Found], plan: Sequence[pieces.Piece]) -> Iterator[pieces.Found]:
+    def counted(
+        task: Callable[[pieces.ByteRange], pieces.ScanResult], plan: Sequence[pieces.ByteRange]
+    ) -> Iterator[pieces.ScanResult]:
         assert executor
         for piece, result in zip(plan, executor.map(task, plan), strict=True):
             on_bytes(done + piece.end, total)

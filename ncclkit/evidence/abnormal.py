@@ -55,7 +55,7 @@ def lines(ends: Ends, path: str, count: int, events: Iterable[Event]) -> list[di
 
     count: how many lines it has.  Of lines that differ in numbers alone the last one counts.
     """
-    first, last = ends.pieces()
+    first, last = ends.head_and_tail()
     if not last and len(first) <= FIRST + LAST:
         found = dict(_found(first, 1))
     else:

@@ -38,7 +38,9 @@ from ncclkit.evidence.sources.streams import (
 )
 from ncclkit.evidence.tools import Document, nccltests, profiles
 
-Spread = Callable[[Callable[[pieces.Piece], pieces.Found], Sequence[pieces.Piece]], Iterator[pieces.Found]]
+Spread = Callable[
+    [Callable[[pieces.ByteRange], pieces.ScanResult], Sequence[pieces.ByteRange]], Iterator[pieces.ScanResult]
+]
 """`map`, or that of an executor."""
 
 
@@ -131,7 +133,7 @@ def read_document(part: Part, head: bytes, text: TolerantReader) -> bytes | None
     pickled = head[:1] == b"\x80"
     if not pickled and not re.match(rb"\s*[\[{]\s*(?:[\[{\"\]}]|$)", head):
         return head
-    data = _whole(Joined(head, text))
+    data = _read_all(Joined(head, text))
     if profiles.HEAD.match(head) and profiles.MARK in data:
         part.kind, part.events, part.lines = "inspector", profiles.events(bytes(data), part.path), data.count(b"\n")
         return None
@@ -148,7 +150,7 @@ def read_document(part: Part, head: bytes, text: TolerantReader) -> bytes | None
     return None
 
 
-def _whole(stream: Readable) -> bytearray:
+def _read_all(stream: Readable) -> bytearray:
     """All of a document, or its first `inputs.SMALL` bytes; in one piece, once, as it may be large."""
     data = bytearray()
     while len(data) < inputs.SMALL and (chunk := stream.read(1 << 20)):
@@ -323,7 +325,7 @@ def _fill(part: Part, stream: Readable, changed: datetime | None, inside: Unpack
     if part.kind in ("log", "dmesg", "document"):
         part.take(tools.at_ends(text.ends, part.path, part.rank, part.lines))
         part.abnormal = abnormal.lines(text.ends, part.path, part.lines, part.events)
-        first, last = text.ends.pieces()
+        first, last = text.ends.head_and_tail()
         part.short = first.decode("utf-8", "replace") if not last and len(first) <= abnormal.SHORT else ""
     if text.problem and not part.problems:
         part.problems.append(f"{part.path} {text.problem}")
@@ -373,7 +375,7 @@ def _text(part: Part, head: bytes, text: TolerantReader, changed: datetime | Non
     part.kind = _kind(sample, part.path)
     if part.kind == "ras":
         try:
-            part.become(_read(report, part, _whole(stream)) or part)
+            part.become(_read(report, part, _read_all(stream)) or part)
         except processes.Refused as error:
             part.kind = "unknown"
             part.problems.append(f"{part.path} {error}.")

@@ -201,9 +201,13 @@ class SpeakerProgress:
     def take(self, block: Block) -> None:
         """Look at the end of a block that was read."""
         data, limit, shared = block.data, block.limit, block.context.rank is None
-        spoken = progress.latest(data, limit, shared=shared, keen=block.last, back=False)
+        spoken = progress.latest(
+            data, limit, many_speakers=shared, at_end_of_file=block.last, search_further_back=False
+        )
         if not spoken and (self.patience or block.last) and scan.holds(data, limit, progress.ANCHORS):
-            spoken = progress.latest(data, limit, shared=shared, keen=block.last, back=True)
+            spoken = progress.latest(
+                data, limit, many_speakers=shared, at_end_of_file=block.last, search_further_back=True
+            )
             self.patience = PATIENCE if spoken else self.patience - 1
         for who, word in spoken.items():
             if who or not shared or who not in self.words or word.step >= self.words[who][0]:
@@ -227,7 +231,7 @@ Head = tuple[int, int, int | None]
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class ByteRange:
     """One range of bytes of a plain file, and what is known about it."""
 
     context: Context
@@ -242,7 +246,7 @@ class Piece:
 
 
 @dataclass(slots=True)
-class Found:
+class ScanResult:
     """What a piece gave; lines are counted from its own beginning."""
 
     events: list[Event] = field(default_factory=list)
@@ -267,15 +271,15 @@ def divisible(path: str) -> bool:
     return not head.startswith(tuple(PACKED)) and not is_tar(head)
 
 
-def plan(file: BinaryIO, size: int, context: Context, *, labelled: bool, stacks: bool) -> list[Piece]:
+def plan(file: BinaryIO, size: int, context: Context, *, labelled: bool, stacks: bool) -> list[ByteRange]:
     """The pieces of an open file of `size` bytes, without those that lie in a hole of it."""
-    number, made, end = file.fileno(), list[Piece](), -1
+    number, made, end = file.fileno(), list[ByteRange](), -1
     inode = os.fstat(number).st_ino
     for place in _places(number, size):
         start = end if end >= place else place
         end = min(size, _line(number, place + PIECE)) if place + PIECE < size else size
         if start < end:
-            made.append(Piece(context, start, end, size, inode, labelled, stacks))
+            made.append(ByteRange(context, start, end, size, inode, labelled, stacks))
     return made
 
 
@@ -306,12 +310,12 @@ def _line(file: int, place: int) -> int:
     return place + (text.find(b"\n") if b"\n" in text else 0)
 
 
-def read(piece: Piece) -> Found:
+def read(piece: ByteRange) -> ScanResult:
     """Scan one piece; safe to run in another process or thread."""
     with inputs.opened(piece.context.path) as file:
         number = file.fileno()
         if os.fstat(number).st_ino != piece.file:
-            return Found(problem="was replaced by another file while it was read; read it again.")
+            return ScanResult(problem="was replaced by another file while it was read; read it again.")
         merger = Merger()
         for event in _before(number, piece):
             merger.continues(event)
@@ -321,7 +325,7 @@ def read(piece: Piece) -> Found:
         return found
 
 
-def _blocks(file: int, piece: Piece) -> Iterator[Block]:
+def _blocks(file: int, piece: ByteRange) -> Iterator[Block]:
     """The blocks of a piece; of a line longer than a block, those inside it are left out, as `scan.blocks` does."""
     at, number, inside = piece.start, 1, False
     while at < piece.end:
@@ -344,7 +348,7 @@ def _blocks(file: int, piece: Piece) -> Iterator[Block]:
         del data  # before the next is made
 
 
-def _before(file: int, piece: Piece) -> Iterator[Event]:
+def _before(file: int, piece: ByteRange) -> Iterator[Event]:
     """The back-trace in the lines before a piece, which its first lines may continue."""
     start = max(0, piece.start - TRACE_GAP * scan.WIDE)
     data = os.pread(file, piece.start - start, start) if piece.start else b""
@@ -354,9 +358,9 @@ def _before(file: int, piece: Piece) -> Iterator[Event]:
     return (event for event in events if event.kind == "nccl.trace")
 
 
-def gather(blocks: Iterable[Block], merger: Merger, *, labelled: bool, stacks: bool) -> Found:
+def gather(blocks: Iterable[Block], merger: Merger, *, labelled: bool, stacks: bool) -> ScanResult:
     """What all blocks say together."""
-    lines, found, speakers, progress = Deduplication(merger), Found(), Speakers(), SpeakerProgress()
+    lines, found, speakers, progress = Deduplication(merger), ScanResult(), Speakers(), SpeakerProgress()
     for block in blocks:
         lines.read(block)
         progress.take(block)
@@ -381,9 +385,9 @@ def _heads(block: Block) -> Iterator[Head]:
         yield number, int(match[1]), int(match[2]) if match[2] else None
 
 
-def joined(pieces: Iterable[Found]) -> Found:
+def joined(pieces: Iterable[ScanResult]) -> ScanResult:
     """All pieces of a file as one, its events as they stand in a file."""
-    merger, whole = Merger(), Found()
+    merger, whole = Merger(), ScanResult()
     for piece in pieces:
         for event in piece.events:
             merger.add_event(_moved(event, whole.ends))

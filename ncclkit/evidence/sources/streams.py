@@ -48,7 +48,7 @@ class Ends:
             self.size -= len(self.last.popleft())
             self.gap = True
 
-    def pieces(self) -> tuple[bytes, bytes]:
+    def head_and_tail(self) -> tuple[bytes, bytes]:
         """(beginning, end); (everything, b"") where nothing was left out between them."""
         last = b"".join(self.last)
         return (b"".join(self.first), last) if self.gap else (b"".join((*self.first, last)), b"")

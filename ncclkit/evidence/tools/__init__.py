@@ -36,7 +36,7 @@ def at_ends(ends: Ends, path: str, rank: int | None, lines: int) -> list[Documen
 
     Nothing is decoded where no anchor stands in the text, or in the `WINDOW` at both ends of one that is not small.
     """
-    first, last = ends.pieces()
+    first, last = ends.head_and_tail()
     small, found = not last and len(first) <= SMALL, []
     if _anchored(first if small else first[:WINDOW]) or (not last and _anchored(first[-WINDOW:])):
         found = search(first, path, rank)
