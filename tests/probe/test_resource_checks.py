@@ -211,13 +211,15 @@ def suspect(strength: Any, piece: Any) -> Finding:
 )
 def test_what_a_look_at_limits_moves(finding: Finding, seen: str, here: bool | None, failed: bool, move: str) -> None:
     known = {"fd_limit": seen, "shm_too_small": "clear"} if seen != "nothing" else {}
-    moves = comparison.weighed(comparison.read(machine(), known), Diagnosis((finding,)), here, failed)
+    moves = comparison.apply_caution(
+        comparison.compare_expectations(machine(), known), Diagnosis((finding,)), here, failed
+    )
     assert moves["fd_limit"] == move
 
 
 def test_two_refusals_beside_a_job_that_failed_prove_neither() -> None:
-    read = comparison.read(machine(), {"fd_limit": "found", "shm_too_small": "found"})
-    moves = comparison.weighed(read, Diagnosis((suspect("likely", LINE),)), True, failed=True)
+    read = comparison.compare_expectations(machine(), {"fd_limit": "found", "shm_too_small": "found"})
+    moves = comparison.apply_caution(read, Diagnosis((suspect("likely", LINE),)), True, failed=True)
     assert moves == {"fd_limit": "supported", "shm_too_small": "supported"}
 
 

@@ -30,7 +30,7 @@ from ncclkit import __version__
 from ncclkit.agent.anonymize import Aliases
 from ncclkit.core.model import safe
 from ncclkit.report.page import anonymized
-from ncclkit.report.parameters import ROOMS
+from ncclkit.report.parameters import NOTEBOOK_FOLDERS
 
 FIGURE = "application/vnd.plotly.v1+json"
 WIDGET = "application/vnd.jupyter.widget-view+json"
@@ -38,7 +38,7 @@ ERROR_MARK = "papermill-error-cell-tag"
 LEFT_OUT = "remove-cell"
 """Tag, as Jupyter Book knows it, of a cell that is for a person at the notebook: a form, an example, what to click."""
 PLOTLY = "<!--ncclkit:plotly-->"
-ROOM = '<div class="nk-figure"></div>'
+FIGURE_SLOT = '<div class="nk-figure"></div>'
 """Where the words of a view want its figure (`ncclkit.views` writes it)."""
 HERE = Path(__file__).parent
 
@@ -133,7 +133,7 @@ def _command(path: Path, parameters: Mapping[str, Any]) -> str:
     """What to type to make the page again; what stands at its default is left to the notebook."""
     given = [f"{key}={value}" for key, value in parameters.items() if key != "case_dir" and value != ""]
     case = ["--case", str(parameters["case_dir"])] if parameters.get("case_dir") else []
-    own = next((path.relative_to(room).with_suffix("") for room in ROOMS if path.is_relative_to(room)), path)
+    own = next((path.relative_to(home).with_suffix("") for home in NOTEBOOK_FOLDERS if path.is_relative_to(home)), path)
     words = ["ncclkit", "report", "--notebook", str(own), *case]
     return shlex.join([*words, *(word for pair in given for word in ("-p", pair))])
 
@@ -165,7 +165,7 @@ def _static(output: NotebookNode) -> NotebookNode:
     if FIGURE in data:
         html = data.get("text/html", "")
         figure, words = _figure(data.pop(FIGURE)), "" if "<script" in html else html
-        data["text/html"] = words.replace(ROOM, figure, 1) if ROOM in words else words + figure
+        data["text/html"] = words.replace(FIGURE_SLOT, figure, 1) if FIGURE_SLOT in words else words + figure
     elif WIDGET in data and "text/html" not in data:
         data["text/html"] = '<p class="control">An interactive control stands here in the notebook.</p>'
     data.pop(WIDGET, None)
@@ -173,7 +173,7 @@ def _static(output: NotebookNode) -> NotebookNode:
 
 
 def _figure(figure: dict[str, Any]) -> str:
-    """One plotly figure: its JSON, inert, and a room of the right height that page.js draws into."""
+    """One plotly figure: its JSON, inert, and a slot of the right height that page.js draws into."""
     layout = figure.get("layout", {})
     title = layout.get("title", "")
     label = title.get("text", "") if isinstance(title, dict) else title
