@@ -151,14 +151,14 @@ def first_finding(case: Case, *witnesses: Callable[[Case], Finding | None]) -> F
     return next((finding for witness in witnesses if (finding := witness(case)) is not None), None)
 
 
-LOOKED = ("connect.", "experiment.", "limits.")
-"""How events begin that come from tests and experiments of ours: they are no word of a job."""
+OWN_TESTS = ("connect.", "experiment.", "resources.")
+"""How kinds of events begin that come from tests and experiments of ours: they are no word of a job."""
 
 
 @once
 def of_job(case: Case) -> list[Event]:
     """What shows that a job has been running, whatever else was looked at."""
-    return [event for event in case.events if not event.kind.startswith(LOOKED)]
+    return [event for event in case.events if not event.kind.startswith(OWN_TESTS)]
 
 
 @once

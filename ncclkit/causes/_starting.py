@@ -9,11 +9,11 @@ from ncclkit.core.model import Event
 QUIET = frozenset(
     """
     nccl.version nccl.init nccl.env nccl.bootstrap nccl.network nccl.ib_devices nccl.info nccl.channel nccl.ring
-    nccl.tree nccl.graph nccl.channels nccl.layout nccl.timing nccl.connected nccl.affinity nccl.nic
-    nccl.socket_devices nccl.gdr nccl.fabric nccl.driver
+    nccl.tree nccl.timing nccl.connected nccl.affinity nccl.socket_devices
+    c10d.hint job.member told.env told.version
     """.split()
 )
-"""What is said in a start that goes on."""
+"""What NCCL says in a start that goes on, and what frameworks, torch and shells say before one."""
 WATCHED = ("worker.", "telemetry.", "run.", "ras.", "stack", "elastic.signal", "elastic.stop")
 """How events begin that come from who looks at a job, and not from the job: they tell nothing of how far it came."""
 
@@ -27,11 +27,17 @@ def hung_starts(case: Case) -> list[Event]:
     starts = [e for e in case.of("nccl.init") if e.data.get("phase") == "start"]
     begun = [*case.of("nccl.network"), *starts]
     done = bool(initialized(case))
-    beyond = [e for e in of_job(case) if e.kind not in QUIET and not e.kind.startswith(WATCHED)]
-    other = any(e.data.get("family") != "no_ib_library" for e in beyond)
+    other = any(map(_is_beyond, of_job(case)))
     size = max((e.data.get("nranks") or 0 for e in starts), default=0)
     absent = case.of("worker.phase") and len({e.data.get("rank") for e in starts}) < size
     return [] if done or other or absent else begun[-3:]
+
+
+def _is_beyond(event: Event) -> bool:
+    """Whether a line says more than that a start goes on: a later step, an error, or a program's end."""
+    if event.kind.startswith(WATCHED) or event.data.get("family") == "no_ib_library":
+        return False
+    return event.kind not in QUIET or event.data.get("what") == "not_destroyed"
 
 
 def met_at_store(case: Case) -> list[Event]:
@@ -47,4 +53,4 @@ def _nccl_sockets(case: Case) -> list[Event]:
 
 def bootstrapped(case: Case) -> list[Event]:
     """Lines of ranks whose bootstrap has gone once around the ring of all ranks: they reach each other's addresses."""
-    return [event for event in case.of("nccl.timing") if event.data.get("what") == "bootstrap"]
+    return case.of("nccl.timing")

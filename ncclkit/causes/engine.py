@@ -14,7 +14,7 @@ from itertools import islice
 from typing import Any
 
 from ncclkit.analysis.once import last_run_of
-from ncclkit.analysis.picks import FATAL, failed, initialized, pick
+from ncclkit.analysis.picks import FATAL, OWN_TESTS, failed, initialized, pick
 from ncclkit.analysis.rank_states import is_own
 from ncclkit.analysis.timeline import abnormal
 from ncclkit.causes import Cause, catalogue, resemblance
@@ -275,8 +275,8 @@ def _unexplained(case: Case, findings: Sequence[Finding]) -> tuple[Event, ...]:
 
 
 def _is_shown(case: Case) -> bool:
-    """True where a short text is no log of a job at work: a table, stacks, settings."""
-    short = any(file.get("quiet") for file in case.inputs)
+    """True where a short text is no log of a job at work, nor of NCCL's start: a table, stacks, settings."""
+    short = any(" NCCL INFO " not in row["text"] for file in case.inputs for row in file.get("quiet", ()))
     return short and not (_went_well(case) or case.of("progress") or resemblance.work(case))
 
 
@@ -490,8 +490,7 @@ def _meetings(case: Case) -> list[Event]:
 
 
 NO_JOB = (
-    "connect.", "experiment.", "resources.", "kernel.", "net.", "system.", "told.env", "told.splits", "p2p.matrix",
-    "log.error",
+    *OWN_TESTS, "kernel.", "net.", "system.", "told.env", "told.splits", "p2p.matrix", "log.error",
 )  # fmt: skip
 """How kinds begin that are of a machine, of a test or of any program: they show no training job."""
 HARMLESS = ("store.clients", "store.retry", "system.denied", "kernel.iommu", "kernel.pcie", "python.ignored")

@@ -29,10 +29,9 @@ FILE = Path(__file__).with_name("resemblance.bin")
 WELL = ""
 """The name that the weights of jobs that are well have among those of causes."""
 CHATTER = frozenset(
-    "nccl.version nccl.init nccl.channel progress nccl.destroy worker.phase nccl.ring nccl.tree nccl.graph "
-    "nccl.channels nccl.layout nccl.timing nccl.connected nccl.affinity nccl.driver nccl.tuning flight.dump "
-    "flight.entry connect.host connect.pair nccltests.table stack job.share job.member nccl.nic nccl.socket_devices "
-    "nccl.ib_devices nccl.gdr job.done run.end".split()
+    "nccl.version nccl.init nccl.channel progress nccl.destroy worker.phase nccl.ring nccl.tree nccl.timing "
+    "nccl.connected nccl.affinity nccl.tuning flight.dump flight.entry connect.host connect.pair nccltests.table stack "
+    "job.share job.member nccl.socket_devices nccl.ib_devices job.done run.end".split()
 )
 """Kinds of events that jobs that are well have, too."""
 SAYS = "No rule decides it, but it resembles "

@@ -38,7 +38,7 @@ from ncclkit.causes._printed import blocked_pairs
 from ncclkit.core.case import Case
 from ncclkit.core.model import Advice, Event, Experiment, Finding, found
 from ncclkit.core.text import start
-from ncclkit.evidence.flight.verdict import outlying_splits
+from ncclkit.evidence.flight.compare import outlying_splits
 
 ID = "send_recv_mismatch"
 explains = ("c10d.timeout", "slow_rank", "timeout_too_short", "rank_divergence", "p2p_broken", "network_loss")

@@ -17,6 +17,7 @@ from typing import Any
 
 from ncclkit.analysis.frames import is_own
 from ncclkit.analysis.once import last_run_of
+from ncclkit.analysis.picks import OWN_TESTS
 from ncclkit.causes import page
 from ncclkit.causes._experiments import RECORDED
 from ncclkit.causes.engine import Diagnosis
@@ -24,6 +25,7 @@ from ncclkit.core import text
 from ncclkit.core.case import RUN, Case
 from ncclkit.core.model import Event, Evidence, Finding, cite
 from ncclkit.core.summary import ranks
+from ncclkit.evidence.files import UNREAD
 from ncclkit.evidence.logs import SLURM_JOB
 
 LINES = 4
@@ -31,9 +33,7 @@ LINES = 4
 SHOWN = 5
 """Errors that no cause explains, and pieces of missing evidence, that a summary names."""
 TRACE = "Traceback (most"
-UNREAD = ("binary", "unknown", "empty")
-"""Kinds of inputs in which nothing was looked for."""
-OUTSIDE = ("kernel.", "experiment.", "connect.", "resources.")
+OUTSIDE = ("kernel.", *OWN_TESTS)
 """How kinds begin whose times are not those of the job."""
 
 

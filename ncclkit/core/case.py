@@ -7,7 +7,7 @@
                         fr_rank_* ras*.* stacks_rank*.txt
       jobs/<n>-<verb>/  job.sbatch job.json job.out job.err exit
       experiments/<n>-<cause>/  experiment.json, and in .case/ the runs of that experiment or fix
-      inputs.json       which files were read, their size and digest
+      inputs.json       which files were read, their size and kind
       report.html
 
 Files are replaced whole and atomically, so a full disk or a killed kernel

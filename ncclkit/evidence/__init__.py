@@ -15,18 +15,18 @@ from ncclkit.core.model import Event, Fact, Measurement, NcclkitError
 from ncclkit.core.summary import job
 from ncclkit.evidence import abnormal, files, processes
 from ncclkit.evidence.files import Part
-from ncclkit.evidence.flight import verdict
+from ncclkit.evidence.flight import compare
 from ncclkit.evidence.grammars import unknown_errors
 from ncclkit.evidence.kinds import KINDS
-from ncclkit.evidence.merge import Merger, finish, placed
+from ncclkit.evidence.merge import Merger, assign_ranks, assign_hosts
 from ncclkit.evidence.ras import changes
 from ncclkit.evidence.scanner import pieces
 from ncclkit.evidence.sources import inputs
 
 __all__ = ["KINDS", "Reading", "job", "read"]
 
-UNREADABLE = ("empty", "binary", "archive", "trace", "unknown")
-"""Kinds of files that say nothing."""
+UNREADABLE = files.UNREAD | {"archive", "trace"}
+"""Kinds of files that say nothing by themselves."""
 OnBytes = Callable[[int, int], object]
 """Called while files are read: bytes done, and bytes of all of them."""
 
@@ -42,6 +42,8 @@ class Reading:
     """Of hosts, from what other tools printed (nvidia-smi, collect_env, ulimit, ibstat …)."""
     measurements: list[Measurement] = field(default_factory=list)
     """From tables of nccl-tests, and of a case."""
+    named: dict[str, str] = field(default_factory=dict)
+    """Path of what was read → the input that it was found by, as `inputs.find` names it."""
 
 
 def read(
@@ -62,11 +64,11 @@ def read(
     if not given:
         raise NcclkitError("No input was given; name a log file, a folder with logs, or '-' for standard input.")
     found, problems = inputs.find(given)
-    with processes.started(found) if helped and executor is None else nullcontext(executor) as helpers:
+    with processes.process_pool(found) if helped and executor is None else nullcontext(executor) as helpers:
         try:
             parts = list(_shared(_parts(found, stdin, helpers, on_bytes), {}))
         finally:
-            processes.limited.rest()
+            processes.limited.stop_if_forked()
     problems += [problem for part in parts for problem in part.problems]
     named = set(map(str, given))
     problems += [
@@ -87,15 +89,29 @@ def read(
         for part, row in zip(parts, rows, strict=True):
             row["quiet"] = abnormal.other_lines(part.short, part.path, part.events, part.abnormal)
     facts = [fact for part in parts for fact in part.facts]
-    return Reading(events, rows, problems, facts, [m for part in parts for m in part.measurements])
+    measurements = [measurement for part in parts for measurement in part.measurements]
+    return Reading(events, rows, problems, facts, measurements, _named(parts, found))
 
 
-def _parts(found: list[str], stdin: BinaryIO | None, executor: Executor | None, on_bytes: OnBytes) -> Iterator[Part]:
+def _named(parts: Iterable[Part], found: Mapping[str, str]) -> dict[str, str]:
+    """Path → the input that it was found by; what an archive holds follows it."""
+    named: dict[str, str] = {}
+    name = ""
+    for part in parts:
+        named[part.path] = name = found.get(part.path, name)
+    return named
+
+
+def _parts(
+    found: Mapping[str, str], stdin: BinaryIO | None, executor: Executor | None, on_bytes: OnBytes
+) -> Iterator[Part]:
     """Whole files in the executor; a file that is read in pieces here, its pieces there."""
     sizes = {path: os.path.getsize(path) for path in found if os.path.isfile(path)}
     done, total = 0, sum(sizes.values())
 
-    def counted(task: Callable[[pieces.Piece], pieces.Found], plan: Sequence[pieces.Piece]) -> Iterator[pieces.Found]:
+    def counted(
+        task: Callable[[pieces.ByteRange], pieces.ScanResult], plan: Sequence[pieces.ByteRange]
+    ) -> Iterator[pieces.ScanResult]:
         assert executor
         for piece, result in zip(plan, executor.map(task, plan), strict=True):
             on_bytes(done + piece.end, total)
@@ -159,11 +175,11 @@ def _merged(parts: list[Part]) -> list[Event]:
     merger = Merger()
     for part in parts:
         for event in part.events:
-            merger.take(event)
+            merger.add_event(event)
     dumps = [part.dump for part in parts if part.dump is not None]
-    events = placed(finish([*merger.events(), *(verdict.summary(dump, len(dumps)) for dump in dumps)]))
+    events = assign_hosts(assign_ranks([*merger.events(), *(compare.summary(dump, len(dumps)) for dump in dumps)]))
     order = {part.path: number for number, part in enumerate(parts)}
-    events += verdict.analyse(dumps, job(events)["ranks"], events)
+    events += compare.analyse(dumps, job(events)["ranks"], events)
     events += changes(part.report for part in parts if part.report is not None)
     return sorted(events, key=lambda event: (order.get(event.path, len(order)), event.line))
 

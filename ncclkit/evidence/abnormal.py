@@ -12,7 +12,6 @@ from typing import Any
 
 from ncclkit.core.model import Event
 from ncclkit.evidence.scanner.prefix import parse
-from ncclkit.evidence.sources import inputs
 from ncclkit.evidence.sources.streams import Ends
 
 FIRST, LAST = 64 << 10, 64 << 10
@@ -23,76 +22,31 @@ LONG = 1000
 SHORT, FEW = 16 << 10, 4
 """Bytes of a log that is kept whole, and up to how many logs it is: what somebody pastes."""
 WORDS = (
-    *("error", "fail", "fatal", "exception", "warn", "cannot", "can't", "could not", "couldn't", "unable", "not found"),
-    *("no such", "denied", "refused", "timeout", "timed out", "time out", "abort", "kill", "signal", "fault", "dumped"),
-    *("mismatch", "invalid", "unexpected", "unsupported", "not support", "closed", "broken", "reset by", "unreachable"),
-    *(
-        "hang",
-        "hung",
-        "stuck",
-        "stall",
-        "deadlock",
-        "missing",
-        "exceed",
-        "insufficient",
-        "out of",
-        "too many",
-        "too old",
-    ),
-    *("too small", "too large", "too long", "not permitted", "expired", "no space", "panic", "traceback", "xid"),
-    *("corrupt", "inconsisten", "differ", "duplicate", "already in use", "not available", "not ready", "is down"),
-    *(
-        "throttl",
-        "degraded",
-        "nan",
-        "wrong",
-        "incompatible",
-        "undefined",
-        "never",
-        "evict",
-        "preempt",
-        "lost",
-        "no route",
-    ),
-    *(
-        "quota",
-        "exhausted",
-        "not initialized",
-        "must be",
-        "expected",
-        "limit",
-        "terminated",
-        "exited",
-        "retry",
-        "retries",
-    ),
-    *(
-        "段错误",
-        "已杀死",
-        "错误",
-        "失败",
-        "超时",
-        "拒绝",
-        "没有空间",
-        "无法",
-        "不匹配",
-        "内存不足",
-        "fehler",
-        "kein ",
-        "nicht ",
-    ),
-    *("abgelehnt", "abgebrochen", "erreur", "échec", "aucun", "impossible", "refusée", "délai", "not match", "oom"),
+    """
+error|fail|fatal|exception|warn|cannot|can't|could not|couldn't|unable|not found|no such|denied|refused|timeout
+timed out|time out|abort|kill|signal|fault|dumped|mismatch|invalid|unexpected|unsupported|not support|closed
+broken|reset by|unreachable|hang|hung|stuck|stall|deadlock|missing|exceed|insufficient|out of|too many|too old
+too small|too large|too long|not permitted|expired|no space|panic|traceback|xid|corrupt|inconsisten|differ
+duplicate|already in use|not available|not ready|is down|throttl|degraded|nan|wrong|incompatible|undefined|never
+evict|preempt|lost|no route|quota|exhausted|not initialized|must be|expected|limit|terminated|exited|retry
+retries|fehler|kein |nicht |abgelehnt|abgebrochen|erreur|échec|aucun
+段错误|已杀死|错误|失败|超时|拒绝|没有空间|无法|不匹配|内存不足
+impossible|refusée|délai|not match|oom
+""".strip()
+    .replace("\n", "|")
+    .encode()
+    .split(b"|")
 )
 """In small letters; of a line that holds none of them nobody would say that it is about trouble."""
 HARMLESS = re.compile(
     r"OMP_NUM_THREADS environment variable|(?:Future|Deprecation|PendingDeprecation|Resource)Warning|is deprecated"
     r"|^Timeout \(\d|CANNOT Access Peer|Search for `cuda|might be asynchronously reported|For debugging consider"
     r"|destroy_process_group\(\) was not called|No plugin found|Could not find: lib|docs\.nvidia\.com|<N/A>"
+    r"|hostname of the client socket cannot be retrieved"
     r"|dlvsym failed|Topology detection|were not initialized from the model checkpoint"
     r"|0 (?:errors|failed|failures)\b|errors?[:=] ?0\b|^(?!.*(?:hang|hung|stuck|[dD]eadlock)).*\bno errors?\b"
 )
 """What programs write that are well."""
-_WORDS = tuple(word.encode() for word in WORDS)
 NUMBERS = re.compile(rb"0x[0-9a-f]+|\d+")
 
 
@@ -101,9 +55,7 @@ def lines(ends: Ends, path: str, count: int, events: Iterable[Event]) -> list[di
 
     count: how many lines it has.  Of lines that differ in numbers alone the last one counts.
     """
-    first, last = ends.pieces()
-    if wide := inputs.width(first):
-        first, last = first.decode(wide, "replace").encode("utf-8", "replace"), b""
+    first, last = ends.head_and_tail()
     if not last and len(first) <= FIRST + LAST:
         found = dict(_found(first, 1))
     else:
@@ -140,7 +92,7 @@ def _rows(found: dict[int, bytes], path: str, events: Iterable[Event], most: int
 def _found(text: bytes, first: int) -> Iterator[tuple[int, bytes]]:
     """The lines that hold one of the words, with their numbers."""
     small, starts = text.lower(), set()
-    for word in _WORDS:
+    for word in WORDS:
         place = small.find(word)
         while place >= 0:
             starts.add(small.rfind(b"\n", 0, place) + 1)

@@ -24,10 +24,23 @@ from ncclkit.evidence.ras import Report
 from ncclkit.evidence.scanner import pieces, plain, scan
 from ncclkit.evidence.sources import inputs
 from ncclkit.evidence.sources.archives import BINARY, NESTED, Archive
-from ncclkit.evidence.sources.streams import DAMAGE, Ends, Hashed, Joined, Readable, Text, UnpackBudget, is_tar, unpack
+from ncclkit.evidence.sources.streams import (
+    DAMAGE,
+    PEEK,
+    Counted,
+    Ends,
+    Joined,
+    Readable,
+    TolerantReader,
+    UnpackBudget,
+    is_tar,
+    unpack,
+)
 from ncclkit.evidence.tools import Document, nccltests, profiles
 
-Spread = Callable[[Callable[[pieces.Piece], pieces.Found], Sequence[pieces.Piece]], Iterator[pieces.Found]]
+Spread = Callable[
+    [Callable[[pieces.ByteRange], pieces.ScanResult], Sequence[pieces.ByteRange]], Iterator[pieces.ScanResult]
+]
 """`map`, or that of an executor."""
 
 
@@ -39,7 +52,6 @@ class Part:
     kind: str = "unknown"
     bytes: int = 0
     lines: int = 0
-    sha256: str = ""
     rank: int | None = None
     """From the file's name."""
     speakers: list[int] = field(default_factory=list)
@@ -57,8 +69,6 @@ class Part:
     """One sentence per thing that went wrong."""
     spread: Spread | None = None
     """How the pieces of a plain file are scanned; None for anything else, such as an archive."""
-    hashed: Hashed | None = None
-    """Its digest, as long as it is read."""
 
     def take(self, found: Sequence[Document]) -> None:
         """Add what other tools printed here; a file with nothing else in it is of their kind."""
@@ -84,7 +94,6 @@ class Part:
             "bytes": self.bytes,
             "lines": self.lines,
             "kind": self.kind,
-            "sha256": self.sha256,
             "events": events,
             "errors": errors,
             "ranks": sorted({*self.speakers, *([] if self.rank is None else [self.rank])}),
@@ -92,6 +101,8 @@ class Part:
         }
 
 
+UNREAD = frozenset(("binary", "unknown", "empty"))
+"""Kinds of files in which nothing is looked for."""
 TRACE = re.compile(rb'\s*\{\s*"(?:schemaVersion|traceEvents|deviceProperties|distributedInfo)"')
 """How the traces of PyTorch's profiler begin."""
 TELEMETRY_HEAD = b'{"telemetry": 1, '
@@ -102,7 +113,7 @@ SAFE = 1 << 20
 """Bytes of JSON that are read in this process: they take 35 MB as objects at most."""
 
 
-def read_document(part: Part, head: bytes, text: Text) -> bytes | None:
+def read_document(part: Part, head: bytes, text: TolerantReader) -> bytes | None:
     """Read a pickle or a JSON document into `part`.
 
     head: its first bytes, `text` gives the rest.  Returns None when it was read; what was taken from `text` so far when
@@ -122,7 +133,7 @@ def read_document(part: Part, head: bytes, text: Text) -> bytes | None:
     pickled = head[:1] == b"\x80"
     if not pickled and not re.match(rb"\s*[\[{]\s*(?:[\[{\"\]}]|$)", head):
         return head
-    data = _whole(Joined(head, text))
+    data = _read_all(Joined(head, text))
     if profiles.HEAD.match(head) and profiles.MARK in data:
         part.kind, part.events, part.lines = "inspector", profiles.events(bytes(data), part.path), data.count(b"\n")
         return None
@@ -139,7 +150,7 @@ def read_document(part: Part, head: bytes, text: Text) -> bytes | None:
     return None
 
 
-def _whole(stream: Readable) -> bytearray:
+def _read_all(stream: Readable) -> bytearray:
     """All of a document, or its first `inputs.SMALL` bytes; in one piece, once, as it may be large."""
     data = bytearray()
     while len(data) < inputs.SMALL and (chunk := stream.read(1 << 20)):
@@ -247,7 +258,7 @@ def _wire(part: Part, stream: BinaryIO) -> None:
         except records.Malformed:
             event, bad = None, bad + 1
         if event is not None:
-            merger.add(event)
+            merger.add_line(event)
             part.speakers += [event.rank] if event.rank is not None and event.rank not in part.speakers else []
     part.events = merger.events()
     if bad:
@@ -256,7 +267,6 @@ def _wire(part: Part, stream: BinaryIO) -> None:
         )
 
 
-TASKS = re.compile(rb"(?m)^ {0,4}\d{1,5}: ")
 KERNEL = re.compile(
     rb"(?m)^(?:(?:<\d{1,3}>|\w+ *:\w+ *: )?\[(?: *\d+\.\d{6}|\w{3} \w{3} [ \d]\d [\d:]{8} \d{4})\]|.{0,60}\bkernel: )"
 )
@@ -283,26 +293,27 @@ def read(path: str, stdin: BinaryIO | None = None, spread: Spread = map) -> list
         part.problems.append(str(error))
     except OSError as error:
         part.problems.append(f"{path}: {error}.")
-    part.spread = part.hashed = None  # their work is done, and they cannot travel
+    part.spread = None  # its work is done, and it cannot travel
     return parts
 
 
 def _fill(part: Part, stream: Readable, changed: datetime | None, inside: UnpackBudget | None = None) -> list[Part]:
     """Read one stream into its part; the members, where it is an archive that is not itself `inside` one."""
-    hashed, members = Hashed(stream, part.bytes), []
-    if part.spread and isinstance(stream, io.BufferedReader):
-        hashed.jump(pieces.data(stream.fileno(), 0, part.bytes))
-    plain, packing = unpack(hashed)
-    text = Text(plain, packed=packing != "")
+    start, members = 0, []
+    if part.spread and isinstance(stream, io.BufferedReader):  # a hole before its data takes no time
+        start = stream.seek(pieces.data(stream.fileno(), 0, part.bytes))
+    counted = Counted(stream, part.bytes - start)
+    plain, packing = unpack(io.BufferedReader(counted, PEEK))
+    text = TolerantReader(plain, packed=packing != "")
     text.budget = inside
-    part.spread, part.hashed = (None, None) if packing else (part.spread, hashed)
+    part.spread = None if packing else part.spread
     head = b"" if packing in ("zip", "zst?") else text.begin(inputs.HEAD)
     if packing == "zst?":
         part.problems.append(f"{part.path} is packed with zstd: `pip install zstandard`, or unpack it with `zstd -d`.")
     elif packing == "zip" or is_tar(head):
         part.kind = "archive"
         if inside is None:
-            members = _members(part, stream, hashed, Joined(head, text), packing)
+            members = _members(part, stream, counted, Joined(head, text), packing)
     elif not head:
         part.kind = "empty"
     elif head[:1] == b"\x80" or head.lstrip()[:1] in (b"{", b"["):
@@ -314,25 +325,18 @@ def _fill(part: Part, stream: Readable, changed: datetime | None, inside: Unpack
     if part.kind in ("log", "dmesg", "document"):
         part.take(tools.at_ends(text.ends, part.path, part.rank, part.lines))
         part.abnormal = abnormal.lines(text.ends, part.path, part.lines, part.events)
-        first, last = text.ends.pieces()
+        first, last = text.ends.head_and_tail()
         part.short = first.decode("utf-8", "replace") if not last and len(first) <= abnormal.SHORT else ""
     if text.problem and not part.problems:
         part.problems.append(f"{part.path} {text.problem}")
-    # a checkpoint of 100 GB must not be read for its digest
-    if part.kind not in ("binary", "archive", "trace", "unknown") or members:
-        if inside is not None:  # what is left of a member may be a bomb: through its limits
-            text.drain()
-        if inside is None or not text.problem:
-            hashed.drain()
-            part.sha256 = hashed.digest.hexdigest() if hashed.whole else ""
-    part.bytes = max(hashed.bytes, part.bytes)
+    part.bytes = max(counted.bytes, part.bytes)
     return members
 
 
-def _members(part: Part, stream: Readable, hashed: Hashed, source: Joined, packing: str) -> list[Part]:
+def _members(part: Part, stream: Readable, counted: Counted, source: Joined, packing: str) -> list[Part]:
     """Every member that can hold evidence, as a part of its own, in the order of a folder."""
     file = stream if isinstance(stream, (io.BufferedReader, io.BytesIO)) and stream.seekable() else None
-    budget, passing = (UnpackBudget(lambda: max(part.bytes, hashed.bytes)) for _ in range(2))
+    budget, passing = (UnpackBudget(lambda: max(part.bytes, counted.bytes)) for _ in range(2))
     archive = Archive(part.path, passing)
     source.rest.budget = passing if packing not in ("", "zip") else None
     found = archive.zip(file, source) if packing == "zip" else archive.tar(source)
@@ -355,24 +359,23 @@ def _members(part: Part, stream: Readable, hashed: Hashed, source: Joined, packi
     if not parts and not part.problems:
         part.problems.append(f"{part.path} holds no log.")
     if packing == "zip" and file is not None:
-        hashed.restart(file)
+        part.bytes = file.seek(0, io.SEEK_END)
     return sorted(parts, key=lambda inner: natural(inner.path))
 
 
-def _text(part: Part, head: bytes, text: Text, changed: datetime | None) -> None:
+def _text(part: Part, head: bytes, text: TolerantReader, changed: datetime | None) -> None:
     wide = inputs.width(head)
     if not wide and inputs.is_binary(head):
         part.kind = "binary"
         part.problems.append(f"{part.path} is a binary file of no known kind; it was not read.")
         return
-    stream: Text | Joined | io.BytesIO = (
-        Text(Joined(head, text), packed=False, wide=wide) if wide else Joined(head, text)
-    )
+    decoded = TolerantReader(Joined(head, text), packed=False, wide=wide)
+    stream: TolerantReader | Joined | io.BytesIO = decoded if wide else Joined(head, text)
     sample = head.decode(wide, "replace").encode() if wide else head
     part.kind = _kind(sample, part.path)
     if part.kind == "ras":
         try:
-            part.become(_read(report, part, _whole(stream)) or part)
+            part.become(_read(report, part, _read_all(stream)) or part)
         except processes.Refused as error:
             part.kind = "unknown"
             part.problems.append(f"{part.path} {error}.")
@@ -381,7 +384,7 @@ def _text(part: Part, head: bytes, text: Text, changed: datetime | None) -> None
         stream = _plain(part, stream, text)
         sample = read if isinstance(stream, io.BytesIO) else sample
     lines = sample.splitlines()
-    tasks = len(TASKS.findall(sample)) > 0.5 * max(4, len([line for line in lines if line.strip()]))
+    tasks = len(tools.TASK.findall(sample)) > 0.5 * max(4, len([line for line in lines if line.strip()]))
     labelled = len(pieces.SPEAKER.findall(sample)) > 0.3 * len(lines)
     context = scan.Context(part.path, part.rank, tasks, changed)
     told = {"labelled": labelled, "stacks": part.kind == "stacks"}
@@ -389,15 +392,19 @@ def _text(part: Part, head: bytes, text: Text, changed: datetime | None) -> None
         with inputs.opened(part.path) as file:
             plan = pieces.plan(file, part.bytes, context, **told)
             text.ends = Ends.of(file, part.bytes, pieces.data(file.fileno(), 0, part.bytes))
-        found = pieces.joined(_passing(part, plan))
+        found = pieces.joined(part.spread(pieces.read, plan))
     else:
         found = pieces.joined([pieces.gather(scan.blocks(stream, context), Merger(), **told)])
+    if wide:
+        text.ends = decoded.ends
     part.events, part.lines = found.events, found.ends + found.open
     part.speakers = sorted({*part.speakers, *found.speakers})
     part.problems += [f"{part.path} {found.problem}"] if found.problem else []
 
 
-def _plain(part: Part, stream: Text | Joined | io.BytesIO, text: Text) -> Text | Joined | io.BytesIO:
+def _plain(
+    part: Part, stream: TolerantReader | Joined | io.BytesIO, text: TolerantReader
+) -> TolerantReader | Joined | io.BytesIO:
     """The whole text as its programs wrote it; what is too large for that stays as it is."""
     raw = bytearray()
     while len(raw) <= plain.MOST and (chunk := stream.read(inputs.HEAD)):
@@ -408,23 +415,6 @@ def _plain(part: Part, stream: Text | Joined | io.BytesIO, text: Text) -> Text |
     part.spread, text.ends = None, Ends()
     text.ends.add(given)
     return io.BytesIO(given)
-
-
-def _passing(part: Part, plan: Sequence[pieces.Piece]) -> Iterator[pieces.Found]:
-    """What the pieces gave; each is digested while it is scanned, here or elsewhere."""
-    assert part.spread and part.hashed
-    alone = part.spread is map
-    if alone:
-        part.hashed.restart()
-    found = iter(()) if alone else part.spread(pieces.read, plan)
-    for piece in plan:
-        part.hashed.jump(piece.start)
-        if alone:
-            yield pieces.read(piece, part.hashed.take)
-        else:
-            part.hashed.skip(piece.end)
-            yield next(found)
-    part.hashed.jump(part.bytes)
 
 
 def _kind(sample: bytes, path: str) -> str:

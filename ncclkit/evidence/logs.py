@@ -15,9 +15,12 @@ from ncclkit import evidence
 from ncclkit.core.case import Case
 from ncclkit.core.model import Event, Measurement, NcclkitError
 from ncclkit.evidence import samples
+from ncclkit.evidence.files import UNREAD
 
 SLURM_JOB = re.compile(r"\bStepId=(\d+)|\bJOB (\d+)\b|\bSTEP (\d+)\.|(?:^|/)slurm-(\d+)[^/]*$")
 """Where a path or a line of Slurm names its job."""
+ASKED_JOB = re.compile(r"slurm:(\d+)")
+"""A job that was named by its id."""
 
 
 def read_logs(logs: str, case_dir: str | Path = "", example: str = "") -> Case:
@@ -51,60 +54,49 @@ def fill_jobs(case: Case, reading: evidence.Reading, given: Sequence[str]) -> li
 
     In ``about`` of each ``logs`` names what is its own, and of the first ``other_jobs`` has the paths of the others.
     """
-    first, *others = jobs(given, reading.events) or [list(given)]
-    theirs = [path for paths in others for path in paths]
+    first, *others = jobs(reading.named, reading.events)
     filled = [fill(case, reading)]
     case.about |= {"logs": shlex.join(first if others else given), "other_jobs": others}
-    for paths in others:
+    for names in others:
         other = fill(Case(), reading)
-        other.events = [event for event in reading.events if _named(event.path, paths)]
-        other.inputs = [row for row in other.inputs if _named(str(row["path"]), paths)]
-        other.about |= {"logs": shlex.join(paths)}
+        other.about |= {"logs": shlex.join(names)}
         filled.append(other)
-    if others:  # what nobody named by its path, as lines on standard input, is of the first
-        case.events = [event for event in case.events if not _named(event.path, theirs)]
-        case.inputs = [row for row in case.inputs if not _named(str(row["path"]), theirs)]
+    for job, own in zip(filled, [set(first), *map(set, others)], strict=True) if others else ():
+        job.events = [event for event in job.events if reading.named.get(event.path, first[0]) in own]
+        job.inputs = [row for row in job.inputs if reading.named[str(row["path"])] in own]
     return filled
 
 
-def jobs(given: Sequence[str], events: Sequence[Event]) -> list[list[str]]:
-    """The paths that were named, those of one job together, in the order in which they were named.
+def jobs(named: Mapping[str, str], events: Sequence[Event]) -> list[list[str]]:
+    """The inputs that files were found by, those of one job together, in the order in which they were named.
 
     Two of them are of two jobs where Slurm's numbers differ, or where NCCL ran a rank in another process.  One that
-    shows neither is taken for a part of the first job.
+    shows neither is taken for a part of the first job.  named: path of a file → its input.
     """
-    paths = [path for name in given for path in (sorted(glob.glob(name)) or [name])]
-    marks = _marks(paths, events)
     found: list[tuple[list[str], Marks]] = []
-    for path in paths:
-        mine = marks[path]
+    for name, mine in _marks(named, events).items():
         alike = (job for job in found if not _different_jobs(mine, job[1]))
         job = next(alike, None)
         if job is None:
             found.append(job := ([], defaultdict(set)))
-        job[0].append(path)
-        for name, numbers in mine.items():
-            job[1][name] |= numbers
-    return [named for named, _ in found]
+        job[0].append(name)
+        for mark, numbers in mine.items():
+            job[1][mark] |= numbers
+    return [names for names, _ in found]
 
 
 Marks = Mapping[str, set[int]]
 """``slurm`` → ids of jobs; host and rank → ids of processes."""
 
 
-def _marks(paths: Sequence[str], events: Iterable[Event]) -> Mapping[str, Marks]:
-    """Path that was named → what the events of its files say of their job."""
-    marks: dict[str, dict[str, set[int]]] = {path: defaultdict(set) for path in paths}
-    folders = {path.rstrip("/"): path for path in reversed(paths)}
-    homes: dict[str, str | None] = {}
+def _marks(named: Mapping[str, str], events: Iterable[Event]) -> Mapping[str, Marks]:
+    """Input → what its own name and the events of its files say of their job."""
+    marks: dict[str, dict[str, set[int]]] = {name: defaultdict(set) for name in named.values()}
+    for name, mine in marks.items():
+        if asked := ASKED_JOB.match(name):
+            mine["slurm"].add(int(asked[1]))
     for event in events:
-        if event.path not in homes:
-            place = event.path
-            while place and place not in folders:
-                place = place.rpartition("/")[0]
-            homes[event.path] = folders.get(place)
-        home = homes[event.path]
-        if home is None:
+        if (home := named.get(event.path)) is None:
             continue
         if number := SLURM_JOB.search(event.text if event.kind == "slurm.event" else event.path):
             marks[home]["slurm"].add(int(next(filter(None, number.groups()))))
@@ -117,10 +109,6 @@ def _different_jobs(one: Marks, other: Marks) -> bool:
     """Whether two inputs are of two jobs; what Slurm says of that counts alone."""
     shared = one.keys() & other.keys()
     return any(not one[name] & other[name] for name in ({"slurm"} & shared or shared))
-
-
-def _named(path: str, paths: Iterable[str]) -> bool:
-    return any(path == one or path.startswith(f"{one.rstrip('/')}/") for one in map(str, paths))
 
 
 def is_example(case: Case) -> bool:
@@ -175,7 +163,7 @@ def _pasted(logs: str) -> evidence.Reading | None:
 def _exists(logs: str) -> bool:
     try:
         return Path(logs).expanduser().exists()
-    except (OSError, ValueError):  # too long for a name, or a NUL in it
+    except (OSError, ValueError, RuntimeError):  # too long for a name, a NUL in it, or nobody's home
         return False
 
 
@@ -193,7 +181,7 @@ def _single_inputs(logs: str) -> list[str]:
         raise NcclkitError(f"The logs {logs!r} cannot be read as a list ({error}); close the quotes.") from error
 
 
-NOT_READ = {"binary", "unknown", "empty", "trace"}
+NOT_READ = UNREAD | {"trace"}
 """Kinds of rows of ``inputs.json`` in which nothing is looked for."""
 
 

@@ -10,12 +10,14 @@ from typing import Any
 
 from ncclkit.core.model import Event
 
-FREE = frozenset({"message", "frames", "until", "last_error", "ran_ms", "channels", "last", "first", "_local", "error"})
+IGNORED_FIELDS = frozenset(
+    {"message", "frames", "until", "last_error", "ran_ms", "channels", "last", "first", "_local", "error"}
+)
 """Fields of `data` in which equal events may differ."""
-LAST = {"progress": (), "worker.phase": ("phase",)}
+KEEP_LAST = {"progress": (), "worker.phase": ("phase",)}
 """Kinds whose last event per rank and file alone counts, and the fields that tell such events apart."""
 NUMBERS = re.compile(r"(\d{1,3}\.\d{1,3}\.\d{1,3}\.\d{1,3})|0x[0-9a-fA-F]+|\d+")
-ALONE = ("flight.", "ras.", "stack", "connect.", "resources.")
+NEVER_MERGED = ("flight.", "ras.", "stack", "connect.", "resources.")
 """Kinds whose events are never merged."""
 TRACE_GAP = 12
 """Back-trace lines of one process that are this close (in lines) belong to one failure."""
@@ -25,24 +27,24 @@ class Merger:
     """Collects events; equal ones become one.  Equal: same kind, source and process, same text without its numbers."""
 
     def __init__(self) -> None:
-        self._events: dict[Any, Flood] = {}
+        self._events: dict[Any, RepeatedEvent] = {}
         self._traces: dict[Any, int] = {}
 
-    def add(self, event: Event) -> Flood | None:
+    def add_line(self, event: Event) -> RepeatedEvent | None:
         """Take the event of one line; None for a line that belongs to a back-trace told before."""
         if event.kind == "nccl.trace" and self.continues(event):
             return None
-        return self.take(event)
+        return self.add_event(event)
 
-    def take(self, event: Event) -> Flood:
+    def add_event(self, event: Event) -> RepeatedEvent:
         """Take an event that may already stand for many."""
         key = _key(event)
-        flood = self._events.get(key)
-        if flood is None:
-            flood = self._events[key] = Flood(event)
+        repeated = self._events.get(key)
+        if repeated is None:
+            repeated = self._events[key] = RepeatedEvent(event)
         else:
-            flood.add(event)
-        return flood
+            repeated.add(event)
+        return repeated
 
     def continues(self, event: Event) -> bool:
         """True for a line of a back-trace that began shortly before; the next line is compared with this one."""
@@ -51,13 +53,13 @@ class Merger:
         self._traces[process] = event.line
         return 0 < event.line - near < TRACE_GAP
 
-    def floods(self) -> list[Event]:
+    def collected(self) -> list[Event]:
         """What was collected, in the order of the files; it may be taken by another merger."""
-        return [flood.event() for flood in self._events.values()]
+        return [repeated.event() for repeated in self._events.values()]
 
     def events(self) -> list[Event]:
         """The same without exception lines that a traceback holds and stacks of timeouts that have a message."""
-        events = self.floods()
+        events = self.collected()
         errors = [event for event in events if event.kind == "python.exception"]
         told = Regions(event for event in errors if event.data["frames"])
         ignored = Regions((event for event in events if event.kind == "python.ignored"), of_rank=True)
@@ -66,7 +68,7 @@ class Merger:
         return [event for event in events if id(event) not in gone and not said.better(event)]
 
 
-class Flood:
+class RepeatedEvent:
     """Equal events while they are counted."""
 
     __slots__ = ("channels", "count", "last", "late", "shown", "values")
@@ -99,7 +101,9 @@ class Flood:
 
     def event(self) -> Event:
         """What stands for all of them."""
-        if self.shown.kind in LAST:  # of progress only the last line of a block is read: how many were is no number
+        if (
+            self.shown.kind in KEEP_LAST
+        ):  # of progress only the last line of a block is read: how many were is no number
             return replace(self.last, count=1 if self.shown.kind == "progress" else self.count)
         if self.channels is not None:
             channels = sorted(self.channels.union(map(int, self.values)))
@@ -112,19 +116,19 @@ class Flood:
 
 def merges(event: Event) -> bool:
     """True when an equal event would only be counted."""
-    return event.kind not in (*LAST, "nccl.trace") and not event.kind.startswith(ALONE)
+    return event.kind not in (*KEEP_LAST, "nccl.trace") and not event.kind.startswith(NEVER_MERGED)
 
 
 def _key(event: Event) -> Any:
     who = (event.kind, event.path, event.host, event.pid, event.rank)
     data = event.data
-    if event.kind in LAST:
-        return (*who, *(data.get(name) for name in LAST[event.kind]))
+    if event.kind in KEEP_LAST:
+        return (*who, *(data.get(name) for name in KEEP_LAST[event.kind]))
     if event.kind == "nccl.channel":
         return (event.kind, event.host, event.pid, data["src"], data["dst"], data["transport"], data["gdr"])
-    if event.kind.startswith(ALONE):
+    if event.kind.startswith(NEVER_MERGED):
         return (*who, event.line, event.text)
-    fields = tuple([(name, repr(data[name])) for name in data if name not in FREE])
+    fields = tuple([(name, repr(data[name])) for name in data if name not in IGNORED_FIELDS])
     return (*who, fields, _shape(event.text) if "message" in data or "error" in data or "frames" in data else "")
 
 
@@ -173,12 +177,12 @@ class Timeouts:
         return self.any if event.rank is None else event.rank in self.ranks
 
 
-def finish(events: Iterable[Event]) -> list[Event]:
+def assign_ranks(events: Iterable[Event]) -> list[Event]:
     """The last step over all files: ranks by process, public data only."""
     merged = list(events)
-    ties = _ties(merged)
+    ties = _rank_of_process(merged)
     hosts = {event.host for event in merged if event.kind == "nccl.init" and event.host}
-    return list(_once(_public(_ranked(event, ties, len(hosts) > 1)) for event in merged))
+    return list(_once(_public(_with_rank(event, ties, len(hosts) > 1)) for event in merged))
 
 
 def _once(events: Iterable[Event]) -> Iterator[Event]:
@@ -192,7 +196,7 @@ def _once(events: Iterable[Event]) -> Iterator[Event]:
         yield event
 
 
-def _ties(events: list[Event]) -> dict[tuple[str, int], int]:
+def _rank_of_process(events: list[Event]) -> dict[tuple[str, int], int]:
     """(host, pid) → global rank; the largest communicator is the job, and a worker's own word wins."""
     ties: dict[tuple[str, int], int] = {}
     inits = [e for e in events if e.kind == "nccl.init" and e.pid is not None and not e.data.get("parent")]
@@ -212,7 +216,7 @@ def _ties(events: list[Event]) -> dict[tuple[str, int], int]:
     return ties | {("", pid): next(iter(ranks)) for pid, ranks in pids.items() if len(ranks) == 1}
 
 
-def _ranked(event: Event, ties: dict[tuple[str, int], int], many_hosts: bool) -> Event:
+def _with_rank(event: Event, ties: dict[tuple[str, int], int], many_hosts: bool) -> Event:
     if event.pid is not None:
         rank = ties.get(
             (event.host.partition(".")[0], event.pid), ties.get(("", event.pid)) if not event.host else None
@@ -239,7 +243,7 @@ Place = tuple[str, object]
 """Folder, and a rank or the name of a launcher's log."""
 
 
-def placed(events: Iterable[Event]) -> list[Event]:
+def assign_hosts(events: Iterable[Event]) -> list[Event]:
     """Events with the host of their rank or launcher, in runs of ours on several hosts."""
     given = list(events)
     hosts: dict[str, dict[Place, str]] = {}
@@ -249,10 +253,10 @@ def placed(events: Iterable[Event]) -> list[Event]:
             who = event.data.get("log") if event.data.get("phase") == "launch" else event.rank
             hosts.setdefault(folder, {})[folder, who] = event.host
     where = {place: host for known in hosts.values() if len({*known.values()}) > 1 for place, host in known.items()}
-    return [_at(event, where) for event in given] if where else given
+    return [_with_host(event, where) for event in given] if where else given
 
 
-def _at(event: Event, where: dict[Place, str]) -> Event:
+def _with_host(event: Event, where: dict[Place, str]) -> Event:
     if event.host:
         return event
     folder, name = _split(event.path)

@@ -45,8 +45,8 @@ class _Context(SpawnContext):
 
 
 @contextmanager
-def started(paths: Iterable[str]) -> Iterator[Executor | None]:
-    """An executor that reads these files, as long as the block runs; None where one process does as well.
+def process_pool(paths: Iterable[str]) -> Iterator[Executor | None]:
+    """A pool of processes that reads these files, as long as the block runs; None where one process does as well.
 
     Processes are spawned, as a notebook's has threads, and end with this one, however it ends.
     """
@@ -81,7 +81,7 @@ IDLE = 60.0
 
 
 class Refused(ValueError):
-    """The end of a sentence: why a document was not read."""
+    """A document is not read; `str(error)` completes the sentence "<path> …"."""
 
 
 class Limited:
@@ -140,8 +140,8 @@ class Limited:
         self._pipe = ours
         return ours
 
-    def rest(self) -> None:
-        """End the process where another is soon made."""
+    def stop_if_forked(self) -> None:
+        """Stop the forked reader; the next call forks another in milliseconds."""
         if self._forked:
             self.close()
 

@@ -12,7 +12,7 @@ from datetime import datetime
 from typing import Any
 
 from ncclkit.core.model import Event
-from ncclkit.evidence.grammars.grammar import Data, clip, whole
+from ncclkit.evidence.grammars.grammar import Data, clip, parse_int
 
 Counts = dict[str, dict[int, int]]
 """op → {rank: collectives launched}."""
@@ -319,7 +319,7 @@ def from_text(text: str, path: str) -> Report:
         if match := VERSION.match(line):
             report.version = match[1]
         elif match := ROW.match(line):
-            sizes[match["group"]] = whole(match["size"])
+            sizes[match["group"]] = parse_int(match["size"])
             report.total += int(match["comms"])
             report.sound += int(match["comms"]) if match["errors"] == "OK" else 0
         elif not sizes and (match := JOB.match(line)):

@@ -16,7 +16,7 @@ from ncclkit.causes import host_oom
 from ncclkit.core import budgets, storage
 from ncclkit.core.case import Case
 from ncclkit.core.model import Finding
-from ncclkit.core.resources import THINGS, UNITS
+from ncclkit.core.resources import THINGS
 from ncclkit.core.runs import Plan, Run, read_plan
 from ncclkit.live import connect, probe
 from ncclkit.live.launch import slurm
@@ -96,7 +96,9 @@ def needs(case: Case, run: Run | None, job: Mapping[str, Any], causes: Container
 
 def _memory(case: Case, ranks: int) -> int:
     """Bytes that this many ranks of one host take to start, and their data by what the user named of it."""
-    workers, prefetch, dataset, batch = (case.fact(f"job.{name}") or 0 for name in UNITS if name != "ranks")
+    workers, prefetch, dataset, batch = (
+        case.fact(f"job.{name}") or 0 for name in ("workers", "prefetch", "dataset", "batch")
+    )
     ahead = prefetch or 2
     data = budgets.host_memory(dataset, ranks, workers, ahead, batch).value + ranks * ahead * batch
     return int(max(ranks * (host_oom.PER_RANK if case.fact("gpu.count") else host_oom.PER_CPU_RANK), data))

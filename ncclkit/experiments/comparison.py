@@ -38,7 +38,7 @@ class Arm:
         return self.diagnosis.findings[0].cause if self.diagnosis.findings else ""
 
     @property
-    def well(self) -> bool:
+    def succeeded(self) -> bool:
         """The run succeeded, and what was measured is right."""
         return self.run.reason == "done" and not any(m.wrong for m in self.run.measurements)
 
@@ -48,7 +48,7 @@ def comparable(baseline: Arm, finding: Finding) -> bool:
     return finding.cause in {f.cause for f in baseline.diagnosis.findings if not f.strength == "possible"}
 
 
-def read(experiment: Experiment, seen: Mapping[str, str]) -> dict[str, str]:
+def compare_expectations(experiment: Experiment, seen: Mapping[str, str]) -> dict[str, str]:
     """One of `MOVES` for each cause of a check that starts no rank; `seen`: cause → ``found`` or ``clear``."""
     fits = {True: "supported", False: "refuted"}
     asked = experiment.expects.items()
@@ -72,7 +72,7 @@ def granted(events: Iterable[Event], hosts: int) -> dict[str, str]:
     return seen
 
 
-def weighed(read: Mapping[str, str], verdict: Diagnosis, here: bool | None, failed: bool) -> dict[str, str]:
+def apply_caution(read: Mapping[str, str], verdict: Diagnosis, here: bool | None, failed: bool) -> dict[str, str]:
     """What a check of resources says of each suspect; here: whether the job ran where it was made, None: nobody knows.
 
     Many limits that are too low are never hit.  So where a job failed, a refusal proves a limit only if it is the only
@@ -92,7 +92,7 @@ def weighed(read: Mapping[str, str], verdict: Diagnosis, here: bool | None, fail
 
 def observed(before: Arm, after: Arm, experiment: Experiment | None) -> str:
     """The outcome of an experiment, one of `OUTCOMES`."""
-    if after.well:
+    if after.succeeded:
         return "faster" if _gain(before.run, after.run) >= FASTER else "works"
     named = proven(after)
     if experiment and any(word == "named" and cause in named for cause, word in experiment.expects.items()):
@@ -109,11 +109,11 @@ def _gain(before: Run, after: Run) -> float:
 def verdicts(experiment: Experiment, before: Arm, after: Arm) -> dict[str, str]:
     """The verdict change (one of `MOVES`) of every cause that the experiment asks about."""
     named = proven(after)
-    same = not after.well and after.cause == before.cause
-    faster = after.well and _gain(before.run, after.run) >= FASTER
-    other = not after.well and not same
+    same = not after.succeeded and after.cause == before.cause
+    faster = after.succeeded and _gain(before.run, after.run) >= FASTER
+    other = not after.succeeded and not same
     known = {finding.cause for finding in before.diagnosis.findings} | experiment.expects.keys()
-    seen = {"works": after.well, "faster": faster, "same": same, "other": other, "fails": not after.well}
+    seen = {"works": after.succeeded, "faster": faster, "same": same, "other": other, "fails": not after.succeeded}
     suspects = named & experiment.expects.keys()
 
     def judged(cause: str, word: str) -> str:
@@ -124,7 +124,7 @@ def verdicts(experiment: Experiment, before: Arm, after: Arm) -> dict[str, str]:
     asked = experiment.plan.get("env", {})
     if seen["other"] and not suspects and asked and only_log(asked):
         return dict.fromkeys(experiment.expects, "open")  # asking broke the job itself: DETAIL crashes torch 2.13's DDP
-    if "backend" in experiment.plan and not after.well and after.cause not in known:
+    if "backend" in experiment.plan and not after.succeeded and after.cause not in known:
         return dict.fromkeys(experiment.expects, "open")  # the other backend has a trouble of its own
     return only_one_left({cause: judged(cause, word) for cause, word in experiment.expects.items()})
 
@@ -169,7 +169,7 @@ def conclusion(
     return f"{follow}. {summary}" if summary else f"{follow}: {OUTCOMES.get(seen, 'no answer came')}."
 
 
-def fixed(finding: Finding, arm: Arm, well: bool, failed: bool) -> str:
+def fix_summary(finding: Finding, arm: Arm, well: bool, failed: bool) -> str:
     """What a fix did, in one sentence; `failed`: the job showed the cause before."""
     if well and failed:
         return f"With this change the same job succeeds after {arm.run.seconds:.0f} s, and {finding.cause} is gone."

@@ -59,20 +59,20 @@ async def check(
     finding = _finding_to_check(case, verdict, cause)
     experiment = finding.next
     assert experiment is not None
-    started, room = time.monotonic(), _room(case, finding.cause)
+    started, run_case = time.monotonic(), _run_case(case, finding.cause)
     if "check" in experiment.plan:
-        return await _without_ranks(CheckInput(case, room, verdict, finding, experiment, python, on_record))
-    before, name = await _before(case, verdict, room, python, deadline, on_record)
+        return await _without_ranks(CheckInput(case, run_case, verdict, finding, experiment, python, on_record))
+    before, name = await _before(case, verdict, run_case, python, deadline, on_record)
     usable = bool(name) or comparison.comparable(before, finding)
     moves, seen, after = dict.fromkeys(experiment.expects, "open"), "nothing", None
     if usable:  # a stand-in that does not fail as the job did is not worth another run
-        after = await _again(room, before.run.plan, experiment.plan, name, on_record)
+        after = await _again(run_case, before.run.plan, experiment.plan, name, on_record)
         seen = comparison.observed(before, after, experiment)
         moves = comparison.verdicts(experiment, before, after) | comparison.newly_proven(verdict, before, after)
     said = comparison.conclusion(finding, experiment, seen, moves, usable)
     known = {"observed": seen, "verdicts": moves, "summary": said, "baseline": name} | _both(before, after)
     asked = {"question": experiment.question, "change": dict(experiment.plan)}
-    return _kept(case, room, started, "check", finding, **asked, **known)
+    return _kept(case, run_case, started, "check", finding, **asked, **known)
 
 
 async def fix(
@@ -85,17 +85,17 @@ async def fix(
     """
     verdict = diagnose(case)
     finding = _fixable(case, verdict, cause)
-    started, room = time.monotonic(), _room(case, finding.cause)
-    before, name = await _before(case, verdict, room, python, deadline, on_record)
+    started, run_case = time.monotonic(), _run_case(case, finding.cause)
+    before, name = await _before(case, verdict, run_case, python, deadline, on_record)
     change = change_of(finding, before.run.plan)
-    after = await _again(room, before.run.plan, change, name, on_record)
+    after = await _again(run_case, before.run.plan, change, name, on_record)
     still, shown = (finding.cause in {f.cause for f in arm.diagnosis.findings} for arm in (after, before))
-    well = after.well and not still
+    well = after.succeeded and not still
     # a second attempt that works shows only that the first was unlucky, whatever the reason
     move = ("proven" if change.keys() - {"restarts"} else "supported") if well and shown else "open"
     return _kept(
         case,
-        room,
+        run_case,
         started,
         "fix",
         finding,
@@ -103,7 +103,7 @@ async def fix(
         change=change,
         observed=comparison.observed(before, after, None),
         verdicts={finding.cause: move} | (comparison.newly_proven(verdict, before, after) if name else {}),
-        summary=comparison.fixed(finding, after, well, shown),
+        summary=comparison.fix_summary(finding, after, well, shown),
         baseline=name,
         **_both(before, after),
     )
@@ -228,17 +228,17 @@ def _writable(case: Case) -> Path:
     return case.path
 
 
-def _room(case: Case, cause: str) -> Case:
+def _run_case(case: Case, cause: str) -> Case:
     """The case that the runs of one experiment get, hidden in its folder."""
     folder = _writable(case) / FOLDER
     numbers = [int(path.name.split("-")[0]) for path in folder.glob("*-*") if path.name.split("-")[0].isdigit()]
-    room = Case.open(folder / f"{max(numbers, default=0) + 1}-{cause}" / ".case")
-    room.facts = list(case.facts)  # of the same hosts, so that its runs are judged as the case's own
-    return room
+    run_case = Case.open(folder / f"{max(numbers, default=0) + 1}-{cause}" / ".case")
+    run_case.facts = list(case.facts)  # of the same hosts, so that its runs are judged as the case's own
+    return run_case
 
 
 async def _before(
-    case: Case, verdict: Diagnosis, room: Case, python: str | None, deadline: float, on_record: OnRecord
+    case: Case, verdict: Diagnosis, run_case: Case, python: str | None, deadline: float, on_record: OnRecord
 ) -> tuple[Arm, str]:
     """The run that is run again, with its name in the case; or a live test in its place, without one."""
     if run := baseline.last(case, python):
@@ -246,34 +246,34 @@ async def _before(
     variables = baseline.variables(case)
     options = ProbeOptions(python=python or "", timeout=deadline, max_bytes=STAND_IN, env=variables)
     plan = await probe.plan(case, options)
-    return await _run(room, plan, on_record), ""
+    return await _run(run_case, plan, on_record), ""
 
 
-async def _again(room: Case, plan: Plan, change: Mapping[str, Any], name: str, on_record: OnRecord) -> Arm:
+async def _again(run_case: Case, plan: Plan, change: Mapping[str, Any], name: str, on_record: OnRecord) -> Arm:
     """Run a plan with one thing changed; name: of the run of the case that is run again, "" where it was made here."""
     plan = changed(plan, change)
     if name:  # recorded perhaps on a machine with more GPUs
-        await probe.plan_here(room, plan)
-    return await _run(room, plan, on_record)
+        await probe.plan_here(run_case, plan)
+    return await _run(run_case, plan, on_record)
 
 
-async def _run(room: Case, plan: Plan, on_record: OnRecord) -> Arm:
+async def _run(run_case: Case, plan: Plan, on_record: OnRecord) -> Arm:
     """Run a plan in the experiment's own case."""
-    run = await probe.execute(room, plan, on_record)
+    run = await probe.execute(run_case, plan, on_record)
     if run.reason == "cancelled":
         raise NcclkitError("The experiment was cancelled; the verdicts stay as they were.")
-    return Arm(run, diagnose(room))
+    return Arm(run, diagnose(run_case))
 
 
 async def _without_ranks(asked: CheckInput) -> ExperimentRecord:
     """The record of a check that starts no rank."""
-    case, finding, experiment, room = asked.case, asked.finding, asked.experiment, asked.room
-    started, room.facts = time.monotonic(), []  # a check is judged by what it finds itself
+    case, finding, experiment, run_case = asked.case, asked.finding, asked.experiment, asked.run_case
+    started, run_case.facts = time.monotonic(), []  # a check is judged by what it finds itself
     seen = await RANKLESS[experiment.plan["check"]](asked)
     said = comparison.conclusion(finding, experiment, seen.shown, seen.moves, seen.usable, seen.summary)
     known = {"observed": seen.shown, "verdicts": seen.moves, "summary": said, "before": None, "after": None}
     asks = {"question": experiment.question, "change": dict(experiment.plan), "baseline": _about(case)}
-    return _kept(case, room, started, "check", finding, **asks, **known)
+    return _kept(case, run_case, started, "check", finding, **asks, **known)
 
 
 def _both(before: Arm, after: Arm | None) -> dict[str, Any]:
@@ -283,10 +283,10 @@ def _both(before: Arm, after: Arm | None) -> dict[str, Any]:
     return runs | {"cause_before": before.cause, "cause_after": after.cause if after else "", "said": said}
 
 
-def _kept(case: Case, room: Case, started: float, kind: Kind, finding: Finding, **known: Any) -> ExperimentRecord:
-    """Keep the record of what was made in `room` since `started`, as the event that the diagnosis of `case` weighs."""
-    assert room.path is not None  # `_room` made it
-    folder = room.path.parent
+def _kept(case: Case, run_case: Case, started: float, kind: Kind, finding: Finding, **known: Any) -> ExperimentRecord:
+    """Keep the record of what `run_case` got since `started`, as an event that the diagnosis of `case` weighs."""
+    assert run_case.path is not None  # `_run_case` made it
+    folder = run_case.path.parent
     took = round(time.monotonic() - started, 1)
     record = ExperimentRecord(kind, finding.cause, seconds=took, folder=folder, **known)
     keep(record)
@@ -317,7 +317,7 @@ class CheckInput:
     """The input of a check that starts no rank."""
 
     case: Case
-    room: Case
+    run_case: Case
     """The experiment's own case, which gets what is seen."""
     verdict: Diagnosis
     finding: Finding
@@ -329,10 +329,10 @@ class CheckInput:
 
 async def connections(asked: CheckInput) -> CheckResult:
     """Test the connections between the hosts of the last run, and judge the result by itself."""
-    await simulated_hosts.again(asked.case, asked.room)
-    verdict, cause = diagnose(asked.room), asked.finding.cause
+    await simulated_hosts.again(asked.case, asked.run_case)
+    verdict, cause = diagnose(asked.run_case), asked.finding.cause
     seen = {row.cause: str(row.verdict) for row in (*verdict.findings, *verdict.clear)}
-    moves = comparison.only_one_left(comparison.read(asked.experiment, seen))
+    moves = comparison.only_one_left(comparison.compare_expectations(asked.experiment, seen))
     told = next((row.say for row in verdict.findings if row.cause == cause), "")
     return CheckResult(seen.get(cause, "nothing"), moves, told)
 
@@ -341,7 +341,7 @@ async def resources(asked: CheckInput) -> CheckResult:
     """Try what this machine, or each node of the allocation, grants of the job's needs; all is given back at once."""
     case, cause, run = asked.case, asked.finding.cause, baseline.last(asked.case, asked.python)
     needs = baseline.needs(case, run, asked.verdict.job, asked.experiment.expects)
-    folder = asked.room.new_run("resources")
+    folder = asked.run_case.new_run("resources")
     python = run.plan.python if run else probe.interpreter(asked.python)
     env, unset = (run.plan.env, run.plan.unset) if run else ({}, ())
     with packed() as agent:
@@ -349,10 +349,12 @@ async def resources(asked: CheckInput) -> CheckResult:
         command = [*start, "resources", json.dumps(needs)]
         await local.guarded(agent, command, env, TRYING, folder, python, asked.on_record, unset)
     events = [e for e in evidence.read([folder / "wire.jsonl"]).events if e.kind == "resources.tried"]
-    asked.room.add(events).save()
+    asked.run_case.add(events).save()
     seen = comparison.granted(events, max(1, slurm.nodes()))
     here, broken = baseline.is_local(case, run, asked.finding), failed(case.latest())
-    moves = comparison.weighed(comparison.read(asked.experiment, seen), asked.verdict, here, broken)
+    moves = comparison.apply_caution(
+        comparison.compare_expectations(asked.experiment, seen), asked.verdict, here, broken
+    )
     told = [f"{event.host}: {event.text}" for event in events if grant(event.data).cause == cause]
     if seen.get(cause) == "clear" and moves[cause] == "open":
         told += ["what is granted now does not disprove what the job has met"]

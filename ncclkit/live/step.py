@@ -34,7 +34,7 @@ from ncclkit.core.storage import write
 from ncclkit.core.text import percent, plural
 from ncclkit.core.tuning import LEAST_ROUNDS, Comparison, Setting
 from ncclkit.evidence.sources import inputs
-from ncclkit.evidence.sources.streams import Hashed, unpack
+from ncclkit.evidence.sources.streams import unpack
 from ncclkit.evidence.tools import profiles as records
 from ncclkit.live import scheduler
 from ncclkit.live.launch import local, slurm
@@ -210,7 +210,7 @@ def _traced(path: str | Path, number: int) -> Event:
     """What a trace says of its rank; number: of the rank where neither the trace nor its name says it."""
     own = inputs.rank_of(str(path))
     with inputs.opened(str(path)) as stream:
-        return records.from_trace(unpack(Hashed(stream, 0))[0], str(path), number if own is None else own)
+        return records.from_trace(unpack(stream)[0], str(path), number if own is None else own)
 
 
 @contextmanager

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import nbformat
 
 TYPES: dict[str, type] = {kind.__name__: kind for kind in (int, float, str, bool, list, dict)}
-ROOMS = (Path(__file__).parents[1] / "notebooks", Path(__file__).parents[2] / "notebooks")
+NOTEBOOK_FOLDERS = (Path(__file__).parents[1] / "notebooks", Path(__file__).parents[2] / "notebooks")
 """Where the kit's own notebooks are: in an installed wheel, in a clone."""
 
 
@@ -45,8 +45,8 @@ def notebook(name: str) -> Path:
 
 def own() -> dict[str, Path]:
     """The kit's own notebooks by name."""
-    files = [(file, room) for room in ROOMS for file in sorted(room.rglob("*.ipynb"))]
-    return {str(file.relative_to(room).with_suffix("")): file for file, room in files}
+    files = [(file, folder) for folder in NOTEBOOK_FOLDERS for file in sorted(folder.rglob("*.ipynb"))]
+    return {str(file.relative_to(folder).with_suffix("")): file for file, folder in files}
 
 
 def read(path: Path) -> nbformat.NotebookNode:

@@ -19,7 +19,7 @@ from ncclkit.core import secrets
 from ncclkit.core.case import Case
 from ncclkit.core.model import Event
 from ncclkit.core.text import format_bytes, plural, some
-from ncclkit.evidence.sources.streams import DAMAGE, Hashed, Readable, unpack
+from ncclkit.evidence.sources.streams import DAMAGE, Readable, unpack
 from ncclkit.views._base import View, style
 from ncclkit.views._html import Markup, badge, code, common, el, fit, fold, join, left_out, location, pre, table, value
 
@@ -73,7 +73,7 @@ def _matches(line: str, said: str) -> bool:
 def _lines(path: Path, first: int, last: int) -> Iterator[str]:
     """Lines `first` to `last` (1-based) of a plain or packed file, each cut to `MAX_LINE_BYTES` bytes."""
     with path.open("rb") as packed:
-        source, packing = unpack(Hashed(packed))
+        source, packing = unpack(packed)
         if packing == "zst?":
             raise OSError("it is packed with zstd; unpack it to see the lines around it")
         rest = _skip(source, first - 1)

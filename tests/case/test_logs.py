@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import shutil
 import tarfile
 from pathlib import Path
@@ -94,3 +95,17 @@ def test_what_only_looks_like_measurements_is_not_taken(tmp_path: Path, wrong: d
         assert read_logs(str(folder)).measurements == []
     (folder / "measurements.jsonl").write_text(json.dumps(rows[0]))
     assert [m.bytes for m in read_logs(str(folder)).measurements] == [8]
+
+
+@pytest.mark.parametrize("named", ["~/1/slurm-1.out ~/2/slurm-2.out", "~/**/slurm-*.out", "~/1 ~/2", "~ ~/2/*.out"])
+def test_jobs_are_told_apart_however_their_logs_are_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, named: str
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for number in (1, 2):
+        (tmp_path / f"{number}").mkdir()
+        (tmp_path / f"{number}" / f"slurm-{number}.out").write_text("RuntimeError: CUDA error: boom\n")
+    case = read_logs(named)
+    (other,) = case.about["other_jobs"]
+    assert {Path(event.path).name for event in case.events} == {"slurm-1.out"}
+    assert {Path(event.path).name for event in read_logs(shlex.join(other)).events} == {"slurm-2.out"}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import hashlib
 import io
 import os
 import pickle
@@ -73,8 +72,8 @@ def test_an_archive_reads_like_the_folder_in_it(tmp_path, kind):
     assert sorted(rows_of(reading, archive)) == sorted(rows_of(evidence.read([folder]), folder)) and reading.events
     assert {event.rank for event in reading.events} == {0, 1, 10} and not reading.problems
     rows = {os.path.relpath(row["path"], tmp_path): row for row in reading.inputs}
-    assert rows["ticket.attachment"]["sha256"] == hashlib.sha256(archive.read_bytes()).hexdigest()
-    assert rows["ticket.attachment/rank0.log"]["sha256"] == hashlib.sha256(GOOD).hexdigest()
+    assert rows["ticket.attachment"]["bytes"] == archive.stat().st_size
+    assert rows["ticket.attachment/rank0.log"]["bytes"] == len(GOOD)
     assert sorted(os.listdir(tmp_path)) == ["logs", "ticket.attachment"]
 
 

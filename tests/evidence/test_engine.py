@@ -45,15 +45,15 @@ def read(text):
     """The events of a text as the scanner merges them."""
     merger = merge.Merger()
     pieces.Deduplication(merger).read(block(text))
-    return merger.floods()
+    return merger.collected()
 
 
 def every(text):
     """The same, each line read by the grammars."""
     merger = merge.Merger()
     for event in block(text).events():
-        merger.add(event)
-    return merger.floods()
+        merger.add_line(event)
+    return merger.collected()
 
 
 def backends(text):

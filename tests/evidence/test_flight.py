@@ -14,7 +14,7 @@ import pytest
 
 from ncclkit import evidence
 from ncclkit.evidence import files
-from ncclkit.evidence.flight import verdict
+from ncclkit.evidence.flight import compare
 from ncclkit.evidence.flight.dumps import of_value
 from tests.bench.flight import write_set
 
@@ -161,7 +161,7 @@ def test_a_summary_of_many_dumps_holds_few_times():
     recorded = of_value(dump([entry(seq) for seq in range(1, 101)]), "nccl_trace_rank_0", 0)
 
     def times(of):
-        return [seq for seq, _ in verdict.summary(recorded, of).data["groups"]["0"]["times"]]
+        return [seq for seq, _ in compare.summary(recorded, of).data["groups"]["0"]["times"]]
 
     assert len(times(2047)) > 24 and times(16384) == times(1 << 20) == [1, 100]
 

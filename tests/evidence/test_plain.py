@@ -100,7 +100,7 @@ def test_a_file_is_read_as_it_stands_and_never_written_to(tmp_path: Path) -> Non
     path.write_text(VARIATIONS["quoting html br"](LOG))
     before = path.read_bytes()
     row = evidence.read([path]).inputs[0]
-    assert path.read_bytes() == before and row["bytes"] == len(before) and len(row["sha256"]) == 64
+    assert path.read_bytes() == before and row["bytes"] == len(before)
 
 
 def test_of_two_jobs_in_one_log_the_last_is_judged() -> None:

@@ -74,6 +74,12 @@ def test_a_traceback_in_a_json_string_is_read(only):
     check(event)
 
 
+def test_an_interrupt_in_a_json_string_is_read(only):
+    text = '"m": "Traceback (most recent call last):\\n  File \\"a.py\\", line 3, in f\\n    g()\\nKeyboardInterrupt",'
+    (event,) = only("python.exception", text)
+    assert (event.data["type"], event.data["message"]) == ("KeyboardInterrupt", "")
+
+
 def test_a_bare_exception_line_counts_only_where_no_traceback_tells_it(only):
     events = only("python.exception", "\n".join([*TRACE, "E   ImportError: undefined symbol: ncclCommRegister"]))
     assert [(event.data["type"], len(event.data["frames"])) for event in events] == [

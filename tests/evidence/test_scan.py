@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import io
 import os
 import signal
@@ -85,8 +84,7 @@ def test_any_executor_gives_the_same(tmp_path, monkeypatch, make, workers):
     alone = evidence.read([tmp_path])
     with make(workers) as executor:
         assert evidence.read([tmp_path], executor=executor) == alone
-    digest = {row["path"]: row["sha256"] for row in alone.inputs}
-    assert digest == {path: hashlib.sha256(open(path, "rb").read()).hexdigest() for path in digest}
+    assert all(row["bytes"] == os.path.getsize(row["path"]) for row in alone.inputs)
 
 
 def test_a_file_that_is_replaced_or_cut_while_it_is_read_says_so(tmp_path):
@@ -123,7 +121,7 @@ import sys, time
 from ncclkit.evidence import processes
 print("begun", flush=True)
 processes.ENOUGH = 0
-with processes.started([]) as executor:
+with processes.process_pool([]) as executor:
     list(executor.map(abs, range(8)))
     print("ready", flush=True)
     sys.stdin.read()

@@ -110,10 +110,10 @@ def test_ends_keep_whole_what_is_small_and_both_ends_of_the_rest():
     ends = Ends()
     for chunk in (small := [b"a" * 1000, b"b" * ENDS, b"c" * 10]):
         ends.add(chunk)
-    assert ends.pieces() == (b"".join(small), b"")
+    assert ends.head_and_tail() == (b"".join(small), b"")
     for number in range(40):
         ends.add(bytes([number]) * (ENDS // 8))
-    first, last = ends.pieces()
+    first, last = ends.head_and_tail()
     assert first.startswith(b"a" * 1000 + b"b") and last.endswith(bytes([39]) * 9) and ENDS <= len(last) < 2 * ENDS
 
 

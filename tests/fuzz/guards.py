@@ -44,7 +44,7 @@ def watched(seconds: float) -> Iterator[list[float]]:
     """
     before = install()
     try:
-        with mock.patch.multiple(Limited, call=_called, rest=lambda limited: None), guarded(seconds) as used:
+        with mock.patch.multiple(Limited, call=_called, stop_if_forked=lambda limited: None), guarded(seconds) as used:
             yield used
     finally:
         signal.signal(signal.SIGVTALRM, before)

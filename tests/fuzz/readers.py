@@ -27,7 +27,7 @@ from ncclkit.evidence import files, records, tools
 from ncclkit.evidence.grammars import nccl, python, stacks, unknown_errors
 from ncclkit.evidence.grammars.grammar import Rule
 from ncclkit.evidence.kinds import KINDS
-from ncclkit.evidence.merge import Merger, finish
+from ncclkit.evidence.merge import Merger, assign_ranks
 from ncclkit.evidence.processes import Limited, Refused
 from ncclkit.evidence.scanner import pieces, scan
 from tests.evidence.test_ras import text as ras_text
@@ -93,7 +93,9 @@ def _scanner(data: bytes) -> list[Event]:
     """All lines, merged; the first bit says whether the file is one of stacks."""
     marked = {"labelled": True, "stacks": bool(data[:1] and data[0] & 1)}
     context = scan.Context("job.log", tasks=bool(data[:1] and data[0] & 2))
-    return finish(pieces.joined([pieces.gather(scan.blocks(io.BytesIO(data[1:]), context), Merger(), **marked)]).events)
+    return assign_ranks(
+        pieces.joined([pieces.gather(scan.blocks(io.BytesIO(data[1:]), context), Merger(), **marked)]).events
+    )
 
 
 def _document(data: bytes) -> Iterator[Any]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import hashlib
 import struct
 import tarfile
 import time
@@ -133,4 +132,4 @@ def test_zero_bytes_that_are_no_hole_are_read_over(tmp_path):
     (tmp_path / "b.log.gz").write_bytes(gzip.compress(text))
     reading = evidence.read([tmp_path])
     assert [event.line for event in reading.events] == [1, 1] and reading.problems == []
-    assert reading.inputs[0]["sha256"] == hashlib.sha256(text).hexdigest()
+    assert reading.inputs[0]["bytes"] == len(text)

@@ -72,7 +72,7 @@ def test_distinct_tracebacks_merge_in_linear_time():
             block = scan.Block((text + f"\nValueError: {name}\n").encode(), len(text), 1 + 20 * number, CONTEXT)
             bare += list(block.events())
         for event in bare:
-            merger.add(event)
+            merger.add_line(event)
         start = time.process_time()
         merger.events()
         return time.process_time() - start

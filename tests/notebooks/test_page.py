@@ -138,6 +138,11 @@ def test_equal_headings_have_different_anchors() -> None:
     assert soup.title.text == "Why?" and soup.select("nav a")[2].text == "bold & deep"
 
 
+def test_of_a_progress_bar_its_last_state_stays() -> None:
+    pieces = [new_output("stream", name="stdout", text=text) for text in ("10 %", "\r50 %", "\r100 %\ndone\n")]
+    assert [pre.text for pre in rendered(*pieces).select("pre.out")] == ["100 %\ndone\n"]
+
+
 def test_pieces_of_a_stream_are_joined_and_escaped() -> None:
     pieces = [new_output("stream", name="stdout", text=text) for text in ("a", f"b{HOSTILE}\n", "c")]
     soup = rendered(*pieces, new_output("stream", name="stderr", text="noise\n"))

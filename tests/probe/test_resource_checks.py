@@ -18,7 +18,7 @@ import pytest
 from ncclkit.agent.run import resource_checks
 from ncclkit.causes._experiments import LIMITS, machine
 from ncclkit.causes.engine import Diagnosis
-from ncclkit.core import budgets
+from ncclkit.core import budgets, resources
 from ncclkit.core.case import Case
 from ncclkit.core.model import Event, Fact, Finding, found
 from ncclkit.core.resources import grant
@@ -211,13 +211,15 @@ def suspect(strength: Any, piece: Any) -> Finding:
 )
 def test_what_a_look_at_limits_moves(finding: Finding, seen: str, here: bool | None, failed: bool, move: str) -> None:
     known = {"fd_limit": seen, "shm_too_small": "clear"} if seen != "nothing" else {}
-    moves = comparison.weighed(comparison.read(machine(), known), Diagnosis((finding,)), here, failed)
+    moves = comparison.apply_caution(
+        comparison.compare_expectations(machine(), known), Diagnosis((finding,)), here, failed
+    )
     assert moves["fd_limit"] == move
 
 
 def test_two_refusals_beside_a_job_that_failed_prove_neither() -> None:
-    read = comparison.read(machine(), {"fd_limit": "found", "shm_too_small": "found"})
-    moves = comparison.weighed(read, Diagnosis((suspect("likely", LINE),)), True, failed=True)
+    read = comparison.compare_expectations(machine(), {"fd_limit": "found", "shm_too_small": "found"})
+    moves = comparison.apply_caution(read, Diagnosis((suspect("likely", LINE),)), True, failed=True)
     assert moves == {"fd_limit": "supported", "shm_too_small": "supported"}
 
 
@@ -243,3 +245,11 @@ def test_where_it_happened() -> None:
     assert baseline.is_local(Case(), None, suspect("likely", FACT)) is True
     assert baseline.is_local(Case(), None, found("fd_limit", "likely", "so", [Event("x", "y")])) is None
     assert baseline.is_local(Case(), None, Finding("fd_limit", "found", "likely", "", there.culprits)) is False
+
+
+def test_what_the_job_keeps_in_memory_is_asked_for_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    case = resources.set_job_spec(Case(), {"workers": 2, "prefetch": 3, "dataset": 7 << 40, "batch": 5 << 30})
+    known = baseline.needs(case, None, {}, {"host_oom"})["memory"]
+    assert known >= 7 << 40
+    monkeypatch.setitem(resources.UNITS, "epochs", "epochs")
+    assert baseline.needs(case, None, {}, {"host_oom"})["memory"] == known

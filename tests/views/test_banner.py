@@ -124,9 +124,10 @@ def test_files_of_one_job_stay_one_job() -> None:
         return Event("nccl.init", "", path, 1, host="node-1", rank=rank, pid=pid)
 
     ranks = [line("a/rank0.log", 0, 10), line("a/rank1.log", 1, 11), line("a/nccl.0.log", 0, 10)]
-    assert jobs([event.path for event in ranks], ranks) == [[event.path for event in ranks]]
+    assert jobs({event.path: event.path for event in ranks}, ranks) == [[event.path for event in ranks]]
     slurm = [Event("python.exception", "", f"slurm-{number}.out", 1) for number in (1, 2)]
-    assert jobs(["slurm-1.out", "slurm-2.out", "notes.txt"], slurm) == [["slurm-1.out", "notes.txt"], ["slurm-2.out"]]
+    named = {name: name for name in ("slurm-1.out", "slurm-2.out", "notes.txt")}
+    assert jobs(named, slurm) == [["slurm-1.out", "notes.txt"], ["slurm-2.out"]]
 
 
 def test_under_a_banner_the_first_card_has_the_title_of_its_cause() -> None:

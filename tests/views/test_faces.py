@@ -12,7 +12,7 @@ from ncclkit.causes import catalogue, page
 from ncclkit.causes.engine import Diagnosis
 from ncclkit.core.case import Case
 from ncclkit.core.model import Advice
-from ncclkit.report.page import ROOM
+from ncclkit.report.page import FIGURE_SLOT as OF_REPORT
 from ncclkit.views import plots
 from ncclkit.views._base import FIGURE_SLOT, PLOTLY, WIDGET, Chart
 from ncclkit.views.attach import stacks_view
@@ -93,7 +93,7 @@ def test_bundle_has_text_html_and_a_widget_only_where_there_is_one(name):
 
 @pytest.mark.parametrize("name", DRAWN)
 def test_a_view_with_a_figure_keeps_a_room_for_it_that_the_report_knows(name):
-    assert VIEWS[name]().static().count(ROOM) == 1 and FIGURE_SLOT == ROOM
+    assert VIEWS[name]().static().count(FIGURE_SLOT) == 1 and FIGURE_SLOT == OF_REPORT
 
 
 @pytest.mark.parametrize("name", LIVE)
@@ -224,7 +224,7 @@ def test_case_view_names_files_runs_and_the_command_to_mail_it(tmp_path):
 def test_chart_shows_itself_as_plotly_json_whatever_the_renderer():
     bundle = Chart(plots.bandwidth(CURVE))._repr_mimebundle_()
     assert set(bundle) == {PLOTLY, WIDGET, "text/html", "text/plain"}
-    assert bundle[PLOTLY]["data"][0]["name"].startswith("all_reduce") and ROOM in bundle["text/html"]
+    assert bundle[PLOTLY]["data"][0]["name"].startswith("all_reduce") and FIGURE_SLOT in bundle["text/html"]
 
 
 def test_catalogue_holds_every_page_and_finds_words():

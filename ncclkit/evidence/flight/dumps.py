@@ -153,10 +153,13 @@ def sort(calls: Calls) -> None:
         calls.status = bytearray(calls.status[place] for place in order)
 
 
-def mark_open(calls: Calls, kinds: list[Kind], states: list[tuple[str, bool]], pushes: bool) -> None:
-    """Fill `open`; members of a coalesced batch have no state of their own."""
+def mark_open(calls: Calls, kinds: list[Kind], states: list[tuple[str, bool]], reports_completion: bool) -> None:
+    """Fill `open`; members of a coalesced batch have no state of their own.
+
+    reports_completion: some call of this dump is ``completed``, so this backend records completion.
+    """
     library = kinds[calls.kinds[0]].library
-    table = bytes(_is_open(library, *states[n], pushes) if n < len(states) else 0 for n in range(256))
+    table = bytes(_is_open(library, *states[n], reports_completion) if n < len(states) else 0 for n in range(256))
     marks = bytearray(calls.status.translate(table))
     closing = {number for number, kind in enumerate(kinds) if kind.closes}
     if not closing.isdisjoint(calls.kinds):
@@ -170,13 +173,13 @@ def mark_open(calls: Calls, kinds: list[Kind], states: list[tuple[str, bool]], p
     calls.waiting = place if 0 <= place < len(marks) else None
 
 
-def _is_open(library: str, state: str, retired: bool, pushes: bool) -> bool:
+def _is_open(library: str, state: str, retired: bool, reports_completion: bool) -> bool:
     """gloo never leaves ``scheduled``, nccl2 only if it reports completion: there `retired` says so, else the state.
 
     An aborted NCCL kernel counts as completed, though the watchdog never retired its call: recorded on 4 x H200 with
     torch 2.11, where dumps of a receive without a sender and of two groups in crossed order say so.
     """
-    if library == "gloo" or (library not in ("nccl", "") and not pushes):
+    if library == "gloo" or (library not in ("nccl", "") and not reports_completion):
         return state != "completed" and not retired
     return state != "completed" or not retired
 
@@ -267,11 +270,11 @@ class Columns:
         self._finish(entries)
 
     def _finish(self, entries: Sequence[Any]) -> None:
-        pushes, newest = any(state == "completed" for state, _ in self.states), -1
+        reports_completion, newest = any(state == "completed" for state, _ in self.states), -1
         for calls in (*self.collectives.values(), *self.pairs.values()):
             sort(calls)
             self._settle(calls, entries)
-            mark_open(calls, self.kinds, self.states, pushes)
+            mark_open(calls, self.kinds, self.states, reports_completion)
             last = range(max(0, len(calls) - TAIL), len(calls))
             for place in {*last, *([] if calls.waiting is None else [calls.waiting])}:
                 entry = entries[calls.entries[place]]

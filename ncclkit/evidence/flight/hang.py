@@ -128,7 +128,7 @@ ALONE = frozenset({"broadcast", "_broadcast_oop", "reduce", "_reduce_oop", "scat
 
 
 @dataclass(slots=True, eq=False)
-class Stop:
+class GroupFinding:
     """One finding about one group: an event before it is known what depends on what."""
 
     kind: str
@@ -142,7 +142,7 @@ class Stop:
     waiting: list[int] = field(default_factory=list)
 
 
-def stops(group: Group) -> Iterator[Stop]:
+def find_hang(group: Group) -> Iterator[GroupFinding]:
     """Which ranks are missing from a group, or that all are inside; empty where the dumps show no hang."""
     last, lost = _last(group)
     waits = {rank: seq for rank, seq in group.waits().items() if rank in last}
@@ -182,7 +182,7 @@ def _last(group: Group) -> tuple[dict[int, int], list[int]]:
     return dict(sorted(last.items())), lost
 
 
-def _gap(group: Group, last: dict[int, int], waits: dict[int, int], lost: list[int]) -> Iterator[Stop]:
+def _gap(group: Group, last: dict[int, int], waits: dict[int, int], lost: list[int]) -> Iterator[GroupFinding]:
     """Ranks that never entered a collective in which others wait, or that others have behind them."""
     least = min(last.values())
     waited = [seq for seq in waits.values() if seq > least]
@@ -208,7 +208,7 @@ def _unconfirmed(group: Group, rank: int, seq: int) -> bool:
 
 def _missing(
     group: Group, seq: int, last: dict[int, int], missing: list[int], waiting: list[int], lost: list[int]
-) -> Stop:
+) -> GroupFinding:
     place = group.calls[waiting[0]].at(seq)
     newest = group.dumps[missing[0]].newest if missing else None
     data = {
@@ -229,7 +229,7 @@ def _missing(
         text += [f"    rank {rank}: last was {_newest(group, rank)}" for rank in missing[:SHOWN]]
     text += [f"  no dump: {listed(group.no_dump)}"] if group.no_dump else []
     text += [f"  record overwritten, nothing is known: {listed(lost)}"] if lost else []
-    return Stop("flight.missing", group, data, text, missing or waiting, missing, waiting)
+    return GroupFinding("flight.missing", group, data, text, missing or waiting, missing, waiting)
 
 
 def _newest(group: Group, rank: int) -> str:
@@ -237,7 +237,7 @@ def _newest(group: Group, rank: int) -> str:
     return dump.word(*dump.newest) if dump.newest else "nothing"
 
 
-def _stuck(group: Group, seq: int, inside: list[int]) -> Iterator[Stop]:
+def _stuck(group: Group, seq: int, inside: list[int]) -> Iterator[GroupFinding]:
     """Every member launched the same collective and nobody, or the smaller part, finished it.
 
     Nothing where all states say completed: such a dump was taken before the watchdog retired the call.
@@ -252,10 +252,10 @@ def _stuck(group: Group, seq: int, inside: list[int]) -> Iterator[Stop]:
     whom = f"completed only by {listed(done)}" if done else "completed by none"
     text = [f"{group.title}: collective {seq} {op} launched by all, {whom} ({counts})"]
     if set(states.values()) != {"completed"}:
-        yield Stop("flight.stuck", group, data, text, [], [], inside)
+        yield GroupFinding("flight.stuck", group, data, text, [], [], inside)
 
 
-def crossed(found: Iterable[Stop]) -> None:
+def crossed(found: Iterable[GroupFinding]) -> None:
     """Fill `crossed` of groups that all have entered: other such groups, if ranks made the two calls in two orders."""
     stuck = [stop for stop in found if stop.kind == "flight.stuck"]
     for stop in stuck:
@@ -267,14 +267,14 @@ def crossed(found: Iterable[Stop]) -> None:
                 stop.data["crossed"].append(other.group.name)
 
 
-def _made(stop: Stop, rank: int) -> int:
+def _made(stop: GroupFinding, rank: int) -> int:
     """When a rank made the call that is stuck, in nanoseconds; 0 where its dump does not hold it."""
     calls = stop.group.calls[rank]
     place = calls.at(stop.data["seq"])
     return calls.created[place] if place is not None else 0
 
 
-def roots(found: Iterable[Stop]) -> None:
+def roots(found: Iterable[GroupFinding]) -> None:
     """Fill `root`: the group whose hang holds the missing ranks of this one; "" where it is a root itself.
 
     A group depends on another where each of its missing ranks waits in that one.  Groups that wait for each other in
@@ -308,7 +308,7 @@ Pair = tuple[int, int]
 """Global ranks of sender and receiver."""
 
 
-def unpaired(group: Group) -> Iterator[Stop]:
+def unpaired(group: Group) -> Iterator[GroupFinding]:
     """One finding per pair of ranks whose sends and receives do not match."""
     sends, receives, open_ended = _collect(group)
     for pair in sorted(sends.keys() | receives.keys()):
@@ -338,7 +338,9 @@ def _collect(group: Group) -> tuple[dict[Pair, list[int]], dict[Pair, list[int]]
     return sends, receives, anybody
 
 
-def _differ(group: Group, pair: Pair, sends: list[int], receives: list[int], anybody: Counter[int]) -> Stop | None:
+def _differ(
+    group: Group, pair: Pair, sends: list[int], receives: list[int], anybody: Counter[int]
+) -> GroupFinding | None:
     src, dst = pair
     if group.dumps[src].dropped or group.dumps[dst].dropped:
         sends = [place for place in sends if group.pairs[src].open[place]]
@@ -372,7 +374,7 @@ def _stop(
     rank: int,
     place: int,
     sizes: tuple[int | None, int | None] | None,
-) -> Stop:
+) -> GroupFinding:
     src, dst = pair
     lacking = [] if sizes else [dst if rank == src else src]
     data = {
@@ -392,7 +394,7 @@ def _stop(
         text += [f"  rank {rank} waits: {call}", f"  rank {lacking[0]} never made the matching call"]
         newest = group.dumps[lacking[0]].newest
         text += [f"    its last was {group.dumps[lacking[0]].word(*newest)}"] if newest else []
-    return Stop("flight.p2p", group, data, text, waiting or [src], lacking, waiting)
+    return GroupFinding("flight.p2p", group, data, text, waiting or [src], lacking, waiting)
 
 
 SECOND = 10**9
@@ -409,7 +411,7 @@ WORST = 16
 """Ranks that an event names."""
 
 
-def late(group: Group, hosts: Mapping[int, str]) -> Stop | None:
+def find_straggler(group: Group, hosts: Mapping[int, str]) -> GroupFinding | None:
     """The collective of a group for which one rank let the others wait longest; None where nobody was late."""
     columns = _columns(group)
     if len(columns) < 2:
@@ -462,7 +464,7 @@ def _corrected(ranks: list[int], times: list[array[int]], hosts: Mapping[int, st
     return [array("q", [t - o for t in c]) if o else c for c, o in zip(times, offsets, strict=True)]
 
 
-def _late_stop(group: Group, number: int, seconds: dict[int, float], usual: float, often: int, of: int) -> Stop:
+def _late_stop(group: Group, number: int, seconds: dict[int, float], usual: float, often: int, of: int) -> GroupFinding:
     worst = next(iter(seconds))
     calls = group.calls[worst]
     low = max(c.seqs[0] for c in group.calls.values() if len(c))
@@ -481,4 +483,4 @@ def _late_stop(group: Group, number: int, seconds: dict[int, float], usual: floa
         f"middle of its {len(group.calls)} ranks (usual spread {data['usual']} s; last in {often} of {of} collectives)",
         f"  rank {worst}: {group.word(worst, place)}",
     ]
-    return Stop("flight.late", group, data, text, [worst])
+    return GroupFinding("flight.late", group, data, text, [worst])

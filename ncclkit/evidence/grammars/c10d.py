@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from ncclkit.evidence.grammars.families import classify
-from ncclkit.evidence.grammars.grammar import Data, Line, Rule, frame, once, rule, whole
+from ncclkit.evidence.grammars.grammar import Data, Line, Rule, frame, up_to_first, rule, parse_int
 
 
 def _monitor(match: re.Match[str], data: Data, line: Line) -> Data:
@@ -69,7 +69,6 @@ MONITOR: tuple[Rule, ...] = (
     rule("c10d.recorder", "Finished writing ", r"Finished writing \w* ?debug info to (?P<file>\S+)", what="written"),
     # Error opening file for writing NCCLPG debug info: /tmp/nccl_trace_rank_3
     rule("c10d.recorder", "Error opening file for writing", r"debug info: (?P<file>\S+)", what="failed"),
-    # An unbatched P2P op (send/recv) was called on this ProcessGroup with size 4. (2.9)
     # ProcessGroupNCCL initialization options: size: 8, global rank: 0, TIMEOUT(ms): 7200000, …
     # init_process_group("nccl", timeout=datetime.timedelta(seconds=7200))      timeout=timedelta(hours=2)
     # ddp_timeout: 18000      --distributed-timeout-minutes 120
@@ -77,21 +76,12 @@ MONITOR: tuple[Rule, ...] = (
     monitor("asked_timeout", "timedelta(", r"timeout ?= ?(?:datetime\.)?timedelta\(", "c10d.hint"),
     monitor("asked_timeout", "ddp_timeout", r"ddp_timeout[\"']?[ =:]{1,3}\d", "c10d.hint"),
     monitor("asked_timeout", "timeout-minutes", r"distributed-timeout-minutes[ =:]{1,3}\d", "c10d.hint"),
+    # An unbatched P2P op (send/recv) was called on this ProcessGroup with size 4. (2.9)
     monitor("unbatched_p2p", "unbatched P2P op", "An unbatched P2P op", "c10d.hint"),
     # process group has NOT been destroyed before we destruct ProcessGroupNCCL (2.4, 2.5)
     monitor("not_destroyed", "has NOT been destroyed", "process group has NOT been destroyed", "c10d.hint"),
     # destroy_process_group() was not called before program exit, which can leak resources (2.6)
     monitor("not_destroyed", "destroy_process_group() was not", "destroy_process_group.. was not called", "c10d.hint"),
-    # … failed (store unavailable, not absent key). Cannot detect remote dump signals (2.14)
-    monitor("store_gone", "store unavailable, not absent", "store unavailable, not absent", "c10d.hint"),
-    # Starting store with 4096 workers but somaxconn is 128.
-    monitor("somaxconn", "but somaxconn is", r"Starting store with \d+ workers but somaxconn", "c10d.hint"),
-    # [c10d] The hostname of the client socket cannot be retrieved. err=-3
-    monitor(
-        "reverse_dns", "The hostname of the client socket", "The hostname of the client socket cannot", "c10d.hint"
-    ),
-    # Rank 1 successfully reached monitoredBarrier, but received errors while waiting for send/recv from rank 0
-    monitor("reached_barrier", "successfully reached monitored", r"Rank \d+ successfully reached", "c10d.hint"),
 )
 """The rules of `c10d` take these in."""
 
@@ -122,7 +112,7 @@ def _timeout(match: re.Match[str], data: Data, line: Line) -> Data:
     numbers = {"seq": "SeqNum", "numel_in": "NumelIn", "numel_out": "NumelOut", "timeout_ms": "Timeout(ms)"}
     for key, name in numbers.items():
         value = fields.get(name, "").strip()
-        data[key] = whole(value)
+        data[key] = parse_int(value)
     data |= {"op": fields.get("OpType", "").strip(), "api": "nccl"}
     return _group(match, data, line)
 
@@ -207,7 +197,7 @@ RULES: tuple[Rule, ...] = (
         make=_timeout,
     ),
     # [TC][rank=3][name=default_pg] Operation timed out after 600000 ms
-    rule("c10d.timeout", "imed out after ", once(TC) + r".*imed out after (?P<ran_ms>\d+) ?ms", make=_second),
+    rule("c10d.timeout", "imed out after ", up_to_first(TC) + r".*imed out after (?P<ran_ms>\d+) ?ms", make=_second),
     # [TC][rank=3][name=default_pg] Watchdog caught collective operation timeout: NCCL operation timed out
     # torch.distributed.DistBackendError: Watchdog caught collective operation timeout: NCCL operation timed out
     rule(

@@ -6,7 +6,7 @@ import re
 from functools import lru_cache
 from typing import Any
 
-from ncclkit.evidence.grammars.grammar import whole
+from ncclkit.evidence.grammars.grammar import parse_int
 
 FAMILIES: tuple[tuple[str, str], ...] = (
     ("fd", r"Too many open files|Accept failed|accept failed|EMFILE|Could not receive type from localRank"),
@@ -95,12 +95,6 @@ CALL = re.compile(
     r"(?: errno (?P<errno2>\d+))?(?:,|$)"
 )
 # Call to ibv_poll_cq() returned -1
-# NET/IB : mlx5_0:1 Got async event : port error        NET/IB: mlx5_0:1 Got non-fatal async event: port error(10)
-# NET/IB: mlx5_0:1 async fatal event on QP: local work queue catastrophic error
-EVENT = re.compile(
-    r"[Aa]sync (?:fatal )?(?:error )?event(?: on (?:QP|CQ)[^:]{0,40})? ?: ?(?P<event>[A-Za-z][A-Za-z _-]{0,80})"
-    r"(?:\((?P<number>\d+)\))?"
-)
 # Cuda failure 1 'invalid argument'       Cuda failure 'out of memory'
 CUDA = re.compile(r"C(?:uda|UDA) failure (?:(?P<code>\d+) )?'(?P<error>[^']*)'")
 # on dev mlx5_0:1, curr state …       (mlx5_1) … hca mlx5_bond_0
@@ -115,13 +109,11 @@ def classify(message: str, file: str = "") -> dict[str, Any]:
     """
     data: dict[str, Any] = {"family": _family(_NUMBERS.sub("#", f"{message} ({file})"))}
     if data["family"] == "ib_completion" and (match := COMPLETION.search(message)):
-        data |= {"status": whole(match["status"]), "vendor": whole(match["vendor"])}
+        data |= {"status": parse_int(match["status"]), "vendor": parse_int(match["vendor"])}
         data |= {"routed": True} if ROUTED.search(message) else {}
     if data["family"] == "ib_setup" and (match := CALL.search(message)):
         number = match["errno"] or match["errno2"]
-        data |= {"call": match["call"], "errno": whole(number), "error": match["error"] or ""}
-    if data["family"] == "ib_async" and (match := EVENT.search(message)):
-        data |= {"event": match["event"].strip(), "number": whole(match["number"])}
+        data |= {"call": match["call"], "errno": parse_int(number), "error": match["error"] or ""}
     if match := CUDA.search(message):
         data |= {"error": match["error"]}
     if match := DEVICE.search(message):
@@ -162,8 +154,6 @@ INFO_FAMILIES: tuple[tuple[str, str, str], ...] = (
     # NET/IB : GPU Direct RDMA Disabled for HCA 0 'mlx5_0'     GPU Direct RDMA Disabled for GPU 5 / HCA 0 (distance 7 >
     # 5), read 0
     ("gdr_disabled", "GPU Direct RDMA Disabled", r"GPU Direct RDMA Disabled"),
-    # DMA-BUF is available on GPU device 0
-    ("dmabuf", "DMA-BUF is available", r"DMA-BUF is available"),
     # cuMem host allocations do not appear to be working; falling back to a /dev/shm/ based implementation
     ("cumem", "cuMem host allocations", r"do not appear to be working"),
     # CUMEM imported shareable host buffer from proxyRank 2 size 4096 …      MMAP imported shareable host buffer
@@ -174,8 +164,6 @@ INFO_FAMILIES: tuple[tuple[str, str, str], ...] = (
     # Failed to bind NVLink SHARP (NVLS) Multicast memory of size 2097152 : … Proceeding without NVLS support
     ("nvls", "without NVLS", r"without NVLS"),
     ("nvls", "ailed to bind NV", r"[Ff]ailed to bind NV"),
-    # CollNet 00/0 : 3 [receive] via COLLNET/SHARP/0/GDRDMA
-    ("collnet", " via COLLNET/", r"CollNet \d+/\d+ : \d+ \[\w+\] via COLLNET/"),
     # Call to ibv_modify_qp failed with 110 Connection timed out … retrying 3/34 after 300 msec of sleep
     ("retry", "msec of sleep", r"retrying \d+/\d+"),
     # Could not get speed from /sys/class/net/eth0/speed. Defaulting to 10 Gbps.
@@ -196,8 +184,6 @@ INFO_FAMILIES: tuple[tuple[str, str, str], ...] = (
     ("unused_request", "'unused' request", r"'unused' request"),
     # Invalid value fast for NCCL_NTHREADS, using default -2.
     ("bad_value", "Invalid value ", r"Invalid value .{0,200} for NCCL_\w+, using default"),
-    # Rank 5 has color with NCCL_SPLIT_NOCOLOR, not creating a new communicator
-    ("no_color", "NCCL_SPLIT_NOCOLOR", r"NCCL_SPLIT_NOCOLOR"),
     # Continuing in spite of a RAS initialization error
     ("ras", "RAS initialization error", r"RAS initialization error"),
     # Could not find real path of /sys/class/net/…        Topology detection : could not read PATH, ignoring

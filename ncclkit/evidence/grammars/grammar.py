@@ -85,12 +85,12 @@ class Rule:
     kind: str
     anchor: bytes
     pattern: re.Pattern[str]
-    whole: frozenset[str]
-    """Groups of digits only: integers."""
+    integers: frozenset[str]
+    """Groups of digits only."""
     span: int
     make: Make | None
     fixed: Mapping[str, Any]
-    literal: bool = False
+    digits_matter: bool = False
     """True when the pattern asks for certain digits, not for any."""
 
     def read(self, line: Line) -> Event | None:
@@ -110,7 +110,7 @@ class Rule:
         return (cited or line).event(self.kind, data, text=cited.text if cited else text, **known)
 
     def _value(self, key: str, value: str | None) -> Any:
-        return whole(value) if key in self.whole else value
+        return parse_int(value) if key in self.integers else value
 
 
 def rule(kind: str, anchor: str, pattern: str, *, span: int = 1, make: Make | None = None, **fixed: Any) -> Rule:
@@ -119,16 +119,16 @@ def rule(kind: str, anchor: str, pattern: str, *, span: int = 1, make: Make | No
     Groups named ``_rank``, ``_host``, ``_pid`` and ``_time`` fill the event's own fields instead of `data`; a `make`
     that returns ``_line`` cites that line.
     """
-    literal = re.search(r"\d", NO_DIGIT.sub("", pattern)) is not None
+    digits_matter = re.search(r"\d", NO_DIGIT.sub("", pattern)) is not None
     compiled = re.compile(pattern, re.ASCII)
     known = dict.fromkeys(KINDS[kind]) | fixed
-    return Rule(kind, anchor.encode(), compiled, frozenset(WHOLE.findall(pattern)), span, make, known, literal)
+    return Rule(kind, anchor.encode(), compiled, frozenset(WHOLE.findall(pattern)), span, make, known, digits_matter)
 
 
-def once(pattern: str) -> str:
-    """What leads to the first match of a pattern in a line, and never to a later one.
+def up_to_first(pattern: str) -> str:
+    """A pattern that leads to the first match of `pattern` in a line and never to a later one.
 
-    A pattern ``X.*Y`` without ``Y`` in a line with many ``X`` would be tried from each of them, in quadratic time.
+    It guards against quadratic time: ``X.*Y`` would be tried from each ``X`` of a line that has many and no ``Y``.
     """
     return rf"^(?=(.*?{pattern}))\1"
 
@@ -143,12 +143,12 @@ NAMED = re.compile(r"\b[Rr]ank[ =:#]{0,2}(\d{1,7})\b")
 """The rank that a line names in its own words: ``rank 3``, ``Rank=3``, ``rank #3``."""
 
 
-def whole(text: str | None) -> int | None:
+def parse_int(text: str | None) -> int | None:
     """The integer in a text; None for none and for numbers that cannot be meant (more than 18 digits)."""
     return int(text) if text and len(text) < 19 and re.fullmatch(r"-?\d+", text, re.ASCII) else None
 
 
-def decimal(text: str | None) -> float | None:
+def parse_float(text: str | None) -> float | None:
     """The number in a text such as ``12.5``; None for none and for what is no number (``1.2.3``)."""
     return float(text) if text and re.fullmatch(r"\d{1,15}(?:\.\d{1,15})?", text, re.ASCII) else None
 
@@ -164,4 +164,4 @@ def _short(text: str) -> str:
 
 def frame(file: str, line: str | int | None, func: str) -> Data:
     """One stack frame as it stands in `data["frames"]`."""
-    return {"file": file, "line": whole(str(line)) or 0, "func": func}
+    return {"file": file, "line": parse_int(str(line)) or 0, "func": func}

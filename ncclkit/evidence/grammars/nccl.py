@@ -5,9 +5,8 @@ from __future__ import annotations
 import re
 
 from ncclkit.evidence.grammars.families import INFO_FAMILIES, classify
-from ncclkit.evidence.grammars.grammar import Data, Line, Rule, decimal, once, rule, whole
+from ncclkit.evidence.grammars.grammar import Data, Line, Rule, parse_float, up_to_first, rule, parse_int
 
-PATTERNS = {1: "balanced tree", 2: "split tree", 3: "tree", 4: "ring", 5: "nvls", 6: "collnet direct"}
 ALGORITHMS = ("TREE", "RING", "COLLNET_DIRECT", "COLLNET_CHAIN", "NVLS", "NVLS_TREE", "PAT")
 PROTOCOLS = ("LL", "LL128", "SIMPLE")
 
@@ -41,16 +40,6 @@ def _tree(match: re.Match[str], data: Data, line: Line) -> Data:
     return {"algo": "TREE", "trees": [tree]}
 
 
-def _graph(match: re.Match[str], data: Data, line: Line) -> Data:
-    numbers = {"bw_intra": decimal(data["bw_intra"]), "bw_inter": decimal(data["bw_inter"])}
-    return data | numbers | {"pattern": PATTERNS.get(data["pattern"], str(data["pattern"]))}
-
-
-def _timing(match: re.Match[str], data: Data, line: Line) -> Data:
-    parts = {name: float(value) for name, value in re.findall(r"(\w+) (\d{1,9}\.\d{1,9})", data.pop("parts") or "")}
-    return data | {"total": decimal(data["total"]), "parts": parts}
-
-
 def _affinity(match: re.Match[str], data: Data, line: Line) -> Data:
     """How many CPUs a mask (``ff,ffffffff``, up to 2.27) or a list (``0-31,64``, since 2.28) names."""
     mask = data["mask"].rstrip(".")
@@ -79,7 +68,7 @@ def _tuning(match: re.Match[str], data: Data, line: Line) -> Data:
         for name, table in (("algo", ALGORITHMS), ("proto", PROTOCOLS))
     }
     channels = None if low is None or high is None else high - low + 1
-    return data | named | {"op": data["op"] or "", "channels": channels, "time": decimal(data["time"])}
+    return data | named | {"op": data["op"] or "", "channels": channels, "time": parse_float(data["time"])}
 
 
 def _special(match: re.Match[str], data: Data, line: Line) -> Data:
@@ -87,12 +76,8 @@ def _special(match: re.Match[str], data: Data, line: Line) -> Data:
     channels = re.search(r"nchannels (\d{1,4})", said, re.IGNORECASE)
     return data | {
         "proto": said.removeprefix("Kernel ").split(" ")[0],
-        "channels": whole(channels[1]) if channels else None,
+        "channels": parse_int(channels[1]) if channels else None,
     }
-
-
-def _gdr(match: re.Match[str], data: Data, line: Line) -> Data:
-    return data | {"enabled": data["enabled"] == "Enabled"}
 
 
 PLAN: tuple[Rule, ...] = (
@@ -120,46 +105,8 @@ PLAN: tuple[Rule, ...] = (
         r"NCCL INFO Tree (?P<channel>\d+) : (?P<up>-?\d+) -> (?P<rank>\d+) -> (?P<below>-?\d+(?:/-?\d+){0,3})\s{0,80}$",
         make=_tree,
     ),
-    # Pattern 4, crossNic 0, nChannels 16, bw 20.000000/20.000000, type NVL/PIX, sameChannels 1
-    rule(
-        "nccl.graph",
-        ", crossNic ",
-        r"Pattern (?P<pattern>\d+), crossNic (?P<cross_nic>\d+), nChannels (?P<channels>\d+), "
-        r"(?:bw|speed) (?P<bw_intra>[\d.]+)/(?P<bw_inter>[\d.]+), type (?P<type_intra>\w+)/(?P<type_inter>\w+)",
-        make=_graph,
-    ),
-    # 16 coll channels, 0 collnet channels, 16 nvls channels, 24 p2p channels, 24 p2p channels per peer
-    # 2 coll channels, 0 nvls channels, 2 p2p channels, 2 p2p channels per peer
-    rule(
-        "nccl.channels",
-        " coll channels, ",
-        r"(?P<coll>\d{1,6}) coll channels, (?:(?P<collnet>\d+) collnet channels, )?(?:(?P<nvls>\d+) nvls channels, )?"
-        r"(?P<p2p>\d+) p2p channels(?:, (?P<per_peer>\d+) p2p channels per peer)?",
-    ),
-    # comm 0x55d rank 3 nRanks 16 nNodes 2 localRanks 8 localRank 3 MNNVL 0
-    rule(
-        "nccl.layout",
-        " nNodes ",
-        r"comm (?P<comm>0x[0-9a-f]+) rank (?P<rank>\d+) nRanks (?P<nranks>\d+) nNodes (?P<nodes>\d+) "
-        r"localRanks (?P<local_ranks>\d+) localRank (?P<local_rank>\d+)(?: MNNVL (?P<mnnvl>\d+))?",
-    ),
-    # Init timings - ncclCommInitRank: rank 0 nranks 8 total 1.25 (kernels 0.20, alloc 0.10, bootstrap 0.30, rest 0.01)
-    # Init timings: rank 0 nranks 8 total 1.25 (kernels 0.20, bootstrap 0.30, allgathers 0.00, topo 0.02)
-    rule(
-        "nccl.timing",
-        "Init timings",
-        r"Init timings(?: - (?P<api>\w+))?: rank \d+ nranks \d+ total (?P<total>[\d.]+)(?: \((?P<parts>[^()]*)\))?",
-        make=_timing,
-        what="init",
-    ),
     # Bootstrap timings total 0.014 (create 0.000, send 0.000, recv 0.011, ring 0.001, delay 0.000)
-    rule(
-        "nccl.timing",
-        "Bootstrap timings",
-        r"Bootstrap timings total (?P<total>[\d.]+)(?: \((?P<parts>[^()]*)\))?",
-        make=_timing,
-        what="bootstrap",
-    ),
+    rule("nccl.timing", "Bootstrap timings", r"Bootstrap timings total [\d.]+", what="bootstrap"),
     # Connected all rings, use ring PXN 0 GDR 1      Connected all trees      Connected NVLS tree      Connected CollNet
     rule(
         "nccl.connected",
@@ -181,46 +128,8 @@ PLAN: tuple[Rule, ...] = (
         r"ncclTopoGetCpuAffinity: .{0,40}?GPU (?P<gpu>\d+) (?:is|to) (?P<mask>[\d,-]+)",
         make=_affinity,
     ),
-    # NET/IB: [0] mlx5_0:uverbs0:1/RoCE provider=mlx5 speed=400000 context=0x55 pciPath=/sys/…/0000:17:00.0 ar=1
-    rule(
-        "nccl.nic",
-        "NET/IB: [",
-        r"NET/IB: \[(?P<index>\d+)\] (?P<name>[^\s:]+):(?:[^\s:]+:)?(?P<port>\d+)/(?P<link>\w+) "
-        r"provider=(?P<provider>\S+) speed=(?P<speed>\d+)(?:.{0,80}? pciPath=(?P<pci>\S+))?",
-        devices=1,
-    ),
-    # NET/IB : Made virtual device [0] name=mlx5_0+mlx5_1 speed=800000 ndevs=2
-    rule(
-        "nccl.nic",
-        "Made virtual device",
-        r"Made virtual device \[(?P<index>\d+)\] name=(?P<name>\S+) speed=(?P<speed>\d+) ndevs=(?P<devices>\d+)",
-    ),
     # NET/Socket : Using [0]ens7:10.0.0.1<0> [1]ib0:10.1.0.1<0>
     rule("nccl.socket_devices", "NET/Socket : Using [", r"NET/Socket : Using \[.*", make=_sockets),
-    # GPU Direct RDMA Disabled for GPU 5 / HCA 0 (distance 7 > 5), read 0 mode Default
-    rule(
-        "nccl.gdr",
-        "GPU Direct RDMA ",
-        r"GPU Direct RDMA (?P<enabled>Enabled|Disabled) for GPU (?P<gpu>\w+) / HCA (?P<hca>\w+)"
-        r"(?: \(distance (?P<distance>\w+) (?:<=|>) (?P<limit>\w+)\))?",
-        make=_gdr,
-    ),
-    # NET/IB : GPU Direct RDMA Enabled for HCA 0 'mlx5_0'
-    rule(
-        "nccl.gdr",
-        "GPU Direct RDMA ",
-        r"GPU Direct RDMA (?P<enabled>Enabled|Disabled) for HCA (?P<hca>\w+) '(?P<name>[^']*)'",
-        make=_gdr,
-    ),
-    # MNNVL busId 0x1b000 fabric UUID 1234.5678 cliqueId 0x7 state 3 healthMask 0x0
-    rule(
-        "nccl.fabric",
-        "fabric UUID ",
-        r"MNNVL busId (?:0x)?(?P<bus>\w+) fabric UUID (?P<uuid>\S+) cliqueId (?P<clique>\S+) state (?P<state>\d+)"
-        r"(?: healthMask (?P<health>\S+))?",
-    ),
-    # cudaDriverVersion 12080
-    rule("nccl.driver", "cudaDriverVersion ", r"NCCL INFO cudaDriverVersion (?P<version>\d+)"),
     # AllReduce: 4194304 Bytes -> Algo RING proto SIMPLE channel{Lo..Hi}={0..7} (2.24+)
     # AllReduce: 4194304 Bytes -> Algo 1 proto 2 time 123.4 (2.23)       4194304 Bytes -> Algo 1 proto 2 time 123.4
     rule(
@@ -277,8 +186,8 @@ def _init(match: re.Match[str], data: Data, line: Line) -> Data | None:
         "phase": "start" if data["phase"] == "START" else "done",
         "comm_id": said.get("commId"),
         "parent": said.get("parent"),
-        "color": whole(said.get("color")),
-        "key": whole(said.get("key")),
+        "color": parse_int(said.get("color")),
+        "key": parse_int(said.get("key")),
     }
 
 
@@ -296,18 +205,18 @@ def _devices(match: re.Match[str], data: Data, line: Line) -> Data:
 
 def _channel(match: re.Match[str], data: Data, line: Line) -> Data | None:
     said = match["said"].strip()
-    if None in (whole(match["src"]), whole(match["dst"]), whole(match["channel"])):
+    if None in (parse_int(match["src"]), parse_int(match["dst"]), parse_int(match["channel"])):
         return None  # a torn line
     via = "SHM" if "shared memory" in said else said.split("/")[0]
     proxy = re.search(r"^NET/[^/]+/\d{1,4}\((\d{1,7})\)", said)
     return {
-        "src": whole(match["src"]),
-        "dst": whole(match["dst"]),
+        "src": parse_int(match["src"]),
+        "dst": parse_int(match["dst"]),
         "transport": re.sub(r"\(\d+\)|/GDRDMA.*|/Shared", "", said),
         "via": via,
         "gdr": "/GDRDMA" in said,
         "pxn": int(proxy[1]) if proxy else None,
-        "channels": [whole(match["channel"])],
+        "channels": [parse_int(match["channel"])],
     }
 
 
@@ -404,7 +313,9 @@ INFO: tuple[Rule, ...] = (
     rule("nccl.peer_closed", "closed by localRank", r"Connection closed by localRank (?P<local_rank>\d+)"),
     *PLAN,
     *(
-        rule("nccl.info", anchor, once("NCCL (?:INFO|WARN) ") + rf"(?P<message>.*(?:{pattern}).*)", family=family)
+        rule(
+            "nccl.info", anchor, up_to_first("NCCL (?:INFO|WARN) ") + rf"(?P<message>.*(?:{pattern}).*)", family=family
+        )
         for family, anchor, pattern in INFO_FAMILIES
     ),
 )
@@ -414,9 +325,9 @@ INFO: tuple[Rule, ...] = (
 def _warn(match: re.Match[str], data: Data, line: Line) -> Data:
     found: Data = {
         "file": match["file"] or "",
-        "line": whole(match["line"]),
+        "line": parse_int(match["line"]),
         "func": match["func"] or "",
-        "dev": whole(match["dev"]),
+        "dev": parse_int(match["dev"]),
         "message": match["message"].strip(),
     }
     return found | classify(match["message"], match["file"] or "")
@@ -432,7 +343,7 @@ OLD = r"^(?:.{0,200}?\s)??(?:(?P<host>[^\s:\[\]()<>]{1,255}):(?P<pid>\d{1,10}):\
 
 
 def _placed(match: re.Match[str], data: Data, line: Line) -> Data:
-    line.host, line.pid = match["host"] or line.host, whole(match["pid"]) or line.pid
+    line.host, line.pid = match["host"] or line.host, parse_int(match["pid"]) or line.pid
     return {
         name: data[name]
         for name in ("interface", "address", "name", "code", "errno", "file", "line", "func")
@@ -442,8 +353,8 @@ def _placed(match: re.Match[str], data: Data, line: Line) -> Data:
 
 def _old(match: re.Match[str], data: Data, line: Line) -> Data:
     message = match["message"].strip()
-    found: Data = {"file": match["file"], "line": whole(match["line"]), "func": "", "dev": whole(match["dev"])}
-    line.host, line.pid = match["host"] or line.host, whole(match["pid"]) or line.pid
+    found: Data = {"file": match["file"], "line": parse_int(match["line"]), "func": "", "dev": parse_int(match["dev"])}
+    line.host, line.pid = match["host"] or line.host, parse_int(match["pid"]) or line.pid
     return found | {"message": message} | classify(message, match["file"])
 
 

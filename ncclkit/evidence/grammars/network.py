@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from ncclkit.evidence.grammars.grammar import Data, Line, Rule, decimal, rule, whole
+from ncclkit.evidence.grammars.grammar import Data, Line, Rule, parse_float, rule, parse_int
 
 SUMMARY = re.compile(r"(\d{1,9}) packets transmitted, (\d{1,9}) (?:packets )?received(, \+\d+ errors)?")
 OWN = re.compile(r"^$|^PING |bytes from |icmp_|^---|packets transmitted|^(?:rtt|round-trip) |^From |^\.\.\.")
@@ -22,7 +22,7 @@ def _command(match: re.Match[str], data: Data, line: Line) -> Data | None:
     for word in words:
         if option := OPTION.match(word):
             value = option[2] or next(words, "")
-            size = (whole(value) or 0) if option[1] == "s" else size
+            size = (parse_int(value) or 0) if option[1] == "s" else size
         elif not word.startswith("-"):
             address = address or word
     asked = {"address": address, "bytes": size}
@@ -37,7 +37,7 @@ def _answered(match: re.Match[str], data: Data, line: Line) -> Data | None:
             break
         replies += "bytes from " in later.body
         if summary := SUMMARY.search(later.body):
-            sent, received = whole(summary[1]), whole(summary[2])
+            sent, received = parse_int(summary[1]), parse_int(summary[2])
             return None if summary[3] else data | {"sent": sent, "received": received, "_line": later}
     return data | {"sent": None, "received": replies} if replies else None
 
@@ -46,7 +46,7 @@ def _summary(match: re.Match[str], data: Data, line: Line) -> Data | None:
     """Some answers of one ping, not all and not none; its size stands elsewhere."""
     said = next(line.own(1), None)
     found = SUMMARY.search(said.body) if said else None
-    sent, received = (whole(found[1]) or 0, whole(found[2]) or 0) if found else (0, 0)
+    sent, received = (parse_int(found[1]) or 0, parse_int(found[2]) or 0) if found else (0, 0)
     return data | {"sent": sent, "received": received, "_line": said} if 0 < received < sent else None
 
 
@@ -56,12 +56,12 @@ def _socket(match: re.Match[str], data: Data, line: Line) -> Data | None:
 
     def pick(pattern: str) -> int:
         found = re.search(pattern, text)
-        return (whole(found[1]) or 0) if found else 0
+        return (parse_int(found[1]) or 0) if found else 0
 
     rto = re.search(r"\brto:(\d{1,9}(?:\.\d{1,9})?)", text)
     if rto is None:
         return None
-    known = {"backoff": pick(r"\bbackoff:(\d+)"), "lost": pick(r"\blost:(\d+)"), "rto_ms": decimal(rto[1])}
+    known = {"backoff": pick(r"\bbackoff:(\d+)"), "lost": pick(r"\blost:(\d+)"), "rto_ms": parse_float(rto[1])}
     return data | known | {"retrans": pick(r"\bretrans:(\d+)/"), "resent": pick(r"\bretrans:\d+/(\d+)")}
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
-from ncclkit.evidence.grammars.grammar import NAMED, Data, Line, Rule, rule, whole
+from ncclkit.evidence.grammars.grammar import NAMED, Data, Line, Rule, rule, parse_int
 
 FIELDS = 24
 """Lines of a verdict before its stack trace ends."""
@@ -69,23 +69,23 @@ def _entry(match: re.Match[str], data: Data, line: Line) -> Data | None:
     if state is None or call is None:
         return None
     group, seq, sizes, rank = (pattern.search(line.text) for pattern in (GROUP, SEQ, SIZES, NAMED))
-    own = whole(rank[1]) if rank else line.rank
+    own = parse_int(rank[1]) if rank else line.rank
     return {
         "group": group[1] if group else "",
         "desc": group[2] if group else "",
         "op": call["op"],
-        "seq": whole(seq[1]) if seq else None,
-        "peer": whole(call["b"]),
+        "seq": parse_int(seq[1]) if seq else None,
+        "peer": parse_int(call["b"]),
         "sizes": sizes[1] if sizes else "",
         "state": state[1],
-        "_rank": whole(call["a"]) if own is None else own,
+        "_rank": parse_int(call["a"]) if own is None else own,
     }
 
 
 def _splits(match: re.Match[str], data: Data, line: Line) -> Data:
     rank = NAMED.search(line.text)
     lists = {name: [int(number) for number in re.findall(r"\d{1,18}", data[name])] for name in ("inputs", "outputs")}
-    return lists | {"_rank": whole(rank[1]) if rank and line.rank is None else None}
+    return lists | {"_rank": parse_int(rank[1]) if rank and line.rank is None else None}
 
 
 VERDICTS: tuple[Rule, ...] = (

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from ncclkit.core.model import Event
-from ncclkit.evidence.grammars.grammar import NAMED, Data, Line, Rule, rule, whole
+from ncclkit.evidence.grammars.grammar import NAMED, Data, Line, Rule, rule, parse_int
 
 ANCHORS = (b"%|", b"it/s", b"s/it", b"step", b"Step", b"iter", b"finish", b"layer ", b"shard ", b"chunk ", b"file ")
 LOOK = 8 << 10
@@ -57,7 +57,7 @@ def _last(text: str) -> re.Match[str] | None:
 
 
 @dataclass(slots=True)
-class Word:
+class ProgressLine:
     """A line that shows its speaker's progress."""
 
     step: int
@@ -66,31 +66,33 @@ class Word:
     """Line ends between it and the end of what was searched."""
 
 
-Spoken = dict[tuple[bytes, ...], Word]
+LastLines = dict[tuple[bytes, ...], ProgressLine]
 
 
-def latest(data: bytes, limit: int, *, shared: bool, keen: bool, back: bool) -> Spoken:
+def latest(
+    data: bytes, limit: int, *, many_speakers: bool, at_end_of_file: bool, search_further_back: bool
+) -> LastLines:
     """The last line of each speaker that shows its progress, looked for in the last `LOOK` bytes before `limit`.
 
-    shared: many may speak without a label; back: farther back where there is nothing; keen (the file ends here):
-    farther back too, until no more speakers are found.
+    many_speakers: many may speak without a label; at_end_of_file: it is searched farther back until no more speakers
+    are found; search_further_back: so it is where there is nothing.
     """
-    found: Spoken = {}
+    found: LastLines = {}
     high, size, ends = limit, LOOK, 0
     while high > 0:
         low = max(0, high - size)
         low = low and (data.find(b"\n", low, high) + 1 or low)
         known = len(found)
-        ends = _collect(data[low:high], ends, found, shared)
-        if found and not (keen and len(found) > known and size < REACH):
+        ends = _collect(data[low:high], ends, found, many_speakers)
+        if found and not (at_end_of_file and len(found) > known and size < REACH):
             break
-        if not found and not back:
+        if not found and not search_further_back:
             break
         high, size = low, size * 4
     return found
 
 
-def _collect(text: bytes, ends: int, found: Spoken, shared: bool) -> int:
+def _collect(text: bytes, ends: int, found: LastLines, shared: bool) -> int:
     """Add the speakers of these lines, the last first; of unnamed ones that share a file the furthest counts.
 
     `ends` line ends follow this text; returned are those that follow its first line.
@@ -108,7 +110,7 @@ def _collect(text: bytes, ends: int, found: Spoken, shared: bool) -> int:
                     if match := _last(raw[-WIDE:].decode("utf-8", "replace")):
                         step = int(match["step"])
                         if not again or step > found[who].step:
-                            found[who] = Word(step, raw[-WIDE:], at)
+                            found[who] = ProgressLine(step, raw[-WIDE:], at)
                     break
     return at
 
@@ -122,7 +124,7 @@ def _who(raw: bytes) -> tuple[bytes, ...]:
 def _of_rank(match: re.Match[str], data: Data, line: Line) -> Data | None:
     """Only what a rank says of itself."""
     named = NAMED.search(line.text)
-    own = line.rank if line.rank is not None else whole(named[1]) if named else None
+    own = line.rank if line.rank is not None else parse_int(named[1]) if named else None
     return None if own is None else data | {"_rank": own}
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import takewhile
 
@@ -93,7 +93,7 @@ def _traceback(line: Line, place: int) -> Iterator[Event]:
         return
     shape = _shape(line.body[:place])
     lines: list[Line] = []
-    told = _region(_bodies(line, place, shape, lines))
+    told = _region(enumerate(_bodies(line, place, shape, lines)))
     frames = _separate(told) if told else None
     if told is None or frames is None:
         return  # torn, or mixed so that nobody can tell whose line is whose: the last lines speak for themselves
@@ -121,16 +121,12 @@ class Region:
     """Frames that stood before the first last line."""
 
 
-def _region(bodies: Iterable[str]) -> Region | None:
+def _region(numbered: Iterator[tuple[int, str]]) -> Region | None:
     """Frames and last lines up to the end; None for what is torn, or goes on in another traceback."""
-    return _last_region(enumerate(bodies))
-
-
-def _last_region(numbered: Iterator[tuple[int, str]]) -> Region | None:
     region = Region([], [])
     for number, body in numbered:
         if region.finals and body.startswith(ORIGINAL):
-            return _last_region(numbered) or region  # what a worker raised, and its parent only passed on
+            return _region(numbered) or region  # what a worker raised, and its parent only passed on
         if match := FRAME.match(body):
             region.frames.append(frame(match["file"], match["line"], match["func"] or "?"))
         elif HEADER in body and not region.finals:
@@ -192,18 +188,9 @@ def _escaped(line: Line, place: int) -> Iterator[Event]:
     """A traceback inside a JSON string, as torchrun's error handler logs it."""
     lines = line.body[place:].replace('\\"', '"').split("\\n")
     frames = [frame(m["file"], m["line"], m["func"] or "?") for m in map(FRAME.match, lines) if m]
-    finals = [match for match in (FINAL.match(text) for text in lines[1:] if text[:1] != " ") if match]
+    finals = [match for match in (FINAL.match(text.rstrip('",')) for text in lines[1:] if text[:1] != " ") if match]
     if frames and finals:
-        last = finals[-1]
-        message = (last["message"] or "").rstrip('",')
-        data = {
-            "type": last["type"],
-            "message": message,
-            "frames": frames[-60:],
-            "until": line.number,
-            "victim": is_victim(last["type"], message),
-        }
-        yield line.event("python.exception", data, text="\n".join(lines))
+        yield _event(line, finals[-1], frames, lines, line.number)
 
 
 def _shape(prefix: str) -> str:

@@ -9,126 +9,21 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from pathlib import Path
 
 from ncclkit.evidence.grammars.grammar import Data, Line, Rule, rule
 
-ERRNO: Mapping[int, tuple[str, tuple[str, ...]]] = {
-    1: ("Operation not permitted", ("不允许的操作", "Die Operation ist nicht erlaubt", "Opération non permise")),
-    2: (
-        "No such file or directory",
-        (*("没有那个文件或目录", "Datei oder Verzeichnis nicht gefunden"), "Aucun fichier ou dossier de ce type"),
-    ),
-    5: ("Input/output error", ("输入/输出错误", "Eingabe-/Ausgabefehler", "Erreur d'entrée/sortie")),
-    11: (
-        "Resource temporarily unavailable",
-        (
-            *("资源暂时不可用", "Die Ressource ist zur Zeit nicht verfügbar", "Ressource nicht verfügbar"),
-            "Ressource temporairement non disponible",
-        ),
-    ),
-    12: (
-        "Cannot allocate memory",
-        (
-            *("无法分配内存", "Nicht genügend Hauptspeicher verfügbar", "Kann Speicher nicht reservieren"),
-            *("Ne peut allouer de la mémoire", "Impossible d'allouer de la mémoire"),
-        ),
-    ),
-    13: ("Permission denied", ("权限不够", "Keine Berechtigung", "Permission non accordée")),
-    23: (
-        "Too many open files in system",
-        ("系统中打开的文件过多", "Zu viele offene Dateien im System", "Trop de fichiers ouverts dans le système"),
-    ),
-    24: (
-        "Too many open files",
-        (*("打开的文件过多", "Zu viele offene Dateien", "Trop de fichiers ouverts"), "No file descriptors available"),
-    ),
-    28: (
-        "No space left on device",
-        (
-            *("设备上没有空间", "Auf dem Gerät ist kein Speicherplatz mehr verfügbar"),
-            *("Aucun espace disponible sur le périphérique", "Plus d'espace disponible sur le périphérique"),
-        ),
-    ),
-    30: (
-        "Read-only file system",
-        (*("只读文件系统", "Das Dateisystem ist nur lesbar"), "Système de fichiers accessible en lecture seulement"),
-    ),
-    97: (
-        "Address family not supported by protocol",
-        (
-            *("协议不支持的地址族", "Die Adressfamilie wird von der Protokollfamilie nicht unterstützt"),
-            "Famille d'adresses non supportée par le protocole",
-        ),
-    ),
-    98: (
-        "Address already in use",
-        ("地址已在使用", "Die Adresse wird bereits verwendet", "Adresse déjà utilisée", "adresse déjà utilisée"),
-    ),
-    99: (
-        "Cannot assign requested address",
-        (
-            *("无法指定被请求的地址", "Die angeforderte Adresse kann nicht zugewiesen werden"),
-            *("Ne peut attribuer l'adresse demandée", "Impossible d'assigner l'adresse demandée"),
-        ),
-    ),
-    101: (
-        "Network is unreachable",
-        ("网络不可达", "Das Netzwerk ist nicht erreichbar", "Le réseau n'est pas accessible"),
-    ),
-    104: (
-        "Connection reset by peer",
-        (
-            *("连接被对方重设", "连接被对端重置", "Die Verbindung wurde vom Kommunikationspartner zurückgesetzt"),
-            "Connexion ré-initialisée par le correspondant",
-        ),
-    ),
-    110: (
-        "Connection timed out",
-        (
-            *("连接超时", "Die Wartezeit für die Verbindung ist abgelaufen"),
-            "Connexion terminée par expiration du délai d'attente",
-        ),
-    ),
-    111: ("Connection refused", ("拒绝连接", "连接被拒绝", "Verbindungsaufbau abgelehnt", "Connexion refusée")),
-    113: (
-        "No route to host",
-        (
-            *("没有到主机的路由", "Keine Route zum Zielrechner"),
-            *("Aucun chemin d'accès pour atteindre l'hôte cible", "Host is unreachable"),
-        ),
-    ),
-    116: ("Stale file handle", ("过旧的文件句柄", "文件句柄过旧", "Veraltete Dateizugriffsnummer (file handle)")),
-    122: (
-        "Disk quota exceeded",
-        (
-            *("超出磁盘限额", "Der zugewiesene Plattenplatz (Quota) ist überschritten"),
-            "Débordement du quota d'espace disque",
-        ),
-    ),
-}
-"""Number of Linux → its English text, and what other languages and musl say for it."""
-OTHERS: Mapping[str, tuple[str, ...]] = {
-    "Name or service not known": (
-        *("未知的名称或服务", "Der Name oder der Dienst ist nicht bekannt", "Nom ou service inconnu"),
-        "Name does not resolve",
-    ),
-    "Temporary failure in name resolution": (
-        *("域名解析暂时失败", "域名解析出现暂时性错误", "Temporärer Fehler bei der Namensauflösung"),
-        "Échec temporaire dans la résolution du nom",
-    ),
-    "Killed": ("已杀死", "Getötet", "Processus arrêté"),
-    "Segmentation fault": ("段错误", "段错误(吐核)", "Speicherzugriffsfehler", "Erreur de segmentation"),
-    "Bus error": ("总线错误", "Bus-Zugriffsfehler", "Erreur du bus"),
-    "Aborted": ("已放弃",),
-    "Hangup": ("挂断", "Aufgelegt"),
-    "core dumped": ("核心已转储", "Speicherabzug geschrieben"),
-}
-"""What resolvers say, and shells of how a command ended."""
+TABLE = [
+    [cell.strip() for cell in row.split("|")]
+    for row in Path(__file__).with_suffix(".txt").read_text("utf-8").splitlines()
+    if not row.startswith("#")
+]
+ERRNO: Mapping[int, str] = {int(number): english for number, english, *_ in TABLE if number != "-"}
+"""Number of Linux → its English text."""
 FOREIGN: Mapping[str, str] = {
-    said: english
-    for english, words in (*ERRNO.values(), *OTHERS.items())
-    for said in sorted(words, key=len, reverse=True)
+    said: english for _, english, *words in TABLE for said in sorted(words, key=len, reverse=True)
 }
+"""What other languages and musl say → its English text."""
 PLAIN = (b"rrno", *(said.encode() for said in FOREIGN if said.isascii()))
 ACCENTED = tuple(said.encode() for said in FOREIGN if not said.isascii())
 """What a line holds that may have to be read in English."""
@@ -158,7 +53,7 @@ def english(line: str) -> str:
 
 def _named(match: re.Match[str], line: str) -> str:
     """The number of a refusal with its text behind it, unless the line says it."""
-    text = ERRNO.get(int(match["number"]), ("",))[0]
+    text = ERRNO.get(int(match["number"]), "")
     return f"{match[0]} ({text})" if text and text.lower() not in line.lower() else match[0]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from ncclkit.evidence.grammars.grammar import Data, Line, Rule, rule, whole
+from ncclkit.evidence.grammars.grammar import Data, Line, Rule, rule, parse_int
 
 SIZE = r"(\d{1,9}(?:\.\d{1,9})? ?[KMGT]i?B)"
 
@@ -18,7 +18,7 @@ def _tried(match: re.Match[str], data: Data, line: Line) -> Data:
 
     gpu = pick(r"GPU (\d+)\b")
     return {
-        "gpu": whole(gpu),
+        "gpu": parse_int(gpu),
         "tried": pick(rf"Tried to allocate {SIZE}"),
         "total": pick(rf"total capacity of {SIZE}") or pick(rf"{SIZE} total capacity"),
         "free": pick(rf"of which {SIZE} is free") or pick(rf"{SIZE} free"),
@@ -28,15 +28,15 @@ def _tried(match: re.Match[str], data: Data, line: Line) -> Data:
 def _workers(match: re.Match[str], data: Data, line: Line) -> Data:
     numbers = re.findall(r"(?:create|is) (\d+)", match["message"])
     return data | {
-        "workers": whole(numbers[0]) if numbers else None,
-        "suggested": whole(numbers[1]) if len(numbers) > 1 else None,
+        "workers": parse_int(numbers[0]) if numbers else None,
+        "suggested": parse_int(numbers[1]) if len(numbers) > 1 else None,
     }
 
 
 def _low(match: re.Match[str], data: Data, line: Line) -> Data | None:
     """The limit stands in the next line, in KiB, or is none."""
     said = next(line.own(1), None)
-    size = whole(said.body.strip()) if said else None
+    size = parse_int(said.body.strip()) if said else None
     return data | {"message": f"{line.body.strip()}: {size}"} if size is not None and size < 1 << 20 else None
 
 

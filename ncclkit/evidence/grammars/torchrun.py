@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from ncclkit.evidence.grammars.grammar import Data, Line, Rule, rule, whole
+from ncclkit.evidence.grammars.grammar import Data, Line, Rule, rule, parse_int
 
 NAMES = "HUP INT QUIT ILL TRAP ABRT BUS FPE KILL USR1 SEGV USR2 PIPE ALRM TERM"
 SIGNALS = {name: number for number, name in enumerate(NAMES.split(), 1)}
@@ -35,7 +35,7 @@ def _entry(match: re.Match[str], data: Data, line: Line) -> Data | None:
 
 def _root(match: re.Match[str], data: Data, line: Line) -> Data:
     said = dict(re.findall(r"(?m)^\s*(host|rank|exitcode)\s*: (\S+)", "\n".join(later.body for later in line.own(8))))
-    rank, exitcode = whole(said.get("rank")), whole(said.get("exitcode"))
+    rank, exitcode = parse_int(said.get("rank")), parse_int(said.get("exitcode"))
     return data | {"exitcode": exitcode, "signal": signal_of(exitcode), "host": said.get("host", ""), "_rank": rank}
 
 

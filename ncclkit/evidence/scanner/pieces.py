@@ -15,14 +15,14 @@ import errno
 import os
 import re
 import tarfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any, BinaryIO
 
 from ncclkit.core.model import Event, NcclkitError
 from ncclkit.evidence.grammars import progress, stacks
 from ncclkit.evidence.grammars.families import classify
-from ncclkit.evidence.merge import TRACE_GAP, Flood, Merger, merges
+from ncclkit.evidence.merge import TRACE_GAP, RepeatedEvent, Merger, merges
 from ncclkit.evidence.scanner import scan
 from ncclkit.evidence.scanner.scan import SHORT, Block, Choice, Context, Lines
 from ncclkit.evidence.sources import inputs
@@ -58,7 +58,7 @@ class Deduplication:
 
     def __init__(self, merger: Merger) -> None:
         self.merger = merger
-        self.floods: dict[Key | None, list[Flood]] = {}
+        self.floods: dict[Key | None, list[RepeatedEvent]] = {}
         """What such a line says; nothing, for most that only hold an anchor."""
         self.heads: dict[bytes, Key] = {}
         self.channels: dict[bytes, bytes] = {}
@@ -79,7 +79,7 @@ class Deduplication:
                 flood.again(value)
             return
         events, ahead = block.line_events(start, start + len(raw), number, choice)
-        floods = [new for event in events if (new := self.merger.add(event))]
+        floods = [new for event in events if (new := self.merger.add_line(event))]
         if key is not None and not ahead and (key[0] or not events) and all(map(merges, events)):
             _keep(self.floods, key, floods)
 
@@ -93,7 +93,7 @@ class Deduplication:
             start = start[22:]
         head = (self.heads.get(start) or _keep(self.heads, start, _head(start))) if said else ()
         if not head:
-            return (None if choice.literal else (None, raw.translate(DIGITS))), b""
+            return (None if choice.digits_matter else (None, raw.translate(DIGITS))), b""
         if said.startswith(b"WARN "):
             return (head, self._text(said, choice)), b""
         if choice.flood == "nccl.op":
@@ -136,7 +136,7 @@ def _head(start: bytes) -> Key:
 
 def _is_plain(said: bytes, choice: Choice) -> bool:
     """True for a warning whose numbers are no part of its event, and of no rule."""
-    if choice.literal or NAMED.search(said):
+    if choice.digits_matter or NAMED.search(said):
         return False
     return len(classify(said.decode("utf-8", "replace"))) == 1
 
@@ -201,9 +201,13 @@ class SpeakerProgress:
     def take(self, block: Block) -> None:
         """Look at the end of a block that was read."""
         data, limit, shared = block.data, block.limit, block.context.rank is None
-        spoken = progress.latest(data, limit, shared=shared, keen=block.last, back=False)
+        spoken = progress.latest(
+            data, limit, many_speakers=shared, at_end_of_file=block.last, search_further_back=False
+        )
         if not spoken and (self.patience or block.last) and scan.holds(data, limit, progress.ANCHORS):
-            spoken = progress.latest(data, limit, shared=shared, keen=block.last, back=True)
+            spoken = progress.latest(
+                data, limit, many_speakers=shared, at_end_of_file=block.last, search_further_back=True
+            )
             self.patience = PATIENCE if spoken else self.patience - 1
         for who, word in spoken.items():
             if who or not shared or who not in self.words or word.step >= self.words[who][0]:
@@ -222,13 +226,12 @@ REACH = 64 << 10
 """How long the line at the end of a piece may be; in a longer one the piece ends inside it."""
 HEADS = re.compile(rb"^Process (\d{1,10}): ?(?:rank (\d{1,7})\s*$)?", re.MULTILINE)
 
-Pass = Callable[[memoryview], None]
 Head = tuple[int, int, int | None]
 """Line number, pid and rank of a ``Process …`` header."""
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class ByteRange:
     """One range of bytes of a plain file, and what is known about it."""
 
     context: Context
@@ -243,7 +246,7 @@ class Piece:
 
 
 @dataclass(slots=True)
-class Found:
+class ScanResult:
     """What a piece gave; lines are counted from its own beginning."""
 
     events: list[Event] = field(default_factory=list)
@@ -268,15 +271,15 @@ def divisible(path: str) -> bool:
     return not head.startswith(tuple(PACKED)) and not is_tar(head)
 
 
-def plan(file: BinaryIO, size: int, context: Context, *, labelled: bool, stacks: bool) -> list[Piece]:
+def plan(file: BinaryIO, size: int, context: Context, *, labelled: bool, stacks: bool) -> list[ByteRange]:
     """The pieces of an open file of `size` bytes, without those that lie in a hole of it."""
-    number, made, end = file.fileno(), list[Piece](), -1
+    number, made, end = file.fileno(), list[ByteRange](), -1
     inode = os.fstat(number).st_ino
     for place in _places(number, size):
         start = end if end >= place else place
         end = min(size, _line(number, place + PIECE)) if place + PIECE < size else size
         if start < end:
-            made.append(Piece(context, start, end, size, inode, labelled, stacks))
+            made.append(ByteRange(context, start, end, size, inode, labelled, stacks))
     return made
 
 
@@ -307,22 +310,22 @@ def _line(file: int, place: int) -> int:
     return place + (text.find(b"\n") if b"\n" in text else 0)
 
 
-def read(piece: Piece, passed: Pass | None = None) -> Found:
-    """Scan one piece; safe to run in another process or thread.  `passed` is shown its bytes."""
+def read(piece: ByteRange) -> ScanResult:
+    """Scan one piece; safe to run in another process or thread."""
     with inputs.opened(piece.context.path) as file:
         number = file.fileno()
         if os.fstat(number).st_ino != piece.file:
-            return Found(problem="was replaced by another file while it was read; read it again.")
+            return ScanResult(problem="was replaced by another file while it was read; read it again.")
         merger = Merger()
         for event in _before(number, piece):
             merger.continues(event)
-        found = gather(_blocks(number, piece, passed), merger, labelled=piece.labelled, stacks=piece.stacks)
+        found = gather(_blocks(number, piece), merger, labelled=piece.labelled, stacks=piece.stacks)
         if os.fstat(number).st_size < piece.end:
             found.problem = "became shorter while it was read; read it again."
         return found
 
 
-def _blocks(file: int, piece: Piece, passed: Pass | None) -> Iterator[Block]:
+def _blocks(file: int, piece: ByteRange) -> Iterator[Block]:
     """The blocks of a piece; of a line longer than a block, those inside it are left out, as `scan.blocks` does."""
     at, number, inside = piece.start, 1, False
     while at < piece.end:
@@ -336,8 +339,6 @@ def _blocks(file: int, piece: Piece, passed: Pass | None) -> Iterator[Block]:
             limit = data.rfind(b"\n", 0, own) + 1
             cut = limit == 0
             limit = limit or max(1, own - scan.AHEAD)
-        if passed:
-            passed(memoryview(data)[:limit])
         if not (cut and inside):
             block = Block(data, limit, number, piece.context, last=at + limit >= piece.size)
             yield block
@@ -347,7 +348,7 @@ def _blocks(file: int, piece: Piece, passed: Pass | None) -> Iterator[Block]:
         del data  # before the next is made
 
 
-def _before(file: int, piece: Piece) -> Iterator[Event]:
+def _before(file: int, piece: ByteRange) -> Iterator[Event]:
     """The back-trace in the lines before a piece, which its first lines may continue."""
     start = max(0, piece.start - TRACE_GAP * scan.WIDE)
     data = os.pread(file, piece.start - start, start) if piece.start else b""
@@ -357,9 +358,9 @@ def _before(file: int, piece: Piece) -> Iterator[Event]:
     return (event for event in events if event.kind == "nccl.trace")
 
 
-def gather(blocks: Iterable[Block], merger: Merger, *, labelled: bool, stacks: bool) -> Found:
+def gather(blocks: Iterable[Block], merger: Merger, *, labelled: bool, stacks: bool) -> ScanResult:
     """What all blocks say together."""
-    lines, found, speakers, progress = Deduplication(merger), Found(), Speakers(), SpeakerProgress()
+    lines, found, speakers, progress = Deduplication(merger), ScanResult(), Speakers(), SpeakerProgress()
     for block in blocks:
         lines.read(block)
         progress.take(block)
@@ -371,8 +372,8 @@ def gather(blocks: Iterable[Block], merger: Merger, *, labelled: bool, stacks: b
         found.open = block.data[block.limit - 1 : block.limit] not in (b"\n", b"")
         del block
     for event in progress.events():
-        merger.take(event)
-    found.events, found.speakers = merger.floods(), speakers.heard
+        merger.add_event(event)
+    found.events, found.speakers = merger.collected(), speakers.heard
     return found
 
 
@@ -384,12 +385,12 @@ def _heads(block: Block) -> Iterator[Head]:
         yield number, int(match[1]), int(match[2]) if match[2] else None
 
 
-def joined(pieces: Iterable[Found]) -> Found:
+def joined(pieces: Iterable[ScanResult]) -> ScanResult:
     """All pieces of a file as one, its events as they stand in a file."""
-    merger, whole = Merger(), Found()
+    merger, whole = Merger(), ScanResult()
     for piece in pieces:
         for event in piece.events:
-            merger.take(_moved(event, whole.ends))
+            merger.add_event(_moved(event, whole.ends))
         whole.heads += [(line + whole.ends, pid, rank) for line, pid, rank in piece.heads]
         whole.ends += piece.ends
         whole.open = piece.open

@@ -70,7 +70,7 @@ class Choice:
     rules: tuple[Rule, ...]
     code: bool
     """True when the line may begin a traceback or stack, name an exception, or call itself an error."""
-    literal: bool = False
+    digits_matter: bool = False
     """True when one of the rules asks for certain digits."""
     flood: str = ""
     """The kind, where such lines come in floods and no other rule can have a say (see `deduplication`)."""
@@ -110,11 +110,11 @@ def choose(shape: bytes) -> Choice | None:
     rules = tuple(rule for anchor, rule in pairs if anchor in shape)
     gdb = GDB in shape[:FIRST]
     code = gdb or any(mark in shape for mark in _CODE)
-    literal = gdb or any(rule.literal for rule in rules)
-    kinds = [rule.kind for rule in rules] if not code and not literal else []
+    digits_matter = gdb or any(rule.digits_matter for rule in rules)
+    kinds = [rule.kind for rule in rules] if not code and not digits_matter else []
     flood = "nccl.channel" if "nccl.channel" in kinds else "nccl.op" if kinds == ["nccl.op"] else ""
     foreign = any(said in shape for said in _PLAIN) or not shape.isascii() and any(said in shape for said in _ACCENTED)
-    return Choice(rules, code, literal or foreign, flood, foreign) if rules or code or foreign else None
+    return Choice(rules, code, digits_matter or foreign, flood, foreign) if rules or code or foreign else None
 
 
 _INFO, _RULES = ([(rule.anchor.translate(FOLD), rule) for rule in rules] for rules in (nccl.INFO, RULES))

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import codecs
 import glob
+import io
 import os
 import re
 import stat
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import BinaryIO
 
 from ncclkit.agent.facts.machine import Answer, Machine, Missing, Unread
 from ncclkit.core.model import NcclkitError
@@ -59,26 +59,34 @@ def rank_of(path: str) -> int | None:
     return int(next(group for group in match.groups() if group)) if match else None
 
 
-def find(paths: list[str | Path]) -> tuple[list[str], list[str]]:
-    """The files behind files, folders, patterns and Slurm job ids, in a fixed order, each once; and one sentence per
-    thing that was left out.
+def find(paths: Iterable[str | Path]) -> tuple[dict[str, str], list[str]]:
+    """The files behind files, folders, patterns and Slurm job ids, in a fixed order; and what was left out.
+
+    Each file comes with the name that it was found by: itself, its folder, or ``slurm:<id>``; of several the one that
+    says most.  What was left out has one sentence each.
     """
-    files: dict[str, None] = {}
+    files: dict[str, str] = {}
     problems: list[str] = []
     for given in paths:
-        name = os.path.expanduser(os.fspath(given)) if os.fspath(given) != "-" else "-"
-        if name == "-" or os.path.lexists(name):
-            files |= dict.fromkeys(_behind(name, problems))
-        elif job := JOB.fullmatch(name):
-            found, gone = outputs(job[1])
-            files |= dict.fromkeys(found)
-            problems += gone
-        elif glob.has_magic(name):
-            for match in _matches(name):
-                files |= dict.fromkeys(_behind(match, problems))
-        else:
-            files |= dict.fromkeys(_present(name))
-    return list(files), problems
+        for name, behind in _named(os.path.expanduser(os.fspath(given)), problems):
+            for file in behind:
+                files[file] = max(files.get(file, ""), name, key=len)
+    return files, problems
+
+
+def _named(name: str, problems: list[str]) -> Iterator[tuple[str, Iterable[str]]]:
+    """What one input names, each with its files."""
+    if name == "-" or os.path.lexists(name):
+        yield name, _behind(name, problems)
+    elif job := JOB.fullmatch(name):
+        found, gone = outputs(job[1])
+        problems += gone
+        yield f"slurm:{job[1]}", found
+    elif glob.has_magic(name):
+        for match in _matches(name):
+            yield match, _behind(match, problems)
+    else:
+        yield name, _present(name)
 
 
 def _behind(name: str, problems: list[str]) -> Iterable[str]:
@@ -138,7 +146,7 @@ def is_ours(name: str, named: bool) -> bool:
     return re.sub(r"-node\d+\b", "", name) in OURS or name.endswith(".part")
 
 
-def opened(path: str) -> BinaryIO:
+def opened(path: str) -> io.BufferedReader:
     """Open a regular file; NcclkitError for anything that could block (pipes, devices) or may not be read."""
     try:
         if os.path.realpath(path) == "/proc/kmsg":  # reading waits for the kernel's next line, and takes it from others

@@ -5,7 +5,6 @@ from __future__ import annotations
 import bz2
 import codecs
 import gzip
-import hashlib
 import io
 import lzma
 import os
@@ -49,7 +48,7 @@ class Ends:
             self.size -= len(self.last.popleft())
             self.gap = True
 
-    def pieces(self) -> tuple[bytes, bytes]:
+    def head_and_tail(self) -> tuple[bytes, bytes]:
         """(beginning, end); (everything, b"") where nothing was left out between them."""
         last = b"".join(self.last)
         return (b"".join(self.first), last) if self.gap else (b"".join((*self.first, last)), b"")
@@ -147,6 +146,7 @@ def gz(source: io.BufferedIOBase) -> Members | gzip.GzipFile:
 
 
 PEEK = 64 << 10
+"""Bytes that are read at once of a file whose kind is not known yet."""
 ZEROS = 1 << 30
 """Zero bytes at the beginning of a text that are read over; a hole of a file is none (see `pieces.data`)."""
 LARGEST = 32 << 30
@@ -176,8 +176,8 @@ class Readable(Protocol):
         """Up to `size` bytes; b"" at the end."""
 
 
-class Hashed(io.RawIOBase):
-    """A binary stream that keeps the digest and the length of what passed through it.
+class Counted(io.RawIOBase):
+    """A binary stream that counts the bytes that were read of it.
 
     most: bytes after which it ends, so that a file that grows as fast as it is read has an end; 0 = no limit.
     """
@@ -185,55 +185,21 @@ class Hashed(io.RawIOBase):
     def __init__(self, stream: Readable, most: int = 0) -> None:
         super().__init__()
         self.stream, self.most = stream, most
-        self.digest = hashlib.sha256()
         self.bytes = 0
-        self.whole = True
-        """False once `jump` left bytes out."""
 
     def readable(self) -> bool:
         """True."""
         return True
 
     def readinto(self, buffer: Any) -> int:
-        """Read into a buffer, and add the bytes to the digest."""
+        """Read into a buffer, at most up to the limit."""
         view = memoryview(buffer)
         if self.most:
             view = view[: max(0, self.most - self.bytes)]
         chunk = self.stream.read(len(view)) or b""
         view[: len(chunk)] = chunk
-        self.digest.update(chunk)
         self.bytes += len(chunk)
         return len(chunk)
-
-    def restart(self, file: BinaryIO | None = None) -> None:
-        """Begin again, at the start of a file that was read out of order."""
-        if file is not None:
-            file.seek(0)
-        self.digest, self.bytes = hashlib.sha256(), 0
-
-    def skip(self, end: int) -> None:
-        """Let the bytes before `end` of a file pass; nothing is kept of them but the digest."""
-        if not isinstance(self.stream, io.BufferedReader):
-            return
-        buffer = memoryview(bytearray(1 << 20))
-        while self.bytes < end and (size := self.stream.readinto(buffer[: end - self.bytes])):
-            self.take(buffer[:size])
-
-    def jump(self, place: int) -> None:
-        """Go on at a later place of a file, which leaves out the hole before it."""
-        if place > self.bytes and isinstance(self.stream, io.BufferedReader):
-            self.stream.seek(place)
-            self.bytes, self.whole = place, False
-
-    def take(self, data: memoryview) -> None:
-        """Count and digest what somebody else read."""
-        self.digest.update(data)
-        self.bytes += len(data)
-
-    def drain(self) -> None:
-        """Read what is left, so that digest and length are those of the whole file."""
-        while self.read(1 << 20):
-            pass
 
 
 class UnpackBudget:
@@ -255,8 +221,8 @@ class UnpackBudget:
         return self.spent
 
 
-class Text(io.RawIOBase):
-    """A stream that may break off: what came before the damage counts, and `problem` says what happened."""
+class TolerantReader(io.RawIOBase):
+    """Reads a stream until its end, damage or a limit; `problem` then says which, and what came before counts."""
 
     def __init__(self, stream: Readable, *, packed: bool, wide: str = "") -> None:
         super().__init__()
@@ -268,7 +234,7 @@ class Text(io.RawIOBase):
         self.total = 0
         self.problem = ""
         self.ends = Ends()
-        """Of what was read, before any decoding."""
+        """Of what was read, in UTF-8."""
 
     def readable(self) -> bool:
         """True."""
@@ -280,8 +246,8 @@ class Text(io.RawIOBase):
         left = size
         while left > 0 and not self.problem and (chunk := self._chunk(min(left, 1 << 20))):
             left -= len(chunk)
-            self.ends.add(chunk)
             parts.append(self.decoder.decode(chunk).encode("utf-8", "replace") if self.decoder else chunk)
+            self.ends.add(parts[-1])
         return b"".join(parts)
 
     def begin(self, size: int) -> bytes:
@@ -290,11 +256,6 @@ class Text(io.RawIOBase):
         while head and zeros < ZEROS and not head.strip(b"\0") and (more := self.read(size)):
             head, zeros = more, zeros + len(more)
         return head
-
-    def drain(self) -> None:
-        """Read to the end, or to the damage or limit."""
-        while self.read(1 << 20):
-            pass
 
     def _chunk(self, size: int) -> bytes:
         try:
@@ -313,24 +274,23 @@ class Text(io.RawIOBase):
         return chunk
 
 
-def unpack(stream: Hashed) -> tuple[Readable, str]:
+def unpack(stream: io.BufferedReader) -> tuple[Readable, str]:
     """The plain stream behind a compressed one, and the packing ("" for none).
 
     Two stay packed: "zip", and "zst?", which no module here can unpack.
     """
-    buffered = io.BufferedReader(stream, PEEK)
-    head = buffered.peek(512)
+    head = stream.peek(512)
     packing = next((name for magic, name in PACKED.items() if head.startswith(magic)), "")
     if packing == "gz":
-        return gz(buffered), packing
+        return gz(stream), packing
     if packing == "zst":
-        plain = zst(buffered)
-        return (plain, packing) if plain is not None else (buffered, "zst?")
+        plain = zst(stream)
+        return (plain, packing) if plain is not None else (stream, "zst?")
     if packing == "xz":
-        return lzma.LZMAFile(buffered), packing
+        return lzma.LZMAFile(stream), packing
     if packing == "bz2":
-        return bz2.BZ2File(buffered), packing
-    return buffered, packing
+        return bz2.BZ2File(stream), packing
+    return stream, packing
 
 
 def is_tar(head: bytes) -> bool:
@@ -344,7 +304,7 @@ def is_tar(head: bytes) -> bool:
 class Joined(io.RawIOBase):
     """A stream whose beginning was already read."""
 
-    def __init__(self, head: bytes, rest: Text) -> None:
+    def __init__(self, head: bytes, rest: TolerantReader) -> None:
         super().__init__()
         self.head, self.rest = head, rest
 

@@ -12,7 +12,6 @@ from itertools import islice
 
 from ncclkit.core.model import Fact
 from ncclkit.evidence.scanner.prefix import parse
-from ncclkit.evidence.sources import inputs
 from ncclkit.evidence.sources.streams import Ends
 from ncclkit.evidence.tools import hosts, nccltests
 from ncclkit.evidence.tools.document import Document, Tool
@@ -37,9 +36,7 @@ def at_ends(ends: Ends, path: str, rank: int | None, lines: int) -> list[Documen
 
     Nothing is decoded where no anchor stands in the text, or in the `WINDOW` at both ends of one that is not small.
     """
-    first, last = ends.pieces()
-    if wide := inputs.width(first):
-        first, last = first.decode(wide, "replace").encode("utf-8", "replace"), b""
+    first, last = ends.head_and_tail()
     small, found = not last and len(first) <= SMALL, []
     if _anchored(first if small else first[:WINDOW]) or (not last and _anchored(first[-WINDOW:])):
         found = search(first, path, rank)
@@ -51,39 +48,37 @@ def at_ends(ends: Ends, path: str, rank: int | None, lines: int) -> list[Documen
 
 def search(text: bytes, path: str, rank: int | None = None, first: int = 1) -> list[Document]:
     """Documents in a piece of a file that begins at line `first`, at most `MOST` of a speaker."""
-    return [document for page in _pages(text, path, rank, first) for document in islice(page, MOST)]
+    pages = _pages(text, rank, first)
+    return [found for page in pages for found in islice(_documents(page, path), MOST)]
 
 
 def _anchored(text: bytes) -> bool:
     return any(anchor in text for anchor in ANCHORS)
 
 
-class _Page:
-    """The lines of one speaker of a file, launcher prefix taken off."""
-
-    def __init__(self, path: str, rank: int | None) -> None:
-        self.path, self.rank = path, rank
-        self.lines: list[str] = []
-        self.numbers: list[int] = []
-
-    def __iter__(self) -> Iterator[Document]:
-        """What the tools find, each with its place as the source of its facts."""
-        for at, line in enumerate(self.lines):
-            for tool in TOOLS:
-                document = tool.read(self.lines, at) if tool.start.search(line) else None
-                if document is not None:
-                    yield document.placed(self.path, self.numbers[at], self.rank)
+Page = tuple["int | None", list[str], list[int]]
+"""The rank of one speaker of a file, its lines with the launcher's prefix taken off, and their numbers."""
 
 
-def _pages(text: bytes, path: str, rank: int | None, first: int) -> list[_Page]:
-    pages: dict[str, _Page] = {}
+def _documents(page: Page, path: str) -> Iterator[Document]:
+    """What the tools find in the lines of a speaker, each with its place as the source of its facts."""
+    rank, lines, numbers = page
+    for at, line in enumerate(lines):
+        for tool in TOOLS:
+            document = tool.read(lines, at) if tool.start.search(line) else None
+            if document is not None:
+                yield document.placed(path, numbers[at], rank)
+
+
+def _pages(text: bytes, rank: int | None, first: int) -> list[Page]:
+    pages: dict[str, Page] = {}
     tasks = len(TASK.findall(text)) > 0.5 * text.count(b"\n")
     for number, raw in enumerate(text.decode("utf-8", "replace").replace("\0", "").split("\n"), first):
         line = parse(raw.rstrip("\r")[:LONG], tasks=tasks)
         speaker = line.rank if rank is None and not line.local else rank
-        page = pages.setdefault(line.speaker, _Page(path, speaker))
-        page.lines.append(line.text)
-        page.numbers.append(number)
+        _, lines, numbers = pages.setdefault(line.speaker, (speaker, [], []))
+        lines.append(line.text)
+        numbers.append(number)
     return list(pages.values())
 
 

@@ -23,13 +23,14 @@ from typing import Any
 from bs4 import BeautifulSoup, Tag
 from jinja2 import DictLoader
 from nbconvert import HTMLExporter
+from nbconvert.preprocessors import CoalesceStreamsPreprocessor
 from nbformat import NotebookNode
 
 from ncclkit import __version__
 from ncclkit.agent.anonymize import Aliases
 from ncclkit.core.model import safe
 from ncclkit.report.page import anonymized
-from ncclkit.report.parameters import ROOMS
+from ncclkit.report.parameters import NOTEBOOK_FOLDERS
 
 FIGURE = "application/vnd.plotly.v1+json"
 WIDGET = "application/vnd.jupyter.widget-view+json"
@@ -37,7 +38,7 @@ ERROR_MARK = "papermill-error-cell-tag"
 LEFT_OUT = "remove-cell"
 """Tag, as Jupyter Book knows it, of a cell that is for a person at the notebook: a form, an example, what to click."""
 PLOTLY = "<!--ncclkit:plotly-->"
-ROOM = '<div class="nk-figure"></div>'
+FIGURE_SLOT = '<div class="nk-figure"></div>'
 """Where the words of a view want its figure (`ncclkit.views` writes it)."""
 HERE = Path(__file__).parent
 
@@ -63,7 +64,7 @@ def render(
     page.cells = [cell for cell in page.cells if _kept(cell)]
     for cell in page.cells:
         if cell.cell_type == "code":
-            cell.outputs = [_static(output) for output in _joined(cell.outputs)]
+            cell.outputs = [_static(output) for output in cell.outputs]
     resources = (
         _resources(notebook, name, folder)
         | {"host": host or socket.gethostname()}
@@ -90,6 +91,7 @@ def _export(page: NotebookNode, resources: dict[str, Any]) -> str:
         template_file="page.html.j2",
         embed_images=True,
         exclude_anchor_links=True,
+        preprocessors=[CoalesceStreamsPreprocessor],
         extra_loaders=[DictLoader({"page.html.j2": (HERE / "page.html.j2").read_text(encoding="utf-8")})],
     )
     html, _ = exporter.from_notebook_node(page, resources)
@@ -131,7 +133,7 @@ def _command(path: Path, parameters: Mapping[str, Any]) -> str:
     """What to type to make the page again; what stands at its default is left to the notebook."""
     given = [f"{key}={value}" for key, value in parameters.items() if key != "case_dir" and value != ""]
     case = ["--case", str(parameters["case_dir"])] if parameters.get("case_dir") else []
-    own = next((path.relative_to(room).with_suffix("") for room in ROOMS if path.is_relative_to(room)), path)
+    own = next((path.relative_to(home).with_suffix("") for home in NOTEBOOK_FOLDERS if path.is_relative_to(home)), path)
     words = ["ncclkit", "report", "--notebook", str(own), *case]
     return shlex.join([*words, *(word for pair in given for word in ("-p", pair))])
 
@@ -157,24 +159,13 @@ def _kept(cell: NotebookNode) -> bool:
     return stopped or LEFT_OUT not in cell.metadata.get("tags", [])
 
 
-def _joined(outputs: list[NotebookNode]) -> list[NotebookNode]:
-    """Pieces of one stream that follow each other become one output."""
-    result: list[NotebookNode] = []
-    for output in outputs:
-        if result and output.output_type == "stream" == result[-1].output_type and output.name == result[-1].name:
-            result[-1].text += output.text
-        else:
-            result.append(output)
-    return result
-
-
 def _static(output: NotebookNode) -> NotebookNode:
     """The face of an output that needs no kernel: figures as data for plotly.js, widgets by their HTML twin."""
     data = output.get("data", {})
     if FIGURE in data:
         html = data.get("text/html", "")
         figure, words = _figure(data.pop(FIGURE)), "" if "<script" in html else html
-        data["text/html"] = words.replace(ROOM, figure, 1) if ROOM in words else words + figure
+        data["text/html"] = words.replace(FIGURE_SLOT, figure, 1) if FIGURE_SLOT in words else words + figure
     elif WIDGET in data and "text/html" not in data:
         data["text/html"] = '<p class="control">An interactive control stands here in the notebook.</p>'
     data.pop(WIDGET, None)
@@ -182,7 +173,7 @@ def _static(output: NotebookNode) -> NotebookNode:
 
 
 def _figure(figure: dict[str, Any]) -> str:
-    """One plotly figure: its JSON, inert, and a room of the right height that page.js draws into."""
+    """One plotly figure: its JSON, inert, and a slot of the right height that page.js draws into."""
     layout = figure.get("layout", {})
     title = layout.get("title", "")
     label = title.get("text", "") if isinstance(title, dict) else title

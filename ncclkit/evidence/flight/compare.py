@@ -1,4 +1,6 @@
-"""Flight Recorder: from all ranks' dumps to events.  No rank is the truth, and no dump needs the others.
+"""Compares the Flight Recorder dumps of all ranks: what differs, and who is missing, as events.
+
+No rank is the truth, and no dump needs the others.
 
 A mismatch is the first collective that ranks disagree on: another operation, other sizes, other types.  Of different
 values the one that most ranks hold is taken as meant, then the one of the ranks that came further.  Whole stretches of
@@ -16,7 +18,18 @@ from typing import Any
 
 from ncclkit.core.model import Event
 from ncclkit.evidence.flight.dumps import Calls, Dump, Kind
-from ncclkit.evidence.flight.hang import SHOWN, Group, Stop, crossed, groups, late, listed, roots, stops, unpaired
+from ncclkit.evidence.flight.hang import (
+    SHOWN,
+    Group,
+    GroupFinding,
+    crossed,
+    groups,
+    find_straggler,
+    listed,
+    roots,
+    find_hang,
+    unpaired,
+)
 from ncclkit.evidence.grammars.grammar import Data, clip
 
 EQUAL_BOTH = frozenset(
@@ -314,29 +327,29 @@ def analyse(dumps: Iterable[Dump], world: int | None = None, events: Sequence[Ev
     hosts = {dump.rank: dump.host for dump in given if dump.rank is not None and dump.host}
     hosts |= {event.rank: event.host for event in events if event.rank is not None and event.host}
     stacks = {event.rank: event for event in events if event.kind == "stack" and event.rank is not None}
-    found: list[Stop] = []
+    found: list[GroupFinding] = []
     for group in groups(given, world):
         found += _of(group)
-        found += [stop] if (stop := late(group, hosts)) is not None else []
+        found += [stop] if (stop := find_straggler(group, hosts)) is not None else []
     crossed(found)
     roots(stop for stop in found if stop.kind in ("flight.missing", "flight.mismatch", "flight.stuck", "flight.p2p"))
     return [_event(stop, stacks) for stop in found]
 
 
-def _of(group: Group) -> list[Stop]:
+def _of(group: Group) -> list[GroupFinding]:
     """Everything about one group but lateness."""
-    found: list[Stop] = []
+    found: list[GroupFinding] = []
     for told in (mismatch(group), splits(group)):
         if told is not None:
             data, text, odd = told
-            found.append(Stop("flight.mismatch", group, data, text, odd, waiting=list(group.waits())))
+            found.append(GroupFinding("flight.mismatch", group, data, text, odd, waiting=list(group.waits())))
             break
-    hang = list(stops(group))
+    hang = list(find_hang(group))
     found += [stop for stop in hang if stop.kind != "flight.stuck" or not found]
     return found + list(unpaired(group))
 
 
-def _event(stop: Stop, stacks: Mapping[int, Event]) -> Event:
+def _event(stop: GroupFinding, stacks: Mapping[int, Event]) -> Event:
     data: dict[str, Any] = {"group": stop.group.name, "desc": stop.group.desc, **stop.data}
     text = list(stop.text)
     if stop.kind in ("flight.missing", "flight.p2p"):
