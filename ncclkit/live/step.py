@@ -191,7 +191,7 @@ async def _once(
     with packed() as agent, _hooked(folder, options, change, _spread(words)) as env:
         line = [*words, *change.get("flags", ())]
         if PYTHON.fullmatch(words[0]):
-            ranks = options.ranks or max(2, int((await local.check(python))["gpus"]))
+            ranks = options.ranks or int((await local.check(python))["gpus"]) or 2
             line = [python, str(agent), "launch", str(ranks), "0", "--", *line[1:]]
         told = {"name": "step", "command": list(words), "change": change, "env": env}
         write(folder / "plan.json", json.dumps(redact.clean(told), indent=1))

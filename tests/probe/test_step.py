@@ -435,3 +435,20 @@ def test_the_command_reads_traces_and_refuses_what_it_cannot_start(tmp_path, cap
     assert "rank 1: 100 ms a step = computation 80.0 ms" in said and "2 steps measured on 2 ranks" in said
     assert main(["step", "--case", str(tmp_path / "case"), "--", "no-such-program", "--epochs", "1"]) == 2
     assert "There is no program 'no-such-program'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("gpus", "ranks"), [(0, "2"), (1, "1"), (8, "8")])
+def test_a_plain_script_gets_one_rank_for_each_gpu_or_two_on_the_cpu(tmp_path, monkeypatch, gpus, ranks):
+    lines = []
+
+    async def check(python):
+        return {"gpus": gpus}
+
+    async def guarded(agent, line, *rest):
+        lines.append(line)
+        return [{"kind": "end", "reason": "exit status 1"}]
+
+    monkeypatch.setattr(step.local, "check", check)
+    monkeypatch.setattr(step.local, "guarded", guarded)
+    asyncio.run(step.measure_steps(Case.open(tmp_path / "case"), [sys.executable, "train.py"]))
+    assert lines[0][2:4] == ["launch", ranks]
