@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from ncclkit.core.experiment_records import ExperimentRecord
     from ncclkit.core.model import Fact
     from ncclkit.core.runs import Run
-    from ncclkit.live.options import JobOptions, ProbeOptions
+    from ncclkit.live.options import ProbeOptions
     from ncclkit.live.submit import BatchJob, JobState
 
 
@@ -445,9 +445,10 @@ def submit(options: argparse.Namespace) -> int:
     """Submit a verb as a batch job, follow it, and print what it printed; returns its exit status."""
     from ncclkit.live import scheduler
     from ncclkit.live import submit as batch
+    from ncclkit.live.options import job_options
 
     verb = options.parse(options.words, without=("submit", "status", "open", "mcp", "completion", "causes", "gate"))
-    chosen = _job_options(options)
+    chosen = job_options(options)
     if scheduler.inside():
         show("ncclkit: this is inside a job of Slurm already, so the verb runs in it.", sys.stderr)
         return int(verb.verb(verb))
@@ -468,13 +469,6 @@ def submit(options: argparse.Namespace) -> int:
     job = batch.submit(case, words, chosen, shown)
     show(f"ncclkit: job {job.id} is in the queue; {job.folder} keeps what it prints.", sys.stderr)
     return 0 if options.no_wait else _follow_job(case, job)
-
-
-def _job_options(options: argparse.Namespace) -> JobOptions:
-    from ncclkit.live.options import JOB_OPTIONS, JobOptions
-
-    given = {name: getattr(options, name) for name in JOB_OPTIONS}
-    return JobOptions(**given | {"setup": "\n".join(options.setup)})
 
 
 def _without_case(words: list[str]) -> list[str]:

@@ -230,9 +230,8 @@ def _writable(case: Case) -> Path:
 
 def _room(case: Case, cause: str) -> Case:
     """The case that the runs of one experiment get, hidden in its folder."""
-    folder = _writable(case) / FOLDER
-    numbers = [int(path.name.split("-")[0]) for path in folder.glob("*-*") if path.name.split("-")[0].isdigit()]
-    room = Case.open(folder / f"{max(numbers, default=0) + 1}-{cause}" / ".case")
+    _writable(case)
+    room = Case.open(case.new_folder(FOLDER, cause) / ".case")
     room.facts = list(case.facts)  # of the same hosts, so that its runs are judged as the case's own
     return room
 

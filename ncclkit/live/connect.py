@@ -69,10 +69,7 @@ def checked_host(host: str) -> str:
 
 
 def _split(via: str) -> list[str]:
-    try:
-        words = shlex.split(via)
-    except ValueError as error:
-        raise NcclkitError(f"The prefix {via!r} cannot be split into words ({error}); close its quotes.") from error
+    words = text.split_words(via, "The prefix")
     if not any("{host}" in word for word in words):
         raise NcclkitError(
             f"{via!r} is neither ssh nor srun nor a prefix with {{host}} in it, as 'kubectl exec {{host}} --'."

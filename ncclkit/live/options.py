@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import re
-import shlex
 import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
@@ -168,7 +168,7 @@ def variables(given: Any) -> dict[str, str]:
     if isinstance(given, Mapping):
         words: Iterable[Any] = [f"{name}={value}" for name, value in given.items()]
     else:
-        words = _words(given) if isinstance(given, str) else given
+        words = text.split_words(given, "The variables", comments=True) if isinstance(given, str) else given
     if not isinstance(words, (list, tuple)):
         raise NcclkitError(f"The variables must be text of NAME=VALUE, but are {given!r} ({type(given).__name__}).")
     found = {}
@@ -178,13 +178,6 @@ def variables(given: Any) -> dict[str, str]:
             raise NcclkitError(f"The variable {word!r} is not NAME=VALUE; write for example NCCL_DEBUG=INFO.")
         found[name] = value
     return found
-
-
-def _words(given: str) -> list[str]:
-    try:
-        return shlex.split(given, comments=True)
-    except ValueError as error:
-        raise NcclkitError(f"The variables {given!r} cannot be read ({error}); close the quotes.") from error
 
 
 def too_few_gpus(gpus: int, hosts: int, sharing: int, count: int, can_simulate: bool) -> NcclkitError:
@@ -251,7 +244,7 @@ class JobOptions:
         if not _SLURM_TIME.fullmatch(str(self.time)):
             raise NcclkitError(f"Slurm's time limit cannot be {self.time!r}; write minutes, or hours:minutes:seconds.")
         for name in ("container", "srun_options", "sbatch_options"):
-            words(getattr(self, name), JOB_OPTIONS[name].label)
+            text.split_words(getattr(self, name), JOB_OPTIONS[name].label)
         if not isinstance(self.setup, str) or "\0" in self.setup:
             raise NcclkitError(f"The set-up lines must be text, but are {self.setup!r}.")
 
@@ -259,12 +252,31 @@ class JobOptions:
 JOB_OPTIONS = declared(JobOptions)
 
 
-def words(text: str, what: str) -> list[str]:
-    """The words of a text as a shell splits it; NcclkitError about `what` where quotes stay open."""
-    try:
-        return shlex.split(text)
-    except (ValueError, AttributeError) as error:
-        raise NcclkitError(f"{what} {text!r} cannot be split into words ({error}); close its quotes.") from error
-
-
 DEFAULTS = ProbeOptions()
+
+
+# ---------------------------------------------------------------- as arguments of the command
+
+SHORT = {"partition": "-p", "account": "-A", "qos": "-q", "nodes": "-N", "time": "-t"}
+"""Letters of sbatch's own."""
+
+
+def add_options(verb: argparse.ArgumentParser, *names: str, defaults: Any = DEFAULTS) -> None:
+    """Add options of the live test, or of any such dataclass, as arguments, by their names."""
+    options = declared(defaults)
+    for name in names:
+        default = getattr(defaults, name)
+        flag = "--train-python" if name == "python" else f"--{name.replace('_', '-')}"
+        how: dict[str, Any] = {"type": str if name == "max_bytes" else type(default), "default": default}
+        if isinstance(default, bool):
+            flag, how = (f"--no-{name}" if default else flag), {"action": f"store_{str(not default).lower()}"}
+        elif name == "setup":
+            how = {"action": "append", "default": [], "metavar": "LINE"}
+        elif isinstance(default, Mapping):
+            how = {"action": "append", "default": [], "metavar": "NAME=VALUE"}
+        verb.add_argument(*filter(None, [SHORT.get(name), flag]), dest=name, help=options[name].help, **how)
+
+
+def job_options(given: argparse.Namespace) -> JobOptions:
+    """The job options among arguments that were parsed."""
+    return JobOptions(**{name: getattr(given, name) for name in JOB_OPTIONS} | {"setup": "\n".join(given.setup)})

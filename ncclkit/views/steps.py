@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Coroutine, Mapping, Sequence
 from typing import Any
 
@@ -13,7 +12,7 @@ from ncclkit.analysis.steps import NAMES, PARTS, SettingEffect, StepTimes, last_
 from ncclkit.causes import page
 from ncclkit.core.case import Case
 from ncclkit.core.model import NcclkitError
-from ncclkit.core.text import format_time, percent
+from ncclkit.core.text import format_time, percent, split_words
 from ncclkit.live import step
 from ncclkit.views import _draw, plots
 from ncclkit.views._base import Drawn, View
@@ -102,10 +101,7 @@ class StepForm(Form):
         return View(run.summary, Markup("")) if run.times is None else step_view(self._case)
 
     def _words(self, field: W.Text) -> list[str]:
-        try:
-            return shlex.split(field.value)
-        except ValueError as error:
-            raise NcclkitError(f"{field.value!r} is not a line of a shell: {error}.") from error
+        return split_words(field.value, field.description)
 
 
 def _figure(times: StepTimes) -> go.Figure:

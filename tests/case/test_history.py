@@ -77,7 +77,9 @@ def test_a_live_test_is_compared_with_the_saved_baseline(tmp_path: Path, monkeyp
     assert figure is not None and [str(line.name).startswith("baseline of") for line in figure.data].count(True) == 1
     assert figure.layout.yaxis.range[1] > max(curve[-1].busbw or 0.0, 1.04)
     mixed = [replace(row, time_us=row.time_us * factor) for row, factor in zip(rows, (1.0, 0.5, 0.5), strict=True)]
-    assert ": faster on 2 and slower on 1 of 3 sizes, most all_reduce of 1 KiB: 40 % slower" in beside_baseline(mixed)[0]
+    assert (
+        ": faster on 2 and slower on 1 of 3 sizes, most all_reduce of 1 KiB: 40 % slower" in beside_baseline(mixed)[0]
+    )
     other = [replace(row, ranks=4) for row in measured(tmp_path / "d").measurements]
     assert beside_baseline(other) == ("", ())
     saved.write_text('{"ncclkit_baseline": 1}')

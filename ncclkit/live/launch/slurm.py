@@ -10,7 +10,6 @@ import asyncio
 import json
 import os
 import re
-import shlex
 import shutil
 import sys
 import time
@@ -23,7 +22,7 @@ from ncclkit.agent import wire
 from ncclkit.agent.facts.machine import Machine, Unread
 from ncclkit.core.model import NcclkitError
 from ncclkit.core.runs import Plan
-from ncclkit.core.text import host_list
+from ncclkit.core.text import host_list, split_words
 from ncclkit.live import scheduler
 from ncclkit.live.launch import pack
 from ncclkit.live.launch.local import FACTS, OnRecord, Record, guarded, torn
@@ -46,10 +45,7 @@ def remote() -> bool:
 
 
 def _split(name: str) -> list[str]:
-    try:
-        return shlex.split(os.environ.get(name, ""))
-    except ValueError as error:
-        raise NcclkitError(f"{name} cannot be split into words ({error}); close its quotes.") from error
+    return split_words(os.environ.get(name, ""), name)
 
 
 SHARES = "GPUS_PER_TASK TRES_PER_TASK NTASKS_PER_GPU GPU_BIND CPUS_PER_TASK".split()
