@@ -21,7 +21,7 @@ from ncclkit.cli import verbs
 from ncclkit.cli.terminal import show
 from ncclkit.core.model import NcclkitError
 from ncclkit.core.text import did_you_mean
-from ncclkit.live.options import JOB_OPTIONS, OPTIONS, SHORT, JobOptions, add_options
+from ncclkit.live.options import JOB_OPTIONS, OPTIONS, SHORT, JobOptions, StepOptions, add_options, declared
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -167,21 +167,7 @@ def _add_step(parsers: Any) -> argparse.ArgumentParser:
     what = "your own training script for some steps: where a step's time goes, and who waits for whom"
     verb = _verb(parsers, "step", what, "step --try workers=4 -- torchrun --nproc-per-node 8 train.py")
     verb.add_argument("command", nargs="*", metavar="COMMAND", help="after --: python train.py …, torchrun …, srun …")
-    verb.add_argument("--ranks", type=int, default=0, help="of a command that begins with python (default: its GPUs)")
-    verb.add_argument("--steps", type=int, default=40, help="steps until the script is ended (default 40)")
-    verb.add_argument("--warmup", type=int, default=5, help="steps before them (default 5)")
-    verb.add_argument("--timeout", type=float, default=300.0, help="seconds for one run of the script (default 300)")
-    verb.add_argument(
-        "--try",
-        dest="tries",
-        action="append",
-        default=[],
-        metavar="NAME=VALUE",
-        help="compare a setting: workers=4, prefetch=4, bucket_cap_mb=50, gradient_as_bucket_view=1, a variable, or a "
-        "flag of the script such as --accumulate=4; may be repeated",
-    )
-    verb.add_argument("--rounds", type=int, default=6, help="runs of the script with each setting (default 6)")
-    verb.add_argument("--trace", type=int, default=0, metavar="STEPS", help="then record so many with torch's profiler")
+    add_options(verb, *declared(StepOptions), defaults=StepOptions())
     verb.add_argument("--traces", nargs="+", metavar="PATH", help="read traces of torch's profiler; start nothing")
     verb.add_argument("--hta", action="store_true", help="… with HolisticTraceAnalysis, too (ncclkit[tuning])")
     return verb

@@ -10,7 +10,7 @@ import shlex
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -283,7 +283,8 @@ def tune(options: argparse.Namespace) -> int:
 
 def step(options: argparse.Namespace) -> int:
     """Say where the time of a training step goes, by running the user's script or by traces; compare settings."""
-    from ncclkit.live.step import StepOptions, holistic, measure_steps, read_traces
+    from ncclkit.live.options import StepOptions, declared
+    from ncclkit.live.step import holistic, measure_steps, read_traces
 
     case = _case(options)
     if options.traces:
@@ -291,10 +292,8 @@ def step(options: argparse.Namespace) -> int:
         more = holistic(options.traces) if options.hta else []
         show(to_json(times) if options.json else "\n".join([times.text(), *more]))
         return 0
-    given = {
-        name: getattr(options, name) for name in ("ranks", "steps", "warmup", "timeout", "rounds", "trace", "here")
-    }
-    asked = StepOptions(**given, tries=tuple(options.tries))
+    given = {name: getattr(options, name) for name in declared(StepOptions)}
+    asked = StepOptions(**given | {"tries": tuple(options.tries)}, here=options.here)
     with Activity("Steps", limit=asked.timeout * (1 + asked.rounds * len(asked.tries))) as activity:
 
         def narrate(record: dict[str, Any]) -> None:
@@ -420,8 +419,7 @@ def attach(options: argparse.Namespace) -> int:
         if record["kind"] == "note":
             show(f"ncclkit: {record['say']}", sys.stderr)
 
-    names = ("seconds", "snapshots", "kernels", "dump", "follow", "timeout")
-    chosen = AttachOptions(**{name: getattr(options, name) for name in names})
+    chosen = AttachOptions(**{each.name: getattr(options, each.name) for each in fields(AttachOptions)})
     case = _case(options)
     with Activity("Looking at ranks", limit=None if chosen.follow else chosen.limit):
         attached = asyncio.run(attach(case, options.pid, options.job, chosen, narrate))

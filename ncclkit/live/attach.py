@@ -48,7 +48,7 @@ SUDO = "its environment may be read by that user and by root alone: repeat it wi
 
 @dataclass(frozen=True, slots=True)
 class AttachOptions:
-    """How a running job is read."""
+    """How a running job is read.  Raises NcclkitError for numbers that make no sense."""
 
     seconds: float = agent.SECONDS
     """Between the first snapshot and the last."""
@@ -62,8 +62,7 @@ class AttachOptions:
     timeout: float | None = None
     """Seconds in which it ends, with eight ranks on a host; None: 20, 80 with debuggers, or more for `seconds`."""
 
-    def check(self) -> None:
-        """Raise NcclkitError for numbers that make no sense."""
+    def __post_init__(self) -> None:
         if not 0 < self.seconds <= 86400 or not 0 <= self.follow <= 86400:
             raise NcclkitError(f"A job cannot be watched for {self.seconds:g} s; give up to a day.")
         if not 1 <= self.snapshots <= 100:
@@ -125,7 +124,6 @@ async def attach(
     had.
     """
     options = options or AttachOptions()
-    options.check()
     if case.path is None:
         raise NcclkitError("Looking at processes needs a case folder; give case_dir a name.")
     nodes = await slurm.nodes_of(job) if job is not None else 0

@@ -1,4 +1,4 @@
-"""The options of a live test and of a batch job, declared once: the command and the forms read them here."""
+"""The options of a live test, of a script's steps and of a batch job, declared once for the command and the forms."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from ncclkit.agent.run import processes
 from ncclkit.agent.run.operations import DTYPES, NAMES
 from ncclkit.core import text
 from ncclkit.core.model import NcclkitError
+from ncclkit.core.tuning import LEAST_ROUNDS
 
 BACKENDS = ("auto", "nccl", "gloo")
 """What a user chooses from; ``any``, which takes gloo where there are too few GPUs, is for the lab."""
@@ -90,7 +91,7 @@ class ProbeOptions:
 
     def __post_init__(self) -> None:
         self._set(max_bytes=text.parse_size(self.max_bytes, OPTIONS["max_bytes"].label), env=variables(self.env))
-        check_bounds(self, OPTIONS)
+        check_bounds(self)
         if not isinstance(self.python, str) or "\0" in self.python or "\n" in self.python:
             raise NcclkitError(
                 f"The training interpreter must be a path in quotes, but it is {self.python!r} "
@@ -128,11 +129,11 @@ OPTIONS = declared(ProbeOptions)
 """Those of the live test."""
 
 
-def check_bounds(options: Any, declared: Mapping[str, Option]) -> None:
+def check_bounds(options: Any) -> None:
     """Raise NcclkitError for a number that is none, or out of its bounds."""
-    for name, option in declared.items():
-        if option.bounds != (0, 0):
-            _bounded(option, getattr(options, name), float if name == "timeout" else int)
+    for each in fields(options):
+        if each.metadata and each.metadata["option"].bounds != (0, 0):
+            _bounded(each.metadata["option"], getattr(options, each.name), type(each.default))
 
 
 def command_words(options: Any) -> list[str]:
@@ -237,7 +238,7 @@ class JobOptions:
     sbatch_options: str = option("", "sbatch options", "more options of sbatch: '--constraint=h100 --signal=…'")
 
     def __post_init__(self) -> None:
-        check_bounds(self, JOB_OPTIONS)
+        check_bounds(self)
         for name in ("partition", "account", "qos", "reservation"):
             if not isinstance(getattr(self, name), str) or not _SLURM_NAME.fullmatch(getattr(self, name)):
                 raise NcclkitError(f"{JOB_OPTIONS[name].label} {getattr(self, name)!r} is not a name of Slurm's.")
@@ -255,6 +256,63 @@ JOB_OPTIONS = declared(JobOptions)
 DEFAULTS = ProbeOptions()
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepOptions:
+    """What of a script is measured, and what is compared.  Raises NcclkitError for what no run can be made of."""
+
+    ranks: int = option(0, "Ranks", "of a command that begins with python (default: its GPUs)", bounds=(0, 64))
+    steps: int = option(
+        40,
+        "Steps",
+        "steps until the script is ended (default 40); every other five of them are measured",
+        bounds=(10, 1000),
+    )
+    warmup: int = option(5, "Steps before them", "steps before them (default 5)", bounds=(1, 1000))
+    timeout: float = option(300.0, "Timeout (s)", "seconds for one run of the script (default 300)", bounds=(1, 86_400))
+    tries: tuple[str, ...] = option(
+        (),
+        "Settings",
+        "compare a setting: workers=4, prefetch=4, bucket_cap_mb=50, gradient_as_bucket_view=1, a variable, or a "
+        "flag of the script such as --accumulate=4; may be repeated",
+    )
+    rounds: int = option(
+        LEAST_ROUNDS, "Rounds", f"runs of the script with each setting (default {LEAST_ROUNDS})", bounds=(1, 50)
+    )
+    trace: int = option(
+        0, "Traced steps", "then record so many with torch's profiler (at least 6 where GPUs compute)", bounds=(0, 1000)
+    )
+    here: bool = False
+    """Whether a script may run on a login node, too."""
+
+    def __post_init__(self) -> None:
+        check_bounds(self)
+        if self.tries and self.rounds < LEAST_ROUNDS:
+            raise NcclkitError(f"With fewer than {LEAST_ROUNDS} rounds nothing can be told from chance.")
+        for words in self.tries:
+            setting_change(words)
+
+
+DDP, LOADER = ("bucket_cap_mb", "gradient_as_bucket_view"), {"workers": "num_workers", "prefetch": "prefetch_factor"}
+
+
+def setting_change(words: str) -> dict[str, Any]:
+    """What ``workers=4`` and the like change of a run of a script; NcclkitError for anything else."""
+    name, equals, value = words.partition("=")
+    number = int(value) if re.fullmatch(r"\d{1,6}", value) else None
+    if name.startswith("--") and name != "--":
+        return {"flags": [words]}
+    if number is not None and name in DDP:
+        return {"ddp": {name: bool(number) if name == "gradient_as_bucket_view" else number}}
+    if number is not None and name in LOADER:
+        return {"loader": {LOADER[name]: number}}
+    if equals and re.fullmatch(r"[A-Z][A-Z0-9_]*", name):
+        return {"env": {name: value}}
+    raise NcclkitError(
+        f"{words!r} is not a setting; write workers=4, prefetch=4, bucket_cap_mb=50, gradient_as_bucket_view=1, "
+        "OMP_NUM_THREADS=2 or another variable, or a flag of the script such as --accumulate=4."
+    )
+
+
 # ---------------------------------------------------------------- as arguments of the command
 
 SHORT = {"partition": "-p", "account": "-A", "qos": "-q", "nodes": "-N", "time": "-t"}
@@ -266,13 +324,13 @@ def add_options(verb: argparse.ArgumentParser, *names: str, defaults: Any = DEFA
     options = declared(defaults)
     for name in names:
         default = getattr(defaults, name)
-        flag = "--train-python" if name == "python" else f"--{name.replace('_', '-')}"
+        flag = {"python": "--train-python", "tries": "--try"}.get(name, f"--{name.replace('_', '-')}")
         how: dict[str, Any] = {"type": str if name == "max_bytes" else type(default), "default": default}
         if isinstance(default, bool):
             flag, how = (f"--no-{name}" if default else flag), {"action": f"store_{str(not default).lower()}"}
         elif name == "setup":
             how = {"action": "append", "default": [], "metavar": "LINE"}
-        elif isinstance(default, Mapping):
+        elif isinstance(default, (Mapping, tuple)):
             how = {"action": "append", "default": [], "metavar": "NAME=VALUE"}
         verb.add_argument(*filter(None, [SHORT.get(name), flag]), dest=name, help=options[name].help, **how)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Coroutine, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import ipywidgets as W
@@ -14,6 +15,7 @@ from ncclkit.core.case import Case
 from ncclkit.core.model import NcclkitError
 from ncclkit.core.text import format_time, percent, split_words
 from ncclkit.live import step
+from ncclkit.live.options import StepOptions
 from ncclkit.views import _draw, plots
 from ncclkit.views._base import Drawn, View
 from ncclkit.views._form import Form
@@ -45,10 +47,10 @@ def step_view(case: Case) -> View:
 def step_form(case: Case, command: str = "", **options: Any) -> StepForm:
     """The form that runs a script for some steps; ``await form.run()`` does what its Measure button does.
 
-    command: as in a terminal, such as ``python train.py``; options: those of `ncclkit.live.step.StepOptions`.
+    command: as in a terminal, such as ``python train.py``; options: those of `ncclkit.live.options.StepOptions`.
     Where no command is named, nothing is done.
     """
-    return StepForm(case, command, step.StepOptions(**options))
+    return StepForm(case, command, StepOptions(**options))
 
 
 class StepForm(Form):
@@ -59,7 +61,7 @@ class StepForm(Form):
     BUSY = "The script runs …"
     CANCELLED = "Cancelled; everything that was started has been ended"
 
-    def __init__(self, case: Case, command: str, options: step.StepOptions) -> None:
+    def __init__(self, case: Case, command: str, options: StepOptions) -> None:
         self._case, self._options = case, options
         wide = W.Layout(width="auto", flex="1 1 30em")
         self.command = W.Text(value=command, description="Command", placeholder="python train.py", layout=wide)
@@ -87,16 +89,15 @@ class StepForm(Form):
         return found
 
     @property
-    def options(self) -> step.StepOptions:
+    def options(self) -> StepOptions:
         """What the fields say; raises NcclkitError for what is not a setting."""
-        fields = {name: getattr(self._options, name) for name in step.StepOptions.__slots__}
-        return step.StepOptions(**fields | {"tries": tuple(self._words(self.tries))})
+        return replace(self._options, tries=tuple(self._words(self.tries)))
 
     def prepare(self) -> Coroutine[Any, Any, View]:
         """The run of the script, and its picture."""
         return self._measured(self._words(self.command), self.options)
 
-    async def _measured(self, words: Sequence[str], options: step.StepOptions) -> View:
+    async def _measured(self, words: Sequence[str], options: StepOptions) -> View:
         run = await step.measure_steps(self._case, words, options, self.observe)
         return View(run.summary, Markup("")) if run.times is None else step_view(self._case)
 

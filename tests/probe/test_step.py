@@ -246,7 +246,7 @@ def test_a_trace_without_steps_is_refused_in_one_sentence():
     ],
 )
 def test_settings_become_changes_of_a_run(words, change):
-    assert step._change(words) == change
+    assert step.setting_change(words) == change
 
 
 def test_what_is_no_setting_is_refused():
@@ -254,6 +254,9 @@ def test_what_is_no_setting_is_refused():
         step.StepOptions(tries=("worker=4",))
     with pytest.raises(NcclkitError, match="fewer than 6 rounds"):
         step.StepOptions(tries=("workers=4",), rounds=3)
+    for wrong in ({"timeout": -1.0}, {"trace": -3}, {"steps": 5}):
+        with pytest.raises(NcclkitError, match="must lie between"):
+            step.StepOptions(**wrong)
 
 
 def armed(**options):
@@ -328,7 +331,7 @@ def test_looking_at_short_steps_takes_a_small_share_of_them(monkeypatch):
 def test_settings_reach_the_script_and_its_steps(tmp_path):
     """One run with all that is tried on DDP, and a flag: the script's tiny buckets are gone, a step has 2 batches."""
     words = (sys.executable, str(SCRIPTS / "ddp.py"), "--brake", "buckets")
-    change = {**step._change("bucket_cap_mb=50"), **step._change("--accumulate=2")}
+    change = {**step.setting_change("bucket_cap_mb=50"), **step.setting_change("--accumulate=2")}
     options, told = step.StepOptions(steps=10, warmup=1, timeout=100), []
     folder, reason, events = asyncio.run(step._once(Case.open(tmp_path), words, options, change, told.append))
     found = [event for event in events if event.kind == "step.rank"]

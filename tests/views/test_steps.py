@@ -64,5 +64,5 @@ def test_the_form_refuses_what_no_run_can_be_made_of() -> None:
     form.tries.value = "worker=4"
     assert "is not a setting" in form.wrong()[form.tries]
     assert not nk.step_form(Case()).asks()
-    with pytest.raises(NcclkitError, match="number of steps"):
+    with pytest.raises(NcclkitError, match="Steps must lie"):
         nk.step_form(Case(), steps=1)
