@@ -23,8 +23,9 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 from ncclkit.agent import wire  # noqa: E402
 from ncclkit.core.case import Case  # noqa: E402
 from ncclkit.live import probe  # noqa: E402
-from ncclkit.live.launch import local  # noqa: E402
+from ncclkit.live.launch import local, simulated  # noqa: E402
 from ncclkit.live.options import ProbeOptions  # noqa: E402
+from tests import networks  # noqa: E402
 
 HERE = Path(__file__).parents[1] / "probe" / "staged"
 SOCKETS = {"NCCL_IB_DISABLE": "1", "NCCL_NET": "Socket"}
@@ -48,6 +49,9 @@ JOBS: dict[str, tuple[str, dict[str, Any], tuple[str, ...]]] = {
 """Backend, what is asked of the live test beyond its defaults, and what is broken in its ranks."""
 RANKS = 4
 KINDS = ("phase", "stage.rank", "stage.pair", "stage.group")
+
+
+simulated.WRONG.update(cut=networks.cut, thin=networks.thin)
 
 
 async def record(name: str, out: Path, deadline: float = 500.0) -> None:
