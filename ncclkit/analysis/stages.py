@@ -159,8 +159,6 @@ def compared(pairs: Sequence[Pair], turns: bool) -> tuple[Pair, ...]:
     return tuple(replace(pair, usual=usual.get(pair.path)) for pair in ordered)
 
 
-# fmt: skip
-
 ENDS = {"failed", "deadline"}
 
 

@@ -172,8 +172,6 @@ def furthest(held: Iterable[RankProgress]) -> RankProgress | None:
     return max(waiting, key=lambda one: one.waits or 0, default=None)
 
 
-__all__ = ["RankProgress", "RankTimeline", "abnormal", "in_order", "reported_by_others", "timelines"]
-
 KEPT = 200
 """Events that a timeline holds at most."""
 TROUBLE = tuple("cpp. cuda. ddp. gloo. horovod. kernel. python. rendezvous. slurm. store. system.".split())

@@ -36,7 +36,7 @@ class Plan:
     restarts: int = 0
     """How often torchrun may start all ranks again after one has failed."""
     network: Mapping[str, Any] = field(default_factory=dict)
-    """The network of simulated hosts on which the ranks run (`live.simulated_topology`); empty: this host."""
+    """The network of simulated hosts on which the ranks run (`live.launch.simulated`); empty: this host."""
 
     @property
     def lab(self) -> bool:

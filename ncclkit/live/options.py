@@ -83,7 +83,7 @@ class ProbeOptions:
     )
     env: Mapping[str, str] = option(dict, "Environment variables", "NAME=VALUE for the ranks; may be repeated")
     network: Mapping[str, Any] = field(default_factory=dict)
-    """The simulated network that the ranks run on (`live.simulated_topology`); not for users."""
+    """The simulated network that the ranks run on (`live.launch.simulated`); not for users."""
     oversubscribe: bool = False
     """Whether more ranks are started than this host's cores and memory carry."""
     here: bool = False

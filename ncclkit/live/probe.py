@@ -145,7 +145,7 @@ async def inspect(case: Case, python: str | None = None, paths: Mapping[str, str
     """
     paths = {label: path for label, path in (paths or {}).items() if path}
     folder = case.new_run("facts")
-    with _writing(folder):
+    with writing(folder):
         read = slurm.facts if slurm.remote() else local.facts
         records = await read(interpreter(python), folder, paths)
     host = next((r["value"] for r in records if r.get("name") == "host.name"), "")
@@ -308,7 +308,7 @@ async def execute(case: Case, plan: Plan, on_record: OnRecord = lambda record: N
     env = recording_env(folder, plan.backend) | dict(plan.env)
     shown = redact.clean(env)
     plan_and_job = asdict(plan) | {"env": shown, "job": os.environ.get("SLURM_JOB_ID", "")}
-    with _writing(folder):
+    with writing(folder):
         write(folder / "plan.json", json.dumps(plan_and_job, indent=1))
     on_record(announcement(plan_and_job))
     started = time.monotonic()
@@ -319,7 +319,7 @@ async def execute(case: Case, plan: Plan, on_record: OnRecord = lambda record: N
         on_record(_finish(record, plan) if record["kind"] == "measure" else record)
 
     try:
-        with _writing(folder):
+        with writing(folder):
             await launcher(plan)(replace(plan, env=env), folder, keep)
     finally:
         # also of a run that was cancelled or could not be started: what it left is evidence
@@ -335,8 +335,8 @@ def launcher(plan: Plan) -> Launch:
 
 
 @contextmanager
-def _writing(folder: Path) -> Iterator[None]:
-    """A disk that is full or gone, in one sentence."""
+def writing(folder: Path) -> Iterator[None]:
+    """Turn an error of a disk that is full or gone into one sentence."""
     try:
         yield
     except BrokenPipeError:  # no disk: whoever read what is said of the run has gone

@@ -8,7 +8,8 @@ import pytest
 
 from ncclkit import evidence
 from ncclkit.analysis import rank_states
-from ncclkit.analysis.timeline import KEPT, RankProgress, abnormal, in_order, reported_by_others, timelines
+from ncclkit.analysis.picks import in_order
+from ncclkit.analysis.timeline import KEPT, RankProgress, abnormal, reported_by_others, timelines
 from ncclkit.core.model import Event
 from ncclkit.evidence.samples import names
 from tests.evidence.jobs import COMM_ID, call, case_of, init, line, started, status, timeout
