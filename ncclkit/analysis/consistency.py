@@ -276,8 +276,8 @@ def _values_of_hosts(
     if rule.among:
         single = rule.among({host: formed[""] for host, formed in column.items() if "" in formed})
         column = {host: {"": value} for host, value in single.items() if value is not None}
-    if rule.apart:
-        column = _rounded(column, *rule.apart)
+    if rule.tolerance:
+        column = _rounded(column, *rule.tolerance)
     return {host: HostValues(formed, cells[host][min(formed)]) for host, formed in column.items() if formed}
 
 

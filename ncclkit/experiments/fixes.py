@@ -344,9 +344,9 @@ async def resources(asked: CheckInput) -> CheckResult:
     python = run.plan.python if run else probe.interpreter(asked.python)
     env, unset = (run.plan.env, run.plan.unset) if run else ({}, ())
     with packed() as agent:
-        start = slurm.agents(agent, python) if slurm.remote() else [python, str(agent)]
+        start = slurm.agent_on_every_node(agent, python) if slurm.starts_by_srun() else [python, str(agent)]
         command = [*start, "resources", json.dumps(needs)]
-        await local.guarded(agent, command, env, TRYING, folder, python, asked.on_record, unset)
+        await local.run_under_guard(agent, command, env, TRYING, folder, python, asked.on_record, unset)
     events = [e for e in evidence.read([folder / "wire.jsonl"]).events if e.kind == "resources.tried"]
     asked.room.add(events).save()
     seen = comparison.granted(events, max(1, slurm.nodes()))

@@ -171,7 +171,7 @@ async def plan(
     if isinstance(hosts, str):
         raise NcclkitError(f"The hosts must be a list of names, but they are the text {hosts!r}; write [{hosts!r}, …].")
     allocated = slurm.nodes() > 0
-    known = hosts or (await slurm.names() if allocated else [])
+    known = hosts or (await slurm.node_names() if allocated else [])
     python = python or os.environ.get(probe.TRAIN_PYTHON) or "python3"
     commands = worker_commands(known, remote_command or ("srun" if allocated else "ssh"), python)
     if not 2 <= len(commands) <= MOST:
@@ -234,7 +234,7 @@ async def connectivity(
             # once more: its commands are executed, and others may write the case folder
             write(agent.parent / "plan.json", planned)
             command = [*within, sys.executable, str(agent), "connect", str(agent.parent / "plan.json")]
-            await local.guarded(agent, command, {}, chosen["deadline"] + 60, folder, sys.executable, keep)
+            await local.run_under_guard(agent, command, {}, chosen["deadline"] + 60, folder, sys.executable, keep)
     finally:
         _take(case, folder, records)
     found = results(case)

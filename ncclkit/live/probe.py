@@ -50,7 +50,7 @@ Group = tuple[int, ...]
 Launch = Callable[[Plan, Path, OnRecord], Awaitable[list[dict[str, Any]]]]
 
 
-async def to_the_end(case: Case, run: Run, launch: Launch, on_record: OnRecord = lambda record: None) -> StagedTest:
+async def bisect(case: Case, run: Run, launch: Launch, on_record: OnRecord = lambda record: None) -> StagedTest:
     """Try groups of ranks until the fault of a staged test is located, or the run's deadline has passed.
 
     launch: as `ncclkit.live.launch.local.run`.  Every answer is in the case when this returns, is cancelled or raises.
@@ -66,11 +66,11 @@ async def to_the_end(case: Case, run: Run, launch: Launch, on_record: OnRecord =
         on_record({"kind": "stage", "number": number, "say": f"Narrowing down, try {number}: {say}"})
         folder = run.folder / FOLDER / str(number)
         folder.mkdir(parents=True)
-        records, ended = await _tried(run.plan, groups, launch, min(left, MOST), folder, on_record)
+        records, ended = await _run_groups(run.plan, groups, launch, min(left, MOST), folder, on_record)
         told = {str(record.get("ranks")) for record in records}
         silent = [group for group in groups if spans(group) not in told]
         alone = bool(silent) and len(groups) > 1  # one that died may have taken the others of its host along
-        _keep(case, run.folder, [*records, *([] if alone or not ended else map(_silence, silent))])
+        _keep(case, run.folder, [*records, *([] if alone or not ended else map(_silent_result, silent))])
         if silent and not ended:  # never started, that slow to start, or stuck beyond the reach of its own alarm
             break
     return found
@@ -87,7 +87,7 @@ def concurrent_groups(groups: Sequence[Group]) -> list[Group]:
     return chosen
 
 
-async def _tried(
+async def _run_groups(
     plan: Plan, groups: Sequence[Group], launch: Launch, deadline: float, folder: Path, on_record: OnRecord
 ) -> tuple[list[dict[str, Any]], bool]:
     """What the ranks of some groups said of them, and whether the job began, and came to an end before the deadline."""
@@ -109,7 +109,7 @@ async def _tried(
     return heard, began and all(record.get("reason") != "deadline" for record in records if record["kind"] == "end")
 
 
-def _silence(group: Group) -> dict[str, Any]:
+def _silent_result(group: Group) -> dict[str, Any]:
     """What is kept of a group that had the job for itself, and of which no rank said anything."""
     told = {"stage": "bisect", "ranks": spans(group), "bytes": 0, "busbw": None, "latency_us": None, "wrong": 0}
     return {"kind": "stage.group", "rank": group[0], **told, "problem": "no rank of it came to an end"}
@@ -146,7 +146,7 @@ async def inspect(case: Case, python: str | None = None, paths: Mapping[str, str
     paths = {label: path for label, path in (paths or {}).items() if path}
     folder = case.new_run("facts")
     with writing(folder):
-        read = slurm.facts if slurm.remote() else local.facts
+        read = slurm.facts if slurm.starts_by_srun() else local.facts
         records = await read(interpreter(python), folder, paths)
     host = next((r["value"] for r in records if r.get("name") == "host.name"), "")
     facts = [from_dict(Fact, {"host": host, **record}) for record in records if record["kind"] == "fact"]
@@ -260,7 +260,7 @@ async def _gpus(case: Case, python: str) -> int:
     Of the nodes of an allocation the one with the fewest counts: all of them get as many ranks.
     """
     if slurm.nodes():
-        names = {name.partition(".")[0] for name in await slurm.names()}
+        names = {name.partition(".")[0] for name in await slurm.node_names()}
         here = [fact for fact in case.facts if fact.host.partition(".")[0] in names] or case.facts
     else:
         here = [fact for fact in case.facts if fact.host in ("", socket.gethostname())]
@@ -331,7 +331,7 @@ def launcher(plan: Plan) -> Launch:
     """What starts the ranks of a plan, as `local.run` does: on simulated hosts, on nodes, or here."""
     if plan.network:
         return simulated.run
-    return slurm.run if slurm.remote() else local.run
+    return slurm.run if slurm.starts_by_srun() else local.run
 
 
 @contextmanager
@@ -398,6 +398,6 @@ async def probe(case: Case, options: ProbeOptions = DEFAULTS, on_record: OnRecor
     """
     run = await execute(case, await plan(case, options), on_record)
     if options.stages:
-        found = await to_the_end(case, run, launcher(run.plan), on_record)
+        found = await bisect(case, run, launcher(run.plan), on_record)
         run = replace(run, problem=found.summary) if found.failing and found.tried else run
     return run

@@ -163,7 +163,7 @@ async def _once(
             line = [python, str(agent), "launch", str(ranks), "0", "--", *line[1:]]
         told = {"name": "step", "command": list(words), "change": change, "env": env}
         write(folder / "plan.json", json.dumps(redact.clean(told), indent=1))
-        given = local.guarded(agent, line, env, options.timeout, folder, python, on_record)
+        given = local.run_under_guard(agent, line, env, options.timeout, folder, python, on_record)
         ended = (await given)[-1]
     reading = evidence.read([folder])
     traces = sorted(folder.glob("trace_rank*.json"))

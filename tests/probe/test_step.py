@@ -452,6 +452,6 @@ def test_a_plain_script_gets_one_rank_for_each_gpu_or_two_on_the_cpu(tmp_path, m
         return [{"kind": "end", "reason": "exit status 1"}]
 
     monkeypatch.setattr(step.local, "check", check)
-    monkeypatch.setattr(step.local, "guarded", guarded)
+    monkeypatch.setattr(step.local, "run_under_guard", guarded)
     asyncio.run(step.measure_steps(Case.open(tmp_path / "case"), [sys.executable, "train.py"]))
     assert lines[0][2:4] == ["launch", ranks]

@@ -68,7 +68,7 @@ async def record(name: str, out: Path, deadline: float = 500.0) -> None:
         plan = await probe.plan(case, ProbeOptions(**choices, timeout=deadline))
         plan = replace(plan, argv=(*plan.argv, *fault), network=asked.get("net", {}))
         run = await probe.execute(case, plan)
-        found = await probe.to_the_end(case, run, probe.launcher(plan), lambda r: print(" ", r.get("say", "")))
+        found = await probe.bisect(case, run, probe.launcher(plan), lambda r: print(" ", r.get("say", "")))
         kept = out / name / "runs" / run.name
         kept.mkdir(parents=True, exist_ok=True)
         for file in ("wire.jsonl", probe.KEPT):

@@ -15,7 +15,7 @@ from typing import Any
 from ncclkit.core.model import NcclkitError
 from ncclkit.core.runs import Plan
 from ncclkit.core.storage import write
-from ncclkit.live.launch.local import OnRecord, Record, guarded
+from ncclkit.live.launch.local import OnRecord, Record, run_under_guard
 from ncclkit.live.launch.pack import packed
 
 Hosts = dict[str, dict[str, Any]]
@@ -230,7 +230,7 @@ async def run(plan: Plan, folder: Path, on_record: OnRecord = lambda record: Non
     with packed(plan.lab, compiled=True) as agent:
         _commands(made, plan, agent, folder, limit)
         hosts = within(plan.python, agent, folder, made, limit + LAST_WORDS)
-        records = await guarded(agent, hosts, env, plan.deadline, folder, plan.python, on_record, plan.unset)
+        records = await run_under_guard(agent, hosts, env, plan.deadline, folder, plan.python, on_record, plan.unset)
     possible(records, folder)
     return records
 
