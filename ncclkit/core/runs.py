@@ -39,6 +39,11 @@ class Plan:
     """The network of simulated hosts on which the ranks run (`live.launch.simulated`); empty: this host."""
 
     @property
+    def sharing(self) -> int:
+        """Hosts that are simulated on each machine; 1: none."""
+        return int(self.network.get("hosts", self.simulate_hosts))
+
+    @property
     def lab(self) -> bool:
         """Whether a program of the lab runs: a job of its own, or the live test with a fault."""
         return self.argv[0] not in ("collective", "sweep") or bool(LAB_OPTIONS.intersection(self.argv))

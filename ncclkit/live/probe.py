@@ -243,10 +243,9 @@ async def plan_here(case: Case, plan: Plan) -> None:
         raise NcclkitError(f"{scheduler.refusal('an experiment', 'diagnose --check')}.")
     if plan.backend != "nccl":
         return
-    gpus, sharing = await _gpus(case, plan.python), int(plan.network.get("hosts", plan.simulate_hosts))
-    hosts = 1 if plan.network else max(1, slurm.nodes())
-    if plan.ranks > gpus * hosts * sharing:
-        need = -(-plan.ranks // (hosts * sharing))
+    gpus, hosts = await _gpus(case, plan.python), slurm.machines(plan) * plan.sharing
+    if plan.ranks > gpus * hosts:
+        need = -(-plan.ranks // hosts)
         told = f"its {plan.ranks} NCCL ranks need {need} GPU{'s' * (need > 1)}"
         raise NcclkitError(
             f"{plan.name} cannot be run again here: {told}, but the training interpreter sees {gpus or 'none'}; "
@@ -349,15 +348,12 @@ def writing(folder: Path) -> Iterator[None]:
 
 def _outcome(case: Case, plan: Plan, folder: Path, records: list[dict[str, Any]], seconds: float) -> Run:
     """Put what the run left behind into the case, and say how it ended."""
-    sharing, machines = (
-        int(plan.network.get("hosts", plan.simulate_hosts)),
-        1 if plan.network else max(1, slurm.nodes()),
-    )
+    hosts = slurm.machines(plan) * plan.sharing
     case.replace_facts(from_dict(Fact, record) for record in records if record["kind"] == "fact")
     made = [_finish(record, plan) for record in records if record["kind"] == "measure"]
     ops = dict.fromkeys(row["op"] for row in made)
-    limits = {op: bandwidth.expect(op, plan.backend, plan.ranks, case.facts, machines * sharing, sharing) for op in ops}
-    every = {"hosts": machines * sharing, "run": folder.name, "env": redact.clean(dict(plan.env))}
+    limits = {op: bandwidth.expect(op, plan.backend, plan.ranks, case.facts, hosts, plan.sharing) for op in ops}
+    every = {"hosts": hosts, "run": folder.name, "env": redact.clean(dict(plan.env))}
     measured = tuple(from_dict(Measurement, row | every | {"expected": limits[row["op"]].value}) for row in made)
     reading = evidence.read([folder])
     case.add([*measured, *reading.events])

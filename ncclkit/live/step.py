@@ -17,7 +17,7 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -38,10 +38,10 @@ from ncclkit.evidence.sources.streams import Hashed, unpack
 from ncclkit.evidence.tools import profiles as records
 from ncclkit.live import scheduler
 from ncclkit.live.launch import local, slurm
+from ncclkit.live.launch.local import OnRecord
 from ncclkit.live.launch.pack import packed
 from ncclkit.live.options import StepOptions, setting_change
 
-OnRecord = Callable[[dict[str, Any]], None]
 PYTHON = re.compile(r"(?:.*/)?python[\d.]*")
 WHAT = (
     "ncclkit puts a folder with one file, sitecustomize.py, first on PYTHONPATH of this script. It measures {} steps "

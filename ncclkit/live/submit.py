@@ -14,7 +14,7 @@ import shlex
 import shutil
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -28,9 +28,9 @@ from ncclkit.core.runs import Run, read_plan
 from ncclkit.core.text import plural, split_words
 from ncclkit.live import probe, scheduler
 from ncclkit.live.launch import slurm
+from ncclkit.live.launch.local import OnRecord
 from ncclkit.live.options import JOB_OPTIONS, JobOptions, ProbeOptions, add_options, command_words, job_options
 
-OnRecord = Callable[[dict[str, Any]], None]
 UNSEEN, NO_PYTHON = 66, 67
 """Exit statuses of our batch script: the node does not see the case folder, or not the workbook's interpreter."""
 SUBMITS = 30.0

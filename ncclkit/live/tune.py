@@ -13,7 +13,7 @@ import random
 import re
 import statistics
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 from itertools import pairwise, product
@@ -32,6 +32,7 @@ from ncclkit.core.tuning import BESIDE, LEAST_ROUNDS, Comparison, Setting, Sweep
 from ncclkit.evidence.logs import read_logs
 from ncclkit.live import probe
 from ncclkit.live.launch import slurm
+from ncclkit.live.launch.local import OnRecord
 from ncclkit.live.options import ProbeOptions
 
 MIB = 1 << 20
@@ -145,7 +146,6 @@ def _jitter(m: Measurement) -> Advice:
     )
 
 
-OnRecord = Callable[[dict[str, Any]], object]
 Key = tuple[int, str, int]
 """A setting by its number (from 1; 0 and `ALONE` are the default), the collective, the size in bytes."""
 ALONE = -1
@@ -345,7 +345,7 @@ Choices = Mapping[tuple[str, int], tuple[str, str, int | None]]
 
 def own_choices(case: Case, plan: Plan) -> Choices:
     """What NCCL chose by itself in live tests of this case on as many ranks and hosts, by its TUNING lines."""
-    hosts = max(1, slurm.nodes()) * plan.simulate_hosts
+    hosts = slurm.machines(plan) * plan.sharing
     alike = [m for m in case.measurements if (m.backend, m.ranks, m.hosts) == ("nccl", plan.ranks, hosts)]
     runs = {m.run for m in alike if m.run and not any(map(CHOOSES.fullmatch, {**os.environ, **m.env}))}
     told: dict[tuple[str, int], set[tuple[str, str, int | None]]] = {}
@@ -400,7 +400,7 @@ def _joined(known: Mapping[str, Any]) -> bool:
 
 def _of_network(known: Mapping[str, Any], plan: Plan) -> list[Setting]:
     """What NCCL can be told of the network between hosts: queue pairs and traffic class, else sockets and threads."""
-    if max(1, slurm.nodes()) * plan.simulate_hosts < 2:
+    if slurm.machines(plan) * plan.sharing < 2:
         return []
     if not [row for row in known.get("net.rdma") or () if isinstance(row, Mapping)]:
         pairs = (("1", "4"), ("2", "2"), ("4", "4"))
@@ -449,7 +449,7 @@ class Measured:
         decided, known = self.compared("decide", settings), {id(one.setting) for one in seen}
         seen += tuple(one for one in decided if id(one.setting) not in known)  # named ones with jobs of their own
         beside = tuple(one for name in BESIDE for one in self.compared(name, settings))
-        hosts = max(1, slurm.nodes()) * plan.simulate_hosts
+        hosts = slurm.machines(plan) * plan.sharing
         rows = tuple((op, size, count) for (op, size), count in calls.items())
         notes = tuple(self.notes)
         return Sweep(plan.backend, plan.ranks, hosts, decided, seen, refused, seconds, cleared, beside, rows, notes)

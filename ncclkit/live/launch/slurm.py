@@ -34,6 +34,11 @@ def nodes() -> int:
     return int(os.environ.get("SLURM_JOB_NUM_NODES", "0")) if os.environ.get("SLURM_JOB_ID") else 0
 
 
+def machines(plan: Plan) -> int:
+    """Machines that the ranks of a plan run on: the nodes of the allocation, else this one."""
+    return 1 if plan.network else max(1, nodes())
+
+
 CONTAINER, SRUN_OPTIONS = "NCCLKIT_CONTAINER", "NCCLKIT_SRUN_OPTIONS"
 """Variables: the words before the training interpreter on each node, and more options of srun."""
 

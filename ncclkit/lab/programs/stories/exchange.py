@@ -1,8 +1,8 @@
 """A small mixture of experts, one expert per rank, whose rows travel by an all-to-all that is written by hand.
 
 The right way is one batch of sends and receives on the one communicator, with sizes that were exchanged before, and a
-list of arrivals that says who has not come.  The ways that went wrong stand beside it: sizes that are assumed, receives that wait
-for senders who are receiving themselves, and a communicator for every pair of ranks.
+list of arrivals that says who has not come.  The ways that went wrong stand beside it: sizes that are assumed, receives
+that wait for senders who are receiving themselves, and a communicator for every pair of ranks.
 """
 
 import os
