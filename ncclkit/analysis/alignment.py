@@ -391,8 +391,6 @@ def _word(call: Call | None) -> str:
     return f"{text.op(op)} of {count} {kind}{f', root {root}' if op in ROOTED else ''}"
 
 
-__all__ = ["Clock", "Disagreement", "align", "clocks"]
-
 Data = Mapping[str, Any]
 Parts = tuple[str, Iterable[int], Iterable[int], str]
 """`what`, `majority`, `minority` and `say` of a `Disagreement`."""

@@ -15,9 +15,11 @@ from dataclasses import dataclass, replace
 from itertools import combinations
 
 Group = frozenset[int]
-FEW = 4
+PAIRED = 4
 """Up to so many ranks or nodes all pairs of them are tried, in so many rounds less one."""
-MOST = 3
+MAX_CULPRITS = 3
+"""Faults that are looked for, one after the other."""
+MAX_SWAPPED = 3
 """Larger failing groups are not taken apart further: their members would have to be exchanged one by one."""
 
 
@@ -68,14 +70,14 @@ def bisect_ranks(
     search, state = _Search(nodes, bad), Bisected()
     try:
         left = frozenset(rank for node in nodes for rank in node)
-        start = search.started(left, [frozenset(hint) for hint in hints])
+        start = search.failing_group(left, [frozenset(hint) for hint in hints])
         if start is None:
             return Bisected(passing=True)
-        while len(state.found) < MOST:
-            before, one = state.found, search.named(start, left)
+        while len(state.found) < MAX_CULPRITS:
+            before, one = state.found, search.culprit(start, left)
             state = replace(state, found=(*before, one))  # it stands where there is no time for what follows
-            state = replace(state, found=(*before, one := search.singled(one, left)))
-            left -= search.leaving(one)
+            state = replace(state, found=(*before, one := search.rank_of_pair(one, left)))
+            left -= search.left_out(one)
             if one.what == "together" or not left:
                 break
             if not search.fails(left)[0]:
@@ -109,7 +111,7 @@ class _Search:
             return False
         return True if any(other <= group for other, fails in self.bad.items() if fails) else None
 
-    def started(self, every: Group, hints: Sequence[Group]) -> Group | None:
+    def failing_group(self, every: Group, hints: Sequence[Group]) -> Group | None:
         """The smallest group that fails as far as that is known, in whole nodes where it takes more than one.
 
         None where nothing fails any more.
@@ -121,7 +123,7 @@ class _Search:
             return smallest.union(*nodes) if len(nodes) > 1 else smallest
         return every if self.fails(every)[0] else None
 
-    def named(self, start: Group, left: Group) -> Blamed:
+    def culprit(self, start: Group, left: Group) -> Blamed:
         """Who is at fault where `start` fails; left: ranks that may be taken for an exchange."""
         nodes = [node & start for node in self.nodes if node & start]
         if len(nodes) > 1 and all(node in self.nodes for node in nodes):
@@ -133,7 +135,7 @@ class _Search:
         near = sorted(left, key=lambda rank: (not any({rank} | start <= node for node in self.nodes), rank))
         return self._blamed(ranks, [frozenset({rank}) for rank in near])
 
-    def singled(self, one: Blamed, left: Group) -> Blamed:
+    def rank_of_pair(self, one: Blamed, left: Group) -> Blamed:
         """Of two nodes that nobody else can stand in for the rank at fault, if it is one: others of its node can."""
         nodes = [node for node in self.nodes if node & set(one.within)]
         if one.what != "pair" or len(nodes) != 2:
@@ -144,7 +146,7 @@ class _Search:
         found = self._blamed(units, [frozenset({rank}) for rank in sorted(left & (nodes[0] | nodes[1]))])
         return found if found.what == "company" else one
 
-    def leaving(self, one: Blamed) -> Group:
+    def left_out(self, one: Blamed) -> Group:
         """Whom to leave out so that the rest should work: of two ends one."""
         if one.what not in ("way", "pair"):
             return frozenset(one.ranks)
@@ -160,7 +162,7 @@ class _Search:
         one, two = self.fails(first, second)
         if one or two:
             return self.smallest(halves[0] if one else halves[1], company)
-        if not company and 2 < len(units) <= FEW:
+        if not company and 2 < len(units) <= PAIRED:
             pairs = [list(pair) for pair in combinations(units, 2)]
             fails = self.fails(*(frozenset().union(*pair) for pair in pairs))
             if any(fails):
@@ -174,7 +176,7 @@ class _Search:
         if len(units) == 1:
             return Blamed("node" if len(within) > 1 else "rank", within, within)
         others = [unit for unit in outside if not unit & set(within)]
-        if len(units) > MOST or not others:
+        if len(units) > MAX_SWAPPED or not others:
             return Blamed("pair" if len(units) == 2 else "together", within, within)
         swapped = [
             others[place % len(others)].union(*(other for other in units if other != unit))
@@ -207,7 +209,7 @@ def describe(state: Bisected, who: Callable[[Iterable[int]], str], symptom: tupl
     if state.passing:
         return f"all {ranks} ranks were started anew, and nothing of it came back: it comes and goes"
     parts = [_sentence(one, who, symptom, ranks) for one in state.found]
-    if len(state.found) == MOST and not state.rest and all(one.what in ("rank", "node") for one in state.found):
+    if len(state.found) == MAX_CULPRITS and not state.rest and all(one.what in ("rank", "node") for one in state.found):
         whom = who(rank for one in state.found for rank in one.ranks)
         return f"{whom} {symptom[1]} even alone, and the others without them: this is no matter of single ranks"
     if state.ask:
@@ -216,7 +218,7 @@ def describe(state: Bisected, who: Callable[[Iterable[int]], str], symptom: tupl
         parts.append(f"it was narrowed down no further{among}")
     elif state.rest:
         parts.append(f"{_rest(state.rest)} without {_gone(state, who, ranks)}")
-    elif len(state.found) == MOST:
+    elif len(state.found) == MAX_CULPRITS:
         parts.append(f"the others {symptom[1]} without them, too")
     return "; ".join(parts)
 

@@ -76,14 +76,14 @@ def by_call(case: Case) -> dict[tuple[str, int], list[Event]]:
     return {call: list(ranks.values()) for call, ranks in calls.items()}
 
 
-APART = 64
+MAX_SEQ_GAP = 64
 """Numbers between two calls that cannot be of one group: nobody gets through a call that others have not begun."""
 
 
 def of_several_groups(events: Iterable[Event]) -> bool:
     """Whether the lines, which name no group, must be of several, as their sequence numbers are that far apart."""
     seqs = sorted(event.data["seq"] for event in events if isinstance(event.data.get("seq"), int))
-    return any(after - before > APART for before, after in pairwise(seqs))
+    return any(after - before > MAX_SEQ_GAP for before, after in pairwise(seqs))
 
 
 def op_of(event: Event) -> str:

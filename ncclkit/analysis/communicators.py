@@ -194,9 +194,6 @@ def _why(size: int, known: int, done: int, several: bool) -> str:
     return told if done == known else f"{told}, {done} finished"
 
 
-__all__ = ["Communicator", "Transport", "communicators", "rings", "transports", "variables"]
-
-
 class Transport(NamedTuple):
     """How one rank sends to another."""
 

@@ -11,8 +11,8 @@ from typing import Any
 
 from ncclkit.analysis.consistency_rules import ANY, RULES, ConsistencyRule, Effect, Host, pattern_of, variable
 from ncclkit.core.model import Fact
-from ncclkit.core.text import format_bytes, natural
 from ncclkit.core.text import host_list as folded
+from ncclkit.core.text import natural, quantity
 
 MEANS: Mapping[Effect, str] = {"breaks": "can break a job", "slows": "can slow a job down", "differs": "only differs"}
 SHOWN = 3
@@ -276,8 +276,8 @@ def _values_of_hosts(
     if rule.among:
         single = rule.among({host: formed[""] for host, formed in column.items() if "" in formed})
         column = {host: {"": value} for host, value in single.items() if value is not None}
-    if rule.apart:
-        column = _rounded(column, *rule.apart)
+    if rule.tolerance:
+        column = _rounded(column, *rule.tolerance)
     return {host: HostValues(formed, cells[host][min(formed)]) for host, formed in column.items() if formed}
 
 
@@ -385,18 +385,10 @@ def _words(value: Any, unit: str = "", shared: frozenset[str] = frozenset()) -> 
     if isinstance(value, frozenset):
         return ", ".join(map(str, sorted(value - shared))) or ("none of these" if shared or not value else "")
     if isinstance(value, tuple) and len(value) == 2 and all(isinstance(end, (int, float)) for end in value):
-        ends = list(dict.fromkeys(_number(end, unit) for end in value))
+        ends = list(dict.fromkeys(str(quantity(end, unit)) for end in value))
         return "–".join(ends)
     if isinstance(value, (tuple, list)):
         return ", ".join(map(str, value)) or "none"
     if isinstance(value, Mapping):
         return ", ".join(f"{key}: {held}" for key, held in value.items()) or "none"
-    return _number(value, unit) if isinstance(value, (int, float)) else str(value) or "empty"
-
-
-def _number(value: float, unit: str) -> str:
-    if unit and value == -1:  # how the agent writes a limit that is not there
-        return "unlimited"
-    if unit in ("bytes", "MiB"):
-        return format_bytes(value * (1 if unit == "bytes" else 1 << 20))
-    return f"{value:.4g} {unit}".strip() if isinstance(value, float) else f"{value} {unit}".strip()
+    return str(quantity(value, unit)) or "empty"

@@ -3,8 +3,8 @@
 A normalizer takes the value and all facts of its host, and gives what is equal on hosts that are equal; None where this
 host has nothing to compare.  Names, addresses and order of one host are left behind.  A set stands for things; only
 those that not all hosts have need to be named.  It may raise on values of an unexpected shape, as facts can come from a
-file.  A fact that stands neither in `RULES` nor in `APART` would be compared by nobody, so a test holds both against
-docs/facts.md; variables have rules of their own.
+file.  A fact that stands neither in `RULES` nor in `NOT_COMPARED` would be compared by nobody, so a test holds both
+against docs/facts.md; variables have rules of their own.
 """
 
 from __future__ import annotations
@@ -230,7 +230,7 @@ class ConsistencyRule:
     why: str
     """Why a difference matters, one sentence."""
     form: Form = unchanged
-    apart: tuple[float, float] | None = None
+    tolerance: tuple[float, float] | None = None
     """Numbers count as different where the next larger one is that many times as large, and larger by that much."""
     among: Callable[[Mapping[str, Any]], Mapping[str, Any]] | None = None
     """Host → form becomes host → what is compared, where that depends on the other hosts."""
@@ -278,7 +278,7 @@ TABLE = (
         "gpu.<i>.memory.total",
         "GPU memory",
         "What fits on the larger GPUs runs out of memory on the smaller.",
-        apart=(1.02, 256),
+        tolerance=(1.02, 256),
     ),
     fatal("gpu.<i>.compute_mode", "compute mode", "In an exclusive mode a second process gets no context."),
     differs("gpu.<i>.persistence", "persistence mode", "Without it the first CUDA call takes seconds longer."),
@@ -294,7 +294,7 @@ TABLE = (
     ),
     fatal("gpu.<i>.recovery", "recovery that the driver asks for", "Until then, programs on that GPU fail."),
     differs("gpu.<i>.ecc.mode", "ECC", "Without it, errors in memory become wrong values in silence."),
-    slows("gpu.<i>.power.limit", "power limit", SLOWEST, apart=(1.02, 5)),
+    slows("gpu.<i>.power.limit", "power limit", SLOWEST, tolerance=(1.02, 5)),
     slows("gpu.<i>.clock.sm.max", "highest GPU clock", SLOWEST),
     slows("gpu.<i>.clock.memory.max", "highest memory clock", SLOWEST),
     slows("gpu.<i>.throttle", "lowered clocks", SLOWEST, hardware_clock_reasons),
@@ -305,7 +305,7 @@ TABLE = (
     slows("gpu.<i>.pcie.width.max", "PCIe lanes at most", SLOWEST),
     slows("gpu.<i>.numa", "NUMA nodes of the GPUs", "Pinning by number binds ranks to the wrong socket."),
     slows("gpu.<i>.nvlink.links", "active NVLinks", SLOWEST),
-    slows("gpu.<i>.nvlink.speed", "NVLink speed", SLOWEST, apart=(1.02, 0)),
+    slows("gpu.<i>.nvlink.speed", "NVLink speed", SLOWEST, tolerance=(1.02, 0)),
     slows(
         "net.interfaces", "network cards that are up", "A card that is down takes its share of the bandwidth.", cards
     ),
@@ -361,14 +361,14 @@ TABLE = (
     slows("net.backlog", "connections that may wait", "Where few may, ranks that start together come late."),
     fatal("net.neighbours.max", "remembered neighbours", "Where the table is smaller, hosts lose each other."),
     fatal("net.conntrack.max", "followed connections", "The firewall drops what is above its limit."),
-    slows("net.loopback.bandwidth", "loopback speed", MEASURED, apart=(2, 1)),
+    slows("net.loopback.bandwidth", "loopback speed", MEASURED, tolerance=(2, 1)),
     fatal("limits.nofile.soft", "open files", "Ranks run out of sockets on the host with the lower limit."),
     differs("limits.nofile.hard", "open files, hard limit", "A program can raise its limit up to here only."),
     fatal("limits.memlock", "locked memory", "RDMA cannot register its buffers where the limit is low."),
-    differs("limits.nproc", "processes", "Data loaders and threads count against it.", apart=(1.25, 1000)),
+    differs("limits.nproc", "processes", "Data loaders and threads count against it.", tolerance=(1.25, 1000)),
     differs("limits.stack", "stack size", "Unlimited stacks make NCCL's threads take too much memory."),
-    fatal("limits.shm.size", "size of /dev/shm", "NCCL and data loaders keep their buffers there.", apart=(1.1, 0)),
-    fatal("limits.cgroup.memory", "memory limit", "Ranks are killed where the limit is lower.", apart=(1.02, 0)),
+    fatal("limits.shm.size", "size of /dev/shm", "NCCL and data loaders keep their buffers there.", tolerance=(1.1, 0)),
+    fatal("limits.cgroup.memory", "memory limit", "Ranks are killed where the limit is lower.", tolerance=(1.02, 0)),
     slows("limits.cgroup.cpus", "CPU limit", SLOWEST),
     fatal("limits.cgroup.pids", "limit of threads", "NCCL and data loaders cannot start their threads above it."),
     differs("limits.ptrace_scope", "ptrace", "Stacks of a hang can be read on some of the hosts only."),
@@ -378,14 +378,14 @@ TABLE = (
     slows("cpu.affinity", "CPUs of a process", SLOWEST),
     slows("cpu.model", "CPU model", SLOWEST),
     slows("cpu.numa", "NUMA nodes", "Pinning by number binds ranks to the wrong socket.", count),
-    fatal("memory.total", "memory", "What fits into the larger memory is killed in the smaller.", apart=(1.05, 0)),
+    fatal("memory.total", "memory", "What fits into the larger memory is killed in the smaller.", tolerance=(1.05, 0)),
     slows("memory.swap", "storage of the swap", "A rank whose memory is swapped holds up all.", swap),
     differs(
         "storage.<label>.type",
         "file system",
         "Where only some hosts mount the shared storage, the others see other files.",
     ),
-    slows("storage.<label>.latency", "small writes", MEASURED, apart=(5, 10)),
+    slows("storage.<label>.latency", "small writes", MEASURED, tolerance=(5, 10)),
     differs("software.python", "Python", "Objects that ranks send each other are pickled by version."),
     differs("software.executable", "interpreter", "Another environment can hold other packages."),
     differs("software.cudnn", "cuDNN", "Ranks may compute slightly different values."),
@@ -410,7 +410,7 @@ TABLE = (
 RULES = {rule.fact: tuple(other for other in TABLE if other.fact == rule.fact) for rule in TABLE}
 """General name of docs/facts.md → how it is compared."""
 
-APART = frozenset(
+NOT_COMPARED = frozenset(
     {
         *("host.name", "gpu.<i>.uuid", "gpu.<i>.bus", "storage.<label>.path", "gpu.topology.nics"),  # its own
         *("gpu.<i>.memory.free", "gpu.<i>.memory.holders", "gpu.<i>.temperature", "gpu.<i>.power"),  # of the moment

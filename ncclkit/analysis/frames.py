@@ -14,8 +14,15 @@ from ncclkit.core.model import Event
 
 Frame = Mapping[str, Any]
 
+TORCH = (
+    "accelerator|amp|ao|autograd|backends|compiler|cpu|csrc|cuda|distributed|fft|func|functional|futures|fx|hub|include"
+    "|jit|lib|library|linalg|mps|multiprocessing|nested|nn|onnx|optim|overrides|package|profiler|quantization|random"
+    "|serialization|sparse|special|storage|testing|utils|xpu"
+)
+"""Packages and modules of torch: a folder of the user may be called torch, too."""
 LIBRARY = re.compile(
-    r"site-packages|dist-packages|/lib/python\d|<frozen|<string>|^\?*$|(?:^|/)torch/|\.so\b|importlib|\bgloo/|\bnccl/"
+    r"site-packages|dist-packages|/lib/python\d|<frozen|<string>|^\?*$|\.so\b|importlib|\b(?:gloo|nccl)/(?!.*\.py$)"
+    rf"|(?:^|/)torch/(?:_|(?:{TORCH})(?:/|\.py$))"
     r"|(?:^|/)(?:lightning/(?:pytorch|fabric)|pytorch_lightning|lightning_fabric|transformers/trainer\w*\.py"
     r"|accelerate/(?:accelerator\.py|utils/)|deepspeed/runtime)"
 )

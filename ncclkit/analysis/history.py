@@ -13,7 +13,6 @@ import socket
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from statistics import fmean
 from typing import Any, TypedDict
 
 import msgspec
@@ -75,6 +74,8 @@ class History:
     """What is not the same on the hosts, ``NCCL: 2.26 → 2.27``, what can break or slow a job first."""
     step: tuple[float, float] | None = None
     """Seconds of a training step, first and last, where both cases measured one."""
+    without_facts: tuple[str, ...] = ()
+    """Of the first and the last label: those whose case holds no facts of hosts."""
 
     @property
     def worst(self) -> Change | None:
@@ -86,7 +87,7 @@ class History:
     def summary(self) -> str:
         """How the speed moved, and what changed between, in one sentence."""
         first = self.labels[0]
-        between = f"; between them changed {_few(self.differences)}" if self.differences else "; nothing else changed"
+        between = self._between()
         if not self.changes and self.step is None:
             return f"{self.labels[-1]} and {first} hold no test that both made{between}."
         step = "" if self.step is None else f"A training step took {_ms(self.step[0])}, now {_ms(self.step[1])}. "
@@ -98,6 +99,13 @@ class History:
         alike = [one for one in self.changes if one.matters and (one.slower > 0) == (self.worst.slower > 0)]
         more = f", and so on {len(alike) - 1} more of {plural(len(self.changes), 'size')}" if len(alike) > 1 else ""
         return f"{step}Against {first}: {self.worst}{more}{between}."
+
+    def _between(self) -> str:
+        if self.differences:
+            return f"; between them changed {_few(self.differences)}"
+        if self.without_facts:
+            return f"; what else changed is unknown: no facts of {' and '.join(self.without_facts)}"
+        return "; nothing else changed"
 
     def text(self) -> str:
         """The summary, each size, and each change of the hosts."""
@@ -133,7 +141,9 @@ def history(cases: Mapping[str, Case], steps: Mapping[str, StepTimes] | None = N
     step = None
     if labels[0] in known and labels[-1] in known:
         step = known[labels[0]].seconds, known[labels[-1]].seconds
-    return History(labels, curves, changes, _differences(cases[labels[0]], cases[labels[-1]]), step)
+    ends = labels[0], labels[-1]
+    without_facts = tuple(label for label in ends if not any(fact.host for fact in cases[label].facts))
+    return History(labels, curves, changes, _differences(*(cases[label] for label in ends)), step, without_facts)
 
 
 def _tests(rows: Iterable[Measurement]) -> dict[Key, Measurement]:
@@ -250,10 +260,12 @@ def beside_baseline(rows: Sequence[Measurement]) -> tuple[str, tuple[Measurement
     if not changes:
         return "", ()
     told = [one for one in changes if one.matters]
-    mean = fmean(one.slower for one in told) if told else 0.0
-    worst = max(told, key=lambda one: abs(one.slower), default=None)
-    how = f"{'slower' if mean > 0 else 'faster'} on {len(told)} of {plural(len(changes), 'size')}, most {worst}"
-    said = how if worst else f"no difference beyond the spread on {plural(len(changes), 'size')}"
+    sizes = plural(len(changes), "size")
+    said = f"no difference beyond the spread on {sizes}"
+    if told:
+        counts = {"faster": sum(one.slower < 0 for one in told), "slower": sum(one.slower > 0 for one in told)}
+        how = " and ".join(f"{word} on {count}" for word, count in counts.items() if count)
+        said = f"{how} of {sizes}, most {max(told, key=lambda one: abs(one.slower))}"
     first = next(iter(after.values()))
     curve = [m for key, m in before.items() if m.op == first.op and (*key[:2], *key[3:]) in {
         (*one[:2], *one[3:]) for one in after}]  # fmt: skip

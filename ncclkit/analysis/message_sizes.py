@@ -64,6 +64,8 @@ def _inspected(event: Event) -> Iterable[tuple[str, int, int]]:
 def _logged(event: Event) -> Iterable[tuple[str, int, int]]:
     """A COLL line: its count is that of one rank's part for two collectives."""
     data = event.data
+    if data["dtype"] is None or data["count"] is None:
+        return []  # a torn line, with a number that cannot be meant
     number = int(data["dtype"])
     digits = "".join(filter(str.isdigit, DTYPES[number]))[:2] if 0 <= number < len(DTYPES) else ""
     item = ITEMS.get(digits, 1)

@@ -24,7 +24,7 @@ FATAL = (
 
 
 def name_ranks(ranks: Iterable[int]) -> str:
-    """Those that are known, as in `words.ranks`; ``a rank`` where none is."""
+    """Those that are known, as in `core.text.ranks`; ``a rank`` where none is."""
     known = [rank for rank in ranks if rank >= 0]
     return text.ranks(known) if known else "a rank"
 

@@ -24,7 +24,7 @@ from ncclkit.core.case import Case
 from ncclkit.core.model import Event
 from ncclkit.core.summary import MOST
 from ncclkit.core.text import host_list, rate, start, verb
-from ncclkit.core.text import ranks as named
+from ncclkit.core.text import ranks as rank_words
 
 SLOW, SLOW_HOST, SLOW_HERE = 0.6, 0.25, 0.1
 """Share of what others of its kind reach, below which a pair (or a rank alone) is slow: between GPUs, without them
@@ -36,7 +36,7 @@ SLOW_ALL = 0.25
 LARGE = 1 << 20
 """Bytes of a message from which on bandwidth, not latency, is what was measured."""
 HOST = "loopback"
-FEW = 3
+MIN_PAIRS = 3
 """With fewer pairs of a kind than this nothing is usual."""
 NOWHERE = "a host that did not answer"
 """Where ranks are that never said hello."""
@@ -154,12 +154,10 @@ def compared(pairs: Sequence[Pair], turns: bool) -> tuple[Pair, ...]:
     kinds: dict[str, list[float]] = {}
     for pair in pairs:
         kinds.setdefault(pair.path, []).append(pair.bandwidth)
-    usual = {way: statistics.median(speeds) for way, speeds in kinds.items() if len(speeds) >= FEW and not turns}
+    usual = {way: statistics.median(speeds) for way, speeds in kinds.items() if len(speeds) >= MIN_PAIRS and not turns}
     ordered = sorted(pairs, key=lambda pair: (pair.a, pair.b))
     return tuple(replace(pair, usual=usual.get(pair.path)) for pair in ordered)
 
-
-# fmt: skip
 
 ENDS = {"failed", "deadline"}
 
@@ -194,7 +192,7 @@ class StagedTest:
     @property
     def slow_ranks(self) -> tuple[int, ...]:
         """Ranks that are slow alone, compared with the others."""
-        usual = statistics.median(self.alone.values()) if len(self.alone) >= FEW else 0.0
+        usual = statistics.median(self.alone.values()) if len(self.alone) >= MIN_PAIRS else 0.0
         share = SLOW_HERE if all(pair.share != SLOW for pair in self.pairs) else SLOW
         return tuple(sorted(rank for rank, speed in self.alone.items() if speed < share * usual))
 
@@ -259,10 +257,10 @@ class StagedTest:
         """Ranks as a reader knows them: ``rank 3``, ``rank 3 on node-2``, ``node-2 (ranks 4-7)``."""
         told, left = [], set(ranks)
         if len(self.nodes) < 2:
-            return named(left)
+            return rank_words(left)
         for host, mine in self.nodes.items():
             if here := left & set(mine):
-                told.append(f"{host} ({named(here)})" if here == set(mine) else f"{named(here)} on {host}")
+                told.append(f"{host} ({rank_words(here)})" if here == set(mine) else f"{rank_words(here)} on {host}")
         return f"{', '.join(told[:-1])} and {told[-1]}" if len(told) > 1 else (told or ["no rank"])[0]
 
     @property
@@ -327,7 +325,7 @@ class StagedTest:
     def _well(self) -> str:
         ways = {way: [p.bandwidth for p in self.pairs if p.path == way] for way in {p.path for p in self.pairs}}
         each = (f"{rate(statistics.median(speeds))} over {way}" for way, speeds in sorted(ways.items()))
-        few = any(len(speeds) < FEW for speeds in ways.values())
+        few = any(len(speeds) < MIN_PAIRS for speeds in ways.values())
         like = "too few pairs to compare" if few else "and all are alike"
         like = "by turns on GPUs that they share" if self.turns else like
         return f"Every pair of the {self.ranks} ranks works: {', '.join(each)}, {like}"

@@ -15,6 +15,7 @@ from itertools import accumulate
 from signal import SIGTERM, Signals
 from typing import Any
 
+from ncclkit.analysis import frames
 from ncclkit.analysis.calls import POINT_TO_POINT, UNSIGNED, counted, grouped, op_of
 from ncclkit.analysis.communicators import Index
 from ncclkit.analysis.once import once
@@ -171,8 +172,6 @@ def furthest(held: Iterable[RankProgress]) -> RankProgress | None:
     return max(waiting, key=lambda one: one.waits or 0, default=None)
 
 
-__all__ = ["RankProgress", "RankTimeline", "abnormal", "in_order", "reported_by_others", "timelines"]
-
 KEPT = 200
 """Events that a timeline holds at most."""
 TROUBLE = tuple("cpp. cuda. ddp. gloo. horovod. kernel. python. rendezvous. slurm. store. system.".split())
@@ -256,10 +255,6 @@ def _kept(events: list[Event]) -> tuple[Event, ...]:
     return tuple(events[place] for place in sorted(chosen))
 
 
-LIBRARIES = ("/site-packages/", "/dist-packages/", "/torch/", "/lib/python", "<frozen", "<string>")
-"""Parts of paths that are not the program's own."""
-
-
 def exit_status(
     rank: int,
     events: Sequence[Event],
@@ -304,11 +299,10 @@ def _last(events: Sequence[Event]) -> str:
 
 
 def _place(events: Sequence[Event]) -> str:
-    """The innermost frame of the program's own in its last stack, ``load (train.py:88)``."""
+    """The innermost frame of the program's own in its last stack, ``train.py:88 (load)``."""
     stack = next((event for event in reversed(events) if event.kind == "stack"), None)
-    frames = stack.data["frames"] if stack is not None else ()
-    own = next((frame for frame in frames if not any(part in str(frame["file"]) for part in LIBRARIES)), None)
-    return f"{own['func']} ({str(own['file']).rpartition('/')[2]}:{own['line']})" if own else ""
+    own = frames.own_frame(stack.data["frames"], innermost_first=True) if stack is not None else None
+    return frames.place(own) if own is not None and frames.is_own(own) else ""
 
 
 def _unfinished(events: Sequence[Event]) -> Event | None:

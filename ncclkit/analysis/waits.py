@@ -19,7 +19,7 @@ from ncclkit.analysis.once import once
 from ncclkit.core.case import Case
 from ncclkit.core.model import Event
 from ncclkit.core.text import format_age, start, verb
-from ncclkit.core.text import ranks as named
+from ncclkit.core.text import ranks as rank_words
 
 GPU, PEERS, STORE, WORKER = "its GPU", "other ranks", "the store", "a data-loader worker"
 FILE, LOCK, GIL, SOCKET, PROCESS = "a file", "a lock", "the GIL", "a network peer", "another process"
@@ -136,10 +136,10 @@ def rank_positions(events: Iterable[Event]) -> dict[int, RankPosition]:
     known = list(events)
     seen = {e.rank: e for e in known if e.kind == "attach.rank" and e.rank is not None and not e.data["gone"]}
     stacks = {e.rank: e for e in known if e.kind == "stack" and e.rank is not None}
-    return {rank: _stand(rank, told, stacks.get(rank)) for rank, told in sorted(seen.items())}
+    return {rank: _position(rank, told, stacks.get(rank)) for rank, told in sorted(seen.items())}
 
 
-def _stand(rank: int, told: Event, stack: Event | None) -> RankPosition:
+def _position(rank: int, told: Event, stack: Event | None) -> RankPosition:
     data: Mapping[str, Any] = stack.data if stack is not None else {"frames": ()}
     frames: Sequence[Frame] = data["frames"]
     own = own_frame(frames, innermost_first=True)
@@ -151,20 +151,20 @@ def _stand(rank: int, told: Event, stack: Event | None) -> RankPosition:
     moved = max(len({shot["stack"] for shot in shots}), len(set(launches)), len(counted)) > 1
     waits_for = _waits_for(frames, data, shots, stack.text if stack is not None else "")
     return RankPosition(
-        rank,
-        waits_for,
-        _line(frames, program) if waits_for == GPU else _call(frames),
-        f"{PurePosixPath(str(own['file'])).name}:{own.get('line', '?')}" if own is not None else "",
-        moved or waits_for in (PYTHON, NATIVE) or (waits_for == PEERS and wakeups_per_second(shots) > WAKES),
-        (told, stack) if stack is not None else (told,),
-        next((condition for row in program for condition in row.get("conditions") or ()), ""),
-        str(program[0].get("group") or "") if program else "",
-        next(iter((data.get("peer") or {}).values()), program[0].get("peer") if program else None),
-        next((shot["file"] for shot in reversed(shots) if str(shot["file"]).startswith("/")), ""),
-        told.data["quiet"],
-        told.data["kernel"],
-        _launch_age(told.data.get("kernels") or ()),
-        steps[-1] if steps else {},
+        rank=rank,
+        waits_for=waits_for,
+        call=_line(frames, program) if waits_for == GPU else _call(frames),
+        place=f"{PurePosixPath(str(own['file'])).name}:{own.get('line', '?')}" if own is not None else "",
+        moved=moved or waits_for in (PYTHON, NATIVE) or (waits_for == PEERS and wakeups_per_second(shots) > WAKES),
+        lines=(told, stack) if stack is not None else (told,),
+        condition=next((condition for row in program for condition in row.get("conditions") or ()), ""),
+        group=str(program[0].get("group") or "") if program else "",
+        peer=next(iter((data.get("peer") or {}).values()), program[0].get("peer") if program else None),
+        file=next((shot["file"] for shot in reversed(shots) if str(shot["file"]).startswith("/")), ""),
+        quiet=told.data["quiet"],
+        kernel=told.data["kernel"],
+        launch_age=_launch_age(told.data.get("kernels") or ()),
+        steps=steps[-1] if steps else {},
     )
 
 
@@ -281,10 +281,10 @@ def blockages(events: Iterable[Event]) -> list[Event]:
     seen = rank_positions(known)
     if any(map(_is_decisive, known)):
         absent = {rank for event in known if event.kind == "flight.missing" for rank in event.data["missing"]}
-        held = {rank: stand for rank, stand in seen.items() if stand.waits_for_ranks}
+        held = {rank: position for rank, position in seen.items() if position.waits_for_ranks}
         return [pair for pair in _pairs(held) if absent.intersection(pair.data["waiting"])]
     gone = [e.rank for e in known if e.kind == "attach.rank" and e.data["gone"] and e.rank is not None]
-    waiting = {rank: stand for rank, stand in seen.items() if stand.waits_for_ranks}
+    waiting = {rank: position for rank, position in seen.items() if position.waits_for_ranks}
     outside = [rank for rank in seen if rank not in waiting]
     if not waiting or 2 * sum(seen[rank].moved for rank in outside) > len(seen):
         return []
@@ -298,9 +298,9 @@ def _is_decisive(event: Event) -> bool:
     return event.kind in ("flight.mismatch", "flight.p2p") or event.kind == "flight.missing" and event.data["missing"]
 
 
-def _collective(stand: RankPosition) -> str:
+def _collective(position: RankPosition) -> str:
     """The collective that its GPU is in."""
-    match = NCCL_KERNEL.search(stand.kernel or "")
+    match = NCCL_KERNEL.search(position.kernel or "")
     return match["op"] if match else ""
 
 
@@ -320,8 +320,8 @@ def _missing(
 ) -> Event:
     text = [_group_line(held) for held in same_positions(waiting.values())]
     text += [f"rank {rank} {seen[rank].activity()}" for rank in outside]
-    text += [f"{named(gone)} {verb(gone, 'has', 'have')} no process any more"] if gone else []
-    calls = {stand.call for stand in waiting.values()}
+    text += [f"{rank_words(gone)} {verb(gone, 'has', 'have')} no process any more"] if gone else []
+    calls = {position.call for position in waiting.values()}
     lines = {rank: list(_frames(seen[rank])) for rank in outside}
     data = {
         "seq": None,
@@ -341,31 +341,35 @@ def _missing(
 def _pairs(waiting: Mapping[int, RankPosition]) -> list[Event]:
     """Sends and receives whose peer waits in another call."""
     found = []
-    for rank, stand in waiting.items():
-        end = POINT_TO_POINT.get(stand.call)
-        peer = stand.peer if stand.peer is not None or len(waiting) != 2 else next(r for r in waiting if r != rank)
+    for rank, position in waiting.items():
+        end = POINT_TO_POINT.get(position.call)
+        peer = (
+            position.peer if position.peer is not None or len(waiting) != 2 else next(r for r in waiting if r != rank)
+        )
         other = waiting.get(peer) if peer is not None else None
-        meets = other is not None and other.call == {"send": "recv", "recv": "send"}.get(stand.call)
+        meets = other is not None and other.call == {"send": "recv", "recv": "send"}.get(position.call)
         if not end or other is None or (meets and other.peer in (None, rank)):
             continue
         src, dst = (rank, other.rank) if end == "dst" else (other.rank, rank)
         data: dict[str, Any] = {"src": src, "dst": dst, "waiting": [rank], "lacking": [other.rank], "stacks": {}}
         most = max(same_positions(waiting.values()), key=len)
-        left = outside_common_path([[stand], [other]])
-        common = [one.rank for one in most] if len(most) > 1 else [(other, stand)[left[0]].rank] if left else []
+        left = outside_common_path([[position], [other]])
+        common = [one.rank for one in most] if len(most) > 1 else [(other, position)[left[0]].rank] if left else []
         data |= {"sent": int(end == "dst"), "received": int(end == "src"), "sizes": None, "common": common}
-        text = f"{_group_line([stand])}, {'to' if end == 'dst' else 'from'} rank {other.rank}\n{_group_line([other])}"
-        found.append(_event("flight.p2p", text, [stand], data))
+        text = (
+            f"{_group_line([position])}, {'to' if end == 'dst' else 'from'} rank {other.rank}\n{_group_line([other])}"
+        )
+        found.append(_event("flight.p2p", text, [position], data))
     return found
 
 
 def _crossed(waiting: Mapping[int, RankPosition]) -> list[Event]:
     """Ranks in the same call of two process groups, which their programs make in different order."""
-    calls = {stand.call for stand in waiting.values()}
-    groups = {stand.group for stand in waiting.values()}
+    calls = {position.call for position in waiting.values()}
+    groups = {position.group for position in waiting.values()}
     if len(calls) != 1 or len(groups) != 2 or "" in groups:
         return []
-    sides = [{r: stand for r, stand in waiting.items() if stand.group == group} for group in sorted(groups)]
+    sides = [{r: position for r, position in waiting.items() if position.group == group} for group in sorted(groups)]
     return [
         _missing(side, sorted(other), [], waiting, next(iter(side.values())).group)
         for side, other in (sides, reversed(sides))
@@ -375,7 +379,7 @@ def _crossed(waiting: Mapping[int, RankPosition]) -> list[Event]:
 def _different_places(waiting: Mapping[int, RankPosition]) -> list[Event]:
     """All wait, at different places of their program: the fewest are odd, or those under a condition on the rank."""
     groups = same_positions(waiting.values())
-    kernels = {_collective(stand) for stand in waiting.values()}
+    kernels = {_collective(position) for position in waiting.values()}
     if "" not in kernels and len(kernels) == 1:
         return []  # the GPUs are in one collective, wherever the lines are that wait for them
     if len(groups) < 2 or not all(any(map(is_own, _frames(held[0]))) for held in groups):
@@ -390,11 +394,11 @@ def _different_places(waiting: Mapping[int, RankPosition]) -> list[Event]:
         "seq": None,
         "field": "op",
         "op": calls.pop() if len(calls) == 1 else "",
-        "majority": {"value": _value(right[0]), "ranks": [stand.rank for stand in right]},
-        "odd": [{"value": _value(held[0]), "ranks": [stand.rank for stand in held]} for held in odd],
+        "majority": {"value": _value(right[0]), "ranks": [position.rank for position in right]},
+        "odd": [{"value": _value(held[0]), "ranks": [position.rank for position in held]} for held in odd],
         "sites": [held[0].place for held in groups],
         "branch": how if odd[0] is outside else "",
-        "for_gpu": "" in kernels and any(stand.waits_for == GPU for stand in waiting.values()),
+        "for_gpu": "" in kernels and any(position.waits_for == GPU for position in waiting.values()),
     }
     return [_event("flight.mismatch", text, odd[0], data)]
 
@@ -422,14 +426,14 @@ def outside_common_path(sides: Sequence[Sequence[RankPosition]], sites: Sequence
 
 def _common_condition(side: Sequence[RankPosition], site: str) -> str:
     """The condition on the rank under which all ranks of a side came where they are; empty where there is none."""
-    found = [_condition_at(stand, site) or stand.condition for stand in side]
+    found = [_condition_at(position, site) or position.condition for position in side]
     return found[0] if all(found) and found else ""
 
 
-def _condition_at(stand: RankPosition, site: str) -> str:
+def _condition_at(position: RankPosition, site: str) -> str:
     """The innermost condition on the rank around a line of its program."""
     match = SITE.fullmatch(site)
-    rows = [row for row in stand.lines[0].data.get("branches") or () if match and row["file"] == match["file"]]
+    rows = [row for row in position.lines[0].data.get("branches") or () if match and row["file"] == match["file"]]
     around = [row for row in rows if match and row["first"] <= int(match["line"]) <= row["last"]]
     return str(max(around, key=lambda row: row["first"])["condition"]) if around else ""
 
@@ -444,27 +448,28 @@ def _loop_left(one: RankPosition, other: RankPosition) -> str:
     return ""
 
 
-def _frames(stand: RankPosition) -> Sequence[Frame]:
-    return [frame for line in stand.lines if line.kind == "stack" for frame in line.data["frames"]]
+def _frames(position: RankPosition) -> Sequence[Frame]:
+    return [frame for line in position.lines if line.kind == "stack" for frame in line.data["frames"]]
 
 
-def _value(stand: RankPosition) -> str:
-    kernel = _collective(stand)
-    return f"{stand.call} at {stand.place}{f' ({kernel} on its GPU)' if kernel else ''}"
+def _value(position: RankPosition) -> str:
+    kernel = _collective(position)
+    return f"{position.call} at {position.place}{f' ({kernel} on its GPU)' if kernel else ''}"
 
 
 def same_positions(found: Iterable[RankPosition]) -> list[list[RankPosition]]:
     """Ranks that stand at one place for one reason, the rarest first."""
     groups: dict[tuple[str, str, str, str | None], list[RankPosition]] = {}
-    for stand in found:
-        groups.setdefault((stand.waits_for, stand.call, stand.place, stand.kernel), []).append(stand)
+    for position in found:
+        groups.setdefault((position.waits_for, position.call, position.place, position.kernel), []).append(position)
     return sorted(groups.values(), key=lambda held: (len(held), held[0].rank))
 
 
 def _group_line(held: Sequence[RankPosition]) -> str:
     at = step_range(held)
     branch = f", {inside(held[0].condition)}" if held[0].condition else ""
-    return f"{named(stand.rank for stand in held)} {held[0].activity(len(held))}{branch}{f' ({at})' if at else ''}"
+    who = rank_words(position.rank for position in held)
+    return f"{who} {held[0].activity(len(held))}{branch}{f' ({at})' if at else ''}"
 
 
 def inside(condition: str) -> str:
@@ -477,8 +482,8 @@ def inside(condition: str) -> str:
 def step_range(found: Iterable[RankPosition]) -> str:
     """``epoch 3, step 118 to 120``: what counts the steps of ranks; empty where nothing is known of it."""
     values: dict[str, set[int]] = {}
-    for stand in found:
-        for name, number in stand.steps.items():
+    for position in found:
+        for name, number in position.steps.items():
             values.setdefault(name, set()).add(number)
     each = ((name, min(held), max(held)) for name, held in values.items())
     return ", ".join(f"{name} {low}" + f" to {high}" * (low < high) for name, low, high in each)
@@ -487,7 +492,7 @@ def step_range(found: Iterable[RankPosition]) -> str:
 def position_bars(events: Iterable[Event]) -> list[str]:
     """One line for each group of ranks that stand at one place, the smallest first: which these are, what they do."""
     seen = rank_positions(events)
-    lines = [f"  {rank_columns([stand.rank for stand in held], list(seen))}  {_group_line(held)}"
+    lines = [f"  {rank_columns([position.rank for position in held], list(seen))}  {_group_line(held)}"
              for held in same_positions(seen.values())]  # fmt: skip
     each = -(-len(seen) // COLUMNS) if seen else 0
     return [f"  {each} ranks a column, the first from rank {min(seen)} on:"] * (each > 1) + lines
@@ -506,17 +511,17 @@ def headline(events: Iterable[Event]) -> str:
     """What is to be said of a running job in which nothing was found."""
     events = list(events)
     seen = rank_positions(events)
-    moved = [rank for rank, stand in seen.items() if stand.moved]
+    moved = [rank for rank, position in seen.items() if position.moved]
     if len(moved) * 2 > len(seen):
         made = next(filter(None, (_progress(seen[rank]) for rank in moved)), "")
-        return f"The job goes on: {named(moved)} moved between the snapshots{f' ({made})' if made else ''}."
-    waiting = [stand for stand in seen.values() if stand.waits_for_ranks]
+        return f"The job goes on: {rank_words(moved)} moved between the snapshots{f' ({made})' if made else ''}."
+    waiting = [position for position in seen.values() if position.waits_for_ranks]
     if len(waiting) == len(seen) > 0:
         known = waiting_time(waiting)
         what = f"All {len(seen)} ranks wait in {waiting[0].call} at {waiting[0].place}" if waiting[0].place else (
             f"All {len(seen)} ranks wait for each other"
         )  # fmt: skip
-        kernels = {stand.kernel for stand in waiting}
+        kernels = {position.kernel for position in waiting}
         within = f", each GPU in {next(iter(kernels))}" if len(kernels) == 1 and all(kernels) else ""
         dumped = any(event.kind == "flight.dump" for event in events)
         more = " or ".join(["--dump"] * (not dumped) + ["--kernels"] * (kernels == {None}))
@@ -526,19 +531,19 @@ def headline(events: Iterable[Event]) -> str:
     return start("; ".join(lines[:4]) + ("; …" if len(lines) > 4 else "")) or "No stack could be read"
 
 
-def _progress(stand: RankPosition) -> str:
+def _progress(position: RankPosition) -> str:
     """``step 118 to 120``: what of its counters went on between the snapshots."""
-    shots = stand.lines[0].data["snapshots"]
+    shots = position.lines[0].data["snapshots"]
     first: Mapping[str, int] = next((shot["steps"] for shot in shots if shot.get("steps")), {})
-    made = {name: (first[name], last) for name, last in stand.steps.items() if first.get(name, last) != last}
+    made = {name: (first[name], last) for name, last in position.steps.items() if first.get(name, last) != last}
     return ", ".join(f"{name} {before} to {after}" for name, (before, after) in made.items())
 
 
 def waiting_time(found: Iterable[RankPosition]) -> str:
     """``for 4 min``: how long the ranks that wait have heard nothing from others; else how long they were looked at."""
-    waiting = [stand for stand in found if stand.waits_for in FOR_PEERS and not stand.moved]
-    ages = [stand.quiet for stand in waiting if stand.quiet is not None]
-    shots = [stand.lines[0].data["snapshots"] for stand in waiting]
+    waiting = [position for position in found if position.waits_for in FOR_PEERS and not position.moved]
+    ages = [position.quiet for position in waiting if position.quiet is not None]
+    shots = [position.lines[0].data["snapshots"] for position in waiting]
     watched = min((rows[-1]["t"] - rows[0]["t"] for rows in shots if len(rows) > 1), default=0.0)
     if ages and min(ages) > watched:
         return f"for {format_age(min(ages))}"
@@ -553,20 +558,22 @@ def waiting_time_of_case(case: Case) -> str:
 
 def others_wait(case: Case, ranks: Collection[int]) -> str:
     """``ranks 0 and 2 wait in all_reduce at train.py:33 for 4 min``: who of a running job waits for these ranks."""
-    waiting = [stand for rank, stand in positions_of_case(case).items() if rank not in ranks and stand.waits_for_ranks]
+    waiting = [
+        position for rank, position in positions_of_case(case).items() if rank not in ranks and position.waits_for_ranks
+    ]
     if not waiting:
         return ""
-    who = [stand.rank for stand in waiting]
-    places = {(stand.call, stand.place) for stand in waiting}
+    who = [position.rank for position in waiting]
+    places = {(position.call, position.place) for position in waiting}
     where = "in {} at {}".format(*min(places)) if len(places) == 1 else "for it"
     known = waiting_time(waiting)
-    return f"{named(who)} {verb(who, 'waits', 'wait')} {where}" + f" {known}" * bool(known)
+    return f"{rank_words(who)} {verb(who, 'waits', 'wait')} {where}" + f" {known}" * bool(known)
 
 
 def places_now(case: Case) -> str:
     """`` (rank 0 at train.py:41, ranks 1 and 2 at train.py:33)``: where the ranks of a running job stand."""
     held: dict[str, list[int]] = {}
-    for rank, stand in positions_of_case(case).items():
-        held.setdefault(stand.place, []).append(rank)
-    known = [f"{named(ranks)} at {place}" for place, ranks in held.items() if place]
+    for rank, position in positions_of_case(case).items():
+        held.setdefault(position.place, []).append(rank)
+    known = [f"{rank_words(ranks)} at {place}" for place, ranks in held.items() if place]
     return f" ({', '.join(known[:4])})" if known else ""

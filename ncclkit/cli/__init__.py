@@ -12,7 +12,7 @@ import os
 import re
 import signal
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -21,7 +21,7 @@ from ncclkit.cli import verbs
 from ncclkit.cli.terminal import show
 from ncclkit.core.model import NcclkitError
 from ncclkit.core.text import did_you_mean
-from ncclkit.live.options import DEFAULTS, JOB_OPTIONS, OPTIONS, JobOptions, declared
+from ncclkit.live.options import JOB_OPTIONS, OPTIONS, SHORT, JobOptions, StepOptions, add_options, declared
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -104,7 +104,7 @@ def _add_diagnose(parsers: Any) -> None:
         "--workers", metavar="WORKERS", help="who reads: dask, dask:8 (at most), tcp://HOST:PORT (default: this host)"
     )
     verb.add_argument("--case", default="case", help="the case folder that keeps what --check did (default: ./case)")
-    _add_options(verb, "python")
+    add_options(verb, "python")
 
 
 def _add_inspect(parsers: Any) -> argparse.ArgumentParser:
@@ -136,14 +136,14 @@ def _add_live(parsers: Any) -> None:
     probe = _verb(
         parsers, "probe", "live test: checked and timed collectives on real ranks", "probe --ranks 8 --op all --stages"
     )
-    _add_options(probe, *OPTIONS)
+    add_options(probe, *OPTIONS)
     tune = _add_tune(parsers)
     step = _add_step(parsers)
     _add_compare(parsers)
     lab = _add_lab(parsers)
     _add_exam(parsers)
     for sub in (inspect, connect):
-        _add_options(sub, "python")
+        add_options(sub, "python")
     for sub in (probe, tune, lab):
         sub.add_argument("--oversubscribe", action="store_true", help="start more ranks than cores and memory carry")
     for sub in (probe, tune, lab, step):
@@ -159,7 +159,7 @@ def _add_lab(parsers: Any) -> argparse.ArgumentParser:
     lab.add_argument("--check", action="store_true", help="then run the experiments that decide, and the fix")
     lab.add_argument("--list", action="store_true", help="the faults, and what each one does")
     lab.add_argument("--record", metavar="DIR", type=Path, help="keep what the job left behind, with the truth, in DIR")
-    _add_options(lab, "python", "ranks", "simulate_hosts", "timeout", "backend")
+    add_options(lab, "python", "ranks", "simulate_hosts", "timeout", "backend")
     return lab
 
 
@@ -167,21 +167,7 @@ def _add_step(parsers: Any) -> argparse.ArgumentParser:
     what = "your own training script for some steps: where a step's time goes, and who waits for whom"
     verb = _verb(parsers, "step", what, "step --try workers=4 -- torchrun --nproc-per-node 8 train.py")
     verb.add_argument("command", nargs="*", metavar="COMMAND", help="after --: python train.py …, torchrun …, srun …")
-    verb.add_argument("--ranks", type=int, default=0, help="of a command that begins with python (default: its GPUs)")
-    verb.add_argument("--steps", type=int, default=40, help="steps until the script is ended (default 40)")
-    verb.add_argument("--warmup", type=int, default=5, help="steps before them (default 5)")
-    verb.add_argument("--timeout", type=float, default=300.0, help="seconds for one run of the script (default 300)")
-    verb.add_argument(
-        "--try",
-        dest="tries",
-        action="append",
-        default=[],
-        metavar="NAME=VALUE",
-        help="compare a setting: workers=4, prefetch=4, bucket_cap_mb=50, gradient_as_bucket_view=1, a variable, or a "
-        "flag of the script such as --accumulate=4; may be repeated",
-    )
-    verb.add_argument("--rounds", type=int, default=6, help="runs of the script with each setting (default 6)")
-    verb.add_argument("--trace", type=int, default=0, metavar="STEPS", help="then record so many with torch's profiler")
+    add_options(verb, *declared(StepOptions), defaults=StepOptions())
     verb.add_argument("--traces", nargs="+", metavar="PATH", help="read traces of torch's profiler; start nothing")
     verb.add_argument("--hta", action="store_true", help="… with HolisticTraceAnalysis, too (ncclkit[tuning])")
     return verb
@@ -230,7 +216,7 @@ def _add_tune(parsers: Any) -> argparse.ArgumentParser:
     every = "a collective, or several joined by commas (default: those that JOB sends, else all)"
     tune.add_argument("--op", default="all", help=every)
     tune.add_argument("--save", metavar="DIR", type=Path, help="write nccl.env, nccl.conf, tuner.csv … there")
-    _add_options(tune, "python", "ranks", "simulate_hosts", "max_bytes", "timeout", "backend", "dtype")
+    add_options(tune, "python", "ranks", "simulate_hosts", "max_bytes", "timeout", "backend", "dtype")
     return tune
 
 
@@ -241,7 +227,7 @@ def _add_exam(parsers: Any) -> None:
     exam.add_argument("--to", metavar="DIR", type=Path, default=Path("exam"), help="a new folder (default: ./exam)")
     exam.add_argument("--recorded", action="store_true", help="hand out a bundled recording; nothing runs")
     exam.add_argument("--grade", metavar="PATH", type=Path, help="give points to this answer.json by the key in --to")
-    _add_options(exam, "python")
+    add_options(exam, "python")
 
 
 def _verb(parsers: Any, name: str, what: str, example: str) -> argparse.ArgumentParser:
@@ -252,26 +238,6 @@ def _verb(parsers: Any, name: str, what: str, example: str) -> argparse.Argument
     named = {"completion": _completion, "open": verbs.open_notebook}
     verb.set_defaults(verb=named.get(name) or getattr(verbs, name), parser=verb)
     return verb
-
-
-SHORT = {"partition": "-p", "account": "-A", "qos": "-q", "nodes": "-N", "time": "-t"}
-"""Letters of sbatch's own."""
-
-
-def _add_options(verb: argparse.ArgumentParser, *names: str, defaults: Any = DEFAULTS) -> None:
-    """Options of the live test, or of any such dataclass, as arguments, by their names."""
-    options = declared(defaults)
-    for name in names:
-        default = getattr(defaults, name)
-        flag = "--train-python" if name == "python" else f"--{name.replace('_', '-')}"
-        how: dict[str, Any] = {"type": str if name == "max_bytes" else type(default), "default": default}
-        if isinstance(default, bool):
-            flag, how = (f"--no-{name}" if default else flag), {"action": f"store_{str(not default).lower()}"}
-        elif name == "setup":
-            how = {"action": "append", "default": [], "metavar": "LINE"}
-        elif isinstance(default, Mapping):
-            how = {"action": "append", "default": [], "metavar": "NAME=VALUE"}
-        verb.add_argument(*filter(None, [SHORT.get(name), flag]), dest=name, help=options[name].help, **how)
 
 
 def _add_attach(parsers: Any) -> None:
@@ -307,7 +273,7 @@ def _add_cluster(parsers: Any) -> None:
         "run another verb as a batch job of Slurm, and show its progress and its report here",
         "submit -p gpu -N 2 -t 10 probe --stages",
     )
-    _add_options(submit, *JOB_OPTIONS, defaults=JobOptions())
+    add_options(submit, *JOB_OPTIONS, defaults=JobOptions())
     submit.add_argument(
         "--no-wait", action="store_true", help="return when it is in the queue; `ncclkit status` finds it"
     )
@@ -328,7 +294,7 @@ def _add_gate(parsers: Any) -> None:
     gate.add_argument("--baseline", metavar="FILE", help="what nodes of this cluster have, as --learn wrote it")
     gate.add_argument("--learn", metavar="FILE", help="add this node, which is good, to a baseline")
     gate.add_argument("--agent", metavar="FILE", type=Path, help="only write the one file that nodes need")
-    _add_options(gate, "python")
+    add_options(gate, "python")
 
 
 def _add_notebooks(parsers: Any) -> None:
@@ -340,7 +306,7 @@ def _add_notebooks(parsers: Any) -> None:
     report.add_argument("-p", action="append", default=[], metavar="NAME=VALUE", help="a parameter of the notebook")
     report.add_argument("--redact", action="store_true", help="name no host, address or user in the HTML file")
     report.add_argument("--redact-name", metavar="NAME", action="append", help="and not this name; may be repeated")
-    _add_options(report, "python")
+    add_options(report, "python")
     lab = _verb(parsers, "open", "JupyterLab on a notebook, with the ssh line to reach it", "open 03_logs")
     lab.add_argument(
         "notebook", nargs="?", metavar="NOTEBOOK", default="guided", help="a notebook by name or path (default guided)"

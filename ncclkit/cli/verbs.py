@@ -10,7 +10,7 @@ import shlex
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from ncclkit.core.experiment_records import ExperimentRecord
     from ncclkit.core.model import Fact
     from ncclkit.core.runs import Run
-    from ncclkit.live.options import JobOptions, ProbeOptions
+    from ncclkit.live.options import ProbeOptions
     from ncclkit.live.submit import BatchJob, JobState
 
 
@@ -286,7 +286,8 @@ def tune(options: argparse.Namespace) -> int:
 
 def step(options: argparse.Namespace) -> int:
     """Say where the time of a training step goes, by running the user's script or by traces; compare settings."""
-    from ncclkit.live.step import StepOptions, holistic, measure_steps, read_traces
+    from ncclkit.live.options import StepOptions, declared
+    from ncclkit.live.step import holistic, measure_steps, read_traces
 
     case = _case(options)
     if options.traces:
@@ -294,10 +295,8 @@ def step(options: argparse.Namespace) -> int:
         more = holistic(options.traces) if options.hta else []
         show(to_json(times) if options.json else "\n".join([times.text(), *more]))
         return 0
-    given = {
-        name: getattr(options, name) for name in ("ranks", "steps", "warmup", "timeout", "rounds", "trace", "here")
-    }
-    asked = StepOptions(**given, tries=tuple(options.tries))
+    given = {name: getattr(options, name) for name in declared(StepOptions)}
+    asked = StepOptions(**given | {"tries": tuple(options.tries)}, here=options.here)
     with Activity("Steps", limit=asked.timeout * (1 + asked.rounds * len(asked.tries))) as activity:
 
         def narrate(record: dict[str, Any]) -> None:
@@ -423,8 +422,7 @@ def attach(options: argparse.Namespace) -> int:
         if record["kind"] == "note":
             show(f"ncclkit: {record['say']}", sys.stderr)
 
-    names = ("seconds", "snapshots", "kernels", "dump", "follow", "timeout")
-    chosen = AttachOptions(**{name: getattr(options, name) for name in names})
+    chosen = AttachOptions(**{each.name: getattr(options, each.name) for each in fields(AttachOptions)})
     case = _case(options)
     with Activity("Looking at ranks", limit=None if chosen.follow else chosen.limit):
         attached = asyncio.run(attach(case, options.pid, options.job, chosen, narrate))
@@ -448,9 +446,10 @@ def submit(options: argparse.Namespace) -> int:
     """Submit a verb as a batch job, follow it, and print what it printed; returns its exit status."""
     from ncclkit.live import scheduler
     from ncclkit.live import submit as batch
+    from ncclkit.live.options import job_options
 
     verb = options.parse(options.words, without=("submit", "status", "open", "mcp", "completion", "causes", "gate"))
-    chosen = _job_options(options)
+    chosen = job_options(options)
     if scheduler.inside():
         show("ncclkit: this is inside a job of Slurm already, so the verb runs in it.", sys.stderr)
         return int(verb.verb(verb))
@@ -471,13 +470,6 @@ def submit(options: argparse.Namespace) -> int:
     job = batch.submit(case, words, chosen, shown)
     show(f"ncclkit: job {job.id} is in the queue; {job.folder} keeps what it prints.", sys.stderr)
     return 0 if options.no_wait else _follow_job(case, job)
-
-
-def _job_options(options: argparse.Namespace) -> JobOptions:
-    from ncclkit.live.options import JOB_OPTIONS, JobOptions
-
-    given = {name: getattr(options, name) for name in JOB_OPTIONS}
-    return JobOptions(**given | {"setup": "\n".join(options.setup)})
 
 
 def _with_case(words: Sequence[str], *case: str) -> list[str]:

@@ -234,29 +234,38 @@ class Case:
 
     def new_run(self, name: str) -> Path:
         """Make the next run folder, ``runs/<n>-<name>``."""
+        folder = self.new_folder("runs", name)
+        self.about.setdefault("asked", []).append({"run": folder.name, "time": _now()})
+        return folder
+
+    def new_folder(self, kind: str, name: str) -> Path:
+        """Make the next folder ``<kind>/<n>-<name>`` of this case: of a run, a job or an experiment."""
         if self.path is None:
             raise NcclkitError("This case has no folder; open one with Case.open(path) before running anything.")
         slug = re.sub(r"[^A-Za-z0-9_]+", "_", name).strip("_") or "run"
-        runs = self.path / "runs"
+        place = self.path / kind
         try:
-            runs.mkdir(exist_ok=True)
+            place.mkdir(exist_ok=True)
             with storage.locked(self.path):
-                last = max((int(folder.name.split("-")[0]) for folder in self.runs()), default=0)
-                folder = runs / f"{last + 1}-{slug}"
+                last = max((_number(folder) for folder in self.folders(kind)), default=0)
+                folder = place / f"{last + 1}-{slug}"
                 folder.mkdir()
         except OSError as error:
             raise NcclkitError(
-                f"Cannot make a run folder in {runs}: {error.strerror}; free space or name another case."
+                f"Cannot make a folder in {place}: {error.strerror}; free space or name another case."
             ) from error
-        self.about.setdefault("asked", []).append({"run": folder.name, "time": _now()})
         return folder
 
     def runs(self) -> list[Path]:
         """Run folders, oldest first."""
-        if self.path is None or not (self.path / "runs").is_dir():
+        return self.folders("runs")
+
+    def folders(self, kind: str) -> list[Path]:
+        """The folders ``<kind>/<n>-<name>`` of this case, oldest first."""
+        if self.path is None or not (self.path / kind).is_dir():
             return []
-        folders = [p for p in (self.path / "runs").iterdir() if p.is_dir() and p.name.split("-")[0].isdigit()]
-        return sorted(folders, key=lambda p: int(p.name.split("-")[0]))
+        found = [p for p in (self.path / kind).iterdir() if p.is_dir() and p.name.split("-")[0].isdigit()]
+        return sorted(found, key=_number)
 
     def latest(self) -> Case:
         """This case as its last run left it, in memory: every fact, and of our own runs' events those of the last one.
@@ -347,6 +356,11 @@ def _merged(known: list[T], ours: list[T], theirs: list[T], place: Callable[[T],
     new = [record for key, record in now.items() if key not in before]
     gone, taken = before.keys() - now.keys(), set(map(place, new))
     return [record for record in theirs if to_json(record) not in gone and place(record) not in taken] + new
+
+
+def _number(folder: Path) -> int:
+    """The number of a folder ``<n>-<name>``."""
+    return int(folder.name.split("-")[0])
 
 
 def _now() -> str:

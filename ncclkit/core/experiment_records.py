@@ -75,10 +75,7 @@ def keep(record: ExperimentRecord) -> ExperimentRecord:
 
 def experiments(case: Case) -> tuple[ExperimentRecord, ...]:
     """The records of a case, the oldest first; none where it has no folder."""
-    if case.path is None or not (case.path / FOLDER).is_dir():
-        return ()
-    found = [path for path in (case.path / FOLDER).glob(f"*/{NAME}") if path.parent.name.split("-")[0].isdigit()]
-    return tuple(_read(path) for path in sorted(found, key=lambda path: int(path.parent.name.split("-")[0])))
+    return tuple(_read(folder / NAME) for folder in case.folders(FOLDER) if (folder / NAME).exists())
 
 
 def weigh(verdicts: Iterable[Finding], events: Iterable[Event]) -> list[Finding]:

@@ -36,7 +36,12 @@ class Plan:
     restarts: int = 0
     """How often torchrun may start all ranks again after one has failed."""
     network: Mapping[str, Any] = field(default_factory=dict)
-    """The network of simulated hosts on which the ranks run (`live.simulated_topology`); empty: this host."""
+    """The network of simulated hosts on which the ranks run (`live.launch.simulated`); empty: this host."""
+
+    @property
+    def sharing(self) -> int:
+        """Hosts that are simulated on each machine; 1: none."""
+        return int(self.network.get("hosts", self.simulate_hosts))
 
     @property
     def lab(self) -> bool:

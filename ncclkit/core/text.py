@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import math
 import re
+import shlex
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from itertools import groupby, pairwise
@@ -112,6 +113,17 @@ def parse_size(value: Any, what: str = "The size") -> int:
     power = "KMGT".index(letter.upper()) + 1 if letter else 0
     factor = int((1000 if (rest or "").upper() == "B" else 1024) ** power)
     return round(float(number) * factor) if "." in number else int(number) * factor
+
+
+def split_words(text: str, what: str, comments: bool = False) -> list[str]:
+    """The words of a text as a shell splits it; comments: what follows a ``#`` is none.
+
+    Raises NcclkitError, about `what`, where quotes stay open.
+    """
+    try:
+        return shlex.split(text, comments=comments)
+    except (ValueError, AttributeError) as error:
+        raise NcclkitError(f"{what} {text!r} cannot be split into words ({error}); close its quotes.") from error
 
 
 def format_number(value: float) -> str:

@@ -23,7 +23,7 @@ WORTH = 0.02
 """Least gain, as a share of the default's time, that is worth a setting."""
 WORTH_US = 0.5
 """Least gain in microseconds: equal groups of one job differed by 0.3 us of the 13 us of 8 bytes on two H200."""
-APART = 2.0
+SPREAD_FACTOR = 2.0
 """Times the spread of the groups with the default, in logarithms, that a difference must exceed: three show less than
 there is."""
 ERROR = 0.05
@@ -123,7 +123,7 @@ class Comparison:
     @property
     def _least_ratio(self) -> float:
         """The least ratio of two times that counts as a difference; of times, as gains end at 100 %."""
-        return math.exp(APART * math.log1p(self.spread))
+        return math.exp(SPREAD_FACTOR * math.log1p(self.spread))
 
     @property
     def _matters(self) -> bool:

@@ -17,7 +17,7 @@ from ncclkit.agent.run.stages import ranks_of
 from ncclkit.core import connections, resources
 from ncclkit.core.model import MOVES, Event, Fact, Measurement
 from ncclkit.core.text import format_time, plural, rate
-from ncclkit.core.text import ranks as named
+from ncclkit.core.text import ranks as rank_words
 from ncclkit.evidence.grammars.grammar import clip
 from ncclkit.evidence.kinds import KINDS
 
@@ -109,7 +109,7 @@ def _group(record: Mapping[str, Any], path: str, number: int) -> Event | None:
     data |= {name: str(data[name] or "") for name in ("stage", "problem")}
     data |= {name: speed if isinstance(speed := record.get(name), (int, float)) else None for name in speeds}
     speed = "works" if data["busbw"] is None else f"reach {rate(data['busbw'])} busbw together"
-    said = f"{named(ranks)}: {data['problem']}" if data["problem"] else f"{named(ranks)} {speed}"
+    said = f"{rank_words(ranks)}: {data['problem']}" if data["problem"] else f"{rank_words(ranks)} {speed}"
     said += f", {wrong} values were WRONG" if wrong else ""
     return Event("stage.group", clip(said), path, number, _moment(record.get("t")), rank=rank, data=data)
 

@@ -230,9 +230,8 @@ def _writable(case: Case) -> Path:
 
 def _run_case(case: Case, cause: str) -> Case:
     """The case that the runs of one experiment get, hidden in its folder."""
-    folder = _writable(case) / FOLDER
-    numbers = [int(path.name.split("-")[0]) for path in folder.glob("*-*") if path.name.split("-")[0].isdigit()]
-    run_case = Case.open(folder / f"{max(numbers, default=0) + 1}-{cause}" / ".case")
+    _writable(case)
+    run_case = Case.open(case.new_folder(FOLDER, cause) / ".case")
     run_case.facts = list(case.facts)  # of the same hosts, so that its runs are judged as the case's own
     return run_case
 
@@ -345,9 +344,9 @@ async def resources(asked: CheckInput) -> CheckResult:
     python = run.plan.python if run else probe.interpreter(asked.python)
     env, unset = (run.plan.env, run.plan.unset) if run else ({}, ())
     with packed() as agent:
-        start = slurm.agents(agent, python) if slurm.remote() else [python, str(agent)]
+        start = slurm.agent_on_every_node(agent, python) if slurm.starts_by_srun() else [python, str(agent)]
         command = [*start, "resources", json.dumps(needs)]
-        await local.guarded(agent, command, env, TRYING, folder, python, asked.on_record, unset)
+        await local.run_under_guard(agent, command, env, TRYING, folder, python, asked.on_record, unset)
     events = [e for e in evidence.read([folder / "wire.jsonl"]).events if e.kind == "resources.tried"]
     asked.run_case.add(events).save()
     seen = comparison.granted(events, max(1, slurm.nodes()))

@@ -28,7 +28,7 @@ from ncclkit.analysis.waits import blockages, rank_positions, step_range
 from ncclkit.core.case import Case
 from ncclkit.core.model import Event, NcclkitError
 from ncclkit.core.text import format_age
-from ncclkit.core.text import ranks as named
+from ncclkit.core.text import ranks as rank_words
 from ncclkit.live.launch import slurm
 from ncclkit.live.launch.local import OnRecord
 from ncclkit.live.launch.pack import packed
@@ -48,7 +48,7 @@ SUDO = "its environment may be read by that user and by root alone: repeat it wi
 
 @dataclass(frozen=True, slots=True)
 class AttachOptions:
-    """How a running job is read."""
+    """How a running job is read.  Raises NcclkitError for numbers that make no sense."""
 
     seconds: float = agent.SECONDS
     """Between the first snapshot and the last."""
@@ -62,8 +62,7 @@ class AttachOptions:
     timeout: float | None = None
     """Seconds in which it ends, with eight ranks on a host; None: 20, 80 with debuggers, or more for `seconds`."""
 
-    def check(self) -> None:
-        """Raise NcclkitError for numbers that make no sense."""
+    def __post_init__(self) -> None:
         if not 0 < self.seconds <= 86400 or not 0 <= self.follow <= 86400:
             raise NcclkitError(f"A job cannot be watched for {self.seconds:g} s; give up to a day.")
         if not 1 <= self.snapshots <= 100:
@@ -125,7 +124,6 @@ async def attach(
     had.
     """
     options = options or AttachOptions()
-    options.check()
     if case.path is None:
         raise NcclkitError("Looking at processes needs a case folder; give case_dir a name.")
     nodes = await slurm.nodes_of(job) if job is not None else 0
@@ -145,7 +143,7 @@ async def attach(
             command = slurm.on_nodes_of(
                 job, nodes, program, folder, "attach", str(folder), options.words(), f"job={job}"
             )
-            await _child(command, folder, options.deadline(MOST, CLUSTER), keep, slurm.outside())
+            await _child(command, folder, options.deadline(MOST, CLUSTER), keep, slurm.environ_without_slurm())
             for line in sorted(folder.glob("attach-node*.jsonl")):
                 for record in filter(None, map(wire.parse, line.read_bytes().splitlines())):
                     keep(record)
@@ -232,7 +230,7 @@ def ranks(pids: Sequence[str] = (), job: int | None = None) -> dict[int, int]:
         raise NcclkitError(_closed(hidden[0]))
     jobs = processes.jobs(_meant(plain, job)) if plain or not given else []
     if len(jobs) > 1:
-        heads = ", ".join(f"{named(found)} with process {found[min(found)]}" for found in jobs)
+        heads = ", ".join(f"{rank_words(found)} with process {found[min(found)]}" for found in jobs)
         raise NcclkitError(f"{len(jobs)} jobs run on this host ({heads}); name one of these with --pid, or use --job.")
     if not jobs and not given:
         raise NcclkitError(_nobody(plain, job))
@@ -247,15 +245,15 @@ def _jobs(rows: Sequence[Event]) -> tuple[str, ...]:
         notes = "; ".join([f"started by {launcher}"] * bool(launcher) + [f"Slurm job {job}"] * bool(job))
         command = event.data["command"] or f"process {event.pid}"
         found.setdefault((event.host, f"{command} ({notes})" if notes else command), []).append(event.rank or 0)
-    return tuple(f"{named(held)} on {host}: {what}" for (host, what), held in found.items())
+    return tuple(f"{rank_words(held)} on {host}: {what}" for (host, what), held in found.items())
 
 
 def _steps(rows: Sequence[Event]) -> Iterator[str]:
     """How far the ranks are, by variables in their stacks, and by the last line of progress in what they print."""
     each: dict[str, list[int]] = {}
-    for rank, stand in rank_positions(rows).items():
-        each.setdefault(step_range([stand]), []).append(rank)
-    yield from (f"{named(held)} at {known}" for known, held in each.items() if known)
+    for rank, position in rank_positions(rows).items():
+        each.setdefault(step_range([position]), []).append(rank)
+    yield from (f"{rank_words(held)} at {known}" for known, held in each.items() if known)
     printed = {str(event.data["output"]["file"]): event.data["output"] for event in rows if event.data.get("output")}
     for file, told in list(printed.items())[:OUTPUTS]:
         last = f": {told['line']}" if told.get("line") else ""

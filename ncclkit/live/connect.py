@@ -13,7 +13,7 @@ import re
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median_high
 from typing import Any
@@ -23,10 +23,10 @@ from ncclkit.core import connections, text
 from ncclkit.core.case import TEST, Case
 from ncclkit.core.model import Fact, NcclkitError, from_dict
 from ncclkit.core.storage import write
+from ncclkit.live import probe
 from ncclkit.live.launch import local, simulated, slurm
 from ncclkit.live.launch.local import OnRecord
 from ncclkit.live.launch.pack import packed
-from ncclkit.live.probe import TRAIN_PYTHON
 
 HOST = re.compile(r"[A-Za-z0-9_][\w.:@%-]*")
 """What may be a host (or user@host): nothing that ssh or srun would take for an option or a shell for syntax."""
@@ -69,10 +69,7 @@ def checked_host(host: str) -> str:
 
 
 def _split(via: str) -> list[str]:
-    try:
-        words = shlex.split(via)
-    except ValueError as error:
-        raise NcclkitError(f"The prefix {via!r} cannot be split into words ({error}); close its quotes.") from error
+    words = text.split_words(via, "The prefix")
     if not any("{host}" in word for word in words):
         raise NcclkitError(
             f"{via!r} is neither ssh nor srun nor a prefix with {{host}} in it, as 'kubectl exec {{host}} --'."
@@ -91,22 +88,6 @@ HANDED = (
     "NCCL_OOB_NET_IFNAME",
 )
 """Variables that decide which interface is used; ssh would not hand them on."""
-
-
-@dataclass(frozen=True, slots=True)
-class ConnectPlan:
-    """What one connection test was asked to do; ``plan.json`` of the run folder."""
-
-    hosts: tuple[str, ...]
-    commands: dict[str, list[str]]
-    """host → argv that starts its peer."""
-    port: int
-    seconds: float
-    """Of the stream in each direction of each pair."""
-    deadline: float
-    env: dict[str, str]
-
-
 SLOWER, LEADS = 2.0, 10.0
 """How many times slower than the median a path is marked, and is what the summary begins with."""
 
@@ -178,8 +159,8 @@ async def plan(
     deadline: float = DEADLINE,
     python: str | None = None,
     env: Mapping[str, str] | None = None,
-) -> ConnectPlan:
-    """Plan a connection test: which hosts, and how each is reached; without `hosts` the nodes of the Slurm allocation.
+) -> dict[str, Any]:
+    """Plan a connection test, which becomes ``plan.json``; without `hosts` of the nodes of the Slurm allocation.
 
     remote_command: ``ssh``, ``srun`` or the words before a command, with ``{host}`` (default: srun in an allocation,
     else ssh); port: the rendezvous port (default: MASTER_PORT, else 29500); seconds: of each stream; deadline: seconds
@@ -190,8 +171,8 @@ async def plan(
     if isinstance(hosts, str):
         raise NcclkitError(f"The hosts must be a list of names, but they are the text {hosts!r}; write [{hosts!r}, …].")
     allocated = slurm.nodes() > 0
-    known = hosts or (await slurm.names() if allocated else [])
-    python = python or os.environ.get(TRAIN_PYTHON) or "python3"
+    known = hosts or (await slurm.node_names() if allocated else [])
+    python = python or os.environ.get(probe.TRAIN_PYTHON) or "python3"
     commands = worker_commands(known, remote_command or ("srun" if allocated else "ssh"), python)
     if not 2 <= len(commands) <= MOST:
         raise NcclkitError(
@@ -200,7 +181,14 @@ async def plan(
         )
     given = os.environ | dict(env or {})
     handed = {name: given[name] for name in HANDED if name in given}
-    return ConnectPlan(tuple(commands), commands, _port(port), _seconds(seconds), _seconds(deadline), handed)
+    return {
+        "hosts": list(commands),
+        "commands": commands,
+        "port": _port(port),
+        "seconds": _seconds(seconds),
+        "deadline": _seconds(deadline),
+        "env": handed,
+    }
 
 
 def _port(port: int | None) -> int:
@@ -232,7 +220,9 @@ async def connectivity(
     """
     chosen = await plan(hosts, **choices)
     folder = case.new_run(TEST)
-    _store(folder, chosen)
+    planned = json.dumps(chosen, indent=1)
+    with probe.writing(folder):
+        write(folder / "plan.json", planned)
     records: list[dict[str, Any]] = []
 
     def keep(record: dict[str, Any]) -> None:
@@ -241,9 +231,10 @@ async def connectivity(
 
     try:
         with packed() as agent:
-            _store(agent.parent, chosen)  # once more: its commands are executed, and others may write the case folder
+            # once more: its commands are executed, and others may write the case folder
+            write(agent.parent / "plan.json", planned)
             command = [*within, sys.executable, str(agent), "connect", str(agent.parent / "plan.json")]
-            await local.guarded(agent, command, {}, chosen.deadline + 60, folder, sys.executable, keep)
+            await local.run_under_guard(agent, command, {}, chosen["deadline"] + 60, folder, sys.executable, keep)
     finally:
         _take(case, folder, records)
     found = results(case)
@@ -251,13 +242,6 @@ async def connectivity(
     if not found.hosts:
         raise NcclkitError(f"The connection test ended without a message; see {folder}/launcher.log.")
     return found
-
-
-def _store(folder: Path, chosen: ConnectPlan) -> None:
-    try:
-        write(folder / "plan.json", json.dumps(asdict(chosen), indent=1))
-    except OSError as error:
-        raise NcclkitError(f"Cannot write the run folder {folder}: {error.strerror or error}; free space.") from error
 
 
 def _take(case: Case, folder: Path, records: Sequence[dict[str, Any]]) -> None:

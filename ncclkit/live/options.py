@@ -1,10 +1,10 @@
-"""The options of a live test and of a batch job, declared once: the command and the forms read them here."""
+"""The options of a live test, of a script's steps and of a batch job, declared once for the command and the forms."""
 
 from __future__ import annotations
 
+import argparse
 import os
 import re
-import shlex
 import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
@@ -14,6 +14,7 @@ from ncclkit.agent.run import processes
 from ncclkit.agent.run.operations import DTYPES, NAMES
 from ncclkit.core import text
 from ncclkit.core.model import NcclkitError
+from ncclkit.core.tuning import LEAST_ROUNDS
 
 BACKENDS = ("auto", "nccl", "gloo")
 """What a user chooses from; ``any``, which takes gloo where there are too few GPUs, is for the lab."""
@@ -82,7 +83,7 @@ class ProbeOptions:
     )
     env: Mapping[str, str] = option(dict, "Environment variables", "NAME=VALUE for the ranks; may be repeated")
     network: Mapping[str, Any] = field(default_factory=dict)
-    """The simulated network that the ranks run on (`live.simulated_topology`); not for users."""
+    """The simulated network that the ranks run on (`live.launch.simulated`); not for users."""
     oversubscribe: bool = False
     """Whether more ranks are started than this host's cores and memory carry."""
     here: bool = False
@@ -90,7 +91,7 @@ class ProbeOptions:
 
     def __post_init__(self) -> None:
         self._set(max_bytes=text.parse_size(self.max_bytes, OPTIONS["max_bytes"].label), env=variables(self.env))
-        check_bounds(self, OPTIONS)
+        check_bounds(self)
         if not isinstance(self.python, str) or "\0" in self.python or "\n" in self.python:
             raise NcclkitError(
                 f"The training interpreter must be a path in quotes, but it is {self.python!r} "
@@ -128,11 +129,11 @@ OPTIONS = declared(ProbeOptions)
 """Those of the live test."""
 
 
-def check_bounds(options: Any, declared: Mapping[str, Option]) -> None:
+def check_bounds(options: Any) -> None:
     """Raise NcclkitError for a number that is none, or out of its bounds."""
-    for name, option in declared.items():
-        if option.bounds != (0, 0):
-            _bounded(option, getattr(options, name), float if name == "timeout" else int)
+    for each in fields(options):
+        if each.metadata and each.metadata["option"].bounds != (0, 0):
+            _bounded(each.metadata["option"], getattr(options, each.name), type(each.default))
 
 
 def command_words(options: Any) -> list[str]:
@@ -168,7 +169,7 @@ def variables(given: Any) -> dict[str, str]:
     if isinstance(given, Mapping):
         words: Iterable[Any] = [f"{name}={value}" for name, value in given.items()]
     else:
-        words = _words(given) if isinstance(given, str) else given
+        words = text.split_words(given, "The variables", comments=True) if isinstance(given, str) else given
     if not isinstance(words, (list, tuple)):
         raise NcclkitError(f"The variables must be text of NAME=VALUE, but are {given!r} ({type(given).__name__}).")
     found = {}
@@ -178,13 +179,6 @@ def variables(given: Any) -> dict[str, str]:
             raise NcclkitError(f"The variable {word!r} is not NAME=VALUE; write for example NCCL_DEBUG=INFO.")
         found[name] = value
     return found
-
-
-def _words(given: str) -> list[str]:
-    try:
-        return shlex.split(given, comments=True)
-    except ValueError as error:
-        raise NcclkitError(f"The variables {given!r} cannot be read ({error}); close the quotes.") from error
 
 
 def too_few_gpus(gpus: int, hosts: int, sharing: int, count: int, can_simulate: bool) -> NcclkitError:
@@ -244,14 +238,14 @@ class JobOptions:
     sbatch_options: str = option("", "sbatch options", "more options of sbatch: '--constraint=h100 --signal=…'")
 
     def __post_init__(self) -> None:
-        check_bounds(self, JOB_OPTIONS)
+        check_bounds(self)
         for name in ("partition", "account", "qos", "reservation"):
             if not isinstance(getattr(self, name), str) or not _SLURM_NAME.fullmatch(getattr(self, name)):
                 raise NcclkitError(f"{JOB_OPTIONS[name].label} {getattr(self, name)!r} is not a name of Slurm's.")
         if not _SLURM_TIME.fullmatch(str(self.time)):
             raise NcclkitError(f"Slurm's time limit cannot be {self.time!r}; write minutes, or hours:minutes:seconds.")
         for name in ("container", "srun_options", "sbatch_options"):
-            words(getattr(self, name), JOB_OPTIONS[name].label)
+            text.split_words(getattr(self, name), JOB_OPTIONS[name].label)
         if not isinstance(self.setup, str) or "\0" in self.setup:
             raise NcclkitError(f"The set-up lines must be text, but are {self.setup!r}.")
 
@@ -259,12 +253,88 @@ class JobOptions:
 JOB_OPTIONS = declared(JobOptions)
 
 
-def words(text: str, what: str) -> list[str]:
-    """The words of a text as a shell splits it; NcclkitError about `what` where quotes stay open."""
-    try:
-        return shlex.split(text)
-    except (ValueError, AttributeError) as error:
-        raise NcclkitError(f"{what} {text!r} cannot be split into words ({error}); close its quotes.") from error
-
-
 DEFAULTS = ProbeOptions()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepOptions:
+    """What of a script is measured, and what is compared.  Raises NcclkitError for what no run can be made of."""
+
+    ranks: int = option(0, "Ranks", "of a command that begins with python (default: its GPUs)", bounds=(0, 64))
+    steps: int = option(
+        40,
+        "Steps",
+        "steps until the script is ended (default 40); every other five of them are measured",
+        bounds=(10, 1000),
+    )
+    warmup: int = option(5, "Steps before them", "steps before them (default 5)", bounds=(1, 1000))
+    timeout: float = option(300.0, "Timeout (s)", "seconds for one run of the script (default 300)", bounds=(1, 86_400))
+    tries: tuple[str, ...] = option(
+        (),
+        "Settings",
+        "compare a setting: workers=4, prefetch=4, bucket_cap_mb=50, gradient_as_bucket_view=1, a variable, or a "
+        "flag of the script such as --accumulate=4; may be repeated",
+    )
+    rounds: int = option(
+        LEAST_ROUNDS, "Rounds", f"runs of the script with each setting (default {LEAST_ROUNDS})", bounds=(1, 50)
+    )
+    trace: int = option(
+        0, "Traced steps", "then record so many with torch's profiler (at least 6 where GPUs compute)", bounds=(0, 1000)
+    )
+    here: bool = False
+    """Whether a script may run on a login node, too."""
+
+    def __post_init__(self) -> None:
+        check_bounds(self)
+        if self.tries and self.rounds < LEAST_ROUNDS:
+            raise NcclkitError(f"With fewer than {LEAST_ROUNDS} rounds nothing can be told from chance.")
+        for words in self.tries:
+            setting_change(words)
+
+
+DDP, LOADER = ("bucket_cap_mb", "gradient_as_bucket_view"), {"workers": "num_workers", "prefetch": "prefetch_factor"}
+
+
+def setting_change(words: str) -> dict[str, Any]:
+    """What ``workers=4`` and the like change of a run of a script; NcclkitError for anything else."""
+    name, equals, value = words.partition("=")
+    number = int(value) if re.fullmatch(r"\d{1,6}", value) else None
+    if name.startswith("--") and name != "--":
+        return {"flags": [words]}
+    if number is not None and name in DDP:
+        return {"ddp": {name: bool(number) if name == "gradient_as_bucket_view" else number}}
+    if number is not None and name in LOADER:
+        return {"loader": {LOADER[name]: number}}
+    if equals and re.fullmatch(r"[A-Z][A-Z0-9_]*", name):
+        return {"env": {name: value}}
+    raise NcclkitError(
+        f"{words!r} is not a setting; write workers=4, prefetch=4, bucket_cap_mb=50, gradient_as_bucket_view=1, "
+        "OMP_NUM_THREADS=2 or another variable, or a flag of the script such as --accumulate=4."
+    )
+
+
+# ---------------------------------------------------------------- as arguments of the command
+
+SHORT = {"partition": "-p", "account": "-A", "qos": "-q", "nodes": "-N", "time": "-t"}
+"""Letters of sbatch's own."""
+
+
+def add_options(verb: argparse.ArgumentParser, *names: str, defaults: Any = DEFAULTS) -> None:
+    """Add options of the live test, or of any such dataclass, as arguments, by their names."""
+    options = declared(defaults)
+    for name in names:
+        default = getattr(defaults, name)
+        flag = {"python": "--train-python", "tries": "--try"}.get(name, f"--{name.replace('_', '-')}")
+        how: dict[str, Any] = {"type": str if name == "max_bytes" else type(default), "default": default}
+        if isinstance(default, bool):
+            flag, how = (f"--no-{name}" if default else flag), {"action": f"store_{str(not default).lower()}"}
+        elif name == "setup":
+            how = {"action": "append", "default": [], "metavar": "LINE"}
+        elif isinstance(default, (Mapping, tuple)):
+            how = {"action": "append", "default": [], "metavar": "NAME=VALUE"}
+        verb.add_argument(*filter(None, [SHORT.get(name), flag]), dest=name, help=options[name].help, **how)
+
+
+def job_options(given: argparse.Namespace) -> JobOptions:
+    """The job options among arguments that were parsed."""
+    return JobOptions(**{name: getattr(given, name) for name in JOB_OPTIONS} | {"setup": "\n".join(given.setup)})

@@ -50,7 +50,7 @@ Group = tuple[int, ...]
 Launch = Callable[[Plan, Path, OnRecord], Awaitable[list[dict[str, Any]]]]
 
 
-async def to_the_end(case: Case, run: Run, launch: Launch, on_record: OnRecord = lambda record: None) -> StagedTest:
+async def bisect(case: Case, run: Run, launch: Launch, on_record: OnRecord = lambda record: None) -> StagedTest:
     """Try groups of ranks until the fault of a staged test is located, or the run's deadline has passed.
 
     launch: as `ncclkit.live.launch.local.run`.  Every answer is in the case when this returns, is cancelled or raises.
@@ -66,11 +66,11 @@ async def to_the_end(case: Case, run: Run, launch: Launch, on_record: OnRecord =
         on_record({"kind": "stage", "number": number, "say": f"Narrowing down, try {number}: {say}"})
         folder = run.folder / FOLDER / str(number)
         folder.mkdir(parents=True)
-        records, ended = await _tried(run.plan, groups, launch, min(left, MOST), folder, on_record)
+        records, ended = await _run_groups(run.plan, groups, launch, min(left, MOST), folder, on_record)
         told = {str(record.get("ranks")) for record in records}
         silent = [group for group in groups if spans(group) not in told]
         alone = bool(silent) and len(groups) > 1  # one that died may have taken the others of its host along
-        _keep(case, run.folder, [*records, *([] if alone or not ended else map(_silence, silent))])
+        _keep(case, run.folder, [*records, *([] if alone or not ended else map(_silent_result, silent))])
         if silent and not ended:  # never started, that slow to start, or stuck beyond the reach of its own alarm
             break
     return found
@@ -87,7 +87,7 @@ def concurrent_groups(groups: Sequence[Group]) -> list[Group]:
     return chosen
 
 
-async def _tried(
+async def _run_groups(
     plan: Plan, groups: Sequence[Group], launch: Launch, deadline: float, folder: Path, on_record: OnRecord
 ) -> tuple[list[dict[str, Any]], bool]:
     """What the ranks of some groups said of them, and whether the job began, and came to an end before the deadline."""
@@ -109,7 +109,7 @@ async def _tried(
     return heard, began and all(record.get("reason") != "deadline" for record in records if record["kind"] == "end")
 
 
-def _silence(group: Group) -> dict[str, Any]:
+def _silent_result(group: Group) -> dict[str, Any]:
     """What is kept of a group that had the job for itself, and of which no rank said anything."""
     told = {"stage": "bisect", "ranks": spans(group), "bytes": 0, "busbw": None, "latency_us": None, "wrong": 0}
     return {"kind": "stage.group", "rank": group[0], **told, "problem": "no rank of it came to an end"}
@@ -145,8 +145,8 @@ async def inspect(case: Case, python: str | None = None, paths: Mapping[str, str
     """
     paths = {label: path for label, path in (paths or {}).items() if path}
     folder = case.new_run("facts")
-    with _writing(folder):
-        read = slurm.facts if slurm.remote() else local.facts
+    with writing(folder):
+        read = slurm.facts if slurm.starts_by_srun() else local.facts
         records = await read(interpreter(python), folder, paths)
     host = next((r["value"] for r in records if r.get("name") == "host.name"), "")
     facts = [from_dict(Fact, {"host": host, **record}) for record in records if record["kind"] == "fact"]
@@ -243,10 +243,9 @@ async def plan_here(case: Case, plan: Plan) -> None:
         raise NcclkitError(f"{scheduler.refusal('an experiment', 'diagnose --check')}.")
     if plan.backend != "nccl":
         return
-    gpus, sharing = await _gpus(case, plan.python), int(plan.network.get("hosts", plan.simulate_hosts))
-    hosts = 1 if plan.network else max(1, slurm.nodes())
-    if plan.ranks > gpus * hosts * sharing:
-        need = -(-plan.ranks // (hosts * sharing))
+    gpus, hosts = await _gpus(case, plan.python), slurm.machines(plan) * plan.sharing
+    if plan.ranks > gpus * hosts:
+        need = -(-plan.ranks // hosts)
         told = f"its {plan.ranks} NCCL ranks need {need} GPU{'s' * (need > 1)}"
         raise NcclkitError(
             f"{plan.name} cannot be run again here: {told}, but the training interpreter sees {gpus or 'none'}; "
@@ -260,7 +259,7 @@ async def _gpus(case: Case, python: str) -> int:
     Of the nodes of an allocation the one with the fewest counts: all of them get as many ranks.
     """
     if slurm.nodes():
-        names = {name.partition(".")[0] for name in await slurm.names()}
+        names = {name.partition(".")[0] for name in await slurm.node_names()}
         here = [fact for fact in case.facts if fact.host.partition(".")[0] in names] or case.facts
     else:
         here = [fact for fact in case.facts if fact.host in ("", socket.gethostname())]
@@ -308,7 +307,7 @@ async def execute(case: Case, plan: Plan, on_record: OnRecord = lambda record: N
     env = recording_env(folder, plan.backend) | dict(plan.env)
     shown = redact.clean(env)
     plan_and_job = asdict(plan) | {"env": shown, "job": os.environ.get("SLURM_JOB_ID", "")}
-    with _writing(folder):
+    with writing(folder):
         write(folder / "plan.json", json.dumps(plan_and_job, indent=1))
     on_record(announcement(plan_and_job))
     started = time.monotonic()
@@ -319,7 +318,7 @@ async def execute(case: Case, plan: Plan, on_record: OnRecord = lambda record: N
         on_record(finish(record, plan) if record["kind"] == "measure" else record)
 
     try:
-        with _writing(folder):
+        with writing(folder):
             await launcher(plan)(replace(plan, env=env), folder, keep)
     finally:
         # also of a run that was cancelled or could not be started: what it left is evidence
@@ -331,12 +330,12 @@ def launcher(plan: Plan) -> Launch:
     """What starts the ranks of a plan, as `local.run` does: on simulated hosts, on nodes, or here."""
     if plan.network:
         return simulated.run
-    return slurm.run if slurm.remote() else local.run
+    return slurm.run if slurm.starts_by_srun() else local.run
 
 
 @contextmanager
-def _writing(folder: Path) -> Iterator[None]:
-    """A disk that is full or gone, in one sentence."""
+def writing(folder: Path) -> Iterator[None]:
+    """Turn an error of a disk that is full or gone into one sentence."""
     try:
         yield
     except BrokenPipeError:  # no disk: whoever read what is said of the run has gone
@@ -349,15 +348,12 @@ def _writing(folder: Path) -> Iterator[None]:
 
 def _outcome(case: Case, plan: Plan, folder: Path, records: list[dict[str, Any]], seconds: float) -> Run:
     """Put what the run left behind into the case, and say how it ended."""
-    sharing, machines = (
-        int(plan.network.get("hosts", plan.simulate_hosts)),
-        1 if plan.network else max(1, slurm.nodes()),
-    )
+    hosts = slurm.machines(plan) * plan.sharing
     case.replace_facts(from_dict(Fact, record) for record in records if record["kind"] == "fact")
     made = [finish(record, plan) for record in records if record["kind"] == "measure"]
     ops = dict.fromkeys(row["op"] for row in made)
-    limits = {op: bandwidth.expect(op, plan.backend, plan.ranks, case.facts, machines * sharing, sharing) for op in ops}
-    every = {"hosts": machines * sharing, "run": folder.name, "env": redact.clean(dict(plan.env))}
+    limits = {op: bandwidth.expect(op, plan.backend, plan.ranks, case.facts, hosts, plan.sharing) for op in ops}
+    every = {"hosts": hosts, "run": folder.name, "env": redact.clean(dict(plan.env))}
     measured = tuple(from_dict(Measurement, row | every | {"expected": limits[row["op"]].value}) for row in made)
     reading = evidence.read([folder])
     case.add([*measured, *reading.events])
@@ -398,6 +394,6 @@ async def probe(case: Case, options: ProbeOptions = DEFAULTS, on_record: OnRecor
     """
     run = await execute(case, await plan(case, options), on_record)
     if options.stages:
-        found = await to_the_end(case, run, launcher(run.plan), on_record)
+        found = await bisect(case, run, launcher(run.plan), on_record)
         run = replace(run, problem=found.summary) if found.failing and found.tried else run
     return run

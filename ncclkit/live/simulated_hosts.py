@@ -27,7 +27,7 @@ async def connectivity(
     env: Mapping[str, str] | None = None,
     seconds: float = 0.1,
 ) -> connect.Connectivity:
-    """Test the connections between the hosts of a network of `simulated_topology`; results go into the case.
+    """Test the connections between the hosts of a network of `live.launch.simulated`; results go into the case.
 
     fix: the cause whose fault is put right; env: variables of the job that decide which interface and port is used;
     seconds: of each stream.  NcclkitError where hosts cannot be simulated.
@@ -54,7 +54,7 @@ async def again(case: Case, room: Case) -> connect.Connectivity:
 async def connection_test(case: Case, wrong: str = "") -> Case:
     """A connection test between two hosts, with something wrong or nothing; where none can be simulated, none is made.
 
-    case: takes what is found; wrong: a name of `simulated_topology.WRONG`.  Returns the case.
+    case: takes what is found; wrong: a name of `live.launch.simulated.WRONG`.  Returns the case.
     """
     try:
         await connectivity(case, {"wrong": wrong})
@@ -66,7 +66,8 @@ async def connection_test(case: Case, wrong: str = "") -> Case:
 async def minimal(case: Case, wrong: str = "") -> Run:
     """The smallest all_reduce over gloo between two hosts, a rank on each, with something wrong or nothing.
 
-    wrong: a name of `simulated_topology.WRONG`.  Where no hosts can be simulated, the run says so and measures nothing.
+    wrong: a name of `live.launch.simulated.WRONG`.  Where no hosts can be simulated, the run says so and measures
+    nothing.
     """
     net = {"hosts": 2, "wrong": wrong}
     plan = await probe.plan(

@@ -17,7 +17,7 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -32,53 +32,21 @@ from ncclkit.core.case import Case
 from ncclkit.core.model import Event, NcclkitError
 from ncclkit.core.storage import write
 from ncclkit.core.text import percent, plural
-from ncclkit.core.tuning import LEAST_ROUNDS, Comparison, Setting
+from ncclkit.core.tuning import Comparison, Setting
 from ncclkit.evidence.sources import inputs
 from ncclkit.evidence.sources.streams import unpack
 from ncclkit.evidence.tools import profiles as records
 from ncclkit.live import scheduler
 from ncclkit.live.launch import local, slurm
+from ncclkit.live.launch.local import OnRecord
 from ncclkit.live.launch.pack import packed
+from ncclkit.live.options import StepOptions, setting_change
 
-OnRecord = Callable[[dict[str, Any]], None]
 PYTHON = re.compile(r"(?:.*/)?python[\d.]*")
-DDP, LOADER = ("bucket_cap_mb", "gradient_as_bucket_view"), {"workers": "num_workers", "prefetch": "prefetch_factor"}
 WHAT = (
     "ncclkit puts a folder with one file, sitecustomize.py, first on PYTHONPATH of this script. It measures {} steps "
     "(data loader, collectives, checkpoints, optimizer), ends the script after them, and is removed then."
 )
-
-
-@dataclass(frozen=True, slots=True)
-class StepOptions:
-    """What of a script is measured, and what is compared."""
-
-    ranks: int = 0
-    """0: one a GPU, or two on the CPU; a command that starts ranks itself says how many."""
-    steps: int = 40
-    """Every other five of them are measured."""
-    warmup: int = 5
-    timeout: float = 300.0
-    """Seconds for one run of the script."""
-    tries: tuple[str, ...] = ()
-    """Settings to compare, such as ``workers=4``, ``bucket_cap_mb=50``, ``OMP_NUM_THREADS=2``, ``--accumulate=4``."""
-    rounds: int = LEAST_ROUNDS
-    """Runs of the script with each setting."""
-    trace: int = 0
-    """Steps of torch's profiler after the others; where GPUs compute it takes 6 in any case."""
-    here: bool = False
-    """Whether a script may run on a login node, too."""
-
-    def __post_init__(self) -> None:
-        """Refuse what no run can be made of."""
-        for name, least, most in (("ranks", 0, 64), ("steps", 10, 1000), ("warmup", 1, 1000), ("rounds", 1, 50)):
-            value = getattr(self, name)
-            if not isinstance(value, int) or not least <= value <= most:
-                raise NcclkitError(f"The number of {name} must be {least} to {most}, but it is {value!r}.")
-        if self.tries and self.rounds < LEAST_ROUNDS:
-            raise NcclkitError(f"With fewer than {LEAST_ROUNDS} rounds nothing can be told from chance.")
-        for words in self.tries:
-            _change(words)
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,11 +159,11 @@ async def _once(
     with packed() as agent, _hooked(folder, options, change, _spread(words)) as env:
         line = [*words, *change.get("flags", ())]
         if PYTHON.fullmatch(words[0]):
-            ranks = options.ranks or max(2, int((await local.check(python))["gpus"]))
+            ranks = options.ranks or int((await local.check(python))["gpus"]) or 2
             line = [python, str(agent), "launch", str(ranks), "0", "--", *line[1:]]
         told = {"name": "step", "command": list(words), "change": change, "env": env}
         write(folder / "plan.json", json.dumps(redact.clean(told), indent=1))
-        given = local.guarded(agent, line, env, options.timeout, folder, python, on_record)
+        given = local.run_under_guard(agent, line, env, options.timeout, folder, python, on_record)
         ended = (await given)[-1]
     reading = evidence.read([folder])
     traces = sorted(folder.glob("trace_rank*.json"))
@@ -226,24 +194,6 @@ def _hooked(folder: Path, options: StepOptions, change: Mapping[str, Any], sprea
         yield {"PYTHONPATH": paths, step_hook.OPTIONS: json.dumps(told), **change.get("env", {})}
 
 
-def _change(words: str) -> dict[str, Any]:
-    """What ``workers=4`` and the like change of a run; NcclkitError for anything else."""
-    name, equals, value = words.partition("=")
-    number = int(value) if re.fullmatch(r"\d{1,6}", value) else None
-    if name.startswith("--") and name != "--":
-        return {"flags": [words]}
-    if number is not None and name in DDP:
-        return {"ddp": {name: bool(number) if name == "gradient_as_bucket_view" else number}}
-    if number is not None and name in LOADER:
-        return {"loader": {LOADER[name]: number}}
-    if equals and re.fullmatch(r"[A-Z][A-Z0-9_]*", name):
-        return {"env": {name: value}}
-    raise NcclkitError(
-        f"{words!r} is not a setting; write workers=4, prefetch=4, bucket_cap_mb=50, gradient_as_bucket_view=1, "
-        "OMP_NUM_THREADS=2 or another variable, or a flag of the script such as --accumulate=4."
-    )
-
-
 async def _compare(
     case: Case, words: Sequence[str], options: StepOptions, times: StepTimes, on_record: OnRecord
 ) -> list[SettingEffect]:
@@ -256,7 +206,7 @@ async def _compare(
     for number in range(options.rounds):
         for words_of in order.sample(list(laps), len(laps)):
             on_record({"kind": "problem", "say": f"round {number + 1} of {options.rounds}: {words_of or 'as it is'}"})
-            change = {"measure": False} | (_change(words_of) if words_of else {})
+            change = {"measure": False} | (setting_change(words_of) if words_of else {})
             folder, reason, events = await _once(room, words, short, change, on_record)
             laps[words_of].append(_lap(events, reason, folder, words_of))
     usual = tuple(laps.pop(""))

@@ -6,31 +6,31 @@ printed.  So whoever opens the case later, from anywhere, finds the job, its pro
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import json
 import os
-import re
 import shlex
 import shutil
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any, NoReturn, TypedDict
 
 from ncclkit.agent import wire
 from ncclkit.core import storage
 from ncclkit.core.case import Case
 from ncclkit.core.model import NcclkitError
 from ncclkit.core.runs import Plan, Run, read_plan
-from ncclkit.core.text import plural
+from ncclkit.core.text import plural, split_words
 from ncclkit.live import probe, scheduler
 from ncclkit.live.launch import slurm
-from ncclkit.live.options import JOB_OPTIONS, JobOptions, ProbeOptions, command_words, words
+from ncclkit.live.launch.local import OnRecord
+from ncclkit.live.options import JOB_OPTIONS, JobOptions, ProbeOptions, add_options, command_words, job_options
 
-OnRecord = Callable[[dict[str, Any]], None]
 UNSEEN, NO_PYTHON = 66, 67
 """Exit statuses of our batch script: the node does not see the case folder, or not the workbook's interpreter."""
 SUBMITS = 30.0
@@ -57,7 +57,7 @@ def script(case: Case, folder: Path, verb: Sequence[str], options: JobOptions) -
     asked |= {"output": f'"{kept}/job.out"', "error": f'"{kept}/job.err"', "open-mode": "append"}
     lines = [f"#SBATCH --{name}={value}" for name, value in asked.items() if value != ""]
     lines += ["#SBATCH --exclusive", "#SBATCH --mem=0"] if options.exclusive else []
-    lines += [f"#SBATCH {shlex.quote(word)}" for word in words(options.sbatch_options, "sbatch options")]
+    lines += [f"#SBATCH {shlex.quote(word)}" for word in split_words(options.sbatch_options, "sbatch options")]
     told = {slurm.CONTAINER: options.container, slurm.SRUN_OPTIONS: options.srun_options}
     here, python = shlex.quote(str(folder)), shlex.quote(sys.executable)
     body = [
@@ -121,9 +121,7 @@ def submit(case: Case, verb: Sequence[str], options: JobOptions, on_record: OnRe
 
     Raises NcclkitError in one sentence where Slurm refuses it; nothing is left of it then.
     """
-    if case.path is None:
-        raise NcclkitError("A job needs a case folder; give --case or case_dir a name.")
-    folder = _new_folder(case.path / "jobs", verb[0])
+    folder = case.new_folder("jobs", verb[0])
     text = script(case, folder, verb, options)
     on_record({"kind": "script", "text": text})
     try:
@@ -155,27 +153,13 @@ REFUSED = {
 """What sbatch says → what to do."""
 
 
-def _new_folder(jobs: Path, name: str) -> Path:
-    """The next ``<n>-<name>`` in a folder."""
-    try:
-        jobs.mkdir(exist_ok=True)
-        last = max((int(path.name.split("-")[0]) for path in jobs.glob("[0-9]*-*")), default=0)
-        folder = jobs / f"{last + 1}-{name}"
-        folder.mkdir()
-    except OSError as error:
-        raise NcclkitError(
-            f"Cannot make a folder for the job in {jobs}: {error.strerror}; free space or name another case."
-        ) from error
-    return folder
-
-
 def jobs(case: Case) -> list[BatchJob]:
     """The jobs that were submitted from a case, oldest first."""
-    folders = list((case.path / "jobs").glob("[0-9]*-*/job.json")) if case.path else []
     found = []
-    for path in sorted(folders, key=lambda path: int(path.parent.name.split("-")[0])):
-        kept = storage.read_json(path, {}, _Kept)
-        found.append(BatchJob(path.parent, kept["id"], tuple(kept["words"]), kept["submitted"]))
+    for folder in case.folders("jobs"):
+        if (folder / "job.json").exists():
+            kept = storage.read_json(folder / "job.json", {}, _Kept)
+            found.append(BatchJob(folder, kept["id"], tuple(kept["words"]), kept["submitted"]))
     return found
 
 
@@ -461,25 +445,16 @@ def cancel(job: BatchJob, patience: float = 40.0) -> None:
 # ---------------------------------------------------------------- from a notebook
 
 
+class _Words(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise NcclkitError(f"The job is not understood ({message}); write for example -N 2 -p gpu -t 10.")
+
+
 def parse_options(text: str) -> JobOptions:
     """Job options from the words that ``ncclkit submit`` takes before the verb, such as ``-N 2 -p gpu -t 10``."""
-    short = {"-p": "partition", "-N": "nodes", "-t": "time", "-A": "account", "-q": "qos"}
-    given: dict[str, Any] = {}
-    left = [part for word in words(text, "The job") for part in (word.split("=", 1) if word[:2] == "--" else [word])]
-    while left:
-        flag = left.pop(0)
-        name = short.get(flag, flag.removeprefix("--").replace("-", "_"))
-        if name in ("share", "no_exclusive"):
-            given["exclusive"] = False
-            continue
-        if flag[:1] != "-" or name not in JOB_OPTIONS or not left:
-            raise NcclkitError(f"The job {text!r} is not understood at {flag!r}; write for example -N 2 -p gpu -t 10.")
-        value = left.pop(0)
-        number = isinstance(getattr(JobOptions(), name), int)
-        if number and not re.fullmatch(r"-?\d+", value):
-            raise NcclkitError(f"{JOB_OPTIONS[name].label} must be a whole number, but it is {value!r}.")
-        given[name] = int(value) if number else f"{given[name]}\n{value}" if name in given else value
-    return JobOptions(**given)
+    parser = _Words(add_help=False)
+    add_options(parser, *JOB_OPTIONS, defaults=JobOptions())
+    return job_options(parser.parse_args(split_words(text, "The job")))
 
 
 async def live_test(

@@ -13,7 +13,7 @@ import random
 import re
 import statistics
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 from itertools import pairwise, product
@@ -32,6 +32,7 @@ from ncclkit.core.tuning import BESIDE, LEAST_ROUNDS, Comparison, Setting, Sweep
 from ncclkit.evidence.logs import read_logs
 from ncclkit.live import probe
 from ncclkit.live.launch import slurm
+from ncclkit.live.launch.local import OnRecord
 from ncclkit.live.options import ProbeOptions
 
 MIB = 1 << 20
@@ -145,7 +146,6 @@ def _jitter(m: Measurement) -> Advice:
     )
 
 
-OnRecord = Callable[[dict[str, Any]], object]
 Key = tuple[int, str, int]
 """A setting by its number (from 1; 0 and `ALONE` are the default), the collective, the size in bytes."""
 ALONE = -1
@@ -217,15 +217,16 @@ async def sweep(
     env = {**plan.env, **(_without_file(case, cleared) if cleared else {})}
     base = replace(plan, unset=tuple(cleared), env=env)
     together = {n: one for n, one in enumerate(wanted, 1) if one.per_communicator}
-    apart = {n: one for n, one in enumerate(wanted, 1) if n not in together}
-    made.apart.update(apart)
+    alone = {n: one for n, one in enumerate(wanted, 1) if n not in together}
+    made.own_jobs.update(alone)
+    jobs = SweepJobs(case, base, made, on_record)
     if together:
-        within = budget * (SHARED if apart else 1.0)
-        await _together(case, base, together, every, within, made, on_record, own)
+        within = budget * (SHARED if alone else 1.0)
+        await jobs.together(together, every, within, own)
     if every:
-        await _decide(case, base, apart, made, on_record, began + budget)
-    elif apart:
-        wanted += await _jobs_of_their_own(case, base, apart, len(wanted) + 1, began + budget, made, on_record)
+        await jobs.decide(alone, began + budget)
+    elif alone:
+        wanted += await jobs.choose(alone, len(wanted) + 1, began + budget)
     return made.sweep(plan, wanted, time.monotonic() - began, tuple(cleared), calls)
 
 
@@ -344,7 +345,7 @@ Choices = Mapping[tuple[str, int], tuple[str, str, int | None]]
 
 def own_choices(case: Case, plan: Plan) -> Choices:
     """What NCCL chose by itself in live tests of this case on as many ranks and hosts, by its TUNING lines."""
-    hosts = max(1, slurm.nodes()) * plan.simulate_hosts
+    hosts = slurm.machines(plan) * plan.sharing
     alike = [m for m in case.measurements if (m.backend, m.ranks, m.hosts) == ("nccl", plan.ranks, hosts)]
     runs = {m.run for m in alike if m.run and not any(map(CHOOSES.fullmatch, {**os.environ, **m.env}))}
     told: dict[tuple[str, int], set[tuple[str, str, int | None]]] = {}
@@ -399,7 +400,7 @@ def _joined(known: Mapping[str, Any]) -> bool:
 
 def _of_network(known: Mapping[str, Any], plan: Plan) -> list[Setting]:
     """What NCCL can be told of the network between hosts: queue pairs and traffic class, else sockets and threads."""
-    if max(1, slurm.nodes()) * plan.simulate_hosts < 2:
+    if slurm.machines(plan) * plan.sharing < 2:
         return []
     if not [row for row in known.get("net.rdma") or () if isinstance(row, Mapping)]:
         pairs = (("1", "4"), ("2", "2"), ("4", "4"))
@@ -417,7 +418,7 @@ def _more_memory(size: int) -> str:
 class Measured:
     """Microseconds of the rounds of each phase: those that choose, descend and decide, and those under computation."""
 
-    apart: set[int] = field(default_factory=set)
+    own_jobs: set[int] = field(default_factory=set)
     """Settings that had jobs of their own."""
     times: dict[str, dict[Key, list[float]]] = field(default_factory=dict)
     """Phase → rounds of each setting, collective and size; the default's of the same phase are their pairs."""
@@ -452,7 +453,7 @@ class Measured:
         decided, known = self.compared("decide", settings), {id(one.setting) for one in seen}
         seen += tuple(one for one in decided if id(one.setting) not in known)  # named ones with jobs of their own
         beside = tuple(one for name in BESIDE for one in self.compared(name, settings))
-        hosts = max(1, slurm.nodes()) * plan.simulate_hosts
+        hosts = slurm.machines(plan) * plan.sharing
         rows = tuple((op, size, count) for (op, size), count in calls.items())
         steps = ((named[number], why) for number, why in self.no_step.items() if number > 0)
         notes = (*self.notes, *(f"{name} could not be measured in a DDP step: {why}." for name, why in steps))
@@ -482,136 +483,20 @@ class Measured:
     def compared(self, phase: str, settings: Sequence[Setting]) -> tuple[Comparison, ...]:
         """Each setting with the default of the same rounds, by collective and size."""
         times = self.times.get(phase, {})
-        failed = self.apart.intersection(self.refused)
+        failed = self.own_jobs.intersection(self.refused)
         known = [key for key in times if key[0] > 0 and key[0] not in failed]
         keys = sorted(known, key=lambda key: (key[1], key[2], key[0]))
         return tuple(self._comparison(key, phase, settings[key[0] - 1], len(keys)) for key in keys)
 
     def _comparison(self, key: Key, phase: str, setting: Setting, among: int) -> Comparison:
         (number, op, size), times = key, self.times[phase]
-        defaults = [(ALONE, op, size)] if number in self.apart else [(control, op, size) for control in CONTROLS]
+        defaults = [(ALONE, op, size)] if number in self.own_jobs else [(control, op, size) for control in CONTROLS]
         controls = [times[each] for each in defaults if each in times]
         # one of them in turn: a mean of three is hit by an outlier more often than the one time it is compared with
         usual = tuple(laps[turn % len(laps)] for turn, laps in enumerate(zip(*controls, strict=True)))
         beside = phase if phase in BESIDE else ""
         wrong = self.wrong.get(key, 0)
         return Comparison(setting, op, size, usual, tuple(times[key]), among, wrong, spread(controls), beside)
-
-
-async def _together(
-    case: Case,
-    base: Plan,
-    settings: Mapping[int, Setting],
-    every: bool,
-    within: float,
-    made: Measured,
-    on_record: OnRecord,
-    own: Choices,
-) -> None:
-    """One job with a process group for each setting; every: decide on those that look slower, too.
-
-    within: seconds of measuring after which no further collective and size is begun; own: what NCCL takes by itself; a
-    setting is not measured where it asks for the same.
-    """
-    first, *others = CONTROLS
-    half, numbers = len(settings) // 2, list(settings)
-    order = [first, *numbers[:half], others[0], *numbers[half:], others[1]]
-    peak = {} if every else {n: one.channels for n, one in settings.items() if one.channels and not one.env}
-    none = Setting()
-    asked = [settings.get(n, none) for n in order]
-    told = [
-        {
-            "env": {**one.env, **dict.fromkeys(one.without)},
-            "config": {**one.config},
-            "skip": same_as_own(one, own, base.ops, base.sizes),
-        }
-        for one in asked
-    ]
-    controls = ",".join(str(place) for place, number in enumerate(order) if number in CONTROLS)
-    words = ["--settings", json.dumps(told), "--controls", controls, "--repeats", str(ROUNDS)]
-    if len(peak) > 2:  # bandwidth has one peak over the channels
-        words += ["--one-peak", ",".join(str(order.index(n)) for n in sorted(peak, key=lambda n: peak[n]))]
-    words += [
-        "--decide",
-        str(DECIDING),
-        "--under-computation",
-        *(["--all"] if every else ["--within", f"{within:.0f}"]),
-    ]
-    if problem := await _job(case, base, words, order, made, on_record, within):
-        raise NcclkitError(f"The sweep stopped: {problem}")
-
-
-async def _decide(
-    case: Case, base: Plan, settings: Mapping[int, Setting], made: Measured, on_record: OnRecord, ends: float = math.inf
-) -> None:
-    """Jobs of the default and of each setting in turn, in an order that is shuffled for each turn.
-
-    ends: on the monotonic clock, from which on there are no more turns than a verdict needs.
-    """
-    order = random.Random(1)
-    for turn in range(JOBS if settings else 0):
-        if turn < LEAST_ROUNDS or time.monotonic() < ends:
-            await _turn(case, base, settings, "decide", made, on_record, order)
-
-
-async def _turn(
-    case: Case,
-    base: Plan,
-    settings: Mapping[int, Setting],
-    phase: str,
-    made: Measured,
-    on_record: OnRecord,
-    order: random.Random,
-) -> None:
-    """One job of the default and of each setting, in an order of this turn; jobs that decide also compute beside.
-
-    A setting whose job fails is refused; raises NcclkitError where the default's fails.
-    """
-    for number, setting in order.sample([(ALONE, Setting()), *settings.items()], 1 + len(settings)):
-        env = {name: value for name, value in base.env.items() if name not in setting.without}
-        plan = replace(base, env={**env, **setting.env}, unset=(*base.unset, *setting.without))
-        # what the environment sets already is no winner that a job would be given
-        beside = phase == "decide" and not base.unset
-        words = ["--repeats", str(ROUNDS), "--phase", phase, *["--under-computation"] * beside]
-        problem = "" if number in made.refused else await _job(case, plan, words, [number], made, on_record)
-        if problem and number == ALONE:
-            raise NcclkitError(f"The sweep stopped: {problem}")
-        if problem:
-            made.refused[number] = f"its job failed: {problem}"
-
-
-async def _jobs_of_their_own(
-    case: Case,
-    base: Plan,
-    settings: Mapping[int, Setting],
-    first: int,
-    ends: float,
-    made: Measured,
-    on_record: OnRecord,
-) -> list[Setting]:
-    """Choose among settings that a process keeps, and their combinations, while there is time; decide on the best.
-
-    ends: on the monotonic clock.  Returns all combinations, numbered from `first`.
-    """
-    began, order = time.monotonic(), random.Random(0)
-    await _turn(case, base, {}, "pace", made, on_record, order)
-    each = max(time.monotonic() - began, 1e-3)  # seconds of a job here
-
-    def jobs() -> int:
-        return int((ends - time.monotonic()) / each)
-
-    more = combinations([*settings.values()])
-    every = dict(settings) | dict(enumerate(more, first))
-    made.apart.update(every)
-    count, search = _choice(len(settings), len(every), jobs() - 2 * JOBS, made.notes)
-    chosen = {number: every[number] for number in [*every][:count]}
-    if search:
-        await _search(case, base, settings, every, count, made, on_record)
-    for _ in range(CHOOSING if chosen and not search else 0):
-        await _turn(case, base, chosen, "choose", made, on_record, order)
-    kept = made.promising([*every])[: max(1, jobs() // JOBS - 1)]
-    await _decide(case, base, {number: every[number] for number in kept}, made, on_record)
-    return more
 
 
 def _choice(alone: int, every: int, jobs: int, notes: list[str]) -> tuple[int, bool]:
@@ -661,62 +546,137 @@ def _risk(one: Setting, settings: Iterable[Setting]) -> str:
     return "; ".join(part.risk for part in settings if part.risk and part.env.items() <= one.env.items())
 
 
-async def _search(
-    case: Case,
-    base: Plan,
-    settings: Mapping[int, Setting],
-    every: Mapping[int, Setting],
-    trials: int,
-    made: Measured,
-    on_record: OnRecord,
-) -> None:
-    """Measure each setting, then the combinations of `every` that Optuna expects most of by what came before.
+@dataclass(frozen=True)
+class SweepJobs:
+    """Runs the jobs of one sweep, and keeps what they measured."""
 
-    Every job stands beside one of the default, as drift is larger than most gains, and is judged by the geometric mean
-    of what its sizes take of the default's time.
-    """
-    import optuna
+    case: Case
+    base: Plan
+    """Of each job, before its settings."""
+    made: Measured
+    on_record: OnRecord
 
-    optuna.logging.set_verbosity(optuna.logging.WARNING)
-    order, values = random.Random(0), _values(settings.values())
-    study = optuna.create_study(sampler=optuna.samplers.TPESampler(seed=0))
-    shares: dict[int, float] = {0: 1.0}  # of the default itself
-    for one in settings.values():
-        study.enqueue_trial({name: one.env.get(name, "") for name in values})
-    for turn in range(MOST_ASKED * trials):
-        if len(shares) > trials:
-            break
-        trial = study.ask()
-        chosen = {name: trial.suggest_categorical(name, known) for name, known in values.items()}
-        asked = {name: value for name, value in chosen.items() if value}
-        number = next((n for n, one in every.items() if one.env == asked), 0)
-        if number not in shares:
-            await _turn(case, base, {number: every[number]}, f"choose {turn}", made, on_record, order)
-            shares[number] = made.share(number, f"choose {turn}")
-        study.tell(trial, shares[number])
+    async def together(self, settings: Mapping[int, Setting], every: bool, within: float, own: Choices) -> None:
+        """One job with a process group for each setting; every: decide on those that look slower, too.
 
+        within: seconds of measuring after which no further collective and size is begun; own: what NCCL takes by
+        itself; a setting is not measured where it asks for the same.
+        """
+        first, *others = CONTROLS
+        half, numbers = len(settings) // 2, list(settings)
+        order = [first, *numbers[:half], others[0], *numbers[half:], others[1]]
+        peak = {} if every else {n: one.channels for n, one in settings.items() if one.channels and not one.env}
+        none = Setting()
+        asked = [settings.get(n, none) for n in order]
+        told = [
+            {
+                "env": {**one.env, **dict.fromkeys(one.without)},
+                "config": {**one.config},
+                "skip": same_as_own(one, own, self.base.ops, self.base.sizes),
+            }
+            for one in asked
+        ]
+        controls = ",".join(str(place) for place, number in enumerate(order) if number in CONTROLS)
+        words = ["--settings", json.dumps(told), "--controls", controls, "--repeats", str(ROUNDS)]
+        if len(peak) > 2:  # bandwidth has one peak over the channels
+            words += ["--one-peak", ",".join(str(order.index(n)) for n in sorted(peak, key=lambda n: peak[n]))]
+        words += ["--decide", str(DECIDING), "--under-computation"]
+        words += ["--all"] if every else ["--within", f"{within:.0f}"]
+        if problem := await self.job(self.base, words, order, within):
+            raise NcclkitError(f"The sweep stopped: {problem}")
 
-async def _job(
-    case: Case,
-    plan: Plan,
-    words: Sequence[str],
-    numbers: Sequence[int],
-    made: Measured,
-    on_record: OnRecord,
-    within: float = 0.0,
-) -> str:
-    """One job of the sweep program; returns what it failed by, "" where it did not.
+    async def decide(self, settings: Mapping[int, Setting], ends: float = math.inf) -> None:
+        """Jobs of the default and of each setting in turn, in an order that is shuffled for each turn.
 
-    within: seconds for which it may measure beyond the time of any other job.
-    """
+        ends: on the monotonic clock, from which on there are no more turns than a verdict needs.
+        """
+        order = random.Random(1)
+        for turn in range(JOBS if settings else 0):
+            if turn < LEAST_ROUNDS or time.monotonic() < ends:
+                await self._turn(settings, "decide", order)
 
-    def keep(record: dict[str, Any]) -> None:
-        made.take(record, numbers)
-        on_record(record)
+    async def choose(self, settings: Mapping[int, Setting], first: int, ends: float) -> list[Setting]:
+        """Choose among settings that a process keeps, and their combinations, while there is time; decide on the best.
 
-    argv = ["sweep", "--backend", plan.backend, "--ops", ",".join(plan.ops), "--sizes", ",".join(map(str, plan.sizes))]
-    argv += ["--timeout", f"{plan.deadline / 2:.0f}", *words]
-    if plan.simulate_hosts > 1:
-        argv += ["--simulate-hosts", str(plan.simulate_hosts)]
-    run = await probe.execute(case, replace(plan, argv=tuple(argv), deadline=plan.deadline + within), keep)
-    return "" if run.reason == "done" else f"{run.summary} See {run.folder}."
+        ends: on the monotonic clock.  Returns all combinations, numbered from `first`.
+        """
+        began, order = time.monotonic(), random.Random(0)
+        await self._turn({}, "pace", order)
+        each = max(time.monotonic() - began, 1e-3)  # seconds of a job here
+
+        def jobs() -> int:
+            return int((ends - time.monotonic()) / each)
+
+        more = combinations([*settings.values()])
+        every = dict(settings) | dict(enumerate(more, first))
+        self.made.own_jobs.update(every)
+        count, search = _choice(len(settings), len(every), jobs() - 2 * JOBS, self.made.notes)
+        chosen = {number: every[number] for number in [*every][:count]}
+        if search:
+            await self._search(settings, every, count)
+        for _ in range(CHOOSING if chosen and not search else 0):
+            await self._turn(chosen, "choose", order)
+        kept = self.made.promising([*every])[: max(1, jobs() // JOBS - 1)]
+        await self.decide({number: every[number] for number in kept})
+        return more
+
+    async def _turn(self, settings: Mapping[int, Setting], phase: str, order: random.Random) -> None:
+        """One job of the default and of each setting, in an order of this turn; jobs that decide also compute beside.
+
+        A setting whose job fails is refused; raises NcclkitError where the default's fails.
+        """
+        for number, setting in order.sample([(ALONE, Setting()), *settings.items()], 1 + len(settings)):
+            env = {name: value for name, value in self.base.env.items() if name not in setting.without}
+            plan = replace(self.base, env={**env, **setting.env}, unset=(*self.base.unset, *setting.without))
+            # what the environment sets already is no winner that a job would be given
+            beside = phase == "decide" and not self.base.unset
+            words = ["--repeats", str(ROUNDS), "--phase", phase, *["--under-computation"] * beside]
+            problem = "" if number in self.made.refused else await self.job(plan, words, [number])
+            if problem and number == ALONE:
+                raise NcclkitError(f"The sweep stopped: {problem}")
+            if problem:
+                self.made.refused[number] = f"its job failed: {problem}"
+
+    async def _search(self, settings: Mapping[int, Setting], every: Mapping[int, Setting], trials: int) -> None:
+        """Measure each setting, then the combinations of `every` that Optuna expects most of by what came before.
+
+        Every job stands beside one of the default, as drift is larger than most gains, and is judged by the geometric
+        mean of what its sizes take of the default's time.
+        """
+        import optuna
+
+        optuna.logging.set_verbosity(optuna.logging.WARNING)
+        order, values = random.Random(0), _values(settings.values())
+        study = optuna.create_study(sampler=optuna.samplers.TPESampler(seed=0))
+        shares: dict[int, float] = {0: 1.0}  # of the default itself
+        for one in settings.values():
+            study.enqueue_trial({name: one.env.get(name, "") for name in values})
+        for turn in range(MOST_ASKED * trials):
+            if len(shares) > trials:
+                break
+            trial = study.ask()
+            chosen = {name: trial.suggest_categorical(name, known) for name, known in values.items()}
+            asked = {name: value for name, value in chosen.items() if value}
+            number = next((n for n, one in every.items() if one.env == asked), 0)
+            if number not in shares:
+                await self._turn({number: every[number]}, f"choose {turn}", order)
+                shares[number] = self.made.share(number, f"choose {turn}")
+            study.tell(trial, shares[number])
+
+    async def job(self, plan: Plan, words: Sequence[str], numbers: Sequence[int], within: float = 0.0) -> str:
+        """One job of the sweep program; returns what it failed by, "" where it did not.
+
+        within: seconds for which it may measure beyond the time of any other job.
+        """
+
+        def keep(record: dict[str, Any]) -> None:
+            self.made.take(record, numbers)
+            self.on_record(record)
+
+        sizes = ",".join(map(str, plan.sizes))
+        argv = ["sweep", "--backend", plan.backend, "--ops", ",".join(plan.ops), "--sizes", sizes]
+        argv += ["--timeout", f"{plan.deadline / 2:.0f}", *words]
+        if plan.simulate_hosts > 1:
+            argv += ["--simulate-hosts", str(plan.simulate_hosts)]
+        run = await probe.execute(self.case, replace(plan, argv=tuple(argv), deadline=plan.deadline + within), keep)
+        return "" if run.reason == "done" else f"{run.summary} See {run.folder}."

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Coroutine, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import ipywidgets as W
@@ -12,9 +12,9 @@ import plotly.graph_objects as go
 from ncclkit.analysis.steps import NAMES, PARTS, SettingEffect, StepTimes, last_steps
 from ncclkit.causes import page
 from ncclkit.core.case import Case
-from ncclkit.core.model import NcclkitError
-from ncclkit.core.text import format_time, percent
+from ncclkit.core.text import format_time, percent, split_words
 from ncclkit.live import step
+from ncclkit.live.options import StepOptions
 from ncclkit.views import _draw, plots
 from ncclkit.views._base import Drawn, View
 from ncclkit.views._form import Form, complaints, text_field
@@ -46,7 +46,7 @@ def step_view(case: Case) -> View:
 class StepForm(Form):
     """The form that runs a script for some steps; ``await form.run()`` does what its Measure button does.
 
-    command: as in a terminal, such as ``python train.py``; options: those of `ncclkit.live.step.StepOptions`.
+    command: as in a terminal, such as ``python train.py``; options: those of `ncclkit.live.options.StepOptions`.
     Where no command is named, nothing is done.
     """
 
@@ -56,7 +56,7 @@ class StepForm(Form):
     CANCELLED = "Cancelled; everything that was started has been ended"
 
     def __init__(self, case: Case, command: str = "", **options: Any) -> None:
-        self._case, self._options = case, step.StepOptions(**options)
+        self._case, self._options = case, StepOptions(**options)
         self.command = text_field("Command", command, "python train.py")
         settings = " ".join(self._options.tries)
         self.tries = text_field("Compare", settings, "workers=4 bucket_cap_mb=50 OMP_NUM_THREADS=2")
@@ -72,24 +72,20 @@ class StepForm(Form):
         return complaints({self.command: lambda: self._words(self.command), self.tries: lambda: self.options})
 
     @property
-    def options(self) -> step.StepOptions:
+    def options(self) -> StepOptions:
         """What the fields say; raises NcclkitError for what is not a setting."""
-        fields = {name: getattr(self._options, name) for name in step.StepOptions.__slots__}
-        return step.StepOptions(**fields | {"tries": tuple(self._words(self.tries))})
+        return replace(self._options, tries=tuple(self._words(self.tries)))
 
     def prepare(self) -> Coroutine[Any, Any, View]:
         """The run of the script, and its picture."""
         return self._measured(self._words(self.command), self.options)
 
-    async def _measured(self, words: Sequence[str], options: step.StepOptions) -> View:
+    async def _measured(self, words: Sequence[str], options: StepOptions) -> View:
         run = await step.measure_steps(self._case, words, options, self.observe)
         return View(run.summary, Markup("")) if run.times is None else step_view(self._case)
 
     def _words(self, field: W.Text) -> list[str]:
-        try:
-            return shlex.split(field.value)
-        except ValueError as error:
-            raise NcclkitError(f"{field.value!r} is not a line of a shell: {error}.") from error
+        return split_words(field.value, field.description)
 
 
 def _figure(times: StepTimes) -> go.Figure:

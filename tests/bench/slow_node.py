@@ -75,7 +75,7 @@ async def rank(case: Case, backend: str, seconds: float) -> dict[str, Any]:
     network = {} if backend == "nccl" else {"hosts": 2}
     plan = replace(plan, argv=(*plan.argv, "--fault", "slow_among_many", "--rank", str(SLOWED)), network=network)
     run = await probe.execute(case, plan)
-    found = await probe.to_the_end(case, run, probe.launcher(plan))
+    found = await probe.bisect(case, run, probe.launcher(plan))
     name = f"Rank {SLOWED} on {'simulated-1' if backend == 'nccl' else 'node-2'} is slow"
     told = {"ranks": RANKS, "ended": run.reason, "tries": len(found.tried), "said": found.summary}
     return told | {"named": found.summary.startswith(name)}

@@ -47,6 +47,10 @@ def test_what_lies_within_the_spread_is_no_difference(tmp_path: Path) -> None:
     found = history({"a": old, "b": new})
     assert found.worst is None
     assert found.summary == "As fast as a: no difference beyond the spread on 3 sizes; nothing else changed."
+    new.facts = []
+    assert history({"a": old, "b": new}).summary == (
+        "As fast as a: no difference beyond the spread on 3 sizes; what else changed is unknown: no facts of b."
+    )
 
 
 def test_cases_without_a_common_test_and_one_case_alone_say_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -72,6 +76,10 @@ def test_a_live_test_is_compared_with_the_saved_baseline(tmp_path: Path, monkeyp
     figure = nk.curve_view(Run(plan, tmp_path, "done", 1.0, rows)).figure
     assert figure is not None and [str(line.name).startswith("baseline of") for line in figure.data].count(True) == 1
     assert figure.layout.yaxis.range[1] > max(curve[-1].busbw or 0.0, 1.04)
+    mixed = [replace(row, time_us=row.time_us * factor) for row, factor in zip(rows, (1.0, 0.5, 0.5), strict=True)]
+    assert (
+        ": faster on 2 and slower on 1 of 3 sizes, most all_reduce of 1 KiB: 40 % slower" in beside_baseline(mixed)[0]
+    )
     other = [replace(row, ranks=4) for row in measured(tmp_path / "d").measurements]
     assert beside_baseline(other) == ("", ())
     saved.write_text('{"ncclkit_baseline": 1}')

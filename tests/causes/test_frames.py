@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ncclkit.analysis.frames import call_of, framework, in_collective, stacks
+from ncclkit.analysis.frames import call_of, framework, in_collective, is_own, stacks
 from ncclkit.core.case import Case
 from ncclkit.core.model import Event
 
@@ -39,6 +39,23 @@ def test_a_framework_is_known_by_its_own_folder(file: str, name: str) -> None:
     case = Case()
     case.events = [Event("stack", "", rank=0, data={"frames": [{"file": file, "line": 9, "func": "f"}]})]
     assert framework(case) == name
+
+
+@pytest.mark.parametrize(
+    ("file", "own"),
+    [
+        ("/home/u/torch/train.py", True),
+        ("/home/u/nccl/train.py", True),
+        ("/home/u/gloo/run.py", True),
+        ("torch/distributed/distributed_c10d.py", False),
+        ("/opt/pytorch/pytorch/torch/_tensor.py", False),
+        ("/opt/pytorch/pytorch/torch/serialization.py", False),
+        ("/dvs/p4/build/sw/gpgpu/nccl/gitfusion/stable/src/proxy.cc", False),
+        ("/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc", False),
+    ],
+)
+def test_a_folder_of_the_user_may_be_called_as_a_library_is(file: str, own: bool) -> None:
+    assert is_own({"file": file}) is own
 
 
 @pytest.mark.parametrize(

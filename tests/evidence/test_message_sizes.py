@@ -37,6 +37,10 @@ def test_lines_of_nccl_show_sizes_by_type_and_parts(tmp_path: Path) -> None:
         lines = [line.format(pid=10 + rank, rank=rank, op="AllReduce", n=n, count=1024) for n in range(3)]
         lines += [line.format(pid=10 + rank, rank=rank, op="AllGather", n=9, count=256)]
         (tmp_path / f"rank{rank}.log").write_text("".join(lines))
+    for count, kind in (("9" * 20, "7"), ("1024", "9" * 20)):
+        torn = line.format(pid=11, rank=1, op="AllReduce", n=8, count=count).replace("datatype 7", f"datatype {kind}")
+        lines.append(torn)
+    (tmp_path / "rank1.log").write_text("".join(lines))  # what two ranks wrote at once is left out
     assert message_sizes(read(tmp_path)) == {("all_gather", 4 * KIB): 1, ("all_reduce", 4 * KIB): 3}
 
 

@@ -8,7 +8,8 @@ import pytest
 
 from ncclkit import evidence
 from ncclkit.analysis import rank_states
-from ncclkit.analysis.timeline import KEPT, RankProgress, abnormal, in_order, reported_by_others, timelines
+from ncclkit.analysis.picks import in_order
+from ncclkit.analysis.timeline import KEPT, RankProgress, abnormal, reported_by_others, timelines
 from ncclkit.core.model import Event
 from ncclkit.evidence.samples import names
 from tests.evidence.jobs import COMM_ID, call, case_of, init, line, started, status, timeout
@@ -30,20 +31,20 @@ def timelines_of(read_text):
 WAITED = "waited in all_reduce 12 of default_pg"
 ENDS = {  # what the recordings are known to hold, of rank 2 (of eight: 5) and of rank 0
     "duplicate_gpu": ("raised DistBackendError in the init of a communicator of 4 ranks, then exited with 1",) * 2,
-    "hang": ("was in skip_batches (train.py:19), then ended", "waited in all_reduce 12 of default_pg, then ended"),
+    "hang": ("was in train.py:19 (skip_batches), then ended", "waited in all_reduce 12 of default_pg, then ended"),
     "healthy": ("finished", "finished"),
-    "ifname_missing": ("was in _train (train.py:129), then ended by", "raised DistBackendError, then exited with 1"),
+    "ifname_missing": ("was in train.py:129 (_train), then ended by", "raised DistBackendError, then exited with 1"),
     "other_op": ("waited in all_reduce 13 of default_pg", "waited in all_reduce 12 of default_pg"),
     "other_size": ("waited in all_reduce 12 of default_pg", "waited in all_reduce 12 of default_pg"),
     "rank_killed": ("came to step 3, then killed by SIGKILL", "waited in all_reduce 12 of default_pg, then ended by"),
     "rank_late": (
-        "was in skip_batches (train.py:19), then ended",
+        "was in train.py:19 (skip_batches), then ended",
         "waited in all_reduce 12 of default_pg, then raised",
     ),
     "rank_raises": ("raised ValueError, then exited with 1", "waited in all_reduce 12 of default_pg, then ended by"),
-    "segfault": ("was in segfault (train.py:50), then killed by SIGSEGV", "waited in all_reduce 12 of default_pg"),
+    "segfault": ("was in train.py:50 (segfault), then killed by SIGSEGV", "waited in all_reduce 12 of default_pg"),
     "eight_ranks_late": (
-        "was in skip_batches (train.py:18), then",
+        "was in train.py:18 (skip_batches), then",
         "waited in all_reduce 12 of default_pg, then raised",
     ),
     "bad_value": ("raised DistBackendError in the init of a communicator of 4 ranks, then exited with 1",) * 2,
@@ -51,12 +52,12 @@ ENDS = {  # what the recordings are known to hold, of rank 2 (of eight: 5) and o
     "exchange_uneven": ("waited in all_to_all 12 of default_pg", "waited in all_reduce 13 of default_pg"),
     "few_files": ("raised DistBackendError in the init", "waited in the init of a communicator of 4 ranks"),
     "gpu_memory_full": ("raised OutOfMemoryError, then exited with 1", WAITED),
-    "groups_swapped": ("was in groups_swapped (breaks.py:109), then ended by",) * 2,
+    "groups_swapped": ("was in breaks.py:109 (groups_swapped), then ended by",) * 2,
     "little_memory": ("raised RuntimeError, then exited with 1", "waited in the init of a communicator of 4 ranks"),
     "other_dtype": (WAITED + ", then killed by SIGABRT", WAITED + ", then raised DistBackendError"),
     "p2p_off": ("finished", "finished"),
     "uneven_data": ("finished", WAITED + ", then killed by SIGABRT"),
-    "unpaired_recv": ("was in unpaired_recv (breaks.py:78), then ended by", WAITED),
+    "unpaired_recv": ("was in breaks.py:78 (unpaired_recv), then ended by", WAITED),
     "world_larger": ("waited in the init of a communicator of 5", "waited in the init of a communicator of 4"),
     "wrong_device": ("raised DistBackendError in the init of a communicator of 4 ranks, then exited with 1",) * 2,
 }

@@ -198,7 +198,7 @@ def test_no_variable_is_set_but_those_that_were_asked_for_and_the_run(tmp_path: 
     code = "import json, os; print(json.dumps({'ncclkit': 1, 'kind': 'environ', **os.environ}))"
     command, env = [sys.executable, "-c", code], {"NCCL_DEBUG": "INFO"}
     with packed() as agent:
-        said, _ = asyncio.run(local.guarded(agent, command, env, 30, tmp_path, sys.executable, print))
+        said, _ = asyncio.run(local.run_under_guard(agent, command, env, 30, tmp_path, sys.executable, print))
     new = {name: value for name, value in said.items() if os.environ.get(name) != value}
     shell = {"ncclkit": 1, "kind": "environ", "LC_CTYPE": said.get("LC_CTYPE")}  # Python sets the last where LANG is C
     assert {name: value for name, value in new.items() if name not in shell} == env | {local.TAG: str(tmp_path)}
@@ -212,7 +212,7 @@ def test_records_survive_floods_and_torn_lines(tmp_path: Path) -> None:
     code = f"import sys; sys.stdout.write(open({str(tmp_path / 'flood.txt')!r}).read())"
     command = [sys.executable, "-c", code]
     with packed() as agent:
-        records = asyncio.run(local.guarded(agent, command, {}, 30, tmp_path, sys.executable, lambda r: None))
+        records = asyncio.run(local.run_under_guard(agent, command, {}, 30, tmp_path, sys.executable, lambda r: None))
     assert [r["kind"] for r in records] == ["a", "b", "end"]
     assert b"x" * 1000 in (tmp_path / "launcher.log").read_bytes()
 

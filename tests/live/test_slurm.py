@@ -60,8 +60,8 @@ hellos = [line for line in (run.folder / "wire.jsonl").read_text().splitlines(Tr
 (broken.folder / "plan.json").write_text('{"ranks": 2}')
 (broken.folder / "status.json").write_text('{"reason": "failed", "exitcode": 1, "say": "", "started": 1}')
 case.add(evidence.read([broken.folder]).events)
-probe._keep(case, broken.folder, [probe._silence((0, 1))])
-asyncio.run(probe.to_the_end(case, broken, probe.launcher(plan)))
+probe._keep(case, broken.folder, [probe._silent_result((0, 1))])
+asyncio.run(probe.bisect(case, broken, probe.launcher(plan)))
 """
 
 

@@ -13,7 +13,9 @@ from ncclkit.analysis.stages import staged_test
 from ncclkit.causes.engine import diagnose
 from ncclkit.core.case import Case
 from ncclkit.live import probe
+from ncclkit.live.launch import simulated
 from ncclkit.live.options import ProbeOptions
+from tests import networks
 from tests.namespaces import cannot_simulate
 from tests.processes import leftovers
 
@@ -29,13 +31,14 @@ def run_stages(case: Case, ranks: int, fault: tuple[str, ...] = (), **net: Any) 
         asked = ProbeOptions(ranks=ranks, backend="gloo", max_bytes=1 << 16, repeats=1, stages=True, timeout=300)
         plan = await probe.plan(case, asked)
         plan = replace(plan, argv=(*plan.argv, *fault), network=net)
-        await probe.to_the_end(case, await probe.execute(case, plan), probe.launcher(plan))
+        await probe.bisect(case, await probe.execute(case, plan), probe.launcher(plan))
 
     asyncio.run(go())
 
 
 @pytest.mark.skipif(bool(WHY_NOT), reason=WHY_NOT or "hosts can be simulated here")
-def test_a_thin_way_between_two_hosts_is_named(tmp_path: Path) -> None:
+def test_a_thin_path_between_two_hosts_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(simulated.WRONG, "thin", networks.thin)
     case = Case.open(tmp_path)
     run_stages(case, 3, hosts=3, wrong="thin")
     found = staged_test(case)

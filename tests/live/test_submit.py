@@ -10,6 +10,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -23,6 +24,7 @@ import pytest
 from ncclkit import check_form, cluster_view, evidence, live_test, tune_form
 from ncclkit.agent import private, wire
 from ncclkit.cli import _parser, main
+from ncclkit.core import storage
 from ncclkit.core.case import Case
 from ncclkit.core.model import Fact, NcclkitError
 from ncclkit.core.runs import Plan
@@ -200,12 +202,28 @@ def test_what_slurm_would_not_understand_is_refused(given: dict[str, Any], why: 
         JobOptions(**given)
 
 
+def test_submits_at_the_same_time_wait_for_each_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else both make the folder of one number, and the second ends with "File exists"."""
+    monkeypatch.setattr(scheduler, "ask", lambda *words, **more: "7")
+    submit.submit(Case.open(tmp_path), ["inspect"], JobOptions())
+    second = threading.Thread(target=lambda: submit.submit(Case.open(tmp_path), ["probe"], JobOptions()))
+    with storage.locked(tmp_path):  # as the first one has it while it makes its folder
+        second.start()
+        second.join(0.5)
+        assert second.is_alive() and not (tmp_path / "jobs" / "2-probe").exists()
+    second.join(10)
+    assert [job.folder.name for job in submit.jobs(Case.open(tmp_path))] == ["1-inspect", "2-probe"]
+
+
 def test_options_as_the_command_takes_them() -> None:
     asked = submit.parse_options("-N 2 -p gpu --gpus-per-node=4 -t 1:00 --no-exclusive --setup 'module load a'")
     assert asked == JobOptions(
         nodes=2, partition="gpu", gpus_per_node=4, time="1:00", exclusive=False, setup="module load a"
     )
-    for wrong in ("-N two", "-Z 3", "gpu", "-N"):
+    assert submit.parse_options("-N2 -p cpu -p gpu --setup a --setup b") == JobOptions(
+        nodes=2, partition="gpu", setup="a\nb"
+    )
+    for wrong in ("-N two", "-Z 3", "gpu", "-N", "-h"):
         with pytest.raises(NcclkitError):
             submit.parse_options(wrong)
     options = ProbeOptions(ranks=4, max_bytes=4096, env={"A": "b c"}, stages=True, python="/usr/bin/python3")

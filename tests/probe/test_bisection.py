@@ -233,7 +233,7 @@ SAYS: dict[str, tuple[Ranks, str]] = {
 def test_a_run_that_broke_off_is_bisected(tmp_path: Path, name: str) -> None:
     case, (launch, says) = Case.open(tmp_path), SAYS[name]
     told: list[dict[str, Any]] = []
-    found = asyncio.run(probe.to_the_end(case, broken_off(case, 4, 4), launch, told.append))
+    found = asyncio.run(probe.bisect(case, broken_off(case, 4, 4), launch, told.append))
     assert found.summary == says == staged_test(Case.open(tmp_path)).summary
     assert [record["number"] for record in told] == list(range(1, len(launch.starts) + 1))
     progress = Progress(4)
@@ -243,7 +243,7 @@ def test_a_run_that_broke_off_is_bisected(tmp_path: Path, name: str) -> None:
 
 def test_without_time_it_says_how_far_it_came(tmp_path: Path) -> None:
     case, launch = Case.open(tmp_path), Ranks(lambda g: True)
-    found = asyncio.run(probe.to_the_end(case, broken_off(case, 4, 1, deadline=2.0), launch))
+    found = asyncio.run(probe.bisect(case, broken_off(case, 4, 1, deadline=2.0), launch))
     assert launch.starts == [] and found.bisected.ask == ((0, 1, 2, 3),) and not found.tried
 
 
@@ -259,7 +259,7 @@ def test_without_time_it_says_how_far_it_came(tmp_path: Path) -> None:
 def test_ranks_that_were_ended_before_they_answered_are_not_blamed(tmp_path: Path, launch: Ranks) -> None:
     """Slow to start is not at fault, nor is a host that starts nothing; who waits for one that is ended, fails, too."""
     case = Case.open(tmp_path)
-    found = asyncio.run(probe.to_the_end(case, broken_off(case, 4, 1), launch))
+    found = asyncio.run(probe.bisect(case, broken_off(case, 4, 1), launch))
     assert len(launch.starts) == 1 and not found.tried and not found.bisected.found
 
 
@@ -289,7 +289,7 @@ def test_one_task_of_a_node_gets_what_the_job_has_there(
     """As seen with Slurm 22.05: else a job of a task for each GPU gives our task one GPU of each node."""
     for name, value in (TASKS | asked).items():
         monkeypatch.setenv(name, value)
-    words = slurm.each()
+    words = slurm.srun_once_per_node()
     assert [word for word in words if "gpus" in word] == gpus
     assert words[words.index("--ntasks") + 1] == "2" and "SLURM_GPUS_PER_TASK" in words[: words.index("srun")]
 
@@ -304,7 +304,7 @@ def test_nodes_that_differ_get_as_many_ranks_each_as_the_one_with_the_fewest_gpu
 
     for name, value in TASKS.items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setattr(slurm, "names", names)
+    monkeypatch.setattr(slurm, "node_names", names)
     case, gpus = Case(), {"n1.cluster": 8, "n2.cluster": 4, "n3.cluster": 2, "login": 0}
     case.facts = [Fact("software.torch.gpus", count, host=host) for host, count in gpus.items()]
     case.facts += [Fact("software.executable", sys.executable, host=host) for host in gpus]

@@ -83,8 +83,8 @@ def test_the_plan_takes_port_and_variables_of_the_job(monkeypatch: pytest.Monkey
     monkeypatch.setenv("MASTER_PORT", "1234")
     monkeypatch.setenv("NCCL_SOCKET_IFNAME", "ib0")
     made = asyncio.run(connect.plan(["a", "b"]))
-    assert made.port == 1234 and made.env == {"MASTER_PORT": "1234", "NCCL_SOCKET_IFNAME": "ib0"}
-    assert made.commands["a"][0] == "ssh"
+    assert made["port"] == 1234 and made["env"] == {"MASTER_PORT": "1234", "NCCL_SOCKET_IFNAME": "ib0"}
+    assert made["commands"]["a"][0] == "ssh"
 
 
 TOKEN = "0123456789abcdef" * 2

@@ -141,7 +141,7 @@ def test_facts_of_another_machine_do_not_count_its_gpus(tmp_path: Path, monkeypa
         return ["elsewhere"]
 
     monkeypatch.setattr(slurm, "nodes", lambda: 2)  # a login node has none itself
-    monkeypatch.setattr(slurm, "names", names)
+    monkeypatch.setattr(slurm, "node_names", names)
     assert asyncio.run(probe._gpus(case, sys.executable)) == 64
     monkeypatch.undo()
     case.facts = [Fact(name, value, host=socket.gethostname()) for name, value in told.items()]

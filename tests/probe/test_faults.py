@@ -79,7 +79,9 @@ def test_every_bug_has_a_right_way_and_a_wrong_diagnosis_fixes_nothing(tmp_path:
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "3", str(program)]
     command, env = [*torchrun, str(tmp_path), json.dumps(MENDED)], warm({"PYTHONPATH": str(ROOT)})
     with packed() as agent:
-        records = asyncio.run(local.guarded(agent, command, env, 90, tmp_path, sys.executable, lambda record: None))
+        records = asyncio.run(
+            local.run_under_guard(agent, command, env, 90, tmp_path, sys.executable, lambda record: None)
+        )
     assert records[-1]["reason"] == "done", (tmp_path / "launcher.log").read_text()[-3000:]
     told = [json.loads(line) for line in (tmp_path / "fixed.jsonl").read_text().splitlines()]
     assert told == [[name, 3 * (2 if name == "uneven_data" else 4), 9] for name, _ in MENDED]

@@ -56,7 +56,7 @@ def test_the_form_holds_what_it_was_given():
         ({"env": 7}, "must be text of NAME=VALUE"),
         ({"env": "NCCL_DEBUG"}, "'NCCL_DEBUG' is not NAME=VALUE"),
         ({"env": "1A=2"}, "'1A=2' is not NAME=VALUE"),
-        ({"env": "A='x"}, "cannot be read"),
+        ({"env": "A='x"}, "close its quotes"),
     ],
 )
 def test_bad_values_are_named_in_one_sentence(given, words):

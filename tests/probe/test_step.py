@@ -246,7 +246,7 @@ def test_a_trace_without_steps_is_refused_in_one_sentence():
     ],
 )
 def test_settings_become_changes_of_a_run(words, change):
-    assert step._change(words) == change
+    assert step.setting_change(words) == change
 
 
 def test_what_is_no_setting_is_refused():
@@ -254,6 +254,9 @@ def test_what_is_no_setting_is_refused():
         step.StepOptions(tries=("worker=4",))
     with pytest.raises(NcclkitError, match="fewer than 6 rounds"):
         step.StepOptions(tries=("workers=4",), rounds=3)
+    for wrong in ({"timeout": -1.0}, {"trace": -3}, {"steps": 5}):
+        with pytest.raises(NcclkitError, match="must lie between"):
+            step.StepOptions(**wrong)
 
 
 def armed(**options):
@@ -328,7 +331,7 @@ def test_looking_at_short_steps_takes_a_small_share_of_them(monkeypatch):
 def test_settings_reach_the_script_and_its_steps(tmp_path):
     """One run with all that is tried on DDP, and a flag: the script's tiny buckets are gone, a step has 2 batches."""
     words = (sys.executable, str(SCRIPTS / "ddp.py"), "--brake", "buckets")
-    change = {**step._change("bucket_cap_mb=50"), **step._change("--accumulate=2")}
+    change = {**step.setting_change("bucket_cap_mb=50"), **step.setting_change("--accumulate=2")}
     options, told = step.StepOptions(steps=10, warmup=1, timeout=100), []
     folder, reason, events = asyncio.run(step._once(Case.open(tmp_path), words, options, change, told.append))
     found = [event for event in events if event.kind == "step.rank"]
@@ -435,3 +438,20 @@ def test_the_command_reads_traces_and_refuses_what_it_cannot_start(tmp_path, cap
     assert "rank 1: 100 ms a step = computation 80.0 ms" in said and "2 steps measured on 2 ranks" in said
     assert main(["step", "--case", str(tmp_path / "case"), "--", "no-such-program", "--epochs", "1"]) == 2
     assert "There is no program 'no-such-program'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("gpus", "ranks"), [(0, "2"), (1, "1"), (8, "8")])
+def test_a_plain_script_gets_one_rank_for_each_gpu_or_two_on_the_cpu(tmp_path, monkeypatch, gpus, ranks):
+    lines = []
+
+    async def check(python):
+        return {"gpus": gpus}
+
+    async def guarded(agent, line, *rest):
+        lines.append(line)
+        return [{"kind": "end", "reason": "exit status 1"}]
+
+    monkeypatch.setattr(step.local, "check", check)
+    monkeypatch.setattr(step.local, "run_under_guard", guarded)
+    asyncio.run(step.measure_steps(Case.open(tmp_path / "case"), [sys.executable, "train.py"]))
+    assert lines[0][2:4] == ["launch", ranks]

@@ -312,19 +312,19 @@ def test_jobs_of_settings_that_a_process_keeps_take_turns(tmp_path: Path, monkey
     jobs: list[tuple[str, str]] = []
     times = {"": 100.0, "8": 80.0, "16": 130.0}
 
-    async def job(case: Case, plan: Plan, words: Sequence[str], numbers: Any, made: tune.Measured, on: Any) -> None:
+    async def job(self: tune.SweepJobs, plan: Plan, words: Sequence[str], numbers: Any) -> None:
         size, phase = plan.env.get("NCCL_BUFFSIZE", ""), words[words.index("--phase") + 1]
         jobs.append((phase, size))
         laps = [times[size] + len(jobs) % 3] * 6
         record = {"kind": "sweep", "setting": 0, "op": "all_reduce", "bytes": 8, "phase": phase, "wrong": 0}
-        made.take(record | {"times_us": laps}, numbers)
+        self.made.take(record | {"times_us": laps}, numbers)
         if "--under-computation" in words:
-            made.take(record | {"times_us": [3 * laps[0]] * 6, "phase": "product"}, numbers)
+            self.made.take(record | {"times_us": [3 * laps[0]] * 6, "phase": "product"}, numbers)
 
-    monkeypatch.setattr(tune, "_job", job)
+    monkeypatch.setattr(tune.SweepJobs, "job", job)
     wanted = [setting("NCCL_BUFFSIZE=8"), setting("NCCL_BUFFSIZE=16")]
     made, ends = tune.Measured(), time.monotonic() + 3600
-    asyncio.run(tune._jobs_of_their_own(Case(), planned("nccl"), dict(enumerate(wanted, 1)), 3, ends, made, print))
+    asyncio.run(jobs_of(made).choose(dict(enumerate(wanted, 1)), 3, ends))
     assert [sum(one == ("choose", size) for one in jobs) for size in times] == [tune.CHOOSING] * 3
     assert [sum(one == ("decide", size) for one in jobs) for size in times] == [tune.JOBS, tune.JOBS, 0]
     sweep = made.sweep(planned("nccl"), wanted, 1.0, (), {})
@@ -337,7 +337,7 @@ def test_combinations_are_searched_where_there_is_no_time_for_all(monkeypatch: p
     """Of 63 settings, two of which together gain 28 %, 25 trials find one that gains most; the default is beside."""
     jobs: list[tuple[str, tuple[str, ...]]] = []
 
-    async def job(case: Case, plan: Plan, words: Sequence[str], numbers: Any, made: tune.Measured, on: Any) -> str:
+    async def job(self: tune.SweepJobs, plan: Plan, words: Sequence[str], numbers: Any) -> str:
         phase = words[words.index("--phase") + 1]
         jobs.append((phase.split()[0], tuple(plan.env.values())))
         if plan.env == {"NCCL_P2P_LEVEL": "1"}:
@@ -345,17 +345,15 @@ def test_combinations_are_searched_where_there_is_no_time_for_all(monkeypatch: p
         good = {"NCCL_BUFFSIZE=16", "NCCL_NTHREADS=512"} & {f"{name}={value}" for name, value in plan.env.items()}
         laps = [100.0 * 0.85 ** len(good) + len(jobs) % 3] * 6
         record = {"kind": "sweep", "setting": 0, "op": "all_reduce", "bytes": 8, "phase": phase, "wrong": 0}
-        made.take(record | {"times_us": laps}, numbers)
+        self.made.take(record | {"times_us": laps}, numbers)
         return ""
 
-    monkeypatch.setattr(tune, "_job", job)
+    monkeypatch.setattr(tune.SweepJobs, "job", job)
     monkeypatch.setattr(tune, "_choice", lambda alone, every, room, notes: (25, True))
     names = ("NCCL_BUFFSIZE", "NCCL_NTHREADS", "NCCL_P2P_LEVEL")
     settings = [setting(f"{name}={value}") for name in names for value in ("16", "512", "1")]
     made, ends = tune.Measured(), time.monotonic() + 3600
-    more = asyncio.run(
-        tune._jobs_of_their_own(Case(), planned("nccl"), dict(enumerate(settings, 1)), 10, ends, made, print)
-    )
+    more = asyncio.run(jobs_of(made).choose(dict(enumerate(settings, 1)), 10, ends))
     assert len(settings) + len(more) == 4**3 - 1 and sum(phase == "choose" for phase, _ in jobs) == 50
     assert {env for phase, env in jobs if phase == "choose" and len(env) == 1} == {("16",), ("512",), ("1",)}
     sweep = made.sweep(planned("nccl"), [*settings, *more], 1.0, (), {})
@@ -387,23 +385,23 @@ def test_a_space_that_outgrows_the_budget_is_searched_and_that_is_said(
 
 
 def test_a_setting_whose_job_fails_is_refused_and_the_others_are_measured(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def job(case: Case, plan: Plan, words: Sequence[str], numbers: Any, made: tune.Measured, on: Any) -> str:
+    async def job(self: tune.SweepJobs, plan: Plan, words: Sequence[str], numbers: Any) -> str:
         if fails in plan.env.values():
             return "rank 1 failed"
         record = {"kind": "sweep", "setting": 0, "op": "all_reduce", "bytes": 8, "phase": "decide", "wrong": 0}
-        made.take(record | {"times_us": [9.0 - len(plan.env)] * 6}, numbers)
+        self.made.take(record | {"times_us": [9.0 - len(plan.env)] * 6}, numbers)
         return ""
 
-    monkeypatch.setattr(tune, "_job", job)
+    monkeypatch.setattr(tune.SweepJobs, "job", job)
     wanted, fails = [setting("NCCL_SOCKET_IFNAME=ib9"), setting("NCCL_BUFFSIZE=8")], "ib9"
     made = tune.Measured({1, 2})
-    asyncio.run(tune._decide(Case(), planned("nccl"), dict(enumerate(wanted, 1)), made, print))
+    asyncio.run(jobs_of(made).decide(dict(enumerate(wanted, 1))))
     sweep = made.sweep(planned("nccl"), wanted, 1.0, (), {})
     assert [str(one.setting) for one in sweep.comparisons] == ["NCCL_BUFFSIZE=8"] and sweep.comparisons[0].better
     assert "NCCL_SOCKET_IFNAME=ib9 was refused: its job failed: rank 1 failed" in sweep.text()
-    monkeypatch.setattr(tune, "_job", lambda *told: asyncio.sleep(0, "no GPU"))
+    monkeypatch.setattr(tune.SweepJobs, "job", lambda *told: asyncio.sleep(0, "no GPU"))
     with pytest.raises(NcclkitError, match="The sweep stopped: no GPU"):
-        asyncio.run(tune._decide(Case(), planned("nccl"), {1: wanted[0]}, tune.Measured({1}), print))
+        asyncio.run(jobs_of(tune.Measured({1})).decide({1: wanted[0]}))
 
 
 def test_every_collective_is_measured_unless_a_job_shows_its_own(
@@ -411,10 +409,10 @@ def test_every_collective_is_measured_unless_a_job_shows_its_own(
 ) -> None:
     asked: list[Plan] = []
 
-    async def together(case: Case, base: Plan, *told: Any) -> None:
-        asked.append(base)
+    async def together(self: tune.SweepJobs, *told: Any) -> None:
+        asked.append(self.base)
 
-    monkeypatch.setattr(tune, "_together", together)
+    monkeypatch.setattr(tune.SweepJobs, "together", together)
     options = replace(tune.DEFAULTS, backend="gloo", ranks=2)
     asyncio.run(tune.sweep(Case.open(tmp_path), [setting("GLOO_SOCKET_IFNAME=lo")], options))
     assert asked[0].ops == NAMES and asked[0].sizes == tune.SIZES["gloo"]
@@ -425,6 +423,10 @@ def test_every_collective_is_measured_unless_a_job_shows_its_own(
     asyncio.run(tune.sweep(Case.open(tmp_path), [setting("GLOO_SOCKET_IFNAME=lo")], options, job=str(log)))
     assert {*asked[1].ops} == {"all_reduce", "all_gather"}
     assert _parser().parse_args(["tune"]).op == "all"
+
+
+def jobs_of(made: tune.Measured) -> tune.SweepJobs:
+    return tune.SweepJobs(Case(), planned("nccl"), made, print)
 
 
 def planned(backend: str, hosts: int = 1) -> Plan:
@@ -530,12 +532,12 @@ def test_what_a_variable_of_the_environment_costs_is_told(tmp_path: Path, monkey
 def judged(name: str, asked: Setting, folder: Path, patch: pytest.MonkeyPatch) -> list[Comparison]:
     """What a sweep says of the rounds of a recorded job (tests/record/sweep.py), each size as a sweep of its own."""
 
-    async def job(case: Case, plan: Plan, words: Sequence[str], numbers: Any, made: tune.Measured, *rest: Any) -> str:
+    async def job(self: tune.SweepJobs, plan: Plan, words: Sequence[str], numbers: Any, within: float) -> str:
         for line in (Path(__file__).parent / "sweeps" / f"{name}.jsonl").read_text().splitlines():
-            made.take(json.loads(line), numbers)
+            self.made.take(json.loads(line), numbers)
         return ""
 
-    patch.setattr(tune, "_job", job)
+    patch.setattr(tune.SweepJobs, "job", job)
     found = asyncio.run(tune.sweep(Case.open(folder), [asked], ProbeOptions(backend="gloo", ranks=2)))
     return [replace(one, comparisons=1) for one in found.comparisons]
 

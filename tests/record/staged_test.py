@@ -23,8 +23,9 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 from ncclkit.agent import wire  # noqa: E402
 from ncclkit.core.case import Case  # noqa: E402
 from ncclkit.live import probe  # noqa: E402
-from ncclkit.live.launch import local  # noqa: E402
+from ncclkit.live.launch import local, simulated  # noqa: E402
 from ncclkit.live.options import ProbeOptions  # noqa: E402
+from tests import networks  # noqa: E402
 
 HERE = Path(__file__).parents[1] / "probe" / "staged"
 SOCKETS = {"NCCL_IB_DISABLE": "1", "NCCL_NET": "Socket"}
@@ -50,6 +51,9 @@ RANKS = 4
 KINDS = ("phase", "stage.rank", "stage.pair", "stage.group")
 
 
+simulated.WRONG.update(cut=networks.cut, thin=networks.thin)
+
+
 async def record(name: str, out: Path, deadline: float = 500.0) -> None:
     """Run one job, bisect it, and keep what it said."""
     backend, asked, fault = JOBS[name]
@@ -64,7 +68,7 @@ async def record(name: str, out: Path, deadline: float = 500.0) -> None:
         plan = await probe.plan(case, ProbeOptions(**choices, timeout=deadline))
         plan = replace(plan, argv=(*plan.argv, *fault), network=asked.get("net", {}))
         run = await probe.execute(case, plan)
-        found = await probe.to_the_end(case, run, probe.launcher(plan), lambda r: print(" ", r.get("say", "")))
+        found = await probe.bisect(case, run, probe.launcher(plan), lambda r: print(" ", r.get("say", "")))
         kept = out / name / "runs" / run.name
         kept.mkdir(parents=True, exist_ok=True)
         for file in ("wire.jsonl", probe.KEPT):

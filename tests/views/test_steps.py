@@ -58,11 +58,11 @@ def test_a_case_without_steps_says_what_to_do() -> None:
 
 def test_the_form_refuses_what_no_run_can_be_made_of() -> None:
     form = nk.step_form(Case(), "python 'train.py")
-    assert "not a line of a shell" in next(iter(form.wrong().values()))
+    assert "close its quotes" in next(iter(form.wrong().values()))
     form = nk.step_form(Case(), "python train.py", tries=("workers=4",))
     assert not form.wrong() and form.asks() and form.options.tries == ("workers=4",)
     form.tries.value = "worker=4"
     assert "is not a setting" in form.wrong()[form.tries]
     assert not nk.step_form(Case()).asks()
-    with pytest.raises(NcclkitError, match="number of steps"):
+    with pytest.raises(NcclkitError, match="Steps must lie"):
         nk.step_form(Case(), steps=1)

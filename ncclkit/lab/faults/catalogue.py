@@ -28,7 +28,7 @@ class Fault:
     partner: bool = False
     """Of the chosen rank and the first one of its host nothing can tell which is wrong."""
     net: str = ""
-    """What is wrong with the network of its two simulated hosts (`live.simulated_topology.WRONG`); empty: one host."""
+    """What is wrong with the network of its two simulated hosts (`live.launch.simulated.WRONG`); empty: one host."""
     hosts: tuple[str, ...] = ()
     """The culprits among them."""
     culprit: int | None = None

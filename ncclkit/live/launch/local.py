@@ -40,7 +40,9 @@ async def run(plan: Plan, folder: Path, on_record: OnRecord = lambda record: Non
     """
     with packed(plan.lab, compiled=True) as agent:
         command = [plan.python, str(agent), "launch", str(plan.ranks), str(plan.restarts), *plan.words(folder)]
-        return await guarded(agent, command, plan.env, plan.deadline, folder, plan.python, on_record, plan.unset)
+        return await run_under_guard(
+            agent, command, plan.env, plan.deadline, folder, plan.python, on_record, plan.unset
+        )
 
 
 async def facts(
@@ -52,12 +54,12 @@ async def facts(
     """
     with packed(compiled=True) as agent:
         command = [python, str(agent), "facts", *(f"{label}={path}" for label, path in (paths or {}).items())]
-        records = await guarded(agent, command, {}, deadline, folder, python, lambda record: None)
+        records = await run_under_guard(agent, command, {}, deadline, folder, python, lambda record: None)
     end = records[-1] if records else {}
-    return [*records, *torn(records, f"{end.get('reason', 'without a message')}, {end.get('exitcode')}")]
+    return [*records, *missing_facts(records, f"{end.get('reason', 'without a message')}, {end.get('exitcode')}")]
 
 
-def torn(records: Sequence[Record], end: str) -> list[Record]:
+def missing_facts(records: Sequence[Record], end: str) -> list[Record]:
     """A fact without a value for an agent that was ended before it had sent all facts; none where it had."""
     kinds = {record.get("kind") for record in records}
     if "fact" not in kinds or "complete" in kinds:
@@ -66,7 +68,7 @@ def torn(records: Sequence[Record], end: str) -> list[Record]:
     return [{"kind": "fact", "name": "facts.rest", "value": None, "source": "the agent", "why": why}]
 
 
-async def guarded(
+async def run_under_guard(
     agent: Path,
     command: Sequence[str],
     env: Mapping[str, str],

@@ -15,7 +15,7 @@ from typing import Any
 from ncclkit.core.model import NcclkitError
 from ncclkit.core.runs import Plan
 from ncclkit.core.storage import write
-from ncclkit.live.launch.local import OnRecord, Record, guarded
+from ncclkit.live.launch.local import OnRecord, Record, run_under_guard
 from ncclkit.live.launch.pack import packed
 
 Hosts = dict[str, dict[str, Any]]
@@ -143,26 +143,6 @@ def _drops(made: Hosts) -> None:
     ]
 
 
-def _cut(made: Hosts) -> None:
-    """Of two hosts in the middle the one swallows what the other sends to it; both reach everybody else."""
-    one, two = _middle(made)
-    local = ["ip", "rule", "add", "pref", "10", "lookup", "local"]  # so that something can stand before it
-    cut = ["ip", "rule", "add", "pref", "1", "iif", two["interface"], "from", one["address"].partition("/")[0]]
-    two["setup"] += [local, ["ip", "rule", "del", "pref", "0"], [*cut, "blackhole"]]
-
-
-def _thin(made: Hosts) -> None:
-    """Of two hosts in the middle the one lets the other send 100 bytes at a time; all other ways are wide."""
-    one, two = _middle(made)
-    way = ["ip", "route", "add", f"{two['address'].partition('/')[0]}/32", "dev", one["interface"], "window", "100"]
-    one["setup"].append(way)
-
-
-def _middle(made: Hosts) -> tuple[dict[str, Any], dict[str, Any]]:
-    every = list(made.values())
-    return every[len(every) // 2 - 1], every[len(every) // 2]
-
-
 def _own_name(made: Hosts) -> None:
     """The last host's own name resolves to loopback, as installers of Debian have it."""
     name = list(made)[-1]
@@ -210,8 +190,6 @@ WRONG: dict[str, Callable[[Hosts], None]] = {
     "narrow": _drop_large_packets,
     "slow": _slow,
     "drops": _drops,
-    "cut": _cut,
-    "thin": _thin,
     "own_name": _own_name,
     "older": _older,
 }
@@ -252,7 +230,7 @@ async def run(plan: Plan, folder: Path, on_record: OnRecord = lambda record: Non
     with packed(plan.lab, compiled=True) as agent:
         _commands(made, plan, agent, folder, limit)
         hosts = within(plan.python, agent, folder, made, limit + LAST_WORDS)
-        records = await guarded(agent, hosts, env, plan.deadline, folder, plan.python, on_record, plan.unset)
+        records = await run_under_guard(agent, hosts, env, plan.deadline, folder, plan.python, on_record, plan.unset)
     possible(records, folder)
     return records
 

@@ -10,7 +10,6 @@ import asyncio
 import json
 import os
 import re
-import shlex
 import shutil
 import sys
 import time
@@ -23,10 +22,10 @@ from ncclkit.agent import wire
 from ncclkit.agent.facts.machine import Machine, Unread
 from ncclkit.core.model import NcclkitError
 from ncclkit.core.runs import Plan
-from ncclkit.core.text import host_list
+from ncclkit.core.text import host_list, split_words
 from ncclkit.live import scheduler
 from ncclkit.live.launch import pack
-from ncclkit.live.launch.local import FACTS, OnRecord, Record, guarded, torn
+from ncclkit.live.launch.local import FACTS, OnRecord, Record, missing_facts, run_under_guard
 from ncclkit.live.launch.pack import PIPED, packed
 
 
@@ -35,28 +34,30 @@ def nodes() -> int:
     return int(os.environ.get("SLURM_JOB_NUM_NODES", "0")) if os.environ.get("SLURM_JOB_ID") else 0
 
 
+def machines(plan: Plan) -> int:
+    """Machines that the ranks of a plan run on: the nodes of the allocation, else this one."""
+    return 1 if plan.network else max(1, nodes())
+
+
 CONTAINER, SRUN_OPTIONS = "NCCLKIT_CONTAINER", "NCCLKIT_SRUN_OPTIONS"
 """Variables: the words before the training interpreter on each node, and more options of srun."""
 
 
-def remote() -> bool:
+def starts_by_srun() -> bool:
     """Whether ranks start through srun: on several nodes, in a container, or from a shell on no node of its job."""
     asked = os.environ.get(CONTAINER, "").strip() or os.environ.get(SRUN_OPTIONS, "").strip()
     return nodes() > 1 or (nodes() == 1 and bool(asked or "SLURMD_NODENAME" not in os.environ))
 
 
 def _split(name: str) -> list[str]:
-    try:
-        return shlex.split(os.environ.get(name, ""))
-    except ValueError as error:
-        raise NcclkitError(f"{name} cannot be split into words ({error}); close its quotes.") from error
+    return split_words(os.environ.get(name, ""), name)
 
 
 SHARES = "GPUS_PER_TASK TRES_PER_TASK NTASKS_PER_GPU GPU_BIND CPUS_PER_TASK".split()
 """Variables of a job with a task for each rank, by which srun would give our one task of a node a share of it."""
 
 
-def each(*options: str, wait: int = 0) -> list[str]:
+def srun_once_per_node(*options: str, wait: int = 0) -> list[str]:
     """The srun words before a command that every node of the allocation runs once, with all resources of the job.
 
     Beside the step that a notebook may run in; wait: seconds after the end of the first task until srun ends the others
@@ -77,9 +78,9 @@ def _gpus() -> list[str]:
     return [f"--gpus-per-node={len(here.split(',')) if here else int(share) * tasks}"] if share.isdigit() else []
 
 
-def agents(agent: Path, python: str, wait: int = 0) -> list[str]:
+def agent_on_every_node(agent: Path, python: str, wait: int = 0) -> list[str]:
     """The words that start the agent, with the words behind them, once on every node: it comes over srun's input."""
-    return [*each(f"--input={agent}", wait=wait), *_split(CONTAINER), python, *PIPED]
+    return [*srun_once_per_node(f"--input={agent}", wait=wait), *_split(CONTAINER), python, *PIPED]
 
 
 async def nodes_of(job: int) -> int:
@@ -105,10 +106,10 @@ def on_nodes_of(job: int, nodes: int, agent: Path, folder: Path, *words: str) ->
     return [*beside, f"--input={agent}", output, sys.executable, *PIPED, *words]
 
 
-def outside() -> dict[str, str]:
+def environ_without_slurm() -> dict[str, str]:
     """Our environment without what an allocation that we are in says of itself."""
-    return {name: value for name, value in os.environ.items() if not name.startswith(("SLURM_", "SRUN_", "SBATCH_"))
-            or name == "SLURM_CONF"}  # fmt: skip
+    own = ("SLURM_", "SRUN_", "SBATCH_")
+    return {name: value for name, value in os.environ.items() if not name.startswith(own) or name == "SLURM_CONF"}
 
 
 async def run(plan: Plan, folder: Path, on_record: OnRecord = lambda record: None) -> list[Record]:
@@ -125,11 +126,13 @@ async def run(plan: Plan, folder: Path, on_record: OnRecord = lambda record: Non
         raise NcclkitError(f"{plan.ranks} ranks do not divide over {count} nodes; ask for a multiple of {count}.")
     own = plan.deadline - min(10, plan.deadline / 3)  # each node looks at its own ranks before all is ended
     with packed(plan.lab) as agent:
-        hosts, head = await asyncio.gather(names(), _head())
+        hosts, head = await asyncio.gather(node_names(), _head())
         seen = await _ask_nodes(folder, agent, plan.python, hosts, on_record)
         where = (str(folder), str(own), str(count), str(plan.ranks // count), head, seen.port(), seen.blind)
-        srun = [*agents(agent, plan.python, wait=15), "node", "ranks", *where, *plan.words(folder)]
-        records = await guarded(agent, srun, plan.env, plan.deadline, folder, plan.python, on_record, plan.unset)
+        srun = [*agent_on_every_node(agent, plan.python, wait=15), "node", "ranks", *where, *plan.words(folder)]
+        records = await run_under_guard(
+            agent, srun, plan.env, plan.deadline, folder, plan.python, on_record, plan.unset
+        )
     for problem in await asyncio.to_thread(pack.unpack, folder):
         on_record({"kind": "problem", "say": problem})
     await asyncio.to_thread(_absent, folder, records, hosts)
@@ -162,7 +165,7 @@ async def _ask_nodes(folder: Path, agent: Path, python: str, hosts: Sequence[str
     if key not in _answers:
         marker = folder / ".seen"
         marker.touch()
-        words = [*agents(agent, python), "node", "see", str(marker), str(SEEN)]
+        words = [*agent_on_every_node(agent, python), "node", "see", str(marker), str(SEEN)]
         try:
             said = await asyncio.to_thread(Machine().run, words, SEEN + 60)
         except Unread as why:
@@ -203,10 +206,10 @@ async def facts(
     """
     labelled = [f"{label}={path}" for label, path in (paths or {}).items()]
     with packed() as agent:
-        srun = [*agents(agent, python), "node", "facts", *labelled]
-        await guarded(agent, srun, {}, deadline, folder, python, lambda record: None)
+        srun = [*agent_on_every_node(agent, python), "node", "facts", *labelled]
+        await run_under_guard(agent, srun, {}, deadline, folder, python, lambda record: None)
     await asyncio.to_thread(pack.unpack, folder)
-    return await asyncio.to_thread(collected, folder, await names())
+    return await asyncio.to_thread(collected, folder, await node_names())
 
 
 def collected(folder: Path, nodes: Sequence[str]) -> list[Record]:
@@ -217,7 +220,8 @@ def collected(folder: Path, nodes: Sequence[str]) -> list[Record]:
     said = {node: _lines(folder / f"facts-node{number}.jsonl") for number, node in enumerate(nodes)}
     told = {node: list(filter(None, map(wire.parse, lines))) for node, lines in said.items()}
     found = {
-        node: [r for r in records if r.get("kind") == "fact" and "name" in r] + torn(records, "with its node or step")
+        node: [r for r in records if r.get("kind") == "fact" and "name" in r]
+        + missing_facts(records, "with its node or step")
         for node, records in told.items()
     }
     own = {
@@ -246,7 +250,7 @@ def _mute(lines: Sequence[bytes]) -> Record:
     }
 
 
-async def names() -> list[str]:
+async def node_names() -> list[str]:
     """The names of the allocation's nodes."""
     hosts = os.environ.get("SLURM_JOB_NODELIST", "")
     known = (await asyncio.to_thread(scheduler.ask, "scontrol", "show", "hostnames", hosts, deadline=20)).split()
@@ -257,7 +261,7 @@ async def names() -> list[str]:
 
 async def _head() -> str:
     """Address of the allocation's first node, as Slurm itself reaches it (node names need not resolve)."""
-    first = (await names())[0]
+    first = (await node_names())[0]
     said = await asyncio.to_thread(scheduler.ask, "scontrol", "show", "node", first, deadline=20)
     address = re.search(r"\bNodeAddr=(\S+)", said)
     return address.group(1) if address else first

@@ -4,6 +4,7 @@ Stacks and tracebacks of these functions are what the diagnosis has to find.  Ea
 job is started with ``--fix CAUSE`` for the cause of that bug.
 """
 
+import contextlib
 import ctypes
 import errno
 import os
@@ -271,14 +272,21 @@ def few_files(job):
 
 def little_memory(job):
     """This rank may use little more host memory while it loads; the right way loads its data in pieces."""
+    size = PIECE if job.fixed("host_oom") else LARGE
+    with limited_memory(LARGE // 2):
+        for _ in range(LARGE // size):
+            job.torch.empty(size, dtype=job.torch.uint8).fill_(1)
+
+
+@contextlib.contextmanager
+def limited_memory(size):
+    """Let this process take so many bytes of host memory beside what it has, while the block runs."""
     with open("/proc/self/statm") as file:
         used = int(file.read().split()[0]) * resource.getpagesize()
     before = resource.getrlimit(resource.RLIMIT_AS)
-    resource.setrlimit(resource.RLIMIT_AS, (used + LARGE // 2, before[1]))
-    size = PIECE if job.fixed("host_oom") else LARGE
+    resource.setrlimit(resource.RLIMIT_AS, (used + size, before[1]))
     try:
-        for _ in range(LARGE // size):
-            job.torch.empty(size, dtype=job.torch.uint8).fill_(1)
+        yield
     finally:
         resource.setrlimit(resource.RLIMIT_AS, before)
 

@@ -1,8 +1,8 @@
 """A small mixture of experts, one expert per rank, whose rows travel by an all-to-all that is written by hand.
 
 The right way is one batch of sends and receives on the one communicator, with sizes that were exchanged before, and a
-roll that says who has not come.  The ways that went wrong stand beside it: sizes that are assumed, receives that wait
-for senders who are receiving themselves, and a communicator for every pair of ranks.
+list of arrivals that says who has not come.  The ways that went wrong stand beside it: sizes that are assumed, receives
+that wait for senders who are receiving themselves, and a communicator for every pair of ranks.
 """
 
 import os
@@ -90,7 +90,7 @@ class Exchange:
     """An all-to-all written by hand: ``exchange(shares, expected, width)`` returns what each rank had for this one."""
 
     def __init__(self, job):
-        self.job, self.dist, self.roll = job, job.dist, Roll(job)
+        self.job, self.dist, self.arrivals = job, job.dist, Arrivals(job)
         self.peers = [peer for peer in range(job.ranks) if peer != job.rank]
         self.pairs = {}
         tiny = [job.torch.zeros(1, device=job.device) for _ in range(2 * job.ranks)]
@@ -115,15 +115,15 @@ class Exchange:
         """How many rows each rank will send to this one: exchanged first, or (the fault) assumed."""
         own = self.job.torch.tensor(given, device=self.job.device)
         told = [self.job.torch.empty_like(own) for _ in range(self.job.ranks)]
-        self.roll.enter()
-        self.roll.wait([self.dist.all_gather(told, own, async_op=True)])
+        self.arrivals.enter()
+        self.arrivals.wait([self.dist.all_gather(told, own, async_op=True)])
         wrong = assumed and not self.job.fixed("send_recv_mismatch")
         return [ROWS if wrong else int(counts[self.job.rank]) for counts in told]
 
     def batched(self, shares, got):
         """The right way: all sends and receives in one batch; a rank that times out names the one it waited for."""
-        self.roll.enter()
-        self.roll.wait(self.post(shares, got))
+        self.arrivals.enter()
+        self.arrivals.wait(self.post(shares, got))
 
     def post(self, shares, got):
         """All sends and receives in one batch, in which their order does not matter; empty shares are left out."""
@@ -151,18 +151,18 @@ class Exchange:
 
         The others come to their receives when that has happened, as ranks that still compute do.
         """
-        step = "written/%d" % self.roll.number
+        step = "written/%d" % self.arrivals.number
         sums = [share.sum() for share in shares]
         sent = self.post(shares, [share[:0] for share in shares]) if self.job.faulty_here else []
         if self.job.faulty_here:
             for share in shares:
                 share.zero_()
-            self.roll.store.set(step, "")
-        self.roll.store.wait([step])
+            self.arrivals.store.set(step, "")
+        self.arrivals.store.wait([step])
         others = [share[:0] for share in shares] if self.job.faulty_here else shares
-        self.roll.wait([*sent, *self.post(others, got)])
+        self.arrivals.wait([*sent, *self.post(others, got)])
         told = [self.job.torch.zeros(1, device=self.job.device) for _ in shares]
-        self.roll.wait(self.post([one.reshape(1) for one in sums], told))
+        self.arrivals.wait(self.post([one.reshape(1) for one in sums], told))
         for peer in self.peers:
             if abs(float(got[peer].sum() - told[peer])) > 1e-3:
                 raise ValueError(
@@ -208,7 +208,7 @@ def file_limits(new=None):
     return resource.getrlimit(resource.RLIMIT_NOFILE)
 
 
-class Roll:
+class Arrivals:
     """Which rank has come to which exchange, kept in the launcher's store and read where a rank is missing."""
 
     def __init__(self, job):

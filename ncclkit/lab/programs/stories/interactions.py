@@ -10,7 +10,6 @@ import contextlib
 import itertools
 import os
 import pathlib
-import resource
 import tempfile
 import time
 from datetime import timedelta
@@ -143,17 +142,9 @@ def dataset_too_large(job):
         join_on_disk(job)
 
 
-@contextlib.contextmanager
 def _share_of_the_host():
     """What this rank may take beside what it has, while it lasts."""
-    with open("/proc/self/statm") as file:
-        used = int(file.read().split()[0]) * resource.getpagesize()
-    before = resource.getrlimit(resource.RLIMIT_AS)
-    resource.setrlimit(resource.RLIMIT_AS, (used + HOST // int(os.environ["LOCAL_WORLD_SIZE"]), before[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_AS, before)
+    return program.limited_memory(HOST // int(os.environ["LOCAL_WORLD_SIZE"]))
 
 
 def join(job, size):
@@ -165,28 +156,12 @@ def join_on_disk(job):
     """The same with its pages on disk: written and read again, over and over, as the rows come in another order."""
     until = time.monotonic() + job.seconds
     with tempfile.TemporaryFile(dir=job.options.folder) as file:
-        table = Pages(file)
         for page in itertools.cycle(range(64)):
-            table.write(page, bytes(BLOCK))
-            table.read(page * 37 % 64)
+            os.pwrite(file.fileno(), bytes(BLOCK), page * BLOCK)
+            os.fsync(file.fileno())
+            os.pread(file.fileno(), BLOCK, page * 37 % 64 * BLOCK)
             if time.monotonic() > until:
                 return
-
-
-class Pages:
-    """A table that is kept on disk, page by page."""
-
-    def __init__(self, file):
-        self.place = file.fileno()
-
-    def write(self, page, content):
-        """Write one page; returns when the disk has it."""
-        os.pwrite(self.place, content, page * BLOCK)
-        os.fsync(self.place)
-
-    def read(self, page):
-        """The content of a page, as far as it was ever written."""
-        return os.pread(self.place, BLOCK, page * BLOCK)
 
 
 def cache_stalled(job):
