@@ -129,7 +129,7 @@ def hosts(count: int) -> Iterator[list[Host]]:
         for name, address in names.items()
     }
     with packed() as agent:
-        command = [*simulated.within(sys.executable, agent, agent.parent, plan), sys.executable, "-c", HOLD]
+        command = [*simulated.hosts_command(sys.executable, agent, agent.parent, plan), sys.executable, "-c", HOLD]
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
         with subprocess.Popen(command, text=True, **pipes) as holder:
             assert holder.stdin and holder.stdout and holder.stderr
@@ -157,7 +157,7 @@ def why_not() -> str:
 def cannot_simulate() -> str:
     """Why `ncclkit.live.launch.simulated` cannot simulate hosts here; empty where it can."""
     with packed() as agent:
-        command = [*simulated.within(sys.executable, agent, agent.parent, simulated.sound()), "true"]
+        command = [*simulated.hosts_command(sys.executable, agent, agent.parent, simulated.healthy_hosts()), "true"]
         done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     return done.stderr if done.returncode else ""
 

@@ -238,7 +238,7 @@ async def connectivity(
     finally:
         _take(case, folder, records)
     found = results(case)
-    simulated.possible(records, folder)
+    simulated.raise_if_impossible(records, folder)
     if not found.hosts:
         raise NcclkitError(f"The connection test ended without a message; see {folder}/launcher.log.")
     return found

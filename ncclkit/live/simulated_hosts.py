@@ -35,7 +35,7 @@ async def connectivity(
     with packed() as agent:
         made = simulated.network_of(net, fix)
         remote_command = shlex.join([sys.executable, str(agent), "hosts", "--enter"]) + " {host}"
-        within = simulated.within(sys.executable, agent, agent.parent, made)
+        within = simulated.hosts_command(sys.executable, agent, agent.parent, made)
         given = dict(env or {})
         port = int(given.get("MASTER_PORT") or simulated.PORT)
         choices = {"remote_command": remote_command, "port": port, "seconds": seconds, "python": sys.executable}

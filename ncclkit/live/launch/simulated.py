@@ -49,7 +49,7 @@ class Adapted(torch.nn.Module):
 '''
 
 
-def sound(count: int = 2) -> Hosts:
+def healthy_hosts(count: int = 2) -> Hosts:
     """`count` hosts with nothing wrong: name → what `agent.run.simulated_hosts` makes of it."""
     names = {f"node-{i}": f"192.168.77.{i}" for i in range(1, count + 1)}
     return {
@@ -63,7 +63,7 @@ def network_of(net: Mapping[str, Any], fix: str = "") -> Hosts:
     wrong = str(net.get("wrong", ""))
     if wrong and wrong not in WRONG:
         raise NcclkitError(f"There is no network with {wrong!r} wrong; there are {', '.join(WRONG)}.")
-    made = sound(int(net.get("hosts", 2)))
+    made = healthy_hosts(int(net.get("hosts", 2)))
     if wrong:
         WRONG[wrong](made)
     if fix in FIXES:
@@ -229,9 +229,9 @@ async def run(plan: Plan, folder: Path, on_record: OnRecord = lambda record: Non
     limit = float(argv[argv.index("--timeout") + 1]) if "--timeout" in argv else 30.0
     with packed(plan.lab, compiled=True) as agent:
         _commands(made, plan, agent, folder, limit)
-        hosts = within(plan.python, agent, folder, made, limit + LAST_WORDS)
+        hosts = hosts_command(plan.python, agent, folder, made, limit + LAST_WORDS)
         records = await run_under_guard(agent, hosts, env, plan.deadline, folder, plan.python, on_record, plan.unset)
-    possible(records, folder)
+    raise_if_impossible(records, folder)
     return records
 
 
@@ -248,7 +248,7 @@ def _commands(made: Hosts, plan: Plan, agent: Path, folder: Path, limit: float) 
         ]
 
 
-def possible(records: Sequence[Record], folder: Path) -> None:
+def raise_if_impossible(records: Sequence[Record], folder: Path) -> None:
     """Raises `Impossible`, in one sentence, where a run ended because hosts cannot be simulated here."""
     log = folder / "launcher.log"
     said = log.read_text(errors="replace") if log.exists() else ""
@@ -261,7 +261,7 @@ def possible(records: Sequence[Record], folder: Path) -> None:
         )
 
 
-def within(python: str, agent: Path, folder: Path, made: Hosts, wait: float = 0.0) -> list[str]:
+def hosts_command(python: str, agent: Path, folder: Path, made: Hosts, wait: float = 0.0) -> list[str]:
     """The start of a command that makes the hosts; a further command runs beside them and may enter them.
 
     agent: as `packed` gives it; what the hosts execute and believe lies beside it, only their logs are in `folder`.
