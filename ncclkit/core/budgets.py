@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from ncclkit.core.text import format_bytes
+from ncclkit.core.text import format_bytes, plural
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -76,9 +76,15 @@ It is the "shared memory segment … (size 9637888)" of NCCL's own message.
 
 
 def shared_memory(ranks: int, channels: int = 4) -> Budget:
-    """Bytes of /dev/shm that the ranks of one host need where none copies directly: each sends in a ring and a tree."""
-    value = ranks * 2 * channels * SEGMENT
-    words = f"{ranks} ranks x 2 peers x {channels} channels x {format_bytes(SEGMENT)} = {format_bytes(value)}."
+    """Bytes of /dev/shm that the ranks of one host need where none copies directly.
+
+    Each sends to the next one in the ring, and to the one before as well in the tree, which is a chain within a host.
+    Of two ranks these are the same one: measured on two H100 (`tests/bench/results/tune-h100-x2.json`).
+    """
+    peers = min(2, ranks - 1)
+    value = ranks * peers * channels * SEGMENT
+    sends = f"{ranks} ranks x {plural(peers, 'peer')} x {channels} channels"
+    words = f"{sends} x {format_bytes(SEGMENT)} = {format_bytes(value)}."
     return Budget(value, "bytes", words)
 
 

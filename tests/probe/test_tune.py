@@ -91,6 +91,13 @@ def test_jitter_is_named() -> None:
     assert all("slowest repeats" not in a.why for a in tune.advise(curve(20, 240)))
 
 
+@pytest.mark.parametrize(("channels", "measured"), [(2, 38_600_704), (4, 77_201_408)])
+def test_shared_memory_is_what_two_ranks_took_on_two_h100(channels: int, measured: int) -> None:
+    """As `tests/bench/tune.py` measured it; of three ranks each has two peers."""
+    assert budgets.shared_memory(2, channels).value == pytest.approx(measured, rel=0.01)
+    assert budgets.shared_memory(3, channels).value == pytest.approx(3 * measured, rel=0.01)
+
+
 def test_planners() -> None:
     assert budgets.timeout(900, 5).value == 935, "the phase, the collective, and what the network needs to give up"
     assert budgets.timeout(900, 5, spread=0.1, retry_s=0).value == 995
