@@ -174,12 +174,12 @@ def _examples() -> dict[str, list[str]]:
     return shown
 
 
-def crossed(known: Sequence[Known]) -> list[tuple[Known, list[str]]]:
+def crossed(every: Counted) -> list[tuple[Known, list[str]]]:
     """Each case of the exam with the causes that it resembles, best first, judged by the other sources."""
-    answers, every = [], counted(known)
+    answers = []
     for name in (f"exam/{name}" for name in SETS):
         weights = unpacked(fit(every.without(name, "specimens"), level=1))
-        answers += [(item, list(shares(item.lines, weights))) for item in known if item.source == name]
+        answers += [(item, list(shares(item.lines, weights))) for item in every.known if item.source == name]
     return answers
 
 
@@ -226,7 +226,7 @@ def main() -> None:
         print(f"{diagnosis.table({'weights unseen': scores})}\n\n{diagnosis.totals(scores)}")
         print(f"\n{diagnosis.listing(scores)}" if options.list else "")
         return
-    answers = crossed(known)
+    answers = crossed(counted(known))
     print(table(answers))
     for item, best in answers if options.list else ():
         if best[0] not in item.accept:

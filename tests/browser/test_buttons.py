@@ -36,7 +36,7 @@ ELSEWHERE = re.compile(
 """Cells of further cases."""
 PRESSED = re.compile(r"await (form|loop)\.run\(")
 """Lines that do what a button does."""
-SMALL = {"timeout": 10.0, "max_bytes": 65536, "ranks": 2, "logs_dir": "clicked"}
+SMALL = {"timeout": 10.0, "max_bytes": 4096, "ranks": 2, "logs_dir": "clicked"}
 BROKEN = "rank_killed"
 """The fault that the first story injects, and the folder that keeps what its job left."""
 STORIES = ("2_lightning", "3_llama_recipes", "4_wenet", "5_all_to_all")

@@ -15,7 +15,7 @@ from ncclkit.causes import catalogue, resemblance
 from ncclkit.causes.engine import Diagnosis, diagnose
 from ncclkit.core.case import Case
 from ncclkit.evidence.logs import fill
-from tests.bench.resemblance import SETS, Known, corpus, counted, crossed, fit
+from tests.bench.resemblance import SETS, Counted, corpus, counted, crossed, fit
 
 
 def judged(log: str) -> Diagnosis:
@@ -23,23 +23,23 @@ def judged(log: str) -> Diagnosis:
 
 
 @pytest.fixture(scope="module")
-def known() -> list[Known]:
-    return corpus()
+def known() -> Counted:
+    return counted(corpus())
 
 
 @pytest.mark.slow
-def test_the_weights_that_ship_are_those_of_the_repository(known: list[Known]) -> None:
-    fitted, shipped = resemblance.unpacked(fit(counted(known))), resemblance.weights()
+def test_the_weights_that_ship_are_those_of_the_repository(known: Counted) -> None:
+    fitted, shipped = resemblance.unpacked(fit(known)), resemblance.weights()
     assert fitted.causes == shipped.causes == (resemblance.WELL, *catalogue())
     assert fitted.examples == shipped.examples
     assert len(fitted.rows.keys() & shipped.rows.keys()) > 0.98 * len(shipped.rows)
-    texts = [item.lines for item in known if item.source.startswith("exam")]
+    texts = [item.lines for item in known.known if item.source.startswith("exam")]
     first = [(next(iter(resemblance.shares(text, fitted))), next(iter(resemblance.shares(text)))) for text in texts]
     assert sum(one != two for one, two in first) <= 0.01 * len(texts)
 
 
 @pytest.mark.slow
-def test_it_knows_most_failures_of_authors_that_it_has_not_read(known: list[Known]) -> None:
+def test_it_knows_most_failures_of_authors_that_it_has_not_read(known: Counted) -> None:
     answers = [(item, best) for item, best in crossed(known) if item.cause and item.suffices]
     ranked = [(item.accept, [cause for cause in best if cause]) for item, best in answers]
     assert len(ranked) > 30 * len(SETS)

@@ -61,7 +61,7 @@ def left(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, str]
     said = {
         "inspect": run(folder, "inspect", "--train-python", bare),
         "inspect --json": run(folder, "inspect", "--json", "--train-python", bare),
-        "probe": run(folder, "probe", "--ranks", "2", "--backend", "gloo", "--max-bytes", "4096"),
+        "probe": run(folder, "probe", "--ranks", "2", "--backend", "gloo", "--max-bytes", "64"),
         "diagnose": run(folder, "diagnose", "train.log"),
         "diagnose --json": run(folder, "diagnose", "--json", "train.log", "case"),
         "report": run(folder, "report", "--notebook", "page.ipynb", "-p", "variables=export HF_TOKEN=hidden17"),
