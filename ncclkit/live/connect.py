@@ -232,7 +232,8 @@ async def connectivity(
     try:
         with packed() as agent:
             # once more: its commands are executed, and others may write the case folder
-            write(agent.parent / "plan.json", planned)
+            with probe.writing(agent.parent):
+                write(agent.parent / "plan.json", planned)
             command = [*within, sys.executable, str(agent), "connect", str(agent.parent / "plan.json")]
             await local.run_under_guard(agent, command, {}, chosen["deadline"] + 60, folder, sys.executable, keep)
     finally:
