@@ -33,7 +33,7 @@ SMALL = {
         "timeout": "90.0",
     },
     "2_lightning": {"ranks": "2"},
-    "4_wenet": {"repeats": "1"},
+    "4_wenet": {"repeats": "1", "timeout": "4.0"},
     "5_all_to_all": {"ranks": "3", "steps": "2 3"},
 }
 """Parameters that keep a notebook's run short; the others are quick by themselves."""

@@ -43,8 +43,8 @@ FACTS = '"""A script: what may hang is asked here'
 """How the one begins that facts of torch are read with (ncclkit/agent/facts/children.py)."""
 FIXED = ("CUDA_", "KMP_", "LD_", "MALLOC_", "MKL_", "OMP_", "PYTHON", "TORCH_CPP_", "TORCH_SHOW_")
 """How variables begin that are read before a forked process has them."""
-IDLE = ("PYTHONPATH", "KMP_DUPLICATE_LIB_OK", "KMP_INIT_AT_FORK")
-"""Those of them that a forked process can be given, and what scikit-learn sets for its own process."""
+IDLE = ("PYTHONPATH", "PYTHONIOENCODING", "KMP_DUPLICATE_LIB_OK", "KMP_INIT_AT_FORK")
+"""Those of them that a forked process can be given or does not heed, and what scikit-learn sets for its own process."""
 RIGHTS = ("Uid", "Gid", "Groups", "CapEff", "CapBnd", "NoNewPrivs", "Seccomp")
 SIGNALS = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM)
 OWN_FILE = os.path.basename(__file__)
