@@ -504,7 +504,8 @@ def test_a_brake_is_found_and_undone(tmp_path: Path, monkeypatch: pytest.MonkeyP
         assert found.effect_of(one).startswith(f"{one} gains"), found.text()
     gains = [one for one in found.comparisons if one.setting in (undone, good)]
     assert [one for one in found.comparisons if one.better or one.worse] == gains and found.tried == 3
-    assert all(statistics.median(one.with_us) == pytest.approx(5_000, rel=0.5) for one in gains)
+    took = [statistics.median(one.with_us) for one in gains]
+    assert all(4_000 < each < 10_000 for each in took), f"{took}: that is not the 5 ms without the brake"
 
 
 def test_what_a_variable_of_the_environment_costs_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
