@@ -23,7 +23,7 @@ NOTEBOOKS = [path for path in _FOUND if path not in CHINESE]
 
 DATA = Path(__file__).parent / "notebooks" / "data"
 SMALL = {
-    "guided": {"ranks": "2", "max_bytes": "4096", "timeout": "90.0"},
+    "guided": {"ranks": "2", "max_bytes": "65536", "timeout": "90.0"},
     "02_all_reduce": {"ranks": "2", "max_bytes": "4096"},
     "04_tuning": {
         "ranks": "2",
