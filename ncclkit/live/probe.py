@@ -243,7 +243,7 @@ async def plan_here(case: Case, plan: Plan) -> None:
         raise NcclkitError(f"{scheduler.refusal('an experiment', 'diagnose --check')}.")
     if plan.backend != "nccl":
         return
-    gpus, hosts = await _gpus(case, plan.python), slurm.machines(plan) * plan.sharing
+    gpus, hosts = await _gpus(case, plan.python), slurm.hosts(plan)
     if plan.ranks > gpus * hosts:
         need = -(-plan.ranks // hosts)
         told = f"its {plan.ranks} NCCL ranks need {need} GPU{'s' * (need > 1)}"
@@ -348,7 +348,7 @@ def writing(folder: Path) -> Iterator[None]:
 
 def _outcome(case: Case, plan: Plan, folder: Path, records: list[dict[str, Any]], seconds: float) -> Run:
     """Put what the run left behind into the case, and say how it ended."""
-    hosts = slurm.machines(plan) * plan.sharing
+    hosts = slurm.hosts(plan)
     case.replace_facts(from_dict(Fact, record) for record in records if record["kind"] == "fact")
     made = [finish(record, plan) for record in records if record["kind"] == "measure"]
     ops = dict.fromkeys(row["op"] for row in made)

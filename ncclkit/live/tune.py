@@ -345,7 +345,7 @@ Choices = Mapping[tuple[str, int], tuple[str, str, int | None]]
 
 def own_choices(case: Case, plan: Plan) -> Choices:
     """What NCCL chose by itself in live tests of this case on as many ranks and hosts, by its TUNING lines."""
-    hosts = slurm.machines(plan) * plan.sharing
+    hosts = slurm.hosts(plan)
     alike = [m for m in case.measurements if (m.backend, m.ranks, m.hosts) == ("nccl", plan.ranks, hosts)]
     runs = {m.run for m in alike if m.run and not any(map(CHOOSES.fullmatch, {**os.environ, **m.env}))}
     told: dict[tuple[str, int], set[tuple[str, str, int | None]]] = {}
@@ -400,7 +400,7 @@ def _joined(known: Mapping[str, Any]) -> bool:
 
 def _of_network(known: Mapping[str, Any], plan: Plan) -> list[Setting]:
     """What NCCL can be told of the network between hosts: queue pairs and traffic class, else sockets and threads."""
-    if slurm.machines(plan) * plan.sharing < 2:
+    if slurm.hosts(plan) < 2:
         return []
     if not [row for row in known.get("net.rdma") or () if isinstance(row, Mapping)]:
         pairs = (("1", "4"), ("2", "2"), ("4", "4"))
@@ -453,7 +453,7 @@ class Measured:
         decided, known = self.compared("decide", settings), {id(one.setting) for one in seen}
         seen += tuple(one for one in decided if id(one.setting) not in known)  # named ones with jobs of their own
         beside = tuple(one for name in BESIDE for one in self.compared(name, settings))
-        hosts = slurm.machines(plan) * plan.sharing
+        hosts = slurm.hosts(plan)
         rows = tuple((op, size, count) for (op, size), count in calls.items())
         steps = ((named[number], why) for number, why in self.no_step.items() if number > 0)
         notes = (*self.notes, *(f"{name} could not be measured in a DDP step: {why}." for name, why in steps))

@@ -9,7 +9,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 from ..run import processes
-from .flight_dump import CUDA, STOP_BEFORE, ATTACH_NEEDS, MORE_TIME, cuda_gdb, debugged
+from .flight_dump import ATTACH_NEEDS, CUDA, MORE_TIME, STOP_BEFORE, cuda_gdb, debugged
 
 COST = "cuda-gdb attaches to each rank and needs ptrace; the process is paused for about 15 s and then goes on"
 SIDE_BY_SIDE = 8

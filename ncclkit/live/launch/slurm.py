@@ -34,9 +34,9 @@ def nodes() -> int:
     return int(os.environ.get("SLURM_JOB_NUM_NODES", "0")) if os.environ.get("SLURM_JOB_ID") else 0
 
 
-def machines(plan: Plan) -> int:
-    """Machines that the ranks of a plan run on: the nodes of the allocation, else this one."""
-    return 1 if plan.network else max(1, nodes())
+def hosts(plan: Plan) -> int:
+    """Hosts, real or simulated, that the ranks of a plan run on: of every node of the allocation, or of this one."""
+    return plan.sharing * (1 if plan.network else max(1, nodes()))
 
 
 CONTAINER, SRUN_OPTIONS = "NCCLKIT_CONTAINER", "NCCLKIT_SRUN_OPTIONS"
