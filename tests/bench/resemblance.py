@@ -174,10 +174,10 @@ def _examples() -> dict[str, list[str]]:
     return shown
 
 
-def crossed(every: Counted) -> list[tuple[Known, list[str]]]:
-    """Each case of the exam with the causes that it resembles, best first, judged by the other sources."""
+def crossed(every: Counted, sets: Sequence[str] = SETS) -> list[tuple[Known, list[str]]]:
+    """Each case of these sets with the causes that it resembles, best first, judged by all other sources."""
     answers = []
-    for name in (f"exam/{name}" for name in SETS):
+    for name in (f"exam/{name}" for name in sets):
         weights = unpacked(fit(every.without(name, "specimens"), level=1))
         answers += [(item, list(shares(item.lines, weights))) for item in every.known if item.source == name]
     return answers

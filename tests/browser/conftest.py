@@ -25,7 +25,7 @@ from typing import Any
 import pytest
 
 from ncclkit.agent.run import processes
-from tests.processes import SERVERS, leftovers, warm
+from tests.processes import leftovers, warm
 from tests.reports import ENV
 
 FLAGS = [
@@ -171,8 +171,9 @@ class Lab:
         return [pid for pid in leftovers() if self.mark in _read(pid, "environ")]
 
     def kernels(self) -> list[int]:
-        """Kernels of this server."""
-        return [pid for pid in self.processes() if "ipykernel_launcher" in _read(pid, "cmdline")]
+        """Kernels of this server, and not what waits for the end of one that was forked (tests/warm)."""
+        pids = [pid for pid in self.processes() if "ipykernel_launcher" in _read(pid, "cmdline")]
+        return [pid for pid in pids if _read(pid, "comm") != "stands in\n"]
 
     def processes(self) -> list[int]:
         """Everything that the server started, however far away it moved."""
@@ -254,8 +255,7 @@ def _environment(folder: Path, lab: Lab) -> dict[str, str]:
     node.chmod(0o755)
     own["PATH"] = os.pathsep.join([str(node.parent), ENV["PATH"]])
     name, _, mark = lab.mark.partition("=")
-    jobs = {variable: value for variable, value in warm(ENV).items() if variable != SERVERS["notebooks"]}
-    return {**jobs, **own, "JUPYTER_CONFIG_DIR": str(folder / "config"), "JUPYTER_TOKEN": lab.token, name: mark}
+    return {**warm(ENV), **own, "JUPYTER_CONFIG_DIR": str(folder / "config"), "JUPYTER_TOKEN": lab.token, name: mark}
 
 
 def _answers(lab: Lab) -> bool:

@@ -15,7 +15,7 @@ from ncclkit.causes import catalogue, resemblance
 from ncclkit.causes.engine import Diagnosis, diagnose
 from ncclkit.core.case import Case
 from ncclkit.evidence.logs import fill
-from tests.bench.resemblance import SETS, Counted, corpus, counted, crossed, fit
+from tests.bench.resemblance import Counted, corpus, counted, crossed, fit
 
 
 def judged(log: str) -> Diagnosis:
@@ -40,9 +40,11 @@ def test_the_weights_that_ship_are_those_of_the_repository(known: Counted) -> No
 
 @pytest.mark.slow
 def test_it_knows_most_failures_of_authors_that_it_has_not_read(known: Counted) -> None:
-    answers = [(item, best) for item, best in crossed(known) if item.cause and item.suffices]
+    """Three sets, each of other authors; the benchmark judges every one."""
+    sets = ("public", "forum", "last")
+    answers = [(item, best) for item, best in crossed(known, sets) if item.cause and item.suffices]
     ranked = [(item.accept, [cause for cause in best if cause]) for item, best in answers]
-    assert len(ranked) > 30 * len(SETS)
+    assert len(ranked) > 30 * len(sets)
     assert sum(bool(accept & set(best[:1])) for accept, best in ranked) > 0.80 * len(ranked)
     assert sum(bool(accept & set(best[:3])) for accept, best in ranked) > 0.90 * len(ranked)
 

@@ -14,6 +14,9 @@ from typing import Any
 import pytest
 
 from tests.hostile.launches import LAUNCHES, Launch, here
+from tests.processes import warm
+
+pytestmark = pytest.mark.usefixtures("warm_ranks")
 
 LOOPBACK = "0100007F"
 JOB = tuple("collective --backend gloo --sizes 8 --timeout 20 --fault starts_late --seconds 5".split())
@@ -26,7 +29,8 @@ def neighbour(folder: Path, marker: Path) -> Iterator[dict[str, Any]]:
     """One at work while the block runs; afterwards what it did: ``stores`` and ``keys``."""
     did: dict[str, Any] = {}
     command = [sys.executable, str(Path(__file__).with_name("neighbour.py")), str(folder), str(marker)]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+    pipe, env = subprocess.PIPE, warm(os.environ)
+    with subprocess.Popen(command, env=env, stdin=pipe, stdout=pipe, text=True) as process:
         assert process.stdin and process.stdout
         try:
             assert process.stdout.readline() == "ready\n"

@@ -120,6 +120,8 @@ def _have(names):
         except ImportError:
             continue
     if len(sys.modules) > count:
+        if "ipywidgets" in sys.modules:
+            sys.modules["ipywidgets"].register_comm_target()  # as it does where a kernel imports it
         weakref.finalize._registry.clear()  # torch takes back all it has registered, a tenth of a second
         gc.collect()
         gc.freeze()

@@ -107,7 +107,7 @@ class Shapes(dict[bytes, "Choice | None"]):
 def choose(shape: bytes) -> Choice | None:
     """The rules whose anchor stands in a shape."""
     pairs = _INFO if b"NCCL INFO" in shape else _RULES
-    rules = tuple(rule for anchor, rule in pairs if anchor in shape)
+    rules = tuple([rule for anchor, rule in pairs if anchor in shape])  # quicker than a generator
     gdb = GDB in shape[:FIRST]
     code = gdb or any(mark in shape for mark in _CODE)
     digits_matter = gdb or any(rule.digits_matter for rule in rules)
