@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import atexit
 import functools
 import json
@@ -58,9 +59,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.timeout(300))
 
 
-@pytest.fixture(scope="package")
-def chromium() -> Iterator[Any]:
-    """The browser; of this folder only, as no asyncio.run works in this process while it is open."""
+@pytest.fixture(scope="session")
+def driven() -> Iterator[tuple[Any, asyncio.AbstractEventLoop]]:
+    """The browser, and the loop of what drives it, a program that costs two seconds of CPU to start."""
     program = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
     try:
         from playwright.sync_api import sync_playwright
@@ -70,9 +71,20 @@ def chromium() -> Iterator[Any]:
         say = "needs Chromium and the Python package playwright (apt-get install chromium; pip install playwright)"
         pytest.fail(say) if os.environ.get("CI") else pytest.skip(say)
     with sync_playwright() as playwright:
-        browser = playwright.chromium.connect_over_cdp(_running(program))
-        yield browser
+        browser, loop = playwright.chromium.connect_over_cdp(_running(program)), asyncio.get_running_loop()
+        asyncio._set_running_loop(None)
+        yield browser, loop
+        asyncio._set_running_loop(loop)
         browser.close()  # what we have opened in it, and not the program
+
+
+@pytest.fixture(scope="package")
+def chromium(driven: tuple[Any, asyncio.AbstractEventLoop]) -> Iterator[Any]:
+    """The browser; its loop runs in tests of this folder only, as elsewhere asyncio.run has to work."""
+    browser, loop = driven
+    asyncio._set_running_loop(loop)
+    yield browser
+    asyncio._set_running_loop(None)
 
 
 @functools.cache

@@ -167,7 +167,7 @@ def test_the_logs_of_a_job_are_found_by_its_id(login: Login, tmp_path: Path) -> 
 def test_two_nodes_hang(login: Login, tmp_path: Path) -> None:
     """The run ends at its deadline, with the evidence of both nodes; nothing is left on any of them."""
     stalls = "collective --backend gloo --sizes 8,8,8,8 --timeout 100 --fault slow_disk".split()
-    login.across(2, "-c", SCRIPT, str(tmp_path), "20", *stalls)
+    login.across(2, "-c", SCRIPT, str(tmp_path), "20", *stalls, **warm(login.env))
     assert json.loads((tmp_path / "status.json").read_text())["reason"] == "deadline"
     assert "write_shard" in (tmp_path / "stacks_rank1.txt").read_text()
     until = time.monotonic() + 20
