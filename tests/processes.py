@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import atexit
 import os
+import shutil
 import socket
 import subprocess
 import sys
-import uuid
+import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -55,9 +57,11 @@ def serve() -> list[subprocess.Popen[bytes]]:
 
 
 def _server(kind: str, name: str) -> subprocess.Popen[bytes]:
-    os.environ[name] = f"ncclkit-tests-{uuid.uuid4()}"
+    folder = tempfile.mkdtemp(prefix="ncclkit-tests-")  # nobody else's
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    os.environ[name] = os.path.join(folder, kind)
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listening:
-        listening.bind("\0" + os.environ[name])
+        listening.bind(os.environ[name])
         listening.listen(64)
         file = listening.fileno()
         # the words that stand last make room for those of the processes that it forks

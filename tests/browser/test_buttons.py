@@ -19,7 +19,7 @@ import pytest
 from bs4 import BeautifulSoup
 
 from tests.browser.conftest import Lab, Visit, until
-from tests.browser.notebook import open_notebook, opened, run_all, state, wait_cells_done
+from tests.browser.notebook import execute, open_notebook, opened, run_all, state, wait_cells_done
 from tests.browser.test_logs import browser
 from tests.browser.test_loop import form, press, waits
 from tests.reports import NOTEBOOKS
@@ -78,6 +78,8 @@ def show(clicks: Visit, lab: Lab, name: str) -> Any:
         shutil.copytree(lab.root / BROKEN, lab.root / f"clicked_{name}")
     if name != "1_recbole":
         open_notebook(page, lab, own, page.evaluate(KERNEL))
+        # behind what JupyterLab asks it about its widgets; a list shown meanwhile once changed nothing
+        until(lambda: execute(page, "") == "ok", 30, "the kernel to have answered")
     run_all(page)
     wait_cells_done(page, 60)
     return page

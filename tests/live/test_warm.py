@@ -21,6 +21,7 @@ from jupyter_client.manager import KernelManager
 
 from ncclkit.agent import private
 from ncclkit.live.launch.pack import packed
+from tests.namespaces import hosts, needs_namespaces
 from tests.processes import warm
 
 RANK = """
@@ -81,6 +82,7 @@ told = {
     "folder": os.readlink(f"/proc/{guard}/cwd"),
     "files": resource.prlimit(guard, resource.RLIMIT_NOFILE)[0],
     "torch": any("libtorch" in line for line in open(f"/proc/{guard}/maps")),
+    "spaces": [os.readlink(f"/proc/{guard}/ns/{kind}") for kind in ("mnt", "net", "uts")],
 }
 print(json.dumps(told), flush=True)
 time.sleep(float(sys.argv[1]))
@@ -89,14 +91,16 @@ sys.exit(7)
 
 
 @contextmanager
-def guard(tmp_path: Path, seconds: float, **env: str) -> Iterator[tuple[subprocess.Popen[str], dict[str, Any]]]:
+def guard(
+    tmp_path: Path, seconds: float, *prefix: str, **env: str
+) -> Iterator[tuple[subprocess.Popen[str], dict[str, Any]]]:
     """A guard that is started as those of live tests are, and what the program that it runs tells of it."""
     with packed() as agent:
         command = [sys.executable, str(agent), private.OWN, "guard", str(tmp_path), "60", sys.executable, "-c", PROGRAM]
         environ = warm(os.environ) | {"GIVEN": "here"} | env
         pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
         with subprocess.Popen(
-            [*command, str(seconds)], cwd=tmp_path, env=environ, preexec_fn=few_files, **pipes
+            [*prefix, *command, str(seconds)], cwd=tmp_path, env=environ, preexec_fn=few_files, **pipes
         ) as process:
             assert process.stdout
             told = json.loads(process.stdout.readline())
@@ -137,6 +141,15 @@ def test_a_forked_guard_is_as_one_that_was_started(tmp_path: Path) -> None:
     with guard(tmp_path, 100) as (process, told):
         process.kill()
         assert ends(told["guard"]) and ends(told["pid"])
+
+
+@pytest.mark.slow
+@needs_namespaces
+def test_what_is_forked_for_another_host_is_there(tmp_path: Path) -> None:
+    with hosts(1) as (host,), guard(tmp_path, 0, *host.prefix) as (process, told):
+        spaces = [os.readlink(f"/proc/{host.holder}/ns/{kind}") for kind in ("mnt", "net", "uts")]
+        assert told["torch"] and told["guard"] != process.pid and told["spaces"] == spaces
+        assert not {os.readlink(f"/proc/self/ns/{kind}") for kind in ("mnt", "net", "uts")} & {*spaces}
 
 
 @pytest.mark.slow

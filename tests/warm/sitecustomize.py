@@ -4,11 +4,12 @@ those costs each process of a job two seconds of CPU, each report and each kerne
 For what only depends on what ranks do; how they are started is tested without (tests/live).  Python imports this first
 where `tests.processes.warm` has put its folder on PYTHONPATH.  The guard of a job, and whoever only asks what torch can
 do, hands what it was given to the server (tests/warm/server.py), which forks the process that it would have become, and
-waits for the end of that one, as its own.  The guard then forks torchrun, and torchrun its ranks.  `ncclkit report` and
-a notebook's kernel do so with a server of their own, which has no torch.  A forked process has
-its own session, variables and words, also in /proc, and no file of its parent.  Where the server cannot give what the
-process was given (another interpreter, namespace, right, library or variable that torch reads when it is loaded),
-everything starts as it does for users, but for the ranks, which torchrun forks.
+waits for the end of that one, as its own.  The guard then forks torchrun, and torchrun its ranks.  On a host of its own
+torchrun is what hands over, and the process that is forked joins that host's namespaces.  `ncclkit report` and a
+notebook's kernel do so with a server of their own, which has no torch.  A forked process has its own session, variables
+and words, also in /proc, and no file of its parent.  Where the server cannot give what the process was given (another
+interpreter, right, library or variable that torch reads when it is loaded), everything starts as it does for users, but
+for the ranks, which torchrun forks.
 """
 
 import atexit
@@ -25,7 +26,7 @@ import threading
 ROOM = "NCCLKIT_TESTS_ROOM"
 """Variable that is long enough for those that torchrun adds for its ranks, of which it has none itself."""
 SERVER = "NCCLKIT_TESTS_SERVER"
-"""Variable: where the server of jobs listens, a name of the network namespace."""
+"""Variable: where the server of jobs listens, a file that other hosts of this machine have, too."""
 NOTEBOOKS = "NCCLKIT_TESTS_NOTEBOOKS"
 """Variable: the same for that of reports and kernels."""
 STANDS_IN = "stands in"
@@ -49,7 +50,9 @@ FIXED = ("CUDA_", "KMP_", "LD_", "MALLOC_", "MKL_", "OMP_", "PYTHON", "TORCH_CPP
 """How variables begin that are read before a forked process has them."""
 IDLE = ("PYTHONPATH", "PYTHONIOENCODING", "KMP_DUPLICATE_LIB_OK", "KMP_INIT_AT_FORK")
 """Those of them that a forked process can be given or does not heed, and what scikit-learn sets for its own process."""
-RIGHTS = ("Uid", "Gid", "Groups", "CapEff", "CapBnd", "NoNewPrivs", "Seccomp")
+JOINED = {"mnt": 0x00020000, "net": 0x40000000, "uts": 0x04000000}
+"""Namespaces that a forked process joins, and what the kernel calls them."""
+RIGHTS = ("Uid", "Gid", "CapEff", "CapBnd", "NoNewPrivs", "Seccomp")
 SIGNALS = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM)
 OWN_FILE = os.path.basename(__file__)
 BUILT_IN = [path for path in sys.path if path not in os.environ.get("PYTHONPATH", "").split(os.pathsep)]
@@ -61,15 +64,18 @@ def place():
     with open("/proc/self/status") as file:
         rights = [line for line in file if line.startswith(RIGHTS)]
     with open("/proc/self/cgroup") as file:
-        groups = file.read()
-    spaces = sorted((kind, os.readlink(f"/proc/self/ns/{kind}")) for kind in os.listdir("/proc/self/ns"))
+        cgroup = file.read()
+    root = os.geteuid() == 0  # it may join other namespaces, and other groups of users
+    kinds = [kind for kind in sorted(os.listdir("/proc/self/ns")) if not root or kind not in JOINED]
+    spaces = [os.readlink(f"/proc/self/ns/{kind}") for kind in kinds]
     fixed = sorted(item for item in os.environ.items() if item[0].startswith(FIXED) and item[0] not in IDLE)
-    told = [sys.executable, sys.prefix, os.readlink("/proc/self/root"), rights, groups, spaces, fixed]
+    where = [os.readlink("/proc/self/root"), cgroup, spaces]
+    told = [sys.executable, sys.prefix, where, rights, root or os.getgroups(), fixed]
     return json.loads(json.dumps(told))
 
 
 def limits():
-    """What a forked process can have like this one: its folder, mask, cores, priority, ignored signals and limits."""
+    """What a forked process can have like this one: namespaces, folder, mask, cores, priority, signals and limits."""
     import resource
 
     mask = os.umask(0o077)
@@ -78,10 +84,13 @@ def limits():
     return {
         "cwd": os.getcwd(),
         "umask": mask,
+        "groups": os.getgroups(),
         "cores": sorted(os.sched_getaffinity(0)),
         "nice": os.getpriority(os.PRIO_PROCESS, 0),
         "ignored": [number for number in SIGNALS if signal.getsignal(number) is signal.SIG_IGN],
         "limits": {name: resource.getrlimit(getattr(resource, name)) for name in names},
+        "spaces": {kind: os.readlink(f"/proc/self/ns/{kind}") for kind in JOINED},
+        "pid": os.getpid(),
     }
 
 
@@ -89,6 +98,9 @@ def set_limits(told):
     """Take what `limits` has told of another process."""
     import resource
 
+    _join(told)
+    if os.getgroups() != told["groups"]:
+        os.setgroups(told["groups"])
     os.chdir(told["cwd"])
     os.umask(told["umask"])
     os.sched_setaffinity(0, told["cores"])
@@ -100,16 +112,27 @@ def set_limits(told):
             resource.setrlimit(getattr(resource, name), pair)
 
 
+def _join(told):
+    """Be on the host of the process that has asked."""
+    others = [kind for kind, space in told["spaces"].items() if os.readlink(f"/proc/self/ns/{kind}") != space]
+    files = [open(f"/proc/{told['pid']}/ns/{kind}") for kind in others]
+    libc = ctypes.CDLL(None, use_errno=True)
+    for kind, file in zip(others, files, strict=True):
+        with file:
+            if libc.setns(file.fileno(), JOINED[kind]):
+                raise OSError(ctypes.get_errno(), f"cannot join the {kind} namespace")
+
+
 def hand_over(name):
     """Have the server fork what this process would become, and end as that ends; returns where it cannot."""
     import socket
 
     line = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     try:
-        line.connect("\0" + name)
+        line.connect(name)
         fits = json.loads(line.recv(1 << 20)) == place()
     except OSError:
-        fits = False  # it has ended, or is in another network
+        fits = False  # it has ended, or its file is not here
     if not fits:
         return line.close()
     told = json.dumps({"words": sys.orig_argv, "environ": dict(os.environ), "limits": limits()})
@@ -287,7 +310,8 @@ if ROOM in os.environ:
     _words = without_options(sys.orig_argv[1:])
     _program = os.path.basename(_words[0]) if _words else ""
     _job = [_program, *_words[1:3]] == [AGENT, OWN, "guard"] or _program == NEIGHBOUR
-    if SERVER in os.environ and (_job or (_words[:1] == ["-c"] and _words[1].startswith(QUESTION))):
+    _asks = _words[:1] == ["-c"] and (_words[1].startswith(QUESTION) or is_forked(sys.orig_argv))
+    if SERVER in os.environ and (_job or _asks or _words[:2] == ["-m", TORCHRUN]):
         hand_over(os.environ[SERVER])
     if NOTEBOOKS in os.environ and (_words[:2] == KERNEL or _words[:3] == REPORT):
         hand_over(os.environ[NOTEBOOKS])
