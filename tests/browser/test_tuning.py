@@ -17,11 +17,16 @@ from tests.browser.test_logs import WIDER
 from tests.reports import ROOT
 
 FORM = ".jp-OutputArea .jupyter-widgets"
+COSTS = "GLOO_SOCKET_IFNAME=lo,locosts"
 
 
 @pytest.fixture(scope="module")
 def tuning(tab: Visit, lab: Lab) -> Iterator[Visit]:
-    """A copy of the notebook in a bad environment, whose variable it measures on one size; all its cells are run."""
+    """A copy of the notebook in a bad environment, whose variable it measures on one size; all its cells are run.
+
+    They are run again where the sweep says that nothing is beyond chance: in one of eight whole runs it did, before the
+    cells below it, which apply what it has found.  Why is not known, as load alone does not repeat it.
+    """
     (lab.root / "site").mkdir()
     # beside other tests one call in ten of the usual ones takes 40 ms
     (lab.root / "site" / "sitecustomize.py").write_text(gloo(0.04, 0.003))
@@ -36,9 +41,18 @@ def tuning(tab: Visit, lab: Lab) -> Iterator[Visit]:
     cell.source += f"\nos.environ['PYTHONPATH'] += os.pathsep + {str(lab.root / 'site')!r}"
     nbformat.write(book, lab.root / "04_tuning.ipynb")
     with opened(tab, lab, "04_tuning.ipynb") as seen:
-        run_all(seen.page)
-        wait_cells_done(seen.page, 240)
+        said = []
+        while len(said) < 3 and not any(COSTS in text for text in said):
+            run_all(seen.page)
+            wait_cells_done(seen.page, 240)
+            said.append(closed(sweep(seen.page)))
+        assert COSTS in said[-1], said
         yield seen
+
+
+def sweep(page: Any) -> Any:
+    """The form that measures."""
+    return page.locator(f"{FORM}.widget-vbox").filter(has=page.get_by_text("Sizes of a job", exact=True)).last
 
 
 def closed(form: Any) -> str:
@@ -47,10 +61,7 @@ def closed(form: Any) -> str:
 
 
 def measured(form: Any, button: str, found: str) -> bool:
-    """Whether a form says what is found, measured again as its users do where it says that nothing is beyond chance.
-
-    In two of sixteen sweeps of whole runs it did; why is not known, as neither other tests nor load alone repeat it.
-    """
+    """Whether a form says what is found, measured again as its users do where it says that nothing is beyond chance."""
     measure, drawn = form.get_by_role("button", name=button), form.locator(".js-plotly-plot .point")
     for _ in range(3):
         until(lambda: measure.is_enabled() and drawn.count() >= 1, 120, "the measurement to end and to be drawn")
@@ -65,9 +76,9 @@ def measured(form: Any, button: str, found: str) -> bool:
 def test_the_sweep_is_drawn_under_its_form(tuning: Visit) -> None:
     page = tuning.page
     assert state(page)["errors"] == []
-    form = page.locator(f"{FORM}.widget-vbox").filter(has=page.get_by_text("Sizes of a job", exact=True)).last
-    assert measured(form, "Measure", "GLOO_SOCKET_IFNAME=lo,locosts") and "onall_reduceof4KiB" in closed(form)
-    assert "round by round" in form.inner_text()
+    said = closed(sweep(page))
+    assert COSTS in said and "onall_reduceof4KiB" in said and "roundbyround" in said
+    assert sweep(page).locator(".js-plotly-plot .point").count() >= 1
     assert "unset GLOO_SOCKET_IFNAME" in page.locator(".jp-Notebook").inner_text()
 
 
@@ -97,7 +108,7 @@ def test_a_planner_answers_again_when_a_field_changes(tuning: Visit) -> None:
 
 def test_the_sweep_is_started_again_and_cancelled(tuning: Visit, lab: Lab) -> None:
     page = tuning.page
-    form = page.locator(f"{FORM}.widget-vbox").filter(has=page.get_by_text("Sizes of a job", exact=True)).last
+    form = sweep(page)
     form.locator("button", has_text="Measure").click()
     cancel = form.locator("button", has_text="Cancel")
     until(cancel.is_enabled, 30, "the sweep to start")
