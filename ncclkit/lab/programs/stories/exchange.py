@@ -37,7 +37,7 @@ def _start(options, rank):
         compare(job, options.size)
     else:
         train(job)
-    job.dist.destroy_process_group()
+    job.end()
 
 
 def train(job):

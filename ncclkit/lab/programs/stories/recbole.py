@@ -40,7 +40,7 @@ def _train(options, rank):
     trainer = recbole.get_trainer(config["MODEL_TYPE"], "BPR")(config, model)  # DDP's constructor: the first collective
     wire.send("phase", phase="step", rank=rank, step=0)
     trainer.fit(train, saved=False, show_progress=False)
-    job.dist.destroy_process_group()
+    job.end()
 
 
 def _ask_for(job):

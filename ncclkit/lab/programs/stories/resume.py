@@ -9,7 +9,6 @@ Lightning Fabric trains where it is installed (`lightning-fabric` or `lightning`
 loader is torchdata's `StatefulDataLoader`.  Without them the same job runs in plain torch.
 """
 
-import gc
 import importlib
 import os
 import statistics
@@ -52,8 +51,7 @@ def _train(options, rank):
     engine.begin()
     wire.send("phase", phase="init", rank=rank)
     _start_twice(job, engine, options.more)
-    gc.collect()  # DDP that outlives its group joins gloo's threads without giving Python's lock away: a deadlock
-    job.dist.destroy_process_group()
+    job.end()
 
 
 def _start_twice(job, engine, more):
