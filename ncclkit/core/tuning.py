@@ -150,10 +150,11 @@ def _interval(values: Sequence[float], error: float) -> tuple[float, float]:
     from scipy.special import stdtrit  # 0.2 s, which only a verdict on settings needs
 
     ordered, cut = sorted(values), int(len(values) * TRIMMED)
-    kept, middle = ordered[cut : len(ordered) - cut], _trimmed(ordered)
+    kept = ordered[cut : len(ordered) - cut]
     winsorized = [kept[0]] * cut + kept + [kept[-1]] * cut
     standard_error = statistics.stdev(winsorized) / (1 - 2 * TRIMMED) / math.sqrt(len(values))
     width = float(stdtrit(len(kept) - 1, 1 - error / 2)) * standard_error
+    middle = statistics.fmean(kept)
     return middle - width, middle + width
 
 

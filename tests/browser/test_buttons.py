@@ -30,7 +30,7 @@ KEPT = re.compile(
 )
 """Cells with a form, and those that they need."""
 ELSEWHERE = re.compile(
-    r"^(stopgap|silent|late|practice|loading|before|check|hung|example|stages) = "
+    r"^(stopgap|silent|late|practice|sweep|before|check|hung|example|stages) = "
     r"|nk\.sample\(|_view\((nk\.|hung)|case_dir \+"
 )
 """Cells of further cases."""
