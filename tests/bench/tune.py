@@ -4,7 +4,8 @@
 2. All-equal candidates, seed by seed: how many sweeps claim a difference that is not there.
 3. A gain that is there (32 channels, the largest message), run by run: how often it is found.
 4. A bad environment: is each variable named, with a cost within 20 % of what live tests of their own show (jobs with
-   that variable alone, and with none), and is a live test as fast as those with none once `nccl.env` has undone it?
+   that variable alone, and with none), and is a live test as fast as those with what stays once `nccl.env` has undone
+   it?  What gains on one size and costs on another stays.
 5. The planner of GPU memory beside what torch's allocator held at most, in training steps of a small model on one GPU.
 6. The planner of shared memory beside what a job of two ranks takes of /dev/shm, where they may not copy directly.
 
@@ -195,22 +196,30 @@ async def environment(told: argparse.Namespace, out: Out) -> None:
     about |= {"said": [sweep.effect_of(setting(word)) for word in words]}
     hows: dict[str, tuple[dict[str, str], str]] = {"": ({}, "")}
     hows |= {word: (dict([word.split("=")]), "") for word in words}
-    hows |= {"all": (planted, ""), "undone": (planted, undo)}
+    stay = {name: value for name, value in planted.items() if name not in sweep.harmful}
+    hows |= {"all": (planted, ""), "undone": (planted, undo), joined(stay): (stay, "")}
     laps: dict[str, list[dict[int, float]]] = {how: [] for how in hows}
     for turn in range(TURNS):
         for how in [*hows][:: -1 if turn % 2 else 1]:
             env, lines = hows[how]
             laps[how].append(await timed(told, {n: v for n, v in os.environ.items() if n not in planted} | env, lines))
-            out.keep("environment", **about, holds=False, **(judged(sweep, laps, sizes) if all(laps.values()) else {}))
-    found = judged(sweep, laps, sizes)
+            known = judged(sweep, laps, sizes, joined(stay)) if all(laps.values()) else {}
+            out.keep("environment", **about, holds=False, **known)
+    found = judged(sweep, laps, sizes, joined(stay))
     named = {row["variable"] for row in found["rows"] if row["worse"]}
     # what live tests show to cost little need not be told from nothing
     costly = {row["variable"] for row in found["rows"] if row["truth"] > 2 * NOISE}
-    right = all(row["within_20_percent"] for row in found["rows"]) and max(found["undone"].values()) < 2 * NOISE
+    undone = max(found["undone_beside_what_stays"].values()) < 2 * NOISE
+    right = all(row["within_20_percent"] for row in found["rows"]) and undone
     must = costly if told.share_gpu or told.bad else set(words) if told.gpus else set()
     out.keep("environment", **about, holds=right and must <= named, **found)
     for name in planted:
         del os.environ[name]
+
+
+def joined(env: Mapping[str, str]) -> str:
+    """Variables as one word; empty for none."""
+    return " ".join(f"{name}={value}" for name, value in env.items())
 
 
 async def timed(told: argparse.Namespace, environ: Mapping[str, str], lines: str) -> dict[int, float]:
@@ -230,11 +239,13 @@ async def timed(told: argparse.Namespace, environ: Mapping[str, str], lines: str
     return {row["bytes"]: row["graph_us"] or row["time_us"] for row in rows}
 
 
-def judged(sweep: Sweep, laps: Mapping[str, Sequence[Mapping[int, float]]], sizes: Sequence[int]) -> dict[str, Any]:
+def judged(
+    sweep: Sweep, laps: Mapping[str, Sequence[Mapping[int, float]]], sizes: Sequence[int], stays: str
+) -> dict[str, Any]:
     """The cost of each variable by the sweep beside that of the live tests, and what is left once it is undone."""
 
-    def cost(how: str, size: int) -> float:
-        before, after = (statistics.fmean(lap[size] for lap in laps[one]) for one in ("", how))
+    def cost(how: str, size: int, beside: str = "") -> float:
+        before, after = (statistics.fmean(lap[size] for lap in laps[one]) for one in (beside, how))
         return after / before - 1
 
     rows: list[dict[str, Any]] = []
@@ -245,7 +256,8 @@ def judged(sweep: Sweep, laps: Mapping[str, Sequence[Mapping[int, float]]], size
         row = {"variable": str(one.setting), "bytes": one.bytes, "worse": one.worse, "cost": round(said, 4)}
         rows.append(row | {"truth": round(truth, 4), "off": round(said / truth - 1, 4), "within_20_percent": within})
     left = {how: {size: round(cost(how, size), 4) for size in sizes} for how in ("all", "undone")}
-    return {"rows": rows, **left, "live_tests_us": laps}
+    left["undone_beside_what_stays"] = {size: round(cost("undone", size, stays), 4) for size in sizes}
+    return {"rows": rows, "stays": stays, **left, "live_tests_us": laps}
 
 
 def scatter(laps: Mapping[str, Sequence[Mapping[int, float]]], size: int) -> float:
