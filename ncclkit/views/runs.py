@@ -235,7 +235,7 @@ def _normal(judgement: Judgement | None) -> Markup:
     ]  # a case of its own: which experiment it is, not with which variables
     low = "This is low. These could explain it; the diagnosis checks each:"
     return join(
-        el("h5", "Is this number normal?"),
+        el("h5", "Is this number as expected?"),
         fit(table(("Reference", "Measured, GB/s", "Expected, GB/s", "Ratio"), compared)),
         el("p", low) if suspects else "",
         fit(table(("Cause", "What it is", "The experiment that decides"), suspects)),

@@ -197,15 +197,16 @@ async def environment(told: argparse.Namespace, out: Out) -> None:
     hows: dict[str, tuple[dict[str, str], str]] = {"": ({}, "")}
     hows |= {word: (dict([word.split("=")]), "") for word in words}
     stay = {name: value for name, value in planted.items() if name not in sweep.harmful}
-    hows |= {"all": (planted, ""), "undone": (planted, undo), joined(stay): (stay, "")}
+    stays = str(Setting(stay)) if stay else ""
+    hows |= {"all": (planted, ""), "undone": (planted, undo), stays: (stay, "")}
     laps: dict[str, list[dict[int, float]]] = {how: [] for how in hows}
     for turn in range(TURNS):
         for how in [*hows][:: -1 if turn % 2 else 1]:
             env, lines = hows[how]
             laps[how].append(await timed(told, {n: v for n, v in os.environ.items() if n not in planted} | env, lines))
-            known = judged(sweep, laps, sizes, joined(stay)) if all(laps.values()) else {}
+            known = judged(sweep, laps, sizes, stays) if all(laps.values()) else {}
             out.keep("environment", **about, holds=False, **known)
-    found = judged(sweep, laps, sizes, joined(stay))
+    found = judged(sweep, laps, sizes, stays)
     named = {row["variable"] for row in found["rows"] if row["worse"]}
     # what live tests show to cost little need not be told from nothing
     costly = {row["variable"] for row in found["rows"] if row["truth"] > 2 * NOISE}
@@ -215,11 +216,6 @@ async def environment(told: argparse.Namespace, out: Out) -> None:
     out.keep("environment", **about, holds=right and must <= named, **found)
     for name in planted:
         del os.environ[name]
-
-
-def joined(env: Mapping[str, str]) -> str:
-    """Variables as one word; empty for none."""
-    return " ".join(f"{name}={value}" for name, value in env.items())
 
 
 async def timed(told: argparse.Namespace, environ: Mapping[str, str], lines: str) -> dict[int, float]:
