@@ -408,20 +408,21 @@ READ = ("text/plain", "text/markdown", "text/html")
 
 
 def notebooks() -> Iterator[tuple[str, str, str]]:
-    """Where, type and text of every cell of every notebook, and of what it printed."""
+    """Where, type and text of every cell of every notebook, its id, and what it printed."""
     for path in sorted((ROOT / "notebooks").rglob("*.ipynb")):
         if ".ipynb_checkpoints" in path.parts:
             continue
         for number, cell in enumerate(json.loads(path.read_text(encoding="utf-8"))["cells"], 1):
             where = f"{path.relative_to(ROOT)}, cell {number}"
             yield where, cell["cell_type"], "".join(cell["source"])
+            yield f"{where}, id", "id", cell["id"]
             for output in cell.get("outputs", ()):
                 shown = [output.get("text", ""), *(output.get("data", {}).get(key, "") for key in READ)]
                 yield f"{where}, output", "output", "\n".join("".join(text) for text in shown)
 
 
 def test_notebooks_are_in_the_words_of_the_field():
-    prose = [(where, text) for where, kind, text in notebooks() if kind == "markdown"]
+    prose = [(where, text) for where, kind, text in notebooks() if kind in ("markdown", "id")]
     found = [
         f"{where} “{word}”: {use}"
         for where, text in prose
