@@ -62,17 +62,17 @@ def main(argv: list[str]) -> int:
     late.daemon = True
     late.start()
     try:
-        said = _verdict(asked, begun)
+        answer = _verdict(asked, begun)
     except Exception as error:  # Python's own exit status would be 1, and a health check drain a healthy node
-        said = _printed([], ["%s: %s" % (type(error).__name__, error)], 0, asked, None)
+        answer = _printed([], ["%s: %s" % (type(error).__name__, error)], 0, asked, None)
     late.cancel()
-    _print(out, dict(said, seconds=round(time.monotonic() - begun, 1)))
-    return int(said["status"])
+    _print(out, dict(answer, seconds=round(time.monotonic() - begun, 1)))
+    return int(answer["status"])
 
 
-def _print(out: int, said: dict[str, Any]) -> None:
-    os.write(out, (json.dumps(said, default=str) + "\n").encode())
-    os.write(2, (said["say"] + "\n").encode())
+def _print(out: int, answer: dict[str, Any]) -> None:
+    os.write(out, (json.dumps(answer, default=str) + "\n").encode())
+    os.write(2, (answer["say"] + "\n").encode())
 
 
 def _late(out: int, seconds: float) -> None:
@@ -118,8 +118,8 @@ def _printed(problems: list[Problem], unknown: list[str], facts: int, asked: Any
         UNKNOWN: "could not be judged: %s%s" % ("; ".join(names[:NAMED]), more),
     }[status]
     ready = {READY: True, NOT_READY: False, UNKNOWN: None}[status]
-    told = {"ready": ready, "status": status, "host": _name(), "say": "%s %s" % (_name(), how), "problems": problems}
-    return dict(told, unknown=unknown, baseline=asked.baseline, test=tested)
+    answer = {"ready": ready, "status": status, "host": _name(), "say": "%s %s" % (_name(), how), "problems": problems}
+    return dict(answer, unknown=unknown, baseline=asked.baseline, test=tested)
 
 
 def _value(found: Rows, name: str) -> Any:

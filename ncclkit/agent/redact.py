@@ -58,7 +58,7 @@ _KEYS = (
     r"(?:api|access|secret|private|account|shared|master|ssh|encryption|signing|auth|license|storage|subscription|client"
     r"|wandb|comet)[ _-]?key"
 )
-_TOLD = r"(?:token|passwo?r?d|pass|passphrase|secret|credentials?|%s)" % _KEYS
+_SECRET_NAME = r"(?:token|passwo?r?d|pass|passphrase|secret|credentials?|%s)" % _KEYS
 """The end of a name that a secret stands under, whatever is before it."""
 _STRANGE = r"(?=[^\s\"',;]*\d)(?=[^\s\"',;]*[A-Z])(?=[^\s\"',;]{8})" + _BARE
 """A value behind a word that is also plain English must look random."""
@@ -160,7 +160,7 @@ _RULES: tuple[tuple[tuple[str, ...], re.Pattern[str], Instead], ...] = (
     (
         ("--", "-u", "password"),
         re.compile(
-            rf"(?i)((?<![\w-])--?[\w-]{{0,40}}{_TOLD}(?:[\"'],\s{{0,4}}|\s{{1,4}})"
+            rf"(?i)((?<![\w-])--?[\w-]{{0,40}}{_SECRET_NAME}(?:[\"'],\s{{0,4}}|\s{{1,4}})"
             r"|(?<![\w-])(?:-u ?|--user[ =]|--proxy-user[ =]|-U )[\w.@-]{1,60}:|\blogin\s+\S{1,80}\s+password\s+)"
             rf"(\\?[\"']?)(?!-|\d+(?:\.\d+)?(?![\w.])){_BARE}"
         ),

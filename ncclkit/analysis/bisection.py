@@ -1,6 +1,6 @@
 """Who is at fault where ranks fail together: groups are tried until the smallest one that fails is known.
 
-Halves first, both at once; where both halves are well, the fault needs some of each, and one half is made smaller while
+Halves first, both at once; where both halves work, the fault needs some of each, and one half is made smaller while
 the other stays complete, then vice versa (Zeller's delta debugging).  Then each member of the smallest
 failing group is exchanged for somebody from outside: the one without whom it works is to blame; where it works
 without either of two, it is the path between them.  In the end the others are tried without whoever was found.
@@ -28,7 +28,7 @@ class Blamed:
     """One thing at fault."""
 
     what: str
-    """``rank``, ``node`` (it fails alone), ``company`` (one rank or node, only with others), ``way`` (each of two
+    """``rank``, ``node`` (it fails alone), ``interaction`` (one rank or node, only with others), ``path`` (each of two
     works with others), ``pair`` (two that nobody else can tell apart), ``together`` (only all of these)."""
     ranks: tuple[int, ...]
     """To blame; of a path, both ends."""
@@ -144,34 +144,34 @@ class _Search:
         units = self.smallest([frozenset({rank}) for rank in sorted(here)], there)
         units += self.smallest([frozenset({rank}) for rank in sorted(there)], frozenset().union(*units))
         found = self._blamed(units, [frozenset({rank}) for rank in sorted(left & (nodes[0] | nodes[1]))])
-        return found if found.what == "company" else one
+        return found if found.what == "interaction" else one
 
     def left_out(self, one: Blamed) -> Group:
         """Whom to leave out so that the rest should work: of two ends one."""
-        if one.what not in ("way", "pair"):
+        if one.what not in ("path", "pair"):
             return frozenset(one.ranks)
         end = next((node for node in self.nodes if one.ranks[-1] in node), frozenset())
         return end & set(one.ranks) if not end >= set(one.ranks) else frozenset(one.ranks[-1:])
 
-    def smallest(self, units: list[Group], company: Group) -> list[Group]:
-        """The fewest of `units` that fail together with `company`, where all of them do."""
+    def smallest(self, units: list[Group], included: Group) -> list[Group]:
+        """The fewest of `units` that fail together with `included`, where all of them do."""
         if len(units) == 1:
             return units
         halves = units[: len(units) // 2], units[len(units) // 2 :]
-        first, second = (company.union(*half) for half in halves)
+        first, second = (included.union(*half) for half in halves)
         one, two = self.fails(first, second)
         if one or two:
-            return self.smallest(halves[0] if one else halves[1], company)
-        if not company and 2 < len(units) <= PAIRED:
+            return self.smallest(halves[0] if one else halves[1], included)
+        if not included and 2 < len(units) <= PAIRED:
             pairs = [list(pair) for pair in combinations(units, 2)]
             fails = self.fails(*(frozenset().union(*pair) for pair in pairs))
             if any(fails):
-                return self.smallest(pairs[fails.index(True)], company)
+                return self.smallest(pairs[fails.index(True)], included)
         needed = self.smallest(halves[0], second)
-        return needed + self.smallest(halves[1], company.union(*needed))
+        return needed + self.smallest(halves[1], included.union(*needed))
 
     def _blamed(self, units: list[Group], outside: list[Group]) -> Blamed:
-        """Which of the units that only fail together is at fault: the one whose exchange mends it."""
+        """Which of the units that only fail together is at fault: the one whose exchange fixes it."""
         within = tuple(sorted(frozenset().union(*units)))
         if len(units) == 1:
             return Blamed("node" if len(within) > 1 else "rank", within, within)
@@ -183,10 +183,10 @@ class _Search:
             for place, unit in enumerate(units)
         ]
         still = self.fails(*swapped)
-        guilty = [unit for unit, fails in zip(units, still, strict=True) if not fails]
-        if len(guilty) == 1:
-            return Blamed("company", tuple(sorted(guilty[0])), within)
-        return Blamed("way" if len(guilty) == len(units) == 2 else "together", within, within)
+        faulty = [unit for unit, fails in zip(units, still, strict=True) if not fails]
+        if len(faulty) == 1:
+            return Blamed("interaction", tuple(sorted(faulty[0])), within)
+        return Blamed("path" if len(faulty) == len(units) == 2 else "together", within, within)
 
     def _finer(self, found: Blamed) -> Blamed:
         """Of nodes that fail with each other: the ranks of the same place in both, each over its own NIC."""
@@ -213,8 +213,8 @@ def describe(state: Bisected, who: Callable[[Iterable[int]], str], symptom: tupl
         whom = who(rank for one in state.found for rank in one.ranks)
         return f"{whom} {symptom[1]} even alone, and the others without them: this is no matter of single ranks"
     if state.ask:
-        told = {one.within for one in state.found}
-        among = f" than {who(state.among)}" if state.among and state.among not in told else ""
+        named = {one.within for one in state.found}
+        among = f" than {who(state.among)}" if state.among and state.among not in named else ""
         parts.append(f"it was narrowed down no further{among}")
     elif state.rest:
         parts.append(f"{_rest(state.rest)} without {_gone(state, who, ranks)}")
@@ -240,11 +240,11 @@ def _sentence(one: Blamed, who: Callable[[Iterable[int]], str], symptom: tuple[s
     if one.what in ("rank", "node"):
         return f"{whom} {fails} even alone"
     others = set(one.within) - set(one.ranks)
-    if one.what == "company":
+    if one.what == "interaction":
         least = f", already with {who(others)}" if len(one.within) < ranks else ""
-        return f"{whom} {fails} in company{least}, and is well alone"
-    if one.what == "way":
-        return f"{whom} {both} with each other, and each is well with others: the path from one to the other"
+        return f"{whom} {fails} only with others{least}, and works alone"
+    if one.what == "path":
+        return f"{whom} {both} with each other, and each works with others: the path from one to the other"
     if one.what == "pair":
-        return f"{whom} {both} with each other, and each is well alone: the path from one to the other, or either end"
-    return f"{whom} {both} only all together: every smaller group that was tried is well"
+        return f"{whom} {both} with each other, and each works alone: the path from one to the other, or either end"
+    return f"{whom} {both} only all together: every smaller group that was tried works"

@@ -190,8 +190,8 @@ def _why(size: int, known: int, done: int, several: bool) -> str:
         return "several communicators of this size cannot be told apart: NCCL before 2.16 prints no commId"
     if done == size:
         return ""
-    told = f"{known} of {size} ranks printed an INIT line"
-    return told if done == known else f"{told}, {done} finished"
+    reason = f"{known} of {size} ranks printed an INIT line"
+    return reason if done == known else f"{reason}, {done} finished"
 
 
 class Transport(NamedTuple):
@@ -234,9 +234,9 @@ def _link(lines: list[Event]) -> Transport:
     ends: dict[bool, int] = defaultdict(int)
     for line in lines:
         ends["[receive]" in line.text] += line.data["channels"]
-    ways = sorted(lines, key=lambda line: -line.data["channels"])
+    ordered = sorted(lines, key=lambda line: -line.data["channels"])
     net = [line.data["gdr"] for line in lines if line.data["via"] == "NET"]
-    joined = [" / ".join(dict.fromkeys(str(line.data[name]) for line in ways)) for name in ("via", "transport")]
+    joined = [" / ".join(dict.fromkeys(str(line.data[name]) for line in ordered)) for name in ("via", "transport")]
     return Transport(joined[0], joined[1], max(ends.values()), bool(net) and all(net))
 
 

@@ -89,14 +89,14 @@ def paths_between_gpus(value: Any, host: Host) -> tuple[str, ...] | None:
 def paths_to_nics(value: Any, host: Host) -> tuple[str, ...] | None:
     """The kinds of path from a GPU to the NIC nearest to it."""
     rows = [
-        [way for to, way in row.items() if to.startswith("NIC")] for name, row in value.items() if name[:3] == "GPU"
+        [path for to, path in row.items() if to.startswith("NIC")] for name, row in value.items() if name[:3] == "GPU"
     ]
-    return tuple(sorted({min(ways, key=_distance) for ways in rows if ways})) or None
+    return tuple(sorted({min(paths, key=_distance) for paths in rows if paths})) or None
 
 
-def _distance(way: str) -> int:
+def _distance(path: str) -> int:
     order = ("PIX", "PXB", "PHB", "NODE", "SYS")
-    return order.index(way) if way in order else len(order)
+    return order.index(path) if path in order else len(order)
 
 
 def interface_row(value: Any, host: Host) -> Mapping[str, Any]:

@@ -67,13 +67,13 @@ class Nodes:
             return self.verdicts[0].summary + "."
         nodes = plural(len(self.verdicts), "node")
         ready = all(one.ready for one in self.verdicts)
-        said = f"{nodes} agree, and all are ready." if ready else f"{nodes} agree."
+        sentence = f"{nodes} agree, and all are ready." if ready else f"{nodes} agree."
         if self.outliers:
             first, others = next(iter(self.outliers)), len(self.outliers) - 1
             more = f", and {plural(others, 'node')} more" if others else ""
-            said = f"{first} is odd among {nodes}: {'; '.join(self.outliers[first])}{more}."
-        told = f" Most of them share: {'; '.join(self.shared)}; is the baseline still right?" if self.shared else ""
-        return said + told
+            sentence = f"{first} is odd among {nodes}: {'; '.join(self.outliers[first])}{more}."
+        common = f" Most of them share: {'; '.join(self.shared)}; is the baseline still right?" if self.shared else ""
+        return sentence + common
 
     def text(self) -> str:
         """The summary, and each node in a row."""
@@ -100,10 +100,10 @@ def compare_nodes(paths: Iterable[str | Path]) -> Nodes:
     verdicts = [known[host] for host in sorted(known, key=natural)]
     seen = Counter(key for one in verdicts for key in {_key(problem) for problem in one.problems})
     usual = {key for key, count in seen.items() if count > len(verdicts) / 2}
-    says = {_key(problem): problem.summary for one in verdicts for problem in one.problems}
-    told = {one.host: _differs(one, usual, verdicts) for one in verdicts}
-    odd = {host: why for host, why in told.items() if why}
-    return Nodes(tuple(verdicts), odd, tuple(says[key] for key in sorted(usual)))
+    summaries = {_key(problem): problem.summary for one in verdicts for problem in one.problems}
+    differences = {one.host: _differs(one, usual, verdicts) for one in verdicts}
+    odd = {host: why for host, why in differences.items() if why}
+    return Nodes(tuple(verdicts), odd, tuple(summaries[key] for key in sorted(usual)))
 
 
 def _read(path: Path) -> list[NodeVerdict]:

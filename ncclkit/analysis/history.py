@@ -58,8 +58,8 @@ class Change:
     def __str__(self) -> str:
         took = f"{format_time(self.before)} → {format_time(self.after)}"
         word = "slower" if self.slower > 0 else "faster"
-        told = f"{percent(abs(self.slower))} {word}" if self.matters else "no difference beyond its spread"
-        return f"{self.op} of {format_bytes(self.bytes)}: {told}, {took} a call"
+        difference = f"{percent(abs(self.slower))} {word}" if self.matters else "no difference beyond its spread"
+        return f"{self.op} of {format_bytes(self.bytes)}: {difference}, {took} a call"
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,8 +80,8 @@ class History:
     @property
     def worst(self) -> Change | None:
         """The size that lost or gained most; a loss counts more than any gain."""
-        told = [one for one in self.changes if one.matters]
-        return max(told, key=lambda one: (one.slower > 0, round(abs(one.slower), 2), one.bytes), default=None)
+        notable = [one for one in self.changes if one.matters]
+        return max(notable, key=lambda one: (one.slower > 0, round(abs(one.slower), 2), one.bytes), default=None)
 
     @property
     def summary(self) -> str:
@@ -115,9 +115,9 @@ class History:
     def to_dict(self) -> dict[str, Any]:
         """Everything as plain values, for JSON."""
         changes = [asdict(one) | {"slower": one.slower, "matters": one.matters} for one in self.changes]
-        told = {"cases": list(self.labels), "summary": self.summary, "changes": changes}
+        values = {"cases": list(self.labels), "summary": self.summary, "changes": changes}
         curves = {label: [asdict(m) for m in rows] for label, rows in self.curves.items()}
-        return told | {"differences": list(self.differences), "step": self.step, "curves": curves}
+        return values | {"differences": list(self.differences), "step": self.step, "curves": curves}
 
 
 def history(cases: Mapping[str, Case], steps: Mapping[str, StepTimes] | None = None) -> History:
@@ -167,11 +167,11 @@ def _differences(before: Case, after: Case) -> tuple[str, ...]:
         for fact in case.facts
         if fact.host in mine
     ]
-    told = []
+    differences = []
     for found in compare(facts).differences:
         values = {host: group.value for group in found.groups for host in group.hosts}
-        told.append(f"{found.title}: {values['0']} → {values['1']}")
-    return (*told, *_variables(before, after))
+        differences.append(f"{found.title}: {values['0']} → {values['1']}")
+    return (*differences, *_variables(before, after))
 
 
 def _variables(before: Case, after: Case) -> list[str]:
@@ -189,8 +189,8 @@ OWN = re.compile(r"(?:TORCH_FR|TORCH_NCCL_(?:TRACE|DEBUG|DUMP)|NCCL_DEBUG|NCCLKI
 """Variables with which ncclkit records a run; they name its folder."""
 
 
-def _few(told: Sequence[str]) -> str:
-    return ", ".join(told[:3]) + (f" and {len(told) - 3} more" if len(told) > 3 else "")
+def _few(differences: Sequence[str]) -> str:
+    return ", ".join(differences[:3]) + (f" and {len(differences) - 3} more" if len(differences) > 3 else "")
 
 
 def _ms(seconds: float) -> str:
@@ -217,8 +217,8 @@ def cluster() -> str:
 
 def baseline_file() -> Path:
     """Where the baseline of this cluster lies: ``$NCCLKIT_BASELINE``, else a file of this user named by the cluster."""
-    if told := os.environ.get(FILE):
-        return Path(told).expanduser()
+    if given := os.environ.get(FILE):
+        return Path(given).expanduser()
     home = Path(os.environ.get("XDG_DATA_HOME") or "~/.local/share").expanduser()
     return home / "ncclkit" / f"baseline-{re.sub(r'[^A-Za-z0-9_.-]+', '_', cluster())}.json"
 
@@ -259,17 +259,17 @@ def beside_baseline(rows: Sequence[Measurement]) -> tuple[str, tuple[Measurement
     changes = [_change(before[key], after[key]) for key in after if key in before]
     if not changes:
         return "", ()
-    told = [one for one in changes if one.matters]
+    notable = [one for one in changes if one.matters]
     sizes = plural(len(changes), "size")
-    said = f"no difference beyond the spread on {sizes}"
-    if told:
-        counts = {"faster": sum(one.slower < 0 for one in told), "slower": sum(one.slower > 0 for one in told)}
+    comparison = f"no difference beyond the spread on {sizes}"
+    if notable:
+        counts = {"faster": sum(one.slower < 0 for one in notable), "slower": sum(one.slower > 0 for one in notable)}
         how = " and ".join(f"{word} on {count}" for word, count in counts.items() if count)
-        said = f"{how} of {sizes}, most {max(told, key=lambda one: abs(one.slower))}"
+        comparison = f"{how} of {sizes}, most {max(notable, key=lambda one: abs(one.slower))}"
     first = next(iter(after.values()))
     curve = [m for key, m in before.items() if m.op == first.op and (*key[:2], *key[3:]) in {
         (*one[:2], *one[3:]) for one in after}]  # fmt: skip
-    return f"Against the {label}: {said}.", tuple(replace(m, run=label) for m in curve)
+    return f"Against the {label}: {comparison}.", tuple(replace(m, run=label) for m in curve)
 
 
 def compare_cases(named: Sequence[Case | str | Path], file: Path | None = None) -> History:

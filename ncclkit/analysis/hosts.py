@@ -27,9 +27,9 @@ def plain_address(address: object) -> str:
 
 def as_nccl_sees(case: Case) -> Callable[[Event], str]:
     """The host for which NCCL takes the rank of an INIT line: another one than it is on where NCCL_HOSTID says so."""
-    told = {(e.host, e.pid): str(e.data["value"]) for e in case.of("nccl.env") if e.data["name"] == "NCCL_HOSTID"}
-    said = {e.rank: str(e.data["hostid"]) for e in case.of("worker.phase") if e.data.get("hostid")}
-    return lambda start: f"{start.host} {told.get((start.host, start.pid), said.get(start.data.get('rank'), ''))}"
+    by_pid = {(e.host, e.pid): str(e.data["value"]) for e in case.of("nccl.env") if e.data["name"] == "NCCL_HOSTID"}
+    by_rank = {e.rank: str(e.data["hostid"]) for e in case.of("worker.phase") if e.data.get("hostid")}
+    return lambda start: f"{start.host} {by_pid.get((start.host, start.pid), by_rank.get(start.data.get('rank'), ''))}"
 
 
 @once

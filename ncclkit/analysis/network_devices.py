@@ -80,12 +80,12 @@ def shared_names(case: Case) -> list[Event]:
 @once
 def infiniband_expected(case: Case) -> list[Event]:
     """What shows that somebody counted on InfiniBand or another RDMA network."""
-    told = [e for e in case.of("told.env") if e.data["name"] in ASKED_FOR and e.data["value"] not in ("", "none")]
-    told += [e for e in case.of("told.env") if (e.data["name"], e.data["value"]) == ("NCCL_IB_DISABLE", "0")]
+    notes = [e for e in case.of("printed.env") if e.data["name"] in ASKED_FOR and e.data["value"] not in ("", "none")]
+    notes += [e for e in case.of("printed.env") if (e.data["name"], e.data["value"]) == ("NCCL_IB_DISABLE", "0")]
     asked = [e for name in ASKED_FOR for e in env_of(case, name) if e.data.get("value")]
     verbs = [e for e in case.of("system.error") if e.data.get("what") == "no_verbs"]
     opened = matching(case.of("nccl.warn"), "Unable to open device", "ibv_open_device")
-    return [*asked, *told, *verbs, *opened]
+    return [*asked, *notes, *verbs, *opened]
 
 
 @once

@@ -48,7 +48,7 @@ UNANSWERED = re.compile(r"[Tt]imeout|[Tt]imed out")
 """What the store says to a rank whose key nobody has set; all else speaks of the connection."""
 LARGEST = 1 << 20
 """Ranks that a job can have: a torn number must not fill the memory."""
-CROWD, SHORTEST = 3, 3.0
+PROCESSES_PER_CORE, SHORTEST = 3, 3.0
 """Processes for each core, and seconds in the queue, from which a rank counts as starved."""
 IDLE, BUSY = (0.0, 15.0), (60.0, 100.0)
 """Shares of time, in %, in which a main thread that waits, and one that computes or spins, has something to do."""
@@ -158,13 +158,13 @@ def exits(case: Case) -> list[Exit]:
     """How the processes of ranks ended, as the launcher, Slurm or the kernel says: each source in the order of time."""
     ends = in_order(case.of("elastic.exit"))
     stops = case.of("elastic.stop")
-    told = {e.pid or e.data.get("pid") for e in stops} - {None}
+    stopped_pids = {e.pid or e.data.get("pid") for e in stops} - {None}
     others = any(end.data.get("exitcode") not in (None, -SIGTERM) for end in ends)
     found: list[Exit] = []
     for end in ends:
         number = signal_of(end)
         asked = number == SIGTERM and (others or any(e.rank == end.rank is not None for e in stops))
-        by_launcher = asked or (number in KILLED and end.data.get("pid") in told)
+        by_launcher = asked or (number in KILLED and end.data.get("pid") in stopped_pids)
         found.append(Exit(rank_of(end), end, end.data.get("exitcode"), number, by_launcher))
     tasks = [e for e in in_order(case.of("slurm.event")) if e.data.get("what") == "task_exit"]
     for end in tasks:
@@ -199,8 +199,8 @@ def starving(case: Case) -> list[Event]:
     Both together: a long queue alone may be the work of other programs on the machine.
     """
     rows = case.of("telemetry.scheduling")
-    crowds = [e for e in rows if e.data["processes"] >= CROWD * e.data["cores"] > 0]
-    return [e for e in crowds if e.data["waited"] >= max(SHORTEST, (CROWD - 1) * e.data["ran"])]
+    oversubscribed = [e for e in rows if e.data["processes"] >= PROCESSES_PER_CORE * e.data["cores"] > 0]
+    return [e for e in oversubscribed if e.data["waited"] >= max(SHORTEST, (PROCESSES_PER_CORE - 1) * e.data["ran"])]
 
 
 @once

@@ -126,11 +126,11 @@ def started(phases: Iterable[Event]) -> set[tuple[int, ...]]:
 
 def groups_of(case: Case, pairs: Sequence[Pair], steady: bool) -> tuple[GroupResult, ...]:
     """What is known of every group, worst first where several of its ranks speak."""
-    ways: dict[str, list[float]] = {}
+    by_path: dict[str, list[float]] = {}
     for pair in pairs:
-        ways.setdefault(pair.path, []).append(pair.bandwidth)
+        by_path.setdefault(pair.path, []).append(pair.bandwidth)
     part = SLOW_ALL if steady else SLOW_HERE
-    least = part * min((statistics.median(speeds) for speeds in ways.values()), default=0.0)
+    least = part * min((statistics.median(speeds) for speeds in by_path.values()), default=0.0)
     made: dict[tuple[str, tuple[int, ...]], GroupResult] = {}
     for event in case.of("stage.group"):
         data, speed = event.data, event.data["busbw"]
@@ -154,7 +154,9 @@ def compared(pairs: Sequence[Pair], turns: bool) -> tuple[Pair, ...]:
     kinds: dict[str, list[float]] = {}
     for pair in pairs:
         kinds.setdefault(pair.path, []).append(pair.bandwidth)
-    usual = {way: statistics.median(speeds) for way, speeds in kinds.items() if len(speeds) >= MIN_PAIRS and not turns}
+    usual = {
+        path: statistics.median(speeds) for path, speeds in kinds.items() if len(speeds) >= MIN_PAIRS and not turns
+    }
     ordered = sorted(pairs, key=lambda pair: (pair.a, pair.b))
     return tuple(replace(pair, usual=usual.get(pair.path)) for pair in ordered)
 
@@ -255,13 +257,13 @@ class StagedTest:
 
     def who(self, ranks: Iterable[int]) -> str:
         """Ranks as a reader knows them: ``rank 3``, ``rank 3 on node-2``, ``node-2 (ranks 4-7)``."""
-        told, left = [], set(ranks)
+        parts, left = [], set(ranks)
         if len(self.nodes) < 2:
             return rank_words(left)
         for host, mine in self.nodes.items():
             if here := left & set(mine):
-                told.append(f"{host} ({rank_words(here)})" if here == set(mine) else f"{rank_words(here)} on {host}")
-        return f"{', '.join(told[:-1])} and {told[-1]}" if len(told) > 1 else (told or ["no rank"])[0]
+                parts.append(f"{host} ({rank_words(here)})" if here == set(mine) else f"{rank_words(here)} on {host}")
+        return f"{', '.join(parts[:-1])} and {parts[-1]}" if len(parts) > 1 else (parts or ["no rank"])[0]
 
     @property
     def symptom(self) -> tuple[str, str]:
@@ -323,9 +325,9 @@ class StagedTest:
         return f"Rank {rank} copies {rate(speed)} in its own memory, every byte was right; one rank alone has no pairs"
 
     def _well(self) -> str:
-        ways = {way: [p.bandwidth for p in self.pairs if p.path == way] for way in {p.path for p in self.pairs}}
-        each = (f"{rate(statistics.median(speeds))} over {way}" for way, speeds in sorted(ways.items()))
-        few = any(len(speeds) < MIN_PAIRS for speeds in ways.values())
+        by_path = {path: [p.bandwidth for p in self.pairs if p.path == path] for path in {p.path for p in self.pairs}}
+        each = (f"{rate(statistics.median(speeds))} over {path}" for path, speeds in sorted(by_path.items()))
+        few = any(len(speeds) < MIN_PAIRS for speeds in by_path.values())
         like = "too few pairs to compare" if few else "and all are alike"
         like = "by turns on GPUs that they share" if self.turns else like
         return f"Every pair of the {self.ranks} ranks works: {', '.join(each)}, {like}"
@@ -335,10 +337,10 @@ class StagedTest:
 def staged_test(case: Case) -> StagedTest:
     """The stages of the last run of a case; without any where it had none."""
     case = case.latest()
-    told, phases = case.of("stage.pair"), case.of("worker.phase")
+    results, phases = case.of("stage.pair"), case.of("worker.phase")
     hosts = hosts_of(phases)
-    told_nccl = (e for e in phases if e.data.get("hostid") and e.data.get("nccl", True))  # gloo heeds no NCCL_HOSTID
-    nodes = hosts | {e.rank: str(e.data["hostid"]) for e in told_nccl if e.rank is not None}
+    with_hostid = (e for e in phases if e.data.get("hostid") and e.data.get("nccl", True))  # gloo heeds no NCCL_HOSTID
+    nodes = hosts | {e.rank: str(e.data["hostid"]) for e in with_hostid if e.rank is not None}
     alone = {e.rank: float(e.data["copy"]) for e in case.of("stage.rank") if e.rank is not None}
     corrupt = {e.rank: e.data["wrong"] for e in case.of("stage.rank") if e.rank is not None and e.data["wrong"]}
     planned = max((int(e.data["ranks"]) for e in phases if e.data.get("phase") == "plan"), default=0)
@@ -349,13 +351,13 @@ def staged_test(case: Case) -> StagedTest:
     if nccl:  # which alone believes in simulated hosts
         hosts = nodes
     gpus = _gpus(case, phases, ranks) if nccl else {}
-    ways = (_link(case, hosts, gpus, event.rank or 0, event.data["peer"]) for event in told)
-    pairs = [pair_of(event, way, steady) for event, way in zip(told, ways, strict=True)]
+    paths = (_link(case, hosts, gpus, event.rank or 0, event.data["peer"]) for event in results)
+    pairs = [pair_of(event, path, steady) for event, path in zip(results, paths, strict=True)]
     known = {(pair.a, pair.b) for pair in pairs}
     met = {e.rank: e.data.get("peer") for e in phases if e.data.get("phase") == "pairs"}
     due = {(min(a, b), max(a, b)) for a, b in met.items() if isinstance(a, int) and isinstance(b, int)}
     groups, begun = groups_of(case, pairs, steady), started(phases)
-    heard = {group.ranks for group in groups}
+    reported = {group.ranks for group in groups}
     return StagedTest(
         ranks,
         alone,
@@ -364,7 +366,7 @@ def staged_test(case: Case) -> StagedTest:
         tuple(sorted(due - known)),
         nodes_of(nodes, ranks),
         groups,
-        tuple(sorted(begun - heard)),
+        tuple(sorted(begun - reported)),
         next((str(e.data["reason"]) for e in reversed(case.of("run.end"))), ""),
         tuple(str(e.data.get("name")) for e in phases if e.data.get("phase") == "absent"),
         turns,
@@ -373,8 +375,8 @@ def staged_test(case: Case) -> StagedTest:
 
 def _gpus(case: Case, phases: Iterable[Event], ranks: int) -> dict[int, int]:
     """rank → its GPU as nvidia-smi counts them: the one it names itself on simulated hosts, else its own number."""
-    told = {e.rank: e.data.get("gpu") for e in phases if e.data.get("phase") == "simulate"}
-    own = {rank: gpu for rank, gpu in told.items() if isinstance(gpu, int) and 0 <= gpu < MOST}
+    simulated = {e.rank: e.data.get("gpu") for e in phases if e.data.get("phase") == "simulate"}
+    own = {rank: gpu for rank, gpu in simulated.items() if isinstance(gpu, int) and 0 <= gpu < MOST}
     places = {rank: own.get(rank, rank) for rank in range(ranks)}
     known = chosen_gpus({fact.name: fact.value for fact in case.facts}, max(places.values(), default=0) + 1)
     return {rank: known[place] for rank, place in places.items()}

@@ -140,13 +140,13 @@ class StepTimes:
 
 def step_times(events: Iterable[Event]) -> StepTimes:
     """What `step.rank` events of all ranks say together; raises NcclkitError where there are none."""
-    told: dict[int, dict[str, Event]] = defaultdict(dict)
+    by_rank: dict[int, dict[str, Event]] = defaultdict(dict)
     for event in events:
         if event.kind == "step.rank" and event.rank is not None and event.data["steps"]:
-            told[event.rank][event.data["source"]] = event
-    if not told:
+            by_rank[event.rank][event.data["source"]] = event
+    if not by_rank:
         raise NcclkitError("No step was measured; the script must call an optimizer's step() some ten times.")
-    rows = [_of_both(**told[rank]) for rank in sorted(told)]
+    rows = [_of_both(**by_rank[rank]) for rank in sorted(by_rank)]
     waits, last = _waits(rows)
     ranks = tuple(_rank(event, waits[event.rank or 0], last) for event in rows)
     first = rows[0].data
@@ -238,20 +238,20 @@ def _brakes(ranks: Sequence[RankSteps], rows: Sequence[Event]) -> tuple[Brake, .
     own, sent = _own(rows)
     found = [_data(ranks, rows, sites), _buckets(ranks, rows, own if sent < SMALL_BUCKET else 0.0)]
     found += [_checkpoint(ranks), _script(ranks, sites, own if sent < SMALL_BUCKET else 0.0), _waiting(ranks)]
-    told = [(part, seconds, words, more) for part, seconds, words, more in found if seconds >= LEAST * whole]
-    named = {part for part, *_ in told if part != "waiting"}
+    relevant = [(part, seconds, words, more) for part, seconds, words, more in found if seconds >= LEAST * whole]
+    named = {part for part, *_ in relevant if part != "waiting"}
     excess = _excess(ranks)
     if excess in named:  # the others wait for what is named already
-        told = [row for row in told if row[0] != "waiting"]
-    told.sort(key=lambda row: -row[1])
+        relevant = [row for row in relevant if row[0] != "waiting"]
+    relevant.sort(key=lambda row: -row[1])
 
     def brake(part: str, seconds: float, words: str, more: tuple[str, ...]) -> Brake:
         share = seconds / whole
-        said = f"{words}: {_time(seconds)} of a step of {_time(whole)} ({percent(share)})."
+        summary = f"{words}: {_time(seconds)} of a step of {_time(whole)} ({percent(share)})."
         causes = tuple(one for one in CAUSES.get(part, ()) if rows[0].data["gpus"] or one not in OF_GPUS)
-        return Brake(part, seconds, share, said, ADVICE[part], more, causes)
+        return Brake(part, seconds, share, summary, ADVICE[part], more, causes)
 
-    return tuple(brake(*row) for row in told)
+    return tuple(brake(*row) for row in relevant)
 
 
 BrakeLine = tuple[str, float, str, tuple[str, ...]]

@@ -136,16 +136,16 @@ def rank_positions(events: Iterable[Event]) -> dict[int, RankPosition]:
     known = list(events)
     seen = {e.rank: e for e in known if e.kind == "attach.rank" and e.rank is not None and not e.data["gone"]}
     stacks = {e.rank: e for e in known if e.kind == "stack" and e.rank is not None}
-    return {rank: _position(rank, told, stacks.get(rank)) for rank, told in sorted(seen.items())}
+    return {rank: _position(rank, event, stacks.get(rank)) for rank, event in sorted(seen.items())}
 
 
-def _position(rank: int, told: Event, stack: Event | None) -> RankPosition:
+def _position(rank: int, event: Event, stack: Event | None) -> RankPosition:
     data: Mapping[str, Any] = stack.data if stack is not None else {"frames": ()}
     frames: Sequence[Frame] = data["frames"]
     own = own_frame(frames, innermost_first=True)
-    shots = told.data["snapshots"]
-    program = told.data["program"]
-    launches = [(one["name"], one["grid"]) for one in told.data.get("kernels") or ()]
+    shots = event.data["snapshots"]
+    program = event.data["program"]
+    launches = [(one["name"], one["grid"]) for one in event.data.get("kernels") or ()]
     steps = [shot["steps"] for shot in shots if shot.get("steps")]
     counted = {tuple(one.items()) for one in steps}
     moved = max(len({shot["stack"] for shot in shots}), len(set(launches)), len(counted)) > 1
@@ -156,21 +156,21 @@ def _position(rank: int, told: Event, stack: Event | None) -> RankPosition:
         call=_line(frames, program) if waits_for == GPU else _call(frames),
         place=f"{PurePosixPath(str(own['file'])).name}:{own.get('line', '?')}" if own is not None else "",
         moved=moved or waits_for in (PYTHON, NATIVE) or (waits_for == PEERS and wakeups_per_second(shots) > WAKES),
-        lines=(told, stack) if stack is not None else (told,),
+        lines=(event, stack) if stack is not None else (event,),
         condition=next((condition for row in program for condition in row.get("conditions") or ()), ""),
         group=str(program[0].get("group") or "") if program else "",
         peer=next(iter((data.get("peer") or {}).values()), program[0].get("peer") if program else None),
         file=next((shot["file"] for shot in reversed(shots) if str(shot["file"]).startswith("/")), ""),
-        quiet=told.data["quiet"],
-        kernel=told.data["kernel"],
-        launch_age=_launch_age(told.data.get("kernels") or ()),
+        quiet=event.data["quiet"],
+        kernel=event.data["kernel"],
+        launch_age=_launch_age(event.data.get("kernels") or ()),
         steps=steps[-1] if steps else {},
     )
 
 
-def _launch_age(looks: Sequence[Mapping[str, Any]]) -> float:
-    """Seconds between two looks that show a GPU in one launch of a kernel."""
-    first, last = (looks[0], looks[-1]) if len(looks) > 1 else ({}, {})
+def _launch_age(samples: Sequence[Mapping[str, Any]]) -> float:
+    """Seconds between two samples that show a GPU in one launch of a kernel."""
+    first, last = (samples[0], samples[-1]) if len(samples) > 1 else ({}, {})
     same = bool(last and last["grid"]) and (first["name"], first["grid"]) == (last["name"], last["grid"])
     return float(last["t"] - first["t"]) if same else 0.0
 

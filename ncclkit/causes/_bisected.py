@@ -36,7 +36,7 @@ def faulty_ranks(case: Case) -> FaultyRanks | None:
     gpus = any(event.data.get("nccl") for event in case.of("worker.phase"))
     if staged.corrupt:
         return _corrupt(case, staged, gpus)
-    return _narrowed(staged, gpus) if staged.tried else _slow(case, staged, gpus)
+    return _from_bisection(staged, gpus) if staged.tried else _slow(case, staged, gpus)
 
 
 def _corrupt(case: Case, staged: StagedTest, gpus: bool) -> FaultyRanks:
@@ -46,7 +46,7 @@ def _corrupt(case: Case, staged: StagedTest, gpus: bool) -> FaultyRanks:
     return FaultyRanks(f"{staged.summary}.", ranks, (), pick(wrong, right[:2]), "likely", False, True, False, gpus)
 
 
-def _narrowed(staged: StagedTest, gpus: bool) -> FaultyRanks | None:
+def _from_bisection(staged: StagedTest, gpus: bool) -> FaultyRanks | None:
     state, tried = staged.bisected, staged.tried
     one = next(iter(state.found), Blamed("", state.among, state.among) if state.ask else None)
     if one is None or not staged.failing or one.what == "together":
@@ -58,7 +58,7 @@ def _narrowed(staged: StagedTest, gpus: bool) -> FaultyRanks | None:
     nodes = [host for host, ranks in staged.nodes.items() if set(ranks) & set(one.within)]
     between, alone = len(nodes) > 1, one.what in ("rank", "node")
     hosts = tuple(host for host in nodes if set(staged.nodes[host]) & set(one.ranks)) if len(staged.nodes) > 1 else ()
-    sure = one.what in ("rank", "node", "company", "way") and len(state.found) == 1
+    sure = one.what in ("rank", "node", "interaction", "path") and len(state.found) == 1
     strength: Strength = "likely" if sure else "possible"
     slow = staged.symptom[0] == "is slow"
     return FaultyRanks(f"{staged.summary}.", one.ranks, hosts, why, strength, slow, alone, between, gpus)

@@ -177,20 +177,20 @@ def misfit(case: Case) -> Misfit | None:
 
 def _models(case: Case) -> list[tuple[str, Evidence]]:
     facts = of_job_hosts(case, (fact for fact in case.facts_of("gpu.") if fact.name.endswith(".model") and fact.value))
-    told = [event for event in case.of("told.version") if event.data["name"] == "gpu"]
-    return [*((str(fact.value), fact) for fact in facts), *((str(event.data["version"]), event) for event in told)]
+    notes = [event for event in case.of("printed.version") if event.data["name"] == "gpu"]
+    return [*((str(fact.value), fact) for fact in facts), *((str(event.data["version"]), event) for event in notes)]
 
 
 def _built(case: Case) -> list[tuple[Release, Evidence]]:
     """The CUDA that torch, or else NCCL, was built with."""
     facts = of_job_hosts(case, [*case.facts_of("software.torch.cuda"), *case.facts_of("software.torch")])
-    told = [event for event in case.of("told.version") if event.data["name"] == "torch"]
+    notes = [event for event in case.of("printed.version") if event.data["name"] == "torch"]
     texts: Iterable[tuple[str, Evidence]] = [
         *(
             (f"+cu{''.join(str(fact.value).split('.')[:2])}" if fact.name.endswith("cuda") else str(fact.value), fact)
             for fact in facts
         ),
-        *((str(event.data["version"]), event) for event in told),
+        *((str(event.data["version"]), event) for event in notes),
     ]
     found = [((int(match[1]), int(match[2])), piece) for text, piece in texts if (match := WHEEL.search(text))]
     found = found or [((wheel.cuda[0], wheel.cuda[1]), piece) for wheel, piece in _wheels(case)]
@@ -207,10 +207,10 @@ def _nccl(case: Case) -> list[tuple[Release, Evidence]]:
 def _wheels(case: Case) -> list[tuple[Wheel, Evidence]]:
     """The wheels of PyPI that the job's hosts have, by a version of torch that names no CUDA."""
     facts = of_job_hosts(case, [fact for fact in case.facts_of("software.torch") if fact.value])
-    told = [event for event in case.of("told.version") if event.data["name"] == "torch"]
+    notes = [event for event in case.of("printed.version") if event.data["name"] == "torch"]
     pieces: list[tuple[str, Evidence]] = [
         *((str(fact.value), fact) for fact in facts if fact.name == "software.torch"),
-        *((str(event.data["version"]), event) for event in told),
+        *((str(event.data["version"]), event) for event in notes),
     ]
     known = {wheel.torch: wheel for wheel in wheels()}
     plain = [(known.get(release(text)[:2]), piece) for text, piece in pieces if "+" not in text]
@@ -219,10 +219,10 @@ def _wheels(case: Case) -> list[tuple[Wheel, Evidence]]:
 
 def _driver(case: Case) -> tuple[int, Evidence] | None:
     facts = [fact for fact in of_job_hosts(case, case.facts_of("gpu.driver")) if release(fact.value)]
-    told = [event for event in case.of("told.version") if event.data["name"] == "driver"]
+    notes = [event for event in case.of("printed.version") if event.data["name"] == "driver"]
     pieces: list[tuple[object, Evidence]] = [
         *((fact.value, fact) for fact in facts),
-        *((event.data["version"], event) for event in told),
+        *((event.data["version"], event) for event in notes),
     ]
     return next(((release(version)[0], piece) for version, piece in pieces), None)
 

@@ -34,10 +34,10 @@ def over_gloo(case: Case, question: str, works: Mapping[str, str], fails: Mappin
     return (Experiment(question, {"backend": "gloo"}, {**works, **fails}, expects),)
 
 
-def unasked(case: Case, *ways: Experiment) -> Experiment:
+def unasked(case: Case, *experiments: Experiment) -> Experiment:
     """The first of these experiments that was not made on the last run yet; the last one where all were."""
     asked = {event.data.get("question") for event in case.of("experiment.check")}
-    return next((way for way in ways if way.question not in asked), ways[-1])
+    return next((experiment for experiment in experiments if experiment.question not in asked), experiments[-1])
 
 
 LIMITS = {

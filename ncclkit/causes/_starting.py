@@ -10,7 +10,7 @@ QUIET = frozenset(
     """
     nccl.version nccl.init nccl.env nccl.bootstrap nccl.network nccl.ib_devices nccl.info nccl.channel nccl.ring
     nccl.tree nccl.timing nccl.connected nccl.affinity nccl.socket_devices
-    c10d.hint job.member told.env told.version
+    c10d.hint job.member printed.env printed.version
     """.split()
 )
 """What NCCL says in a start that goes on, and what frameworks, torch and shells say before one."""

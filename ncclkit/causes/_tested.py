@@ -84,8 +84,8 @@ def user_test(case: Case) -> UserTest | None:
     some = [event for event in pings if event.data["bytes"] is None and event.data["sent"] >= SAMPLE]
     if not some:
         return None
-    told = some[0].data
-    say = f"{told['sent'] - told['received']} of {told['sent']} pings to {told['address']} were lost"
+    ping = some[0].data
+    say = f"{ping['sent'] - ping['received']} of {ping['sent']} pings to {ping['address']} were lost"
     return UserTest(say, some[:2])
 
 

@@ -75,13 +75,13 @@ def _measured(case: Case) -> Finding | None:
     starved = starving(case)
     if not starved:
         return None
-    scene = rank_states(case)
+    states = rank_states(case)
     # a rank that waits in the collective had come: the cores kept it from nothing
-    starved = [event for event in starved if event.rank not in scene.waiting] or starved
+    starved = [event for event in starved if event.rank not in states.waiting] or starved
     worst = max(starved, key=lambda e: float(e.data["waited"]))
     ranks = ranks_in(starved)
-    waiting = [event for rank, event in scene.waiting.items() if rank not in ranks]
-    strength: Strength = "possible" if scene.dead else "proven" if waiting else "likely"
+    waiting = [event for rank, event in states.waiting.items() if rank not in ranks]
+    strength: Strength = "possible" if states.dead else "proven" if waiting else "likely"
     warned = [e for e in _warnings(case) if e.rank in (None, *ranks)]
     count, cores = worst.data["processes"], worst.data["cores"]
     say = (
@@ -89,7 +89,7 @@ def _measured(case: Case) -> Finding | None:
     )
     say += f": they ran {worst.data['ran']:.0f} s and waited {worst.data['waited']:.0f} s for a core"
     if waiting:
-        say += f", while {name_ranks(scene.waiting.keys() - set(ranks))} timed out waiting for a collective"
+        say += f", while {name_ranks(states.waiting.keys() - set(ranks))} timed out waiting for a collective"
     others = f"; {len(ranks) - 1} more ranks are short of cores as well" if len(ranks) > 1 else ""
     return found(
         ID,
@@ -168,12 +168,12 @@ def _reported(case: Case) -> Finding:
     """PyTorch's own warning, or more ranks than usable cores."""
     warned = _warnings(case)
     cores = [f for f in case.facts_of("cpu.usable") if isinstance(f.value, int)]
-    scene = rank_states(case)
+    states = rank_states(case)
     local = len(
         {e.rank for e in case.of("nccl.init") if e.rank is not None and e.host == (cores[0].host if cores else e.host)}
     )
     crowded = [f for f in cores if local and f.value < local]
-    if warned or (crowded and scene.waiting):
+    if warned or (crowded and states.waiting):
         numbers = _numbers(warned[0]) if warned else None
         host = warned[0].host if warned else crowded[0].host
         if numbers:
@@ -182,7 +182,7 @@ def _reported(case: Case) -> Finding:
             say = f"{local} ranks share {crowded[0].value} CPU cores{on(host)}."
         else:
             say = f"More data-loader workers than CPU cores are started{on(host)}."
-        slow = list(scene.waiting.values())
+        slow = list(states.waiting.values())
         strength: Strength = (
             "likely" if slow and (crowded or (numbers and numbers[0] >= 2 * max(1, numbers[1]))) else "possible"
         )
@@ -197,7 +197,7 @@ def _reported(case: Case) -> Finding:
         )
     if risk := CHECK.risk(case):
         return risk
-    went_well = [*case.of("nccl.destroy"), *scene.ended.values()]
+    went_well = [*case.of("nccl.destroy"), *states.ended.values()]
     missing = "cpu.usable of the job (`nproc` inside it) and the data loader's num_workers"
     return CHECK.otherwise(case, went_well, "By what is known the ranks have enough cores.", missing)
 

@@ -238,7 +238,7 @@ def _with_resembling(findings: list[Finding], verdicts: Sequence[Finding], case:
     if resemblance.comparable([*errors, *unread]):
         least, sound = resemblance.FIRST, resemblance.SOUND if errors else 0.0
     elif resemblance.complains(case, _went_well(case)):
-        least, sound = resemblance.TOLD, 0.0
+        least, sound = resemblance.COMPLAINED, 0.0
     elif not errors and _is_shown(case):
         least, sound = resemblance.CALM, 0.0
     else:
@@ -324,9 +324,9 @@ def _text(number: int, finding: Finding) -> str:
         lines += [f"     {place}", *[f"       {line}" for line in clip(row["text"])]]
     asked, steps = finding.next, [line for advice in finding.advice for line in _advice(advice)]
     if asked:
-        told = [f"     {cause}: {answer}" for cause, answer in asked.predicts.items()]
+        predictions = [f"     {cause}: {answer}" for cause, answer in asked.predicts.items()]
         at = 0 if finding.experiment_first else len(steps)
-        steps[at:at] = [f"   Next experiment: {asked.question}", *told]
+        steps[at:at] = [f"   Next experiment: {asked.question}", *predictions]
     return "\n".join([*lines, *steps])
 
 
@@ -490,7 +490,7 @@ def _meetings(case: Case) -> list[Event]:
 
 
 NO_JOB = (
-    *OWN_TESTS, "kernel.", "net.", "system.", "told.env", "told.splits", "p2p.matrix", "log.error",
+    *OWN_TESTS, "kernel.", "net.", "system.", "printed.env", "printed.splits", "p2p.matrix", "log.error",
 )  # fmt: skip
 """How kinds begin that are of a machine, of a test or of any program: they show no training job."""
 HARMLESS = ("store.clients", "store.retry", "system.denied", "kernel.iommu", "kernel.pcie", "python.ignored")

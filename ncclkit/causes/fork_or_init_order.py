@@ -129,10 +129,10 @@ def _after_another(case: Case, lines: list[Event]) -> list[Event]:
 
 def _teardown(case: Case) -> Finding | None:
     """destroy_process_group does not return, and no rank had failed before."""
-    scene = rank_states(case)
+    states = rank_states(case)
     lines = [e for e in case.of("c10d.monitor") if e.data.get("what") == "abort"]
     lines += [e for e in case.of("stack") if inside(e, *ENDING)]
-    if not lines or scene.waiting or scene.dead or case.of("c10d.error"):
+    if not lines or states.waiting or states.dead or case.of("c10d.error"):
         return None
     say = f"{start(name_ranks(ranks_in(lines)))} did not return from destroying a process group: another rank still "
     say += "used it, or the ranks destroy their groups in different orders."

@@ -125,8 +125,8 @@ def _verbs(event: Event) -> bool:
 
 def _rank_ended(case: Case) -> bool:
     """True where a rank ended by itself: packets to it are not acknowledged either."""
-    scene = rank_states(case)
-    return bool(scene.raised or scene.killed)
+    states = rank_states(case)
+    return bool(states.raised or states.killed)
 
 
 def _configured(case: Case) -> bool:

@@ -43,7 +43,7 @@ def diagnose(case: Case) -> Finding:
     other = [e for e in case.of("nccl.network") if e.data.get("name") not in ("Socket", None)]
     mixed = matching([*messages(case), *case.of("nccl.info")], "wrong type")
     off = [e for e in env_of(case, "NCCL_IB_DISABLE") if e.data.get("value") == "1"]
-    off += [e for e in case.of("told.env") if (e.data["name"], e.data["value"]) == ("NCCL_IB_DISABLE", "1")]
+    off += [e for e in case.of("printed.env") if (e.data["name"], e.data["value"]) == ("NCCL_IB_DISABLE", "1")]
     wanted: list[Evidence] = [*infiniband_expected(case), *[f for f in case.facts_of("net.rdma") if f.value]]
     wanted += infiniband_seen(case) if failed(case) else []  # they are there by chance where all is well
     if pair := _differing_hosts([*sockets, *none], other):

@@ -62,10 +62,10 @@ explains = (
 
 def diagnose(case: Case) -> Finding:
     """Found where connections broke and no dead rank explains it."""
-    scene = rank_states(case)
+    states = rank_states(case)
     reasons = [
-        *scene.dead.values(),
-        *scene.ended.values(),
+        *states.dead.values(),
+        *states.ended.values(),
         *case.of("gloo.size_mismatch", "kernel.oom"),
         *(e for e in case.of("system.error") if e.data.get("what") not in ("segfault", "packet_size", "own_name")),
         *crashes(case),
@@ -180,9 +180,9 @@ def _stalled(case: Case) -> Finding | None:
 
 def _nothing_arrives(case: Case) -> Finding | None:
     """All ranks of a job over several hosts wait for each other, and all of them are alive."""
-    scene = rank_states(case)
-    lines = list(scene.waiting.values()) if spans_hosts(case) and case.of("gloo.timeout") else []
-    if not lines or scene.silent or set(scene.members) - scene.waiting.keys():
+    states = rank_states(case)
+    lines = list(states.waiting.values()) if spans_hosts(case) and case.of("gloo.timeout") else []
+    if not lines or states.silent or set(states.members) - states.waiting.keys():
         return None
     who = start(name_ranks(ranks_in(lines)))
     say = f"{who} on several hosts timed out waiting for each other's data, and all of them were alive"
@@ -329,14 +329,14 @@ def how_far(case: Case, lines: list[Event]) -> tuple[str, list[Event]]:
     """
     if dumps := _half_done(case):
         return ": a collective that was done on some of them had not arrived on others", dumps
-    if one_way := _one_way(lines):
-        return f": what {one_way[0]} sent did not arrive on {one_way[1]}", []
+    if direction := _one_direction(lines):
+        return f": what {direction[0]} sent did not arrive on {direction[1]}", []
     if sizes := _too_large(case):
         return f": messages of {sizes[0]:,} bytes had come through, and those of {sizes[1]:,} did not", []
     return "", []
 
 
-def _one_way(lines: list[Event]) -> tuple[str, str] | None:
+def _one_direction(lines: list[Event]) -> tuple[str, str] | None:
     """The host that could not send and the one that waited to receive, where these are different ones."""
     ends = {what: {e.host for e in lines if e.data.get("what") == what} for what in ("send", "recv")}
     apart = all(ends.values()) and not ends["send"] & ends["recv"]
@@ -346,7 +346,7 @@ def _one_way(lines: list[Event]) -> tuple[str, str] | None:
 def _too_large(case: Case) -> tuple[int, int] | None:
     """In the live test: the largest message that was measured, and the larger one at which all ranks stand."""
     phases = {e.rank: e.data for e in in_order(case.of("worker.phase")) if e.data.get("phase") == "size"}
-    sizes = {told.get("bytes") for told in phases.values()}
+    sizes = {phase.get("bytes") for phase in phases.values()}
     last = sizes.pop() if len(sizes) == 1 else None
     passed = max((m.bytes for m in case.measurements), default=0)
     return (passed, last) if isinstance(last, int) and 0 < passed < last else None
@@ -398,12 +398,12 @@ def _lossy(case: Case) -> Paths | None:
 
 def _held_back(case: Case) -> Paths | None:
     """A direction is far slower than the opposite one."""
-    ways = {(link.src, link.dst): link for link in _tested.paths(case, lambda link: link.bandwidth is not None)}
-    slow = [one for (src, dst), one in ways.items() if (back := ways.get((dst, src))) and _less(one, back)]
+    links = {(link.src, link.dst): link for link in _tested.paths(case, lambda link: link.bandwidth is not None)}
+    slow = [one for (src, dst), one in links.items() if (back := links.get((dst, src))) and _less(one, back)]
     if not slow:
         return None
     first = min(slow, key=lambda link: link.bandwidth or 0.0)
-    back = ways[first.dst, first.src]
+    back = links[first.dst, first.src]
     say = (
         f"What {first.src} sends to {first.dst}{_tested.plus(slow, 'path')} passes at {first.bandwidth:.3g} GB/s, and "
         f"the other way at {back.bandwidth:.3g} GB/s: something holds it back."

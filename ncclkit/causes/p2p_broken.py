@@ -193,11 +193,13 @@ def _symptom(case: Case) -> Finding | None:
 
 def _stuck(case: Case) -> list[Event]:
     """Waits of all ranks of one machine in one of the first collectives, where peer-to-peer is not switched off."""
-    scene = rank_states(case)
+    states = rank_states(case)
     paths = {e.data.get("via") for e in case.of("nccl.channel")}
-    if env_of(case, "NCCL_P2P_DISABLE") or spans_hosts(case) or scene.dead or (paths and "P2P" not in paths):
+    if env_of(case, "NCCL_P2P_DISABLE") or spans_hosts(case) or states.dead or (paths and "P2P" not in paths):
         return []
-    waits = all_waiting(case, scene) or ([] if scene.silent or len(scene.waiting) < 2 else list(scene.waiting.values()))
+    waits = all_waiting(case, states) or (
+        [] if states.silent or len(states.waiting) < 2 else list(states.waiting.values())
+    )
     first = [
         e for e in waits if isinstance(e.data.get("seq"), int) and e.data["seq"] <= 3 and e.data.get("api") != "gloo"
     ]

@@ -92,8 +92,8 @@ def diagnose(case: Case) -> Finding:
     seen_otherwise = (_watchdog, _two_groups, _left, _ddp, _stalled, _skipped_locally, _symptom)
     if finding := first_finding(case, *recorded_calls, *seen_otherwise):
         return finding
-    scene = rank_states(case)
-    went_well = [*scene.ended.values(), *case.of("nccl.destroy", "flight.missing", "flight.dump")]
+    states = rank_states(case)
+    went_well = [*states.ended.values(), *case.of("nccl.destroy", "flight.missing", "flight.dump")]
     return otherwise(
         ID,
         went_well,
@@ -184,19 +184,19 @@ def _live(case: Case, event: Event) -> Finding:
 
 def _elsewhere(case: Case) -> Finding | None:
     """A rank is missing from a collective because it has finished, or is in another one."""
-    scene, seen = rank_states(case), stacks(case)
+    states, seen = rank_states(case), stacks(case)
     paired = {rank for pair in case.of("flight.p2p") if pair.data.get("live") for rank in pair.data["waiting"]}
     for gap in case.of("flight.missing"):
         missing = () if gap.data.get("live") else gap.data.get("missing") or ()  # live they are told apart already
-        ended = [rank for rank in missing if rank in scene.ended]
-        inside = [rank for rank in missing if rank in seen and rank not in scene.waiting and rank not in paired]
+        ended = [rank for rank in missing if rank in states.ended]
+        inside = [rank for rank in missing if rank in seen and rank not in states.waiting and rank not in paired]
         stuck = [rank for rank in inside if in_collective(seen[rank].data["frames"])]
         if ended or (stuck and len(stuck) == len(missing)):
             ranks = tuple(ended or sorted(stuck))
             why = "had already left the loop" if ended else "was in another collective"
             say = f"{start(name_ranks(ranks))} {why} when {name_ranks(gap.data.get('waiting', ()))} called collective "
             say += f"{gap.data.get('seq')} ({gap.data.get('op')})."
-            witnesses = [gap, *[scene.ended[r] for r in ended], *[seen[r] for r in stuck]]
+            witnesses = [gap, *[states.ended[r] for r in ended], *[seen[r] for r in stuck]]
             sure: Strength = "proven" if ended else "likely"  # a late rank may have arrived since
             return _finding(case, sure, say, witnesses, ranks)
     return None
@@ -268,17 +268,17 @@ def _two_groups(case: Case) -> Finding | None:
 
 def _left(case: Case) -> Finding | None:
     """A rank exited normally while others still waited for it, or lost the connection to it."""
-    scene = rank_states(case)
-    lost = {e.rank: e for e in reversed(case.of("gloo.closed")) if e.rank is not None and e.rank not in scene.ended}
-    left = scene.waiting or lost
-    if not left or not scene.ended or scene.dead:
+    states = rank_states(case)
+    lost = {e.rank: e for e in reversed(case.of("gloo.closed")) if e.rank is not None and e.rank not in states.ended}
+    left = states.waiting or lost
+    if not left or not states.ended or states.dead:
         return None
-    ranks = tuple(sorted(scene.ended))
+    ranks = tuple(sorted(states.ended))
     say = (
         f"{start(name_ranks(ranks))} finished normally while {name_ranks(r for r in left if r >= 0)} still "
-        f"{'waited' if scene.waiting else 'needed it'}: they did not make the same number of calls."
+        f"{'waited' if states.waiting else 'needed it'}: they did not make the same number of calls."
     )
-    return _finding(case, "likely", say, [*scene.ended.values(), *in_order(left.values())], ranks)
+    return _finding(case, "likely", say, [*states.ended.values(), *in_order(left.values())], ranks)
 
 
 def _entries(case: Case) -> Finding | None:
@@ -309,13 +309,19 @@ def _shares(case: Case) -> Finding | None:
 
 def _skipped_locally(case: Case) -> Finding | None:
     """A few ranks log that they skipped or ended something by themselves, and then other ranks timed out waiting."""
-    scene, said = rank_states(case), case.of("job.alone")
+    states, said = rank_states(case), case.of("job.alone")
     ranks = ranks_in(said)
-    if not scene.waiting or not ranks or scene.dead or 2 * len(ranks) > len(scene.members) or all_waiting(case, scene):
+    if (
+        not states.waiting
+        or not ranks
+        or states.dead
+        or 2 * len(ranks) > len(states.members)
+        or all_waiting(case, states)
+    ):
         return None
     words = " ".join(str(said[-1].data["message"]).split())[:80]
     say = f"{start(name_ranks(ranks))} left the common path ({words}), and then the ranks timed out waiting."
-    return _finding(case, "likely", say, [*said[-2:], *in_order(scene.waiting.values())], ranks)
+    return _finding(case, "likely", say, [*said[-2:], *in_order(states.waiting.values())], ranks)
 
 
 def _ddp(case: Case) -> Finding | None:
@@ -356,20 +362,20 @@ def _stalled(case: Case) -> Finding | None:
 
 def _symptom(case: Case) -> Finding | None:
     """The log holds only timeouts, and divergence is one of the few usual reasons."""
-    scene = rank_states(case)
+    states = rank_states(case)
     if (
-        not scene.waiting
-        or scene.dead
+        not states.waiting
+        or states.dead
         or case.of("flight.")
         or case.of("gloo.barrier")
         or case.of("stack")
-        or all_waiting(case, scene)
-        or only_point_to_point(scene.waiting.values())
+        or all_waiting(case, states)
+        or only_point_to_point(states.waiting.values())
     ):
         return None
-    first = in_order(scene.waiting.values())[0]
+    first = in_order(states.waiting.values())[0]
     call = f"collective {first.data['seq']} ({op_of(first)})" if first.data.get("seq") is not None else "a collective"
-    who = name_ranks(r for r in scene.waiting if r >= 0)
+    who = name_ranks(r for r in states.waiting if r >= 0)
     return _finding(case, "possible", f"{start(who)} waited for {call} that another rank may never call.", [first], ())
 
 

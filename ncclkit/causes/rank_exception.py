@@ -57,13 +57,13 @@ SIGNALS = {4: "illegal instruction", 8: "arithmetic error", SEGFAULT: "segmentat
 
 def diagnose(case: Case) -> Finding:
     """Found at the earliest traceback that is the program's own error."""
-    scene = rank_states(case)
-    if scene.raised:
-        return _finding(case, scene, in_order(scene.raised.values()))
+    states = rank_states(case)
+    if states.raised:
+        return _finding(case, states, in_order(states.raised.values()))
     crashed = [event for event in crashes(case) if (signal_of(event) or SEGFAULT) in SIGNALS]
     if crashed and not case.of("kernel.oom"):
         return _crash(case, crashed)
-    lost = [] if scene.dead or scene.waiting else _lost(case)
+    lost = [] if states.dead or states.waiting else _lost(case)
     if lost:
         say = (
             f"{start(name_ranks(ranks_in(lost)))} only lost a peer; the reason why that peer ended, most often an "
@@ -77,19 +77,19 @@ def diagnose(case: Case) -> Finding:
         code = left_early[0].data["exitcode"]
         say = f"A rank{_at(left_early[0])} ended with exit code {code} and its traceback is not in these files."
         return found(ID, "possible", say, pick(left_early, limit=1), advice=(_record(),), next=experiment(case))
-    went_well = [*scene.ended.values(), *case.of("c10d.timeout", "nccl.destroy", "elastic.exit")]
+    went_well = [*states.ended.values(), *case.of("c10d.timeout", "nccl.destroy", "elastic.exit")]
     return otherwise(ID, went_well, "No rank raised an error of its own.", "the standard error of every rank")
 
 
-def _finding(case: Case, scene: RankStates, errors: list[Event]) -> Finding:
+def _finding(case: Case, states: RankStates, errors: list[Event]) -> Finding:
     errors = sorted(errors, key=_of_a_peer)
     first = errors[0]
     message = re.split(r"\.\s+(?=[A-Z])", " ".join(str(first.data.get("message", "")).split()))[0][:160].rstrip(" .")
     where = place(own_frame(first.data.get("frames") or (), innermost_first=False))
     kind = str(first.data.get("type", "an error")).rpartition(".")[2]
-    ranks = tuple(sorted(rank for rank in scene.raised if rank >= 0 and _same(scene.raised[rank], first)))
-    victims = _victims(case, scene, ranks)
-    strength: Strength = "proven" if victims and ranks and len(ranks) < max(len(scene.members), 2) else "likely"
+    ranks = tuple(sorted(rank for rank in states.raised if rank >= 0 and _same(states.raised[rank], first)))
+    victims = _victims(case, states, ranks)
+    strength: Strength = "proven" if victims and ranks and len(ranks) < max(len(states.members), 2) else "likely"
     strength = "likely" if _of_a_peer(first) else strength
     who = start(name_ranks(ranks))
     say = f"{who} raised {kind}{': ' + message if message else ''}{' at ' + where if where else ''}"
@@ -123,7 +123,7 @@ def _same(error: Event, first: Event) -> bool:
     return error.data.get("type") == first.data.get("type")
 
 
-def _victims(case: Case, scene: RankStates, ranks: tuple[int, ...]) -> list[Event]:
+def _victims(case: Case, states: RankStates, ranks: tuple[int, ...]) -> list[Event]:
     kinds = ("c10d.timeout", "gloo.timeout", "gloo.closed", "store.lost", "nccl.peer_closed", "elastic.stop")
     reports = [event for kind in kinds for event in case.of(kind)]
     reports += [event for event in case.of("python.exception") if event.data.get("victim")]
@@ -148,8 +148,10 @@ def _crash(case: Case, crashed: list[Event]) -> Finding:
     where = next((place(own_frame(stack.data["frames"], innermost_first=True)) for stack in seen), "")
     say = f"{start(name_ranks(ranks))} crashed in native code ({SIGNALS[number]}, signal {number})"
     say += f" under {where}; the others only lost their peer." if where else "; the others only lost their peer."
-    told = where or next((place(own_frame(e.data["frames"], innermost_first=True)) for e in _unplaced(case, ranks)), "")
-    advice = _native(told) if told else TRACE
+    position = where or next(
+        (place(own_frame(e.data["frames"], innermost_first=True)) for e in _unplaced(case, ranks)), ""
+    )
+    advice = _native(position) if position else TRACE
     return found(
         ID,
         "likely",

@@ -27,13 +27,13 @@ from ncclkit.evidence.quotation import DOCUMENTS
 
 FILE = Path(__file__).with_name("resemblance.bin")
 WELL = ""
-"""The name that the weights of jobs that are well have among those of causes."""
+"""The name that the weights of healthy jobs have among those of causes."""
 CHATTER = frozenset(
     "nccl.version nccl.init nccl.channel progress nccl.destroy worker.phase nccl.ring nccl.tree nccl.timing "
     "nccl.connected nccl.affinity nccl.tuning flight.dump flight.entry connect.host connect.pair nccltests.table stack "
     "job.share job.member nccl.socket_devices nccl.ib_devices job.done run.end".split()
 )
-"""Kinds of events that jobs that are well have, too."""
+"""Kinds of events that healthy jobs have, too."""
 SAYS = "No rule decides it, but it resembles "
 """How the sentence of each of its findings begins."""
 MOST = 3
@@ -52,12 +52,12 @@ LEAST = 0.03
 """A cause with a smaller share of the resemblance is not named."""
 FIRST = 0.04
 """The same where no rule finds anything possible: just above it the right one is among three in seven of ten."""
-CALM, TOLD = 0.12, 0.08
+CALM, COMPLAINED = 0.12, 0.08
 """The same where no line says that anything failed, and somebody shows a short text all the same, or complains."""
 SURE = 0.25
 """With this share of another cause, an exception is taken for its messenger; a text about no such job needs it, too."""
 SOUND = 0.25
-"""With this share, and more than any cause has, a job that shows an error is taken for one that is well."""
+"""With this share, and more than any cause has, a job that shows an error is taken for a healthy one."""
 RULE, STEP = 0.15, 0.05
 """What a cause gains where a rule calls it possible, and how much less each further one of them gains."""
 
@@ -191,7 +191,7 @@ def unpacked(data: bytes) -> Weights:
 
 
 def abnormal(case: Case) -> list[tuple[str, Event]]:
-    """The lines that may tell a case from a job that is well, each once, with the event that cites it.
+    """The lines that may tell a case from a healthy job, each once, with the event that cites it.
 
     Of a few short logs, as somebody pastes them, these are all: what is chatter elsewhere speaks for a sound job.
     """
@@ -250,7 +250,7 @@ def comparable(events: Iterable[Event]) -> bool:
 
 
 def shares(lines: Sequence[str], known: Weights | None = None) -> dict[str, float]:
-    """Cause → how much of the resemblance is its own, the best first; jobs that are well are one of them (`WELL`)."""
+    """Cause → how much of the resemblance is its own, the best first; healthy jobs are one of them (`WELL`)."""
     known = known or weights()
     scores = known.scores(known.spread(lines))
     best = max(scores.values())

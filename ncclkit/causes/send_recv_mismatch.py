@@ -78,8 +78,8 @@ def _waited(case: Case) -> Finding | None:
     said = matching(
         [*family(case, "usage", "other"), *messages(case)], "to self without a matching", "Split sizes", "split_sizes"
     )
-    scene = rank_states(case)
-    waiting = [e for e in in_order(scene.waiting.values()) if op_of(e).upper().startswith(POINT) and not scene.dead]
+    states = rank_states(case)
+    waiting = [e for e in in_order(states.waiting.values()) if op_of(e).upper().startswith(POINT) and not states.dead]
     gaps = [
         e
         for e in case.of("flight.missing", "flight.mismatch", "flight.stuck")
@@ -161,7 +161,7 @@ def _dumped(case: Case) -> Finding | None:
 
 def _printed_splits(case: Case) -> Finding | None:
     """The program printed split sizes: one rank sends another number of rows than its peer expects."""
-    reported = {event.rank: event for event in case.of("told.splits") if event.rank is not None}
+    reported = {event.rank: event for event in case.of("printed.splits") if event.rank is not None}
     pairs = [
         [rank, peer, sent, expected]
         for rank, event in reported.items()

@@ -63,8 +63,8 @@ explains = (
 
 def diagnose(case: Case) -> Finding:
     """Found where a rank is missing from the collective in which the others wait."""
-    scene = rank_states(case)
-    dead = scene.dead
+    states = rank_states(case)
+    dead = states.dead
     if dead:
         return clear(
             ID,
@@ -77,18 +77,18 @@ def diagnose(case: Case) -> Finding:
     if mismatches:
         return clear(ID, "The ranks made different calls, so no rank was merely late.", tuple(mismatches[:3]))
     for witness in (_flight, _not_begun, _barrier, _stacks, _behind, _ras, _launched_late, *WITNESSES):
-        if suspicion := witness(case, scene):
-            finding = _finding(case, scene, suspicion)
+        if suspicion := witness(case, states):
+            finding = _finding(case, states, suspicion)
             early = finding.strength == "likely" and unreached_timeout(case)[0]  # a rank may have been in good time
             return replace(finding, strength="possible") if early else finding
-    if (measured := measured_steps(case)) and not scene.waiting:
+    if (measured := measured_steps(case)) and not states.waiting:
         return _of_steps(case, *measured)
-    if scene.waiting:
+    if states.waiting:
         return unknown(
             ID, "a Flight Recorder dump or a stack of every rank at the moment of the hang", next=experiment(case)
         )
     at_work = [change for change in case.of("ras.change") if change.data["moved"] and not change.data["still"]]
-    went_well = [*scene.ended.values(), *case.of("nccl.destroy", "flight.dump"), *at_work]
+    went_well = [*states.ended.values(), *case.of("nccl.destroy", "flight.dump"), *at_work]
     return otherwise(
         ID,
         went_well,
@@ -115,7 +115,7 @@ def _of_steps(case: Case, times: StepTimes, events: Sequence[Event]) -> Finding:
     return found(ID, "likely", say, tuple(why[:3]), ranks=(late.rank,), advice=_advice(case, (late.rank,), ""))
 
 
-def _flight(case: Case, scene: RankStates) -> Suspicion | None:
+def _flight(case: Case, states: RankStates) -> Suspicion | None:
     """Ranks that never launched the collective, by the dumps.
 
     In a cascade of groups: ranks for which others wait and which are in no call themselves.
@@ -123,24 +123,24 @@ def _flight(case: Case, scene: RankStates) -> Suspicion | None:
     gaps = [e for e in case.of("flight.missing", "flight.p2p") if e.kind == "flight.missing" or not e.data.get("live")]
     stuck = {rank for gap in gaps if _awaited(gap) for rank in gap.data.get("waiting", ())}
     for gap in gaps:
-        roots = [r for r in _awaited(gap) if r not in stuck and r not in scene.ended and r not in scene.waiting]
+        roots = [r for r in _awaited(gap) if r not in stuck and r not in states.ended and r not in states.waiting]
         if roots:
             alive = [] if gap.data.get("live") else _alive(case, roots)
             return "proven" if alive else "likely", tuple(roots), [gap, *alive]
     return None
 
 
-def _not_begun(case: Case, scene: RankStates) -> Suspicion | None:
+def _not_begun(case: Case, states: RankStates) -> Suspicion | None:
     """Ranks whose GPU has not begun the collective that the GPUs of others are in: it still computes."""
     gaps = case.of("flight.stuck")
     if len({gap.data["group"] for gap in gaps}) > 1:
         return None  # of two groups that are stuck each may wait for the other
-    states = {int(rank): state for gap in gaps[:1] for rank, state in gap.data["states"].items()}
+    gpu_states = {int(rank): state for gap in gaps[:1] for rank, state in gap.data["states"].items()}
     printed = [event for queue in pending_calls(case) for event in queue[:1] if event.rank is not None]
     if not gaps and len({(event.data["group"], event.data["seq"]) for event in printed}) == 1:
-        states = {event.rank: event.data["state"] for event in printed if event.rank is not None}
-    late = tuple(sorted(rank for rank, state in states.items() if state == "scheduled"))
-    begun = [rank for rank, state in states.items() if state == "started"]
+        gpu_states = {event.rank: event.data["state"] for event in printed if event.rank is not None}
+    late = tuple(sorted(rank for rank, state in gpu_states.items() if state == "scheduled"))
+    begun = [rank for rank, state in gpu_states.items() if state == "started"]
     why = [*gaps[:1], *(event for event in printed if not gaps and event.rank in late)]
     return ("likely", late, why) if late and begun and len(late) <= len(begun) else None
 
@@ -150,11 +150,11 @@ def _awaited(gap: Event) -> list[int]:
     return gap.data.get("missing") or gap.data.get("lacking") or []
 
 
-def _barrier(case: Case, scene: RankStates) -> Suspicion | None:
+def _barrier(case: Case, states: RankStates) -> Suspicion | None:
     """Ranks missing from a barrier, by gloo's monitored barrier or by torch's reconstruction."""
     for report in case.of("gloo.barrier", "c10d.desync"):
         asked = report.kind == "gloo.barrier"
-        gone = scene.ended if asked else scene.ended | scene.waiting
+        gone = states.ended if asked else states.ended | states.waiting
         late = [rank for rank in report.data["ranks" if asked else "missing"] or () if rank not in gone]
         if late:
             alive = _alive(case, late) if asked else []
@@ -176,22 +176,22 @@ def _alive(case: Case, ranks: list[int]) -> list[Event]:
     return [signs[rank] for rank in ranks] if set(ranks) <= signs.keys() else []
 
 
-def _stacks(case: Case, scene: RankStates) -> Suspicion | None:
+def _stacks(case: Case, states: RankStates) -> Suspicion | None:
     """Ranks whose stack is in their own code while most ranks are in a collective or timed out in one.
 
     Without a timeout the job may be healthy: then at most `possible`, and None in a run that was cancelled.
     """
-    seen, gave_up = stacks(case), scene.waiting.keys()
+    seen, gave_up = stacks(case), states.waiting.keys()
     busy = [rank for rank, stack in seen.items() if not in_collective(stack.data["frames"])]
     ended_early = any(e.data.get("reason") in ("cancelled", "orphaned", "lost") for e in case.of("run.end"))
     if not busy or len(busy) * 2 > len(seen.keys() | gave_up) or set(busy) & gave_up or ended_early:
         return None
-    return "proven" if scene.waiting else "possible", tuple(sorted(busy)), [seen[rank] for rank in busy]
+    return "proven" if states.waiting else "possible", tuple(sorted(busy)), [seen[rank] for rank in busy]
 
 
-def _behind(case: Case, scene: RankStates) -> Suspicion | None:
+def _behind(case: Case, states: RankStates) -> Suspicion | None:
     """Ranks whose watchdog says that the collective was never enqueued there, and that no call is in flight."""
-    seqs = [e.data["seq"] for e in scene.waiting.values() if isinstance(e.data.get("seq"), int)]
+    seqs = [e.data["seq"] for e in states.waiting.values() if isinstance(e.data.get("seq"), int)]
     idle = [
         status
         for status in case.of("c10d.status")
@@ -199,13 +199,13 @@ def _behind(case: Case, scene: RankStates) -> Suspicion | None:
         and isinstance(status.data.get("enqueued"), int)
         and status.data["enqueued"] < min(seqs)
         and status.data.get("completed") == status.data["enqueued"]
-        and rank_of(status) not in scene.waiting
-        and status.data.get("pg") in {e.data.get("pg") for e in scene.waiting.values()} | {None}
+        and rank_of(status) not in states.waiting
+        and status.data.get("pg") in {e.data.get("pg") for e in states.waiting.values()} | {None}
     ]
     return ("proven", tuple(sorted({rank_of(s) for s in idle})), list(idle)) if idle else None
 
 
-def _ras(case: Case, scene: RankStates) -> Suspicion | None:
+def _ras(case: Case, states: RankStates) -> Suspicion | None:
     """Ranks that have launched fewer collectives, by NCCL's RAS; only the communicator of all ranks is compared.
 
     Left out: ranks that launched some between two reports, as busy ranks drift apart, ranks that timed out
@@ -216,46 +216,49 @@ def _ras(case: Case, scene: RankStates) -> Suspicion | None:
     moved = {(change.data["hash"], int(rank)) for change in changes for rank in change.data["moved"]}
     for report in case.of("ras.communicator"):
         key, size = report.data.get("hash"), report.data.get("size")
-        gone = scene.waiting.keys() | inside | {rank for hashed, rank in moved if hashed == key}
+        gone = states.waiting.keys() | inside | {rank for hashed, rank in moved if hashed == key}
         late = tuple(rank for rank in report.data.get("behind", ()) if rank not in gone)
-        if late and (None in (size, scene.world) or size == scene.world):
+        if late and (None in (size, states.world) or size == states.world):
             return "likely", late, [report, *(change for change in changes if change.data["hash"] == key)]
     return None
 
 
-def _launched_late(case: Case, scene: RankStates) -> Suspicion | None:
+def _launched_late(case: Case, states: RankStates) -> Suspicion | None:
     """Ranks that entered the collective long after the others, where all timed out."""
-    limit = min((e.data["timeout_ms"] / 1000 for e in scene.waiting.values() if e.data.get("timeout_ms")), default=None)
+    limit = min(
+        (e.data["timeout_ms"] / 1000 for e in states.waiting.values() if e.data.get("timeout_ms")), default=None
+    )
     reported = [e for e in case.of("flight.late") if limit and e.data["seconds"][str(e.data["worst"])] > limit / 2]
     if reported:
         return "likely", (reported[0].data["worst"],), reported[:1]
     entered = {
         rank: event.time - event.data["ran_ms"] / 1000
-        for rank, event in scene.waiting.items()
+        for rank, event in states.waiting.items()
         if event.time is not None and event.data.get("ran_ms")
     }
     if len(entered) < 2 or limit is None:
         return None
     middle = sorted(entered.values())[(len(entered) - 1) // 2]
     late = [rank for rank, moment in entered.items() if moment - middle > limit / 2]
-    return ("likely", tuple(sorted(late)), [scene.waiting[rank] for rank in late]) if late else None
+    return ("likely", tuple(sorted(late)), [states.waiting[rank] for rank in late]) if late else None
 
 
-def _finding(case: Case, scene: RankStates, suspicion: Suspicion) -> Finding:
+def _finding(case: Case, states: RankStates, suspicion: Suspicion) -> Finding:
     strength, ranks, why = suspicion
     where, seen = place_in_code(case, ranks), last_progress(why)
-    load = "" if where else utilization(why, ranks)
+    at_work = "" if where else utilization(why, ranks)
     if why and set(ranks) <= positions_of_case(case).keys() and why[0].kind in ("flight.missing", "flight.stuck"):
         return _live_finding(case, strength, ranks, why[0])
     fed = for_workers(case, ranks)
     looked_into = stacks(case).keys() & set(ranks)
     if strength == "proven" and (fed or not looked_into):  # a file server, Python's lock or its workers may hold it up
         strength = "likely"
-    first = next(iter(in_order(scene.waiting.values())), None)
+    first = next(iter(in_order(states.waiting.values())), None)
     call = call_waited_in(first, why)
     limit = f" after {seconds(first.data['timeout_ms'])}" if first and first.data.get("timeout_ms") else ""
     doing = "waiting for data-loader workers" if fed else how_it_stood(case, ranks)
-    busy = f", {doing} in {where}," if where else f", {load}," if load else f", last seen at {seen!r}," if seen else ""
+    last = f", last seen at {seen!r}," if seen else ""
+    busy = f", {doing} in {where}," if where else f", {at_work}," if at_work else last
     came = any(event.kind == "flight.late" for event in why)
     verb = "may have been late for" if strength == "possible" else "was late for" if came else "had not entered"
     if why and why[0].kind in (
@@ -265,14 +268,14 @@ def _finding(case: Case, scene: RankStates, suspicion: Suspicion) -> Finding:
         verb = "had launched, but its GPU had not begun,"
     who = f"{start(name_ranks(ranks))}{busy} {verb}"
     gaps = [rank for gap in why if gap.kind in ("flight.missing", "flight.p2p") for rank in gap.data.get("waiting", ())]
-    waited = [rank for rank in scene.waiting or gaps if rank >= 0 and rank not in ranks]
+    waited = [rank for rank in states.waiting or gaps if rank >= 0 and rank not in ranks]
     others = name_ranks(waited) if waited else "the other ranks"
     say = f"{who} {call}; {others} timed out{limit} waiting in it."
     return found(
         ID,
         strength,
         say,
-        pick(why, counted_by_ras(case, ranks), in_order(scene.waiting.values())),
+        pick(why, counted_by_ras(case, ranks), in_order(states.waiting.values())),
         ranks=ranks,
         advice=_advice(case, ranks, where),
         next=None if strength == "proven" else experiment(case),
@@ -407,11 +410,11 @@ def last_progress(why: list[Event]) -> str:
 
 def utilization(why: list[Event], ranks: tuple[int, ...]) -> str:
     """What could be seen of these ranks from outside: ``at work 99 % of the time, while rank 0 was 1 %``."""
-    told = {event.rank: event.data["main"] for event in why if event.kind == "telemetry.utilization"}
-    mine = [told[rank] for rank in ranks if rank in told]
+    shares = {event.rank: event.data["main"] for event in why if event.kind == "telemetry.utilization"}
+    mine = [shares[rank] for rank in ranks if rank in shares]
     if not mine:
         return ""
-    others = {rank: share for rank, share in told.items() if rank not in ranks and rank is not None}
+    others = {rank: share for rank, share in shares.items() if rank not in ranks and rank is not None}
     low, high = min(others.values(), default=0.0), max(others.values(), default=0.0)
     share = f"{low:.0f} to {high:.0f} %" if round(high) > round(low) else f"{high:.0f} %"
     beside = f", while {text.ranks(others)} {'was' if len(others) == 1 else 'were'} {share}"
@@ -427,77 +430,77 @@ Suspicion = tuple[Strength, tuple[int, ...], list[Event]]
 """How sure, which ranks, and what says so."""
 
 
-def _load(case: Case, scene: RankStates) -> Suspicion | None:
+def _outlying(case: Case, states: RankStates) -> Suspicion | None:
     """Where no stack could be read: a few ranks compute while the others idle, or idle while the others spin.
 
     Either may be the one that waits, as NCCL spins where gloo sleeps; so the few stand against the many.
     """
     odd = outlying_utilization(case)
     ended = {e.data.get("reason") for e in case.of("run.end")} - {"deadline"}
-    if not odd or set(odd) & (stacks(case).keys() | scene.waiting.keys()) or ended or scene.ended:
+    if not odd or set(odd) & (stacks(case).keys() | states.waiting.keys()) or ended or states.ended:
         return None
     others = [event for event in case.of("telemetry.utilization") if event.rank not in odd]
-    return "likely" if scene.waiting else "possible", tuple(sorted(odd)), [*odd.values(), *others]
+    return "likely" if states.waiting else "possible", tuple(sorted(odd)), [*odd.values(), *others]
 
 
-def _absent(case: Case, scene: RankStates) -> Suspicion | None:
+def _absent(case: Case, states: RankStates) -> Suspicion | None:
     """Ranks of a run of ours whose process lived and never said that it had begun, while others waited at the start.
 
     None where most are missing, as then it is no matter of single ranks.
     """
-    told = {event.rank for event in case.of("worker.phase")} - {None}
-    missing = tuple(rank for rank in scene.members if rank not in told) if told and not scene.ended else ()
+    begun = {event.rank for event in case.of("worker.phase")} - {None}
+    missing = tuple(rank for rank in states.members if rank not in begun) if begun and not states.ended else ()
     waits = [*case.of("store.wait"), *(end for end in case.of("run.end") if end.data.get("reason") == "deadline")]
     lived = {event.rank: event for event in case.of("telemetry.utilization", "elastic.stop")}
-    if not (missing and waits) or 2 * len(missing) > len(scene.members) or not set(missing) <= lived.keys():
+    if not (missing and waits) or 2 * len(missing) > len(states.members) or not set(missing) <= lived.keys():
         return None
     return "likely", missing, [*waits, *case.of("telemetry.utilization"), *(lived[rank] for rank in missing)]
 
 
-def _silent(case: Case, scene: RankStates) -> Suspicion | None:
+def _silent(case: Case, states: RankStates) -> Suspicion | None:
     """The only ranks without a watchdog line, where most have one."""
-    silent = scene.silent
-    if not silent or len(silent) > max(1, len(scene.members) // 4) or len(scene.waiting) < 2 or _differ(scene):
+    silent = states.silent
+    if not silent or len(silent) > max(1, len(states.members) // 4) or len(states.waiting) < 2 or _differ(states):
         return None
     return "likely", silent, [event for rank in silent for event in last_own_line(case, rank)]
 
 
-def _busy(case: Case, scene: RankStates) -> Suspicion | None:
+def _busy(case: Case, states: RankStates) -> Suspicion | None:
     """A rank prepares or skips data at the start of the job, where the others wait for it."""
     phase = startup_phase(case, "data", "skip")
-    if phase is None or scene.ended or _differ(scene) or rank_of(phase) in scene.waiting:
+    if phase is None or states.ended or _differ(states) or rank_of(phase) in states.waiting:
         return None
     return "likely", () if phase.rank is None else (phase.rank,), [phase, *in_order(case.of("progress"))[-1:]]
 
 
-def _progress(case: Case, scene: RankStates) -> Suspicion | None:
+def _progress(case: Case, states: RankStates) -> Suspicion | None:
     """A loop with a visible counter is under way where somebody waits for a collective."""
-    running = [e for e in case.of("progress") if rank_of(e) not in scene.waiting]
-    if not scene.waiting or not running or scene.ended or _differ(scene):
+    running = [e for e in case.of("progress") if rank_of(e) not in states.waiting]
+    if not states.waiting or not running or states.ended or _differ(states):
         return None
-    limit = max(e.data.get("timeout_ms") or 0 for e in scene.waiting.values()) / 1000
+    limit = max(e.data.get("timeout_ms") or 0 for e in states.waiting.values()) / 1000
     lone = [e for e in running if LONE.search(e.text) and 0.8 * limit < loop_seconds(e) < 2 * limit]
     return "likely" if lone else "possible", (), in_order(lone or running)[-2:]
 
 
-def _symptom(case: Case, scene: RankStates) -> Suspicion | None:
+def _symptom(case: Case, states: RankStates) -> Suspicion | None:
     absent = [e for e in case.of("c10d.unique_id") if not matching([e], "reset by peer", "Broken pipe", "got 0 bytes")]
     short = [e for e in case.of("store.clients") if e.data.get("key") and e.data["joined"] != e.data["expected"]]
     absent += [*case.of("store.wait"), *short]
     if absent and not case.of("store.connect_timeout"):
         ranks = {e.data["from_rank"] for e in absent if isinstance(e.data.get("from_rank"), int)}
         return "possible", tuple(sorted(ranks)), absent
-    lone = _differ(scene) or only_point_to_point(scene.waiting.values())
-    if scene.waiting and not scene.ended and not lone and not case.of("flight.") and not all_waiting(case, scene):
+    lone = _differ(states) or only_point_to_point(states.waiting.values())
+    if states.waiting and not states.ended and not lone and not case.of("flight.") and not all_waiting(case, states):
         return "possible", (), []
     return None
 
 
-def _differ(scene: RankStates) -> bool:
+def _differ(states: RankStates) -> bool:
     """Ranks wait for different collectives: divergence, not slowness."""
-    calls = {(e.data.get("pg"), e.data.get("op")) for e in scene.waiting.values() if e.data.get("op")}
+    calls = {(e.data.get("pg"), e.data.get("op")) for e in states.waiting.values() if e.data.get("op")}
     return len({op for _, op in calls}) > 1 and len({pg for pg, _ in calls}) == 1
 
 
-WITNESSES = (_load, _absent, _silent, _busy, _progress, _symptom)
+WITNESSES = (_outlying, _absent, _silent, _busy, _progress, _symptom)
 """In the order in which they are asked."""

@@ -46,7 +46,7 @@ def diagnose(case: Case) -> Finding:
     """Found where a setting turned a path off and ranks of one machine use a slower one."""
     channels = case.of("nccl.channel")
     slow = _inside(case, [e for e in channels if e.data.get("via") in ("SHM", "NET")])
-    settings: list[Event | Fact] = [*case.of("nccl.env", "told.env"), *_env_facts(case)]
+    settings: list[Event | Fact] = [*case.of("nccl.env", "printed.env"), *_env_facts(case)]
     switched = [piece for piece in settings if _turns_off(piece)]
     linked = [e for e in case.of("nccl.info") if e.data.get("family") == "p2p_disabled"]
     linked += [e for e in case.of("nccl.warn") if "P2P is disabled between NVLINK" in e.text]
@@ -180,7 +180,7 @@ def _finding(case: Case, slow: list[Event], switched: list[Event | Fact], linked
     named = dict(map(_switch, switched))
     are = "is" if len(named) == 1 else "are"
     why = " and ".join(f"{name}={value}" for name, value in named.items()) + f" {are} set" if named else DISABLED
-    read = [piece for piece in switched if piece not in case.of("told.env")]  # a shell may differ from the job
+    read = [piece for piece in switched if piece not in case.of("printed.env")]  # a shell may differ from the job
     strength: Strength = "possible" if failed(case) else "proven" if read else "likely"
     say = f"{len(slow)} connections inside one machine ({pair} …) go through {via} because {why}."
     return found(

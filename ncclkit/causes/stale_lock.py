@@ -66,18 +66,18 @@ def diagnose(case: Case) -> Finding:
 
 
 def _finding(case: Case, waits: list[Event]) -> Finding:
-    scene, locks = rank_states(case), of_job_hosts(case, case.facts_of("software.torch.locks"))
+    states, locks = rank_states(case), of_job_hosts(case, case.facts_of("software.torch.locks"))
     ranks, (path, age) = ranks_in(waits), _oldest(locks)
     # A rank without any evidence may be the one that compiles.
-    blind = set(scene.members) - {*stacks(case), *scene.waiting, *scene.ended, *scene.dead, *ranks}
+    blind = set(states.members) - {*stacks(case), *states.waiting, *states.ended, *states.dead, *ranks}
     strength: Strength = "possible" if blind and age < HOUR else "likely"
-    others = [rank for rank in scene.waiting if rank not in ranks]
+    others = [rank for rank in states.waiting if rank not in ranks]
     say = (
         f"{start(name_ranks(ranks))}{on(waits[0].host)} waited for the lock of a C++ extension{_where(waits[0])}, and "
     )
     say += "no process in this evidence compiles one"
     say += f", while {name_ranks(others)} timed out waiting for a collective" if others else ""
-    why = pick(waits[:3], [fact for fact in locks if fact.value], in_order(scene.waiting.values()), limit=5)
+    why = pick(waits[:3], [fact for fact in locks if fact.value], in_order(states.waiting.values()), limit=5)
     hosts, advice = name_hosts(waits), _advice(path)
     say += ": the lock file is probably left over."
     return found(ID, strength, say, why, ranks=ranks, hosts=hosts, advice=advice, next=experiment(case))

@@ -78,10 +78,10 @@ def diagnose(case: Case) -> Finding:
     say = f"{who}{on(first.host)} could not reach the store at {where}{within}{foreign}."
     local = re.match(r"127\.|localhost$", str(host or ""))
     tried = all(event.kind == "store.retry" for event in lines)
-    told = {
+    errors = {
         what: [e for e in case.of("system.error") if e.data.get("what") == what] for what in ("own_name", "unresolved")
     }
-    unknown = told["unresolved"] or [e for e in told["own_name"] if host and host in e.text]
+    unknown = errors["unresolved"] or [e for e in errors["own_name"] if host and host in e.text]
     doubt = case.of("store.resolve") or case.of("store.bind") or unknown or local or not host or tried
     dead = {rank for rank in rank_states(case).dead if rank >= 0} - set(
         ranks_in(lines)

@@ -166,19 +166,19 @@ class Summary:
 
     def rows(self) -> list[tuple[str, str]]:
         """The job, and what was judged, as the table of a banner: name and text of each row that is not empty."""
-        heard = f"lines of {text.plural(len(self.ranks), 'rank')}" if self.ranks and self.files else ""
+        lines = f"lines of {text.plural(len(self.ranks), 'rank')}" if self.ranks and self.files else ""
         counts = (("file", self.files), ("fact", self.facts))
         files, facts = (text.plural(count, noun) if count else "" for noun, count in counts)
-        told = [
+        table = [
             ("Job", str(self.job)),
             ("Versions", self.job.versions),
             ("When", self.job.when),
             ("Tested", self.tested),
-            ("Judged", ", ".join(filter(None, (files, heard, facts)))),
+            ("Judged", ", ".join(filter(None, (files, lines, facts)))),
             ("Missing", "\n".join(self.missing)),
             ("Reproduce", self.reproduce),
         ]
-        return [(name, said) for name, said in told if said]
+        return [(name, value) for name, value in table if value]
 
 
 def summarize(case: Case, diagnosis: Diagnosis, reproduce: str = "") -> Summary:
@@ -189,7 +189,7 @@ def summarize(case: Case, diagnosis: Diagnosis, reproduce: str = "") -> Summary:
     scope = last_run_of(case)
     base = _base(case)
     first = next(iter(diagnosis.findings), None) if diagnosis.verdict == "found" else None
-    heard = _evidence_read(scope)
+    read_ranks = _evidence_read(scope)
     known: dict[str, Any] = {}
     if first:
         known = {
@@ -202,7 +202,7 @@ def summarize(case: Case, diagnosis: Diagnosis, reproduce: str = "") -> Summary:
     elif diagnosis.verdict == "healthy" and diagnosis.healthy:
         known = {"line": _line(diagnosis.healthy, base), "first_step": "Nothing needs to be done for this job."}
     unsettled = diagnosis.verdict in ("unexplained", "no_job")
-    wanted = _next_evidence(scope, diagnosis, heard) if unsettled else ()
+    wanted = _next_evidence(scope, diagnosis, read_ranks) if unsettled else ()
     if wanted:
         known = {"first_step": f"Collect: {wanted[0]}"}
     return Summary(
@@ -212,9 +212,9 @@ def summarize(case: Case, diagnosis: Diagnosis, reproduce: str = "") -> Summary:
         job=_job(scope, diagnosis),
         files=sum(row.get("kind") not in (*UNREAD, "archive") for row in case.inputs),
         facts=sum(fact.value is not None for fact in case.facts),
-        ranks=heard,
+        ranks=read_ranks,
         tested=_tested(scope) if diagnosis.verdict == "healthy" else "",
-        missing=_missing(case, scope, diagnosis, heard),
+        missing=_missing(case, scope, diagnosis, read_ranks),
         reproduce=reproduce or _reproduce(case),
         errors=tuple(_line(error, base) for error in diagnosis.errors[:SHOWN]) if unsettled else (),
         would_tell=wanted,
@@ -252,8 +252,8 @@ def _deciding(finding: Finding, base: str) -> CitedLine:
     first = finding.evidence[0]
     line = _line(own if own and isinstance(first, Event) and first.rank is not None else first, base)
     head, *rest = line.text.splitlines() or [""]
-    told = [one for one in rest if named.search(one)]
-    return line if len(rest) < LINES or not told or TRACE in line.text else replace(line, text="\n".join([head, *told]))
+    hits = [one for one in rest if named.search(one)]
+    return line if len(rest) < LINES or not hits or TRACE in line.text else replace(line, text="\n".join([head, *hits]))
 
 
 def _culprit(case: Case, finding: Finding) -> Culprit | None:
@@ -274,17 +274,17 @@ def _who(seats: tuple[RankPlace, ...], hosts: tuple[str, ...], gpus: tuple[str, 
         f"GPU {text.some(gpus or own)}" if gpus or own else "",
         text.some(others),
     ]
-    subject, *rest = [name for name in names if name] or [f"Host {text.host_list(on)}"]
+    first, *rest = [name for name in names if name] or [f"Host {text.host_list(on)}"]
     where = f" on {text.host_list(on)}" if on and any(names) else ""
-    return f"{subject}{where} ({', '.join(rest)})" if rest else f"{subject}{where}"
+    return f"{first}{where} ({', '.join(rest)})" if rest else f"{first}{where}"
 
 
 def _place(case: Case, rank: int) -> RankPlace:
     """Where a rank ran: its host, and its GPU by the start of NCCL."""
     host = next((event.host for event in case.on(rank) if event.host), "")
     start = next((e for e in case.on(rank) if e.kind == "nccl.init" and e.data.get("cuda_dev") is not None), None)
-    told = next((e.data["gpu"] for e in case.on(rank) if e.kind == "worker.phase" and "gpu" in e.data), None)
-    index, bus = (start.data["cuda_dev"], start.data.get("bus")) if start else (told, None)
+    worker_gpu = next((e.data["gpu"] for e in case.on(rank) if e.kind == "worker.phase" and "gpu" in e.data), None)
+    index, bus = (start.data["cuda_dev"], start.data.get("bus")) if start else (worker_gpu, None)
     gpu = "" if index is None else f"{index}, bus {bus}" if bus else str(index)
     return RankPlace(rank, host, gpu)
 
@@ -324,10 +324,10 @@ def _job_id(case: Case) -> str:
 
 def _command(case: Case) -> str:
     """What attach read of a process, else the script in which a stack or a traceback begins."""
-    told = case.of("attach.rank", "worker.phase")
-    said = next((event.data["command"] for event in told if event.data.get("command")), "")
-    if said:
-        return str(said)
+    events = case.of("attach.rank", "worker.phase")
+    command = next((event.data["command"] for event in events if event.data.get("command")), "")
+    if command:
+        return str(command)
     for event in case.of("python.exception", "stack"):
         frames: list[Mapping[str, Any]] = list(event.data.get("frames") or ())
         outermost = frames[-1:] if event.kind == "stack" else frames[:1]
@@ -337,23 +337,26 @@ def _command(case: Case) -> str:
 
 
 def _evidence_read(case: Case) -> tuple[int, ...]:
-    spoke = {event.rank for event in case.events if event.rank is not None and event.rank >= 0}
-    return tuple(sorted(spoke | {rank for row in case.inputs for rank in row.get("ranks") or ()}))
+    logged = {event.rank for event in case.events if event.rank is not None and event.rank >= 0}
+    return tuple(sorted(logged | {rank for row in case.inputs for rank in row.get("ranks") or ()}))
 
 
-def _absent(case: Case, heard: tuple[int, ...]) -> list[int]:
-    return sorted(set(ranks(case.events, case.inputs)) - set(heard)) if heard else []
+def _absent(case: Case, read_ranks: tuple[int, ...]) -> list[int]:
+    return sorted(set(ranks(case.events, case.inputs)) - set(read_ranks)) if read_ranks else []
 
 
-def _missing(case: Case, scope: Case, diagnosis: Diagnosis, heard: tuple[int, ...]) -> tuple[str, ...]:
-    said = [str(problem) for problem in case.about.get("problems", ())]
-    said += _earlier(case, scope)
-    absent = _absent(scope, heard)
-    said += [f"No line of {text.ranks(absent)} was given."] if absent else []
+def _missing(case: Case, scope: Case, diagnosis: Diagnosis, read_ranks: tuple[int, ...]) -> tuple[str, ...]:
+    missing = [str(problem) for problem in case.about.get("problems", ())]
+    missing += _earlier(case, scope)
+    absent = _absent(scope, read_ranks)
+    missing += [f"No line of {text.ranks(absent)} was given."] if absent else []
     unread = [str(row["path"]) for row in case.inputs if row.get("kind") in UNREAD]
-    said += [f"{text.plural(len(unread), 'file')} not understood: {text.some(unread[:3])}."] if unread else []
+    missing += [f"{text.plural(len(unread), 'file')} not understood: {text.some(unread[:3])}."] if unread else []
     count = len(diagnosis.unknown)
-    return (*said, *([f"{text.plural(count, 'cause')} not evaluated: {_lacking(scope, diagnosis)}."] if count else []))
+    return (
+        *missing,
+        *([f"{text.plural(count, 'cause')} not evaluated: {_lacking(scope, diagnosis)}."] if count else []),
+    )
 
 
 def _earlier(case: Case, scope: Case) -> list[str]:
@@ -362,8 +365,8 @@ def _earlier(case: Case, scope: Case) -> list[str]:
     for event in case.events:
         if id(event) not in kept and event.line and not RUN.search(event.path):
             last[event.path] = max(event, last.get(event.path, event), key=lambda one: one.line)
-    told = (_line(last[path], _base(case)) for path in sorted(last))
-    ends = [f"{line.path or 'the log'} up to line {line.line}" for line in told]
+    lines = (_line(last[path], _base(case)) for path in sorted(last))
+    ends = [f"{line.path or 'the log'} up to line {line.line}" for line in lines]
     return [f"An earlier job or attempt is not judged: {text.some(ends)}."] if ends else []
 
 
@@ -395,23 +398,23 @@ def _tested(case: Case) -> str:
     return f"{over}: says nothing about {silent}"
 
 
-def _next_evidence(case: Case, diagnosis: Diagnosis, heard: tuple[int, ...]) -> tuple[str, ...]:
+def _next_evidence(case: Case, diagnosis: Diagnosis, read_ranks: tuple[int, ...]) -> tuple[str, ...]:
     """What to collect next, the most telling first."""
     if diagnosis.verdict == "no_job":
         return ("The standard output and standard error of all ranks of the job.",)
-    said = []
-    if absent := _absent(case, heard):
-        said.append(f"The logs of {text.ranks(absent)}.")
+    wanted = []
+    if absent := _absent(case, read_ranks):
+        wanted.append(f"The logs of {text.ranks(absent)}.")
     if diagnosis.errors and not any(event.data.get("frames") for event in case.of("python.exception")):
-        said.append("The whole standard error of every rank, with the traceback above the error.")
+        wanted.append("The whole standard error of every rank, with the traceback above the error.")
     if not any(event.kind.startswith("nccl.") for event in case.events):
-        said.append("NCCL's log: run it again with NCCL_DEBUG=INFO.")
+        wanted.append("NCCL's log: run it again with NCCL_DEBUG=INFO.")
     if not case.of("flight."):
         setting = " and ".join(f"{name}={value}" for name, value in RECORDED.items())
-        said.append(f"Flight Recorder dumps of all ranks: run it again with {setting}.")
+        wanted.append(f"Flight Recorder dumps of all ranks: run it again with {setting}.")
     if not diagnosis.errors and not case.of("stack"):
-        said.append("The stacks of all ranks while it hangs: `ncclkit attach` on its host.")
-    return tuple(said[:SHOWN])
+        wanted.append("The stacks of all ranks while it hangs: `ncclkit attach` on its host.")
+    return tuple(wanted[:SHOWN])
 
 
 def _reproduce(case: Case) -> str:

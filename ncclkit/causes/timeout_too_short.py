@@ -42,11 +42,11 @@ PROOF = ("flight.missing", "flight.mismatch", "c10d.mismatch", "gloo.barrier")
 
 def diagnose(case: Case) -> Finding:
     """Found where a timeout well below the default expired, or ranks were still compiling, and no rank died."""
-    scene = rank_states(case)
-    if scene.dead:
-        return clear(ID, "A rank died; more time would not have helped.", tuple(scene.dead.values())[:2])
+    states = rank_states(case)
+    if states.dead:
+        return clear(ID, "A rank died; more time would not have helped.", tuple(states.dead.values())[:2])
     proof = [event for kind in PROOF for event in case.of(kind)]
-    went_well = [*scene.ended.values(), *case.of("nccl.destroy"), *proof]
+    went_well = [*states.ended.values(), *case.of("nccl.destroy"), *proof]
     finding = None if proof else first_finding(case, _own_deadline, _compiling, _idle, _unreached, _short, _vague)
     return finding or otherwise(
         ID,

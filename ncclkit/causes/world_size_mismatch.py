@@ -200,17 +200,17 @@ def _roster(case: Case) -> Finding | None:
 
     Ranks that launchers start again announce themselves again.
     """
-    told = case.of("job.member")
-    if not told or initialized(case) or case.of("progress", "nccltests.table", "elastic.restart", "job.done"):
+    announced = case.of("job.member")
+    if not announced or initialized(case) or case.of("progress", "nccltests.table", "elastic.restart", "job.done"):
         return None
-    worlds = {e.data["world"] for e in told if e.data["world"] and e.data["world"] <= LARGEST}
-    named = [e for e in told if e.data["number"] is not None]
+    worlds = {e.data["world"] for e in announced if e.data["world"] and e.data["world"] <= LARGEST}
+    named = [e for e in announced if e.data["number"] is not None]
     count, world = Counter[int](), max(worlds, default=0)
     for event in named:
         count[event.data["number"]] += event.count
     if len(worlds) > 1:
         sizes = " and ".join(map(str, sorted(worlds)))
-        return _finding("likely", f"The ranks announce themselves as members of jobs of {sizes} ranks.", told, ())
+        return _finding("likely", f"The ranks announce themselves as members of jobs of {sizes} ranks.", announced, ())
     if world and max(count, default=0) >= world:
         beyond = tuple(sorted(rank for rank in count if rank >= world))
         return _finding("likely", f"{start(name_ranks(beyond))} cannot be in a job of {world} ranks.", named, beyond)

@@ -91,14 +91,14 @@ def _banner(found: Diagnosis, about: Summary) -> RenderableType:
     from ncclkit.causes.engine import with_fix
 
     symbol, colour = MARKS[about.strength or about.verdict]
-    told = [("At fault", about.culprit.sentence)] if about.culprit else []
-    told += [("Line", f"{middle(line.place)}  {line.short}") for line in (about.line, *about.errors) if line]
-    told += [("First", " ".join(filter(None, (about.first_step, about.command and f"`{about.command}`"))))]
-    told += [("Collect", "\n".join(about.would_tell))]
-    told += [("Risk", f"{risk.cause} ({risk.strength}): {with_fix(risk)}") for risk in found.risks]
-    told = [row for row in told if row[1]] + about.rows()
+    rows = [("At fault", about.culprit.sentence)] if about.culprit else []
+    rows += [("Line", f"{middle(line.place)}  {line.short}") for line in (about.line, *about.errors) if line]
+    rows += [("First", " ".join(filter(None, (about.first_step, about.command and f"`{about.command}`"))))]
+    rows += [("Collect", "\n".join(about.would_tell))]
+    rows += [("Risk", f"{risk.cause} ({risk.strength}): {with_fix(risk)}") for risk in found.risks]
+    rows = [row for row in rows if row[1]] + about.rows()
     head = _text((f"{symbol} {about.strength or about.verdict.replace('_', ' ')}  ", colour), (about.sentence, "bold"))
-    return Panel(Group(head, _text(("", "")), _grid(told, "dim")), border_style=colour)
+    return Panel(Group(head, _text(("", "")), _grid(rows, "dim")), border_style=colour)
 
 
 def _text(*parts: tuple[object, str]) -> Text:

@@ -37,8 +37,8 @@ def _case(options: argparse.Namespace) -> Case:
     from ncclkit.core.case import Case
 
     case = Case.open(options.case)
-    if told := case.exposed():
-        show(f"ncclkit: {told}", sys.stderr)
+    if warning := case.exposed():
+        show(f"ncclkit: {warning}", sys.stderr)
     return case
 
 
@@ -105,12 +105,12 @@ def diagnose(options: argparse.Namespace) -> int:
     ]
     if options.json:
         answer = judged[0][1].to_dict(case.inputs)
-        theirs = [{"logs": one.about["logs"]} | told.to_dict(one.inputs) for one, told in judged[1:]]
+        theirs = [{"logs": one.about["logs"]} | verdict.to_dict(one.inputs) for one, verdict in judged[1:]]
         show(json.dumps(answer | {"other_jobs": theirs} if theirs else answer, indent=1, default=str))
     else:
         show(f"ncclkit: {logs.summary(reading.inputs, len(reading.facts), reading.measurements)}", sys.stderr)
         _print_verdicts(judged)
-    codes = [told.exit_code for _, told in judged]
+    codes = [verdict.exit_code for _, verdict in judged]
     return 1 if 1 in codes else codes[0]
 
 
@@ -133,8 +133,8 @@ def _case_for_experiments(options: argparse.Namespace) -> Case:
     from ncclkit.experiments import baseline
 
     case = Case.open(options.case)
-    if told := case.exposed():
-        show(f"ncclkit: {told}", sys.stderr)
+    if warning := case.exposed():
+        show(f"ncclkit: {warning}", sys.stderr)
     first = Path(options.paths[0])
     if case.path is None or (len(options.paths) == 1 and first.exists() and first.samefile(case.path)):
         return case
@@ -213,12 +213,12 @@ def probe(options: argparse.Namespace) -> int:
         show("\n".join(to_json(m) for m in run.measurements))
     else:
         staged = stages.staged_test(case).summary if options.stages else ""
-        told = [staged] if staged and staged not in run.summary else []
+        lines = [staged] if staged and staged not in run.summary else []
         judged = bandwidth.judgements(run.measurements, run.expectations)
-        told += [f"{one.best.op}: {one.summary}" if len(run.expectations) > 1 else one.summary for one in judged]
-        told += dict.fromkeys(str(bound) for bound in run.expectations.values())
-        told += [against] if run.reason == "done" and (against := beside_baseline(run.measurements)[0]) else []
-        show("\n".join([*(str(m) for m in run.measurements), *told, run.summary, f"Run folder: {run.folder}"]))
+        lines += [f"{one.best.op}: {one.summary}" if len(run.expectations) > 1 else one.summary for one in judged]
+        lines += dict.fromkeys(str(bound) for bound in run.expectations.values())
+        lines += [against] if run.reason == "done" and (against := beside_baseline(run.measurements)[0]) else []
+        show("\n".join([*(str(m) for m in run.measurements), *lines, run.summary, f"Run folder: {run.folder}"]))
         if run.reason != "done":
             terminal.verdict(*_judge_run(case, run.folder))
     return 0 if run.reason == "done" else 1
@@ -428,13 +428,13 @@ def attach(options: argparse.Namespace) -> int:
         attached = asyncio.run(attach(case, options.pid, options.job, chosen, narrate))
     reading, (found, about) = attached.reading, _judge_run(case, attached.folder)
     if options.json:
-        told = {"running": list(attached.jobs), "progress": list(attached.progress)}
-        show(json.dumps(found.to_dict(reading.inputs) | told, indent=1, default=str))
+        job_state = {"running": list(attached.jobs), "progress": list(attached.progress)}
+        show(json.dumps(found.to_dict(reading.inputs) | job_state, indent=1, default=str))
         return found.exit_code
-    said = found.findings[0].say if found.findings else headline(attached.events)
+    sentence = found.findings[0].say if found.findings else headline(attached.events)
     busy = [event.text for event in reading.events if event.kind == "telemetry.utilization"]
     about_job = [*attached.jobs, *attached.progress, *busy[:SHOWN_RANKS]]
-    show("\n".join([said, "", *position_bars(attached.events), "", *about_job]))
+    show("\n".join([sentence, "", *position_bars(attached.events), "", *about_job]))
     missing = [f"  {problem.rstrip('.')}." for problem in attached.problems]
     show("\n".join(["", *["What could not be read, and how it can be:"] * bool(missing), *missing]))
     if found.findings:

@@ -294,10 +294,10 @@ class Case:
         scope = Case()
         scope.facts, scope.measurements = self.facts, self.measurements
         events = [e for e, m in places if not m or m["runs"] not in ours or current(e, m)]
-        told = _last_attempt([e for e in events if not e.kind.startswith("experiment.") or tried(e)])
-        ended = _jobs_that_ended(told, self.inputs)
-        ended |= _attempts_that_failed(_below(told, ended))
-        scope.events = _below(told, ended)
+        attempt = _last_attempt([e for e in events if not e.kind.startswith("experiment.") or tried(e)])
+        ended = _jobs_that_ended(attempt, self.inputs)
+        ended |= _attempts_that_failed(_below(attempt, ended))
+        scope.events = _below(attempt, ended)
         scope.inputs = [_row_below(row, ended.get(row["path"], 0)) for row in self.inputs] if ended else self.inputs
         return scope
 
@@ -383,7 +383,7 @@ def _below(events: list[Event], ended: Mapping[str, int]) -> list[Event]:
 def _row_below(row: dict[str, Any], line: int) -> dict[str, Any]:
     """The same of the lines that stand in the row of a file."""
     kept: dict[str, Any] = {
-        key: [told for told in row[key] if told["line"] > line] for key in ("abnormal", "quiet") if key in row
+        key: [entry for entry in row[key] if entry["line"] > line] for key in ("abnormal", "quiet") if key in row
     }
     return {**row, **kept} if line else row
 
@@ -406,7 +406,7 @@ def _jobs_that_ended(events: list[Event], inputs: list[dict[str, Any]]) -> dict[
 
 def _is_shown(row: Mapping[str, Any], line: int) -> bool:
     """Whether below a line somebody shows more: a line of trouble, or several others."""
-    trouble, others = (sum(told["line"] > line for told in row.get(key, ())) for key in ("abnormal", "quiet"))
+    trouble, others = (sum(entry["line"] > line for entry in row.get(key, ())) for key in ("abnormal", "quiet"))
     return bool(trouble or others > 2)
 
 

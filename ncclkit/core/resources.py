@@ -74,14 +74,14 @@ class Grant:
         """The attempt in one clause: ``opened 128 of 288 open files (Too many open files)``."""
         thing = THINGS.get(self.what, ("", self.what))[1]
         if self.what in ("port", "names"):
-            subject = f"{thing} {self.name}"
+            item = f"{thing} {self.name}"
             state = {None: "was not settled", False: "answers here", True: "does not lead here"}[self.short]
             state = "cannot be used" if self.what == "port" and self.short else state
         else:
             got = "?" if self.got is None else self._amount(self.got)
-            subject, state = f"{got} of {self._amount(self.need)}", f"{thing} were granted"
+            item, state = f"{got} of {self._amount(self.need)}", f"{thing} were granted"
         reason = self.why if self.short is None else self.error if self.short else ""
-        return f"{subject} {state}{f' ({reason})' if reason else ''}"
+        return f"{item} {state}{f' ({reason})' if reason else ''}"
 
     def _amount(self, count: float) -> str:
         return f"{count / 2**20:.4g} MiB" if self.what in ("shm", "memlock", "memory") else f"{count:g}"

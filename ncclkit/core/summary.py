@@ -20,10 +20,10 @@ def job(events: Sequence[Event], inputs: Sequence[Mapping[str, Any]] = ()) -> di
     Versions are None where no line has them, and joined by `` / `` where ranks differ.
     """
     size = _size(events)
-    spoke = {event.rank for event in events if event.rank is not None} | {
+    logged = {event.rank for event in events if event.rank is not None} | {
         rank for row in inputs for rank in row.get("ranks", ())
     }
-    silent = sorted(set(range(size)) - spoke) if size and spoke else []
+    silent = sorted(set(range(size)) - logged) if size and logged else []
     pairs = {
         (event.data["src"], event.data["dst"], event.data["via"]) for event in events if event.kind == "nccl.channel"
     }

@@ -331,12 +331,12 @@ class Sweep:
     def text(self) -> str:
         """The answer, then each setting that makes a difference, by collective and size."""
         named = sorted({str(one.setting): one.setting for one in self.comparisons}.items())
-        told = [self.effect_of(one) for _, one in named if self.costs(one) and self.effect_of(one) != self.headline]
+        effects = [self.effect_of(one) for _, one in named if self.costs(one) and self.effect_of(one) != self.headline]
         refused = [f"{name} was refused: {why}" for name, why in self.refused.items()]
         found = [f"{one} {one.under_computation}".strip() for one in self.advantages]
         risks = [f" Risk: {one.setting.risk}." if one.setting.risk else "" for one in self.advantages]
         found = [f"{words}{risk}" for words, risk in zip(found, risks, strict=True)]
-        return "\n".join([self.summary, *found, *told, *refused, *self.notes])
+        return "\n".join([self.summary, *found, *effects, *refused, *self.notes])
 
     def effect_of(self, setting: Setting) -> str:
         """What a setting that the user has costs and gains, in one sentence."""
@@ -460,9 +460,9 @@ def _for_sbatch(value: str) -> str:
 def _measured(sweep: Sweep, rows: Iterable[Advantage]) -> str:
     """``--op all_reduce --sizes 8,1048576``: where something was gained, or taken away as it costs."""
     costs = [one for one in sweep.comparisons if one.worse and not one.setting.env.keys().isdisjoint(sweep.harmful)]
-    told = [*costs, *(one for row in rows for one in row.comparisons)]
-    ops = ",".join(dict.fromkeys(one.op for one in told))
-    return f"--op {ops} --sizes {','.join(map(str, sorted({one.bytes for one in told})))}"
+    comparisons = [*costs, *(one for row in rows for one in row.comparisons)]
+    ops = ",".join(dict.fromkeys(one.op for one in comparisons))
+    return f"--op {ops} --sizes {','.join(map(str, sorted({one.bytes for one in comparisons})))}"
 
 
 def applied(sweep: Sweep) -> Setting | None:

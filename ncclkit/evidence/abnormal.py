@@ -46,7 +46,7 @@ HARMLESS = re.compile(
     r"|dlvsym failed|Topology detection|were not initialized from the model checkpoint"
     r"|0 (?:errors|failed|failures)\b|errors?[:=] ?0\b|^(?!.*(?:hang|hung|stuck|[dD]eadlock)).*\bno errors?\b"
 )
-"""What programs write that are well."""
+"""What healthy programs write."""
 NUMBERS = re.compile(rb"0x[0-9a-f]+|\d+")
 
 

@@ -72,7 +72,7 @@ class Part:
 
     def take(self, found: Sequence[Document]) -> None:
         """Add what other tools printed here; a file with nothing else in it is of their kind."""
-        if found and all(event.kind in ("progress", "told.version", "job.member") for event in self.events):
+        if found and all(event.kind in ("progress", "printed.version", "job.member") for event in self.events):
             self.kind = found[0].tool
         hosts = {event.host for event in self.events if event.host}
         host = hosts.pop() if len(hosts) == 1 else ""
@@ -387,14 +387,14 @@ def _text(part: Part, head: bytes, text: TolerantReader, changed: datetime | Non
     tasks = len(tools.TASK.findall(sample)) > 0.5 * max(4, len([line for line in lines if line.strip()]))
     labelled = len(pieces.SPEAKER.findall(sample)) > 0.3 * len(lines)
     context = scan.Context(part.path, part.rank, tasks, changed)
-    told = {"labelled": labelled, "stacks": part.kind == "stacks"}
+    options = {"labelled": labelled, "stacks": part.kind == "stacks"}
     if part.spread and not wide:
         with inputs.opened(part.path) as file:
-            plan = pieces.plan(file, part.bytes, context, **told)
+            plan = pieces.plan(file, part.bytes, context, **options)
             text.ends = Ends.of(file, part.bytes, pieces.data(file.fileno(), 0, part.bytes))
         found = pieces.joined(part.spread(pieces.read, plan))
     else:
-        found = pieces.joined([pieces.gather(scan.blocks(stream, context), Merger(), **told)])
+        found = pieces.joined([pieces.gather(scan.blocks(stream, context), Merger(), **options)])
     if wide:
         text.ends = decoded.ends
     part.events, part.lines = found.events, found.ends + found.open

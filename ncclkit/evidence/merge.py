@@ -61,11 +61,13 @@ class Merger:
         """The same without exception lines that a traceback holds and stacks of timeouts that have a message."""
         events = self.collected()
         errors = [event for event in events if event.kind == "python.exception"]
-        told = Regions(event for event in errors if event.data["frames"])
+        tracebacks = Regions(event for event in errors if event.data["frames"])
         ignored = Regions((event for event in events if event.kind == "python.ignored"), of_rank=True)
-        said = Timeouts(event for event in events if event.kind == "c10d.timeout")
-        gone = {id(event) for event in errors if ignored.hold(event) or not event.data["frames"] and told.hold(event)}
-        return [event for event in events if id(event) not in gone and not said.better(event)]
+        timeouts = Timeouts(event for event in events if event.kind == "c10d.timeout")
+        gone = {
+            id(event) for event in errors if ignored.hold(event) or not event.data["frames"] and tracebacks.hold(event)
+        }
+        return [event for event in events if id(event) not in gone and not timeouts.better(event)]
 
 
 class RepeatedEvent:
@@ -187,12 +189,12 @@ def assign_ranks(events: Iterable[Event]) -> list[Event]:
 
 def _once(events: Iterable[Event]) -> Iterator[Event]:
     """torchrun tells each exit twice, as it happens and in its summary; the first word stands."""
-    told: set[tuple[str, int | None]] = set()
+    seen: set[tuple[str, int | None]] = set()
     for event in events:
         if event.kind == "elastic.exit" and event.pid is not None:
-            if (event.path, event.pid) in told:
+            if (event.path, event.pid) in seen:
                 continue
-            told.add((event.path, event.pid))
+            seen.add((event.path, event.pid))
         yield event
 
 

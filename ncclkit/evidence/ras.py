@@ -382,8 +382,8 @@ def _counts(comm: Comm, body: list[str], member: Callable[[int], bool]) -> None:
         elif match := NONE.match(line):
             comm.shares.setdefault(op, {})[0] = int(match["number"])
         elif (match := RANK.match(line)) and member(int(match["rank"])):
-            if told := LAUNCHED.match(match["what"]):
-                comm.counts.setdefault(op, {})[int(match["rank"])] = 0 if told[2] else int(told[1])
+            if calls := LAUNCHED.match(match["what"]):
+                comm.counts.setdefault(op, {})[int(match["rank"])] = 0 if calls[2] else int(calls[1])
 
 
 def _errors(comm: Comm, body: list[str], member: Callable[[int], bool]) -> None:

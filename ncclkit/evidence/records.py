@@ -73,8 +73,8 @@ def _tested(record: Mapping[str, Any], path: str, number: int) -> Event | None:
     event = Event(kind, "", path, number, _moment(record.get("t")), host, data=data)
     if kind == "resources.tried":
         return replace(event, text=clip(resources.grant(data).summary))
-    told = connections.host(event).summary if kind == "connect.host" else connections.link(event).summary
-    return replace(event, text=clip(told))
+    summary = connections.host(event).summary if kind == "connect.host" else connections.link(event).summary
+    return replace(event, text=clip(summary))
 
 
 def _stage(record: Mapping[str, Any], path: str, number: int) -> Event | None:
@@ -223,11 +223,11 @@ def from_experiment(value: Mapping[str, Any], path: str) -> Iterator[Event]:
     kind, verdicts = f"experiment.{value.get('experiment')}", value.get("verdicts")
     if kind not in KINDS or not isinstance(verdicts, dict):
         return
-    told = {str(cause): move for cause, move in verdicts.items() if isinstance(move, str) and move in MOVES}
+    changes = {str(cause): change for cause, change in verdicts.items() if isinstance(change, str) and change in MOVES}
     words = {name: str(value.get(name) or "")[:500] for name in ("cause", "baseline", "question", "observed")}
     say, asked = str(value.get("summary") or ""), words["question"]
     text = f"{asked} {say}" if kind == "experiment.check" and asked not in say else say
-    yield Event(kind, clip(text), path, 0, data=words | {"verdicts": told})
+    yield Event(kind, clip(text), path, 0, data=words | {"verdicts": changes})
 
 
 def from_plan(value: Mapping[str, Any], path: str) -> Iterator[Event]:
@@ -291,19 +291,19 @@ RATES = ("cpu", "main", "sent", "received", "gpu_busy")
 def telemetry_of(stream: BinaryIO, path: str) -> tuple[list[Event], int]:
     """One event of both kinds ``telemetry.`` for each rank that has samples, and the number of lines."""
     last: dict[tuple[str, int | None], Event] = {}
-    loads: dict[tuple[str, int], deque[_Load]] = defaultdict(lambda: deque(maxlen=64))
+    readings: dict[tuple[str, int], deque[_Reading]] = defaultdict(lambda: deque(maxlen=64))
     number = 0
     for number, line in enumerate(iter(lambda: stream.readline(LONGEST), b""), 1):
         sample = _sample(line)
         last |= {(event.host, event.rank): event for event in _scheduling_events(sample, path, number)}
         for rank, row in _ranks(sample, "utilization"):
             if isinstance(row, dict) and _counts(sample.get("t")):
-                loads[str(sample.get("host") or ""), rank].append((number, float(sample["t"]), _known(row, sample)))
-    told = [event for (host, rank), rows in loads.items() for event in _utilization(host, rank, rows, path)]
-    return [*last.values(), *told], number
+                readings[str(sample.get("host") or ""), rank].append((number, float(sample["t"]), _known(row, sample)))
+    utilization = [event for (host, rank), rows in readings.items() for event in _utilization(host, rank, rows, path)]
+    return [*last.values(), *utilization], number
 
 
-_Load = tuple[int, float, Mapping[str, Any]]
+_Reading = tuple[int, float, Mapping[str, Any]]
 """Line, seconds since the epoch, what is known of one rank then."""
 
 
@@ -353,7 +353,7 @@ def _known(row: Mapping[str, Any], sample: Mapping[str, Any]) -> dict[str, Any]:
     return known
 
 
-def _utilization(host: str, rank: int, rows: Sequence[_Load], path: str) -> Iterator[Event]:
+def _utilization(host: str, rank: int, rows: Sequence[_Reading], path: str) -> Iterator[Event]:
     """What a rank did in the last seconds of its telemetry; nothing where no rate is known."""
     number, end, _ = rows[-1]
     late = [row for _, moment, row in rows if end - WINDOW <= moment <= end]

@@ -53,8 +53,8 @@ def take_over(case: Case, source: Case) -> None:
 
 def variables(case: Case) -> dict[str, str]:
     """The NCCL variables of a job by its logs, without names of files."""
-    told = {str(e.data.get("name")): str(e.data.get("value")) for e in case.of("nccl.env")}
-    return {name: value for name, value in told.items() if "FILE" not in name and not name.startswith("NCCL_DEBUG")}
+    env = {str(e.data.get("name")): str(e.data.get("value")) for e in case.of("nccl.env")}
+    return {name: value for name, value in env.items() if "FILE" not in name and not name.startswith("NCCL_DEBUG")}
 
 
 def is_local(case: Case, run: Run | None, finding: Finding) -> bool | None:
@@ -78,8 +78,8 @@ def needs(case: Case, run: Run | None, job: Mapping[str, Any], causes: Container
     ranks = max(2, run.plan.ranks if run else job.get("ranks") or (gpus if isinstance(gpus, int) else 2))
     hosts = max(1, slurm.nodes(), int(run.plan.network.get("hosts", 1)) if run else len(job.get("hosts") or ()))
     local = -(-ranks // hosts)
-    told = {**os.environ, **(run.plan.env if run else {})}
-    port, name = told.get("MASTER_PORT", ""), told.get("MASTER_ADDR", "")
+    env = {**os.environ, **(run.plan.env if run else {})}
+    port, name = env.get("MASTER_PORT", ""), env.get("MASTER_ADDR", "")
     bound = [event.data.get("port") for event in case.latest().of("store.bind")]
     lost = [str(event.data.get("host") or "") for event in case.latest().of("store.resolve")]
     every = {

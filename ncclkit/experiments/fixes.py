@@ -332,8 +332,8 @@ async def connections(asked: CheckInput) -> CheckResult:
     verdict, cause = diagnose(asked.run_case), asked.finding.cause
     seen = {row.cause: str(row.verdict) for row in (*verdict.findings, *verdict.clear)}
     moves = comparison.only_one_left(comparison.compare_expectations(asked.experiment, seen))
-    told = next((row.say for row in verdict.findings if row.cause == cause), "")
-    return CheckResult(seen.get(cause, "nothing"), moves, told)
+    sentence = next((row.say for row in verdict.findings if row.cause == cause), "")
+    return CheckResult(seen.get(cause, "nothing"), moves, sentence)
 
 
 async def resources(asked: CheckInput) -> CheckResult:
@@ -354,10 +354,10 @@ async def resources(asked: CheckInput) -> CheckResult:
     moves = comparison.apply_caution(
         comparison.compare_expectations(asked.experiment, seen), asked.verdict, here, broken
     )
-    told = [f"{event.host}: {event.text}" for event in events if grant(event.data).cause == cause]
+    grants = [f"{event.host}: {event.text}" for event in events if grant(event.data).cause == cause]
     if seen.get(cause) == "clear" and moves[cause] == "open":
-        told += ["what is granted now does not disprove what the job has met"]
-    return CheckResult(seen.get(cause, "nothing"), moves, f"{'; '.join(told)}." if told else "", here is not False)
+        grants += ["what is granted now does not disprove what the job has met"]
+    return CheckResult(seen.get(cause, "nothing"), moves, f"{'; '.join(grants)}." if grants else "", here is not False)
 
 
 RANKLESS: dict[str, Callable[[CheckInput], Awaitable[CheckResult]]] = {

@@ -132,15 +132,15 @@ def _key(seed: int, truth: Mapping[str, Any], job: Path) -> dict[str, Any]:
 
 def grade(answer: Path, key: Path) -> dict[str, int]:
     """Points of an answer sheet by the key, for what a machine can judge: ranks, cause and line."""
-    told = {name: getattr(AnswerSheet(), name) for name in asdict(AnswerSheet())}
-    told |= storage.read_json(answer, {}, AnswerSheet)
+    sheet = {name: getattr(AnswerSheet(), name) for name in asdict(AnswerSheet())}
+    sheet |= storage.read_json(answer, {}, AnswerSheet)
     known = storage.read_json(key, {})
     shown = [_flat(line) for text in known["lines"] for line in str(text).splitlines()]
-    line = _flat(told["line"])
-    guilty = all(sorted(told[name]) == sorted(known[name]) for name in ("ranks", "hosts"))
+    line = _flat(sheet["line"])
+    ranks_and_hosts_match = all(sorted(sheet[name]) == sorted(known[name]) for name in ("ranks", "hosts"))
     right = {
-        "ranks": guilty and bool(told["cause"]),
-        "cause": told["cause"] == known["cause"],
+        "ranks": ranks_and_hosts_match and bool(sheet["cause"]),
+        "cause": sheet["cause"] == known["cause"],
         "line": len(line) > 10 and any(line in whole or whole in line for whole in shown if len(whole) > 10),
     }
     return {name: POINTS[name] * held for name, held in right.items()}

@@ -85,8 +85,8 @@ class AttachOptions:
     @property
     def costs(self) -> tuple[str, ...]:
         """One sentence on each thing that is done to the processes on request."""
-        ways = "; else ".join(flight_dump.COSTS.values())
-        return (*[f"--kernels: {kernels.COST}."] * self.kernels, *[f"--dump: {ways}."] * self.dump)
+        costs = "; else ".join(flight_dump.COSTS.values())
+        return (*[f"--kernels: {kernels.COST}."] * self.kernels, *[f"--dump: {costs}."] * self.dump)
 
     def words(self) -> str:
         """The options as the agent takes them."""
@@ -255,9 +255,9 @@ def _steps(rows: Sequence[Event]) -> Iterator[str]:
         each.setdefault(step_range([position]), []).append(rank)
     yield from (f"{rank_words(held)} at {known}" for known, held in each.items() if known)
     printed = {str(event.data["output"]["file"]): event.data["output"] for event in rows if event.data.get("output")}
-    for file, told in list(printed.items())[:OUTPUTS]:
-        last = f": {told['line']}" if told.get("line") else ""
-        yield f"output {file}, written {format_age(float(told['quiet']))} ago{last}"
+    for file, output in list(printed.items())[:OUTPUTS]:
+        last = f": {output['line']}" if output.get("line") else ""
+        yield f"output {file}, written {format_age(float(output['quiet']))} ago{last}"
 
 
 def _meant(pids: Sequence[int], job: int | None) -> Iterable[int]:

@@ -204,8 +204,8 @@ RANKS_PER_CORE, RANK_MEMORY, FEW = 32, 256 << 20, 8
 def too_many_ranks(count: int) -> str:
     """What keeps this host from running so many ranks, in a clause; "" where nothing does."""
     cores = len(os.sched_getaffinity(0))
-    told = re.search(r"MemAvailable:\s+(\d+) kB", processes.read("/proc/meminfo"))
-    free = int(told[1]) << 10 if told else sys.maxsize
+    match = re.search(r"MemAvailable:\s+(\d+) kB", processes.read("/proc/meminfo"))
+    free = int(match[1]) << 10 if match else sys.maxsize
     fits = max(FEW, min(cores * RANKS_PER_CORE, free // RANK_MEMORY))
     if count <= fits:
         return ""

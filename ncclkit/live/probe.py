@@ -67,8 +67,8 @@ async def bisect(case: Case, run: Run, launch: Launch, on_record: OnRecord = lam
         folder = run.folder / FOLDER / str(number)
         folder.mkdir(parents=True)
         records, ended = await _run_groups(run.plan, groups, launch, min(left, MOST), folder, on_record)
-        told = {str(record.get("ranks")) for record in records}
-        silent = [group for group in groups if spans(group) not in told]
+        reported = {str(record.get("ranks")) for record in records}
+        silent = [group for group in groups if spans(group) not in reported]
         alone = bool(silent) and len(groups) > 1  # one that died may have taken the others of its host along
         _keep(case, run.folder, [*records, *([] if alone or not ended else map(_silent_result, silent))])
         if silent and not ended:  # never started, that slow to start, or stuck beyond the reach of its own alarm
@@ -91,14 +91,14 @@ async def _run_groups(
     plan: Plan, groups: Sequence[Group], launch: Launch, deadline: float, folder: Path, on_record: OnRecord
 ) -> tuple[list[dict[str, Any]], bool]:
     """What the ranks of some groups said of them, and whether the job began, and came to an end before the deadline."""
-    heard: list[dict[str, Any]] = []
+    results: list[dict[str, Any]] = []
     ending = False
 
     def keep(record: dict[str, Any]) -> None:
         nonlocal ending
         ending = ending or record["kind"] == "ending"
         if record["kind"] == "stage.group" and not ending:  # whoever is ended fails, and whoever waits for him
-            heard.append(record)
+            results.append(record)
         elif record["kind"] == "log":
             on_record(record)
 
@@ -106,13 +106,13 @@ async def _run_groups(
     asked = (*plan.argv, "--timeout", f"{limit:g}", "--groups", "/".join(spans(group) for group in groups))
     records = await launch(replace(plan, argv=asked, deadline=deadline, restarts=0), folder, keep)
     began = any(record.get("phase") == "hello" for record in records)  # else srun, or a host, did not start it
-    return heard, began and all(record.get("reason") != "deadline" for record in records if record["kind"] == "end")
+    return results, began and all(record.get("reason") != "deadline" for record in records if record["kind"] == "end")
 
 
 def _silent_result(group: Group) -> dict[str, Any]:
     """What is kept of a group that had the job for itself, and of which no rank said anything."""
-    told = {"stage": "bisect", "ranks": spans(group), "bytes": 0, "busbw": None, "latency_us": None, "wrong": 0}
-    return {"kind": "stage.group", "rank": group[0], **told, "problem": "no rank of it came to an end"}
+    result = {"stage": "bisect", "ranks": spans(group), "bytes": 0, "busbw": None, "latency_us": None, "wrong": 0}
+    return {"kind": "stage.group", "rank": group[0], **result, "problem": "no rank of it came to an end"}
 
 
 def _keep(case: Case, folder: Path, records: Sequence[dict[str, Any]]) -> None:
@@ -246,9 +246,9 @@ async def plan_here(case: Case, plan: Plan) -> None:
     gpus, hosts = await _gpus(case, plan.python), slurm.hosts(plan)
     if plan.ranks > gpus * hosts:
         need = -(-plan.ranks // hosts)
-        told = f"its {plan.ranks} NCCL ranks need {need} GPU{'s' * (need > 1)}"
+        requirement = f"its {plan.ranks} NCCL ranks need {need} GPU{'s' * (need > 1)}"
         raise NcclkitError(
-            f"{plan.name} cannot be run again here: {told}, but the training interpreter sees {gpus or 'none'}; "
+            f"{plan.name} cannot be run again here: {requirement}, but the training interpreter sees {gpus or 'none'}; "
             "try this on the machine that it ran on."
         )
 
@@ -263,10 +263,10 @@ async def _gpus(case: Case, python: str) -> int:
         here = [fact for fact in case.facts if fact.host.partition(".")[0] in names] or case.facts
     else:
         here = [fact for fact in case.facts if fact.host in ("", socket.gethostname())]
-    told: dict[str, dict[str, Any]] = {}
+    by_host: dict[str, dict[str, Any]] = {}
     for fact in here:
-        told.setdefault(fact.host, {})[fact.name] = fact.value
-    seen = [facts for facts in told.values() if facts.get("software.executable") == python]
+        by_host.setdefault(fact.host, {})[fact.name] = fact.value
+    seen = [facts for facts in by_host.values() if facts.get("software.executable") == python]
     known = [int(facts["software.torch.gpus"]) for facts in seen if facts.get("software.torch.gpus") is not None]
     if known:
         return min(known)

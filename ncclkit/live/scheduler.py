@@ -120,10 +120,10 @@ def partitions(nodes: str, limits: str) -> list[dict[str, Any]]:
     rows: dict[str, dict[str, Any]] = {}
     for known in map(fields, limits.splitlines()):
         if name := known.get("PartitionName"):
-            told = {"name": name, "default": known.get("Default") == "YES", "state": known.get("State", "")}
+            general = {"name": name, "default": known.get("Default") == "YES", "state": known.get("State", "")}
             allows = {"time_limit": known.get("MaxTime", ""), "max_nodes": known.get("MaxNodes", "")}
             who = {"accounts": known.get("AllowAccounts", ""), "qos": known.get("AllowQos", "")}
-            rows[name] = {**told, "nodes": 0, "idle": 0, "gpus": 0, "model": "", "cpus": 0, **allows, **who}
+            rows[name] = {**general, "nodes": 0, "idle": 0, "gpus": 0, "model": "", "cpus": 0, **allows, **who}
     for line in nodes.splitlines():
         name, state, count, gres, cpus = (*line.split("|"), "", "", "", "")[:5]
         if name in rows and count.isdigit():
@@ -165,11 +165,11 @@ def known(case: Case) -> dict[str, Any]:
 
 def choices(case: Case) -> dict[str, list[str]]:
     """Option of a job → the values that this user may choose from, as far as the case knows them."""
-    told = known(case)
-    accounts = told.get("accounts", [])
+    facts = known(case)
+    accounts = facts.get("accounts", [])
     qos = [name for row in accounts for name in row["qos"].split(",") if name]
     return {
-        "partition": [row["name"] for row in told.get("partitions", [])],
+        "partition": [row["name"] for row in facts.get("partitions", [])],
         "account": [*dict.fromkeys(row["account"] for row in accounts)],
         "qos": [*dict.fromkeys(qos)],
     }

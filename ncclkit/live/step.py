@@ -161,8 +161,8 @@ async def _once(
         if PYTHON.fullmatch(words[0]):
             ranks = options.ranks or int((await local.check(python))["gpus"]) or 2
             line = [python, str(agent), "launch", str(ranks), "0", "--", *line[1:]]
-        told = {"name": "step", "command": list(words), "change": change, "env": env}
-        write(folder / "plan.json", json.dumps(redact.clean(told), indent=1))
+        plan = {"name": "step", "command": list(words), "change": change, "env": env}
+        write(folder / "plan.json", json.dumps(redact.clean(plan), indent=1))
         given = local.run_under_guard(agent, line, env, options.timeout, folder, python, on_record)
         ended = (await given)[-1]
     reading = evidence.read([folder])
@@ -188,10 +188,10 @@ def _hooked(folder: Path, options: StepOptions, change: Mapping[str, Any], sprea
     place = str(folder) if spread else private.parent_folder()
     with tempfile.TemporaryDirectory(prefix=private.PREFIX, dir=place) as own:
         shutil.copyfile(step_hook.__file__, Path(own) / "sitecustomize.py")
-        told = {"folder": str(folder), "steps": options.steps, "warmup": options.warmup, "trace": options.trace}
-        told |= {name: change[name] for name in ("ddp", "loader", "measure") if name in change}
+        hook_options = {"folder": str(folder), "steps": options.steps, "warmup": options.warmup, "trace": options.trace}
+        hook_options |= {name: change[name] for name in ("ddp", "loader", "measure") if name in change}
         paths = os.pathsep.join(filter(None, [own, os.environ.get("PYTHONPATH", "")]))
-        yield {"PYTHONPATH": paths, step_hook.OPTIONS: json.dumps(told), **change.get("env", {})}
+        yield {"PYTHONPATH": paths, step_hook.OPTIONS: json.dumps(hook_options), **change.get("env", {})}
 
 
 async def _compare(
@@ -283,10 +283,10 @@ def _of_gpu(rank: int, shares: Any, hidden: Any, idle: Any) -> str:
     streams = idle.groupby("stream")["idle_time"].sum()
     least = idle[idle["stream"] == streams.idxmin()].set_index("idle_category")["idle_time_ratio"]
     why = {"host_wait": "for the host to launch a kernel", "kernel_wait": "between kernels that are launched"}
-    told = ", ".join(f"{percent(least[kind])} {words}" for kind, words in why.items() if least.get(kind, 0) > 0)
+    reasons = ", ".join(f"{percent(least[kind])} {words}" for kind, words in why.items() if least.get(kind, 0) > 0)
     return (
         f"rank {rank}: its GPU computes {percent(shares['compute_time_pctg'] / 100)} of the time, only communicates or "
         f"copies {percent(shares['non_compute_time_pctg'] / 100)}, and idles {percent(shares['idle_time_pctg'] / 100)}"
-        f"{f' ({told})' if told else ''}; {percent(hidden['comp_comm_overlap_pctg'] / 100)} of its "
+        f"{f' ({reasons})' if reasons else ''}; {percent(hidden['comp_comm_overlap_pctg'] / 100)} of its "
         "communication is hidden (HolisticTraceAnalysis)."
     )

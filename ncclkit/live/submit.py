@@ -58,14 +58,14 @@ def script(case: Case, folder: Path, verb: Sequence[str], options: JobOptions) -
     lines = [f"#SBATCH --{name}={value}" for name, value in asked.items() if value != ""]
     lines += ["#SBATCH --exclusive", "#SBATCH --mem=0"] if options.exclusive else []
     lines += [f"#SBATCH {shlex.quote(word)}" for word in split_words(options.sbatch_options, "sbatch options")]
-    told = {slurm.CONTAINER: options.container, slurm.SRUN_OPTIONS: options.srun_options}
+    variables = {slurm.CONTAINER: options.container, slurm.SRUN_OPTIONS: options.srun_options}
     here, python = shlex.quote(str(folder)), shlex.quote(sys.executable)
     body = [
         f"for i in 1 2 3 4 5 6 7 8 9 10; do [ -e {here}/job.sbatch ] && break; sleep 1; done",
         f"[ -e {here}/job.sbatch ] || exit {UNSEEN}  # this node does not see the case folder",
         f"rm -f {here}/exit",
         f"cd {shlex.quote(os.getcwd())} || exit {UNSEEN}",
-        *(f"export {name}={shlex.quote(value)}" for name, value in told.items() if value.strip()),
+        *(f"export {name}={shlex.quote(value)}" for name, value in variables.items() if value.strip()),
         *options.setup.splitlines(),
         f"[ -x {python} ] || {{ echo {NO_PYTHON} > {here}/exit; exit {NO_PYTHON}; }}",
         "trap : TERM  # ncclkit itself ends what it started, and keeps the evidence",
@@ -289,19 +289,19 @@ class JobState:
 
 def parse_state(line: str) -> JobState:
     """The state in one line of ``scontrol -o show job``."""
-    told = scheduler.fields(line)
-    state = told.get("JobState", "")
-    start = told.get("StartTime", "")
-    code, _, signal = told.get("ExitCode", "0:0").partition(":")
+    fields = scheduler.fields(line)
+    state = fields.get("JobState", "")
+    start = fields.get("StartTime", "")
+    code, _, signal = fields.get("ExitCode", "0:0").partition(":")
     return JobState(
-        told.get("JobId", ""),
+        fields.get("JobId", ""),
         state,
-        told.get("Reason", ""),
+        fields.get("Reason", ""),
         start if start[:1].isdigit() else "",
-        told.get("NodeList", "").replace("(null)", ""),
-        told.get("Partition", ""),
-        told.get("RunTime", ""),
-        int(told.get("Restarts", "0") or 0),
+        fields.get("NodeList", "").replace("(null)", ""),
+        fields.get("Partition", ""),
+        fields.get("RunTime", ""),
+        int(fields.get("Restarts", "0") or 0),
         status=None if state in LIVE else int(code or 0) or int(signal or 0) and 128 + int(signal),
     )
 
@@ -324,8 +324,8 @@ def state(job: BatchJob, with_place: bool = True) -> JobState:
 
 def _unavailable(partition: str) -> str:
     """Why nodes of a partition take no job, as their administrators or Slurm itself wrote it down."""
-    told = scheduler.ask("sinfo", "-h", "-R", "-p", partition, "-o", "%N: %E").splitlines()
-    return "; ".join(line.strip() for line in told[:3])
+    lines = scheduler.ask("sinfo", "-h", "-R", "-p", partition, "-o", "%N: %E").splitlines()
+    return "; ".join(line.strip() for line in lines[:3])
 
 
 def _accounted(job: BatchJob) -> JobState:
@@ -350,16 +350,16 @@ async def follow(
     A job that will never start is cancelled.  Cancelling this call leaves the job alone: `cancel` ends it.
     """
     begun, last, tail = time.monotonic(), "", _Tail(case, job)
-    heard = begun
+    last_change = begun
     while True:
         now = await asyncio.to_thread(state, job)
         if now.sentence != last:
             last = now.sentence
             on_record({"kind": "job", "say": last, "state": now.state, "id": job.id})
-            heard = time.monotonic()
+            last_change = time.monotonic()
         for record in await asyncio.to_thread(tail.records):
             on_record(record)
-            heard = time.monotonic()
+            last_change = time.monotonic()
         if now.stuck:
             await asyncio.to_thread(cancel, job)
             raise NcclkitError(f"{now.sentence.rstrip('.')}; it was cancelled.")
@@ -367,7 +367,8 @@ async def follow(
             break
         if time.monotonic() - begun > longest:
             raise NcclkitError(f"{now.sentence.rstrip('.')}; nobody follows it any more: `ncclkit status` does.")
-        quiet = time.monotonic() - heard  # a job that starts after hours is followed as closely as one that starts now
+        # a job that starts after hours is followed as closely as one that starts now
+        quiet = time.monotonic() - last_change
         await asyncio.sleep(0.5 if quiet < 60 else 2.0 if quiet < 600 else 5.0)
     return await _settled(case, job, now)
 

@@ -242,8 +242,8 @@ async def _sized(case: Case, options: ProbeOptions, calls: Calls, sizes: Sequenc
 def _without_file(case: Case, cleared: Mapping[str, str]) -> dict[str, str]:
     """Variables by which NCCL reads no file of its user's, and has all the same what else stands there."""
     facts = [fact for fact in case.facts if fact.name.startswith("env.") and isinstance(fact.value, str)]
-    told = {fact.name.removeprefix("env."): str(fact.value) for fact in facts if fact.source != "environment"}
-    kept = {name: value for name, value in told.items() if name not in cleared and name not in os.environ}
+    configured = {fact.name.removeprefix("env."): str(fact.value) for fact in facts if fact.source != "environment"}
+    kept = {name: value for name, value in configured.items() if name not in cleared and name not in os.environ}
     return {**kept, "NCCL_CONF_FILE": os.devnull}
 
 
@@ -286,19 +286,19 @@ def _inherited(
     facts = [fact for fact in (case if here else logs).facts if fact.name.startswith("env.")]
     files = {fact.name.removeprefix("env."): fact for fact in facts if not here or fact.source != "environment"}
     logged = {str(event.data["name"]): str(event.data["value"]) for event in logs.of("nccl.env")}
-    told = {name: fact.value for name, fact in files.items() if isinstance(fact.value, str)}
-    every = inherited_variables({**told, **(os.environ if here else logged)})
+    configured = {name: fact.value for name, fact in files.items() if isinstance(fact.value, str)}
+    every = inherited_variables({**configured, **(os.environ if here else logged)})
     named = {name for one in settings for name in (*one.env, *one.without)}
     found = {name: value for name, value in every.items() if not named or name in named}
     fixed = [name for name in found if here and name not in os.environ and files[name].source == HOST_FILE]
-    said = f"No job here can be without {', '.join(fixed)}: it stands in {HOST_FILE}; comment it out there."
+    sentence = f"No job here can be without {', '.join(fixed)}: it stands in {HOST_FILE}; comment it out there."
     if fixed and len(fixed) == len(found):
-        raise NcclkitError(said)
+        raise NcclkitError(sentence)
     if not found:
         what = "None of these variables" if named else "No variable of NCCL or gloo"
         raise NcclkitError(f"{what} is set there, so none can cost anything.")
     if fixed and notes is not None:
-        notes.append(said)
+        notes.append(sentence)
     return {name: value for name, value in found.items() if name not in fixed}
 
 
@@ -348,13 +348,13 @@ def own_choices(case: Case, plan: Plan) -> Choices:
     hosts = slurm.hosts(plan)
     alike = [m for m in case.measurements if (m.backend, m.ranks, m.hosts) == ("nccl", plan.ranks, hosts)]
     runs = {m.run for m in alike if m.run and not any(map(CHOOSES.fullmatch, {**os.environ, **m.env}))}
-    told: dict[tuple[str, int], set[tuple[str, str, int | None]]] = {}
+    chosen: dict[tuple[str, int], set[tuple[str, str, int | None]]] = {}
     for event in case.of("nccl.tuning"):
         if runs.intersection(Path(event.path).parts) and event.data["op"]:
             key = collective_name(event.data["op"]), int(event.data["bytes"])
             choice = str(event.data["algo"]).upper(), str(event.data["proto"]).upper(), event.data["channels"]
-            told.setdefault(key, set()).add(choice)
-    return {key: next(iter(found)) for key, found in told.items() if len(found) == 1}
+            chosen.setdefault(key, set()).add(choice)
+    return {key: next(iter(found)) for key, found in chosen.items() if len(found) == 1}
 
 
 def same_as_own(setting: Setting, own: Choices, ops: Sequence[str], sizes: Iterable[int]) -> list[tuple[str, int]]:
@@ -568,7 +568,7 @@ class SweepJobs:
         peak = {} if every else {n: one.channels for n, one in settings.items() if one.channels and not one.env}
         none = Setting()
         asked = [settings.get(n, none) for n in order]
-        told = [
+        specs = [
             {
                 "env": {**one.env, **dict.fromkeys(one.without)},
                 "config": {**one.config},
@@ -577,7 +577,7 @@ class SweepJobs:
             for one in asked
         ]
         controls = ",".join(str(place) for place, number in enumerate(order) if number in CONTROLS)
-        words = ["--settings", json.dumps(told), "--controls", controls, "--repeats", str(ROUNDS)]
+        words = ["--settings", json.dumps(specs), "--controls", controls, "--repeats", str(ROUNDS)]
         if len(peak) > 2:  # bandwidth has one peak over the channels
             words += ["--one-peak", ",".join(str(order.index(n)) for n in sorted(peak, key=lambda n: peak[n]))]
         words += ["--decide", str(DECIDING), "--under-computation"]

@@ -119,7 +119,10 @@ def _write_page(
 
     write(out, page.render(cells, name=notebook.name, folder=notebook.parent, failed=failed, aliases=aliases))
     if aliases is not None:
-        write(replaced(out), "".join(f"{name} → {alias}\n" for name, alias in sorted(aliases.replaced.items())))
+        write(
+            replaced(out),
+            "".join(f"{name} → {replacement}\n" for name, replacement in sorted(aliases.replaced.items())),
+        )
         replaced(out).chmod(0o600)
 
 

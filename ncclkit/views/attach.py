@@ -111,7 +111,7 @@ def stacks_view(
     """
     known = list(events)
     stands = rank_positions(known)
-    loads = [_load(event.rank, event.data) for event in known if event.kind == "telemetry.utilization"]
+    utilization = [_utilization_row(event.rank, event.data) for event in known if event.kind == "telemetry.utilization"]
     sure = next((finding.say for finding in found if finding.strength in SURE), "")
     conclusion = sure or headline_beside(culprits(found), headline(known), stands)
     cause = [(code(finding.cause), sentence(finding.say)) for finding in found if finding.say != conclusion]
@@ -119,8 +119,8 @@ def stacks_view(
         fit(table(("Which of them", "Ranks", "Where they stand", "Step", "The whole stack"), _rows(stands))),
         join(*(el("p", job) for job in jobs)),
         table(("Also" if len(cause) < len(found) else "Cause", "What it says"), cause),
-        el("h5", "How busy they were meanwhile") if loads else "",
-        fit(table(UTILIZATION, loads, "nk-numbers")),
+        el("h5", "How busy they were meanwhile") if utilization else "",
+        fit(table(UTILIZATION, utilization, "nk-numbers")),
         fold(f"Could not be read: {len(problems):,}", pre("\n".join(problems)) if problems else "", is_open=True),
     )
     return View(conclusion.rstrip("."), body)
@@ -144,8 +144,8 @@ def _branch(stand: RankPosition) -> str:
     return f", {inside(stand.condition)}" if stand.condition else ""
 
 
-def _load(rank: int | None, data: Mapping[str, Any]) -> tuple[object, ...]:
-    traffic = ["–" if data[way] is None else f"{format_bytes(round(data[way]))}/s" for way in ("sent", "received")]
+def _utilization_row(rank: int | None, data: Mapping[str, Any]) -> tuple[object, ...]:
+    traffic = ["–" if data[name] is None else f"{format_bytes(round(data[name]))}/s" for name in ("sent", "received")]
     shares = ["–" if data[name] is None else f"{data[name]:.0f} %" for name in ("cpu", "main", "gpu_busy")]
     return (rank, *shares[:2], data["states"] or "–", *traffic, shares[2])
 

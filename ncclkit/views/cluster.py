@@ -35,16 +35,16 @@ def login_card(case: Case, verb: str) -> list[W.Widget]:
 
 def _login(case: Case, verb: str) -> Markup:
     """The card of a login node."""
-    told = scheduler.known(case)
+    answers = scheduler.known(case)
     where = join("in a terminal ", code(f"ncclkit submit -N 2 {verb}"), ".")
     if not verb:
         here = join(code("job='here'"), " runs it on this host.")
         where = join("fill in the form, or set the parameter ", code("job='-N 2 -t 10'"), "; ", here)
     head = ("Partition", "Nodes", "Idle", "GPUs a node", "Slurm's time limit", "For")
-    rows = [_partition(row) for row in told.get("partitions", [])]
+    rows = [_partition(row) for row in answers.get("partitions", [])]
     charged = ("account", "partition", "qos")
-    accounts = [tuple(row.get(name) or "–" for name in charged) for row in told.get("accounts", [])]
-    queue = [tuple(job.values()) for job in told.get("jobs", [])]
+    accounts = [tuple(row.get(name) or "–" for name in charged) for row in answers.get("accounts", [])]
+    queue = [tuple(job.values()) for job in answers.get("jobs", [])]
     unread = [(fact.source, fact.why) for fact in case.facts_of("scheduler.") if fact.value is None]
     return join(
         el("p", NOTHING_HEAVY, where),

@@ -76,10 +76,11 @@ def _checkpoints_summary(found: Sequence[Checkpoint]) -> str:
     files, bad = plural(len(found), "file"), sum(file.whole is False for file in found)
     if bad:
         return f"{bad} of {files} cannot be used: resume from the checkpoint before"
-    told, readable = sum(file.position is True for file in found), sum(file.position is not None for file in found)
-    if not told:
+    with_position = sum(file.position is True for file in found)
+    readable = sum(file.position is not None for file in found)
+    if not with_position:
         return f"No file of {len(found)} says where the loaders stood: whoever resumes from here reads the data again"
-    return f"{told} of {readable} files that can be read say where the loaders stood"
+    return f"{with_position} of {readable} files that can be read say where the loaders stood"
 
 
 ROUNDING = 1e-4
@@ -101,8 +102,8 @@ def stages_view(stages: Sequence[Stage]) -> View:
         "Last loss": [f"{stage.losses[-1]:.5f}" if stage.losses else "–" for stage in stages],
     }
     columns = {name: cells for name, cells in columns.items() if any(cell != "–" for cell in cells)}
-    told = "" if apart is None else f"Largest difference between losses that should be equal: {most}."
-    return _measured(_stages_summary(stages, apart), columns, _dim(told))
+    note = "" if apart is None else f"Largest difference between losses that should be equal: {most}."
+    return _measured(_stages_summary(stages, apart), columns, _dim(note))
 
 
 def _stages_summary(stages: Sequence[Stage], apart: float | None) -> str:
@@ -261,9 +262,12 @@ def scaling_view(steps: Sequence[Step], ranks: int = 32) -> View:
     """Correctness, speed and open files for each count of ranks, and the files that a rank needs on `ranks` of them."""
     if not steps:
         return View("No scaling run was made yet", Markup(""))
-    files = {way: {step.ranks: value for step in steps if (value := getattr(step, way)) is not None} for way in LAYOUTS}
+    files = {
+        layout: {step.ranks: value for step in steps if (value := getattr(step, layout)) is not None}
+        for layout in LAYOUTS
+    }
     known = len(files["one"]) > 1
-    plans = {way: budgets.open_files(counts, ranks) for way, counts in files.items()} if known else {}
+    plans = {layout: budgets.open_files(counts, ranks) for layout, counts in files.items()} if known else {}
     limit = min((step.limit for step in steps if step.limit is not None), default=None)
     columns: Columns = {
         "Ranks": [str(step.ranks) for step in steps],
@@ -277,8 +281,8 @@ def scaling_view(steps: Sequence[Step], ranks: int = 32) -> View:
     return _measured(
         _scaling_summary(steps, plans, ranks),
         columns,
-        *(_dim(f"{LAYOUTS[way].capitalize()}: {plan.words}") for way, plan in plans.items()),
-        el("p", _advice({way: plan.value for way, plan in plans.items()}, ranks, limit)) if plans else "",
+        *(_dim(f"{LAYOUTS[layout].capitalize()}: {plan.words}") for layout, plan in plans.items()),
+        el("p", _advice({layout: plan.value for layout, plan in plans.items()}, ranks, limit)) if plans else "",
         heading=el("h5", "Bus bandwidth of the largest message, and open files of a rank"),
         figure=_scaling_figure(files, plans, ranks, limit) if plans else None,
     )
@@ -294,7 +298,7 @@ def _scaling_summary(steps: Sequence[Step], plans: Mapping[str, budgets.Budget],
     summary = f"On {counts} ranks {same}, by hand and by the library"
     if not plans:
         return summary
-    one, pairs = (plans[way].value for way in LAYOUTS)
+    one, pairs = (plans[layout].value for layout in LAYOUTS)
     return f"{summary}; on {ranks} ranks one communicator needs {one:,.0f} open files of a rank, and pairs {pairs:,.0f}"
 
 
@@ -303,7 +307,7 @@ def _advice(needs: Mapping[str, float], ranks: int, limit: int | None) -> str:
     if limit is None or limit < 0:
         return "How many files a rank may open is unlimited or not known: ask ulimit -n inside the job."
     room = f"A rank may open {plural(limit, 'file')} (ulimit -n inside the job)"
-    short = [LAYOUTS[way] for way, need in needs.items() if need > limit]
+    short = [LAYOUTS[layout] for layout, need in needs.items() if need > limit]
     if short:
         return f"{room}: too few on {ranks} ranks for {' and for '.join(short)}. Raise it in the job script."
     return f"{room}: enough on {ranks} ranks, before any data-loader worker has opened its own."
@@ -326,13 +330,13 @@ def _scaling_figure(
 ) -> go.Figure:
     """Open files against ranks: measured as marks, continued as a dotted line, the limit as a dashed one."""
     figure = blank(height=300)
-    for (way, counts), colour in zip(files.items(), (BLUE, plots.VERMILLION), strict=True):
+    for (layout, counts), colour in zip(files.items(), (BLUE, plots.VERMILLION), strict=True):
         most = max(counts)
         marks = ["circle" if at <= most else "circle-open" for at in (*counts, ranks)]
         figure.add_scatter(
             x=[*counts, ranks],
-            y=[*counts.values(), plans[way].value],
-            name=LAYOUTS[way],
+            y=[*counts.values(), plans[layout].value],
+            name=LAYOUTS[layout],
             mode="lines+markers",
             line={"color": colour, "width": 2, "dash": "dot"},
             marker={"size": 9, "color": colour, "symbol": marks},

@@ -103,8 +103,8 @@ def _changes(change: Mapping[str, Any]) -> Markup:
     env = [code(f"{name}={shlex.quote(str(value))}") for name, value in change.get("env", {}).items()]
     gone = [join(code(name), " is not set") for name in change.get("unset", ())]
     rest = [text(WORDS[name](value)) for name, value in change.items() if name in WORDS and value]
-    told = [*env, *gone, *rest] or [text("nothing")]
-    return join(*(join("; " if place else "", part) for place, part in enumerate(told)))
+    parts = [*env, *gone, *rest] or [text("nothing")]
+    return join(*(join("; " if place else "", part) for place, part in enumerate(parts)))
 
 
 def _sides(record: ExperimentRecord) -> Markup:
@@ -147,8 +147,8 @@ def _pair(what: str, before: float | None, after: float | None, words: Callable[
     rows = []
     for name, value in (("before", before), ("after", after)):
         bar = el("span", "", cls=f"nk-bar nk-bar-{name}", style=f"width:{100 * (value or 0.0) / most:.1f}%")
-        told = "none" if value is None else words(value)
-        rows.append(join(el("span", name), el("span", bar, cls="nk-bar-room"), el("span", told)))
+        label = "none" if value is None else words(value)
+        rows.append(join(el("span", name), el("span", bar, cls="nk-bar-room"), el("span", label)))
     return el("figure", el("figcaption", what), el("div", *rows, cls="nk-bar-rows"))
 
 
@@ -240,9 +240,9 @@ class Closed(View):
     def __init__(self, case: Case, made: Sequence[ExperimentRecord], problem: str = "") -> None:
         self.records = tuple(made)
         """The records of what was made, the oldest first."""
-        told = el("p", problem) if made and problem else ""
+        note = el("p", problem) if made and problem else ""
         now = join(el("h5", "The verdict now"), banner_view(case).body) if made else ""
-        super().__init__(made[-1].summary if made else problem or CheckForm.IDLE, join(told, cards(made), now))
+        super().__init__(made[-1].summary if made else problem or CheckForm.IDLE, join(note, cards(made), now))
 
 
 class CheckForm(Form):

@@ -264,8 +264,8 @@ def _links(case: Case) -> dict[Pair, str]:
 
 def _words(transport: str, gdr: bool) -> str:
     """``P2P/CUMEM``, ``NET/IB with GPUDirect RDMA``: without the number of the device."""
-    ways = dict.fromkeys("/".join(way.split("/")[:2]) for way in transport.split(" / "))
-    return " and ".join(ways) + (" with GPUDirect RDMA" if gdr else "")
+    names = dict.fromkeys("/".join(name.split("/")[:2]) for name in transport.split(" / "))
+    return " and ".join(names) + (" with GPUDirect RDMA" if gdr else "")
 
 
 def _by_transport(links: Links) -> dict[str, list[Pair]]:

@@ -21,12 +21,13 @@ def pairs_view(case: Case) -> View:
     found = staged_test(case)
     if not (found.pairs or found.silent or found.groups or found.alone):
         return View(f"{found.summary}: {HOW}", Markup(""))
-    ways = sorted({pair.path for pair in found.pairs}, key=lambda way: -len(_of(found, way)))
+    paths = sorted({pair.path for pair in found.pairs}, key=lambda path: -len(_of(found, path)))
+    rows = [_kind(found, path) for path in paths]
     body = join(
         el("p", _scale(found), cls="nk-dim") if found.pairs else "",
         _lights(found),
         fit(table(("Ranks started again (bisection)", "Outcome"), _tried(found))),
-        fit(table(("Joined by", "Pairs", "Median", "Lowest", "Latency", "Bad"), [_kind(found, way) for way in ways])),
+        fit(table(("Joined by", "Pairs", "Median", "Lowest", "Latency", "Bad"), rows)),
         fit(table(("Bad pair", "Bandwidth", "Usual", "Why"), _bad(found))) if found.bad else Markup(""),
         fold("Each rank alone", table(("Rank", "Copies in its own memory"), _rank_rows(found))),
     )
@@ -84,16 +85,16 @@ def _outcome(group: GroupResult) -> str:
     return (f"{format_number(group.busbw)} GB/s busbw" if group.busbw is not None else "works alone") + wrong
 
 
-def _of(found: StagedTest, way: str) -> list[Pair]:
-    return [pair for pair in found.pairs if pair.path == way]
+def _of(found: StagedTest, path: str) -> list[Pair]:
+    return [pair for pair in found.pairs if pair.path == path]
 
 
-def _kind(found: StagedTest, way: str) -> tuple[object, ...]:
-    pairs = _of(found, way)
+def _kind(found: StagedTest, path: str) -> tuple[object, ...]:
+    pairs = _of(found, path)
     speeds = [pair.bandwidth for pair in pairs]
     bad = sum((pair.a, pair.b) in found.bad for pair in pairs)
     return (
-        way,
+        path,
         f"{len(pairs):,}",
         f"{format_number(statistics.median(speeds))} GB/s",
         f"{format_number(min(speeds))} GB/s",

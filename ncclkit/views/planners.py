@@ -191,11 +191,11 @@ def _timeout_fields(case: Case) -> Fields:
     }
 
 
-def _seconds(label: str, resumed: float | None, stepped: float | None, otherwise: float) -> Field:
+def _seconds(label: str, resume_time: float | None, script_time: float | None, otherwise: float) -> Field:
     """A field with the longest time that a resumed run, or the user's own script, took in this case."""
-    if stepped and stepped >= (resumed or 0.0):
-        return Field(label, round(stepped, 3), "the steps of your script in this case")
-    return Field(label, *_measured(resumed, "the resumed run of this case", otherwise))
+    if script_time and script_time >= (resume_time or 0.0):
+        return Field(label, round(script_time, 3), "the steps of your script in this case")
+    return Field(label, *_measured(resume_time, "the resumed run of this case", otherwise))
 
 
 def _longest(case: Case, part: str) -> float | None:
@@ -426,8 +426,8 @@ def _gpu_memory(case: Case, values: dict[str, Any]) -> Drawn:
     fits = [strategy for strategy, batch in most.items() if batch]
     first = f"{fits[0]} fits, with up to {plural(most[fits[0]], 'sample')} a rank" if fits else "nothing fits"
     rows = [(name, format_bytes(plan.value), str(most[name]), plan.words) for name, plan in plans.items()]
-    told = f"{format_bytes(size)} a sample, as typed." if values["sample"] else sample.words
-    why = f"Activations: {told} What the allocator cannot reuse comes on top: some per cent."
+    activations = f"{format_bytes(size)} a sample, as typed." if values["sample"] else sample.words
+    why = f"Activations: {activations} What the allocator cannot reuse comes on top: some per cent."
     more = fit(table(("Strategy", "Peak", "Samples of a rank at most", "Made of"), rows))
     summary = f"On {plural(ranks, 'GPU')} of {values['room']:g} GiB {first}"
     return Drawn(summary, _stacks(plans, room), join(el("p", why), more))
@@ -449,8 +449,8 @@ def _stacks(plans: Mapping[str, Budget], room: float) -> go.Figure:
     """A bar for each strategy, made of its parts, beside what a GPU has."""
     figure = blank(height=160 + 46 * len(plans))
     names = dict.fromkeys(part for plan in plans.values() for part in plan.parts)
-    looks = zip((*plots.LINES, plots.INK), SHAPES, strict=True)
-    for part, (colour, shape) in zip(names, looks, strict=False):
+    styles = zip((*plots.LINES, plots.INK), SHAPES, strict=True)
+    for part, (colour, shape) in zip(names, styles, strict=False):
         figure.add_bar(
             y=[*plans],
             x=[plan.parts.get(part, 0) / GIB for plan in plans.values()],

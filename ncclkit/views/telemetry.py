@@ -48,12 +48,12 @@ def run_telemetry_view(run: Path, events: Iterable[Event]) -> Drawn | None:
     start = min(samples[0]["t"] for samples in hosts.values())
     host, samples = max(hosts.items(), key=lambda item: _peak(item[1], _memory_share))
     cells = {title: [of(one) for one in hosts.values()] for title, of in COLUMNS.items()}
-    told = {title: column for title, column in cells.items() if any(column)}
+    filled = {title: column for title, column in cells.items() if any(column)}
     named = [el("span", name, cls="nk-whole") for name in hosts]
-    rows = zip(named, *([cell or "–" for cell in column] for column in told.values()), strict=True)
+    rows = zip(named, *([cell or "–" for cell in column] for column in filled.values()), strict=True)
     figure = _figure(samples, start, _phases(events, run.name, start))
     which = "" if len(hosts) == 1 else f"; drawn is {host}, the one with the fullest memory"
-    return Drawn(f"{_summary(host, samples)}{which}", figure, table(("Host", *told), rows))
+    return Drawn(f"{_summary(host, samples)}{which}", figure, table(("Host", *filled), rows))
 
 
 def _by_host(run: Path) -> dict[str, list[Sample]]:

@@ -60,13 +60,13 @@ def sentence(machine: MachineLinks) -> str:
 
 
 def _pairs(machine: MachineLinks) -> str:
-    ways = sorted(Counter(machine.pairs.values()).items(), key=lambda item: (-item[1], closeness(item[0])))
+    links = sorted(Counter(machine.pairs.values()).items(), key=lambda item: (-item[1], closeness(item[0])))
     gpus = "Both GPUs" if machine.count == 2 else f"All {machine.count} GPUs"
-    if len(ways) == 1:
-        return f"{gpus} reach each other over {ways[0][0]}"
-    (usual, most), *others = ways
-    rest = ", ".join(f"{few} over {way}" for way, few in others)
-    lone = [gpu for gpu in machine.gpus if all(way != usual for pair, way in machine.pairs.items() if gpu in pair)]
+    if len(links) == 1:
+        return f"{gpus} reach each other over {links[0][0]}"
+    (usual, most), *others = links
+    rest = ", ".join(f"{few} over {link}" for link, few in others)
+    lone = [gpu for gpu in machine.gpus if all(link != usual for pair, link in machine.pairs.items() if gpu in pair)]
     named = f" ({numbered('GPU', lone)})" if 0 < len(lone) < len(machine.gpus) / 2 else ""
     return f"{most} pairs of GPUs reach each other over {usual}, {rest}{named}"
 
@@ -92,12 +92,12 @@ def _lost(machine: MachineLinks) -> str:
 
 def _nearest(machine: MachineLinks) -> str:
     """How near the closest NIC of each GPU is."""
-    ways = Counter(way for way, _ in machine.nearest().values())
-    if not ways:
+    links = Counter(link for link, _ in machine.nearest().values())
+    if not links:
         return ""
-    if len(ways) == 1:
-        return f"{'its' if machine.count == 1 else 'every GPU finds its'} closest NIC at {next(iter(ways))}"
-    return "closest NIC at " + ", ".join(f"{way} for {plural(count, 'GPU')}" for way, count in ways.items())
+    if len(links) == 1:
+        return f"{'its' if machine.count == 1 else 'every GPU finds its'} closest NIC at {next(iter(links))}"
+    return "closest NIC at " + ", ".join(f"{link} for {plural(count, 'GPU')}" for link, count in links.items())
 
 
 def _part(machine: MachineLinks, hosts: Sequence[str]) -> Markup:
@@ -115,24 +115,24 @@ def _links(machine: MachineLinks) -> Iterable[tuple[object, ...]]:
     """The kinds of links, the closest first, with the pairs that they join."""
     inner: dict[str, list[str]] = defaultdict(list)
     outer: dict[str, list[str]] = defaultdict(list)
-    for (one, two), way in machine.pairs.items():
-        inner[way].append(f"{one} – {two}")
-    for (gpu, nic), way in machine.near.items():
-        outer[way].append(f"{gpu} – {nic}")
-    for way in sorted(inner | outer, key=closeness):
-        gpus = "all" if 1 < len(inner[way]) == len(machine.pairs) else some(inner[way])
-        yield code(way), _means(way, machine), gpus or "–", some(outer[way]) or "–"
+    for (one, two), link in machine.pairs.items():
+        inner[link].append(f"{one} – {two}")
+    for (gpu, nic), link in machine.near.items():
+        outer[link].append(f"{gpu} – {nic}")
+    for link in sorted(inner | outer, key=closeness):
+        gpus = "all" if 1 < len(inner[link]) == len(machine.pairs) else some(inner[link])
+        yield code(link), _means(link, machine), gpus or "–", some(outer[link]) or "–"
 
 
-def _means(way: str, machine: MachineLinks) -> str:
+def _means(link: str, machine: MachineLinks) -> str:
     """What a link is; of NVLinks the speed of all together, as the driver states it."""
-    width = int(way[2:]) if kind(way) == "NV" and way[2:].isdigit() else 0
+    width = int(link[2:]) if kind(link) == "NV" and link[2:].isdigit() else 0
     if width and machine.speed:
         speed = (
             f"{width} × {format_number(machine.speed)} = {format_number(width * machine.speed)} GB/s in each direction"
         )
         return f"{MEANS['NV']}: {speed}"
-    return MEANS[kind(way)]
+    return MEANS[kind(link)]
 
 
 def _rows(machine: MachineLinks) -> Iterable[tuple[object, ...]]:
@@ -259,14 +259,14 @@ def _home(nic: Nic, machine: MachineLinks, closest: Mapping[int, tuple[str, list
     """The NUMA node of a NIC: its own word, else that of a GPU which reaches it without leaving the node."""
     if nic.numa is not None:
         return nic.numa
-    inside = (gpu for gpu, (way, names) in closest.items() if nic.name in names and kind(way) != "SYS")
+    inside = (gpu for gpu, (link, names) in closest.items() if nic.name in names and kind(link) != "SYS")
     return next((machine.gpus[gpu] for gpu in inside), None)
 
 
 def _under(nic: str, gpus: Sequence[int], machine: MachineLinks) -> tuple[int, int]:
     """Place of the GPU that a NIC is closest to, so that few lines cross."""
-    ways = [(closeness(machine.near[gpu, nic]), place) for place, gpu in enumerate(gpus) if (gpu, nic) in machine.near]
-    return (0, min(ways)[1]) if ways else (1, 0)
+    near = [(closeness(machine.near[gpu, nic]), place) for place, gpu in enumerate(gpus) if (gpu, nic) in machine.near]
+    return (0, min(near)[1]) if near else (1, 0)
 
 
 def _spread(names: Sequence[T], left: float, width: int) -> dict[T, float]:
@@ -300,16 +300,16 @@ def _draw_links(figure: go.Figure, placed: Sequence[MachineLayout]) -> None:
     """One trace for each kind of link, the closest first, as a legend wants it."""
     lines: dict[str, list[Point]] = defaultdict(list)
     for each in placed:
-        for way, points in (*_bus(each), *_down(each), *_between(each)):
-            lines[way] += [*((x, y + each.base) for x, y in points), (None, None)]
-    for way in sorted(lines, key=closeness):
-        colour, dash, width = STROKES[kind(way)]
-        number = int(way[2:]) if kind(way) == "NV" else 0
+        for link, points in (*_bus(each), *_down(each), *_between(each)):
+            lines[link] += [*((x, y + each.base) for x, y in points), (None, None)]
+    for link in sorted(lines, key=closeness):
+        colour, dash, width = STROKES[kind(link)]
+        number = int(link[2:]) if kind(link) == "NV" else 0
         figure.add_scatter(
-            x=[x for x, _ in lines[way]],
-            y=[y for _, y in lines[way]],
+            x=[x for x, _ in lines[link]],
+            y=[y for _, y in lines[link]],
             mode="lines",
-            name=safe(way),
+            name=safe(link),
             line={"color": colour, "dash": dash, "width": min(2.2 * math.sqrt(number), 8) if number else width},
             hoverinfo="skip",
         )
@@ -320,16 +320,16 @@ Drawing = Iterator[tuple[str, Sequence[tuple[float, float]]]]
 
 def _bus(placed: MachineLayout) -> Drawing:
     """The link that most pairs of GPUs have as one bus over them, every other pair as an arc of its own."""
-    ways = Counter(placed.machine.pairs.values())
-    usual = max(ways, key=lambda way: (ways[way], closeness(way)), default="")
-    on = sorted({placed.gpus[gpu] for pair, way in placed.machine.pairs.items() if way == usual for gpu in pair})
+    counts = Counter(placed.machine.pairs.values())
+    usual = max(counts, key=lambda link: (counts[link], closeness(link)), default="")
+    on = sorted({placed.gpus[gpu] for pair, link in placed.machine.pairs.items() if link == usual for gpu in pair})
     yield from ((usual, [(x, GPUS), (x, BUS)]) for x in on)
     if on:
         yield usual, [(on[0], BUS), (on[-1], BUS)]
     widest = max(placed.gpus.values(), default=1.0)
-    for (one, two), way in placed.machine.pairs.items():
-        if way != usual:
-            yield way, _arc(placed.gpus[one], placed.gpus[two], widest)
+    for (one, two), link in placed.machine.pairs.items():
+        if link != usual:
+            yield link, _arc(placed.gpus[one], placed.gpus[two], widest)
 
 
 def _arc(left: float, right: float, widest: float) -> list[tuple[float, float]]:
@@ -342,10 +342,10 @@ def _arc(left: float, right: float, widest: float) -> list[tuple[float, float]]:
 
 def _down(placed: MachineLayout) -> Drawing:
     """Each GPU to its closest NICs; where several are equally close, to the two below it."""
-    for gpu, (way, names) in placed.machine.nearest().items():
+    for gpu, (link, names) in placed.machine.nearest().items():
         x = placed.gpus[gpu]
         for nic in sorted(names, key=lambda nic: abs(placed.nics[nic] - x))[:2]:
-            yield way, [(x, GPUS), (placed.nics[nic], NICS)]
+            yield link, [(x, GPUS), (placed.nics[nic], NICS)]
 
 
 def _between(placed: MachineLayout) -> Drawing:
@@ -471,8 +471,8 @@ class MachineLinks:
     def nearest(self) -> dict[int, tuple[str, list[str]]]:
         """GPU → its best link to any NIC, and the NICs that it leads to."""
         best: dict[int, tuple[str, list[str]]] = {}
-        for (gpu, nic), way in sorted(self.near.items(), key=lambda item: closeness(item[1])):
-            if best.setdefault(gpu, (way, []))[0] == way:
+        for (gpu, nic), link in sorted(self.near.items(), key=lambda item: closeness(item[1])):
+            if best.setdefault(gpu, (link, []))[0] == link:
                 best[gpu][1].append(nic)
         return best
 
@@ -523,14 +523,14 @@ def _machine(known: Mapping[str, Fact]) -> MachineLinks:
     near = _gpu_to_nic(gpus, matrix, _map(values.get("gpu.topology.nics")))
     speeds = [speed for speed in each["nvlink.speed"].values() if isinstance(speed, (int, float)) and speed > 0]
     links = {gpu: _count(number) for gpu, number in sorted(each["nvlink.links"].items())}
-    ways = {(a, b): matrix.get(f"GPU{a}", {}).get(f"GPU{b}") for a in gpus for b in gpus if a < b}
+    pair_links = {(a, b): matrix.get(f"GPU{a}", {}).get(f"GPU{b}") for a in gpus for b in gpus if a < b}
     return MachineLinks(
         count=count if count is not None else len(gpus) or None,
         gpus={gpu: only if node is None else node for gpu, node in nodes.items()},
         nics=_nics(ports if isinstance(ports, list) else [], (nic for _, nic in near), only),
-        pairs={pair: str(way) for pair, way in ways.items() if way},
+        pairs={pair: str(link) for pair, link in pair_links.items() if link},
         near=near,
-        refused=_refusals([_map(values.get(name)) for name in _P2P], list(ways)),
+        refused=_refusals([_map(values.get(name)) for name in _P2P], list(pair_links)),
         nvlinks={gpu: number for gpu, number in links.items() if number is not None},
         pcie=_pcie(each["pcie.gen.max"], each["pcie.width.max"]),
         cpus={str(node): str(numbers) for node, numbers in cpus.items()},
@@ -559,9 +559,9 @@ def _pcie(gens: Mapping[int, Any], widths: Mapping[int, Any]) -> dict[int, str]:
 def _gpu_to_nic(gpus: Iterable[int], matrix: Mapping[str, Any], names: Mapping[str, Any]) -> dict[tuple[int, str], str]:
     """The part of the matrix between GPUs and NICs, by the devices' own names."""
     return {
-        (gpu, str(names.get(column, column))): str(way)
+        (gpu, str(names.get(column, column))): str(link)
         for gpu in gpus
-        for column, way in matrix.get(f"GPU{gpu}", {}).items()
+        for column, link in matrix.get(f"GPU{gpu}", {}).items()
         if not column.startswith("GPU")
     }
 

@@ -230,7 +230,7 @@ def _cells(group: list[Score]) -> list[str]:
 
 
 def totals(scores: Sequence[Score]) -> str:
-    """Over all sets: what is wrong at each strength, and jobs that are well of which something is said."""
+    """Over all sets: what is wrong at each strength, and healthy jobs of which something is said."""
     well = [item for item in scores if item.sample.group.startswith("healthy")]
     wrong = ", ".join(
         f"{sum(item.wrong_at(word) for item in scores)} {word}" for word in ("proven", "likely", "possible")

@@ -40,7 +40,7 @@ SHOWN = 110
 
 @dataclass(frozen=True)
 class Known:
-    """One known failure, or a job that is well, and the lines of it that count."""
+    """One known failure, or a healthy job, and the lines of it that count."""
 
     source: str
     """``exam/rare``, ``specimens``, ``pages``, ``wordings``."""

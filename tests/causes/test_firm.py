@@ -164,7 +164,7 @@ def test_fingerprints_of_different_calls(shape: str, cause: str) -> None:
 
 
 def splits(*rows: tuple[list[int], list[int]]) -> Case:
-    events = [event_of("told.splits", rank=rank, inputs=sent, outputs=due) for rank, (sent, due) in enumerate(rows)]
+    events = [event_of("printed.splits", rank=rank, inputs=sent, outputs=due) for rank, (sent, due) in enumerate(rows)]
     return case_of(events)
 
 

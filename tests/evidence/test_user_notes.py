@@ -29,7 +29,7 @@ PLAIN = [
         "flight.entry",
         {"peer": 0, "seq": 3},
     ),
-    ("[rank1]: in_splits: [4, 2], out_splits: [3, 3]", "told.splits", {"inputs": [4, 2], "outputs": [3, 3]}),
+    ("[rank1]: in_splits: [4, 2], out_splits: [3, 3]", "printed.splits", {"inputs": [4, 2], "outputs": [3, 3]}),
     ("set_mempolicy: Operation not permitted", "system.denied", {"call": "set_mempolicy"}),
     (
         "$ ping -c 3 -M do -s1440 node-2 | tail\n--- node-2 ping statistics ---\n"

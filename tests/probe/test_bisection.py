@@ -51,35 +51,40 @@ def asked(nodes: Nodes, fails: Fails, hints: Sequence[tuple[int, ...]] = (), wel
 
 CASES: dict[str, tuple[Nodes, Fails, Blamed | None, int]] = {
     "a rank": (FOUR, lambda g: 2 in g, Blamed("rank", (2,), (2,)), 4),
-    "a rank among three": (FOUR, lambda g: 1 in g and len(g) > 2, Blamed("company", (1,), (1, 2, 3)), 8),
-    "two ranks": (FOUR, lambda g: {1, 2} <= g, Blamed("way", (1, 2), (1, 2)), 6),
+    "a rank among three": (FOUR, lambda g: 1 in g and len(g) > 2, Blamed("interaction", (1,), (1, 2, 3)), 8),
+    "two ranks": (FOUR, lambda g: {1, 2} <= g, Blamed("path", (1, 2), (1, 2)), 6),
     "all four": (FOUR, lambda g: len(g) > 3, Blamed("together", (0, 1, 2, 3), (0, 1, 2, 3)), 8),
     "one of two": ([[0, 1]], lambda g: 1 in g, Blamed("rank", (1,), (1,)), 3),
     "both of two": ([[0, 1]], lambda g: len(g) > 1, Blamed("pair", (0, 1), (0, 1)), 2),
     "nothing": (FOUR, lambda g: False, None, 1),
-    "a host's network": (HOSTS, lambda g: 3 in g and len(g) > 1, Blamed("company", (3,), (2, 3)), 5),
-    "the way between hosts": (HOSTS, lambda g: {1, 2} <= g, Blamed("way", (1, 2), (1, 2)), 6),
+    "a host's network": (HOSTS, lambda g: 3 in g and len(g) > 1, Blamed("interaction", (3,), (2, 3)), 5),
+    "the path between hosts": (HOSTS, lambda g: {1, 2} <= g, Blamed("path", (1, 2), (1, 2)), 6),
     "between two hosts": (
         PAIRS,
         lambda g: bool(g & {0, 1}) and bool(g & {2, 3}),
         Blamed("pair", (0, 1, 2, 3), (0, 1, 2, 3)),
         5,
     ),
-    "a rank among three on two hosts": (PAIRS, lambda g: 1 in g and len(g) > 2, Blamed("company", (1,), (1, 2, 3)), 9),
+    "a rank among three on two hosts": (
+        PAIRS,
+        lambda g: 1 in g and len(g) > 2,
+        Blamed("interaction", (1,), (1, 2, 3)),
+        9,
+    ),
     "a NIC of two hosts": (
         [range(8), range(8, 16)],
         lambda g: 11 in g and bool(g & set(range(8))),
-        Blamed("company", (11,), (3, 11)),
+        Blamed("interaction", (11,), (3, 11)),
         5,
     ),
     "a rank of a node": (MANY, lambda g: 77 in g, Blamed("rank", (77,), (77,)), 9),
     "a node's network": (
         MANY,
         lambda g: bool(g & FIFTH) and bool(g - FIFTH),
-        Blamed("company", tuple(sorted(FIFTH)), tuple(range(32, 48))),
+        Blamed("interaction", tuple(sorted(FIFTH)), tuple(range(32, 48))),
         8,
     ),
-    "a NIC": (MANY, lambda g: 43 in g and bool(g - FIFTH), Blamed("company", (43,), (35, 43)), 8),
+    "a NIC": (MANY, lambda g: 43 in g and bool(g - FIFTH), Blamed("interaction", (43,), (35, 43)), 8),
 }
 """What it takes to fail → whom that names, and in how many rounds at most."""
 
@@ -101,9 +106,9 @@ def test_whoever_is_left_was_seen_to_work() -> None:
 
 def test_a_pair_that_was_silent_is_asked_first() -> None:
     state, rounds = asked([range(8)], lambda g: {1, 2} <= g, hints=[(1, 2), (0, 3)])
-    assert state.found == (Blamed("way", (1, 2), (1, 2)),) and rounds == 4
+    assert state.found == (Blamed("path", (1, 2), (1, 2)),) and rounds == 4
     blamed, _ = asked([range(8)], lambda g: 2 in g and len(g) > 1, hints=[(1, 2), (0, 3)])
-    assert blamed.found == (Blamed("company", (2,), (1, 2)),)
+    assert blamed.found == (Blamed("interaction", (2,), (1, 2)),)
     assert asked([range(8)], lambda g: False, hints=[(1, 2)])[0].passing
 
 
@@ -214,12 +219,12 @@ class Ranks:
 SAYS: dict[str, tuple[Ranks, str]] = {
     "way": (
         Ranks(lambda g: {1, 2} <= g),
-        "node-2 (rank 1) and node-3 (rank 2) fail with each other, and each is well with others: the path from one to "
+        "node-2 (rank 1) and node-3 (rank 2) fail with each other, and each works with others: the path from one to "
         "the other; the other 3 work without node-3 (rank 2)",
     ),
     "killed": (
         Ranks(lambda g: False, lambda g: 3 in g and len(g) > 1),
-        "node-4 (rank 3) fails in company, already with node-3 (rank 2), and is well alone; "
+        "node-4 (rank 3) fails only with others, already with node-3 (rank 2), and works alone; "
         "the other 3 work without it",
     ),
     "passing": (

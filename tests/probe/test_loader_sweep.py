@@ -27,8 +27,8 @@ def row(workers: int, step_ms: float, **more: float) -> dict[str, float]:
 
 def case_of(*rows: object, **more: Any) -> Case:
     """A case with what a sweep would have told."""
-    data = {"phase": "loading", "cores": 2, "ranks": 2, "rows": list(rows)} | more
-    return Case().add([Event("worker.phase", "loading", "wire.jsonl", 1, rank=0, data=data)])
+    data = {"phase": "loader_sweep", "cores": 2, "ranks": 2, "rows": list(rows)} | more
+    return Case().add([Event("worker.phase", "loader_sweep", "wire.jsonl", 1, rank=0, data=data)])
 
 
 def test_the_sweep_measures_each_choice_and_leaves_nothing(tmp_path: Path) -> None:

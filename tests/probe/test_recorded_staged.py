@@ -21,28 +21,29 @@ SAYS = {
     "nccl_hosts": ("Every pair of the 4 ranks works", "", ()),
     "nccl_turns": ("Every pair of the 8 ranks works: ", "", ()),
     "nccl_slow": (
-        "Rank 1 on simulated-0 is slow in company, already with simulated-1 (ranks 2 and 3), and is well alone; "
+        "Rank 1 on simulated-0 is slow only with others, already with simulated-1 (ranks 2 and 3), and works alone; "
         + ALONE,
         "network_loss",
         (1,),
     ),
     "nccl_stuck": (
-        "Rank 1 on simulated-0 fails in company, already with simulated-1 (ranks 2 and 3), and is well alone; " + ALONE,
+        "Rank 1 on simulated-0 fails only with others, already with simulated-1 (ranks 2 and 3), and works alone; "
+        + ALONE,
         "network_loss",
         (1,),
     ),
-    "stuck": ("Rank 1 fails in company, already with ranks 2 and 3, and is well alone; " + ALONE, "", (1,)),
+    "stuck": ("Rank 1 fails only with others, already with ranks 2 and 3, and works alone; " + ALONE, "", (1,)),
     "slow": (
-        "Rank 1 is slow in company, already with ranks 2 and 3, and is well alone; " + ALONE,
+        "Rank 1 is slow only with others, already with ranks 2 and 3, and works alone; " + ALONE,
         "slow_transport",
         (1,),
     ),
     "slow_on_host": (
-        "Rank 1 on node-1 is slow in company, already with node-2 (ranks 2 and 3), and is well alone; " + ALONE,
+        "Rank 1 on node-1 is slow only with others, already with node-2 (ranks 2 and 3), and works alone; " + ALONE,
         "network_loss",
         (1,),
     ),
-    "cut": ("node-2 (rank 1) and node-3 (rank 2) fail with each other, and each is well", "network_loss", (1, 2)),
+    "cut": ("node-2 (rank 1) and node-3 (rank 2) fail with each other, and each works", "network_loss", (1, 2)),
     "lossy": ("node-1 (ranks 0 and 1) and node-2 (ranks 2 and 3) fail with each", "network_loss", (0, 1, 2, 3)),
     "slow_host": ("node-4 (rank 3) is slow with most others", "network_loss", (3,)),
     "thin": ("The pair of node-2 (rank 1) and node-3 (rank 2) reaches 0.00", "network_loss", (1, 2)),

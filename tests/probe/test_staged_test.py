@@ -181,7 +181,14 @@ def started(hosts: Sequence[str]) -> Case:
 
 
 NAMED: dict[str, tuple[Case, Callable[[set[int]], bool], str, str, tuple[int, ...], tuple[str, ...]]] = {
-    "in company": (staged_case({}, None, None, {}), lambda g: 3 in g and len(g) > 2, "p2p_broken", "likely", (3,), ()),
+    "only with others": (
+        staged_case({}, None, None, {}),
+        lambda g: 3 in g and len(g) > 2,
+        "p2p_broken",
+        "likely",
+        (3,),
+        (),
+    ),
     "alone": (started(["h"] * 4), lambda g: 2 in g, "gpu_hardware_error", "possible", (2,), ()),
     "way": (started("aabbccdd"), lambda g: {2, 4} <= g, "network_loss", "likely", (2, 4), ("b", "c")),
     "node": (

@@ -49,7 +49,7 @@ class Row:
     cause: str
     """The truth."""
     named: bool
-    """The right cause stands first when the loop has ended; for a job that is well, nothing does."""
+    """The right cause stands first when the loop has ended; for a healthy job, nothing does."""
     culprit: bool | None
     """The right ranks or hosts."""
     before: str

@@ -228,8 +228,8 @@ def test_measured_workers_take_the_place_of_planned_ones() -> None:
         row | {"workers": n, "prefetch": 2.0 * (n > 0), "step_ms": t, "low_ms": t - 1, "high_ms": t + 1}
         for n, t in ((0, 40.0), (2, 20.0))
     ]
-    data = {"phase": "loading", "cores": 2, "ranks": 2, "rows": rows}
-    case = Case().add([Event("worker.phase", "loading", "wire.jsonl", 1, rank=0, data=data)])
+    data = {"phase": "loader_sweep", "cores": 2, "ranks": 2, "rows": rows}
+    case = Case().add([Event("worker.phase", "loader_sweep", "wire.jsonl", 1, rank=0, data=data)])
     plan = nk.planner(case, "workers")
     assert plan.summary.startswith("2 ranks on 2 cores: ") and "not measured" not in plan.summary
     measured = next(trace for trace in plan.figure.data if trace.name == "measured")

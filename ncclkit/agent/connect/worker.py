@@ -64,16 +64,16 @@ class Worker:
 
     def begin(self, asked):
         """Open the ports; tell the facts of this host's network, and what NCCL and gloo would use."""
-        said = {"hostname": socket.gethostname(), "port": self.data.port, "refused": ""}
+        answer = {"hostname": socket.gethostname(), "port": self.data.port, "refused": ""}
         try:
             self.rendezvous = Listener(self.name, self.token, self.addresses, asked["rendezvous"])
         except OSError as error:
-            said["refused"] = os.strerror(error.errno) if error.errno else str(error)
-        told = {}
+            answer["refused"] = os.strerror(error.errno) if error.errno else str(error)
+        by_name = {}
         for fact in self.facts:
-            wire.send("fact", host=said["hostname"], **fact)
-            told[fact["name"]] = fact
-        return dict(said, **{name[4:]: {key: told[name][key] for key in ("value", "why")} for name in NETWORK})
+            wire.send("fact", host=answer["hostname"], **fact)
+            by_name[fact["name"]] = fact
+        return dict(answer, **{name[4:]: {key: by_name[name][key] for key in ("value", "why")} for name in NETWORK})
 
     def end_rendezvous(self, asked):
         """Close the rendezvous port once every host has tried it, since a job may want to listen there."""
@@ -245,9 +245,9 @@ def bandwidth(address, port, token, seconds):
         while time.monotonic() < until:
             connection.sendall(BLOCK)
         connection.shutdown(socket.SHUT_WR)
-        told = json.loads(connection.makefile("rb").readline(1024))
+        reply = json.loads(connection.makefile("rb").readline(1024))
         resent = _resent(connection)
-    return {"bandwidth": told["bytes"] / told["seconds"] / 1e9, "resent": resent}
+    return {"bandwidth": reply["bytes"] / reply["seconds"] / 1e9, "resent": resent}
 
 
 def _resent(connection):

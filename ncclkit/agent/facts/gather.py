@@ -51,16 +51,16 @@ def collect(
         ("storage", lambda: storage.facts(here, paths or {})),
         ("software", lambda: software.facts(here, torch)),
     ]
-    # nvidia-smi mostly waits for the driver, so it has a lane of its own; measurements share the other one
-    lanes: list[list[Facet]] = [[("gpu", lambda: gpu.facts(here))], readers]
-    said: queue.Queue[Fact | str] = queue.Queue()
-    for lane in lanes:
-        threading.Thread(target=_work, args=(lane, said), daemon=True).start()
-    waiting = [name for lane in lanes for name, _ in lane]
+    # nvidia-smi mostly waits for the driver, so it has a thread of its own; measurements share the other one
+    groups: list[list[Facet]] = [[("gpu", lambda: gpu.facts(here))], readers]
+    results: queue.Queue[Fact | str] = queue.Queue()
+    for group in groups:
+        threading.Thread(target=_work, args=(group, results), daemon=True).start()
+    waiting = [name for group in groups for name, _ in group]
     end = time.monotonic() + deadline
     while waiting:
         try:
-            item = said.get(timeout=max(0.0, end - time.monotonic()))
+            item = results.get(timeout=max(0.0, end - time.monotonic()))
         except queue.Empty:
             yield from (unread("facts." + name, "still not read after %g s" % deadline) for name in waiting)
             return
@@ -70,15 +70,15 @@ def collect(
             yield _cleaned(item)
 
 
-def _work(lane: list[Facet], said: queue.Queue[Any]) -> None:
+def _work(readers: list[Facet], results: queue.Queue[Any]) -> None:
     """Read one facet after the other; a reader that breaks costs its own facts only."""
-    for name, read in lane:
+    for name, read in readers:
         try:
             for fact in read():
-                said.put(fact)
+                results.put(fact)
         except Exception as error:  # a defect of ours must not cost the user the other facts
-            said.put(unread("facts." + name, "the reader broke: %s: %s" % (type(error).__name__, error)))
-        said.put(name)
+            results.put(unread("facts." + name, "the reader broke: %s: %s" % (type(error).__name__, error)))
+        results.put(name)
 
 
 def _cleaned(fact: Fact) -> Fact:

@@ -197,10 +197,10 @@ def output(said: Said) -> str:
 def peer_facts(said: Mapping[str, Said]) -> Iterator[Fact]:
     """``gpu.topology…`` and ``gpu.p2p.…`` out of {command: what it said}; a command that was not run is absent."""
     source = " ".join(TOPOLOGY)
-    told = said[source]
-    yield attempt("gpu.topology", partial(_matrix_of, told), source=source)
+    topology = said[source]
+    yield attempt("gpu.topology", partial(_matrix_of, topology), source=source)
     nics = re.compile(r"^\s*(NIC\d+):\s*(\S+)", re.M)
-    yield attempt("gpu.topology.nics", lambda: dict(nics.findall(output(told))), source=source)
+    yield attempt("gpu.topology.nics", lambda: dict(nics.findall(output(topology))), source=source)
     for name, argv in PEERS.items():
         source = " ".join(argv)
         answer = said.get(source, Unread("there is no second GPU"))
@@ -310,8 +310,8 @@ def facts(machine: Machine) -> Iterator[Fact]:
         yield from _silent(machine, why)
         return
     gpus = log.findall("gpu")
-    told = "; ".join(filter(None, (cut, remarks(answer))))
-    yield {**known("gpu.nvidia_smi", "breaks off" if cut else "answers", source=SMI), "why": told}
+    message = "; ".join(filter(None, (cut, remarks(answer))))
+    yield {**known("gpu.nvidia_smi", "breaks off" if cut else "answers", source=SMI), "why": message}
     yield _devices(machine, cut) if cut else known("gpu.count", len(gpus), source=SMI)
     yield attempt("gpu.driver", lambda: text_at(log, "driver_version"), source=SMI)
     yield attempt("gpu.cuda", lambda: text_at(log, "cuda_version"), source=SMI)

@@ -120,8 +120,8 @@ def _keep(folder, name, ranks, taken, gpus, until, rows):
         elif str(rank) in rows:
             problems.append("rank %d ended while a debugger was attached to it; what it did before counts" % rank)
     due = sorted({*expected_ranks(ranks.values()), *ranks})
-    told = {"attached": 1, "host": socket.gethostname(), "expected": due, "ranks": rows}
-    processes.write_whole(os.path.join(folder, name), json.dumps(told))
+    report = {"attached": 1, "host": socket.gethostname(), "expected": due, "ranks": rows}
+    processes.write_whole(os.path.join(folder, name), json.dumps(report))
     return problems
 
 

@@ -93,7 +93,7 @@ CALL_NEEDS = 15.0
 """Seconds without which a debugger begins no call; on an H200 ranks died of one that was interrupted in the middle."""
 ATTACH_NEEDS = 2 * CALL_NEEDS
 """Seconds without which no debugger is begun, as on a busy host it takes about ten until its first call."""
-LOOKS, PAUSE = 5, 0.3
+GIL_CHECKS, PAUSE = 5, 0.3
 """How often, and after how many seconds again, it is looked whether a thread has the GIL."""
 DETACH_GRACE = 3.0
 """Seconds in which a debugger ends by itself once the rank has answered."""
@@ -311,7 +311,7 @@ def _holds_gil(rank, pid, text, until):
 
     text: what was seen of the process before; pystack, which says ``Has the GIL``, reads those that stand.
     """
-    for _ in range(LOOKS):
+    for _ in range(GIL_CHECKS):
         if "+gil" not in text:
             break
         time.sleep(PAUSE)

@@ -68,7 +68,7 @@ class Snapshots:
         self.texts = {}  # type: dict[int, str]
         self.numbers = {rank: [] for rank in ranks}  # type: dict[int, list[list[tuple[dict[str, str], dict[str, int]]]]]
         self.problems = {}  # type: dict[int, str]
-        self.told = {}  # type: dict[int, dict[str, object]]
+        self.details = {}  # type: dict[int, dict[str, object]]
 
     def take(self, until):
         """Read the Python stack and the counters of each rank; stops at moment `until` of `time.monotonic`."""
@@ -134,8 +134,8 @@ class Snapshots:
 
     def row(self, rank, until):
         """(what is known of one rank, its program and its output, why some of that is not) until this moment."""
-        if rank in self.told:
-            return self.told[rank], ""
+        if rank in self.details:
+            return self.details[rank], ""
         pid, last = self.ranks[rank], self.rows[rank][-1:]
         frames = [match.groupdict() for line in str(last[0]["stack"] if last else "").splitlines()
                   for match in [FRAME.match(line)] if match]  # fmt: skip
@@ -152,8 +152,8 @@ class Snapshots:
                 known,
                 "the program and the output of rank %d were not read in time: a file server may be away" % rank,
             )
-        self.told[rank] = {**known, **found}
-        return self.told[rank], ""
+        self.details[rank] = {**known, **found}
+        return self.details[rank], ""
 
 
 def main_thread(text):

@@ -76,7 +76,7 @@ class Steps:
         self.owner = self.began = self.sampler = None
         self.profiler: Any = None
         self.depth = self.inside = self.done = self.batches = 0
-        self.spent = self.cpu = self.loading = 0.0
+        self.spent = self.cpu = self.data_cpu = 0.0
         self.busy, self.samples, self.entered = [], [], None
         self.main = threading.main_thread().ident or 0
         self.written = self.leaving = False
@@ -84,15 +84,15 @@ class Steps:
     def arm(self, torch):
         """Wrap what takes time in a step."""
         import torch.distributed as dist
-        import torch.utils.data.dataloader as loading
+        import torch.utils.data.dataloader as dataloader
         from torch.nn.parallel import DistributedDataParallel
         from torch.optim import optimizer
 
         self.torch, self.process = torch, os.getpid()
         optimizer.register_optimizer_step_pre_hook(self.before)
         optimizer.register_optimizer_step_post_hook(self.after)
-        loading._BaseDataLoaderIter.__next__ = self.timed("data", loading._BaseDataLoaderIter.__next__)
-        loading.DataLoader.__init__ = self.loader(loading.DataLoader.__init__)
+        dataloader._BaseDataLoaderIter.__next__ = self.timed("data", dataloader._BaseDataLoaderIter.__next__)
+        dataloader.DataLoader.__init__ = self.loader(dataloader.DataLoader.__init__)
         torch.save = torch.serialization.save = self.timed("checkpoint", torch.save)
         if dist.is_available():
             group = torch._C._distributed_c10d.ProcessGroup
@@ -122,7 +122,7 @@ class Steps:
                 return call(*args, **named)
             finally:
                 ended, ours = time.time(), time.thread_time()
-                self.loading += ours - computed if kind == "data" else 0.0
+                self.data_cpu += ours - computed if kind == "data" else 0.0
                 self.inside, self.entered = 0, None
                 if len(self.busy) < CALLS:
                     place = self.place(sys._getframe(1)) if kind == "collective" else ""
@@ -188,7 +188,7 @@ class Steps:
         if self.began is not None and self.done >= self.options["warmup"] and self.profiler is None:
             self.rows.append(self.row(now))
         self.done += 1
-        self.busy, self.samples, self.loading = [], [], 0.0
+        self.busy, self.samples, self.data_cpu = [], [], 0.0
         last = self.options["warmup"] + self.options["steps"]
         if self.done >= last and not self.profiled(last):
             self.write("stopped after its last step")
@@ -201,7 +201,7 @@ class Steps:
         row = {"begin": self.began, "end": now, "cpu": time.process_time() - self.cpu, "on": self.measuring}
         if not row["on"]:
             return row
-        row.update(busy=self.busy, samples=self.samples, loading=self.loading, optimizer=[self.optimizing, now])
+        row.update(busy=self.busy, samples=self.samples, loading=self.data_cpu, optimizer=[self.optimizing, now])
         ours = time.thread_time()
         for model in self.clocked:
             model.logger.set_runtime_stats_and_log()
@@ -282,19 +282,19 @@ class Steps:
         self.written = True
         dist = self.torch.distributed
         joined = dist.is_available() and dist.is_initialized()
-        told = {"ncclkit_steps": 1, "rank": self.rank(), "world": dist.get_world_size() if joined else 1}
-        told.update(host=socket.gethostname(), backend=dist.get_backend() if joined else "", ended=ended)
-        told.update(gpus=self.torch.cuda.is_initialized(), threads=self.torch.get_num_threads(), rows=self.rows)
-        told.update(
+        report = {"ncclkit_steps": 1, "rank": self.rank(), "world": dist.get_world_size() if joined else 1}
+        report.update(host=socket.gethostname(), backend=dist.get_backend() if joined else "", ended=ended)
+        report.update(gpus=self.torch.cuda.is_initialized(), threads=self.torch.get_num_threads(), rows=self.rows)
+        report.update(
             spent=self.spent,
             batches=self.batches / self.done,
             loaders=self.loaders,
             problems=self.problems,
             buckets=[buckets(model) for model in self.models],
         )
-        path = os.path.join(self.options["folder"], "steps_rank%d.json" % told["rank"])
+        path = os.path.join(self.options["folder"], "steps_rank%d.json" % report["rank"])
         with open(path + ".part", "w") as out:
-            json.dump(told, out)
+            json.dump(report, out)
         os.replace(path + ".part", path)
 
     def leave(self):
@@ -342,8 +342,8 @@ def size(args):
 def buckets(model):
     """Bytes of each bucket in which DDP sends gradients."""
     known = model._get_ddp_logging_data()
-    told = known.get("rebuilt_bucket_sizes") or known.get("bucket_sizes") or ""
-    return [int(one) for one in str(told).split(",") if one.strip()]
+    sizes = known.get("rebuilt_bucket_sizes") or known.get("bucket_sizes") or ""
+    return [int(one) for one in str(sizes).split(",") if one.strip()]
 
 
 def run_hidden_sitecustomize():
@@ -359,9 +359,9 @@ def run_hidden_sitecustomize():
 
 def begin():
     """Wait for the import of torch, where ``NCCLKIT_STEP`` says what to measure."""
-    told = os.environ.get(OPTIONS)
-    if told:
-        steps = Steps(json.loads(told))
+    options = os.environ.get(OPTIONS)
+    if options:
+        steps = Steps(json.loads(options))
         atexit.register(steps.last)  # what is registered first comes last
         wanted = {"torch": steps.arm, "torch.distributed.checkpoint.state_dict_saver": steps.saver}
         sys.meta_path.insert(0, Finder(wanted))

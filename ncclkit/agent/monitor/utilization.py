@@ -57,7 +57,7 @@ class Utilization:
             held = [inode for inode in inodes(pid) if inode in moved]
             grown = [[new - old for new, old in zip(moved[i], before.get(i, (0, 0)))] for i in held]
             if held:
-                rates[rank] = [round(max(0, sum(way)) / max(moment - asked, 1e-3)) for way in zip(*grown)]
+                rates[rank] = [round(max(0, sum(direction)) / max(moment - asked, 1e-3)) for direction in zip(*grown)]
         return rates
 
 

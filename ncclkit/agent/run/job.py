@@ -34,8 +34,8 @@ class Job:
                 self.gpus = [(first + mate) % count for mate in mates]
                 on = here if options.simulate_hosts > 1 else self.ranks
                 # NCCL itself says so late, and not always
-                told = {"hostid": host, "gpu": self.gpus[self.own_gpu()], "gpus": count, "on_them": on}
-                wire.send("phase", phase="simulate", rank=self.rank, **told)
+                placement = {"hostid": host, "gpu": self.gpus[self.own_gpu()], "gpus": count, "on_them": on}
+                wire.send("phase", phase="simulate", rank=self.rank, **placement)
             self.device = torch.device("cuda", self.gpus[self.own_gpu()])
             torch.cuda.set_device(self.device)  # before anything else touches CUDA
         else:

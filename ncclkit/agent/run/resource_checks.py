@@ -46,8 +46,8 @@ def main(argv):
     needs = json.loads(argv[0])
     for what, need in needs.items():
         for row in THINGS[what](need, needs):
-            told = {name: row.get(name) for name in TRIED}
-            wire.send("resources.tried", **dict(told, host=socket.gethostname(), what=what))
+            record = {name: row.get(name) for name in TRIED}
+            wire.send("resources.tried", **dict(record, host=socket.gethostname(), what=what))
     return 0
 
 
@@ -134,8 +134,8 @@ def _memory_free():
 
 def _given_up(folder):
     """Bytes of files that a cgroup counts as used, and gives up when memory is asked for; version 1 gives two sums."""
-    told = re.findall(r"^(?:total_)?inactive_file (\d+)", _read(folder + "/memory.stat", ""), re.M)
-    return int(told[-1]) if told else 0
+    sums = re.findall(r"^(?:total_)?inactive_file (\d+)", _read(folder + "/memory.stat", ""), re.M)
+    return int(sums[-1]) if sums else 0
 
 
 def _memory_left():

@@ -62,8 +62,8 @@ def measure(torch, job, ranks, size, group=None):
 def send_result(job, stage, ranks, size, busbw=None, latency_us=None, wrong=0, problem=""):
     """Send the result of a group: its first rank sends what was measured, any rank a problem."""
     if problem or job.rank == ranks[0]:
-        told = {"busbw": busbw, "latency_us": latency_us, "wrong": wrong, "problem": problem[:300]}
-        wire.send("stage.group", rank=job.rank, stage=stage, ranks=spans(ranks), bytes=size, **told)
+        result = {"busbw": busbw, "latency_us": latency_us, "wrong": wrong, "problem": problem[:300]}
+        wire.send("stage.group", rank=job.rank, stage=stage, ranks=spans(ranks), bytes=size, **result)
 
 
 def spans(ranks):
@@ -99,10 +99,10 @@ def run_groups(torch, job, groups, size):
     store, _, _ = next(job.dist.rendezvous("env://", job.rank, job.ranks, timeout=timedelta(seconds=2 * MEET)))
     if ranks:
         wire.send("phase", phase="group", rank=job.rank, ranks=spans(ranks))
-        alarm = None
+        watchdog = None
         try:
             _meet(store, job.rank, ranks)
-            alarm = _watchdog(job, ranks, size, store)
+            watchdog = _watchdog(job, ranks, size, store)
             own = job.dist.PrefixStore("group-%d" % ranks[0], store)
             # beyond its limit NCCL would end the process, before it could say what it waits for
             spare = timedelta(seconds=MEET if job.device.type == "cuda" else 0)
@@ -114,8 +114,8 @@ def run_groups(torch, job, groups, size):
                 job, "bisect", ranks, size, problem="%s: %s" % (type(error).__name__, str(error).partition("\n")[0])
             )
         finally:
-            if alarm:
-                alarm.cancel()
+            if watchdog:
+                watchdog.cancel()
     _leave(store, job, groups)
 
 
@@ -128,7 +128,7 @@ def _watchdog(job, ranks, size, store):
     """A thread that speaks for this rank, and ends it, where it is still busy some seconds after the time limit."""
     seconds = job.timeout.total_seconds() + (0 if job.device.type == "cuda" else 3)
 
-    def ring():
+    def end_rank():
         send_result(job, "bisect", ranks, size, problem="no answer within %.0f s" % seconds)
         crash_handler.write_stacks(job.options.folder, job.rank)
         # the store's own lock may be held by what hangs, so that it must not be waited for
@@ -136,7 +136,7 @@ def _watchdog(job, ranks, size, store):
         time.sleep(0.5)
         os._exit(0)
 
-    timer = threading.Timer(seconds, ring)
+    timer = threading.Timer(seconds, end_rank)
     timer.daemon = True
     timer.start()
     return timer
@@ -153,7 +153,7 @@ def _leave(store, job, groups):
         if job.rank == 0:
             others = sorted(rank for group in groups for rank in group)
             store.wait(["over-%d" % rank for rank in others], job.timeout + timedelta(seconds=MEET))
-    except RuntimeError as error:  # one of them was ended by its alarm, or the store has gone with its host
+    except RuntimeError as error:  # one of them was ended by its watchdog, or the store has gone with its host
         print("left alone: %s" % error, flush=True)
     os._exit(0)
 
@@ -272,8 +272,8 @@ def measure_pair(torch, job, group, peer, values, size):
     small, back = given[:8].clone(), got[:8].clone()
 
     def exchange(out, into):
-        ways = [dist.P2POp(dist.isend, out, peer, group), dist.P2POp(dist.irecv, into, peer, group)]
-        for work in dist.batch_isend_irecv(ways):
+        ops = [dist.P2POp(dist.isend, out, peer, group), dist.P2POp(dist.irecv, into, peer, group)]
+        for work in dist.batch_isend_irecv(ops):
             work.wait()
 
     def agreed(*numbers):
@@ -295,8 +295,8 @@ def measure_pair(torch, job, group, peer, values, size):
     ]
     latency, seconds, wrong = agreed(echo, min([first, *row]), float(wrong))
     if rank < peer:
-        told = {"bandwidth": 2 * size / seconds / 1e9, "latency_us": latency / 2 * 1e6, "wrong": int(wrong)}
-        wire.send("stage.pair", rank=rank, peer=peer, bytes=size, **told)
+        result = {"bandwidth": 2 * size / seconds / 1e9, "latency_us": latency / 2 * 1e6, "wrong": int(wrong)}
+        wire.send("stage.pair", rank=rank, peer=peer, bytes=size, **result)
 
 
 def round_robin(count):

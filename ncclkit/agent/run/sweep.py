@@ -88,9 +88,9 @@ def _run(options, rank):
 
 def _any_late(torch, job, late):
     """Whether any rank is late; the same on all of them, or they would not go on alike."""
-    told = torch.tensor([float(late)], device=job.device)
-    job.dist.all_reduce(told)
-    return bool(told.item())
+    flag = torch.tensor([float(late)], device=job.device)
+    job.dist.all_reduce(flag)
+    return bool(flag.item())
 
 
 def _measure(torch, job, options, operation, groups, order):
@@ -204,8 +204,8 @@ class Groups:
         failed = self.torch.tensor([float(bool(problem))], device=self.job.device)
         self.job.dist.all_reduce(failed)
         if failed.item() and (problem or self.job.rank == 0):
-            told = [line for line in problem.splitlines() if line.strip()] or ["another rank had a problem"]
-            wire.send(kind, setting=number, rank=self.job.rank, problem=told[-1][:300])
+            lines = [line for line in problem.splitlines() if line.strip()] or ["another rank had a problem"]
+            wire.send(kind, setting=number, rank=self.job.rank, problem=lines[-1][:300])
         return not failed.item()
 
 

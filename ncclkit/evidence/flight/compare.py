@@ -187,15 +187,15 @@ def splits(group: Group) -> tuple[Data, list[str], list[int]] | None:
 
 
 def _pairs(group: Group, places: dict[int, int]) -> list[list[int]]:
-    """[from, to, elements sent, elements expected] of each pair that disagrees, where sizes for each peer are told."""
+    """[from, to, elements sent, elements expected] of each pair that disagrees, where sizes for each peer are known."""
     size, found = len(group.members), []
     details = {rank: group.calls[rank].details.get(at) for rank, at in places.items()}
-    told = {rank: d for rank, d in details.items() if d and len(d.sends) == size == len(d.receives)}
-    if size < 2 or len(told) < size:
+    per_peer = {rank: d for rank, d in details.items() if d and len(d.sends) == size == len(d.receives)}
+    if size < 2 or len(per_peer) < size:
         return []
     for i, source in enumerate(group.members):
         for j, target in enumerate(group.members):
-            sent, expected = told[source].sends[j], told[target].receives[i]
+            sent, expected = per_peer[source].sends[j], per_peer[target].receives[i]
             found += [[source, target, sent, expected]] if sent != expected else []
     return found
 
@@ -240,12 +240,12 @@ MANY = 1024
 
 def summary(dump: Dump, of: int = 1) -> Event:
     """The `flight.dump` event of one file; of: how many dumps there are."""
-    told: dict[str, Data] = {}
-    said: list[str] = []
+    by_group: dict[str, Data] = {}
+    lines: list[str] = []
     for key in dict.fromkeys((*dump.members, *dump.collectives)):
         calls = dump.collectives.get(key, Calls())
         closed = calls.open.rfind(b"\0")
-        told[key[0] or "0"] = {
+        by_group[key[0] or "0"] = {
             "desc": key[1],
             "ranks": _listed(dump.members.get(key, ())),
             "last_seq": calls.seqs[-1] if calls.seqs else None,
@@ -254,13 +254,13 @@ def summary(dump: Dump, of: int = 1) -> Event:
             "times": _times(calls, max(1, of // MANY)),
             "sizes": _sizes(dump, calls),
         }
-        name, group = key[0] or "0", told[key[0] or "0"]
+        name, group = key[0] or "0", by_group[key[0] or "0"]
         gloo = len(calls) > 0 and dump.kinds[calls.kinds[0]].library == "gloo"
         closed_as = "retired" if gloo else "completed"  # gloo records no more, and retires what timed out as well
-        said.append(f"{name} {key[1]}: last {group['last_seq']}, {closed_as} {group['last_completed']}, in flight")
-        said[-1] += f" {group['in_flight'][:8]}"
-    text = "\n".join([f"Flight Recorder {dump.version}, {dump.total} entries", *said])
-    data = {"version": dump.version, "entries": dump.total, "groups": told}
+        lines.append(f"{name} {key[1]}: last {group['last_seq']}, {closed_as} {group['last_completed']}, in flight")
+        lines[-1] += f" {group['in_flight'][:8]}"
+    text = "\n".join([f"Flight Recorder {dump.version}, {dump.total} entries", *lines])
+    data = {"version": dump.version, "entries": dump.total, "groups": by_group}
     return Event("flight.dump", clip(text), dump.path, 0, host=dump.host, rank=dump.rank, data=data)
 
 
@@ -295,20 +295,20 @@ SIZES = 64
 def _sizes(dump: Dump, calls: Calls) -> list[list[Any]]:
     """``[operation, bytes of the larger side, calls]``, the most frequent first; without those of unknown size."""
     counts = Counter(calls.kinds)
-    told: Counter[tuple[str, int]] = Counter()
+    sizes: Counter[tuple[str, int]] = Counter()
     for number, count in counts.items():
         kind = dump.kinds[number]
         item = ITEM.get((kind.dtypes or kind.output_dtypes or ("",))[0], 0)
         size = item * max(kind.inputs.total or 0, kind.outputs.total or 0)
         if size:
-            told[kind.op, size] += count
-    return _rows(tuple(told.most_common(SIZES)))
+            sizes[kind.op, size] += count
+    return _rows(tuple(sizes.most_common(SIZES)))
 
 
 @lru_cache(maxsize=1024)
-def _rows(told: tuple[tuple[tuple[str, int], int], ...]) -> list[list[Any]]:
+def _rows(sizes: tuple[tuple[tuple[str, int], int], ...]) -> list[list[Any]]:
     """One list for all events that name the same sizes."""
-    return [[op, size, count] for (op, size), count in told]
+    return [[op, size, count] for (op, size), count in sizes]
 
 
 @lru_cache(maxsize=1024)
@@ -339,9 +339,9 @@ def analyse(dumps: Iterable[Dump], world: int | None = None, events: Sequence[Ev
 def _of(group: Group) -> list[GroupFinding]:
     """Everything about one group but lateness."""
     found: list[GroupFinding] = []
-    for told in (mismatch(group), splits(group)):
-        if told is not None:
-            data, text, odd = told
+    for difference in (mismatch(group), splits(group)):
+        if difference is not None:
+            data, text, odd = difference
             found.append(GroupFinding("flight.mismatch", group, data, text, odd, waiting=list(group.waits())))
             break
     hang = list(find_hang(group))

@@ -504,12 +504,12 @@ def of_value(value: Any, path: str, rank: int | None) -> Dump | None:
     if not is_dump(value):
         return None
     name = Path(path).name
-    told, host = value.get("rank"), HOST.search(name)
-    if not isinstance(told, int) or isinstance(told, bool) or not 0 <= told < RANKS:
+    dump_rank, host = value.get("rank"), HOST.search(name)
+    if not isinstance(dump_rank, int) or isinstance(dump_rank, bool) or not 0 <= dump_rank < RANKS:
         number = NUMBER.search(name)
-        told = rank if rank is not None else int(number[1]) if number else None
+        dump_rank = rank if rank is not None else int(number[1]) if number else None
     version = value.get("version")
-    dump = Dump(path, told, version[:20] if isinstance(version, str) else "", host[1] if host else "")
+    dump = Dump(path, dump_rank, version[:20] if isinstance(version, str) else "", host[1] if host else "")
     dump.members = dict(_members(value.get("pg_config")))
     entries = value["entries"]
     dump.total = len(entries)

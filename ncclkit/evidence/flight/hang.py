@@ -103,9 +103,9 @@ def _time(dump: Dump) -> tuple[int, str]:
 
 def _members(dump: Dump, key: GroupKey, rank: int, known: Mapping[GroupKey, list[Members]]) -> Members:
     """Members of a group of one dump; where it does not tell them, the only ones that others tell."""
-    told = dump.members.get(key, ())
-    ways = [told] if told else [ranks for ranks in known.get(key, []) if rank in ranks]
-    return ways[0] if len(ways) == 1 else ()
+    recorded = dump.members.get(key, ())
+    candidates = [recorded] if recorded else [ranks for ranks in known.get(key, []) if rank in ranks]
+    return candidates[0] if len(candidates) == 1 else ()
 
 
 def _unnamed(key: GroupKey, dumps: Mapping[int, Dump], world: int | None) -> set[int]:

@@ -25,9 +25,9 @@ def _ranks(match: re.Match[str], data: Data, line: Line) -> Data:
 
 def _stalled(match: re.Match[str], data: Data, line: Line) -> Data | None:
     """A list of ranks, each with the tensors that it did not submit."""
-    rows = [re.match(r"(\d{1,7}): \[([^,\]]{0,300})", own.text.strip()) for own in line.own(64)]
-    told = [row for row in rows if row]
-    return {"op": told[0][2], "ranks": sorted({int(row[1]) for row in told})} if told else None
+    matches = [re.match(r"(\d{1,7}): \[([^,\]]{0,300})", own.text.strip()) for own in line.own(64)]
+    rows = [row for row in matches if row]
+    return {"op": rows[0][2], "ranks": sorted({int(row[1]) for row in rows})} if rows else None
 
 
 def _two(match: re.Match[str], data: Data, line: Line) -> Data:

@@ -108,7 +108,7 @@ VERDICTS: tuple[Rule, ...] = (
     rule("flight.entry", "nccl:", r"\bnccl:\w", make=_entry),
     # [rank3]: input_splits=[4, 2] output_splits=[3, 3]      rank 1 in_split_sizes: [4, 2], out_split_sizes: [3, 3]
     rule(
-        "told.splits",
+        "printed.splits",
         "_split",
         r"in(?:put)?_splits?(?:_sizes)?[ =:]{1,3}\[(?P<inputs>[\d, ]{1,2000})\]"
         r".{0,20}?out(?:put)?_splits?(?:_sizes)?[ =:]{1,3}\[(?P<outputs>[\d, ]{1,2000})\]",
@@ -162,14 +162,14 @@ MATRIX: tuple[Rule, ...] = (
 ENV: tuple[Rule, ...] = (
     # NCCL_P2P_LEVEL=LOC      export NCCL_P2P_DISABLE=1      NCCL_SHM_DISABLE=1      (`env`, or a job's script)
     *(
-        rule("told.env", name, rf"^(?:export |declare -x )?(?P<name>{name})=[\"']?(?P<value>\w{{1,20}})[\"']?\s*$")
+        rule("printed.env", name, rf"^(?:export |declare -x )?(?P<name>{name})=[\"']?(?P<value>\w{{1,20}})[\"']?\s*$")
         for name in ("NCCL_P2P_LEVEL", "NCCL_P2P_DISABLE", "NCCL_SHM_DISABLE")
     ),
     # + export NCCL_IB_HCA=mlx5_0,mlx5_1     mpirun -x NCCL_IB_GID_INDEX=3 -np 2 …     srun --export=ALL,NCCL_IB_TC=106
     # docker run -e NCCL_IB_DISABLE=1 …
     *(
         rule(
-            "told.env",
+            "printed.env",
             f"{name}=",
             r"(?:^(?:\+ )?(?:export )?|(?:-x|-e|--env|export) |--(?:env|export)=\S{0,400}?)"
             rf"(?P<name>{name})=[\"']?(?P<value>[\w.:,^=-]{{1,80}})",
@@ -185,20 +185,20 @@ MODEL = (
 VERSIONS: tuple[Rule, ...] = (
     # GPU 0: NVIDIA GeForce RTX 5090      Tesla V100-SXM2-32GB      | 0  NVIDIA H100 80GB HBM3  On |
     *(
-        rule("told.version", anchor, rf"(?P<version>{MODEL})", name="gpu")
+        rule("printed.version", anchor, rf"(?P<version>{MODEL})", name="gpu")
         for anchor in ("NVIDIA ", "Tesla ", "GeForce ")
     ),
     # torch==2.5.1+cu124      torch 2.5.1+cu124      PyTorch version 2.5.1+cu121
     rule(
-        "told.version",
+        "printed.version",
         "+cu",
         r"[Tt]orch\W{1,3}(?:version\W{1,3})?(?P<version>\d\.\d{1,2}\.\d\+cu\d{3})\b",
         name="torch",
     ),
     # torch==2.5.1          (the wheel of PyPI)
-    rule("told.version", "torch==", r"\btorch==(?P<version>\d\.\d{1,2}\.\d)(?![\d.+])", name="torch"),
+    rule("printed.version", "torch==", r"\btorch==(?P<version>\d\.\d{1,2}\.\d)(?![\d.+])", name="torch"),
     # | NVIDIA-SMI 535.104.05    Driver Version: 535.104.05    CUDA Version: 12.2 |
-    rule("told.version", "Driver Version: ", r"Driver Version: (?P<version>\d{3}\.[\d.]{1,12})", name="driver"),
+    rule("printed.version", "Driver Version: ", r"Driver Version: (?P<version>\d{3}\.[\d.]{1,12})", name="driver"),
 )
 
 RULES: tuple[Rule, ...] = (*VERDICTS, *MATRIX, *ENV, *VERSIONS)

@@ -93,13 +93,13 @@ def _traceback(line: Line, place: int) -> Iterator[Event]:
         return
     shape = _shape(line.body[:place])
     lines: list[Line] = []
-    told = _region(enumerate(_bodies(line, place, shape, lines)))
-    frames = _separate(told) if told else None
-    if told is None or frames is None:
+    region = _region(enumerate(_bodies(line, place, shape, lines)))
+    frames = _separate(region) if region else None
+    if region is None or frames is None:
         return  # torn, or mixed so that nobody can tell whose line is whose: the last lines speak for themselves
-    raw = [line.text, *(later.text for later in lines[: told.finals[0][0]])]
-    raw = raw if len(told.finals) == 1 else list(dict.fromkeys(raw))
-    for number, final in told.finals:
+    raw = [line.text, *(later.text for later in lines[: region.finals[0][0]])]
+    raw = raw if len(region.finals) == 1 else list(dict.fromkeys(raw))
+    for number, final in region.finals:
         yield _event(line, final, frames, [*raw, lines[number].quote], lines[number].number)
 
 

@@ -171,8 +171,8 @@ def _shared(lines: list[str]) -> re.Pattern[str] | None:
 def _pattern(head: str) -> re.Pattern[str]:
     """A prefix with any numbers in it, and columns of any width; blanks at its end may belong to what follows."""
     inner = head.rstrip(" ")
-    told = re.sub(r"(?:\\ )+", " +", re.sub(r"\d+", r"\\d+", re.escape(inner)))
-    return re.compile(told + re.escape(head[len(inner) :]))
+    pattern = re.sub(r"(?:\\ )+", " +", re.sub(r"\d+", r"\\d+", re.escape(inner)))
+    return re.compile(pattern + re.escape(head[len(inner) :]))
 
 
 def _fits(pattern: re.Pattern[str], lines: list[str]) -> bool:

@@ -129,7 +129,7 @@ class Archive:
     def tar(self, source: Joined) -> Iterator[Member]:
         """Members of a tar archive in the order of the stream."""
         try:
-            with tarfile.open(fileobj=_Ending(source), mode="r|", tarinfo=type("Info", (_Info,), {})) as archive:
+            with tarfile.open(fileobj=_EndGuard(source), mode="r|", tarinfo=type("Info", (_Info,), {})) as archive:
                 for number, info in enumerate(archive):
                     if self.is_full(number):
                         return
@@ -198,7 +198,7 @@ def _directory(file: BinaryIO) -> int:
 PLAIN_TYPES = (tarfile.LNKTYPE, tarfile.SYMTYPE, tarfile.DIRTYPE, tarfile.FIFOTYPE, tarfile.CHRTYPE, tarfile.BLKTYPE)
 
 
-class _Ending(io.RawIOBase):
+class _EndGuard(io.RawIOBase):
     """A stream that says when it has ended: tarfile would read 2^60 bytes beyond its end, block by block."""
 
     def __init__(self, source: Readable) -> None:

@@ -173,7 +173,7 @@ def outputs(job: str) -> tuple[list[str], list[str]]:
     """(files that exist, one sentence per file that does not) of a job; NcclkitError where Slurm cannot tell."""
     said: list[str] = []
     named = list(
-        dict.fromkeys(path for told in [*_running(job, said)] or [*_ended(job, said)] for path in _filled(told))
+        dict.fromkeys(path for pattern in [*_running(job, said)] or [*_ended(job, said)] for path in _filled(pattern))
     )
     if not named:
         why = "; ".join(dict.fromkeys(said))

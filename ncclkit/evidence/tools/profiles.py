@@ -48,8 +48,8 @@ def events(data: bytes, path: str) -> list[Event]:
     made = []
     for (rank, op, size), laps in times.items():
         line, text = first[rank, op, size]
-        told = {"op": op, "bytes": size, "time_us": statistics.median(laps)}
-        made.append(Event("nccl.calls", text, path, line, rank=rank, data=told, count=len(laps)))
+        record = {"op": op, "bytes": size, "time_us": statistics.median(laps)}
+        made.append(Event("nccl.calls", text, path, line, rank=rank, data=record, count=len(laps)))
     return made
 
 
@@ -236,17 +236,17 @@ def from_trace(stream: Readable, path: str, number: int) -> Event:
     spans = kinds["kernel" if gpu else "op"].union(), sent.union(), kinds["data"].union()
     calls, base = sorted(zip(sent.begins, sent.ends, strict=True)), _base(about)
     rows = [_window(begin, end, spans) | _calls(begin, end, calls, spans[0], base) for begin, end in steps]
-    told = about["distributedInfo"] if isinstance(about.get("distributedInfo"), dict) else {}
-    data = {"source": "trace", "world": _whole(told.get("world_size"), 1), "backend": str(told.get("backend", ""))}
+    group = about["distributedInfo"] if isinstance(about.get("distributedInfo"), dict) else {}
+    data = {"source": "trace", "world": _whole(group.get("world_size"), 1), "backend": str(group.get("backend", ""))}
     data |= {"gpus": gpu, "steps": rows, "plain": [], "cost": None, "batches": 0.0, "sites": [], "buckets": []}
     data |= {"loaders": [], "threads": 0, "problems": []}
-    return _event(_whole(told.get("rank"), number), str(about.get("host_name", "")), path, data)
+    return _event(_whole(group.get("rank"), number), str(about.get("host_name", "")), path, data)
 
 
 def _base(about: Mapping[str, Any]) -> float:
     """The second since the epoch from which a trace counts; 0 where it does not say it."""
-    told = about.get("baseTimeNanoseconds")
-    return told / 1e9 if isinstance(told, (int, float)) else 0.0
+    nanoseconds = about.get("baseTimeNanoseconds")
+    return nanoseconds / 1e9 if isinstance(nanoseconds, (int, float)) else 0.0
 
 
 def _whole(value: Any, otherwise: int) -> int:

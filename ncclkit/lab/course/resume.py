@@ -176,20 +176,21 @@ def resumes(case: Case) -> tuple[Resume, ...]:
 
 
 def _runs(case: Case) -> Iterator[Resume]:
-    told: defaultdict[PurePath, list[Event]] = defaultdict(list)
+    by_folder: defaultdict[PurePath, list[Event]] = defaultdict(list)
     for event in case.of("worker.phase"):
         if _is_complete(event.data) and event.rank is not None:
-            told[PurePath(event.path).parent].append(event)
-    for folder in sorted(told, key=_number):
-        ranks = {e.rank: {o.data["phase"]: o.data for o in told[folder] if o.rank == e.rank} for e in told[folder]}
-        about = next((said["start"] for said in ranks.values() if "start" in said), None)
+            by_folder[PurePath(event.path).parent].append(event)
+    for folder in sorted(by_folder, key=_number):
+        events = by_folder[folder]
+        ranks = {e.rank: {o.data["phase"]: o.data for o in events if o.rank == e.rank} for e in events}
+        about = next((phases["start"] for phases in ranks.values() if "start" in phases), None)
         if about is not None:
             starts = tuple(_start(rank, ranks[rank]) for rank in sorted(rank for rank in ranks if rank is not None))
             yield Resume(about["limit"], starts, str(about.get("lightning") or ""))
 
 
-def _start(rank: int, said: Mapping[str, Mapping[str, Any]]) -> Start:
-    replay, first, pace = (said.get(phase, {}) for phase in ("replay", "first", "pace"))
+def _start(rank: int, phases: Mapping[str, Mapping[str, Any]]) -> Start:
+    replay, first, pace = (phases.get(phase, {}) for phase in ("replay", "first", "pace"))
     return Start(
         rank,
         replay.get("done", 0),

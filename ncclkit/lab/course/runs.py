@@ -85,11 +85,11 @@ def _words(options: Mapping[str, Any]) -> Iterator[str]:
 
 def _stage_of(run: Run, options: Mapping[str, Any]) -> Stage:
     """A stage with what its ranks said of themselves at their end."""
-    told = [record for record in records_of(run.folder) if record.get("kind") == "trained"]
-    if not told:
+    trained = [record for record in records_of(run.folder) if record.get("kind") == "trained"]
+    if not trained:
         return Stage(run, options)
-    ready, peak = (max(record[name] for record in told) for name in ("ready", "peak"))
-    return Stage(run, options, tuple(told[0]["losses"]), ready, peak)
+    ready, peak = (max(record[name] for record in trained) for name in ("ready", "peak"))
+    return Stage(run, options, tuple(trained[0]["losses"]), ready, peak)
 
 
 async def backend_run(case: Case, ranks: int = 0, *, simulate_hosts: int = 1) -> tuple[Run, ...]:
@@ -178,11 +178,11 @@ def _counts(ranks: str) -> list[int]:
 
 
 def _step(case: Case, run: Run) -> Step:
-    said = [event.data for event in case.of("worker.phase") if run.name in event.path.split("/")]
-    told = [data for data in said if data.get("phase") == "files"]
-    shares = [data["wrong"] for data in said if data.get("phase") == "shares"]
-    most = {name: max((data[name] for data in told), default=None) for name in ("one", "pairs")}
-    limit = min((data["limit"] for data in told), default=None)
+    phases = [event.data for event in case.of("worker.phase") if run.name in event.path.split("/")]
+    files = [data for data in phases if data.get("phase") == "files"]
+    shares = [data["wrong"] for data in phases if data.get("phase") == "shares"]
+    most = {name: max((data[name] for data in files), default=None) for name in ("one", "pairs")}
+    limit = min((data["limit"] for data in files), default=None)
     return Step(run, most["one"], most["pairs"], limit, sum(shares) if shares else None)
 
 
@@ -277,16 +277,18 @@ async def loader_sweep(
         "steps": steps,
     }
     argv = ("stories.loader_sweep", *_words(options))
-    return await probe.execute(case, Plan("loading", argv, count, base.backend, base.python, base.deadline))
+    return await probe.execute(case, Plan("loader_sweep", argv, count, base.backend, base.python, base.deadline))
 
 
 def measured(case: Case) -> LoaderSweep | None:
     """What the last sweep of the case measured; None where none was made, or not one choice came to its end."""
-    told = [event.data for event in case.of("worker.phase") if event.data.get("phase") == "loading"]
-    rows = [row for row in (told[-1].get("rows") or () if told else ()) if _is_complete(row)]
-    if not rows or not all(isinstance(told[-1].get(name), int) and told[-1][name] > 0 for name in ("cores", "ranks")):
+    sweeps = [event.data for event in case.of("worker.phase") if event.data.get("phase") == "loader_sweep"]
+    rows = [row for row in (sweeps[-1].get("rows") or () if sweeps else ()) if _is_complete(row)]
+    if not rows or not all(
+        isinstance(sweeps[-1].get(name), int) and sweeps[-1][name] > 0 for name in ("cores", "ranks")
+    ):
         return None
-    return LoaderSweep(told[-1]["cores"], told[-1]["ranks"], tuple(rows))
+    return LoaderSweep(sweeps[-1]["cores"], sweeps[-1]["ranks"], tuple(rows))
 
 
 def _is_complete(row: object) -> bool:

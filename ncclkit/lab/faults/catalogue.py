@@ -158,10 +158,10 @@ def _on_one(name: str, says: str, cause: str, *more: str, backends: tuple[str, .
     return Fault(name, says, cause, ("--fault", name, *more), backends=backends)
 
 
-def _without(name: str, does: str, *ways: str) -> Fault:
-    """NCCL may not use these ways inside a host."""
-    says = f"{'=1 and '.join(ways)}=1 {does}; the job trains, slowly"
-    return Fault(name, says, "slow_transport", env=dict.fromkeys(ways, "1"), one_rank=False, backends=_NCCL)
+def _without(name: str, does: str, *variables: str) -> Fault:
+    """NCCL may not use the paths inside a host that these variables switch off."""
+    says = f"{'=1 and '.join(variables)}=1 {does}; the job trains, slowly"
+    return Fault(name, says, "slow_transport", env=dict.fromkeys(variables, "1"), one_rank=False, backends=_NCCL)
 
 
 EXCHANGE = tuple(

@@ -158,9 +158,9 @@ def _older(made: Hosts) -> None:
 
 def _lowrank(version: str) -> dict[str, str]:
     """The files of a release, as pip lays them down: path → text."""
-    told = f"Metadata-Version: 2.1\nName: lowrank\nVersion: {version}\n"
+    metadata = f"Metadata-Version: 2.1\nName: lowrank\nVersion: {version}\n"
     code = LOWRANK.format(version=version, rank=8 if version == OLD else 16)
-    return {"lowrank/__init__.py": code, f"lowrank-{version}.dist-info/METADATA": told}
+    return {"lowrank/__init__.py": code, f"lowrank-{version}.dist-info/METADATA": metadata}
 
 
 def _updated(made: Hosts) -> None:

@@ -88,11 +88,11 @@ async def nodes_of(job: int) -> int:
     if shutil.which("srun") is None or shutil.which("scontrol") is None:
         return 0
     try:
-        told = await asyncio.to_thread(scheduler.ask, "scontrol", "show", "job", str(job), deadline=20)
+        output = await asyncio.to_thread(scheduler.ask, "scontrol", "show", "job", str(job), deadline=20)
     except NcclkitError:
         return 0
-    count = re.search(r"\bNumNodes=(\d+)", told)
-    return int(count[1]) if count and re.search(r"\bJobState=RUNNING\b", told) else 0
+    count = re.search(r"\bNumNodes=(\d+)", output)
+    return int(count[1]) if count and re.search(r"\bJobState=RUNNING\b", output) else 0
 
 
 def on_nodes_of(job: int, nodes: int, agent: Path, folder: Path, *words: str) -> list[str]:
@@ -167,22 +167,22 @@ async def _ask_nodes(folder: Path, agent: Path, python: str, hosts: Sequence[str
         marker.touch()
         words = [*agent_on_every_node(agent, python), "node", "see", str(marker), str(SEEN)]
         try:
-            said = await asyncio.to_thread(Machine().run, words, SEEN + 60)
+            answer = await asyncio.to_thread(Machine().run, words, SEEN + 60)
         except Unread as why:
             raise NcclkitError(f"srun starts nothing on the nodes of this allocation: {why}.") from why
         finally:
             marker.unlink(missing_ok=True)
-        told = [record for record in map(wire.parse, said.out.encode().splitlines()) if record is not None]
-        if not told:
-            last = scheduler.last_words(said.err or said.out)
+        records = [record for record in map(wire.parse, answer.out.encode().splitlines()) if record is not None]
+        if not records:
+            last = scheduler.last_words(answer.err or answer.out)
             raise NcclkitError(f"srun started {python} on no node of this allocation: {last}.")
-        blind = sorted(int(r["number"]) for r in told if r["kind"] == "seen" and r["seconds"] is None)
-        ports = next((list(r["ports"]) for r in told if r.get("ports")), [])
+        blind = sorted(int(r["number"]) for r in records if r["kind"] == "seen" and r["seconds"] is None)
+        ports = next((list(r["ports"]) for r in records if r.get("ports")), [])
         _answers[key] = _NodeAnswers(",".join(map(str, blind)), ports)
         if blind:
             names = host_list(hosts[number] for number in blind if number < len(hosts))
             on_record({"kind": "problem", "say": f"{names} cannot see {folder.parent}; its files come over srun."})
-        elif (slowest := max(float(r["seconds"]) for r in told)) > 1:
+        elif (slowest := max(float(r["seconds"]) for r in records)) > 1:
             on_record({"kind": "problem", "say": f"Nodes see a new file of {folder.parent} after {slowest:.0f} s."})
     return _answers[key]
 
@@ -191,9 +191,9 @@ def _absent(folder: Path, records: Sequence[Record], nodes: Sequence[str]) -> No
     """Keep by name which nodes never began, where others did: from them nobody will hear anything."""
     begun = {record.get("number") for record in records if record.get("phase") == "node"}
     lost = [name for number, name in enumerate(nodes) if number not in begun] if begun else []
-    told = {"ncclkit": wire.VERSION, "kind": "phase", "t": time.time(), "phase": "absent"}
+    fields = {"ncclkit": wire.VERSION, "kind": "phase", "t": time.time(), "phase": "absent"}
     with open(folder / "wire.jsonl", "a", encoding="utf-8") as kept:
-        kept.writelines(json.dumps(told | {"name": name}) + "\n" for name in lost)
+        kept.writelines(json.dumps(fields | {"name": name}) + "\n" for name in lost)
 
 
 async def facts(
@@ -217,12 +217,12 @@ def collected(folder: Path, nodes: Sequence[str]) -> list[Record]:
 
     A host has the name that it has itself, as logs do; nodes that share one (several on one machine) have Slurm's.
     """
-    said = {node: _lines(folder / f"facts-node{number}.jsonl") for number, node in enumerate(nodes)}
-    told = {node: list(filter(None, map(wire.parse, lines))) for node, lines in said.items()}
+    output = {node: _lines(folder / f"facts-node{number}.jsonl") for number, node in enumerate(nodes)}
+    parsed = {node: list(filter(None, map(wire.parse, lines))) for node, lines in output.items()}
     found = {
         node: [r for r in records if r.get("kind") == "fact" and "name" in r]
         + missing_facts(records, "with its node or step")
-        for node, records in told.items()
+        for node, records in parsed.items()
     }
     own = {
         node: next((r["value"] for r in records if r["name"] == "host.name"), None) for node, records in found.items()
@@ -231,7 +231,7 @@ def collected(folder: Path, nodes: Sequence[str]) -> list[Record]:
     return [
         record | {"host": own[node] if own[node] in alone else node}
         for node in nodes
-        for record in found[node] or [_mute(said[node])]
+        for record in found[node] or [_mute(output[node])]
     ]
 
 

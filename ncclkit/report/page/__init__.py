@@ -225,11 +225,11 @@ def _shaken(library: str, traces: Iterable[str]) -> str:
         return library
     modules[-1] = modules[-1].replace(registered[0], ",".join(wanted))
     live = {0, len(modules) - 1}
-    ways = list(live)
-    while ways:
-        fresh = uses(modules[ways.pop()]) - live
+    frontier = list(live)
+    while frontier:
+        fresh = uses(modules[frontier.pop()]) - live
         live |= fresh
-        ways += fresh
+        frontier += fresh
     return "".join(module for i, module in enumerate(modules) if i in live)
 
 

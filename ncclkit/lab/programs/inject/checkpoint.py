@@ -37,10 +37,10 @@ def position(job):
 
 def gather(job, own):
     """What every rank has, by rank; as JSON: `all_gather_object` executes what comes, also from who got between."""
-    told = json.dumps(own).encode()
-    longest = job.torch.tensor([len(told)], device=job.device)
+    encoded = json.dumps(own).encode()
+    longest = job.torch.tensor([len(encoded)], device=job.device)
     job.dist.all_reduce(longest, op=job.dist.ReduceOp.MAX)
-    mine = job.torch.tensor(list(told.ljust(int(longest))), dtype=job.torch.uint8, device=job.device)
+    mine = job.torch.tensor(list(encoded.ljust(int(longest))), dtype=job.torch.uint8, device=job.device)
     each = [job.torch.empty_like(mine) for _ in range(job.ranks)]
     job.dist.all_gather(each, mine)
     return [json.loads(bytes(row.tolist())) for row in each]

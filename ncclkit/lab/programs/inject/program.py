@@ -306,9 +306,10 @@ def other_card(job):
 def port_busy(job):
     """This rank opens a store of its own on MASTER_PORT, where the launcher's store already listens."""
     port = 0 if job.fixed("port_in_use") else int(os.environ["MASTER_PORT"])
-    told = os.environ.pop("TORCHELASTIC_USE_AGENT_STORE", "")  # with it, torch would not mind that the port is taken
+    # with it, torch would not mind that the port is taken
+    agent_store = os.environ.pop("TORCHELASTIC_USE_AGENT_STORE", "")
     job.store = job.dist.TCPStore("127.0.0.1", port, is_master=True, wait_for_workers=False)
-    os.environ["TORCHELASTIC_USE_AGENT_STORE"] = told
+    os.environ["TORCHELASTIC_USE_AGENT_STORE"] = agent_store
 
 
 def mixed_nccl(job):
@@ -374,9 +375,9 @@ def exchange_uneven(job):
         # with 2 KiB instead of 1 KiB a rank of another host sends, over sockets, the job went on with wrong data
         take[(job.rank + 1) % job.ranks] = 4 << 20 if job.device.type == "cuda" else 128
     if job.fixed("send_recv_mismatch"):
-        told = job.torch.empty(job.ranks, dtype=job.torch.int64, device=job.device)
-        job.dist.all_to_all_single(told, job.torch.tensor(give, device=job.device))
-        take = told.tolist()
+        incoming = job.torch.empty(job.ranks, dtype=job.torch.int64, device=job.device)
+        job.dist.all_to_all_single(incoming, job.torch.tensor(give, device=job.device))
+        take = incoming.tolist()
     received = job.torch.empty(sum(take), device=job.device)
     job.dist.all_to_all_single(received, job.torch.ones(sum(give), device=job.device), take, give)
     job.synchronize()

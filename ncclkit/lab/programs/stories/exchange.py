@@ -98,27 +98,27 @@ class Exchange:
             work.wait()
         if job.options.fault == "a2a_files":
             self.pairs = pair_groups(job, limited=job.faulty_here)
-        ways = {"a2a_order": self.receive_first, "a2a_unpaired": self.one_by_one, "a2a_reused": self.reused}
+        methods = {"a2a_order": self.receive_first, "a2a_unpaired": self.one_by_one, "a2a_reused": self.reused}
         cause = "rank_exception" if job.options.fault == "a2a_reused" else "send_recv_mismatch"
         bug = "" if job.fixed(cause) else job.options.fault
-        self.way = ways.get(bug, self.batched)
+        self.method = methods.get(bug, self.batched)
 
     def __call__(self, shares, expected, width):
         """Rows of every rank for this one, in a list by rank; `expected` is how many, `width` how long a row is."""
         got = [self.job.torch.empty(rows, width, device=self.job.device) for rows in expected]
         got[self.job.rank].copy_(shares[self.job.rank])
-        self.way([share.contiguous() for share in shares], got)
+        self.method([share.contiguous() for share in shares], got)
         self.job.synchronize()
         return got
 
     def sizes(self, given, assumed=False):
         """How many rows each rank will send to this one: exchanged first, or (the fault) assumed."""
         own = self.job.torch.tensor(given, device=self.job.device)
-        told = [self.job.torch.empty_like(own) for _ in range(self.job.ranks)]
+        gathered = [self.job.torch.empty_like(own) for _ in range(self.job.ranks)]
         self.arrivals.enter()
-        self.arrivals.wait([self.dist.all_gather(told, own, async_op=True)])
+        self.arrivals.wait([self.dist.all_gather(gathered, own, async_op=True)])
         wrong = assumed and not self.job.fixed("send_recv_mismatch")
-        return [ROWS if wrong else int(counts[self.job.rank]) for counts in told]
+        return [ROWS if wrong else int(counts[self.job.rank]) for counts in gathered]
 
     def batched(self, shares, got):
         """The right way: all sends and receives in one batch; a rank that times out names the one it waited for."""
@@ -127,11 +127,11 @@ class Exchange:
 
     def post(self, shares, got):
         """All sends and receives in one batch, in which their order does not matter; empty shares are left out."""
-        ways = ((self.dist.isend, shares), (self.dist.irecv, got))
+        directions = ((self.dist.isend, shares), (self.dist.irecv, got))
         calls = [
             self.dist.P2POp(call, parts[peer], peer, group=self.pairs.get(peer))
             for peer in self.peers
-            for call, parts in ways
+            for call, parts in directions
             if len(parts[peer])
         ]
         batches = [calls] if not self.pairs else [[call for call in calls if call.peer == peer] for peer in self.peers]
@@ -161,12 +161,12 @@ class Exchange:
         self.arrivals.store.wait([step])
         others = [share[:0] for share in shares] if self.job.faulty_here else shares
         self.arrivals.wait([*sent, *self.post(others, got)])
-        told = [self.job.torch.zeros(1, device=self.job.device) for _ in shares]
-        self.arrivals.wait(self.post([one.reshape(1) for one in sums], told))
+        sent_sums = [self.job.torch.zeros(1, device=self.job.device) for _ in shares]
+        self.arrivals.wait(self.post([one.reshape(1) for one in sums], sent_sums))
         for peer in self.peers:
-            if abs(float(got[peer].sum() - told[peer])) > 1e-3:
+            if abs(float(got[peer].sum() - sent_sums[peer])) > 1e-3:
                 raise ValueError(
-                    "the rows from rank %d add up to %.3f, and it sent %.3f" % (peer, got[peer].sum(), told[peer])
+                    "the rows from rank %d add up to %.3f, and it sent %.3f" % (peer, got[peer].sum(), sent_sums[peer])
                 )
 
     def receive_first(self, shares, got):

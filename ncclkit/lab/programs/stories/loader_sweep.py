@@ -46,7 +46,7 @@ def _sweep(options, rank):
         rows.append({"workers": workers, "prefetch": prefetch if workers else 0, **row})
         if rank == 0:  # again with each choice, so that a sweep that is cut short leaves what it has
             cores, local = len(os.sched_getaffinity(0)), int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-            wire.send("phase", phase="loading", rank=0, cores=cores, ranks=local, rows=rows)
+            wire.send("phase", phase="loader_sweep", rank=0, cores=cores, ranks=local, rows=rows)
     del trainer
     job.end()
 
@@ -60,7 +60,7 @@ def _measure(trainer, options, workers, prefetch):
     job, ahead = trainer.job, max(1, workers * prefetch)
     one = job.torch.ones(1, device=job.device)
     job.dist.all_reduce(one)
-    crowd, began = Scheduling(), time.monotonic()
+    scheduling, began = Scheduling(), time.monotonic()
     count = 2 * ahead + options.steps
     batches = iter(speech.loader(job.torch, job.rank, workers, options.cost, count, prefetch, options.wait))
     data, others, ends, first, steady = [], [], [], 0.0, began
@@ -77,9 +77,9 @@ def _measure(trainer, options, workers, prefetch):
         ends.append(time.monotonic())
         steady = ends[-1] if step == ahead - 1 else steady
         if step == 0:  # the workers are there
-            before = _family(crowd)
+            before = _family(scheduling)
             at = time.monotonic()
-    now, passed = _family(crowd), max(time.monotonic() - at, 1e-3)
+    now, passed = _family(scheduling), max(time.monotonic() - at, 1e-3)
     times = sorted(1e3 * (end - start) for start, end in zip(ends[ahead - 1 :], ends[ahead:]))
     return {
         "step_ms": 1e3 * (time.monotonic() - steady) / options.steps,
@@ -93,10 +93,10 @@ def _measure(trainer, options, workers, prefetch):
     }
 
 
-def _family(crowd):
+def _family(scheduling):
     """What the scheduler has counted of this process and its workers; nothing where the kernel does not tell."""
     own = os.getpid()
-    return crowd.take(processes.families({0: own})).get(0, [0, 0, 0.0, 0.0, 0])
+    return scheduling.take(processes.families({0: own})).get(0, [0, 0, 0.0, 0.0, 0])
 
 
 def _agreed(job, own):

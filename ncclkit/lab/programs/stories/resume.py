@@ -268,7 +268,7 @@ class Lightning:
         self.begin, self.backward = self.fabric.launch, self.fabric.backward
         self.save, self.load = self.fabric.save, self.fabric.load
         os.environ["TORCH_FORCE_WEIGHTS_ONLY_LOAD"] = "1"  # some versions unpickle whatever lies in a checkpoint …
-        strategy.broadcast = lambda told, src=0: told  # … and what others send: here each rank knows the path itself
+        strategy.broadcast = lambda obj, src=0: obj  # … and what others send: here each rank knows the path itself
 
     def wrap(self, model):
         """The model as all ranks train it together, and its optimizer."""
