@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from statistics import median, quantiles
 from typing import Any
 
-from ncclkit.analysis.calls import POINT_TO_POINT, SAME_SIZE, counted, grouped, op_of, size_of
+from ncclkit.analysis.calls import POINT_TO_POINT, SAME_SIZE, counted, grouped, op_of, size_of, unlike_calls
 from ncclkit.analysis.communicators import Index, communicators
 from ncclkit.analysis.once import once
 from ncclkit.core import text
@@ -45,6 +45,12 @@ class Disagreement:
     minority: tuple[int, ...]
     summary: str
     evidence: tuple[Event, ...]
+
+    @property
+    def culprits(self) -> tuple[int, ...]:
+        """The ranks that it points at: both sides where neither is the larger."""
+        tie = self.what not in ("missing", "stuck") and len(self.minority) >= len(self.majority)
+        return (*self.minority, *self.majority) if tie else self.minority or self.majority
 
 
 def sides(values: Mapping[int, Hashable], came: Mapping[int, int] | None = None) -> list[tuple[Any, list[int]]]:
@@ -314,6 +320,7 @@ class _Book:
 def compare_call_counts(events: Sequence[Event]) -> Iterator[Disagreement]:
     """The first call of each communicator that its ranks do not share; only of ranks that a line ties to it."""
     lines = [e for e in events if e.kind == "nccl.op" and op_of(e).upper() not in POINT_TO_POINT]
+    lines = [e for e in lines if None not in (e.data["count"], e.data["dtype"])]  # a torn one could be any call
     for name, book in (_books(events, lines) if lines else {}).items():
         if len(book.counts) > 1 and (one := _disagree(name, book)):
             yield one
@@ -361,7 +368,9 @@ def _disagree(name: str, book: _Book) -> Disagreement | None:
     usual = max(owners, key=lambda call: (len(owners[call]), call))
     first = {rank: usual if usual in rest else min(rest, default=None) for rank, rest in rests.items()}
     called = {rank: call for rank, call in first.items() if call is not None}
-    differs = len(set(called.values())) > 1
+    # a call that both sides made means that a line is lost, or that one side is ahead
+    apart = all(len({called[rank] for rank in made}) == 1 for made in owners.values())
+    differs = apart and len(set(called.values())) > 1
     came = {rank: sum(counts.values()) for rank, counts in book.counts.items()}
     (call, most), *others = sides(called if differs else first, came)
     held = [(call, most), *others]
@@ -378,17 +387,17 @@ def _field(one: Call, other: Call) -> str:
 
 
 def _summary(name: str, desc: str, common: int, held: list[tuple[Call | None, list[int]]]) -> str:
-    said = "; ".join(f"{text.ranks(ranks)}: {_word(call)}" for call, ranks in held[:4])
+    called = "; ".join(f"{text.ranks(ranks)} {_word(call)}" for call, ranks in [*held[1:4], held[0]])
     where = f"communicator {name}" if desc else f"the communicator of {name}"
-    return f"After {common} calls that all ranks share on {where} come {said}"
+    return f"{text.start(called)}, after {common:,} calls that all ranks share on {where}"
 
 
 def _word(call: Call | None) -> str:
     if call is None:
-        return "no further call"
+        return "made no further call"
     op, count, dtype, root = call
     kind = DTYPES[dtype] if 0 <= dtype < len(DTYPES) else f"datatype {dtype}"
-    return f"{text.op(op)} of {count} {kind}{f', root {root}' if op in ROOTED else ''}"
+    return f"called {text.op(op)} of {count:,} {kind}{f', root {root}' if op in ROOTED else ''}"
 
 
 Data = Mapping[str, Any]
@@ -407,6 +416,22 @@ FIELDS = {
 def disagreements(case: Case) -> list[Disagreement]:
     """The first disagreement of each group and communicator of a case."""
     return align(case.events)
+
+
+@once
+def differing_calls(case: Case) -> list[Disagreement]:
+    """Where NCCL's COLL lines show other operations, sizes or types on some ranks, of communicators seen from INIT on.
+
+    Logs without their INIT lines may begin at different calls, so these say nothing.
+    """
+    return [one for one in compare_call_counts(case.events) if one.desc and one.what != "missing"]
+
+
+def of_different_calls(one: Disagreement) -> bool:
+    """Whether the sizes that NCCL's lines hold are of different calls of a program, as `unlike_calls` says."""
+    op = op_of(one.evidence[0]).upper()
+    shards = "_BASE" if op in ("ALLGATHER", "REDUCESCATTER") else ""
+    return one.what == "size" and unlike_calls(op + shards, [event.data["count"] for event in one.evidence])
 
 
 @once

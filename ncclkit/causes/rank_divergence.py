@@ -26,6 +26,7 @@ Read more
 
 from __future__ import annotations
 
+from ncclkit.analysis.alignment import differing_calls, of_different_calls
 from ncclkit.analysis.calls import (
     POINT_TO_POINT,
     SAME_SIZE,
@@ -47,6 +48,7 @@ from ncclkit.analysis.calls import (
 from ncclkit.analysis.frames import in_collective, own_frame, place, stacks
 from ncclkit.analysis.picks import (
     among,
+    failed,
     first_finding,
     in_order,
     matching,
@@ -88,7 +90,7 @@ explains = (
 
 def diagnose(case: Case) -> Finding:
     """Found where ranks made different calls at one place of the sequence, or a rank left it."""
-    recorded_calls = (_flight, _launched, _elsewhere, _fingerprint, _entries, _shares)
+    recorded_calls = (_flight, _launched, _elsewhere, _fingerprint, _entries, _logged, _shares)
     seen_otherwise = (_watchdog, _two_groups, _left, _ddp, _stalled, _skipped_locally, _symptom)
     if finding := first_finding(case, *recorded_calls, *seen_otherwise):
         return finding
@@ -292,6 +294,15 @@ def _entries(case: Case) -> Finding | None:
     calls = [f"{name_ranks(ranks_in([e]))} called {e.data['op']} {e.data['sizes'] or ''}".rstrip() for e in events[:4]]
     say = f"At place {events[0].data['seq']} of the sequence {' where '.join(calls)}."
     return _finding(case, "likely", say, events, minority(disagreeing(events, lambda event: event.data[what])))
+
+
+def _logged(case: Case) -> Finding | None:
+    """NCCL's own lines show that some ranks made another call where all others made one."""
+    for one in differing_calls(case):
+        if one.what == "op" or of_different_calls(one):
+            strength: Strength = "likely" if failed(case) else "possible"
+            return _finding(case, strength, f"{one.summary}.", [*one.evidence], one.culprits)
+    return None
 
 
 def _shares(case: Case) -> Finding | None:

@@ -28,6 +28,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ncclkit.analysis.alignment import differing_calls, of_different_calls
 from ncclkit.analysis.calls import (
     SAME_SIZE,
     UNDECIDED,
@@ -43,7 +44,17 @@ from ncclkit.analysis.calls import (
     unlike_calls,
 )  # fmt: skip
 from ncclkit.analysis.frames import exchanges
-from ncclkit.analysis.picks import family, matching, messages, model_mismatch, name_ranks, otherwise, pick, ranks_in
+from ncclkit.analysis.picks import (
+    failed,
+    family,
+    matching,
+    messages,
+    model_mismatch,
+    name_ranks,
+    otherwise,
+    pick,
+    ranks_in,
+)
 from ncclkit.analysis.rank_states import rank_states
 from ncclkit.causes._experiments import recorded
 from ncclkit.causes._printed import differing_entries
@@ -70,7 +81,7 @@ explains = (
 
 def diagnose(case: Case) -> Finding:
     """Found where sizes or types of one sequence number differ between ranks."""
-    for witness in (_flight, _fingerprint, _entries, _watchdog, _library, _models):
+    for witness in (_flight, _fingerprint, _entries, _watchdog, _logged, _library, _models):
         finding = witness(case)
         if finding is not None:
             return finding
@@ -150,6 +161,15 @@ def _watchdog(case: Case) -> Finding | None:
             # The same place of the sequence may be another call of the program; only recorded calls show which.
             strength: Strength = "possible" if unlike_calls(op_of(events[0]), sizes) else "likely"
             return _found(case, f"{say}{', '.join(parts)}.", events, minority(sizes), strength)
+    return None
+
+
+def _logged(case: Case) -> Finding | None:
+    """NCCL's own lines show the same call with other sizes or types on some ranks."""
+    for one in differing_calls(case):
+        if one.what in ("size", "dtype") and not of_different_calls(one):
+            strength: Strength = "likely" if failed(case) else "possible"
+            return _found(case, f"{one.summary}.", [*one.evidence], one.culprits, strength)
     return None
 
 

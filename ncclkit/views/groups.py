@@ -125,7 +125,7 @@ def disagreement_view(case: Case) -> View:
     """The first collective of each group on which ranks disagree, and how far the clocks of the hosts are apart."""
     scope = last_run_of(case)
     found, known = alignment.disagreements(scope), alignment.clocks_of(scope)
-    first, pointed = (found[0].summary.rstrip("."), _pointed(found[0])) if found else _agreed(scope)
+    first, pointed = (found[0].summary.rstrip("."), found[0].culprits) if found else _agreed(scope)
     more = f" (and {plural(len(found) - 1, 'further disagreement')})" if len(found) > 1 else ""
     headline = headline_beside(culprits(case.findings), first + more, pointed)
     cards = [_card(one, titled=one.summary.rstrip(".") != headline) for one in found]
@@ -133,12 +133,6 @@ def disagreement_view(case: Case) -> View:
     several = len(name_hosts(scope.events)) > 1  # of one host there is one clock
     clocks = el("section", el("h4", _clocks_summary(known)), _clocks(known), cls="nk-card") if several else ""
     return View(headline, join(*cards[:GROUPS], rest, clocks))
-
-
-def _pointed(one: Disagreement) -> Sequence[int]:
-    """The ranks that a disagreement is said to be the fault of: both sides where neither is the larger."""
-    tie = one.what not in ("missing", "stuck") and len(one.minority) >= len(one.majority)
-    return [*one.minority, *one.majority] if tie else one.minority or one.majority
 
 
 def _agreed(case: Case) -> Headline:

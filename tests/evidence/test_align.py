@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ncclkit.analysis.alignment import align, clocks
+from ncclkit.analysis.alignment import align, clocks, differing_calls
 from ncclkit.analysis.communicators import communicators, rings, transports
 from ncclkit.analysis.timeline import timelines
 from ncclkit.core.model import Event
@@ -187,6 +187,19 @@ def test_a_rank_that_called_more_than_the_others_is_the_odd_one(read_text):
 def test_ranks_that_are_not_equally_far_do_not_differ_in_the_operation(read_text):
     text = calls("2.28.9") + line(0, call(0)) + line(0, call(0, "AllGather")) + line(1, call(1))
     assert only(align(read_text(text).events)).what == "missing"
+
+
+def test_lines_that_two_logs_lost_are_no_other_operation(read_text):
+    """Ranks 2 and 3 show that both calls were made, so the logs of ranks 0 and 1 each lack one."""
+    text = calls("2.28.9") + line(0, call(0)) + line(1, call(1, "AllGather"))
+    text += "".join(line(rank, call(rank)) + line(rank, call(rank, "AllGather")) for rank in (2, 3))
+    events = read_text(text).events
+    assert only(align(events)).what == "missing" and differing_calls(case_of(events)) == []
+
+
+def test_logs_that_begin_after_the_init_say_nothing_of_other_calls(read_text):
+    text = "".join(f"[rank{r}]:{line(r, call(r, size=4, count=7 if r == 2 else 1024))}" for r in range(4))
+    assert differing_calls(case_of(read_text(text).events)) == []
 
 
 def test_coll_lines_alone_are_joined_by_the_size_of_the_job(read_text):
