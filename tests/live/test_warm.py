@@ -5,7 +5,10 @@ from __future__ import annotations
 import json
 import os
 import resource
+import runpy
+import select
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -22,7 +25,7 @@ from jupyter_client.manager import KernelManager
 from ncclkit.agent import private
 from ncclkit.live.launch.pack import packed
 from tests.namespaces import hosts, needs_namespaces
-from tests.processes import warm
+from tests.processes import WARM, warm
 
 RANK = """
 import json, os, sys
@@ -171,6 +174,35 @@ told = {
 }
 print(json.dumps(told))
 """
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("unread", [True, False], ids=["before the end", "after the end"])
+def test_a_signal_beside_the_end_of_what_was_forked_changes_nothing(tmp_path: Path, unread: bool) -> None:
+    """It ends as that one did: it reports no lost line, and does not start the same once more."""
+    place = runpy.run_path(str(WARM / "sitecustomize.py"))["place"]
+    listening = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    listening.bind(str(tmp_path / "notebooks"))
+    listening.listen(1)
+    listening.settimeout(60)
+    environ = warm(os.environ) | {"NCCLKIT_TESTS_NOTEBOOKS": str(tmp_path / "notebooks")}
+    command = [sys.executable, "-m", "ncclkit", "report", "--help"]
+    waiting = subprocess.Popen(command, env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    with listening, listening.accept()[0] as line:
+        line.settimeout(60)
+        line.send(json.dumps(place()).encode())
+        asked, files, *_ = socket.recv_fds(line, 1 << 20, 3)
+        assert json.loads(asked)["words"][1:] == command[1:]
+        for file in files:
+            os.close(file)
+        if unread:
+            waiting.send_signal(signal.SIGTERM)
+            assert select.select([line], [], [], 60)[0]
+        waiting.send_signal(signal.SIGSTOP)
+        waiting.send_signal(signal.SIGTERM)
+        line.send(b"7")
+    waiting.send_signal(signal.SIGCONT)
+    assert waiting.communicate(timeout=60) == ("", "") and waiting.returncode == 7
 
 
 @pytest.mark.slow

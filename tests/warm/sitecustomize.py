@@ -138,10 +138,20 @@ def hand_over(name):
     told = json.dumps({"words": sys.orig_argv, "environ": dict(os.environ), "limits": limits()})
     with open("/proc/self/comm", "w") as file:  # its words are those of the process that it stands in for
         file.write(STANDS_IN)
-    for number in SIGNALS:
-        signal.signal(number, lambda number, _: line.send(bytes([number])))
+
+    def forward(number, _):
+        with contextlib.suppress(ConnectionError):  # it has just ended, and how is about to be heard
+            line.send(bytes([number]))
+
+    signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)  # what is asked for goes first
     socket.send_fds(line, [told.encode()], [0, 1, 2])
-    said = line.recv(64)
+    for number in SIGNALS:
+        signal.signal(number, forward)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
+    try:
+        said = line.recv(64)
+    except ConnectionError:  # a signal was not read any more; how it has ended comes behind that
+        said = line.recv(64)
     status = int(said or b"-9")
     if status < 0:
         signal.signal(-status, signal.SIG_DFL) if -status != signal.SIGKILL else None
