@@ -367,10 +367,11 @@ def _disagree(name: str, book: _Book) -> Disagreement | None:
         return None
     usual = max(owners, key=lambda call: (len(owners[call]), call))
     first = {rank: usual if usual in rest else min(rest, default=None) for rank, rest in rests.items()}
+    if not all(len({first[rank] for rank in made}) == 1 for made in owners.values()):
+        # both sides made one call, so a line is lost or one side is ahead
+        first = {rank: usual if usual in rest else None for rank, rest in rests.items()}
     called = {rank: call for rank, call in first.items() if call is not None}
-    # a call that both sides made means that a line is lost, or that one side is ahead
-    apart = all(len({called[rank] for rank in made}) == 1 for made in owners.values())
-    differs = apart and len(set(called.values())) > 1
+    differs = len(set(called.values())) > 1
     came = {rank: sum(counts.values()) for rank, counts in book.counts.items()}
     (call, most), *others = sides(called if differs else first, came)
     held = [(call, most), *others]
@@ -387,14 +388,15 @@ def _field(one: Call, other: Call) -> str:
 
 
 def _summary(name: str, desc: str, common: int, held: list[tuple[Call | None, list[int]]]) -> str:
-    called = "; ".join(f"{text.ranks(ranks)} {_word(call)}" for call, ranks in [*held[1:4], held[0]])
+    ordered = sorted([*held[1:4], held[0]], key=lambda side: side[0] is None)
+    called = "; ".join(f"{text.ranks(ranks)} {_word(call)}" for call, ranks in ordered)
     where = f"communicator {name}" if desc else f"the communicator of {name}"
     return f"{text.start(called)}, after {common:,} calls that all ranks share on {where}"
 
 
 def _word(call: Call | None) -> str:
     if call is None:
-        return "made no further call"
+        return "did not"
     op, count, dtype, root = call
     kind = DTYPES[dtype] if 0 <= dtype < len(DTYPES) else f"datatype {dtype}"
     return f"called {text.op(op)} of {count:,} {kind}{f', root {root}' if op in ROOTED else ''}"
