@@ -127,7 +127,7 @@ LIGHTNING = Story(
             {
                 "Yes: the same evidence after ten seconds": "A timeout is how long you are willing not to know. For "
                 "production take twice the longest honest phase of one rank.",
-                "No: a short timeout breaks healthy jobs": "In production it may; while you search, it gives the same "
+                "No: a short timeout ends healthy jobs": "In production it may; while you search, it gives the same "
                 "evidence 180 times as fast.",
                 "It makes no difference": "Every attempt costs half an hour on all GPUs.",
             },
@@ -162,7 +162,7 @@ LLAMA_RECIPES = Story(
     Question(
         "The nodes reach each other, and only the ranks of the second one end at once. Why?",
         {
-            "The network between them is broken": "ping and iperf3 went through it. They chose the address "
+            "The network between them is down": "ping and iperf3 went through it. They chose the address "
             "themselves, though, and the job did not.",
             "MASTER_ADDR is wrong": "Then the second node would not have come so far: it met the store before.",
             "The nodes name their interfaces differently": "A newer board, another driver, another name: a job script "
