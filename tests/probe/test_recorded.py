@@ -1,4 +1,4 @@
-"""The report recorded on four H200: its case folder opens, and today's code says of it what it said then."""
+"""The report recorded on four H100: its case folder opens, and today's code says of it what it said then."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ncclkit.causes.engine import diagnose
 from ncclkit.core import bandwidth
 from ncclkit.core.case import Case
 
-FOLDER = Path(__file__).parents[2] / "docs" / "gpu" / "4xh200"
+FOLDER = Path(__file__).parents[2] / "docs" / "gpu" / "4xh100"
 
 
 @pytest.fixture(scope="module")

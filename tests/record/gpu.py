@@ -72,7 +72,8 @@ def about_machine(answer: dict[str, Any]) -> dict[str, Any]:
             subprocess.run(query, capture_output=True, text=True, timeout=60, check=True).stdout.strip().splitlines()
         )
         name, driver = lines[0].split(", ")
-        hardware = f"{len(lines)} x {name}, driver {driver}"
+        used = "" if answer["gpus"] == len(lines) else f"{answer['gpus']} of "  # fewer by CUDA_VISIBLE_DEVICES
+        hardware = f"{used}{len(lines)} x {name}, driver {driver}"
     return {"hardware": hardware, "torch": answer["torch"], "python": answer["python"], "cores": os.cpu_count()}
 
 
