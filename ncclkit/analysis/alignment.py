@@ -18,7 +18,15 @@ from dataclasses import dataclass, field
 from statistics import median, quantiles
 from typing import Any
 
-from ncclkit.analysis.calls import POINT_TO_POINT, SAME_SIZE, counted, grouped, op_of, size_of, unlike_calls
+from ncclkit.analysis.calls import (
+    POINT_TO_POINT,
+    DifferingTimeouts,
+    counted,
+    differing_timeouts,
+    grouped,
+    op_of,
+    unlike_calls,
+)
 from ncclkit.analysis.communicators import Index, communicators
 from ncclkit.analysis.once import once
 from ncclkit.core import text
@@ -183,7 +191,6 @@ class _Wait:
     seq: int | None = None
     """The one that it waits for."""
     op: str = ""
-    size: int | None = None
 
     def take(self, event: Event) -> None:
         """Take one line; of several timeouts the first collective counts."""
@@ -198,7 +205,6 @@ class _Wait:
         self.last = max(self.last, seq)
         if self.seq is None or seq < self.seq or not self.op:
             self.seq, self.op = seq, text.op(str(data["op"] or ""))
-            self.size = size_of(event) if op_of(event).upper() in SAME_SIZE else None
 
 
 def compare_watchdogs(events: Sequence[Event]) -> Iterator[Disagreement]:
@@ -209,12 +215,14 @@ def compare_watchdogs(events: Sequence[Event]) -> Iterator[Disagreement]:
         if event.rank is not None and op_of(event).upper() not in POINT_TO_POINT:
             descs[name] = desc
             groups[name][event.rank].take(event)
+    differing = {(one.group, one.seq): one for one in differing_timeouts(events)} if groups else {}
     spoke = {event.rank for event in events if event.rank is not None}
     world = set(ranks(events)) if groups else set()
     for name, waits in groups.items():
         if any(wait.seq is not None for wait in waits.values()):
             whole = descs[name] in ("", "default_pg") and name in ("", "0", "default_pg")
-            yield from _Group(name, descs[name], waits, spoke, world if whole else set()).disagree()
+            group = _Group(name, descs[name], waits, spoke, world if whole else set())
+            yield from group.disagree(differing.get((name, group.seq)))
 
 
 class _Group:
@@ -229,13 +237,11 @@ class _Group:
         self.op = next((wait.op for wait in self.inside.values() if wait.op), "")
         """Empty where only status lines speak: these show works in flight, as a healthy job has them."""
 
-    def disagree(self) -> Iterator[Disagreement]:
+    def disagree(self, differing: DifferingTimeouts | None) -> Iterator[Disagreement]:
         """What they disagree in, or that they are stuck together."""
-        for what in ("op", "size"):
-            values = {rank: getattr(wait, what) for rank, wait in self.inside.items() if getattr(wait, what)}
-            if len(set(values.values())) > 1:
-                yield self._differ(what, values)
-                return
+        if differing is not None and len(set(differing.values.values())) > 1:
+            yield self._differ(differing)
+            return
         absent = sorted((self.members & self.spoke) - self.inside.keys())
         gone = sorted(self.members - self.inside.keys())
         if self.behind:
@@ -252,13 +258,15 @@ class _Group:
         elif len(inside := list(self.inside)) > 1:
             yield self._made("stuck", inside, [], f"{self._wait(inside)}: all that any line names")
 
-    def _differ(self, what: str, values: dict[int, str | int]) -> Disagreement:
-        (value, most), *others = sides(values)
+    def _differ(self, one: DifferingTimeouts) -> Disagreement:
+        (value, most), *others = sides(one.values)
         odd = sorted(rank for _, ranks in others for rank in ranks)
-        unit = " elements" if what == "size" else ""
-        said = "; ".join(f"{text.ranks(ranks)}: {value}{unit}" for value, ranks in [(value, most), *others][:4])
-        where = text.collective(self.op if unit else "", self.seq, self.name, self.desc)
-        return self._made(what, most, odd, f"{'Sizes' if unit else 'Operations'} differ in {where}: {said}")
+        word, name, start = (
+            ("{} elements".format, self.op, "Sizes") if one.what == "size" else (text.op, "", "Operations")
+        )
+        said = "; ".join(f"{text.ranks(ranks)}: {word(value)}" for value, ranks in [(value, most), *others][:4])
+        where = text.collective(name, self.seq, self.name, self.desc)
+        return self._made(one.what, most, odd, f"{start} differ in {where}: {said}")
 
     def _lack(self, odd: list[int], lack: str) -> Disagreement:
         inside = list(self.inside)

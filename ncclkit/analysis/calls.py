@@ -7,7 +7,7 @@ import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from itertools import pairwise, product
-from typing import Any
+from typing import Any, NamedTuple
 
 from ncclkit.analysis.once import once
 from ncclkit.analysis.rank_states import rank_of
@@ -66,14 +66,57 @@ def grouped(events: Iterable[Event]) -> list[tuple[Event, str, str]]:
     return found
 
 
-@once
-def by_call(case: Case) -> dict[tuple[str, int], list[Event]]:
+def by_call(events: Iterable[Event]) -> dict[tuple[str, int], list[Event]]:
     """(group, sequence number) → the watchdog's timeouts of that collective, one per rank."""
     calls: dict[tuple[str, int], dict[int, Event]] = defaultdict(dict)
-    for event, name, _ in grouped(case.events):
+    for event, name, _ in grouped(events):
         if event.kind == "c10d.timeout":
             calls[name, event.data["seq"]].setdefault(rank_of(event), event)
     return {call: list(ranks.values()) for call, ranks in calls.items()}
+
+
+class DifferingTimeouts(NamedTuple):
+    """A collective in whose timeouts the watchdogs of its ranks name different operations, or else different sizes."""
+
+    group: str
+    seq: int
+    what: str
+    """``op`` or ``size``, as in `alignment.Disagreement`."""
+    sides: dict[Any, list[Event]]
+    """Operation, or number of elements → the timeouts that name it."""
+
+    @property
+    def op(self) -> str:
+        """The operation that all of them name; one of several where they differ in it."""
+        return op_of(next(iter(self.sides.values()))[0])
+
+    @property
+    def values(self) -> dict[int, Any]:
+        """Rank → what its timeout names; without timeouts that name no rank."""
+        named = {rank_of(line): value for value, lines in self.sides.items() for line in lines}
+        return {rank: value for rank, value in named.items() if rank >= 0}
+
+    @property
+    def of_different_calls(self) -> bool:
+        """Whether the sizes are of different calls of a program, as `unlike_calls` says."""
+        return self.what == "size" and unlike_calls(self.op, self.sides)
+
+
+def differing_timeouts(events: Iterable[Event]) -> list[DifferingTimeouts]:
+    """The collectives whose timeouts name different operations or sizes."""
+    found = []
+    for (group, seq), lines in by_call(events).items():
+        ops = disagreeing(lines, op_of)
+        sizes = {} if ops else disagreeing([line for line in lines if op_of(line) in SAME_SIZE], size_of)
+        if sizes or not set(ops) <= POINT_TO_POINT:
+            found.append(DifferingTimeouts(group, seq, "size" if sizes else "op", sizes or ops))
+    return found
+
+
+@once
+def differing_timeouts_of(case: Case) -> list[DifferingTimeouts]:
+    """`differing_timeouts` of the events of a case."""
+    return differing_timeouts(case.events)
 
 
 MAX_SEQ_GAP = 64

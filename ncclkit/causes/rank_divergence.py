@@ -26,12 +26,11 @@ Read more
 
 from __future__ import annotations
 
-from ncclkit.analysis.alignment import differing_calls, of_different_calls
+from ncclkit.analysis.alignment import cited, differing_calls, of_different_calls
 from ncclkit.analysis.calls import (
-    POINT_TO_POINT,
-    SAME_SIZE,
     UNDECIDED,
     by_call,
+    differing_timeouts_of,
     disagreeing,
     elements,
     grouped,
@@ -220,20 +219,19 @@ def _fingerprint(case: Case) -> Finding | None:
 
 def _watchdog(case: Case) -> Finding | None:
     """Watchdogs name different operations for one sequence number."""
-    for (_, seq), events in by_call(case).items():
-        ops = disagreeing(events, op_of)
-        if ops and not set(ops) <= POINT_TO_POINT:
-            parts = [f"{name_ranks(ranks_in(group))} {op}" for op, group in sorted(ops.items())]
-            say = f"At place {seq} of the sequence the ranks called different collectives: {', '.join(parts)}."
-            return _finding(case, "likely", say, events, minority(ops))  # two threads racing in one group look the same
-        sizes = {} if ops else disagreeing([e for e in events if op_of(e) in SAME_SIZE], size_of)
-        if sizes and unlike_calls(op_of(events[0]), sizes):
-            parts = [f"{name_ranks(ranks_in(group))} one of {size} elements" for size, group in sorted(sizes.items())]
-            say = f"At place {seq} of the sequence the ranks called {op_of(events[0])} from different places of the "
-            return _finding(case, "likely", f"{say}program: {', '.join(parts)}.", events, minority(sizes))
+    for one in differing_timeouts_of(case):
+        lines, odd = cited(*sorted(one.sides.values(), key=len)), minority(one.sides)
+        if one.what == "op":
+            parts = [f"{name_ranks(ranks_in(side))} {op}" for op, side in sorted(one.sides.items())]
+            say = f"At place {one.seq} of the sequence the ranks called different collectives: {', '.join(parts)}."
+            return _finding(case, "likely", say, [*lines], odd)  # two threads racing in one group look the same
+        if one.of_different_calls:
+            parts = [f"{name_ranks(ranks_in(side))} one of {size} elements" for size, side in sorted(one.sides.items())]
+            say = f"At place {one.seq} of the sequence the ranks called {one.op} from different places of the program: "
+            return _finding(case, "likely", f"{say}{', '.join(parts)}.", [*lines], odd)
     groups: dict[str, list[Event]] = {}
     together = rank_states(case).waiting  # without ranks that came after the others had timed out
-    for (group, _), events in by_call(case).items():
+    for (group, _), events in by_call(case.events).items():
         groups.setdefault(group, []).extend(event for event in events if rank_of(event) in together)
     for events in groups.values():
         ops, seqs = disagreeing(events, op_of), disagreeing(events, lambda e: e.data["seq"])

@@ -28,19 +28,16 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ncclkit.analysis.alignment import differing_calls, of_different_calls
+from ncclkit.analysis.alignment import cited, differing_calls, of_different_calls
 from ncclkit.analysis.calls import (
-    SAME_SIZE,
     UNDECIDED,
-    by_call,
+    differing_timeouts_of,
     disagreeing,
     elements,
     minority,
-    op_of,
     other_calls,
     ranks_of,
     sides,
-    size_of,
     unlike_calls,
 )  # fmt: skip
 from ncclkit.analysis.frames import exchanges
@@ -153,14 +150,15 @@ def _fingerprint(case: Case) -> Finding | None:
 
 
 def _watchdog(case: Case) -> Finding | None:
-    for (_, seq), events in by_call(case).items():
-        sizes = disagreeing([e for e in events if op_of(e) in SAME_SIZE], size_of)
-        if sizes and not disagreeing(events, op_of):
-            parts = [f"{name_ranks(ranks_in(group))} {size}" for size, group in sorted(sizes.items())]
-            say = f"In collective {seq} ({op_of(events[0])}) the ranks passed different numbers of elements: "
+    """Watchdogs name different numbers of elements for one sequence number."""
+    for one in differing_timeouts_of(case):
+        if one.what == "size":
+            parts = [f"{name_ranks(ranks_in(side))} {size}" for size, side in sorted(one.sides.items())]
+            say = f"In collective {one.seq} ({one.op}) the ranks passed different numbers of elements: "
             # The same place of the sequence may be another call of the program; only recorded calls show which.
-            strength: Strength = "possible" if unlike_calls(op_of(events[0]), sizes) else "likely"
-            return _found(case, f"{say}{', '.join(parts)}.", events, minority(sizes), strength)
+            strength: Strength = "possible" if one.of_different_calls else "likely"
+            lines = cited(*sorted(one.sides.values(), key=len))
+            return _found(case, f"{say}{', '.join(parts)}.", [*lines], minority(one.sides), strength)
     return None
 
 

@@ -7,6 +7,7 @@ import pytest
 from ncclkit.analysis.alignment import align, clocks, differing_calls
 from ncclkit.analysis.communicators import communicators, rings, transports
 from ncclkit.analysis.timeline import timelines
+from ncclkit.causes.engine import diagnose
 from ncclkit.core.model import Event
 from tests.evidence.jobs import COMM_ID, call, case_of, line, started, status, timeout
 from tests.recordings import sample
@@ -76,6 +77,23 @@ def test_watchdogs_that_name_another_size(read_text, pg):
     text = "".join(timeout(rank, 42, numel=7 if rank == 3 else 1024, pg=pg) for rank in range(4))
     one = only(align(read_text(text).events))
     assert (one.what, one.minority) == ("size", (3,)) and "7 elements" in one.summary
+
+
+@pytest.mark.parametrize(
+    ("odd", "cause"),
+    [
+        ({"op": "ALLGATHER"}, "rank_divergence"),
+        ({"numel": 512}, "shape_mismatch"),
+        ({"numel": 7}, "rank_divergence"),  # a flag beside a bucket of gradients
+    ],
+    ids=["operation", "size", "size of another call"],
+)
+def test_picture_and_verdict_read_one_comparison_of_watchdogs(read_text, odd, cause):
+    """Of twenty ranks the last is the odd one: both name it, and both cite its line, which is the last of the log."""
+    events = read_text("".join(timeout(rank, 42, **(odd if rank == 19 else {})) for rank in range(20))).events
+    drawn, first = only(align(events)), diagnose(case_of(events)).findings[0]
+    assert (first.cause, first.culprits["ranks"]) == (cause, (19,)) == (cause, drawn.minority)
+    assert 19 in {e.rank for e in drawn.evidence} and 19 in {e.rank for e in first.evidence}
 
 
 def test_sizes_that_may_differ_are_no_disagreement(read_text):
