@@ -41,6 +41,13 @@ class Kernel(AsyncKernelManager):
         return KernelSpec(argv=argv, display_name="ncclkit", language="python", metadata=ability)
 
 
+QUIET = (
+    "--log-level=CRITICAL",
+    "--IPKernelApp.exec_lines=__import__('logging').getLogger('tornado.general').setLevel('CRITICAL')",
+)
+"""Keep a kernel's own log off the terminal, also what it says while it ends; what matters comes as an exception."""
+
+
 class _Drafts(LocalHandler):  # type: ignore[misc]
     """How papermill writes a notebook; its own handler fails where a path holds a byte that is no UTF-8."""
 
@@ -70,7 +77,7 @@ def execute(
             start_timeout=min(deadline, 120),
             timeout_func=lambda _cell: max(1, round(end - time.monotonic())),
             kernel_manager_class=Kernel,
-            extra_arguments=["--log-level=CRITICAL"],
+            extra_arguments=[*QUIET],
             store_widget_state=False,
         )
     except KeyboardInterrupt:

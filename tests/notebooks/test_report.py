@@ -54,6 +54,25 @@ def test_a_notebook_that_runs_through_in_this_interpreter_whatever_is_installed(
     assert {file.name for file in (tmp_path / "case").iterdir()} == {"report.ipynb"}
 
 
+LATE = """import zmq
+kernel = get_ipython().kernel
+whole = kernel.process_control
+async def late(message):
+    await whole(message)
+    raise zmq.ZMQError(88)
+kernel.process_control = late"""
+
+
+def test_what_a_kernel_logs_while_it_ends_is_not_said(tmp_path: Path, tag: str) -> None:
+    """It may still flush its streams when the thread that sends them is gone: nothing of the page is lost by that."""
+    page = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(LATE), nbformat.v4.new_code_cell("'the last'")])
+    nbformat.write(page, tmp_path / "page.ipynb")
+    command = [*COMMAND, "--notebook", "page.ipynb", "--case", "case"]
+    done = subprocess.run(command, cwd=tmp_path, env=ENV, capture_output=True, text=True, timeout=100)
+    assert done.returncode == 0 and "the last" in (tmp_path / "case" / "report.ipynb").read_text()
+    assert "Traceback" not in done.stderr and "ZMQError" not in done.stderr
+
+
 @pytest.mark.parametrize(
     "values, deadline, sentence",
     [
