@@ -10,15 +10,15 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from importlib import import_module
-from itertools import islice
 from typing import Any
 
 from ncclkit.analysis.once import last_run_of
 from ncclkit.analysis.picks import FATAL, OWN_TESTS, failed, initialized, pick
 from ncclkit.analysis.rank_states import is_own
-from ncclkit.analysis.timeline import abnormal
+from ncclkit.analysis.outcome import Outcome, is_later, outcome, shows_training
 from ncclkit.causes import Cause, catalogue, resemblance
 from ncclkit.causes.slow_transport import brakes
+from ncclkit.causes.trouble import UNCAUGHT, Trouble, is_of_job, lines_after, trouble
 from ncclkit.core import experiment_records, shapes
 from ncclkit.core.case import Case
 from ncclkit.core.model import SCHEMA, Advice, Event, Evidence, Fact, Finding, cite, clear, unknown
@@ -29,9 +29,7 @@ JOB = ("ranks", "hosts", "nccl", "torch", "cuda", "transports")
 """What ``--json`` says of the job; others script against it, so it grows only with the schema number."""
 SHOWN = 5
 """Errors without a known cause that a text quotes."""
-MANY = 100
-"""The same that are looked for: each may be compared with every step of every rank."""
-EXIT_STATUS = {"found": 1, "unexplained": 1, "healthy": 0, "no_job": 2}
+EXIT_STATUS = {"found": 1, "unexplained": 1, "running": 0, "healthy": 0, "no_job": 2}
 """Verdict on the whole case → exit status of ``ncclkit diagnose``."""
 STRENGTHS = {"proven": 3, "likely": 2, "possible": 1, None: 0}
 USUAL = (
@@ -53,8 +51,10 @@ class Diagnosis:
     """``ranks``, ``hosts``, ``nccl``, ``torch``, ``cuda``, ``transports`` as far as the evidence says."""
     errors: tuple[Event, ...] = ()
     """Where no cause is known: the first errors of the job that nothing shows it to have survived."""
-    healthy: Event | None = None
-    """The line that shows that the job succeeded, or was at work."""
+    outcome: Outcome = Outcome(None, None)
+    """How the job came out, as far as the evidence shows it."""
+    against: Trouble = Trouble((), (), (), ())
+    """What speaks against the job."""
     job_seen: bool = False
     """Whether any line is of a training job."""
     risks: tuple[Finding, ...] = ()
@@ -63,12 +63,26 @@ class Diagnosis:
 
     @property
     def verdict(self) -> str:
-        """``found``; ``unexplained``: no cause is known; ``healthy``: the job was seen to go well; ``no_job``."""
+        """``found``, ``unexplained``, ``running``, ``healthy`` or ``no_job``: the whole case in one word."""
         if not all(map(resemblance.is_resembling, self.findings)):
             return "found"
         if self.errors or self.findings:
             return "unexplained"
-        return "healthy" if self.healthy else "unexplained" if self.job_seen else "no_job"
+        if not self.job_seen:
+            return "no_job"
+        if self.healthy:
+            return "healthy"
+        return "running" if self.at_work else "unexplained"
+
+    @property
+    def healthy(self) -> Event | None:
+        """The line that shows that all of the job ended well, where nothing speaks against it."""
+        return None if self.against else self.outcome.success
+
+    @property
+    def at_work(self) -> Event | None:
+        """The last line that only a job at work writes, where nothing speaks against it."""
+        return None if self.against else self.outcome.work
 
     @property
     def exit_code(self) -> int:
@@ -93,6 +107,8 @@ class Diagnosis:
         if self.healthy:
             others = f"; {plural(len(self.risks), 'risk')}" if self.risks else ""
             return f"Nothing found: the job was seen to go well ({self.checks}){others}."
+        if self.at_work:
+            return "The job is at work, with no trouble in this excerpt, which ends before the job does."
         if self.job_seen:
             return "There is no error, but nothing shows that the job succeeded or goes on."
         if self.clear:
@@ -149,8 +165,9 @@ def diagnose(case: Case) -> Diagnosis:
         tuple(verdict for verdict in verdicts if verdict.verdict == "clear" and verdict.cause not in named),
         describe(scope),
         _unexplained(scope, findings) if unsure else (),
-        _went_well(scope),
-        any(map(_of_job, scope.events)),
+        outcome(scope),
+        trouble(scope),
+        _is_about_job(scope),
         tuple(_risks(scope, findings)),
     )
     case.findings = [*result.findings, *result.unknown, *result.clear]
@@ -226,28 +243,30 @@ def rank(findings: Sequence[Finding]) -> list[Finding]:
 def _with_resembling(findings: list[Finding], verdicts: Sequence[Finding], case: Case) -> list[Finding]:
     """The findings; where something failed and none is more than possible, also what it resembles, in that order.
 
-    Where nothing says that it failed, a short text that is shown all the same must resemble something more clearly.
+    Without a line that says failure or complaint nothing is said: a table or a command line resembles much.
     """
+    against = trouble(case)
     lines = resemblance.abnormal(case)
-    texts = [line for line, _ in lines]
-    findings = [_messenger(finding, texts) for finding in findings] if lines else findings
-    if any(STRENGTHS[finding.strength] > 1 for finding in findings) or not lines:
+    if not lines:
         return findings
-    errors, unread = _troubles(case)
-    topic = resemblance.is_topic(case)
-    if resemblance.comparable([*errors, *unread]):
-        least, sound = resemblance.FIRST, resemblance.SOUND if errors else 0.0
-    elif resemblance.complains(case, _went_well(case)):
-        least, sound = resemblance.COMPLAINED, 0.0
-    elif not errors and _is_shown(case):
-        least, sound = resemblance.CALM, 0.0
-    else:
+    findings = [_messenger(finding, [line for line, _ in lines]) for finding in findings]
+    if any(STRENGTHS[finding.strength] > 1 for finding in findings) or not against:
         return findings
-    least = least if topic or errors else resemblance.SURE
+    least = _least_share(case, against)
+    sound = resemblance.SOUND if against.errors else 0.0
     known = {finding.cause: finding for finding in findings}
     cleared = {verdict.cause: verdict.evidence for verdict in verdicts if verdict.verdict == "clear"}
     ranked = resemblance.order(list(known), cleared, lines, least, sound)
     return [known.get(cause) or resemblance.finding(cause, case, lines) for cause in ranked]
+
+
+def _least_share(case: Case, against: Trouble) -> float:
+    """The share of the resemblance that the best cause must have: the less was said, the more."""
+    if not resemblance.is_topic(case) and not against.errors:
+        return resemblance.SURE
+    if resemblance.comparable([*against.errors, *against.failures]):
+        return resemblance.FIRST
+    return resemblance.COMPLAINED if against.complaints else resemblance.CALM
 
 
 def _messenger(finding: Finding, texts: Sequence[str]) -> Finding:
@@ -259,25 +278,12 @@ def _messenger(finding: Finding, texts: Sequence[str]) -> Finding:
     return replace(finding, strength="possible")
 
 
-def _troubles(case: Case) -> tuple[list[Event], list[Event]]:
-    """Errors after all steps, and lines that speak of trouble, where no end speaks for the job."""
-    errors = list(islice(_open_errors(case), MANY))
-    if _went_well(case) and not any(event.kind in FATAL for event in errors):
-        return [], []
-    steps = [*case.of("progress"), *resemblance.work(case)]
-    return errors, [line for line in resemblance.unread(case) if not any(_later(step, line) for step in steps)]
-
-
 def _unexplained(case: Case, findings: Sequence[Finding]) -> tuple[Event, ...]:
     """The errors that no cause explains; without any, the lines of a job that speak of trouble."""
-    errors, unread = _troubles(case)
-    return tuple(errors or (unread if findings or resemblance.is_topic(case) else ()))
-
-
-def _is_shown(case: Case) -> bool:
-    """True where a short text is no log of a job at work, nor of NCCL's start: a table, stacks, settings."""
-    short = any(" NCCL INFO " not in row["text"] for file in case.inputs for row in file.get("quiet", ()))
-    return short and not (_went_well(case) or case.of("progress") or resemblance.work(case))
+    against = trouble(case)
+    if against.errors:
+        return against.errors
+    return against.failures if findings or resemblance.is_topic(case) else ()
 
 
 def _modest(finding: Finding, others: Sequence[Finding]) -> Finding:
@@ -294,6 +300,13 @@ def _same_place(one: Evidence, two: Evidence) -> bool:
     """True when two pieces of evidence are the same words of the same source; a traceback holds its last line."""
     a, b = cite(one), cite(two)
     return bool(a["path"] == b["path"] and (a["text"] in b["text"] or b["text"] in a["text"]))
+
+
+def _is_about_job(case: Case) -> bool:
+    """Whether any line is of a job: an event that only a job leaves, its work, or trouble in the words of the field."""
+    if any(map(is_of_job, case.events)) or shows_training(case):
+        return True
+    return resemblance.is_topic(case) and bool(trouble(case) or outcome(case).success or outcome(case).work)
 
 
 def describe(case: Case) -> dict[str, Any]:
@@ -362,14 +375,10 @@ MEETING = ("store.", "rendezvous.", "gloo.connect", "gloo.no_interface")
 """Kinds that speak of ranks that could not meet."""
 ERRORS = (*FATAL, *MEETING, "system.error", "cuda.", "gloo.", "c10d.", "nccl.warn", "nccl.trace", "ddp.")
 """Kinds of lines that a job that goes on has recovered from; settings, and what the kernel saw of hardware, last."""
-UNCAUGHT = re.compile(r"(?:\[[\w.-]+\] ?){0,2}\[rank\d+\]:? *(?:Traceback|[\w.]+(?:Error|Exception)\b)")
-"""How torch marks the last log lines of a rank; what a program prints of an error that it got over has no such mark."""
 OWN = ("IndexError", "KeyError", "NameError", "AttributeError", "ModuleNotFoundError", "ZeroDivisionError")
 """Errors that nothing but the program brings about, least of all the end of another rank."""
 PROGRAM = (*OWN, "TypeError", "AssertionError", "FileNotFoundError", "UnboundLocalError")
 """Errors that hardly any library uses to report what the system refused."""
-STEP, GROUP = "COMPLETED", "successfully finished"
-"""Words of Slurm, which speak for all ranks, and of torchrun, which speak for those of one host."""
 TEXT = re.compile(r"ddress already in use|(?:trying|failed|Unable) to connect|connect\(\) timed out|name resolution")
 """What exceptions say of the same."""
 LASTING = ("dataloader_workers", "memlock", "own_name", "no_verbs")
@@ -392,14 +401,14 @@ def recovered(finding: Finding, case: Case) -> Finding:
     if finding.verdict != "found" or len(lines) != len(finding.evidence) or case.of("run.end"):
         return finding
     fatal = [event for event in case.events if event.kind in FATAL]
-    done = _after(case, lines, case.of("job.done"))
-    went_on = done or (_after(case, lines, case.of("progress")) if finding.strength == "possible" and not fatal else [])
-    if went_on and not any(_later(event, went_on[-1]) for event in fatal):
+    done = lines_after(case, lines, case.of("job.done"))
+    went_on = done or (lines_after(case, lines, case.of("progress")) if finding.strength == "possible" and not fatal else [])
+    if went_on and not any(is_later(event, went_on[-1]) for event in fatal):
         return clear(finding.cause, "The job went on after it.", (*pick(went_on, limit=1), *finding.evidence[:1]))
-    met = _after(case, lines, _meetings(case)) if all(map(_meeting, lines)) else []
+    met = lines_after(case, lines, _meetings(case)) if all(map(_meeting, lines)) else []
     if not met:
         return _got_over(finding, case, lines, fatal)
-    given_up = [event for event in lines if event.kind in FATAL] and any(_later(event, met[-1]) for event in fatal)
+    given_up = [event for event in lines if event.kind in FATAL] and any(is_later(event, met[-1]) for event in fatal)
     if given_up:
         return replace(finding, strength="possible")
     return clear(finding.cause, "The ranks met after all.", (*pick(met, limit=1), *finding.evidence[:1]))
@@ -433,7 +442,7 @@ def _got_over(finding: Finding, case: Case, lines: list[Event], fatal: list[Even
         return finding
     last = max(said, key=lambda event: (event.path, event.line))
     steps = [e for e in _lived(case, said) if e.path == last.path]
-    ends = [event for event in fatal if steps and _later(event, steps[-1])]
+    ends = [event for event in fatal if steps and is_later(event, steps[-1])]
     far = bool(steps) and (steps[-1].line - last.line > FAR or steps[-1].rank == last.rank is not None)
     if far:
         return replace(finding, strength="possible")
@@ -447,8 +456,8 @@ def _lived(case: Case, said: list[Event]) -> list[Event]:
     work.sort(key=lambda event: (event.path, event.line))
     waits = [event for kind in WAITS for event in case.of(kind)]
     ranks = {event.rank for event in said if UNCAUGHT.match(event.text)}
-    again = [e for e in work if {w.rank for w in waits if _later(w, e)} >= ranks and all(_later(e, s) for s in said)]
-    return again if ranks and None not in ranks else _after(case, said, work)
+    again = [e for e in work if {w.rank for w in waits if is_later(w, e)} >= ranks and all(is_later(e, s) for s in said)]
+    return again if ranks and None not in ranks else lines_after(case, said, work)
 
 
 def _after_own(finding: Finding, case: Case, said: list[Event]) -> bool:
@@ -456,7 +465,7 @@ def _after_own(finding: Finding, case: Case, said: list[Event]) -> bool:
     errors = [e for e in case.of("python.exception") if is_own(e) and UNCAUGHT.match(e.text) and e.data["type"] in OWN]
     errors = [event for event in errors if event not in finding.evidence]
     stray = [line for line in said if line.rank is None and not UNCAUGHT.match(line.text)]
-    return any(all(line in stray or _later(line, error) for line in said) for error in errors)
+    return any(all(line in stray or is_later(line, error) for line in said) for error in errors)
 
 
 def _long_before(finding: Finding, case: Case) -> bool:
@@ -487,73 +496,3 @@ def _meetings(case: Case) -> list[Event]:
     begun = [e for e in case.of("c10d.timeout") if e.data.get("seq") != 1]  # the first one begins without the others
     kinds = ("nccl.version", "nccl.connected", "nccl.op", "c10d.status", "progress", "job.done")
     return [*done, *joined, *begun, *(event for kind in kinds for event in case.of(kind))]
-
-
-NO_JOB = (
-    *OWN_TESTS, "kernel.", "net.", "system.", "printed.env", "printed.splits", "p2p.matrix", "log.error",
-)  # fmt: skip
-"""How kinds begin that are of a machine, of a test or of any program: they show no training job."""
-HARMLESS = ("store.clients", "store.retry", "system.denied", "kernel.iommu", "kernel.pcie", "python.ignored")
-"""Kinds that stand in logs of jobs that go well, too."""
-
-
-def _of_job(event: Event) -> bool:
-    """Whether only a training job leaves this; a plan, and the end of a run that tested connections, are none."""
-    asked = event.kind == "worker.phase" and event.data.get("phase") in ("plan", "end")
-    return not asked and not event.kind.startswith(NO_JOB)
-
-
-def _open_errors(case: Case) -> Iterator[Event]:
-    """Errors after which nothing shows that the job went on: a step proves that of a warning, an end of all of them."""
-    ends, again = _ends(case), case.of("elastic.restart")
-    steps = [*case.of("progress"), *resemblance.work(case), *ends]
-    for event in case.events:
-        if (abnormal(event) or event.kind == "log.error") and not event.kind.startswith(HARMLESS):
-            proofs = ends if event.kind in FATAL else steps
-            if not any(_later(proof, event) and _proves(proof, event, again) for proof in proofs):
-                yield event
-
-
-def _ends(case: Case) -> list[Event]:
-    """Lines that say that a job succeeded."""
-    return [*case.of("job.done"), *(event for event in case.of("run.end") if event.data.get("reason") == "done")]
-
-
-def _went_well(case: Case) -> Event | None:
-    """The line that shows that the job succeeded, or that every rank was at work; None where nothing does."""
-    tables = [e for e in case.of("nccltests.table") if not e.data.get("wrong") and e.data.get("average") is not None]
-    working = [event for event in case.of("ras.change") if not event.data.get("still") and event.data.get("moved")]
-    begun = {event.rank for event in case.of("nccl.init")}
-    left = [event for event in case.of("nccl.destroy") if event.data.get("how") == "destroy"]
-    steps = case.of("progress")
-    closed = left[-1:] if steps and begun <= {event.rank for event in left} else []
-    exits = [event for event in case.of("c10d.hint") if event.data.get("what") == "not_destroyed"]  # at a program's end
-    closed += [event for event in exits if any(_later(event, step) for step in steps)]
-    return next(iter([*_ends(case), *tables, *closed, *working]), None)
-
-
-def _after(case: Case, lines: list[Event], proofs: Iterable[Event]) -> list[Event]:
-    """Those that come after all of the lines and prove that they did no harm."""
-    again = case.of("elastic.restart")
-    return [proof for proof in proofs if all(_later(proof, e) and _proves(proof, e, again) for e in lines)]
-
-
-def _proves(proof: Event, line: Event, again: list[Event]) -> bool:
-    """True where what comes later can only be if the line did no harm.
-
-    The end of one rank, or the steps that it does until it misses another, tell nothing of the other one.  A rank that
-    torch let say its last words is gone: only a launcher that started all of them again can have ended well.
-    """
-    if line.kind not in FATAL or (line.rank is not None and proof.rank == line.rank):
-        return True
-    if UNCAUGHT.match(line.text):
-        started = any(_later(proof, restart) and _later(restart, line) for restart in again)
-        return proof.kind == "job.done" and (STEP in proof.text or (GROUP in proof.text and started))
-    return None in (proof.rank, line.rank)
-
-
-def _later(one: Event, two: Event) -> bool:
-    """By place in a file, else by time; False where neither tells."""
-    if one.path == two.path:
-        return one.line > two.line
-    return one.time is not None and two.time is not None and one.time > two.time

@@ -20,8 +20,10 @@ from functools import cache, lru_cache
 from itertools import chain
 from pathlib import Path
 
+from ncclkit.analysis.outcome import unread_lines
 from ncclkit.causes import catalogue, page
-from ncclkit.core.case import RUN, Case
+from ncclkit.causes.trouble import is_of_job
+from ncclkit.core.case import Case
 from ncclkit.core.model import Advice, Event, Evidence, Finding, found
 from ncclkit.evidence.quotation import DOCUMENTS
 
@@ -61,18 +63,6 @@ SOUND = 0.25
 RULE, STEP = 0.15, 0.05
 """What a cause gains where a rule calls it possible, and how much less each further one of them gains."""
 
-COUNTED = re.compile(r"\b(?:loss|epoch|iter(?:ation)?|step|lr|eta|ppl|wps)\b|[a-z]/s\b", re.IGNORECASE)
-RATE = re.compile(
-    r"\d ?(?:it|tok(?:en)?s?|samples?|examples?|im(?:a)?ge?s?|req(?:uest)?s?|s|ms)/(?:s(?:ec|tep)?|it(?:er)?)\b"
-)
-"""What lines of a job hold that is at work."""
-COMPLAINT = re.compile(
-    r"\b(?:hangs?|hung|stuck|frozen?|slow(?:er|ly)?|forever|instead of|expect(?:ed|ing)?|halves|why|nothing|never"
-    r"|only|no (?:output|error|progress|effect)|works?|worked|helps?|helped|solved|any idea|fails?|doe?s?n'?t|does not"
-    r"|problem|garbage|random(?:ly)?|sometimes|always|wrong|crash(?:es|ed)?|i|i'm|my|we|our)\b",
-    re.IGNORECASE,
-)
-"""What people say of a job that is not as it should be."""
 TOPIC = re.compile(
     r"(?<![a-z])(?:(?P<sure>(?:lib)?[nr]ccl|gpus?|cuda|nvidia|nvlink|torch|ddp|fsdp|zero[-_ ]?[123]|deepspeed|megatron"
     r"|[sv]llm|all_?reduce|all_?gather|allto?all|mlx\d|infiniband|rdma|roce|slurm|sbatch|data_?loader|horovod|jax"
@@ -83,7 +73,6 @@ TOPIC = re.compile(
     re.IGNORECASE,
 )
 """Words of what is posted about such jobs: one that nobody else uses, or two."""
-SPOKEN = re.compile(r"(?<!\S)[a-z']{1,20}[,.?:]?(?!\S)")
 PATH = re.compile(r"(?:[\w.~$-]{0,99}/)+([\w.+-]+)")
 HEX = re.compile(r"\b0x[0-9a-f]+|\b[0-9a-f]{12,}\b|\b[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 ADDRESS = re.compile(r"\b\d{1,3}(?:\.\d{1,3}){3}\b(?:[:<]\d+>?)?")
@@ -198,50 +187,20 @@ def abnormal(case: Case) -> list[tuple[str, Event]]:
     once: dict[str, Event] = {}
     short = any("quiet" in file for file in case.inputs)
     events = [event for event in case.events if short or event.kind not in CHATTER]
-    for event in [*events, *unread(case), *unread(case, "quiet")]:
+    for event in [*events, *unread_lines(case), *unread_lines(case, "quiet")]:
         for line in event.text.split("\n"):
             if line.strip():
                 once.setdefault(line, event)
     return list(once.items())
 
 
-def unread(case: Case, which: str = "abnormal") -> list[Event]:
-    """The lines of its logs that speak of trouble and that no grammar knows; of our own runs, those of the last.
-
-    which: ``quiet`` for the other lines of short logs.
-    """
-    now = {event.path for event in case.events}
-    return [
-        Event("log.error", text=row["text"], path=file["path"], line=row["line"], rank=row["rank"])
-        for file in case.inputs
-        if file["path"] in now or not RUN.search(file["path"])
-        for row in file.get(which, ())
-    ]
-
-
-def work(case: Case) -> list[Event]:
-    """The lines of short logs that a job at work writes, whatever its program: rates, and counters said again."""
-    return [
-        Event("progress", text=row["text"], path=file["path"], line=row["line"], rank=row["rank"])
-        for file in case.inputs
-        for row in file.get("quiet", ())
-        if RATE.search(row["text"]) or (row["times"] > 1 and COUNTED.search(row["text"]))
-    ]
-
-
 def is_topic(case: Case) -> bool:
     """Whether this is about jobs on GPUs: lines of one, or some of its words; documentation and source code are not."""
     logs = {file["path"] for file in case.inputs if Path(file["path"]).suffix.lower() not in DOCUMENTS}
-    lines = [line for line in [*unread(case), *unread(case, "quiet")] if line.path in logs]
+    lines = [line for line in [*unread_lines(case), *unread_lines(case, "quiet")] if line.path in logs]
     words = [match for line in lines for match in TOPIC.finditer(line.text)]
     several = len({match[0].lower().rstrip("s") for match in words}) > 1
-    return several or any(match["sure"] for match in words) or any(event.path in logs for event in case.events)
-
-
-def complains(case: Case, well: Event | None = None) -> bool:
-    """Whether somebody says in a short text that something is not as it should be; well: after this line of its end."""
-    lines = [line for line in [*unread(case), *unread(case, "quiet")] if not well or line.line > well.line]
-    return any(COMPLAINT.search(line.text) and len(SPOKEN.findall(line.text)) >= 4 for line in lines)
+    return several or any(match["sure"] for match in words) or any(event.path in logs and is_of_job(event) for event in case.events)
 
 
 def comparable(events: Iterable[Event]) -> bool:

@@ -1,0 +1,279 @@
+"""How a job came out as far as its evidence says: that all of it ended well, that it was at work, or neither.
+
+A success needs the end of every rank that spoke, or the word of who watched all of them: a launcher, a scheduler, the
+closing line of a test.  One rank's "Training completed" tells nothing of the others.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ncclkit.analysis.once import once
+from ncclkit.core.case import RUN, Case
+from ncclkit.core.model import Event
+from ncclkit.core.summary import ranks
+
+END_OF_ALL = re.compile(
+    r"worker group (?:successfully )?finished|worker\.status\.SUCCEEDED|\bCOMPLETED\b|exits? successfully"
+    r"|\bjob\b.{0,80}(?:successfully|succeeded)|PyTorchJob .{0,120}(?:successfully completed|[Ss]ucceeded)"
+    r"|Collective test concluded|[Ss]tatus: TERMINATED|\bphase: Succeeded"
+    r"|={3,} .*\b\d+ passed\b(?!.*\b(?:failed|error))"
+)
+"""What is said by a program that watched all ranks."""
+END_OF_ONE = re.compile(
+    r"[Tt]rain(?:ing)? (?:(?:has|is|was) )?(?:successfully )?(?:complete|completed|finished|done|ended)\b(?! at step)"
+    r"|(?:[Ff]inished|[Cc]ompleted|[Dd]one) (?:with )?(?:the )?(?:re|pre)?-?[Tt]raining\b"
+    r"|[Tt]raining (?:successfully )?(?:completed|finished)|`Trainer\.fit` stopped: `max_"
+    r"|'?train_runtime'?\s*[:=]|[Tt]otal training time|^\W*[Tt]raining time\s*[:=]|\btotal images/sec\b"
+    r"|^\W*[Tt]otal img/sec on|\d+ epochs completed in\b|\[exiting program at iteration"
+    r"|\[after training is done\]|[Tt]raining done\b|\bRun(?: has)? (?:successfully )?finished\b"
+    r"|\bBenchmark (?:finished|completed?|done)\b|\b(?:[Ff]inished|[Cc]ompleted) (?:all|\d+) (?:epochs?|steps?)\b"
+    r"|\bSuccessfully (?:finished|completed|trained)\b|\b[Aa]ll (?:epochs|steps|tests|done)\b.{0,20}(?:done|passed|OK)?$"
+    r"|\bTest (?:PASSED|passed)\b|\bexit(?:ed|ing)? (?:with )?(?:exit )?(?:code|status) 0\b"
+    r"|^\W*(?:[Rr]ank ?\d+\W{1,3})?(?:[Aa]ll )?[Dd]one\b|^\W*SUM \w+ [\d.]+|\bDiagnostic .* [Pp]ass|^\s*GPU \d+: OK\b"
+)
+"""What a rank says of its own end, or a test whose ranks write into one table."""
+HELPER = re.compile(r"\bagent\b|\bdashboard\b|\bsidecar\b|\bexporter\b|\bhook\b|\binit.container\b", re.IGNORECASE)
+"""Whose exit with 0 says nothing of the job."""
+OWN_RANK = re.compile(r"\b[Rr]ank[ :=_]{0,2}(\d{1,7})\b")
+NO_WRONG = re.compile(r"# ?Out of bounds values\s*:\s*0 OK")
+TEST_ROW = re.compile(
+    r"^[\W]*(?P<size>\d{1,15})\s+\|?\s*(?:\d{1,15}\s+(?:float|double|half|bfloat16|u?int\d{1,2}|fp?\d{1,2}|f8e\dm\d)\b"
+    r"|[\d.]+\s*\|\s*[\d.]+\s*\|\s*success)"
+)
+"""A row of nccl-tests, of rccl-tests or of HCCL's test, whose check is fine or off."""
+WRONG = re.compile(r"(?:\s[\d.]+){2,3}\s+(?P<first>[1-9]\d*)\s+(?:[\d.]+\s+){3}(?P<second>\d+)\s*$")
+LARGEST = re.compile(r"maxBytes (?P<bytes>\d{1,15})|maxbytes is (?P<other>\d{1,15})")
+
+RATE = re.compile(
+    r"\d ?(?:it|tok(?:en)?s?|samples?|examples?|im(?:a)?ge?s?|img|req(?:uest)?s?|s|ms|sequences?|frames?|words?)"
+    r"/(?:s(?:ec(?:ond)?|tep)?|it(?:er(?:ation)?)?|GPU)\b"
+    r"|\bthroughput\b[^:=]{0,30}[:=]\s*[\d.]+|\bTFLOPs?\b|\b(?:images|samples|tokens)/sec(?:ond)?\b\W{1,3}[\d.]+"
+)
+SERVING = re.compile(
+    r"\b[Dd]ecode batch\b|\b[Pp]refill batch\b|generation throughput|Uvicorn running on|[Aa]pplication startup complete"
+    r"|server is fired up|\"(?:GET|POST|HEAD) /\S* HTTP/\d(?:\.\d)?\" 20\d|Started (?:\w+ )?(?:GRPC|HTTP)\w*|ready to roll"
+    r"|[Ss]erver (?:is )?(?:ready|started|listening)|Connected\s*$|\bReceived request\b|Finished request"
+)
+COUNTED = re.compile(
+    r"\b(?:loss|epoch|iter(?:ation)?|step|lr|learning_rate|eta|ppl|wps|grad_norm)\b|[a-z]/s\b", re.IGNORECASE
+)
+MODEL_SERVED = re.compile(r"\btoken usage\b|generation throughput|\btok(?:en)?s?/s\b|vLLM|sglang|/v1/\w+")
+LOSS = re.compile(
+    r"\b(?:loss|lm loss|train_loss|eval_loss|acc(?:uracy)?1?)['\"]?\s*(?:train)?\s*[:= |]{1,3}\s*\d+\.\d+", re.IGNORECASE
+)
+"""What lines of jobs hold that are at work."""
+
+
+LIBRARY = (
+    "nccl.", "nccltests.", "job.member", "printed.", "system.denied", "run.", "c10d.device_unknown", "c10d.hint",
+    "store.",
+)  # fmt: skip
+"""How kinds begin that are no words of a rank's own program."""
+
+
+TORCH = re.compile(r"\[rank\d+\]:\s*\[?[WI]\d{3,4} ")
+"""How torch itself warns; its last words tell nothing of the program."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What the evidence shows of the end of a job."""
+
+    success: Event | None
+    """The line that shows that all of it ended well."""
+    work: Event | None
+    """The last line that only a job at work writes."""
+
+
+@once
+def outcome(case: Case) -> Outcome:
+    """Whether the job was seen to end well, and whether it was seen at work."""
+    return Outcome(_success(case), max(work_lines(case), key=_place, default=None))
+
+
+def unread_lines(case: Case, which: str = "abnormal") -> list[Event]:
+    """Lines of its logs that no grammar knows: those with words of trouble, or ``quiet``, the others of short logs.
+
+    Of our own runs, those of the last.
+    """
+    now = {event.path for event in case.events}
+    files = [file for file in case.inputs if file["path"] in now or not RUN.search(file["path"])]
+    return [_as_event("log.error", file, row) for file in files for row in file.get(which, ())]
+
+
+def work_lines(case: Case) -> list[Event]:
+    """Steps, rows of a test, requests that were served: lines that only a job at work writes."""
+    lines = [*case.of("progress"), *_serving(case)]
+    for file in case.inputs:
+        rows = (*file.get("quiet", ()), *file.get("abnormal", ()))
+        lines += [_as_event("progress", file, row) for row in rows if _shows_work(row)]
+    return lines
+
+
+def success_lines(case: Case) -> list[Event]:
+    """Lines that say that ranks, or all of the job, ended well; whether that is everybody's end, `outcome` judges."""
+    ours = [event for event in case.of("run.end") if event.data.get("reason") == "done"]
+    named = [event for event in case.of("job.done") if not HELPER.search(event.text)]
+    plain = [*unread_lines(case, "quiet"), *unread_lines(case)]
+    said = [line for line in plain if _says_end(line.text)]
+    return [*ours, *named, *said]
+
+
+def shows_training(case: Case) -> bool:
+    """Whether a line holds the loss of a model, a row of a collective test, or tokens of a served model."""
+    lines = [*unread_lines(case, "quiet"), *unread_lines(case)]
+    return any(pattern.search(line.text) for line in lines for pattern in (LOSS, TEST_ROW, MODEL_SERVED))
+
+
+def speaks_for_all(event: Event) -> bool:
+    """Whether an end is told by who watched all ranks: a launcher, a scheduler, a test that checked its values."""
+    if event.kind in ("run.end", "nccltests.table"):
+        return True
+    return any(pattern.search(event.text) for pattern in (END_OF_ALL, NO_WRONG))
+
+
+def is_later(one: Event, two: Event) -> bool:
+    """By place in a file, else by time; False where neither tells."""
+    if one.path == two.path:
+        return one.line > two.line
+    return one.time is not None and two.time is not None and one.time > two.time
+
+
+def _success(case: Case) -> Event | None:
+    ends = success_lines(case)
+    for end in ends:
+        if speaks_for_all(end):
+            return end
+    if table := _whole_table(case):
+        return table
+    return _end_of_each(case, ends) or _closed_by_each(case)
+
+
+def _end_of_each(case: Case, ends: list[Event]) -> Event | None:
+    """The last of the ends where every rank that spoke has one; a log without ranks is of one speaker."""
+    if not ends:
+        return None
+    ended = {_rank_of_end(event) for event in ends} | _left(case)
+    open_ranks = _speakers(case) - ended
+    unmarked = None in ended  # mostly rank 0, which alone prints
+    if open_ranks - {0} or (open_ranks and not unmarked):
+        return None
+    named = {rank for rank in map(_rank_of_end, ends) if rank is not None}
+    if named and not unmarked and named < _members(case):
+        return None
+    return max(ends, key=_place)
+
+
+def _rank_of_end(event: Event) -> int | None:
+    """The rank that a line of an end is of: ``Training completed for rank 6``."""
+    if event.rank is not None:
+        return event.rank
+    named = OWN_RANK.search(event.text)
+    return int(named[1]) if named else None
+
+
+def _closed_by_each(case: Case) -> Event | None:
+    """The last destroyed communicator, where every rank that began one worked and closed it."""
+    begun = {event.rank for event in case.of("nccl.init")}
+    closed = [event for event in case.of("nccl.destroy") if event.data.get("how") == "destroy"]
+    worked = bool(work_lines(case))
+    everybody = begun | _speakers(case) <= {event.rank for event in closed}
+    if closed and worked and everybody:
+        return max(closed, key=_place)
+    return _left_at_exit(case)
+
+
+def _left_at_exit(case: Case) -> Event | None:
+    """Torch's warning at a program's end, after work, where every rank that spoke has said it."""
+    hints = [event for event in case.of("c10d.hint") if event.data.get("what") == "not_destroyed"]
+    steps = work_lines(case)
+    after = [hint for hint in hints if any(is_later(hint, step) for step in steps)]
+    if after and _speakers(case) <= {hint.rank for hint in hints}:
+        return after[-1]
+    return None
+
+
+def _left(case: Case) -> set[int | None]:
+    """Ranks that are known to have come to their end, or to have closed their communicators."""
+    hints = [event for event in case.of("c10d.hint") if event.data.get("what") == "not_destroyed"]
+    closed = [event for event in case.of("nccl.destroy") if event.data.get("how") == "destroy"]
+    gone = [event for event in case.of("worker.phase") if event.data.get("phase") in ("leave", "end")]
+    return {event.rank for event in (*hints, *closed, *gone)}
+
+
+def _members(case: Case) -> set[int]:
+    """All ranks that the evidence knows."""
+    return set(ranks(case.events, case.inputs))
+
+
+def _speakers(case: Case) -> set[int | None]:
+    """The ranks whose program has a line of its own; what NCCL writes at their start is none."""
+    spoken = [event for event in case.events if not event.kind.startswith(LIBRARY)]
+    told = {event.rank for event in spoken if event.rank is not None and event.rank >= 0}
+    rows = [row for file in case.inputs for row in (*file.get("quiet", ()), *file.get("abnormal", ()))]
+    own = [row for row in rows if row.get("rank") is not None and not TORCH.search(row["text"])]
+    return told | {row["rank"] for row in own}
+
+
+def _whole_table(case: Case) -> Event | None:
+    """The closing of a test's table without a wrong value: its last lines, or a row of the largest size."""
+    tables = case.of("nccltests.table")
+    if any(event.data.get("wrong") for event in tables):
+        return None
+    for table in tables:
+        if table.data.get("average") is not None:
+            return table
+    lines = sorted((*unread_lines(case, "quiet"), *unread_lines(case)), key=_place)
+    if any(TEST_ROW.search(line.text) and WRONG.search(line.text) for line in lines):
+        return None
+    for line in lines:
+        if NO_WRONG.search(line.text):
+            return line
+    return _largest_row(lines)
+
+
+def _largest_row(lines: list[Event]) -> Event | None:
+    asked = [LARGEST.search(line.text) for line in lines]
+    sizes = [int(match["bytes"] or match["other"]) for match in asked if match]
+    rows = [(int(match["size"]), line) for line in lines if (match := TEST_ROW.search(line.text))]
+    whole = [line for size, line in rows if sizes and size >= max(sizes)]
+    return whole[-1] if whole else None
+
+
+def _says_end(text: str) -> bool:
+    if HELPER.search(text):
+        return False
+    return END_OF_ALL.search(text) is not None or END_OF_ONE.search(text) is not None
+
+
+def _serving(case: Case) -> list[Event]:
+    served = [event for event in case.of("job.phase") if event.data.get("what") in ("idle", "serving")]
+    moved = [e for e in case.of("ras.change") if e.data.get("moved") and not e.data.get("still")]
+    tables = [event for event in case.of("nccltests.table") if not event.data.get("wrong")]
+    return [*served, *moved, *tables]
+
+
+def _shows_work(row: Mapping[str, Any]) -> bool:
+    text = row["text"]
+    if RATE.search(text) or SERVING.search(text) or LOSS.search(text):
+        return True
+    if TEST_ROW.search(text):
+        return WRONG.search(text) is None
+    return row.get("times", 1) > 1 and COUNTED.search(text) is not None
+
+
+def _as_event(kind: str, file: Mapping[str, Any], row: Mapping[str, Any]) -> Event:
+    return Event(kind, text=row["text"], path=file["path"], line=row["line"], rank=row["rank"])
+
+
+def _place(event: Event) -> tuple[float, str, int]:
+    return event.time or 0.0, event.path, event.line
+
+
+def any_later(proofs: Iterable[Event], line: Event) -> bool:
+    """Whether one of the proofs comes after the line."""
+    return any(is_later(proof, line) for proof in proofs)

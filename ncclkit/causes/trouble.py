@@ -1,0 +1,157 @@
+"""What speaks against a job: errors it did not survive, lines of failure, and what people complain of.
+
+Nothing may be said against a job without one of these; a table, a command line or a harmless warning is none.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import islice
+
+from ncclkit.analysis.once import once
+from ncclkit.analysis.outcome import is_later, outcome, speaks_for_all, success_lines, unread_lines, work_lines
+from ncclkit.analysis.picks import FATAL, OWN_TESTS
+from ncclkit.analysis.timeline import abnormal
+from ncclkit.core.case import Case
+from ncclkit.core.model import Event
+from ncclkit.evidence.complaints import is_stack, says_complaint, says_failure, says_slow
+
+MANY = 100
+"""Errors that are looked for: each may be compared with every step of every rank."""
+UNCAUGHT = re.compile(r"(?:\[[\w.-]+\] ?){0,2}\[rank\d+\]:? *(?:Traceback|[\w.]+(?:Error|Exception)\b)")
+"""How torch marks the last log lines of a rank; what a program prints of an error that it got over has no such mark."""
+STEP, GROUP = "COMPLETED", "successfully finished"
+"""Words of Slurm, which speak for all ranks, and of torchrun, which speak for those of one host."""
+NO_JOB = (
+    *OWN_TESTS, "kernel.", "net.", "system.", "printed.env", "printed.splits", "p2p.matrix", "log.error",
+)  # fmt: skip
+"""How kinds begin that are of a machine, of a test or of any program: they show no training job."""
+HARMLESS_KINDS = ("store.clients", "store.retry", "system.denied", "kernel.iommu", "kernel.pcie", "python.ignored")
+"""Kinds that stand in logs of jobs that go well, too."""
+AFTER_THE_END = ("store.lost", "c10d.hint")
+"""Kinds that ranks leave behind which end after the one that holds the store."""
+HARMLESS_WARNING = re.compile(
+    r"Failed to open libibverbs|No plugin found|Could not find: lib|libnccl-net\.so: cannot open|NUMA|gdrcopy"
+    r"|Topology detection|OFI Unable to find a protocol that worked|Failed to initialize (?:NET/OFI|NET plugin)"
+)
+"""What NCCL warns of while it looks for a library or a card that not every machine has."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trouble:
+    """What speaks against a job."""
+
+    errors: tuple[Event, ...]
+    """Errors that grammars know, after which nothing shows that the job went on."""
+    failures: tuple[Event, ...]
+    """Other lines that say that something failed, after the job was last seen at work."""
+    complaints: tuple[Event, ...]
+    """Sentences of people: something is not as it should be."""
+    stacks: tuple[Event, ...]
+    """Stacks that somebody took: of a job that goes well nobody takes them."""
+
+    def __bool__(self) -> bool:
+        return bool(self.errors or self.failures or self.complaints or self.stacks)
+
+    @property
+    def lines(self) -> tuple[Event, ...]:
+        """All of it, the firmest first."""
+        return self.errors + self.failures + self.complaints + self.stacks
+
+
+@once
+def trouble(case: Case) -> Trouble:
+    """What speaks against the job that a case is of."""
+    success = outcome(case).success
+    errors = list(islice(_open_errors(case), MANY))
+    failures = _failures(case)
+    complaints = [line for line in _spoken_lines(case) if says_complaint(line.text)]
+    if success and not any(event.kind in FATAL for event in errors):
+        errors = [e for e in _after_success(errors, success) if not e.kind.startswith(AFTER_THE_END)]
+        failures = _after_success(failures, success)
+        complaints = [line for line in complaints if not _is_refuted(line, success)]
+    stacks = [] if success else _stacks_taken(case)
+    return Trouble(tuple(errors), tuple(failures), tuple(complaints), tuple(stacks))
+
+
+def is_of_job(event: Event) -> bool:
+    """Whether only a training job leaves this; a plan, and the end of a run that tested connections, are none."""
+    asked = event.kind == "worker.phase" and event.data.get("phase") in ("plan", "end")
+    return not asked and not event.kind.startswith(NO_JOB)
+
+
+def lines_after(case: Case, lines: list[Event], proofs: Iterable[Event]) -> list[Event]:
+    """Those of the proofs that come after all of the lines and prove that they did no harm."""
+    again = case.of("elastic.restart")
+    return [proof for proof in proofs if all(is_later(proof, e) and _proves(proof, e, again) for e in lines)]
+
+
+def _failures(case: Case) -> list[Event]:
+    """Lines of failure that no grammar knows, less those after which the job was seen at work."""
+    work = work_lines(case)
+    said = [line for line in unread_lines(case) if says_failure(line.text)]
+    return [line for line in said if not any(is_later(step, line) for step in work)]
+
+
+def _plain_lines(case: Case) -> list[Event]:
+    return [*unread_lines(case), *unread_lines(case, "quiet")]
+
+
+def _spoken_lines(case: Case) -> list[Event]:
+    """Lines in which a person may speak: a sentence that names a rank or a library is an event, too."""
+    named = [event for event in case.events if "\n" not in event.text and not abnormal(event)]
+    return [*_plain_lines(case), *named]
+
+
+def _after_success(lines: list[Event], success: Event) -> list[Event]:
+    return [line for line in lines if line.path == success.path and is_later(line, success)]
+
+
+def _is_refuted(complaint: Event, success: Event) -> bool:
+    """Whether the end of all shows that it was not so: neither a hang nor a crash ends well, a slow job does."""
+    return speaks_for_all(success) and not says_slow(complaint.text)
+
+
+def _stacks_taken(case: Case) -> list[Event]:
+    """Stacks of a pasted text; those that `ncclkit attach` took are judged by how they change."""
+    parsed = [event for event in case.of("stack") if not event.data.get("live")]
+    return [*parsed, *(line for line in _plain_lines(case) if is_stack(line.text))][:1]
+
+
+def _open_errors(case: Case) -> Iterator[Event]:
+    """Errors after which nothing shows that the job went on: a step proves that of a warning, an end of all of them."""
+    ends = [end for end in success_lines(case)]
+    again = case.of("elastic.restart")
+    steps = [*work_lines(case), *ends]
+    for event in case.events:
+        if not _is_error(event):
+            continue
+        proofs = ends if event.kind in FATAL else steps
+        if not any(is_later(proof, event) and _proves(proof, event, again) for proof in proofs):
+            yield event
+
+
+def _is_error(event: Event) -> bool:
+    if event.kind.startswith(HARMLESS_KINDS):
+        return False
+    if event.kind in ("nccl.warn", "nccl.info") and HARMLESS_WARNING.search(event.text):
+        return False
+    if event.kind == "log.error":
+        return says_failure(event.text)
+    return abnormal(event)
+
+
+def _proves(proof: Event, line: Event, again: list[Event]) -> bool:
+    """True where what comes later can only be if the line did no harm.
+
+    The end of one rank, or the steps that it does until it misses another, tell nothing of the other one.  A rank that
+    torch let say its last words is gone: only a launcher that started all of them again can have ended well.
+    """
+    if line.kind not in FATAL or (line.rank is not None and proof.rank == line.rank):
+        return True
+    if UNCAUGHT.match(line.text):
+        started = any(is_later(proof, restart) and is_later(restart, line) for restart in again)
+        return speaks_for_all(proof) and (STEP in proof.text or (GROUP in proof.text and started))
+    return None in (proof.rank, line.rank)
