@@ -1,7 +1,8 @@
-"""How a job came out as far as its evidence says: that all of it ended well, that it was at work, or neither.
+"""How a job came out, as far as its evidence says: it succeeded, it was at work, or neither.
 
-A success needs the end of every rank that spoke, or the word of who watched all of them: a launcher, a scheduler, the
-closing line of a test.  One rank's "Training completed" tells nothing of the others.
+A success needs the end of every rank that logged, or the word of who watched all of them: a
+launcher, a scheduler, the
+closing line of a test.  One rank's "Training completed" says nothing of the others.
 """
 
 from __future__ import annotations
@@ -17,31 +18,53 @@ from ncclkit.core.model import Event
 from ncclkit.core.summary import ranks
 
 END_OF_ALL = re.compile(
-    r"worker group (?:successfully )?finished|worker\.status\.SUCCEEDED|\bCOMPLETED\b|exits? successfully"
-    r"|\bjob\b.{0,80}(?:successfully|succeeded)|PyTorchJob .{0,120}(?:successfully completed|[Ss]ucceeded)"
-    r"|Collective test concluded|[Ss]tatus: TERMINATED|\bphase: Succeeded"
-    r"|={3,} .*\b\d+ passed\b(?!.*\b(?:failed|error))"
+    r"worker group (?:successfully )?finished|worker\.status\.SUCCEEDED|\bCOMPLETED\b"
+    r"|exits? successfully"
+    r"|\bjob\b.{0,80}(?:successfully|succeeded)|PyTorchJob .{0,120}(?:successfully completed"
+    r"|[Ss]ucceeded)"
+    r"|Collective test concluded|[Ss]tatus: TERMINATED|\bphase: Succeeded|\b[Tt]otal im(?:ages"
+    r"|g)/sec\b|\ball ranks (?:are )?(?:done|finished|completed)"
+    r"|={3,} .*\b\d+ passed\b(?!.*\b(?:failed|error))|^OK(?: \(skipped=\d+\))?\s*$"
+    r"|^\S{1,80}: success\s*$"
+    r"|\bDiagnostic .* [Pp]ass|^NOTE: The CUDA Samples are not meant for"
+    r"|^\W{0,3}(?:rc|exit|exit (?:code|status)|status|returned?|\$\?)\s*[=:]\s*0\s*$"
 )
 """What is said by a program that watched all ranks."""
 END_OF_ONE = re.compile(
-    r"[Tt]rain(?:ing)? (?:(?:has|is|was) )?(?:successfully )?(?:complete|completed|finished|done|ended)\b(?! at step)"
-    r"|(?:[Ff]inished|[Cc]ompleted|[Dd]one) (?:with )?(?:the )?(?:re|pre)?-?[Tt]raining\b"
-    r"|[Tt]raining (?:successfully )?(?:completed|finished)|`Trainer\.fit` stopped: `max_"
-    r"|'?train_runtime'?\s*[:=]|[Tt]otal training time|^\W*[Tt]raining time\s*[:=]|\btotal images/sec\b"
-    r"|^\W*[Tt]otal img/sec on|\d+ epochs completed in\b|\[exiting program at iteration"
-    r"|\[after training is done\]|[Tt]raining done\b|\bRun(?: has)? (?:successfully )?finished\b"
-    r"|\bBenchmark (?:finished|completed?|done)\b|\b(?:[Ff]inished|[Cc]ompleted) (?:all|\d+) (?:epochs?|steps?)\b"
-    r"|\bSuccessfully (?:finished|completed|trained)\b|\b[Aa]ll (?:epochs|steps|tests|done)\b.{0,20}(?:done|passed|OK)?$"
+    r"[Tt]rain(?:ing)? (?:(?:has|is|was) )?(?:successfully )?(?:complete|completed|finished|done"
+    r"|ended)\b(?! at step)"
+    r"|(?:[Ff]inish(?:ed)?|[Cc]ompleted|[Dd]one) (?:with )?(?:the )?(?:re|pre)?-?(?:[Tt]raining"
+    r"|fine-?tuning)\b"
+    r"|`Trainer\.fit` stopped: `max_|'?train_runtime'?\s*[:=]|[Tt]otal training time"
+    r"|^\W*[Tt]raining time\s*[:=]"
+    r"|\d+ epochs completed in\b|\[exiting program at iteration"
+    r"|\[after training is done\]|\bRun(?: has)? (?:successfully )?finished\b"
+    r"|\bBenchmark (?:finished|completed?|done)\b|\b(?:[Ff]inished|[Cc]ompleted) (?:all"
+    r"|\d+) (?:epochs?|steps?)\b"
+    r"|\bSuccessfully (?:finished|completed|trained)\b|\b[Aa]ll (?:epochs|steps"
+    r"|tests) (?:are )?(?:done|passed|OK)\b"
     r"|\bTest (?:PASSED|passed)\b|\bexit(?:ed|ing)? (?:with )?(?:exit )?(?:code|status) 0\b"
-    r"|^\W*(?:[Rr]ank ?\d+\W{1,3})?(?:[Aa]ll )?[Dd]one\b|^\W*SUM \w+ [\d.]+|\bDiagnostic .* [Pp]ass|^\s*GPU \d+: OK\b"
+    r"|^\W*(?:[Rr]ank ?\d+\W{1,3})?(?:[Aa]ll )?[Dd]one(?:[.!]|\s*$)|^\W*SUM \w+ [\d.]+"
+    r"|\bFinal evaluation\b|^\s*GPU \d+: OK\b"
+    r"|^\W*Test metric\b"
+    r"|Average Recall +\(AR\)|^real\s+\d+m[\d.]+s|\bfinal (?:epoch )?checkpoint\b"
 )
 """What a rank says of its own end, or a test whose ranks write into one table."""
-HELPER = re.compile(r"\bagent\b|\bdashboard\b|\bsidecar\b|\bexporter\b|\bhook\b|\binit.container\b", re.IGNORECASE)
+HELPER = re.compile(
+    r"\bagent\b|\bdashboard\b|\bsidecar\b|\bexporter\b|\bhook\b|\binit.container\b", re.IGNORECASE
+)
 """Whose exit with 0 says nothing of the job."""
+NAN = re.compile(r"\bnan\b", re.IGNORECASE)
+"""A model whose loss is not a number has not been trained, whatever the program says of its end."""
+OWN_LINE = re.compile(r"^\W{0,3}[Rr](?:ank)? ?(?P<rank>\d{1,5})\b[\]:\s)]")
+"""How a program marks the lines of its ranks in its own way."""
 OWN_RANK = re.compile(r"\b[Rr]ank[ :=_]{0,2}(\d{1,7})\b")
+SECTION = re.compile(r"^==> .{1,200} <==$")
+PROMPT = re.compile(r"^(?:\([\w.-]+\) ?)?\[?[\w.-]+@[\w.-]+[: ][^$#>]{0,80}[$#>]\s*$")
 NO_WRONG = re.compile(r"# ?Out of bounds values\s*:\s*0 OK")
 TEST_ROW = re.compile(
-    r"^[\W]*(?P<size>\d{1,15})\s+\|?\s*(?:\d{1,15}\s+(?:float|double|half|bfloat16|u?int\d{1,2}|fp?\d{1,2}|f8e\dm\d)\b"
+    r"^[\W]*(?P<size>\d{1,15})\s+\|?\s*(?:\d{1,15}\s+(?:float|double|half|bfloat16|u?int\d{1,2}"
+    r"|fp?\d{1,2}|f8e\dm\d)\b"
     r"|[\d.]+\s*\|\s*[\d.]+\s*\|\s*success)"
 )
 """A row of nccl-tests, of rccl-tests or of HCCL's test, whose check is fine or off."""
@@ -49,34 +72,44 @@ WRONG = re.compile(r"(?:\s[\d.]+){2,3}\s+(?P<first>[1-9]\d*)\s+(?:[\d.]+\s+){3}(
 LARGEST = re.compile(r"maxBytes (?P<bytes>\d{1,15})|maxbytes is (?P<other>\d{1,15})")
 
 RATE = re.compile(
-    r"\d ?(?:it|tok(?:en)?s?|samples?|examples?|im(?:a)?ge?s?|img|req(?:uest)?s?|s|ms|sequences?|frames?|words?)"
+    r"\d ?(?:it|tok(?:en)?s?|samples?|examples?|im(?:a)?ge?s?|img|req(?:uest)?s?|s|ms|sequences?"
+    r"|frames?|words?)"
     r"/(?:s(?:ec(?:ond)?|tep)?|it(?:er(?:ation)?)?|GPU)\b"
-    r"|\bthroughput\b[^:=]{0,30}[:=]\s*[\d.]+|\bTFLOPs?\b|\b(?:images|samples|tokens)/sec(?:ond)?\b\W{1,3}[\d.]+"
+    r"|\bthroughput\b[^:=]{0,30}[:=]\s*[\d.]+|\bTFLOPs?\b|\b(?:images|samples"
+    r"|tokens)/sec(?:ond)?\b\W{1,3}[\d.]+"
 )
 SERVING = re.compile(
-    r"\b[Dd]ecode batch\b|\b[Pp]refill batch\b|generation throughput|Uvicorn running on|[Aa]pplication startup complete"
-    r"|server is fired up|\"(?:GET|POST|HEAD) /\S* HTTP/\d(?:\.\d)?\" 20\d|Started (?:\w+ )?(?:GRPC|HTTP)\w*|ready to roll"
-    r"|[Ss]erver (?:is )?(?:ready|started|listening)|Connected\s*$|\bReceived request\b|Finished request"
+    r"\b[Dd]ecode batch\b|\b[Pp]refill batch\b|generation throughput|Uvicorn running on"
+    r"|[Aa]pplication startup complete"
+    r"|server is fired up|\"(?:GET|POST|HEAD) /\S* HTTP/\d(?:\.\d)?\" 20\d"
+    r"|Started (?:\w+ )?(?:GRPC|HTTP)\w*|ready to roll"
+    r"|[Ss]erver (?:is )?(?:ready|started|listening)|Connected\s*$|\bReceived request\b"
+    r"|Finished request"
 )
 COUNTED = re.compile(
-    r"\b(?:loss|epoch|iter(?:ation)?|step|lr|learning_rate|eta|ppl|wps|grad_norm)\b|[a-z]/s\b", re.IGNORECASE
+    r"\b(?:loss|epoch|iter(?:ation)?|step|lr|learning_rate|eta|ppl|wps|grad_norm)\b|[a-z]/s\b",
+    re.IGNORECASE,
 )
-MODEL_SERVED = re.compile(r"\btoken usage\b|generation throughput|\btok(?:en)?s?/s\b|vLLM|sglang|/v1/\w+")
+MODEL_SERVED = re.compile(
+    r"\btoken usage\b|generation throughput|\btok(?:en)?s?/s\b|vLLM|sglang|/v1/\w+"
+)
 LOSS = re.compile(
-    r"\b(?:loss|lm loss|train_loss|eval_loss|acc(?:uracy)?1?)['\"]?\s*(?:train)?\s*[:= |]{1,3}\s*\d+\.\d+", re.IGNORECASE
+    r"\b(?:loss|lm loss|train_loss|eval_loss|acc(?:uracy)?1?)['\"]?\s*(?:train)?\s*[:= "
+    r"|]{1,3}\s*\d+\.\d+",
+    re.IGNORECASE,
 )
 """What lines of jobs hold that are at work."""
 
 
 LIBRARY = (
-    "nccl.", "nccltests.", "job.member", "printed.", "system.denied", "run.", "c10d.device_unknown", "c10d.hint",
-    "store.",
+    "nccl.", "nccltests.", "job.member", "printed.", "system.denied", "run.", "store.",
+    "c10d.device_unknown", "c10d.hint",
 )  # fmt: skip
 """How kinds begin that are no words of a rank's own program."""
 
 
 TORCH = re.compile(r"\[rank\d+\]:\s*\[?[WI]\d{3,4} ")
-"""How torch itself warns; its last words tell nothing of the program."""
+"""How torch itself warns; its last log lines say nothing of the program."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,21 +117,21 @@ class Outcome:
     """What the evidence shows of the end of a job."""
 
     success: Event | None
-    """The line that shows that all of it ended well."""
+    """The line that shows that all of it succeeded."""
     work: Event | None
     """The last line that only a job at work writes."""
 
 
 @once
 def outcome(case: Case) -> Outcome:
-    """Whether the job was seen to end well, and whether it was seen at work."""
+    """Whether the job was seen to succeed, and whether it was seen at work."""
     return Outcome(_success(case), max(work_lines(case), key=_place, default=None))
 
 
 def unread_lines(case: Case, which: str = "abnormal") -> list[Event]:
-    """Lines of its logs that no grammar knows: those with words of trouble, or ``quiet``, the others of short logs.
+    """Lines of its logs that no grammar knows; of our own runs, those of the last.
 
-    Of our own runs, those of the last.
+    which: ``abnormal``, those with words of trouble; ``quiet``, the others of short logs.
     """
     now = {event.path for event in case.events}
     files = [file for file in case.inputs if file["path"] in now or not RUN.search(file["path"])]
@@ -115,29 +148,44 @@ def work_lines(case: Case) -> list[Event]:
 
 
 def success_lines(case: Case) -> list[Event]:
-    """Lines that say that ranks, or all of the job, ended well; whether that is everybody's end, `outcome` judges."""
+    """Lines that say that ranks, or the whole job, succeeded; whether that is everybody's end,
+    `outcome` judges."""
     ours = [event for event in case.of("run.end") if event.data.get("reason") == "done"]
-    named = [event for event in case.of("job.done") if not HELPER.search(event.text)]
+    named = [event for event in case.of("job.done") if _says_end(event.text)]
     plain = [*unread_lines(case, "quiet"), *unread_lines(case)]
     said = [line for line in plain if _says_end(line.text)]
-    return [*ours, *named, *said]
+    return [*ours, *named, *said, *_back_in_shell(plain)]
 
 
 def shows_training(case: Case) -> bool:
-    """Whether a line holds the loss of a model, a row of a collective test, or tokens of a served model."""
+    """Whether a line holds the loss of a model, a row of a collective test, or tokens of a served
+    model."""
     lines = [*unread_lines(case, "quiet"), *unread_lines(case)]
-    return any(pattern.search(line.text) for line in lines for pattern in (LOSS, TEST_ROW, MODEL_SERVED))
+    return any(
+        pattern.search(line.text) for line in lines for pattern in (LOSS, TEST_ROW, MODEL_SERVED)
+    )
+
+
+def _back_in_shell(lines: list[Event]) -> list[Event]:
+    """A prompt in the last line of a pasted text, after the program's output: the command came
+    back."""
+    last = max(lines, key=_place, default=None)
+    first = min(lines, key=_place, default=None)
+    if last is None or last is first:
+        return []
+    return [last] if PROMPT.match(last.text) else []
 
 
 def speaks_for_all(event: Event) -> bool:
-    """Whether an end is told by who watched all ranks: a launcher, a scheduler, a test that checked its values."""
+    """Whether an end is said by who watched all ranks: a launcher, a scheduler, a test that checked
+    its values."""
     if event.kind in ("run.end", "nccltests.table"):
         return True
     return any(pattern.search(event.text) for pattern in (END_OF_ALL, NO_WRONG))
 
 
 def is_later(one: Event, two: Event) -> bool:
-    """By place in a file, else by time; False where neither tells."""
+    """By place in a file, else by time; False where neither says."""
     if one.path == two.path:
         return one.line > two.line
     return one.time is not None and two.time is not None and one.time > two.time
@@ -154,7 +202,8 @@ def _success(case: Case) -> Event | None:
 
 
 def _end_of_each(case: Case, ends: list[Event]) -> Event | None:
-    """The last of the ends where every rank that spoke has one; a log without ranks is of one speaker."""
+    """The last of the ends where every rank that logged has one; a log without ranks is of one
+    speaker."""
     if not ends:
         return None
     ended = {_rank_of_end(event) for event in ends} | _left(case)
@@ -162,10 +211,32 @@ def _end_of_each(case: Case, ends: list[Event]) -> Event | None:
     unmarked = None in ended  # mostly rank 0, which alone prints
     if open_ranks - {0} or (open_ranks and not unmarked):
         return None
+    if _sections(case) > _said(ends, case):
+        return None
     named = {rank for rank in map(_rank_of_end, ends) if rank is not None}
     if named and not unmarked and named < _members(case):
         return None
     return max(ends, key=_place)
+
+
+def _sections(case: Case) -> int:
+    """How many files a text was put together from, as `tail` shows several: each must show its end."""
+    return sum(row.get("times", 1) for row in _rows(case) if SECTION.match(row["text"]))
+
+
+def _said(ends: list[Event], case: Case) -> int:
+    """How often an end was said: equal lines stand once in a reading, with their number."""
+    times = {row["text"]: row.get("times", 1) for row in _rows(case)}
+    return sum(times.get(event.text, event.count) for event in ends)
+
+
+def _rows(case: Case) -> list[Mapping[str, Any]]:
+    """Lines of its logs that no grammar knows, as they were kept."""
+    kept: list[Mapping[str, Any]] = []
+    for file in case.inputs:
+        kept += file.get("quiet", ())
+        kept += file.get("abnormal", ())
+    return kept
 
 
 def _rank_of_end(event: Event) -> int | None:
@@ -188,7 +259,7 @@ def _closed_by_each(case: Case) -> Event | None:
 
 
 def _left_at_exit(case: Case) -> Event | None:
-    """Torch's warning at a program's end, after work, where every rank that spoke has said it."""
+    """Torch's warning at a program's end, after work, where every rank that logged has said it."""
     hints = [event for event in case.of("c10d.hint") if event.data.get("what") == "not_destroyed"]
     steps = work_lines(case)
     after = [hint for hint in hints if any(is_later(hint, step) for step in steps)]
@@ -201,7 +272,9 @@ def _left(case: Case) -> set[int | None]:
     """Ranks that are known to have come to their end, or to have closed their communicators."""
     hints = [event for event in case.of("c10d.hint") if event.data.get("what") == "not_destroyed"]
     closed = [event for event in case.of("nccl.destroy") if event.data.get("how") == "destroy"]
-    gone = [event for event in case.of("worker.phase") if event.data.get("phase") in ("leave", "end")]
+    gone = [
+        event for event in case.of("worker.phase") if event.data.get("phase") in ("leave", "end")
+    ]
     return {event.rank for event in (*hints, *closed, *gone)}
 
 
@@ -214,13 +287,17 @@ def _speakers(case: Case) -> set[int | None]:
     """The ranks whose program has a line of its own; what NCCL writes at their start is none."""
     spoken = [event for event in case.events if not event.kind.startswith(LIBRARY)]
     told = {event.rank for event in spoken if event.rank is not None and event.rank >= 0}
-    rows = [row for file in case.inputs for row in (*file.get("quiet", ()), *file.get("abnormal", ()))]
+    rows = _rows(case)
     own = [row for row in rows if row.get("rank") is not None and not TORCH.search(row["text"])]
-    return told | {row["rank"] for row in own}
+    unmarked = [row["text"] for row in rows if row.get("rank") is None]
+    texts = unmarked + [event.text for event in case.of("progress") if event.rank is None]
+    marked = [OWN_LINE.match(text) for text in texts]
+    return told | {row["rank"] for row in own} | {int(mark["rank"]) for mark in marked if mark}
 
 
 def _whole_table(case: Case) -> Event | None:
-    """The closing of a test's table without a wrong value: its last lines, or a row of the largest size."""
+    """The closing of a test's table without a wrong value: its last lines, or a row of the largest
+    size."""
     tables = case.of("nccltests.table")
     if any(event.data.get("wrong") for event in tables):
         return None
@@ -245,13 +322,17 @@ def _largest_row(lines: list[Event]) -> Event | None:
 
 
 def _says_end(text: str) -> bool:
-    if HELPER.search(text):
+    if NAN.search(text):
         return False
-    return END_OF_ALL.search(text) is not None or END_OF_ONE.search(text) is not None
+    if END_OF_ALL.search(text):
+        return True
+    return END_OF_ONE.search(text) is not None and HELPER.search(text) is None
 
 
 def _serving(case: Case) -> list[Event]:
-    served = [event for event in case.of("job.phase") if event.data.get("what") in ("idle", "serving")]
+    served = [
+        event for event in case.of("job.phase") if event.data.get("what") in ("idle", "serving")
+    ]
     moved = [e for e in case.of("ras.change") if e.data.get("moved") and not e.data.get("still")]
     tables = [event for event in case.of("nccltests.table") if not event.data.get("wrong")]
     return [*served, *moved, *tables]

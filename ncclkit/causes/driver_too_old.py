@@ -47,6 +47,8 @@ DRIVER = (
     "SYSTEM_DRIVER_MISMATCH",
     "unsupported display driver",
 )
+COMPAT = ("unsupported display driver", "forward compatibility was attempted", "SYSTEM_DRIVER_MISMATCH")
+"""Errors 803 and 804: the libcuda of an image's compat folder, or of another version, may have been loaded."""
 CODE = (
     "no kernel image",
     "invalid device function",
@@ -86,16 +88,12 @@ def diagnose(case: Case) -> Finding:
         went_well = [*initialized(case), *case.of("nccl.destroy", "progress")]
         missing = "`nvidia-smi` and `python -m torch.utils.collect_env`"
         return CHECK.risk(case) or CHECK.otherwise(case, went_well, "Driver and libraries work together.", missing)
-    say = f"{start(name_ranks(ranks_in(lines)))}{on(lines[0].host)}: "
-    say += (
-        "the NVIDIA driver is older than the CUDA libraries need."
-        if lines is old
-        else (
-            "the libraries hold no code for this GPU's architecture."
-            if lines is image
-            else "driver and CUDA libraries do not fit together."
-        )
-    )
+    what = "driver and CUDA libraries do not fit together."
+    if lines is image:
+        what = "the libraries hold no code for this GPU's architecture."
+    elif lines is old:
+        what = _which_is_unfit(old)
+    say = f"{start(name_ranks(ranks_in(lines)))}{on(lines[0].host)}: {what}"
     return found(
         ID,
         "likely" if lines is other or all(_warning(e) for e in lines) else "proven",
@@ -105,6 +103,13 @@ def diagnose(case: Case) -> Finding:
         hosts=name_hosts(lines),
         advice=_advice(lines is image),
     )
+
+
+def _which_is_unfit(lines: list[Event]) -> str:
+    """What CUDA's words say of driver and libraries: of error 803 the image's own libcuda may be the odd one."""
+    if len(matching(lines, *COMPAT)) == len(lines):
+        return "the driver and the libcuda that was loaded do not fit together; which is the odd one is not said."
+    return "the NVIDIA driver is older than the CUDA libraries need."
 
 
 def _by_table(case: Case, lines: list[Event]) -> Finding | None:

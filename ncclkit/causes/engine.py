@@ -7,18 +7,19 @@ that itself fails is reported as ``unknown`` and never hides the others.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from importlib import import_module
 from typing import Any
 
+from ncclkit.analysis.complaints import is_source
 from ncclkit.analysis.once import last_run_of
-from ncclkit.analysis.picks import FATAL, OWN_TESTS, failed, initialized, pick
+from ncclkit.analysis.picks import FATAL, failed, initialized, pick
 from ncclkit.analysis.rank_states import is_own
 from ncclkit.analysis.outcome import Outcome, is_later, outcome, shows_training
 from ncclkit.causes import Cause, catalogue, resemblance
 from ncclkit.causes.slow_transport import brakes
-from ncclkit.causes.trouble import UNCAUGHT, Trouble, is_of_job, lines_after, trouble
+from ncclkit.analysis.trouble import UNCAUGHT, Trouble, is_of_job, lines_after, trouble
 from ncclkit.core import experiment_records, shapes
 from ncclkit.core.case import Case
 from ncclkit.core.model import SCHEMA, Advice, Event, Evidence, Fact, Finding, cite, clear, unknown
@@ -66,17 +67,17 @@ class Diagnosis:
         """``found``, ``unexplained``, ``running``, ``healthy`` or ``no_job``: the whole case in one word."""
         if not all(map(resemblance.is_resembling, self.findings)):
             return "found"
+        if not self.job_seen and not self.findings:
+            return "no_job"
         if self.errors or self.findings:
             return "unexplained"
-        if not self.job_seen:
-            return "no_job"
         if self.healthy:
             return "healthy"
         return "running" if self.at_work else "unexplained"
 
     @property
     def healthy(self) -> Event | None:
-        """The line that shows that all of the job ended well, where nothing speaks against it."""
+        """The line that shows that all of the job succeeded, where nothing speaks against it."""
         return None if self.against else self.outcome.success
 
     @property
@@ -100,7 +101,7 @@ class Diagnosis:
         """The verdict in one sentence: the best root, the first error that no cause explains, or that all is well."""
         if self.findings and (self.verdict == "found" or not self.errors):
             return self.findings[0].say
-        if self.errors:
+        if self.errors and self.job_seen:
             first = self.errors[0].text.strip().splitlines()[-1]
             many = f"{plural(len(self.errors), 'error')}, the first: {first}"
             return f"No known cause explains {many if len(self.errors) > 1 else f'this error: {first}'}"
@@ -156,7 +157,11 @@ def diagnose(case: Case) -> Diagnosis:
     scope = last_run_of(case)
     verdicts = [recovered(judge(name, cause, scope), scope) for name, cause in catalogue().items()]
     verdicts = experiment_records.weigh(verdicts, scope.events)
-    findings = _with_resembling(rank([verdict for verdict in verdicts if verdict.verdict == "found"]), verdicts, scope)
+    job_seen = _is_about_job(scope)
+    found = [verdict for verdict in verdicts if verdict.verdict == "found"]
+    if not job_seen and not _is_about_hosts(scope):
+        found = [verdict for verdict in found if verdict.cause != "rank_exception"]  # whose, nobody knows
+    findings = _with_resembling(rank(found), verdicts, scope)
     unsure = all(map(resemblance.is_resembling, findings))
     named = {finding.cause for finding in findings}
     result = Diagnosis(
@@ -167,7 +172,7 @@ def diagnose(case: Case) -> Diagnosis:
         _unexplained(scope, findings) if unsure else (),
         outcome(scope),
         trouble(scope),
-        _is_about_job(scope),
+        job_seen,
         tuple(_risks(scope, findings)),
     )
     case.findings = [*result.findings, *result.unknown, *result.clear]
@@ -262,7 +267,7 @@ def _with_resembling(findings: list[Finding], verdicts: Sequence[Finding], case:
 
 def _least_share(case: Case, against: Trouble) -> float:
     """The share of the resemblance that the best cause must have: the less was said, the more."""
-    if not resemblance.is_topic(case) and not against.errors:
+    if not resemblance.is_topic(case):
         return resemblance.SURE
     if resemblance.comparable([*against.errors, *against.failures]):
         return resemblance.FIRST
@@ -303,10 +308,16 @@ def _same_place(one: Evidence, two: Evidence) -> bool:
 
 
 def _is_about_job(case: Case) -> bool:
-    """Whether any line is of a job: an event that only a job leaves, its work, or trouble in the words of the field."""
+    """Whether any line is of a job, or speaks of success or trouble in the words of the field."""
     if any(map(is_of_job, case.events)) or shows_training(case):
         return True
-    return resemblance.is_topic(case) and bool(trouble(case) or outcome(case).success or outcome(case).work)
+    how = outcome(case)
+    return resemblance.is_topic(case) and bool(trouble(case) or how.success or how.work)
+
+
+def _is_about_hosts(case: Case) -> bool:
+    """Whether facts or lines are of hosts and links that a job may use; other texts are about other things."""
+    return bool(case.facts) or any(event.kind.startswith(OF_A_HOST) for event in case.events)
 
 
 def describe(case: Case) -> dict[str, Any]:
@@ -381,6 +392,8 @@ PROGRAM = (*OWN, "TypeError", "AssertionError", "FileNotFoundError", "UnboundLoc
 """Errors that hardly any library uses to report what the system refused."""
 TEXT = re.compile(r"ddress already in use|(?:trying|failed|Unable) to connect|connect\(\) timed out|name resolution")
 """What exceptions say of the same."""
+OF_A_HOST = ("kernel.", "net.", "system.", "p2p.", "connect.", "printed.", "nccltests.")
+"""How kinds begin that speak of the hosts and links that a job may have used."""
 LASTING = ("dataloader_workers", "memlock", "own_name", "no_verbs")
 """What a `system.error` says of a setting, which is as it was however long the job goes on."""
 WAITS = ("c10d.timeout", "gloo.timeout")
@@ -391,6 +404,8 @@ FAR = 50
 
 def recovered(finding: Finding, case: Case) -> Finding:
     """The finding, weaker or cleared where the job went on after every line on which it rests."""
+    if finding.verdict == "found" and _is_source(finding):
+        return clear(finding.cause, "Only source code holds these words.", finding.evidence[:1])
     if _quoted(finding, case):
         if case.of("job.done") and not any(e.kind in FATAL and not is_quotation(e.text) for e in case.events):
             return clear(finding.cause, "Somebody only speaks of it.", finding.evidence[:1])
@@ -402,7 +417,9 @@ def recovered(finding: Finding, case: Case) -> Finding:
         return finding
     fatal = [event for event in case.events if event.kind in FATAL]
     done = lines_after(case, lines, case.of("job.done"))
-    went_on = done or (lines_after(case, lines, case.of("progress")) if finding.strength == "possible" and not fatal else [])
+    went_on = done
+    if not done and finding.strength == "possible" and not fatal:
+        went_on = lines_after(case, lines, case.of("progress"))
     if went_on and not any(is_later(event, went_on[-1]) for event in fatal):
         return clear(finding.cause, "The job went on after it.", (*pick(went_on, limit=1), *finding.evidence[:1]))
     met = lines_after(case, lines, _meetings(case)) if all(map(_meeting, lines)) else []
@@ -420,6 +437,13 @@ def _quoted(finding: Finding, case: Case) -> bool:
     events = [piece for piece in finding.evidence if isinstance(piece, Event)]
     quoting = (event.path in documents or is_quotation(event.text) for event in events)
     return finding.verdict == "found" and bool(events) and all(quoting)
+
+
+def _is_source(finding: Finding) -> bool:
+    """Whether it rests on lines of source code alone, or of a compiler or of git."""
+    events = [piece for piece in finding.evidence if isinstance(piece, Event)]
+    kernel = any(event.kind.startswith("kernel.") for event in events)
+    return bool(events) and not kernel and all(is_source(event.text) for event in events)
 
 
 def _any_program(finding: Finding) -> bool:
@@ -456,7 +480,8 @@ def _lived(case: Case, said: list[Event]) -> list[Event]:
     work.sort(key=lambda event: (event.path, event.line))
     waits = [event for kind in WAITS for event in case.of(kind)]
     ranks = {event.rank for event in said if UNCAUGHT.match(event.text)}
-    again = [e for e in work if {w.rank for w in waits if is_later(w, e)} >= ranks and all(is_later(e, s) for s in said)]
+    after = [event for event in work if all(is_later(event, line) for line in said)]
+    again = [e for e in after if {wait.rank for wait in waits if is_later(wait, e)} >= ranks]
     return again if ranks and None not in ranks else lines_after(case, said, work)
 
 

@@ -100,8 +100,9 @@ def _resolver(case: Case) -> Finding | None:
         return None
     gave_up = case.of("store.connect_timeout")
     strength: Strength = "proven" if gave_up or len(lines) + lines[0].count > 2 else "likely"
-    if all("IPv6 network addresses" in e.text for e in lines):
-        strength = "likely"  # IPv4 is tried next, and the name may resolve there
+    only_ipv6 = all("IPv6 network addresses" in e.text for e in lines)
+    if only_ipv6:  # IPv4 is tried next, and a peer that starts later gets its name later
+        strength = "likely" if gave_up else "possible"
     if case.of("nccl.init") or case.of("c10d.timeout"):
         strength = "possible"
     name = next((str(name) for e in lines if (name := e.data.get("host") or e.data.get("asked"))), "")
@@ -110,6 +111,8 @@ def _resolver(case: Case) -> Finding | None:
         strength = "proven" if name in given else "likely"  # another program's name
     what = f"The name {name}" if name else "A host name of the job"
     say = f"{what} does not resolve to an address{on(lines[0].host)}, so the ranks cannot find the store."
+    if only_ipv6 and not gave_up:
+        say = f"{what} had no IPv6 address{on(lines[0].host)} when a rank asked; nothing shows that it gave up."
     hosts, advice = (name,) if name else (), _advice(name or "$MASTER_ADDR")
     why = pick(lines, gave_up, limit=5)
     return found(ID, strength, say, why, ranks=ranks_in(lines), hosts=hosts, advice=advice, next=experiment(case))

@@ -56,8 +56,8 @@ MAPPED = "0000:ffff:"
 STARTS = ("nccl.version", "nccl.env", "nccl.bootstrap", "nccl.network", "nccl.init", "nccl.channel")
 """Event kinds of NCCL's start."""
 MEANS = {
-    110: "the addresses (GIDs) of the two ports cannot reach each other",
-    22: "the GID index in use is empty or of the wrong kind",
+    110: "the peer's port did not answer, most often since the two addresses (GIDs) do not reach each other",
+    22: "the card refused its settings, most often since the GID index is empty or of the wrong kind",
     61: "there is no route to the peer's address",
     113: "there is no route to the peer's address",
 }

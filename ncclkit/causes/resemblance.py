@@ -22,7 +22,7 @@ from pathlib import Path
 
 from ncclkit.analysis.outcome import unread_lines
 from ncclkit.causes import catalogue, page
-from ncclkit.causes.trouble import is_of_job
+from ncclkit.analysis.trouble import is_of_job
 from ncclkit.core.case import Case
 from ncclkit.core.model import Advice, Event, Evidence, Finding, found
 from ncclkit.evidence.quotation import DOCUMENTS
@@ -67,12 +67,12 @@ TOPIC = re.compile(
     r"(?<![a-z])(?:(?P<sure>(?:lib)?[nr]ccl|gpus?|cuda|nvidia|nvlink|torch|ddp|fsdp|zero[-_ ]?[123]|deepspeed|megatron"
     r"|[sv]llm|all_?reduce|all_?gather|allto?all|mlx\d|infiniband|rdma|roce|slurm|sbatch|data_?loader|horovod|jax"
     r"|accelerate|tensorflow|transformers|world[-_ ]size|pl \d|lightning|load_dataset|sglang|safetensors|autograd"
-    r"|watchdog|py-spy)|ranks?|barrier|broadcast|gloo|xla|ib\d|epoch"
-    r"|checkpoint|tensor|nodes?|driver|kubectl|pods?|docker|container|workers?|train(?:ing|er)?|process(?:es)?|hosts?"
-    r"|distributed|cores?|hangs?|stuck)(?![a-z])",
+    r"|watchdog|py-spy|busbw|algbw|nvswitch|fabricmanager|omp_\w+|c10d|client socket|libfabric|efa)"
+    r"|(?P<near>iterations?|affinity|ranks?|barrier|broadcast|gloo|xla|ib\d|epoch|tensor|train(?:ing|er)?|distributed|hangs?|stuck)"
+    r"|checkpoint|nodes?|driver|kubectl|pods?|docker|container|workers?|process(?:es)?|hosts?|cores?)(?![a-z])",
     re.IGNORECASE,
 )
-"""Words of what is posted about such jobs: one that nobody else uses, or two."""
+"""Words of what is posted about such jobs: one that nobody else uses, or two, one of them near to it."""
 PATH = re.compile(r"(?:[\w.~$-]{0,99}/)+([\w.+-]+)")
 HEX = re.compile(r"\b0x[0-9a-f]+|\b[0-9a-f]{12,}\b|\b[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 ADDRESS = re.compile(r"\b\d{1,3}(?:\.\d{1,3}){3}\b(?:[:<]\d+>?)?")
@@ -197,10 +197,15 @@ def abnormal(case: Case) -> list[tuple[str, Event]]:
 def is_topic(case: Case) -> bool:
     """Whether this is about jobs on GPUs: lines of one, or some of its words; documentation and source code are not."""
     logs = {file["path"] for file in case.inputs if Path(file["path"]).suffix.lower() not in DOCUMENTS}
-    lines = [line for line in [*unread_lines(case), *unread_lines(case, "quiet")] if line.path in logs]
+    plain = [*unread_lines(case), *unread_lines(case, "quiet"), *case.of("log.error", "python.exception")]
+    lines = [line for line in plain if line.path in logs]
     words = [match for line in lines for match in TOPIC.finditer(line.text)]
+    if any(match["sure"] for match in words):
+        return True
+    if any(event.path in logs and is_of_job(event) for event in case.events):
+        return True
     several = len({match[0].lower().rstrip("s") for match in words}) > 1
-    return several or any(match["sure"] for match in words) or any(event.path in logs and is_of_job(event) for event in case.events)
+    return several and any(match["near"] for match in words)
 
 
 def comparable(events: Iterable[Event]) -> bool:

@@ -32,6 +32,7 @@ LINES = 4
 """Lines of one piece of evidence that are quoted; of a longer one those that name the culprit."""
 SHOWN = 5
 """Errors that no cause explains, and pieces of missing evidence, that a summary names."""
+STILL_AT_WORK = "Nothing, unless it should have ended by now: then take its log up to the end, or `ncclkit attach`."
 TRACE = "Traceback (most"
 OUTSIDE = ("kernel.", *OWN_TESTS)
 """How kinds begin whose times are not those of the job."""
@@ -131,7 +132,7 @@ class Summary:
     """The answer on one case, before all details."""
 
     verdict: str
-    """``found``, ``unexplained``, ``healthy`` or ``no_job``."""
+    """``found``, ``unexplained``, ``running``, ``healthy`` or ``no_job``."""
     sentence: str
     """The verdict in one sentence: that of the first finding where there is one."""
     strength: str = ""
@@ -201,6 +202,8 @@ def summarize(case: Case, diagnosis: Diagnosis, reproduce: str = "") -> Summary:
         } | _step(first)
     elif diagnosis.verdict == "healthy" and diagnosis.healthy:
         known = {"line": _line(diagnosis.healthy, base), "first_step": "Nothing needs to be done for this job."}
+    elif diagnosis.verdict == "running" and diagnosis.at_work:
+        known = {"line": _line(diagnosis.at_work, base), "first_step": STILL_AT_WORK}
     unsettled = diagnosis.verdict in ("unexplained", "no_job")
     wanted = _next_evidence(scope, diagnosis, read_ranks) if unsettled else ()
     if wanted:

@@ -33,6 +33,7 @@ MARKS = {
     "possible": ("○", "cyan"),
     "unexplained": ("▲", "yellow"),
     "healthy": ("✓", "green"),
+    "running": ("▶", "green"),
     "no_job": ("–", "cyan"),
 }
 """Strength of a finding, or verdict without one → its symbol, as in the notebooks, and its colour."""

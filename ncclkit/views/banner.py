@@ -21,6 +21,7 @@ from ncclkit.views.plots import bandwidth_summary
 VERDICTS = {
     "unexplained": ("▲", "unexplained", "likely"),
     "healthy": ("✓", "healthy", "checked"),
+    "running": ("▶", "at work", "checked"),
     "no_job": ("–", "no job", "none"),
 }
 """Badge of each verdict that names no cause."""

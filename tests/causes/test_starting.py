@@ -9,7 +9,7 @@ import pytest
 from ncclkit import evidence
 from ncclkit.analysis.picks import OWN_TESTS, of_job
 from ncclkit.causes import _starting
-from ncclkit.causes.engine import NO_JOB
+from ncclkit.analysis.trouble import NO_JOB
 from ncclkit.core.model import Event
 from ncclkit.evidence.kinds import KINDS
 from tests.evidence.jobs import case_of

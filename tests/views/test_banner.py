@@ -31,7 +31,7 @@ def words(view: nk.views.View) -> str:
     [
         ("slow_rank/found-desync", ["likely", "slow_rank", "At fault: Rank 3", "First:", "Judged", "Reproduce"]),
         ("slow_rank/clear-healthy", ["healthy", "the job was seen to go well"]),
-        ("slow_rank/unknown-steps-only", ["unexplained", "There is no error", "Collect:"]),
+        ("slow_rank/unknown-steps-only", ["at work", "ends before the job does", "First:"]),
     ],
 )
 def test_the_banner_answers_what_who_and_what_first(folder: str, said: list[str]) -> None:

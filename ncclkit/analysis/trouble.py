@@ -1,6 +1,7 @@
-"""What speaks against a job: errors it did not survive, lines of failure, and what people complain of.
+"""What speaks against a job: errors it did not survive, lines of failure, complaints of people.
 
-Nothing may be said against a job without one of these; a table, a command line or a harmless warning is none.
+Nothing may be said against a job without one of these; a table, a command line or a harmless
+warning is none.
 """
 
 from __future__ import annotations
@@ -11,30 +12,59 @@ from dataclasses import dataclass
 from itertools import islice
 
 from ncclkit.analysis.once import once
-from ncclkit.analysis.outcome import is_later, outcome, speaks_for_all, success_lines, unread_lines, work_lines
+from ncclkit.analysis.outcome import (
+    is_later,
+    outcome,
+    speaks_for_all,
+    success_lines,
+    unread_lines,
+    work_lines,
+)
 from ncclkit.analysis.picks import FATAL, OWN_TESTS
 from ncclkit.analysis.timeline import abnormal
 from ncclkit.core.case import Case
 from ncclkit.core.model import Event
-from ncclkit.evidence.complaints import is_stack, says_complaint, says_failure, says_slow
+from ncclkit.analysis.complaints import (
+    is_source,
+    is_stack,
+    says_complaint,
+    says_death,
+    says_failure,
+    says_slow,
+)
 
 MANY = 100
 """Errors that are looked for: each may be compared with every step of every rank."""
-UNCAUGHT = re.compile(r"(?:\[[\w.-]+\] ?){0,2}\[rank\d+\]:? *(?:Traceback|[\w.]+(?:Error|Exception)\b)")
-"""How torch marks the last log lines of a rank; what a program prints of an error that it got over has no such mark."""
+UNCAUGHT = re.compile(
+    r"(?:\[[\w.-]+\] ?){0,2}\[rank\d+\]:? *(?:Traceback|[\w.]+(?:Error|Exception)\b)"
+)
+"""How torch marks the last log lines of a rank; what a program prints of an error that it got over
+has no such mark."""
 STEP, GROUP = "COMPLETED", "successfully finished"
 """Words of Slurm, which speak for all ranks, and of torchrun, which speak for those of one host."""
 NO_JOB = (
-    *OWN_TESTS, "kernel.", "net.", "system.", "printed.env", "printed.splits", "p2p.matrix", "log.error",
+    *OWN_TESTS, "kernel.", "net.", "system.", "printed.env", "printed.splits", "p2p.matrix",
+    "log.error",
 )  # fmt: skip
 """How kinds begin that are of a machine, of a test or of any program: they show no training job."""
-HARMLESS_KINDS = ("store.clients", "store.retry", "system.denied", "kernel.iommu", "kernel.pcie", "python.ignored")
+FOREIGN = re.compile(
+    r"(?:java|javax|kotlin|scala|org|com|io|net|akka)\."
+    r"|(?:NullPointer|IllegalState|IllegalArgument)Exception"
+)
+"""Types of exceptions of other languages than Python."""
+HARMLESS_KINDS = (
+    "store.clients", "store.retry", "system.denied", "kernel.iommu", "kernel.pcie", "python.ignored",
+)  # fmt: skip
 """Kinds that stand in logs of jobs that go well, too."""
+DEATHS = ("slurm.event", "elastic.exit", "elastic.root", "kernel.oom", "kernel.segfault")
+"""Kinds that say that a process ended: the steps of others do not refute them."""
 AFTER_THE_END = ("store.lost", "c10d.hint")
 """Kinds that ranks leave behind which end after the one that holds the store."""
 HARMLESS_WARNING = re.compile(
-    r"Failed to open libibverbs|No plugin found|Could not find: lib|libnccl-net\.so: cannot open|NUMA|gdrcopy"
-    r"|Topology detection|OFI Unable to find a protocol that worked|Failed to initialize (?:NET/OFI|NET plugin)"
+    r"Failed to open libibverbs|No plugin found|Could not find: lib|libnccl-net\.so: cannot open"
+    r"|NUMA|gdrcopy"
+    r"|Topology detection|OFI Unable to find a protocol that worked"
+    r"|Failed to initialize (?:NET/OFI|NET plugin)"
 )
 """What NCCL warns of while it looks for a library or a card that not every machine has."""
 
@@ -69,30 +99,44 @@ def trouble(case: Case) -> Trouble:
     failures = _failures(case)
     complaints = [line for line in _spoken_lines(case) if says_complaint(line.text)]
     if success and not any(event.kind in FATAL for event in errors):
-        errors = [e for e in _after_success(errors, success) if not e.kind.startswith(AFTER_THE_END)]
-        failures = _after_success(failures, success)
+        later = _after_success(errors, success)
+        errors = [error for error in later if not error.kind.startswith(AFTER_THE_END)]
+        firm = [line for line in failures if says_death(line.text)]
+        failures = [
+            *firm,
+            *(line for line in _after_success(failures, success) if line not in firm),
+        ]
         complaints = [line for line in complaints if not _is_refuted(line, success)]
     stacks = [] if success else _stacks_taken(case)
     return Trouble(tuple(errors), tuple(failures), tuple(complaints), tuple(stacks))
 
 
 def is_of_job(event: Event) -> bool:
-    """Whether only a training job leaves this; a plan, and the end of a run that tested connections, are none."""
-    asked = event.kind == "worker.phase" and event.data.get("phase") in ("plan", "end")
-    return not asked and not event.kind.startswith(NO_JOB)
+    """Whether only a training job leaves this; a plan, and the end of a run that tested
+    connections, are none."""
+    if event.kind == "worker.phase" and event.data.get("phase") in ("plan", "end"):
+        return False
+    if event.kind == "python.exception" and FOREIGN.match(event.data.get("type") or ""):
+        return False
+    return not event.kind.startswith(NO_JOB)
 
 
 def lines_after(case: Case, lines: list[Event], proofs: Iterable[Event]) -> list[Event]:
     """Those of the proofs that come after all of the lines and prove that they did no harm."""
     again = case.of("elastic.restart")
-    return [proof for proof in proofs if all(is_later(proof, e) and _proves(proof, e, again) for e in lines)]
+
+    def clears(proof: Event) -> bool:
+        return all(is_later(proof, line) and _proves(proof, line, again) for line in lines)
+
+    return [proof for proof in proofs if clears(proof)]
 
 
 def _failures(case: Case) -> list[Event]:
     """Lines of failure that no grammar knows, less those after which the job was seen at work."""
     work = work_lines(case)
     said = [line for line in unread_lines(case) if says_failure(line.text)]
-    return [line for line in said if not any(is_later(step, line) for step in work)]
+    over = [line for line in said if any(is_later(step, line) for step in work)]
+    return [line for line in said if line not in over or says_death(line.text)]
 
 
 def _plain_lines(case: Case) -> list[Event]:
@@ -100,7 +144,8 @@ def _plain_lines(case: Case) -> list[Event]:
 
 
 def _spoken_lines(case: Case) -> list[Event]:
-    """Lines in which a person may speak: a sentence that names a rank or a library is an event, too."""
+    """Lines in which a person may speak: a sentence that names a rank or a library is an event,
+    too."""
     named = [event for event in case.events if "\n" not in event.text and not abnormal(event)]
     return [*_plain_lines(case), *named]
 
@@ -110,25 +155,29 @@ def _after_success(lines: list[Event], success: Event) -> list[Event]:
 
 
 def _is_refuted(complaint: Event, success: Event) -> bool:
-    """Whether the end of all shows that it was not so: neither a hang nor a crash ends well, a slow job does."""
+    """Whether the end of all shows that it was not so: neither a hang nor a crash succeeds, a slow
+    job does."""
     return speaks_for_all(success) and not says_slow(complaint.text)
 
 
 def _stacks_taken(case: Case) -> list[Event]:
     """Stacks of a pasted text; those that `ncclkit attach` took are judged by how they change."""
-    parsed = [event for event in case.of("stack") if not event.data.get("live")]
+    pasted = {file["path"] for file in case.inputs if "quiet" in file}
+    parsed = [event for event in case.of("stack") if event.path in pasted]
     return [*parsed, *(line for line in _plain_lines(case) if is_stack(line.text))][:1]
 
 
 def _open_errors(case: Case) -> Iterator[Event]:
-    """Errors after which nothing shows that the job went on: a step proves that of a warning, an end of all of them."""
-    ends = [end for end in success_lines(case)]
+    """Errors after which nothing shows that the job went on: a step proves that of a warning, an
+    end of all of them."""
+    ends = success_lines(case)
     again = case.of("elastic.restart")
     steps = [*work_lines(case), *ends]
     for event in case.events:
         if not _is_error(event):
             continue
-        proofs = ends if event.kind in FATAL else steps
+        gone = event.kind in FATAL or event.kind.startswith(DEATHS) or says_death(event.text)
+        proofs = ends if gone else steps
         if not any(is_later(proof, event) and _proves(proof, event, again) for proof in proofs):
             yield event
 
@@ -138,6 +187,8 @@ def _is_error(event: Event) -> bool:
         return False
     if event.kind in ("nccl.warn", "nccl.info") and HARMLESS_WARNING.search(event.text):
         return False
+    if is_source(event.text) and not event.kind.startswith("kernel."):
+        return False
     if event.kind == "log.error":
         return says_failure(event.text)
     return abnormal(event)
@@ -146,8 +197,10 @@ def _is_error(event: Event) -> bool:
 def _proves(proof: Event, line: Event, again: list[Event]) -> bool:
     """True where what comes later can only be if the line did no harm.
 
-    The end of one rank, or the steps that it does until it misses another, tell nothing of the other one.  A rank that
-    torch let say its last words is gone: only a launcher that started all of them again can have ended well.
+    The end of one rank, or the steps that it does until it misses another, tell nothing of the
+    other one.  A rank that
+    torch let say its last words is gone: only a launcher that started all of them again can have
+    succeeded.
     """
     if line.kind not in FATAL or (line.rank is not None and proof.rank == line.rank):
         return True
