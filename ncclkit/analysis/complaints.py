@@ -97,7 +97,7 @@ PLAIN = re.compile(
 """Words of failure in a line that no program marks as a mere warning or notice."""
 
 CODE = re.compile(
-    r"\bIBV_WC_\w*ERR\b|\bloss['\"]?\W{1,4}nan\b|\bHW (?:Thermal )?Slowdown\W+Active"
+    r"\bIBV_WC_\w*ERR\b|loss['\"]?\W{1,4}nan\b|\bHW (?:Thermal )?Slowdown\W+Active"
     r"|\bnccl(?:System|Internal|Remote|UnhandledCuda)Error\b"
 )
 """Names of errors, which would be taken away with settings."""

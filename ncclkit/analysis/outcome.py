@@ -45,7 +45,7 @@ END_OF_ONE = re.compile(
     r"|tests) (?:are )?(?:done|passed|OK)\b"
     r"|\bTest (?:PASSED|passed)\b|\bexit(?:ed|ing)? (?:with )?(?:exit )?(?:code|status) 0\b"
     r"|^\W*(?:[Rr]ank ?\d+\W{1,3})?(?:[Aa]ll )?[Dd]one(?:[.!]|\s*$)|^\W*SUM \w+ [\d.]+"
-    r"|\bFinal evaluation\b|^\s*GPU \d+: OK\b"
+    r"|\bFinal evaluation\b|\bPod completed\b|^\W*Eval loss\b|^\s*GPU \d+: OK\b"
     r"|^\W*Test metric\b"
     r"|Average Recall +\(AR\)|^real\s+\d+m[\d.]+s|\bfinal (?:epoch )?checkpoint\b"
 )
@@ -59,6 +59,7 @@ NAN = re.compile(r"\bnan\b", re.IGNORECASE)
 OWN_LINE = re.compile(r"^\W{0,3}[Rr](?:ank)? ?(?P<rank>\d{1,5})\b[\]:\s)]")
 """How a program marks the lines of its ranks in its own way."""
 OWN_RANK = re.compile(r"\b[Rr]ank[ :=_]{0,2}(\d{1,7})\b")
+NUMBERS = re.compile(r"\d+")
 SECTION = re.compile(r"^==> .{1,200} <==$")
 PROMPT = re.compile(r"^(?:\([\w.-]+\) ?)?\[?[\w.-]+@[\w.-]+[: ][^$#>]{0,80}[$#>]\s*$")
 NO_WRONG = re.compile(r"# ?Out of bounds values\s*:\s*0 OK")
@@ -202,8 +203,7 @@ def _success(case: Case) -> Event | None:
 
 
 def _end_of_each(case: Case, ends: list[Event]) -> Event | None:
-    """The last of the ends where every rank that logged has one; a log without ranks is of one
-    speaker."""
+    """The last of the ends where every rank that logged has one; else None."""
     if not ends:
         return None
     ended = {_rank_of_end(event) for event in ends} | _left(case)
@@ -225,9 +225,16 @@ def _sections(case: Case) -> int:
 
 
 def _said(ends: list[Event], case: Case) -> int:
-    """How often an end was said: equal lines stand once in a reading, with their number."""
-    times = {row["text"]: row.get("times", 1) for row in _rows(case)}
-    return sum(times.get(event.text, event.count) for event in ends)
+    """How often an end was said: lines that differ in numbers alone stand once, with their count."""
+    counts: dict[str, int] = {}
+    for end in ends:
+        alike = NUMBERS.sub("#", end.text)
+        counts[alike] = max(counts.get(alike, 0), end.count)
+    for row in _rows(case):
+        alike = NUMBERS.sub("#", row["text"])
+        if alike in counts:
+            counts[alike] = max(counts[alike], row.get("times", 1))
+    return sum(counts.values())
 
 
 def _rows(case: Case) -> list[Mapping[str, Any]]:
@@ -284,15 +291,28 @@ def _members(case: Case) -> set[int]:
 
 
 def _speakers(case: Case) -> set[int | None]:
-    """The ranks whose program has a line of its own; what NCCL writes at their start is none."""
+    """The ranks whose program wrote a line of its own while the job was at work.
+
+    What NCCL and torch write is no word of the program, and what a rank says at its start says
+    nothing of how it ends: mostly rank 0 alone writes from then on.
+    """
+    first = min(work_lines(case), key=_place, default=None)
     spoken = [event for event in case.events if not event.kind.startswith(LIBRARY)]
-    told = {event.rank for event in spoken if event.rank is not None and event.rank >= 0}
-    rows = _rows(case)
-    own = [row for row in rows if row.get("rank") is not None and not TORCH.search(row["text"])]
-    unmarked = [row["text"] for row in rows if row.get("rank") is None]
-    texts = unmarked + [event.text for event in case.of("progress") if event.rank is None]
-    marked = [OWN_LINE.match(text) for text in texts]
-    return told | {row["rank"] for row in own} | {int(mark["rank"]) for mark in marked if mark}
+    for file in case.inputs:
+        rows = (*file.get("quiet", ()), *file.get("abnormal", ()))
+        spoken += [_as_event("line", file, row) for row in rows if not TORCH.search(row["text"])]
+    if first is not None:
+        spoken = [line for line in spoken if line.path != first.path or line.line >= first.line]
+    ranks_heard = {_rank_of_line(line) for line in spoken}
+    return {rank for rank in ranks_heard if rank is not None and rank >= 0}
+
+
+def _rank_of_line(line: Event) -> int | None:
+    """The rank that wrote a line, by the launcher's mark or by the program's own."""
+    if line.rank is not None:
+        return line.rank
+    marked = OWN_LINE.match(line.text)
+    return int(marked["rank"]) if marked else None
 
 
 def _whole_table(case: Case) -> Event | None:

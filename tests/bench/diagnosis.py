@@ -3,7 +3,8 @@
     python tests/bench/diagnosis.py PATH [PATH …] [--texts] [--list] [--confusion] [--whole] [--robust [--sample N]]
 
 A PATH holds cases as JSON files (``log``, ``cause``, ``also_accept``, ``log_sufficient``), of which the log text alone
-is judged, or case folders of recorded runs (``ncclkit/evidence/samples``), of which all that the job
+is judged, logs with a ``state`` in the place of a cause (``ended well``, ``at work``, ``excerpt``, ``not a job``,
+``broken``), or case folders of recorded runs (``ncclkit/evidence/samples``), of which all that the job
 left behind is judged.
 "right" counts the cause or one of ``also_accept``; a healthy run is right when nothing is found.  A set is the folder
 of a case.  --robust writes each log that is answered rightly in sixty other ways (`variations`) and counts what
@@ -56,6 +57,8 @@ class Sample:
     files: Files
     source: str = ""
     """The set that it is of."""
+    state: str = ""
+    """What became of the job, where that alone is known."""
 
 
 @dataclass(frozen=True)
@@ -83,6 +86,10 @@ def samples(path: Path) -> Iterator[Sample]:
     """Cases of a folder: JSON files, and folders with a ``case.json`` that holds the truth."""
     for file in sorted(path.glob("*.json")):
         case = json.loads(file.read_text(encoding="utf-8"))
+        if state := case.get("state"):
+            log = {"job.log": case["log"].encode()}
+            yield Sample(file.stem, f"log of a job: {state}", "", frozenset(), (), log, path.name, state)
+            continue
         group = "posted log suffices" if case["log_sufficient"] else "posted log does not suffice"
         group = group if case["cause"] else "healthy log"
         accept = frozenset([case["cause"], *case.get("also_accept", ())])
@@ -229,9 +236,42 @@ def _cells(group: list[Score]) -> list[str]:
     ]
 
 
+ANSWERS = ("found right", "found wrong", "resembles", "cannot tell", "running", "healthy", "no job")
+TRUTHS = ("broken", "ended well", "at work", "excerpt", "not a job")
+
+
+def truth_of(sample: Sample) -> str:
+    """What became of the job."""
+    if sample.state:
+        return sample.state
+    return "broken" if sample.cause else "ended well"
+
+
+def answer_of(item: Score) -> str:
+    """What was said of it, in the words of the matrix."""
+    if item.verdict == "found":
+        known_cause = item.sample.cause and item.right(1)
+        unknown_cause = item.sample.state == "broken"  # that it broke is all that is known
+        return "found right" if known_cause or unknown_cause else "found wrong"
+    if item.found:
+        return "resembles"
+    return {"unexplained": "cannot tell", "no_job": "no job"}.get(item.verdict, item.verdict)
+
+
+def matrix(scores: Sequence[Score]) -> str:
+    """What became of the jobs against what was said of them."""
+    counts = Counter((truth_of(item.sample), answer_of(item)) for item in scores)
+    rows = ["| truth | n | " + " | ".join(ANSWERS) + " |", "|---|---|" + "---|" * len(ANSWERS)]
+    for truth in TRUTHS:
+        row = [counts[truth, answer] for answer in ANSWERS]
+        if sum(row):
+            rows.append(f"| {truth} | {sum(row)} | " + " | ".join(map(str, row)) + " |")
+    return "\n".join(rows)
+
+
 def totals(scores: Sequence[Score]) -> str:
     """Over all sets: what is wrong at each strength, and healthy jobs of which something is said."""
-    well = [item for item in scores if item.sample.group.startswith("healthy")]
+    well = [item for item in scores if truth_of(item.sample) != "broken"]
     wrong = ", ".join(
         f"{sum(item.wrong_at(word) for item in scores)} {word}" for word in ("proven", "likely", "possible")
     )
@@ -303,7 +343,7 @@ def main() -> None:
     for name, take in list(ABLATIONS.items())[: 1 if options.whole else None]:
         scores[name] = [score(case, files) for case in cases if (files := take(case)) is not None]
     whole = scores["all there is"]
-    print(f"{table(scores)}\n\n{totals(whole)}")
+    print(f"{matrix(whole)}\n\n{table(scores)}\n\n{totals(whole)}")
     if options.confusion:
         print("\n" + confusion(whole))
     if options.list:

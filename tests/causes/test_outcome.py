@@ -1,0 +1,162 @@
+"""Healthy, broken, or "cannot tell": what is not wrong is judged as strictly as what is."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ncclkit.analysis.complaints import says_complaint, says_failure
+from ncclkit import evidence
+from ncclkit.causes.engine import Diagnosis, diagnose
+from ncclkit.core.case import Case
+from ncclkit.evidence.logs import fill
+
+WELL = Path(__file__).parents[1] / "healthy"
+SHARED = Path(__file__).parents[2].parent / "shared" / "healthy"
+LOGS = [json.loads(file.read_text(encoding="utf-8")) for file in sorted(WELL.glob("*.json"))]
+NOT_BROKEN = [log for log in LOGS if log["state"] != "broken"]
+
+
+def judged(folder: Path, name: str, text: str) -> Diagnosis:
+    """The verdict on one log, as somebody pastes it."""
+    (folder / name).write_text(text, encoding="utf-8")
+    return diagnose(fill(Case(), evidence.read([folder])))
+
+
+def named(log: dict[str, Any]) -> str:
+    return str(log["id"])
+
+
+def verdict_on(log: dict[str, Any], folder: Path) -> Diagnosis:
+    return judged(folder, "job.log", log["log"])
+
+
+@pytest.mark.parametrize("log", NOT_BROKEN, ids=named)
+def test_nothing_is_found_where_nothing_broke(log: dict[str, Any], tmp_path: Path) -> None:
+    result = verdict_on(log, tmp_path)
+    assert [(finding.cause, finding.say) for finding in result.findings] == []
+
+
+@pytest.mark.parametrize("log", [log for log in LOGS if log["state"] == "broken"], ids=named)
+def test_no_broken_job_is_called_healthy(log: dict[str, Any], tmp_path: Path) -> None:
+    assert verdict_on(log, tmp_path).verdict != "healthy"
+
+
+def test_jobs_that_ended_well_are_called_healthy(tmp_path: Path) -> None:
+    """Nine of ten; of the others nothing worse is said than that nothing is known."""
+    ended = [log for log in LOGS if log["state"] == "ended well"]
+    folders = [tmp_path / str(number) for number in range(len(ended))]
+    for folder in folders:
+        folder.mkdir()
+    verdicts = [verdict_on(log, folder).verdict for log, folder in zip(ended, folders, strict=True)]
+    assert verdicts.count("healthy") >= 0.9 * len(ended)
+    assert set(verdicts) <= {"healthy", "running", "no_job"}
+
+
+@pytest.mark.skipif(not SHARED.is_dir(), reason="the posted logs are not beside this checkout")
+def test_posted_logs_of_good_runs_have_no_finding(tmp_path: Path) -> None:
+    found = {}
+    for file in sorted(SHARED.glob("*.json")):
+        folder = tmp_path / file.stem
+        folder.mkdir()
+        result = verdict_on(json.loads(file.read_text(encoding="utf-8")), folder)
+        found[file.stem] = [finding.cause for finding in result.findings]
+    assert {name: causes for name, causes in found.items() if causes} == {}
+
+
+STEPS = "".join(f"[rank{rank}]: step {n} loss 2.{n}\n" for n in range(1, 6) for rank in range(2))
+
+
+@pytest.mark.parametrize(
+    ("end", "verdict"),
+    [
+        ("[rank0]: Training completed\n", "running"),
+        ("[rank0]: Training completed\n[rank1]: Training completed\n", "healthy"),
+        ("Training completed\n", "running"),
+        ("[default] worker group successfully finished.\n", "healthy"),
+        ("dashboard agent exited with exit code 0\n", "running"),
+        ("4711.0 train COMPLETED 0:0\n4711 train FAILED 1:0\n", "unexplained"),
+        ("", "running"),
+    ],
+)
+def test_health_needs_the_end_of_every_rank_that_logged(
+    end: str, verdict: str, tmp_path: Path
+) -> None:
+    assert judged(tmp_path, "job.log", STEPS + end).verdict == verdict
+
+
+def test_an_end_of_all_refutes_a_hang_but_not_slowness(tmp_path: Path) -> None:
+    end = "[default] worker group successfully finished.\n"
+    hang, slow = tmp_path / "hang", tmp_path / "slow"
+    hang.mkdir()
+    slow.mkdir()
+    text = "I thought that it hangs in the first epoch\n" + STEPS + end
+    assert judged(hang, "job.log", text).verdict == "healthy"
+    text = "It is much slower than it was last week\n" + STEPS + end
+    assert judged(slow, "job.log", text).verdict != "healthy"
+
+
+def test_the_end_of_one_rank_refutes_no_hang(tmp_path: Path) -> None:
+    text = (
+        "Training hangs in the end, while calling dist.barrier()\nTraining completed for rank 6.\n"
+    )
+    assert judged(tmp_path, "job.log", text).verdict == "unexplained"
+
+
+def test_steps_of_others_do_not_bring_back_a_rank_that_was_ended(tmp_path: Path) -> None:
+    text = "srun: error: n13: task 1: Terminated\n" + STEPS
+    assert judged(tmp_path, "job.log", text).verdict != "running"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "--max_restarts=0 --monitor_interval 5",
+        "rdzv_configs     : {'rank': 1, 'timeout': 900}",
+        "NCCL_ASYNC_ERROR_HANDLING=1",
+        "# Out of bounds values : 0 OK",
+        "#       size         count      type   redop    root     time   algbw   busbw #wrong",
+        "test_timeout_kwarg (test_c10d.Test) ... ok",
+        "[WARNING] [runner.py:232:fetch_hostfile] Unable to find hostfile, will proceed",
+        "42 tests, 0 errors, 0 failed",
+        "src/socket.cpp:131:5: error: 'timeout' was not declared in this scope",
+        "    raise RuntimeError('loss is nan')",
+    ],
+)
+def test_words_of_failure_that_report_none(line: str) -> None:
+    assert not says_failure(line) and not says_complaint(line)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "Killed",
+        "Segmentation fault (core dumped)",
+        "RuntimeError: shape mismatch",
+        "ERROR: could not open /data/shard-7",
+        "2024-01-01 10:00:00 INFO worker 3 exited with code 137",
+        "Command failed with exit code 1",
+        "{'train_loss': nan, 'epoch': 1.0}",
+        "NET/IB : Got completion with status=IBV_WC_RETRY_EXC_ERR(12)",
+    ],
+)
+def test_lines_that_report_a_failure(line: str) -> None:
+    assert says_failure(line)
+
+
+@pytest.mark.parametrize(
+    ("line", "complains"),
+    [
+        ("Training hangs in the end while calling dist.barrier()", True),
+        ("I only get 1.1 GB/s between the nodes", True),
+        ("busbw 42 GB/s, expected ~190", True),
+        ("I ran the test on two nodes with this command", False),
+        ("Using native 16bit precision.", False),
+        ("INFO: waiting for the slow worker to join", False),
+    ],
+)
+def test_what_people_complain_of(line: str, complains: bool) -> None:
+    assert says_complaint(line) is complains
