@@ -34,29 +34,6 @@ pytestmark = pytest.mark.slow
 Job = Mapping[int, "subprocess.Popen[str]"]
 
 
-@pytest.fixture(scope="session")
-def tracing() -> None:
-    """Threads may be begun in a process here; asked once, of a process of our own."""
-    with subprocess.Popen([sys.executable, "-c", "print(flush=True); input()"], stdin=-1, stdout=-1) as own:
-        assert own.stdout is not None and own.stdout.readline()
-        try:
-            remote_thread.begin(own.pid, "pass")
-        except remote_thread.Refused as why:
-            pytest.skip(f"no thread can be begun in a process here: {why}")
-        finally:
-            own.communicate(timeout=60)
-
-
-@pytest.fixture(scope="session")
-def debugger() -> None:
-    """gdb can call functions here; asked once, of a program of its own."""
-    gdb = shutil.which("gdb")
-    if gdb is None:
-        pytest.skip("gdb is not installed")
-    if flight_dump.refusal(gdb):
-        pytest.skip(flight_dump.refusal(gdb))
-
-
 @pytest.fixture
 def untraced(monkeypatch: pytest.MonkeyPatch) -> None:
     """No thread can be begun without a debugger."""

@@ -134,10 +134,8 @@ def _begin(pid, line):
     with Memory(pid) as memory:
         functions = python_functions(pid, memory, mapped, OF_PYTHON)
         functions.update(thread_functions(memory, mapped, OF_GLIBC))
-        libc = [one for one in mapped if one.executable and one.start <= functions["pthread_create"] < one.end]
-        if not libc:
-            raise NotFound("its C library is not where it says")
-        code = memory.read(libc[0].start, libc[0].end - libc[0].start)
+        libc = _library_of(mapped, functions["pthread_create"])
+        code = memory.read(libc.start, libc.end - libc.start)
     place = code.find(SYSTEM_CALL)
     if place < 0:
         raise NotFound("its C library makes no system call")
@@ -146,9 +144,17 @@ def _begin(pid, line):
     if _stuck_threads(pid):
         raise Refused("a thread of it stands in the kernel where no signal reaches it (state D)")
     with _Tracee(pid) as thread:
-        thread.stop_outside(libc[0].start, libc[0].end)
+        thread.stop_outside(libc.start, libc.end)
         thread.keep()
-        thread.run(libc[0].start + place, functions, line.encode() + b"\0")
+        thread.run(libc.start + place, functions, line.encode() + b"\0")
+
+
+def _library_of(mapped, function):
+    """The stretch of code in which a function stands."""
+    for one in mapped:
+        if one.executable and one.start <= function < one.end:
+            return one
+    raise NotFound("its C library is not where it says")
 
 
 def _ignores_traps(pid):
