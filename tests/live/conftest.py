@@ -19,7 +19,7 @@ def tracing() -> None:
         assert own.stdout is not None and own.stdout.readline()
         try:
             remote_thread.begin(own.pid, "pass")
-        except remote_thread.Refused as why:
+        except remote_thread.ThreadRefused as why:
             pytest.skip(f"no thread can be begun in a process here: {why}")
         finally:
             own.communicate(b"\n", timeout=60)

@@ -39,7 +39,7 @@ def untraced(monkeypatch: pytest.MonkeyPatch) -> None:
     """No thread can be begun without a debugger."""
 
     def refuse(pid: int, line: str) -> None:
-        raise remote_thread.Refused("Operation not permitted")
+        raise remote_thread.ThreadRefused("Operation not permitted")
 
     monkeypatch.setattr(remote_thread, "begin", refuse)
 
@@ -338,7 +338,11 @@ def test_nothing_is_written_to_what_is_no_pipe(tmp_path: Path, monkeypatch: pyte
         (said, _) = flight_dump.dump(str(tmp_path), {0: rank.pid}, time.monotonic() + 60, {})
         rank.communicate(timeout=60)
     assert place.read_bytes() == b"weights"
-    why = "Too many levels of symbolic links" if kind == "link" else f"{place} is no pipe, so nothing was written to it"
+    why = (
+        "Too many levels of symbolic links"
+        if kind == "link"
+        else f"{place} is not a pipe, so nothing was written to it"
+    )
     assert said == f"rank 0 gave no Flight Recorder dump (pipe: {why})"
 
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -78,12 +80,35 @@ def test_a_program_that_computes_has_the_results_that_it_would_have_had(tmp_path
         (tmp_path / "end").touch()
 
 
+def test_a_program_that_is_stopped_and_continued_meanwhile_is_as_well(tmp_path: Path) -> None:
+    """What comes in the middle of a call ends it; the registers are those of before, and the signal arrives."""
+    enough, begun = threading.Event(), 0
+
+    def stop_often(pid: int) -> None:
+        while not enough.wait(0.001):
+            os.kill(pid, signal.SIGSTOP)
+            time.sleep(0.001)
+            os.kill(pid, signal.SIGCONT)
+
+    with running(COMPUTES, str(tmp_path / "end")) as process:
+        stopper = threading.Thread(target=stop_often, args=(process.pid,))
+        stopper.start()
+        for _ in range(40):
+            with suppress(remote_thread.ThreadRefused):
+                remote_thread.begin(process.pid, appends(tmp_path / "out"))
+                begun += 1
+        enough.set()
+        stopper.join()
+        (tmp_path / "end").touch()
+    assert not begun or (tmp_path / "out").stat().st_size >= 1
+
+
 def test_registers_that_the_kernel_does_not_take_back_are_left_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The fault of gdb before 14 on a processor with AMX: the block of its registers was too small."""
     monkeypatch.setattr(remote_thread, "BLOCK", 576)
-    with running() as process, pytest.raises(remote_thread.Refused, match=r"registers back \(Bad address\)"):
+    with running() as process, pytest.raises(remote_thread.ThreadRefused, match=r"registers back \(Bad address\)"):
         remote_thread.begin(process.pid, appends(tmp_path / "out"))
     assert not (tmp_path / "out").exists()
 
@@ -108,7 +133,7 @@ def test_a_call_that_fails_or_does_not_come_back_is_given_up(
     monkeypatch.setattr(remote_thread, "CALL_PATIENCE", 0.1)
     with running() as process:
         monkeypatch.setattr(remote_thread, "_library_of", lambda mapped, _: _libc(mapped))
-        with pytest.raises(remote_thread.Refused, match=why):
+        with pytest.raises(remote_thread.ThreadRefused, match=why):
             remote_thread.begin(process.pid, "pass")
         assert processes.state(process.pid) == "S"
 
@@ -130,13 +155,13 @@ def test_a_thread_that_gets_no_gil_leaves_nobody_waiting(tmp_path: Path) -> None
 
 def test_what_cannot_be_is_refused_before_anything_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
     with subprocess.Popen(["cat"], stdin=subprocess.PIPE) as strange:
-        with pytest.raises(remote_thread.Refused, match="it exports no Py_IsInitialized"):
+        with pytest.raises(remote_thread.ThreadRefused, match="it exports no Py_IsInitialized"):
             remote_thread.begin(strange.pid, "pass")
         strange.communicate(timeout=60)
     with running() as process:
         monkeypatch.setattr(remote_thread, "_uninterruptible", lambda pid: {"7"})
-        with pytest.raises(remote_thread.Refused, match="no signal reaches it"):
+        with pytest.raises(remote_thread.ThreadRefused, match="no signal reaches it"):
             remote_thread.begin(process.pid, "pass")
         monkeypatch.setattr(remote_thread.platform, "machine", lambda: "aarch64")
-        with pytest.raises(remote_thread.Refused, match="only Linux on x86_64"):
+        with pytest.raises(remote_thread.ThreadRefused, match="only Linux on x86_64"):
             remote_thread.begin(process.pid, "pass")

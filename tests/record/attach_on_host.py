@@ -56,7 +56,7 @@ def host() -> dict[str, Any]:
     rows = (line.partition(":") for line in processes.read("/proc/cpuinfo").splitlines())
     cpu = {name.strip(): value.strip() for name, _, value in rows}
     ask = "import json, torch; c = torch.cuda; print(json.dumps([torch.__version__, [c.get_device_name(i) for i in range(c.device_count())]]))"  # noqa: E501
-    torch, gpus = json.loads(said([sys.executable, "-c", ask]).strip().splitlines()[-1])
+    torch, gpus = json.loads(printed_by([sys.executable, "-c", ask]).strip().splitlines()[-1])
     return {
         "cpu": cpu.get("model name", ""),
         "amx": sorted(flag for flag in cpu.get("flags", "").split() if flag.startswith("amx")),
@@ -70,7 +70,7 @@ def host() -> dict[str, Any]:
     }
 
 
-def said(command: list[str]) -> str:
+def printed_by(command: list[str]) -> str:
     """What a command prints."""
     return subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
 
@@ -84,7 +84,7 @@ def debugger(program: str | None) -> dict[str, str]:
     """Its release, and what it says of registers that it cannot write."""
     if program is None:
         return {"version": "not installed", "refusal": ""}
-    version = re.search(r"\d+\.\d+[\w.-]*\s*$", said([program, "--version"]).splitlines()[0])
+    version = re.search(r"\d+\.\d+[\w.-]*\s*$", printed_by([program, "--version"]).splitlines()[0])
     return {"version": version[0].strip() if version else "", "refusal": flight_dump.refusal(program)}
 
 
@@ -146,7 +146,7 @@ def interrupted(ranks: dict[int, int]) -> dict[str, Any]:
         for _ in range(20):
             try:
                 remote_thread.begin(pid, "pass")
-            except remote_thread.Refused as why:
+            except remote_thread.ThreadRefused as why:
                 refusals.append(str(why))
     return {"begun": 20 * len(ranks) - len(refusals), "refusals": sorted(set(refusals))}
 
@@ -169,7 +169,7 @@ def computing() -> dict[str, Any]:
             for _ in range(INTERRUPTIONS):
                 try:
                     remote_thread.begin(child.pid, "pass")
-                except remote_thread.Refused as why:
+                except remote_thread.ThreadRefused as why:
                     refusals.append(str(why))
             seconds = time.monotonic() - begun
             end.touch()

@@ -87,7 +87,7 @@ gdb before 14 cannot on a processor with AMX: a call is refused halfway, and the
 QUIET = ("set auto-load no", "set auto-solib-add off", "set debuginfod enabled off", "set confirm off")
 """Orders to gdb before it begins."""
 OF_OUR_OWN = ("/bin/sh", "-c", ":")
-"""The program of which a debugger is asked whether it can write registers."""
+"""The program on which a debugger is asked whether it can write registers."""
 ASKED = 10.0
 """Seconds that this may take."""
 PATIENCE = {"pipe": 8.0, "server": 4.0, "remote_exec": 3.0, "ptrace": 30.0, "gdb": 60.0}
@@ -179,7 +179,7 @@ def _pipe(rank, pid, seconds, text):
         return b"", error.strerror
     with open(pipe, "wb", buffering=0) as out:
         if not stat.S_ISFIFO(os.fstat(pipe).st_mode):
-            return b"", "%s%d.pipe is no pipe, so nothing was written to it" % (prefix, rank)
+            return b"", "%s%d.pipe is not a pipe, so nothing was written to it" % (prefix, rank)
         out.write(b"1\n")
     while time.monotonic() - begun < seconds:
         new = next((place for place in places if _written(place) != before[place]), None)
@@ -327,7 +327,7 @@ def _ptrace(rank, pid, seconds, text):
                 raise Final("the thread that makes the dump did not end in %.0f s; %s" % (seconds, MORE_TIME))
             time.sleep(0.02)
         return _answer(ours)
-    except remote_thread.Refused as error:
+    except remote_thread.ThreadRefused as error:
         return b"", str(error)
     finally:
         shutil.rmtree(ours, ignore_errors=True)

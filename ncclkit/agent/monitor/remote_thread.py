@@ -1,6 +1,6 @@
 """A thread that runs a line of Python in another process, begun by ptrace without a debugger.  Linux on x86_64.
 
-Only the main thread is stopped, for about a millisecond: it makes one system call for a page of memory, and one call
+Only the main thread is stopped, for milliseconds: it makes one system call for a page of memory, and one call
 of ``pthread_create``.  All of its registers are then written back, and the kernel begins the call again in which it
 had stood.  The new thread does the rest, so nobody waits where it gets no GIL.  All other threads run on.
 
@@ -74,7 +74,7 @@ BLOCKED = sum(1 << (number - 1) for number in range(1, 65) if number not in (*OW
 """Signals that wait until the thread is back where it was."""
 
 
-class Refused(Exception):
+class ThreadRefused(Exception):
     """Nothing runs in the process, and it goes on as before; says why."""
 
 
@@ -104,15 +104,19 @@ class _Ended(Exception):
 
 
 def begin(pid, line):
-    """Begin a thread in a process that runs a line of Python, and does not wait for it; raises Refused."""
+    """Begin a thread in a process that runs a line of Python, and does not wait for it; raises ThreadRefused.
+
+    Nobody else of this process may wait for that one meanwhile, as a parent does that polls its child: the kernel
+    tells one of them alone that it has stopped.
+    """
     if platform.machine() != "x86_64" or platform.system() != "Linux":
-        raise Refused("it knows only Linux on x86_64")
+        raise ThreadRefused("it knows only Linux on x86_64")
     refusals = []  # type: list[str]
 
     def trace():
         try:
             _begin(pid, line)
-        except (Refused, NotFound) as error:
+        except (ThreadRefused, NotFound) as error:
             refusals.append(str(error))
         except OSError as error:
             refusals.append("ptrace: %s" % (error.strerror or error))
@@ -124,9 +128,9 @@ def begin(pid, line):
     tracer.start()
     tracer.join(LEASH)
     if tracer.is_alive():
-        raise Refused("the kernel holds its main thread")
+        raise ThreadRefused("the kernel holds its main thread")
     if refusals:
-        raise Refused(refusals[0])
+        raise ThreadRefused(refusals[0])
 
 
 def _begin(pid, line):
@@ -140,9 +144,9 @@ def _begin(pid, line):
     if place < 0:
         raise NotFound("its C library makes no system call")
     if _ignores_traps(pid):
-        raise Refused("it ignores SIGTRAP")
+        raise ThreadRefused("it ignores SIGTRAP")
     if _stuck_threads(pid):
-        raise Refused("a thread of it stands in the kernel where no signal reaches it (state D)")
+        raise ThreadRefused("a thread of it stands in the kernel where no signal reaches it (state D)")
     with _Tracee(pid) as thread:
         thread.stop_outside(libc.start, libc.end)
         thread.keep()
@@ -201,8 +205,11 @@ class _Tracee:
     """The main thread of a process, from when it is traced until it is let go as it was."""
 
     def __init__(self, pid):
-        self.pid, self.signal, self.kept = pid, 0, None
-        self.stopped = self.ended = False
+        self.pid, self.signal = pid, 0
+        self.stopped = self.halted = self.kept = self.ended = False
+        self._start, self._mask = Registers(), ctypes.c_uint64()
+        self._room = ctypes.create_string_buffer(BLOCK)
+        self._block = _Buffer(ctypes.addressof(self._room), BLOCK)
         self._library = ctypes.CDLL(None, use_errno=True)
         self._library.ptrace.argtypes = [ctypes.c_long, ctypes.c_long, ctypes.c_void_p, ctypes.c_void_p]
         self._library.ptrace.restype = ctypes.c_long
@@ -215,7 +222,7 @@ class _Tracee:
         """Write back what was kept, and let go; a signal that came meanwhile is delivered then."""
         if self.ended:
             return
-        if self.kept is not None:
+        if self.kept:
             # let go before that, it would die of the registers of a call
             while not self.stopped:
                 self._ptrace(PTRACE_INTERRUPT)
@@ -234,7 +241,10 @@ class _Tracee:
         self.signal, self.stopped = 0, False
 
     def _wait(self, seconds):
-        """Whether it stops within so many seconds: at a signal, which is kept to be delivered, or because we asked."""
+        """Whether it stops within so many seconds: at a signal, which is kept to be delivered, or because we asked.
+
+        With all other threads (`halted`) where somebody stops the process.
+        """
         until = time.monotonic() + seconds
         while True:
             pid, status = os.waitpid(self.pid, WALL | os.WNOHANG)
@@ -249,8 +259,7 @@ class _Tracee:
         self.stopped = True
         asked = status >> 16 == PTRACE_EVENT_STOP
         self.signal = 0 if asked else os.WSTOPSIG(status)
-        if asked and os.WSTOPSIG(status) != signal.SIGTRAP:
-            raise Refused("it was stopped by a signal")
+        self.halted = asked and os.WSTOPSIG(status) != signal.SIGTRAP
         return True
 
     def _stop(self):
@@ -258,10 +267,12 @@ class _Tracee:
         until = time.monotonic() + STOP_PATIENCE
         self._ptrace(PTRACE_INTERRUPT)
         while self._wait(max(0.0, until - time.monotonic())):
+            if self.halted:
+                raise ThreadRefused("it was stopped by a signal")
             if not self.signal:
                 return
             self._resume(PTRACE_CONT)
-        raise Refused("its main thread stands in a call of the kernel that nothing interrupts")
+        raise ThreadRefused("its main thread stands in a call of the kernel that nothing interrupts")
 
     def stop_outside(self, start, end):
         """Stop it where it runs no code of these addresses: in the C library it may hold a lock that a call takes.
@@ -275,7 +286,7 @@ class _Tracee:
                 return
             self._resume(PTRACE_CONT)
             time.sleep(PLACE_PAUSE)
-        raise Refused("its main thread does not leave the C library")
+        raise ThreadRefused("its main thread does not leave the C library")
 
     def _registers(self):
         found = Registers()
@@ -286,25 +297,22 @@ class _Tracee:
         self._ptrace(PTRACE_SETREGS, 0, ctypes.addressof(new))
 
     def keep(self):
-        """Keep its registers and which signals it blocks; raises Refused where they could not be written back."""
-        registers, mask = self._registers(), ctypes.c_uint64()
-        if registers.cs != 0x33:
-            raise Refused("it runs code of 32 bits")
-        room = ctypes.create_string_buffer(BLOCK)
-        block = _Buffer(ctypes.addressof(room), BLOCK)
+        """Keep its registers and which signals it blocks; raises ThreadRefused where they could not be written back."""
+        self._start = self._registers()
+        if self._start.cs != 0x33:
+            raise ThreadRefused("it runs code of 32 bits")
         try:
-            self._ptrace(PTRACE_GETREGSET, NT_X86_XSTATE, ctypes.addressof(block))
-            self._ptrace(PTRACE_SETREGSET, NT_X86_XSTATE, ctypes.addressof(block))
-            self._ptrace(PTRACE_GETSIGMASK, ctypes.sizeof(mask), ctypes.addressof(mask))
+            self._ptrace(PTRACE_GETREGSET, NT_X86_XSTATE, ctypes.addressof(self._block))
+            self._ptrace(PTRACE_SETREGSET, NT_X86_XSTATE, ctypes.addressof(self._block))
+            self._ptrace(PTRACE_GETSIGMASK, ctypes.sizeof(self._mask), ctypes.addressof(self._mask))
         except OSError as error:
-            raise Refused("this kernel does not take its registers back (%s)" % error.strerror) from error
-        self.kept = (registers, room, block, mask)
+            raise ThreadRefused("this kernel does not take its registers back (%s)" % error.strerror) from error
+        self.kept = True
 
     def _write_back(self):
-        registers, _, block, mask = self.kept
-        self._ptrace(PTRACE_SETREGSET, NT_X86_XSTATE, ctypes.addressof(block))
-        self._ptrace(PTRACE_SETSIGMASK, ctypes.sizeof(mask), ctypes.addressof(mask))
-        self._set_registers(registers)
+        self._ptrace(PTRACE_SETREGSET, NT_X86_XSTATE, ctypes.addressof(self._block))
+        self._ptrace(PTRACE_SETSIGMASK, ctypes.sizeof(self._mask), ctypes.addressof(self._mask))
+        self._set_registers(self._start)
 
     def run(self, system_call, functions, text):
         """Call pthread_create for a thread that runs this text of Python.
@@ -318,15 +326,15 @@ class _Tracee:
         size = head + len(entry_code(functions, 0)) + len(text)
         page = self._system_call(system_call, MMAP, 0, size, READ_AND_RUN, PRIVATE_ANONYMOUS)
         if page >= ERRORS:
-            raise Refused("it gets no memory (%s)" % os.strerror((1 << 64) - page))
+            raise ThreadRefused("it gets no memory (%s)" % os.strerror((1 << 64) - page))
         entry = page + head
         code = entry_code(functions, entry + len(entry_code(functions, 0)))
         self._write(page, CALL_AND_STOP + code + text)
-        stack = (self.kept[0].rsp - RED_ZONE - 64) & ~63
+        stack = (self._start.rsp - RED_ZONE - 64) & ~63
         failed = self._call(page, functions["pthread_create"], stack, (stack, 0, entry, 0)) & 0xFFFFFFFF
         if failed:
             self._system_call(system_call, MUNMAP, page, size)
-            raise Refused("it can begin no thread (%s)" % os.strerror(failed))
+            raise ThreadRefused("it can begin no thread (%s)" % os.strerror(failed))
 
     def _write(self, address, data):
         data += b"\0" * (-len(data) % 8)
@@ -336,14 +344,14 @@ class _Tracee:
     def _system_call(self, instruction, number, first, second, third=0, fourth=0):
         """The result of a system call, which the thread makes in one step of its own."""
         words = {"rdi": first, "rsi": second, "rdx": third, "r10": fourth, "r8": MINUS_ONE, "r9": 0}
-        begin = self.kept[0].with_values(rip=instruction, rax=number, orig_rax=MINUS_ONE, **words)
+        begin = self._start.with_values(rip=instruction, rax=number, orig_rax=MINUS_ONE, **words)
         return self._result(begin, PTRACE_SINGLESTEP, instruction + len(SYSTEM_CALL))
 
     def _call(self, code, function, stack, words):
         """The result of a function, called by `CALL_AND_STOP` at this address."""
         values = dict(zip(("rdi", "rsi", "rdx", "rcx"), words))
-        flags = self.kept[0].eflags & ~DIRECTION
-        begin = self.kept[0].with_values(rip=code, rax=function, rsp=stack, eflags=flags, **values)
+        flags = self._start.eflags & ~DIRECTION
+        begin = self._start.with_values(rip=code, rax=function, rsp=stack, eflags=flags, **values)
         return self._result(begin.with_values(orig_rax=MINUS_ONE), PTRACE_CONT, code + len(CALL_AND_STOP))
 
     def _result(self, begin, request, end):
@@ -358,16 +366,16 @@ class _Tracee:
             self._ptrace(PTRACE_INTERRUPT)
             if not self._wait(STOP_PATIENCE):
                 continue
-            if self.signal:
+            if self.signal or self.halted:
                 break
             waits = waits + 1 if self._registers().orig_rax == FUTEX else 0
             if waits >= LOCK_TRIES or time.monotonic() - begun > CALL_LIMIT:
-                raise Refused("its main thread holds a lock that a new thread takes")
+                raise ThreadRefused("its main thread holds a lock that a new thread takes")
             self._resume(request)
         now = self._registers()
         ended = self.signal == signal.SIGTRAP and now.rip == end
         if self.signal in OWN:
             self.signal = 0  # of this call, and nobody else's
         if not ended:
-            raise Refused("it did not come back from a call")
+            raise ThreadRefused("it did not come back from a call")
         return now.rax
