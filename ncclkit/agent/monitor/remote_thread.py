@@ -106,8 +106,8 @@ class _Ended(Exception):
 def begin(pid, line):
     """Begin a thread in a process that runs a line of Python, and does not wait for it; raises ThreadRefused.
 
-    Nobody else of this process may wait for that one meanwhile, as a parent does that polls its child: the kernel
-    tells one of them alone that it has stopped.
+    Nobody else of this process may wait for that one meanwhile, as a parent does that polls its child: that it has
+    stopped is said to one of them alone.
     """
     if platform.machine() != "x86_64" or platform.system() != "Linux":
         raise ThreadRefused("it knows only Linux on x86_64")
