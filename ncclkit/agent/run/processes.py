@@ -72,6 +72,16 @@ def descendants(root):
     return [pid for pid in found if state(pid) not in ("Z", "X", "")]
 
 
+def group(leader):
+    """Living processes of the process group with this number, zombies left out."""
+    found = []
+    for pid in parents():
+        words = read("/proc/%d/stat" % pid).rpartition(")")[2].split()
+        if len(words) > 2 and words[2] == str(leader) and words[0] not in ("Z", "X"):
+            found.append(pid)
+    return found
+
+
 def families(heads):
     """{rank: [its process, then every descendant of that]} of {rank: pid}, by one look at the table of processes."""
     children = {}  # type: dict[int, list[int]]
