@@ -11,7 +11,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
-from typing import IO, NamedTuple
+from typing import Any, NamedTuple
 
 from .run import processes
 
@@ -25,6 +25,8 @@ DRAIN = 0.5
 """Seconds in which the outputs of a command that has ended are read."""
 LATE, TOO_LONG = "late", "too long"
 """Why a command was ended."""
+CANNOT_END = "cannot be ended, as it sits in the kernel"
+"""What is said of a process that stays after SIGKILL."""
 
 
 class Reply(NamedTuple):
@@ -48,8 +50,9 @@ def run_bounded(
     first: int = signal.SIGTERM,
     grace: float = GRACE,
     tied: bool = True,
+    most: int = LARGEST,
 ) -> Reply:
-    """Run a command until it ends, its seconds are over or it has written `LARGEST` bytes; raises OSError.
+    """Run a command until it ends, its seconds are over or it has written `most` bytes; raises OSError.
 
     first: the signal by which it is asked to end, `grace` seconds before SIGKILL.
     tied: it dies with the thread that called this; not for a debugger, which must let go of its process first.
@@ -68,7 +71,7 @@ def run_bounded(
     ended, left = LATE, [process.pid]
     try:
         with process.stdout, process.stderr:
-            out, err, ended = _read_outputs(process, process.stdout, process.stderr, until)
+            out, err, ended = _read_outputs(process, until, most)
         if not ended and not _has_ended(process.pid):
             ended = _wait(process, until)
     finally:  # also where somebody interrupts us
@@ -76,11 +79,9 @@ def run_bounded(
     return Reply(None if ended else process.returncode, out, err, ended, left)
 
 
-def _read_outputs(
-    process: subprocess.Popen[bytes], out: IO[bytes], err: IO[bytes], until: float
-) -> tuple[bytes, bytes, str]:
+def _read_outputs(process: subprocess.Popen[bytes], until: float, most: int) -> tuple[bytes, bytes, str]:
     """(standard output, standard error, why reading was given up)."""
-    parts: dict[IO[bytes], list[bytes]] = {out: [], err: []}
+    parts: dict[Any, list[bytes]] = {process.stdout: [], process.stderr: []}
     size, ended, drained = 0, "", None
     with selectors.DefaultSelector() as waiting:
         for pipe in parts:
@@ -98,14 +99,14 @@ def _read_outputs(
             for key, _ in ready:
                 part = os.read(key.fd, 1 << 16)
                 if part:
-                    parts[key.fileobj].append(part)  # type: ignore[index]
+                    parts[key.fileobj].append(part)
                     size += len(part)
                 else:
                     waiting.unregister(key.fileobj)
-            if size > LARGEST:
+            if size > most:
                 ended = TOO_LONG
                 break
-    return b"".join(parts[out]), b"".join(parts[err]), ended
+    return b"".join(parts[process.stdout]), b"".join(parts[process.stderr]), ended
 
 
 def _has_ended(pid: int) -> bool:

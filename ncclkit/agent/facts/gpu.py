@@ -26,8 +26,6 @@ IN_THE_WAY = (
 CLOSE = "</nvidia_smi_log>"
 XML = re.compile(r"<nvidia_smi_log.*?(?:%s|\Z)" % CLOSE, re.S)
 """Warnings may stand before it and after it, which no XML parser takes."""
-LONGEST = 10_000
-"""Characters around the XML that are looked at: they are matched by patterns that take the square of their number."""
 AROUND = 4096
 """Characters around it that are looked at."""
 CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ufffe\uffff]")

@@ -16,7 +16,7 @@ import sys
 import time
 from typing import Any, Callable, NamedTuple
 
-from ..commands import LARGEST, LATE, TOO_LONG, run_bounded
+from ..commands import CANNOT_END, LARGEST, LATE, TOO_LONG, run_bounded
 from ..threads import side_by_side
 
 KERNEL = ("/proc/", "/sys/", "/dev/", "/etc/")
@@ -133,12 +133,14 @@ class Machine:
         except OSError as error:
             raise Unread("%s: %s" % (name, error.strerror or error)) from None
         out, err = (text.decode("utf-8", "replace") for text in (reply.out, reply.err))
-        left = "; process %s cannot be ended, as it sits in the kernel" % reply.left[0] if reply.left else ""
+        left = "; process %d %s" % (reply.left[0], CANNOT_END) if reply.left else ""
         if reply.ended == LATE:
             said = err.strip().splitlines()
             why = ": %s" % said[-1][:300] if said else ""  # such as: it tries again and again
             if seconds < deadline / 2:
-                raise Hurried("%s did not answer within the %g s that were left for it%s%s" % (name, seconds, why, left))
+                raise Hurried(
+                    "%s did not answer within the %g s that were left for it%s%s" % (name, seconds, why, left)
+                )
             raise Hung("%s did not answer within %g s%s%s" % (name, seconds, why, left))
         if reply.ended == TOO_LONG:
             raise TooLong("%s wrote more than %d MiB and was ended%s" % (name, LARGEST >> 20, left))

@@ -269,6 +269,13 @@ def end(root, grace=2.0, deadline=10.0):
     return descendants(root)
 
 
+def is_pending(pid, number):
+    """Whether a signal was sent to a process that has not taken it yet."""
+    status = read("/proc/%d/status" % pid)
+    waiting = re.findall(r"^S(?:ig|hd)Pnd:\s*([0-9a-f]+)", status, re.MULTILINE)
+    return any(int(mask, 16) >> (number - 1) & 1 for mask in waiting)
+
+
 def signal_one(pid, number):
     """Send a signal; False when the process is gone or not ours."""
     try:
