@@ -33,7 +33,7 @@ class Reply(NamedTuple):
     """What a command answered, or how far it came."""
 
     code: int | None
-    """Its exit status; None where it had to be ended."""
+    """Its exit status, less than 0 where a signal ended it; None where it could not be ended."""
     out: bytes
     err: bytes
     ended: str
@@ -76,7 +76,7 @@ def run_bounded(
             ended = _wait(process, until)
     finally:  # also where somebody interrupts us
         left = end_group(process, first, grace)
-    return Reply(None if ended else process.returncode, out, err, ended, left)
+    return Reply(process.returncode, out, err, ended, left)
 
 
 def _read_outputs(process: subprocess.Popen[bytes], until: float, most: int) -> tuple[bytes, bytes, str]:
@@ -130,8 +130,7 @@ def end_group(process: subprocess.Popen[bytes], first: int = signal.SIGTERM, gra
 
     It takes at most twice `grace`: what sits in the kernel is left behind rather than waited for.
     """
-    # a descendant may have left the group; the table of processes is only read where something runs still
-    started = [] if process.returncode is not None or _has_ended(process.pid) else processes.descendants(process.pid)
+    started = _outside_group(process)
     left: list[int] = []
     for number in (first, signal.SIGKILL):
         until = time.monotonic() + grace
@@ -147,6 +146,14 @@ def end_group(process: subprocess.Popen[bytes], first: int = signal.SIGTERM, gra
                 break
             time.sleep(0.01)
     return left
+
+
+def _outside_group(process: subprocess.Popen[bytes]) -> list[int]:
+    """Descendants of a command that have left its group; known only as long as it runs."""
+    if process.returncode is not None or _has_ended(process.pid):
+        return []
+    inside = set(processes.group(process.pid))
+    return [pid for pid in processes.descendants(process.pid) if pid not in inside]
 
 
 def _signal_group(leader: int, number: int) -> bool:

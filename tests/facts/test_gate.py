@@ -6,6 +6,8 @@ import argparse
 import copy
 import json
 import os
+import re
+import shlex
 import subprocess
 import sys
 import time
@@ -21,6 +23,7 @@ from ncclkit.cli import main
 from ncclkit.core.model import NcclkitError
 from ncclkit.live.launch.pack import packed
 from tests.facts.test_machines import MACHINES, read
+from tests.packaging.project import ROOT
 from tests.processes import leftovers
 
 GOOD = next(path for path in MACHINES if path.name == "h100-x8")
@@ -356,3 +359,57 @@ def test_ranks_are_started_for_the_test_of_a_node_and_leave_nothing(
     }  # fmt: skip
     assert gate.judge_test(tested, {"busbw": 1000.0})[0][0]["fact"] == "test"
     assert leftovers() == []
+
+
+SCRIPTS = re.findall(r"```sh\n(#!/bin/sh\n.*?)```", (ROOT / "docs" / "launchers.md").read_text(), re.S)
+NOT_READY = """echo '{"ready": false, "status": 1, "say": "n1 is not ready"}'; exit 1"""
+GATES = {
+    "ready": """echo '{"ready": true, "status": 0, "say": "n1 is ready"}'; exit 0""",
+    "could not tell": """echo '{"ready": null, "status": 2, "say": "1 \\"ready\\": false"}'; exit 2""",
+    "cut archive": """echo 'zipimport.ZipImportError: not a Zip file' >&2; exit 1""",
+    "no Python": "exit 127",
+    "killed": "kill -9 $$",
+    "no object": "exit 0",
+}
+"""What stands for the gate, besides one that is not ready."""
+
+
+def fenced(folder: Path, script: str, gate_script: str) -> tuple[int, str]:
+    """The exit status of a script of the documentation with this gate, and what it asked Slurm for."""
+    fake(folder, gate_script + "\n", "python3")
+    fake(folder, f'echo "$@" >> {folder}/asked\n', "scontrol")
+    fake(folder, "echo n1\n", "hostname")
+    (folder / "script.sh").write_text(script)
+    assert subprocess.run(["/bin/sh", "-n", str(folder / "script.sh")], timeout=20).returncode == 0
+    path = {"PATH": f"{folder}:/usr/bin:/bin"}
+    done = subprocess.run(["/bin/sh", str(folder / "script.sh")], env=path, timeout=20, capture_output=True)
+    asked = folder / "asked"
+    return done.returncode, asked.read_text() if asked.exists() else ""
+
+
+@pytest.mark.parametrize("gate_script", GATES.values(), ids=GATES)
+@pytest.mark.parametrize("number", range(4))
+def test_the_documented_lines_act_on_what_the_gate_says(tmp_path: Path, number: int, gate_script: str) -> None:
+    """Health check and prolog, which leave a node that could not be judged; then both again, failing closed."""
+    assert len(SCRIPTS) == 4
+    drains, closed = "scontrol" in SCRIPTS[number], number >= 2
+    held = closed and gate_script != GATES["ready"]
+    status, asked = fenced(tmp_path, SCRIPTS[number], gate_script)
+    assert status == (1 if held and not drains else 0)
+    assert asked.startswith("update nodename=n1 state=drain reason=ncclkit gate") == (held and drains)
+
+
+@pytest.mark.parametrize("number", range(4))
+def test_the_documented_lines_hold_a_node_that_is_not_ready(tmp_path: Path, number: int) -> None:
+    drains = "scontrol" in SCRIPTS[number]
+    status, asked = fenced(tmp_path, SCRIPTS[number], NOT_READY)
+    assert status == (0 if drains else 1) and asked.startswith("update nodename=n1 state=drain") == drains
+
+
+def test_the_documented_lines_know_the_object_of_the_gate(agent: Path, tmp_path: Path) -> None:
+    """With the real one, on a node unlike its baseline: its words are those that the scripts look for."""
+    (tmp_path / "b").write_text(json.dumps({"facts": {"cpu.total": 100_000}}))
+    real = shlex.join(command(agent, "--seconds", "20", "--baseline", str(tmp_path / "b")))
+    assert fenced(tmp_path, SCRIPTS[1], "exec " + real)[0] == 1
+    (tmp_path / "b").write_text('{"facts": {}}')
+    assert fenced(tmp_path, SCRIPTS[3], f"PATH={tmp_path}/none exec " + real)[0] == 0

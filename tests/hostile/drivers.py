@@ -16,7 +16,7 @@ SILENT = {
     "closed": "exec >&- 2>&-; exec sleep 600",
     "dripping": "while :; do echo still waiting; sleep 0.1; done",
     "with deaf children": f"({DEAF}; {WAIT}) & ({DEAF}; {WAIT}) & wait",
-    "with children elsewhere": f"setsid sh -c \"{DEAF}; {WAIT}\" & exec sleep 600",
+    "with children elsewhere": f'setsid sh -c "{DEAF}; {WAIT}" & exec sleep 600',
 }
 """What gives no answer in its time."""
 
@@ -37,13 +37,15 @@ REFUSING = {
     "a line": "yes | head -c 3900000 | tr -d '\\n'",
     "markup": "yes '<!' | head -c 3900000 | tr -d '\\n'",
     "openings": "yes '<nvidia_smi_log' | head -c 3900000 | tr -d '\\n'",
-    "depth": "echo '<nvidia_smi_log>'; yes '<a>' | head -c 3900000 | tr -d '\\n'; echo '</nvidia_smi_log>'",
 }
 """What ends, and says nothing of any GPU."""
 
+EXPENSIVE = {"depth": "echo '<nvidia_smi_log>'; yes '<a>' | head -c 3900000 | tr -d '\\n'; echo '</nvidia_smi_log>'"}
+"""What ends, and takes longer to read than there is time."""
+
 ANSWERING = {
     "a child holds the output": f"({DEAF}; {WAIT}) & cat $0.xml",
-    "a child writes on": f"(while :; do echo; sleep 0.05; done) & cat $0.xml",
+    "a child writes on": "(while :; do echo; sleep 0.05; done) & cat $0.xml",
     "many GPUs": "cat $0.many",
 }
 """What answers, and more than that."""
@@ -51,7 +53,7 @@ ANSWERING = {
 
 def drivers(folder: Path) -> Iterator[tuple[str, Path]]:
     """(kind, a folder with an nvidia-smi of that kind) of each."""
-    for kind, script in (SILENT | ENDLESS | REFUSING | ANSWERING).items():
+    for kind, script in (SILENT | ENDLESS | REFUSING | EXPENSIVE | ANSWERING).items():
         place = folder / kind.replace(" ", "-")
         place.mkdir()
         program = place / "nvidia-smi"

@@ -14,6 +14,7 @@ import sys
 import time
 
 from .. import wire
+from ..commands import run_bounded
 from ..connect import worker
 from ..facts import network
 from . import processes
@@ -208,6 +209,7 @@ def _ip(*words):
 
 
 def _run(command):
-    done = subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, timeout=30)
-    if done.returncode:
-        raise OSError("%s: %s" % (" ".join(command), done.stderr.decode("utf-8", "replace").strip()))
+    reply = run_bounded(command, 30)
+    if reply.ended or reply.code:
+        why = reply.err.decode("utf-8", "replace").strip() or reply.ended
+        raise OSError("%s: %s" % (" ".join(command), why))
