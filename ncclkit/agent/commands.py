@@ -1,6 +1,7 @@
-"""Commands of others: their time and what they write is bounded, and what they started ends with them.
+"""Commands of others: their time and output are bounded, and what they started ends with them.
 
-A driver that hangs, a tool that writes without end and a wrapper that ignores SIGTERM are why people start us.
+A driver that hangs, a tool that writes without end and a wrapper that ignores SIGTERM are why
+people start us.
 """
 
 from __future__ import annotations
@@ -16,11 +17,11 @@ from typing import Any, NamedTuple
 from .run import processes
 
 LARGEST = 4 << 20
-"""Bytes of one answer, both outputs together: nvidia-smi -q -x writes half a megabyte of 16 GPUs."""
+"""Bytes of an answer, both outputs together: nvidia-smi -q -x writes 0.5 MB of 16 GPUs."""
 GRACE = 0.4
 """Seconds in which a command may end after SIGTERM, and again after SIGKILL."""
 LOOK = 0.1
-"""Seconds between two looks whether a command has ended while something else holds its outputs open."""
+"""Seconds between two looks whether a command ended while something else holds its outputs."""
 DRAIN = 0.5
 """Seconds in which the outputs of a command that has ended are read."""
 LATE, TOO_LONG = "late", "too long"
@@ -52,10 +53,11 @@ def run_bounded(
     tied: bool = True,
     most: int = LARGEST,
 ) -> Reply:
-    """Run a command until it ends, its seconds are over or it has written `most` bytes; raises OSError.
+    """Run a command until it ends, its time is over or it wrote `most` bytes; raises OSError.
 
     first: the signal by which it is asked to end, `grace` seconds before SIGKILL.
-    tied: it dies with the thread that called this; not for a debugger, which must let go of its process first.
+    tied: it dies with the thread that called this; not a debugger, which must let go first.
+    What it has started in its group is ended with it, also after an answer.
     """
     until = time.monotonic() + seconds
     process = subprocess.Popen(
@@ -79,7 +81,9 @@ def run_bounded(
     return Reply(process.returncode, out, err, ended, left)
 
 
-def _read_outputs(process: subprocess.Popen[bytes], until: float, most: int) -> tuple[bytes, bytes, str]:
+def _read_outputs(
+    process: subprocess.Popen[bytes], until: float, most: int
+) -> tuple[bytes, bytes, str]:
     """(standard output, standard error, why reading was given up)."""
     parts: dict[Any, list[bytes]] = {process.stdout: [], process.stderr: []}
     size, ended, drained = 0, "", None
@@ -89,7 +93,8 @@ def _read_outputs(process: subprocess.Popen[bytes], until: float, most: int) -> 
         while waiting.get_map():
             now = time.monotonic()
             if drained is None and _has_ended(process.pid):
-                drained = now + DRAIN  # what it wrote is there; somebody else may hold the pipe open for ever
+                # what it wrote is there; somebody else may hold the pipe open for ever
+                drained = now + DRAIN
             if drained is None and now >= until:
                 ended = LATE
                 break
@@ -110,7 +115,7 @@ def _read_outputs(process: subprocess.Popen[bytes], until: float, most: int) -> 
 
 
 def _has_ended(pid: int) -> bool:
-    """Whether a child of ours has ended; its number stays taken, so its group can still be signalled safely."""
+    """Whether a child has ended; its number stays taken, so its group can be signalled safely."""
     return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT | os.WNOHANG) is not None
 
 
@@ -125,8 +130,10 @@ def _wait(process: subprocess.Popen[bytes], until: float) -> str:
     return ""
 
 
-def end_group(process: subprocess.Popen[bytes], first: int = signal.SIGTERM, grace: float = GRACE) -> list[int]:
-    """End a command that leads a process group, its group and its descendants; returns the pids that are still there.
+def end_group(
+    process: subprocess.Popen[bytes], first: int = signal.SIGTERM, grace: float = GRACE
+) -> list[int]:
+    """End a command that leads a group, its group and its descendants; returns who is still there.
 
     It takes at most twice `grace`: what sits in the kernel is left behind rather than waited for.
     """
@@ -168,7 +175,7 @@ def _signal_group(leader: int, number: int) -> bool:
 
 
 def _still_there(process: subprocess.Popen[bytes], started: list[int]) -> list[int]:
-    """Living processes of a command: itself, its group, and those of these that have left the group."""
+    """Living processes of a command: itself, its group, and those that have left the group."""
     living = {pid for pid in started if processes.state(pid) not in ("Z", "X", "")}
     if process.returncode is None:
         living.add(process.pid)

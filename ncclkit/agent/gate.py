@@ -63,10 +63,10 @@ Problem = dict[str, Any]
 
 
 def main(argv: list[str]) -> int:
-    """``gate [--seconds N] [--baseline FILE] [--learn FILE]``: print the verdict on this node; its exit status.
+    """``gate [--seconds N] [--baseline FILE] [--learn FILE]``: print the verdict; its exit status.
 
-    Python's own exit status after a defect is 1, by which a health check drains a healthy node: so whatever breaks is
-    `UNKNOWN`.
+    Python's own exit status after a defect is 1, by which a health check drains a healthy node: so
+    whatever breaks is `UNKNOWN`.
     """
     begun, out = time.monotonic(), _guarded_output()
     asked = argparse.Namespace(seconds=10.0, baseline="", learn="")
@@ -77,7 +77,8 @@ def main(argv: list[str]) -> int:
         answer, left = _broken(asked, "%s: %s" % (type(error).__name__, error)), []
     if left and CANNOT_END not in answer["say"]:
         answer["say"] += "; process %d %s" % (left[0], CANNOT_END)
-    return _print(out, dict(answer, left=left, seconds=round(time.monotonic() - begun, 1)), begun + asked.seconds + 1.0)
+    answer.update(left=left, seconds=round(time.monotonic() - begun, 1))
+    return _print(out, answer, begun + asked.seconds + 1.0)
 
 
 def _guarded_output() -> int | None:
@@ -87,7 +88,8 @@ def _guarded_output() -> int | None:
     """
     closed = [number for number in (0, 1, 2) if not _is_open(number)]
     for _ in closed:
-        os.open(os.devnull, os.O_RDWR)  # the lowest free number: a file of ours must not be taken for an output
+        # it takes the lowest free number, so no file of ours is taken for an output
+        os.open(os.devnull, os.O_RDWR)
     out = None if 1 in closed else os.dup(1)
     os.dup2(2, 1)
     return out
@@ -134,7 +136,7 @@ def _print(out: int | None, answer: dict[str, Any], until: float) -> int:
 
 
 def _write(file: int, text: str, until: float) -> str:
-    """Write a text; returns why that failed, "" where it did not.  A pipe that nobody empties is given up."""
+    """Write a text; returns why that failed, or "".  A pipe that nobody empties is given up."""
 
     def write(data: bytes) -> str:
         try:
@@ -145,7 +147,8 @@ def _write(file: int, text: str, until: float) -> str:
         return ""
 
     data = text.encode("utf-8", "backslashreplace")
-    return str(side_by_side(write, [data], max(0.3, until - time.monotonic()), "nobody reads it")[0])
+    left = max(0.3, until - time.monotonic())
+    return str(side_by_side(write, [data], left, "nobody reads it")[0])
 
 
 def _name() -> str:
@@ -156,9 +159,9 @@ def _name() -> str:
 
 
 def _supervised(asked: argparse.Namespace, begun: float) -> tuple[dict[str, Any], list[int]]:
-    """The verdict of a process of its own, and the pids of what could not be ended of all that it started.
+    """The verdict of a process of its own, and the pids of what could not be ended of it.
 
-    Of its own, as one that works on odd answers, or was killed for its memory, could not answer in time.
+    Of its own, as one that works on odd answers, or was killed for its memory, is not in time.
     """
     parent = os.getpid()
     processes.adopt_orphans()
@@ -171,13 +174,15 @@ def _supervised(asked: argparse.Namespace, begun: float) -> tuple[dict[str, Any]
     if line.endswith(b"\n"):
         return dict(json.loads(line)), left
     late = time.monotonic() >= begun + asked.seconds
-    why = "no answer within %g s" % asked.seconds if late else "what asks for its facts ended without an answer"
+    why = "what asks for its facts ended without an answer"
+    if late:
+        why = "no answer within %g s" % asked.seconds
     say = "%s: %s, so it could not be told whether this node is ready" % (_name(), why)
     return dict(_printed([], ["time" if late else why], 0, asked, None), say=say), left
 
 
 def _report(asked: argparse.Namespace, begun: float, writer: int, parent: int) -> NoReturn:
-    """Write the verdict into a pipe and end this process, without what its parent does at its end."""
+    """Write the verdict into a pipe and end this process, without what its parent does then."""
     try:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         processes.die_with_parent(parent)
@@ -189,7 +194,7 @@ def _report(asked: argparse.Namespace, begun: float, writer: int, parent: int) -
 
 
 def _line(reader: int, until: float) -> bytes:
-    """What comes from a pipe up to the end of the line; without one where it does not come in time."""
+    """What comes from a pipe up to the end of the line, or until that moment."""
     said = b""
     while not said.endswith(b"\n") and len(said) < LONGEST:
         if not select.select([reader], [], [], max(0.0, until - time.monotonic()))[0]:
@@ -241,9 +246,13 @@ def _stuck_before() -> int:
 
 
 def _killed_in_kernel() -> set[int]:
-    asked = [pid for pid in processes.parents() if processes.read("/proc/%d/comm" % pid).strip() == SMI]
-    waiting = [pid for pid in asked if processes.state(pid) == "D"]
-    return {pid for pid in waiting if processes.is_pending(pid, signal.SIGKILL)}
+    found = set()
+    for pid in processes.parents():
+        name = processes.read("/proc/%d/comm" % pid).strip()
+        waits = name == SMI and processes.state(pid) == "D"
+        if waits and processes.is_pending(pid, signal.SIGKILL):
+            found.add(pid)
+    return found
 
 
 def _verdict(asked: argparse.Namespace, begun: float) -> dict[str, Any]:
@@ -273,7 +282,7 @@ def _verdict(asked: argparse.Namespace, begun: float) -> dict[str, Any]:
 def _printed(problems: list[Problem], unknown: list[str], facts: int, asked: Any, tested: Any) -> dict[str, Any]:
     """The object that is printed."""
     status = NOT_READY if problems else UNKNOWN if unknown else READY
-    names = [_sentence(problem["say"]) for problem in problems] or [_sentence(why) for why in unknown]
+    names = list(map(_sentence, [problem["say"] for problem in problems] or unknown))
     more = " and %d more" % (len(names) - NAMED) if len(names) > NAMED else ""
     against = "as in the baseline" if asked.baseline else "without a baseline to compare with"
     how = {
@@ -309,9 +318,10 @@ def judge(found: Rows, baseline: dict[str, Any]) -> tuple[list[Problem], list[st
     unknown = ["%s: %s" % (name, row["why"]) for name, row in found.items() if name.startswith("facts.")]
     silent = _of_driver(found)
     if silent and _has_gpus(baseline):
-        problems.insert(0, _problem("gpu.nvidia_smi", _value(found, "gpu.nvidia_smi"), silent, "answers"))
+        state = _value(found, "gpu.nvidia_smi")
+        problems.insert(0, _problem("gpu.nvidia_smi", state, silent, "answers"))
     elif silent:
-        unknown.insert(0, silent + "; without a baseline that has GPUs it is not known whether this node needs it")
+        unknown.insert(0, silent + ", and no baseline says that this node has GPUs")
     for name, expected in baseline.get("facts", {}).items():
         value, why = _value(found, name), found.get(name, {}).get("why", "it was not read")
         if value is None:
@@ -332,7 +342,9 @@ def _enough(value: Any, expected: Any) -> bool:
 def _of_driver(found: Rows) -> str:
     """How nvidia-smi gave no answer; empty where it gave one, or was not asked."""
     smi = _value(found, "gpu.nvidia_smi")
-    return "nvidia-smi %s (%s)" % (SILENT[smi], found["gpu.nvidia_smi"].get("why", "")) if smi in SILENT else ""
+    if smi not in SILENT:
+        return ""
+    return "nvidia-smi %s (%s)" % (SILENT[smi], found["gpu.nvidia_smi"].get("why", ""))
 
 
 def _has_gpus(baseline: dict[str, Any]) -> bool:

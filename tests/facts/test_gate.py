@@ -149,17 +149,19 @@ def test_a_driver_without_an_answer_counts_where_a_baseline_has_gpus(
     good: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, state: str
 ) -> None:
     rows = changed(good, gpu__nvidia_smi=state)
-    assert [one["fact"] for one in gate.judge(rows, {"facts": {"gpu.3.model": "H100"}})[0]][:1] == ["gpu.nvidia_smi"]
+    problems, _ = gate.judge(rows, {"facts": {"gpu.3.model": "H100"}})
+    assert problems[0]["fact"] == "gpu.nvidia_smi"
     for baseline in ({}, {"facts": {}}, {"facts": {"gpu.count": 0, "gpu.peermem": False}}):
         problems, unknown = gate.judge(rows, baseline)
         assert not [one for one in problems if one["fact"] == "gpu.nvidia_smi"]
         assert unknown[0].startswith(f"nvidia-smi {gate.SILENT[state]} (")
     monkeypatch.setattr(gate, "collect", lambda **_: rows.values())
-    assert judged(learn=str(tmp_path / "b.json"))["status"] == 2 and not (tmp_path / "b.json").exists()
+    assert judged(learn=str(tmp_path / "b.json"))["status"] == 2
+    assert not (tmp_path / "b.json").exists()
 
 
 def test_a_driver_that_had_no_time_is_not_accused(good: dict[str, Any]) -> None:
-    """`--seconds 3` leaves an nvidia-smi that takes three seconds none: that it hangs nobody has seen."""
+    """`--seconds 3` leaves none to an nvidia-smi that takes three: nobody has seen it hang."""
     rows = changed(good, gpu__nvidia_smi=None)
     assert gate.judge(rows, gate.learned(good, None))[0] == []
 
@@ -181,8 +183,14 @@ def test_an_nvidia_smi_that_could_not_be_ended_before_is_not_joined_by_another(
         monkeypatch.setattr(gate.processes, "is_pending", lambda *_: True)
         monkeypatch.setattr(gate, "DYING", 0.0)
         assert gate._stuck_before() == child.pid
-        rows = {row["name"]: row for row in gate.collect(torch=False, machine=gate._WithoutDriver(child.pid))}
-        assert rows["gpu.nvidia_smi"]["value"] == "hung" and str(child.pid) in rows["gpu.nvidia_smi"]["why"]
+        rows = {
+            row["name"]: row
+            for row in gate.collect(torch=False, machine=gate._WithoutDriver(child.pid))
+        }
+        assert (
+            rows["gpu.nvidia_smi"]["value"] == "hung"
+            and str(child.pid) in rows["gpu.nvidia_smi"]["why"]
+        )
         assert not (tmp_path / "asked").exists()
     finally:
         child.communicate(timeout=10)
@@ -294,7 +302,9 @@ def test_words_that_nobody_meant_could_not_tell(agent: Path, words: list[str], s
     assert code == 2 and said["ready"] is None and say in said["say"]
 
 
-def test_a_baseline_that_never_comes_costs_no_more_than_the_time(agent: Path, tmp_path: Path) -> None:
+def test_a_baseline_that_never_comes_costs_no_more_than_the_time(
+    agent: Path, tmp_path: Path
+) -> None:
     os.mkfifo(tmp_path / "b")
     code, said = run(agent, "--seconds", "1", "--baseline", str(tmp_path / "b"))
     assert code == 2 and "no answer within 1 s" in said["say"] and said["seconds"] <= 2
@@ -304,17 +314,23 @@ SHELL = 'exec "$0" "$@" '
 """A shell that becomes the command which follows, with other outputs."""
 
 
-@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-", ">/dev/full", ">/dev/full 2>/dev/full"])
-@pytest.mark.parametrize(("facts", "ready"), [({}, True), ({"cpu.total": 100_000}, False)], ids=["ready", "not ready"])
+@pytest.mark.parametrize(
+    "closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-", ">/dev/full", ">/dev/full 2>/dev/full"]
+)
+@pytest.mark.parametrize(
+    ("facts", "ready"), [({}, True), ({"cpu.total": 100_000}, False)], ids=["ready", "not ready"]
+)
 def test_an_output_that_nobody_reads_drains_no_node(
     agent: Path, tmp_path: Path, closed: str, facts: dict[str, Any], ready: bool
 ) -> None:
-    """Ready or not, where nobody hears of it: ready is what could not be told, and not ready stays so."""
+    """Where nobody hears of it, ready is what could not be told, and not ready stays so."""
     (tmp_path / "b").write_text(json.dumps({"facts": facts}))
     words = command(agent, "--seconds", "20", "--baseline", str(tmp_path / "b"))
     shell = ["/bin/sh", "-c", SHELL + closed, *words]
     # without nvidia-smi, as GPUs of this host may have their own problems
-    done = subprocess.run(shell, capture_output=True, text=True, timeout=60, env={"PATH": str(tmp_path)})
+    done = subprocess.run(
+        shell, capture_output=True, text=True, timeout=60, env={"PATH": str(tmp_path)}
+    )
     lost = ">&-" in closed.replace("2>&-", "") or ">/dev/full" in closed
     assert done.returncode == (1 if not ready else 2 if lost else 0), done.stderr
     assert lost or json.loads(done.stdout)["ready"] is ready
@@ -361,7 +377,9 @@ def test_ranks_are_started_for_the_test_of_a_node_and_leave_nothing(
     assert leftovers() == []
 
 
-SCRIPTS = re.findall(r"```sh\n(#!/bin/sh\n.*?)```", (ROOT / "docs" / "launchers.md").read_text(), re.S)
+SCRIPTS = re.findall(
+    r"```sh\n(#!/bin/sh\n.*?)```", (ROOT / "docs" / "launchers.md").read_text(), re.S
+)
 NOT_READY = """echo '{"ready": false, "status": 1, "say": "n1 is not ready"}'; exit 1"""
 GATES = {
     "ready": """echo '{"ready": true, "status": 0, "say": "n1 is ready"}'; exit 0""",
@@ -375,39 +393,48 @@ GATES = {
 
 
 def fenced(folder: Path, script: str, gate_script: str) -> tuple[int, str]:
-    """The exit status of a script of the documentation with this gate, and what it asked Slurm for."""
+    """The exit status of a documented script with this gate, and what it asked Slurm for."""
     fake(folder, gate_script + "\n", "python3")
     fake(folder, f'echo "$@" >> {folder}/asked\n', "scontrol")
     fake(folder, "echo n1\n", "hostname")
     (folder / "script.sh").write_text(script)
     assert subprocess.run(["/bin/sh", "-n", str(folder / "script.sh")], timeout=20).returncode == 0
     path = {"PATH": f"{folder}:/usr/bin:/bin"}
-    done = subprocess.run(["/bin/sh", str(folder / "script.sh")], env=path, timeout=20, capture_output=True)
+    done = subprocess.run(
+        ["/bin/sh", str(folder / "script.sh")], env=path, timeout=20, capture_output=True
+    )
     asked = folder / "asked"
     return done.returncode, asked.read_text() if asked.exists() else ""
 
 
 @pytest.mark.parametrize("gate_script", GATES.values(), ids=GATES)
 @pytest.mark.parametrize("number", range(4))
-def test_the_documented_lines_act_on_what_the_gate_says(tmp_path: Path, number: int, gate_script: str) -> None:
-    """Health check and prolog, which leave a node that could not be judged; then both again, failing closed."""
+def test_the_documented_lines_act_on_what_the_gate_says(
+    tmp_path: Path, number: int, gate_script: str
+) -> None:
+    """Health check and prolog, which leave what could not be judged; then both, failing closed."""
     assert len(SCRIPTS) == 4
     drains, closed = "scontrol" in SCRIPTS[number], number >= 2
     held = closed and gate_script != GATES["ready"]
     status, asked = fenced(tmp_path, SCRIPTS[number], gate_script)
     assert status == (1 if held and not drains else 0)
-    assert asked.startswith("update nodename=n1 state=drain reason=ncclkit gate") == (held and drains)
+    assert asked.startswith("update nodename=n1 state=drain reason=ncclkit gate") == (
+        held and drains
+    )
 
 
 @pytest.mark.parametrize("number", range(4))
 def test_the_documented_lines_hold_a_node_that_is_not_ready(tmp_path: Path, number: int) -> None:
     drains = "scontrol" in SCRIPTS[number]
     status, asked = fenced(tmp_path, SCRIPTS[number], NOT_READY)
-    assert status == (0 if drains else 1) and asked.startswith("update nodename=n1 state=drain") == drains
+    assert (
+        status == (0 if drains else 1)
+        and asked.startswith("update nodename=n1 state=drain") == drains
+    )
 
 
 def test_the_documented_lines_know_the_object_of_the_gate(agent: Path, tmp_path: Path) -> None:
-    """With the real one, on a node unlike its baseline: its words are those that the scripts look for."""
+    """With the real one, on a node unlike its baseline: the scripts look for its words."""
     (tmp_path / "b").write_text(json.dumps({"facts": {"cpu.total": 100_000}}))
     real = shlex.join(command(agent, "--seconds", "20", "--baseline", str(tmp_path / "b")))
     assert fenced(tmp_path, SCRIPTS[1], "exec " + real)[0] == 1

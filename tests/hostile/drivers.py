@@ -1,4 +1,4 @@
-"""Programs that stand for an nvidia-smi of a sick node: each ends, writes, listens or holds on in another wrong way."""
+"""Programs that stand for an nvidia-smi of a sick node, each wrong in another way."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ ENDLESS = {
     "endless and deaf": f"{DEAF}; while :; do yes; done",
     "endless in its errors": "exec yes >&2",
     "huge": "head -c 300000000 /dev/zero",
-    "a child writes": "yes & exec sleep 600",
+    "a child floods": "yes & exec sleep 600",
 }
 """What writes more than any answer has."""
 
@@ -40,7 +40,9 @@ REFUSING = {
 }
 """What ends, and says nothing of any GPU."""
 
-EXPENSIVE = {"depth": "echo '<nvidia_smi_log>'; yes '<a>' | head -c 3900000 | tr -d '\\n'; echo '</nvidia_smi_log>'"}
+EXPENSIVE = {
+    "depth": "echo '<nvidia_smi_log>'; yes '<a>' | head -c 3900000 | tr -d '\\n'; echo '</a>'"
+}
 """What ends, and takes longer to read than there is time."""
 
 ANSWERING = {
@@ -61,5 +63,7 @@ def drivers(folder: Path) -> Iterator[tuple[str, Path]]:
         program.chmod(0o755)
         gpu = '<gpu id="0000:%02x:00.0"><product_name>NVIDIA</product_name></gpu>'
         (place / "nvidia-smi.xml").write_text(XML % (gpu % 1))
-        (place / "nvidia-smi.many").write_text(XML % "".join(gpu % number for number in range(40_000)))
+        (place / "nvidia-smi.many").write_text(
+            XML % "".join(gpu % number for number in range(40_000))
+        )
         yield kind, place

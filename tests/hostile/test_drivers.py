@@ -1,4 +1,4 @@
-"""The gate, the facts and the tools beside them, over programs that never answer, never end or write without end."""
+"""The gate and the agent's other tools, over programs that never answer or write without end."""
 
 from __future__ import annotations
 
@@ -20,7 +20,16 @@ from ncclkit.agent import commands
 from ncclkit.agent.monitor import snapshots, telemetry
 from ncclkit.agent.run import processes
 from ncclkit.live.launch.pack import packed
-from tests.hostile.drivers import ANSWERING, DEAF, ENDLESS, EXPENSIVE, REFUSING, SILENT, WAIT, drivers
+from tests.hostile.drivers import (
+    ANSWERING,
+    DEAF,
+    ENDLESS,
+    EXPENSIVE,
+    REFUSING,
+    SILENT,
+    WAIT,
+    drivers,
+)
 from tests.processes import leftovers
 
 SECONDS = 8.0
@@ -41,7 +50,17 @@ class Asked(NamedTuple):
 
 def ask(agent: Path, place: Path, baseline: Path) -> Asked:
     """Run the gate on a node with this nvidia-smi; half a GiB of memory are enough."""
-    command = [sys.executable, "-I", "-S", str(agent), "gate", "--seconds", str(SECONDS), "--baseline", str(baseline)]
+    command = [
+        sys.executable,
+        "-I",
+        "-S",
+        str(agent),
+        "gate",
+        "--seconds",
+        str(SECONDS),
+        "--baseline",
+        str(baseline),
+    ]
     environ = {**os.environ, "PATH": f"{place}:/usr/bin:/bin", "NCCLKIT_RUN": str(place)}
     enough = (1 << 29, 1 << 29)
     done = subprocess.run(
@@ -62,7 +81,9 @@ def asked(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Asked]:
     (folder / "baseline.json").write_text(json.dumps({"facts": {"gpu.0.model": "NVIDIA"}}))
     kinds = dict(drivers(folder))
     with packed() as agent, ThreadPoolExecutor(8) as pool:
-        answers = pool.map(lambda place: ask(agent, place, folder / "baseline.json"), kinds.values())
+        answers = pool.map(
+            lambda place: ask(agent, place, folder / "baseline.json"), kinds.values()
+        )
         return dict(zip(kinds, answers, strict=True))
 
 
@@ -101,7 +122,9 @@ def mark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 @pytest.mark.parametrize("kind", SILENT)
-def test_a_command_that_gives_no_answer_ends_with_what_it_started(tmp_path: Path, mark: str, kind: str) -> None:
+def test_a_command_that_gives_no_answer_ends_with_what_it_started(
+    tmp_path: Path, mark: str, kind: str
+) -> None:
     reply = commands.run_bounded(script(tmp_path, SILENT[kind]), 0.5)
     assert reply.ended == commands.LATE and reply.left == [] and leftovers(mark) == []
 
@@ -115,27 +138,37 @@ def test_a_command_that_writes_without_end_is_cut(tmp_path: Path, mark: str, kin
 
 def test_a_command_that_answers_is_not_held_by_its_children(tmp_path: Path, mark: str) -> None:
     """The healthy twin: its answer counts, though others keep its outputs open."""
-    reply = commands.run_bounded(script(tmp_path, f"({DEAF}; {WAIT}) & echo all; echo well >&2; exit 3"), 20)
+    reply = commands.run_bounded(
+        script(tmp_path, f"({DEAF}; {WAIT}) & echo all; echo well >&2; exit 3"), 20
+    )
     assert reply == (3, b"all\n", b"well\n", "", []) and leftovers(mark) == []
 
 
 def test_a_command_that_writes_much_in_little_pieces_is_whole(tmp_path: Path) -> None:
-    reply = commands.run_bounded(script(tmp_path, "yes 1234567 | head -c 4000000; head -c 100 /dev/zero >&2"), 20)
+    reply = commands.run_bounded(
+        script(tmp_path, "yes 1234567 | head -c 4000000; head -c 100 /dev/zero >&2"), 20
+    )
     assert reply.code == 0 and len(reply.out) == 4_000_000 and not reply.ended
 
 
-def test_a_process_that_sits_in_the_kernel_is_named_and_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_that_sits_in_the_kernel_is_named_and_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """No signal reaches it, so here none is sent."""
     sent = []
     monkeypatch.setattr(commands.os, "killpg", lambda _, number: sent.append(number))
-    with subprocess.Popen(script(tmp_path, "read input"), stdin=subprocess.PIPE, start_new_session=True) as child:
+    with subprocess.Popen(
+        script(tmp_path, "read input"), stdin=subprocess.PIPE, start_new_session=True
+    ) as child:
         assert commands.end_group(child) == [child.pid]
         assert sent[0] == signal.SIGTERM and signal.SIGKILL in sent
         child.communicate(timeout=10)
 
 
 def test_a_command_ends_with_the_program_that_asked_it(tmp_path: Path, mark: str) -> None:
-    ask = "import sys; from ncclkit.agent.commands import run_bounded; run_bounded(sys.argv[1:], 100)"
+    ask = (
+        "import sys; from ncclkit.agent.commands import run_bounded; run_bounded(sys.argv[1:], 100)"
+    )
     words = [sys.executable, "-c", ask, *script(tmp_path, f"touch {tmp_path}/runs; exec sleep 600")]
     with subprocess.Popen(words) as asking:
         soon(lambda: (tmp_path / "runs").exists())
@@ -151,19 +184,25 @@ def soon(true: Callable[[], bool]) -> None:
         time.sleep(0.01)
 
 
-def test_a_reader_of_stacks_that_never_ends_or_writes_without_end_is_let_go(tmp_path: Path, mark: str) -> None:
+def test_a_reader_of_stacks_that_never_ends_or_writes_without_end_is_let_go(
+    tmp_path: Path, mark: str
+) -> None:
     with subprocess.Popen(["sleep", "600"]) as rank:
         said, why = snapshots._run([*script(tmp_path, SILENT["deaf"]), str(rank.pid)], 0.5)
         assert said == "" and "took more than" in why
         said, why = snapshots._run([*script(tmp_path, ENDLESS["endless"]), str(rank.pid)], 20)
         assert (said, why) == ("", "wrote more than 4 MiB")
-        said, why = snapshots._run([*script(tmp_path, "trap '' INT; kill -STOP $1; sleep 600"), str(rank.pid)], 0.5)
+        said, why = snapshots._run(
+            [*script(tmp_path, "trap '' INT; kill -STOP $1; sleep 600"), str(rank.pid)], 0.5
+        )
         assert (tmp_path / "tool").exists() and leftovers(mark) == [rank.pid]
         soon(lambda: processes.state(rank.pid) == "S")  # it goes on
         rank.kill()
 
 
-@pytest.mark.parametrize("kind", ["deaf", "stopped", "endless and deaf", "a child writes", "with deaf children"])
+@pytest.mark.parametrize(
+    "kind", ["deaf", "stopped", "endless and deaf", "a child floods", "with deaf children"]
+)
 def test_telemetry_never_waits_for_a_driver(
     tmp_path: Path, mark: str, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
@@ -179,8 +218,10 @@ def test_telemetry_never_waits_for_a_driver(
     assert sampler.gpus == {} and len(sampler.rest) <= 1 << 16 and leftovers(mark) == []
 
 
-def test_telemetry_keeps_no_more_gpus_than_there_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    rows = "yes 'nan, 1, 2, 3, 4, 5' | head -n 9; seq 1020 9999 | sed 's/$/, 1, inf, 3, 4, 5/'; exec sleep 600"
+def test_telemetry_keeps_no_more_gpus_than_there_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = "echo 'nan, 1, 2, 3, 4, 5'; seq 1020 9999 | sed 's/$/, 1, inf, 3, 4, 5/'; sleep 600"
     script(tmp_path, rows, "nvidia-smi")
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     sampler = telemetry.Sampler(str(tmp_path / "telemetry.jsonl"))
@@ -189,4 +230,6 @@ def test_telemetry_keeps_no_more_gpus_than_there_are(tmp_path: Path, monkeypatch
         soon(lambda: sampler._gpu_rows() or sampler.rest == b"")
     finally:
         sampler.close()
-    assert sampler.gpus == {number: [1.0, None, 3.0, 4.0, 5.0] for number in (1020, 1021, 1022, 1023)}
+    assert sampler.gpus == {
+        number: [1.0, None, 3.0, 4.0, 5.0] for number in (1020, 1021, 1022, 1023)
+    }

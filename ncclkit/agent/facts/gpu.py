@@ -13,7 +13,19 @@ from typing import Union
 
 from ..threads import side_by_side
 from . import software
-from .machine import Answer, Fact, Hung, Hurried, Machine, Missing, TooLong, Unread, attempt, known, unread
+from .machine import (
+    Answer,
+    Fact,
+    Hung,
+    Hurried,
+    Machine,
+    Missing,
+    TooLong,
+    Unread,
+    attempt,
+    known,
+    unread,
+)
 
 SMI = "nvidia-smi -q -x"
 QUERY = SMI.split()
@@ -67,7 +79,8 @@ def parse_log(answer: Answer) -> tuple[tree.Element, str]:
     """
     said = XML.search(answer.out)
     if not said:
-        words = " ".join((answer.out.strip() or answer.err.strip() or "nothing").split("\n")[:2])[:300]
+        lines = (answer.out.strip() or answer.err.strip() or "nothing").split("\n")
+        words = " ".join(lines[:2])[:300]
         raise Unread("%s ended with status %d and said: %s" % (SMI, answer.code, words))
     text, cut = CONTROL.sub("", said.group()), ""
     head, end, _ = text.rpartition("</gpu>")
@@ -82,7 +95,8 @@ def parse_log(answer: Answer) -> tuple[tree.Element, str]:
 
 def remarks(answer: Answer) -> str:
     """What nvidia-smi said around the XML, such as ``WARNING: infoROM is corrupted at gpu 0000:5C:00.0``."""
-    around = (XML.sub(" ", answer.out) + " " + answer.err)[:AROUND]  # the patterns below take the square of it
+    # cut, as the pattern below takes the square of its length
+    around = (XML.sub(" ", answer.out) + " " + answer.err)[:AROUND]
     return " ".join(re.sub(r"<[?!][^>]*>", " ", around).split())[:300]
 
 
@@ -225,7 +239,8 @@ def matrix(text: str) -> Matrix:
         if columns and cells and device.match(cells[0]) and len(cells) > len(columns):
             rows[cells[0]] = {to: how for to, how in zip(columns, cells[1:]) if how != "X"}
     if not rows:
-        raise Unread("nvidia-smi topo shows no matrix: %s" % (text.strip().splitlines() or ["nothing"])[0][:300])
+        first = (text.strip().splitlines() or ["nothing"])[0]
+        raise Unread("nvidia-smi topo shows no matrix: %s" % first[:300])
     return rows
 
 

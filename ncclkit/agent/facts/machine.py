@@ -117,10 +117,10 @@ class Machine:
             raise Unread("%s: %s" % (name, error.strerror or error)) from None
 
     def run(self, argv: list[str], deadline: float, name: str = "") -> Answer:
-        """What a command answers within `deadline` seconds; raises Missing, Hung, TooLong or Unread.
+        """What a command answers within `deadline` seconds; raises Unread or a class of it.
 
-        Then, and where it writes too much, its whole process group is ended.  Where less than half of its time was left
-        until `until` it is not called hung, as it may only be slow.
+        Then, and where it writes too much, its whole process group is ended.  Where less than half
+        of its time was left until `until` it is not called hung, as it may only be slow.
         """
         name = name or " ".join(argv)
         seconds = round(min(deadline, self.until - time.monotonic()), 1)
@@ -138,9 +138,8 @@ class Machine:
             said = err.strip().splitlines()
             why = ": %s" % said[-1][:300] if said else ""  # such as: it tries again and again
             if seconds < deadline / 2:
-                raise Hurried(
-                    "%s did not answer within the %g s that were left for it%s%s" % (name, seconds, why, left)
-                )
+                say = "%s did not answer within the %g s that were left for it%s%s"
+                raise Hurried(say % (name, seconds, why, left))
             raise Hung("%s did not answer within %g s%s%s" % (name, seconds, why, left))
         if reply.ended == TOO_LONG:
             raise TooLong("%s wrote more than %d MiB and was ended%s" % (name, LARGEST >> 20, left))

@@ -218,7 +218,8 @@ class Gpus:
         try:
             reply = run_bounded(self.COMMAND, self.until - time.monotonic())
             if reply.ended == TOO_LONG:
-                self.problems = ["nvidia-smi -q wrote more than %d MiB and was ended" % (LARGEST >> 20)]
+                limit = LARGEST >> 20
+                self.problems = ["nvidia-smi -q wrote more than %d MiB and was ended" % limit]
             elif not reply.ended and reply.code:
                 self.problems = ["nvidia-smi -q ended with %d" % reply.code]
             elif not reply.ended:

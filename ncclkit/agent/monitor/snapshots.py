@@ -243,10 +243,11 @@ def _run(command, seconds):
     pid, before = int(command[-1]), processes.state(int(command[-1]))
     # a notebook's kernel asks every program for colours
     plain = {name: value for name, value in os.environ.items() if name not in ("FORCE_COLOR", "CLICOLOR_FORCE")}
+    plain["NO_COLOR"] = "1"
     patience = max(0.5, seconds)
     try:
-        # SIGINT asks it to let go of its process; one that had to be killed may leave it stopped, which is undone
-        reply = run_bounded(command, patience, {**plain, "NO_COLOR": "1"}, first=signal.SIGINT, grace=1.0, tied=False)
+        # SIGINT asks it to let go; killed, it may leave its process stopped, which is undone
+        reply = run_bounded(command, patience, plain, first=signal.SIGINT, grace=1.0, tied=False)
     except OSError as error:
         return "", str(error)
     if reply.code in (None, -signal.SIGKILL):

@@ -14,7 +14,6 @@ import sys
 import time
 
 from .. import wire
-from ..commands import run_bounded
 from ..connect import worker
 from ..facts import network
 from . import processes
@@ -209,7 +208,6 @@ def _ip(*words):
 
 
 def _run(command):
-    reply = run_bounded(command, 30)
-    if reply.ended or reply.code:
-        why = reply.err.decode("utf-8", "replace").strip() or reply.ended
-        raise OSError("%s: %s" % (" ".join(command), why))
+    done = subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, timeout=30)
+    if done.returncode:
+        raise OSError("%s: %s" % (" ".join(command), done.stderr.decode("utf-8", "replace").strip()))
