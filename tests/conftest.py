@@ -14,6 +14,9 @@ from typing import Any
 import pytest
 
 from tests.processes import RUNNER, serve, warm
+from tests.skips import pytest_terminal_summary
+
+__all__ = ["pytest_terminal_summary"]
 
 HERE = Path(__file__).parent
 LONG = ("browser", "notebooks", "probe", "live", "hostile", "cli")

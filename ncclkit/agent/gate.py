@@ -10,19 +10,21 @@ import argparse
 import json
 import os
 import re
+import select
 import shutil
 import signal
-import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, NoReturn
 
 from . import private, wire
+from .commands import CANNOT_END, TOO_LONG, run_bounded
 from .facts import collect
+from .facts.machine import Answer, Hung, Machine
 from .run import processes
+from .threads import side_by_side
 
 READY, NOT_READY, UNKNOWN = 0, 1, 2
 TEST = 45.0
@@ -33,6 +35,17 @@ LARGEST = 256 << 20
 """Bytes of the largest message of the test."""
 NAMED = 3
 """Problems that the sentence names."""
+SHOWN = 400
+"""Characters of one of them."""
+LONGEST = 16 << 20
+"""Bytes of a baseline, of a verdict and of what the test of the GPUs prints."""
+ENDING = (0.2, 0.5)
+"""Seconds until what was started gets SIGKILL, and until it counts as what cannot be ended."""
+DYING = 0.5
+"""Seconds in which a process that was killed ends, where nothing holds it."""
+SMI = "nvidia-smi"
+SILENT = {"hung": "hung", "endless": "wrote without end"}
+"""Values of `gpu.nvidia_smi` where the driver gave no answer, and how to say it."""
 
 EQUAL = (
     r"gpu\.count|gpu\.driver|gpu\.library|gpu\.peermem|gpu\.\d+\.(model|mig|ecc\.mode|compute_mode|persistence|"
@@ -50,50 +63,209 @@ Problem = dict[str, Any]
 
 
 def main(argv: list[str]) -> int:
-    """``gate [--seconds N] [--baseline FILE] [--learn FILE]``: print the verdict on this node; its exit status."""
-    parser = argparse.ArgumentParser(prog="gate")
+    """``gate [--seconds N] [--baseline FILE] [--learn FILE]``: print the verdict; its exit status.
+
+    Python's own exit status after a defect is 1, by which a health check drains a healthy node: so
+    whatever breaks is `UNKNOWN`.
+    """
+    begun, out = time.monotonic(), _guarded_output()
+    asked = argparse.Namespace(seconds=10.0, baseline="", learn="")
+    try:
+        asked = _parse(argv)
+        answer, left = _supervised(asked, begun)
+    except Exception as error:
+        answer, left = _broken(asked, "%s: %s" % (type(error).__name__, error)), []
+    if left and CANNOT_END not in answer["say"]:
+        answer["say"] += "; process %d %s" % (left[0], CANNOT_END)
+    answer.update(left=left, seconds=round(time.monotonic() - begun, 1))
+    return _print(out, answer, begun + asked.seconds + 1.0)
+
+
+def _guarded_output() -> int | None:
+    """A copy of standard output, which then holds one object alone; None where it is closed.
+
+    What else prints comes to standard error.
+    """
+    closed = [number for number in (0, 1, 2) if not _is_open(number)]
+    for _ in closed:
+        # it takes the lowest free number, so no file of ours is taken for an output
+        os.open(os.devnull, os.O_RDWR)
+    out = None if 1 in closed else os.dup(1)
+    os.dup2(2, 1)
+    return out
+
+
+def _is_open(number: int) -> bool:
+    try:
+        os.fstat(number)
+    except OSError:
+        return False
+    return True
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        """Have a wrong word answered by an object, too."""
+        raise ValueError(message)
+
+
+def _parse(argv: list[str]) -> argparse.Namespace:
+    parser = _Parser(prog="gate", add_help=False)
     parser.add_argument("--seconds", type=float, default=10.0)
     parser.add_argument("--baseline", default="")
     parser.add_argument("--learn", default="")
     asked = parser.parse_args(argv)
-    begun, out = time.monotonic(), os.dup(1)
-    os.dup2(2, 1)  # whatever else prints, standard output holds one object
-    late = threading.Timer(asked.seconds + 1.0, _late, (out, asked.seconds))
-    late.daemon = True
-    late.start()
-    try:
-        answer = _verdict(asked, begun)
-    except Exception as error:  # Python's own exit status would be 1, and a health check drain a healthy node
-        answer = _printed([], ["%s: %s" % (type(error).__name__, error)], 0, asked, None)
-    late.cancel()
-    _print(out, dict(answer, seconds=round(time.monotonic() - begun, 1)))
-    return int(answer["status"])
+    if not 1.0 <= asked.seconds <= 3600.0:  # nor a number that is none
+        raise ValueError("--seconds takes 1 to 3600")
+    return asked
 
 
-def _print(out: int, answer: dict[str, Any]) -> None:
-    os.write(out, (json.dumps(answer, default=str) + "\n").encode())
-    os.write(2, (answer["say"] + "\n").encode())
+def _print(out: int | None, answer: dict[str, Any], until: float) -> int:
+    """Print the object, and its sentence on standard error; returns the exit status.
+
+    A node that is not ready stays so where nobody can hear why; any other one could not be told.
+    """
+    say, status = str(answer["say"]), int(answer["status"])
+    line = json.dumps(answer, default=str) + "\n"
+    problem = "it is closed" if out is None else _write(out, line, until)
+    if problem:
+        say += "; its object could not be written to standard output (%s)" % problem
+        status = NOT_READY if status == NOT_READY else UNKNOWN
+    _write(2, say + "\n", until)
+    return status
 
 
-def _late(out: int, seconds: float) -> None:
-    """The answer where there is none in time."""
-    say = "%s: no answer within %g s, so it could not be told whether this node is ready" % (_name(), seconds)
-    _print(out, {"ready": None, "status": UNKNOWN, "host": _name(), "say": say, "problems": [], "unknown": ["time"]})
-    os._exit(UNKNOWN)
+def _write(file: int, text: str, until: float) -> str:
+    """Write a text; returns why that failed, or "".  A pipe that nobody empties is given up."""
+
+    def write(data: bytes) -> str:
+        try:
+            while data:
+                data = data[os.write(file, data) :]
+        except OSError as error:
+            return error.strerror or str(error)
+        return ""
+
+    data = text.encode("utf-8", "backslashreplace")
+    left = max(0.3, until - time.monotonic())
+    return str(side_by_side(write, [data], left, "nobody reads it")[0])
 
 
 def _name() -> str:
     return os.environ.get("SLURMD_NODENAME") or os.uname().nodename
 
 
+# ---------------------------------------------------------------- in time, whatever happens
+
+
+def _supervised(asked: argparse.Namespace, begun: float) -> tuple[dict[str, Any], list[int]]:
+    """The verdict of a process of its own, and the pids of what could not be ended of it.
+
+    Of its own, as one that works on odd answers, or was killed for its memory, is not in time.
+    """
+    parent = os.getpid()
+    processes.adopt_orphans()
+    reader, writer = os.pipe()
+    if os.fork() == 0:
+        _report(asked, begun, writer, parent)
+    os.close(writer)
+    line = _line(reader, begun + asked.seconds + 0.1)
+    left = processes.end(parent, *ENDING)
+    if line.endswith(b"\n"):
+        return dict(json.loads(line)), left
+    late = time.monotonic() >= begun + asked.seconds
+    why = "what asks for its facts ended without an answer"
+    if late:
+        why = "no answer within %g s" % asked.seconds
+    say = "%s: %s, so it could not be told whether this node is ready" % (_name(), why)
+    return dict(_printed([], ["time" if late else why], 0, asked, None), say=say), left
+
+
+def _report(asked: argparse.Namespace, begun: float, writer: int, parent: int) -> NoReturn:
+    """Write the verdict into a pipe and end this process, without what its parent does then."""
+    try:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        processes.die_with_parent(parent)
+        line = json.dumps(judged(asked, begun), default=str) + "\n"
+        with os.fdopen(writer, "wb") as out:
+            out.write(line.encode())
+    finally:
+        os._exit(0)
+
+
+def _line(reader: int, until: float) -> bytes:
+    """What comes from a pipe up to the end of the line, or until that moment."""
+    said = b""
+    while not said.endswith(b"\n") and len(said) < LONGEST:
+        if not select.select([reader], [], [], max(0.0, until - time.monotonic()))[0]:
+            break
+        part = os.read(reader, 1 << 16)
+        if not part:
+            break
+        said += part
+    return said
+
+
+def judged(asked: argparse.Namespace, begun: float) -> dict[str, Any]:
+    """The object that is printed; a defect of ours is one that could not tell."""
+    try:
+        return _verdict(asked, begun)
+    except Exception as error:
+        return _broken(asked, "%s: %s" % (type(error).__name__, error))
+
+
+def _broken(asked: argparse.Namespace, why: str) -> dict[str, Any]:
+    return _printed([], [why], 0, asked, None)
+
+
+class _WithoutDriver(Machine):
+    """This machine, where nvidia-smi is not started as an earlier one sits in the kernel still."""
+
+    def __init__(self, pid: int) -> None:
+        super().__init__()
+        self.pid = pid
+
+    def run(self, argv: list[str], deadline: float, name: str = "") -> Answer:
+        """As `Machine.run`, but for nvidia-smi."""
+        if argv[0] == SMI:
+            say = "it was not asked: process %d of an earlier one was killed and %s"
+            raise Hung(say % (self.pid, CANNOT_END))
+        return super().run(argv, deadline, name)
+
+
+def _stuck_before() -> int:
+    """The pid of an nvidia-smi that was killed and sits in the kernel still; 0 where there is none.
+
+    A health check would add one to it every five minutes.
+    """
+    stuck = _killed_in_kernel()
+    if stuck:
+        time.sleep(DYING)  # what was killed this moment looks the same
+        stuck &= _killed_in_kernel()
+    return min(stuck, default=0)
+
+
+def _killed_in_kernel() -> set[int]:
+    found = set()
+    for pid in processes.parents():
+        name = processes.read("/proc/%d/comm" % pid).strip()
+        waits = name == SMI and processes.state(pid) == "D"
+        if waits and processes.is_pending(pid, signal.SIGKILL):
+            found.add(pid)
+    return found
+
+
 def _verdict(asked: argparse.Namespace, begun: float) -> dict[str, Any]:
     try:
         baseline = _read(asked.baseline) if asked.baseline else {}
     except (OSError, ValueError) as error:
-        return _printed([], ["the baseline %s could not be read (%s)" % (asked.baseline, error)], 0, asked, None)
-    left = asked.seconds - 1.0
+        return _broken(asked, "the baseline %s could not be read (%s)" % (asked.baseline, error))
+    stuck = _stuck_before()
+    machine = _WithoutDriver(stuck) if stuck else Machine()
     testing = asked.seconds >= TEST
-    found = {row["name"]: row for row in collect(torch=False, deadline=min(left, 20.0) if testing else left)}
+    left = max(0.5, begun + asked.seconds - 1.0 - time.monotonic())
+    rows = collect(torch=False, machine=machine, deadline=min(left, 20.0) if testing else left)
+    found = {row["name"]: row for row in rows}
     problems, unknown = judge(found, baseline)
     count = _value(found, "gpu.count") or 0
     tested = None
@@ -101,7 +273,8 @@ def _verdict(asked: argparse.Namespace, begun: float) -> dict[str, Any]:
         tested = _test(int(count), asked.seconds - (time.monotonic() - begun) - 3.0)
         problems, more = judge_test(tested, baseline)
         unknown += more
-    if asked.learn and not problems:
+    silent = _value(found, "gpu.nvidia_smi") in SILENT  # a node without its GPUs is no good example
+    if asked.learn and not problems and not silent:
         _learn(asked.learn, found, tested)
     return _printed(problems, unknown, len(found), asked, tested)
 
@@ -109,7 +282,7 @@ def _verdict(asked: argparse.Namespace, begun: float) -> dict[str, Any]:
 def _printed(problems: list[Problem], unknown: list[str], facts: int, asked: Any, tested: Any) -> dict[str, Any]:
     """The object that is printed."""
     status = NOT_READY if problems else UNKNOWN if unknown else READY
-    names = [problem["say"] for problem in problems] or unknown
+    names = list(map(_sentence, [problem["say"] for problem in problems] or unknown))
     more = " and %d more" % (len(names) - NAMED) if len(names) > NAMED else ""
     against = "as in the baseline" if asked.baseline else "without a baseline to compare with"
     how = {
@@ -120,6 +293,12 @@ def _printed(problems: list[Problem], unknown: list[str], facts: int, asked: Any
     ready = {READY: True, NOT_READY: False, UNKNOWN: None}[status]
     answer = {"ready": ready, "status": status, "host": _name(), "say": "%s %s" % (_name(), how), "problems": problems}
     return dict(answer, unknown=unknown, baseline=asked.baseline, test=tested)
+
+
+def _sentence(text: str) -> str:
+    """A text of others in one line, without what a terminal would obey."""
+    plain = "".join(char if char.isprintable() else " " for char in text[:SHOWN])
+    return " ".join(plain.split())
 
 
 def _value(found: Rows, name: str) -> Any:
@@ -137,6 +316,12 @@ def judge(found: Rows, baseline: dict[str, Any]) -> tuple[list[Problem], list[st
     """What is wrong with a node, and what could not be told, by its facts (name → row) and its cluster's baseline."""
     problems = [*_by_itself(found), *_by_ports(found, baseline)]
     unknown = ["%s: %s" % (name, row["why"]) for name, row in found.items() if name.startswith("facts.")]
+    silent = _of_driver(found)
+    if silent and _has_gpus(baseline):
+        state = _value(found, "gpu.nvidia_smi")
+        problems.insert(0, _problem("gpu.nvidia_smi", state, silent, "answers"))
+    elif silent:
+        unknown.insert(0, silent + ", and no baseline says that this node has GPUs")
     for name, expected in baseline.get("facts", {}).items():
         value, why = _value(found, name), found.get(name, {}).get("why", "it was not read")
         if value is None:
@@ -154,10 +339,23 @@ def _enough(value: Any, expected: Any) -> bool:
     return bool(numbers and (value == -1 or (expected != -1 and value >= 0.98 * expected)))
 
 
+def _of_driver(found: Rows) -> str:
+    """How nvidia-smi gave no answer; empty where it gave one, or was not asked."""
+    smi = _value(found, "gpu.nvidia_smi")
+    if smi not in SILENT:
+        return ""
+    return "nvidia-smi %s (%s)" % (SILENT[smi], found["gpu.nvidia_smi"].get("why", ""))
+
+
+def _has_gpus(baseline: dict[str, Any]) -> bool:
+    facts = baseline.get("facts", {})
+    return bool(facts.get("gpu.count") or any(re.match(r"gpu\.\d+\.", name) for name in facts))
+
+
 def _by_itself(found: Rows) -> Iterable[Problem]:
     """What no node may have, whatever its cluster looks like."""
     smi, why = _value(found, "gpu.nvidia_smi"), found.get("gpu.nvidia_smi", {}).get("why", "")
-    if smi in ("hung", "failed", "breaks off"):
+    if smi in ("failed", "breaks off"):
         yield _problem("gpu.nvidia_smi", smi, "nvidia-smi %s (%s)" % (smi, why))
     driver, library = _value(found, "gpu.driver"), _value(found, "gpu.library")
     if driver and library and driver != library:
@@ -216,17 +414,13 @@ def _test(count: int, seconds: float, backend: str = "nccl") -> dict[str, Any]:
     launch = [sys.executable, agent, "launch", str(count), "0", *work, "--timeout", "%d" % max(5, seconds / 2)]
     command = [sys.executable, agent, "guard", folder, str(max(5.0, seconds - 5.0)), *launch]
     watched, hold = os.pipe()  # the guard ends everything when its input closes, which `communicate` would do at once
-    process = subprocess.Popen(
-        command, stdin=watched, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True
-    )
+    reply = run_bounded(command, max(6.0, seconds), stdin=watched, most=LONGEST)
     os.close(watched)
-    try:
-        out = process.communicate(timeout=max(6.0, seconds))[0]
-    except subprocess.TimeoutExpired as error:
-        os.killpg(process.pid, signal.SIGKILL)
-        out = error.output or b""
     os.close(hold)
     shutil.rmtree(folder, ignore_errors=True)
+    if reply.ended == TOO_LONG:
+        return {"reason": TOO_LONG, "ranks": count, "busbw": None, "wrong": 0, "error": ""}
+    out = reply.out + b"\n" + reply.err
     return _result([record for record in map(wire.parse, out.splitlines()) if record], count, out)
 
 
@@ -250,6 +444,8 @@ def judge_test(tested: dict[str, Any], baseline: dict[str, Any]) -> tuple[list[P
     """What the test of the GPUs says of the node, as `judge` does of its facts."""
     if tested["reason"] == "no torch":
         return [], ["its GPUs were not tested, as %s has no torch" % sys.executable]
+    if tested["reason"] == TOO_LONG:
+        return [], ["the test of its GPUs wrote more than %d MiB" % (LONGEST >> 20)]
     if tested["wrong"]:
         return [_problem("test", tested["wrong"], "%d values of the test were wrong" % tested["wrong"], 0)], []
     if tested["reason"] != "done":
@@ -269,7 +465,7 @@ def judge_test(tested: dict[str, Any], baseline: dict[str, Any]) -> tuple[list[P
 
 def _read(path: str) -> dict[str, Any]:
     with open(path, encoding="utf-8") as file:
-        known = json.load(file)
+        known = json.loads(file.read(LONGEST))
     if not isinstance(known, dict) or not isinstance(known.get("facts"), dict):
         raise ValueError("it is not a baseline: gate --learn writes one")
     return known

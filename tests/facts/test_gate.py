@@ -6,9 +6,12 @@ import argparse
 import copy
 import json
 import os
+import re
+import shlex
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +23,7 @@ from ncclkit.cli import main
 from ncclkit.core.model import NcclkitError
 from ncclkit.live.launch.pack import packed
 from tests.facts.test_machines import MACHINES, read
+from tests.packaging.project import ROOT
 from tests.processes import leftovers
 
 GOOD = next(path for path in MACHINES if path.name == "h100-x8")
@@ -109,40 +113,87 @@ def test_the_test_of_the_gpus_counts(tested: dict[str, Any], say: str, unknown: 
     assert [unknown in one for one in told] == [True] * bool(unknown)
 
 
-def printed(capfd: Any, *words: str) -> tuple[int, dict[str, Any]]:
-    """The exit status and the object of the gate in this process."""
-    kept = os.dup(1)
-    try:
-        status = gate.main([*words])
-    finally:
-        os.dup2(kept, 1)  # which it turns away from what else prints
-        os.close(kept)
-    return status, json.loads(capfd.readouterr().out)
+def judged(**words: Any) -> dict[str, Any]:
+    """The object of the gate, made in this process."""
+    asked = argparse.Namespace(**({"seconds": 10.0, "baseline": "", "learn": ""} | words))
+    return gate.judged(asked, time.monotonic())
 
 
 def test_gpus_that_pass_their_test_hide_no_fact_that_could_not_be_read(
-    good: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: Any
+    good: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "b.json").write_text(json.dumps(gate.learned(good, 400.0)))
     rows = changed(good, limits__memlock=None)
     passed = {"reason": "done", "wrong": 0, "busbw": 400.0, "error": ""}
     monkeypatch.setattr(gate, "collect", lambda **_: rows.values())
     monkeypatch.setattr(gate, "_test", lambda *_: passed)
-    status, said = printed(capfd, "--seconds", "60", "--baseline", str(tmp_path / "b.json"))
-    assert status == 2 and said["ready"] is None and said["test"] == passed
+    said = judged(seconds=60.0, baseline=str(tmp_path / "b.json"))
+    assert said["status"] == 2 and said["ready"] is None and said["test"] == passed
     assert said["unknown"] == ["limits.memlock could not be read (it hung)"]
 
 
 def test_a_gate_that_breaks_could_not_tell(
-    good: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: Any
+    good: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Python's own exit status would be 1, by which a health check drains the node."""
     monkeypatch.setattr(gate, "collect", lambda **_: good.values())
-    status, said = printed(capfd, "--learn", str(tmp_path / "none" / "b.json"))
-    assert status == 2 and said["ready"] is None and "FileNotFoundError" in said["say"]
+    said = judged(learn=str(tmp_path / "none" / "b.json"))
+    assert said["status"] == 2 and said["ready"] is None and "FileNotFoundError" in said["say"]
     (tmp_path / "b.json").write_text('{"facts": {}, "ports": ["mlx5_0:1"]}')
-    status, said = printed(capfd, "--baseline", str(tmp_path / "b.json"))
-    assert status == 2 and "AttributeError" in said["unknown"][0]
+    said = judged(baseline=str(tmp_path / "b.json"))
+    assert said["status"] == 2 and "AttributeError" in said["unknown"][0]
+
+
+@pytest.mark.parametrize("state", ["hung", "endless"])
+def test_a_driver_without_an_answer_counts_where_a_baseline_has_gpus(
+    good: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, state: str
+) -> None:
+    rows = changed(good, gpu__nvidia_smi=state)
+    problems, _ = gate.judge(rows, {"facts": {"gpu.3.model": "H100"}})
+    assert problems[0]["fact"] == "gpu.nvidia_smi"
+    for baseline in ({}, {"facts": {}}, {"facts": {"gpu.count": 0, "gpu.peermem": False}}):
+        problems, unknown = gate.judge(rows, baseline)
+        assert not [one for one in problems if one["fact"] == "gpu.nvidia_smi"]
+        assert unknown[0].startswith(f"nvidia-smi {gate.SILENT[state]} (")
+    monkeypatch.setattr(gate, "collect", lambda **_: rows.values())
+    assert judged(learn=str(tmp_path / "b.json"))["status"] == 2
+    assert not (tmp_path / "b.json").exists()
+
+
+def test_a_driver_that_had_no_time_is_not_accused(good: dict[str, Any]) -> None:
+    """`--seconds 3` leaves none to an nvidia-smi that takes three: nobody has seen it hang."""
+    rows = changed(good, gpu__nvidia_smi=None)
+    assert gate.judge(rows, gate.learned(good, None))[0] == []
+
+
+def test_an_nvidia_smi_that_could_not_be_ended_before_is_not_joined_by_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What sits in the kernel cannot be made here: a process that sleeps stands for it."""
+    fake(tmp_path, f"touch {tmp_path}/asked\nread input\n")
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    child = subprocess.Popen(["nvidia-smi"], stdin=subprocess.PIPE)
+    try:
+        while not (tmp_path / "asked").exists():
+            time.sleep(0.01)
+        assert gate._stuck_before() == 0  # one that somebody waits for
+        (tmp_path / "asked").unlink()
+        monkeypatch.setattr(gate.processes, "state", lambda pid: "D" if pid == child.pid else "S")
+        assert gate._stuck_before() == 0  # one that waits for its disk
+        monkeypatch.setattr(gate.processes, "is_pending", lambda *_: True)
+        monkeypatch.setattr(gate, "DYING", 0.0)
+        assert gate._stuck_before() == child.pid
+        rows = {
+            row["name"]: row
+            for row in gate.collect(torch=False, machine=gate._WithoutDriver(child.pid))
+        }
+        assert (
+            rows["gpu.nvidia_smi"]["value"] == "hung"
+            and str(child.pid) in rows["gpu.nvidia_smi"]["why"]
+        )
+        assert not (tmp_path / "asked").exists()
+    finally:
+        child.communicate(timeout=10)
 
 
 def verdicts(folder: Path, nodes: dict[str, dict[str, Any]], **more: Any) -> list[Path]:
@@ -194,35 +245,120 @@ def test_what_is_no_verdict_is_refused_in_one_sentence(text: str, tmp_path: Path
         compare_nodes([tmp_path / "x.json"])
 
 
+def fake(folder: Path, script: str, name: str = "nvidia-smi") -> None:
+    """A program of that name, by a shell."""
+    (folder / name).write_text(f"#!/bin/sh\n{script}")
+    (folder / name).chmod(0o755)
+
+
+@pytest.fixture(scope="module")
+def agent() -> Iterator[Path]:
+    with packed() as path:
+        yield path
+
+
+def command(agent: Path, *words: str) -> list[str]:
+    """The agent alone: no package of ours, no site-packages."""
+    return [sys.executable, "-I", "-S", str(agent), "gate", *words]
+
+
 def run(agent: Path, *words: str, **how: Any) -> tuple[int, dict[str, Any]]:
-    """The exit status and the one object of the agent alone: no package of ours, no site-packages."""
-    command = [sys.executable, "-I", "-S", str(agent), "gate", *words]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, **how)
+    """The exit status and the one object of the agent."""
+    done = subprocess.run(command(agent, *words), capture_output=True, text=True, timeout=60, **how)
     assert len(done.stdout.splitlines()) == 1, done.stdout + done.stderr
     said: dict[str, Any] = json.loads(done.stdout)
-    assert done.stderr.strip().endswith(said["say"]) and said["status"] == done.returncode
+    assert done.stderr.strip() == said["say"] and said["status"] == done.returncode
     return done.returncode, said
 
 
-def test_the_agent_alone_answers_on_this_host_in_time(tmp_path: Path) -> None:
-    baseline, slow = tmp_path / "baseline.json", tmp_path / "bin"
-    slow.mkdir()
-    with packed() as agent:
-        code, said = run(agent, "--learn", str(baseline), "--seconds", "30")
-        assert said["ready"] in (True, False) and (code == 0) is baseline.exists(), said
-        if code == 0:
-            assert run(agent, "--baseline", str(baseline), "--seconds", "30")[0] == 0
-        known = json.loads(baseline.read_text()) if code == 0 else {"facts": {}}
-        baseline.write_text(json.dumps(known | {"facts": {"cpu.total": 100_000}}))
-        code, said = run(agent, "--baseline", str(baseline), "--seconds", "30")
-        assert code == 1 and "cpu.total is" in said["say"] and said["ready"] is False
-        code, said = run(agent, "--baseline", str(tmp_path / "none"))
-        assert code == 2 and said["ready"] is None and "could not be read" in said["say"]
-        (slow / "nvidia-smi").write_text("#!/bin/sh\nsleep 60\n")
-        (slow / "nvidia-smi").chmod(0o755)
-        begun = time.monotonic()
-        code, said = run(agent, "--seconds", "3", env={"PATH": f"{slow}:/usr/bin:/bin"})
-        assert code in (1, 2) and said["ready"] is not True and time.monotonic() - begun < 25, said
+def test_the_agent_alone_answers_on_this_host(agent: Path, tmp_path: Path) -> None:
+    baseline = tmp_path / "baseline.json"
+    code, said = run(agent, "--learn", str(baseline), "--seconds", "30")
+    assert said["ready"] in (True, False) and (code == 0) is baseline.exists(), said
+    if code == 0:
+        assert run(agent, "--baseline", str(baseline), "--seconds", "30")[0] == 0
+    known = json.loads(baseline.read_text()) if code == 0 else {"facts": {}}
+    baseline.write_text(json.dumps(known | {"facts": {"cpu.total": 100_000}}))
+    code, said = run(agent, "--baseline", str(baseline), "--seconds", "30")
+    assert code == 1 and "cpu.total is" in said["say"] and said["ready"] is False
+
+
+@pytest.mark.parametrize(
+    ("words", "say"),
+    [
+        (["--baseline", "/none"], "the baseline /none could not be read"),
+        (["--baseline", "/dev/zero"], "the baseline /dev/zero could not be read"),
+        (["--baseline", os.fsdecode(b"/\xff\xfe")], "could not be read"),
+        (["--seconds", "nan"], "--seconds takes 1 to 3600"),
+        (["--seconds", "inf"], "--seconds takes 1 to 3600"),
+        (["--seconds", "-5"], "--seconds takes 1 to 3600"),
+        (["--seconds", "soon"], "invalid float value"),
+        (["--help"], "unrecognized arguments"),
+        (["a", "\x1b[2J\n"], "unrecognized arguments: a [2J"),
+    ],
+)
+def test_words_that_nobody_meant_could_not_tell(agent: Path, words: list[str], say: str) -> None:
+    code, said = run(agent, *words, errors="backslashreplace")
+    assert code == 2 and said["ready"] is None and say in said["say"]
+
+
+def test_a_baseline_that_never_comes_costs_no_more_than_the_time(
+    agent: Path, tmp_path: Path
+) -> None:
+    os.mkfifo(tmp_path / "b")
+    code, said = run(agent, "--seconds", "1", "--baseline", str(tmp_path / "b"))
+    assert code == 2 and "no answer within 1 s" in said["say"] and said["seconds"] <= 2
+
+
+SHELL = 'exec "$0" "$@" '
+"""A shell that becomes the command which follows, with other outputs."""
+
+
+@pytest.mark.parametrize(
+    "closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-", ">/dev/full", ">/dev/full 2>/dev/full"]
+)
+@pytest.mark.parametrize(
+    ("facts", "ready"), [({}, True), ({"cpu.total": 100_000}, False)], ids=["ready", "not ready"]
+)
+def test_an_output_that_nobody_reads_drains_no_node(
+    agent: Path, tmp_path: Path, closed: str, facts: dict[str, Any], ready: bool
+) -> None:
+    """Where nobody hears of it, ready is what could not be told, and not ready stays so."""
+    (tmp_path / "b").write_text(json.dumps({"facts": facts}))
+    words = command(agent, "--seconds", "20", "--baseline", str(tmp_path / "b"))
+    shell = ["/bin/sh", "-c", SHELL + closed, *words]
+    # without nvidia-smi, as GPUs of this host may have their own problems
+    done = subprocess.run(
+        shell, capture_output=True, text=True, timeout=60, env={"PATH": str(tmp_path)}
+    )
+    lost = ">&-" in closed.replace("2>&-", "") or ">/dev/full" in closed
+    assert done.returncode == (1 if not ready else 2 if lost else 0), done.stderr
+    assert lost or json.loads(done.stdout)["ready"] is ready
+    assert "Traceback" not in done.stderr and len(done.stderr.splitlines()) == ("2>" not in closed)
+    if lost and "2>" not in closed:
+        assert "could not be written to standard output" in done.stderr
+
+
+def test_a_pipe_that_nobody_empties_is_given_up(agent: Path, tmp_path: Path) -> None:
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    try:
+        while True:
+            os.write(writer, bytes(1 << 16))
+    except BlockingIOError:
+        os.set_blocking(writer, True)
+    words = command(agent, "--seconds", "1", "--baseline", str(tmp_path))
+    done = subprocess.run(words, stdout=writer, stderr=subprocess.PIPE, text=True, timeout=60)
+    os.close(reader)
+    os.close(writer)
+    assert done.returncode == 2 and "(nobody reads it)" in done.stderr
+
+
+def test_a_gate_whose_reader_is_killed_could_not_tell(agent: Path, tmp_path: Path) -> None:
+    """As the kernel does where memory is short."""
+    fake(tmp_path, "kill -9 $PPID\n")
+    code, said = run(agent, env={"PATH": f"{tmp_path}:/usr/bin:/bin"})
+    assert code == 2 and "ended without an answer" in said["say"] and said["left"] == []
 
 
 def test_ranks_are_started_for_the_test_of_a_node_and_leave_nothing(
@@ -239,3 +375,68 @@ def test_ranks_are_started_for_the_test_of_a_node_and_leave_nothing(
     }  # fmt: skip
     assert gate.judge_test(tested, {"busbw": 1000.0})[0][0]["fact"] == "test"
     assert leftovers() == []
+
+
+SCRIPTS = re.findall(
+    r"```sh\n(#!/bin/sh\n.*?)```", (ROOT / "docs" / "launchers.md").read_text(), re.S
+)
+NOT_READY = """echo '{"ready": false, "status": 1, "say": "n1 is not ready"}'; exit 1"""
+GATES = {
+    "ready": """echo '{"ready": true, "status": 0, "say": "n1 is ready"}'; exit 0""",
+    "could not tell": """echo '{"ready": null, "status": 2, "say": "1 \\"ready\\": false"}'; exit 2""",
+    "cut archive": """echo 'zipimport.ZipImportError: not a Zip file' >&2; exit 1""",
+    "no Python": "exit 127",
+    "killed": "kill -9 $$",
+    "no object": "exit 0",
+}
+"""What stands for the gate, besides one that is not ready."""
+
+
+def fenced(folder: Path, script: str, gate_script: str) -> tuple[int, str]:
+    """The exit status of a documented script with this gate, and what it asked Slurm for."""
+    fake(folder, gate_script + "\n", "python3")
+    fake(folder, f'echo "$@" >> {folder}/asked\n', "scontrol")
+    fake(folder, "echo n1\n", "hostname")
+    (folder / "script.sh").write_text(script)
+    assert subprocess.run(["/bin/sh", "-n", str(folder / "script.sh")], timeout=20).returncode == 0
+    path = {"PATH": f"{folder}:/usr/bin:/bin"}
+    done = subprocess.run(
+        ["/bin/sh", str(folder / "script.sh")], env=path, timeout=20, capture_output=True
+    )
+    asked = folder / "asked"
+    return done.returncode, asked.read_text() if asked.exists() else ""
+
+
+@pytest.mark.parametrize("gate_script", GATES.values(), ids=GATES)
+@pytest.mark.parametrize("number", range(4))
+def test_the_documented_lines_act_on_what_the_gate_says(
+    tmp_path: Path, number: int, gate_script: str
+) -> None:
+    """Health check and prolog, which leave what could not be judged; then both, failing closed."""
+    assert len(SCRIPTS) == 4
+    drains, closed = "scontrol" in SCRIPTS[number], number >= 2
+    held = closed and gate_script != GATES["ready"]
+    status, asked = fenced(tmp_path, SCRIPTS[number], gate_script)
+    assert status == (1 if held and not drains else 0)
+    assert asked.startswith("update nodename=n1 state=drain reason=ncclkit gate") == (
+        held and drains
+    )
+
+
+@pytest.mark.parametrize("number", range(4))
+def test_the_documented_lines_hold_a_node_that_is_not_ready(tmp_path: Path, number: int) -> None:
+    drains = "scontrol" in SCRIPTS[number]
+    status, asked = fenced(tmp_path, SCRIPTS[number], NOT_READY)
+    assert (
+        status == (0 if drains else 1)
+        and asked.startswith("update nodename=n1 state=drain") == drains
+    )
+
+
+def test_the_documented_lines_know_the_object_of_the_gate(agent: Path, tmp_path: Path) -> None:
+    """With the real one, on a node unlike its baseline: the scripts look for its words."""
+    (tmp_path / "b").write_text(json.dumps({"facts": {"cpu.total": 100_000}}))
+    real = shlex.join(command(agent, "--seconds", "20", "--baseline", str(tmp_path / "b")))
+    assert fenced(tmp_path, SCRIPTS[1], "exec " + real)[0] == 1
+    (tmp_path / "b").write_text('{"facts": {}}')
+    assert fenced(tmp_path, SCRIPTS[3], f"PATH={tmp_path}/none exec " + real)[0] == 0

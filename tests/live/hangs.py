@@ -608,6 +608,23 @@ def healthy(rank: int) -> None:
             last = now
 
 
+def released(rank: int) -> None:
+    """A hang that ends well, once a file named ``go`` is there, and with a wrong exit status where the sum is wrong."""
+    import torch.distributed as dist
+
+    steps()
+    here(rank)
+    until = time.monotonic() + LONG
+    while is_last(rank) and not os.path.exists(file_named("go")) and time.monotonic() < until:
+        time.sleep(0.05)
+    total = ones()
+    dist.all_reduce(total)
+    if total.sum().item() != ELEMENTS * dist.get_world_size():
+        raise ArithmeticError(f"the sum is {total.sum().item()}")
+    dist.barrier()
+    dist.destroy_process_group()  # without it one rank of five aborts at its end, attached or not
+
+
 if __name__ == "__main__":
     ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG: no job outlives the test that began it
     main({"subprocess": "subprocess_"}.get(sys.argv[1], sys.argv[1]))

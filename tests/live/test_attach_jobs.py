@@ -14,7 +14,7 @@ import sys
 import threading
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -22,7 +22,7 @@ from pathlib import Path
 import pytest
 
 from ncclkit.agent.monitor import attach as collect
-from ncclkit.agent.monitor import flight_dump, kernels, snapshots
+from ncclkit.agent.monitor import flight_dump, kernels, remote_thread, snapshots
 from ncclkit.agent.run import processes
 from ncclkit.causes.engine import diagnose
 from ncclkit.core.case import Case
@@ -32,6 +32,27 @@ from tests.live.hangs import WAYS, start
 
 pytestmark = pytest.mark.slow
 Job = Mapping[int, "subprocess.Popen[str]"]
+
+
+@pytest.fixture
+def untraced(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No thread can be begun without a debugger."""
+
+    def refuse(pid: int, line: str) -> None:
+        raise remote_thread.ThreadRefused("Operation not permitted")
+
+    monkeypatch.setattr(remote_thread, "begin", refuse)
+
+
+@pytest.fixture
+def rank() -> Iterator[subprocess.Popen[bytes]]:
+    """A stand-in for a rank over NCCL whose Flight Recorder has an entry; it must end well."""
+    pipe = subprocess.PIPE
+    with subprocess.Popen([sys.executable, "-c", STAND_IN, "2.13.0", "entries"], stdin=pipe, stdout=pipe) as process:
+        assert process.stdout is not None and process.stdout.readline() == b"up\n"
+        yield process
+        process.communicate(timeout=60)
+        assert process.returncode == 0
 
 
 def attached(folder: Path, job: Job, **options: object) -> tuple[Case, Attached]:
@@ -58,8 +79,9 @@ def test_two_jobs_side_by_side_are_not_mixed(tmp_path: Path) -> None:
             assert all(process.poll() is None for process in jobs[name].values())
 
 
+@pytest.mark.usefixtures("tracing")
 def test_a_healthy_job_goes_on_as_before_and_gives_its_dump_on_request(tmp_path: Path) -> None:
-    """No signal reaches it and nothing pauses it, and after a dump by a debugger it ends well.
+    """No signal reaches it and nothing pauses it, and after a dump it ends well.
 
     ``tests/bench/attach_cost.py`` measures its steps.
     """
@@ -127,44 +149,109 @@ sys.stdin.read()
 """A stand-in for a torch of another release, and for what its recorder has."""
 
 
-@pytest.mark.skipif(shutil.which("gdb") is None, reason="needs gdb, the only way into a job that has set nothing")
-@pytest.mark.parametrize(
-    ("version", "recorded", "problem"),
-    [
-        ("2.1.2", "", "torch 2.1.2 has no Flight Recorder for nccl"),
-        ("2.6.0+cu124", "entries", "the Flight Recorder of torch 2.6.0+cu124 is off unless it is asked for"),
-        ("2.6.0+cu124", "entries profiling_name", ""),
-        ("2.13.0", "entries", ""),
-    ],
-)
+RECORDERS = [
+    ("2.1.2", "", "torch 2.1.2 has no Flight Recorder for nccl"),
+    ("2.6.0+cu124", "entries", "the Flight Recorder of torch 2.6.0+cu124 is off unless it is asked for"),
+    ("2.6.0+cu124", "entries profiling_name", ""),
+    ("2.13.0", "entries", ""),
+]
+"""Release of torch, what its recorder has, and why that is no dump."""
+
+
+@pytest.mark.usefixtures("tracing")
+@pytest.mark.parametrize(("version", "recorded", "problem"), RECORDERS)
 def test_of_a_torch_that_records_nothing_is_said_what_to_set_next_time(
     tmp_path: Path, version: str, recorded: str, problem: str
 ) -> None:
     """From torch 2.11 on an empty recorder says that the rank has called nothing; before, that it is off."""
+    assert _dumped(tmp_path, version, recorded, problem) == (f"ptrace: {problem}" if problem else "")
+
+
+@pytest.mark.usefixtures("debugger", "untraced")
+@pytest.mark.parametrize(("version", "recorded", "problem"), [RECORDERS[0], RECORDERS[-1]])
+def test_a_debugger_gets_the_dump_where_no_thread_can_be_begun(
+    tmp_path: Path, version: str, recorded: str, problem: str
+) -> None:
+    assert _dumped(tmp_path, version, recorded, problem) == (
+        f"ptrace: Operation not permitted; gdb: {problem}" if problem else ""
+    )
+
+
+def _dumped(folder: Path, version: str, recorded: str, problem: str) -> str:
+    """Why a rank of this torch gives no dump; it goes on, and there is a dump only where there is no problem."""
     command = [sys.executable, "-c", STAND_IN, version, recorded]
     clean = {name: value for name, value in os.environ.items() if not name.startswith("TORCH")}
     with subprocess.Popen(command, env=clean, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as rank:
         assert rank.stdout is not None and rank.stdout.readline() == b"up\n"
-        said = flight_dump.dump(str(tmp_path), {0: rank.pid}, time.monotonic() + 60, {})
+        said = flight_dump.dump(str(folder), {0: rank.pid}, time.monotonic() + 60, {})
         assert rank.poll() is None
         rank.communicate(timeout=60)
         assert rank.returncode == 0
-    assert [path.read_text() for path in tmp_path.glob("fr_rank_0")] == ([] if problem else [recorded])
-    assert said == ([f"rank 0 gave no Flight Recorder dump (gdb: {problem})", flight_dump.NEXT_TIME] if problem else [])
+    assert [path.read_text() for path in folder.glob("fr_rank_0")] == ([] if problem else [recorded])
+    if not said:
+        return ""
+    assert said[1:] == [flight_dump.NEXT_TIME]
+    return said[0].removeprefix("rank 0 gave no Flight Recorder dump (").removesuffix(")")
 
 
-@pytest.mark.skipif(shutil.which("gdb") is None, reason="needs gdb, the only way into a job that has set nothing")
-def test_a_gdb_that_cannot_write_registers_calls_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("tracing")
+def test_a_hung_job_gives_its_dumps_and_comes_to_its_end_when_what_it_waits_for_comes(tmp_path: Path) -> None:
+    """The sum is right as well, in whose call the main thread of one rank stands meanwhile."""
+    with start("released", 2) as job:
+        said = flight_dump.dump(str(tmp_path), {rank: one.pid for rank, one in job.items()}, time.monotonic() + 60, {})
+        assert said == [] and sorted(path.name for path in tmp_path.iterdir()) == ["fr_rank_0", "fr_rank_1"]
+        assert all(b"entries" in path.read_bytes() for path in tmp_path.iterdir())
+        assert all(process.poll() is None for process in job.values())
+        Path(processes.environ(job[0].pid)["HANGS"], "go").touch()
+        assert [process.wait(60) for process in job.values()] == [0, 0]
+
+
+@pytest.mark.usefixtures("debugger", "untraced")
+def test_a_gdb_that_cannot_write_registers_calls_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rank: subprocess.Popen[bytes]
+) -> None:
     """As gdb 13 on a processor with AMX: "Couldn't write extended state status" in a call, and the rank died of it."""
     monkeypatch.setattr(flight_dump, "WRITE_CHECK", ("set $xmm15.no_such_field = 1",))
     monkeypatch.setattr(flight_dump.platform, "machine", lambda: "x86_64")
-    with subprocess.Popen([sys.executable, "-c", STAND_IN, "2.13.0", "entries"], stdin=-1, stdout=-1) as rank:
-        assert rank.stdout is not None and rank.stdout.readline() == b"up\n"
-        (said, _) = flight_dump.dump(str(tmp_path), {0: rank.pid}, time.monotonic() + 60, {})
-        rank.communicate(timeout=60)
-        assert rank.returncode == 0
+    (said, _) = flight_dump.dump(str(tmp_path), {0: rank.pid}, time.monotonic() + 60, {})
     assert "There is no member named no_such_field" in said
     assert list(tmp_path.iterdir()) == []
+
+
+WITHOUT_AMX = """#!/bin/sh
+echo "$@" >>"{words}"
+echo "Program stopped."
+echo "Couldn't write extended state status: Bad address." >&2
+"""
+"""gdb 13 on a processor with AMX."""
+
+
+@pytest.mark.parametrize("ptrace", [True, False], ids=["by ptrace", "none works"])
+def test_a_gdb_that_cannot_call_on_this_host_is_not_attached_to_a_rank(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rank: subprocess.Popen[bytes], ptrace: bool,
+    request: pytest.FixtureRequest,
+) -> None:  # fmt: skip
+    """It is asked once, of a program of its own; its sentence is handed on with the line for the job script."""
+    tool, words, out = tmp_path / "gdb", tmp_path / "words", tmp_path / "out"
+    tool.write_text(WITHOUT_AMX.format(words=words))
+    tool.chmod(0o755)
+    out.mkdir()
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    monkeypatch.setattr(flight_dump, "cuda_gdb", lambda: None)
+    if ptrace:
+        request.getfixturevalue("tracing")
+        assert flight_dump.dump(str(out), {0: rank.pid}, time.monotonic() + 60, {}) == []
+        assert (out / "fr_rank_0").read_bytes() == b"entries" and not words.exists()
+        return
+
+    request.getfixturevalue("untraced")
+    for _ in range(2):
+        said, then = flight_dump.dump(str(out), {0: rank.pid}, time.monotonic() + 60, {})
+        amx = f"gdb: {tool} says: Couldn't write extended state status: Bad address. Its release 14 can write them"
+        assert said == f"rank 0 gave no Flight Recorder dump (ptrace: Operation not permitted; {amx})"
+        assert then.startswith("For a dump without a debugger set next time: export TORCH_FR_BUFFER_SIZE=2000")
+    (asked,) = words.read_text().splitlines()
+    assert "starti" in asked and "-p" not in asked.split() and str(rank.pid) not in asked.split()
 
 
 SAFE_POINT = """
@@ -179,7 +266,7 @@ def test_the_door_of_python_314_is_used_where_the_interpreter_has_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, comes: bool
 ) -> None:
     """By an interpreter of that name; a thread that comes too late finds a script that does nothing."""
-    monkeypatch.setattr(flight_dump.shutil, "which", lambda name, path=None: None)
+    monkeypatch.setattr(flight_dump, "METHODS", {"remote_exec": flight_dump._remote_exec})
     monkeypatch.setitem(flight_dump.PATIENCE, "remote_exec", 60.0 if comes else 0.3)
     python = shutil.copy(os.path.realpath(sys.executable), tmp_path / "python3.14")
     asked: list[str] = []
@@ -234,6 +321,29 @@ def test_a_pipe_that_the_job_has_set_is_used(tmp_path: Path, monkeypatch: pytest
         assert flight_dump.dump(str(tmp_path / "out"), {0: rank.pid}, time.monotonic() + 60, {}) == []
         rank.communicate(timeout=60)
     assert (tmp_path / "out" / "fr_rank_0").read_bytes() == b"trace"
+
+
+@pytest.mark.parametrize("kind", ["file", "link"])
+def test_nothing_is_written_to_what_is_no_pipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+    """A file that stands where torch would have made its pipe stays as it is, and so does what a link leads to."""
+    monkeypatch.setattr(flight_dump, "METHODS", {"pipe": flight_dump._pipe})
+    place, target = tmp_path / "pipe_0.pipe", tmp_path / "target"
+    target.write_bytes(b"weights")
+    if kind == "link":
+        place.symlink_to(target)
+    else:
+        place = target.rename(place)
+    variables = {"TORCH_NCCL_DEBUG_INFO_PIPE_FILE": f"{tmp_path}/pipe_"}
+    with subprocess.Popen(["cat"], env=os.environ | variables, stdin=subprocess.PIPE) as rank:
+        (said, _) = flight_dump.dump(str(tmp_path), {0: rank.pid}, time.monotonic() + 60, {})
+        rank.communicate(timeout=60)
+    assert place.read_bytes() == b"weights"
+    why = (
+        "Too many levels of symbolic links"
+        if kind == "link"
+        else f"{place} is not a pipe, so nothing was written to it"
+    )
+    assert said == f"rank 0 gave no Flight Recorder dump (pipe: {why})"
 
 
 def test_a_reader_that_takes_too_long_leaves_no_process_stopped(
@@ -339,6 +449,7 @@ time.sleep(300)
 """A debugger that does not come to the rank, and ends at an interrupt."""
 
 
+@pytest.mark.usefixtures("untraced")
 def test_everything_ends_at_the_deadline_and_what_was_collected_is_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -374,6 +485,7 @@ while open("/proc/%d/stat" % rank).read().rpartition(")")[2].split()[0] != "Z" a
 """A debugger of which the rank dies, and which ends after it."""
 
 
+@pytest.mark.usefixtures("untraced")
 def test_a_rank_that_ends_under_a_debugger_counts_as_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "gdb").write_text(FATAL.format(python=sys.executable))
     (tmp_path / "gdb").chmod(0o755)

@@ -200,7 +200,8 @@ exec {then}
 
 
 @pytest.mark.parametrize(
-    ("then", "problem"), [("true", ""), ("false", "ended with 1"), ("sleep 60", "did not answer in time")]
+    ("then", "problem"),
+    [("true", ""), ("false", "ended with 1"), ("sleep 60", "did not answer in time"), ("yes", "wrote more")],
 )
 def test_what_the_driver_says_is_kept_or_why_it_says_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, then: str, problem: str
@@ -208,7 +209,7 @@ def test_what_the_driver_says_is_kept_or_why_it_says_nothing(
     (tmp_path / "nvidia-smi").write_text(SMI.format(then=then))
     (tmp_path / "nvidia-smi").chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    gpus = attach.Gpus(str(tmp_path / "gpus.xml"))
     patience = 0.0 if then == "sleep 60" else 20.0
-    assert problem in "".join(gpus.wait(time.monotonic() + patience))
+    gpus = attach.Gpus(str(tmp_path / "gpus.xml"), time.monotonic() + patience)
+    assert problem in "".join(gpus.wait())
     assert {"nvidia-smi", *([] if problem else ["gpus.xml"])} == set(os.listdir(tmp_path))

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from ncclkit.analysis.stages import staged_test
+from ncclkit.analysis.stages import SLOW_HOST, Pair, StagedTest, staged_test
 from ncclkit.causes.engine import diagnose
 from ncclkit.core.case import Case
 from ncclkit.live import probe
@@ -36,13 +37,48 @@ def run_stages(case: Case, ranks: int, fault: tuple[str, ...] = (), **net: Any) 
     asyncio.run(go())
 
 
+THIN = (0, 1)
+"""The pair whose path is thin; nothing holds the others back."""
+LEAST = 0.08
+"""GB/s of such a pair: 0.15 to 0.41 on two cores, with six busy programs beside as well, and 0.006 of a thin one."""
+ONCE_MORE = 45.0
+"""Seconds after which nothing is measured again."""
+
+
+def host_gave(found: StagedTest) -> str:
+    """What the host gave to the pairs that nothing holds back, where no thin one stands out among them; else ""."""
+    wide = sorted(pair.bandwidth for pair in found.pairs if (pair.a, pair.b) != THIN)
+    if len(wide) < 2 or wide[0] >= max(LEAST, SLOW_HOST * wide[-1]):
+        return ""
+    speeds = f"{wide[0]:.3f} and {wide[-1]:.3f} GB/s"
+    return f"this host is too busy: pairs that nothing holds back reached {speeds}, less than {LEAST} or unlike"
+
+
+@pytest.mark.parametrize(
+    ("speeds", "enough"), [((0.15, 0.41), True), ((0.05, 0.06), False), ((0.1, 0.41), False), ((0.05,), True)]
+)
+def test_a_busy_host_is_told_by_the_pairs_that_nothing_holds_back(speeds: tuple[float, ...], enough: bool) -> None:
+    """A thin pair changes nothing, and one that was never measured is no excuse."""
+    others = zip(((0, 2), (1, 2)), speeds, strict=False)
+    pairs = [Pair(*ranks, "network", speed, 50.0, 0) for ranks, speed in others]
+    for thin in (0.001, 0.4):
+        found = StagedTest(3, pairs=(Pair(*THIN, "network", thin, 50.0, 0), *pairs))
+        assert (host_gave(found) == "") == enough
+
+
 @pytest.mark.skipif(bool(WHY_NOT), reason=WHY_NOT or "hosts can be simulated here")
 def test_a_thin_path_between_two_hosts_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the host lets it: before the thin pair is looked at, the same run says what other pairs got."""
     monkeypatch.setitem(simulated.WRONG, "thin", networks.thin)
-    case = Case.open(tmp_path)
+    case, begun = Case.open(tmp_path), time.monotonic()
     run_stages(case, 3, hosts=3, wrong="thin")
     found = staged_test(case)
-    assert found.bad == ((0, 1),) and not found.suspects and not found.tried, found.summary
+    if host_gave(found) and time.monotonic() - begun < ONCE_MORE:
+        run_stages(case, 3, hosts=3, wrong="thin")
+        found = staged_test(case)
+    if host_gave(found):
+        pytest.skip(host_gave(found))
+    assert found.bad == (THIN,) and not found.suspects and not found.tried, found.summary
     every = diagnose(case).findings
     named = every[0].cause, every[0].culprits["hosts"]
     assert named == ("network_loss", ("node-1", "node-2")), [finding.say for finding in every]

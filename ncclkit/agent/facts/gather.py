@@ -14,6 +14,8 @@ from .machine import Fact, Machine, unread
 
 DEADLINE = 100.0
 """Seconds for everything; above the sum of the readers' own deadlines, so only a hang in the kernel reaches it."""
+ENDING = 1.0
+"""Part of them that is left for the end of commands that do not answer."""
 
 Facet = tuple[str, Callable[[], Iterable[Fact]]]
 
@@ -40,7 +42,8 @@ def collect(
     `machine`: what is asked in the place of this host.
     `deadline`: seconds after which what is still missing is a fact ``facts.<facet>`` without a value.
     """
-    here = machine or Machine()
+    here, end = machine or Machine(), time.monotonic() + deadline
+    here.until = end - min(ENDING, deadline / 4)
     readers: list[Facet] = [
         ("host", lambda: host.facts(here)),
         ("limits", lambda: limits.facts(here)),
@@ -57,11 +60,13 @@ def collect(
     for group in groups:
         threading.Thread(target=_work, args=(group, results), daemon=True).start()
     waiting = [name for group in groups for name, _ in group]
-    end = time.monotonic() + deadline
     while waiting:
+        left = end - time.monotonic()
         try:
-            item = results.get(timeout=max(0.0, end - time.monotonic()))
+            item = results.get(timeout=left) if left > 0 else ""
         except queue.Empty:
+            item = ""
+        if item == "":
             yield from (unread("facts." + name, "still not read after %g s" % deadline) for name in waiting)
             return
         if isinstance(item, str):

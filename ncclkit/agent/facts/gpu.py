@@ -13,7 +13,19 @@ from typing import Union
 
 from ..threads import side_by_side
 from . import software
-from .machine import Answer, Fact, Hung, Machine, Missing, Unread, attempt, known, unread
+from .machine import (
+    Answer,
+    Fact,
+    Hung,
+    Hurried,
+    Machine,
+    Missing,
+    TooLong,
+    Unread,
+    attempt,
+    known,
+    unread,
+)
 
 SMI = "nvidia-smi -q -x"
 QUERY = SMI.split()
@@ -26,6 +38,8 @@ IN_THE_WAY = (
 CLOSE = "</nvidia_smi_log>"
 XML = re.compile(r"<nvidia_smi_log.*?(?:%s|\Z)" % CLOSE, re.S)
 """Warnings may stand before it and after it, which no XML parser takes."""
+AROUND = 4096
+"""Characters around it that are looked at."""
 CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ufffe\uffff]")
 """What XML cannot hold; a broken infoROM gives serial numbers and names of such bytes."""
 
@@ -65,7 +79,8 @@ def parse_log(answer: Answer) -> tuple[tree.Element, str]:
     """
     said = XML.search(answer.out)
     if not said:
-        words = " ".join((answer.out.strip() or answer.err.strip() or "nothing").split("\n")[:2])
+        lines = (answer.out.strip() or answer.err.strip() or "nothing").split("\n")
+        words = " ".join(lines[:2])[:300]
         raise Unread("%s ended with status %d and said: %s" % (SMI, answer.code, words))
     text, cut = CONTROL.sub("", said.group()), ""
     head, end, _ = text.rpartition("</gpu>")
@@ -80,7 +95,8 @@ def parse_log(answer: Answer) -> tuple[tree.Element, str]:
 
 def remarks(answer: Answer) -> str:
     """What nvidia-smi said around the XML, such as ``WARNING: infoROM is corrupted at gpu 0000:5C:00.0``."""
-    around = XML.sub(" ", answer.out) + " " + answer.err
+    # cut, as the pattern below takes the square of its length
+    around = (XML.sub(" ", answer.out) + " " + answer.err)[:AROUND]
     return " ".join(re.sub(r"<[?!][^>]*>", " ", around).split())[:300]
 
 
@@ -223,7 +239,8 @@ def matrix(text: str) -> Matrix:
         if columns and cells and device.match(cells[0]) and len(cells) > len(columns):
             rows[cells[0]] = {to: how for to, how in zip(columns, cells[1:]) if how != "X"}
     if not rows:
-        raise Unread("nvidia-smi topo shows no matrix: %s" % (text.strip().splitlines() or ["nothing"])[0])
+        first = (text.strip().splitlines() or ["nothing"])[0]
+        raise Unread("nvidia-smi topo shows no matrix: %s" % first[:300])
     return rows
 
 
@@ -345,8 +362,12 @@ def _at_once(machine: Machine, commands: list[list[str]]) -> dict[str, Said]:
 
 def _silent(machine: Machine, why: Unread) -> Iterator[Fact]:
     """The facts of a machine whose nvidia-smi says nothing: absent, hung or refusing."""
-    state = "hung" if isinstance(why, Hung) else "missing" if isinstance(why, Missing) else "failed"
-    yield {**known("gpu.nvidia_smi", state, source=SMI), "why": str(why)}
+    states = {Hung: "hung", Missing: "missing", TooLong: "endless"}
+    state = states.get(type(why), "failed")
+    if isinstance(why, Hurried):
+        yield unread("gpu.nvidia_smi", why, source=SMI)
+    else:
+        yield {**known("gpu.nvidia_smi", state, source=SMI), "why": str(why)}
     for name in ("gpu.topology", "gpu.topology.nics", *("gpu.p2p." + name for name in PEERS)):
         yield unread(name, why, source="nvidia-smi topo")
     yield _devices(machine, str(why))

@@ -12,11 +12,11 @@ import json
 import os
 import pkgutil
 import re
-import signal
-import subprocess
 import sys
+import time
 from typing import Any, Callable, NamedTuple
 
+from ..commands import CANNOT_END, LARGEST, LATE, TOO_LONG, run_bounded
 from ..threads import side_by_side
 
 KERNEL = ("/proc/", "/sys/", "/dev/", "/etc/")
@@ -39,6 +39,14 @@ class Hung(Unread):
     """The command was killed at its deadline."""
 
 
+class Hurried(Unread):
+    """The command was killed before its time: whether it hangs cannot be told."""
+
+
+class TooLong(Unread):
+    """The command was ended as it wrote without end."""
+
+
 class Answer(NamedTuple):
     """What a command said."""
 
@@ -54,6 +62,8 @@ class Machine:
         self.root = root
         self.environ: dict[str, str] = dict(os.environ)
         self.patience = 3.0
+        self.until = float("inf")
+        """Moment of `time.monotonic` at which every command ends."""
 
     def _at(self, path: str) -> str:
         return os.path.join(self.root, path.lstrip("/"))
@@ -107,33 +117,33 @@ class Machine:
             raise Unread("%s: %s" % (name, error.strerror or error)) from None
 
     def run(self, argv: list[str], deadline: float, name: str = "") -> Answer:
-        """What a command answers within `deadline` seconds; raises Missing, Hung or Unread.
+        """What a command answers within `deadline` seconds; raises Unread or a class of it.
 
-        At the deadline its whole process group is killed.  One that sits in
-        the kernel and cannot die is left behind rather than waited for.
+        Then, and where it writes too much, its whole process group is ended.  Where less than half
+        of its time was left until `until` it is not called hung, as it may only be slow.
         """
         name = name or " ".join(argv)
+        seconds = round(min(deadline, self.until - time.monotonic()), 1)
+        if seconds <= 0:
+            raise Unread("%s was not asked, as no time was left" % name)
         try:
-            process = subprocess.Popen(
-                argv,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                start_new_session=True,
-                env=dict(self.environ, LC_ALL="C"),
-            )
+            reply = run_bounded(argv, seconds, dict(self.environ, LC_ALL="C"))
         except FileNotFoundError:
             raise Missing("%s is not installed" % argv[0]) from None
         except OSError as error:
             raise Unread("%s: %s" % (name, error.strerror or error)) from None
-        try:
-            out, err = process.communicate(timeout=deadline)
-        except subprocess.TimeoutExpired as late:
-            _stop(process)
-            said = (late.stderr or b"").decode("utf-8", "replace").strip().splitlines()
+        out, err = (text.decode("utf-8", "replace") for text in (reply.out, reply.err))
+        left = "; process %d %s" % (reply.left[0], CANNOT_END) if reply.left else ""
+        if reply.ended == LATE:
+            said = err.strip().splitlines()
             why = ": %s" % said[-1][:300] if said else ""  # such as: it tries again and again
-            raise Hung("%s did not answer within %g s%s" % (name, deadline, why)) from None
-        return Answer(process.returncode, out.decode("utf-8", "replace"), err.decode("utf-8", "replace"))
+            if seconds < deadline / 2:
+                say = "%s did not answer within the %g s that were left for it%s%s"
+                raise Hurried(say % (name, seconds, why, left))
+            raise Hung("%s did not answer within %g s%s%s" % (name, seconds, why, left))
+        if reply.ended == TOO_LONG:
+            raise TooLong("%s wrote more than %d MiB and was ended%s" % (name, LARGEST >> 20, left))
+        return Answer(reply.code or 0, out, err)
 
     def child(self, asked: str, *args: str, deadline: float, form: type = dict, isolated: bool = True) -> Any:
         """The JSON value of type `form` that a function of children.py prints.
@@ -177,14 +187,6 @@ def _within(seconds: float, ask: Callable[[], Any]) -> Any:
     if error:
         raise error
     return value
-
-
-def _stop(process: subprocess.Popen[bytes]) -> None:
-    try:
-        os.killpg(process.pid, signal.SIGKILL)
-        process.communicate(timeout=1)
-    except (OSError, subprocess.TimeoutExpired) as error:
-        sys.stderr.write("ncclkit: process %d could not be ended: %s\n" % (process.pid, error))
 
 
 Fact = dict[str, Any]

@@ -10,12 +10,12 @@ import os
 import re
 import signal
 import socket
-import subprocess
 import threading
 import time
 from xml.etree import ElementTree
 
 from .. import redact, wire
+from ..commands import GRACE, LARGEST, TOO_LONG, run_bounded
 from ..run import processes
 from . import flight_dump, ras, telemetry, utilization
 from .kernels import Kernels
@@ -155,11 +155,11 @@ def collect(folder, ranks, read, until=None, node=""):
     job = {*processes.of_job(one), *ranks.values()}
     polls = ras.Polls(folder, ras.address(processes.environ(one)), min(until - time.monotonic() - 1.0, RAS), one, job)
     here = "-node" + node if node else ""
-    gpus = Gpus(os.path.join(folder, "gpus%s.xml" % here))
+    gpus = Gpus(os.path.join(folder, "gpus%s.xml" % here), until)
     problems = read(until)
     if problems and not all(map(processes.may_read, ranks.values())) or any(map(REFUSED.search, problems)):
         problems.append(_permission(ranks.values()))
-    problems += gpus.wait(until)
+    problems += gpus.wait()
     unanswered = polls.wait()
     if unanswered and any("libnccl" in processes.read("/proc/%d/maps" % pid, 8 << 20) for pid in ranks.values()):
         problems.append(unanswered)  # elsewhere it is no wonder
@@ -202,35 +202,31 @@ class Gpus:
 
     COMMAND = ("nvidia-smi", "-q", "-x")
 
-    def __init__(self, path):
-        self.path, self.child = path, None
+    def __init__(self, path, until):
+        """path: of the file that is written; until: moment at which it has to be there."""
+        self.path, self.until = path, max(time.monotonic() + 0.5, until - 2 * GRACE)
+        self.problems = ["nvidia-smi did not answer in time; the driver, or a GPU, may hang"]
+        self.thread = threading.Thread(target=self._run, daemon=True, name="ncclkit-gpus")
+        self.thread.start()
+
+    def wait(self):
+        """Why there is no report in the folder; nothing where there is one, or no driver."""
+        self.thread.join(max(0.0, self.until - time.monotonic()) + 2 * GRACE)
+        return self.problems
+
+    def _run(self):
         try:
-            with open(path + ".part", "wb") as out:
-                self.child = subprocess.Popen(
-                    self.COMMAND, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.DEVNULL
-                )
+            reply = run_bounded(self.COMMAND, self.until - time.monotonic())
+            if reply.ended == TOO_LONG:
+                limit = LARGEST >> 20
+                self.problems = ["nvidia-smi -q wrote more than %d MiB and was ended" % limit]
+            elif not reply.ended and reply.code:
+                self.problems = ["nvidia-smi -q ended with %d" % reply.code]
+            elif not reply.ended:
+                processes.write_whole(self.path, reply.out)
+                self.problems = []
         except OSError:
-            self._forget()  # no driver here, or no place for a file
-
-    def wait(self, until):
-        """Write the report to the folder; returns why there is none, nothing where there is one."""
-        if self.child is None:
-            return []
-        try:
-            code = self.child.wait(max(0.5, until - time.monotonic()))
-        except subprocess.TimeoutExpired:
-            self.child.kill()  # in the middle of a call of the driver it may never end
-            self._forget()
-            return ["nvidia-smi did not answer in time; the driver, or a GPU, may hang"]
-        if code == 0:
-            os.replace(self.path + ".part", self.path)
-            return []
-        self._forget()
-        return ["nvidia-smi -q ended with %d" % code]
-
-    def _forget(self):
-        if os.path.exists(self.path + ".part"):
-            os.unlink(self.path + ".part")
+            self.problems = []  # no driver here, or no place for a file
 
 
 REFUSED = re.compile(r"ermission|not permitted")

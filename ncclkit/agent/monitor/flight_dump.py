@@ -1,6 +1,6 @@
 """The Flight Recorder of ranks whose job set nothing for it, by the mildest method that each of them allows.
 
-Only on request, as two of the four run code inside the process; never in a process of another user.  Each method has
+Only on request, as three of the five run code inside the process; never in a process of another user.  Each method has
 conditions, so that none begins what it may not be able to end: a debugger calls into Python only while no thread holds
 the GIL, only where time is left for the call, and is asked to let go, not killed, in the middle of it.
 """
@@ -12,20 +12,23 @@ import re
 import shlex
 import shutil
 import signal
+import stat
 import subprocess
 import tempfile
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
 from ..run import processes
-from . import utilization
+from . import remote_thread, utilization
 from .snapshots import python_stack
 
 COSTS = {
     "pipe": "torch writes the dump itself (the job has set TORCH_NCCL_DEBUG_INFO_PIPE_FILE); nothing is paused",
     "server": "torch's debug server answers (the job has started it); nothing is paused",
     "remote_exec": "Python 3.14 runs five lines at the next safe point of the main thread; nothing is paused",
+    "ptrace": "a thread is begun that calls Python once (x86_64), for which the main thread is paused for milliseconds",
     "gdb": "gdb, or cuda-gdb, attaches, needs ptrace, and calls Python once; the process is paused for some seconds",
 }
 """Method → what it needs and costs."""
@@ -71,7 +74,7 @@ A thread of its own makes the dump, once the debugger has let go: it asks CUDA f
 the main thread may have been stopped where it holds a lock of CUDA's.
 """
 REFUSED = "Couldn't write"
-"""What gdb says of registers that it cannot write."""
+"""How gdb begins what it says of registers that it cannot write."""
 WRITE_CHECK = (
     "set $ncclkit = $xmm15.v2_int64[0]",
     "set $xmm15.v2_int64[0] = $ncclkit ^ 1",
@@ -81,7 +84,13 @@ WRITE_CHECK = (
 
 gdb before 14 cannot on a processor with AMX: a call is refused halfway, and the process dies of what was written.
 """
-PATIENCE = {"pipe": 8.0, "server": 4.0, "remote_exec": 3.0, "gdb": 60.0}
+QUIET = ("set auto-load no", "set auto-solib-add off", "set debuginfod enabled off", "set confirm off")
+"""Orders to gdb before it begins."""
+OF_OUR_OWN = ("/bin/sh", "-c", ":")
+"""The program on which a debugger is asked whether it can write registers."""
+ASKED = 10.0
+"""Seconds that this may take."""
+PATIENCE = {"pipe": 8.0, "server": 4.0, "remote_exec": 3.0, "ptrace": 30.0, "gdb": 60.0}
 """Seconds that a method may take on one rank."""
 SIGINT_GRACE = 1.6
 """Seconds in which a debugger heeds an interrupt, which unwinds its call, after which it detaches."""
@@ -105,6 +114,13 @@ LARGEST = 256 << 20
 SIDE_BY_SIDE = 8
 
 
+class Final(Exception):
+    """Why there is no dump, where no other method is to ask.
+
+    The rank itself has said so, or may still do what it was asked.
+    """
+
+
 def dump(folder, ranks, until, texts):
     """Write ``fr_rank_<N>`` of each rank that allows it; returns one sentence for each that does not.
 
@@ -123,7 +139,7 @@ def _one(folder, rank, pid, until, text):
     if owner != os.geteuid():
         return "rank %d belongs to another user, so nothing is asked of its process" % rank
     why = []
-    for method, ask in (("pipe", _pipe), ("server", _server), ("remote_exec", _remote_exec), ("gdb", _gdb)):
+    for method, ask in METHODS.items():
         left = min(PATIENCE[method], until - time.monotonic())
         if left <= 0:
             why.append("no time was left; " + MORE_TIME)
@@ -132,11 +148,18 @@ def _one(folder, rank, pid, until, text):
             found, problem = ask(rank, pid, left, text)
         except OSError as error:  # it has ended meanwhile, or its folder is full
             found, problem = b"", str(error)
+        except Final as error:
+            why.append("%s: %s" % (method, error))
+            break
         if found:
             processes.write_whole(os.path.join(folder, "fr_rank_%d" % rank), found)
             return ""
         why += ["%s: %s" % (method, problem)] if problem else []
     return "rank %d gave no Flight Recorder dump (%s)" % (rank, "; ".join(why))
+
+
+PIPE_ONLY = os.O_WRONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_NOCTTY | os.O_CLOEXEC
+"""How what stands where a pipe should is opened: whatever else it is stays as it is."""
 
 
 def _pipe(rank, pid, seconds, text):
@@ -151,10 +174,12 @@ def _pipe(rank, pid, seconds, text):
     places = [_inside(pid, "%s%d" % (place, rank)) for place in prefixes]
     begun, before = time.monotonic(), {place: _written(place) for place in places}
     try:
-        pipe = os.open(_inside(pid, "%s%d.pipe" % (prefix, rank)), os.O_WRONLY | os.O_NONBLOCK)
+        pipe = os.open(_inside(pid, "%s%d.pipe" % (prefix, rank)), PIPE_ONLY)
     except OSError as error:
         return b"", error.strerror
     with open(pipe, "wb", buffering=0) as out:
+        if not stat.S_ISFIFO(os.fstat(pipe).st_mode):
+            return b"", "%s%d.pipe is not a pipe, so nothing was written to it" % (prefix, rank)
         out.write(b"1\n")
     while time.monotonic() - begun < seconds:
         new = next((place for place in places if _written(place) != before[place]), None)
@@ -246,10 +271,10 @@ def _answered(folder):
 
 
 def _answer(folder):
-    """(the dump that `CODE` wrote, why it wrote none)."""
+    """(the dump that `CODE` wrote, ""); raises Final with its reason where it wrote none."""
     if os.path.exists(folder + "/fr"):
         return _read(folder + "/fr"), ""
-    return b"", processes.read(folder + "/fr.none", 200)
+    raise Final(processes.read(folder + "/fr.none", 200))
 
 
 def _remote_exec(rank, pid, seconds, text):
@@ -287,23 +312,78 @@ def _remote_exec(rank, pid, seconds, text):
             shutil.rmtree(ours, ignore_errors=True)
 
 
+def _ptrace(rank, pid, seconds, text):
+    """(the dump, why there is none) by a thread that is begun in the process without a debugger."""
+    until = time.monotonic() + seconds
+    _shut(rank, pid, text, until)
+    ours, theirs = _script(pid, rank)
+    if not ours:
+        return b"", "there is no folder that the process can read"
+    try:
+        # begun late, as when a thread has the GIL, it finds nothing more to do
+        remote_thread.begin(pid, "__import__('os').path.exists('%s') and %s" % (theirs, _line(theirs)))
+        while not _answered(ours):
+            if time.monotonic() > until:
+                raise Final("the thread that makes the dump did not end in %.0f s; %s" % (seconds, MORE_TIME))
+            time.sleep(0.02)
+        return _answer(ours)
+    except remote_thread.ThreadRefused as error:
+        return b"", str(error)
+    finally:
+        shutil.rmtree(ours, ignore_errors=True)
+
+
+def _line(folder):
+    """Python that runs `CODE` and leaves no name behind in the program."""
+    return "exec(open('%s/dump.py').read(), {})" % folder
+
+
+def _shut(rank, pid, text, until):
+    """Raise Final where no call into Python would come back."""
+    if processes.state(pid) in ("T", "t"):
+        raise Final("it is stopped")
+    if _holds_gil(rank, pid, text, until):
+        raise Final("a thread holds the GIL, and no call would come back")
+
+
 def _gdb(rank, pid, seconds, text):
     """(the dump, why there is none) by a debugger that calls three functions of Python."""
     programs = [program for program in (shutil.which("gdb"), cuda_gdb()) if program]
     if not programs:
         return b"", "neither gdb nor cuda-gdb is installed"
-    if processes.state(pid) in ("T", "t"):
-        return b"", "it is stopped"
     until, found, problem = time.monotonic() + seconds, b"", ""
-    if _holds_gil(rank, pid, text, until):
-        return b"", "a thread holds the GIL, and no call would come back"
-    if until - time.monotonic() <= ATTACH_NEEDS:
-        return b"", "%.0f s were left, and a debugger takes %.0f; %s" % (seconds, ATTACH_NEEDS, MORE_TIME)
+    _shut(rank, pid, text, until)
     for program in programs:
+        problem = refusal(program) or problem
+        if refusal(program):
+            continue
+        if until - time.monotonic() <= ATTACH_NEEDS:
+            return b"", "%.0f s were left, and a debugger takes %.0f; %s" % (seconds, ATTACH_NEEDS, MORE_TIME)
         found, problem = _called(program, rank, pid, until - time.monotonic())
-        if found or REFUSED not in problem or until - time.monotonic() <= ATTACH_NEEDS:
+        if found or REFUSED not in problem:
             break
     return found, problem
+
+
+_asking = threading.Lock()
+_refusals = {}  # type: dict[str, str]
+
+
+def refusal(program):
+    """Why a debugger can call nothing on this host; "" where it can.  It is asked once, of a program of our own."""
+    with _asking:
+        if program not in _refusals:
+            orders = [word for order in ("starti", *write_check(), "kill") for word in ("-ex", order)]
+            quiet = [word for order in QUIET for word in ("-iex", order)]
+            command = [program, "-nx", "-batch", *quiet, *orders, "--args", *OF_OUR_OWN]
+            said = re.search("(?m)^%s.*$" % REFUSED, debugged(command, time.monotonic() + ASKED))
+            _refusals[program] = "%s says: %s Its release 14 can write them" % (program, said[0]) if said else ""
+        return _refusals[program]
+
+
+def write_check():
+    """`WRITE_CHECK` where the processor has these registers."""
+    return WRITE_CHECK if platform.machine() == "x86_64" else ()
 
 
 def _holds_gil(rank, pid, text, until):
@@ -328,16 +408,15 @@ def _called(program, rank, pid, seconds):
     # all of torch would take seconds more; without libcuda's symbols cuda-gdb is a gdb, and leaves the GPU alone
     first += ["sharedlibrary libpython", r"sharedlibrary /libc[.-]"]
     # cuda-gdb has its eye on a kernel where one runs, and calls nothing there
-    calls = ["thread 1", *(WRITE_CHECK if platform.machine() == "x86_64" else ())]
+    calls = ["thread 1", *write_check()]
     calls += ["set $state = (int) PyGILState_Ensure()", "thread 1"]
-    calls += ['call (int) PyRun_SimpleString("exec(open(\\"%s/dump.py\\").read())")' % theirs]
+    calls += ['call (int) PyRun_SimpleString("%s")' % _line(theirs)]
     # of a file gdb leaves out what follows an error
     with open(ours + "/permitted", "w") as out:
         out.write("\n".join(calls) + "\n")
     with open(ours + "/release", "w") as out:  # Python ends a process that releases a state that it has not taken
         out.write("if ! $_isvoid($state)\ncall (void) PyGILState_Release($state)\nend\n")
-    quiet = ["set auto-load no", "set auto-solib-add off", "set debuginfod enabled off", "set confirm off"]
-    before = [word for order in quiet for word in ("-iex", order)]
+    before = [word for order in QUIET for word in ("-iex", order)]
     # one move decides: either the calls begin, or there are none any more
     first.append("shell mv %s %s" % (shlex.quote(ours + "/permitted"), shlex.quote(ours + "/calls")))
     after = [*(word for order in first for word in ("-ex", order)), "-x", ours + "/calls"]
@@ -403,3 +482,7 @@ def debugged(command, until, answered=lambda: False, script=""):
         patience = now + seconds
         for pid in started:
             processes.signal_one(pid, number)
+
+
+METHODS = {"pipe": _pipe, "server": _server, "remote_exec": _remote_exec, "ptrace": _ptrace, "gdb": _gdb}
+"""Method → its function, the mildest first."""

@@ -13,12 +13,12 @@ import shutil
 import signal
 import socket
 import stat
-import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 
 from .. import redact
+from ..commands import LARGEST, LATE, run_bounded
 from ..run import processes
 from ..threads import side_by_side
 from . import utilization
@@ -243,42 +243,37 @@ def _run(command, seconds):
     pid, before = int(command[-1]), processes.state(int(command[-1]))
     # a notebook's kernel asks every program for colours
     plain = {name: value for name, value in os.environ.items() if name not in ("FORCE_COLOR", "CLICOLOR_FORCE")}
+    plain["NO_COLOR"] = "1"
+    patience = max(0.5, seconds)
     try:
-        child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                                 text=True, errors="replace", env={**plain, "NO_COLOR": "1"})  # fmt: skip
+        # SIGINT asks it to let go; killed, it may leave its process stopped, which is undone
+        reply = run_bounded(command, patience, plain, first=signal.SIGINT, grace=1.0, tied=False)
     except OSError as error:
         return "", str(error)
-    try:
-        said, wrong = child.communicate(timeout=max(0.5, seconds))
-    except subprocess.TimeoutExpired:
-        _let_go(child, pid, before)
-        return "", "took more than %.0f s" % max(0.5, seconds)
-    if child.returncode == 0 and said:
+    if reply.code in (None, -signal.SIGKILL):
+        _let_go(pid, before)
+    if reply.ended:
+        limit = "took more than %.0f s" % patience
+        return "", limit if reply.ended == LATE else "wrote more than %d MiB" % (LARGEST >> 20)
+    said, wrong = (text.decode("utf-8", "replace") for text in (reply.out, reply.err))
+    if reply.code == 0 and said:
         return said, ""
     return "", (wrong.strip().splitlines() or ["no output"])[-1 if "Traceback" in wrong else 0]
 
 
-def _let_go(child, pid, before):
-    """End a reader so that it lets go of its process; one that was killed may leave it stopped, which is undone."""
-    child.send_signal(signal.SIGINT)
-    try:
-        child.communicate(timeout=1.0)
-    except subprocess.TimeoutExpired:
-        child.kill()
-        child.communicate()
-        until = time.monotonic() + STOPS
-        while before not in ("T", "t") and time.monotonic() < until:
-            if _is_stopped(pid):
-                processes.signal_one(pid, signal.SIGCONT)
-                return
-            time.sleep(0.02)
+def _let_go(pid, before):
+    """Let a process go on that its reader has left stopped."""
+    until = time.monotonic() + STOPS
+    while before not in ("T", "t") and time.monotonic() < until:
+        if _is_stopped(pid):
+            processes.signal_one(pid, signal.SIGCONT)
+            return
+        time.sleep(0.02)
 
 
 def _is_stopped(pid):
     """Whether a process is stopped, or will be as soon as it has a core: the signal to stop is pending."""
-    status = processes.read("/proc/%d/status" % pid)
-    pending = re.findall(r"^S(?:ig|hd)Pnd:\s*([0-9a-f]+)", status, re.MULTILINE)
-    return processes.state(pid) in ("T", "t") or any(int(one, 16) >> (signal.SIGSTOP - 1) & 1 for one in pending)
+    return processes.state(pid) in ("T", "t") or processes.is_pending(pid, signal.SIGSTOP)
 
 
 THREAD = re.compile(r"^Traceback for thread ")

@@ -6,11 +6,13 @@ a job that somebody attached to; a sample never waits, and no process is signall
 """
 
 import json
+import math
 import os
 import socket
 import subprocess
 import time
 
+from ..commands import end_group, run_bounded
 from ..run import processes
 from .utilization import Scheduling, Utilization
 
@@ -24,6 +26,8 @@ AGAIN = 2
 APPS = ["nvidia-smi", "--query-compute-apps=pid,gpu_bus_id", "--format=csv,noheader"]
 """Which process computes on which GPU; it answers with process ids of its own namespace."""
 BUSES = ["nvidia-smi", "--query-gpu=pci.bus_id,index", "--format=csv,noheader"]
+MOST_GPUS = 1024
+"""More than any host has: what writes more numbers than that must not fill our memory."""
 PATIENCE = 5.0
 """Seconds that a question to a sick driver may take."""
 
@@ -58,8 +62,8 @@ class Sampler:
     def close(self):
         """Close the file, and end the processes that the sampler started."""
         if self.smi is not None:
-            self.smi.kill()
-            self.smi.communicate()
+            end_group(self.smi)
+            self.smi.stdout.close()
 
     def _listen(self):
         """nvidia-smi, which then speaks once a second; None where there is none."""
@@ -69,6 +73,7 @@ class Sampler:
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,
+                start_new_session=True,
                 preexec_fn=processes.die_with_parent,
             )
         except OSError:
@@ -88,7 +93,9 @@ class Sampler:
         # bounded: half a line without an end must not fill our memory
         *whole, self.rest = self.rest[-(1 << 16) :].split(b"\n")
         rows = [[_number(cell) for cell in line.split(b",")] for line in whole]
-        self.gpus.update({row[0]: row[1:] for row in rows if len(row) == len(QUERY) and row[0] is not None})
+        for row in rows:
+            if len(row) == len(QUERY) and row[0] is not None and 0 <= row[0] < MOST_GPUS:
+                self.gpus[row[0]] = row[1:]
 
     def _host(self):
         """CPU in %, memory and swap in bytes, pressure in %, traffic in bytes per second since the last sample."""
@@ -148,18 +155,22 @@ def gpus_of(ranks):
 def _rows(command):
     """Lines of two cells; none where the command fails, or does not answer."""
     try:
-        done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=PATIENCE, text=True)
-    except (OSError, subprocess.TimeoutExpired):
+        reply = run_bounded(command, PATIENCE)
+    except OSError:
         return []
-    cells = [[cell.strip() for cell in line.split(",")] for line in done.stdout.splitlines()]
+    if reply.ended:
+        return []
+    lines = reply.out.decode("utf-8", "replace").splitlines()
+    cells = [[cell.strip() for cell in line.split(",")] for line in lines]
     return [row for row in cells if len(row) == 2]
 
 
 def _number(cell):
     try:
-        return float(cell)
+        number = float(cell)
     except ValueError:
         return None  # [N/A]
+    return number if math.isfinite(number) else None  # JSON has no other
 
 
 def _cpu():

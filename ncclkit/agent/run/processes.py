@@ -72,6 +72,16 @@ def descendants(root):
     return [pid for pid in found if state(pid) not in ("Z", "X", "")]
 
 
+def group(leader):
+    """Living processes of the process group with this number, zombies left out."""
+    found = []
+    for pid in parents():
+        words = read("/proc/%d/stat" % pid).rpartition(")")[2].split()
+        if len(words) > 2 and words[2] == str(leader) and words[0] not in ("Z", "X"):
+            found.append(pid)
+    return found
+
+
 def families(heads):
     """{rank: [its process, then every descendant of that]} of {rank: pid}, by one look at the table of processes."""
     children = {}  # type: dict[int, list[int]]
@@ -257,6 +267,13 @@ def end(root, grace=2.0, deadline=10.0):
             signal_one(pid, sign)
         time.sleep(0.05)
     return descendants(root)
+
+
+def is_pending(pid, number):
+    """Whether a signal was sent to a process that has not taken it yet."""
+    status = read("/proc/%d/status" % pid)
+    waiting = re.findall(r"^S(?:ig|hd)Pnd:\s*([0-9a-f]+)", status, re.MULTILINE)
+    return any(int(mask, 16) >> (number - 1) & 1 for mask in waiting)
 
 
 def signal_one(pid, number):
