@@ -104,6 +104,7 @@ CODE = re.compile(
 
 NO_LOG = re.compile(
     r"^\[ *\d+\.\d+\] |^\S+\.(?:c|cc|cpp|cxx|h|hpp|cu|cuh|rs|go|java|ts):\d+:(?:\d+:)? |^make(?:\[\d+\])?: "
+    r"|^\s*[\w-]*(?:restart|signal|policy|timeout|retries|grace)[\w-]*: +\S+$"
     r"|^[0-9a-f]{7,12} (?=\S)(?!.*\d$)"
     r"|^\s*(?:raise|except|print|echo|if|elif|def|class|import|assert|return)\b.*[(:\"']"
     r"|\|\| *(?:echo|exit)\b|^commit [0-9a-f]{40}"

@@ -54,6 +54,10 @@ HELPER = re.compile(
     r"\bagent\b|\bdashboard\b|\bsidecar\b|\bexporter\b|\bhook\b|\binit.container\b", re.IGNORECASE
 )
 """Whose exit with 0 says nothing of the job."""
+SET_BY_COMMAND = re.compile(
+    r"(?:(?<!\S)(?:-x|-e|--env)[ =]|^[$#]? ?(?:\w+=\S+ )*)(?P<name>NCCL_\w+)=\S+ "
+)
+"""A variable of NCCL in the command that started the job: ``mpirun -x NCCL_IB_DISABLE=1 …``."""
 NAN = re.compile(r"\bnan\b", re.IGNORECASE)
 """A model whose loss is not a number has not been trained, whatever the program says of its end."""
 OWN_LINE = re.compile(r"^\W{0,3}[Rr](?:ank)? ?(?P<rank>\d{1,5})\b[\]:\s)]")
@@ -177,6 +181,12 @@ def _back_in_shell(lines: list[Event]) -> list[Event]:
     return [last] if PROMPT.match(last.text) else []
 
 
+def asked_for(case: Case) -> set[str]:
+    """Names of variables that a command line in the text sets: what it does with them is intended."""
+    lines = [*unread_lines(case, "quiet"), *unread_lines(case)]
+    return {match["name"] for line in lines for match in SET_BY_COMMAND.finditer(line.text)}
+
+
 def speaks_for_all(event: Event) -> bool:
     """Whether an end is said by who watched all ranks: a launcher, a scheduler, a test that checked
     its values."""
@@ -211,7 +221,7 @@ def _end_of_each(case: Case, ends: list[Event]) -> Event | None:
     unmarked = None in ended  # mostly rank 0, which alone prints
     if open_ranks - {0} or (open_ranks and not unmarked):
         return None
-    if _sections(case) > _said(ends, case):
+    if _sections(case) > _count_ends(ends, case):
         return None
     named = {rank for rank in map(_rank_of_end, ends) if rank is not None}
     if named and not unmarked and named < _members(case):
@@ -224,7 +234,7 @@ def _sections(case: Case) -> int:
     return sum(row.get("times", 1) for row in _rows(case) if SECTION.match(row["text"]))
 
 
-def _said(ends: list[Event], case: Case) -> int:
+def _count_ends(ends: list[Event], case: Case) -> int:
     """How often an end was said: lines that differ in numbers alone stand once, with their count."""
     counts: dict[str, int] = {}
     for end in ends:

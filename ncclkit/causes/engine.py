@@ -16,7 +16,7 @@ from ncclkit.analysis.complaints import is_source
 from ncclkit.analysis.once import last_run_of
 from ncclkit.analysis.picks import FATAL, failed, initialized, pick
 from ncclkit.analysis.rank_states import is_own
-from ncclkit.analysis.outcome import Outcome, is_later, outcome, shows_training
+from ncclkit.analysis.outcome import Outcome, asked_for, is_later, outcome, shows_training
 from ncclkit.causes import Cause, catalogue, resemblance
 from ncclkit.causes.slow_transport import brakes
 from ncclkit.analysis.trouble import UNCAUGHT, Trouble, is_of_job, lines_after, trouble
@@ -32,6 +32,8 @@ SHOWN = 5
 """Errors without a known cause that a text quotes."""
 EXIT_STATUS = {"found": 1, "unexplained": 1, "running": 0, "healthy": 0, "no_job": 2}
 """Verdict on the whole case → exit status of ``ncclkit diagnose``."""
+BRAKES = ("ib_not_used", "slow_transport", "cpu_binding", "cpu_contention", "gpu_clock_limit")
+"""Causes that make a job slower and end none."""
 STRENGTHS = {"proven": 3, "likely": 2, "possible": 1, None: 0}
 USUAL = (
     "slow_rank", "rank_divergence", "p2p_broken", "concurrent_comms", "timeout_too_short", "world_size_mismatch",
@@ -162,6 +164,8 @@ def diagnose(case: Case) -> Diagnosis:
     if not job_seen and not _is_about_hosts(scope):
         found = [verdict for verdict in found if verdict.cause != "rank_exception"]  # whose, nobody knows
     findings = _with_resembling(rank(found), verdicts, scope)
+    brakes_found = _mere_brakes(findings, scope)
+    findings = [finding for finding in findings if finding not in brakes_found]
     unsure = all(map(resemblance.is_resembling, findings))
     named = {finding.cause for finding in findings}
     result = Diagnosis(
@@ -173,7 +177,7 @@ def diagnose(case: Case) -> Diagnosis:
         outcome(scope),
         trouble(scope),
         job_seen,
-        tuple(_risks(scope, findings)),
+        (*brakes_found, *_risks(scope, findings)),
     )
     case.findings = [*result.findings, *result.unknown, *result.clear]
     case.save()
@@ -190,6 +194,20 @@ def judge_facts(facts: Iterable[Fact]) -> list[Finding]:
 def risks(facts: Iterable[Fact]) -> list[Finding]:
     """What these facts alone warn of, the gravest first: one list for every page."""
     return rank([verdict for verdict in judge_facts(facts) if verdict.verdict == "found"])
+
+
+def _mere_brakes(findings: Sequence[Finding], case: Case) -> list[Finding]:
+    """Slower paths that the command line asks for, in a job of which nobody says that it is slow."""
+    how = outcome(case)
+    measured = case.measurements or any(case.of(kind) for kind in experiment_records.KINDS)
+    if measured or trouble(case) or not (how.success or how.work):
+        return []
+    asked = asked_for(case)
+
+    def was_asked_for(finding: Finding) -> bool:
+        return finding.cause in BRAKES and any(name in finding.say for name in asked)
+
+    return [finding for finding in findings if was_asked_for(finding)]
 
 
 def _risks(case: Case, findings: Sequence[Finding]) -> list[Finding]:
@@ -256,6 +274,9 @@ def _with_resembling(findings: list[Finding], verdicts: Sequence[Finding], case:
         return findings
     findings = [_messenger(finding, [line for line, _ in lines]) for finding in findings]
     if any(STRENGTHS[finding.strength] > 1 for finding in findings) or not against:
+        return findings
+    words = [*against.errors, *against.failures]
+    if not (resemblance.comparable(words) or against.complaints or against.stacks):
         return findings
     least = _least_share(case, against)
     sound = resemblance.SOUND if against.errors else 0.0
