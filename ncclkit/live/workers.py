@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
 from collections.abc import Callable, Iterator
@@ -15,6 +16,8 @@ from ncclkit.live import scheduler
 
 FORM = re.compile(r"dask(?::(?P<count>[1-9]\d{0,3}))?|(?P<address>(?:tcp|tls|ucx)://\S+)")
 """``dask``, ``dask:8``, or the address of a scheduler of Dask that runs."""
+SUBMITS = 30.0
+"""Seconds for sbatch, which tries again where the queue is full."""
 START = 120.0
 """Seconds in which the first worker must be there; a batch job may wait longer than that."""
 NOBODY = "127.0.0.1:0"
@@ -69,11 +72,23 @@ def _cluster(most: int) -> Any:
     dask.config.set({"distributed.worker.daemon": False})
     if scheduler.is_login_node():
         from dask_jobqueue import SLURMCluster
+        from dask_jobqueue.slurm import SLURMJob
+
+        class BoundedJob(SLURMJob):  # type: ignore[misc]
+            """A worker's job; sbatch and scancel have the deadline and the limit that they have elsewhere."""
+
+            @staticmethod
+            async def _call(cmd: list[str], **_: Any) -> str:
+                try:
+                    return await asyncio.to_thread(scheduler.ask, *cmd, deadline=SUBMITS)
+                except NcclkitError as error:
+                    raise RuntimeError(str(error)) from error  # as dask-jobqueue itself does
 
         more = dask.config.get("jobqueue.slurm.job-extra-directives", None) or []
         if not dask.config.get("jobqueue.slurm.log-directory", None):
             more = [*more, "--output=/dev/null"]  # else each worker leaves a file in the user's folder
         cluster = SLURMCluster(
+            job_cls=BoundedJob,
             cores=1,
             processes=1,
             memory="2GB",

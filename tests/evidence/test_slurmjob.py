@@ -49,7 +49,7 @@ def read(job):
 @pytest.mark.parametrize("job", ["12345", "slurm:12345"])
 def test_a_running_job_gives_its_output_and_its_errors(tmp_path, slurm, job):
     logs(tmp_path, "out.txt", "my errors.txt")
-    slurm(scontrol=f'test "$*" = "show job -o 12345" && cat <<X\n{SHOWN.format(tmp_path)}X')
+    slurm(scontrol=f'test "$*" = "-o -- show job 12345" && cat <<X\n{SHOWN.format(tmp_path)}X')
     assert read(job) == (["my errors.txt", "out.txt"], [])
 
 

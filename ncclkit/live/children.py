@@ -1,0 +1,85 @@
+"""What awaited children print: counted, cut into lines, and ended with their process group.
+
+The agent's `run_bounded` does the same for commands that nobody has to cancel.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from asyncio.subprocess import Process
+from collections.abc import AsyncIterator
+from contextlib import suppress
+
+from ncclkit.agent.run import processes
+
+LARGEST = 4 << 20
+"""Bytes of one answer, of each of its two streams."""
+PIECE = 1 << 16
+"""Bytes that are read at once."""
+GRACE = 2.0
+"""Seconds in which a child that was killed ends."""
+
+
+class WroteTooMuch(Exception):
+    """A child wrote more than it may; it was ended."""
+
+
+async def answer_of(child: Process, seconds: float, most: int = LARGEST) -> tuple[bytes, bytes]:
+    """What a child writes on its two streams until it ends.
+
+    child: the leader of a process group of its own, of which nothing runs when this raises.
+    Raises TimeoutError after `seconds`, and WroteTooMuch.
+    """
+    assert child.stdout is not None and child.stderr is not None
+    reading = asyncio.gather(_whole(child.stdout, most), _whole(child.stderr, most), child.wait())
+    try:
+        out, err, _ = await asyncio.wait_for(reading, seconds)
+    except BaseException:
+        await kill_group(child)
+        raise
+    return out, err
+
+
+async def _whole(stream: asyncio.StreamReader, most: int) -> bytes:
+    kept = bytearray()
+    while piece := await stream.read(PIECE):
+        kept += piece
+        if len(kept) > most:
+            raise WroteTooMuch(f"wrote more than {most >> 20} MiB")
+    return bytes(kept)
+
+
+async def kill_group(child: Process) -> None:
+    """Kill a child with its process group, which it leads, and what it started in other groups."""
+    started = processes.descendants(child.pid) if child.returncode is None else []
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(child.pid, signal.SIGKILL)
+    for pid in started:
+        processes.signal_one(pid, signal.SIGKILL)
+    with suppress(asyncio.TimeoutError):  # one that sits in the kernel is left behind
+        await asyncio.wait_for(child.wait(), GRACE)
+
+
+async def lines_of(stream: asyncio.StreamReader, longest: int) -> AsyncIterator[bytes]:
+    """The lines that a child writes, without their ends; one of more than `longest` bytes is left out."""
+    rest, is_cut = b"", False
+    while piece := await stream.read(PIECE):
+        *whole, rest = (rest + piece).split(b"\n")
+        for line in whole:
+            if not is_cut:
+                yield line
+            is_cut = False
+        if len(rest) > longest:
+            rest, is_cut = b"", True
+    if rest and not is_cut:
+        yield rest
+
+
+async def last_of(stream: asyncio.StreamReader, most: int = PIECE) -> bytes:
+    """The last `most` bytes that a child writes, which say why it failed."""
+    kept = b""
+    while piece := await stream.read(PIECE):
+        kept = (kept + piece)[-most:]
+    return kept
