@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from ncclkit.agent.run import processes
 from ncclkit.cli import main
 from ncclkit.core.case import Case
 from ncclkit.core.model import Fact, NcclkitError
@@ -358,7 +359,7 @@ def test_facts_of_a_case_that_have_another_form_are_left_out(value: Any) -> None
     assert scheduler.summary(case) and submit.script(case, Path("/case/jobs/1-probe"), ["probe"], JobOptions())
 
 
-@pytest.mark.parametrize("long", [" " * (1 << 20), "A= " * (1 << 18), " A" * (1 << 19), "StdOut= " * (1 << 17)])
+@pytest.mark.parametrize("long", ["A=" + " " * (1 << 20) + "x", "StdOut=" + " " * (1 << 20) + "x", " A" * (1 << 19)])
 def test_a_long_answer_takes_no_square_of_its_length(long: str) -> None:
     """A megabyte; quadratic readers need hours for it."""
     from ncclkit.evidence.sources import inputs
@@ -406,14 +407,14 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
 """
 
 
-@pytest.mark.parametrize("what", ["yes", "exec yes", "yes >&2", "exec sleep 300", "exec >&- 2>&-; sleep 300"])
+@pytest.mark.parametrize("what", ["yes", "yes >&2", "exec sleep 300", "exec >&- 2>&-; sleep 300"])
 def test_an_endless_command_of_slurm_ends_with_all_it_started(tmp_path: Path, what: str) -> None:
     (tmp_path / "bin").mkdir()
     for name in TOOLS:
         program(tmp_path / "bin" / name, ENDLESS.format(pids=tmp_path / f"{name}.pids", what=what))
     env = os.environ | {"PATH": f"{tmp_path}/bin:{os.environ['PATH']}", "PYTHONPATH": str(ROOT)}
     done = subprocess.run(
-        [sys.executable, "-c", ASKED, "1"], cwd=tmp_path, env=env, capture_output=True, text=True, timeout=60
+        [sys.executable, "-c", ASKED, "0.7"], cwd=tmp_path, env=env, capture_output=True, text=True, timeout=60
     )
     assert done.returncode == 0, done.stderr[-2000:]
     refused, state, fact, grown = done.stdout.splitlines()
@@ -421,5 +422,5 @@ def test_an_endless_command_of_slurm_ends_with_all_it_started(tmp_path: Path, wh
     assert "Slurm does not answer" in state and fact.startswith("squeue"), done.stdout
     assert int(grown) < 200 << 10, f"{grown} KiB"
     started = [int(pid) for file in tmp_path.glob("*.pids") for pid in file.read_text().split()]
-    assert started and not [pid for pid in started if Path("/proc", str(pid)).exists()]
+    assert started and not [pid for pid in started if processes.state(pid) not in ("Z", "")]
     assert leftovers() == []
