@@ -11,6 +11,7 @@ import signal
 from asyncio.subprocess import Process
 from collections.abc import AsyncIterator
 from contextlib import suppress
+from typing import Any
 
 from ncclkit.agent.run import processes
 
@@ -33,33 +34,48 @@ async def answer_of(child: Process, seconds: float, most: int = LARGEST) -> tupl
     Raises TimeoutError after `seconds`, and WroteTooMuch.
     """
     assert child.stdout is not None and child.stderr is not None
-    reading = asyncio.gather(_whole(child.stdout, most), _whole(child.stderr, most), child.wait())
+    is_full = asyncio.Event()
+    streams = (_whole(child.stdout, most, is_full), _whole(child.stderr, most, is_full))
+    reading = asyncio.gather(*streams, child.wait())
+    filling = asyncio.ensure_future(is_full.wait())
     try:
-        out, err, _ = await asyncio.wait_for(reading, seconds)
-    except BaseException:
-        await kill_group(child)
-        raise
+        await asyncio.wait({reading, filling}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        filling.cancel()
+        has_ended = reading.done()
+        if not has_ended:
+            await _end(child, reading)
+    if is_full.is_set():
+        raise WroteTooMuch(f"wrote more than {most >> 20} MiB")
+    if not has_ended:
+        raise asyncio.TimeoutError
+    out, err, _ = reading.result()
     return out, err
 
 
-async def _whole(stream: asyncio.StreamReader, most: int) -> bytes:
+async def _whole(stream: asyncio.StreamReader, most: int, is_full: asyncio.Event) -> bytes:
+    """What a stream carries; after `most` bytes it is only emptied."""
     kept = bytearray()
     while piece := await stream.read(PIECE):
-        kept += piece
+        if len(kept) <= most:
+            kept += piece
         if len(kept) > most:
-            raise WroteTooMuch(f"wrote more than {most >> 20} MiB")
+            is_full.set()
     return bytes(kept)
 
 
-async def kill_group(child: Process) -> None:
+async def _end(child: Process, reading: asyncio.Future[Any]) -> None:
     """Kill a child with its process group, which it leads, and what it started in other groups."""
     started = processes.descendants(child.pid) if child.returncode is None else []
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(child.pid, signal.SIGKILL)
     for pid in started:
         processes.signal_one(pid, signal.SIGKILL)
-    with suppress(asyncio.TimeoutError):  # one that sits in the kernel is left behind
-        await asyncio.wait_for(child.wait(), GRACE)
+    # what is still in the pipes is read, so that both are closed in the end
+    await asyncio.wait({reading}, timeout=GRACE)
+    reading.cancel()
+    with suppress(asyncio.CancelledError):
+        await reading
 
 
 async def lines_of(stream: asyncio.StreamReader, longest: int) -> AsyncIterator[bytes]:
