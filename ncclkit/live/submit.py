@@ -478,7 +478,7 @@ class _Tail:
 
     def _new(self, folder: Path) -> list[dict[str, Any]]:
         path = folder / "wire.jsonl"
-        if not path.exists():
+        if not path.is_file():  # nor a pipe, which would let us wait for ever
             return []
         with open(path, "rb") as file:
             file.seek(self._read[folder])

@@ -11,6 +11,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +20,10 @@ import pytest
 from ncclkit.agent.run import processes
 from ncclkit.cli import main
 from ncclkit.core.case import Case
-from ncclkit.core.model import Fact, NcclkitError
-from ncclkit.live import scheduler, submit
+from ncclkit.core.model import Event, Fact, NcclkitError
+from ncclkit.core.runs import Plan
+from ncclkit.experiments import baseline
+from ncclkit.live import probe, scheduler, submit
 from ncclkit.live.launch import slurm
 from ncclkit.live.options import JobOptions
 from tests.processes import leftovers
@@ -253,6 +256,44 @@ def test_files_that_srun_opens_are_these_files(tmp_path: Path) -> None:
         slurm.on_nodes_of(7, 1, tmp_path / "agent", tmp_path / "a\\b")
     with pytest.raises(NcclkitError, match="begins with a dash"):
         slurm.checked_program("--wrap")
+
+
+# ---------------------------------------------------------------- experiments
+
+EVIL = {"LD_PRELOAD": "/x.so", "PYTHONPATH": "/x", "NCCL_NET_PLUGIN": "/x.so", "TORCH_EXTENSIONS_DIR": "x", "PATH": "x"}
+
+
+def planned(case: Path, **more: Any) -> Case:
+    """A case with one run, as somebody may have mailed it."""
+    plan = Plan("all_reduce", ("collective", "--backend", "gloo"), 2, "gloo", sys.executable, 60.0)
+    (case / "runs" / "1-all_reduce").mkdir(parents=True)
+    value = json.dumps(asdict(plan) | {"env": {"NCCL_ALGO": "Ring"}} | more)
+    (case / "runs" / "1-all_reduce" / "plan.json").write_text(value)
+    return Case.open(case)
+
+
+def test_a_run_of_somebody_else_is_repeated_with_programs_of_ours(tmp_path: Path) -> None:
+    program(tmp_path / "python3", "touch /tmp/executed")
+    source = planned(tmp_path / "mailed", python=str(tmp_path / "python3"), env={"NCCL_ALGO": "Ring"} | EVIL)
+    own = Case.open(tmp_path / "own")
+    baseline.take_over(own, source)
+    run = baseline.last(own)
+    assert run and run.plan.python == probe.interpreter() and run.plan.env == {"NCCL_ALGO": "Ring"}
+    assert run.plan.argv == ("collective", "--backend", "gloo")
+
+
+@pytest.mark.parametrize("argv", [["guard", "id"], ["node"], ["--own"], [["collective"]], "collective", [7]])
+def test_a_run_of_somebody_else_that_is_none_of_ours_is_not_repeated(tmp_path: Path, argv: Any) -> None:
+    source = planned(tmp_path / "mailed", argv=argv)
+    with pytest.raises(NcclkitError, match="no run that can be repeated"):
+        baseline.take_over(Case.open(tmp_path / "own"), source)
+
+
+def test_variables_of_a_log_load_nothing() -> None:
+    case = Case()
+    given = {"NCCL_ALGO": "Ring"} | EVIL
+    case.events = [Event("nccl.env", "", data={"name": name, "value": value}) for name, value in given.items()]
+    assert baseline.variables(case) == {"NCCL_ALGO": "Ring"}
 
 
 # ---------------------------------------------------------------- answers

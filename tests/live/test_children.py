@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import sys
 from asyncio.subprocess import PIPE, Process
 from pathlib import Path
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from ncclkit.agent import wire
+from ncclkit.agent.connect.session import RemoteWorker
 from ncclkit.agent.run import processes
 from ncclkit.core.model import NcclkitError
 from ncclkit.live import attach, children
@@ -119,6 +121,21 @@ def test_an_interpreter_that_prints_without_end_is_one_sentence(tmp_path: Path) 
     with pytest.raises(NcclkitError, match="wrote more than 4 MiB in place of its version of torch"):
         asyncio.run(local.check(str(python)))
     assert living(tmp_path / "pids") == []
+
+
+@pytest.mark.parametrize("first", ["hello", "ncclkit on 3.11"])
+def test_a_host_that_writes_without_end_is_one_problem(first: str) -> None:
+    fact = json.dumps({"ncclkit": wire.VERSION, "kind": "fact", "value": "x" * 100_000}, separators=(",", ":"))
+
+    async def ask() -> RemoteWorker:
+        worker = RemoteWorker("n1", ["sh", "-c", f"echo '{first}'; exec yes '{fact}'"])
+        await worker.start(b"")
+        assert await worker.ask(30.0, "look") == {}
+        await worker.stop()
+        return worker
+
+    worker = asyncio.run(ask())
+    assert worker.problem.startswith("it ended: ") and 16 * MIB < worker.heard < 17 * MIB
 
 
 def test_the_log_of_a_launcher_keeps_its_beginning_and_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
