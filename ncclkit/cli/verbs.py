@@ -453,7 +453,8 @@ def submit(options: argparse.Namespace) -> int:
     if scheduler.inside():
         show("ncclkit: this is inside a job of Slurm already, so the verb runs in it.", sys.stderr)
         return int(verb.verb(verb))
-    batch.refuse_unwritable(Path(verb.case).expanduser().absolute())  # before there is a case folder
+    # before there is a case folder
+    batch.refuse_unwritable(Path(verb.case).expanduser().absolute())
     case = _case(verb)
     case.replace_facts(scheduler.read_facts()).save()
     words = _with_case(options.words, "--case", str(case.path))

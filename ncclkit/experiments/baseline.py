@@ -42,8 +42,8 @@ def last(case: Case, python: str | None = None) -> Run | None:
 def take_over(case: Case, source: Case) -> None:
     """Copy into `case` what is needed to repeat the last run of `source`, which is only read.
 
-    Somebody may have mailed it, so nothing of it says what is executed: the interpreter is ours, the job is one of
-    ours, and variables that name a file are left out.
+    Somebody may have mailed it, so nothing of it says what is executed: the interpreter is ours,
+    the job is one of ours, and variables that name a file are left out.
     """
     for folder in reversed(source.runs()):
         plan = storage.read_json(folder / "plan.json", {})
@@ -68,8 +68,9 @@ FILES = ("_FILE", "_DIR", "_PATH")
 def _disarmed(plan: dict[str, Any], folder: Path) -> dict[str, Any]:
     """The plan without what would start, or load, a program of whoever wrote it."""
     argv, env = plan["argv"], plan.get("env", {})
-    if not isinstance(argv, list) or not isinstance(env, dict) or not OUR_JOBS.fullmatch(str(argv[0])):
-        raise NcclkitError(f"{folder}/plan.json is of no run that can be repeated; leave --check out.")
+    has_form = isinstance(argv, list) and isinstance(env, dict)
+    if not has_form or not OUR_JOBS.fullmatch(str(argv[0])):
+        raise NcclkitError(f"{folder}/plan.json is of no run that can be repeated; omit --check.")
     return plan | {"python": "", "env": harmless(env)}
 
 
@@ -85,8 +86,8 @@ def harmless(env: Mapping[str, Any]) -> dict[str, str]:
 def variables(case: Case) -> dict[str, str]:
     """The NCCL variables of a job by its logs, without names of files."""
     env = {str(e.data.get("name")): str(e.data.get("value")) for e in case.of("nccl.env")}
-    named = {name: value for name, value in env.items() if "FILE" not in name}
-    return harmless({name: value for name, value in named.items() if not name.startswith("NCCL_DEBUG")})
+    env = {name: value for name, value in env.items() if "FILE" not in name}
+    return {name: value for name, value in harmless(env).items() if not name.startswith("NCCL_DEBUG")}
 
 
 def is_local(case: Case, run: Run | None, finding: Finding) -> bool | None:

@@ -30,7 +30,7 @@ class WroteTooMuch(Exception):
 async def answer_of(child: Process, seconds: float, most: int = LARGEST) -> tuple[bytes, bytes]:
     """What a child writes on its two streams until it ends.
 
-    child: the leader of a process group of its own, of which nothing runs when this raises.
+    child: the leader of a process group of its own, which has ended when this raises.
     Raises TimeoutError after `seconds`, and WroteTooMuch.
     """
     assert child.stdout is not None and child.stderr is not None
@@ -38,8 +38,9 @@ async def answer_of(child: Process, seconds: float, most: int = LARGEST) -> tupl
     streams = (_whole(child.stdout, most, is_full), _whole(child.stderr, most, is_full))
     reading = asyncio.gather(*streams, child.wait())
     filling = asyncio.ensure_future(is_full.wait())
+    either: set[asyncio.Future[Any]] = {reading, filling}
     try:
-        await asyncio.wait({reading, filling}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait(either, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
     finally:
         filling.cancel()
         has_ended = reading.done()
@@ -79,7 +80,7 @@ async def _end(child: Process, reading: asyncio.Future[Any]) -> None:
 
 
 async def lines_of(stream: asyncio.StreamReader, longest: int) -> AsyncIterator[bytes]:
-    """The lines that a child writes, without their ends; one of more than `longest` bytes is left out."""
+    """The lines of a stream, without their ends; one of more than `longest` bytes is left out."""
     rest, is_cut = b"", False
     while piece := await stream.read(PIECE):
         *whole, rest = (rest + piece).split(b"\n")

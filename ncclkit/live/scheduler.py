@@ -36,11 +36,11 @@ NUMBER = re.compile(r"[0-9]{1,9}")
 ADDRESS = re.compile(r"[A-Za-z0-9_:][\w.:%-]*", re.ASCII)
 """A node's name, or its address: nothing that a command would take for an option."""
 UNWRITABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
-"""Control characters, of which a newline would end a line ``#SBATCH``, and bytes that are not UTF-8."""
+"""Control characters (a newline would end a line ``#SBATCH``), and bytes that are not UTF-8."""
 
 
 def checked_id(said: str, where: str) -> str:
-    """The id of a job as `where` has it, fit for a command; NcclkitError for anything but digits."""
+    """The id of a job, fit for a command; NcclkitError, with `where` it stands, for any other text."""
     if not JOB_ID.fullmatch(said):
         strange = f"{where} holds {said[:60]!r} in place of a Slurm job id"
         raise NcclkitError(f"{strange}; nothing was asked or done with it.")
@@ -59,7 +59,8 @@ def quoted(value: str, what: str) -> str:
     """
     if UNWRITABLE.search(value):
         signs = "a line break, another control character or a byte that is not UTF-8"
-        raise NcclkitError(f"{what} {value!r} has {signs}, which no #SBATCH line can hold; name another.")
+        why = f"has {signs}, which no #SBATCH line can hold"
+        raise NcclkitError(f"{what} {value!r} {why}; name another.")
     escaped = value.replace("\\", "\\\\").replace('"', '\\"')
     return f'"{escaped}"'
 
@@ -94,7 +95,10 @@ def last_words(printed: str) -> str:
 
 
 def fields(line: str) -> dict[str, str]:
-    """The fields of one line of ``scontrol -o``; the first of a name counts, as paths come last and hold anything."""
+    """The fields of one line of ``scontrol -o``; of each name the first one.
+
+    Paths come last, and may hold what looks like a field.
+    """
     found: dict[str, str] = {}
     names = list(FIELD.finditer(line))
     ends = [following.start() for following in names[1:]] + [len(line)]
@@ -201,7 +205,7 @@ def _jobs() -> list[dict[str, str]]:
 
 
 def _table(columns: Sequence[str], said: str) -> list[dict[str, str]]:
-    """A row for each line that is not blank, its cells parted by ``|``; a cell that is missing is empty."""
+    """A row for each line that is not blank, its cells parted by ``|``; missing ones are empty."""
     empty = [""] * len(columns)
     lines = [line for line in said.splitlines() if line.strip()]
     return [dict(zip(columns, line.split("|") + empty, strict=False)) for line in lines]
@@ -248,12 +252,16 @@ FORMS: dict[str, Any] = {
 
 
 def known(case: Case) -> dict[str, Any]:
-    """What the case holds of the scheduler, without ``scheduler.``; what could not be read is left out.
+    """What the case holds of the scheduler, by names without ``scheduler.``.
 
-    So is what has another form than ours: anybody may have written the case.
+    What could not be read is left out.  So is what has another form than ours: anybody may have written the case.
     """
-    read = {fact.name.partition(".")[2]: fact.value for fact in case.facts_of("scheduler.") if fact.value is not None}
-    return {name: value for name, value in read.items() if _has_form(value, FORMS.get(name, object))}
+    found = {}
+    for fact in case.facts_of("scheduler."):
+        name = fact.name.partition(".")[2]
+        if fact.value is not None and _has_form(fact.value, FORMS.get(name, object)):
+            found[name] = fact.value
+    return found
 
 
 def _has_form(value: Any, form: Any) -> bool:

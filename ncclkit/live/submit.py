@@ -56,7 +56,8 @@ def script(case: Case, folder: Path, verb: Sequence[str], options: JobOptions) -
         "time": options.time,
     }
     asked |= {name: getattr(options, name) for name in ("partition", "account", "qos", "reservation")}
-    asked |= {"output": _kept_in(folder / "job.out"), "error": _kept_in(folder / "job.err"), "open-mode": "append"}
+    asked |= {"output": _kept_in(folder / "job.out"), "error": _kept_in(folder / "job.err")}
+    asked |= {"open-mode": "append"}
     lines = [f"#SBATCH --{name}={value}" for name, value in asked.items() if value != ""]
     lines += ["#SBATCH --exclusive", "#SBATCH --mem=0"] if options.exclusive else []
     more = split_words(options.sbatch_options, "sbatch options")
@@ -133,7 +134,8 @@ def submit(case: Case, verb: Sequence[str], options: JobOptions, on_record: OnRe
 
     Raises NcclkitError in one sentence where Slurm refuses it; nothing is left of it then.
     """
-    script(case, unmade_folder(case.path or Path(), verb[0]), verb, options)  # what is refused leaves no folder
+    # what is refused leaves no folder
+    script(case, unmade_folder(case.path or Path(), verb[0]), verb, options)
     folder = case.new_folder("jobs", verb[0])
     try:
         text = script(case, folder, verb, options)
@@ -163,7 +165,8 @@ def _handed_over(folder: Path, text: str) -> str:
     try:
         # names that are not UTF-8 arrive as the bytes that they are
         storage.write(folder / "job.sbatch", text.encode("utf-8", "surrogateescape"))
-        return scheduler.ask("sbatch", "--parsable", "--", str(folder / "job.sbatch"), deadline=SUBMITS)
+        words = ("sbatch", "--parsable", "--", str(folder / "job.sbatch"))
+        return scheduler.ask(*words, deadline=SUBMITS)
     except (NcclkitError, OSError) as error:
         hint = next((f"; {what}" for sign, what in REFUSED.items() if sign in str(error).lower()), "")
         raise NcclkitError(f"The job was not submitted: {str(error).rstrip('.')}{hint}.") from None
@@ -174,7 +177,8 @@ def _submitted_id(said: str) -> str:
     lines = said.strip().splitlines() or [""]
     number = lines[-1].partition(";")[0].strip()
     if not scheduler.JOB_ID.fullmatch(number):
-        raise NcclkitError(f"sbatch answered {said.strip()[:200]!r}, which is not a job id; see `squeue`.")
+        answer = repr(said.strip()[:200])
+        raise NcclkitError(f"sbatch answered {answer}, which is not a job id; see `squeue`.")
     return number
 
 
@@ -330,11 +334,12 @@ class JobState:
 
 
 def parse_state(line: str) -> JobState:
-    """The state in one line of ``scontrol -o show job``; NcclkitError for a line that tells none."""
+    """The state in one line of ``scontrol -o show job``; NcclkitError for a line without one."""
     fields = scheduler.fields(line)
     state = fields.get("JobState", "")
     if not STATE.fullmatch(state):
-        raise NcclkitError(f"scontrol answered {line.strip()[:100]!r}, which tells no state of a job.")
+        answer = repr(line.strip()[:100])
+        raise NcclkitError(f"scontrol answered {answer}, which has no state of a job.")
     start = fields.get("StartTime", "")
     return JobState(
         fields.get("JobId", ""),
@@ -350,7 +355,7 @@ def parse_state(line: str) -> JobState:
 
 
 def exit_status(said: str) -> int | None:
-    """The exit status in Slurm's ``CODE:SIGNAL``, by a signal as a shell has it; None where there is none."""
+    """The exit status in Slurm's ``CODE:SIGNAL``, as a shell has it; None where there is none."""
     match = EXIT.fullmatch(said)
     if match is None:
         return None
@@ -369,8 +374,8 @@ def state(job: BatchJob, with_place: bool = True) -> JobState:
         found = _accounted(job)
     if found.state == "PENDING" and with_place:
         with suppress(NcclkitError):  # the place is a courtesy
-            ask = ["squeue", "-h", "-t", "PD", f"--partition={found.partition}", "-S", "-p,i", "-o", "%i"]
-            waiting = scheduler.ask(*ask).split()
+            pending = ["-t", "PD", f"--partition={found.partition}"]
+            waiting = scheduler.ask("squeue", "-h", *pending, "-S", "-p,i", "-o", "%i").split()
             found = replace(found, place=(waiting.index(job.id) + 1 if job.id in waiting else 0, len(waiting)))
             found = replace(found, why=_unavailable(found.partition)) if found.reason.startswith(ABSENT) else found
     return found if not found.over or job.status is None else replace(found, status=job.status)
@@ -388,7 +393,8 @@ def _shown(job: BatchJob) -> str:
 
 def _unavailable(partition: str) -> str:
     """Why nodes of a partition take no job, as their administrators or Slurm itself wrote it down."""
-    lines = scheduler.ask("sinfo", "-h", "-R", f"--partition={partition}", "-o", "%N: %E").splitlines()
+    said = scheduler.ask("sinfo", "-h", "-R", f"--partition={partition}", "-o", "%N: %E")
+    lines = said.splitlines()
     return "; ".join(line.strip()[:REASON] for line in lines[:3])
 
 
@@ -400,7 +406,8 @@ def _accounted(job: BatchJob) -> JobState:
             word, code, elapsed, nodes = (*line.split("|"), "", "", "")[:4]
             state = STATE.match(word)  # such as CANCELLED by 1000
             if state is not None:
-                return JobState(job.id, state[0], nodes=nodes, elapsed=elapsed, status=exit_status(code))
+                status = exit_status(code)
+                return JobState(job.id, state[0], nodes=nodes, elapsed=elapsed, status=status)
     return JobState(job.id, FORGOTTEN, status=job.status)
 
 
@@ -510,7 +517,7 @@ def cancel(job: BatchJob, patience: float = 40.0) -> None:
 
 
 def _refuse_another(job: BatchJob) -> None:
-    """Raise NcclkitError for the id of a job that this case did not submit: anybody may have written the case."""
+    """Raise NcclkitError for a job that this case did not submit: anybody may have written it."""
     shown = _shown(job)
     # the end of the path: a case folder may have moved, or be named otherwise on another host
     own = f"/{job.folder.parent.name}/{job.folder.name}/job.sbatch"

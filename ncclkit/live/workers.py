@@ -72,23 +72,12 @@ def _cluster(most: int) -> Any:
     dask.config.set({"distributed.worker.daemon": False})
     if scheduler.is_login_node():
         from dask_jobqueue import SLURMCluster
-        from dask_jobqueue.slurm import SLURMJob
-
-        class BoundedJob(SLURMJob):  # type: ignore[misc]
-            """A worker's job; sbatch and scancel have the deadline and the limit that they have elsewhere."""
-
-            @staticmethod
-            async def _call(cmd: list[str], **_: Any) -> str:
-                try:
-                    return await asyncio.to_thread(scheduler.ask, *cmd, deadline=SUBMITS)
-                except NcclkitError as error:
-                    raise RuntimeError(str(error)) from error  # as dask-jobqueue itself does
 
         more = dask.config.get("jobqueue.slurm.job-extra-directives", None) or []
         if not dask.config.get("jobqueue.slurm.log-directory", None):
             more = [*more, "--output=/dev/null"]  # else each worker leaves a file in the user's folder
         cluster = SLURMCluster(
-            job_cls=BoundedJob,
+            job_cls=_bounded_job(),
             cores=1,
             processes=1,
             memory="2GB",
@@ -114,6 +103,21 @@ def _cluster(most: int) -> Any:
         )
     cluster.adapt(minimum=1, maximum=most)
     return cluster
+
+
+def _bounded_job() -> Any:
+    """The class of a worker's job whose sbatch and scancel end, and say no more than they may."""
+    from dask_jobqueue.slurm import SLURMJob
+
+    class BoundedJob(SLURMJob):  # type: ignore[misc]
+        @staticmethod
+        async def _call(cmd: list[str], **_: Any) -> str:
+            try:
+                return await asyncio.to_thread(scheduler.ask, *cmd, deadline=SUBMITS)
+            except NcclkitError as error:
+                raise RuntimeError(str(error)) from error  # as dask-jobqueue itself does
+
+    return BoundedJob
 
 
 def _interface() -> str | None:

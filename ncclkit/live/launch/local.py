@@ -158,11 +158,11 @@ async def _read(guard: asyncio.subprocess.Process, folder: Path, on_record: OnRe
 
 
 LOG_BEGIN, LOG_END = 64 << 20, 1 << 20
-"""Bytes of ``launcher.log`` that are kept of the beginning, and of the end, of what a run prints."""
+"""Bytes of the beginning, and of the end, of what a run prints that ``launcher.log`` keeps."""
 
 
 class LauncherLog:
-    """``launcher.log`` of a run folder: the beginning and the end of what a run prints, however much that is."""
+    """``launcher.log`` of a run folder: the beginning and the end of what a run prints."""
 
     def __init__(self, folder: Path) -> None:
         self._file = open(folder / "launcher.log", "ab")  # noqa: SIM115, closed by __exit__
@@ -253,7 +253,8 @@ async def _ask(found: str, deadline: float) -> Record:
             f"{found} did not import torch within {deadline:.0f} s; check its file system and GPUs."
         ) from error
     except WroteTooMuch as error:
-        raise NcclkitError(f"{found} {error} in place of its version of torch; is it a Python?") from error
+        why = f"{error} in place of its version of torch"
+        raise NcclkitError(f"{found} {why}; is it a Python?") from error
     answer = next((line for line in out.decode("utf-8", "replace").splitlines() if line.startswith("ncclkit{")), None)
     if answer is None:
         last = (err.decode("utf-8", "replace").strip().splitlines() or ["no message"])[-1]

@@ -85,13 +85,15 @@ def _gpus() -> list[str]:
 def agent_on_every_node(agent: Path, python: str, wait: int = 0) -> list[str]:
     """The words that start the agent, with the words behind them, once on every node: it comes over srun's input."""
     given = f"--input={scheduler.file_pattern(agent)}"
-    return [*srun_once_per_node(given, wait=wait), *_split(CONTAINER), checked_program(python), *PIPED]
+    srun = srun_once_per_node(given, wait=wait)
+    return [*srun, *_split(CONTAINER), checked_program(python), *PIPED]
 
 
 def checked_program(python: str) -> str:
-    """The interpreter as given; NcclkitError for a name that srun would take for an option of its own."""
+    """The interpreter as given; NcclkitError for a name that srun would take for an option."""
     if python.startswith("-"):
-        raise NcclkitError(f"The training interpreter {python!r} begins with a dash; give its full path.")
+        why = "begins with a dash; give its full path"
+        raise NcclkitError(f"The training interpreter {python!r} {why}.")
     return python
 
 
@@ -117,7 +119,8 @@ def on_nodes_of(job: int, nodes: int, agent: Path, folder: Path, *words: str) ->
     """
     count = ["--nodes", str(nodes), "--ntasks", str(nodes), "--ntasks-per-node", "1"]
     number = scheduler.checked_id(str(job), "The option --job")
-    beside = ["srun", f"--jobid={number}", "--overlap", "--cpu-bind=none", "--mem=0", "--immediate=10"]
+    beside = ["srun", f"--jobid={number}", "--overlap", "--immediate=10"]
+    beside += ["--cpu-bind=none", "--mem=0"]
     output = f"--output={scheduler.file_pattern(folder)}/attach-node%n.jsonl"
     given = f"--input={scheduler.file_pattern(agent)}"
     return [*beside, *count, given, output, sys.executable, *PIPED, *words]
