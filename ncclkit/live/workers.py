@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
 from collections.abc import Callable, Iterator
@@ -15,6 +16,8 @@ from ncclkit.live import scheduler
 
 FORM = re.compile(r"dask(?::(?P<count>[1-9]\d{0,3}))?|(?P<address>(?:tcp|tls|ucx)://\S+)")
 """``dask``, ``dask:8``, or the address of a scheduler of Dask that runs."""
+SUBMITS = 30.0
+"""Seconds for sbatch, which tries again where the queue is full."""
 START = 120.0
 """Seconds in which the first worker must be there; a batch job may wait longer than that."""
 NOBODY = "127.0.0.1:0"
@@ -74,6 +77,7 @@ def _cluster(most: int) -> Any:
         if not dask.config.get("jobqueue.slurm.log-directory", None):
             more = [*more, "--output=/dev/null"]  # else each worker leaves a file in the user's folder
         cluster = SLURMCluster(
+            job_cls=_bounded_job(),
             cores=1,
             processes=1,
             memory="2GB",
@@ -99,6 +103,21 @@ def _cluster(most: int) -> Any:
         )
     cluster.adapt(minimum=1, maximum=most)
     return cluster
+
+
+def _bounded_job() -> Any:
+    """The class of a worker's job whose sbatch and scancel end, and say no more than they may."""
+    from dask_jobqueue.slurm import SLURMJob
+
+    class BoundedJob(SLURMJob):  # type: ignore[misc]
+        @staticmethod
+        async def _call(cmd: list[str], **_: Any) -> str:
+            try:
+                return await asyncio.to_thread(scheduler.ask, *cmd, deadline=SUBMITS)
+            except NcclkitError as error:
+                raise RuntimeError(str(error)) from error  # as dask-jobqueue itself does
+
+    return BoundedJob
 
 
 def _interface() -> str | None:

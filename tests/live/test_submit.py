@@ -384,7 +384,7 @@ def test_a_live_test_from_the_login_node_and_back(tmp_path: Path) -> None:
 
     torchrun of each node forks its rank.
     """
-    place = tmp_path / "50% of it's"
+    place = tmp_path / '50% "of" it\'s $(id) %j'
     place.mkdir()
     forking = warm(os.environ | {"PYTHONPATH": str(ROOT)})
     done = ncclkit("submit", "-N", "2", "probe", "--max-bytes", "4KiB", cwd=place, **forking)

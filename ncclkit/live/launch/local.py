@@ -13,9 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from ncclkit.agent import private, redact, wire
+from ncclkit.agent.run import processes
 from ncclkit.core import storage
 from ncclkit.core.model import NcclkitError
 from ncclkit.core.runs import Plan
+from ncclkit.live.children import WroteTooMuch, answer_of
 from ncclkit.live.launch import pack
 from ncclkit.live.launch.pack import packed
 
@@ -141,7 +143,7 @@ async def _read(guard: asyncio.subprocess.Process, folder: Path, on_record: OnRe
     assert guard.stdout is not None
     records: list[Record] = []
     rest = b""
-    with open(folder / "wire.jsonl", "ab") as kept, open(folder / "launcher.log", "ab") as log:
+    with open(folder / "wire.jsonl", "ab") as kept, LauncherLog(folder) as log:
         while chunk := await guard.stdout.read(1 << 16):
             *lines, rest = (rest + chunk).split(b"\n")
             for line in lines:
@@ -155,7 +157,44 @@ async def _read(guard: asyncio.subprocess.Process, folder: Path, on_record: OnRe
     return records
 
 
-def _keep(folder: Path, line: bytes, records: list[Record], kept: Any, log: Any, on_record: OnRecord) -> None:
+LOG_BEGIN, LOG_END = 64 << 20, 1 << 20
+"""Bytes of the beginning, and of the end, of what a run prints that ``launcher.log`` keeps."""
+
+
+class LauncherLog:
+    """``launcher.log`` of a run folder: the beginning and the end of what a run prints."""
+
+    def __init__(self, folder: Path) -> None:
+        self._file = open(folder / "launcher.log", "ab")  # noqa: SIM115, closed by __exit__
+        self._written, self._left_out, self._end = 0, 0, b""
+
+    def __enter__(self) -> LauncherLog:
+        return self
+
+    def write(self, text: bytes) -> None:
+        """Keep a piece of the log, or its end only where the file is full."""
+        if self._written + len(text) <= LOG_BEGIN:
+            self._file.write(text)
+            self._written += len(text)
+            return
+        self._written = LOG_BEGIN  # what follows must not stand before this piece
+        self._end += text
+        if len(self._end) > 2 * LOG_END:
+            self._left_out += len(self._end) - LOG_END
+            self._end = self._end[-LOG_END:]
+
+    def flush(self) -> None:
+        """Let others read what the file holds so far."""
+        self._file.flush()
+
+    def __exit__(self, *_: object) -> None:
+        with self._file:
+            if self._left_out:
+                self._file.write(b"\n[ncclkit left out %d bytes here]\n" % self._left_out)
+            self._file.write(self._end)
+
+
+def _keep(folder: Path, line: bytes, records: list[Record], kept: Any, log: LauncherLog, on_record: OnRecord) -> None:
     record = wire.parse(line)
     if record is None:
         said = redact.text(line.decode("utf-8", "surrogateescape")).encode("utf-8", "surrogateescape")
@@ -169,7 +208,7 @@ def _keep(folder: Path, line: bytes, records: list[Record], kept: Any, log: Any,
         on_record(record)
 
 
-def _spill(rest: bytes, log: Any) -> bytes:
+def _spill(rest: bytes, log: LauncherLog) -> bytes:
     """A line of a megabyte without an end is no record: it goes to the log as it is."""
     log.write(rest)
     return b""
@@ -204,17 +243,18 @@ async def _ask(found: str, deadline: float) -> Record:
         stdin=asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
+        start_new_session=True,
+        preexec_fn=processes.die_with_parent,
     )
     try:
-        out, err = await asyncio.wait_for(process.communicate(), deadline)
+        out, err = await answer_of(process, deadline)
     except asyncio.TimeoutError as error:
         raise NcclkitError(
             f"{found} did not import torch within {deadline:.0f} s; check its file system and GPUs."
         ) from error
-    finally:
-        if process.returncode is None:
-            process.kill()
-            await process.wait()
+    except WroteTooMuch as error:
+        why = f"{error} in place of its version of torch"
+        raise NcclkitError(f"{found} {why}; is it a Python?") from error
     answer = next((line for line in out.decode("utf-8", "replace").splitlines() if line.startswith("ncclkit{")), None)
     if answer is None:
         last = (err.decode("utf-8", "replace").strip().splitlines() or ["no message"])[-1]
