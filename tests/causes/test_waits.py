@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import socket
 import time
 from pathlib import Path
@@ -451,11 +450,11 @@ def step(rank, group):
     ("line", "conditions", "group", "peer"),
     [(4, ["rank == 0"], "", None), (6, ["rank != 0"], "", 3), (8, ["rank != 0"], "group", None), (2, [], "", None)],
 )
-def test_what_the_program_says_of_a_line(tmp_path: Path, line: int, conditions: Any, group: str, peer: Any) -> None:
-    (tmp_path / "train.py").write_text(PROGRAM)
-    told = program.source_line(os.getpid(), str(tmp_path / "train.py"), line)
+def test_what_the_program_says_of_a_line(line: int, conditions: Any, group: str, peer: Any) -> None:
+    texts = {"train.py": PROGRAM}
+    told = program.source_line(texts, "train.py", line)
     assert (told["conditions"], told["group"], told["peer"]) == (conditions, group, peer)
-    rows = program.branches(os.getpid(), str(tmp_path / "train.py"))
+    rows = program.branches(texts, "train.py")
     around = [row["condition"] for row in rows if row["first"] <= line <= row["last"]]
     assert around == conditions
 
@@ -533,10 +532,10 @@ def test_how_a_condition_is_said(condition: str, words: str) -> None:
     assert found.findings[0].culprits["ranks"] == (1,) and words in found.findings[0].say
 
 
-def test_a_dump_is_not_placed_in_a_line_of_two_branches(tmp_path: Path) -> None:
+def test_a_dump_is_not_placed_in_a_line_of_two_branches() -> None:
     """It names a line, not what was called from it."""
-    (tmp_path / "train.py").write_text(CONDITIONS)
-    rows = program.branches(os.getpid(), str(tmp_path / "train.py"))
+    texts = {"train.py": CONDITIONS}
+    rows = program.branches(texts, "train.py")
     around = {line: [row["condition"] for row in rows if row["first"] <= line <= row["last"]] for line in (2, 3, 5, 6)}
     assert around == {2: [], 3: ["rank == 0"], 5: ["rank == 0"], 6: []}
 
@@ -548,9 +547,9 @@ LOOPS = """for epoch in epochs:
 """
 
 
-def test_the_loops_around_a_line(tmp_path: Path) -> None:
-    (tmp_path / "train.py").write_text(LOOPS)
-    found = [program.source_line(os.getpid(), str(tmp_path / "train.py"), line)["loops"] for line in (3, 4)]
+def test_the_loops_around_a_line() -> None:
+    texts = {"train.py": LOOPS}
+    found = [program.source_line(texts, "train.py", line)["loops"] for line in (3, 4)]
     assert found == [[[1, 4], [2, 3]], [[1, 4]]]
 
 
