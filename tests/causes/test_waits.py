@@ -18,6 +18,7 @@ from ncclkit.analysis.waits import blockages, headline, position_bars, rank_posi
 from ncclkit.causes.engine import Diagnosis, diagnose
 from ncclkit.core.case import Case
 from ncclkit.core.model import Event
+from ncclkit.evidence.records import from_attached
 
 TORCH = "/env/lib/python3.11/site-packages/torch"
 LIBC, TORCH_CPU, PYTHON = "/lib/libc.so.6", f"{TORCH}/lib/libtorch_cpu.so", "/usr/lib/libpython3.11.so.1.0"
@@ -561,6 +562,13 @@ def test_the_loops_around_a_line() -> None:
         ({"WORLD_SIZE": "2", "MASTER_ADDR": "HERE", "SLURM_NNODES": "1"}, [0, 1]),
         ({"WORLD_SIZE": "2", "MASTER_ADDR": "HERE", "SLURM_NNODES": "2"}, []),
         ({"WORLD_SIZE": "2", "MASTER_ADDR": "HERE"}, []),
+        # claims that no host can be believed, and such as are no numbers
+        ({"LOCAL_WORLD_SIZE": "1000000000", "RANK": "0", "LOCAL_RANK": "0"}, []),
+        ({"WORLD_SIZE": "1000000000", "MASTER_ADDR": "127.0.0.1"}, []),
+        ({"WORLD_SIZE": "9" * 5000, "MASTER_ADDR": "127.0.0.1"}, []),
+        ({"WORLD_SIZE": "²", "MASTER_ADDR": "127.0.0.1"}, []),
+        ({"LOCAL_WORLD_SIZE": "2", "RANK": "0", "LOCAL_RANK": "1"}, []),
+        ({"WORLD_SIZE": "1000", "MASTER_ADDR": "127.0.0.1"}, list(range(1000))),
     ],
 )
 def test_the_ranks_that_should_be_on_a_host(
@@ -570,6 +578,14 @@ def test_the_ranks_that_should_be_on_a_host(
     known = {name: value.replace("HERE", socket.gethostname()) for name, value in variables.items()}
     monkeypatch.setattr(processes, "environ", lambda pid: known)
     assert snapshots.expected_ranks([1]) == ranks
+
+
+def test_a_list_of_more_ranks_than_a_host_has_accuses_none() -> None:
+    """By a claim of its only process; of a list that a host can have each absent rank is one."""
+    one = {"0": {"pid": 7, "snapshots": []}}
+    claims = {claim: {"attached": 1, "host": "a", "expected": list(range(claim)), "ranks": one} for claim in (3, 65536)}
+    gone = {claim: sum(event.data["gone"] for event in from_attached(said, "a")) for claim, said in claims.items()}
+    assert gone == {3: 2, 65536: 0}
 
 
 def test_since_when() -> None:

@@ -413,16 +413,27 @@ def _argv(pid):
     return processes.read("/proc/%d/cmdline" % pid).rstrip("\0").split("\0")
 
 
+MOST_RANKS = 1024
+"""Ranks of one job that one host has at most; who claims more is not believed."""
+
+
 def expected_ranks(pids):
     """The ranks that the launcher has started on this host, as the environment of its processes says; [] if unknown."""
     found = set()  # type: set[int]
     for pid in pids:
-        variables = processes.environ(pid)
-        world, here = (variables.get(name, "") for name in ("WORLD_SIZE", "LOCAL_WORLD_SIZE"))
-        rank, local = (variables.get(name, "") for name in ("RANK", "LOCAL_RANK"))
-        alone = variables.get("MASTER_ADDR") == socket.gethostname() and variables.get("SLURM_NNODES") == "1"
-        if here.isdigit() and rank.isdigit() and local.isdigit():
-            found.update(range(int(rank) - int(local), int(rank) - int(local) + min(int(here), 1 << 16)))
-        elif world.isdigit() and (alone or variables.get("MASTER_ADDR") in ("127.0.0.1", "localhost")):
-            found.update(range(min(int(world), 1 << 16)))
-    return sorted(found)
+        found.update(_claimed_ranks(processes.environ(pid)))
+    return sorted(found) if len(found) <= MOST_RANKS else []
+
+
+def _claimed_ranks(variables):
+    """The ranks on the host of a process with this environment."""
+    names = ("WORLD_SIZE", "LOCAL_WORLD_SIZE", "RANK", "LOCAL_RANK")
+    world, here, rank, local = (processes.number_of(variables, name) for name in names)
+    alone = variables.get("MASTER_ADDR") == socket.gethostname() and variables.get("SLURM_NNODES") == "1"
+    if here is not None and rank is not None and local is not None:
+        first, count = rank - local, here
+    elif world is not None and (alone or variables.get("MASTER_ADDR") in ("127.0.0.1", "localhost")):
+        first, count = 0, world
+    else:
+        return range(0)
+    return range(first, first + count) if first >= 0 and count <= MOST_RANKS else range(0)
