@@ -10,7 +10,6 @@ import asyncio
 import json
 import os
 import re
-import signal
 import sys
 import tempfile
 from pathlib import Path
@@ -24,9 +23,12 @@ import ncclkit
 from ncclkit.agent import redact
 from ncclkit.agent.run import processes
 from ncclkit.cli.terminal import plain
+from ncclkit.live.children import WroteTooMuch, answer_of
 
 DEADLINE = 300.0
 """Seconds for one answer."""
+LARGEST = 64 << 20
+"""Bytes of the JSON of a verb."""
 TEXT, PIECES, INPUTS = 1000, 8, 50
 """Characters of one text of a log, pieces of evidence of a finding, and files, that an answer holds at most."""
 MARK = "untrusted-log-text"
@@ -121,13 +123,12 @@ async def _ask(verb: str, *argv: str, seconds: float = 0.0) -> tuple[Any, list[s
             preexec_fn=processes.die_with_parent,
         )
         try:
-            out, wrong = await asyncio.wait_for(child.communicate(), DEADLINE + max(0.0, min(seconds, 86400.0)))
+            limit = DEADLINE + max(0.0, min(seconds, 86400.0))
+            out, wrong = await answer_of(child, limit, LARGEST)
         except asyncio.TimeoutError:
             raise ToolError(f"`ncclkit {verb}` took more than {DEADLINE:.0f} s and was ended.") from None
-        finally:
-            if child.returncode is None:
-                os.killpg(child.pid, signal.SIGKILL)
-                await child.wait()
+        except WroteTooMuch as error:
+            raise ToolError(f"`ncclkit {verb}` {error} and was ended.") from None
     return _read(verb, out.decode("utf-8", "replace"), wrong.decode("utf-8", "replace"))
 
 

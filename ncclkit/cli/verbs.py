@@ -453,11 +453,13 @@ def submit(options: argparse.Namespace) -> int:
     if scheduler.inside():
         show("ncclkit: this is inside a job of Slurm already, so the verb runs in it.", sys.stderr)
         return int(verb.verb(verb))
+    # before there is a case folder
+    batch.refuse_unwritable(Path(verb.case).expanduser().absolute())
     case = _case(verb)
     case.replace_facts(scheduler.read_facts()).save()
     words = _with_case(options.words, "--case", str(case.path))
     if options.dry_run:
-        show(batch.script(case, (case.path or Path()) / "jobs" / f"N-{words[0]}", words, chosen))
+        show(batch.script(case, batch.unmade_folder(case.path or Path(), words[0]), words, chosen))
         return 0
 
     def shown(record: dict[str, Any]) -> None:
@@ -497,7 +499,7 @@ def _follow_job(case: Case, job: BatchJob) -> int:
                 if record["kind"] == "job":
                     activity.note(f"ncclkit: {record['say']}")
                 elif record["kind"] == "end" and activity.bar:  # of a test; what its verb then does takes seconds, too
-                    activity.step(f"the test has ended, {job.words[0]} goes on")
+                    activity.step(f"the test has ended, {' '.join(job.words[:1])} goes on")
                 else:
                     follow(record)
 

@@ -197,6 +197,10 @@ class LiveHost:
     ranks: dict[str, LiveRank]
 
 
+MOST_ON_HOST = 1024
+"""Ranks that one host has at most: a list of more is not believed, as each absent rank is accused."""
+
+
 def from_attached(value: Mapping[str, Any], path: str) -> Iterator[Event]:
     """One `attach.rank` for each rank, and for each that should run on the host and does not; none of other words."""
     try:
@@ -211,7 +215,10 @@ def from_attached(value: Mapping[str, Any], path: str) -> Iterator[Event]:
         if name.isdigit() and int(name) < LARGEST:
             yield Event("attach.rank", clip(text), path, 0, None, found.host, rank.pid, int(name), _finite(data))
     elastic = next((rank.launcher for rank in found.ranks.values() if ELASTIC.match(rank.launcher)), "")
-    for absent in sorted(set(found.expected) - {int(name) for name in found.ranks if name.isdigit()}):
+    claimed = {rank for rank in found.expected if 0 <= rank < LARGEST}
+    if len(claimed) > MOST_ON_HOST:
+        return
+    for absent in sorted(claimed - {int(name) for name in found.ranks if name.isdigit()}):
         data = msgspec.to_builtins(LiveRank(0, [])) | {"gone": True, "exitcode": 0 if elastic else None}
         text = f"rank {absent} has no process on {found.host} any more"
         text += f"; it ended with status 0, as {elastic} would have ended the others at any other" * bool(elastic)

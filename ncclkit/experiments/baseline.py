@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import gzip
+import json
 import os
+import re
 import shutil
 import socket
 from collections.abc import Container, Mapping
@@ -15,7 +17,7 @@ from ncclkit.agent import redact
 from ncclkit.causes import host_oom
 from ncclkit.core import budgets, storage
 from ncclkit.core.case import Case
-from ncclkit.core.model import Finding
+from ncclkit.core.model import Finding, NcclkitError
 from ncclkit.core.resources import THINGS
 from ncclkit.core.runs import Plan, Run, read_plan
 from ncclkit.live import connect, probe
@@ -38,23 +40,54 @@ def last(case: Case, python: str | None = None) -> Run | None:
 
 
 def take_over(case: Case, source: Case) -> None:
-    """Copy into `case` what is needed to repeat the last run of `source`, which is only read."""
+    """Copy into `case` what is needed to repeat the last run of `source`, which is only read.
+
+    Somebody may have mailed it, so nothing of it says what is executed: the interpreter is ours,
+    the job is one of ours, and variables that name a file are left out.
+    """
     for folder in reversed(source.runs()):
-        plan = folder / "plan.json"
-        if storage.read_json(plan, {}).get("argv"):
+        plan = storage.read_json(folder / "plan.json", {})
+        if plan.get("argv"):
             target = (case.path or Path()) / "runs" / folder.name
             target.mkdir(parents=True, exist_ok=True)
-            storage.write(target / plan.name, plan.read_bytes())
+            storage.write(target / "plan.json", json.dumps(_disarmed(plan, folder)))
             for wired in sorted(folder.glob("wire.jsonl*")):
                 with gzip.open(wired) if wired.suffix == ".gz" else wired.open("rb") as file:
                     storage.write(target / "wire.jsonl", file.read(MOST))
             return
 
 
+OUR_JOBS = re.compile(r"collective|sweep|train|stories\.[a-z0-9_]+")
+"""First words of a plan: the live test, a sweep, and the jobs of the lab."""
+HEEDED = ("NCCL_", "TORCH_", "GLOO_", "OMP_", "MKL_", "UCX_", "FI_", "CUDA_", "MASTER_")
+"""How variables of a job begin that are taken over from others."""
+FILES = ("_FILE", "_DIR", "_PATH")
+"""How variables end that name a file, whatever they hold."""
+
+
+def _disarmed(plan: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """The plan without what would start, or load, a program of whoever wrote it."""
+    argv, env = plan["argv"], plan.get("env", {})
+    has_form = isinstance(argv, list) and isinstance(env, dict)
+    if not has_form or not OUR_JOBS.fullmatch(str(argv[0])):
+        raise NcclkitError(f"{folder}/plan.json is of no run that can be repeated; omit --check.")
+    return plan | {"python": "", "env": harmless(env)}
+
+
+def harmless(env: Mapping[str, Any]) -> dict[str, str]:
+    """The variables of a job that name no file: a library or a script there would be loaded."""
+    return {
+        name: str(value)
+        for name, value in env.items()
+        if name.startswith(HEEDED) and not name.endswith(FILES) and "/" not in str(value)
+    }
+
+
 def variables(case: Case) -> dict[str, str]:
     """The NCCL variables of a job by its logs, without names of files."""
     env = {str(e.data.get("name")): str(e.data.get("value")) for e in case.of("nccl.env")}
-    return {name: value for name, value in env.items() if "FILE" not in name and not name.startswith("NCCL_DEBUG")}
+    env = {name: value for name, value in env.items() if "FILE" not in name}
+    return {name: value for name, value in harmless(env).items() if not name.startswith("NCCL_DEBUG")}
 
 
 def is_local(case: Case, run: Run | None, finding: Finding) -> bool | None:

@@ -29,6 +29,7 @@ from ncclkit.core.case import Case
 from ncclkit.core.model import Event, NcclkitError
 from ncclkit.core.text import format_age
 from ncclkit.core.text import ranks as rank_words
+from ncclkit.live.children import last_of, lines_of
 from ncclkit.live.launch import slurm
 from ncclkit.live.launch.local import OnRecord
 from ncclkit.live.launch.pack import packed
@@ -37,6 +38,8 @@ SLACK, CLUSTER = 3.0, 15.0
 """Seconds in which a child that has reached its own deadline has to end; those that a cluster adds."""
 LEAST = 7.0
 """Seconds that a look takes at least beside the time between its snapshots."""
+LONGEST_RECORD = 1 << 20
+"""Bytes of one record of the child; a longer line is none."""
 MOST = 64
 """Ranks that a node of a cluster has at most."""
 PROCESS = re.compile(r"(\d{1,7}=)?\d{1,10}")
@@ -182,13 +185,14 @@ async def _child(
     )
     assert child.stdout is not None and child.stderr is not None
 
-    async def follow(lines: asyncio.StreamReader) -> None:
-        async for line in lines:
-            if (record := wire.parse(line.rstrip(b"\n"))) is not None:
+    async def follow(stream: asyncio.StreamReader) -> None:
+        async for line in lines_of(stream, LONGEST_RECORD):
+            record = wire.parse(line)
+            if record is not None:
                 on_record(record)
 
     try:
-        ended = asyncio.gather(follow(child.stdout), child.stderr.read(), child.wait())
+        ended = asyncio.gather(follow(child.stdout), last_of(child.stderr), child.wait())
         _, wrong, code = await asyncio.wait_for(ended, deadline)
     except asyncio.TimeoutError:
         say = f"Attaching was ended after {deadline:.0f} s; what it had collected until then counts."

@@ -172,7 +172,7 @@ async def plan(
         raise NcclkitError(f"The hosts must be a list of names, but they are the text {hosts!r}; write [{hosts!r}, …].")
     allocated = slurm.nodes() > 0
     known = hosts or (await slurm.node_names() if allocated else [])
-    python = python or os.environ.get(probe.TRAIN_PYTHON) or "python3"
+    python = slurm.checked_program(python or os.environ.get(probe.TRAIN_PYTHON) or "python3")
     commands = worker_commands(known, remote_command or ("srun" if allocated else "ssh"), python)
     if not 2 <= len(commands) <= MOST:
         raise NcclkitError(

@@ -14,7 +14,10 @@ import socket
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
-from typing import Any
+from pathlib import Path
+from typing import Any, TypedDict
+
+import msgspec
 
 from ncclkit.agent.facts.machine import Hung, Machine, Unread
 from ncclkit.core.case import Case
@@ -23,14 +26,58 @@ from ncclkit.core.text import plural
 
 DEADLINE = 5.0
 """Seconds for one command of Slurm; a controller that is down answers none."""
-GPUS = re.compile(r"\bgpu(?::(?P<model>[^:(,]+))?:(?P<count>\d+)")
+GPUS = re.compile(r"\bgpu(?::(?P<model>[^:(,]+))?:(?P<count>[0-9]{1,4})\b")
 """GPUs of a node in Slurm's GRES: ``gpu:8``, ``gpu:h100:8(S:0-1)``."""
-FIELD = re.compile(r"(?:^|\s)([A-Z][\w/:&]*)=(.*?)(?=\s[A-Z][\w/:&]*=|\s*$)")
-"""One field of ``scontrol -o``."""
+FIELD = re.compile(r"(?:^|\s)([A-Z][\w/:&]*)=")
+"""How one field of ``scontrol -o`` begins; it ends where the next one begins."""
+JOB_ID = re.compile(r"[1-9][0-9]{0,19}")
+"""An id of a job; ``scontrol show job 0`` would show all jobs."""
+NUMBER = re.compile(r"[0-9]{1,9}")
+ADDRESS = re.compile(r"[A-Za-z0-9_:][\w.:%-]*", re.ASCII)
+"""A node's name, or its address: nothing that a command would take for an option."""
+UNWRITABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
+"""Control characters (a newline would end a line ``#SBATCH``), and bytes that are not UTF-8."""
+
+
+def checked_id(said: str, where: str) -> str:
+    """The id of a job, fit for a command; NcclkitError, with `where` it stands, for any other text."""
+    if not JOB_ID.fullmatch(said):
+        strange = f"{where} holds {said[:60]!r} in place of a Slurm job id"
+        raise NcclkitError(f"{strange}; nothing was asked or done with it.")
+    return said
+
+
+def number_in(said: str, otherwise: int = 0) -> int:
+    """The number that Slurm wrote; `otherwise` where it wrote anything else."""
+    return int(said) if NUMBER.fullmatch(said) else otherwise
+
+
+def quoted(value: str, what: str) -> str:
+    """A value of a line ``#SBATCH`` as Slurm's parser reads it back.
+
+    Raises NcclkitError, about `what`, for a value that has no such form.
+    """
+    if UNWRITABLE.search(value):
+        signs = "a line break, another control character or a byte that is not UTF-8"
+        why = f"has {signs}, which no #SBATCH line can hold"
+        raise NcclkitError(f"{what} {value!r} {why}; name another.")
+    escaped = value.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'
+
+
+def file_pattern(path: Path) -> str:
+    """The option value by which Slurm opens just this file; NcclkitError where there is none."""
+    # Slurm drops a backslash from names of files, whatever stands before it
+    if "\\" in str(path):
+        why = "has a backslash, which Slurm takes out of the names of files"
+        raise NcclkitError(f"The folder of {str(path)!r} {why}; name another.")
+    return str(path).replace("%", "%%")
 
 
 def ask(*words: str, deadline: float | None = None) -> str:
     """What a command of Slurm prints; NcclkitError says in one sentence that it is missing, failed or hung."""
+    if "\0" in "".join(words):
+        raise NcclkitError(f"{words[0]} cannot be asked about a name that holds a zero byte.")
     try:
         answer = Machine().run([*words], deadline or DEADLINE)
     except Unread as why:
@@ -48,8 +95,16 @@ def last_words(printed: str) -> str:
 
 
 def fields(line: str) -> dict[str, str]:
-    """The fields of one line of ``scontrol -o``."""
-    return dict(FIELD.findall(line))
+    """The fields of one line of ``scontrol -o``; of each name the first one.
+
+    Paths come last, and may hold what looks like a field.
+    """
+    found: dict[str, str] = {}
+    names = list(FIELD.finditer(line))
+    ends = [following.start() for following in names[1:]] + [len(line)]
+    for name, end in zip(names, ends, strict=False):
+        found.setdefault(name[1], line[name.end() : end].strip())
+    return found
 
 
 def inside() -> bool:
@@ -126,13 +181,13 @@ def partitions(nodes: str, limits: str) -> list[dict[str, Any]]:
             rows[name] = {**general, "nodes": 0, "idle": 0, "gpus": 0, "model": "", "cpus": 0, **allows, **who}
     for line in nodes.splitlines():
         name, state, count, gres, cpus = (*line.split("|"), "", "", "", "")[:5]
-        if name in rows and count.isdigit():
+        if name in rows and NUMBER.fullmatch(count):
             row, gpus = rows[name], GPUS.search(gres)
             row["nodes"] += int(count)
             row["idle"] += int(count) if state.rstrip("*~#!%$@^-+") == "idle" else 0
             row["gpus"] = max(row["gpus"], int(gpus["count"]) if gpus else 0)
             row["model"] = row["model"] or (gpus["model"] or "" if gpus else "")
-            row["cpus"] = max(row["cpus"], int(re.sub(r"\D", "", cpus) or 0))
+            row["cpus"] = max(row["cpus"], number_in(cpus.rstrip("+")))
     return [*rows.values()]
 
 
@@ -140,14 +195,20 @@ def _accounts() -> list[dict[str, str]]:
     """Accounts that this user may charge, with the QoS of each."""
     columns = ("account", "partition", "qos", "default_qos")
     said = ask("sacctmgr", "-nP", "show", "assoc", f"user={user()}", "format=Account,Partition,QOS,DefaultQOS")
-    return [dict(zip(columns, line.split("|"), strict=False)) for line in said.splitlines() if line.strip()]
+    return _table(columns, said)
 
 
 def _jobs() -> list[dict[str, str]]:
     """Own jobs in the queue."""
     columns = ("id", "name", "state", "nodes", "reason")
-    said = ask("squeue", "-h", "-u", user(), "-o", "%i|%j|%T|%D|%r")
-    return [dict(zip(columns, line.split("|"), strict=False)) for line in said.splitlines() if line.strip()]
+    return _table(columns, ask("squeue", "-h", f"--user={user()}", "-o", "%i|%j|%T|%D|%r"))
+
+
+def _table(columns: Sequence[str], said: str) -> list[dict[str, str]]:
+    """A row for each line that is not blank, its cells parted by ``|``; missing ones are empty."""
+    empty = [""] * len(columns)
+    lines = [line for line in said.splitlines() if line.strip()]
+    return [dict(zip(columns, line.split("|") + empty, strict=False)) for line in lines]
 
 
 def user() -> str:
@@ -158,9 +219,57 @@ def user() -> str:
         return str(os.getuid())
 
 
+class _Partition(TypedDict):
+    """What a row of ``scheduler.partitions`` holds."""
+
+    name: str
+    default: bool
+    state: str
+    nodes: int
+    idle: int
+    gpus: int
+    model: str
+    cpus: int
+    time_limit: str
+    max_nodes: str
+    accounts: str
+    qos: str
+
+
+class _Account(TypedDict):
+    """What of a row of ``scheduler.accounts`` is worked with."""
+
+    account: str
+    qos: str
+
+
+FORMS: dict[str, Any] = {
+    "version": str,
+    "partitions": list[_Partition],
+    "accounts": list[_Account],
+    "jobs": list[dict[str, str]],
+}
+
+
 def known(case: Case) -> dict[str, Any]:
-    """What the case holds of the scheduler, without ``scheduler.``; what could not be read is left out."""
-    return {f.name.partition(".")[2]: f.value for f in case.facts_of("scheduler.") if f.value is not None}
+    """What the case holds of the scheduler, by names without ``scheduler.``.
+
+    What could not be read is left out.  So is what has another form than ours: anybody may have written the case.
+    """
+    found = {}
+    for fact in case.facts_of("scheduler."):
+        name = fact.name.partition(".")[2]
+        if fact.value is not None and _has_form(fact.value, FORMS.get(name, object)):
+            found[name] = fact.value
+    return found
+
+
+def _has_form(value: Any, form: Any) -> bool:
+    try:
+        msgspec.convert(value, form)
+    except msgspec.ValidationError:
+        return False
+    return True
 
 
 def choices(case: Case) -> dict[str, list[str]]:
@@ -192,7 +301,7 @@ def describe(row: Mapping[str, Any]) -> str:
 def summary(case: Case) -> str:
     """Where this is and what will run where, in one sentence."""
     if inside():
-        count, number = int(os.environ.get("SLURM_JOB_NUM_NODES", "1")), os.environ["SLURM_JOB_ID"]
+        count, number = number_in(os.environ.get("SLURM_JOB_NUM_NODES", ""), 1), os.environ["SLURM_JOB_ID"]
         return f"Inside job {number} of Slurm: tests run on its {plural(count, 'node')}"
     if not is_login_node():
         return "Tests run on this host, as it is not the login node of a cluster"

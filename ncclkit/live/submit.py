@@ -10,6 +10,7 @@ import argparse
 import asyncio
 import json
 import os
+import re
 import shlex
 import shutil
 import sys
@@ -31,6 +32,8 @@ from ncclkit.live.launch import slurm
 from ncclkit.live.launch.local import OnRecord
 from ncclkit.live.options import JOB_OPTIONS, JobOptions, ProbeOptions, add_options, command_words, job_options
 
+EXIT = re.compile(r"(?P<code>[0-9]{1,3})(?::(?P<signal>[0-9]{1,3}))?")
+"""Slurm's ``ExitCode``."""
 UNSEEN, NO_PYTHON = 66, 67
 """Exit statuses of our batch script: the node does not see the case folder, or not the workbook's interpreter."""
 SUBMITS = 30.0
@@ -53,11 +56,12 @@ def script(case: Case, folder: Path, verb: Sequence[str], options: JobOptions) -
         "time": options.time,
     }
     asked |= {name: getattr(options, name) for name in ("partition", "account", "qos", "reservation")}
-    kept = str(folder).replace("%", "%%")
-    asked |= {"output": f'"{kept}/job.out"', "error": f'"{kept}/job.err"', "open-mode": "append"}
+    asked |= {"output": _kept_in(folder / "job.out"), "error": _kept_in(folder / "job.err")}
+    asked |= {"open-mode": "append"}
     lines = [f"#SBATCH --{name}={value}" for name, value in asked.items() if value != ""]
     lines += ["#SBATCH --exclusive", "#SBATCH --mem=0"] if options.exclusive else []
-    lines += [f"#SBATCH {shlex.quote(word)}" for word in split_words(options.sbatch_options, "sbatch options")]
+    more = split_words(options.sbatch_options, "sbatch options")
+    lines += [f"#SBATCH {scheduler.quoted(word, 'The sbatch option')}" for word in more]
     variables = {slurm.CONTAINER: options.container, slurm.SRUN_OPTIONS: options.srun_options}
     here, python = shlex.quote(str(folder)), shlex.quote(sys.executable)
     body = [
@@ -75,6 +79,11 @@ def script(case: Case, folder: Path, verb: Sequence[str], options: JobOptions) -
         "exit $status",
     ]
     return "\n".join(["#!/bin/bash", *lines, *body, ""])
+
+
+def _kept_in(path: Path) -> str:
+    """How a line ``#SBATCH`` names a file of the case folder."""
+    return scheduler.quoted(scheduler.file_pattern(path), "The case folder of")
 
 
 class _Kept(TypedDict):
@@ -95,6 +104,10 @@ class BatchJob:
     """The verb and its arguments."""
     submitted: float
 
+    def __post_init__(self) -> None:
+        # it becomes a word of scancel and the like, and anybody may have written the case
+        scheduler.checked_id(self.id, str(self.folder / "job.json"))
+
     @property
     def printed(self) -> str:
         """What the verb printed: its report."""
@@ -108,8 +121,8 @@ class BatchJob:
     @property
     def status(self) -> int | None:
         """The exit status of the verb; None where it has not ended by itself."""
-        said = _text(self.folder / "exit").strip()
-        return int(said) if said.isdigit() else None
+        code = scheduler.number_in(_text(self.folder / "exit").strip(), -1)
+        return code if 0 <= code < 256 else None
 
 
 def _text(path: Path) -> str:
@@ -121,22 +134,52 @@ def submit(case: Case, verb: Sequence[str], options: JobOptions, on_record: OnRe
 
     Raises NcclkitError in one sentence where Slurm refuses it; nothing is left of it then.
     """
+    # what is refused leaves no folder
+    script(case, unmade_folder(case.path or Path(), verb[0]), verb, options)
     folder = case.new_folder("jobs", verb[0])
-    text = script(case, folder, verb, options)
-    on_record({"kind": "script", "text": text})
     try:
-        storage.write(folder / "job.sbatch", text)
-        said = scheduler.ask("sbatch", "--parsable", str(folder / "job.sbatch"), deadline=SUBMITS)
-    except (NcclkitError, OSError) as error:
+        text = script(case, folder, verb, options)
+        on_record({"kind": "script", "text": text})
+        said = _handed_over(folder, text)
+    except BaseException:
         shutil.rmtree(folder)
-        hint = next((f"; {what}" for sign, what in REFUSED.items() if sign in str(error).lower()), "")
-        raise NcclkitError(f"The job was not submitted: {str(error).rstrip('.')}{hint}.") from None
-    number = said.split(";")[0].strip()
-    if not number.isdigit():
-        raise NcclkitError(f"sbatch answered {said.strip()[:200]!r}, which is not a job id; see `squeue`.")
+        raise
+    number = _submitted_id(said)
     kept: _Kept = {"id": number, "words": [*verb], "submitted": time.time()}
     storage.write(folder / "job.json", json.dumps(kept))
     return BatchJob(folder, number, tuple(verb), kept["submitted"])
+
+
+def unmade_folder(case_folder: Path, verb: str) -> Path:
+    """Where a batch job of a case will lie, as far as that is known before it is submitted."""
+    return case_folder / "jobs" / f"N-{verb}"
+
+
+def refuse_unwritable(case_folder: Path) -> None:
+    """Raise NcclkitError for a case folder that cannot stand in a batch script."""
+    _kept_in(case_folder)
+
+
+def _handed_over(folder: Path, text: str) -> str:
+    """What sbatch answers; NcclkitError where it does not take the job."""
+    try:
+        # names that are not UTF-8 arrive as the bytes that they are
+        storage.write(folder / "job.sbatch", text.encode("utf-8", "surrogateescape"))
+        words = ("sbatch", "--parsable", "--", str(folder / "job.sbatch"))
+        return scheduler.ask(*words, deadline=SUBMITS)
+    except (NcclkitError, OSError) as error:
+        hint = next((f"; {what}" for sign, what in REFUSED.items() if sign in str(error).lower()), "")
+        raise NcclkitError(f"The job was not submitted: {str(error).rstrip('.')}{hint}.") from None
+
+
+def _submitted_id(said: str) -> str:
+    """The id in what ``sbatch --parsable`` printed, on its last line: ``ID`` or ``ID;CLUSTER``."""
+    lines = said.strip().splitlines() or [""]
+    number = lines[-1].partition(";")[0].strip()
+    if not scheduler.JOB_ID.fullmatch(number):
+        answer = repr(said.strip()[:200])
+        raise NcclkitError(f"sbatch answered {answer}, which is not a job id; see `squeue`.")
+    return number
 
 
 REFUSED = {
@@ -208,11 +251,14 @@ ENDS = {
     "REVOKED": "was taken to another cluster",
 }
 """Ends that Slurm decides."""
-LIVE = {"PENDING", "CONFIGURING", "RUNNING", "COMPLETING", "SUSPENDED", "STOPPED", "SIGNALING", "STAGE_OUT", "RESIZING"}
-LIVE |= {"REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "SPECIAL_EXIT"}
-"""States of a job that has not ended."""
+REASON = 200
+"""Characters of the reason for which a node is down that are said."""
 FORGOTTEN = "FORGOTTEN"
 """The state of a job that Slurm knows no more."""
+OVER = {"COMPLETED", "FAILED", "LAUNCH_FAILED", "RECONFIG_FAIL", FORGOTTEN, *ENDS}
+"""States of a job that has ended; of any other word of Slurm's nobody knows that."""
+STATE = re.compile(r"[A-Z][A-Z_]+")
+"""Slurm's word for the state of a job."""
 SILENT = "SILENT"
 """The state while Slurm does not answer."""
 
@@ -241,7 +287,7 @@ class JobState:
     @property
     def over(self) -> bool:
         """Whether it has ended."""
-        return self.state not in LIVE and self.state != SILENT
+        return self.state in OVER
 
     @property
     def stuck(self) -> str:
@@ -288,11 +334,13 @@ class JobState:
 
 
 def parse_state(line: str) -> JobState:
-    """The state in one line of ``scontrol -o show job``."""
+    """The state in one line of ``scontrol -o show job``; NcclkitError for a line without one."""
     fields = scheduler.fields(line)
     state = fields.get("JobState", "")
+    if not STATE.fullmatch(state):
+        answer = repr(line.strip()[:100])
+        raise NcclkitError(f"scontrol answered {answer}, which has no state of a job.")
     start = fields.get("StartTime", "")
-    code, _, signal = fields.get("ExitCode", "0:0").partition(":")
     return JobState(
         fields.get("JobId", ""),
         state,
@@ -301,41 +349,65 @@ def parse_state(line: str) -> JobState:
         fields.get("NodeList", "").replace("(null)", ""),
         fields.get("Partition", ""),
         fields.get("RunTime", ""),
-        int(fields.get("Restarts", "0") or 0),
-        status=None if state in LIVE else int(code or 0) or int(signal or 0) and 128 + int(signal),
+        scheduler.number_in(fields.get("Restarts", "")),
+        status=exit_status(fields.get("ExitCode", "0:0")) if state in OVER else None,
     )
+
+
+def exit_status(said: str) -> int | None:
+    """The exit status in Slurm's ``CODE:SIGNAL``, as a shell has it; None where there is none."""
+    match = EXIT.fullmatch(said)
+    if match is None:
+        return None
+    code, signal = int(match["code"]), int(match["signal"] or 0)
+    return 128 + signal if signal and not code else code
 
 
 def state(job: BatchJob, with_place: bool = True) -> JobState:
     """What Slurm says of a job now: its queue, its recent memory, its accounting; never an exception."""
     try:
-        found = parse_state(scheduler.ask("scontrol", "-o", "show", "job", job.id).splitlines()[0])
-    except (NcclkitError, IndexError) as error:
-        if "invalid job id" not in str(error).lower():
+        # of an array the first line is of one of its tasks, which has an id of its own
+        found = replace(parse_state(_shown(job)), id=job.id)
+    except NcclkitError as error:
+        if UNKNOWN_ID not in str(error).lower():
             return JobState(job.id, SILENT, why=str(error).rstrip("."))
         found = _accounted(job)
     if found.state == "PENDING" and with_place:
         with suppress(NcclkitError):  # the place is a courtesy
-            waiting = scheduler.ask("squeue", "-h", "-t", "PD", "-p", found.partition, "-S", "-p,i", "-o", "%i").split()
+            pending = ["-t", "PD", f"--partition={found.partition}"]
+            waiting = scheduler.ask("squeue", "-h", *pending, "-S", "-p,i", "-o", "%i").split()
             found = replace(found, place=(waiting.index(job.id) + 1 if job.id in waiting else 0, len(waiting)))
             found = replace(found, why=_unavailable(found.partition)) if found.reason.startswith(ABSENT) else found
     return found if not found.over or job.status is None else replace(found, status=job.status)
 
 
+UNKNOWN_ID = "invalid job id"
+"""What Slurm says of a job that it does not know."""
+
+
+def _shown(job: BatchJob) -> str:
+    """The first line that ``scontrol`` has of a job."""
+    lines = scheduler.ask("scontrol", "-o", "--", "show", "job", job.id).splitlines()
+    return lines[0] if lines else ""
+
+
 def _unavailable(partition: str) -> str:
     """Why nodes of a partition take no job, as their administrators or Slurm itself wrote it down."""
-    lines = scheduler.ask("sinfo", "-h", "-R", "-p", partition, "-o", "%N: %E").splitlines()
-    return "; ".join(line.strip() for line in lines[:3])
+    said = scheduler.ask("sinfo", "-h", "-R", f"--partition={partition}", "-o", "%N: %E")
+    lines = said.splitlines()
+    return "; ".join(line.strip()[:REASON] for line in lines[:3])
 
 
 def _accounted(job: BatchJob) -> JobState:
     """The end of a job that Slurm's controller has forgotten, as its accounting or the job itself tells it."""
     columns = "State,ExitCode,Elapsed,NodeList"
     with suppress(NcclkitError):  # many clusters keep no accounts
-        for line in scheduler.ask("sacct", "-nXP", "-j", job.id, "-o", columns).splitlines():
+        for line in scheduler.ask("sacct", "-nXP", f"--jobs={job.id}", "-o", columns).splitlines():
             word, code, elapsed, nodes = (*line.split("|"), "", "", "")[:4]
-            status = int(code.split(":")[0] or 0) if code[:1].isdigit() else None
-            return JobState(job.id, word.split()[0], nodes=nodes, elapsed=elapsed, status=status)
+            state = STATE.match(word)  # such as CANCELLED by 1000
+            if state is not None:
+                status = exit_status(code)
+                return JobState(job.id, state[0], nodes=nodes, elapsed=elapsed, status=status)
     return JobState(job.id, FORGOTTEN, status=job.status)
 
 
@@ -413,7 +485,7 @@ class _Tail:
 
     def _new(self, folder: Path) -> list[dict[str, Any]]:
         path = folder / "wire.jsonl"
-        if not path.exists():
+        if not path.is_file():  # nor a pipe, which would let us wait for ever
             return []
         with open(path, "rb") as file:
             file.seek(self._read[folder])
@@ -434,13 +506,24 @@ def plan_of(folder: Path) -> dict[str, Any] | None:
 def cancel(job: BatchJob, patience: float = 40.0) -> None:
     """End a job, wherever it is, and wait so many seconds for its end; one that has ended stays as it is."""
     try:
-        scheduler.ask("scancel", job.id, deadline=30.0)
+        _refuse_another(job)
+        scheduler.ask("scancel", "--", job.id, deadline=30.0)
     except NcclkitError as error:
-        if "invalid job id" not in str(error).lower():
+        if UNKNOWN_ID not in str(error).lower():
             raise NcclkitError(f"Job {job.id} could not be cancelled: {error}") from error
     until = time.monotonic() + patience
     while not state(job, with_place=False).over and time.monotonic() < until:
         time.sleep(0.2)
+
+
+def _refuse_another(job: BatchJob) -> None:
+    """Raise NcclkitError for a job that this case did not submit: anybody may have written it."""
+    shown = _shown(job)
+    # the end of the path: a case folder may have moved, or be named otherwise on another host
+    own = f"/{job.folder.parent.name}/{job.folder.name}/job.sbatch"
+    if not re.search(rf"\sCommand=.*{re.escape(own)}(?:\s|$)", shown):
+        other = scheduler.fields(shown).get("Command", "something else")[:200]
+        raise NcclkitError(f"by this id Slurm runs {other}, which this case did not submit.")
 
 
 # ---------------------------------------------------------------- from a notebook

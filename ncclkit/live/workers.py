@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
+import secrets
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor
 from contextlib import contextmanager
@@ -11,10 +15,12 @@ from typing import Any
 
 from ncclkit.core.model import NcclkitError
 from ncclkit.core.text import plural
-from ncclkit.live import scheduler
+from ncclkit.live import scheduler, worker_lease
 
 FORM = re.compile(r"dask(?::(?P<count>[1-9]\d{0,3}))?|(?P<address>(?:tcp|tls|ucx)://\S+)")
 """``dask``, ``dask:8``, or the address of a scheduler of Dask that runs."""
+SUBMITS = 30.0
+"""Seconds for sbatch, which tries again where the queue is full."""
 START = 120.0
 """Seconds in which the first worker must be there; a batch job may wait longer than that."""
 NOBODY = "127.0.0.1:0"
@@ -38,11 +44,12 @@ def started(what: str, on_note: Callable[[str], object]) -> Iterator[Executor | 
         on_note("Dask is not installed (pip install 'ncclkit[dask]'), so processes of this host read instead.")
         yield None
         return
-    client = cluster = None
+    client = cluster = caretaker = None
     try:
         try:
             most = int(asked["count"] or len(os.sched_getaffinity(0)))
             cluster = None if asked["address"] else _cluster(most)
+            caretaker = _caretaker(cluster) if _key_files(cluster) else None
             client = distributed.Client(asked["address"] or cluster, timeout=START)
             client.wait_for_workers(1, timeout=START)
             on_note(f"{plural(len(client.scheduler_info()['workers']), 'worker')} of Dask so far, at most {most}.")
@@ -53,10 +60,50 @@ def started(what: str, on_note: Callable[[str], object]) -> Iterator[Executor | 
         yield executor
     finally:
         # dask-jobqueue leaves its files with keys to the garbage collector
-        keys = [getattr(cluster, f"_job_{name}", None) for name in ("ca_file", "key", "cert")]
-        for held in (client, cluster, *keys):
+        for held in (client, cluster, *_key_files(cluster)):
             if held is not None:
                 held.close()
+        if caretaker is not None:
+            _dismiss(caretaker)
+
+
+CARETAKER = """
+import contextlib, os, subprocess, sys
+sys.stdin.read()
+for path in sys.argv[2:]:
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(path)
+quiet = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+subprocess.run(["scancel", "--name", sys.argv[1]], timeout=30, **quiet)
+"""
+"""What removes the keys and ends the batch jobs, also any that was submitted last, once its input closes.
+
+That happens when the program that reads ends, whatever ended it.
+"""
+CARE = 40.0
+"""Seconds that this may take."""
+
+
+def _caretaker(cluster: Any) -> subprocess.Popen[bytes]:
+    """A process that cleans up after a cluster of batch jobs when this one is gone."""
+    paths = [file.name for file in _key_files(cluster)]
+    words = [sys.executable, "-I", "-S", "-c", CARETAKER, cluster.job_name, *paths]
+    return subprocess.Popen(words, stdin=subprocess.PIPE, start_new_session=True)
+
+
+def _dismiss(caretaker: subprocess.Popen[bytes]) -> None:
+    """Have a caretaker clean up now, and wait for it."""
+    try:
+        caretaker.communicate(timeout=CARE)
+    except subprocess.TimeoutExpired:
+        caretaker.kill()
+        caretaker.wait()
+
+
+def _key_files(cluster: Any) -> list[Any]:
+    """The files in which the keys of batch jobs lie; none where workers are processes of this host."""
+    files = (getattr(cluster, f"_job_{name}", None) for name in ("ca_file", "key", "cert"))
+    return [file for file in files if file is not None]
 
 
 def _cluster(most: int) -> Any:
@@ -73,7 +120,12 @@ def _cluster(most: int) -> Any:
         more = dask.config.get("jobqueue.slurm.job-extra-directives", None) or []
         if not dask.config.get("jobqueue.slurm.log-directory", None):
             more = [*more, "--output=/dev/null"]  # else each worker leaves a file in the user's folder
+        name = f"ncclkit-dask-{secrets.token_hex(6)}"  # by which these jobs are ended, and no other
+        given = dask.config.get("jobqueue.slurm.worker-extra-args", None) or []
         cluster = SLURMCluster(
+            job_cls=_bounded_job(),
+            job_name=name,
+            worker_extra_args=[*given, "--preload", worker_lease.__name__],
             cores=1,
             processes=1,
             memory="2GB",
@@ -99,6 +151,21 @@ def _cluster(most: int) -> Any:
         )
     cluster.adapt(minimum=1, maximum=most)
     return cluster
+
+
+def _bounded_job() -> Any:
+    """The class of a worker's job whose sbatch and scancel end, and say no more than they may."""
+    from dask_jobqueue.slurm import SLURMJob
+
+    class BoundedJob(SLURMJob):  # type: ignore[misc]
+        @staticmethod
+        async def _call(cmd: list[str], **_: Any) -> str:
+            try:
+                return await asyncio.to_thread(scheduler.ask, *cmd, deadline=SUBMITS)
+            except NcclkitError as error:
+                raise RuntimeError(str(error)) from error  # as dask-jobqueue itself does
+
+    return BoundedJob
 
 
 def _interface() -> str | None:

@@ -3,51 +3,112 @@
 from __future__ import annotations
 
 import getpass
+import http.client
 import os
 import secrets
+import signal
 import socket
-import sys
+import threading
+import urllib.error
+import urllib.request
 from pathlib import Path
 from urllib.parse import quote
 
 from ncclkit.core.model import NcclkitError
 
 HERE = Path(__file__).parent
+PATIENCE = 60.0
+"""Seconds in which the server has to answer."""
 
 
 def open_lab(notebook: Path, port: int = 8888) -> None:
-    """Say how to reach it, then become the JupyterLab server of this interpreter; does not return.
+    """Serve JupyterLab until it is ended, and say how to reach it once it lets nobody else in.
 
-    `port` or the next free one above it is taken.  Kernels work in the folder where this is called, as the command
-    does: a case folder and a path of logs mean the same in both.  The user's own Jupyter configuration stays in force;
-    news and update checks, which would ask the internet, are off unless that configuration switches them on.
+    `port` or the next free one above it is taken.  Kernels work in the folder where this is called,
+    as the command does: a case folder and a path of logs mean the same in both.  The user's own
+    Jupyter configuration stays in force, but for who is let in; news and update checks, which would
+    ask the internet, are off unless that configuration switches them on.  Raises NcclkitError where
+    the server answers without its token.
     """
     notebook = Path(notebook).absolute()
     if not notebook.is_file():
         raise NcclkitError(f"There is no notebook {notebook}; name an .ipynb file.")
+    from jupyterlab.labapp import LabApp
+
     port, token = _free(port), secrets.token_urlsafe(24)
-    print(_welcome(notebook, port, token), flush=True)
-    os.execve(sys.executable, _command(notebook, port), _environment(token))
+    extra = os.environ.get("JUPYTER_CONFIG_PATH")
+    quiet = os.pathsep.join(filter(None, (str(HERE), extra)))  # finds labconfig/ beside this file
+    os.environ.update(JUPYTER_CONFIG_PATH=quiet, JUPYTER_PREFER_ENV_PATH="1")
+    server = LabApp.initialize_server(argv=[*_options(notebook, port), *_locked(token)])
+    check = _DoorCheck(port, _welcome(notebook, port, token))
+    server.io_loop.add_callback(check.start)  # as soon as it serves
+    server.start()
+    if check.problem:
+        raise NcclkitError(check.problem)
 
 
-def _command(notebook: Path, port: int) -> list[str]:
-    command = [
-        *(sys.executable, "-m", "jupyterlab", "--log-level=WARN"),
+def _options(notebook: Path, port: int) -> list[str]:
+    options = [
+        "--log-level=WARN",
         *("--ip=127.0.0.1", f"--port={port}", "--ServerApp.port_retries=0"),
         f"--ServerApp.root_dir={notebook.parent}",
         f"--MappingKernelManager.root_dir={os.getcwd()}",
         f"--LabApp.default_url=/lab/tree/{quote(notebook.name)}",
     ]
     if not (os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")):
-        command.append("--no-browser")
-    return command + ["--allow-root"] * (os.geteuid() == 0)
+        options.append("--no-browser")
+    return options + ["--allow-root"] * (os.geteuid() == 0)
 
 
-def _environment(token: str) -> dict[str, str]:
-    """The token travels in the environment: command lines can be read by everybody on a login node."""
-    extra = os.environ.get("JUPYTER_CONFIG_PATH")
-    quiet = os.pathsep.join(filter(None, (str(HERE), extra)))  # finds labconfig/ beside this file
-    return {**os.environ, "JUPYTER_TOKEN": token, "JUPYTER_CONFIG_PATH": quiet, "JUPYTER_PREFER_ENV_PATH": "1"}
+def _locked(token: str) -> list[str]:
+    """Options that let in who has the token, whatever the user's configuration says.
+
+    Options win over every configuration file, and these are words of no command line, which
+    everybody on a login node could read.  A class's own token wins over that of the class above it,
+    so each has it.
+    """
+    classes = ("IdentityProvider", "PasswordIdentityProvider", "LegacyIdentityProvider")
+    return [
+        *(f"--{name}.token={token}" for name in classes),
+        "--ServerApp.identity_provider_class=jupyter_server.auth.identity.PasswordIdentityProvider",
+        "--ServerApp.allow_unauthenticated_access=False",
+        # the address that is printed, and where the check asks
+        *("--ServerApp.base_url=/", "--ServerApp.certfile=", "--ServerApp.keyfile="),
+    ]
+
+
+class _DoorCheck:
+    """Asks a server once without its token, then says how to reach it, or ends it."""
+
+    def __init__(self, port: int, welcome: str) -> None:
+        self.address, self.welcome = f"http://127.0.0.1:{port}/api/contents", welcome
+        self.problem = ""
+
+    def start(self) -> None:
+        """Begin; the server answers meanwhile."""
+        threading.Thread(target=self._run, daemon=True, name="ncclkit-door").start()
+
+    def _run(self) -> None:
+        answer = self._ask()
+        if answer == "403 Forbidden":
+            print(self.welcome, flush=True)
+            return
+        self.problem = (
+            f"JupyterLab was ended: asked without its token it answered {answer} in place of 403 Forbidden, so "
+            "everybody on this host could have used it; look into the files that `jupyter --paths` lists under config."
+        )
+        os.kill(os.getpid(), signal.SIGTERM)  # by which it ends its kernels, too
+
+    def _ask(self) -> str:
+        """The status of its answer, or why there was none."""
+        direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+        try:
+            with direct.open(self.address, timeout=PATIENCE) as answer:
+                return f"{answer.status} {answer.reason}"
+        except urllib.error.HTTPError as error:
+            return f"{error.code} {error.reason}"
+        except (OSError, http.client.HTTPException) as error:
+            return f"nothing ({error})"
 
 
 def _free(port: int) -> int:

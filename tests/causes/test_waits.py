@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import socket
 import time
 from pathlib import Path
@@ -19,6 +18,7 @@ from ncclkit.analysis.waits import blockages, headline, position_bars, rank_posi
 from ncclkit.causes.engine import Diagnosis, diagnose
 from ncclkit.core.case import Case
 from ncclkit.core.model import Event
+from ncclkit.evidence.records import from_attached
 
 TORCH = "/env/lib/python3.11/site-packages/torch"
 LIBC, TORCH_CPU, PYTHON = "/lib/libc.so.6", f"{TORCH}/lib/libtorch_cpu.so", "/usr/lib/libpython3.11.so.1.0"
@@ -451,11 +451,11 @@ def step(rank, group):
     ("line", "conditions", "group", "peer"),
     [(4, ["rank == 0"], "", None), (6, ["rank != 0"], "", 3), (8, ["rank != 0"], "group", None), (2, [], "", None)],
 )
-def test_what_the_program_says_of_a_line(tmp_path: Path, line: int, conditions: Any, group: str, peer: Any) -> None:
-    (tmp_path / "train.py").write_text(PROGRAM)
-    told = program.source_line(os.getpid(), str(tmp_path / "train.py"), line)
+def test_what_the_program_says_of_a_line(line: int, conditions: Any, group: str, peer: Any) -> None:
+    texts = {"train.py": PROGRAM}
+    told = program.source_line(texts, "train.py", line)
     assert (told["conditions"], told["group"], told["peer"]) == (conditions, group, peer)
-    rows = program.branches(os.getpid(), str(tmp_path / "train.py"))
+    rows = program.branches(texts, "train.py")
     around = [row["condition"] for row in rows if row["first"] <= line <= row["last"]]
     assert around == conditions
 
@@ -533,10 +533,10 @@ def test_how_a_condition_is_said(condition: str, words: str) -> None:
     assert found.findings[0].culprits["ranks"] == (1,) and words in found.findings[0].say
 
 
-def test_a_dump_is_not_placed_in_a_line_of_two_branches(tmp_path: Path) -> None:
+def test_a_dump_is_not_placed_in_a_line_of_two_branches() -> None:
     """It names a line, not what was called from it."""
-    (tmp_path / "train.py").write_text(CONDITIONS)
-    rows = program.branches(os.getpid(), str(tmp_path / "train.py"))
+    texts = {"train.py": CONDITIONS}
+    rows = program.branches(texts, "train.py")
     around = {line: [row["condition"] for row in rows if row["first"] <= line <= row["last"]] for line in (2, 3, 5, 6)}
     assert around == {2: [], 3: ["rank == 0"], 5: ["rank == 0"], 6: []}
 
@@ -548,9 +548,9 @@ LOOPS = """for epoch in epochs:
 """
 
 
-def test_the_loops_around_a_line(tmp_path: Path) -> None:
-    (tmp_path / "train.py").write_text(LOOPS)
-    found = [program.source_line(os.getpid(), str(tmp_path / "train.py"), line)["loops"] for line in (3, 4)]
+def test_the_loops_around_a_line() -> None:
+    texts = {"train.py": LOOPS}
+    found = [program.source_line(texts, "train.py", line)["loops"] for line in (3, 4)]
     assert found == [[[1, 4], [2, 3]], [[1, 4]]]
 
 
@@ -562,6 +562,13 @@ def test_the_loops_around_a_line(tmp_path: Path) -> None:
         ({"WORLD_SIZE": "2", "MASTER_ADDR": "HERE", "SLURM_NNODES": "1"}, [0, 1]),
         ({"WORLD_SIZE": "2", "MASTER_ADDR": "HERE", "SLURM_NNODES": "2"}, []),
         ({"WORLD_SIZE": "2", "MASTER_ADDR": "HERE"}, []),
+        # claims that no host can be believed, and such as are no numbers
+        ({"LOCAL_WORLD_SIZE": "1000000000", "RANK": "0", "LOCAL_RANK": "0"}, []),
+        ({"WORLD_SIZE": "1000000000", "MASTER_ADDR": "127.0.0.1"}, []),
+        ({"WORLD_SIZE": "9" * 5000, "MASTER_ADDR": "127.0.0.1"}, []),
+        ({"WORLD_SIZE": "²", "MASTER_ADDR": "127.0.0.1"}, []),
+        ({"LOCAL_WORLD_SIZE": "2", "RANK": "0", "LOCAL_RANK": "1"}, []),
+        ({"WORLD_SIZE": "1000", "MASTER_ADDR": "127.0.0.1"}, list(range(1000))),
     ],
 )
 def test_the_ranks_that_should_be_on_a_host(
@@ -571,6 +578,14 @@ def test_the_ranks_that_should_be_on_a_host(
     known = {name: value.replace("HERE", socket.gethostname()) for name, value in variables.items()}
     monkeypatch.setattr(processes, "environ", lambda pid: known)
     assert snapshots.expected_ranks([1]) == ranks
+
+
+def test_a_list_of_more_ranks_than_a_host_has_accuses_none() -> None:
+    """By a claim of its only process; of a list that a host can have each absent rank is one."""
+    one = {"0": {"pid": 7, "snapshots": []}}
+    claims = {claim: {"attached": 1, "host": "a", "expected": list(range(claim)), "ranks": one} for claim in (3, 65536)}
+    gone = {claim: sum(event.data["gone"] for event in from_attached(said, "a")) for claim, said in claims.items()}
+    assert gone == {3: 2, 65536: 0}
 
 
 def test_since_when() -> None:

@@ -49,7 +49,7 @@ def read(job):
 @pytest.mark.parametrize("job", ["12345", "slurm:12345"])
 def test_a_running_job_gives_its_output_and_its_errors(tmp_path, slurm, job):
     logs(tmp_path, "out.txt", "my errors.txt")
-    slurm(scontrol=f'test "$*" = "show job -o 12345" && cat <<X\n{SHOWN.format(tmp_path)}X')
+    slurm(scontrol=f'test "$*" = "-o -- show job 12345" && cat <<X\n{SHOWN.format(tmp_path)}X')
     assert read(job) == (["my errors.txt", "out.txt"], [])
 
 
@@ -131,7 +131,7 @@ def test_only_a_job_id_reaches_slurm(tmp_path, slurm, name):
 def test_two_job_ids_are_two_jobs_wherever_their_output_lies(tmp_path, slurm):
     logs(tmp_path, "out.1", "out.2", "err.2")
     answer = f'echo "JobId=$5 StdErr={tmp_path}/err.$5 StdOut={tmp_path}/out.$5"'
-    slurm(scontrol=f'set -- 1 2 3 4 "${{4#471}}"; {answer}')
+    slurm(scontrol=f'set -- 1 2 3 4 "${{5#471}}"; {answer}')
     case = read_logs("4711 4712")
     assert {os.path.basename(event.path) for event in case.events} == {"out.1"}
     assert (case.about["logs"], case.about["other_jobs"]) == ("slurm:4711", [["slurm:4712"]])

@@ -71,6 +71,29 @@ def test_a_rank_that_raises(tmp_path: Path) -> None:
     assert [r["rank"] for r in records if r.get("phase") == "error"][0] == 1
 
 
+BANNER = '#!/bin/sh\necho "module python/3.12 loaded"\nsleep 600\n'
+"""A training interpreter behind a script, which never answers; whoever kills the script alone leaves it behind."""
+
+
+@pytest.mark.parametrize("asks", ["check", "facts", "run"])
+def test_an_interpreter_that_never_answers_is_a_sentence(
+    asks: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    python, folder = tmp_path / "python", tmp_path / "run"
+    python.write_text(BANNER)
+    python.chmod(0o755)
+    folder.mkdir()
+    monkeypatch.setattr(local, "START", 1.0)
+    monkeypatch.setenv(local.TAG, "here")  # by which what is left is found
+    questions = {
+        "check": lambda: local.check(str(python), 1.0),
+        "facts": lambda: local.facts(str(python), folder),
+        "run": lambda: local.run(Plan("job", COLLECTIVE, 2, "gloo", str(python), 90.0), folder),
+    }
+    with pytest.raises(NcclkitError, match=r"python did not (import torch|start) within 1 s; check its file system"):
+        asyncio.run(asyncio.wait_for(questions[asks](), 20))
+
+
 def on_size(act: Callable[[int], None]) -> Callable[[dict[str, Any]], None]:
     """Call `act` with the pid of rank 1 as soon as rank 1 works on a size."""
     pids: dict[int, int] = {}

@@ -384,7 +384,7 @@ def test_a_live_test_from_the_login_node_and_back(tmp_path: Path) -> None:
 
     torchrun of each node forks its rank.
     """
-    place = tmp_path / "50% of it's"
+    place = tmp_path / '50% "of" it\'s $(id) %j'
     place.mkdir()
     forking = warm(os.environ | {"PYTHONPATH": str(ROOT)})
     done = ncclkit("submit", "-N", "2", "probe", "--max-bytes", "4KiB", cwd=place, **forking)
@@ -567,24 +567,79 @@ def test_an_srun_that_is_killed_is_said_and_its_ranks_end(tmp_path: Path) -> Non
     assert leftovers() == []
 
 
+@pytest.fixture
+def dask_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where workers of Dask find their keys, and this repository."""
+    pytest.importorskip("dask_jobqueue")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    monkeypatch.setenv("NCCLKIT_DASK_INTERFACE", "lo")
+    return tmp_path
+
+
+def nothing_of_dask_is_left(home: Path, seconds: float = 10.0) -> bool:
+    """Whether in some seconds no job, no worker and no key is left."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        left = [queue().strip(), *map(str, home.glob(".dask-jobqueue.*")), *map(str, dask_workers(home))]
+        if not any(left):
+            return True
+        time.sleep(0.2)
+    raise AssertionError(left)
+
+
+def dask_workers(home: Path) -> list[int]:
+    """The workers that got their keys in a folder."""
+    found = []
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):
+            command = process.cmdline()
+            if "distributed.cli.dask_worker" in command and any(str(home) in word for word in command):
+                found.append(process.pid)
+    return found
+
+
 @real
 @pytest.mark.usefixtures("slurm")
 @pytest.mark.slow
-def test_workers_of_dask_are_batch_jobs_that_leave_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("dask_jobqueue")
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("PYTHONPATH", str(ROOT))
-    monkeypatch.setenv("NCCLKIT_DASK_INTERFACE", "lo")
+def test_workers_of_dask_are_batch_jobs_that_leave_nothing(dask_home: Path) -> None:
     given, said = [samples.HERE / "rank_late"], list[str]()
     with workers.started("dask:1", said.append) as executor:
         assert executor is not None, said
         assert evidence.read(given, executor=executor) == evidence.read(given)
-        assert "dask-wor" in queue()
-    end = time.monotonic() + 30
-    while queue():
-        assert time.monotonic() < end, queue()
-        time.sleep(0.2)
-    assert list(tmp_path.iterdir()) == list(Path.home().glob(".dask-jobqueue.*")) == []
+        assert "ncclkit-" in queue() and len(dask_workers(dask_home)) == 1
+        assert len([*dask_home.glob(".dask-jobqueue.*")]) == 3
+    assert nothing_of_dask_is_left(dask_home)
+    assert list(dask_home.iterdir()) == []
+
+
+READING = """
+import sys
+from ncclkit.live import workers
+with workers.started("dask:1", print) as executor:
+    print(executor.submit(abs, -7).result(), flush=True)
+    sys.stdin.read()
+"""
+
+
+@real
+@pytest.mark.usefixtures("slurm")
+@pytest.mark.slow
+@pytest.mark.parametrize("slurm_dies", [False, True], ids=["alone", "and what Slurm has on its node"])
+def test_batch_jobs_of_dask_end_with_a_reading_that_is_killed(dask_home: Path, slurm_dies: bool) -> None:
+    """With its keys; also where nobody of Slurm is left that would kill a worker, which ends by itself."""
+    pipe = subprocess.PIPE
+    with subprocess.Popen([sys.executable, "-c", READING], stdin=pipe, stdout=pipe, text=True) as verb:
+        assert verb.stdout is not None
+        assert [verb.stdout.readline() for _ in range(2)][1] == "7\n"
+        (worker,) = dask_workers(dask_home)
+        if slurm_dies:
+            for parent in psutil.Process(worker).parents():
+                if parent.name().startswith("slurmstepd"):
+                    parent.kill()
+        verb.kill()
+    assert nothing_of_dask_is_left(dask_home, 20.0)
 
 
 @real

@@ -106,6 +106,7 @@ def guard(
             [*prefix, *command, str(seconds)], cwd=tmp_path, env=environ, preexec_fn=few_files, **pipes
         ) as process:
             assert process.stdout
+            assert json.loads(process.stdout.readline())["kind"] == "guard"
             told = json.loads(process.stdout.readline())
             assert told["words"] == [*command, str(seconds)] and told["given"] == ["GIVEN=here"]
             assert told["folder"] == str(tmp_path) and told["files"] == 300

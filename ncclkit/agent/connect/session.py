@@ -22,6 +22,8 @@ from ..run.stages import round_robin
 
 LIMIT = 1 << 22
 """Longest line in bytes that a host may send; its facts are a few hundred kilobytes at most."""
+HEARD = 16 << 20
+"""Bytes that a host may send in all."""
 LINES, LAST_WORDS = 3, 400
 """Of what it says beside records: last lines that are looked at, and characters of a line."""
 GREETING = re.compile(rb"ncclkit on (\d+)\.(\d+)\r?\n")
@@ -47,6 +49,8 @@ class RemoteWorker:
     def __init__(self, name, command):
         self.name, self.command = name, command
         self.problem, self.greeted, self.count = "", False, 0
+        self.heard = 0
+        """Bytes that it has sent."""
         self.said: Any = collections.deque(maxlen=LINES)
         self.archive: Any = None
         self.process: Any = None
@@ -117,6 +121,10 @@ class RemoteWorker:
         line = await self.process.stdout.readline()
         if not line:
             raise EOFError("it said nothing")
+        self.heard += len(line)
+        if self.heard > HEARD:
+            self.process.kill()
+            raise ValueError("it wrote more than %d MiB" % (HEARD >> 20))
         return line
 
     async def _listen(self):
@@ -152,8 +160,14 @@ class RemoteWorker:
         if not ended.done():
             with contextlib.suppress(ProcessLookupError):  # it ended just now
                 self.process.kill()
-            await ended
+            # asyncio tells of its end only when what it wrote is read
+            await asyncio.wait({ended, asyncio.ensure_future(self._drain())}, timeout=3)
         noise.cancel()
+        ended.cancel()
+
+    async def _drain(self):
+        while await self.process.stdout.read(1 << 16):
+            pass
 
 
 BEGIN, ASK = 40.0, 30.0

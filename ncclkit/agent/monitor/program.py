@@ -4,12 +4,10 @@ Only its source is read, as text: nothing of it is imported or run.
 """
 
 import ast
-import os
 import re
 from functools import lru_cache
 
 from .. import redact
-from ..run import processes
 
 LIBRARY = re.compile(r"site-packages|dist-packages|/lib/python\d|^<")
 BY_RANK = re.compile(r"rank|main_process|process_zero|global_zero|is_master|is_chief", re.IGNORECASE)
@@ -18,26 +16,34 @@ OWN, FILES, BRANCHES = 12, 4, 100
 """Own lines of a stack, source files of a rank whose branches are read, and branches of each, at most."""
 
 
-def sources(pid, frames):
-    """What the program of a process says of the lines in its stack, and of the branches in their files."""
+def own_files(frames):
+    """The source files of the user's own code in a stack."""
+    return list(dict.fromkeys(frame["file"] for frame in frames if not LIBRARY.search(frame["file"])))
+
+
+def sources(texts, frames):
+    """What the program of a process says of the lines in its stack, and of the branches in their files.
+
+    texts: {path: source} of its `own_files`, as here everywhere.
+    """
     program_rows, called = [], []  # type: ignore[var-annotated]
     for frame in frames:
         if not LIBRARY.search(frame["file"]):
-            program_rows.append(source_line(pid, frame["file"], int(frame["line"]), frame["func"], called))
+            program_rows.append(source_line(texts, frame["file"], int(frame["line"]), frame["func"], called))
             called = []
         called = [*called, frame["func"].rpartition(".")[2]]
     files = list(dict.fromkeys(row["file"] for row in program_rows))
-    rows = [row for file in files[:FILES] for row in branches(pid, file)]
+    rows = [row for file in files[:FILES] for row in branches(texts, file)]
     return {"program": program_rows[:OWN], "branches": rows}
 
 
-def source_line(pid, path, line, func="", called=()):
+def source_line(texts, path, line, func="", called=()):
     """What the source of a line of a process says: the call, its group, the loops and conditions on the rank around it.
 
     func: the function that the line is in, as the stack names it; called: those that it has called, where more than
     one call stands in the line.
     """
-    source = _source(pid, path)
+    source = texts.get(path, "")
     around = [node for node in _nodes(source) if node.__dict__.get("lineno", line + 1) <= line <= _end(node)]
     keywords = [word for node in around if isinstance(node, ast.Call) for word in node.keywords if word.arg == "group"]
     group = next((ast.unparse(word.value) for word in keywords), "")
@@ -51,9 +57,9 @@ def source_line(pid, path, line, func="", called=()):
             "loops": [loop for loop in loops if loop[0] <= line <= loop[1]]}  # fmt: skip
 
 
-def targets(pid, path, line):
+def targets(texts, path, line):
     """The variables of the loops around a line of a process, outermost first, less those that number ranks."""
-    around = [node for node in _nodes(_source(pid, path)) if isinstance(node, (ast.For, ast.AsyncFor))]
+    around = [node for node in _nodes(texts.get(path, "")) if isinstance(node, (ast.For, ast.AsyncFor))]
     around = [node for node in around if node.body[0].lineno <= line <= _end(node.body[-1])]
     names = (one.id for node in around for one in ast.walk(node.target) if isinstance(one, ast.Name))
     return [name for name in names if name.strip("_") and not BY_RANK.search(name)]
@@ -70,13 +76,13 @@ def conditions(source, line, called=()):
     return list(dict.fromkeys(text for _, text in sorted(found, key=lambda row: -row[0])))
 
 
-def branches(pid, path):
+def branches(texts, path):
     """Lines of a source file that only some ranks come to: [{file, first, last, condition}].
 
     A Flight Recorder names lines that no stack shows any more.
     """
     found = []
-    for parts, text, others in _guarded(_nodes(_source(pid, path))):
+    for parts, text, others in _guarded(_nodes(texts.get(path, ""))):
         if BY_RANK.search(text):
             lines = range(parts[0].lineno, _end(parts[-1]) + 1)
             alone = [line for line in lines if _is_at(parts, others, line)]
@@ -163,10 +169,6 @@ def _calls(parts, line):
     """The functions that parts of a program call in a line; of a decorated or a computed one a name that none has."""
     found = [node for part in parts for node in ast.walk(part) if isinstance(node, ast.Call) and _spans([node], line)]
     return {str(getattr(node.func, "attr", getattr(node.func, "id", "()"))) for node in found}
-
-
-def _source(pid, path):
-    return processes.read("/proc/%d/%s" % (pid, "root" + path if os.path.isabs(path) else "cwd/" + path), 4 << 20)
 
 
 @lru_cache(maxsize=64)

@@ -12,7 +12,6 @@ import shlex
 import shutil
 import signal
 import socket
-import stat
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -21,8 +20,8 @@ from .. import redact
 from ..commands import LARGEST, LATE, run_bounded
 from ..run import processes
 from ..threads import side_by_side
-from . import utilization
-from .program import LIBRARY, sources, targets
+from . import as_owner, utilization
+from .program import LIBRARY, own_files, sources, targets
 
 WHOLE = "--full-filenames"
 """Option of ``py-spy dump`` that not every release knows."""
@@ -141,19 +140,27 @@ class Snapshots:
                   for match in [FRAME.match(line)] if match]  # fmt: skip
         known = {**process_details(pid), "snapshots": self.rows[rank]}
 
+        seconds = max(0.5, until - time.monotonic())
+
         def files(_):
-            shots = [{**row, "steps": steps(pid, numbers)} for row, numbers in zip(self.rows[rank], self.numbers[rank])]
-            return {**sources(pid, frames), "output": output(pid), "snapshots": shots}
+            texts, printed, problem = as_owner.read_named_files(pid, own_files(frames), seconds)
+            pairs = zip(self.rows[rank], self.numbers[rank])
+            shots = [{**row, "steps": steps(texts, numbers)} for row, numbers in pairs]
+            return {**sources(texts, frames), "output": output(printed), "snapshots": shots}, problem
 
         # they may be where no file server answers, which may be why it hangs
-        found = side_by_side(files, [None], max(0.5, until - time.monotonic()), None)[0]
+        found = side_by_side(files, [None], seconds, None)[0]
         if found is None:
             return (
                 known,
                 "the program and the output of rank %d were not read in time: a file server may be away" % rank,
             )
-        self.details[rank] = {**known, **found}
-        return self.details[rank], ""
+        said, problem = found
+        row = {**known, **said}
+        if problem:
+            return row, "the program and the output of rank %d were not read: %s" % (rank, problem)
+        self.details[rank] = row
+        return row, ""
 
 
 def main_thread(text):
@@ -183,13 +190,13 @@ def without_locals(said):
     return "\n".join(kept), frames
 
 
-def steps(pid, frames):
+def steps(texts, frames):
     """{name: number} of what counts steps in a stack: variables of loops around its lines and such as `STEP`."""
     found = {}  # type: dict[str, int]
     for frame, numbers in reversed(frames):
         own = not LIBRARY.search(frame["file"])
         names = [name for name in numbers if STEP.fullmatch(name)] if own or FRAMEWORK.search(frame["file"]) else []
-        names += targets(pid, frame["file"], int(frame["line"])) if own and numbers else []
+        names += targets(texts, frame["file"], int(frame["line"])) if own and numbers else []
         found.update({name: numbers[name] for name in names if name in numbers})
     return dict(list(found.items())[:STEPS])
 
@@ -230,7 +237,9 @@ def native_stack(rank, pid, seconds, peers=False):
         said, problem = _run([program, "remote", "--native-all", *["--locals"] * peers, str(pid)], seconds)
         if said:
             return "\n".join(_short(said)), ""
-        return "", "pystack on rank %d: %s" % (rank, problem)
+        if not as_owner.is_stranger(pid):
+            return "", "pystack on rank %d: %s" % (rank, problem)
+        # its owner may not be let into the environment that pystack lies in
     program, _ = find_tool("py-spy")
     if program is None:
         return "", ""  # the Python stack has said so
@@ -247,7 +256,8 @@ def _run(command, seconds):
     patience = max(0.5, seconds)
     try:
         # SIGINT asks it to let go; killed, it may leave its process stopped, which is undone
-        reply = run_bounded(command, patience, plain, first=signal.SIGINT, grace=1.0, tied=False)
+        own = [*as_owner.prefix(pid), *command]
+        reply = run_bounded(own, patience, plain, first=signal.SIGINT, grace=1.0, tied=False)
     except OSError as error:
         return "", str(error)
     if reply.code in (None, -signal.SIGKILL):
@@ -344,34 +354,24 @@ def _file(pid, call):
         return ""
 
 
-def output(pid):
-    """Where a process prints to, where that is a file: {file, quiet: s since it was written, last line with a step}."""
-    for number in (1, 2):
-        path = "/proc/%d/fd/%d" % (pid, number)
-        try:
-            about_file = os.stat(path)
-            if not stat.S_ISREG(about_file.st_mode):
-                continue  # what is read of a pipe is lost for its reader
-            with open(path, "rb") as source:
-                source.seek(max(0, about_file.st_size - TAIL))
-                lines = re.split(r"[\r\n]+", source.read(TAIL).decode("utf-8", "replace"))
-            name = redact.text(os.readlink(path))
-        except OSError:
-            continue
-        last = next((line for line in reversed(lines) if PROGRESS.search(line)), "")
-        quiet = round(max(0.0, time.time() - about_file.st_mtime), 1)
-        return {
-            "file": name,
-            "quiet": quiet,
-            "line": redact.text("".join(one for one in last if one.isprintable()).strip())[:160],
-        }
-    return {}
+def output(printed):
+    """Where a process prints to, where that is a file: {file, quiet: s since it was written, last line with a step}.
+
+    printed: what `as_owner.read_named_files` found there.
+    """
+    if not printed:
+        return {}
+    lines = re.split(r"[\r\n]+", printed["text"])
+    last = next((line for line in reversed(lines) if PROGRESS.search(line)), "")
+    return {
+        "file": redact.text(printed["file"]),
+        "quiet": printed["quiet"],
+        "line": redact.text("".join(one for one in last if one.isprintable()).strip())[:160],
+    }
 
 
 PROGRESS = re.compile(r"(?i)\b(?:step|iter(?:ation)?|epoch|batch)s?\b\W{0,4}\d|\b\d+/\d+ \[\d+:\d\d")
 """Lines of progress: ``step 120``, ``Epoch [3/10]``, and the bars of tqdm."""
-TAIL = 64 << 10
-"""Bytes at the end of what a process printed in which such a line is looked for."""
 
 
 LAUNCHER = re.compile(
@@ -402,16 +402,27 @@ def _argv(pid):
     return processes.read("/proc/%d/cmdline" % pid).rstrip("\0").split("\0")
 
 
+MOST_RANKS = 1024
+"""Ranks of one job that one host has at most; who claims more is not believed."""
+
+
 def expected_ranks(pids):
     """The ranks that the launcher has started on this host, as the environment of its processes says; [] if unknown."""
     found = set()  # type: set[int]
     for pid in pids:
-        variables = processes.environ(pid)
-        world, here = (variables.get(name, "") for name in ("WORLD_SIZE", "LOCAL_WORLD_SIZE"))
-        rank, local = (variables.get(name, "") for name in ("RANK", "LOCAL_RANK"))
-        alone = variables.get("MASTER_ADDR") == socket.gethostname() and variables.get("SLURM_NNODES") == "1"
-        if here.isdigit() and rank.isdigit() and local.isdigit():
-            found.update(range(int(rank) - int(local), int(rank) - int(local) + min(int(here), 1 << 16)))
-        elif world.isdigit() and (alone or variables.get("MASTER_ADDR") in ("127.0.0.1", "localhost")):
-            found.update(range(min(int(world), 1 << 16)))
-    return sorted(found)
+        found.update(_claimed_ranks(processes.environ(pid)))
+    return sorted(found) if len(found) <= MOST_RANKS else []
+
+
+def _claimed_ranks(variables):
+    """The ranks on the host of a process with this environment."""
+    names = ("WORLD_SIZE", "LOCAL_WORLD_SIZE", "RANK", "LOCAL_RANK")
+    world, here, rank, local = (processes.number_of(variables, name) for name in names)
+    alone = variables.get("MASTER_ADDR") == socket.gethostname() and variables.get("SLURM_NNODES") == "1"
+    if here is not None and rank is not None and local is not None:
+        first, count = rank - local, here
+    elif world is not None and (alone or variables.get("MASTER_ADDR") in ("127.0.0.1", "localhost")):
+        first, count = 0, world
+    else:
+        return range(0)
+    return range(first, first + count) if first >= 0 and count <= MOST_RANKS else range(0)

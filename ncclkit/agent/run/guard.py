@@ -38,6 +38,7 @@ SIGNS = ("fr_rank_", "stacks_rank")
 
 def main(argv):
     """``guard RUN_FOLDER DEADLINE_SECONDS COMMAND…``: run the command; returns its exit status."""
+    wire.send("guard")  # by which one knows that this interpreter starts
     return run(argv[0], float(argv[1]), argv[2:])
 
 

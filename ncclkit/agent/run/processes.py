@@ -173,6 +173,17 @@ def environ(pid):
     return {name: value for name, _, value in pairs if name}
 
 
+LARGEST_NUMBER = 1 << 30
+
+
+def number_of(variables, name):
+    """A whole number in an environment, which anybody may have written; None where there is no such one."""
+    text = variables.get(name, "")
+    if re.fullmatch("[0-9]{1,10}", text) and int(text) < LARGEST_NUMBER:
+        return int(text)
+    return None
+
+
 JOB = ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "TORCHELASTIC_RUN_ID", "MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE")
 """Variables that all ranks of a job have alike, and two jobs on one host have not."""
 NUMBERS = ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK", "PALS_RANKID")
@@ -214,7 +225,7 @@ def of_slurm(job, step="", node=""):
 def _job(pid):
     """What tells the job of a process from others; None where it has no number in one."""
     variables = environ(pid)
-    numbered = any(variables.get(name, "").isdigit() for name in NUMBERS)
+    numbered = any(number_of(variables, name) is not None for name in NUMBERS)
     return tuple(variables.get(name, "") for name in JOB) if numbered else None
 
 
@@ -232,11 +243,11 @@ def ranks(pids, number="RANK"):
     """
     table = {}  # type: dict[int, tuple[bool, int, int]]
     for pid in pids:
-        rank = environ(pid).get(number, "")
+        rank = number_of(environ(pid), number)
         stat = read("/proc/%d/stat" % pid)
-        if rank.isdigit() and stat:
+        if rank is not None and stat:
             one = (not _runs_python(pid), int(stat.rsplit(")", 1)[1].split()[19]), pid)
-            table[int(rank)] = min(one, table.get(int(rank), one))
+            table[rank] = min(one, table.get(rank, one))
     return {rank: pid for rank, (_, _, pid) in sorted(table.items())}
 
 

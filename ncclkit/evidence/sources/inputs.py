@@ -166,7 +166,7 @@ JOB = re.compile(r"(?:slurm:)?(\d{1,10}(?:[_+]\d{1,7})?)", re.ASCII)
 """``12345``, an array's ``12345_7``, a heterogeneous job's ``12345+1``, each with or without ``slurm:``."""
 DEADLINE = 20.0
 """Seconds for one question to Slurm; a busy controller needs a few."""
-RUNNING = re.compile(r"\bStd(?:Out|Err)=(.*?)(?= \w+=|\s*$)")
+RUNNING = re.compile(r"\bStd(?:Out|Err)=(.*?)(?= \w+=|$)")
 
 
 def outputs(job: str) -> tuple[list[str], list[str]]:
@@ -199,14 +199,15 @@ def _filled(path: str) -> list[str]:
 
 def _running(job: str, said: list[str]) -> Iterator[str]:
     """From the controller, which forgets a job some minutes after its end; %j, %x and the like are filled in."""
-    answer = _ask(["scontrol", "show", "job", "-o", job], said)
+    answer = _ask(["scontrol", "-o", "--", "show", "job", job], said)
     for line in answer.splitlines():
-        yield from (path for path in RUNNING.findall(line) if path.startswith("/") and path != "/dev/null")
+        named = map(str.rstrip, RUNNING.findall(line))
+        yield from (path for path in named if path.startswith("/") and path != "/dev/null")
 
 
 def _ended(job: str, said: list[str]) -> Iterator[str]:
     """From the accounting: since 24.05 the very files, before that the folder, in which Slurm's own name is tried."""
-    ask = ["sacct", "-j", job, "-X", "-n", "-P"]
+    ask = ["sacct", f"--jobs={job}", "-X", "-n", "-P"]
     rows = _ask([*ask, "--expand-patterns", "--format=StdOut,StdErr"], said).splitlines()
     paths = [path for row in rows for path in row.split("|") if path.startswith("/") and path != "/dev/null"]
     if not paths and (folders := _ask([*ask, "--format=WorkDir"], said).split("\n")):

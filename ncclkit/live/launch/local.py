@@ -9,13 +9,16 @@ import shutil
 import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from ncclkit.agent import private, redact, wire
+from ncclkit.agent.run import processes
 from ncclkit.core import storage
 from ncclkit.core.model import NcclkitError
 from ncclkit.core.runs import Plan
+from ncclkit.live.children import WroteTooMuch, answer_of
 from ncclkit.live.launch import pack
 from ncclkit.live.launch.pack import packed
 
@@ -24,6 +27,13 @@ TAG = "NCCLKIT_RUN"
 
 FACTS = 120.0
 """Seconds for the facts of a host: above the agent's own deadlines, which say what hung."""
+
+START = 60.0
+"""Seconds in which a training interpreter has to start; from a cold file server it takes some."""
+
+KILLED = 5.0
+"""Seconds in which a killed process ends, unless it is in the kernel, where nobody can end it."""
+
 
 Record = dict[str, Any]
 OnRecord = Callable[[Record], None]
@@ -86,8 +96,10 @@ async def run_under_guard(
     inherited = {name: value for name, value in os.environ.items() if name not in unset}
     words = [str(agent), private.OWN, "guard", str(folder), str(deadline), *command]
     guard = await _started(python, words, {**inherited, **env, TAG: str(folder)})
-    reading = asyncio.create_task(_read(guard, folder, on_record))
+    heard = asyncio.Event()
+    reading = asyncio.create_task(_read(guard, folder, on_record, heard))
     try:
+        await _first_word(guard, heard, python)
         records = await asyncio.wait_for(asyncio.shield(reading), deadline + 40)
     except BaseException:
         await asyncio.shield(_stop(guard, reading))
@@ -112,6 +124,26 @@ async def _started(python: str, words: Sequence[str], environ: Mapping[str, str]
         ) from error
 
 
+async def _first_word(guard: asyncio.subprocess.Process, heard: asyncio.Event, python: str) -> None:
+    """Wait until a guard says that it has started, or has ended; NcclkitError where it does not."""
+    try:
+        await asyncio.wait_for(heard.wait(), START)
+    except asyncio.TimeoutError as error:
+        await _kill(guard)  # who does not start heeds no request
+        raise NcclkitError(
+            f"The training interpreter {python} did not start within {START:.0f} s; check its file system, "
+            "or name another with TRAIN_PYTHON / train_python."
+        ) from error
+
+
+async def _kill(process: asyncio.subprocess.Process) -> None:
+    """Kill a process with its group: behind a script that starts it, the interpreter is a child."""
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    with suppress(asyncio.TimeoutError):
+        await asyncio.wait_for(process.wait(), KILLED)
+
+
 def _lost(code: int, folder: Path) -> Record:
     """The end of a run whose guard ended without a word, as the record that it did not write."""
     how = f"by signal {-code} ({signal.Signals(-code).name})" if code < 0 else f"with exit status {code}"
@@ -131,31 +163,75 @@ async def _stop(guard: asyncio.subprocess.Process, reading: asyncio.Task[list[Re
         guard.stdin.close()  # it has ended by itself
     done, _ = await asyncio.wait({reading}, timeout=20)
     if not done:
-        guard.kill()  # the ranks then die with torchrun, and torchrun with the guard
         reading.cancel()
+        await _kill(guard)  # the ranks then die with torchrun, and torchrun with the guard
+        return
     await guard.wait()
 
 
-async def _read(guard: asyncio.subprocess.Process, folder: Path, on_record: OnRecord) -> list[Record]:
+async def _read(
+    guard: asyncio.subprocess.Process, folder: Path, on_record: OnRecord, heard: asyncio.Event
+) -> list[Record]:
     """Split the guard's output into records and everything else, line by line, while it arrives."""
     assert guard.stdout is not None
     records: list[Record] = []
     rest = b""
-    with open(folder / "wire.jsonl", "ab") as kept, open(folder / "launcher.log", "ab") as log:
+    with open(folder / "wire.jsonl", "ab") as kept, LauncherLog(folder) as log:
         while chunk := await guard.stdout.read(1 << 16):
             *lines, rest = (rest + chunk).split(b"\n")
             for line in lines:
+                if not heard.is_set() and (wire.parse(line) or {}).get("kind") == "guard":
+                    heard.set()
+                    continue
                 _keep(folder, line, records, kept, log, on_record)
             rest = rest if len(rest) < 1 << 20 else _spill(rest, log)
             kept.flush()
             log.flush()
+        heard.set()  # it has ended
         if rest:
             _keep(folder, rest, records, kept, log, on_record)
     redact.file(str(folder / "launcher.log"))  # what only many lines together tell
     return records
 
 
-def _keep(folder: Path, line: bytes, records: list[Record], kept: Any, log: Any, on_record: OnRecord) -> None:
+LOG_BEGIN, LOG_END = 64 << 20, 1 << 20
+"""Bytes of the beginning, and of the end, of what a run prints that ``launcher.log`` keeps."""
+
+
+class LauncherLog:
+    """``launcher.log`` of a run folder: the beginning and the end of what a run prints."""
+
+    def __init__(self, folder: Path) -> None:
+        self._file = open(folder / "launcher.log", "ab")  # noqa: SIM115, closed by __exit__
+        self._written, self._left_out, self._end = 0, 0, b""
+
+    def __enter__(self) -> LauncherLog:
+        return self
+
+    def write(self, text: bytes) -> None:
+        """Keep a piece of the log, or its end only where the file is full."""
+        if self._written + len(text) <= LOG_BEGIN:
+            self._file.write(text)
+            self._written += len(text)
+            return
+        self._written = LOG_BEGIN  # what follows must not stand before this piece
+        self._end += text
+        if len(self._end) > 2 * LOG_END:
+            self._left_out += len(self._end) - LOG_END
+            self._end = self._end[-LOG_END:]
+
+    def flush(self) -> None:
+        """Let others read what the file holds so far."""
+        self._file.flush()
+
+    def __exit__(self, *_: object) -> None:
+        with self._file:
+            if self._left_out:
+                self._file.write(b"\n[ncclkit left out %d bytes here]\n" % self._left_out)
+            self._file.write(self._end)
+
+
+def _keep(folder: Path, line: bytes, records: list[Record], kept: Any, log: LauncherLog, on_record: OnRecord) -> None:
     record = wire.parse(line)
     if record is None:
         said = redact.text(line.decode("utf-8", "surrogateescape")).encode("utf-8", "surrogateescape")
@@ -169,7 +245,7 @@ def _keep(folder: Path, line: bytes, records: list[Record], kept: Any, log: Any,
         on_record(record)
 
 
-def _spill(rest: bytes, log: Any) -> bytes:
+def _spill(rest: bytes, log: LauncherLog) -> bytes:
     """A line of a megabyte without an end is no record: it goes to the log as it is."""
     log.write(rest)
     return b""
@@ -197,24 +273,24 @@ async def _ask(found: str, deadline: float) -> Record:
         "import json,sys,torch,torch.distributed as d; print('ncclkit'+json.dumps(dict(python=sys.version.split()[0],"
         "torch=torch.__version__,gpus=torch.cuda.device_count(),nccl=d.is_available() and d.is_nccl_available())))"
     )
+    null, pipe = asyncio.subprocess.DEVNULL, asyncio.subprocess.PIPE
     process = await asyncio.create_subprocess_exec(
-        found,
-        "-c",
-        code,
-        stdin=asyncio.subprocess.DEVNULL,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
+        *(found, "-c", code),
+        stdin=null,
+        stdout=pipe,
+        stderr=pipe,
+        start_new_session=True,
+        preexec_fn=processes.die_with_parent,
     )
     try:
-        out, err = await asyncio.wait_for(process.communicate(), deadline)
+        out, err = await answer_of(process, deadline)
     except asyncio.TimeoutError as error:
         raise NcclkitError(
             f"{found} did not import torch within {deadline:.0f} s; check its file system and GPUs."
         ) from error
-    finally:
-        if process.returncode is None:
-            process.kill()
-            await process.wait()
+    except WroteTooMuch as error:
+        why = f"{error} in place of its version of torch"
+        raise NcclkitError(f"{found} {why}; is it a Python?") from error
     answer = next((line for line in out.decode("utf-8", "replace").splitlines() if line.startswith("ncclkit{")), None)
     if answer is None:
         last = (err.decode("utf-8", "replace").strip().splitlines() or ["no message"])[-1]

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import re
 import shutil
 import sys
 import time
@@ -31,7 +30,9 @@ from ncclkit.live.launch.pack import PIPED, packed
 
 def nodes() -> int:
     """Nodes of the allocation that this process runs in; 0 outside of one."""
-    return int(os.environ.get("SLURM_JOB_NUM_NODES", "0")) if os.environ.get("SLURM_JOB_ID") else 0
+    if not os.environ.get("SLURM_JOB_ID"):
+        return 0
+    return scheduler.number_in(os.environ.get("SLURM_JOB_NUM_NODES", ""))
 
 
 def hosts(plan: Plan) -> int:
@@ -74,25 +75,41 @@ def _gpus() -> list[str]:
     env = os.environ
     _, _, share = env.get("SLURM_GPUS_PER_TASK", "").rpartition(":")  # of a kind: h100:1
     here = env.get("SLURM_JOB_GPUS", "")
-    tasks = int(env.get("SLURM_NTASKS") or nodes()) // nodes()
-    return [f"--gpus-per-node={len(here.split(',')) if here else int(share) * tasks}"] if share.isdigit() else []
+    each = scheduler.number_in(share, -1)
+    if each < 0:
+        return []
+    tasks = scheduler.number_in(env.get("SLURM_NTASKS", ""), nodes()) // nodes()
+    return [f"--gpus-per-node={len(here.split(',')) if here else each * tasks}"]
 
 
 def agent_on_every_node(agent: Path, python: str, wait: int = 0) -> list[str]:
     """The words that start the agent, with the words behind them, once on every node: it comes over srun's input."""
-    return [*srun_once_per_node(f"--input={agent}", wait=wait), *_split(CONTAINER), python, *PIPED]
+    given = f"--input={scheduler.file_pattern(agent)}"
+    srun = srun_once_per_node(given, wait=wait)
+    return [*srun, *_split(CONTAINER), checked_program(python), *PIPED]
+
+
+def checked_program(python: str) -> str:
+    """The interpreter as given; NcclkitError for a name that srun would take for an option."""
+    if python.startswith("-"):
+        why = "begins with a dash; give its full path"
+        raise NcclkitError(f"The training interpreter {python!r} {why}.")
+    return python
 
 
 async def nodes_of(job: int) -> int:
     """How many nodes a Slurm job runs on; 0 where Slurm is not here, or does not know it as running."""
     if shutil.which("srun") is None or shutil.which("scontrol") is None:
         return 0
+    number = scheduler.checked_id(str(job), "The option --job")
     try:
-        output = await asyncio.to_thread(scheduler.ask, "scontrol", "show", "job", str(job), deadline=20)
+        ask = ("scontrol", "-o", "--", "show", "job", number)
+        output = await asyncio.to_thread(scheduler.ask, *ask, deadline=20)
     except NcclkitError:
         return 0
-    count = re.search(r"\bNumNodes=(\d+)", output)
-    return int(count[1]) if count and re.search(r"\bJobState=RUNNING\b", output) else 0
+    shown = scheduler.fields(output.partition("\n")[0])
+    running = shown.get("JobState") == "RUNNING"
+    return scheduler.number_in(shown.get("NumNodes", "")) if running else 0
 
 
 def on_nodes_of(job: int, nodes: int, agent: Path, folder: Path, *words: str) -> list[str]:
@@ -101,9 +118,12 @@ def on_nodes_of(job: int, nodes: int, agent: Path, folder: Path, *words: str) ->
     Its records come in ``attach-node<number>.jsonl``; `folder` must lie on storage that all nodes share.
     """
     count = ["--nodes", str(nodes), "--ntasks", str(nodes), "--ntasks-per-node", "1"]
-    beside = ["srun", f"--jobid={job}", "--overlap", "--cpu-bind=none", "--mem=0", "--immediate=10", *count]
-    output = f"--output={str(folder).replace('%', '%%')}/attach-node%n.jsonl"
-    return [*beside, f"--input={agent}", output, sys.executable, *PIPED, *words]
+    number = scheduler.checked_id(str(job), "The option --job")
+    beside = ["srun", f"--jobid={number}", "--overlap", "--immediate=10"]
+    beside += ["--cpu-bind=none", "--mem=0"]
+    output = f"--output={scheduler.file_pattern(folder)}/attach-node%n.jsonl"
+    given = f"--input={scheduler.file_pattern(agent)}"
+    return [*beside, *count, given, output, sys.executable, *PIPED, *words]
 
 
 def environ_without_slurm() -> dict[str, str]:
@@ -150,7 +170,8 @@ class _NodeAnswers:
     def port(self) -> str:
         """The next free port of the first node; where none is known, one that follows from the job's number."""
         self.ports.append(self.ports.pop(0)) if self.ports else None
-        return str(self.ports[-1] if self.ports else 20000 + int(os.environ["SLURM_JOB_ID"]) % 20000)
+        number = scheduler.number_in(os.environ.get("SLURM_JOB_ID", ""))
+        return str(self.ports[-1] if self.ports else 20000 + number % 20000)
 
 
 _answers: dict[tuple[str, ...], _NodeAnswers] = {}
@@ -253,15 +274,18 @@ def _mute(lines: Sequence[bytes]) -> Record:
 async def node_names() -> list[str]:
     """The names of the allocation's nodes."""
     hosts = os.environ.get("SLURM_JOB_NODELIST", "")
-    known = (await asyncio.to_thread(scheduler.ask, "scontrol", "show", "hostnames", hosts, deadline=20)).split()
-    if not known:
-        raise NcclkitError(f"scontrol does not know the nodes {hosts!r} of this allocation.")
+    ask = ("scontrol", "--", "show", "hostnames", hosts)
+    known = (await asyncio.to_thread(scheduler.ask, *ask, deadline=20)).split()
+    strange = [name for name in known if not scheduler.ADDRESS.fullmatch(name)]
+    if not known or strange:
+        raise NcclkitError(f"scontrol does not know the nodes {hosts[:200]!r} of this allocation.")
     return known
 
 
 async def _head() -> str:
     """Address of the allocation's first node, as Slurm itself reaches it (node names need not resolve)."""
     first = (await node_names())[0]
-    said = await asyncio.to_thread(scheduler.ask, "scontrol", "show", "node", first, deadline=20)
-    address = re.search(r"\bNodeAddr=(\S+)", said)
-    return address.group(1) if address else first
+    ask = ("scontrol", "-o", "--", "show", "node", first)
+    said = await asyncio.to_thread(scheduler.ask, *ask, deadline=20)
+    address = scheduler.fields(said.partition("\n")[0]).get("NodeAddr", "")
+    return address if scheduler.ADDRESS.fullmatch(address) else first
