@@ -90,7 +90,7 @@ PLAIN = re.compile(
     r"|\b[Ww]atchdog caught\b"
     r"|\bloss\W{1,4}nan\b|\bnan\b.{0,20}\b(?:loss|grad)|\binconsistent\b|\bimpossible\b"
     r"|\bwrong\b|\bbad\b"
-    r"|\b(?:is |was |were )missing\b|\bmissing ranks?\b|\bstill waiting\b|\bnever\b"
+    r"|\b(?:is |was |were )missing\b|\bmissing ranks?\b|\bstill waiting\b"
     r"|错误|拒绝|没有空间|无法|不匹配|不一致|fehler|abgelehnt|erreur|refusée",
     re.IGNORECASE,
 )
@@ -107,6 +107,7 @@ NO_LOG = re.compile(
     r"|^\s*[\w-]*(?:restart|signal|policy|timeout|retries|grace)[\w-]*: +\S+$"
     r"|^[0-9a-f]{7,12} (?=\S)(?!.*\d$)"
     r"|^\s*(?:raise|except|print|echo|if|elif|def|class|import|assert|return)\b.*[(:\"']"
+    r"|^test \S+ \.\.\. |^thread '[^']+' panicked|^error: test failed|^test result: "
     r"|\|\| *(?:echo|exit)\b|^commit [0-9a-f]{40}"
 )
 """Lines of the kernel, of compilers, of git and of source code: they speak of other things than the job."""
@@ -119,7 +120,7 @@ DEATH = re.compile(
 LEVEL = re.compile(
     r"(?<![\w])(?:INFO|info|Info|NOTICE|notice|DEBUG|debug|TRACE|WARN(?:ING)?|warn(?:ing)?"
     r"|Warning|UserWarning"
-    r"|RuntimeWarning|\w+Warning)(?![\w])|^\s*\[?[IW]\d{4}[ :]|^\s*\[[IW](?:\d{3,4})? "
+    r"|RuntimeWarning|\w+Warning)(?![\w])|^\s*\[?[IW]\d{4,8}[ :]|^\s*\[[IW](?:\d{3,4})? "
     r"|\|\s*(?:INFO|WARNING)\s*\|"
 )
 """How a program marks what it goes on after."""
@@ -186,6 +187,19 @@ COMPLAINT = re.compile(
     re.IGNORECASE,
 )
 """What people say of a job that is not as it should be, besides that it is slow."""
+SOLVED = re.compile(
+    r"\bwork(?:s|ed) (?:fine |well )?(?:with|when|after|until|if|again)\b|\bhelps\b|\bcures?\b"
+    r"|\bfixe[sd]\b|\bsolve[sd]\b",
+    re.IGNORECASE,
+)
+"""What people say of a trouble that is over: beside a good end it is none."""
+OTHER_LANGUAGES = re.compile(
+    r"\blangsam|\bhängt\b|\bbricht\b|\bstürzt\b|\bbleibt (?:stehen|hängen)|\bnicht\b|\bbloqu|\blent\b|\bplante\b"
+    r"|\béchoue|\bfige\b|\blento\b|\bcuelga|\bfalla\b|\btrava\b|завис|медленн|ошибк|падает|止ま|遅い|固ま|動かな"
+    r"|落ち|進まな|エラー|멈|느려|에러|오류|卡|慢|报错|失败|不动|没有反应|不一致|对不上|只有|错",
+    re.IGNORECASE,
+)
+"""The same in other languages than English."""
 STACK = re.compile(
     r"\bpy-spy\b|\((?:cuda-)?gdb\)|\b(?:cuda-)?gdb\b|^\s*#\d+ +(?:0x[0-9a-f]+|\w)"
     r"|^Thread \d+ .*(?:active|idle|LWP)"
@@ -221,7 +235,7 @@ CHATTER = re.compile(
     r"Token indices sequence|TokenizerFast|Some weights of|should probably TRAIN|`use_cache="
     r"|Special tokens have been"
     r"|might be asynchronously|soft kill|It is recommended|The following (?:values|arguments"
-    r"|columns) |^Note:|^Hint:"
+    r"|columns) |^Note:|^Hint:|\bMake sure (?:to|that)\b"
 )
 """Sentences that well-known programs write without complaining."""
 
@@ -244,6 +258,8 @@ def says_complaint(text: str) -> bool:
     """Whether a line is a sentence in which a person says that something is not as it should be."""
     if LOGGED.search(text) or TABLE.search(text) or CHATTER.search(text) or NO_LOG.search(text):
         return False
+    if OTHER_LANGUAGES.search(text) and not LEVEL.search(text):
+        return True
     words = len(SPOKEN.findall(text))
     if words >= WORDS_OF_A_REMARK and FIRM.search(text):
         return True
@@ -260,7 +276,17 @@ def says_death(text: str) -> bool:
 
 def says_slow(text: str) -> bool:
     """Whether a complaint is one that the end of the job does not refute: slow, late, wrong."""
-    return SLOW.search(text) is not None
+    return any(words.search(text) for words in (SLOW, OTHER_LANGUAGES))
+
+
+def is_mere_warning(text: str) -> bool:
+    """Whether a program marks a line as something after which it goes on."""
+    return LEVEL.search(text) is not None
+
+
+def says_solved(text: str) -> bool:
+    """Whether a complaint is of something that is over."""
+    return SOLVED.search(text) is not None
 
 
 def is_source(text: str) -> bool:

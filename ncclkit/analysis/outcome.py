@@ -26,12 +26,14 @@ END_OF_ALL = re.compile(
     r"|g)/sec\b|\ball ranks (?:are )?(?:done|finished|completed)"
     r"|={3,} .*\b\d+ passed\b(?!.*\b(?:failed|error))|^OK(?: \(skipped=\d+\))?\s*$"
     r"|^\S{1,80}: success\s*$"
+    r"|\bEXIT_CODE=0\b|\b\w+_STATE_SUCCEEDED\b|[Tt]raining job completed|^RESULT,\w+,"
     r"|\bDiagnostic .* [Pp]ass|^NOTE: The CUDA Samples are not meant for"
     r"|^\W{0,3}(?:rc|exit|exit (?:code|status)|status|returned?|\$\?)\s*[=:]\s*0\s*$"
 )
 """What is said by a program that watched all ranks."""
 END_OF_ONE = re.compile(
-    r"[Tt]rain(?:ing)? (?:(?:has|is|was) )?(?:successfully )?(?:complete|completed|finished|done"
+    r"^\W*End (?:of )?training|[Tt]rain(?:ing)? (?:(?:has|is"
+    r"|was) )?(?:successfully )?(?:complete|completed|finished|done"
     r"|ended)\b(?! at step)"
     r"|(?:[Ff]inish(?:ed)?|[Cc]ompleted|[Dd]one) (?:with )?(?:the )?(?:re|pre)?-?(?:[Tt]raining"
     r"|fine-?tuning)\b"

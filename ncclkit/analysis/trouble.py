@@ -25,12 +25,14 @@ from ncclkit.analysis.timeline import abnormal
 from ncclkit.core.case import Case
 from ncclkit.core.model import Event
 from ncclkit.analysis.complaints import (
+    is_mere_warning,
     is_source,
     is_stack,
     says_complaint,
     says_death,
     says_failure,
     says_slow,
+    says_solved,
 )
 
 MANY = 100
@@ -58,6 +60,12 @@ HARMLESS_KINDS = (
 """Kinds that stand in logs of jobs that go well, too."""
 DEATHS = ("slurm.event", "elastic.exit", "elastic.root", "kernel.oom", "kernel.segfault")
 """Kinds that say that a process ended: the steps of others do not refute them."""
+PASSED_ON = re.compile(
+    r"unhandled (?:cuda|system) error|ncclUnhandledCudaError|ncclSystemError|\bNCCL error\s*$"
+    r"|NCCL communicator was aborted",
+    re.IGNORECASE,
+)
+"""What a library says of an error whose reason another one printed above, or would have."""
 AFTER_THE_END = ("store.lost", "c10d.hint")
 """Kinds that ranks leave behind which end after the one that holds the store."""
 HARMLESS_WARNING = re.compile(
@@ -86,6 +94,13 @@ class Trouble:
         return bool(self.errors or self.failures or self.complaints or self.stacks)
 
     @property
+    def says_no_reason(self) -> str:
+        """The error of a library that passes on what it did not say, where nothing else is known."""
+        texts = [error.text.strip().splitlines()[-1] for error in self.errors]
+        passed_on = [match[0] for match in map(PASSED_ON.search, texts) if match]
+        return passed_on[0] if texts and len(passed_on) == len(texts) else ""
+
+    @property
     def lines(self) -> tuple[Event, ...]:
         """All of it, the firmest first."""
         return self.errors + self.failures + self.complaints + self.stacks
@@ -104,7 +119,7 @@ def trouble(case: Case) -> Trouble:
         firm = [line for line in failures if says_death(line.text)]
         failures = [
             *firm,
-            *(line for line in _after_success(failures, success) if line not in firm),
+            *(line for line in _last_failures(failures, success) if line not in firm),
         ]
         complaints = [line for line in complaints if not _is_refuted(line, success)]
     stacks = [] if success else _stacks_taken(case)
@@ -134,7 +149,8 @@ def lines_after(case: Case, lines: list[Event], proofs: Iterable[Event]) -> list
 def _failures(case: Case) -> list[Event]:
     """Lines of failure that no grammar knows, less those after which the job was seen at work."""
     work = work_lines(case)
-    said = [line for line in unread_lines(case) if says_failure(line.text)]
+    lines = [*unread_lines(case), *case.of("progress")]  # a step may say that its loss is no number
+    said = [line for line in lines if says_failure(line.text)]
     over = [line for line in said if any(is_later(step, line) for step in work)]
     return [line for line in said if line not in over or says_death(line.text)]
 
@@ -154,9 +170,17 @@ def _after_success(lines: list[Event], success: Event) -> list[Event]:
     return [line for line in lines if line.path == success.path and is_later(line, success)]
 
 
+def _last_failures(failures: list[Event], success: Event) -> list[Event]:
+    """Those after the end that are no mere warning: ranks that end one after the other warn."""
+    later = _after_success(failures, success)
+    return [line for line in later if not is_mere_warning(line.text)]
+
+
 def _is_refuted(complaint: Event, success: Event) -> bool:
     """Whether the end of all shows that it was not so: neither a hang nor a crash succeeds, a slow
     job does."""
+    if says_solved(complaint.text):
+        return True
     return speaks_for_all(success) and not says_slow(complaint.text)
 
 

@@ -67,7 +67,7 @@ class Diagnosis:
     @property
     def verdict(self) -> str:
         """``found``, ``unexplained``, ``running``, ``healthy`` or ``no_job``: the whole case in one word."""
-        if not all(map(resemblance.is_resembling, self.findings)):
+        if not all(map(resemblance.is_resembling, self.findings)) and not self.says_no_reason:
             return "found"
         if not self.job_seen and not self.findings:
             return "no_job"
@@ -76,6 +76,12 @@ class Diagnosis:
         if self.healthy:
             return "healthy"
         return "running" if self.at_work else "unexplained"
+
+    @property
+    def says_no_reason(self) -> str:
+        """The error without its reason, where that is all there is and no cause is more than possible."""
+        firm = any(STRENGTHS[finding.strength] > 1 for finding in self.findings)
+        return "" if firm else self.against.says_no_reason
 
     @property
     def healthy(self) -> Event | None:
@@ -101,6 +107,8 @@ class Diagnosis:
     @property
     def headline(self) -> str:
         """The verdict in one sentence: the best root, the first error that no cause explains, or that all is well."""
+        if self.says_no_reason:
+            return f"The log says \"{self.says_no_reason}\" and not why: its reason stands in lines that are not here."
         if self.findings and (self.verdict == "found" or not self.errors):
             return self.findings[0].say
         if self.errors and self.job_seen:
@@ -173,7 +181,7 @@ def diagnose(case: Case) -> Diagnosis:
         tuple(verdict for verdict in verdicts if verdict.verdict == "unknown" and verdict.cause not in named),
         tuple(verdict for verdict in verdicts if verdict.verdict == "clear" and verdict.cause not in named),
         describe(scope),
-        _unexplained(scope, findings) if unsure else (),
+        _unexplained(scope, findings) if unsure or trouble(scope).says_no_reason else (),
         outcome(scope),
         trouble(scope),
         job_seen,
@@ -275,8 +283,8 @@ def _with_resembling(findings: list[Finding], verdicts: Sequence[Finding], case:
     findings = [_messenger(finding, [line for line, _ in lines]) for finding in findings]
     if any(STRENGTHS[finding.strength] > 1 for finding in findings) or not against:
         return findings
-    words = [*against.errors, *against.failures]
-    if not (resemblance.comparable(words) or against.complaints or against.stacks):
+    only_errors = not (against.failures or against.complaints or against.stacks)
+    if only_errors and not resemblance.comparable(against.errors):
         return findings
     least = _least_share(case, against)
     sound = resemblance.SOUND if against.errors else 0.0

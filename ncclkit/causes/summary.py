@@ -406,6 +406,9 @@ def _next_evidence(case: Case, diagnosis: Diagnosis, read_ranks: tuple[int, ...]
     if diagnosis.verdict == "no_job":
         return ("The standard output and standard error of all ranks of the job.",)
     wanted = []
+    if diagnosis.says_no_reason:
+        wanted.append("The lines above this error, of every rank: the first `NCCL WARN` names the call that failed.")
+        wanted.append("NCCL's own words: run it again with NCCL_DEBUG=WARN (on all ranks, unfiltered).")
     if absent := _absent(case, read_ranks):
         wanted.append(f"The logs of {text.ranks(absent)}.")
     if diagnosis.errors and not any(event.data.get("frames") for event in case.of("python.exception")):
