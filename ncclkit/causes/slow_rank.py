@@ -72,7 +72,7 @@ def diagnose(case: Case) -> Finding:
             tuple(dead.values())[:3],
         )
     if instant := states.instant_timeouts:
-        return clear(ID, "A timeout of less than a second ends healthy collectives: no rank had to be late.", instant[:3])
+        return clear(ID, "A timeout below a second ends healthy collectives: no rank had to be late.", instant[:3])
     if idle := idle_service(case):
         return clear(ID, "The server had no request to work on, so no rank was late.", (idle,))
     mismatches = case.of("flight.mismatch", "gloo.size_mismatch")

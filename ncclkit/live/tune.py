@@ -26,7 +26,7 @@ from ncclkit.core.bandwidth import Expectation, Judgement, judge
 from ncclkit.core.case import Case
 from ncclkit.core.model import Advice, Fact, Measurement, NcclkitError
 from ncclkit.core.runs import Plan
-from ncclkit.core.text import format_bytes, format_time, plural
+from ncclkit.core.text import format_bytes, format_time, percent, plural
 from ncclkit.core.text import op as collective_name
 from ncclkit.core.tuning import BESIDE, LEAST_ROUNDS, Comparison, Setting, Sweep, spread
 from ncclkit.evidence.logs import read_logs
@@ -104,19 +104,30 @@ def _bucket(measurements: Sequence[Measurement]) -> list[Advice]:
 
 
 def _ratio(judgement: Judgement) -> Advice:
+    why = f"{judgement.summary} {judgement.bound}"
+    repeat = "Repeat the live test after every change of driver, container or NCCL."
+    if judgement.used_well:
+        return Advice("Leave NCCL's variables alone: the path is used well.", why=why, check=repeat)
     if not judgement.low:
-        return Advice(
-            do="Leave NCCL's variables alone: the path is used well.",
-            why=f"{judgement.summary} {judgement.bound}",
-            check="Repeat the live test after every change of driver, container or NCCL.",
-        )
+        return Advice(_undecided(judgement), why=why, check=repeat)
     return Advice(
         do="Look for the reason before tuning: this path gives clearly less than it should.",
-        why=f"{judgement.summary} {judgement.bound}",
+        why=why,
         command="ncclkit diagnose <case folder>",
         check="The ratio of a repeated live test.",
         risk="Variables copied from elsewhere may hide the reason.",
     )
+
+
+def _undecided(judgement: Judgement) -> str:
+    """What to do where a figure is neither low nor what is usual."""
+    if judgement.exceeds:
+        return "Compare with another test of this host: there is no reference for this figure."
+    if not judgement.large:
+        largest = format_bytes(judgement.best.bytes)
+        return f"Measure larger messages: those of {largest} do not show what the path gives."
+    usual = percent(judgement.usual)
+    return f"Compare with `ncclkit tune`: {percent(judgement.ratio)} is a little less than the usual {usual} or more."
 
 
 def _launch(measurements: Sequence[Measurement]) -> float:
