@@ -195,7 +195,7 @@ def _reported(case: Case) -> Finding:
         )
     if risk := CHECK.risk(case):
         return risk
-    if not case.events and (risk := LOAD.risk(case)):  # a job that ran shows by itself whether it had its cores
+    if not case.events and (risk := HOST_BUSY.risk(case)):  # a job that ran shows by itself whether it had its cores
         return risk
     went_well = [*case.of("nccl.destroy"), *states.ended.values()]
     missing = "cpu.usable of the job (`nproc` inside it) and the data loader's num_workers"
@@ -296,7 +296,7 @@ def experiment(case: Case) -> Experiment:
     )
 
 
-LOAD = Preflight(
+HOST_BUSY = Preflight(
     ID,
     reads=("cpu.load",),
     risks=_loaded,

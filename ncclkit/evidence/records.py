@@ -20,7 +20,7 @@ from ncclkit.core.text import format_time, plural, rate
 from ncclkit.core.text import ranks as rank_words
 from ncclkit.evidence.grammars.grammar import clip
 from ncclkit.evidence.kinds import KINDS
-from ncclkit.evidence.other_load import OtherLoad
+from ncclkit.evidence.other_use import OtherUse
 
 SKIPPED = frozenset({"fact", "measure"})
 """Records that are facts and measurements, not events."""
@@ -293,7 +293,7 @@ def telemetry_of(stream: BinaryIO, path: str) -> tuple[list[Event], int]:
     """Events ``telemetry.`` of each rank that has samples, and of what others did; the number of lines."""
     last: dict[tuple[str, int | None], Event] = {}
     readings: dict[tuple[str, int], deque[_Reading]] = defaultdict(lambda: deque(maxlen=64))
-    others: dict[str, OtherLoad] = defaultdict(OtherLoad)
+    others: dict[str, OtherUse] = defaultdict(OtherUse)
     number = 0
     for number, line in enumerate(iter(lambda: stream.readline(LONGEST), b""), 1):
         sample = _sample(line)

@@ -45,8 +45,8 @@ class Sampler:
         self.taken, self.families, self.before = 0, {}, None
         self.scheduling, self.utilization, self.mine = Scheduling(), Utilization(), gpus or {}
         self.gpus, self.last = {}, 0.0
-        self.smi, self.apps = Listener(COMMAND), Listener(HOLDERS) if find is None else None
-        self.cores, self.others = os.cpu_count() or 1, OtherProcesses() if find is None else None
+        self.smi, self.apps = SmiListener(COMMAND), SmiListener(HOLDERS) if find is None else None
+        self.cores, self.others = os.cpu_count() or 1, OtherCores() if find is None else None
 
     def take(self):
         """One sample; a disk that is full or gone ends the telemetry, not the run."""
@@ -127,7 +127,7 @@ class Sampler:
         return {"ranks": memory, "utilization": utilization, "scheduling": self.scheduling.take(self.families)}
 
 
-class Listener:
+class SmiListener:
     """nvidia-smi, asked again and again; `lines` are what it has said since."""
 
     def __init__(self, command):
@@ -165,7 +165,7 @@ class Listener:
             self.child.communicate()
 
 
-class OtherProcesses:
+class OtherCores:
     """Cores that processes use which are none of ours, as a rate since the last sample."""
 
     def __init__(self):

@@ -16,7 +16,7 @@ MOST = 64
 """GPUs, and processes on them, that are kept of one host."""
 
 
-class OtherLoad:
+class OtherUse:
     """Reads the samples of one host, in their order; `events` says what others did."""
 
     def __init__(self) -> None:
