@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from ncclkit.agent import links
 from ncclkit.core.model import Fact, Measurement, NcclkitError
 from ncclkit.core.text import format_bytes, format_number, percent
 
@@ -30,22 +31,6 @@ FACTORS: Mapping[str, str] = {
     "barrier": "0",
 }
 """op → busbw / algbw as nccl-tests defines it (``src/*.cu``, ``…GetBw``); a barrier moves no bytes."""
-
-NVLINK = {
-    "V100": (6, 20.0),
-    "A100": (12, 20.0),
-    "A800": (8, 20.0),
-    "H100": (18, 20.6),
-    "H800": (8, 20.6),
-    "H200": (18, 20.6),
-    "GH200": (18, 20.6),
-    "B200": (18, 40.1),
-    "GB200": (18, 40.1),
-}
-"""Model → most links of one GPU; GB/s per link and direction with which NCCL calculates (``src/graph/topo.h``)."""
-
-PCIE_LANE = {1: 1.5 / 8, 2: 3.0 / 8, 3: 6.0 / 8, 4: 12.0 / 8, 5: 24.0 / 8, 6: 48.0 / 8}
-"""GB/s per lane and direction that NCCL calculates with (``src/graph/topo.cc``): 12 GB/s for generation 3 x16."""
 
 MANY_PEERS = ("all_to_all", "all_to_all_by_hand", "gather", "scatter")
 """Operations in which a rank talks to many others at once; the rest pass data on from neighbour to neighbour."""
@@ -164,13 +149,10 @@ def _gpus(known: Mapping[str, Any], ranks: int) -> Expectation:
     count = known.get("gpu.count")
     if count is not None and count < ranks:
         return _none(f"No bound for NCCL: {ranks} ranks on {count} GPUs cannot each have their own.")
-    matrix = known.get("gpu.topology")
-    if count is None or not matrix:
+    if count is None or not known.get("gpu.topology"):
         return _none("No bound for NCCL: how the GPUs are joined could not be read (nvidia-smi topo -m).")
-    pairs = {a: [_links(matrix, a, b) for b in gpus if b != a] for a in gpus}
-    if all(links for row in pairs.values() for links in row):
-        return _nvlink(known, {gpu: sum(row) for gpu, row in pairs.items()})
-    return _pcie(known, gpus)
+    paths = links.nvlink_paths(known, gpus)
+    return _nvlink(known, paths) if paths else _pcie(known, gpus)
 
 
 def chosen_gpus(known: Mapping[str, Any], ranks: int) -> list[int]:
@@ -180,24 +162,16 @@ def chosen_gpus(known: Mapping[str, Any], ranks: int) -> list[int]:
     return numbers[:ranks] if len(numbers) >= ranks else list(range(ranks))
 
 
-def _links(matrix: Mapping[str, Mapping[str, str]], a: int, b: int) -> int:
-    """18 for NV18 between two GPUs, 0 for any other way."""
-    match = re.fullmatch(r"NV(\d+)", matrix.get(f"GPU{a}", {}).get(f"GPU{b}", ""))
-    return int(match.group(1)) if match else 0
-
-
 def _nvlink(known: Mapping[str, Any], paths: Mapping[int, int]) -> Expectation:
-    """`paths`: links of each GPU towards the others; through a switch the same links count once for every peer."""
-    model = str(known.get(f"gpu.{min(paths)}.model", ""))
-    kind = next((name for name in NVLINK if re.search(rf"\b{name}\b", model)), "")
-    most, speed = NVLINK.get(kind, (None, known.get(f"gpu.{min(paths)}.nvlink.speed")))
-    if not speed:
+    """`paths`: links of each GPU towards the others."""
+    found = links.nvlinks(known, paths)
+    if not found.speed:
+        model = str(known.get(f"gpu.{min(paths)}.model", ""))
         return _none(f"No bound for NCCL: the speed of the NVLinks of {model or 'these GPUs'} is unknown.")
-    links = {gpu: min(count, known.get(f"gpu.{gpu}.nvlink.links") or most or count) for gpu, count in paths.items()}
-    fewest = min(links.values())
-    behind = [gpu for gpu, count in links.items() if count == fewest and count < max(links.values())]
+    fewest, speed = min(found.links.values()), found.speed
+    behind = [gpu for gpu, count in found.links.items() if count == fewest and count < max(found.links.values())]
     who = f"GPU {', '.join(map(str, behind))} has only" if behind else "Every GPU has"
-    whose = f"NCCL's own figure for {kind}" if kind else "as nvidia-smi nvlink -s says"
+    whose = f"NCCL's own figure for {found.kind}" if found.kind else "as nvidia-smi nvlink -s says"
     value = fewest * speed
     words = (
         f"{who} {fewest} NVLinks of {speed:g} GB/s each way ({whose}), so a ring carries at most "
@@ -209,11 +183,10 @@ def _nvlink(known: Mapping[str, Any], paths: Mapping[int, int]) -> Expectation:
 def _pcie(known: Mapping[str, Any], gpus: list[int]) -> Expectation:
     speeds = {}
     for gpu in gpus:
-        # an idle GPU lowers the generation of its link, but not the width
-        generation, width = known.get(f"gpu.{gpu}.pcie.gen.max"), known.get(f"gpu.{gpu}.pcie.width")
-        if generation not in PCIE_LANE or not width:
+        link = links.pcie_link(known, gpu)
+        if link is None:
             return _none(f"No bound for NCCL: the PCIe link of GPU {gpu} could not be read.")
-        speeds[gpu] = PCIE_LANE[generation] * width, int(generation), int(width)
+        speeds[gpu] = link
     slowest = min(speeds, key=lambda gpu: speeds[gpu])
     value, generation, width = speeds[slowest]
     return Expectation(

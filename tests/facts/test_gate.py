@@ -109,6 +109,45 @@ def test_the_test_of_the_gpus_counts(tested: dict[str, Any], say: str, unknown: 
     assert [unknown in one for one in told] == [True] * bool(unknown)
 
 
+@pytest.mark.parametrize(
+    ("busbw", "say"),
+    [
+        (40.0, "reach 40.0 GB/s busbw, 11 % of the 371 GB/s that NVLink allows: slower than they should be"),
+        (180.0, "49 % of the 371 GB/s"),
+        (300.0, ""),
+        (480.0, ""),  # NVLS
+        (None, ""),
+    ],
+)
+def test_without_a_baseline_the_links_say_what_to_expect(good: dict[str, Any], busbw: float | None, say: str) -> None:
+    tested = {"reason": "done", "wrong": 0, "busbw": busbw, "error": "", "ranks": 8}
+    for baseline in ({}, {"facts": {}, "busbw": None}):
+        problems, unknown = gate.judge_test(tested, baseline, good)
+        assert [say in problem["say"] for problem in problems] == [True] * bool(say) and unknown == []
+    assert gate.judge_test(tested, {"facts": {}, "busbw": 30.0}, good) == ([], []), "a baseline knows better"
+    used = changed(good, gpu__3__busy=97)
+    assert ["others used GPU 3" in one["say"] for one in gate.judge_test(tested, {}, used)[0]] == [True] * bool(say)
+
+
+def test_where_the_facts_do_not_tell_how_gpus_are_joined_their_test_is_not_judged(good: dict[str, Any]) -> None:
+    tested = {"reason": "done", "wrong": 0, "busbw": 4.0, "error": "", "ranks": 8}
+    assert gate.judge_test(tested, {}, changed(good, gpu__topology=None)) == ([], [])
+    assert gate.judge_test(tested, {}) == ([], [])
+
+
+def test_a_gate_without_a_baseline_finds_a_slow_node(
+    good: dict[str, Any], monkeypatch: pytest.MonkeyPatch, capfd: Any
+) -> None:
+    result = {"reason": "done", "wrong": 0, "busbw": 40.0, "error": "", "ranks": 8}
+    monkeypatch.setattr(gate, "collect", lambda **_: good.values())
+    monkeypatch.setattr(gate, "_test", lambda *_: result)
+    status, said = printed(capfd, "--seconds", "60")
+    assert (status, said["ready"]) == (1, False) and "slower than they should be" in said["say"]
+    result["busbw"] = 390.0
+    status, said = printed(capfd, "--seconds", "60")
+    assert (status, said["ready"]) == (0, True), said
+
+
 def printed(capfd: Any, *words: str) -> tuple[int, dict[str, Any]]:
     """The exit status and the object of the gate in this process."""
     kept = os.dup(1)
