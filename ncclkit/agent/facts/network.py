@@ -449,6 +449,11 @@ def resolve(machine: Machine) -> list[str]:
     return found
 
 
+def gloo_default(machine: Machine) -> str:
+    """The interface that gloo takes without GLOO_SOCKET_IFNAME."""
+    return gloo_picks(addresses(machine), resolve(machine))
+
+
 def _gloo(machine: Machine, own: list[str]) -> str:
     entries = addresses(machine)
     if machine.environ.get("GLOO_SOCKET_IFNAME"):
