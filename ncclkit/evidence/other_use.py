@@ -64,7 +64,7 @@ class OtherUse:
         if not (self._cores_used or gpus or holders):
             return
         used = round(fmean(self._cores_used), 2) if self._cores_used else None
-        data = {"cores_used": used, "cores": self._cores, "load": self._load, "ranks": len(self._ranks)}
+        data: dict[str, Any] = {"cores_used": used, "cores": self._cores, "load": self._load, "ranks": len(self._ranks)}
         data |= {"gpus": gpus, "holders": holders}
         number, moment = self._last
         yield Event("telemetry.others", clip(_text(data)), path, number, moment, host, data=data)

@@ -242,10 +242,7 @@ async def sweep(
     _refuse_foreign(wanted, plan.backend)
     env = {**plan.env, **(_without_file(case, cleared) if cleared else {})}
     base = replace(plan, unset=tuple(cleared), env=env)
-    plain = await _plain_variables(case, base)
-    reasons = {n: equal_to_default(one, plain, slurm.hosts(base)) for n, one in enumerate(wanted, 1)}
-    made.bounds.update(_link_bounds(case, base))
-    made.same.update({number: why for number, why in reasons.items() if why})
+    await _learn_defaults(case, base, wanted, made)
     together = {n: one for n, one in enumerate(wanted, 1) if one.per_communicator}
     alone = {n: one for n, one in enumerate(wanted, 1) if n not in together}
     made.own_jobs.update(alone)
@@ -267,6 +264,14 @@ async def _sized(case: Case, options: ProbeOptions, calls: Calls, sizes: Sequenc
     usual = [size for size in SIZES[plan.backend] if size <= (options.max_bytes or size)]
     steps = sizes or sorted({size for found in heavy.values() for size in found}) or usual
     return replace(plan, name="tune", sizes=tuple(steps))
+
+
+async def _learn_defaults(case: Case, base: Plan, wanted: Sequence[Setting], made: Measured) -> None:
+    """Find the settings that are the default under another name, and what the links allow."""
+    plain = await _plain_variables(case, base)
+    reasons = {number: equal_to_default(one, plain, slurm.hosts(base)) for number, one in enumerate(wanted, 1)}
+    made.same.update({number: why for number, why in reasons.items() if why})
+    made.bounds.update(_link_bounds(case, base))
 
 
 async def _plain_variables(case: Case, base: Plan) -> dict[str, str]:

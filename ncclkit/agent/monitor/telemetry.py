@@ -131,7 +131,7 @@ class SmiListener:
     """nvidia-smi, asked again and again; `lines` are what it has said since."""
 
     def __init__(self, command):
-        self.rest = b""
+        self.rest, self.child = b"", None  # type: bytes, subprocess.Popen[bytes] | None
         try:
             self.child = subprocess.Popen(
                 command,
@@ -141,14 +141,13 @@ class SmiListener:
                 preexec_fn=processes.die_with_parent,
             )
         except OSError:
-            self.child = None  # there is none
-            return
+            return  # there is none
         assert self.child.stdout is not None
         os.set_blocking(self.child.stdout.fileno(), False)  # a driver that hangs must not stop the other figures
 
     def lines(self):
         """Whole lines that have come since; never waits."""
-        if self.child is None:
+        if self.child is None or self.child.stdout is None:
             return []
         try:
             self.rest += os.read(self.child.stdout.fileno(), 1 << 16)
