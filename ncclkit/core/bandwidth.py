@@ -407,16 +407,17 @@ class Judgement:
         measured = f" Measured elsewhere on {others}." if others else ""
         verdict = " That is slower than it should be" if self.slow else " That is low"
         why = f"{verdict}: it could be {', '.join(self.suspects)}." if self.suspects else ""
-        return f"{self._numbers} at {format_bytes(self.best.bytes)}.{measured}{why}"
+        return f"{self._numbers}.{measured}{why}"
 
     @property
     def _numbers(self) -> str:
-        """``340.00 of at most 370.80 GB/s busbw = 92 %``; of what exceeds its bound no share."""
+        """``340.00 of at most 370.80 GB/s busbw = 92 % at 1 GiB``; of what exceeds its bound no share."""
+        size = format_bytes(self.best.bytes)
         reached, bound = f"{self.best.busbw:.2f}", f"{self.bound.value:.2f}"
         if self.exceeds:
-            return f"{reached} GB/s busbw, {no_maximum(self.bound.value or 0.0, self.bound.allows)}"
+            return f"{reached} GB/s busbw at {size}, {no_maximum(self.bound.value or 0.0, self.bound.allows)}"
         at_most = "about" if self.bound.limit == "loopback" else "at most"
-        return f"{reached} of {at_most} {bound} GB/s busbw = {percent(self.ratio)}"
+        return f"{reached} of {at_most} {bound} GB/s busbw = {percent(self.ratio)} at {size}"
 
     @property
     def warning(self) -> str:

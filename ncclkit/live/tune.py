@@ -248,8 +248,7 @@ async def sweep(
     made.own_jobs.update(alone)
     jobs = SweepJobs(case, base, made, on_record)
     if together:
-        within = budget * (SHARED if alone else 1.0)
-        await jobs.together(together, every, within, own)
+        await jobs.together(together, every, budget * (SHARED if alone else 1.0), own)
     if every:
         await jobs.decide(alone, began + budget)
     elif alone:
