@@ -195,8 +195,10 @@ def _reported(case: Case) -> Finding:
         )
     if risk := CHECK.risk(case):
         return risk
-    if not case.events and (risk := HOST_BUSY.risk(case)):  # a job that ran shows by itself whether it had its cores
-        return risk
+    # a job that ran shows by itself whether it had its cores
+    busy = None if case.events else HOST_BUSY.risk(case)
+    if busy:
+        return busy
     went_well = [*case.of("nccl.destroy"), *states.ended.values()]
     missing = "cpu.usable of the job (`nproc` inside it) and the data loader's num_workers"
     return CHECK.otherwise(case, went_well, "By what is known the ranks have enough cores.", missing)

@@ -47,7 +47,8 @@ def diagnose(case: Case) -> Finding:
 
     A live test watches its GPUs from before its ranks come.
     """
-    if used := _used_by_others(case):
+    used = _used_by_others(case)
+    if used:
         return used
     missing = "`nvidia-smi` on each host before the job starts (gpu.<i>.busy, gpu.<i>.memory.holders)"
     if of_job(case):
