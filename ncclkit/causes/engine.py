@@ -16,8 +16,10 @@ from typing import Any
 from ncclkit.analysis.once import last_run_of
 from ncclkit.analysis.picks import FATAL, OWN_TESTS, failed, initialized, pick
 from ncclkit.analysis.rank_states import is_own
+from ncclkit.analysis.speed import measured_speed
 from ncclkit.analysis.timeline import abnormal
 from ncclkit.causes import Cause, catalogue, resemblance
+from ncclkit.causes.cpu_contention import shared_cores
 from ncclkit.causes.slow_transport import brakes
 from ncclkit.core import experiment_records, shapes
 from ncclkit.core.case import Case
@@ -31,7 +33,7 @@ SHOWN = 5
 """Errors without a known cause that a text quotes."""
 MANY = 100
 """The same that are looked for: each may be compared with every step of every rank."""
-EXIT_STATUS = {"found": 1, "unexplained": 1, "healthy": 0, "no_job": 2}
+EXIT_STATUS = {"found": 1, "unexplained": 1, "slow": 1, "healthy": 0, "no_job": 2}
 """Verdict on the whole case → exit status of ``ncclkit diagnose``."""
 STRENGTHS = {"proven": 3, "likely": 2, "possible": 1, None: 0}
 USUAL = (
@@ -60,10 +62,14 @@ class Diagnosis:
     risks: tuple[Finding, ...] = ()
     """What this job did not suffer: where nothing was found, what the facts of the hosts alone warn of; and settings
     in its log that may slow it."""
+    slow: str = ""
+    """Where a live test succeeded and was slower than it should be: that in a sentence, and what others used."""
 
     @property
     def verdict(self) -> str:
-        """``found``; ``unexplained``: no cause is known; ``healthy``: the job was seen to go well; ``no_job``."""
+        """``found``; ``unexplained``: no cause is known; ``slow``; ``healthy``: it was seen to go well; ``no_job``."""
+        if self.slow and not self.errors and all(STRENGTHS[finding.strength] == 1 for finding in self.findings):
+            return "slow"
         if not all(map(resemblance.is_resembling, self.findings)):
             return "found"
         if self.errors or self.findings:
@@ -84,6 +90,8 @@ class Diagnosis:
     @property
     def headline(self) -> str:
         """The verdict in one sentence: the best root, the first error that no cause explains, or that all is well."""
+        if self.verdict == "slow":
+            return self.slow
         if self.findings and (self.verdict == "found" or not self.errors):
             return self.findings[0].say
         if self.errors:
@@ -104,9 +112,11 @@ class Diagnosis:
 
         inputs: one mapping per file with ``path``, ``bytes``, ``lines``.
         """
+        measured = {"measured": self.slow} if self.slow else {}
         return {
             "schema": SCHEMA,
             "verdict": self.verdict,
+            **measured,
             "inputs": [{key: row.get(key) for key in ("path", "bytes", "lines")} for row in inputs],
             "job": {key: self.job.get(key) for key in JOB},
             "findings": [_row(finding) for finding in self.findings],
@@ -126,6 +136,7 @@ class Diagnosis:
             return "\n".join([self.headline, *lines])
         parts = [_text(number, finding) for number, finding in enumerate(self.findings, 1)]
         above = [self.headline, *(f"  {error}" for error in self.errors[:SHOWN])] if self.errors else []
+        above = [self.headline] if self.verdict == "slow" else above
         return "\n\n".join([*(["\n".join(above)] if above else []), *parts, *map(_risk, self.risks)])
 
     def __str__(self) -> str:
@@ -142,6 +153,7 @@ def diagnose(case: Case) -> Diagnosis:
     verdicts = experiment_records.weigh(verdicts, scope.events)
     findings = _with_resembling(rank([verdict for verdict in verdicts if verdict.verdict == "found"]), verdicts, scope)
     unsure = all(map(resemblance.is_resembling, findings))
+    speed = measured_speed(scope)
     named = {finding.cause for finding in findings}
     result = Diagnosis(
         tuple(findings),
@@ -152,6 +164,7 @@ def diagnose(case: Case) -> Diagnosis:
         _went_well(scope),
         any(map(_of_job, scope.events)),
         tuple(_risks(scope, findings)),
+        speed.warning if speed else "",
     )
     case.findings = [*result.findings, *result.unknown, *result.clear]
     case.save()
@@ -171,11 +184,11 @@ def risks(facts: Iterable[Fact]) -> list[Finding]:
 
 
 def _risks(case: Case, findings: Sequence[Finding]) -> list[Finding]:
-    """What the facts alone warn of, where a job ran and nothing was found; settings that may be a brake."""
+    """What the facts alone warn of, where a job ran and nothing was found; settings and neighbours that may slow it."""
     warned = risks(case.facts) if case.events and not findings else []
     known = {finding.cause for finding in (*findings, *warned)}
-    brake = None if failed(case) else brakes(case)
-    return [*warned, *([brake] if brake and brake.cause not in known else [])]
+    seen = [] if failed(case) else [brakes(case), shared_cores(case)]
+    return [*warned, *(risk for risk in seen if risk and risk.cause not in known)]
 
 
 def judge(name: str, cause: Cause, case: Case) -> Finding:
