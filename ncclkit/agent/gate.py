@@ -19,7 +19,7 @@ import time
 from collections.abc import Iterable
 from typing import Any, NoReturn
 
-from . import private, wire
+from . import links, private, wire
 from .commands import CANNOT_END, TOO_LONG, run_bounded
 from .facts import collect
 from .facts.machine import Answer, Hung, Machine
@@ -31,6 +31,10 @@ TEST = 45.0
 """Seconds from which on the GPUs are tested, too: importing torch takes some."""
 SLOWER = 0.9
 """Share of the baseline's bus bandwidth that is enough."""
+HALF = 0.5
+"""Share of what its links allow that a node must reach at least where no baseline says what its kind reaches."""
+BUSY = 20
+"""Percent of the time in which a GPU computed before the test, from which on others use it."""
 LARGEST = 256 << 20
 """Bytes of the largest message of the test."""
 NAMED = 3
@@ -271,7 +275,7 @@ def _verdict(asked: argparse.Namespace, begun: float) -> dict[str, Any]:
     tested = None
     if testing and count and not problems:
         tested = _test(int(count), asked.seconds - (time.monotonic() - begun) - 3.0)
-        problems, more = judge_test(tested, baseline)
+        problems, more = judge_test(tested, baseline, found)
         unknown += more
     silent = _value(found, "gpu.nvidia_smi") in SILENT  # a node without its GPUs is no good example
     if asked.learn and not problems and not silent:
@@ -440,8 +444,13 @@ def _result(records: list[dict[str, Any]], count: int, out: bytes) -> dict[str, 
     }
 
 
-def judge_test(tested: dict[str, Any], baseline: dict[str, Any]) -> tuple[list[Problem], list[str]]:
-    """What the test of the GPUs says of the node, as `judge` does of its facts."""
+def judge_test(
+    tested: dict[str, Any], baseline: dict[str, Any], found: Rows | None = None
+) -> tuple[list[Problem], list[str]]:
+    """What the test of the GPUs says of the node, as `judge` does of its facts.
+
+    found: facts of the node, by which its speed is judged where the baseline holds none.
+    """
     if tested["reason"] == "no torch":
         return [], ["its GPUs were not tested, as %s has no torch" % sys.executable]
     if tested["reason"] == TOO_LONG:
@@ -457,7 +466,20 @@ def judge_test(tested: dict[str, Any], baseline: dict[str, Any]) -> tuple[list[P
             *(busbw, 100 * busbw / expected, expected),
         )
         return [_problem("test", busbw, say, expected)], []
-    return [], []
+    return ([] if expected or busbw is None else _by_links(busbw, tested["ranks"], found or {})), []
+
+
+def _by_links(busbw: float, count: int, found: Rows) -> list[Problem]:
+    """A test that is slower than half of what the links between the GPUs allow."""
+    bound = links.ring_bound({name: row["value"] for name, row in found.items()}, range(count))
+    if bound is None or busbw >= HALF * bound[0]:
+        return []
+    busy = [gpu for gpu in range(count) if (_value(found, "gpu.%d.busy" % gpu) or 0) >= BUSY]
+    others = "; before the test others used GPU %s" % ", ".join(map(str, busy)) if busy else ""
+    say = "its GPUs reach %s GB/s busbw, %.0f %% of the %.0f GB/s that %s allows: slower than they should be%s" % (
+        *(busbw, 100 * busbw / bound[0], bound[0], bound[1], others),
+    )
+    return [_problem("test", busbw, say, round(bound[0], 1))]
 
 
 # ---------------------------------------------------------------- the baseline

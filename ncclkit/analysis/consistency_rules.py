@@ -417,7 +417,7 @@ NOT_COMPARED = frozenset(
         *("gpu.<i>.pcie.gen", "limits.shm.free", "cpu.load", "cpu.pressure", "memory.available", "memory.pressure"),
         *("gpu.<i>.clock.sm", "gpu.<i>.clock.memory", "gpu.<i>.busy", "net.conntrack", "software.torch.locks"),
         *("net.backlog.overflows", "net.neighbours.overflows"),
-        *("memory.oom_kills", "storage.<label>.free", "net.loopback.cost"),
+        *("memory.oom_kills", "storage.<label>.free", "net.loopback.cost", "net.loopback.interval"),
         "net.default",  # what matters are the interfaces that NCCL and gloo pick
         *("gpu.<i>.cpus", "gpu.<i>.nvlink.speeds"),  # said by the NUMA nodes, and by number and slowest of the links
         "gpu.<i>.fabric.clique",  # hosts of other racks are in other cliques

@@ -59,6 +59,9 @@ EXITED = re.compile(r"with code 0\b|xit code 0\b")
 KILLED = (9, 15)
 CRASHED = (4, 7, 8, 11)
 
+INSTANT_MS = 1000
+"""A timeout in ms below this ends healthy collectives: the first one connects the ranks, which takes seconds."""
+
 
 def is_own(event: Event) -> bool:
     """True when a traceback is the program's own error: not a victim's report, not a library's."""
@@ -98,6 +101,13 @@ class RankStates:
         """Ranks that neither waited nor died nor ended, while others waited."""
         known = self.waiting.keys() | self.dead.keys() | self.ended.keys()
         return tuple(rank for rank in self.members if rank not in known) if self.waiting else ()
+
+    @property
+    def instant_timeouts(self) -> tuple[Event, ...]:
+        """The waits, where each had a timeout of less than a second: healthy collectives take as long."""
+        limits = [event.data.get("timeout_ms") for event in self.waiting.values()]
+        instant = bool(limits) and all(limit is not None and limit < INSTANT_MS for limit in limits)
+        return tuple(self.waiting.values()) if instant else ()
 
 
 @once

@@ -27,13 +27,14 @@ from collections.abc import Iterator
 
 from ncclkit.analysis.picks import first_finding, name_hosts, name_ranks, on, pick, ranks_in
 from ncclkit.analysis.rank_states import rank_states, starving
+from ncclkit.analysis.speed import busy_cores, crowded, measured_speed
 from ncclkit.analysis.steps import measured_steps
-from ncclkit.causes._preflight import HostFacts, Preflight, Risk
+from ncclkit.causes._preflight import HostFacts, Preflight, Risk, number
 from ncclkit.core import budgets
-from ncclkit.core.bandwidth import Judgement, expect, judge
+from ncclkit.core.bandwidth import Judgement
 from ncclkit.core.case import Case
 from ncclkit.core.model import Advice, Event, Experiment, Finding, Strength, found
-from ncclkit.core.text import percent
+from ncclkit.core.text import percent, plural, start
 
 ID = "cpu_contention"
 explains = ("c10d.timeout", "slow_rank", "timeout_too_short", "gil_hold")
@@ -48,6 +49,8 @@ OTHERS = (
         risk="An exclusive allocation (Slurm: --exclusive) leaves less for others.",
     ),
 )
+CROWDED = 1.5
+"""Processes that want a core, for each core that the host has, from which on a rank would wait for one."""
 LEAST, ROOM = 2, 4
 """Cores per GPU: for the rank and NCCL's proxy alone, and with a few data-loader workers."""
 
@@ -150,14 +153,9 @@ def _of_steps(case: Case) -> Finding | None:
 
 
 def _low(case: Case) -> Judgement | None:
-    """The measurements of the last run, where they are so low that the cores could explain it."""
-    run = case.measurements[-1].run if case.measurements else ""
-    if not any(f"/{run}/" in event.path and event.data.get("reason") == "done" for event in case.of("run.end")):
-        return None
-    rows = [m for m in case.measurements if m.run == run and m.op == case.measurements[-1].op and m.busbw]
-    last = rows[-1] if rows else None
-    judgement = last and judge(rows, expect(last.op, last.backend, last.ranks, case.facts, last.hosts))
-    return judgement if judgement and ID in judgement.suspects else None
+    """The speed of the last live test, where it is so low that the cores could explain it."""
+    speed = measured_speed(case)
+    return speed.judgement if speed and ID in speed.judgement.suspects else None
 
 
 def _warnings(case: Case) -> list[Event]:
@@ -197,6 +195,10 @@ def _reported(case: Case) -> Finding:
         )
     if risk := CHECK.risk(case):
         return risk
+    # a job that ran shows by itself whether it had its cores
+    busy = None if case.events else HOST_BUSY.risk(case)
+    if busy:
+        return busy
     went_well = [*case.of("nccl.destroy"), *states.ended.values()]
     missing = "cpu.usable of the job (`nproc` inside it) and the data loader's num_workers"
     return CHECK.otherwise(case, went_well, "By what is known the ranks have enough cores.", missing)
@@ -214,6 +216,34 @@ def _risks(host: HostFacts) -> Iterator[Risk]:
     scheduled = host.fact("env.SLURM_JOB_ID")  # The job's ranks may get more cores than this step.
     strength: Strength = "likely" if cores < LEAST * gpus and not scheduled else "possible"
     yield Risk(say + " for a core", [host.fact("cpu.usable")], _advice((0, int(spare.value)))[0], strength)
+
+
+def _loaded(host: HostFacts) -> Iterator[Risk]:
+    """Hosts whose cores others use already; the load is of the whole host, whatever part of it is ours."""
+    cores, loads = host.number("cpu.total") or host.number("cpu.usable"), host.value("cpu.load")
+    load = number(loads[0]) if isinstance(loads, list) and loads else None
+    pressure = host.number("cpu.pressure")
+    if cores is None or load is None or load < CROWDED * cores or (pressure is not None and pressure < PRESSED):
+        return
+    waits = "" if pressure is None else f", and some process waited for a core {pressure:.0f} % of the time"
+    say = (
+        f"{load:.3g} processes want one of {plural(int(cores), 'CPU core')} (load){waits}; ranks would wait, too, and "
+    )
+    facts = [host.fact("cpu.load"), host.fact("cpu.pressure")]
+    yield Risk(f"{say}no test shows what this host can do", facts, OTHERS[0])
+
+
+def shared_cores(case: Case) -> Finding | None:
+    """The last live test, where others left its ranks too few cores: it succeeded, and shows no speed."""
+    last = case.of("run.end")[-1:]
+    folder = last[0].path.rpartition("/")[0] if last else ""
+    shared = [e for e in case.of("telemetry.others") if e.path.rpartition("/")[0] == folder and crowded(e)]
+    if not shared or last[0].data.get("reason") != "done":
+        return None
+    say = (
+        f"{start(busy_cores(shared))}: its speed shows less than this host can do, and ranks of a job would wait, too."
+    )
+    return found(ID, "possible", say, pick(shared), hosts=name_hosts(shared), advice=OTHERS, next=experiment(case))
 
 
 def _oversubscribed(host: HostFacts) -> Iterator[Risk]:
@@ -268,6 +298,14 @@ def experiment(case: Case) -> Experiment:
     )
 
 
+HOST_BUSY = Preflight(
+    ID,
+    reads=("cpu.load",),
+    risks=_loaded,
+    fine="Few processes want the cores of this host.",
+    also=("cpu.total", "cpu.usable", "cpu.pressure"),
+    next=experiment,
+)
 CHECK = Preflight(
     ID,
     reads=("cpu.usable",),

@@ -17,7 +17,9 @@ from ncclkit.analysis.once import last_run_of
 from ncclkit.analysis.picks import FATAL, failed, initialized, pick
 from ncclkit.analysis.rank_states import is_own
 from ncclkit.analysis.outcome import Outcome, asked_for, is_later, outcome, shows_training
+from ncclkit.analysis.speed import measured_speed
 from ncclkit.causes import Cause, catalogue, resemblance
+from ncclkit.causes.cpu_contention import shared_cores
 from ncclkit.causes.slow_transport import brakes
 from ncclkit.analysis.trouble import UNCAUGHT, Trouble, is_of_job, lines_after, trouble
 from ncclkit.core import experiment_records, shapes
@@ -30,7 +32,7 @@ JOB = ("ranks", "hosts", "nccl", "torch", "cuda", "transports")
 """What ``--json`` says of the job; others script against it, so it grows only with the schema number."""
 SHOWN = 5
 """Errors without a known cause that a text quotes."""
-EXIT_STATUS = {"found": 1, "unexplained": 1, "running": 0, "healthy": 0, "no_job": 2}
+EXIT_STATUS = {"found": 1, "unexplained": 1, "slow": 1, "running": 0, "healthy": 0, "no_job": 2}
 """Verdict on the whole case → exit status of ``ncclkit diagnose``."""
 BRAKES = ("ib_not_used", "slow_transport", "cpu_binding", "cpu_contention", "gpu_clock_limit")
 """Causes that make a job slower and end none."""
@@ -63,10 +65,14 @@ class Diagnosis:
     risks: tuple[Finding, ...] = ()
     """What this job did not suffer: where nothing was found, what the facts of the hosts alone warn of; and settings
     in its log that may slow it."""
+    slow: str = ""
+    """Where a live test succeeded and was slower than it should be: that in a sentence, and what others used."""
 
     @property
     def verdict(self) -> str:
-        """``found``, ``unexplained``, ``running``, ``healthy`` or ``no_job``: the whole case in one word."""
+        """``found``, ``unexplained``, ``slow``, ``running``, ``healthy`` or ``no_job``."""
+        if self.slow and not self.errors and all(STRENGTHS[finding.strength] == 1 for finding in self.findings):
+            return "slow"
         if not all(map(resemblance.is_resembling, self.findings)) and not self.says_no_reason:
             return "found"
         if not self.job_seen and not self.findings:
@@ -107,6 +113,8 @@ class Diagnosis:
     @property
     def headline(self) -> str:
         """The verdict in one sentence: the best root, the first error that no cause explains, or that all is well."""
+        if self.verdict == "slow":
+            return self.slow
         if self.says_no_reason:
             return f"The log says \"{self.says_no_reason}\" and not why: its reason stands in lines that are not here."
         if self.findings and (self.verdict == "found" or not self.errors):
@@ -131,9 +139,11 @@ class Diagnosis:
 
         inputs: one mapping per file with ``path``, ``bytes``, ``lines``.
         """
+        measured = {"measured": self.slow} if self.slow else {}
         return {
             "schema": SCHEMA,
             "verdict": self.verdict,
+            **measured,
             "inputs": [{key: row.get(key) for key in ("path", "bytes", "lines")} for row in inputs],
             "job": {key: self.job.get(key) for key in JOB},
             "findings": [_row(finding) for finding in self.findings],
@@ -153,6 +163,7 @@ class Diagnosis:
             return "\n".join([self.headline, *lines])
         parts = [_text(number, finding) for number, finding in enumerate(self.findings, 1)]
         above = [self.headline, *(f"  {error}" for error in self.errors[:SHOWN])] if self.errors else []
+        above = [self.headline] if self.verdict == "slow" else above
         return "\n\n".join([*(["\n".join(above)] if above else []), *parts, *map(_risk, self.risks)])
 
     def __str__(self) -> str:
@@ -175,6 +186,7 @@ def diagnose(case: Case) -> Diagnosis:
     brakes_found = _mere_brakes(findings, scope)
     findings = [finding for finding in findings if finding not in brakes_found]
     unsure = all(map(resemblance.is_resembling, findings))
+    speed = measured_speed(scope)
     named = {finding.cause for finding in findings}
     result = Diagnosis(
         tuple(findings),
@@ -186,6 +198,7 @@ def diagnose(case: Case) -> Diagnosis:
         trouble(scope),
         job_seen,
         (*brakes_found, *_risks(scope, findings)),
+        speed.warning if speed else "",
     )
     case.findings = [*result.findings, *result.unknown, *result.clear]
     case.save()
@@ -219,11 +232,11 @@ def _mere_brakes(findings: Sequence[Finding], case: Case) -> list[Finding]:
 
 
 def _risks(case: Case, findings: Sequence[Finding]) -> list[Finding]:
-    """What the facts alone warn of, where a job ran and nothing was found; settings that may be a brake."""
+    """What the facts alone warn of, where a job ran and nothing was found; settings and neighbours that may slow it."""
     warned = risks(case.facts) if case.events and not findings else []
     known = {finding.cause for finding in (*findings, *warned)}
-    brake = None if failed(case) else brakes(case)
-    return [*warned, *([brake] if brake and brake.cause not in known else [])]
+    seen = [] if failed(case) else [brakes(case), shared_cores(case)]
+    return [*warned, *(risk for risk in seen if risk and risk.cause not in known)]
 
 
 def judge(name: str, cause: Cause, case: Case) -> Finding:

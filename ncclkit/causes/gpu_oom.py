@@ -25,10 +25,10 @@ Read more
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from ncclkit.analysis.gpu_memory import other_processes
 from ncclkit.analysis.picks import family, in_order, matching, messages, name_hosts, name_ranks, pick, ranks_in
 from ncclkit.causes._experiments import minimal
 from ncclkit.causes._preflight import HostFacts, Preflight, Risk, number
@@ -85,12 +85,13 @@ def diagnose(case: Case) -> Finding:
         return CHECK.risk(case) or CHECK.otherwise(case, went_well, "No allocation on a GPU failed.", missing)
     ranks, first = ranks_in(lines), lines[0]
     gpus = tuple(sorted({str(e.data["gpu"]) for e in torch if e.data.get("gpu") is not None}))
+    others = other_processes(first.text).clause
     say = (
         f"{start(name_ranks(ranks))} ran out of memory on its "
-        f"GPU{' ' + gpus[0] if len(gpus) == 1 else ''}: {_how(first)}{_held_by_others(first)}."
+        f"GPU{' ' + gpus[0] if len(gpus) == 1 else ''}: {_how(first)}{f'; {others}' if others else ''}."
     )
     hosts, advice = name_hosts(lines), _advice(not torch, smaller_batch(case))
-    advice = (OWN, *advice) if _held_by_others(first) else advice
+    advice = (OWN, *advice) if others else advice
     return found(ID, "proven", say, pick(lines), ranks=ranks, hosts=hosts, gpus=gpus, advice=advice)
 
 
@@ -123,13 +124,6 @@ def _how(event: Event) -> str:
         if event.kind.startswith(("nccl", "c10d"))
         else "an allocation was refused"
     )
-
-
-def _held_by_others(event: Event) -> str:
-    """Memory that other processes hold on this GPU, where torch reports it; each rank should have a GPU to itself."""
-    reported = re.findall(r"Process \d+ has ([\d.]+ [KMGT]iB) memory in use", event.text)
-    who = "another process holds" if len(reported) == 1 else f"{len(reported)} other processes hold"
-    return f"; {who} {', '.join(reported)}" if reported else ""
 
 
 def _size(value: object) -> str:

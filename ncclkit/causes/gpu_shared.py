@@ -30,10 +30,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from ncclkit.analysis.picks import of_job
+from ncclkit.analysis.picks import of_job, pick
+from ncclkit.analysis.speed import measured_speed
 from ncclkit.causes._preflight import HostFacts, Preflight, Risk, number
 from ncclkit.core.case import Case
-from ncclkit.core.model import Advice, Experiment, Finding, Strength, unknown
+from ncclkit.core.model import Advice, Experiment, Finding, Strength, found, unknown
 
 ID = "gpu_shared"
 explains: tuple[str, ...] = ()
@@ -42,11 +43,31 @@ BUSY, MOST = 20, 80
 
 
 def diagnose(case: Case) -> Finding:
-    """Found where a GPU was busy before the job began; during a job its own ranks may keep it busy."""
+    """Found where a GPU was busy before the job began; during a job its own ranks may keep it busy.
+
+    A live test watches its GPUs from before its ranks come.
+    """
+    used = _used_by_others(case)
+    if used:
+        return used
     missing = "`nvidia-smi` on each host before the job starts (gpu.<i>.busy, gpu.<i>.memory.holders)"
     if of_job(case):
         return unknown(ID, missing)
     return CHECK.risk(case) or CHECK.otherwise(case, (), "", missing)
+
+
+def _used_by_others(case: Case) -> Finding | None:
+    """A live test that is slower than it should be, on GPUs that were busy before a rank of it came."""
+    speed = measured_speed(case)
+    shared = [event for event in speed.others if event.data["gpus"]] if speed and speed.slow else []
+    if speed is None or not shared:
+        return None
+    gpus = tuple(sorted({str(gpu) for event in shared for gpu in event.data["gpus"]}, key=int))
+    hosts = tuple(sorted({event.host for event in shared if event.host}))
+    why = pick(shared, [speed.judgement.best])
+    return found(
+        ID, "likely", speed.warning, why, hosts=hosts, gpus=gpus, advice=(_advice(gpus[0]),), next=experiment(case)
+    )
 
 
 def _risks(host: HostFacts) -> Iterator[Risk]:

@@ -71,6 +71,9 @@ def diagnose(case: Case) -> Finding:
             f"{start(name_ranks(r for r in dead if r >= 0))} died, so no rank had to be slow.",
             tuple(dead.values())[:3],
         )
+    instant = states.instant_timeouts
+    if instant:
+        return clear(ID, "A timeout below a second ends healthy collectives: no rank had to be late.", instant[:3])
     if idle := idle_service(case):
         return clear(ID, "The server had no request to work on, so no rank was late.", (idle,))
     mismatches = case.of("flight.mismatch", "gloo.size_mismatch")

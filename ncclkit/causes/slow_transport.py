@@ -27,10 +27,10 @@ from collections.abc import Iterator
 
 from ncclkit.analysis.hosts import as_nccl_sees
 from ncclkit.analysis.picks import env_of, failed, name_hosts, pick, ranks_in
+from ncclkit.analysis.speed import measured_speed
 from ncclkit.causes._bisected import faulty_ranks
 from ncclkit.causes._preflight import HostFacts, Preflight, Risk, name_gpus, number
 from ncclkit.causes.bad_env_value import limiting
-from ncclkit.core.bandwidth import expect, judge
 from ncclkit.core.case import Case
 from ncclkit.core.model import Advice, Event, Experiment, Fact, Finding, Strength, found
 
@@ -74,15 +74,13 @@ def _measured(case: Case) -> Finding | None:
 
 def _low(case: Case) -> Finding | None:
     """A live test inside one machine is slower than usual; its numbers do not show which path was used."""
-    run = case.measurements[-1].run if case.measurements else ""
-    rows = [m for m in case.measurements if m.run == run and m.op == case.measurements[-1].op and m.backend == "nccl"]
-    if not run or not rows or rows[0].hosts > 1 or any(m.wrong for m in rows):
+    speed = measured_speed(case)
+    judgement = speed.judgement if speed else None
+    if judgement is None or judgement.best.hosts > 1 or ID not in judgement.suspects:
         return None
-    judgement = judge(rows, expect(rows[0].op, "nccl", rows[0].ranks, case.facts))
-    if judgement is None or ID not in judgement.suspects:
-        return None
-    say = f"{rows[0].op} on {rows[0].ranks} GPUs reaches {judgement.summary}"
-    return found(ID, "possible", say, (judgement.best,), advice=(_advice(),), next=experiment(case))
+    best = judgement.best
+    say = f"{best.op} on {best.ranks} GPUs reaches {judgement.summary}"
+    return found(ID, "possible", say, (best,), advice=(_advice(),), next=experiment(case))
 
 
 ODD = Advice(

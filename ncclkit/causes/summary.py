@@ -132,7 +132,7 @@ class Summary:
     """The answer on one case, before all details."""
 
     verdict: str
-    """``found``, ``unexplained``, ``running``, ``healthy`` or ``no_job``."""
+    """``found``, ``unexplained``, ``slow``, ``running``, ``healthy`` or ``no_job``."""
     sentence: str
     """The verdict in one sentence: that of the first finding where there is one."""
     strength: str = ""
@@ -189,12 +189,12 @@ def summarize(case: Case, diagnosis: Diagnosis, reproduce: str = "") -> Summary:
     """
     scope = last_run_of(case)
     base = _base(case)
-    first = next(iter(diagnosis.findings), None) if diagnosis.verdict == "found" else None
+    first = next(iter(diagnosis.findings), None) if diagnosis.verdict in ("found", "slow") else None
     read_ranks = _evidence_read(scope)
     known: dict[str, Any] = {}
     if first:
         known = {
-            "strength": first.strength or "",
+            "strength": "" if diagnosis.verdict == "slow" else first.strength or "",
             "cause": first.cause,
             "title": page(first.cause)[""],
             "culprit": _culprit(scope, first),
@@ -216,7 +216,7 @@ def summarize(case: Case, diagnosis: Diagnosis, reproduce: str = "") -> Summary:
         files=sum(row.get("kind") not in (*UNREAD, "archive") for row in case.inputs),
         facts=sum(fact.value is not None for fact in case.facts),
         ranks=read_ranks,
-        tested=_tested(scope) if diagnosis.verdict == "healthy" else "",
+        tested=_tested(scope) if diagnosis.verdict in ("healthy", "slow") else "",
         missing=_missing(case, scope, diagnosis, read_ranks),
         reproduce=reproduce or _reproduce(case),
         errors=tuple(_line(error, base) for error in diagnosis.errors[:SHOWN]) if unsettled else (),

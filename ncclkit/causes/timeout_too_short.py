@@ -24,12 +24,14 @@ Read more
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from ncclkit.analysis.calls import only_point_to_point
 from ncclkit.analysis.picks import first_finding, in_order, name_ranks, otherwise, pick, ranks_in, seconds
 from ncclkit.analysis.rank_states import all_waiting, idle_service, rank_states, startup_phase
 from ncclkit.causes._settings import MEASURE, raise_timeout, unreached_timeout
 from ncclkit.core.case import Case
-from ncclkit.core.model import Advice, Experiment, Finding, Strength, clear, found
+from ncclkit.core.model import Advice, Event, Experiment, Finding, Strength, clear, found
 from ncclkit.core.text import start
 
 ID = "timeout_too_short"
@@ -45,6 +47,8 @@ def diagnose(case: Case) -> Finding:
     states = rank_states(case)
     if states.dead:
         return clear(ID, "A rank died; more time would not have helped.", tuple(states.dead.values())[:2])
+    if states.instant_timeouts:
+        return _instant(case, states.instant_timeouts)
     proof = [event for kind in PROOF for event in case.of(kind)]
     went_well = [*states.ended.values(), *case.of("nccl.destroy"), *proof]
     finding = None if proof else first_finding(case, _own_deadline, _compiling, _idle, _unreached, _short, _vague)
@@ -54,6 +58,24 @@ def diagnose(case: Case) -> Finding:
         "No collective reached a timeout that was too short.",
         "the timeout that is set, and the time of the longest phase",
     )
+
+
+WATCHDOG_MS = 100
+"""How often PyTorch's watchdog looks: with a shorter timeout whatever it sees at work has timed out."""
+
+
+def _instant(case: Case, waits: Sequence[Event]) -> Finding:
+    """The timeout is so short that a healthy collective exceeds it: it is the reason, not a rank."""
+    lines = in_order(waits)
+    limit = lines[0].data["timeout_ms"]
+    who = start(name_ranks(ranks_in(lines)))
+    say = (
+        f"{who} timed out after {limit:g} ms, in which hardly any collective ends: the timeout is the reason, and no "
+        "rank needs to have been late."
+    )
+    advice = raise_timeout(case, "A timeout in milliseconds was probably meant as one in seconds.")
+    strength: Strength = "proven" if limit < WATCHDOG_MS else "likely"
+    return found(ID, strength, say, pick(lines), advice=advice or (MEASURE,), next=experiment(case))
 
 
 def _own_deadline(case: Case) -> Finding | None:

@@ -1,8 +1,8 @@
 """The command ``ncclkit``, for scripts, tickets and people without a browser.
 
-Exit status: 0 the job went well or goes on (or done), 1 a cause was found or none explains
-the job (or a run failed), 2 nothing is of a training job, could not be read or could not
-start: stderr then says why in one sentence.
+Exit status: 0 the job went well or goes on (or done), 1 a cause was found, none explains
+the job, or a live test was slower than it should be (or a run failed), 2 nothing is of
+a training job, could not be read or could not start: stderr then says why in one sentence.
 """
 
 from __future__ import annotations

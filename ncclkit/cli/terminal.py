@@ -32,11 +32,14 @@ MARKS = {
     "likely": ("◐", "yellow"),
     "possible": ("○", "cyan"),
     "unexplained": ("▲", "yellow"),
+    "slow": ("▲", "yellow"),
     "healthy": ("✓", "green"),
     "running": ("▶", "green"),
     "no_job": ("–", "cyan"),
 }
 """Strength of a finding, or verdict without one → its symbol, as in the notebooks, and its colour."""
+NAMES = {"no_job": "no job", "slow": "slower than it should be"}
+"""Verdict → how a banner says it, where that is not its name."""
 SHOWN = 4
 """Pieces of evidence on a card."""
 LARGE = 64 << 20
@@ -72,7 +75,7 @@ def verdict(found: Diagnosis, about: Summary | None = None) -> None:
         return show(found.text())
     if about:
         screen.print(_banner(found, about))
-    cards = int(found.verdict == "found")  # what a job merely resembles gets a line
+    cards = int(found.verdict in ("found", "slow"))  # what a job merely resembles gets a line
     for finding in found.findings[:cards]:
         screen.print(_card(finding, alone=about is None))
     for number, finding in enumerate(found.findings[cards:], 1 + cards):
@@ -92,13 +95,14 @@ def _banner(found: Diagnosis, about: Summary) -> RenderableType:
     from ncclkit.causes.engine import with_fix
 
     symbol, colour = MARKS[about.strength or about.verdict]
+    name = NAMES.get(about.verdict, about.strength or about.verdict)
     rows = [("At fault", about.culprit.sentence)] if about.culprit else []
     rows += [("Line", f"{middle(line.place)}  {line.short}") for line in (about.line, *about.errors) if line]
     rows += [("First", " ".join(filter(None, (about.first_step, about.command and f"`{about.command}`"))))]
     rows += [("Collect", "\n".join(about.would_tell))]
     rows += [("Risk", f"{risk.cause} ({risk.strength}): {with_fix(risk)}") for risk in found.risks]
     rows = [row for row in rows if row[1]] + about.rows()
-    head = _text((f"{symbol} {about.strength or about.verdict.replace('_', ' ')}  ", colour), (about.sentence, "bold"))
+    head = _text((f"{symbol} {name}  ", colour), (about.sentence, "bold"))
     return Panel(Group(head, _text(("", "")), _grid(rows, "dim")), border_style=colour)
 
 

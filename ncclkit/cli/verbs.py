@@ -219,9 +219,11 @@ def probe(options: argparse.Namespace) -> int:
         lines += dict.fromkeys(str(bound) for bound in run.expectations.values())
         lines += [against] if run.reason == "done" and (against := beside_baseline(run.measurements)[0]) else []
         show("\n".join([*(str(m) for m in run.measurements), *lines, run.summary, f"Run folder: {run.folder}"]))
-        if run.reason != "done":
+        if run.reason != "done" or run.warning:
             terminal.verdict(*_judge_run(case, run.folder))
-    return 0 if run.reason == "done" else 1
+    if options.json and run.warning:
+        show(f"ncclkit: {run.warning}", sys.stderr)
+    return 0 if run.reason == "done" and not run.warning else 1
 
 
 async def _live(case: Case, options: ProbeOptions, activity: Activity) -> Run:
@@ -591,6 +593,7 @@ def mcp(options: argparse.Namespace) -> int:
 def report(options: argparse.Namespace) -> int:
     """Run a notebook headless, as one HTML file."""
     from ncclkit import report
+    from ncclkit.analysis.speed import measured_speed
     from ncclkit.core.case import Case
 
     path = report.notebook(options.notebook)
@@ -603,9 +606,11 @@ def report(options: argparse.Namespace) -> int:
     parameters |= {"case_dir": folder} if "case_dir" in parameters else {}
     html = report.make(path, folder, parameters, redact=options.redact, names=options.redact_name or ())
     if (html.parent / "case.json").exists():  # a catalogue of causes judges nothing
-        judged = Case.open(html.parent, read_only=True).findings  # as the page does, of which run it may be
-        found = [finding.say for finding in judged if finding.verdict == "found"]
-        show(f"Verdict: {found[0] if found else 'nothing was found'}")
+        judged = Case.open(html.parent, read_only=True)  # as the page does, of which run it may be
+        found = [finding.say for finding in judged.findings if finding.verdict == "found"]
+        speed = measured_speed(judged.latest())
+        said = [*found, speed.warning if speed else "", "nothing was found"]
+        show(f"Verdict: {next(filter(None, said))}")
     show(f"Report: {html}\nCase folder: {html.parent}")
     if options.redact or options.redact_name:
         show(f"Replaced names: {report.replaced(html)} (keep this list; --redact-name NAME adds what it lacks)")

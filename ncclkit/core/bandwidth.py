@@ -13,8 +13,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from ncclkit.agent import links
 from ncclkit.core.model import Fact, Measurement, NcclkitError
-from ncclkit.core.text import format_bytes, percent
+from ncclkit.core.text import format_bytes, format_number, percent
 
 FACTORS: Mapping[str, str] = {
     "all_reduce": "2(n-1)/n",
@@ -30,22 +31,6 @@ FACTORS: Mapping[str, str] = {
     "barrier": "0",
 }
 """op → busbw / algbw as nccl-tests defines it (``src/*.cu``, ``…GetBw``); a barrier moves no bytes."""
-
-NVLINK = {
-    "V100": (6, 20.0),
-    "A100": (12, 20.0),
-    "A800": (8, 20.0),
-    "H100": (18, 20.6),
-    "H800": (8, 20.6),
-    "H200": (18, 20.6),
-    "GH200": (18, 20.6),
-    "B200": (18, 40.1),
-    "GB200": (18, 40.1),
-}
-"""Model → most links of one GPU; GB/s per link and direction with which NCCL calculates (``src/graph/topo.h``)."""
-
-PCIE_LANE = {1: 1.5 / 8, 2: 3.0 / 8, 3: 6.0 / 8, 4: 12.0 / 8, 5: 24.0 / 8, 6: 48.0 / 8}
-"""GB/s per lane and direction that NCCL calculates with (``src/graph/topo.cc``): 12 GB/s for generation 3 x16."""
 
 MANY_PEERS = ("all_to_all", "all_to_all_by_hand", "gather", "scatter")
 """Operations in which a rank talks to many others at once; the rest pass data on from neighbour to neighbour."""
@@ -76,6 +61,8 @@ class Expectation:
     """Model of the GPUs in use, where they are of one and on one host."""
     nvls: bool = True
     """Whether the switch between them may add up; False where the environment forbids it."""
+    least: float | None = None
+    """The lower end, where it follows from a reference that was measured: `value` is then its upper end."""
 
     @property
     def allows(self) -> str:
@@ -123,7 +110,8 @@ def expect(
         return _none("With one rank no data crosses a link." if ranks == 1 else f"A {op} moves no data.")
     if backend not in ("nccl", "gloo"):
         raise NcclkitError(f"No expectation for the backend {backend!r}; known are nccl and gloo.")
-    known = {fact.name: fact.value for fact in facts if fact.value is not None}
+    read = list(facts)
+    known = {fact.name: fact.value for fact in read if fact.value is not None}
     here = -(-ranks // hosts)
     gpus = known.get("gpu.count")
     if backend == "nccl" and simulate_hosts > 1 and isinstance(gpus, int) and here * simulate_hosts > gpus:
@@ -131,7 +119,10 @@ def expect(
     if hosts > 1:
         inside = _gpus(known, here) if backend == "nccl" and here > 1 else _none("")
         return _least(inside, _network(op, backend, ranks, hosts, known))
-    return _named(_gpus(known, ranks), known, ranks) if backend == "nccl" else _loopback(op, known, ranks)
+    if backend == "nccl":
+        return _named(_gpus(known, ranks), known, ranks)
+    busy = next((fact.why for fact in read if fact.name == STREAM and fact.why.startswith(NO_REFERENCE)), "")
+    return _none(f"N{busy[1:]}.") if busy else _loopback(op, known, ranks)
 
 
 def _named(bound: Expectation, known: Mapping[str, Any], ranks: int) -> Expectation:
@@ -158,13 +149,10 @@ def _gpus(known: Mapping[str, Any], ranks: int) -> Expectation:
     count = known.get("gpu.count")
     if count is not None and count < ranks:
         return _none(f"No bound for NCCL: {ranks} ranks on {count} GPUs cannot each have their own.")
-    matrix = known.get("gpu.topology")
-    if count is None or not matrix:
+    if count is None or not known.get("gpu.topology"):
         return _none("No bound for NCCL: how the GPUs are joined could not be read (nvidia-smi topo -m).")
-    pairs = {a: [_links(matrix, a, b) for b in gpus if b != a] for a in gpus}
-    if all(links for row in pairs.values() for links in row):
-        return _nvlink(known, {gpu: sum(row) for gpu, row in pairs.items()})
-    return _pcie(known, gpus)
+    paths = links.nvlink_paths(known, gpus)
+    return _nvlink(known, paths) if paths else _pcie(known, gpus)
 
 
 def chosen_gpus(known: Mapping[str, Any], ranks: int) -> list[int]:
@@ -174,24 +162,16 @@ def chosen_gpus(known: Mapping[str, Any], ranks: int) -> list[int]:
     return numbers[:ranks] if len(numbers) >= ranks else list(range(ranks))
 
 
-def _links(matrix: Mapping[str, Mapping[str, str]], a: int, b: int) -> int:
-    """18 for NV18 between two GPUs, 0 for any other way."""
-    match = re.fullmatch(r"NV(\d+)", matrix.get(f"GPU{a}", {}).get(f"GPU{b}", ""))
-    return int(match.group(1)) if match else 0
-
-
 def _nvlink(known: Mapping[str, Any], paths: Mapping[int, int]) -> Expectation:
-    """`paths`: links of each GPU towards the others; through a switch the same links count once for every peer."""
-    model = str(known.get(f"gpu.{min(paths)}.model", ""))
-    kind = next((name for name in NVLINK if re.search(rf"\b{name}\b", model)), "")
-    most, speed = NVLINK.get(kind, (None, known.get(f"gpu.{min(paths)}.nvlink.speed")))
-    if not speed:
+    """`paths`: links of each GPU towards the others."""
+    found = links.nvlinks(known, paths)
+    if not found.speed:
+        model = str(known.get(f"gpu.{min(paths)}.model", ""))
         return _none(f"No bound for NCCL: the speed of the NVLinks of {model or 'these GPUs'} is unknown.")
-    links = {gpu: min(count, known.get(f"gpu.{gpu}.nvlink.links") or most or count) for gpu, count in paths.items()}
-    fewest = min(links.values())
-    behind = [gpu for gpu, count in links.items() if count == fewest and count < max(links.values())]
+    fewest, speed = min(found.links.values()), found.speed
+    behind = [gpu for gpu, count in found.links.items() if count == fewest and count < max(found.links.values())]
     who = f"GPU {', '.join(map(str, behind))} has only" if behind else "Every GPU has"
-    whose = f"NCCL's own figure for {kind}" if kind else "as nvidia-smi nvlink -s says"
+    whose = f"NCCL's own figure for {found.kind}" if found.kind else "as nvidia-smi nvlink -s says"
     value = fewest * speed
     words = (
         f"{who} {fewest} NVLinks of {speed:g} GB/s each way ({whose}), so a ring carries at most "
@@ -203,11 +183,10 @@ def _nvlink(known: Mapping[str, Any], paths: Mapping[int, int]) -> Expectation:
 def _pcie(known: Mapping[str, Any], gpus: list[int]) -> Expectation:
     speeds = {}
     for gpu in gpus:
-        # an idle GPU lowers the generation of its link, but not the width
-        generation, width = known.get(f"gpu.{gpu}.pcie.gen.max"), known.get(f"gpu.{gpu}.pcie.width")
-        if generation not in PCIE_LANE or not width:
+        link = links.pcie_link(known, gpu)
+        if link is None:
             return _none(f"No bound for NCCL: the PCIe link of GPU {gpu} could not be read.")
-        speeds[gpu] = PCIE_LANE[generation] * width, int(generation), int(width)
+        speeds[gpu] = link
     slowest = min(speeds, key=lambda gpu: speeds[gpu])
     value, generation, width = speeds[slowest]
     return Expectation(
@@ -240,9 +219,14 @@ def _network(op: str, backend: str, ranks: int, hosts: int, known: Mapping[str, 
     return Expectation(value, "network", f"On each host {words}; {why}, so busbw is at most {value:.2f} GB/s.", USUAL)
 
 
+STREAM = "net.loopback.bandwidth"
+NO_REFERENCE = "no reference"
+"""How the agent begins the reason where a busy host leaves a measured reference without a meaning."""
+
+
 def _loopback(op: str, known: Mapping[str, Any], ranks: int) -> Expectation:
     """gloo on one host: every byte costs CPU time to send and to receive, and all ranks share the cores."""
-    stream, cores = known.get("net.loopback.bandwidth"), known.get("cpu.usable")
+    stream, cores = known.get(STREAM), known.get("cpu.usable")
     if not stream or not cores:
         return _none("No bound for gloo: the speed of the loopback interface or the usable cores could not be read.")
     cost = known.get("net.loopback.cost") or 2 / stream
@@ -255,18 +239,40 @@ def _loopback(op: str, known: Mapping[str, Any], ranks: int) -> Expectation:
         if value == shared
         else "a rank sends no faster than one stream"
     )
+    slowest, fastest = _interval(known, stream)
+    measured = f"{stream:.2f} GB/s" if slowest == fastest else f"{slowest:.2f} to {fastest:.2f} GB/s"
     return Expectation(
         value,
         "loopback",
-        f"gloo moves data through 127.0.0.1, where one TCP stream was measured at {stream:.2f} GB/s and {cost:.2f} CPU "
-        f"seconds per GB; {what}, so busbw is at most {value:.2f} GB/s.",
-        "gloo's own adding and copying come on top: about half of this bound is usual.",
+        f"gloo moves data through 127.0.0.1, where one TCP stream was measured at {measured} and {cost:.2f} CPU "
+        f"seconds per GB; {what}, so about {value:.2f} GB/s busbw are expected at most.",
+        "gloo's own adding and copying come on top: about half of this is usual.",
         usual=0.4,
+        least=value * slowest / fastest,
     )
+
+
+def _interval(known: Mapping[str, Any], stream: float) -> tuple[float, float]:
+    """The slowest and the fastest window in which the stream was measured; twice its speed where nobody says."""
+    said = known.get("net.loopback.interval")
+    if not (isinstance(said, (list, tuple)) and len(said) == 2):
+        return stream, stream
+    slowest, fastest = said
+    numbers = all(isinstance(one, (int, float)) for one in said) and 0 < slowest <= fastest
+    return (slowest, fastest) if numbers else (stream, stream)
+
+
+def without_reference(bound: Expectation, busy: str) -> Expectation:
+    """The bound; none of it where it was measured on this host, and others kept the host busy during the test."""
+    return _none(f"No reference: {busy}.") if busy and bound.limit == "loopback" else bound
 
 
 LOW = 0.85
 """A ratio below this part of the usual share, or of every reference, asks for a reason."""
+HALF, USUAL_SHARE = 0.5, 0.8
+"""A ratio below that half, where that share is usual, is slower than it should be whatever the reason."""
+ABOVE = 1.005
+"""A ratio beyond this is above the bound, not rounded to it."""
 LARGE = {"loopback": 1 << 20}
 """What sets the bound → least bytes of a message whose speed can be judged; elsewhere 64 MiB."""
 SUSPECTS: Mapping[str, tuple[str, ...]] = {
@@ -342,20 +348,47 @@ class Judgement:
         return (self.best.busbw or 0.0) / (self.bound.value or 1.0)
 
     @property
+    def exceeds(self) -> bool:
+        """Whether more was measured than the bound: then it is none, and says nothing of what was measured."""
+        return self.ratio > ABOVE
+
+    @property
+    def usual(self) -> float:
+        """The share of the bound that is usual, at the lower end of a measured one."""
+        value = self.bound.value or 1.0
+        return self.bound.usual * (self.bound.least or value) / value
+
+    @property
     def least(self) -> float:
         """The share of the bound from which on it is normal: nearly what is usual, and what others reached."""
         floor = min((ref.busbw for ref in self.references), default=0.0)
-        return LOW * max(self.bound.usual, floor / (self.bound.value or 1.0))
+        return LOW * max(self.usual, floor / (self.bound.value or 1.0))
 
     @property
     def normal(self) -> bool:
         """Whether it reaches what is usual, and what others reached."""
-        return self.ratio >= self.least
+        comparable = not self.exceeds or bool(self.references) or self.bound.limit == "nvlink"
+        return comparable and self.ratio >= self.least
+
+    @property
+    def large(self) -> bool:
+        """Whether the message is so large that its speed is that of the link."""
+        return self.best.bytes >= large_size(self.bound)
 
     @property
     def low(self) -> bool:
         """Whether the figure needs an explanation: that of a large message which is not normal."""
-        return not self.normal and self.best.bytes >= LARGE.get(self.bound.limit, 64 << 20)
+        return self.large and self.ratio < self.least
+
+    @property
+    def slow(self) -> bool:
+        """Whether a large message is slower than it should be beyond doubt: half of what is usual, or less."""
+        return self.low and self.ratio < HALF * self.usual / USUAL_SHARE
+
+    @property
+    def used_well(self) -> bool:
+        """Whether nothing is left to gain: a large message reaches what is usual of this path."""
+        return self.large and self.normal and self.ratio >= self.usual
 
     @property
     def suspects(self) -> tuple[str, ...]:
@@ -370,22 +403,75 @@ class Judgement:
     @property
     def summary(self) -> str:
         """Measured / expected = ratio, and the same for each reference, in words."""
-        numbers = f"{self.best.busbw:.2f} of at most {self.bound.value:.2f} GB/s busbw = {percent(self.ratio)}"
         others = "; ".join(f"{ref}, this is {percent(ratio)} of it" for ref, ratio in self.ratios)
         measured = f" Measured elsewhere on {others}." if others else ""
-        why = f" That is low: it could be {', '.join(self.suspects)}." if self.suspects else ""
-        return f"{numbers} at {format_bytes(self.best.bytes)}.{measured}{why}"
+        verdict = " That is slower than it should be" if self.slow else " That is low"
+        why = f"{verdict}: it could be {', '.join(self.suspects)}." if self.suspects else ""
+        return f"{self._numbers}.{measured}{why}"
+
+    @property
+    def _numbers(self) -> str:
+        """``340.00 of at most 370.80 GB/s busbw = 92 % at 1 GiB``; of what exceeds its bound no share."""
+        size = format_bytes(self.best.bytes)
+        reached, bound = f"{self.best.busbw:.2f}", f"{self.bound.value:.2f}"
+        if self.exceeds:
+            return f"{reached} GB/s busbw at {size}, {no_maximum(self.bound.value or 0.0, self.bound.allows)}"
+        at_most = "about" if self.bound.limit == "loopback" else "at most"
+        return f"{reached} of {at_most} {bound} GB/s busbw = {percent(self.ratio)} at {size}"
+
+    @property
+    def warning(self) -> str:
+        """A sentence where it is slower than it should be beyond doubt; empty where it is not."""
+        if not self.slow:
+            return ""
+        reached = f"{self.best.op} of {format_bytes(self.best.bytes)} reaches {format_number(self.best.busbw or 0.0)}"
+        bound = f"{format_number(self.bound.value or 0.0)} GB/s that {self.bound.allows} allows"
+        return f"{reached} GB/s busbw, {percent(self.ratio)} of the {bound}: slower than it should be"
+
+
+def no_maximum(bound: float, allows: str) -> str:
+    """What is said of a bound that a measurement exceeded: ``above the 1.27 GB/s …, which are no maximum``."""
+    if allows == ALLOWS["nvlink"]:
+        return f"above the {format_number(bound)} GB/s of a ring over NVLink: a switch that adds (NVLS) can do that"
+    of = f" of {allows}" if allows else ""
+    return f"above the {format_number(bound)} GB/s{of}, which are no maximum then: there is no reference"
+
+
+def large_size(bound: Expectation) -> int:
+    """Bytes of a message from which on its speed can be judged by this bound."""
+    return LARGE.get(bound.limit, 64 << 20)
 
 
 def judge(measurements: Iterable[Measurement], bound: Expectation | None) -> Judgement | None:
-    """Compare the best of one size curve; None where nothing was measured, or no bound is known."""
+    """Compare the best large message of one size curve; None where nothing was measured, or no bound is known."""
     rows: Sequence[Measurement] = [m for m in measurements if m.busbw]
     if not rows or bound is None or not bound.value:
         return None
-    best = max(rows, key=lambda m: m.busbw or 0.0)
+    # a smaller message may be the fastest where others use the link: it must not hide how slow the large ones are
+    large = [m for m in rows if m.bytes >= large_size(bound)]
+    best = max(large or rows, key=lambda m: m.busbw or 0.0)
     alike = best.op == "all_reduce" and best.hosts == 1 and bound.gpu
     known = references(bound.gpu, best.ranks, bound.limit, bound.nvls) if alike else []
     return Judgement(best, bound, tuple(known))
+
+
+def recorded_bound(row: Measurement, facts: Iterable[Fact]) -> Expectation | None:
+    """The bound that a measurement was compared with when it was made; None where there was none.
+
+    Its derivation is that of today's facts, which may be newer.
+    """
+    if not row.expected:
+        return None
+    derived = expect(row.op, row.backend, row.ranks, facts, row.hosts)
+    share = derived.least / derived.value if derived.least and derived.value else 1.0
+    return replace(derived, value=row.expected, least=share * row.expected)
+
+
+def first_judgement(measurements: Sequence[Measurement], bound: Expectation | None) -> Judgement | None:
+    """What `judge` says of the first collective of a run, the one that stands for it; None beside wrong values."""
+    if not measurements or any(row.wrong for row in measurements):
+        return None
+    return judge((row for row in measurements if row.op == measurements[0].op), bound)
 
 
 def marginal(rows: Sequence[Measurement]) -> float | None:

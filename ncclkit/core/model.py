@@ -132,7 +132,7 @@ class Measurement:
         return self.busbw / self.expected if self.busbw and self.expected else None
 
     def __str__(self) -> str:
-        known = self.ratio and self.expected
+        known = self.ratio and self.expected and self.ratio <= 1  # what is exceeded was no maximum
         bound = (f" of {self.expected:.2f}", f" = {100 * (self.ratio or 0):.1f} %") if known else ("", "")
         bus = f", busbw {self.busbw:.2f}{bound[0]} GB/s{bound[1]}" if self.busbw is not None else ""
         more = {"p99": self.p99_us, "graph": self.graph_us}

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ncclkit.agent import wire
-from ncclkit.core.bandwidth import Expectation
+from ncclkit.core.bandwidth import Expectation, first_judgement
 from ncclkit.core.model import Measurement, NcclkitError, from_dict
 from ncclkit.core.storage import content
 
@@ -176,6 +176,8 @@ class Run:
     expectations: Mapping[str, Expectation] = field(default_factory=dict)
     """Collective → the bound of its busbw."""
     problem: str = ""
+    others: str = ""
+    """What processes of others used during the test, in sentences that begin with a blank (`analysis.speed`)."""
 
     def __repr__(self) -> str:
         return self.summary
@@ -203,7 +205,8 @@ class Run:
         if self.reason == "done" and self.measurements:
             wrong = sum(m.wrong or 0 for m in self.measurements)
             correct = "every value was right" if not wrong else f"{wrong} values were WRONG"
-            return f"{self._bandwidths(what)} at best, {correct} ({self.seconds:.0f} s with its start)."
+            said = f"{self._bandwidths(what)} at best, {correct} ({self.seconds:.0f} s with its start)."
+            return f"{said} {self.warning}".strip()
         if self.reason == "done":
             return f"{self.plan.name} on {what} succeeded after {self.seconds:.0f} s."
         ends = {
@@ -214,6 +217,12 @@ class Run:
         }
         problem = f" ({self.problem})" if self.problem else ""
         return f"{self.plan.name} on {what} {ends.get(self.reason, self.reason)} after {self.seconds:.0f} s{problem}."
+
+    @property
+    def warning(self) -> str:
+        """That it was slower than it should be, and what others used meanwhile; empty where it was not."""
+        judgement = first_judgement(self.measurements, self.expectation) if self.reason == "done" else None
+        return f"{judgement.warning}.{self.others}" if judgement and judgement.slow else ""
 
     @property
     def expectation(self) -> Expectation | None:

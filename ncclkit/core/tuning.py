@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from typing import NamedTuple
 
+from ncclkit.core.bandwidth import ABOVE, Expectation, algbw, busbw
 from ncclkit.core.model import NcclkitError
 from ncclkit.core.text import format_bytes, percent, plural
 
@@ -33,6 +34,19 @@ LEAST_ROUNDS = 6
 """With fewer rounds even a setting that wins every time could have done so by chance (1 in 32 for both directions)."""
 PER_COMMUNICATOR = frozenset({"NCCL_ALGO", "NCCL_PROTO", "GLOO_SOCKET_IFNAME"})
 """Variables that are read for each communicator; the others a process keeps for its life."""
+DEFAULTS = {
+    "NCCL_BUFFSIZE": "4194304",
+    "NCCL_GRAPH_REGISTER": "1",
+    "NCCL_IB_QPS_PER_CONNECTION": "1",
+    "NCCL_IB_SPLIT_DATA_ON_QPS": "0",
+    "NCCL_IB_TC": "0",
+    "NCCL_IB_DISABLE": "0",
+    "NCCL_P2P_DISABLE": "0",
+    "NCCL_SHM_DISABLE": "0",
+}
+"""Variable → what NCCL takes without it, where its documentation names one value for every machine."""
+NETWORK_ONLY = re.compile(r"NCCL_(?:IB_|SOCKET_|NSOCKS_|NET_|CROSS_NIC)\w*")
+"""Variables that change nothing where no message goes through the network."""
 BESIDE = {"product": "beside a matrix product", "step": "in a DDP step"}
 """Under which computation a setting is measured once more, and how a sentence says it."""
 TAKES_LIST = re.compile(r"\w*(?:_IFNAME|_IB_HCA)=")
@@ -229,6 +243,10 @@ class Sweep:
     """(collective, bytes, calls) of what the user's job sends; empty where nobody said."""
     notes: tuple[str, ...] = ()
     """Sentences on what was left out, and why."""
+    controls: tuple[Comparison, ...] = ()
+    """Settings that are the default under another name: where one of them shows a difference, that is noise."""
+    same: Mapping[str, str] = field(default_factory=dict)
+    """Those settings, and why they can differ in nothing."""
 
     @property
     def tried(self) -> int:
@@ -297,7 +315,16 @@ class Sweep:
         tried = f"{plural(self.tried, 'setting')} in {self.seconds:.0f} s"
         nothing = f"Nothing here beats the default: {tried}, none is over {percent(WORTH)} faster beyond chance."
         costly = self._costly
-        return str(self.best or (self.effect_of(costly[0]) if costly else nothing))
+        return str(self.best or (self.effect_of(costly[0]) if costly else self._not_compared or nothing))
+
+    @property
+    def _not_compared(self) -> str:
+        """Why nothing could be compared: noise, or nothing that differs from the default; empty where that could be."""
+        noise = noise_of(self.controls)
+        if noise:
+            return noise
+        names = " and ".join(f"{name} is {why}" for name, why in self.same.items())
+        return f"There is nothing to compare: {names}." if names and not self.tried else ""
 
     @property
     def _costly(self) -> list[Setting]:
@@ -318,7 +345,8 @@ class Sweep:
             return self.headline
         others = len(self.advantages) - 1
         more = f"{plural(others, 'more range')} of sizes can gain." if others else ""
-        return " ".join(filter(None, (str(best), best.under_computation, self._of_job(best.setting), more, tried)))
+        of_job, carried = self._of_job(best.setting), uncarried(self)
+        return " ".join(filter(None, (str(best), best.under_computation, of_job, carried, more, tried)))
 
     def _of_job(self, setting: Setting) -> str:
         saved = self.saved(setting)
@@ -350,6 +378,73 @@ class Sweep:
         ]
         rest = "" if better else " and gains nothing above that" * (len(worse) < len(self.comparisons))
         return f"{setting} {', '.join(said)}{rest}."
+
+
+def noise_of(controls: Sequence[Comparison]) -> str:
+    """``Too noisy to compare on …``, where a setting differs from the default which it is; empty where none does."""
+    noisy = [one for one in controls if one.better or one.worse]
+    if not noisy:
+        return ""
+    worst = max(noisy, key=lambda one: abs(one.gain))
+    places = ", ".join(f"{op} of {_span(rows)}" for op, rows in _by_op(noisy))
+    return (
+        f"Too noisy to compare on {places}: {worst.setting} is what the default is here, and seemed to differ from it "
+        f"by {percent(abs(worst.gain))}."
+    )
+
+
+def without_noise(rows: Iterable[Comparison], controls: Sequence[Comparison]) -> tuple[Comparison, ...]:
+    """The comparisons of those collectives and sizes on which the default does not differ from itself."""
+    noisy = {(one.op, one.bytes) for one in controls if one.better or one.worse}
+    return tuple(one for one in rows if (one.op, one.bytes) not in noisy)
+
+
+def within_links(
+    rows: Sequence[Comparison], bounds: Mapping[str, Expectation], ranks: int
+) -> tuple[tuple[Comparison, ...], str]:
+    """The comparisons without gains that the links cannot carry, and what is said of those; empty where none is."""
+    beyond = [one for one in rows if one.better and _exceeds(one, bounds, ranks)]
+    if not beyond:
+        return tuple(rows), ""
+    named = ", ".join(dict.fromkeys(f"{one.setting} on {one.op} of {format_bytes(one.bytes)}" for one in beyond))
+    bound = bounds[beyond[0].op]
+    said = f"No gain: {named} seemed faster than the {bound.value:.1f} GB/s that {bound.allows} carries."
+    return tuple(one for one in rows if one not in beyond), said
+
+
+def _exceeds(one: Comparison, bounds: Mapping[str, Expectation], ranks: int) -> bool:
+    bound = bounds.get(one.op)
+    speed = busbw(one.op, ranks, algbw(one.bytes, statistics.median(one.with_us)))
+    return bool(bound and bound.value and speed and speed > ABOVE * bound.value)
+
+
+def equal_to_default(one: Setting, plain: Mapping[str, str], hosts: int) -> str:
+    """Why a setting can differ from the default in nothing; empty where it may.
+
+    plain: variables as they are without it, with the defaults that are known; hosts: of the job.
+    """
+    if one.config or one.without or not one.env:
+        return ""
+    names = list(one.env)
+    if all(plain.get(name) == one.env[name] for name in names):
+        return "what the default is here"
+    forced = any(plain.get(name) == "1" for name in ("NCCL_P2P_DISABLE", "NCCL_SHM_DISABLE"))
+    if hosts == 1 and not forced and all(NETWORK_ONLY.fullmatch(name) for name in names):
+        return "about the network, through which no message of one host goes"
+    return ""
+
+
+def uncarried(sweep: Sweep) -> str:
+    """Why no file can carry the best gain of a sweep into a job; empty where one can, and where there is no gain."""
+    best = sweep.best
+    if best is None or config_files(sweep):
+        return ""
+    if best.lost:
+        return "Nothing is to be set: it loses where there is computation beside it, as in a job."
+    return (
+        "No file can carry that into a job: a variable holds for all sizes, and others that were measured take longer "
+        "with it."
+    )
 
 
 def setting(words: str) -> Setting:

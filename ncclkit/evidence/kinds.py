@@ -85,6 +85,7 @@ KINDS: dict[str, tuple[str, ...]] = {
     "worker.phase": ("phase",),
     "telemetry.scheduling": ("processes", "cores", "ran", "waited", "preempted"),
     "telemetry.utilization": ("seconds", "states", "gpu", "cpu", "main", "sent", "received", "gpu_busy"),
+    "telemetry.others": ("cores_used", "cores", "load", "ranks", "gpus", "holders"),
     "run.end": ("reason", "exitcode", "say"),
     "flight.dump": ("version", "entries", "groups"),
     "flight.missing": (

@@ -20,6 +20,7 @@ from ncclkit.core.text import format_time, plural, rate
 from ncclkit.core.text import ranks as rank_words
 from ncclkit.evidence.grammars.grammar import clip
 from ncclkit.evidence.kinds import KINDS
+from ncclkit.evidence.other_use import OtherUse
 
 SKIPPED = frozenset({"fact", "measure"})
 """Records that are facts and measurements, not events."""
@@ -296,18 +297,22 @@ RATES = ("cpu", "main", "sent", "received", "gpu_busy")
 
 
 def telemetry_of(stream: BinaryIO, path: str) -> tuple[list[Event], int]:
-    """One event of both kinds ``telemetry.`` for each rank that has samples, and the number of lines."""
+    """Events ``telemetry.`` of each rank that has samples, and of what others did; the number of lines."""
     last: dict[tuple[str, int | None], Event] = {}
     readings: dict[tuple[str, int], deque[_Reading]] = defaultdict(lambda: deque(maxlen=64))
+    others: dict[str, OtherUse] = defaultdict(OtherUse)
     number = 0
     for number, line in enumerate(iter(lambda: stream.readline(LONGEST), b""), 1):
         sample = _sample(line)
         last |= {(event.host, event.rank): event for event in _scheduling_events(sample, path, number)}
+        if sample:
+            others[str(sample.get("host") or "")].take(sample, number)
         for rank, row in _ranks(sample, "utilization"):
             if isinstance(row, dict) and _counts(sample.get("t")):
                 readings[str(sample.get("host") or ""), rank].append((number, float(sample["t"]), _known(row, sample)))
     utilization = [event for (host, rank), rows in readings.items() for event in _utilization(host, rank, rows, path)]
-    return [*last.values(), *utilization], number
+    loads = [event for host, load in others.items() for event in load.events(path, host)]
+    return [*last.values(), *utilization, *loads], number
 
 
 _Reading = tuple[int, float, Mapping[str, Any]]

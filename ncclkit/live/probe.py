@@ -27,8 +27,11 @@ from typing import Any
 
 from ncclkit import evidence
 from ncclkit.agent import redact, wire
+from ncclkit.agent.facts.machine import Machine
+from ncclkit.agent.facts.network import loopback
 from ncclkit.agent.monitor import snapshots
 from ncclkit.agent.run.stages import spans
+from ncclkit.analysis.speed import busy_cores, disturbing, others_in_words
 from ncclkit.analysis.stages import StagedTest, staged_test
 from ncclkit.core import bandwidth
 from ncclkit.core.case import Case
@@ -352,15 +355,22 @@ def _outcome(case: Case, plan: Plan, folder: Path, records: list[dict[str, Any]]
     case.replace_facts(from_dict(Fact, record) for record in records if record["kind"] == "fact")
     made = [finish(record, plan) for record in records if record["kind"] == "measure"]
     ops = dict.fromkeys(row["op"] for row in made)
-    limits = {op: bandwidth.expect(op, plan.backend, plan.ranks, case.facts, hosts, plan.sharing) for op in ops}
+    reading = evidence.read([folder])
+    loads = disturbing(event for event in reading.events if event.kind == "telemetry.others")
+    limits = {op: _bound(case, plan, op, busy_cores(loads)) for op in ops}
     every = {"hosts": hosts, "run": folder.name, "env": redact.clean(dict(plan.env))}
     measured = tuple(from_dict(Measurement, row | every | {"expected": limits[row["op"]].value}) for row in made)
-    reading = evidence.read([folder])
     case.add([*measured, *reading.events])
     case.inputs = [row for row in case.inputs if row not in reading.inputs] + reading.inputs
     case.save()
     end = next((r for r in records if r["kind"] == "end"), {"reason": "lost"})
-    return Run(plan, folder, end["reason"], seconds, measured, limits, _problem(records))
+    return Run(plan, folder, end["reason"], seconds, measured, limits, _problem(records), others_in_words(loads))
+
+
+def _bound(case: Case, plan: Plan, op: str, busy: str) -> bandwidth.Expectation:
+    """The bound of a collective's busbw; busy: what kept this host from showing what it can."""
+    bound = bandwidth.expect(op, plan.backend, plan.ranks, case.facts, slurm.hosts(plan), plan.sharing)
+    return bandwidth.without_reference(bound, busy)
 
 
 def reread(case: Case, folder: Path, plan: Plan) -> Run:
@@ -369,7 +379,10 @@ def reread(case: Case, folder: Path, plan: Plan) -> Run:
     end = next((r for r in records if r["kind"] == "end"), {"reason": "lost"})
     seconds = float(records[-1]["t"] - records[0]["t"]) if records else 0.0
     measured = tuple(m for m in case.measurements if m.run == folder.name)
-    return Run(plan, folder, end["reason"], seconds, measured, problem=_problem(records))
+    bounds = {row.op: bandwidth.recorded_bound(row, case.facts) for row in measured}
+    limits = {op: bound for op, bound in bounds.items() if bound is not None}
+    others = others_in_words(disturbing(case.run_alone(folder).of("telemetry.others")))
+    return Run(plan, folder, end["reason"], seconds, measured, limits, _problem(records), others)
 
 
 def finish(record: dict[str, Any], plan: Plan) -> dict[str, Any]:
@@ -387,12 +400,24 @@ def _problem(records: list[dict[str, Any]]) -> str:
     return next(iter([*errors, *said]), "")
 
 
+async def _measure_reference(case: Case, plan: Plan) -> None:
+    """Measure loopback again, of which the bound of a test over gloo is made: it is as fast as the host is free."""
+    names = ("", socket.gethostname())
+    before = [fact for fact in case.facts_of(bandwidth.STREAM) if fact.host in names]
+    if plan.backend != "gloo" or plan.network or slurm.nodes() or not before:
+        return
+    rows = await asyncio.to_thread(lambda: list(loopback(Machine())))
+    case.replace_facts(from_dict(Fact, {"host": before[-1].host, **row}) for row in rows)
+
+
 async def probe(case: Case, options: ProbeOptions = DEFAULTS, on_record: OnRecord = lambda record: None) -> Run:
     """Run the live test, planned from the host's facts.
 
     Where a stage of a staged test fails, or all ranks together are slow, bisection follows within the same timeout.
     """
-    run = await execute(case, await plan(case, options), on_record)
+    planned = await plan(case, options)
+    await _measure_reference(case, planned)
+    run = await execute(case, planned, on_record)
     if options.stages:
         found = await bisect(case, run, launcher(run.plan), on_record)
         run = replace(run, problem=found.summary) if found.failing and found.tried else run

@@ -6,6 +6,7 @@ curve follows the message size above which bandwidth is used well, and so the bu
 
 from __future__ import annotations
 
+import asyncio
 import json
 import math
 import os
@@ -20,15 +21,29 @@ from itertools import pairwise, product
 from pathlib import Path
 from typing import Any
 
+from ncclkit.agent.facts.machine import Machine, Unread
+from ncclkit.agent.facts.network import gloo_default
 from ncclkit.agent.run.sweep import KEPT, PROMISING
 from ncclkit.analysis.message_sizes import Calls, buckets_of, heaviest, message_sizes
-from ncclkit.core.bandwidth import Expectation, Judgement, judge
+from ncclkit.core.bandwidth import Expectation, Judgement, expect, judge
 from ncclkit.core.case import Case
 from ncclkit.core.model import Advice, Fact, Measurement, NcclkitError
 from ncclkit.core.runs import Plan
-from ncclkit.core.text import format_bytes, format_time, plural
+from ncclkit.core.text import format_bytes, format_time, percent, plural
 from ncclkit.core.text import op as collective_name
-from ncclkit.core.tuning import BESIDE, LEAST_ROUNDS, Comparison, Setting, Sweep, spread
+from ncclkit.core.tuning import (
+    BESIDE,
+    LEAST_ROUNDS,
+    Comparison,
+    Setting,
+    Sweep,
+    equal_to_default,
+    noise_of,
+    spread,
+    within_links,
+    without_noise,
+)
+from ncclkit.core.tuning import DEFAULTS as DEFAULT_VALUES
 from ncclkit.evidence.logs import read_logs
 from ncclkit.live import probe
 from ncclkit.live.launch import slurm
@@ -104,19 +119,30 @@ def _bucket(measurements: Sequence[Measurement]) -> list[Advice]:
 
 
 def _ratio(judgement: Judgement) -> Advice:
+    why = f"{judgement.summary} {judgement.bound}"
+    repeat = "Repeat the live test after every change of driver, container or NCCL."
+    if judgement.used_well:
+        return Advice("Leave NCCL's variables alone: the path is used well.", why=why, check=repeat)
     if not judgement.low:
-        return Advice(
-            do="Leave NCCL's variables alone: the path is used well.",
-            why=f"{judgement.summary} {judgement.bound}",
-            check="Repeat the live test after every change of driver, container or NCCL.",
-        )
+        return Advice(_undecided(judgement), why=why, check=repeat)
     return Advice(
         do="Look for the reason before tuning: this path gives clearly less than it should.",
-        why=f"{judgement.summary} {judgement.bound}",
+        why=why,
         command="ncclkit diagnose <case folder>",
         check="The ratio of a repeated live test.",
         risk="Variables copied from elsewhere may hide the reason.",
     )
+
+
+def _undecided(judgement: Judgement) -> str:
+    """What to do where a figure is neither low nor what is usual."""
+    if judgement.exceeds:
+        return "Compare with another test of this host: there is no reference for this figure."
+    if not judgement.large:
+        largest = format_bytes(judgement.best.bytes)
+        return f"Measure larger messages: those of {largest} do not show what the path gives."
+    usual = percent(judgement.usual)
+    return f"Compare with `ncclkit tune`: {percent(judgement.ratio)} is a little less than the usual {usual} or more."
 
 
 def _launch(measurements: Sequence[Measurement]) -> float:
@@ -216,13 +242,13 @@ async def sweep(
     _refuse_foreign(wanted, plan.backend)
     env = {**plan.env, **(_without_file(case, cleared) if cleared else {})}
     base = replace(plan, unset=tuple(cleared), env=env)
+    await _learn_defaults(case, base, wanted, made)
     together = {n: one for n, one in enumerate(wanted, 1) if one.per_communicator}
     alone = {n: one for n, one in enumerate(wanted, 1) if n not in together}
     made.own_jobs.update(alone)
     jobs = SweepJobs(case, base, made, on_record)
     if together:
-        within = budget * (SHARED if alone else 1.0)
-        await jobs.together(together, every, within, own)
+        await jobs.together(together, every, budget * (SHARED if alone else 1.0), own)
     if every:
         await jobs.decide(alone, began + budget)
     elif alone:
@@ -237,6 +263,43 @@ async def _sized(case: Case, options: ProbeOptions, calls: Calls, sizes: Sequenc
     usual = [size for size in SIZES[plan.backend] if size <= (options.max_bytes or size)]
     steps = sizes or sorted({size for found in heavy.values() for size in found}) or usual
     return replace(plan, name="tune", sizes=tuple(steps))
+
+
+async def _learn_defaults(case: Case, base: Plan, wanted: Sequence[Setting], made: Measured) -> None:
+    """Find the settings that are the default under another name, and what the links allow."""
+    plain = await _plain_variables(case, base)
+    reasons = {number: equal_to_default(one, plain, slurm.hosts(base)) for number, one in enumerate(wanted, 1)}
+    made.same.update({number: why for number, why in reasons.items() if why})
+    made.bounds.update(_link_bounds(case, base))
+
+
+async def _plain_variables(case: Case, base: Plan) -> dict[str, str]:
+    """The variables that the default of a sweep has, and what is known of those that it has not."""
+    facts = {fact.name.removeprefix("env."): fact.value for fact in case.facts_of("env.")}
+    configured = {name: value for name, value in facts.items() if isinstance(value, str)}  # also in nccl.conf
+    inherited = {name: value for name, value in {**configured, **os.environ}.items() if name not in base.unset}
+    known = {**(DEFAULT_VALUES if case.facts else {}), **inherited, **base.env}
+    if base.backend == "gloo" and not known.get("GLOO_SOCKET_IFNAME"):
+        known["GLOO_SOCKET_IFNAME"] = await _gloo_interface(case, base)
+    return known
+
+
+def _link_bounds(case: Case, base: Plan) -> dict[str, Expectation]:
+    """What PCIe or the network allows each collective; what NVLink allows, a switch that adds may exceed."""
+    known = {op: expect(op, base.backend, base.ranks, case.facts, slurm.hosts(base), base.sharing) for op in base.ops}
+    return {op: bound for op, bound in known.items() if bound.limit in ("pcie", "network")}
+
+
+async def _gloo_interface(case: Case, base: Plan) -> str:
+    """The interface that gloo takes without the variable, where every host takes the same; empty where nobody knows."""
+    if slurm.hosts(base) == 1:
+        try:
+            return await asyncio.to_thread(gloo_default, Machine())
+        except Unread:
+            return ""
+    names = {str(fact.value) for fact in case.facts_of("net.gloo.interface") if fact.value}
+    named = "GLOO_SOCKET_IFNAME" in os.environ  # then the facts say what it names
+    return names.pop() if len(names) == 1 and not named else ""
 
 
 def _without_file(case: Case, cleared: Mapping[str, str]) -> dict[str, str]:
@@ -420,10 +483,14 @@ class Measured:
 
     own_jobs: set[int] = field(default_factory=set)
     """Settings that had jobs of their own."""
+    same: dict[int, str] = field(default_factory=dict)
+    """Settings that are what the default is, and why: they show how much the default differs from itself."""
     times: dict[str, dict[Key, list[float]]] = field(default_factory=dict)
     """Phase → rounds of each setting, collective and size; the default's of the same phase are their pairs."""
     wrong: dict[Key, int] = field(default_factory=dict)
     refused: dict[int, str] = field(default_factory=dict)
+    bounds: dict[str, Expectation] = field(default_factory=dict)
+    """Collective → what the links allow, where that is a bound."""
     no_step: dict[int, str] = field(default_factory=dict)
     """Setting → why DDP could make no step with it."""
     notes: list[str] = field(default_factory=list)
@@ -448,6 +515,7 @@ class Measured:
     ) -> Sweep:
         """All of it together."""
         named = {number: str(one) for number, one in enumerate(settings, 1)}
+        same = {named[number]: why for number, why in self.same.items()}
         refused = {named[number]: why for number, why in self.refused.items() if number > 0}
         seen = tuple(one for phase in self.chose for one in self.compared(phase, settings))
         decided, known = self.compared("decide", settings), {id(one.setting) for one in seen}
@@ -457,7 +525,17 @@ class Measured:
         rows = tuple((op, size, count) for (op, size), count in calls.items())
         steps = ((named[number], why) for number, why in self.no_step.items() if number > 0)
         notes = (*self.notes, *(f"{name} could not be measured in a DDP step: {why}." for name, why in steps))
-        return Sweep(plan.backend, plan.ranks, hosts, decided, seen, refused, seconds, cleared, beside, rows, notes)
+        controls = tuple(one for one in (decided or seen) if str(one.setting) in same)
+        decided, impossible = within_links(decided, self.bounds, plan.ranks)
+        notes += (impossible,) if impossible else ()
+        noise = noise_of(controls)
+        decided, seen, beside = (
+            without_noise((one for one in kind if str(one.setting) not in same), controls)
+            for kind in (decided, seen, beside)
+        )
+        notes += (noise,) if noise else ()
+        made = Sweep(plan.backend, plan.ranks, hosts, decided, seen, refused, seconds, cleared, beside, rows, notes)
+        return replace(made, controls=controls, same=same)
 
     @property
     def chose(self) -> list[str]:

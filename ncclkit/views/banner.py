@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import re
 import shlex
-from dataclasses import replace
 
 from ncclkit.causes.engine import Diagnosis, diagnose, with_fix
 from ncclkit.causes.summary import LINES, CitedLine, Summary, summarize
-from ncclkit.core.bandwidth import expect, judge
+from ncclkit.core.bandwidth import first_judgement, recorded_bound
 from ncclkit.core.case import Case
 from ncclkit.core.text import percent, plural
 from ncclkit.evidence.logs import is_example, read_logs
@@ -20,6 +19,7 @@ from ncclkit.views.plots import bandwidth_summary
 
 VERDICTS = {
     "unexplained": ("▲", "unexplained", "likely"),
+    "slow": ("▲", "slower than it should be", "likely"),
     "healthy": ("✓", "healthy", "checked"),
     "running": ("▶", "at work", "checked"),
     "no_job": ("–", "no job", "none"),
@@ -66,12 +66,12 @@ def _others(case: Case) -> Markup:
 
 
 def _short(diagnosis: Diagnosis) -> tuple[object, str]:
-    first = next(iter(diagnosis.findings), None)
+    first = None if diagnosis.verdict == "slow" else next(iter(diagnosis.findings), None)
     return (strength_part(first) if first else badge(*VERDICTS[diagnosis.verdict])), diagnosis.headline
 
 
 def _head(known: Summary, diagnosis: Diagnosis) -> Markup:
-    if not diagnosis.findings:
+    if not diagnosis.findings or known.verdict == "slow":
         return el("div", badge(*VERDICTS[known.verdict]), cls="nk-card-head")
     first = diagnosis.findings[0]
     return el("div", strength_part(first), el("span", meaning(first), cls="nk-dim"), cls="nk-card-head")
@@ -103,12 +103,13 @@ def measured(case: Case) -> str:
     known = next((row for row in last if row.expected), None)
     if known is None:
         return bandwidth_summary(last) if last else ""
-    bound = replace(expect(known.op, known.backend, known.ranks, case.facts, known.hosts), value=known.expected)
-    said = bandwidth_summary(last, known.expected, bound.allows)
-    compared = judge((row for row in last if row.op == known.op), bound)
-    if compared is None or any(row.wrong for row in last) or not (compared.low or compared.normal):
+    bound = recorded_bound(known, case.facts)
+    said = bandwidth_summary(last, known.expected, bound.allows if bound else "")
+    compared = first_judgement([row for row in last if row.op == known.op], bound)
+    if compared is None or compared.exceeds or not (compared.low or compared.normal):
         return said
-    return f"{said}: {'low' if compared.low else 'normal'}, as {percent(compared.least)} and more is usual"
+    verdict = "slower than it should be" if compared.slow else "low" if compared.low else "normal"
+    return f"{said}: {verdict}, as {percent(compared.least)} and more is usual"
 
 
 def _rows(known: Summary, measured: str, linked: bool) -> list[tuple[object, object]]:

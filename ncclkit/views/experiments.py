@@ -36,6 +36,7 @@ APART = 1.5
 """Times are drawn where one is so many times the other: what differs less is chance on a busy machine."""
 ENDS = {
     "done": ("✓", "succeeded", "state-done"),
+    "slow": ("▲", "slower than it should be", "likely"),
     "failed": ("✕", "failed", "state-failed"),
     "deadline": ("■", "hung until its timeout", "state-failed"),
     "cancelled": ("■", "cancelled", "state-cancelled"),
@@ -43,7 +44,7 @@ ENDS = {
     "running": ("▶", "running", "state-running"),
     "not started": ("–", "not started", "possible"),
 }
-"""`Run.reason`, or what a form knows of a run → symbol, words and class of its badge."""
+"""`Run.reason`, ``slow`` of one that warns, or what a form knows of a run → symbol, words and class of its badge."""
 MARKS = {
     "proven": ("●", "proven", "proven"),
     "supported": ("◐", "fits", "likely"),
@@ -119,7 +120,7 @@ def _sides(record: ExperimentRecord) -> Markup:
 def _side(name: str, run: Run | None, cause: str, said: str) -> Markup:
     if run is None:
         return el("div", el("h5", name), el("p", "no run"))
-    symbol, word, cls = ENDS.get(run.reason, ("•", run.reason, "possible"))
+    symbol, word, cls = ENDS.get("slow" if run.warning else run.reason, ("•", run.reason, "possible"))
     first = join(code(cause), " ", said) if cause else text(said or "Nothing is found any more.")
     return el(
         "div", el("h5", name), el("p", badge(symbol, word, cls), " ", run.summary), el("p", first, cls="nk-first")

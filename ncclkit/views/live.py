@@ -84,7 +84,7 @@ class LiveTest(Form):
         self.measurements: list[Measurement] = []
         self.state, self._outcome = "", ""
         self._limit: tuple[float | None, str] = (None, "")
-        self._drawn = -1
+        self._drawn, self._slow = -1, False
         run = W.Button(description="Run", icon="play", button_style="primary")
         super().__init__("", list(self.controls.values()), run)
 
@@ -102,7 +102,7 @@ class LiveTest(Form):
     def summary(self) -> str:
         """What the form will do, or what came of it."""
         if self.state:
-            _, word, _ = _end(self.state)
+            _, word, _ = self._badge()
             return f"Live test {word}: {self._outcome or self.progress.words()}"
         raw = self._raw()
         ranks = plural(raw["ranks"], "rank") if raw["ranks"] else "one rank per GPU, or two on the CPU"
@@ -130,12 +130,15 @@ class LiveTest(Form):
 
     def started(self) -> None:
         """Clear what the last run left."""
-        self.measurements, self._limit = [], (None, "")
+        self.measurements, self._limit, self._slow = [], (None, ""), False
         self._enter("running", "")
 
     def finished(self, outcome: Any) -> None:
         """Show the run: it may also have failed, or been stopped, and still be a run."""
         self.measurements = list(outcome.measurements) or self.progress.measurements
+        self._slow = bool(outcome.warning)
+        if outcome.expectation is not None:  # which a busy host leaves without a reference
+            self._limit = judged(outcome.expectation)
         self._enter(outcome.reason, outcome.summary)
 
     def wrong(self) -> Mapping[W.Widget, str]:
@@ -180,7 +183,11 @@ class LiveTest(Form):
 
     def _status(self) -> Markup:
         says = self._outcome or self.progress.words()
-        return join(el("p", badge(*_end(self.state)), " ", says), self.progress.lights())
+        return join(el("p", badge(*self._badge()), " ", says), self.progress.lights())
+
+    def _badge(self) -> tuple[str, str, str]:
+        """How the run stands; one that succeeded may be slower than it should be."""
+        return _end("slow" if self.state == "done" and self._slow else self.state)
 
     def _result(self) -> Markup:
         if not self.state:

@@ -13,6 +13,7 @@ from typing import Any
 
 import plotly.graph_objects as go
 
+from ncclkit.core.bandwidth import ABOVE, no_maximum
 from ncclkit.core.model import Measurement, safe
 from ncclkit.core.text import format_bytes, format_number, format_time
 
@@ -138,6 +139,8 @@ def bandwidth_summary(rows: Sequence[Measurement], expected: float | None = None
     reached = f"{best.op} reaches {format_number(peak)} GB/s {kind}{named}"
     if expected and kind == "busbw":
         bound = best.expected or expected
+        if peak > ABOVE * bound:
+            return f"{reached}, {no_maximum(bound, words)}"
         allowed = f"{format_number(bound)} GB/s {f'that {words} allows' if words else 'expected'}"
         return f"{reached}, {100 * peak / bound:.0f} % of the {allowed}"
     return f"{reached}; {words or 'nothing is known to compare it with'}"

@@ -95,7 +95,8 @@ def case_view(case: Case) -> View:
 
 
 def _measured(m: Measurement, expected: float | None) -> tuple[object, ...]:
-    ratio = f"{100 * m.busbw / expected:.0f} %" if m.busbw is not None and expected else "–"
+    share = m.busbw / expected if m.busbw is not None and expected else None
+    ratio = "–" if share is None else "above" if share > bandwidth.ABOVE else percent(share)
     wrong = el("b", f"✕ {m.wrong:,}", cls="nk-bad") if m.wrong else "–" if m.wrong is None else "0"
     return (
         format_bytes(m.bytes),
@@ -227,7 +228,10 @@ def _normal(judgement: Judgement | None) -> Markup:
     best = format_number(judgement.best.busbw or 0.0)
     name = judgement.bound.allows
     bound = (f"what {name} allows" if name else "expected here", judgement.bound.value, judgement.ratio)
-    rows = [bound, *((str(ref), ref.busbw, ratio) for ref, ratio in judgement.ratios)]
+    others = [(str(ref), ref.busbw, ratio) for ref, ratio in judgement.ratios]
+    rows = others if judgement.exceeds else [bound, *others]
+    if not rows:
+        return el("p", f"{best} GB/s busbw, {bandwidth.no_maximum(judgement.bound.value or 0.0, name)}.")
     compared = [(name, best, format_number(value or 0.0), percent(ratio)) for name, value, ratio in rows]
     known = catalogue()
     suspects = [

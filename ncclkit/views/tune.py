@@ -295,7 +295,8 @@ def carriers_view(tuned: SweepView) -> View:
     """Every file that carries the answer of a sweep into a job, and the command that measures each again."""
     files = tuning.config_files(tuned.sweep)
     if not files:
-        return View("Nothing is to be set: no setting is better than the default here", Markup(""))
+        nothing = "Nothing is to be set: no setting is better than the default here"
+        return View(tuning.uncarried(tuned.sweep).rstrip(".") or nothing, Markup(""))
     parts = [
         el("section", el("h5", code(name), f": {FILES[name]}"), pre(file.text), el("p", "Measure it again:"),
            pre(file.verify), cls="nk-card")

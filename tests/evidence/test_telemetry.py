@@ -84,3 +84,38 @@ def test_a_rank_without_a_rate_is_no_event(tmp_path: Path, row: Any) -> None:
         read(tmp_path / "telemetry.jsonl", sample(1.0, utilization={"3": row, "x": row}), kind="telemetry.utilization")
         == []
     )
+
+
+HOLDER = ["77", "00000000:2A:00.0", "22528", "train"]
+
+
+def test_what_others_used_in_the_time_of_a_run_is_one_event_of_its_host(tmp_path: Path) -> None:
+    """Before the ranks came whatever computed on a GPU was somebody else; while they ran, the cores are counted."""
+    (event,) = read(
+        tmp_path / "telemetry.jsonl",
+        sample(1.0, ranks={}, gpus=[[900, 97, 1], [1, 60, 1]], cores=2, others=1.9, load=13.0),
+        sample(2.0, ranks={}, gpus=[[900, 99, 1], [1, 0, 1]]),
+        sample(3.0, ranks={"0": 1, "1": 1}, gpus=[[900, 50, 1], [1, 50, 1]], cores=2, others=1.5, load=13.6),
+        sample(4.0, ranks={"0": 1}, cores=2, others=1.7, load=13.1, holders=[HOLDER, HOLDER]),
+        kind="telemetry.others",
+    )
+    assert event.data == {
+        "cores_used": 1.6, "cores": 2, "load": 13.6, "ranks": 2, "gpus": {"0": 97},
+        "holders": [dict(zip(("pid", "bus", "memory", "name"), HOLDER, strict=True))],
+    }  # fmt: skip
+    assert (event.host, event.line, event.rank) == ("node-1", 4, None)
+    assert "used 1.6 of 2 cores (load 13.6), kept GPU 0 busy 97 %" in event.text
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"ranks": {}, "gpus": [[900, 97, 1]]},  # one sample may show how the job before ours ended
+        {"ranks": {"0": 1}, "gpus": [[900, 97, 1]]},
+        {"ranks": {"0": 1}, "others": "many", "cores": 2},
+        {"ranks": {"0": 1}, "others": 1.0},
+        {"ranks": [], "gpus": {"0": 1}, "holders": [["7"], 7, [1, 2, 3, 4]]},
+    ],
+)
+def test_where_nothing_is_known_of_others_there_is_no_event(tmp_path: Path, more: dict[str, Any]) -> None:
+    assert read(tmp_path / "telemetry.jsonl", sample(1.0, **more), kind="telemetry.others") == []

@@ -119,6 +119,44 @@ def judged(**words: Any) -> dict[str, Any]:
     return gate.judged(asked, time.monotonic())
 
 
+@pytest.mark.parametrize(
+    ("busbw", "say"),
+    [
+        (40.0, "reach 40.0 GB/s busbw, 11 % of the 371 GB/s that NVLink allows: slower than they should be"),
+        (180.0, "49 % of the 371 GB/s"),
+        (300.0, ""),
+        (480.0, ""),  # NVLS
+        (None, ""),
+    ],
+)
+def test_without_a_baseline_the_links_say_what_to_expect(good: dict[str, Any], busbw: float | None, say: str) -> None:
+    tested = {"reason": "done", "wrong": 0, "busbw": busbw, "error": "", "ranks": 8}
+    for baseline in ({}, {"facts": {}, "busbw": None}):
+        problems, unknown = gate.judge_test(tested, baseline, good)
+        assert [say in problem["say"] for problem in problems] == [True] * bool(say) and unknown == []
+    assert gate.judge_test(tested, {"facts": {}, "busbw": 30.0}, good) == ([], []), "a baseline knows better"
+    used = changed(good, gpu__3__busy=97)
+    assert ["others used GPU 3" in one["say"] for one in gate.judge_test(tested, {}, used)[0]] == [True] * bool(say)
+
+
+def test_where_the_facts_do_not_tell_how_gpus_are_joined_their_test_is_not_judged(good: dict[str, Any]) -> None:
+    tested = {"reason": "done", "wrong": 0, "busbw": 4.0, "error": "", "ranks": 8}
+    assert gate.judge_test(tested, {}, changed(good, gpu__topology=None)) == ([], [])
+    assert gate.judge_test(tested, {}) == ([], [])
+
+
+def test_a_gate_without_a_baseline_finds_a_slow_node(
+    good: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    result = {"reason": "done", "wrong": 0, "busbw": 40.0, "error": "", "ranks": 8}
+    monkeypatch.setattr(gate, "collect", lambda **_: good.values())
+    monkeypatch.setattr(gate, "_test", lambda *_: result)
+    said = judged(seconds=60.0)
+    assert said["ready"] is False and "slower than they should be" in said["say"]
+    result["busbw"] = 390.0
+    assert judged(seconds=60.0)["ready"] is True
+
+
 def test_gpus_that_pass_their_test_hide_no_fact_that_could_not_be_read(
     good: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

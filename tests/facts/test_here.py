@@ -44,8 +44,13 @@ def test_facts_agree_with_other_ways_to_ask(here):
     assert {row["name"] for row in here["net.interfaces"]["value"]} == {name for _, name in socket.if_nameindex()}
 
 
+def is_measured_or_busy(row):
+    """Tests beside this one may keep the cores busy; then there is no number, and a reason."""
+    return "no reference: this host is busy" in row["why"] if row["value"] is None else row["value"] > 0
+
+
 def test_measurements(here):
-    assert here["net.loopback.bandwidth"]["value"] > 0 and here["net.loopback.cost"]["value"] > 0
+    assert is_measured_or_busy(here["net.loopback.bandwidth"]) and is_measured_or_busy(here["net.loopback.cost"])
     assert here["storage.work.latency"]["value"] > 0 and here["storage.work.free"]["value"] > 0
     assert here["storage.gone.latency"]["value"] is None and "No such file" in here["storage.gone.latency"]["why"]
 
@@ -116,7 +121,7 @@ def test_the_agent_runs_from_one_file_without_site_packages(tmp_path):
     command = [sys.executable, "-I", "-S", "-E", str(target)]
     run = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
     rows = {row["name"]: row for row in map(json.loads, run.stdout.splitlines())}
-    assert run.stderr == "" and rows["net.loopback.bandwidth"]["value"] > 0
+    assert run.stderr == "" and is_measured_or_busy(rows["net.loopback.bandwidth"])
     assert not [name for name in rows if name.startswith("facts.")]
 
 

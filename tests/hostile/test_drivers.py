@@ -215,7 +215,7 @@ def test_telemetry_never_waits_for_a_driver(
         sampler.last = 0.0
         sampler.take()
     sampler.close()
-    assert sampler.gpus == {} and len(sampler.rest) <= 1 << 16 and leftovers(mark) == []
+    assert sampler.gpus == {} and len(sampler.smi.rest) <= 1 << 16 and leftovers(mark) == []
 
 
 def test_telemetry_keeps_no_more_gpus_than_there_are(
@@ -227,7 +227,7 @@ def test_telemetry_keeps_no_more_gpus_than_there_are(
     sampler = telemetry.Sampler(str(tmp_path / "telemetry.jsonl"))
     try:
         soon(lambda: sampler._gpu_rows() or bool(sampler.gpus))
-        soon(lambda: sampler._gpu_rows() or sampler.rest == b"")
+        soon(lambda: sampler._gpu_rows() or sampler.smi.rest == b"")
     finally:
         sampler.close()
     assert sampler.gpus == {

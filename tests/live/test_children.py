@@ -160,7 +160,7 @@ def test_the_log_of_a_launcher_that_fits_is_whole(tmp_path: Path) -> None:
 
     async def read() -> None:
         child = await asyncio.create_subprocess_exec("sh", "-c", script, stdout=PIPE)
-        await local._read(child, folder, lambda record: None)
+        await local._read(child, folder, lambda record: None, asyncio.Event())
         await child.wait()
 
     asyncio.run(read())

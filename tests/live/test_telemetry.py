@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import subprocess
 import sys
 import threading
@@ -15,7 +16,7 @@ from typing import Any
 import pytest
 
 from ncclkit.agent.monitor import utilization
-from ncclkit.agent.monitor.telemetry import LEAST, QUERY, Sampler, gpus_of, sample_running_job
+from ncclkit.agent.monitor.telemetry import LEAST, QUERY, OtherCores, Sampler, gpus_of, sample_running_job
 from ncclkit.agent.monitor.utilization import Utilization
 from ncclkit.agent.run import processes
 
@@ -166,13 +167,11 @@ def test_gpus_are_told_in_order_and_what_is_not_known_is_null(tmp_path: Path, mo
     (tmp_path / "nvidia-smi").chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     watch, until = Sampler(str(tmp_path / "telemetry.jsonl")), time.monotonic() + 20
-    assert watch.smi is not None
     try:
         while len(watch.gpus) < 2 and time.monotonic() < until:
             rested(watch).take()
     finally:
-        watch.smi.kill()
-        watch.smi.communicate(timeout=10)
+        watch.close()
     assert samples(tmp_path / "telemetry.jsonl")[-1]["gpus"] == [
         [1024.0, 100.0, None, 1755.0, 41.0],
         [2048.0, 50.0, 300.5, 1980.0, 40.0],
@@ -185,3 +184,46 @@ def test_a_folder_that_is_gone_ends_telemetry_and_nothing_else(tmp_path: Path) -
     watch.take()
     rested(watch).take()
     assert watch.path == "" and list(tmp_path.iterdir()) == []
+
+
+HOLDERS = """#!/bin/sh
+case "$1" in
+*apps*) echo '{mine}, 00000000:0F:00.0, 900, /opt/python3'; echo '77, 00000000:2A:00.0, 22528, /home/a/bin/train';;
+esac
+exec sleep 60
+"""
+
+
+@pytest.mark.parametrize("listed", [True, False])
+def test_others_on_gpus_are_told_only_where_the_list_knows_our_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, listed: bool
+) -> None:
+    """In a container of its own the driver's numbers are those of another namespace: ours would seem to be others."""
+    (tmp_path / "nvidia-smi").write_text(HOLDERS.format(mine=os.getpid() if listed else 1 << 22))
+    (tmp_path / "nvidia-smi").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    watch, until = Sampler(str(tmp_path / "telemetry.jsonl")), time.monotonic() + 20
+    try:
+        assert select.select([watch.apps.child.stdout], [], [], max(0.0, until - time.monotonic()))[0]
+        watch.take()
+    finally:
+        watch.close()
+    told = [sample["holders"] for sample in samples(tmp_path / "telemetry.jsonl") if "holders" in sample]
+    assert told == ([[["77", "00000000:2A:00.0", "22528", "train"]]] if listed else [])
+
+
+def test_cores_that_others_use_are_told_from_our_own() -> None:
+    """A process that computes is somebody else's, or ours, by what is counted as the family."""
+    busy = subprocess.Popen([sys.executable, "-c", "while True: pass"])
+    try:
+        apart, together = OtherCores(), OtherCores()
+        families = [os.getpid()], [os.getpid(), busy.pid]
+        assert apart.take(families[0]) is together.take(families[1]) is None
+        until, seen = time.monotonic() + 20, (0.0, 0.0)
+        while seen[0] < seen[1] + 0.05 and time.monotonic() < until:
+            time.sleep(0.3)
+            seen = apart.take(families[0]) or 0.0, together.take(families[1]) or 0.0
+        assert seen[0] > seen[1], "what it used is missing from the others' where it is ours"
+    finally:
+        busy.kill()
+        busy.wait(timeout=10)

@@ -27,6 +27,7 @@ from ncclkit.cli import _parser
 from ncclkit.core import tuning
 from ncclkit.core.case import Case
 from ncclkit.core.model import Event, Fact, Measurement, NcclkitError
+from ncclkit.core.bandwidth import Expectation
 from ncclkit.core.runs import Plan
 from ncclkit.core.tuning import Comparison, Setting, Sweep, config_files, setting
 from ncclkit.live import probe, tune
@@ -574,6 +575,7 @@ def test_twenty_sweeps_of_equal_settings_claim_at_most_one_difference(
 
 def test_a_gain_that_is_there_is_found_in_nine_of_ten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Ten sizes: without a bad variable of the environment calls take 1 ms, not 6."""
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo,lo")
     alone = judged("gain", setting("GLOO_SOCKET_IFNAME=lo"), tmp_path, monkeypatch)
     assert len(alone) == 10 and sum(one.better for one in alone) >= 9, [(one.gain, one.interval) for one in alone]
     assert statistics.median(one.gain for one in alone) == pytest.approx(0.75, abs=0.2)
@@ -618,3 +620,95 @@ def test_settings_of_one_job_take_turns(tmp_path: Path) -> None:
     assert {len(times) for times in made.times["decide"].values()} == {7}
     assert not any(made.wrong.values()) and not made.refused
     assert all(one.gain < 1 and one.comparisons == 7 for one in made.compared("decide", [Setting(), Setting()]))
+
+
+EQUAL = setting("GLOO_SOCKET_IFNAME=lo")
+OTHER = setting("GLOO_SOCKET_IFNAME=lo,lo")
+
+
+def with_controls(*rows: Comparison, same: Setting = EQUAL) -> Sweep:
+    """The sweep of these comparisons, where one setting is what the default is here."""
+    settings = [same, OTHER]
+    made = tune.Measured(same={1: "what the default is here"})
+    for one in rows:
+        number = 1 + [str(each) for each in settings].index(str(one.setting))
+        times = made.times.setdefault("decide", {})
+        for control in tune.CONTROLS:
+            times[control, one.op, one.bytes] = list(one.default_us)
+        times[number, one.op, one.bytes] = list(one.with_us)
+    return made.sweep(planned("gloo"), settings, 17.0, (), {})
+
+
+def test_a_setting_that_is_the_default_is_never_compared_with_it() -> None:
+    """GLOO_SOCKET_IFNAME=lo "gained" 56 % over the default, which was lo: a control, and noise."""
+    told = with_controls(compared(str(EQUAL), 0.44))
+    assert told.comparisons == () and told.advantages == [] and config_files(told) == {} and told.tried == 0
+    assert told.headline.startswith("Too noisy to compare on all_reduce of 1 MiB: GLOO_SOCKET_IFNAME=lo is what the ")
+    assert "56 %" in told.headline and "gains" not in told.text()
+
+
+def test_where_the_default_does_not_differ_from_itself_gains_count() -> None:
+    told = with_controls(compared(str(EQUAL), 1.0), compared(str(OTHER), 0.6))
+    assert [str(row.setting) for row in told.advantages] == [str(OTHER)] and "noisy" not in told.text()
+    alone = with_controls(compared(str(EQUAL), 1.0))
+    assert alone.headline == "There is nothing to compare: GLOO_SOCKET_IFNAME=lo is what the default is here."
+
+
+def test_where_it_is_noisy_no_other_gain_counts_either() -> None:
+    rows = compared(str(EQUAL), 0.44), compared(str(OTHER), 0.4), compared(str(OTHER), 0.6, 64 * KIB)
+    told = with_controls(*rows, compared(str(EQUAL), 1.0, 64 * KIB))
+    assert [(row.least, row.largest) for row in told.advantages] == [(64 * KIB, 64 * KIB)]
+    assert told.text().count("Too noisy to compare on all_reduce of 1 MiB") == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "plain", "hosts", "same"),
+    [
+        ("GLOO_SOCKET_IFNAME=lo", {"GLOO_SOCKET_IFNAME": "lo"}, 1, True),
+        ("GLOO_SOCKET_IFNAME=lo,lo", {"GLOO_SOCKET_IFNAME": "lo"}, 1, False),
+        ("GLOO_SOCKET_IFNAME=eth0", {"GLOO_SOCKET_IFNAME": "lo"}, 1, False),
+        ("NCCL_BUFFSIZE=4194304", tuning.DEFAULTS, 1, True),
+        ("NCCL_BUFFSIZE=8388608", tuning.DEFAULTS, 1, False),
+        ("NCCL_BUFFSIZE=4194304,NCCL_PROTO=LL", tuning.DEFAULTS, 1, False),
+        ("NCCL_BUFFSIZE=4194304", {**tuning.DEFAULTS, "NCCL_BUFFSIZE": "8388608"}, 1, False),
+        ("NCCL_IB_QPS_PER_CONNECTION=4", {}, 1, True),
+        ("NCCL_IB_QPS_PER_CONNECTION=4", {}, 2, False),
+        ("NCCL_IB_QPS_PER_CONNECTION=4", {"NCCL_P2P_DISABLE": "1"}, 1, False),
+        ("NCCL_P2P_LEVEL=SYS", {}, 1, False),
+        ("channels=8", {}, 1, False),
+        ("NCCL_PROTO=", {}, 1, False),
+    ],
+)
+def test_which_settings_are_the_default_under_another_name(
+    words: str, plain: dict[str, str], hosts: int, same: bool
+) -> None:
+    assert bool(tuning.equal_to_default(setting(words), plain, hosts)) == same
+
+
+def test_what_gloo_takes_by_itself_is_asked_on_this_host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("GLOO_SOCKET_IFNAME", raising=False)
+    monkeypatch.setattr(tune, "gloo_default", lambda machine: "lo")
+    case, plan = Case.open(tmp_path), planned("gloo")
+    assert asyncio.run(tune._plain_variables(case, plan))["GLOO_SOCKET_IFNAME"] == "lo"
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "eth7")
+    assert asyncio.run(tune._plain_variables(case, plan))["GLOO_SOCKET_IFNAME"] == "eth7"
+    cleared = replace(plan, unset=("GLOO_SOCKET_IFNAME",))
+    assert asyncio.run(tune._plain_variables(case, cleared))["GLOO_SOCKET_IFNAME"] == "lo"
+    many = replace(plan, simulate_hosts=2)
+    assert asyncio.run(tune._plain_variables(case, many)).get("GLOO_SOCKET_IFNAME") == "eth7"
+
+
+def test_a_gain_beyond_the_links_is_no_gain_and_said_once() -> None:
+    rows = [compared("NCCL_PROTO=LL128", 0.5, 256 * MIB), compared("NCCL_PROTO=LL", 0.8, 64 * KIB)]
+    pcie = {"all_reduce": Expectation(24.0, "pcie", "x16.")}
+    kept, said = tuning.within_links(rows, pcie, 8)
+    assert kept == (rows[1],) and said.count("NCCL_PROTO=LL128") == 1 and "24.0 GB/s that PCIe carries" in said
+    assert tuning.within_links(rows, {}, 8) == (tuple(rows), "")
+
+
+def test_a_gain_that_no_file_can_carry_is_said_as_that_and_once() -> None:
+    told = swept(compared("NCCL_PROTO=LL", 0.5, 8), compared("NCCL_PROTO=LL", 2.0, 64 * MIB))
+    assert told.best is not None and config_files(told) == {}
+    assert told.text().count("No file can carry that into a job: a variable holds for all sizes") == 1
+    fine = swept(compared("NCCL_PROTO=LL", 0.5, 8), compared("NCCL_PROTO=LL", 1.0, 64 * MIB))
+    assert config_files(fine) and tuning.uncarried(fine) == ""

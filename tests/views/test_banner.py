@@ -64,8 +64,8 @@ def test_a_healthy_live_test_says_what_it_has_shown_and_whether_its_speed_is_nor
     assert re.search(r"\d+ causes not evaluated: no GPU, no NCCL log, .*Which ones\?", read)
     assert f'href="#{NOT_EVALUATED}"' in nk.banner_view(known).static()
     assert f'id="{NOT_EVALUATED}"' in nk.findings_view(nk.diagnosis(known), headline=False).static()
-    known.measurements = [replace(row, busbw=0.2, expected=1.0)]
-    assert "20 % of the 1.00 GB/s that this host's loopback allows: low, as 34 % and more" in words(
+    known.measurements = [replace(row, busbw=0.3, expected=1.0)]
+    assert "30 % of the 1.00 GB/s that this host's loopback allows: low, as 34 % and more" in words(
         nk.banner_view(known)
     )
 

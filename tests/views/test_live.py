@@ -19,6 +19,8 @@ class Run:
     reason: str = "done"
     summary: str = "all sizes were measured"
     measurements: list[Measurement] = field(default_factory=lambda: list(CURVE))
+    warning: str = ""
+    expectation: None = None
 
 
 def records():

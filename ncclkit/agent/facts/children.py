@@ -66,14 +66,23 @@ def sender(to: socket.socket, stop: float) -> None:
     to.shutdown(socket.SHUT_WR)
 
 
-def pump(seconds: float) -> tuple[float, float]:
-    """GB/s of one stream, and the CPU seconds that one GB costs sender and receiver together."""
+def waited() -> float:
+    """Seconds that the main thread has waited for a core so far; 0 where the kernel does not tell."""
+    try:
+        with open("/proc/self/schedstat", encoding="ascii") as file:
+            return int(file.read().split()[1]) / 1e9
+    except (OSError, ValueError, IndexError):
+        return 0.0
+
+
+def pump(seconds: float) -> tuple[float, float, float]:
+    """GB/s of one stream, CPU seconds that one GB costs sender and receiver, share of the time without a core."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         here = socket.create_connection(server.getsockname(), timeout=5)
         there, _ = server.accept()
     buffer, total = bytearray(BLOCK), 0
     with here, there:
-        start, cpu = time.perf_counter(), time.process_time()
+        start, cpu, queued = time.perf_counter(), time.process_time(), waited()
         thread = threading.Thread(target=sender, args=(here, start + seconds), daemon=True)
         thread.start()
         while True:
@@ -81,18 +90,20 @@ def pump(seconds: float) -> tuple[float, float]:
             if not got:
                 break
             total += got
-        took, used = time.perf_counter() - start, time.process_time() - cpu
+        took, used, lost = time.perf_counter() - start, time.process_time() - cpu, waited() - queued
         thread.join(1)
-    return total / took / 1e9, used / total * 1e9
+    return total / took / 1e9, used / total * 1e9, lost / took
 
 
 def loopback(seconds: str) -> None:
-    """Print GB/s and CPU seconds a GB of TCP through 127.0.0.1.
+    """Print GB/s and CPU seconds a GB of TCP through 127.0.0.1, and what disturbed it.
 
-    It is the best of three windows: other programs on the machine only ever make it slower.
+    It is the best of three windows: other programs on the machine only ever make it slower.  How far the windows lie
+    apart says how sure it is; where even in the best of them it waited for a core, the host is busy.
     """
-    windows = [pump(float(seconds) / 3) for _ in range(3)]
-    print(json.dumps({"GB/s": max(rate for rate, _ in windows), "CPU s/GB": min(cost for _, cost in windows)}))
+    rates, costs, lost = zip(*(pump(float(seconds) / 3) for _ in range(3)))
+    said = {"GB/s": max(rates), "CPU s/GB": min(costs), "interval": [min(rates), max(rates)], "waited": min(lost)}
+    print(json.dumps(said))
 
 
 def nccl(library: str) -> None:

@@ -14,7 +14,7 @@ import time
 
 from ..commands import end_group, run_bounded
 from ..run import processes
-from .utilization import Scheduling, Utilization
+from .utilization import TICKS, Scheduling, Utilization
 
 QUERY = ("index", "memory.used", "utilization.gpu", "power.draw", "clocks.sm", "temperature.gpu")
 """What is asked of each GPU: its index, MiB, %, W, MHz, C."""
@@ -30,6 +30,13 @@ MOST_GPUS = 1024
 """More than any host has: what writes more numbers than that must not fill our memory."""
 PATIENCE = 5.0
 """Seconds that a question to a sick driver may take."""
+HOLDERS = [
+    "nvidia-smi", "--query-compute-apps=pid,gpu_bus_id,used_memory,process_name", "--format=csv,noheader,nounits",
+    "-l", "5",
+]  # fmt: skip
+"""Which process computes on which GPU with how many MiB, again and again."""
+MOST_HOLDERS = 64
+"""Processes on GPUs that a sample lists."""
 
 
 class Sampler:
@@ -41,8 +48,9 @@ class Sampler:
         self.find = find or (lambda: processes.ranks(processes.descendants(os.getpid())))
         self.taken, self.families, self.before = 0, {}, None
         self.scheduling, self.utilization, self.mine = Scheduling(), Utilization(), gpus or {}
-        self.rest, self.gpus, self.last = b"", {}, 0.0
-        self.smi = self._listen()
+        self.gpus, self.last = {}, 0.0
+        self.smi, self.apps = SmiListener(COMMAND), SmiListener(HOLDERS) if find is None else None
+        self.cores, self.others = os.cpu_count() or 1, OtherCores() if find is None else None
 
     def take(self):
         """One sample; a disk that is full or gone ends the telemetry, not the run."""
@@ -53,6 +61,7 @@ class Sampler:
         self._gpu_rows()
         if self.gpus:
             now["gpus"] = [self.gpus[index] for index in sorted(self.gpus)]
+        now.update(self._others())
         try:
             with open(self.path, "a") as out:
                 out.write(json.dumps(now) + "\n")
@@ -61,41 +70,34 @@ class Sampler:
 
     def close(self):
         """Close the file, and end the processes that the sampler started."""
-        if self.smi is not None:
-            end_group(self.smi)
-            self.smi.stdout.close()
-
-    def _listen(self):
-        """nvidia-smi, which then speaks once a second; None where there is none."""
-        try:
-            child = subprocess.Popen(
-                COMMAND,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.DEVNULL,
-                start_new_session=True,
-                preexec_fn=processes.die_with_parent,
-            )
-        except OSError:
-            return None
-        assert child.stdout is not None
-        os.set_blocking(child.stdout.fileno(), False)  # a driver that hangs must not stop the other figures
-        return child
+        for listener in (self.smi, self.apps):
+            if listener is not None:
+                listener.close()
 
     def _gpu_rows(self):
         """The last row that nvidia-smi has said of each GPU."""
-        if self.smi is None:
-            return
-        try:
-            self.rest += os.read(self.smi.stdout.fileno(), 1 << 16)
-        except BlockingIOError:
-            return  # nothing new
-        # bounded: half a line without an end must not fill our memory
-        *whole, self.rest = self.rest[-(1 << 16) :].split(b"\n")
-        rows = [[_number(cell) for cell in line.split(b",")] for line in whole]
+        rows = [[_number(cell) for cell in line.split(b",")] for line in self.smi.lines()]
         for row in rows:
             if len(row) == len(QUERY) and row[0] is not None and 0 <= row[0] < MOST_GPUS:
                 self.gpus[row[0]] = row[1:]
+
+    def _others(self):
+        """What processes that are none of ours use, where this run has a tree of its own: cores, and GPUs."""
+        if self.others is None or self.apps is None:
+            return {}
+        now = {"cores": self.cores, "load": _number(processes.read("/proc/loadavg").split(" ", 1)[0])}
+        family = [os.getpid(), *processes.descendants(os.getpid())]
+        used = self.others.take(family)
+        if used is not None:
+            now["others"] = used
+        rows = [line.decode("utf-8", "replace").split(", ", 3) for line in self.apps.lines()]
+        held = [row for row in rows if len(row) == 4 and row[0].isdigit()][-MOST_HOLDERS:]
+        mine = {str(pid) for pid in family}
+        # where none of ours is listed either the list is of another process namespace, or of before they came
+        if any(row[0] in mine for row in held):
+            others = [row for row in held if row[0] not in mine]
+            now["holders"] = [[*row[:3], row[3].rsplit("/", 1)[-1]] for row in others]
+        return now
 
     def _host(self):
         """CPU in %, memory and swap in bytes, pressure in %, traffic in bytes per second since the last sample."""
@@ -129,6 +131,72 @@ class Sampler:
         for rank in utilization.keys() & self.mine.keys():
             utilization[rank]["gpu"] = self.mine[rank]
         return {"ranks": memory, "utilization": utilization, "scheduling": self.scheduling.take(self.families)}
+
+
+class SmiListener:
+    """nvidia-smi, asked again and again; `lines` are what it has said since."""
+
+    def __init__(self, command):
+        self.rest, self.child = b"", None  # type: bytes, subprocess.Popen[bytes] | None
+        try:
+            self.child = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                start_new_session=True,
+                preexec_fn=processes.die_with_parent,
+            )
+        except OSError:
+            return  # there is none
+        assert self.child.stdout is not None
+        os.set_blocking(self.child.stdout.fileno(), False)  # a driver that hangs must not stop the other figures
+
+    def lines(self):
+        """Whole lines that have come since; never waits."""
+        if self.child is None or self.child.stdout is None:
+            return []
+        try:
+            self.rest += os.read(self.child.stdout.fileno(), 1 << 16)
+        except BlockingIOError:
+            return []  # nothing new
+        # bounded: half a line without an end must not fill our memory
+        *whole, self.rest = self.rest[-(1 << 16) :].split(b"\n")
+        return whole
+
+    def close(self):
+        """End it."""
+        if self.child is not None and self.child.stdout is not None:
+            end_group(self.child)
+            self.child.stdout.close()
+
+
+class OtherCores:
+    """Cores that processes use which are none of ours, as a rate since the last sample."""
+
+    def __init__(self):
+        self.before = None  # type: tuple[float, float, float] | None
+
+    def take(self, family):
+        """How many cores others used since the last time; None the first time, and where the kernel does not tell.
+
+        Interrupts count for nobody: those that our own traffic causes are not in our processes' times.
+        """
+        words = processes.read("/proc/stat", 1 << 12).split("\n", 1)[0].split()[1:4]
+        if len(words) < 3 or not all(word.isdigit() for word in words):
+            return None
+        now = time.monotonic(), sum(map(int, words)), sum(map(_ticks, family))
+        before, self.before = self.before, now
+        if before is None or now[0] <= before[0]:
+            return None
+        moment, everybody, ours = (new - old for new, old in zip(now, before))
+        return round(max(0.0, everybody - max(0.0, ours)) / TICKS / moment, 2)
+
+
+def _ticks(pid):
+    """CPU time of a process and of its children that have ended, in ticks."""
+    words = processes.read("/proc/%d/stat" % pid).rpartition(")")[2].split()
+    return sum(map(int, words[11:15])) if len(words) > 15 else 0
 
 
 def sample_running_job(path, ranks, until):

@@ -1,0 +1,105 @@
+"""Whether the last live test was as fast as it should be, and what else used its GPUs and cores meanwhile.
+
+`measured_speed` is what every verdict on a live test rests on: of the command, the report and the notebook.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from ncclkit.analysis.once import once
+from ncclkit.core.bandwidth import Judgement, first_judgement, recorded_bound
+from ncclkit.core.case import Case
+from ncclkit.core.model import Event
+from ncclkit.core.text import plural, start
+
+NEEDED = 0.5
+"""Share of a core that each rank needs at least for its test to say something of this host."""
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredSpeed:
+    """The fastest large message of a live test beside its bound, and what others did in its time."""
+
+    judgement: Judgement
+    others: tuple[Event, ...] = ()
+    """What processes of others used, one event for each host where they did."""
+
+    @property
+    def slow(self) -> bool:
+        """Whether it is slower than it should be beyond doubt."""
+        return self.judgement.slow
+
+    @property
+    def warning(self) -> str:
+        """That it is slower than it should be, and what else used its GPUs and cores; empty where it is not."""
+        if not self.slow:
+            return ""
+        return f"{self.judgement.warning}.{others_in_words(self.others)}"
+
+
+@once
+def measured_speed(case: Case) -> MeasuredSpeed | None:
+    """The speed of the last live test of a case; None where it did not succeed, or nothing is known to compare with."""
+    run = case.measurements[-1].run if case.measurements else ""
+    if not run or not _succeeded(case, run):
+        return None
+    rows = [row for row in case.measurements if row.run == run]
+    known = next((row for row in rows if row.op == rows[0].op and row.expected), None)
+    judgement = first_judgement(rows, recorded_bound(known, case.facts)) if known else None
+    if judgement is None:
+        return None
+    return MeasuredSpeed(judgement, tuple(disturbing(_of_run(case.of("telemetry.others"), run))))
+
+
+def disturbing(events: Iterable[Event]) -> list[Event]:
+    """Those hosts' events that tell of a GPU that others used, or of cores that they left too few of."""
+    return [event for event in events if event.data["gpus"] or event.data["holders"] or crowded(event)]
+
+
+def crowded(event: Event) -> bool:
+    """Whether others left the ranks of a host less than half of the cores that they need."""
+    used, cores = event.data["cores_used"], event.data["cores"]
+    needed = min(event.data["ranks"], cores)
+    return used is not None and needed > 0 and used >= cores - NEEDED * needed
+
+
+def busy_cores(events: Iterable[Event]) -> str:
+    """``this host was busy during the test: others used 1.7 of its 2 cores (load 13.6)``; empty where none was."""
+    found = next((event for event in events if crowded(event)), None)
+    return f"this host was busy during the test: others {_cores(found)}" if found else ""
+
+
+def others_in_words(events: Sequence[Event]) -> str:
+    """What others used during a test, in sentences that begin with a blank; empty where nothing is known."""
+    said = []
+    for event in events:
+        where = f" on {event.host}" if event.host and len(events) > 1 else ""
+        if crowded(event):
+            said.append(f" Meanwhile other processes{where} {_cores(event)}.")
+        for gpu, share in event.data["gpus"].items():
+            said.append(f" GPU {gpu}{where} was busy {share:.0f} % of the time before a rank came: others use it.")
+        if event.data["holders"]:
+            said.append(f" {_holders(event)} used its GPUs{where} during the test.")
+    return "".join(said)
+
+
+def _cores(event: Event) -> str:
+    load = f" (load {event.data['load']:g})" if event.data["load"] else ""
+    return f"used {event.data['cores_used']:.1f} of its {plural(event.data['cores'], 'core')}{load}"
+
+
+def _holders(event: Event) -> str:
+    holders = event.data["holders"]
+    named = ", ".join(f"{row['name']} (pid {row['pid']}, {row['memory']} MiB)" for row in holders[:3])
+    return f"{start(plural(len(holders), 'other process'))}, {named},"
+
+
+def _succeeded(case: Case, run: str) -> bool:
+    ends = _of_run(case.of("run.end"), run)
+    return any(event.data.get("reason") == "done" for event in ends)
+
+
+def _of_run(events: Iterable[Event], run: str) -> list[Event]:
+    return [event for event in events if f"/{run}/" in f"/{event.path}"]
