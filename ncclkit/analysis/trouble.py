@@ -96,7 +96,7 @@ class Trouble:
     @property
     def says_no_reason(self) -> str:
         """The error of a library that passes on what it did not say, where nothing else is known."""
-        texts = [error.text.strip().splitlines()[-1] for error in self.errors]
+        texts = [error.text.strip().rpartition("\n")[2] for error in self.errors]
         passed_on = [match[0] for match in map(PASSED_ON.search, texts) if match]
         return passed_on[0] if texts and len(passed_on) == len(texts) else ""
 

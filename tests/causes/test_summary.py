@@ -39,14 +39,25 @@ def test_nonsense_is_no_job_and_exits_with_2(tmp_path: Path) -> None:
 
 
 def test_an_error_without_a_known_cause_is_unexplained_and_shown(tmp_path: Path) -> None:
-    path = written(tmp_path, "epoch 1\nRuntimeError: NCCL error\n")
+    path = written(tmp_path, "epoch 1\nRuntimeError: NCCL error 99\n")
     diagnosis, summary = judged(path)
     assert (summary.verdict, diagnosis.exit_code) == ("unexplained", 1)
-    assert [(e.place, e.text) for e in summary.errors] == [("job.log:2", "RuntimeError: NCCL error")]
-    assert "RuntimeError: NCCL error" in summary.sentence and f"{path}:2" in diagnosis.text()
+    assert [(e.place, e.text) for e in summary.errors] == [("job.log:2", "RuntimeError: NCCL error 99")]
+    assert "RuntimeError: NCCL error 99" in summary.sentence and f"{path}:2" in diagnosis.text()
     assert any("NCCL_DEBUG=INFO" in piece for piece in summary.would_tell)
     assert summary.first_step == f"Collect: {summary.would_tell[0]}"
-    assert diagnosis.to_dict()["errors"] == [{"path": str(path), "line": 2, "text": "RuntimeError: NCCL error"}]
+    assert diagnosis.to_dict()["errors"] == [{"path": str(path), "line": 2, "text": "RuntimeError: NCCL error 99"}]
+
+
+def test_an_error_that_passes_on_what_it_does_not_say_names_nobody(tmp_path: Path) -> None:
+    said = "NCCL error in: ProcessGroupNCCL.cpp:1191, unhandled cuda error, NCCL version 2.14.3"
+    diagnosis, summary = judged(written(tmp_path, f"RuntimeError: {said}\n"))
+    assert (summary.verdict, diagnosis.exit_code) == ("unexplained", 1)
+    assert "unhandled cuda error" in summary.sentence and "not why" in summary.sentence
+    assert "NCCL WARN" in summary.first_step
+    reason = "n1:7:9 [0] transport/net.cc:9 NCCL WARN Cuda failure 'out of memory'\n"
+    told, _ = judged(written(tmp_path, f"{reason}RuntimeError: {said}\n"))
+    assert not told.says_no_reason
 
 
 def test_steps_without_an_end_are_no_health(tmp_path: Path) -> None:
@@ -125,7 +136,7 @@ def test_the_command_judges_the_same_inputs_again(tmp_path: Path, one: bool) -> 
 
 
 def test_a_case_folder_is_named_where_the_logs_lie_in_it(tmp_path: Path) -> None:
-    source = written(tmp_path, "RuntimeError: NCCL error\n")
+    source = written(tmp_path, "RuntimeError: NCCL error in a plugin\n")
     case = logs.read_logs(str(source), tmp_path / "a case")
     summary = summarize(case, diagnose(case))
     assert summary.reproduce == f"ncclkit diagnose {source}"
@@ -187,7 +198,7 @@ class TestOneListOfRisks:
         assert [f.cause for f in diagnosis.findings] == ["hostname_resolution"] and diagnosis.risks == ()
 
     def test_a_page_says_what_is_unexplained_and_not_that_nothing_was_found(self, tmp_path: Path) -> None:
-        diagnosis, _ = judged(written(tmp_path, "RuntimeError: NCCL error\n"))
+        diagnosis, _ = judged(written(tmp_path, "RuntimeError: NCCL error in a plugin\n"))
         page = findings_view(diagnosis)
         assert "No known cause explains this error" in page.summary and "RuntimeError: NCCL error" in page.static()
         assert "Nothing found" not in page.static()
