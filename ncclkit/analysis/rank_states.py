@@ -121,8 +121,9 @@ def _together(waiting: dict[int, Event]) -> dict[int, Event]:
     After its timeout a rank of NCCL lives for another minute, in which its kernels still answer a rank that comes.
     """
     ends = [event.time for event in waiting.values() if event.time is not None]
+    first_end = min(ends, default=0.0)
     known = [(rank, e.time, e.data.get("ran_ms")) for rank, e in waiting.items()]
-    late = {rank for rank, time, ran in known if time is not None and ran and time - ran / 1000 > min(ends)}
+    late = {rank for rank, time, ran in known if time is not None and ran and time - ran / 1000 > first_end}
     return {rank: event for rank, event in waiting.items() if rank not in late or len(late) * 2 >= len(waiting)}
 
 

@@ -16,6 +16,8 @@ from typing import Any
 from ncclkit.analysis.once import last_run_of
 from ncclkit.analysis.picks import FATAL, OWN_TESTS, failed, initialized, pick
 from ncclkit.analysis.rank_states import is_own
+from ncclkit.analysis.succession import Span
+from ncclkit.analysis.succession import is_later as _later
 from ncclkit.analysis.timeline import abnormal
 from ncclkit.causes import Cause, catalogue, resemblance
 from ncclkit.causes.slow_transport import brakes
@@ -229,9 +231,11 @@ def _with_resembling(findings: list[Finding], verdicts: Sequence[Finding], case:
     Where nothing says that it failed, a short text that is shown all the same must resemble something more clearly.
     """
     lines = resemblance.abnormal(case)
-    texts = [line for line, _ in lines]
-    findings = [_messenger(finding, texts) for finding in findings] if lines else findings
-    if any(STRENGTHS[finding.strength] > 1 for finding in findings) or not lines:
+    if not lines:
+        return findings
+    text = resemblance.Text(lines)
+    findings = [_messenger(finding, text) for finding in findings]
+    if any(STRENGTHS[finding.strength] > 1 for finding in findings):
         return findings
     errors, unread = _troubles(case)
     topic = resemblance.is_topic(case)
@@ -246,15 +250,15 @@ def _with_resembling(findings: list[Finding], verdicts: Sequence[Finding], case:
     least = least if topic or errors else resemblance.SURE
     known = {finding.cause: finding for finding in findings}
     cleared = {verdict.cause: verdict.evidence for verdict in verdicts if verdict.verdict == "clear"}
-    ranked = resemblance.order(list(known), cleared, lines, least, sound)
-    return [known.get(cause) or resemblance.finding(cause, case, lines) for cause in ranked]
+    ranked = resemblance.order(list(known), cleared, text, least, sound)
+    return [known.get(cause) or resemblance.finding(cause, case, text) for cause in ranked]
 
 
-def _messenger(finding: Finding, texts: Sequence[str]) -> Finding:
+def _messenger(finding: Finding, text: resemblance.Text) -> Finding:
     """An exception is merely a possible cause where all lines together clearly resemble another one."""
     raised = [piece for piece in finding.evidence if isinstance(piece, Event) and piece.kind == "python.exception"]
     sign = (finding.cause, finding.strength) == ("rank_exception", "likely") and raised
-    if not sign or any(event.data["type"] in PROGRAM for event in raised) or not resemblance.messenger(texts):
+    if not sign or any(event.data["type"] in PROGRAM for event in raised) or not resemblance.messenger(text):
         return finding
     return replace(finding, strength="possible")
 
@@ -264,8 +268,8 @@ def _troubles(case: Case) -> tuple[list[Event], list[Event]]:
     errors = list(islice(_open_errors(case), MANY))
     if _went_well(case) and not any(event.kind in FATAL for event in errors):
         return [], []
-    steps = [*case.of("progress"), *resemblance.work(case)]
-    return errors, [line for line in resemblance.unread(case) if not any(_later(step, line) for step in steps)]
+    steps = Span([*case.of("progress"), *resemblance.work(case)])
+    return errors, [line for line in resemblance.unread(case) if not steps.ends_after(line)]
 
 
 def _unexplained(case: Case, findings: Sequence[Finding]) -> tuple[Event, ...]:
@@ -445,10 +449,12 @@ def _lived(case: Case, said: list[Event]) -> list[Event]:
     """Steps, and starts of NCCL, that came after it; after a rank's last words where that rank speaks again later."""
     work = [*case.of("progress"), *initialized(case)]
     work.sort(key=lambda event: (event.path, event.line))
-    waits = [event for kind in WAITS for event in case.of(kind)]
     ranks = {event.rank for event in said if UNCAUGHT.match(event.text)}
-    again = [e for e in work if {w.rank for w in waits if _later(w, e)} >= ranks and all(_later(e, s) for s in said)]
-    return again if ranks and None not in ranks else _after(case, said, work)
+    if not ranks or None in ranks:
+        return _after(case, said, work)
+    waits = [Span(event for event in case.of(*WAITS) if event.rank == rank) for rank in ranks]
+    later = [event for event in work if all(_later(event, line) for line in said)]
+    return [event for event in later if all(own.ends_after(event) for own in waits)]
 
 
 def _after_own(finding: Finding, case: Case, said: list[Event]) -> bool:
@@ -506,12 +512,40 @@ def _of_job(event: Event) -> bool:
 def _open_errors(case: Case) -> Iterator[Event]:
     """Errors after which nothing shows that the job went on: a step proves that of a warning, an end of all of them."""
     ends, again = _ends(case), case.of("elastic.restart")
-    steps = [*case.of("progress"), *resemblance.work(case), *ends]
+    steps = Span([*case.of("progress"), *resemblance.work(case), *ends])
+    survived = _Survived(ends, again)
     for event in case.events:
         if (abnormal(event) or event.kind == "log.error") and not event.kind.startswith(HARMLESS):
-            proofs = ends if event.kind in FATAL else steps
-            if not any(_later(proof, event) and _proves(proof, event, again) for proof in proofs):
+            if not (survived.proves(event) if event.kind in FATAL else steps.ends_after(event)):
                 yield event
+
+
+class _Survived:
+    """Which fatal lines did no harm, by the ends of a job: as `_proves` says of one end, but of all of them at once."""
+
+    def __init__(self, ends: Sequence[Event], again: Sequence[Event]) -> None:
+        by_rank: dict[int | None, list[Event]] = {}
+        for end in ends:
+            by_rank.setdefault(end.rank, []).append(end)
+        done = [end for end in ends if end.kind == "job.done"]
+        self.all = Span(ends)
+        self.by_rank = {rank: Span(own) for rank, own in by_rank.items()}
+        self.steps = Span(end for end in done if STEP in end.text)
+        self.groups = Span(end for end in done if GROUP in end.text)
+        self.restarts = Span(restart for restart in again if self.groups.ends_after(restart))
+        """After which a group succeeded."""
+
+    def proves(self, line: Event) -> bool:
+        """Whether what comes later can only be if this line did no harm."""
+        if line.rank is not None and self._ends_of(line.rank, line):
+            return True
+        if UNCAUGHT.match(line.text):
+            started = self.groups.ends_after(line) and self.restarts.ends_after(line)
+            return started or self.steps.ends_after(line)
+        return self.all.ends_after(line) if line.rank is None else self._ends_of(None, line)
+
+    def _ends_of(self, rank: int | None, line: Event) -> bool:
+        return rank in self.by_rank and self.by_rank[rank].ends_after(line)
 
 
 def _ends(case: Case) -> list[Event]:
@@ -527,8 +561,9 @@ def _went_well(case: Case) -> Event | None:
     left = [event for event in case.of("nccl.destroy") if event.data.get("how") == "destroy"]
     steps = case.of("progress")
     closed = left[-1:] if steps and begun <= {event.rank for event in left} else []
+    begun_work = Span(steps)
     exits = [event for event in case.of("c10d.hint") if event.data.get("what") == "not_destroyed"]  # at a program's end
-    closed += [event for event in exits if any(_later(event, step) for step in steps)]
+    closed += [event for event in exits if begun_work.begins_before(event)]
     return next(iter([*_ends(case), *tables, *closed, *working]), None)
 
 
@@ -550,10 +585,3 @@ def _proves(proof: Event, line: Event, again: list[Event]) -> bool:
         started = any(_later(proof, restart) and _later(restart, line) for restart in again)
         return proof.kind == "job.done" and (STEP in proof.text or (GROUP in proof.text and started))
     return None in (proof.rank, line.rank)
-
-
-def _later(one: Event, two: Event) -> bool:
-    """By place in a file, else by time; False where neither tells."""
-    if one.path == two.path:
-        return one.line > two.line
-    return one.time is not None and two.time is not None and one.time > two.time
