@@ -47,12 +47,7 @@ def tracebacks(count: int) -> Iterator[str]:
 
 
 def traceback(rank: int, error: str) -> str:
-    lines = (
-        "Traceback (most recent call last):",
-        '  File "/app/train.py", line 212, in <module>',
-        "    main()",
-        error,
-    )
+    lines = ("Traceback (most recent call last):", '  File "/app/train.py", line 212, in <module>', "    main()", error)
     return "".join(f"[rank{rank}]: {line}\n" for line in lines)
 
 
@@ -104,13 +99,17 @@ def refused(count: int) -> Files:
     for rank in range(count):
         peer = f"10.{rank >> 16}.{rank >> 8 & 255}.{rank & 255}<{20000 + rank}>"
         lines.append(warning(rank, f"socketPollConnect: connect to {peer} returned Connection refused, exceeded"))
-        lines.append(traceback(rank, "torch.distributed.DistBackendError: NCCL error in: x.cpp:1, remote process exited"))
+        lines.append(
+            traceback(rank, "torch.distributed.DistBackendError: NCCL error in: x.cpp:1, remote process exited")
+        )
     return log([*inits(count), *lines])
 
 
 def out_of_memory(count: int) -> Files:
     """Every GPU is full."""
-    text = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate {} MiB. GPU {} has a total capacity of 79.1 GiB"
+    text = (
+        "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate {} MiB. GPU {} has a total capacity of 79.1 GiB"
+    )
     text += " of which 1.2 GiB is free."
     return log([*inits(count), *(traceback(rank, text.format(rank + 2, rank % 8)) for rank in range(count))])
 
@@ -257,7 +256,9 @@ def calls(count: int) -> Files:
     lines = [*inits(count)]
     for rank in range(count):
         lines += [jobs.line(rank, jobs.call(rank, count=1024 + rank, size=count), per_host=8)]
-        lines += [jobs.line(rank, jobs.call(rank, name, size=count, last=2), per_host=8) for name in ("AllGather", "Send")]
+        lines += [
+            jobs.line(rank, jobs.call(rank, name, size=count, last=2), per_host=8) for name in ("AllGather", "Send")
+        ]
     return log([*lines, *watchdogs(count)])
 
 
@@ -285,7 +286,9 @@ def store(count: int) -> Files:
 
 def exceptions(count: int) -> Files:
     """An error of the program on each rank, of a type and in words of its own."""
-    return log(traceback(rank, f"app.{word(rank)}Error: {word(rank * 3)} is not {word(rank * 7)}") for rank in range(count))
+    return log(
+        traceback(rank, f"app.{word(rank)}Error: {word(rank * 3)} is not {word(rank * 7)}") for rank in range(count)
+    )
 
 
 SHAPES: dict[str, Callable[[int], Files]] = {
