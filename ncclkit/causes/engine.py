@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from importlib import import_module
 from itertools import islice
+from time import monotonic
 from typing import Any
 
 from ncclkit.analysis.once import last_run_of
@@ -35,6 +36,8 @@ MANY = 100
 """The same that are looked for: each may be compared with every step of every rank."""
 EXIT_STATUS = {"found": 1, "unexplained": 1, "healthy": 0, "no_job": 2}
 """Verdict on the whole case → exit status of ``ncclkit diagnose``."""
+DEADLINE = 120.0
+"""Seconds after which no further cause is judged."""
 STRENGTHS = {"proven": 3, "likely": 2, "possible": 1, None: 0}
 USUAL = (
     "slow_rank", "rank_divergence", "p2p_broken", "concurrent_comms", "timeout_too_short", "world_size_mismatch",
@@ -62,6 +65,8 @@ class Diagnosis:
     risks: tuple[Finding, ...] = ()
     """What this job did not suffer: where nothing was found, what the facts of the hosts alone warn of; and settings
     in its log that may slow it."""
+    ended: str = ""
+    """That judging was ended at its deadline, and how many causes it had reached, in one sentence; else empty."""
 
     @property
     def verdict(self) -> str:
@@ -70,7 +75,9 @@ class Diagnosis:
             return "found"
         if self.errors or self.findings:
             return "unexplained"
-        return "healthy" if self.healthy else "unexplained" if self.job_seen else "no_job"
+        if self.healthy and not self.ended:
+            return "healthy"
+        return "unexplained" if self.job_seen else "no_job"
 
     @property
     def exit_code(self) -> int:
@@ -92,6 +99,8 @@ class Diagnosis:
             first = self.errors[0].text.strip().splitlines()[-1]
             many = f"{plural(len(self.errors), 'error')}, the first: {first}"
             return f"No known cause explains {many if len(self.errors) > 1 else f'this error: {first}'}"
+        if self.ended:
+            return self.ended
         if self.healthy:
             others = f"; {plural(len(self.risks), 'risk')}" if self.risks else ""
             return f"Nothing found: the job was seen to go well ({self.checks}){others}."
@@ -122,13 +131,15 @@ class Diagnosis:
         if not self.findings:
             lines = [f"  {error}" for error in self.errors[:SHOWN]]
             lines += map(_risk, self.risks)
+            lines += [self.ended] if self.ended not in ("", self.headline) else []
             asked = sorted({missing for finding in self.unknown for missing in finding.missing})[:5]
             if asked and self.verdict != "no_job":
                 lines += ["What would let more causes be judged:", *(f"  - {missing}" for missing in asked)]
             return "\n".join([self.headline, *lines])
         parts = [_text(number, finding) for number, finding in enumerate(self.findings, 1)]
         above = [self.headline, *(f"  {error}" for error in self.errors[:SHOWN])] if self.errors else []
-        return "\n\n".join([*(["\n".join(above)] if above else []), *parts, *map(_risk, self.risks)])
+        below = [self.ended] if self.ended else []
+        return "\n\n".join([*(["\n".join(above)] if above else []), *parts, *map(_risk, self.risks), *below])
 
     def __str__(self) -> str:
         return self.text()
@@ -137,12 +148,16 @@ class Diagnosis:
         return self.headline
 
 
-def diagnose(case: Case) -> Diagnosis:
-    """Judge `case`, as its last run left it, by the whole catalogue; the case and its folder keep the verdicts."""
+def diagnose(case: Case, deadline: float = DEADLINE) -> Diagnosis:
+    """Judge `case`, as its last run left it, by the whole catalogue; the case and its folder keep the verdicts.
+
+    deadline: seconds after which no further cause is judged; those that are left are unknown.
+    """
     scope = last_run_of(case)
-    verdicts = [recovered(judge(name, cause, scope), scope) for name, cause in catalogue().items()]
+    verdicts, ended = _verdicts(scope, deadline)
     verdicts = experiment_records.weigh(verdicts, scope.events)
-    findings = _with_resembling(rank([verdict for verdict in verdicts if verdict.verdict == "found"]), verdicts, scope)
+    findings = rank([verdict for verdict in verdicts if verdict.verdict == "found"])
+    findings = findings if ended else _with_resembling(findings, verdicts, scope)
     unsure = all(map(resemblance.is_resembling, findings))
     named = {finding.cause for finding in findings}
     result = Diagnosis(
@@ -153,11 +168,30 @@ def diagnose(case: Case) -> Diagnosis:
         _unexplained(scope, findings) if unsure else (),
         _went_well(scope),
         any(map(_of_job, scope.events)),
-        tuple(_risks(scope, findings)),
+        () if ended else tuple(_risks(scope, findings)),
+        ended,
     )
     case.findings = [*result.findings, *result.unknown, *result.clear]
     case.save()
     return result
+
+
+def _verdicts(case: Case, deadline: float) -> tuple[list[Finding], str]:
+    """The verdict of each cause; and that judging was ended, in one sentence, where the deadline came before the last.
+
+    No cause is interrupted: each looks at every event a few times at most, so that it ends by itself.
+    """
+    until, causes = monotonic() + deadline, catalogue()
+    verdicts: list[Finding] = []
+    for name, cause in causes.items():
+        if monotonic() >= until:
+            break
+        verdicts.append(recovered(judge(name, cause, case), case))
+    judged = len(verdicts)
+    if judged == len(causes):
+        return verdicts, ""
+    verdicts += [unknown(name, f"more time: judging was ended after {deadline:g} s") for name in [*causes][judged:]]
+    return verdicts, f"Judging was ended after {deadline:g} s, with {judged} of {len(causes)} causes judged."
 
 
 def judge_facts(facts: Iterable[Fact]) -> list[Finding]:
