@@ -10,8 +10,11 @@ import pickle
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
+from ncclkit.core.model import to_json
 from tests.evidence import jobs
 from tests.evidence.test_flight import dump, entry, waiting
+from tests.evidence.test_nccltests import run
+from tests.fleet import fleet
 
 Files = dict[str, bytes]
 
@@ -54,6 +57,12 @@ def traceback(rank: int, error: str) -> str:
 def watchdogs_but_one(count: int) -> Files:
     """Every rank but one waits."""
     return log([*inits(count), *list(watchdogs(count))[:-1]])
+
+
+def halves(count: int) -> Files:
+    """Half of the ranks wait in one collective, the others in another."""
+    operations = ("ALLREDUCE", "_ALLGATHER_BASE")
+    return log(jobs.timeout(rank, 42, operations[rank % 2]) for rank in range(count))
 
 
 def timeouts_apart(count: int) -> Files:
@@ -163,7 +172,7 @@ def jobs_in_a_row(count: int) -> Files:
         host, ident = f"n0:{1000 + number}:{1000 + number} [0]", jobs.init("2.28.9", 0, 1)
         comm = ident.split(" commId")[0].removeprefix("ncclCommInitRankConfig ")
         lines += [f"{host} NCCL INFO {ident}\n", f"{host} NCCL INFO {comm} - Destroy COMPLETE\n"]
-        lines += [f"Training of {word(number)} completed successfully\n"]
+        lines += [f"Training completed, as run {word(number)}\n"]
     return log(lines)
 
 
@@ -173,10 +182,8 @@ def unknown_errors(count: int) -> Files:
 
 
 def tables(count: int) -> Files:
-    """Many runs of nccl-tests."""
-    from tests.evidence.test_nccltests import run
-
-    return {f"run{number}.log": run().encode() for number in range(count)}
+    """Many runs of nccl-tests, each of eight ranks."""
+    return {f"run{number}.log": run().encode() for number in range(count // 8)}
 
 
 def dumps(count: int) -> Files:
@@ -238,6 +245,24 @@ def stacks(count: int) -> Files:
     return files
 
 
+def stuck_in_own_code(count: int) -> Files:
+    """By the stacks half of the ranks wait in a collective, and the others are at work."""
+    files = {}
+    for rank in range(count):
+        innermost = "all_reduce (torch/distributed/distributed_c10d.py:3068)" if rank % 2 else f"read (data.py:{rank})"
+        files[f"stacks_rank{rank}.txt"] = (
+            f"Process {4000 + rank}: python train.py\nPython v3.12.3 (/usr/bin/python3.12)\n\n"
+            f'Thread {4000 + rank} (active): "MainThread"\n    {innermost}\n    train (train.py:207)\n'
+        ).encode()
+    return files
+
+
+def facts(count: int) -> Files:
+    """What `ncclkit inspect --json` says on each of many hosts."""
+    lines = [to_json(fact) for fact in fleet(count // 4)]
+    return {"facts.jsonl": "\n".join(lines).encode()}
+
+
 def logs(count: int) -> Files:
     """A log of its own of each rank: start, settings, a step, a timeout."""
     files = {}
@@ -294,8 +319,8 @@ def exceptions(count: int) -> Files:
 SHAPES: dict[str, Callable[[int], Files]] = {
     made.__name__: made
     for made in (
-        merged, watchdogs_but_one, timeouts_apart, steps, steps_then_errors, warnings, refused, out_of_memory,
-        cuda_errors, xids, exits, attempts, jobs_in_a_row, unknown_errors, tables, dumps, ras, stacks, logs, calls,
-        settings, gloo, store, exceptions,
+        merged, watchdogs_but_one, halves, timeouts_apart, steps, steps_then_errors, warnings, refused, out_of_memory,
+        cuda_errors, xids, exits, attempts, jobs_in_a_row, unknown_errors, tables, dumps, ras, stacks,
+        stuck_in_own_code, facts, logs, calls, settings, gloo, store, exceptions,
     )
 }  # fmt: skip
