@@ -77,10 +77,8 @@ def cited(*groups: Iterable[Event]) -> tuple[Event, ...]:
     """The first few events of each group in turn, so that every side has its word."""
     rows = [list(group)[:CITED] for group in groups]
     turns = [row[turn] for turn in range(CITED) for row in rows if turn < len(row)]
-    chosen: list[Event] = []
-    for event in turns:
-        chosen += [event] if not any(event is held for held in chosen) else []
-    return tuple(chosen[:CITED])
+    chosen = {id(event): event for event in turns}
+    return tuple(chosen.values())[:CITED]
 
 
 LEAST = 3
@@ -453,13 +451,16 @@ def clocks_of(case: Case) -> list[Clock]:
 def align(events: Sequence[Event]) -> list[Disagreement]:
     """The first disagreement of each group and communicator that any line or dump shows; [] where all agree."""
     found: dict[str, Disagreement] = {}
+    numbers: Counter[int] = Counter()
     for source in (_dumps, compare_watchdogs, _fingerprints, _named, compare_call_counts, _ras):
         for one in source(events):
             held = found.get(one.group)
-            if not one.group and any(one.seq == other.seq for other in found.values()):
+            if not one.group and numbers[one.seq]:
                 continue  # it names no group, and one is known to have failed there
             if held is None or 0 <= one.seq < held.seq:
                 found[one.group] = one
+                numbers[one.seq] += 1
+                numbers[held.seq if held else -1] -= 1
     return list(found.values())
 
 

@@ -54,12 +54,13 @@ def grouped(events: Iterable[Event]) -> list[tuple[Event, str, str]]:
     pairs = {(event.rank, event.data.get("seq")) for event in lines if op_of(event).upper() in PAIRED}
     status = [e for e in lines if e.kind == "c10d.status"]
     apart = {(e.rank, e.data.get("pg")) for e in status if (e.rank, e.data.get("seq")) in pairs}
+    every = set(descs)
     found = []
     for event in lines:
         seq = event.data.get("seq")
         if event.kind == "c10d.status" and (event.rank, event.data.get("pg")) in apart:
             continue  # it counts sends and receives, which have numbers of their own
-        names = own.get((event.rank, seq)) or own.get((None, seq)) or set(descs)
+        names = own.get((event.rank, seq)) or own.get((None, seq)) or every
         known = str(event.data.get("pg")) if event.data.get("pg") or event.data.get("desc") else ""
         name = known or (next(iter(names)) if len(names) == 1 else "")
         found.append((event, name, descs.get(name, "")))

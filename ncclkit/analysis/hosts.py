@@ -55,11 +55,11 @@ def _network(text: object) -> Network | None:
 
 def holders(case: Case, address: str) -> list[tuple[str, str]]:
     """(host, interface) of every host of the job that has this address; one on loopback has it in a way of its own."""
-    return _holders(case).get(address, [])
+    return all_holders(case).get(address, [])
 
 
 @once
-def _holders(case: Case) -> dict[str, list[tuple[str, str]]]:
+def all_holders(case: Case) -> dict[str, list[tuple[str, str]]]:
     """Address → (host, interface) of all that have it."""
     found: dict[str, dict[tuple[str, str], None]] = {}
     for host, rows in sorted(subnets(case).items()):
@@ -83,7 +83,7 @@ def shared_network(case: Case) -> dict[str, tuple[str, str]]:
 
     An address that several hosts have joins nobody, and real interfaces come before virtual ones.
     """
-    known, holding = subnets(case), _holders(case)
+    known, holding = subnets(case), all_holders(case)
     rows = [(one, host, name) for host, own in known.items() for name, held in own.items() for one in held]
     shared: dict[Network, dict[str, tuple[str, str]]] = {}
     for one, host, name in sorted(rows, key=lambda row: bool(VIRTUAL.match(row[2]))):
@@ -93,11 +93,16 @@ def shared_network(case: Case) -> dict[str, tuple[str, str]]:
     return best if len(best) > 1 and len(best) == len(known) else {}
 
 
-def isolated(case: Case, host: str, interface: str) -> bool:
-    """True where a network joins the job's hosts, and no other host has a part in those of this interface."""
-    own = {one.network for one in subnets(case).get(host, {}).get(interface, ())}
+@once
+def isolated(case: Case) -> set[tuple[str, str]]:
+    """(host, interface) whose networks no other host has a part in, where another network joins the job's hosts."""
+    found: set[tuple[str, str]] = set()
     parts = _parts(case)
-    return bool(own and shared_network(case)) and all(parts[network] <= {host} for network in own)
+    for host, rows in subnets(case).items() if shared_network(case) else ():
+        for interface, held in rows.items():
+            if held and all(parts[one.network] <= {host} for one in held):
+                found.add((host, interface))
+    return found
 
 
 @once

@@ -8,11 +8,12 @@ closing line of a test.  One rank's "Training completed" says nothing of the oth
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from ncclkit.analysis.once import once
+from ncclkit.analysis.succession import Span
 from ncclkit.core.case import RUN, Case
 from ncclkit.core.model import Event
 from ncclkit.core.summary import ranks
@@ -145,6 +146,7 @@ def unread_lines(case: Case, which: str = "abnormal") -> list[Event]:
     return [_as_event("log.error", file, row) for file in files for row in file.get(which, ())]
 
 
+@once
 def work_lines(case: Case) -> list[Event]:
     """Steps, rows of a test, requests that were served: lines that only a job at work writes."""
     lines = [*case.of("progress"), *_serving(case)]
@@ -154,6 +156,7 @@ def work_lines(case: Case) -> list[Event]:
     return lines
 
 
+@once
 def success_lines(case: Case) -> list[Event]:
     """Lines that say that ranks, or the whole job, succeeded; whether that is everybody's end,
     `outcome` judges."""
@@ -195,13 +198,6 @@ def speaks_for_all(event: Event) -> bool:
     if event.kind in ("run.end", "nccltests.table"):
         return True
     return any(pattern.search(event.text) for pattern in (END_OF_ALL, NO_WRONG))
-
-
-def is_later(one: Event, two: Event) -> bool:
-    """By place in a file, else by time; False where neither says."""
-    if one.path == two.path:
-        return one.line > two.line
-    return one.time is not None and two.time is not None and one.time > two.time
 
 
 def _success(case: Case) -> Event | None:
@@ -280,8 +276,8 @@ def _closed_by_each(case: Case) -> Event | None:
 def _left_at_exit(case: Case) -> Event | None:
     """Torch's warning at a program's end, after work, where every rank that logged has said it."""
     hints = [event for event in case.of("c10d.hint") if event.data.get("what") == "not_destroyed"]
-    steps = work_lines(case)
-    after = [hint for hint in hints if any(is_later(hint, step) for step in steps)]
+    steps = Span(work_lines(case))
+    after = [hint for hint in hints if steps.begins_before(hint)]
     if after and _speakers(case) <= {hint.rank for hint in hints}:
         return after[-1]
     return None
@@ -385,8 +381,3 @@ def _as_event(kind: str, file: Mapping[str, Any], row: Mapping[str, Any]) -> Eve
 
 def _place(event: Event) -> tuple[float, str, int]:
     return event.time or 0.0, event.path, event.line
-
-
-def any_later(proofs: Iterable[Event], line: Event) -> bool:
-    """Whether one of the proofs comes after the line."""
-    return any(is_later(proof, line) for proof in proofs)

@@ -97,6 +97,12 @@ def among(events: Iterable[Event]) -> Callable[[Event], bool]:
     return lambda event: event in places.get((event.path, event.line), ())
 
 
+def without(events: Iterable[Event], others: Iterable[Event]) -> list[Event]:
+    """The events that are not among these others."""
+    is_other = among(others)
+    return [event for event in events if not is_other(event)]
+
+
 def matching(events: Iterable[Event], *fragments: str) -> list[Event]:
     """Events whose raw text holds one of the fragments, whatever the case of the letters."""
     lowered = [fragment.lower() for fragment in fragments]

@@ -131,8 +131,9 @@ def _together(waiting: dict[int, Event]) -> dict[int, Event]:
     After its timeout a rank of NCCL lives for another minute, in which its kernels still answer a rank that comes.
     """
     ends = [event.time for event in waiting.values() if event.time is not None]
+    first_end = min(ends, default=0.0)
     known = [(rank, e.time, e.data.get("ran_ms")) for rank, e in waiting.items()]
-    late = {rank for rank, time, ran in known if time is not None and ran and time - ran / 1000 > min(ends)}
+    late = {rank for rank, time, ran in known if time is not None and ran and time - ran / 1000 > first_end}
     return {rank: event for rank, event in waiting.items() if rank not in late or len(late) * 2 >= len(waiting)}
 
 
@@ -169,16 +170,18 @@ def exits(case: Case) -> list[Exit]:
     ends = in_order(case.of("elastic.exit"))
     stops = case.of("elastic.stop")
     stopped_pids = {e.pid or e.data.get("pid") for e in stops} - {None}
+    stopped_ranks = {stop.rank for stop in stops} - {None}
     others = any(end.data.get("exitcode") not in (None, -SIGTERM) for end in ends)
     found: list[Exit] = []
     for end in ends:
         number = signal_of(end)
-        asked = number == SIGTERM and (others or any(e.rank == end.rank is not None for e in stops))
+        asked = number == SIGTERM and (others or end.rank in stopped_ranks)
         by_launcher = asked or (number in KILLED and end.data.get("pid") in stopped_pids)
         found.append(Exit(rank_of(end), end, end.data.get("exitcode"), number, by_launcher))
     tasks = [e for e in in_order(case.of("slurm.event")) if e.data.get("what") == "task_exit"]
+    by_torchrun = bool(case.of("elastic."))
     for end in tasks:
-        own = _tasks(end) if not case.of("elastic.") else [-1]
+        own = [-1] if by_torchrun else _tasks(end)
         found += [Exit(rank, end, end.data.get("exitcode"), signal_of(end), False) for rank in own]
     for kind, number in (("kernel.oom", SIGKILL), ("kernel.segfault", SIGSEGV)):
         found += [Exit(rank_of(e), e, None, number, False) for e in case.of(kind)]
@@ -273,7 +276,8 @@ def _group_size(wait: Event) -> int | None:
 def startup_phase(case: Case, *kinds: str) -> Event | None:
     """The phase of the job's start in which ranks began to wait and timed out, if it is of one of these kinds."""
     waits = list(rank_states(case).waiting.values())
-    begun = [e for e in case.of("job.phase") if any(e.path == wait.path and e.line < wait.line for wait in waits)]
+    last_wait = {wait.path: wait.line for wait in sorted(waits, key=lambda wait: wait.line)}
+    begun = [e for e in case.of("job.phase") if e.line < last_wait.get(e.path, 0)]
     early = any(isinstance(wait.data.get("seq"), int) and wait.data["seq"] <= EARLY for wait in waits)
     return begun[-1] if early and begun and begun[-1].data["what"] in kinds else None
 
@@ -281,7 +285,8 @@ def startup_phase(case: Case, *kinds: str) -> Event | None:
 def idle_service(case: Case) -> Event | None:
     """The last line by which a server had no request, where its workers timed out waiting for one."""
     waits = list(rank_states(case).waiting.values())
-    idle = [e for e in case.of("job.phase") if e.data["what"] == "idle" and any(e.path == w.path for w in waits)]
+    logs = {wait.path for wait in waits}
+    idle = [e for e in case.of("job.phase") if e.data["what"] == "idle" and e.path in logs]
     calls = {str(wait.data.get("op") or "").upper() for wait in waits}
     handed = all(call.strip("_").startswith(("BROADCAST", "RECV")) for call in calls)
     return idle[-1] if idle and handed and 0 not in rank_states(case).waiting else None
@@ -318,8 +323,8 @@ def _killed(case: Case, raised: dict[int, Event]) -> dict[int, Event]:
     for end in ends:
         if end.signal in KILLED and not end.by_launcher and end.rank not in raised:
             dead.setdefault(end.rank, end.event)
-    for gone in case.of("attach.rank"):
-        if gone.data["gone"] and gone.data["exitcode"] != 0 and gone.rank is not None and case.of("flight.missing"):
+    for gone in case.of("attach.rank") if case.of("flight.missing") else ():
+        if gone.data["gone"] and gone.data["exitcode"] != 0 and gone.rank is not None:
             dead.setdefault(gone.rank, gone)
     tasks = [end for end in exits(case) if end.event.kind == "slurm.event"]
     if tasks and tasks[0].signal == SIGKILL and not ends and not raised:

@@ -200,8 +200,9 @@ def _waits(rows: Sequence[Event]) -> tuple[dict[int, list[float]], dict[int, flo
         spent = dict.fromkeys(waits, 0.0)
         for points in zip(*(row["points"] for row in step), strict=True) if alike else ():
             begun = [point[0] - shift[event.rank or 0] for event, point in zip(rows, points, strict=True)]
+            last = max(begun)
             for event, since, point in zip(rows, begun, points, strict=True):
-                spent[event.rank or 0] += min(max(begun) - since, point[2])
+                spent[event.rank or 0] += min(last - since, point[2])
         for rank, one in spent.items():
             waits[rank].append(one)
         # who waits least is who the others wait for

@@ -7,13 +7,12 @@ warning is none.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
 from ncclkit.analysis.once import once
 from ncclkit.analysis.outcome import (
-    is_later,
     outcome,
     speaks_for_all,
     success_lines,
@@ -21,6 +20,7 @@ from ncclkit.analysis.outcome import (
     work_lines,
 )
 from ncclkit.analysis.picks import FATAL, OWN_TESTS
+from ncclkit.analysis.succession import Span, is_later
 from ncclkit.analysis.timeline import abnormal
 from ncclkit.core.case import Case
 from ncclkit.core.model import Event
@@ -148,11 +148,10 @@ def lines_after(case: Case, lines: list[Event], proofs: Iterable[Event]) -> list
 
 def _failures(case: Case) -> list[Event]:
     """Lines of failure that no grammar knows, less those after which the job was seen at work."""
-    work = work_lines(case)
+    work = Span(work_lines(case))
     lines = [*unread_lines(case), *case.of("progress")]  # a step may say that its loss is no number
     said = [line for line in lines if says_failure(line.text)]
-    over = [line for line in said if any(is_later(step, line) for step in work)]
-    return [line for line in said if line not in over or says_death(line.text)]
+    return [line for line in said if not work.ends_after(line) or says_death(line.text)]
 
 
 def _plain_lines(case: Case) -> list[Event]:
@@ -162,8 +161,9 @@ def _plain_lines(case: Case) -> list[Event]:
 def _spoken_lines(case: Case) -> list[Event]:
     """Lines in which a person may speak: a sentence that names a rank or a library is an event,
     too."""
-    named = [event for event in case.events if "\n" not in event.text and not abnormal(event)]
-    return [*_plain_lines(case), *named]
+    pasted = {file["path"] for file in case.inputs if "quiet" in file}
+    events = [event for event in case.events if event.path in pasted and "\n" not in event.text]
+    return [*_plain_lines(case), *(event for event in events if not abnormal(event))]
 
 
 def _after_success(lines: list[Event], success: Event) -> list[Event]:
@@ -192,18 +192,49 @@ def _stacks_taken(case: Case) -> list[Event]:
 
 
 def _open_errors(case: Case) -> Iterator[Event]:
-    """Errors after which nothing shows that the job went on: a step proves that of a warning, an
-    end of all of them."""
+    """Errors after which nothing shows that the job went on.
+
+    A step proves that of a warning; of the end of a process only an end of all does.
+    """
     ends = success_lines(case)
-    again = case.of("elastic.restart")
-    steps = [*work_lines(case), *ends]
+    steps = Span([*work_lines(case), *ends])
+    survived = _Survived(ends, case.of("elastic.restart"))
     for event in case.events:
         if not _is_error(event):
             continue
         gone = event.kind in FATAL or event.kind.startswith(DEATHS) or says_death(event.text)
-        proofs = ends if gone else steps
-        if not any(is_later(proof, event) and _proves(proof, event, again) for proof in proofs):
+        if not (survived.proves(event) if gone else steps.ends_after(event)):
             yield event
+
+
+class _Survived:
+    """Which fatal lines did no harm: as `_proves` says of one end, but of all of them at once."""
+
+    def __init__(self, ends: Sequence[Event], again: Sequence[Event]) -> None:
+        by_rank: dict[int | None, list[Event]] = {}
+        for end in ends:
+            by_rank.setdefault(end.rank, []).append(end)
+        of_all = [end for end in ends if speaks_for_all(end)]
+        self.all = Span(ends)
+        self.by_rank = {rank: Span(own) for rank, own in by_rank.items()}
+        self.steps = Span(end for end in of_all if STEP in end.text)
+        self.groups = Span(end for end in of_all if GROUP in end.text)
+        self.restarts = Span(restart for restart in again if self.groups.ends_after(restart))
+        """After which a group succeeded."""
+
+    def proves(self, line: Event) -> bool:
+        """Whether what comes later can only be if this line did no harm."""
+        if line.rank is not None and self._ends_of(line.rank, line):
+            return True
+        if UNCAUGHT.match(line.text):
+            started = self.groups.ends_after(line) and self.restarts.ends_after(line)
+            return started or self.steps.ends_after(line)
+        if line.rank is None:
+            return self.all.ends_after(line)
+        return self._ends_of(None, line)
+
+    def _ends_of(self, rank: int | None, line: Event) -> bool:
+        return rank in self.by_rank and self.by_rank[rank].ends_after(line)
 
 
 def _is_error(event: Event) -> bool:

@@ -341,6 +341,7 @@ def _missing(
 def _pairs(waiting: Mapping[int, RankPosition]) -> list[Event]:
     """Sends and receives whose peer waits in another call."""
     found = []
+    most = max(same_positions(waiting.values()), key=len, default=[])
     for rank, position in waiting.items():
         end = POINT_TO_POINT.get(position.call)
         peer = (
@@ -352,7 +353,6 @@ def _pairs(waiting: Mapping[int, RankPosition]) -> list[Event]:
             continue
         src, dst = (rank, other.rank) if end == "dst" else (other.rank, rank)
         data: dict[str, Any] = {"src": src, "dst": dst, "waiting": [rank], "lacking": [other.rank], "stacks": {}}
-        most = max(same_positions(waiting.values()), key=len)
         left = outside_common_path([[position], [other]])
         common = [one.rank for one in most] if len(most) > 1 else [(other, position)[left[0]].rank] if left else []
         data |= {"sent": int(end == "dst"), "received": int(end == "src"), "sizes": None, "common": common}
@@ -558,8 +558,9 @@ def waiting_time_of_case(case: Case) -> str:
 
 def others_wait(case: Case, ranks: Collection[int]) -> str:
     """``ranks 0 and 2 wait in all_reduce at train.py:33 for 4 min``: who of a running job waits for these ranks."""
+    late = set(ranks)
     waiting = [
-        position for rank, position in positions_of_case(case).items() if rank not in ranks and position.waits_for_ranks
+        position for rank, position in positions_of_case(case).items() if rank not in late and position.waits_for_ranks
     ]
     if not waiting:
         return ""

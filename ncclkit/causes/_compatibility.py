@@ -11,11 +11,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from ncclkit.analysis.picks import failed, family, of_job_hosts
 from ncclkit.core.case import Case
 from ncclkit.core.model import Event, Evidence
+
+T = TypeVar("T")
 
 FILE = Path(__file__).parent / "compatibility.json"
 RELEASE = re.compile(r"\d{1,4}")
@@ -148,7 +150,8 @@ def misfit(case: Case) -> Misfit | None:
     """The first thing that does not fit in a job that failed; None where nothing is known not to."""
     if not (failed(case) or case.of("cuda.driver") or family(case, "cuda", "driver")):
         return None
-    models, built, driver = _models(case), _built(case), _driver(case)
+    models, built, driver = _first_of_each(_models(case)), _first_of_each(_built(case)), _driver(case)
+    used = _first_of_each(_nccl(case))
     for model, seen in models:
         if (kind := next((gpu for gpu in gpus() if gpu.name.search(model)), None)) is None:
             continue
@@ -161,7 +164,7 @@ def misfit(case: Case) -> Misfit | None:
                     else f"that ended with {_dotted(kind.until)}"
                 )
                 return Misfit(f"{say}{kind.capability}); {need}", [said, seen], True, kind.unsure)
-        for nccl, said in _nccl(case) if kind.nccl else ():
+        for nccl, said in used if kind.nccl else ():
             if nccl < kind.nccl:
                 say = f"NCCL {_dotted(nccl)} does not support {model}; {_dotted(kind.nccl)} or newer does"
                 return Misfit(say, [said, seen], True, kind.unsure)
@@ -173,6 +176,11 @@ def misfit(case: Case) -> Misfit | None:
             )
             return Misfit(f"{say}, and the driver is of branch {branch}", [said, seen], False, unsure=True)
     return None
+
+
+def _first_of_each(seen: list[tuple[T, Evidence]]) -> list[tuple[T, Evidence]]:
+    """Each value once, with the first piece of evidence that names it: every rank says the same."""
+    return list({value: (value, said) for value, said in reversed(seen)}.values())[::-1]
 
 
 def _models(case: Case) -> list[tuple[str, Evidence]]:

@@ -28,10 +28,11 @@ def pending_calls(case: Case) -> list[list[Event]]:
 def opposite_order(case: Case) -> list[Event]:
     """The entries of two ranks that have work of the same two groups in flight, in opposite order."""
     orders = [(list(dict.fromkeys(_name(event) for event in queue)), queue) for queue in pending_calls(case)]
+    first_of = {tuple(names[:2]): queue for names, queue in reversed(orders)}
     for names, queue in orders:
-        for other, theirs in orders:
-            if len(names) > 1 and other[:2] == names[1::-1]:
-                return [*queue[:2], *theirs[:2]]
+        theirs = first_of.get(tuple(names[1::-1])) if len(names) > 1 else None
+        if theirs:
+            return [*queue[:2], *theirs[:2]]
     return []
 
 
@@ -43,11 +44,11 @@ def _name(event: Event) -> str:
 def blocked_pairs(case: Case) -> list[Event]:
     """The first calls in flight of two partners that both send to each other, or both wait for each other."""
     heads = [queue[0] for queue in pending_calls(case) if queue[0].data["op"] in ("send", "recv")]
+    first_of = {(two.data["peer"], two.rank, two.data["op"]): two for two in reversed(heads)}
     for one in heads:
-        for two in heads:
-            meets = (one.rank, one.data["peer"]) == (two.data["peer"], two.rank)
-            if meets and None not in (one.rank, two.rank) and one.data["op"] == two.data["op"]:
-                return sorted((one, two), key=lambda event: event.rank or 0)
+        two = first_of.get((one.rank, one.data["peer"], one.data["op"]))
+        if two is not None and None not in (one.rank, two.rank):
+            return sorted((one, two), key=lambda event: event.rank or 0)
     return []
 
 

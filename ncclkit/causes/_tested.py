@@ -74,8 +74,11 @@ def user_test(case: Case) -> UserTest | None:
     mute = {event.data["address"] for event in pings if event.data["received"] == 0} - alive
     still = [e for e in case.of("net.tcp") if e.data["backoff"] >= STANDS and (e.data["lost"] or e.data["retrans"])]
     still = [event for event in still if event.data["peer"] not in mute]
+    of_address: dict[str, list[Event]] = {}
+    for event in pings:
+        of_address.setdefault(event.data["address"], []).append(event)
     for address in sorted(alive):
-        if cliff := _cliff([event for event in pings if event.data["address"] == address]):
+        if cliff := _cliff(of_address[address]):
             return replace(cliff, lines=[*cliff.lines, *still[:1]])
     if still:
         peer, times = still[0].data["peer"], still[0].data["backoff"]

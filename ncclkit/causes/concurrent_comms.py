@@ -23,6 +23,8 @@ Read more
 
 from __future__ import annotations
 
+from collections import Counter, defaultdict
+
 from ncclkit.analysis.calls import grouped, of_several_groups, op_of
 from ncclkit.analysis.picks import among, first_finding, name_ranks, otherwise, pick, ranks_in
 from ncclkit.analysis.rank_states import rank_states
@@ -130,12 +132,10 @@ def _started_everywhere(case: Case) -> dict[str, list[Event]]:
         if event.data["state"] == "started" and event.data["peer"] is None and event.data["group"]:
             name = str(event.data["desc"] or event.data["group"])
             calls.setdefault((name, event.data["seq"]), []).append(event)
-    members = rank_states(case).members
-    whole = {
-        call: events for call, events in calls.items() if len(members) > 1 and set(ranks_in(events)) == set(members)
-    }
-    names = [name for name, _ in whole]
-    return {name: events for (name, _), events in whole.items() if names.count(name) == 1}
+    members = set(rank_states(case).members)
+    whole = {call: events for call, events in calls.items() if len(members) > 1 and {*ranks_in(events)} == members}
+    names = Counter(name for name, _ in whole)
+    return {name: events for (name, _), events in whole.items() if names[name] == 1}
 
 
 def _two_groups(case: Case) -> Finding | None:
@@ -161,15 +161,24 @@ def _two_groups(case: Case) -> Finding | None:
 
 def _crossed(gaps: list[Event]) -> list[Event]:
     """Two gaps of different groups, each missing a rank that waits in the other."""
+    lacking, held = _places_of_ranks(gaps, "missing"), _places_of_ranks(gaps, "waiting")
     for one in gaps:
-        for two in gaps:
-            if (
-                one.data.get("group") != two.data.get("group")
-                and set(one.data.get("missing") or ()) & set(two.data.get("waiting") or ())
-                and (set(two.data.get("missing") or ()) & set(one.data.get("waiting") or ()))
-            ):
-                return [one, two]
+        theirs = {place for rank in one.data.get("missing") or () for place in held[rank]}
+        back = {place for rank in one.data.get("waiting") or () for place in lacking[rank]} if theirs else set()
+        crossing = (gaps[place] for place in sorted(theirs & back))
+        two = next((gap for gap in crossing if gap.data.get("group") != one.data.get("group")), None)
+        if two is not None:
+            return [one, two]
     return []
+
+
+def _places_of_ranks(gaps: list[Event], role: str) -> dict[int, list[int]]:
+    """Rank → the numbers of the gaps in which it is ``missing``, or ``waiting``."""
+    places: dict[int, list[int]] = defaultdict(list)
+    for number, gap in enumerate(gaps):
+        for rank in gap.data.get(role) or ():
+            places[rank].append(number)
+    return places
 
 
 def _fewer(gaps: list[Event]) -> tuple[int, ...]:

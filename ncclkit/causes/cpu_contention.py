@@ -83,9 +83,10 @@ def _measured(case: Case) -> Finding | None:
     starved = [event for event in starved if event.rank not in states.waiting] or starved
     worst = max(starved, key=lambda e: float(e.data["waited"]))
     ranks = ranks_in(starved)
-    waiting = [event for rank, event in states.waiting.items() if rank not in ranks]
+    known = {None, *ranks}
+    waiting = [event for rank, event in states.waiting.items() if rank not in known]
     strength: Strength = "possible" if states.dead else "proven" if waiting else "likely"
-    warned = [e for e in _warnings(case) if e.rank in (None, *ranks)]
+    warned = [e for e in _warnings(case) if e.rank in known]
     count, cores = worst.data["processes"], worst.data["cores"]
     say = (
         f"The {count} processes of rank {worst.rank} share {cores} CPU core{'' if cores == 1 else 's'}{on(worst.host)}"
@@ -139,8 +140,12 @@ def _of_steps(case: Case) -> Finding | None:
     if measured is None or brake is None:
         return None
     workers = {e.rank: max((int(loader[0]) for loader in e.data["loaders"]), default=0) for e in measured[1]}
+    on_host: dict[str, list[Event]] = {}
+    for event in measured[1]:
+        if workers[event.rank]:
+            on_host.setdefault(event.host, []).append(event)
     for host, fact in cores.items():
-        here = [event for event in measured[1] if event.host == host and workers[event.rank]]
+        here = on_host.get(host, [])
         count = sum(1 + workers[event.rank] for event in here)
         if count > fact.value:
             say = (

@@ -26,7 +26,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ncclkit.analysis.picks import family, initialized, matching, messages, name_hosts, name_ranks, on, pick, ranks_in
+from ncclkit.analysis.picks import (
+    family,
+    initialized,
+    matching,
+    messages,
+    name_hosts,
+    name_ranks,
+    on,
+    pick,
+    ranks_in,
+    without,
+)
 from ncclkit.causes._compatibility import drivers, misfit
 from ncclkit.causes._experiments import minimal
 from ncclkit.causes._preflight import HostFacts, Preflight, Risk
@@ -68,7 +79,7 @@ def diagnose(case: Case) -> Finding:
     """Found where CUDA says that driver, libraries or GPU do not fit."""
     pool = [*case.of("cuda.driver", "cuda.error"), *messages(case)]
     old, image = matching(pool, *DRIVER), matching(pool, *CODE)
-    other = [e for e in [*case.of("cuda.driver"), *family(case, "driver")] if e not in old + image]
+    other = without([*case.of("cuda.driver"), *family(case, "driver")], old + image)
     other = [e for e in other if not matching([e], *ABSENT)]
     lines = old or image or other
     if found_so := _by_table(case, lines):

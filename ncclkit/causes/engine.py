@@ -10,14 +10,16 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from importlib import import_module
+from time import monotonic
 from typing import Any
 
 from ncclkit.analysis.complaints import is_source
 from ncclkit.analysis.once import last_run_of
 from ncclkit.analysis.picks import FATAL, failed, initialized, pick
 from ncclkit.analysis.rank_states import is_own
-from ncclkit.analysis.outcome import Outcome, asked_for, is_later, outcome, shows_training
+from ncclkit.analysis.outcome import Outcome, asked_for, outcome, shows_training
 from ncclkit.analysis.speed import measured_speed
+from ncclkit.analysis.succession import Span, is_later
 from ncclkit.causes import Cause, catalogue, resemblance
 from ncclkit.causes.cpu_contention import shared_cores
 from ncclkit.causes.slow_transport import brakes
@@ -36,6 +38,8 @@ EXIT_STATUS = {"found": 1, "unexplained": 1, "slow": 1, "running": 0, "healthy":
 """Verdict on the whole case → exit status of ``ncclkit diagnose``."""
 BRAKES = ("ib_not_used", "slow_transport", "cpu_binding", "cpu_contention", "gpu_clock_limit")
 """Causes that make a job slower and end none."""
+DEADLINE = 120.0
+"""Seconds after which no further cause is judged."""
 STRENGTHS = {"proven": 3, "likely": 2, "possible": 1, None: 0}
 USUAL = (
     "slow_rank", "rank_divergence", "p2p_broken", "concurrent_comms", "timeout_too_short", "world_size_mismatch",
@@ -67,6 +71,8 @@ class Diagnosis:
     in its log that may slow it."""
     slow: str = ""
     """Where a live test succeeded and was slower than it should be: that in a sentence, and what others used."""
+    ended: str = ""
+    """That judging was ended at its deadline, and how many causes it had reached, in one sentence; else empty."""
 
     @property
     def verdict(self) -> str:
@@ -79,7 +85,7 @@ class Diagnosis:
             return "no_job"
         if self.errors or self.findings:
             return "unexplained"
-        if self.healthy:
+        if self.healthy and not self.ended:
             return "healthy"
         return "running" if self.at_work else "unexplained"
 
@@ -123,6 +129,8 @@ class Diagnosis:
             first = self.errors[0].text.strip().splitlines()[-1]
             many = f"{plural(len(self.errors), 'error')}, the first: {first}"
             return f"No known cause explains {many if len(self.errors) > 1 else f'this error: {first}'}"
+        if self.ended:
+            return self.ended
         if self.healthy:
             others = f"; {plural(len(self.risks), 'risk')}" if self.risks else ""
             return f"Nothing found: the job was seen to go well ({self.checks}){others}."
@@ -157,6 +165,7 @@ class Diagnosis:
         if not self.findings:
             lines = [f"  {error}" for error in self.errors[:SHOWN]]
             lines += map(_risk, self.risks)
+            lines += [self.ended] if self.ended not in ("", self.headline) else []
             asked = sorted({missing for finding in self.unknown for missing in finding.missing})[:5]
             if asked and self.verdict != "no_job":
                 lines += ["What would let more causes be judged:", *(f"  - {missing}" for missing in asked)]
@@ -164,7 +173,8 @@ class Diagnosis:
         parts = [_text(number, finding) for number, finding in enumerate(self.findings, 1)]
         above = [self.headline, *(f"  {error}" for error in self.errors[:SHOWN])] if self.errors else []
         above = [self.headline] if self.verdict == "slow" else above
-        return "\n\n".join([*(["\n".join(above)] if above else []), *parts, *map(_risk, self.risks)])
+        below = [self.ended] if self.ended else []
+        return "\n\n".join([*(["\n".join(above)] if above else []), *parts, *map(_risk, self.risks), *below])
 
     def __str__(self) -> str:
         return self.text()
@@ -173,16 +183,20 @@ class Diagnosis:
         return self.headline
 
 
-def diagnose(case: Case) -> Diagnosis:
-    """Judge `case`, as its last run left it, by the whole catalogue; the case and its folder keep the verdicts."""
+def diagnose(case: Case, deadline: float = DEADLINE) -> Diagnosis:
+    """Judge `case`, as its last run left it, by the whole catalogue; the case and its folder keep the verdicts.
+
+    deadline: seconds after which no further cause is judged; those that are left are unknown.
+    """
     scope = last_run_of(case)
-    verdicts = [recovered(judge(name, cause, scope), scope) for name, cause in catalogue().items()]
+    verdicts, ended = _verdicts(scope, deadline)
     verdicts = experiment_records.weigh(verdicts, scope.events)
     job_seen = _is_about_job(scope)
     found = [verdict for verdict in verdicts if verdict.verdict == "found"]
     if not job_seen and not _is_about_hosts(scope):
         found = [verdict for verdict in found if verdict.cause != "rank_exception"]  # whose, nobody knows
-    findings = _with_resembling(rank(found), verdicts, scope)
+    findings = rank(found)
+    findings = findings if ended else _with_resembling(findings, verdicts, scope)
     brakes_found = _mere_brakes(findings, scope)
     findings = [finding for finding in findings if finding not in brakes_found]
     unsure = all(map(resemblance.is_resembling, findings))
@@ -197,12 +211,31 @@ def diagnose(case: Case) -> Diagnosis:
         outcome(scope),
         trouble(scope),
         job_seen,
-        (*brakes_found, *_risks(scope, findings)),
+        () if ended else (*brakes_found, *_risks(scope, findings)),
         speed.warning if speed else "",
+        ended,
     )
     case.findings = [*result.findings, *result.unknown, *result.clear]
     case.save()
     return result
+
+
+def _verdicts(case: Case, deadline: float) -> tuple[list[Finding], str]:
+    """The verdict of each cause; and that judging was ended, in one sentence, where the deadline came before the last.
+
+    No cause is interrupted: each looks at every event a few times at most, so that it ends by itself.
+    """
+    until, causes = monotonic() + deadline, catalogue()
+    verdicts: list[Finding] = []
+    for name, cause in causes.items():
+        if monotonic() >= until:
+            break
+        verdicts.append(recovered(judge(name, cause, case), case))
+    judged = len(verdicts)
+    if judged == len(causes):
+        return verdicts, ""
+    verdicts += [unknown(name, f"more time: judging was ended after {deadline:g} s") for name in [*causes][judged:]]
+    return verdicts, f"Judging was ended after {deadline:g} s, with {judged} of {len(causes)} causes judged."
 
 
 def judge_facts(facts: Iterable[Fact]) -> list[Finding]:
@@ -293,7 +326,8 @@ def _with_resembling(findings: list[Finding], verdicts: Sequence[Finding], case:
     lines = resemblance.abnormal(case)
     if not lines:
         return findings
-    findings = [_messenger(finding, [line for line, _ in lines]) for finding in findings]
+    text = resemblance.Text(lines)
+    findings = [_messenger(finding, text) for finding in findings]
     if any(STRENGTHS[finding.strength] > 1 for finding in findings) or not against:
         return findings
     only_errors = not (against.failures or against.complaints or against.stacks)
@@ -303,8 +337,8 @@ def _with_resembling(findings: list[Finding], verdicts: Sequence[Finding], case:
     sound = resemblance.SOUND if against.errors else 0.0
     known = {finding.cause: finding for finding in findings}
     cleared = {verdict.cause: verdict.evidence for verdict in verdicts if verdict.verdict == "clear"}
-    ranked = resemblance.order(list(known), cleared, lines, least, sound)
-    return [known.get(cause) or resemblance.finding(cause, case, lines) for cause in ranked]
+    ranked = resemblance.order(list(known), cleared, text, least, sound)
+    return [known.get(cause) or resemblance.finding(cause, case, text, against.lines) for cause in ranked]
 
 
 def _least_share(case: Case, against: Trouble) -> float:
@@ -316,11 +350,11 @@ def _least_share(case: Case, against: Trouble) -> float:
     return resemblance.COMPLAINED if against.complaints else resemblance.CALM
 
 
-def _messenger(finding: Finding, texts: Sequence[str]) -> Finding:
+def _messenger(finding: Finding, text: resemblance.Text) -> Finding:
     """An exception is merely a possible cause where all lines together clearly resemble another one."""
     raised = [piece for piece in finding.evidence if isinstance(piece, Event) and piece.kind == "python.exception"]
     sign = (finding.cause, finding.strength) == ("rank_exception", "likely") and raised
-    if not sign or any(event.data["type"] in PROGRAM for event in raised) or not resemblance.messenger(texts):
+    if not sign or any(event.data["type"] in PROGRAM for event in raised) or not resemblance.messenger(text):
         return finding
     return replace(finding, strength="possible")
 
@@ -520,11 +554,12 @@ def _lived(case: Case, said: list[Event]) -> list[Event]:
     """Steps, and starts of NCCL, that came after it; after a rank's last words where that rank speaks again later."""
     work = [*case.of("progress"), *initialized(case)]
     work.sort(key=lambda event: (event.path, event.line))
-    waits = [event for kind in WAITS for event in case.of(kind)]
     ranks = {event.rank for event in said if UNCAUGHT.match(event.text)}
-    after = [event for event in work if all(is_later(event, line) for line in said)]
-    again = [e for e in after if {wait.rank for wait in waits if is_later(wait, e)} >= ranks]
-    return again if ranks and None not in ranks else lines_after(case, said, work)
+    if not ranks or None in ranks:
+        return lines_after(case, said, work)
+    waits = [Span(event for event in case.of(*WAITS) if event.rank == rank) for rank in ranks]
+    later = [event for event in work if all(is_later(event, line) for line in said)]
+    return [event for event in later if all(own.ends_after(event) for own in waits)]
 
 
 def _after_own(finding: Finding, case: Case, said: list[Event]) -> bool:

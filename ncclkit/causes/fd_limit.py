@@ -37,6 +37,7 @@ from ncclkit.analysis.picks import (
     on,
     pick,
     ranks_in,
+    without,
 )
 from ncclkit.analysis.rank_states import rank_states
 from ncclkit.causes._experiments import machine, unasked
@@ -76,7 +77,7 @@ def diagnose(case: Case) -> Finding:
     lines = [e for e in case.of("system.error") if e.data.get("what") in ("too_many_files", "too_many_processes")]
     lines += matching([*messages(case), *case.of("store.lost", "c10d.error")], *FRAGMENTS)
     lines = [e for e in lines if "inotify" not in e.text]  # inotify watches have a limit of their own
-    vague = [e for e in family(case, "fd") if e not in lines and "inotify" not in e.text]
+    vague = [e for e in without(family(case, "fd"), lines) if "inotify" not in e.text]
     low = [
         f
         for f in of_job_hosts(case, case.facts_of("limits.nofile.soft"))

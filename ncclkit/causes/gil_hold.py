@@ -22,6 +22,8 @@ Read more
 
 from __future__ import annotations
 
+import re
+
 from ncclkit.analysis.frames import own_frame, place, stacks
 from ncclkit.analysis.picks import in_order, name_hosts, name_ranks, on, otherwise, pick, ranks_in
 from ncclkit.analysis.rank_states import rank_states, stopped
@@ -33,6 +35,9 @@ from ncclkit.core.text import start
 ID = "gil_hold"
 explains = ("c10d.monitor", "c10d.timeout", "slow_rank")
 
+UNANSWERED = re.compile(r"rank (\d{1,7}) did not answer SIGUSR1")
+"""What a run of ours says of a rank whose crash handler could not answer."""
+
 
 def diagnose(case: Case) -> Finding:
     """Found where the monitor could not get the lock, the watchdog was stuck, or a rank answered no signal."""
@@ -43,7 +48,8 @@ def diagnose(case: Case) -> Finding:
     stuck = in_order(e for e in case.of("c10d.monitor") if e.data.get("what") == "stuck")
     if gil or (stuck and not case.of("c10d.timeout")):
         ranks = ranks_in(gil or stuck)
-        seen = [stacks(case)[rank] for rank in ranks if rank in stacks(case)]
+        known = stacks(case)
+        seen = [known[rank] for rank in ranks if rank in known]
         where = next((place(own_frame(s.data["frames"], innermost_first=True)) for s in seen), "")
         what = (
             "could not get the GIL" if gil else "was stuck for " + str(stuck[0].data.get("seconds") or "minutes") + " s"
@@ -88,9 +94,11 @@ def _live_holder(case: Case) -> Finding | None:
 
 def _unresponsive(case: Case) -> Finding | None:
     """A live rank of our own run whose crash handler, a thread of its own, could not answer for seconds."""
+    known, held_by_signal = stacks(case), stopped(case)
     for end in case.of("run.end"):
-        for rank, stack in stacks(case).items():
-            if rank not in stopped(case) and f"rank {rank} did not answer SIGUSR1" in str(end.data.get("say")):
+        silent = {int(rank) for rank in UNANSWERED.findall(str(end.data.get("say")))} - held_by_signal.keys()
+        for rank, stack in known.items() if silent else ():
+            if rank in silent:
                 where = place(own_frame(stack.data["frames"], innermost_first=True))
                 say = f"Rank {rank} held the GIL in a native call at {where}, so that none of its threads "
                 held = "+gil)" in stack.text.partition("\n")[0]  # py-spy saw it with the lock
@@ -107,7 +115,8 @@ def _unresponsive(case: Case) -> Finding | None:
 
 
 def _advice(case: Case, ranks: tuple[int, ...]) -> tuple[Advice, ...]:
-    pid = next((e.pid for e in case.events if e.rank in ranks and e.pid), None)
+    held_by = set(ranks)
+    pid = next((e.pid for e in case.events if e.rank in held_by and e.pid), None)
     return (
         Advice(
             "Find the native call that holds the lock, and move it out of the training process or give it a timeout.",

@@ -39,6 +39,7 @@ from ncclkit.analysis.picks import (
     otherwise,
     pick,
     ranks_in,
+    without,
 )  # fmt: skip
 from ncclkit.causes import _tested
 from ncclkit.causes._experiments import limits, meeting, unasked
@@ -88,14 +89,14 @@ def _resolver(case: Case) -> Finding | None:
     """The resolver reported an error; harmless where the ranks met nevertheless."""
     lines = in_order(case.of("store.resolve")) + matching(messages(case), *RESOLVER)
     lines = [e for e in lines if e.kind != "log.error"]  # of these the next ones are left
-    lines += [e for e in case.of("system.error") if e.data.get("what") == "unresolved" and e not in lines]
+    lines += without([e for e in case.of("system.error") if e.data.get("what") == "unresolved"], lines)
     asked = [e for e in case.of("store.retry") if "cannot be retrieved" not in e.text]
     tried = {e.data["port"] for e in asked if e.data.get("port")}  # with an address, so the name was resolved
     lines = [e for e in lines if "hostname of the client socket cannot be retrieved" not in e.text]
     over = {(e.path, e.line) for e in lines if e.kind == "store.resolve" and e.data.get("port") in tried}
     lines = [e for e in lines if (e.path, e.line) not in over]
     web = matching(case.of("python.exception"), *WEB)
-    lines = [e for e in lines if e not in web and (e.data.get("host") or not web)]
+    lines = [e for e in without(lines, web) if e.data.get("host") or not web]
     if not lines:
         return None
     gave_up = case.of("store.connect_timeout")

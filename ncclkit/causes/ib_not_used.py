@@ -86,8 +86,11 @@ def _differing_hosts(without: list[Event], other: list[Event]) -> tuple[Event, E
     A host whose ranks use another network has looked for cards before it chose.
     """
     hosts, ranks = {two.host for two in other}, {two.rank for two in other}
+    # whether a pair differs depends on the second only by what it names
+    kinds = {(bool(two.host), two.rank is None): two for two in reversed(other)}
+    first_of_each = [two for two in other if any(two is kept for kept in kinds.values())]
     for one in without:
-        for two in other:
+        for two in first_of_each:
             named = one.host and two.host
             if one.host not in hosts if named else None not in (one.rank, two.rank) and one.rank not in ranks:
                 return one, two

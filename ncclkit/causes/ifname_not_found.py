@@ -29,7 +29,7 @@ import re
 from collections.abc import Iterator
 
 from ncclkit.analysis.hosts import shared_network
-from ncclkit.analysis.picks import env_of, family, matching, messages, on, pick, ranks_in
+from ncclkit.analysis.picks import env_of, family, matching, messages, on, pick, ranks_in, without
 from ncclkit.causes._preflight import HostFacts, Preflight, Risk
 from ncclkit.core.case import Case
 from ncclkit.core.model import Advice, Event, Evidence, Experiment, Fact, Finding, Strength, found
@@ -62,7 +62,7 @@ def diagnose(case: Case) -> Finding:
     gloo = case.of("gloo.no_interface")
     empty = matching(messages(case), "is neither AF_INET")
     nccl = family(case, "no_interface") + matching(messages(case), "no socket interface found", "NCCL_OOB_NET_IFNAME")
-    nccl = [event for event in nccl if event not in empty]
+    nccl = without(nccl, empty)
     filters = env_of(case, "NCCL_SOCKET_IFNAME")
     if gloo or nccl:
         return _finding(case, "proven", gloo or nccl, filters, "GLOO_SOCKET_IFNAME" if gloo else "NCCL_SOCKET_IFNAME")

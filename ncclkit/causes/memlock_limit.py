@@ -37,6 +37,7 @@ from ncclkit.analysis.picks import (
     over_sockets,
     pick,
     ranks_in,
+    without,
 )
 from ncclkit.causes._experiments import limits, unasked
 from ncclkit.causes._preflight import HostFacts, Preflight, Risk
@@ -67,15 +68,15 @@ def diagnose(case: Case) -> Finding:
     memory = matching(
         refused, "Cannot allocate memory", "errno 12", "failed with 12", "Resource temporarily unavailable"
     )
-    memory += [e for e in refused if e.data.get("errno") == 12 and e not in memory]
+    memory += without([e for e in refused if e.data.get("errno") == 12], memory)
     other = [e for e in case.of("system.error") if e.data.get("what") == "rdma_memory"]  # of libfabric, UCX and others
-    memory += [e for e in other if e not in memory]
+    memory += without(other, memory)
     low = [
         f
         for f in of_job_hosts(case, case.facts_of("limits.memlock"))
         if isinstance(f.value, (int, float)) and 0 <= f.value < ENOUGH
     ]
-    plain = [e for e in refused if e not in memory and not e.data.get("errno") and "ibv_reg_mr" not in e.text]
+    plain = [e for e in without(refused, memory) if not e.data.get("errno") and "ibv_reg_mr" not in e.text]
     warned = [e for e in case.of("system.error") if e.data.get("what") == "memlock"]
     lines = (
         memory

@@ -36,6 +36,7 @@ from ncclkit.analysis.picks import (
     otherwise,
     pick,
     ranks_in,
+    without,
 )
 from ncclkit.analysis.rank_states import all_waiting, crashes, rank_states
 from ncclkit.analysis.waits import GPU, positions_of_case, waiting_time_of_case
@@ -89,7 +90,7 @@ def _internal(case: Case) -> Finding | None:
     """NCCL reports that one of its own checks failed, and no earlier line says why."""
     lines = [e for e in case.of("c10d.error") if "internal error" in str(e.data.get("nccl_error"))]
     lines = [e for e in lines if not e.data.get("last_error")] or matching(case.of("nccl.warn"), "Internal error:")
-    if not lines or [e for e in case.of("nccl.warn") if e not in lines] or rank_states(case).raised:
+    if not lines or without(case.of("nccl.warn"), lines) or rank_states(case).raised:
         return None
     say = "A check inside NCCL failed, and this log does not say why; NCCL_DEBUG=WARN would."
     return found(ID, "possible", say, pick(lines, limit=3), advice=(SIMPLER,), next=experiment(case))

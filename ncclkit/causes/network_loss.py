@@ -429,11 +429,11 @@ def crawls(case: Case) -> tuple[str, tuple[str, ...], list[Measurement]] | None:
     """
     run = case.measurements[-1].run if case.measurements else ""
     rows = [m for m in case.measurements if m.run == run and m.hosts > 1 and m.expected and m.busbw]
+    hosts = tuple(sorted({*hosts_of(case.latest().of("worker.phase")).values()})) if rows else ()
     for op in dict.fromkeys(m.op for m in rows):
         mine = sorted((m for m in rows if m.op == op), key=lambda m: m.bytes)
         speed = marginal(mine)
         last, bound = mine[-1], mine[-1].expected or 0.0
-        hosts = tuple(sorted({*hosts_of(case.latest().of("worker.phase")).values()}))
         named = hosts if len(hosts) == 2 else ()
         stalls = [m for m in mine if (m.p99_us or 0.0) > max(WAIT, AGAIN * m.time_us)]
         if len(stalls) > 1:

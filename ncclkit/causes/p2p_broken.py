@@ -284,17 +284,13 @@ SLOWER = 2
 
 
 def copies(case: Case) -> list[tuple[Event, Event]]:
-    """p2pBandwidthLatencyTest's matrices with and without peer-to-peer, in pairs."""
-    tables = case.of("p2p.matrix")
-    return [
-        (on, off)
-        for on in tables
-        for off in tables
-        if on.data["enabled"]
-        and not off.data["enabled"]
-        and all(on.data[key] == off.data[key] for key in ("direction", "gpus"))
-        and (on.path, on.host) == (off.path, off.host)
-    ]
+    """p2pBandwidthLatencyTest's matrices with and without peer-to-peer, in pairs: of several runs the n-th ones."""
+    on: dict[object, list[Event]] = {}
+    off: dict[object, list[Event]] = {}
+    for table in case.of("p2p.matrix"):
+        which = table.path, table.host, table.data["direction"], tuple(table.data["gpus"])
+        (on if table.data["enabled"] else off).setdefault(which, []).append(table)
+    return [pair for which, tables in on.items() for pair in zip(tables, off.get(which, ()), strict=False)]
 
 
 def slow_copies(case: Case) -> list[tuple[float, int, int, float, float]]:

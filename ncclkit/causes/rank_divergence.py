@@ -144,9 +144,10 @@ def _launched(case: Case) -> Finding | None:
         if not more or len(inside) < max(2, len(ranks)) or report.data["hash"] not in still:
             continue
         op, held = next(iter(more.items()))
-        most = [int(rank) for rank, count in held.items() if count == max(held.values())]
+        highest = max(held.values())
+        most = [int(rank) for rank, count in held.items() if count == highest]
         odd = tuple(sorted(most if 2 * len(most) <= len(held) else ranks - set(most)))
-        count = max(held.values()) - min(held.values())
+        count = highest - min(held.values())
         fewer = name_ranks(ranks - set(most))
         say = f"{start(name_ranks(most))} launched {count} {op} more than {fewer}, by NCCL's RAS"
         say += f", and all of them wait{waiting_time_of_case(case)}{places_now(case)}: they made different calls."
@@ -177,9 +178,9 @@ def _live(case: Case, event: Event) -> Finding:
     say += "" if right else " Neither side is the larger one, so both are named."
     # kernels run long after the lines that started them
     strength: Strength = "possible" if event.data["for_gpu"] and not event.data["branch"] else "likely"
-    lines = [
-        stand.lines[-1] for group in odd for rank in group["ranks"][:1] if (stand := positions_of_case(case).get(rank))
-    ]
+    seen = positions_of_case(case)
+    first_ranks = [rank for group in odd for rank in group["ranks"][:1]]
+    lines = [seen[rank].lines[-1] for rank in first_ranks if rank in seen]
     return _finding(case, strength, say, [event, *lines], ranks_of(odd))
 
 

@@ -127,7 +127,8 @@ def _victims(case: Case, states: RankStates, ranks: tuple[int, ...]) -> list[Eve
     kinds = ("c10d.timeout", "gloo.timeout", "gloo.closed", "store.lost", "nccl.peer_closed", "elastic.stop")
     reports = [event for kind in kinds for event in case.of(kind)]
     reports += [event for event in case.of("python.exception") if event.data.get("victim")]
-    return [event for event in reports if event.rank is None or event.rank not in ranks]
+    own = set(ranks)
+    return [event for event in reports if event.rank not in own]
 
 
 def _lost(case: Case) -> list[Event]:
@@ -144,7 +145,8 @@ def _crash(case: Case, crashed: list[Event]) -> Finding:
     first = in_order(crashed)[0]
     number = signal_of(first) or SEGFAULT
     ranks = ranks_in(crashed)
-    seen = [stack for rank, stack in stacks(case).items() if rank in ranks]
+    dead = set(ranks)
+    seen = [stack for rank, stack in stacks(case).items() if rank in dead]
     where = next((place(own_frame(stack.data["frames"], innermost_first=True)) for stack in seen), "")
     say = f"{start(name_ranks(ranks))} crashed in native code ({SIGNALS[number]}, signal {number})"
     say += f" under {where}; the others only lost their peer." if where else "; the others only lost their peer."

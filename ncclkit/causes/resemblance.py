@@ -17,8 +17,10 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
+from heapq import nlargest
 from itertools import chain
 from pathlib import Path
+from sys import intern
 
 from ncclkit.analysis.outcome import unread_lines
 from ncclkit.causes import catalogue, page
@@ -87,15 +89,19 @@ def features(lines: Iterable[str]) -> Iterator[str]:
     Times, hosts, addresses and folders differ from job to job and are left out.
     """
     for line in lines:
-        for word in _words(line[:2000]):
-            yield word
-            if not word[0].isdigit():
-                edged = f"<{word[:40]}>"
-                yield from (edged[i : i + n] + "~" for n in (3, 4) for i in range(len(edged) - n + 1))
+        for word in _words(line):
+            yield from _pieces(word)
+
+
+def _pieces(word: str) -> Iterator[str]:
+    yield word
+    if not word[0].isdigit():
+        edged = f"<{word[:40]}>"
+        yield from (edged[i : i + n] + "~" for n in (3, 4) for i in range(len(edged) - n + 1))
 
 
 def _words(line: str) -> list[str]:
-    text = ENVELOPE.sub(" ", STAMP.sub(" ", line.lower()))
+    text = ENVELOPE.sub(" ", STAMP.sub(" ", line[:2000].lower()))
     text = PATH.sub(r" \1 ", ADDRESS.sub(" ip ", HEX.sub(" 0x ", text)))
     return [word for word in WORD.findall(text) if not word[0].isdigit() or len(word) <= 3]
 
@@ -105,10 +111,10 @@ def number(feature: str) -> int:
     return zlib.crc32(feature.encode())
 
 
-@lru_cache(maxsize=1024)
-def numbers(line: str) -> array[int]:
-    """The numbers of the features of a line, in their order: each line is weighed for several causes."""
-    return array("I", map(number, features([line])))
+@lru_cache(maxsize=1 << 14)
+def numbers(word: str) -> array[int]:
+    """The numbers of the features of a word, in their order: lines share most of their words."""
+    return array("I", map(number, _pieces(word)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +133,14 @@ class Weights:
 
     def spread(self, lines: Sequence[str]) -> dict[int, float]:
         """Row → weight of its feature in a text: how often (as a logarithm) times how rare, of length 1 together."""
-        counts = Counter(chain.from_iterable(map(numbers, lines)))
+        return self.spread_words(Counter(chain.from_iterable(map(_words, lines))))
+
+    def spread_words(self, words: Mapping[str, int]) -> dict[int, float]:
+        """The same of words, and how often each stands in the text."""
+        counts: Counter[int] = Counter()
+        for word, times in words.items():
+            for name in numbers(word):
+                counts[name] += times
         known = {row: n for name, n in counts.items() if (row := self.rows.get(name)) is not None}
         value = {row: (1 + math.log(n)) * self.rarity[row] for row, n in known.items()}
         length = math.sqrt(sum(v * v for v in value.values())) or 1.0
@@ -143,10 +156,11 @@ class Weights:
         rows = zip(self.causes, self.bias, self.scale, sums, strict=True)
         return {cause: bias + scale * total for cause, bias, scale, total in rows}
 
-    def share(self, cause: str, line: str, spread: Mapping[int, float]) -> float:
-        """How much a line adds to the score of a cause in its text."""
+    def share(self, cause: str, words: Sequence[str], spread: Mapping[int, float]) -> float:
+        """How much the words of a line add to the score of a cause in its text."""
         at, width, stored = self.causes.index(cause), len(self.causes), memoryview(self.stored).cast("b")
-        rows = {self.rows[key] for key in set(numbers(line)) if key in self.rows}
+        names = set(chain.from_iterable(map(numbers, words)))
+        rows = {self.rows[name] for name in names if name in self.rows}
         return sum(spread.get(row, 0.0) * stored[row * width + at] for row in rows)
 
     def like(self, cause: str, line: str) -> str:
@@ -213,40 +227,72 @@ def comparable(events: Iterable[Event]) -> bool:
     return len({word for event in events for line in event.text.split("\n") for word in _words(line)}) >= ENOUGH
 
 
+class Text:
+    """The lines that are to be judged together, each with the event that cites it; they are taken apart once."""
+
+    def __init__(self, lines: Sequence[tuple[str, Event]]) -> None:
+        self.lines = lines
+        self._words = [tuple(map(intern, _words(line))) for line, _ in lines]
+        self._spread = weights().spread_words(Counter(chain.from_iterable(self._words)))
+        self.shares = _shares(weights(), self._spread)
+        """As `shares` gives them."""
+
+    def heaviest(
+        self, cause: str, count: int, signs: Sequence[Event] = ()
+    ) -> list[tuple[float, str, Event]]:
+        """How much the lines that speak most for a cause weigh, and these lines, the heaviest first.
+
+        signs: what says that anything failed; only such lines are taken where there are any.
+        """
+        known = weights()
+        weight = {words: known.share(cause, words, self._spread) for words in dict.fromkeys(self._words)}
+        placed = zip(self._words, self.lines, strict=True)
+        weighed = [(weight[words], line, event) for words, (line, event) in placed]
+        places = {(sign.path, sign.line) for sign in signs}
+        told = [item for item in weighed if (item[2].path, item[2].line) in places]
+        weighed = told or weighed
+        return nlargest(count, weighed, key=lambda item: item[0])
+
+
 def shares(lines: Sequence[str], known: Weights | None = None) -> dict[str, float]:
     """Cause → how much of the resemblance is its own, the best first; healthy jobs are one of them (`WELL`)."""
     known = known or weights()
-    scores = known.scores(known.spread(lines))
+    return _shares(known, known.spread(lines))
+
+
+def _shares(known: Weights, spread: Mapping[int, float]) -> dict[str, float]:
+    scores = known.scores(spread)
     best = max(scores.values())
     powers = {cause: math.exp(SHARP * (score - best)) for cause, score in scores.items()}
     total = sum(powers.values())
     return {cause: power / total for cause, power in sorted(powers.items(), key=lambda item: -item[1])}
 
 
-def messenger(lines: Sequence[str]) -> bool:
+def messenger(text: Text) -> bool:
     """Whether lines clearly resemble a cause, and the exception of a rank is only its sign."""
-    first, share = next(iter(shares(lines).items()))
+    first, share = next(iter(text.shares.items()))
     return share >= SURE and first not in (WELL, "rank_exception")
 
 
 def order(
     possible: Sequence[str],
     cleared: Mapping[str, Sequence[Evidence]],
-    lines: Sequence[tuple[str, Event]],
+    text: Text,
     least: float = FIRST,
     sound: float = SOUND,
 ) -> list[str]:
-    """The causes that rules call possible, and up to three that these lines resemble, the best first.
+    """The causes that rules call possible, and up to three that this text resembles, the best first.
 
     possible: those of the rules, their best first; cleared: those that rules have looked at, and on what they speak
     against them; least: what the best one must have where rules find none; sound: with more than that and than any, a
     job is well.
     """
-    found = shares([line for line, _ in lines])
+    found = text.shares
     best = max(found.values())
     if not possible and (found[WELL] == best > sound or best < least):
         return []
-    heaviest = {cause: _heaviest(cause, lines) for cause in cleared if found[cause] >= DOUBT and cause not in SETTLED}
+    open_to_doubt = [cause for cause in cleared if found[cause] >= DOUBT and cause not in SETTLED]
+    heaviest = {cause: text.heaviest(cause, 1)[0][2] for cause in open_to_doubt}
     doubted = {cause for cause, event in heaviest.items() if event not in cleared[cause]}
     unread = {cause for cause in doubted if heaviest[cause].kind == "log.error"}
     gain = {cause: RULE - STEP * place for place, cause in enumerate(possible)}
@@ -258,28 +304,19 @@ def order(
     return [cause for place, cause in enumerate(ranked) if cause in gain or place < MOST]
 
 
-def _heaviest(cause: str, lines: Sequence[tuple[str, Event]]) -> Event:
-    """The line that speaks most for a cause."""
-    known = weights()
-    spread = known.spread([line for line, _ in lines])
-    return max(lines, key=lambda item: known.share(cause, item[0], spread))[1]
-
-
 def is_resembling(finding: Finding) -> bool:
     """Whether a finding rests on its wording alone, so that no cause is known."""
     return finding.say.startswith(SAYS)
 
 
-def finding(cause: str, case: Case, lines: Sequence[tuple[str, Event]]) -> Finding:
+def finding(cause: str, case: Case, text: Text, signs: Sequence[Event] = ()) -> Finding:
     """The verdict that a case resembles a cause: the lines that weighed most, and the known failure they are like."""
-    known = weights()
-    spread = known.spread([line for line, _ in lines])
-    weight = {line: known.share(cause, line, spread) for line, _ in lines}
-    most = max(weight.values())
-    heavy = [item for item in lines if weight[item[0]] >= min(most, SHOWN * most)]  # one line may speak against it
-    heavy = sorted(heavy, key=lambda item: -weight[item[0]])[:MOST]
+    heavy = text.heaviest(cause, MOST, signs)
+    most, heaviest_line, _ = heavy[0]
+    least = min(most, SHOWN * most)  # where each line speaks against the cause, the first is cited all the same
+    evidence: list[Evidence] = [event for weight, _, event in heavy if weight >= least]
     about = page(cause)
-    example = known.like(cause, heavy[0][0])
+    example = weights().like(cause, heaviest_line)
     advice = Advice(
         " ".join(about["What to do"].split()),
         why="Only the wording fits; nothing in the evidence proves it.",
@@ -287,5 +324,4 @@ def finding(cause: str, case: Case, lines: Sequence[tuple[str, Event]]) -> Findi
         risk="It may be another cause: check first, then change one thing.",
     )
     say = f'{SAYS}"{about[""].rstrip(".")}" (like: {example}).'
-    evidence: list[Evidence] = [event for _, event in heavy]
     return found(cause, "possible", say, evidence, advice=(advice,), next=catalogue()[cause].experiment(case))

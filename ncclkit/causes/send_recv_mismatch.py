@@ -162,13 +162,15 @@ def _dumped(case: Case) -> Finding | None:
 def _printed_splits(case: Case) -> Finding | None:
     """The program printed split sizes: one rank sends another number of rows than its peer expects."""
     reported = {event.rank: event for event in case.of("printed.splits") if event.rank is not None}
-    pairs = [
-        [rank, peer, sent, expected]
-        for rank, event in reported.items()
-        for peer, other in reported.items()
-        if rank != peer and peer < len(event.data["inputs"]) and rank < len(other.data["outputs"])
-        if (sent := event.data["inputs"][peer]) != (expected := other.data["outputs"][rank])
-    ]
+    order = {rank: place for place, rank in enumerate(reported)}
+    pairs: list[list[int]] = []
+    for rank, event in reported.items():
+        inputs = event.data["inputs"]
+        peers = (order.keys() & set(range(len(inputs)))) - {rank}
+        for peer in sorted(peers, key=order.__getitem__):
+            outputs = reported[peer].data["outputs"]
+            if rank < len(outputs) and inputs[peer] != outputs[rank]:
+                pairs.append([rank, peer, inputs[peer], outputs[rank]])
     if not pairs:
         return None
     totals = {rank: (sum(e.data["inputs"]), sum(e.data["outputs"])) for rank, e in reported.items()}

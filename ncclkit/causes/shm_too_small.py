@@ -37,6 +37,7 @@ from ncclkit.analysis.picks import (
     on,
     pick,
     ranks_in,
+    without,
 )  # fmt: skip
 from ncclkit.causes._experiments import machine, unasked
 from ncclkit.causes._preflight import HostFacts, Preflight, Risk
@@ -78,7 +79,7 @@ def diagnose(case: Case) -> Finding:
         if isinstance(f.value, (int, float)) and f.value < FULL
     ]
     bus = [e for e in case.of("elastic.exit") if -7 in (e.data.get("exitcode"), -(e.data.get("signal") or 0))]
-    bus += [e for e in case.of("system.error") if e.data.get("what") == "bus_error" and e not in said]
+    bus += without([e for e in case.of("system.error") if e.data.get("what") == "bus_error"], said)
     if said:
         sure = [e for e in said if not matching([e], *REASONS)]
         return _finding(said, small, "proven" if sure and (_on_shm(sure) or small) else "likely")

@@ -142,9 +142,10 @@ def _not_begun(case: Case, states: RankStates) -> Suspicion | None:
     printed = [event for queue in pending_calls(case) for event in queue[:1] if event.rank is not None]
     if not gaps and len({(event.data["group"], event.data["seq"]) for event in printed}) == 1:
         gpu_states = {event.rank: event.data["state"] for event in printed if event.rank is not None}
-    late = tuple(sorted(rank for rank, state in gpu_states.items() if state == "scheduled"))
+    behind = {rank for rank, state in gpu_states.items() if state == "scheduled"}
+    late = tuple(sorted(behind))
     begun = [rank for rank, state in gpu_states.items() if state == "started"]
-    why = [*gaps[:1], *(event for event in printed if not gaps and event.rank in late)]
+    why = [*gaps[:1], *(event for event in printed if not gaps and event.rank in behind)]
     return ("likely", late, why) if late and begun and len(late) <= len(begun) else None
 
 
@@ -195,15 +196,17 @@ def _stacks(case: Case, states: RankStates) -> Suspicion | None:
 def _behind(case: Case, states: RankStates) -> Suspicion | None:
     """Ranks whose watchdog says that the collective was never enqueued there, and that no call is in flight."""
     seqs = [e.data["seq"] for e in states.waiting.values() if isinstance(e.data.get("seq"), int)]
+    first_seq = min(seqs, default=0)
+    groups = {event.data.get("pg") for event in states.waiting.values()} | {None}
     idle = [
         status
         for status in case.of("c10d.status")
         if seqs
         and isinstance(status.data.get("enqueued"), int)
-        and status.data["enqueued"] < min(seqs)
+        and status.data["enqueued"] < first_seq
         and status.data.get("completed") == status.data["enqueued"]
         and rank_of(status) not in states.waiting
-        and status.data.get("pg") in {e.data.get("pg") for e in states.waiting.values()} | {None}
+        and status.data.get("pg") in groups
     ]
     return ("proven", tuple(sorted({rank_of(s) for s in idle})), list(idle)) if idle else None
 
@@ -217,10 +220,11 @@ def _ras(case: Case, states: RankStates) -> Suspicion | None:
     changes = case.of("ras.change")
     inside = {rank for rank, stand in positions_of_case(case).items() if stand.waits_for_ranks}
     moved = {(change.data["hash"], int(rank)) for change in changes for rank in change.data["moved"]}
+    gone = states.waiting.keys() | inside
     for report in case.of("ras.communicator"):
         key, size = report.data.get("hash"), report.data.get("size")
-        gone = states.waiting.keys() | inside | {rank for hashed, rank in moved if hashed == key}
-        late = tuple(rank for rank in report.data.get("behind", ()) if rank not in gone)
+        behind = [rank for rank in report.data.get("behind", ()) if rank not in gone]
+        late = tuple(rank for rank in behind if (key, rank) not in moved)
         if late and (None in (size, states.world) or size == states.world):
             return "likely", late, [report, *(change for change in changes if change.data["hash"] == key)]
     return None
@@ -271,7 +275,8 @@ def _finding(case: Case, states: RankStates, suspicion: Suspicion) -> Finding:
         verb = "had launched, but its GPU had not begun,"
     who = f"{start(name_ranks(ranks))}{busy} {verb}"
     gaps = [rank for gap in why if gap.kind in ("flight.missing", "flight.p2p") for rank in gap.data.get("waiting", ())]
-    waited = [rank for rank in states.waiting or gaps if rank >= 0 and rank not in ranks]
+    late = set(ranks)
+    waited = [rank for rank in states.waiting or gaps if rank >= 0 and rank not in late]
     others = name_ranks(waited) if waited else "the other ranks"
     say = f"{who} {call}; {others} timed out{limit} waiting in it."
     return found(
@@ -287,11 +292,13 @@ def _finding(case: Case, states: RankStates, suspicion: Suspicion) -> Finding:
 
 def _live_finding(case: Case, strength: Strength, ranks: tuple[int, ...], gap: Event) -> Finding:
     """Of a job that runs: what these ranks are at, what the others wait in, and since when."""
-    seen = [positions_of_case(case)[rank] for rank in ranks]
+    positions, late = positions_of_case(case), set(ranks)
+    seen = [positions[rank] for rank in ranks]
     more = f", {inside(seen[0].condition)}" if seen[0].condition else ""
     moves = " (it moves on)" if any(stand.moved for stand in seen) else ""
-    waiting = [rank for rank in gap.data.get("waiting", gap.data.get("ranks", ())) if rank not in ranks]
-    calls = {(stand.call, stand.place) for rank in waiting if (stand := positions_of_case(case).get(rank))}
+    waiting = [rank for rank in gap.data.get("waiting", gap.data.get("ranks", ())) if rank not in late]
+    stands = [positions[rank] for rank in waiting if rank in positions]
+    calls = {(stand.call, stand.place) for stand in stands}
     call = "{} at {}".format(*min(calls)) if len(calls) == 1 else "the calls of the others"
     call = f"collective {gap.data['seq']} ({gap.data['op']})" if gap.data["seq"] is not None else call
     not_yet = f"has not entered {call}"
@@ -355,7 +362,8 @@ LOADERS = {
 
 def keep_position(case: Case, ranks: tuple[int, ...]) -> tuple[Advice, ...]:
     """What helps where the stack of one of these ranks stands in a replay of its data; nothing where none does."""
-    seen = (frame for rank, stack in stacks(case).items() if rank in ranks for frame in stack.data["frames"])
+    late = set(ranks)
+    seen = (frame for rank, stack in stacks(case).items() if rank in late for frame in stack.data["frames"])
     frame = next((frame for frame in seen if _replays(frame)), None)
     if frame is None:
         return ()
@@ -402,7 +410,8 @@ def call_waited_in(first: Event | None, why: list[Event]) -> str:
 
 def place_in_code(case: Case, ranks: tuple[int, ...]) -> str:
     """The place in the user's own code where one of these ranks stood; empty where no stack shows it."""
-    seen = [stack for rank, stack in stacks(case).items() if rank in ranks]
+    late = set(ranks)
+    seen = [stack for rank, stack in stacks(case).items() if rank in late]
     return next((place(own_frame(stack.data["frames"], innermost_first=True)) for stack in seen), "")
 
 
@@ -417,7 +426,8 @@ def utilization(why: list[Event], ranks: tuple[int, ...]) -> str:
     mine = [shares[rank] for rank in ranks if rank in shares]
     if not mine:
         return ""
-    others = {rank: share for rank, share in shares.items() if rank not in ranks and rank is not None}
+    late = set(ranks)
+    others = {rank: share for rank, share in shares.items() if rank is not None and rank not in late}
     low, high = min(others.values(), default=0.0), max(others.values(), default=0.0)
     share = f"{low:.0f} to {high:.0f} %" if round(high) > round(low) else f"{high:.0f} %"
     beside = f", while {text.ranks(others)} {'was' if len(others) == 1 else 'were'} {share}"

@@ -178,7 +178,8 @@ def _finding(case: Case, slow: list[Event], switched: list[Event | Fact], linked
     named = dict(map(_switch, switched))
     are = "is" if len(named) == 1 else "are"
     why = " and ".join(f"{name}={value}" for name, value in named.items()) + f" {are} set" if named else DISABLED
-    read = [piece for piece in switched if piece not in case.of("printed.env")]  # a shell may differ from the job
+    # a shell may differ from the job
+    read = [piece for piece in switched if isinstance(piece, Fact) or piece.kind != "printed.env"]
     strength: Strength = "possible" if failed(case) else "proven" if read else "likely"
     say = f"{len(slow)} connections inside one machine ({pair} …) go through {via} because {why}."
     return found(

@@ -71,7 +71,8 @@ def _finding(case: Case, waits: list[Event]) -> Finding:
     # A rank without any evidence may be the one that compiles.
     blind = set(states.members) - {*stacks(case), *states.waiting, *states.ended, *states.dead, *ranks}
     strength: Strength = "possible" if blind and age < HOUR else "likely"
-    others = [rank for rank in states.waiting if rank not in ranks]
+    at_the_lock = set(ranks)
+    others = [rank for rank in states.waiting if rank not in at_the_lock]
     say = (
         f"{start(name_ranks(ranks))}{on(waits[0].host)} waited for the lock of a C++ extension{_where(waits[0])}, and "
     )

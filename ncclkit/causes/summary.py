@@ -350,7 +350,7 @@ def _absent(case: Case, read_ranks: tuple[int, ...]) -> list[int]:
 
 def _missing(case: Case, scope: Case, diagnosis: Diagnosis, read_ranks: tuple[int, ...]) -> tuple[str, ...]:
     missing = [str(problem) for problem in case.about.get("problems", ())]
-    missing += _earlier(case, scope)
+    missing += _earlier(case, scope) + ([diagnosis.ended] if diagnosis.ended else [])
     absent = _absent(scope, read_ranks)
     missing += [f"No line of {text.ranks(absent)} was given."] if absent else []
     unread = [str(row["path"]) for row in case.inputs if row.get("kind") in UNREAD]

@@ -24,6 +24,7 @@ Read more
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from ncclkit.analysis.calls import only_point_to_point
@@ -162,7 +163,8 @@ def _short(case: Case) -> Finding | None:
     who, limit = start(name_ranks(ranks_in(lines))), seconds(lines[0].data["timeout_ms"])
     say = f"{who} timed out after {limit}, far below the default of 600 s; a rank may only have been late."
     advice = (*raise_timeout(case, "The timeout must exceed the longest phase of any rank."), MEASURE)
-    moving = [e for e in case.of("progress") if any(e.path == line.path and e.line > line.line for line in lines)]
+    first_line = {line.path: line.line for line in sorted(lines, key=lambda line: -line.line)}
+    moving = [e for e in case.of("progress") if e.line > first_line.get(e.path, math.inf)]
     strength: Strength = "likely" if moving else "possible"
     say = f"{say[:-1]}, and the work went on after that." if moving else say
     return found(ID, strength, say, pick(lines, moving or case.of("progress")), advice=advice, next=experiment(case))

@@ -39,6 +39,7 @@ from ncclkit.analysis.picks import (
     name_ranks,
     pick,
     ranks_in,
+    without,
 )  # fmt: skip
 from ncclkit.causes._preflight import HostFacts, Preflight, Risk
 from ncclkit.core.case import Case
@@ -107,7 +108,8 @@ def _version(code: int) -> str:
 def _unfit(case: Case) -> Finding | None:
     """The dynamic loader could not resolve a library or symbol."""
     lines = matching(messages(case), "undefined symbol")
-    lines += [e for e in messages(case) if e not in lines and UNFIT.search(e.text) and e.kind != "nccl.warn"]
+    unfit = [e for e in messages(case) if e.kind != "nccl.warn" and UNFIT.search(e.text)]
+    lines += without(unfit, lines)
     if not lines:
         return None
     name = next((m[1] for e in lines if (m := re.search(r"undefined symbol: ?(\w+)", e.text))), "")

@@ -26,7 +26,7 @@ from __future__ import annotations
 import ipaddress
 import re
 
-from ncclkit.analysis.hosts import VIRTUAL, common_interface, holders, interfaces_used, isolated, plain_address
+from ncclkit.analysis.hosts import VIRTUAL, all_holders, common_interface, interfaces_used, isolated, plain_address
 from ncclkit.analysis.network_devices import channels
 from ncclkit.analysis.picks import (
     env_of,
@@ -81,6 +81,10 @@ def diagnose(case: Case) -> Finding:
     )
 
 
+IPV4, IPV6 = re.compile(r"[\d.]+"), re.compile(r"[0-9A-Fa-f]*:[0-9A-Fa-f]*:[0-9A-Fa-f:]*")
+"""What addresses look like, whatever stands beside them."""
+
+
 def _refused(case: Case) -> list[Event]:
     gloo = [
         event for event in case.of("gloo.connect") if not plain_address(event.data.get("address")).startswith("127.")
@@ -92,9 +96,10 @@ def _refused(case: Case) -> list[Event]:
 
 def _announced(case: Case) -> Finding | None:
     """A rank could not connect to an address that, by the facts of the hosts, no other host can reach."""
+    holding = all_holders(case)
     for event in case.of("gloo.connect"):
         address = plain_address(event.data.get("address"))
-        held = holders(case, address)
+        held = holding.get(address, [])
         names = tuple(dict.fromkeys(name for _, name in held))
         if address.startswith("127.") or not (len(held) > 1 or any(map(VIRTUAL.match, names))):
             continue
@@ -115,12 +120,13 @@ def _taken(case: Case) -> Finding | None:
     refused, done = _refused(case), bool(initialized(case))
     if rank_states(case).ended or not (refused or failed(case)):
         return None
+    holding, apart, naming = all_holders(case), isolated(case), _by_address(refused)
     for event in case.of("nccl.bootstrap", "nccl.socket_devices"):
         for interface, address in interfaces_used(event):
-            held = holders(case, address)
-            if len(held) < 2 and not isolated(case, event.host, interface):
+            held = holding.get(address, [])
+            if len(held) < 2 and (event.host, interface) not in apart:
                 continue
-            knocked = [e for e in refused if re.search(rf"(?<![\d.]){re.escape(address)}(?![\d.])", e.text)]
+            knocked = naming.get(address, [])
             if not knocked and (done or event.kind != "nccl.bootstrap"):  # it exists and did no harm
                 continue
             same = f"an address that {' and '.join(host for host, _ in held)} all have: each reaches only itself"
@@ -133,6 +139,15 @@ def _taken(case: Case) -> Finding | None:
             names = (interface,)
             return found(ID, sure, say, why, hosts=hosts, interfaces=names, advice=advice, next=experiment(case))
     return None
+
+
+def _by_address(events: list[Event]) -> dict[str, list[Event]]:
+    """Address → the lines that name it."""
+    naming: dict[str, list[Event]] = {}
+    for event in events:
+        for address in {*IPV4.findall(event.text), *IPV6.findall(event.text)}:
+            naming.setdefault(address, []).append(event)
+    return naming
 
 
 def _inside(case: Case) -> Finding | None:

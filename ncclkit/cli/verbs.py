@@ -103,6 +103,8 @@ def diagnose(options: argparse.Namespace) -> int:
         (case, _run_experiments(case, options) if options.check else found),
         *((one, diagnose(one)) for one in others),
     ]
+    for ended in [verdict.ended for _, verdict in judged if verdict.ended]:
+        show(f"ncclkit: {ended}", sys.stderr)
     if options.json:
         answer = judged[0][1].to_dict(case.inputs)
         theirs = [{"logs": one.about["logs"]} | verdict.to_dict(one.inputs) for one, verdict in judged[1:]]

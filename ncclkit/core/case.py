@@ -19,6 +19,7 @@ by then, under `storage.locked`.
 from __future__ import annotations
 
 import json
+import math
 import os
 import platform
 import re
@@ -26,8 +27,10 @@ import shlex
 import socket
 import stat
 import time
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, fields
+from itertools import accumulate, groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, TypeVar
 
@@ -35,6 +38,7 @@ import msgspec
 
 from ncclkit import __version__
 from ncclkit.core import storage, text
+from ncclkit.core.event_list import EventList
 from ncclkit.core.model import Event, Fact, Finding, Measurement, NcclkitError, to_json
 
 if TYPE_CHECKING:
@@ -91,12 +95,21 @@ class Case:
             "asked": [],
         }
         self.facts: list[Fact] = []
-        self.events: list[Event] = []
+        self.events = []
         self.measurements: list[Measurement] = []
         self.findings: list[Finding] = []
         self.inputs: list[dict[str, Any]] = []
         self._known = self._kept()
         """What was read from the folder, or written there."""
+
+    @property
+    def events(self) -> list[Event]:
+        """What the logs say, in their order; it may be added to, and replaced."""
+        return self._events
+
+    @events.setter
+    def events(self, events: Iterable[Event]) -> None:
+        self._events = events if isinstance(events, EventList) else EventList(events)
 
     @classmethod
     def open(cls, path: str | Path, *, read_only: bool = False) -> Case:
@@ -180,14 +193,14 @@ class Case:
         found: list[Event] = []
         for kind in kinds:
             if kind.endswith("."):
-                found += [event for event in self.events if event.kind.startswith(kind)]
+                found += self._events.of_family(kind)
             else:
-                found += [event for event in self.events if event.kind == kind]
+                found += self._events.of_kind(kind)
         return found
 
     def on(self, rank: int) -> list[Event]:
         """Events of one rank."""
-        return [event for event in self.events if event.rank == rank]
+        return self._events.of_rank(rank)
 
     def facts_of(self, name: str) -> list[Fact]:
         """Facts of one name (``limits.shm.free``) or family (``gpu.``), over all hosts."""
@@ -273,7 +286,8 @@ class Case:
         An earlier run that was broken must not count in the diagnosis of the one that shows it fixed; a test of
         connections and a run of a job say different things, so the last one of each counts.
         """
-        places = [(event, RUN.search(event.path)) for event in self.events]
+        runs = {path: RUN.search(path) for path in {event.path for event in self.events}}
+        places = [(event, runs[event.path]) for event in self.events]
         marks = ("run.end", "worker.phase", "connect.host")
         ours = {m["runs"] for event, m in places if m and event.kind in marks}
         last: dict[tuple[str, bool], int] = {}  # each of several case folders has a last run of its own
@@ -372,7 +386,8 @@ def _last_attempt(events: list[Event]) -> list[Event]:
     phases = [e for e in events if e.kind == "worker.phase" and isinstance(e.data.get("attempt"), int)]
     last = max((e.data["attempt"] for e in phases), default=0)
     begun = [e.time for e in phases if e.time is not None and e.data["attempt"] == last]
-    return [e for e in events if not begun or e.time is None or e.time >= min(begun)]
+    first = min(begun, default=-math.inf)
+    return [e for e in events if e.time is None or e.time >= first]
 
 
 def _below(events: list[Event], ended: Mapping[str, int]) -> list[Event]:
@@ -388,40 +403,93 @@ def _row_below(row: dict[str, Any], line: int) -> dict[str, Any]:
     return {**row, **kept} if line else row
 
 
+def _by_log(events: list[Event], kinds: tuple[str, ...]) -> dict[str, list[Event]]:
+    """Log → what its lines say, in their order, for logs that hold an event of these kinds."""
+    logs: dict[str, list[Event]] = {event.path: [] for event in events if event.kind in kinds}
+    for event in events:
+        if event.path in logs and event.line:
+            logs[event.path].append(event)
+    return {path: sorted(held, key=lambda event: event.line) for path, held in logs.items()}
+
+
 def _jobs_that_ended(events: list[Event], inputs: list[dict[str, Any]]) -> dict[str, int]:
     """Log → where a job ended well in it, and another job begins, or fails, below; or what is shown of it."""
     rows = {str(row["path"]): row for row in inputs}
-    ended: dict[str, int] = {}
-    for path in {event.path for event in events if event.kind == "job.done"}:
-        mine = [event for event in events if event.path == path]
-        for done in (event for event in mine if event.kind == "job.done"):
-            before = [event for event in mine if ended.get(path, 0) < event.line <= done.line]
-            after = [event for event in mine if event.line > done.line]
-            goes_on = any(event.kind.startswith(GOES_ON) for event in after) or _is_shown(rows.get(path, {}), done.line)
-            again = path in ended and all(event.kind == "job.done" for event in before)  # Slurm says it once more
-            if goes_on and (again or _ended(before)):
-                ended[path] = done.line
+    last = {path: _last_end(held, rows.get(path, {})) for path, held in _by_log(events, ("job.done",)).items()}
+    return {path: line for path, line in last.items() if line is not None}
+
+
+def _last_end(held: list[Event], row: Mapping[str, Any]) -> int | None:
+    """The last line of a log at which a job ended well, and another one is seen below."""
+    last_sign = max((event.line for event in held if event.kind.startswith(GOES_ON)), default=0)
+    is_shown = _shown_below(row)
+    ended: int | None = None
+    job = _Communicators()
+    for line, group in groupby(held, key=lambda event: event.line):
+        on_this_line = list(group)
+        job.add(on_this_line)
+        if any(event.kind == "job.done" for event in on_this_line) and (last_sign > line or is_shown(line)):
+            again = ended is not None and job.is_silent  # Slurm says it once more
+            if again or job.has_ended:
+                ended, job = line, _Communicators()
     return ended
 
 
-def _is_shown(row: Mapping[str, Any], line: int) -> bool:
+class _Communicators:
+    """What a job made, and what of it was destroyed, line by line."""
+
+    def __init__(self) -> None:
+        self.is_silent = True
+        """Whether nothing was said but that it is done."""
+        self._made: set[tuple[int | None, Any]] = set()
+        self._gone: set[tuple[int | None, Any]] = set()
+        self._open = 0
+
+    def add(self, events: Iterable[Event]) -> None:
+        """What comes next in the log."""
+        for event in events:
+            self.is_silent = self.is_silent and event.kind == "job.done"
+            communicator = event.pid, event.data.get("comm")
+            if event.kind == "nccl.init" and event.data.get("phase") == "done" and communicator not in self._made:
+                self._made.add(communicator)
+                self._open += communicator not in self._gone
+            if event.kind == "nccl.destroy" and event.data.get("how") == "destroy" and communicator not in self._gone:
+                self._gone.add(communicator)
+                self._open -= communicator in self._made
+
+    @property
+    def has_ended(self) -> bool:
+        """True where communicators were made, and all of them were destroyed."""
+        return bool(self._made) and not self._open
+
+
+def _shown_below(row: Mapping[str, Any]) -> Callable[[int], bool]:
     """Whether below a line somebody shows more: a line of trouble, or several others."""
-    trouble, others = (sum(entry["line"] > line for entry in row.get(key, ())) for key in ("abnormal", "quiet"))
-    return bool(trouble or others > 2)
+    trouble = max((entry["line"] for entry in row.get("abnormal", ())), default=0)
+    others = sorted(entry["line"] for entry in row.get("quiet", ()))
+    third_last = others[-3] if len(others) > 2 else 0
+    return lambda line: line < max(trouble, third_last)
 
 
 def _attempts_that_failed(events: list[Event]) -> dict[str, int]:
     """Log → where a launcher gave up an attempt in it, and other processes start NCCL below."""
-    last: dict[str, int] = {}
-    for path in {event.path for event in events if event.kind in GIVEN_UP and event.line}:
-        mine = [event for event in events if event.path == path]
-        started = [event for event in mine if event.kind in STARTED and event.pid is not None]
-        for end in (event.line for event in mine if event.kind in GIVEN_UP):
-            before, after = ([e for e in started if (e.line > end) is later] for later in (False, True))
-            again = {e.host for e in after} <= {e.host for e in before}
-            if before and after and again and not {e.pid for e in before} & {e.pid for e in after}:
-                last[path] = max(end, last.get(path, 0))
-    return last
+    last = {path: _last_attempt_that_failed(held) for path, held in _by_log(events, GIVEN_UP).items()}
+    return {path: line for path, line in last.items() if line is not None}
+
+
+def _last_attempt_that_failed(held: list[Event]) -> int | None:
+    """The last line of a log above which all hosts of the lines below had started, each in other processes."""
+    started = [event for event in held if event.kind in STARTED and event.pid is not None]
+    lines = [event.line for event in started]
+    last_place = {event.pid: place for place, event in enumerate(started)}
+    first_place = {event.host: place for place, event in reversed(list(enumerate(started)))}
+    newest_host = max(first_place.values(), default=0)
+    reach = list(accumulate((last_place[event.pid] for event in started), max))  # of the processes begun until then
+    for end in reversed([event.line for event in held if event.kind in GIVEN_UP]):
+        below = bisect_right(lines, end)
+        if newest_host < below < len(started) and reach[below - 1] < below:
+            return end
+    return None
 
 
 GIVEN_UP = ("elastic.exit", "elastic.root", "elastic.restart", "slurm.event")
@@ -438,10 +506,3 @@ GOES_ON = (
     "gloo.",
 )
 """Kinds of events that a job has that begins, or fails."""
-
-
-def _ended(events: list[Event]) -> bool:
-    """True where communicators were made, and all of them were destroyed."""
-    made = {(e.pid, e.data.get("comm")) for e in events if e.kind == "nccl.init" and e.data.get("phase") == "done"}
-    gone = {(e.pid, e.data.get("comm")) for e in events if e.kind == "nccl.destroy" and e.data.get("how") == "destroy"}
-    return bool(made) and made <= gone

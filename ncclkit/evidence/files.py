@@ -299,10 +299,12 @@ def read(path: str, stdin: BinaryIO | None = None, spread: Spread = map) -> list
 
 def _fill(part: Part, stream: Readable, changed: datetime | None, inside: UnpackBudget | None = None) -> list[Part]:
     """Read one stream into its part; the members, where it is an archive that is not itself `inside` one."""
-    start, members = 0, []
-    if part.spread and isinstance(stream, io.BufferedReader):  # a hole before its data takes no time
-        start = stream.seek(pieces.data(stream.fileno(), 0, part.bytes))
-    counted = Counted(stream, part.bytes - start)
+    start, end, members = 0, part.bytes, []
+    if part.spread and isinstance(stream, io.BufferedReader):  # a hole before its data, or behind it, takes no time
+        start = pieces.data(stream.fileno(), 0, part.bytes)
+        end = pieces.end_of_data(stream.fileno(), start, part.bytes)
+        stream.seek(start)
+    counted = Counted(stream, end - start)
     plain, packing = unpack(io.BufferedReader(counted, PEEK))
     text = TolerantReader(plain, packed=packing != "")
     text.budget = inside

@@ -78,10 +78,10 @@ def test_a_failure_in_words_of_another_program_is_possible() -> None:
 def test_a_cause_is_cited_though_each_single_line_speaks_against_it() -> None:
     case = fill(Case(), evidence.read(["-"], stdin=io.BytesIO(b"training stopped: failed quietly\n")))
     lines = resemblance.abnormal(case)
-    spread = resemblance.weights().spread([line for line, _ in lines])
-    share = {cause: resemblance.weights().share(cause, lines[0][0], spread) for cause in catalogue()}
+    text = resemblance.Text(lines)
+    share = {cause: text.heaviest(cause, 1)[0][0] for cause in catalogue()}
     against = min(share, key=lambda cause: share[cause])
-    assert share[against] < 0 and resemblance.finding(against, case, lines).evidence
+    assert share[against] < 0 and resemblance.finding(against, case, text).evidence
 
 
 def test_where_a_rule_is_sure_it_keeps_silent() -> None:

@@ -8,6 +8,7 @@ import random
 import subprocess
 import sys
 import tarfile
+import zlib
 
 import pytest
 
@@ -108,7 +109,7 @@ def test_without_the_module_zst_is_one_sentence_and_the_rest_is_read(tmp_path, m
 
 def test_without_isal_gz_is_read_all_the_same(read_text, monkeypatch):
     monkeypatch.setitem(sys.modules, "isal", None)
-    assert isinstance(streams.gz(source(PACKED)), gzip.GzipFile)
+    assert streams.gz(source(PACKED)).broken is zlib.error
     assert "cuda.error" in [event.kind for event in read_text(PACKED).events]
 
 

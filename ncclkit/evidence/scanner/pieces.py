@@ -304,6 +304,25 @@ def data(file: int, place: int, size: int) -> int:
         return size if error.errno == errno.ENXIO else place
 
 
+EXTENTS = 10_000
+"""Holes of a file that are passed in search of the last one."""
+MARGIN = 64 << 10
+"""Zero bytes that are left behind the data: a program that copies files makes a hole of the zeros at their end, too."""
+
+
+def end_of_data(file: int, place: int, size: int) -> int:
+    """Where the last data of a file ends, about; `size` where no hole follows it."""
+    for _ in range(EXTENTS):
+        try:
+            hole = os.lseek(file, place, os.SEEK_HOLE)
+        except (AttributeError, OSError):  # no such call here, or no more data
+            return size
+        place = data(file, hole, size)
+        if place >= size:
+            return min(size, hole + MARGIN)
+    return size
+
+
 def _line(file: int, place: int) -> int:
     """Where the first line begins at or after a place."""
     text = os.pread(file, REACH, place - 1)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import bz2
 import codecs
-import gzip
 import io
 import lzma
 import os
@@ -60,21 +59,27 @@ PIECE = 8 << 10
 """Bytes that are decompressed at once; what a damaged piece holds is lost."""
 SMALL = 2 << 10
 """The same for zst, which has no limit on what comes out: 64 MiB at most of this much."""
+SILENT = 64 << 20
+"""Bytes of which nothing comes out, after which no more is read: behind the data of a sparse file stand terabytes of
+zero bytes, which take no room on a disk."""
 
 
 class Members(io.RawIOBase):
     """The members of a compressed file one after the other; of one that breaks off, all that precedes the break.
 
-    Raises EOFError at a break and OSError where the data is damaged, as Python's own decompressors do.
+    Raises EOFError at a break and OSError where the data is damaged, as Python's own decompressors do; OSError, too,
+    where nothing comes out any more.
     """
 
     def __init__(
-        self, source: io.BufferedIOBase, engine: Callable[[], Any], broken: type[Exception], piece: int
+        self, source: io.BufferedIOBase, engine: Callable[[], Any], broken: type[Exception], piece: int = PIECE
     ) -> None:
         super().__init__()
         self.source, self.make, self.broken, self.piece = source, engine, broken, piece
         self.engine: Any = None
         self.packed, self.out = b"", memoryview(b"")
+        self.silent = 0
+        """Bytes that were read since something came out."""
 
     def read(self, size: int = -1) -> bytes:
         """Up to `size` bytes; b"" at the end."""
@@ -86,8 +91,13 @@ class Members(io.RawIOBase):
 
     def _more(self) -> bool:
         """True while there is something to decompress; zero bytes between members are padding."""
+        if self.engine is not None and not getattr(self.engine, "needs_input", True):
+            return True  # those of xz and bz2 keep to themselves what they have not decompressed yet
         while not self.packed:
             chunk = self.source.read(self.piece)
+            self.silent += len(chunk)
+            if self.silent > SILENT:
+                raise OSError(f"nothing but padding in the next {SILENT >> 20} MiB")
             if not chunk and self.engine is not None:
                 raise EOFError(ENDED)
             if not chunk:
@@ -101,7 +111,8 @@ class Members(io.RawIOBase):
             self.out = memoryview(self.engine.decompress(self.packed, max(size, PIECE)))
         except self.broken as error:
             raise OSError(str(error)) from error
-        self.packed = self.engine.unconsumed_tail
+        self.silent = 0 if self.out else self.silent
+        self.packed = getattr(self.engine, "unconsumed_tail", b"")
         if self.engine.eof:
             self.packed, self.engine = self.engine.unused_data.lstrip(b"\0"), None
 
@@ -135,20 +146,25 @@ def zst(source: io.BufferedIOBase) -> Members | None:
     return Members(source, lambda: _Frame(zstandard.ZstdDecompressor().decompressobj()), zstandard.ZstdError, SMALL)
 
 
-def gz(source: io.BufferedIOBase) -> Members | gzip.GzipFile:
+def gz(source: io.BufferedIOBase) -> Members:
     """The text of a gz file, with isal at about twice the speed."""
     try:
         from isal import isal_zlib
     except ImportError:
-        return gzip.GzipFile(fileobj=source)
+        return Members(source, lambda: zlib.decompressobj(wbits=31), zlib.error)
     broken: Any = isal_zlib.error  # its stubs call this class an instance
-    return Members(source, lambda: isal_zlib.decompressobj(wbits=31), broken, PIECE)
+    return Members(source, lambda: isal_zlib.decompressobj(wbits=31), broken)
+
+
+def xz(source: io.BufferedIOBase) -> Members:
+    """The text of an xz file; no other format of lzma, as an empty one looks like padding."""
+    return Members(source, lambda: lzma.LZMADecompressor(lzma.FORMAT_XZ), lzma.LZMAError)
 
 
 PEEK = 64 << 10
 """Bytes that are read at once of a file whose kind is not known yet."""
 ZEROS = 1 << 30
-"""Zero bytes at the beginning of a text that are read over; a hole of a file is none (see `pieces.data`)."""
+"""Zero bytes of a text that are read over; a hole at an end of a file is none (see `pieces.data`)."""
 LARGEST = 32 << 30
 """Bytes of text that one compressed file may become."""
 RATIO = 400
@@ -232,6 +248,8 @@ class TolerantReader(io.RawIOBase):
         self.packed = packed
         self.decoder = codecs.getincrementaldecoder(wide)("replace") if wide else None
         self.total = 0
+        self.zeros = 0
+        """Zero bytes since the last other one."""
         self.problem = ""
         self.ends = Ends()
         """Of what was read, in UTF-8."""
@@ -265,6 +283,11 @@ class TolerantReader(io.RawIOBase):
             self.problem = f"breaks off after {self.total} bytes ({why}); what came before was read."
             return b""
         self.total += len(chunk)
+        if not self.packed:
+            self.zeros = self.zeros + len(chunk) if chunk.count(0) == len(chunk) else 0
+        if self.zeros > ZEROS:
+            self.problem = f"holds {ZEROS >> 20} MiB of zero bytes at a stretch; only what stands before was read."
+            return b""
         if self.packed and self.total > LARGEST:
             self.problem = f"unpacks to more than {LARGEST >> 30} GiB; only that much was read."
             return b""
@@ -287,9 +310,9 @@ def unpack(stream: io.BufferedReader) -> tuple[Readable, str]:
         plain = zst(stream)
         return (plain, packing) if plain is not None else (stream, "zst?")
     if packing == "xz":
-        return lzma.LZMAFile(stream), packing
+        return xz(stream), packing
     if packing == "bz2":
-        return bz2.BZ2File(stream), packing
+        return Members(stream, bz2.BZ2Decompressor, OSError), packing
     return stream, packing
 
 

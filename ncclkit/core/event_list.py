@@ -1,0 +1,83 @@
+"""The events of a case, in their order, found by kind and by rank without a walk over all of them."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Iterable
+from functools import wraps
+from typing import Any, TypeVar
+
+from ncclkit.core.model import Event
+
+Method = TypeVar("Method", bound=Callable[..., Any])
+Places = dict[Hashable, list[int]]
+"""What events have in common → where they stand in the list, in their order."""
+
+
+def _changing(method: Method) -> Method:
+    """A method of `list` that changes it, after which the index is built anew."""
+
+    @wraps(method)
+    def changed(events: EventList, *given: Any, **named: Any) -> Any:
+        events._by_kind = events._by_rank = None
+        return method(events, *given, **named)
+
+    return changed  # type: ignore[return-value]
+
+
+class EventList(list[Event]):
+    """A list of events with an index, which is built when first asked for.
+
+    A job of many ranks leaves many events, and the causes ask for those of a kind or a rank again and again.
+    """
+
+    __slots__ = ("_by_kind", "_by_rank")
+
+    def __init__(self, events: Iterable[Event] = ()) -> None:
+        super().__init__(events)
+        self._by_kind: Places | None = None
+        self._by_rank: Places | None = None
+
+    def of_kind(self, kind: str) -> list[Event]:
+        """Events of this kind."""
+        return self._at(self._kinds().get(kind, ()))
+
+    def of_family(self, prefix: str) -> list[Event]:
+        """Events whose kind begins so."""
+        kinds = self._kinds()
+        members = [kind for kind in kinds if str(kind).startswith(prefix)]
+        return self._at(sorted(place for kind in members for place in kinds[kind]))
+
+    def of_rank(self, rank: int) -> list[Event]:
+        """Events of this rank."""
+        if self._by_rank is None:
+            self._by_rank = _places(event.rank for event in self)
+        return self._at(self._by_rank.get(rank, ()))
+
+    def _kinds(self) -> Places:
+        if self._by_kind is None:
+            self._by_kind = _places(event.kind for event in self)
+        return self._by_kind
+
+    def _at(self, places: Iterable[int]) -> list[Event]:
+        return [self[place] for place in places]
+
+    append = _changing(list.append)
+    extend = _changing(list.extend)
+    insert = _changing(list.insert)
+    remove = _changing(list.remove)
+    pop = _changing(list.pop)
+    clear = _changing(list.clear)
+    sort = _changing(list.sort)
+    reverse = _changing(list.reverse)
+    __setitem__ = _changing(list.__setitem__)
+    __delitem__ = _changing(list.__delitem__)
+    __iadd__ = _changing(list.__iadd__)
+    __imul__ = _changing(list.__imul__)
+
+
+def _places(keys: Iterable[Hashable]) -> Places:
+    places: Places = defaultdict(list)
+    for place, key in enumerate(keys):
+        places[key].append(place)
+    return places
