@@ -69,6 +69,8 @@ class Score:
     verdict: str
 
     def right(self, among: int) -> bool:
+        if self.sample.state == "broken":  # why, nobody knows
+            return bool(self.found)
         if not self.sample.cause:
             return not self.found
         return any(cause in self.sample.accept for cause, _ in self.found[:among])
