@@ -60,8 +60,8 @@ PIECE = 8 << 10
 SMALL = 2 << 10
 """The same for zst, which has no limit on what comes out: 64 MiB at most of this much."""
 SILENT = 64 << 20
-"""Bytes of which nothing comes out, after which no more is read: behind the data of a sparse file stand terabytes of
-zero bytes, which take no room on a disk."""
+"""Bytes without anything that comes out of them, after which no more is read: behind the data of a sparse file stand
+terabytes of zero bytes, which take no room on a disk."""
 
 
 class Members(io.RawIOBase):
