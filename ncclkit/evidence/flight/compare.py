@@ -39,7 +39,9 @@ EQUAL_BOTH = frozenset(
 )
 """Operations to which every rank brings as many elements, and from which it takes as many."""
 EQUAL_INPUT = EQUAL_BOTH | {"gather"}
-EQUAL_OUTPUT = EQUAL_BOTH | {"scatter"}
+"""Of a gather the root alone takes all parts; the others name a list of none, or a placeholder."""
+ROOT_SENDS = "scatter"
+"""The operation to which the root alone brings all parts."""
 Terms = tuple[Any, ...]
 """(op, elements in, elements out, types in, types out); None where a difference would mean nothing."""
 
@@ -48,7 +50,9 @@ def terms(kind: Kind) -> Terms:
     """What must be the same on all ranks of a call."""
     if kind.closes and kind.op not in EQUAL_BOTH or not kind.op:
         return (None,) * 5
-    ins, outs = kind.op in EQUAL_INPUT, kind.op in EQUAL_OUTPUT
+    if kind.op == ROOT_SENDS:
+        return _part_taken(kind)
+    ins, outs = kind.op in EQUAL_INPUT, kind.op in EQUAL_BOTH
     return (
         kind.op,
         kind.inputs.total if ins else None,
@@ -56,6 +60,17 @@ def terms(kind: Kind) -> Terms:
         kind.dtypes if ins and kind.inputs.total else None,
         kind.output_dtypes if outs and kind.outputs.total else None,
     )
+
+
+def _part_taken(kind: Kind) -> Terms:
+    """The terms of a scatter: the part that a rank takes is the same on all, what it brings is the root's alone.
+
+    torch records that part for NCCL as the input, and as the output either the root's list or a placeholder; for gloo
+    it records the two sides as the program names them.
+    """
+    if kind.library == "nccl":
+        return kind.op, kind.inputs.total or None, None, kind.dtypes if kind.inputs.total else None, None
+    return kind.op, None, kind.outputs.total or None, None, kind.output_dtypes if kind.outputs.total else None
 
 
 def mismatch(group: Group) -> tuple[Data, list[str], list[int]] | None:
