@@ -123,7 +123,7 @@ def listed(ranks: Iterable[int]) -> str:
     return f"rank{'s' if len(found) != 1 else ''} {shown}"
 
 
-ALONE = frozenset({"broadcast", "_broadcast_oop", "reduce", "_reduce_oop", "scatter", "gather"})
+ALONE = frozenset({"", "broadcast", "_broadcast_oop", "reduce", "_reduce_oop", "scatter", "gather"})
 """Operations that a rank can have behind it although another one never came."""
 
 
@@ -143,8 +143,13 @@ class GroupFinding:
 
 
 def find_hang(group: Group) -> Iterator[GroupFinding]:
-    """Which ranks are missing from a group, or that all are inside; empty where the dumps show no hang."""
+    """Which ranks are missing from a group, or that all are inside; empty where the dumps show no hang.
+
+    Of a rank whose dump is older than what others have completed with it nothing is known.
+    """
     last, lost = _last(group)
+    older = _older_dumps(group, last)
+    last = {rank: reached for rank, reached in last.items() if rank not in older}
     waits = {rank: seq for rank, seq in group.waits().items() if rank in last}
     if not last:
         return
@@ -153,12 +158,35 @@ def find_hang(group: Group) -> Iterator[GroupFinding]:
     inside = [rank for rank, place in waits.items() if place == seq]
     entered = [rank for rank, reached in last.items() if reached >= 0]
     if len(set(last.values())) > 1 and 2 * len(inside) <= len(last):
-        yield from _gap(group, last, waits, lost)
+        yield from _gap(group, last, waits, lost, older)
     elif seq is not None and (group.no_dump or lost):
         if len(inside) == len(entered):
             yield _missing(group, seq, last, [], inside, lost)
+    elif older:
+        return  # whether they are inside, too, their dumps came too early to tell
     elif seq is not None and len(group.members) > 1 and 2 * len(inside) > len(group.members):
         yield from _stuck(group, seq, inside)
+
+
+def _older_dumps(group: Group, last: Mapping[int, int]) -> list[int]:
+    """Ranks whose dump was taken before the others': a call that needs all of them is completed on another rank."""
+    proven = max((_last_proven(group, rank) for rank in group.calls), default=-1)
+    waits = group.waits()
+    return [rank for rank, reached in last.items() if reached < proven or waits.get(rank, proven + 1) <= proven]
+
+
+def _last_proven(group: Group, rank: int) -> int:
+    """The last call of a rank that only ends once every member has entered it; -1 where none has ended.
+
+    An aborted call counts as completed, too, but its watchdog has not retired it.
+    """
+    dump, calls = group.sources[rank], group.calls[rank]
+    for place in reversed(range(len(calls))):
+        kind = dump.kinds[calls.kinds[place]]
+        needs_all = kind.library == "nccl" and kind.op not in ALONE and not kind.closes
+        if needs_all and dump.states[calls.status[place]] == ("completed", True):
+            return calls.seqs[place]
+    return -1
 
 
 def _last(group: Group) -> tuple[dict[int, int], list[int]]:
@@ -182,14 +210,19 @@ def _last(group: Group) -> tuple[dict[int, int], list[int]]:
     return dict(sorted(last.items())), lost
 
 
-def _gap(group: Group, last: dict[int, int], waits: dict[int, int], lost: list[int]) -> Iterator[GroupFinding]:
+def _gap(
+    group: Group, last: dict[int, int], waits: dict[int, int], lost: list[int], older: list[int]
+) -> Iterator[GroupFinding]:
     """Ranks that never entered a collective in which others wait, or that others have behind them."""
     least = min(last.values())
     waited = [seq for seq in waits.values() if seq > least]
     seq = min(waited or [_after(group, rank, least) for rank in last if last[rank] > least])
     waiting = [rank for rank, reached in last.items() if reached >= seq]
     if waited or any(_unconfirmed(group, rank, seq) for rank in waiting):
-        yield _missing(group, seq, last, [rank for rank, reached in last.items() if reached < seq], waiting, lost)
+        missing = [rank for rank, reached in last.items() if reached < seq]
+        found = _missing(group, seq, last, missing, waiting, lost)
+        found.text += [f"  dump older than what others completed, nothing is known: {listed(older)}"] if older else []
+        yield found
 
 
 def _after(group: Group, rank: int, seq: int) -> int:
