@@ -13,6 +13,7 @@ from importlib import import_module
 from itertools import islice
 from typing import Any
 
+from ncclkit.analysis.motion import without_moments
 from ncclkit.analysis.once import last_run_of
 from ncclkit.analysis.picks import FATAL, OWN_TESTS, failed, initialized, pick
 from ncclkit.analysis.rank_states import is_own
@@ -138,6 +139,8 @@ class Diagnosis:
 def diagnose(case: Case) -> Diagnosis:
     """Judge `case`, as its last run left it, by the whole catalogue; the case and its folder keep the verdicts."""
     scope = last_run_of(case)
+    job = describe(scope)
+    scope = without_moments(scope)
     verdicts = [recovered(judge(name, cause, scope), scope) for name, cause in catalogue().items()]
     verdicts = experiment_records.weigh(verdicts, scope.events)
     findings = _with_resembling(rank([verdict for verdict in verdicts if verdict.verdict == "found"]), verdicts, scope)
@@ -147,7 +150,7 @@ def diagnose(case: Case) -> Diagnosis:
         tuple(findings),
         tuple(verdict for verdict in verdicts if verdict.verdict == "unknown" and verdict.cause not in named),
         tuple(verdict for verdict in verdicts if verdict.verdict == "clear" and verdict.cause not in named),
-        describe(scope),
+        job,
         _unexplained(scope, findings) if unsure else (),
         _went_well(scope),
         any(map(_of_job, scope.events)),
@@ -529,6 +532,7 @@ def _went_well(case: Case) -> Event | None:
     closed = left[-1:] if steps and begun <= {event.rank for event in left} else []
     exits = [event for event in case.of("c10d.hint") if event.data.get("what") == "not_destroyed"]  # at a program's end
     closed += [event for event in exits if any(_later(event, step) for step in steps)]
+    working += case.of("attach.motion")
     return next(iter([*_ends(case), *tables, *closed, *working]), None)
 
 

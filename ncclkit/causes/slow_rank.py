@@ -179,9 +179,12 @@ def _alive(case: Case, ranks: list[int]) -> list[Event]:
 def _stacks(case: Case, states: RankStates) -> Suspicion | None:
     """Ranks whose stack is in their own code while most ranks are in a collective or timed out in one.
 
-    Without a timeout the job may be healthy: then at most `possible`, and None in a run that was cancelled.
+    Without a timeout the job may be healthy: then at most `possible`, and None in a run that was cancelled.  Of a
+    running job that was looked at it is told from more than that, by `blockages`.
     """
     seen, gave_up = stacks(case), states.waiting.keys()
+    if positions_of_case(case).keys() & seen.keys():
+        return None
     busy = [rank for rank, stack in seen.items() if not in_collective(stack.data["frames"])]
     ended_early = any(e.data.get("reason") in ("cancelled", "orphaned", "lost") for e in case.of("run.end"))
     if not busy or len(busy) * 2 > len(seen.keys() | gave_up) or set(busy) & gave_up or ended_early:

@@ -24,6 +24,7 @@ from ncclkit.agent import wire
 from ncclkit.agent.monitor import attach as agent
 from ncclkit.agent.monitor import flight_dump, kernels
 from ncclkit.agent.run import processes
+from ncclkit.analysis.motion import motion
 from ncclkit.analysis.waits import blockages, rank_positions, step_range
 from ncclkit.core.case import Case
 from ncclkit.core.model import Event, NcclkitError
@@ -163,7 +164,8 @@ def _read(case: Case, folder: Path, problems: Sequence[str]) -> Attached:
     rows = [event for event in reading.events if event.kind == "attach.rank" and not event.data["gone"]]
     if not rows:
         raise NcclkitError(f"No rank could be read: {problems[0] if problems else 'all of them are gone'}.")
-    events = (*reading.events, *blockages(reading.events))
+    still = motion(reading.events) is None
+    events = (*reading.events, *(blockages(reading.events) if still else ()))
     case.add(events).save()
     return Attached(folder, reading, events, tuple(problems), _jobs(rows), tuple(_steps(rows)))
 

@@ -10,9 +10,9 @@ from typing import Any
 import ipywidgets as W
 
 from ncclkit.agent.monitor import flight_dump, kernels
+from ncclkit.analysis.motion import headline
 from ncclkit.analysis.waits import (
     RankPosition,
-    headline,
     inside,
     rank_columns,
     rank_positions,

@@ -38,7 +38,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from ncclkit.agent.monitor.attach import is_alive  # noqa: E402
 from ncclkit.agent.monitor.snapshots import TOOLS, find_tool  # noqa: E402
-from ncclkit.analysis.waits import headline  # noqa: E402
+from ncclkit.analysis.motion import headline  # noqa: E402
 from ncclkit.causes.engine import diagnose  # noqa: E402
 from ncclkit.core.case import Case  # noqa: E402
 from ncclkit.live.attach import AttachOptions, attach  # noqa: E402

@@ -275,7 +275,7 @@ def summary(dump: Dump, of: int = 1) -> Event:
         lines.append(f"{name} {key[1]}: last {group['last_seq']}, {closed_as} {group['last_completed']}, in flight")
         lines[-1] += f" {group['in_flight'][:8]}"
     text = "\n".join([f"Flight Recorder {dump.version}, {dump.total} entries", *lines])
-    data = {"version": dump.version, "entries": dump.total, "groups": by_group}
+    data = {"version": dump.version, "entries": dump.total, "newest": dump.newest_time(), "groups": by_group}
     return Event("flight.dump", clip(text), dump.path, 0, host=dump.host, rank=dump.rank, data=data)
 
 
@@ -335,20 +335,29 @@ def _listed(ranks: tuple[int, ...]) -> list[int]:
 def analyse(dumps: Iterable[Dump], world: int | None = None, events: Sequence[Event] = ()) -> list[Event]:
     """Cross-rank events, group by group; those that only follow from another group's hang say so.
 
-    world: number of ranks of the job, where something else shows it.  events: those of other files; stacks and
-    hosts of ranks are taken from them.
+    Of a running job whose ranks made calls while it was looked at only who came late: its dumps are of different
+    moments.  world: number of ranks of the job, where something else shows it.  events: those of other files; stacks,
+    hosts, and moments of looks are taken from them.
     """
     given = list(dumps)
     hosts = {dump.rank: dump.host for dump in given if dump.rank is not None and dump.host}
     hosts |= {event.rank: event.host for event in events if event.rank is not None and event.host}
     stacks = {event.rank: event for event in events if event.kind == "stack" and event.rank is not None}
     found: list[GroupFinding] = []
+    goes_on = _called_meanwhile(given, events)
     for group in groups(given, world):
-        found += _of(group)
+        found += [] if goes_on else _of(group)
         found += [stop] if (stop := find_straggler(group, hosts)) is not None else []
     crossed(found)
     roots(stop for stop in found if stop.kind in ("flight.missing", "flight.mismatch", "flight.stuck", "flight.p2p"))
     return [_event(stop, stacks) for stop in found]
+
+
+def _called_meanwhile(dumps: Iterable[Dump], events: Iterable[Event]) -> bool:
+    """Whether a rank made a call after `ncclkit attach` had begun to look at it."""
+    looks = {event.rank: event.data["snapshots"] for event in events if event.kind == "attach.rank"}
+    begun = {rank: shots[0]["t"] for rank, shots in looks.items() if shots}
+    return any((dump.newest_time() or 0.0) > begun[dump.rank] for dump in dumps if dump.rank in begun)
 
 
 def _of(group: Group) -> list[GroupFinding]:

@@ -1,0 +1,217 @@
+"""Whether a running job goes on: what moved while it was looked at, how fast, and for whom its ranks wait most.
+
+A hang is a wait that outlasts the look.  Ranks that are met at one place twice may have made a step in between, and
+dumps of ranks are taken one after the other: so wherever anything moved, nothing is compared as if it were one moment.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from copy import copy
+from dataclasses import dataclass
+from statistics import median
+
+from ncclkit.analysis.once import once
+from ncclkit.analysis.waits import (
+    REQUESTS,
+    RankPosition,
+    group_line,
+    rank_positions,
+    same_positions,
+    waiting_time,
+)
+from ncclkit.core.case import Case
+from ncclkit.core.model import Event
+from ncclkit.core.text import format_time, start, verb
+from ncclkit.core.text import ranks as rank_words
+
+OF_A_MOMENT = frozenset(
+    "stack attach.rank ras.communicator telemetry.utilization telemetry.scheduling "
+    "flight.missing flight.mismatch flight.stuck flight.p2p".split()
+)
+"""Kinds of events that show one moment of a job, which accuse nobody where it goes on."""
+LOOKS, MOSTLY = 3, 2 / 3
+"""Snapshots, or calls, from which on it is said who comes last; and the share of them in which it has to be one rank."""
+WORTH = 0.001
+"""Seconds by which a rank has to come late to be named."""
+AT_WORK, IDLE = 60.0, 30.0
+"""Shares of time in % of the main thread of a rank that works, and of those that wait for it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Motion:
+    """What shows that a running job goes on."""
+
+    ranks: tuple[int, ...]
+    """That moved."""
+    how: str
+    """``moved between the snapshots (step 118 to 120)``."""
+    evidence: Event
+
+    @property
+    def say(self) -> str:
+        """``ranks 0-2 moved between the snapshots``."""
+        return f"{rank_words(self.ranks)} {self.how}"
+
+
+def motion(events: Iterable[Event]) -> Motion | None:
+    """What of a running job moved while it was looked at; None where it stands, or nothing tells.
+
+    A rank that works keeps a job going only where nobody waited for it all the while: an endless loop moves, too.
+    """
+    known = list(events)
+    seen = rank_positions(known)
+    if not seen:
+        return None
+    return _launched(known) or _called(known, seen) or _moved(seen)
+
+
+@once
+def without_moments(case: Case) -> Case:
+    """The case; where its job goes on an ``attach.motion`` in the place of all that shows one moment of it."""
+    moving = motion(case.events)
+    if moving is None:
+        return case
+    shown = moving.evidence
+    goes_on = Event("attach.motion", moving.say, shown.path, shown.line, data={"ranks": list(moving.ranks)})
+    lasting = copy(case)
+    lasting.events = [*(event for event in case.events if event.kind not in OF_A_MOMENT), goes_on]
+    return lasting
+
+
+def _launched(events: Sequence[Event]) -> Motion | None:
+    """By two reports of NCCL's RAS."""
+    for change in events:
+        if change.kind == "ras.change" and change.data["moved"]:
+            counts = [sum(ops.values()) for ops in change.data["moved"].values()]
+            seconds = change.data["seconds"]
+            rate = f", {_per_second(max(counts) / seconds)}" if seconds else ""
+            ranks = tuple(sorted(map(int, change.data["moved"])))
+            return Motion(ranks, f"launched collectives between two reports of NCCL's RAS{rate}", change)
+    return None
+
+
+def _called(events: Sequence[Event], seen: Mapping[int, RankPosition]) -> Motion | None:
+    """By dumps: a call was made after the first snapshot of its rank."""
+    dumps = [event for event in events if event.kind == "flight.dump" and event.rank in seen]
+    fresh = [dump for dump in dumps if (dump.data.get("newest") or 0.0) > _first_look(seen, dump.rank)]
+    if not fresh:
+        return None
+    rates = [rate for dump in fresh for rate in _rates(dump)]
+    pace = f", {_per_second(max(rates))}" if rates else ""
+    ranks = tuple(sorted(dump.rank for dump in fresh if dump.rank is not None))
+    return Motion(ranks, f"made calls while {verb(ranks, 'it was', 'they were')} looked at{pace}", fresh[0])
+
+
+def _first_look(seen: Mapping[int, RankPosition], rank: int | None) -> float:
+    shots = seen[rank].lines[0].data["snapshots"] if rank is not None else ()
+    return float(shots[0]["t"]) if shots else float("inf")
+
+
+def _rates(dump: Event) -> Iterable[float]:
+    """Calls a second of each group, over those that the dump dates."""
+    for group in dump.data["groups"].values():
+        times = group["times"]
+        if len(times) > 1 and times[-1][1] > times[0][1]:
+            yield (times[-1][0] - times[0][0]) / (times[-1][1] - times[0][1])
+
+
+def _per_second(rate: float) -> str:
+    return f"{rate:,.0f} a second" if rate >= 10 else f"{rate:.2g} a second"
+
+
+def _moved(seen: Mapping[int, RankPosition]) -> Motion | None:
+    """By the snapshots: nobody waits all the while, or most ranks move."""
+    moved = tuple(rank for rank, position in seen.items() if position.moved)
+    waits = any(position.waits_for_ranks for position in seen.values())
+    if not moved or (waits and 2 * len(moved) <= len(seen)):
+        return None
+    made = next(filter(None, (_progress(seen[rank]) for rank in moved)), "")
+    return Motion(moved, f"moved between the snapshots{f' ({made})' if made else ''}", seen[moved[0]].lines[0])
+
+
+def _progress(position: RankPosition) -> str:
+    """``step 118 to 120``: what of its counters went on between the snapshots."""
+    shots = position.lines[0].data["snapshots"]
+    first: Mapping[str, int] = next((shot["steps"] for shot in shots if shot.get("steps")), {})
+    made = {name: (first[name], last) for name, last in position.steps.items() if first.get(name, last) != last}
+    return ", ".join(f"{name} {before} to {after}" for name, (before, after) in made.items())
+
+
+# ---------------------------------------------------------------- who comes last
+
+
+def comes_last(events: Iterable[Event]) -> str:
+    """``Rank 2 comes last to 29 of 32 collectives, …``: for whom the others wait; empty where nobody stands out."""
+    known = list(events)
+    return _last_by_dumps(known) or _last_by_load(known)
+
+
+def _last_by_dumps(events: Sequence[Event]) -> str:
+    """By the times of calls that all ranks of one host recorded; clocks of several hosts differ."""
+    dumps = {event.rank: event for event in events if event.kind == "flight.dump" and event.rank is not None}
+    hosts = {event.host for event in events if event.kind == "attach.rank" and event.rank in dumps}
+    if len(dumps) < 2 or len(hosts) != 1:
+        return ""
+    shared = set.intersection(*(set(dump.data["groups"]) for dump in dumps.values()))
+    for name in sorted(shared):
+        times = {rank: dict(dump.data["groups"][name]["times"]) for rank, dump in dumps.items()}
+        both = set.intersection(*map(set, times.values()))
+        last = Counter(max(times, key=lambda rank: times[rank][seq]) for seq in both)
+        if len(both) < LOOKS or not last:
+            continue
+        rank, often = last.most_common(1)[0]
+        late = median(times[rank][seq] - median(own[seq] for own in times.values()) for seq in both)
+        if often >= MOSTLY * len(both) and late >= WORTH:
+            behind = f"typically {format_time(1e6 * late)} after the middle of the ranks"
+            return f"Rank {rank} comes last to {often} of {len(both)} collectives, {behind}"
+    return ""
+
+
+def _last_by_load(events: Sequence[Event]) -> str:
+    """By main threads: one works, and all others wait; not where a rank that waits for a GPU spins."""
+    seen = rank_positions(events)
+    rows = {event.rank: event.data["main"] for event in events if event.kind == "telemetry.utilization"}
+    shares = {rank: rows[rank] for rank in seen if rows.get(rank) is not None}
+    busy = [rank for rank, share in shares.items() if share >= AT_WORK]
+    others = [share for rank, share in shares.items() if rank not in busy]
+    if len(busy) != 1 or len(shares) < len(seen) or not others or max(others) > IDLE:
+        return ""
+    low, high = f"{min(others):.0f}", f"{max(others):.0f}"
+    span = f"{high} %" if low == high else f"{low} to {high} %"
+    return f"The others wait for rank {busy[0]} most: it worked {shares[busy[0]]:.0f} % of the time, they {span}"
+
+
+# ---------------------------------------------------------------- in a sentence
+
+
+def headline(events: Iterable[Event]) -> str:
+    """What is to be said of a running job in which nothing was found."""
+    known = list(events)
+    seen = rank_positions(known)
+    if (moving := motion(known)) is not None:
+        last = comes_last(known)
+        return f"The job goes on: {moving.say}.{f' {last}.' if last else ''}"
+    waiting = [position for position in seen.values() if position.waits_for_ranks]
+    if len(waiting) == len(seen) > 0:
+        return _all_wait(known, waiting)
+    lines = [group_line(held) for held in same_positions(seen.values())]
+    say = start("; ".join(lines[:4]) + ("; …" if len(lines) > 4 else "")) or "No stack could be read"
+    if any(position.waits_for == REQUESTS for position in seen.values()):
+        return f"{say}: a server that has nothing to do looks like this, and nothing shows that it hangs."
+    return say
+
+
+def _all_wait(events: Sequence[Event], waiting: Sequence[RankPosition]) -> str:
+    """All ranks wait at one place, or where nothing tells these places apart."""
+    known = waiting_time(waiting)
+    what = f"All {len(waiting)} ranks wait for each other"
+    if waiting[0].place:
+        what = f"All {len(waiting)} ranks wait in {waiting[0].call} at {waiting[0].place}"
+    kernels = {position.kernel for position in waiting}
+    within = f", each GPU in {next(iter(kernels))}" if len(kernels) == 1 and all(kernels) else ""
+    dumped = any(event.kind == "flight.dump" for event in events)
+    more = " or ".join(["--dump"] * (not dumped) + ["--kernels"] * (kernels == {None}))
+    advice = f"; {more} may" if more else ""
+    return f"{what}{f' {known}' if known else ''}{within}: where they stand does not tell why{advice}."
