@@ -13,14 +13,7 @@ from dataclasses import dataclass
 from statistics import median
 
 from ncclkit.analysis.once import once
-from ncclkit.analysis.waits import (
-    REQUESTS,
-    RankPosition,
-    group_line,
-    rank_positions,
-    same_positions,
-    waiting_time,
-)
+from ncclkit.analysis.waits import REQUESTS, RankPosition, group_line, rank_positions, same_positions, waiting_time
 from ncclkit.core.case import Case
 from ncclkit.core.model import Event
 from ncclkit.core.text import format_time, start, verb
@@ -32,7 +25,7 @@ OF_A_MOMENT = frozenset(
 )
 """Kinds of events that show one moment of a job, which accuse nobody where it goes on."""
 LOOKS, MOSTLY = 3, 2 / 3
-"""Snapshots, or calls, from which on it is said who comes last; and the share of them in which it has to be one rank."""
+"""Calls from which on it is said who comes last, and the share of them to which it has to be one rank."""
 WORTH = 0.001
 """Seconds by which a rank has to come late to be named."""
 AT_WORK, IDLE = 60.0, 30.0

@@ -78,7 +78,7 @@ class RankStates:
     members: tuple[int, ...] = ()
     """Every rank that must exist: 0 … world-1, or 0 … highest one seen."""
     waiting: dict[int, Event] = field(default_factory=dict)
-    """rank → the line in which it says that it timed out waiting for a collective."""
+    """rank → the line in which it says that it timed out waiting for a collective; else the dumps by which it waits."""
     raised: dict[int, Event] = field(default_factory=dict)
     """rank → the traceback of its own error (-1: nobody knows which rank)."""
     killed: dict[int, Event] = field(default_factory=dict)
@@ -98,6 +98,15 @@ class RankStates:
         """Ranks that neither waited nor died nor ended, while others waited."""
         known = self.waiting.keys() | self.dead.keys() | self.ended.keys()
         return tuple(rank for rank in self.members if rank not in known) if self.waiting else ()
+
+
+PRINTED_TIMEOUTS = ("c10d.timeout", "gloo.timeout", "c10d.unique_id", "c10d.desync", "gloo.barrier", "store.wait")
+"""Kinds of lines that only a wait that timed out leaves."""
+
+
+def how_they_waited(waits: Iterable[Event]) -> str:
+    """``timed out waiting`` where one of these lines says so; ``waited`` of dumps, stacks and counts."""
+    return "timed out waiting" if any(wait.kind in PRINTED_TIMEOUTS for wait in waits) else "waited"
 
 
 @once

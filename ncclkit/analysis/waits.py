@@ -18,7 +18,7 @@ from ncclkit.analysis.frames import Frame, call_of, function, in_collective, is_
 from ncclkit.analysis.once import once
 from ncclkit.core.case import Case
 from ncclkit.core.model import Event
-from ncclkit.core.text import format_age, start, verb
+from ncclkit.core.text import format_age, verb
 from ncclkit.core.text import ranks as rank_words
 
 GPU, PEERS, STORE, WORKER = "its GPU", "other ranks", "the store", "a data-loader worker"
@@ -407,9 +407,7 @@ def _pairs(waiting: Mapping[int, RankPosition]) -> list[Event]:
         left = outside_common_path([[position], [other]])
         common = [one.rank for one in most] if len(most) > 1 else [(other, position)[left[0]].rank] if left else []
         data |= {"sent": int(end == "dst"), "received": int(end == "src"), "sizes": None, "common": common}
-        text = (
-            f"{group_line([position])}, {'to' if end == 'dst' else 'from'} rank {other.rank}\n{group_line([other])}"
-        )
+        text = f"{group_line([position])}, {'to' if end == 'dst' else 'from'} rank {other.rank}\n{group_line([other])}"
         found.append(_event("flight.p2p", text, [position], data))
     return found
 

@@ -37,6 +37,7 @@ from ncclkit.analysis.picks import in_order, matching, name_ranks, otherwise, pi
 from ncclkit.analysis.rank_states import (
     RankStates,
     all_waiting,
+    how_they_waited,
     idle_service,
     outlying_utilization,
     rank_of,
@@ -125,9 +126,17 @@ def _flight(case: Case, states: RankStates) -> Suspicion | None:
     for gap in gaps:
         roots = [r for r in _awaited(gap) if r not in stuck and r not in states.ended and r not in states.waiting]
         if roots:
-            alive = [] if gap.data.get("live") else _alive(case, roots)
+            if gap.data.get("live"):
+                return _how_sure_of_live(case, roots), tuple(roots), [gap]
+            alive = _alive(case, roots)
             return "proven" if alive else "likely", tuple(roots), [gap, *alive]
     return None
+
+
+def _how_sure_of_live(case: Case, ranks: list[int]) -> Strength:
+    """How sure it is that ranks of a running job hold the others up: one that works may come at any moment."""
+    seen = positions_of_case(case)
+    return "possible" if any(seen[rank].moved for rank in ranks if rank in seen) else "likely"
 
 
 def _not_begun(case: Case, states: RankStates) -> Suspicion | None:
@@ -273,7 +282,9 @@ def _finding(case: Case, states: RankStates, suspicion: Suspicion) -> Finding:
     gaps = [rank for gap in why if gap.kind in ("flight.missing", "flight.p2p") for rank in gap.data.get("waiting", ())]
     waited = [rank for rank in states.waiting or gaps if rank >= 0 and rank not in ranks]
     others = name_ranks(waited) if waited else "the other ranks"
-    say = f"{who} {call}; {others} timed out{limit} waiting in it."
+    waits = how_they_waited([*states.waiting.values(), *why])
+    waits = waits.replace("timed out", f"timed out{limit}")
+    say = f"{who} {call}; {others} {waits} in it."
     return found(
         ID,
         strength,
@@ -289,7 +300,8 @@ def _live_finding(case: Case, strength: Strength, ranks: tuple[int, ...], gap: E
     """Of a job that runs: what these ranks are at, what the others wait in, and since when."""
     seen = [positions_of_case(case)[rank] for rank in ranks]
     more = f", {inside(seen[0].condition)}" if seen[0].condition else ""
-    moves = " (it moves on)" if any(stand.moved for stand in seen) else ""
+    at_work = any(stand.moved for stand in seen)
+    moves = " (it moves on)" if at_work else ""
     waiting = [rank for rank in gap.data.get("waiting", gap.data.get("ranks", ())) if rank not in ranks]
     calls = {(stand.call, stand.place) for rank in waiting if (stand := positions_of_case(case).get(rank))}
     call = "{} at {}".format(*min(calls)) if len(calls) == 1 else "the calls of the others"
@@ -298,7 +310,8 @@ def _live_finding(case: Case, strength: Strength, ranks: tuple[int, ...], gap: E
     if gap.kind == "flight.stuck":
         not_yet = f"has launched {call}, which its GPU has not begun: an earlier kernel does not end"
     say = f"{start(name_ranks(ranks))} {seen[0].activity(len(seen))}{more}{moves} and {not_yet}; {name_ranks(waiting)} "
-    say += f"{'waits' if len(waiting) == 1 else 'wait'} in it{waiting_time_of_case(case)}."
+    say += f"{'waits' if len(waiting) == 1 else 'wait'} in it{waiting_time_of_case(case)}"
+    say += ": it may still come." if at_work else "."
     why = pick([gap], [stand.lines[-1] for stand in seen], counted_by_ras(case, ranks))
     decides = None if strength == "proven" else experiment(case)
     return found(ID, strength, say, why, ranks=ranks, advice=_advice(case, ranks, seen[0].place), next=decides)

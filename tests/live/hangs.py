@@ -109,7 +109,8 @@ def start(
     """Begin a job, as a user would, and wait until its ranks have reached the place where it hangs; ends it at last.
 
     ranks: as many as is usual for the backend (`RANKS`) where none are given.
-    program: the file that is run, which takes the name.  share_gpu: all ranks use the first GPU, which NCCL lets ranks of different hosts do: each is a node of its own.
+    program: the file that is run, which takes the name.
+    share_gpu: all ranks use the first GPU, which NCCL lets ranks of different hosts do: each is a node of its own.
     """
     ranks = ranks or RANKS[backend]
     with socket.create_server(("127.0.0.1", 0)) as free:

@@ -51,6 +51,8 @@ WAKES = 2.5
 """Wakes a second above which a rank is not in one and the same wait for peers: it makes steps."""
 SPINS = 0.3
 """Share of the time from which a main thread that waits does not sleep until its peers have come."""
+LOADER = "torch/utils/data/"
+"""In the stack of a rank that waits for a worker of its data loader, and looks for it now and then."""
 STANDSTILL = 3
 """Snapshots after the first that have to show a rank at one place until it counts as one that hangs."""
 PATIENCE = 5.0
@@ -107,9 +109,13 @@ class Snapshots:
 
     def standing(self):
         """Ranks that every snapshot shows at one place: each may be in a hang, or in a long step."""
-        places = {rank: {row["stack"] for row in rows} for rank, rows in self.rows.items()}
-        still = [rank for rank, seen in places.items() if len(seen) == 1 and "" not in seen]
-        return [rank for rank in still if not was_woken(self.rows[rank]) and not self._counts(rank)]
+        return [rank for rank, rows in self.rows.items() if self._stands(rank, rows)]
+
+    def _stands(self, rank, rows):
+        places = {row["stack"] for row in rows}
+        if len(places) > 1 or "" in places or self._counts(rank):
+            return False
+        return any(LOADER in place for place in places) or not was_woken(rows)
 
     def _counts(self, rank):
         """Whether a whole number in the stack of a rank is another one than before, as the variable of a loop."""
