@@ -6,11 +6,9 @@ dumps of ranks are taken one after the other: so wherever anything moved, nothin
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
-from statistics import median
 
 from ncclkit.analysis.once import once
 from ncclkit.analysis.waits import REQUESTS, RankPosition, group_line, rank_positions, same_positions, waiting_time
@@ -24,10 +22,6 @@ OF_A_MOMENT = frozenset(
     "flight.missing flight.mismatch flight.stuck flight.p2p".split()
 )
 """Kinds of events that show one moment of a job, which accuse nobody where it goes on."""
-LOOKS, MOSTLY = 3, 2 / 3
-"""Calls from which on it is said who comes last, and the share of them to which it has to be one rank."""
-WORTH = 0.001
-"""Seconds by which a rank has to come late to be named."""
 AT_WORK, IDLE = 60.0, 30.0
 """Shares of time in % of the main thread of a rank that works, and of those that wait for it."""
 
@@ -136,30 +130,20 @@ def _progress(position: RankPosition) -> str:
 
 
 def comes_last(events: Iterable[Event]) -> str:
-    """``Rank 2 comes last to 29 of 32 collectives, …``: for whom the others wait; empty where nobody stands out."""
+    """``Rank 2 comes last to 29 of 32 collectives, …``: for whom the others wait; "" for nobody."""
     known = list(events)
     return _last_by_dumps(known) or _last_by_load(known)
 
 
 def _last_by_dumps(events: Sequence[Event]) -> str:
-    """By the times of calls that all ranks of one host recorded; clocks of several hosts differ."""
-    dumps = {event.rank: event for event in events if event.kind == "flight.dump" and event.rank is not None}
-    hosts = {event.host for event in events if event.kind == "attach.rank" and event.rank in dumps}
-    if len(dumps) < 2 or len(hosts) != 1:
+    """By the times of all calls that the ranks of one host recorded."""
+    late = [event.data for event in events if event.kind == "flight.late"]
+    if not late:
         return ""
-    shared = set.intersection(*(set(dump.data["groups"]) for dump in dumps.values()))
-    for name in sorted(shared):
-        times = {rank: dict(dump.data["groups"][name]["times"]) for rank, dump in dumps.items()}
-        both = set.intersection(*map(set, times.values()))
-        last = Counter(max(times, key=lambda rank: times[rank][seq]) for seq in both)
-        if len(both) < LOOKS or not last:
-            continue
-        rank, often = last.most_common(1)[0]
-        late = median(times[rank][seq] - median(own[seq] for own in times.values()) for seq in both)
-        if often >= MOSTLY * len(both) and late >= WORTH:
-            behind = f"typically {format_time(1e6 * late)} after the middle of the ranks"
-            return f"Rank {rank} comes last to {often} of {len(both)} collectives, {behind}"
-    return ""
+    most = max(late, key=lambda data: int(data["last_in"]))
+    apart = format_time(1e6 * most["usual"])
+    say = f"Rank {most['worst']} comes last to {most['last_in']} of {most['of']} collectives"
+    return f"{say}, which the ranks enter {apart} apart as a rule"
 
 
 def _last_by_load(events: Sequence[Event]) -> str:

@@ -347,7 +347,7 @@ def analyse(dumps: Iterable[Dump], world: int | None = None, events: Sequence[Ev
     goes_on = _called_meanwhile(given, events)
     for group in groups(given, world):
         found += [] if goes_on else _of(group)
-        found += [stop] if (stop := find_straggler(group, hosts)) is not None else []
+        found += [stop] if (stop := find_straggler(group, hosts, goes_on)) is not None else []
     crossed(found)
     roots(stop for stop in found if stop.kind in ("flight.missing", "flight.mismatch", "flight.stuck", "flight.p2p"))
     return [_event(stop, stacks) for stop in found]

@@ -444,8 +444,15 @@ WORST = 16
 """Ranks that an event names."""
 
 
-def find_straggler(group: Group, hosts: Mapping[int, str]) -> GroupFinding | None:
-    """The collective of a group for which one rank let the others wait longest; None where nobody was late."""
+MOSTLY, WORTH = 2 / 3, SECOND // 1000
+"""Share of a running job's collectives to which one rank has to come last; the usual spread that is worth a word."""
+
+
+def find_straggler(group: Group, hosts: Mapping[int, str], goes_on: bool = False) -> GroupFinding | None:
+    """The collective of a group for which one rank let the others wait longest; None where nobody was late.
+
+    goes_on: the job was seen to make calls; then one that comes last to most of them is late, however little.
+    """
     columns = _columns(group)
     if len(columns) < 2:
         return None
@@ -462,14 +469,25 @@ def find_straggler(group: Group, hosts: Mapping[int, str]) -> GroupFinding | Non
     usual = median(spreads) if len(spreads) >= FEW else 0
     number = max(range(len(spreads)), key=spreads.__getitem__)
     found = [column[number] for column in times]
-    middle = sorted(found)[(len(found) - 1) // 2]
+    middle = _middle(found)
     behind = max(found) - middle
     blind = not one_clock and len(spreads) < FEW
+    latest, often = lasts.most_common(1)[0]
+    if goes_on and one_clock and usual >= WORTH and often >= MOSTLY * len(spreads):
+        behind_of = [row[latest] - _middle(row) for row in zip(*times, strict=True)]
+        number = max(range(len(behind_of)), key=behind_of.__getitem__)
+        seconds = {ranks[latest]: round(behind_of[number] / SECOND, 3)}
+        return _late_stop(group, number, seconds, usual, often, len(spreads))
     if behind < max(LEAST, BEYOND * usual, BLIND if blind else 0):
         return None
     order = sorted(range(len(found)), key=lambda place: -found[place])[:WORST]
     seconds = {ranks[place]: round((found[place] - middle) / SECOND, 3) for place in order if found[place] > middle}
     return _late_stop(group, number, seconds, usual, lasts[order[0]], len(spreads))
+
+
+def _middle(times: Iterable[int]) -> int:
+    ordered = sorted(times)
+    return ordered[(len(ordered) - 1) // 2]
 
 
 def _columns(group: Group) -> dict[int, array[int]]:
