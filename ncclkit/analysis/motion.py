@@ -1,7 +1,8 @@
-"""Whether a running job goes on: what moved while it was looked at, how fast, and for whom its ranks wait most.
+"""Whether a running job goes on: what moved while it was looked at, and who comes last.
 
-A hang is a wait that outlasts the look.  Ranks that are met at one place twice may have made a step in between, and
-dumps of ranks are taken one after the other: so wherever anything moved, nothing is compared as if it were one moment.
+A hang is a wait that outlasts the look.  Ranks that are met at one place twice may have made a
+step in between, and dumps of ranks are taken one after the other: so wherever anything moved,
+nothing is compared as if it were one moment.
 """
 
 from __future__ import annotations
@@ -11,7 +12,14 @@ from copy import copy
 from dataclasses import dataclass
 
 from ncclkit.analysis.once import once
-from ncclkit.analysis.waits import REQUESTS, RankPosition, group_line, rank_positions, same_positions, waiting_time
+from ncclkit.analysis.waits import (
+    REQUESTS,
+    RankPosition,
+    group_line,
+    rank_positions,
+    same_positions,
+    waiting_time,
+)  # fmt: skip
 from ncclkit.core.case import Case
 from ncclkit.core.model import Event
 from ncclkit.core.text import format_time, start, verb
@@ -45,7 +53,8 @@ class Motion:
 def motion(events: Iterable[Event]) -> Motion | None:
     """What of a running job moved while it was looked at; None where it stands, or nothing tells.
 
-    A rank that works keeps a job going only where nobody waited for it all the while: an endless loop moves, too.
+    A rank that works keeps a job going only where nobody waited for it all the while: an endless
+    loop moves, too.
     """
     known = list(events)
     seen = rank_positions(known)
@@ -56,12 +65,13 @@ def motion(events: Iterable[Event]) -> Motion | None:
 
 @once
 def without_moments(case: Case) -> Case:
-    """The case; where its job goes on an ``attach.motion`` in the place of all that shows one moment of it."""
+    """The case, with an ``attach.motion`` for all that shows one moment where its job goes on."""
     moving = motion(case.events)
     if moving is None:
         return case
     shown = moving.evidence
-    goes_on = Event("attach.motion", moving.say, shown.path, shown.line, data={"ranks": list(moving.ranks)})
+    data = {"ranks": list(moving.ranks)}
+    goes_on = Event("attach.motion", moving.say, shown.path, shown.line, data=data)
     lasting = copy(case)
     lasting.events = [*(event for event in case.events if event.kind not in OF_A_MOMENT), goes_on]
     return lasting
@@ -75,20 +85,23 @@ def _launched(events: Sequence[Event]) -> Motion | None:
             seconds = change.data["seconds"]
             rate = f", {_per_second(max(counts) / seconds)}" if seconds else ""
             ranks = tuple(sorted(map(int, change.data["moved"])))
-            return Motion(ranks, f"launched collectives between two reports of NCCL's RAS{rate}", change)
+            how = f"launched collectives between two reports of NCCL's RAS{rate}"
+            return Motion(ranks, how, change)
     return None
 
 
 def _called(events: Sequence[Event], seen: Mapping[int, RankPosition]) -> Motion | None:
     """By dumps: a call was made after the first snapshot of its rank."""
     dumps = [event for event in events if event.kind == "flight.dump" and event.rank in seen]
-    fresh = [dump for dump in dumps if (dump.data.get("newest") or 0.0) > _first_look(seen, dump.rank)]
+    newest = {dump.rank: float(dump.data.get("newest") or 0.0) for dump in dumps}
+    fresh = [dump for dump in dumps if newest[dump.rank] > _first_look(seen, dump.rank)]
     if not fresh:
         return None
     rates = [rate for dump in fresh for rate in _rates(dump)]
     pace = f", {_per_second(max(rates))}" if rates else ""
     ranks = tuple(sorted(dump.rank for dump in fresh if dump.rank is not None))
-    return Motion(ranks, f"made calls while {verb(ranks, 'it was', 'they were')} looked at{pace}", fresh[0])
+    they = verb(ranks, "it was", "they were")
+    return Motion(ranks, f"made calls while {they} looked at{pace}", fresh[0])
 
 
 def _first_look(seen: Mapping[int, RankPosition], rank: int | None) -> float:
@@ -115,22 +128,24 @@ def _moved(seen: Mapping[int, RankPosition]) -> Motion | None:
     if not moved or (waits and 2 * len(moved) <= len(seen)):
         return None
     made = next(filter(None, (_progress(seen[rank]) for rank in moved)), "")
-    return Motion(moved, f"moved between the snapshots{f' ({made})' if made else ''}", seen[moved[0]].lines[0])
+    counted = f" ({made})" if made else ""
+    return Motion(moved, f"moved between the snapshots{counted}", seen[moved[0]].lines[0])
 
 
 def _progress(position: RankPosition) -> str:
     """``step 118 to 120``: what of its counters went on between the snapshots."""
     shots = position.lines[0].data["snapshots"]
     first: Mapping[str, int] = next((shot["steps"] for shot in shots if shot.get("steps")), {})
-    made = {name: (first[name], last) for name, last in position.steps.items() if first.get(name, last) != last}
-    return ", ".join(f"{name} {before} to {after}" for name, (before, after) in made.items())
+    known = {name: last for name, last in position.steps.items() if name in first}
+    made = [(name, first[name], last) for name, last in known.items() if first[name] != last]
+    return ", ".join(f"{name} {before} to {after}" for name, before, after in made)
 
 
 # ---------------------------------------------------------------- who comes last
 
 
 def comes_last(events: Iterable[Event]) -> str:
-    """``Rank 2 comes last to 29 of 32 collectives, …``: for whom the others wait; "" for nobody."""
+    """``Rank 2 comes last to 29 of 32 collectives, …``: who is awaited; "" for nobody."""
     known = list(events)
     return _last_by_dumps(known) or _last_by_load(known)
 
@@ -147,9 +162,10 @@ def _last_by_dumps(events: Sequence[Event]) -> str:
 
 
 def _last_by_load(events: Sequence[Event]) -> str:
-    """By main threads: one works, and all others wait; not where a rank that waits for a GPU spins."""
+    """By main threads: one works, and all others wait; a rank that waits for a GPU spins."""
     seen = rank_positions(events)
-    rows = {event.rank: event.data["main"] for event in events if event.kind == "telemetry.utilization"}
+    loads = [event for event in events if event.kind == "telemetry.utilization"]
+    rows = {event.rank: event.data["main"] for event in loads}
     shares = {rank: rows[rank] for rank in seen if rows.get(rank) is not None}
     busy = [rank for rank, share in shares.items() if share >= AT_WORK]
     others = [share for rank, share in shares.items() if rank not in busy]
@@ -157,7 +173,8 @@ def _last_by_load(events: Sequence[Event]) -> str:
         return ""
     low, high = f"{min(others):.0f}", f"{max(others):.0f}"
     span = f"{high} %" if low == high else f"{low} to {high} %"
-    return f"The others wait for rank {busy[0]} most: it worked {shares[busy[0]]:.0f} % of the time, they {span}"
+    worked = f"{shares[busy[0]]:.0f} % of the time"
+    return f"The others wait for rank {busy[0]} most: it worked {worked}, they {span}"
 
 
 # ---------------------------------------------------------------- in a sentence
@@ -174,9 +191,11 @@ def headline(events: Iterable[Event]) -> str:
     if len(waiting) == len(seen) > 0:
         return _all_wait(known, waiting)
     lines = [group_line(held) for held in same_positions(seen.values())]
-    say = start("; ".join(lines[:4]) + ("; …" if len(lines) > 4 else "")) or "No stack could be read"
+    more = "; …" if len(lines) > 4 else ""
+    say = start("; ".join(lines[:4]) + more) or "No stack could be read"
     if any(position.waits_for == REQUESTS for position in seen.values()):
-        return f"{say}: a server that has nothing to do looks like this, and nothing shows that it hangs."
+        idle = "a server that has nothing to do looks like this, and nothing shows that it hangs"
+        return f"{say}: {idle}."
     return say
 
 
@@ -191,4 +210,5 @@ def _all_wait(events: Sequence[Event], waiting: Sequence[RankPosition]) -> str:
     dumped = any(event.kind == "flight.dump" for event in events)
     more = " or ".join(["--dump"] * (not dumped) + ["--kernels"] * (kernels == {None}))
     advice = f"; {more} may" if more else ""
-    return f"{what}{f' {known}' if known else ''}{within}: where they stand does not tell why{advice}."
+    since = f" {known}" if known else ""
+    return f"{what}{since}{within}: where they stand does not tell why{advice}."

@@ -78,7 +78,7 @@ class RankStates:
     members: tuple[int, ...] = ()
     """Every rank that must exist: 0 … world-1, or 0 … highest one seen."""
     waiting: dict[int, Event] = field(default_factory=dict)
-    """rank → the line in which it says that it timed out waiting for a collective; else the dumps by which it waits."""
+    """rank → the line in which it says that it timed out, else the dumps by which it waits."""
     raised: dict[int, Event] = field(default_factory=dict)
     """rank → the traceback of its own error (-1: nobody knows which rank)."""
     killed: dict[int, Event] = field(default_factory=dict)
@@ -100,12 +100,12 @@ class RankStates:
         return tuple(rank for rank in self.members if rank not in known) if self.waiting else ()
 
 
-PRINTED_TIMEOUTS = ("c10d.timeout", "gloo.timeout", "c10d.unique_id", "c10d.desync", "gloo.barrier", "store.wait")
+PRINTED_TIMEOUTS = frozenset("c10d.timeout gloo.timeout c10d.unique_id c10d.desync gloo.barrier store.wait".split())
 """Kinds of lines that only a wait that timed out leaves."""
 
 
 def how_they_waited(waits: Iterable[Event]) -> str:
-    """``timed out waiting`` where one of these lines says so; ``waited`` of dumps, stacks and counts."""
+    """``timed out waiting`` where a line says so; ``waited`` of dumps, stacks and counts."""
     return "timed out waiting" if any(wait.kind in PRINTED_TIMEOUTS for wait in waits) else "waited"
 
 

@@ -25,7 +25,7 @@ GPU, PEERS, STORE, WORKER = "its GPU", "other ranks", "the store", "a data-loade
 FILE, LOCK, GIL, SOCKET, PROCESS = "a file", "a lock", "the GIL", "a network peer", "another process"
 TIMER, STOPPED, HOLDS_GIL = "a timer", "a signal to go on", "native code that holds the GIL"
 REQUESTS = "a request"
-"""What a server waits for that has nothing to do; the ranks that it hands work to wait for it all the while."""
+"""What a server waits for that has nothing to do; its workers wait for it all the while."""
 PYTHON, NATIVE, UNKNOWN = "Python code", "native code", ""
 """What a rank may wait for, or be busy in."""
 FOR_PEERS = frozenset({GPU, PEERS, STORE})
@@ -309,9 +309,9 @@ def blockages(events: Iterable[Event]) -> list[Event]:
     """What keeps a running job from going on, in the events that dumps of its Flight Recorders give.
 
     ``flight.missing`` where ranks are outside of the call in which the others wait, ``flight.p2p`` where a send or
-    receive has no counterpart, ``flight.mismatch`` where all wait, at different places.  None where the ranks move on,
-    or one waits for a request.  Where dumps tell who is missing, only what they do not show (`_beside_dumps`).  Each
-    has ``live``: sequence numbers are not known.
+    receive has no counterpart, ``flight.mismatch`` where all wait, at different places.  None where
+    the ranks move on, or one waits for a request.  Where dumps tell who is missing, only what they do
+    not show (`_beside_dumps`).  Each has ``live``: sequence numbers are not known.
     """
     known = list(events)
     seen = rank_positions(known)
@@ -332,8 +332,9 @@ def blockages(events: Iterable[Event]) -> list[Event]:
 def _beside_dumps(known: Sequence[Event], seen: Mapping[int, RankPosition]) -> list[Event]:
     """What stacks tell where dumps show who is missing.
 
-    Dumps do not record a send or receive that still makes its connection.  And they count: where the missing ranks
-    wait, too, the line of code by which one side has left the common path says more than who is behind.
+    Dumps do not record a send or receive that still makes its connection.  And they count: where the
+    missing ranks wait, too, the line of code by which one side has left the common path says more
+    than who is behind.
     """
     gaps = [event for event in known if event.kind == "flight.missing"]
     absent = {rank for gap in gaps for rank in gap.data["missing"]}
@@ -433,6 +434,8 @@ def _different_places(waiting: Mapping[int, RankPosition]) -> list[Event]:
         return []  # the GPUs are in one collective, wherever the lines are that wait for them
     if len(groups) < 2 or not all(any(map(is_own, _frames(held[0]))) for held in groups):
         return []
+    if "" in kernels and _is_one_line(waiting.values()):
+        return []
     index, how = outside_common_path(groups) or (0, "")
     outside = groups[index] if how else None
     groups.sort(key=lambda held: (-len(held), held is outside))
@@ -450,6 +453,15 @@ def _different_places(waiting: Mapping[int, RankPosition]) -> list[Event]:
         "for_gpu": "" in kernels and any(position.waits_for == GPU for position in waiting.values()),
     }
     return [_event("flight.mismatch", text, odd[0], data)]
+
+
+def _is_one_line(found: Iterable[RankPosition]) -> bool:
+    """Whether one line of the user's made all calls: a model exchanges again and again on its way.
+
+    A framework's whole training is one line as well, and what is called in it tells its steps apart.
+    """
+    held = list(found)
+    return len({one.place for one in held}) == 1 and not any(" in " in one.call for one in held)
 
 
 SITE = re.compile(r"(?P<file>.+):(?P<line>\d{1,9})(?: in .*)?")
@@ -515,7 +527,7 @@ def same_positions(found: Iterable[RankPosition]) -> list[list[RankPosition]]:
 
 
 def group_line(held: Sequence[RankPosition]) -> str:
-    """``ranks 0 and 1 wait for other ranks in all_reduce at train.py:33``, of ranks that stand at one place."""
+    """``ranks 0 and 1 wait for other ranks in all_reduce at train.py:33``: ranks at one place."""
     at = step_range(held)
     branch = f", {inside(held[0].condition)}" if held[0].condition else ""
     who = rank_words(position.rank for position in held)

@@ -55,7 +55,8 @@ def blocked_pairs(case: Case) -> list[Event]:
 def differing_entries(case: Case, what: str) -> list[Event]:
     """Entries of one group and number that differ between ranks in `what` (``op`` or ``sizes``).
 
-    Sizes are compared only where every rank has to bring as many elements: an uneven all_to_all is legal.
+    Sizes are compared only where every rank has to bring as many elements: an uneven all_to_all is
+    legal.
     """
     calls: dict[tuple[str, int], list[Event]] = {}
     for queue in pending_calls(case):

@@ -111,7 +111,8 @@ def _timed_out(case: Case) -> Finding | None:
     small = [e for e in case.of("system.error") if e.data.get("what") == "packet_size"]
     if small and (waits := [*case.of("c10d.timeout"), *broken, *case.of("gloo.timeout")]):
         waited = how_they_waited(waits)
-        say = f"Large packets do not pass between the hosts, as the ping shows, and ranks {waited} for data."
+        say = "Large packets do not pass between the hosts, as the ping shows, "
+        say += f"and ranks {waited} for data."
         return _finding(case, "likely", say, pick(small, waits, limit=5))
     links = [e for e in case.of("kernel.link") if e.data.get("state") == "down"]
     if not timed_out and not (links and (broken or case.of("c10d.timeout"))):

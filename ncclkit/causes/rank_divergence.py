@@ -146,14 +146,16 @@ def _launched(case: Case) -> Finding | None:
         op, held = next(iter(more.items()))
         most = [int(rank) for rank, count in held.items() if count == max(held.values())]
         odd = tuple(sorted(most if 2 * len(most) <= len(held) else ranks - set(most)))
-        sides = [[seen[rank] for rank in side if rank in seen] for side in (most, sorted(ranks - set(most)))]
+        rest = sorted(ranks - set(most))
+        sides = [[seen[rank] for rank in side if rank in seen] for side in (most, rest)]
         left = outside_common_path(sides)
-        if left is not None:  # counts tell who is ahead; the line of code, who left the path of the others
+        if left is not None:  # counts tell who is ahead; the line of code, who left the path
             odd = tuple(stand.rank for stand in sides[left[0]])
         count = max(held.values()) - min(held.values())
         fewer = name_ranks(ranks - set(most))
         say = f"{start(name_ranks(most))} launched {count} {op} more than {fewer}, by NCCL's RAS"
-        say += f", and all of them wait{waiting_time_of_case(case)}{places_now(case)}: they made different calls"
+        say += f", and all of them wait{waiting_time_of_case(case)}{places_now(case)}"
+        say += ": they made different calls"
         say += f"; {name_ranks(odd)} left the common path, {left[1]}." if left is not None else "."
         return _finding(case, "likely", say, [report, *changes], odd)
     return None

@@ -103,9 +103,10 @@ def _waited(case: Case) -> Finding | None:
 
 
 def _single_calls(case: Case) -> list[Event]:
-    """Ranks whose traceback or stack ends in a single send or receive of torch, in a job whose ranks wait."""
+    """Ranks whose stack ends in a single send or receive of torch, in a job whose ranks wait."""
     waits = rank_states(case).waiting
-    ends = [e for e in case.of("python.exception", "stack") if waits and e.data.get("frames") and e.rank is not None]
+    ends = case.of("python.exception", "stack") if waits else []
+    ends = [e for e in ends if e.data.get("frames") and e.rank is not None]
     return [e for e in ends if _is_single_call(_innermost(e))]
 
 

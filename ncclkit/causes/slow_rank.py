@@ -134,7 +134,7 @@ def _flight(case: Case, states: RankStates) -> Suspicion | None:
 
 
 def _how_sure_of_live(case: Case, ranks: list[int]) -> Strength:
-    """How sure it is that ranks of a running job hold the others up: one that works may come at any moment."""
+    """How sure it is that ranks of a running job hold the others up: one that works may come."""
     seen = positions_of_case(case)
     return "possible" if any(seen[rank].moved for rank in ranks if rank in seen) else "likely"
 
@@ -188,8 +188,8 @@ def _alive(case: Case, ranks: list[int]) -> list[Event]:
 def _stacks(case: Case, states: RankStates) -> Suspicion | None:
     """Ranks whose stack is in their own code while most ranks are in a collective or timed out in one.
 
-    Without a timeout the job may be healthy: then at most `possible`, and None in a run that was cancelled.  Of a
-    running job that was looked at it is told from more than that, by `blockages`.
+    Without a timeout the job may be healthy: then at most `possible`, and None in a run that was
+    cancelled.  Of a running job that was looked at it is told from more than that, by `blockages`.
     """
     seen, gave_up = stacks(case), states.waiting.keys()
     if positions_of_case(case).keys() & seen.keys():

@@ -240,3 +240,14 @@ def snapshots_of(*places: str, switches: tuple[int, ...] = (), counts: tuple[int
 )
 def test_who_stands_still_is_watched_longer(taken: Snapshots, stands: bool) -> None:
     assert taken.standing() == [0] * stands
+
+
+def test_ranks_in_one_line_of_a_program_are_not_divided_by_what_it_calls() -> None:
+    """Tensor parallelism: one rank waits in its backward, the others in an operation of it."""
+    backward = ("/env/lib/python3.11/site-packages/torch/_tensor.py", 623, "Tensor.backward")
+    dispatch = ("/env/lib/python3.11/site-packages/torch/_ops.py", 840, "__torch_dispatch__")
+    native = [f"pthread_cond_wait ({LIBC})", "c10d::Work::wait() (/lib/libtorch_cpu.so)"]
+    calls = (backward, dispatch, dispatch)
+    looks = [rank(number, call, own(33), MAIN, native=native) for number, call in enumerate(calls)]
+    case = case_of(*looks)
+    assert diagnose(case).findings == () and "All 3 ranks wait" in headline(case.events)

@@ -50,9 +50,9 @@ POINT_TO_POINT = {"send", "recv", "isend", "irecv", "batch_isend_irecv"}
 WAKES = 2.5
 """Wakes a second above which a rank is not in one and the same wait for peers: it makes steps."""
 SPINS = 0.3
-"""Share of the time from which a main thread that waits does not sleep until its peers have come."""
+"""Share of the time from which a main thread that waits does not sleep meanwhile."""
 LOADER = "torch/utils/data/"
-"""In the stack of a rank that waits for a worker of its data loader, and looks for it now and then."""
+"""In the stack of a rank that waits for its data loader, and looks for it now and then."""
 STANDSTILL = 3
 """Snapshots after the first that have to show a rank at one place until it counts as one that hangs."""
 PATIENCE = 5.0
@@ -108,7 +108,7 @@ class Snapshots:
             time.sleep(max(0.0, pause - (time.monotonic() - begun)))
 
     def standing(self):
-        """Ranks that every snapshot shows at one place: each may be in a hang, or in a long step."""
+        """Ranks that every snapshot shows at one place: in a hang, or in a long step."""
         return [rank for rank, rows in self.rows.items() if self._stands(rank, rows)]
 
     def _stands(self, rank, rows):
@@ -118,7 +118,7 @@ class Snapshots:
         return any(LOADER in place for place in places) or not was_woken(rows)
 
     def _counts(self, rank):
-        """Whether a whole number in the stack of a rank is another one than before, as the variable of a loop."""
+        """Whether a whole number in the stack of a rank changed, as the variable of a loop."""
         read = [[values for _, values in numbers] for numbers in self.numbers[rank] if numbers]
         return any(one != read[0] for one in read)
 
@@ -158,7 +158,8 @@ class Snapshots:
         pid, last = self.ranks[rank], self.rows[rank][-1:]
         frames = [match.groupdict() for line in str(last[0]["stack"] if last else "").splitlines()
                   for match in [FRAME.match(line)] if match]  # fmt: skip
-        known = {**process_details(pid), "snapshots": self.rows[rank], "counted": self._counts(rank)}
+        about = process_details(pid)
+        known = {**about, "snapshots": self.rows[rank], "counted": self._counts(rank)}
 
         def files(_):
             shots = [{**row, "steps": steps(pid, numbers)} for row, numbers in zip(self.rows[rank], self.numbers[rank])]
@@ -352,7 +353,7 @@ def counters(pid):
 
 
 def _bytes_moved(pid):
-    """Bytes that a process has read and written in all, by files and pipes; None where the kernel does not tell."""
+    """Bytes that a process has read and written in all; None where the kernel does not tell."""
     counts = re.findall(r"^[rw]char: (\d+)$", processes.read("/proc/%d/io" % pid), re.MULTILINE)
     return sum(map(int, counts)) if counts else None
 
@@ -368,8 +369,8 @@ def wakeups_per_second(rows):
 def was_woken(rows):
     """Whether the wait of a main thread ended between the first `counters` and the last.
 
-    One that sleeps until its peers have come is not woken before: over gloo not once in a hang.  One that spins may be
-    switched off its core now and then.
+    One that sleeps until its peers have come is not woken before: over gloo not once in a hang.
+    One that spins may be switched off its core now and then.
     """
     ran = [(row["t"], row["main"]) for row in rows if row.get("main") is not None]
     spins = len(ran) > 1 and ran[-1][1] - ran[0][1] > SPINS * (ran[-1][0] - ran[0][0])

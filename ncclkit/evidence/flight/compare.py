@@ -63,14 +63,16 @@ def terms(kind: Kind) -> Terms:
 
 
 def _part_taken(kind: Kind) -> Terms:
-    """The terms of a scatter: the part that a rank takes is the same on all, what it brings is the root's alone.
+    """The terms of a scatter: the part that each rank takes; what is brought is the root's alone.
 
-    torch records that part for NCCL as the input, and as the output either the root's list or a placeholder; for gloo
-    it records the two sides as the program names them.
+    torch records that part for NCCL as the input, and as the output either the root's list or a
+    placeholder; for gloo it records the two sides as the program names them.
     """
     if kind.library == "nccl":
-        return kind.op, kind.inputs.total or None, None, kind.dtypes if kind.inputs.total else None, None
-    return kind.op, None, kind.outputs.total or None, None, kind.output_dtypes if kind.outputs.total else None
+        taken = kind.inputs.total or None
+        return kind.op, taken, None, kind.dtypes if taken else None, None
+    taken = kind.outputs.total or None
+    return kind.op, None, taken, None, kind.output_dtypes if taken else None
 
 
 def mismatch(group: Group) -> tuple[Data, list[str], list[int]] | None:
@@ -275,7 +277,8 @@ def summary(dump: Dump, of: int = 1) -> Event:
         lines.append(f"{name} {key[1]}: last {group['last_seq']}, {closed_as} {group['last_completed']}, in flight")
         lines[-1] += f" {group['in_flight'][:8]}"
     text = "\n".join([f"Flight Recorder {dump.version}, {dump.total} entries", *lines])
-    data = {"version": dump.version, "entries": dump.total, "newest": dump.newest_time(), "groups": by_group}
+    data = {"version": dump.version, "entries": dump.total, "groups": by_group}
+    data["newest"] = dump.newest_time()
     return Event("flight.dump", clip(text), dump.path, 0, host=dump.host, rank=dump.rank, data=data)
 
 
@@ -335,9 +338,9 @@ def _listed(ranks: tuple[int, ...]) -> list[int]:
 def analyse(dumps: Iterable[Dump], world: int | None = None, events: Sequence[Event] = ()) -> list[Event]:
     """Cross-rank events, group by group; those that only follow from another group's hang say so.
 
-    Of a running job whose ranks made calls while it was looked at only who came late: its dumps are of different
-    moments.  world: number of ranks of the job, where something else shows it.  events: those of other files; stacks,
-    hosts, and moments of looks are taken from them.
+    Of a running job whose ranks made calls while it was looked at only who came late: its dumps are
+    of different moments.  world: number of ranks of the job, where something else shows it.  events:
+    those of other files; stacks, hosts, and moments of looks are taken from them.
     """
     given = list(dumps)
     hosts = {dump.rank: dump.host for dump in given if dump.rank is not None and dump.host}
@@ -357,7 +360,8 @@ def _called_meanwhile(dumps: Iterable[Dump], events: Iterable[Event]) -> bool:
     """Whether a rank made a call after `ncclkit attach` had begun to look at it."""
     looks = {event.rank: event.data["snapshots"] for event in events if event.kind == "attach.rank"}
     begun = {rank: shots[0]["t"] for rank, shots in looks.items() if shots}
-    return any((dump.newest_time() or 0.0) > begun[dump.rank] for dump in dumps if dump.rank in begun)
+    known = [dump for dump in dumps if dump.rank in begun]
+    return any((dump.newest_time() or 0.0) > begun[dump.rank] for dump in known)
 
 
 def _of(group: Group) -> list[GroupFinding]:

@@ -143,7 +143,7 @@ class GroupFinding:
 
 
 def find_hang(group: Group) -> Iterator[GroupFinding]:
-    """Which ranks are missing from a group, or that all are inside; empty where the dumps show no hang.
+    """Which ranks are missing from a group, or that all are inside; empty where nothing hangs.
 
     Of a rank whose dump is older than what others have completed with it nothing is known.
     """
@@ -169,14 +169,15 @@ def find_hang(group: Group) -> Iterator[GroupFinding]:
 
 
 def _older_dumps(group: Group, last: Mapping[int, int]) -> list[int]:
-    """Ranks whose dump was taken before the others': a call that needs all of them is completed on another rank."""
+    """Ranks whose dump was taken early: another one completed a call that needs them."""
     proven = max((_last_proven(group, rank) for rank in group.calls), default=-1)
     waits = group.waits()
-    return [rank for rank, reached in last.items() if reached < proven or waits.get(rank, proven + 1) <= proven]
+    behind = {rank for rank, reached in last.items() if reached < proven}
+    return [rank for rank in last if rank in behind or waits.get(rank, proven + 1) <= proven]
 
 
 def _last_proven(group: Group, rank: int) -> int:
-    """The last call of a rank that only ends once every member has entered it; -1 where none has ended.
+    """The last call of a rank that ends only once all members have entered it; -1 without one.
 
     An aborted call counts as completed, too, but its watchdog has not retired it.
     """
@@ -221,7 +222,8 @@ def _gap(
     if waited or any(_unconfirmed(group, rank, seq) for rank in waiting):
         missing = [rank for rank, reached in last.items() if reached < seq]
         found = _missing(group, seq, last, missing, waiting, lost)
-        found.text += [f"  dump older than what others completed, nothing is known: {listed(older)}"] if older else []
+        if older:
+            found.text.append(f"  dump too early, nothing is known: {listed(older)}")
         yield found
 
 
@@ -445,13 +447,13 @@ WORST = 16
 
 
 MOSTLY, WORTH = 2 / 3, SECOND // 1000
-"""Share of a running job's collectives to which one rank has to come last; the usual spread that is worth a word."""
+"""Share of a running job's collectives to which one rank comes last; spread worth a word."""
 
 
 def find_straggler(group: Group, hosts: Mapping[int, str], goes_on: bool = False) -> GroupFinding | None:
-    """The collective of a group for which one rank let the others wait longest; None where nobody was late.
+    """The collective for which one rank let the others wait longest; None where nobody was late.
 
-    goes_on: the job was seen to make calls; then one that comes last to most of them is late, however little.
+    goes_on: the job was seen to make calls; then one that comes last to most of them is late.
     """
     columns = _columns(group)
     if len(columns) < 2:

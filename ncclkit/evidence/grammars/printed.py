@@ -11,7 +11,7 @@ FIELDS = 24
 """Lines of a verdict before its stack trace ends."""
 ERRORS = {"TYPE": "op", "SYNTAX": "sizes", "DTYPE": "dtypes"}
 ROOTED = ("scatter", "gather")
-"""Operations to which the root brings, or of which it takes, the parts of all; torchfrtrace compares its list too."""
+"""Operations of which the root alone has the parts of all, which torchfrtrace compares too."""
 NO_LIST = ("[[0]]", "[]", "[[]]")
 """What the other ranks have in the place of that list."""
 CULPRIT = re.compile(r"Culprit rank (\d{1,7}); Error type: (\w{1,60})(?:, (.{0,600}?))?(?=, Culprit rank|$)")
@@ -60,7 +60,8 @@ def _mismatch(match: re.Match[str], data: Data, line: Line) -> Data | None:
         if what and (field in ("", what)):
             field, right = what, found[1] if found else right
             odd.setdefault(found[2] if found else "another one", []).append(int(rank))
-    if common["op"] in ROOTED and field == "sizes" and any(value in NO_LIST for value in (right, *odd)):
+    no_list = any(value in NO_LIST for value in (right, *odd))
+    if field == "sizes" and common["op"] in ROOTED and no_list:
         return None
     wrong = {rank for ranks in odd.values() for rank in ranks}
     others = [rank for rank in _ranks(fields.get("expected ranks", "")) if rank not in wrong]
