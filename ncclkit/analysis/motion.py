@@ -65,16 +65,26 @@ def motion(events: Iterable[Event]) -> Motion | None:
 
 @once
 def without_moments(case: Case) -> Case:
-    """The case, with an ``attach.motion`` for all that shows one moment where its job goes on."""
+    """The case; of a job that goes on, or is idle, without what shows one moment of it.
+
+    Of one that goes on an ``attach.motion`` stands for that.  Workers of a server that has nothing to
+    do wait as in a hang, by their stacks and by their dumps.
+    """
     moving = motion(case.events)
-    if moving is None:
+    if moving is None and not waits_for_request(case.events):
         return case
-    shown = moving.evidence
-    data = {"ranks": list(moving.ranks)}
-    goes_on = Event("attach.motion", moving.say, shown.path, shown.line, data=data)
     lasting = copy(case)
-    lasting.events = [*(event for event in case.events if event.kind not in OF_A_MOMENT), goes_on]
+    lasting.events = [event for event in case.events if event.kind not in OF_A_MOMENT]
+    if moving is not None:
+        shown, data = moving.evidence, {"ranks": list(moving.ranks)}
+        goes_on = Event("attach.motion", moving.say, shown.path, shown.line, data=data)
+        lasting.events.append(goes_on)
     return lasting
+
+
+def waits_for_request(events: Iterable[Event]) -> bool:
+    """Whether a rank of a running job waits for something to do."""
+    return any(one.waits_for == REQUESTS for one in rank_positions(events).values())
 
 
 def _launched(events: Sequence[Event]) -> Motion | None:
@@ -193,7 +203,7 @@ def headline(events: Iterable[Event]) -> str:
     lines = [group_line(held) for held in same_positions(seen.values())]
     more = "; …" if len(lines) > 4 else ""
     say = start("; ".join(lines[:4]) + more) or "No stack could be read"
-    if any(position.waits_for == REQUESTS for position in seen.values()):
+    if waits_for_request(known):
         idle = "a server that has nothing to do looks like this, and nothing shows that it hangs"
         return f"{say}: {idle}."
     return say

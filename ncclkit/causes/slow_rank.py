@@ -126,17 +126,16 @@ def _flight(case: Case, states: RankStates) -> Suspicion | None:
     for gap in gaps:
         roots = [r for r in _awaited(gap) if r not in stuck and r not in states.ended and r not in states.waiting]
         if roots:
-            if gap.data.get("live"):
-                return _how_sure_of_live(case, roots), tuple(roots), [gap]
-            alive = _alive(case, roots)
-            return "proven" if alive else "likely", tuple(roots), [gap, *alive]
+            alive = [] if gap.data.get("live") else _alive(case, roots)
+            sure: Strength = "proven" if alive else "likely"
+            return "possible" if _at_work(case, roots) else sure, tuple(roots), [gap, *alive]
     return None
 
 
-def _how_sure_of_live(case: Case, ranks: list[int]) -> Strength:
-    """How sure it is that ranks of a running job hold the others up: one that works may come."""
+def _at_work(case: Case, ranks: list[int]) -> bool:
+    """Whether one of these ranks of a running job did something while it was looked at: it may come."""
     seen = positions_of_case(case)
-    return "possible" if any(seen[rank].moved for rank in ranks if rank in seen) else "likely"
+    return any(seen[rank].moved for rank in ranks if rank in seen)
 
 
 def _not_begun(case: Case, states: RankStates) -> Suspicion | None:

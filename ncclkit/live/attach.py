@@ -52,7 +52,7 @@ class AttachOptions:
     """How a running job is read.  Raises NcclkitError for numbers that make no sense."""
 
     seconds: float = agent.SECONDS
-    """Between the first snapshot and the last."""
+    """Between the first snapshot and the last, at least: a job in which a rank stands still is watched for ten."""
     snapshots: int = 2
     kernels: bool = False
     """Whether cuda-gdb asks each GPU for its kernel, for which the processes are paused."""
@@ -61,7 +61,7 @@ class AttachOptions:
     follow: float = 0.0
     """Seconds for which a rank has to stall until the job is looked at; 0: at once."""
     timeout: float | None = None
-    """Seconds in which it ends, with eight ranks on a host; None: 20, 80 with debuggers, or more for `seconds`."""
+    """Seconds in which it ends, with eight ranks on a host; None: 27, 87 with debuggers, or more for `seconds`."""
 
     def __post_init__(self) -> None:
         if not 0 < self.seconds <= 86400 or not 0 <= self.follow <= 86400:

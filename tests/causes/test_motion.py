@@ -165,6 +165,8 @@ def test_a_rank_that_works_may_still_come() -> None:
     first = found.findings[0]
     assert (first.cause, first.strength, first.culprits["ranks"]) == ("slow_rank", "possible", (2,))
     assert first.say.endswith("ranks 0 and 1 wait in it for at least 3 s: it may still come.")
+    dumped = diagnose(case_of(waiting(0), waiting(1), rank(2, own(9), MAIN, ran=1.0), [gap([2], [0, 1])]))
+    assert [one.strength for one in dumped.findings if one.cause == "slow_rank"] == ["possible"]
 
 
 ACCEPTS = ("/usr/lib/python3.11/socket.py", 294, "socket.accept")
@@ -178,6 +180,7 @@ def test_a_server_without_a_request_is_not_accused(frame: tuple[str, int, str]) 
     events = [*serves, *waiting(1), *waiting(2)]
     assert rank_positions(events)[0].waits_for == waits.REQUESTS
     assert diagnose(case_of(events)).findings == ()
+    assert diagnose(case_of(events, [gap([0], [1, 2])])).findings == ()
     assert "a server that has nothing to do looks like this" in headline(events)
 
 
