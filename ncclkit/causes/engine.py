@@ -139,7 +139,7 @@ class Diagnosis:
 def diagnose(case: Case) -> Diagnosis:
     """Judge `case`, as its last run left it, by the whole catalogue; the case and its folder keep the verdicts."""
     scope = last_run_of(case)
-    job = describe(scope)
+    job, job_seen = describe(scope), any(map(_of_job, scope.events))
     scope = without_moments(scope)
     verdicts = [recovered(judge(name, cause, scope), scope) for name, cause in catalogue().items()]
     verdicts = experiment_records.weigh(verdicts, scope.events)
@@ -153,7 +153,7 @@ def diagnose(case: Case) -> Diagnosis:
         job,
         _unexplained(scope, findings) if unsure else (),
         _went_well(scope),
-        any(map(_of_job, scope.events)),
+        job_seen,
         tuple(_risks(scope, findings)),
     )
     case.findings = [*result.findings, *result.unknown, *result.clear]
