@@ -45,13 +45,13 @@ class Motion:
     evidence: Event
 
     @property
-    def say(self) -> str:
+    def summary(self) -> str:
         """``ranks 0-2 moved between the snapshots``."""
         return f"{rank_words(self.ranks)} {self.how}"
 
 
 def motion(events: Iterable[Event]) -> Motion | None:
-    """What of a running job moved while it was looked at; None where it stands, or nothing tells.
+    """What of a running job moved while it was looked at; None where it stalls, or nothing says so.
 
     A rank that works keeps a job going only where nobody waited for it all the while: an endless
     loop moves, too.
@@ -77,7 +77,7 @@ def without_moments(case: Case) -> Case:
     lasting.events = [event for event in case.events if event.kind not in OF_A_MOMENT]
     if moving is not None:
         shown, data = moving.evidence, {"ranks": list(moving.ranks)}
-        goes_on = Event("attach.motion", moving.say, shown.path, shown.line, data=data)
+        goes_on = Event("attach.motion", moving.summary, shown.path, shown.line, data=data)
         lasting.events.append(goes_on)
     return lasting
 
@@ -196,7 +196,7 @@ def headline(events: Iterable[Event]) -> str:
     seen = rank_positions(known)
     if (moving := motion(known)) is not None:
         last = comes_last(known)
-        return f"The job goes on: {moving.say}.{f' {last}.' if last else ''}"
+        return f"The job goes on: {moving.summary}.{f' {last}.' if last else ''}"
     waiting = [position for position in seen.values() if position.waits_for_ranks]
     if len(waiting) == len(seen) > 0:
         return _all_wait(known, waiting)

@@ -178,7 +178,7 @@ def _position(rank: int, event: Event, stack: Event | None) -> RankPosition:
 def _did_work(waits_for: str, shots: Sequence[Mapping[str, Any]]) -> bool:
     """Whether a rank that was met at one place again and again did something in between."""
     if waits_for == PEERS:
-        return was_woken(shots)
+        return bool(was_woken(shots))
     moved_bytes = {shot["io"] for shot in shots if shot.get("io") is not None}
     return waits_for == FILE and len(moved_bytes) > 1
 

@@ -52,7 +52,7 @@ class AttachOptions:
     """How a running job is read.  Raises NcclkitError for numbers that make no sense."""
 
     seconds: float = agent.SECONDS
-    """Between the first snapshot and the last, at least: a job in which a rank stands still is watched for ten."""
+    """Between the first snapshot and the last, at least: one in which a rank stalls is watched for ten."""
     snapshots: int = 2
     kernels: bool = False
     """Whether cuda-gdb asks each GPU for its kernel, for which the processes are paused."""

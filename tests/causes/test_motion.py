@@ -63,7 +63,7 @@ def test_launches_that_ras_counts_acquit_everybody() -> None:
     )
 
 
-def look(number: int, at: float) -> dict[str, Any]:
+def two_looks(number: int, at: float) -> dict[str, Any]:
     """Of a rank that was met in one call at two moments."""
     stack = (
         "    all_reduce (/env/site-packages/torch/distributed/distributed_c10d.py:3252)\n    step (/app/train.py:33)"
@@ -77,7 +77,12 @@ def test_a_call_that_was_made_during_the_look_makes_dumps_incomparable(
     tmp_path: Path, called: float, moved: bool
 ) -> None:
     """Over gloo, where a dump does not tell a call that is done from one that timed out."""
-    looks = {"attached": 1, "host": "node-1", "expected": [0, 1], "ranks": {str(n): look(n, 1001.0) for n in (0, 1)}}
+    looks = {
+        "attached": 1,
+        "host": "node-1",
+        "expected": [0, 1],
+        "ranks": {str(n): two_looks(n, 1001.0) for n in (0, 1)},
+    }
     (tmp_path / "attached.json").write_text(json.dumps(looks))
     ours = {"0": {"name": "0", "desc": "default_pg", "ranks": "[0, 1]"}}
     done = [entry(number, lib="gloo", state="scheduled", retired=True, time_created_ns=number) for number in (1, 2)]
@@ -106,7 +111,7 @@ def recorded(number: int, late: float) -> dict[str, Any]:
 def test_who_comes_last_is_said_of_a_job_that_goes_on_and_is_no_accusation(
     tmp_path: Path, late: float, last: bool
 ) -> None:
-    looks = {str(number): look(number, 1001.0) for number in range(3)}
+    looks = {str(number): two_looks(number, 1001.0) for number in range(3)}
     told = {"attached": 1, "host": "node-1", "expected": [0, 1, 2], "ranks": looks}
     (tmp_path / "attached.json").write_text(json.dumps(told))
     for number in range(3):

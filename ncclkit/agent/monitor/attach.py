@@ -24,7 +24,7 @@ from .snapshots import Snapshots, expected_ranks, python_stack
 SECONDS = 3.0
 """How long a job that we did not start is watched at least: a few samples, from which a rate follows."""
 LONGER = 10.0
-"""Seconds for which it is watched where a rank stands still.
+"""Seconds for which it is watched where a rank stalls.
 
 A step may take so long, or what one rank does alone.
 """

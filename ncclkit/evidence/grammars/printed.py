@@ -11,7 +11,7 @@ FIELDS = 24
 """Lines of a verdict before its stack trace ends."""
 ERRORS = {"TYPE": "op", "SYNTAX": "sizes", "DTYPE": "dtypes"}
 ROOTED = ("scatter", "gather")
-"""Operations of which the root alone has the parts of all, which torchfrtrace compares too."""
+"""Operations whose root alone has the parts of all ranks, which torchfrtrace compares, too."""
 NO_LIST = ("[[0]]", "[]", "[[]]")
 """What the other ranks have in the place of that list."""
 CULPRIT = re.compile(r"Culprit rank (\d{1,7}); Error type: (\w{1,60})(?:, (.{0,600}?))?(?=, Culprit rank|$)")
