@@ -169,11 +169,12 @@ def find_hang(group: Group) -> Iterator[GroupFinding]:
 
 
 def _older_dumps(group: Group, last: Mapping[int, int]) -> list[int]:
-    """Ranks whose dump was taken early: another one completed a call that needs them."""
+    """Ranks whose dump was taken early: another one completed a call that needs them.
+
+    One that has made that call, and only does not see its end, may be one whose GPU failed.
+    """
     proven = max((_last_proven(group, rank) for rank in group.calls), default=-1)
-    waits = group.waits()
-    behind = {rank for rank, reached in last.items() if reached < proven}
-    return [rank for rank in last if rank in behind or waits.get(rank, proven + 1) <= proven]
+    return [rank for rank, reached in last.items() if reached < proven]
 
 
 def _last_proven(group: Group, rank: int) -> int:
