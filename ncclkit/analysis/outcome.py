@@ -363,7 +363,7 @@ def _serving(case: Case) -> list[Event]:
     ]
     moved = [e for e in case.of("ras.change") if e.data.get("moved") and not e.data.get("still")]
     tables = [event for event in case.of("nccltests.table") if not event.data.get("wrong")]
-    return [*served, *moved, *tables]
+    return [*served, *moved, *tables, *case.of("attach.motion")]
 
 
 def _shows_work(row: Mapping[str, Any]) -> bool:

@@ -81,7 +81,7 @@ class RankStates:
     members: tuple[int, ...] = ()
     """Every rank that must exist: 0 … world-1, or 0 … highest one seen."""
     waiting: dict[int, Event] = field(default_factory=dict)
-    """rank → the line in which it says that it timed out waiting for a collective."""
+    """rank → the line in which it says that it timed out, else the dumps by which it waits."""
     raised: dict[int, Event] = field(default_factory=dict)
     """rank → the traceback of its own error (-1: nobody knows which rank)."""
     killed: dict[int, Event] = field(default_factory=dict)
@@ -108,6 +108,15 @@ class RankStates:
         limits = [event.data.get("timeout_ms") for event in self.waiting.values()]
         instant = bool(limits) and all(limit is not None and limit < INSTANT_MS for limit in limits)
         return tuple(self.waiting.values()) if instant else ()
+
+
+PRINTED_TIMEOUTS = frozenset("c10d.timeout gloo.timeout c10d.unique_id c10d.desync gloo.barrier store.wait".split())
+"""Kinds of lines that only a wait that timed out leaves."""
+
+
+def how_they_waited(waits: Iterable[Event]) -> str:
+    """``timed out waiting`` where a line says so; ``waited`` of dumps, stacks and counts."""
+    return "timed out waiting" if any(wait.kind in PRINTED_TIMEOUTS for wait in waits) else "waited"
 
 
 @once

@@ -13,17 +13,19 @@ from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from typing import Any
 
-from ncclkit.agent.monitor.snapshots import WAKES, wakeups_per_second
+from ncclkit.agent.monitor.snapshots import was_woken
 from ncclkit.analysis.frames import Frame, call_of, function, in_collective, is_own, is_wrapper, own_frame
 from ncclkit.analysis.once import once
 from ncclkit.core.case import Case
 from ncclkit.core.model import Event
-from ncclkit.core.text import format_age, start, verb
+from ncclkit.core.text import format_age, verb
 from ncclkit.core.text import ranks as rank_words
 
 GPU, PEERS, STORE, WORKER = "its GPU", "other ranks", "the store", "a data-loader worker"
 FILE, LOCK, GIL, SOCKET, PROCESS = "a file", "a lock", "the GIL", "a network peer", "another process"
 TIMER, STOPPED, HOLDS_GIL = "a timer", "a signal to go on", "native code that holds the GIL"
+REQUESTS = "a request"
+"""What a server waits for that has nothing to do; its workers wait for it all the while."""
 PYTHON, NATIVE, UNKNOWN = "Python code", "native code", ""
 """What a rank may wait for, or be busy in."""
 FOR_PEERS = frozenset({GPU, PEERS, STORE})
@@ -54,6 +56,10 @@ IN_KERNEL = (
 """The same by the name of the function of the kernel, where no native frames could be read."""
 SYNCHRONIZES = re.compile(r"/torch/(?:cuda|accelerator)/(?:__init__|streams)\.py")
 LOADERS = {"_try_get_data", "_get_data", "_next_data"}
+SERVERS = re.compile(r"/(?:selectors|socketserver|asyncio/\w+|uvicorn/\w+)\.py$|/zmq/")
+"""Files in which a server waits for its clients."""
+TAKES_REQUESTS = {"socket.py": "accept", "queue.py": "get", "queues.py": "get"}
+"""Files of Python's library, and the functions of them that wait for something to do."""
 INTERPRETER = re.compile(r"libpython|/python[\d.]*\)$")
 STORE_CALLS = {"init_process_group", "_store_based_barrier", "store_based_barrier", "rendezvous", "_create_c10d_store"}
 WHOLE_TRAINING = {"fit", "train", "validate", "test", "predict", "launch", "run"}
@@ -149,13 +155,14 @@ def _position(rank: int, event: Event, stack: Event | None) -> RankPosition:
     steps = [shot["steps"] for shot in shots if shot.get("steps")]
     counted = {tuple(one.items()) for one in steps}
     moved = max(len({shot["stack"] for shot in shots}), len(set(launches)), len(counted)) > 1
+    moved = moved or bool(event.data.get("counted"))
     waits_for = _waits_for(frames, data, shots, stack.text if stack is not None else "")
     return RankPosition(
         rank=rank,
         waits_for=waits_for,
         call=_line(frames, program) if waits_for == GPU else _call(frames),
         place=f"{PurePosixPath(str(own['file'])).name}:{own.get('line', '?')}" if own is not None else "",
-        moved=moved or waits_for in (PYTHON, NATIVE) or (waits_for == PEERS and wakeups_per_second(shots) > WAKES),
+        moved=moved or waits_for in (PYTHON, NATIVE) or _did_work(waits_for, shots),
         lines=(event, stack) if stack is not None else (event,),
         condition=next((condition for row in program for condition in row.get("conditions") or ()), ""),
         group=str(program[0].get("group") or "") if program else "",
@@ -166,6 +173,14 @@ def _position(rank: int, event: Event, stack: Event | None) -> RankPosition:
         launch_age=_launch_age(event.data.get("kernels") or ()),
         steps=steps[-1] if steps else {},
     )
+
+
+def _did_work(waits_for: str, shots: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether a rank that was met at one place again and again did something in between."""
+    if waits_for == PEERS:
+        return bool(was_woken(shots))
+    moved_bytes = {shot["io"] for shot in shots if shot.get("io") is not None}
+    return waits_for == FILE and len(moved_bytes) > 1
 
 
 def _launch_age(samples: Sequence[Mapping[str, Any]]) -> float:
@@ -202,8 +217,10 @@ def _waits_for(frames: Sequence[Frame], data: Mapping[str, Any], shots: Sequence
         return HOLDS_GIL
     if SYNCHRONIZES.search(str(frames[0].get("file")) if frames else ""):
         return GPU
-    if any(frame.get("func") in LOADERS and "torch/utils/data" in str(frame.get("file")) for frame in frames):
+    if any(map(_awaits_worker, frames)):
         return WORKER
+    if found not in FOR_PEERS and not ran > SPENT and _takes_requests(frames):
+        return REQUESTS
     if found:
         return found
     if any(frame.get("func") in STORE_CALLS for frame in frames[:8]) and not ran > SPENT:
@@ -213,6 +230,25 @@ def _waits_for(frames: Sequence[Frame], data: Mapping[str, Any], shots: Sequence
     if ran > SPENT:
         return NATIVE if native and not INTERPRETER.search(native[0]) else PYTHON
     return _in_python(frames) or _in_kernel(shots)
+
+
+def _awaits_worker(frame: Frame) -> bool:
+    """Whether a frame is that of a loader that waits for one of its workers."""
+    func = str(frame.get("func")).rpartition(".")[2]
+    return func in LOADERS and "torch/utils/data" in str(frame.get("file"))
+
+
+def _takes_requests(frames: Sequence[Frame]) -> bool:
+    """Whether a rank waits for clients, or for another thread to hand it something to do."""
+    for frame in frames[:6]:
+        file, func = str(frame.get("file")), str(frame.get("func")).rpartition(".")[2]
+        if file.endswith("/subprocess.py"):
+            return False
+        if SERVERS.search(file) or TAKES_REQUESTS.get(PurePosixPath(file).name) == func:
+            return True
+        if is_own(frame):
+            break
+    return False
 
 
 def _stays(frames: Sequence[Frame], shots: Sequence[Mapping[str, Any]]) -> bool:
@@ -273,24 +309,40 @@ def blockages(events: Iterable[Event]) -> list[Event]:
     """What keeps a running job from going on, in the events that dumps of its Flight Recorders give.
 
     ``flight.missing`` where ranks are outside of the call in which the others wait, ``flight.p2p`` where a send or
-    receive has no counterpart, ``flight.mismatch`` where all wait, at different places.  None where the ranks move on.
-    Where dumps tell who is missing, only the send or receive in which it is: they do not record one that still makes
-    its connection.  Each has ``live``: sequence numbers are not known.
+    receive has no counterpart, ``flight.mismatch`` where all wait, at different places.  None where
+    the ranks move on, or one waits for a request.  Where dumps tell who is missing, only what they do
+    not show (`_beside_dumps`).  Each has ``live``: sequence numbers are not known.
     """
     known = list(events)
     seen = rank_positions(known)
     if any(map(_is_decisive, known)):
-        absent = {rank for event in known if event.kind == "flight.missing" for rank in event.data["missing"]}
-        held = {rank: position for rank, position in seen.items() if position.waits_for_ranks}
-        return [pair for pair in _pairs(held) if absent.intersection(pair.data["waiting"])]
+        return _beside_dumps(known, seen)
     gone = [e.rank for e in known if e.kind == "attach.rank" and e.data["gone"] and e.rank is not None]
     waiting = {rank: position for rank, position in seen.items() if position.waits_for_ranks}
     outside = [rank for rank in seen if rank not in waiting]
     if not waiting or 2 * sum(seen[rank].moved for rank in outside) > len(seen):
         return []
+    if any(seen[rank].waits_for == REQUESTS for rank in outside):
+        return []
     if outside or gone:
         return [_missing(waiting, outside, gone, seen)]
     return _pairs(waiting) or _crossed(waiting) or _different_places(waiting)
+
+
+def _beside_dumps(known: Sequence[Event], seen: Mapping[int, RankPosition]) -> list[Event]:
+    """What stacks tell where dumps show who is missing.
+
+    Dumps do not record a send or receive that still makes its connection.  And they count: where the
+    missing ranks wait, too, the line of code by which one side has left the common path says more
+    than who is behind.
+    """
+    gaps = [event for event in known if event.kind == "flight.missing"]
+    absent = {rank for gap in gaps for rank in gap.data["missing"]}
+    held = {rank: position for rank, position in seen.items() if position.waits_for_ranks}
+    pairs = [pair for pair in _pairs(held) if absent.intersection(pair.data["waiting"])]
+    if pairs or not absent or len(held) < len(seen):
+        return pairs
+    return [place for place in _different_places(held) if place.data["branch"]]
 
 
 def _is_decisive(event: Event) -> bool:
@@ -318,7 +370,7 @@ def _missing(
     seen: Mapping[int, RankPosition],
     group: str = "",
 ) -> Event:
-    text = [_group_line(held) for held in same_positions(waiting.values())]
+    text = [group_line(held) for held in same_positions(waiting.values())]
     text += [f"rank {rank} {seen[rank].activity()}" for rank in outside]
     text += [f"{rank_words(gone)} {verb(gone, 'has', 'have')} no process any more"] if gone else []
     calls = {position.call for position in waiting.values()}
@@ -356,9 +408,7 @@ def _pairs(waiting: Mapping[int, RankPosition]) -> list[Event]:
         left = outside_common_path([[position], [other]])
         common = [one.rank for one in most] if len(most) > 1 else [(other, position)[left[0]].rank] if left else []
         data |= {"sent": int(end == "dst"), "received": int(end == "src"), "sizes": None, "common": common}
-        text = (
-            f"{_group_line([position])}, {'to' if end == 'dst' else 'from'} rank {other.rank}\n{_group_line([other])}"
-        )
+        text = f"{group_line([position])}, {'to' if end == 'dst' else 'from'} rank {other.rank}\n{group_line([other])}"
         found.append(_event("flight.p2p", text, [position], data))
     return found
 
@@ -384,11 +434,13 @@ def _different_places(waiting: Mapping[int, RankPosition]) -> list[Event]:
         return []  # the GPUs are in one collective, wherever the lines are that wait for them
     if len(groups) < 2 or not all(any(map(is_own, _frames(held[0]))) for held in groups):
         return []
+    if "" in kernels and _is_one_line(waiting.values()):
+        return []
     index, how = outside_common_path(groups) or (0, "")
     outside = groups[index] if how else None
     groups.sort(key=lambda held: (-len(held), held is outside))
     right, odd = groups[0], groups[1:]
-    text = "\n".join(_group_line(held) for held in groups)
+    text = "\n".join(group_line(held) for held in groups)
     calls = {held[0].call for held in groups}
     data = {
         "seq": None,
@@ -401,6 +453,15 @@ def _different_places(waiting: Mapping[int, RankPosition]) -> list[Event]:
         "for_gpu": "" in kernels and any(position.waits_for == GPU for position in waiting.values()),
     }
     return [_event("flight.mismatch", text, odd[0], data)]
+
+
+def _is_one_line(found: Iterable[RankPosition]) -> bool:
+    """Whether one line of the user's made all calls: a model exchanges again and again on its way.
+
+    A framework's whole training is one line as well, and what is called in it tells its steps apart.
+    """
+    held = list(found)
+    return len({one.place for one in held}) == 1 and not any(" in " in one.call for one in held)
 
 
 SITE = re.compile(r"(?P<file>.+):(?P<line>\d{1,9})(?: in .*)?")
@@ -465,7 +526,8 @@ def same_positions(found: Iterable[RankPosition]) -> list[list[RankPosition]]:
     return sorted(groups.values(), key=lambda held: (len(held), held[0].rank))
 
 
-def _group_line(held: Sequence[RankPosition]) -> str:
+def group_line(held: Sequence[RankPosition]) -> str:
+    """``ranks 0 and 1 wait for other ranks in all_reduce at train.py:33``: ranks at one place."""
     at = step_range(held)
     branch = f", {inside(held[0].condition)}" if held[0].condition else ""
     who = rank_words(position.rank for position in held)
@@ -492,7 +554,7 @@ def step_range(found: Iterable[RankPosition]) -> str:
 def position_bars(events: Iterable[Event]) -> list[str]:
     """One line for each group of ranks that stand at one place, the smallest first: which these are, what they do."""
     seen = rank_positions(events)
-    lines = [f"  {rank_columns([position.rank for position in held], list(seen))}  {_group_line(held)}"
+    lines = [f"  {rank_columns([position.rank for position in held], list(seen))}  {group_line(held)}"
              for held in same_positions(seen.values())]  # fmt: skip
     each = -(-len(seen) // COLUMNS) if seen else 0
     return [f"  {each} ranks a column, the first from rank {min(seen)} on:"] * (each > 1) + lines
@@ -505,38 +567,6 @@ def rank_columns(held: Sequence[int], of: Sequence[int]) -> str:
     columns = [ranks[first : first + each] for first in range(0, len(ranks), each)]
     marks = ["■" if mine.issuperset(one) else "▪" if mine.intersection(one) else "·" for one in columns]
     return f"{''.join(marks)} {len(held):>{len(str(len(ranks)))}}"
-
-
-def headline(events: Iterable[Event]) -> str:
-    """What is to be said of a running job in which nothing was found."""
-    events = list(events)
-    seen = rank_positions(events)
-    moved = [rank for rank, position in seen.items() if position.moved]
-    if len(moved) * 2 > len(seen):
-        made = next(filter(None, (_progress(seen[rank]) for rank in moved)), "")
-        return f"The job goes on: {rank_words(moved)} moved between the snapshots{f' ({made})' if made else ''}."
-    waiting = [position for position in seen.values() if position.waits_for_ranks]
-    if len(waiting) == len(seen) > 0:
-        known = waiting_time(waiting)
-        what = f"All {len(seen)} ranks wait in {waiting[0].call} at {waiting[0].place}" if waiting[0].place else (
-            f"All {len(seen)} ranks wait for each other"
-        )  # fmt: skip
-        kernels = {position.kernel for position in waiting}
-        within = f", each GPU in {next(iter(kernels))}" if len(kernels) == 1 and all(kernels) else ""
-        dumped = any(event.kind == "flight.dump" for event in events)
-        more = " or ".join(["--dump"] * (not dumped) + ["--kernels"] * (kernels == {None}))
-        advice = f"; {more} may" if more else ""
-        return f"{what}{f' {known}' if known else ''}{within}: where they stand does not tell why{advice}."
-    lines = [_group_line(held) for held in same_positions(seen.values())]
-    return start("; ".join(lines[:4]) + ("; …" if len(lines) > 4 else "")) or "No stack could be read"
-
-
-def _progress(position: RankPosition) -> str:
-    """``step 118 to 120``: what of its counters went on between the snapshots."""
-    shots = position.lines[0].data["snapshots"]
-    first: Mapping[str, int] = next((shot["steps"] for shot in shots if shot.get("steps")), {})
-    made = {name: (first[name], last) for name, last in position.steps.items() if first.get(name, last) != last}
-    return ", ".join(f"{name} {before} to {after}" for name, (before, after) in made.items())
 
 
 def waiting_time(found: Iterable[RankPosition]) -> str:

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from ncclkit.core.case import Case
 from ncclkit.core.model import Event
+from ncclkit.evidence.flight.compare import EQUAL_INPUT
 
 
 def pending_calls(case: Case) -> list[list[Event]]:
@@ -53,10 +54,16 @@ def blocked_pairs(case: Case) -> list[Event]:
 
 
 def differing_entries(case: Case, what: str) -> list[Event]:
-    """Entries of one group and number that differ between ranks in `what` (``op`` or ``sizes``)."""
+    """Entries of one group and number that differ between ranks in `what` (``op`` or ``sizes``).
+
+    Sizes are compared only where every rank has to bring as many elements: an uneven all_to_all is
+    legal.
+    """
     calls: dict[tuple[str, int], list[Event]] = {}
     for queue in pending_calls(case):
         for event in queue:
-            if event.data["seq"] is not None and event.data["peer"] is None and event.data[what]:
+            comparable = what != "sizes" or event.data["op"] in EQUAL_INPUT
+            in_order = event.data["seq"] is not None and event.data["peer"] is None
+            if comparable and in_order and event.data[what]:
                 calls.setdefault((event.data["group"], event.data["seq"]), []).append(event)
     return next((events for events in calls.values() if len({e.data[what] for e in events}) > 1), [])

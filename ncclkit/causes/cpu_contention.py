@@ -26,7 +26,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ncclkit.analysis.picks import first_finding, name_hosts, name_ranks, on, pick, ranks_in
-from ncclkit.analysis.rank_states import rank_states, starving
+from ncclkit.analysis.rank_states import how_they_waited, rank_states, starving
 from ncclkit.analysis.speed import busy_cores, crowded, measured_speed
 from ncclkit.analysis.steps import measured_steps
 from ncclkit.causes._preflight import HostFacts, Preflight, Risk, number
@@ -93,7 +93,8 @@ def _measured(case: Case) -> Finding | None:
     )
     say += f": they ran {worst.data['ran']:.0f} s and waited {worst.data['waited']:.0f} s for a core"
     if waiting:
-        say += f", while {name_ranks(states.waiting.keys() - set(ranks))} timed out waiting for a collective"
+        awaited_by = name_ranks(states.waiting.keys() - set(ranks))
+        say += f", while {awaited_by} {how_they_waited(waiting)} for a collective"
     others = f"; {len(ranks) - 1} more ranks are short of cores as well" if len(ranks) > 1 else ""
     return found(
         ID,

@@ -14,6 +14,7 @@ from time import monotonic
 from typing import Any
 
 from ncclkit.analysis.complaints import is_source
+from ncclkit.analysis.motion import without_moments
 from ncclkit.analysis.once import last_run_of
 from ncclkit.analysis.picks import FATAL, failed, initialized, pick
 from ncclkit.analysis.rank_states import is_own
@@ -134,6 +135,8 @@ class Diagnosis:
         if self.healthy:
             others = f"; {plural(len(self.risks), 'risk')}" if self.risks else ""
             return f"Nothing found: the job was seen to go well ({self.checks}){others}."
+        if self.at_work and self.at_work.kind == "attach.motion":
+            return f"The job goes on: {self.at_work.text}."
         if self.at_work:
             return "The job is at work, with no trouble in this excerpt, which ends before the job does."
         if self.job_seen:
@@ -189,9 +192,10 @@ def diagnose(case: Case, deadline: float = DEADLINE) -> Diagnosis:
     deadline: seconds after which no further cause is judged; those that are left are unknown.
     """
     scope = last_run_of(case)
+    job, job_seen = describe(scope), _is_about_job(scope)
+    scope = without_moments(scope)
     verdicts, ended = _verdicts(scope, deadline)
     verdicts = experiment_records.weigh(verdicts, scope.events)
-    job_seen = _is_about_job(scope)
     found = [verdict for verdict in verdicts if verdict.verdict == "found"]
     if not job_seen and not _is_about_hosts(scope):
         found = [verdict for verdict in found if verdict.cause != "rank_exception"]  # whose, nobody knows
@@ -206,7 +210,7 @@ def diagnose(case: Case, deadline: float = DEADLINE) -> Diagnosis:
         tuple(findings),
         tuple(verdict for verdict in verdicts if verdict.verdict == "unknown" and verdict.cause not in named),
         tuple(verdict for verdict in verdicts if verdict.verdict == "clear" and verdict.cause not in named),
-        describe(scope),
+        job,
         _unexplained(scope, findings) if unsure or trouble(scope).says_no_reason else (),
         outcome(scope),
         trouble(scope),

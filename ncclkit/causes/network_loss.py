@@ -42,7 +42,7 @@ from ncclkit.analysis.picks import (
     pick,
     ranks_in,
 )
-from ncclkit.analysis.rank_states import all_waiting, crashes, rank_states, spans_hosts
+from ncclkit.analysis.rank_states import all_waiting, crashes, how_they_waited, rank_states, spans_hosts
 from ncclkit.analysis.stages import LARGE, hosts_of
 from ncclkit.causes import _starting, _tested
 from ncclkit.causes._bisected import faulty_ranks
@@ -110,7 +110,9 @@ def _timed_out(case: Case) -> Finding | None:
     timed_out = matching([*family(case, "socket_closed"), *case.of("gloo.closed")], "timed out", "No route to host")
     small = [e for e in case.of("system.error") if e.data.get("what") == "packet_size"]
     if small and (waits := [*case.of("c10d.timeout"), *broken, *case.of("gloo.timeout")]):
-        say = "Large packets do not pass between the hosts, as the ping shows, and ranks timed out waiting for data."
+        waited = how_they_waited(waits)
+        say = "Large packets do not pass between the hosts, as the ping shows, "
+        say += f"and ranks {waited} for data."
         return _finding(case, "likely", say, pick(small, waits, limit=5))
     links = [e for e in case.of("kernel.link") if e.data.get("state") == "down"]
     if not timed_out and not (links and (broken or case.of("c10d.timeout"))):

@@ -58,7 +58,7 @@ from ncclkit.analysis.picks import (
     pick,
     ranks_in,
 )  # fmt: skip
-from ncclkit.analysis.rank_states import all_waiting, rank_of, rank_states
+from ncclkit.analysis.rank_states import all_waiting, how_they_waited, rank_of, rank_states
 from ncclkit.analysis.waits import (
     RankPosition,
     outside_common_path,
@@ -147,10 +147,17 @@ def _launched(case: Case) -> Finding | None:
         highest = max(held.values())
         most = [int(rank) for rank, count in held.items() if count == highest]
         odd = tuple(sorted(most if 2 * len(most) <= len(held) else ranks - set(most)))
+        rest = sorted(ranks - set(most))
+        sides = [[seen[rank] for rank in side if rank in seen] for side in (most, rest)]
+        left = outside_common_path(sides)
+        if left is not None:  # counts tell who is ahead; the line of code, who left the path
+            odd = tuple(stand.rank for stand in sides[left[0]])
         count = highest - min(held.values())
         fewer = name_ranks(ranks - set(most))
         say = f"{start(name_ranks(most))} launched {count} {op} more than {fewer}, by NCCL's RAS"
-        say += f", and all of them wait{waiting_time_of_case(case)}{places_now(case)}: they made different calls."
+        say += f", and all of them wait{waiting_time_of_case(case)}{places_now(case)}"
+        say += ": they made different calls"
+        say += f"; {name_ranks(odd)} left the common path, {left[1]}." if left is not None else "."
         return _finding(case, "likely", say, [report, *changes], odd)
     return None
 
@@ -330,7 +337,8 @@ def _skipped_locally(case: Case) -> Finding | None:
     ):
         return None
     words = " ".join(str(said[-1].data["message"]).split())[:80]
-    say = f"{start(name_ranks(ranks))} left the common path ({words}), and then the ranks timed out waiting."
+    waited = how_they_waited(states.waiting.values())
+    say = f"{start(name_ranks(ranks))} left the common path ({words}), and then the ranks {waited}."
     return _finding(case, "likely", say, [*said[-2:], *in_order(states.waiting.values())], ranks)
 
 

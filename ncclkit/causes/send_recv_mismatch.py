@@ -31,7 +31,7 @@ from typing import Any
 from ncclkit.analysis.calls import op_of
 from ncclkit.analysis.frames import exchanges, own_frame, place
 from ncclkit.analysis.picks import family, in_order, matching, messages, name_ranks, otherwise, pick, ranks_in
-from ncclkit.analysis.rank_states import rank_states
+from ncclkit.analysis.rank_states import how_they_waited, rank_states
 from ncclkit.analysis.waits import inside, positions_of_case, waiting_time_of_case
 from ncclkit.causes._experiments import minimal, recorded
 from ncclkit.causes._printed import blocked_pairs
@@ -103,11 +103,10 @@ def _waited(case: Case) -> Finding | None:
 
 
 def _single_calls(case: Case) -> list[Event]:
-    """Ranks whose traceback or stack ends in a single send or receive of torch, in a job that timed out."""
-    timed_out = rank_states(case).waiting
-    ends = [
-        e for e in case.of("python.exception", "stack") if timed_out and e.data.get("frames") and e.rank is not None
-    ]
+    """Ranks whose stack ends in a single send or receive of torch, in a job whose ranks wait."""
+    waits = rank_states(case).waiting
+    ends = case.of("python.exception", "stack") if waits else []
+    ends = [e for e in ends if e.data.get("frames") and e.rank is not None]
     return [e for e in ends if _is_single_call(_innermost(e))]
 
 
@@ -128,7 +127,9 @@ def _unpaired(case: Case) -> Finding | None:
     own = own_frame(unpaired[0].data["frames"], innermost_first=unpaired[0].kind == "stack")
     call, where = _innermost(unpaired[0]).get("func"), place(own)
     who = start(name_ranks(ranks_in(unpaired)))
-    say = f"{who} waited in {call} at {where} until the timeout; no rank posted the matching call."
+    gave_up = how_they_waited(rank_states(case).waiting.values()) == "timed out waiting"
+    until = " until the timeout" * gave_up
+    say = f"{who} waited in {call} at {where}{until}; no rank posted the matching call."
     return found(ID, "likely", say, pick(unpaired), ranks=ranks_in(unpaired), advice=_advice(), next=experiment(case))
 
 

@@ -37,6 +37,7 @@ from ncclkit.analysis.picks import in_order, matching, name_ranks, otherwise, pi
 from ncclkit.analysis.rank_states import (
     RankStates,
     all_waiting,
+    how_they_waited,
     idle_service,
     outlying_utilization,
     rank_of,
@@ -129,8 +130,15 @@ def _flight(case: Case, states: RankStates) -> Suspicion | None:
         roots = [r for r in _awaited(gap) if r not in stuck and r not in states.ended and r not in states.waiting]
         if roots:
             alive = [] if gap.data.get("live") else _alive(case, roots)
-            return "proven" if alive else "likely", tuple(roots), [gap, *alive]
+            sure: Strength = "proven" if alive else "likely"
+            return "possible" if _at_work(case, roots) else sure, tuple(roots), [gap, *alive]
     return None
+
+
+def _at_work(case: Case, ranks: list[int]) -> bool:
+    """Whether one of these ranks of a running job did something while it was looked at: it may come."""
+    seen = positions_of_case(case)
+    return any(seen[rank].moved for rank in ranks if rank in seen)
 
 
 def _not_begun(case: Case, states: RankStates) -> Suspicion | None:
@@ -183,9 +191,12 @@ def _alive(case: Case, ranks: list[int]) -> list[Event]:
 def _stacks(case: Case, states: RankStates) -> Suspicion | None:
     """Ranks whose stack is in their own code while most ranks are in a collective or timed out in one.
 
-    Without a timeout the job may be healthy: then at most `possible`, and None in a run that was cancelled.
+    Without a timeout the job may be healthy: then at most `possible`, and None in a run that was
+    cancelled.  Of a running job that was looked at it is told from more than that, by `blockages`.
     """
     seen, gave_up = stacks(case), states.waiting.keys()
+    if positions_of_case(case).keys() & seen.keys():
+        return None
     busy = [rank for rank, stack in seen.items() if not in_collective(stack.data["frames"])]
     ended_early = any(e.data.get("reason") in ("cancelled", "orphaned", "lost") for e in case.of("run.end"))
     if not busy or len(busy) * 2 > len(seen.keys() | gave_up) or set(busy) & gave_up or ended_early:
@@ -278,7 +289,9 @@ def _finding(case: Case, states: RankStates, suspicion: Suspicion) -> Finding:
     late = set(ranks)
     waited = [rank for rank in states.waiting or gaps if rank >= 0 and rank not in late]
     others = name_ranks(waited) if waited else "the other ranks"
-    say = f"{who} {call}; {others} timed out{limit} waiting in it."
+    waits = how_they_waited([*states.waiting.values(), *why])
+    waits = waits.replace("timed out", f"timed out{limit}")
+    say = f"{who} {call}; {others} {waits} in it."
     return found(
         ID,
         strength,
@@ -295,7 +308,8 @@ def _live_finding(case: Case, strength: Strength, ranks: tuple[int, ...], gap: E
     positions, late = positions_of_case(case), set(ranks)
     seen = [positions[rank] for rank in ranks]
     more = f", {inside(seen[0].condition)}" if seen[0].condition else ""
-    moves = " (it moves on)" if any(stand.moved for stand in seen) else ""
+    at_work = any(stand.moved for stand in seen)
+    moves = " (it moves on)" if at_work else ""
     waiting = [rank for rank in gap.data.get("waiting", gap.data.get("ranks", ())) if rank not in late]
     stands = [positions[rank] for rank in waiting if rank in positions]
     calls = {(stand.call, stand.place) for stand in stands}
@@ -305,7 +319,8 @@ def _live_finding(case: Case, strength: Strength, ranks: tuple[int, ...], gap: E
     if gap.kind == "flight.stuck":
         not_yet = f"has launched {call}, which its GPU has not begun: an earlier kernel does not end"
     say = f"{start(name_ranks(ranks))} {seen[0].activity(len(seen))}{more}{moves} and {not_yet}; {name_ranks(waiting)} "
-    say += f"{'waits' if len(waiting) == 1 else 'wait'} in it{waiting_time_of_case(case)}."
+    say += f"{'waits' if len(waiting) == 1 else 'wait'} in it{waiting_time_of_case(case)}"
+    say += ": it may still come." if at_work else "."
     why = pick([gap], [stand.lines[-1] for stand in seen], counted_by_ras(case, ranks))
     decides = None if strength == "proven" else experiment(case)
     return found(ID, strength, say, why, ranks=ranks, advice=_advice(case, ranks, seen[0].place), next=decides)

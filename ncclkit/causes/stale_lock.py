@@ -35,7 +35,7 @@ from collections.abc import Iterable, Iterator
 
 from ncclkit.analysis.frames import is_own, own_frame, place, stacks
 from ncclkit.analysis.picks import in_order, name_hosts, name_ranks, of_job_hosts, on, pick, ranks_in
-from ncclkit.analysis.rank_states import rank_states
+from ncclkit.analysis.rank_states import how_they_waited, rank_states
 from ncclkit.causes._preflight import HostFacts, Preflight, Risk
 from ncclkit.core.case import Case
 from ncclkit.core.model import Advice, Event, Experiment, Fact, Finding, Strength, clear, found
@@ -77,7 +77,8 @@ def _finding(case: Case, waits: list[Event]) -> Finding:
         f"{start(name_ranks(ranks))}{on(waits[0].host)} waited for the lock of a C++ extension{_where(waits[0])}, and "
     )
     say += "no process in this evidence compiles one"
-    say += f", while {name_ranks(others)} timed out waiting for a collective" if others else ""
+    waited = how_they_waited(states.waiting.values())
+    say += f", while {name_ranks(others)} {waited} for a collective" if others else ""
     why = pick(waits[:3], [fact for fact in locks if fact.value], in_order(states.waiting.values()), limit=5)
     hosts, advice = name_hosts(waits), _advice(path)
     say += ": the lock file is probably left over."

@@ -419,7 +419,8 @@ def exam(options: argparse.Namespace) -> int:
 
 def attach(options: argparse.Namespace) -> int:
     """Diagnose a job that hangs now."""
-    from ncclkit.analysis.waits import headline, position_bars
+    from ncclkit.analysis.motion import headline
+    from ncclkit.analysis.waits import position_bars
     from ncclkit.live.attach import AttachOptions, attach
 
     def narrate(record: dict[str, Any]) -> None:

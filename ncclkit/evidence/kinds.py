@@ -87,7 +87,7 @@ KINDS: dict[str, tuple[str, ...]] = {
     "telemetry.utilization": ("seconds", "states", "gpu", "cpu", "main", "sent", "received", "gpu_busy"),
     "telemetry.others": ("cores_used", "cores", "load", "ranks", "gpus", "holders"),
     "run.end": ("reason", "exitcode", "say"),
-    "flight.dump": ("version", "entries", "groups"),
+    "flight.dump": ("version", "entries", "newest", "groups"),
     "flight.missing": (
         *("group", "desc", "seq", "op", "missing", "waiting", "no_dump", "overwritten", "frames", "last_seq"),
         *("stacks", "root", "holds"),
@@ -131,9 +131,10 @@ KINDS: dict[str, tuple[str, ...]] = {
     "nccltests.table": ("op", "ranks", "rows", "wrong", "average"),
     "stack": ("pid", "thread", "frames", "tool"),
     "attach.rank": (
-        *("pid", "command", "launcher", "slurm", "snapshots", "kernel", "kernels", "quiet", "program"),
+        *("pid", "command", "launcher", "slurm", "snapshots", "kernel", "kernels", "quiet", "counted", "program"),
         *("branches", "output", "gone", "exitcode"),
     ),
+    "attach.motion": ("ranks",),
     "ras.report": ("version", "nodes", "processes", "communicators", "sound", "silent", "dead", "timeouts"),
     "ras.communicator": ("hash", "size", "missing", "counts", "behind", "dead", "errors"),
     "ras.change": ("hash", "moved", "still", "seconds", "behind"),

@@ -154,6 +154,7 @@ class Snapshot:
     file: str = ""
     stack: str = ""
     steps: dict[str, int] = field(default_factory=dict)
+    io: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,6 +180,8 @@ class LiveRank:
     """Of 0.1.0's attach, which asked once."""
     kernels: list[LiveKernel] = field(default_factory=list)
     quiet: float | None = None
+    counted: bool = False
+    """Whether a whole number among its variables changed between the snapshots."""
     program: list[dict[str, Any]] = field(default_factory=list)
     branches: list[dict[str, Any]] = field(default_factory=list)
     output: dict[str, Any] = field(default_factory=dict)

@@ -24,6 +24,7 @@ from ncclkit.agent import wire
 from ncclkit.agent.monitor import attach as agent
 from ncclkit.agent.monitor import flight_dump, kernels
 from ncclkit.agent.run import processes
+from ncclkit.analysis.motion import motion
 from ncclkit.analysis.waits import blockages, rank_positions, step_range
 from ncclkit.core.case import Case
 from ncclkit.core.model import Event, NcclkitError
@@ -54,7 +55,7 @@ class AttachOptions:
     """How a running job is read.  Raises NcclkitError for numbers that make no sense."""
 
     seconds: float = agent.SECONDS
-    """Between the first snapshot and the last."""
+    """Between the first snapshot and the last, at least: one in which a rank stalls is watched for ten."""
     snapshots: int = 2
     kernels: bool = False
     """Whether cuda-gdb asks each GPU for its kernel, for which the processes are paused."""
@@ -63,7 +64,7 @@ class AttachOptions:
     follow: float = 0.0
     """Seconds for which a rank has to stall until the job is looked at; 0: at once."""
     timeout: float | None = None
-    """Seconds in which it ends, with eight ranks on a host; None: 20, 80 with debuggers, or more for `seconds`."""
+    """Seconds in which it ends, with eight ranks on a host; None: 27, 87 with debuggers, or more for `seconds`."""
 
     def __post_init__(self) -> None:
         if not 0 < self.seconds <= 86400 or not 0 <= self.follow <= 86400:
@@ -166,7 +167,8 @@ def _read(case: Case, folder: Path, problems: Sequence[str]) -> Attached:
     rows = [event for event in reading.events if event.kind == "attach.rank" and not event.data["gone"]]
     if not rows:
         raise NcclkitError(f"No rank could be read: {problems[0] if problems else 'all of them are gone'}.")
-    events = (*reading.events, *blockages(reading.events))
+    still = motion(reading.events) is None
+    events = (*reading.events, *(blockages(reading.events) if still else ()))
     case.add(events).save()
     return Attached(folder, reading, events, tuple(problems), _jobs(rows), tuple(_steps(rows)))
 

@@ -10,15 +10,8 @@ from typing import Any
 import ipywidgets as W
 
 from ncclkit.agent.monitor import flight_dump, kernels
-from ncclkit.analysis.waits import (
-    RankPosition,
-    headline,
-    inside,
-    rank_columns,
-    rank_positions,
-    same_positions,
-    step_range,
-)
+from ncclkit.analysis.motion import headline
+from ncclkit.analysis.waits import RankPosition, inside, rank_columns, rank_positions, same_positions, step_range
 from ncclkit.causes.engine import diagnose
 from ncclkit.core.case import Case
 from ncclkit.core.model import Event, Finding, NcclkitError

@@ -1,5 +1,6 @@
 """Attach on jobs that nobody prepared: all ways to hang of `tests.live.hangs`, judged by the first sentence.
 
+    python tests/bench/attach.py --healthy [--looks 5] [--busy 4] [--out OUT.json] [PROGRAM ...]
     python tests/bench/attach.py [--backend nccl] [--ranks N] [--side-by-side 3] [--dump] [--kernels] [WAY ...]
                                  [--timeout N] [--seconds N] [--out OUT.json] [--keep DIR]
 
@@ -9,6 +10,9 @@ With ``--side-by-side`` so many jobs of one user run at once, and attach is give
 ``beside`` counts the others that hung then.  OUT.json is written after each job.  Bar: the right cause in at least 12
 of 15, with ``--dump`` over NCCL 14 of 15; the right rank wherever single ones are at fault, no wrong finding at
 `proven`, nothing of another job in any output, and ranks that go on.
+
+``--healthy`` looks at the jobs of `tests.live.healthy` instead, at each so many times with ``--dump`` and as often
+without, beside so many processes that take the same cores (``--busy``).  An accusation is any finding.  Bar: none.
 """
 
 from __future__ import annotations
@@ -25,8 +29,9 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from datetime import date
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
@@ -38,10 +43,13 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from ncclkit.agent.monitor.attach import is_alive  # noqa: E402
 from ncclkit.agent.monitor.snapshots import TOOLS, find_tool  # noqa: E402
-from ncclkit.analysis.waits import headline  # noqa: E402
+from ncclkit.agent.run.processes import die_with_parent  # noqa: E402
+from ncclkit.analysis.motion import headline  # noqa: E402
 from ncclkit.causes.engine import diagnose  # noqa: E402
 from ncclkit.core.case import Case  # noqa: E402
+from ncclkit.core.model import NcclkitError  # noqa: E402
 from ncclkit.live.attach import AttachOptions, attach  # noqa: E402
+from tests.live import healthy  # noqa: E402
 from tests.live.hangs import PATIENCE, RANKS, WAYS, start, ways  # noqa: E402
 
 Job = dict[int, "subprocess.Popen[str]"]
@@ -132,6 +140,87 @@ def attached_row(name: str, job: Job, others: list[Job], options: AttachOptions,
     }
 
 
+def healthy_row(name: str, options: argparse.Namespace) -> dict[str, Any]:
+    """What attach says of one job that nothing is wrong with, at each of its looks."""
+    looks = []
+    with healthy.start(name, options.ranks or RANKS[options.backend], options.backend) as job:
+        for dump in [True, False] * options.looks if options.dump is None else [options.dump] * options.looks:
+            looks.append(healthy_look(job, AttachOptions(dump=dump, timeout=options.timeout)) | {"dump": dump})
+        lives = all(is_alive(process.pid) for process in job.values())
+    accused = [look for look in looks if look["found"]]
+    return {
+        "program": name,
+        "looks": len(looks),
+        "accusations": len(accused),
+        "goes_on": sum(look["says"].startswith("The job goes on") for look in looks),
+        "exit_0": sum(look["exit"] == 0 for look in looks),
+        "slowest": max(look["seconds"] for look in looks),
+        "lives": lives,
+        "said": accused or looks[-1:],
+    }
+
+
+def healthy_look(job: Job, options: AttachOptions) -> dict[str, Any]:
+    """One look: what was found, the exit status, and the first sentence."""
+    begun = time.monotonic()
+    with tempfile.TemporaryDirectory() as folder:
+        case = Case.open(Path(folder) / "case")
+        made = asyncio.run(attach(case, [str(job[0].pid)], None, options))
+        found = diagnose(case)
+    return {
+        "found": [[one.cause, one.strength, one.say] for one in found.findings],
+        "exit": found.exit_code,
+        "says": headline(made.events),
+        "seconds": round(time.monotonic() - begun, 1),
+        "missing": list(made.problems),
+    }
+
+
+@contextmanager
+def busy_host(processes: int) -> Iterator[None]:
+    """So many processes that take all the time that the cores give them."""
+    loop = [sys.executable, "-c", "while True: sum(range(10000))"]
+    others = [subprocess.Popen(loop, preexec_fn=die_with_parent) for _ in range(processes)]
+    try:
+        yield
+    finally:
+        for other in others:
+            other.kill()
+            other.wait()
+
+
+def measure_healthy(names: list[str], options: argparse.Namespace) -> int:
+    """A row for each program, printed and written as it comes; returns 1 where somebody was accused."""
+    rows: list[dict[str, Any]] = []
+    if names and options.out and options.out.exists():  # these anew, the others as they were
+        known = json.loads(options.out.read_text())["healthy"]["programs"]
+        rows = [row for row in known if row["program"] not in names]
+    head = machine(options.backend) | {"busy": options.busy, "timeout": options.timeout}
+    result = head
+    with busy_host(options.busy):
+        for name in names or healthy.programs():
+            try:
+                rows.append(healthy_row(name, options))
+            except (NcclkitError, RuntimeError, TimeoutError) as error:
+                say = f"{type(error).__name__}: {error}"[-1000:]
+                rows.append(dict.fromkeys(COUNTED, 0) | {"program": name, "lives": False, "said": say})
+            print(json.dumps(rows[-1]), file=sys.stderr, flush=True)
+            result = head | {"healthy": healthy_summary(rows)}
+            if options.out:
+                options.out.write_text(json.dumps(result, indent=1) + "\n")
+    print(json.dumps(result, indent=1))
+    return int(any(row["accusations"] or not row["lives"] for row in rows))
+
+
+COUNTED = ("looks", "accusations", "goes_on", "exit_0")
+
+
+def healthy_summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """The looks of all programs together, and each."""
+    ended = [row["program"] for row in rows if not row["lives"]]
+    return {name: sum(row[name] for row in rows) for name in COUNTED} | {"ended": ended, "programs": rows}
+
+
 def machine(backend: str) -> dict[str, Any]:
     """Date, hardware and versions."""
     query = ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"]
@@ -189,7 +278,10 @@ def main() -> int:
     parser.add_argument("--share-gpu", action="store_true", help="over nccl: all ranks on one GPU, each as a node")
     parser.add_argument("--ranks", type=int, default=0, help="of each job (default: 3 over gloo, 2 over nccl)")
     parser.add_argument("--side-by-side", type=int, default=1)
-    parser.add_argument("--dump", action="store_true")
+    parser.add_argument("--dump", action=argparse.BooleanOptionalAction)
+    parser.add_argument("--healthy", action="store_true", help="jobs that nothing is wrong with")
+    parser.add_argument("--looks", type=int, default=5, help="at each of these, with --dump and without")
+    parser.add_argument("--busy", type=int, default=0, help="processes that take the same cores meanwhile")
     parser.add_argument("--kernels", action="store_true")
     parser.add_argument("--timeout", type=float, help="of each look (default: that of attach)")
     parser.add_argument("--seconds", type=float, default=3600.0, help="after which no further job is begun")
@@ -197,6 +289,9 @@ def main() -> int:
     parser.add_argument("--keep", type=Path, help="a folder for the case of each job")
     options = parser.parse_args()
     hand_over_tools()
+    if options.healthy:
+        return measure_healthy(options.ways, options)
+    options.dump = bool(options.dump)
     names = options.ways or ways(options.backend)
     kept: dict[str, dict[str, Any]] = {}
     if options.ways and options.out and options.out.exists():  # these rows anew, the others as they were

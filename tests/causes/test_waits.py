@@ -14,7 +14,8 @@ from ncclkit import evidence
 from ncclkit.agent.monitor import kernels, program, snapshots
 from ncclkit.agent.run import processes
 from ncclkit.analysis import waits
-from ncclkit.analysis.waits import blockages, headline, position_bars, rank_positions, waiting_time
+from ncclkit.analysis.motion import headline
+from ncclkit.analysis.waits import blockages, position_bars, rank_positions, waiting_time
 from ncclkit.causes.engine import Diagnosis, diagnose
 from ncclkit.core.case import Case
 from ncclkit.core.model import Event

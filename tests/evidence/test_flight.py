@@ -109,6 +109,40 @@ def test_uneven_all_to_all_is_legal(tmp_path):
     assert write(tmp_path, {rank: dump([entry(1, "all_to_all", sizes=((rank + 1,),))]) for rank in range(4)}) == {}
 
 
+def scatter(rank, lib, part=(8, 4)):
+    """As torch 2.11 and 2.13 record a scatter from rank 0 to four."""
+    root = rank == 0
+    one = {"sizes": (part,), "input_dtypes": ["Float"]}
+    if lib == "nccl":
+        filler = {"output_sizes": [[0]], "output_dtypes": ["UNKNOWN_SCALAR"]}
+        parts = {"output_sizes": [list(part)] * 4, "output_dtypes": ["Float"] * 4} if root else filler
+        return entry(2, "scatter", **one, **parts)
+    took = {"output_sizes": [list(part)], "output_dtypes": ["Float"]}
+    brought = {"sizes": ((4, *part),)} if root else {"sizes": (), "input_dtypes": []}
+    return entry(2, "scatter", lib="gloo", state="scheduled", retired=False, **brought, **took)
+
+
+@pytest.mark.parametrize("lib", ["nccl", "gloo"])
+def test_a_scatter_is_compared_by_the_part_that_each_rank_takes(tmp_path, lib):
+    """As every job of tensor parallelism begins with one: the root alone brings a list."""
+    assert "flight.mismatch" not in write(tmp_path, {rank: dump([entry(1), scatter(rank, lib)]) for rank in range(4)})
+    parts = {rank: (8, 5) if rank == 2 else (8, 4) for rank in range(4)}
+    odd = {rank: dump([entry(1), scatter(rank, lib, part)]) for rank, part in parts.items()}
+    data = write(tmp_path, odd)["flight.mismatch"].data
+    assert (data["field"], data["odd"]) == ("sizes", [{"value": [[8, 5]], "ranks": [2]}])
+
+
+def test_of_a_gather_the_root_alone_takes_a_list(tmp_path):
+    def gather(rank, size=5):
+        took = [[size]] * 4 if rank == 0 else [[0]]
+        types = ["Float"] * 4 if rank == 0 else ["UNKNOWN_SCALAR"]
+        return dump([entry(1), entry(2, "gather", sizes=((size,),), output_sizes=took, output_dtypes=types)])
+
+    assert write(tmp_path, {rank: gather(rank) for rank in range(4)}) == {}
+    found = write(tmp_path, {rank: gather(rank, 6 if rank == 3 else 5) for rank in range(4)})
+    assert found["flight.mismatch"].data["odd"] == [{"value": [[6]], "ranks": [3]}]
+
+
 def test_everybody_stuck_in_the_same_collective(tmp_path):
     events = write(
         tmp_path, {rank: dump([entry(1), entry(2, state="scheduled" if rank == 1 else "started")]) for rank in range(4)}

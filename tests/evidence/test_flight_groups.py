@@ -78,6 +78,27 @@ def test_snapshots_of_a_running_job_are_no_hang(tmp_path):
     assert read(tmp_path, {rank: dump([entry(1), *([entry(2)] if rank else [])]) for rank in range(4)}) == []
 
 
+def test_a_completed_call_proves_that_all_have_entered_it(tmp_path):
+    """A job that runs, dumped one rank after the other: rank 0 came first, and the others have gone on with it."""
+    ahead = [entry(1), entry(2), entry(3), waiting(4)]
+    for oldest in ([entry(1)], [entry(1), waiting(2)]):
+        dumps = {rank: dump([*ahead] if rank else oldest) for rank in range(4)}
+        assert read(tmp_path, dumps) == []
+
+
+def test_who_is_missing_is_told_beside_a_dump_that_came_too_early(tmp_path):
+    ahead = [entry(1), entry(2), entry(3)]
+    dumps = {rank: dump([*ahead, *([waiting(4)] if rank != 2 else [])]) for rank in range(1, 4)}
+    data = only(read(tmp_path, {0: dump([entry(1)]), **dumps}), "flight.missing")
+    assert (data["seq"], data["missing"], data["waiting"]) == (4, [2], [1, 3])
+
+
+def test_a_call_that_was_aborted_proves_nothing(tmp_path):
+    aborted = entry(2, retired=False, time_discovered_completed_ns=10**12)
+    dumps = {rank: dump([entry(1), *([aborted, waiting(3)] if rank else [])]) for rank in range(4)}
+    assert only(read(tmp_path, dumps), "flight.missing")["missing"] == [0]
+
+
 def test_who_is_ahead_of_a_broadcast_shows_who_is_missing(tmp_path):
     events = read(tmp_path, {r: dump([entry(1), *([entry(2, "broadcast")] if r != 2 else [])]) for r in range(4)})
     assert only(events, "flight.missing")["missing"] == [2]

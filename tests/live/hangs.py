@@ -104,11 +104,12 @@ def package(framework: str) -> str | None:
 
 @contextmanager
 def start(
-    name: str, ranks: int = 0, backend: str = "gloo", share_gpu: bool = False, **more: str
+    name: str, ranks: int = 0, backend: str = "gloo", share_gpu: bool = False, program: str = __file__, **more: str
 ) -> Iterator[dict[int, subprocess.Popen[str]]]:
     """Begin a job, as a user would, and wait until its ranks have reached the place where it hangs; ends it at last.
 
     ranks: as many as is usual for the backend (`RANKS`) where none are given.
+    program: the file that is run, which takes the name.
     share_gpu: all ranks use the first GPU, which NCCL lets ranks of different hosts do: each is a node of its own.
     """
     ranks = ranks or RANKS[backend]
@@ -123,7 +124,7 @@ def start(
         with open(os.path.join(folder, "output"), "w") as out:
             job = {
                 rank: subprocess.Popen(
-                    [sys.executable, __file__, name],
+                    [sys.executable, program, name],
                     env={**clean, **common, "RANK": str(rank), **_place(rank, ranks, share_gpu and name != "gone")},
                     stdout=out,
                     stderr=subprocess.STDOUT,
@@ -339,8 +340,8 @@ def lightning_() -> ModuleType:
     return import_module(package("Lightning"))
 
 
-def trainer(rank: int, callback: object) -> None:
-    """Lightning's Trainer with DDP, for a few steps."""
+def trainer(rank: int, callback: object, steps: int = 50) -> None:
+    """Lightning's Trainer with DDP, for so many steps."""
     import torch
 
     lightning = lightning_()
@@ -366,7 +367,7 @@ def trainer(rank: int, callback: object) -> None:
     local = int(os.environ["LOCAL_WORLD_SIZE"])
     where = {"accelerator": "gpu" if BACKEND == "nccl" else "cpu", "devices": local}
     where["num_nodes"] = int(os.environ["WORLD_SIZE"]) // local
-    lightning.Trainer(strategy="ddp", max_steps=50, callbacks=[callback], **where, **quiet).fit(Model(), data)
+    lightning.Trainer(strategy="ddp", max_steps=steps, callbacks=[callback], **where, **quiet).fit(Model(), data)
 
 
 def rank_zero_only_barrier(rank: int) -> None:

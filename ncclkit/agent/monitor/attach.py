@@ -23,8 +23,17 @@ from .snapshots import Snapshots, expected_ranks, python_stack
 
 SECONDS = 3.0
 """How long a job that we did not start is watched at least: a few samples, from which a rate follows."""
-TIMEOUT = 20.0
+LONGER = 10.0
+"""Seconds for which it is watched where a rank stalls.
+
+A step may take so long, or what one rank does alone.
+"""
+AGAIN = 1.0
+"""Seconds between two snapshots of such a job."""
+TIMEOUT = 27.0
 """Seconds in which everything ends, with eight ranks."""
+NATIVELY = 5.0
+"""Part of `TIMEOUT` that is kept for native frames, however long a job is watched."""
 DEBUGGER_EXTRA = 60.0
 """Seconds more with debuggers, which are then asked to let go: on an H200 ranks died whose cuda-gdb was interrupted."""
 PER_FURTHER_RANK = 1.0
@@ -78,6 +87,7 @@ def collect_and_sample(
             if number:
                 time.sleep(seconds / (snapshots - 1))
             taken.take(until - 3.0 - spare)
+        _watch_longer(taken, until - spare)
         problems = taken.finish(folder, until - 2.0 - spare)
         enough.set()  # what a debugger does to a rank must not look like its own work
         problems += _keep(folder, attached, ranks, taken, gpus, until - spare, rows)
@@ -95,6 +105,14 @@ def collect_and_sample(
     job = {*processes.of_job(next(iter(ranks.values()))), *ranks.values()}
     _own_gpus(os.path.join(folder, "gpus%s.xml" % here), job)
     return problems
+
+
+def _watch_longer(taken, until):
+    """Take snapshots until no rank stands still any more, or for `LONGER` seconds."""
+    end = min(time.monotonic() + LONGER - SECONDS, until - 2.0 - NATIVELY)
+    while taken.standing() and time.monotonic() + AGAIN < end:
+        time.sleep(AGAIN)
+        taken.take(end + AGAIN)
 
 
 def _debug(folder, ranks, which, texts, gpus, until):

@@ -48,6 +48,10 @@ NUMBER = re.compile(r" {12}(?P<name>[A-Za-z_]\w*): (?P<value>\d{1,12})")
 POINT_TO_POINT = {"send", "recv", "isend", "irecv", "batch_isend_irecv"}
 WAKES = 2.5
 """Wakes a second above which a rank is not in one and the same wait for peers: it makes steps."""
+SPINS = 0.3
+"""Share of the time from which a main thread that waits does not sleep meanwhile."""
+LOADER = "torch/utils/data/"
+"""In the stack of a rank that waits for its data loader, and looks for it now and then."""
 STANDSTILL = 3
 """Snapshots after the first that have to show a rank at one place until it counts as one that hangs."""
 PATIENCE = 5.0
@@ -102,6 +106,21 @@ class Snapshots:
                 stood[rank] = stood[rank] + 1 if len(rows) == 2 and len(places) == 1 and rows[0]["stack"] else 0
             time.sleep(max(0.0, pause - (time.monotonic() - begun)))
 
+    def standing(self):
+        """Ranks that every snapshot shows at one place: in a hang, or in a long step."""
+        return [rank for rank, rows in self.rows.items() if self._stands(rank, rows)]
+
+    def _stands(self, rank, rows):
+        places = {row["stack"] for row in rows}
+        if len(places) > 1 or "" in places or self._counts(rank):
+            return False
+        return any(LOADER in place for place in places) or not was_woken(rows)
+
+    def _counts(self, rank):
+        """Whether a whole number in the stack of a rank changed, as the variable of a loop."""
+        read = [[values for _, values in numbers] for numbers in self.numbers[rank] if numbers]
+        return any(one != read[0] for one in read)
+
     def stationary(self):
         """Ranks that every snapshot shows at one place; none where most ranks make steps, as such a job is not paused.
 
@@ -138,7 +157,8 @@ class Snapshots:
         pid, last = self.ranks[rank], self.rows[rank][-1:]
         frames = [match.groupdict() for line in str(last[0]["stack"] if last else "").splitlines()
                   for match in [FRAME.match(line)] if match]  # fmt: skip
-        known = {**process_details(pid), "snapshots": self.rows[rank]}
+        about = process_details(pid)
+        known = {**about, "snapshots": self.rows[rank], "counted": self._counts(rank)}
 
         seconds = max(0.5, until - time.monotonic())
 
@@ -331,9 +351,16 @@ def counters(pid):
         "cpu": (int(stat[11]) + int(stat[12])) / utilization.TICKS if len(stat) > 12 else None,
         "main": utilization.seconds_runnable(pid),
         "switches": int(switches[1]) if switches else None,
+        "io": _bytes_moved(pid),
         "waits_in": processes.read("/proc/%d/wchan" % pid).strip(),
         "file": _file(pid, call),
     }
+
+
+def _bytes_moved(pid):
+    """Bytes that a process has read and written in all; None where the kernel does not tell."""
+    counts = re.findall(r"^[rw]char: (\d+)$", processes.read("/proc/%d/io" % pid), re.MULTILINE)
+    return sum(map(int, counts)) if counts else None
 
 
 def wakeups_per_second(rows):
@@ -342,6 +369,17 @@ def wakeups_per_second(rows):
     if len(known) < 2 or known[-1][0] <= known[0][0]:
         return 0.0
     return (known[-1][1] - known[0][1]) / (known[-1][0] - known[0][0])
+
+
+def was_woken(rows):
+    """Whether the wait of a main thread ended between the first `counters` and the last.
+
+    One that sleeps until its peers have come is not woken before: over gloo not once in a hang.
+    One that spins may be switched off its core now and then.
+    """
+    ran = [(row["t"], row["main"]) for row in rows if row.get("main") is not None]
+    spins = len(ran) > 1 and ran[-1][1] - ran[0][1] > SPINS * (ran[-1][0] - ran[0][0])
+    return wakeups_per_second(rows) > (WAKES if spins else 0.0)
 
 
 def _file(pid, call):

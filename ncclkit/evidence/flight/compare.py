@@ -39,7 +39,9 @@ EQUAL_BOTH = frozenset(
 )
 """Operations to which every rank brings as many elements, and from which it takes as many."""
 EQUAL_INPUT = EQUAL_BOTH | {"gather"}
-EQUAL_OUTPUT = EQUAL_BOTH | {"scatter"}
+"""Of a gather the root alone takes all parts; the others name a list of none, or a placeholder."""
+ROOT_SENDS = "scatter"
+"""The operation to which the root alone brings all parts."""
 Terms = tuple[Any, ...]
 """(op, elements in, elements out, types in, types out); None where a difference would mean nothing."""
 
@@ -48,7 +50,9 @@ def terms(kind: Kind) -> Terms:
     """What must be the same on all ranks of a call."""
     if kind.closes and kind.op not in EQUAL_BOTH or not kind.op:
         return (None,) * 5
-    ins, outs = kind.op in EQUAL_INPUT, kind.op in EQUAL_OUTPUT
+    if kind.op == ROOT_SENDS:
+        return _part_taken(kind)
+    ins, outs = kind.op in EQUAL_INPUT, kind.op in EQUAL_BOTH
     return (
         kind.op,
         kind.inputs.total if ins else None,
@@ -56,6 +60,19 @@ def terms(kind: Kind) -> Terms:
         kind.dtypes if ins and kind.inputs.total else None,
         kind.output_dtypes if outs and kind.outputs.total else None,
     )
+
+
+def _part_taken(kind: Kind) -> Terms:
+    """The terms of a scatter: the part that each rank takes; what is brought is the root's alone.
+
+    torch records that part for NCCL as the input, and as the output either the root's list or a
+    placeholder; for gloo it records the two sides as the program names them.
+    """
+    if kind.library == "nccl":
+        taken = kind.inputs.total or None
+        return kind.op, taken, None, kind.dtypes if taken else None, None
+    taken = kind.outputs.total or None
+    return kind.op, None, taken, None, kind.output_dtypes if taken else None
 
 
 def mismatch(group: Group) -> tuple[Data, list[str], list[int]] | None:
@@ -261,6 +278,7 @@ def summary(dump: Dump, of: int = 1) -> Event:
         lines[-1] += f" {group['in_flight'][:8]}"
     text = "\n".join([f"Flight Recorder {dump.version}, {dump.total} entries", *lines])
     data = {"version": dump.version, "entries": dump.total, "groups": by_group}
+    data["newest"] = dump.newest_time()
     return Event("flight.dump", clip(text), dump.path, 0, host=dump.host, rank=dump.rank, data=data)
 
 
@@ -320,20 +338,30 @@ def _listed(ranks: tuple[int, ...]) -> list[int]:
 def analyse(dumps: Iterable[Dump], world: int | None = None, events: Sequence[Event] = ()) -> list[Event]:
     """Cross-rank events, group by group; those that only follow from another group's hang say so.
 
-    world: number of ranks of the job, where something else shows it.  events: those of other files; stacks and
-    hosts of ranks are taken from them.
+    Of a running job whose ranks made calls while it was looked at only who came late: its dumps are
+    of different moments.  world: number of ranks of the job, where something else shows it.  events:
+    those of other files; stacks, hosts, and moments of looks are taken from them.
     """
     given = list(dumps)
     hosts = {dump.rank: dump.host for dump in given if dump.rank is not None and dump.host}
     hosts |= {event.rank: event.host for event in events if event.rank is not None and event.host}
     stacks = {event.rank: event for event in events if event.kind == "stack" and event.rank is not None}
     found: list[GroupFinding] = []
+    goes_on = _called_meanwhile(given, events)
     for group in groups(given, world):
-        found += _of(group)
-        found += [stop] if (stop := find_straggler(group, hosts)) is not None else []
+        found += [] if goes_on else _of(group)
+        found += [stop] if (stop := find_straggler(group, hosts, goes_on)) is not None else []
     crossed(found)
     roots(stop for stop in found if stop.kind in ("flight.missing", "flight.mismatch", "flight.stuck", "flight.p2p"))
     return [_event(stop, stacks) for stop in found]
+
+
+def _called_meanwhile(dumps: Iterable[Dump], events: Iterable[Event]) -> bool:
+    """Whether a rank made a call after `ncclkit attach` had begun to look at it."""
+    looks = {event.rank: event.data["snapshots"] for event in events if event.kind == "attach.rank"}
+    begun = {rank: shots[0]["t"] for rank, shots in looks.items() if shots}
+    known = [dump for dump in dumps if dump.rank in begun]
+    return any((dump.newest_time() or 0.0) > begun[dump.rank] for dump in known)
 
 
 def _of(group: Group) -> list[GroupFinding]:

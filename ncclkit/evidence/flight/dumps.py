@@ -461,6 +461,13 @@ class Dump:
         times = (time for c in (*self.collectives.values(), *self.pairs.values()) for time in c.created[:1] if time)
         return min(times, default=0)
 
+    def newest_time(self) -> float | None:
+        """When its last call was made, in seconds since the epoch; None where it does not say."""
+        if self.newest is None:
+            return None
+        calls, place = self.newest
+        return calls.created[place] / 1e9 or None
+
     def word(self, calls: Calls, place: int) -> str:
         """One call in a line: number, operation, sizes, types, state, and where the program made it."""
         kind, site = self.kinds[calls.kinds[place]], self.sites[calls.sites[place]]

@@ -123,7 +123,7 @@ def listed(ranks: Iterable[int]) -> str:
     return f"rank{'s' if len(found) != 1 else ''} {shown}"
 
 
-ALONE = frozenset({"broadcast", "_broadcast_oop", "reduce", "_reduce_oop", "scatter", "gather"})
+ALONE = frozenset({"", "broadcast", "_broadcast_oop", "reduce", "_reduce_oop", "scatter", "gather"})
 """Operations that a rank can have behind it although another one never came."""
 
 
@@ -143,8 +143,13 @@ class GroupFinding:
 
 
 def find_hang(group: Group) -> Iterator[GroupFinding]:
-    """Which ranks are missing from a group, or that all are inside; empty where the dumps show no hang."""
+    """Which ranks are missing from a group, or that all are inside; empty where nothing hangs.
+
+    Of a rank whose dump is older than what others have completed with it nothing is known.
+    """
     last, lost = _last(group)
+    older = _older_dumps(group, last)
+    last = {rank: reached for rank, reached in last.items() if rank not in older}
     waits = {rank: seq for rank, seq in group.waits().items() if rank in last}
     if not last:
         return
@@ -153,12 +158,37 @@ def find_hang(group: Group) -> Iterator[GroupFinding]:
     inside = [rank for rank, place in waits.items() if place == seq]
     entered = [rank for rank, reached in last.items() if reached >= 0]
     if len(set(last.values())) > 1 and 2 * len(inside) <= len(last):
-        yield from _gap(group, last, waits, lost)
+        yield from _gap(group, last, waits, lost, older)
     elif seq is not None and (group.no_dump or lost):
         if len(inside) == len(entered):
             yield _missing(group, seq, last, [], inside, lost)
+    elif older:
+        return  # whether they are inside, too, their dumps came too early to tell
     elif seq is not None and len(group.members) > 1 and 2 * len(inside) > len(group.members):
         yield from _stuck(group, seq, inside)
+
+
+def _older_dumps(group: Group, last: Mapping[int, int]) -> list[int]:
+    """Ranks whose dump was taken early: another one completed a call that needs them.
+
+    One that has made that call, and only does not see its end, may be one whose GPU failed.
+    """
+    proven = max((_last_proven(group, rank) for rank in group.calls), default=-1)
+    return [rank for rank, reached in last.items() if reached < proven]
+
+
+def _last_proven(group: Group, rank: int) -> int:
+    """The last call of a rank that ends only once all members have entered it; -1 without one.
+
+    An aborted call counts as completed, too, but its watchdog has not retired it.
+    """
+    dump, calls = group.sources[rank], group.calls[rank]
+    for place in reversed(range(len(calls))):
+        kind = dump.kinds[calls.kinds[place]]
+        needs_all = kind.library == "nccl" and kind.op not in ALONE and not kind.closes
+        if needs_all and dump.states[calls.status[place]] == ("completed", True):
+            return calls.seqs[place]
+    return -1
 
 
 def _last(group: Group) -> tuple[dict[int, int], list[int]]:
@@ -182,14 +212,20 @@ def _last(group: Group) -> tuple[dict[int, int], list[int]]:
     return dict(sorted(last.items())), lost
 
 
-def _gap(group: Group, last: dict[int, int], waits: dict[int, int], lost: list[int]) -> Iterator[GroupFinding]:
+def _gap(
+    group: Group, last: dict[int, int], waits: dict[int, int], lost: list[int], older: list[int]
+) -> Iterator[GroupFinding]:
     """Ranks that never entered a collective in which others wait, or that others have behind them."""
     least = min(last.values())
     waited = [seq for seq in waits.values() if seq > least]
     seq = min(waited or [_after(group, rank, least) for rank in last if last[rank] > least])
     waiting = [rank for rank, reached in last.items() if reached >= seq]
     if waited or any(_unconfirmed(group, rank, seq) for rank in waiting):
-        yield _missing(group, seq, last, [rank for rank, reached in last.items() if reached < seq], waiting, lost)
+        missing = [rank for rank, reached in last.items() if reached < seq]
+        found = _missing(group, seq, last, missing, waiting, lost)
+        if older:
+            found.text.append(f"  dump too early, nothing is known: {listed(older)}")
+        yield found
 
 
 def _after(group: Group, rank: int, seq: int) -> int:
@@ -411,8 +447,15 @@ WORST = 16
 """Ranks that an event names."""
 
 
-def find_straggler(group: Group, hosts: Mapping[int, str]) -> GroupFinding | None:
-    """The collective of a group for which one rank let the others wait longest; None where nobody was late."""
+MOSTLY, WORTH = 2 / 3, SECOND // 1000
+"""Share of a running job's collectives to which one rank comes last; spread worth a word."""
+
+
+def find_straggler(group: Group, hosts: Mapping[int, str], goes_on: bool = False) -> GroupFinding | None:
+    """The collective for which one rank let the others wait longest; None where nobody was late.
+
+    goes_on: the job was seen to make calls; then one that comes last to most of them is late.
+    """
     columns = _columns(group)
     if len(columns) < 2:
         return None
@@ -429,14 +472,25 @@ def find_straggler(group: Group, hosts: Mapping[int, str]) -> GroupFinding | Non
     usual = median(spreads) if len(spreads) >= FEW else 0
     number = max(range(len(spreads)), key=spreads.__getitem__)
     found = [column[number] for column in times]
-    middle = sorted(found)[(len(found) - 1) // 2]
+    middle = _middle(found)
     behind = max(found) - middle
     blind = not one_clock and len(spreads) < FEW
+    latest, often = lasts.most_common(1)[0]
+    if goes_on and one_clock and usual >= WORTH and often >= MOSTLY * len(spreads):
+        behind_of = [row[latest] - _middle(row) for row in zip(*times, strict=True)]
+        number = max(range(len(behind_of)), key=behind_of.__getitem__)
+        seconds = {ranks[latest]: round(behind_of[number] / SECOND, 3)}
+        return _late_stop(group, number, seconds, usual, often, len(spreads))
     if behind < max(LEAST, BEYOND * usual, BLIND if blind else 0):
         return None
     order = sorted(range(len(found)), key=lambda place: -found[place])[:WORST]
     seconds = {ranks[place]: round((found[place] - middle) / SECOND, 3) for place in order if found[place] > middle}
     return _late_stop(group, number, seconds, usual, lasts[order[0]], len(spreads))
+
+
+def _middle(times: Iterable[int]) -> int:
+    ordered = sorted(times)
+    return ordered[(len(ordered) - 1) // 2]
 
 
 def _columns(group: Group) -> dict[int, array[int]]:

@@ -10,6 +10,10 @@ from ncclkit.evidence.grammars.grammar import NAMED, Data, Line, Rule, rule, par
 FIELDS = 24
 """Lines of a verdict before its stack trace ends."""
 ERRORS = {"TYPE": "op", "SYNTAX": "sizes", "DTYPE": "dtypes"}
+ROOTED = ("scatter", "gather")
+"""Operations whose root alone has the parts of all ranks, which torchfrtrace compares, too."""
+NO_LIST = ("[[0]]", "[]", "[[]]")
+"""What the other ranks have in the place of that list."""
 CULPRIT = re.compile(r"Culprit rank (\d{1,7}); Error type: (\w{1,60})(?:, (.{0,600}?))?(?=, Culprit rank|$)")
 VALUES = re.compile(r"'(.{0,300}?)' does not match found [\w ]{1,30}: '(.{0,300}?)'")
 OP = re.compile(r"\bnccl2?:(?P<op>\w{1,40})(?: (?P<a>\d{1,7})(?P<way>->|<-)(?P<b>\d{1,7}))?")
@@ -56,6 +60,9 @@ def _mismatch(match: re.Match[str], data: Data, line: Line) -> Data | None:
         if what and (field in ("", what)):
             field, right = what, found[1] if found else right
             odd.setdefault(found[2] if found else "another one", []).append(int(rank))
+    no_list = any(value in NO_LIST for value in (right, *odd))
+    if field == "sizes" and common["op"] in ROOTED and no_list:
+        return None
     wrong = {rank for ranks in odd.values() for rank in ranks}
     others = [rank for rank in _ranks(fields.get("expected ranks", "")) if rank not in wrong]
     if not odd:

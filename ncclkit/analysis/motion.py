@@ -1,0 +1,224 @@
+"""Whether a running job goes on: what moved while it was looked at, and who comes last.
+
+A hang is a wait that outlasts the look.  Ranks that are met at one place twice may have made a
+step in between, and dumps of ranks are taken one after the other: so wherever anything moved,
+nothing is compared as if it were one moment.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from copy import copy
+from dataclasses import dataclass
+
+from ncclkit.analysis.once import once
+from ncclkit.analysis.waits import (
+    REQUESTS,
+    RankPosition,
+    group_line,
+    rank_positions,
+    same_positions,
+    waiting_time,
+)  # fmt: skip
+from ncclkit.core.case import Case
+from ncclkit.core.model import Event
+from ncclkit.core.text import format_time, start, verb
+from ncclkit.core.text import ranks as rank_words
+
+OF_A_MOMENT = frozenset(
+    "stack attach.rank ras.communicator telemetry.utilization telemetry.scheduling "
+    "flight.missing flight.mismatch flight.stuck flight.p2p".split()
+)
+"""Kinds of events that show one moment of a job, which accuse nobody where it goes on."""
+AT_WORK, IDLE = 60.0, 30.0
+"""Shares of time in % of the main thread of a rank that works, and of those that wait for it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Motion:
+    """What shows that a running job goes on."""
+
+    ranks: tuple[int, ...]
+    """That moved."""
+    how: str
+    """``moved between the snapshots (step 118 to 120)``."""
+    evidence: Event
+
+    @property
+    def summary(self) -> str:
+        """``ranks 0-2 moved between the snapshots``."""
+        return f"{rank_words(self.ranks)} {self.how}"
+
+
+def motion(events: Iterable[Event]) -> Motion | None:
+    """What of a running job moved while it was looked at; None where it stalls, or nothing says so.
+
+    A rank that works keeps a job going only where nobody waited for it all the while: an endless
+    loop moves, too.
+    """
+    known = list(events)
+    seen = rank_positions(known)
+    if not seen:
+        return None
+    return _launched(known) or _called(known, seen) or _moved(seen)
+
+
+@once
+def without_moments(case: Case) -> Case:
+    """The case; of a job that goes on, or is idle, without what shows one moment of it.
+
+    Of one that goes on an ``attach.motion`` stands for that.  Workers of a server that has nothing to
+    do wait as in a hang, by their stacks and by their dumps.
+    """
+    moving = motion(case.events)
+    if moving is None and not waits_for_request(case.events):
+        return case
+    lasting = copy(case)
+    lasting.events = [event for event in case.events if event.kind not in OF_A_MOMENT]
+    if moving is not None:
+        shown, data = moving.evidence, {"ranks": list(moving.ranks)}
+        goes_on = Event("attach.motion", moving.summary, shown.path, shown.line, data=data)
+        lasting.events.append(goes_on)
+    return lasting
+
+
+def waits_for_request(events: Iterable[Event]) -> bool:
+    """Whether a rank of a running job waits for something to do."""
+    return any(one.waits_for == REQUESTS for one in rank_positions(events).values())
+
+
+def _launched(events: Sequence[Event]) -> Motion | None:
+    """By two reports of NCCL's RAS."""
+    for change in events:
+        if change.kind == "ras.change" and change.data["moved"]:
+            counts = [sum(ops.values()) for ops in change.data["moved"].values()]
+            seconds = change.data["seconds"]
+            rate = f", {_per_second(max(counts) / seconds)}" if seconds else ""
+            ranks = tuple(sorted(map(int, change.data["moved"])))
+            how = f"launched collectives between two reports of NCCL's RAS{rate}"
+            return Motion(ranks, how, change)
+    return None
+
+
+def _called(events: Sequence[Event], seen: Mapping[int, RankPosition]) -> Motion | None:
+    """By dumps: a call was made after the first snapshot of its rank."""
+    dumps = [event for event in events if event.kind == "flight.dump" and event.rank in seen]
+    newest = {dump.rank: float(dump.data.get("newest") or 0.0) for dump in dumps}
+    fresh = [dump for dump in dumps if newest[dump.rank] > _first_look(seen, dump.rank)]
+    if not fresh:
+        return None
+    rates = [rate for dump in fresh for rate in _rates(dump)]
+    pace = f", {_per_second(max(rates))}" if rates else ""
+    ranks = tuple(sorted(dump.rank for dump in fresh if dump.rank is not None))
+    they = verb(ranks, "it was", "they were")
+    return Motion(ranks, f"made calls while {they} looked at{pace}", fresh[0])
+
+
+def _first_look(seen: Mapping[int, RankPosition], rank: int | None) -> float:
+    shots = seen[rank].lines[0].data["snapshots"] if rank is not None else ()
+    return float(shots[0]["t"]) if shots else float("inf")
+
+
+def _rates(dump: Event) -> Iterable[float]:
+    """Calls a second of each group, over those that the dump dates."""
+    for group in dump.data["groups"].values():
+        times = group["times"]
+        if len(times) > 1 and times[-1][1] > times[0][1]:
+            yield (times[-1][0] - times[0][0]) / (times[-1][1] - times[0][1])
+
+
+def _per_second(rate: float) -> str:
+    return f"{rate:,.0f} a second" if rate >= 10 else f"{rate:.2g} a second"
+
+
+def _moved(seen: Mapping[int, RankPosition]) -> Motion | None:
+    """By the snapshots: nobody waits all the while, or most ranks move."""
+    moved = tuple(rank for rank, position in seen.items() if position.moved)
+    waits = any(position.waits_for_ranks for position in seen.values())
+    if not moved or (waits and 2 * len(moved) <= len(seen)):
+        return None
+    made = next(filter(None, (_progress(seen[rank]) for rank in moved)), "")
+    counted = f" ({made})" if made else ""
+    return Motion(moved, f"moved between the snapshots{counted}", seen[moved[0]].lines[0])
+
+
+def _progress(position: RankPosition) -> str:
+    """``step 118 to 120``: what of its counters went on between the snapshots."""
+    shots = position.lines[0].data["snapshots"]
+    first: Mapping[str, int] = next((shot["steps"] for shot in shots if shot.get("steps")), {})
+    known = {name: last for name, last in position.steps.items() if name in first}
+    made = [(name, first[name], last) for name, last in known.items() if first[name] != last]
+    return ", ".join(f"{name} {before} to {after}" for name, before, after in made)
+
+
+# ---------------------------------------------------------------- who comes last
+
+
+def comes_last(events: Iterable[Event]) -> str:
+    """``Rank 2 comes last to 29 of 32 collectives, …``: who is awaited; "" for nobody."""
+    known = list(events)
+    return _last_by_dumps(known) or _last_by_load(known)
+
+
+def _last_by_dumps(events: Sequence[Event]) -> str:
+    """By the times of all calls that the ranks of one host recorded."""
+    late = [event.data for event in events if event.kind == "flight.late"]
+    if not late:
+        return ""
+    most = max(late, key=lambda data: int(data["last_in"]))
+    apart = format_time(1e6 * most["usual"])
+    say = f"Rank {most['worst']} comes last to {most['last_in']} of {most['of']} collectives"
+    return f"{say}, which the ranks enter {apart} apart as a rule"
+
+
+def _last_by_load(events: Sequence[Event]) -> str:
+    """By main threads: one works, and all others wait; a rank that waits for a GPU spins."""
+    seen = rank_positions(events)
+    loads = [event for event in events if event.kind == "telemetry.utilization"]
+    rows = {event.rank: event.data["main"] for event in loads}
+    shares = {rank: rows[rank] for rank in seen if rows.get(rank) is not None}
+    busy = [rank for rank, share in shares.items() if share >= AT_WORK]
+    others = [share for rank, share in shares.items() if rank not in busy]
+    if len(busy) != 1 or len(shares) < len(seen) or not others or max(others) > IDLE:
+        return ""
+    low, high = f"{min(others):.0f}", f"{max(others):.0f}"
+    span = f"{high} %" if low == high else f"{low} to {high} %"
+    worked = f"{shares[busy[0]]:.0f} % of the time"
+    return f"The others wait for rank {busy[0]} most: it worked {worked}, they {span}"
+
+
+# ---------------------------------------------------------------- in a sentence
+
+
+def headline(events: Iterable[Event]) -> str:
+    """What is to be said of a running job in which nothing was found."""
+    known = list(events)
+    seen = rank_positions(known)
+    if (moving := motion(known)) is not None:
+        last = comes_last(known)
+        return f"The job goes on: {moving.summary}.{f' {last}.' if last else ''}"
+    waiting = [position for position in seen.values() if position.waits_for_ranks]
+    if len(waiting) == len(seen) > 0:
+        return _all_wait(known, waiting)
+    lines = [group_line(held) for held in same_positions(seen.values())]
+    more = "; …" if len(lines) > 4 else ""
+    say = start("; ".join(lines[:4]) + more) or "No stack could be read"
+    if waits_for_request(known):
+        idle = "a server that has nothing to do looks like this, and nothing shows that it hangs"
+        return f"{say}: {idle}."
+    return say
+
+
+def _all_wait(events: Sequence[Event], waiting: Sequence[RankPosition]) -> str:
+    """All ranks wait at one place, or where nothing tells these places apart."""
+    known = waiting_time(waiting)
+    what = f"All {len(waiting)} ranks wait for each other"
+    if waiting[0].place:
+        what = f"All {len(waiting)} ranks wait in {waiting[0].call} at {waiting[0].place}"
+    kernels = {position.kernel for position in waiting}
+    within = f", each GPU in {next(iter(kernels))}" if len(kernels) == 1 and all(kernels) else ""
+    dumped = any(event.kind == "flight.dump" for event in events)
+    more = " or ".join(["--dump"] * (not dumped) + ["--kernels"] * (kernels == {None}))
+    advice = f"; {more} may" if more else ""
+    since = f" {known}" if known else ""
+    return f"{what}{since}{within}: where they stand does not tell why{advice}."

@@ -1,0 +1,43 @@
+"""Attach accuses nobody of a job that goes on; ``tests/bench/attach.py --healthy`` looks at all programs many times."""
+
+from __future__ import annotations
+
+import argparse
+
+import pytest
+
+from tests.bench.attach import busy_host, healthy_row
+from tests.live.healthy import PROGRAMS
+
+pytestmark = pytest.mark.slow
+
+
+def looked_at(name: str, dump: bool) -> dict[str, object]:
+    """One look at a job of two ranks."""
+    options = argparse.Namespace(looks=1, dump=dump, ranks=2, backend="gloo", timeout=None)
+    return healthy_row(name, options)
+
+
+@pytest.mark.parametrize(
+    ("name", "dump"),
+    [("ddp_loop", True), ("checkpoint_on_rank_0", False)],
+    ids=["a dump of one rank after the other", "one rank is busy with something else for some seconds"],
+)
+def test_a_job_that_goes_on_is_said_to(name: str, dump: bool) -> None:
+    row = looked_at(name, dump)
+    assert (row["accusations"], row["goes_on"], row["exit_0"], row["lives"]) == (0, 1, 1, True), row["said"]
+
+
+def test_on_a_busy_host_nobody_is_accused_either() -> None:
+    with busy_host(3):
+        row = looked_at("long_steps", False)
+    assert (row["accusations"], row["lives"]) == (0, True), row["said"]
+
+
+def test_a_server_without_a_request_is_left_alone() -> None:
+    row = looked_at("idle_server", False)
+    assert (row["accusations"], row["goes_on"]) == (0, 0), row["said"]
+
+
+def test_there_are_enough_programs_of_each_kind() -> None:
+    assert len(PROGRAMS) >= 12 and set(PROGRAMS.values()) == {"torch", "accelerate", "transformers", "Lightning"}
