@@ -155,7 +155,7 @@ def _position(rank: int, event: Event, stack: Event | None) -> RankPosition:
     steps = [shot["steps"] for shot in shots if shot.get("steps")]
     counted = {tuple(one.items()) for one in steps}
     moved = max(len({shot["stack"] for shot in shots}), len(set(launches)), len(counted)) > 1
-    moved = moved or bool(event.data.get("counted"))
+    moved = moved or bool(event.data.get("counted")) or len({shot.get("gloo") for shot in shots}) > 1
     waits_for = _waits_for(frames, data, shots, stack.text if stack is not None else "")
     return RankPosition(
         rank=rank,

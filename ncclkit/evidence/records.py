@@ -155,6 +155,7 @@ class Snapshot:
     stack: str = ""
     steps: dict[str, int] = field(default_factory=dict)
     io: int | None = None
+    gloo: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import pickle
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from ncclkit import evidence
+from ncclkit.agent.monitor import attach as collect
 from ncclkit.agent.monitor.snapshots import Snapshots
 from ncclkit.analysis import waits
 from ncclkit.analysis.motion import headline, motion
@@ -156,6 +158,16 @@ def test_a_variable_that_counts_is_motion() -> None:
     assert rank_positions(events)[0].moved and motion(events) is not None
 
 
+def test_a_collective_over_gloo_is_motion_wherever_a_rank_was_met() -> None:
+    """Its main thread was asleep in each snapshot, as in a loop that waits for something."""
+    sleeps = [rank(number, own(9), MAIN, native=[f"clock_nanosleep ({LIBC})"], wakes=150) for number in (0, 1)]
+    events = [event for one in sleeps for event in one]
+    assert motion(events) is None
+    for number, shot in enumerate(events[0].data["snapshots"]):
+        shot["gloo"] = 40 + number
+    assert motion(events) is not None and diagnose(case_of(events)).exit_code == 0
+
+
 def test_a_file_that_is_written_is_motion() -> None:
     writes = rank(0, own(9, "save"), MAIN, native=[f"fsync ({LIBC})"])
     assert (rank_positions(writes)[0].waits_for, rank_positions(writes)[0].moved) == (waits.FILE, False)
@@ -225,6 +237,9 @@ def test_nothing_timed_out_where_nothing_says_so(tmp_path: Path) -> None:
     assert says and all("timed out" in say for say in says)
 
 
+STANDS = "    all_reduce (/env/torch/distributed/distributed_c10d.py:3252)"
+
+
 def snapshots_of(*places: str, switches: tuple[int, ...] = (), counts: tuple[int, ...] = ()) -> Snapshots:
     """One rank at as many moments as there are places, a second apart."""
     taken = Snapshots({0: 1})
@@ -238,12 +253,12 @@ def snapshots_of(*places: str, switches: tuple[int, ...] = (), counts: tuple[int
 @pytest.mark.parametrize(
     ("taken", "stands"),
     [
-        (snapshots_of("all_reduce", "all_reduce"), True),
-        (snapshots_of("all_reduce", "forward"), False),
+        (snapshots_of(STANDS, STANDS), True),
+        (snapshots_of(STANDS, "forward"), False),
         (snapshots_of("", ""), False),
-        (snapshots_of("all_reduce", "all_reduce", switches=(5, 6)), False),
-        (snapshots_of("all_reduce", "all_reduce", counts=(5, 6)), False),
-        (snapshots_of("get (torch/utils/data/x.py:3)", "get (torch/utils/data/x.py:3)", switches=(5, 6)), True),
+        (snapshots_of(STANDS, STANDS, switches=(5, 6)), False),
+        (snapshots_of(STANDS, STANDS, counts=(5, 6)), False),
+        (snapshots_of("get (data.py:3)", "get (data.py:3)", switches=(5, 6)), True),
     ],
     ids=["still", "elsewhere", "not read", "woken", "counts", "its loader looks for data"],
 )
@@ -260,3 +275,30 @@ def test_ranks_in_one_line_of_a_program_are_not_divided_by_what_it_calls() -> No
     looks = [rank(number, call, own(33), MAIN, native=native) for number, call in enumerate(calls)]
     case = case_of(*looks)
     assert diagnose(case).findings == () and "All 3 ranks wait" in headline(case.events)
+
+
+class Stalling:
+    """A job of which a rank stalls for so many snapshots."""
+
+    def __init__(self, shots: int) -> None:
+        self.left, self.taken = shots, 0
+
+    def standing(self) -> list[int]:
+        return [0] if self.taken < self.left else []
+
+    def take(self, until: float) -> None:
+        self.taken += 1
+
+
+@pytest.mark.parametrize(("stalls", "taken"), [(0, 0), (3, 3)])
+def test_a_look_ends_as_soon_as_nobody_stalls(monkeypatch: pytest.MonkeyPatch, stalls: int, taken: int) -> None:
+    monkeypatch.setattr(collect, "AGAIN", 0.01)
+    job = Stalling(stalls)
+    collect._watch_longer(job, time.monotonic() + 60)
+    assert job.taken == taken
+
+
+def test_a_look_that_has_no_time_left_is_not_longer(monkeypatch: pytest.MonkeyPatch) -> None:
+    job = Stalling(1000)
+    collect._watch_longer(job, time.monotonic() + collect.NATIVELY)
+    assert job.taken == 0

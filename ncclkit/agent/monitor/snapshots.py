@@ -50,14 +50,17 @@ WAKES = 2.5
 """Wakes a second above which a rank is not in one and the same wait for peers: it makes steps."""
 SPINS = 0.3
 """Share of the time from which a main thread that waits does not sleep meanwhile."""
-LOADER = "torch/utils/data/"
-"""In the stack of a rank that waits for its data loader, and looks for it now and then."""
+AWAITS_PEERS = re.compile(r"torch/(?:distributed/|autograd/graph)")
+"""In the stack of a rank that sleeps until its peers have come; in other waits it may look now and then."""
+GLOO_WORKER = "pt_gloo_runloop"
+"""The name of torch's threads that work on collectives over gloo, one after the other."""
 STANDSTILL = 3
 """Snapshots after the first that have to show a rank at one place until it counts as one that hangs."""
 PATIENCE = 5.0
 """Seconds that one of them may take beyond the pause between them."""
 STOPS = 0.5
 """Seconds in which a signal that a killed reader had sent arrives."""
+VOLUNTARY = re.compile(r"\nvoluntary_ctxt_switches:\s*(\d+)")
 ON_FILES = frozenset((0, 1, 17, 18, 19, 20, 42, 44, 45, 46, 47, 72, 73, 74, 75))
 """Calls of Linux on x86_64 whose first argument is a file descriptor: reads, writes, sends, locks and flushes."""
 
@@ -111,10 +114,11 @@ class Snapshots:
         return [rank for rank, rows in self.rows.items() if self._stands(rank, rows)]
 
     def _stands(self, rank, rows):
-        places = {row["stack"] for row in rows}
-        if len(places) > 1 or "" in places or self._counts(rank):
+        places = {str(row["stack"]) for row in rows}
+        collectives = {row.get("gloo") for row in rows}
+        if len(places) > 1 or "" in places or len(collectives) > 1 or self._counts(rank):
             return False
-        return any(LOADER in place for place in places) or not was_woken(rows)
+        return not (any(map(AWAITS_PEERS.search, places)) and was_woken(rows))
 
     def _counts(self, rank):
         """Whether a whole number in the stack of a rank changed, as the variable of a loop."""
@@ -344,7 +348,7 @@ def counters(pid):
     """What the kernel counts of a process and of its main thread, at this moment."""
     stat = processes.read("/proc/%d/stat" % pid).rpartition(")")[2].split()
     call = processes.read("/proc/%d/syscall" % pid).split()
-    switches = re.search(r"\nvoluntary_ctxt_switches:\s*(\d+)", processes.read("/proc/%d/status" % pid))
+    switches = VOLUNTARY.search(processes.read("/proc/%d/status" % pid))
     return {
         "t": round(time.time(), 3),
         "state": stat[0] if stat else "",
@@ -352,6 +356,7 @@ def counters(pid):
         "main": utilization.seconds_runnable(pid),
         "switches": int(switches[1]) if switches else None,
         "io": _bytes_moved(pid),
+        "gloo": _gloo_wakes(pid),
         "waits_in": processes.read("/proc/%d/wchan" % pid).strip(),
         "file": _file(pid, call),
     }
@@ -361,6 +366,27 @@ def _bytes_moved(pid):
     """Bytes that a process has read and written in all; None where the kernel does not tell."""
     counts = re.findall(r"^[rw]char: (\d+)$", processes.read("/proc/%d/io" % pid), re.MULTILINE)
     return sum(map(int, counts)) if counts else None
+
+
+def _gloo_wakes(pid):
+    """How often its threads that work on collectives over gloo were woken; None where it has none.
+
+    They are woken for a collective, and by its end: not once in a hang.
+    """
+    found = []
+    for task in _tasks(pid):
+        if processes.read(task + "/comm").strip() == GLOO_WORKER:
+            switches = VOLUNTARY.search(processes.read(task + "/status"))
+            found += [int(switches[1])] if switches else []
+    return sum(found) if found else None
+
+
+def _tasks(pid):
+    """The folders of the threads of a process; none where it has ended."""
+    try:
+        return ["/proc/%d/task/%s" % (pid, name) for name in os.listdir("/proc/%d/task" % pid)]
+    except OSError:
+        return []
 
 
 def wakeups_per_second(rows):
