@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Any, Callable
 
-from .secret_forms import FOREIGN_FORMS, FORMS, REDACTED, TORN, Form, Instead, is_secret
+from .secret_forms import FOREIGN_FORMS, FORMS, OVER_LINES, REDACTED, TORN, Form, Instead, is_secret
 
 __all__ = ["REDACTED", "clean", "file", "is_secret", "text", "texts", "words"]
 
@@ -26,7 +26,9 @@ def _own() -> list[str]:
     plain += [line for value in plain for line in value.splitlines()]
     values = {*plain, *(json.dumps(value)[1:-1] for value in plain)}
     random = re.compile(r"(?=.*\d)(?=.*[A-Za-z]).{8,}|.{16,}", re.S)
-    return sorted((v for v in values if random.fullmatch(v) and v[0] not in "/~."), key=len, reverse=True)
+    return sorted(
+        (v for v in values if random.fullmatch(v) and v[0] not in "/~."), key=len, reverse=True
+    )
 
 
 OWN = _own()
@@ -60,7 +62,11 @@ class _Forms:
         self._forms = forms
         # of signs that begin alike the shortest is found, which stands for all of them
         self._by_sign = {
-            short: [n for n, form in enumerate(forms) if any(sign.startswith(short) for sign in form.signs)]
+            short: [
+                n
+                for n, form in enumerate(forms)
+                if any(sign.startswith(short) for sign in form.signs)
+            ]
             for short in {*signs}
         }
 
@@ -126,7 +132,11 @@ def texts(value: Any, change: Callable[[str], str] = text) -> Any:
         return change(value)
     if isinstance(value, dict):
         return {texts(key, change): texts(inner, change) for key, inner in value.items()}
-    return type(value)(texts(inner, change) for inner in value) if isinstance(value, (list, tuple)) else value
+    return (
+        type(value)(texts(inner, change) for inner in value)
+        if isinstance(value, (list, tuple))
+        else value
+    )
 
 
 def clean(value: Any, name: str = "") -> Any:
@@ -135,7 +145,9 @@ def clean(value: Any, name: str = "") -> Any:
         return REDACTED if is_secret(name) else text(value)
     if isinstance(value, dict):
         variable = str(value.get("name", "")).replace("env.", "", 1) if "value" in value else ""
-        hidden = variable.isidentifier() and is_secret(variable)  # a row {"name": "HF_TOKEN", "value": …}
+        hidden = variable.isidentifier() and is_secret(
+            variable
+        )  # a row {"name": "HF_TOKEN", "value": …}
         names = {key: "secret" if hidden and key == "value" else str(key) for key in value}
         return {texts(key): clean(inner, names[key]) for key, inner in value.items()}
     if isinstance(value, (list, tuple)):
@@ -163,4 +175,4 @@ def _blocks(source: Any) -> Iterable[tuple[str, str]]:
     """(as it is, without secrets) of a file's text, about a MiB of lines at a time."""
     while lines := source.readlines(1 << 20):
         whole = "".join(lines)
-        yield whole, text(whole) if "PRIVATE KEY" in whole else "".join(map(text, lines))
+        yield whole, text(whole) if OVER_LINES.search(whole) else "".join(map(text, lines))

@@ -54,10 +54,49 @@ _SECRET_NAME = rf"(?:token|passwo?r?[dt]|pass|passphrase|secret|credentials?|jwt
 """The end of a name that a secret stands under, whatever is before it."""
 _SECRET_SIGNS = ("token", "pass", "secret", "credential", "jwt", "otp", "key")
 _LATIN_SIGNS = (
-    *("kennwort", "de passe", "de_passe", "depasse", "contrasena", "senha", "wachtwoord", "haslo", "sifre"),
-    *("losenord", "salasana", "adgangskode", "passord", "heslo", "geslo", "lozinka", "jelszo", "parola"),
-    *("parool", "sandi", "schluessel", "cle api", "cle_api", "cle secr", "cle_secr", "cle d", "cle_d"),
-    *("clave secr", "clave_secr", "clave de", "clave_de", "chave secr", "chave_secr", "chave de", "chave_de"),
+    *(
+        "kennwort",
+        "de passe",
+        "de_passe",
+        "depasse",
+        "contrasena",
+        "senha",
+        "wachtwoord",
+        "haslo",
+        "sifre",
+    ),
+    *(
+        "losenord",
+        "salasana",
+        "adgangskode",
+        "passord",
+        "heslo",
+        "geslo",
+        "lozinka",
+        "jelszo",
+        "parola",
+    ),
+    *(
+        "parool",
+        "sandi",
+        "schluessel",
+        "cle api",
+        "cle_api",
+        "cle secr",
+        "cle_secr",
+        "cle d",
+        "cle_d",
+    ),
+    *(
+        "clave secr",
+        "clave_secr",
+        "clave de",
+        "clave_de",
+        "chave secr",
+        "chave_secr",
+        "chave de",
+        "chave_de",
+    ),
     *("mat khau", "mat_khau", "matkhau"),
 )
 
@@ -66,26 +105,29 @@ _LATIN_SIGNS = (
 _QUOTE = r"(?:\\{0,15}[\"'`]|&quot;|&#3[49];|%(?:25){0,3}2[27]|[“”‘’「」『』])"
 """JSON within JSON doubles the backslashes each time."""
 _EQUALS = (
-    r"(?:: ?(?:str|bytes|SecretStr|Optional\[str\])(?: \| None)? ?=|:=|=>|={1,3}(?!>)|:(?!=)|[：＝]"
-    r"|%(?:25){0,3}3[DdAa]|\\{1,15}u003[ad]|&#(?:58|61);)"
+    r"(?:: ?(?:str|bytes|SecretStr|Optional\[str\])(?: \| None)? ?=|:=|=>|={1,3}(?![>=])|:(?!=)|[：＝]"
+    r"|%(?:25){0,3}3[DdAa](?:%(?:25){0,3}20|\+){0,4}|\\{1,15}u003[ad]|&#(?:58|61);)"
 )
-_WRAPPED = rf"(?:(?:[A-Za-z_][\w.]{{0,60}}\(\s{{0,4}})?(?:[bBrRuUfF]{{1,2}})?(?={_QUOTE}))?"
+_WRAPPED = rf"(?:(?:(?:[A-Za-z_][\w.]{{0,60}})?[(\[]\s{{0,4}})?(?:[bBrRuUfF]{{1,2}})?(?={_QUOTE}))?"
 """``SecretStr(`` and the b of a literal, where a quote follows."""
 _GAP = rf"{_QUOTE}?\]?\s{{0,4}}{_EQUALS}\s{{0,2}}[ \t]{{0,60}}{_WRAPPED}"
 """Between a name and its value: ``=``, ``: ``, ``=>``, ``: str =``, the quote that ends a name."""
 _NUL = r"(?:\0|\\{1,15}(?:x00|u0000))"
 _NEXT = rf"(?:\\{{0,15}}[\"'`]?(?:,\s{{0,4}}|[ \t]{{1,4}}|{_NUL})\\{{0,15}}[\"'`]?)"
 """Between two words of a command line: blanks, or what a list of words has there."""
+_START = r"(?:(?<![\w-])|(?<=x00)|(?<=u0000))"
+"""Where a word of a command line begins."""
+_WORD = r"[^\s\0\"'-][^\s\0\"']{0,200}"
 _LINE = r"[ \t]{0,9}\r?\n[^\n]{0,80}?"
 """The end of a line, and what a launcher puts before the next one."""
 
 # ---------------------------------------------------------------- values
 
-_NOT_YET = r"(?!\[redacted)"
+_NOT_YET = r"(?!\[redacted|\{\s{0,4}\\{0,15}[\"'])"
 _INNER = r"[^\s\"',;&<>)\]}\\\0，；。“”‘’「」『』]|\\(?!\\{0,15}[\"'`]|x00|u0000)"
 _BARE = rf"{_NOT_YET}(?:{_INNER})+"
 _QUOTED = (
-    r"(?P<triple>\"{3}|'{3})(?:(?!(?P=triple))(?s:.)){0,4000}"
+    r"(?P<mark>\\{0,15}[\"'])(?P=mark){2}(?:(?!(?P=mark){3})(?s:.)){0,4000}"
     r"|(?P<deep>\\{1,15}[\"'`])(?:(?!(?<!\\)(?P=deep))[^\n\0])*"
     r"|\"(?:\\.|[^\"\\\n\0])*|'(?:\\.|[^'\\\n\0])*|`[^`\n\0]*"
     r"|[“‘「『][^”’」』\n\0]*"
@@ -95,9 +137,9 @@ _QUOTED = (
 _VALUE = rf"(?P<value>{_QUOTED}|(?!(?i:true|false|none|null)\b){_BARE})"
 """A value without the quote that ends it, so that JSON stays JSON."""
 _NO_NUMBER = r"(?!\d+(?:\.\d+)?(?![\w.]))"
-_STRANGE = (
-    r"(?=[^\s\"',;]{0,200}\d)(?=[^\s\"',;]{0,200}[A-Z])(?=[^\s\"',;]{8})" + _BARE
-)
+_COUNT = r"[\"']?\d{1,9}(?:\.\d{1,9})?(?:[mu]?s|µs|%)?(?![\w.+/=-])"
+"""What stands behind the tokens that a model reads: how many, or the time for one."""
+_STRANGE = r"(?=[^\s\"',;]{0,200}\d)(?=[^\s\"',;]{0,200}[A-Z])(?=[^\s\"',;]{8})" + _BARE
 """A value behind a word that is also plain English must look random."""
 _NUMBERED = rf"(?=[^\s\"',;]{{0,200}}\d)(?=[^\s\"',;]{{6}}){_NO_NUMBER}{_BARE}"
 """One that no word of a sentence is."""
@@ -106,7 +148,7 @@ _MIXED = (
     r"(?=[A-Za-z0-9]{0,80}\d[A-Za-z]{1,80}\d)[A-Za-z0-9]{10,80}"
 )
 """Letters of both cases between digits, as a generator of passwords mixes them."""
-_OPENING = re.compile(rf"\"{{3}}|'{{3}}|{_QUOTE}")
+_OPENING = re.compile(rf"(?P<mark>\\{{0,15}}[\"'])(?P=mark){{2}}|{_QUOTE}")
 
 
 def _hidden(value: str) -> str:
@@ -200,6 +242,38 @@ _KEYS_AND_URLS = (
     ),
 )
 
+_TUPLES = (
+    # Session('AKIA…', 'x')
+    Form(
+        ("akia", "asia"),
+        re.compile(
+            r"(\b(?:AKIA|ASIA)[A-Z0-9]{12,40}\\{0,15}[\"'],\s{0,4}(?:\w{1,40}=)?\\{0,15}[\"'])"
+            r"[^\"'\\\s]{8,400}"
+        ),
+        AFTER_FIRST,
+    ),
+    # auth=('alice', 'x'), HTTPBasicAuth('alice', 'x'), login("alice", "x")
+    Form(
+        ("auth", "login", "cred"),
+        re.compile(
+            r"(?i)((?:auth|login|credentials?|creds)\w{0,20}\\{0,15}[\"']?\s{0,2}[:=]?\s{0,2}[(\[]\s{0,2}"
+            r"\\{0,15}[\"'][^\"'\n]{1,80}?\\{0,15}[\"'],\s{0,4}[bru]?(?P<close>\\{0,15}[\"']))"
+            r"(?:(?!(?P=close))[^\n]){1,400}"
+        ),
+        AFTER_FIRST,
+    ),
+    # ('alice', 'x') where x looks random
+    Form(
+        ("('", '("', "['", '["', '\\"'),
+        re.compile(
+            r"([(\[]\\{0,15}[\"'][^\"'\n]{1,80}?\\{0,15}[\"'],\s{0,4}[bru]?(?P<close>\\{0,15}[\"']))"
+            rf"{_MIXED}(?=(?P=close)[)\]])"
+        ),
+        AFTER_FIRST,
+    ),
+)
+
+
 _NAMED_VALUES = (
     # Authorization: <scheme> <credentials>     Cookie: a=b; c=d     all of it, up to a quote or the end of the line
     Form(
@@ -218,11 +292,22 @@ _NAMED_VALUES = (
     # a telling name and its value: --password=x, "token": "x", ?sig=x, AccountKey=x
     Form(
         (
-            *("token", "passw", "passp", "pwd", "secret", "credential", "key", "auth", "jwt", "otp"),
+            *(
+                "token",
+                "passw",
+                "passp",
+                "pwd",
+                "secret",
+                "credential",
+                "key",
+                "auth",
+                "jwt",
+                "otp",
+            ),
             *("sig=", 'sig"', "signature"),
         ),
         re.compile(
-            r"(?i)((?:token|passw\w{0,20}|passphrase|(?<![a-z`])pwd|secret|credentials?|auth|jwt"
+            rf"(?i)((?:token(?!{_GAP}{_COUNT})|passw\w{{0,20}}|passphrase|(?<![a-z`])pwd|secret|credentials?|auth|jwt"
             r"|(?<![a-z])t?otp(?:[ _-]?code)?"
             rf"|(?<![a-z0-9_])sig|signature|{_KEYS}(?:[_-](?:id|data))?|accesskeyid"
             rf"){_GAP}){_VALUE}"
@@ -237,16 +322,14 @@ _NAMED_VALUES = (
     ),
     Form(
         ("pass", "pw"),
-        re.compile(
-            rf"((?i:\b(?:pass|pw){_GAP}|\bpassw(?:or)?d\s{{1,4}})(?:{_QUOTE})?){_STRANGE}"
-        ),
+        re.compile(rf"((?i:\b(?:pass|pw){_GAP}|\bpassw(?:or)?d\s{{1,4}})(?:{_QUOTE})?){_STRANGE}"),
         AFTER_FIRST,
     ),
-    # --key=x, Fernet key: x; a key in hexadecimal, whoever's it is
+    # Fernet key: x; a key in hexadecimal, whoever's it is
     Form(
         ("key",),
         re.compile(
-            rf"((?i:(?<![\w-])--?key=|\bkey(?: is)?(?:[:：＝]| ?=)?[ \t]{{1,4}})(?:{_QUOTE})?)"
+            rf"((?i:\bkey(?: is)?(?:[:：＝]| ?=)?[ \t]{{1,4}})(?:{_QUOTE})?)"
             r"(?:(?=[0-9a-f]{0,64}\d)(?=\d{0,64}[a-f])[0-9a-f]{32,64}\b"
             rf"|(?=[\w+/-]{{20}}){_MIXED}[\w+/=-]{{0,400}}(?![\w.:/]))"
         ),
@@ -303,7 +386,19 @@ FOREIGN_FORMS = (
     # 密码：x, 비밀번호는 x, Contraseña: x
     Form(
         (
-            *("密", "口令", "金鑰", "令牌", "凭证", "パスワード", "暗証", "トークン", "비밀번호", "암호", "토큰"),
+            *(
+                "密",
+                "口令",
+                "金鑰",
+                "令牌",
+                "凭证",
+                "パスワード",
+                "暗証",
+                "トークン",
+                "비밀번호",
+                "암호",
+                "토큰",
+            ),
             *("пароль", "токен", "סיסמה", "كلمة", "पासवर्ड", "รหัส", "κωδικός"),
         ),
         re.compile(
@@ -388,122 +483,13 @@ _ROWS = (
     ),
 )
 
-_TUPLES = (
-    # Session('AKIA…', 'x')
-    Form(
-        ("akia", "asia"),
-        re.compile(
-            r"(\b(?:AKIA|ASIA)[A-Z0-9]{12,40}\\{0,15}[\"'],\s{0,4}(?:\w{1,40}=)?\\{0,15}[\"'])"
-            r"[^\"'\\\s]{8,400}"
-        ),
-        AFTER_FIRST,
-    ),
-    # auth=('alice', 'x'), HTTPBasicAuth('alice', 'x'), login("alice", "x")
-    Form(
-        ("auth", "login", "cred"),
-        re.compile(
-            r"(?i)((?:auth|login|credentials?|creds)\w{0,20}\\{0,15}[\"']?\s{0,2}[:=]?\s{0,2}[(\[]\s{0,2}"
-            r"\\{0,15}[\"'][^\"'\n]{1,80}?\\{0,15}[\"'],\s{0,4}[bru]?(?P<close>\\{0,15}[\"']))"
-            r"(?:(?!(?P=close))[^\n]){1,400}"
-        ),
-        AFTER_FIRST,
-    ),
-    # ('alice', 'x') where x looks random
-    Form(
-        ("('", '("', "['", '["', '\\"'),
-        re.compile(
-            r"([(\[]\\{0,15}[\"'][^\"'\n]{1,80}?\\{0,15}[\"'],\s{0,4}[bru]?(?P<close>\\{0,15}[\"']))"
-            rf"{_MIXED}(?=(?P=close)[)\]])"
-        ),
-        AFTER_FIRST,
-    ),
-)
-
-
-def _option(programs: str, options: str) -> str:
-    """A program, any words of it, and an option whose value is a secret."""
-    return rf"\b(?:{programs})\b[^\n|;]{{0,200}}?(?<![\w-]){options}"
-
-
-_COMMANDS = (
-    # --token x, '--token', 'x', --user name:x
-    Form(
-        (*_SECRET_SIGNS, "-pw", "-pat", "-sas", *_LATIN_SIGNS),
-        re.compile(
-            rf"(?i)((?<![\w-])--?[\w-]{{0,40}}(?:{_SECRET_NAME}|{_LATIN}|(?<![a-z])(?:pw|pwd|pat|sas)){_NEXT})"
-            rf"(?!-){_NO_NUMBER}{_BARE}"
-        ),
-        AFTER_FIRST,
-        ("-",),
-    ),
-    Form(
-        ("--auth", "--key", "-auth", "-key"),
-        re.compile(rf"(?i)((?<![\w-])--?(?:auth|key){_NEXT})(?![-/.~$]){_NUMBERED}"),
-        AFTER_FIRST,
-    ),
-    Form(
-        ("-u", "--user", "--proxy-user"),
-        re.compile(
-            rf"((?<![\w-])(?:(?:-u|--user|--proxy-user|-U)(?:=|{_NEXT})|-u)[\w.@-]{{1,60}}:)"
-            rf"(?!-){_NO_NUMBER}{_BARE}"
-        ),
-        AFTER_FIRST,
-    ),
-    # docker login -p x, mysql -px, sshpass -p x, redis-cli -a x, ldapsearch -w x, zip -P x
-    Form(
-        (
-            *("login", "upload", "sshpass", "mysql", "mariadb", "redis-cli", "mongo", "cqlsh", "ldap", "7z"),
-            *("rar ", "rar\0", "rar'", 'rar"', "ipmitool", "zip", "sqlcmd", "bcp", "mosquitto", "influx", "openssl", "vncpasswd"),
-        ),
-        re.compile(
-            "("
-            + "|".join(
-                [
-                    _option(r"docker|podman|nerdctl|skopeo|helm|oras|az|twine", rf"(?:login|upload)\b[^\n|;]{{0,200}}?(?<![\w-])-p{_NEXT}"),
-                    _option(r"mongo\w{0,10}|cqlsh|sshpass", rf"-p(?:{_NEXT}|[\"']?(?=[^\s\"'-]))"),
-                    _option(r"mysql\w{0,10}|mariadb\w{0,10}", r"-p[\"']?(?=[^\s\"'-])"),
-                    _option(r"7z[azr]?|(?:un)?rar", r"-h?p[\"']?(?=[^\s\"'-])"),
-                    _option(r"ldap\w{1,12}", rf"-w(?:{_NEXT}|(?=[^\s\"'-]))"),
-                    _option(r"ipmitool|(?:un)?zip|sqlcmd|bcp|mosquitto_\w{1,8}", rf"-P(?:{_NEXT}|(?=[^\s\"'-]))"),
-                    _option(r"redis-cli|ldappasswd", rf"(?:-a|--pass){_NEXT}"),
-                    _option(r"openssl", rf"-(?:pass(?:in|out)?{_NEXT}pass:|k{_NEXT})"),
-                ]
-            )
-            + rf"){_BARE}"
-        ),
-        AFTER_FIRST,
-    ),
-    # smbclient -U name%x, htpasswd -b file name x, mc alias set name url user x, rabbitmqctl add_user name x
-    Form(
-        ("-u", "--user"),
-        re.compile(rf"((?<![\w-])(?:-U|--user)(?:=|{_NEXT})?[\w.@/\\-]{{1,60}}?%)(?![-%]){_BARE}"),
-        AFTER_FIRST,
-        ("%",),
-    ),
-    Form(
-        ("htpasswd", "mc alias", "rabbitmqctl", "vault login", "wpa_passphrase"),
-        re.compile(
-            rf"(\bhtpasswd(?:{_NEXT}-\w{{1,8}}){{0,4}}(?<=b)(?:{_NEXT}[^\s\0\"'-][^\s\0\"']{{0,200}}){{1,2}}{_NEXT}"
-            r"|\bmc alias set(?:\s{1,4}[^\s]{1,200}){3}\s{1,4}[\"']?"
-            rf"|\brabbitmqctl{_NEXT}(?:add_user|change_password){_NEXT}[^\s\0\"']{{1,80}}{_NEXT}"
-            rf"|\bwpa_passphrase{_NEXT}[^\s\0\"']{{1,80}}{_NEXT}"
-            rf"|\bvault{_NEXT}login{_NEXT}(?!-)){_BARE}"
-        ),
-        AFTER_FIRST,
-    ),
-    Form(
-        ("login",),
-        re.compile(
-            rf"(?i)(\bwandb(?:{_NEXT}|\.)login\b[^\n]{{0,200}}?)(?<![0-9a-f])(?:local-)?[0-9a-f]{{40}}(?![0-9a-f])"
-        ),
-        AFTER_FIRST,
-    ),
+_STANDARD_INPUT = (
     # echo x | sudo -S, printf x | docker login --password-stdin, sudo -S <<< x
     Form(
         ("echo", "printf"),
         re.compile(
-            r"(\b(?:echo|printf)\s{1,4}(?:-\w{1,4}\s{1,4}){0,3}[\"']?)(?![$\[])[^\n|\"']{1,200}"
-            r"(?P<after>[\"']?\s{0,4}\|\s{0,4}(?:sudo\b[^|\n]{0,80}?\s(?:-\w{0,6}S\b|--stdin)"
+            r"(\b(?:echo|printf)\s{1,4}(?:-\w{1,4}\s{1,4}){0,3}\\{0,15}[\"']?)(?![$\[])(?:[^\n|\"'\\]|\\{1,15}n){1,200}"
+            r"(?P<after>\\{0,15}[\"']?\s{0,4}\|\s{0,4}(?:sudo\b[^|\n]{0,80}?\s(?:-\w{0,6}S\b|--stdin)"
             r"|[^|\n]{0,120}?--(?:\w{1,10}-)?(?:password|passphrase|token|key)-stdin|[^|\n]{0,120}?--with-token"
             r"|[^|\n]{0,60}?\b(?:chpasswd|kinit|cryptsetup|smbpasswd|vncpasswd)\b|[^|\n]{0,60}?passwd --stdin"
             r"|gpg\b[^|\n]{0,120}?--passphrase-fd|openssl\b[^|\n]{0,120}?-pass\w{0,3} stdin))"
@@ -520,17 +506,204 @@ _COMMANDS = (
     ),
 )
 
+
+def _option(programs: str, options: str) -> str:
+    """A program, any words of it, and an option whose value is a secret."""
+    return rf"\b(?:{programs})(?![A-Za-z0-9_])[^\n|;]{{0,200}}?{_START}{options}"
+
+
+_COMMANDS = (
+    # --token x, '--token', 'x', --user name:x
+    Form(
+        (*_SECRET_SIGNS, "-pw", "-pat", "-sas", *_LATIN_SIGNS),
+        re.compile(
+            rf"(?i)({_START}--?[\w.-]{{0,40}}(?:{_SECRET_NAME}|{_LATIN}|(?<![a-z])(?:pw|pwd|pat|sas)){_NEXT})"
+            rf"(?!-){_NO_NUMBER}{_BARE}"
+        ),
+        AFTER_FIRST,
+        ("-",),
+    ),
+    Form(
+        ("--auth", "--key", "-auth", "-key"),
+        re.compile(rf"(?i)({_START}--?(?:auth|key)(?:{_NEXT}|={_QUOTE}?))(?![-/.~$]){_NUMBERED}"),
+        AFTER_FIRST,
+    ),
+    Form(
+        ("-u", "--user", "--proxy-user"),
+        re.compile(
+            rf"({_START}(?:(?:-u|--user|--proxy-user|-U)(?:=|{_NEXT})|-u)[\w.@-]{{1,60}}:)"
+            rf"(?!-){_NO_NUMBER}{_BARE}"
+        ),
+        AFTER_FIRST,
+    ),
+    # docker login -p x, mysql -px, sshpass -p x, redis-cli -a x, ldapsearch -w x, zip -P x
+    Form(
+        (
+            *(
+                "login",
+                "upload",
+                "sshpass",
+                "mysql",
+                "mariadb",
+                "redis-cli",
+                "mongo",
+                "cqlsh",
+                "ldap",
+                "7z",
+            ),
+            *("rar ", "rar\0", "rar'", 'rar"', "rar\\", "ipmitool", "zip", "sqlcmd", "bcp"),
+            *("mosquitto", "openssl"),
+        ),
+        re.compile(
+            "("
+            + "|".join(
+                [
+                    _option(
+                        r"docker|podman|nerdctl|skopeo|helm|oras|az|twine",
+                        rf"(?:login|upload)\b[^\n|;]{{0,200}}?{_START}-p{_NEXT}",
+                    ),
+                    _option(r"mongo\w{0,10}|cqlsh|sshpass", rf"-p(?:{_NEXT}|[\"']?(?=[^\s\"'-]))"),
+                    _option(r"mysql\w{0,10}|mariadb\w{0,10}", r"-p[\"']?(?=[^\s\"'-])"),
+                    _option(r"7z[azr]?|(?:un)?rar", r"-h?p[\"']?(?=[^\s\"'-])"),
+                    _option(r"ldap\w{1,12}", rf"-w(?:{_NEXT}|(?=[^\s\"'-]))"),
+                    _option(
+                        r"ipmitool|(?:un)?zip|sqlcmd|bcp|mosquitto_\w{1,8}",
+                        rf"-P(?:{_NEXT}|(?=[^\s\"'-]))",
+                    ),
+                    _option(r"redis-cli|ldappasswd", rf"(?:-a|--pass){_NEXT}"),
+                    _option(r"openssl", rf"-(?:pass(?:in|out)?{_NEXT}pass:|k{_NEXT})"),
+                ]
+            )
+            + rf"){_BARE}"
+        ),
+        AFTER_FIRST,
+    ),
+    # smbclient -U name%x, htpasswd -b file name x, mc alias set name url user x, rabbitmqctl add_user name x
+    Form(
+        ("-u", "--user"),
+        re.compile(rf"({_START}(?:-U|--user)(?:=|{_NEXT})?[\w.@/\\-]{{1,60}}?%)(?![-%]){_BARE}"),
+        AFTER_FIRST,
+        ("%",),
+    ),
+    Form(
+        ("htpasswd", "mc alias", "rabbitmqctl", "vault", "wpa_passphrase"),
+        re.compile(
+            rf"(\bhtpasswd(?:(?:{_NEXT}-[a-mo-zA-Z]{{1,8}}){{1,4}}(?<=b){_NEXT}{_WORD}"
+            rf"|{_NEXT}-\w{{0,7}}n\w{{0,7}}(?:{_NEXT}-\w{{1,8}}){{0,3}}){_NEXT}{_WORD}{_NEXT}"
+            r"|\bmc alias set(?:\s{1,4}[^\s]{1,200}){3}\s{1,4}[\"']?"
+            rf"|\brabbitmqctl{_NEXT}(?:add_user|change_password){_NEXT}[^\s\0\"']{{1,80}}{_NEXT}"
+            rf"|\bwpa_passphrase{_NEXT}[^\s\0\"']{{1,80}}{_NEXT}"
+            rf"|\bvault{_NEXT}login{_NEXT}(?!-)){_BARE}"
+        ),
+        AFTER_FIRST,
+    ),
+    Form(
+        ("login",),
+        re.compile(
+            rf"(?i)(\bwandb(?:{_NEXT}|\.)login\b[^\n]{{0,200}}?)(?<![0-9a-f])(?:local-)?[0-9a-f]{{40}}(?![0-9a-f])"
+        ),
+        AFTER_FIRST,
+    ),
+)
+
 # What says itself that it is one: what it begins with; at least ten characters follow, one of them no small letter.
 _STARTS = (
-    *("hf_", "ghp_", "gho_", "ghs_", "ghu_", "ghr_", "github_pat_", "sk-", "sk_live_", "xoxa-", "xoxb-"),
-    *("xoxe-", "xoxe.xox", "xoxp-", "xoxr-", "xoxs-", "xapp-", "npm_", "pypi-", "nvapi-", "dckr_pat_"),
-    *("dckr_oat_", "dop_v1_", "doo_v1_", "dor_v1_", "gsk_", "r8_", "lin_api_", "dp.pt.", "dp.st.", "glsa_"),
+    *(
+                "ghp_",
+        "gho_",
+        "ghs_",
+        "ghu_",
+        "ghr_",
+        "github_pat_",
+        "sk-",
+        "sk_live_",
+        "xoxa-",
+        "xoxb-",
+    ),
+    *(
+        "xoxe-",
+        "xoxe.xox",
+        "xoxp-",
+        "xoxr-",
+        "xoxs-",
+        "xapp-",
+        "npm_",
+        "pypi-",
+        "nvapi-",
+        "dckr_pat_",
+    ),
+    *(
+        "dckr_oat_",
+        "dop_v1_",
+        "doo_v1_",
+        "dor_v1_",
+        "gsk_",
+        "r8_",
+        "lin_api_",
+        "dp.pt.",
+        "dp.st.",
+        "glsa_",
+    ),
     *("glpat-", "gldt-", "glft-", "glrt-", "glcbt-", "glptt-", "glsoat-", "glagent-", "glc_"),
-    *("xai-", "pplx-", "csk-", "tvly-", "pcsk_", "jina_", "tgp_v1_", "rpa_", "lsv2_pt_", "lsv2_sk_"),
-    *("sbp_", "sb_secret_", "vcp_", "vercel_blob_rw_", "nfp_", "ntn_", "figd_", "sntrys_", "sntryu_"),
-    *("hcaik_", "phx_", "sqp_", "squ_", "sqa_", "pnu_", "pul-", "pscale_tkn_", "pscale_pw_", "napi_"),
-    *("tskey-", "xkeysib-", "whsec_", "rubygems_", "bkua_", "wandb_v1_", "api_org_", "e2b_", "apify_api_"),
-    *("ops_eyj", "atatt3", "atctt3", "pmak-", "ccipat_", "kgat_", "gocspx-", "ltai5t", "akltm", "absk", "1//0"),
+    *(
+        "xai-",
+        "pplx-",
+        "csk-",
+        "tvly-",
+        "pcsk_",
+        "jina_",
+        "tgp_v1_",
+        "rpa_",
+        "lsv2_pt_",
+        "lsv2_sk_",
+    ),
+    *(
+        "sbp_",
+        "sb_secret_",
+        "vcp_",
+        "vercel_blob_rw_",
+        "nfp_",
+        "ntn_",
+        "figd_",
+        "sntrys_",
+        "sntryu_",
+    ),
+    *(
+        "hcaik_",
+        "phx_",
+        "sqp_",
+        "squ_",
+        "sqa_",
+        "pnu_",
+        "pul-",
+        "pscale_tkn_",
+        "pscale_pw_",
+        "napi_",
+    ),
+    *(
+        "tskey-",
+        "xkeysib-",
+        "whsec_",
+        "rubygems_",
+        "bkua_",
+        "wandb_v1_",
+        "api_org_",
+        "e2b_",
+        "apify_api_",
+    ),
+    *(
+        "ops_eyj",
+        "atatt3",
+        "atctt3",
+        "pmak-",
+        "ccipat_",
+        "kgat_",
+        "gocspx-",
+        "ltai5t",
+        "akltm",
+        "absk",
+        "1//0",
+    ),
 )
 _SPELLED = {
     "ops_eyj": "ops_eyJ",
@@ -547,6 +720,14 @@ _SPELLED = {
 """Of these the capitals count."""
 
 _KNOWN_FORMS = (
+    # hf_model_0001_0.pt is none
+    Form(
+        ("hf_",),
+        re.compile(
+            r"(?<![A-Za-z0-9])hf_(?:(?=[a-z]{0,80}[A-Z0-9])[A-Za-z0-9]{10,}|[a-z]{30,})[A-Za-z0-9_-]{0,80}"
+        ),
+        REDACTED,
+    ),
     Form(
         _STARTS,
         re.compile(
@@ -556,7 +737,10 @@ _KNOWN_FORMS = (
         REDACTED,
     ),
     Form(
-        ("akia", "asia", "aiza", "akc", "ya29.", "dapi", "shp", "sg.", "hvs.", "hvb.", "hvr.", "gaaaaa", "nrak-", "aq.ab8", "q~", "key-"),
+        (
+            *("akia", "asia", "aiza", "akc", "ya29.", "dapi", "shp", "sg.", "hvs.", "hvb.", "hvr."),
+            *("gaaaaa", "nrak-", "aq.ab8", "q~", "key-"),
+        ),
         re.compile(
             r"(?<![A-Za-z0-9])(?:(?:AKIA|ASIA|AIza)[A-Za-z0-9_-]{10,}|AKC[A-Za-z0-9]{20,}|ya29\.[A-Za-z0-9_-]{10,}"
             r"|dapi[0-9a-f]{32}(?:-\d)?|shp(?:at|ca|pa|ss)_[0-9a-f]{32}|SG\.[\w-]{16,64}\.[\w-]{16,128}"
@@ -575,8 +759,21 @@ _KNOWN_FORMS = (
     ),
 )
 
-FORMS = (*_KEYS_AND_URLS, *_NAMED_VALUES, *_ROWS, *_TUPLES, *_COMMANDS, *_KNOWN_FORMS)
+FORMS = (
+    *_KEYS_AND_URLS,
+    *_TUPLES,
+    *_NAMED_VALUES,
+    *_ROWS,
+    *_STANDARD_INPUT,
+    *_COMMANDS,
+    *_KNOWN_FORMS,
+)
 
+OVER_LINES = re.compile(
+    r"-{4} ?BEGIN |\"{3}|'{3}|(?i:\blogin[ \t]|\baccount[ \t])"
+    r"|\bname[\"']?\s{0,4}[:=>][^\n]{0,200}\n[^\n]{0,80}\bvalue\b"
+)
+"""What stands in texts whose secrets only several lines together tell."""
 # The middle of a key whose first line is elsewhere: a line of base64 as openssl and ssh-keygen break it.
 TORN = re.compile(
     r"(?m)(?<![^\s>:\]|])(?=[A-Za-z0-9+/]{64})(?=[A-Z0-9+/]*[a-z])(?=[a-z0-9+/]*[A-Z])(?=[A-Za-z+/]*[0-9])"
