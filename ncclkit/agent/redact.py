@@ -121,9 +121,18 @@ def words(value: Iterable[str]) -> list[str]:
     cleaned = []
     for word in plain:  # a word may hold a NUL of its own, and none of them is ever replaced
         count = word.count("\0") + 1
-        cleaned.append("\0".join(parts[:count]))
+        cleaned.append(_whole_value(word, "\0".join(parts[:count])))
         del parts[:count]
     return cleaned
+
+
+def _whole_value(word: str, cleaned: str) -> str:
+    """A secret word ends where it ends, whatever blanks or zeros are in its value."""
+    if cleaned.startswith(REDACTED + "\0"):
+        return REDACTED + "\0" * word.count("\0")
+    name, equals, _ = word.partition("=")
+    begins = name + equals + REDACTED
+    return begins if equals and cleaned.startswith(begins) else cleaned
 
 
 def texts(value: Any, change: Callable[[str], str] = text) -> Any:

@@ -52,6 +52,8 @@ _KEYS = (
 )
 _SECRET_NAME = rf"(?:token|passwo?r?[dt]|pass|passphrase|secret|credentials?|jwt|t?otp|{_KEYS})"
 """The end of a name that a secret stands under, whatever is before it."""
+_PASSWORD = r"(?:passwo?r?[dt]|passphrase|secret|t?otp)"
+"""Those of which the value may be a number."""
 _SECRET_SIGNS = ("token", "pass", "secret", "credential", "jwt", "otp", "key")
 _LATIN_SIGNS = (
     *(
@@ -113,7 +115,8 @@ _WRAPPED = rf"(?:(?:(?:[A-Za-z_][\w.]{{0,60}})?[(\[]\s{{0,4}})?(?:[bBrRuUfF]{{1,
 _GAP = rf"{_QUOTE}?\]?\s{{0,4}}{_EQUALS}\s{{0,2}}[ \t]{{0,60}}{_WRAPPED}"
 """Between a name and its value: ``=``, ``: ``, ``=>``, ``: str =``, the quote that ends a name."""
 _NUL = r"(?:\0|\\{1,15}(?:x00|u0000))"
-_NEXT = rf"(?:\\{{0,15}}[\"'`]?(?:,\s{{0,4}}|[ \t]{{1,4}}|{_NUL})\\{{0,15}}[\"'`]?)"
+_APART = rf"(?:\\{{0,15}}[\"'`]?(?:,\s{{0,4}}|[ \t]{{1,4}}|{_NUL}))"
+_NEXT = rf"(?:{_APART}\\{{0,15}}[\"'`]?)"
 """Between two words of a command line: blanks, or what a list of words has there."""
 _START = r"(?:(?<![\w-])|(?<=x00)|(?<=u0000))"
 """Where a word of a command line begins."""
@@ -517,10 +520,12 @@ _COMMANDS = (
     Form(
         (*_SECRET_SIGNS, "-pw", "-pat", "-sas", *_LATIN_SIGNS),
         re.compile(
-            rf"(?i)({_START}--?[\w.-]{{0,40}}(?:{_SECRET_NAME}|{_LATIN}|(?<![a-z])(?:pw|pwd|pat|sas)){_NEXT})"
-            rf"(?!-){_NO_NUMBER}{_BARE}"
+            rf"(?i)({_START}--?[\w.-]{{0,40}}"
+            rf"(?:(?:{_PASSWORD}|{_LATIN}|(?<![a-z])(?:pw|pwd)){_APART}"
+            rf"|(?:{_SECRET_NAME}|(?<![a-z])(?:pat|sas)){_APART}{_NO_NUMBER}))"
+            rf"(?!-)(?P<value>(?<=\0){_NOT_YET}[^\0]{{1,4000}}|{_QUOTED}|{_BARE})"
         ),
-        AFTER_FIRST,
+        _named,
         ("-",),
     ),
     Form(

@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NoReturn, TypedDict
 
-from ncclkit.agent import wire
+from ncclkit.agent import redact, wire
 from ncclkit.core import storage
 from ncclkit.core.case import Case
 from ncclkit.core.model import NcclkitError
@@ -123,7 +123,9 @@ def submit(case: Case, verb: Sequence[str], options: JobOptions, on_record: OnRe
     """
     folder = case.new_folder("jobs", verb[0])
     text = script(case, folder, verb, options)
-    on_record({"kind": "script", "text": text})
+    words = redact.words(verb)
+    shown = redact.text(script(case, folder, words, options))
+    on_record({"kind": "script", "text": shown})
     try:
         storage.write(folder / "job.sbatch", text)
         said = scheduler.ask("sbatch", "--parsable", str(folder / "job.sbatch"), deadline=SUBMITS)
@@ -134,9 +136,11 @@ def submit(case: Case, verb: Sequence[str], options: JobOptions, on_record: OnRe
     number = said.split(";")[0].strip()
     if not number.isdigit():
         raise NcclkitError(f"sbatch answered {said.strip()[:200]!r}, which is not a job id; see `squeue`.")
-    kept: _Kept = {"id": number, "words": [*verb], "submitted": time.time()}
+    # Slurm has a copy of its own by now; that the file is there shows the nodes that they see the case
+    storage.write(folder / "job.sbatch", shown)
+    kept: _Kept = {"id": number, "words": words, "submitted": time.time()}
     storage.write(folder / "job.json", json.dumps(kept))
-    return BatchJob(folder, number, tuple(verb), kept["submitted"])
+    return BatchJob(folder, number, tuple(words), kept["submitted"])
 
 
 REFUSED = {
