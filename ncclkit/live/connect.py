@@ -19,6 +19,7 @@ from statistics import median_high
 from typing import Any
 
 from ncclkit import evidence
+from ncclkit.agent import redact
 from ncclkit.core import connections, text
 from ncclkit.core.case import TEST, Case
 from ncclkit.core.model import Fact, NcclkitError, from_dict
@@ -220,9 +221,8 @@ async def connectivity(
     """
     chosen = await plan(hosts, **choices)
     folder = case.new_run(TEST)
-    planned = json.dumps(chosen, indent=1)
     with probe.writing(folder):
-        write(folder / "plan.json", planned)
+        write(folder / "plan.json", json.dumps(redact.clean(chosen), indent=1))
     records: list[dict[str, Any]] = []
 
     def keep(record: dict[str, Any]) -> None:
@@ -231,9 +231,9 @@ async def connectivity(
 
     try:
         with packed() as agent:
-            # once more: its commands are executed, and others may write the case folder
+            # once more, as it is: its commands are executed, and others may write the case folder
             with probe.writing(agent.parent):
-                write(agent.parent / "plan.json", planned)
+                write(agent.parent / "plan.json", json.dumps(chosen))
             command = [*within, sys.executable, str(agent), "connect", str(agent.parent / "plan.json")]
             await local.run_under_guard(agent, command, {}, chosen["deadline"] + 60, folder, sys.executable, keep)
     finally:

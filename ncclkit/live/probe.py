@@ -309,7 +309,8 @@ async def execute(case: Case, plan: Plan, on_record: OnRecord = lambda record: N
     folder = case.new_run(plan.name)
     env = recording_env(folder, plan.backend) | dict(plan.env)
     shown = redact.clean(env)
-    plan_and_job = asdict(plan) | {"env": shown, "job": os.environ.get("SLURM_JOB_ID", "")}
+    words = redact.words(plan.argv)
+    plan_and_job = asdict(plan) | {"argv": words, "env": shown, "job": os.environ.get("SLURM_JOB_ID", "")}
     with writing(folder):
         write(folder / "plan.json", json.dumps(plan_and_job, indent=1))
     on_record(announcement(plan_and_job))

@@ -54,6 +54,7 @@ class StepRun:
     """A script that was run for some steps."""
 
     command: tuple[str, ...]
+    """Its words, without the secrets among them."""
     times: StepTimes | None
     """None where no step came to its end."""
     effects: tuple[SettingEffect, ...]
@@ -122,7 +123,13 @@ async def measure_steps(
         case.add(rows).save()
     spent = time.monotonic() - began
     return StepRun(
-        words, times, tuple(effects), reason, folder, spent, "" if times else f"; see {folder}/launcher.log."
+        tuple(redact.words(words)),
+        times,
+        tuple(effects),
+        reason,
+        folder,
+        spent,
+        "" if times else f"; see {folder}/launcher.log.",
     )
 
 

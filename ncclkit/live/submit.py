@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NoReturn, TypedDict
 
-from ncclkit.agent import wire
+from ncclkit.agent import redact, wire
 from ncclkit.core import storage
 from ncclkit.core.case import Case
 from ncclkit.core.model import NcclkitError
@@ -137,17 +137,21 @@ def submit(case: Case, verb: Sequence[str], options: JobOptions, on_record: OnRe
     # what is refused leaves no folder
     script(case, unmade_folder(case.path or Path(), verb[0]), verb, options)
     folder = case.new_folder("jobs", verb[0])
+    words = redact.words(verb)
     try:
         text = script(case, folder, verb, options)
-        on_record({"kind": "script", "text": text})
+        shown = redact.text(script(case, folder, words, options))
+        on_record({"kind": "script", "text": shown})
         said = _handed_over(folder, text)
     except BaseException:
         shutil.rmtree(folder)
         raise
     number = _submitted_id(said)
-    kept: _Kept = {"id": number, "words": [*verb], "submitted": time.time()}
+    # Slurm has a copy of its own by now; that the file is there shows the nodes that they see the case
+    storage.write(folder / "job.sbatch", shown)
+    kept: _Kept = {"id": number, "words": words, "submitted": time.time()}
     storage.write(folder / "job.json", json.dumps(kept))
-    return BatchJob(folder, number, tuple(verb), kept["submitted"])
+    return BatchJob(folder, number, tuple(words), kept["submitted"])
 
 
 def unmade_folder(case_folder: Path, verb: str) -> Path:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gzip
+import json
+import random
 import re
 from pathlib import Path
 
@@ -13,6 +15,7 @@ from ncclkit.agent import redact
 from ncclkit.core import secrets
 from ncclkit.core.case import Case
 from ncclkit.evidence import logs
+from tests.hostile.secret_products import KINDS, named, over_lines
 from tests.hostile.secrets import lines, torn
 
 ROOT = Path(__file__).parents[2]
@@ -27,6 +30,42 @@ def test_there_are_many_spellings():
 def test_no_spelling_is_shown():
     shown = {what: said for what, text, secret in SPELLINGS if secret in (said := secrets.text(text))}
     assert shown == {}
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [pytest.param(kind, marks=pytest.mark.slow if kind is named else ()) for kind in KINDS],
+    ids=lambda kind: kind.__name__,
+)
+def test_no_product_of_spellings_is_shown(kind):
+    """Names × languages × separators × quotes × carriers, commands × ways to write words, and so on: 110,000."""
+    shown = {what: said for what, text, secret in kind() if secret in (said := secrets.text(text))}
+    assert shown == {}
+
+
+def test_the_products_are_large():
+    assert sum(1 for kind in KINDS for _ in kind()) > 100_000
+
+
+SOME = random.Random(41).sample([one for kind in KINDS for one in kind()], 3000)
+
+
+def test_some_of_each_stay_replaced_and_keep_their_lines():
+    for _, text, secret in SOME:
+        once = secrets.text(text)
+        assert secret not in once and secrets.text(once) == once
+        assert once.count("\n") == text.count("\n") and once.count("\0") == text.count("\0")
+
+
+def test_a_secret_over_lines_is_not_in_the_file_of_a_run(tmp_path):
+    for number, (what, text, secret) in enumerate(over_lines()):
+        log = tmp_path / f"{number}.log"
+        log.write_text(f"before\n{text}\nafter\n")
+        redact.file(str(log))
+        cleaned = log.read_text()
+        assert secret not in cleaned, what
+        assert cleaned.startswith("before\n") and cleaned.endswith("\nafter\n"), what
+        assert cleaned.count("\n") == text.count("\n") + 3, what
 
 
 def test_what_is_replaced_stays_replaced_and_keeps_its_line():
@@ -50,7 +89,8 @@ def test_a_key_over_several_lines_is_not_shown_in_part(tmp_path, what, key, part
 
 def test_a_case_of_such_lines_holds_none(tmp_path):
     """Each spelling in an error of a rank, a warning of NCCL and a traceback: all is cited, none is shown."""
-    said = [text for _, text, _ in SPELLINGS]
+    spellings = [*SPELLINGS, *(row for row in SOME[:300] if "\0" not in row[1]), *over_lines()]
+    said = [text for _, text, _ in spellings]
     (tmp_path / "train.log").write_text(
         "".join(f"[rank0]: RuntimeError: NCCL error: unhandled system error: {text}\n" for text in said)
         + "".join(f"node-1:7186:7190 [0] NCCL WARN Call to connect failed: {text}\n" for text in said)
@@ -62,7 +102,15 @@ def test_a_case_of_such_lines_holds_none(tmp_path):
     assert len(case.events) > len(said)
     texts = "\n".join(f"{event.text} {event.data}" for event in case.events)
     files = b"".join(path.read_bytes() for path in (tmp_path / "case").rglob("*") if path.is_file())
-    assert [what for what, _, secret in SPELLINGS if secret in texts or secret.encode() in files] == []
+    assert [what for what, _, secret in spellings if secret in texts or secret.encode() in files] == []
+
+
+def test_logs_of_others_lose_nothing():
+    """Jobs that went well, and the questions of the exam: what looks like a secret there is told apart."""
+    files = [*(ROOT / "tests" / "healthy").glob("*.json"), *(ROOT / "tests" / "exam").rglob("*.json")]
+    texts = [json.loads(path.read_text())["log"] for path in files]
+    touched = [line for text in texts for line in text.splitlines() if secrets.text(line) != line]
+    assert len(texts) > 200 and touched == ["      POSTGRES_PASSWORD: example"]
 
 
 def test_healthy_logs_lose_nothing():
@@ -89,6 +137,19 @@ srun: job 12345 queued and waiting for resources [me@login ~]$ srun -p gpu2 -N1 
 Password for user root: authentication failed
 fatal: could not read Password for 'https://github.com': terminal prompts disabled
 store: set store_based_barrier_key to 3; the token is invalid; the password is wrong
+Decode batch. #running-req: 4, #token: 4263, #new-token: 7, token usage: 0.01, time_per_token="24.9ms" hf_model_0001_0.pt
+the eos_token is '<|endoftext|>', the pad token is 128009, the token is None, the secret is out, a key is missing
+| key | value | | max_token | 131072 | tokens  131072 pass  1/3 token  count num_tokens: 8192 password  required
+mistralai/Mixtral8x7B@main actions/Checkout4Deep2@v4 10.0.0.1@tcp:/scratch/Xy12Ab34 /home/a/Xy12Ab34@node-1 git@x:a/b
+python serve.py --auth basic --key /etc/ssl/node-1.pem --key ~/x1.pem --cache-key v1 --auth-timeout 30 --pass-through
+echo done 12 | tee log; echo 3 | sudo tee /proc/sys/vm/drop_caches; printf '1 2' | sort; sudo -S id <<< [redacted]
+mysql -uroot -Druns; zip -r x.zip a; unzip x.zip; ldapsearch -x -b dc=x; smbclient -U alice //a/b; 7z a x.7z; 100%-3
+('cuda', 'Float32') ['node-1', 'NVIDIA-H100-80GB'] ("gpt2", "GPT2LMHeadModel") ['python', 'train.py', '--lr', '0.1']
+key: module.layer1.0.Conv2d_1a.weight key=worker0 for key: NCCLUniqueIdRank0Store keys: /default_pg key is model_3x3
+docker run -p 8080:80 image; docker login registry.example; helm upload x -v 3; openssl version -a; vault status
+<token>12</token> </s> name: worker value: 3 {"name": "lr", "value": 0.1} {"value": "abc", "name": "NCCL_DEBUG"}
+login as alice from 10.0.0.1; account alice on node-1; password authentication failed; Senha; el has been; a parola.
+密码错误 令牌过期 密钥长度 비밀번호를 입력하세요 mot de passe oublié hf_transformer_engine api_org_settings sk-learn key-value
 _ZN3c104cuda20CUDACachingAllocator9allocatedEi libtorch_cuda_abcdefghij1234567890abcdefghij1234567890.so.2
 """.strip().splitlines()
 

@@ -453,7 +453,7 @@ def process_details(pid):
     while above.get(chain[-1], 0) > 1:
         chain.append(above[chain[-1]])
     launchers = ((LAUNCHER.search(" ".join(_argv(one)[:4])), one) for one in chain[1:])
-    command = redact.text(shlex.join(_argv(pid)))
+    command = shlex.join(redact.words(_argv(pid)))
     return {
         "pid": pid,
         "command": command if len(command) <= COMMAND else command[:COMMAND] + "…",
