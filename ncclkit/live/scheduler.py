@@ -16,6 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from typing import Any
 
+from ncclkit.agent.digits import is_whole
 from ncclkit.agent.facts.machine import Hung, Machine, Unread
 from ncclkit.core.case import Case
 from ncclkit.core.model import Fact, NcclkitError
@@ -126,7 +127,7 @@ def partitions(nodes: str, limits: str) -> list[dict[str, Any]]:
             rows[name] = {**general, "nodes": 0, "idle": 0, "gpus": 0, "model": "", "cpus": 0, **allows, **who}
     for line in nodes.splitlines():
         name, state, count, gres, cpus = (*line.split("|"), "", "", "", "")[:5]
-        if name in rows and count.isdigit():
+        if name in rows and is_whole(count):
             row, gpus = rows[name], GPUS.search(gres)
             row["nodes"] += int(count)
             row["idle"] += int(count) if state.rstrip("*~#!%$@^-+") == "idle" else 0

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any, NoReturn, TypedDict
 
 from ncclkit.agent import wire
+from ncclkit.agent.digits import is_whole, whole_number
 from ncclkit.core import storage
 from ncclkit.core.case import Case
 from ncclkit.core.model import NcclkitError
@@ -108,8 +109,7 @@ class BatchJob:
     @property
     def status(self) -> int | None:
         """The exit status of the verb; None where it has not ended by itself."""
-        said = _text(self.folder / "exit").strip()
-        return int(said) if said.isdigit() else None
+        return whole_number(_text(self.folder / "exit").strip())
 
 
 def _text(path: Path) -> str:
@@ -132,7 +132,7 @@ def submit(case: Case, verb: Sequence[str], options: JobOptions, on_record: OnRe
         hint = next((f"; {what}" for sign, what in REFUSED.items() if sign in str(error).lower()), "")
         raise NcclkitError(f"The job was not submitted: {str(error).rstrip('.')}{hint}.") from None
     number = said.split(";")[0].strip()
-    if not number.isdigit():
+    if not is_whole(number):
         raise NcclkitError(f"sbatch answered {said.strip()[:200]!r}, which is not a job id; see `squeue`.")
     kept: _Kept = {"id": number, "words": [*verb], "submitted": time.time()}
     storage.write(folder / "job.json", json.dumps(kept))
@@ -297,7 +297,7 @@ def parse_state(line: str) -> JobState:
         fields.get("JobId", ""),
         state,
         fields.get("Reason", ""),
-        start if start[:1].isdigit() else "",
+        start if is_whole(start[:1]) else "",
         fields.get("NodeList", "").replace("(null)", ""),
         fields.get("Partition", ""),
         fields.get("RunTime", ""),
@@ -334,7 +334,7 @@ def _accounted(job: BatchJob) -> JobState:
     with suppress(NcclkitError):  # many clusters keep no accounts
         for line in scheduler.ask("sacct", "-nXP", "-j", job.id, "-o", columns).splitlines():
             word, code, elapsed, nodes = (*line.split("|"), "", "", "")[:4]
-            status = int(code.split(":")[0] or 0) if code[:1].isdigit() else None
+            status = whole_number(code.split(":")[0])
             return JobState(job.id, word.split()[0], nodes=nodes, elapsed=elapsed, status=status)
     return JobState(job.id, FORGOTTEN, status=job.status)
 

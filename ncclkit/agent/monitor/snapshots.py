@@ -19,6 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from .. import redact
 from ..commands import LARGEST, LATE, run_bounded
+from ..digits import is_whole, whole_number
 from ..run import processes
 from ..threads import side_by_side
 from . import utilization
@@ -336,7 +337,7 @@ def wakeups_per_second(rows):
 
 def _file(pid, call):
     """The file, pipe or socket of the call that the main thread waits in; "" where it waits in none."""
-    if platform.machine() != "x86_64" or len(call) < 2 or not call[0].isdigit() or int(call[0]) not in ON_FILES:
+    if platform.machine() != "x86_64" or len(call) < 2 or whole_number(call[0]) not in ON_FILES:
         return ""
     try:
         return os.readlink("/proc/%d/fd/%d" % (pid, int(call[1], 16)))
@@ -410,8 +411,8 @@ def expected_ranks(pids):
         world, here = (variables.get(name, "") for name in ("WORLD_SIZE", "LOCAL_WORLD_SIZE"))
         rank, local = (variables.get(name, "") for name in ("RANK", "LOCAL_RANK"))
         alone = variables.get("MASTER_ADDR") == socket.gethostname() and variables.get("SLURM_NNODES") == "1"
-        if here.isdigit() and rank.isdigit() and local.isdigit():
+        if is_whole(here) and is_whole(rank) and is_whole(local):
             found.update(range(int(rank) - int(local), int(rank) - int(local) + min(int(here), 1 << 16)))
-        elif world.isdigit() and (alone or variables.get("MASTER_ADDR") in ("127.0.0.1", "localhost")):
+        elif is_whole(world) and (alone or variables.get("MASTER_ADDR") in ("127.0.0.1", "localhost")):
             found.update(range(min(int(world), 1 << 16)))
     return sorted(found)

@@ -6,6 +6,8 @@ import re
 import signal
 import time
 
+from ..digits import is_whole, whole_number
+
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
 CLONE_NEWNET = 0x40000000
@@ -56,7 +58,7 @@ def parents():
     """{pid: parent pid} of every process that can be seen."""
     table = {}
     for name in os.listdir("/proc"):
-        if name.isdigit():
+        if is_whole(name):
             stat = read("/proc/%s/stat" % name)
             if stat:
                 table[int(name)] = int(stat.rsplit(")", 1)[1].split()[1])
@@ -214,7 +216,7 @@ def of_slurm(job, step="", node=""):
 def _job(pid):
     """What tells the job of a process from others; None where it has no number in one."""
     variables = environ(pid)
-    numbered = any(variables.get(name, "").isdigit() for name in NUMBERS)
+    numbered = any(is_whole(variables.get(name, "")) for name in NUMBERS)
     return tuple(variables.get(name, "") for name in JOB) if numbered else None
 
 
@@ -232,11 +234,11 @@ def ranks(pids, number="RANK"):
     """
     table = {}  # type: dict[int, tuple[bool, int, int]]
     for pid in pids:
-        rank = environ(pid).get(number, "")
+        rank = whole_number(environ(pid).get(number, ""))
         stat = read("/proc/%d/stat" % pid)
-        if rank.isdigit() and stat:
+        if rank is not None and stat:
             one = (not _runs_python(pid), int(stat.rsplit(")", 1)[1].split()[19]), pid)
-            table[int(rank)] = min(one, table.get(int(rank), one))
+            table[rank] = min(one, table.get(rank, one))
     return {rank: pid for rank, (_, _, pid) in sorted(table.items())}
 
 

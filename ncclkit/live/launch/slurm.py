@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ncclkit.agent import wire
+from ncclkit.agent.digits import is_whole
 from ncclkit.agent.facts.machine import Machine, Unread
 from ncclkit.core.model import NcclkitError
 from ncclkit.core.runs import Plan
@@ -75,7 +76,7 @@ def _gpus() -> list[str]:
     _, _, share = env.get("SLURM_GPUS_PER_TASK", "").rpartition(":")  # of a kind: h100:1
     here = env.get("SLURM_JOB_GPUS", "")
     tasks = int(env.get("SLURM_NTASKS") or nodes()) // nodes()
-    return [f"--gpus-per-node={len(here.split(',')) if here else int(share) * tasks}"] if share.isdigit() else []
+    return [f"--gpus-per-node={len(here.split(',')) if here else int(share) * tasks}"] if is_whole(share) else []
 
 
 def agent_on_every_node(agent: Path, python: str, wait: int = 0) -> list[str]:
