@@ -167,13 +167,12 @@ def _run_experiments(case: Case, options: argparse.Namespace) -> Diagnosis:
 def inspect(options: argparse.Namespace) -> int:
     """Read the facts of this host, or of an allocation: first what they make a job suffer, then the facts."""
     from ncclkit.analysis.consistency import compare
-    from ncclkit.core import resources, text
+    from ncclkit.core import resources
     from ncclkit.core.case import Case
     from ncclkit.live import probe, scheduler
     from ncclkit.live.launch import local
 
     job = {name: getattr(options, name) for name in resources.UNITS}
-    job |= {name: text.parse_size(job[name], f"The {name}") for name in ("dataset", "batch") if job[name] is not None}
     case = _case(options)
     before = list(case.facts)
     resources.set_job_spec(case, job)
@@ -261,15 +260,13 @@ def _follow(activity: Activity) -> Callable[[dict[str, Any]], None]:
 def tune(options: argparse.Namespace) -> int:
     """Compare settings with the default, by collective and message size."""
     from ncclkit.core.storage import write
-    from ncclkit.core.text import parse_size
     from ncclkit.core.tuning import config_files, setting
     from ncclkit.live import tune
 
     wanted = [setting(words) for words in options.settings]
-    sizes = [parse_size(word) for word in options.sizes.split(",") if word]
     with Activity("Measuring") as activity:
         case = _case(options)
-        asked = case, wanted, _options(options), sizes, options.inherited
+        asked = case, wanted, _options(options), options.sizes, options.inherited
         done = tune.sweep(*asked, on_record=_follow(activity), job=options.job, budget=options.budget)
         swept = asyncio.run(done)
     files = config_files(swept)

@@ -193,7 +193,9 @@ def open_files(case: Case) -> dict[int, int]:
     found: dict[int, int] = {}
     for folder in case.runs():
         ranks = whole_number(folder.name.rpartition("-exchange-")[2])
-        for record in records_of(folder) if ranks is not None else ():
+        if ranks is None:
+            continue
+        for record in records_of(folder):
             if record.get("phase") == "files" and isinstance(record.get("one"), int):
                 found[ranks] = max(found.get(ranks, 0), record["one"])
     return found
