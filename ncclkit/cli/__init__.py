@@ -286,11 +286,12 @@ def _message_sizes(text: str) -> list[float]:
 
 
 def _add_exam(parsers: Any) -> None:
-    what = "an examination: a job broken by a fault that the seed draws, an answer sheet, and the key with points"
+    what = "an examination: a job broken by a fault that seed and secret draw, an answer sheet, and the key with points"
     exam = _verb(parsers, "exam", what, "exam --seed 7 --to exam7")
-    exam.add_argument(
-        "--seed", type=NumberRange(0, 10**9), default=1, help="the same seed draws the same fault (default 1)"
-    )
+    again = "with your secret the same seed draws the same fault (default 1)"
+    exam.add_argument("--seed", type=NumberRange(0, 10**9), default=1, help=again)
+    kept = "a file of yours that students cannot read (default: one of this user, made at the first examination)"
+    exam.add_argument("--secret", metavar="FILE", type=Path, help=kept)
     exam.add_argument("--to", metavar="DIR", type=Path, default=Path("exam"), help="a new folder (default: ./exam)")
     exam.add_argument("--recorded", action="store_true", help="hand out a bundled recording; nothing runs")
     exam.add_argument("--grade", metavar="PATH", type=Path, help="give points to this answer.json by the key in --to")

@@ -405,8 +405,11 @@ def exam(options: argparse.Namespace) -> int:
         rows = [(name, f"{given} of {exams.POINTS[name]}") for name, given in points.items()]
         terminal.rows("", [*rows, ("experiment and fix", f"up to {rest}, by a person and the key")])
         return 0
-    asyncio.run(exams.make(options.seed, options.to, from_recording=options.recorded, python=options.python))
-    show(f"Hand out: {options.to / exams.STUDENT}\nKeep:     {options.to / exams.KEY}")
+    file = options.secret or exams.default_secret_file()
+    secret = exams.teacher_secret(file)
+    made = exams.make(options.seed, options.to, secret, from_recording=options.recorded, python=options.python)
+    asyncio.run(made)
+    show(f"Hand out: {options.to / exams.STUDENT}\nKeep:     {options.to / exams.KEY}, {file}")
     return 0
 
 
