@@ -11,6 +11,8 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
+from .digits import is_whole
+
 NOBODY = frozenset(
     "root user users admin administrator nobody home ubuntu debian centos rocky ec2-user runner jovyan slurm".split()
 )
@@ -216,7 +218,7 @@ def _longest(names: Iterable[str]) -> list[str]:
 
 
 def _natural(name: str) -> list[Any]:
-    return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", name)]
+    return [(int(part), "") if is_whole(part) else (-1, part) for part in re.split(r"([0-9]+)", name)]
 
 
 def _is_address(name: str) -> bool:

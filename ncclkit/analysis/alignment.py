@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from statistics import median, quantiles
 from typing import Any
 
+from ncclkit.agent.digits import whole_number
 from ncclkit.analysis.calls import (
     POINT_TO_POINT,
     DifferingTimeouts,
@@ -574,7 +575,7 @@ def _ras(events: Sequence[Event]) -> Iterator[Disagreement]:
             (count, op)
             for op, launched in data["counts"].items()
             for rank, count in launched.items()
-            if rank.isdigit() and int(rank) in data["behind"]
+            if whole_number(rank) in data["behind"]
         ]
         seq, op = min(least, default=(-2, ""))
         where = made.ranks if made else {}

@@ -18,6 +18,7 @@ from functools import partial
 from pathlib import PurePosixPath
 from typing import Any, Literal
 
+from ncclkit.agent.digits import is_whole
 from ncclkit.core.model import Fact
 
 Host = Mapping[str, Fact]
@@ -431,7 +432,7 @@ def pattern_of(name: str) -> str:
     """``gpu.3.model`` → ``gpu.<i>.model``, as docs/facts.md has it."""
     first, _, rest = name.partition(".")
     if first == "gpu":
-        return re.sub(r"^\d+\.", "gpu.<i>.", rest) if rest[:1].isdigit() else name
+        return re.sub(r"^\d+\.", "gpu.<i>.", rest) if is_whole(rest[:1]) else name
     if first == "storage":
         return f"storage.<label>.{rest.partition('.')[2]}"
     return ANY if first == "env" and name not in ("env.problems", "env.notes") else name

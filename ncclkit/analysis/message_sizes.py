@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -67,8 +68,8 @@ def _logged(event: Event) -> Iterable[tuple[str, int, int]]:
     if data["dtype"] is None or data["count"] is None:
         return []  # a torn line, with a number that cannot be meant
     number = int(data["dtype"])
-    digits = "".join(filter(str.isdigit, DTYPES[number]))[:2] if 0 <= number < len(DTYPES) else ""
-    item = ITEMS.get(digits, 1)
+    digits = re.search("[0-9]+", DTYPES[number]) if 0 <= number < len(DTYPES) else None
+    item = ITEMS.get(digits[0], 1) if digits else 1
     parts = int(data["nranks"] or 1) if _name(str(data["op"])) in ("all_gather", "reduce_scatter", "all_to_all") else 1
     return [(str(data["op"]), int(data["count"]) * item * parts, event.count)]
 

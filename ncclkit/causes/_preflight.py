@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
+from ncclkit.agent.digits import is_whole, whole_number, whole_numbers
 from ncclkit.analysis.once import once
 from ncclkit.analysis.picks import failed, pick
 from ncclkit.core.case import Case
@@ -54,7 +55,7 @@ class HostFacts:
     def gpus(self, what: str) -> dict[str, Fact]:
         """GPU index → the fact ``gpu.<index>.<what>``, where it could be read; an index may stand in a command."""
         facts = self.each(f"gpu.*.{what}")
-        return {gpu: fact for gpu, fact in facts.items() if gpu.isdecimal() and fact.value is not None}
+        return {gpu: fact for gpu, fact in facts.items() if is_whole(gpu) and fact.value is not None}
 
     @property
     def ranks(self) -> int:
@@ -144,14 +145,14 @@ class Preflight:
 
 def number(value: object) -> float | None:
     """A number, also one written as text (variables); None for anything else."""
-    if isinstance(value, str) and value.strip().isdecimal() and len(value) < 20:
-        return int(value)
+    if isinstance(value, str):
+        return whole_number(value.strip())
     return value if isinstance(value, (int, float)) and not isinstance(value, bool) else None
 
 
 def name_gpus(gpus: Iterable[str]) -> str:
     """``GPU 3``, ``GPUs 0-7``."""
-    return ranks(int(gpu) for gpu in gpus if gpu.isdecimal()).replace("rank", "GPU", 1)
+    return ranks(whole_numbers(gpus)).replace("rank", "GPU", 1)
 
 
 def _hosts(case: Case, names: Sequence[str]) -> list[HostFacts]:

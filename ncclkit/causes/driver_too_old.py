@@ -38,6 +38,7 @@ from ncclkit.analysis.picks import (
     ranks_in,
     without,
 )
+from ncclkit.agent.digits import whole_number
 from ncclkit.causes._compatibility import drivers, misfit
 from ncclkit.causes._experiments import minimal
 from ncclkit.causes._preflight import HostFacts, Preflight, Risk
@@ -158,7 +159,7 @@ def _risks(host: HostFacts) -> Iterator[Risk]:
         why = "nvidia-smi's library and the kernel's driver are of different versions"
         say = f"{why if mismatch else 'nvidia-smi cannot talk to the driver'} ({smi.why}); CUDA would not start either"
         yield Risk(say, [smi, host.fact("gpu.library"), host.fact("gpu.driver")], RELOAD, "likely")
-    major, branch = (int(text.partition(".")[0]) if text[:1].isdigit() else 0 for text in (cuda, driver))
+    major, branch = (whole_number(text.partition(".")[0]) or 0 for text in (cuda, driver))
     if branch and branch < drivers().get(major, 0):
         say = (
             f"torch was built for CUDA {cuda}, which needs driver {drivers()[major]} or newer, and the driver is "

@@ -23,6 +23,7 @@ Read more
 
 from __future__ import annotations
 
+from ncclkit.agent.digits import is_whole
 from ncclkit.analysis.hosts import can_simulate_again, common_interface, plain_address
 from ncclkit.analysis.network_devices import shared_names
 from ncclkit.analysis.picks import (
@@ -206,7 +207,7 @@ def _own_names(case: Case) -> Finding | None:
         return None
     first = own[0]
     where = f"resolves to {first.value[0]}" if first.value else "does not resolve"
-    digits = " (digits alone are read as a number)" if first.host.isdecimal() else ""
+    digits = " (digits alone are read as a number)" if is_whole(first.host) else ""
     aside = f", which is not one of its addresses{digits}" if first.value and not _to_itself(first) else ""
     say = (
         f"Hostname {first.host} {where} on itself{_tested.plus(own, 'host')}{aside}, so gloo there would use lo and "

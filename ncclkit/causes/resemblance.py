@@ -81,6 +81,7 @@ ADDRESS = re.compile(r"\b\d{1,3}(?:\.\d{1,3}){3}\b(?:[:<]\d+>?)?")
 STAMP = re.compile(r"\d{4}[-/]\d\d[-/]\d\d[ t]\d\d:\d\d:\d\d(?:[.,]\d+)?|\d\d:\d\d:\d\d(?:[.,]\d+)?")
 ENVELOPE = re.compile(r"^\s*(?:\[[\w :|]{1,40}\]:? ?)*[\w.-]{1,255}:\d+:\d+ (?:\[\d+\] )?")
 WORD = re.compile(r"[a-z_\u0080-\uffff]+|\d+")
+DIGITS = frozenset("0123456789")
 
 
 def features(lines: Iterable[str]) -> Iterator[str]:
@@ -95,7 +96,7 @@ def features(lines: Iterable[str]) -> Iterator[str]:
 
 def _pieces(word: str) -> Iterator[str]:
     yield word
-    if not word[0].isdigit():
+    if word[0] not in DIGITS:
         edged = f"<{word[:40]}>"
         yield from (edged[i : i + n] + "~" for n in (3, 4) for i in range(len(edged) - n + 1))
 
@@ -103,7 +104,7 @@ def _pieces(word: str) -> Iterator[str]:
 def _words(line: str) -> list[str]:
     text = ENVELOPE.sub(" ", STAMP.sub(" ", line[:2000].lower()))
     text = PATH.sub(r" \1 ", ADDRESS.sub(" ip ", HEX.sub(" 0x ", text)))
-    return [word for word in WORD.findall(text) if not word[0].isdigit() or len(word) <= 3]
+    return [word for word in WORD.findall(text) if word[0] not in DIGITS or len(word) <= 3]
 
 
 def number(feature: str) -> int:

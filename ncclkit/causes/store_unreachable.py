@@ -28,6 +28,7 @@ from __future__ import annotations
 
 import re
 
+from ncclkit.agent.digits import is_whole
 from ncclkit.analysis.hosts import common_interface, holders, plain_address, shared_network, subnets
 from ncclkit.analysis.picks import (
     first_finding,
@@ -133,7 +134,7 @@ def _elsewhere(case: Case, host: str, port: object, foreign: bool) -> tuple[Advi
     """Advice to use the first host's address in the network that joins all hosts, or another port of that address."""
     joined = shared_network(case)
     there = next((name for name, _ in holders(case, host)), host)
-    if there not in joined or not str(port).isdigit():
+    if there not in joined or not is_whole(str(port)):
         return ()
     interface, address = joined[there]
     env, name = {"MASTER_ADDR": address}, common_interface(case)

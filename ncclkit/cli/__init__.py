@@ -2,7 +2,7 @@
 
 Exit status: 0 the job went well or goes on (or done), 1 a cause was found, none explains
 the job, or a live test was slower than it should be (or a run failed), 2 nothing is of
-a training job, could not be read or could not start: stderr then says why in one sentence.
+a training job, could not be read, written or started: stderr then says why in one sentence.
 """
 
 from __future__ import annotations
@@ -18,28 +18,78 @@ from typing import Any, NoReturn
 
 from ncclkit import __version__
 from ncclkit.cli import verbs
+from ncclkit.cli.streams import StandardStreams, UnwrittenError
 from ncclkit.cli.terminal import show
 from ncclkit.core.model import NcclkitError
+from ncclkit.core.ranges import NumberRange
 from ncclkit.core.text import did_you_mean
 from ncclkit.live.options import JOB_OPTIONS, OPTIONS, SHORT, JobOptions, StepOptions, add_options, declared
 
 
+DAY = 86_400
+COUNT = NumberRange(0, 100_000)
+PORT = NumberRange(1, 65_535)
+JOB_ID = NumberRange(1, 2**32 - 1)
+SIZE = NumberRange(0, 2**60, "a size")
+READING = (verbs.diagnose, verbs.causes, verbs.compare, verbs.gate, verbs.mcp)
+"""Verbs that write nothing and start nothing in the current folder."""
+NO_FOLDER = "The current folder has been deleted; change to one that exists, and repeat the command."
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Parse the command line, run one verb, return the exit status."""
-    options = _parser().parse_args(argv)
-    if "SLURM_JOB_ID" in os.environ:  # at a job's time limit: the evidence is kept, as after Ctrl-C
-        signal.signal(signal.SIGTERM, signal.default_int_handler)
+    with StandardStreams() as streams:
+        return streams.exit_status(_answer(argv, streams))
+
+
+def _answer(argv: Sequence[str] | None, streams: StandardStreams) -> int:
+    """Run one verb; returns its exit status, 2 with a sentence where it cannot be run."""
     try:
+        options = _parser().parse_args(argv)
+        if "SLURM_JOB_ID" in os.environ:  # at a job's time limit: the evidence is kept, as after Ctrl-C
+            signal.signal(signal.SIGTERM, signal.default_int_handler)
+        if streams.was_closed and not _answers_unheard(options):
+            raise NcclkitError("Standard output is closed, so nothing was done; redirect it to a file.")
+        if not _has_folder() and options.verb not in (*READING, _completion):
+            raise NcclkitError(NO_FOLDER)  # torch, too, cannot be imported there
         return int(options.verb(options))
+    except SystemExit as end:  # of argparse: after --help, or what it does not understand
+        if streams.was_closed and not end.code:
+            streams.lost = "it is closed"
+        return int(end.code or 0)
+    except UnwrittenError as error:
+        streams.lost = str(error)
+        return 2
     except NcclkitError as error:
         show(f"ncclkit: {error}", sys.stderr)
+        return 2
+    except OSError as error:
+        show(f"ncclkit: {_system_says(error)}", sys.stderr)
         return 2
     except KeyboardInterrupt:
         show("ncclkit: interrupted; everything that was started has been ended.", file=sys.stderr)
         return 130
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # the reader (head, less) has gone: nothing left to say
-        return 0
+
+
+def _answers_unheard(options: argparse.Namespace) -> bool:
+    """Whether the exit status of this verb is an answer, too: the one of a health check drains a node."""
+    return options.verb is verbs.gate and not options.agent
+
+
+def _system_says(error: OSError) -> str:
+    """What the system refused, in a sentence."""
+    if not _has_folder():
+        return NO_FOLDER
+    where = f" ({error.filename})" if isinstance(error.filename, str) else ""
+    return f"{error.strerror or error}{where}; what was started has been ended."
+
+
+def _has_folder() -> bool:
+    try:
+        os.getcwd()
+    except OSError:
+        return False
+    return True
 
 
 class _Parser(argparse.ArgumentParser):
@@ -57,6 +107,8 @@ class _Parser(argparse.ArgumentParser):
         return options
 
     def error(self, message: str) -> NoReturn:
+        # a type says "must be …", which is a sentence about the option
+        message = re.sub(r"^argument (\S+): must", r"\1 must", message)
         wrong = re.search(r"invalid choice: '([^']*)'", message)
         if wrong:
             known = [str(choice) for action in self._actions for choice in action.choices or ()]
@@ -110,11 +162,13 @@ def _add_diagnose(parsers: Any) -> None:
 def _add_inspect(parsers: Any) -> argparse.ArgumentParser:
     what = "facts of this host, or of a Slurm allocation and where nodes differ"
     verb = _verb(parsers, "inspect", what, "inspect --ranks 8 --data /datasets")
-    verb.add_argument("--ranks", type=int, help="ranks on each host that the job is to have (default: its GPUs)")
-    verb.add_argument("--workers", type=int, help="data-loader workers of each rank")
-    verb.add_argument("--prefetch", type=int, help="batches that each worker reads ahead (default 2)")
-    verb.add_argument("--dataset-bytes", dest="dataset", help="data that each rank keeps in memory, such as 40GiB")
-    verb.add_argument("--batch-bytes", dest="batch", help="one batch, such as 64MB")
+    verb.add_argument("--ranks", type=COUNT, help="ranks on each host that the job is to have (default: its GPUs)")
+    verb.add_argument("--workers", type=COUNT, help="data-loader workers of each rank")
+    verb.add_argument("--prefetch", type=COUNT, help="batches that each worker reads ahead (default 2)")
+    verb.add_argument(
+        "--dataset-bytes", dest="dataset", type=SIZE, help="data that each rank keeps in memory, such as 40GiB"
+    )
+    verb.add_argument("--batch-bytes", dest="batch", type=SIZE, help="one batch, such as 64MB")
     verb.add_argument("--data", metavar="DIR", help="a folder with training data, whose storage is checked too")
     verb.add_argument("--checkpoints", metavar="DIR", help="the same for checkpoints")
     return verb
@@ -132,7 +186,7 @@ def _add_live(parsers: Any) -> None:
         metavar="COMMAND",
         help="ssh, srun, or the words before a command, with {host} in them (default: srun in an allocation, else ssh)",
     )
-    connect.add_argument("--port", type=int, help="the rendezvous port (default: MASTER_PORT, else 29500)")
+    connect.add_argument("--port", type=PORT, help="the rendezvous port (default: MASTER_PORT, else 29500)")
     probe = _verb(
         parsers, "probe", "live test: checked and timed collectives on real ranks", "probe --ranks 8 --op all --stages"
     )
@@ -197,7 +251,12 @@ def _add_tune(parsers: Any) -> argparse.ArgumentParser:
     tune.add_argument(
         "--inherited", action="store_true", help="what each variable that is set here, or each that is named, costs"
     )
-    tune.add_argument("--sizes", default="", help="message sizes, such as 8,64KB,256MB (default: seven up to 256 MiB)")
+    tune.add_argument(
+        "--sizes",
+        default="",
+        type=_message_sizes,
+        help="message sizes, such as 8,64KB,256MB (default: seven up to 256 MiB)",
+    )
     tune.add_argument(
         "--from",
         dest="job",
@@ -207,7 +266,7 @@ def _add_tune(parsers: Any) -> argparse.ArgumentParser:
     )
     tune.add_argument(
         "--budget",
-        type=float,
+        type=NumberRange(1, 7 * DAY, "a number"),
         default=600.0,
         metavar="SECONDS",
         help="about so long at most; what does not fit is said, and combinations are then searched by Optuna "
@@ -220,10 +279,19 @@ def _add_tune(parsers: Any) -> argparse.ArgumentParser:
     return tune
 
 
+def _message_sizes(text: str) -> list[float]:
+    """Message sizes that are joined by commas."""
+    message = NumberRange(1, OPTIONS["max_bytes"].bounds[1], "a size")
+    return [message(word) for word in text.split(",") if word]
+
+
 def _add_exam(parsers: Any) -> None:
-    what = "an examination: a job broken by a fault that the seed draws, an answer sheet, and the key with points"
+    what = "an examination: a job broken by a fault that seed and secret draw, an answer sheet, and the key with points"
     exam = _verb(parsers, "exam", what, "exam --seed 7 --to exam7")
-    exam.add_argument("--seed", type=int, default=1, help="the same seed draws the same fault (default 1)")
+    again = "with your secret the same seed draws the same fault (default 1)"
+    exam.add_argument("--seed", type=NumberRange(0, 10**9), default=1, help=again)
+    kept = "a file of yours that students cannot read (default: one of this user, made at the first examination)"
+    exam.add_argument("--secret", metavar="FILE", type=Path, help=kept)
     exam.add_argument("--to", metavar="DIR", type=Path, default=Path("exam"), help="a new folder (default: ./exam)")
     exam.add_argument("--recorded", action="store_true", help="hand out a bundled recording; nothing runs")
     exam.add_argument("--grade", metavar="PATH", type=Path, help="give points to this answer.json by the key in --to")
@@ -251,13 +319,26 @@ def _add_attach(parsers: Any) -> None:
         metavar="[RANK=]PID",
         help="a rank of the job, or its launcher; repeat it to name ranks one by one (default: the only job here)",
     )
-    which.add_argument("--job", type=int, help="this Slurm job, on all of its nodes")
-    verb.add_argument("--seconds", type=float, default=3.0, help="from the first snapshot to the last (default 3)")
-    verb.add_argument("--snapshots", type=int, default=2, metavar="N", help="of each rank (default 2)")
+    which.add_argument("--job", type=JOB_ID, help="this Slurm job, on all of its nodes")
+    verb.add_argument(
+        "--seconds",
+        type=NumberRange(0.01, DAY, "a number"),
+        default=3.0,
+        help="from the first snapshot to the last (default 3)",
+    )
+    verb.add_argument("--snapshots", type=NumberRange(1, 100), default=2, metavar="N", help="of each rank (default 2)")
     standing = "wait until a rank has stalled for so many seconds (default 30), or has ended, and judge then"
-    verb.add_argument("--follow", type=float, nargs="?", const=30.0, default=0.0, metavar="SECONDS", help=standing)
+    verb.add_argument(
+        "--follow",
+        type=NumberRange(0, DAY, "a number"),
+        nargs="?",
+        const=30.0,
+        default=0.0,
+        metavar="SECONDS",
+        help=standing,
+    )
     ends = "everything ends after so many seconds, with eight ranks on a host (default 20; 80 with --dump or --kernels)"
-    verb.add_argument("--timeout", type=float, default=None, metavar="SECONDS", help=ends)
+    verb.add_argument("--timeout", type=NumberRange(1, DAY, "a number"), default=None, metavar="SECONDS", help=ends)
     stops = "also ask each GPU for its kernel, by cuda-gdb: the processes are paused for about 15 s and go on"
     verb.add_argument("--kernels", action="store_true", help=stops)
     inside = "also write the Flight Recorders: by torch's pipe or debug server, by Python 3.14, or else by gdb"
@@ -282,7 +363,7 @@ def _add_cluster(parsers: Any) -> None:
     submit.usage = "%(prog)s [-p PARTITION] [-N NODES] [-t TIME] [OPTION …] VERB [OPTION OF THE VERB …]"
     submit.add_argument("words", nargs=argparse.REMAINDER, metavar="VERB …", help="the verb, with its own options")
     status = _verb(parsers, "status", "the batch jobs of a case: queue, progress, end, report", "status --follow")
-    status.add_argument("job", nargs="?", type=int, help="a job id (default: the last job of the case)")
+    status.add_argument("job", nargs="?", type=JOB_ID, help="a job id (default: the last job of the case)")
     status.add_argument("--follow", action="store_true", help="stay until the job has ended")
     status.add_argument("--cancel", action="store_true", help="cancel the job")
     status.add_argument("--case", default="case", help="the case folder (default: ./case)")
@@ -290,7 +371,12 @@ def _add_cluster(parsers: Any) -> None:
 
 def _add_gate(parsers: Any) -> None:
     gate = _verb(parsers, "gate", "whether this node is ready for a job, in seconds: for a prolog", "gate --seconds 60")
-    gate.add_argument("--seconds", type=float, default=10.0, help="at most; from 45 on GPUs are tested (default 10)")
+    gate.add_argument(
+        "--seconds",
+        type=NumberRange(1, 3600, "a number"),
+        default=10.0,
+        help="at most; from 45 on GPUs are tested (default 10)",
+    )
     gate.add_argument("--baseline", metavar="FILE", help="what nodes of this cluster have, as --learn wrote it")
     gate.add_argument("--learn", metavar="FILE", help="add this node, which is good, to a baseline")
     gate.add_argument("--agent", metavar="FILE", type=Path, help="only write the one file that nodes need")
@@ -311,7 +397,7 @@ def _add_notebooks(parsers: Any) -> None:
     lab.add_argument(
         "notebook", nargs="?", metavar="NOTEBOOK", default="guided", help="a notebook by name or path (default guided)"
     )
-    lab.add_argument("--port", type=int, default=8888, help="the first port to try (default 8888)")
+    lab.add_argument("--port", type=PORT, default=8888, help="the first port to try (default 8888)")
 
 
 def _add_helpers(parsers: Any) -> None:

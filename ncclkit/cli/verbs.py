@@ -169,13 +169,12 @@ def _run_experiments(case: Case, options: argparse.Namespace) -> Diagnosis:
 def inspect(options: argparse.Namespace) -> int:
     """Read the facts of this host, or of an allocation: first what they make a job suffer, then the facts."""
     from ncclkit.analysis.consistency import compare
-    from ncclkit.core import resources, text
+    from ncclkit.core import resources
     from ncclkit.core.case import Case
     from ncclkit.live import probe, scheduler
     from ncclkit.live.launch import local
 
     job = {name: getattr(options, name) for name in resources.UNITS}
-    job |= {name: text.parse_size(job[name], f"The {name}") for name in ("dataset", "batch") if job[name] is not None}
     case = _case(options)
     before = list(case.facts)
     resources.set_job_spec(case, job)
@@ -265,15 +264,13 @@ def _follow(activity: Activity) -> Callable[[dict[str, Any]], None]:
 def tune(options: argparse.Namespace) -> int:
     """Compare settings with the default, by collective and message size."""
     from ncclkit.core.storage import write
-    from ncclkit.core.text import parse_size
     from ncclkit.core.tuning import config_files, setting
     from ncclkit.live import tune
 
     wanted = [setting(words) for words in options.settings]
-    sizes = [parse_size(word) for word in options.sizes.split(",") if word]
     with Activity("Measuring") as activity:
         case = _case(options)
-        asked = case, wanted, _options(options), sizes, options.inherited
+        asked = case, wanted, _options(options), options.sizes, options.inherited
         done = tune.sweep(*asked, on_record=_follow(activity), job=options.job, budget=options.budget)
         swept = asyncio.run(done)
     files = config_files(swept)
@@ -412,8 +409,11 @@ def exam(options: argparse.Namespace) -> int:
         rows = [(name, f"{given} of {exams.POINTS[name]}") for name, given in points.items()]
         terminal.rows("", [*rows, ("experiment and fix", f"up to {rest}, by a person and the key")])
         return 0
-    asyncio.run(exams.make(options.seed, options.to, from_recording=options.recorded, python=options.python))
-    show(f"Hand out: {options.to / exams.STUDENT}\nKeep:     {options.to / exams.KEY}")
+    file = options.secret or exams.default_secret_file()
+    secret = exams.teacher_secret(file)
+    made = exams.make(options.seed, options.to, secret, from_recording=options.recorded, python=options.python)
+    asyncio.run(made)
+    show(f"Hand out: {options.to / exams.STUDENT}\nKeep:     {options.to / exams.KEY}, {file}")
     return 0
 
 

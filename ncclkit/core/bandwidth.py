@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ncclkit.agent import links
+from ncclkit.agent.digits import whole_numbers
 from ncclkit.core.model import Fact, Measurement, NcclkitError
 from ncclkit.core.text import format_bytes, format_number, percent
 
@@ -158,7 +159,7 @@ def _gpus(known: Mapping[str, Any], ranks: int) -> Expectation:
 def chosen_gpus(known: Mapping[str, Any], ranks: int) -> list[int]:
     """The GPUs of ranks 0, 1, …: by CUDA_VISIBLE_DEVICES where it lists numbers, else 0, 1, …."""
     visible = str(known.get("env.CUDA_VISIBLE_DEVICES", "")).split(",")
-    numbers = [int(part) for part in visible if part.strip().isdigit()]
+    numbers = whole_numbers(part.strip() for part in visible)
     return numbers[:ranks] if len(numbers) >= ranks else list(range(ranks))
 
 

@@ -37,6 +37,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict, TypeVar
 import msgspec
 
 from ncclkit import __version__
+from ncclkit.agent.digits import is_whole
 from ncclkit.core import storage, text
 from ncclkit.core.event_list import EventList
 from ncclkit.core.model import Event, Fact, Finding, Measurement, NcclkitError, to_json
@@ -277,7 +278,7 @@ class Case:
         """The folders ``<kind>/<n>-<name>`` of this case, oldest first."""
         if self.path is None or not (self.path / kind).is_dir():
             return []
-        found = [p for p in (self.path / kind).iterdir() if p.is_dir() and p.name.split("-")[0].isdigit()]
+        found = [p for p in (self.path / kind).iterdir() if p.is_dir() and is_whole(p.name.split("-")[0])]
         return sorted(found, key=_number)
 
     def latest(self) -> Case:

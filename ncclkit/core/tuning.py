@@ -16,6 +16,7 @@ from itertools import groupby
 from typing import NamedTuple
 
 from ncclkit.core.bandwidth import ABOVE, Expectation, algbw, busbw
+from ncclkit.agent.digits import whole_number
 from ncclkit.core.model import NcclkitError
 from ncclkit.core.text import format_bytes, percent, plural
 
@@ -464,7 +465,7 @@ def setting(words: str) -> Setting:
             parts.append(word)
     for word in parts:
         name, equals, value = word.partition("=")
-        if name == "channels" and value.isdigit() and int(value) > 0:
+        if name == "channels" and whole_number(value):
             config = {"min_ctas": int(value), "max_ctas": int(value)}
         elif equals and name != "channels" and re.fullmatch(r"[A-Za-z_]\w*", name):
             env |= {name: value} if value else {}

@@ -18,7 +18,7 @@ from ncclkit.evidence.files import Part
 from ncclkit.evidence.flight import compare
 from ncclkit.evidence.grammars import unknown_errors
 from ncclkit.evidence.kinds import KINDS
-from ncclkit.evidence.merge import Merger, assign_ranks, assign_hosts
+from ncclkit.evidence.merge import Merger, assign_hosts, assign_ranks
 from ncclkit.evidence.ras import changes
 from ncclkit.evidence.scanner import pieces
 from ncclkit.evidence.sources import inputs

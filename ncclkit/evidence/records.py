@@ -13,6 +13,7 @@ from typing import Any, BinaryIO
 import msgspec
 
 from ncclkit.agent import redact, wire
+from ncclkit.agent.digits import is_whole, whole_numbers
 from ncclkit.agent.run.stages import ranks_of
 from ncclkit.core import connections, resources
 from ncclkit.core.model import MOVES, Event, Fact, Measurement
@@ -217,13 +218,13 @@ def from_attached(value: Mapping[str, Any], path: str) -> Iterator[Event]:
         data["kernel"] = rank.kernels[-1].name if rank.kernels else rank.kernel
         moves = [(shot.state, shot.stack.strip().partition("\n")[0].strip()) for shot in rank.snapshots]
         text = f"rank {name}, process {rank.pid} ({rank.command}): " + "; ".join(f"{s} in {at}" for s, at in moves)
-        if name.isdigit() and int(name) < LARGEST:
+        if is_whole(name) and int(name) < LARGEST:
             yield Event("attach.rank", clip(text), path, 0, None, found.host, rank.pid, int(name), _finite(data))
     elastic = next((rank.launcher for rank in found.ranks.values() if ELASTIC.match(rank.launcher)), "")
     claimed = {rank for rank in found.expected if 0 <= rank < LARGEST}
     if len(claimed) > MOST_ON_HOST:
         return
-    for absent in sorted(claimed - {int(name) for name in found.ranks if name.isdigit()}):
+    for absent in sorted(claimed - set(whole_numbers(found.ranks))):
         data = msgspec.to_builtins(LiveRank(0, [])) | {"gone": True, "exitcode": 0 if elastic else None}
         text = f"rank {absent} has no process on {found.host} any more"
         text += f"; it ended with status 0, as {elastic} would have ended the others at any other" * bool(elastic)
@@ -334,7 +335,7 @@ def _sample(line: bytes) -> dict[str, Any]:
 def _ranks(sample: Mapping[str, Any], name: str) -> Iterator[tuple[int, Any]]:
     rows = sample.get(name)
     for rank, row in rows.items() if isinstance(rows, dict) else ():
-        if rank.isdecimal() and len(rank) < 8:
+        if is_whole(rank) and len(rank) < 8:
             yield int(rank), row
 
 

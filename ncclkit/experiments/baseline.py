@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from ncclkit.agent import redact
+from ncclkit.agent.digits import whole_number
 from ncclkit.causes import host_oom
 from ncclkit.core import budgets, storage
 from ncclkit.core.case import Case
@@ -121,7 +122,7 @@ def needs(case: Case, run: Run | None, job: Mapping[str, Any], causes: Container
         "shm": int(budgets.shared_memory(local).value),
         "memlock": int(budgets.locked_memory().value),
         "memory": _memory(case, local),
-        "port": next((one for one in bound if isinstance(one, int)), int(port) if port.isdigit() else connect.PORT),
+        "port": next((one for one in bound if isinstance(one, int)), whole_number(port) or connect.PORT),
         "names": list(dict.fromkeys(["", *filter(None, [name, *lost[:1]])])),
     }
     return {what: need for what, need in every.items() if THINGS[what][0] in causes} | {"hosts": hosts}

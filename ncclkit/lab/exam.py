@@ -1,13 +1,16 @@
-"""An examination: a fault drawn by seed, what its job left without anything that names it, and the key with points."""
+"""An examination: a fault drawn by seed and secret, what its job left without its name, and the key with points."""
 
 from __future__ import annotations
 
 import functools
+import hmac
 import json
-import random
+import os
 import re
+import secrets
+import stat
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -26,6 +29,9 @@ from ncclkit.lab.faults.catalogue import FAULTS
 STUDENT, KEY, SHEET = "student", "key.json", "answer.json"
 POINTS = {"ranks": 3, "cause": 3, "line": 2, "experiment": 1, "fix": 1}
 """Of one examination: ten.  The last two are for a person to give."""
+SECRET_BYTES = 32
+SECRET = re.compile(rb"[0-9a-f]{%d}\s*" % (2 * SECRET_BYTES))
+"""What the teacher's file holds."""
 HIDDEN = ("plan.json", "truth.json", "status.json")
 """Files of a run that name its fault."""
 NEUTRAL = tuple(
@@ -57,9 +63,45 @@ class AnswerSheet:
     fix: str = ""
 
 
-def drawn(seed: int, names: list[str]) -> str:
-    """The fault of that seed, one of `names`."""
-    return random.Random(f"ncclkit exam {seed}").choice(sorted(names))
+def default_secret_file() -> Path:
+    """Where this user's secret lies, unless ``--secret`` names another file."""
+    home = Path(os.environ.get("XDG_DATA_HOME") or "~/.local/share").expanduser()
+    return home / "ncclkit" / "exam-secret"
+
+
+def teacher_secret(file: Path) -> bytes:
+    """The secret in a file, which is made where there is none; NcclkitError where others may read it."""
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        if not file.exists():
+            _write_private(file, secrets.token_hex(SECRET_BYTES))
+        with open(os.open(file, os.O_RDONLY | os.O_NONBLOCK), "rb") as opened:
+            about = os.fstat(opened.fileno())
+            kept = opened.read(4 * SECRET_BYTES) if stat.S_ISREG(about.st_mode) else b""
+    except OSError as error:
+        raise NcclkitError(f"The secret of examinations {file} cannot be kept: {error.strerror or error}.") from error
+    if about.st_uid != os.geteuid() or about.st_mode & 0o077:
+        raise NcclkitError(f"{file} may be read by others, who could draw your faults; chmod 600 {file}.")
+    if not SECRET.fullmatch(kept):
+        raise NcclkitError(f"{file} holds no secret of examinations; name another file with --secret.")
+    return kept.strip()
+
+
+def drawn(seed: int, names: Sequence[str], secret: bytes) -> str:
+    """The fault of that seed, one of `names`; who lacks the teacher's secret cannot tell which."""
+    return sorted(names)[_number(f"fault {seed}", len(names), secret)]
+
+
+def _number(what: str, count: int, secret: bytes) -> int:
+    """A number below `count`, the same each time for the same secret."""
+    digest = hmac.digest(secret, f"ncclkit exam, {what}".encode(), "sha256")
+    return int.from_bytes(digest, "big") % count
+
+
+def _write_private(path: Path, text: str) -> None:
+    """Write a new file that only this user may read."""
+    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as out:
+        out.write(text)
 
 
 def recorded() -> list[str]:
@@ -76,27 +118,30 @@ def runnable() -> list[str]:
     ]
 
 
-async def make(seed: int, folder: Path, *, from_recording: bool = False, ranks: int = 4, python: str = "") -> Path:
+async def make(
+    seed: int, folder: Path, secret: bytes, *, from_recording: bool = False, ranks: int = 4, python: str = ""
+) -> Path:
     """Write the examination of a seed to a new folder: ``student/`` to hand out, ``key.json`` to keep.
 
+    secret: the teacher's own, without which the seed says nothing (`teacher_secret`).
     from_recording: hand out a bundled recording in place of breaking a job now.
     """
     if folder.exists() and any(folder.iterdir()):
         raise NcclkitError(f"{folder} is not empty; name a new folder for the examination.")
     with tempfile.TemporaryDirectory(prefix="ncclkit-exam-") as place:
         case = Case.open(place)
-        name = drawn(seed, recorded() if from_recording else runnable())
+        name = drawn(seed, recorded() if from_recording else runnable(), secret)
         if from_recording:
             run = recording.replay(case, samples.HERE / name)
             truth = json.loads((samples.HERE / name / "truth.json").read_text())
         else:
-            culprit = random.Random(f"rank {seed}").randrange(ranks)
+            culprit = _number(f"rank {seed}", ranks, secret)
             run = (await injection.inject(case, name, ranks=ranks, culprit=culprit, python=python or None)).folder
             truth = json.loads((run / "truth.json").read_text())
         job = folder / STUDENT / "job"
         recording.files(run, job, neutral, HIDDEN)
     storage.write(folder / STUDENT / SHEET, json.dumps(asdict(AnswerSheet()), indent=1))
-    storage.write(folder / KEY, json.dumps(_key(seed, truth, job), indent=1))
+    _write_private(folder / KEY, json.dumps(_key(seed, truth, job), indent=1))
     return folder
 
 
@@ -133,6 +178,9 @@ def _key(seed: int, truth: Mapping[str, Any], job: Path) -> dict[str, Any]:
 def grade(answer: Path, key: Path) -> dict[str, int]:
     """Points of an answer sheet by the key, for what a machine can judge: ranks, cause and line."""
     sheet = {name: getattr(AnswerSheet(), name) for name in asdict(AnswerSheet())}
+    for file in (answer, key):
+        if not file.is_file():
+            raise NcclkitError(f"{file} is not a file; name the answer sheet with --grade, the examination with --to.")
     sheet |= storage.read_json(answer, {}, AnswerSheet)
     known = storage.read_json(key, {})
     shown = [_flat(line) for text in known["lines"] for line in str(text).splitlines()]

@@ -20,6 +20,7 @@ from typing import Any
 
 from ncclkit import evidence
 from ncclkit.agent import redact
+from ncclkit.agent.digits import whole_number
 from ncclkit.core import connections, text
 from ncclkit.core.case import TEST, Case
 from ncclkit.core.model import Fact, NcclkitError, from_dict
@@ -194,9 +195,10 @@ async def plan(
 
 def _port(port: int | None) -> int:
     text = str(os.environ.get("MASTER_PORT", PORT) if port is None else port)
-    if not text.isdigit() or not 0 < int(text) < 65536:
+    number = whole_number(text)
+    if number is None or not 0 < number < 65536:
         raise NcclkitError(f"The rendezvous port must be a number from 1 to 65535, but it is {text!r}.")
-    return int(text)
+    return number
 
 
 def _seconds(value: float) -> float:

@@ -14,6 +14,7 @@ from ncclkit.agent.run import processes
 from ncclkit.agent.run.operations import DTYPES, NAMES
 from ncclkit.core import text
 from ncclkit.core.model import NcclkitError
+from ncclkit.core.ranges import NumberRange
 from ncclkit.core.tuning import LEAST_ROUNDS
 
 BACKENDS = ("auto", "nccl", "gloo")
@@ -325,7 +326,7 @@ def add_options(verb: argparse.ArgumentParser, *names: str, defaults: Any = DEFA
     for name in names:
         default = getattr(defaults, name)
         flag = {"python": "--train-python", "tries": "--try"}.get(name, f"--{name.replace('_', '-')}")
-        how: dict[str, Any] = {"type": str if name == "max_bytes" else type(default), "default": default}
+        how: dict[str, Any] = {"type": _type_of(name, options[name], default), "default": default}
         if isinstance(default, bool):
             flag, how = (f"--no-{name}" if default else flag), {"action": f"store_{str(not default).lower()}"}
         elif name == "setup":
@@ -333,6 +334,14 @@ def add_options(verb: argparse.ArgumentParser, *names: str, defaults: Any = DEFA
         elif isinstance(default, (Mapping, tuple)):
             how = {"action": "append", "default": [], "metavar": "NAME=VALUE"}
         verb.add_argument(*filter(None, [SHORT.get(name), flag]), dest=name, help=options[name].help, **how)
+
+
+def _type_of(name: str, option: Option, default: Any) -> Any:
+    """The type of argparse that reads an option."""
+    if option.bounds == (0, 0):
+        return type(default)
+    whole = "a whole number" if isinstance(default, int) else "a number"
+    return NumberRange(*option.bounds, "a size" if name == "max_bytes" else whole)
 
 
 def job_options(given: argparse.Namespace) -> JobOptions:

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any, NoReturn, TypedDict
 
 from ncclkit.agent import redact, wire
+from ncclkit.agent.digits import is_whole
 from ncclkit.core import storage
 from ncclkit.core.case import Case
 from ncclkit.core.model import NcclkitError
@@ -349,7 +350,7 @@ def parse_state(line: str) -> JobState:
         fields.get("JobId", ""),
         state,
         fields.get("Reason", ""),
-        start if start[:1].isdigit() else "",
+        start if is_whole(start[:1]) else "",
         fields.get("NodeList", "").replace("(null)", ""),
         fields.get("Partition", ""),
         fields.get("RunTime", ""),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import math
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -108,6 +109,8 @@ def check(path: Path, values: Mapping[str, Any]) -> None:
 def _fits(value: Any, kind: type) -> bool:
     if isinstance(value, bool) or kind is bool:
         return isinstance(value, bool) and kind is bool
+    if isinstance(value, float) and not math.isfinite(value):  # 1e999 is read as infinity
+        return False
     return isinstance(value, (int, float) if kind is float else kind)
 
 

@@ -9,6 +9,7 @@ from statistics import mean
 import ipywidgets as W
 import plotly.graph_objects as go
 
+from ncclkit.agent.digits import is_whole
 from ncclkit.core.case import Case
 from ncclkit.core.connections import FAULTS, NetworkPath
 from ncclkit.core.text import format_number, format_time, percent, plural, some
@@ -62,7 +63,7 @@ def _heatmap(found: Connectivity, links: Sequence[NetworkPath], places: Mapping[
 def _short(names: Sequence[str]) -> list[str]:
     """Names without the domain that all of them have; long ones lose their middle."""
     first = [name.partition(".")[0] for name in names]
-    alone = first if len(set(first)) == len(names) and not any(part.isdigit() for part in first) else names
+    alone = first if len(set(first)) == len(names) and not any(map(is_whole, first)) else names
     return [name if len(name) <= 20 else f"{name[:9]}…{name[-10:]}" for name in alone]
 
 

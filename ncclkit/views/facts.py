@@ -9,6 +9,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from functools import cache
 
+from ncclkit.agent.digits import is_whole
 from ncclkit.analysis.consistency import MEANS, Consistency, Difference, HostGroup, MissingFact, compare
 from ncclkit.causes.engine import judge_facts, rank
 from ncclkit.core import themes
@@ -227,7 +228,7 @@ BY_HAND: dict[str, tuple[str, str]] = {
 @cache
 def by_hand(name: str) -> Markup:
     """How to find out the fact `name`; empty where no family of facts has that name."""
-    parts = ["#" if part.isdigit() else part for part in name.split(".")]
+    parts = ["#" if is_whole(part) else part for part in name.split(".")]
     starts = (".".join(parts[:length]) for length in range(len(parts), 0, -1))
     found = next((BY_HAND[start] for start in starts if start in BY_HAND), None)
     return join(code(found[0]), f" {found[1]}") if found else Markup("")

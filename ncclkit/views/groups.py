@@ -19,7 +19,7 @@ from ncclkit.core.text import numbered, plural, some
 from ncclkit.views import _draw
 from ncclkit.views._base import Drawn, View
 from ncclkit.views._html import Markup, code, el, fit, fold, join, left_out, table
-from ncclkit.views.findings import Headline, Culprits, culprits, evidence_part, headline_beside
+from ncclkit.views.findings import Culprits, Headline, culprits, evidence_part, headline_beside
 from ncclkit.views.ranks import Scale
 
 PROGRESS = ("Ranks", "Behind by", "Last operation", "Enqueued", "Started", "Completed")

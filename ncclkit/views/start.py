@@ -10,6 +10,7 @@ from typing import Any
 
 import ipywidgets as W
 
+from ncclkit.agent.digits import is_whole
 from ncclkit.causes.engine import diagnose
 from ncclkit.core.case import Case
 from ncclkit.core.model import NcclkitError
@@ -120,7 +121,7 @@ class StartForm(Form):
     async def _attach(self, running: str) -> View:
         case = forget(Case.open(self._logs_dir))  # another job's logs must not count here
         number = running.strip()
-        if number.isdigit() and not Path(f"/proc/{number}").exists():
+        if is_whole(number) and not Path(f"/proc/{number}").exists():
             number = f"job {number}"
         seen = await attached_view(case, number)
         return answer(case, seen)

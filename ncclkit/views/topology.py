@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 import plotly.graph_objects as go
 
+from ncclkit.agent.digits import whole_number
 from ncclkit.core.case import Case
 from ncclkit.core.model import Fact, safe
 from ncclkit.core.text import format_number, host_list, numbered, plural, some
@@ -126,7 +127,7 @@ def _links(machine: MachineLinks) -> Iterable[tuple[object, ...]]:
 
 def _means(link: str, machine: MachineLinks) -> str:
     """What a link is; of NVLinks the speed of all together, as the driver states it."""
-    width = int(link[2:]) if kind(link) == "NV" and link[2:].isdigit() else 0
+    width = (whole_number(link[2:]) or 0) if kind(link) == "NV" else 0
     if width and machine.speed:
         speed = (
             f"{width} × {format_number(machine.speed)} = {format_number(width * machine.speed)} GB/s in each direction"

@@ -211,7 +211,7 @@ def test_no_permission(tmp_path: Path) -> None:
     [
         (("lab", "nonsense"), "the lab knows"),
         (("probe", "--train-python", "/no/such/python"), "does not exist"),
-        (("probe", "--ranks", "-3"), "must lie between 0 and 100,000"),
+        (("probe", "--ranks", "-3"), "--ranks must be a whole number between 0 and 100,000"),
         (("probe", "--env", "NOEQUALS"), "NAME=VALUE"),
         (("probe", "--backend", "nccl", "--ranks", "64"), "64 GPUs"),
         (("attach", "--pid", str(os.getpid())), "carry no RANK in the environment"),
@@ -224,9 +224,9 @@ def test_no_permission(tmp_path: Path) -> None:
         (("lab", "rank_lat"), "did you mean rank_late?"),
         (("report", "--notebook", "03_log"), "did you mean 03_logs?"),
         (("report", "-p", "max_bytes=6QB"), "such as 4096, 64MB or 1GiB"),
-        (("probe", "--timeout", "nan"), "must lie between 1 and 86,400"),
-        (("tune", "NCCL_ALGO=Ring", "--timeout", "inf"), "must lie between 1 and 86,400"),
-        (("attach", "--seconds", "nan"), "cannot be watched for nan s"),
+        (("probe", "--timeout", "nan"), "must be a number between 1 and 86,400"),
+        (("tune", "NCCL_ALGO=Ring", "--timeout", "inf"), "must be a number between 1 and 86,400"),
+        (("attach", "--seconds", "nan"), "--seconds must be a number between 0.01 and 86,400"),
         (("probe", "--env", "=1"), "NAME=VALUE"),
         (("probe", "--max-bytes", "64XB"), "such as 4096, 64MB or 1GiB"),
         (("probe", "--backend", "gloo", "--ranks", "100000"), "allow it with --oversubscribe"),
@@ -242,7 +242,7 @@ def test_bad_options_are_one_sentence(
 
 
 def test_a_refusal_is_one_sentence_in_a_shell(tmp_path: Path) -> None:
-    assert "must lie between 0 and 100,000" in sentence(run("probe", "--ranks", "-3", cwd=tmp_path))
+    assert "must be a whole number between 0 and 100,000" in sentence(run("probe", "--ranks", "-3", cwd=tmp_path))
 
 
 @pytest.mark.parametrize(
@@ -250,9 +250,13 @@ def test_a_refusal_is_one_sentence_in_a_shell(tmp_path: Path) -> None:
     [
         (("diagnos", "x"), "does not know 'diagnos'; did you mean diagnose?"),
         (("diagnose", "--jsn", "x"), "did you mean --json? See `ncclkit diagnose --help`"),
-        (("probe", "--ranks", "x"), "invalid int value: 'x'. See `ncclkit probe --help`"),
+        (("probe", "--ranks", "x"), "but it is 'x'. See `ncclkit probe --help`"),
         (("diagnose",), "arguments are required: PATH"),
         (("inspect", "--case", ""), "The case folder has no name"),
+        (("diagnose", ""), "A path is empty"),
+        (("step", "--traces", ""), "A path is empty"),
+        (("tune", "--sizes", "64,1XB"), "such as 4096, 64MB or 1GiB"),
+        (("report", "-p", "timeout=1e999"), "must be float"),
         (("causes", "slow_ran"), "did you mean slow_rank?"),
         (("open", "3_logs"), "did you mean 03_logs?"),
         (("diagnose", "/proc/kmsg"), "dmesg > FILE"),
@@ -468,11 +472,3 @@ def test_attach_finds_the_rank_that_is_away(tmp_path: Path, typed: Typed) -> Non
     assert "ranks 0-2 at step 3" in whole["progress"] and "ranks 0-2 at step 3\n" in done.stdout
     assert all(f"rank {rank}: " in done.stdout for rank in range(3)), "what each rank did meanwhile is told"
     assert len(list((tmp_path / "case" / "runs").glob("*attach/telemetry.jsonl"))) == 1
-
-
-def test_a_closed_pipe_is_no_error() -> None:
-    code = f"{sys.executable} -m ncclkit diagnose --json {LATE} | head -c 10"
-    done = subprocess.run(
-        ["bash", "-c", code], capture_output=True, text=True, timeout=60, env=os.environ | {"PYTHONPATH": str(ROOT)}
-    )
-    assert done.stdout.startswith("{") and done.stderr == ""

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Union
 
+from ..digits import whole_numbers
 from ..threads import side_by_side
 from . import software
 from .machine import (
@@ -150,7 +151,7 @@ def _uncorrected(gpu: tree.Element) -> int:
     counts = gpu.find("ecc_errors/volatile")
     nodes = counts.iter() if counts is not None else ()
     said = [(node.text or "").strip() for node in nodes if "uncorrect" in node.tag]
-    numbers = [int(count) for count in said if count.isdigit()]
+    numbers = whole_numbers(said)
     if not numbers:
         raise Unread("nvidia-smi counts no ECC errors on this GPU (ECC off or not there)")
     return sum(numbers)

@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterator
 from functools import partial
 
+from ..digits import whole_number, whole_numbers
 from .machine import Fact, Machine, Unread, attempt
 from .storage import all_of
 
@@ -116,7 +117,7 @@ def cgroup_memory(machine: Machine) -> int:
 
 def cgroup_pids(machine: Machine) -> int:
     """The smallest limit of processes and threads above this process; -1 = none."""
-    limits = [int(value) for value in cgroup_values(machine, "pids", "pids.max") if value.isdigit()]
+    limits = whole_numbers(cgroup_values(machine, "pids", "pids.max"))
     return min(limits) if limits else -1
 
 
@@ -125,7 +126,11 @@ def cgroup_cpus(machine: Machine) -> float:
     pairs = [value.split() for value in cgroup_values(machine, "cpu", "cpu.max")]
     quotas = cgroup_values(machine, "cpu", "cpu.cfs_quota_us")
     pairs += [[quota, period] for quota, period in zip(quotas, cgroup_values(machine, "cpu", "cpu.cfs_period_us"))]
-    real = [int(quota) / int(period) for quota, period in pairs if quota.isdigit() and int(period)]
+    real = []
+    for quota, period in pairs:
+        allowed, every = whole_number(quota), whole_number(period)
+        if allowed is not None and every:
+            real.append(allowed / every)
     return round(min(real), 2) if real else -1
 
 

@@ -20,6 +20,7 @@ import struct
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from ..digits import whole_number
 from . import settings
 from .cpu import usable
 from .machine import Absent, Fact, Machine, Unread, attempt, known, unread, value_of
@@ -159,7 +160,7 @@ def _port(machine: Machine, device: str, port: str, folder: str) -> dict[str, An
         "physical": _read(machine, folder + "phys_state").split(": ")[-1],
         "rate": float(rate.group()) if rate else None,
         "link_layer": _read(machine, folder + "link_layer"),
-        "numa": int(numa) if numa.lstrip("-").isdigit() else None,
+        "numa": _numa_node(numa),
         "gids": _gids(machine, folder),
         "counters": _counters(machine, folder),
     }
@@ -198,7 +199,13 @@ def _counters(machine: Machine, folder: str) -> dict[str, int]:
     values = {
         name: _read(machine, "%s%s/%s" % (folder, group, name)) for group, names in COUNTERS.items() for name in names
     }
-    return {name: int(value) for name, value in values.items() if value.isdigit() and int(value)}
+    counted = {name: whole_number(value) for name, value in values.items()}
+    return {name: count for name, count in counted.items() if count}
+
+
+def _numa_node(text: str) -> int | None:
+    """The number of a NUMA node, -1 where the device belongs to none."""
+    return -1 if text == "-1" else whole_number(text)
 
 
 def _read(machine: Machine, path: str) -> str:

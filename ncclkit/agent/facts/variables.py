@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from .. import redact
+from ..digits import is_whole
 from . import network, settings
 from .machine import Absent, Fact, Machine, Unread, attempt, known
 from .settings import Problem, integer, problem
@@ -51,7 +52,7 @@ def rdma_devices(values: Mapping[str, str], ports: Ports) -> Iterator[Problem]:
     if wanted:
         yield from _hca(wanted, ports, having)
     index = values.get("NCCL_IB_GID_INDEX", "").strip()
-    if index.isdecimal():
+    if is_whole(index):
         yield from _gid(index, [port for port in ports if network.accepts(wanted, port["device"], port["port"])])
 
 

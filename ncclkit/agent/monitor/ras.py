@@ -15,6 +15,7 @@ import socket
 import threading
 import time
 
+from ..digits import whole_number
 from ..run import processes
 
 PORT = 28028
@@ -96,9 +97,10 @@ class Polls:
 def address(environ):
     """(host, port) of a process with this environment: NCCL_RAS_ADDR is ``host:port`` or ``[address]:port``."""
     host, _, port = environ.get("NCCL_RAS_ADDR", "").strip().rpartition(":")
-    if not host or not port.isdigit() or int(port) > 65535:
+    number = whole_number(port)
+    if not host or number is None or number > 65535:
         return "localhost", PORT
-    return host.strip("[]"), int(port)
+    return host.strip("[]"), number
 
 
 def belongs(report, job):

@@ -18,6 +18,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from .. import redact
 from ..commands import LARGEST, LATE, run_bounded
+from ..digits import whole_number
 from ..run import processes
 from ..threads import side_by_side
 from . import as_owner, utilization
@@ -410,7 +411,7 @@ def was_woken(rows):
 
 def _file(pid, call):
     """The file, pipe or socket of the call that the main thread waits in; "" where it waits in none."""
-    if platform.machine() != "x86_64" or len(call) < 2 or not call[0].isdigit() or int(call[0]) not in ON_FILES:
+    if platform.machine() != "x86_64" or len(call) < 2 or whole_number(call[0]) not in ON_FILES:
         return ""
     try:
         return os.readlink("/proc/%d/fd/%d" % (pid, int(call[1], 16)))

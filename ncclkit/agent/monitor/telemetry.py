@@ -13,6 +13,7 @@ import subprocess
 import time
 
 from ..commands import end_group, run_bounded
+from ..digits import is_whole, whole_number, whole_numbers
 from ..run import processes
 from .utilization import TICKS, Scheduling, Utilization
 
@@ -91,7 +92,7 @@ class Sampler:
         if used is not None:
             now["others"] = used
         rows = [line.decode("utf-8", "replace").split(", ", 3) for line in self.apps.lines()]
-        held = [row for row in rows if len(row) == 4 and row[0].isdigit()][-MOST_HOLDERS:]
+        held = [row for row in rows if len(row) == 4 and is_whole(row[0])][-MOST_HOLDERS:]
         mine = {str(pid) for pid in family}
         # where none of ours is listed either the list is of another process namespace, or of before they came
         if any(row[0] in mine for row in held):
@@ -183,7 +184,7 @@ class OtherCores:
         Interrupts count for nobody: those that our own traffic causes are not in our processes' times.
         """
         words = processes.read("/proc/stat", 1 << 12).split("\n", 1)[0].split()[1:4]
-        if len(words) < 3 or not all(word.isdigit() for word in words):
+        if len(words) < 3 or not all(map(is_whole, words)):
             return None
         now = time.monotonic(), sum(map(int, words)), sum(map(_ticks, family))
         before, self.before = self.before, now
@@ -216,8 +217,8 @@ def gpus_of(ranks):
     """{rank: GPU on which its process computes}, as nvidia-smi says, which in a container may know nothing."""
     index = dict(_rows(BUSES))
     used = {pid: index[bus] for pid, bus in _rows(APPS) if bus in index}
-    found = {rank: used.get(str(pid), "") for rank, pid in ranks.items()}
-    return {rank: int(gpu) for rank, gpu in found.items() if gpu.isdigit()}
+    found = {rank: whole_number(used.get(str(pid), "")) for rank, pid in ranks.items()}
+    return {rank: gpu for rank, gpu in found.items() if gpu is not None}
 
 
 def _rows(command):
@@ -244,14 +245,14 @@ def _number(cell):
 def _cpu():
     """(idle, total) in ticks since boot; None where it cannot be read."""
     words = processes.read("/proc/stat", 1 << 12).split("\n", 1)[0].split()[1:9]
-    ticks = [int(word) for word in words if word.isdigit()]
+    ticks = whole_numbers(words)
     return (ticks[3] + ticks[4], sum(ticks)) if len(ticks) > 4 else None
 
 
 def _table(path):
     """``Name:  123 kB`` lines as numbers."""
     rows = (line.split() for line in processes.read(path).splitlines())
-    return {row[0].rstrip(":"): int(row[1]) for row in rows if len(row) > 1 and row[1].isdigit()}
+    return {row[0].rstrip(":"): int(row[1]) for row in rows if len(row) > 1 and is_whole(row[1])}
 
 
 def _pressure(name):

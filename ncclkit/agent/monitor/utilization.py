@@ -9,6 +9,7 @@ import socket
 import struct
 import time
 
+from ..digits import whole_number
 from ..run import processes
 
 TICKS = os.sysconf("SC_CLK_TCK")
@@ -154,10 +155,10 @@ def seconds_without_traffic(pids):
     """
     known, found = _sockets() or {}, {}
     for pid in pids:
-        store = processes.environ(pid).get("MASTER_PORT", "")
+        store = whole_number(processes.environ(pid).get("MASTER_PORT", ""))
         own = [known[inode] for inode in inodes(pid) if inode in known]
         # one that listens has no other end
-        ages = [_since(info) for ports, info in own if ports[1] and not (store.isdigit() and int(store) in ports)]
+        ages = [_since(info) for ports, info in own if ports[1] and store not in ports]
         if ages:
             found[pid] = min(ages)
     return found

@@ -6,6 +6,8 @@ import re
 import signal
 import time
 
+from ..digits import is_whole
+
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
 CLONE_NEWNET = 0x40000000
@@ -56,7 +58,7 @@ def parents():
     """{pid: parent pid} of every process that can be seen."""
     table = {}
     for name in os.listdir("/proc"):
-        if name.isdigit():
+        if is_whole(name):
             stat = read("/proc/%s/stat" % name)
             if stat:
                 table[int(name)] = int(stat.rsplit(")", 1)[1].split()[1])

@@ -21,6 +21,7 @@ import time
 from .. import wire
 from ..connect import worker
 from ..connect.worker import Listener
+from ..digits import whole_numbers
 from ..facts.limits import cgroup_folders, shm
 from ..facts.machine import Machine, Unread
 from . import processes
@@ -114,7 +115,7 @@ def _cgroups(controller, limits, used):
 
     def number(folder, names):
         texts = [_read(folder + "/" + name, "").strip() for name in names]
-        return next((int(text) for text in texts if text.isdigit()), None)  # not "max", nor the other version
+        return next(iter(whole_numbers(texts)), None)  # not "max", nor the other version
 
     try:
         folders = cgroup_folders(Machine(), controller)

@@ -23,11 +23,11 @@ from ncclkit.evidence.flight.hang import (
     Group,
     GroupFinding,
     crossed,
-    groups,
+    find_hang,
     find_straggler,
+    groups,
     listed,
     roots,
-    find_hang,
     unpaired,
 )
 from ncclkit.evidence.grammars.grammar import Data, clip

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from ncclkit.evidence.grammars.families import classify
-from ncclkit.evidence.grammars.grammar import Data, Line, Rule, frame, up_to_first, rule, parse_int
+from ncclkit.evidence.grammars.grammar import Data, Line, Rule, frame, parse_int, rule, up_to_first
 
 
 def _monitor(match: re.Match[str], data: Data, line: Line) -> Data:

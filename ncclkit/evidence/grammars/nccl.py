@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 
+from ncclkit.agent.digits import is_whole
 from ncclkit.evidence.grammars.families import INFO_FAMILIES, classify
-from ncclkit.evidence.grammars.grammar import Data, Line, Rule, parse_float, up_to_first, rule, parse_int
+from ncclkit.evidence.grammars.grammar import Data, Line, Rule, parse_float, parse_int, rule, up_to_first
 
 ALGORITHMS = ("TREE", "RING", "COLLNET_DIRECT", "COLLNET_CHAIN", "NVLS", "NVLS_TREE", "PAT")
 PROTOCOLS = ("LL", "LL128", "SIMPLE")
@@ -64,7 +65,7 @@ def _tuning(match: re.Match[str], data: Data, line: Line) -> Data:
     """One form for all versions: ids of algorithm and protocol (up to 2.23) become names."""
     low, high = data.pop("low"), data.pop("high")
     named = {
-        name: table[int(data[name])] if data[name].isdigit() and int(data[name]) < len(table) else data[name]
+        name: table[int(data[name])] if is_whole(data[name]) and int(data[name]) < len(table) else data[name]
         for name, table in (("algo", ALGORITHMS), ("proto", PROTOCOLS))
     }
     channels = None if low is None or high is None else high - low + 1
@@ -402,7 +403,7 @@ OTHER: tuple[Rule, ...] = (
 def place(line: Line) -> None:
     """Take host and pid from NCCL's own envelope, where the line has one."""
     match = HEAD.search(line.text)
-    if match and match[1][-2:].isdigit():  # rare enough to look twice
+    if match and is_whole(match[1][-2:]):  # rare enough to look twice
         match = HEAD.search(CLOCK.sub(" ", line.text))
     if match:
         line.host, line.pid = match[1], int(match[2])

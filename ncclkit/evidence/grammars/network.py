@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from ncclkit.evidence.grammars.grammar import Data, Line, Rule, parse_float, rule, parse_int
+from ncclkit.evidence.grammars.grammar import Data, Line, Rule, parse_float, parse_int, rule
 
 SUMMARY = re.compile(r"(\d{1,9}) packets transmitted, (\d{1,9}) (?:packets )?received(, \+\d+ errors)?")
 OWN = re.compile(r"^$|^PING |bytes from |icmp_|^---|packets transmitted|^(?:rtt|round-trip) |^From |^\.\.\.")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
-from ncclkit.evidence.grammars.grammar import NAMED, Data, Line, Rule, rule, parse_int
+from ncclkit.evidence.grammars.grammar import NAMED, Data, Line, Rule, parse_int, rule
 
 FIELDS = 24
 """Lines of a verdict before its stack trace ends."""

@@ -9,8 +9,9 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from ncclkit.agent.digits import whole_number
 from ncclkit.core.model import Event
-from ncclkit.evidence.grammars.grammar import NAMED, Data, Line, Rule, rule, parse_int
+from ncclkit.evidence.grammars.grammar import NAMED, Data, Line, Rule, parse_int, rule
 
 ANCHORS = (b"%|", b"it/s", b"s/it", b"step", b"Step", b"iter", b"finish", b"layer ", b"shard ", b"chunk ", b"file ")
 LOOK = 8 << 10
@@ -45,7 +46,7 @@ def read(line: Line) -> Iterator[Event]:
         total = match["total"]
         data = {
             "step": int(match["step"]),
-            "total": int(total) if total and total.isdigit() else None,
+            "total": whole_number(total) if total else None,
             "rate": match.groupdict().get("rate"),
         }
         yield line.event("progress", data)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from ncclkit.evidence.grammars.grammar import Data, Line, Rule, rule, parse_int
+from ncclkit.evidence.grammars.grammar import Data, Line, Rule, parse_int, rule
 
 SIZE = r"(\d{1,9}(?:\.\d{1,9})? ?[KMGT]i?B)"
 

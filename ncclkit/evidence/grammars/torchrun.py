@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from ncclkit.evidence.grammars.grammar import Data, Line, Rule, rule, parse_int
+from ncclkit.evidence.grammars.grammar import Data, Line, Rule, parse_int, rule
 
 NAMES = "HUP INT QUIT ILL TRAP ABRT BUS FPE KILL USR1 SEGV USR2 PIPE ALRM TERM"
 SIGNALS = {name: number for number, name in enumerate(NAMES.split(), 1)}

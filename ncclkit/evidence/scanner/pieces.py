@@ -22,7 +22,7 @@ from typing import Any, BinaryIO
 from ncclkit.core.model import Event, NcclkitError
 from ncclkit.evidence.grammars import progress, stacks
 from ncclkit.evidence.grammars.families import classify
-from ncclkit.evidence.merge import TRACE_GAP, RepeatedEvent, Merger, merges
+from ncclkit.evidence.merge import TRACE_GAP, Merger, RepeatedEvent, merges
 from ncclkit.evidence.scanner import scan
 from ncclkit.evidence.scanner.scan import SHORT, Block, Choice, Context, Lines
 from ncclkit.evidence.sources import inputs

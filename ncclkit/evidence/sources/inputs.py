@@ -104,6 +104,8 @@ def _matches(pattern: str) -> list[str]:
 
 def _present(name: str) -> tuple[str, ...]:
     """The path itself, where it can be seen after all."""
+    if not name:
+        raise NcclkitError("A path is empty; give a log file, a folder with logs, or '-' for standard input.")
     try:
         os.stat(name)
     except (OSError, ValueError) as error:

@@ -15,6 +15,7 @@ from itertools import takewhile
 from typing import Any
 
 from ncclkit.agent import redact
+from ncclkit.agent.digits import is_whole
 from ncclkit.agent.facts import gpu
 from ncclkit.agent.facts.machine import Answer, Machine, Missing, Unread
 from ncclkit.agent.facts.settings import SCOPE
@@ -276,7 +277,7 @@ def _gids(lines: Sequence[str], at: int) -> Document | None:
         cells = line.split()
         if cells[:1] and set(cells[0]) == {"-"}:
             continue
-        if len(cells) < 5 or not (cells[1].isdigit() and cells[2].isdigit() and ":" in cells[3]):
+        if len(cells) < 5 or not (is_whole(cells[1]) and is_whole(cells[2]) and ":" in cells[3]):
             break
         row = rows.setdefault((cells[0], int(cells[1][:9])), _row(cells[0], int(cells[1][:9])))
         kind = next((cell for cell in cells[4:] if cell in GID_TYPES), "")

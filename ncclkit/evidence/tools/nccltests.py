@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from ncclkit.agent.digits import is_whole
 from ncclkit.core import bandwidth
 from ncclkit.core.model import Event, Fact, Measurement
 from ncclkit.evidence.tools.document import Document, Tool, number
@@ -96,7 +97,7 @@ def document(rows: Sequence[Mapping[str, Any]], setup: Setup, text: str, average
 def _row(columns: Sequence[str], line: str) -> dict[str, Any] | None:
     """A row by its columns; those of the two halves as lists of two."""
     cells = line.split()
-    if len(cells) < len(columns) or not cells[0].isdigit() or not 0 < len(cells[0]) < 19 or not cells[1].isdigit():
+    if len(cells) < len(columns) or not all(map(is_whole, cells[:2])) or len(cells[0]) > 18:
         return None
     row: dict[str, Any] = {}
     for title, cell in zip(columns, cells, strict=False):
@@ -212,7 +213,7 @@ def _rows(value: Mapping[str, Any]) -> Iterator[dict[str, list[str]]]:
         halves = [_plain(plain[side]) for side in HALF_NAMES if side in plain]
         row = {name: _cells([plain], keys) for name, keys in COMMON.items()}
         row |= {name: _cells(halves, keys) for name, keys in HALF.items()}
-        if row["size"] and row["size"][0].isdigit() and row["type"]:
+        if row["size"] and is_whole(row["size"][0]) and row["type"]:
             if len(row["time"]) == len(row["algbw"]) == len(row["busbw"]) > 0:
                 yield {name: cells for name, cells in row.items() if cells}
 

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import Any
 
+from ncclkit.agent.digits import whole_number
 from ncclkit.analysis.message_sizes import tensor_spans
 from ncclkit.core.case import Case
 from ncclkit.core.experiment_records import FOLDER
@@ -210,5 +211,4 @@ def _is_complete(said: Mapping[str, Any]) -> bool:
 
 def _number(folder: PurePath) -> tuple[int, str]:
     """Run folders are numbered; a tenth run stands behind the second."""
-    number = folder.name.partition("-")[0]
-    return int(number) if number.isdigit() else 0, str(folder)
+    return whole_number(folder.name.partition("-")[0]) or 0, str(folder)

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from ncclkit.agent.digits import whole_number, whole_numbers
 from ncclkit.core import budgets
 from ncclkit.core.budgets import Budget
 from ncclkit.core.case import Case
@@ -172,9 +173,10 @@ async def scaling_run(
 def _counts(ranks: str) -> list[int]:
     """The counts that were typed, each once, the smallest first."""
     words = str(ranks).split()
-    if not words or not all(word.isdecimal() and 2 <= int(word) <= 64 for word in words):
+    counts = whole_numbers(words)
+    if not words or len(counts) < len(words) or not all(2 <= count <= 64 for count in counts):
         raise NcclkitError(f"The counts of ranks must be whole numbers from 2 to 64, space-separated, not {ranks!r}.")
-    return sorted({int(word) for word in words})
+    return sorted(set(counts))
 
 
 def _step(case: Case, run: Run) -> Step:
@@ -190,10 +192,12 @@ def open_files(case: Case) -> dict[int, int]:
     """Ranks → most open files of a rank with one communicator, in all scaling runs of a case."""
     found: dict[int, int] = {}
     for folder in case.runs():
-        ranks = folder.name.rpartition("-exchange-")[2]
-        for record in records_of(folder) if ranks.isdecimal() else ():
+        ranks = whole_number(folder.name.rpartition("-exchange-")[2])
+        if ranks is None:
+            continue
+        for record in records_of(folder):
             if record.get("phase") == "files" and isinstance(record.get("one"), int):
-                found[int(ranks)] = max(found.get(int(ranks), 0), record["one"])
+                found[ranks] = max(found.get(ranks, 0), record["one"])
     return found
 
 
