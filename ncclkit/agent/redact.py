@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Any, Callable
 
-from .secret_forms import FOREIGN_FORMS, FORMS, OVER_LINES, REDACTED, TORN, Form, Instead, is_secret
+from .secret_spellings import FOREIGN_FORMS, FORMS, OVER_LINES, REDACTED, TORN, Spelling, Instead, is_secret
 
 __all__ = ["REDACTED", "clean", "file", "is_secret", "text", "texts", "words"]
 
@@ -53,9 +53,9 @@ def _branches(tree: dict[str, Any]) -> str:
 
 
 class _Forms:
-    """Forms in their order, of which a text needs only those whose signs it holds."""
+    """Forms in their order, whose signs decide which a text needs."""
 
-    def __init__(self, forms: Sequence[Form], own: Iterable[str] = ()):
+    def __init__(self, forms: Sequence[Spelling], own: Iterable[str] = ()):
         signs = [sign for form in forms for sign in form.signs]
         tree = _any_of([*signs, *own])
         self.holds_sign = re.compile(tree).search

@@ -29,7 +29,7 @@ def patterns() -> dict[str, tuple[re.Pattern[str] | re.Pattern[bytes], bool]]:
     """Where it stands → pattern, and whether it is searched for: of rules and constants of evidence and redaction."""
     found: dict[str, tuple[re.Pattern[str] | re.Pattern[bytes], bool]] = {}
     walked = [info.name for info in pkgutil.walk_packages(ncclkit.evidence.__path__, "ncclkit.evidence.")]
-    own = ("ncclkit.agent.secret_forms", "ncclkit.agent.anonymize", "ncclkit.core.secrets")
+    own = ("ncclkit.agent.secret_spellings", "ncclkit.agent.anonymize", "ncclkit.core.secrets")
     for full in (*walked, *own):
         module = importlib.import_module(full)
         anchored = _anchored(Path(str(module.__file__)))

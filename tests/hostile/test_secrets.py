@@ -150,7 +150,7 @@ key: module.layer1.0.Conv2d_1a.weight key=worker0 for key: NCCLUniqueIdRank0Stor
 docker run -p 8080:80 image; docker login registry.example; helm upload x -v 3; openssl version -a; vault status
 <token>12</token> </s> name: worker value: 3 {"name": "lr", "value": 0.1} {"value": "abc", "name": "NCCL_DEBUG"}
 login as alice from 10.0.0.1; account alice on node-1; password authentication failed; Senha; el has been; a parola.
-密码错误 令牌过期 密钥长度 비밀번호를 입력하세요 mot de passe oublié hf_transformer_engine 
+密码错误 令牌过期 密钥长度 비밀번호를 입력하세요 mot de passe oublié hf_transformer_engine
 api_org_settings sk-learn key-value
 _ZN3c104cuda20CUDACachingAllocator9allocatedEi libtorch_cuda_abcdefghij1234567890abcdefghij1234567890.so.2
 """.strip().splitlines()

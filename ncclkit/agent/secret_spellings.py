@@ -11,7 +11,7 @@ REDACTED = "[redacted]"
 Instead = Union[str, Callable[["re.Match[str]"], str]]
 
 
-class Form(NamedTuple):
+class Spelling(NamedTuple):
     """One way to write a secret."""
 
     signs: "tuple[str, ...]"
@@ -53,7 +53,7 @@ _KEYS = (
 _SECRET_NAME = rf"(?:token|passwo?r?[dt]|pass|passphrase|secret|credentials?|jwt|t?otp|{_KEYS})"
 """The end of a name that a secret stands under, whatever is before it."""
 _PASSWORD = r"(?:passwo?r?[dt]|passphrase|secret|t?otp)"
-"""Those of which the value may be a number."""
+"""Those whose value may be a number."""
 _SECRET_SIGNS = ("token", "pass", "secret", "credential", "jwt", "otp", "key")
 _LATIN_SIGNS = (
     *(
@@ -198,7 +198,7 @@ AFTER_FIRST = r"\1" + REDACTED
 
 _KEYS_AND_URLS = (
     # a private key or a certificate, whole or torn; JSON writes its newlines as \n
-    Form(
+    Spelling(
         ("---begin ", "--- begin "),
         re.compile(
             r"-{4,5} ?BEGIN [A-Z0-9 ]{1,60}-{4,5}"
@@ -209,9 +209,9 @@ _KEYS_AND_URLS = (
         REDACTED,
     ),
     # the same in base64, as kubectl keeps it
-    Form(("ls0tls1crudjti",), re.compile(r"LS0tLS1CRUdJTi[A-Za-z0-9+/=]{16,}"), REDACTED),
+    Spelling(("ls0tls1crudjti",), re.compile(r"LS0tLS1CRUdJTi[A-Za-z0-9+/=]{16,}"), REDACTED),
     # scheme://user:password@host, where the password may hold @ and /
-    Form(
+    Spelling(
         ("://",),
         re.compile(
             r"(?<=://)(?:[^/\s:@\"'<>]{0,256}:(?!\d+/)[^\s\"'<>]{1,512}@|[^/\s\"'<>]{1,512}@)"
@@ -219,7 +219,7 @@ _KEYS_AND_URLS = (
         REDACTED + "@",
     ),
     # what a URL carries in its path: web hooks, conda channels
-    Form(
+    Spelling(
         ("://",),
         re.compile(
             r"(?i)(://[^\s/\"']{1,250}/(?:t/|bot(?=\d)|api/webhooks/)|://hooks\.slack\.com/\w{1,20}/"
@@ -230,7 +230,7 @@ _KEYS_AND_URLS = (
         AFTER_FIRST,
     ),
     # sqlplus scott/x@db, and the same alone where x looks random
-    Form(
+    Spelling(
         ("sqlplus", "impdp", "expdp", "sqlldr", "rman", "tnsping", "oracle"),
         re.compile(
             r"(?i)(\b(?:sqlplus|impdp|expdp|sqlldr|rman|tnsping|\w{0,20}oracle\w{0,20})\b[^\n|;]{0,200}?"
@@ -238,7 +238,7 @@ _KEYS_AND_URLS = (
         ),
         AFTER_FIRST,
     ),
-    Form(
+    Spelling(
         ("@",),
         re.compile(rf"(/){_MIXED}(?=@(?!v?\d|main\b|master\b|sha)[A-Za-z][\w.-])"),
         _behind_user,
@@ -247,7 +247,7 @@ _KEYS_AND_URLS = (
 
 _TUPLES = (
     # Session('AKIA…', 'x')
-    Form(
+    Spelling(
         ("akia", "asia"),
         re.compile(
             r"(\b(?:AKIA|ASIA)[A-Z0-9]{12,40}\\{0,15}[\"'],\s{0,4}(?:\w{1,40}=)?\\{0,15}[\"'])"
@@ -256,7 +256,7 @@ _TUPLES = (
         AFTER_FIRST,
     ),
     # auth=('alice', 'x'), HTTPBasicAuth('alice', 'x'), login("alice", "x")
-    Form(
+    Spelling(
         ("auth", "login", "cred"),
         re.compile(
             r"(?i)((?:auth|login|credentials?|creds)\w{0,20}\\{0,15}[\"']?\s{0,2}[:=]?\s{0,2}[(\[]\s{0,2}"
@@ -266,7 +266,7 @@ _TUPLES = (
         AFTER_FIRST,
     ),
     # ('alice', 'x') where x looks random
-    Form(
+    Spelling(
         ("('", '("', "['", '["', '\\"'),
         re.compile(
             r"([(\[]\\{0,15}[\"'][^\"'\n]{1,80}?\\{0,15}[\"'],\s{0,4}[bru]?(?P<close>\\{0,15}[\"']))"
@@ -279,7 +279,7 @@ _TUPLES = (
 
 _NAMED_VALUES = (
     # Authorization: <scheme> <credentials>     Cookie: a=b; c=d     all of it, up to a quote or the end of the line
-    Form(
+    Spelling(
         ("authorization", "cookie"),
         re.compile(
             rf"(?i)((?:authorization|cookie){_GAP}(?:{_QUOTE})?)(?!\s|\[redacted)"
@@ -287,13 +287,13 @@ _NAMED_VALUES = (
         ),
         AFTER_FIRST,
     ),
-    Form(
+    Spelling(
         ("bearer", "basic"),
         re.compile(r"(?i)\b(bearer:?|basic)\s+[a-z0-9+/=._~-]{8,}"),
         r"\1 " + REDACTED,
     ),
     # a telling name and its value: --password=x, "token": "x", ?sig=x, AccountKey=x
-    Form(
+    Spelling(
         (
             *(
                 "token",
@@ -318,18 +318,18 @@ _NAMED_VALUES = (
         _named,
     ),
     # DB_PASS=x, 'GH_PAT': 'x', ADMIN_PW: x; pass=x where x looks random
-    Form(
+    Spelling(
         ("pass", "_pat", "pw"),
         re.compile(rf"(\b(?:[A-Z0-9]{{1,40}}_){{1,8}}(?:PASS|PAT|PW){_GAP}){_VALUE}"),
         _named,
     ),
-    Form(
+    Spelling(
         ("pass", "pw"),
         re.compile(rf"((?i:\b(?:pass|pw){_GAP}|\bpassw(?:or)?d\s{{1,4}})(?:{_QUOTE})?){_STRANGE}"),
         AFTER_FIRST,
     ),
     # Fernet key: x; a key in hexadecimal, whoever's it is
-    Form(
+    Spelling(
         ("key",),
         re.compile(
             rf"((?i:\bkey(?: is)?(?:[:：＝]| ?=)?[ \t]{{1,4}})(?:{_QUOTE})?)"
@@ -339,7 +339,7 @@ _NAMED_VALUES = (
         AFTER_FIRST,
     ),
     # the password is x, secret access key is "x"
-    Form(
+    Spelling(
         _SECRET_SIGNS,
         re.compile(
             rf"((?i:{_SECRET_NAME}{_QUOTE}?\s{{1,4}}(?:is|was|ist|equals)(?: set to)?:?\s{{1,4}}))"
@@ -348,7 +348,7 @@ _NAMED_VALUES = (
         _named,
         (" is", " was", " ist", " equals"),
     ),
-    Form(
+    Spelling(
         _SECRET_SIGNS,
         re.compile(
             rf"((?i:(?:passwo?r?[dt]|passphrase|{_KEYS})\s{{1,4}}(?:is|was|ist):?\s{{1,4}}))"
@@ -358,25 +358,25 @@ _NAMED_VALUES = (
         (" is", " was", " ist"),
     ),
     # Password for user: x
-    Form(
+    Spelling(
         ("password for ", "passphrase for "),
         re.compile(rf"(?i)(\bpass(?:word|phrase) for [^:\n]{{1,200}}:[ \t]{{1,4}}){_NUMBERED}"),
         AFTER_FIRST,
     ),
     # Kennwort: x, mot de passe : x
-    Form(
+    Spelling(
         _LATIN_SIGNS,
         re.compile(rf"(?i)((?<![a-z]){_LATIN}(?:{_GAP}|\s(?:ist|est|es|é|è|is)\s{{1,4}})){_VALUE}"),
         _named,
     ),
     # SecretStr('x') without a name
-    Form(
+    Spelling(
         ("secretstr(", "secretbytes("),
         re.compile(rf"(\bSecret(?:Str|Bytes)\(\s{{0,4}}[bBrRuU]{{0,2}})(?P<value>{_QUOTED})"),
         _named,
     ),
     # <password>x</password>
-    Form(
+    Spelling(
         ("</",),
         re.compile(
             rf"(?i)(<(?:[\w.:]{{0,40}}[_.:-])?{_SECRET_NAME}>){_NOT_YET}[^<>\s]{{4,400}}(?=</)"
@@ -387,7 +387,7 @@ _NAMED_VALUES = (
 
 FOREIGN_FORMS = (
     # 密码：x, 비밀번호는 x, Contraseña: x
-    Form(
+    Spelling(
         (
             *(
                 "密",
@@ -410,7 +410,7 @@ FOREIGN_FORMS = (
         ),
         _named,
     ),
-    Form(
+    Spelling(
         tuple("ñłşöóüéẩậ：＝"),
         re.compile(rf"(?i)((?<![a-z]){_LATIN}(?:{_GAP}|\s(?:ist|est|es|é|è|is)\s{{1,4}})){_VALUE}"),
         _named,
@@ -420,7 +420,7 @@ FOREIGN_FORMS = (
 
 _ROWS = (
     # {"name": "DB_PASSWORD", "value": "x"}, also over two lines and in XML; ('DB_PASSWORD', 'x'); setenv DB_PASSWORD x
-    Form(
+    Spelling(
         ("value",),
         re.compile(
             rf"(\bname{_QUOTE}?\s{{0,4}}[:=>]\s{{0,4}}{_QUOTE}?(?P<name>[A-Za-z][\w.-]{{1,80}})\b[^{{}}\n]{{0,120}}?"
@@ -428,7 +428,7 @@ _ROWS = (
         ),
         _if_secret,
     ),
-    Form(
+    Spelling(
         ("value",),
         re.compile(
             rf"(\bvalue{_QUOTE}?\s{{0,4}}[:=]\s{{0,4}}{_QUOTE}?){_BARE}"
@@ -437,7 +437,7 @@ _ROWS = (
         ),
         _between_if_secret,
     ),
-    Form(
+    Spelling(
         ("('", '("', "['", '["', '\\"'),
         re.compile(
             r"([(\[](?P<open>\\{0,15}[\"'])(?![a-z]{1,80}\\{0,15}[\"'])(?P<name>[A-Za-z]\w{1,80})(?P=open),"
@@ -445,7 +445,7 @@ _ROWS = (
         ),
         _pair,
     ),
-    Form(
+    Spelling(
         ("set ", "setenv ", "env "),
         re.compile(
             r"(\b(?:setenv|set(?: -\w{1,3})?|ENV)\s{1,4}(?P<name>[A-Za-z]\w{1,80}_\w{1,80})\s{1,4})"
@@ -454,13 +454,13 @@ _ROWS = (
         _if_secret,
     ),
     # NCCL_X set by environment to y
-    Form(
+    Spelling(
         (" set to ", " set by env"),
         re.compile(r"((?P<name>\b[A-Z][A-Z0-9_]{1,80}) set (?:by environment )?to )[^\"\n]+"),
         _pair,
     ),
     # cells and columns of a table: | api_key | x |, WANDB_API_KEY    x
-    Form(
+    Spelling(
         _SECRET_SIGNS,
         re.compile(
             rf"((?i:{_SECRET_NAME})(?:[_-]id)?{_QUOTE}?"
@@ -471,7 +471,7 @@ _ROWS = (
         ("  ", "\t", "|", "│", "┃", "║", "┊", "_key ", ";", ","),
     ),
     # machine x login name password x, also over lines; its last line alone
-    Form(
+    Spelling(
         ("login", "account"),
         re.compile(
             rf"(?i)(\b(?:login|account)[ \t]{{1,9}}\S{{1,80}}(?:[ \t]{{1,9}}|{_LINE})password[ \t]{{1,9}})"
@@ -479,7 +479,7 @@ _ROWS = (
         ),
         AFTER_FIRST,
     ),
-    Form(
+    Spelling(
         ("password ", "password\t"),
         re.compile(rf"(?im)((?:^|[\s:>\]|])password[ \t]{{1,9}}){_NUMBERED}[ \t]{{0,9}}$"),
         AFTER_FIRST,
@@ -488,7 +488,7 @@ _ROWS = (
 
 _STANDARD_INPUT = (
     # echo x | sudo -S, printf x | docker login --password-stdin, sudo -S <<< x
-    Form(
+    Spelling(
         ("echo", "printf"),
         re.compile(
             r"(\b(?:echo|printf)\s{1,4}(?:-\w{1,4}\s{1,4}){0,3}\\{0,15}[\"']?)(?![$\[])(?:[^\n|\"'\\]|\\{1,15}n){1,200}"
@@ -499,7 +499,7 @@ _STANDARD_INPUT = (
         ),
         _between,
     ),
-    Form(
+    Spelling(
         ("<<<",),
         re.compile(
             r"(\b(?:sudo\b[^|\n]{0,80}?\s-\w{0,6}S|[^|\n]{0,120}?-stdin|[^|\n]{0,120}?--with-token|chpasswd|kinit)"
@@ -517,7 +517,7 @@ def _option(programs: str, options: str) -> str:
 
 _COMMANDS = (
     # --token x, '--token', 'x', --user name:x
-    Form(
+    Spelling(
         (*_SECRET_SIGNS, "-pw", "-pat", "-sas", *_LATIN_SIGNS),
         re.compile(
             rf"(?i)({_START}--?[\w.-]{{0,40}}"
@@ -528,12 +528,12 @@ _COMMANDS = (
         _named,
         ("-",),
     ),
-    Form(
+    Spelling(
         ("--auth", "--key", "-auth", "-key"),
         re.compile(rf"(?i)({_START}--?(?:auth|key)(?:{_NEXT}|={_QUOTE}?))(?![-/.~$]){_NUMBERED}"),
         AFTER_FIRST,
     ),
-    Form(
+    Spelling(
         ("-u", "--user", "--proxy-user"),
         re.compile(
             rf"({_START}(?:(?:-u|--user|--proxy-user|-U)(?:=|{_NEXT})|-u)[\w.@-]{{1,60}}:)"
@@ -542,7 +542,7 @@ _COMMANDS = (
         AFTER_FIRST,
     ),
     # docker login -p x, mysql -px, sshpass -p x, redis-cli -a x, ldapsearch -w x, zip -P x
-    Form(
+    Spelling(
         (
             *(
                 "login",
@@ -584,13 +584,13 @@ _COMMANDS = (
         AFTER_FIRST,
     ),
     # smbclient -U name%x, htpasswd -b file name x, mc alias set name url user x, rabbitmqctl add_user name x
-    Form(
+    Spelling(
         ("-u", "--user"),
         re.compile(rf"({_START}(?:-U|--user)(?:=|{_NEXT})?[\w.@/\\-]{{1,60}}?%)(?![-%]){_BARE}"),
         AFTER_FIRST,
         ("%",),
     ),
-    Form(
+    Spelling(
         ("htpasswd", "mc alias", "rabbitmqctl", "vault", "wpa_passphrase"),
         re.compile(
             rf"(\bhtpasswd(?:(?:{_NEXT}-[a-mo-zA-Z]{{1,8}}){{1,4}}(?<=b){_NEXT}{_WORD}"
@@ -602,7 +602,7 @@ _COMMANDS = (
         ),
         AFTER_FIRST,
     ),
-    Form(
+    Spelling(
         ("login",),
         re.compile(
             rf"(?i)(\bwandb(?:{_NEXT}|\.)login\b[^\n]{{0,200}}?)(?<![0-9a-f])(?:local-)?[0-9a-f]{{40}}(?![0-9a-f])"
@@ -726,14 +726,14 @@ _SPELLED = {
 
 _KNOWN_FORMS = (
     # hf_model_0001_0.pt is none
-    Form(
+    Spelling(
         ("hf_",),
         re.compile(
             r"(?<![A-Za-z0-9])hf_(?:(?=[a-z]{0,80}[A-Z0-9])[A-Za-z0-9]{10,}|[a-z]{30,})[A-Za-z0-9_-]{0,80}"
         ),
         REDACTED,
     ),
-    Form(
+    Spelling(
         _STARTS,
         re.compile(
             rf"(?<![A-Za-z0-9])(?:{'|'.join(re.escape(_SPELLED.get(start, start)) for start in _STARTS)})"
@@ -741,7 +741,7 @@ _KNOWN_FORMS = (
         ),
         REDACTED,
     ),
-    Form(
+    Spelling(
         (
             *("akia", "asia", "aiza", "akc", "ya29.", "dapi", "shp", "sg.", "hvs.", "hvb.", "hvr."),
             *("gaaaaa", "nrak-", "aq.ab8", "q~", "key-"),
@@ -754,10 +754,10 @@ _KNOWN_FORMS = (
         ),
         REDACTED,
     ),
-    Form(("age-secret-key-1",), re.compile(r"AGE-SECRET-KEY-1[A-Z0-9]{20,}"), REDACTED),
-    Form(("munge:",), re.compile(r"MUNGE:[A-Za-z0-9+/]{16,}={0,2}:?"), REDACTED),
+    Spelling(("age-secret-key-1",), re.compile(r"AGE-SECRET-KEY-1[A-Z0-9]{20,}"), REDACTED),
+    Spelling(("munge:",), re.compile(r"MUNGE:[A-Za-z0-9+/]{16,}={0,2}:?"), REDACTED),
     # JSON web token
-    Form(
+    Spelling(
         ("eyj",),
         re.compile(r"\beyJ[A-Za-z0-9_-]{6,}\.[A-Za-z0-9_-]+(?:\.[A-Za-z0-9_-]+)?"),
         REDACTED,
