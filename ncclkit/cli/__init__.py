@@ -81,7 +81,7 @@ def _system_says(error: OSError) -> str:
     if not _has_folder():
         return NO_FOLDER
     where = f" ({error.filename})" if isinstance(error.filename, str) else ""
-    return f"{error.strerror or error}{where}; what was started has been ended."
+    return f"{error.strerror or error or type(error).__name__}{where}; what was started has been ended."
 
 
 def _has_folder() -> bool:

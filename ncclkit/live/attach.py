@@ -67,8 +67,10 @@ class AttachOptions:
     """Seconds in which it ends, with eight ranks on a host; None: 27, 87 with debuggers, or more for `seconds`."""
 
     def __post_init__(self) -> None:
-        if not 0 < self.seconds <= 86400 or not 0 <= self.follow <= 86400:
+        if not 0 < self.seconds <= 86400:
             raise NcclkitError(f"A job cannot be watched for {self.seconds:g} s; give up to a day.")
+        if not 0 <= self.follow <= 86400:
+            raise NcclkitError(f"A job cannot be followed until a rank stalls for {self.follow:g} s; give up to a day.")
         if not 1 <= self.snapshots <= 100:
             raise NcclkitError(f"{self.snapshots} snapshots cannot be taken; give 1 to 100.")
         if self.timeout is not None and not self.seconds + LEAST <= self.timeout <= 86400:

@@ -342,7 +342,7 @@ def writing(folder: Path) -> Iterator[None]:
     """Turn an error of a disk that is full or gone into one sentence."""
     try:
         yield
-    except BrokenPipeError:  # no disk: whoever read what is said of the run has gone
+    except (BrokenPipeError, TimeoutError):  # no disk
         raise
     except OSError as error:
         raise NcclkitError(

@@ -17,7 +17,7 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -37,10 +37,12 @@ from ncclkit.evidence.sources import inputs
 from ncclkit.evidence.sources.streams import unpack
 from ncclkit.evidence.tools import profiles as records
 from ncclkit.live import scheduler
+from ncclkit.live.hook_watch import HookWatch
 from ncclkit.live.launch import local, slurm
 from ncclkit.live.launch.local import OnRecord
 from ncclkit.live.launch.pack import packed
 from ncclkit.live.options import StepOptions, setting_change
+from ncclkit.live.probe import writing
 
 PYTHON = re.compile(r"(?:.*/)?python[\d.]*")
 WHAT = (
@@ -163,7 +165,7 @@ async def _once(
     """One run of the script: its folder, how it ended, and what it left, which is in the case as well."""
     folder = case.new_run("step")
     python = words[0] if PYTHON.fullmatch(words[0]) else sys.executable
-    with packed() as agent, _hooked(folder, options, change, _spread(words)) as env:
+    with writing(folder), packed() as agent, _hooked(folder, options, change, _spread(words)) as (own, env):
         line = [*words, *change.get("flags", ())]
         if PYTHON.fullmatch(words[0]):
             ranks = options.ranks or int((await local.check(python))["gpus"]) or 2
@@ -171,14 +173,33 @@ async def _once(
         plan = {"name": "step", "command": list(words), "change": change, "env": env}
         write(folder / "plan.json", json.dumps(redact.clean(plan), indent=1))
         given = local.run_under_guard(agent, line, env, options.timeout, folder, python, on_record)
-        ended = (await given)[-1]
+        watch = HookWatch(own, folder)
+        ended = (await _watched(given, watch))[-1]
+        unmeasured = watch.why_no_step()
     reading = evidence.read([folder])
     traces = sorted(folder.glob("trace_rank*.json"))
     events = [*reading.events, *(_traced(path, number) for number, path in enumerate(traces))]
     case.add(events)
     case.inputs += [row for row in reading.inputs if row not in case.inputs]
     case.save()
-    return folder, str(ended["reason"]), events
+    made_none = not any(event.kind == "step.rank" for event in events)
+    why = [str(ended["reason"]), *[unmeasured] * (made_none and bool(unmeasured))]
+    return folder, "; ".join(why), events
+
+
+async def _watched(given: Coroutine[Any, Any, list[dict[str, Any]]], watch: HookWatch) -> list[dict[str, Any]]:
+    """The records of a run; NcclkitError, once it has been ended, where a process of it will make no step."""
+    running, looking = asyncio.ensure_future(given), asyncio.ensure_future(watch.ended_by())
+    try:
+        await asyncio.wait({running, looking}, return_when=asyncio.FIRST_COMPLETED)
+        if running.done():
+            return await running
+        unmeasured = await looking
+    finally:
+        looking.cancel()
+        running.cancel()
+        await asyncio.wait({running, looking})
+    raise NcclkitError(f"No step can be measured, so the run was ended: {unmeasured}.")
 
 
 def _traced(path: str | Path, number: int) -> Event:
@@ -189,8 +210,10 @@ def _traced(path: str | Path, number: int) -> Event:
 
 
 @contextmanager
-def _hooked(folder: Path, options: StepOptions, change: Mapping[str, Any], spread: bool) -> Iterator[dict[str, str]]:
-    """The variables that put our ``sitecustomize`` before a script; its folder is gone after the block."""
+def _hooked(
+    folder: Path, options: StepOptions, change: Mapping[str, Any], spread: bool
+) -> Iterator[tuple[Path, dict[str, str]]]:
+    """A folder with our ``sitecustomize``, gone after the block, and the variables that put it before a script."""
     # elsewhere than on nodes, which must see it, it lies where nobody else can write
     place = str(folder) if spread else private.parent_folder()
     with tempfile.TemporaryDirectory(prefix=private.PREFIX, dir=place) as own:
@@ -198,7 +221,8 @@ def _hooked(folder: Path, options: StepOptions, change: Mapping[str, Any], sprea
         hook_options = {"folder": str(folder), "steps": options.steps, "warmup": options.warmup, "trace": options.trace}
         hook_options |= {name: change[name] for name in ("ddp", "loader", "measure") if name in change}
         paths = os.pathsep.join(filter(None, [own, os.environ.get("PYTHONPATH", "")]))
-        yield {"PYTHONPATH": paths, step_hook.OPTIONS: json.dumps(hook_options), **change.get("env", {})}
+        env = {"PYTHONPATH": paths, step_hook.OPTIONS: json.dumps(hook_options), **change.get("env", {})}
+        yield Path(own), env
 
 
 async def _compare(

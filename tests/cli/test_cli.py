@@ -10,7 +10,8 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -319,17 +320,35 @@ def completion(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return script
 
 
-def test_full_disk(tmp_path: Path, typed: Typed) -> None:
-    """A real full file system under the case: one sentence, and nothing is left running."""
-    disk = tmp_path / "disk"
-    disk.mkdir()
-    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=40k", "tmpfs", str(disk)], capture_output=True).returncode:
+@contextmanager
+def small_disk(place: Path, size: str) -> Iterator[Path]:
+    """A file system of this size, which is soon full."""
+    place.mkdir()
+    if subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(place)], capture_output=True
+    ).returncode:
         pytest.skip("mounting a small file system needs root")
     try:
+        yield place
+    finally:
+        subprocess.run(["umount", str(place)], check=True)
+
+
+def test_full_disk(tmp_path: Path, typed: Typed) -> None:
+    """A real full file system under the case: one sentence, and nothing is left running."""
+    with small_disk(tmp_path / "disk", "40k") as disk:
         for verb in ("probe", "inspect"):
             assert "No space left on device" in sentence(typed(verb, "--case", str(disk / "case"), **WARM))
-    finally:
-        subprocess.run(["umount", str(disk)], check=True)
+    assert leftovers() == []
+
+
+def test_a_disk_that_a_script_fills(tmp_path: Path, typed: Typed) -> None:
+    (tmp_path / "train.py").write_text("for _ in range(100):\n    print('x' * (1 << 14), flush=True)\n")
+    with small_disk(tmp_path / "disk", "80k") as disk:
+        words = ("--here", "--ranks", "1", "--case", str(disk / "case"), "--", sys.executable)
+        done = typed("step", *words, str(tmp_path / "train.py"), **WARM)
+    assert (done.returncode, done.stdout) == (2, "") and "Traceback" not in done.stderr, done
+    assert "Cannot write the run folder" in done.stderr and "No space left on device" in done.stderr, done
     assert leftovers() == []
 
 

@@ -8,7 +8,9 @@ from collections.abc import Iterator
 import pytest
 
 from ncclkit.cli import _parser, _verbs
+from ncclkit.core.model import NcclkitError
 from ncclkit.core.ranges import NumberRange
+from ncclkit.live.attach import AttachOptions
 from tests.cli.command import Typed
 
 NONE = ("nan", "inf", "-inf", "-1e400", "1e999", "", " ", "²", "٣", "1_0", "0x10", "one", "9" * 5000, "1" * 30)
@@ -60,3 +62,9 @@ def test_bounds_are_taken(verb: argparse.ArgumentParser, action: argparse.Action
     for value in (takes.low, takes.high):
         assert takes(str(value)) == value
     assert action.default in (None, "") or takes(str(action.default)) == action.default
+
+
+def test_a_follow_that_cannot_be_is_named_as_such() -> None:
+    """By a notebook, which has no argparse; the sentence was about --seconds."""
+    with pytest.raises(NcclkitError, match="stalls for nan s"):
+        AttachOptions(follow=float("nan"))

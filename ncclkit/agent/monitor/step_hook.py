@@ -23,6 +23,8 @@ from typing import Any
 OPTIONS = "NCCLKIT_STEP"
 """Variable with the options as JSON: ``folder``, ``warmup``, ``steps``, ``trace``, ``loader``, ``ddp``; ``measure``:
 False notes begin and end of all steps, and nothing else."""
+LOADED, WITH_TORCH = "loaded_", "torch_"
+"""Marks that a process leaves beside this file, with its number: it has loaded the file, and has imported torch."""
 BLOCK = 5
 """Steps that are measured, and then as many that are not."""
 SAMPLES = 20
@@ -88,6 +90,7 @@ class Steps:
         from torch.nn.parallel import DistributedDataParallel
         from torch.optim import optimizer
 
+        leave_mark(WITH_TORCH)
         self.torch, self.process = torch, os.getpid()
         optimizer.register_optimizer_step_pre_hook(self.before)
         optimizer.register_optimizer_step_post_hook(self.after)
@@ -293,9 +296,12 @@ class Steps:
             buckets=[buckets(model) for model in self.models],
         )
         path = os.path.join(self.options["folder"], "steps_rank%d.json" % report["rank"])
-        with open(path + ".part", "w") as out:
-            json.dump(report, out)
-        os.replace(path + ".part", path)
+        try:
+            with open(path + ".part", "w") as out:
+                json.dump(report, out)
+            os.replace(path + ".part", path)
+        except OSError as error:  # the script is the user's: it ends as it would
+            sys.stderr.write("ncclkit: the steps of rank %d cannot be written: %s\n" % (report["rank"], error))
 
     def leave(self):
         """End the script as it would end itself, together with the other ranks; what hangs then is ended."""
@@ -357,10 +363,20 @@ def run_hidden_sitecustomize():
         spec.loader.exec_module(module)
 
 
+def leave_mark(kind):
+    """Tell who watches the run how far this process has come."""
+    path = os.path.join(os.path.dirname(os.path.abspath(HERE)), kind + str(os.getpid()))
+    try:
+        os.close(os.open(path, os.O_WRONLY | os.O_CREAT, 0o600))
+    except OSError as error:
+        sys.stderr.write("ncclkit: the file that measures steps cannot report itself: %s\n" % error)
+
+
 def begin():
     """Wait for the import of torch, where ``NCCLKIT_STEP`` says what to measure."""
     options = os.environ.get(OPTIONS)
     if options:
+        leave_mark(LOADED)
         steps = Steps(json.loads(options))
         atexit.register(steps.last)  # what is registered first comes last
         wanted = {"torch": steps.arm, "torch.distributed.checkpoint.state_dict_saver": steps.saver}

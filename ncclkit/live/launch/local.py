@@ -101,6 +101,9 @@ async def run_under_guard(
     try:
         await _first_word(guard, heard, python)
         records = await asyncio.wait_for(asyncio.shield(reading), deadline + 40)
+    except asyncio.TimeoutError:
+        await asyncio.shield(_stop(guard, reading))
+        raise NcclkitError(f"The guard of the run did not end within {deadline + 40:.0f} s; it was ended.") from None
     except BaseException:
         await asyncio.shield(_stop(guard, reading))
         raise
@@ -161,12 +164,21 @@ async def _stop(guard: asyncio.subprocess.Process, reading: asyncio.Task[list[Re
         await guard.stdin.drain()
     except ConnectionError:
         guard.stdin.close()  # it has ended by itself
-    done, _ = await asyncio.wait({reading}, timeout=20)
+    assert guard.stdout is not None
+    # where the disk is full nobody reads any more, and a full pipe would keep the guard from ending
+    rest: asyncio.Task[Any] = asyncio.create_task(_discard(guard.stdout)) if reading.done() else reading
+    done, _ = await asyncio.wait({rest}, timeout=20)
     if not done:
-        reading.cancel()
+        rest.cancel()
         await _kill(guard)  # the ranks then die with torchrun, and torchrun with the guard
         return
     await guard.wait()
+
+
+async def _discard(output: asyncio.StreamReader) -> None:
+    """Read an output to its end, and keep nothing."""
+    while await output.read(1 << 16):
+        continue
 
 
 async def _read(
