@@ -328,7 +328,7 @@ def _with_resembling(findings: list[Finding], verdicts: Sequence[Finding], case:
     """
     against = trouble(case)
     lines = resemblance.abnormal(case)
-    if not lines:
+    if not lines or case.of("attach.rank"):  # ranks of any job that waits look alike
         return findings
     text = resemblance.Text(lines)
     findings = [_messenger(finding, text) for finding in findings]

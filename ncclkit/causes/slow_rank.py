@@ -266,6 +266,8 @@ def _finding(case: Case, states: RankStates, suspicion: Suspicion) -> Finding:
     where, seen = place_in_code(case, ranks), last_progress(why)
     at_work = "" if where else utilization(why, ranks)
     if why and set(ranks) <= positions_of_case(case).keys() and why[0].kind in ("flight.missing", "flight.stuck"):
+        if _may_still_come(case, ranks, why[0]):
+            return unknown(ID, "a longer look, or one with `--dump`: these ranks work, and nothing counts their calls")
         return _live_finding(case, strength, ranks, why[0])
     fed = for_workers(case, ranks)
     looked_into = stacks(case).keys() & set(ranks)
@@ -301,6 +303,18 @@ def _finding(case: Case, states: RankStates, suspicion: Suspicion) -> Finding:
         advice=_advice(case, ranks, where),
         next=None if strength == "proven" else experiment(case),
     )
+
+
+def _may_still_come(case: Case, ranks: tuple[int, ...], gap: Event) -> bool:
+    """Whether ranks that others wait for are at work, and nothing shows that they are a call behind.
+
+    NCCL's RAS counts no sends and receives: of stages of a pipeline that hand on a batch each, two
+    looks may meet the same lines.
+    """
+    positions = positions_of_case(case)
+    at_work = any(positions[rank].moved for rank in ranks)
+    answered = any(event.kind.startswith("ras.") for event in case.events)
+    return at_work and answered and gap.data["seq"] is None and not counted_by_ras(case, ranks)
 
 
 def _live_finding(case: Case, strength: Strength, ranks: tuple[int, ...], gap: Event) -> Finding:

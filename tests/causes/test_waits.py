@@ -643,3 +643,16 @@ def test_512_ranks_on_one_screen_in_time(tmp_path: Path) -> None:
     assert "rank 137 stands in save at train.py:88" in shown[1] and " 511  ranks 0-136 and 138-511 wait" in shown[2]
     assert shown[1].index("▪") == shown[2].index("▪") == 2 + 137 // 8
     assert found.findings[0].culprits["ranks"] == (137,)
+
+
+def a_report_of_ras(behind: list[int]) -> list[Event]:
+    data = {"hash": "0x1", "size": 2, "missing": [], "counts": {}, "behind": behind, "dead": [], "errors": {}}
+    return [Event("ras.communicator", "0x1", "run/ras.json", 1, data=data)]
+
+
+@pytest.mark.parametrize(("behind", "causes"), [([], []), ([0], ["slow_rank"])])
+def test_a_rank_at_work_is_accused_only_where_it_is_a_call_behind(behind: list[int], causes: list[str]) -> None:
+    """A stage of a pipeline works while the next one waits: NCCL counts no sends."""
+    works = rank(0, own(143, "work"), MAIN, ran=1.0, moved=True)
+    found = judged(works, waiting(1), waiting(2), a_report_of_ras(behind))
+    assert [finding.cause for finding in found.findings][:1] == causes
