@@ -255,10 +255,10 @@ def test_the_command_of_a_step_keeps_its_own_words_as_a_batch_job(
     commands(fake, sbatch="exit 1", sinfo="echo gpu")
     case = str(tmp_path / "case")
     script = ["python", "train.py", "--case", "A"]
-    assert main(["submit", "--dry-run", "step", "--case", case, "--steps", "9", "--", *script]) == 0
+    assert main(["submit", "--dry-run", "step", "--case", case, "--steps", "12", "--", *script]) == 0
     (line,) = [line for line in capsys.readouterr().out.splitlines() if " -m ncclkit " in line]
     parsed = _parser().parse_args(shlex.split(line.partition(" -m ncclkit ")[2]))
-    assert (parsed.command, parsed.case, parsed.steps) == (script, case, 9)
+    assert (parsed.command, parsed.case, parsed.steps) == (script, case, 12)
 
 
 def test_the_curve_of_a_running_job_has_the_bandwidth_of_a_finished_one(tmp_path: Path) -> None:
