@@ -1,6 +1,6 @@
-"""Secrets never leave: by the name they stand under, by what they look like, and by what this environment holds.
+"""Secrets never leave: by their name, by what they look like, and by what this environment holds.
 
-What is replaced keeps its lines: every newline of a secret stays, so that line numbers still point to the same place.
+What is replaced keeps its lines, so that line numbers still point to the same place.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ __all__ = ["REDACTED", "clean", "file", "is_secret", "text", "texts", "words"]
 
 
 def _own() -> list[str]:
-    """Values of this process's variables that are secrets by their names, and their single lines, the longest first.
+    """Values of variables here that are secrets by their names, and their lines; the longest first.
 
     Paths and words that anything may contain are no secrets, whatever their variable is called.
     """
@@ -35,7 +35,7 @@ OWN = _own()
 
 
 def _any_of(signs: Iterable[str]) -> str:
-    """A pattern for one of many words; a tree of letters costs a fifth of trying each word at each place."""
+    """A pattern for one of many words, as a tree: to try each in turn costs five times as much."""
     tree: dict[str, Any] = {}
     for sign in signs:
         branch = tree
@@ -115,7 +115,7 @@ def _kept_apart(instead: Instead, match: re.Match[str]) -> str:
 
 
 def words(value: Iterable[str]) -> list[str]:
-    """The words of a command line with every secret replaced: a flag and its value are seen together."""
+    """The words of a command with every secret replaced: flag and value are seen together."""
     plain = list(value)
     parts = text("\0".join(plain)).split("\0")
     cleaned = []

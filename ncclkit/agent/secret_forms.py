@@ -1,4 +1,4 @@
-"""How secrets are spelled: patterns, and for each the words of which one stands in every text that it changes.
+"""How secrets are spelled: patterns, and for each the signs without which it need not be tried.
 
 Every repeat has a bound or an end of its own, so that a hostile text costs no more than its length.
 Standard library only, Python >= 3.9.
@@ -24,7 +24,7 @@ class Form(NamedTuple):
 
 # ---------------------------------------------------------------- names
 
-# "key" alone would hide NCCL_IB_PKEY (an InfiniBand partition) and its kin, which a diagnosis needs.
+# "key" alone would hide NCCL_IB_PKEY (an InfiniBand partition), which a diagnosis needs.
 _PLAIN = re.compile(
     r"(?i)(?<![a-z])[pmrl]keys?(?![a-z])|key(?:board|pad|point|stone|word)"
     r"|tokeniz\w*|(?<![a-z])tokens(?![a-z])"
@@ -40,14 +40,17 @@ _OTHER_SCRIPTS = (
     r"|пароль|токен|סיסמה|كلمة المرور|كلمة السر|पासवर्ड|รหัสผ่าน|κωδικός)"
 )
 _NAME = re.compile(
-    r"(?i)token|passw|passphrase|pwd|secret|credential|creds?(?![a-z])|auth|cookie|key|bearer|jwt|session"
+    r"(?i)token|passw|passphrase|pwd|secret|credential|creds?(?![a-z])|auth|cookie|key|bearer"
+    r"|jwt|session"
     r"|signature|private|conn(?:ection)?_?str"
     r"|(?<![a-z])(?:pass|pw|pat|sas|sig|t?otp|dsn|webhook|kubeconfig)(?![a-z])"
     rf"|(?<![a-z]){_LATIN}(?![a-z])|{_OTHER_SCRIPTS}"
 )
 _KEYS = (
-    r"(?:(?:api|access|secret|private|account|shared|master|ssh|encryption|decryption|signing|auth|license"
-    r"|storage|subscription|client|wandb|comet|kaggle|fernet|aes|hmac|session|deploy|service|symmetric"
+    r"(?:(?:api|access|secret|private|account|shared|master|ssh|encryption|decryption|signing"
+    r"|auth|license"
+    r"|storage|subscription|client|wandb|comet|kaggle|fernet|aes|hmac|session|deploy|service"
+    r"|symmetric"
     r"|pre-shared)[ _-]?key|(?-i:[A-Z0-9]_KEY))"
 )
 _SECRET_NAME = rf"(?:token|passwo?r?[dt]|pass|passphrase|secret|credentials?|jwt|t?otp|{_KEYS})"
@@ -107,7 +110,8 @@ _LATIN_SIGNS = (
 _QUOTE = r"(?:\\{0,15}[\"'`]|&quot;|&#3[49];|%(?:25){0,3}2[27]|[“”‘’「」『』])"
 """JSON within JSON doubles the backslashes each time."""
 _EQUALS = (
-    r"(?:: ?(?:str|bytes|SecretStr|Optional\[str\])(?: \| None)? ?=|:=|=>|={1,3}(?![>=])|:(?!=)|[：＝]"
+    r"(?:: ?(?:str|bytes|SecretStr|Optional\[str\])(?: \| None)? ?=|:=|=>|={1,3}(?![>=])|:"
+    r"(?!=)|[：＝]"
     r"|%(?:25){0,3}3[DdAa](?:%(?:25){0,3}20|\+){0,4}|\\{1,15}u003[ad]|&#(?:58|61);)"
 )
 _WRAPPED = rf"(?:(?:(?:[A-Za-z_][\w.]{{0,60}})?[(\[]\s{{0,4}})?(?:[bBrRuUfF]{{1,2}})?(?={_QUOTE}))?"
@@ -181,7 +185,7 @@ def _between_if_secret(match: "re.Match[str]") -> str:
 
 
 def is_secret(name: str) -> bool:
-    """Whether the name of a variable or field says that its value is a secret (errs on the safe side)."""
+    """Whether a variable or field is a secret by its name (errs on the safe side)."""
     spaced = re.sub(r"([a-z0-9])([A-Z])", r"\1_\2", name)
     return bool(_NAME.search(_PLAIN.sub("", spaced)))
 
@@ -222,7 +226,8 @@ _KEYS_AND_URLS = (
     Form(
         ("://",),
         re.compile(
-            r"(?i)(://[^\s/\"']{1,250}/(?:t/|bot(?=\d)|api/webhooks/)|://hooks\.slack\.com/\w{1,20}/"
+            r"(?i)(://[^\s/\"']{1,250}/(?:t/|bot(?=\d)|api/webhooks/)"
+            r"|://hooks\.slack\.com/\w{1,20}/"
             r"|://[\w.-]{1,200}webhook\.office\.com/"
             r"|://[^\s\"']{1,200}/(?:webhookb?\d?|hooks/catch/\d{1,20}|v\d/hook|with/key)/"
             r"|://[^\s\"']{1,300}[?&]key=)[\w:./@-]{8,}"
@@ -233,7 +238,8 @@ _KEYS_AND_URLS = (
     Form(
         ("sqlplus", "impdp", "expdp", "sqlldr", "rman", "tnsping", "oracle"),
         re.compile(
-            r"(?i)(\b(?:sqlplus|impdp|expdp|sqlldr|rman|tnsping|\w{0,20}oracle\w{0,20})\b[^\n|;]{0,200}?"
+            r"(?i)(\b(?:sqlplus|impdp|expdp|sqlldr|rman|tnsping"
+            r"|\w{0,20}oracle\w{0,20})\b[^\n|;]{0,200}?"
             rf"[\s\"'=]\w{{1,60}}/)(?!/)(?:(?!@){_INNER})+(?=@)"
         ),
         AFTER_FIRST,
@@ -259,7 +265,8 @@ _TUPLES = (
     Form(
         ("auth", "login", "cred"),
         re.compile(
-            r"(?i)((?:auth|login|credentials?|creds)\w{0,20}\\{0,15}[\"']?\s{0,2}[:=]?\s{0,2}[(\[]\s{0,2}"
+            r"(?i)((?:auth|login|credentials?"
+            r"|creds)\w{0,20}\\{0,15}[\"']?\s{0,2}[:=]?\s{0,2}[(\[]\s{0,2}"
             r"\\{0,15}[\"'][^\"'\n]{1,80}?\\{0,15}[\"'],\s{0,4}[bru]?(?P<close>\\{0,15}[\"']))"
             r"(?:(?!(?P=close))[^\n]){1,400}"
         ),
@@ -269,7 +276,8 @@ _TUPLES = (
     Form(
         ("('", '("', "['", '["', '\\"'),
         re.compile(
-            r"([(\[]\\{0,15}[\"'][^\"'\n]{1,80}?\\{0,15}[\"'],\s{0,4}[bru]?(?P<close>\\{0,15}[\"']))"
+            r"([(\[]\\{0,15}[\"'][^\"'\n]{1,80}?\\{0,15}[\"'],\s{0,4}[bru]?"
+            r"(?P<close>\\{0,15}[\"']))"
             rf"{_MIXED}(?=(?P=close)[)\]])"
         ),
         AFTER_FIRST,
@@ -278,7 +286,8 @@ _TUPLES = (
 
 
 _NAMED_VALUES = (
-    # Authorization: <scheme> <credentials>     Cookie: a=b; c=d     all of it, up to a quote or the end of the line
+    # Authorization: <scheme> <credentials>     Cookie: a=b; c=d
+    # all of it, up to a quote or the end of the line
     Form(
         ("authorization", "cookie"),
         re.compile(
@@ -310,7 +319,8 @@ _NAMED_VALUES = (
             *("sig=", 'sig"', "signature"),
         ),
         re.compile(
-            rf"(?i)((?:token(?!{_GAP}{_COUNT})|passw\w{{0,20}}|passphrase|(?<![a-z`])pwd|secret|credentials?|auth|jwt"
+            rf"(?i)((?:token(?!{_GAP}{_COUNT})|passw\w{{0,20}}|passphrase|(?<![a-z`])pwd"
+            r"|secret|credentials?|auth|jwt"
             r"|(?<![a-z])t?otp(?:[ _-]?code)?"
             rf"|(?<![a-z0-9_])sig|signature|{_KEYS}(?:[_-](?:id|data))?|accesskeyid"
             rf"){_GAP}){_VALUE}"
@@ -419,11 +429,13 @@ FOREIGN_FORMS = (
 """Only of texts that are not ASCII."""
 
 _ROWS = (
-    # {"name": "DB_PASSWORD", "value": "x"}, also over two lines and in XML; ('DB_PASSWORD', 'x'); setenv DB_PASSWORD x
+    # {"name": "DB_PASSWORD", "value": "x"}, also over two lines and in XML
+    # ('DB_PASSWORD', 'x'); setenv DB_PASSWORD x
     Form(
         ("value",),
         re.compile(
-            rf"(\bname{_QUOTE}?\s{{0,4}}[:=>]\s{{0,4}}{_QUOTE}?(?P<name>[A-Za-z][\w.-]{{1,80}})\b[^{{}}\n]{{0,120}}?"
+            rf"(\bname{_QUOTE}?\s{{0,4}}[:=>]\s{{0,4}}{_QUOTE}?"
+            rf"(?P<name>[A-Za-z][\w.-]{{1,80}})\b[^{{}}\n]{{0,120}}?"
             rf"(?:{_LINE})?\bvalue{_QUOTE}?\s{{0,4}}[:=>]\s{{0,4}}){_VALUE}"
         ),
         _if_secret,
@@ -440,7 +452,8 @@ _ROWS = (
     Form(
         ("('", '("', "['", '["', '\\"'),
         re.compile(
-            r"([(\[](?P<open>\\{0,15}[\"'])(?![a-z]{1,80}\\{0,15}[\"'])(?P<name>[A-Za-z]\w{1,80})(?P=open),"
+            r"([(\[](?P<open>\\{0,15}[\"'])(?![a-z]{1,80}\\{0,15}[\"'])"
+            r"(?P<name>[A-Za-z]\w{1,80})(?P=open),"
             r" {0,4}(?P<second>\\{0,15}[\"']))(?:(?!(?P=second))[^\n]){1,4000}"
         ),
         _pair,
@@ -464,7 +477,8 @@ _ROWS = (
         _SECRET_SIGNS,
         re.compile(
             rf"((?i:{_SECRET_NAME})(?:[_-]id)?{_QUOTE}?"
-            rf"(?:[ \t]{{0,60}}[|│┃║┊\t][ \t|│┃║┊]{{0,60}}|[ \t]{{2,60}}|(?<=_KEY) |[;,](?=[^\s;,])){_QUOTE}?)"
+            rf"(?:[ \t]{{0,60}}[|│┃║┊\t][ \t|│┃║┊]{{0,60}}|[ \t]{{2,60}}|(?<=_KEY) |[;,]"
+            rf"(?=[^\s;,])){_QUOTE}?)"
             rf"{_NUMBERED}"
         ),
         AFTER_FIRST,
@@ -474,7 +488,8 @@ _ROWS = (
     Form(
         ("login", "account"),
         re.compile(
-            rf"(?i)(\b(?:login|account)[ \t]{{1,9}}\S{{1,80}}(?:[ \t]{{1,9}}|{_LINE})password[ \t]{{1,9}})"
+            rf"(?i)(\b(?:login|account)[ \t]{{1,9}}\S{{1,80}}(?:[ \t]{{1,9}}"
+            rf"|{_LINE})password[ \t]{{1,9}})"
             rf"{_BARE}"
         ),
         AFTER_FIRST,
@@ -491,10 +506,14 @@ _STANDARD_INPUT = (
     Form(
         ("echo", "printf"),
         re.compile(
-            r"(\b(?:echo|printf)\s{1,4}(?:-\w{1,4}\s{1,4}){0,3}\\{0,15}[\"']?)(?![$\[])(?:[^\n|\"'\\]|\\{1,15}n){1,200}"
-            r"(?P<after>\\{0,15}[\"']?\s{0,4}\|\s{0,4}(?:sudo\b[^|\n]{0,80}?\s(?:-\w{0,6}S\b|--stdin)"
-            r"|[^|\n]{0,120}?--(?:\w{1,10}-)?(?:password|passphrase|token|key)-stdin|[^|\n]{0,120}?--with-token"
-            r"|[^|\n]{0,60}?\b(?:chpasswd|kinit|cryptsetup|smbpasswd|vncpasswd)\b|[^|\n]{0,60}?passwd --stdin"
+            r"(\b(?:echo|printf)\s{1,4}(?:-\w{1,4}\s{1,4}){0,3}\\{0,15}[\"']?)(?![$\[])"
+            r"(?:[^\n|\"'\\]|\\{1,15}n){1,200}"
+            r"(?P<after>\\{0,15}[\"']?\s{0,4}\|\s{0,4}(?:sudo\b[^|\n]{0,80}?\s(?:-\w{0,6}S\b"
+            r"|--stdin)"
+            r"|[^|\n]{0,120}?--(?:\w{1,10}-)?(?:password|passphrase|token|key)-stdin"
+            r"|[^|\n]{0,120}?--with-token"
+            r"|[^|\n]{0,60}?\b(?:chpasswd|kinit|cryptsetup|smbpasswd|vncpasswd)\b"
+            r"|[^|\n]{0,60}?passwd --stdin"
             r"|gpg\b[^|\n]{0,120}?--passphrase-fd|openssl\b[^|\n]{0,120}?-pass\w{0,3} stdin))"
         ),
         _between,
@@ -502,7 +521,8 @@ _STANDARD_INPUT = (
     Form(
         ("<<<",),
         re.compile(
-            r"(\b(?:sudo\b[^|\n]{0,80}?\s-\w{0,6}S|[^|\n]{0,120}?-stdin|[^|\n]{0,120}?--with-token|chpasswd|kinit)"
+            r"(\b(?:sudo\b[^|\n]{0,80}?\s-\w{0,6}S|[^|\n]{0,120}?-stdin"
+            r"|[^|\n]{0,120}?--with-token|chpasswd|kinit)"
             rf"\b[^|\n]{{0,80}}?<<<\s{{0,4}})(?P<value>{_QUOTED}|{_BARE})"
         ),
         _named,
@@ -583,7 +603,7 @@ _COMMANDS = (
         ),
         AFTER_FIRST,
     ),
-    # smbclient -U name%x, htpasswd -b file name x, mc alias set name url user x, rabbitmqctl add_user name x
+    # smbclient -U name%x, htpasswd -b file name x, mc alias set name url user x
     Form(
         ("-u", "--user"),
         re.compile(rf"({_START}(?:-U|--user)(?:=|{_NEXT})?[\w.@/\\-]{{1,60}}?%)(?![-%]){_BARE}"),
@@ -605,13 +625,15 @@ _COMMANDS = (
     Form(
         ("login",),
         re.compile(
-            rf"(?i)(\bwandb(?:{_NEXT}|\.)login\b[^\n]{{0,200}}?)(?<![0-9a-f])(?:local-)?[0-9a-f]{{40}}(?![0-9a-f])"
+            rf"(?i)(\bwandb(?:{_NEXT}|\.)login\b[^\n]{{0,200}}?)(?<![0-9a-f])"
+            rf"(?:local-)?[0-9a-f]{{40}}(?![0-9a-f])"
         ),
         AFTER_FIRST,
     ),
 )
 
-# What says itself that it is one: what it begins with; at least ten characters follow, one of them no small letter.
+# What says itself that it is one, by how it begins.  At least ten characters follow, one of them
+# no small letter.
 _STARTS = (
     *(
                 "ghp_",
@@ -729,14 +751,15 @@ _KNOWN_FORMS = (
     Form(
         ("hf_",),
         re.compile(
-            r"(?<![A-Za-z0-9])hf_(?:(?=[a-z]{0,80}[A-Z0-9])[A-Za-z0-9]{10,}|[a-z]{30,})[A-Za-z0-9_-]{0,80}"
+            r"(?<![A-Za-z0-9])hf_(?:(?=[a-z]{0,80}[A-Z0-9])[A-Za-z0-9]{10,}"
+            r"|[a-z]{30,})[A-Za-z0-9_-]{0,80}"
         ),
         REDACTED,
     ),
     Form(
         _STARTS,
         re.compile(
-            rf"(?<![A-Za-z0-9])(?:{'|'.join(re.escape(_SPELLED.get(start, start)) for start in _STARTS)})"
+            rf"(?<![A-Za-z0-9])(?:{'|'.join(re.escape(_SPELLED.get(one, one)) for one in _STARTS)})"
             r"(?:(?=[a-z_-]{0,80}[A-Z0-9])[A-Za-z0-9_-]{10,}|[a-z]{30,})"
         ),
         REDACTED,
@@ -747,9 +770,12 @@ _KNOWN_FORMS = (
             *("gaaaaa", "nrak-", "aq.ab8", "q~", "key-"),
         ),
         re.compile(
-            r"(?<![A-Za-z0-9])(?:(?:AKIA|ASIA|AIza)[A-Za-z0-9_-]{10,}|AKC[A-Za-z0-9]{20,}|ya29\.[A-Za-z0-9_-]{10,}"
-            r"|dapi[0-9a-f]{32}(?:-\d)?|shp(?:at|ca|pa|ss)_[0-9a-f]{32}|SG\.[\w-]{16,64}\.[\w-]{16,128}"
-            r"|hv[sbr]\.[\w-]{20,}|gAAAAA[\w=-]{60,}|NRAK-[A-Z0-9]{27}|AQ\.Ab8[\w-]{20,}|key-[0-9a-f]{32}\b"
+            r"(?<![A-Za-z0-9])(?:(?:AKIA|ASIA|AIza)[A-Za-z0-9_-]{10,}|AKC[A-Za-z0-9]{20,}"
+            r"|ya29\.[A-Za-z0-9_-]{10,}"
+            r"|dapi[0-9a-f]{32}(?:-\d)?|shp(?:at|ca|pa|ss)_[0-9a-f]{32}"
+            r"|SG\.[\w-]{16,64}\.[\w-]{16,128}"
+            r"|hv[sbr]\.[\w-]{20,}|gAAAAA[\w=-]{60,}|NRAK-[A-Z0-9]{27}|AQ\.Ab8[\w-]{20,}"
+            r"|key-[0-9a-f]{32}\b"
             r"|[\w.~-]{3}\dQ~[\w.~-]{31,34})"
         ),
         REDACTED,
@@ -779,8 +805,9 @@ OVER_LINES = re.compile(
     r"|\bname[\"']?\s{0,4}[:=>][^\n]{0,200}\n[^\n]{0,80}\bvalue\b"
 )
 """What stands in texts whose secrets only several lines together tell."""
-# The middle of a key whose first line is elsewhere: a line of base64 as openssl and ssh-keygen break it.
+# The middle of a key whose first line is elsewhere: base64 as openssl and ssh-keygen break it.
 TORN = re.compile(
-    r"(?m)(?<![^\s>:\]|])(?=[A-Za-z0-9+/]{64})(?=[A-Z0-9+/]*[a-z])(?=[a-z0-9+/]*[A-Z])(?=[A-Za-z+/]*[0-9])"
+    r"(?m)(?<![^\s>:\]|])(?=[A-Za-z0-9+/]{64})(?=[A-Z0-9+/]*[a-z])(?=[a-z0-9+/]*[A-Z])"
+    r"(?=[A-Za-z+/]*[0-9])"
     r"[A-Za-z0-9+/]{64}(?:[A-Za-z0-9+/]{6}){0,2}$"
 )
