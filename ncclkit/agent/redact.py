@@ -12,7 +12,16 @@ from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Any, Callable
 
-from .secret_forms import FOREIGN_FORMS, FORMS, OVER_LINES, REDACTED, TORN, Form, Instead, is_secret
+from .secret_patterns import (
+    FOREIGN_PATTERNS,
+    PATTERNS,
+    OVER_LINES,
+    REDACTED,
+    TORN,
+    SecretPattern,
+    Instead,
+    is_secret,
+)
 
 __all__ = ["REDACTED", "clean", "file", "is_secret", "text", "texts", "words"]
 
@@ -52,43 +61,39 @@ def _branches(tree: dict[str, Any]) -> str:
     return found[0] if len(found) == 1 else "(?:%s)" % "|".join(found)
 
 
-class _Forms:
-    """Forms in their order, of which a text needs only those whose signs it holds."""
+class _Patterns:
+    """Patterns in their order; a text needs only those whose signs it holds."""
 
-    def __init__(self, forms: Sequence[Form], own: Iterable[str] = ()):
-        signs = [sign for form in forms for sign in form.signs]
-        tree = _any_of([*signs, *own])
-        self.holds_sign = re.compile(tree).search
-        self._forms = forms
+    def __init__(self, patterns: Sequence[SecretPattern], own: Iterable[str] = ()):
+        known = [(sign, number) for number, one in enumerate(patterns) for sign in one.signs]
+        known += [(sign, -1) for sign in own]  # which no pattern needs, but a text that holds it
+        self._patterns = patterns
+        self.holds_sign = re.compile(_any_of(sign for sign, _ in known)).search
         # of signs that begin alike the shortest is found, which stands for all of them
         self._by_sign = {
-            short: [
-                n
-                for n, form in enumerate(forms)
-                if any(sign.startswith(short) for sign in form.signs)
-            ]
-            for short in {*signs}
+            short: {number for sign, number in known if number >= 0 and sign.startswith(short)}
+            for short, _ in known
         }
 
     def replace(self, value: str, lower: str) -> str:
-        """The text with what these forms match replaced."""
+        """The text with what these patterns match replaced."""
         for number in self._numbers(lower):
-            form = self._forms[number]
-            if not form.beside or any(map(lower.__contains__, form.beside)):
-                value = form.pattern.sub(partial(_kept_apart, form.instead), value)
+            one = self._patterns[number]
+            if not one.beside or any(map(lower.__contains__, one.beside)):
+                value = one.pattern.sub(partial(_kept_apart, one.instead), value)
         return value
 
     def _numbers(self, lower: str) -> list[int]:
-        """Which forms have a sign in the text, in their order."""
+        """Which patterns have a sign in the text, in their order."""
         found: set[str] = set()
         match = self.holds_sign(lower)
         while match is not None:
             found.add(match.group())
             match = self.holds_sign(lower, match.start() + 1)
-        return sorted({number for sign in found for number in self._by_sign.get(sign, ())})
+        return sorted(set().union(*(self._by_sign[sign] for sign in found)))
 
 
-_FORMS, _FOREIGN = _Forms(FORMS, map(str.lower, OWN)), _Forms(FOREIGN_FORMS)
+_ALL, _FOREIGN = _Patterns(PATTERNS, map(str.lower, OWN)), _Patterns(FOREIGN_PATTERNS)
 
 
 def text(value: str) -> str:
@@ -98,9 +103,9 @@ def text(value: str) -> str:
     lower = value.lower()
     if not value.isascii():
         value = _FOREIGN.replace(value, lower)
-    if _FORMS.holds_sign(lower) is None:  # most texts end here
+    if _ALL.holds_sign(lower) is None:  # most texts end here
         return value
-    value = _FORMS.replace(value, lower)
+    value = _ALL.replace(value, lower)
     for secret in OWN:
         value = value.replace(secret, REDACTED + "\n" * secret.count("\n"))
     return value

@@ -21,7 +21,7 @@ WHOLE = frozenset(
 )
 """Keys whose values are no sentences: cited lines, which are marked as a whole, paths and ids."""
 _WRITTEN_TOGETHER = "\u2e80-\ud7ff\uf900-\ufaff"
-"""Chinese, Japanese and Korean letters, of which each counts as a word."""
+"""Chinese, Japanese and Korean letters; each counts as a word."""
 _WORD = re.compile(rf"[{_WRITTEN_TOGETHER}]|[^\W_{_WRITTEN_TOGETHER}]+")
 _OWN_MARK = re.compile(rf"(?i)</?\s*{MARK}\s*>")
 

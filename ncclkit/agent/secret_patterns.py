@@ -5,21 +5,33 @@ Standard library only, Python >= 3.9.
 """
 
 import re
+from functools import cache
 from typing import Callable, NamedTuple, Union
 
 REDACTED = "[redacted]"
 Instead = Union[str, Callable[["re.Match[str]"], str]]
 
 
-class Form(NamedTuple):
+class SecretPattern(NamedTuple):
     """One way to write a secret."""
 
     signs: "tuple[str, ...]"
     """One of them stands in the text, in lower case."""
-    pattern: "re.Pattern[str]"
+    source: str
+    """The pattern as it is written: to compile all of them would take each agent 50 ms."""
     instead: Instead
     beside: "tuple[str, ...]" = ()
     """And one of these, where the signs alone are frequent."""
+
+    @property
+    def pattern(self) -> "re.Pattern[str]":
+        """The same, compiled when it is first needed."""
+        return _compiled(self.source)
+
+
+@cache
+def _compiled(source: str) -> "re.Pattern[str]":
+    return re.compile(source)
 
 
 # ---------------------------------------------------------------- names
@@ -56,7 +68,7 @@ _KEYS = (
 _SECRET_NAME = rf"(?:token|passwo?r?[dt]|pass|passphrase|secret|credentials?|jwt|t?otp|{_KEYS})"
 """The end of a name that a secret stands under, whatever is before it."""
 _PASSWORD = r"(?:passwo?r?[dt]|passphrase|secret|t?otp)"
-"""Those of which the value may be a number."""
+"""Those whose value may be a number."""
 _SECRET_SIGNS = ("token", "pass", "secret", "credential", "jwt", "otp", "key")
 _LATIN_SIGNS = (
     *(
@@ -202,30 +214,27 @@ AFTER_FIRST = r"\1" + REDACTED
 
 _KEYS_AND_URLS = (
     # a private key or a certificate, whole or torn; JSON writes its newlines as \n
-    Form(
+    SecretPattern(
         ("---begin ", "--- begin "),
-        re.compile(
-            r"-{4,5} ?BEGIN [A-Z0-9 ]{1,60}-{4,5}"
+        (
+            r"(?s)-{4,5} ?BEGIN [A-Z0-9 ]{1,60}-{4,5}"
             r"(?:(?:(?!----).){0,16000}-{4,5} ?END [A-Z0-9 ]{1,60}-{4,5}"
-            r"|(?:(?:\s|\\[nr]){0,4}[A-Za-z0-9+/=]{16,})*)",
-            re.S,
+            r"|(?:(?:\s|\\[nr]){0,4}[A-Za-z0-9+/=]{16,})*)"
         ),
         REDACTED,
     ),
     # the same in base64, as kubectl keeps it
-    Form(("ls0tls1crudjti",), re.compile(r"LS0tLS1CRUdJTi[A-Za-z0-9+/=]{16,}"), REDACTED),
+    SecretPattern(("ls0tls1crudjti",), r"LS0tLS1CRUdJTi[A-Za-z0-9+/=]{16,}", REDACTED),
     # scheme://user:password@host, where the password may hold @ and /
-    Form(
+    SecretPattern(
         ("://",),
-        re.compile(
-            r"(?<=://)(?:[^/\s:@\"'<>]{0,256}:(?!\d+/)[^\s\"'<>]{1,512}@|[^/\s\"'<>]{1,512}@)"
-        ),
+        (r"(?<=://)(?:[^/\s:@\"'<>]{0,256}:(?!\d+/)[^\s\"'<>]{1,512}@|[^/\s\"'<>]{1,512}@)"),
         REDACTED + "@",
     ),
     # what a URL carries in its path: web hooks, conda channels
-    Form(
+    SecretPattern(
         ("://",),
-        re.compile(
+        (
             r"(?i)(://[^\s/\"']{1,250}/(?:t/|bot(?=\d)|api/webhooks/)"
             r"|://hooks\.slack\.com/\w{1,20}/"
             r"|://[\w.-]{1,200}webhook\.office\.com/"
@@ -235,36 +244,34 @@ _KEYS_AND_URLS = (
         AFTER_FIRST,
     ),
     # sqlplus scott/x@db, and the same alone where x looks random
-    Form(
+    SecretPattern(
         ("sqlplus", "impdp", "expdp", "sqlldr", "rman", "tnsping", "oracle"),
-        re.compile(
+        (
             r"(?i)(\b(?:sqlplus|impdp|expdp|sqlldr|rman|tnsping"
             r"|\w{0,20}oracle\w{0,20})\b[^\n|;]{0,200}?"
             rf"[\s\"'=]\w{{1,60}}/)(?!/)(?:(?!@){_INNER})+(?=@)"
         ),
         AFTER_FIRST,
     ),
-    Form(
-        ("@",),
-        re.compile(rf"(/){_MIXED}(?=@(?!v?\d|main\b|master\b|sha)[A-Za-z][\w.-])"),
-        _behind_user,
+    SecretPattern(
+        ("@",), rf"(/){_MIXED}(?=@(?!v?\d|main\b|master\b|sha)[A-Za-z][\w.-])", _behind_user
     ),
 )
 
 _TUPLES = (
     # Session('AKIA…', 'x')
-    Form(
+    SecretPattern(
         ("akia", "asia"),
-        re.compile(
+        (
             r"(\b(?:AKIA|ASIA)[A-Z0-9]{12,40}\\{0,15}[\"'],\s{0,4}(?:\w{1,40}=)?\\{0,15}[\"'])"
             r"[^\"'\\\s]{8,400}"
         ),
         AFTER_FIRST,
     ),
     # auth=('alice', 'x'), HTTPBasicAuth('alice', 'x'), login("alice", "x")
-    Form(
+    SecretPattern(
         ("auth", "login", "cred"),
-        re.compile(
+        (
             r"(?i)((?:auth|login|credentials?"
             r"|creds)\w{0,20}\\{0,15}[\"']?\s{0,2}[:=]?\s{0,2}[(\[]\s{0,2}"
             r"\\{0,15}[\"'][^\"'\n]{1,80}?\\{0,15}[\"'],\s{0,4}[bru]?(?P<close>\\{0,15}[\"']))"
@@ -273,9 +280,9 @@ _TUPLES = (
         AFTER_FIRST,
     ),
     # ('alice', 'x') where x looks random
-    Form(
+    SecretPattern(
         ("('", '("', "['", '["', '\\"'),
-        re.compile(
+        (
             r"([(\[]\\{0,15}[\"'][^\"'\n]{1,80}?\\{0,15}[\"'],\s{0,4}[bru]?"
             r"(?P<close>\\{0,15}[\"']))"
             rf"{_MIXED}(?=(?P=close)[)\]])"
@@ -288,21 +295,19 @@ _TUPLES = (
 _NAMED_VALUES = (
     # Authorization: <scheme> <credentials>     Cookie: a=b; c=d
     # all of it, up to a quote or the end of the line
-    Form(
+    SecretPattern(
         ("authorization", "cookie"),
-        re.compile(
+        (
             rf"(?i)((?:authorization|cookie){_GAP}(?:{_QUOTE})?)(?!\s|\[redacted)"
             r"(?:[^\"'\r\n\\\0]|\\(?!\\{0,15}[\"']))+"
         ),
         AFTER_FIRST,
     ),
-    Form(
-        ("bearer", "basic"),
-        re.compile(r"(?i)\b(bearer:?|basic)\s+[a-z0-9+/=._~-]{8,}"),
-        r"\1 " + REDACTED,
+    SecretPattern(
+        ("bearer", "basic"), r"(?i)\b(bearer:?|basic)\s+[a-z0-9+/=._~-]{8,}", r"\1 " + REDACTED
     ),
     # a telling name and its value: --password=x, "token": "x", ?sig=x, AccountKey=x
-    Form(
+    SecretPattern(
         (
             *(
                 "token",
@@ -318,7 +323,7 @@ _NAMED_VALUES = (
             ),
             *("sig=", 'sig"', "signature"),
         ),
-        re.compile(
+        (
             rf"(?i)((?:token(?!{_GAP}{_COUNT})|passw\w{{0,20}}|passphrase|(?<![a-z`])pwd"
             r"|secret|credentials?|auth|jwt"
             r"|(?<![a-z])t?otp(?:[ _-]?code)?"
@@ -328,20 +333,20 @@ _NAMED_VALUES = (
         _named,
     ),
     # DB_PASS=x, 'GH_PAT': 'x', ADMIN_PW: x; pass=x where x looks random
-    Form(
+    SecretPattern(
         ("pass", "_pat", "pw"),
-        re.compile(rf"(\b(?:[A-Z0-9]{{1,40}}_){{1,8}}(?:PASS|PAT|PW){_GAP}){_VALUE}"),
+        rf"(\b(?:[A-Z0-9]{{1,40}}_){{1,8}}(?:PASS|PAT|PW){_GAP}){_VALUE}",
         _named,
     ),
-    Form(
+    SecretPattern(
         ("pass", "pw"),
-        re.compile(rf"((?i:\b(?:pass|pw){_GAP}|\bpassw(?:or)?d\s{{1,4}})(?:{_QUOTE})?){_STRANGE}"),
+        rf"((?i:\b(?:pass|pw){_GAP}|\bpassw(?:or)?d\s{{1,4}})(?:{_QUOTE})?){_STRANGE}",
         AFTER_FIRST,
     ),
     # Fernet key: x; a key in hexadecimal, whoever's it is
-    Form(
+    SecretPattern(
         ("key",),
-        re.compile(
+        (
             rf"((?i:\bkey(?: is)?(?:[:：＝]| ?=)?[ \t]{{1,4}})(?:{_QUOTE})?)"
             r"(?:(?=[0-9a-f]{0,64}\d)(?=\d{0,64}[a-f])[0-9a-f]{32,64}\b"
             rf"|(?=[\w+/-]{{20}}){_MIXED}[\w+/=-]{{0,400}}(?![\w.:/]))"
@@ -349,18 +354,18 @@ _NAMED_VALUES = (
         AFTER_FIRST,
     ),
     # the password is x, secret access key is "x"
-    Form(
+    SecretPattern(
         _SECRET_SIGNS,
-        re.compile(
+        (
             rf"((?i:{_SECRET_NAME}{_QUOTE}?\s{{1,4}}(?:is|was|ist|equals)(?: set to)?:?\s{{1,4}}))"
             rf"(?P<value>{_QUOTE}?{_NUMBERED})"
         ),
         _named,
         (" is", " was", " ist", " equals"),
     ),
-    Form(
+    SecretPattern(
         _SECRET_SIGNS,
-        re.compile(
+        (
             rf"((?i:(?:passwo?r?[dt]|passphrase|{_KEYS})\s{{1,4}}(?:is|was|ist):?\s{{1,4}}))"
             rf"(?P<value>{_QUOTED})"
         ),
@@ -368,36 +373,34 @@ _NAMED_VALUES = (
         (" is", " was", " ist"),
     ),
     # Password for user: x
-    Form(
+    SecretPattern(
         ("password for ", "passphrase for "),
-        re.compile(rf"(?i)(\bpass(?:word|phrase) for [^:\n]{{1,200}}:[ \t]{{1,4}}){_NUMBERED}"),
+        rf"(?i)(\bpass(?:word|phrase) for [^:\n]{{1,200}}:[ \t]{{1,4}}){_NUMBERED}",
         AFTER_FIRST,
     ),
     # Kennwort: x, mot de passe : x
-    Form(
+    SecretPattern(
         _LATIN_SIGNS,
-        re.compile(rf"(?i)((?<![a-z]){_LATIN}(?:{_GAP}|\s(?:ist|est|es|é|è|is)\s{{1,4}})){_VALUE}"),
+        rf"(?i)((?<![a-z]){_LATIN}(?:{_GAP}|\s(?:ist|est|es|é|è|is)\s{{1,4}})){_VALUE}",
         _named,
     ),
     # SecretStr('x') without a name
-    Form(
+    SecretPattern(
         ("secretstr(", "secretbytes("),
-        re.compile(rf"(\bSecret(?:Str|Bytes)\(\s{{0,4}}[bBrRuU]{{0,2}})(?P<value>{_QUOTED})"),
+        rf"(\bSecret(?:Str|Bytes)\(\s{{0,4}}[bBrRuU]{{0,2}})(?P<value>{_QUOTED})",
         _named,
     ),
     # <password>x</password>
-    Form(
+    SecretPattern(
         ("</",),
-        re.compile(
-            rf"(?i)(<(?:[\w.:]{{0,40}}[_.:-])?{_SECRET_NAME}>){_NOT_YET}[^<>\s]{{4,400}}(?=</)"
-        ),
+        (rf"(?i)(<(?:[\w.:]{{0,40}}[_.:-])?{_SECRET_NAME}>){_NOT_YET}[^<>\s]{{4,400}}(?=</)"),
         AFTER_FIRST,
     ),
 )
 
-FOREIGN_FORMS = (
+FOREIGN_PATTERNS = (
     # 密码：x, 비밀번호는 x, Contraseña: x
-    Form(
+    SecretPattern(
         (
             *(
                 "密",
@@ -414,15 +417,15 @@ FOREIGN_FORMS = (
             ),
             *("пароль", "токен", "סיסמה", "كلمة", "पासवर्ड", "รหัส", "κωδικός"),
         ),
-        re.compile(
+        (
             rf"(?i)({_OTHER_SCRIPTS}(?:{_GAP}|\s{{0,4}}(?:为|為|是|は|는|은|это)\s{{0,4}}[:：]?\s{{0,4}}"
             rf"(?={_QUOTE}|[!-~]))){_VALUE}"
         ),
         _named,
     ),
-    Form(
+    SecretPattern(
         tuple("ñłşöóüéẩậ：＝"),
-        re.compile(rf"(?i)((?<![a-z]){_LATIN}(?:{_GAP}|\s(?:ist|est|es|é|è|is)\s{{1,4}})){_VALUE}"),
+        rf"(?i)((?<![a-z]){_LATIN}(?:{_GAP}|\s(?:ist|est|es|é|è|is)\s{{1,4}})){_VALUE}",
         _named,
     ),
 )
@@ -431,51 +434,51 @@ FOREIGN_FORMS = (
 _ROWS = (
     # {"name": "DB_PASSWORD", "value": "x"}, also over two lines and in XML
     # ('DB_PASSWORD', 'x'); setenv DB_PASSWORD x
-    Form(
+    SecretPattern(
         ("value",),
-        re.compile(
+        (
             rf"(\bname{_QUOTE}?\s{{0,4}}[:=>]\s{{0,4}}{_QUOTE}?"
             rf"(?P<name>[A-Za-z][\w.-]{{1,80}})\b[^{{}}\n]{{0,120}}?"
             rf"(?:{_LINE})?\bvalue{_QUOTE}?\s{{0,4}}[:=>]\s{{0,4}}){_VALUE}"
         ),
         _if_secret,
     ),
-    Form(
+    SecretPattern(
         ("value",),
-        re.compile(
+        (
             rf"(\bvalue{_QUOTE}?\s{{0,4}}[:=]\s{{0,4}}{_QUOTE}?){_BARE}"
             rf"(?P<after>{_QUOTE}?,\s{{0,4}}{_QUOTE}?name{_QUOTE}?\s{{0,4}}[:=]\s{{0,4}}{_QUOTE}?"
             r"(?P<name>[A-Za-z][\w.-]{1,80}))"
         ),
         _between_if_secret,
     ),
-    Form(
+    SecretPattern(
         ("('", '("', "['", '["', '\\"'),
-        re.compile(
+        (
             r"([(\[](?P<open>\\{0,15}[\"'])(?![a-z]{1,80}\\{0,15}[\"'])"
             r"(?P<name>[A-Za-z]\w{1,80})(?P=open),"
             r" {0,4}(?P<second>\\{0,15}[\"']))(?:(?!(?P=second))[^\n]){1,4000}"
         ),
         _pair,
     ),
-    Form(
+    SecretPattern(
         ("set ", "setenv ", "env "),
-        re.compile(
+        (
             r"(\b(?:setenv|set(?: -\w{1,3})?|ENV)\s{1,4}(?P<name>[A-Za-z]\w{1,80}_\w{1,80})\s{1,4})"
             rf"(?!set |to ){_VALUE}"
         ),
         _if_secret,
     ),
     # NCCL_X set by environment to y
-    Form(
+    SecretPattern(
         (" set to ", " set by env"),
-        re.compile(r"((?P<name>\b[A-Z][A-Z0-9_]{1,80}) set (?:by environment )?to )[^\"\n]+"),
+        r"((?P<name>\b[A-Z][A-Z0-9_]{1,80}) set (?:by environment )?to )[^\"\n]+",
         _pair,
     ),
     # cells and columns of a table: | api_key | x |, WANDB_API_KEY    x
-    Form(
+    SecretPattern(
         _SECRET_SIGNS,
-        re.compile(
+        (
             rf"((?i:{_SECRET_NAME})(?:[_-]id)?{_QUOTE}?"
             rf"(?:[ \t]{{0,60}}[|│┃║┊\t][ \t|│┃║┊]{{0,60}}|[ \t]{{2,60}}|(?<=_KEY) |[;,]"
             rf"(?=[^\s;,])){_QUOTE}?)"
@@ -485,27 +488,27 @@ _ROWS = (
         ("  ", "\t", "|", "│", "┃", "║", "┊", "_key ", ";", ","),
     ),
     # machine x login name password x, also over lines; its last line alone
-    Form(
+    SecretPattern(
         ("login", "account"),
-        re.compile(
+        (
             rf"(?i)(\b(?:login|account)[ \t]{{1,9}}\S{{1,80}}(?:[ \t]{{1,9}}"
             rf"|{_LINE})password[ \t]{{1,9}})"
             rf"{_BARE}"
         ),
         AFTER_FIRST,
     ),
-    Form(
+    SecretPattern(
         ("password ", "password\t"),
-        re.compile(rf"(?im)((?:^|[\s:>\]|])password[ \t]{{1,9}}){_NUMBERED}[ \t]{{0,9}}$"),
+        rf"(?im)((?:^|[\s:>\]|])password[ \t]{{1,9}}){_NUMBERED}[ \t]{{0,9}}$",
         AFTER_FIRST,
     ),
 )
 
 _STANDARD_INPUT = (
     # echo x | sudo -S, printf x | docker login --password-stdin, sudo -S <<< x
-    Form(
+    SecretPattern(
         ("echo", "printf"),
-        re.compile(
+        (
             r"(\b(?:echo|printf)\s{1,4}(?:-\w{1,4}\s{1,4}){0,3}\\{0,15}[\"']?)(?![$\[])"
             r"(?:[^\n|\"'\\]|\\{1,15}n){1,200}"
             r"(?P<after>\\{0,15}[\"']?\s{0,4}\|\s{0,4}(?:sudo\b[^|\n]{0,80}?\s(?:-\w{0,6}S\b"
@@ -518,9 +521,9 @@ _STANDARD_INPUT = (
         ),
         _between,
     ),
-    Form(
+    SecretPattern(
         ("<<<",),
-        re.compile(
+        (
             r"(\b(?:sudo\b[^|\n]{0,80}?\s-\w{0,6}S|[^|\n]{0,120}?-stdin"
             r"|[^|\n]{0,120}?--with-token|chpasswd|kinit)"
             rf"\b[^|\n]{{0,80}}?<<<\s{{0,4}})(?P<value>{_QUOTED}|{_BARE})"
@@ -537,9 +540,9 @@ def _option(programs: str, options: str) -> str:
 
 _COMMANDS = (
     # --token x, '--token', 'x', --user name:x
-    Form(
+    SecretPattern(
         (*_SECRET_SIGNS, "-pw", "-pat", "-sas", *_LATIN_SIGNS),
-        re.compile(
+        (
             rf"(?i)({_START}--?[\w.-]{{0,40}}"
             rf"(?:(?:{_PASSWORD}|{_LATIN}|(?<![a-z])(?:pw|pwd)){_APART}"
             rf"|(?:{_SECRET_NAME}|(?<![a-z])(?:pat|sas)){_APART}{_NO_NUMBER}))"
@@ -548,21 +551,21 @@ _COMMANDS = (
         _named,
         ("-",),
     ),
-    Form(
+    SecretPattern(
         ("--auth", "--key", "-auth", "-key"),
-        re.compile(rf"(?i)({_START}--?(?:auth|key)(?:{_NEXT}|={_QUOTE}?))(?![-/.~$]){_NUMBERED}"),
+        rf"(?i)({_START}--?(?:auth|key)(?:{_NEXT}|={_QUOTE}?))(?![-/.~$]){_NUMBERED}",
         AFTER_FIRST,
     ),
-    Form(
+    SecretPattern(
         ("-u", "--user", "--proxy-user"),
-        re.compile(
+        (
             rf"({_START}(?:(?:-u|--user|--proxy-user|-U)(?:=|{_NEXT})|-u)[\w.@-]{{1,60}}:)"
             rf"(?!-){_NO_NUMBER}{_BARE}"
         ),
         AFTER_FIRST,
     ),
     # docker login -p x, mysql -px, sshpass -p x, redis-cli -a x, ldapsearch -w x, zip -P x
-    Form(
+    SecretPattern(
         (
             *(
                 "login",
@@ -579,7 +582,7 @@ _COMMANDS = (
             *("rar ", "rar\0", "rar'", 'rar"', "rar\\", "ipmitool", "zip", "sqlcmd", "bcp"),
             *("mosquitto", "openssl"),
         ),
-        re.compile(
+        (
             "("
             + "|".join(
                 [
@@ -604,15 +607,15 @@ _COMMANDS = (
         AFTER_FIRST,
     ),
     # smbclient -U name%x, htpasswd -b file name x, mc alias set name url user x
-    Form(
+    SecretPattern(
         ("-u", "--user"),
-        re.compile(rf"({_START}(?:-U|--user)(?:=|{_NEXT})?[\w.@/\\-]{{1,60}}?%)(?![-%]){_BARE}"),
+        rf"({_START}(?:-U|--user)(?:=|{_NEXT})?[\w.@/\\-]{{1,60}}?%)(?![-%]){_BARE}",
         AFTER_FIRST,
         ("%",),
     ),
-    Form(
+    SecretPattern(
         ("htpasswd", "mc alias", "rabbitmqctl", "vault", "wpa_passphrase"),
-        re.compile(
+        (
             rf"(\bhtpasswd(?:(?:{_NEXT}-[a-mo-zA-Z]{{1,8}}){{1,4}}(?<=b){_NEXT}{_WORD}"
             rf"|{_NEXT}-\w{{0,7}}n\w{{0,7}}(?:{_NEXT}-\w{{1,8}}){{0,3}}){_NEXT}{_WORD}{_NEXT}"
             r"|\bmc alias set(?:\s{1,4}[^\s]{1,200}){3}\s{1,4}[\"']?"
@@ -622,9 +625,9 @@ _COMMANDS = (
         ),
         AFTER_FIRST,
     ),
-    Form(
+    SecretPattern(
         ("login",),
-        re.compile(
+        (
             rf"(?i)(\bwandb(?:{_NEXT}|\.)login\b[^\n]{{0,200}}?)(?<![0-9a-f])"
             rf"(?:local-)?[0-9a-f]{{40}}(?![0-9a-f])"
         ),
@@ -635,18 +638,7 @@ _COMMANDS = (
 # What says itself that it is one, by how it begins.  At least ten characters follow, one of them
 # no small letter.
 _STARTS = (
-    *(
-                "ghp_",
-        "gho_",
-        "ghs_",
-        "ghu_",
-        "ghr_",
-        "github_pat_",
-        "sk-",
-        "sk_live_",
-        "xoxa-",
-        "xoxb-",
-    ),
+    *("ghp_", "gho_", "ghs_", "ghu_", "ghr_", "github_pat_", "sk-", "sk_live_", "xoxa-", "xoxb-"),
     *(
         "xoxe-",
         "xoxe.xox",
@@ -748,28 +740,28 @@ _SPELLED = {
 
 _KNOWN_FORMS = (
     # hf_model_0001_0.pt is none
-    Form(
+    SecretPattern(
         ("hf_",),
-        re.compile(
+        (
             r"(?<![A-Za-z0-9])hf_(?:(?=[a-z]{0,80}[A-Z0-9])[A-Za-z0-9]{10,}"
             r"|[a-z]{30,})[A-Za-z0-9_-]{0,80}"
         ),
         REDACTED,
     ),
-    Form(
+    SecretPattern(
         _STARTS,
-        re.compile(
+        (
             rf"(?<![A-Za-z0-9])(?:{'|'.join(re.escape(_SPELLED.get(one, one)) for one in _STARTS)})"
             r"(?:(?=[a-z_-]{0,80}[A-Z0-9])[A-Za-z0-9_-]{10,}|[a-z]{30,})"
         ),
         REDACTED,
     ),
-    Form(
+    SecretPattern(
         (
             *("akia", "asia", "aiza", "akc", "ya29.", "dapi", "shp", "sg.", "hvs.", "hvb.", "hvr."),
             *("gaaaaa", "nrak-", "aq.ab8", "q~", "key-"),
         ),
-        re.compile(
+        (
             r"(?<![A-Za-z0-9])(?:(?:AKIA|ASIA|AIza)[A-Za-z0-9_-]{10,}|AKC[A-Za-z0-9]{20,}"
             r"|ya29\.[A-Za-z0-9_-]{10,}"
             r"|dapi[0-9a-f]{32}(?:-\d)?|shp(?:at|ca|pa|ss)_[0-9a-f]{32}"
@@ -780,17 +772,15 @@ _KNOWN_FORMS = (
         ),
         REDACTED,
     ),
-    Form(("age-secret-key-1",), re.compile(r"AGE-SECRET-KEY-1[A-Z0-9]{20,}"), REDACTED),
-    Form(("munge:",), re.compile(r"MUNGE:[A-Za-z0-9+/]{16,}={0,2}:?"), REDACTED),
+    SecretPattern(("age-secret-key-1",), r"AGE-SECRET-KEY-1[A-Z0-9]{20,}", REDACTED),
+    SecretPattern(("munge:",), r"MUNGE:[A-Za-z0-9+/]{16,}={0,2}:?", REDACTED),
     # JSON web token
-    Form(
-        ("eyj",),
-        re.compile(r"\beyJ[A-Za-z0-9_-]{6,}\.[A-Za-z0-9_-]+(?:\.[A-Za-z0-9_-]+)?"),
-        REDACTED,
+    SecretPattern(
+        ("eyj",), r"\beyJ[A-Za-z0-9_-]{6,}\.[A-Za-z0-9_-]+(?:\.[A-Za-z0-9_-]+)?", REDACTED
     ),
 )
 
-FORMS = (
+PATTERNS = (
     *_KEYS_AND_URLS,
     *_TUPLES,
     *_NAMED_VALUES,
