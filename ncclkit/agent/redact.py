@@ -1,6 +1,6 @@
-"""Secrets never leave: by the name they stand under, by what they look like, and by what this environment holds.
+"""Secrets never leave: by their name, by what they look like, and by what this environment holds.
 
-What is replaced keeps its lines: every newline of a secret stays, so that line numbers still point to the same place.
+What is replaced keeps its lines, so that line numbers still point to the same place.
 """
 
 from __future__ import annotations
@@ -12,13 +12,22 @@ from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Any, Callable
 
-from .secret_spellings import FOREIGN_FORMS, FORMS, OVER_LINES, REDACTED, TORN, Spelling, Instead, is_secret
+from .secret_patterns import (
+    FOREIGN_PATTERNS,
+    PATTERNS,
+    REDACTED,
+    TORN,
+    SecretPattern,
+    Instead,
+    is_over_lines,
+    is_secret,
+)
 
 __all__ = ["REDACTED", "clean", "file", "is_secret", "text", "texts", "words"]
 
 
 def _own() -> list[str]:
-    """Values of this process's variables that are secrets by their names, and their single lines, the longest first.
+    """Values of variables here that are secrets by their names, and their lines; the longest first.
 
     Paths and words that anything may contain are no secrets, whatever their variable is called.
     """
@@ -35,7 +44,7 @@ OWN = _own()
 
 
 def _any_of(signs: Iterable[str]) -> str:
-    """A pattern for one of many words; a tree of letters costs a fifth of trying each word at each place."""
+    """A pattern for one of many words, as a tree: to try each in turn costs five times as much."""
     tree: dict[str, Any] = {}
     for sign in signs:
         branch = tree
@@ -52,43 +61,39 @@ def _branches(tree: dict[str, Any]) -> str:
     return found[0] if len(found) == 1 else "(?:%s)" % "|".join(found)
 
 
-class _Forms:
-    """Forms in their order, whose signs decide which a text needs."""
+class _Patterns:
+    """Patterns in their order; a text needs only those whose signs it holds."""
 
-    def __init__(self, forms: Sequence[Spelling], own: Iterable[str] = ()):
-        signs = [sign for form in forms for sign in form.signs]
-        tree = _any_of([*signs, *own])
-        self.holds_sign = re.compile(tree).search
-        self._forms = forms
+    def __init__(self, patterns: Sequence[SecretPattern], own: Iterable[str] = ()):
+        known = [(sign, number) for number, one in enumerate(patterns) for sign in one.signs]
+        known += [(sign, -1) for sign in own]  # which no pattern needs, but a text that holds it
+        self._patterns = patterns
+        self.holds_sign = re.compile(_any_of(sign for sign, _ in known)).search
         # of signs that begin alike the shortest is found, which stands for all of them
         self._by_sign = {
-            short: [
-                n
-                for n, form in enumerate(forms)
-                if any(sign.startswith(short) for sign in form.signs)
-            ]
-            for short in {*signs}
+            short: {number for sign, number in known if number >= 0 and sign.startswith(short)}
+            for short, _ in known
         }
 
     def replace(self, value: str, lower: str) -> str:
-        """The text with what these forms match replaced."""
+        """The text with what these patterns match replaced."""
         for number in self._numbers(lower):
-            form = self._forms[number]
-            if not form.beside or any(map(lower.__contains__, form.beside)):
-                value = form.pattern.sub(partial(_kept_apart, form.instead), value)
+            one = self._patterns[number]
+            if not one.beside or any(map(lower.__contains__, one.beside)):
+                value = one.pattern.sub(partial(_kept_apart, one.instead), value)
         return value
 
     def _numbers(self, lower: str) -> list[int]:
-        """Which forms have a sign in the text, in their order."""
+        """Which patterns have a sign in the text, in their order."""
         found: set[str] = set()
         match = self.holds_sign(lower)
         while match is not None:
             found.add(match.group())
             match = self.holds_sign(lower, match.start() + 1)
-        return sorted({number for sign in found for number in self._by_sign.get(sign, ())})
+        return sorted(set().union(*(self._by_sign[sign] for sign in found)))
 
 
-_FORMS, _FOREIGN = _Forms(FORMS, map(str.lower, OWN)), _Forms(FOREIGN_FORMS)
+_ALL, _FOREIGN = _Patterns(PATTERNS, map(str.lower, OWN)), _Patterns(FOREIGN_PATTERNS)
 
 
 def text(value: str) -> str:
@@ -98,9 +103,9 @@ def text(value: str) -> str:
     lower = value.lower()
     if not value.isascii():
         value = _FOREIGN.replace(value, lower)
-    if _FORMS.holds_sign(lower) is None:  # most texts end here
+    if _ALL.holds_sign(lower) is None:  # most texts end here
         return value
-    value = _FORMS.replace(value, lower)
+    value = _ALL.replace(value, lower)
     for secret in OWN:
         value = value.replace(secret, REDACTED + "\n" * secret.count("\n"))
     return value
@@ -115,7 +120,7 @@ def _kept_apart(instead: Instead, match: re.Match[str]) -> str:
 
 
 def words(value: Iterable[str]) -> list[str]:
-    """The words of a command line with every secret replaced: a flag and its value are seen together."""
+    """The words of a command with every secret replaced: flag and value are seen together."""
     plain = list(value)
     parts = text("\0".join(plain)).split("\0")
     cleaned = []
@@ -184,4 +189,4 @@ def _blocks(source: Any) -> Iterable[tuple[str, str]]:
     """(as it is, without secrets) of a file's text, about a MiB of lines at a time."""
     while lines := source.readlines(1 << 20):
         whole = "".join(lines)
-        yield whole, text(whole) if OVER_LINES.search(whole) else "".join(map(text, lines))
+        yield whole, text(whole) if is_over_lines(whole) else "".join(map(text, lines))

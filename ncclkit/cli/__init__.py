@@ -149,6 +149,7 @@ def _add_diagnose(parsers: Any) -> None:
         help="file, folder, quoted pattern ('logs/*.out') or Slurm job id; - reads standard input",
     )
     verb.add_argument("--json", action="store_true", help="one JSON object instead of text")
+    verb.add_argument("--mark-log-text", action="store_true", help=argparse.SUPPRESS)  # for `mcp`
     verb.add_argument(
         "--check", action="store_true", help="run the experiments that decide, and the fix, on small jobs"
     )
@@ -345,6 +346,7 @@ def _add_attach(parsers: Any) -> None:
     verb.add_argument("--dump", action="store_true", help=f"{inside}, for which the processes are paused for seconds")
     verb.add_argument("--case", default="case", help="the case folder (default: ./case)")
     verb.add_argument("--json", action="store_true", help="JSON instead of text")
+    verb.add_argument("--mark-log-text", action="store_true", help=argparse.SUPPRESS)  # for `mcp`
 
 
 def _add_cluster(parsers: Any) -> None:

@@ -106,14 +106,24 @@ def diagnose(options: argparse.Namespace) -> int:
     for ended in [verdict.ended for _, verdict in judged if verdict.ended]:
         show(f"ncclkit: {ended}", sys.stderr)
     if options.json:
-        answer = judged[0][1].to_dict(case.inputs)
-        theirs = [{"logs": one.about["logs"]} | verdict.to_dict(one.inputs) for one, verdict in judged[1:]]
+        answer = _answer(options, judged[0][1].to_dict(case.inputs), case)
+        theirs = [
+            {"logs": one.about["logs"]} | _answer(options, verdict.to_dict(one.inputs), one)
+            for one, verdict in judged[1:]
+        ]
         show(json.dumps(answer | {"other_jobs": theirs} if theirs else answer, indent=1, default=str))
     else:
         show(f"ncclkit: {logs.summary(reading.inputs, len(reading.facts), reading.measurements)}", sys.stderr)
         _print_verdicts(judged)
     codes = [verdict.exit_code for _, verdict in judged]
     return 1 if 1 in codes else codes[0]
+
+
+def _answer(options: argparse.Namespace, answer: dict[str, Any], case: Case) -> dict[str, Any]:
+    """The answer as it is printed; for a coding agent with marks around what comes from logs."""
+    from ncclkit.cli.untrusted import mark_quotations
+
+    return mark_quotations(answer, case) if options.mark_log_text else answer
 
 
 def _print_verdicts(judged: Sequence[tuple[Case, Diagnosis]]) -> None:
@@ -434,7 +444,8 @@ def attach(options: argparse.Namespace) -> int:
     reading, (found, about) = attached.reading, _judge_run(case, attached.folder)
     if options.json:
         job_state = {"running": list(attached.jobs), "progress": list(attached.progress)}
-        show(json.dumps(found.to_dict(reading.inputs) | job_state, indent=1, default=str))
+        answer = _answer(options, found.to_dict(reading.inputs) | job_state, case)
+        show(json.dumps(answer, indent=1, default=str))
         return found.exit_code
     sentence = found.findings[0].say if found.findings else headline(attached.events)
     busy = [event.text for event in reading.events if event.kind == "telemetry.utilization"]

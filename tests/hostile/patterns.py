@@ -12,6 +12,7 @@ from re import _constants as sre  # type: ignore[attr-defined]
 from re import _parser as parser  # type: ignore[attr-defined]
 
 import ncclkit.evidence
+from ncclkit.agent.secret_patterns import SecretPattern
 from ncclkit.evidence.grammars.grammar import Rule
 
 CATEGORIES = {
@@ -29,7 +30,7 @@ def patterns() -> dict[str, tuple[re.Pattern[str] | re.Pattern[bytes], bool]]:
     """Where it stands → pattern, and whether it is searched for: of rules and constants of evidence and redaction."""
     found: dict[str, tuple[re.Pattern[str] | re.Pattern[bytes], bool]] = {}
     walked = [info.name for info in pkgutil.walk_packages(ncclkit.evidence.__path__, "ncclkit.evidence.")]
-    own = ("ncclkit.agent.secret_spellings", "ncclkit.agent.anonymize", "ncclkit.core.secrets")
+    own = ("ncclkit.agent.secret_patterns", "ncclkit.agent.anonymize", "ncclkit.core.secrets")
     for full in (*walked, *own):
         module = importlib.import_module(full)
         anchored = _anchored(Path(str(module.__file__)))
@@ -55,7 +56,7 @@ def _anchored(path: Path) -> set[str]:
 def _within(value: object) -> Iterator[re.Pattern[str] | re.Pattern[bytes]]:
     if isinstance(value, re.Pattern):
         yield value
-    elif isinstance(value, Rule):
+    elif isinstance(value, (Rule, SecretPattern)):
         yield value.pattern
     elif isinstance(value, (tuple, list)):
         for item in value:

@@ -1,4 +1,4 @@
-"""Secrets as products: names × languages × separators × quotes × carriers, and the like for commands and tables.
+"""Secrets as products: names × languages × separators × quotes × carriers, and more such.
 
 Each yields (what it is, text, what of it must never be shown).  None is a real secret.
 """

@@ -137,8 +137,7 @@ srun: job 12345 queued and waiting for resources [me@login ~]$ srun -p gpu2 -N1 
 Password for user root: authentication failed
 fatal: could not read Password for 'https://github.com': terminal prompts disabled
 store: set store_based_barrier_key to 3; the token is invalid; the password is wrong
-Decode batch. #running-req: 4, #token: 4263, #new-token: 7, token usage: 0.01,
-time_per_token="24.9ms" hf_model_0001_0.pt
+Decode batch. #running-req: 4, #token: 4263, #new-token: 7, token usage: 0.01, time_per_token="24.9ms"
 the eos_token is '<|endoftext|>', the pad token is 128009, the token is None, the secret is out, a key is missing
 | key | value | | max_token | 131072 | tokens  131072 pass  1/3 token  count num_tokens: 8192 password  required
 mistralai/Mixtral8x7B@main actions/Checkout4Deep2@v4 10.0.0.1@tcp:/scratch/Xy12Ab34 /home/a/Xy12Ab34@node-1 git@x:a/b
@@ -150,8 +149,7 @@ key: module.layer1.0.Conv2d_1a.weight key=worker0 for key: NCCLUniqueIdRank0Stor
 docker run -p 8080:80 image; docker login registry.example; helm upload x -v 3; openssl version -a; vault status
 <token>12</token> </s> name: worker value: 3 {"name": "lr", "value": 0.1} {"value": "abc", "name": "NCCL_DEBUG"}
 login as alice from 10.0.0.1; account alice on node-1; password authentication failed; Senha; el has been; a parola.
-密码错误 令牌过期 密钥长度 비밀번호를 입력하세요 mot de passe oublié hf_transformer_engine
-api_org_settings sk-learn key-value
+密码错误 令牌过期 密钥长度 비밀번호를 입력하세요 mot de passe oublié hf_model_0001_0.pt api_org_settings
 _ZN3c104cuda20CUDACachingAllocator9allocatedEi libtorch_cuda_abcdefghij1234567890abcdefghij1234567890.so.2
 """.strip().splitlines()
 

@@ -1,30 +1,42 @@
-"""How secrets are spelled: patterns, and for each the words of which one stands in every text that it changes.
+"""How secrets are spelled: patterns, and for each the signs without which it need not be tried.
 
 Every repeat has a bound or an end of its own, so that a hostile text costs no more than its length.
 Standard library only, Python >= 3.9.
 """
 
 import re
+from functools import cache
 from typing import Callable, NamedTuple, Union
 
 REDACTED = "[redacted]"
 Instead = Union[str, Callable[["re.Match[str]"], str]]
 
 
-class Spelling(NamedTuple):
+class SecretPattern(NamedTuple):
     """One way to write a secret."""
 
     signs: "tuple[str, ...]"
     """One of them stands in the text, in lower case."""
-    pattern: "re.Pattern[str]"
+    source: str
+    """The pattern as it is written: to compile all of them would take each agent 50 ms."""
     instead: Instead
     beside: "tuple[str, ...]" = ()
     """And one of these, where the signs alone are frequent."""
 
+    @property
+    def pattern(self) -> "re.Pattern[str]":
+        """The same, compiled when it is first needed."""
+        return _compiled(self.source)
+
+
+@cache
+def _compiled(source: str) -> "re.Pattern[str]":
+    return re.compile(source)
+
 
 # ---------------------------------------------------------------- names
 
-# "key" alone would hide NCCL_IB_PKEY (an InfiniBand partition) and its kin, which a diagnosis needs.
+# "key" alone would hide NCCL_IB_PKEY (an InfiniBand partition), which a diagnosis needs.
 _PLAIN = re.compile(
     r"(?i)(?<![a-z])[pmrl]keys?(?![a-z])|key(?:board|pad|point|stone|word)"
     r"|tokeniz\w*|(?<![a-z])tokens(?![a-z])"
@@ -40,14 +52,17 @@ _OTHER_SCRIPTS = (
     r"|пароль|токен|סיסמה|كلمة المرور|كلمة السر|पासवर्ड|รหัสผ่าน|κωδικός)"
 )
 _NAME = re.compile(
-    r"(?i)token|passw|passphrase|pwd|secret|credential|creds?(?![a-z])|auth|cookie|key|bearer|jwt|session"
+    r"(?i)token|passw|passphrase|pwd|secret|credential|creds?(?![a-z])|auth|cookie|key|bearer"
+    r"|jwt|session"
     r"|signature|private|conn(?:ection)?_?str"
     r"|(?<![a-z])(?:pass|pw|pat|sas|sig|t?otp|dsn|webhook|kubeconfig)(?![a-z])"
     rf"|(?<![a-z]){_LATIN}(?![a-z])|{_OTHER_SCRIPTS}"
 )
 _KEYS = (
-    r"(?:(?:api|access|secret|private|account|shared|master|ssh|encryption|decryption|signing|auth|license"
-    r"|storage|subscription|client|wandb|comet|kaggle|fernet|aes|hmac|session|deploy|service|symmetric"
+    r"(?:(?:api|access|secret|private|account|shared|master|ssh|encryption|decryption|signing"
+    r"|auth|license"
+    r"|storage|subscription|client|wandb|comet|kaggle|fernet|aes|hmac|session|deploy|service"
+    r"|symmetric"
     r"|pre-shared)[ _-]?key|(?-i:[A-Z0-9]_KEY))"
 )
 _SECRET_NAME = rf"(?:token|passwo?r?[dt]|pass|passphrase|secret|credentials?|jwt|t?otp|{_KEYS})"
@@ -107,7 +122,8 @@ _LATIN_SIGNS = (
 _QUOTE = r"(?:\\{0,15}[\"'`]|&quot;|&#3[49];|%(?:25){0,3}2[27]|[“”‘’「」『』])"
 """JSON within JSON doubles the backslashes each time."""
 _EQUALS = (
-    r"(?:: ?(?:str|bytes|SecretStr|Optional\[str\])(?: \| None)? ?=|:=|=>|={1,3}(?![>=])|:(?!=)|[：＝]"
+    r"(?:: ?(?:str|bytes|SecretStr|Optional\[str\])(?: \| None)? ?=|:=|=>|={1,3}(?![>=])|:"
+    r"(?!=)|[：＝]"
     r"|%(?:25){0,3}3[DdAa](?:%(?:25){0,3}20|\+){0,4}|\\{1,15}u003[ad]|&#(?:58|61);)"
 )
 _WRAPPED = rf"(?:(?:(?:[A-Za-z_][\w.]{{0,60}})?[(\[]\s{{0,4}})?(?:[bBrRuUfF]{{1,2}})?(?={_QUOTE}))?"
@@ -181,7 +197,7 @@ def _between_if_secret(match: "re.Match[str]") -> str:
 
 
 def is_secret(name: str) -> bool:
-    """Whether the name of a variable or field says that its value is a secret (errs on the safe side)."""
+    """Whether a variable or field is a secret by its name (errs on the safe side)."""
     spaced = re.sub(r"([a-z0-9])([A-Z])", r"\1_\2", name)
     return bool(_NAME.search(_PLAIN.sub("", spaced)))
 
@@ -198,31 +214,29 @@ AFTER_FIRST = r"\1" + REDACTED
 
 _KEYS_AND_URLS = (
     # a private key or a certificate, whole or torn; JSON writes its newlines as \n
-    Spelling(
+    SecretPattern(
         ("---begin ", "--- begin "),
-        re.compile(
-            r"-{4,5} ?BEGIN [A-Z0-9 ]{1,60}-{4,5}"
+        (
+            r"(?s)-{4,5} ?BEGIN [A-Z0-9 ]{1,60}-{4,5}"
             r"(?:(?:(?!----).){0,16000}-{4,5} ?END [A-Z0-9 ]{1,60}-{4,5}"
-            r"|(?:(?:\s|\\[nr]){0,4}[A-Za-z0-9+/=]{16,})*)",
-            re.S,
+            r"|(?:(?:\s|\\[nr]){0,4}[A-Za-z0-9+/=]{16,})*)"
         ),
         REDACTED,
     ),
     # the same in base64, as kubectl keeps it
-    Spelling(("ls0tls1crudjti",), re.compile(r"LS0tLS1CRUdJTi[A-Za-z0-9+/=]{16,}"), REDACTED),
+    SecretPattern(("ls0tls1crudjti",), r"LS0tLS1CRUdJTi[A-Za-z0-9+/=]{16,}", REDACTED),
     # scheme://user:password@host, where the password may hold @ and /
-    Spelling(
+    SecretPattern(
         ("://",),
-        re.compile(
-            r"(?<=://)(?:[^/\s:@\"'<>]{0,256}:(?!\d+/)[^\s\"'<>]{1,512}@|[^/\s\"'<>]{1,512}@)"
-        ),
+        (r"(?<=://)(?:[^/\s:@\"'<>]{0,256}:(?!\d+/)[^\s\"'<>]{1,512}@|[^/\s\"'<>]{1,512}@)"),
         REDACTED + "@",
     ),
     # what a URL carries in its path: web hooks, conda channels
-    Spelling(
+    SecretPattern(
         ("://",),
-        re.compile(
-            r"(?i)(://[^\s/\"']{1,250}/(?:t/|bot(?=\d)|api/webhooks/)|://hooks\.slack\.com/\w{1,20}/"
+        (
+            r"(?i)(://[^\s/\"']{1,250}/(?:t/|bot(?=\d)|api/webhooks/)"
+            r"|://hooks\.slack\.com/\w{1,20}/"
             r"|://[\w.-]{1,200}webhook\.office\.com/"
             r"|://[^\s\"']{1,200}/(?:webhookb?\d?|hooks/catch/\d{1,20}|v\d/hook|with/key)/"
             r"|://[^\s\"']{1,300}[?&]key=)[\w:./@-]{8,}"
@@ -230,46 +244,47 @@ _KEYS_AND_URLS = (
         AFTER_FIRST,
     ),
     # sqlplus scott/x@db, and the same alone where x looks random
-    Spelling(
+    SecretPattern(
         ("sqlplus", "impdp", "expdp", "sqlldr", "rman", "tnsping", "oracle"),
-        re.compile(
-            r"(?i)(\b(?:sqlplus|impdp|expdp|sqlldr|rman|tnsping|\w{0,20}oracle\w{0,20})\b[^\n|;]{0,200}?"
+        (
+            r"(?i)(\b(?:sqlplus|impdp|expdp|sqlldr|rman|tnsping"
+            r"|\w{0,20}oracle\w{0,20})\b[^\n|;]{0,200}?"
             rf"[\s\"'=]\w{{1,60}}/)(?!/)(?:(?!@){_INNER})+(?=@)"
         ),
         AFTER_FIRST,
     ),
-    Spelling(
-        ("@",),
-        re.compile(rf"(/){_MIXED}(?=@(?!v?\d|main\b|master\b|sha)[A-Za-z][\w.-])"),
-        _behind_user,
+    SecretPattern(
+        ("@",), rf"(/){_MIXED}(?=@(?!v?\d|main\b|master\b|sha)[A-Za-z][\w.-])", _behind_user
     ),
 )
 
 _TUPLES = (
     # Session('AKIA…', 'x')
-    Spelling(
+    SecretPattern(
         ("akia", "asia"),
-        re.compile(
+        (
             r"(\b(?:AKIA|ASIA)[A-Z0-9]{12,40}\\{0,15}[\"'],\s{0,4}(?:\w{1,40}=)?\\{0,15}[\"'])"
             r"[^\"'\\\s]{8,400}"
         ),
         AFTER_FIRST,
     ),
     # auth=('alice', 'x'), HTTPBasicAuth('alice', 'x'), login("alice", "x")
-    Spelling(
+    SecretPattern(
         ("auth", "login", "cred"),
-        re.compile(
-            r"(?i)((?:auth|login|credentials?|creds)\w{0,20}\\{0,15}[\"']?\s{0,2}[:=]?\s{0,2}[(\[]\s{0,2}"
+        (
+            r"(?i)((?:auth|login|credentials?"
+            r"|creds)\w{0,20}\\{0,15}[\"']?\s{0,2}[:=]?\s{0,2}[(\[]\s{0,2}"
             r"\\{0,15}[\"'][^\"'\n]{1,80}?\\{0,15}[\"'],\s{0,4}[bru]?(?P<close>\\{0,15}[\"']))"
             r"(?:(?!(?P=close))[^\n]){1,400}"
         ),
         AFTER_FIRST,
     ),
     # ('alice', 'x') where x looks random
-    Spelling(
+    SecretPattern(
         ("('", '("', "['", '["', '\\"'),
-        re.compile(
-            r"([(\[]\\{0,15}[\"'][^\"'\n]{1,80}?\\{0,15}[\"'],\s{0,4}[bru]?(?P<close>\\{0,15}[\"']))"
+        (
+            r"([(\[]\\{0,15}[\"'][^\"'\n]{1,80}?\\{0,15}[\"'],\s{0,4}[bru]?"
+            r"(?P<close>\\{0,15}[\"']))"
             rf"{_MIXED}(?=(?P=close)[)\]])"
         ),
         AFTER_FIRST,
@@ -278,22 +293,21 @@ _TUPLES = (
 
 
 _NAMED_VALUES = (
-    # Authorization: <scheme> <credentials>     Cookie: a=b; c=d     all of it, up to a quote or the end of the line
-    Spelling(
+    # Authorization: <scheme> <credentials>     Cookie: a=b; c=d
+    # all of it, up to a quote or the end of the line
+    SecretPattern(
         ("authorization", "cookie"),
-        re.compile(
+        (
             rf"(?i)((?:authorization|cookie){_GAP}(?:{_QUOTE})?)(?!\s|\[redacted)"
             r"(?:[^\"'\r\n\\\0]|\\(?!\\{0,15}[\"']))+"
         ),
         AFTER_FIRST,
     ),
-    Spelling(
-        ("bearer", "basic"),
-        re.compile(r"(?i)\b(bearer:?|basic)\s+[a-z0-9+/=._~-]{8,}"),
-        r"\1 " + REDACTED,
+    SecretPattern(
+        ("bearer", "basic"), r"(?i)\b(bearer:?|basic)\s+[a-z0-9+/=._~-]{8,}", r"\1 " + REDACTED
     ),
     # a telling name and its value: --password=x, "token": "x", ?sig=x, AccountKey=x
-    Spelling(
+    SecretPattern(
         (
             *(
                 "token",
@@ -309,8 +323,9 @@ _NAMED_VALUES = (
             ),
             *("sig=", 'sig"', "signature"),
         ),
-        re.compile(
-            rf"(?i)((?:token(?!{_GAP}{_COUNT})|passw\w{{0,20}}|passphrase|(?<![a-z`])pwd|secret|credentials?|auth|jwt"
+        (
+            rf"(?i)((?:token(?!{_GAP}{_COUNT})|passw\w{{0,20}}|passphrase|(?<![a-z`])pwd"
+            r"|secret|credentials?|auth|jwt"
             r"|(?<![a-z])t?otp(?:[ _-]?code)?"
             rf"|(?<![a-z0-9_])sig|signature|{_KEYS}(?:[_-](?:id|data))?|accesskeyid"
             rf"){_GAP}){_VALUE}"
@@ -318,20 +333,20 @@ _NAMED_VALUES = (
         _named,
     ),
     # DB_PASS=x, 'GH_PAT': 'x', ADMIN_PW: x; pass=x where x looks random
-    Spelling(
+    SecretPattern(
         ("pass", "_pat", "pw"),
-        re.compile(rf"(\b(?:[A-Z0-9]{{1,40}}_){{1,8}}(?:PASS|PAT|PW){_GAP}){_VALUE}"),
+        rf"(\b(?:[A-Z0-9]{{1,40}}_){{1,8}}(?:PASS|PAT|PW){_GAP}){_VALUE}",
         _named,
     ),
-    Spelling(
+    SecretPattern(
         ("pass", "pw"),
-        re.compile(rf"((?i:\b(?:pass|pw){_GAP}|\bpassw(?:or)?d\s{{1,4}})(?:{_QUOTE})?){_STRANGE}"),
+        rf"((?i:\b(?:pass|pw){_GAP}|\bpassw(?:or)?d\s{{1,4}})(?:{_QUOTE})?){_STRANGE}",
         AFTER_FIRST,
     ),
     # Fernet key: x; a key in hexadecimal, whoever's it is
-    Spelling(
+    SecretPattern(
         ("key",),
-        re.compile(
+        (
             rf"((?i:\bkey(?: is)?(?:[:：＝]| ?=)?[ \t]{{1,4}})(?:{_QUOTE})?)"
             r"(?:(?=[0-9a-f]{0,64}\d)(?=\d{0,64}[a-f])[0-9a-f]{32,64}\b"
             rf"|(?=[\w+/-]{{20}}){_MIXED}[\w+/=-]{{0,400}}(?![\w.:/]))"
@@ -339,18 +354,18 @@ _NAMED_VALUES = (
         AFTER_FIRST,
     ),
     # the password is x, secret access key is "x"
-    Spelling(
+    SecretPattern(
         _SECRET_SIGNS,
-        re.compile(
+        (
             rf"((?i:{_SECRET_NAME}{_QUOTE}?\s{{1,4}}(?:is|was|ist|equals)(?: set to)?:?\s{{1,4}}))"
             rf"(?P<value>{_QUOTE}?{_NUMBERED})"
         ),
         _named,
         (" is", " was", " ist", " equals"),
     ),
-    Spelling(
+    SecretPattern(
         _SECRET_SIGNS,
-        re.compile(
+        (
             rf"((?i:(?:passwo?r?[dt]|passphrase|{_KEYS})\s{{1,4}}(?:is|was|ist):?\s{{1,4}}))"
             rf"(?P<value>{_QUOTED})"
         ),
@@ -358,36 +373,34 @@ _NAMED_VALUES = (
         (" is", " was", " ist"),
     ),
     # Password for user: x
-    Spelling(
+    SecretPattern(
         ("password for ", "passphrase for "),
-        re.compile(rf"(?i)(\bpass(?:word|phrase) for [^:\n]{{1,200}}:[ \t]{{1,4}}){_NUMBERED}"),
+        rf"(?i)(\bpass(?:word|phrase) for [^:\n]{{1,200}}:[ \t]{{1,4}}){_NUMBERED}",
         AFTER_FIRST,
     ),
     # Kennwort: x, mot de passe : x
-    Spelling(
+    SecretPattern(
         _LATIN_SIGNS,
-        re.compile(rf"(?i)((?<![a-z]){_LATIN}(?:{_GAP}|\s(?:ist|est|es|é|è|is)\s{{1,4}})){_VALUE}"),
+        rf"(?i)((?<![a-z]){_LATIN}(?:{_GAP}|\s(?:ist|est|es|é|è|is)\s{{1,4}})){_VALUE}",
         _named,
     ),
     # SecretStr('x') without a name
-    Spelling(
+    SecretPattern(
         ("secretstr(", "secretbytes("),
-        re.compile(rf"(\bSecret(?:Str|Bytes)\(\s{{0,4}}[bBrRuU]{{0,2}})(?P<value>{_QUOTED})"),
+        rf"(\bSecret(?:Str|Bytes)\(\s{{0,4}}[bBrRuU]{{0,2}})(?P<value>{_QUOTED})",
         _named,
     ),
     # <password>x</password>
-    Spelling(
+    SecretPattern(
         ("</",),
-        re.compile(
-            rf"(?i)(<(?:[\w.:]{{0,40}}[_.:-])?{_SECRET_NAME}>){_NOT_YET}[^<>\s]{{4,400}}(?=</)"
-        ),
+        (rf"(?i)(<(?:[\w.:]{{0,40}}[_.:-])?{_SECRET_NAME}>){_NOT_YET}[^<>\s]{{4,400}}(?=</)"),
         AFTER_FIRST,
     ),
 )
 
-FOREIGN_FORMS = (
+FOREIGN_PATTERNS = (
     # 密码：x, 비밀번호는 x, Contraseña: x
-    Spelling(
+    SecretPattern(
         (
             *(
                 "密",
@@ -404,105 +417,115 @@ FOREIGN_FORMS = (
             ),
             *("пароль", "токен", "סיסמה", "كلمة", "पासवर्ड", "รหัส", "κωδικός"),
         ),
-        re.compile(
+        (
             rf"(?i)({_OTHER_SCRIPTS}(?:{_GAP}|\s{{0,4}}(?:为|為|是|は|는|은|это)\s{{0,4}}[:：]?\s{{0,4}}"
             rf"(?={_QUOTE}|[!-~]))){_VALUE}"
         ),
         _named,
     ),
-    Spelling(
+    SecretPattern(
         tuple("ñłşöóüéẩậ：＝"),
-        re.compile(rf"(?i)((?<![a-z]){_LATIN}(?:{_GAP}|\s(?:ist|est|es|é|è|is)\s{{1,4}})){_VALUE}"),
+        rf"(?i)((?<![a-z]){_LATIN}(?:{_GAP}|\s(?:ist|est|es|é|è|is)\s{{1,4}})){_VALUE}",
         _named,
     ),
 )
 """Only of texts that are not ASCII."""
 
 _ROWS = (
-    # {"name": "DB_PASSWORD", "value": "x"}, also over two lines and in XML; ('DB_PASSWORD', 'x'); setenv DB_PASSWORD x
-    Spelling(
+    # {"name": "DB_PASSWORD", "value": "x"}, also over two lines and in XML
+    # ('DB_PASSWORD', 'x'); setenv DB_PASSWORD x
+    SecretPattern(
         ("value",),
-        re.compile(
-            rf"(\bname{_QUOTE}?\s{{0,4}}[:=>]\s{{0,4}}{_QUOTE}?(?P<name>[A-Za-z][\w.-]{{1,80}})\b[^{{}}\n]{{0,120}}?"
+        (
+            rf"(\bname{_QUOTE}?\s{{0,4}}[:=>]\s{{0,4}}{_QUOTE}?"
+            rf"(?P<name>[A-Za-z][\w.-]{{1,80}})\b[^{{}}\n]{{0,120}}?"
             rf"(?:{_LINE})?\bvalue{_QUOTE}?\s{{0,4}}[:=>]\s{{0,4}}){_VALUE}"
         ),
         _if_secret,
     ),
-    Spelling(
+    SecretPattern(
         ("value",),
-        re.compile(
+        (
             rf"(\bvalue{_QUOTE}?\s{{0,4}}[:=]\s{{0,4}}{_QUOTE}?){_BARE}"
             rf"(?P<after>{_QUOTE}?,\s{{0,4}}{_QUOTE}?name{_QUOTE}?\s{{0,4}}[:=]\s{{0,4}}{_QUOTE}?"
             r"(?P<name>[A-Za-z][\w.-]{1,80}))"
         ),
         _between_if_secret,
     ),
-    Spelling(
+    SecretPattern(
         ("('", '("', "['", '["', '\\"'),
-        re.compile(
-            r"([(\[](?P<open>\\{0,15}[\"'])(?![a-z]{1,80}\\{0,15}[\"'])(?P<name>[A-Za-z]\w{1,80})(?P=open),"
+        (
+            r"([(\[](?P<open>\\{0,15}[\"'])(?![a-z]{1,80}\\{0,15}[\"'])"
+            r"(?P<name>[A-Za-z]\w{1,80})(?P=open),"
             r" {0,4}(?P<second>\\{0,15}[\"']))(?:(?!(?P=second))[^\n]){1,4000}"
         ),
         _pair,
     ),
-    Spelling(
+    SecretPattern(
         ("set ", "setenv ", "env "),
-        re.compile(
+        (
             r"(\b(?:setenv|set(?: -\w{1,3})?|ENV)\s{1,4}(?P<name>[A-Za-z]\w{1,80}_\w{1,80})\s{1,4})"
             rf"(?!set |to ){_VALUE}"
         ),
         _if_secret,
     ),
     # NCCL_X set by environment to y
-    Spelling(
+    SecretPattern(
         (" set to ", " set by env"),
-        re.compile(r"((?P<name>\b[A-Z][A-Z0-9_]{1,80}) set (?:by environment )?to )[^\"\n]+"),
+        r"((?P<name>\b[A-Z][A-Z0-9_]{1,80}) set (?:by environment )?to )[^\"\n]+",
         _pair,
     ),
     # cells and columns of a table: | api_key | x |, WANDB_API_KEY    x
-    Spelling(
+    SecretPattern(
         _SECRET_SIGNS,
-        re.compile(
+        (
             rf"((?i:{_SECRET_NAME})(?:[_-]id)?{_QUOTE}?"
-            rf"(?:[ \t]{{0,60}}[|│┃║┊\t][ \t|│┃║┊]{{0,60}}|[ \t]{{2,60}}|(?<=_KEY) |[;,](?=[^\s;,])){_QUOTE}?)"
+            rf"(?:[ \t]{{0,60}}[|│┃║┊\t][ \t|│┃║┊]{{0,60}}|[ \t]{{2,60}}|(?<=_KEY) |[;,]"
+            rf"(?=[^\s;,])){_QUOTE}?)"
             rf"{_NUMBERED}"
         ),
         AFTER_FIRST,
         ("  ", "\t", "|", "│", "┃", "║", "┊", "_key ", ";", ","),
     ),
     # machine x login name password x, also over lines; its last line alone
-    Spelling(
+    SecretPattern(
         ("login", "account"),
-        re.compile(
-            rf"(?i)(\b(?:login|account)[ \t]{{1,9}}\S{{1,80}}(?:[ \t]{{1,9}}|{_LINE})password[ \t]{{1,9}})"
+        (
+            rf"(?i)(\b(?:login|account)[ \t]{{1,9}}\S{{1,80}}(?:[ \t]{{1,9}}"
+            rf"|{_LINE})password[ \t]{{1,9}})"
             rf"{_BARE}"
         ),
         AFTER_FIRST,
     ),
-    Spelling(
+    SecretPattern(
         ("password ", "password\t"),
-        re.compile(rf"(?im)((?:^|[\s:>\]|])password[ \t]{{1,9}}){_NUMBERED}[ \t]{{0,9}}$"),
+        rf"(?im)((?:^|[\s:>\]|])password[ \t]{{1,9}}){_NUMBERED}[ \t]{{0,9}}$",
         AFTER_FIRST,
     ),
 )
 
 _STANDARD_INPUT = (
     # echo x | sudo -S, printf x | docker login --password-stdin, sudo -S <<< x
-    Spelling(
+    SecretPattern(
         ("echo", "printf"),
-        re.compile(
-            r"(\b(?:echo|printf)\s{1,4}(?:-\w{1,4}\s{1,4}){0,3}\\{0,15}[\"']?)(?![$\[])(?:[^\n|\"'\\]|\\{1,15}n){1,200}"
-            r"(?P<after>\\{0,15}[\"']?\s{0,4}\|\s{0,4}(?:sudo\b[^|\n]{0,80}?\s(?:-\w{0,6}S\b|--stdin)"
-            r"|[^|\n]{0,120}?--(?:\w{1,10}-)?(?:password|passphrase|token|key)-stdin|[^|\n]{0,120}?--with-token"
-            r"|[^|\n]{0,60}?\b(?:chpasswd|kinit|cryptsetup|smbpasswd|vncpasswd)\b|[^|\n]{0,60}?passwd --stdin"
+        (
+            r"(\b(?:echo|printf)\s{1,4}(?:-\w{1,4}\s{1,4}){0,3}\\{0,15}[\"']?)(?![$\[])"
+            r"(?:[^\n|\"'\\]|\\{1,15}n){1,200}"
+            r"(?P<after>\\{0,15}[\"']?\s{0,4}\|\s{0,4}(?:sudo\b[^|\n]{0,80}?\s(?:-\w{0,6}S\b"
+            r"|--stdin)"
+            r"|[^|\n]{0,120}?--(?:\w{1,10}-)?(?:password|passphrase|token|key)-stdin"
+            r"|[^|\n]{0,120}?--with-token"
+            r"|[^|\n]{0,60}?\b(?:chpasswd|kinit|cryptsetup|smbpasswd|vncpasswd)\b"
+            r"|[^|\n]{0,60}?passwd --stdin"
             r"|gpg\b[^|\n]{0,120}?--passphrase-fd|openssl\b[^|\n]{0,120}?-pass\w{0,3} stdin))"
         ),
         _between,
     ),
-    Spelling(
+    SecretPattern(
         ("<<<",),
-        re.compile(
-            r"(\b(?:sudo\b[^|\n]{0,80}?\s-\w{0,6}S|[^|\n]{0,120}?-stdin|[^|\n]{0,120}?--with-token|chpasswd|kinit)"
+        (
+            r"(\b(?:sudo\b[^|\n]{0,80}?\s-\w{0,6}S|[^|\n]{0,120}?-stdin"
+            r"|[^|\n]{0,120}?--with-token|chpasswd|kinit)"
             rf"\b[^|\n]{{0,80}}?<<<\s{{0,4}})(?P<value>{_QUOTED}|{_BARE})"
         ),
         _named,
@@ -517,9 +540,9 @@ def _option(programs: str, options: str) -> str:
 
 _COMMANDS = (
     # --token x, '--token', 'x', --user name:x
-    Spelling(
+    SecretPattern(
         (*_SECRET_SIGNS, "-pw", "-pat", "-sas", *_LATIN_SIGNS),
-        re.compile(
+        (
             rf"(?i)({_START}--?[\w.-]{{0,40}}"
             rf"(?:(?:{_PASSWORD}|{_LATIN}|(?<![a-z])(?:pw|pwd)){_APART}"
             rf"|(?:{_SECRET_NAME}|(?<![a-z])(?:pat|sas)){_APART}{_NO_NUMBER}))"
@@ -528,21 +551,21 @@ _COMMANDS = (
         _named,
         ("-",),
     ),
-    Spelling(
+    SecretPattern(
         ("--auth", "--key", "-auth", "-key"),
-        re.compile(rf"(?i)({_START}--?(?:auth|key)(?:{_NEXT}|={_QUOTE}?))(?![-/.~$]){_NUMBERED}"),
+        rf"(?i)({_START}--?(?:auth|key)(?:{_NEXT}|={_QUOTE}?))(?![-/.~$]){_NUMBERED}",
         AFTER_FIRST,
     ),
-    Spelling(
+    SecretPattern(
         ("-u", "--user", "--proxy-user"),
-        re.compile(
+        (
             rf"({_START}(?:(?:-u|--user|--proxy-user|-U)(?:=|{_NEXT})|-u)[\w.@-]{{1,60}}:)"
             rf"(?!-){_NO_NUMBER}{_BARE}"
         ),
         AFTER_FIRST,
     ),
     # docker login -p x, mysql -px, sshpass -p x, redis-cli -a x, ldapsearch -w x, zip -P x
-    Spelling(
+    SecretPattern(
         (
             *(
                 "login",
@@ -559,7 +582,7 @@ _COMMANDS = (
             *("rar ", "rar\0", "rar'", 'rar"', "rar\\", "ipmitool", "zip", "sqlcmd", "bcp"),
             *("mosquitto", "openssl"),
         ),
-        re.compile(
+        (
             "("
             + "|".join(
                 [
@@ -583,16 +606,16 @@ _COMMANDS = (
         ),
         AFTER_FIRST,
     ),
-    # smbclient -U name%x, htpasswd -b file name x, mc alias set name url user x, rabbitmqctl add_user name x
-    Spelling(
+    # smbclient -U name%x, htpasswd -b file name x, mc alias set name url user x
+    SecretPattern(
         ("-u", "--user"),
-        re.compile(rf"({_START}(?:-U|--user)(?:=|{_NEXT})?[\w.@/\\-]{{1,60}}?%)(?![-%]){_BARE}"),
+        rf"({_START}(?:-U|--user)(?:=|{_NEXT})?[\w.@/\\-]{{1,60}}?%)(?![-%]){_BARE}",
         AFTER_FIRST,
         ("%",),
     ),
-    Spelling(
+    SecretPattern(
         ("htpasswd", "mc alias", "rabbitmqctl", "vault", "wpa_passphrase"),
-        re.compile(
+        (
             rf"(\bhtpasswd(?:(?:{_NEXT}-[a-mo-zA-Z]{{1,8}}){{1,4}}(?<=b){_NEXT}{_WORD}"
             rf"|{_NEXT}-\w{{0,7}}n\w{{0,7}}(?:{_NEXT}-\w{{1,8}}){{0,3}}){_NEXT}{_WORD}{_NEXT}"
             r"|\bmc alias set(?:\s{1,4}[^\s]{1,200}){3}\s{1,4}[\"']?"
@@ -602,29 +625,20 @@ _COMMANDS = (
         ),
         AFTER_FIRST,
     ),
-    Spelling(
+    SecretPattern(
         ("login",),
-        re.compile(
-            rf"(?i)(\bwandb(?:{_NEXT}|\.)login\b[^\n]{{0,200}}?)(?<![0-9a-f])(?:local-)?[0-9a-f]{{40}}(?![0-9a-f])"
+        (
+            rf"(?i)(\bwandb(?:{_NEXT}|\.)login\b[^\n]{{0,200}}?)(?<![0-9a-f])"
+            rf"(?:local-)?[0-9a-f]{{40}}(?![0-9a-f])"
         ),
         AFTER_FIRST,
     ),
 )
 
-# What says itself that it is one: what it begins with; at least ten characters follow, one of them no small letter.
+# What says itself that it is one, by how it begins.  At least ten characters follow, one of them
+# no small letter.
 _STARTS = (
-    *(
-                "ghp_",
-        "gho_",
-        "ghs_",
-        "ghu_",
-        "ghr_",
-        "github_pat_",
-        "sk-",
-        "sk_live_",
-        "xoxa-",
-        "xoxb-",
-    ),
+    *("ghp_", "gho_", "ghs_", "ghu_", "ghr_", "github_pat_", "sk-", "sk_live_", "xoxa-", "xoxb-"),
     *(
         "xoxe-",
         "xoxe.xox",
@@ -726,45 +740,47 @@ _SPELLED = {
 
 _KNOWN_FORMS = (
     # hf_model_0001_0.pt is none
-    Spelling(
+    SecretPattern(
         ("hf_",),
-        re.compile(
-            r"(?<![A-Za-z0-9])hf_(?:(?=[a-z]{0,80}[A-Z0-9])[A-Za-z0-9]{10,}|[a-z]{30,})[A-Za-z0-9_-]{0,80}"
+        (
+            r"(?<![A-Za-z0-9])hf_(?:(?=[a-z]{0,80}[A-Z0-9])[A-Za-z0-9]{10,}"
+            r"|[a-z]{30,})[A-Za-z0-9_-]{0,80}"
         ),
         REDACTED,
     ),
-    Spelling(
+    SecretPattern(
         _STARTS,
-        re.compile(
-            rf"(?<![A-Za-z0-9])(?:{'|'.join(re.escape(_SPELLED.get(start, start)) for start in _STARTS)})"
+        (
+            rf"(?<![A-Za-z0-9])(?:{'|'.join(re.escape(_SPELLED.get(one, one)) for one in _STARTS)})"
             r"(?:(?=[a-z_-]{0,80}[A-Z0-9])[A-Za-z0-9_-]{10,}|[a-z]{30,})"
         ),
         REDACTED,
     ),
-    Spelling(
+    SecretPattern(
         (
             *("akia", "asia", "aiza", "akc", "ya29.", "dapi", "shp", "sg.", "hvs.", "hvb.", "hvr."),
             *("gaaaaa", "nrak-", "aq.ab8", "q~", "key-"),
         ),
-        re.compile(
-            r"(?<![A-Za-z0-9])(?:(?:AKIA|ASIA|AIza)[A-Za-z0-9_-]{10,}|AKC[A-Za-z0-9]{20,}|ya29\.[A-Za-z0-9_-]{10,}"
-            r"|dapi[0-9a-f]{32}(?:-\d)?|shp(?:at|ca|pa|ss)_[0-9a-f]{32}|SG\.[\w-]{16,64}\.[\w-]{16,128}"
-            r"|hv[sbr]\.[\w-]{20,}|gAAAAA[\w=-]{60,}|NRAK-[A-Z0-9]{27}|AQ\.Ab8[\w-]{20,}|key-[0-9a-f]{32}\b"
+        (
+            r"(?<![A-Za-z0-9])(?:(?:AKIA|ASIA|AIza)[A-Za-z0-9_-]{10,}|AKC[A-Za-z0-9]{20,}"
+            r"|ya29\.[A-Za-z0-9_-]{10,}"
+            r"|dapi[0-9a-f]{32}(?:-\d)?|shp(?:at|ca|pa|ss)_[0-9a-f]{32}"
+            r"|SG\.[\w-]{16,64}\.[\w-]{16,128}"
+            r"|hv[sbr]\.[\w-]{20,}|gAAAAA[\w=-]{60,}|NRAK-[A-Z0-9]{27}|AQ\.Ab8[\w-]{20,}"
+            r"|key-[0-9a-f]{32}\b"
             r"|[\w.~-]{3}\dQ~[\w.~-]{31,34})"
         ),
         REDACTED,
     ),
-    Spelling(("age-secret-key-1",), re.compile(r"AGE-SECRET-KEY-1[A-Z0-9]{20,}"), REDACTED),
-    Spelling(("munge:",), re.compile(r"MUNGE:[A-Za-z0-9+/]{16,}={0,2}:?"), REDACTED),
+    SecretPattern(("age-secret-key-1",), r"AGE-SECRET-KEY-1[A-Z0-9]{20,}", REDACTED),
+    SecretPattern(("munge:",), r"MUNGE:[A-Za-z0-9+/]{16,}={0,2}:?", REDACTED),
     # JSON web token
-    Spelling(
-        ("eyj",),
-        re.compile(r"\beyJ[A-Za-z0-9_-]{6,}\.[A-Za-z0-9_-]+(?:\.[A-Za-z0-9_-]+)?"),
-        REDACTED,
+    SecretPattern(
+        ("eyj",), r"\beyJ[A-Za-z0-9_-]{6,}\.[A-Za-z0-9_-]+(?:\.[A-Za-z0-9_-]+)?", REDACTED
     ),
 )
 
-FORMS = (
+PATTERNS = (
     *_KEYS_AND_URLS,
     *_TUPLES,
     *_NAMED_VALUES,
@@ -774,13 +790,22 @@ FORMS = (
     *_KNOWN_FORMS,
 )
 
-OVER_LINES = re.compile(
-    r"-{4} ?BEGIN |\"{3}|'{3}|(?i:\blogin[ \t]|\baccount[ \t])"
+_OVER_LINES = re.compile(
+    r"-{4} ?BEGIN |\"{3}|'{3}|\b(?:login|account)[ \t]"
     r"|\bname[\"']?\s{0,4}[:=>][^\n]{0,200}\n[^\n]{0,80}\bvalue\b"
 )
-"""What stands in texts whose secrets only several lines together tell."""
-# The middle of a key whose first line is elsewhere: a line of base64 as openssl and ssh-keygen break it.
+_OVER_LINES_SIGNS = ("BEGIN ", '"""', "'''", "login", "account", "value")
+
+
+def is_over_lines(text: str) -> bool:
+    """Whether a text may hold a secret that only several of its lines together tell."""
+    signs = any(map(text.__contains__, _OVER_LINES_SIGNS))
+    return signs and _OVER_LINES.search(text) is not None
+
+
+# The middle of a key whose first line is elsewhere: base64 as openssl and ssh-keygen break it.
 TORN = re.compile(
-    r"(?m)(?<![^\s>:\]|])(?=[A-Za-z0-9+/]{64})(?=[A-Z0-9+/]*[a-z])(?=[a-z0-9+/]*[A-Z])(?=[A-Za-z+/]*[0-9])"
+    r"(?m)(?<![^\s>:\]|])(?=[A-Za-z0-9+/]{64})(?=[A-Z0-9+/]*[a-z])(?=[a-z0-9+/]*[A-Z])"
+    r"(?=[A-Za-z+/]*[0-9])"
     r"[A-Za-z0-9+/]{64}(?:[A-Za-z0-9+/]{6}){0,2}$"
 )
