@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import ncclkit
+from ncclkit.agent.digits import is_whole
 from ncclkit.core.case import Case
 
 MARK = "untrusted-log-text"
@@ -132,7 +133,7 @@ def _runs(words: list[str], known: set[Triple]) -> Iterator[tuple[int, int]]:
 
 def _is_foreign(words: list[str]) -> bool:
     """Whether only a log says this: numbers with units instruct nobody, our own phrases are ours."""
-    letters = {word for word in words if not word.isdigit()}
+    letters = {word for word in words if not is_whole(word)}
     return len(letters) >= FEWEST and f" {' '.join(words)} " not in _own_words()
 
 

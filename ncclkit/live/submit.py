@@ -149,7 +149,7 @@ def submit(case: Case, verb: Sequence[str], options: JobOptions, on_record: OnRe
         raise
     number = _submitted_id(said)
     # Slurm has a copy of its own by now; that the file is there shows the nodes that they see the case
-    storage.write(folder / "job.sbatch", shown)
+    storage.write(folder / "job.sbatch", shown.encode("utf-8", "surrogateescape"))
     kept: _Kept = {"id": number, "words": words, "submitted": time.time()}
     storage.write(folder / "job.json", json.dumps(kept))
     return BatchJob(folder, number, tuple(words), kept["submitted"])
