@@ -109,7 +109,7 @@ def _words(line: str) -> list[str]:
 
 def number(feature: str) -> int:
     """The number under which the weights of a feature stand."""
-    return zlib.crc32(feature.encode())
+    return zlib.crc32(feature.encode("utf-8", "replace"))
 
 
 @lru_cache(maxsize=1 << 14)
