@@ -80,7 +80,7 @@ def test_a_finding_is_a_card() -> None:
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        (b"RuntimeError: NCCL is odd\n", "▲ unexplained  No known cause explains this error: RuntimeError: NCCL is odd"),
+        (b"RuntimeError: NCCL odd\n", "▲ unexplained  No known cause explains this error: RuntimeError: NCCL odd"),
         (b"good morning\n", "– no job  Nothing in this is of a training job"),
     ],
 )
