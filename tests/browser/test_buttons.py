@@ -154,7 +154,7 @@ def test_the_page_of_logs(clicks: Visit, lab: Lab, rank: subprocess.Popen[bytes]
 def test_the_first_page(clicks: Visit, lab: Lab, tmp_path: Path) -> None:
     page = show(clicks, lab, "00_start_here")
     log = tmp_path / "job.log"
-    log.write_text("epoch 1\nRuntimeError: NCCL error 7\n")
+    log.write_text("epoch 1\nRuntimeError: NCCL odd\n")
     with page.expect_file_chooser() as chooser:
         press(page, "Upload logs")
     chooser.value.set_files(log)

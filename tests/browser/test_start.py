@@ -76,7 +76,7 @@ def test_a_path_is_answered_under_the_form(start: Visit) -> None:
 
 def test_an_upload_is_answered_and_kept_in_the_case_folder(start: Visit, lab: Lab, tmp_path: Path) -> None:
     log, before = tmp_path / "..job one.log", {*lab.root.rglob("uploaded/*/*")}
-    log.write_text("epoch 1\nRuntimeError: NCCL error 7\n")
+    log.write_text("epoch 1\nRuntimeError: NCCL odd\n")
     with start.page.expect_file_chooser() as chooser:
         press(start.page, "Upload logs")
     chooser.value.set_files(log)
