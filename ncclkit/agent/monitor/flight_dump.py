@@ -53,7 +53,7 @@ def _ncclkit(path):
             return b"", "%s has no Flight Recorder for %s" % (which, distributed.get_backend())
         found = call()
         sizes = ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE")
-        older = [int(part) for part in torch.__version__.split(".")[:2] if part.isdigit()] < [2, 11]
+        older = [int(part) for part in torch.__version__.split(".")[:2]] < [2, 11]
         if older and not any(os.environ.get(name) for name in sizes) and b"profiling_name" not in found:
             return b"", "the Flight Recorder of %s is off unless it is asked for" % which
         return found, ""
