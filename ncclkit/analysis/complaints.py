@@ -1,272 +1,47 @@
 """Whether a line says that something failed, or a person that something is not as it should be.
 
 Programs speak of failure all the time without having failed: options (`--max-restarts`), settings
-(`timeout=900`), counts of nothing (`0 errors`), warnings after which they go on.  A line counts only
-where a word of failure is left
-once all of that is taken away.  What programs say is judged by `says_failure`, what people say by
-`says_complaint`.
+(`timeout=900`), counts of nothing (`0 errors`), warnings after which they go on.  A line counts
+only where a word of failure is left once all of that is taken away.  What programs say is judged
+by `says_failure`, what people say by `says_complaint`.
 """
 
 from __future__ import annotations
 
 import re
 
-TAKEN_AWAY = (
-    # https://docs.nvidia.com/…/troubleshooting.html
-    re.compile(r"\b\w{2,10}://\S+"),
-    # --max_restarts=0     --monitor-interval 5     -x NCCL_IB_DISABLE=1
-    re.compile(r"(?<!\S)-{1,2}[A-Za-z][\w.-]*(?:=\S*)?"),
-    # {'rank': 1, 'timeout': 900}     error_file: /tmp/torchelastic/error.json     timeout=900
-    re.compile(r"['\"]?\b[\w.-]{1,60}['\"]?\s{0,20}=\s{0,2}[^\s,;)]{1,200}"),
-    re.compile(r"['\"][\w.-]{1,60}['\"]:\s{0,2}[^\s,;)}]{1,200}"),
-    # NCCL_ASYNC_ERROR_HANDLING     torch.distributed.elastic.multiprocessing.errors
-    re.compile(r"\b\w*_\w*\b"),
-    re.compile(r"\b[a-z]\w*(?:(?:\.|::)\w+)+\b(?!\s*:)"),
-    # /opt/conda/lib/python3.10/site-packages/torch/errors.py:12
-    re.compile(r"(?<![\w.])(?:[\w.~$-]*/)+[\w.+-]+(?::\d+)*"),
-    # 0 errors     no error     errors: 0     failed=0     Out of bounds values : 0 OK
-    re.compile(
-        r"\b(?:no|zero|0|without(?: any)?)(?: \w+)? "
-        r"(?:errors?|failures?|failed|warnings?|mismatch\w*|exceptions?|timeouts?|aborted|killed"
-        r"|dropped|lost)\b",
-        re.IGNORECASE,
-    ),
-    re.compile(
-        r"\b(?:errors?|failures?|failed|warnings?|mismatch\w*|timeouts?|aborted|killed|lost"
-        r"|dropped|out of bounds values"
-        r"|volatile \w+ ecc|ecc errors?)(?:\s*[:=|]\s*|\s+)(?:0|none|n/?a|false|off|disabled|no)\b",
-        re.IGNORECASE,
-    ),
-    # [  OK  ]     test_timeout PASSED     expected number of connected peer ranks
-    re.compile(
-        r"\b\S*(?:error|fail|abort|timeout|invalid|kill)\S*\s+"
-        r"(?:\.{2,}\s*)?(?:ok|pass(?:ed)?|success)\b",
-        re.I,
-    ),
-    # retry on failure     abort on error     in case of failure     if … fails
-    re.compile(
-        r"\b(?:on|upon|in case of|for|until|unless|if|when|whether|should)\s+(?:\w+\s+){0,3}"
-        r"(?:errors?|fail(?:s|ed|ure|ures)?|exceptions?|timeout|killed|aborted)\b",
-        re.IGNORECASE,
-    ),
-)
-"""What programs write without having failed."""
-
-GRAVE = re.compile(
-    r"\bTraceback \(most recent|\b[A-Z]\w*(?:Error|Exception)\b(?!\s*(?:as|,|\)))"
-    r"|\bcore dumped\b|\bsegmentation fault\b"
-    r"|\bsegfault\b|\bkilled\b|\bkilling\b|\bdied\b|\baborted\b|\baborting\b|\bpanic(?:ked)?\b"
-    r"|\bcrash(?:ed|es|ing)?\b"
-    r"|\bout of memory\b|\bOOM\b|\bdeadlock(?:ed)?\b|\bunhandled\b"
-    r"|\bexit(?:ed)?(?: with)?(?: \w+)?(?: code)?:? [1-9]\d*\b"
-    r"|\bexitcode\W{1,3}-?[1-9]|\bSIG(?:TERM|KILL|ABRT|SEGV|BUS|FPE|ILL)\b|\bFAULTY\b"
-    r"|\btimed[ -]out\b|\bterminated\b"
-    r"|\bevict(?:ed|ion)\b|\bpreempted\b|\bfell off the bus\b|\bXid\b|\bfatal\b|\bunresponsive\b"
-    r"|\bunreachable\b"
-    r"|\bfail(?:s|ed|ure|ures)?\b|\bassertion\b"
-    r"|段错误|已杀死|失败|超时|内存不足|卡住|挂起|abgebrochen|échec",
-    re.IGNORECASE,
-)
-"""Words after which nobody goes on, whatever level the line has."""
-
-PLAIN = re.compile(
-    r"\berrors?\b|\bcannot\b|\bcan(?:'|no)t\b|\bcould(?: not|n't)\b|\bunable\b|\bdenied\b"
-    r"|\brefused\b|\breset by peer\b"
-    r"|\bbroken pipe\b|\bconnection (?:was )?(?:closed|lost|reset)\b|\blost connection\b"
-    r"|\bno route to host\b"
-    r"|\bmismatch(?:ed)?\b|\bdoes not match\b|\bdo(?:es)?(?:n't| not) (?:exist|match|fit)\b"
-    r"|\binvalid\b|\bnot found\b"
-    r"|\bno such\b|\bnot permitted\b|\bnot supported\b|\bunsupported\b|\bincompatible\b"
-    r"|\bcorrupt(?:ed|ion)?\b"
-    r"|\bundefined symbol\b|\bexceed(?:s|ed)\b|\binsufficient\b|\bnot enough\b|\btoo (?:many|few"
-    r"|old|large|small|long)\b"
-    r"|\bno space\b|\bhang(?:s|ing)?\b|\bhung\b|\bstuck\b|\bfrozen\b|\bstall(?:s|ed)?\b"
-    r"|\bunexpected\w*\b|\bdegraded\b"
-    r"|\bthrottl\w+\b|\bout of (?:sync|range|bounds)\b|\bnot responding\b|\bdropped\b"
-    r"|\balready in use\b"
-    r"|\bnot (?:available|ready|initialized|reachable)\b|\bis down\b|\bduplicate\b|\bquota\b"
-    r"|\bexhausted\b"
-    r"|\b\w*(?:Errors?|Discards?|Downed)(?:Counter)?\W{1,40}[1-9]\d*\s*$|\bran for \d+"
-    r"|\b[Ww]atchdog caught\b"
-    r"|\bloss\W{1,4}nan\b|\bnan\b.{0,20}\b(?:loss|grad)|\binconsistent\b|\bimpossible\b"
-    r"|\bwrong\b|\bbad\b"
-    r"|\b(?:is |was |were )missing\b|\bmissing ranks?\b|\bstill waiting\b"
-    r"|错误|拒绝|没有空间|无法|不匹配|不一致|fehler|abgelehnt|erreur|refusée",
-    re.IGNORECASE,
-)
-"""Words of failure in a line that no program marks as a mere warning or notice."""
-
-CODE = re.compile(
-    r"\bIBV_WC_\w*ERR\b|loss['\"]?\W{1,4}nan\b|\bHW (?:Thermal )?Slowdown\W+Active"
-    r"|\bnccl(?:System|Internal|Remote|UnhandledCuda)Error\b"
-)
-"""Names of errors, which would be taken away with settings."""
-
-NO_LOG = re.compile(
-    r"^\[ *\d+\.\d+\] |^\S+\.(?:c|cc|cpp|cxx|h|hpp|cu|cuh|rs|go|java|ts):\d+:(?:\d+:)? |^make(?:\[\d+\])?: "
-    r"|^\s*[\w-]*(?:restart|signal|policy|timeout|retries|grace)[\w-]*: +\S+$"
-    r"|^[0-9a-f]{7,12} (?=\S)(?!.*\d$)"
-    r"|^\s*(?:raise|except|print|echo|if|elif|def|class|import|assert|return)\b.*[(:\"']"
-    r"|^test \S+ \.\.\. |^thread '[^']+' panicked|^error: test failed|^test result: "
-    r"|\|\| *(?:echo|exit)\b|^commit [0-9a-f]{40}"
-)
-"""Lines of the kernel, of compilers, of git and of source code: they speak of other things than the job."""
-DEATH = re.compile(
-    r"\bSIG(?:TERM|KILL|ABRT|SEGV|BUS|FPE|ILL)\b|\bkilled\b|\bterminated\b|\bdied\b|\bcore dumped\b"
-    r"|\b[Ss]egmentation fault\b|\bevicted\b|\bpreempted\b|\bexit(?:ed)?(?: with)?(?: \w+)?(?: code)?:? [1-9]\d*\b"
-    r"|\bFAILED\b|\bFAULTY\b|\bOUT_OF_ME\w*|\bNODE_FAIL\b|\bCANCELLED\b|\bOOMKilled\b"
-)
-"""The end of a process, or the verdict of a table: no work of others refutes it."""
-LEVEL = re.compile(
-    r"(?<![\w])(?:INFO|info|Info|NOTICE|notice|DEBUG|debug|TRACE|WARN(?:ING)?|warn(?:ing)?"
-    r"|Warning|UserWarning"
-    r"|RuntimeWarning|\w+Warning)(?![\w])|^\s*\[?[IW]\d{4,8}[ :]|^\s*\[[IW](?:\d{3,4})? "
-    r"|\|\s*(?:INFO|WARNING)\s*\|"
-)
-"""How a program marks what it goes on after."""
-
-BENIGN = re.compile(
-    r"asterisks indicate|Could not collect|may be insufficient|insufficient for PyTorch"
-    r"|libibverbs|libnccl-?\w*\.so|NET/Plugin|\bplugin\b"
-    r"|hostname of the client socket|IPv6 network addresses"
-    r"|recommended minimum|can cause the process to hang|[Uu]sing best-guess|current stream"
-    r"|lazy_init"
-    r"|Permanently added|X11 forwarding|locale|apex|flash.?attn|xformers|tensorboard|wandb|TPU"
-    r"|NUMA support"
-    r"|cuDNN factory|cuBLAS factory|computation_placer|TF-TRT|Unable to register|AVX|deprecat"
-    r"|not compiled|ninja"
-    r"|tokeniz|pad_token|special tokens|use_cache|gradient.checkpoint"
-    r"|find_unused_parameters=True was|checkpoint.{0,40}not"
-    r"|newly initialized|not used when initializing|huggingface_hub|triton|CUDA_LAUNCH_BLOCKING"
-    r"|core file|ulimit"
-    r"|\"should dump\" flag|recvValue failed|shut down too early|[Cc]ompiler|swap|overcommit"
-    r"|sysctl|pynvml|nvidia-ml|font|cache"
-)
-"""What a warning may be about that harms no job: a library that is tried, a default."""
-
-SLOW = re.compile(
-    r"\bslow(?:er|ly|ness|s)?\b|\b(?:very|too|so) (?:low|bad|long)\b|\bonly (?:get )?\d"
-    r"|\d[\d.]* ?[\w/%]{1,6} only\b"
-    r"|\blow(?:er)? (?:bandwidth|throughput|performance|utili[sz]ation|speed)\b|\b(?:much"
-    r"|far) (?:lower|less|worse)\b"
-    r"|\binstead of\b|\bexpect(?:ed|ing)?\W{1,3}(?:to|about|around|it|at least|~?\d)|\bhalves\b"
-    r"|\bhalf (?:of )?(?:the|what)\b"
-    r"|\bdrop(?:s|ped)?\b|\bjumps?\b|\bspikes?\b|\bdegrad\w+|\blate\b|\bstarv\w+|\bthrottl\w+"
-    r"|\bstraggl\w+"
-    r"|\d ?\w{0,3} (?:->|→|=>) ?\d|\(was\b|\bused to\b|\bwith (?:one|1"
-    r"|a single)\b.{0,40}\bwith (?:two|\d)|\bwrong\b|\bgarbage\b|\bgrows?\b|\bleaks?\b|\bnan\b"
-    r"|\bdiverg\w+"
-    r"|很慢|变慢",
-    re.IGNORECASE,
-)
-"""What people say of a job that goes on, but not as well as it should: its end refutes none of
-that."""
-COMPLAINT = re.compile(
-    r"\bhangs?\b|\bhung\b|\bhanging\b|\bstuck\b|\bfreezes?\b|\bfrozen\b|\bforever\b"
-    r"|\binfinite(?:ly)?\b|\bspins?\b"
-    r"|\bnothing (?:happens|more|else|is printed|comes?|after)\b|\bsilent\b|\bmakes no sense\b"
-    r"|\bat all\b"
-    r"|\bno (?:output|progress|response|effect|log|logs|further)\b"
-    r"|\bnever (?:returns?|ends?|finish\w*|comes?|gets?|starts?|goe?s?|reach\w*)\b"
-    r"|\bfails?\b|\bfailed\b|\bfailing\b|\bcrash(?:es|ed|ing)?\b|\bdies?\b|\bkills?\b|\bkilled\b"
-    r"|\bsegfaults?\b"
-    r"|\b(?:does|do|did)(?:n'?t| not) (?:work|start|finish|return|continue|end|move|train|print"
-    r"|respond|converge)\b"
-    r"|\b(?:is|are)(?:n'?t| not) (?:running|working|used|using|moving|responding|training"
-    r"|starting)\b"
-    r"|\b(?:can|could)(?:'?t| ?not) (?:connect|start|run|train|get|use|find|see|reach)\b"
-    r"|\bproblem\b|\berrors?\b"
-    r"|\brandomly\b|\bdeadlock\w*\b|\btakes? (?:forever|ages|hours|too long)\b"
-    r"|\bafter (?:a while|some time)\b"
-    r"|\bany (?:idea|help|suggestion)\b|\bwhy\b|\bno longer\b|\btime(?:s|d)? ?out\b|\btimeouts\b"
-    r"|\btimeout of\b"
-    r"|\bhelps\b|\bcures?\b|\bfixe[sd]\b|\bsolve[sd]\b|\bwork(?:s|ed) (?:fine |well )?(?:with"
-    r"|when|after|until|if|again)\b"
-    r"|\bwhenever\b|\bin the future\b|\bbefore (?:the )?start\b|\bout of memory\b|\bkill -9\b"
-    r"|卡住|挂起|不动|报错|失败|没有反应",
-    re.IGNORECASE,
-)
-"""What people say of a job that is not as it should be, besides that it is slow."""
-SOLVED = re.compile(
-    r"\bwork(?:s|ed) (?:fine |well )?(?:with|when|after|until|if|again)\b|\bhelps\b|\bcures?\b"
-    r"|\bfixe[sd]\b|\bsolve[sd]\b",
-    re.IGNORECASE,
-)
-"""What people say of a trouble that is over: beside a good end it is none."""
-OTHER_LANGUAGES = re.compile(
-    r"\blangsam|\bhängt\b|\bbricht\b|\bstürzt\b|\bbleibt (?:stehen|hängen)|\bnicht\b|\bbloqu|\blent\b|\bplante\b"
-    r"|\béchoue|\bfige\b|\blento\b|\bcuelga|\bfalla\b|\btrava\b|завис|медленн|ошибк|падает|止ま|遅い|固ま|動かな"
-    r"|落ち|進まな|エラー|멈|느려|에러|오류|卡|慢|报错|失败|不动|没有反应|不一致|对不上|只有|错",
-    re.IGNORECASE,
-)
-"""The same in other languages than English."""
-STACK = re.compile(
-    r"\bpy-spy\b|\((?:cuda-)?gdb\)|\b(?:cuda-)?gdb\b|^\s*#\d+ +(?:0x[0-9a-f]+|\w)"
-    r"|^Thread \d+ .*(?:active|idle|LWP)"
-    r"|Waiting for the GIL|^\s*\w[\w.<>]* \([\w./-]+\.py:\d+\)|\w\([\w./-]+\.(?:py|cc|cpp):\d+\)"
-)
-"""Lines of stacks that somebody took: of a job that goes well nobody takes them."""
-SPOKEN = re.compile(r"(?<!\S)[\"'(]?[A-Za-z][a-z']{0,20}[,.?:!;)\"']{0,3}(?!\S)")
-FIRM = re.compile(
-    r"\bhangs?\b|\bstuck\b|\bexpected\W|\bworked after\b|\bonly get\b|\bdropped\b"
-    r"|\bslow(?:er)?\b|\bhalves\b|\bcures?\b|\bjumps\b|\bworse\b|\bwaits? for rank\b|\blate\b",
-    re.IGNORECASE,
-)
-"""Words that nobody but a person puts into a short line."""
-WORDS_OF_A_SENTENCE = 4
-WORDS_OF_A_REMARK = 2
-LOGGED = re.compile(
-    r"^.{0,20}\d{4}[-/]\d\d[-/]\d\d|\|.*\|.*\||^\W{0,4}(?:\d\d:\d\d:\d\d|\w{3} +\d{1,2} \d\d:"
-    r"|[\w.-]+:\d+:\d+ \[)"
-    r"|(?:^|[\s\]:])\[?[IWEF]\d{3,4} \d\d|\[[IWEF] ?\w+\.\w+:\d|\[W \w+\.cpp"
-    r"|\b(?:INFO|WARN(?:ING)?|DEBUG|ERROR|NOTICE)\b|\w*Warning\b:|^\s*(?:#|//|/\*)"
-    r"|^\s*[\w.-]{1,40}: \S*$"
-    r"|^\s*(?:iter|step|epoch|eval|train|val)\w*\W{1,3}\d|^\w{2,12}: .*\d$"
-    r"|^(?:wandb|srun|slurmstepd|mpirun|libibverbs|ssh|docker|kubectl)\b[^:]{0,60}:"
-)
-"""How lines begin that a program wrote."""
-
-
-TABLE = re.compile(r"\balgbw\b.*\bbusbw\b|out-of-place|# ?Out of bounds values\s*:\s*0 OK")
-"""Titles of a test's table, which name the column of wrong values, and its closing line."""
-
-
-CHATTER = re.compile(
-    r"Token indices sequence|TokenizerFast|Some weights of|should probably TRAIN|`use_cache="
-    r"|Special tokens have been"
-    r"|might be asynchronously|soft kill|It is recommended|The following (?:values|arguments"
-    r"|columns) |^Note:|^Hint:|\bMake sure (?:to|that)\b"
-)
-"""Sentences that well-known programs write without complaining."""
+from ncclkit.analysis.phrases import any_of, any_word
 
 
 def says_failure(text: str) -> bool:
     """Whether a line, as a program wrote it, says that something failed."""
-    if TABLE.search(text) or NO_LOG.search(text) or CHATTER.search(text):
+    if TABLE.search(text) or CHATTER.search(text) or is_source(text) or SETTING.match(text):
         return False
-    if CODE.search(text):
+    if ERROR_NAMES.search(text):
         return True
     rest = without_settings(text)
     if GRAVE.search(rest) and not BENIGN.search(text):
-        return True
-    if LEVEL.search(text) or BENIGN.search(text):
+        return not KERNEL.match(text)
+    if LEVEL.search(text) or BENIGN.search(text) or KERNEL.match(text):
         return False
     return PLAIN.search(rest) is not None
 
 
 def says_complaint(text: str) -> bool:
     """Whether a line is a sentence in which a person says that something is not as it should be."""
-    if LOGGED.search(text) or TABLE.search(text) or CHATTER.search(text) or NO_LOG.search(text):
+    if LOGGED.search(text) or TABLE.search(text) or CHATTER.search(text) or is_source(text):
         return False
-    if OTHER_LANGUAGES.search(text) and not LEVEL.search(text):
+    if SETTING.match(text) or KERNEL.match(text):
+        return False
+    if OTHER_LANGUAGES.search(text):
         return True
     words = len(SPOKEN.findall(text))
-    if words >= WORDS_OF_A_REMARK and FIRM.search(text):
+    if words >= WORDS_OF_A_REMARK and REMARK.search(text):
         return True
     is_sentence = words >= WORDS_OF_A_SENTENCE and 2 * words >= len(text.split())
     if not is_sentence and text.isascii():
         return False
-    return (COMPLAINT.search(text) or SLOW.search(text)) is not None
+    return any(words.search(text) for words in (COMPLAINT, SOLVED, SLOW))
 
 
 def says_death(text: str) -> bool:
@@ -279,24 +54,23 @@ def says_slow(text: str) -> bool:
     return any(words.search(text) for words in (SLOW, OTHER_LANGUAGES))
 
 
-def is_mere_warning(text: str) -> bool:
-    """Whether a program marks a line as something after which it goes on."""
-    return LEVEL.search(text) is not None
-
-
 def says_solved(text: str) -> bool:
     """Whether a complaint is of something that is over."""
     return SOLVED.search(text) is not None
 
 
+def is_mere_warning(text: str) -> bool:
+    """Whether a program marks a line as something after which it goes on."""
+    return LEVEL.search(text) is not None
+
+
 def is_source(text: str) -> bool:
-    """Whether a line is source code, or of a compiler or of git: none of them is the job's own."""
-    return "\n" not in text and NO_LOG.search(text) is not None
+    """Whether a line is source code, or of a compiler, a test runner or git."""
+    return "\n" not in text and SOURCE.search(text) is not None
 
 
 def is_stack(text: str) -> bool:
-    """Whether a line is of a stack that somebody took of a process, or names the program that took
-    it."""
+    """Whether a line is of a stack that somebody took, or names the program that took it."""
     return STACK.search(text) is not None
 
 
@@ -305,3 +79,291 @@ def without_settings(text: str) -> str:
     for pattern in TAKEN_AWAY:
         text = pattern.sub(" ", text)
     return text
+
+
+NOTHING_FAILED = (
+    r"errors?|failures?|failed|warnings?|mismatch\w*|exceptions?|timeouts?|aborted|killed|dropped"
+    r"|lost"
+)
+TAKEN_AWAY = (
+    # https://docs.nvidia.com/…/troubleshooting.html
+    re.compile(r"\b\w{2,10}://\S+"),
+    # --max_restarts=0     --monitor-interval 5     -x NCCL_IB_DISABLE=1
+    re.compile(r"(?<!\S)-{1,2}[A-Za-z][\w.-]*(?:=\S*)?"),
+    # timeout=900     error_file = /tmp/torchelastic/error.json
+    re.compile(r"['\"]?\b[\w.-]{1,60}['\"]?\s{0,20}=\s{0,2}[^\s,;)]{1,200}"),
+    # {'rank': 1, 'timeout': 900}
+    re.compile(r"['\"][\w.-]{1,60}['\"]:\s{0,2}[^\s,;)}]{1,200}"),
+    # NCCL_ASYNC_ERROR_HANDLING     torch.distributed.elastic.multiprocessing.errors
+    re.compile(r"\b\w*_\w*\b"),
+    re.compile(r"\b[a-z]\w*(?:(?:\.|::)\w+)+\b(?!\s*:)"),
+    # /opt/conda/lib/python3.10/site-packages/torch/errors.py:12
+    re.compile(r"(?<![\w.])(?:[\w.~$-]*/)+[\w.+-]+(?::\d+)*"),
+    # 0 errors     no error     without any failure     0 tests completed and failed
+    re.compile(rf"\b(?:no|without(?: any)?)(?: \w+)? (?:{NOTHING_FAILED})\b", re.IGNORECASE),
+    re.compile(rf"\b(?:zero|0)(?: \w+){{0,3}} (?:{NOTHING_FAILED})\b", re.IGNORECASE),
+    # errors: 0     failed=0     Out of bounds values : 0 OK     Volatile Uncorr. ECC | N/A
+    re.compile(
+        rf"\b(?:{NOTHING_FAILED}|out of bounds values|volatile \w+ ecc|ecc errors?)"
+        r"(?:\s*[:=|]\s*|\s+)(?:0|none|n/?a|false|off|disabled|no)\b",
+        re.IGNORECASE,
+    ),
+    # test_timeout PASSED     test_abort (test_c10d.Test) ... ok
+    re.compile(
+        r"\b\S*(?:error|fail|abort|timeout|invalid|kill)\S*\s+"
+        r"(?:\.{2,}\s*)?(?:ok|pass(?:ed)?|success)\b",
+        re.IGNORECASE,
+    ),
+    # retry on failure     abort on error     in case of failure     if … fails
+    re.compile(
+        r"\b(?:on|upon|in case of|for|until|unless|if|when|whether|should)\s+(?:\w+\s+){0,3}"
+        r"(?:errors?|fail(?:s|ed|ure|ures)?|exceptions?|timeout|killed|aborted)\b",
+        re.IGNORECASE,
+    ),
+)
+"""What programs write without having failed."""
+
+EXIT_STATUS = r"exit(?:ed)?(?: with)?(?: \w+)?(?: code)?:? [1-9]\d*"
+DEADLY_SIGNAL = r"SIG(?:TERM|KILL|ABRT|SEGV|BUS|FPE|ILL)"
+
+GRAVE = any_word(
+    # how a program ends
+    r"core dumped", r"segmentation fault", r"segfault", r"panic(?:ked)?", r"crash(?:ed|es|ing)?",
+    r"killed", r"killing", r"died", r"aborted", r"aborting", r"terminated", r"evict(?:ed|ion)",
+    r"preempted", EXIT_STATUS, DEADLY_SIGNAL, r"return code:? [1-9]\d*",
+    # what went wrong
+    r"out of memory", r"OOM", r"deadlock(?:ed)?", r"unhandled", r"timed[ -]out", r"fatal",
+    r"unresponsive", r"unreachable", r"fail(?:s|ed|ure|ures)?", r"assertion", r"FAULTY",
+    r"fell off the bus", r"Xid",
+    more=(
+        r"\bTraceback \(most recent", r"\b[A-Z]\w*(?:Error|Exception)\b(?!\s*(?:as|,|\)))",
+        r"\bexitcode\W{1,3}-?[1-9]",
+        "段错误", "已杀死", "失败", "超时", "内存不足", "卡住", "挂起", "abgebrochen", "échec",
+    ),
+)  # fmt: skip
+"""Words after which nobody goes on, whatever level the line has."""
+
+PLAIN = any_word(
+    # what could not be done
+    r"errors?", r"cannot", r"can(?:'|no)t", r"could(?: not|n't)", r"unable", r"denied", r"refused",
+    r"not (?:found|permitted|supported)", r"no such", r"unsupported", r"no space",
+    # of connections
+    r"reset by peer", r"broken pipe", r"connection (?:was )?(?:closed|lost|reset)",
+    r"lost connection", r"no route to host", r"dropped", r"already in use", r"is down",
+    # of things that do not fit
+    r"mismatch(?:ed)?", r"does not match", r"do(?:es)?(?:n't| not) (?:exist|match|fit)",
+    r"invalid", r"incompatible", r"inconsistent", r"undefined symbol", r"duplicate", r"wrong",
+    r"bad", r"corrupt(?:ed|ion)?", r"unexpected\w*", r"impossible",
+    # of too much and too little
+    r"exceed(?:s|ed)", r"insufficient", r"not enough", r"quota", r"exhausted",
+    r"too (?:many|few|old|large|small|long)", r"out of (?:sync|range|bounds)",
+    # of what does not move
+    r"hang(?:s|ing)?", r"hung", r"stuck", r"frozen", r"stall(?:s|ed)?", r"degraded",
+    r"throttl\w+", r"not responding", r"still waiting", r"ran for \d+\w*", r"watchdog caught",
+    r"not (?:available|ready|initialized|reachable)",
+    # of what is not there
+    r"(?:is|was|were) missing", r"missing ranks?",
+    more=(
+        # SymbolErrorCounter:..............65535
+        r"\b\w*(?:Errors?|Discards?|Downed)(?:Counter)?\W{1,40}[1-9]\d*\s*$",
+        r"\bnan\b.{0,20}\b(?:loss|grad)",
+        "错误", "拒绝", "没有空间", "无法", "不匹配", "不一致", "fehler", "abgelehnt", "erreur",
+        "refusée",
+    ),
+)  # fmt: skip
+"""Words of failure in a line that no program marks as a mere warning or notice."""
+
+ERROR_NAMES = any_of(
+    r"\bIBV_WC_\w*ERR\b",
+    r"loss['\"]?\W{1,4}nan\b",
+    r"\bHW (?:Thermal )?Slowdown\W+Active",
+    r"\bnccl(?:System|Internal|Remote|UnhandledCuda)Error\b",
+)
+"""Names of errors, which would be taken away with settings."""
+
+DEATH = any_of(
+    rf"\b{DEADLY_SIGNAL}\b", rf"\b{EXIT_STATUS}\b", r"\breturn code:? [1-9]", r"\bkilled\b",
+    r"\bterminated\b", r"\bdied\b", r"\bcore dumped\b", r"\b[Ss]egmentation fault\b",
+    r"\bevicted\b", r"\bpreempted\b", r"\bFAILED\b", r"\bFAULTY\b", r"\bOUT_OF_ME\w*",
+    r"\bNODE_FAIL\b", r"\bCANCELLED\b", r"\bOOMKilled\b", r"\b[KT](?:illed|erminated)\b",
+)  # fmt: skip
+"""The end of a process, or the verdict of a table: no work of others refutes it."""
+
+KERNEL = re.compile(r"\[ *\d{1,9}\.\d{6}\] (?!.*(?:NVRM|Xid|Killed|oom|segfault))")
+"""How the kernel stamps its lines, which tell of all the machine; what ends a job has grammars."""
+SETTING = re.compile(
+    r"\s*[\w-]*(?:restart|signal|policy|timeout|retries|grace)[\w-]*: +[\w.:-]+$", re.IGNORECASE
+)
+"""A line of a configuration: ``restart: on-failure:5``."""
+SOURCE = any_of(
+    # socket_all_reduce.cpp:131:5: error: 'timeout_ms_' was not declared     make[2]: *** [all]
+    r"^\S+\.(?:c|cc|cpp|cxx|h|hpp|cu|cuh|rs|go|java|ts):\d+:(?:\d+:)? ",
+    r"^make(?:\[\d+\])?: ",
+    # 41d0e7c Fix hang in all_gather      commit 41d0e7c…
+    r"^(?=[0-9a-f]{0,9}[a-f])(?=[0-9a-f]{0,9}\d)[0-9a-f]{7,10} [A-Za-z][\w ]*\b(?!.*\d$)",
+    r"^commit [0-9a-f]{40}",
+    # raise RuntimeError(f"…")     if rank == 0:     print("…")     || echo "srun failed"
+    r"^\s*(?:raise|return) \w[\w.]*\(",
+    r"^\s*(?:if|elif|for|while|with|def|class|except)\b.*:\s*$",
+    r"^\s*(?:print|echo)\b ?[(\"']",
+    r"\|\| *(?:echo|exit)\b",
+    # test ring::tests::broadcast ... FAILED
+    r"^test \S+ \.\.\. ",
+    r"^thread '[^']+' panicked",
+    r"^error: test failed",
+    r"^test result: ",
+)
+"""Source code, and what compilers, runners of other languages' tests and git print."""
+
+LEVEL = any_of(
+    r"(?<!\w)(?:INFO|[Ii]nfo|NOTICE|notice|DEBUG|debug|TRACE|WARN(?:ING)?|[Ww]arn(?:ing)?)(?!\w)",
+    r"(?<!\w)\w+Warning(?!\w)",
+    # W20230512 17:30:10.003310     [W512 17:30:10 …     [I socket.cpp:580]
+    r"^\s*\[?[IW]\d{4,8}[ :]",
+    r"^\s*\[[IW](?:\d{3,4})? ",
+    r"\|\s*(?:INFO|WARNING)\s*\|",
+)
+"""How a program marks what it goes on after."""
+
+BENIGN = any_of(
+    # a library that is tried, a default that is taken
+    r"libibverbs", r"libnccl-?\w*\.so", r"NET/Plugin", r"\bplugin\b", r"apex", r"flash.?attn",
+    r"xformers", r"tensorboard", r"wandb", r"triton", r"ninja", r"pynvml", r"nvidia-ml", r"font",
+    r"cuDNN factory", r"cuBLAS factory", r"computation_placer", r"TF-TRT", r"Unable to register",
+    r"AVX", r"TPU", r"not compiled", r"[Cc]ompiler",
+    # settings of the host
+    r"NUMA support", r"locale", r"core file", r"ulimit", r"swap", r"overcommit", r"sysctl",
+    r"recommended minimum", r"cache",
+    # of tokenizers and checkpoints
+    r"tokeniz", r"pad_token", r"special tokens", r"use_cache", r"gradient.checkpoint",
+    r"checkpoint.{0,40}not", r"newly initialized", r"not used when initializing",
+    r"huggingface_hub", r"find_unused_parameters=True was",
+    # of torch
+    r"hostname of the client socket", r"IPv6 network addresses", r"current stream", r"lazy_init",
+    r"can cause the process to hang", r"[Uu]sing best-guess", r"CUDA_LAUNCH_BLOCKING",
+    r"\"should dump\" flag", r"recvValue failed", r"shut down too early", r"deprecat",
+    # of other programs
+    r"asterisks indicate", r"Could not collect", r"may be insufficient",
+    r"insufficient for PyTorch", r"Permanently added", r"X11 forwarding",
+)  # fmt: skip
+"""What a warning may be about that harms no job."""
+
+SLOW = any_word(
+    r"slow(?:er|ly|ness|s)?", r"(?:very|too|so) (?:low|bad|long)", r"only (?:get )?\d[\d.]*",
+    r"low(?:er)? (?:bandwidth|throughput|performance|utili[sz]ation|speed)",
+    r"(?:much|far) (?:lower|less|worse)", r"instead of", r"halves", r"half (?:of )?(?:the|what)",
+    r"drop(?:s|ped)?", r"jumps?", r"spikes?", r"degrad\w+", r"late", r"starv\w+", r"throttl\w+",
+    r"straggl\w+", r"used to", r"wrong", r"garbage", r"grows?", r"leaks?", r"nan", r"diverg\w+",
+    r"with (?:one|1|a single)\b.{0,40}\bwith (?:two|\d+)",
+    more=(
+        # busbw 42 GB/s, expected ~190     20 GB/s only     0.3 -> 2.9 s     31871 ms (was 4100)
+        r"\bexpect(?:ed|ing)?\W{1,3}(?:to\b|about\b|around\b|it\b|at least\b|~?\d)",
+        r"\d[\d.]* ?[\w/%]{1,6} only\b",
+        r"\d ?\w{0,3} (?:->|→|=>) ?\d",
+        r"\(was\b",
+        "很慢", "变慢",
+    ),
+)  # fmt: skip
+"""What people say of a job that goes on, but not as well as it should: no end refutes that."""
+
+COMPLAINT = any_word(
+    # it does not move
+    r"hangs?", r"hung", r"hanging", r"stuck", r"freezes?", r"frozen", r"forever", r"spins?",
+    r"infinite(?:ly)?", r"silent", r"deadlock\w*", r"at all", r"takes? (?:forever|ages|hours)",
+    r"nothing (?:happens|more|else|is printed|comes?|after)",
+    r"no (?:output|progress|response|effect|logs?|further)",
+    r"never (?:returns?|ends?|finish\w*|comes?|gets?|starts?|goe?s?|reach\w*)",
+    r"time(?:s|d)? ?out", r"timeouts", r"timeout of",
+    # it ends
+    r"fails?", r"failed", r"failing", r"crash(?:es|ed|ing)?", r"dies?", r"kills?", r"killed",
+    r"segfaults?", r"out of memory", r"kill -9",
+    # it does not do what it should
+    r"(?:does|do|did)(?:n'?t| not)"
+    r" (?:work|start|finish|return|continue|end|move|train|print|respond|converge)",
+    r"(?:is|are)(?:n'?t| not) (?:running|working|used|using|moving|responding|training|starting)",
+    r"(?:can|could)(?:'?t| ?not) (?:connect|start|run|train|get|use|find|see|reach)",
+    # the person is at a loss
+    r"problem", r"errors?", r"why", r"any (?:idea|help|suggestion)", r"makes no sense",
+    r"randomly", r"whenever", r"after (?:a while|some time)", r"no longer", r"in the future",
+    r"before (?:the )?start",
+    more=("卡住", "挂起", "不动", "报错", "失败", "没有反应"),
+)  # fmt: skip
+"""What people say of a job that is not as it should be, besides that it is slow."""
+
+SOLVED = any_word(
+    r"work(?:s|ed) (?:fine |well )?(?:with|when|after|until|if|again)",
+    r"helps", r"cures?", r"fixe[sd]", r"solve[sd]",
+)  # fmt: skip
+"""What people say of a trouble that is over: beside a good end it is none."""
+
+REMARK = any_word(
+    r"hangs?", r"stuck", r"worked after", r"only get", r"dropped", r"slow(?:er)?", r"halves",
+    r"cures?", r"jumps", r"worse", r"waits? for rank", r"late",
+    more=(r"\bexpected\W",),
+)  # fmt: skip
+"""Words that nobody but a person puts into a short line."""
+
+OTHER_LANGUAGES = any_of(
+    r"\blangsam", r"\bhängt\b", r"\bbricht\b", r"\bstürzt\b", r"\bbleibt (?:stehen|hängen)",
+    r"\b(?:geht|funktioniert|läuft) nicht\b", r"\bnicht mehr\b",
+    r"\bbloqu", r"\blent\b", r"\bplante\b", r"\béchoue", r"\bfige\b",
+    r"\blento\b", r"\bcuelga", r"\bfalla\b", r"\btrava\b",
+    "завис", "медленн", "ошибк", "падает",
+    "止ま", "遅い", "固ま", "動かな", "落ち", "進まな", "エラー",
+    "멈", "느려", "에러", "오류",
+    "卡住", "卡死", "卡在", "卡了", "很慢", "太慢", "变慢", "慢了", "报错", "报的错", "出错", "错误", "失败",
+    "不动", "没有反应", "不一致", "对不上", "顺序错",
+    small_letters=True,
+)  # fmt: skip
+"""Complaints in other languages than English."""
+
+STACK = any_of(
+    r"\bpy-spy\b",
+    r"\b(?:cuda-)?gdb\b",
+    # #0  0x00002aa4585a6709 in pthread_cond_timedwait     Thread 1302975 (active): "MainThread"
+    r"^\s*#\d+ +(?:0x[0-9a-f]+|\w)",
+    r"^Thread \d+ .*(?:active|idle|LWP)",
+    r"Waiting for the GIL",
+    # all_reduce (torch/distributed/distributed_c10d.py:2219)
+    r"^\s*\w[\w.<>]* \([\w./-]+\.py:\d+\)",
+    r"\w\([\w./-]+\.(?:py|cc|cpp):\d+\)",
+)
+"""Lines of stacks that somebody took: of a job that goes well nobody takes them."""
+
+SPOKEN = re.compile(r"(?<!\S)[\"'(]?[A-Za-z][a-z']{0,20}[,.?:!;)\"']{0,3}(?!\S)")
+WORDS_OF_A_SENTENCE, WORDS_OF_A_REMARK = 4, 2
+
+LOGGED = any_of(
+    # 2024-03-01 …     [NeMo W 2023-07-21 …     12:00:01     Nov 26 12:00     node-1:77:312 [0]
+    r"^.{0,20}\d{4}[-/]\d\d[-/]\d\d",
+    r"^\W{0,4}(?:\d\d:\d\d:\d\d|\w{3} +\d{1,2} \d\d:|[\w.-]+:\d+:\d+ \[)",
+    # W0910 14:22:10     [W512 17:30:10     [W socket.cpp:601]
+    r"(?:^|[\s\]:])\[?[IWEF]\d{3,4} \d\d",
+    r"\[[IWEF] ?\w+\.\w+:\d",
+    r"\[W \w+\.cpp",
+    r"\b(?:INFO|WARN(?:ING)?|DEBUG|ERROR|NOTICE)\b",
+    r"\w*Warning\b:",
+    # | a | table |     # a comment     key: value     step 12 …     eval: wer error 0.213
+    r"\|.*\|.*\|",
+    r"^\s*(?:#|//|/\*)",
+    r"^\s*[\w.-]{1,40}: \S*$",
+    r"^\s*(?:iter|step|epoch|eval|train|val)\w*\W{1,3}\d",
+    r"^\w{2,12}: .*\d$",
+    r"^(?:wandb|srun|slurmstepd|mpirun|libibverbs|ssh|docker|kubectl)\b[^:]{0,60}:",
+)
+"""How lines begin that a program wrote."""
+
+TABLE = any_of(
+    r"\balgbw\b.*\bbusbw\b",
+    r"out-of-place",
+    r"# ?Out of bounds values\s*:\s*0 OK",
+)
+"""Titles of a test's table, which name the column of wrong values, and its closing line."""
+
+CHATTER = any_of(
+    r"Token indices sequence", r"TokenizerFast", r"Some weights of", r"should probably TRAIN",
+    r"`use_cache=", r"Special tokens have been", r"might be asynchronously", r"soft kill",
+    r"It is recommended", r"The following (?:values|arguments|columns) ", r"^Note:", r"^Hint:",
+    r"\bMake sure (?:to|that)\b",
+)  # fmt: skip
+"""Sentences that well-known programs write without complaining."""

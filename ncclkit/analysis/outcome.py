@@ -1,123 +1,51 @@
 """How a job came out, as far as its evidence says: it succeeded, it was at work, or neither.
 
 A success needs the end of every rank that logged, or the word of who watched all of them: a
-launcher, a scheduler, the
-closing line of a test.  One rank's "Training completed" says nothing of the others.
+launcher, a scheduler, the closing line of a test.  One rank's "Training completed" says nothing of
+the others.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from ncclkit.analysis.job_phrases import (
+    COUNTED,
+    END_OF_ALL,
+    END_OF_ONE,
+    HELPER,
+    LARGEST_SIZE,
+    LOSS,
+    MODEL_SERVED,
+    NOT_A_NUMBER,
+    NO_WRONG_VALUE,
+    NUMBERS,
+    OWN_LINE,
+    OWN_RANK,
+    PROCESS_END,
+    PROMPT,
+    RATE,
+    SECTION,
+    SERVING,
+    SET_BY_COMMAND,
+    STARTED,
+    TEST_ROW,
+    TORCH_LINE,
+    WRONG_VALUES,
+)
 from ncclkit.analysis.once import once
 from ncclkit.analysis.succession import Span
 from ncclkit.core.case import RUN, Case
 from ncclkit.core.model import Event
 from ncclkit.core.summary import ranks
 
-END_OF_ALL = re.compile(
-    r"worker group (?:successfully )?finished|worker\.status\.SUCCEEDED|\bCOMPLETED\b"
-    r"|exits? successfully"
-    r"|\bjob\b.{0,80}(?:successfully|succeeded)|PyTorchJob .{0,120}(?:successfully completed"
-    r"|[Ss]ucceeded)"
-    r"|Collective test concluded|[Ss]tatus: TERMINATED|\bphase: Succeeded|\b[Tt]otal im(?:ages"
-    r"|g)/sec\b|\ball ranks (?:are )?(?:done|finished|completed)"
-    r"|={3,} .*\b\d+ passed\b(?!.*\b(?:failed|error))|^OK(?: \(skipped=\d+\))?\s*$"
-    r"|^\S{1,80}: success\s*$"
-    r"|\bEXIT_CODE=0\b|\b\w+_STATE_SUCCEEDED\b|[Tt]raining job completed|^RESULT,\w+,"
-    r"|\bDiagnostic .* [Pp]ass|^NOTE: The CUDA Samples are not meant for"
-    r"|^\W{0,3}(?:rc|exit|exit (?:code|status)|status|returned?|\$\?)\s*[=:]\s*0\s*$"
-)
-"""What is said by a program that watched all ranks."""
-END_OF_ONE = re.compile(
-    r"^\W*End (?:of )?training|[Tt]rain(?:ing)? (?:(?:has|is"
-    r"|was) )?(?:successfully )?(?:complete|completed|finished|done"
-    r"|ended)\b(?! at step)"
-    r"|(?:[Ff]inish(?:ed)?|[Cc]ompleted|[Dd]one) (?:with )?(?:the )?(?:re|pre)?-?(?:[Tt]raining"
-    r"|fine-?tuning)\b"
-    r"|`Trainer\.fit` stopped: `max_|'?train_runtime'?\s*[:=]|[Tt]otal training time"
-    r"|^\W*[Tt]raining time\s*[:=]"
-    r"|\d+ epochs completed in\b|\[exiting program at iteration"
-    r"|\[after training is done\]|\bRun(?: has)? (?:successfully )?finished\b"
-    r"|\bBenchmark (?:finished|completed?|done)\b|\b(?:[Ff]inished|[Cc]ompleted) (?:all"
-    r"|\d+) (?:epochs?|steps?)\b"
-    r"|\bSuccessfully (?:finished|completed|trained)\b|\b[Aa]ll (?:epochs|steps"
-    r"|tests) (?:are )?(?:done|passed|OK)\b"
-    r"|\bTest (?:PASSED|passed)\b|\bexit(?:ed|ing)? (?:with )?(?:exit )?(?:code|status) 0\b"
-    r"|^\W*(?:[Rr]ank ?\d+\W{1,3})?(?:[Aa]ll )?[Dd]one(?:[.!]|\s*$)|^\W*SUM \w+ [\d.]+"
-    r"|\bFinal evaluation\b|\bPod completed\b|^\W*Eval loss\b|^\s*GPU \d+: OK\b"
-    r"|^\W*Test metric\b"
-    r"|Average Recall +\(AR\)|^real\s+\d+m[\d.]+s|\bfinal (?:epoch )?checkpoint\b"
-)
-"""What a rank says of its own end, or a test whose ranks write into one table."""
-HELPER = re.compile(
-    r"\bagent\b|\bdashboard\b|\bsidecar\b|\bexporter\b|\bhook\b|\binit.container\b", re.IGNORECASE
-)
-"""Whose exit with 0 says nothing of the job."""
-SET_BY_COMMAND = re.compile(
-    r"(?:(?<!\S)(?:-x|-e|--env)[ =]|^[$#]? ?(?:\w+=\S+ )*)(?P<name>NCCL_\w+)=\S+ "
-)
-"""A variable of NCCL in the command that started the job: ``mpirun -x NCCL_IB_DISABLE=1 …``."""
-NAN = re.compile(r"\bnan\b", re.IGNORECASE)
-"""A model whose loss is not a number has not been trained, whatever the program says of its end."""
-OWN_LINE = re.compile(r"^\W{0,3}[Rr](?:ank)? ?(?P<rank>\d{1,5})\b[\]:\s)]")
-"""How a program marks the lines of its ranks in its own way."""
-OWN_RANK = re.compile(r"\b[Rr]ank[ :=_]{0,2}(\d{1,7})\b")
-NUMBERS = re.compile(r"\d+")
-SECTION = re.compile(r"^==> .{1,200} <==$")
-PROMPT = re.compile(r"^(?:\([\w.-]+\) ?)?\[?[\w.-]+@[\w.-]+[: ][^$#>]{0,80}[$#>]\s*$")
-NO_WRONG = re.compile(r"# ?Out of bounds values\s*:\s*0 OK")
-TEST_ROW = re.compile(
-    r"^[\W]*(?P<size>\d{1,15})\s+\|?\s*(?:\d{1,15}\s+(?:float|double|half|bfloat16|u?int\d{1,2}"
-    r"|fp?\d{1,2}|f8e\dm\d)\b"
-    r"|[\d.]+\s*\|\s*[\d.]+\s*\|\s*success)"
-)
-"""A row of nccl-tests, of rccl-tests or of HCCL's test, whose check is fine or off."""
-WRONG = re.compile(r"(?:\s[\d.]+){2,3}\s+(?P<first>[1-9]\d*)\s+(?:[\d.]+\s+){3}(?P<second>\d+)\s*$")
-LARGEST = re.compile(r"maxBytes (?P<bytes>\d{1,15})|maxbytes is (?P<other>\d{1,15})")
-
-RATE = re.compile(
-    r"\d ?(?:it|tok(?:en)?s?|samples?|examples?|im(?:a)?ge?s?|img|req(?:uest)?s?|s|ms|sequences?"
-    r"|frames?|words?)"
-    r"/(?:s(?:ec(?:ond)?|tep)?|it(?:er(?:ation)?)?|GPU)\b"
-    r"|\bthroughput\b[^:=]{0,30}[:=]\s*[\d.]+|\bTFLOPs?\b|\b(?:images|samples"
-    r"|tokens)/sec(?:ond)?\b\W{1,3}[\d.]+"
-)
-SERVING = re.compile(
-    r"\b[Dd]ecode batch\b|\b[Pp]refill batch\b|generation throughput|Uvicorn running on"
-    r"|[Aa]pplication startup complete"
-    r"|server is fired up|\"(?:GET|POST|HEAD) /\S* HTTP/\d(?:\.\d)?\" 20\d"
-    r"|Started (?:\w+ )?(?:GRPC|HTTP)\w*|ready to roll"
-    r"|[Ss]erver (?:is )?(?:ready|started|listening)|Connected\s*$|\bReceived request\b"
-    r"|Finished request"
-)
-COUNTED = re.compile(
-    r"\b(?:loss|epoch|iter(?:ation)?|step|lr|learning_rate|eta|ppl|wps|grad_norm)\b|[a-z]/s\b",
-    re.IGNORECASE,
-)
-MODEL_SERVED = re.compile(
-    r"\btoken usage\b|generation throughput|\btok(?:en)?s?/s\b|vLLM|sglang|/v1/\w+"
-)
-LOSS = re.compile(
-    r"\b(?:loss|lm loss|train_loss|eval_loss|acc(?:uracy)?1?)['\"]?\s*(?:train)?\s*[:= "
-    r"|]{1,3}\s*\d+\.\d+",
-    re.IGNORECASE,
-)
-"""What lines of jobs hold that are at work."""
-
-
 LIBRARY = (
     "nccl.", "nccltests.", "job.member", "printed.", "system.denied", "run.", "store.",
     "c10d.device_unknown", "c10d.hint",
 )  # fmt: skip
 """How kinds begin that are no words of a rank's own program."""
-
-
-TORCH = re.compile(r"\[rank\d+\]:\s*\[?[WI]\d{3,4} ")
-"""How torch itself warns; its last log lines say nothing of the program."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,8 +86,7 @@ def work_lines(case: Case) -> list[Event]:
 
 @once
 def success_lines(case: Case) -> list[Event]:
-    """Lines that say that ranks, or the whole job, succeeded; whether that is everybody's end,
-    `outcome` judges."""
+    """Lines that say that ranks, or the whole job, succeeded; `outcome` judges whose end it is."""
     ours = [event for event in case.of("run.end") if event.data.get("reason") == "done"]
     named = [event for event in case.of("job.done") if _says_end(event.text)]
     plain = [*unread_lines(case, "quiet"), *unread_lines(case)]
@@ -168,8 +95,7 @@ def success_lines(case: Case) -> list[Event]:
 
 
 def shows_training(case: Case) -> bool:
-    """Whether a line holds the loss of a model, a row of a collective test, or tokens of a served
-    model."""
+    """Whether a line holds the loss of a model, a row of a test, or tokens of a served model."""
     lines = [*unread_lines(case, "quiet"), *unread_lines(case)]
     return any(
         pattern.search(line.text) for line in lines for pattern in (LOSS, TEST_ROW, MODEL_SERVED)
@@ -177,8 +103,7 @@ def shows_training(case: Case) -> bool:
 
 
 def _back_in_shell(lines: list[Event]) -> list[Event]:
-    """A prompt in the last line of a pasted text, after the program's output: the command came
-    back."""
+    """A prompt in the last line of a pasted text: the command came back."""
     last = max(lines, key=_place, default=None)
     first = min(lines, key=_place, default=None)
     if last is None or last is first:
@@ -193,11 +118,10 @@ def asked_for(case: Case) -> set[str]:
 
 
 def speaks_for_all(event: Event) -> bool:
-    """Whether an end is said by who watched all ranks: a launcher, a scheduler, a test that checked
-    its values."""
+    """Whether an end is said by who watched all ranks: a launcher, a scheduler, a test."""
     if event.kind in ("run.end", "nccltests.table"):
         return True
-    return any(pattern.search(event.text) for pattern in (END_OF_ALL, NO_WRONG))
+    return any(pattern.search(event.text) for pattern in (END_OF_ALL, NO_WRONG_VALUE))
 
 
 def _success(case: Case) -> Event | None:
@@ -214,6 +138,8 @@ def _end_of_each(case: Case, ends: list[Event]) -> Event | None:
     """The last of the ends where every rank that logged has one; else None."""
     if not ends:
         return None
+    if all(PROCESS_END.search(end.text) for end in ends):
+        return max(ends, key=_place) if _count_ends(ends, case) >= len(_members(case)) else None
     ended = {_rank_of_end(event) for event in ends} | _left(case)
     open_ranks = _speakers(case) - ended
     unmarked = None in ended  # mostly rank 0, which alone prints
@@ -308,7 +234,9 @@ def _speakers(case: Case) -> set[int | None]:
     spoken = [event for event in case.events if not event.kind.startswith(LIBRARY)]
     for file in case.inputs:
         rows = (*file.get("quiet", ()), *file.get("abnormal", ()))
-        spoken += [_as_event("line", file, row) for row in rows if not TORCH.search(row["text"])]
+        spoken += [
+            _as_event("line", file, row) for row in rows if not TORCH_LINE.search(row["text"])
+        ]
     if first is not None:
         spoken = [line for line in spoken if line.path != first.path or line.line >= first.line]
     ranks_heard = {_rank_of_line(line) for line in spoken}
@@ -324,8 +252,7 @@ def _rank_of_line(line: Event) -> int | None:
 
 
 def _whole_table(case: Case) -> Event | None:
-    """The closing of a test's table without a wrong value: its last lines, or a row of the largest
-    size."""
+    """The closing of a test's table without a wrong value, or a row of its largest size."""
     tables = case.of("nccltests.table")
     if any(event.data.get("wrong") for event in tables):
         return None
@@ -333,24 +260,26 @@ def _whole_table(case: Case) -> Event | None:
         if table.data.get("average") is not None:
             return table
     lines = sorted((*unread_lines(case, "quiet"), *unread_lines(case)), key=_place)
-    if any(TEST_ROW.search(line.text) and WRONG.search(line.text) for line in lines):
+    if any(TEST_ROW.search(line.text) and WRONG_VALUES.search(line.text) for line in lines):
         return None
     for line in lines:
-        if NO_WRONG.search(line.text):
+        if NO_WRONG_VALUE.search(line.text):
             return line
     return _largest_row(lines)
 
 
 def _largest_row(lines: list[Event]) -> Event | None:
-    asked = [LARGEST.search(line.text) for line in lines]
+    asked = [LARGEST_SIZE.search(line.text) for line in lines]
     sizes = [int(match["bytes"] or match["other"]) for match in asked if match]
-    rows = [(int(match["size"]), line) for line in lines if (match := TEST_ROW.search(line.text))]
-    whole = [line for size, line in rows if sizes and size >= max(sizes)]
+    if not sizes:
+        return None
+    rows = [(TEST_ROW.search(line.text), line) for line in lines]
+    whole = [line for row, line in rows if row and int(row["size"]) >= max(sizes)]
     return whole[-1] if whole else None
 
 
 def _says_end(text: str) -> bool:
-    if NAN.search(text):
+    if NOT_A_NUMBER.search(text) or STARTED.search(text):
         return False
     if END_OF_ALL.search(text):
         return True
@@ -371,7 +300,7 @@ def _shows_work(row: Mapping[str, Any]) -> bool:
     if RATE.search(text) or SERVING.search(text) or LOSS.search(text):
         return True
     if TEST_ROW.search(text):
-        return WRONG.search(text) is None
+        return WRONG_VALUES.search(text) is None
     return row.get("times", 1) > 1 and COUNTED.search(text) is not None
 
 

@@ -11,6 +11,16 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
+from ncclkit.analysis.complaints import (
+    is_mere_warning,
+    is_source,
+    is_stack,
+    says_complaint,
+    says_death,
+    says_failure,
+    says_slow,
+    says_solved,
+)
 from ncclkit.analysis.once import once
 from ncclkit.analysis.outcome import (
     outcome,
@@ -24,16 +34,6 @@ from ncclkit.analysis.succession import Span, is_later
 from ncclkit.analysis.timeline import abnormal
 from ncclkit.core.case import Case
 from ncclkit.core.model import Event
-from ncclkit.analysis.complaints import (
-    is_mere_warning,
-    is_source,
-    is_stack,
-    says_complaint,
-    says_death,
-    says_failure,
-    says_slow,
-    says_solved,
-)
 
 MANY = 100
 """Errors that are looked for: each may be compared with every step of every rank."""
@@ -96,6 +96,8 @@ class Trouble:
     @property
     def says_no_reason(self) -> str:
         """The error of a library that passes on what it did not say, where nothing else is known."""
+        if self.failures:
+            return ""
         texts = [error.text.strip().rpartition("\n")[2] for error in self.errors]
         passed_on = [match[0] for match in map(PASSED_ON.search, texts) if match]
         return passed_on[0] if texts and len(passed_on) == len(texts) else ""
@@ -114,26 +116,25 @@ def trouble(case: Case) -> Trouble:
     failures = _failures(case)
     complaints = [line for line in _spoken_lines(case) if says_complaint(line.text)]
     if success and not any(event.kind in FATAL for event in errors):
-        later = _after_success(errors, success)
-        errors = [error for error in later if not error.kind.startswith(AFTER_THE_END)]
-        firm = [line for line in failures if says_death(line.text)]
-        failures = [
-            *firm,
-            *(line for line in _last_failures(failures, success) if line not in firm),
-        ]
+        errors = [error for error in errors if _outlasts(error, success)]
+        failures = [line for line in failures if _outlasts(line, success)]
         complaints = [line for line in complaints if not _is_refuted(line, success)]
     stacks = [] if success else _stacks_taken(case)
     return Trouble(tuple(errors), tuple(failures), tuple(complaints), tuple(stacks))
 
 
 def is_of_job(event: Event) -> bool:
-    """Whether only a training job leaves this; a plan, and the end of a run that tested
-    connections, are none."""
+    """Whether only a training job leaves this; a plan, or a test of connections, is none."""
     if event.kind == "worker.phase" and event.data.get("phase") in ("plan", "end"):
         return False
     if event.kind == "python.exception" and FOREIGN.match(event.data.get("type") or ""):
         return False
     return not event.kind.startswith(NO_JOB)
+
+
+def is_death(event: Event) -> bool:
+    """Whether a line says that a process ended badly: the work of others does not refute it."""
+    return event.kind.startswith(DEATHS) or says_death(event.text)
 
 
 def lines_after(case: Case, lines: list[Event], proofs: Iterable[Event]) -> list[Event]:
@@ -149,7 +150,8 @@ def lines_after(case: Case, lines: list[Event], proofs: Iterable[Event]) -> list
 def _failures(case: Case) -> list[Event]:
     """Lines of failure that no grammar knows, less those after which the job was seen at work."""
     work = Span(work_lines(case))
-    lines = [*unread_lines(case), *case.of("progress")]  # a step may say that its loss is no number
+    quiet = [line for line in unread_lines(case, "quiet") if says_death(line.text)]
+    lines = [*unread_lines(case), *quiet, *case.of("progress")]  # a loss may be no number
     said = [line for line in lines if says_failure(line.text)]
     return [line for line in said if not work.ends_after(line) or says_death(line.text)]
 
@@ -159,26 +161,26 @@ def _plain_lines(case: Case) -> list[Event]:
 
 
 def _spoken_lines(case: Case) -> list[Event]:
-    """Lines in which a person may speak: a sentence that names a rank or a library is an event,
-    too."""
+    """Lines in which a person may speak; a sentence that names a rank is an event, too."""
     pasted = {file["path"] for file in case.inputs if "quiet" in file}
     events = [event for event in case.events if event.path in pasted and "\n" not in event.text]
     return [*_plain_lines(case), *(event for event in events if not abnormal(event))]
 
 
-def _after_success(lines: list[Event], success: Event) -> list[Event]:
-    return [line for line in lines if line.path == success.path and is_later(line, success)]
+def _outlasts(line: Event, success: Event) -> bool:
+    """Whether a line still speaks against a job of which an end was seen.
 
-
-def _last_failures(failures: list[Event], success: Event) -> list[Event]:
-    """Those after the end that are no mere warning: ranks that end one after the other warn."""
-    later = _after_success(failures, success)
-    return [line for line in later if not is_mere_warning(line.text)]
+    The end of a process does, wherever it stands; ranks that end one after the other only warn.
+    """
+    if is_death(line):
+        return True
+    if line.path != success.path or not is_later(line, success):
+        return False
+    return not (is_mere_warning(line.text) or line.kind.startswith(AFTER_THE_END))
 
 
 def _is_refuted(complaint: Event, success: Event) -> bool:
-    """Whether the end of all shows that it was not so: neither a hang nor a crash succeeds, a slow
-    job does."""
+    """Whether a good end shows that it was not so: no hang succeeds, a slow job does."""
     if says_solved(complaint.text):
         return True
     return speaks_for_all(success) and not says_slow(complaint.text)
@@ -202,7 +204,7 @@ def _open_errors(case: Case) -> Iterator[Event]:
     for event in case.events:
         if not _is_error(event):
             continue
-        gone = event.kind in FATAL or event.kind.startswith(DEATHS) or says_death(event.text)
+        gone = event.kind in FATAL or is_death(event)
         if not (survived.proves(event) if gone else steps.ends_after(event)):
             yield event
 
@@ -253,9 +255,8 @@ def _proves(proof: Event, line: Event, again: list[Event]) -> bool:
     """True where what comes later can only be if the line did no harm.
 
     The end of one rank, or the steps that it does until it misses another, tell nothing of the
-    other one.  A rank that
-    torch let say its last words is gone: only a launcher that started all of them again can have
-    succeeded.
+    other one.  A rank that torch let write its last log lines is gone: only a launcher that started
+    all of them again can have succeeded.
     """
     if line.kind not in FATAL or (line.rank is not None and proof.rank == line.rank):
         return True

@@ -16,15 +16,15 @@ from typing import Any
 from ncclkit.analysis.complaints import is_source
 from ncclkit.analysis.motion import without_moments
 from ncclkit.analysis.once import last_run_of
+from ncclkit.analysis.outcome import Outcome, asked_for, outcome, shows_training
 from ncclkit.analysis.picks import FATAL, failed, initialized, pick
 from ncclkit.analysis.rank_states import is_own
-from ncclkit.analysis.outcome import Outcome, asked_for, outcome, shows_training
 from ncclkit.analysis.speed import measured_speed
 from ncclkit.analysis.succession import Span, is_later
+from ncclkit.analysis.trouble import UNCAUGHT, Trouble, is_of_job, lines_after, trouble
 from ncclkit.causes import Cause, catalogue, resemblance
 from ncclkit.causes.cpu_contention import shared_cores
 from ncclkit.causes.slow_transport import brakes
-from ncclkit.analysis.trouble import UNCAUGHT, Trouble, is_of_job, lines_after, trouble
 from ncclkit.core import experiment_records, shapes
 from ncclkit.core.case import Case
 from ncclkit.core.model import SCHEMA, Advice, Event, Evidence, Fact, Finding, cite, clear, unknown
@@ -170,7 +170,7 @@ class Diagnosis:
             lines += map(_risk, self.risks)
             lines += [self.ended] if self.ended not in ("", self.headline) else []
             asked = sorted({missing for finding in self.unknown for missing in finding.missing})[:5]
-            if asked and self.verdict != "no_job":
+            if asked and self.verdict in ("unexplained", "slow"):
                 lines += ["What would let more causes be judged:", *(f"  - {missing}" for missing in asked)]
             return "\n".join([self.headline, *lines])
         parts = [_text(number, finding) for number, finding in enumerate(self.findings, 1)]

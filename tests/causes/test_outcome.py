@@ -77,6 +77,10 @@ STEPS = "".join(f"[rank{rank}]: step {n} loss 2.{n}\n" for n in range(1, 6) for 
         ("[rank0]: Training completed\n[rank1]: Training completed\n", "healthy"),
         ("Training completed\n", "running"),
         ("[default] worker group successfully finished.\n", "healthy"),
+        ("Job 'raysubmit_9x' submitted successfully\n", "running"),
+        ("[launch.py:351:main] Process 11 exits successfully.\n", "running"),
+        ("Process 11 exits successfully.\nProcess 12 exits successfully.\n", "healthy"),
+        ("worker-1: return code: 137\n", "unexplained"),
         ("dashboard agent exited with exit code 0\n", "running"),
         ("4711.0 train COMPLETED 0:0\n4711 train FAILED 1:0\n", "unexplained"),
         ("", "running"),
@@ -111,6 +115,19 @@ def test_steps_of_others_do_not_bring_back_a_rank_that_was_ended(tmp_path: Path)
     assert judged(tmp_path, "job.log", text).verdict != "running"
 
 
+def test_an_error_behind_a_clock_of_the_program_is_an_error(tmp_path: Path) -> None:
+    """The kernel's stamp has six digits behind the point, and nobody's else has."""
+    error = "RuntimeError: CUDA error: an illegal memory access was encountered\n"
+    result = judged(tmp_path, "job.log", f"[ 12.345] {error}")
+    assert [finding.cause for finding in result.findings][:1] == ["cuda_error"]
+
+
+def test_the_success_of_one_host_says_nothing_of_another_that_was_ended(tmp_path: Path) -> None:
+    (tmp_path / "node0.log").write_text("[default] worker group successfully finished.\n")
+    text = STEPS + "slurmstepd: error: *** STEP 7.0 ON n1 CANCELLED AT 2026-11-26T10:00:00 ***\n"
+    assert judged(tmp_path, "node1.log", text).verdict != "healthy"
+
+
 @pytest.mark.parametrize(
     "line",
     [
@@ -139,6 +156,9 @@ def test_words_of_failure_that_report_none(line: str) -> None:
         "ERROR: could not open /data/shard-7",
         "2024-01-01 10:00:00 INFO worker 3 exited with code 137",
         "Command failed with exit code 1",
+        "return code: 137",
+        "1700000000 ERROR loader: could not open shard 7",
+        "import error: libcudnn.so.9: cannot open shared object file",
         "{'train_loss': nan, 'epoch': 1.0}",
         "NET/IB : Got completion with status=IBV_WC_RETRY_EXC_ERR(12)",
     ],
@@ -155,6 +175,8 @@ def test_lines_that_report_a_failure(line: str) -> None:
         ("busbw 42 GB/s, expected ~190", True),
         ("I ran the test on two nodes with this command", False),
         ("Using native 16bit precision.", False),
+        ("8卡训练正常 单卡也正常", False),
+        ("8卡训练到一半卡住了", True),
         ("INFO: waiting for the slow worker to join", False),
     ],
 )
