@@ -564,8 +564,22 @@ def endless_kernel(rank: int) -> None:
 
 
 def callback_on_one_rank(rank: int) -> None:
-    import torch
     import torch.distributed as dist
+    import transformers
+
+    class Sample(transformers.TrainerCallback):
+        def on_step_end(self, arguments: object, state: object, control: object, **more: object) -> None:
+            if state.global_step == 5:
+                here(rank)
+                if state.is_world_process_zero:
+                    dist.barrier()
+
+    transformers_train(Sample(), steps=50)
+
+
+def transformers_train(callback: object, steps: int) -> None:
+    """Train a layer so many steps in the Trainer of transformers, with this callback."""
+    import torch
     import transformers
 
     class Model(torch.nn.Module):
@@ -576,17 +590,10 @@ def callback_on_one_rank(rank: int) -> None:
         def forward(self, inputs: object) -> object:
             return {"loss": self.layer(inputs).sum()}
 
-    class Sample(transformers.TrainerCallback):
-        def on_step_end(self, arguments: object, state: object, control: object, **more: object) -> None:
-            if state.global_step == 5:
-                here(rank)
-                if state.is_world_process_zero:
-                    dist.barrier()
-
     quiet = {"report_to": [], "save_strategy": "no", "disable_tqdm": True, "use_cpu": BACKEND == "gloo"}
-    arguments = transformers.TrainingArguments(file_named("model"), max_steps=50, **quiet)
+    arguments = transformers.TrainingArguments(file_named("model"), max_steps=steps, **quiet)
     data = [{"inputs": torch.ones(WIDTH)}] * 600
-    transformers.Trainer(Model(), arguments, train_dataset=data, callbacks=[Sample()]).train()
+    transformers.Trainer(Model(), arguments, train_dataset=data, callbacks=[callback]).train()
 
 
 def healthy(rank: int) -> None:

@@ -279,26 +279,14 @@ def accelerate_loop(rank: int) -> None:
 
 
 def transformers_trainer(rank: int) -> None:
-    import torch
     import transformers
-
-    class Model(torch.nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.layer = torch.nn.Linear(WIDTH, WIDTH)
-
-        def forward(self, inputs: object) -> object:
-            return {"loss": self.layer(inputs).sum()}
 
     class Begun(transformers.TrainerCallback):
         def on_step_end(self, arguments: object, state: object, control: object, **more: object) -> None:
             if state.global_step == 5:
                 here(rank)
 
-    quiet = {"report_to": [], "save_strategy": "no", "disable_tqdm": True, "use_cpu": hangs.BACKEND == "gloo"}
-    arguments = transformers.TrainingArguments(hangs.file_named("model"), max_steps=10**7, **quiet)
-    data = [{"inputs": torch.ones(WIDTH)}] * 600
-    transformers.Trainer(Model(), arguments, train_dataset=data, callbacks=[Begun()]).train()
+    hangs.transformers_train(Begun(), steps=10**7)
 
 
 def lightning_trainer(rank: int) -> None:
