@@ -13,6 +13,7 @@ from typing import Any
 __version__ = "0.1.0"
 
 _VIEWS = {
+    "ask": "ask_form:AskForm",
     "attach": "attach_form:AttachForm",
     "banner": "banner_view",
     "cluster": "cluster_view",

@@ -360,10 +360,12 @@ TABLE = any_of(
 )
 """Titles of a test's table, which name the column of wrong values, and its closing line."""
 
+GLOG_INFO = r"^(?:\[rank\d{1,6}\]:)?\[I\d{0,4} .{0,60}\.cpp:\d+\] "
+"""How torch's own lines begin that only inform: ``[rank0]:[I1127 00:27:38 ProcessGroupNCCL.cpp:1515] …``."""
 CHATTER = any_of(
     r"Token indices sequence", r"TokenizerFast", r"Some weights of", r"should probably TRAIN",
     r"`use_cache=", r"Special tokens have been", r"might be asynchronously", r"soft kill",
     r"It is recommended", r"The following (?:values|arguments|columns) ", r"^Note:", r"^Hint:",
-    r"\bMake sure (?:to|that)\b",
+    r"\bMake sure (?:to|that)\b", GLOG_INFO,
 )  # fmt: skip
 """Sentences that well-known programs write without complaining."""

@@ -141,6 +141,8 @@ SET_BY_COMMAND = re.compile(
 """A variable of NCCL in the command that started the job: ``mpirun -x NCCL_IB_DISABLE=1 …``."""
 OWN_LINE = re.compile(r"^\W{0,3}[Rr](?:ank)? ?(?P<rank>\d{1,5})\b[\]:\s)]")
 """How a program marks the lines of its ranks in its own way."""
+DESTROYED = re.compile(r"\[PG ID 0 .{0,80} Rank (\d{1,6})\] Destroy complete\.")
+"""What torch writes on each rank at level INFO once the group of all ranks is destroyed."""
 OWN_RANK = re.compile(r"\b[Rr]ank[ :=_]{0,2}(\d{1,7})\b")
 """The rank that a sentence names."""
 TORCH_LINE = re.compile(r"\[rank\d+\]:\s*\[?[WI]\d{3,4} ")

@@ -23,6 +23,7 @@ from ncclkit.analysis.job_phrases import (
     NO_WRONG_VALUE,
     NUMBERS,
     OWN_LINE,
+    DESTROYED,
     OWN_RANK,
     PROCESS_END,
     PROMPT,
@@ -196,7 +197,18 @@ def _closed_by_each(case: Case) -> Event | None:
     everybody = begun | _speakers(case) <= {event.rank for event in closed}
     if closed and worked and everybody:
         return max(closed, key=_place)
-    return _left_at_exit(case)
+    return _left_at_exit(case) or _group_destroyed(case)
+
+
+def _group_destroyed(case: Case) -> Event | None:
+    """Torch's own line that a group is destroyed, after work, where every rank has written it."""
+    lines = [*unread_lines(case), *unread_lines(case, "quiet")]
+    ended = [(line, DESTROYED.search(line.text)) for line in lines]
+    by_rank = {int(match[1]): line for line, match in ended if match}
+    steps = Span(work_lines(case))
+    after = [line for line in by_rank.values() if steps.begins_before(line)]
+    everybody = _members(case) <= by_rank.keys()
+    return after[-1] if after and everybody else None
 
 
 def _left_at_exit(case: Case) -> Event | None:

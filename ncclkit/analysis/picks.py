@@ -157,8 +157,8 @@ def first_finding(case: Case, *witnesses: Callable[[Case], Finding | None]) -> F
     return next((finding for witness in witnesses if (finding := witness(case)) is not None), None)
 
 
-OWN_TESTS = ("connect.", "experiment.", "resources.")
-"""How kinds of events begin that come from tests and experiments of ours: they are no word of a job."""
+OWN_TESTS = ("connect.", "experiment.", "resources.", "told.")
+"""How kinds begin that come from tests of ours, or from people: they are no word of a job."""
 
 
 @once

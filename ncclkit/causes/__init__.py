@@ -18,7 +18,7 @@ from ncclkit.core.case import Case
 from ncclkit.core.model import Experiment, Finding, NcclkitError
 from ncclkit.core.text import did_you_mean
 
-HOUSE = ("engine", "resemblance", "summary")
+HOUSE = ("contexts", "differential", "engine", "looks", "resemblance", "summary", "suspects", "symptoms")
 """Modules of this package that are no causes."""
 HEADINGS = ("What you see", "Why it happens", "How to be sure", "What to do", "Read more")
 """The headings of every page, in this order."""

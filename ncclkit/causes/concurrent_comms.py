@@ -31,7 +31,7 @@ from ncclkit.analysis.rank_states import rank_states
 from ncclkit.analysis.waits import places_now, waiting_time_of_case
 from ncclkit.causes import _printed
 from ncclkit.core.case import Case
-from ncclkit.core.model import Advice, Event, Experiment, Finding, found
+from ncclkit.core.model import Advice, Event, Experiment, Finding, Strength, found
 from ncclkit.core.text import start
 
 ID = "concurrent_comms"
@@ -61,28 +61,29 @@ def diagnose(case: Case) -> Finding:
         )
     if finding := first_finding(case, _in_text, _everywhere, _two_groups):
         return finding
-    calls = case.of("nccl.op")
-    comms = {e.data.get("comm") for e in calls if e.data.get("op") in ("Send", "Recv")}
-    if (
-        len(comms) > 1
-        and not case.of("nccl.destroy")
-        or (comms and not rank_states(case).ended and not case.of("nccl.destroy"))
-    ):
-        strength = "likely" if len(comms) > 1 else "possible"
-        say = (
-            f"Point-to-point calls run on {len(comms)} communicator{'s' if len(comms) > 1 else ''} at "
-            "once; concurrent kernels on several "
-        )
-        return found(
-            ID,
-            "likely" if strength == "likely" and case.of("c10d.timeout") else "possible",
-            say + "streams may block each other.",
-            pick(_one_each(calls)),
-            advice=_advice(),
-            next=experiment(case),
-        )
+    if finding := _point_to_point(case):
+        return finding
     went_well = [*case.of("nccl.destroy"), *rank_states(case).ended.values(), *case.of("c10d.timeout")]
     return otherwise(ID, went_well, "No two groups wait for each other.", "Flight Recorder dumps of all ranks")
+
+
+def _point_to_point(case: Case) -> Finding | None:
+    """By NCCL's list of calls, a process that never ended sends and receives on its communicators."""
+    calls = [event for event in case.of("nccl.op") if event.data.get("op") in ("Send", "Recv")]
+    if not calls or case.of("nccl.destroy"):
+        return None
+    # a pointer names a communicator within its process only
+    by_process: dict[tuple[str, int | None], set[object]] = {}
+    for event in calls:
+        by_process.setdefault((event.host, event.pid), set()).add(event.data.get("comm"))
+    most = max(map(len, by_process.values()))
+    if most == 1 and rank_states(case).ended:
+        return None
+    on = f"on {most} communicators at once" if most > 1 else "on one communicator"
+    say = f"Point-to-point calls run {on}; concurrent kernels on several streams may block each other."
+    strength: Strength = "likely" if most > 1 and case.of("c10d.timeout") else "possible"
+    why = pick(_one_each(calls))
+    return found(ID, strength, say, why, advice=_advice(), next=experiment(case))
 
 
 def _all_started(case: Case, stuck: list[Event]) -> Finding:

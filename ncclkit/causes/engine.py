@@ -23,8 +23,10 @@ from ncclkit.analysis.speed import measured_speed
 from ncclkit.analysis.succession import Span, is_later
 from ncclkit.analysis.trouble import UNCAUGHT, Trouble, is_of_job, lines_after, trouble
 from ncclkit.causes import Cause, catalogue, resemblance
+from ncclkit.causes.differential import Differential, differential
 from ncclkit.causes.cpu_contention import shared_cores
 from ncclkit.causes.slow_transport import brakes
+from ncclkit.causes.suspects import suspect_finding
 from ncclkit.core import experiment_records, shapes
 from ncclkit.core.case import Case
 from ncclkit.core.model import SCHEMA, Advice, Event, Evidence, Fact, Finding, cite, clear, unknown
@@ -74,6 +76,8 @@ class Diagnosis:
     """Where a live test succeeded and was slower than it should be: that in a sentence, and what others used."""
     ended: str = ""
     """That judging was ended at its deadline, and how many causes it had reached, in one sentence; else empty."""
+    differential: Differential | None = None
+    """Where no cause is more than possible and the job was not seen to go well: the usual suspects, for who asks."""
 
     @property
     def verdict(self) -> str:
@@ -199,8 +203,10 @@ def diagnose(case: Case, deadline: float = DEADLINE) -> Diagnosis:
     found = [verdict for verdict in verdicts if verdict.verdict == "found"]
     if not job_seen and not _is_about_hosts(scope):
         found = [verdict for verdict in found if verdict.cause != "rank_exception"]  # whose, nobody knows
-    findings = rank(found)
-    findings = findings if ended else _with_resembling(findings, verdicts, scope)
+    findings = [finding for finding in rank(found) if not _is_mere_list(finding, scope)]
+    suspects = None
+    if not ended:
+        findings, suspects = _with_suspects(findings, verdicts, scope)
     brakes_found = _mere_brakes(findings, scope)
     findings = [finding for finding in findings if finding not in brakes_found]
     unsure = all(map(resemblance.is_resembling, findings))
@@ -218,6 +224,7 @@ def diagnose(case: Case, deadline: float = DEADLINE) -> Diagnosis:
         () if ended else (*brakes_found, *_risks(scope, findings)),
         speed.warning if speed else "",
         ended,
+        suspects,
     )
     case.findings = [*result.findings, *result.unknown, *result.clear]
     case.save()
@@ -266,6 +273,12 @@ def _mere_brakes(findings: Sequence[Finding], case: Case) -> list[Finding]:
         return finding.cause in BRAKES and any(name in finding.say for name in asked)
 
     return [finding for finding in findings if was_asked_for(finding)]
+
+
+def _is_mere_list(finding: Finding, case: Case) -> bool:
+    """Whether a finding rests on NCCL's list of calls alone, of a job that was seen to go well."""
+    of_calls = all(isinstance(one, Event) and one.kind == "nccl.op" for one in finding.evidence)
+    return finding.strength == "possible" and of_calls and _went_well(case)
 
 
 def _risks(case: Case, findings: Sequence[Finding]) -> list[Finding]:
@@ -321,28 +334,48 @@ def rank(findings: Sequence[Finding]) -> list[Finding]:
     return sorted(kept, key=order)
 
 
-def _with_resembling(findings: list[Finding], verdicts: Sequence[Finding], case: Case) -> list[Finding]:
-    """The findings; where something failed and none is more than possible, also what it resembles, in that order.
+def _with_suspects(
+    findings: list[Finding], verdicts: Sequence[Finding], case: Case
+) -> tuple[list[Finding], Differential | None]:
+    """The findings; where something failed and none is more than possible, also the usual suspects, in one order.
 
     Without a line that says failure or complaint nothing is said: a table or a command line resembles much.
     """
     against = trouble(case)
     lines = resemblance.abnormal(case)
     if not lines or case.of("attach.rank"):  # ranks of any job that waits look alike
-        return findings
+        return findings, None
     text = resemblance.Text(lines)
     findings = [_messenger(finding, text) for finding in findings]
-    if any(STRENGTHS[finding.strength] > 1 for finding in findings) or not against:
-        return findings
-    only_errors = not (against.failures or against.complaints or against.stacks)
-    if only_errors and not resemblance.comparable(against.errors):
-        return findings
-    least = _least_share(case, against)
-    sound = resemblance.SOUND if against.errors else 0.0
+    if any(STRENGTHS[finding.strength] > 1 for finding in findings) or _went_well(case):
+        return findings, None
     known = {finding.cause: finding for finding in findings}
     cleared = {verdict.cause: verdict.evidence for verdict in verdicts if verdict.verdict == "clear"}
-    ranked = resemblance.order(list(known), cleared, text, least, sound)
-    return [known.get(cause) or resemblance.finding(cause, case, text, against.lines) for cause in ranked]
+    suspects = differential(case, text, list(known), cleared)
+    if not against or not (known or _names_suspects(case, text, against, suspects)):
+        return findings, suspects  # for who asks: nothing here says that anything failed
+    named = suspects.named(known)
+    return [suspect_finding(one, suspects, known.get(one.cause), case, text, against.lines) for one in named], suspects
+
+
+def _went_well(case: Case) -> bool:
+    """Whether a job was seen to succeed or to be at work, and nothing speaks against it."""
+    how = outcome(case)
+    return not trouble(case) and bool(how.success or how.work)
+
+
+def _names_suspects(
+    case: Case, text: resemblance.Text, against: Trouble, suspects: Differential
+) -> bool:
+    """Whether a text says clearly enough that a job failed, by its symptom or by what it resembles."""
+    if resemblance.resembles_sound_job(text, resemblance.SOUND if against.errors else 0.0):
+        return False
+    if suspects.seen and resemblance.is_topic(case):
+        return True
+    only_errors = not (against.failures or against.complaints or against.stacks)
+    if only_errors and not resemblance.comparable(against.errors):
+        return False
+    return max(text.shares.values()) >= _least_share(case, against)
 
 
 def _least_share(case: Case, against: Trouble) -> float:

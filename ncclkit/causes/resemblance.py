@@ -23,10 +23,10 @@ from pathlib import Path
 from sys import intern
 
 from ncclkit.analysis.outcome import unread_lines
-from ncclkit.causes import catalogue, page
 from ncclkit.analysis.trouble import is_of_job
 from ncclkit.core.case import Case
-from ncclkit.core.model import Advice, Event, Evidence, Finding, found
+from ncclkit.core.model import Event, Finding
+from ncclkit.evidence.logs import ANSWER_KIND
 from ncclkit.evidence.quotation import DOCUMENTS
 
 FILE = Path(__file__).with_name("resemblance.bin")
@@ -38,8 +38,8 @@ CHATTER = frozenset(
     "job.share job.member nccl.socket_devices nccl.ib_devices job.done run.end".split()
 )
 """Kinds of events that healthy jobs have, too."""
-SAYS = "No rule decides it, but it resembles "
-"""How the sentence of each of its findings begins."""
+SAYS = "No rule decides it"
+"""How the sentence of each finding begins that rests on wording and on counted cases alone."""
 MOST = 3
 """Causes that are named, and lines that are cited for each."""
 SHOWN = 0.4
@@ -49,7 +49,7 @@ ENOUGH = 4
 SHARP = 4.0
 """What differences of scores are multiplied with before they become shares."""
 DOUBT = 0.1
-"""Share from which a cause is named although rules have found no sign of it: they read a few lines, this reads all."""
+"""Share from which a cause is named although rules have cleared it."""
 SETTLED = ("p2p_broken",)
 """Causes that are out of the question where their rule clears them: a single rank has no peer."""
 LEAST = 0.03
@@ -62,8 +62,6 @@ SURE = 0.25
 """With this share of another cause, an exception is taken for its messenger; a text about no such job needs it, too."""
 SOUND = 0.25
 """With this share, and more than any cause has, a job that shows an error is taken for a healthy one."""
-RULE, STEP = 0.15, 0.05
-"""What a cause gains where a rule calls it possible, and how much less each further one of them gains."""
 
 TOPIC = re.compile(
     r"(?<![a-z])(?:(?P<sure>(?:lib)?[nr]ccl|gpus?|cuda|nvidia|nvlink|torch|ddp|fsdp|zero[-_ ]?[123]|deepspeed|megatron"
@@ -201,7 +199,9 @@ def abnormal(case: Case) -> list[tuple[str, Event]]:
     """
     once: dict[str, Event] = {}
     short = any("quiet" in file for file in case.inputs)
-    events = [event for event in case.events if short or event.kind not in CHATTER]
+    # a question resembles what it asks about, so answers are no lines of the job
+    read = [event for event in case.events if event.kind != ANSWER_KIND]
+    events = [event for event in read if short or event.kind not in CHATTER]
     for event in [*events, *unread_lines(case), *unread_lines(case, "quiet")]:
         for line in event.text.split("\n"):
             if line.strip():
@@ -275,54 +275,12 @@ def messenger(text: Text) -> bool:
     return share >= SURE and first not in (WELL, "rank_exception")
 
 
-def order(
-    possible: Sequence[str],
-    cleared: Mapping[str, Sequence[Evidence]],
-    text: Text,
-    least: float = FIRST,
-    sound: float = SOUND,
-) -> list[str]:
-    """The causes that rules call possible, and up to three that this text resembles, the best first.
-
-    possible: those of the rules, their best first; cleared: those that rules have looked at, and on what they speak
-    against them; least: what the best one must have where rules find none; sound: with more than that and than any, a
-    job is well.
-    """
-    found = text.shares
-    best = max(found.values())
-    if not possible and (found[WELL] == best > sound or best < least):
-        return []
-    open_to_doubt = [cause for cause in cleared if found[cause] >= DOUBT and cause not in SETTLED]
-    heaviest = {cause: text.heaviest(cause, 1)[0][2] for cause in open_to_doubt}
-    doubted = {cause for cause, event in heaviest.items() if event not in cleared[cause]}
-    unread = {cause for cause in doubted if heaviest[cause].kind == "log.error"}
-    gain = {cause: RULE - STEP * place for place, cause in enumerate(possible)}
-    ranked: list[str] = []
-    for allowed in (unread, doubted):  # what rules have read and clear comes only before silence
-        without = {WELL, *cleared} - allowed
-        like = [cause for cause in found if cause not in without and found[cause] >= LEAST][:MOST]
-        ranked = ranked or sorted({*possible, *like}, key=lambda cause: (-found[cause] - gain.get(cause, 0.0), cause))
-    return [cause for place, cause in enumerate(ranked) if cause in gain or place < MOST]
+def resembles_sound_job(text: Text, sound: float) -> bool:
+    """Whether a text resembles a sound job more than any failure, and by more than this share."""
+    well = text.shares[WELL]
+    return well > sound and well == max(text.shares.values())
 
 
 def is_resembling(finding: Finding) -> bool:
-    """Whether a finding rests on its wording alone, so that no cause is known."""
+    """Whether a finding rests on its wording or on settled cases alone, so that no cause is known."""
     return finding.say.startswith(SAYS)
-
-
-def finding(cause: str, case: Case, text: Text, signs: Sequence[Event] = ()) -> Finding:
-    """The verdict that a case resembles a cause: the lines that weighed most, and the known failure they are like."""
-    heavy = text.heaviest(cause, MOST, signs)
-    most, heaviest_line, _ = heavy[0]
-    least = min(most, SHOWN * most)  # where each line speaks against the cause, the first is cited all the same
-    evidence: list[Evidence] = [event for weight, _, event in heavy if weight >= least]
-    about = page(cause)
-    example = weights().like(cause, heaviest_line)
-    advice = Advice(
-        " ".join(about["What to do"].split()),
-        why="Only the wording fits; nothing in the evidence proves it.",
-        check=" ".join(about["How to be sure"].split()),
-        risk="It may be another cause: check first, then change one thing.",
-    )
-    say = f'{SAYS}"{about[""].rstrip(".")}" (like: {example}).'
-    return found(cause, "possible", say, evidence, advice=(advice,), next=catalogue()[cause].experiment(case))

@@ -126,6 +126,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"ncclkit {__version__}")
     parsers = parser.add_subparsers(required=True, metavar="VERB")
     _add_diagnose(parsers)
+    _add_ask(parsers)
     _add_live(parsers)
     _add_attach(parsers)
     _add_cluster(parsers)
@@ -158,6 +159,33 @@ def _add_diagnose(parsers: Any) -> None:
     )
     verb.add_argument("--case", default="case", help="the case folder that keeps what --check did (default: ./case)")
     add_options(verb, "python")
+
+
+def _add_ask(parsers: Any) -> None:
+    what = "the question that tells suspects apart, where logs hold a bare symptom and no reason"
+    verb = _verb(parsers, "ask", what, "ask train.log --answer host_oom=no")
+    verb.add_argument(
+        "paths",
+        nargs="*",
+        metavar="PATH",
+        help="logs, as `ncclkit diagnose` takes them (default: those that the case holds)",
+    )
+    verb.add_argument(
+        "--answer",
+        action="append",
+        default=[],
+        metavar="CAUSE=ANSWER",
+        help="yes, no or unknown to the question about a cause; may be repeated",
+    )
+    verb.add_argument(
+        "--look-for-me",
+        action="store_true",
+        help="run the checks that only read on this host, or on the nodes of an allocation",
+    )
+    kept = "the case folder that keeps the answers (default: ./logs_case, as 03_logs)"
+    verb.add_argument("--case", default="logs_case", help=kept)
+    verb.add_argument("--json", action="store_true", help="one JSON object instead of text")
+    verb.add_argument("--mark-log-text", action="store_true", help=argparse.SUPPRESS)  # for `mcp`
 
 
 def _add_inspect(parsers: Any) -> argparse.ArgumentParser:

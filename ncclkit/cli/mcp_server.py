@@ -47,7 +47,8 @@ server = MCPServer(
     "ncclkit",
     instructions=(
         "Finds out why distributed PyTorch training (NCCL, gloo) hangs, crashes or is slow. `diagnose` logs first; "
-        "`attach` where the job hangs right now on this host; `inspect` for facts of this host; `causes` explains a "
+        "`ask` where it finds nothing firm: the question to put to the user; `attach` where the job hangs right now on "
+        "this host; `inspect` for facts of this host; `causes` explains a "
         f"cause. Strengths: proven, likely, possible. {ABOUT}"
     ),
     version=ncclkit.__version__,
@@ -73,6 +74,25 @@ async def diagnose(paths: list[str]) -> dict[str, Any]:
     if len(paths) > PATHS:
         raise ToolError(f"{len(paths):,} paths are too many: name a folder, or a pattern such as logs/*.out.")
     return _marked(*await _ask("diagnose", "--mark-log-text", "--", *map(_absolute, paths)))
+
+
+@server.tool(annotations=READ_ONLY)
+async def ask(paths: list[str], answers: list[str] | None = None) -> dict[str, Any]:
+    """Where logs hold a bare symptom: the usual suspects, and the question that tells them apart.
+
+    paths: as `diagnose` takes them. answers: what the user said so far, such as host_oom=no; yes, no or unknown to the
+    question about a cause. No answer is kept: give all of them each time. The answer is that of `ncclkit ask --json`.
+    """
+    if len(paths) > PATHS:
+        raise ToolError(f"{len(paths):,} paths are too many: name a folder, or a pattern such as logs/*.out.")
+    if not paths:
+        raise ToolError("No logs are named; give a log, a folder, or a pattern such as logs/*.out.")
+    given = [f"--answer={answer}" for answer in answers or ()]
+    told, problems = await _ask("ask", "--mark-log-text", *given, "--", *map(_absolute, paths))
+    if told["symptom"]:
+        line = told["symptom"]["line"]
+        line["text"] = fence(line["text"], TEXT)
+    return _clean({"untrusted": ABOUT} | told | {"problems": problems})
 
 
 @server.tool(annotations=READ_ONLY)

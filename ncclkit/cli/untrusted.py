@@ -141,6 +141,7 @@ def _is_foreign(words: list[str]) -> bool:
 def _own_words() -> str:
     """The words of our own sources in their order, from which sentences are made."""
     package = Path(ncclkit.__file__).parent
-    sources = [*package.glob("causes/*.py"), *package.glob("analysis/*.py"), *package.glob("core/*.py")]
+    places = ("causes/**/*.py", "experiments/*.py", "analysis/*.py", "core/*.py")
+    sources = [path for place in places for path in package.glob(place)]
     texts = (path.read_text(encoding="utf-8") for path in sources)
     return f" {' '.join(word for text in texts for word in _words(text))} "

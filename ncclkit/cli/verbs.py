@@ -20,11 +20,14 @@ from ncclkit.core.model import NcclkitError, to_json
 
 if TYPE_CHECKING:
     from ncclkit.causes.engine import Diagnosis
+    from ncclkit.causes.looks.record import Look
     from ncclkit.causes.summary import Summary
     from ncclkit.core.case import Case
     from ncclkit.core.experiment_records import ExperimentRecord
     from ncclkit.core.model import Fact
     from ncclkit.core.runs import Run
+    from ncclkit.evidence import Reading
+    from ncclkit.live.looking import Sight
     from ncclkit.live.options import ProbeOptions
     from ncclkit.live.submit import BatchJob, JobState
 
@@ -82,19 +85,11 @@ def _options(options: argparse.Namespace, **more: Any) -> ProbeOptions:
 
 def diagnose(options: argparse.Namespace) -> int:
     """Judge what a job left behind; of logs of several jobs each alone."""
-    from ncclkit import evidence
     from ncclkit.causes.engine import diagnose
     from ncclkit.core.case import Case
     from ncclkit.evidence import logs
-    from ncclkit.live import workers
 
-    stdin = sys.stdin.buffer if "-" in options.paths else None
-    say = functools.partial(show, file=sys.stderr)
-    readers = workers.started(options.workers, say) if options.workers else nullcontext()
-    with readers as executor, Activity("Reading", is_long=False) as activity:
-        reading = evidence.read(
-            options.paths, stdin=stdin, executor=executor, helped=executor is None, on_bytes=activity.amount
-        )
+    reading = _read_evidence(options.paths, options.workers)
     case, *others = logs.fill_jobs(_case_for_experiments(options) if options.check else Case(), reading, options.paths)
     found = diagnose(case)
     for problem in reading.problems:
@@ -117,6 +112,71 @@ def diagnose(options: argparse.Namespace) -> int:
         _print_verdicts(judged)
     codes = [verdict.exit_code for _, verdict in judged]
     return 1 if 1 in codes else codes[0]
+
+
+def _read_evidence(paths: Sequence[str], who_reads: str | None = None) -> Reading:
+    """What files, folders or standard input hold; who_reads: workers of Dask in place of this host."""
+    from ncclkit import evidence
+    from ncclkit.live import workers
+
+    stdin = sys.stdin.buffer if "-" in paths else None
+    say = functools.partial(show, file=sys.stderr)
+    readers = workers.started(who_reads, say) if who_reads else nullcontext()
+    with readers as executor, Activity("Reading", is_long=False) as activity:
+        helped = executor is None
+        return evidence.read(
+            paths, stdin=stdin, executor=executor, helped=helped, on_bytes=activity.amount
+        )
+
+
+def ask(options: argparse.Namespace) -> int:
+    """Ask what tells the suspects of a bare symptom apart; the case keeps the answers."""
+    from ncclkit.causes.engine import diagnose
+    from ncclkit.cli import asking
+    from ncclkit.experiments import questions
+
+    answers = questions.parse_answers(options.answer)
+    case = _case_to_ask_about(options)
+    diagnosis = diagnose(case)
+    if answers and questions.suspects_of(diagnosis):
+        for look, answer in answers:
+            questions.add_answer(case, look, answer)
+        diagnosis = diagnose(case)
+    seen: list[tuple[Look, Sight]] = []
+    if options.look_for_me:
+        with Activity("Looking"):
+            diagnosis, seen = questions.look_through(case, diagnosis)
+    if options.json:
+        answer_object = _answer(options, questions.to_dict(case, diagnosis), case)
+        show(json.dumps(answer_object, indent=1, default=str))
+        return diagnosis.exit_code
+    asking.print_suspects(case, diagnosis)
+    asking.print_sights(seen)
+    if sys.stdin.isatty() and "-" not in options.paths:
+        diagnosis = asking.converse(case, diagnosis)
+    else:
+        asking.print_question(diagnosis)
+        asking.print_next_step(case, diagnosis)
+    return diagnosis.exit_code
+
+
+def _case_to_ask_about(options: argparse.Namespace) -> Case:
+    """The case folder with what the logs hold that were named, or as an earlier reading left it."""
+    from ncclkit.evidence import logs
+
+    if not options.paths:
+        case = _case(options)
+        if not case.inputs:
+            raise NcclkitError(f"{case.path} holds no logs; name them, as in `ncclkit ask logs/`.")
+        return case
+    reading = _read_evidence(options.paths)
+    for problem in reading.problems:
+        show(f"ncclkit: {problem}", sys.stderr)
+    case, *others = logs.fill_jobs(_case(options), reading, options.paths)
+    if others:
+        count = len(others) + 1
+        show(f"ncclkit: these logs are of {count} jobs; asked about is {case.about['logs']}.", sys.stderr)
+    return case.save()
 
 
 def _answer(options: argparse.Namespace, answer: dict[str, Any], case: Case) -> dict[str, Any]:

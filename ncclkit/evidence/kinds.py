@@ -120,6 +120,7 @@ KINDS: dict[str, tuple[str, ...]] = {
     "resources.tried": ("what", "name", "need", "got", "unit", "error", "why"),
     "experiment.check": ("cause", "baseline", "question", "observed", "verdicts"),
     "experiment.fix": ("cause", "baseline", "question", "observed", "verdicts"),
+    "told.answer": ("look", "answer", "by"),
     "stage.rank": ("bytes", "copy", "wrong"),
     "stage.pair": ("peer", "bytes", "bandwidth", "latency_us", "wrong"),
     "stage.group": ("stage", "ranks", "bytes", "busbw", "latency_us", "wrong", "problem"),

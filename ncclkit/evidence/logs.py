@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import glob
 import io
+import os
 import re
 import shlex
 from collections import Counter, defaultdict
@@ -19,6 +20,8 @@ from ncclkit.evidence.files import UNREAD
 
 SLURM_JOB = re.compile(r"\bStepId=(\d+)|\bJOB (\d+)\b|\bSTEP (\d+)\.|(?:^|/)slurm-(\d+)[^/]*$")
 """Where a path or a line of Slurm names its job."""
+ANSWER_KIND = "told.answer"
+"""Kind of what a person answered to a question about the case."""
 ASKED_JOB = re.compile(r"slurm:(\d+)")
 """A job that was named by its id."""
 
@@ -124,10 +127,33 @@ def forget(case: Case) -> Case:
 
 
 def fill(case: Case, reading: evidence.Reading) -> Case:
-    """Put what was read in the place of what an earlier reading left; facts and measurements are added."""
+    """Put what was read in the place of what an earlier reading left; facts and measurements are added.
+
+    Answers of a person stay where the same logs are read again.
+    """
+    answers = _answers_that_stay(case, reading)
     forget(case).replace_facts(reading.facts).add(reading.measurements)
-    case.events, case.inputs = list(reading.events), list(reading.inputs)
+    case.events, case.inputs = [*reading.events, *answers], list(reading.inputs)
     return case
+
+
+def _answers_that_stay(case: Case, reading: evidence.Reading) -> list[Event]:
+    """Answers about these very logs: what was answered about another job must not be judged with this one."""
+    before, now = _first_events(case.events), _first_events(reading.events)
+    is_same = bool(before) and all(now.get(path) == first for path, first in before.items())
+    return case.of(ANSWER_KIND) if is_same else []
+
+
+def _first_events(events: Iterable[Event]) -> dict[str, tuple[int, str]]:
+    """File → line and text of its first event, which stay when a log grows and differ where it is another one."""
+    found: dict[str, tuple[int, str]] = {}
+    for event in events:
+        if event.kind == ANSWER_KIND or not event.line:
+            continue
+        path = os.path.abspath(event.path)
+        first = event.line, event.text
+        found[path] = min(found.get(path, first), first)
+    return found
 
 
 def read_facts(case: Case, others: str) -> Case:

@@ -11,15 +11,17 @@ from typing import Any
 import ipywidgets as W
 
 from ncclkit.agent.digits import is_whole
-from ncclkit.causes.engine import diagnose
+from ncclkit.causes.engine import Diagnosis, diagnose
 from ncclkit.core.case import Case
 from ncclkit.core.model import NcclkitError
 from ncclkit.evidence.logs import forget, read_logs
+from ncclkit.experiments.questions import suspects_of
 from ncclkit.live import probe
 from ncclkit.live.options import ProbeOptions
 from ncclkit.views._base import View
 from ncclkit.views._form import Form, complaints, row, text_field
 from ncclkit.views._html import el, fold, join
+from ncclkit.views.ask import AskForm
 from ncclkit.views.attach import attached_view, check_target
 from ncclkit.views.banner import banner_view
 from ncclkit.views.findings import findings_view
@@ -52,6 +54,8 @@ class StartForm(Form):
     def __init__(self, case_dir: str, logs_dir: str, logs: str = "", running: str = "") -> None:
         self._case_dir, self._logs_dir = case_dir, logs_dir
         self._machine = False
+        self._asked: AskForm | None = None
+        self.question = W.VBox([], layout=W.Layout(width="100%"))
         self.logs = text_field("Logs", logs, LOGS)
         self.upload = W.FileUpload(multiple=True, description="Upload logs")
         self.job = text_field("Running job", running, RUNNING)
@@ -69,7 +73,7 @@ class StartForm(Form):
             row(self.logs, self.upload),
             row(self.job, start, self.cancel),
             row(test, W.HTML(el("div", words, cls="nk"))),
-            *(self.notice, self.result, self.drawing),
+            *(self.notice, self.result, self.question, self.drawing),
         ]
 
     def wrong(self) -> Mapping[W.Widget, str]:
@@ -89,9 +93,16 @@ class StartForm(Form):
         """The answer to what is named."""
         return self._attach(self.job.value) if self.job.value.strip() else self._read(self.logs.value)
 
+    def started(self) -> None:
+        """Show that it begins; a question about another job is gone."""
+        super().started()
+        self._asked, self.question.children = None, ()
+
     def finished(self, outcome: Any) -> None:
-        """Show the answer, and where it goes on."""
+        """Show the answer, the question that is left, and where it goes on."""
         super().finished(outcome)
+        if self._asked is not None:
+            self.question.children = (self._asked.widget(),)
         link, self._machine = AFTER_TEST if self._machine else AFTER_LOGS, False
         data = {"text/markdown": link, "text/plain": link}
         self.drawing.outputs = ({"output_type": "display_data", "metadata": {}, "data": data},)
@@ -105,7 +116,11 @@ class StartForm(Form):
             self.begin(partial(self._read_uploaded, self.upload.value))
 
     async def _read(self, logs: str) -> View:
-        return answer(read_logs(logs, self._logs_dir))
+        case = read_logs(logs, self._logs_dir)
+        diagnosis = diagnose(case)
+        if suspects_of(diagnosis):
+            self._asked = AskForm(case, diagnosis)
+        return _answer_of(case, diagnosis)
 
     async def _read_uploaded(self, files: Sequence[Mapping[str, Any]]) -> View:
         """Keep the files in the case folder, under names that lead nowhere else, and read them."""
@@ -142,7 +157,10 @@ class StartForm(Form):
 
 def answer(case: Case, *more: View) -> View:
     """The verdict on a case, its cards, and what else was seen."""
-    diagnosis = diagnose(case)
+    return _answer_of(case, diagnose(case), *more)
+
+
+def _answer_of(case: Case, diagnosis: Diagnosis, *more: View) -> View:
     cards = fold("Every finding with its lines", findings_view(diagnosis).static())
     parts = banner_view(case, diagnosis), View("", cards, titled=False), *more
     return View(parts[0].summary, join(*(part.static() for part in parts)), titled=False)

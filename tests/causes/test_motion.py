@@ -168,9 +168,12 @@ def test_a_collective_over_gloo_is_motion_wherever_a_rank_was_met() -> None:
     assert motion(events) is not None and diagnose(case_of(events)).exit_code == 0
 
 
-def test_a_file_that_is_written_is_motion() -> None:
-    writes = rank(0, own(9, "save"), MAIN, native=[f"fsync ({LIBC})"])
-    assert (rank_positions(writes)[0].waits_for, rank_positions(writes)[0].moved) == (waits.FILE, False)
+@pytest.mark.parametrize(
+    ("native", "met"), [(f"fsync ({LIBC})", waits.FILE), (f"clock_nanosleep ({LIBC})", waits.TIMER)]
+)
+def test_a_file_that_is_written_is_motion(native: str, met: str) -> None:
+    writes = rank(0, own(9, "save"), MAIN, native=[native])
+    assert (rank_positions(writes)[0].waits_for, rank_positions(writes)[0].moved) == (met, False)
     for number, shot in enumerate(writes[0].data["snapshots"]):
         shot["io"] = 65536 * number
     assert rank_positions(writes)[0].moved

@@ -12,7 +12,9 @@ import pytest
 
 from ncclkit import evidence
 from ncclkit.causes import catalogue, resemblance
+from ncclkit.causes.differential import differential
 from ncclkit.causes.engine import Diagnosis, diagnose
+from ncclkit.causes.suspects import suspect_finding
 from ncclkit.core.case import Case
 from ncclkit.evidence.logs import fill
 from tests.bench.resemblance import Counted, corpus, counted, crossed, fit
@@ -81,7 +83,9 @@ def test_a_cause_is_cited_though_each_single_line_speaks_against_it() -> None:
     text = resemblance.Text(lines)
     share = {cause: text.heaviest(cause, 1)[0][0] for cause in catalogue()}
     against = min(share, key=lambda cause: share[cause])
-    assert share[against] < 0 and resemblance.finding(against, case, text).evidence
+    suspects = differential(case, text, [against], {})
+    suspect = next(one for one in suspects.suspects if one.cause == against)
+    assert share[against] < 0 and suspect_finding(suspect, suspects, None, case, text, ()).evidence
 
 
 def test_where_a_rule_is_sure_it_keeps_silent() -> None:

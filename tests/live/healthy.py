@@ -6,11 +6,13 @@
 from __future__ import annotations
 
 import ctypes
+import itertools
 import os
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -56,11 +58,20 @@ def start(name: str, ranks: int = 3, backend: str = "gloo") -> Iterator[dict[int
 
 
 def ended() -> bool:
-    return time.monotonic() > BEGUN + LONG
+    """Whether a job has run long enough; by rounds, which all ranks count alike, where `ROUNDS` says how many."""
+    if not ROUNDS:
+        return time.monotonic() > BEGUN + LONG
+    done = next(_ROUND)
+    if os.environ["RANK"] == "0":
+        print(f"step {done}/{ROUNDS}", flush=True)
+    return done >= ROUNDS
 
 
 BEGUN, LONG = time.monotonic(), 3600.0
 """Seconds that a job lasts at most, should nobody end it."""
+ROUNDS = int(os.environ.get("HEALTHY_ROUNDS", "0"))
+"""Rounds of its loop after which a job ends by itself; 0: it goes on until it is ended."""
+_ROUND = itertools.count()
 
 
 def main(name: str) -> None:
@@ -73,6 +84,15 @@ def main(name: str) -> None:
     if PROGRAMS[name] == "torch":
         dist.init_process_group(hangs.BACKEND)
     globals()[name](int(os.environ["RANK"]))
+    if ROUNDS and dist.is_initialized():
+        dist.destroy_process_group()
+
+
+@contextmanager
+def workplace() -> Iterator[Path]:
+    """A folder in which the ranks of a job leave what they have to say to who began it."""
+    with tempfile.TemporaryDirectory() as folder:
+        yield Path(folder)
 
 
 def begin(rank: int) -> None:
@@ -232,6 +252,8 @@ def slow_loader(rank: int) -> None:
     begin(rank)
     for batch in torch.utils.data.DataLoader(SlowData(), batch_size=2, num_workers=1):
         train_step(model, optimizer, batch.to(DEVICE))
+        if ended():
+            break
 
 
 def several_groups(rank: int) -> None:
@@ -286,7 +308,7 @@ def transformers_trainer(rank: int) -> None:
             if state.global_step == 5:
                 here(rank)
 
-    hangs.transformers_train(Begun(), steps=10**7)
+    hangs.transformers_train(Begun(), steps=ROUNDS or 10**7)
 
 
 def lightning_trainer(rank: int) -> None:
@@ -295,7 +317,7 @@ def lightning_trainer(rank: int) -> None:
             if trainer.global_step == 5:
                 here(rank)
 
-    hangs.trainer(rank, Begun(), steps=10**7)
+    hangs.trainer(rank, Begun(), steps=ROUNDS or 10**7)
 
 
 if __name__ == "__main__":

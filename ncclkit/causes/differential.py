@@ -1,0 +1,324 @@
+"""Which causes a bare symptom usually has, in what order, and which question tells them apart.
+
+Three voices are added, as logarithms of odds: how often settled cases with these symptoms and
+contexts had each cause (``settled.json``, written by ``tests/bench/differential.py``), which cause
+the wording resembles, and which ones rules call possible or have cleared.  Answers of a person
+multiply them.  Whatever the numbers are, a suspect is never more than ``possible`` by them alone.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from ncclkit.analysis.once import once
+from ncclkit.causes.contexts import contexts_of
+from ncclkit.causes.looks import all_questions, cause_looks
+from ncclkit.causes.looks.record import Look
+from ncclkit.causes.resemblance import DOUBT, SETTLED, Text, abnormal
+from ncclkit.causes.symptoms import Seen, symptoms, symptoms_in
+from ncclkit.core.case import Case
+from ncclkit.core.model import Event, Evidence
+from ncclkit.evidence.logs import ANSWER_KIND
+
+FILE = Path(__file__).with_name("settled.json")
+Answer = Literal["yes", "no", "unknown"]
+SMOOTHING = 10.0
+"""Cases of the average kind that are added to those of each cause: most causes have few."""
+SUFFICING = 0.3
+"""Weight of a settled case whose text alone tells its cause: another kind of text than a bare one."""
+ACCEPTED = 0.4
+"""Weight of a case for a cause that its thread would have accepted, too."""
+USUAL_SUSPECT = 0.4
+"""What a cause gains that the page of a symptom names, in logarithms of odds."""
+TABLE, RESEMBLANCE = 0.4, 1.0
+"""Weights of the counted table and of the resemblance; features of one text are not independent."""
+LEAST_RESEMBLANCE = 1e-3
+POSSIBLE, PLACE, IN_DOUBT = 3.0, 0.5, -1.5
+"""What a rule adds that calls a cause possible, less for each place; and one that clears it in vain."""
+FEWEST, SUSPECTS, LEAST_SHARE = 3, 5, 0.02
+"""Suspects that are named at least and at most, and the share that each further one must have."""
+CLEAR_LEAD = 0.75
+"""Share of a suspect whose look was answered by yes from which no further question is asked."""
+
+
+class Settled(msgspec.Struct, frozen=True):
+    """A settled case: what it turned out to be, and what its text showed."""
+
+    source: str
+    """Whose it is, so that the table can be tried on owners that it has not counted."""
+    cause: str
+    accept: tuple[str, ...]
+    """Other causes that its thread would have accepted."""
+    suffices: bool
+    """Whether its text alone tells the cause."""
+    shows: frozenset[str]
+    """Its symptoms and contexts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Suspect:
+    """One cause that the symptom may have."""
+
+    cause: str
+    share: float
+    """Of all suspects together, 0 to 1."""
+    settled: int
+    """Settled cases with this symptom that were this cause."""
+    why: str
+    """Why it shows this symptom, in one clause; empty where no page says it."""
+
+    @property
+    def look(self) -> Look:
+        """The look that tells it from its rivals."""
+        return cause_looks()[self.cause]
+
+
+@dataclass(frozen=True, slots=True)
+class Differential:
+    """The suspects of a case, and what they were taken from."""
+
+    seen: tuple[Seen, ...]
+    """The symptoms, the one that tells most first."""
+    contexts: tuple[str, ...]
+    settled: int
+    """How many settled cases had the first symptom."""
+    suspects: tuple[Suspect, ...]
+    """All causes, the most usual first."""
+    answers: Mapping[str, Answer] = field(default_factory=dict)
+    """What was answered so far, by the look's cause."""
+
+    @property
+    def counted(self) -> str:
+        """``in 31 settled cases like this: host_oom 9, slow_rank 6``."""
+        best = sorted(self.suspects, key=lambda suspect: -suspect.settled)[:4]
+        named = ", ".join(f"{one.cause} {one.settled}" for one in best if one.settled)
+        return f"in {self.settled} settled cases like this: {named}" if named else ""
+
+    def named(self, possible: Collection[str]) -> list[Suspect]:
+        """The suspects that are worth a name, best first, with all that rules call possible."""
+        first = self.suspects[:FEWEST]
+        more = [one for one in self.suspects[FEWEST:SUSPECTS] if one.share >= LEAST_SHARE]
+        best = [*first, *more]
+        return [one for one in self.suspects if one in best or one.cause in possible]
+
+    @property
+    def question(self) -> Look | None:
+        """The look that tells most for its cost; None where a look has decided, or nothing is left.
+
+        A prior alone never decides: the first suspect must have been looked at.
+        """
+        if not self.suspects or self._is_decided:
+            return None
+        return next_look({one.cause: one.share for one in self.suspects}, self.answers)
+
+    @property
+    def _is_decided(self) -> bool:
+        first = self.suspects[0]
+        return first.share >= CLEAR_LEAD and self.answers.get(first.cause) == "yes"
+
+
+class Table:
+    """How often settled cases of each cause showed each symptom and context."""
+
+    def __init__(self, cases: Iterable[Settled]) -> None:
+        self.causes: dict[str, float] = defaultdict(float)
+        """Weight of the cases of each cause."""
+        self.shown: dict[tuple[str, str], float] = defaultdict(float)
+        """The same of those that show a feature, by cause and feature."""
+        self.all_shown: dict[str, float] = defaultdict(float)
+        self.total = 0.0
+        self.named: dict[str, Counter[str]] = defaultdict(Counter)
+        """Plain numbers of cases with a symptom, by the symptom and the cause."""
+        for case in cases:
+            self._add(case)
+
+    def _add(self, case: Settled) -> None:
+        weight = SUFFICING if case.suffices else 1.0
+        self.total += weight
+        for feature in case.shows:
+            self.all_shown[feature] += weight
+            self.named[feature][case.cause] += 1
+        shares = dict.fromkeys(case.accept, ACCEPTED * weight) | {case.cause: weight}
+        for cause, share in shares.items():
+            self.causes[cause] += share
+            for feature in case.shows:
+                self.shown[cause, feature] += share
+
+    def log_odds(self, cause: str, shows: Collection[str]) -> float:
+        """How much more often this cause has a text that shows just these features."""
+        count = self.causes.get(cause, 0.0)
+        odds = math.log((count + 1) / (self.total + len(self.causes)))
+        for feature, everywhere in self.all_shown.items():
+            usual = (everywhere + 1) / (self.total + 2)
+            here = (self.shown.get((cause, feature), 0.0) + SMOOTHING * usual) / (count + SMOOTHING)
+            if feature in shows:
+                odds += math.log(here / usual)
+            else:
+                odds += math.log((1 - here) / (1 - usual))
+        return odds
+
+
+@cache
+def settled_cases() -> tuple[Settled, ...]:
+    """The settled cases that ship: no text of theirs, only what it showed."""
+    return msgspec.json.decode(FILE.read_bytes(), type=tuple[Settled, ...])
+
+
+@cache
+def _table() -> Table:
+    return Table(settled_cases())
+
+
+@once
+def features_of(case: Case) -> tuple[tuple[Seen, ...], tuple[str, ...]]:
+    """The symptoms and the contexts that a case shows."""
+    lines = abnormal(case)
+    return symptoms_in(lines), contexts_of(case, lines)
+
+
+def differential(
+    case: Case,
+    text: Text,
+    possible: Sequence[str],
+    cleared: Mapping[str, Sequence[Evidence]],
+) -> Differential:
+    """The causes in the order in which the symptoms of a case usually have them.
+
+    possible: causes that rules call possible, best first.
+    cleared: those that rules rule out, and by which evidence; they are left out unless in doubt.
+    """
+    known = _table()
+    ruled_out = cleared.keys() - doubted(text, cleared)
+    seen, contexts = features_of(case)
+    shows = {*(one.symptom for one in seen), *contexts}
+    odds: dict[str, float] = {}
+    for cause in cause_looks():
+        if cause in ruled_out:
+            continue
+        counted = TABLE * known.log_odds(cause, shows)
+        resembled = RESEMBLANCE * math.log(text.shares.get(cause, 0.0) + LEAST_RESEMBLANCE)
+        ruled = _rules_add(cause, possible, cleared)
+        odds[cause] = counted + resembled + ruled + _pages_add(cause, seen)
+    answers = answers_of(case)
+    for look, answer in answers.items():
+        for cause in odds:
+            odds[cause] += answer_adds(all_questions()[look], answer, cause)
+    return _differential(odds, seen, contexts, known, answers)
+
+
+def doubted(text: Text, cleared: Mapping[str, Sequence[Evidence]]) -> set[str]:
+    """Cleared causes that a text resembles all the same, by an error that no rule has read."""
+    resembled = [cause for cause in cleared if text.shares[cause] >= DOUBT and cause not in SETTLED]
+    heaviest = {cause: text.heaviest(cause, 1)[0][2] for cause in resembled}
+    unread = {cause: event for cause, event in heaviest.items() if event.kind == "log.error"}
+    return {cause for cause, event in unread.items() if event not in cleared[cause]}
+
+
+def _rules_add(cause: str, possible: Sequence[str], cleared: Collection[str]) -> float:
+    if cause in possible:
+        return POSSIBLE - PLACE * possible.index(cause)
+    return IN_DOUBT if cause in cleared else 0.0
+
+
+def _pages_add(cause: str, seen: Iterable[Seen]) -> float:
+    named = any(cause in symptoms()[one.symptom].SUSPECTS for one in seen)
+    return USUAL_SUSPECT if named else 0.0
+
+
+def _differential(
+    odds: Mapping[str, float],
+    seen: Sequence[Seen],
+    contexts: tuple[str, ...],
+    table: Table,
+    answers: Mapping[str, Answer],
+) -> Differential:
+    ranked = sorted(odds, key=lambda cause: (-odds[cause], cause))
+    shares = shares_of(odds)
+    rarest = sorted(seen, key=lambda one: table.all_shown.get(one.symptom, 0.0))
+    counts: Counter[str] = table.named[rarest[0].symptom] if rarest else Counter()
+    suspects = [
+        Suspect(cause, shares[cause], counts[cause], _reason(cause, rarest)) for cause in ranked
+    ]
+    return Differential(tuple(rarest), contexts, counts.total(), tuple(suspects), dict(answers))
+
+
+def _reason(cause: str, seen: Iterable[Seen]) -> str:
+    """Why this cause shows one of these symptoms, by the page of the first that names it."""
+    pages = (symptoms()[one.symptom].SUSPECTS for one in seen)
+    return next((page[cause] for page in pages if cause in page), "")
+
+
+def shares_of(odds: Mapping[str, float]) -> dict[str, float]:
+    """Logarithms of odds as shares that add up to 1."""
+    best = max(odds.values())
+    powers = {cause: math.exp(value - best) for cause, value in odds.items()}
+    total = sum(powers.values())
+    return {cause: power / total for cause, power in powers.items()}
+
+
+# ---------------------------------------------------------------- questions and answers
+
+
+def answers_of(case: Case) -> dict[str, Answer]:
+    """The look's cause → what was answered last; what can be no answer is left out."""
+    known = all_questions()
+    found: dict[str, Answer] = {}
+    for event in case.of(ANSWER_KIND):
+        look, answer = event.data.get("look"), event.data.get("answer")
+        if isinstance(look, str) and look in known and answer in ("yes", "no", "unknown"):
+            found[look] = answer
+    return found
+
+
+def answer_event(
+    look: Look, answer: Answer, by: Literal["user", "check"], text: str = ""
+) -> Event:
+    """What a person answered, or a check found, as evidence that the case keeps.
+
+    Its fields: ``look`` (the look's cause), ``answer``, ``by``.
+    """
+    said = f"{look.question} {answer}" + f": {text}" * bool(text)
+    data = {"look": look.cause, "answer": answer, "by": by}
+    return Event(ANSWER_KIND, said, "told by the user" if by == "user" else "checked here", data=data)
+
+
+def answer_adds(look: Look, answer: Answer, cause: str) -> float:
+    """What an answer adds to the odds of a cause."""
+    chance = look.chance(cause)
+    if answer == "yes":
+        return math.log(chance)
+    return math.log(1 - chance) if answer == "no" else 0.0
+
+
+def next_look(shares: Mapping[str, float], answered: Collection[str]) -> Look | None:
+    """The look that is expected to tell most for what it costs; None where none tells anything."""
+    open_looks = [look for look in all_questions().values() if look.cause not in answered]
+    worth = {look.cause: _information(look, shares) / _cost(look) for look in open_looks}
+    best = max(worth, key=lambda cause: (worth[cause], cause), default=None)
+    return all_questions()[best] if best and worth[best] > 0 else None
+
+
+def _cost(look: Look) -> float:
+    """Minutes as a person weighs them: a run of ten minutes is not twenty times a glance."""
+    return 1.0 + math.log1p(look.minutes) / 2
+
+
+def _information(look: Look, shares: Mapping[str, float]) -> float:
+    """By how many bits the answer is expected to narrow the suspects."""
+    chances = {cause: look.chance(cause) for cause in shares}
+    yes = sum(shares[cause] * chances[cause] for cause in shares)
+    after_yes = _entropy(shares[cause] * chances[cause] / yes for cause in shares)
+    after_no = _entropy(shares[cause] * (1 - chances[cause]) / (1 - yes) for cause in shares)
+    return _entropy(shares.values()) - yes * after_yes - (1 - yes) * after_no
+
+
+def _entropy(shares: Iterable[float]) -> float:
+    return -sum(share * math.log2(share) for share in shares if share > 0)

@@ -1,0 +1,30 @@
+"""For each cause the one look that tells it from its rivals, at the lowest cost.
+
+A look is a question that a person answers with yes, no, or cannot tell: from memory, by one
+command on a host of the job, or by reading one file.  ``now`` works when the job is dead;
+``next_time`` is a line for the job script that has the answer at hand after the next run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+
+from ncclkit.causes.looks import broad, devices, hosts, network, program, software
+from ncclkit.causes.looks.record import Look
+
+PARTS = (network, hosts, devices, software, program)
+"""Where the look of each cause stands."""
+
+
+@cache
+def cause_looks() -> Mapping[str, Look]:
+    """The look of each cause, by the cause."""
+    return {look.cause: look for part in PARTS for look in part.LOOKS}
+
+
+@cache
+def all_questions() -> Mapping[str, Look]:
+    """Everything that may be asked, by name: the broad questions, and the look of each cause."""
+    broad_ones = {look.cause: look for look in broad.LOOKS}
+    return {**broad_ones, **cause_looks()}

@@ -1,0 +1,89 @@
+"""The findings that the differential makes: a suspect with its reason, its count, and the look that decides.
+
+None of them is more than ``possible``: they say what such a text usually turns out to be.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from ncclkit.causes import catalogue, page
+from ncclkit.causes.differential import Differential, Suspect
+from ncclkit.causes.looks.record import Look
+from ncclkit.causes.resemblance import LEAST, MOST, SAYS, SHOWN, Text, weights
+from ncclkit.causes.symptoms import page_of
+from ncclkit.core.case import Case
+from ncclkit.core.model import Advice, Event, Evidence, Finding, found
+
+
+def suspect_finding(
+    suspect: Suspect,
+    suspects: Differential,
+    by_rule: Finding | None,
+    case: Case,
+    text: Text,
+    signs: Sequence[Event],
+) -> Finding:
+    """One suspect as a finding; what a rule says of it stays, with the look before its advice.
+
+    signs: the lines that say failure or complaint.
+    """
+    look = look_advice(suspect.look)
+    if by_rule is not None:
+        return replace(by_rule, advice=(look, *by_rule.advice))
+    about = page(suspect.cause)
+    advice = Advice(
+        " ".join(about["What to do"].split()),
+        why="Nothing in the evidence proves it yet.",
+        check=" ".join(about["How to be sure"].split()),
+        risk="It may be another cause: look first, then change one thing.",
+    )
+    evidence, like = _evidence(suspect.cause, suspects, text, signs)
+    return found(
+        suspect.cause,
+        "possible",
+        _sentence(suspect, suspects, about[""].rstrip("."), like),
+        evidence,
+        advice=(look, advice),
+        next=catalogue()[suspect.cause].experiment(case),
+    )
+
+
+def look_advice(look: Look) -> Advice:
+    """The look that decides, as the first thing to do: now, and at the next run."""
+    next_time = ""
+    if look.next_time:
+        next_time = f"For the next run, a line of the job script: {look.next_time}"
+    return Advice(
+        f"Look first: {look.question}",
+        command=look.now,
+        check=f"Yes, it is this cause: {look.yes}. No: {look.no}.",
+        why=next_time,
+        risk="None: it only looks.",
+    )
+
+
+def _sentence(suspect: Suspect, suspects: Differential, title: str, like: str) -> str:
+    """``No rule decides it; a usual suspect is "…": why (9 of 31 settled cases like this).``"""
+    say = f'{SAYS}, but it resembles "{title}" (like: {like})' if like else f'{SAYS}; a usual suspect is "{title}"'
+    if not suspects.seen:
+        return f"{say}."
+    symptom = page_of(suspects.seen[0].symptom)[""].rstrip(".")
+    why = f": {suspect.why}" if suspect.why else ""
+    counted = ""
+    if suspect.settled:
+        counted = f" Of {suspects.settled} settled cases with \"{symptom}\" it was the cause of {suspect.settled}."
+    return f"{say}{why}.{counted}"
+
+
+def _evidence(
+    cause: str, suspects: Differential, text: Text, signs: Sequence[Event]
+) -> tuple[list[Evidence], str]:
+    """The lines that weigh most for a cause, and the known failure they are like; else the line of the symptom."""
+    if text.shares.get(cause, 0.0) < LEAST and suspects.seen:
+        return [suspects.seen[0].line], ""
+    heavy = text.heaviest(cause, MOST, signs)
+    most, heaviest_line, _ = heavy[0]
+    least = min(most, SHOWN * most)  # where each line speaks against the cause, the first is cited all the same
+    return [event for weight, _, event in heavy if weight >= least], weights().like(cause, heaviest_line)

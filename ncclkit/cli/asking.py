@@ -1,0 +1,159 @@
+"""The question on a terminal: suspects with their shares, one question at a time, and what each answer moved."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+
+from ncclkit.causes.differential import Differential
+from ncclkit.causes.engine import Diagnosis, clip, diagnose
+from ncclkit.causes.looks.record import Look
+from ncclkit.cli import terminal
+from ncclkit.cli.terminal import Activity, show
+from ncclkit.core.case import Case
+from ncclkit.core.model import cite
+from ncclkit.experiments import questions
+from ncclkit.experiments.questions import ANSWERS, AnswerStep
+from ncclkit.live.looking import Sight
+
+KEYS = {"y": "yes", "n": "no", "?": "unknown"}
+"""What a person types for an answer; the whole words do as well."""
+PROMPT = "y yes · n no · ? cannot tell · l look for me · q leave"
+REASON_LETTERS = 160
+"""Letters of the reason of a suspect that are printed: a table is read at a glance."""
+
+
+def print_suspects(case: Case, diagnosis: Diagnosis) -> None:
+    """Print the symptom with its counts, the first suspects, and what earlier answers moved."""
+    suspects = questions.suspects_of(diagnosis)
+    if suspects is None:
+        return
+    if suspects.seen:
+        first = suspects.seen[0]
+        cited = cite(first.line)
+        place = f"{cited['path']}:{cited['line']}" if cited["line"] else cited["path"]
+        quoted = [f"  {line}" for line in clip(first.line.text, 2)]
+        show("\n".join([f"Symptom: {questions.title_of(first.symptom)}  ({place})", *quoted]))
+    if suspects.counted:
+        show(f"{suspects.counted[:1].upper()}{suspects.counted[1:]}.")
+    print_ranking(suspects)
+    steps = questions.steps_of(case, suspects)
+    for step in steps:
+        print_step(step, with_question=True)
+
+
+def print_ranking(suspects: Differential) -> None:
+    """Print the first suspects with their shares and reasons."""
+    rows: list[tuple[str, str]] = []
+    for place, one in enumerate(questions.best_suspects(suspects), 1):
+        reason = one.why if len(one.why) <= REASON_LETTERS else f"{one.why[:REASON_LETTERS]}…"
+        rows.append((f"{place}. {questions.share_words(one.share):>5}  {one.cause}", reason))
+    terminal.rows("Suspects, none of them proven", rows)
+
+
+def print_step(step: AnswerStep, with_question: bool = False) -> None:
+    """Print an answer, what it means, and how the ranking moved."""
+    lines = [f"{step.answer_words}.", f"  {step.moved}"]
+    if with_question:
+        lines.insert(0, f"\n{step.look.question} ({step.who})")
+    show("\n".join(lines))
+
+
+def print_sights(seen: Iterable[tuple[Look, Sight]]) -> None:
+    """Print what the looks have shown that were made for a person."""
+    for look, sight in seen:
+        show(f"\n{look.question}\n  {sight.answer}: {sight.text}")
+
+
+def print_question(diagnosis: Diagnosis, is_conversation: bool = False) -> None:
+    """Print the question that decides most, how to find out now, and how next time.
+
+    is_conversation: the answer is typed next, and needs no option.
+    """
+    look = _question_of(diagnosis)
+    if look is None:
+        return
+    lines = [f"\nQuestion: {look.question}", f"  yes:       {look.yes}", f"  no:        {look.no}"]
+    if look.now:
+        lines.append(f"  look now:  {look.now}")
+    if look.next_time:
+        lines.append(f"  next time: {look.next_time}")
+    if not is_conversation:
+        lines.append(f"  answer:    --answer {look.cause}=yes, =no or =unknown")
+    show("\n".join(lines))
+
+
+def print_next_step(case: Case, diagnosis: Diagnosis) -> None:
+    """Print what to do where nothing is left to ask, or where an experiment costs less."""
+    then = questions.next_step(case, diagnosis)
+    if then is None:
+        return
+    show(f"\n{then.sentence}")
+    named = (("Do", then.advice), ("Experiment", then.experiment), ("Collect", then.collect))
+    for name, text in named:
+        if text:
+            show(f"{name}: {text}")
+    if then.command:
+        show(f"  $ {then.command}")
+
+
+def converse(case: Case, diagnosis: Diagnosis) -> Diagnosis:
+    """Ask a person one question after the other, until nothing is left to ask or they leave.
+
+    Returns the verdict with their answers.
+    """
+    printed: Look | None = None
+    while True:
+        look = _question_of(diagnosis)
+        if look is None or look != printed:
+            print_question(diagnosis, is_conversation=True)
+            print_next_step(case, diagnosis)
+        printed = look
+        if look is None:
+            return diagnosis
+        word = _typed_word()
+        if word == "l":
+            diagnosis = _look_here(case, look, diagnosis)
+        elif word in KEYS or word in ANSWERS:
+            questions.add_answer(case, look, ANSWERS[KEYS.get(word, word)])
+            diagnosis = _judge_again(case, look)
+        elif word in ("q", "quit"):
+            return diagnosis
+        else:
+            show(f"{word[:20]!r} is none of them.")
+
+
+def _question_of(diagnosis: Diagnosis) -> Look | None:
+    suspects = questions.suspects_of(diagnosis)
+    return suspects.question if suspects else None
+
+
+def _typed_word() -> str:
+    """What a person types; to leave, where the terminal is closed."""
+    show(PROMPT)
+    line = sys.stdin.readline()
+    return line.strip().lower() if line else "q"
+
+
+def _look_here(case: Case, look: Look, diagnosis: Diagnosis) -> Diagnosis:
+    """Look for the person; what cannot be told stays a question to them."""
+    with Activity("Looking", is_long=bool(look.now)):
+        sight = questions.look_for_me(case, look)
+    show(f"{sight.answer}: {sight.text}")
+    if sight.answer == "unknown":
+        return diagnosis
+    questions.add_answer(case, look, sight.answer, "check", sight.text)
+    return _judge_again(case, look)
+
+
+def _judge_again(case: Case, look: Look) -> Diagnosis:
+    """The verdict with the new answer; printed is what it moved."""
+    diagnosis = diagnose(case)
+    suspects = questions.suspects_of(diagnosis)
+    if suspects is None:
+        return diagnosis
+    for step in questions.steps_of(case, suspects):
+        if step.look.cause == look.cause:
+            print_step(step)
+    print_ranking(suspects)
+    return diagnosis

@@ -1,0 +1,245 @@
+"""The question on a page: suspects with their shares, one question with its buttons, and the chain of answers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import ipywidgets as W
+
+from ncclkit.causes import page as page_of_cause
+from ncclkit.causes.differential import Answer, Differential
+from ncclkit.causes.engine import Diagnosis, clip, diagnose
+from ncclkit.causes.looks.record import Look
+from ncclkit.core.case import Case
+from ncclkit.core.model import NcclkitError, cite
+from ncclkit.experiments import questions
+from ncclkit.experiments.questions import AnswerStep, NextStep
+from ncclkit.live.looking import Sight
+from ncclkit.views._base import View
+from ncclkit.views._form import Form, row
+from ncclkit.views._html import Markup, code, el, fit, join, location, pre, sentence, table
+
+NO_COMMAND = "No command shows this; only a person knows it"
+NO_ANSWERS = "Nothing was answered yet"
+
+
+class QuestionView(View):
+    """The suspects of a case, what was answered, and the question that decides most."""
+
+    def __init__(self, case: Case, diagnosis: Diagnosis, sight: Sight | None = None) -> None:
+        """sight: what a look has shown that could not answer the question by itself."""
+        suspects = questions.suspects_of(diagnosis)
+        then = questions.next_step(case, diagnosis)
+        if suspects is None:
+            super().__init__(then.sentence if then else "There is nothing to ask", Markup(""))
+            return
+        steps = questions.steps_of(case, suspects)
+        asked = _question(suspects.question, sight) if suspects.question else ""
+        body = join(_symptom(suspects), _ranking(suspects), _chain(steps), asked, _then(then))
+        super().__init__(_summary(suspects, steps), body)
+
+
+def _summary(suspects: Differential, steps: Sequence[AnswerStep]) -> str:
+    named = questions.best_suspects(suspects)[:3]
+    shares = ", ".join(f"{one.cause} {questions.share_words(one.share)}" for one in named)
+    if not steps:
+        return f"This is usually one of these: {shares}"
+    return f"After {len(steps)} answer{'s' * (len(steps) > 1)}: {shares}"
+
+
+def _symptom(suspects: Differential) -> Markup:
+    """What it shows, with its line, and what such cases turned out to be."""
+    if not suspects.seen:
+        return Markup("")
+    first = suspects.seen[0]
+    cited = cite(first.line)
+    place = location(cited["path"], int(cited["line"]))
+    counted = f"{suspects.counted[:1].upper()}{suspects.counted[1:]}." if suspects.counted else ""
+    return join(
+        el("p", f"{questions.title_of(first.symptom)}: ", place),
+        pre("\n".join(clip(first.line.text, 3))),
+        el("p", counted, cls="nk-dim") if counted else "",
+    )
+
+
+def _ranking(suspects: Differential) -> Markup:
+    rows: list[Sequence[object]] = []
+    for one in questions.best_suspects(suspects):
+        title = page_of_cause(one.cause)[""].rstrip(".")
+        cause = join(code(one.cause), " ", title)
+        count = f"{one.settled} of {suspects.settled}" if suspects.settled else ""
+        rows.append((_share(one.share), cause, one.why or "–", count))
+    return fit(table(("Share", "Suspect", "Why it shows this", "Settled cases"), rows))
+
+
+def _share(share: float) -> Markup:
+    """A number, and a bar of it."""
+    bar = el("span", "", cls="nk-bar nk-bar-after", style=f"width:{100 * share:.0f}%")
+    room = el("div", bar, cls="nk-bar-room")
+    return el("div", questions.share_words(share), room, cls="nk-share")
+
+
+def _chain(steps: Sequence[AnswerStep]) -> Markup:
+    """The questions and answers so far, the newest last, with what each moved."""
+    if not steps:
+        return Markup("")
+    rows: list[Sequence[object]] = []
+    for step in steps:
+        seen = pre(step.seen) if step.seen else ""
+        answer = join(el("b", sentence(step.answer_words)), f" ({step.who})", seen)
+        moved = join(*(el("div", move) for move in step.moves)) or step.moved
+        rows.append((sentence(step.look.question), answer, moved))
+    return join(
+        el("h5", "Asked and answered"), fit(table(("Question", "Answer", "What moved"), rows))
+    )
+
+
+def _question(look: Look, sight: Sight | None) -> Markup:
+    """The question, how to find out now and next time, and what each answer means."""
+    now = join(el("p", "Look now, on a host of the job:"), pre(look.now)) if look.now else ""
+    later = join(el("p", "For the next run, a line of the job script:"), pre(look.next_time))
+    seen = join(el("h5", "What was seen"), pre(sight.text)) if sight else ""
+    return join(
+        el("h5", "The question"),
+        el("p", el("b", sentence(look.question))),
+        el("p", el("b", "Yes: "), sentence(look.yes)),
+        el("p", el("b", "No: "), sentence(look.no)),
+        now,
+        later if look.next_time else "",
+        seen,
+    )
+
+
+def _then(then: NextStep | None) -> Markup:
+    if then is None:
+        return Markup("")
+    named = (("Do", then.advice), ("Experiment", then.experiment), ("Collect", then.collect))
+    parts = [el("p", el("b", f"{name}: "), sentence(text)) for name, text in named if text]
+    command = pre(then.command) if then.command else ""
+    return join(el("h5", "What follows"), el("p", then.sentence), *parts, command)
+
+
+class AskForm(Form):
+    """The form that asks what tells the suspects apart; each click is an answer that the case keeps.
+
+    ``await form.run(answers)`` gives the answers that are known already, such as
+    ``host_oom:yes, p2p_broken:no``.
+    """
+
+    IDLE = "There is nothing to ask"
+    ASK = "There is nothing to ask"
+    BUSY = "Judging …"
+    CANCELLED = "Cancelled; answers given until then are kept"
+
+    def __init__(self, case: Case, diagnosis: Diagnosis | None = None) -> None:
+        """diagnosis: the verdict on the case, where it is known already."""
+        self._case = case
+        self._judged = diagnosis or diagnose(case)
+        yes = W.Button(description="Yes", icon="check", button_style="primary")
+        self.no = W.Button(description="No", icon="times")
+        self.unsure = W.Button(description="Cannot tell", icon="question")
+        self.look = W.Button(description="Look for me", icon="search")
+        self.undo = W.Button(description="Take back", icon="undo")
+        actions = {
+            self.no: partial(self._take, "no"),
+            self.unsure: partial(self._take, "unknown"),
+            self.look: self._look_for_me,
+            self.undo: self._take_back,
+        }
+        for button, action in actions.items():
+            button.on_click(partial(self._clicked, action))
+        super().__init__("", [], yes, *actions)
+        self._show(self._view().static())
+
+    def layout(self) -> list[W.Widget]:
+        """The buttons stand below the question."""
+        return [self.result, row(*self._buttons, self.cancel), self.notice, self.drawing]
+
+    @property
+    def summary(self) -> str:
+        """The suspects with their shares, or why nothing is asked."""
+        return self._view().summary
+
+    @property
+    def question(self) -> Look | None:
+        """What is asked now."""
+        suspects = questions.suspects_of(self._judged)
+        return suspects.question if suspects else None
+
+    def blocked(self) -> Mapping[W.Button, str]:
+        """What has no meaning now: an answer without a question, a look that no command can make."""
+        blocked: dict[W.Button, str] = {}
+        suspects = questions.suspects_of(self._judged)
+        question = self.question
+        if question is None:
+            blocked |= dict.fromkeys((self.start, self.no, self.unsure, self.look), self.ASK)
+        elif not question.now:
+            blocked[self.look] = NO_COMMAND
+        if suspects is None or not suspects.answers:
+            blocked[self.undo] = NO_ANSWERS
+        return blocked
+
+    def review(self) -> None:
+        """Disable the buttons that mean nothing now; why is said where the pointer rests."""
+        super().review()
+        self.notice.value = ""
+
+    async def run(self, answers: str = "") -> View:
+        """Take the answers that are known already; shown is what is left to ask.
+
+        Raises NcclkitError for a question or an answer that there is not.
+        """
+        view: View = await self._act(partial(self._take_all, answers))
+        return view
+
+    def prepare(self) -> Coroutine[Any, Any, View]:
+        """The answer yes to the question that stands here."""
+        return self._take("yes")
+
+    def failed(self, why: str, cancelled: bool) -> None:
+        """Say why, and show the question again."""
+        super().failed(why, cancelled)
+        words = el("p", self.CANCELLED if cancelled else why, cls="nk-bad", role="alert")
+        self._show(join(el("div", words, cls="nk"), self._view().static()))
+
+    def _clicked(self, action: Any, _button: W.Button) -> None:
+        self._call_on_main_loop(partial(self.begin, action))
+
+    def _view(self, sight: Sight | None = None) -> QuestionView:
+        return QuestionView(self._case, self._judged, sight)
+
+    def _take_all(self, answers: str) -> Coroutine[Any, Any, View]:
+        known = questions.parse_answers([answers])
+        return self._taken(known)
+
+    def _take(self, answer: Answer) -> Coroutine[Any, Any, View]:
+        question = self.question
+        if question is None:
+            raise NcclkitError(f"{self.ASK}.")
+        return self._taken([(question, answer)])
+
+    async def _taken(self, answers: Sequence[tuple[Look, Answer]]) -> View:
+        if questions.suspects_of(self._judged) and answers:
+            for look, answer in answers:
+                questions.add_answer(self._case, look, answer)
+            self._judged = diagnose(self._case)
+        return self._view()
+
+    async def _look_for_me(self) -> View:
+        question = self.question
+        if question is None:
+            return self._view()
+        sight = await asyncio.to_thread(questions.look_for_me, self._case, question)
+        if sight.answer == "unknown":
+            return self._view(sight)
+        questions.add_answer(self._case, question, sight.answer, "check", sight.text)
+        self._judged = diagnose(self._case)
+        return self._view()
+
+    async def _take_back(self) -> View:
+        questions.take_back(self._case)
+        self._judged = diagnose(self._case)
+        return self._view()
