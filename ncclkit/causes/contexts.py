@@ -155,6 +155,11 @@ CONTEXTS = (
         r"OpType=ALLREDUCE, NumelIn=\d{5,}",
     ),
     JobContext(
+        "usual_timeout",
+        "the whole of the usual timeout passed",
+        r"Timeout\(ms\)=(?:1800000|600000)\b",
+    ),
+    JobContext(
         "shards",
         "the collective gathers or scatters shards",
         r"ALLGATHER_BASE|REDUCE_SCATTER_BASE|\bFSDP\b|\bzero[-_ ]?(?:stage)?[ =:]*3\b",

@@ -41,12 +41,30 @@ USUAL_SUSPECT = 0.4
 TABLE, RESEMBLANCE = 0.4, 1.0
 """Weights of the counted table and of the resemblance; features of one text are not independent."""
 LEAST_RESEMBLANCE = 1e-3
-POSSIBLE, PLACE, IN_DOUBT = 3.0, 0.5, -1.5
+POSSIBLE, PLACE, IN_DOUBT = 2.2, 0.5, -1.5
 """What a rule adds that calls a cause possible, less for each place; and one that clears it in vain."""
 FEWEST, SUSPECTS, LEAST_SHARE = 3, 5, 0.02
 """Suspects that are named at least and at most, and the share that each further one must have."""
 CLEAR_LEAD = 0.75
 """Share of a suspect whose look was answered by yes from which no further question is asked."""
+
+
+STATED: Mapping[tuple[str, str], float] = {
+    # a loss or a flag is summed right after a batch was loaded: data comes late
+    ("one_element", "cpu_contention"): 4.0,
+    ("one_element", "host_oom"): 3.0,
+    ("one_element", "disk_or_io"): 2.0,
+    # sockets take cores that the loaders' workers want, too
+    ("uses_sockets", "cpu_contention"): 3.0,
+    # who hands out the id is the first to fill a host and the first GPU
+    ("unique_id", "host_oom"): 3.0,
+    ("unique_id", "gpu_oom"): 2.0,
+    # a loader that skips batches alone is late by definition
+    ("at_resume", "slow_rank"): 2.0,
+    # nobody lowered the limit, and it passed to the second
+    ("usual_timeout", "timeout_too_short"): 0.3,
+}
+"""Symptom or context and cause → how much more often than the few counted cases tell, each with its reason."""
 
 
 class Settled(msgspec.Struct, frozen=True):
@@ -207,6 +225,7 @@ def differential(
         resembled = RESEMBLANCE * math.log(text.shares.get(cause, 0.0) + LEAST_RESEMBLANCE)
         ruled = _rules_add(cause, possible, cleared)
         odds[cause] = counted + resembled + ruled + _pages_add(cause, seen)
+        odds[cause] += sum(math.log(STATED.get((feature, cause), 1.0)) for feature in shows)
     answers = answers_of(case)
     for look, answer in answers.items():
         for cause in odds:
