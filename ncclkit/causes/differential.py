@@ -191,7 +191,8 @@ def settled_cases() -> tuple[Settled, ...]:
 
 
 @cache
-def _table() -> Table:
+def settled_table() -> Table:
+    """The table of the settled cases that ship."""
     return Table(settled_cases())
 
 
@@ -213,7 +214,7 @@ def differential(
     possible: causes that rules call possible, best first.
     cleared: those that rules rule out, and by which evidence; they are left out unless in doubt.
     """
-    known = _table()
+    known = settled_table()
     ruled_out = cleared.keys() - doubted(text, cleared)
     seen, contexts = features_of(case)
     shows = {*(one.symptom for one in seen), *contexts}

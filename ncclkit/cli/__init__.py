@@ -432,7 +432,12 @@ def _add_notebooks(parsers: Any) -> None:
 
 def _add_helpers(parsers: Any) -> None:
     causes = _verb(parsers, "causes", "the known causes, or the page of one of them", "causes slow_rank")
-    causes.add_argument("cause", nargs="?", metavar="ID", help="a cause, as `ncclkit diagnose` names it")
+    causes.add_argument(
+        "cause", nargs="?", metavar="ID", help="a cause or a symptom, as `ncclkit diagnose` and `ask` name it"
+    )
+    causes.add_argument(
+        "--symptoms", action="store_true", help="all symptoms with their suspects and looks, as Markdown"
+    )
     causes.add_argument("--json", action="store_true", help="JSON instead of text")
     _verb(parsers, "mcp", "read-only tools for a coding agent, over standard input and output (MCP)", "mcp")
     shell = _verb(parsers, "completion", "what makes bash or zsh complete this command", "completion bash > FILE")

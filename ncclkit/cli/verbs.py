@@ -640,9 +640,25 @@ def gate(options: argparse.Namespace) -> int:
 
 
 def causes(options: argparse.Namespace) -> int:
-    """Print the known causes, or the page of one."""
+    """Print the known causes, or the page of one, or of a symptom."""
     from ncclkit.causes import catalogue, page
+    from ncclkit.causes.symptoms import page_of, symptoms
 
+    if options.symptoms:
+        from ncclkit.causes.symptoms.document import symptoms_document
+
+        titles = {name: page_of(name)[""] for name in symptoms()}
+        show(json.dumps(titles, indent=1) if options.json else symptoms_document().rstrip("\n"))
+        return 0
+    if options.cause in symptoms():
+        about = page_of(options.cause)
+        suspects = "\n".join(f"{name}: {why}" for name, why in symptoms()[options.cause].SUSPECTS.items())
+        about["Usual suspects"] = suspects
+        if options.json:
+            show(json.dumps({options.cause: about}, indent=1))
+        else:
+            terminal.page(options.cause, about)
+        return 0
     titles = {} if options.cause else {name: page(name)[""] for name in catalogue()}
     if options.json:
         show(json.dumps(titles or {options.cause: page(options.cause)}, indent=1))

@@ -60,7 +60,7 @@ def posted_failures(folder: Path) -> Iterator[Posted]:
             text = json.loads((folder / f"{sample.name}.json").read_text(encoding="utf-8"))
             owner = text["source"].partition("/")[0].lower()
             case = read_case(sample)
-            yield Posted(owner, sample, settled_case(sample, case, owner), case)
+            yield Posted(owner, sample, settled_case(sample, case, f"posted:{owner}"), case)
 
 
 def read_case(sample: Sample) -> Case:
@@ -117,7 +117,7 @@ class Answered:
 
 def answered(case: Case, table: Table) -> Answered:
     """The diagnosis of a case with this table."""
-    with patch.object(module, "_table", lambda: table):
+    with patch.object(module, "settled_table", lambda: table):
         found = diagnose(case)
     named = [finding.cause for finding in found.findings]
     held = found.differential.suspects if found.differential else ()

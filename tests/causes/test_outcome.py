@@ -17,6 +17,9 @@ from ncclkit.evidence.logs import fill
 WELL = Path(__file__).parents[1] / "healthy"
 SHARED = Path(__file__).parents[2].parent / "shared" / "healthy"
 LOGS = [json.loads(file.read_text(encoding="utf-8")) for file in sorted(WELL.glob("*.json"))]
+RUNS = Path(__file__).parents[1] / "healthy_runs"
+"""Recorded on two H200 by tests/record/healthy_runs.py; most logs end before the job says that it ends."""
+RECORDED = [json.loads(file.read_text(encoding="utf-8")) for file in sorted(RUNS.glob("*.json"))]
 NOT_BROKEN = [log for log in LOGS if log["state"] != "broken"]
 
 
@@ -38,6 +41,16 @@ def verdict_on(log: dict[str, Any], folder: Path) -> Diagnosis:
 def test_nothing_is_found_where_nothing_broke(log: dict[str, Any], tmp_path: Path) -> None:
     result = verdict_on(log, tmp_path)
     assert [(finding.cause, finding.say) for finding in result.findings] == []
+
+
+@pytest.mark.parametrize("log", RECORDED, ids=named)
+@pytest.mark.parametrize("lines", [0, 50], ids=["whole", "its end"])
+def test_recorded_jobs_that_succeeded_are_left_alone(
+    log: dict[str, Any], lines: int, tmp_path: Path
+) -> None:
+    text = "".join(log["log"].splitlines(keepends=True)[-lines:])
+    result = judged(tmp_path, "job.log", text)
+    assert (result.findings, result.verdict in ("healthy", "running")) == ((), True)
 
 
 @pytest.mark.parametrize("log", [log for log in LOGS if log["state"] == "broken"], ids=named)

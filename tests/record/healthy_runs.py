@@ -32,7 +32,6 @@ from tests.live.hangs import package  # noqa: E402
 NO_MULTICAST = {"NCCL_NVLS_ENABLE": "0"}
 """Protects the hardware; never unset."""
 SETTINGS = {
-    "quiet": {},
     "warn": {"NCCL_DEBUG": "WARN"},
     "info": {"NCCL_DEBUG": "INFO"},
     "network": {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "INIT,BOOTSTRAP,ENV,NET,GRAPH,TUNING"},
@@ -145,7 +144,7 @@ def main() -> None:
     parser.add_argument("--backend", choices=("gloo", "nccl"), default="gloo")
     parser.add_argument("--only", nargs="*", help="these programs")
     parser.add_argument("--side-by-side", type=int, default=1, help="jobs at once")
-    parser.add_argument("--largest", type=int, default=30_000, help="characters of a log that are kept")
+    parser.add_argument("--largest", type=int, default=12_000, help="characters of a log that are kept")
     options = parser.parse_args()
     options.folder.mkdir(parents=True, exist_ok=True)
     for name, record in recordings(options):

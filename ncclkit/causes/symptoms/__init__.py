@@ -17,6 +17,8 @@ from typing import Protocol, cast
 
 from ncclkit.core.model import Event
 
+NO_SYMPTOMS = ("document",)
+"""Modules of this package that are no symptoms."""
 HEADINGS = ("What it means", "Whom not to believe", "What to get")
 """The headings of the page of a symptom, in this order."""
 
@@ -42,7 +44,8 @@ class Seen:
 @cache
 def symptoms() -> Mapping[str, Symptom]:
     """Every symptom by id, sorted by id."""
-    names = sorted(info.name for info in pkgutil.iter_modules(__path__))
+    found = (info.name for info in pkgutil.iter_modules(__path__))
+    names = sorted(name for name in found if name not in NO_SYMPTOMS)
     return {name: cast(Symptom, import_module(f"{__name__}.{name}")) for name in names}
 
 

@@ -1,0 +1,112 @@
+"""Suspects of a bare symptom: counted, ordered, asked about; nothing of a healthy job."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from ncclkit.causes import catalogue, differential
+from ncclkit.causes.contexts import CONTEXTS
+from ncclkit.causes.differential import STATED, answer_event, next_look, settled_cases
+from ncclkit.causes.looks import all_questions, cause_looks
+from ncclkit.causes.symptoms import HEADINGS, page_of, symptoms
+from ncclkit.causes.symptoms.document import symptoms_document
+from tests.bench.differential import own_failures
+from tests.causes.specimens import judged_log
+from tests.packaging.project import ROOT
+
+BARE = (
+    "torch.distributed.DistBackendError: [1] is setting up NCCL communicator and retrieving "
+    "ncclUniqueId from [0] via c10d key-value store by key '0', but store->get('0') got error: "
+    "Socket Timeout\n"
+)
+
+
+def test_every_cause_has_a_look_and_nothing_else_does() -> None:
+    assert cause_looks().keys() == catalogue().keys()
+    named = {cause for look in all_questions().values() for cause in look.also}
+    assert named <= catalogue().keys()
+    assert all(0 < chance < 1 for look in all_questions().values() for chance in look.also.values())
+
+
+@pytest.mark.parametrize("symptom", symptoms())
+def test_a_symptom_has_its_page_and_known_suspects(symptom: str) -> None:
+    about = page_of(symptom)
+    assert all(about[heading] for heading in ("", *HEADINGS))
+    assert symptoms()[symptom].SUSPECTS.keys() <= catalogue().keys()
+    assert symptoms()[symptom].ID == symptom
+
+
+def test_stated_ratios_are_of_known_things() -> None:
+    features = {context.name for context in CONTEXTS} | symptoms().keys()
+    assert {feature for feature, _ in STATED} <= features
+    assert {cause for _, cause in STATED} <= catalogue().keys()
+
+
+def test_the_table_is_what_the_examination_shows() -> None:
+    """What was counted of this repository is what its texts show today."""
+    counted = {one for one in settled_cases() if not one.source.startswith("posted:")}
+    shown = set(own_failures())
+    assert counted == shown, "python -m tests.bench.differential ../shared/cases --write"
+
+
+def test_the_page_of_symptoms_is_printed_from_the_files() -> None:
+    assert (ROOT / "docs/symptoms.md").read_text(encoding="utf-8") == symptoms_document()
+
+
+def test_a_bare_symptom_gets_suspects_at_possible_each_with_its_look(tmp_path: Path) -> None:
+    result = judged_log(tmp_path, BARE)
+    assert 3 <= len(result.findings) <= 6
+    assert {finding.strength for finding in result.findings} == {"possible"}
+    assert result.differential is not None
+    assert result.differential.seen[0].symptom == "unique_id"
+    for finding in result.findings:
+        assert finding.advice[0].do.startswith("Look first: ")
+
+
+def test_a_prior_alone_is_never_the_end_of_the_questions(tmp_path: Path) -> None:
+    suspects = judged_log(tmp_path, BARE).differential
+    assert suspects is not None and suspects.question is not None
+    sure = dict.fromkeys(catalogue(), 0.001) | {"slow_rank": 0.955}
+    assert next_look(sure, ()) is not None
+
+
+@pytest.mark.parametrize(
+    "log",
+    [
+        "step 10/90 loss 2.1\nstep 20/90 loss 1.9\n",
+        "Training completed.\n",
+        "[I1127 00:27:39.7 TCPStoreLibUvBackend.cpp:130] [c10d - debug] Remote peer closed the "
+        "connection.\nstep 20/90 loss 1.9\n",
+        "ERROR:  deadlock detected\nDETAIL:  Process 71 waits for ShareLock on transaction 9; "
+        "blocked by process 72.\nHINT:  See server log for query details.\n",
+    ],
+    ids=["at work", "ended", "torch informs", "a database"],
+)
+def test_what_is_no_failure_of_a_job_gets_no_suspects(tmp_path: Path, log: str) -> None:
+    assert judged_log(tmp_path, log).findings == ()
+
+
+def test_answers_move_the_ranking() -> None:
+    look = cause_looks()["host_oom"]
+    yes, no = (differential.answer_adds(look, answer, "host_oom") for answer in ("yes", "no"))
+    others = differential.answer_adds(look, "yes", "port_in_use")
+    assert yes > others and no < differential.answer_adds(look, "no", "port_in_use")
+    assert differential.answer_adds(look, "unknown", "host_oom") == 0.0
+    assert answer_event(look, "yes", "user").data == {"look": "host_oom", "answer": "yes", "by": "user"}
+
+
+def test_the_settled_cases_hold_no_text_of_anybody() -> None:
+    for row in json.loads(differential.FILE.read_bytes()):
+        assert row.keys() == {"source", "cause", "accept", "suffices", "shows"}
+        assert set(row["shows"]) <= {context.name for context in CONTEXTS} | symptoms().keys()
+
+
+def test_reading_the_table_takes_no_numpy() -> None:
+    code = "import sys; from ncclkit.causes import differential as d; d.settled_table()"
+    code += "; sys.exit('numpy' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], timeout=60, check=False).returncode == 0
