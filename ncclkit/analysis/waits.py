@@ -101,6 +101,8 @@ class RankPosition:
     """The kernel that its GPU is in, "" where it is in none; None where it is not known."""
     launch_age: float = 0.0
     """Seconds for which its GPU was seen in one launch of that kernel; 0 where it was asked once."""
+    moved_bytes: bool = False
+    """Whether it read or wrote files between the first snapshot and the last."""
     steps: Mapping[str, int] = field(default_factory=dict)
     """What counts its steps in the last snapshot: ``{"epoch": 3, "step": 120}``."""
 
@@ -171,6 +173,7 @@ def _position(rank: int, event: Event, stack: Event | None) -> RankPosition:
         quiet=event.data["quiet"],
         kernel=event.data["kernel"],
         launch_age=_launch_age(event.data.get("kernels") or ()),
+        moved_bytes=_moved_bytes(waits_for, shots),
         steps=steps[-1] if steps else {},
     )
 
@@ -179,11 +182,18 @@ def _did_work(waits_for: str, shots: Sequence[Mapping[str, Any]]) -> bool:
     """Whether a rank that was met at one place again and again did something in between."""
     if waits_for == PEERS:
         return bool(was_woken(shots))
-    # a program that writes and pauses, or that waits for a slow file server, is met at either line
+    return _moved_bytes(waits_for, shots)
+
+
+def _moved_bytes(waits_for: str, shots: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether a rank read or wrote files between the snapshots.
+
+    A program that writes and pauses, or that waits for a slow file server, is met at either line.
+    """
     if waits_for not in (FILE, TIMER):
         return False
-    moved_bytes = {shot["io"] for shot in shots if shot.get("io") is not None}
-    return len(moved_bytes) > 1
+    counts = {shot["io"] for shot in shots if shot.get("io") is not None}
+    return len(counts) > 1
 
 
 def _launch_age(samples: Sequence[Mapping[str, Any]]) -> float:

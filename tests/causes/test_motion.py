@@ -305,3 +305,15 @@ def test_a_look_that_has_no_time_left_is_not_longer(monkeypatch: pytest.MonkeyPa
     job = Stalling(1000)
     collect._watch_longer(job, time.monotonic() + collect.NATIVELY)
     assert job.taken == 0
+
+
+def test_a_rank_that_writes_is_not_accused_though_it_is_a_call_behind() -> None:
+    """A checkpoint that rank 0 writes for some seconds, again and again: each look meets it there."""
+    writes = rank(0, own(9, "save"), MAIN, native=[f"clock_nanosleep ({LIBC})"])
+    looks = [*writes, *waiting(1)]
+    stands = diagnose(case_of(looks, ras({}, [0, 1])))
+    assert [finding.cause for finding in stands.findings] == ["slow_rank"]
+    for number, shot in enumerate(writes[0].data["snapshots"]):
+        shot["io"] = 65536 * number
+    found = diagnose(case_of(looks, ras({}, [0, 1])))
+    assert found.findings == ()

@@ -1,0 +1,160 @@
+"""Count how dense the package is, room by room, and keep the figures from rising.
+
+    python -m tests.packaging.readability [--write]
+
+Printed beside the figures of `readability.json`; --write keeps lower ones, and refuses higher ones.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import json
+import re
+import tokenize
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.packaging.project import ROOT
+
+FILE = Path(__file__).with_name("readability.json")
+COLUMNS = 100
+"""Columns of a line that still fits."""
+COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
+DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+UNTYPED = re.compile(r"\.data(?:\[\"|\.get\(\")")
+"""How a field of an event is read by a string."""
+UNIT = {
+    "nodes a line": "nodes of the syntax tree for each line of code",
+    "long lines": f"lines beyond {COLUMNS} columns",
+    "conditionals": "conditional expressions in 100 lines of code",
+    "comprehensions": "comprehensions in 100 lines of code",
+    "one-word names": "functions named by one word, in %",
+    "untyped reads": "fields of events that are read by a string",
+}
+"""Every figure, and what it is; all of them are better lower."""
+
+
+@dataclass
+class Room:
+    """What is counted of one package."""
+
+    code: int = 0
+    """Lines that hold code: no blank ones, comments or docstrings."""
+    nodes: int = 0
+    long: int = 0
+    conditionals: int = 0
+    comprehensions: int = 0
+    functions: int = 0
+    one_word: int = 0
+    untyped: int = 0
+
+    @property
+    def figures(self) -> dict[str, float]:
+        """Every figure of `UNIT`."""
+        lines = max(1, self.code)
+        return {
+            "nodes a line": round(self.nodes / lines, 2),
+            "long lines": self.long,
+            "conditionals": round(100 * self.conditionals / lines, 2),
+            "comprehensions": round(100 * self.comprehensions / lines, 2),
+            "one-word names": round(100 * self.one_word / max(1, self.functions), 1),
+            "untyped reads": self.untyped,
+        }
+
+    def add(self, path: Path) -> None:
+        """Count one module."""
+        text = path.read_text(encoding="utf-8")
+        tree = ast.parse(text)
+        self.code += len(_code_lines(path, tree))
+        self.long += sum(len(line) > COLUMNS for line in text.splitlines())
+        self.untyped += len(UNTYPED.findall(text))
+        for node in ast.walk(tree):
+            self._add_node(node)
+
+    def _add_node(self, node: ast.AST) -> None:
+        self.nodes += 1
+        self.conditionals += isinstance(node, ast.IfExp)
+        self.comprehensions += isinstance(node, COMPREHENSIONS)
+        if isinstance(node, DEFINITIONS) and not node.name.startswith("__"):
+            self.functions += 1
+            self.one_word += "_" not in node.name.strip("_")
+
+
+def _code_lines(path: Path, tree: ast.AST) -> set[int]:
+    """Numbers of the lines that hold code."""
+    lines: set[int] = set()
+    quiet = (tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT)
+    with path.open("rb") as file:
+        for token in tokenize.tokenize(file.readline):
+            if token.type not in (*quiet, tokenize.ENCODING, tokenize.ENDMARKER):
+                lines.update(range(token.start[0], token.end[0] + 1))
+    return lines - set(_docstring_lines(tree))
+
+
+def _docstring_lines(tree: ast.AST) -> Iterator[int]:
+    """Lines of strings that stand alone: docstrings, and what is said of a constant."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
+            if isinstance(node.value.value, str):
+                yield from range(node.lineno, (node.end_lineno or node.lineno) + 1)
+
+
+def counted() -> dict[str, dict[str, float]]:
+    """Room → its figures; the whole package as ``all``."""
+    rooms: dict[str, Room] = defaultdict(Room)
+    package = ROOT / "ncclkit"
+    for path in sorted(package.rglob("*.py")):
+        parts = path.relative_to(package).parts
+        rooms["all"].add(path)
+        rooms[parts[0] if len(parts) > 1 else "door"].add(path)
+    return {name: room.figures for name, room in sorted(rooms.items())}
+
+
+def risen(now: dict[str, dict[str, float]], kept: dict[str, dict[str, float]]) -> list[str]:
+    """What is higher than it was, one sentence each."""
+    found = []
+    for room, figures in now.items():
+        for name, figure in figures.items():
+            before = kept.get(room, {}).get(name)
+            if before is not None and figure > before:
+                found.append(f"{room}: {name} rose from {before} to {figure} ({UNIT[name]})")
+    return found
+
+
+def kept_figures() -> dict[str, dict[str, float]]:
+    """The figures that may not rise."""
+    known: dict[str, dict[str, float]] = json.loads(FILE.read_text(encoding="utf-8"))
+    return known
+
+
+def names_in_three_modules() -> dict[str, int]:
+    """Public functions of modules whose name stands in three modules or more, and in how many."""
+    where: Counter[str] = Counter()
+    for path in (ROOT / "ncclkit").rglob("*.py"):
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        names = {node.name for node in tree.body if isinstance(node, DEFINITIONS)}
+        where.update(name for name in names if not name.startswith("_"))
+    return {name: count for name, count in where.items() if count > 2}
+
+
+def main() -> None:
+    """Print the figures beside those that are kept, or keep lower ones."""
+    parser = argparse.ArgumentParser(description="Count how dense the package is.")
+    parser.add_argument("--write", action="store_true", help="keep the figures of now")
+    options = parser.parse_args()
+    now = counted()
+    kept = kept_figures() if FILE.exists() else {}
+    if options.write:
+        if found := risen(now, kept):
+            raise SystemExit("\n".join(found))
+        FILE.write_text(json.dumps(now, indent=1) + "\n", encoding="utf-8")
+    for room, figures in now.items():
+        print(f"{room:12}", "  ".join(f"{name} {figure:g}" for name, figure in figures.items()))
+    print(", ".join(f"{name} {count}" for name, count in names_in_three_modules().items()))
+
+
+if __name__ == "__main__":
+    main()
