@@ -18,7 +18,9 @@ _VIEWS = {
     "banner": "banner_view",
     "cluster": "cluster_view",
     "connect": "connect_form:ConnectForm connect_view",
-    "course": "scaling_view stages_view backend_view loader_sweep_view resume_view checkpoints_view",
+    "course": (
+        "scaling_view stages_view backend_view loader_sweep_view resume_view checkpoints_view"
+    ),
     "evidence": "events_view:EventsView inputs_view",
     "experiments": "check_form:CheckForm",
     "facts": "facts_view consistency_view",
@@ -62,7 +64,8 @@ _DOORS = {
     "backend_run": "lab.course.runs",
     "loader_sweep": "lab.course.runs",
 }
-"""Public name → module, or module:name.  No name may equal a module's: importing that module would take its place."""
+"""Public name → module, or module:name.  No name may equal a module's: importing that module would
+take its place."""
 
 __all__ = sorted(_DOORS)
 

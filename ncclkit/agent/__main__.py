@@ -25,10 +25,14 @@ VERBS = {
 
 
 def main(argv=None):
-    """Run one verb and return its exit status, 2 for an unknown one; after ``--own`` remove the program's folder."""
+    """Run one verb and return its exit status, 2 for an unknown one.
+
+    After ``--own`` remove the program's folder.
+    """
     argv = sys.argv[1:] if argv is None else argv
     if argv[:1] == [private.OWN]:
-        signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))  # as Slurm ends a step
+        # as Slurm ends a step
+        signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
         try:
             return main(argv[1:])
         finally:

@@ -1,7 +1,10 @@
-"""Aliases for hosts, addresses, users and home folders, each the same in every text: who talked to whom stays readable.
+"""Aliases for hosts, addresses, users and home folders, each the same in every text.
 
-node-7.cluster → host-7      10.1.2.3 → 10.0.0.1 (one network stays one network)      /home/alice → /home/user-1
-/lustre/acme/train.py → /lustre/folder-1/train.py      s3://acme-data → s3://bucket-1      a.b@acme.com → user-2@host
+Who talked to whom stays readable.
+
+node-7.cluster → host-7      10.1.2.3 → 10.0.0.1 (one network stays one network)      /home/alice →
+/home/user-1 /lustre/acme/train.py → /lustre/folder-1/train.py      s3://acme-data → s3://bucket-1
+a.b@acme.com → user-2@host
 """
 
 from __future__ import annotations
@@ -14,7 +17,8 @@ from typing import Any
 from .digits import is_whole
 
 NOBODY = frozenset(
-    "root user users admin administrator nobody home ubuntu debian centos rocky ec2-user runner jovyan slurm".split()
+    "root user users admin administrator nobody home ubuntu debian centos rocky ec2-user runner"
+    " jovyan slurm".split()
 )
 """Accounts that name no person."""
 HOME = re.compile(r"(/(?:home|Users)/)([A-Za-z0-9_][\w.-]*)")
@@ -62,19 +66,25 @@ SHARED = re.compile(
 )
 """A path on a file system of the cluster, whose folders are called as projects and people are."""
 PLAIN = frozenset(
-    "lustre gpfs beegfs weka fsx efs nfs scratch gscratch work project projects data mnt shared global user users home"
-    " homes people staff students".split()
+    "lustre gpfs beegfs weka fsx efs nfs scratch gscratch work project projects data mnt shared"
+    " global user users home homes people staff students".split()
 )
 """Folders that name nobody."""
-PACKAGES = frozenset("lib lib64 site-packages dist-packages bin env envs venv .venv conda miniconda3 anaconda3".split())
+PACKAGES = frozenset(
+    "lib lib64 site-packages dist-packages bin env envs venv .venv conda miniconda3"
+    " anaconda3".split()
+)
 """Folders below which the names are those of software."""
 BUCKET = re.compile(
     r"(?i)(\b(?:s3a?|gs|gcs|az|oss|cos|obs|tos|abfss?|wasbs?|r2)://(?:[^\s/@]{1,100}@)?)([a-z0-9][\w.-]{1,200})"
     r"|\b()([a-z0-9][\w-]{1,62})(?=\.(?:s3|blob|dfs|oss|cos)[\w.-]{0,40}\.(?:amazonaws|windows|aliyuncs|myqcloud)\.)"
 )
-MAIL = re.compile(r"(?<![\w.+-])[\w.+-]{1,64}@[A-Za-z0-9-]{1,63}(?:\.[A-Za-z0-9-]{1,63}){1,6}(?![\w-])")
+MAIL = re.compile(
+    r"(?<![\w.+-])[\w.+-]{1,64}@[A-Za-z0-9-]{1,63}(?:\.[A-Za-z0-9-]{1,63}){1,6}(?![\w-])"
+)
 COMMON = 4
-"""Letters of a host's name up to which a number right behind them may mean something else (``gpu0``, ``node0``)."""
+"""Letters of a host's name up to which a number right behind them may mean something else
+(``gpu0``, ``node0``)."""
 
 
 class Aliases:
@@ -101,26 +111,42 @@ class Aliases:
     def _compile(self) -> None:
         """One pattern for hosts and lists of hosts (``node[1-8]``), one for users."""
         names = _longest({*self._hosts, *(name.upper() for name in self._hosts if _shape(name))})
-        far = [r"[\w-]+(?=\.%s%s)" % (re.escape(domain), _END) for domain in _longest(self._domains) if "." in domain]
+        far = [
+            r"[\w-]+(?=\.%s%s)" % (re.escape(domain), _END)
+            for domain in _longest(self._domains)
+            if "." in domain
+        ]
         shapes = [*map(re.escape, names), *filter(None, map(_shape, names)), *far]
+        stems = _any(map(re.escape, _longest(map(_stem, names))))
+        domains = _any(map(re.escape, _longest(self._domains)))
         self._host = re.compile(
-            rf"(?<![A-Za-z0-9])(?:(?P<stem>{_any(map(re.escape, _longest(map(_stem, names))))})\[(?P<list>[\d,\s-]+)\]"
+            rf"(?<![A-Za-z0-9])(?:(?P<stem>{stems})\[(?P<list>[\d,\s-]+)\]"
             rf"|(?P<name>{_any(shapes)}){_END})"
-            rf"(?:(?:\.[A-Za-z][\w-]*){{2,}}|\.(?:{_any(map(re.escape, _longest(self._domains)))}){_END})?"
+            rf"(?:(?:\.[A-Za-z][\w-]*){{2,}}|\.(?:{domains}){_END})?"
         )
         self._lower = {name.upper(): name for name in self._hosts}
-        self._user = re.compile(rf"(?<![A-Za-z0-9])(?:{_any(map(re.escape, _longest(self._users)))}){_END}")
+        self._user = re.compile(
+            rf"(?<![A-Za-z0-9])(?:{_any(map(re.escape, _longest(self._users)))}){_END}"
+        )
 
     def learn(self, text: str) -> None:
-        """Remember the users whose home folders a text names, and its hosts; both are replaced in all later texts."""
+        """Remember the users whose home folders a text names, and its hosts.
+
+        Both are replaced in all later texts.
+        """
         found = {match[2] for match in HOME.finditer(text)}
         found |= {
-            match[1] for match in re.finditer(r"/(?:users?|homes?|people|staff|students)/([A-Za-z][\w.-]*)", text)
+            match[1]
+            for match in re.finditer(
+                r"/(?:users?|homes?|people|staff|students)/([A-Za-z][\w.-]*)", text
+            )
         }
         far = {match[0] for match in FAR.finditer(text) if not PUBLIC.search(match[0].lower())}
         near = {match[0] for match in NODE.finditer(text) if _is_node(match)}
         self._users |= found - NOBODY - PLAIN
-        self._meet(sorted(name for name in far | near if name.lower() not in map(str.lower, self._hosts)))
+        self._meet(
+            sorted(name for name in far | near if name.lower() not in map(str.lower, self._hosts))
+        )
         self._compile()
 
     def __call__(self, text: str) -> str:
@@ -129,7 +155,9 @@ class Aliases:
         text = BUCKET.sub(self._as_bucket, text)
         text = self._host.sub(self._as_host, text)
         text = ADDRESS.sub(lambda match: self._noted(match[0], self._as_address(match)), text)
-        text = HOME.sub(lambda match: match[1] + self._noted(match[2], self._as_user(match[2])), text)
+        text = HOME.sub(
+            lambda match: match[1] + self._noted(match[2], self._as_user(match[2])), text
+        )
         text = SHARED.sub(self._as_folder, text)
         return self._user.sub(lambda match: self._noted(match[0], self._as_user(match[0])), text)
 
@@ -145,10 +173,15 @@ class Aliases:
     def _as_bucket(self, match: re.Match[str]) -> str:
         name = match[2] or match[4]
         known = name.startswith("bucket-")
-        return (match[1] or "") + (name if known else self._noted(name, "bucket-%d" % self._count("bucket", name)))
+        return (match[1] or "") + (
+            name if known else self._noted(name, "bucket-%d" % self._count("bucket", name))
+        )
 
     def _as_folder(self, match: re.Match[str]) -> str:
-        """The path with other names for its folders; the file at its end and folders of software keep theirs."""
+        """The path with other names for its folders.
+
+        The file at its end and folders of software keep theirs.
+        """
         parts = match[0].split("/")
         end = len(parts) - (parts[-2] not in PLAIN or "." in parts[-1])
         for number, part in enumerate(parts[2:end], 2):
@@ -164,8 +197,12 @@ class Aliases:
 
     def _as_host(self, match: re.Match[str]) -> str:
         if match["name"]:
-            return self._noted(match[0], self._number(self._lower.get(match["name"], match["name"])))
-        return "host-[%s]" % re.sub(r"\d+", lambda part: self._number(match["stem"] + part[0])[5:], match["list"])
+            return self._noted(
+                match[0], self._number(self._lower.get(match["name"], match["name"]))
+            )
+        return "host-[%s]" % re.sub(
+            r"\d+", lambda part: self._number(match["stem"] + part[0])[5:], match["list"]
+        )
 
     def _number(self, name: str) -> str:
         return "host-%d" % self._hosts.setdefault(name, len(self._hosts) + 1)
@@ -178,7 +215,11 @@ class Aliases:
         value = match[kind]
         if kind in ("four", "six"):
             return self._as_ip(value, match)
-        pattern = {"mac": "02:00:00:00:%02x:%02x", "guid": "0000:0000:%04x:%04x", "hex": "0x%08x%08x"}.get(kind)
+        pattern = {
+            "mac": "02:00:00:00:%02x:%02x",
+            "guid": "0000:0000:%04x:%04x",
+            "hex": "0x%08x%08x",
+        }.get(kind)
         number = self._count(kind, value.lower())
         if pattern is None:
             return "%s-00000000-0000-0000-0000-%012d" % (value[:3], number)
@@ -190,12 +231,19 @@ class Aliases:
             address = ipaddress.ip_address(value)
         except ValueError:
             return value
-        if address.is_loopback or address.is_unspecified or address.is_multicast or value.startswith("255."):
+        if (
+            address.is_loopback
+            or address.is_unspecified
+            or address.is_multicast
+            or value.startswith("255.")
+        ):
             return value
         if isinstance(address, ipaddress.IPv6Address):
             if not (address.is_private or int(address) >> 125 == 1 or value.count(":") == 7):
                 return value  # c10d::add is a name of C++
-            return ("fe80::%x" if address.is_link_local else "fd00::%x") % self._count("six", address)
+            return ("fe80::%x" if address.is_link_local else "fd00::%x") % self._count(
+                "six", address
+            )
         if VERSION.search(match.string, max(0, match.start() - 24), match.start()):
             return value
         network = int(address) >> 8
@@ -218,7 +266,9 @@ def _longest(names: Iterable[str]) -> list[str]:
 
 
 def _natural(name: str) -> list[Any]:
-    return [(int(part), "") if is_whole(part) else (-1, part) for part in re.split(r"([0-9]+)", name)]
+    return [
+        (int(part), "") if is_whole(part) else (-1, part) for part in re.split(r"([0-9]+)", name)
+    ]
 
 
 def _is_address(name: str) -> bool:
@@ -235,16 +285,28 @@ def _stem(name: str) -> str:
 
 
 def _is_node(match: re.Match[str]) -> bool:
-    """Whether a word that looks like a host is one: ``gpu0``, ``worker3`` and ``host-2`` are what jobs count."""
+    """Whether a word that looks like a host is one.
+
+    ``gpu0``, ``worker3`` and ``host-2`` are what jobs count.
+    """
     stem, number = match["stem"], match["number"]
     if stem.count("_") > 1:
         return False  # a name of programs: tables_on_gpu_0
-    return not NUMBERED.fullmatch(stem) or (len(number) > 1 and stem.lower().strip("-_") in ("node", "gpu", "server"))
+    return not NUMBERED.fullmatch(stem) or (
+        len(number) > 1 and stem.lower().strip("-_") in ("node", "gpu", "server")
+    )
 
 
 def _shape(name: str) -> str:
-    """A pattern for the hosts that differ in their numbers only; "" where a number may mean something else."""
+    """A pattern for the hosts that differ in their numbers only.
+
+    "" where a number may mean something else.
+    """
     stem, number = _stem(name), re.sub(r".*\D", "", name)
-    if not stem or not (stem[-1] in "-_" or len(re.sub(r"[^A-Za-z]", "", stem)) > COMMON or len(number) > 2):
+    if not stem or not (
+        stem[-1] in "-_" or len(re.sub(r"[^A-Za-z]", "", stem)) > COMMON or len(number) > 2
+    ):
         return ""
-    return re.sub(r"\d+", r"\\d+", re.escape(stem)) + (r"\d{%d}" % len(number) if len(number) > 2 else r"\d{1,5}")
+    return re.sub(r"\d+", r"\\d+", re.escape(stem)) + (
+        r"\d{%d}" % len(number) if len(number) > 2 else r"\d{1,5}"
+    )

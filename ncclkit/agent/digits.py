@@ -10,7 +10,8 @@ import re
 from collections.abc import Iterable
 
 LONGEST = 20
-"""Digits of the largest number of 64 bits, which is the largest that a kernel or a driver writes."""
+"""Digits of the largest number of 64 bits, which is the largest that a kernel or a driver
+writes."""
 WHOLE = re.compile("[0-9]{1,%d}" % LONGEST)
 
 

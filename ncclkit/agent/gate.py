@@ -1,7 +1,9 @@
-"""Whether a node is ready for a job: its facts, and a short test of its GPUs, against a baseline of its cluster.
+"""Whether a node is ready for a job.
 
-For a prolog, a health check or an init container: one JSON object, one sentence, exit status 0 ready, 1 not ready, 2
-could not tell, and always an answer in time.
+Its facts, and a short test of its GPUs, against a baseline of its cluster.
+
+For a prolog, a health check or an init container: one JSON object, one sentence, exit status 0
+ready, 1 not ready, 2 could not tell, and always an answer in time.
 """
 
 from __future__ import annotations
@@ -32,7 +34,8 @@ TEST = 45.0
 SLOWER = 0.9
 """Share of the baseline's bus bandwidth that is enough."""
 HALF = 0.5
-"""Share of what its links allow that a node must reach at least where no baseline says what its kind reaches."""
+"""Share of what its links allow that a node must reach at least where no baseline says what its
+kind reaches."""
 BUSY = 20
 """Percent of the time in which a GPU computed before the test, from which on others use it."""
 LARGEST = 256 << 20
@@ -283,19 +286,30 @@ def _verdict(asked: argparse.Namespace, begun: float) -> dict[str, Any]:
     return _printed(problems, unknown, len(found), asked, tested)
 
 
-def _printed(problems: list[Problem], unknown: list[str], facts: int, asked: Any, tested: Any) -> dict[str, Any]:
+def _printed(
+    problems: list[Problem], unknown: list[str], facts: int, asked: Any, tested: Any
+) -> dict[str, Any]:
     """The object that is printed."""
     status = NOT_READY if problems else UNKNOWN if unknown else READY
     names = list(map(_sentence, [problem["say"] for problem in problems] or unknown))
     more = " and %d more" % (len(names) - NAMED) if len(names) > NAMED else ""
     against = "as in the baseline" if asked.baseline else "without a baseline to compare with"
     how = {
-        READY: "is ready: %d facts %s%s" % (facts, against, ", and its GPUs passed a test" if tested else ""),
+        READY: (
+            "is ready: %d facts %s%s"
+            % (facts, against, ", and its GPUs passed a test" if tested else "")
+        ),
         NOT_READY: "is not ready: %s%s" % ("; ".join(names[:NAMED]), more),
         UNKNOWN: "could not be judged: %s%s" % ("; ".join(names[:NAMED]), more),
     }[status]
     ready = {READY: True, NOT_READY: False, UNKNOWN: None}[status]
-    answer = {"ready": ready, "status": status, "host": _name(), "say": "%s %s" % (_name(), how), "problems": problems}
+    answer = {
+        "ready": ready,
+        "status": status,
+        "host": _name(),
+        "say": "%s %s" % (_name(), how),
+        "problems": problems,
+    }
     return dict(answer, unknown=unknown, baseline=asked.baseline, test=tested)
 
 
@@ -317,9 +331,13 @@ def _problem(name: str, value: Any, say: str, expected: Any = None) -> Problem:
 
 
 def judge(found: Rows, baseline: dict[str, Any]) -> tuple[list[Problem], list[str]]:
-    """What is wrong with a node, and what could not be told, by its facts (name → row) and its cluster's baseline."""
+    """What is wrong with a node, and what could not be told, by its facts (name → row) and its
+    cluster's baseline.
+    """
     problems = [*_by_itself(found), *_by_ports(found, baseline)]
-    unknown = ["%s: %s" % (name, row["why"]) for name, row in found.items() if name.startswith("facts.")]
+    unknown = [
+        "%s: %s" % (name, row["why"]) for name, row in found.items() if name.startswith("facts.")
+    ]
     silent = _of_driver(found)
     if silent and _has_gpus(baseline):
         state = _value(found, "gpu.nvidia_smi")
@@ -363,7 +381,12 @@ def _by_itself(found: Rows) -> Iterable[Problem]:
         yield _problem("gpu.nvidia_smi", smi, "nvidia-smi %s (%s)" % (smi, why))
     driver, library = _value(found, "gpu.driver"), _value(found, "gpu.library")
     if driver and library and driver != library:
-        yield _problem("gpu.library", library, "the driver's library is %s, its module %s" % (library, driver), driver)
+        yield _problem(
+            "gpu.library",
+            library,
+            "the driver's library is %s, its module %s" % (library, driver),
+            driver,
+        )
     for name, row in found.items():
         gpu, value = re.fullmatch(r"gpu\.(\d+)\.(.+)", name), row["value"]
         if gpu and value is not None:
@@ -379,7 +402,9 @@ def _of_gpu(what: str, value: Any) -> str:
     if what == "ecc.uncorrected" and value:
         return "had %s uncorrectable memory errors" % value
     if what == "remapped_rows" and (value.get("failure") or value.get("pending")):
-        return "has memory rows whose remapping %s" % ("failed" if value.get("failure") else "waits for a reset")
+        return "has memory rows whose remapping %s" % (
+            "failed" if value.get("failure") else "waits for a reset"
+        )
     if what == "fabric.state" and str(value) != "Completed":
         return "has not joined the NVLink fabric (%s)" % value
     if what == "fabric.status" and str(value) != "Success":
@@ -387,8 +412,14 @@ def _of_gpu(what: str, value: Any) -> str:
     if what == "nvlink.speeds" and any(value) and not all(value):
         return "has %d of %d NVLinks down" % (sum(not speed for speed in value), len(value))
     if what == "memory.holders" and value:
-        return "is held by %s" % ", ".join("%s (pid %s)" % (one["name"], one["pid"]) for one in value[:3])
-    slow = [reason for reason in value if "hw_" in reason or "thermal" in reason] if what == "throttle" else []
+        return "is held by %s" % ", ".join(
+            "%s (pid %s)" % (one["name"], one["pid"]) for one in value[:3]
+        )
+    slow = (
+        [reason for reason in value if "hw_" in reason or "thermal" in reason]
+        if what == "throttle"
+        else []
+    )
     return "is slowed down (%s)" % ", ".join(slow) if slow else ""
 
 
@@ -404,20 +435,47 @@ def _by_ports(found: Rows, baseline: dict[str, Any]) -> Iterable[Problem]:
 def _ports(found: Rows) -> dict[str, list[Any]]:
     """``device:port`` → what all nodes of one kind share of it."""
     rows = _value(found, "net.rdma") or []
-    return {"%s:%s" % (row.get("device"), row.get("port")): [row.get(key) for key in PORTS[2:]] for row in rows}
+    return {
+        "%s:%s" % (row.get("device"), row.get("port")): [row.get(key) for key in PORTS[2:]]
+        for row in rows
+    }
 
 
 # ---------------------------------------------------------------- a test of the GPUs
 
 
 def _test(count: int, seconds: float, backend: str = "nccl") -> dict[str, Any]:
-    """Collectives on all GPUs, each rank alone and each pair first: bus bandwidth, wrong values, how it ended."""
+    """Collectives on all GPUs, each rank alone and each pair first.
+
+    Bus bandwidth, wrong values, how it ended.
+    """
     folder = tempfile.mkdtemp(prefix=private.PREFIX, dir=private.parent_folder())
     agent, sizes = sys.argv[0], "8,1048576,%d" % LARGEST
-    work = ["collective", "--folder", folder, "--backend", backend, "--sizes", sizes, "--repeats", "5", "--stages"]
-    launch = [sys.executable, agent, "launch", str(count), "0", *work, "--timeout", "%d" % max(5, seconds / 2)]
+    work = [
+        "collective",
+        "--folder",
+        folder,
+        "--backend",
+        backend,
+        "--sizes",
+        sizes,
+        "--repeats",
+        "5",
+        "--stages",
+    ]
+    launch = [
+        sys.executable,
+        agent,
+        "launch",
+        str(count),
+        "0",
+        *work,
+        "--timeout",
+        "%d" % max(5, seconds / 2),
+    ]
     command = [sys.executable, agent, "guard", folder, str(max(5.0, seconds - 5.0)), *launch]
-    watched, hold = os.pipe()  # the guard ends everything when its input closes, which `communicate` would do at once
+    # the guard ends everything when its input closes, which `communicate` would do at once
+    watched, hold = os.pipe()
     reply = run_bounded(command, max(6.0, seconds), stdin=watched, most=LONGEST)
     os.close(watched)
     os.close(hold)
@@ -456,10 +514,16 @@ def judge_test(
     if tested["reason"] == TOO_LONG:
         return [], ["the test of its GPUs wrote more than %d MiB" % (LONGEST >> 20)]
     if tested["wrong"]:
-        return [_problem("test", tested["wrong"], "%d values of the test were wrong" % tested["wrong"], 0)], []
+        return [
+            _problem(
+                "test", tested["wrong"], "%d values of the test were wrong" % tested["wrong"], 0
+            )
+        ], []
     if tested["reason"] != "done":
         why = tested["error"] or tested["reason"]
-        return [_problem("test", tested["reason"], "the test of its GPUs failed: %s" % why, "done")], []
+        return [
+            _problem("test", tested["reason"], "the test of its GPUs failed: %s" % why, "done")
+        ], []
     expected, busbw = baseline.get("busbw"), tested["busbw"]
     if expected and busbw is not None and busbw < SLOWER * expected:
         say = "its GPUs reach %s GB/s busbw, %.0f %% of the %s GB/s of the baseline" % (
@@ -476,8 +540,9 @@ def _by_links(busbw: float, count: int, found: Rows) -> list[Problem]:
         return []
     busy = [gpu for gpu in range(count) if (_value(found, "gpu.%d.busy" % gpu) or 0) >= BUSY]
     others = "; before the test others used GPU %s" % ", ".join(map(str, busy)) if busy else ""
-    say = "its GPUs reach %s GB/s busbw, %.0f %% of the %.0f GB/s that %s allows: slower than they should be%s" % (
-        *(busbw, 100 * busbw / bound[0], bound[0], bound[1], others),
+    say = (
+        "its GPUs reach %s GB/s busbw, %.0f %% of the %.0f GB/s that %s allows: slower than they"
+        " should be%s" % (*(busbw, 100 * busbw / bound[0], bound[0], bound[1], others),)
     )
     return [_problem("test", busbw, say, round(bound[0], 1))]
 
@@ -493,21 +558,36 @@ def _read(path: str) -> dict[str, Any]:
     return known
 
 
-def learned(found: Rows, busbw: float | None, before: dict[str, Any] | None = None) -> dict[str, Any]:
-    """The baseline of a cluster: what all good nodes share, and of what may be larger the least that one has."""
+def learned(
+    found: Rows, busbw: float | None, before: dict[str, Any] | None = None
+) -> dict[str, Any]:
+    """The baseline of a cluster.
+
+    What all good nodes share, and of what may be larger the least that one has.
+    """
     kept = "%s|%s" % (EQUAL, AT_LEAST)
-    facts = {name: row["value"] for name, row in found.items() if re.fullmatch(kept, name) and row["value"] is not None}
+    facts = {
+        name: row["value"]
+        for name, row in found.items()
+        if re.fullmatch(kept, name) and row["value"] is not None
+    }
     ports = _ports(found)
     if before:
-        shared = {name: _shared(name, value, before["facts"].get(name)) for name, value in facts.items()}
+        shared = {
+            name: _shared(name, value, before["facts"].get(name)) for name, value in facts.items()
+        }
         facts = {name: value for name, value in shared.items() if value is not None}
-        ports = {name: port for name, port in ports.items() if before.get("ports", {}).get(name) == port}
+        ports = {
+            name: port for name, port in ports.items() if before.get("ports", {}).get(name) == port
+        }
     speeds = [speed for speed in (busbw, (before or {}).get("busbw")) if speed]
     return {"facts": facts, "ports": ports, "busbw": min(speeds) if speeds else None}
 
 
 def _shared(name: str, value: Any, before: Any) -> Any:
-    """What two nodes share of a fact, the lesser one of what may also be larger; None where they share nothing."""
+    """What two nodes share of a fact, the lesser one of what may also be larger; None where they
+    share nothing.
+    """
     if value == before:
         return value
     numbers = all(isinstance(one, (int, float)) for one in (value, before))

@@ -1,6 +1,9 @@
-"""What a ring over the GPUs of one host carries at most: the links that join them, and the speeds NCCL calculates with.
+"""What a ring over the GPUs of one host carries at most.
 
-The gate judges a node by it that has no baseline yet; `ncclkit.core.bandwidth` derives every other bound from it.
+The links that join them, and the speeds NCCL calculates with.
+
+The gate judges a node by it that has no baseline yet; `ncclkit.core.bandwidth` derives every other
+bound from it.
 """
 
 from __future__ import annotations
@@ -20,10 +23,12 @@ NVLINK = {
     "B200": (18, 40.1),
     "GB200": (18, 40.1),
 }
-"""Model → most links of one GPU; GB/s per link and direction with which NCCL calculates (``src/graph/topo.h``)."""
+"""Model → most links of one GPU; GB/s per link and direction with which NCCL calculates
+(``src/graph/topo.h``)."""
 
 PCIE_LANE = {1: 1.5 / 8, 2: 3.0 / 8, 3: 6.0 / 8, 4: 12.0 / 8, 5: 24.0 / 8, 6: 48.0 / 8}
-"""GB/s per lane and direction that NCCL calculates with (``src/graph/topo.cc``): 12 GB/s for generation 3 x16."""
+"""GB/s per lane and direction that NCCL calculates with (``src/graph/topo.cc``): 12 GB/s for
+generation 3 x16."""
 
 Known = Mapping[str, Any]
 """Facts of one host: name → value; those that could not be read are missing or None."""
@@ -58,12 +63,17 @@ def nvlink_paths(known: Known, gpus: Sequence[int]) -> dict[int, int]:
 
 
 def nvlinks(known: Known, paths: Mapping[int, int]) -> NvLinks:
-    """The links of each GPU, and their speed; through a switch the same links count once for every peer."""
+    """The links of each GPU, and their speed.
+
+    Through a switch the same links count once for every peer.
+    """
     first = min(paths)
     model = str(known.get("gpu.%d.model" % first) or "")
     kind = next((name for name in NVLINK if re.search(r"\b%s\b" % name, model)), "")
     most, speed = NVLINK.get(kind, (None, known.get("gpu.%d.nvlink.speed" % first)))
-    counted = {gpu: known.get("gpu.%d.nvlink.links" % gpu) or most or count for gpu, count in paths.items()}
+    counted = {
+        gpu: known.get("gpu.%d.nvlink.links" % gpu) or most or count for gpu, count in paths.items()
+    }
     return NvLinks({gpu: min(paths[gpu], counted[gpu]) for gpu in paths}, speed, kind)
 
 
@@ -77,7 +87,10 @@ def pcie_link(known: Known, gpu: int) -> PcieLink | None:
 
 
 def ring_bound(known: Known, gpus: Sequence[int]) -> tuple[float, str] | None:
-    """GB/s that a ring over these GPUs carries at most, and over what; None where the facts do not tell."""
+    """GB/s that a ring over these GPUs carries at most, and over what.
+
+    None where the facts do not tell.
+    """
     if len(gpus) < 2 or not known.get("gpu.topology"):
         return None
     paths = nvlink_paths(known, gpus)

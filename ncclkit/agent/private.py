@@ -1,4 +1,7 @@
-"""Folders that only this user can write, replace or rename: what is executed lies there and nowhere else."""
+"""Folders that only this user can write, replace or rename.
+
+What is executed lies there and nowhere else.
+"""
 
 import os
 import stat
@@ -14,16 +17,25 @@ NOBODY = 65534
 
 
 def parent_folder():
-    """A folder below which this user can make private ones; raises OSError where none of the usual ones allows it."""
+    """A folder below which this user can make private ones.
+
+    Raises OSError where none of the usual ones allows it.
+    """
     tried = (tempfile.gettempdir(), "/tmp", "/var/tmp", "/dev/shm", os.path.expanduser("~"))
     for path in tried:
         if os.access(path, os.W_OK | os.X_OK) and is_safe(path):
             return path
-    raise OSError("others can replace what lies in %s; set TMPDIR to a folder that only you can write" % tried[0])
+    raise OSError(
+        "others can replace what lies in %s; set TMPDIR to a folder that only you can write"
+        % tried[0]
+    )
 
 
 def is_safe(path):
-    """Whether only this user can rename or replace what he makes in a folder; all its parents are checked."""
+    """Whether only this user can rename or replace what he makes in a folder.
+
+    All its parents are checked.
+    """
     path = os.path.realpath(path)
     while True:
         status = os.stat(path)
@@ -36,7 +48,10 @@ def is_safe(path):
 
 
 def become(archive, words):
-    """Write the agent's bytes to a private folder and become that program, with these arguments; does not return."""
+    """Write the agent's bytes to a private folder and become that program, with these arguments.
+
+    Does not return.
+    """
     agent = os.path.join(tempfile.mkdtemp(prefix=PREFIX, dir=parent_folder()), NAME)
     with open(agent, "wb") as out:
         out.write(archive)

@@ -228,7 +228,7 @@ _KEYS_AND_URLS = (
     # scheme://user:password@host, where the password may hold @ and /
     SecretPattern(
         ("://",),
-        (r"(?<=://)(?:[^/\s:@\"'<>]{0,256}:(?!\d+/)[^\s\"'<>]{1,512}@|[^/\s\"'<>]{1,512}@)"),
+        r"(?<=://)(?:[^/\s:@\"'<>]{0,256}:(?!\d+/)[^\s\"'<>]{1,512}@|[^/\s\"'<>]{1,512}@)",
         REDACTED + "@",
     ),
     # what a URL carries in its path: web hooks, conda channels
@@ -393,7 +393,7 @@ _NAMED_VALUES = (
     # <password>x</password>
     SecretPattern(
         ("</",),
-        (rf"(?i)(<(?:[\w.:]{{0,40}}[_.:-])?{_SECRET_NAME}>){_NOT_YET}[^<>\s]{{4,400}}(?=</)"),
+        rf"(?i)(<(?:[\w.:]{{0,40}}[_.:-])?{_SECRET_NAME}>){_NOT_YET}[^<>\s]{{4,400}}(?=</)",
         AFTER_FIRST,
     ),
 )

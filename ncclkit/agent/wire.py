@@ -15,13 +15,16 @@ from . import redact
 MARK = b'{"ncclkit":'
 VERSION = 1
 LIMIT = 4000
-"""Longest line in bytes that a pipe takes in one piece (PIPE_BUF is 4096); longer ones may tear on a shared pipe."""
+"""Longest line in bytes that a pipe takes in one piece (PIPE_BUF is 4096); longer ones may tear on
+a shared pipe."""
 
 _out = 1
 
 
 def use(fd):
-    """Send records to this file descriptor from now on (the crash handler keeps a copy of the original stdout)."""
+    """Send records to this file descriptor from now on (the crash handler keeps a copy of the
+    original stdout).
+    """
     global _out
     _out = fd
 
@@ -32,7 +35,10 @@ def output():
 
 
 def send(kind, **fields):
-    """Write one record, without secrets; returns False when nobody reads any more (closed pipe, full disk)."""
+    """Write one record, without secrets.
+
+    Returns False when nobody reads any more (closed pipe, full disk).
+    """
     record = {"ncclkit": VERSION, "kind": kind, "t": round(time.time(), 6)}
     record.update(redact.clean(fields))
     line = (json.dumps(record, ensure_ascii=True, default=str) + "\n").encode()
@@ -40,7 +46,8 @@ def send(kind, **fields):
         while line:
             line = line[os.write(_out, line) :]
     except OSError as error:
-        with contextlib.suppress(OSError):  # often the same broken pipe, and whoever sends has others to look after
+        # often the same broken pipe, and whoever sends has others to look after
+        with contextlib.suppress(OSError):
             sys.stderr.write("ncclkit: a record of kind %s was not delivered: %s\n" % (kind, error))
         return False
     return True

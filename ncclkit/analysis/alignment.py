@@ -1,13 +1,15 @@
 """Alignment: the first collective of each group or communicator on which the ranks disagree.
 
-Sources, the strongest first: the Flight Recorder's comparison of all dumps; torch's watchdog (its timeouts and status
-lines need no dump), fingerprints and reports; NCCL's COLL lines; RAS.  Of one group the earliest collective that any
-source finds stands.  No rank is the truth: most ranks decide, then those that came further.  How far the clocks of the
-hosts are apart follows from things that happened on all of them at once.
+Sources, the strongest first: the Flight Recorder's comparison of all dumps; torch's watchdog (its
+timeouts and status lines need no dump), fingerprints and reports; NCCL's COLL lines; RAS.  Of one
+group the earliest collective that any source finds stands.  No rank is the truth: most ranks
+decide, then those that came further.  How far the clocks of the hosts are apart follows from things
+that happened on all of them at once.
 
-opCount of COLL lines cannot be compared: since 2.27 it stalls on communicators that need no proxy, and grouped calls
-share it.  Events keep equal calls as one with a count, so what ranks have in common is known as a set with counts: the
-first call they disagree on is the next one, or one before it where they ran the same calls in another order.
+opCount of COLL lines cannot be compared: since 2.27 it stalls on communicators that need no proxy,
+and grouped calls share it.  Events keep equal calls as one with a count, so what ranks have in
+common is known as a set with counts: the first call they disagree on is the next one, or one before
+it where they ran the same calls in another order.
 """
 
 from __future__ import annotations
@@ -47,9 +49,11 @@ class Disagreement:
     """Name of the process group, or `id` of the communicator."""
     desc: str
     seq: int
-    """Its number: c10d's own, or the how-manieth call on the communicator; -1 where nothing shows it."""
+    """Its number: c10d's own, or the how-manieth call on the communicator; -1 where nothing shows
+    it."""
     what: str
-    """``missing`` (the minority is not in it), ``op``, ``size``, ``dtype``, or ``stuck`` (all are in it)."""
+    """``missing`` (the minority is not in it), ``op``, ``size``, ``dtype``, or ``stuck`` (all are
+    in it)."""
     majority: tuple[int, ...]
     minority: tuple[int, ...]
     summary: str
@@ -62,8 +66,12 @@ class Disagreement:
         return (*self.minority, *self.majority) if tie else self.minority or self.majority
 
 
-def sides(values: Mapping[int, Hashable], came: Mapping[int, int] | None = None) -> list[tuple[Any, list[int]]]:
-    """Values with the ranks that hold them: the one of most ranks first, of equals the one of those that came further.
+def sides(
+    values: Mapping[int, Hashable], came: Mapping[int, int] | None = None
+) -> list[tuple[Any, list[int]]]:
+    """Values with the ranks that hold them.
+
+    The one of most ranks first, of equals the one of those that came further.
 
     values: rank → value.  came: rank → how far it came.
     """
@@ -71,7 +79,10 @@ def sides(values: Mapping[int, Hashable], came: Mapping[int, int] | None = None)
     for rank, value in sorted(values.items()):
         held.setdefault(value, []).append(rank)
     far = came or {}
-    return sorted(held.items(), key=lambda side: (-len(side[1]), -max(far.get(r, 0) for r in side[1]), side[1]))
+    return sorted(
+        held.items(),
+        key=lambda side: (-len(side[1]), -max(far.get(r, 0) for r in side[1]), side[1]),
+    )
 
 
 def cited(*groups: Iterable[Event]) -> tuple[Event, ...]:
@@ -104,10 +115,12 @@ class Clock:
 
 
 def clocks(events: Sequence[Event]) -> list[Clock]:
-    """Offset of every host that shares enough with the reference, the host that shares most; [] where none does.
+    """Offset of every host that shares enough with the reference, the host that shares most; []
+    where none does.
 
-    The end of an init, a destroy, and steps of our own jobs happen on all ranks at once.  Only where these are too few
-    watchdog timeouts help: they come a fixed time after each rank's own call, so lateness shows in them as well.
+    The end of an init, a destroy, and steps of our own jobs happen on all ranks at once.  Only
+    where these are too few watchdog timeouts help: they come a fixed time after each rank's own
+    call, so lateness shows in them as well.
     """
     hosts = _hosts(events)
     exact = _times(_exact(events), hosts)
@@ -147,7 +160,9 @@ def _timeouts(events: Sequence[Event]) -> Iterator[tuple[Key, Event]]:
             yield (event.kind, group, event.data["seq"]), event
 
 
-def _times(shared: Iterable[tuple[Key, Event]], hosts: Mapping[int, str]) -> dict[Key, dict[str, list[float]]]:
+def _times(
+    shared: Iterable[tuple[Key, Event]], hosts: Mapping[int, str]
+) -> dict[Key, dict[str, list[float]]]:
     times: dict[Key, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     for key, event in shared:
         host = _short(event.host) or hosts.get(-1 if event.rank is None else event.rank, "")
@@ -157,7 +172,11 @@ def _times(shared: Iterable[tuple[Key, Event]], hosts: Mapping[int, str]) -> dic
 
 
 def _offsets(times: Times) -> list[Clock]:
-    common = {key: {host: median(said) for host, said in by.items()} for key, by in times.items() if len(by) > 1}
+    common = {
+        key: {host: median(said) for host, said in by.items()}
+        for key, by in times.items()
+        if len(by) > 1
+    }
     seen = Counter(host for by in common.values() for host in by)
     if not seen:
         return []
@@ -207,7 +226,9 @@ class _Wait:
 
 
 def compare_watchdogs(events: Sequence[Event]) -> Iterator[Disagreement]:
-    """The first collective of each process group in which one rank waits and another does not, or not for the same."""
+    """The first collective of each process group in which one rank waits and another does not, or
+    not for the same.
+    """
     groups: dict[str, dict[int, _Wait]] = defaultdict(lambda: defaultdict(_Wait))
     descs: dict[str, str] = {}
     for event, name, desc in grouped(events):
@@ -227,14 +248,21 @@ def compare_watchdogs(events: Sequence[Event]) -> Iterator[Disagreement]:
 class _Group:
     """The ranks of one process group at the first collective that one of them waits for."""
 
-    def __init__(self, name: str, desc: str, waits: Mapping[int, _Wait], spoke: set[int], members: set[int]) -> None:
-        self.name, self.desc, self.waits, self.spoke, self.members = name, desc, waits, spoke, members
+    def __init__(
+        self, name: str, desc: str, waits: Mapping[int, _Wait], spoke: set[int], members: set[int]
+    ) -> None:
+        self.name = name
+        self.desc = desc
+        self.waits = waits
+        self.spoke = spoke
+        self.members = members
         self.seq = min(wait.seq for wait in waits.values() if wait.seq is not None)
         self.inside = {rank: wait for rank, wait in sorted(waits.items()) if wait.seq == self.seq}
         self.behind = sorted(rank for rank, wait in waits.items() if wait.last < self.seq)
         self.beyond = sorted(waits.keys() - self.inside.keys() - set(self.behind))
         self.op = next((wait.op for wait in self.inside.values() if wait.op), "")
-        """Empty where only status lines speak: these show works in flight, as a healthy job has them."""
+        """Empty where only status lines speak: these show works in flight, as a healthy job has
+        them."""
 
     def disagree(self, differing: DifferingTimeouts | None) -> Iterator[Disagreement]:
         """What they disagree in, or that they are stuck together."""
@@ -251,7 +279,9 @@ class _Group:
             yield self._past()
         elif absent:
             if len(absent) < len(self.inside):
-                yield self._lack(absent, text.verb(absent, "says nothing of it", "say nothing of it"))
+                yield self._lack(
+                    absent, text.verb(absent, "says nothing of it", "say nothing of it")
+                )
         elif gone:
             yield self._lack(gone, "left no line")
         elif len(inside := list(self.inside)) > 1:
@@ -261,9 +291,13 @@ class _Group:
         (value, most), *others = sides(one.values)
         odd = sorted(rank for _, ranks in others for rank in ranks)
         word, name, start = (
-            ("{} elements".format, self.op, "Sizes") if one.what == "size" else (text.op, "", "Operations")
+            ("{} elements".format, self.op, "Sizes")
+            if one.what == "size"
+            else (text.op, "", "Operations")
         )
-        said = "; ".join(f"{text.ranks(ranks)}: {word(value)}" for value, ranks in [(value, most), *others][:4])
+        said = "; ".join(
+            f"{text.ranks(ranks)}: {word(value)}" for value, ranks in [(value, most), *others][:4]
+        )
         where = text.collective(name, self.seq, self.name, self.desc)
         return self._made(one.what, most, odd, f"{start} differ in {where}: {said}")
 
@@ -272,7 +306,10 @@ class _Group:
         return self._made("missing", inside, odd, f"{self._wait(inside)}; {text.ranks(odd)} {lack}")
 
     def _past(self) -> Disagreement:
-        """Some wait for what others have behind them: one side ran something else under this number."""
+        """Some wait for what others have behind them.
+
+        One side ran something else under this number.
+        """
         inside, beyond = list(self.inside), self.beyond
         most, odd = (inside, beyond) if len(inside) > len(beyond) else (beyond, inside)
         behind = f"{text.ranks(beyond)} {text.verb(beyond, 'has', 'have')} it behind"
@@ -295,12 +332,16 @@ class _Group:
             [event for rank in ranks if rank in self.waits for event in self.waits[rank].said]
             for ranks in (odd, majority)
         ]
-        return Disagreement(self.name, self.desc, self.seq, what, tuple(majority), tuple(odd), say, cited(*lines))
+        return Disagreement(
+            self.name, self.desc, self.seq, what, tuple(majority), tuple(odd), say, cited(*lines)
+        )
 
 
 Call = tuple[str, int, int, int]
 """Operation, elements, data type, root."""
-DTYPES = "int8 uint8 int32 uint32 int64 uint64 float16 float32 float64 bfloat16 float8e4m3 float8e5m2".split()
+DTYPES = (
+    "int8 uint8 int32 uint32 int64 uint64 float16 float32 float64 bfloat16 float8e4m3 float8e5m2"
+).split()
 """Names of ncclDataType_t, by number."""
 CALL_FIELDS = (("op", 0), ("size", 1), ("dtype", 2), ("op", 3))
 """Words of `Disagreement.what` and their place in a `Call`; another root is another operation."""
@@ -318,16 +359,22 @@ class _Book:
     def add(self, rank: int, event: Event) -> None:
         """Take one line, which may stand for many."""
         data = event.data
-        count, dtype, root = (-1 if data[name] is None else int(data[name]) for name in ("count", "dtype", "root"))
+        count, dtype, root = (
+            -1 if data[name] is None else int(data[name]) for name in ("count", "dtype", "root")
+        )
         call = str(data["op"]), count, dtype, root
         self.counts[rank][call] += event.count
         self.lines.setdefault((rank, call), event)
 
 
 def compare_call_counts(events: Sequence[Event]) -> Iterator[Disagreement]:
-    """The first call of each communicator that its ranks do not share; only of ranks that a line ties to it."""
+    """The first call of each communicator that its ranks do not share.
+
+    Only of ranks that a line ties to it.
+    """
     lines = [e for e in events if e.kind == "nccl.op" and op_of(e).upper() not in POINT_TO_POINT]
-    lines = [e for e in lines if None not in (e.data["count"], e.data["dtype"])]  # a torn one could be any call
+    # a torn one could be any call
+    lines = [e for e in lines if None not in (e.data["count"], e.data["dtype"])]
     for name, book in (_books(events, lines) if lines else {}).items():
         if len(book.counts) > 1 and (one := _disagree(name, book)):
             yield one
@@ -350,14 +397,21 @@ def _books(events: Sequence[Event], lines: list[Event]) -> dict[str, _Book]:
 
 
 def _without_init(lines: list[Event]) -> dict[str, _Book]:
-    """Logs that hold COLL lines only: the whole job's communicator, if every rank knows just one of that size."""
+    """Logs that hold COLL lines only.
+
+    The whole job's communicator, if every rank knows just one of that size.
+    """
     books: dict[str, _Book] = {}
     handles: dict[int, set[tuple[int, str]]] = defaultdict(set)
     for event in lines:
         if event.rank is not None and event.data.get("nranks"):
             books.setdefault(f"{event.data['nranks']} ranks", _Book("")).add(event.rank, event)
             handles[event.data["nranks"]].add((event.rank, str(event.data["comm"])))
-    sole = {size for size, held in handles.items() if len({rank for rank, _ in held}) == len(held) == size}
+    sole = {
+        size
+        for size, held in handles.items()
+        if len({rank for rank, _ in held}) == len(held) == size
+    }
     return {f"{size} ranks": books[f"{size} ranks"] for size in sorted(sole)}
 
 
@@ -373,7 +427,9 @@ def _disagree(name: str, book: _Book) -> Disagreement | None:
     if not owners:
         return None
     usual = max(owners, key=lambda call: (len(owners[call]), call))
-    first = {rank: usual if usual in rest else min(rest, default=None) for rank, rest in rests.items()}
+    first = {
+        rank: usual if usual in rest else min(rest, default=None) for rank, rest in rests.items()
+    }
     if not all(len({first[rank] for rank in made}) == 1 for made in owners.values()):
         # both sides made one call, so a line is lost or one side is ahead
         first = {rank: usual if usual in rest else None for rank, rest in rests.items()}
@@ -383,11 +439,16 @@ def _disagree(name: str, book: _Book) -> Disagreement | None:
     (call, most), *others = sides(called if differs else first, came)
     held = [(call, most), *others]
     odd = sorted(rank for _, ranks in others for rank in ranks)
-    lines = [[book.lines[rank, call] for rank in ranks if (rank, call) in book.lines] for call, ranks in reversed(held)]
+    lines = [
+        [book.lines[rank, call] for rank in ranks if (rank, call) in book.lines]
+        for call, ranks in reversed(held)
+    ]
     common = sum(shared.values())
     what = _field(call, others[0][0]) if differs else "missing"
     say = _summary(name, book.desc, common, held)
-    return Disagreement(name, book.desc, common + 1, what, tuple(most), tuple(odd), say, cited(*lines))
+    return Disagreement(
+        name, book.desc, common + 1, what, tuple(most), tuple(odd), say, cited(*lines)
+    )
 
 
 def _field(one: Call, other: Call) -> str:
@@ -429,7 +490,8 @@ def disagreements(case: Case) -> list[Disagreement]:
 
 @once
 def differing_calls(case: Case) -> list[Disagreement]:
-    """Where NCCL's COLL lines show other operations, sizes or types on some ranks, of communicators seen from INIT on.
+    """Where NCCL's COLL lines show other operations, sizes or types on some ranks, of communicators
+    seen from INIT on.
 
     Logs without their INIT lines may begin at different calls, so these say nothing.
     """
@@ -437,10 +499,14 @@ def differing_calls(case: Case) -> list[Disagreement]:
 
 
 def of_different_calls(one: Disagreement) -> bool:
-    """Whether the sizes that NCCL's lines hold are of different calls of a program, as `unlike_calls` says."""
+    """Whether the sizes that NCCL's lines hold are of different calls of a program, as
+    `unlike_calls` says.
+    """
     op = op_of(one.evidence[0]).upper()
     shards = "_BASE" if op in ("ALLGATHER", "REDUCESCATTER") else ""
-    return one.what == "size" and unlike_calls(op + shards, [event.data["count"] for event in one.evidence])
+    return one.what == "size" and unlike_calls(
+        op + shards, [event.data["count"] for event in one.evidence]
+    )
 
 
 @once
@@ -450,7 +516,9 @@ def clocks_of(case: Case) -> list[Clock]:
 
 
 def align(events: Sequence[Event]) -> list[Disagreement]:
-    """The first disagreement of each group and communicator that any line or dump shows; [] where all agree."""
+    """The first disagreement of each group and communicator that any line or dump shows; [] where
+    all agree.
+    """
     found: dict[str, Disagreement] = {}
     numbers: Counter[int] = Counter()
     for source in (_dumps, compare_watchdogs, _fingerprints, _named, compare_call_counts, _ras):
@@ -481,7 +549,9 @@ def _dumps(events: Iterable[Event]) -> Iterator[Disagreement]:
                 say += f"; it only waits for group {data['root']}"
             name, desc, seq = data["group"], data["desc"], data.get("seq")
             seq = -1 if seq is None else seq  # stacks know no number
-            yield Disagreement(name, desc, seq, what, tuple(sorted(majority)), tuple(sorted(odd)), say, (event,))
+            yield Disagreement(
+                name, desc, seq, what, tuple(sorted(majority)), tuple(sorted(odd)), say, (event,)
+            )
 
 
 def _mismatch(data: Data) -> Parts:
@@ -489,12 +559,17 @@ def _mismatch(data: Data) -> Parts:
     first, others = data["majority"], list(data["odd"])
     odd = {rank for side in others for rank in side["ranks"]}
     name = "" if what == "op" else str(data.get("op") or "")
-    say = f"{text.start(field)} differ in {text.collective(name, data['seq'], data['group'], data['desc'])}: "
+    say = (
+        f"{text.start(field)} differ in"
+        f" {text.collective(name, data['seq'], data['group'], data['desc'])}: "
+    )
     if data["field"] == "splits":
         say += f"{first['value']} elements are sent, {others[0]['value']} expected"
         say += f"; the splits of {text.ranks(odd)} do not fit" if odd else ""
     else:
-        say += "; ".join(f"{text.ranks(side['ranks'])}: {side['value']}" for side in (first, *others[:3]))
+        say += "; ".join(
+            f"{text.ranks(side['ranks'])}: {side['value']}" for side in (first, *others[:3])
+        )
     return what, set(first["ranks"]) - odd, odd, say
 
 
@@ -504,8 +579,15 @@ def _missing(data: Data) -> Parts:
         ("no_dump", "left no dump"),
         ("overwritten", "overwrote the record of it"),
     )
-    odd, lack = next(((data[name], lack) for name, lack in lacks if data.get(name)), ([], "is missing"))
-    return "missing", data["waiting"], odd, f"{_waiting(data, data['waiting'])}; {text.ranks(odd)} {lack}"
+    odd, lack = next(
+        ((data[name], lack) for name, lack in lacks if data.get(name)), ([], "is missing")
+    )
+    return (
+        "missing",
+        data["waiting"],
+        odd,
+        f"{_waiting(data, data['waiting'])}; {text.ranks(odd)} {lack}",
+    )
 
 
 def _stuck(data: Data) -> Parts:
@@ -526,7 +608,12 @@ def _unpaired(data: Data) -> Parts:
         )
     side, call = (data["dst"], "recv") if data["received"] > data["sent"] else (data["src"], "send")
     posted = f"{data['sent']:,} sends and {data['received']:,} receives were posted"
-    return "missing", data["waiting"], data["lacking"], f"Rank {side} waits in {call}: from {pair} {posted}"
+    return (
+        "missing",
+        data["waiting"],
+        data["lacking"],
+        f"Rank {side} waits in {call}: from {pair} {posted}",
+    )
 
 
 def _waiting(data: Data, ranks: Iterable[int]) -> str:
@@ -536,38 +623,65 @@ def _waiting(data: Data, ranks: Iterable[int]) -> str:
 
 
 def _fingerprints(events: Iterable[Event]) -> Iterator[Disagreement]:
-    """``TORCH_DISTRIBUTED_DEBUG=DETAIL`` compares two ranks before each collective; neither is the odd one."""
+    """``TORCH_DISTRIBUTED_DEBUG=DETAIL`` compares two ranks before each collective.
+
+    Neither is the odd one.
+    """
     for event in events:
         if event.kind == "c10d.mismatch":
             data, a, b = event.data, event.data["a"], event.data["b"]
-            seq = min((number for number in (data.get("a_seq"), data.get("b_seq")) if number is not None), default=-1)
-            what, field = next((FIELDS[name] for name in data["differs"] if name in FIELDS), FIELDS["op"])
+            seq = min(
+                (number for number in (data.get("a_seq"), data.get("b_seq")) if number is not None),
+                default=-1,
+            )
+            what, field = next(
+                (FIELDS[name] for name in data["differs"] if name in FIELDS), FIELDS["op"]
+            )
             runs = f"rank {a} runs {text.op(data['a_op'])}, rank {b} {text.op(data['b_op'])}"
             say = f"{text.start(field)} differ in {text.collective('', seq, '', '')}: {runs}"
             yield Disagreement("", "", seq, what, (a,), (b,), say, (event,))
 
 
 def _named(events: Iterable[Event]) -> Iterator[Disagreement]:
-    """Reports that name the missing ranks themselves: torch's desync report, monitored barrier, Horovod."""
+    """Reports that name the missing ranks themselves.
+
+    Torch's desync report, monitored barrier, Horovod.
+    """
     for event in events:
         data = event.data
         if event.kind == "c10d.desync" and data.get("missing"):
             seq = -1 if data["seq"] is None else data["seq"]
             waits = f", {text.ranks(data['waiting'])} did" if data["waiting"] else ""
             say = (
-                f"{text.start(text.ranks(data['missing']))} did not join collective {max(seq, 0) or ''}".rstrip()
+                f"{text.start(text.ranks(data['missing']))} did not join collective"
+                f" {max(seq, 0) or ''}".rstrip()
                 + waits
             )
-            yield Disagreement("", "", seq, "missing", tuple(data["waiting"]), tuple(data["missing"]), say, (event,))
+            yield Disagreement(
+                "",
+                "",
+                seq,
+                "missing",
+                tuple(data["waiting"]),
+                tuple(data["missing"]),
+                say,
+                (event,),
+            )
         elif event.kind in ("gloo.barrier", "horovod.stalled") and data["ranks"]:
             what = "a monitored barrier" if event.kind == "gloo.barrier" else str(data["op"])
             say = f"{text.start(text.ranks(data['ranks']))} did not come to {what}"
-            yield Disagreement(event.kind, "", -1, "missing", (), tuple(sorted(data["ranks"])), say, (event,))
+            yield Disagreement(
+                event.kind, "", -1, "missing", (), tuple(sorted(data["ranks"])), say, (event,)
+            )
 
 
 def _ras(events: Sequence[Event]) -> Iterator[Disagreement]:
-    """Ranks of which RAS says that they launched fewer operations than the others of their communicator."""
-    reports = [event for event in events if event.kind == "ras.communicator" and event.data["behind"]]
+    """Ranks of which RAS says that they launched fewer operations than the others of their
+    communicator.
+    """
+    reports = [
+        event for event in events if event.kind == "ras.communicator" and event.data["behind"]
+    ]
     known = {_number(made.id): made for made in communicators(events)} if reports else {}
     for event in reports:
         data, made = event.data, known.get(_number(event.data["hash"]))
@@ -580,13 +694,31 @@ def _ras(events: Sequence[Event]) -> Iterator[Disagreement]:
         seq, op = min(least, default=(-2, ""))
         where = made.ranks if made else {}
         odd = sorted(where.get(rank, rank) for rank in data["behind"])
-        most = sorted({where.get(rank, rank) for rank in range(min(data["size"] or 0, 1 << 16))} - set(odd))
+        most = sorted(
+            {where.get(rank, rank) for rank in range(min(data["size"] or 0, 1 << 16))} - set(odd)
+        )
         name = made.id if made else str(data["hash"])
-        say = f"RAS: {text.ranks(odd)} did not launch {text.op(op)} {seq + 1} of communicator {name}, others did"
-        yield Disagreement(name, f"{data['size']} ranks", seq + 1, "missing", tuple(most), tuple(odd), say, (event,))
+        say = (
+            f"RAS: {text.ranks(odd)} did not launch {text.op(op)} {seq + 1} of communicator {name},"
+            " others did"
+        )
+        yield Disagreement(
+            name,
+            f"{data['size']} ranks",
+            seq + 1,
+            "missing",
+            tuple(most),
+            tuple(odd),
+            say,
+            (event,),
+        )
 
 
 def _number(name: str) -> int | None:
     """A communicator's hash, with and without leading zeros."""
     digits = name.removeprefix("0x")
-    return int(digits, 16) if 0 < len(digits) <= 16 and not set(digits.lower()) - set("0123456789abcdef") else None
+    return (
+        int(digits, 16)
+        if 0 < len(digits) <= 16 and not set(digits.lower()) - set("0123456789abcdef")
+        else None
+    )

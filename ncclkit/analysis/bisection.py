@@ -1,11 +1,15 @@
-"""Who is at fault where ranks fail together: groups are tried until the smallest one that fails is known.
+"""Who is at fault where ranks fail together.
 
-Halves first, both at once; where both halves work, the fault needs some of each, and one half is made smaller while
-the other stays complete, then vice versa (Zeller's delta debugging).  Then each member of the smallest
-failing group is exchanged for somebody from outside: the one without whom it works is to blame; where it works
-without either of two, it is the path between them.  In the end the others are tried without whoever was found.
+Groups are tried until the smallest one that fails is known.
 
-This is a pure function of what was tried: `bisect_ranks` says what it would have to know next, or whom it has found.
+Halves first, both at once; where both halves work, the fault needs some of each, and one half is
+made smaller while the other stays complete, then vice versa (Zeller's delta debugging).  Then each
+member of the smallest failing group is exchanged for somebody from outside: the one without whom it
+works is to blame; where it works without either of two, it is the path between them.  In the end
+the others are tried without whoever was found.
+
+This is a pure function of what was tried: `bisect_ranks` says what it would have to know next, or
+whom it has found.
 """
 
 from __future__ import annotations
@@ -20,7 +24,8 @@ PAIRED = 4
 MAX_CULPRITS = 3
 """Faults that are looked for, one after the other."""
 MAX_SWAPPED = 3
-"""Larger failing groups are not taken apart further: their members would have to be exchanged one by one."""
+"""Larger failing groups are not taken apart further: their members would have to be exchanged one
+by one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,8 +33,9 @@ class Blamed:
     """One thing at fault."""
 
     what: str
-    """``rank``, ``node`` (it fails alone), ``interaction`` (one rank or node, only with others), ``path`` (each of two
-    works with others), ``pair`` (two that nobody else can tell apart), ``together`` (only all of these)."""
+    """``rank``, ``node`` (it fails alone), ``interaction`` (one rank or node, only with others),
+    ``path`` (each of two works with others), ``pair`` (two that nobody else can tell apart),
+    ``together`` (only all of these)."""
     ranks: tuple[int, ...]
     """To blame; of a path, both ends."""
     within: tuple[int, ...]
@@ -64,8 +70,8 @@ def bisect_ranks(
 ) -> Bisected:
     """The verdict on a job whose ranks failed together, or the groups to try next.
 
-    nodes: the ranks of each node; bad: group → whether it failed; hints: groups that may be the failing ones, tried
-    first.
+    nodes: the ranks of each node; bad: group → whether it failed; hints: groups that may be the
+    failing ones, tried first.
     """
     search, state = _Search(nodes, bad), Bisected()
     try:
@@ -75,7 +81,8 @@ def bisect_ranks(
             return Bisected(passing=True)
         while len(state.found) < MAX_CULPRITS:
             before, one = state.found, search.culprit(start, left)
-            state = replace(state, found=(*before, one))  # it stands where there is no time for what follows
+            # it stands where there is no time for what follows
+            state = replace(state, found=(*before, one))
             state = replace(state, found=(*before, one := search.rank_of_pair(one, left)))
             left -= search.left_out(one)
             if one.what == "together" or not left:
@@ -104,7 +111,10 @@ class _Search:
         return [bool(fails) for fails in known]
 
     def known(self, group: Group) -> bool | None:
-        """Whether a group fails, as far as seen: part of what works does, and what has a failing part fails."""
+        """Whether a group fails, as far as seen.
+
+        Part of what works does, and what has a failing part fails.
+        """
         if group in self.bad:
             return self.bad[group]
         if any(group <= other for other, fails in self.bad.items() if not fails):
@@ -112,7 +122,8 @@ class _Search:
         return True if any(other <= group for other, fails in self.bad.items() if fails) else None
 
     def failing_group(self, every: Group, hints: Sequence[Group]) -> Group | None:
-        """The smallest group that fails as far as that is known, in whole nodes where it takes more than one.
+        """The smallest group that fails as far as that is known, in whole nodes where it takes more
+        than one.
 
         None where nothing fails any more.
         """
@@ -129,21 +140,31 @@ class _Search:
         if len(nodes) > 1 and all(node in self.nodes for node in nodes):
             smallest = self.smallest(nodes, frozenset())
             if len(smallest) > 1 or len(smallest[0]) == 1:
-                return self._finer(self._blamed(smallest, [node for node in self.nodes if node <= left]))
+                return self._finer(
+                    self._blamed(smallest, [node for node in self.nodes if node <= left])
+                )
             start = smallest[0]
         ranks = self.smallest([frozenset({rank}) for rank in sorted(start)], frozenset())
-        near = sorted(left, key=lambda rank: (not any({rank} | start <= node for node in self.nodes), rank))
+        near = sorted(
+            left, key=lambda rank: (not any({rank} | start <= node for node in self.nodes), rank)
+        )
         return self._blamed(ranks, [frozenset({rank}) for rank in near])
 
     def rank_of_pair(self, one: Blamed, left: Group) -> Blamed:
-        """Of two nodes that nobody else can stand in for the rank at fault, if it is one: others of its node can."""
+        """Of two nodes that nobody else can stand in for the rank at fault, if it is one: others of
+        its node can.
+        """
         nodes = [node for node in self.nodes if node & set(one.within)]
         if one.what != "pair" or len(nodes) != 2:
             return one
         here, there = (node & set(one.within) for node in nodes)
         units = self.smallest([frozenset({rank}) for rank in sorted(here)], there)
-        units += self.smallest([frozenset({rank}) for rank in sorted(there)], frozenset().union(*units))
-        found = self._blamed(units, [frozenset({rank}) for rank in sorted(left & (nodes[0] | nodes[1]))])
+        units += self.smallest(
+            [frozenset({rank}) for rank in sorted(there)], frozenset().union(*units)
+        )
+        found = self._blamed(
+            units, [frozenset({rank}) for rank in sorted(left & (nodes[0] | nodes[1]))]
+        )
         return found if found.what == "interaction" else one
 
     def left_out(self, one: Blamed) -> Group:
@@ -171,7 +192,10 @@ class _Search:
         return needed + self.smallest(halves[1], included.union(*needed))
 
     def _blamed(self, units: list[Group], outside: list[Group]) -> Blamed:
-        """Which of the units that only fail together is at fault: the one whose exchange fixes it."""
+        """Which of the units that only fail together is at fault.
+
+        The one whose exchange fixes it.
+        """
         within = tuple(sorted(frozenset().union(*units)))
         if len(units) == 1:
             return Blamed("node" if len(within) > 1 else "rank", within, within)
@@ -189,7 +213,10 @@ class _Search:
         return Blamed("path" if len(faulty) == len(units) == 2 else "together", within, within)
 
     def _finer(self, found: Blamed) -> Blamed:
-        """Of nodes that fail with each other: the ranks of the same place in both, each over its own NIC."""
+        """Of nodes that fail with each other.
+
+        The ranks of the same place in both, each over its own NIC.
+        """
         both = [sorted(node) for node in self.nodes if node <= set(found.within)]
         if len(both) != 2 or len(both[0]) == 1:
             return found
@@ -198,20 +225,34 @@ class _Search:
         if len(failing) != 1:
             return found
         rail = failing[0]
-        return replace(found, ranks=tuple(sorted(rail & set(found.ranks))), within=tuple(sorted(rail)))
+        return replace(
+            found, ranks=tuple(sorted(rail & set(found.ranks))), within=tuple(sorted(rail))
+        )
 
 
-def describe(state: Bisected, who: Callable[[Iterable[int]], str], symptom: tuple[str, str], ranks: int) -> str:
+def describe(
+    state: Bisected, who: Callable[[Iterable[int]], str], symptom: tuple[str, str], ranks: int
+) -> str:
     """The verdict in words, without a full stop.
 
-    who: names ranks; symptom: what is wrong, as ``("is slow", "are slow")``; ranks: of the whole job.
+    who: names ranks; symptom: what is wrong, as ``("is slow", "are slow")``; ranks: of the whole
+    job.
     """
     if state.passing:
-        return f"all {ranks} ranks were started anew, and nothing of it came back: it comes and goes"
+        return (
+            f"all {ranks} ranks were started anew, and nothing of it came back: it comes and goes"
+        )
     parts = [_sentence(one, who, symptom, ranks) for one in state.found]
-    if len(state.found) == MAX_CULPRITS and not state.rest and all(one.what in ("rank", "node") for one in state.found):
+    if (
+        len(state.found) == MAX_CULPRITS
+        and not state.rest
+        and all(one.what in ("rank", "node") for one in state.found)
+    ):
         whom = who(rank for one in state.found for rank in one.ranks)
-        return f"{whom} {symptom[1]} even alone, and the others without them: this is no matter of single ranks"
+        return (
+            f"{whom} {symptom[1]} even alone, and the others without them: this is no matter of"
+            " single ranks"
+        )
     if state.ask:
         named = {one.within for one in state.found}
         among = f" than {who(state.among)}" if state.among and state.among not in named else ""
@@ -235,7 +276,9 @@ def _gone(state: Bisected, who: Callable[[Iterable[int]], str], ranks: int) -> s
     return who(gone)
 
 
-def _sentence(one: Blamed, who: Callable[[Iterable[int]], str], symptom: tuple[str, str], ranks: int) -> str:
+def _sentence(
+    one: Blamed, who: Callable[[Iterable[int]], str], symptom: tuple[str, str], ranks: int
+) -> str:
     whom, fails, both = who(one.ranks), symptom[0], symptom[1]
     if one.what in ("rank", "node"):
         return f"{whom} {fails} even alone"
@@ -244,7 +287,13 @@ def _sentence(one: Blamed, who: Callable[[Iterable[int]], str], symptom: tuple[s
         least = f", already with {who(others)}" if len(one.within) < ranks else ""
         return f"{whom} {fails} only with others{least}, and works alone"
     if one.what == "path":
-        return f"{whom} {both} with each other, and each works with others: the path from one to the other"
+        return (
+            f"{whom} {both} with each other, and each works with others: the path from one to the"
+            " other"
+        )
     if one.what == "pair":
-        return f"{whom} {both} with each other, and each works alone: the path from one to the other, or either end"
+        return (
+            f"{whom} {both} with each other, and each works alone: the path from one to the other,"
+            " or either end"
+        )
     return f"{whom} {both} only all together: every smaller group that was tried works"

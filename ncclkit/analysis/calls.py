@@ -20,7 +20,8 @@ SAME_SIZE = frozenset(
         "ALLREDUCE_COALESCED",
     }
 )  # fmt: skip
-"""Collectives, as torch's watchdog names them, to which every rank must bring the same number of elements."""
+"""Collectives, as torch's watchdog names them, to which every rank must bring the same number of
+elements."""
 POINT_TO_POINT = frozenset({"SEND", "RECV", "RECVANYSOURCE", "COALESCED"})
 """Calls whose two sides differ by nature; they have no place in the order of the collectives."""
 PAIRED = POINT_TO_POINT - {"COALESCED"}
@@ -37,21 +38,30 @@ def counted(number: int | None) -> int:
 def grouped(events: Iterable[Event]) -> list[tuple[Event, str, str]]:
     """The watchdog's numbered lines, each with the name and the description of its process group.
 
-    Up to torch 2.13 the timeout itself names no group: it belongs to the one where the same rank, or else the whole
-    job, has that number, or to the only one that is named at all.  Both are empty where nothing shows it.
+    Up to torch 2.13 the timeout itself names no group: it belongs to the one where the same rank,
+    or else the whole job, has that number, or to the only one that is named at all.  Both are empty
+    where nothing shows it.
     """
     kinds = ("c10d.status", "c10d.timeout")
-    lines = [e for e in events if e.kind in kinds and (e.kind == kinds[0] or e.data.get("seq") is not None)]
+    lines = [
+        e
+        for e in events
+        if e.kind in kinds and (e.kind == kinds[0] or e.data.get("seq") is not None)
+    ]
     own: dict[tuple[int | None, int | None], set[str]] = defaultdict(set)
     descs: dict[str, str] = {}
     for event in lines:
         if event.data.get("pg") or event.data.get("desc"):
             name = str(event.data.get("pg"))
             descs[name] = descs.get(name) or str(event.data.get("desc") or "")
-            waits = None if event.kind == "c10d.timeout" else counted(event.data.get("completed")) + 1
+            waits = (
+                None if event.kind == "c10d.timeout" else counted(event.data.get("completed")) + 1
+            )
             for rank, seq in product((event.rank, None), {event.data.get("seq"), waits} - {None}):
                 own[rank, seq].add(name)
-    pairs = {(event.rank, event.data.get("seq")) for event in lines if op_of(event).upper() in PAIRED}
+    pairs = {
+        (event.rank, event.data.get("seq")) for event in lines if op_of(event).upper() in PAIRED
+    }
     status = [e for e in lines if e.kind == "c10d.status"]
     apart = {(e.rank, e.data.get("pg")) for e in status if (e.rank, e.data.get("seq")) in pairs}
     every = set(descs)
@@ -77,7 +87,9 @@ def by_call(events: Iterable[Event]) -> dict[tuple[str, int], list[Event]]:
 
 
 class DifferingTimeouts(NamedTuple):
-    """A collective in whose timeouts the watchdogs of its ranks name different operations, or else different sizes."""
+    """A collective in whose timeouts the watchdogs of its ranks name different operations, or else
+    different sizes.
+    """
 
     group: str
     seq: int
@@ -108,7 +120,11 @@ def differing_timeouts(events: Iterable[Event]) -> list[DifferingTimeouts]:
     found = []
     for (group, seq), lines in by_call(events).items():
         ops = disagreeing(lines, op_of)
-        sizes = {} if ops else disagreeing([line for line in lines if op_of(line) in SAME_SIZE], size_of)
+        sizes = (
+            {}
+            if ops
+            else disagreeing([line for line in lines if op_of(line) in SAME_SIZE], size_of)
+        )
         if sizes or not set(ops) <= POINT_TO_POINT:
             found.append(DifferingTimeouts(group, seq, "size" if sizes else "op", sizes or ops))
     return found
@@ -121,11 +137,14 @@ def differing_timeouts_of(case: Case) -> list[DifferingTimeouts]:
 
 
 MAX_SEQ_GAP = 64
-"""Numbers between two calls that cannot be of one group: nobody gets through a call that others have not begun."""
+"""Numbers between two calls that cannot be of one group: nobody gets through a call that others
+have not begun."""
 
 
 def of_several_groups(events: Iterable[Event]) -> bool:
-    """Whether the lines, which name no group, must be of several, as their sequence numbers are that far apart."""
+    """Whether the lines, which name no group, must be of several, as their sequence numbers are
+    that far apart.
+    """
     seqs = sorted(event.data["seq"] for event in events if isinstance(event.data.get("seq"), int))
     return any(after - before > MAX_SEQ_GAP for before, after in pairwise(seqs))
 
@@ -152,7 +171,10 @@ def disagreeing(events: Iterable[Event], what: Callable[[Event], Any]) -> dict[A
 
 
 def only_point_to_point(waits: Iterable[Event]) -> bool:
-    """True where everybody who waits does so in a send or a receive: no collective is short of a rank."""
+    """True where everybody who waits does so in a send or a receive.
+
+    No collective is short of a rank.
+    """
     ops = {op_of(event) for event in waits}
     return bool(ops) and ops <= POINT_TO_POINT
 
@@ -160,19 +182,25 @@ def only_point_to_point(waits: Iterable[Event]) -> bool:
 def sides(mismatch: Event) -> tuple[list[Mapping[str, Any]], list[Mapping[str, Any]]]:
     """(those that differ, those that are right) of dumps that disagree, each as {value, ranks}.
 
-    Without a majority nobody is right: dumps of the others may be missing.  A side that came there under a condition on
-    the rank has left the common path.
+    Without a majority nobody is right: dumps of the others may be missing.  A side that came there
+    under a condition on the rank has left the common path.
     """
     most, odd = mismatch.data.get("majority") or {}, list(mismatch.data.get("odd") or ())
-    tie = bool(odd) and not mismatch.data.get("branch") and len(odd[0].get("ranks", ())) >= len(most.get("ranks", ()))
+    tie = (
+        bool(odd)
+        and not mismatch.data.get("branch")
+        and len(odd[0].get("ranks", ())) >= len(most.get("ranks", ()))
+    )
     return ([*odd, most], []) if tie else (odd, [most])
 
 
 def unlike_calls(op: str, sizes: Iterable[int]) -> bool:
-    """True where sizes of one place are those of different calls, and not of one call with another tensor.
+    """True where sizes of one place are those of different calls, and not of one call with another
+    tensor.
 
-    A flag beside a bucket of gradients is not an odd batch; gradients and parameters, which all ranks hold in the same
-    sizes, differ only where ranks are at another bucket or another layer.  A broadcast carries rank-local state.
+    A flag beside a bucket of gradients is not an odd batch; gradients and parameters, which all
+    ranks hold in the same sizes, differ only where ranks are at another bucket or another layer.  A
+    broadcast carries rank-local state.
     """
     low, high = min(sizes), max(sizes)
     far = FAR_SHARDS if op.endswith("_BASE") else FAR
@@ -180,20 +208,28 @@ def unlike_calls(op: str, sizes: Iterable[int]) -> bool:
 
 
 FAR, FAR_SHARDS, PARAMETERS = 64, 16, 1 << 20
-"""Times as large, the same of calls that mostly carry shards of parameters, and elements: `unlike_calls` from there."""
+"""Times as large, the same of calls that mostly carry shards of parameters, and elements:
+`unlike_calls` from there."""
 
 
 def elements(value: Any) -> int | None:
-    """Elements of a call by its shapes, as a list or as text: 16 for ``[[4, 2], [8]]``; None where none are known."""
+    """Elements of a call by its shapes, as a list or as text: 16 for ``[[4, 2], [8]]``; None where
+    none are known.
+    """
     if isinstance(value, str):
         value = [re.findall(r"\d{1,19}", shape) for shape in re.findall(r"\[([\d, ]*)\]", value)]
-    if not isinstance(value, list) or not value or not all(isinstance(shape, list) for shape in value):
+    if (
+        not isinstance(value, list)
+        or not value
+        or not all(isinstance(shape, list) for shape in value)
+    ):
         return None
     return sum(math.prod(int(size) for size in shape) for shape in value)
 
 
 def other_calls(mismatch: Event) -> bool:
-    """Whether the sizes at one place of the sequence are of different calls, as a scalar and a bucket of gradients.
+    """Whether the sizes at one place of the sequence are of different calls, as a scalar and a
+    bucket of gradients.
 
     Not where one line of the program made them all.
     """
@@ -201,7 +237,8 @@ def other_calls(mismatch: Event) -> bool:
     if mismatch.kind == "c10d.mismatch":
         op, values = str(data.get("a_op")), re.findall(r"TensorShape=(\[[\d, ]*\])", mismatch.text)
     else:
-        op, values = str(data.get("op")), [side["value"] for side in (data["majority"], *data["odd"])]
+        op = str(data.get("op"))
+        values = [side["value"] for side in (data["majority"], *data["odd"])]
     sizes = [size for value in values if (size := elements(value)) is not None]
     sites = data.get("sites") or [""]
     one_line = len(set(sites)) == 1 and sites[0] and "-packages/" not in sites[0]

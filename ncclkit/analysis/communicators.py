@@ -1,7 +1,10 @@
-"""What the log says of a job's communicators: each process's rank in them, how pairs are connected, rings, variables.
+"""What the log says of a job's communicators.
 
-A pointer (``comm 0x55d``) means something in one process only; ``commId`` (2.16+) joins the processes.  Children of a
-split (2.23+) print their parent's pointer and a colour instead.  Before 2.16 nothing joins them but size and order.
+Each process's rank in them, how pairs are connected, rings, variables.
+
+A pointer (``comm 0x55d``) means something in one process only; ``commId`` (2.16+) joins the
+processes.  Children of a split (2.23+) print their parent's pointer and a colour instead.  Before
+2.16 nothing joins them but size and order.
 """
 
 from __future__ import annotations
@@ -25,7 +28,8 @@ class Communicator:
     """One communicator as the INIT lines of all processes show it."""
 
     id: str
-    """``commId`` as the log prints it; made of parent and colour, or of size and order, where there is none."""
+    """``commId`` as the log prints it; made of parent and colour, or of size and order, where there
+    is none."""
     size: int
     members: Mapping[int, tuple[str, str]]
     """Rank in this communicator → (host, bus id)."""
@@ -61,7 +65,9 @@ class Index:
         self.world = max((event.data["nranks"] for event in inits), default=0)
         self.all: list[Communicator] = []
         self._of: dict[tuple[Process, str], tuple[Communicator, int] | None] = {}
-        self._spoken: dict[Process, dict[str, list[tuple[int, int, Communicator]]]] = defaultdict(dict)
+        self._spoken: dict[Process, dict[str, list[tuple[int, int, Communicator]]]] = defaultdict(
+            dict
+        )
         for name, (parent, seats) in _joined(_seats(inits)).items():
             self._add(_communicator(name, parent, seats, self.world), seats)
 
@@ -69,26 +75,42 @@ class Index:
         self.all.append(made)
         for seat in seats:
             handle = seat.process, str(seat.event.data["comm"])
-            reused = handle in self._of  # after a destroy the pointer may come back: then it names neither
-            self._of[handle] = None if reused or made.why.startswith("several") else (made, seat.event.data["rank"])
+            # after a destroy the pointer may come back: then it names neither
+            reused = handle in self._of
+            self._of[handle] = (
+                None
+                if reused or made.why.startswith("several")
+                else (made, seat.event.data["rank"])
+            )
             event = seat.event
             place = event.line, event.data["rank"], made
-            insort(self._spoken[seat.process].setdefault(event.path, []), place, key=lambda item: item[0])
+            insort(
+                self._spoken[seat.process].setdefault(event.path, []),
+                place,
+                key=lambda item: item[0],
+            )
 
     def of(self, event: Event) -> tuple[Communicator, int] | None:
         """The communicator that `event` names by its pointer, and the rank of its process in it."""
         return self._of.get((process(event), str(event.data.get("comm"))))
 
     def at(self, event: Event, fits: Fits = lambda made, rank: True) -> Communicator | None:
-        """The communicator that a process sets up at this line: the last one begun before it, else the next one.
+        """The communicator that a process sets up at this line.
+
+        The last one begun before it, else the next one.
 
         fits: what must hold for a communicator and the process's rank in it.
         """
         files = self._spoken.get(process(event), {})
         spoken = files.get(event.path)
-        if spoken is None:  # another file of the same process tells of its only communicator, or of none for sure
+        # another file of the same process tells of its only communicator, or of none for sure
+        if spoken is None:
             elsewhere = [item for items in files.values() for item in items]
-            return elsewhere[0][2] if len(elsewhere) == 1 and fits(elsewhere[0][2], elsewhere[0][1]) else None
+            return (
+                elsewhere[0][2]
+                if len(elsewhere) == 1 and fits(elsewhere[0][2], elsewhere[0][1])
+                else None
+            )
         begun = bisect_right(spoken, event.line, key=lambda item: item[0])
         near = chain(reversed(spoken[:begun]), spoken[begun:])
         return next((made for _, rank, made in near if fits(made, rank)), None)
@@ -149,7 +171,8 @@ def _parent(seat: _Seat) -> bool:
 def _separate(name: str, seats: list[_Seat]) -> dict[str, tuple[str, list[_Seat]]]:
     """Communicators of the same size and order: one, one per host, or not to be told apart.
 
-    Groups keep the order of the global ranks, so if every host holds every rank exactly once, each host is a group.
+    Groups keep the order of the global ranks, so if every host holds every rank exactly once, each
+    host is a group.
     """
     size = seats[0].event.data["nranks"]
     held = [seat.event.data["rank"] for seat in seats]
@@ -170,13 +193,17 @@ def _communicator(name: str, parent: str, seats: list[_Seat], world: int) -> Com
         claims[seat.event.data["rank"]].append(seat)
     sole = {rank: own[0] for rank, own in sorted(claims.items()) if len(own) == 1 or not several}
     ranks = {rank: seat.event.rank for rank, seat in sole.items() if seat.event.rank is not None}
-    if size == world and len(set(ranks.values())) < len(sole):  # several ranks in one process, or no process known
+    # several ranks in one process, or no process known
+    if size == world and len(set(ranks.values())) < len(sole):
         ranks = {rank: rank for rank in sole}
     done = frozenset(rank for rank, seat in sole.items() if seat.done)
     return Communicator(
         name,
         size,
-        {rank: (seat.process[0], str(seat.event.data.get("bus") or "")) for rank, seat in sole.items()},
+        {
+            rank: (seat.process[0], str(seat.event.data.get("bus") or ""))
+            for rank, seat in sole.items()
+        },
         parent,
         len(done) == size,
         ranks,
@@ -187,7 +214,10 @@ def _communicator(name: str, parent: str, seats: list[_Seat], world: int) -> Com
 
 def _why(size: int, known: int, done: int, several: bool) -> str:
     if several:
-        return "several communicators of this size cannot be told apart: NCCL before 2.16 prints no commId"
+        return (
+            "several communicators of this size cannot be told apart: NCCL before 2.16 prints no"
+            " commId"
+        )
     if done == size:
         return ""
     reason = f"{known} of {size} ranks printed an INIT line"
@@ -211,14 +241,17 @@ def communicators(events: Iterable[Event]) -> list[Communicator]:
 
 
 def transports(events: Sequence[Event]) -> dict[tuple[int, int], Transport]:
-    """(sender, receiver) → how they are connected, in global ranks where the communicator is known."""
+    """(sender, receiver) → how they are connected, in global ranks where the
+    communicator is known.
+    """
     index, found = Index(events), defaultdict(list)
     for event in events:
         if event.kind == "nccl.channel" and None not in (event.data["src"], event.data["dst"]):
             pair = event.data["src"], event.data["dst"]
             made = index.at(event, _pair_fits(pair))
             known = made.ranks if made else {}
-            whole = made is None or made.size == index.world  # then a rank that printed nothing still has its number
+            # then a rank that printed nothing still has its number
+            whole = made is None or made.size == index.world
             source, target = (known.get(rank, rank if whole else None) for rank in pair)
             if source is not None and target is not None:
                 found[source, target].append(event)
@@ -230,13 +263,19 @@ def _pair_fits(pair: tuple[int, int]) -> Fits:
 
 
 def _link(lines: list[Event]) -> Transport:
-    """Both ends of a pair may say it, each with its own device: the end that names more channels counts."""
+    """Both ends of a pair may say it, each with its own device.
+
+    The end that names more channels counts.
+    """
     ends: dict[bool, int] = defaultdict(int)
     for line in lines:
         ends["[receive]" in line.text] += line.data["channels"]
     ordered = sorted(lines, key=lambda line: -line.data["channels"])
     net = [line.data["gdr"] for line in lines if line.data["via"] == "NET"]
-    joined = [" / ".join(dict.fromkeys(str(line.data[name]) for line in ordered)) for name in ("via", "transport")]
+    joined = [
+        " / ".join(dict.fromkeys(str(line.data[name]) for line in ordered))
+        for name in ("via", "transport")
+    ]
     return Transport(joined[0], joined[1], max(ends.values()), bool(net) and all(net))
 
 
@@ -282,7 +321,9 @@ def _chain(follows: Mapping[int, int], start: int) -> list[int]:
 
 
 def _from_links(links: Mapping[tuple[int, int], Transport]) -> dict[int, list[int]]:
-    """Where every rank sends to one other rank only, over as many channels, the pairs are the ring of each channel."""
+    """Where every rank sends to one other rank only, over as many channels, the pairs are the ring
+    of each channel.
+    """
     follows = dict(links.keys())
     widths = {link.channels for link in links.values()}
     order = _longest_chain(follows)
@@ -298,4 +339,7 @@ def variables(events: Iterable[Event]) -> dict[str, dict[str, list[int | str]]]:
         if event.kind == "nccl.env":
             who = event.rank if event.rank is not None else event.host
             found[str(event.data["name"])][str(event.data["value"])][who] = None
-    return {name: {value: sorted(who, key=str) for value, who in by.items()} for name, by in sorted(found.items())}
+    return {
+        name: {value: sorted(who, key=str) for value, who in by.items()}
+        for name, by in sorted(found.items())
+    }

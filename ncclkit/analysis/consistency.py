@@ -1,4 +1,7 @@
-"""Whether the hosts of a job agree: facts side by side, only the differences that matter, the odd one out first."""
+"""Whether the hosts of a job agree.
+
+Facts side by side, only the differences that matter, the odd one out first.
+"""
 
 from __future__ import annotations
 
@@ -9,12 +12,24 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
-from ncclkit.analysis.consistency_rules import ANY, RULES, ConsistencyRule, Effect, Host, pattern_of, variable
+from ncclkit.analysis.consistency_rules import (
+    ANY,
+    RULES,
+    ConsistencyRule,
+    Effect,
+    Host,
+    pattern_of,
+    variable,
+)
 from ncclkit.core.model import Fact
 from ncclkit.core.text import host_list as folded
 from ncclkit.core.text import natural, quantity
 
-MEANS: Mapping[Effect, str] = {"breaks": "can break a job", "slows": "can slow a job down", "differs": "only differs"}
+MEANS: Mapping[Effect, str] = {
+    "breaks": "can break a job",
+    "slows": "can slow a job down",
+    "differs": "only differs",
+}
 SHOWN = 3
 """Groups of hosts, and differences, that a sentence names."""
 
@@ -47,7 +62,9 @@ class Difference:
     def usual(self) -> HostGroup | None:
         """What more than half of the hosts have; None where nothing is so common."""
         last = self.groups[-1]
-        return last if 2 * len(last.hosts) > sum(len(group.hosts) for group in self.groups) else None
+        return (
+            last if 2 * len(last.hosts) > sum(len(group.hosts) for group in self.groups) else None
+        )
 
     @property
     def outliers(self) -> tuple[HostGroup, ...]:
@@ -93,7 +110,8 @@ class Consistency:
     agreed: int
     """Comparisons in which all hosts that could be read agree."""
     differences: tuple[Difference, ...]
-    """What can break a job before what only differs, the odd one out before what splits the hosts."""
+    """What can break a job before what only differs, the odd one out before what splits the
+    hosts."""
     unread: tuple[MissingFact, ...]
     """What one host could not read before what none could."""
 
@@ -105,14 +123,22 @@ class Consistency:
         """The conclusion in one sentence."""
         many = len(self.hosts)
         if many < 2:
-            return "Facts of one host are known: nothing to compare" if many else "No facts have been collected yet"
+            return (
+                "Facts of one host are known: nothing to compare"
+                if many
+                else "No facts have been collected yet"
+            )
         blind = sorted({host for each in self.partly for host in each.hosts})
         missing = f" (not everything could be read on {folded(blind)})" if blind else ""
         if not self.differences:
             return f"{many:,} hosts agree in all {self.agreed:,} things that were compared{missing}"
         worst, total = self.differences[0], self.agreed + len(self.differences)
         bad = sum(found.effect == worst.effect for found in self.differences)
-        first = f"{bad} of them {MEANS[worst.effect]}" if worst.effect != "differs" else "none of them should matter"
+        first = (
+            f"{bad} of them {MEANS[worst.effect]}"
+            if worst.effect != "differs"
+            else "none of them should matter"
+        )
         head = f"{many:,} hosts differ in {len(self.differences):,} of {total:,} things, {first}"
         return f"{head}, first {worst.summary}{missing}"
 
@@ -139,8 +165,13 @@ class Consistency:
     def text(self) -> str:
         """The comparison for a terminal."""
         lines = [f"{self.summary}."]
-        lines += [f"  [{MEANS[found.effect]}] {found.summary}.\n      {found.why}" for found in self.differences]
-        lines += [f"  [not read] {each.title} on {folded(each.hosts)}: {each.why}" for each in self.partly]
+        lines += [
+            f"  [{MEANS[found.effect]}] {found.summary}.\n      {found.why}"
+            for found in self.differences
+        ]
+        lines += [
+            f"  [not read] {each.title} on {folded(each.hosts)}: {each.why}" for each in self.partly
+        ]
         return "\n".join(lines)
 
 
@@ -172,7 +203,10 @@ class HostValues:
 
     @property
     def key(self) -> frozenset[tuple[str, int]]:
-        """Equal on hosts that agree, whichever GPU it is; how many are alike only counts where not all are."""
+        """Equal on hosts that agree, whichever GPU it is.
+
+        How many are alike only counts where not all are.
+        """
         known = Counter(map(repr, self.places.values()))
         return frozenset(known.items() if len(known) > 1 else ((value, 0) for value in known))
 
@@ -184,7 +218,9 @@ BATCH = 8
 
 
 def compare(facts: Iterable[Fact], executor: Executor | None = None) -> Consistency:
-    """The facts of N hosts side by side: what differs and matters, the worst first, and what could not be read.
+    """The facts of N hosts side by side.
+
+    What differs and matters, the worst first, and what could not be read.
 
     Facts without a host are left out; of two readings of the same fact the later one counts.
     executor: any `concurrent.futures` executor that compares rows side by side.
@@ -200,18 +236,28 @@ def compare(facts: Iterable[Fact], executor: Executor | None = None) -> Consiste
     lent = {host: {LENT: known[LENT]} if LENT in known else {} for host, known in hosts.items()}
     rows = [*table.items()]
     batches = [rows[at : at + BATCH] for at in range(0, len(rows), BATCH)]
-    for found, alike, missing in (executor.map if executor else map)(_compared, batches, [lent] * len(batches)):
+    for found, alike, missing in (executor.map if executor else map)(
+        _compared, batches, [lent] * len(batches)
+    ):
         differences += found
         agreed += alike
         unread += missing
-    differences.sort(key=lambda found: (EFFECTS.index(found.effect), found.fewest, ORDER.index(pattern_of(found.name))))
+    differences.sort(
+        key=lambda found: (
+            EFFECTS.index(found.effect),
+            found.fewest,
+            ORDER.index(pattern_of(found.name)),
+        )
+    )
     return Consistency(names, agreed, tuple(differences), tuple(_joined(unread)))
 
 
 def _compared(
     rows: Iterable[tuple[str, Cells]], hosts: Mapping[str, Host]
 ) -> tuple[list[Difference], int, list[MissingFact]]:
-    """What differs in some rows of the table, how often all hosts agree, and what is not in its form."""
+    """What differs in some rows of the table, how often all hosts agree, and what is not in its
+    form.
+    """
     differences, agreed, unread = list[Difference](), 0, list[MissingFact]()
     for name, cells in rows:
         for rule in _rules(name):
@@ -230,19 +276,26 @@ def _rules(name: str) -> tuple[ConsistencyRule, ...]:
         return (rule,) if rule else ()
     label = name.split(".")[1] if name.startswith("storage.") else ""
     return tuple(
-        replace(rule, title=f"{rule.title} ({label})") if label else rule for rule in RULES.get(pattern_of(name), ())
+        replace(rule, title=f"{rule.title} ({label})") if label else rule
+        for rule in RULES.get(pattern_of(name), ())
     )
 
 
 @cache
 def _row(name: str) -> tuple[str, Place]:
-    """The row of the table that a fact belongs to, and its place there: GPUs of a host share a row."""
+    """The row of the table that a fact belongs to, and its place there.
+
+    GPUs of a host share a row.
+    """
     wide = pattern_of(name)
     return (wide, name.split(".")[1]) if "<i>" in wide else (name, "")
 
 
 def _table(hosts: Mapping[str, Host]) -> dict[str, Cells]:
-    """Row → host → place → reading, of what is compared; a variable that a host lacks is one that is not set there."""
+    """Row → host → place → reading, of what is compared.
+
+    A variable that a host lacks is one that is not set there.
+    """
     table: dict[str, Cells] = {}
     for host, facts in hosts.items():
         for name, fact in facts.items():
@@ -264,11 +317,17 @@ def _values_of_hosts(
     column: dict[str, dict[Place, Any]] = {}
     for host, places in cells.items():
         try:
-            formed = {at: _formed(rule, f.value, hosts[host]) for at, f in places.items() if f.value is not None}
+            formed = {
+                at: _formed(rule, f.value, hosts[host])
+                for at, f in places.items()
+                if f.value is not None
+            }
         except (LookupError, TypeError, ValueError, AttributeError, StopIteration):
             unread.append(
                 MissingFact(
-                    rule.title, "its value, or one that it depends on, is not in the form it should have", (host,)
+                    rule.title,
+                    "its value, or one that it depends on, is not in the form it should have",
+                    (host,),
                 )
             )
             continue
@@ -278,16 +337,29 @@ def _values_of_hosts(
         column = {host: {"": value} for host, value in single.items() if value is not None}
     if rule.tolerance:
         column = _rounded(column, *rule.tolerance)
-    return {host: HostValues(formed, cells[host][min(formed)]) for host, formed in column.items() if formed}
+    return {
+        host: HostValues(formed, cells[host][min(formed)])
+        for host, formed in column.items()
+        if formed
+    }
 
 
 def _formed(rule: ConsistencyRule, value: Any, host: Host) -> Any:
     return value if value == NOT_SET else rule.form(value, host)
 
 
-def _rounded(column: Mapping[str, Mapping[Place, Any]], times: float, by: float) -> dict[str, dict[Place, Any]]:
-    """Numbers that are about equal become one pair (least, largest); -1, unlimited, stays apart from all."""
-    numbers = {value for formed in column.values() for value in formed.values() if isinstance(value, (int, float))}
+def _rounded(
+    column: Mapping[str, Mapping[Place, Any]], times: float, by: float
+) -> dict[str, dict[Place, Any]]:
+    """Numbers that are about equal become one pair (least, largest); -1, unlimited, stays apart
+    from all.
+    """
+    numbers = {
+        value
+        for formed in column.values()
+        for value in formed.values()
+        if isinstance(value, (int, float))
+    }
     clusters: list[list[float]] = []
     for number in sorted(numbers):
         last = clusters[-1][-1] if clusters else -1.0
@@ -296,12 +368,17 @@ def _rounded(column: Mapping[str, Mapping[Place, Any]], times: float, by: float)
         clusters[-1].append(number)
     pairs = {number: (cluster[0], cluster[-1]) for cluster in clusters for number in cluster}
     return {
-        host: {at: pairs[value] if isinstance(value, (int, float)) else value for at, value in formed.items()}
+        host: {
+            at: pairs[value] if isinstance(value, (int, float)) else value
+            for at, value in formed.items()
+        }
         for host, formed in column.items()
     }
 
 
-def _difference(name: str, rule: ConsistencyRule, held: Mapping[str, HostValues]) -> Difference | None:
+def _difference(
+    name: str, rule: ConsistencyRule, held: Mapping[str, HostValues]
+) -> Difference | None:
     """The groups of hosts, the smallest first; None where all agree."""
     alike: dict[frozenset[tuple[str, int]], list[str]] = {}
     for host, what in held.items():
@@ -309,7 +386,9 @@ def _difference(name: str, rule: ConsistencyRule, held: Mapping[str, HostValues]
     if len(alike) < 2:
         return None
     members = sorted(alike.values(), key=len)
-    values = _value_words([[held[host].places for host in group] for group in members], held[members[0][0]].fact.unit)
+    values = _value_words(
+        [[held[host].places for host in group] for group in members], held[members[0][0]].fact.unit
+    )
     groups = (
         HostGroup(value, tuple(sorted(group, key=natural)), held[group[0]].fact)
         for group, value in zip(members, values, strict=True)
@@ -324,17 +403,26 @@ def _unread(table: Mapping[str, Cells], hosts: Mapping[str, Host]) -> Iterator[M
         yield MissingFact("everything", why, (host,))
     for name, cells in table.items():
         title = _rules(name)[0].title
-        known = {host for host, places in cells.items() if any(fact.value is not None for fact in places.values())}
+        known = {
+            host
+            for host, places in cells.items()
+            if any(fact.value is not None for fact in places.values())
+        }
         for host in hosts.keys() - known - mute.keys():
             if host in cells:
                 why = next(iter(cells[host].values())).why or "the reader gave no reason"
                 yield MissingFact(title, why, (host,), nowhere=not known)
             elif not _without_gpu(name, hosts[host]):
-                yield MissingFact(title, "not among the facts of this host", (host,), nowhere=not known)
+                yield MissingFact(
+                    title, "not among the facts of this host", (host,), nowhere=not known
+                )
 
 
 def _without_gpu(name: str, host: Host) -> bool:
-    """A host that has no GPU has nothing to say of them; that it has none is a difference already."""
+    """A host that has no GPU has nothing to say of them.
+
+    That it has none is a difference already.
+    """
     return name.startswith("gpu.<i>.") and "gpu.count" in host and not host["gpu.count"].value
 
 
@@ -343,13 +431,20 @@ def _joined(unread: Iterable[MissingFact]) -> Iterator[MissingFact]:
     same: dict[tuple[str, str, bool], list[str]] = {}
     for each in unread:
         same.setdefault((each.title, each.why, each.nowhere), []).extend(each.hosts)
-    for (title, why, nowhere), names in sorted(same.items(), key=lambda item: (len(item[1]), item[0])):
+    for (title, why, nowhere), names in sorted(
+        same.items(), key=lambda item: (len(item[1]), item[0])
+    ):
         yield MissingFact(title, why, tuple(sorted(set(names), key=natural)), nowhere)
 
 
 def _value_words(groups: Sequence[Sequence[Places]], unit: str) -> list[str]:
-    """For each group of hosts that agree, what they have; of sets only what not all groups share."""
-    sets = [value for group in groups for value in group[0].values() if isinstance(value, frozenset)]
+    """For each group of hosts that agree, what they have.
+
+    Of sets only what not all groups share.
+    """
+    sets = [
+        value for group in groups for value in group[0].values() if isinstance(value, frozenset)
+    ]
     shared = frozenset.intersection(*sets) if sets else frozenset()
     said = (_group(group, unit, shared) for group in groups)
     return [text if len(text) <= LONGEST else f"{text[:LONGEST]} …" for text in said]
@@ -365,7 +460,9 @@ def _group(hosts: Sequence[Places], unit: str, shared: frozenset[str]) -> str:
     shown = {repr(value): _words(value, unit, shared) for value in hosts[0].values()}
     for places in hosts:
         for odd in {repr(value) for value in places.values()} - {usual}:
-            others.setdefault(odd, set()).add(tuple(at for at, value in places.items() if repr(value) == odd))
+            others.setdefault(odd, set()).add(
+                tuple(at for at, value in places.items() if repr(value) == odd)
+            )
     said = [f"{_gpus(where)}: {shown[odd]}" for odd, where in sorted(others.items())]
     return f"{shown[usual]} ({', '.join(said)})"
 
@@ -383,8 +480,14 @@ def _words(value: Any, unit: str = "", shared: frozenset[str] = frozenset()) -> 
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, frozenset):
-        return ", ".join(map(str, sorted(value - shared))) or ("none of these" if shared or not value else "")
-    if isinstance(value, tuple) and len(value) == 2 and all(isinstance(end, (int, float)) for end in value):
+        return ", ".join(map(str, sorted(value - shared))) or (
+            "none of these" if shared or not value else ""
+        )
+    if (
+        isinstance(value, tuple)
+        and len(value) == 2
+        and all(isinstance(end, (int, float)) for end in value)
+    ):
         ends = list(dict.fromkeys(str(quantity(end, unit)) for end in value))
         return "–".join(ends)
     if isinstance(value, (tuple, list)):

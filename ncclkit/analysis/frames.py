@@ -31,7 +31,8 @@ WAITS = re.compile(
     r"torch/nn/parallel/distributed|torch/utils/data/_utils/pin_memory"
 )
 COMPUTES = re.compile(r"torch/(?:nn/(?:modules|functional)|_dynamo|_inductor|optim|utils/data)")
-"""Code of torch that works for the caller; a rank whose stack ends in it does not wait for anybody."""
+"""Code of torch that works for the caller; a rank whose stack ends in it does not wait for
+anybody."""
 WAITING_CALLS = {
     "synchronize",
     "all_reduce",
@@ -47,15 +48,28 @@ WRAPPERS = re.compile(
     r"|:(?:wrapper|decorate_\w+|_fn|inner)$"
 )
 """Frames between a caller and what it calls: decorators, and a module's ``__call__``."""
-BETWEEN = re.compile(r"/multiprocessing/|/concurrent/|/(?:threading|subprocess|selectors|queue)\.py")
-"""Python's own library, whose ``wait`` is for a process or a thread: what called it says what for."""
+BETWEEN = re.compile(
+    r"/multiprocessing/|/concurrent/|/(?:threading|subprocess|selectors|queue)\.py"
+)
+"""Python's own library, whose ``wait`` is for a process or a thread: what called it says what
+for."""
 EXCEPTHOOK = "_distributed_excepthook"
 """The function of torch that prints the exception with which a rank ends."""
 WORKERS = {"_try_get_data", "_get_data"}
 """Functions of torch's DataLoader in which a rank waits for its workers."""
 
-FRAMEWORKS = ("recbole", "wenet", "lightning", "accelerate", "transformers", "llamafactory", "deepspeed", "megatron")
-"""Packages that take the settings of a job in their own words; one that uses another stands before it."""
+FRAMEWORKS = (
+    "recbole",
+    "wenet",
+    "lightning",
+    "accelerate",
+    "transformers",
+    "llamafactory",
+    "deepspeed",
+    "megatron",
+)
+"""Packages that take the settings of a job in their own words; one that uses another stands before
+it."""
 
 
 def is_own(frame: Frame) -> bool:
@@ -73,20 +87,26 @@ def place(frame: Frame | None) -> str:
     """``train.py:33 (skip_batches)``; empty where no frame is known."""
     if not frame or not frame.get("file"):
         return ""
-    return f"{PurePosixPath(str(frame['file'])).name}:{frame.get('line', '?')} ({frame.get('func', '?')})"
+    return (
+        f"{PurePosixPath(str(frame['file'])).name}:{frame.get('line', '?')}"
+        f" ({frame.get('func', '?')})"
+    )
 
 
 def in_collective(frames: Iterable[Frame]) -> bool:
-    """True when a stack (innermost frame first) stands inside a collective or waits for the GPU to finish one.
+    """True when a stack (innermost frame first) stands inside a collective or waits for the GPU to
+    finish one.
 
-    What a model computes below DDP's ``forward`` is not a collective, though DDP stands further out in it; nor is
-    a ``wait`` written in Python for a lock file or a process.
+    What a model computes below DDP's ``forward`` is not a collective, though DDP stands further out
+    in it; nor is a ``wait`` written in Python for a lock file or a process.
     """
     for frame in list(frames)[:12]:
         if BETWEEN.search(str(frame.get("file", ""))):
             continue
         file, func = str(frame.get("file", "")), frame.get("func")
-        if WAITS.search(file) or (func in WAITING_CALLS and not (func == "wait" and file.endswith(".py"))):
+        if WAITS.search(file) or (
+            func in WAITING_CALLS and not (func == "wait" and file.endswith(".py"))
+        ):
             return True
         if is_own(frame) or COMPUTES.search(file):
             return False
@@ -95,8 +115,15 @@ def in_collective(frames: Iterable[Frame]) -> bool:
 
 @once
 def stacks(case: Case) -> dict[int, Event]:
-    """rank → the stack of its main thread; without ranks that report an exception, as these wait for nobody."""
-    known = {event.rank: event for event in case.of("stack") if event.rank is not None and event.data.get("frames")}
+    """rank → the stack of its main thread.
+
+    Without ranks that report an exception, as these wait for nobody.
+    """
+    known = {
+        event.rank: event
+        for event in case.of("stack")
+        if event.rank is not None and event.data.get("frames")
+    }
     return {rank: event for rank, event in known.items() if not _reports(event.data["frames"])}
 
 
@@ -105,7 +132,8 @@ def _reports(frames: Iterable[Frame]) -> bool:
 
 
 def call_of(frames: Sequence[Frame]) -> str:
-    """The call that the innermost own line of a stack makes, ``all_reduce`` or ``Accelerator.gather``.
+    """The call that the innermost own line of a stack makes, ``all_reduce`` or
+    ``Accelerator.gather``.
 
     The function of that line itself where it calls nothing; empty without frames.
     """
@@ -134,7 +162,8 @@ CLASSES = {
     "pytorch_lightning/strategies/ddp.py": "DDPStrategy",
     "pytorch_lightning/strategies/fsdp.py": "FSDPStrategy",
 }
-"""End of a library's file → the class that its functions are methods of, as their names alone say little."""
+"""End of a library's file → the class that its functions are methods of, as their names alone say
+little."""
 
 
 def is_wrapper(frame: Frame) -> bool:
@@ -152,13 +181,20 @@ def function(frame: Frame) -> str:
 
 
 def for_workers(case: Case, ranks: Iterable[int]) -> bool:
-    """True when each of these ranks, at least one, waits for its DataLoader's workers, by its stack or as measured."""
+    """True when each of these ranks, at least one, waits for its DataLoader's workers, by its stack
+    or as measured.
+    """
     seen, starved = stacks(case), {event.rank for event in starving(case)}
-    return all([rank in starved or (rank in seen and _loads(seen[rank])) for rank in ranks] or [False])
+    return all(
+        [rank in starved or (rank in seen and _loads(seen[rank])) for rank in ranks] or [False]
+    )
 
 
 def _loads(stack: Event) -> bool:
-    return any(f.get("func") in WORKERS and "torch/utils/data" in str(f.get("file")) for f in stack.data["frames"])
+    return any(
+        f.get("func") in WORKERS and "torch/utils/data" in str(f.get("file"))
+        for f in stack.data["frames"]
+    )
 
 
 def inside(event: Event, *names: str) -> bool:
@@ -170,9 +206,15 @@ def inside(event: Event, *names: str) -> bool:
 
 @once
 def exchanges(case: Case) -> list[Event]:
-    """Stacks and tracebacks of ranks that stood in an all_to_all, whose sizes may differ between ranks by design."""
+    """Stacks and tracebacks of ranks that stood in an all_to_all, whose sizes may differ between
+    ranks by design.
+    """
     lines = case.of("stack", "python.exception")
-    return [e for e in lines if any("all_to_all" in str(f.get("func")) for f in e.data.get("frames") or ())]
+    return [
+        e
+        for e in lines
+        if any("all_to_all" in str(f.get("func")) for f in e.data.get("frames") or ())
+    ]
 
 
 @once
@@ -181,5 +223,9 @@ def framework(case: Case) -> str:
     frames = [f for e in case.events for f in e.data.get("frames") or () if isinstance(f, Mapping)]
     files = "\n".join(str(frame.get("file", "")) for frame in frames).lower()
     # a folder of the package, not one that a user has named after it
-    found = (name for name in FRAMEWORKS if re.search(rf"(?:^|/)(?:pytorch_)?{name}(?:_fabric)?/", files, re.M))
+    found = (
+        name
+        for name in FRAMEWORKS
+        if re.search(rf"(?:^|/)(?:pytorch_)?{name}(?:_fabric)?/", files, re.M)
+    )
     return next(found, "")

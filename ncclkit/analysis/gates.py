@@ -1,6 +1,7 @@
 """Which node is odd, by the verdicts that `ncclkit gate` printed on many of them.
 
-A node is compared with the other ones: what most of them share is a matter of the baseline, not of a node.
+A node is compared with the other ones: what most of them share is a matter of the baseline, not of
+a node.
 """
 
 from __future__ import annotations
@@ -62,7 +63,10 @@ class Nodes:
 
     @property
     def summary(self) -> str:
-        """Which node is odd, and in what, in one sentence; what most share stands in a second one."""
+        """Which node is odd, and in what, in one sentence.
+
+        What most share stands in a second one.
+        """
         if len(self.verdicts) == 1:
             return self.verdicts[0].summary + "."
         nodes = plural(len(self.verdicts), "node")
@@ -72,25 +76,40 @@ class Nodes:
             first, others = next(iter(self.outliers)), len(self.outliers) - 1
             more = f", and {plural(others, 'node')} more" if others else ""
             sentence = f"{first} is odd among {nodes}: {'; '.join(self.outliers[first])}{more}."
-        common = f" Most of them share: {'; '.join(self.shared)}; is the baseline still right?" if self.shared else ""
+        common = (
+            f" Most of them share: {'; '.join(self.shared)}; is the baseline still right?"
+            if self.shared
+            else ""
+        )
         return sentence + common
 
     def text(self) -> str:
         """The summary, and each node in a row."""
         rows = [
             self.summary,
-            *(f"{host}: {'; '.join(why)}" for host, why in self.outliers.items() if len(self.outliers) > 1),
+            *(
+                f"{host}: {'; '.join(why)}"
+                for host, why in self.outliers.items()
+                if len(self.outliers) > 1
+            ),
         ]
         return "\n".join([*rows, *(one.summary for one in self.verdicts)])
 
     def to_dict(self) -> dict[str, Any]:
         """Everything as plain values, for JSON."""
         verdicts = [msgspec.to_builtins(one) for one in self.verdicts]
-        return {"summary": self.summary, "odd": self.outliers, "shared": self.shared, "verdicts": verdicts}
+        return {
+            "summary": self.summary,
+            "odd": self.outliers,
+            "shared": self.shared,
+            "verdicts": verdicts,
+        }
 
 
 def compare_nodes(paths: Iterable[str | Path]) -> Nodes:
-    """Verdicts in files, one JSON object a line, side by side; of a node that printed several the last one counts.
+    """Verdicts in files, one JSON object a line, side by side.
+
+    Of a node that printed several the last one counts.
 
     Raises NcclkitError for a file that holds anything else.
     """
@@ -109,7 +128,9 @@ def compare_nodes(paths: Iterable[str | Path]) -> Nodes:
 def _read(path: Path) -> list[NodeVerdict]:
     try:
         if path.stat().st_size > LARGEST:
-            raise NcclkitError(f"{path} is larger than {LARGEST >> 20} MiB; keep the last verdict of each node.")
+            raise NcclkitError(
+                f"{path} is larger than {LARGEST >> 20} MiB; keep the last verdict of each node."
+            )
         lines = path.read_bytes().splitlines()
         return [msgspec.json.decode(line, type=NodeVerdict) for line in lines if line.strip()]
     except OSError as error:
@@ -122,13 +143,21 @@ def _key(problem: NodeProblem) -> tuple[str, str]:
     return problem.fact, repr(problem.value)
 
 
-def _differs(one: NodeVerdict, usual: set[tuple[str, str]], among: Sequence[NodeVerdict]) -> tuple[str, ...]:
-    """In what a node differs from most of the others: problems of its own, no answer, slower GPUs."""
+def _differs(
+    one: NodeVerdict, usual: set[tuple[str, str]], among: Sequence[NodeVerdict]
+) -> tuple[str, ...]:
+    """In what a node differs from most of the others.
+
+    Problems of its own, no answer, slower GPUs.
+    """
     found = [problem.summary for problem in one.problems if _key(problem) not in usual]
     asked = sum(other.ready is None for other in among)
     if one.ready is None and asked <= len(among) / 2:
         found += one.unknown or [one.summary]
     speeds = [other.busbw for other in among if other.busbw is not None]
     if one.busbw is not None and len(speeds) >= FEWEST and one.busbw < SLOWER * median(speeds):
-        found.append(f"its GPUs reach {one.busbw:g} GB/s busbw, where half of the nodes reach {median(speeds):g}")
+        found.append(
+            f"its GPUs reach {one.busbw:g} GB/s busbw, where half of the nodes reach"
+            f" {median(speeds):g}"
+        )
     return tuple(found)

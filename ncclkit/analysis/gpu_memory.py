@@ -1,7 +1,8 @@
 """Who holds the memory of a GPU, by the sentence with which torch reports that it ran out.
 
-Torch lists the processes that the driver names, and calls its own one "this process".  In a container it knows
-itself by another number than the driver does: then its own process is in the list as if it were somebody else's.
+Torch lists the processes that the driver names, and calls its own one "this process".  In a
+container it knows itself by another number than the driver does: then its own process is in the
+list as if it were somebody else's.
 """
 
 from __future__ import annotations
@@ -12,7 +13,8 @@ from dataclasses import dataclass
 UNITS = {"bytes": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
 SIZE = r"([\d.]{1,20}) (bytes|[KMGT]iB)"
 CONTEXT = 4 << 30
-"""Bytes that a process holds at most beside what torch allocated: CUDA's context, NCCL's buffers, libraries."""
+"""Bytes that a process holds at most beside what torch allocated: CUDA's context, NCCL's buffers,
+libraries."""
 ROUNDING = 0.02
 """Share of the card by which sizes, which are printed with two digits, may seem to exceed it."""
 
@@ -22,20 +24,31 @@ class OtherProcesses:
     """Sizes, as they are printed, of what processes other than the rank's own hold on its GPU."""
 
     sizes: tuple[str, ...] = ()
-    """Empty where there is none, or where the line does not tell the rank's own process from others."""
+    """Empty where there is none, or where the line does not tell the rank's own process from
+    others."""
 
     @property
     def clause(self) -> str:
         """``another process holds 22.00 GiB``; empty where the line shows none."""
         if not self.sizes:
             return ""
-        who = "another process holds" if len(self.sizes) == 1 else f"{len(self.sizes)} other processes hold"
+        who = (
+            "another process holds"
+            if len(self.sizes) == 1
+            else f"{len(self.sizes)} other processes hold"
+        )
         return f"{who} {', '.join(self.sizes)}"
 
 
 def other_processes(text: str) -> OtherProcesses:
-    """The processes beside the rank's own that a line of torch proves: its sums are checked before it is believed."""
-    listed = ["{} {}".format(*found) for found in re.findall(rf"Process \d+ has {SIZE} memory in use", text)]
+    """The processes beside the rank's own that a line of torch proves.
+
+    Its sums are checked before it is believed.
+    """
+    listed = [
+        "{} {}".format(*found)
+        for found in re.findall(rf"Process \d+ has {SIZE} memory in use", text)
+    ]
     own = _size(text, rf"this process has {SIZE} memory in use")
     torch = _size(text, rf"Of the allocated memory {SIZE} is allocated by PyTorch")
     if own is None:
@@ -46,7 +59,10 @@ def other_processes(text: str) -> OtherProcesses:
 
 
 def _without_own(listed: list[str], torch: float | None, text: str) -> list[str]:
-    """The list without the rank's own process: the one that can hold what torch says it allocated."""
+    """The list without the rank's own process.
+
+    The one that can hold what torch says it allocated.
+    """
     if not torch:
         return []  # nothing tells which of them it is
     reserved = _size(text, rf"and {SIZE} is reserved by PyTorch but unallocated") or 0.0
@@ -61,7 +77,9 @@ def _without_own(listed: list[str], torch: float | None, text: str) -> list[str]
 
 
 def _fits(held: float, text: str) -> bool:
-    """Whether so many bytes, and what is free, fit on the card, where the line says how large that is."""
+    """Whether so many bytes, and what is free, fit on the card, where the line says how large that
+    is.
+    """
     total = _size(text, rf"total capacity of {SIZE}")
     free = _size(text, rf"of which {SIZE} is free") or 0.0
     return total is None or held + free <= (1 + ROUNDING) * total

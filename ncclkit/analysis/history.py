@@ -1,7 +1,7 @@
 """The same test at several times: how its speed moved, and what changed on the hosts between.
 
-A case stands for one time.  A baseline is what one case measured, kept in a file of the cluster, so that every later
-live test can be compared with it.
+A case stands for one time.  A baseline is what one case measured, kept in a file of the cluster, so
+that every later live test can be compared with it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ from ncclkit.core.text import format_bytes, format_time, natural, percent, plura
 FILE = "NCCLKIT_BASELINE"
 """Variable that names the file of the baseline where nobody says otherwise."""
 LEAST = 0.05
-"""Share of a call's time below which a difference is never told; above, it must exceed the spread of both."""
+"""Share of a call's time below which a difference is never told; above, it must exceed the spread
+of both."""
 
 Key = tuple[str, str, int, int, int, str]
 """Collective, data type, bytes, ranks, hosts, backend: what is the same test."""
@@ -58,7 +59,11 @@ class Change:
     def __str__(self) -> str:
         took = f"{format_time(self.before)} → {format_time(self.after)}"
         word = "slower" if self.slower > 0 else "faster"
-        difference = f"{percent(abs(self.slower))} {word}" if self.matters else "no difference beyond its spread"
+        difference = (
+            f"{percent(abs(self.slower))} {word}"
+            if self.matters
+            else "no difference beyond its spread"
+        )
         return f"{self.op} of {format_bytes(self.bytes)}: {difference}, {took} a call"
 
 
@@ -71,7 +76,8 @@ class History:
     """Label → what that case measured of the tests that the last one holds, too."""
     changes: tuple[Change, ...]
     differences: tuple[str, ...]
-    """What is not the same on the hosts, ``NCCL: 2.26 → 2.27``, what can break or slow a job first."""
+    """What is not the same on the hosts, ``NCCL: 2.26 → 2.27``, what can break or slow a job
+    first."""
     step: tuple[float, float] | None = None
     """Seconds of a training step, first and last, where both cases measured one."""
     without_facts: tuple[str, ...] = ()
@@ -81,7 +87,11 @@ class History:
     def worst(self) -> Change | None:
         """The size that lost or gained most; a loss counts more than any gain."""
         notable = [one for one in self.changes if one.matters]
-        return max(notable, key=lambda one: (one.slower > 0, round(abs(one.slower), 2), one.bytes), default=None)
+        return max(
+            notable,
+            key=lambda one: (one.slower > 0, round(abs(one.slower), 2), one.bytes),
+            default=None,
+        )
 
     @property
     def summary(self) -> str:
@@ -90,14 +100,26 @@ class History:
         between = self._between()
         if not self.changes and self.step is None:
             return f"{self.labels[-1]} and {first} hold no test that both made{between}."
-        step = "" if self.step is None else f"A training step took {_ms(self.step[0])}, now {_ms(self.step[1])}. "
+        step = (
+            ""
+            if self.step is None
+            else f"A training step took {_ms(self.step[0])}, now {_ms(self.step[1])}. "
+        )
         if not self.changes:
             return f"{step}{self.labels[-1]} against {first}{between}."
         if self.worst is None:
             count = plural(len(self.changes), "size")
             return f"{step}As fast as {first}: no difference beyond the spread on {count}{between}."
-        alike = [one for one in self.changes if one.matters and (one.slower > 0) == (self.worst.slower > 0)]
-        more = f", and so on {len(alike) - 1} more of {plural(len(self.changes), 'size')}" if len(alike) > 1 else ""
+        alike = [
+            one
+            for one in self.changes
+            if one.matters and (one.slower > 0) == (self.worst.slower > 0)
+        ]
+        more = (
+            f", and so on {len(alike) - 1} more of {plural(len(self.changes), 'size')}"
+            if len(alike) > 1
+            else ""
+        )
         return f"{step}Against {first}: {self.worst}{more}{between}."
 
     def _between(self) -> str:
@@ -110,23 +132,31 @@ class History:
     def text(self) -> str:
         """The summary, each size, and each change of the hosts."""
         rows = [self.summary, "", *(str(one) for one in self.changes)]
-        return "\n".join([*rows, *(["", "Changed between:"] if self.differences else []), *self.differences])
+        return "\n".join(
+            [*rows, *(["", "Changed between:"] if self.differences else []), *self.differences]
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """Everything as plain values, for JSON."""
-        changes = [asdict(one) | {"slower": one.slower, "matters": one.matters} for one in self.changes]
+        changes = [
+            asdict(one) | {"slower": one.slower, "matters": one.matters} for one in self.changes
+        ]
         values = {"cases": list(self.labels), "summary": self.summary, "changes": changes}
         curves = {label: [asdict(m) for m in rows] for label, rows in self.curves.items()}
         return values | {"differences": list(self.differences), "step": self.step, "curves": curves}
 
 
 def history(cases: Mapping[str, Case], steps: Mapping[str, StepTimes] | None = None) -> History:
-    """Cases by their labels, the oldest first, side by side; `steps` are of those that measured a training step.
+    """Cases by their labels, the oldest first, side by side.
+
+    `steps` are of those that measured a training step.
 
     Raises NcclkitError for fewer than two.
     """
     if len(cases) < 2:
-        raise NcclkitError("Name at least two cases, the older first; or save a baseline to compare one case with.")
+        raise NcclkitError(
+            "Name at least two cases, the older first; or save a baseline to compare one case with."
+        )
     labels = tuple(cases)
     tests = {label: _tests(case.measurements) for label, case in cases.items()}
     first, last = tests[labels[0]], tests[labels[-1]]
@@ -134,7 +164,9 @@ def history(cases: Mapping[str, Case], steps: Mapping[str, StepTimes] | None = N
     changes = tuple(_change(first[key], last[key]) for key in sorted(both))
     wanted = {key[:2] + key[3:] for key in last}
     curves = {
-        label: tuple(replace(m, run=label) for key, m in rows.items() if key[:2] + key[3:] in wanted)
+        label: tuple(
+            replace(m, run=label) for key, m in rows.items() if key[:2] + key[3:] in wanted
+        )
         for label, rows in tests.items()
     }
     known = steps or {}
@@ -142,8 +174,17 @@ def history(cases: Mapping[str, Case], steps: Mapping[str, StepTimes] | None = N
     if labels[0] in known and labels[-1] in known:
         step = known[labels[0]].seconds, known[labels[-1]].seconds
     ends = labels[0], labels[-1]
-    without_facts = tuple(label for label in ends if not any(fact.host for fact in cases[label].facts))
-    return History(labels, curves, changes, _differences(*(cases[label] for label in ends)), step, without_facts)
+    without_facts = tuple(
+        label for label in ends if not any(fact.host for fact in cases[label].facts)
+    )
+    return History(
+        labels,
+        curves,
+        changes,
+        _differences(*(cases[label] for label in ends)),
+        step,
+        without_facts,
+    )
 
 
 def _tests(rows: Iterable[Measurement]) -> dict[Key, Measurement]:
@@ -157,7 +198,9 @@ def _change(before: Measurement, after: Measurement) -> Change:
 
 
 def _differences(before: Case, after: Case) -> tuple[str, ...]:
-    """What is not the same on a host that both name, else on the first of each; and the variables of the tests."""
+    """What is not the same on a host that both name, else on the first of each; and the variables
+    of the tests.
+    """
     hosts = [{fact.host for fact in case.facts if fact.host} for case in (before, after)]
     shared = sorted(hosts[0] & hosts[1], key=natural)
     chosen = [shared[:1] or sorted(names, key=natural)[:1] for names in hosts]
@@ -176,8 +219,12 @@ def _differences(before: Case, after: Case) -> tuple[str, ...]:
 
 def _variables(before: Case, after: Case) -> list[str]:
     """Variables that the last test of each was given, where they differ."""
-    given = [dict(case.measurements[-1].env) if case.measurements else {} for case in (before, after)]
-    names = sorted(name for name in given[0].keys() | given[1].keys() if OWN.fullmatch(name) is None)
+    given = [
+        dict(case.measurements[-1].env) if case.measurements else {} for case in (before, after)
+    ]
+    names = sorted(
+        name for name in given[0].keys() | given[1].keys() if OWN.fullmatch(name) is None
+    )
     return [
         f"{name}: {given[0].get(name, 'not set')} → {given[1].get(name, 'not set')}"
         for name in names
@@ -190,7 +237,9 @@ OWN = re.compile(r"(?:TORCH_FR|TORCH_NCCL_(?:TRACE|DEBUG|DUMP)|NCCL_DEBUG|NCCLKI
 
 
 def _few(differences: Sequence[str]) -> str:
-    return ", ".join(differences[:3]) + (f" and {len(differences) - 3} more" if len(differences) > 3 else "")
+    return ", ".join(differences[:3]) + (
+        f" and {len(differences) - 3} more" if len(differences) > 3 else ""
+    )
 
 
 def _ms(seconds: float) -> str:
@@ -216,7 +265,10 @@ def cluster() -> str:
 
 
 def baseline_file() -> Path:
-    """Where the baseline of this cluster lies: ``$NCCLKIT_BASELINE``, else a file of this user named by the cluster."""
+    """Where the baseline of this cluster lies.
+
+    ``$NCCLKIT_BASELINE``, else a file of this user named by the cluster.
+    """
     if given := os.environ.get(FILE):
         return Path(given).expanduser()
     home = Path(os.environ.get("XDG_DATA_HOME") or "~/.local/share").expanduser()
@@ -224,17 +276,29 @@ def baseline_file() -> Path:
 
 
 def save_baseline(case: Case, path: Path | None = None) -> Path:
-    """Keep what a case measured as the baseline of this cluster; raises NcclkitError where it measured nothing."""
+    """Keep what a case measured as the baseline of this cluster.
+
+    Raises NcclkitError where it measured nothing.
+    """
     if not case.measurements:
         raise NcclkitError("This case holds no measurement; run `ncclkit probe` first.")
     file = path or baseline_file()
-    kept = {"ncclkit_baseline": 1, "cluster": cluster(), "saved": str(case.about.get("created", ""))}
+    kept = {
+        "ncclkit_baseline": 1,
+        "cluster": cluster(),
+        "saved": str(case.about.get("created", "")),
+    }
     rows = [asdict(m) for m in _tests(case.measurements).values()]
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
-        storage.write(file, json.dumps(kept | {"measurements": rows, "facts": [asdict(f) for f in case.facts]}))
+        storage.write(
+            file,
+            json.dumps(kept | {"measurements": rows, "facts": [asdict(f) for f in case.facts]}),
+        )
     except OSError as error:
-        raise NcclkitError(f"Cannot write the baseline {file}: {error.strerror or error}.") from error
+        raise NcclkitError(
+            f"Cannot write the baseline {file}: {error.strerror or error}."
+        ) from error
     return file
 
 
@@ -250,7 +314,9 @@ def baseline(path: Path | None = None) -> tuple[str, Case] | None:
 
 
 def beside_baseline(rows: Sequence[Measurement]) -> tuple[str, tuple[Measurement, ...]]:
-    """One sentence on a run against this cluster's baseline, and the baseline's curve; ("", ()) where none fits."""
+    """One sentence on a run against this cluster's baseline, and the baseline's curve; ("", ())
+    where none fits.
+    """
     known = baseline() if rows else None
     if known is None:
         return "", ()
@@ -263,7 +329,10 @@ def beside_baseline(rows: Sequence[Measurement]) -> tuple[str, tuple[Measurement
     sizes = plural(len(changes), "size")
     comparison = f"no difference beyond the spread on {sizes}"
     if notable:
-        counts = {"faster": sum(one.slower < 0 for one in notable), "slower": sum(one.slower > 0 for one in notable)}
+        counts = {
+            "faster": sum(one.slower < 0 for one in notable),
+            "slower": sum(one.slower > 0 for one in notable),
+        }
         how = " and ".join(f"{word} on {count}" for word, count in counts.items() if count)
         comparison = f"{how} of {sizes}, most {max(notable, key=lambda one: abs(one.slower))}"
     first = next(iter(after.values()))
@@ -273,7 +342,9 @@ def beside_baseline(rows: Sequence[Measurement]) -> tuple[str, tuple[Measurement
 
 
 def compare_cases(named: Sequence[Case | str | Path], file: Path | None = None) -> History:
-    """Cases, the oldest first, side by side; one alone with the baseline of this cluster, or that of a file.
+    """Cases, the oldest first, side by side.
+
+    One alone with the baseline of this cluster, or that of a file.
 
     Raises NcclkitError where there is nothing to compare with.
     """
@@ -282,11 +353,17 @@ def compare_cases(named: Sequence[Case | str | Path], file: Path | None = None) 
     if len(opened) == 1:
         label, kept = baseline(file) or ("", None)
         if kept is None:
-            raise NcclkitError("This cluster has no baseline; name an older case first, or save one: --save-baseline.")
+            raise NcclkitError(
+                "This cluster has no baseline; name an older case first, or save one:"
+                " --save-baseline."
+            )
         cases[label] = kept
     for number, case in enumerate(opened, 1):
         name = case.path.name if case.path else f"case {number}"
-        alike = name in cases or sum(one.path is not None and one.path.name == name for one in opened) > 1
+        alike = (
+            name in cases
+            or sum(one.path is not None and one.path.name == name for one in opened) > 1
+        )
         cases[str(case.path) if alike and case.path else name] = case
     measured = {label: times for label, case in cases.items() if (times := last_steps(case)[0])}
     return history(cases, measured)

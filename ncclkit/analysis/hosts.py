@@ -1,4 +1,7 @@
-"""What the facts of a job's hosts say together: who holds an address, which interface joins them."""
+"""What the facts of a job's hosts say together.
+
+Who holds an address, which interface joins them.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,9 @@ from ncclkit.analysis.picks import of_job_hosts
 from ncclkit.core.case import Case
 from ncclkit.core.model import Event, Fact
 
-VIRTUAL = re.compile(r"(?:docker|virbr|veth|br-|cni|flannel|cali|tun|tap|lxc|podman|usb|kube|vmnet)\w*|lo\b")
+VIRTUAL = re.compile(
+    r"(?:docker|virbr|veth|br-|cni|flannel|cali|tun|tap|lxc|podman|usb|kube|vmnet)\w*|lo\b"
+)
 """Interfaces that usually exist only inside their machine."""
 
 Network = ipaddress.IPv4Interface | ipaddress.IPv6Interface
@@ -26,16 +31,34 @@ def plain_address(address: object) -> str:
 
 
 def as_nccl_sees(case: Case) -> Callable[[Event], str]:
-    """The host for which NCCL takes the rank of an INIT line: another one than it is on where NCCL_HOSTID says so."""
-    by_pid = {(e.host, e.pid): str(e.data["value"]) for e in case.of("nccl.env") if e.data["name"] == "NCCL_HOSTID"}
-    by_rank = {e.rank: str(e.data["hostid"]) for e in case.of("worker.phase") if e.data.get("hostid")}
-    return lambda start: f"{start.host} {by_pid.get((start.host, start.pid), by_rank.get(start.data.get('rank'), ''))}"
+    """The host for which NCCL takes the rank of an INIT line.
+
+    Another one than it is on where NCCL_HOSTID says so.
+    """
+    by_pid = {
+        (e.host, e.pid): str(e.data["value"])
+        for e in case.of("nccl.env")
+        if e.data["name"] == "NCCL_HOSTID"
+    }
+    by_rank = {
+        e.rank: str(e.data["hostid"]) for e in case.of("worker.phase") if e.data.get("hostid")
+    }
+    return lambda start: (
+        f"{start.host}"
+        f" {by_pid.get((start.host, start.pid), by_rank.get(start.data.get('rank'), ''))}"
+    )
 
 
 @once
 def subnets(case: Case) -> dict[str, dict[str, list[Network]]]:
-    """Host → interface → its addresses with their networks, of the interfaces of the job's hosts that are up."""
-    return {fact.host: dict(_rows(fact)) for fact in of_job_hosts(case, case.facts_of("net.interfaces")) if fact.host}
+    """Host → interface → its addresses with their networks, of the interfaces of the job's hosts
+    that are up.
+    """
+    return {
+        fact.host: dict(_rows(fact))
+        for fact in of_job_hosts(case, case.facts_of("net.interfaces"))
+        if fact.host
+    }
 
 
 def _rows(fact: Fact) -> Iterator[tuple[str, list[Network]]]:
@@ -43,7 +66,10 @@ def _rows(fact: Fact) -> Iterator[tuple[str, list[Network]]]:
         if isinstance(row, dict) and row.get("state") in ("up", "UP", "unknown"):
             texts = row.get("addresses")
             found = [_network(text) for text in texts] if isinstance(texts, list) else []
-            yield str(row.get("name")), [one for one in found if one is not None and not one.is_link_local]
+            yield (
+                str(row.get("name")),
+                [one for one in found if one is not None and not one.is_link_local],
+            )
 
 
 def _network(text: object) -> Network | None:
@@ -54,7 +80,10 @@ def _network(text: object) -> Network | None:
 
 
 def holders(case: Case, address: str) -> list[tuple[str, str]]:
-    """(host, interface) of every host of the job that has this address; one on loopback has it in a way of its own."""
+    """(host, interface) of every host of the job that has this address.
+
+    One on loopback has it in a way of its own.
+    """
     return all_holders(case).get(address, [])
 
 
@@ -73,18 +102,29 @@ def interfaces_used(event: Event) -> list[tuple[str, str]]:
     """(interface, address) of what a line of NCCL says that it uses, but for loopback."""
     rows = [(event.data.get("interface"), event.data.get("address"))]
     rows += [str(device).partition(":")[::2] for device in event.data.get("devices") or ()]
-    known = [(str(name), re.sub(r"<.*|%.*", "", plain_address(address))) for name, address in rows if name and address]
+    known = [
+        (str(name), re.sub(r"<.*|%.*", "", plain_address(address)))
+        for name, address in rows
+        if name and address
+    ]
     return [(name, address) for name, address in known if not address.startswith(("127.", "::1"))]
 
 
 @once
 def shared_network(case: Case) -> dict[str, tuple[str, str]]:
-    """Host → (interface, address) by which the job's hosts share a network; empty where less than two hosts do.
+    """Host → (interface, address) by which the job's hosts share a network.
+
+    Empty where less than two hosts do.
 
     An address that several hosts have joins nobody, and real interfaces come before virtual ones.
     """
     known, holding = subnets(case), all_holders(case)
-    rows = [(one, host, name) for host, own in known.items() for name, held in own.items() for one in held]
+    rows = [
+        (one, host, name)
+        for host, own in known.items()
+        for name, held in own.items()
+        for one in held
+    ]
     shared: dict[Network, dict[str, tuple[str, str]]] = {}
     for one, host, name in sorted(rows, key=lambda row: bool(VIRTUAL.match(row[2]))):
         if name != "lo" and len(holding[str(one.ip)]) == 1:
@@ -95,7 +135,9 @@ def shared_network(case: Case) -> dict[str, tuple[str, str]]:
 
 @once
 def isolated(case: Case) -> set[tuple[str, str]]:
-    """(host, interface) whose networks no other host has a part in, where another network joins the job's hosts."""
+    """(host, interface) whose networks no other host has a part in, where another network joins the
+    job's hosts.
+    """
     found: set[tuple[str, str]] = set()
     parts = _parts(case)
     for host, rows in subnets(case).items() if shared_network(case) else ():
@@ -118,7 +160,10 @@ def _parts(case: Case) -> dict[Any, set[str]]:
 
 @once
 def common_interface(case: Case) -> str:
-    """The name that the joining interface has on every host of the job; empty where it has several, or none joins."""
+    """The name that the joining interface has on every host of the job.
+
+    Empty where it has several, or none joins.
+    """
     names = {name for name, _ in shared_network(case).values()}
     return names.pop() if len(names) == 1 else ""
 

@@ -1,4 +1,6 @@
-"""The messages that a job sends: how many calls for each collective and size, by whatever recorded them.
+"""The messages that a job sends.
+
+How many calls for each collective and size, by whatever recorded them.
 
 Sizes are those of nccl-tests: the larger of what a rank sends and receives.
 """
@@ -26,28 +28,39 @@ OPS = {
     "reduce": "reduce",
     "alltoall": "all_to_all",
 }
-"""Letters of a collective's name → its name here; what torch adds to them (`_base`, `_coalesced`) is left out."""
+"""Letters of a collective's name → its name here; what torch adds to them (`_base`, `_coalesced`)
+is left out."""
 ITEMS = {"8": 1, "16": 2, "32": 4, "64": 8}
 LARGEST_HEADER = 64 << 20
 DDP_FIRST, DDP_CAP = 1 << 20, 25 << 20
 """Bytes of the first bucket of gradients under DDP, and of the others."""
 CALL_US, BYTES_PER_US = 15.0, 100e3
-"""What a call is taken to cost where nothing was measured: only which sizes matter most follows from it."""
+"""What a call is taken to cost where nothing was measured: only which sizes matter most follows
+from it."""
 
 
 def message_sizes(case: Case) -> dict[tuple[str, int], int]:
-    """(collective, bytes) → calls of the rank that made most of them; from NCCL's own lines where there are any.
+    """(collective, bytes) → calls of the rank that made most of them.
 
-    Otherwise from Inspector files, or from dumps of the Flight Recorder, which hold the last calls only.
+    From NCCL's own lines where there are any.
+
+    Otherwise from Inspector files, or from dumps of the Flight Recorder, which hold the last calls
+    only.
     """
-    for kind, read in (("nccl.calls", _inspected), ("nccl.op", _logged), ("flight.dump", _recorded)):
+    for kind, read in (
+        ("nccl.calls", _inspected),
+        ("nccl.op", _logged),
+        ("flight.dump", _recorded),
+    ):
         ranks: defaultdict[object, Counter[tuple[str, int]]] = defaultdict(Counter)
         for event in case.of(kind):
             for op, size, count in read(event):
                 if name := _name(op):
                     ranks[event.rank if event.rank is not None else event.pid][name, size] += count
         if found := [counts for counts in ranks.values() if counts]:
-            return {key: max(counts[key] for counts in found) for key in sorted(set().union(*found))}
+            return {
+                key: max(counts[key] for counts in found) for key in sorted(set().union(*found))
+            }
     return {}
 
 
@@ -70,7 +83,11 @@ def _logged(event: Event) -> Iterable[tuple[str, int, int]]:
     number = int(data["dtype"])
     digits = re.search("[0-9]+", DTYPES[number]) if 0 <= number < len(DTYPES) else None
     item = ITEMS.get(digits[0], 1) if digits else 1
-    parts = int(data["nranks"] or 1) if _name(str(data["op"])) in ("all_gather", "reduce_scatter", "all_to_all") else 1
+    parts = (
+        int(data["nranks"] or 1)
+        if _name(str(data["op"])) in ("all_gather", "reduce_scatter", "all_to_all")
+        else 1
+    )
     return [(str(data["op"]), int(data["count"]) * item * parts, event.count)]
 
 
@@ -90,7 +107,10 @@ def heaviest(calls: Calls, most: int) -> dict[str, list[int]]:
     bins: defaultdict[tuple[str, int], Counter[int]] = defaultdict(Counter)
     for (op, size), count in calls.items():
         bins[op, int(math.log2(max(size, 1)))][size] += count
-    cost = {key: sum(n * (CALL_US + size / BYTES_PER_US) for size, n in sizes.items()) for key, sizes in bins.items()}
+    cost = {
+        key: sum(n * (CALL_US + size / BYTES_PER_US) for size, n in sizes.items())
+        for key, sizes in bins.items()
+    }
     found: defaultdict[str, list[int]] = defaultdict(list)
     for op, power in sorted(cost, key=lambda key: cost[key], reverse=True)[:most]:
         found[op].append(bins[op, power].most_common(1)[0][0])
@@ -98,7 +118,9 @@ def heaviest(calls: Calls, most: int) -> dict[str, list[int]]:
 
 
 def tensor_spans(path: Path) -> tuple[list[tuple[int, int]], int]:
-    """Where each tensor of a safetensors file begins and ends, in bytes behind its header; and where the header ends.
+    """Where each tensor of a safetensors file begins and ends, in bytes behind its header.
+
+    And where the header ends.
 
     The file says so at its start.  Raises OSError, or ValueError for a file that is none.
     """
@@ -106,14 +128,18 @@ def tensor_spans(path: Path) -> tuple[list[tuple[int, int]], int]:
         length = int.from_bytes(file.read(8), "little")
         header = json.loads(file.read(min(length, LARGEST_HEADER)))
     try:
-        spans = [(int(a), int(b)) for a, b in (row["data_offsets"] for name, row in header.items() if name[:2] != "__")]
+        spans = [
+            (int(a), int(b))
+            for a, b in (row["data_offsets"] for name, row in header.items() if name[:2] != "__")
+        ]
     except (TypeError, KeyError, AttributeError) as error:
         raise ValueError(f"its header has another form: {type(error).__name__}: {error}") from None
     return spans, 8 + length
 
 
 def buckets_of(model: Path) -> dict[tuple[str, int], int]:
-    """The all_reduce calls of one step of DDP on the parameters of a safetensors file, with DDP's default buckets.
+    """The all_reduce calls of one step of DDP on the parameters of a safetensors file, with DDP's
+    default buckets.
 
     Raises NcclkitError for a file that is none.
     """
@@ -121,7 +147,9 @@ def buckets_of(model: Path) -> dict[tuple[str, int], int]:
         spans, _ = tensor_spans(model)
         sizes = [end - start for start, end in spans]
     except (OSError, ValueError) as error:
-        raise NcclkitError(f"{model} is not a safetensors file ({type(error).__name__}: {error}).") from None
+        raise NcclkitError(
+            f"{model} is not a safetensors file ({type(error).__name__}: {error})."
+        ) from None
     calls: Counter[tuple[str, int]] = Counter()
     held, cap = 0, DDP_FIRST
     for size in reversed(sizes):  # gradients become ready in the reverse order of the layers

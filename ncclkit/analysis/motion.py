@@ -67,8 +67,8 @@ def motion(events: Iterable[Event]) -> Motion | None:
 def without_moments(case: Case) -> Case:
     """The case; of a job that goes on, or is idle, without what shows one moment of it.
 
-    Of one that goes on an ``attach.motion`` stands for that.  Workers of a server that has nothing to
-    do wait as in a hang, by their stacks and by their dumps.
+    Of one that goes on an ``attach.motion`` stands for that.  Workers of a server that has nothing
+    to do wait as in a hang, by their stacks and by their dumps.
     """
     moving = motion(case.events)
     if moving is None and not waits_for_request(case.events):

@@ -1,4 +1,6 @@
-"""Which network each host and each channel uses, by NCCL's own lines, and what shows that InfiniBand was expected."""
+"""Which network each host and each channel uses, by NCCL's own lines, and what shows that
+InfiniBand was expected.
+"""
 
 from __future__ import annotations
 
@@ -12,11 +14,19 @@ from ncclkit.core.model import Event
 
 INFINIBAND = re.compile(r"(?:ib[a-z]?\d|ib[sp]\w*\d|ibdev|ipoib)\w*$")
 """Interfaces that carry IP over InfiniBand: ``ib0``, ``ibs5``, ``ibp24s0``."""
-# NET/Plugin: Loaded net plugin IBext_v8 (v8)       Successfully loaded external network plugin … NET/OFI Selected …
+# NET/Plugin: Loaded net plugin IBext_v8 (v8)       Successfully loaded external network plugin …
+# NET/OFI Selected …
 RDMA_PLUGIN = re.compile(
-    r"Loaded net plugin (?:IBext|AWS Libfabric|ucx|UCX|Libfabric|FasTrak)|NET/OFI Selected [Pp]rovider"
+    r"Loaded net plugin (?:IBext|AWS Libfabric|ucx|UCX|Libfabric|FasTrak)|NET/OFI Selected"
+    r" [Pp]rovider"
 )
-ASKED_FOR = ("NCCL_IB_HCA", "NCCL_IB_GID_INDEX", "NCCL_IB_TC", "NCCL_IB_SL", "NCCL_IB_QPS_PER_CONNECTION")
+ASKED_FOR = (
+    "NCCL_IB_HCA",
+    "NCCL_IB_GID_INDEX",
+    "NCCL_IB_TC",
+    "NCCL_IB_SL",
+    "NCCL_IB_QPS_PER_CONNECTION",
+)
 """Variables that nobody sets who has no such card."""
 DEVICE = re.compile(r"NET/(?P<kind>\w+)/(?P<index>\d{1,3})")
 
@@ -33,8 +43,12 @@ def by_host(case: Case) -> dict[str, Event]:
 
 @once
 def rdma_devices(case: Case) -> dict[str, tuple[list[str], Event]]:
-    """Host → its RDMA devices as NCCL counts them, ``mlx5_0:1/IB``, and the line that lists them."""
-    rows = [event for event in case.of("nccl.ib_devices") if event.host and event.data.get("devices")]
+    """Host → its RDMA devices as NCCL counts them, ``mlx5_0:1/IB``, and the line that
+    lists them.
+    """
+    rows = [
+        event for event in case.of("nccl.ib_devices") if event.host and event.data.get("devices")
+    ]
     return {event.host: (list(map(str, event.data["devices"])), event) for event in reversed(rows)}
 
 
@@ -46,13 +60,23 @@ def link_layers(devices: list[str]) -> set[str]:
 @once
 def sockets(case: Case) -> dict[str, tuple[list[str], Event]]:
     """Host → the interfaces of its sockets as NCCL counts them, and the line that lists them."""
-    rows = [event for event in case.of("nccl.socket_devices") if event.host and event.data.get("devices")]
-    return {event.host: ([str(d).partition(":")[0] for d in event.data["devices"]], event) for event in reversed(rows)}
+    rows = [
+        event
+        for event in case.of("nccl.socket_devices")
+        if event.host and event.data.get("devices")
+    ]
+    return {
+        event.host: ([str(d).partition(":")[0] for d in event.data["devices"]], event)
+        for event in reversed(rows)
+    }
 
 
 @once
 def channels(case: Case) -> list[tuple[Event, str, Event]]:
-    """Each channel between hosts whose device the log names: the line, the device, and the line that lists it."""
+    """Each channel between hosts whose device the log names.
+
+    The line, the device, and the line that lists it.
+    """
     found = []
     for event in case.of("nccl.channel"):
         match = DEVICE.match(str(event.data.get("transport")))
@@ -66,22 +90,37 @@ def channels(case: Case) -> list[tuple[Event, str, Event]]:
 
 @once
 def shared_names(case: Case) -> list[Event]:
-    """Lines of one host name with different addresses of one interface: two machines that have the same name."""
+    """Lines of one host name with different addresses of one interface.
+
+    Two machines that have the same name.
+    """
     seen: dict[tuple[str, str], dict[str, Event]] = defaultdict(dict)
     pids: dict[tuple[str, int | None], str] = {}
     for event in case.of("nccl.bootstrap"):
         address = str(event.data.get("address") or "")
         if event.host and address and pids.setdefault((event.host, event.pid), address) == address:
             seen[event.host, str(event.data.get("interface"))].setdefault(address, event)
-    many = [list(lines.values()) for lines in seen.values() if len({e.pid for e in lines.values()}) > 1]
-    return next((lines for lines in many if not any(":" in str(e.data["address"]) for e in lines)), [])
+    many = [
+        list(lines.values()) for lines in seen.values() if len({e.pid for e in lines.values()}) > 1
+    ]
+    return next(
+        (lines for lines in many if not any(":" in str(e.data["address"]) for e in lines)), []
+    )
 
 
 @once
 def infiniband_expected(case: Case) -> list[Event]:
     """What shows that somebody counted on InfiniBand or another RDMA network."""
-    notes = [e for e in case.of("printed.env") if e.data["name"] in ASKED_FOR and e.data["value"] not in ("", "none")]
-    notes += [e for e in case.of("printed.env") if (e.data["name"], e.data["value"]) == ("NCCL_IB_DISABLE", "0")]
+    notes = [
+        e
+        for e in case.of("printed.env")
+        if e.data["name"] in ASKED_FOR and e.data["value"] not in ("", "none")
+    ]
+    notes += [
+        e
+        for e in case.of("printed.env")
+        if (e.data["name"], e.data["value"]) == ("NCCL_IB_DISABLE", "0")
+    ]
     asked = [e for name in ASKED_FOR for e in env_of(case, name) if e.data.get("value")]
     verbs = [e for e in case.of("system.error") if e.data.get("what") == "no_verbs"]
     opened = matching(case.of("nccl.warn"), "Unable to open device", "ibv_open_device")
@@ -90,8 +129,15 @@ def infiniband_expected(case: Case) -> list[Event]:
 
 @once
 def infiniband_seen(case: Case) -> list[Event]:
-    """What shows that a host has InfiniBand: a plugin for it that was loaded, an interface of IP over it."""
-    plugins = [e for e in case.of("nccl.info") if e.data.get("family") == "plugin" and RDMA_PLUGIN.search(e.text)]
+    """What shows that a host has InfiniBand.
+
+    A plugin for it that was loaded, an interface of IP over it.
+    """
+    plugins = [
+        e
+        for e in case.of("nccl.info")
+        if e.data.get("family") == "plugin" and RDMA_PLUGIN.search(e.text)
+    ]
     over = [e for e in case.of("nccl.bootstrap") if INFINIBAND.match(str(e.data.get("interface")))]
     listed = [said for names, said in sockets(case).values() if any(map(INFINIBAND.match, names))]
     return [*plugins, *over, *listed]

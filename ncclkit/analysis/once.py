@@ -1,4 +1,7 @@
-"""What is computed once for a case: verdicts and pictures of one case read the same parts, whoever asks first."""
+"""What is computed once for a case.
+
+Verdicts and pictures of one case read the same parts, whoever asks first.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,10 @@ class _Parts:
         self._records = [list(records) for records in _records(case)]
 
     def hold(self, case: Case) -> bool:
-        """Whether the case still has these very records; lists compare equal objects by identity, which is quick."""
+        """Whether the case still has these very records.
+
+        Lists compare equal objects by identity, which is quick.
+        """
         return self._records == _records(case)
 
 
@@ -54,7 +60,10 @@ def once(part: Callable[[Case], T]) -> Callable[[Case], T]:
 
 @once
 def last_run_of(case: Case) -> Case:
-    """What a verdict is about: the case as its last run left it, without facts of a shape that no reader can use."""
+    """What a verdict is about.
+
+    The case as its last run left it, without facts of a shape that no reader can use.
+    """
     scope = case.latest()
     scope.facts = list(map(shapes.validated, scope.facts))
     return scope

@@ -113,7 +113,10 @@ def _back_in_shell(lines: list[Event]) -> list[Event]:
 
 
 def asked_for(case: Case) -> set[str]:
-    """Names of variables that a command line in the text sets: what it does with them is intended."""
+    """Names of variables that a command line in the text sets.
+
+    What it does with them is intended.
+    """
     lines = [*unread_lines(case, "quiet"), *unread_lines(case)]
     return {match["name"] for line in lines for match in SET_BY_COMMAND.finditer(line.text)}
 
@@ -155,12 +158,18 @@ def _end_of_each(case: Case, ends: list[Event]) -> Event | None:
 
 
 def _sections(case: Case) -> int:
-    """How many files a text was put together from, as `tail` shows several: each must show its end."""
+    """How many files a text was put together from, as `tail` shows several.
+
+    Each must show its end.
+    """
     return sum(row.get("times", 1) for row in _rows(case) if SECTION.match(row["text"]))
 
 
 def _count_ends(ends: list[Event], case: Case) -> int:
-    """How often an end was said: lines that differ in numbers alone stand once, with their count."""
+    """How often an end was said.
+
+    Lines that differ in numbers alone stand once, with their count.
+    """
     counts: dict[str, int] = {}
     for end in ends:
         alike = NUMBERS.sub("#", end.text)

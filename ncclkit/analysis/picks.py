@@ -47,7 +47,9 @@ def on(host: str) -> str:
 def of_job_hosts(case: Case, facts: Iterable[Fact]) -> list[Fact]:
     """Facts of the hosts on which the job ran; of all hosts where its lines name none."""
     hosts = _hosts(case)
-    return [fact for fact in facts if not hosts or not fact.host or fact.host.partition(".")[0] in hosts]
+    return [
+        fact for fact in facts if not hosts or not fact.host or fact.host.partition(".")[0] in hosts
+    ]
 
 
 @once
@@ -62,10 +64,13 @@ def seconds(milliseconds: float | None) -> str:
 
 
 def in_order(events: Iterable[Event]) -> list[Event]:
-    """The events by time, and within a file by line; what comes from files without times stands last.
+    """The events by time, and within a file by line.
 
-    Lines win over their times in a file, as torch's stamps can fall back by a second where the second turns.  An event
-    without a time stands behind the last dated one before it in its file, or before the first one.
+    What comes from files without times stands last.
+
+    Lines win over their times in a file, as torch's stamps can fall back by a second where the
+    second turns.  An event without a time stands behind the last dated one before it in its file,
+    or before the first one.
     """
     keyed: list[tuple[float, str, int, int]] = []
     placed = sorted(events, key=lambda e: (e.path, e.line, e.time is None, e.time or 0.0))
@@ -90,7 +95,10 @@ def pick(*groups: Iterable[Evidence], limit: int = 8) -> tuple[Evidence, ...]:
 
 
 def among(events: Iterable[Event]) -> Callable[[Event], bool]:
-    """A function that says whether an event is one of these; it is compared with those of its own line only."""
+    """A function that says whether an event is one of these.
+
+    It is compared with those of its own line only.
+    """
     places: dict[tuple[str, int], list[Event]] = {}
     for event in events:
         places.setdefault((event.path, event.line), []).append(event)
@@ -106,7 +114,9 @@ def without(events: Iterable[Event], others: Iterable[Event]) -> list[Event]:
 def matching(events: Iterable[Event], *fragments: str) -> list[Event]:
     """Events whose raw text holds one of the fragments, whatever the case of the letters."""
     lowered = [fragment.lower() for fragment in fragments]
-    return [event for event in events if any(fragment in event.text.lower() for fragment in lowered)]
+    return [
+        event for event in events if any(fragment in event.text.lower() for fragment in lowered)
+    ]
 
 
 def family(case: Case, *families: str) -> list[Event]:
@@ -116,7 +126,10 @@ def family(case: Case, *families: str) -> list[Event]:
 
 @once
 def messages(case: Case) -> list[Event]:
-    """Events that carry a library's own error text: NCCL warnings, torch's quotation of them, exceptions."""
+    """Events that carry a library's own error text.
+
+    NCCL warnings, torch's quotation of them, exceptions.
+    """
     return case.of("nccl.warn", "c10d.error", "python.exception", "system.error", "log.error")
 
 
@@ -132,7 +145,9 @@ def over_sockets(case: Case) -> list[Event]:
 
 def over_infiniband(case: Case) -> list[Event]:
     """The channels that were connected over InfiniBand or RoCE."""
-    return [event for event in case.of("nccl.channel") if "NET/IB" in str(event.data.get("transport"))]
+    return [
+        event for event in case.of("nccl.channel") if "NET/IB" in str(event.data.get("transport"))
+    ]
 
 
 @once
@@ -144,7 +159,12 @@ def foreign_address(case: Case) -> list[Event]:
 @once
 def model_mismatch(case: Case) -> list[Event]:
     """What DDP says where it compares the ranks' models at its start, and they differ."""
-    return matching(case.of("ddp.params", "python.exception"), "sizes of the same param", "inconsistent", "verifies")
+    return matching(
+        case.of("ddp.params", "python.exception"),
+        "sizes of the same param",
+        "inconsistent",
+        "verifies",
+    )
 
 
 def env_of(case: Case, name: str) -> list[Event]:
@@ -174,5 +194,7 @@ def failed(case: Case) -> bool:
 
 
 def otherwise(cause: str, went_well: Sequence[Evidence], summary: str, missing: str) -> Finding:
-    """``clear`` where something shows that it went well, else ``unknown`` with what would settle it."""
+    """``clear`` where something shows that it went well, else ``unknown`` with what would settle
+    it.
+    """
     return clear(cause, summary, tuple(went_well[:3])) if went_well else unknown(cause, missing)

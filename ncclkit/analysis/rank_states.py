@@ -27,9 +27,11 @@ MESSENGERS = re.compile(
 """Exception types that report the work of a library or a signal, not the program's own error."""
 MESSAGES = re.compile(
     r"\bNCCL\b|\bnccl[A-Z]|c10d|gloo/|Gloo|CUDA|cuda|TCPStore|store->get|[Ss]ocket|monitoredBarrier|ProcessGroup|[Ww]atchdog"
-    r"|Detected mismatch between collectives|Timed out waiting|env:// rendezvous|shared memory|DataLoader "
+    r"|Detected mismatch between collectives|Timed out waiting|env:// rendezvous|shared"
+    r" memory|DataLoader "
     r"worker(?! process)|Too many open files"
-    r"|Address already in use|No space left|Broken pipe|Connection (?:reset|refused|closed)|connect\(\) timed out"
+    r"|Address already in use|No space left|Broken pipe|Connection"
+    r" (?:reset|refused|closed)|connect\(\) timed out"
     r"|Engine ?[cC]ore|Cannot allocate memory"
     r"|Expected to have finished reduction|Forward order differs across ranks"
     r"|verifies (?:model )?param|inconsistent .{0,12}params|undefined symbol"
@@ -40,7 +42,8 @@ MESSAGES = re.compile(
 DEVICES = re.compile(r"cuda:\d+|torch\.cuda\.\w+|device type cuda")
 """How torch names where a tensor lies, in errors that CUDA has no part in."""
 LAST_WORDS = re.compile(
-    r"Detected mismatch between|prior iteration|verifies|inconsistent|monitoredBarrier|the same param"
+    r"Detected mismatch between|prior iteration|verifies|inconsistent|monitoredBarrier|the same"
+    r" param"
     r"|Forward order differs"
 )
 """Checks that raise on a rank because the ranks disagree: nobody is dead yet when they speak."""
@@ -51,7 +54,8 @@ LARGEST = 1 << 20
 PROCESSES_PER_CORE, SHORTEST = 3, 3.0
 """Processes for each core, and seconds in the queue, from which a rank counts as starved."""
 IDLE, BUSY = (0.0, 15.0), (60.0, 100.0)
-"""Shares of time, in %, in which a main thread that waits, and one that computes or spins, has something to do."""
+"""Shares of time, in %, in which a main thread that waits, and one that computes or spins, has
+something to do."""
 EARLY = 100
 """Collectives of a group that a job's start needs at most."""
 EXITED = re.compile(r"with code 0\b|xit code 0\b")
@@ -60,7 +64,8 @@ KILLED = (9, 15)
 CRASHED = (4, 7, 8, 11)
 
 INSTANT_MS = 1000
-"""A timeout in ms below this ends healthy collectives: the first one connects the ranks, which takes seconds."""
+"""A timeout in ms below this ends healthy collectives: the first one connects the ranks, which
+takes seconds."""
 
 
 def is_own(event: Event) -> bool:
@@ -87,7 +92,8 @@ class RankStates:
     killed: dict[int, Event] = field(default_factory=dict)
     """rank → its death by a signal that the launcher did not send (-1: rank not known)."""
     broken: dict[int, Event] = field(default_factory=dict)
-    """rank → its error that another cause explains: CUDA, a library, a crash (-1: rank not known)."""
+    """rank → its error that another cause explains: CUDA, a library, a crash (-1: rank not
+    known)."""
     ended: dict[int, Event] = field(default_factory=dict)
     """rank → the record or line that says that it finished normally."""
 
@@ -104,13 +110,18 @@ class RankStates:
 
     @property
     def instant_timeouts(self) -> tuple[Event, ...]:
-        """The waits, where each had a timeout of less than a second: healthy collectives take as long."""
+        """The waits, where each had a timeout of less than a second.
+
+        Healthy collectives take as long.
+        """
         limits = [event.data.get("timeout_ms") for event in self.waiting.values()]
         instant = bool(limits) and all(limit is not None and limit < INSTANT_MS for limit in limits)
         return tuple(self.waiting.values()) if instant else ()
 
 
-PRINTED_TIMEOUTS = frozenset("c10d.timeout gloo.timeout c10d.unique_id c10d.desync gloo.barrier store.wait".split())
+PRINTED_TIMEOUTS = frozenset(
+    "c10d.timeout gloo.timeout c10d.unique_id c10d.desync gloo.barrier store.wait".split()
+)
 """Kinds of lines that only a wait that timed out leaves."""
 
 
@@ -123,36 +134,73 @@ def how_they_waited(waits: Iterable[Event]) -> str:
 def rank_states(case: Case) -> RankStates:
     """The states of the ranks of one case."""
     world = _world(case)
-    waiting = _together(_first_by_rank([*case.of("c10d.timeout", "gloo.timeout"), *_unanswered(case)]))
-    waiting = waiting or {rank: gap for gap in case.of("flight.missing") for rank in gap.data.get("waiting", ())}
+    waiting = _together(
+        _first_by_rank([*case.of("c10d.timeout", "gloo.timeout"), *_unanswered(case)])
+    )
+    waiting = waiting or {
+        rank: gap for gap in case.of("flight.missing") for rank in gap.data.get("waiting", ())
+    }
     stopped = min((e.time for e in case.of("elastic.stop") if e.time is not None), default=None)
-    raised = _first_by_rank([e for e in case.of("python.exception") if is_own(e) and not _after(e, stopped)])
-    seen = {e.rank for e in case.events if e.rank is not None} | {rank for rank in waiting if rank >= 0}
-    raised = {rank: error for rank, error in raised.items() if not _given_up(waiting.get(rank), error)}
-    members = tuple(range(world if world else max((rank for rank in seen if rank < LARGEST), default=-1) + 1))
-    ended = {rank: event for rank, event in _ended(case, members) if rank not in raised and rank not in waiting}
-    return RankStates(world, members, waiting, raised, _killed(case, raised), _broken(case, stopped), ended)
+    raised = _first_by_rank(
+        [e for e in case.of("python.exception") if is_own(e) and not _after(e, stopped)]
+    )
+    seen = {e.rank for e in case.events if e.rank is not None} | {
+        rank for rank in waiting if rank >= 0
+    }
+    raised = {
+        rank: error for rank, error in raised.items() if not _given_up(waiting.get(rank), error)
+    }
+    members = tuple(
+        range(world if world else max((rank for rank in seen if rank < LARGEST), default=-1) + 1)
+    )
+    ended = {
+        rank: event
+        for rank, event in _ended(case, members)
+        if rank not in raised and rank not in waiting
+    }
+    return RankStates(
+        world, members, waiting, raised, _killed(case, raised), _broken(case, stopped), ended
+    )
 
 
 def _together(waiting: dict[int, Event]) -> dict[int, Event]:
-    """The waits without those of a few ranks that began when others had given up already: these came late.
+    """The waits without those of a few ranks that began when others had given up already: these
+    came late.
 
-    After its timeout a rank of NCCL lives for another minute, in which its kernels still answer a rank that comes.
+    After its timeout a rank of NCCL lives for another minute, in which its kernels still answer a
+    rank that comes.
     """
     ends = [event.time for event in waiting.values() if event.time is not None]
     first_end = min(ends, default=0.0)
     known = [(rank, e.time, e.data.get("ran_ms")) for rank, e in waiting.items()]
-    late = {rank for rank, time, ran in known if time is not None and ran and time - ran / 1000 > first_end}
-    return {rank: event for rank, event in waiting.items() if rank not in late or len(late) * 2 >= len(waiting)}
+    late = {
+        rank
+        for rank, time, ran in known
+        if time is not None and ran and time - ran / 1000 > first_end
+    }
+    return {
+        rank: event
+        for rank, event in waiting.items()
+        if rank not in late or len(late) * 2 >= len(waiting)
+    }
 
 
 def _unanswered(case: Case) -> list[Event]:
-    """Ranks that timed out waiting for the id of a communicator; not those whose connection to the store broke."""
-    return [event for event in case.of("c10d.unique_id") if UNANSWERED.search(str(event.data.get("error")))]
+    """Ranks that timed out waiting for the id of a communicator.
+
+    Not those whose connection to the store broke.
+    """
+    return [
+        event
+        for event in case.of("c10d.unique_id")
+        if UNANSWERED.search(str(event.data.get("error")))
+    ]
 
 
 def rank_of(event: Event) -> int:
-    """The global rank; before torch 2.2 only the rank in the group stands in the line; -1 where nothing says."""
+    """The global rank; before torch 2.2 only the rank in the group stands in the line; -1 where
+    nothing says.
+    """
     if event.rank is not None:
         return event.rank
     inside = event.data.get("pg_rank")
@@ -175,7 +223,10 @@ class Exit:
 
 @once
 def exits(case: Case) -> list[Exit]:
-    """How the processes of ranks ended, as the launcher, Slurm or the kernel says: each source in the order of time."""
+    """How the processes of ranks ended, as the launcher, Slurm or the kernel says.
+
+    Each source in the order of time.
+    """
     ends = in_order(case.of("elastic.exit"))
     stops = case.of("elastic.stop")
     stopped_pids = {e.pid or e.data.get("pid") for e in stops} - {None}
@@ -199,16 +250,24 @@ def exits(case: Case) -> list[Exit]:
 
 def _tasks(end: Event) -> list[int]:
     """``0-3,7`` → 0, 1, 2, 3, 7."""
-    runs = [re.fullmatch(r"(\d{1,9})(?:-(\d{1,9}))?", part.strip()) for part in str(end.data["task"]).split(",")]
+    runs = [
+        re.fullmatch(r"(\d{1,9})(?:-(\d{1,9}))?", part.strip())
+        for part in str(end.data["task"]).split(",")
+    ]
     ranks = (rank for run in runs if run for rank in range(int(run[1]), int(run[2] or run[1]) + 1))
     return list(islice(ranks, MOST))
 
 
 @once
 def crashes(case: Case) -> list[Event]:
-    """Deaths in native code; not of a rank that had already reported what ended it: dying, it tripped over itself."""
+    """Deaths in native code; not of a rank that had already reported what ended it.
+
+    Dying, it tripped over itself.
+    """
     victims = [event for event in case.of("python.exception") if event.data.get("victim")]
-    dying = {rank_of(event) for event in [*victims, *case.of("c10d.timeout", "gloo.timeout")]} - {-1}
+    dying = {rank_of(event) for event in [*victims, *case.of("c10d.timeout", "gloo.timeout")]} - {
+        -1
+    }
     ends = [end.event for end in exits(case) if end.signal in CRASHED]
     ends += [e for e in case.of("system.error") if e.data.get("what") == "segfault"]
     return [event for event in ends if rank_of(event) not in dying]
@@ -216,34 +275,57 @@ def crashes(case: Case) -> list[Event]:
 
 @once
 def starving(case: Case) -> list[Event]:
-    """What was measured of ranks with several processes for each core, which spent most of their time in the queue.
+    """What was measured of ranks with several processes for each core, which spent most of their
+    time in the queue.
 
     Both together: a long queue alone may be the work of other programs on the machine.
     """
     rows = case.of("telemetry.scheduling")
-    oversubscribed = [e for e in rows if e.data["processes"] >= PROCESSES_PER_CORE * e.data["cores"] > 0]
-    return [e for e in oversubscribed if e.data["waited"] >= max(SHORTEST, (PROCESSES_PER_CORE - 1) * e.data["ran"])]
+    oversubscribed = [
+        e for e in rows if e.data["processes"] >= PROCESSES_PER_CORE * e.data["cores"] > 0
+    ]
+    return [
+        e
+        for e in oversubscribed
+        if e.data["waited"] >= max(SHORTEST, (PROCESSES_PER_CORE - 1) * e.data["ran"])
+    ]
 
 
 @once
 def stopped(case: Case) -> dict[int, Event]:
-    """Ranks whose process a signal or a debugger holds (state T), as telemetry saw it to the end."""
+    """Ranks whose process a signal or a debugger holds (state T), as telemetry saw it
+    to the end.
+    """
     rows = [
-        event for event in case.of("telemetry.utilization") if event.rank is not None and len(event.data["states"]) > 1
+        event
+        for event in case.of("telemetry.utilization")
+        if event.rank is not None and len(event.data["states"]) > 1
     ]
-    return {event.rank: event for event in rows if not event.data["states"][-2:].strip("Tt") and event.rank is not None}
+    return {
+        event.rank: event
+        for event in rows
+        if not event.data["states"][-2:].strip("Tt") and event.rank is not None
+    }
 
 
 @once
 def outlying_utilization(case: Case) -> dict[int, Event]:
-    """The few ranks, fewer than half, that compute while all others idle, or idle while all others compute.
+    """The few ranks, fewer than half, that compute while all others idle, or idle while all others
+    compute.
 
-    By their main threads; none where there are fewer than three ranks, or where one of them is neither.
+    By their main threads; none where there are fewer than three ranks, or where one of them is
+    neither.
     """
-    rows = {event.rank: event for event in case.of("telemetry.utilization") if event.rank is not None}
+    rows = {
+        event.rank: event for event in case.of("telemetry.utilization") if event.rank is not None
+    }
     shares = {rank: event.data.get("main") for rank, event in rows.items()}
     sides = [
-        {rank for rank, share in shares.items() if share is not None and bounds[0] <= share <= bounds[1]}
+        {
+            rank
+            for rank, share in shares.items()
+            if share is not None and bounds[0] <= share <= bounds[1]
+        }
         for bounds in (IDLE, BUSY)
     ]
     few = min(sides, key=len)
@@ -261,17 +343,31 @@ def signal_of(event: Event) -> int:
 def spans_hosts(case: Case) -> bool:
     """True when something shows that the ranks run on more than one machine."""
     ours = {event.host for event in case.of("worker.phase") if event.data.get("phase") == "hello"}
-    hosts = ours | {event.host for event in case.events if event.host and event.kind.startswith("nccl.")}
-    disabled = any(e.data.get("name") == "NCCL_SHM_DISABLE" and e.data.get("value") == "1" for e in case.of("nccl.env"))
-    return len(hosts) > 1 or (not disabled and any(e.data.get("via") == "NET" for e in case.of("nccl.channel")))
+    hosts = ours | {
+        event.host for event in case.events if event.host and event.kind.startswith("nccl.")
+    }
+    disabled = any(
+        e.data.get("name") == "NCCL_SHM_DISABLE" and e.data.get("value") == "1"
+        for e in case.of("nccl.env")
+    )
+    return len(hosts) > 1 or (
+        not disabled and any(e.data.get("via") == "NET" for e in case.of("nccl.channel"))
+    )
 
 
 def all_waiting(case: Case, states: RankStates) -> list[Event]:
-    """The waits, where every rank of the job is known to wait in one and the same collective: nobody is missing."""
+    """The waits, where every rank of the job is known to wait in one and the same collective:
+    nobody is missing.
+    """
     waits = list(states.waiting.values())
     calls = {(e.data.get("seq"), e.data.get("op"), e.data.get("numel_in")) for e in waits}
     size = states.world or (_group_size(waits[0]) if waits else None)
-    complete = size is not None and len(waits) >= size and len(calls) == 1 and waits[0].data.get("seq") is not None
+    complete = (
+        size is not None
+        and len(waits) >= size
+        and len(calls) == 1
+        and waits[0].data.get("seq") is not None
+    )
     return case.of("flight.stuck") or (waits if complete else [])
 
 
@@ -279,20 +375,28 @@ def _group_size(wait: Event) -> int | None:
     """Ranks of a group, as the sizes of a gather or scatter tell; None for other collectives."""
     small, large = sorted((wait.data.get("numel_in") or 0, wait.data.get("numel_out") or 0))
     shares = str(wait.data.get("op")).strip("_").startswith(("ALLGATHER", "REDUCE_SCATTER"))
-    return large // small if shares and small and large % small == 0 and large // small > 1 else None
+    return (
+        large // small if shares and small and large % small == 0 and large // small > 1 else None
+    )
 
 
 def startup_phase(case: Case, *kinds: str) -> Event | None:
-    """The phase of the job's start in which ranks began to wait and timed out, if it is of one of these kinds."""
+    """The phase of the job's start in which ranks began to wait and timed out, if it is of one of
+    these kinds.
+    """
     waits = list(rank_states(case).waiting.values())
     last_wait = {wait.path: wait.line for wait in sorted(waits, key=lambda wait: wait.line)}
     begun = [e for e in case.of("job.phase") if e.line < last_wait.get(e.path, 0)]
-    early = any(isinstance(wait.data.get("seq"), int) and wait.data["seq"] <= EARLY for wait in waits)
+    early = any(
+        isinstance(wait.data.get("seq"), int) and wait.data["seq"] <= EARLY for wait in waits
+    )
     return begun[-1] if early and begun and begun[-1].data["what"] in kinds else None
 
 
 def idle_service(case: Case) -> Event | None:
-    """The last line by which a server had no request, where its workers timed out waiting for one."""
+    """The last line by which a server had no request, where its workers timed out
+    waiting for one.
+    """
     waits = list(rank_states(case).waiting.values())
     logs = {wait.path for wait in waits}
     idle = [e for e in case.of("job.phase") if e.data["what"] == "idle" and e.path in logs]
@@ -311,7 +415,9 @@ def _first_by_rank(events: list[Event]) -> dict[int, Event]:
 def _world(case: Case) -> int | None:
     sizes = [e.data.get("nranks") for e in case.of("nccl.init") if not e.data.get("parent")]
     sizes += [e.data.get("ranks") for e in case.of("worker.phase") if e.data.get("phase") == "plan"]
-    first = [e for e in case.of("store.clients") if str(e.data.get("key")).endswith("barrier_key:1")]
+    first = [
+        e for e in case.of("store.clients") if str(e.data.get("key")).endswith("barrier_key:1")
+    ]
     sizes += [e.data.get("expected") for e in first]
     known = [size for size in sizes if isinstance(size, int) and 0 < size <= LARGEST]
     return max(known, default=None)
@@ -322,8 +428,16 @@ def _after(event: Event, moment: float | None) -> bool:
 
 
 def _given_up(wait: Event | None, error: Event) -> bool:
-    """True where a rank had given up in a collective before it raised the error: cleaning up, it tripped."""
-    return wait is not None and wait.rank is not None and wait.path == error.path and wait.line < error.line
+    """True where a rank had given up in a collective before it raised the error.
+
+    Cleaning up, it tripped.
+    """
+    return (
+        wait is not None
+        and wait.rank is not None
+        and wait.path == error.path
+        and wait.line < error.line
+    )
 
 
 def _killed(case: Case, raised: dict[int, Event]) -> dict[int, Event]:
@@ -343,7 +457,9 @@ def _killed(case: Case, raised: dict[int, Event]) -> dict[int, Event]:
 
 def _broken(case: Case, stopped: float | None) -> dict[int, Event]:
     errors = [
-        e for e in case.of("python.exception") if not e.data.get("victim") and not is_own(e) and not _after(e, stopped)
+        e
+        for e in case.of("python.exception")
+        if not e.data.get("victim") and not is_own(e) and not _after(e, stopped)
     ]
     errors = [e for e in errors if not _left_well(e)]
     errors = [e for e in errors if not LAST_WORDS.search(str(e.data.get("message", "")))]
@@ -352,15 +468,25 @@ def _broken(case: Case, stopped: float | None) -> dict[int, Event]:
 
 def _left_well(event: Event) -> bool:
     """True where a rank's own ``sys.exit(0)`` was printed as an exception."""
-    return event.rank is not None and event.data["type"] == "SystemExit" and event.data["message"] in ("", "0")
+    return (
+        event.rank is not None
+        and event.data["type"] == "SystemExit"
+        and event.data["message"] in ("", "0")
+    )
 
 
 def _ended(case: Case, members: Iterable[int]) -> Iterator[tuple[int, Event]]:
     done = [e for e in case.of("worker.phase") if e.data.get("phase") in ("leave", "done")]
     done += [e for e in case.of("nccl.destroy") if e.data.get("how") == "destroy"]
     done += [e for e in case.of("attach.rank") if e.data["exitcode"] == 0]
-    done += [e for e in case.of("job.done") if e.rank is not None and EXITED.search(str(e.data["message"]))]
+    done += [
+        e
+        for e in case.of("job.done")
+        if e.rank is not None and EXITED.search(str(e.data["message"]))
+    ]
     done += [e for e in case.of("python.exception") if _left_well(e)]
     first = _first_by_rank([*done, *(end.event for end in exits(case) if end.code == 0)])
     runs = [event for event in case.of("run.end") if event.data["reason"] == "done"]
-    return chain(first.items(), ((rank, runs[-1]) for rank in members if runs and rank not in first))
+    return chain(
+        first.items(), ((rank, runs[-1]) for rank in members if runs and rank not in first)
+    )

@@ -1,6 +1,8 @@
-"""Whether the last live test was as fast as it should be, and what else used its GPUs and cores meanwhile.
+"""Whether the last live test was as fast as it should be, and what else used its GPUs and cores
+meanwhile.
 
-`measured_speed` is what every verdict on a live test rests on: of the command, the report and the notebook.
+`measured_speed` is what every verdict on a live test rests on: of the command, the report and the
+notebook.
 """
 
 from __future__ import annotations
@@ -20,7 +22,9 @@ NEEDED = 0.5
 
 @dataclass(frozen=True, slots=True)
 class MeasuredSpeed:
-    """The fastest large message of a live test beside its bound, and what others did in its time."""
+    """The fastest large message of a live test beside its bound, and what others did in
+    its time.
+    """
 
     judgement: Judgement
     others: tuple[Event, ...] = ()
@@ -33,7 +37,9 @@ class MeasuredSpeed:
 
     @property
     def warning(self) -> str:
-        """That it is slower than it should be, and what else used its GPUs and cores; empty where it is not."""
+        """That it is slower than it should be, and what else used its GPUs and cores; empty where
+        it is not.
+        """
         if not self.slow:
             return ""
         return f"{self.judgement.warning}.{others_in_words(self.others)}"
@@ -41,7 +47,10 @@ class MeasuredSpeed:
 
 @once
 def measured_speed(case: Case) -> MeasuredSpeed | None:
-    """The speed of the last live test of a case; None where it did not succeed, or nothing is known to compare with."""
+    """The speed of the last live test of a case.
+
+    None where it did not succeed, or nothing is known to compare with.
+    """
     run = case.measurements[-1].run if case.measurements else ""
     if not run or not _succeeded(case, run):
         return None
@@ -54,8 +63,12 @@ def measured_speed(case: Case) -> MeasuredSpeed | None:
 
 
 def disturbing(events: Iterable[Event]) -> list[Event]:
-    """Those hosts' events that tell of a GPU that others used, or of cores that they left too few of."""
-    return [event for event in events if event.data["gpus"] or event.data["holders"] or crowded(event)]
+    """Those hosts' events that tell of a GPU that others used, or of cores that they left too few
+    of.
+    """
+    return [
+        event for event in events if event.data["gpus"] or event.data["holders"] or crowded(event)
+    ]
 
 
 def crowded(event: Event) -> bool:
@@ -66,20 +79,28 @@ def crowded(event: Event) -> bool:
 
 
 def busy_cores(events: Iterable[Event]) -> str:
-    """``this host was busy during the test: others used 1.7 of its 2 cores (load 13.6)``; empty where none was."""
+    """``this host was busy during the test: others used 1.7 of its 2 cores (load 13.6)``; empty
+    where none was.
+    """
     found = next((event for event in events if crowded(event)), None)
     return f"this host was busy during the test: others {_cores(found)}" if found else ""
 
 
 def others_in_words(events: Sequence[Event]) -> str:
-    """What others used during a test, in sentences that begin with a blank; empty where nothing is known."""
+    """What others used during a test, in sentences that begin with a blank.
+
+    Empty where nothing is known.
+    """
     said = []
     for event in events:
         where = f" on {event.host}" if event.host and len(events) > 1 else ""
         if crowded(event):
             said.append(f" Meanwhile other processes{where} {_cores(event)}.")
         for gpu, share in event.data["gpus"].items():
-            said.append(f" GPU {gpu}{where} was busy {share:.0f} % of the time before a rank came: others use it.")
+            said.append(
+                f" GPU {gpu}{where} was busy {share:.0f} % of the time before a rank came: others"
+                " use it."
+            )
         if event.data["holders"]:
             said.append(f" {_holders(event)} used its GPUs{where} during the test.")
     return "".join(said)
@@ -92,7 +113,9 @@ def _cores(event: Event) -> str:
 
 def _holders(event: Event) -> str:
     holders = event.data["holders"]
-    named = ", ".join(f"{row['name']} (pid {row['pid']}, {row['memory']} MiB)" for row in holders[:3])
+    named = ", ".join(
+        f"{row['name']} (pid {row['pid']}, {row['memory']} MiB)" for row in holders[:3]
+    )
     return f"{start(plural(len(holders), 'other process'))}, {named},"
 
 

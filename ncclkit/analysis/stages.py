@@ -1,9 +1,9 @@
-"""What the stages of the live test show: which rank is slow alone, which pair is slow, wrong or never answered, and who
-is to blame where all of them together fail.
+"""What the stages of the live test show: which rank is slow alone, which pair is slow, wrong or
+never answered, and who is to blame where all of them together fail.
 
-A pair is measured against the other pairs that are joined the same way (NV18, PIX, SYS, another host …), so that no
-table of speeds is needed to say that one of them is not like the rest.  Of ranks that fail together smaller groups
-have been tried (`bisect_ranks`).
+A pair is measured against the other pairs that are joined the same way (NV18, PIX, SYS, another
+host …), so that no table of speeds is needed to say that one of them is not like the rest.  Of
+ranks that fail together smaller groups have been tried (`bisect_ranks`).
 """
 
 from __future__ import annotations
@@ -27,12 +27,14 @@ from ncclkit.core.text import host_list, rate, start, verb
 from ncclkit.core.text import ranks as rank_words
 
 SLOW, SLOW_HOST, SLOW_HERE = 0.6, 0.25, 0.1
-"""Share of what others of its kind reach, below which a pair (or a rank alone) is slow: between GPUs, without them
-between hosts, and on one host, where ranks share the cores with each other and with whatever else runs."""
+"""Share of what others of its kind reach, below which a pair (or a rank alone) is slow: between
+GPUs, without them between hosts, and on one host, where ranks share the cores with each other and
+with whatever else runs."""
 
 
 SLOW_ALL = 0.25
-"""Share of what the slower kind of pairs reaches each way, below which the busbw of GPUs together is not normal."""
+"""Share of what the slower kind of pairs reaches each way, below which the busbw of GPUs together
+is not normal."""
 LARGE = 1 << 20
 """Bytes of a message from which on bandwidth, not latency, is what was measured."""
 HOST = "loopback"
@@ -49,7 +51,8 @@ class Pair:
     a: int
     b: int
     path: str
-    """How they are joined: ``NV18``, ``PIX``, ``SYS`` …, ``network`` between hosts, ``loopback`` without GPUs."""
+    """How they are joined: ``NV18``, ``PIX``, ``SYS`` …, ``network`` between hosts, ``loopback``
+    without GPUs."""
     bandwidth: float
     """GB/s each way, both at once."""
     latency_us: float
@@ -69,10 +72,13 @@ class Pair:
 
 @dataclass(frozen=True, slots=True)
 class GroupResult:
-    """Ranks that did an all_reduce together, at the same time as other groups, or asked for by the search."""
+    """Ranks that did an all_reduce together, at the same time as other groups, or asked for by the
+    search.
+    """
 
     stage: str
-    """``node``, ``nodes`` (a few of them), ``all``, or ``bisect`` (a job of its own, to find who is at fault)."""
+    """``node``, ``nodes`` (a few of them), ``all``, or ``bisect`` (a job of its own, to find who is
+    at fault)."""
     ranks: tuple[int, ...]
     busbw: float | None
     """GB/s; None where it failed, and of one rank."""
@@ -90,20 +96,30 @@ class GroupResult:
 
 
 def hosts_of(phases: Sequence[Event]) -> dict[int, str]:
-    """rank → host by the name that it has itself, or by the scheduler's where only that tells hosts apart."""
+    """rank → host by the name that it has itself, or by the scheduler's where only that tells hosts
+    apart.
+    """
     hellos = [e for e in phases if e.data.get("phase") == "hello" and e.rank is not None]
     own = {e.rank: e.host for e in hellos if e.rank is not None}
-    given = {e.rank: str(e.data["node"]) for e in hellos if e.rank is not None and e.data.get("node")}
+    given = {
+        e.rank: str(e.data["node"]) for e in hellos if e.rank is not None and e.data.get("node")
+    }
     return given if len({*given.values()}) > len({*own.values()}) else own
 
 
 def sharing(phases: Iterable[Event], hosts: Mapping[Any, str]) -> bool:
-    """Whether ranks share GPUs, as they can on simulated hosts: they take turns there, and no two runs are alike."""
+    """Whether ranks share GPUs, as they can on simulated hosts.
+
+    They take turns there, and no two runs are alike.
+    """
     most = max(Counter(hosts.values()).values(), default=0)
     said = (e.data for e in phases if e.data.get("phase") == "simulate")
     # hosts of namespaces have names of their own, so that their ranks say how many use the GPUs
     counts = ((row.get("gpus"), row.get("on_them", most)) for row in said)
-    return any(isinstance(gpus, int) and isinstance(ranks, int) and 0 < gpus < ranks for gpus, ranks in counts)
+    return any(
+        isinstance(gpus, int) and isinstance(ranks, int) and 0 < gpus < ranks
+        for gpus, ranks in counts
+    )
 
 
 def nodes_of(hosts: Mapping[Any, str], ranks: int) -> dict[str, tuple[int, ...]]:
@@ -116,7 +132,11 @@ def nodes_of(hosts: Mapping[Any, str], ranks: int) -> dict[str, tuple[int, ...]]
 
 def started(phases: Iterable[Event]) -> set[tuple[int, ...]]:
     """Groups whose stage began."""
-    texts = {str(e.data["ranks"]) for e in phases if e.data.get("phase") == "groups" and e.data.get("ranks")}
+    texts = {
+        str(e.data["ranks"])
+        for e in phases
+        if e.data.get("phase") == "groups" and e.data.get("ranks")
+    }
     found = set[tuple[int, ...]]()
     for text in texts:
         with suppress(ValueError):  # a torn record
@@ -136,26 +156,35 @@ def groups_of(case: Case, pairs: Sequence[Pair], steady: bool) -> tuple[GroupRes
         data, speed = event.data, event.data["busbw"]
         slow = speed is not None and data["bytes"] >= LARGE and speed < least
         key = data["stage"], tuple(data["ranks"])
-        group = GroupResult(*key, speed, data["latency_us"], data["wrong"], data["problem"], slow, event)
+        group = GroupResult(
+            *key, speed, data["latency_us"], data["wrong"], data["problem"], slow, event
+        )
         if key not in made or (group.bad and not made[key].problem):
             made[key] = group
     return tuple(made.values())
 
 
 def pair_of(event: Event, path: str, steady: bool) -> Pair:
-    """What two ranks told of their exchange; `steady`: GPUs of their own measure alike each time."""
+    """What two ranks told of their exchange.
+
+    `steady`: GPUs of their own measure alike each time.
+    """
     data, share = event.data, SLOW if steady else SLOW_HERE if path == HOST else SLOW_HOST
     speeds = data["bandwidth"], data["latency_us"], data["wrong"]
     return Pair(event.rank or 0, data["peer"], path, *speeds, share, event=event)
 
 
 def compared(pairs: Sequence[Pair], turns: bool) -> tuple[Pair, ...]:
-    """The pairs in order, each with the usual speed of its kind, but not where ranks take turns on a GPU."""
+    """The pairs in order, each with the usual speed of its kind, but not where ranks take turns on
+    a GPU.
+    """
     kinds: dict[str, list[float]] = {}
     for pair in pairs:
         kinds.setdefault(pair.path, []).append(pair.bandwidth)
     usual = {
-        path: statistics.median(speeds) for path, speeds in kinds.items() if len(speeds) >= MIN_PAIRS and not turns
+        path: statistics.median(speeds)
+        for path, speeds in kinds.items()
+        if len(speeds) >= MIN_PAIRS and not turns
     }
     ordered = sorted(pairs, key=lambda pair: (pair.a, pair.b))
     return tuple(replace(pair, usual=usual.get(pair.path)) for pair in ordered)
@@ -182,11 +211,13 @@ class StagedTest:
     unheard: tuple[tuple[int, ...], ...] = ()
     """Groups that began, and never told a result."""
     ended: str = ""
-    """How the run ended: ``done``, ``failed``, ``deadline``, ``cancelled``; empty where that is not known."""
+    """How the run ended: ``done``, ``failed``, ``deadline``, ``cancelled``; empty where that is not
+    known."""
     absent: tuple[str, ...] = ()
     """Nodes of the allocation on which nothing was ever started."""
     turns: bool = False
-    """Whether ranks take turns on GPUs that they share: how fast a pair is then says nothing of its path."""
+    """Whether ranks take turns on GPUs that they share: how fast a pair is then says nothing of its
+    path."""
 
     def __repr__(self) -> str:
         return self.summary
@@ -205,11 +236,16 @@ class StagedTest:
 
     @property
     def suspects(self) -> tuple[int, ...]:
-        """The ranks that bad pairs have in common: one at fault makes most of its pairs bad, a link only one."""
+        """The ranks that bad pairs have in common.
+
+        One at fault makes most of its pairs bad, a link only one.
+        """
         left, found = list(self.bad), []
         while left:
             rank, count = Counter(rank for pair in left for rank in pair).most_common(1)[0]
-            met = sum(rank in (pair.a, pair.b) for pair in self.pairs) + sum(rank in pair for pair in self.silent)
+            met = sum(rank in (pair.a, pair.b) for pair in self.pairs) + sum(
+                rank in pair for pair in self.silent
+            )
             if count < max(2, met / 2):
                 break
             found.append(rank)
@@ -218,7 +254,8 @@ class StagedTest:
 
     @property
     def failing(self) -> bool:
-        """Whether ranks together failed, were slow or gave wrong values, and their pairs do not say why.
+        """Whether ranks together failed, were slow or gave wrong values, and their pairs do not say
+        why.
 
         Ranks that did not even start are no matter of groups: they would not start then either.
         """
@@ -234,16 +271,31 @@ class StagedTest:
         every = frozenset(range(self.ranks))
         works: set[bisection.Group] = {frozenset((rank,)) for rank in self.alone}
         works |= {frozenset((pair.a, pair.b)) for pair in self.pairs if not pair.wrong}
-        odd = [group.ranks for group in self.groups if group.stage != "bisect" and self._counts(group)]
-        works |= {frozenset(group.ranks) for group in self.groups if group.stage != "bisect"} - {*map(frozenset, odd)}
-        known = dict.fromkeys(works - {every}, False)  # what failed may be passing: it is tried anew
+        odd = [
+            group.ranks for group in self.groups if group.stage != "bisect" and self._counts(group)
+        ]
+        works |= {frozenset(group.ranks) for group in self.groups if group.stage != "bisect"} - {
+            *map(frozenset, odd)
+        }
+        # what failed may be passing: it is tried anew
+        known = dict.fromkeys(works - {every}, False)
         known |= {frozenset(group.ranks): self._counts(group) for group in self.tried}
-        hints = [*self.silent, *((pair.a, pair.b) for pair in self.pairs if pair.wrong), *self.unheard, *odd]
+        hints = [
+            *self.silent,
+            *((pair.a, pair.b) for pair in self.pairs if pair.wrong),
+            *self.unheard,
+            *odd,
+        ]
         nodes = [*self.nodes.values()] or [tuple(every)]
-        return bisection.bisect_ranks(nodes, known, [hint for hint in hints if len(hint) < self.ranks])
+        return bisection.bisect_ranks(
+            nodes, known, [hint for hint in hints if len(hint) < self.ranks]
+        )
 
     def _counts(self, group: GroupResult) -> bool:
-        """Whether a group is bad in the manner that is looked for: where ranks fail, one that is merely slow is not."""
+        """Whether a group is bad in the manner that is looked for.
+
+        Where ranks fail, one that is merely slow is not.
+        """
         return bool(group.problem or group.wrong) or (group.slow and self.ended not in ENDS)
 
     @property
@@ -256,14 +308,25 @@ class StagedTest:
         return any({a, b} <= set(node) for node in self.nodes.values()) or not self.nodes
 
     def who(self, ranks: Iterable[int]) -> str:
-        """Ranks as a reader knows them: ``rank 3``, ``rank 3 on node-2``, ``node-2 (ranks 4-7)``."""
+        """Ranks as a reader knows them.
+
+        ``rank 3``, ``rank 3 on node-2``, ``node-2 (ranks 4-7)``.
+        """
         parts, left = [], set(ranks)
         if len(self.nodes) < 2:
             return rank_words(left)
         for host, mine in self.nodes.items():
             if here := left & set(mine):
-                parts.append(f"{host} ({rank_words(here)})" if here == set(mine) else f"{rank_words(here)} on {host}")
-        return f"{', '.join(parts[:-1])} and {parts[-1]}" if len(parts) > 1 else (parts or ["no rank"])[0]
+                parts.append(
+                    f"{host} ({rank_words(here)})"
+                    if here == set(mine)
+                    else f"{rank_words(here)} on {host}"
+                )
+        return (
+            f"{', '.join(parts[:-1])} and {parts[-1]}"
+            if len(parts) > 1
+            else (parts or ["no rank"])[0]
+        )
 
     @property
     def symptom(self) -> tuple[str, str]:
@@ -271,23 +334,42 @@ class StagedTest:
         bad = [group for group in self.groups if group.bad]
         if self.ended in ENDS or any(group.problem for group in bad):
             return "fails", "fail"
-        return ("gives wrong values", "give wrong values") if any(g.wrong for g in bad) else ("is slow", "are slow")
+        return (
+            ("gives wrong values", "give wrong values")
+            if any(g.wrong for g in bad)
+            else ("is slow", "are slow")
+        )
 
     @property
     def summary(self) -> str:
         """The conclusion in one sentence."""
         if self.failing and self.tried:
-            return self._start(bisection.describe(self.bisected, self.who, self.symptom, self.ranks))
+            return self._start(
+                bisection.describe(self.bisected, self.who, self.symptom, self.ranks)
+            )
         if self.absent and self.ended in ENDS:
-            return f"{host_list(self.absent)} never began, and the ranks of the other nodes timed out waiting"
+            return (
+                f"{host_list(self.absent)} never began, and the ranks of the other nodes timed out"
+                " waiting"
+            )
         if not (self.pairs or self.silent or self.corrupt):
-            return self._one() if self.ranks == 1 and self.alone else "No staged live test has run yet"
+            return (
+                self._one() if self.ranks == 1 and self.alone else "No staged live test has run yet"
+            )
         links = [pair for pair in self.bad if not set(pair) & set(self.suspects)]
         alone = verb(self.slow_ranks, "copies slowly in its", "copy slowly in their")
         wrong = f"{verb(self.corrupt, 'copies its', 'copy their')} own memory wrongly"
-        parts = [f"{self.who(self.corrupt)} {wrong} ({sum(self.corrupt.values()):,} bytes)"] if self.corrupt else []
+        parts = (
+            [f"{self.who(self.corrupt)} {wrong} ({sum(self.corrupt.values()):,} bytes)"]
+            if self.corrupt
+            else []
+        )
         parts += [f"{self.who(self.slow_ranks)} {alone} own memory"] if self.slow_ranks else []
-        parts += [f"{self.who(self.suspects)} {self._symptoms()} with most others"] if self.suspects else []
+        parts += (
+            [f"{self.who(self.suspects)} {self._symptoms()} with most others"]
+            if self.suspects
+            else []
+        )
         parts += [f"the pair of {self.who((a, b))} {self._symptom(a, b)}" for a, b in links[:3]]
         if len(links) > 3:
             parts.append(f"{len(links) - 3} more pairs are bad")
@@ -300,7 +382,10 @@ class StagedTest:
 
     def _grouped(self, group: GroupResult) -> str:
         if group.problem or group.wrong:
-            return f"{self.who(group.ranks)} together: {group.problem or f'{group.wrong} values were wrong'}"
+            return (
+                f"{self.who(group.ranks)} together:"
+                f" {group.problem or f'{group.wrong} values were wrong'}"
+            )
         return f"{self.who(group.ranks)} together reach only {rate(group.busbw or 0)} busbw"
 
     def _symptom(self, a: int, b: int) -> str:
@@ -309,7 +394,10 @@ class StagedTest:
             return "never answered"
         if pair.wrong:
             return f"gave {pair.wrong:,} wrong bytes"
-        return f"reaches {rate(pair.bandwidth)} where pairs over {pair.path} reach {rate(pair.usual or 0)}"
+        return (
+            f"reaches {rate(pair.bandwidth)} where pairs over {pair.path} reach"
+            f" {rate(pair.usual or 0)}"
+        )
 
     def _symptoms(self) -> str:
         """What is bad about the pairs of the suspects, in a word."""
@@ -322,11 +410,20 @@ class StagedTest:
 
     def _one(self) -> str:
         ((rank, speed),) = self.alone.items()
-        return f"Rank {rank} copies {rate(speed)} in its own memory, every byte was right; one rank alone has no pairs"
+        return (
+            f"Rank {rank} copies {rate(speed)} in its own memory, every byte was right; one rank"
+            " alone has no pairs"
+        )
 
     def _well(self) -> str:
-        by_path = {path: [p.bandwidth for p in self.pairs if p.path == path] for path in {p.path for p in self.pairs}}
-        each = (f"{rate(statistics.median(speeds))} over {path}" for path, speeds in sorted(by_path.items()))
+        by_path = {
+            path: [p.bandwidth for p in self.pairs if p.path == path]
+            for path in {p.path for p in self.pairs}
+        }
+        each = (
+            f"{rate(statistics.median(speeds))} over {path}"
+            for path, speeds in sorted(by_path.items())
+        )
         few = any(len(speeds) < MIN_PAIRS for speeds in by_path.values())
         like = "too few pairs to compare" if few else "and all are alike"
         like = "by turns on GPUs that they share" if self.turns else like
@@ -339,11 +436,18 @@ def staged_test(case: Case) -> StagedTest:
     case = case.latest()
     results, phases = case.of("stage.pair"), case.of("worker.phase")
     hosts = hosts_of(phases)
-    with_hostid = (e for e in phases if e.data.get("hostid") and e.data.get("nccl", True))  # gloo heeds no NCCL_HOSTID
+    # gloo heeds no NCCL_HOSTID
+    with_hostid = (e for e in phases if e.data.get("hostid") and e.data.get("nccl", True))
     nodes = hosts | {e.rank: str(e.data["hostid"]) for e in with_hostid if e.rank is not None}
     alone = {e.rank: float(e.data["copy"]) for e in case.of("stage.rank") if e.rank is not None}
-    corrupt = {e.rank: e.data["wrong"] for e in case.of("stage.rank") if e.rank is not None and e.data["wrong"]}
-    planned = max((int(e.data["ranks"]) for e in phases if e.data.get("phase") == "plan"), default=0)
+    corrupt = {
+        e.rank: e.data["wrong"]
+        for e in case.of("stage.rank")
+        if e.rank is not None and e.data["wrong"]
+    }
+    planned = max(
+        (int(e.data["ranks"]) for e in phases if e.data.get("phase") == "plan"), default=0
+    )
     ranks = max(len(alone), min(planned, MOST) or len(hosts))
     nccl = any(e.data.get("nccl") for e in phases)
     turns = nccl and sharing(phases, hosts)
@@ -355,7 +459,9 @@ def staged_test(case: Case) -> StagedTest:
     pairs = [pair_of(event, path, steady) for event, path in zip(results, paths, strict=True)]
     known = {(pair.a, pair.b) for pair in pairs}
     met = {e.rank: e.data.get("peer") for e in phases if e.data.get("phase") == "pairs"}
-    due = {(min(a, b), max(a, b)) for a, b in met.items() if isinstance(a, int) and isinstance(b, int)}
+    due = {
+        (min(a, b), max(a, b)) for a, b in met.items() if isinstance(a, int) and isinstance(b, int)
+    }
     groups, begun = groups_of(case, pairs, steady), started(phases)
     reported = {group.ranks for group in groups}
     return StagedTest(
@@ -374,11 +480,16 @@ def staged_test(case: Case) -> StagedTest:
 
 
 def _gpus(case: Case, phases: Iterable[Event], ranks: int) -> dict[int, int]:
-    """rank → its GPU as nvidia-smi counts them: the one it names itself on simulated hosts, else its own number."""
+    """rank → its GPU as nvidia-smi counts them.
+
+    The one it names itself on simulated hosts, else its own number.
+    """
     simulated = {e.rank: e.data.get("gpu") for e in phases if e.data.get("phase") == "simulate"}
     own = {rank: gpu for rank, gpu in simulated.items() if isinstance(gpu, int) and 0 <= gpu < MOST}
     places = {rank: own.get(rank, rank) for rank in range(ranks)}
-    known = chosen_gpus({fact.name: fact.value for fact in case.facts}, max(places.values(), default=0) + 1)
+    known = chosen_gpus(
+        {fact.name: fact.value for fact in case.facts}, max(places.values(), default=0) + 1
+    )
     return {rank: known[place] for rank, place in places.items()}
 
 

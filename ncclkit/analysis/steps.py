@@ -1,7 +1,9 @@
-"""Where the time of a training step goes on each rank, who waits for whom, and what holds the step back most.
+"""Where the time of a training step goes on each rank, who waits for whom, and what holds the step
+back most.
 
-Ranks are compared collective by collective: it ends on all of them at once, so who comes to it last lets all others
-wait.  What a rank waits is not communication: it is put down to what the late rank does meanwhile.
+Ranks are compared collective by collective: it ends on all of them at once, so who comes to it last
+lets all others wait.  What a rank waits is not communication: it is put down to what the late rank
+does meanwhile.
 """
 
 from __future__ import annotations
@@ -45,7 +47,9 @@ CAUSES: Mapping[str, tuple[str, ...]] = {
 OF_GPUS = frozenset({"slow_transport", "gpu_clock_limit"})
 ADVICE: Mapping[str, str] = {
     "data": "Read with more workers, or prepare the data before training.",
-    "communication": "Send fewer, larger messages that overlap with the backward pass, or step less often.",
+    "communication": (
+        "Send fewer, larger messages that overlap with the backward pass, or step less often."
+    ),
     "waiting": "Look at the host of the rank that comes last; give all ranks equal work.",
     "checkpoint": "Save less often, or with torch.distributed.checkpoint.async_save.",
     "script": "Log every tenth step, write from a thread, and average over ranks once an epoch.",
@@ -105,7 +109,9 @@ class StepTimes:
 
     @property
     def late(self) -> tuple[RankSteps, str] | None:
-        """The rank that the others wait for, `LEAST` of a step or more, and the part it spends more on; else None."""
+        """The rank that the others wait for, `LEAST` of a step or more, and the part it spends more
+        on; else None.
+        """
         waited = max(one.parts["waiting"] for one in self.ranks)
         late = next((one for one in self.ranks if one.late >= LATE), None)
         return (late, _excess(self.ranks)) if late and waited >= LEAST * self.seconds else None
@@ -121,36 +127,59 @@ class StepTimes:
             return self.brakes[0].summary
         share = fmean(one.parts["computation"] / (one.seconds or 1.0) for one in self.ranks)
         step = _time(self.seconds)
-        return f"Computation takes {percent(min(share, 1.0))} of a step of {step}; nothing else takes {percent(LEAST)}."
+        return (
+            f"Computation takes {percent(min(share, 1.0))} of a step of {step}; nothing else takes"
+            f" {percent(LEAST)}."
+        )
 
     def text(self) -> str:
         """The summary, each rank in a row, every brake, and what may be tried."""
         lines = [self.summary, ""]
-        lines += [f"rank {one.rank}: {_time(one.seconds)} a step = {_parts(one)}" for one in self.ranks]
-        lines += ["", *(f"{place}. {brake}" for place, brake in enumerate(self.brakes, 1))] if self.brakes[1:] else []
+        lines += [
+            f"rank {one.rank}: {_time(one.seconds)} a step = {_parts(one)}" for one in self.ranks
+        ]
+        lines += (
+            ["", *(f"{place}. {brake}" for place, brake in enumerate(self.brakes, 1))]
+            if self.brakes[1:]
+            else []
+        )
         settings = [*dict.fromkeys(one for brake in self.brakes for one in brake.settings)]
         causes = [*dict.fromkeys(one for brake in self.brakes[:1] for one in brake.causes)]
         lines += [self.brakes[0].advice] if self.brakes else []
-        lines += [f"Compare: ncclkit step --try {' --try '.join(settings)} -- …"] if settings else []
+        lines += (
+            [f"Compare: ncclkit step --try {' --try '.join(settings)} -- …"] if settings else []
+        )
         lines += [f"May lie behind it: {', '.join(causes)} (ncclkit causes ID)."] if causes else []
         cost = "" if self.cost is None else f" Measuring took {percent(self.cost, 1)} of a step."
-        lines += [f"{plural(self.steps, 'step')} measured on {plural(len(self.ranks), 'rank')}.{cost}", *self.problems]
+        lines += [
+            f"{plural(self.steps, 'step')} measured on {plural(len(self.ranks), 'rank')}.{cost}",
+            *self.problems,
+        ]
         return "\n".join(lines)
 
 
 def step_times(events: Iterable[Event]) -> StepTimes:
-    """What `step.rank` events of all ranks say together; raises NcclkitError where there are none."""
+    """What `step.rank` events of all ranks say together.
+
+    Raises NcclkitError where there are none.
+    """
     by_rank: dict[int, dict[str, Event]] = defaultdict(dict)
     for event in events:
         if event.kind == "step.rank" and event.rank is not None and event.data["steps"]:
             by_rank[event.rank][event.data["source"]] = event
     if not by_rank:
-        raise NcclkitError("No step was measured; the script must call an optimizer's step() some ten times.")
+        raise NcclkitError(
+            "No step was measured; the script must call an optimizer's step() some ten times."
+        )
     rows = [_of_both(**by_rank[rank]) for rank in sorted(by_rank)]
     waits, last = _waits(rows)
     ranks = tuple(_rank(event, waits[event.rank or 0], last) for event in rows)
     first = rows[0].data
-    costs = [event.data["cost"] / one.seconds for event, one in zip(rows, ranks, strict=True) if event.data["cost"]]
+    costs = [
+        event.data["cost"] / one.seconds
+        for event, one in zip(rows, ranks, strict=True)
+        if event.data["cost"]
+    ]
     problems = tuple(dict.fromkeys(str(one) for event in rows for one in event.data["problems"]))
     brakes = _brakes(ranks, rows)
     return StepTimes(
@@ -165,21 +194,29 @@ def step_times(events: Iterable[Event]) -> StepTimes:
 
 
 def _of_both(hook: Event | None = None, trace: Event | None = None) -> Event:
-    """One event of a rank: of GPUs a trace has the times, as only it sees them; the hook has what the script did.
+    """One event of a rank.
 
-    A GPU also idles while Python launches its kernels: where a data loader shows when the script does something else,
-    only that counts as the script's.
+    Of GPUs a trace has the times, as only it sees them; the hook has what the script did.
+
+    A GPU also idles while Python launches its kernels: where a data loader shows when the script
+    does something else, only that counts as the script's.
     """
     if hook is None or trace is None or not trace.data["gpus"]:
         chosen = hook or trace
         assert chosen is not None
         return chosen
-    saved, between = (fmean(row["parts"][part] for row in hook.data["steps"]) for part in ("checkpoint", "script"))
+    saved, between = (
+        fmean(row["parts"][part] for row in hook.data["steps"]) for part in ("checkpoint", "script")
+    )
 
     def merged(parts: Mapping[str, float]) -> dict[str, float]:
         script = min(parts["script"], between) if hook.data["loaders"] else parts["script"]
         launching = max(0.0, parts["script"] - script - saved)
-        more = {"checkpoint": saved, "script": script, "computation": parts["computation"] + launching}
+        more = {
+            "checkpoint": saved,
+            "script": script,
+            "computation": parts["computation"] + launching,
+        }
         return {**parts, **more}
 
     steps = [row | {"parts": merged(row["parts"])} for row in trace.data["steps"]]
@@ -187,7 +224,8 @@ def _of_both(hook: Event | None = None, trace: Event | None = None) -> Event:
 
 
 def _waits(rows: Sequence[Event]) -> tuple[dict[int, list[float]], dict[int, float]]:
-    """Rank → seconds that it waits in each step, and share of all collectives to which it comes last.
+    """Rank → seconds that it waits in each step, and share of all collectives to which it comes
+    last.
 
     Only steps in which all ranks make as many collectives are compared.
     """
@@ -199,7 +237,9 @@ def _waits(rows: Sequence[Event]) -> tuple[dict[int, list[float]], dict[int, flo
         alike = len({len(row["points"]) for row in step}) == 1
         spent = dict.fromkeys(waits, 0.0)
         for points in zip(*(row["points"] for row in step), strict=True) if alike else ():
-            begun = [point[0] - shift[event.rank or 0] for event, point in zip(rows, points, strict=True)]
+            begun = [
+                point[0] - shift[event.rank or 0] for event, point in zip(rows, points, strict=True)
+            ]
             last = max(begun)
             for event, since, point in zip(rows, begun, points, strict=True):
                 spent[event.rank or 0] += min(last - since, point[2])
@@ -213,23 +253,39 @@ def _waits(rows: Sequence[Event]) -> tuple[dict[int, list[float]], dict[int, flo
 
 
 def _offsets(rows: Sequence[Event]) -> dict[int, float]:
-    """Rank → seconds that its clock is ahead of the first rank's, as a collective ends on all at once."""
+    """Rank → seconds that its clock is ahead of the first rank's, as a collective ends on all at
+    once.
+    """
     first = rows[0]
     found = {}
     for event in rows:
         pairs = zip(first.data["steps"], event.data["steps"], strict=False)
-        ends = [b[1] - a[1] for one, other in pairs for a, b in zip(one["points"], other["points"], strict=False)]
+        ends = [
+            b[1] - a[1]
+            for one, other in pairs
+            for a, b in zip(one["points"], other["points"], strict=False)
+        ]
         found[event.rank or 0] = median(ends) if ends and event.host != first.host else 0.0
     return found
 
 
 def _rank(event: Event, waits: Sequence[float], last: Mapping[int, float]) -> RankSteps:
     steps = event.data["steps"]
-    parts = {part: fmean(row["parts"].get(part, 0.0) for row in steps) for part in PARTS if part != "waiting"}
+    parts = {
+        part: fmean(row["parts"].get(part, 0.0) for row in steps)
+        for part in PARTS
+        if part != "waiting"
+    }
     waiting = min(fmean(waits) if waits else 0.0, parts["communication"])
     parts |= {"waiting": waiting, "communication": parts["communication"] - waiting}
     rank = event.rank or 0
-    return RankSteps(rank, event.host, sum(parts.values()), {part: parts[part] for part in PARTS}, last.get(rank, 0.0))
+    return RankSteps(
+        rank,
+        event.host,
+        sum(parts.values()),
+        {part: parts[part] for part in PARTS},
+        last.get(rank, 0.0),
+    )
 
 
 def _brakes(ranks: Sequence[RankSteps], rows: Sequence[Event]) -> tuple[Brake, ...]:
@@ -238,8 +294,16 @@ def _brakes(ranks: Sequence[RankSteps], rows: Sequence[Event]) -> tuple[Brake, .
     sites = _sites(rows)
     own, sent = _own(rows)
     found = [_data(ranks, rows, sites), _buckets(ranks, rows, own if sent < SMALL_BUCKET else 0.0)]
-    found += [_checkpoint(ranks), _script(ranks, sites, own if sent < SMALL_BUCKET else 0.0), _waiting(ranks)]
-    relevant = [(part, seconds, words, more) for part, seconds, words, more in found if seconds >= LEAST * whole]
+    found += [
+        _checkpoint(ranks),
+        _script(ranks, sites, own if sent < SMALL_BUCKET else 0.0),
+        _waiting(ranks),
+    ]
+    relevant = [
+        (part, seconds, words, more)
+        for part, seconds, words, more in found
+        if seconds >= LEAST * whole
+    ]
     named = {part for part, *_ in relevant if part != "waiting"}
     excess = _excess(ranks)
     if excess in named:  # the others wait for what is named already
@@ -249,7 +313,9 @@ def _brakes(ranks: Sequence[RankSteps], rows: Sequence[Event]) -> tuple[Brake, .
     def brake(part: str, seconds: float, words: str, more: tuple[str, ...]) -> Brake:
         share = seconds / whole
         summary = f"{words}: {_time(seconds)} of a step of {_time(whole)} ({percent(share)})."
-        causes = tuple(one for one in CAUSES.get(part, ()) if rows[0].data["gpus"] or one not in OF_GPUS)
+        causes = tuple(
+            one for one in CAUSES.get(part, ()) if rows[0].data["gpus"] or one not in OF_GPUS
+        )
         return Brake(part, seconds, share, summary, ADVICE[part], more, causes)
 
     return tuple(brake(*row) for row in relevant)
@@ -267,7 +333,9 @@ def _own(rows: Sequence[Event]) -> tuple[float, int]:
 def _sites(rows: Sequence[Event]) -> dict[str, list[Sequence[Any]]]:
     """Part → lines of the script, the one that takes longest first."""
     found: dict[str, list[Sequence[Any]]] = defaultdict(list)
-    for site in sorted((site for event in rows for site in event.data["sites"]), key=lambda site: -site[2]):
+    for site in sorted(
+        (site for event in rows for site in event.data["sites"]), key=lambda site: -site[2]
+    ):
         found[site[0]].append(site)
     return found
 
@@ -276,14 +344,18 @@ def _at(sites: Sequence[Sequence[Any]]) -> str:
     return f", most at {sites[0][1]}" if sites else ""
 
 
-def _data(ranks: Sequence[RankSteps], rows: Sequence[Event], sites: Mapping[str, list[Sequence[Any]]]) -> BrakeLine:
+def _data(
+    ranks: Sequence[RankSteps], rows: Sequence[Event], sites: Mapping[str, list[Sequence[Any]]]
+) -> BrakeLine:
     worst = max(ranks, key=lambda one: one.parts["data"])
     others = [one.parts["data"] for one in ranks if one is not worst]
     alone = bool(others) and worst.parts["data"] > 2 * max(others)
     who = f"Rank {worst.rank} waits" if alone else "The ranks wait"
     for_whom = ", and the others for it" if alone else ""
     workers = max((loader[0] for event in rows for loader in event.data["loaders"]), default=None)
-    having = "" if workers is None else f" ({plural(workers, 'worker')})" if workers else " (no workers)"
+    having = (
+        "" if workers is None else f" ({plural(workers, 'worker')})" if workers else " (no workers)"
+    )
     words = f"{who} for the data loader{having}{for_whom}{_at(sites['data'])}"
     more = (f"workers={max(2, 2 * (workers or 0))}", "prefetch=4") if workers else ("workers=2",)
     return "data", worst.parts["data"], words, more if workers is not None else ()
@@ -295,7 +367,8 @@ def _buckets(ranks: Sequence[RankSteps], rows: Sequence[Event], logging: float) 
     enough = -(-sum(sizes) // DEFAULT_CAP) + 1
     if len(sizes) > 2 * enough and median(sizes) < SMALL_BUCKET:
         words = (
-            f"Gradients travel in {len(sizes)} buckets of about {format_bytes(median(sizes))}, where {enough} would do"
+            f"Gradients travel in {len(sizes)} buckets of about {format_bytes(median(sizes))},"
+            f" where {enough} would do"
         )
         return "communication", seconds, words, ("bucket_cap_mb=25",)
     more = ("bucket_cap_mb=50", "gradient_as_bucket_view=1") if sizes else ()
@@ -307,12 +380,26 @@ def _checkpoint(ranks: Sequence[RankSteps]) -> BrakeLine:
     return "checkpoint", seconds, "Saving checkpoints stops training, on average", ()
 
 
-def _script(ranks: Sequence[RankSteps], sites: Mapping[str, list[Sequence[Any]]], logging: float) -> BrakeLine:
-    """Logging and the like: code between two steps, with the small collectives that the script calls by itself."""
+def _script(
+    ranks: Sequence[RankSteps], sites: Mapping[str, list[Sequence[Any]]], logging: float
+) -> BrakeLine:
+    """Logging and the like.
+
+    Code between two steps, with the small collectives that the script calls by itself.
+    """
     seconds = max(one.parts["script"] for one in ranks) + logging
     calls = [site for site in sites["collective"] if site[3]]
-    sends = f", with {calls[0][3]:.0f} × {calls[0][4]} a step at {calls[0][1]}" if logging and calls else ""
-    return "script", seconds, f"Code of the script between the steps takes time{_at(sites['script'])}{sends}", ()
+    sends = (
+        f", with {calls[0][3]:.0f} × {calls[0][4]} a step at {calls[0][1]}"
+        if logging and calls
+        else ""
+    )
+    return (
+        "script",
+        seconds,
+        f"Code of the script between the steps takes time{_at(sites['script'])}{sends}",
+        (),
+    )
 
 
 def _waiting(ranks: Sequence[RankSteps]) -> BrakeLine:
@@ -329,21 +416,33 @@ def _waiting(ranks: Sequence[RankSteps]) -> BrakeLine:
     does = f", which spends more on {NAMES[excess]}" if excess else ""
     others = [one.rank for one in ranks if one not in late]
     verb = "waits" if len(others) == 1 else "wait"
-    return "waiting", seconds, f"{numbered('rank', others).capitalize()} {verb} for rank {late[0].rank}{does}", ()
+    return (
+        "waiting",
+        seconds,
+        f"{numbered('rank', others).capitalize()} {verb} for rank {late[0].rank}{does}",
+        (),
+    )
 
 
 def _excess(ranks: Sequence[RankSteps]) -> str:
-    """The part in which a late rank spends most beyond what the others do; empty where none is late."""
+    """The part in which a late rank spends most beyond what the others do.
+
+    Empty where none is late.
+    """
     late = next((one for one in ranks if one.late >= LATE), None)
     others = [one for one in ranks if one is not late]
     if late is None or not others:
         return ""
-    more = {p: late.parts[p] - fmean(one.parts[p] for one in others) for p in PARTS if p != "waiting"}
+    more = {
+        p: late.parts[p] - fmean(one.parts[p] for one in others) for p in PARTS if p != "waiting"
+    }
     return max(more, key=lambda part: more[part])
 
 
 def _parts(one: RankSteps) -> str:
-    return ", ".join(f"{NAMES[part]} {_time(seconds)}" for part, seconds in one.parts.items() if seconds >= 5e-5)
+    return ", ".join(
+        f"{NAMES[part]} {_time(seconds)}" for part, seconds in one.parts.items() if seconds >= 5e-5
+    )
 
 
 def _time(seconds: float) -> str:
@@ -352,7 +451,10 @@ def _time(seconds: float) -> str:
 
 @dataclass(frozen=True, slots=True)
 class SettingEffect:
-    """One setting of a script against what it has: seconds of a batch, and the gain with its interval."""
+    """One setting of a script against what it has.
+
+    Seconds of a batch, and the gain with its interval.
+    """
 
     setting: str
     default: float
@@ -372,8 +474,17 @@ class SettingEffect:
     def __str__(self) -> str:
         low, high = self.interval
         span = f"{percent(self.gain, 1)} ({percent(low, 1)} to {percent(high, 1)})"
-        said = "shortens a step" if self.better else "lengthens a step" if self.worse else "cannot be told from chance"
-        return f"{self.setting} {said}: gain {span}, {_time(self.default)} → {_time(self.changed)} a batch."
+        said = (
+            "shortens a step"
+            if self.better
+            else "lengthens a step"
+            if self.worse
+            else "cannot be told from chance"
+        )
+        return (
+            f"{self.setting} {said}: gain {span}, {_time(self.default)} → {_time(self.changed)} a"
+            " batch."
+        )
 
 
 def last_steps(case: Case) -> tuple[StepTimes | None, tuple[SettingEffect, ...]]:
@@ -382,7 +493,11 @@ def last_steps(case: Case) -> tuple[StepTimes | None, tuple[SettingEffect, ...]]
     if not mine:
         return None, ()
     folder = Path(mine[-1].path).parent
-    effects = [SettingEffect(**event.data) for event in case.of("step.setting") if Path(event.path).parent == folder]
+    effects = [
+        SettingEffect(**event.data)
+        for event in case.of("step.setting")
+        if Path(event.path).parent == folder
+    ]
     return step_times(mine), tuple(effects)
 
 
@@ -393,6 +508,9 @@ def last_step_events(case: Case) -> list[Event]:
 
 
 def measured_steps(case: Case) -> tuple[StepTimes, list[Event]] | None:
-    """Where the time of a job's steps goes, and what says so; None of a job that failed: its steps explain no end."""
+    """Where the time of a job's steps goes, and what says so.
+
+    None of a job that failed: its steps explain no end.
+    """
     events = [] if failed(case) else last_step_events(case)
     return (step_times(events), events) if events else None

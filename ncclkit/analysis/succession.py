@@ -15,7 +15,9 @@ def is_later(one: Event, two: Event) -> bool:
 
 
 class Span:
-    """From the first to the last of some events, so that none has to be compared with all of them."""
+    """From the first to the last of some events, so that none has to be compared with
+    all of them.
+    """
 
     def __init__(self, events: Iterable[Event]) -> None:
         self._first_line: dict[str, int] = {}
@@ -29,7 +31,8 @@ class Span:
             if time is not None:
                 first_time[path] = min(time, first_time.get(path, time))
                 last_time[path] = max(time, last_time.get(path, time))
-        # two files are enough: times count only between files, so at most one of them is the event's own
+        # two files are enough: times count only between files, so at most one of them is the
+        # event's own
         self._earliest = sorted((time, path) for path, time in first_time.items())[:2]
         self._latest = sorted((time, path) for path, time in last_time.items())[-2:]
 
@@ -38,11 +41,15 @@ class Span:
         if self._last_line.get(event.path, event.line) > event.line:
             return True
         now = event.time
-        return now is not None and any(time > now and path != event.path for time, path in self._latest)
+        return now is not None and any(
+            time > now and path != event.path for time, path in self._latest
+        )
 
     def begins_before(self, event: Event) -> bool:
         """Whether this event `is_later` than any of the events."""
         if self._first_line.get(event.path, event.line) < event.line:
             return True
         now = event.time
-        return now is not None and any(time < now and path != event.path for time, path in self._earliest)
+        return now is not None and any(
+            time < now and path != event.path for time, path in self._earliest
+        )

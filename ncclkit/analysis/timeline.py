@@ -1,9 +1,11 @@
 """A timeline for each rank: how far it came in each group, what went wrong first, how it ended.
 
-c10d and the Flight Recorder number the collectives of a group.  NCCL's own lines are counted per communicator, as its
-opCount stalls on communicators that need no proxy (since 2.27) and grouped calls share it.
+c10d and the Flight Recorder number the collectives of a group.  NCCL's own lines are counted per
+communicator, as its opCount stalls on communicators that need no proxy (since 2.27) and grouped
+calls share it.
 
-Timelines state what the evidence says of each rank; who is culprit and who is victim is for the causes to judge.
+Timelines state what the evidence says of each rank; who is culprit and who is victim is for the
+causes to judge.
 """
 
 from __future__ import annotations
@@ -37,15 +39,20 @@ class RankProgress:
     op: str
     """The collective that it waits for, as the source names it; empty where nothing shows it."""
     enqueued: int | None
-    """Number of the last collective that it enqueued, started, completed; 0: none, None: unknown."""
+    """Number of the last collective that it enqueued, started, completed; 0: none, None:
+    unknown."""
     started: int | None
     completed: int | None
     history: tuple[tuple[float, int], ...] = field(default=(), compare=False, repr=False)
-    """When it is known to have come to which collective, in order of time; the numbers never fall."""
+    """When it is known to have come to which collective, in order of time; the numbers never
+    fall."""
 
     @property
     def waits(self) -> int | None:
-        """Number of the collective that it waits for; None: it waits for none, or nothing shows it."""
+        """Number of the collective that it waits for.
+
+        None: it waits for none, or nothing shows it.
+        """
         if self.enqueued is None or self.completed is None or self.enqueued <= self.completed:
             return None
         return self.completed + 1
@@ -85,7 +92,9 @@ Marks = dict[int, dict[str, _Mark]]
 
 
 def progress_of(events: Sequence[Event]) -> dict[int, tuple[RankProgress, ...]]:
-    """Global rank → how far it came in each group, groups in the order in which the evidence names them."""
+    """Global rank → how far it came in each group, groups in the order in which the evidence names
+    them.
+    """
     marks: Marks = defaultdict(lambda: defaultdict(_Mark))
     for event in events:
         if event.kind == "flight.dump" and event.rank is not None:
@@ -101,14 +110,21 @@ def progress_of(events: Sequence[Event]) -> dict[int, tuple[RankProgress, ...]]:
         if event.kind in ("flight.missing", "flight.stuck"):
             _named(marks, event, gave_up)
     _calls(marks, events)
-    return {rank: tuple(_progress(name, mark) for name, mark in held.items()) for rank, held in marks.items()}
+    return {
+        rank: tuple(_progress(name, mark) for name, mark in held.items())
+        for rank, held in marks.items()
+    }
 
 
 def _dump(held: dict[str, _Mark], groups: Mapping[str, Mapping[str, Any]]) -> None:
     for name, group in groups.items():
         mark = held[name]
         mark.desc = str(group["desc"]) or mark.desc
-        mark.up(enqueued=group["last_seq"], started=group.get("last_started"), completed=group["last_completed"])
+        mark.up(
+            enqueued=group["last_seq"],
+            started=group.get("last_started"),
+            completed=group["last_completed"],
+        )
         if group["in_flight"]:
             mark.wait(min(group["in_flight"]), "")
         for seq, time in group.get("times") or ():
@@ -118,32 +134,46 @@ def _dump(held: dict[str, _Mark], groups: Mapping[str, Mapping[str, Any]]) -> No
 def _work(mark: _Mark, event: Event) -> None:
     data = event.data
     if event.kind == "c10d.status":
-        # torch completes sends and receives in the same place, whose numbers run ahead of the collectives'
-        done = data["completed"] if counted(data["completed"]) <= counted(data["enqueued"]) else None
+        # torch completes sends and receives in the same place, whose numbers run ahead of the
+        # collectives'
+        done = (
+            data["completed"] if counted(data["completed"]) <= counted(data["enqueued"]) else None
+        )
         mark.up(enqueued=data["enqueued"], completed=done)
         mark.at(event.time, data["enqueued"])
     else:
-        # the watchdog looks through a group's works in order, so what stands before this one is done
+        # the watchdog looks through a group's works in order, so what stands before this one is
+        # done
         mark.up(enqueued=data["seq"], completed=data["seq"] - 1)
         mark.wait(data["seq"], str(data["op"]))
         mark.at(event.time, data["seq"])
 
 
 def _named(marks: Marks, event: Event, gave_up: set[int | None]) -> None:
-    """The analysis over all dumps names the collective that ranks wait for; gloo closes one that timed out."""
+    """The analysis over all dumps names the collective that ranks wait for.
+
+    Gloo closes one that timed out.
+    """
     data = event.data
     for rank in data.get("waiting") or data.get("ranks") or ():
         mark = marks[rank].get(data["group"])
         if mark is None:
             continue
-        if rank in gave_up and mark.waits is None and mark.enqueued == mark.completed == data["seq"]:
+        if (
+            rank in gave_up
+            and mark.waits is None
+            and mark.enqueued == mark.completed == data["seq"]
+        ):
             mark.completed, mark.waits = data["seq"] - 1, data["seq"]
         if mark.waits == data["seq"]:
             mark.op = mark.op or str(data["op"])
 
 
 def _calls(marks: Marks, events: Sequence[Event]) -> None:
-    """Collectives of NCCL's COLL lines, counted per communicator; the last one has a name only if there is one kind."""
+    """Collectives of NCCL's COLL lines, counted per communicator.
+
+    The last one has a name only if there is one kind.
+    """
     lines = [event for event in events if event.kind == "nccl.op"]
     index, ops = Index(events if lines else ()), defaultdict(set)
     for event in lines:
@@ -163,7 +193,9 @@ def _progress(name: str, mark: _Mark) -> RankProgress:
     seen = sorted(mark.seen)
     numbers = accumulate((number for _, number in seen), max)
     history = tuple(zip((time for time, _ in seen), numbers, strict=True))
-    return RankProgress(name, mark.desc, mark.op, mark.enqueued, mark.started, mark.completed, history)
+    return RankProgress(
+        name, mark.desc, mark.op, mark.enqueued, mark.started, mark.completed, history
+    )
 
 
 def furthest(held: Iterable[RankProgress]) -> RankProgress | None:
@@ -174,16 +206,31 @@ def furthest(held: Iterable[RankProgress]) -> RankProgress | None:
 
 KEPT = 200
 """Events that a timeline holds at most."""
-TROUBLE = tuple("cpp. cuda. ddp. gloo. horovod. kernel. python. rendezvous. slurm. store. system.".split())
+TROUBLE = tuple(
+    "cpp. cuda. ddp. gloo. horovod. kernel. python. rendezvous. slurm. store. system.".split()
+)
 WRONG = frozenset(
     {
-        "c10d.desync", "c10d.error", "c10d.mismatch", "c10d.monitor", "c10d.timeout", "c10d.unique_id", "elastic.exit",
-        "elastic.signal", "flight.mismatch", "flight.missing", "flight.p2p", "flight.stuck", "nccl.trace", "nccl.warn",
+        "c10d.desync",
+        "c10d.error",
+        "c10d.mismatch",
+        "c10d.monitor",
+        "c10d.timeout",
+        "c10d.unique_id",
+        "elastic.exit",
+        "elastic.signal",
+        "flight.mismatch",
+        "flight.missing",
+        "flight.p2p",
+        "flight.stuck",
+        "nccl.trace",
+        "nccl.warn",
     }
-)  # fmt: skip
+)
 """Kinds, beside those that begin with one of `TROUBLE`, that a healthy job does not print."""
 BY_OTHERS = ("elastic.", "flight.", "kernel.", "ras.", "run.", "slurm.", "stack", "telemetry.")
-"""Kinds (or how they begin) that the launcher, the kernel or a tool says about a rank; the rank need not speak."""
+"""Kinds (or how they begin) that the launcher, the kernel or a tool says about a rank; the rank
+need not speak."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,7 +244,8 @@ class RankTimeline:
     end: str
     """How it ended, or what it was doing at its end, in words."""
     at: tuple[Event, ...]
-    """Its events in order of time and place; of more than `KEPT` the abnormal, the first and the last ones."""
+    """Its events in order of time and place; of more than `KEPT` the abnormal, the first and the
+    last ones."""
 
 
 def abnormal(event: Event) -> bool:
@@ -217,7 +265,10 @@ def abnormal(event: Event) -> bool:
 
 
 def reported_by_others(event: Event) -> bool:
-    """Whether somebody else says this about a rank, or asked it to; then it does not show that the rank still spoke."""
+    """Whether somebody else says this about a rank, or asked it to.
+
+    Then it does not show that the rank still spoke.
+    """
     echo = event.kind == "c10d.monitor" and event.data.get("what") == "dump"
     return echo or event.kind.startswith(BY_OTHERS)
 
@@ -236,10 +287,15 @@ def timelines(case: Case) -> list[RankTimeline]:
     for rank in sorted({*ranks(case.events, case.inputs), *progress}):
         events, came = spoken.get(rank, []), progress.get(rank, ())
         if events or came or rank in last:
-            end = exit_status(rank, events, came, last.get(rank), states, runs) or "still running where its log ends"
+            end = (
+                exit_status(rank, events, came, last.get(rank), states, runs)
+                or "still running where its log ends"
+            )
         else:
             end = "left a log in which nothing stands out" if rank in left else "silent"
-        wrong = next((event for event in events if abnormal(event) and not reported_by_others(event)), None)
+        wrong = next(
+            (event for event in events if abnormal(event) and not reported_by_others(event)), None
+        )
         found.append(RankTimeline(rank, tuple(came), wrong, end, _kept(events)))
     return found
 
@@ -263,16 +319,20 @@ def exit_status(
     states: RankStates,
     runs: Sequence[str],
 ) -> str:
-    """One rank's end: ``waits in all_reduce 17 of default_pg``, ``raised ValueError, then exited with 1``, …
+    """One rank's end: ``waits in all_reduce 17 of default_pg``, ``raised ValueError, then exited
+    with 1``, …
 
-    events: of this rank, in order.  runs: why runs of our own ended.  Empty where no event shows anything.
+    events: of this rank, in order.  runs: why runs of our own ended.  Empty where no event shows
+    anything.
     """
     if rank in states.ended and (end is None or end.by_launcher or not end.code):
         return "finished"
     waits, raised = _waits(events, reached, states.waiting.get(rank)), _raised(events)
     ended = _ended(events, end, runs)
     if not (raised or ended):
-        return f"waits in {waits}" if waits else f"is in {place}" if (place := _place(events)) else ""
+        return (
+            f"waits in {waits}" if waits else f"is in {place}" if (place := _place(events)) else ""
+        )
     if raised and waits.startswith("the init"):
         waits, raised = "", f"{raised} in {waits}"
     doing = f"waited in {waits}" if waits else "" if raised else _last(events)
@@ -290,10 +350,17 @@ def _waits(events: Sequence[Event], reached: Sequence[RankProgress], wait: Event
 
 
 def _last(events: Sequence[Event]) -> str:
-    """The last thing known of a rank that neither waited nor raised: where its stack stood, else its last step."""
+    """The last thing known of a rank that neither waited nor raised.
+
+    Where its stack stood, else its last step.
+    """
     if place := _place(events):
         return f"was in {place}"
-    steps = [event.data["step"] for event in events if event.kind == "worker.phase" and event.data["phase"] == "step"]
+    steps = [
+        event.data["step"]
+        for event in events
+        if event.kind == "worker.phase" and event.data["phase"] == "step"
+    ]
     steps = steps or [event.data["step"] for event in events if event.kind == "progress"]
     return f"came to step {steps[-1]}" if steps else ""
 
@@ -301,7 +368,9 @@ def _last(events: Sequence[Event]) -> str:
 def _place(events: Sequence[Event]) -> str:
     """The innermost frame of the program's own in its last stack, ``train.py:88 (load)``."""
     stack = next((event for event in reversed(events) if event.kind == "stack"), None)
-    own = frames.own_frame(stack.data["frames"], innermost_first=True) if stack is not None else None
+    own = (
+        frames.own_frame(stack.data["frames"], innermost_first=True) if stack is not None else None
+    )
     return frames.place(own) if own is not None and frames.is_own(own) else ""
 
 
@@ -326,14 +395,22 @@ def _ended(events: Sequence[Event], end: Exit | None, runs: Sequence[str]) -> st
         starved = any(event.kind == "kernel.oom" for event in events)
         name = _signal(end.signal)
         by_launcher = f"ended by the launcher ({name})"
-        return by_launcher if end.by_launcher else f"killed by {name}{' (out of memory)' if starved else ''}"
+        return (
+            by_launcher
+            if end.by_launcher
+            else f"killed by {name}{' (out of memory)' if starved else ''}"
+        )
     if end is not None and end.code is not None:
         return f"exited with {end.code}"
     if stops:
         return f"ended by the launcher ({_signal(stops[-1])})"
     if not runs or runs[-1] == "done":
         return "finished" if runs else ""
-    return "ended with the run, at its deadline" if runs[-1] == "deadline" else f"ended with the run ({runs[-1]})"
+    return (
+        "ended with the run, at its deadline"
+        if runs[-1] == "deadline"
+        else f"ended with the run ({runs[-1]})"
+    )
 
 
 def _signal(number: int) -> str:

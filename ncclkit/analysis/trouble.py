@@ -45,9 +45,15 @@ has no such mark."""
 STEP, GROUP = "COMPLETED", "successfully finished"
 """Words of Slurm, which speak for all ranks, and of torchrun, which speak for those of one host."""
 NO_JOB = (
-    *OWN_TESTS, "kernel.", "net.", "system.", "printed.env", "printed.splits", "p2p.matrix",
+    *OWN_TESTS,
+    "kernel.",
+    "net.",
+    "system.",
+    "printed.env",
+    "printed.splits",
+    "p2p.matrix",
     "log.error",
-)  # fmt: skip
+)
 """How kinds begin that are of a machine, of a test or of any program: they show no training job."""
 FOREIGN = re.compile(
     r"(?:java|javax|kotlin|scala|org|com|io|net|akka)\."
@@ -55,8 +61,13 @@ FOREIGN = re.compile(
 )
 """Types of exceptions of other languages than Python."""
 HARMLESS_KINDS = (
-    "store.clients", "store.retry", "system.denied", "kernel.iommu", "kernel.pcie", "python.ignored",
-)  # fmt: skip
+    "store.clients",
+    "store.retry",
+    "system.denied",
+    "kernel.iommu",
+    "kernel.pcie",
+    "python.ignored",
+)
 """Kinds that stand in logs of jobs that go well, too."""
 DEATHS = ("slurm.event", "elastic.exit", "elastic.root", "kernel.oom", "kernel.segfault")
 """Kinds that say that a process ended: the steps of others do not refute them."""
@@ -95,7 +106,9 @@ class Trouble:
 
     @property
     def says_no_reason(self) -> str:
-        """The error of a library that passes on what it did not say, where nothing else is known."""
+        """The error of a library that passes on what it did not say, where nothing else
+        is known.
+        """
         if self.failures:
             return ""
         texts = [error.text.strip().rpartition("\n")[2] for error in self.errors]

@@ -1,8 +1,9 @@
-"""What each rank of a running job waits for or is busy with, and who keeps whom waiting, as events of dumps.
+"""What each rank of a running job waits for or is busy with, and who keeps whom waiting, as events
+of dumps.
 
-A rank is told from its native frames, its Python frames, and what the kernel counted between two snapshots.  None of
-these alone suffices: a rank that waits for its GPU spins like one that computes, and one that waits for a lock sleeps
-like one that waits for a peer.
+A rank is told from its native frames, its Python frames, and what the kernel counted between two
+snapshots.  None of these alone suffices: a rank that waits for its GPU spins like one that
+computes, and one that waits for a lock sleeps like one that waits for a peer.
 """
 
 from __future__ import annotations
@@ -14,7 +15,15 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from ncclkit.agent.monitor.snapshots import was_woken
-from ncclkit.analysis.frames import Frame, call_of, function, in_collective, is_own, is_wrapper, own_frame
+from ncclkit.analysis.frames import (
+    Frame,
+    call_of,
+    function,
+    in_collective,
+    is_own,
+    is_wrapper,
+    own_frame,
+)
 from ncclkit.analysis.once import once
 from ncclkit.core.case import Case
 from ncclkit.core.model import Event
@@ -22,7 +31,11 @@ from ncclkit.core.text import format_age, verb
 from ncclkit.core.text import ranks as rank_words
 
 GPU, PEERS, STORE, WORKER = "its GPU", "other ranks", "the store", "a data-loader worker"
-FILE, LOCK, GIL, SOCKET, PROCESS = "a file", "a lock", "the GIL", "a network peer", "another process"
+FILE = "a file"
+LOCK = "a lock"
+GIL = "the GIL"
+SOCKET = "a network peer"
+PROCESS = "another process"
 TIMER, STOPPED, HOLDS_GIL = "a timer", "a signal to go on", "native code that holds the GIL"
 REQUESTS = "a request"
 """What a server waits for that has nothing to do; its workers wait for it all the while."""
@@ -34,23 +47,40 @@ SPENT = 0.3
 """Share of the time between two snapshots from which a main thread that ran was busy."""
 
 NATIVELY = (
-    # the driver waits in any call: the first launch of a kernel loads it, for which the GPU has to be idle
-    (GPU, r"cu(?:da)?(?:Stream|Event|Device|Ctx)Synchronize|cudaMemcpy(?!.*Async)|/libcuda\.so|hip\w+Synchronize"),
+    # the driver waits in any call: the first launch of a kernel loads it, for which the GPU has to
+    # be idle
+    (
+        GPU,
+        r"cu(?:da)?(?:Stream|Event|Device|Ctx)Synchronize|cudaMemcpy(?!.*Async)|/libcuda\.so|hip\w+Synchronize",
+    ),
     (STORE, r"c10d::(?:\w*Store|detail::TCPClient|detail::SocketImpl|detail::\w*connect)"),
     (PEERS, r"c10d::(?:Work|\w*Work|ProcessGroup|Reducer|Logger)|gloo::|\bnccl[A-Z]|ucc_"),
     (GIL, r"take_gil|PyEval_RestoreThread|PyGILState_Ensure"),
-    (LOCK, r"\bflock\b|\block[fF]|fcntl|sem_(?:timed|clock)?wait|lock_PyThread|acquire_timed|PyThread_acquire_lock"),
+    (
+        LOCK,
+        r"\bflock\b|\block[fF]|fcntl|sem_(?:timed|clock)?wait|lock_PyThread|acquire_timed|PyThread_acquire_lock",
+    ),
     (PROCESS, r"\bwait(?:4|pid|id)\b"),
     (TIMER, r"nanosleep|\bsleep\b"),
-    (SOCKET, r"\b(?:__)?(?:recv\w*|send\w*|connect|accept4?|(?:p?poll|select|epoll_wait)\w*)\b|SSL_|sock_\w+"),
-    (FILE, r"\b(?:__)?(?:(?:p?read|p?write)(?:64|v)?|open(?:at)?(?:64)?|f(?:data)?sync|f?statx?|unlink|rename)\b"),
-)  # fmt: skip
-"""What a native frame is there for; the first that fits one of the innermost frames of a thread decides."""
+    (
+        SOCKET,
+        r"\b(?:__)?(?:recv\w*|send\w*|connect|accept4?|(?:p?poll|select|epoll_wait)\w*)\b|SSL_|sock_\w+",
+    ),
+    (
+        FILE,
+        r"\b(?:__)?(?:(?:p?read|p?write)(?:64|v)?|open(?:at)?(?:64)?|f(?:data)?sync|f?statx?|unlink|rename)\b",
+    ),
+)
+"""What a native frame is there for; the first that fits one of the innermost frames of a thread
+decides."""
 IN_KERNEL = (
     (TIMER, r"nanosleep"),
     (PROCESS, r"^do_wait|pipe_read"),
     (LOCK, r"lock_inode|posix_lock|flock"),
-    (FILE, r"nfs|rpc_wait|lustre|ll_|fuse|ceph|folio_wait|io_schedule|jbd2|xfs|ext4|wait_for_partner|fifo_open"),
+    (
+        FILE,
+        r"nfs|rpc_wait|lustre|ll_|fuse|ceph|folio_wait|io_schedule|jbd2|xfs|ext4|wait_for_partner|fifo_open",
+    ),
     (SOCKET, r"sk_wait|sock|tcp_|inet_|unix_stream"),
 )
 """The same by the name of the function of the kernel, where no native frames could be read."""
@@ -61,7 +91,13 @@ SERVERS = re.compile(r"/(?:selectors|socketserver|asyncio/\w+|uvicorn/\w+)\.py$|
 TAKES_REQUESTS = {"socket.py": "accept", "queue.py": "get", "queues.py": "get"}
 """Files of Python's library, and the functions of them that wait for something to do."""
 INTERPRETER = re.compile(r"libpython|/python[\d.]*\)$")
-STORE_CALLS = {"init_process_group", "_store_based_barrier", "store_based_barrier", "rendezvous", "_create_c10d_store"}
+STORE_CALLS = {
+    "init_process_group",
+    "_store_based_barrier",
+    "store_based_barrier",
+    "rendezvous",
+    "_create_c10d_store",
+}
 WHOLE_TRAINING = {"fit", "train", "validate", "test", "predict", "launch", "run"}
 """Functions of frameworks that say nothing about where in a program of days a rank stands."""
 LINE = 60
@@ -88,7 +124,8 @@ class RankPosition:
     lines: tuple[Event, ...]
     """What shows it: the snapshots, and its stack."""
     condition: str = ""
-    """``rank == 0``: the condition on the rank under which it came there, where its program has one."""
+    """``rank == 0``: the condition on the rank under which it came there, where its program has
+    one."""
     group: str = ""
     """The process group of the call, as the program names it."""
     peer: int | None = None
@@ -100,7 +137,8 @@ class RankPosition:
     kernel: str | None = None
     """The kernel that its GPU is in, "" where it is in none; None where it is not known."""
     launch_age: float = 0.0
-    """Seconds for which its GPU was seen in one launch of that kernel; 0 where it was asked once."""
+    """Seconds for which its GPU was seen in one launch of that kernel; 0 where it was asked
+    once."""
     moved_bytes: bool = False
     """Whether it read or wrote files between the first snapshot and the last."""
     steps: Mapping[str, int] = field(default_factory=dict)
@@ -113,19 +151,29 @@ class RankPosition:
 
     @property
     def waits_for_ranks(self) -> bool:
-        """Whether only other ranks can end its wait; a GPU in a kernel that is not NCCL's keeps its rank to itself."""
+        """Whether only other ranks can end its wait.
+
+        A GPU in a kernel that is not NCCL's keeps its rank to itself.
+        """
         own = self.kernel is not None and not NCCL_KERNEL.search(self.kernel)
-        return self.waits_for in FOR_PEERS and not self.moved and not (self.waits_for == GPU and own)
+        return (
+            self.waits_for in FOR_PEERS and not self.moved and not (self.waits_for == GPU and own)
+        )
 
     def activity(self, count: int = 1) -> str:
-        """``waits for a file (/mnt/ckpt.pt) in load at train.py:33``; of several ranks in the plural."""
+        """``waits for a file (/mnt/ckpt.pt) in load at train.py:33``.
+
+        Of several ranks in the plural.
+        """
         where = f" in {self.call}" * bool(self.call) + f" at {self.place}" * bool(self.place)
         if self.waits_for == STOPPED:
             return f"{verb(range(count), 'is', 'are')} stopped (state T){where}"
         if self.is_busy:
             return f"{verb(range(count), 'is', 'are')} busy in {self.waits_for}{where}"
         if not self.waits_for:
-            return f"{verb(range(count), 'stands', 'stand')}{where}" if where else "could not be read"
+            return (
+                f"{verb(range(count), 'stands', 'stand')}{where}" if where else "could not be read"
+            )
         if self.kernel:
             age = f" for at least {format_age(self.launch_age)}" if self.launch_age else ""
             where += f", and its GPU is in {self.kernel}{age}"
@@ -142,7 +190,11 @@ def positions_of_case(case: Case) -> dict[int, RankPosition]:
 def rank_positions(events: Iterable[Event]) -> dict[int, RankPosition]:
     """rank → where it stands, by the events of one look at a running job."""
     known = list(events)
-    seen = {e.rank: e for e in known if e.kind == "attach.rank" and e.rank is not None and not e.data["gone"]}
+    seen = {
+        e.rank: e
+        for e in known
+        if e.kind == "attach.rank" and e.rank is not None and not e.data["gone"]
+    }
     stacks = {e.rank: e for e in known if e.kind == "stack" and e.rank is not None}
     return {rank: _position(rank, event, stacks.get(rank)) for rank, event in sorted(seen.items())}
 
@@ -157,19 +209,31 @@ def _position(rank: int, event: Event, stack: Event | None) -> RankPosition:
     steps = [shot["steps"] for shot in shots if shot.get("steps")]
     counted = {tuple(one.items()) for one in steps}
     moved = max(len({shot["stack"] for shot in shots}), len(set(launches)), len(counted)) > 1
-    moved = moved or bool(event.data.get("counted")) or len({shot.get("gloo") for shot in shots}) > 1
+    moved = (
+        moved or bool(event.data.get("counted")) or len({shot.get("gloo") for shot in shots}) > 1
+    )
     waits_for = _waits_for(frames, data, shots, stack.text if stack is not None else "")
     return RankPosition(
         rank=rank,
         waits_for=waits_for,
         call=_line(frames, program) if waits_for == GPU else _call(frames),
-        place=f"{PurePosixPath(str(own['file'])).name}:{own.get('line', '?')}" if own is not None else "",
+        place=(
+            f"{PurePosixPath(str(own['file'])).name}:{own.get('line', '?')}"
+            if own is not None
+            else ""
+        ),
         moved=moved or waits_for in (PYTHON, NATIVE) or _did_work(waits_for, shots),
         lines=(event, stack) if stack is not None else (event,),
-        condition=next((condition for row in program for condition in row.get("conditions") or ()), ""),
+        condition=next(
+            (condition for row in program for condition in row.get("conditions") or ()), ""
+        ),
         group=str(program[0].get("group") or "") if program else "",
-        peer=next(iter((data.get("peer") or {}).values()), program[0].get("peer") if program else None),
-        file=next((shot["file"] for shot in reversed(shots) if str(shot["file"]).startswith("/")), ""),
+        peer=next(
+            iter((data.get("peer") or {}).values()), program[0].get("peer") if program else None
+        ),
+        file=next(
+            (shot["file"] for shot in reversed(shots) if str(shot["file"]).startswith("/")), ""
+        ),
         quiet=event.data["quiet"],
         kernel=event.data["kernel"],
         launch_age=_launch_age(event.data.get("kernels") or ()),
@@ -199,7 +263,10 @@ def _moved_bytes(waits_for: str, shots: Sequence[Mapping[str, Any]]) -> bool:
 def _launch_age(samples: Sequence[Mapping[str, Any]]) -> float:
     """Seconds between two samples that show a GPU in one launch of a kernel."""
     first, last = (samples[0], samples[-1]) if len(samples) > 1 else ({}, {})
-    same = bool(last and last["grid"]) and (first["name"], first["grid"]) == (last["name"], last["grid"])
+    same = bool(last and last["grid"]) and (first["name"], first["grid"]) == (
+        last["name"],
+        last["grid"],
+    )
     return float(last["t"] - first["t"]) if same else 0.0
 
 
@@ -214,19 +281,30 @@ def _call(frames: Sequence[Frame]) -> str:
     call = call_of(frames)
     if call.rpartition(".")[2] not in WHOLE_TRAINING:
         return call
-    inner = [frame for frame in frames if "/torch/" in str(frame.get("file")) and not is_wrapper(frame)]
+    inner = [
+        frame for frame in frames if "/torch/" in str(frame.get("file")) and not is_wrapper(frame)
+    ]
     return f"{function(inner[-1])} in {call}" if inner else call
 
 
-def _waits_for(frames: Sequence[Frame], data: Mapping[str, Any], shots: Sequence[Mapping[str, Any]], text: str) -> str:
+def _waits_for(
+    frames: Sequence[Frame], data: Mapping[str, Any], shots: Sequence[Mapping[str, Any]], text: str
+) -> str:
     native = [str(name) for name in data.get("native") or ()]
     if shots and shots[-1]["state"] in ("T", "t"):
         return STOPPED
     has_gil = "Has the GIL" in str(data.get("state")) or "+gil)" in text.partition("\n")[0]
     ran = _ran(shots)
     found = _natively(native, frames)
-    # Python code that runs is in native code of some library now and then, and has the lock all the time
-    if native and has_gil and not INTERPRETER.search(native[0]) and found not in FOR_PEERS and _stays(frames, shots):
+    # Python code that runs is in native code of some library now and then, and has the lock all the
+    # time
+    if (
+        native
+        and has_gil
+        and not INTERPRETER.search(native[0])
+        and found not in FOR_PEERS
+        and _stays(frames, shots)
+    ):
         return HOLDS_GIL
     if SYNCHRONIZES.search(str(frames[0].get("file")) if frames else ""):
         return GPU
@@ -265,37 +343,56 @@ def _takes_requests(frames: Sequence[Frame]) -> bool:
 
 
 def _stays(frames: Sequence[Frame], shots: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether each snapshot shows the innermost line of Python that the native frames were called by."""
-    at = f"{PurePosixPath(str(frames[0].get('file'))).name}:{frames[0].get('line')})" if frames else ""
+    """Whether each snapshot shows the innermost line of Python that the native frames were called
+    by.
+    """
+    at = (
+        f"{PurePosixPath(str(frames[0].get('file'))).name}:{frames[0].get('line')})"
+        if frames
+        else ""
+    )
     stacks = [str(shot["stack"]).partition("\n")[0] for shot in shots]
     return all(line.endswith(at) for line in stacks if line)
 
 
 def _natively(native: Sequence[str], frames: Sequence[Frame]) -> str:
-    """What the innermost native frames of the main thread are there for; a wait for a peer wins wherever it stands."""
+    """What the innermost native frames of the main thread are there for.
+
+    A wait for a peer wins wherever it stands.
+    """
     for wanted in (GPU, STORE, PEERS):
         pattern = dict(NATIVELY)[wanted]
         if any(re.search(pattern, name) for name in native):
             return PEERS if wanted == STORE and not _is_store(frames) else wanted
     for name in native[:4]:
-        if found := next((kind for kind, pattern in NATIVELY if re.search(pattern, name.rpartition(" (")[0])), ""):
-            return _in_python(frames) if found in (SOCKET, PROCESS) and _in_python(frames) else found
+        if found := next(
+            (kind for kind, pattern in NATIVELY if re.search(pattern, name.rpartition(" (")[0])), ""
+        ):
+            return (
+                _in_python(frames) if found in (SOCKET, PROCESS) and _in_python(frames) else found
+            )
     return _in_python(frames) if native and not INTERPRETER.search(native[0]) else ""
 
 
 def _is_store(frames: Sequence[Frame]) -> bool:
-    return not any(frame.get("func") in ("all_reduce", "barrier", "new_group") for frame in frames[:4])
+    return not any(
+        frame.get("func") in ("all_reduce", "barrier", "new_group") for frame in frames[:4]
+    )
 
 
 def _in_python(frames: Sequence[Frame]) -> str:
     """What Python's own library waits for, by its functions."""
     for frame in frames[:6]:
         file, func = str(frame.get("file")), str(frame.get("func")).rpartition(".")[2]
-        if file.endswith("/subprocess.py") or (file.endswith("/popen_fork.py") and func in ("poll", "wait")):
+        if file.endswith("/subprocess.py") or (
+            file.endswith("/popen_fork.py") and func in ("poll", "wait")
+        ):
             return PROCESS
         if file.endswith(("/ssl.py", "/socket.py", "/http/client.py", "urllib3/connection.py")):
             return SOCKET
-        if file.endswith(("/threading.py", "/queue.py", "/filelock/_api.py", "torch/utils/file_baton.py")):
+        if file.endswith(
+            ("/threading.py", "/queue.py", "/filelock/_api.py", "torch/utils/file_baton.py")
+        ):
             return LOCK
         if is_own(frame):
             break
@@ -308,7 +405,9 @@ def _in_kernel(shots: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _ran(shots: Sequence[Mapping[str, Any]]) -> float:
-    """Share of the time between the first snapshot and the last in which the main thread ran, or waited for a core."""
+    """Share of the time between the first snapshot and the last in which the main thread ran, or
+    waited for a core.
+    """
     known = [(shot["t"], shot["main"]) for shot in shots if shot.get("main") is not None]
     if len(known) < 2 or known[-1][0] <= known[0][0]:
         return 0.0
@@ -319,18 +418,22 @@ def _ran(shots: Sequence[Mapping[str, Any]]) -> float:
 
 
 def blockages(events: Iterable[Event]) -> list[Event]:
-    """What keeps a running job from going on, in the events that dumps of its Flight Recorders give.
+    """What keeps a running job from going on, in the events that dumps of its Flight Recorders
+    give.
 
-    ``flight.missing`` where ranks are outside of the call in which the others wait, ``flight.p2p`` where a send or
-    receive has no counterpart, ``flight.mismatch`` where all wait, at different places.  None where
-    the ranks move on, or one waits for a request.  Where dumps tell who is missing, only what they do
-    not show (`_beside_dumps`).  Each has ``live``: sequence numbers are not known.
+    ``flight.missing`` where ranks are outside of the call in which the others wait, ``flight.p2p``
+    where a send or receive has no counterpart, ``flight.mismatch`` where all wait, at different
+    places.  None where the ranks move on, or one waits for a request.  Where dumps tell who is
+    missing, only what they do not show (`_beside_dumps`).  Each has ``live``: sequence numbers are
+    not known.
     """
     known = list(events)
     seen = rank_positions(known)
     if any(map(_is_decisive, known)):
         return _beside_dumps(known, seen)
-    gone = [e.rank for e in known if e.kind == "attach.rank" and e.data["gone"] and e.rank is not None]
+    gone = [
+        e.rank for e in known if e.kind == "attach.rank" and e.data["gone"] and e.rank is not None
+    ]
     waiting = {rank: position for rank, position in seen.items() if position.waits_for_ranks}
     outside = [rank for rank in seen if rank not in waiting]
     if not waiting or 2 * sum(seen[rank].moved for rank in outside) > len(seen):
@@ -345,9 +448,9 @@ def blockages(events: Iterable[Event]) -> list[Event]:
 def _beside_dumps(known: Sequence[Event], seen: Mapping[int, RankPosition]) -> list[Event]:
     """What stacks tell where dumps show who is missing.
 
-    Dumps do not record a send or receive that still makes its connection.  And they count: where the
-    missing ranks wait, too, the line of code by which one side has left the common path says more
-    than who is behind.
+    Dumps do not record a send or receive that still makes its connection.  And they count: where
+    the missing ranks wait, too, the line of code by which one side has left the common path says
+    more than who is behind.
     """
     gaps = [event for event in known if event.kind == "flight.missing"]
     absent = {rank for gap in gaps for rank in gap.data["missing"]}
@@ -360,7 +463,11 @@ def _beside_dumps(known: Sequence[Event], seen: Mapping[int, RankPosition]) -> l
 
 def _is_decisive(event: Event) -> bool:
     """Whether dumps show who is at fault: of a rank that gave no dump they show nothing."""
-    return event.kind in ("flight.mismatch", "flight.p2p") or event.kind == "flight.missing" and event.data["missing"]
+    return (
+        event.kind in ("flight.mismatch", "flight.p2p")
+        or event.kind == "flight.missing"
+        and event.data["missing"]
+    )
 
 
 def _collective(position: RankPosition) -> str:
@@ -373,7 +480,17 @@ def _event(kind: str, text: str, of: Sequence[RankPosition], data: Mapping[str, 
     path = of[0].lines[0].path
     rank = of[0].rank if len(of) == 1 else None
     common = {"group": "", "desc": "", "root": "", "holds": [], "live": True}
-    return Event(kind, text, path, 0, of[0].lines[0].time, of[0].lines[0].host, None, rank, common | dict(data))
+    return Event(
+        kind,
+        text,
+        path,
+        0,
+        of[0].lines[0].time,
+        of[0].lines[0].host,
+        None,
+        rank,
+        common | dict(data),
+    )
 
 
 def _missing(
@@ -400,7 +517,12 @@ def _missing(
         "stacks": {str(rank): frames for rank, frames in lines.items()},
         "group": group,
     }
-    return _event("flight.missing", "\n".join(text), [seen[rank] for rank in outside] or list(waiting.values()), data)
+    return _event(
+        "flight.missing",
+        "\n".join(text),
+        [seen[rank] for rank in outside] or list(waiting.values()),
+        data,
+    )
 
 
 def _pairs(waiting: Mapping[int, RankPosition]) -> list[Event]:
@@ -410,29 +532,58 @@ def _pairs(waiting: Mapping[int, RankPosition]) -> list[Event]:
     for rank, position in waiting.items():
         end = POINT_TO_POINT.get(position.call)
         peer = (
-            position.peer if position.peer is not None or len(waiting) != 2 else next(r for r in waiting if r != rank)
+            position.peer
+            if position.peer is not None or len(waiting) != 2
+            else next(r for r in waiting if r != rank)
         )
         other = waiting.get(peer) if peer is not None else None
-        meets = other is not None and other.call == {"send": "recv", "recv": "send"}.get(position.call)
+        meets = other is not None and other.call == {"send": "recv", "recv": "send"}.get(
+            position.call
+        )
         if not end or other is None or (meets and other.peer in (None, rank)):
             continue
         src, dst = (rank, other.rank) if end == "dst" else (other.rank, rank)
-        data: dict[str, Any] = {"src": src, "dst": dst, "waiting": [rank], "lacking": [other.rank], "stacks": {}}
+        data: dict[str, Any] = {
+            "src": src,
+            "dst": dst,
+            "waiting": [rank],
+            "lacking": [other.rank],
+            "stacks": {},
+        }
         left = outside_common_path([[position], [other]])
-        common = [one.rank for one in most] if len(most) > 1 else [(other, position)[left[0]].rank] if left else []
-        data |= {"sent": int(end == "dst"), "received": int(end == "src"), "sizes": None, "common": common}
-        text = f"{group_line([position])}, {'to' if end == 'dst' else 'from'} rank {other.rank}\n{group_line([other])}"
+        common = (
+            [one.rank for one in most]
+            if len(most) > 1
+            else [(other, position)[left[0]].rank]
+            if left
+            else []
+        )
+        data |= {
+            "sent": int(end == "dst"),
+            "received": int(end == "src"),
+            "sizes": None,
+            "common": common,
+        }
+        text = (
+            f"{group_line([position])}, {'to' if end == 'dst' else 'from'} rank"
+            f" {other.rank}\n{group_line([other])}"
+        )
         found.append(_event("flight.p2p", text, [position], data))
     return found
 
 
 def _crossed(waiting: Mapping[int, RankPosition]) -> list[Event]:
-    """Ranks in the same call of two process groups, which their programs make in different order."""
+    """Ranks in the same call of two process groups, which their programs make in
+    different order.
+    """
     calls = {position.call for position in waiting.values()}
     groups = {position.group for position in waiting.values()}
     if len(calls) != 1 or len(groups) != 2 or "" in groups:
         return []
-    sides = [{r: position for r, position in waiting.items() if position.group == group} for group in sorted(groups)]
+    sides = [
+        {r: position for r, position in waiting.items() if position.group == group}
+        for group in sorted(groups)
+    ]
     return [
         _missing(side, sorted(other), [], waiting, next(iter(side.values())).group)
         for side, other in (sides, reversed(sides))
@@ -440,7 +591,10 @@ def _crossed(waiting: Mapping[int, RankPosition]) -> list[Event]:
 
 
 def _different_places(waiting: Mapping[int, RankPosition]) -> list[Event]:
-    """All wait, at different places of their program: the fewest are odd, or those under a condition on the rank."""
+    """All wait, at different places of their program.
+
+    The fewest are odd, or those under a condition on the rank.
+    """
     groups = same_positions(waiting.values())
     kernels = {_collective(position) for position in waiting.values()}
     if "" not in kernels and len(kernels) == 1:
@@ -460,10 +614,15 @@ def _different_places(waiting: Mapping[int, RankPosition]) -> list[Event]:
         "field": "op",
         "op": calls.pop() if len(calls) == 1 else "",
         "majority": {"value": _value(right[0]), "ranks": [position.rank for position in right]},
-        "odd": [{"value": _value(held[0]), "ranks": [position.rank for position in held]} for held in odd],
+        "odd": [
+            {"value": _value(held[0]), "ranks": [position.rank for position in held]}
+            for held in odd
+        ],
         "sites": [held[0].place for held in groups],
         "branch": how if odd[0] is outside else "",
-        "for_gpu": "" in kernels and any(position.waits_for == GPU for position in waiting.values()),
+        "for_gpu": (
+            "" in kernels and any(position.waits_for == GPU for position in waiting.values())
+        ),
     }
     return [_event("flight.mismatch", text, odd[0], data)]
 
@@ -471,7 +630,8 @@ def _different_places(waiting: Mapping[int, RankPosition]) -> list[Event]:
 def _is_one_line(found: Iterable[RankPosition]) -> bool:
     """Whether one line of the user's made all calls: a model exchanges again and again on its way.
 
-    A framework's whole training is one line as well, and what is called in it tells its steps apart.
+    A framework's whole training is one line as well, and what is called in it tells its steps
+    apart.
     """
     held = list(found)
     return len({one.place for one in held}) == 1 and not any(" in " in one.call for one in held)
@@ -481,25 +641,39 @@ SITE = re.compile(r"(?P<file>.+):(?P<line>\d{1,9})(?: in .*)?")
 """Where the program made a call, as a Flight Recorder's entry says."""
 
 
-def outside_common_path(sides: Sequence[Sequence[RankPosition]], sites: Sequence[str] = ()) -> tuple[int, str] | None:
-    """The number of the one side that has left the common path, and how: as `inside`, or after a loop.
+def outside_common_path(
+    sides: Sequence[Sequence[RankPosition]], sites: Sequence[str] = ()
+) -> tuple[int, str] | None:
+    """The number of the one side that has left the common path, and how.
 
-    sites: where each side made its call, by its dumps, as `SITE`; without them it is where its ranks stand.
+    As `inside`, or after a loop.
+
+    sites: where each side made its call, by its dumps, as `SITE`; without them it is where its
+    ranks stand.
     """
-    conditions = [_common_condition(side, sites[n] if n < len(sites) else "") for n, side in enumerate(sides)]
+    conditions = [
+        _common_condition(side, sites[n] if n < len(sites) else "") for n, side in enumerate(sides)
+    ]
     odd = [number for number, condition in enumerate(conditions) if condition]
     if odd:
         return (odd[0], inside(conditions[odd[0]])) if len(odd) == 1 else None
     left: dict[int, str] = {}
     for number, one in enumerate(sides):
-        loops = [_loop_left(one[0], other[0]) for other in sides if other and one and other is not one]
+        loops = [
+            _loop_left(one[0], other[0]) for other in sides if other and one and other is not one
+        ]
         if any(loops):
             left[number] = next(filter(None, loops))
-    return next(((number, f"after the loop at {loop}") for number, loop in left.items() if len(left) == 1), None)
+    return next(
+        ((number, f"after the loop at {loop}") for number, loop in left.items() if len(left) == 1),
+        None,
+    )
 
 
 def _common_condition(side: Sequence[RankPosition], site: str) -> str:
-    """The condition on the rank under which all ranks of a side came where they are; empty where there is none."""
+    """The condition on the rank under which all ranks of a side came where they are; empty where
+    there is none.
+    """
     found = [_condition_at(position, site) or position.condition for position in side]
     return found[0] if all(found) and found else ""
 
@@ -507,23 +681,37 @@ def _common_condition(side: Sequence[RankPosition], site: str) -> str:
 def _condition_at(position: RankPosition, site: str) -> str:
     """The innermost condition on the rank around a line of its program."""
     match = SITE.fullmatch(site)
-    rows = [row for row in position.lines[0].data.get("branches") or () if match and row["file"] == match["file"]]
+    rows = [
+        row
+        for row in position.lines[0].data.get("branches") or ()
+        if match and row["file"] == match["file"]
+    ]
     around = [row for row in rows if match and row["first"] <= int(match["line"]) <= row["last"]]
     return str(max(around, key=lambda row: row["first"])["condition"]) if around else ""
 
 
 def _loop_left(one: RankPosition, other: RankPosition) -> str:
-    """``train.py:40``: the loop in which another rank still is, and which this one has behind it."""
+    """``train.py:40``: the loop in which another rank still is, and which this one has
+    behind it.
+    """
     for mine in one.lines[0].data["program"]:
         for theirs in other.lines[0].data["program"]:
-            if mine.get("func") and (mine["file"], mine["func"]) == (theirs["file"], theirs.get("func")):
-                loop = next((first for first, last in theirs.get("loops") or () if mine["line"] > last), None)
+            if mine.get("func") and (mine["file"], mine["func"]) == (
+                theirs["file"],
+                theirs.get("func"),
+            ):
+                loop = next(
+                    (first for first, last in theirs.get("loops") or () if mine["line"] > last),
+                    None,
+                )
                 return f"{PurePosixPath(mine['file']).name}:{loop}" if loop is not None else ""
     return ""
 
 
 def _frames(position: RankPosition) -> Sequence[Frame]:
-    return [frame for line in position.lines if line.kind == "stack" for frame in line.data["frames"]]
+    return [
+        frame for line in position.lines if line.kind == "stack" for frame in line.data["frames"]
+    ]
 
 
 def _value(position: RankPosition) -> str:
@@ -535,7 +723,9 @@ def same_positions(found: Iterable[RankPosition]) -> list[list[RankPosition]]:
     """Ranks that stand at one place for one reason, the rarest first."""
     groups: dict[tuple[str, str, str, str | None], list[RankPosition]] = {}
     for position in found:
-        groups.setdefault((position.waits_for, position.call, position.place, position.kernel), []).append(position)
+        groups.setdefault(
+            (position.waits_for, position.call, position.place, position.kernel), []
+        ).append(position)
     return sorted(groups.values(), key=lambda held: (len(held), held[0].rank))
 
 
@@ -548,14 +738,20 @@ def group_line(held: Sequence[RankPosition]) -> str:
 
 
 def inside(condition: str) -> str:
-    """``inside `if rank == 0` ``, or ``past `if rank != 0: return` ``: how a rank came to a line of its program."""
+    """``inside `if rank == 0` ``, or ``past `if rank != 0: return` ``.
+
+    How a rank came to a line of its program.
+    """
     if condition.startswith("past "):
         return f"past `{condition[5:]}`"
     return f"inside `{condition if condition.startswith('while ') else f'if {condition}'}`"
 
 
 def step_range(found: Iterable[RankPosition]) -> str:
-    """``epoch 3, step 118 to 120``: what counts the steps of ranks; empty where nothing is known of it."""
+    """``epoch 3, step 118 to 120``.
+
+    What counts the steps of ranks; empty where nothing is known of it.
+    """
     values: dict[str, set[int]] = {}
     for position in found:
         for name, number in position.steps.items():
@@ -565,26 +761,40 @@ def step_range(found: Iterable[RankPosition]) -> str:
 
 
 def position_bars(events: Iterable[Event]) -> list[str]:
-    """One line for each group of ranks that stand at one place, the smallest first: which these are, what they do."""
+    """One line for each group of ranks that stand at one place, the smallest first.
+
+    Which these are, what they do.
+    """
     seen = rank_positions(events)
-    lines = [f"  {rank_columns([position.rank for position in held], list(seen))}  {group_line(held)}"
-             for held in same_positions(seen.values())]  # fmt: skip
+    lines = [
+        f"  {rank_columns([position.rank for position in held], list(seen))}  {group_line(held)}"
+        for held in same_positions(seen.values())
+    ]
     each = -(-len(seen) // COLUMNS) if seen else 0
     return [f"  {each} ranks a column, the first from rank {min(seen)} on:"] * (each > 1) + lines
 
 
 def rank_columns(held: Sequence[int], of: Sequence[int]) -> str:
-    """A column for each rank, or for some of them: ■ where it belongs to a group, ▪ where some do; and their number."""
+    """A column for each rank, or for some of them: ■ where it belongs to a group, ▪ where some do;
+    and their number.
+    """
     ranks, mine = sorted(of), set(held)
     each = max(1, -(-len(ranks) // COLUMNS))
     columns = [ranks[first : first + each] for first in range(0, len(ranks), each)]
-    marks = ["■" if mine.issuperset(one) else "▪" if mine.intersection(one) else "·" for one in columns]
+    marks = [
+        "■" if mine.issuperset(one) else "▪" if mine.intersection(one) else "·" for one in columns
+    ]
     return f"{''.join(marks)} {len(held):>{len(str(len(ranks)))}}"
 
 
 def waiting_time(found: Iterable[RankPosition]) -> str:
-    """``for 4 min``: how long the ranks that wait have heard nothing from others; else how long they were looked at."""
-    waiting = [position for position in found if position.waits_for in FOR_PEERS and not position.moved]
+    """``for 4 min``: how long the ranks that wait have heard nothing from others.
+
+    Else how long they were looked at.
+    """
+    waiting = [
+        position for position in found if position.waits_for in FOR_PEERS and not position.moved
+    ]
     ages = [position.quiet for position in waiting if position.quiet is not None]
     shots = [position.lines[0].data["snapshots"] for position in waiting]
     watched = min((rows[-1]["t"] - rows[0]["t"] for rows in shots if len(rows) > 1), default=0.0)
@@ -594,16 +804,24 @@ def waiting_time(found: Iterable[RankPosition]) -> str:
 
 
 def waiting_time_of_case(case: Case) -> str:
-    """`waiting_time` of the ranks of a case, with a blank before it; empty where nothing shows it."""
+    """`waiting_time` of the ranks of a case, with a blank before it.
+
+    Empty where nothing shows it.
+    """
     known = waiting_time(positions_of_case(case).values())
     return f" {known}" if known else ""
 
 
 def others_wait(case: Case, ranks: Collection[int]) -> str:
-    """``ranks 0 and 2 wait in all_reduce at train.py:33 for 4 min``: who of a running job waits for these ranks."""
+    """``ranks 0 and 2 wait in all_reduce at train.py:33 for 4 min``.
+
+    Who of a running job waits for these ranks.
+    """
     late = set(ranks)
     waiting = [
-        position for rank, position in positions_of_case(case).items() if rank not in late and position.waits_for_ranks
+        position
+        for rank, position in positions_of_case(case).items()
+        if rank not in late and position.waits_for_ranks
     ]
     if not waiting:
         return ""
@@ -615,7 +833,10 @@ def others_wait(case: Case, ranks: Collection[int]) -> str:
 
 
 def places_now(case: Case) -> str:
-    """`` (rank 0 at train.py:41, ranks 1 and 2 at train.py:33)``: where the ranks of a running job stand."""
+    """`` (rank 0 at train.py:41, ranks 1 and 2 at train.py:33)``.
+
+    Where the ranks of a running job stand.
+    """
     held: dict[str, list[int]] = {}
     for rank, position in positions_of_case(case).items():
         held.setdefault(position.place, []).append(rank)

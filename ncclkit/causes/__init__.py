@@ -18,7 +18,16 @@ from ncclkit.core.case import Case
 from ncclkit.core.model import Experiment, Finding, NcclkitError
 from ncclkit.core.text import did_you_mean
 
-HOUSE = ("contexts", "differential", "engine", "looks", "resemblance", "summary", "suspects", "symptoms")
+HOUSE = (
+    "contexts",
+    "differential",
+    "engine",
+    "looks",
+    "resemblance",
+    "summary",
+    "suspects",
+    "symptoms",
+)
 """Modules of this package that are no causes."""
 HEADINGS = ("What you see", "Why it happens", "How to be sure", "What to do", "Read more")
 """The headings of every page, in this order."""
@@ -34,14 +43,22 @@ class Cause(Protocol):
         """Judge one case."""
 
     def experiment(self, case: Case) -> Experiment:
-        """The question that separates this cause from its rivals, with what each of them predicts."""
+        """The question that separates this cause from its rivals, with what each of
+        them predicts.
+        """
 
 
 @cache
 def catalogue() -> Mapping[str, Cause]:
     """Every cause by id, sorted by id."""
-    names = sorted(info.name for info in pkgutil.iter_modules(__path__) if not info.name.startswith("_"))
-    return {name: cast(Cause, import_module(f"{__name__}.{name}")) for name in names if name not in HOUSE}
+    names = sorted(
+        info.name for info in pkgutil.iter_modules(__path__) if not info.name.startswith("_")
+    )
+    return {
+        name: cast(Cause, import_module(f"{__name__}.{name}"))
+        for name in names
+        if name not in HOUSE
+    }
 
 
 def page(cause: str) -> dict[str, str]:
@@ -49,7 +66,9 @@ def page(cause: str) -> dict[str, str]:
     module = catalogue().get(cause)
     if module is None:
         known = f"`ncclkit causes` lists the {len(catalogue())} known ones."
-        raise NcclkitError(f"There is no cause {cause!r}; {did_you_mean(cause, catalogue(), known)}")
+        raise NcclkitError(
+            f"There is no cause {cause!r}; {did_you_mean(cause, catalogue(), known)}"
+        )
     sections: dict[str, list[str]] = {"": []}
     current = ""
     for line in (module.__doc__ or "").splitlines():

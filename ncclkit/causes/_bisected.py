@@ -31,7 +31,9 @@ class FaultyRanks:
 
 
 def faulty_ranks(case: Case) -> FaultyRanks | None:
-    """What the stages of the last live test say of ranks together, or of slow pairs; None where it blames nobody."""
+    """What the stages of the last live test say of ranks together, or of slow pairs; None where it
+    blames nobody.
+    """
     staged = staged_test(case)
     gpus = any(event.data.get("nccl") for event in case.of("worker.phase"))
     if staged.corrupt:
@@ -40,10 +42,17 @@ def faulty_ranks(case: Case) -> FaultyRanks | None:
 
 
 def _corrupt(case: Case, staged: StagedTest, gpus: bool) -> FaultyRanks:
-    """Ranks whose own memory gave other bytes than were copied in; what they exchange cannot be right either."""
-    wrong, right = ([e for e in case.of("stage.rank") if bool(e.data["wrong"]) == bad] for bad in (True, False))
+    """Ranks whose own memory gave other bytes than were copied in.
+
+    What they exchange cannot be right either.
+    """
+    wrong, right = (
+        [e for e in case.of("stage.rank") if bool(e.data["wrong"]) == bad] for bad in (True, False)
+    )
     ranks = tuple(sorted(staged.corrupt))
-    return FaultyRanks(f"{staged.summary}.", ranks, (), pick(wrong, right[:2]), "likely", False, True, False, gpus)
+    return FaultyRanks(
+        f"{staged.summary}.", ranks, (), pick(wrong, right[:2]), "likely", False, True, False, gpus
+    )
 
 
 def _from_bisection(staged: StagedTest, gpus: bool) -> FaultyRanks | None:
@@ -57,11 +66,17 @@ def _from_bisection(staged: StagedTest, gpus: bool) -> FaultyRanks | None:
     why = pick(bad[:4], [group.event for group in tried if not group.bad], limit=7)
     nodes = [host for host, ranks in staged.nodes.items() if set(ranks) & set(one.within)]
     between, alone = len(nodes) > 1, one.what in ("rank", "node")
-    hosts = tuple(host for host in nodes if set(staged.nodes[host]) & set(one.ranks)) if len(staged.nodes) > 1 else ()
+    hosts = (
+        tuple(host for host in nodes if set(staged.nodes[host]) & set(one.ranks))
+        if len(staged.nodes) > 1
+        else ()
+    )
     sure = one.what in ("rank", "node", "interaction", "path") and len(state.found) == 1
     strength: Strength = "likely" if sure else "possible"
     slow = staged.symptom[0] == "is slow"
-    return FaultyRanks(f"{staged.summary}.", one.ranks, hosts, why, strength, slow, alone, between, gpus)
+    return FaultyRanks(
+        f"{staged.summary}.", one.ranks, hosts, why, strength, slow, alone, between, gpus
+    )
 
 
 def _slow(case: Case, staged: StagedTest, gpus: bool) -> FaultyRanks | None:
@@ -75,5 +90,11 @@ def _slow(case: Case, staged: StagedTest, gpus: bool) -> FaultyRanks | None:
     others = [pair.event for pair in staged.pairs if not pair.slow and pair.event]
     why = pick([pair.event for pair in slow if pair.event], alone, others[:2], limit=6)
     between = not staged.slow_ranks and all(pair.path == "network" for pair in slow)
-    hosts = tuple(host for host, mine in staged.nodes.items() if set(mine) & set(ranks)) if between else ()
-    return FaultyRanks(f"{staged.summary}.", tuple(ranks), hosts, why, "likely", True, not slow, between, gpus)
+    hosts = (
+        tuple(host for host, mine in staged.nodes.items() if set(mine) & set(ranks))
+        if between
+        else ()
+    )
+    return FaultyRanks(
+        f"{staged.summary}.", tuple(ranks), hosts, why, "likely", True, not slow, between, gpus
+    )

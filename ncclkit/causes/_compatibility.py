@@ -1,6 +1,9 @@
-"""Tables of what fits together, ``compatibility.json``: GPUs, CUDA, NCCL, torch and drivers; and acknowledged defects.
+"""Tables of what fits together, ``compatibility.json``.
 
-A row that is marked ``unsure`` was written from memory of its source: no verdict on it is ever ``proven``.
+GPUs, CUDA, NCCL, torch and drivers; and acknowledged defects.
+
+A row that is marked ``unsure`` was written from memory of its source: no verdict on it is ever
+``proven``.
 """
 
 from __future__ import annotations
@@ -100,14 +103,23 @@ def gpus() -> tuple[Gpu, ...]:
 def wheels() -> tuple[Wheel, ...]:
     """The releases of PyTorch whose wheels the table holds."""
     return tuple(
-        Wheel(tuple(row["torch"]), tuple(row["cuda"]), tuple(row["nccl"]), row["source"], row.get("unsure", False))
+        Wheel(
+            tuple(row["torch"]),
+            tuple(row["cuda"]),
+            tuple(row["nccl"]),
+            row["source"],
+            row.get("unsure", False),
+        )
         for row in _tables()["torch"]
     )
 
 
 @cache
 def drivers() -> dict[int, int]:
-    """Major version of CUDA → the first driver branch for it; older drivers of one branch serve newer CUDA."""
+    """Major version of CUDA → the first driver branch for it.
+
+    Older drivers of one branch serve newer CUDA.
+    """
     return {row["cuda"]: row["branch"] for row in _tables()["drivers"]}
 
 
@@ -147,17 +159,25 @@ class Misfit:
 
 
 def misfit(case: Case) -> Misfit | None:
-    """The first thing that does not fit in a job that failed; None where nothing is known not to."""
+    """The first thing that does not fit in a job that failed.
+
+    None where nothing is known not to.
+    """
     if not (failed(case) or case.of("cuda.driver") or family(case, "cuda", "driver")):
         return None
-    models, built, driver = _first_of_each(_models(case)), _first_of_each(_built(case)), _driver(case)
+    models = _first_of_each(_models(case))
+    built = _first_of_each(_built(case))
+    driver = _driver(case)
     used = _first_of_each(_nccl(case))
     for model, seen in models:
         if (kind := next((gpu for gpu in gpus() if gpu.name.search(model)), None)) is None:
             continue
         for cuda, said in built:
             if cuda < kind.since or (kind.until and cuda >= kind.until):
-                say = f"the libraries were built with CUDA {_dotted(cuda)}, which has no code for {model} (capability "
+                say = (
+                    f"the libraries were built with CUDA {_dotted(cuda)}, which has no code for"
+                    f" {model} (capability "
+                )
                 need = (
                     f"it needs {_dotted(kind.since)} or newer"
                     if cuda < kind.since
@@ -166,15 +186,21 @@ def misfit(case: Case) -> Misfit | None:
                 return Misfit(f"{say}{kind.capability}); {need}", [said, seen], True, kind.unsure)
         for nccl, said in used if kind.nccl else ():
             if nccl < kind.nccl:
-                say = f"NCCL {_dotted(nccl)} does not support {model}; {_dotted(kind.nccl)} or newer does"
+                say = (
+                    f"NCCL {_dotted(nccl)} does not support {model}; {_dotted(kind.nccl)} or newer"
+                    " does"
+                )
                 return Misfit(say, [said, seen], True, kind.unsure)
     for cuda, said in built:
         branch, seen = driver or (0, said)
         if branch and branch < drivers().get(cuda[0], 0):
             say = (
-                f"the libraries were built with CUDA {_dotted(cuda)}, which needs driver {drivers()[cuda[0]]} or newer"
+                f"the libraries were built with CUDA {_dotted(cuda)}, which needs driver"
+                f" {drivers()[cuda[0]]} or newer"
             )
-            return Misfit(f"{say}, and the driver is of branch {branch}", [said, seen], False, unsure=True)
+            return Misfit(
+                f"{say}, and the driver is of branch {branch}", [said, seen], False, unsure=True
+            )
     return None
 
 
@@ -184,23 +210,42 @@ def _first_of_each(seen: list[tuple[T, Evidence]]) -> list[tuple[T, Evidence]]:
 
 
 def _models(case: Case) -> list[tuple[str, Evidence]]:
-    facts = of_job_hosts(case, (fact for fact in case.facts_of("gpu.") if fact.name.endswith(".model") and fact.value))
+    facts = of_job_hosts(
+        case,
+        (fact for fact in case.facts_of("gpu.") if fact.name.endswith(".model") and fact.value),
+    )
     notes = [event for event in case.of("printed.version") if event.data["name"] == "gpu"]
-    return [*((str(fact.value), fact) for fact in facts), *((str(event.data["version"]), event) for event in notes)]
+    return [
+        *((str(fact.value), fact) for fact in facts),
+        *((str(event.data["version"]), event) for event in notes),
+    ]
 
 
 def _built(case: Case) -> list[tuple[Release, Evidence]]:
     """The CUDA that torch, or else NCCL, was built with."""
-    facts = of_job_hosts(case, [*case.facts_of("software.torch.cuda"), *case.facts_of("software.torch")])
+    facts = of_job_hosts(
+        case, [*case.facts_of("software.torch.cuda"), *case.facts_of("software.torch")]
+    )
     notes = [event for event in case.of("printed.version") if event.data["name"] == "torch"]
     texts: Iterable[tuple[str, Evidence]] = [
         *(
-            (f"+cu{''.join(str(fact.value).split('.')[:2])}" if fact.name.endswith("cuda") else str(fact.value), fact)
+            (
+                (
+                    f"+cu{''.join(str(fact.value).split('.')[:2])}"
+                    if fact.name.endswith("cuda")
+                    else str(fact.value)
+                ),
+                fact,
+            )
             for fact in facts
         ),
         *((str(event.data["version"]), event) for event in notes),
     ]
-    found = [((int(match[1]), int(match[2])), piece) for text, piece in texts if (match := WHEEL.search(text))]
+    found = [
+        ((int(match[1]), int(match[2])), piece)
+        for text, piece in texts
+        if (match := WHEEL.search(text))
+    ]
     found = found or [((wheel.cuda[0], wheel.cuda[1]), piece) for wheel, piece in _wheels(case)]
     own: list[Event] = [event for event in case.of("nccl.version") if event.data.get("cuda")]
     return [*found] or [(release(event.data["cuda"])[:2], event) for event in own]
@@ -208,7 +253,9 @@ def _built(case: Case) -> list[tuple[Release, Evidence]]:
 
 def _nccl(case: Case) -> list[tuple[Release, Evidence]]:
     """The NCCL that the job says it runs, or else the one that its torch brings."""
-    own: list[tuple[Release, Evidence]] = [(release(e.data["version"]), e) for e in case.of("nccl.version")]
+    own: list[tuple[Release, Evidence]] = [
+        (release(e.data["version"]), e) for e in case.of("nccl.version")
+    ]
     return own or [(wheel.nccl, piece) for wheel, piece in _wheels(case)]
 
 
@@ -226,7 +273,9 @@ def _wheels(case: Case) -> list[tuple[Wheel, Evidence]]:
 
 
 def _driver(case: Case) -> tuple[int, Evidence] | None:
-    facts = [fact for fact in of_job_hosts(case, case.facts_of("gpu.driver")) if release(fact.value)]
+    facts = [
+        fact for fact in of_job_hosts(case, case.facts_of("gpu.driver")) if release(fact.value)
+    ]
     notes = [event for event in case.of("printed.version") if event.data["name"] == "driver"]
     pieces: list[tuple[object, Evidence]] = [
         *((fact.value, fact) for fact in facts),

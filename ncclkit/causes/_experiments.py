@@ -1,4 +1,7 @@
-"""The experiments that several causes share: without the program, fully recorded, or without any rank."""
+"""The experiments that several causes share.
+
+Without the program, fully recorded, or without any rank.
+"""
 
 from __future__ import annotations
 
@@ -10,34 +13,50 @@ from ncclkit.core.case import Case
 from ncclkit.core.model import Experiment
 
 RECORDED = {"TORCH_FR_BUFFER_SIZE": "2000", "TORCH_NCCL_DUMP_ON_TIMEOUT": "1"}
-"""Variables with which every rank keeps its last calls and writes them down when one of them times out."""
+"""Variables with which every rank keeps its last calls and writes them down when one of them times
+out."""
 
 
-def minimal(question: str, works: Mapping[str, str], fails: Mapping[str, str], **more: Any) -> Experiment:
+def minimal(
+    question: str, works: Mapping[str, str], fails: Mapping[str, str], **more: Any
+) -> Experiment:
     """The live test in place of the program, with the same ranks and variables.
 
-    works, fails: cause → in words what is seen if it is the one; a cause of the program does not show in the live test,
-    one of the machine does.  more: other words of `runs.changed`.
+    works, fails: cause → in words what is seen if it is the one; a cause of the program does not
+    show in the live test, one of the machine does.  more: other words of `runs.changed`.
     """
     expects = dict.fromkeys(works, "works") | dict.fromkeys(fails, "same")
     return Experiment(question, {"minimal": True, **more}, {**works, **fails}, expects)
 
 
-def over_gloo(case: Case, question: str, works: Mapping[str, str], fails: Mapping[str, str]) -> tuple[Experiment, ...]:
-    """The same job without NCCL and GPUs: what still fails is the program's own; nothing where it had none of them.
+def over_gloo(
+    case: Case, question: str, works: Mapping[str, str], fails: Mapping[str, str]
+) -> tuple[Experiment, ...]:
+    """The same job without NCCL and GPUs.
+
+    What still fails is the program's own; nothing where it had none of them.
 
     works, fails: cause → in words what is seen if it is the one.
     """
-    if any(event.data.get("phase") == "plan" and event.data.get("backend") == "gloo" for event in case.events):
+    if any(
+        event.data.get("phase") == "plan" and event.data.get("backend") == "gloo"
+        for event in case.events
+    ):
         return ()
     expects = dict.fromkeys(works, "works") | dict.fromkeys(fails, "fails")
     return (Experiment(question, {"backend": "gloo"}, {**works, **fails}, expects),)
 
 
 def unasked(case: Case, *experiments: Experiment) -> Experiment:
-    """The first of these experiments that was not made on the last run yet; the last one where all were."""
+    """The first of these experiments that was not made on the last run yet.
+
+    The last one where all were.
+    """
     asked = {event.data.get("question") for event in case.of("experiment.check")}
-    return next((experiment for experiment in experiments if experiment.question not in asked), experiments[-1])
+    return next(
+        (experiment for experiment in experiments if experiment.question not in asked),
+        experiments[-1],
+    )
 
 
 LIMITS = {
@@ -52,34 +71,54 @@ LIMITS = {
 
 
 def limits(question: str, *causes: str) -> Experiment:
-    """Whether the machine grants what the job needs: tried without any rank, and given back at once."""
+    """Whether the machine grants what the job needs.
+
+    Tried without any rank, and given back at once.
+    """
     predicts = {cause: LIMITS[cause] for cause in causes}
     return Experiment(question, {"check": "resources"}, predicts, dict.fromkeys(predicts, "found"))
 
 
 def machine() -> Experiment:
     """The limits that any job meets on a machine by itself."""
-    question = "Does this machine grant the shared memory, open files and threads that the ranks need?"
+    question = (
+        "Does this machine grant the shared memory, open files and threads that the ranks need?"
+    )
     return limits(question, "fd_limit", "shm_too_small")
 
 
 def recorded(question: str, predicts: Mapping[str, str]) -> Experiment:
-    """The same job once more with its last calls recorded, which names the one of these causes that it shows."""
+    """The same job once more with its last calls recorded, which names the one of these causes that
+    it shows.
+    """
     return Experiment(question, {"env": RECORDED}, dict(predicts), dict.fromkeys(predicts, "named"))
 
 
 def meeting(case: Case) -> Experiment:
-    """Whether the ranks can meet at all: names and ports of hosts that are ours to enter, else the live test."""
+    """Whether the ranks can meet at all.
+
+    Names and ports of hosts that are ours to enter, else the live test.
+    """
     if not can_simulate_again(case):
         return minimal(
             "Do the same ranks meet for a plain all_reduce, without the program?",
-            {"slow_rank": "they do: a rank of the program was only late", "world_size_mismatch": "they do: all come"},
-            {"hostname_resolution": "they do not: no name leads there", "store_unreachable": "they do not: no answer"},
+            {
+                "slow_rank": "they do: a rank of the program was only late",
+                "world_size_mismatch": "they do: all come",
+            },
+            {
+                "hostname_resolution": "they do not: no name leads there",
+                "store_unreachable": "they do not: no answer",
+            },
         )
     predicts = {
         "hostname_resolution": "a host finds no address for a name, or one of 127.x",
         "store_unreachable": "the addresses are right, but the rendezvous port does not answer",
         "wrong_interface": "they meet, but the address that NCCL would announce does not answer",
     }
-    question = "Does every host find the others by name, and do their ports answer, without any rank?"
-    return Experiment(question, {"check": "connections"}, predicts, dict.fromkeys(predicts, "found"))
+    question = (
+        "Does every host find the others by name, and do their ports answer, without any rank?"
+    )
+    return Experiment(
+        question, {"check": "connections"}, predicts, dict.fromkeys(predicts, "found")
+    )

@@ -1,8 +1,11 @@
-"""What the facts of hosts mean for a job that would run there: a risk, not the explanation of one that ran.
+"""What the facts of hosts mean for a job that would run there.
 
-A cause says which facts decide (`Preflight.reads`) and what those of one host mean (`Preflight.risks`); the rest is the
-same for all of them and stands here: hosts with the same risk share a sentence, a fact that could not be read is named
-with its reason, and beside a job that failed a risk is merely possible, since what the job itself says weighs more.
+A risk, not the explanation of one that ran.
+
+A cause says which facts decide (`Preflight.reads`) and what those of one host mean
+(`Preflight.risks`); the rest is the same for all of them and stands here: hosts with the same risk
+share a sentence, a fact that could not be read is named with its reason, and beside a job that
+failed a risk is merely possible, since what the job itself says weighs more.
 """
 
 from __future__ import annotations
@@ -16,7 +19,17 @@ from ncclkit.agent.digits import is_whole, whole_number, whole_numbers
 from ncclkit.analysis.once import once
 from ncclkit.analysis.picks import failed, pick
 from ncclkit.core.case import Case
-from ncclkit.core.model import Advice, Evidence, Experiment, Fact, Finding, Strength, clear, found, unknown
+from ncclkit.core.model import (
+    Advice,
+    Evidence,
+    Experiment,
+    Fact,
+    Finding,
+    Strength,
+    clear,
+    found,
+    unknown,
+)
 from ncclkit.core.text import ranks, start
 
 SENTENCES = 2
@@ -44,7 +57,10 @@ class HostFacts:
         return number(self.value(name))
 
     def each(self, pattern: str) -> dict[str, Fact]:
-        """What ``*`` stands for → the fact, for ``gpu.*.mig`` the GPU's index; also those that could not be read."""
+        """What ``*`` stands for → the fact, for ``gpu.*.mig`` the GPU's index.
+
+        Also those that could not be read.
+        """
         head, _, tail = pattern.partition("*")
         return {
             name[len(head) : len(name) - len(tail)]: fact
@@ -53,13 +69,21 @@ class HostFacts:
         }
 
     def gpus(self, what: str) -> dict[str, Fact]:
-        """GPU index → the fact ``gpu.<index>.<what>``, where it could be read; an index may stand in a command."""
+        """GPU index → the fact ``gpu.<index>.<what>``, where it could be read.
+
+        An index may stand in a command.
+        """
         facts = self.each(f"gpu.*.{what}")
-        return {gpu: fact for gpu, fact in facts.items() if is_whole(gpu) and fact.value is not None}
+        return {
+            gpu: fact for gpu, fact in facts.items() if is_whole(gpu) and fact.value is not None
+        }
 
     @property
     def ranks(self) -> int:
-        """Ranks that the job is to have on this host: as many as it has GPUs, unless the user says otherwise."""
+        """Ranks that the job is to have on this host.
+
+        As many as it has GPUs, unless the user says otherwise.
+        """
         return int(self.number("job.ranks") or self.gpu_count)
 
     @property
@@ -71,7 +95,11 @@ class HostFacts:
         """Those of these facts, or patterns, of which none has a value."""
         blind = []
         for name in names:
-            facts = [*self.each(name).values()] if "*" in name else [self.facts.get(name) or Fact(name, host=self.name)]
+            facts = (
+                [*self.each(name).values()]
+                if "*" in name
+                else [self.facts.get(name) or Fact(name, host=self.name)]
+            )
             if all(fact.value is None for fact in facts):
                 blind.append(facts[0] if facts else Fact(name, host=self.name))
         return blind
@@ -98,7 +126,8 @@ class Preflight:
 
     cause: str
     reads: tuple[str, ...]
-    """The deciding facts, or patterns such as ``gpu.*.mig``; a host of which one is not known is not clear.
+    """The deciding facts, or patterns such as ``gpu.*.mig``; a host of which one is not known is
+    not clear.
 
     Where GPUs decide, hosts that have none do not matter.
     """
@@ -112,7 +141,11 @@ class Preflight:
 
     def risk(self, case: Case) -> Finding | None:
         """The risks of all hosts as one finding, the gravest first."""
-        seen = [(risk, host.name) for host in _hosts(case, self.reads + self.also) for risk in self.risks(host)]
+        seen = [
+            (risk, host.name)
+            for host in _hosts(case, self.reads + self.also)
+            for risk in self.risks(host)
+        ]
         if not seen:
             return None
         seen.sort(key=lambda pair: pair[0].strength != "likely")
@@ -125,20 +158,33 @@ class Preflight:
             hosts=tuple(sorted({name for _, name in seen if name})),
             gpus=tuple(sorted({gpu for risk in risks for gpu in risk.gpus})),
             interfaces=_different(name for risk in risks for name in risk.interfaces),
-            advice=tuple({one.do: one for risk in risks for one in (risk.advice, *risk.more)}.values())[:3],
+            advice=tuple(
+                {one.do: one for risk in risks for one in (risk.advice, *risk.more)}.values()
+            )[:3],
             next=self.next(case),
         )
 
-    def otherwise(self, case: Case, went_well: Sequence[Evidence], summary: str, missing: str) -> Finding:
-        """``clear`` by what the job shows, else by the facts unless a job failed; ``unknown`` else."""
+    def otherwise(
+        self, case: Case, went_well: Sequence[Evidence], summary: str, missing: str
+    ) -> Finding:
+        """``clear`` by what the job shows, else by the facts unless a job failed.
+
+        ``unknown`` else.
+        """
         if went_well:
             return clear(self.cause, summary, tuple(went_well[:3]))
         hosts = _hosts(case, self.reads)
         if any(name.startswith("gpu.*.") for name in self.reads):
-            hosts = [host for host in _hosts(case, (*self.reads, "gpu.count")) if host.value("gpu.count") != 0]
+            hosts = [
+                host
+                for host in _hosts(case, (*self.reads, "gpu.count"))
+                if host.value("gpu.count") != 0
+            ]
         blind = [fact for host in hosts for fact in host.unread(self.reads)]
         if hosts and not blind and not failed(case):
-            read = [fact for host in hosts for fact in host.facts.values() if fact.value is not None]
+            read = [
+                fact for host in hosts for fact in host.facts.values() if fact.value is not None
+            ]
             return clear(self.cause, self.fine, tuple(read[:3]))
         return unknown(self.cause, missing, *[_reason(fact) for fact in blind[:3]])
 
@@ -156,9 +202,15 @@ def name_gpus(gpus: Iterable[str]) -> str:
 
 
 def _hosts(case: Case, names: Sequence[str]) -> list[HostFacts]:
-    """The hosts of the case with those of their facts that are asked for; what the job is to be holds for each."""
+    """The hosts of the case with those of their facts that are asked for.
+
+    What the job is to be holds for each.
+    """
     known, places = _places(case)
-    asked = [case.facts[at] for at in sorted(at for name in _matching(tuple(names), known) for at in places[name])]
+    asked = [
+        case.facts[at]
+        for at in sorted(at for name in _matching(tuple(names), known) for at in places[name])
+    ]
     job = {fact.name: fact for fact in asked if fact.name.startswith("job.") and fact.name in names}
     hosts: dict[str, HostFacts] = {}
     for fact in asked:
@@ -171,7 +223,10 @@ def _hosts(case: Case, names: Sequence[str]) -> list[HostFacts]:
 
 @once
 def _places(case: Case) -> tuple[frozenset[str], dict[str, list[int]]]:
-    """The names of all facts, and where the facts of each name stand: each of many checks asks for a few."""
+    """The names of all facts, and where the facts of each name stand.
+
+    Each of many checks asks for a few.
+    """
     places: dict[str, list[int]] = {}
     for at, fact in enumerate(case.facts):
         places.setdefault(fact.name, []).append(at)
@@ -181,8 +236,12 @@ def _places(case: Case) -> tuple[frozenset[str], dict[str, list[int]]]:
 @lru_cache(maxsize=256)
 def _matching(names: tuple[str, ...], known: frozenset[str]) -> tuple[str, ...]:
     """Those of the known names that are asked for, by name or by a pattern."""
-    heads, tails = (tuple(name.split("*")[part] for name in names if "*" in name) for part in (0, 1))
-    return tuple(name for name in known if name in names or (name.startswith(heads) and name.endswith(tails)))
+    heads, tails = (
+        tuple(name.split("*")[part] for name in names if "*" in name) for part in (0, 1)
+    )
+    return tuple(
+        name for name in known if name in names or (name.startswith(heads) and name.endswith(tails))
+    )
 
 
 def _sentences(seen: Sequence[tuple[Risk, str]]) -> str:
@@ -192,7 +251,9 @@ def _sentences(seen: Sequence[tuple[Risk, str]]) -> str:
         said.setdefault(risk.summary, []).append(host)
     sentences = [start(f"{_where(hosts)}{say}.") for say, hosts in said.items()]
     more = len(sentences) - SENTENCES
-    return " ".join(sentences[:SENTENCES]) + (f" {more} more such sign{'s' if more > 1 else ''}." if more > 0 else "")
+    return " ".join(sentences[:SENTENCES]) + (
+        f" {more} more such sign{'s' if more > 1 else ''}." if more > 0 else ""
+    )
 
 
 def _where(hosts: Sequence[str]) -> str:
@@ -203,7 +264,9 @@ def _where(hosts: Sequence[str]) -> str:
 
 
 def _reason(fact: Fact) -> str:
-    return f"{fact.name}{f' of {fact.host}' if fact.host else ''}{f' (not read: {fact.why})' if fact.why else ''}"
+    where = f" of {fact.host}" if fact.host else ""
+    why = f" (not read: {fact.why})" if fact.why else ""
+    return f"{fact.name}{where}{why}"
 
 
 def _different(items: Iterable[str]) -> tuple[str, ...]:

@@ -1,4 +1,7 @@
-"""Entries of the Flight Recorder that somebody printed in a log: what each rank had in flight, in its order."""
+"""Entries of the Flight Recorder that somebody printed in a log.
+
+What each rank had in flight, in its order.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,8 @@ from ncclkit.evidence.flight.compare import EQUAL_INPUT
 def pending_calls(case: Case) -> list[list[Event]]:
     """The entries of one rank each that did not complete, in the order in which they were made.
 
-    A rank's entries stand together: a line that names another rank, or one in between, begins the next one's.
+    A rank's entries stand together: a line that names another rank, or one in between, begins the
+    next one's.
     """
     found: list[list[Event]] = []
     owner, after = None, ("", 0)
@@ -27,8 +31,13 @@ def pending_calls(case: Case) -> list[list[Event]]:
 
 
 def opposite_order(case: Case) -> list[Event]:
-    """The entries of two ranks that have work of the same two groups in flight, in opposite order."""
-    orders = [(list(dict.fromkeys(_name(event) for event in queue)), queue) for queue in pending_calls(case)]
+    """The entries of two ranks that have work of the same two groups in flight, in
+    opposite order.
+    """
+    orders = [
+        (list(dict.fromkeys(_name(event) for event in queue)), queue)
+        for queue in pending_calls(case)
+    ]
     first_of = {tuple(names[:2]): queue for names, queue in reversed(orders)}
     for names, queue in orders:
         theirs = first_of.get(tuple(names[1::-1])) if len(names) > 1 else None
@@ -43,7 +52,9 @@ def _name(event: Event) -> str:
 
 
 def blocked_pairs(case: Case) -> list[Event]:
-    """The first calls in flight of two partners that both send to each other, or both wait for each other."""
+    """The first calls in flight of two partners that both send to each other, or both wait for each
+    other.
+    """
     heads = [queue[0] for queue in pending_calls(case) if queue[0].data["op"] in ("send", "recv")]
     first_of = {(two.data["peer"], two.rank, two.data["op"]): two for two in reversed(heads)}
     for one in heads:
@@ -66,4 +77,6 @@ def differing_entries(case: Case, what: str) -> list[Event]:
             in_order = event.data["seq"] is not None and event.data["peer"] is None
             if comparable and in_order and event.data[what]:
                 calls.setdefault((event.data["group"], event.data["seq"]), []).append(event)
-    return next((events for events in calls.values() if len({e.data[what] for e in events}) > 1), [])
+    return next(
+        (events for events in calls.values() if len({e.data[what] for e in events}) > 1), []
+    )

@@ -1,4 +1,7 @@
-"""What to write where: the settings of frameworks and launchers, with the numbers that this job's must reach."""
+"""What to write where.
+
+The settings of frameworks and launchers, with the numbers that this job's must reach.
+"""
 
 from __future__ import annotations
 
@@ -10,24 +13,39 @@ from ncclkit.core.case import Case
 from ncclkit.core.model import Advice, Event
 
 TIMEOUTS = {
-    "recbole": "# in recbole/config/configurator.py (_init_device), as RecBole passes none\n"
-    "torch.distributed.init_process_group(..., timeout=timedelta(seconds={0}))",
+    "recbole": (
+        "# in recbole/config/configurator.py (_init_device), as RecBole passes none\n"
+        "torch.distributed.init_process_group(..., timeout=timedelta(seconds={0}))"
+    ),
     "wenet": "torchrun ... wenet/bin/train.py --timeout {0}",
-    "lightning": "Trainer(strategy=DDPStrategy(timeout=timedelta(seconds={0})))  # FSDPStrategy takes timeout= as well",
-    "accelerate": "Accelerator(kwargs_handlers=[InitProcessGroupKwargs(timeout=timedelta(seconds={0}))])",
+    "lightning": (
+        "Trainer(strategy=DDPStrategy(timeout=timedelta(seconds={0})))  # FSDPStrategy takes"
+        " timeout= as well"
+    ),
+    "accelerate": (
+        "Accelerator(kwargs_handlers=[InitProcessGroupKwargs(timeout=timedelta(seconds={0}))])"
+    ),
     "transformers": "TrainingArguments(..., ddp_timeout={0})",
     "llamafactory": "ddp_timeout: {0}",
     "deepspeed": "deepspeed.init_distributed(timeout=timedelta(seconds={0}))",
     "megatron": "--distributed-timeout-minutes {1}",
     "": "torch.distributed.init_process_group(..., timeout=timedelta(seconds={0}))",
 }
-"""Where each framework takes the timeout of a collective, {0} in seconds, {1} in minutes; "" is plain PyTorch."""
+"""Where each framework takes the timeout of a collective, {0} in seconds, {1} in minutes; "" is
+plain PyTorch."""
 BATCHES = {
-    "recbole": "train_batch_size: <half>  # RecBole does not accumulate gradients: lower learning_rate with it",
+    "recbole": (
+        "train_batch_size: <half>  # RecBole does not accumulate gradients: lower learning_rate"
+        " with it"
+    ),
     "wenet": "accum_grad: <twice>\ndataset_conf: {batch_conf: {batch_size: <half>}}",
     "lightning": "Trainer(accumulate_grad_batches=2)  # with half the batch_size in the DataLoader",
-    "accelerate": "Accelerator(gradient_accumulation_steps=2)  # with half the batch_size in the DataLoader",
-    "transformers": "TrainingArguments(per_device_train_batch_size=<half>, gradient_accumulation_steps=<twice>)",
+    "accelerate": (
+        "Accelerator(gradient_accumulation_steps=2)  # with half the batch_size in the DataLoader"
+    ),
+    "transformers": (
+        "TrainingArguments(per_device_train_batch_size=<half>, gradient_accumulation_steps=<twice>)"
+    ),
     "llamafactory": "per_device_train_batch_size: <half>\ngradient_accumulation_steps: <twice>",
     "deepspeed": '"train_micro_batch_size_per_gpu": <half>, "gradient_accumulation_steps": <twice>',
     "megatron": "--micro-batch-size <half>  # --global-batch-size stays",
@@ -35,15 +53,20 @@ BATCHES = {
 }
 """Where each framework takes a smaller micro-batch that leaves the step as it was."""
 DEFAULT, MOST = 600, 1800
-"""Seconds: PyTorch's own timeout for NCCL, and that for gloo, the longest that is advised where nobody measured."""
+"""Seconds: PyTorch's own timeout for NCCL, and that for gloo, the longest that is advised where
+nobody measured."""
 LONGER = 4
-"""How many times as long a small job's collectives may take, where the loop tries whether more time helps."""
-LONE = re.compile(r"\b(?:evaluat|validat|generat|predict|tokeniz|filter|preprocess|merg|upload|download)", re.I)
+"""How many times as long a small job's collectives may take, where the loop tries whether more time
+helps."""
+LONE = re.compile(
+    r"\b(?:evaluat|validat|generat|predict|tokeniz|filter|preprocess|merg|upload|download)", re.I
+)
 """What one rank often does while the others wait for it."""
 TOOK = re.compile(r"\[(?:(\d+):)?(\d+):(\d\d)<")
 """How long a loop with tqdm's counter has run."""
 MEASURE = Advice(
-    "Find out what the late rank does meanwhile: look at all ranks while it hangs, or record its last calls.",
+    "Find out what the late rank does meanwhile: look at all ranks while it hangs, or record its"
+    " last calls.",
     env=RECORDED,
     command="ncclkit attach",
     why="A longer timeout helps only a phase that ends by itself; of a hang it delays the report.",
@@ -59,31 +82,44 @@ def loop_seconds(event: Event) -> float:
 
 
 def raise_timeout(case: Case, why: str) -> tuple[Advice, ...]:
-    """How to give this job's collectives more time, in the words of its framework; nothing if it needs none.
+    """How to give this job's collectives more time, in the words of its framework.
 
-    Twice the longest phase that was measured, or twice the present timeout where a rank was seen to progress; else
-    PyTorch's defaults, and never more than the longer of them.
+    Nothing if it needs none.
+
+    Twice the longest phase that was measured, or twice the present timeout where a rank was seen to
+    progress; else PyTorch's defaults, and never more than the longer of them.
     """
     name, now, phase = framework(case), _limit(case), _measured(case)
     seconds = DEFAULT if 0 < now < DEFAULT else MOST
-    reason = "PyTorch's default for NCCL" if seconds == DEFAULT else "the longest that helps before a phase is measured"
+    reason = (
+        "PyTorch's default for NCCL"
+        if seconds == DEFAULT
+        else "the longest that helps before a phase is measured"
+    )
     if phase > now / 2:
-        seconds, reason = round(2 * phase), f"twice the {phase:,.0f} s that the longest phase took or lagged"
+        seconds = round(2 * phase)
+        reason = f"twice the {phase:,.0f} s that the longest phase took or lagged"
     elif now >= DEFAULT and _progressed(case):
         seconds, reason = round(2 * now), "as a rank was seen to progress"
     if seconds <= now:
         return ()
     more = f", now {now:g} s," if now else ""
-    do = f"Raise the timeout of the collectives{more}{' in ' + name if name else ''} to {seconds:,} s, {reason}."
+    do = (
+        f"Raise the timeout of the collectives{more}{' in ' + name if name else ''} to {seconds:,}"
+        f" s, {reason}."
+    )
     return (
         Advice(
             do,
             code=TIMEOUTS[name].format(seconds, -(-seconds // 60)),
             why=why,
-            check="The job passes the point at which it stopped, and the step time afterwards is normal.",
+            check=(
+                "The job passes the point at which it stopped, and the step time afterwards is"
+                " normal."
+            ),
             risk=(
-                "A true hang is noticed that much later; new_group() needs its own timeout= as it does not "
-                "inherit this one."
+                "A true hang is noticed that much later; new_group() needs its own timeout= as it"
+                " does not inherit this one."
             ),
             change={"timeout": LONGER},
         ),
@@ -95,40 +131,60 @@ def _waits(case: Case) -> list[Event]:
 
 
 def _limit(case: Case) -> float:
-    """The longest timeout that a collective of this job ran into, in seconds; 0 where none is told."""
+    """The longest timeout that a collective of this job ran into, in seconds; 0 where
+    none is told.
+    """
     return max((float(e.data.get("timeout_ms") or 0) / 1000 for e in _waits(case)), default=0.0)
 
 
 def _measured(case: Case) -> float:
-    """Seconds of the longest loop of a single rank, or of the longest lag that the Flight Recorder shows; else 0."""
+    """Seconds of the longest loop of a single rank, or of the longest lag that the Flight Recorder
+    shows; else 0.
+    """
     loops = [loop_seconds(event) for event in case.of("progress") if LONE.search(event.text)]
     lags = [float(e.data["seconds"].get(str(e.data["worst"])) or 0) for e in case.of("flight.late")]
     return max([*loops, *lags], default=0.0)
 
 
 def _progressed(case: Case) -> bool:
-    """Whether work went on after a timeout was reported, or ranks launched collectives between two RAS reports."""
+    """Whether work went on after a timeout was reported, or ranks launched collectives between two
+    RAS reports.
+    """
     first: dict[str, int] = {}
     for wait in _waits(case):
         first[wait.path] = min(wait.line, first.get(wait.path, wait.line))
-    steps = any(event.path in first and event.line > first[event.path] for event in case.of("progress"))
+    steps = any(
+        event.path in first and event.line > first[event.path] for event in case.of("progress")
+    )
     return steps or any(change.data.get("moved") for change in case.of("ras.change"))
 
 
 def over_gloo(case: Case) -> bool:
     """Whether the job's collectives run over gloo, as far as its plan or its lines say."""
     planned = {e.data["backend"] for e in case.of("worker.phase") if e.data.get("backend")}
-    said = bool(case.of("gloo.")) or any("gloo/" in event.text for event in case.of("python.exception"))
+    said = bool(case.of("gloo.")) or any(
+        "gloo/" in event.text for event in case.of("python.exception")
+    )
     return planned == {"gloo"} or (not planned and said and not case.of("nccl."))
 
 
 def compare_calls(case: Case) -> Advice:
-    """How to see the first call in which ranks differ: by torch's own check, which itself crashes over gloo."""
+    """How to see the first call in which ranks differ.
+
+    By torch's own check, which itself crashes over gloo.
+    """
     if over_gloo(case):
         return Advice(
-            "Print the operation, shape and dtype of each call on every rank, and compare the ranks.",
-            code="print(dist.get_rank(), 'all_reduce', tensor.shape, tensor.dtype, flush=True)  # before each call",
-            why="gloo does not compare them, and torch's own check of each call does not work over gloo.",
+            "Print the operation, shape and dtype of each call on every rank, and compare the"
+            " ranks.",
+            code=(
+                "print(dist.get_rank(), 'all_reduce', tensor.shape, tensor.dtype, flush=True)  #"
+                " before each call"
+            ),
+            why=(
+                "gloo does not compare them, and torch's own check of each call does not work over"
+                " gloo."
+            ),
             check="The first line in which two ranks differ is the call at fault.",
             risk="Slow; only for the test.",
         )
@@ -147,7 +203,10 @@ def smaller_batch(case: Case) -> str:
 
 
 def script(case: Case) -> str:
-    """File name of the user's script, by the outermost frame of the user's own code; ``train.py`` where none is."""
+    """File name of the user's script, by the outermost frame of the user's own code.
+
+    ``train.py`` where none is.
+    """
     for event in case.of("python.exception", "stack"):
         frames: list[Frame] = [frame for frame in event.data.get("frames") or () if is_own(frame)]
         if frames:
@@ -160,7 +219,9 @@ UNITS = {"hours": 3_600_000, "minutes": 60_000, "seconds": 1000}
 
 
 def unreached_timeout(case: Case) -> tuple[list[Event], list[Event]]:
-    """Timeouts of groups that have the default, and the lines that ask for a longer one; both empty where none does."""
+    """Timeouts of groups that have the default, and the lines that ask for a longer one; both empty
+    where none does.
+    """
     timeouts = [e for e in case.of("c10d.timeout") if e.data.get("timeout_ms")]
     short = [event for event in timeouts if event.data["timeout_ms"] == 1000 * DEFAULT]
     raised = [event for event in timeouts if event.data["timeout_ms"] > 1000 * DEFAULT]

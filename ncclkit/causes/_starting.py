@@ -8,21 +8,23 @@ from ncclkit.core.model import Event
 
 QUIET = frozenset(
     """
-    nccl.version nccl.init nccl.env nccl.bootstrap nccl.network nccl.ib_devices nccl.info nccl.channel nccl.ring
-    nccl.tree nccl.timing nccl.connected nccl.affinity nccl.socket_devices
+    nccl.version nccl.init nccl.env nccl.bootstrap nccl.network nccl.ib_devices nccl.info
+    nccl.channel nccl.ring nccl.tree nccl.timing nccl.connected nccl.affinity nccl.socket_devices
     c10d.hint job.member printed.env printed.version
     """.split()
 )
 """What NCCL says in a start that goes on, and what frameworks, torch and shells say before one."""
 WATCHED = ("worker.", "telemetry.", "run.", "ras.", "stack", "elastic.signal", "elastic.stop")
-"""How events begin that come from who looks at a job, and not from the job: they tell nothing of how far it came."""
+"""How events begin that come from who looks at a job, and not from the job: they tell nothing of
+how far it came."""
 
 
 def hung_starts(case: Case) -> list[Event]:
-    """The last lines of a log in which NCCL begins its start, never ends it, and nothing else is said.
+    """The last lines of a log in which NCCL begins its start, never ends it, and nothing else is
+    said.
 
-    Nothing where the ranks are ours and not all of them have begun: the others wait for those, whatever path joins
-    them.
+    Nothing where the ranks are ours and not all of them have begun: the others wait for those,
+    whatever path joins them.
     """
     starts = [e for e in case.of("nccl.init") if e.data.get("phase") == "start"]
     begun = [*case.of("nccl.network"), *starts]
@@ -34,23 +36,42 @@ def hung_starts(case: Case) -> list[Event]:
 
 
 def _is_beyond(event: Event) -> bool:
-    """Whether a line says more than that a start goes on: a later step, an error, or a program's end."""
+    """Whether a line says more than that a start goes on.
+
+    A later step, an error, or a program's end.
+    """
     if event.kind.startswith(WATCHED) or event.data.get("family") == "no_ib_library":
         return False
     return event.kind not in QUIET or event.data.get("what") == "not_destroyed"
 
 
 def met_at_store(case: Case) -> list[Event]:
-    """Lines that show that ranks reached the store: it counts them, or gave them what NCCL's start begins with."""
-    counted = [e for e in case.of("store.clients") if e.data.get("joined") == e.data.get("expected") is not None]
-    return [*counted, *(e for e in case.of("nccl.init") if e.data.get("phase") == "start"), *_nccl_sockets(case)]
+    """Lines that show that ranks reached the store.
+
+    It counts them, or gave them what NCCL's start begins with.
+    """
+    counted = [
+        e
+        for e in case.of("store.clients")
+        if e.data.get("joined") == e.data.get("expected") is not None
+    ]
+    return [
+        *counted,
+        *(e for e in case.of("nccl.init") if e.data.get("phase") == "start"),
+        *_nccl_sockets(case),
+    ]
 
 
 def _nccl_sockets(case: Case) -> list[Event]:
     """What NCCL says of connections between ranks: their addresses came through the store."""
-    return [e for e in family(case, "socket_connect", "socket_closed") if e.kind.startswith("nccl.")]
+    return [
+        e for e in family(case, "socket_connect", "socket_closed") if e.kind.startswith("nccl.")
+    ]
 
 
 def bootstrapped(case: Case) -> list[Event]:
-    """Lines of ranks whose bootstrap has gone once around the ring of all ranks: they reach each other's addresses."""
+    """Lines of ranks whose bootstrap has gone once around the ring of all ranks.
+
+    They reach each other's addresses.
+    """
     return case.of("nccl.timing")

@@ -1,4 +1,6 @@
-"""What a test of the connections without a job shows: a risk, named with the hosts that would meet it.
+"""What a test of the connections without a job shows.
+
+A risk, named with the hosts that would meet it.
 
 The test is ``ncclkit connect``, or what people looked up themselves: ``ping``, ``ss -ti``.
 """
@@ -26,7 +28,9 @@ def hosts(case: Case) -> dict[str, HostNetwork]:
 
 
 def passed(case: Case, good: Callable[[NetworkPath], bool]) -> list[Event]:
-    """The tested paths, where every host could be asked and every path is good in this respect; else nothing."""
+    """The tested paths, where every host could be asked and every path is good in this respect;
+    else nothing.
+    """
     tested = connections.links(case.events)
     whole = tested and not any(host.problem for host in hosts(case).values())
     return [link.event for link in tested] if whole and all(map(good, tested)) else []
@@ -51,7 +55,8 @@ def ends_of(found: Sequence[NetworkPath]) -> tuple[str, ...]:
 HEADERS = 28
 """Bytes of IPv4 and ICMP around the data of a ping."""
 STANDS, SAMPLE = 3, 10
-"""Doubled timeouts in a row from which a connection stalls; pings from which a loss of some is not an accident."""
+"""Doubled timeouts in a row from which a connection stalls; pings from which a loss of some is not
+an accident."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,12 +72,17 @@ class UserTest:
 def user_test(case: Case) -> UserTest | None:
     """Large packets that get lost, a connection that gets no answer, or pings that are partly lost.
 
-    A host that answers no ping of any size is one that cannot be reached at all: nothing is said of the way to it.
+    A host that answers no ping of any size is one that cannot be reached at all: nothing is said of
+    the way to it.
     """
     pings = [event for event in case.of("net.ping") if event.data["address"]]
     alive = {event.data["address"] for event in pings if event.data["received"]}
     mute = {event.data["address"] for event in pings if event.data["received"] == 0} - alive
-    still = [e for e in case.of("net.tcp") if e.data["backoff"] >= STANDS and (e.data["lost"] or e.data["retrans"])]
+    still = [
+        e
+        for e in case.of("net.tcp")
+        if e.data["backoff"] >= STANDS and (e.data["lost"] or e.data["retrans"])
+    ]
     still = [event for event in still if event.data["peer"] not in mute]
     of_address: dict[str, list[Event]] = {}
     for event in pings:
@@ -82,24 +92,37 @@ def user_test(case: Case) -> UserTest | None:
             return replace(cliff, lines=[*cliff.lines, *still[:1]])
     if still:
         peer, times = still[0].data["peer"], still[0].data["backoff"]
-        say = f"A connection to {peer} has sent the same packet again {times} times, and no answer came"
+        say = (
+            f"A connection to {peer} has sent the same packet again {times} times, and no answer"
+            " came"
+        )
         return UserTest(say, still[:2])
-    some = [event for event in pings if event.data["bytes"] is None and event.data["sent"] >= SAMPLE]
+    some = [
+        event for event in pings if event.data["bytes"] is None and event.data["sent"] >= SAMPLE
+    ]
     if not some:
         return None
     ping = some[0].data
-    say = f"{ping['sent'] - ping['received']} of {ping['sent']} pings to {ping['address']} were lost"
+    say = (
+        f"{ping['sent'] - ping['received']} of {ping['sent']} pings to {ping['address']} were lost"
+    )
     return UserTest(say, some[:2])
 
 
 def _cliff(pings: list[Event]) -> UserTest | None:
     """The size from which no ping to a host comes back, where all smaller ones do."""
-    sized = sorted((e for e in pings if e.data["bytes"] is not None), key=lambda event: int(event.data["bytes"]))
+    sized = sorted(
+        (e for e in pings if e.data["bytes"] is not None),
+        key=lambda event: int(event.data["bytes"]),
+    )
     answered = [bool(event.data["received"]) for event in sized]
     passed = sum(answered)
     if passed in (0, len(sized)) or not all(answered[:passed]):
         return None
     best, lost = sized[passed - 1], sized[passed]
     fits, large = (event.data["bytes"] + HEADERS for event in (best, lost))
-    say = f"Packets of {large:,} bytes to {best.data['address']} get lost and those of {fits:,} pass, as the pings show"
+    say = (
+        f"Packets of {large:,} bytes to {best.data['address']} get lost and those of {fits:,} pass,"
+        " as the pings show"
+    )
     return UserTest(say, [lost, best], fits) if fits < large else None

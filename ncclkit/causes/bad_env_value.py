@@ -1,23 +1,27 @@
 """A variable has a name or value that the library does not know
 
 What you see
-    "no algorithm/protocol available", "Error : ... NCCL_ALGO", "No transport found", an INFO line that a value was
-    ignored, or nothing at all: the job simply does not do what the variable was meant to make it do.
+    "no algorithm/protocol available", "Error : ... NCCL_ALGO", "No transport found", an INFO line
+    that a value was ignored, or nothing at all: the job simply does not do what the variable was
+    meant to make it do.
 
 Why it happens
-    NCCL and PyTorch read dozens of environment variables and reject few of them.  A misspelt name (NCCL_SOCKET_IFNAMES)
-    is never read, an unknown value (NCCL_ALGO=Rng) leaves nothing to choose from or falls back silently, and a
-    setting copied from another cluster (NCCL_NET=IB, NCCL_IB_HCA=mlx5_4) asks for what this one does not have.
+    NCCL and PyTorch read dozens of environment variables and reject few of them.  A misspelt name
+    (NCCL_SOCKET_IFNAMES) is never read, an unknown value (NCCL_ALGO=Rng) leaves nothing to choose
+    from or falls back silently, and a setting copied from another cluster (NCCL_NET=IB,
+    NCCL_IB_HCA=mlx5_4) asks for what this one does not have.
 
 How to be sure
-    NCCL_DEBUG=INFO prints "NAME set by environment to VALUE" for each variable that was really read; what is missing
-    there was not.
+    NCCL_DEBUG=INFO prints "NAME set by environment to VALUE" for each variable that was really
+    read; what is missing there was not.
 
 What to do
-    Remove all NCCL_* variables, see the job work with defaults, and add back only what has a measured reason.
+    Remove all NCCL_* variables, see the job work with defaults, and add back only what has a
+    measured reason.
 
 Read more
-    NCCL user guide: Environment variables ("should be used for debugging only" is said of many of them).
+    NCCL user guide: Environment variables ("should be used for debugging only" is said of many of
+    them).
 """
 
 from __future__ import annotations
@@ -26,18 +30,37 @@ import re
 from collections.abc import Iterator
 
 from ncclkit.agent.facts.settings import check_value
-from ncclkit.analysis.picks import env_of, failed, family, first_finding, matching, messages, on, pick, ranks_in
+from ncclkit.analysis.picks import (
+    env_of,
+    failed,
+    family,
+    first_finding,
+    matching,
+    messages,
+    on,
+    pick,
+    ranks_in,
+)
 from ncclkit.causes import _starting
 from ncclkit.causes._preflight import HostFacts, Preflight, Risk
 from ncclkit.core.case import Case
 from ncclkit.core.model import Advice, Event, Experiment, Fact, Finding, Strength, found
 
 ID = "bad_env_value"
-explains = ("c10d.error", "nccl.trace", "rank_exception", "slow_rank", "c10d.timeout", "ib_not_used")
-REFUSAL = re.compile(
-    r"(?i:value (?:of|for)(?: (?:the )?environment variable)?:? ?)[`'\"]?([A-Z][A-Z0-9]*_[A-Z0-9_]+)\b"
+explains = (
+    "c10d.error",
+    "nccl.trace",
+    "rank_exception",
+    "slow_rank",
+    "c10d.timeout",
+    "ib_not_used",
 )
-"""``The value of TORCH_DISTRIBUTED_DEBUG must be …``, ``Invalid value for environment variable: NAME``."""
+REFUSAL = re.compile(
+    r"(?i:value (?:of|for)(?: (?:the )?environment variable)?:?"
+    r" ?)[`'\"]?([A-Z][A-Z0-9]*_[A-Z0-9_]+)\b"
+)
+"""``The value of TORCH_DISTRIBUTED_DEBUG must be …``, ``Invalid value for environment variable:
+NAME``."""
 
 
 LIMITS = ("NCCL_ALGO", "NCCL_PROTO", "NCCL_NET")
@@ -47,7 +70,9 @@ LIMITS = ("NCCL_ALGO", "NCCL_PROTO", "NCCL_NET")
 def diagnose(case: Case) -> Finding:
     """Found where a variable has a value that the library refuses, ignores, or cannot satisfy."""
     looked = case.of("nccl.env")
-    return first_finding(case, _not_allowed, _named, _refused, _without_ib, _ignored, CHECK.risk) or CHECK.otherwise(
+    return first_finding(
+        case, _not_allowed, _named, _refused, _without_ib, _ignored, CHECK.risk
+    ) or CHECK.otherwise(
         case,
         looked or case.of("nccl.init"),
         "NCCL knows the values of all settings that it read.",
@@ -72,13 +97,21 @@ def _not_allowed(case: Case) -> Finding | None:
         return None
     refused, (first, row) = _complaints(case), wrong[0]
     strength: Strength = "proven" if refused or not (failed(case) or _hangs(case)) else "likely"
-    say = f"{row['name']}={row['value']}{on(first.host)} is {row['problem']}; {row['hint']}".rstrip("?.") + "."
-    why, ask_it = pick([event for event, _ in wrong], refused), None if strength == "proven" else experiment(case)
+    say = (
+        f"{row['name']}={row['value']}{on(first.host)} is {row['problem']}; {row['hint']}".rstrip(
+            "?."
+        )
+        + "."
+    )
+    why = pick([event for event, _ in wrong], refused)
+    ask_it = None if strength == "proven" else experiment(case)
     return found(ID, strength, say, why, advice=_advice(row["name"]), next=ask_it)
 
 
 def _hangs(case: Case) -> bool:
-    """True where the job hangs.  NCCL then went on with its default, so the odd value is not the reason."""
+    """True where the job hangs.  NCCL then went on with its default, so the odd value is not the
+    reason.
+    """
     return bool(_starting.hung_starts(case))
 
 
@@ -86,16 +119,31 @@ def _named(case: Case) -> Finding | None:
     """A library refuses the value of a variable and names it, as torch does when it is imported."""
     for event in messages(case):
         if variable := REFUSAL.search(event.text) or _number(event):
-            say = f"A library refuses the value of {variable[1]}{on(event.host)}, so the program does not start."
-            return found(ID, "proven", say, pick([event]), ranks=ranks_in([event]), advice=_advice(variable[1]))
+            say = (
+                f"A library refuses the value of {variable[1]}{on(event.host)}, so the program does"
+                " not start."
+            )
+            return found(
+                ID,
+                "proven",
+                say,
+                pick([event]),
+                ranks=ranks_in([event]),
+                advice=_advice(variable[1]),
+            )
     return None
 
 
 def _number(event: Event) -> re.Match[str] | None:
-    """A variable that must be a number and is not; Kubernetes sets NAME_PORT to ``tcp://...`` for a service NAME."""
+    """A variable that must be a number and is not.
+
+    Kubernetes sets NAME_PORT to ``tcp://...`` for a service NAME.
+    """
     if event.kind != "python.exception" or "invalid literal for int()" not in event.text:
         return None
-    return re.search(r"\b(MASTER_PORT|(?:LOCAL_)?RANK|(?:LOCAL_)?WORLD_SIZE|[A-Z]+_PORT)\b", event.text)
+    return re.search(
+        r"\b(MASTER_PORT|(?:LOCAL_)?RANK|(?:LOCAL_)?WORLD_SIZE|[A-Z]+_PORT)\b", event.text
+    )
 
 
 def _refused(case: Case) -> Finding | None:
@@ -109,7 +157,9 @@ def _refused(case: Case) -> Finding | None:
     names = {name for _, name, value in _settings(case) if limiting(name, value)}
     strength: Strength = "proven" if names & {*LIMITS} or len(names) > 1 else "likely"
     advice, ask_it = _advice(*_limits(case)), None if limits else experiment(case)
-    return found(ID, strength, say, pick(lines, limits), ranks=ranks_in(lines), advice=advice, next=ask_it)
+    return found(
+        ID, strength, say, pick(lines, limits), ranks=ranks_in(lines), advice=advice, next=ask_it
+    )
 
 
 def limiting(name: str, value: str) -> bool:
@@ -119,12 +169,16 @@ def limiting(name: str, value: str) -> bool:
 
 def _without_ib(case: Case) -> Finding | None:
     """InfiniBand is demanded where there is none."""
-    wants = [p for p, name, value in _settings(case) if name == "NCCL_NET" and value.upper() == "IB"]
+    wants = [
+        p for p, name, value in _settings(case) if name == "NCCL_NET" and value.upper() == "IB"
+    ]
     none = [e for e in case.of("nccl.ib_devices") if not e.data.get("devices")]
     say = "NCCL_NET=IB asks for InfiniBand, but NCCL found no such device."
     if not wants or not none:
         return None
-    return found(ID, "likely", say, pick(wants, none), advice=_advice("NCCL_NET"), next=experiment(case))
+    return found(
+        ID, "likely", say, pick(wants, none), advice=_advice("NCCL_NET"), next=experiment(case)
+    )
 
 
 def _ignored(case: Case) -> Finding | None:
@@ -133,21 +187,33 @@ def _ignored(case: Case) -> Finding | None:
     lines = infos + [e for e in case.of("nccl.warn") if NAMED.search(e.text)]
     if not lines:
         return None
-    name = next((m[1] for e in lines if (m := re.search(r"\b(NCCL_[A-Z][A-Z0-9_]+)\b", e.text))), "")
+    name = next(
+        (m[1] for e in lines if (m := re.search(r"\b(NCCL_[A-Z][A-Z0-9_]+)\b", e.text))), ""
+    )
     name = name or ("NCCL_TOPO_FILE" if matching(lines, "XML topology") else "NCCL_NET")
     say = f"NCCL rejects the value of {name}{on(lines[0].host)}."
     strength: Strength = "possible" if infos and failed(case) else "likely"
-    return found(ID, strength, say, pick(lines, env_of(case, name)), advice=_advice(name), next=experiment(case))
+    return found(
+        ID,
+        strength,
+        say,
+        pick(lines, env_of(case, name)),
+        advice=_advice(name),
+        next=experiment(case),
+    )
 
 
 NAMED = re.compile(
-    r"[Ii]nvalid (?:value\b.{0,200}for )?NCCL_[A-Z_]+|NCCL_\w+=\S+ is larger than|exceeds the maximum.{0,40}NCCL_"
+    r"[Ii]nvalid (?:value\b.{0,200}for )?NCCL_[A-Z_]+|NCCL_\w+=\S+ is larger than|exceeds the"
+    r" maximum.{0,40}NCCL_"
     r"|Error: network \S+ not found|Could not open XML topology file"
 )
 
 
 def _risks(host: HostFacts) -> Iterator[Risk]:
-    """Problems that the agent found in the environment, except missing interfaces (see ifname_not_found)."""
+    """Problems that the agent found in the environment, except missing interfaces (see
+    ifname_not_found).
+    """
     for row in host.value("env.problems") or ():
         if not (row["kind"] == "device" and row["name"].endswith("_SOCKET_IFNAME")):
             say = f"{row['name']}={row['value']}: {row['problem']}; {row['hint']}".rstrip("?.")
@@ -175,8 +241,8 @@ def _advice(*names: str) -> tuple[Advice, ...]:
     what = " and ".join(names) or "NCCL_ALGO, NCCL_PROTO and NCCL_*_DISABLE"
     return (
         Advice(
-            f"Unset {what}, see the job work with the defaults, and set it again only with a value from the user "
-            "guide.",
+            f"Unset {what}, see the job work with the defaults, and set it again only with a value"
+            " from the user guide.",
             change={"unset": list(names)} if names else {},
             command="env | grep -E '^(NCCL|GLOO|TORCH_NCCL)_' | sort",
             why="NCCL ignores or rejects what it does not know, often silently.",
@@ -203,9 +269,14 @@ def experiment(case: Case) -> Experiment:
 
 
 def _limits(case: Case) -> list[str]:
-    """Variables of this case that limit what NCCL may choose from, or whose value NCCL does not know."""
+    """Variables of this case that limit what NCCL may choose from, or whose value NCCL does not
+    know.
+    """
     odd = {
-        row["name"] for _, name, value in _settings(case) for row in check_value(name, value) if row["kind"] == "value"
+        row["name"]
+        for _, name, value in _settings(case)
+        for row in check_value(name, value)
+        if row["kind"] == "value"
     }
     limits = {name for _, name, value in _settings(case) if limiting(name, value)}
     return sorted(odd or limits)

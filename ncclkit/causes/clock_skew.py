@@ -1,28 +1,31 @@
 """The clocks of the hosts are seconds or more apart
 
 What you see
-    torchrun on several nodes loses some of them at the start although every port answers: one node trains alone
-    ("group_world_size=1" under --nnodes 2), the other ends with "has failed to send a keep-alive heartbeat" or
-    RendezvousTimeoutError (seen with torch 2.13 and a clock 40 s behind).  Or the job runs, but in its logs the
-    consequence appears before the cause, and downloads end with "certificate is not yet valid".
+    torchrun on several nodes loses some of them at the start although every port answers: one node
+    trains alone ("group_world_size=1" under --nnodes 2), the other ends with "has failed to send a
+    keep-alive heartbeat" or RendezvousTimeoutError (seen with torch 2.13 and a clock 40 s behind).
+    Or the job runs, but in its logs the consequence appears before the cause, and downloads end
+    with "certificate is not yet valid".
 
 Why it happens
-    Each host has a clock of its own that gains or loses up to some seconds a day; a time service (chrony, NTP, PTP)
-    corrects it.  A virtual machine that was paused, a host that was off, or one that may not reach the
-    service is off by minutes.  torchrun's c10d rendezvous has every node write the time of its last heartbeat into
-    the store, by its own clock, and the others read it by theirs: a node more than 15 s behind looks dead at once.
+    Each host has a clock of its own that gains or loses up to some seconds a day; a time service
+    (chrony, NTP, PTP) corrects it.  A virtual machine that was paused, a host that was off, or one
+    that may not reach the service is off by minutes.  torchrun's c10d rendezvous has every node
+    write the time of its last heartbeat into the store, by its own clock, and the others read it by
+    theirs: a node more than 15 s behind looks dead at once.
 
 How to be sure
-    `ncclkit connect` measures the offset between the clocks and its uncertainty.  `chronyc tracking` or `timedatectl`
-    on each host says whether its clock is synchronised.
+    `ncclkit connect` measures the offset between the clocks and its uncertainty.  `chronyc
+    tracking` or `timedatectl` on each host says whether its clock is synchronised.
 
 What to do
-    Synchronise all hosts with one time service, and step the clock of the host that is off once.  Containers share
-    the clock of their host: correct it there.
+    Synchronise all hosts with one time service, and step the clock of the host that is off once.
+    Containers share the clock of their host: correct it there.
 
 Read more
     https://github.com/pytorch/pytorch/blob/main/torch/distributed/elastic/rendezvous/dynamic_rendezvous.py
-    (_DistributedRendezvousStateHolder._sanitize, keep_alive_interval); man pages adjtimex(2), chronyc(1).
+    (_DistributedRendezvousStateHolder._sanitize, keep_alive_interval); man pages adjtimex(2),
+    chronyc(1).
 """
 
 from __future__ import annotations
@@ -41,11 +44,15 @@ from ncclkit.core.model import Advice, Experiment, Finding, Strength, found, unk
 ID = "clock_skew"
 explains = ("rendezvous.error", "world_size_mismatch")
 APART, DROPPED = 1.0, 15.0
-"""Seconds of offset that matter when reading logs, and after which torchrun drops a node (3 heartbeats of 5 s)."""
+"""Seconds of offset that matter when reading logs, and after which torchrun drops a node (3
+heartbeats of 5 s)."""
 
 
 def diagnose(case: Case) -> Finding:
-    """Found where a connection test measured an offset; else whether each kernel reports a synchronised clock."""
+    """Found where a connection test measured an offset.
+
+    Else whether each kernel reports a synchronised clock.
+    """
     equal = _tested.passed(case, lambda link: link.offset is not None and not _offset(link))
     missing = "`ncclkit connect HOST HOST`, which measures the offset between the clocks"
     if verdict := first_finding(case, _measured, CHECK.risk):
@@ -53,11 +60,15 @@ def diagnose(case: Case) -> Finding:
     kept = case.facts_of("host.clock.synced")
     if not equal and len(kept) > 1 and any(fact.value is False for fact in kept):
         return unknown(ID, missing)
-    return CHECK.otherwise(case, equal, "The clocks of the tested hosts agree to a second.", missing)
+    return CHECK.otherwise(
+        case, equal, "The clocks of the tested hosts agree to a second.", missing
+    )
 
 
 def _offset(link: NetworkPath) -> float:
-    """Smallest offset in seconds between the clocks of both ends; 0 where it does not matter or is unknown."""
+    """Smallest offset in seconds between the clocks of both ends; 0 where it does not matter or is
+    unknown.
+    """
     least = abs(link.offset or 0.0) - (link.offset_error or 0.0)
     return least if least >= APART else 0.0
 
@@ -76,7 +87,8 @@ def _measured(case: Case) -> Finding | None:
     say = f"The clock of {behind} is {gap:.3g} s behind that of {ahead}{more}; {effect}."
     refused = case.of("rendezvous.error") if drops else []
     strength: Strength = "likely" if refused else _tested.risk(case)
-    why, hosts = pick([link.event for link in off[:4]], refused[:2]), tuple(sorted({h for pair in pairs for h in pair}))
+    why = pick([link.event for link in off[:4]], refused[:2])
+    hosts = tuple(sorted({h for pair in pairs for h in pair}))
     advice = (_advice(behind), STATIC)
     return found(ID, strength, say, why, hosts=hosts, advice=advice, next=experiment(case))
 
@@ -85,14 +97,18 @@ def _risks(host: HostFacts) -> Iterator[Risk]:
     """Hosts of a job with several hosts whose clock is not synchronised."""
     fact, nodes = host.fact("host.clock.synced"), host.number("env.SLURM_NNODES") or 1
     if fact and fact.value is False and nodes > 1:
-        say = "no time service is known to synchronise the clock; at an offset of seconds the logs of this job's "
+        say = (
+            "no time service is known to synchronise the clock; at an offset of seconds the logs of"
+            " this job's "
+        )
         say += f"{nodes:g} nodes would not fit together, and torchrun would drop the node"
         yield Risk(say, [fact, host.fact("env.SLURM_NNODES")], _advice("this host"))
 
 
 def _advice(host: str) -> Advice:
     return Advice(
-        f"Synchronise the clocks with a time service, and step that of {host} to the right time once.",
+        f"Synchronise the clocks with a time service, and step that of {host} to the right time"
+        " once.",
         command="chronyc tracking; sudo systemctl enable --now chronyd; sudo chronyc makestep",
         why="Each host compares the others' heartbeats and time stamps with its own clock.",
         check="`ncclkit connect` measures less than a second between all hosts.",
@@ -102,27 +118,49 @@ def _advice(host: str) -> Advice:
 
 STATIC = Advice(
     "Until then let the nodes meet without heartbeats.",
-    command="torchrun --rdzv-backend static --node-rank $SLURM_NODEID --master-addr <first host> --master-port 29500 …",
-    why="The static rendezvous only counts the nodes; heartbeats with the time of day belong to c10d and etcd.",
+    command=(
+        "torchrun --rdzv-backend static --node-rank $SLURM_NODEID --master-addr <first host>"
+        " --master-port 29500 …"
+    ),
+    why=(
+        "The static rendezvous only counts the nodes; heartbeats with the time of day belong to"
+        " c10d and etcd."
+    ),
     check="All workers start.",
-    risk="A node that is lost later is not replaced, and --max-restarts no longer waits for a new one.",
+    risk=(
+        "A node that is lost later is not replaced, and --max-restarts no longer waits for a new"
+        " one."
+    ),
 )
 
 
 def experiment(case: Case) -> Experiment:
-    """Measure the clocks again where the hosts can be reached; elsewhere start without comparing clocks."""
+    """Measure the clocks again where the hosts can be reached.
+
+    Elsewhere start without comparing clocks.
+    """
     if can_simulate_again(case):
         predicts = {
             ID: "names and ports are right, and the clocks are seconds apart",
             "store_unreachable": "the rendezvous port does not answer",
             "hostname_resolution": "a host resolves a name to nothing, or to 127.x",
         }
-        question = "How far apart are the clocks of the hosts, and do names and ports work as they should?"
-        return Experiment(question, {"check": "connections"}, predicts, dict.fromkeys(predicts, "found"))
+        question = (
+            "How far apart are the clocks of the hosts, and do names and ports work as they should?"
+        )
+        return Experiment(
+            question, {"check": "connections"}, predicts, dict.fromkeys(predicts, "found")
+        )
     return minimal(
         "Do the same ranks meet where the rendezvous is a plain store, which compares no clocks?",
-        {ID: "they do: only heartbeats are read by the clock", "slow_rank": "they do: a rank of the program was late"},
-        {"store_unreachable": "they do not: no answer", "hostname_resolution": "they do not: no name resolves there"},
+        {
+            ID: "they do: only heartbeats are read by the clock",
+            "slow_rank": "they do: a rank of the program was late",
+        },
+        {
+            "store_unreachable": "they do not: no answer",
+            "hostname_resolution": "they do not: no name resolves there",
+        },
     )
 
 

@@ -1,21 +1,24 @@
 """Several communicators are used at once, in different order on different ranks
 
 What you see
-    A hang that comes and goes with timing, when tensor, data and pipeline parallelism or a user thread each have
-    their own process group; watchdogs of two groups fire at the same time, each rank waiting in another group.
+    A hang that comes and goes with timing, when tensor, data and pipeline parallelism or a user
+    thread each have their own process group; watchdogs of two groups fire at the same time, each
+    rank waiting in another group.
 
 Why it happens
-    An NCCL kernel occupies the GPU until its partners run theirs.  If rank 0 has launched group A's collective and
-    rank 1 group B's, on different streams without any order, each may wait for a kernel that cannot start because the
-    first one holds the GPU's resources.  CUDA does not promise that kernels on two streams make progress together.
+    An NCCL kernel occupies the GPU until its partners run theirs.  If rank 0 has launched group A's
+    collective and rank 1 group B's, on different streams without any order, each may wait for a
+    kernel that cannot start because the first one holds the GPU's resources.  CUDA does not promise
+    that kernels on two streams make progress together.
 
 How to be sure
-    The Flight Recorder shows for two ranks that the in-flight entries of two groups were launched in opposite order;
-    CUDA_DEVICE_MAX_CONNECTIONS=1 or NCCL_LAUNCH_ORDER_IMPLICIT=1 (2.26+) makes the hang disappear.
+    The Flight Recorder shows for two ranks that the in-flight entries of two groups were launched
+    in opposite order; CUDA_DEVICE_MAX_CONNECTIONS=1 or NCCL_LAUNCH_ORDER_IMPLICIT=1 (2.26+) makes
+    the hang disappear.
 
 What to do
-    Launch collectives of different groups in the same order on all ranks, or make one stream wait for the other's
-    event; do not call collectives from several threads without a lock.
+    Launch collectives of different groups in the same order on all ranks, or make one stream wait
+    for the other's event; do not call collectives from several threads without a lock.
 
 Read more
     NCCL user guide: using multiple NCCL communicators concurrently; NCCL_LAUNCH_ORDER_IMPLICIT.
@@ -35,17 +38,35 @@ from ncclkit.core.model import Advice, Event, Experiment, Finding, Strength, fou
 from ncclkit.core.text import start
 
 ID = "concurrent_comms"
-explains = ("c10d.timeout", "send_recv_mismatch", "slow_rank", "timeout_too_short", "rank_divergence")
+explains = (
+    "c10d.timeout",
+    "send_recv_mismatch",
+    "slow_rank",
+    "timeout_too_short",
+    "rank_divergence",
+)
 
 
 def diagnose(case: Case) -> Finding:
-    """Found where ranks wait for each other in different groups, or use several communicators on several streams."""
+    """Found where ranks wait for each other in different groups, or use several communicators on
+    several streams.
+    """
     stuck = case.of("flight.stuck")
-    mixed = [e for e in stuck if {"scheduled", "started"} <= set(map(str, (e.data.get("states") or {}).values()))]
-    both = [e for e in stuck if set(map(str, (e.data.get("states") or {"": ""}).values())) == {"started"}]
+    mixed = [
+        e
+        for e in stuck
+        if {"scheduled", "started"} <= set(map(str, (e.data.get("states") or {}).values()))
+    ]
+    both = [
+        e
+        for e in stuck
+        if set(map(str, (e.data.get("states") or {"": ""}).values())) == {"started"}
+    ]
     if len({e.data.get("group") for e in both}) > 1:
         return _all_started(case, both)
-    crossed = _crossed(case.of("flight.missing")) or [event for event in stuck if event.data.get("crossed")]
+    crossed = _crossed(case.of("flight.missing")) or [
+        event for event in stuck if event.data.get("crossed")
+    ]
     if len({e.data.get("group") for e in stuck}) > 1 and mixed or crossed:
         lines = crossed or mixed
         groups = sorted({_name(event) for event in stuck + lines})
@@ -57,18 +78,32 @@ def diagnose(case: Case) -> Finding:
         why = pick(lines, stuck)
         # ranks that call in different order wait for each other whatever the number of queues
         return found(
-            ID, "likely", say, why, ranks=_fewer(crossed), advice=_advice(), next=None if crossed else experiment(case)
+            ID,
+            "likely",
+            say,
+            why,
+            ranks=_fewer(crossed),
+            advice=_advice(),
+            next=None if crossed else experiment(case),
         )
     if finding := first_finding(case, _in_text, _everywhere, _two_groups):
         return finding
     if finding := _point_to_point(case):
         return finding
-    went_well = [*case.of("nccl.destroy"), *rank_states(case).ended.values(), *case.of("c10d.timeout")]
-    return otherwise(ID, went_well, "No two groups wait for each other.", "Flight Recorder dumps of all ranks")
+    went_well = [
+        *case.of("nccl.destroy"),
+        *rank_states(case).ended.values(),
+        *case.of("c10d.timeout"),
+    ]
+    return otherwise(
+        ID, went_well, "No two groups wait for each other.", "Flight Recorder dumps of all ranks"
+    )
 
 
 def _point_to_point(case: Case) -> Finding | None:
-    """By NCCL's list of calls, a process that never ended sends and receives on its communicators."""
+    """By NCCL's list of calls, a process that never ended sends and receives on its
+    communicators.
+    """
     calls = [event for event in case.of("nccl.op") if event.data.get("op") in ("Send", "Recv")]
     if not calls or case.of("nccl.destroy"):
         return None
@@ -80,7 +115,10 @@ def _point_to_point(case: Case) -> Finding | None:
     if most == 1 and rank_states(case).ended:
         return None
     on = f"on {most} communicators at once" if most > 1 else "on one communicator"
-    say = f"Point-to-point calls run {on}; concurrent kernels on several streams may block each other."
+    say = (
+        f"Point-to-point calls run {on}; concurrent kernels on several streams may block each"
+        " other."
+    )
     strength: Strength = "likely" if most > 1 and case.of("c10d.timeout") else "possible"
     why = pick(_one_each(calls))
     return found(ID, strength, say, why, advice=_advice(), next=experiment(case))
@@ -89,7 +127,10 @@ def _point_to_point(case: Case) -> Finding | None:
 def _all_started(case: Case, stuck: list[Event]) -> Finding:
     """By the dumps, calls of several groups run on all of their ranks at once."""
     groups = sorted({_name(e) for e in stuck})
-    say = f"Collectives of {len(groups)} groups ({', '.join(groups[:4])}) have started on all of their ranks and none "
+    say = (
+        f"Collectives of {len(groups)} groups ({', '.join(groups[:4])}) have started on all of"
+        " their ranks and none "
+    )
     say += "ends: their kernels wait for each other on the GPUs."
     return found(ID, "likely", say, pick(stuck), advice=_advice(), next=experiment(case))
 
@@ -101,18 +142,27 @@ def _name(event: Event) -> str:
 
 
 def _in_text(case: Case) -> Finding | None:
-    """Flight Recorder entries printed in a log: two ranks launched work of the same groups in opposite order."""
+    """Flight Recorder entries printed in a log.
+
+    Two ranks launched work of the same groups in opposite order.
+    """
     printed = _printed.opposite_order(case)
     if not printed:
         return None
     names = list(dict.fromkeys(str(e.data["desc"] or e.data["group"]) for e in printed))
-    say = f"{start(name_ranks(ranks_in(printed)))} have work of the groups {' and '.join(names)} in flight, "
+    say = (
+        f"{start(name_ranks(ranks_in(printed)))} have work of the groups {' and '.join(names)} in"
+        " flight, "
+    )
     say += "launched in opposite order: each waits for a kernel that is queued behind the other."
     return found(ID, "likely", say, pick(printed), advice=_advice(), next=None)
 
 
 def _everywhere(case: Case) -> Finding | None:
-    """Collectives of two groups have started on all of their ranks, and neither ends: their kernels wait."""
+    """Collectives of two groups have started on all of their ranks, and neither ends.
+
+    Their kernels wait.
+    """
     sides = _started_everywhere(case)
     if len(sides) < 2:
         return None
@@ -124,7 +174,9 @@ def _everywhere(case: Case) -> Finding | None:
 
 
 def _started_everywhere(case: Case) -> dict[str, list[Event]]:
-    """Group → the lines by which the same two or more ranks, all that are known, are in one collective of it."""
+    """Group → the lines by which the same two or more ranks, all that are known, are in one
+    collective of it.
+    """
     calls: dict[tuple[str, object], list[Event]] = {}
     for event, group, desc in grouped(case.events):
         if event.kind == "c10d.timeout" and (group or desc):
@@ -134,13 +186,20 @@ def _started_everywhere(case: Case) -> dict[str, list[Event]]:
             name = str(event.data["desc"] or event.data["group"])
             calls.setdefault((name, event.data["seq"]), []).append(event)
     members = set(rank_states(case).members)
-    whole = {call: events for call, events in calls.items() if len(members) > 1 and {*ranks_in(events)} == members}
+    whole = {
+        call: events
+        for call, events in calls.items()
+        if len(members) > 1 and {*ranks_in(events)} == members
+    }
     names = Counter(name for name, _ in whole)
     return {name: events for (name, _), events in whole.items() if names[name] == 1}
 
 
 def _two_groups(case: Case) -> Finding | None:
-    """Watchdogs timed out in two groups at once: some ranks in one group, other ranks in the other."""
+    """Watchdogs timed out in two groups at once.
+
+    Some ranks in one group, other ranks in the other.
+    """
     waits = [event for event in rank_states(case).waiting.values() if event.kind == "c10d.timeout"]
     named = [(event, desc or group) for event, group, desc in grouped(case.events) if group or desc]
     sides: dict[str, list[Event]] = {}
@@ -155,7 +214,10 @@ def _two_groups(case: Case) -> Finding | None:
     if len(sides) < 2:
         return None
     parts = [f"{name_ranks(ranks_in(events))} in {name}" for name, events in sorted(sides.items())]
-    say = f"Ranks timed out in different groups at once: {'; '.join(parts[:4])}; they may wait for each other."
+    say = (
+        f"Ranks timed out in different groups at once: {'; '.join(parts[:4])}; they may wait for"
+        " each other."
+    )
     why = pick([events[0] for events in sides.values()], waits, limit=6)
     return found(ID, "possible", say, why, advice=_advice(), next=experiment(case))
 
@@ -165,9 +227,15 @@ def _crossed(gaps: list[Event]) -> list[Event]:
     lacking, held = _places_of_ranks(gaps, "missing"), _places_of_ranks(gaps, "waiting")
     for one in gaps:
         theirs = {place for rank in one.data.get("missing") or () for place in held[rank]}
-        back = {place for rank in one.data.get("waiting") or () for place in lacking[rank]} if theirs else set()
+        back = (
+            {place for rank in one.data.get("waiting") or () for place in lacking[rank]}
+            if theirs
+            else set()
+        )
         crossing = (gaps[place] for place in sorted(theirs & back))
-        two = next((gap for gap in crossing if gap.data.get("group") != one.data.get("group")), None)
+        two = next(
+            (gap for gap in crossing if gap.data.get("group") != one.data.get("group")), None
+        )
         if two is not None:
             return [one, two]
     return []
@@ -184,7 +252,8 @@ def _places_of_ranks(gaps: list[Event], role: str) -> dict[int, list[int]]:
 
 def _fewer(gaps: list[Event]) -> tuple[int, ...]:
     """Ranks that wait in the smaller of the two waiting groups; none where both are equal."""
-    sides = sorted((tuple(gap.data.get("waiting") or ()) for gap in gaps), key=len)  # none where all have entered
+    # none where all have entered
+    sides = sorted((tuple(gap.data.get("waiting") or ()) for gap in gaps), key=len)
     return sides[0] if len(sides) == 2 and len(sides[0]) < len(sides[1]) else ()
 
 
@@ -198,7 +267,10 @@ def _advice() -> tuple[Advice, ...]:
         Advice(
             "Launch the collectives of all groups in one agreed order.",
             env={"CUDA_DEVICE_MAX_CONNECTIONS": "1"},
-            code="torch.cuda.current_stream().wait_stream(other)  # before the second group's collective",
+            code=(
+                "torch.cuda.current_stream().wait_stream(other)  # before the second group's"
+                " collective"
+            ),
             why="Two NCCL kernels on one GPU may each hold what the other needs.",
             check="The job passes the point at which it hung a hundred times.",
             risk="Less overlap of communication and computation.",
@@ -211,6 +283,10 @@ def experiment(case: Case) -> Experiment:
     return Experiment(
         "Does the hang disappear when kernels are launched in one queue?",
         {"env": {"CUDA_DEVICE_MAX_CONNECTIONS": "1", "NCCL_LAUNCH_ORDER_IMPLICIT": "1"}},
-        {ID: "it disappears", "send_recv_mismatch": "it stays", "slow_rank": "it stays; one rank is missing"},
+        {
+            ID: "it disappears",
+            "send_recv_mismatch": "it stays",
+            "slow_rank": "it stays; one rank is missing",
+        },
         {ID: "works", "send_recv_mismatch": "same", "slow_rank": "same"},
     )

@@ -1,4 +1,6 @@
-"""What a text says of a job beside its symptom: hosts, framework, phase, kind of collective, machine.
+"""What a text says of a job beside its symptom.
+
+Hosts, framework, phase, kind of collective, machine.
 
 A context proves nothing.  It shifts the order of the suspects by how often settled cases of each
 cause had it (`ncclkit.causes.differential`).
@@ -59,8 +61,7 @@ CONTEXTS = (
     JobContext(
         "virtual_machine",
         "it runs in a virtual machine",
-        r"vmware|\bvgpu\b|qemu|\bkvm\b|hyper-?v\b|passthrough|\bVMs?\b|virtual machine"
-        r"|\bWSL",
+        r"vmware|\bvgpu\b|qemu|\bkvm\b|hyper-?v\b|passthrough|\bVMs?\b|virtual machine" r"|\bWSL",
     ),
     JobContext(
         "consumer_gpu",
@@ -91,8 +92,7 @@ CONTEXTS = (
     JobContext(
         "uses_infiniband",
         "NCCL uses InfiniBand or RoCE",
-        r"Using network IB|NET/IB ?: Using|via NET/IB|\bmlx\d|\bibv_|\bRoCE|infiniband"
-        r"|\bGID\b",
+        r"Using network IB|NET/IB ?: Using|via NET/IB|\bmlx\d|\bibv_|\bRoCE|infiniband" r"|\bGID\b",
     ),
     JobContext(
         "no_infiniband",
@@ -119,7 +119,10 @@ CONTEXTS = (
         "init_begun",
         "NCCL began to initialise",
         r"Init START|cudaDriverVersion|Bootstrap ?: Using",
-        ("nccl.init", "nccl.bootstrap",),
+        (
+            "nccl.init",
+            "nccl.bootstrap",
+        ),
     ),
     JobContext(
         "init_done",
@@ -348,7 +351,10 @@ CONTEXTS = (
         "peer_left",
         "a peer closed its connection",
         r"closed by|reset by peer|broken pipe|remote (?:process|error)|got 0 bytes",
-        ("store.lost", "gloo.closed",),
+        (
+            "store.lost",
+            "gloo.closed",
+        ),
     ),
     JobContext(
         "code_system",
@@ -382,7 +388,9 @@ def contexts() -> dict[str, JobContext]:
 
 
 def contexts_of(case: Case, lines: Iterable[tuple[str, Event]]) -> tuple[str, ...]:
-    """The names of the contexts that a case shows, by these lines and by the kinds of its events."""
+    """The names of the contexts that a case shows, by these lines and by the kinds of
+    its events.
+    """
     text = "\n".join(line for line, _ in list(lines)[:LINES])
     return tuple(context.name for context in CONTEXTS if _is_shown(context, case, text))
 

@@ -1,25 +1,28 @@
 """Ranks are bound to the wrong CPU cores, or all to the same one
 
 What you see
-    Every rank of a node is slow in launching work, GPUs idle between kernels, small collectives take several times as
-    long as on another node, and `top` shows one busy core among a hundred idle ones.  Or half of the GPUs are slower
-    in all that goes through the host, although all cards are alike.
+    Every rank of a node is slow in launching work, GPUs idle between kernels, small collectives
+    take several times as long as on another node, and `top` shows one busy core among a hundred
+    idle ones.  Or half of the GPUs are slower in all that goes through the host, although all cards
+    are alike.
 
 Why it happens
-    The kernel runs a process only on the cores of its affinity mask, and threads and data-loader workers inherit it.
-    OMP_PROC_BIND or GOMP_CPU_AFFINITY binds a process to the first core of its mask as soon as torch is imported;
-    each rank does so by itself, so all end on the same core.  `srun` no longer takes over --cpus-per-task from
-    sbatch (since Slurm 22.05) and gives one core.  A mask on one socket makes ranks with GPUs on the other one reach
-    them, and their memory, over the link between the sockets; NCCL then ignores the place of the GPU for its threads.
+    The kernel runs a process only on the cores of its affinity mask, and threads and data-loader
+    workers inherit it. OMP_PROC_BIND or GOMP_CPU_AFFINITY binds a process to the first core of its
+    mask as soon as torch is imported; each rank does so by itself, so all end on the same core.
+    `srun` no longer takes over --cpus-per-task from sbatch (since Slurm 22.05) and gives one core.
+    A mask on one socket makes ranks with GPUs on the other one reach them, and their memory, over
+    the link between the sockets; NCCL then ignores the place of the GPU for its threads.
 
 How to be sure
-    `taskset -cp <pid>` of each rank: masks that are one core, or the same core; compare with the column CPU Affinity
-    of `nvidia-smi topo -m`.  NCCL says what it took: "Affinity for GPU 3 is 0-15 (GPU affinity ... CPU affinity ...)".
+    `taskset -cp <pid>` of each rank: masks that are one core, or the same core; compare with the
+    column CPU Affinity of `nvidia-smi topo -m`.  NCCL says what it took: "Affinity for GPU 3 is
+    0-15 (GPU affinity ... CPU affinity ...)".
 
 What to do
-    Unset the variables, or let the launcher bind each rank next to its GPU: `torchrun --numa-binding=node` (torch
-    2.9), `srun --cpus-per-task=N --gpu-bind=closest`, `mpirun --map-by numa`; give containers the CPUs of both
-    sockets.
+    Unset the variables, or let the launcher bind each rank next to its GPU: `torchrun
+    --numa-binding=node` (torch 2.9), `srun --cpus-per-task=N --gpu-bind=closest`, `mpirun --map-by
+    numa`; give containers the CPUs of both sockets.
 
 Read more
     https://docs.pytorch.org/docs/stable/elastic/numa.html
@@ -45,15 +48,20 @@ BINDS = {
     "OMP_PROC_BIND": re.compile(r"\s*(?:true|close|spread|master|primary)\b", re.I),
     "GOMP_CPU_AFFINITY": re.compile(r"\s*\d"),
 }
-"""Variables by which GNU OpenMP, which torch ships, binds a process when it is loaded; seen with torch 2.13."""
+"""Variables by which GNU OpenMP, which torch ships, binds a process when it is loaded; seen with
+torch 2.13."""
 LONGEST = 1 << 14
 """Most CPUs that a machine can have: a damaged list must not fill the memory."""
 
 
 def diagnose(case: Case) -> Finding:
-    """Found where NCCL's log binds several GPUs to one core, or where the facts of the hosts show it."""
+    """Found where NCCL's log binds several GPUs to one core, or where the facts of the hosts show
+    it.
+    """
     wide = [event for event in case.of("nccl.affinity") if (event.data.get("cpus") or 0) > 1]
-    missing = "cpu.affinity of the job's hosts, or NCCL_DEBUG=INFO lines with the affinity of each GPU"
+    missing = (
+        "cpu.affinity of the job's hosts, or NCCL_DEBUG=INFO lines with the affinity of each GPU"
+    )
     say = "NCCL's threads have several cores to run on."
     return _one_core(case) or CHECK.risk(case) or CHECK.otherwise(case, wide, say, missing)
 
@@ -69,27 +77,46 @@ def _one_core(case: Case) -> Finding | None:
         return None
     lines, gpus = [*most.values()], tuple(sorted(str(gpu) for gpu in most))
     say = (
-        f"The ranks of {name_gpus(gpus)}{on(host)} take turns on one CPU core, the only one they may use (mask {mask})."
+        f"The ranks of {name_gpus(gpus)}{on(host)} take turns on one CPU core, the only one they"
+        f" may use (mask {mask})."
     )
     # A slow job seldom fails for that reason.
     strength: Strength = "possible" if failed(case) else "likely"
     why, hosts, advice = pick(lines), name_hosts(lines), (_slurm(8), UNBIND)
-    return found(ID, strength, say, why, ranks=ranks_in(lines), hosts=hosts, gpus=gpus, advice=advice, next=NEAR)
+    return found(
+        ID,
+        strength,
+        say,
+        why,
+        ranks=ranks_in(lines),
+        hosts=hosts,
+        gpus=gpus,
+        advice=advice,
+        next=NEAR,
+    )
 
 
 def _risks(host: HostFacts) -> Iterator[Risk]:
-    """Settings that bind every rank alike, fewer cores than Slurm promised, and GPUs far from all usable cores."""
+    """Settings that bind every rank alike, fewer cores than Slurm promised, and GPUs far from all
+    usable cores.
+    """
     mask = host.fact("cpu.affinity")
     own = cpus(mask.value) if mask else frozenset()
     for name, binds in BINDS.items():
         fact = host.fact(f"env.{name}")
         if fact and binds.match(str(fact.value)) and host.ranks > 1 and len(own) > 1:
-            say = f"{name}={fact.value} is set; each of {host.ranks} ranks would bind itself to CPU {min(own)}, the "
+            say = (
+                f"{name}={fact.value} is set; each of {host.ranks} ranks would bind itself to CPU"
+                f" {min(own)}, the "
+            )
             yield Risk(say + "first that they all may use", [fact, mask], UNBIND, "likely")
     promised = host.number("env.SLURM_CPUS_PER_TASK") or 0
     if own and len(own) < promised:
         count = f"{len(own)} CPU core{'s' if len(own) > 1 else ''}"
-        say = f"Slurm's job asked for {promised:g} cores a task and this step has {count} ({mask and mask.value}); its "
+        say = (
+            f"Slurm's job asked for {promised:g} cores a task and this step has {count}"
+            f" ({mask and mask.value}); its "
+        )
         facts = [mask, host.fact("env.SLURM_CPUS_PER_TASK")]
         yield Risk(say + "ranks would share what is left", facts, _slurm(int(promised)), "likely")
     yield from _remote_gpus(host, own)
@@ -101,8 +128,14 @@ def _remote_gpus(host: HostFacts, own: frozenset[int]) -> Iterator[Risk]:
     far = tuple(gpu for gpu, close in near.items() if own and close and not own & close)
     if far:
         mask, close = host.fact("cpu.affinity"), host.fact(f"gpu.{far[0]}.cpus")
-        say = f"{name_gpus(far)}: the nearest CPUs are {close and close.value}, and processes may use "
-        say += f"{mask and mask.value} only; ranks there would reach their GPUs through the other socket"
+        say = (
+            f"{name_gpus(far)}: the nearest CPUs are {close and close.value}, and processes may"
+            " use "
+        )
+        say += (
+            f"{mask and mask.value} only; ranks there would reach their GPUs through the other"
+            " socket"
+        )
         # Another step of the same job may get other cores.
         strength: Strength = "possible" if host.fact("env.SLURM_JOB_ID") else "likely"
         yield Risk(say, [mask, close], SOCKETS, strength, gpus=far)
@@ -121,29 +154,45 @@ def _slurm(cores: int) -> Advice:
     return Advice(
         "Pass the number of cores per task to srun; it does not take over sbatch's number.",
         command=f"srun --cpus-per-task={cores} …   # or: export SRUN_CPUS_PER_TASK={cores}",
-        why="Since Slurm 22.05 srun does not read SLURM_CPUS_PER_TASK any more, and its default is one core.",
+        why=(
+            "Since Slurm 22.05 srun does not read SLURM_CPUS_PER_TASK any more, and its default is"
+            " one core."
+        ),
         check="`srun … taskset -cp $$` shows as many CPUs in every task.",
         risk="The allocation must hold them: tasks times cores on each node.",
     )
 
 
 UNBIND = Advice(
-    "Unset the variables that bind every process to the same core, and let the launcher bind each rank near its GPU.",
+    "Unset the variables that bind every process to the same core, and let the launcher bind each"
+    " rank near its GPU.",
     command="unset OMP_PROC_BIND OMP_PLACES GOMP_CPU_AFFINITY; torchrun --numa-binding=node …",
     change={"unset": ["OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY"]},
-    why="They are meant for one process that has the machine to itself: each rank counts cores from the first.",
+    why=(
+        "They are meant for one process that has the machine to itself: each rank counts cores from"
+        " the first."
+    ),
     check="`taskset -cp <pid>` differs between the ranks, or holds all cores.",
     risk="None for the result; a job of one rank on the node may become a little slower.",
 )
 SOCKETS = Advice(
     "Give the job CPUs of both sockets, and bind each rank to those next to its GPU.",
-    command="nvidia-smi topo -m; torchrun --numa-binding=node …; docker run --cpuset-cpus=<both sockets> …",
-    why="Launches, copies and NCCL's proxy threads cross the link between the sockets, and so does their memory.",
+    command=(
+        "nvidia-smi topo -m; torchrun --numa-binding=node …; docker run --cpuset-cpus=<both"
+        " sockets> …"
+    ),
+    why=(
+        "Launches, copies and NCCL's proxy threads cross the link between the sockets, and so does"
+        " their memory."
+    ),
     check="cpu.affinity of `ncclkit inspect` holds CPUs of every NUMA node that has a GPU.",
-    risk="On a shared machine the other CPUs may belong to another job: ask the scheduler for them.",
+    risk=(
+        "On a shared machine the other CPUs may belong to another job: ask the scheduler for them."
+    ),
 )
 NEAR = Experiment(
-    "Is all_reduce faster when NCCL's threads run next to their GPUs, whatever the mask of the process says?",
+    "Is all_reduce faster when NCCL's threads run next to their GPUs, whatever the mask of the"
+    " process says?",
     {"env": {"NCCL_IGNORE_CPU_AFFINITY": "1"}},
     {
         ID: "busbw rises by half or more: the mask kept them away",
@@ -155,7 +204,10 @@ NEAR = Experiment(
 
 
 def experiment(case: Case) -> Experiment:
-    """Run without the binding variables where one is set; elsewhere with NCCL's threads next to their GPUs."""
+    """Run without the binding variables where one is set.
+
+    Elsewhere with NCCL's threads next to their GPUs.
+    """
     if not any(case.facts_of(f"env.{name}") for name in BINDS):
         return NEAR
     return Experiment(

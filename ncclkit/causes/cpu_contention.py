@@ -1,21 +1,23 @@
 """Too many processes share too few CPU cores
 
 What you see
-    "This DataLoader will create 16 worker processes in total. Our suggested max number of worker in current system is
-    4", GPUs that idle between steps, timeouts that come and go, watchdogs that report without an apparent reason.
+    "This DataLoader will create 16 worker processes in total. Our suggested max number of worker in
+    current system is 4", GPUs that idle between steps, timeouts that come and go, watchdogs that
+    report without an apparent reason.
 
 Why it happens
-    Each rank runs its main thread, NCCL's proxy and watchdog threads, and its data-loader workers, and each worker may
-    start OpenMP threads of its own.  If the cores the job may use (a cgroup or Slurm allocation, not what nproc of the
-    machine says) are fewer, threads wait: most often the proxy thread that feeds the network, so the collective of
-    all ranks is late.
+    Each rank runs its main thread, NCCL's proxy and watchdog threads, and its data-loader workers,
+    and each worker may start OpenMP threads of its own.  If the cores the job may use (a cgroup or
+    Slurm allocation, not what nproc of the machine says) are fewer, threads wait: most often the
+    proxy thread that feeds the network, so the collective of all ranks is late.
 
 How to be sure
-    `nproc` inside the job; (workers + 1) x ranks should not exceed it.  Watch the load average and nr_throttled in
-    cpu.stat while it runs.
+    `nproc` inside the job; (workers + 1) x ranks should not exceed it.  Watch the load average and
+    nr_throttled in cpu.stat while it runs.
 
 What to do
-    Fewer workers, OMP_NUM_THREADS=1 for ranks, --cpus-per-task to match, binding each rank to the cores near its GPU.
+    Fewer workers, OMP_NUM_THREADS=1 for ranks, --cpus-per-task to match, binding each rank to the
+    cores near its GPU.
 
 Read more
     PyTorch docs: DataLoader num_workers; Slurm: --cpus-per-task, srun --cpu-bind.
@@ -39,10 +41,12 @@ from ncclkit.core.text import percent, plural, start
 ID = "cpu_contention"
 explains = ("c10d.timeout", "slow_rank", "timeout_too_short", "gil_hold")
 PRESSED = 50.0
-"""Share of the time in %, before a run, in which some process waited for a core, from which others use the cores."""
+"""Share of the time in %, before a run, in which some process waited for a core, from which others
+use the cores."""
 OTHERS = (
     Advice(
-        "Find out who uses the cores, and measure again while they are free, or ask for cores of your own.",
+        "Find out who uses the cores, and measure again while they are free, or ask for cores of"
+        " your own.",
         command="ps -eo pid,user,pcpu,args --sort=-pcpu | head",
         why="What the ranks wait for a core is time in which they neither send nor add.",
         check="The same test reaches a higher busbw, and the ranks' wait for a core is near 0 s.",
@@ -50,7 +54,8 @@ OTHERS = (
     ),
 )
 CROWDED = 1.5
-"""Processes that want a core, for each core that the host has, from which on a rank would wait for one."""
+"""Processes that want a core, for each core that the host has, from which on a rank would wait for
+one."""
 LEAST, ROOM = 2, 4
 """Cores per GPU: for the rank and NCCL's proxy alone, and with a few data-loader workers."""
 
@@ -69,7 +74,9 @@ EXPERIMENT = Experiment(
 
 
 def diagnose(case: Case) -> Finding:
-    """Found by measured waits of the ranks' processes, PyTorch's warning, or more ranks than usable cores."""
+    """Found by measured waits of the ranks' processes, PyTorch's warning, or more ranks than usable
+    cores.
+    """
     return first_finding(case, _measured, _short_of_cores, _of_steps) or _reported(case)
 
 
@@ -89,9 +96,12 @@ def _measured(case: Case) -> Finding | None:
     warned = [e for e in _warnings(case) if e.rank in known]
     count, cores = worst.data["processes"], worst.data["cores"]
     say = (
-        f"The {count} processes of rank {worst.rank} share {cores} CPU core{'' if cores == 1 else 's'}{on(worst.host)}"
+        f"The {count} processes of rank {worst.rank} share {cores} CPU"
+        f" core{'' if cores == 1 else 's'}{on(worst.host)}"
     )
-    say += f": they ran {worst.data['ran']:.0f} s and waited {worst.data['waited']:.0f} s for a core"
+    say += (
+        f": they ran {worst.data['ran']:.0f} s and waited {worst.data['waited']:.0f} s for a core"
+    )
     if waiting:
         awaited_by = name_ranks(states.waiting.keys() - set(ranks))
         say += f", while {awaited_by} {how_they_waited(waiting)} for a collective"
@@ -109,38 +119,62 @@ def _measured(case: Case) -> Finding | None:
 
 
 def _short_of_cores(case: Case) -> Finding | None:
-    """A live test that is slow for the machine, and ranks that fit on its cores but waited for one: others use them."""
+    """A live test that is slow for the machine, and ranks that fit on its cores but waited for one:
+    others use them.
+    """
     low = _low(case)
     rows = {e.rank: e for e in case.of("telemetry.scheduling")}
     waited, ran = (sum(float(e.data[name]) for e in rows.values()) for name in ("waited", "ran"))
-    busy = [f for f in case.facts_of("cpu.pressure") if isinstance(f.value, (int, float)) and f.value >= PRESSED]
+    busy = [
+        f
+        for f in case.facts_of("cpu.pressure")
+        if isinstance(f.value, (int, float)) and f.value >= PRESSED
+    ]
     queued = list(rows.values()) if rows and waited >= max(1.0, ran / 2) else []
     own = sum(int(event.data["processes"]) for event in rows.values())
     if low is None or low.best.hosts > 1 or not (queued or (busy and not rows)):
         return None
     cores = max((int(event.data["cores"]) for event in rows.values()), default=0)
-    who = "other processes use these cores" if own <= cores else "more processes than cores want them"
+    who = (
+        "other processes use these cores" if own <= cores else "more processes than cores want them"
+    )
     say = f"The live test reached {percent(low.ratio)} of what {low.bound.allows} allows"
     if queued:
         ranks = name_ranks(rank for rank in rows if rank is not None)
         say += (
-            f": the {own} processes of {ranks} ran {ran:.1f} s and waited {waited:.1f} s for one of {cores} CPU cores"
+            f": the {own} processes of {ranks} ran {ran:.1f} s and waited {waited:.1f} s for one of"
+            f" {cores} CPU cores"
         )
     elif busy:
-        say += f": before it began, some process waited for a core {busy[0].value:.0f} % of the time"
+        say += (
+            f": before it began, some process waited for a core {busy[0].value:.0f} % of the time"
+        )
     advice = _advice(None) if own > cores > 0 else OTHERS
     why = pick(queued, busy, [low.best], limit=5)
-    return found(ID, "likely", f"{say}; {who}.", why, hosts=name_hosts(queued), advice=advice, next=experiment(case))
+    return found(
+        ID,
+        "likely",
+        f"{say}; {who}.",
+        why,
+        hosts=name_hosts(queued),
+        advice=advice,
+        next=experiment(case),
+    )
 
 
 def _of_steps(case: Case) -> Finding | None:
-    """Measured steps that wait for data-loader workers, where ranks and workers of a host are more than its cores."""
+    """Measured steps that wait for data-loader workers, where ranks and workers of a host are more
+    than its cores.
+    """
     measured = measured_steps(case)
     cores = {f.host: f for f in case.facts_of("cpu.usable") if isinstance(f.value, int)}
     brake = measured[0].brake("data") if measured else None
     if measured is None or brake is None:
         return None
-    workers = {e.rank: max((int(loader[0]) for loader in e.data["loaders"]), default=0) for e in measured[1]}
+    workers = {
+        e.rank: max((int(loader[0]) for loader in e.data["loaders"]), default=0)
+        for e in measured[1]
+    }
     on_host: dict[str, list[Event]] = {}
     for event in measured[1]:
         if workers[event.rank]:
@@ -150,11 +184,21 @@ def _of_steps(case: Case) -> Finding | None:
         count = sum(1 + workers[event.rank] for event in here)
         if count > fact.value:
             say = (
-                f"{brake} The {count} processes of {name_ranks(ranks_in(here))}{on(host)} share {fact.value} CPU cores."
+                f"{brake} The {count} processes of {name_ranks(ranks_in(here))}{on(host)} share"
+                f" {fact.value} CPU cores."
             )
             advice = _advice((workers[here[0].rank], fact.value // len(here)))
             why = pick(here, [fact], limit=5)
-            return found(ID, "possible", say, why, ranks=ranks_in(here), hosts=(host,), advice=advice, next=EXPERIMENT)
+            return found(
+                ID,
+                "possible",
+                say,
+                why,
+                ranks=ranks_in(here),
+                hosts=(host,),
+                advice=advice,
+                next=EXPERIMENT,
+            )
     return None
 
 
@@ -174,21 +218,30 @@ def _reported(case: Case) -> Finding:
     cores = [f for f in case.facts_of("cpu.usable") if isinstance(f.value, int)]
     states = rank_states(case)
     local = len(
-        {e.rank for e in case.of("nccl.init") if e.rank is not None and e.host == (cores[0].host if cores else e.host)}
+        {
+            e.rank
+            for e in case.of("nccl.init")
+            if e.rank is not None and e.host == (cores[0].host if cores else e.host)
+        }
     )
     crowded = [f for f in cores if local and f.value < local]
     if warned or (crowded and states.waiting):
         numbers = _numbers(warned[0]) if warned else None
         host = warned[0].host if warned else crowded[0].host
         if numbers:
-            say = f"Each rank{on(host)} starts {numbers[0]} data-loader workers where {numbers[1]} are advisable."
+            say = (
+                f"Each rank{on(host)} starts {numbers[0]} data-loader workers where {numbers[1]}"
+                " are advisable."
+            )
         elif crowded:
             say = f"{local} ranks share {crowded[0].value} CPU cores{on(host)}."
         else:
             say = f"More data-loader workers than CPU cores are started{on(host)}."
         slow = list(states.waiting.values())
         strength: Strength = (
-            "likely" if slow and (crowded or (numbers and numbers[0] >= 2 * max(1, numbers[1]))) else "possible"
+            "likely"
+            if slow and (crowded or (numbers and numbers[0] >= 2 * max(1, numbers[1])))
+            else "possible"
         )
         return found(
             ID,
@@ -207,49 +260,86 @@ def _reported(case: Case) -> Finding:
         return busy
     went_well = [*case.of("nccl.destroy"), *states.ended.values()]
     missing = "cpu.usable of the job (`nproc` inside it) and the data loader's num_workers"
-    return CHECK.otherwise(case, went_well, "By what is known the ranks have enough cores.", missing)
+    return CHECK.otherwise(
+        case, went_well, "By what is known the ranks have enough cores.", missing
+    )
 
 
 def _risks(host: HostFacts) -> Iterator[Risk]:
-    """Hosts with too few cores per GPU: a rank has a main thread, NCCL's proxy and watchdog, and loader workers."""
+    """Hosts with too few cores per GPU.
+
+    A rank has a main thread, NCCL's proxy and watchdog, and loader workers.
+    """
     cores, gpus = host.number("cpu.usable"), host.gpu_count
     yield from _oversubscribed(host)
     if cores is None or not gpus or cores >= ROOM * gpus or host.value("job.workers") is not None:
         return
     say = f"{cores:g} CPU cores are usable for {gpus} GPU{'s' if gpus > 1 else ''}; "
     spare = budgets.workers(int(cores), gpus)
-    say += f"ranks with more than {spare.value:g} data-loader worker{'' if spare.value == 1 else 's'} each would wait"
+    say += (
+        f"ranks with more than {spare.value:g} data-loader worker{'' if spare.value == 1 else 's'}"
+        " each would wait"
+    )
     scheduled = host.fact("env.SLURM_JOB_ID")  # The job's ranks may get more cores than this step.
     strength: Strength = "likely" if cores < LEAST * gpus and not scheduled else "possible"
-    yield Risk(say + " for a core", [host.fact("cpu.usable")], _advice((0, int(spare.value)))[0], strength)
+    yield Risk(
+        say + " for a core", [host.fact("cpu.usable")], _advice((0, int(spare.value)))[0], strength
+    )
 
 
 def _loaded(host: HostFacts) -> Iterator[Risk]:
-    """Hosts whose cores others use already; the load is of the whole host, whatever part of it is ours."""
+    """Hosts whose cores others use already.
+
+    The load is of the whole host, whatever part of it is ours.
+    """
     cores, loads = host.number("cpu.total") or host.number("cpu.usable"), host.value("cpu.load")
     load = number(loads[0]) if isinstance(loads, list) and loads else None
     pressure = host.number("cpu.pressure")
-    if cores is None or load is None or load < CROWDED * cores or (pressure is not None and pressure < PRESSED):
+    if (
+        cores is None
+        or load is None
+        or load < CROWDED * cores
+        or (pressure is not None and pressure < PRESSED)
+    ):
         return
-    waits = "" if pressure is None else f", and some process waited for a core {pressure:.0f} % of the time"
+    waits = (
+        ""
+        if pressure is None
+        else f", and some process waited for a core {pressure:.0f} % of the time"
+    )
     say = (
-        f"{load:.3g} processes want one of {plural(int(cores), 'CPU core')} (load){waits}; ranks would wait, too, and "
+        f"{load:.3g} processes want one of {plural(int(cores), 'CPU core')} (load){waits}; ranks"
+        " would wait, too, and "
     )
     facts = [host.fact("cpu.load"), host.fact("cpu.pressure")]
     yield Risk(f"{say}no test shows what this host can do", facts, OTHERS[0])
 
 
 def shared_cores(case: Case) -> Finding | None:
-    """The last live test, where others left its ranks too few cores: it succeeded, and shows no speed."""
+    """The last live test, where others left its ranks too few cores.
+
+    It succeeded, and shows no speed.
+    """
     last = case.of("run.end")[-1:]
     folder = last[0].path.rpartition("/")[0] if last else ""
-    shared = [e for e in case.of("telemetry.others") if e.path.rpartition("/")[0] == folder and crowded(e)]
+    shared = [
+        e for e in case.of("telemetry.others") if e.path.rpartition("/")[0] == folder and crowded(e)
+    ]
     if not shared or last[0].data.get("reason") != "done":
         return None
     say = (
-        f"{start(busy_cores(shared))}: its speed shows less than this host can do, and ranks of a job would wait, too."
+        f"{start(busy_cores(shared))}: its speed shows less than this host can do, and ranks of a"
+        " job would wait, too."
     )
-    return found(ID, "possible", say, pick(shared), hosts=name_hosts(shared), advice=OTHERS, next=experiment(case))
+    return found(
+        ID,
+        "possible",
+        say,
+        pick(shared),
+        hosts=name_hosts(shared),
+        advice=OTHERS,
+        next=experiment(case),
+    )
 
 
 def _oversubscribed(host: HostFacts) -> Iterator[Risk]:
@@ -259,11 +349,13 @@ def _oversubscribed(host: HostFacts) -> Iterator[Risk]:
         return
     fit = budgets.workers(int(cores), ranks)
     say = (
-        f"{ranks} ranks with {workers:g} data-loader workers each are {(workers + 1) * ranks:g} processes, and "
-        f"{cores:g} CPU cores are usable; they would wait for each other ({fit.words.rstrip('.')} fit)"
+        f"{ranks} ranks with {workers:g} data-loader workers each are {(workers + 1) * ranks:g}"
+        f" processes, and {cores:g} CPU cores are usable; they would wait for each other"
+        f" ({fit.words.rstrip('.')} fit)"
     )
     facts = [host.fact("cpu.usable"), host.fact("job.workers"), host.fact("gpu.count")]
-    # Many jobs run with a few more processes than cores; ranks starve where the workers alone fill the cores.
+    # Many jobs run with a few more processes than cores; ranks starve where the workers alone fill
+    # the cores.
     strength: Strength = "likely" if workers * ranks > cores else "possible"
     yield Risk(say, facts, _advice((int(workers), int(fit.value)))[0], strength)
 
@@ -277,7 +369,8 @@ def _advice(numbers: tuple[int, int] | None) -> tuple[Advice, ...]:
     workers = max(1, numbers[1]) if numbers else 2
     return (
         Advice(
-            f"Lower num_workers to {workers} and keep each rank's libraries to one thread, or ask for more cores.",
+            f"Lower num_workers to {workers} and keep each rank's libraries to one thread, or ask"
+            " for more cores.",
             code=f"DataLoader(..., num_workers={workers}, prefetch_factor=2)",
             env={"OMP_NUM_THREADS": "1"},
             command=f"nproc; srun --cpus-per-task={workers + 2} …",
@@ -289,7 +382,10 @@ def _advice(numbers: tuple[int, int] | None) -> tuple[Advice, ...]:
 
 
 def experiment(case: Case) -> Experiment:
-    """Run with fewer workers where they starved the ranks; elsewhere with one thread per library."""
+    """Run with fewer workers where they starved the ranks.
+
+    Elsewhere with one thread per library.
+    """
     if starving(case):
         return EXPERIMENT
     return Experiment(

@@ -1,21 +1,24 @@
 """A CUDA kernel of the program failed; NCCL only delivers the message
 
 What you see
-    "CUDA error: an illegal memory access was encountered", "device-side assert triggered", "unspecified launch
-    failure", reported by the NCCL watchdog or the next synchronising call, on one rank first; then timeouts on the
-    others.
+    "CUDA error: an illegal memory access was encountered", "device-side assert triggered",
+    "unspecified launch failure", reported by the NCCL watchdog or the next synchronising call, on
+    one rank first; then timeouts on the others.
 
 Why it happens
-    Kernels run asynchronously.  One that reads outside of its memory (an index out of range in an embedding, a custom
-    kernel with 32-bit overflow) invalidates the whole CUDA context.  Every later call returns the same error, and
-    the watchdog, which polls all the time, often reports it first.  The traceback points at an unrelated line.
+    Kernels run asynchronously.  One that reads outside of its memory (an index out of range in an
+    embedding, a custom kernel with 32-bit overflow) invalidates the whole CUDA context.  Every
+    later call returns the same error, and the watchdog, which polls all the time, often reports it
+    first.  The traceback points at an unrelated line.
 
 How to be sure
-    Run the failing rank with CUDA_LAUNCH_BLOCKING=1 (the traceback is then true), or compute-sanitizer; dmesg shows
-    Xid 13 or 31 for that process.  Xid 48, 79, 94 would mean hardware instead.
+    Run the failing rank with CUDA_LAUNCH_BLOCKING=1 (the traceback is then true), or
+    compute-sanitizer; dmesg shows Xid 13 or 31 for that process.  Xid 48, 79, 94 would mean
+    hardware instead.
 
 What to do
-    Fix or upgrade the kernel the blocking run points at; check label and token ids against the table size.
+    Fix or upgrade the kernel the blocking run points at; check label and token ids against the
+    table size.
 
 Read more
     PyTorch docs: CUDA semantics, asynchronous execution.  NVIDIA: compute-sanitizer, Xid errors.
@@ -23,7 +26,17 @@ Read more
 
 from __future__ import annotations
 
-from ncclkit.analysis.picks import in_order, matching, messages, name_hosts, name_ranks, on, otherwise, pick, ranks_in
+from ncclkit.analysis.picks import (
+    in_order,
+    matching,
+    messages,
+    name_hosts,
+    name_ranks,
+    on,
+    otherwise,
+    pick,
+    ranks_in,
+)
 from ncclkit.causes._experiments import over_gloo, unasked
 from ncclkit.core.case import Case
 from ncclkit.core.model import Advice, Event, Experiment, Finding, found
@@ -92,7 +105,11 @@ FAULTS = (
     "illegal address",
     "internal error",
 )
-XIDS = {13: "an exception in a kernel", 31: "an access to memory that is not its own", 43: "a kernel that was stopped"}
+XIDS = {
+    13: "an exception in a kernel",
+    31: "an access to memory that is not its own",
+    43: "a kernel that was stopped",
+}
 """Xids that the driver logs for errors of programs, by NVIDIA's list."""
 
 
@@ -102,7 +119,9 @@ def diagnose(case: Case) -> Finding:
     lines += [
         e
         for e in matching(messages(case), *FAULTS)
-        if matching([e], "cuda", "cudnn", "cufft") and not matching([e], *OTHERS) and "nvls" not in e.text
+        if matching([e], "cuda", "cudnn", "cufft")
+        and not matching([e], *OTHERS)
+        and "nvls" not in e.text
     ]
     xids = [e for e in case.of("kernel.xid") if e.data.get("xid") in XIDS]
     if not lines:
@@ -110,12 +129,15 @@ def diagnose(case: Case) -> Finding:
     ordered = in_order(lines)
     first = ordered[0]
     ranks = ranks_in([first]) or ranks_in(ordered)
-    error = str(first.data.get("error") or next((f for f in FAULTS if f.lower() in first.text.lower()), "an error"))[
-        :100
-    ]
-    where, itself = f"{name_ranks(ranks)}{on(first.host)}", first.kind == "nccl.warn" and error == "invalid argument"
+    error = str(
+        first.data.get("error")
+        or next((f for f in FAULTS if f.lower() in first.text.lower()), "an error")
+    )[:100]
+    where = f"{name_ranks(ranks)}{on(first.host)}"
+    itself = first.kind == "nccl.warn" and error == "invalid argument"
     say = f"A CUDA kernel on {where} failed ({error}); NCCL and the watchdog only report it."
-    if itself:  # no kernel fails with it: NCCL made a CUDA call that this machine or the program does not allow
+    if itself:
+        # no kernel fails with it: NCCL made a CUDA call that the machine or the program disallows
         say = f"A CUDA call that NCCL itself made on {where} was refused ({error})."
     return found(
         ID,
@@ -130,23 +152,38 @@ def diagnose(case: Case) -> Finding:
 
 
 def _without(case: Case, xids: list[Event]) -> Finding:
-    """The finding where no rank reports an error of its own: from the driver's Xid, or from NCCL's unspecific error."""
+    """The finding where no rank reports an error of its own.
+
+    From the driver's Xid, or from NCCL's unspecific error.
+    """
     advice, asked = _advice(), experiment(case)
     if xids and len(xids) == len(case.of("kernel.xid")):
-        number, gpus = xids[0].data["xid"], sorted({str(e.data["bus"]) for e in xids if e.data.get("bus")})
-        say = f"The driver logged an error of a program on a GPU{on(xids[0].host)} (Xid {number}: {XIDS[number]})."
+        number = xids[0].data["xid"]
+        gpus = sorted({str(e.data["bus"]) for e in xids if e.data.get("bus")})
+        say = (
+            f"The driver logged an error of a program on a GPU{on(xids[0].host)} (Xid {number}:"
+            f" {XIDS[number]})."
+        )
         hosts = name_hosts(xids)
-        return found(ID, "likely", say, pick(xids), hosts=hosts, gpus=tuple(gpus), advice=advice, next=asked)
+        return found(
+            ID, "likely", say, pick(xids), hosts=hosts, gpus=tuple(gpus), advice=advice, next=asked
+        )
     vague = matching(messages(case), "unhandled cuda error")
     if vague and not case.of("nccl.warn") and not case.of("cuda."):
-        say, ranks = "A CUDA call inside NCCL failed; this log does not say which or why.", ranks_in(vague)
-        return found(ID, "possible", say, pick(vague, limit=3), ranks=ranks, advice=advice, next=asked)
+        say = "A CUDA call inside NCCL failed; this log does not say which or why."
+        ranks = ranks_in(vague)
+        return found(
+            ID, "possible", say, pick(vague, limit=3), ranks=ranks, advice=advice, next=asked
+        )
     went_well = case.of("nccl.destroy", "c10d.timeout", "progress")
     return otherwise(ID, went_well, "No CUDA call failed.", "the standard error of every rank")
 
 
 def _named(lines: list[Event]) -> bool:
-    """True where the CUDA kernel's own assertion is printed; else hardware or another defect may be the reason."""
+    """True where the CUDA kernel's own assertion is printed.
+
+    Else hardware or another defect may be the reason.
+    """
     return any("Assertion `" in event.text for event in lines)
 
 
@@ -169,7 +206,10 @@ def experiment(case: Case) -> Experiment:
         "Does a plain all_reduce work on the same GPUs, without the program's own kernels?",
         {"minimal": True},
         {
-            ID: "it works: the failing kernel is the program's; CUDA_LAUNCH_BLOCKING=1 then shows its line",
+            ID: (
+                "it works: the failing kernel is the program's; CUDA_LAUNCH_BLOCKING=1 then shows"
+                " its line"
+            ),
             "gpu_oom": "it works: the program had taken the memory",
             "gpu_hardware_error": "it fails too, always on the same GPU",
             "driver_too_old": "it fails too, with its very first kernel",
@@ -179,7 +219,13 @@ def experiment(case: Case) -> Experiment:
     gloo = over_gloo(
         case,
         "Does the same program work over gloo, on the CPUs?",
-        {"gpu_hardware_error": "it does: no GPU is used", "driver_too_old": "it does: no driver is used"},
-        {ID: "it fails too, and says in words what is wrong", "rank_exception": "it fails too, with its own error"},
+        {
+            "gpu_hardware_error": "it does: no GPU is used",
+            "driver_too_old": "it does: no driver is used",
+        },
+        {
+            ID: "it fails too, and says in words what is wrong",
+            "rank_exception": "it fails too, with its own error",
+        },
     )
     return unasked(case, plain, *gloo)

@@ -1,23 +1,25 @@
 """The container forbids what NCCL's cuMem allocations need
 
 What you see
-    Only inside a container: "cuMem host allocations do not appear to be working", "set_mempolicy: Operation not
-    permitted" beside a CUDA error whose trace goes through transport/shm.cc, "UDS: Sending data over socket ...
-    failed", "Error while attaching to shared memory segment /dev/shm/nccl- (size 0)", "Cuda failure 'invalid
-    argument'" or 'operation not permitted' on allocation, while the same program runs on the bare machine.
+    Only inside a container: "cuMem host allocations do not appear to be working", "set_mempolicy:
+    Operation not permitted" beside a CUDA error whose trace goes through transport/shm.cc, "UDS:
+    Sending data over socket ... failed", "Error while attaching to shared memory segment
+    /dev/shm/nccl- (size 0)", "Cuda failure 'invalid argument'" or 'operation not permitted' on
+    allocation, while the same program runs on the bare machine.
 
 Why it happens
-    Since 2.19 NCCL allocates with CUDA's virtual memory functions (cuMem) and passes file descriptors between ranks
-    through Unix sockets, since 2.24 host buffers too.  That needs NUMA system calls (blocked by Docker's seccomp
-    profile), a common network namespace for abstract sockets, and a driver that supports it.  If it works for some
-    ranks and not for others, they take different paths and misread each other.
+    Since 2.19 NCCL allocates with CUDA's virtual memory functions (cuMem) and passes file
+    descriptors between ranks through Unix sockets, since 2.24 host buffers too.  That needs NUMA
+    system calls (blocked by Docker's seccomp profile), a common network namespace for abstract
+    sockets, and a driver that supports it.  If it works for some ranks and not for others, they
+    take different paths and misread each other.
 
 How to be sure
     NCCL_CUMEM_HOST_ENABLE=0 (and NCCL_CUMEM_ENABLE=0) on all ranks makes it start.
 
 What to do
-    docker run --cap-add=SYS_NICE, one container (or at least one IPC and network namespace) per machine; otherwise the
-    two variables above, equal everywhere.
+    docker run --cap-add=SYS_NICE, one container (or at least one IPC and network namespace) per
+    machine; otherwise the two variables above, equal everywhere.
 
 Read more
     NCCL user guide: NCCL_CUMEM_ENABLE, NCCL_CUMEM_HOST_ENABLE.  NCCL 2.24-2.29 release notes.
@@ -64,11 +66,17 @@ HOST_BUFFERS = (2, 24)
 
 
 def diagnose(case: Case) -> Finding:
-    """Found where ranks could not pass descriptors, or where their host buffers do not fit together."""
+    """Found where ranks could not pass descriptors, or where their host buffers do not fit
+    together.
+    """
     uds = family(case, "uds")
     attach = matching(family(case, "shm"), "attaching to shared memory")
-    empty = [e for e in matching(attach, "size 0", "No such file") if not matching([e], "No space left")]
-    memory = [e for e in matching(messages(case), *CALLS) if not matching([e], "stream is capturing")]
+    empty = [
+        e for e in matching(attach, "size 0", "No such file") if not matching([e], "No space left")
+    ]
+    memory = [
+        e for e in matching(messages(case), *CALLS) if not matching([e], "stream is capturing")
+    ]
     hint = [e for e in case.of("nccl.info") if e.data.get("family") == "cumem"]
     buffers = _host_buffers(case)
     lines = uds + empty + memory or buffers
@@ -80,15 +88,17 @@ def diagnose(case: Case) -> Finding:
         "could not pass memory handles to another rank of the machine": uds,
         "could not attach to the shared buffer of another rank": empty,
         "was refused a cuMem call": memory,
-        "could not allocate its shared buffers on the host, which this NCCL takes from cuMem": buffers,
+        "could not allocate its shared buffers on the host, which this NCCL takes from cuMem": (
+            buffers
+        ),
     }
     what = next(text for text, events in seen.items() if events)
     certain = uds or hint or matching(memory, "cudawrap") or matching(empty, "size 0")
     certain = certain or (buffers and family(case, "cuda"))
     strength: Strength = "likely" if certain else "possible"
     say = (
-        f"{start(name_ranks(ranks_in(lines)))}{on(lines[0].host)} {what}; in containers the usual reasons are "
-        "namespaces and permissions."
+        f"{start(name_ranks(ranks_in(lines)))}{on(lines[0].host)} {what}; in containers the usual"
+        " reasons are namespaces and permissions."
     )
     return found(
         ID,
@@ -103,10 +113,12 @@ def diagnose(case: Case) -> Finding:
 
 
 def _host_buffers(case: Case) -> list[Event]:
-    """CUDA calls that failed below the shared-memory transport, in an NCCL that allocates its buffers by cuMem.
+    """CUDA calls that failed below the shared-memory transport, in an NCCL that allocates its
+    buffers by cuMem.
 
-    The same error below another transport is of another kind, and so is one of an older NCCL, which only registered
-    memory of /dev/shm there.  Without a trace it takes a refused NUMA call to point at the host's buffers.
+    The same error below another transport is of another kind, and so is one of an older NCCL, which
+    only registered memory of /dev/shm there.  Without a trace it takes a refused NUMA call to point
+    at the host's buffers.
     """
     versions = [version for e in case.of("nccl.version") if (version := _version(e))]
     if not versions or max(versions) < HOST_BUFFERS:
@@ -114,8 +126,14 @@ def _host_buffers(case: Case) -> list[Event]:
     failed = matching(family(case, "cuda"), "invalid argument", "not permitted", "not supported")
     traces = {(e.host, e.pid): e for e in case.of("nccl.trace")}
     reported = [(e, trace) for e in failed if (trace := traces.get((e.host, e.pid)))]
-    below = [event for pair in reported if "shm.cc" in str(pair[1].data.get("file")) for event in pair]
-    vague = [] if case.of("nccl.warn") or case.of("cuda.") else matching(case.of("c10d.error"), "unhandled cuda error")
+    below = [
+        event for pair in reported if "shm.cc" in str(pair[1].data.get("file")) for event in pair
+    ]
+    vague = (
+        []
+        if case.of("nccl.warn") or case.of("cuda.")
+        else matching(case.of("c10d.error"), "unhandled cuda error")
+    )
     mute = [e for e in failed if (e.host, e.pid) not in traces] + vague
     return below or (mute if case.of("system.denied") else [])
 
@@ -127,7 +145,8 @@ def _version(event: Event) -> tuple[int, ...]:
 def _advice() -> tuple[Advice, ...]:
     return (
         Advice(
-            "Let all ranks of a machine share one IPC and network namespace and allow the NUMA calls.",
+            "Let all ranks of a machine share one IPC and network namespace and allow the NUMA"
+            " calls.",
             command="docker run --ipc=host --network=host --cap-add=SYS_NICE …",
             why="Handles travel through Unix sockets and /dev/shm.",
             check="The 'cuMem host allocations' line is gone and the first collective completes.",
@@ -151,8 +170,15 @@ def experiment(case: Case) -> Experiment:
         {
             ID: "it starts",
             "shm_too_small": "it fails unless NCCL_SHM_DISABLE=1",
-            "nvswitch_fabric": "it starts, as NVLS is off too; NCCL_NVLS_ENABLE=0 alone then helps as well",
+            "nvswitch_fabric": (
+                "it starts, as NVLS is off too; NCCL_NVLS_ENABLE=0 alone then helps as well"
+            ),
             "driver_too_old": "it fails in the same way",
         },
-        {ID: "works", "shm_too_small": "same", "nvswitch_fabric": "works", "driver_too_old": "same"},
+        {
+            ID: "works",
+            "shm_too_small": "same",
+            "nvswitch_fabric": "works",
+            "driver_too_old": "same",
+        },
     )

@@ -33,7 +33,8 @@ Answer = Literal["yes", "no", "unknown"]
 SMOOTHING = 10.0
 """Cases of the average kind that are added to those of each cause: most causes have few."""
 SUFFICING = 0.3
-"""Weight of a settled case whose text alone tells its cause: another kind of text than a bare one."""
+"""Weight of a settled case whose text alone tells its cause: another kind of text than a bare
+one."""
 ACCEPTED = 0.4
 """Weight of a case for a cause that its thread would have accepted, too."""
 USUAL_SUSPECT = 0.4
@@ -42,7 +43,8 @@ TABLE, RESEMBLANCE = 0.4, 1.0
 """Weights of the counted table and of the resemblance; features of one text are not independent."""
 LEAST_RESEMBLANCE = 1e-3
 POSSIBLE, PLACE, IN_DOUBT = 2.2, 0.5, -1.5
-"""What a rule adds that calls a cause possible, less for each place; and one that clears it in vain."""
+"""What a rule adds that calls a cause possible, less for each place; and one that clears it in
+vain."""
 FEWEST, SUSPECTS, LEAST_SHARE = 3, 5, 0.02
 """Suspects that are named at least and at most, and the share that each further one must have."""
 CLEAR_LEAD = 0.75
@@ -56,6 +58,12 @@ STATED: Mapping[tuple[str, str], float] = {
     ("one_element", "disk_or_io"): 2.0,
     # sockets take cores that the loaders' workers want, too
     ("uses_sockets", "cpu_contention"): 3.0,
+    # without libibverbs the data goes over sockets, whatever the log says later
+    ("no_infiniband", "cpu_contention"): 3.0,
+    # a slow path delays a bucket; one element passes at once on any
+    ("one_element", "ib_not_used"): 0.2,
+    # proxies meet by address: no name is looked up
+    ("proxy_fails", "hostname_resolution"): 0.2,
     # who hands out the id is the first to fill a host and the first GPU
     ("unique_id", "host_oom"): 3.0,
     ("unique_id", "gpu_oom"): 2.0,
@@ -64,7 +72,8 @@ STATED: Mapping[tuple[str, str], float] = {
     # nobody lowered the limit, and it passed to the second
     ("usual_timeout", "timeout_too_short"): 0.3,
 }
-"""Symptom or context and cause → how much more often than the few counted cases tell, each with its reason."""
+"""Symptom or context and cause → how much more often than the few counted cases tell, each with its
+reason."""
 
 
 class Settled(msgspec.Struct, frozen=True):
@@ -298,16 +307,16 @@ def answers_of(case: Case) -> dict[str, Answer]:
     return found
 
 
-def answer_event(
-    look: Look, answer: Answer, by: Literal["user", "check"], text: str = ""
-) -> Event:
+def answer_event(look: Look, answer: Answer, by: Literal["user", "check"], text: str = "") -> Event:
     """What a person answered, or a check found, as evidence that the case keeps.
 
     Its fields: ``look`` (the look's cause), ``answer``, ``by``.
     """
     said = f"{look.question} {answer}" + f": {text}" * bool(text)
     data = {"look": look.cause, "answer": answer, "by": by}
-    return Event(ANSWER_KIND, said, "told by the user" if by == "user" else "checked here", data=data)
+    return Event(
+        ANSWER_KIND, said, "told by the user" if by == "user" else "checked here", data=data
+    )
 
 
 def answer_adds(look: Look, answer: Answer, cause: str) -> float:

@@ -1,21 +1,22 @@
 """Storage is full or stalls
 
 What you see
-    "No space left on device", "Disk quota exceeded" while a checkpoint or cache is written, or one rank in state D
-    (uninterruptible) in open, read or write while the others time out.
+    "No space left on device", "Disk quota exceeded" while a checkpoint or cache is written, or one
+    rank in state D (uninterruptible) in open, read or write while the others time out.
 
 Why it happens
-    Checkpoints of all ranks land at the same moment on one file system; a home quota of 20 GB holds the Triton, HF and
-    pip caches of every job.  When a network file system stalls, the process that waits for it cannot even be killed,
-    and in a collective program one waiting rank stalls all ranks.
+    Checkpoints of all ranks land at the same moment on one file system; a home quota of 20 GB holds
+    the Triton, HF and pip caches of every job.  When a network file system stalls, the process that
+    waits for it cannot even be killed, and in a collective program one waiting rank stalls all
+    ranks.
 
 How to be sure
-    `df -h` and `df -i` of the path in the message, `quota -s`; a stack that ends in open, read, fsync, torch.save;
-    /proc/PID/stack of the process in state D.
+    `df -h` and `df -i` of the path in the message, `quota -s`; a stack that ends in open, read,
+    fsync, torch.save; /proc/PID/stack of the process in state D.
 
 What to do
-    Free or enlarge the file system, point caches to local disk (HF_HOME, TRITON_CACHE_DIR, TMPDIR), write checkpoints
-    asynchronously and sharded.
+    Free or enlarge the file system, point caches to local disk (HF_HOME, TRITON_CACHE_DIR, TMPDIR),
+    write checkpoints asynchronously and sharded.
 
 Read more
     PyTorch docs: distributed checkpoint (async_save).  proc(5): process states.
@@ -56,7 +57,17 @@ STORAGE = (
     "torch/distributed/checkpoint",
     "/tarfile",
 )
-CALLS = {"open", "read", "write", "fsync", "readinto", "_save", "save_file", "load_file", "torch_save"}
+CALLS = {
+    "open",
+    "read",
+    "write",
+    "fsync",
+    "readinto",
+    "_save",
+    "save_file",
+    "load_file",
+    "torch_save",
+}
 LOCAL = ("ext4", "xfs", "btrfs", "zfs", "overlay", "f2fs")
 SCARCE = 1 << 30
 """Free bytes below which the next checkpoint hardly fits."""
@@ -66,13 +77,16 @@ LOGGER = re.compile(r"\s*(?:wandb|mlflow|comet|tensorboard|clearml|neptune)\b", 
 RDMA = re.compile(r"\bUCX\b|\bibv_|\b(?:mlx|rc_mlx|efa)\w*|libfabric|\bfi_\w+\(")
 """Programs whose errors of input and output are a network's."""
 SLOW = 200.0
-"""Milliseconds of a write of 4 KiB with fsync: local disks need below ten, network file systems tens."""
+"""Milliseconds of a write of 4 KiB with fsync: local disks need below ten, network file systems
+tens."""
 
 
 def diagnose(case: Case) -> Finding:
     """Found where a write failed, or where a rank is in a storage call while the others wait."""
     full = [
-        e for e in case.of("system.error") if e.data.get("what") in ("no_space", "disk_quota") and not _shared_memory(e)
+        e
+        for e in case.of("system.error")
+        if e.data.get("what") in ("no_space", "disk_quota") and not _shared_memory(e)
     ]
     full += [
         e
@@ -98,41 +112,69 @@ def diagnose(case: Case) -> Finding:
             f"{start(name_ranks(ranks_in(full)))}{on(full[0].host)} could not write: "
             f"{'the disk quota is used up' if quota else 'the file system is full or failed'}."
         )
-        gone = [e for e in matching(full, "Transport endpoint is not connected") if ": '/" not in e.text]
-        beside = rank_states(case).raised and all(LOGGER.match(e.text) for e in full)  # a job survives its logger
+        gone = [
+            e for e in matching(full, "Transport endpoint is not connected") if ": '/" not in e.text
+        ]
+        # a job survives its logger
+        beside = rank_states(case).raised and all(LOGGER.match(e.text) for e in full)
         doubt = len(gone) == len(full) or beside  # without a path it may be a socket
         strength: Strength = "possible" if doubt else "proven"
         return found(
-            ID, strength, say, pick(full), ranks=ranks_in(full), hosts=name_hosts(full), advice=_advice(_local(case))
+            ID,
+            strength,
+            say,
+            pick(full),
+            ranks=ranks_in(full),
+            hosts=name_hosts(full),
+            advice=_advice(_local(case)),
         )
-    went_well = [*case.of("nccl.destroy"), *rank_states(case).ended.values(), *stacks(case).values()]
+    went_well = [
+        *case.of("nccl.destroy"),
+        *rank_states(case).ended.values(),
+        *stacks(case).values(),
+    ]
     missing = "a stack of each rank at the moment of the hang, and `df -h`"
     alone = _in_storage_call(case) or _kernel(case) or _of_steps(case) or CHECK.risk(case)
     return alone or CHECK.otherwise(case, went_well, "No rank waited for storage.", missing)
 
 
 def _in_storage_call(case: Case) -> Finding | None:
-    """A few ranks are in a storage call while the others wait, or have timed out and left no stack."""
+    """A few ranks are in a storage call while the others wait, or have timed out and
+    left no stack.
+    """
     waiting = rank_states(case).waiting
-    slow = {rank: stack for rank, stack in stacks(case).items() if _in_storage(stack) and rank not in waiting}
+    slow = {
+        rank: stack
+        for rank, stack in stacks(case).items()
+        if _in_storage(stack) and rank not in waiting
+    }
     seen = positions_of_case(case)
     slow = {rank: stack for rank, stack in slow.items() if rank not in seen}
     slow |= {rank: stand.lines[-1] for rank, stand in seen.items() if stand.waits_for == FILE}
     if not 0 < len(slow) <= len(waiting):
         return None
     if now := [seen[rank] for rank in slow if rank in seen]:
-        say = f"{start(name_ranks(slow))} {now[0].activity(len(slow))}; {others_wait(case, slow) or 'the others wait'}."
-    else:
-        where = place(own_frame(next(iter(slow.values())).data.get("frames", ()), innermost_first=True))
         say = (
-            f"{start(name_ranks(slow))} was in a storage call{' at ' + where if where else ''} while the others waited."
+            f"{start(name_ranks(slow))} {now[0].activity(len(slow))};"
+            f" {others_wait(case, slow) or 'the others wait'}."
+        )
+    else:
+        where = place(
+            own_frame(next(iter(slow.values())).data.get("frames", ()), innermost_first=True)
+        )
+        say = (
+            f"{start(name_ranks(slow))} was in a storage call{' at ' + where if where else ''}"
+            " while the others waited."
         )
     why, advice = pick(slow.values(), waiting.values()), _advice(_local(case))
-    return found(ID, "likely", say, why, ranks=tuple(sorted(slow)), advice=advice, next=experiment(case))
+    return found(
+        ID, "likely", say, why, ranks=tuple(sorted(slow)), advice=advice, next=experiment(case)
+    )
 
 
 def _of_steps(case: Case) -> Finding | None:
-    """Measured steps that stop for a checkpoint, or for data of a loader that waits and does not compute.
+    """Measured steps that stop for a checkpoint, or for data of a loader that waits and does not
+    compute.
 
     Never more than `possible`: a loader may wait for the network, too.
     """
@@ -147,20 +189,35 @@ def _of_steps(case: Case) -> Finding | None:
     ranks = ranks_in(idle) if brake.part == "data" else ()
     why = pick(idle or events)
     return found(
-        ID, "possible", f"{brake}{doing}", why, ranks=ranks, advice=_advice(_local(case)), next=experiment(case)
+        ID,
+        "possible",
+        f"{brake}{doing}",
+        why,
+        ranks=ranks,
+        advice=_advice(_local(case)),
+        next=experiment(case),
     )
 
 
 def _waits_for_data(event: Event) -> bool:
-    """Whether the rank waits in a loader without workers, and computes less than a fifth of that time."""
+    """Whether the rank waits in a loader without workers, and computes less than a fifth of that
+    time.
+    """
     steps = [row for row in event.data["steps"] if row.get("loading") is not None]
-    waited, computed = sum(row["parts"]["data"] for row in steps), sum(row["loading"] for row in steps)
+    waited = sum(row["parts"]["data"] for row in steps)
+    computed = sum(row["loading"] for row in steps)
     own = bool(event.data["loaders"]) and not any(loader[0] for loader in event.data["loaders"])
-    return own and waited >= LEAST * sum(row["seconds"] for row in steps) > 0 and computed < IDLE * waited
+    return (
+        own
+        and waited >= LEAST * sum(row["seconds"] for row in steps) > 0
+        and computed < IDLE * waited
+    )
 
 
 def _kernel(case: Case) -> Finding | None:
-    """The kernel reports lost storage, or a task hung in a system call, which mostly waits for storage."""
+    """The kernel reports lost storage, or a task hung in a system call, which mostly waits for
+    storage.
+    """
     rows = case.of("kernel.stall")
     lost = [e for e in rows if e.data.get("what") in ("nfs", "storage")]
     hung = [e for e in rows if e.data.get("what") == "hung_task"]
@@ -173,7 +230,9 @@ def _kernel(case: Case) -> Finding | None:
     say = f"The kernel{on(first.host)} {what}; a rank that reads or writes there stalls."
     strength: Strength = "likely" if lost else "possible"
     why = pick(lost, hung, rank_states(case).waiting.values(), limit=6)
-    return found(ID, strength, say, why, hosts=name_hosts(lost + hung), advice=_advice(_local(case)))
+    return found(
+        ID, strength, say, why, hosts=name_hosts(lost + hung), advice=_advice(_local(case))
+    )
 
 
 def _risks(host: HostFacts) -> Iterator[Risk]:
@@ -190,18 +249,24 @@ def _risks(host: HostFacts) -> Iterator[Risk]:
             say = f"{folder} did not answer a small write; a rank that writes there would stall"
             yield Risk(say, [fact], _advice()[0], "likely")
         elif latency is not None and latency > SLOW:
-            say = f"a small write to {folder} takes {latency:.0f} ms; a rank that saves there would delay the others"
+            say = (
+                f"a small write to {folder} takes {latency:.0f} ms; a rank that saves there would"
+                " delay the others"
+            )
             yield Risk(say, [fact], _advice()[0])
 
 
 def _shared_memory(event: Event) -> bool:
-    return bool(matching([event], "/dev/shm", "posix_fallocate", "shared memory", "/torch_", "NCCL"))
+    return bool(
+        matching([event], "/dev/shm", "posix_fallocate", "shared memory", "/torch_", "NCCL")
+    )
 
 
 def _in_storage(stack: Event) -> bool:
     inner = stack.data["frames"][:4]
     return any(
-        frame.get("func") in CALLS or any(part in str(frame.get("file", "")) for part in STORAGE) for frame in inner
+        frame.get("func") in CALLS or any(part in str(frame.get("file", "")) for part in STORAGE)
+        for frame in inner
     )
 
 
@@ -222,8 +287,10 @@ def _advice(folder: str = "") -> tuple[Advice, ...]:
         Advice(
             "Free space, and point caches and temporary files to a local disk with room"
             f"{f', such as {folder}' if folder else ''}.",
-            command=f"df -h . /tmp ~; df -i .; quota -s; export TMPDIR={place} HF_HOME={place}/hf "
-            f"TRITON_CACHE_DIR={place}/triton",
+            command=(
+                f"df -h . /tmp ~; df -i .; quota -s; export TMPDIR={place} HF_HOME={place}/hf "
+                f"TRITON_CACHE_DIR={place}/triton"
+            ),
             why="One rank that cannot write stops all of them.",
             check="`df` shows room for two checkpoints before the job starts.",
             risk="Local disks are lost with the node: keep checkpoints on shared storage.",
@@ -235,7 +302,10 @@ def experiment(case: Case) -> Experiment:
     """Run the same ranks without the program and its files."""
     return minimal(
         "Do the same ranks complete an all_reduce that reads and writes no files?",
-        {ID: "they do: the program waited for storage", "slow_rank": "they do: the program itself was slow"},
+        {
+            ID: "they do: the program waited for storage",
+            "slow_rank": "they do: the program itself was slow",
+        },
         {"network_loss": "they fail too", "p2p_broken": "they fail too"},
     )
 

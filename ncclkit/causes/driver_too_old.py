@@ -1,22 +1,24 @@
 """Driver, CUDA and GPU do not fit together
 
 What you see
-    "CUDA driver version is insufficient for CUDA runtime version", "Minimum requirement is ...", "no kernel image is
-    available for execution on the device", "invalid device function", or "The NVIDIA driver on your system is too
-    old".
+    "CUDA driver version is insufficient for CUDA runtime version", "Minimum requirement is ...",
+    "no kernel image is available for execution on the device", "invalid device function", or "The
+    NVIDIA driver on your system is too old".
 
 Why it happens
-    The driver belongs to the machine, CUDA and NCCL to the environment or container.  A newer CUDA needs a driver
-    of at least its generation; and a library only contains code for the GPU architectures it was compiled for: a
-    new wheel has dropped old cards, an old wheel does not know new ones.
+    The driver belongs to the machine, CUDA and NCCL to the environment or container.  A newer CUDA
+    needs a driver of at least its generation; and a library only contains code for the GPU
+    architectures it was compiled for: a new wheel has dropped old cards, an old wheel does not know
+    new ones.
 
 How to be sure
-    `nvidia-smi` prints the driver and the CUDA supported by the driver; torch.version.cuda says what the wheel needs;
-    torch.cuda.get_arch_list() and get_device_capability() say whether the wheel has code for the GPU.
+    `nvidia-smi` prints the driver and the CUDA supported by the driver; torch.version.cuda says
+    what the wheel needs; torch.cuda.get_arch_list() and get_device_capability() say whether the
+    wheel has code for the GPU.
 
 What to do
-    Update the driver on the nodes, or install a wheel for an older CUDA (or one that still supports the card); in a
-    container, cuda-compat bridges one major version on data-centre GPUs.
+    Update the driver on the nodes, or install a wheel for an older CUDA (or one that still supports
+    the card); in a container, cuda-compat bridges one major version on data-centre GPUs.
 
 Read more
     NVIDIA: CUDA compatibility guide.  PyTorch: previous versions, supported architectures.
@@ -47,7 +49,15 @@ from ncclkit.core.model import Advice, Event, Experiment, Finding, Strength, fou
 from ncclkit.core.text import start
 
 ID = "driver_too_old"
-explains = ("cuda.error", "c10d.error", "nccl.trace", "rank_exception", "cuda_error", "c10d.timeout", "slow_rank")
+explains = (
+    "cuda.error",
+    "c10d.error",
+    "nccl.trace",
+    "rank_exception",
+    "cuda_error",
+    "c10d.timeout",
+    "slow_rank",
+)
 DRIVER = (
     "driver version is insufficient",
     "Minimum requirement",
@@ -59,8 +69,13 @@ DRIVER = (
     "SYSTEM_DRIVER_MISMATCH",
     "unsupported display driver",
 )
-COMPAT = ("unsupported display driver", "forward compatibility was attempted", "SYSTEM_DRIVER_MISMATCH")
-"""Errors 803 and 804: the libcuda of an image's compat folder, or of another version, may have been loaded."""
+COMPAT = (
+    "unsupported display driver",
+    "forward compatibility was attempted",
+    "SYSTEM_DRIVER_MISMATCH",
+)
+"""Errors 803 and 804: the libcuda of an image's compat folder, or of another version, may have been
+loaded."""
 CODE = (
     "no kernel image",
     "invalid device function",
@@ -72,8 +87,14 @@ CODE = (
     "invalid value for --gpu-architecture",
     "not compiled with SASS",
 )
-ABSENT = ("Found no NVIDIA driver", "communicate with the NVIDIA driver", "no GPUs found", "no CUDA-capable device")
-"""CUDA sees no GPU at all: there is no driver, the container has none, or the variables hide the GPUs."""
+ABSENT = (
+    "Found no NVIDIA driver",
+    "communicate with the NVIDIA driver",
+    "no GPUs found",
+    "no CUDA-capable device",
+)
+"""CUDA sees no GPU at all: there is no driver, the container has none, or the variables hide the
+GPUs."""
 
 
 def diagnose(case: Case) -> Finding:
@@ -88,18 +109,29 @@ def diagnose(case: Case) -> Finding:
     vague = matching(case.of("c10d.error"), "unhandled cuda error")
     if not lines and vague and not case.of("nccl.warn") and not case.of("cuda."):
         say = (
-            "A CUDA call inside NCCL failed and the log does not say why; libraries that do not fit the "
-            "driver or GPU are one reason."
+            "A CUDA call inside NCCL failed and the log does not say why; libraries that do not fit"
+            " the driver or GPU are one reason."
         )
         return found(ID, "possible", say, pick(vague, limit=2), advice=_advice(False))
     if not lines and (blind := matching(pool, *ABSENT)):
-        say = f"CUDA sees no GPU{on(blind[0].host)}: the driver is not loaded or does not fit, or no GPU is visible."
+        say = (
+            f"CUDA sees no GPU{on(blind[0].host)}: the driver is not loaded or does not fit, or no"
+            " GPU is visible."
+        )
         said = matching(blind, *ABSENT[:2])
-        return found(ID, "likely" if said else "possible", say, pick(said, blind, limit=4), advice=_advice(False))
+        return found(
+            ID,
+            "likely" if said else "possible",
+            say,
+            pick(said, blind, limit=4),
+            advice=_advice(False),
+        )
     if not lines:
         went_well = [*initialized(case), *case.of("nccl.destroy", "progress")]
         missing = "`nvidia-smi` and `python -m torch.utils.collect_env`"
-        return CHECK.risk(case) or CHECK.otherwise(case, went_well, "Driver and libraries work together.", missing)
+        return CHECK.risk(case) or CHECK.otherwise(
+            case, went_well, "Driver and libraries work together.", missing
+        )
     what = "driver and CUDA libraries do not fit together."
     if lines is image:
         what = "the libraries hold no code for this GPU's architecture."
@@ -118,27 +150,46 @@ def diagnose(case: Case) -> Finding:
 
 
 def _which_is_unfit(lines: list[Event]) -> str:
-    """What CUDA's words say of driver and libraries: of error 803 the image's own libcuda may be the odd one."""
+    """What CUDA's words say of driver and libraries.
+
+    Of error 803 the image's own libcuda may be the odd one.
+    """
     if len(matching(lines, *COMPAT)) == len(lines):
-        return "the driver and the libcuda that was loaded do not fit together; which is the odd one is not said."
+        return (
+            "the driver and the libcuda that was loaded do not fit together; which is the odd one"
+            " is not said."
+        )
     return "the NVIDIA driver is older than the CUDA libraries need."
 
 
 def _by_table(case: Case, lines: list[Event]) -> Finding | None:
-    """GPU, driver and libraries do not fit by the tables of `_compatibility`; the errors need not say so."""
+    """GPU, driver and libraries do not fit by the tables of `_compatibility`.
+
+    The errors need not say so.
+    """
     if (unfit := misfit(case)) is None:
         return None
-    vague = [*case.of("cuda.error"), *matching(case.of("c10d.error"), "unhandled cuda error"), *family(case, "cuda")]
+    vague = [
+        *case.of("cuda.error"),
+        *matching(case.of("c10d.error"), "unhandled cuda error"),
+        *family(case, "cuda"),
+    ]
     if not lines and not vague:
         return None
     firm = any(not _warning(e) for e in matching(lines, *DRIVER, *CODE))
     if firm and unfit.unsure:
         return None  # the job's own line proves it; the table only may be right
     host = next((event.host for event in lines if event.host), "")
-    say = f"{start(name_ranks(ranks_in(lines)))}{on(host)}: {unfit.summary}." if lines else f"{start(unfit.summary)}."
+    say = (
+        f"{start(name_ranks(ranks_in(lines)))}{on(host)}: {unfit.summary}."
+        if lines
+        else f"{start(unfit.summary)}."
+    )
     sure: Strength = "proven" if firm else "likely"
     why, ranks = pick(lines, unfit.why, vague, limit=6), ranks_in(lines)
-    return found(ID, sure, say, why, ranks=ranks, hosts=name_hosts(lines), advice=_advice(unfit.image))
+    return found(
+        ID, sure, say, why, ranks=ranks, hosts=name_hosts(lines), advice=_advice(unfit.image)
+    )
 
 
 def _warning(event: Event) -> bool:
@@ -154,16 +205,22 @@ def _risks(host: HostFacts) -> Iterator[Risk]:
     driver, library, cuda = (
         str(host.value(name) or "") for name in ("gpu.driver", "gpu.library", "software.torch.cuda")
     )
-    mismatch = smi is not None and ("version mismatch" in smi.why or (driver != library and bool(driver and library)))
+    mismatch = smi is not None and (
+        "version mismatch" in smi.why or (driver != library and bool(driver and library))
+    )
     if smi and smi.value == "failed" and (mismatch or host.gpu_count):
         why = "nvidia-smi's library and the kernel's driver are of different versions"
-        say = f"{why if mismatch else 'nvidia-smi cannot talk to the driver'} ({smi.why}); CUDA would not start either"
+        say = (
+            f"{why if mismatch else 'nvidia-smi cannot talk to the driver'} ({smi.why}); CUDA would"
+            " not start either"
+        )
         yield Risk(say, [smi, host.fact("gpu.library"), host.fact("gpu.driver")], RELOAD, "likely")
     major, branch = (whole_number(text.partition(".")[0]) or 0 for text in (cuda, driver))
     if branch and branch < drivers().get(major, 0):
         say = (
-            f"torch was built for CUDA {cuda}, which needs driver {drivers()[major]} or newer, and the driver is "
-            f"{driver}; CUDA would refuse to start unless the container brings cuda-compat"
+            f"torch was built for CUDA {cuda}, which needs driver {drivers()[major]} or newer, and"
+            f" the driver is {driver}; CUDA would refuse to start unless the container brings"
+            " cuda-compat"
         )
         facts = [host.fact("gpu.driver"), host.fact("software.torch.cuda")]
         yield Risk(say, facts, _advice(False)[0], "likely")
@@ -186,7 +243,8 @@ def _advice(image: bool) -> tuple[Advice, ...]:
         )
     return (
         Advice(
-            "Update the driver of the nodes, or install a wheel for the CUDA version that nvidia-smi shows.",
+            "Update the driver of the nodes, or install a wheel for the CUDA version that"
+            " nvidia-smi shows.",
             command=check,
             why="A CUDA release needs a driver of its generation or newer.",
             check="A one-GPU all_reduce runs on each node.",
@@ -196,11 +254,15 @@ def _advice(image: bool) -> tuple[Advice, ...]:
 
 
 RELOAD = Advice(
-    "Load the kernel module that fits the installed driver: reboot the node, or unload and load it.",
+    "Load the kernel module that fits the installed driver: reboot the node, or unload and"
+    " load it.",
     command="cat /proc/driver/nvidia/version; dmesg -T | grep -i nvrm | tail; sudo reboot",
     why="After an update of the driver's packages the old module stays loaded until then.",
     check="`nvidia-smi` lists the GPUs.",
-    risk="A reboot ends everything on the node; in a container the host's driver must be mounted anew.",
+    risk=(
+        "A reboot ends everything on the node; in a container the host's driver must be mounted"
+        " anew."
+    ),
 )
 
 
@@ -208,8 +270,14 @@ def experiment(case: Case) -> Experiment:
     """Run one rank on one GPU: no path between GPUs is used."""
     return minimal(
         "Does one rank alone complete an all_reduce on its GPU?",
-        {"p2p_broken": "it does: only the path between GPUs fails", "duplicate_gpu": "it does: its GPU is not shared"},
-        {ID: "it fails too, with its very first kernel", "gpu_hardware_error": "it fails too, on this GPU only"},
+        {
+            "p2p_broken": "it does: only the path between GPUs fails",
+            "duplicate_gpu": "it does: its GPU is not shared",
+        },
+        {
+            ID: "it fails too, with its very first kernel",
+            "gpu_hardware_error": "it fails too, on this GPU only",
+        },
         ranks=1,
     )
 

@@ -1,23 +1,25 @@
 """Two ranks use the same GPU
 
 What you see
-    "Duplicate GPU detected : rank 1 and rank 0 both on CUDA device 1b000" (2.30: "Multiple Ranks are using the same
-    GPU") under an "invalid usage" error at the first collective.  Without the check: half the GPUs idle, one runs
-    out of memory, or a hang in the first barrier after "Guessing device ID".
+    "Duplicate GPU detected : rank 1 and rank 0 both on CUDA device 1b000" (2.30: "Multiple Ranks
+    are using the same GPU") under an "invalid usage" error at the first collective.  Without the
+    check: half the GPUs idle, one runs out of memory, or a hang in the first barrier after
+    "Guessing device ID".
 
 Why it happens
     Every process starts with CUDA device 0 as its current one.  If a rank does not call
-    torch.cuda.set_device(local_rank) before the first CUDA or NCCL call, or the launcher gives all ranks the same
-    CUDA_VISIBLE_DEVICES (Ray, Slurm --gpus-per-task with another binding, a notebook), two ranks end up on one card.
-    NCCL needs one GPU per rank in a communicator and refuses.
+    torch.cuda.set_device(local_rank) before the first CUDA or NCCL call, or the launcher gives all
+    ranks the same CUDA_VISIBLE_DEVICES (Ray, Slurm --gpus-per-task with another binding, a
+    notebook), two ranks end up on one card. NCCL needs one GPU per rank in a communicator and
+    refuses.
 
 How to be sure
     The busId in the two INIT lines is equal; or print(rank, torch.cuda.current_device(),
     os.environ["CUDA_VISIBLE_DEVICES"]) on each rank.
 
 What to do
-    Set the device from LOCAL_RANK first thing, and pass device_id= to init_process_group.  Start as many ranks per
-    node as it has visible GPUs.
+    Set the device from LOCAL_RANK first thing, and pass device_id= to init_process_group.  Start as
+    many ranks per node as it has visible GPUs.
 
 Read more
     PyTorch docs: init_process_group(device_id=...), torchrun LOCAL_RANK.
@@ -50,14 +52,29 @@ from ncclkit.core.model import Advice, Event, Experiment, Finding, Strength, fou
 from ncclkit.core.text import start
 
 ID = "duplicate_gpu"
-explains = ("c10d.error", "nccl.trace", "rank_exception", "gpu_oom", "slow_rank", "store.lost", "c10d.timeout")
+explains = (
+    "c10d.error",
+    "nccl.trace",
+    "rank_exception",
+    "gpu_oom",
+    "slow_rank",
+    "store.lost",
+    "c10d.timeout",
+)
 
 
 def diagnose(case: Case) -> Finding:
-    """Found where NCCL reports it, or where two INIT lines of one communicator have the same bus id."""
+    """Found where NCCL reports it, or where two INIT lines of one communicator have the same bus
+    id.
+    """
     went_well = initialized(case)
-    return first_finding(case, _reported, _too_many, _busy, _vague, _guessed, CHECK.risk) or CHECK.otherwise(
-        case, went_well, "Each rank of a communicator has a GPU of its own.", "NCCL_DEBUG=INFO lines with the bus ids"
+    return first_finding(
+        case, _reported, _too_many, _busy, _vague, _guessed, CHECK.risk
+    ) or CHECK.otherwise(
+        case,
+        went_well,
+        "Each rank of a communicator has a GPU of its own.",
+        "NCCL_DEBUG=INFO lines with the bus ids",
     )
 
 
@@ -72,13 +89,17 @@ def _reported(case: Case) -> Finding | None:
     bus = next((str(e.data["bus"]) for e in same), "") or next(quoted, "")
     host = next((e.host for e in same + said if e.host), "")
     say = (
-        f"{start(name_ranks(ranks))} use the same GPU{' ' + bus if bus else ''}{on(host)}; NCCL needs one GPU per rank."
+        f"{start(name_ranks(ranks))} use the same GPU{' ' + bus if bus else ''}{on(host)}; NCCL"
+        " needs one GPU per rank."
     )
     hosts, gpus = name_hosts(same + said), (bus,) if bus else ()
-    # Nodes that report the same host name have equal bus ids, too; only NCCL's own report is proof.  NCCL itself is
+    # Nodes that report the same host name have equal bus ids, too; only NCCL's own report is proof.
+    # NCCL itself is
     # wrong where two machines have one name.
     strength: Strength = "possible" if shared_names(case) else "proven" if said else "likely"
-    return found(ID, strength, say, pick(said, same), ranks=ranks, hosts=hosts, gpus=gpus, advice=_advice())
+    return found(
+        ID, strength, say, pick(said, same), ranks=ranks, hosts=hosts, gpus=gpus, advice=_advice()
+    )
 
 
 UNSEEN = (
@@ -89,7 +110,8 @@ UNSEEN = (
     "You requested gpu",
     "larger than the number of available GPUs",
 )
-"""Messages of CUDA, torch, Lightning and vLLM about a GPU that does not exist or is not visible to the process."""
+"""Messages of CUDA, torch, Lightning and vLLM about a GPU that does not exist or is not visible to
+the process."""
 
 
 def _too_many(case: Case) -> Finding | None:
@@ -99,32 +121,47 @@ def _too_many(case: Case) -> Finding | None:
         return None
     ranks, hosts = ranks_in(lines), name_hosts(lines)
     say = (
-        f"{start(name_ranks(ranks))} asked for a GPU that it cannot see{on(lines[0].host)}: there are more ranks "
-        "than visible GPUs."
+        f"{start(name_ranks(ranks))} asked for a GPU that it cannot see{on(lines[0].host)}: there"
+        " are more ranks than visible GPUs."
     )
     return found(ID, "likely", say, pick(lines), ranks=ranks, hosts=hosts, advice=_advice())
 
 
 def _busy(case: Case) -> Finding | None:
-    """CUDA refused a GPU as busy: another rank or another user's process holds it, or the GPU itself is ill."""
+    """CUDA refused a GPU as busy.
+
+    Another rank or another user's process holds it, or the GPU itself is ill.
+    """
     lines = matching([*messages(case), *case.of("cuda.error")], "busy or unavailable")
     if not lines:
         return None
-    modes = [fact for fact in case.facts_of("gpu.") if fact.value in ("Exclusive_Process", "Prohibited")]
-    say = f"{start(name_ranks(ranks_in(lines)))}{on(lines[0].host)} found its GPU busy or unavailable: another rank or "
+    modes = [
+        fact for fact in case.facts_of("gpu.") if fact.value in ("Exclusive_Process", "Prohibited")
+    ]
+    say = (
+        f"{start(name_ranks(ranks_in(lines)))}{on(lines[0].host)} found its GPU busy or"
+        " unavailable: another rank or "
+    )
     say += "another process may hold it."
     strength: Strength = "likely" if modes else "possible"
     why, advice = pick(lines, modes), (*([MODE] if modes else []), *_advice())
-    return found(ID, strength, say, why, ranks=ranks_in(lines), advice=advice, next=experiment(case))
+    return found(
+        ID, strength, say, why, ranks=ranks_in(lines), advice=advice, next=experiment(case)
+    )
 
 
 def _vague(case: Case) -> Finding | None:
     """NCCL returned "invalid usage" and its log gives no reason."""
-    lines = [e for e in matching(case.of("c10d.error"), "invalid usage") if not e.data.get("last_error")]
+    lines = [
+        e for e in matching(case.of("c10d.error"), "invalid usage") if not e.data.get("last_error")
+    ]
     if not lines or case.of("nccl.warn"):
         return None
     who = name_ranks(ranks_in(lines))
-    say = f"NCCL refused the call of {who} as invalid usage; the usual reason is two ranks on one GPU."
+    say = (
+        f"NCCL refused the call of {who} as invalid usage; the usual reason is two ranks on one"
+        " GPU."
+    )
     return found(ID, "possible", say, pick(lines, limit=3), advice=_advice())
 
 
@@ -133,28 +170,44 @@ def _guessed(case: Case) -> Finding | None:
     guessed, waits = case.of("c10d.device_unknown"), case.of("c10d.timeout")
     if not guessed or not waits or case.of("nccl.destroy"):
         return None
-    say = "The ranks did not set their GPU before the first barrier; PyTorch's guess may have put two ranks on one GPU."
+    say = (
+        "The ranks did not set their GPU before the first barrier; PyTorch's guess may have put two"
+        " ranks on one GPU."
+    )
     return found(ID, "possible", say, pick(guessed, waits, limit=4), advice=_advice())
 
 
 def _same_bus(case: Case) -> list[Event]:
     """INIT lines of two ranks of one communicator with the same bus id on the same host.
 
-    The host is the one that NCCL takes (NCCL_HOSTID).  Communicators that completed their start are left out: NCCL
-    refuses two ranks on one GPU, so these ranks were on different hosts, by a setting that the log does not show.
+    The host is the one that NCCL takes (NCCL_HOSTID).  Communicators that completed their start are
+    left out: NCCL refuses two ranks on one GPU, so these ranks were on different hosts, by a
+    setting that the log does not show.
     """
     taken_for = as_nccl_sees(case)
     came = {(e.data.get("rank"), e.data["comm_id"]) for e in case.of("nccl.init") if _complete(e)}
     places: dict[tuple[str, str, str], dict[int, Event]] = defaultdict(dict)
     for event in case.of("nccl.init"):
         data = event.data
-        seen = data.get("bus") and event.host and isinstance(data.get("rank"), int) and not data.get("parent")
+        seen = (
+            data.get("bus")
+            and event.host
+            and isinstance(data.get("rank"), int)
+            and not data.get("parent")
+        )
         if seen and (data["rank"], data.get("comm_id")) not in came:
-            places[taken_for(event), str(data["bus"]), str(data.get("comm_id"))].setdefault(data["rank"], event)
+            places[taken_for(event), str(data["bus"]), str(data.get("comm_id"))].setdefault(
+                data["rank"], event
+            )
     if _again(case):
         places = {place: ranks for place, ranks in places.items() if place[2] != "None"}
     return next(
-        ([*ranks.values()] for (*_, comm), ranks in places.items() if _several_ranks(comm, [*ranks.values()])), []
+        (
+            [*ranks.values()]
+            for (*_, comm), ranks in places.items()
+            if _several_ranks(comm, [*ranks.values()])
+        ),
+        [],
     )
 
 
@@ -163,7 +216,10 @@ def _complete(event: Event) -> bool:
 
 
 def _again(case: Case) -> bool:
-    """True where lines of one rank come from two processes: the job was started twice, or has several groups."""
+    """True where lines of one rank come from two processes.
+
+    The job was started twice, or has several groups.
+    """
     pids: dict[object, set[int | None]] = defaultdict(set)
     for event in case.of("nccl.init"):
         pids[event.host, event.data.get("rank")].add(event.pid)
@@ -171,47 +227,69 @@ def _again(case: Case) -> bool:
 
 
 def _several_ranks(comm: str, events: list[Event]) -> bool:
-    """True for several ranks.  Where NCCL is too old to name the communicator, each must be a process of its own."""
-    return len(events) > 1 and (comm != "None" or len({event.pid for event in events} - {None}) == len(events))
+    """True for several ranks.  Where NCCL is too old to name the communicator, each must be a
+    process of its own.
+    """
+    return len(events) > 1 and (
+        comm != "None" or len({event.pid for event in events} - {None}) == len(events)
+    )
 
 
 def _named(said: list[Event]) -> tuple[int, ...]:
-    ranks = {int(n) for e in said for m in re.finditer(r"rank (\d+) and rank (\d+)", e.text) for n in m.groups()}
+    ranks = {
+        int(n)
+        for e in said
+        for m in re.finditer(r"rank (\d+) and rank (\d+)", e.text)
+        for n in m.groups()
+    }
     return tuple(sorted(ranks))
 
 
 def _risks(host: HostFacts) -> Iterator[Risk]:
     """GPUs that refuse any process, or a second one."""
     refusals: tuple[tuple[str, str, Strength, str], ...] = (
-        ("compute_mode", "Prohibited", "likely", "no process may use {} (compute mode Prohibited); a rank would fail"),
+        (
+            "compute_mode",
+            "Prohibited",
+            "likely",
+            "no process may use {} (compute mode Prohibited); a rank would fail",
+        ),
         (
             "compute_mode",
             "Exclusive_Process",
             "possible",
-            "only one process may use {} (compute mode Exclusive_Process); a rank would fail where another process, "
-            "such as a notebook, holds the GPU",
+            (
+                "only one process may use {} (compute mode Exclusive_Process); a rank would fail"
+                " where another process, such as a notebook, holds the GPU"
+            ),
         ),
         (
             "mig",
             "Enabled",
             "possible",
-            "{}: MIG is on; NCCL would refuse two ranks on instances of one GPU, and instances have neither NVLink nor "
-            "peer-to-peer access to each other",
+            (
+                "{}: MIG is on; NCCL would refuse two ranks on instances of one GPU, and instances"
+                " have neither NVLink nor peer-to-peer access to each other"
+            ),
         ),
     )
     for name, value, strength, say in refusals:
         facts = {gpu: fact for gpu, fact in host.gpus(name).items() if fact.value == value}
         if facts:
             advice = MODE if name == "compute_mode" else MIG
-            yield Risk(say.format(name_gpus(facts)), [*facts.values()], advice, strength, gpus=tuple(facts))
+            yield Risk(
+                say.format(name_gpus(facts)), [*facts.values()], advice, strength, gpus=tuple(facts)
+            )
 
 
 def _advice() -> tuple[Advice, ...]:
     return (
         Advice(
             "Choose the GPU from LOCAL_RANK before anything touches CUDA.",
-            code='local = int(os.environ["LOCAL_RANK"])\ntorch.cuda.set_device(local)\n'
-            'dist.init_process_group("nccl", device_id=torch.device("cuda", local))',
+            code=(
+                'local = int(os.environ["LOCAL_RANK"])\ntorch.cuda.set_device(local)\n'
+                'dist.init_process_group("nccl", device_id=torch.device("cuda", local))'
+            ),
             why="Without it every process uses device 0.",
             check="The busId differs in all INIT lines of a node.",
             risk="None.",
@@ -219,7 +297,10 @@ def _advice() -> tuple[Advice, ...]:
         Advice(
             "Check what the launcher lets each rank see.",
             command="echo $LOCAL_RANK $CUDA_VISIBLE_DEVICES; nvidia-smi -L",
-            why="Ray and Slurm bind GPUs themselves; then each rank sees one GPU, and its index is 0.",
+            why=(
+                "Ray and Slurm bind GPUs themselves; then each rank sees one GPU, and its index"
+                " is 0."
+            ),
             check="Ranks of a node either see all GPUs or one different GPU each.",
             risk="None, it only prints.",
         ),
@@ -246,7 +327,10 @@ def experiment(case: Case) -> Experiment:
     """Run the same ranks, each on the GPU of its LOCAL_RANK."""
     return minimal(
         "Do the same ranks work when each takes the GPU of its LOCAL_RANK?",
-        {ID: "they do: the program chose the GPUs wrongly", "rank_exception": "they do: another error of the program"},
+        {
+            ID: "they do: the program chose the GPUs wrongly",
+            "rank_exception": "they do: another error of the program",
+        },
         {"gpu_hardware_error": "one GPU fails again", "driver_too_old": "they fail too"},
     )
 

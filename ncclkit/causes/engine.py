@@ -34,7 +34,8 @@ from ncclkit.core.text import plural
 from ncclkit.evidence.quotation import is_quotation
 
 JOB = ("ranks", "hosts", "nccl", "torch", "cuda", "transports")
-"""What ``--json`` says of the job; others script against it, so it grows only with the schema number."""
+"""What ``--json`` says of the job; others script against it, so it grows only with the schema
+number."""
 SHOWN = 5
 """Errors without a known cause that a text quotes."""
 EXIT_STATUS = {"found": 1, "unexplained": 1, "slow": 1, "running": 0, "healthy": 0, "no_job": 2}
@@ -45,10 +46,22 @@ DEADLINE = 120.0
 """Seconds after which no further cause is judged."""
 STRENGTHS = {"proven": 3, "likely": 2, "possible": 1, None: 0}
 USUAL = (
-    "slow_rank", "rank_divergence", "p2p_broken", "concurrent_comms", "timeout_too_short", "world_size_mismatch",
-    "rank_exception", "shm_too_small", "ib_link_error", "wrong_interface", "cuda_error", "rank_killed", "host_oom",
-)  # fmt: skip
-"""Among causes that are merely possible, those that turn out to be right most often, the most frequent first."""
+    "slow_rank",
+    "rank_divergence",
+    "p2p_broken",
+    "concurrent_comms",
+    "timeout_too_short",
+    "world_size_mismatch",
+    "rank_exception",
+    "shm_too_small",
+    "ib_link_error",
+    "wrong_interface",
+    "cuda_error",
+    "rank_killed",
+    "host_oom",
+)
+"""Among causes that are merely possible, those that turn out to be right most often, the most
+frequent first."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -60,9 +73,11 @@ class Diagnosis:
     unknown: tuple[Finding, ...] = ()
     clear: tuple[Finding, ...] = ()
     job: Mapping[str, Any] = field(default_factory=dict)
-    """``ranks``, ``hosts``, ``nccl``, ``torch``, ``cuda``, ``transports`` as far as the evidence says."""
+    """``ranks``, ``hosts``, ``nccl``, ``torch``, ``cuda``, ``transports`` as far as the evidence
+    says."""
     errors: tuple[Event, ...] = ()
-    """Where no cause is known: the first errors of the job that nothing shows it to have survived."""
+    """Where no cause is known: the first errors of the job that nothing shows it to have
+    survived."""
     outcome: Outcome = Outcome(None, None)
     """How the job came out, as far as the evidence shows it."""
     against: Trouble = Trouble((), (), (), ())
@@ -70,19 +85,26 @@ class Diagnosis:
     job_seen: bool = False
     """Whether any line is of a training job."""
     risks: tuple[Finding, ...] = ()
-    """What this job did not suffer: where nothing was found, what the facts of the hosts alone warn of; and settings
-    in its log that may slow it."""
+    """What this job did not suffer: where nothing was found, what the facts of the hosts alone warn
+    of; and settings in its log that may slow it."""
     slow: str = ""
-    """Where a live test succeeded and was slower than it should be: that in a sentence, and what others used."""
+    """Where a live test succeeded and was slower than it should be: that in a sentence, and what
+    others used."""
     ended: str = ""
-    """That judging was ended at its deadline, and how many causes it had reached, in one sentence; else empty."""
+    """That judging was ended at its deadline, and how many causes it had reached, in one sentence;
+    else empty."""
     differential: Differential | None = None
-    """Where no cause is more than possible and the job was not seen to go well: the usual suspects, for who asks."""
+    """Where no cause is more than possible and the job was not seen to go well: the usual suspects,
+    for who asks."""
 
     @property
     def verdict(self) -> str:
         """``found``, ``unexplained``, ``slow``, ``running``, ``healthy`` or ``no_job``."""
-        if self.slow and not self.errors and all(STRENGTHS[finding.strength] == 1 for finding in self.findings):
+        if (
+            self.slow
+            and not self.errors
+            and all(STRENGTHS[finding.strength] == 1 for finding in self.findings)
+        ):
             return "slow"
         if not all(map(resemblance.is_resembling, self.findings)) and not self.says_no_reason:
             return "found"
@@ -96,7 +118,9 @@ class Diagnosis:
 
     @property
     def says_no_reason(self) -> str:
-        """The error without its reason, where that is all there is and no cause is more than possible."""
+        """The error without its reason, where that is all there is and no cause is more than
+        possible.
+        """
         firm = any(STRENGTHS[finding.strength] > 1 for finding in self.findings)
         return "" if firm else self.against.says_no_reason
 
@@ -112,28 +136,42 @@ class Diagnosis:
 
     @property
     def exit_code(self) -> int:
-        """0 the job was seen to go well, 1 it was not, 2 there is no job (or nothing could be read)."""
+        """0 the job was seen to go well, 1 it was not, 2 there is no job (or nothing could be
+        read).
+        """
         return EXIT_STATUS[self.verdict]
 
     @property
     def checks(self) -> str:
         """How many causes were judged, and how many of these could not be."""
         causes = plural(len(self.clear) + len(self.unknown), "cause")
-        return f"of {causes}, {plural(len(self.clear), 'check')} passed, {len(self.unknown)} not evaluated"
+        return (
+            f"of {causes}, {plural(len(self.clear), 'check')} passed, {len(self.unknown)} not"
+            " evaluated"
+        )
 
     @property
     def headline(self) -> str:
-        """The verdict in one sentence: the best root, the first error that no cause explains, or that all is well."""
+        """The verdict in one sentence.
+
+        The best root, the first error that no cause explains, or that all is well.
+        """
         if self.verdict == "slow":
             return self.slow
         if self.says_no_reason:
-            return f"The log says \"{self.says_no_reason}\" and not why: its reason stands in lines that are not here."
+            return (
+                f'The log says "{self.says_no_reason}" and not why: its reason stands in lines that'
+                " are not here."
+            )
         if self.findings and (self.verdict == "found" or not self.errors):
             return self.findings[0].say
         if self.errors and self.job_seen:
             first = self.errors[0].text.strip().splitlines()[-1]
             many = f"{plural(len(self.errors), 'error')}, the first: {first}"
-            return f"No known cause explains {many if len(self.errors) > 1 else f'this error: {first}'}"
+            return (
+                "No known cause explains"
+                f" {many if len(self.errors) > 1 else f'this error: {first}'}"
+            )
         if self.ended:
             return self.ended
         if self.healthy:
@@ -142,7 +180,10 @@ class Diagnosis:
         if self.at_work and self.at_work.kind == "attach.motion":
             return f"The job goes on: {self.at_work.text}."
         if self.at_work:
-            return "The job is at work, with no trouble in this excerpt, which ends before the job does."
+            return (
+                "The job is at work, with no trouble in this excerpt, which ends before the job"
+                " does."
+            )
         if self.job_seen:
             return "There is no error, but nothing shows that the job succeeded or goes on."
         if self.clear:
@@ -162,7 +203,10 @@ class Diagnosis:
             "inputs": [{key: row.get(key) for key in ("path", "bytes", "lines")} for row in inputs],
             "job": {key: self.job.get(key) for key in JOB},
             "findings": [_row(finding) for finding in self.findings],
-            "unknown": [{"cause": finding.cause, "missing": list(finding.missing)} for finding in self.unknown],
+            "unknown": [
+                {"cause": finding.cause, "missing": list(finding.missing)}
+                for finding in self.unknown
+            ],
             "errors": [cite(error) for error in self.errors],
             "risks": [_row(risk) for risk in self.risks],
         }
@@ -175,13 +219,20 @@ class Diagnosis:
             lines += [self.ended] if self.ended not in ("", self.headline) else []
             asked = sorted({missing for finding in self.unknown for missing in finding.missing})[:5]
             if asked and self.verdict in ("unexplained", "slow"):
-                lines += ["What would let more causes be judged:", *(f"  - {missing}" for missing in asked)]
+                lines += [
+                    "What would let more causes be judged:",
+                    *(f"  - {missing}" for missing in asked),
+                ]
             return "\n".join([self.headline, *lines])
         parts = [_text(number, finding) for number, finding in enumerate(self.findings, 1)]
-        above = [self.headline, *(f"  {error}" for error in self.errors[:SHOWN])] if self.errors else []
+        above = (
+            [self.headline, *(f"  {error}" for error in self.errors[:SHOWN])] if self.errors else []
+        )
         above = [self.headline] if self.verdict == "slow" else above
         below = [self.ended] if self.ended else []
-        return "\n\n".join([*(["\n".join(above)] if above else []), *parts, *map(_risk, self.risks), *below])
+        return "\n\n".join(
+            [*(["\n".join(above)] if above else []), *parts, *map(_risk, self.risks), *below]
+        )
 
     def __str__(self) -> str:
         return self.text()
@@ -191,7 +242,9 @@ class Diagnosis:
 
 
 def diagnose(case: Case, deadline: float = DEADLINE) -> Diagnosis:
-    """Judge `case`, as its last run left it, by the whole catalogue; the case and its folder keep the verdicts.
+    """Judge `case`, as its last run left it, by the whole catalogue.
+
+    The case and its folder keep the verdicts.
 
     deadline: seconds after which no further cause is judged; those that are left are unknown.
     """
@@ -202,7 +255,9 @@ def diagnose(case: Case, deadline: float = DEADLINE) -> Diagnosis:
     verdicts = experiment_records.weigh(verdicts, scope.events)
     found = [verdict for verdict in verdicts if verdict.verdict == "found"]
     if not job_seen and not _is_about_hosts(scope):
-        found = [verdict for verdict in found if verdict.cause != "rank_exception"]  # whose, nobody knows
+        found = [
+            verdict for verdict in found if verdict.cause != "rank_exception"
+        ]  # whose, nobody knows
     findings = [finding for finding in rank(found) if not _is_mere_list(finding, scope)]
     suspects = None
     if not ended:
@@ -214,8 +269,16 @@ def diagnose(case: Case, deadline: float = DEADLINE) -> Diagnosis:
     named = {finding.cause for finding in findings}
     result = Diagnosis(
         tuple(findings),
-        tuple(verdict for verdict in verdicts if verdict.verdict == "unknown" and verdict.cause not in named),
-        tuple(verdict for verdict in verdicts if verdict.verdict == "clear" and verdict.cause not in named),
+        tuple(
+            verdict
+            for verdict in verdicts
+            if verdict.verdict == "unknown" and verdict.cause not in named
+        ),
+        tuple(
+            verdict
+            for verdict in verdicts
+            if verdict.verdict == "clear" and verdict.cause not in named
+        ),
         job,
         _unexplained(scope, findings) if unsure or trouble(scope).says_no_reason else (),
         outcome(scope),
@@ -232,9 +295,12 @@ def diagnose(case: Case, deadline: float = DEADLINE) -> Diagnosis:
 
 
 def _verdicts(case: Case, deadline: float) -> tuple[list[Finding], str]:
-    """The verdict of each cause; and that judging was ended, in one sentence, where the deadline came before the last.
+    """The verdict of each cause.
 
-    No cause is interrupted: each looks at every event a few times at most, so that it ends by itself.
+    And that judging was ended, in one sentence, where the deadline came before the last.
+
+    No cause is interrupted: each looks at every event a few times at most, so that it ends by
+    itself.
     """
     until, causes = monotonic() + deadline, catalogue()
     verdicts: list[Finding] = []
@@ -245,8 +311,14 @@ def _verdicts(case: Case, deadline: float) -> tuple[list[Finding], str]:
     judged = len(verdicts)
     if judged == len(causes):
         return verdicts, ""
-    verdicts += [unknown(name, f"more time: judging was ended after {deadline:g} s") for name in [*causes][judged:]]
-    return verdicts, f"Judging was ended after {deadline:g} s, with {judged} of {len(causes)} causes judged."
+    verdicts += [
+        unknown(name, f"more time: judging was ended after {deadline:g} s")
+        for name in [*causes][judged:]
+    ]
+    return (
+        verdicts,
+        f"Judging was ended after {deadline:g} s, with {judged} of {len(causes)} causes judged.",
+    )
 
 
 def judge_facts(facts: Iterable[Fact]) -> list[Finding]:
@@ -262,7 +334,9 @@ def risks(facts: Iterable[Fact]) -> list[Finding]:
 
 
 def _mere_brakes(findings: Sequence[Finding], case: Case) -> list[Finding]:
-    """Slower paths that the command line asks for, in a job of which nobody says that it is slow."""
+    """Slower paths that the command line asks for, in a job of which nobody says that
+    it is slow.
+    """
     how = outcome(case)
     measured = case.measurements or any(case.of(kind) for kind in experiment_records.KINDS)
     if measured or trouble(case) or not (how.success or how.work):
@@ -282,7 +356,10 @@ def _is_mere_list(finding: Finding, case: Case) -> bool:
 
 
 def _risks(case: Case, findings: Sequence[Finding]) -> list[Finding]:
-    """What the facts alone warn of, where a job ran and nothing was found; settings and neighbours that may slow it."""
+    """What the facts alone warn of, where a job ran and nothing was found.
+
+    Settings and neighbours that may slow it.
+    """
     warned = risks(case.facts) if case.events and not findings else []
     known = {finding.cause for finding in (*findings, *warned)}
     seen = [] if failed(case) else [brakes(case), shared_cores(case)]
@@ -295,40 +372,65 @@ def judge(name: str, cause: Cause, case: Case) -> Finding:
         return cause.diagnose(case)
     except Exception as error:  # a defect in one cause must not take the other verdicts with it
         return unknown(
-            name, f"this check itself failed ({type(error).__name__}: {error}); please report it with the case folder"
+            name,
+            f"this check itself failed ({type(error).__name__}: {error}); please report it with the"
+            " case folder",
         )
 
 
 def rank(findings: Sequence[Finding]) -> list[Finding]:
-    """Best root first: what another one explains stands below it; then by strength; then by how much it explains.
+    """Best root first: what another one explains stands below it.
 
-    A finding explains another of its strength or less; one that is merely possible explains nothing.  What is
-    explained by a stronger one and rests on the very same line adds nothing and is left out.  What the facts of hosts
-    alone tell is a risk: it explains no other risk, and stands below what a job itself has said as firmly.
+    Then by strength; then by how much it explains.
+
+    A finding explains another of its strength or less; one that is merely possible explains
+    nothing.  What is explained by a stronger one and rests on the very same line adds nothing and
+    is left out.  What the facts of hosts alone tell is a risk: it explains no other risk, and
+    stands below what a job itself has said as firmly.
     """
     causes = catalogue()
     findings = [_modest(finding, findings) for finding in findings]
     power = {finding.cause: STRENGTHS[finding.strength] for finding in findings}
     explains = {name: set(causes[name].explains) & power.keys() - {name} for name in power}
 
-    risks = {finding.cause for finding in findings if all(isinstance(piece, Fact) for piece in finding.evidence)}
+    risks = {
+        finding.cause
+        for finding in findings
+        if all(isinstance(piece, Fact) for piece in finding.evidence)
+    }
 
     def roots(finding: Finding) -> list[Finding]:
         name = finding.cause
-        above = [f for f in findings if name in explains[f.cause] and power[f.cause] >= max(power[name], 2)]
+        above = [
+            f
+            for f in findings
+            if name in explains[f.cause] and power[f.cause] >= max(power[name], 2)
+        ]
         above = [f for f in above if not {name, f.cause} <= risks]
-        return [f for f in above if not (f.cause in explains[name] and power[f.cause] == power[name])]
+        return [
+            f for f in above if not (f.cause in explains[name] and power[f.cause] == power[name])
+        ]
 
     def order(finding: Finding) -> tuple[bool, bool, int, bool, int, int, str]:
         name = finding.cause
         usual = USUAL.index(name) if name in USUAL else len(USUAL)
         weight = usual if power[name] == 1 else -len(explains[name])
         risk = name in risks
-        return risk and power[name] == 1, bool(roots(finding)), -power[name], risk, weight, usual, name
+        return (
+            risk and power[name] == 1,
+            bool(roots(finding)),
+            -power[name],
+            risk,
+            weight,
+            usual,
+            name,
+        )
 
     def repeats_root(finding: Finding) -> bool:
         stronger = [root for root in roots(finding) if power[root.cause] > power[finding.cause]]
-        return any(_same_place(finding.evidence[0], piece) for root in stronger for piece in root.evidence)
+        return any(
+            _same_place(finding.evidence[0], piece) for root in stronger for piece in root.evidence
+        )
 
     kept = [finding for finding in findings if not repeats_root(finding)]
     return sorted(kept, key=order)
@@ -337,9 +439,11 @@ def rank(findings: Sequence[Finding]) -> list[Finding]:
 def _with_suspects(
     findings: list[Finding], verdicts: Sequence[Finding], case: Case
 ) -> tuple[list[Finding], Differential | None]:
-    """The findings; where something failed and none is more than possible, also the usual suspects, in one order.
+    """The findings; where something failed and none is more than possible, also the usual suspects,
+    in one order.
 
-    Without a line that says failure or complaint nothing is said: a table or a command line resembles much.
+    Without a line that says failure or complaint nothing is said: a table or a command line
+    resembles much.
     """
     against = trouble(case)
     lines = resemblance.abnormal(case)
@@ -350,12 +454,17 @@ def _with_suspects(
     if any(STRENGTHS[finding.strength] > 1 for finding in findings) or _went_well(case):
         return findings, None
     known = {finding.cause: finding for finding in findings}
-    cleared = {verdict.cause: verdict.evidence for verdict in verdicts if verdict.verdict == "clear"}
+    cleared = {
+        verdict.cause: verdict.evidence for verdict in verdicts if verdict.verdict == "clear"
+    }
     suspects = differential(case, text, list(known), cleared)
     if not against or not (known or _names_suspects(case, text, against, suspects)):
         return findings, suspects  # for who asks: nothing here says that anything failed
     named = suspects.named(known)
-    return [suspect_finding(one, suspects, known.get(one.cause), case, text, against.lines) for one in named], suspects
+    return [
+        suspect_finding(one, suspects, known.get(one.cause), case, text, against.lines)
+        for one in named
+    ], suspects
 
 
 def _went_well(case: Case) -> bool:
@@ -367,7 +476,9 @@ def _went_well(case: Case) -> bool:
 def _names_suspects(
     case: Case, text: resemblance.Text, against: Trouble, suspects: Differential
 ) -> bool:
-    """Whether a text says clearly enough that a job failed, by its symptom or by what it resembles."""
+    """Whether a text says clearly enough that a job failed, by its symptom or by what
+    it resembles.
+    """
     if resemblance.resembles_sound_job(text, resemblance.SOUND if against.errors else 0.0):
         return False
     if suspects.seen and resemblance.is_topic(case):
@@ -388,10 +499,20 @@ def _least_share(case: Case, against: Trouble) -> float:
 
 
 def _messenger(finding: Finding, text: resemblance.Text) -> Finding:
-    """An exception is merely a possible cause where all lines together clearly resemble another one."""
-    raised = [piece for piece in finding.evidence if isinstance(piece, Event) and piece.kind == "python.exception"]
+    """An exception is merely a possible cause where all lines together clearly resemble another
+    one.
+    """
+    raised = [
+        piece
+        for piece in finding.evidence
+        if isinstance(piece, Event) and piece.kind == "python.exception"
+    ]
     sign = (finding.cause, finding.strength) == ("rank_exception", "likely") and raised
-    if not sign or any(event.data["type"] in PROGRAM for event in raised) or not resemblance.messenger(text):
+    if (
+        not sign
+        or any(event.data["type"] in PROGRAM for event in raised)
+        or not resemblance.messenger(text)
+    ):
         return finding
     return replace(finding, strength="possible")
 
@@ -405,17 +526,33 @@ def _unexplained(case: Case, findings: Sequence[Finding]) -> tuple[Event, ...]:
 
 
 def _modest(finding: Finding, others: Sequence[Finding]) -> Finding:
-    """That ranks were late is no proven reason where another finding gives one for the very same ranks."""
+    """That ranks were late is no proven reason where another finding gives one for the very same
+    ranks.
+    """
     ranks, causes = finding.culprits.get("ranks"), catalogue()
-    lines = not any(isinstance(piece, Event) and piece.kind in experiment_records.KINDS for piece in finding.evidence)
+    lines = not any(
+        isinstance(piece, Event) and piece.kind in experiment_records.KINDS
+        for piece in finding.evidence
+    )
     if finding.cause == "slow_rank" and finding.strength == "proven" and ranks and lines:
-        reasons = [f for f in others if finding.cause in causes[f.cause].explains and f.culprits.get("ranks") == ranks]
-        return replace(finding, strength="likely") if any(STRENGTHS[f.strength] > 1 for f in reasons) else finding
+        reasons = [
+            f
+            for f in others
+            if finding.cause in causes[f.cause].explains and f.culprits.get("ranks") == ranks
+        ]
+        return (
+            replace(finding, strength="likely")
+            if any(STRENGTHS[f.strength] > 1 for f in reasons)
+            else finding
+        )
     return finding
 
 
 def _same_place(one: Evidence, two: Evidence) -> bool:
-    """True when two pieces of evidence are the same words of the same source; a traceback holds its last line."""
+    """True when two pieces of evidence are the same words of the same source.
+
+    A traceback holds its last line.
+    """
     a, b = cite(one), cite(two)
     return bool(a["path"] == b["path"] and (a["text"] in b["text"] or b["text"] in a["text"]))
 
@@ -429,13 +566,18 @@ def _is_about_job(case: Case) -> bool:
 
 
 def _is_about_hosts(case: Case) -> bool:
-    """Whether facts or lines are of hosts and links that a job may use; other texts are about other things."""
+    """Whether facts or lines are of hosts and links that a job may use.
+
+    Other texts are about other things.
+    """
     return bool(case.facts) or any(event.kind.startswith(OF_A_HOST) for event in case.events)
 
 
 def describe(case: Case) -> dict[str, Any]:
     """The job as the evidence shows it."""
-    evidence = import_module("ncclkit.evidence")  # at call time: records alone can be judged without the readers
+    evidence = import_module(
+        "ncclkit.evidence"
+    )  # at call time: records alone can be judged without the readers
     return dict(evidence.job(case.events, case.inputs))
 
 
@@ -481,9 +623,16 @@ def with_fix(finding: Finding) -> str:
 
 
 def clip(text: str, limit: int = 6) -> list[str]:
-    """The lines of a text, cut to 240 characters; of more than `limit` the first two and the last."""
+    """The lines of a text, cut to 240 characters.
+
+    Of more than `limit` the first two and the last.
+    """
     lines = [line[:240] for line in text.splitlines()]
-    return lines if len(lines) <= limit else [*lines[:2], f"... {len(lines) - limit} lines ...", *lines[2 - limit :]]
+    return (
+        lines
+        if len(lines) <= limit
+        else [*lines[:2], f"... {len(lines) - limit} lines ...", *lines[2 - limit :]]
+    )
 
 
 def _advice(advice: Advice) -> list[str]:
@@ -497,13 +646,34 @@ def _advice(advice: Advice) -> list[str]:
 
 MEETING = ("store.", "rendezvous.", "gloo.connect", "gloo.no_interface")
 """Kinds that speak of ranks that could not meet."""
-ERRORS = (*FATAL, *MEETING, "system.error", "cuda.", "gloo.", "c10d.", "nccl.warn", "nccl.trace", "ddp.")
-"""Kinds of lines that a job that goes on has recovered from; settings, and what the kernel saw of hardware, last."""
-OWN = ("IndexError", "KeyError", "NameError", "AttributeError", "ModuleNotFoundError", "ZeroDivisionError")
+ERRORS = (
+    *FATAL,
+    *MEETING,
+    "system.error",
+    "cuda.",
+    "gloo.",
+    "c10d.",
+    "nccl.warn",
+    "nccl.trace",
+    "ddp.",
+)
+"""Kinds of lines that a job that goes on has recovered from; settings, and what the kernel saw of
+hardware, last."""
+OWN = (
+    "IndexError",
+    "KeyError",
+    "NameError",
+    "AttributeError",
+    "ModuleNotFoundError",
+    "ZeroDivisionError",
+)
 """Errors that nothing but the program brings about, least of all the end of another rank."""
 PROGRAM = (*OWN, "TypeError", "AssertionError", "FileNotFoundError", "UnboundLocalError")
 """Errors that hardly any library uses to report what the system refused."""
-TEXT = re.compile(r"ddress already in use|(?:trying|failed|Unable) to connect|connect\(\) timed out|name resolution")
+TEXT = re.compile(
+    r"ddress already in use|(?:trying|failed|Unable) to connect|connect\(\) timed out|name"
+    r" resolution"
+)
 """What exceptions say of the same."""
 OF_A_HOST = ("kernel.", "net.", "system.", "p2p.", "connect.", "printed.", "nccltests.")
 """How kinds begin that speak of the hosts and links that a job may have used."""
@@ -512,7 +682,8 @@ LASTING = ("dataloader_workers", "memlock", "own_name", "no_verbs")
 WAITS = ("c10d.timeout", "gloo.timeout")
 DAY = 86400.0
 FAR = 50
-"""Lines between an error and a step that was done after it: further away than the ranks beside a dead one come."""
+"""Lines between an error and a step that was done after it: further away than the ranks beside a
+dead one come."""
 
 
 def recovered(finding: Finding, case: Case) -> Finding:
@@ -520,12 +691,20 @@ def recovered(finding: Finding, case: Case) -> Finding:
     if finding.verdict == "found" and _is_source(finding):
         return clear(finding.cause, "Only source code holds these words.", finding.evidence[:1])
     if _quoted(finding, case):
-        if case.of("job.done") and not any(e.kind in FATAL and not is_quotation(e.text) for e in case.events):
+        if case.of("job.done") and not any(
+            e.kind in FATAL and not is_quotation(e.text) for e in case.events
+        ):
             return clear(finding.cause, "Somebody only speaks of it.", finding.evidence[:1])
         finding = replace(finding, strength="possible")
-    if finding.strength == "proven" and (_long_before(finding, case) or _seen_live(finding) or _any_program(finding)):
+    if finding.strength == "proven" and (
+        _long_before(finding, case) or _seen_live(finding) or _any_program(finding)
+    ):
         return replace(finding, strength="likely")
-    lines = [piece for piece in finding.evidence if isinstance(piece, Event) and piece.kind.startswith(ERRORS)]
+    lines = [
+        piece
+        for piece in finding.evidence
+        if isinstance(piece, Event) and piece.kind.startswith(ERRORS)
+    ]
     if finding.verdict != "found" or len(lines) != len(finding.evidence) or case.of("run.end"):
         return finding
     fatal = [event for event in case.events if event.kind in FATAL]
@@ -534,18 +713,29 @@ def recovered(finding: Finding, case: Case) -> Finding:
     if not done and finding.strength == "possible" and not fatal:
         went_on = lines_after(case, lines, case.of("progress"))
     if went_on and not any(is_later(event, went_on[-1]) for event in fatal):
-        return clear(finding.cause, "The job went on after it.", (*pick(went_on, limit=1), *finding.evidence[:1]))
+        return clear(
+            finding.cause,
+            "The job went on after it.",
+            (*pick(went_on, limit=1), *finding.evidence[:1]),
+        )
     met = lines_after(case, lines, _meetings(case)) if all(map(_meeting, lines)) else []
     if not met:
         return _got_over(finding, case, lines, fatal)
-    given_up = [event for event in lines if event.kind in FATAL] and any(is_later(event, met[-1]) for event in fatal)
+    given_up = [event for event in lines if event.kind in FATAL] and any(
+        is_later(event, met[-1]) for event in fatal
+    )
     if given_up:
         return replace(finding, strength="possible")
-    return clear(finding.cause, "The ranks met after all.", (*pick(met, limit=1), *finding.evidence[:1]))
+    return clear(
+        finding.cause, "The ranks met after all.", (*pick(met, limit=1), *finding.evidence[:1])
+    )
 
 
 def _quoted(finding: Finding, case: Case) -> bool:
-    """True where it rests on texts alone that are no logs: documentation and source code quote errors."""
+    """True where it rests on texts alone that are no logs.
+
+    Documentation and source code quote errors.
+    """
     documents = {row["path"] for row in case.inputs if row.get("kind") == "document"}
     events = [piece for piece in finding.evidence if isinstance(piece, Event)]
     quoting = (event.path in documents or is_quotation(event.text) for event in events)
@@ -560,19 +750,28 @@ def _is_source(finding: Finding) -> bool:
 
 
 def _any_program(finding: Finding) -> bool:
-    """True where it rests on error lines alone that no grammar knows: some program's words, of whatever it means."""
+    """True where it rests on error lines alone that no grammar knows.
+
+    Some program's words, of whatever it means.
+    """
     return all(isinstance(piece, Event) and piece.kind == "log.error" for piece in finding.evidence)
 
 
 def _seen_live(finding: Finding) -> bool:
-    """True where it rests on where ranks stood: without sequence numbers a rank may only be on its way."""
+    """True where it rests on where ranks stood.
+
+    Without sequence numbers a rank may only be on its way.
+    """
     return any(isinstance(piece, Event) and piece.data.get("live") for piece in finding.evidence)
 
 
 def _got_over(finding: Finding, case: Case, lines: list[Event], fatal: list[Event]) -> Finding:
-    """Weaker where work was done after its lines, and then something else failed; or where a rank had failed before.
+    """Weaker where work was done after its lines, and then something else failed.
 
-    Which rank did the work is mostly not known: near the lines it may be one that had not missed the other yet.
+    Or where a rank had failed before.
+
+    Which rank did the work is mostly not known: near the lines it may be one that had not missed
+    the other yet.
     """
     said = [event for event in lines if event.kind not in WAITS] or lines
     if any(event.data.get("what") in LASTING for event in said):
@@ -580,7 +779,9 @@ def _got_over(finding: Finding, case: Case, lines: list[Event], fatal: list[Even
     last = max(said, key=lambda event: (event.path, event.line))
     steps = [e for e in _lived(case, said) if e.path == last.path]
     ends = [event for event in fatal if steps and is_later(event, steps[-1])]
-    far = bool(steps) and (steps[-1].line - last.line > FAR or steps[-1].rank == last.rank is not None)
+    far = bool(steps) and (
+        steps[-1].line - last.line > FAR or steps[-1].rank == last.rank is not None
+    )
     if far:
         return replace(finding, strength="possible")
     second = finding.strength == "proven" and ((steps and ends) or _after_own(finding, case, said))
@@ -588,7 +789,10 @@ def _got_over(finding: Finding, case: Case, lines: list[Event], fatal: list[Even
 
 
 def _lived(case: Case, said: list[Event]) -> list[Event]:
-    """Steps, and starts of NCCL, that came after it; after a rank's last words where that rank speaks again later."""
+    """Steps, and starts of NCCL, that came after it.
+
+    After a rank's last words where that rank speaks again later.
+    """
     work = [*case.of("progress"), *initialized(case)]
     work.sort(key=lambda event: (event.path, event.line))
     ranks = {event.rank for event in said if UNCAUGHT.match(event.text)}
@@ -600,38 +804,65 @@ def _lived(case: Case, said: list[Event]) -> list[Event]:
 
 
 def _after_own(finding: Finding, case: Case, said: list[Event]) -> bool:
-    """True where a rank ended with an error of the program: before these lines, or with lines that no rank wrote."""
-    errors = [e for e in case.of("python.exception") if is_own(e) and UNCAUGHT.match(e.text) and e.data["type"] in OWN]
+    """True where a rank ended with an error of the program.
+
+    Before these lines, or with lines that no rank wrote.
+    """
+    errors = [
+        e
+        for e in case.of("python.exception")
+        if is_own(e) and UNCAUGHT.match(e.text) and e.data["type"] in OWN
+    ]
     errors = [event for event in errors if event not in finding.evidence]
     stray = [line for line in said if line.rank is None and not UNCAUGHT.match(line.text)]
     return any(all(line in stray or is_later(line, error) for line in said) for error in errors)
 
 
 def _long_before(finding: Finding, case: Case) -> bool:
-    """True where it rests on the kernel's log alone, and ranks took steps or began a collective a minute later.
+    """True where it rests on the kernel's log alone, and ranks took steps or began a collective a
+    minute later.
 
     The kernel's clock may be that of another zone, so that this clears nothing.
     """
-    times = [e.time for e in finding.evidence if isinstance(e, Event) and e.kind.startswith("kernel.")]
+    times = [
+        e.time for e in finding.evidence if isinstance(e, Event) and e.kind.startswith("kernel.")
+    ]
     known = [time for time in times if time is not None]
     if not known or len(known) < len(finding.evidence):
         return False
     steps = [event.time - max(known) for event in case.of("progress") if event.time]
-    begun = [e.time - (e.data.get("ran_ms") or 0) / 1000 - max(known) for e in case.of("c10d.timeout") if e.time]
-    return any(age > 60 for age in steps) or any(60 < age < DAY for age in begun)  # glog's lines tell no year
+    begun = [
+        e.time - (e.data.get("ran_ms") or 0) / 1000 - max(known)
+        for e in case.of("c10d.timeout")
+        if e.time
+    ]
+    return any(age > 60 for age in steps) or any(
+        60 < age < DAY for age in begun
+    )  # glog's lines tell no year
 
 
 def _meeting(event: Event) -> bool:
     """True for what is said of a connection between ranks that was not made."""
     return bool(
-        event.kind.startswith(MEETING) or event.data.get("family") == "socket_connect" or TEXT.search(event.text)
+        event.kind.startswith(MEETING)
+        or event.data.get("family") == "socket_connect"
+        or TEXT.search(event.text)
     )
 
 
 def _meetings(case: Case) -> list[Event]:
-    """Lines that only ranks write that have met: communicators made, steps done, collectives begun."""
+    """Lines that only ranks write that have met.
+
+    Communicators made, steps done, collectives begun.
+    """
     done = initialized(case)
-    joined = [e for e in case.of("store.clients") if e.data.get("joined") == e.data.get("expected") is not None]
-    begun = [e for e in case.of("c10d.timeout") if e.data.get("seq") != 1]  # the first one begins without the others
+    joined = [
+        e
+        for e in case.of("store.clients")
+        if e.data.get("joined") == e.data.get("expected") is not None
+    ]
+    begun = [
+        e for e in case.of("c10d.timeout") if e.data.get("seq") != 1
+    ]  # the first one begins without the others
     kinds = ("nccl.version", "nccl.connected", "nccl.op", "c10d.status", "progress", "job.done")
     return [*done, *joined, *begun, *(event for kind in kinds for event in case.of(kind))]

@@ -1,22 +1,23 @@
 """A rank ran out of file descriptors, or of processes
 
 What you see
-    "Too many open files" (errno 24), "[Service thread] Accept failed", "received 0 items of ancdata" from a
-    data loader, "can't start new thread" or "Resource temporarily unavailable" at fork.  Small jobs work, large ones
-    do not.
+    "Too many open files" (errno 24), "[Service thread] Accept failed", "received 0 items of
+    ancdata" from a data loader, "can't start new thread" or "Resource temporarily unavailable" at
+    fork.  Small jobs work, large ones do not.
 
 Why it happens
-    Every connection is a file descriptor: NCCL opens several sockets per peer and channel, the store one per rank,
-    each data-loader worker pipes and shared-memory files.  The soft limit of a shell is often 1024, and Slurm or a
-    container engine hands its own limit to the job, which is not the one `ulimit -n` shows after login.
+    Every connection is a file descriptor: NCCL opens several sockets per peer and channel, the
+    store one per rank, each data-loader worker pipes and shared-memory files.  The soft limit of a
+    shell is often 1024, and Slurm or a container engine hands its own limit to the job, which is
+    not the one `ulimit -n` shows after login.
 
 How to be sure
     Inside the job: `ulimit -n` and `ls /proc/PID/fd | wc -l` for the failing rank shortly before.
 
 What to do
-    Raise the soft limit to the hard one in the job script (ulimit -n 65536), docker run --ulimit nofile=65536, for
-    Slurm LimitNOFILE in slurmd's unit or PropagateResourceLimits.  For data loaders:
-    torch.multiprocessing.set_sharing_strategy("file_system").
+    Raise the soft limit to the hard one in the job script (ulimit -n 65536), docker run --ulimit
+    nofile=65536, for Slurm LimitNOFILE in slurmd's unit or PropagateResourceLimits.  For data
+    loaders: torch.multiprocessing.set_sharing_strategy("file_system").
 
 Read more
     getrlimit(2); PyTorch docs: multiprocessing, sharing strategies.
@@ -73,10 +74,17 @@ FRAGMENTS = (
 
 
 def diagnose(case: Case) -> Finding:
-    """Found where a process ran out of descriptors or threads, or where the limit is too low for the ranks."""
-    lines = [e for e in case.of("system.error") if e.data.get("what") in ("too_many_files", "too_many_processes")]
+    """Found where a process ran out of descriptors or threads, or where the limit is too low for
+    the ranks.
+    """
+    lines = [
+        e
+        for e in case.of("system.error")
+        if e.data.get("what") in ("too_many_files", "too_many_processes")
+    ]
     lines += matching([*messages(case), *case.of("store.lost", "c10d.error")], *FRAGMENTS)
-    lines = [e for e in lines if "inotify" not in e.text]  # inotify watches have a limit of their own
+    # inotify watches have a limit of their own
+    lines = [e for e in lines if "inotify" not in e.text]
     vague = [e for e in without(family(case, "fd"), lines) if "inotify" not in e.text]
     low = [
         f
@@ -86,15 +94,24 @@ def diagnose(case: Case) -> Finding:
     if not lines and not (vague and low):
         if risk := CHECK.risk(case):
             return risk
-        went_well: list[Evidence] = [*case.of("nccl.destroy"), *initialized(case), *case.of("c10d.timeout")]
+        went_well: list[Evidence] = [
+            *case.of("nccl.destroy"),
+            *initialized(case),
+            *case.of("c10d.timeout"),
+        ]
         missing = "limits.nofile.soft of the job (`ulimit -n` inside it)"
         return CHECK.otherwise(case, went_well, "No process ran out of file descriptors.", missing)
     ranks = ranks_in(lines + vague)
     limit = next((f.value for f in low), None)
-    threads = matching(lines, "can't start new thread", "Resource temporarily unavailable", "pids controller")
+    threads = matching(
+        lines, "can't start new thread", "Resource temporarily unavailable", "pids controller"
+    )
     what = "processes or threads" if threads else "file descriptors"
     host = next((e.host for e in lines + vague if e.host), "")
-    say = f"{start(name_ranks(ranks))}{on(host)} ran out of {what}{f' (its soft limit is {limit})' if limit else ''}."
+    say = (
+        f"{start(name_ranks(ranks))}{on(host)} ran out of"
+        f" {what}{f' (its soft limit is {limit})' if limit else ''}."
+    )
     return found(
         ID,
         "proven" if lines else "likely",
@@ -121,7 +138,10 @@ def _files(host: HostFacts) -> Iterator[Risk]:
     say = f"a process may open {limit:g} files; "
     facts, advice = [host.fact("limits.nofile.soft")], _advice(ranks)[0]
     if limit < need.value:
-        say += f"one of {ranks} ranks would need up to {need.value:g} over sockets: {need.words.rstrip('.')}"
+        say += (
+            f"one of {ranks} ranks would need up to {need.value:g} over sockets:"
+            f" {need.words.rstrip('.')}"
+        )
         yield Risk(say, facts, advice, "likely")
     elif limit <= LOW and host.gpu_count > 1:
         say += "that suffices for small jobs, but many ranks or data-loader workers would exceed it"
@@ -135,23 +155,30 @@ def _risks(host: HostFacts) -> Iterator[Risk]:
         limit = host.number(name)
         if limit is not None and 0 <= limit < budgets.threads(host.gpu_count).value:
             say = (
-                f"at most {limit:g} processes and threads may run ({name}); {host.gpu_count} ranks with their threads "
+                f"at most {limit:g} processes and threads may run ({name}); {host.gpu_count} ranks"
+                " with their threads "
             )
-            yield Risk(say + "and data-loader workers would exceed it", [host.fact(name)], PROCESSES)
+            yield Risk(
+                say + "and data-loader workers would exceed it", [host.fact(name)], PROCESSES
+            )
 
 
 def _advice(ranks: int) -> tuple[Advice, ...]:
     need = budgets.descriptors(max(2, ranks))
-    limit = 1 << max(16, int(need.value).bit_length())  # a power of two, with room for data-loader workers
+    # a power of two, with room for data-loader workers
+    limit = 1 << max(16, int(need.value).bit_length())
     return (
         Advice(
             f"Raise the limit in the job itself, to {limit}.",
-            command=f"ulimit -n {limit}   # in the job script; docker run --ulimit nofile={limit}:{limit}",
+            command=(
+                f"ulimit -n {limit}   # in the job script; docker run --ulimit"
+                f" nofile={limit}:{limit}"
+            ),
             why=f"Each peer, channel and worker costs descriptors: over sockets {need.words}",
             check=f"`ulimit -n` inside the job prints {limit}, and the start passes.",
             risk=(
-                "None up to the hard limit; beyond it the administrator must raise LimitNOFILE of slurmd "
-                "or the container engine."
+                "None up to the hard limit; beyond it the administrator must raise LimitNOFILE of"
+                " slurmd or the container engine."
             ),
         ),
         Advice(
@@ -176,12 +203,17 @@ PROCESSES = Advice(
     command="ulimit -u; cat /sys/fs/cgroup/pids.max   # docker run --pids-limit=-1 …",
     why="The kernel counts threads as processes, and a rank has dozens.",
     check="`cat /sys/fs/cgroup/pids.current` stays well below the limit while the job runs.",
-    risk="On shared machines the limit keeps a runaway program from taking all: ask the administrator.",
+    risk=(
+        "On shared machines the limit keeps a runaway program from taking all: ask the"
+        " administrator."
+    ),
 )
 
 
 def experiment(case: Case) -> Experiment:
-    """Try how many files and threads are granted, then run the job with as few sockets as NCCL can use."""
+    """Try how many files and threads are granted, then run the job with as few sockets as NCCL can
+    use.
+    """
     fewer = Experiment(
         "Does the job start when NCCL opens as few sockets as possible?",
         {"env": FEWEST},
@@ -191,7 +223,12 @@ def experiment(case: Case) -> Experiment:
             "network_loss": "it fails in the same way",
             "rank_exception": "it fails in the same way",
         },
-        {ID: "works", "store_unreachable": "same", "network_loss": "same", "rank_exception": "same"},
+        {
+            ID: "works",
+            "store_unreachable": "same",
+            "network_loss": "same",
+            "rank_exception": "same",
+        },
     )
     return unasked(case, machine(), fewer)
 
@@ -201,6 +238,13 @@ CHECK = Preflight(
     reads=("limits.nofile.soft",),
     risks=_risks,
     fine="A process may open enough files for the ranks of this host.",
-    also=("gpu.count", "limits.cgroup.pids", "limits.nproc", "env.WORLD_SIZE", "env.SLURM_NTASKS", "env.SLURM_NNODES"),
+    also=(
+        "gpu.count",
+        "limits.cgroup.pids",
+        "limits.nproc",
+        "env.WORLD_SIZE",
+        "env.SLURM_NTASKS",
+        "env.SLURM_NNODES",
+    ),
     next=experiment,
 )

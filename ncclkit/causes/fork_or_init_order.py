@@ -1,22 +1,24 @@
 """CUDA or NCCL was used in the wrong order: before fork, twice, or after its end
 
 What you see
-    "Cannot re-initialize CUDA in forked subprocess", "trying to initialize the default process group twice", "corrupted
-    comm object detected", "Default process group has not been initialized", aborted communicators at exit, or a child
-    process that hangs at its first CUDA call.
+    "Cannot re-initialize CUDA in forked subprocess", "trying to initialize the default process
+    group twice", "corrupted comm object detected", "Default process group has not been
+    initialized", aborted communicators at exit, or a child process that hangs at its first CUDA
+    call.
 
 Why it happens
-    A CUDA context does not survive fork: the child inherits handles without the threads behind them.  Notebooks and
-    data-loader workers fork after the parent has touched the GPU.  Likewise a communicator must outlive its last
-    operation: destroying the group, or leaving the program, while another rank still sends, aborts it for all.
+    A CUDA context does not survive fork: the child inherits handles without the threads behind
+    them.  Notebooks and data-loader workers fork after the parent has touched the GPU.  Likewise a
+    communicator must outlive its last operation: destroying the group, or leaving the program,
+    while another rank still sends, aborts it for all.
 
 How to be sure
-    torch.cuda.is_initialized() in the parent before it starts children; the order of init, last collective, and
-    destroy_process_group on every rank.
+    torch.cuda.is_initialized() in the parent before it starts children; the order of init, last
+    collective, and destroy_process_group on every rank.
 
 What to do
-    Start processes with spawn or forkserver (or torchrun), touch CUDA only in the children, initialise once, and end
-    with a barrier and destroy_process_group on all ranks.
+    Start processes with spawn or forkserver (or torchrun), touch CUDA only in the children,
+    initialise once, and end with a barrier and destroy_process_group on all ranks.
 
 Read more
     PyTorch docs: multiprocessing with CUDA; destroy_process_group.
@@ -43,7 +45,14 @@ from ncclkit.core.model import Advice, Event, Experiment, Finding, Strength, fou
 from ncclkit.core.text import start
 
 ID = "fork_or_init_order"
-explains = ("rank_exception", "c10d.error", "c10d.timeout", "slow_rank", "cuda_error", "nccl.peer_closed")
+explains = (
+    "rank_exception",
+    "c10d.error",
+    "c10d.timeout",
+    "slow_rank",
+    "cuda_error",
+    "nccl.peer_closed",
+)
 FORK = (
     "Cannot re-initialize CUDA in forked subprocess",
     "CUDA error: initialization error",
@@ -68,7 +77,9 @@ ORDER = (
 
 
 def diagnose(case: Case) -> Finding:
-    """Found where a library reports a wrong order, or where communicators were aborted at exit without a failure."""
+    """Found where a library reports a wrong order, or where communicators were aborted at exit
+    without a failure.
+    """
     if finding := first_finding(case, _reported, _teardown):
         return finding
     aborted = [e for e in case.of("nccl.destroy") if e.data.get("how") == "abort"]
@@ -81,8 +92,8 @@ def diagnose(case: Case) -> Finding:
         return found(
             ID,
             "possible",
-            f"{start(name_ranks(ranks_in(aborted)))} aborted the communicator at exit while another rank "
-            "still used it.",
+            f"{start(name_ranks(ranks_in(aborted)))} aborted the communicator at exit while another"
+            " rank still used it.",
             pick(odd, aborted, limit=5),
             ranks=(),
             advice=_advice(),
@@ -93,18 +104,25 @@ def diagnose(case: Case) -> Finding:
         *case.of("c10d.timeout"),
     ]
     return otherwise(
-        ID, went_well, "Processes and groups started and ended in order.", "the standard error of every rank"
+        ID,
+        went_well,
+        "Processes and groups started and ended in order.",
+        "the standard error of every rank",
     )
 
 
 def _reported(case: Case) -> Finding | None:
-    """CUDA reports a fork, or torch reports a process group that does not exist or exists already."""
+    """CUDA reports a fork, or torch reports a process group that does not exist or
+    exists already.
+    """
     pool = [*messages(case), *case.of("cuda.error")]
     fork, order = matching(pool, *FORK), matching(pool, *ORDER)
     lines = fork or order
     if not lines:
         return None
-    certain = matching(fork, "fork", "inside your training function") or matching(order, "process group")
+    certain = matching(fork, "fork", "inside your training function") or matching(
+        order, "process group"
+    )
     strength: Strength = "proven" if certain else "likely"
     if not fork and len(certain) == len(lines) and _after_another(case, lines):
         strength = "possible"
@@ -113,7 +131,9 @@ def _reported(case: Case) -> Finding | None:
         what = "used CUDA in a process that was forked after the parent had used it"
     ranks, who = ranks_in(lines), start(name_ranks(ranks_in(lines)))
     ask_it = None if strength == "proven" and fork else experiment(case)
-    return found(ID, strength, f"{who} {what}.", pick(lines), ranks=ranks, advice=_advice(), next=ask_it)
+    return found(
+        ID, strength, f"{who} {what}.", pick(lines), ranks=ranks, advice=_advice(), next=ask_it
+    )
 
 
 def _after_another(case: Case, lines: list[Event]) -> list[Event]:
@@ -122,8 +142,17 @@ def _after_another(case: Case, lines: list[Event]) -> list[Event]:
     Empty for a rank whose log begins with the missing group.
     """
     first = {event.path: event.line for event in reversed(in_order(lines))}
-    kinds = ("python.exception", "store.connect_timeout", "store.bind", "cuda.oom", "c10d.error", "c10d.timeout")
-    errors = [event for kind in kinds for event in case.of(kind) if not matching([event], *ORDER, *FORK)]
+    kinds = (
+        "python.exception",
+        "store.connect_timeout",
+        "store.bind",
+        "cuda.oom",
+        "c10d.error",
+        "c10d.timeout",
+    )
+    errors = [
+        event for kind in kinds for event in case.of(kind) if not matching([event], *ORDER, *FORK)
+    ]
     return [event for event in errors if event.line < first.get(event.path, 0)]
 
 
@@ -134,12 +163,23 @@ def _teardown(case: Case) -> Finding | None:
     lines += [e for e in case.of("stack") if inside(e, *ENDING)]
     if not lines or states.waiting or states.dead or case.of("c10d.error"):
         return None
-    say = f"{start(name_ranks(ranks_in(lines)))} did not return from destroying a process group: another rank still "
+    say = (
+        f"{start(name_ranks(ranks_in(lines)))} did not return from destroying a process group:"
+        " another rank still "
+    )
     say += "used it, or the ranks destroy their groups in different orders."
-    return found(ID, "possible", say, pick(lines), ranks=(), advice=_advice(), next=experiment(case))
+    return found(
+        ID, "possible", say, pick(lines), ranks=(), advice=_advice(), next=experiment(case)
+    )
 
 
-ENDING = ("abortCommsFromMap", "ncclCommAbort", "ncclCommDestroy", "ncclCommFinalize", "destroy_process_group")
+ENDING = (
+    "abortCommsFromMap",
+    "ncclCommAbort",
+    "ncclCommDestroy",
+    "ncclCommFinalize",
+    "destroy_process_group",
+)
 """Functions on the stack of a rank that ends a process group."""
 
 
@@ -160,6 +200,9 @@ def experiment(case: Case) -> Experiment:
     """Run the same ranks, started, used and ended in order."""
     return minimal(
         "Do the same ranks work when they start, use and end everything in order and fork nothing?",
-        {ID: "they do: the order in the program is wrong", "rank_exception": "they do: another error of the program"},
+        {
+            ID: "they do: the order in the program is wrong",
+            "rank_exception": "they do: another error of the program",
+        },
         {"version_mismatch": "they fail too", "gpu_hardware_error": "they fail too, on one GPU"},
     )

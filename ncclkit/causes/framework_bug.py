@@ -1,21 +1,23 @@
 """The framework on top (DeepSpeed, vLLM, Lightning, ...) is at fault
 
 What you see
-    A traceback whose innermost frames all belong to an installed package and none to your code, or a hang that appears
-    with one option of the framework and not without; an issue with the same text in its tracker.
+    A traceback whose innermost frames all belong to an installed package and none to your code, or
+    a hang that appears with one option of the framework and not without; an issue with the same
+    text in its tracker.
 
 Why it happens
-    Frameworks decide on each rank which collectives to call.  A branch that depends on rank-local data, an assumption
-    about device numbers, a data loader that gives ranks different numbers of batches: users see NCCL time out,
-    although NCCL only waits for the rank that the framework sent elsewhere.
+    Frameworks decide on each rank which collectives to call.  A branch that depends on rank-local
+    data, an assumption about device numbers, a data loader that gives ranks different numbers of
+    batches: users see NCCL time out, although NCCL only waits for the rank that the framework sent
+    elsewhere.
 
 How to be sure
-    The same step in plain PyTorch works; the failure goes away with the option off or another version of the
-    framework, everything else equal.
+    The same step in plain PyTorch works; the failure goes away with the option off or another
+    version of the framework, everything else equal.
 
 What to do
-    Search the framework's tracker for the innermost function of the traceback, upgrade or pin it, switch the option
-    off; report it with the Flight Recorder dumps.
+    Search the framework's tracker for the innermost function of the traceback, upgrade or pin it,
+    switch the option off; report it with the Flight Recorder dumps.
 
 Read more
     The framework's issue tracker and release notes.
@@ -37,10 +39,40 @@ from ncclkit.core.text import start
 ID = "framework_bug"
 explains = ("c10d.timeout", "slow_rank", "rank_exception")
 PACKAGES = (
-    *("vllm", "deepspeed", "lightning", "pytorch_lightning", "accelerate", "transformers", "trl", "megatron"),
-    *("colossalai", "axolotl", "llamafactory", "verl", "ray", "sglang", "fairscale", "composer", "nemo", "swift"),
+    *(
+        "vllm",
+        "deepspeed",
+        "lightning",
+        "pytorch_lightning",
+        "accelerate",
+        "transformers",
+        "trl",
+        "megatron",
+    ),
+    *(
+        "colossalai",
+        "axolotl",
+        "llamafactory",
+        "verl",
+        "ray",
+        "sglang",
+        "fairscale",
+        "composer",
+        "nemo",
+        "swift",
+    ),
     *("horovod", "recbole"),
-    *("peft", "unsloth", "torchtitan", "fairseq", "mmengine", "mmcv", "detectron2", "openrlhf", "tensorrt_llm"),
+    *(
+        "peft",
+        "unsloth",
+        "torchtitan",
+        "fairseq",
+        "mmengine",
+        "mmcv",
+        "detectron2",
+        "openrlhf",
+        "tensorrt_llm",
+    ),
 )
 NAMES = re.compile(rf"(?:site|dist)-packages/({'|'.join(PACKAGES)})/")
 
@@ -60,26 +92,32 @@ SIGNS = (
         re.compile(r"still have inflight params|tracing error at step|'ds_numel'"),
         "deepspeed",
         "ZeRO-3's prefetch of parameters lost track of the order of modules",
-        "Try another DeepSpeed release, or zero_optimization.stage3_prefetch_bucket_size: 0; modules that are skipped "
-        "on some steps are named with set_z3_leaf_modules",
+        "Try another DeepSpeed release, or zero_optimization.stage3_prefetch_bucket_size: 0;"
+        " modules that are skipped on some steps are named with set_z3_leaf_modules",
     ),
     Sign(
         re.compile(r"tmp-checkpoint-\d+"),
         "transformers",
         "several processes rename one staging folder of a checkpoint",
-        "Upgrade transformers (4.36 renamed it on every node), and let one process of a shared file system save",
+        "Upgrade transformers (4.36 renamed it on every node), and let one process of a shared file"
+        " system save",
     ),
     Sign(
         re.compile(r"backward pass is invalid for module in evaluation mode"),
         "deepspeed",
         "a module is in evaluation mode while its backward pass runs",
-        "Call model.train() after each evaluation, and keep modules that are only evaluated out of the engine",
+        "Call model.train() after each evaluation, and keep modules that are only evaluated out of"
+        " the engine",
     ),
     Sign(
-        re.compile(r"RPC call to \w+ timed out|No available shared memory broadcast block found in \d+ second"),
+        re.compile(
+            r"RPC call to \w+ timed out|No available shared memory broadcast block found in \d+"
+            r" second"
+        ),
         "vllm",
         "a worker of the engine did not answer its scheduler",
-        "Try another vLLM release, and the request kinds one by one (structured output, aborts, async scheduling)",
+        "Try another vLLM release, and the request kinds one by one (structured output, aborts,"
+        " async scheduling)",
     ),
 )
 """Messages that the issue trackers of these projects know."""
@@ -89,13 +127,16 @@ def diagnose(case: Case) -> Finding:
     """Found by a message known from a framework's tracker, or an error raised inside it."""
     if finding := _known(case):
         return finding
-    errors = [e for e in in_order(case.of("python.exception")) if own_error(e) and (name := _framework(e))]
+    errors = [
+        e for e in in_order(case.of("python.exception")) if own_error(e) and (name := _framework(e))
+    ]
     if errors:
         name, first = _framework(errors[0]), errors[0]
         where = place((first.data.get("frames") or [None])[-1])
         say = (
-            f"{start(name_ranks(ranks_in(errors)))} raised {str(first.data.get('type', 'an error'))} "
-            f"inside {name}{' at ' + where if where else ''}, "
+            f"{start(name_ranks(ranks_in(errors)))} raised"
+            f" {str(first.data.get('type', 'an error'))} inside"
+            f" {name}{' at ' + where if where else ''}, "
         )
         return found(
             ID,
@@ -107,14 +148,18 @@ def diagnose(case: Case) -> Finding:
             next=experiment(case),
         )
     went_well = case.of("nccl.destroy", "python.exception", "c10d.timeout")
-    return otherwise(ID, went_well, "No error was raised inside a framework.", "the standard error of every rank")
+    return otherwise(
+        ID, went_well, "No error was raised inside a framework.", "the standard error of every rank"
+    )
 
 
 def _known(case: Case) -> Finding | None:
     """A framework reports that its own state is inconsistent."""
     pool = case.of("python.exception", "system.error", "log.error")
     for sign in SIGNS:
-        lines = in_order(e for e in pool if sign.pattern.search(f"{e.text} {e.data.get('message', '')}"))
+        lines = in_order(
+            e for e in pool if sign.pattern.search(f"{e.text} {e.data.get('message', '')}")
+        )
         if lines:
             who = start(name_ranks(ranks_in(lines)))
             advice = replace(_advice(sign.name), do=f"{sign.do}.")
@@ -122,7 +167,8 @@ def _known(case: Case) -> Finding | None:
             return found(
                 ID,
                 "likely" if certain else "possible",
-                f"{who} met an inconsistent state of {sign.name} that the program did not cause: {sign.what}.",
+                f"{who} met an inconsistent state of {sign.name} that the program did not cause:"
+                f" {sign.what}.",
                 pick(lines, limit=4),
                 ranks=ranks_in(lines),
                 advice=(advice,),
@@ -132,7 +178,10 @@ def _known(case: Case) -> Finding | None:
 
 
 def _framework(event: Event) -> str:
-    """Name of the framework whose file is innermost; "" where the user's code is among the last frames."""
+    """Name of the framework whose file is innermost.
+
+    "" where the user's code is among the last frames.
+    """
     frames = event.data.get("frames") or []
     inner = frames[-3:]
     match = NAMES.search(str(inner[-1].get("file", ""))) if inner else None
@@ -141,7 +190,8 @@ def _framework(event: Event) -> str:
 
 def _advice(name: str) -> Advice:
     return Advice(
-        f"Look for the innermost function of the traceback in the issues of {name}, and try its latest release.",
+        f"Look for the innermost function of the traceback in the issues of {name}, and try its"
+        " latest release.",
         command=f"pip index versions {name}; pip show {name}",
         why="The failing line is not yours.",
         check="The same input passes with the other version.",

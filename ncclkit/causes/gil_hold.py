@@ -1,20 +1,22 @@
 """One rank's Python is blocked in native code that holds the GIL
 
 What you see
-    "Could not acquire GIL within 300 ms on exit, possible GIL induced hang", "ProcessGroupNCCL's watchdog got stuck for
-    480 seconds", a rank whose progress bar, heartbeat and signal handlers all stop.
+    "Could not acquire GIL within 300 ms on exit, possible GIL induced hang", "ProcessGroupNCCL's
+    watchdog got stuck for 480 seconds", a rank whose progress bar, heartbeat and signal handlers
+    all stop.
 
 Why it happens
-    Only the thread that holds the GIL (Python's global interpreter lock) runs Python code.  A C extension that blocks
-    (a file system call, a download, a lock inside a library, a CUDA call that waits) without releasing the lock stops
-    every other thread, including the watchdog's attempts to write the Flight Recorder with Python stacks.
+    Only the thread that holds the GIL (Python's global interpreter lock) runs Python code.  A C
+    extension that blocks (a file system call, a download, a lock inside a library, a CUDA call that
+    waits) without releasing the lock stops every other thread, including the watchdog's attempts to
+    write the Flight Recorder with Python stacks.
 
 How to be sure
     `py-spy dump --native --pid PID` on that rank: the thread marked "+gil" is in the native call.
 
 What to do
-    Move the call out of the training process (a subprocess, a data-loader worker), use a version of the library that
-    releases the lock, or give the call a timeout.
+    Move the call out of the training process (a subprocess, a data-loader worker), use a version of
+    the library that releases the lock, or give the call a timeout.
 
 Read more
     py-spy (--gil, --native); Python docs: releasing the GIL in extension code.
@@ -40,7 +42,9 @@ UNANSWERED = re.compile(r"rank (\d{1,7}) did not answer SIGUSR1")
 
 
 def diagnose(case: Case) -> Finding:
-    """Found where the monitor could not get the lock, the watchdog was stuck, or a rank answered no signal."""
+    """Found where the monitor could not get the lock, the watchdog was stuck, or a rank answered no
+    signal.
+    """
     silent = _unresponsive(case) or _live_holder(case)
     if silent is not None:
         return silent
@@ -52,11 +56,13 @@ def diagnose(case: Case) -> Finding:
         seen = [known[rank] for rank in ranks if rank in known]
         where = next((place(own_frame(s.data["frames"], innermost_first=True)) for s in seen), "")
         what = (
-            "could not get the GIL" if gil else "was stuck for " + str(stuck[0].data.get("seconds") or "minutes") + " s"
+            "could not get the GIL"
+            if gil
+            else "was stuck for " + str(stuck[0].data.get("seconds") or "minutes") + " s"
         )
         say = (
-            f"The watchdog of {name_ranks(ranks)}{on((gil or stuck)[0].host)} {what}: a thread holds the lock "
-            f"in native code{' at ' + where if where else ''}."
+            f"The watchdog of {name_ranks(ranks)}{on((gil or stuck)[0].host)} {what}: a thread"
+            f" holds the lock in native code{' at ' + where if where else ''}."
         )
         strength = "likely" if gil and (seen or not case.of("c10d.timeout")) else "possible"
         return found(
@@ -81,26 +87,40 @@ def _live_holder(case: Case) -> Finding | None:
     """A rank of a running job that holds the lock in native code while the others wait for it."""
     outside = {rank for gap in case.of("flight.missing") for rank in gap.data["missing"]}
     held = [
-        stand for rank, stand in positions_of_case(case).items() if stand.waits_for == HOLDS_GIL and rank in outside
+        stand
+        for rank, stand in positions_of_case(case).items()
+        if stand.waits_for == HOLDS_GIL and rank in outside
     ]
     if not held:
         return None
     ranks = tuple(stand.rank for stand in held)
-    say = f"{start(name_ranks(ranks))} holds the GIL in native code in {held[0].call} at {held[0].place}; "
+    say = (
+        f"{start(name_ranks(ranks))} holds the GIL in native code in {held[0].call} at"
+        f" {held[0].place}; "
+    )
     say += f"{others_wait(case, ranks) or 'the others wait for it'}."
     why = pick([stand.lines[-1] for stand in held], case.of("flight.missing"))
-    return found(ID, "likely", say, why, ranks=ranks, advice=_advice(case, ranks), next=experiment(case))
+    return found(
+        ID, "likely", say, why, ranks=ranks, advice=_advice(case, ranks), next=experiment(case)
+    )
 
 
 def _unresponsive(case: Case) -> Finding | None:
-    """A live rank of our own run whose crash handler, a thread of its own, could not answer for seconds."""
+    """A live rank of our own run whose crash handler, a thread of its own, could not answer for
+    seconds.
+    """
     known, held_by_signal = stacks(case), stopped(case)
     for end in case.of("run.end"):
-        silent = {int(rank) for rank in UNANSWERED.findall(str(end.data.get("say")))} - held_by_signal.keys()
+        silent = {
+            int(rank) for rank in UNANSWERED.findall(str(end.data.get("say")))
+        } - held_by_signal.keys()
         for rank, stack in known.items() if silent else ():
             if rank in silent:
                 where = place(own_frame(stack.data["frames"], innermost_first=True))
-                say = f"Rank {rank} held the GIL in a native call at {where}, so that none of its threads "
+                say = (
+                    f"Rank {rank} held the GIL in a native call at {where}, so that none of its"
+                    " threads "
+                )
                 held = "+gil)" in stack.text.partition("\n")[0]  # py-spy saw it with the lock
                 return found(
                     ID,
@@ -119,7 +139,8 @@ def _advice(case: Case, ranks: tuple[int, ...]) -> tuple[Advice, ...]:
     pid = next((e.pid for e in case.events if e.rank in held_by and e.pid), None)
     return (
         Advice(
-            "Find the native call that holds the lock, and move it out of the training process or give it a timeout.",
+            "Find the native call that holds the lock, and move it out of the training process or"
+            " give it a timeout.",
             command=f"py-spy dump --native --pid {pid or '<pid of the rank>'}",
             why="All other Python threads of the rank wait for this one.",
             check="The dump shows '+gil' in the main loop, not in that call.",
@@ -134,7 +155,10 @@ def experiment(case: Case) -> Experiment:
         "Do the same ranks and GPUs keep going when they only do all_reduce?",
         {"minimal": True},
         {
-            ID: "they do: a native call of the program held the lock; `py-spy dump --native` names it",
+            ID: (
+                "they do: a native call of the program held the lock; `py-spy dump --native`"
+                " names it"
+            ),
             "slow_rank": "they do: the program's ordinary Python was slow",
             "gpu_hardware_error": "they stop too: a CUDA call never returns",
             "p2p_broken": "they stop too: the data never arrives",

@@ -1,28 +1,29 @@
 """A setting gives one GPU less power or a lower clock than the others
 
 What you see
-    No error at all: the job is a constant 10 to 40 % slower than it was, on every rank alike.  A profile shows all
-    ranks but one waiting in each collective, and that one never waits; `nvidia-smi` shows another power cap for its
-    GPU than for the others.
+    No error at all: the job is a constant 10 to 40 % slower than it was, on every rank alike.  A
+    profile shows all ranks but one waiting in each collective, and that one never waits;
+    `nvidia-smi` shows another power cap for its GPU than for the others.
 
 Why it happens
-    A GPU lowers its clock until it keeps within its power limit.  The limit and the locked clocks are settings of the
-    driver (nvidia-smi -pl, -lgc, -ac) that are made for a benchmark, for a weak power supply or to save energy,
-    and that stay until the next reboot or reset, often on one card or one node only.  In synchronous training each
-    step ends when the slowest rank has computed, so one card at 500 W slows a thousand at 700 W.  The card is sound;
-    heat or a failing power supply would be reported by the driver as a slowdown.
+    A GPU lowers its clock until it keeps within its power limit.  The limit and the locked clocks
+    are settings of the driver (nvidia-smi -pl, -lgc, -ac) that are made for a benchmark, for a weak
+    power supply or to save energy, and that stay until the next reboot or reset, often on one card
+    or one node only.  In synchronous training each step ends when the slowest rank has computed, so
+    one card at 500 W slows a thousand at 700 W.  The card is sound; heat or a failing power supply
+    would be reported by the driver as a slowdown.
 
 How to be sure
-    `nvidia-smi --query-gpu=index,power.limit,power.default_limit,clocks_event_reasons.active --format=csv` on every
-    node while the job runs: equal cards must show equal numbers.
+    `nvidia-smi --query-gpu=index,power.limit,power.default_limit,clocks_event_reasons.active
+    --format=csv` on every node while the job runs: equal cards must show equal numbers.
 
 What to do
-    Set the limit back to the default and unlock the clocks, on all nodes, and let the boot scripts do the same
-    everywhere.
+    Set the limit back to the default and unlock the clocks, on all nodes, and let the boot scripts
+    do the same everywhere.
 
 Read more
-    https://docs.nvidia.com/deploy/nvidia-smi/index.html (--power-limit, --lock-gpu-clocks, clocks event reasons)
-    https://docs.nvidia.com/deploy/nvml-api/group__nvmlClocksEventReasons.html
+    https://docs.nvidia.com/deploy/nvidia-smi/index.html (--power-limit, --lock-gpu-clocks, clocks
+    event reasons) https://docs.nvidia.com/deploy/nvml-api/group__nvmlClocksEventReasons.html
 """
 
 from __future__ import annotations
@@ -54,7 +55,10 @@ def diagnose(case: Case) -> Finding:
 
 def _best(case: Case) -> dict[str, float]:
     """GPU model → the highest power limit of that model on any host, in W."""
-    limits = {(fact.host, fact.name.removesuffix(".power.limit")): fact.value for fact in case.facts_of("gpu.")}
+    limits = {
+        (fact.host, fact.name.removesuffix(".power.limit")): fact.value
+        for fact in case.facts_of("gpu.")
+    }
     best: dict[str, float] = defaultdict(float)
     for fact in case.facts_of("gpu."):
         if fact.name.endswith(".model"):
@@ -71,16 +75,31 @@ def _risks(host: HostFacts, best: Mapping[str, float] = MappingProxyType({})) ->
         if 0 < value < SLACK * most:
             low[value, most][gpu] = fact
     for (value, most), facts in low.items():
-        say = f"{name_gpus(facts)} may draw {value:g} W where others of the same model may draw {most:g} W; all ranks "
+        say = (
+            f"{name_gpus(facts)} may draw {value:g} W where others of the same model may draw"
+            f" {most:g} W; all ranks "
+        )
         advice = _advice(facts, f"-pl {most:g}")
         yield Risk(
-            say + "would wait for the slowest in every step", [*facts.values()], advice, "likely", gpus=tuple(facts)
+            say + "would wait for the slowest in every step",
+            [*facts.values()],
+            advice,
+            "likely",
+            gpus=tuple(facts),
         )
     held = {gpu: fact for gpu, fact in host.gpus("throttle").items() if SET in (fact.value or ())}
     if held and len(held) < host.gpu_count:
-        say = f"{name_gpus(held)}: a setting limits the clocks ({SET}), but not those of the other GPUs; all ranks "
+        say = (
+            f"{name_gpus(held)}: a setting limits the clocks ({SET}), but not those of the other"
+            " GPUs; all ranks "
+        )
         advice = _advice(held, "-rgc", "-rac")
-        yield Risk(say + "would wait for the slowest in every step", [*held.values()], advice, gpus=tuple(held))
+        yield Risk(
+            say + "would wait for the slowest in every step",
+            [*held.values()],
+            advice,
+            gpus=tuple(held),
+        )
 
 
 def _advice(gpus: Iterable[str], *options: str) -> Advice:
@@ -95,7 +114,10 @@ def _advice(gpus: Iterable[str], *options: str) -> Advice:
 
 
 def experiment(case: Case) -> Experiment:
-    """Run the live test, which shows whether a link or a GPU is at fault; a power limit does not fail it."""
+    """Run the live test, which shows whether a link or a GPU is at fault.
+
+    A power limit does not fail it.
+    """
     return Experiment(
         "Does each GPU alone, and each pair, work as it should when nothing is computed?",
         {"minimal": True, "stages": True},
@@ -105,7 +127,12 @@ def experiment(case: Case) -> Experiment:
             "gpu_hardware_error": "it fails again, on one particular GPU",
             "nvswitch_fabric": "it fails again, wherever NVLink is used",
         },
-        {ID: "works", "slow_rank": "works", "gpu_hardware_error": "same", "nvswitch_fabric": "same"},
+        {
+            ID: "works",
+            "slow_rank": "works",
+            "gpu_hardware_error": "same",
+            "nvswitch_fabric": "same",
+        },
     )
 
 

@@ -1,22 +1,22 @@
 """A GPU is broken: Xid, ECC, fallen off the bus
 
 What you see
-    "NVRM: Xid (PCI:0000:3b:00): 79, GPU has fallen off the bus", Xid 48/63/64/74/94/95/119/120 in dmesg,
-    "uncorrectable ECC error encountered", nvidia-smi that hangs or shows ERR!.  All ranks fail, one node or GPU is
-    common to all failures.
+    "NVRM: Xid (PCI:0000:3b:00): 79, GPU has fallen off the bus", Xid 48/63/64/74/94/95/119/120 in
+    dmesg, "uncorrectable ECC error encountered", nvidia-smi that hangs or shows ERR!.  All ranks
+    fail, one node or GPU is common to all failures.
 
 Why it happens
-    Memory cells, NVLinks, power and the GPU's own controller fail now and then; the driver reports an Xid number and
-    usually ends the process.  The other ranks only see their collective never complete.  Xids 13, 31, 43 and 45 are
-    different: the program's fault, or a consequence.
+    Memory cells, NVLinks, power and the GPU's own controller fail now and then; the driver reports
+    an Xid number and usually ends the process.  The other ranks only see their collective never
+    complete.  Xids 13, 31, 43 and 45 are different: the program's fault, or a consequence.
 
 How to be sure
-    dmesg on all nodes for the time of the failure; `nvidia-smi -q -d ECC,ROW_REMAPPER`; does the job fail again
-    whenever this GPU takes part?
+    dmesg on all nodes for the time of the failure; `nvidia-smi -q -d ECC,ROW_REMAPPER`; does the
+    job fail again whenever this GPU takes part?
 
 What to do
-    Drain the node.  Xid 79 and 74: power cycle, reseat, replace; 48, 63/64, 94/95: reset, then watch the remapped
-    rows; 119/120: reset or update the driver.
+    Drain the node.  Xid 79 and 74: power cycle, reseat, replace; 48, 63/64, 94/95: reset, then
+    watch the remapped rows; 119/120: reset or update the driver.
 
 Read more
     NVIDIA: Xid errors; GPU memory error management.
@@ -27,7 +27,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from ncclkit.analysis.picks import in_order, matching, messages, name_hosts, name_ranks, on, pick, ranks_in
+from ncclkit.analysis.picks import (
+    in_order,
+    matching,
+    messages,
+    name_hosts,
+    name_ranks,
+    on,
+    pick,
+    ranks_in,
+)
 from ncclkit.analysis.stages import staged_test
 from ncclkit.causes._bisected import faulty_ranks
 from ncclkit.causes._preflight import HostFacts, Preflight, Risk, name_gpus, number
@@ -87,16 +96,26 @@ def diagnose(case: Case) -> Finding:
     if xids:
         return _finding(xids, said)
     if said:
-        say = f"CUDA reports a hardware fault of a GPU of {name_ranks(ranks_in(said))}{on(said[0].host)}."
+        say = (
+            "CUDA reports a hardware fault of a GPU of"
+            f" {name_ranks(ranks_in(said))}{on(said[0].host)}."
+        )
         return found(
-            ID, "proven", say, pick(said), ranks=ranks_in(said), hosts=name_hosts(said), advice=_advice("its GPU")
+            ID,
+            "proven",
+            say,
+            pick(said),
+            ranks=ranks_in(said),
+            hosts=name_hosts(said),
+            advice=_advice("its GPU"),
         )
     vague = matching(messages(case), "unhandled cuda error")
     if vague and not case.of("nccl.warn") and not case.of("cuda."):
         return found(
             ID,
             "possible",
-            "A CUDA call inside NCCL failed and the log does not say why; a faulty GPU is one reason.",
+            "A CUDA call inside NCCL failed and the log does not say why; a faulty GPU is one"
+            " reason.",
             pick(vague, limit=3),
             ranks=ranks_in(vague),
             advice=_advice("each GPU"),
@@ -106,11 +125,20 @@ def diagnose(case: Case) -> Finding:
         advice = _advice("its GPU")
         strength: Strength = "likely" if staged_test(case).corrupt else "possible"
         return found(
-            ID, strength, who.summary, who.why, ranks=who.ranks, hosts=who.hosts, advice=advice, next=experiment(case)
+            ID,
+            strength,
+            who.summary,
+            who.why,
+            ranks=who.ranks,
+            hosts=who.hosts,
+            advice=advice,
+            next=experiment(case),
         )
     went_well: list[Event] = case.of("kernel.xid", "nccl.destroy")
     missing = "dmesg of all nodes for the time of the failure (`dmesg -T | grep -i xid`)"
-    return CHECK.risk(case) or CHECK.otherwise(case, went_well, "No hardware fault was reported.", missing)
+    return CHECK.risk(case) or CHECK.otherwise(
+        case, went_well, "No hardware fault was reported.", missing
+    )
 
 
 def _risks(host: HostFacts) -> Iterator[Risk]:
@@ -118,16 +146,24 @@ def _risks(host: HostFacts) -> Iterator[Risk]:
     smi = host.fact("gpu.nvidia_smi")
     if smi and smi.value in ("hung", "breaks off"):
         does = "breaks off" if smi.value == "breaks off" else "does not answer"
-        say = f"nvidia-smi {does} ({smi.why}); the driver or a GPU is stuck, and a rank there would hang too"
+        say = (
+            f"nvidia-smi {does} ({smi.why}); the driver or a GPU is stuck, and a rank there would"
+            " hang too"
+        )
         yield Risk(say, [smi], _advice("each GPU")[0], "likely")
     if smi and "infoROM is corrupted" in smi.why:
-        say = f"nvidia-smi warns ({smi.why}); that GPU would lose its settings and its error counts at each reset"
+        say = (
+            f"nvidia-smi warns ({smi.why}); that GPU would lose its settings and its error counts"
+            " at each reset"
+        )
         yield Risk(say, [smi], _advice("each GPU")[0])
     for name, wrong, strength, say in SIGNS:
         facts = {gpu: fact for gpu, fact in host.gpus(name).items() if wrong(fact.value)}
         if facts:
             named = name_gpus(facts)
-            yield Risk(f"{named}: {say}", [*facts.values()], _advice(named)[0], strength, gpus=tuple(facts))
+            yield Risk(
+                f"{named}: {say}", [*facts.values()], _advice(named)[0], strength, gpus=tuple(facts)
+            )
     yield from _links(host)
 
 
@@ -139,9 +175,18 @@ def _links(host: HostFacts) -> Iterator[Risk]:
         links = number(fact.value) or 0
         all_of_it = max(most, len(speeds[gpu].value) if links and gpu in speeds else 0)
         if links < all_of_it:
-            say = f"GPU {gpu} has {links:g} of {all_of_it:g} NVLinks up; it would slow every collective"
+            say = (
+                f"GPU {gpu} has {links:g} of {all_of_it:g} NVLinks up; it would slow every"
+                " collective"
+            )
             # Bridges may join only some GPUs, so a GPU without NVLinks can be sound.
-            yield Risk(say, [fact], _advice(f"GPU {gpu}")[0], "likely" if links else "possible", gpus=(gpu,))
+            yield Risk(
+                say,
+                [fact],
+                _advice(f"GPU {gpu}")[0],
+                "likely" if links else "possible",
+                gpus=(gpu,),
+            )
 
 
 def _remapped(rows: object) -> bool:
@@ -150,7 +195,9 @@ def _remapped(rows: object) -> bool:
 
 def _slowed(reasons: object) -> bool:
     """True where heat or the power supply slows the GPU; a power cap is normal."""
-    return bool(isinstance(reasons, list) and {"hw_slowdown", "hw_power_brake_slowdown", *HOT} & {*reasons})
+    return bool(
+        isinstance(reasons, list) and {"hw_slowdown", "hw_power_brake_slowdown", *HOT} & {*reasons}
+    )
 
 
 def _finding(xids: list[Event], said: list[Event]) -> Finding:
@@ -158,12 +205,18 @@ def _finding(xids: list[Event], said: list[Event]) -> Finding:
     number, bus = int(first.data["xid"]), str(first.data.get("bus") or "")
     pids = {e.pid or e.data.get("pid") for e in xids} - {None}
     ranks = tuple(
-        sorted({e.rank for e in said + xids if e.rank is not None and (e.pid in pids or e.kind != "kernel.xid")})
+        sorted(
+            {
+                e.rank
+                for e in said + xids
+                if e.rank is not None and (e.pid in pids or e.kind != "kernel.xid")
+            }
+        )
     )
     who = f" of {name_ranks(ranks)}" if ranks else ""
     say = (
-        f"The GPU {bus}{who}{on(first.host)} reported a hardware fault, Xid {number} ({XIDS[number]}); "
-        "everything after it is a consequence."
+        f"The GPU {bus}{who}{on(first.host)} reported a hardware fault, Xid {number}"
+        f" ({XIDS[number]}); everything after it is a consequence."
     )
     return found(
         ID,
@@ -180,7 +233,8 @@ def _finding(xids: list[Event], said: list[Event]) -> Finding:
 def _advice(gpu: str) -> tuple[Advice, ...]:
     return (
         Advice(
-            f"Drain the node and test {gpu} alone; reset it, and have it replaced if the error returns.",
+            f"Drain the node and test {gpu} alone; reset it, and have it replaced if the error"
+            " returns.",
             command="dmesg -T | grep -i xid; nvidia-smi -q -d ECC,ROW_REMAPPER; dcgmi diag -r 3",
             why="A job cannot work around a faulty GPU; every restart on this node risks the same.",
             check="The per-node test passes ten times, or the job runs without this node.",
@@ -215,19 +269,28 @@ SIGNS: tuple[tuple[str, Callable[[Any], bool], Strength, str], ...] = (
         "ecc.uncorrected",
         lambda value: bool(number(value)),
         "likely",
-        "uncorrectable memory errors since the driver was loaded; a rank that meets another one would be killed",
+        (
+            "uncorrectable memory errors since the driver was loaded; a rank that meets another one"
+            " would be killed"
+        ),
     ),
     (
         "remapped_rows",
         _remapped,
         "likely",
-        "memory rows wait to be remapped, or could not be remapped; a job would not be safe there before a reset",
+        (
+            "memory rows wait to be remapped, or could not be remapped; a job would not be safe"
+            " there before a reset"
+        ),
     ),
     (
         "throttle",
         _slowed,
         "possible",
-        "slowed down by heat or by the power supply; all ranks would wait for the slowest in every step",
+        (
+            "slowed down by heat or by the power supply; all ranks would wait for the slowest in"
+            " every step"
+        ),
     ),
 )
 """Fact of a GPU, the test that marks it as faulty, the strength, and what it means for a job."""
@@ -237,7 +300,14 @@ CHECK = Preflight(
     risks=_risks,
     fine="The driver reports no GPU fault.",
     also=tuple(
-        f"gpu.*.{name}" for name in ("recovery", "ecc.uncorrected", "remapped_rows", "nvlink.links", "nvlink.speeds")
+        f"gpu.*.{name}"
+        for name in (
+            "recovery",
+            "ecc.uncorrected",
+            "remapped_rows",
+            "nvlink.links",
+            "nvlink.speeds",
+        )
     ),
     next=experiment,
 )

@@ -1,26 +1,29 @@
 """A GPU had no memory left, for the model or for NCCL's own buffers
 
 What you see
-    torch.OutOfMemoryError with "CUDA out of memory. Tried to allocate ..." on one rank, or, at the first
-    collective, NCCL's "Cuda failure 'out of memory'" and "Failed to CUDA calloc n bytes" under an "unhandled cuda
-    error".  The other ranks time out or see the connection closed.
+    torch.OutOfMemoryError with "CUDA out of memory. Tried to allocate ..." on one rank, or, at the
+    first collective, NCCL's "Cuda failure 'out of memory'" and "Failed to CUDA calloc n bytes"
+    under an "unhandled cuda error".  The other ranks time out or see the connection closed.
 
 Why it happens
-    Ranks do not use equal amounts: rank 0 often holds extra copies (evaluation, a checkpoint, a context created by
-    other ranks that forgot set_device), and the longest sample lands on one rank.  NCCL allocates outside of
-    PyTorch's cache: when PyTorch has reserved all memory, NCCL fails although the cache has room inside.  A dead
-    job's process that still holds memory has the same effect.
+    Ranks do not use equal amounts: rank 0 often holds extra copies (evaluation, a checkpoint, a
+    context created by other ranks that forgot set_device), and the longest sample lands on one
+    rank.  NCCL allocates outside of PyTorch's cache: when PyTorch has reserved all memory, NCCL
+    fails although the cache has room inside.  A dead job's process that still holds memory has the
+    same effect.
 
 How to be sure
-    `nvidia-smi` on that GPU: are there other processes?  torch.cuda.memory_summary() before the failing step: how
-    much is reserved but not allocated?
+    `nvidia-smi` on that GPU: are there other processes?  torch.cuda.memory_summary() before the
+    failing step: how much is reserved but not allocated?
 
 What to do
-    Lower the micro-batch or shard more, leave 1-2 GiB for NCCL, call torch.cuda.set_device(local_rank) first, set
-    PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True against fragmentation, and end left-over processes.
+    Lower the micro-batch or shard more, leave 1-2 GiB for NCCL, call
+    torch.cuda.set_device(local_rank) first, set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True
+    against fragmentation, and end left-over processes.
 
 Read more
-    PyTorch docs: Understanding CUDA memory usage.  NCCL user guide: NCCL_BUFFSIZE, memory of channels.
+    PyTorch docs: Understanding CUDA memory usage.  NCCL user guide: NCCL_BUFFSIZE, memory of
+    channels.
 """
 
 from __future__ import annotations
@@ -29,7 +32,16 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ncclkit.analysis.gpu_memory import other_processes
-from ncclkit.analysis.picks import family, in_order, matching, messages, name_hosts, name_ranks, pick, ranks_in
+from ncclkit.analysis.picks import (
+    family,
+    in_order,
+    matching,
+    messages,
+    name_hosts,
+    name_ranks,
+    pick,
+    ranks_in,
+)
 from ncclkit.causes._experiments import minimal
 from ncclkit.causes._preflight import HostFacts, Preflight, Risk, number
 from ncclkit.causes._settings import BATCHES, smaller_batch
@@ -53,7 +65,8 @@ explains = (
 )
 MIB = 1 << 20
 TAKEN, MOST = 0.25, 0.5
-"""Shares of a GPU's memory in use before a job: above what a desktop takes, and with hardly room for a job."""
+"""Shares of a GPU's memory in use before a job: above what a desktop takes, and with hardly room
+for a job."""
 
 
 FULL = (
@@ -75,20 +88,26 @@ def diagnose(case: Case) -> Finding:
     """Found where torch or NCCL reports a failed device allocation."""
     torch = case.of("cuda.oom")
     nccl = matching(
-        family(case, "cuda", "memory", "other"), "out of memory", "Failed to CUDA calloc", "Failed to CUDA malloc"
+        family(case, "cuda", "memory", "other"),
+        "out of memory",
+        "Failed to CUDA calloc",
+        "Failed to CUDA malloc",
     )
     quoted = matching([*messages(case), *case.of("cuda.error")], *FULL)
     lines = in_order(torch) + in_order(nccl) + in_order(quoted)
     if not lines:
         went_well = case.of("nccl.destroy", "c10d.timeout", "progress")
         missing = "the standard error of every rank"
-        return CHECK.risk(case) or CHECK.otherwise(case, went_well, "No allocation on a GPU failed.", missing)
+        return CHECK.risk(case) or CHECK.otherwise(
+            case, went_well, "No allocation on a GPU failed.", missing
+        )
     ranks, first = ranks_in(lines), lines[0]
     gpus = tuple(sorted({str(e.data["gpu"]) for e in torch if e.data.get("gpu") is not None}))
     others = other_processes(first.text).clause
     say = (
-        f"{start(name_ranks(ranks))} ran out of memory on its "
-        f"GPU{' ' + gpus[0] if len(gpus) == 1 else ''}: {_how(first)}{f'; {others}' if others else ''}."
+        f"{start(name_ranks(ranks))} ran out of memory on its"
+        f" GPU{' ' + gpus[0] if len(gpus) == 1 else ''}:"
+        f" {_how(first)}{f'; {others}' if others else ''}."
     )
     hosts, advice = name_hosts(lines), _advice(not torch, smaller_batch(case))
     advice = (OWN, *advice) if others else advice
@@ -102,9 +121,16 @@ def _risks(host: HostFacts) -> Iterator[Risk]:
         if not total or free is None or free > (1 - TAKEN) * total:
             continue
         holders = host.fact(f"gpu.{gpu}.memory.holders")
-        by = f" by {', '.join(map(_process, holders.value[:3]))}" if holders and holders.value else ""
+        by = (
+            f" by {', '.join(map(_process, holders.value[:3]))}"
+            if holders and holders.value
+            else ""
+        )
         have = f"{format_bytes(free * MIB)} of {format_bytes(total * MIB)}"
-        say = f"GPU {gpu} has {have} free, the rest is held{by}; a job that needs all of it would run out of memory"
+        say = (
+            f"GPU {gpu} has {have} free, the rest is held{by}; a job that needs all of it would run"
+            " out of memory"
+        )
         strength: Strength = "likely" if free < (1 - MOST) * total else "possible"
         yield Risk(say, [fact, holders if by else None], _advice(True)[0], strength, gpus=(gpu,))
 
@@ -131,10 +157,14 @@ def _size(value: object) -> str:
 
 
 OWN = Advice(
-    "Give each rank a GPU of its own before anything touches CUDA, and end other processes on this one.",
+    "Give each rank a GPU of its own before anything touches CUDA, and end other processes on this"
+    " one.",
     code='torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))',
     command="nvidia-smi --query-compute-apps=gpu_uuid,pid,used_memory --format=csv",
-    why="Without it every rank uses GPU 0, for .cuda() and for checkpoints, and the last one finds it full.",
+    why=(
+        "Without it every rank uses GPU 0, for .cuda() and for checkpoints, and the last one finds"
+        " it full."
+    ),
     check="nvidia-smi shows one process of the job on each GPU.",
     risk="None.",
 )
@@ -142,11 +172,14 @@ OWN = Advice(
 
 def _advice(nccl: bool, code: str = BATCHES[""]) -> tuple[Advice, ...]:
     smaller = Advice(
-        "Lower the micro-batch size on all ranks (keep the global batch by accumulating gradients), or "
-        "shard the model more.",
+        "Lower the micro-batch size on all ranks (keep the global batch by accumulating gradients),"
+        " or shard the model more.",
         code=code,
         why="The largest rank decides; all ranks must use the same micro-batch.",
-        check="max(torch.cuda.max_memory_allocated()) over the ranks stays 10 % below the GPU's memory.",
+        check=(
+            "max(torch.cuda.max_memory_allocated()) over the ranks stays 10 % below the GPU's"
+            " memory."
+        ),
         risk="More steps of accumulation are a little slower.",
     )
     room = Advice(
@@ -156,7 +189,8 @@ def _advice(nccl: bool, code: str = BATCHES[""]) -> tuple[Advice, ...]:
         env={"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"},
         why="NCCL allocates with cudaMalloc and cannot use memory that PyTorch has reserved.",
         check=(
-            "nvidia-smi shows only this job's processes, one per GPU, and some free memory before the first collective."
+            "nvidia-smi shows only this job's processes, one per GPU, and some free memory before"
+            " the first collective."
         ),
         risk="A smaller fraction makes PyTorch itself run out earlier.",
     )
@@ -167,7 +201,10 @@ def experiment(case: Case) -> Experiment:
     """Run on the same GPUs without the model."""
     return minimal(
         "Does a plain all_reduce work on the same GPUs, without the model in their memory?",
-        {ID: "it does: NCCL has room then", "cuda_error": "it does: a kernel of the program had failed"},
+        {
+            ID: "it does: NCCL has room then",
+            "cuda_error": "it does: a kernel of the program had failed",
+        },
         {"gpu_hardware_error": "it fails too, on one GPU", "driver_too_old": "it fails too"},
     )
 

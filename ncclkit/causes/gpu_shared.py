@@ -1,28 +1,32 @@
 """Another process runs on the GPU of a rank
 
 What you see
-    One GPU is busy before the job has begun; the job starts, but every step takes longer than yesterday and the time
-    varies from step to step.  In exclusive mode the rank of that GPU ends at its first CUDA call instead, with "all
-    CUDA-capable devices are busy or unavailable", and the others wait for it.
+    One GPU is busy before the job has begun; the job starts, but every step takes longer than
+    yesterday and the time varies from step to step.  In exclusive mode the rank of that GPU ends at
+    its first CUDA call instead, with "all CUDA-capable devices are busy or unavailable", and the
+    others wait for it.
 
 Why it happens
-    Processes on one GPU take turns: the driver gives each a slice of time, so a rank that shares its card computes at
-    half the speed, and as a collective waits for the last rank, one shared card slows the whole job down.  NCCL's
-    kernels suffer more: they poll for their peers and make no progress while another process has the GPU.  The other
-    process may be a left-over of a job that was killed, a notebook that still holds its kernel, a display, or another
-    user where the scheduler does not hand out GPUs one by one.
+    Processes on one GPU take turns: the driver gives each a slice of time, so a rank that shares
+    its card computes at half the speed, and as a collective waits for the last rank, one shared
+    card slows the whole job down.  NCCL's kernels suffer more: they poll for their peers and make
+    no progress while another process has the GPU.  The other process may be a left-over of a job
+    that was killed, a notebook that still holds its kernel, a display, or another user where the
+    scheduler does not hand out GPUs one by one.
 
 How to be sure
-    `nvidia-smi` before the job starts: utilisation above zero, and the list of processes.  In a container the list
-    stays empty; look on the host.  `nvidia-smi pmon -c 5` shows which process computes.
+    `nvidia-smi` before the job starts: utilisation above zero, and the list of processes.  In a
+    container the list stays empty; look on the host.  `nvidia-smi pmon -c 5` shows which process
+    computes.
 
 What to do
-    End the process, if it is yours; take other GPUs; ask the scheduler for whole GPUs (Slurm --gres=gpu:N with cgroup
-    ConstrainDevices, Kubernetes nvidia.com/gpu without time slicing).
+    End the process, if it is yours; take other GPUs; ask the scheduler for whole GPUs (Slurm
+    --gres=gpu:N with cgroup ConstrainDevices, Kubernetes nvidia.com/gpu without time slicing).
 
 Read more
     https://docs.nvidia.com/deploy/mps/index.html (time slicing without MPS, compute modes)
-    https://slurm.schedmd.com/gres.html (ConstrainDevices); NVIDIA device plug-in for Kubernetes: time slicing.
+    https://slurm.schedmd.com/gres.html (ConstrainDevices); NVIDIA device plug-in for Kubernetes:
+    time slicing.
 """
 
 from __future__ import annotations
@@ -50,14 +54,18 @@ def diagnose(case: Case) -> Finding:
     used = _used_by_others(case)
     if used:
         return used
-    missing = "`nvidia-smi` on each host before the job starts (gpu.<i>.busy, gpu.<i>.memory.holders)"
+    missing = (
+        "`nvidia-smi` on each host before the job starts (gpu.<i>.busy, gpu.<i>.memory.holders)"
+    )
     if of_job(case):
         return unknown(ID, missing)
     return CHECK.risk(case) or CHECK.otherwise(case, (), "", missing)
 
 
 def _used_by_others(case: Case) -> Finding | None:
-    """A live test that is slower than it should be, on GPUs that were busy before a rank of it came."""
+    """A live test that is slower than it should be, on GPUs that were busy before a rank of it
+    came.
+    """
     speed = measured_speed(case)
     shared = [event for event in speed.others if event.data["gpus"]] if speed and speed.slow else []
     if speed is None or not shared:
@@ -66,7 +74,14 @@ def _used_by_others(case: Case) -> Finding | None:
     hosts = tuple(sorted({event.host for event in shared if event.host}))
     why = pick(shared, [speed.judgement.best])
     return found(
-        ID, "likely", speed.warning, why, hosts=hosts, gpus=gpus, advice=(_advice(gpus[0]),), next=experiment(case)
+        ID,
+        "likely",
+        speed.warning,
+        why,
+        hosts=hosts,
+        gpus=gpus,
+        advice=(_advice(gpus[0]),),
+        next=experiment(case),
     )
 
 
@@ -77,11 +92,17 @@ def _risks(host: HostFacts) -> Iterator[Risk]:
         rows: list[Any] = holders.value if holders and isinstance(holders.value, list) else []
         by = ", ".join(_process(row) for row in rows[:3] if isinstance(row, dict))
         if by and mode and mode.value == "Exclusive_Process":
-            say = f"GPU {gpu} accepts one process (Exclusive_Process) and has {by}; a rank there would be refused"
+            say = (
+                f"GPU {gpu} accepts one process (Exclusive_Process) and has {by}; a rank there"
+                " would be refused"
+            )
             yield Risk(say, [holders, mode], _advice(gpu), "likely", gpus=(gpu,))
         elif (busy := number(fact.value) or 0) >= BUSY:
             who = f"with {by}" if by else "with a process that is not visible from here"
-            say = f"GPU {gpu} is busy {busy:g} % of the time {who}; a rank there would take turns with it, and all "
+            say = (
+                f"GPU {gpu} is busy {busy:g} % of the time {who}; a rank there would take turns"
+                " with it, and all "
+            )
             say += "other ranks would wait for it in every step"
             strength: Strength = "likely" if busy >= MOST else "possible"
             yield Risk(say, [fact, holders], _advice(gpu), strength, gpus=(gpu,))
@@ -93,9 +114,13 @@ def _process(row: dict[str, Any]) -> str:
 
 def _advice(gpu: str) -> Advice:
     return Advice(
-        f"Find the owner of the process on GPU {gpu}: end it if it is a left-over of yours, else use other GPUs.",
+        f"Find the owner of the process on GPU {gpu}: end it if it is a left-over of yours, else"
+        " use other GPUs.",
         command=f"nvidia-smi -i {gpu}; nvidia-smi pmon -c 5 -i {gpu}; ps -fp <pid>",
-        why="A GPU does the work of one process at a time, and a collective waits for the slowest rank.",
+        why=(
+            "A GPU does the work of one process at a time, and a collective waits for the slowest"
+            " rank."
+        ),
         check=f"`nvidia-smi -i {gpu}` shows 0 % and no process before the job starts.",
         risk="Ending a process that belongs to another user destroys their work: ask first.",
     )

@@ -1,26 +1,29 @@
 """The machine ran out of memory and the kernel killed a rank
 
 What you see
-    A rank disappears without a traceback: "exitcode: -9", "Killed", "DataLoader worker is killed by signal:
-    Killed", "Detected 1 oom_kill event" from Slurm.  The other ranks time out or see closed connections.  Before
-    that, steps get slower while the machine swaps.
+    A rank disappears without a traceback: "exitcode: -9", "Killed", "DataLoader worker is killed by
+    signal: Killed", "Detected 1 oom_kill event" from Slurm.  The other ranks time out or see closed
+    connections.  Before that, steps get slower while the machine swaps.
 
 Why it happens
-    Host memory is used by every rank and also by each of its data-loader workers: eight ranks with eight workers each
-    hold 64 copies of whatever the dataset keeps in Python lists.  When the machine, or the limit of the container
-    or Slurm step, is reached, the kernel's OOM killer sends SIGKILL to the largest process.  Nothing in that
-    process can log its end.  With swap on slow storage the job may hang for an hour instead of dying.
+    Host memory is used by every rank and also by each of its data-loader workers: eight ranks with
+    eight workers each hold 64 copies of whatever the dataset keeps in Python lists.  When the
+    machine, or the limit of the container or Slurm step, is reached, the kernel's OOM killer sends
+    SIGKILL to the largest process.  Nothing in that process can log its end.  With swap on slow
+    storage the job may hang for an hour instead of dying.
 
 How to be sure
-    The kernel says so: `dmesg -T | grep -i 'killed process'` on the node of the lost rank, `memory.events` of the
-    cgroup (oom_kill), or `sacct -j JOB -o MaxRSS,State` (OUT_OF_MEMORY).
+    The kernel says so: `dmesg -T | grep -i 'killed process'` on the node of the lost rank,
+    `memory.events` of the cgroup (oom_kill), or `sacct -j JOB -o MaxRSS,State` (OUT_OF_MEMORY).
 
 What to do
-    Fewer data-loader workers and a smaller prefetch_factor, data in shared arrays or memory-mapped files instead of
-    Python objects, loading checkpoints on one rank at a time with mmap=True; or a larger memory request.
+    Fewer data-loader workers and a smaller prefetch_factor, data in shared arrays or memory-mapped
+    files instead of Python objects, loading checkpoints on one rank at a time with mmap=True; or a
+    larger memory request.
 
 Read more
-    PyTorch issue "DataLoader num_workers > 0 causes CPU memory replication"; kernel docs cgroup-v2 memory.events.
+    PyTorch issue "DataLoader num_workers > 0 causes CPU memory replication"; kernel docs cgroup-v2
+    memory.events.
 """
 
 from __future__ import annotations
@@ -66,12 +69,15 @@ explains = (
 PER_RANK, PER_CPU_RANK = 4 << 30, 512 << 20
 """Bytes of host memory that one rank needs to start and load data, with CUDA and without."""
 TIGHT = 0.8
-"""Share of the memory that the job's data may take; the rest is for the ranks themselves and the page cache."""
+"""Share of the memory that the job's data may take; the rest is for the ranks themselves and the
+page cache."""
 LOW = 0.05
 """Share of a host's memory; with less available the next allocation may start the OOM killer."""
 RANKS = re.compile(r"python|pt_|ray|torch|train|perf|nccl|mpi|orted|srun|bash", re.IGNORECASE)
 """Names of processes that belong to a training job."""
-REMOTE = re.compile(r"\b(?:nfs\d?|cifs|smb\w*|lustre|gpfs|beegfs|ceph|fuse[\w.]*|9p|glusterfs|network)\b")
+REMOTE = re.compile(
+    r"\b(?:nfs\d?|cifs|smb\w*|lustre|gpfs|beegfs|ceph|fuse[\w.]*|9p|glusterfs|network)\b"
+)
 """Storage behind a network, as `memory.swap` names it."""
 
 
@@ -89,34 +95,52 @@ def _refused(case: Case) -> Finding | None:
     """A data-loader worker was killed, or an allocation failed with an error."""
     errors = case.of("system.error")
     workers = [
-        e for e in errors if e.data.get("what") == "dataloader_killed" and not matching([e], "bus error", "segm")
+        e
+        for e in errors
+        if e.data.get("what") == "dataloader_killed" and not matching([e], "bus error", "segm")
     ]
     refused = [e for e in errors if e.data.get("what") == "host_memory"]
     refused += [e for e in case.of("python.exception") if e.data.get("type") == "MemoryError"]
-    refused += matching(messages(case), "std::bad_alloc", "DefaultCPUAllocator", "Unable to allocate ")
+    refused += matching(
+        messages(case), "std::bad_alloc", "DefaultCPUAllocator", "Unable to allocate "
+    )
     ranks = ranks_in(workers + refused)
     if not workers and not refused:
         return None
-    what = "a data-loader worker was killed by the system" if workers else f"{_requested(refused)} was refused"
+    what = (
+        "a data-loader worker was killed by the system"
+        if workers
+        else f"{_requested(refused)} was refused"
+    )
     say = f"{start(name_ranks(ranks))} ran out of host memory: {what}."
     why, advice = pick(workers, refused, _killed(case)), _advice(case)
     advice = advice if workers else (_in_pieces(_requested(refused)), *advice)
-    # The experiment runs rank 0 alone: without the rank at fault it would work for that reason alone.
+    # The experiment runs rank 0 alone: without the rank at fault it would work for that reason
+    # alone.
     asked = experiment(case) if not ranks or 0 in ranks else None
     return found(ID, "likely", say, why, ranks=ranks, advice=advice, next=asked)
 
 
 def _requested(refused: list[Event]) -> str:
     """``an allocation of 192 MiB`` where a line says how much."""
-    reported = next((m for e in refused if (m := re.search(r"tried to allocate (\d+) bytes", e.text))), None)
-    return f"an allocation of {format_bytes(int(reported[1]))}" if reported else "an allocation of host memory"
+    reported = next(
+        (m for e in refused if (m := re.search(r"tried to allocate (\d+) bytes", e.text))), None
+    )
+    return (
+        f"an allocation of {format_bytes(int(reported[1]))}"
+        if reported
+        else "an allocation of host memory"
+    )
 
 
 def _in_pieces(what: str) -> Advice:
     """Advice to read the data in pieces."""
     return Advice(
         f"Memory-map the data, or shard it, so that no rank needs {what} at once.",
-        code='numpy.load("data.npy", mmap_mode="r")[rank::world_size]  # ranks of a host share its pages',
+        code=(
+            'numpy.load("data.npy", mmap_mode="r")[rank::world_size]  # ranks of a host share its'
+            " pages"
+        ),
         why="Every rank that loads the whole dataset holds a copy of its own.",
         check="VmHWM in /proc/PID/status of each rank stays below its share of the host's memory.",
         risk="Pages are read when they are first used: keep the file on a local disk.",
@@ -129,9 +153,15 @@ def _silent_kill(case: Case) -> Finding | None:
     if not killed:
         return None
     say = f"{start(name_ranks(ranks_in(killed)))} was killed by signal 9"
-    say += f" while {short[0]}." if short else "; this is most often the OOM killer, but no file here says why."
+    say += (
+        f" while {short[0]}."
+        if short
+        else "; this is most often the OOM killer, but no file here says why."
+    )
     strength: Strength = "likely" if short else "possible"
-    return found(ID, strength, say, pick(killed, short), ranks=ranks_in(killed), advice=_advice(case))
+    return found(
+        ID, strength, say, pick(killed, short), ranks=ranks_in(killed), advice=_advice(case)
+    )
 
 
 def _swapping(case: Case) -> Finding | None:
@@ -145,38 +175,52 @@ def _swapping(case: Case) -> Finding | None:
 
 
 def _killed(case: Case) -> list[Event]:
-    own = {e.path.rpartition("/")[0] for e in case.of("run.end")}  # their tasks are guards, which end with their step
-    ends = case.of("elastic.exit") + [e for e in case.of("slurm.event") if e.path.rpartition("/")[0] not in own]
+    # their tasks are guards, which end with their step
+    own = {e.path.rpartition("/")[0] for e in case.of("run.end")}
+    ends = case.of("elastic.exit") + [
+        e for e in case.of("slurm.event") if e.path.rpartition("/")[0] not in own
+    ]
     named = [e for e in case.of("system.error") if e.data.get("what") == "killed"]
     return [e for e in ends if -9 in (e.data.get("exitcode"), -(e.data.get("signal") or 0))] + named
 
 
 def _short(case: Case) -> list[Fact]:
-    """Facts that say that a host is nearly out of memory, swaps, or has already killed for lack of it."""
+    """Facts that say that a host is nearly out of memory, swaps, or has already killed for lack of
+    it.
+    """
     total = {f.host: f.value for f in case.facts_of("memory.total") if f.value}
     kills = [f for f in case.facts_of("memory.oom_kills") if f.value]
     available = [f for f in case.facts_of("memory.available") if f.value is not None]
     low = [f for f in available if f.value < LOW * total.get(f.host, 0)]
     swaps = [
-        f for f in case.facts_of("memory.swap") for row in f.value or () if 2 * (row.get("used") or 0) > row["size"]
+        f
+        for f in case.facts_of("memory.swap")
+        for row in f.value or ()
+        if 2 * (row.get("used") or 0) > row["size"]
     ]
     return of_job_hosts(case, kills + low + swaps)
 
 
 def _reported(case: Case) -> Finding | None:
     """The kernel or Slurm reports the OOM killer."""
-    reported = case.of("kernel.oom") + [e for e in case.of("system.error") if e.data.get("what") == "oom_kill"]
+    reported = case.of("kernel.oom") + [
+        e for e in case.of("system.error") if e.data.get("what") == "oom_kill"
+    ]
     reported += [e for e in case.of("slurm.event") if e.data.get("what") == "oom"]
     if not reported:
         return None
     killed = _killed(case)
     pids = {e.pid or e.data.get("pid") for e in reported}
-    ranks = tuple(sorted({e.rank for e in case.events if e.pid in pids and e.pid and e.rank is not None})) or ranks_in(
-        reported
-    )
+    ranks = tuple(
+        sorted({e.rank for e in case.events if e.pid in pids and e.pid and e.rank is not None})
+    ) or ranks_in(reported)
     ranks = ranks or ranks_in(killed)
     first = reported[0]
-    limited = first.data.get("memcg") or first.kind == "slurm.event" or matching([first], "OOMKill", "MEMLIMIT")
+    limited = (
+        first.data.get("memcg")
+        or first.kind == "slurm.event"
+        or matching([first], "OOMKill", "MEMLIMIT")
+    )
     limit = " because its memory limit (cgroup) was reached" if limited else ""
     victim = (
         f"process {first.data.get('pid')} ({first.data.get('name') or 'of the job'})"
@@ -185,8 +229,8 @@ def _reported(case: Case) -> Finding | None:
     )
     rank = f", {name_ranks(ranks)}," if ranks else ""
     say = (
-        f"{victim[0].upper()}{victim[1:]}{rank}{on(first.host)} was killed for lack of host memory{limit}; the other "
-        "ranks only lost their peer."
+        f"{victim[0].upper()}{victim[1:]}{rank}{on(first.host)} was killed for lack of host"
+        f" memory{limit}; the other ranks only lost their peer."
     )
     strength: Strength = "likely" if _elsewhere(case, first, ranks, killed) else "proven"
     why, hosts = pick(reported, killed), name_hosts(reported)
@@ -201,12 +245,17 @@ def _elsewhere(case: Case, first: Event, ranks: tuple[int, ...], killed: list[Ev
 
 
 def _risks(host: HostFacts) -> Iterator[Risk]:
-    """Swap on network storage, a limit that leaves too little for each rank, memory that other processes hold."""
-    remote = [row for row in host.value("memory.swap") or () if REMOTE.search(str(row.get("storage")))]
+    """Swap on network storage, a limit that leaves too little for each rank, memory that other
+    processes hold.
+    """
+    remote = [
+        row for row in host.value("memory.swap") or () if REMOTE.search(str(row.get("storage")))
+    ]
     if remote:
         say = (
-            f"the swap area {remote[0].get('device')} is on network storage ({remote[0].get('storage')}); a job "
-            "short of memory would stall as long as the server or the network is slow"
+            f"the swap area {remote[0].get('device')} is on network storage"
+            f" ({remote[0].get('storage')}); a job short of memory would stall as long as the"
+            " server or the network is slow"
         )
         yield Risk(say, [host.fact("memory.swap")], SWAP, "likely")
     total, limit = host.number("memory.total") or 0, host.number("limits.cgroup.memory")
@@ -229,7 +278,9 @@ def _risks(host: HostFacts) -> Iterator[Risk]:
 
 
 def _data(host: HostFacts, room: float, fact: Fact | None) -> Iterator[Risk]:
-    """Dataset, prefetched batches and pinned batches that exceed the memory, by the numbers that the user gave."""
+    """Dataset, prefetched batches and pinned batches that exceed the memory, by the numbers that
+    the user gave.
+    """
     dataset, batch = (host.number(f"job.{name}") or 0 for name in ("dataset", "batch"))
     workers, prefetch = int(host.number("job.workers") or 0), int(host.number("job.prefetch") or 2)
     ranks = host.ranks or 2
@@ -239,8 +290,9 @@ def _data(host: HostFacts, room: float, fact: Fact | None) -> Iterator[Risk]:
         return
     also = f", and {format_bytes(pinned)} in pinned memory" if pinned else ""
     say = (
-        f"the data of {ranks} ranks needs {format_bytes(need.value)} ({need.words.rstrip('.')}){also}, and the memory "
-        f"is {format_bytes(room)}; the OOM killer would end a rank, or swapping would make it late"
+        f"the data of {ranks} ranks needs {format_bytes(need.value)}"
+        f" ({need.words.rstrip('.')}){also}, and the memory is {format_bytes(room)}; the OOM killer"
+        " would end a rank, or swapping would make it late"
     )
     strength: Strength = "likely" if need.value + pinned > room else "possible"
     facts = [host.fact(f"job.{name}") for name in ("dataset", "batch", "workers")]
@@ -248,32 +300,49 @@ def _data(host: HostFacts, room: float, fact: Fact | None) -> Iterator[Risk]:
     if ranks * dataset <= TIGHT * room:
         yield Risk(say, [fact, *facts], fewer, strength)
     else:  # with no worker at all the data would still be larger than the memory
-        yield Risk(say, [fact, *facts], _in_pieces(f"all {format_bytes(dataset)}"), strength, more=(fewer,))
+        yield Risk(
+            say, [fact, *facts], _in_pieces(f"all {format_bytes(dataset)}"), strength, more=(fewer,)
+        )
 
 
 def before_a_job(case: Case) -> Experiment:
-    """Check whether that much memory is free now; it does not answer where swap is or why a past job failed."""
+    """Check whether that much memory is free now.
+
+    It does not answer where swap is or why a past job failed.
+    """
     areas = [row for fact in case.facts_of("memory.swap") for row in fact.value or ()]
     if failed(case) or any(REMOTE.search(str(area.get("storage"))) for area in areas):
         return experiment(case)
-    return limits("Is enough memory free on this machine for the ranks and their data?", ID, "shm_too_small")
+    return limits(
+        "Is enough memory free on this machine for the ranks and their data?", ID, "shm_too_small"
+    )
 
 
 def _advice(case: Case) -> tuple[Advice, ...]:
     total = next((f.value for f in case.facts_of("memory.total") if f.value), None)
     have = f" (this host has {format_bytes(total)})" if total else ""
     dataset = case.fact("job.dataset")
-    large = (_in_pieces(f"all {format_bytes(dataset)}"),) if dataset and total and dataset > TIGHT * total else ()
+    large = (
+        (_in_pieces(f"all {format_bytes(dataset)}"),)
+        if dataset and total and dataset > TIGHT * total
+        else ()
+    )
     return *large, _smaller(have), MORE
 
 
 def _smaller(have: str, workers: int = 8) -> Advice:
     return Advice(
-        "Halve num_workers and prefetch_factor of the data loader, and keep the dataset in arrays or "
-        "memory-mapped files.",
-        code=f"DataLoader(..., num_workers={max(1, workers // 2)}, prefetch_factor=2, persistent_workers=True)",
+        "Halve num_workers and prefetch_factor of the data loader, and keep the dataset in arrays"
+        " or memory-mapped files.",
+        code=(
+            f"DataLoader(..., num_workers={max(1, workers // 2)}, prefetch_factor=2,"
+            " persistent_workers=True)"
+        ),
         why=f"Each rank and each of its workers holds its own copy{have}.",
-        check="`sstat -j JOB -o MaxRSS` or the cgroup's memory.peak stays below the limit for one epoch.",
+        check=(
+            "`sstat -j JOB -o MaxRSS` or the cgroup's memory.peak stays below the limit for one"
+            " epoch."
+        ),
         risk="Fewer workers may leave the GPU waiting; watch the step time.",
     )
 
@@ -301,9 +370,14 @@ MORE = Advice(
 SWAP = Advice(
     "Turn the swap on network storage off, or put it on a local disk.",
     command="swapon --show; sudo swapoff <the area on network storage>",
-    why="A rank that touches a swapped-out page waits for the network, and all ranks wait for the slowest.",
+    why=(
+        "A rank that touches a swapped-out page waits for the network, and all ranks wait for the"
+        " slowest."
+    ),
     check="`swapon --show` lists local devices only.",
-    risk="With less swap the OOM killer acts earlier; that is easier to see than a job that stalls.",
+    risk=(
+        "With less swap the OOM killer acts earlier; that is easier to see than a job that stalls."
+    ),
 )
 CHECK = Preflight(
     ID,

@@ -1,21 +1,23 @@
 """A host name does not resolve, or resolves to the machine itself
 
 What you see
-    "The IPv4 network addresses of (node-0, 29500) cannot be retrieved (gai error: -2 - Name or service not known)",
-    or a multi-node start that hangs because each node connects to 127.0.1.1, that is, to itself.
+    "The IPv4 network addresses of (node-0, 29500) cannot be retrieved (gai error: -2 - Name or
+    service not known)", or a multi-node start that hangs because each node connects to 127.0.1.1,
+    that is, to itself.
 
 Why it happens
-    Rendezvous passes names around: MASTER_ADDR, and, with torchrun's c10d backend, the name that the first agent
-    calls itself.  Every node, and every container, must translate that name into the same reachable address.
-    Debian-like systems put "127.0.1.1 hostname" into /etc/hosts, short names need a search domain, and cloud
-    machines and pods often have names that exist in no DNS.
+    Rendezvous passes names around: MASTER_ADDR, and, with torchrun's c10d backend, the name that
+    the first agent calls itself.  Every node, and every container, must translate that name into
+    the same reachable address. Debian-like systems put "127.0.1.1 hostname" into /etc/hosts, short
+    names need a search domain, and cloud machines and pods often have names that exist in no DNS.
 
 How to be sure
-    `getent hosts NAME` on every node, inside the container: it must print the same, non-127 address everywhere.
+    `getent hosts NAME` on every node, inside the container: it must print the same, non-127 address
+    everywhere.
 
 What to do
-    Use an IP address for MASTER_ADDR or --rdzv-endpoint and give torchrun --local-addr; on one machine use
-    --standalone or localhost; or add the names of all nodes to /etc/hosts.
+    Use an IP address for MASTER_ADDR or --rdzv-endpoint and give torchrun --local-addr; on one
+    machine use --standalone or localhost; or add the names of all nodes to /etc/hosts.
 
 Read more
     PyTorch docs: torchrun --local-addr, --rdzv-endpoint.  hosts(5), nsswitch.conf(5).
@@ -69,17 +71,32 @@ RESOLVER = (
     "getaddrinfo",
     "Unable to resolve hostname",
 )
-WEB = ("HTTPConnection", "HTTPSConnection", "NameResolutionError", "Max retries exceeded", "urlopen error", "urllib3")
+WEB = (
+    "HTTPConnection",
+    "HTTPSConnection",
+    "NameResolutionError",
+    "Max retries exceeded",
+    "urlopen error",
+    "urllib3",
+)
 """Signs of an HTTP client's error: a hub or a tracker has nothing to do with the store's name."""
 
 
 def diagnose(case: Case) -> Finding:
-    """Found at a resolver's error, or where host names of a multi-node job resolve to the host itself."""
+    """Found at a resolver's error, or where host names of a multi-node job resolve to the host
+    itself.
+    """
     foreign = _foreign(case)
-    named = [f for f in case.facts_of("net.hostname.addresses") if f.value and f.host not in foreign]
+    named = [
+        f for f in case.facts_of("net.hostname.addresses") if f.value and f.host not in foreign
+    ]
     good = [f for f in named if not _to_itself(f)]
     tested = _tested.passed(case, lambda link: bool(link.address) and not loopback(link.address))
-    went_well: list[Evidence] = [*tested, *good, *case.of("nccl.init", "c10d.timeout", "worker.phase")]
+    went_well: list[Evidence] = [
+        *tested,
+        *good,
+        *case.of("nccl.init", "c10d.timeout", "worker.phase"),
+    ]
     missing = "`getent hosts $MASTER_ADDR` of every node (`ncclkit inspect`)"
     return first_finding(
         case, _resolver, _same_name, _announced, _loop, _tested_names, _own_names, _symptom
@@ -90,11 +107,16 @@ def _resolver(case: Case) -> Finding | None:
     """The resolver reported an error; harmless where the ranks met nevertheless."""
     lines = in_order(case.of("store.resolve")) + matching(messages(case), *RESOLVER)
     lines = [e for e in lines if e.kind != "log.error"]  # of these the next ones are left
-    lines += without([e for e in case.of("system.error") if e.data.get("what") == "unresolved"], lines)
+    lines += without(
+        [e for e in case.of("system.error") if e.data.get("what") == "unresolved"], lines
+    )
     asked = [e for e in case.of("store.retry") if "cannot be retrieved" not in e.text]
-    tried = {e.data["port"] for e in asked if e.data.get("port")}  # with an address, so the name was resolved
+    # with an address, so the name was resolved
+    tried = {e.data["port"] for e in asked if e.data.get("port")}
     lines = [e for e in lines if "hostname of the client socket cannot be retrieved" not in e.text]
-    over = {(e.path, e.line) for e in lines if e.kind == "store.resolve" and e.data.get("port") in tried}
+    over = {
+        (e.path, e.line) for e in lines if e.kind == "store.resolve" and e.data.get("port") in tried
+    }
     lines = [e for e in lines if (e.path, e.line) not in over]
     web = matching(case.of("python.exception"), *WEB)
     lines = [e for e in without(lines, web) if e.data.get("host") or not web]
@@ -107,30 +129,60 @@ def _resolver(case: Case) -> Finding | None:
         strength = "likely" if gave_up else "possible"
     if case.of("nccl.init") or case.of("c10d.timeout"):
         strength = "possible"
-    name = next((str(name) for e in lines if (name := e.data.get("host") or e.data.get("asked"))), "")
+    name = next(
+        (str(name) for e in lines if (name := e.data.get("host") or e.data.get("asked"))), ""
+    )
     if strength == "proven" and not any(e.kind == "store.resolve" for e in lines):
         given = {str(e.data.get("host")) for e in gave_up}
         strength = "proven" if name in given else "likely"  # another program's name
     what = f"The name {name}" if name else "A host name of the job"
-    say = f"{what} does not resolve to an address{on(lines[0].host)}, so the ranks cannot find the store."
+    say = (
+        f"{what} does not resolve to an address{on(lines[0].host)}, so the ranks cannot find the"
+        " store."
+    )
     if only_ipv6 and not gave_up:
-        say = f"{what} had no IPv6 address{on(lines[0].host)} when a rank asked; nothing shows that it gave up."
+        say = (
+            f"{what} had no IPv6 address{on(lines[0].host)} when a rank asked; nothing shows that"
+            " it gave up."
+        )
     hosts, advice = (name,) if name else (), _advice(name or "$MASTER_ADDR")
     why = pick(lines, gave_up, limit=5)
-    return found(ID, strength, say, why, ranks=ranks_in(lines), hosts=hosts, advice=advice, next=experiment(case))
+    return found(
+        ID,
+        strength,
+        say,
+        why,
+        ranks=ranks_in(lines),
+        hosts=hosts,
+        advice=advice,
+        next=experiment(case),
+    )
 
 
 def _same_name(case: Case) -> Finding | None:
-    """Two machines have one name, so NCCL takes their ranks for neighbours that share memory and GPUs."""
+    """Two machines have one name, so NCCL takes their ranks for neighbours that share memory and
+    GPUs.
+    """
     lines = shared_names(case)
     mixed = family(case, "duplicate_gpu", "shm", "p2p", "uds")
-    mixed += [e for e in case.of("nccl.channel") if e.data.get("via") == "SHM"] if failed(case) else []
+    mixed += (
+        [e for e in case.of("nccl.channel") if e.data.get("via") == "SHM"] if failed(case) else []
+    )
     if not lines or not mixed:
         return None
     name, addresses = lines[0].host, " and ".join(str(e.data["address"]) for e in lines[:2])
-    say = f"Two machines ({addresses}) have the name {name}, so NCCL takes their ranks for those of one machine."
+    say = (
+        f"Two machines ({addresses}) have the name {name}, so NCCL takes their ranks for those of"
+        " one machine."
+    )
     return found(
-        ID, "likely", say, pick(lines, mixed, limit=5), hosts=(name,), advice=(OWN_NAME,), next=experiment(case)
+        ID,
+        "likely",
+        say,
+        pick(lines, mixed, limit=5),
+        hosts=(name,),
+        advice=(OWN_NAME,),
+        next=experiment(case),
     )
 
 
@@ -144,27 +196,55 @@ OWN_NAME = Advice(
 
 
 def _announced(case: Case) -> Finding | None:
-    """A rank was told to connect to a loopback address: gloo announces the address of the own host name."""
+    """A rank was told to connect to a loopback address.
+
+    Gloo announces the address of the own host name.
+    """
     asked = case.of("gloo.connect")
-    lines = [event for event in asked if plain_address(event.data.get("address")).startswith(("127.", "::1"))]
+    lines = [
+        event
+        for event in asked
+        if plain_address(event.data.get("address")).startswith(("127.", "::1"))
+    ]
     shown = [e for e in case.of("system.error") if e.data.get("what") == "own_name"]
     if shown and (asked or case.of("store.connect_timeout") or case.of("store.retry")):
         names = tuple(sorted({e.host for e in shown if e.host}))
-        say = f"Hostname {' and '.join(names)} resolves to loopback there, so other hosts are given a loopback address."
+        say = (
+            f"Hostname {' and '.join(names)} resolves to loopback there, so other hosts are given a"
+            " loopback address."
+        )
         advice = (_gloo(common_interface(case)), *_advice(names[0] if names else "$(hostname)"))
         why = pick(shown, lines or asked, limit=5)
         return found(ID, "likely", say, why, hosts=names, advice=advice, next=experiment(case))
     if not lines:
         return None
     first, address = lines[0], plain_address(lines[0].data.get("address"))
-    own = [fact for fact in of_job_hosts(case, case.facts_of("net.hostname.addresses")) if _to_itself(fact)]
+    own = [
+        fact
+        for fact in of_job_hosts(case, case.facts_of("net.hostname.addresses"))
+        if _to_itself(fact)
+    ]
     hosts = tuple(sorted({fact.host for fact in own if fact.host}))
-    whose = f"hostname {' and '.join(hosts)} resolves to it" if hosts else "a host's own name probably resolves to it"
+    whose = (
+        f"hostname {' and '.join(hosts)} resolves to it"
+        if hosts
+        else "a host's own name probably resolves to it"
+    )
     who = start(name_ranks(ranks_in([first])))
     say = f"{who}{on(first.host)} was told to connect to {address}, that is, to itself: {whose}."
-    strength: Strength = "proven" if hosts and len(_hosts(case)) > 1 else "likely" if hosts else "possible"
+    strength: Strength = (
+        "proven" if hosts and len(_hosts(case)) > 1 else "likely" if hosts else "possible"
+    )
     advice = (_gloo(common_interface(case)), *_advice(hosts[0] if hosts else "$(hostname)"))
-    return found(ID, strength, say, pick(own, lines, limit=5), hosts=hosts, advice=advice, next=experiment(case))
+    return found(
+        ID,
+        strength,
+        say,
+        pick(own, lines, limit=5),
+        hosts=hosts,
+        advice=advice,
+        next=experiment(case),
+    )
 
 
 def _loop(case: Case) -> Finding | None:
@@ -183,21 +263,38 @@ def _loop(case: Case) -> Finding | None:
 
 
 def _tested_names(case: Case) -> Finding | None:
-    """A connection test found a host that does not resolve another host's name, or resolves it to itself."""
+    """A connection test found a host that does not resolve another host's name, or resolves it to
+    itself.
+    """
     bad = _tested.paths(case, lambda link: not link.address or loopback(link.address))
     bad = [link for link in bad if link.unresolved or link.address]
     if not bad:
         return None
     first = bad[0]
-    what = f"resolves to {first.address}, that is {first.src}" if first.address else "does not resolve"
+    what = (
+        f"resolves to {first.address}, that is {first.src}" if first.address else "does not resolve"
+    )
     what += "" if first.address else f" ({first.unresolved})"
-    say = f"On {first.src} hostname {first.dst} {what}{_tested.plus(bad, 'name')}: ranks there would not find it."
+    say = (
+        f"On {first.src} hostname {first.dst} {what}{_tested.plus(bad, 'name')}: ranks there would"
+        " not find it."
+    )
     hosts, why = tuple(sorted({link.src for link in bad})), tuple(link.event for link in bad[:6])
-    return found(ID, _tested.risk(case), say, why, hosts=hosts, advice=_advice(first.dst), next=experiment(case))
+    return found(
+        ID,
+        _tested.risk(case),
+        say,
+        why,
+        hosts=hosts,
+        advice=_advice(first.dst),
+        next=experiment(case),
+    )
 
 
 def _own_names(case: Case) -> Finding | None:
-    """The own host name resolves to loopback or to a foreign address, which gloo announces to the other hosts."""
+    """The own host name resolves to loopback or to a foreign address, which gloo announces to the
+    other hosts.
+    """
     gloo = {f.host: f for f in case.facts_of("net.gloo.interface") if f.value == "lo"}
     foreign = _foreign(case)
     own = [f for f in case.facts_of("net.hostname.addresses") if f.host in gloo]
@@ -208,25 +305,39 @@ def _own_names(case: Case) -> Finding | None:
     first = own[0]
     where = f"resolves to {first.value[0]}" if first.value else "does not resolve"
     digits = " (digits alone are read as a number)" if is_whole(first.host) else ""
-    aside = f", which is not one of its addresses{digits}" if first.value and not _to_itself(first) else ""
+    aside = (
+        f", which is not one of its addresses{digits}"
+        if first.value and not _to_itself(first)
+        else ""
+    )
     say = (
-        f"Hostname {first.host} {where} on itself{_tested.plus(own, 'host')}{aside}, so gloo there would use lo and "
-        f"{'another host' if alone else 'the other hosts'} would not reach it."
+        f"Hostname {first.host} {where} on itself{_tested.plus(own, 'host')}{aside}, so gloo there"
+        f" would use lo and {'another host' if alone else 'the other hosts'} would not reach it."
     )
     hosts, why = tuple(f.host for f in own), pick(own, [gloo[f.host] for f in own], limit=6)
     nccl = next(
-        (str(f.value) for f in case.facts_of("net.nccl.interface") if alone and f.value not in (None, "lo")), ""
+        (
+            str(f.value)
+            for f in case.facts_of("net.nccl.interface")
+            if alone and f.value not in (None, "lo")
+        ),
+        "",
     )
     advice = (_gloo(common_interface(case) or nccl), *_advice(first.host))
-    ask_it = None if alone else experiment(case)  # ranks of one host meet whatever its name resolves to
+    # ranks of one host meet whatever its name resolves to
+    ask_it = None if alone else experiment(case)
     # Jobs over NCCL do not need the name, so at most possible.
     return found(ID, "possible", say, why, hosts=hosts, advice=advice, next=ask_it)
 
 
 def _gloo(name: str) -> Advice:
-    """Advice to name gloo's interface; `name` is the one that joins the hosts, "" where it differs between them."""
+    """Advice to name gloo's interface.
+
+    `name` is the one that joins the hosts, "" where it differs between them.
+    """
     return Advice(
-        f"Name gloo's interface on every host: {name or 'the one that holds the address which the others reach'}.",
+        "Name gloo's interface on every host:"
+        f" {name or 'the one that holds the address which the others reach'}.",
         env={"GLOO_SOCKET_IFNAME": name} if name else {},
         command="" if name else "export GLOO_SOCKET_IFNAME=<interface>",
         why="With the variable gloo does not resolve the own host name.",
@@ -239,15 +350,37 @@ def _symptom(case: Case) -> Finding | None:
     """A rendezvous or gloo failed to connect and the log does not say to which address."""
     named = [e for e in case.of("store.connect_timeout") if e.data.get("host")]
     lines = matching(
-        [*case.of("rendezvous.error"), *messages(case)], "connect() timed out", "connection to the C10d store"
+        [*case.of("rendezvous.error"), *messages(case)],
+        "connect() timed out",
+        "connection to the C10d store",
     )
     if unnamed := [e for e in case.of("gloo.connect") if not e.data.get("address")]:
-        say = "gloo could not connect the ranks; a usual reason is a host whose own name resolves to loopback."
-        return found(ID, "possible", say, pick(unnamed, limit=3), advice=_advice("$(hostname)"), next=experiment(case))
+        say = (
+            "gloo could not connect the ranks; a usual reason is a host whose own name resolves to"
+            " loopback."
+        )
+        return found(
+            ID,
+            "possible",
+            say,
+            pick(unnamed, limit=3),
+            advice=_advice("$(hostname)"),
+            next=experiment(case),
+        )
     if not lines or named:
         return None
-    say = "The rendezvous could not be reached; a usual reason is a host name that the nodes resolve differently."
-    return found(ID, "possible", say, pick(lines, limit=3), advice=_advice("$MASTER_ADDR"), next=experiment(case))
+    say = (
+        "The rendezvous could not be reached; a usual reason is a host name that the nodes resolve"
+        " differently."
+    )
+    return found(
+        ID,
+        "possible",
+        say,
+        pick(lines, limit=3),
+        advice=_advice("$MASTER_ADDR"),
+        next=experiment(case),
+    )
 
 
 def _to_itself(fact: Fact) -> bool:
@@ -255,13 +388,20 @@ def _to_itself(fact: Fact) -> bool:
 
 
 def _foreign(case: Case) -> set[str]:
-    """Hosts whose name resolves to an address of another host: by an old DNS entry, or a name such as ``12345``."""
+    """Hosts whose name resolves to an address of another host.
+
+    By an old DNS entry, or a name such as ``12345``.
+    """
     having = {
-        f.host: {address.split("/")[0] for row in f.value or () for address in row.get("addresses") or ()}
+        f.host: {
+            address.split("/")[0] for row in f.value or () for address in row.get("addresses") or ()
+        }
         for f in case.facts_of("net.interfaces")
     }
     named = [f for f in case.facts_of("net.hostname.addresses") if f.value and having.get(f.host)]
-    return {f.host for f in named if not having[f.host] & {address.split("%")[0] for address in f.value}}
+    return {
+        f.host for f in named if not having[f.host] & {address.split("%")[0] for address in f.value}
+    }
 
 
 def _hosts(case: Case) -> set[str]:
@@ -271,10 +411,11 @@ def _hosts(case: Case) -> set[str]:
 def _advice(name: str) -> tuple[Advice, ...]:
     return (
         Advice(
-            "Use an IP address that all nodes reach instead of the name; on a single machine use --standalone.",
+            "Use an IP address that all nodes reach instead of the name; on a single machine use"
+            " --standalone.",
             command=(
-                "torchrun --rdzv-endpoint=<IP of node 0>:29500 --local-addr=<own IP> …   # one machine: "
-                "torchrun --standalone …"
+                "torchrun --rdzv-endpoint=<IP of node 0>:29500 --local-addr=<own IP> …   # one"
+                " machine: torchrun --standalone …"
             ),
             why="An address means the same on every node.",
             check="All ranks pass init_process_group.",
@@ -291,7 +432,10 @@ def _advice(name: str) -> tuple[Advice, ...]:
 
 
 def experiment(case: Case) -> Experiment:
-    """Check whether the ranks can meet; where their hosts cannot be reached, first check what names resolve to here."""
+    """Check whether the ranks can meet.
+
+    Where their hosts cannot be reached, first check what names resolve to here.
+    """
     if can_simulate_again(case):
         return meeting(case)
     question = "Do the job's names resolve to this machine, and does it answer at these addresses?"

@@ -1,22 +1,25 @@
 """InfiniBand or RoCE is set up wrongly: GID, card choice, traffic class, GPU memory
 
 What you see
-    At the first connection, always and on all pairs: "Call to ibv_modify_qp failed with 110 Connection timed out" (or
-    22 Invalid argument, 61 No data available), status=12 at once, or status=4 with GPU Direct.
+    At the first connection, always and on all pairs: "Call to ibv_modify_qp failed with 110
+    Connection timed out" (or 22 Invalid argument, 61 No data available), status=12 at once, or
+    status=4 with GPU Direct.
 
 Why it happens
-    On RoCE every port has a table of addresses (GIDs): link-local and routable, version 1 and 2.  Both ends must use
-    entries that can reach each other; NCCL_IB_GID_INDEX=3 is right on many machines and wrong on others, and index 0
-    or 1 is often link-local.  NCCL_IB_HCA may name a storage card, rails in different subnets may not be routed, and
-    GPU Direct needs nvidia-peermem or DMA-BUF and no ACS in between.
+    On RoCE every port has a table of addresses (GIDs): link-local and routable, version 1 and 2.
+    Both ends must use entries that can reach each other; NCCL_IB_GID_INDEX=3 is right on many
+    machines and wrong on others, and index 0 or 1 is often link-local.  NCCL_IB_HCA may name a
+    storage card, rails in different subnets may not be routed, and GPU Direct needs nvidia-peermem
+    or DMA-BUF and no ACS in between.
 
 How to be sure
-    `show_gids` (or ibv_devinfo -v) on both nodes: the entry in use must be a RoCE v2 IPv4 address of the same network.
-    Does NCCL_IB_DISABLE=1 make the job work?
+    `show_gids` (or ibv_devinfo -v) on both nodes: the entry in use must be a RoCE v2 IPv4 address
+    of the same network. Does NCCL_IB_DISABLE=1 make the job work?
 
 What to do
-    Unset NCCL_IB_GID_INDEX with NCCL 2.21 or newer (it chooses itself), or set the index of the IPv4 RoCE v2 entry;
-    restrict NCCL_IB_HCA to the cards of the compute network; NCCL_CROSS_NIC=0 where rails are separate.
+    Unset NCCL_IB_GID_INDEX with NCCL 2.21 or newer (it chooses itself), or set the index of the
+    IPv4 RoCE v2 entry; restrict NCCL_IB_HCA to the cards of the compute network; NCCL_CROSS_NIC=0
+    where rails are separate.
 
 Read more
     NCCL user guide: NCCL_IB_GID_INDEX, NCCL_IB_HCA, NCCL_IB_TC, NCCL_CROSS_NIC.
@@ -50,23 +53,46 @@ from ncclkit.core.model import Advice, Experiment, Finding, Strength, found
 from ncclkit.core.text import start
 
 ID = "ib_config"
-explains = ("ib_link_error", "c10d.error", "nccl.trace", "c10d.timeout", "slow_rank", "rank_exception", "network_loss")
+explains = (
+    "ib_link_error",
+    "c10d.error",
+    "nccl.trace",
+    "c10d.timeout",
+    "slow_rank",
+    "rank_exception",
+    "network_loss",
+)
 MAPPED = "0000:ffff:"
 """In a GID: an IPv4 address follows."""
 STARTS = ("nccl.version", "nccl.env", "nccl.bootstrap", "nccl.network", "nccl.init", "nccl.channel")
 """Event kinds of NCCL's start."""
 MEANS = {
-    110: "the peer's port did not answer, most often since the two addresses (GIDs) do not reach each other",
-    22: "the card refused its settings, most often since the GID index is empty or of the wrong kind",
+    110: (
+        "the peer's port did not answer, most often since the two addresses (GIDs) do not reach"
+        " each other"
+    ),
+    22: (
+        "the card refused its settings, most often since the GID index is empty or of the wrong"
+        " kind"
+    ),
     61: "there is no route to the peer's address",
     113: "there is no route to the peer's address",
 }
 
 
 def diagnose(case: Case) -> Finding:
-    """Found where a queue pair could not be set up, or the very first packets were never answered."""
-    went_well = [*case.of("nccl.destroy"), *over_sockets(case), *over_infiniband(case), *case.of("c10d.timeout")]
-    return first_finding(case, _setup, _memory, _first_packets, _different_ports, CHECK.risk) or CHECK.otherwise(
+    """Found where a queue pair could not be set up, or the very first packets were
+    never answered.
+    """
+    went_well = [
+        *case.of("nccl.destroy"),
+        *over_sockets(case),
+        *over_infiniband(case),
+        *case.of("c10d.timeout"),
+    ]
+    return first_finding(
+        case, _setup, _memory, _first_packets, _different_ports, CHECK.risk
+    ) or CHECK.otherwise(
         case,
         went_well,
         "InfiniBand connections were made, or none was used.",
@@ -75,22 +101,32 @@ def diagnose(case: Case) -> Finding:
 
 
 def _risks(host: HostFacts) -> Iterator[Risk]:
-    """Ports whose GID table is empty, or holds an address that is not routed, at NCCL_IB_GID_INDEX."""
+    """Ports whose GID table is empty, or holds an address that is not routed, at
+    NCCL_IB_GID_INDEX.
+    """
     index, fact = host.number("env.NCCL_IB_GID_INDEX"), host.fact("env.NCCL_IB_GID_INDEX")
     for port in host.value("net.rdma") or ():
         if index is None or port.get("state") != "ACTIVE" or port.get("link_layer") != "Ethernet":
             continue
         row = next((row for row in port.get("gids") or () if row.get("index") == index), None)
-        local = row is not None and ("v1" in str(row.get("type")) or str(row.get("gid")).startswith("fe80"))
+        local = row is not None and (
+            "v1" in str(row.get("type")) or str(row.get("gid")).startswith("fe80")
+        )
         if row is None or local:
             what = "of RoCE v1 or link-local" if local else "empty"
             say = (
-                f"NCCL_IB_GID_INDEX={index:g} is set and that entry of {port.get('device')} is {what}; connections to "
+                f"NCCL_IB_GID_INDEX={index:g} is set and that entry of {port.get('device')} is"
+                f" {what}; connections to "
             )
             strength: Strength = "possible" if local else "likely"
             say += "other nodes would fail"
             yield Risk(
-                say, [fact, host.fact("net.rdma")], _advice(True, False, [port])[0], strength, (), (port["device"],)
+                say,
+                [fact, host.fact("net.rdma")],
+                _advice(True, False, [port])[0],
+                strength,
+                (),
+                (port["device"],),
             )
 
 
@@ -101,25 +137,51 @@ def _memory(case: Case) -> Finding | None:
     if not lines:
         return None
     ranks, hosts = ranks_in(lines), name_hosts(lines)
-    say = f"{start(name_ranks(ranks))}{on(lines[0].host)} could not register GPU memory with the InfiniBand card."
-    return found(ID, "likely", say, pick(lines), ranks=ranks, hosts=hosts, advice=_advice(False, True, ()))
+    say = (
+        f"{start(name_ranks(ranks))}{on(lines[0].host)} could not register GPU memory with the"
+        " InfiniBand card."
+    )
+    return found(
+        ID, "likely", say, pick(lines), ranks=ranks, hosts=hosts, advice=_advice(False, True, ())
+    )
 
 
 def _first_packets(case: Case) -> Finding | None:
-    """The first packets got no answer, before the job had done anything; a warning alone does not say when."""
-    early = [e for e in family(case, "ib_completion") if e.data.get("status") in (12, 4) and not e.data.get("routed")]
+    """The first packets got no answer, before the job had done anything.
+
+    A warning alone does not say when.
+    """
+    early = [
+        e
+        for e in family(case, "ib_completion")
+        if e.data.get("status") in (12, 4) and not e.data.get("routed")
+    ]
     later = [*case.of("progress", "c10d.status", "kernel.link"), *family(case, "ib_async")]
     later += [e for e in case.of("c10d.timeout") if (e.data.get("seq") or 0) > EARLY]
     begun = [e for kind in STARTS for e in case.of(kind)] + matching(early, "localGid fe80")
     if not early or later or not (begun or early[0].data["status"] == 4):
         return None
     memory, gid = early[0].data["status"] == 4, env_of(case, "NCCL_IB_GID_INDEX")
-    what = "the first packets over InfiniBand or RoCE were never answered: the ports cannot reach each other"
+    what = (
+        "the first packets over InfiniBand or RoCE were never answered: the ports cannot reach each"
+        " other"
+    )
     if memory:
         what = "the card was refused access to memory (GPU Direct with ACS or without peermem)"
-    ranks, hosts, advice = ranks_in(early), name_hosts(early), _advice(bool(gid), memory, _ports(case))
+    ranks = ranks_in(early)
+    hosts = name_hosts(early)
+    advice = _advice(bool(gid), memory, _ports(case))
     say = f"{start(name_ranks(ranks))}{on(early[0].host)}: {what}."
-    return found(ID, "likely", say, pick(early, gid), ranks=ranks, hosts=hosts, advice=advice, next=experiment(case))
+    return found(
+        ID,
+        "likely",
+        say,
+        pick(early, gid),
+        ranks=ranks,
+        hosts=hosts,
+        advice=advice,
+        next=experiment(case),
+    )
 
 
 def _different_ports(case: Case) -> Finding | None:
@@ -127,25 +189,39 @@ def _different_ports(case: Case) -> Finding | None:
     held = rdma_devices(case)
     lists = {host: devices for host, (devices, _) in held.items()}
     layers = {host: link_layers(devices) for host, devices in lists.items()}
-    if len(lists) < 2 or case.of("progress", "job.done") or not (failed(case) or family(case, "ib_completion")):
+    if (
+        len(lists) < 2
+        or case.of("progress", "job.done")
+        or not (failed(case) or family(case, "ib_completion"))
+    ):
         return None
     ends: dict[tuple[int, int], dict[str, set[str]]] = {}
     for event, device, _ in channels(case):
         pair = ends.setdefault((event.data["src"], event.data["dst"]), {})
         pair.setdefault(event.host, set()).update(link_layers([device]))
     crossed = [
-        e for e, _, _ in channels(case) if len(set(map(frozenset, ends[e.data["src"], e.data["dst"]].values()))) > 1
+        e
+        for e, _, _ in channels(case)
+        if len(set(map(frozenset, ends[e.data["src"], e.data["dst"]].values()))) > 1
     ]
-    unequal = len({frozenset(found) for found in layers.values()}) > 1 or len({len(d) for d in lists.values()}) > 1
+    unequal = (
+        len({frozenset(found) for found in layers.values()}) > 1
+        or len({len(d) for d in lists.values()}) > 1
+    )
     if not crossed and not unequal:
         return None
-    parts = [f"{host} {', '.join(devices[:4])}{' …' * (len(devices) > 4)}" for host, devices in sorted(lists.items())]
+    parts = [
+        f"{host} {', '.join(devices[:4])}{' …' * (len(devices) > 4)}"
+        for host, devices in sorted(lists.items())
+    ]
     say = f"The hosts offer different InfiniBand or RoCE ports to NCCL: {'; '.join(parts[:3])}."
     if crossed:
         say = f"A channel joins a port of InfiniBand with one of Ethernet: {'; '.join(parts[:3])}."
     advice = (SAME_PORTS, *_advice(False, False, _ports(case)))
     why = pick(crossed[:2], [said for _, said in held.values()], limit=5)
-    return found(ID, "likely", say, why, hosts=tuple(sorted(lists)), advice=advice, next=experiment(case))
+    return found(
+        ID, "likely", say, why, hosts=tuple(sorted(lists)), advice=advice, next=experiment(case)
+    )
 
 
 SAME_PORTS = Advice(
@@ -171,20 +247,32 @@ def _setup(case: Case) -> Finding | None:
     setup = matching(family(case, "ib_setup"), *texts)
     if not setup:
         return None
-    retries = [e for e in case.of("nccl.info") if e.data.get("family") == "retry" and "modify_qp" in e.text]
+    retries = [
+        e for e in case.of("nccl.info") if e.data.get("family") == "retry" and "modify_qp" in e.text
+    ]
     gid = env_of(case, "NCCL_IB_GID_INDEX")
     first = setup[0]
     number = first.data.get("errno") or (
-        110 if matching([first], "timed out") else 22 if matching([first], "invalid argument") else 0
+        110
+        if matching([first], "timed out")
+        else 22
+        if matching([first], "invalid argument")
+        else 0
     )
     mixed = matching([first], "link_layer", "incompatible devices")
-    why = "its cards mix InfiniBand and Ethernet" if mixed else MEANS.get(number, "the connection could not be set up")
+    why = (
+        "its cards mix InfiniBand and Ethernet"
+        if mixed
+        else MEANS.get(number, "the connection could not be set up")
+    )
     device = str(first.data.get("device") or "")
     say = (
         f"{start(name_ranks(ranks_in(setup)))}{on(first.host)} could not connect over "
         f"{device or 'InfiniBand/RoCE'}: {why}."
     )
-    lost = [e for e in case.of("kernel.link") if e.data.get("state") == "down"] + family(case, "ib_async")
+    lost = [e for e in case.of("kernel.link") if e.data.get("state") == "down"] + family(
+        case, "ib_async"
+    )
     strength: Strength = "proven" if number and "modify_qp" in first.text and not lost else "likely"
     return found(
         ID,
@@ -201,23 +289,35 @@ def _setup(case: Case) -> Finding | None:
 
 def _ports(case: Case) -> list[Any]:
     """The RDMA ports of the job's hosts."""
-    return [port for fact in of_job_hosts(case, case.facts_of("net.rdma")) for port in fact.value or ()]
+    return [
+        port for fact in of_job_hosts(case, case.facts_of("net.rdma")) for port in fact.value or ()
+    ]
 
 
 def _routed(port: Mapping[str, Any]) -> int | None:
-    """Index of a port's GID that other nodes can reach: RoCE v2 with an IPv4 address; None where there is none."""
-    rows = [row for row in port.get("gids") or () if "v2" in str(row.get("type")) and MAPPED in str(row.get("gid"))]
+    """Index of a port's GID that other nodes can reach.
+
+    RoCE v2 with an IPv4 address; None where there is none.
+    """
+    rows = [
+        row
+        for row in port.get("gids") or ()
+        if "v2" in str(row.get("type")) and MAPPED in str(row.get("gid"))
+    ]
     return next((int(row["index"]) for row in rows), None)
 
 
-def _advice(set_by_user: bool, memory: bool, ports: Sequence[Mapping[str, Any]]) -> tuple[Advice, ...]:
+def _advice(
+    set_by_user: bool, memory: bool, ports: Sequence[Mapping[str, Any]]
+) -> tuple[Advice, ...]:
     active = [port for port in ports if port.get("state") == "ACTIVE"]
     index = next((entry for port in active if (entry := _routed(port)) is not None), None)
     cards = ",".join(sorted({str(port.get("device")) for port in active}))
     if memory:
         return (
             Advice(
-                "Load nvidia-peermem or use DMA-BUF, and turn off PCIe ACS; without GPU Direct the job must run.",
+                "Load nvidia-peermem or use DMA-BUF, and turn off PCIe ACS; without GPU Direct the"
+                " job must run.",
                 env={"NCCL_NET_GDR_LEVEL": "LOC"},
                 command="lsmod | grep -i peermem",
                 why="The card writes into GPU memory directly and was refused.",
@@ -225,12 +325,16 @@ def _advice(set_by_user: bool, memory: bool, ports: Sequence[Mapping[str, Any]])
                 risk="Without GPU Direct bandwidth between nodes drops.",
             ),
         )
-    unset = "Unset NCCL_IB_GID_INDEX (NCCL 2.21 and newer choose the right entry), or " if set_by_user else ""
+    unset = (
+        "Unset NCCL_IB_GID_INDEX (NCCL 2.21 and newer choose the right entry), or "
+        if set_by_user
+        else ""
+    )
     this = f", here {index}" if index is not None else ""
     return (
         Advice(
-            f"{unset}{'choose' if unset else 'Choose'} the GID index of the RoCE v2 entry with the routable IPv4 "
-            f"address{this}.",
+            f"{unset}{'choose' if unset else 'Choose'} the GID index of the RoCE v2 entry with the"
+            f" routable IPv4 address{this}.",
             change={"unset": ["NCCL_IB_GID_INDEX"]} if set_by_user else {},
             command="show_gids || ibv_devinfo -v | grep -i gid",
             env={} if set_by_user or index is None else {"NCCL_IB_GID_INDEX": str(index)},
@@ -239,7 +343,8 @@ def _advice(set_by_user: bool, memory: bool, ports: Sequence[Mapping[str, Any]])
             risk="The right number may differ between cards and nodes.",
         ),
         Advice(
-            "Restrict NCCL to the cards of the compute network, and keep rails apart if they are not routed.",
+            "Restrict NCCL to the cards of the compute network, and keep rails apart if they are"
+            " not routed.",
             env=({"NCCL_IB_HCA": cards} if cards else {}) | {"NCCL_CROSS_NIC": "0"},
             why="Storage and management cards are often in the list.",
             check="'NET/IB : Using' lists only cards of the compute network.",

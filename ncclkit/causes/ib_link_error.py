@@ -1,23 +1,23 @@
 """An InfiniBand or RoCE link fails
 
 What you see
-    "Got completion from peer ... with status=12" (IBV_WC_RETRY_EXC_ERR), "NET/IB : Got async event : port error",
-    dmesg "mlx5_core ... Link down", on a job that started well.  Other ranks report status 5 (flushed) or a closed
-    connection.
+    "Got completion from peer ... with status=12" (IBV_WC_RETRY_EXC_ERR), "NET/IB : Got async event
+    : port error", dmesg "mlx5_core ... Link down", on a job that started well.  Other ranks report
+    status 5 (flushed) or a closed connection.
 
 Why it happens
-    The network card sends a packet and waits for the acknowledgement; after its retries (by default about 30 s with
-    NCCL 2.23 and newer, 8 s before) it closes the connection.  The cause is between the two ports: a cable or
-    optic, a switch, congestion without flow control on RoCE, a peer that died.  Status 5 is only the echo on
-    connections that were up at that moment.
+    The network card sends a packet and waits for the acknowledgement; after its retries (by default
+    about 30 s with NCCL 2.23 and newer, 8 s before) it closes the connection.  The cause is between
+    the two ports: a cable or optic, a switch, congestion without flow control on RoCE, a peer that
+    died.  Status 5 is only the echo on connections that were up at that moment.
 
 How to be sure
-    Which port occurs in all reports?  `ibstat`, link_downed and symbol_error counters on that port, dmesg of its
-    node at that second.  A pair test over exactly that link fails alone.
+    Which port occurs in all reports?  `ibstat`, link_downed and symbol_error counters on that port,
+    dmesg of its node at that second.  A pair test over exactly that link fails alone.
 
 What to do
-    Take the node or port out (NCCL_IB_HCA=^mlx5_4), have the cable or optic replaced; NCCL_IB_TIMEOUT=22 bridges
-    short flaps.
+    Take the node or port out (NCCL_IB_HCA=^mlx5_4), have the cable or optic replaced;
+    NCCL_IB_TIMEOUT=22 bridges short flaps.
 
 Read more
     NCCL user guide: NCCL_IB_TIMEOUT, NCCL_IB_RETRY_CNT; Troubleshooting: InfiniBand.  ibdiagnet.
@@ -47,7 +47,15 @@ from ncclkit.core.case import Case
 from ncclkit.core.model import Advice, Event, Experiment, Finding, Strength, found
 
 ID = "ib_link_error"
-explains = ("c10d.timeout", "c10d.error", "nccl.trace", "network_loss", "slow_rank", "store.lost", "rank_exception")
+explains = (
+    "c10d.timeout",
+    "c10d.error",
+    "nccl.trace",
+    "network_loss",
+    "slow_rank",
+    "store.lost",
+    "rank_exception",
+)
 STATUS = {
     12: "packets were not acknowledged",
     13: "the receiver had no buffer ready",
@@ -58,20 +66,35 @@ STATUS = {
 
 
 def diagnose(case: Case) -> Finding:
-    """Found where the card, the kernel or NCCL reports a broken link; the first status other than 5 counts."""
+    """Found where the card, the kernel or NCCL reports a broken link.
+
+    The first status other than 5 counts.
+    """
     completions = in_order(family(case, "ib_completion"))
-    first = next((e for e in completions if e.data.get("status") not in (None, 5)), next(iter(completions), None))
+    first = next(
+        (e for e in completions if e.data.get("status") not in (None, 5)),
+        next(iter(completions), None),
+    )
     fatal = matching(case.of("nccl.warn"), "ibv_poll_cq", "communicator encountered a fatal error")
-    ports = fatal + matching(family(case, "ib_async"), "port error", "PORT_ERR", "device fatal", "fatal")
+    ports = fatal + matching(
+        family(case, "ib_async"), "port error", "PORT_ERR", "device fatal", "fatal"
+    )
     down = [e for e in case.of("kernel.link") if e.data.get("state") == "down" and _verbs(e)]
     if first is not None and not _configured(case):
         return _completion(case, first, completions, ports + down)
     if ports or down:
         device = next((str(e.data["device"]) for e in down + ports if e.data.get("device")), "")
-        say = f"The port {device or 'of an InfiniBand card'}{on((down + ports)[0].host)} went down during the job."
+        say = (
+            f"The port {device or 'of an InfiniBand card'}{on((down + ports)[0].host)} went down"
+            " during the job."
+        )
         return found(
             ID,
-            "proven" if (case.of("c10d.timeout") or case.of("c10d.error")) and not _rank_ended(case) else "likely",
+            (
+                "proven"
+                if (case.of("c10d.timeout") or case.of("c10d.error")) and not _rank_ended(case)
+                else "likely"
+            ),
             say,
             pick(down, ports),
             ranks=ranks_in(ports),
@@ -79,12 +102,17 @@ def diagnose(case: Case) -> Finding:
             interfaces=(device,) if device else (),
             advice=_advice(device),
         )
-    remote = [*matching(messages(case), "remote process exited or there was a network error", "ncclRemoteError")]
+    remote = [
+        *matching(
+            messages(case), "remote process exited or there was a network error", "ncclRemoteError"
+        )
+    ]
     if remote and not case.of("nccl.peer_closed") and not case.of("elastic.stop"):
         return found(
             ID,
             "possible",
-            "A connection to another rank broke; a usual reason is a fault of the network between the nodes.",
+            "A connection to another rank broke; a usual reason is a fault of the network between"
+            " the nodes.",
             pick(remote),
             ranks=(),
             advice=_advice(""),
@@ -92,35 +120,60 @@ def diagnose(case: Case) -> Finding:
         )
     went_well = [*case.of("nccl.destroy"), *over_sockets(case), *case.of("c10d.timeout")]
     missing = "NCCL_DEBUG=WARN output of all ranks and dmesg of the nodes"
-    return CHECK.risk(case) or CHECK.otherwise(case, went_well, "No InfiniBand link failed.", missing)
+    return CHECK.risk(case) or CHECK.otherwise(
+        case, went_well, "No InfiniBand link failed.", missing
+    )
 
 
 def _risks(host: HostFacts) -> Iterator[Risk]:
-    """Ports that are down although NCCL_IB_HCA names them, and ports without a link beside active ones."""
+    """Ports that are down although NCCL_IB_HCA names them, and ports without a link beside active
+    ones.
+    """
     ports = host.value("net.rdma") or ()
     wanted = str(host.value("env.NCCL_IB_HCA") or "")
     layers = {port.get("link_layer") for port in ports if port.get("state") == "ACTIVE"}
     for port in ports:
         device = str(port.get("device"))
         named = bool(wanted) and _chosen(device, wanted)
-        searching = port.get("physical") == "Polling" and port.get("link_layer") in layers and not wanted
+        searching = (
+            port.get("physical") == "Polling" and port.get("link_layer") in layers and not wanted
+        )
         if port.get("state") != "ACTIVE" and (searching or (named and not wanted.startswith("^"))):
             asked = f", though NCCL_IB_HCA={wanted} asks for it" if named else ""
-            say = f"port {port.get('port')} of {device} is {port.get('state') or 'not active'}{asked}; NCCL would run "
+            say = (
+                f"port {port.get('port')} of {device} is"
+                f" {port.get('state') or 'not active'}{asked}; NCCL would run "
+            )
             say += "without it, over fewer links or over plain sockets"
             facts, strength = [host.fact("net.rdma")], "likely" if named else "possible"
-            yield Risk(say, facts, _advice(device)[0], "likely" if strength == "likely" else "possible", (), (device,))
+            yield Risk(
+                say,
+                facts,
+                _advice(device)[0],
+                "likely" if strength == "likely" else "possible",
+                (),
+                (device,),
+            )
 
 
 def _chosen(device: str, wanted: str) -> bool:
-    """True where NCCL_IB_HCA selects the device: comma-separated prefixes, ``^`` excludes, ``=`` takes whole names."""
+    """True where NCCL_IB_HCA selects the device.
+
+    Comma-separated prefixes, ``^`` excludes, ``=`` takes whole names.
+    """
     names = [item.split(":")[0] for item in wanted.lstrip("^").lstrip("=").split(",") if item]
     exact = wanted.lstrip("^").startswith("=")
-    return any(device == name or (not exact and device.startswith(name)) for name in names) != wanted.startswith("^")
+    return any(
+        device == name or (not exact and device.startswith(name)) for name in names
+    ) != wanted.startswith("^")
 
 
 def _verbs(event: Event) -> bool:
-    return bool(re.search(r"mlx|ib\d|hfi|bnxt_re|irdma|efa", str(event.data.get("device") or "") + event.text))
+    return bool(
+        re.search(
+            r"mlx|ib\d|hfi|bnxt_re|irdma|efa", str(event.data.get("device") or "") + event.text
+        )
+    )
 
 
 def _rank_ended(case: Case) -> bool:
@@ -136,16 +189,20 @@ def _configured(case: Case) -> bool:
 
 def _completion(case: Case, first: Event, lines: list[Event], others: list[Event]) -> Finding:
     status = first.data.get("status")
-    peers = Counter(m[1] for e in lines if (m := re.search(r"peer ([\w.:-]+?)(?:<\d+>|\s)", e.text)))
+    peers = Counter(
+        m[1] for e in lines if (m := re.search(r"peer ([\w.:-]+?)(?:<\d+>|\s)", e.text))
+    )
     device = next((str(e.data["device"]) for e in lines if e.data.get("device")), "")
     peer = f" to {peers.most_common(1)[0][0]}" if peers else ""
     say = (
-        "The InfiniBand connection of "
-        f"{name_ranks(ranks_in([first]))}{on(first.host)}{' on ' + device if device else ''}{peer} failed: "
+        "The InfiniBand connection of"
+        f" {name_ranks(ranks_in([first]))}{on(first.host)}{' on ' + device if device else ''}{peer}"
+        " failed: "
     )
     say += f"status {status}, {STATUS.get(status or 0, 'a completion error')}."
     mid_run = bool(case.of("progress") or case.of("c10d.status") or others)
-    # The link had worked before: the addresses are right, so a longer timeout may bridge the interruption.
+    # The link had worked before: the addresses are right, so a longer timeout may bridge the
+    # interruption.
     fits = mid_run or first.data.get("routed")
     strength: Strength = "likely" if fits or status != 12 else "possible"
     return found(
@@ -164,10 +221,11 @@ def _completion(case: Case, first: Event, lines: list[Event], others: list[Event
 def _advice(device: str) -> tuple[Advice, ...]:
     return (
         Advice(
-            "Find the port that occurs in all reports and look at its counters; take it out of the job "
-            "until it is repaired.",
+            "Find the port that occurs in all reports and look at its counters; take it out of the"
+            " job until it is repaired.",
             command=(
-                "ibstat; grep . /sys/class/infiniband/*/ports/*/counters/{link_downed,symbol_error,port_rcv_errors}"
+                "ibstat; grep . /sys/class/infiniband/*/ports/*/counters/"
+                "{link_downed,symbol_error,port_rcv_errors}"
             ),
             env={"NCCL_IB_HCA": f"^{device.split(':')[0]}"} if device else {},
             why="One bad cable stops a job of any size.",

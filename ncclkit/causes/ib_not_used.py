@@ -1,21 +1,23 @@
 """InfiniBand is there but NCCL went over plain sockets
 
 What you see
-    "NET/IB : No device found." and "Using network Socket" on machines that have InfiniBand or RoCE cards; a job that
-    is ten times slower between nodes than inside them; or "socketFinalizeAccept: wrong type" when one node uses IB
-    and the other does not.
+    "NET/IB : No device found." and "Using network Socket" on machines that have InfiniBand or RoCE
+    cards; a job that is ten times slower between nodes than inside them; or "socketFinalizeAccept:
+    wrong type" when one node uses IB and the other does not.
 
 Why it happens
-    NCCL asks libibverbs for devices.  In a container without /dev/infiniband or the library, with an NCCL_IB_HCA that
-    matches no card, with a port that is down, or with NCCL_IB_DISABLE=1 left in a profile, the answer is "none", and
-    NCCL takes TCP without a warning.  If only some nodes do so, the ranks do not use the same protocol.
+    NCCL asks libibverbs for devices.  In a container without /dev/infiniband or the library, with
+    an NCCL_IB_HCA that matches no card, with a port that is down, or with NCCL_IB_DISABLE=1 left in
+    a profile, the answer is "none", and NCCL takes TCP without a warning.  If only some nodes do
+    so, the ranks do not use the same protocol.
 
 How to be sure
-    `ibv_devinfo` in the container shows the cards and "PORT_ACTIVE"; NCCL's log says "Using network IB" on all ranks.
+    `ibv_devinfo` in the container shows the cards and "PORT_ACTIVE"; NCCL's log says "Using network
+    IB" on all ranks.
 
 What to do
-    docker run --device=/dev/infiniband --cap-add=IPC_LOCK (or the Kubernetes RDMA plugin), install rdma-core in the
-    image, correct NCCL_IB_HCA, unset NCCL_IB_DISABLE.
+    docker run --device=/dev/infiniband --cap-add=IPC_LOCK (or the Kubernetes RDMA plugin), install
+    rdma-core in the image, correct NCCL_IB_HCA, unset NCCL_IB_DISABLE.
 
 Read more
     NCCL user guide: NCCL_IB_HCA, NCCL_IB_DISABLE, NCCL_NET.
@@ -26,26 +28,53 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ncclkit.analysis.network_devices import infiniband_expected, infiniband_seen
-from ncclkit.analysis.picks import env_of, failed, matching, messages, name_hosts, on, over_sockets, pick
+from ncclkit.analysis.picks import (
+    env_of,
+    failed,
+    matching,
+    messages,
+    name_hosts,
+    on,
+    over_sockets,
+    pick,
+)
 from ncclkit.analysis.rank_states import spans_hosts
 from ncclkit.causes._preflight import HostFacts, Preflight, Risk
 from ncclkit.core.case import Case
 from ncclkit.core.model import Advice, Event, Evidence, Experiment, Finding, Strength, found
 
 ID = "ib_not_used"
-explains = ("c10d.error", "nccl.trace", "c10d.timeout", "network_loss", "slow_rank", "bad_env_value", "rank_exception")
+explains = (
+    "c10d.error",
+    "nccl.trace",
+    "c10d.timeout",
+    "network_loss",
+    "slow_rank",
+    "bad_env_value",
+    "rank_exception",
+)
 
 
 def diagnose(case: Case) -> Finding:
-    """Found where ranks use sockets although cards, variables or other ranks show that InfiniBand is expected."""
+    """Found where ranks use sockets although cards, variables or other ranks show that InfiniBand
+    is expected.
+    """
     sockets = over_sockets(case)
     none = [e for e in case.of("nccl.ib_devices") if not e.data.get("devices")]
     other = [e for e in case.of("nccl.network") if e.data.get("name") not in ("Socket", None)]
     mixed = matching([*messages(case), *case.of("nccl.info")], "wrong type")
     off = [e for e in env_of(case, "NCCL_IB_DISABLE") if e.data.get("value") == "1"]
-    off += [e for e in case.of("printed.env") if (e.data["name"], e.data["value"]) == ("NCCL_IB_DISABLE", "1")]
-    wanted: list[Evidence] = [*infiniband_expected(case), *[f for f in case.facts_of("net.rdma") if f.value]]
-    wanted += infiniband_seen(case) if failed(case) else []  # they are there by chance where all is well
+    off += [
+        e
+        for e in case.of("printed.env")
+        if (e.data["name"], e.data["value"]) == ("NCCL_IB_DISABLE", "1")
+    ]
+    wanted: list[Evidence] = [
+        *infiniband_expected(case),
+        *[f for f in case.facts_of("net.rdma") if f.value],
+    ]
+    # they are there by chance where all is well
+    wanted += infiniband_seen(case) if failed(case) else []
     if pair := _differing_hosts([*sockets, *none], other):
         without, uses = pair
         say = (
@@ -54,25 +83,37 @@ def diagnose(case: Case) -> Finding:
         )
         firm = without.host and without.kind == "nccl.network" and failed(case)
         cited = pick([without], [uses], (sockets + none)[:2], other[:2], mixed, limit=5)
-        return _finding(case, "proven" if firm else "likely", say, cited, name_hosts(sockets + none))
+        return _finding(
+            case, "proven" if firm else "likely", say, cited, name_hosts(sockets + none)
+        )
     if mixed:
         return _finding(
             case,
             "likely",
-            "A rank received a connection of another kind than it expected: one node uses InfiniBand, the "
-            "other sockets.",
+            "A rank received a connection of another kind than it expected: one node uses"
+            " InfiniBand, the other sockets.",
             pick(mixed, none, sockets),
         )
     if (sockets or none) and (wanted or off) and len(name_hosts(case.of("nccl.init"))) != 1:
-        why = "NCCL_IB_DISABLE=1 is set" if off else "NCCL found no usable device although one is expected"
+        why = (
+            "NCCL_IB_DISABLE=1 is set"
+            if off
+            else "NCCL found no usable device although one is expected"
+        )
         return _finding(
-            case, "likely", f"The ranks talk over plain sockets because {why}.", pick(off, none, sockets[:1], wanted)
+            case,
+            "likely",
+            f"The ranks talk over plain sockets because {why}.",
+            pick(off, none, sockets[:1], wanted),
         )
     lines = case.of("nccl.warn", "nccl.info")
     lacking = [e for e in lines if e.data.get("family") == "no_ib_library"]
     across = spans_hosts(case) or len(name_hosts(case.of("nccl.init") or lacking)) != 1
     if lacking and not other and across:
-        say = f"NCCL found no libibverbs{on(lacking[0].host)}, so ranks of different hosts talk over plain sockets."
+        say = (
+            f"NCCL found no libibverbs{on(lacking[0].host)}, so ranks of different hosts talk over"
+            " plain sockets."
+        )
         return _finding(case, "possible", say, pick(lacking, none, sockets, limit=3))
     went_well = other or sockets or case.of("nccl.ib_devices")
     say = "NCCL uses the network that this machine is known to have."
@@ -81,7 +122,8 @@ def diagnose(case: Case) -> Finding:
 
 
 def _differing_hosts(without: list[Event], other: list[Event]) -> tuple[Event, Event] | None:
-    """A line of a host without InfiniBand, and one of another host that uses a network; None where no two hosts differ.
+    """A line of a host without InfiniBand, and one of another host that uses a network; None where
+    no two hosts differ.
 
     A host whose ranks use another network has looked for cards before it chose.
     """
@@ -92,7 +134,11 @@ def _differing_hosts(without: list[Event], other: list[Event]) -> tuple[Event, E
     for one in without:
         for two in first_of_each:
             named = one.host and two.host
-            if one.host not in hosts if named else None not in (one.rank, two.rank) and one.rank not in ranks:
+            if (
+                one.host not in hosts
+                if named
+                else None not in (one.rank, two.rank) and one.rank not in ranks
+            ):
                 return one, two
     return None
 
@@ -103,25 +149,38 @@ def _risks(host: HostFacts) -> Iterator[Risk]:
     active = [port for port in ports if port.get("state") == "ACTIVE"]
     names = sorted({str(port.get("device")) for port in active or ports})
     off = [host.fact("env.NCCL_IB_DISABLE")] if host.number("env.NCCL_IB_DISABLE") else []
-    off += [host.fact("env.NCCL_NET")] if str(host.value("env.NCCL_NET")).lower() == "socket" else []
+    off += (
+        [host.fact("env.NCCL_NET")] if str(host.value("env.NCCL_NET")).lower() == "socket" else []
+    )
     if active and off and off[0]:
         say = (
-            f"{off[0].name[4:]}={off[0].value} is set although RDMA ports are active ({', '.join(names)}); NCCL would "
+            f"{off[0].name[4:]}={off[0].value} is set although RDMA ports are active"
+            f" ({', '.join(names)}); NCCL would "
         )
         yield Risk(say + "use plain sockets", off, UNSET, "likely", interfaces=tuple(names))
     elif active and host.value("net.nccl.hcas") == []:
-        say = f"RDMA ports are active ({', '.join(names)}), but with the present variables NCCL would use none of them"
+        say = (
+            f"RDMA ports are active ({', '.join(names)}), but with the present variables NCCL would"
+            " use none of them"
+        )
         facts = [host.fact("env.NCCL_IB_HCA"), host.fact("net.nccl.hcas")]
-        yield Risk(say + " and use plain sockets", facts, _advice()[0], "likely", interfaces=tuple(names))
+        yield Risk(
+            say + " and use plain sockets", facts, _advice()[0], "likely", interfaces=tuple(names)
+        )
     elif ports and not active:
-        say = f"no RDMA port is active ({', '.join(names)}); NCCL would use plain sockets without a warning"
+        say = (
+            f"no RDMA port is active ({', '.join(names)}); NCCL would use plain sockets without a"
+            " warning"
+        )
         yield Risk(say, [host.fact("net.rdma")], _advice()[0], interfaces=tuple(names))
 
 
 def _finding(
     case: Case, strength: Strength, say: str, why: tuple[Evidence, ...], hosts: tuple[str, ...] = ()
 ) -> Finding:
-    hosts = hosts or tuple(sorted({piece.host for piece in why if hasattr(piece, "host") and piece.host}))
+    hosts = hosts or tuple(
+        sorted({piece.host for piece in why if hasattr(piece, "host") and piece.host})
+    )
     return found(ID, strength, say, why, hosts=hosts, advice=_advice(), next=experiment(case))
 
 
@@ -129,7 +188,10 @@ def _advice() -> tuple[Advice, ...]:
     return (
         Advice(
             "Make the cards visible to the job on every node and correct the filters.",
-            command="ibv_devinfo | grep -E 'hca_id|state'   # docker run --device=/dev/infiniband --cap-add=IPC_LOCK …",
+            command=(
+                "ibv_devinfo | grep -E 'hca_id|state'   # docker run --device=/dev/infiniband"
+                " --cap-add=IPC_LOCK …"
+            ),
             why="NCCL falls back to TCP silently when it sees no active port.",
             check="'Using network IB' on all ranks, and the bandwidth between nodes fits the link.",
             risk="None.",
@@ -145,8 +207,15 @@ def _advice() -> tuple[Advice, ...]:
 
 
 def experiment(case: Case) -> Experiment:
-    """Run without the variables that switch InfiniBand off; where none is set, run with InfiniBand required."""
-    off = [name for name in ("NCCL_IB_DISABLE", "NCCL_NET") if env_of(case, name) or case.facts_of(f"env.{name}")]
+    """Run without the variables that switch InfiniBand off.
+
+    Where none is set, run with InfiniBand required.
+    """
+    off = [
+        name
+        for name in ("NCCL_IB_DISABLE", "NCCL_NET")
+        if env_of(case, name) or case.facts_of(f"env.{name}")
+    ]
     if off:
         return Experiment(
             f"Is the job faster without {' and '.join(off)}?",
@@ -154,7 +223,9 @@ def experiment(case: Case) -> Experiment:
             {
                 ID: "it is: the ranks then use InfiniBand",
                 "ib_config": "it fails now: connections over InfiniBand cannot be made",
-                "ib_link_error": "it fails now: a link is broken, and InfiniBand had been switched off for that",
+                "ib_link_error": (
+                    "it fails now: a link is broken, and InfiniBand had been switched off for that"
+                ),
             },
             {ID: "faster", "ib_config": "other", "ib_link_error": "other"},
         )
@@ -164,8 +235,12 @@ def experiment(case: Case) -> Experiment:
         {
             ID: "the node without devices stops with an error that names it",
             "ib_config": "none: all nodes have devices, and connections over them fail",
-            "slow_transport": "none: the job runs as before, so InfiniBand was in use and something else is slow",
-            "network_loss": "none: the job runs as before, so InfiniBand was in use and something else is slow",
+            "slow_transport": (
+                "none: the job runs as before, so InfiniBand was in use and something else is slow"
+            ),
+            "network_loss": (
+                "none: the job runs as before, so InfiniBand was in use and something else is slow"
+            ),
         },
         {ID: "other", "ib_config": "other", "slow_transport": "works", "network_loss": "works"},
     )
@@ -176,8 +251,14 @@ UNSET = Advice(
     command="unset NCCL_IB_DISABLE NCCL_NET",
     change={"unset": ["NCCL_IB_DISABLE", "NCCL_NET"]},
     why="It is often left from a search for another fault.",
-    check="NCCL's log says 'Using network IB', and busbw between the nodes is a multiple of what it was.",
-    risk="The fault for which it was set may still be there: try it with the live test, not with the long job.",
+    check=(
+        "NCCL's log says 'Using network IB', and busbw between the nodes is a multiple of what it"
+        " was."
+    ),
+    risk=(
+        "The fault for which it was set may still be there: try it with the live test, not with the"
+        " long job."
+    ),
 )
 CHECK = Preflight(
     ID,

@@ -1,26 +1,29 @@
 """The interface filter names a network interface that this machine does not have
 
 What you see
-    Right at the start: "Bootstrap : no socket interface found" and "internal error" from NCCL, "connecting to
-    address with family ... is neither AF_INET nor AF_INET6" from releases that go on with an empty address, or
-    "Unable to find address for: eth9" from gloo.  Often only some nodes fail.
+    Right at the start: "Bootstrap : no socket interface found" and "internal error" from NCCL,
+    "connecting to address with family ... is neither AF_INET nor AF_INET6" from releases that go on
+    with an empty address, or "Unable to find address for: eth9" from gloo.  Often only some nodes
+    fail.
 
 Why it happens
-    NCCL_SOCKET_IFNAME is a filter: a list of name prefixes, with ^ to exclude and = for exact names.  If no
-    interface passes it, NCCL has no address for its bootstrap and cannot start.  Names differ between machines
-    (eth0, ens5, enp1s0f0, bond0) and a container sees its own.  GLOO_SOCKET_IFNAME looks the same but takes exact
-    names only: "^lo" is not a filter there, gloo searches for an interface called "^lo".
+    NCCL_SOCKET_IFNAME is a filter: a list of name prefixes, with ^ to exclude and = for exact
+    names.  If no interface passes it, NCCL has no address for its bootstrap and cannot start.
+    Names differ between machines (eth0, ens5, enp1s0f0, bond0) and a container sees its own.
+    GLOO_SOCKET_IFNAME looks the same but takes exact names only: "^lo" is not a filter there, gloo
+    searches for an interface called "^lo".
 
 How to be sure
     Compare the value with `ip -brief address` inside the container on the failing node.
 
 What to do
-    Set the variable to an interface that exists on every node, or unset it: the automatic choice is right on most
-    machines.  Where names differ, a common prefix ("en") or an exclusion ("^lo,docker") serves NCCL; gloo needs the
-    exact name per node.
+    Set the variable to an interface that exists on every node, or unset it: the automatic choice is
+    right on most machines.  Where names differ, a common prefix ("en") or an exclusion
+    ("^lo,docker") serves NCCL; gloo needs the exact name per node.
 
 Read more
-    NCCL user guide: NCCL_SOCKET_IFNAME.  PyTorch docs: "Choosing the network interface to use" (GLOO_SOCKET_IFNAME).
+    NCCL user guide: NCCL_SOCKET_IFNAME.  PyTorch docs: "Choosing the network interface to use"
+    (GLOO_SOCKET_IFNAME).
 """
 
 from __future__ import annotations
@@ -58,14 +61,24 @@ FILTERS = {"net.nccl.interface": "NCCL_SOCKET_IFNAME", "net.gloo.interface": "GL
 
 
 def diagnose(case: Case) -> Finding:
-    """Found where a library found no interface, or where by the facts of the host it will find none."""
+    """Found where a library found no interface, or where by the facts of the host it will find
+    none.
+    """
     gloo = case.of("gloo.no_interface")
     empty = matching(messages(case), "is neither AF_INET")
-    nccl = family(case, "no_interface") + matching(messages(case), "no socket interface found", "NCCL_OOB_NET_IFNAME")
+    nccl = family(case, "no_interface") + matching(
+        messages(case), "no socket interface found", "NCCL_OOB_NET_IFNAME"
+    )
     nccl = without(nccl, empty)
     filters = env_of(case, "NCCL_SOCKET_IFNAME")
     if gloo or nccl:
-        return _finding(case, "proven", gloo or nccl, filters, "GLOO_SOCKET_IFNAME" if gloo else "NCCL_SOCKET_IFNAME")
+        return _finding(
+            case,
+            "proven",
+            gloo or nccl,
+            filters,
+            "GLOO_SOCKET_IFNAME" if gloo else "NCCL_SOCKET_IFNAME",
+        )
     facts = [f for f in case.facts if f.name in FILTERS and f.value is None and _filter(case, f)]
     if facts:
         return _finding(case, "proven", facts, filters, FILTERS[facts[0].name])
@@ -86,12 +99,21 @@ def _risks(host: HostFacts) -> Iterator[Risk]:
 
 def _filter(case: Case, fact: Fact) -> str:
     return next(
-        (str(f.value) for f in case.facts_of(f"env.{FILTERS[fact.name]}") if f.host == fact.host and f.value), ""
+        (
+            str(f.value)
+            for f in case.facts_of(f"env.{FILTERS[fact.name]}")
+            if f.host == fact.host and f.value
+        ),
+        "",
     )
 
 
 def _finding(
-    case: Case, strength: Strength, why: list[Event] | list[Fact], filters: list[Event], variable: str
+    case: Case,
+    strength: Strength,
+    why: list[Event] | list[Fact],
+    filters: list[Event],
+    variable: str,
 ) -> Finding:
     wanted = _wanted(case, why[0], filters, variable)
     host, exist = why[0].host, _interfaces(case, why[0].host)
@@ -115,13 +137,19 @@ def _finding(
 
 
 def _each_its_own(case: Case, variable: str, wanted: str, host: str) -> Advice | None:
-    """Advice where the interface exists on another host of the job only: one exact name does not fit both hosts."""
+    """Advice where the interface exists on another host of the job only.
+
+    One exact name does not fit both hosts.
+    """
     joined = shared_network(case)
     names = {name: other for other, (name, _) in joined.items()}
     if host not in joined or wanted not in names:
         return None
     named = ", ".join(f"{name} on {other}" for name, other in names.items())
-    both = {variable, *(f.name[4:] for f in case.facts if f.name[4:] in FILTERS.values() and f.value == wanted)}
+    both = {
+        variable,
+        *(f.name[4:] for f in case.facts if f.name[4:] in FILTERS.values() and f.value == wanted),
+    }
     env = {name: ",".join(names) for name in both if name.startswith("NCCL")}
     gone = sorted(both - env.keys())
     change = {"unset": gone} if gone else {}
@@ -132,27 +160,53 @@ def _each_its_own(case: Case, variable: str, wanted: str, host: str) -> Advice |
             + (f"; and unset {gone[0]}, which can name only one for all hosts." if gone else "."),
             env,
             command=command,
-            why="Different machines name their interfaces differently; from a list NCCL takes the one that a host has.",
-            check="The log shows 'Bootstrap: Using <interface>' on every host, with addresses of one network.",
-            risk="Each name is a prefix: a host with several interfaces that pass takes the first of its own list."
-            + (" Without the other variable gloo uses the address of the host's own name." if gone else ""),
+            why=(
+                "Different machines name their interfaces differently; from a list NCCL takes the"
+                " one that a host has."
+            ),
+            check=(
+                "The log shows 'Bootstrap: Using <interface>' on every host, with addresses of one"
+                " network."
+            ),
+            risk=(
+                "Each name is a prefix: a host with several interfaces that pass takes the first of"
+                " its own list."
+            )
+            + (
+                " Without the other variable gloo uses the address of the host's own name."
+                if gone
+                else ""
+            ),
             change=change,
         )
     return Advice(
-        f"Name on each host the interface that joins it to the others: {named}; or unset {variable} for the default.",
+        f"Name on each host the interface that joins it to the others: {named}; or unset {variable}"
+        " for the default.",
         env,
         command=command,
-        why="Different machines name their interfaces differently. Of a list gloo needs all names on a host, NCCL one.",
+        why=(
+            "Different machines name their interfaces differently. Of a list gloo needs all names"
+            " on a host, NCCL one."
+        ),
         check="All ranks pass init_process_group.",
-        risk="Without the variable gloo uses the address of the host's own name, which must not be 127.x.",
+        risk=(
+            "Without the variable gloo uses the address of the host's own name, which must not be"
+            " 127.x."
+        ),
         change=change,
     )
 
 
 def _wanted(case: Case, first: Event | Fact, filters: list[Event], variable: str) -> str:
-    named = str(first.data.get("interface") or "") if isinstance(first, Event) else _filter(case, first)
+    named = (
+        str(first.data.get("interface") or "") if isinstance(first, Event) else _filter(case, first)
+    )
     own = [e for e in filters if isinstance(first, Event) and e.rank == first.rank]
-    logged = [str(e.data["value"]) for e in own + filters if e.data.get("value")] if variable.startswith("NCCL") else []
+    logged = (
+        [str(e.data["value"]) for e in own + filters if e.data.get("value")]
+        if variable.startswith("NCCL")
+        else []
+    )
     facts = [str(f.value) for f in case.facts_of(f"env.{variable}") if f.value]
     return next(iter([*([named] if named else []), *logged, *facts]), "")
 
@@ -166,34 +220,53 @@ def _interfaces(case: Case, host: str) -> list[str]:
         for row in f.value
     ]
     usable = [
-        r for r in rows if r.get("state") in ("up", "UP", "unknown") and r.get("addresses") and r.get("name") != "lo"
+        r
+        for r in rows
+        if r.get("state") in ("up", "UP", "unknown")
+        and r.get("addresses")
+        and r.get("name") != "lo"
     ]
     return [
         str(r["name"])
-        for r in sorted(usable, key=lambda r: bool(re.match(r"docker|veth|br-|virbr|cni", str(r["name"]))))
+        for r in sorted(
+            usable, key=lambda r: bool(re.match(r"docker|veth|br-|virbr|cni", str(r["name"])))
+        )
     ]
 
 
 def _advice(variable: str, wanted: str, exist: list[str]) -> tuple[Advice, ...]:
-    """Unset the variable that is at fault; where interfaces of the host are known, or set it to one of them."""
+    """Unset the variable that is at fault.
+
+    Where interfaces of the host are known, or set it to one of them.
+    """
     gloo = variable.startswith("GLOO")
     why = (
         "gloo takes exact names; NCCL's ^ and prefix forms mean nothing to it."
         if wanted.startswith(("^", "=")) and gloo
-        else "Without it gloo uses the address of the host's own name."
-        if gloo
-        else "NCCL takes prefixes; at least one interface must pass the filter on each node."
+        else (
+            "Without it gloo uses the address of the host's own name."
+            if gloo
+            else "NCCL takes prefixes; at least one interface must pass the filter on each node."
+        )
     )
-    check = "The log shows 'Bootstrap: Using <interface>' with an address the other nodes can reach."
+    check = (
+        "The log shows 'Bootstrap: Using <interface>' with an address the other nodes can reach."
+    )
+    otherwise = ", or set it to a name that `ip -brief address` shows on every node"
     unset = Advice(
-        f"Unset {variable}{'' if exist else ', or set it to a name that `ip -brief address` shows on every node'}.",
+        f"Unset {variable}{'' if exist else otherwise}.",
         command=f"unset {variable}",
         why=why,
         check="All ranks pass init_process_group." if gloo else check,
         change={"unset": [variable]},
-        risk="Over several hosts the own name must not resolve to 127.x (see hostname_resolution)."
-        if gloo
-        else "A wrong but existing interface makes the job slow or unreachable instead of stopping it.",
+        risk=(
+            "Over several hosts the own name must not resolve to 127.x (see hostname_resolution)."
+            if gloo
+            else (
+                "A wrong but existing interface makes the job slow or unreachable instead of"
+                " stopping it."
+            )
+        ),
     )
     if not exist:
         return (unset,)
@@ -202,7 +275,10 @@ def _advice(variable: str, wanted: str, exist: list[str]) -> tuple[Advice, ...]:
         {variable: exist[0]},
         why=why,
         check=check,
-        risk="A wrong but existing interface makes the job slow or unreachable instead of stopping it.",
+        risk=(
+            "A wrong but existing interface makes the job slow or unreachable instead of"
+            " stopping it."
+        ),
     )
 
 
@@ -213,7 +289,9 @@ def experiment(case: Case) -> Experiment:
         {"unset": list(FILTERS.values())},
         {
             ID: "it starts",
-            "wrong_interface": "it starts, and hangs: the choice is one that the other nodes cannot reach",
+            "wrong_interface": (
+                "it starts, and hangs: the choice is one that the other nodes cannot reach"
+            ),
             "network_loss": "it starts, and fails later",
             "store_unreachable": "it fails in the same way: the ranks have not even met",
             "version_mismatch": "it fails in the same way: the address was misread",
@@ -235,11 +313,15 @@ def start(case: Case) -> Experiment:
         {"minimal": True},
         {
             ID: "they say that they find no interface",
-            "hostname_resolution": "they say that a name does not resolve: the own name is looked up first",
+            "hostname_resolution": (
+                "they say that a name does not resolve: the own name is looked up first"
+            ),
             "store_unreachable": "they never meet: the first rank's port is not reached",
         },
         dict.fromkeys((ID, "hostname_resolution", "store_unreachable"), "named"),
     )
 
 
-CHECK = Preflight(ID, reads=tuple(FILTERS), risks=_risks, fine="NCCL and gloo find an interface.", next=start)
+CHECK = Preflight(
+    ID, reads=tuple(FILTERS), risks=_risks, fine="NCCL and gloo find an interface.", next=start
+)

@@ -1,20 +1,20 @@
 """The job may not lock enough memory for InfiniBand
 
 What you see
-    "Call to ibv_create_cq failed", "ibv_reg_mr ... Cannot allocate memory" (errno 12) at the first connection, on a
-    machine with plenty of free memory, often only under Slurm or in a container.
+    "Call to ibv_create_cq failed", "ibv_reg_mr ... Cannot allocate memory" (errno 12) at the first
+    connection, on a machine with plenty of free memory, often only under Slurm or in a container.
 
 Why it happens
-    The card reads and writes host memory by itself, so those pages must be locked and may not be swapped.  Linux
-    limits locked memory per process (RLIMIT_MEMLOCK, often 64 KiB or 8 MiB); services such as slurmd and container
-    engines pass their own limit to the job.
+    The card reads and writes host memory by itself, so those pages must be locked and may not be
+    swapped.  Linux limits locked memory per process (RLIMIT_MEMLOCK, often 64 KiB or 8 MiB);
+    services such as slurmd and container engines pass their own limit to the job.
 
 How to be sure
     `ulimit -l` inside the job must print "unlimited".
 
 What to do
-    docker run --ulimit memlock=-1 --cap-add=IPC_LOCK; for Slurm LimitMEMLOCK=infinity in slurmd's unit; on bare metal
-    "* soft memlock unlimited" (and hard) in /etc/security/limits.conf.
+    docker run --ulimit memlock=-1 --cap-add=IPC_LOCK; for Slurm LimitMEMLOCK=infinity in slurmd's
+    unit; on bare metal "* soft memlock unlimited" (and hard) in /etc/security/limits.conf.
 
 Read more
     NCCL user guide: Troubleshooting, InfiniBand.  getrlimit(2).
@@ -59,24 +59,44 @@ explains = (
 )
 ENOUGH = 1 << 30
 """Bytes of locked memory that a card's buffers and queues need."""
-CALLS = ("ibv_create_cq", "ibv_create_qp", "ibv_reg_mr", "ibv_create_comp_channel", "ibv_alloc_pd", "ibv_open_device")
+CALLS = (
+    "ibv_create_cq",
+    "ibv_create_qp",
+    "ibv_reg_mr",
+    "ibv_create_comp_channel",
+    "ibv_alloc_pd",
+    "ibv_open_device",
+)
 
 
 def diagnose(case: Case) -> Finding:
     """Found where a verbs call was refused memory; proven with the limit among the facts."""
-    refused = [e for e in [*family(case, "ib_setup"), *matching(messages(case), "ibv_")] if matching([e], *CALLS)]
+    refused = [
+        e
+        for e in [*family(case, "ib_setup"), *matching(messages(case), "ibv_")]
+        if matching([e], *CALLS)
+    ]
     memory = matching(
-        refused, "Cannot allocate memory", "errno 12", "failed with 12", "Resource temporarily unavailable"
+        refused,
+        "Cannot allocate memory",
+        "errno 12",
+        "failed with 12",
+        "Resource temporarily unavailable",
     )
     memory += without([e for e in refused if e.data.get("errno") == 12], memory)
-    other = [e for e in case.of("system.error") if e.data.get("what") == "rdma_memory"]  # of libfabric, UCX and others
+    # of libfabric, UCX and others
+    other = [e for e in case.of("system.error") if e.data.get("what") == "rdma_memory"]
     memory += without(other, memory)
     low = [
         f
         for f in of_job_hosts(case, case.facts_of("limits.memlock"))
         if isinstance(f.value, (int, float)) and 0 <= f.value < ENOUGH
     ]
-    plain = [e for e in without(refused, memory) if not e.data.get("errno") and "ibv_reg_mr" not in e.text]
+    plain = [
+        e
+        for e in without(refused, memory)
+        if not e.data.get("errno") and "ibv_reg_mr" not in e.text
+    ]
     warned = [e for e in case.of("system.error") if e.data.get("what") == "memlock"]
     lines = (
         memory
@@ -86,13 +106,17 @@ def diagnose(case: Case) -> Finding:
     if not lines:
         if risk := CHECK.risk(case):
             return risk
-        went_well: list[Evidence] = [*case.of("nccl.destroy"), *over_sockets(case), *over_infiniband(case)]
+        went_well: list[Evidence] = [
+            *case.of("nccl.destroy"),
+            *over_sockets(case),
+            *over_infiniband(case),
+        ]
         say = "Memory could be registered, or no card needed it."
         return CHECK.otherwise(case, went_well, say, "`ulimit -l` inside the job")
     limit = f" (its limit is {format_bytes(low[0].value)})" if low else ""
     say = (
-        f"{start(name_ranks(ranks_in(lines)))}{on(lines[0].host)} was refused locked memory for the "
-        f"InfiniBand card{limit}."
+        f"{start(name_ranks(ranks_in(lines)))}{on(lines[0].host)} was refused locked memory for the"
+        f" InfiniBand card{limit}."
     )
     return found(
         ID,
@@ -110,8 +134,8 @@ def _risks(host: HostFacts) -> Iterator[Risk]:
     limit = host.number("limits.memlock")
     if limit is not None and 0 <= limit < ENOUGH and host.value("net.rdma"):
         say = (
-            f"a process may lock {format_bytes(limit)} of memory; NCCL would be refused its buffers on the RDMA cards, "
-            "unless the ranks run with CAP_IPC_LOCK"
+            f"a process may lock {format_bytes(limit)} of memory; NCCL would be refused its buffers"
+            " on the RDMA cards, unless the ranks run with CAP_IPC_LOCK"
         )
         yield Risk(say, [host.fact("limits.memlock")], _advice()[0], "likely")
 
@@ -121,8 +145,8 @@ def _advice() -> tuple[Advice, ...]:
         Advice(
             "Lift the limit of locked memory in the environment that starts the ranks.",
             command=(
-                "ulimit -l   # docker run --ulimit memlock=-1 --cap-add=IPC_LOCK …; slurmd.service: "
-                "LimitMEMLOCK=infinity"
+                "ulimit -l   # docker run --ulimit memlock=-1 --cap-add=IPC_LOCK …; slurmd.service:"
+                " LimitMEMLOCK=infinity"
             ),
             why="The card needs pages that cannot be swapped out.",
             check="`ulimit -l` inside the job prints unlimited, and NCCL connects.",

@@ -1,20 +1,22 @@
 """A known defect of this NCCL or PyTorch version
 
 What you see
-    A failure that follows the version: it came with an upgrade, or goes away with one, all else equal, or matches an
-    entry of the release notes.
+    A failure that follows the version: it came with an upgrade, or goes away with one, all else
+    equal, or matches an entry of the release notes.
 
 Why it happens
-    NCCL is a large program on many kinds of hardware; some releases hang, crash or read a table wrongly in rare
-    set-ups.  PyTorch bundles one version per release, so upgrading one brings the other.  Most failures that
-    look like a defect of NCCL are something else, so both the symptom and the version must fit.
+    NCCL is a large program on many kinds of hardware; some releases hang, crash or read a table
+    wrongly in rare set-ups.  PyTorch bundles one version per release, so upgrading one brings the
+    other.  Most failures that look like a defect of NCCL are something else, so both the symptom
+    and the version must fit.
 
 How to be sure
-    The version is in the affected range, and the symptom fits; the next release, all else equal, works.
+    The version is in the affected range, and the symptom fits; the next release, all else equal,
+    works.
 
 What to do
-    Upgrade to the version that has the fix; where a known defect fits, the advice names it with its source.  Do
-    not upgrade on suspicion: a new version changes a hundred things at once.
+    Upgrade to the version that has the fix; where a known defect fits, the advice names it with its
+    source.  Do not upgrade on suspicion: a new version changes a hundred things at once.
 
 Read more
     NCCL release notes; github.com/NVIDIA/nccl issues.
@@ -52,23 +54,38 @@ explains = ("ib_config", "c10d.timeout", "c10d.error", "nccl.trace", "rank_excep
 
 def diagnose(case: Case) -> Finding:
     """Found where a symptom of the list occurs on a version of its range."""
-    versions = [*case.of("nccl.version"), *[e for e in case.of("c10d.error") if e.data.get("nccl_version")]]
+    versions = [
+        *case.of("nccl.version"),
+        *[e for e in case.of("c10d.error") if e.data.get("nccl_version")],
+    ]
     known = [number for e in versions if (number := _number(e))]
     pool = [*messages(case), *case.of("nccl.info", "c10d.monitor")]
     stacks = case.of("stack", "c10d.stack")
     for defect in defects():
         lines = [e for e in matching(pool, *defect.fragments) if _of_files(e, defect.files)]
         lines += [event for event in stacks if inside(event, *defect.fragments)]
-        affected = [n for n in known if defect.since <= n and not (defect.fixed and n >= defect.fixed)]
-        if lines and (affected or (defect.alone and not known)) and not (not defect.alone and _ordinary(case)):
+        affected = [
+            n for n in known if defect.since <= n and not (defect.fixed and n >= defect.fixed)
+        ]
+        if (
+            lines
+            and (affected or (defect.alone and not known))
+            and not (not defect.alone and _ordinary(case))
+        ):
             return replace(_finding(defect, lines, versions, affected), next=experiment(case))
     return first_finding(case, _crash, _inside, _internal) or otherwise(
-        ID, versions, "No known defect of this version fits the evidence.", "the NCCL version (NCCL_DEBUG=VERSION)"
+        ID,
+        versions,
+        "No known defect of this version fits the evidence.",
+        "the NCCL version (NCCL_DEBUG=VERSION)",
     )
 
 
 def _of_files(event: Event, files: tuple[str, ...]) -> bool:
-    """Whether a message comes from one of these source files of NCCL; from any where none is asked for."""
+    """Whether a message comes from one of these source files of NCCL.
+
+    From any where none is asked for.
+    """
     return not files or any(file in event.text for file in files)
 
 
@@ -77,42 +94,76 @@ def _crash(case: Case) -> Finding | None:
     died = crashes(case) or case.of("kernel.segfault")
     frames = [e for e in case.of("system.error") if e.data.get("what") == "nccl_frame"]
     frames += [e for e in case.of("kernel.segfault") if "libnccl.so" in str(e.data.get("library"))]
-    frames += [e for e in case.of("stack") if any("libnccl.so" in str(f.get("file")) for f in e.data["frames"][:2])]
+    frames += [
+        e
+        for e in case.of("stack")
+        if any("libnccl.so" in str(f.get("file")) for f in e.data["frames"][:2])
+    ]
     if not died or not frames:
         return None
     who = f"{start(name_ranks(ranks_in(died)))}{on(frames[0].host)}"
     say = f"{who} crashed inside NCCL's library, not in the program."
     why = pick(frames[:2], died, limit=5)
-    return found(ID, "likely", say, why, ranks=ranks_in(died), advice=(SIMPLER,), next=experiment(case))
+    return found(
+        ID, "likely", say, why, ranks=ranks_in(died), advice=(SIMPLER,), next=experiment(case)
+    )
 
 
 def _internal(case: Case) -> Finding | None:
     """NCCL reports that one of its own checks failed, and no earlier line says why."""
     lines = [e for e in case.of("c10d.error") if "internal error" in str(e.data.get("nccl_error"))]
-    lines = [e for e in lines if not e.data.get("last_error")] or matching(case.of("nccl.warn"), "Internal error:")
+    lines = [e for e in lines if not e.data.get("last_error")] or matching(
+        case.of("nccl.warn"), "Internal error:"
+    )
     if not lines or without(case.of("nccl.warn"), lines) or rank_states(case).raised:
         return None
     say = "A check inside NCCL failed, and this log does not say why; NCCL_DEBUG=WARN would."
-    return found(ID, "possible", say, pick(lines, limit=3), advice=(SIMPLER,), next=experiment(case))
+    return found(
+        ID, "possible", say, pick(lines, limit=3), advice=(SIMPLER,), next=experiment(case)
+    )
 
 
 def _inside(case: Case) -> Finding | None:
-    """Every rank has entered the same collective and none completes it: the fault is below the program."""
+    """Every rank has entered the same collective and none completes it.
+
+    The fault is below the program.
+    """
     lines = all_waiting(case, rank_states(case))
     if not lines or rank_states(case).dead or case.of("flight.late") or case.of("kernel."):
         return None
-    call = f"collective {lines[0].data['seq']}" if lines[0].data.get("seq") is not None else "the same collective"
-    say = f"All ranks of the group are inside {call} and none completes it: the fault is below the program."
-    if any(stand.waits_for == GPU and stand.kernel is None for stand in positions_of_case(case).values()):
-        say = f"All ranks of the group have launched {call} and none completes it{waiting_time_of_case(case)}: "
-        say += "a GPU is in an endless kernel before it, or NCCL is stuck; `ncclkit attach --kernels` says which."
-    return found(ID, "possible", say, pick(lines, limit=4), advice=(SIMPLER,), next=experiment(case))
+    call = (
+        f"collective {lines[0].data['seq']}"
+        if lines[0].data.get("seq") is not None
+        else "the same collective"
+    )
+    say = (
+        f"All ranks of the group are inside {call} and none completes it: the fault is below the"
+        " program."
+    )
+    if any(
+        stand.waits_for == GPU and stand.kernel is None
+        for stand in positions_of_case(case).values()
+    ):
+        say = (
+            f"All ranks of the group have launched {call} and none completes"
+            f" it{waiting_time_of_case(case)}: "
+        )
+        say += (
+            "a GPU is in an endless kernel before it, or NCCL is stuck; `ncclkit attach --kernels`"
+            " says which."
+        )
+    return found(
+        ID, "possible", say, pick(lines, limit=4), advice=(SIMPLER,), next=experiment(case)
+    )
 
 
 SIMPLER = Advice(
     "Run with NCCL's simplest protocol, then with another release of NCCL, everything else equal.",
     env={"NCCL_PROTO": "Simple"},
-    why="A hang inside one collective that all ranks have launched is caused by NCCL, the links or a GPU.",
+    why=(
+        "A hang inside one collective that all ranks have launched is caused by NCCL, the links or"
+        " a GPU."
+    ),
     check="The job runs ten times as long as it took to hang.",
     risk="Small messages take longer.",
 )
@@ -127,11 +178,20 @@ def _ordinary(case: Case) -> bool:
     """True where a peer's death explains a closed connection without any defect."""
     return any(
         case.of(kind)
-        for kind in ("cuda.oom", "cuda.error", "elastic.exit", "kernel.oom", "gloo.closed", "c10d.timeout")
+        for kind in (
+            "cuda.oom",
+            "cuda.error",
+            "elastic.exit",
+            "kernel.oom",
+            "gloo.closed",
+            "c10d.timeout",
+        )
     )
 
 
-def _finding(defect: Defect, lines: list[Event], versions: list[Event], affected: list[tuple[int, ...]]) -> Finding:
+def _finding(
+    defect: Defect, lines: list[Event], versions: list[Event], affected: list[tuple[int, ...]]
+) -> Finding:
     has = f" (this job has {'.'.join(map(str, affected[0]))})" if affected else ""
     fixed = ".".join(map(str, defect.fixed or ()))
     repaired = f"it is fixed in NCCL {fixed}" if fixed else "no version with a fix is known here"
@@ -156,26 +216,44 @@ def _finding(defect: Defect, lines: list[Event], versions: list[Event], affected
 
 
 def experiment(case: Case) -> Experiment:
-    """Run the program without NCCL, then NCCL without the program, then NCCL with its simplest protocol."""
+    """Run the program without NCCL, then NCCL without the program, then NCCL with its simplest
+    protocol.
+    """
     gloo = over_gloo(
         case,
         "Does the same job work over gloo, that is, without NCCL and GPUs?",
-        {ID: "it does: NCCL is at fault", "p2p_broken": "it does: the path between the GPUs is at fault"},
-        {"framework_bug": "it fails too: the framework is at fault", "rank_exception": "it fails too: the program is"},
+        {
+            ID: "it does: NCCL is at fault",
+            "p2p_broken": "it does: the path between the GPUs is at fault",
+        },
+        {
+            "framework_bug": "it fails too: the framework is at fault",
+            "rank_exception": "it fails too: the program is",
+        },
     )
     plain = minimal(
         "Does a plain all_reduce fail too, on the same ranks with the same NCCL?",
-        {"framework_bug": "it works: the framework is at fault", "rank_exception": "it works: the program is at fault"},
-        {ID: "it fails in the same way", "p2p_broken": "it fails in the same way, unless NCCL_P2P_DISABLE=1"},
+        {
+            "framework_bug": "it works: the framework is at fault",
+            "rank_exception": "it works: the program is at fault",
+        },
+        {
+            ID: "it fails in the same way",
+            "p2p_broken": "it fails in the same way, unless NCCL_P2P_DISABLE=1",
+        },
     )
     simple = Experiment(
         "Does the same job complete with NCCL's simplest protocol and algorithm?",
         {"env": {"NCCL_PROTO": "Simple", "NCCL_ALGO": "Ring"}},
         {
-            ID: "it does: the fault is in another protocol or algorithm, or in the choice between them",
+            ID: (
+                "it does: the fault is in another protocol or algorithm, or in the choice between"
+                " them"
+            ),
             "framework_bug": "it fails as before: the framework does not depend on how NCCL sends",
             "rank_exception": "it fails as before: the program raises again",
         },
         {ID: "works", "framework_bug": "same", "rank_exception": "same"},
     )
-    return unasked(case, *gloo, plain, *([simple] if gloo else []))  # a job without NCCL has no NCCL protocol
+    # a job without NCCL has no NCCL protocol
+    return unasked(case, *gloo, plain, *([simple] if gloo else []))

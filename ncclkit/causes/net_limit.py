@@ -1,30 +1,33 @@
 """A table of the kernel's network is too small for the number of ranks or hosts
 
 What you see
-    Jobs up to a certain size start, larger ones do not: connections to the store or to a peer time out or are reset
-    for some ranks, others each time, and a retry may work.  PyTorch warns "Starting store with 4096 workers but
-    somaxconn is 128"; dmesg says "neighbour: arp_cache: neighbor table overflow!" or "nf_conntrack: table full,
-    dropping packet".
+    Jobs up to a certain size start, larger ones do not: connections to the store or to a peer time
+    out or are reset for some ranks, others each time, and a retry may work.  PyTorch warns
+    "Starting store with 4096 workers but somaxconn is 128"; dmesg says "neighbour: arp_cache:
+    neighbor table overflow!" or "nf_conntrack: table full, dropping packet".
 
 Why it happens
-    The kernel keeps tables of fixed size with an entry for every connection.  Connections that the server has not
-    accepted yet wait in a queue (net.core.somaxconn).  When all ranks connect to the store at once and the queue is
-    full, the kernel drops the newest, and its sender retries after 1, 3, 7 s.  Each host of the same network needs an
-    entry in the neighbour table (gc_thresh3, 1024 by default); hosts without one cannot be reached.  A firewall with
-    connection tracking keeps entries for days and drops packets above nf_conntrack_max.  It looks like a bad network.
+    The kernel keeps tables of fixed size with an entry for every connection.  Connections that the
+    server has not accepted yet wait in a queue (net.core.somaxconn).  When all ranks connect to the
+    store at once and the queue is full, the kernel drops the newest, and its sender retries after
+    1, 3, 7 s.  Each host of the same network needs an entry in the neighbour table (gc_thresh3,
+    1024 by default); hosts without one cannot be reached.  A firewall with connection tracking
+    keeps entries for days and drops packets above nf_conntrack_max.  It looks like a bad network.
 
 How to be sure
-    `nstat -az TcpExtListenOverflows`, the column table_fulls of /proc/net/stat/arp_cache, and nf_conntrack_count
-    beside nf_conntrack_max in /proc/sys/net/netfilter, before and after a start that fails.
+    `nstat -az TcpExtListenOverflows`, the column table_fulls of /proc/net/stat/arp_cache, and
+    nf_conntrack_count beside nf_conntrack_max in /proc/sys/net/netfilter, before and after a start
+    that fails.
 
 What to do
-    Raise the limit with sysctl on every host and write it into /etc/sysctl.d; take the ports of the job out of
-    connection tracking.
+    Raise the limit with sysctl on every host and write it into /etc/sysctl.d; take the ports of the
+    job out of connection tracking.
 
 Read more
     https://docs.kernel.org/networking/ip-sysctl.html (neigh/default/gc_thresh3, somaxconn)
     https://docs.kernel.org/networking/nf_conntrack-sysctl.html
-    https://github.com/pytorch/pytorch/blob/main/torch/csrc/distributed/c10d/TCPStore.cpp (somaxconn)
+    https://github.com/pytorch/pytorch/blob/main/torch/csrc/distributed/c10d/TCPStore.cpp
+    (somaxconn)
 """
 
 from __future__ import annotations
@@ -39,28 +42,46 @@ from ncclkit.core.case import Case
 from ncclkit.core.model import Advice, Experiment, Finding, Strength, found
 
 ID = "net_limit"
-explains = ("store_unreachable", "wrong_interface", "network_loss", "rank_exception", "world_size_mismatch")
+explains = (
+    "store_unreachable",
+    "wrong_interface",
+    "network_loss",
+    "rank_exception",
+    "world_size_mismatch",
+)
 FULL = 0.9
 """Share of the connection tracking table in use from which a job would fill it."""
 
 
 def diagnose(case: Case) -> Finding:
-    """Found where the kernel of a host has dropped connections, or would drop those of a job of this size."""
-    missing = "net.backlog, net.neighbours.max and net.conntrack of the job's hosts (`ncclkit inspect`)"
+    """Found where the kernel of a host has dropped connections, or would drop those of a job of
+    this size.
+    """
+    missing = (
+        "net.backlog, net.neighbours.max and net.conntrack of the job's hosts (`ncclkit inspect`)"
+    )
     return _dropped(case) or CHECK.risk(case) or CHECK.otherwise(case, (), "", missing)
 
 
 def _dropped(case: Case) -> Finding | None:
     """The kernel says that a table was full, and a connection between ranks failed."""
     full = case.of("kernel.table")
-    failures = [*family(case, "socket_connect"), *case.of("store.connect_timeout", "store.retry", "gloo.connect")]
+    failures = [
+        *family(case, "socket_connect"),
+        *case.of("store.connect_timeout", "store.retry", "gloo.connect"),
+    ]
     failures += case.of("rendezvous.error")
     if not full or not failures or rank_states(case).ended:
         return None
     name, where = full[0].data["name"], on(full[0].host)
-    say = f"The kernel's {name}{where} was full and dropped what did not fit, and connections between ranks failed."
+    say = (
+        f"The kernel's {name}{where} was full and dropped what did not fit, and connections between"
+        " ranks failed."
+    )
     advice, why = _advice(*RAISED[name]), pick(full, failures[:3], limit=5)
-    return found(ID, "likely", say, why, hosts=name_hosts(full), advice=(advice,), next=experiment(case))
+    return found(
+        ID, "likely", say, why, hosts=name_hosts(full), advice=(advice,), next=experiment(case)
+    )
 
 
 RAISED = {
@@ -77,21 +98,34 @@ def _risks(host: HostFacts) -> Iterator[Risk]:
     yield from _neighbours(host)
     used, most = host.number("net.conntrack") or 0, host.number("net.conntrack.max") or 0
     if used > FULL * most > 0:
-        say = f"the firewall tracks {used:.0f} of at most {most:.0f} connections; it would drop those of a job"
+        say = (
+            f"the firewall tracks {used:.0f} of at most {most:.0f} connections; it would drop those"
+            " of a job"
+        )
         facts = [host.fact("net.conntrack"), host.fact("net.conntrack.max")]
         yield Risk(say, facts, _advice("net.netfilter.nf_conntrack_max", 2 * most), "likely")
 
 
 def _queue(host: HostFacts) -> Iterator[Risk]:
-    """An accept queue that is shorter than the number of ranks that connect to the store at once."""
+    """An accept queue that is shorter than the number of ranks that connect to the
+    store at once.
+    """
     ranks = max(host.number("env.WORLD_SIZE") or 0, host.number("env.SLURM_NTASKS") or 0)
     most, lost = host.number("net.backlog"), host.number("net.backlog.overflows") or 0
     if most is not None and ranks > most:
         seen = f" ({lost:g} were dropped so far)" if lost else ""
-        say = f"{most:.0f} connections may wait at a port{seen} and {ranks:.0f} ranks would connect at once, if "
-        facts = [host.fact("net.backlog"), host.fact("env.WORLD_SIZE") or host.fact("env.SLURM_NTASKS")]
+        say = (
+            f"{most:.0f} connections may wait at a port{seen} and {ranks:.0f} ranks would connect"
+            " at once, if "
+        )
+        facts = [
+            host.fact("net.backlog"),
+            host.fact("env.WORLD_SIZE") or host.fact("env.SLURM_NTASKS"),
+        ]
         strength: Strength = "likely" if lost else "possible"
-        yield Risk(say + "it is here", facts, _advice("net.core.somaxconn", max(4096, 2 * ranks)), strength)
+        yield Risk(
+            say + "it is here", facts, _advice("net.core.somaxconn", max(4096, 2 * ranks)), strength
+        )
 
 
 def _neighbours(host: HostFacts) -> Iterator[Risk]:
@@ -100,22 +134,36 @@ def _neighbours(host: HostFacts) -> Iterator[Risk]:
     nodes = host.number("env.SLURM_NNODES") or 0
     if lost:
         size = f" ({most:.0f} entries)" if most else ""
-        say = f"the neighbour table{size} was full {lost:g} times since boot; a job would not reach some of its hosts"
+        say = (
+            f"the neighbour table{size} was full {lost:g} times since boot; a job would not reach"
+            " some of its hosts"
+        )
         facts = [host.fact("net.neighbours.overflows"), host.fact("net.neighbours.max")]
     elif most is not None and nodes >= most:
-        say = f"the neighbour table has {most:.0f} entries and the job {nodes:.0f} nodes; some would not be reached"
+        say = (
+            f"the neighbour table has {most:.0f} entries and the job {nodes:.0f} nodes; some would"
+            " not be reached"
+        )
         facts = [host.fact("net.neighbours.max"), host.fact("env.SLURM_NNODES")]
     else:
         return
-    yield Risk(say, facts, _advice("net.ipv4.neigh.default.gc_thresh3", max(8192, 4 * nodes)), "likely")
+    yield Risk(
+        say, facts, _advice("net.ipv4.neigh.default.gc_thresh3", max(8192, 4 * nodes)), "likely"
+    )
 
 
 def _advice(name: str, value: float) -> Advice:
     return Advice(
         f"Raise {name} to {value:.0f} on every host, now and for the next boot.",
-        command=f"sudo sysctl -w {name}={value:.0f} && sysctl {name} | sudo tee -a /etc/sysctl.d/90-cluster.conf",
+        command=(
+            f"sudo sysctl -w {name}={value:.0f} && sysctl {name} | sudo tee -a"
+            " /etc/sysctl.d/90-cluster.conf"
+        ),
         why="The kernel drops what does not fit into the table and reports nothing to the program.",
-        check="The counters of `nstat -az TcpExtListenOverflows` and /proc/net/stat/arp_cache do not rise at a start.",
+        check=(
+            "The counters of `nstat -az TcpExtListenOverflows` and /proc/net/stat/arp_cache do not"
+            " rise at a start."
+        ),
         risk="A larger table takes a little kernel memory; containers need it set on their host.",
     )
 
@@ -125,7 +173,10 @@ def experiment(case: Case) -> Experiment:
     return minimal(
         "Do two ranks meet where all together do not?",
         {ID: "they do: few connections fit", "world_size_mismatch": "they do: no rank is missing"},
-        {"store_unreachable": "they do not: no answer", "hostname_resolution": "they do not: no name resolves there"},
+        {
+            "store_unreachable": "they do not: no answer",
+            "hostname_resolution": "they do not: no name resolves there",
+        },
         ranks=2,
     )
 
@@ -136,7 +187,12 @@ CHECK = Preflight(
     risks=_risks,
     fine="The kernel's tables have room for the connections of a job.",
     also=(
-        *("net.backlog.overflows", "net.neighbours.max", "net.neighbours.overflows", "net.conntrack"),
+        *(
+            "net.backlog.overflows",
+            "net.neighbours.max",
+            "net.neighbours.overflows",
+            "net.conntrack",
+        ),
         *("net.conntrack.max", "env.WORLD_SIZE", "env.SLURM_NTASKS", "env.SLURM_NNODES"),
     ),
     next=experiment,

@@ -1,13 +1,15 @@
 """A network plugin is at fault
 
 What you see
-    A crash or hang inside libnccl-net.so, "NET/OFI ..." or "Failed to initialize NET plugin", a backtrace with
-    nccl_p2p_ib_init or p2p_plugin.c; or no plugin at all where the fabric needs one (EFA, GPUDirect-TCPX, Slingshot).
+    A crash or hang inside libnccl-net.so, "NET/OFI ..." or "Failed to initialize NET plugin", a
+    backtrace with nccl_p2p_ib_init or p2p_plugin.c; or no plugin at all where the fabric needs one
+    (EFA, GPUDirect-TCPX, Slingshot).
 
 Why it happens
-    NCCL can hand the network to an external library (aws-ofi-nccl, SHARP/HPC-X, gpudirect-tcpx).  It is found by name
-    in LD_LIBRARY_PATH, and must fit NCCL's version, libfabric and the driver.  Images often bring one that was built
-    for another cloud.  "No plugin found, using internal implementation" is normal on InfiniBand and Ethernet.
+    NCCL can hand the network to an external library (aws-ofi-nccl, SHARP/HPC-X, gpudirect-tcpx).
+    It is found by name in LD_LIBRARY_PATH, and must fit NCCL's version, libfabric and the driver.
+    Images often bring one that was built for another cloud.  "No plugin found, using internal
+    implementation" is normal on InfiniBand and Ethernet.
 
 How to be sure
     NCCL_NET_PLUGIN=none makes the job start; the log names the library that was loaded.
@@ -17,7 +19,8 @@ What to do
     NCCL_NET_PLUGIN=none where it is not needed.
 
 Read more
-    NCCL user guide: NCCL_NET_PLUGIN; the plugin's own release notes (aws-ofi-nccl, google gpudirect-tcpx).
+    NCCL user guide: NCCL_NET_PLUGIN; the plugin's own release notes (aws-ofi-nccl, google
+    gpudirect-tcpx).
 """
 
 from __future__ import annotations
@@ -46,12 +49,25 @@ from ncclkit.core.model import Advice, Event, Evidence, Experiment, Finding, fou
 from ncclkit.core.text import start
 
 ID = "net_plugin"
-explains = ("c10d.error", "nccl.trace", "rank_exception", "c10d.timeout", "elastic.exit", "slow_rank")
-FABRICS = ("FI_PROVIDER", "FI_EFA_USE_DEVICE_RDMA", "NCCL_GPUDIRECTTCPX_SOCKET_IFNAME", "NCCL_FASTRAK_IFNAME")
+explains = (
+    "c10d.error",
+    "nccl.trace",
+    "rank_exception",
+    "c10d.timeout",
+    "elastic.exit",
+    "slow_rank",
+)
+FABRICS = (
+    "FI_PROVIDER",
+    "FI_EFA_USE_DEVICE_RDMA",
+    "NCCL_GPUDIRECTTCPX_SOCKET_IFNAME",
+    "NCCL_FASTRAK_IFNAME",
+)
 
 BROKEN = ("failed to init", "version `", "undefined symbol", "dlopen failed")
 BUILT_IN = re.compile(r"NET plugin (?:IB|Socket)\s*$")
-"""NCCL 2.27 and newer log their built-in transports as plugins; IB "fails" on every machine without InfiniBand."""
+"""NCCL 2.27 and newer log their built-in transports as plugins; IB "fails" on every machine without
+InfiniBand."""
 
 
 def diagnose(case: Case) -> Finding:
@@ -59,11 +75,25 @@ def diagnose(case: Case) -> Finding:
     said = [
         e
         for e in family(case, "plugin")
-        if not matching([e], "No plugin found", "Could not find", "Failed to find ncclNetPlugin", "Failed to open")
+        if not matching(
+            [e],
+            "No plugin found",
+            "Could not find",
+            "Failed to find ncclNetPlugin",
+            "Failed to open",
+        )
     ]
-    infos = [e for e in case.of("nccl.info") if e.data.get("family") == "plugin" and matching([e], *BROKEN)]
+    infos = [
+        e
+        for e in case.of("nccl.info")
+        if e.data.get("family") == "plugin" and matching([e], *BROKEN)
+    ]
     failed = [e for e in infos if not BUILT_IN.search(e.text)]
-    crash = [e for e in case.of("kernel.segfault") if matching([e], "libnccl-net", "libfabric", "ofi", "tcpx")]
+    crash = [
+        e
+        for e in case.of("kernel.segfault")
+        if matching([e], "libnccl-net", "libfabric", "ofi", "tcpx")
+    ]
     traced = [
         e
         for e in case.events
@@ -73,7 +103,10 @@ def diagnose(case: Case) -> Finding:
     traced += _dying(case)
     lines = said + failed + crash + traced
     if lines:
-        say = f"{start(name_ranks(ranks_in(lines)))}{on(lines[0].host)}: the external network plugin of NCCL failed."
+        say = (
+            f"{start(name_ranks(ranks_in(lines)))}{on(lines[0].host)}: the external network plugin"
+            " of NCCL failed."
+        )
         return found(
             ID,
             "proven" if crash else "likely",
@@ -88,7 +121,9 @@ def diagnose(case: Case) -> Finding:
         return finding
     absent = [e for e in case.of("nccl.info") if e.data.get("family") == "no_plugin"]
     went_well: list[Evidence] = [*absent, *case.of("nccl.network")]
-    return otherwise(ID, went_well, "No plugin is involved, or it works.", "NCCL_DEBUG=INFO lines 'NET/Plugin'")
+    return otherwise(
+        ID, went_well, "No plugin is involved, or it works.", "NCCL_DEBUG=INFO lines 'NET/Plugin'"
+    )
 
 
 def _absent(case: Case) -> Finding | None:
@@ -104,20 +139,44 @@ def _absent(case: Case) -> Finding | None:
 
 
 def _different_networks(case: Case) -> Finding | None:
-    """Hosts use different networks, each of which is fast: a plugin is found on some of them only."""
+    """Hosts use different networks, each of which is fast.
+
+    A plugin is found on some of them only.
+    """
     used = {host: event for host, event in by_host(case).items() if event.data["name"] != "Socket"}
     names = {str(event.data["name"]): event for event in used.values()}
-    if len(names) < 2 or initialized(case) or not (failed(case) or family(case, "socket_closed", "foreign")):
+    if (
+        len(names) < 2
+        or initialized(case)
+        or not (failed(case) or family(case, "socket_closed", "foreign"))
+    ):
         return None
     parts = [f"{host} {event.data['name']}" for host, event in sorted(used.items())]
-    say = f"The hosts use different networks of NCCL: {', '.join(parts[:4])}; their ranks cannot connect."
+    say = (
+        f"The hosts use different networks of NCCL: {', '.join(parts[:4])}; their ranks cannot"
+        " connect."
+    )
     hosts = tuple(sorted(used))
-    return found(ID, "likely", say, pick(names.values()), hosts=hosts, advice=_advice(), next=experiment(case))
+    return found(
+        ID,
+        "likely",
+        say,
+        pick(names.values()),
+        hosts=hosts,
+        advice=_advice(),
+        next=experiment(case),
+    )
 
 
 def _dying(case: Case) -> list[Event]:
-    """Ranks that crashed in native code after an external plugin was loaded and before NCCL's start was complete."""
-    loaded = [e for e in case.of("nccl.info") if e.data.get("family") == "plugin" and not BUILT_IN.search(e.text)]
+    """Ranks that crashed in native code after an external plugin was loaded and before NCCL's start
+    was complete.
+    """
+    loaded = [
+        e
+        for e in case.of("nccl.info")
+        if e.data.get("family") == "plugin" and not BUILT_IN.search(e.text)
+    ]
     loaded = matching(loaded, "Loaded net plugin", "loaded external")
     begun = {e.data.get("rank") for e in case.of("nccl.init") if e.data.get("phase") == "start"}
     done = {e.data.get("rank") for e in initialized(case)}
@@ -128,7 +187,8 @@ def _dying(case: Case) -> list[Event]:
 def _advice() -> tuple[Advice, ...]:
     return (
         Advice(
-            "Run without the plugin to see whether it is at fault, then install the version that fits this NCCL.",
+            "Run without the plugin to see whether it is at fault, then install the version that"
+            " fits this NCCL.",
             env={"NCCL_NET_PLUGIN": "none"},
             command="ldconfig -p | grep nccl-net; echo $LD_LIBRARY_PATH",
             why="The plugin replaces NCCL's own network code.",
@@ -143,6 +203,10 @@ def experiment(case: Case) -> Experiment:
     return Experiment(
         "Does the job start without the plugin?",
         {"env": {"NCCL_NET_PLUGIN": "none"}},
-        {ID: "it starts", "ib_config": "it fails in the same way", "version_mismatch": "it fails in the same way"},
+        {
+            ID: "it starts",
+            "ib_config": "it fails in the same way",
+            "version_mismatch": "it fails in the same way",
+        },
         {ID: "works", "ib_config": "same", "version_mismatch": "same"},
     )

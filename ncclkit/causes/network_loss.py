@@ -1,22 +1,24 @@
 """The network between the nodes loses packets or drops connections
 
 What you see
-    On a job of several nodes that had started well: "Call to recv from ... failed : Connection timed out",
-    "Connection reset by peer", "No route to host" in the middle, while no rank died; dmesg with a link going down;
-    small messages that pass and larger ones that hang; bandwidth that collapses now and then, or one direction that
-    carries a fraction of the other.
+    On a job of several nodes that had started well: "Call to recv from ... failed : Connection
+    timed out", "Connection reset by peer", "No route to host" in the middle, while no rank died;
+    dmesg with a link going down; small messages that pass and larger ones that hang; bandwidth that
+    collapses now and then, or one direction that carries a fraction of the other.
 
 Why it happens
-    A flapping link, a full switch buffer, a firewall that forgets idle connections, or a path that drops large packets
-    (MTU) interrupts TCP streams that NCCL keeps open for days.  NCCL's socket transport does not reconnect: the
-    connection fails and with it the communicator.
+    A flapping link, a full switch buffer, a firewall that forgets idle connections, or a path that
+    drops large packets (MTU) interrupts TCP streams that NCCL keeps open for days.  NCCL's socket
+    transport does not reconnect: the connection fails and with it the communicator.
 
 How to be sure
     First exclude a dead peer: every rank must still be alive when the first error appears.  Then
-    `ping -M do -s 8972 PEER` (MTU), `ip -s link` and `nstat` (errors, retransmissions) on both ends.
+    `ping -M do -s 8972 PEER` (MTU), `ip -s link` and `nstat` (errors, retransmissions) on both
+    ends.
 
 What to do
-    Repair the link; set an equal MTU on all hops; keep connection tracking out of the compute network.
+    Repair the link; set an equal MTU on all hops; keep connection tracking out of the compute
+    network.
 
 Read more
     NCCL user guide: NCCL_SOCKET_IFNAME, NCCL_SOCKET_NTHREADS; ip(8), nstat(8).
@@ -42,14 +44,30 @@ from ncclkit.analysis.picks import (
     pick,
     ranks_in,
 )
-from ncclkit.analysis.rank_states import all_waiting, crashes, how_they_waited, rank_states, spans_hosts
+from ncclkit.analysis.rank_states import (
+    all_waiting,
+    crashes,
+    how_they_waited,
+    rank_states,
+    spans_hosts,
+)
 from ncclkit.analysis.stages import LARGE, hosts_of
 from ncclkit.causes import _starting, _tested
 from ncclkit.causes._bisected import faulty_ranks
 from ncclkit.core.bandwidth import marginal
 from ncclkit.core.case import Case
 from ncclkit.core.connections import NetworkPath, ends
-from ncclkit.core.model import Advice, Event, Evidence, Experiment, Finding, Measurement, Strength, clear, found
+from ncclkit.core.model import (
+    Advice,
+    Event,
+    Evidence,
+    Experiment,
+    Finding,
+    Measurement,
+    Strength,
+    clear,
+    found,
+)
 from ncclkit.core.text import format_bytes, percent, start
 
 ID = "network_loss"
@@ -67,7 +85,11 @@ def diagnose(case: Case) -> Finding:
         *states.dead.values(),
         *states.ended.values(),
         *case.of("gloo.size_mismatch", "kernel.oom"),
-        *(e for e in case.of("system.error") if e.data.get("what") not in ("segfault", "packet_size", "own_name")),
+        *(
+            e
+            for e in case.of("system.error")
+            if e.data.get("what") not in ("segfault", "packet_size", "own_name")
+        ),
         *crashes(case),
         *family(case, "shm", "cuda", "nvls", "fd", "memory"),
     ]
@@ -76,38 +98,71 @@ def diagnose(case: Case) -> Finding:
             _tested_paths(case)
             or _from_stages(case)
             or _slow(case)
-            or clear(ID, "A process ended first, and its connections broke because of that.", tuple(reasons[:2]))
+            or clear(
+                ID,
+                "A process ended first, and its connections broke because of that.",
+                tuple(reasons[:2]),
+            )
         )
     done = initialized(case)
-    tested = _tested.passed(case, lambda link: not _fault(link) and None not in (link.bandwidth, link.mtu))
+    tested = _tested.passed(
+        case, lambda link: not _fault(link) and None not in (link.bandwidth, link.mtu)
+    )
     went_well = [*case.of("nccl.destroy", "c10d.timeout"), *done, *tested]
     return first_finding(
         case,
-        *(_from_stages, _mesh, _user_tested, _timed_out, _lost, _stalled, _tested_paths, _slow, _nothing_arrives),
+        *(
+            _from_stages,
+            _mesh,
+            _user_tested,
+            _timed_out,
+            _lost,
+            _stalled,
+            _tested_paths,
+            _slow,
+            _nothing_arrives,
+        ),
         _start,
-    ) or otherwise(ID, went_well, "No connection broke.", "the logs of all ranks, and dmesg of the nodes")
+    ) or otherwise(
+        ID, went_well, "No connection broke.", "the logs of all ranks, and dmesg of the nodes"
+    )
 
 
 def _from_stages(case: Case) -> Finding | None:
-    """The staged test found a node, or a path between two, that fails or is slow while all others work."""
+    """The staged test found a node, or a path between two, that fails or is slow while all others
+    work.
+    """
     who = faulty_ranks(case)
     if who is None or not who.between:
         return None
     advice = (PATH, *(() if who.slow else (SIZES,)))
     return found(
-        ID, who.strength, who.summary, who.why, ranks=who.ranks, hosts=who.hosts, advice=advice, next=experiment(case)
+        ID,
+        who.strength,
+        who.summary,
+        who.why,
+        ranks=who.ranks,
+        hosts=who.hosts,
+        advice=advice,
+        next=experiment(case),
     )
 
 
 def _broken(case: Case) -> list[Event]:
     lines = in_order([*family(case, "socket_closed", "socket_connect"), *case.of("gloo.closed")])
-    return [e for e in lines if not matching([e], "No route to host", "Network is unreachable", "closed by localRank")]
+    return [
+        e
+        for e in lines
+        if not matching([e], "No route to host", "Network is unreachable", "closed by localRank")
+    ]
 
 
 def _timed_out(case: Case) -> Finding | None:
     """A link went down, or a connection that had been made timed out."""
     broken = _broken(case)
-    timed_out = matching([*family(case, "socket_closed"), *case.of("gloo.closed")], "timed out", "No route to host")
+    timed_out = matching(
+        [*family(case, "socket_closed"), *case.of("gloo.closed")], "timed out", "No route to host"
+    )
     small = [e for e in case.of("system.error") if e.data.get("what") == "packet_size"]
     if small and (waits := [*case.of("c10d.timeout"), *broken, *case.of("gloo.timeout")]):
         waited = how_they_waited(waits)
@@ -132,33 +187,57 @@ def _user_tested(case: Case) -> Finding | None:
         return None
     stalled = [*case.of("c10d.timeout", "gloo.timeout"), *_broken(case)]
     likely = stalled or any(event.kind == "net.tcp" for event in seen.lines)
-    finding = _finding(case, "likely" if likely else "possible", f"{seen.summary}.", pick(seen.lines, stalled, limit=5))
+    finding = _finding(
+        case,
+        "likely" if likely else "possible",
+        f"{seen.summary}.",
+        pick(seen.lines, stalled, limit=5),
+    )
     if seen.passes is None:
         return finding
     own = next((event.data["interface"] for event in case.of("nccl.bootstrap")), "<interface>")
-    command = f"ip link set dev {own} mtu {seen.passes}; ping -M do -s {seen.passes - _tested.HEADERS} <peer>"
+    command = (
+        f"ip link set dev {own} mtu {seen.passes}; ping -M do -s {seen.passes - _tested.HEADERS}"
+        " <peer>"
+    )
     return replace(finding, advice=(replace(SIZES, command=command), *_advice()))
 
 
 def _mesh(case: Case) -> Finding | None:
-    """A proxy of a service mesh stands between the ranks, and NCCL's start over its own ports failed."""
+    """A proxy of a service mesh stands between the ranks, and NCCL's start over its own ports
+    failed.
+    """
     proxies, broken = case.of("net.mesh"), _broken(case)
-    broken += matching(messages(case), "remote process exited or there was a network error", "unhandled system error")
+    broken += matching(
+        messages(case),
+        "remote process exited or there was a network error",
+        "unhandled system error",
+    )
     if not proxies or not broken or case.of("progress") or _starting.bootstrapped(case):
         return None
     met = _starting.met_at_store(case)
-    say = f"A proxy of a service mesh ({proxies[0].data['name']}) takes the ranks' connections, and NCCL's start over "
+    say = (
+        f"A proxy of a service mesh ({proxies[0].data['name']}) takes the ranks' connections, and"
+        " NCCL's start over "
+    )
     say += "ports of its own choice failed: the mesh does not pass them on."
     say += " The ranks had met at the store." if met else ""
     advice = (WITHOUT_MESH, *_advice())
-    strength: Strength = "likely" if met and not case.of("store.connect_timeout", "rendezvous.error") else "possible"
-    return replace(_finding(case, strength, say, pick(broken[:3], proxies, met[:1], limit=5)), advice=advice)
+    strength: Strength = (
+        "likely" if met and not case.of("store.connect_timeout", "rendezvous.error") else "possible"
+    )
+    return replace(
+        _finding(case, strength, say, pick(broken[:3], proxies, met[:1], limit=5)), advice=advice
+    )
 
 
 WITHOUT_MESH = Advice(
     "Leave the ranks' pods out of the mesh, or exclude all their ports from it.",
     command="kubectl annotate pod <pod> sidecar.istio.io/inject=false   # in the pod's template",
-    why="NCCL listens on ports that the kernel chooses, in a protocol of its own; a proxy closes such connections.",
+    why=(
+        "NCCL listens on ports that the kernel chooses, in a protocol of its own; a proxy closes"
+        " such connections."
+    ),
     check="`kubectl get pod` shows one container less, and the job passes its start.",
     risk="Traffic between the ranks is then not encrypted by the mesh; ask who runs the cluster.",
 )
@@ -166,17 +245,24 @@ WITHOUT_MESH = Advice(
 
 def _lost(case: Case) -> Finding | None:
     """Connections were closed and no line says why."""
-    lines = _broken(case) or matching(messages(case), "remote process exited or there was a network error")
+    lines = _broken(case) or matching(
+        messages(case), "remote process exited or there was a network error"
+    )
     if not lines:
         return None
     who = f"{start(name_ranks(ranks_in(lines)))} lost a connection{on(lines[0].host)}"
-    return _finding(case, "possible", f"{who} and no file here shows that its peer died.", pick(lines))
+    return _finding(
+        case, "possible", f"{who} and no file here shows that its peer died.", pick(lines)
+    )
 
 
 def _stalled(case: Case) -> Finding | None:
     """Every rank is in the same collective over several nodes, and none completes it."""
     lines = all_waiting(case, rank_states(case)) if spans_hosts(case) else []
-    say = "Every rank has entered the same collective over several nodes and none completes it: the data path stalls."
+    say = (
+        "Every rank has entered the same collective over several nodes and none completes it: the"
+        " data path stalls."
+    )
     return _finding(case, "possible", say, pick(lines, limit=4)) if lines else None
 
 
@@ -187,48 +273,77 @@ def _nothing_arrives(case: Case) -> Finding | None:
     if not lines or states.silent or set(states.members) - states.waiting.keys():
         return None
     who = start(name_ranks(ranks_in(lines)))
-    say = f"{who} on several hosts timed out waiting for each other's data, and all of them were alive"
+    say = (
+        f"{who} on several hosts timed out waiting for each other's data, and all of them were"
+        " alive"
+    )
     far, dumps = how_far(case, lines)
     strength: Strength = "likely" if far else "possible"
     return _finding(case, strength, f"{say}{far}.", pick(lines[:4], dumps[:2]))
 
 
 def _start(case: Case) -> Finding | None:
-    """NCCL's start stalls on several hosts after its ranks had found each other; the messages after that are larger."""
+    """NCCL's start stalls on several hosts after its ranks had found each other.
+
+    The messages after that are larger.
+    """
     hung = _starting.hung_starts(case) if spans_hosts(case) else []
     met = {event.rank: event for event in _starting.bootstrapped(case)}
     if not hung or not met or set(rank_states(case).members) - met.keys():
         return None
-    say = "All ranks on several hosts found each other, and then NCCL's start stalled: short messages passed, and the "
+    say = (
+        "All ranks on several hosts found each other, and then NCCL's start stalled: short messages"
+        " passed, and the "
+    )
     say += "longer ones after them seem not to arrive."
-    still = [change for change in case.of("ras.change") if change.data["still"] and not change.data["moved"]]
+    still = [
+        change
+        for change in case.of("ras.change")
+        if change.data["still"] and not change.data["moved"]
+    ]
     likely = still and not case.of("nccl.channel")  # before any other network path is used
-    finding = _finding(case, "likely" if likely else "possible", say, pick(met.values(), hung, still, limit=6))
+    finding = _finding(
+        case, "likely" if likely else "possible", say, pick(met.values(), hung, still, limit=6)
+    )
     return replace(finding, advice=(SIZES, *_advice()))
 
 
 PATH = Advice(
-    "Test the network path between the named hosts, and compare the state of their cards with those of another host.",
+    "Test the network path between the named hosts, and compare the state of their cards with those"
+    " of another host.",
     command="ncclkit connect <host> <host>; ethtool <interface>; ip -s link; ibstat; perfquery -x",
-    why="All hosts ran the same program; the difference can only be in these hosts, or in the cables and ports between "
-    "them.",
+    why=(
+        "All hosts ran the same program; the difference can only be in these hosts, or in the"
+        " cables and ports between them."
+    ),
     check="The pair matrix of a repeated staged test shows no frame.",
     risk="None, it only measures; until it is repaired, leave the named host out of the job.",
 )
 SIZES = Advice(
-    "Let no host send larger packets than the network path allows: set an equal MTU on every hop, or a smaller one on "
-    "the hosts.",
+    "Let no host send larger packets than the network path allows: set an equal MTU on every hop,"
+    " or a smaller one on the hosts.",
     command="ping -M do -s 1472 <peer>; ip link set dev <interface> mtu 1400",
     why="A connection that stalls at the first large message often loses only the large packets.",
-    check="`ncclkit connect` finds the same packet size in both directions, and the job passes the point of the hang.",
-    risk="A smaller MTU costs some speed and interrupts connections for a moment; ask who runs the network.",
+    check=(
+        "`ncclkit connect` finds the same packet size in both directions, and the job passes the"
+        " point of the hang."
+    ),
+    risk=(
+        "A smaller MTU costs some speed and interrupts connections for a moment; ask who runs the"
+        " network."
+    ),
 )
 """Advice where connections were made and then no data arrived."""
 
 
 def _tested_paths(case: Case) -> Finding | None:
-    """A connection test lost packets of the size that the hosts send, or found a path that stalls or filters ports."""
-    bad = sorted(_tested.paths(case, lambda link: bool(_fault(link))), key=lambda link: link.bandwidth is not None)
+    """A connection test lost packets of the size that the hosts send, or found a path that stalls
+    or filters ports.
+    """
+    bad = sorted(
+        _tested.paths(case, lambda link: bool(_fault(link))),
+        key=lambda link: link.bandwidth is not None,
+    )
     if not bad:
         return None
     first = bad[0]
@@ -236,41 +351,62 @@ def _tested_paths(case: Case) -> Finding | None:
     hosts = tuple(sorted({name for link in bad for name in (link.src, link.dst)}))
     why = tuple(link.event for link in bad[:6])
     advice = (_same_mtu(first),) if first.shrinks else _advice()
-    return found(ID, _tested.risk(case), say, why, hosts=hosts, advice=advice, next=experiment(case))
+    return found(
+        ID, _tested.risk(case), say, why, hosts=hosts, advice=advice, next=experiment(case)
+    )
 
 
 def _slow(case: Case) -> Finding | None:
-    """A network path that loses nothing but is slow, by a connection test or by the live test's measurements."""
+    """A network path that loses nothing but is slow, by a connection test or by the live test's
+    measurements.
+    """
     if tested := slow_paths(case):
         say, hosts, links = tested
         why, sure = tuple(link.event for link in links[:6]), _tested.risk(case)
         return found(ID, sure, say, why, hosts=hosts, advice=(HELD_BACK,), next=experiment(case))
     if crawl := crawls(case):
         say, hosts, rows = crawl
-        return found(ID, "possible", say, tuple(rows), hosts=hosts, advice=(HELD_BACK,), next=experiment(case))
+        return found(
+            ID,
+            "possible",
+            say,
+            tuple(rows),
+            hosts=hosts,
+            advice=(HELD_BACK,),
+            next=experiment(case),
+        )
     return None
 
 
 def _fault(link: NetworkPath) -> str:
     stalled = "timed out" in link.why.get("bandwidth", "")
     if link.shrinks:
-        effect = "a TCP stream stalled" if stalled else "TCP works, since one end asks for smaller ones; RDMA does not"
+        effect = (
+            "a TCP stream stalled"
+            if stalled
+            else "TCP works, since one end asks for smaller ones; RDMA does not"
+        )
         return (
-            f"packets of {link.mtu_own:g} bytes, which {link.src} may send, get lost and those of {link.mtu:g} pass: "
-            + effect
+            f"packets of {link.mtu_own:g} bytes, which {link.src} may send, get lost and those of"
+            f" {link.mtu:g} pass: " + effect
         )
     if link.reached and stalled:
         return "a TCP stream stalled although the connection was made"
     if link.rendezvous == "open" and link.ephemeral not in ("open", ""):
         return (
-            f"port {link.port} is open but a port that the kernel chose {ends(link.ephemeral)}: a firewall filters them"
+            f"port {link.port} is open but a port that the kernel chose {ends(link.ephemeral)}: a"
+            " firewall filters them"
         )
     return ""
 
 
 def _finding(case: Case, strength: Strength, say: str, why: tuple[Evidence, ...]) -> Finding:
     events = [piece for piece in why if isinstance(piece, Event)]
-    peers = {host for event in events for host, _ in holders(case, plain_address(event.data.get("address")))}
+    peers = {
+        host
+        for event in events
+        for host, _ in holders(case, plain_address(event.data.get("address")))
+    }
     hosts = tuple(sorted({*name_hosts(events), *peers}))  # both ends are victims: no culprit rank
     advice = (SIZES, *_advice()) if case.of("gloo.") else _advice()
     return found(ID, strength, say, why, hosts=hosts, advice=advice, next=experiment(case))
@@ -280,7 +416,10 @@ def _same_mtu(link: NetworkPath) -> Advice:
     return Advice(
         "Give all interfaces and switch ports between the hosts the same MTU.",
         command=f"ip link show; ping -M do -s {(link.mtu_own or 1500) - 28:g} {link.over}",
-        why="A sender on the same network is not notified when a packet was too large; the packet is dropped.",
+        why=(
+            "A sender on the same network is not notified when a packet was too large; the packet"
+            " is dropped."
+        ),
         check="`ncclkit connect` finds the same packet size in both directions.",
         risk="Changing the MTU of an interface interrupts its connections for a moment.",
     )
@@ -289,20 +428,28 @@ def _same_mtu(link: NetworkPath) -> Advice:
 def _advice() -> tuple[Advice, ...]:
     return (
         Advice(
-            "Exclude a dead peer first (the earliest error over all ranks), then test the path between the two nodes.",
+            "Exclude a dead peer first (the earliest error over all ranks), then test the path"
+            " between the two nodes.",
             command="ping -c 100 -M do -s 1472 <peer>; ip -s link; nstat -az | grep -i retrans",
             why="A closed connection is usually a dead process, and only sometimes the network.",
-            check="No loss in 100 pings of full size and no growing error counters; the pair test passes ten times.",
+            check=(
+                "No loss in 100 pings of full size and no growing error counters; the pair test"
+                " passes ten times."
+            ),
             risk="None, it only measures.",
         ),
     )
 
 
 def experiment(case: Case) -> Experiment:
-    """Test the network path between hosts that can be reached; elsewhere run the live test without the program."""
+    """Test the network path between hosts that can be reached.
+
+    Elsewhere run the live test without the program.
+    """
     if can_simulate_again(case):
         return Experiment(
-            "What happens to packets of all sizes on the network path between the hosts, without any rank?",
+            "What happens to packets of all sizes on the network path between the hosts, without"
+            " any rank?",
             {"check": "connections"},
             {
                 ID: "some get lost, a stream stalls, or one direction is far slower than the other",
@@ -320,12 +467,19 @@ def experiment(case: Case) -> Experiment:
             "rank_exception": "they work: a process had died",
             "rank_divergence": "they work: the program's ranks had diverged",
         },
-        {ID: "same", "wrong_interface": "same", "rank_exception": "works", "rank_divergence": "works"},
+        {
+            ID: "same",
+            "wrong_interface": "same",
+            "rank_exception": "works",
+            "rank_divergence": "works",
+        },
     )
 
 
 def how_far(case: Case, lines: list[Event]) -> tuple[str, list[Event]]:
-    """``: what n1 sent did not arrive on n2``, and the dumps that show it; nothing where nobody can tell.
+    """``: what n1 sent did not arrive on n2``, and the dumps that show it.
+
+    Nothing where nobody can tell.
 
     lines: the ranks' own words on their waiting.
     """
@@ -334,20 +488,32 @@ def how_far(case: Case, lines: list[Event]) -> tuple[str, list[Event]]:
     if direction := _one_direction(lines):
         return f": what {direction[0]} sent did not arrive on {direction[1]}", []
     if sizes := _too_large(case):
-        return f": messages of {sizes[0]:,} bytes had come through, and those of {sizes[1]:,} did not", []
+        return (
+            f": messages of {sizes[0]:,} bytes had come through, and those of {sizes[1]:,} did not",
+            [],
+        )
     return "", []
 
 
 def _one_direction(lines: list[Event]) -> tuple[str, str] | None:
-    """The host that could not send and the one that waited to receive, where these are different ones."""
-    ends = {what: {e.host for e in lines if e.data.get("what") == what} for what in ("send", "recv")}
+    """The host that could not send and the one that waited to receive, where these are different
+    ones.
+    """
+    ends = {
+        what: {e.host for e in lines if e.data.get("what") == what} for what in ("send", "recv")
+    }
     apart = all(ends.values()) and not ends["send"] & ends["recv"]
     return (min(ends["send"]), min(ends["recv"])) if apart else None
 
 
 def _too_large(case: Case) -> tuple[int, int] | None:
-    """In the live test: the largest message that was measured, and the larger one at which all ranks stand."""
-    phases = {e.rank: e.data for e in in_order(case.of("worker.phase")) if e.data.get("phase") == "size"}
+    """In the live test.
+
+    The largest message that was measured, and the larger one at which all ranks stand.
+    """
+    phases = {
+        e.rank: e.data for e in in_order(case.of("worker.phase")) if e.data.get("phase") == "size"
+    }
     sizes = {phase.get("bytes") for phase in phases.values()}
     last = sizes.pop() if len(sizes) == 1 else None
     passed = max((m.bytes for m in case.measurements), default=0)
@@ -356,7 +522,9 @@ def _too_large(case: Case) -> tuple[int, int] | None:
 
 def _half_done(case: Case) -> list[Event]:
     """Dumps of ranks that wait in a collective which another rank has already completed."""
-    dumps = [event for event in case.of("flight.dump") if isinstance(event.data.get("groups"), dict)]
+    dumps = [
+        event for event in case.of("flight.dump") if isinstance(event.data.get("groups"), dict)
+    ]
     done: dict[str, int] = {}
     for event in dumps:
         for group, seen in event.data["groups"].items():
@@ -364,59 +532,85 @@ def _half_done(case: Case) -> list[Event]:
     return [
         event
         for event in dumps
-        if any(min(seen.get("in_flight") or [1 << 62]) <= done[group] for group, seen in event.data["groups"].items())
+        if any(
+            min(seen.get("in_flight") or [1 << 62]) <= done[group]
+            for group, seen in event.data["groups"].items()
+        )
     ]
 
 
 HELD = 0.1
-"""Share of what the other direction, or the link by its own word, carries: below it a direction is held back."""
+"""Share of what the other direction, or the link by its own word, carries: below it a direction is
+held back."""
 LOST = 0.02
-"""Share of packets sent again from which on they get lost; a busy network drops one in a thousand."""
+"""Share of packets sent again from which on they get lost; a busy network drops one in a
+thousand."""
 WAIT, AGAIN = 2e5, 3.0
-"""us that TCP waits for a lost packet at least; and so many times the median a call takes that waited so."""
+"""us that TCP waits for a lost packet at least; and so many times the median a call takes that
+waited so."""
 
 Paths = tuple[str, tuple[str, ...], list[NetworkPath]]
 """A sentence, the hosts, and the paths that show it."""
 
 
 def slow_paths(case: Case) -> Paths | None:
-    """What a connection test says of a direction on which packets get lost, or which is merely slow."""
+    """What a connection test says of a direction on which packets get lost, or which is merely
+    slow.
+    """
     return _lossy(case) or _held_back(case)
 
 
 def _lossy(case: Case) -> Paths | None:
-    """A direction in which more of the stream's packets had to be sent again than a busy network loses."""
-    lossy = _tested.paths(case, lambda link: link.bandwidth is not None and (link.resent or 0.0) >= LOST)
+    """A direction in which more of the stream's packets had to be sent again than a busy network
+    loses.
+    """
+    lossy = _tested.paths(
+        case, lambda link: link.bandwidth is not None and (link.resent or 0.0) >= LOST
+    )
     lossy.sort(key=lambda link: -(link.resent or 0.0))
     if not lossy:
         return None
     first = lossy[0]
     say = (
-        f"Of what {first.src} sends to {first.dst}{_tested.plus(lossy, 'path')} {percent(first.resent or 0)} of the "
-        f"packets get lost and are sent again; it passes at {first.bandwidth:.3g} GB/s."
+        f"Of what {first.src} sends to {first.dst}{_tested.plus(lossy, 'path')}"
+        f" {percent(first.resent or 0)} of the packets get lost and are sent again; it passes at"
+        f" {first.bandwidth:.3g} GB/s."
     )
     return say, _shared(lossy), lossy
 
 
 def _held_back(case: Case) -> Paths | None:
     """A direction is far slower than the opposite one."""
-    links = {(link.src, link.dst): link for link in _tested.paths(case, lambda link: link.bandwidth is not None)}
-    slow = [one for (src, dst), one in links.items() if (back := links.get((dst, src))) and _less(one, back)]
+    links = {
+        (link.src, link.dst): link
+        for link in _tested.paths(case, lambda link: link.bandwidth is not None)
+    }
+    slow = [
+        one
+        for (src, dst), one in links.items()
+        if (back := links.get((dst, src))) and _less(one, back)
+    ]
     if not slow:
         return None
     first = min(slow, key=lambda link: link.bandwidth or 0.0)
     back = links[first.dst, first.src]
     say = (
-        f"What {first.src} sends to {first.dst}{_tested.plus(slow, 'path')} passes at {first.bandwidth:.3g} GB/s, and "
-        f"the other way at {back.bandwidth:.3g} GB/s: something holds it back."
+        f"What {first.src} sends to {first.dst}{_tested.plus(slow, 'path')} passes at"
+        f" {first.bandwidth:.3g} GB/s, and the other way at {back.bandwidth:.3g} GB/s: something"
+        " holds it back."
     )
     return say, _shared(slow), [first, back, *(link for link in slow if link is not first)]
 
 
 def _shared(links: list[NetworkPath]) -> tuple[str, ...]:
-    """The ends that all bad paths have in common; both of a single one, and all where they have none."""
+    """The ends that all bad paths have in common.
+
+    Both of a single one, and all where they have none.
+    """
     ends = Counter(end for link in links for end in (link.src, link.dst))
-    return tuple(sorted(end for end, count in ends.items() if count == len(links))) or tuple(sorted(ends))
+    return tuple(sorted(end for end, count in ends.items() if count == len(links))) or tuple(
+        sorted(ends)
+    )
 
 
 def _less(link: NetworkPath, back: NetworkPath) -> bool:
@@ -424,10 +618,11 @@ def _less(link: NetworkPath, back: NetworkPath) -> bool:
 
 
 def crawls(case: Case) -> tuple[str, tuple[str, ...], list[Measurement]] | None:
-    """What the last live test says of hosts that exchange far less than their interfaces send: sentence, hosts, rows.
+    """What the last live test says of hosts that exchange far less than their interfaces send:
+    sentence, hosts, rows.
 
-    By what each further byte costs, so that neither latency nor the number of hosts in a ring counts; or by small calls
-    that take as long as TCP waits before it sends a packet again.
+    By what each further byte costs, so that neither latency nor the number of hosts in a ring
+    counts; or by small calls that take as long as TCP waits before it sends a packet again.
     """
     run = case.measurements[-1].run if case.measurements else ""
     rows = [m for m in case.measurements if m.run == run and m.hosts > 1 and m.expected and m.busbw]
@@ -439,19 +634,26 @@ def crawls(case: Case) -> tuple[str, tuple[str, ...], list[Measurement]] | None:
         named = hosts if len(hosts) == 2 else ()
         stalls = [m for m in mine if (m.p99_us or 0.0) > max(WAIT, AGAIN * m.time_us)]
         if len(stalls) > 1:
-            return f"{op} between {last.hosts} hosts {_waits(stalls[0], len(stalls), len(mine))}", named, stalls
+            return (
+                f"{op} between {last.hosts} hosts {_waits(stalls[0], len(stalls), len(mine))}",
+                named,
+                stalls,
+            )
         if speed is None or last.bytes < LARGE or speed >= HELD * bound:
             continue
         say = (
-            f"{op} between {last.hosts} hosts reaches {last.busbw:.3g} of at most {bound:.3g} GB/s busbw at "
-            f"{format_bytes(last.bytes)}, and latency does not explain it: further bytes pass at {speed:.3g} GB/s."
+            f"{op} between {last.hosts} hosts reaches {last.busbw:.3g} of at most {bound:.3g} GB/s"
+            f" busbw at {format_bytes(last.bytes)}, and latency does not explain it: further bytes"
+            f" pass at {speed:.3g} GB/s."
         )
         return say, named, mine[-2:]
     return None
 
 
 def _waits(one: Measurement, stalls: int, sizes: int) -> str:
-    """Calls now and then take as long as TCP waits before it sends a lost packet again, at several sizes."""
+    """Calls now and then take as long as TCP waits before it sends a lost packet again, at several
+    sizes.
+    """
     return (
         f"takes {one.time_us / 1e3:.3g} ms for {format_bytes(one.bytes)} and now and then "
         f"{(one.p99_us or 0.0) / 1e3:.0f} ms, at {stalls} of {sizes} sizes: "
@@ -460,9 +662,12 @@ def _waits(one: Measurement, stalls: int, sizes: int) -> str:
 
 
 HELD_BACK = Advice(
-    "Find what holds that direction back: a shaper, a link that agreed on less speed, a bad cable or port.",
+    "Find what holds that direction back: a shaper, a link that agreed on less speed, a bad cable"
+    " or port.",
     command="tc -s qdisc show; ethtool eth0 | grep -i -e speed -e duplex; ip -s link show",
-    why="A collective waits for its slowest way, and TCP hides losses and shapers as mere slowness.",
+    why=(
+        "A collective waits for its slowest way, and TCP hides losses and shapers as mere slowness."
+    ),
     check="`ncclkit connect HOST HOST` measures both directions alike, near what the link says.",
     risk="None, it only looks.",
 )

@@ -1,25 +1,27 @@
 """The NVSwitch fabric is not ready: fabric manager, NVLS multicast, IMEX
 
 What you see
-    "system not yet initialized" (CUDA 802) on an 8-GPU SXM machine, "Failed to bind NVLink SHARP (NVLS) Multicast
-    memory", "transport/nvls.cc ... Cuda failure 1 'invalid argument'", Xid 137 or 144-150 in dmesg, or a hang in the
-    first collective right after a driver update.
+    "system not yet initialized" (CUDA 802) on an 8-GPU SXM machine, "Failed to bind NVLink SHARP
+    (NVLS) Multicast memory", "transport/nvls.cc ... Cuda failure 1 'invalid argument'", Xid 137 or
+    144-150 in dmesg, or a hang in the first collective right after a driver update.
 
 Why it happens
-    On machines with NVSwitches a service, nvidia-fabricmanager (IMEX between racks), programs the switches and hands
-    out multicast groups.  It must run, have exactly the driver's version, and must not be restarted under GPUs that
-    are already registered: then their routing no longer matches.
+    On machines with NVSwitches a service, nvidia-fabricmanager (IMEX between racks), programs the
+    switches and hands out multicast groups.  It must run, have exactly the driver's version, and
+    must not be restarted under GPUs that are already registered: then their routing no longer
+    matches.
 
 How to be sure
-    `systemctl status nvidia-fabricmanager`; `nvidia-smi -q | grep -A2 Fabric` must say Completed / Success.
-    NCCL_NVLS_ENABLE=0 makes an NVLS failure go away.
+    `systemctl status nvidia-fabricmanager`; `nvidia-smi -q | grep -A2 Fabric` must say Completed /
+    Success. NCCL_NVLS_ENABLE=0 makes an NVLS failure go away.
 
 What to do
-    Start the service at the driver's version and reset the GPUs (or reboot) after each restart of it; until then
-    NCCL_NVLS_ENABLE=0.
+    Start the service at the driver's version and reset the GPUs (or reboot) after each restart of
+    it; until then NCCL_NVLS_ENABLE=0.
 
 Read more
-    NVIDIA: Fabric Manager user guide; IMEX guide; NCCL user guide: NCCL_NVLS_ENABLE, NCCL_MNNVL_ENABLE.
+    NVIDIA: Fabric Manager user guide; IMEX guide; NCCL user guide: NCCL_NVLS_ENABLE,
+    NCCL_MNNVL_ENABLE.
 """
 
 from __future__ import annotations
@@ -62,18 +64,36 @@ def diagnose(case: Case) -> Finding:
     """Found at CUDA error 802, a failed multicast bind, or NVLink errors of the kernel."""
     pool = [*case.of("cuda.error", "cuda.driver"), *messages(case)]
     waiting = matching(
-        pool, "system not yet initialized", "error 802", "error: 802", "SystemNotReady", "SYSTEM_NOT_READY"
+        pool,
+        "system not yet initialized",
+        "error 802",
+        "error: 802",
+        "SystemNotReady",
+        "SYSTEM_NOT_READY",
     )
     fabric = [e for e in case.of("system.error") if e.data.get("what") == "fabric"]
     multicast = [
-        e for e in family(case, "nvls", "cuda") if "nvls.cc" in e.text or "Multicast" in e.text or "NVLS" in e.text
+        e
+        for e in family(case, "nvls", "cuda")
+        if "nvls.cc" in e.text or "Multicast" in e.text or "NVLS" in e.text
     ]
     imex = matching(
-        pool, "Cuda failure 800", "fabric handle", "MNNVL is not supported", "IMEX channel", "imex-channels"
+        pool,
+        "Cuda failure 800",
+        "fabric handle",
+        "MNNVL is not supported",
+        "IMEX channel",
+        "imex-channels",
     )
     xids = [e for e in case.of("kernel.xid") if e.data.get("xid") in XIDS]
     xids += [e for e in case.of("kernel.sxid") if e.data.get("fatal")]
-    lines = in_order(waiting) or in_order(fabric) or in_order(multicast) or in_order(xids) or in_order(imex)
+    lines = (
+        in_order(waiting)
+        or in_order(fabric)
+        or in_order(multicast)
+        or in_order(xids)
+        or in_order(imex)
+    )
     if not lines:
         went_well = [*initialized(case), *case.of("nccl.destroy")]
         missing = "`nvidia-smi -q | grep -A2 Fabric` and dmesg of the node"
@@ -81,11 +101,17 @@ def diagnose(case: Case) -> Finding:
             case, went_well, "NCCL started without an error of the fabric.", missing
         )
     if waiting or fabric:
-        what = "its NVSwitch fabric is not initialised: the fabric manager does not run or does not match the driver"
+        what = (
+            "its NVSwitch fabric is not initialised: the fabric manager does not run or does not"
+            " match the driver"
+        )
     elif multicast:
         what = "NCCL could not set up NVLink multicast (NVLS), which the fabric manager provides"
     elif xids:
-        what = f"the kernel reports NVLink/NVSwitch faults ({', '.join(sorted({_number(e) for e in xids}))})"
+        what = (
+            "the kernel reports NVLink/NVSwitch faults"
+            f" ({', '.join(sorted({_number(e) for e in xids}))})"
+        )
     else:
         what = "memory could not be shared over the NVLink fabric (IMEX)"
     gpus = tuple(sorted({str(e.data["bus"]) for e in xids if e.data.get("bus")}))
@@ -110,11 +136,16 @@ def _number(event: Event) -> str:
 def _risks(host: HostFacts) -> Iterator[Risk]:
     """GPUs that have not registered with the fabric."""
     state, status = host.gpus("fabric.state"), host.gpus("fabric.status")
-    bad = {gpu: fact for gpu, fact in state.items() if fact.value not in ("Completed", "Not Supported")}
+    bad = {
+        gpu: fact for gpu, fact in state.items() if fact.value not in ("Completed", "Not Supported")
+    }
     bad |= {gpu: fact for gpu, fact in status.items() if fact.value != "Success" and gpu not in bad}
     if bad:
         said = next(iter(bad.values())).value
-        say = f"{name_gpus(bad)} {'has' if len(bad) == 1 else 'have'} not registered with the NVLink fabric ({said}); "
+        say = (
+            f"{name_gpus(bad)} {'has' if len(bad) == 1 else 'have'} not registered with the NVLink"
+            f" fabric ({said}); "
+        )
         say += "CUDA or NCCL would not start there"
         yield Risk(say, [*bad.values()], _advice()[0], "likely", gpus=tuple(sorted(bad)))
 
@@ -127,7 +158,10 @@ def _advice() -> tuple[Advice, ...]:
                 "systemctl status nvidia-fabricmanager; nvidia-smi -q | grep -A2 Fabric; cat "
                 "/proc/driver/nvidia/version"
             ),
-            why="It programs the switches; after a restart of the service the GPUs must register again.",
+            why=(
+                "It programs the switches; after a restart of the service the GPUs must register"
+                " again."
+            ),
             check="Fabric state Completed, status Success on all GPUs.",
             risk="A reset ends all jobs of the machine.",
         ),
@@ -152,7 +186,12 @@ def experiment(case: Case) -> Experiment:
             "cumem_container": "it starts only with NCCL_CUMEM_ENABLE=0",
             "gpu_hardware_error": "it fails on one GPU in any case",
         },
-        {ID: "works", "p2p_broken": "same", "cumem_container": "same", "gpu_hardware_error": "same"},
+        {
+            ID: "works",
+            "p2p_broken": "same",
+            "cumem_container": "same",
+            "gpu_hardware_error": "same",
+        },
     )
 
 

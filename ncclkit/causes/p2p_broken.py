@@ -1,22 +1,24 @@
 """Peer-to-peer copies between GPUs are broken or blocked
 
 What you see
-    A job on one machine hangs in its first collective with all GPUs at 100 %, or NCCL says "Cuda failure 'peer access
-    is not supported between these two devices'" or "failed to peer with device"; dmesg shows "AMD-Vi ...
-    IO_PAGE_FAULT" or "DMAR: ... fault".  With NCCL_P2P_DISABLE=1 it runs.
+    A job on one machine hangs in its first collective with all GPUs at 100 %, or NCCL says "Cuda
+    failure 'peer access is not supported between these two devices'" or "failed to peer with
+    device"; dmesg shows "AMD-Vi ... IO_PAGE_FAULT" or "DMAR: ... fault".  With NCCL_P2P_DISABLE=1
+    it runs.
 
 Why it happens
-    GPUs copy straight into each other's memory over PCIe or NVLink.  The IOMMU or PCIe access control (ACS), usual
-    on machines set up for virtualisation, send those copies through the CPU or drop them; some consumer cards and
-    virtual machines announce the ability but do not have it.  The data never arrives and NCCL waits for ever.
+    GPUs copy straight into each other's memory over PCIe or NVLink.  The IOMMU or PCIe access
+    control (ACS), usual on machines set up for virtualisation, send those copies through the CPU or
+    drop them; some consumer cards and virtual machines announce the ability but do not have it.
+    The data never arrives and NCCL waits for ever.
 
 How to be sure
-    Run a two-GPU all_reduce with and without NCCL_P2P_DISABLE=1; p2pBandwidthLatencyTest with wrong or tiny numbers
-    in the P2P matrix says the same.
+    Run a two-GPU all_reduce with and without NCCL_P2P_DISABLE=1; p2pBandwidthLatencyTest with wrong
+    or tiny numbers in the P2P matrix says the same.
 
 What to do
-    Turn off ACS and the IOMMU (BIOS, or iommu=pt on the kernel command line); where that is impossible set
-    NCCL_P2P_DISABLE=1 and accept shared memory.
+    Turn off ACS and the IOMMU (BIOS, or iommu=pt on the kernel command line); where that is
+    impossible set NCCL_P2P_DISABLE=1 and accept shared memory.
 
 Read more
     NCCL user guide, Troubleshooting: PCI access control services (ACS), IOMMU, virtual machines.
@@ -76,51 +78,95 @@ SURVIVED = (
     "failed to open CUDA IPC handle",
     "custom_all_reduce",
 )
-"""Warnings after which NCCL and accelerate go on without P2P, and errors that follow a failure of the peer's CUDA."""
+"""Warnings after which NCCL and accelerate go on without P2P, and errors that follow a failure of
+the peer's CUDA."""
 
 
 def diagnose(case: Case) -> Finding:
-    """Found where the kernel or CUDA reports it, or all ranks launched a collective over P2P and none completes it."""
+    """Found where the kernel or CUDA reports it, or all ranks launched a collective over P2P and
+    none completes it.
+    """
     if rank_states(case).world == 1:
-        return clear(ID, "A job of one rank copies to no other GPU.", tuple(case.of("nccl.init")[:1]))
+        return clear(
+            ID, "A job of one rank copies to no other GPU.", tuple(case.of("nccl.init")[:1])
+        )
     other = [e for e in case.of("nccl.channel") if e.data.get("via") in ("SHM", "NET")]
     measured = [enabled for enabled, _ in copies(case)]
     went_well = measured or [*case.of("nccl.destroy"), *rank_states(case).ended.values()] or other
     witnesses = [_blocked, _denied, _slow] if measured else [_blocked, _denied, _symptom]
-    return first_finding(case, _from_stages, _wrong_values, *witnesses, CHECK.risk) or CHECK.otherwise(
-        case, went_well, "Peer-to-peer copies worked or were not used.", "dmesg of the node, and NCCL's Channel lines"
+    return first_finding(
+        case, _from_stages, _wrong_values, *witnesses, CHECK.risk
+    ) or CHECK.otherwise(
+        case,
+        went_well,
+        "Peer-to-peer copies worked or were not used.",
+        "dmesg of the node, and NCCL's Channel lines",
     )
 
 
 def _risks(host: HostFacts) -> Iterator[Risk]:
     """Hosts with PCIe access control or an IOMMU between GPUs that are joined by PCIe only."""
     table = host.value("gpu.topology") or {}
-    paths = {how for one, row in table.items() for two, how in row.items() if one[:3] == two[:3] == "GPU"}
+    paths = {
+        how for one, row in table.items() for two, how in row.items() if one[:3] == two[:3] == "GPU"
+    }
     if not paths or any(how.startswith("NV") for how in paths):
         return
     if bridges := host.value("host.acs"):
-        say = f"PCIe access control (ACS) is on at {len(bridges)} bridges between GPUs joined by PCIe; copies between "
-        yield Risk(say + "them would be slow or never arrive", [host.fact("host.acs")], _advice(True)[0], "likely")
+        say = (
+            f"PCIe access control (ACS) is on at {len(bridges)} bridges between GPUs joined by"
+            " PCIe; copies between "
+        )
+        yield Risk(
+            say + "them would be slow or never arrive",
+            [host.fact("host.acs")],
+            _advice(True)[0],
+            "likely",
+        )
     elif host.value("host.iommu"):
-        say = "an IOMMU is active and the GPUs are joined by PCIe; unless it passes copies through, they would be "
+        say = (
+            "an IOMMU is active and the GPUs are joined by PCIe; unless it passes copies through,"
+            " they would be "
+        )
         yield Risk(say + "slow or never arrive", [host.fact("host.iommu")], _advice(True)[0])
 
 
 def _from_stages(case: Case) -> Finding | None:
-    """The staged test found ranks of one machine that fail together, exchanged wrong values, or never answered."""
+    """The staged test found ranks of one machine that fail together, exchanged wrong values, or
+    never answered.
+    """
     who, staged = faulty_ranks(case), staged_test(case)
     if who and who.gpus and not (who.slow or who.alone or who.between):
         advice, question = _advice(True), experiment(case)
-        return found(ID, who.strength, who.summary, who.why, ranks=who.ranks, advice=advice, next=question)
-    wrong = [pair for pair in staged.pairs if pair.wrong and not {pair.a, pair.b} & set(staged.corrupt)]
+        return found(
+            ID, who.strength, who.summary, who.why, ranks=who.ranks, advice=advice, next=question
+        )
+    wrong = [
+        pair for pair in staged.pairs if pair.wrong and not {pair.a, pair.b} & set(staged.corrupt)
+    ]
     gpus = any(event.data.get("nccl") for event in case.of("worker.phase"))
-    bad = [(pair.a, pair.b) for pair in wrong] or (staged.silent if not rank_states(case).dead else ())
+    bad = [(pair.a, pair.b) for pair in wrong] or (
+        staged.silent if not rank_states(case).dead else ()
+    )
     if not bad or not gpus:
         return None
     ranks = staged.suspects or tuple(sorted({rank for pair in bad for rank in pair}))
-    why = pick([pair.event for pair in wrong if pair.event], case.of("run.end"), case.of("stage.pair"), limit=5)
+    why = pick(
+        [pair.event for pair in wrong if pair.event],
+        case.of("run.end"),
+        case.of("stage.pair"),
+        limit=5,
+    )
     strength: Strength = "likely" if wrong else "possible"
-    return found(ID, strength, f"{staged.summary}.", why, ranks=ranks, advice=_advice(True), next=experiment(case))
+    return found(
+        ID,
+        strength,
+        f"{staged.summary}.",
+        why,
+        ranks=ranks,
+        advice=_advice(True),
+        next=experiment(case),
+    )
 
 
 def _wrong_values(case: Case) -> Finding | None:
@@ -129,7 +175,10 @@ def _wrong_values(case: Case) -> Finding | None:
     if not lines:
         return None
     wrong, op = lines[0].data["wrong"], lines[0].data.get("op") or "a collective"
-    say = f"nccl-tests counted {wrong:,} wrong values in {op}: copies between GPUs do not arrive as they were sent."
+    say = (
+        f"nccl-tests counted {wrong:,} wrong values in {op}: copies between GPUs do not arrive as"
+        " they were sent."
+    )
     strength: Strength = "possible" if spans_hosts(case) else "likely"
     return found(ID, strength, say, pick(lines), advice=_advice(True), next=experiment(case))
 
@@ -139,29 +188,50 @@ def _blocked(case: Case) -> Finding | None:
     lines = case.of("kernel.iommu")
     if not lines:
         return None
-    say = f"The IOMMU{on(lines[0].host)} blocked a device's memory access, so copies between GPUs do not arrive."
+    say = (
+        f"The IOMMU{on(lines[0].host)} blocked a device's memory access, so copies between GPUs do"
+        " not arrive."
+    )
     why = pick(lines, case.of("c10d.timeout"))
-    return found(ID, "likely", say, why, hosts=name_hosts(lines), advice=_advice(True), next=experiment(case))
+    return found(
+        ID, "likely", say, why, hosts=name_hosts(lines), advice=_advice(True), next=experiment(case)
+    )
 
 
 def _denied(case: Case) -> Finding | None:
     """CUDA or NCCL reports that the GPUs cannot reach each other."""
-    lines = matching([*family(case, "p2p", "cuda"), *messages(case), *case.of("cuda.error")], *DENIED)
+    lines = matching(
+        [*family(case, "p2p", "cuda"), *messages(case), *case.of("cuda.error")], *DENIED
+    )
     if not lines:
         return None
     ranks, hosts = ranks_in(lines), name_hosts(lines)
     say = (
-        f"{start(name_ranks(ranks))}{on(lines[0].host)}: peer-to-peer access between two GPUs of the "
-        "machine was refused."
+        f"{start(name_ranks(ranks))}{on(lines[0].host)}: peer-to-peer access between two GPUs of"
+        " the machine was refused."
     )
     if matching(lines, "peer mapping resources"):
-        say = f"{start(name_ranks(ranks))}{on(lines[0].host)}: a GPU can map the memory of at most eight others, and "
+        say = (
+            f"{start(name_ranks(ranks))}{on(lines[0].host)}: a GPU can map the memory of at most"
+            " eight others, and "
+        )
         say += "more are in use."
     own = matching(lines, "custom_all_reduce.cuh")
     advice = (*([OWN] if own else []), *_advice(False))
-    hard = [e for e in lines if not matching([e], *SURVIVED) or "Please set `NCCL_P2P_DISABLE" in e.text]
+    hard = [
+        e for e in lines if not matching([e], *SURVIVED) or "Please set `NCCL_P2P_DISABLE" in e.text
+    ]
     strength: Strength = "proven" if hard else "likely"
-    return found(ID, strength, say, pick(lines), ranks=ranks, hosts=hosts, advice=advice, next=experiment(case))
+    return found(
+        ID,
+        strength,
+        say,
+        pick(lines),
+        ranks=ranks,
+        hosts=hosts,
+        advice=advice,
+        next=experiment(case),
+    )
 
 
 def _slow(case: Case) -> Finding | None:
@@ -173,38 +243,63 @@ def _slow(case: Case) -> Finding | None:
     gpus = sorted({gpu for _, *pair, _, _ in slow for gpu in pair})
     names = tuple(str(gpu) for gpu in gpus)
     say = (
-        f"Peer-to-peer copies from GPU {a} to GPU {b} reach {direct:g} GB/s, {percent(direct / fast)} of the {fast:g} "
-        f"GB/s through the host: direct copies between GPUs {', '.join(names)} are slowed, as an IOMMU or ACS does."
+        f"Peer-to-peer copies from GPU {a} to GPU {b} reach {direct:g} GB/s,"
+        f" {percent(direct / fast)} of the {fast:g} GB/s through the host: direct copies between"
+        f" GPUs {', '.join(names)} are slowed, as an IOMMU or ACS does."
     )
-    return found(ID, "likely", say, pick(*tables), gpus=names, advice=_advice(True), next=experiment(case))
+    return found(
+        ID, "likely", say, pick(*tables), gpus=names, advice=_advice(True), next=experiment(case)
+    )
 
 
 def _symptom(case: Case) -> Finding | None:
-    """One of the first collectives on one machine never ends; a log that stops in NCCL's start may be an excerpt."""
+    """One of the first collectives on one machine never ends.
+
+    A log that stops in NCCL's start may be an excerpt.
+    """
     stuck = _stuck(case)
     if not stuck:
         return None
-    say = "The ranks wait in one of the first collectives and none completes it; a usual reason is blocked copies "
+    say = (
+        "The ranks wait in one of the first collectives and none completes it; a usual reason is"
+        " blocked copies "
+    )
     say += "between GPUs."
     return found(
-        ID, "possible", say, pick(stuck), hosts=name_hosts(stuck), advice=_advice(False), next=experiment(case)
+        ID,
+        "possible",
+        say,
+        pick(stuck),
+        hosts=name_hosts(stuck),
+        advice=_advice(False),
+        next=experiment(case),
     )
 
 
 def _stuck(case: Case) -> list[Event]:
-    """Waits of all ranks of one machine in one of the first collectives, where peer-to-peer is not switched off."""
+    """Waits of all ranks of one machine in one of the first collectives, where peer-to-peer is not
+    switched off.
+    """
     states = rank_states(case)
     paths = {e.data.get("via") for e in case.of("nccl.channel")}
-    if env_of(case, "NCCL_P2P_DISABLE") or spans_hosts(case) or states.dead or (paths and "P2P" not in paths):
+    if (
+        env_of(case, "NCCL_P2P_DISABLE")
+        or spans_hosts(case)
+        or states.dead
+        or (paths and "P2P" not in paths)
+    ):
         return []
     waits = all_waiting(case, states) or (
         [] if states.silent or len(states.waiting) < 2 else list(states.waiting.values())
     )
     first = [
-        e for e in waits if isinstance(e.data.get("seq"), int) and e.data["seq"] <= 3 and e.data.get("api") != "gloo"
+        e
+        for e in waits
+        if isinstance(e.data.get("seq"), int) and e.data["seq"] <= 3 and e.data.get("api") != "gloo"
     ]
     direct = [e for e in case.of("nccl.channel") if e.data.get("via") == "P2P"]
-    sent = {op_of(e).upper() for e in first} != {"RECV"}  # where all ranks receive, no data is in flight
+    # where all ranks receive, no data is in flight
+    sent = {op_of(e).upper() for e in first} != {"RECV"}
     whole = sent and len(first) == len(waits) and not case.of("flight.missing")
     return [*first[:2], *direct[:2]] if first and whole else []
 
@@ -220,11 +315,14 @@ OWN = Advice(
 
 def _advice(iommu: bool) -> tuple[Advice, ...]:
     bios = Advice(
-        "Turn off the IOMMU or put it into pass-through, and turn off PCIe ACS, in the BIOS or on the "
-        "kernel command line.",
+        "Turn off the IOMMU or put it into pass-through, and turn off PCIe ACS, in the BIOS or on"
+        " the kernel command line.",
         command="grep -o 'iommu[^ ]*' /proc/cmdline; sudo lspci -vvv | grep -i acsctl",
         why="They redirect or block copies between devices.",
-        check="p2pBandwidthLatencyTest shows full bandwidth, and the job runs without NCCL_P2P_DISABLE.",
+        check=(
+            "p2pBandwidthLatencyTest shows full bandwidth, and the job runs without"
+            " NCCL_P2P_DISABLE."
+        ),
         risk="Needs a reboot; virtual machines with passed-through devices need the IOMMU.",
     )
     off = Advice(
@@ -244,7 +342,9 @@ def experiment(case: Case) -> Experiment:
         {"env": {"NCCL_P2P_DISABLE": "1"}},
         {
             ID: "it completes only with NCCL_P2P_DISABLE=1",
-            "nvswitch_fabric": "the same on an NVSwitch machine; NCCL_NVLS_ENABLE=0 alone helps too",
+            "nvswitch_fabric": (
+                "the same on an NVSwitch machine; NCCL_NVLS_ENABLE=0 alone helps too"
+            ),
             "slow_rank": "it fails in both: the rank is late whatever the path",
             "rank_divergence": "it fails in both: the calls still differ",
             "gpu_hardware_error": "it fails in both, on one particular GPU",
@@ -280,28 +380,39 @@ CHECK = Preflight(
 
 
 SLOWER = 2
-"""Direct copies that are this many times slower than those through the host are not healthy on any machine."""
+"""Direct copies that are this many times slower than those through the host are not healthy on any
+machine."""
 
 
 def copies(case: Case) -> list[tuple[Event, Event]]:
-    """p2pBandwidthLatencyTest's matrices with and without peer-to-peer, in pairs: of several runs the n-th ones."""
+    """p2pBandwidthLatencyTest's matrices with and without peer-to-peer, in pairs.
+
+    Of several runs the n-th ones.
+    """
     on: dict[object, list[Event]] = {}
     off: dict[object, list[Event]] = {}
     for table in case.of("p2p.matrix"):
         which = table.path, table.host, table.data["direction"], tuple(table.data["gpus"])
         (on if table.data["enabled"] else off).setdefault(which, []).append(table)
-    return [pair for which, tables in on.items() for pair in zip(tables, off.get(which, ()), strict=False)]
+    return [
+        pair
+        for which, tables in on.items()
+        for pair in zip(tables, off.get(which, ()), strict=False)
+    ]
 
 
 def slow_copies(case: Case) -> list[tuple[float, int, int, float, float]]:
-    """(how many times slower, from GPU, to GPU, GB/s direct, GB/s through the host) of pairs that are not healthy.
+    """(how many times slower, from GPU, to GPU, GB/s direct, GB/s through the host) of pairs that
+    are not healthy.
 
     Equal ones are no sign: without peer access, and on PCIe, both go the same way.
     """
     return [
         (fast / max(direct, 0.01), a, b, direct, fast)
         for on, off in copies(case)
-        for a, direct_row, fast_row in zip(on.data["gpus"], on.data["values"], off.data["values"], strict=False)
+        for a, direct_row, fast_row in zip(
+            on.data["gpus"], on.data["values"], off.data["values"], strict=False
+        )
         for b, direct, fast in zip(on.data["gpus"], direct_row, fast_row, strict=True)
         if a != b and direct * SLOWER < fast
     ]

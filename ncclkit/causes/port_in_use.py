@@ -1,20 +1,23 @@
 """The rendezvous port is already taken
 
 What you see
-    At once after the start: "The server socket has failed to listen on any local network address", "Address
-    already in use" (EADDRINUSE, errno 98), from torchrun or from rank 0 in init_process_group.
+    At once after the start: "The server socket has failed to listen on any local network address",
+    "Address already in use" (EADDRINUSE, errno 98), from torchrun or from rank 0 in
+    init_process_group.
 
 Why it happens
-    One process of the job, the agent of the first node or rank 0, opens the store on MASTER_PORT (29500 unless set
-    otherwise; 29400 for torchrun's c10d rendezvous).  A second job on the same machine with the same number, or a
-    process that survived the last run, already holds it.  The kernel gives a port to one listener only.
+    One process of the job, the agent of the first node or rank 0, opens the store on MASTER_PORT
+    (29500 unless set otherwise; 29400 for torchrun's c10d rendezvous).  A second job on the same
+    machine with the same number, or a process that survived the last run, already holds it.  The
+    kernel gives a port to one listener only.
 
 How to be sure
     `ss -ltnp 'sport = :29500'` on that machine shows who listens.
 
 What to do
-    Let the system choose: torchrun --standalone, or --rdzv-endpoint=HOST:0 on one node; on a cluster derive the port
-    from the job id.  End a left-over process by its pid, after looking at what it is.
+    Let the system choose: torchrun --standalone, or --rdzv-endpoint=HOST:0 on one node; on a
+    cluster derive the port from the job id.  End a left-over process by its pid, after looking at
+    what it is.
 
 Read more
     PyTorch docs: torchrun (--standalone, --rdzv-endpoint, --master-port).
@@ -24,7 +27,16 @@ from __future__ import annotations
 
 import re
 
-from ncclkit.analysis.picks import foreign_address, matching, messages, name_hosts, on, otherwise, pick, ranks_in
+from ncclkit.analysis.picks import (
+    foreign_address,
+    matching,
+    messages,
+    name_hosts,
+    on,
+    otherwise,
+    pick,
+    ranks_in,
+)
 from ncclkit.causes import _tested
 from ncclkit.causes._experiments import limits, minimal, unasked
 from ncclkit.causes._settings import script
@@ -54,7 +66,12 @@ def diagnose(case: Case) -> Finding:
         "failed to listen on any local network address",
     )
     lines = [e for e in lines if e.kind != "nccl.warn" or "Bootstrap" in e.text]
-    lines = [] if foreign_address(case) and not matching(lines, "EADDRINUSE", "already in use", "errno: 98") else lines
+    lines = (
+        []
+        if foreign_address(case)
+        and not matching(lines, "EADDRINUSE", "already in use", "errno: 98")
+        else lines
+    )
     if not lines:
         went_well: list[Evidence] = [
             *case.of("nccl.init", "nccl.bootstrap", "c10d.timeout", "progress", "worker.phase"),
@@ -63,14 +80,21 @@ def diagnose(case: Case) -> Finding:
         return _port_refused(case) or otherwise(
             ID, went_well, "The store's port was opened.", "the launcher's output on the first node"
         )
-    final = matching(lines, "failed to listen on any", "EADDRINUSE", "RuntimeError", "DistNetworkError", "OSError")
+    final = matching(
+        lines,
+        "failed to listen on any",
+        "EADDRINUSE",
+        "RuntimeError",
+        "DistNetworkError",
+        "OSError",
+    )
     final += [e for e in lines if e.kind in ("python.exception", "rendezvous.error")]
     final = [e for e in final if not _any_server(e)]
     port = next((port for e in final + lines if (port := _port(e.data.get("port"), e.text))), None)
     host = next((e.host for e in lines if e.host), "")
     say = (
-        f"Port {port or 'of the rendezvous'}{on(host)} is already taken by another process, so the job's "
-        "store cannot open it."
+        f"Port {port or 'of the rendezvous'}{on(host)} is already taken by another process, so the"
+        " job's store cannot open it."
     )
     return found(
         ID,
@@ -85,7 +109,10 @@ def diagnose(case: Case) -> Finding:
 
 
 def _any_server(event: Event) -> bool:
-    """True for a Python error outside of torch's start: a program may open a port for metrics or a dashboard."""
+    """True for a Python error outside of torch's start.
+
+    A program may open a port for metrics or a dashboard.
+    """
     frames = [str(frame.get("file")) for frame in event.data.get("frames") or ()]
     own = event.kind in ("python.exception", "system.error") and "OSError:" in event.text
     return own and not any("torch/distributed" in file for file in frames)
@@ -96,14 +123,18 @@ def _port_refused(case: Case) -> Finding | None:
     held = [host for host in _tested.hosts(case).values() if "in use" in host.refused]
     if not held:
         return None
-    port = next((link.port for link in _tested.paths(case, lambda link: link.dst == held[0].name)), None)
+    port = next(
+        (link.port for link in _tested.paths(case, lambda link: link.dst == held[0].name)), None
+    )
     say = (
-        f"Port {port or 'of the rendezvous'} on {held[0].name}{_tested.plus(held, 'host')} is already taken, so a "
-        "job that opens its store there would fail."
+        f"Port {port or 'of the rendezvous'} on {held[0].name}{_tested.plus(held, 'host')} is"
+        " already taken, so a job that opens its store there would fail."
     )
     why, names = tuple(host.event for host in held[:5]), tuple(host.name for host in held)
     advice = _advice(port, script(case))
-    return found(ID, _tested.risk(case), say, why, hosts=names, advice=advice, next=experiment(case))
+    return found(
+        ID, _tested.risk(case), say, why, hosts=names, advice=advice, next=experiment(case)
+    )
 
 
 def _port(value: object, text: str) -> int | None:
@@ -116,10 +147,11 @@ def _port(value: object, text: str) -> int | None:
 def _advice(port: int | None, name: str) -> tuple[Advice, ...]:
     return (
         Advice(
-            "Let torchrun choose a free port (one node), or derive the port from the job id (cluster).",
+            "Let torchrun choose a free port (one node), or derive the port from the job id"
+            " (cluster).",
             command=(
-                f"torchrun --standalone --nproc-per-node=gpu {name}   # or: export MASTER_PORT=$((20000 "
-                "+ SLURM_JOB_ID % 40000))"
+                f"torchrun --standalone --nproc-per-node=gpu {name}   # or: export"
+                " MASTER_PORT=$((20000 + SLURM_JOB_ID % 40000))"
             ),
             why="Two jobs on one machine must not share the number.",
             check="The job passes init_process_group while the other one still runs.",
@@ -136,8 +168,12 @@ def _advice(port: int | None, name: str) -> tuple[Advice, ...]:
 
 
 def experiment(case: Case) -> Experiment:
-    """Check whether the port can be opened, then run the same ranks on a port that the system chooses."""
-    question = "Can the rendezvous port be opened on this machine, and does a second process reach it?"
+    """Check whether the port can be opened, then run the same ranks on a port that the system
+    chooses.
+    """
+    question = (
+        "Can the rendezvous port be opened on this machine, and does a second process reach it?"
+    )
     other = minimal(
         "Do the same ranks start an all_reduce on a port that the system chooses?",
         {ID: "it starts"},

@@ -1,27 +1,31 @@
 """The ranks do not make the same sequence of collective calls
 
 What you see
-    A hang at the end of an epoch, at validation, at a checkpoint or after an early stop.  The watchdogs name
-    different collectives (one rank ALLREDUCE 512, another ALLGATHER 512), or one rank has left the loop while the
-    others wait; DDP may say "Expected to have finished reduction in the prior iteration".
+    A hang at the end of an epoch, at validation, at a checkpoint or after an early stop.  The
+    watchdogs name different collectives (one rank ALLREDUCE 512, another ALLGATHER 512), or one
+    rank has left the loop while the others wait; DDP may say "Expected to have finished reduction
+    in the prior iteration".
 
 Why it happens
-    Collectives have no names: NCCL pairs the n-th call of a rank with the n-th call of every other.  One call more
-    on one rank, and everything after it is paired wrongly.  Usual reasons: data of different length per rank,
-    `if rank == 0:` around code that contains a collective (save_checkpoint, barrier, metric.compute), parameters
-    that get a gradient on some ranks only, an early stop decided on local numbers.
+    Collectives have no names: NCCL pairs the n-th call of a rank with the n-th call of every other.
+    One call more on one rank, and everything after it is paired wrongly.  Usual reasons: data of
+    different length per rank, `if rank == 0:` around code that contains a collective
+    (save_checkpoint, barrier, metric.compute), parameters that get a gradient on some ranks only,
+    an early stop decided on local numbers.
 
 How to be sure
-    The Flight Recorder shows the same sequence number with different operations, or a rank whose count ended
-    below the others' although it is not busy.  Over NCCL, TORCH_DISTRIBUTED_DEBUG=DETAIL stops at the
-    first difference; over gloo it crashes.
+    The Flight Recorder shows the same sequence number with different operations, or a rank whose
+    count ended below the others' although it is not busy.  Over NCCL,
+    TORCH_DISTRIBUTED_DEBUG=DETAIL stops at the first difference; over gloo it crashes.
 
 What to do
-    Make control flow equal: the same number of batches (drop_last, a DistributedSampler, the Join context), no
-    collective under a rank condition, decisions taken on a value that all ranks have reduced.
+    Make control flow equal: the same number of batches (drop_last, a DistributedSampler, the Join
+    context), no collective under a rank condition, decisions taken on a value that all ranks have
+    reduced.
 
 Read more
-    PyTorch: Join (uneven inputs), find_unused_parameters, Flight Recorder.  torch.distributed.algorithms.join.
+    PyTorch: Join (uneven inputs), find_unused_parameters, Flight Recorder.
+    torch.distributed.algorithms.join.
 """
 
 from __future__ import annotations
@@ -99,7 +103,8 @@ def diagnose(case: Case) -> Finding:
         ID,
         went_well,
         "The ranks made the same calls as far as they were recorded.",
-        "Flight Recorder dumps of all ranks (TORCH_FR_BUFFER_SIZE=2000), or TORCH_DISTRIBUTED_DEBUG=DETAIL over NCCL",
+        "Flight Recorder dumps of all ranks (TORCH_FR_BUFFER_SIZE=2000), or"
+        " TORCH_DISTRIBUTED_DEBUG=DETAIL over NCCL",
     )
 
 
@@ -110,12 +115,21 @@ def _flight(case: Case) -> Finding | None:
         odd, right = sides(event)
         strength: Strength = "proven"
         if event.data.get("field") == "op":
-            calls = [f"{name_ranks(ranks_of([group]))} called {group.get('value')}" for group in (*odd, *right)]
+            calls = [
+                f"{name_ranks(ranks_of([group]))} called {group.get('value')}"
+                for group in (*odd, *right)
+            ]
             say = f"At place {event.data.get('seq')} of the sequence {' where '.join(calls)}"
             undecided = f". {UNDECIDED}"
         elif event.data.get("field") == "sizes" and other_calls(event):
-            calls = [f"{name_ranks(ranks_of([group]))} with {group.get('value')}" for group in (*odd, *right)]
-            say = f"At place {event.data.get('seq')} of the sequence the ranks called {event.data.get('op')} from "
+            calls = [
+                f"{name_ranks(ranks_of([group]))} with {group.get('value')}"
+                for group in (*odd, *right)
+            ]
+            say = (
+                f"At place {event.data.get('seq')} of the sequence the ranks called"
+                f" {event.data.get('op')} from "
+            )
             say += f"different places of the program: {', '.join(calls)}"
             known = [site for site in event.data.get("sites") or () if site]
             strength, undecided = "proven" if len(set(known)) > 1 else "likely", "."
@@ -123,24 +137,35 @@ def _flight(case: Case) -> Finding | None:
             continue
         outside, how = ([], "") if right else _outside(case, event)
         if not outside:
-            return _finding(case, strength, say + ("." if right else undecided), [event], ranks_of(odd))
+            return _finding(
+                case, strength, say + ("." if right else undecided), [event], ranks_of(odd)
+            )
         ranks = tuple(stand.rank for stand in outside)
-        say += f"; {name_ranks(ranks)} left the common path: {'it is' if len(ranks) == 1 else 'they are'} {how}."
+        say += (
+            f"; {name_ranks(ranks)} left the common path:"
+            f" {'it is' if len(ranks) == 1 else 'they are'} {how}."
+        )
         say += f" All of them wait{waiting_time_of_case(case)}."
         return _finding(case, strength, say, [event, *outside[0].lines], ranks)
     return None
 
 
 def _launched(case: Case) -> Finding | None:
-    """All ranks of a running job wait, although NCCL has launched more collectives on some of them."""
+    """All ranks of a running job wait, although NCCL has launched more collectives on
+    some of them.
+    """
     seen, changes = positions_of_case(case), case.of("ras.change")
     if any(place.call in ("send", "recv") for place in seen.values()):
-        return None  # a pair lacks its counterpart, and the others have gone on to the next collective
+        return (
+            None  # a pair lacks its counterpart, and the others have gone on to the next collective
+        )
     still = {change.data["hash"] for change in changes if not change.data["moved"]}
     for report in case.of("ras.communicator"):
         ranks = {int(rank) for launched in report.data["counts"].values() for rank in launched}
         inside = [rank for rank in ranks if rank in seen and seen[rank].waits_for_ranks]
-        more = {op: held for op, held in report.data["counts"].items() if len(set(held.values())) > 1}
+        more = {
+            op: held for op, held in report.data["counts"].items() if len(set(held.values())) > 1
+        }
         if not more or len(inside) < max(2, len(ranks)) or report.data["hash"] not in still:
             continue
         op, held = next(iter(more.items()))
@@ -163,7 +188,10 @@ def _launched(case: Case) -> Finding | None:
 
 
 def _outside(case: Case, event: Event) -> tuple[list[RankPosition], str]:
-    """The ranks of a running job that left the common path alone, and how; none where nothing shows it."""
+    """The ranks of a running job that left the common path alone, and how.
+
+    None where nothing shows it.
+    """
     seen = positions_of_case(case)
     groups = (event.data["majority"], *event.data["odd"])
     held = [[seen[rank] for rank in ranks_of([group]) if rank in seen] for group in groups]
@@ -180,11 +208,14 @@ def _live(case: Case, event: Event) -> Finding:
         branch = f", {event.data['branch']}," if event.data["branch"] and group is odd[0] else ""
         places.append(f"{name_ranks(ranks_of([group]))} {verb} in {group['value']}{branch}")
     say = (
-        f"{start(' where '.join(places[:4]))}: they wait for each other in different calls{waiting_time_of_case(case)}."
+        f"{start(' where '.join(places[:4]))}: they wait for each other in different"
+        f" calls{waiting_time_of_case(case)}."
     )
     say += "" if right else " Neither side is the larger one, so both are named."
     # kernels run long after the lines that started them
-    strength: Strength = "possible" if event.data["for_gpu"] and not event.data["branch"] else "likely"
+    strength: Strength = (
+        "possible" if event.data["for_gpu"] and not event.data["branch"] else "likely"
+    )
     seen = positions_of_case(case)
     first_ranks = [rank for group in odd for rank in group["ranks"][:1]]
     lines = [seen[rank].lines[-1] for rank in first_ranks if rank in seen]
@@ -194,16 +225,29 @@ def _live(case: Case, event: Event) -> Finding:
 def _elsewhere(case: Case) -> Finding | None:
     """A rank is missing from a collective because it has finished, or is in another one."""
     states, seen = rank_states(case), stacks(case)
-    paired = {rank for pair in case.of("flight.p2p") if pair.data.get("live") for rank in pair.data["waiting"]}
+    paired = {
+        rank
+        for pair in case.of("flight.p2p")
+        if pair.data.get("live")
+        for rank in pair.data["waiting"]
+    }
     for gap in case.of("flight.missing"):
-        missing = () if gap.data.get("live") else gap.data.get("missing") or ()  # live they are told apart already
+        # live they are told apart already
+        missing = () if gap.data.get("live") else gap.data.get("missing") or ()
         ended = [rank for rank in missing if rank in states.ended]
-        inside = [rank for rank in missing if rank in seen and rank not in states.waiting and rank not in paired]
+        inside = [
+            rank
+            for rank in missing
+            if rank in seen and rank not in states.waiting and rank not in paired
+        ]
         stuck = [rank for rank in inside if in_collective(seen[rank].data["frames"])]
         if ended or (stuck and len(stuck) == len(missing)):
             ranks = tuple(ended or sorted(stuck))
             why = "had already left the loop" if ended else "was in another collective"
-            say = f"{start(name_ranks(ranks))} {why} when {name_ranks(gap.data.get('waiting', ()))} called collective "
+            say = (
+                f"{start(name_ranks(ranks))} {why} when {name_ranks(gap.data.get('waiting', ()))}"
+                " called collective "
+            )
             say += f"{gap.data.get('seq')} ({gap.data.get('op')})."
             witnesses = [gap, *[states.ended[r] for r in ended], *[seen[r] for r in stuck]]
             sure: Strength = "proven" if ended else "likely"  # a late rank may have arrived since
@@ -215,12 +259,22 @@ def _fingerprint(case: Case) -> Finding | None:
     for event in case.of("c10d.mismatch"):
         a, b = event.data.get("a_op"), event.data.get("b_op")
         if a != b or {"op", "seq"} & set(event.data.get("differs") or ()):
-            ranks = tuple(r for r in (event.data.get("a"), event.data.get("b")) if isinstance(r, int))
-            say = f"{start(name_ranks(ranks))} made different calls at the same place of the sequence: {a} and {b}."
+            ranks = tuple(
+                r for r in (event.data.get("a"), event.data.get("b")) if isinstance(r, int)
+            )
+            say = (
+                f"{start(name_ranks(ranks))} made different calls at the same place of the"
+                f" sequence: {a} and {b}."
+            )
             return _finding(case, "proven", say, [event], ranks)
         if other_calls(event):
-            ranks = tuple(r for r in (event.data.get("a"), event.data.get("b")) if isinstance(r, int))
-            say = f"{start(name_ranks(ranks))} called {a} from different places of the program: the sizes are those of "
+            ranks = tuple(
+                r for r in (event.data.get("a"), event.data.get("b")) if isinstance(r, int)
+            )
+            say = (
+                f"{start(name_ranks(ranks))} called {a} from different places of the program: the"
+                " sizes are those of "
+            )
             return _finding(case, "likely", say + "different calls.", [event], ranks)
     return None
 
@@ -231,11 +285,21 @@ def _watchdog(case: Case) -> Finding | None:
         lines, odd = cited(*sorted(one.sides.values(), key=len)), minority(one.sides)
         if one.what == "op":
             parts = [f"{name_ranks(ranks_in(side))} {op}" for op, side in sorted(one.sides.items())]
-            say = f"At place {one.seq} of the sequence the ranks called different collectives: {', '.join(parts)}."
-            return _finding(case, "likely", say, [*lines], odd)  # two threads racing in one group look the same
+            say = (
+                f"At place {one.seq} of the sequence the ranks called different collectives:"
+                f" {', '.join(parts)}."
+            )
+            # two threads racing in one group look the same
+            return _finding(case, "likely", say, [*lines], odd)
         if one.of_different_calls:
-            parts = [f"{name_ranks(ranks_in(side))} one of {size} elements" for size, side in sorted(one.sides.items())]
-            say = f"At place {one.seq} of the sequence the ranks called {one.op} from different places of the program: "
+            parts = [
+                f"{name_ranks(ranks_in(side))} one of {size} elements"
+                for size, side in sorted(one.sides.items())
+            ]
+            say = (
+                f"At place {one.seq} of the sequence the ranks called {one.op} from different"
+                " places of the program: "
+            )
             return _finding(case, "likely", f"{say}{', '.join(parts)}.", [*lines], odd)
     groups: dict[str, list[Event]] = {}
     together = rank_states(case).waiting  # without ranks that came after the others had timed out
@@ -247,7 +311,9 @@ def _watchdog(case: Case) -> Finding | None:
         exchange = seqs and all(op_of(e).startswith("ALLTOALL") for e in seqs[min(seqs)])
         # The other ranks may have completed an exchange in which one rank still waits for data.
         if ops and seqs and not exchange and not of_several_groups(events):
-            parts = [f"{name_ranks(ranks_in([e]))} in {op_of(e)} {e.data['seq']}" for e in events[:4]]
+            parts = [
+                f"{name_ranks(ranks_in([e]))} in {op_of(e)} {e.data['seq']}" for e in events[:4]
+            ]
             return _finding(
                 case,
                 "likely",
@@ -259,32 +325,50 @@ def _watchdog(case: Case) -> Finding | None:
 
 
 def _two_groups(case: Case) -> Finding | None:
-    """Ranks wait at one sequence number in different groups: a decision of one rank had to be that of all."""
+    """Ranks wait at one sequence number in different groups.
+
+    A decision of one rank had to be that of all.
+    """
     waits = rank_states(case).waiting
     is_wait = among(waits.values())
-    named = [(event, desc or group) for event, group, desc in grouped(case.events) if is_wait(event)]
+    named = [
+        (event, desc or group) for event, group, desc in grouped(case.events) if is_wait(event)
+    ]
     names = {id(event): name for event, name in reversed(named)}
     sides = disagreeing([event for event, name in named if name], lambda e: names[id(e)])
     numbers = {event.data.get("seq") for event, _ in named}
-    limits = {event.data.get("timeout_ms") for event, _ in named}  # groups whose timeouts differ gave up at other times
+    # groups whose timeouts differ gave up at other times
+    limits = {event.data.get("timeout_ms") for event, _ in named}
     if len(sides) != 2 or len(numbers) != 1 or len(limits) != 1 or len(named) != len(waits):
         return None
-    parts = [f"{name_ranks(ranks_in(events))} {op_of(events[0])} of {name}" for name, events in sorted(sides.items())]
-    say = f"At place {numbers.pop()} of the sequence the ranks wait in different groups: {', '.join(parts)}."
+    parts = [
+        f"{name_ranks(ranks_in(events))} {op_of(events[0])} of {name}"
+        for name, events in sorted(sides.items())
+    ]
+    say = (
+        f"At place {numbers.pop()} of the sequence the ranks wait in different groups:"
+        f" {', '.join(parts)}."
+    )
     return _finding(case, "likely", say, list(waits.values()), minority(sides))
 
 
 def _left(case: Case) -> Finding | None:
     """A rank exited normally while others still waited for it, or lost the connection to it."""
     states = rank_states(case)
-    lost = {e.rank: e for e in reversed(case.of("gloo.closed")) if e.rank is not None and e.rank not in states.ended}
+    lost = {
+        e.rank: e
+        for e in reversed(case.of("gloo.closed"))
+        if e.rank is not None and e.rank not in states.ended
+    }
     left = states.waiting or lost
     if not left or not states.ended or states.dead:
         return None
     ranks = tuple(sorted(states.ended))
     say = (
-        f"{start(name_ranks(ranks))} finished normally while {name_ranks(r for r in left if r >= 0)} still "
-        f"{'waited' if states.waiting else 'needed it'}: they did not make the same number of calls."
+        f"{start(name_ranks(ranks))} finished normally while"
+        f" {name_ranks(r for r in left if r >= 0)} still"
+        f" {'waited' if states.waiting else 'needed it'}: they did not make the same number of"
+        " calls."
     )
     return _finding(case, "likely", say, [*states.ended.values(), *in_order(left.values())], ranks)
 
@@ -297,9 +381,14 @@ def _entries(case: Case) -> Finding | None:
         sizes = [size for e in events if (size := elements(e.data["sizes"])) is not None]
         if not sizes or not unlike_calls(events[0].data["op"].upper(), sizes):
             return None
-    calls = [f"{name_ranks(ranks_in([e]))} called {e.data['op']} {e.data['sizes'] or ''}".rstrip() for e in events[:4]]
+    calls = [
+        f"{name_ranks(ranks_in([e]))} called {e.data['op']} {e.data['sizes'] or ''}".rstrip()
+        for e in events[:4]
+    ]
     say = f"At place {events[0].data['seq']} of the sequence {' where '.join(calls)}."
-    return _finding(case, "likely", say, events, minority(disagreeing(events, lambda event: event.data[what])))
+    return _finding(
+        case, "likely", say, events, minority(disagreeing(events, lambda event: event.data[what]))
+    )
 
 
 def _logged(case: Case) -> Finding | None:
@@ -318,14 +407,23 @@ def _shares(case: Case) -> Finding | None:
     if not shares or not waits:
         return None
     parts = [f"{name_ranks(ranks_in(group))} {count}" for count, group in sorted(shares.items())]
-    say = f"The ranks have different numbers of batches: {', '.join(parts)}; a rank with more calls collectives alone."
+    say = (
+        f"The ranks have different numbers of batches: {', '.join(parts)}; a rank with more calls"
+        " collectives alone."
+    )
     return _finding(
-        case, "likely", say, [group[0] for group in shares.values()] + in_order(waits)[:2], minority(shares)
+        case,
+        "likely",
+        say,
+        [group[0] for group in shares.values()] + in_order(waits)[:2],
+        minority(shares),
     )
 
 
 def _skipped_locally(case: Case) -> Finding | None:
-    """A few ranks log that they skipped or ended something by themselves, and then other ranks timed out waiting."""
+    """A few ranks log that they skipped or ended something by themselves, and then other ranks
+    timed out waiting.
+    """
     states, said = rank_states(case), case.of("job.alone")
     ranks = ranks_in(said)
     if (
@@ -347,20 +445,36 @@ def _ddp(case: Case) -> Finding | None:
         messages(case), "Expected to have finished reduction in the prior iteration"
     )
     if other := model_mismatch(case):
-        ranks = tuple(sorted({r for e in other for r in e.data.get("ranks") or () if r})) or ranks_in(other)
-        say = f"DDP found at its start that the model of {name_ranks(ranks)} has other parameters than that of rank 0."
+        ranks = tuple(
+            sorted({r for e in other for r in e.data.get("ranks") or () if r})
+        ) or ranks_in(other)
+        say = (
+            f"DDP found at its start that the model of {name_ranks(ranks)} has other parameters"
+            " than that of rank 0."
+        )
         return _finding(case, "likely", say, other, ranks)
     order = matching(messages(case), "Forward order differs across ranks")
     if order and not lines:
         return _finding(
-            case, "likely", "FSDP reports that its ranks reached their layers in different orders.", order, ()
+            case,
+            "likely",
+            "FSDP reports that its ranks reached their layers in different orders.",
+            order,
+            (),
         )
     if not lines:
         return None
-    ranks = tuple(sorted({r for e in lines for r in e.data.get("ranks") or () if isinstance(r, int)})) or ranks_in(
-        lines
+    ranks = tuple(
+        sorted({r for e in lines for r in e.data.get("ranks") or () if isinstance(r, int)})
+    ) or ranks_in(lines)
+    where = next(
+        (
+            p
+            for e in lines
+            if (p := place(own_frame(e.data.get("frames") or (), innermost_first=False)))
+        ),
+        "",
     )
-    where = next((p for e in lines if (p := place(own_frame(e.data.get("frames") or (), innermost_first=False)))), "")
     say = (
         f"DDP on {name_ranks(ranks)} did not get a gradient for every "
         f"parameter{' at ' + where if where else ''}, so its buckets "
@@ -374,7 +488,10 @@ def _stalled(case: Case) -> Finding | None:
     if not lines:
         return None
     ranks = tuple(sorted({rank for e in lines for rank in e.data.get("ranks", ())}))
-    say = f"{start(name_ranks(ranks))} never submitted {len(lines)} tensors that the other ranks wait for."
+    say = (
+        f"{start(name_ranks(ranks))} never submitted {len(lines)} tensors that the other ranks wait"
+        " for."
+    )
     return _finding(case, "likely", say, lines, ranks)
 
 
@@ -392,12 +509,24 @@ def _symptom(case: Case) -> Finding | None:
     ):
         return None
     first = in_order(states.waiting.values())[0]
-    call = f"collective {first.data['seq']} ({op_of(first)})" if first.data.get("seq") is not None else "a collective"
+    call = (
+        f"collective {first.data['seq']} ({op_of(first)})"
+        if first.data.get("seq") is not None
+        else "a collective"
+    )
     who = name_ranks(r for r in states.waiting if r >= 0)
-    return _finding(case, "possible", f"{start(who)} waited for {call} that another rank may never call.", [first], ())
+    return _finding(
+        case,
+        "possible",
+        f"{start(who)} waited for {call} that another rank may never call.",
+        [first],
+        (),
+    )
 
 
-def _finding(case: Case, strength: Strength, say: str, why: list[Event], ranks: tuple[int, ...]) -> Finding:
+def _finding(
+    case: Case, strength: Strength, say: str, why: list[Event], ranks: tuple[int, ...]
+) -> Finding:
     return found(
         ID,
         strength,
@@ -412,10 +541,12 @@ def _finding(case: Case, strength: Strength, say: str, why: list[Event], ranks: 
 def _advice(case: Case) -> tuple[Advice, ...]:
     return (
         Advice(
-            "Make every rank take the same path through the code that holds collectives: equal number of "
-            "batches, no collective "
-            "inside `if rank == 0`.",
-            code="with Join([ddp_model]):\n    for batch in loader: ...   # or DistributedSampler(drop_last=True)",
+            "Make every rank take the same path through the code that holds collectives: equal"
+            " number of batches, no collective inside `if rank == 0`.",
+            code=(
+                "with Join([ddp_model]):\n    for batch in loader: ...   # or"
+                " DistributedSampler(drop_last=True)"
+            ),
             why="The n-th call of each rank is paired with the n-th call of all others.",
             check="The number of steps per epoch, printed by each rank, is the same.",
             risk="drop_last leaves a few samples out.",

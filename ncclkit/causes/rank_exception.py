@@ -1,26 +1,30 @@
 """A rank died of an error in its own program; the others only report that it is gone
 
 What you see
-    One traceback with an ordinary Python error (ValueError, FileNotFoundError, an assertion) and, before or after
-    it, many lines of other ranks: collective timeouts, "Connection closed by peer", broken pipes, exit codes -6
-    and -15.  The many lines are louder than the one that matters.
+    One traceback with an ordinary Python error (ValueError, FileNotFoundError, an assertion) and,
+    before or after it, many lines of other ranks: collective timeouts, "Connection closed by peer",
+    broken pipes, exit codes -6 and -15.  The many lines are louder than the one that matters.
 
 Why it happens
-    When a rank raises, its process ends and its sockets close.  The others still wait for it in a collective: gloo
-    notices at once ("Connection closed by peer"), NCCL only when the watchdog's time is up, minutes later.
-    torchrun calls the first exit it observed the root cause, which is right only if the process of the rank at
-    fault ended first; the others can exit earlier while that rank hangs in its cleanup.
+    When a rank raises, its process ends and its sockets close.  The others still wait for it in a
+    collective: gloo notices at once ("Connection closed by peer"), NCCL only when the watchdog's
+    time is up, minutes later. torchrun calls the first exit it observed the root cause, which is
+    right only if the process of the rank at fault ended first; the others can exit earlier while
+    that rank hangs in its cleanup.
 
 How to be sure
-    Sort the tracebacks by time and leave out those that only report someone else (DistBackendError, gloo errors,
-    SignalException).  The remaining one, on one rank, at a line of your own code, is the cause.
+    Sort the tracebacks by time and leave out those that only report someone else (DistBackendError,
+    gloo errors, SignalException).  The remaining one, on one rank, at a line of your own code, is
+    the cause.
 
 What to do
-    Fix that line; the distributed machinery is fine.  Decorate main with torch's @record so that torchrun's summary
-    shows the traceback, and make sure that all ranks see the same data checks, or agree on skipping a bad sample.
+    Fix that line; the distributed machinery is fine.  Decorate main with torch's @record so that
+    torchrun's summary shows the traceback, and make sure that all ranks see the same data checks,
+    or agree on skipping a bad sample.
 
 Read more
-    PyTorch: torch.distributed.elastic.multiprocessing.errors (the record decorator), torchrun error propagation.
+    PyTorch: torch.distributed.elastic.multiprocessing.errors (the record decorator), torchrun error
+    propagation.
 """
 
 from __future__ import annotations
@@ -28,7 +32,16 @@ from __future__ import annotations
 import re
 
 from ncclkit.analysis.frames import own_frame, place, stacks
-from ncclkit.analysis.picks import family, in_order, matching, messages, name_ranks, otherwise, pick, ranks_in
+from ncclkit.analysis.picks import (
+    family,
+    in_order,
+    matching,
+    messages,
+    name_ranks,
+    otherwise,
+    pick,
+    ranks_in,
+)
 from ncclkit.analysis.rank_states import RankStates, crashes, rank_states, signal_of
 from ncclkit.causes._experiments import minimal
 from ncclkit.core.case import Case
@@ -66,35 +79,60 @@ def diagnose(case: Case) -> Finding:
     lost = [] if states.dead or states.waiting else _lost(case)
     if lost:
         say = (
-            f"{start(name_ranks(ranks_in(lost)))} only lost a peer; the reason why that peer ended, most often an "
-            "error of the program, "
+            f"{start(name_ranks(ranks_in(lost)))} only lost a peer; the reason why that peer ended,"
+            " most often an error of the program, "
         )
         say += "is not in these files."
-        return found(ID, "possible", say, pick(lost, limit=3), advice=(_record(),), next=experiment(case))
+        return found(
+            ID, "possible", say, pick(lost, limit=3), advice=(_record(),), next=experiment(case)
+        )
     left_early = [e for e in case.of("elastic.root") if (e.data.get("exitcode") or 0) > 0]
-    left_early += [e for e in case.of("elastic.exit") if e.rank is not None and 0 < (e.data.get("exitcode") or 0) < 128]
+    left_early += [
+        e
+        for e in case.of("elastic.exit")
+        if e.rank is not None and 0 < (e.data.get("exitcode") or 0) < 128
+    ]
     if left_early and not _explained(case):
         code = left_early[0].data["exitcode"]
-        say = f"A rank{_at(left_early[0])} ended with exit code {code} and its traceback is not in these files."
-        return found(ID, "possible", say, pick(left_early, limit=1), advice=(_record(),), next=experiment(case))
+        say = (
+            f"A rank{_at(left_early[0])} ended with exit code {code} and its traceback is not in"
+            " these files."
+        )
+        return found(
+            ID,
+            "possible",
+            say,
+            pick(left_early, limit=1),
+            advice=(_record(),),
+            next=experiment(case),
+        )
     went_well = [*states.ended.values(), *case.of("c10d.timeout", "nccl.destroy", "elastic.exit")]
-    return otherwise(ID, went_well, "No rank raised an error of its own.", "the standard error of every rank")
+    return otherwise(
+        ID, went_well, "No rank raised an error of its own.", "the standard error of every rank"
+    )
 
 
 def _finding(case: Case, states: RankStates, errors: list[Event]) -> Finding:
     errors = sorted(errors, key=_of_a_peer)
     first = errors[0]
-    message = re.split(r"\.\s+(?=[A-Z])", " ".join(str(first.data.get("message", "")).split()))[0][:160].rstrip(" .")
+    message = re.split(r"\.\s+(?=[A-Z])", " ".join(str(first.data.get("message", "")).split()))[0][
+        :160
+    ].rstrip(" .")
     where = place(own_frame(first.data.get("frames") or (), innermost_first=False))
     kind = str(first.data.get("type", "an error")).rpartition(".")[2]
-    ranks = tuple(sorted(rank for rank in states.raised if rank >= 0 and _same(states.raised[rank], first)))
+    ranks = tuple(
+        sorted(rank for rank in states.raised if rank >= 0 and _same(states.raised[rank], first))
+    )
     victims = _victims(case, states, ranks)
-    strength: Strength = "proven" if victims and ranks and len(ranks) < max(len(states.members), 2) else "likely"
+    strength: Strength = (
+        "proven" if victims and ranks and len(ranks) < max(len(states.members), 2) else "likely"
+    )
     strength = "likely" if _of_a_peer(first) else strength
     who = start(name_ranks(ranks))
     say = f"{who} raised {kind}{': ' + message if message else ''}{' at ' + where if where else ''}"
     say += (
-        f"; the errors of {name_ranks(e.rank for e in victims if e.rank is not None)} are the consequence."
+        f"; the errors of {name_ranks(e.rank for e in victims if e.rank is not None)} are the"
+        " consequence."
         if victims
         else "."
     )
@@ -113,10 +151,21 @@ PEER = re.compile(r"\bpeers?\b|\b[Rr]anks? \d|heartbeat|timed? ?out|lost connect
 
 
 def _of_a_peer(error: Event) -> bool:
-    """True where the program's error is about waiting for another process: the rank may be one more victim."""
+    """True where the program's error is about waiting for another process.
+
+    The rank may be one more victim.
+    """
     kind = str(error.data.get("type", "")).rpartition(".")[2]
-    reported = kind in ("RuntimeError", "Exception") and PEER.search(str(error.data.get("message", "")))
-    return bool(reported) or kind in ("TimeoutError", "EOFError", "BrokenPipeError", "ConnectionResetError", "Empty")
+    reported = kind in ("RuntimeError", "Exception") and PEER.search(
+        str(error.data.get("message", ""))
+    )
+    return bool(reported) or kind in (
+        "TimeoutError",
+        "EOFError",
+        "BrokenPipeError",
+        "ConnectionResetError",
+        "Empty",
+    )
 
 
 def _same(error: Event, first: Event) -> bool:
@@ -124,7 +173,14 @@ def _same(error: Event, first: Event) -> bool:
 
 
 def _victims(case: Case, states: RankStates, ranks: tuple[int, ...]) -> list[Event]:
-    kinds = ("c10d.timeout", "gloo.timeout", "gloo.closed", "store.lost", "nccl.peer_closed", "elastic.stop")
+    kinds = (
+        "c10d.timeout",
+        "gloo.timeout",
+        "gloo.closed",
+        "store.lost",
+        "nccl.peer_closed",
+        "elastic.stop",
+    )
     reports = [event for kind in kinds for event in case.of(kind)]
     reports += [event for event in case.of("python.exception") if event.data.get("victim")]
     own = set(ranks)
@@ -134,10 +190,16 @@ def _victims(case: Case, states: RankStates, ranks: tuple[int, ...]) -> list[Eve
 def _lost(case: Case) -> list[Event]:
     """Reports of closed connections, whose ranks are victims of another one."""
     victims = ("socket_closed", "proxy", "no_ib_library", "foreign")
-    if any(e.data.get("family") not in victims for e in case.of("nccl.warn")) or case.of("gloo.size_mismatch"):
+    if any(e.data.get("family") not in victims for e in case.of("nccl.warn")) or case.of(
+        "gloo.size_mismatch"
+    ):
         return []
     lost = [*case.of("gloo.closed"), *family(case, "socket_closed")]
-    lost += [e for e in case.of("c10d.unique_id") if matching([e], "reset by peer", "Broken pipe", "got 0 bytes")]
+    lost += [
+        e
+        for e in case.of("c10d.unique_id")
+        if matching([e], "reset by peer", "Broken pipe", "got 0 bytes")
+    ]
     return lost + matching(messages(case), "remote process exited or there was a network error")
 
 
@@ -147,11 +209,18 @@ def _crash(case: Case, crashed: list[Event]) -> Finding:
     ranks = ranks_in(crashed)
     dead = set(ranks)
     seen = [stack for rank, stack in stacks(case).items() if rank in dead]
-    where = next((place(own_frame(stack.data["frames"], innermost_first=True)) for stack in seen), "")
+    where = next(
+        (place(own_frame(stack.data["frames"], innermost_first=True)) for stack in seen), ""
+    )
     say = f"{start(name_ranks(ranks))} crashed in native code ({SIGNALS[number]}, signal {number})"
-    say += f" under {where}; the others only lost their peer." if where else "; the others only lost their peer."
+    say += (
+        f" under {where}; the others only lost their peer."
+        if where
+        else "; the others only lost their peer."
+    )
     position = where or next(
-        (place(own_frame(e.data["frames"], innermost_first=True)) for e in _unplaced(case, ranks)), ""
+        (place(own_frame(e.data["frames"], innermost_first=True)) for e in _unplaced(case, ranks)),
+        "",
     )
     advice = _native(position) if position else TRACE
     return found(
@@ -182,11 +251,17 @@ TRACE = Advice(
 def _native(where: str) -> Advice:
     """What to do where the stack of the crash is known already."""
     return Advice(
-        f"Look at the native call under {where}: which package it belongs to, and whether that package was built for "
-        "this Python, torch and CUDA; make the same call in one process.",
+        f"Look at the native call under {where}: which package it belongs to, and whether that"
+        " package was built for this Python, torch and CUDA; make the same call in one process.",
         command="python -m torch.utils.collect_env; python -m pip check",
-        why="Native code crashes where it was built for other versions, or does not check what it is given.",
-        check="The same call in one process crashes too, or the job passes it with another version of the package.",
+        why=(
+            "Native code crashes where it was built for other versions, or does not check what it"
+            " is given."
+        ),
+        check=(
+            "The same call in one process crashes too, or the job passes it with another version of"
+            " the package."
+        ),
         risk="A newer package may need a newer torch.",
     )
 
@@ -207,7 +282,11 @@ def _explained(case: Case) -> bool:
         "cuda.driver",
         "nccl.warn",
     )
-    raised = [e for e in case.of("python.exception") if not str(e.data.get("type")).endswith("ChildFailedError")]
+    raised = [
+        e
+        for e in case.of("python.exception")
+        if not str(e.data.get("type")).endswith("ChildFailedError")
+    ]
     return bool(raised) or any(case.of(kind) for kind in kinds)
 
 
@@ -217,7 +296,8 @@ def _at(event: Event) -> str:
 
 def _fix(where: str, who: str) -> Advice:
     return Advice(
-        f"Fix the error at {where or 'the place the traceback names'}; look at the data that only {who.lower()} has.",
+        f"Fix the error at {where or 'the place the traceback names'}; look at the data that only"
+        f" {who.lower()} has.",
         why="The collectives of the other ranks failed because this process was gone.",
         check="The same job passes this step.",
         risk="Skipping a bad sample on one rank only makes the ranks diverge.",
@@ -227,7 +307,10 @@ def _fix(where: str, who: str) -> Advice:
 def _record() -> Advice:
     return Advice(
         "Let torchrun show the traceback of the rank that fails.",
-        code="from torch.distributed.elastic.multiprocessing.errors import record\n\n@record\ndef main(): ...",
+        code=(
+            "from torch.distributed.elastic.multiprocessing.errors import record\n\n@record\ndef"
+            " main(): ..."
+        ),
         why="Without it torchrun's summary only has an exit code.",
         check="The summary's traceback field holds the error.",
         risk="None.",
@@ -238,7 +321,10 @@ def experiment(case: Case) -> Experiment:
     """Run the same ranks without the program."""
     return minimal(
         "Do the same ranks work without the program?",
-        {ID: "they do: the program ended a rank", "host_oom": "they do: the program had taken the memory"},
+        {
+            ID: "they do: the program ended a rank",
+            "host_oom": "they do: the program had taken the memory",
+        },
         {
             "version_mismatch": "they fail too: a library does not fit",
             "network_loss": "they fail too: a connection breaks",

@@ -1,20 +1,23 @@
 """A rank was killed from outside, and no file says why
 
 What you see
-    One process ends with exit code -9 or 143/-15 and no traceback, "Signal 15 (SIGTERM) received", "CANCELLED AT ...
-    DUE TO TIME LIMIT" or "DUE TO PREEMPTION"; the other ranks then time out or see a closed connection.
+    One process ends with exit code -9 or 143/-15 and no traceback, "Signal 15 (SIGTERM) received",
+    "CANCELLED AT ... DUE TO TIME LIMIT" or "DUE TO PREEMPTION"; the other ranks then time out or
+    see a closed connection.
 
 Why it happens
-    Nothing in the program ended it: the job's time limit was reached, the scheduler preempted the job, an operator or a
-    node-health script sent a signal, a container was stopped, or the kernel's OOM killer acted (that leaves a trace
-    in dmesg; see host_oom).  SIGKILL cannot be caught, so the rank's own log just stops.
+    Nothing in the program ended it: the job's time limit was reached, the scheduler preempted the
+    job, an operator or a node-health script sent a signal, a container was stopped, or the kernel's
+    OOM killer acted (that leaves a trace in dmesg; see host_oom).  SIGKILL cannot be caught, so the
+    rank's own log just stops.
 
 How to be sure
-    Look for the sender: `sacct -j JOB -o State,ExitCode,Reason`, `dmesg -T` on the node, `kubectl describe pod`,
-    `journalctl` around the second in which the log stops.
+    Look for the sender: `sacct -j JOB -o State,ExitCode,Reason`, `dmesg -T` on the node, `kubectl
+    describe pod`, `journalctl` around the second in which the log stops.
 
 What to do
-    After the job's time limit or a preemption: save checkpoints and requeue.  If it was memory: see host_oom.
+    After the job's time limit or a preemption: save checkpoints and requeue.  If it was memory: see
+    host_oom.
 
 Read more
     Slurm: sbatch --time, --requeue, --signal.  signal(7).
@@ -58,38 +61,58 @@ BY = {
 }
 
 OURS = ("deadline", "cancelled", "orphaned", "lost")
-"""Reasons of a run's end for which the guard sent SIGTERM; the ranks that it kills leave no exit code."""
+"""Reasons of a run's end for which the guard sent SIGTERM; the ranks that it kills leave no exit
+code."""
 
 
 def diagnose(case: Case) -> Finding:
-    """Found where the scheduler ended the job, or a process died of signal 9 or 15 that the launcher did not send."""
+    """Found where the scheduler ended the job, or a process died of signal 9 or 15 that the
+    launcher did not send.
+    """
     scheduler = [e for e in case.of("slurm.event") if e.data.get("what") in BY]
     after = _after_failure(case, scheduler)
     if scheduler and after:
-        return clear(ID, "The job had failed before the scheduler stopped what was left of it.", tuple(after[:2]))
+        return clear(
+            ID,
+            "The job had failed before the scheduler stopped what was left of it.",
+            tuple(after[:2]),
+        )
     if scheduler:
         event = in_order(scheduler)[0]
         say = f"The ranks{on(event.host)} were killed from outside: {BY[event.data['what']]}."
         hosts = name_hosts(scheduler)
         strength: Strength = "likely" if _stood(case, event) else "proven"
         return found(ID, strength, say, pick(scheduler), hosts=hosts, advice=(_requeue(),))
-    memory = [*case.of("kernel.oom"), *(e for e in case.of("slurm.event") if e.data.get("what") == "oom")]
+    memory = [
+        *case.of("kernel.oom"),
+        *(e for e in case.of("slurm.event") if e.data.get("what") == "oom"),
+    ]
     memory += [e for e in case.of("system.error") if e.data.get("what") == "oom_kill"]
     if memory:
         return clear(ID, "The OOM killer's report explains the kill.", tuple(memory[:2]))
     ours = [e for e in case.of("run.end") if e.data.get("reason") in OURS]
-    killed = {rank: end for rank, end in rank_states(case).killed.items() if not ours or _number(end) == 9}
+    killed = {
+        rank: end for rank, end in rank_states(case).killed.items() if not ours or _number(end) == 9
+    }
     if killed:
         return _finding(case, killed)
     if ours:
         return clear(ID, "ncclkit itself ended this run.", tuple(ours))
-    reported = [e for e in case.of("python.exception") if str(e.data.get("type", "")).endswith("SignalException")]
+    reported = [
+        e
+        for e in case.of("python.exception")
+        if str(e.data.get("type", "")).endswith("SignalException")
+    ]
     reported += matching(case.of("system.error"), "Signal 15 (SIGTERM) received")
     if closed := _terminal(case):
         return closed
     named = [e for e in case.of("system.error") if e.data.get("what") == "killed"]
     if first := _elsewhere(case, reported):
-        return clear(ID, "The launcher of another host failed first, and this one was stopped after it.", tuple(first))
+        return clear(
+            ID,
+            "The launcher of another host failed first, and this one was stopped after it.",
+            tuple(first),
+        )
     if reported or named:
         return found(
             ID,
@@ -102,17 +125,25 @@ def diagnose(case: Case) -> Finding:
         )
     went_well = case.of("nccl.destroy", "elastic.exit", "c10d.timeout")
     return otherwise(
-        ID, went_well, "No process was ended by a signal from outside.", "the launcher's output with the exit codes"
+        ID,
+        went_well,
+        "No process was ended by a signal from outside.",
+        "the launcher's output with the exit codes",
     )
 
 
 def _terminal(case: Case) -> Finding | None:
-    """The terminal in which the launcher ran was closed, which sends SIGHUP to all that it started."""
+    """The terminal in which the launcher ran was closed, which sends SIGHUP to all that
+    it started.
+    """
     lines = [e for e in case.of("elastic.signal", "elastic.stop") if e.data.get("signal") == 1]
     lines += [e for e in case.of("system.error") if e.data.get("what") == "hangup"]
     if not lines:
         return None
-    say = f"The launcher{on(lines[0].host)} got SIGHUP: the terminal or connection in which it was started was closed."
+    say = (
+        f"The launcher{on(lines[0].host)} got SIGHUP: the terminal or connection in which it was"
+        " started was closed."
+    )
     return found(ID, "likely", say, pick(lines, limit=4), hosts=name_hosts(lines), advice=(DETACH,))
 
 
@@ -126,29 +157,49 @@ DETACH = Advice(
 
 
 def _stood(case: Case, event: Event) -> list[Event]:
-    """Signs that the job hung before: a time limit or a user's cancellation also ends a job that hangs."""
+    """Signs that the job hung before.
+
+    A time limit or a user's cancellation also ends a job that hangs.
+    """
     begun = [e for e in case.of("nccl.init") if e.data.get("phase") == "start"]
     unfinished = [] if initialized(case) else begun
-    cancelled = [event] if event.data["what"] == "cancelled" and "PREEMPT" not in event.text.upper() else []
-    failed = [*case.of("cuda.oom"), *family(case, "ib_completion", "ib_async", "ib_setup", "socket_connect")]
+    cancelled = (
+        [event] if event.data["what"] == "cancelled" and "PREEMPT" not in event.text.upper() else []
+    )
+    failed = [
+        *case.of("cuda.oom"),
+        *family(case, "ib_completion", "ib_async", "ib_setup", "socket_connect"),
+    ]
     return [*failed, *([] if case.of("progress") else unfinished), *cancelled]
 
 
 def _after_failure(case: Case, scheduler: list[Event]) -> list[Event]:
-    """Failures in the same file before the scheduler cancelled a step, or before a hung job reached its time limit."""
+    """Failures in the same file before the scheduler cancelled a step, or before a hung job reached
+    its time limit.
+    """
     first = min(((e.path, e.line) for e in scheduler), default=("", 0))
     lost_node = any(e.data.get("what") == "node_fail" for e in scheduler)
-    last = max((e.line for e in case.of("progress") if e.path == first[0] and e.line < first[1]), default=0)
-    failures = [e for kind in ("python.exception", "cuda.oom") for e in case.of(kind) if e.line > last]
+    last = max(
+        (e.line for e in case.of("progress") if e.path == first[0] and e.line < first[1]), default=0
+    )
+    failures = [
+        e for kind in ("python.exception", "cuda.oom") for e in case.of(kind) if e.line > last
+    ]
     failures += case.of("c10d.timeout", "elastic.exit")
     failures += [e for e in case.of("slurm.event") if e.data.get("what") in ("task_exit", "oom")]
     return [] if lost_node else [e for e in failures if e.path == first[0] and e.line < first[1]]
 
 
 def _elsewhere(case: Case, reported: list[Event]) -> list[Event]:
-    """Ranks that ended with an error of their own, in the log of a launcher that was not stopped."""
+    """Ranks that ended with an error of their own, in the log of a launcher that was
+    not stopped.
+    """
     stopped = {event.path for event in reported}
-    ends = [e for e in case.of("elastic.exit") if (e.data.get("exitcode") or 0) > 0 and e.path not in stopped]
+    ends = [
+        e
+        for e in case.of("elastic.exit")
+        if (e.data.get("exitcode") or 0) > 0 and e.path not in stopped
+    ]
     return ends if reported else []
 
 
@@ -164,11 +215,14 @@ def _finding(case: Case, killed: dict[int, Event]) -> Finding:
         say = f"{start(name_ranks(ranks))}{on(first.host)} has no process any more; "
         say += f"{others_wait(case, ranks) or 'the others wait'} and cannot go on without it."
         why = pick(killed.values(), case.of("flight.missing"), limit=5)
-        return found(ID, "likely", say, why, ranks=ranks, hosts=name_hosts(killed.values()), advice=_risks())
+        return found(
+            ID, "likely", say, why, ranks=ranks, hosts=name_hosts(killed.values()), advice=_risks()
+        )
     number = _number(first)
     name = {9: "SIGKILL", 15: "SIGTERM"}.get(number, f"signal {number}")
     say = (
-        f"{start(name_ranks(ranks))}{on(first.host)} was killed by {name} from outside and no file here says by whom; "
+        f"{start(name_ranks(ranks))}{on(first.host)} was killed by {name} from outside and no file"
+        " here says by whom; "
     )
     say += "the other ranks only lost their peer."
     return found(
@@ -186,9 +240,11 @@ def _finding(case: Case, killed: dict[int, Event]) -> Finding:
 def _risks() -> tuple[Advice, ...]:
     return (
         Advice(
-            "Look up in the kernel's and the scheduler's logs who sent the signal, at the time at which the log stops.",
+            "Look up in the kernel's and the scheduler's logs who sent the signal, at the time at"
+            " which the log stops.",
             command=(
-                "dmesg -T | grep -iE 'oom|killed process'; sacct -j $SLURM_JOB_ID -o JobID,State,ExitCode,Reason,MaxRSS"
+                "dmesg -T | grep -iE 'oom|killed process'; sacct -j $SLURM_JOB_ID -o"
+                " JobID,State,ExitCode,Reason,MaxRSS"
             ),
             why="A killed process cannot log anything itself.",
             check="One of them names the process id or the job.",
@@ -210,10 +266,14 @@ def _requeue() -> Advice:
 
 
 RESTART = Advice(
-    "Keep a checkpoint of each step that may be lost, and let torchrun start the ranks again from it.",
+    "Keep a checkpoint of each step that may be lost, and let torchrun start the ranks again"
+    " from it.",
     command="TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 torchrun --max-restarts=3 …",
-    why="A job that was killed from outside once usually runs when it is started again; the variable keeps torchrun "
-    "from passing the addresses of the dead attempt to the new one (recent torch keeps one store for all attempts).",
+    why=(
+        "A job that was killed from outside once usually runs when it is started again; the"
+        " variable keeps torchrun from passing the addresses of the dead attempt to the new one"
+        " (recent torch keeps one store for all attempts)."
+    ),
     check="The log goes on at the step after the last checkpoint, and the job succeeds.",
     risk="A job that kills itself, by its memory for example, is killed again each time.",
     change={"restarts": 1, "env": {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}},

@@ -1,8 +1,9 @@
 """The second voice: which known failures the abnormal lines of a case resemble.
 
-Rules prove; where none does, the wording still says something.  `tests/bench/resemblance.py` fits one weight for each
-pair of a feature (a word, or a piece of one) and a cause, to the known failures of this repository; `resemblance.bin`
-holds them, and examples to show.  Reading it needs the standard library only.  Its word is at most ``possible``.
+Rules prove; where none does, the wording still says something.  `tests/bench/resemblance.py` fits
+one weight for each pair of a feature (a word, or a piece of one) and a cause, to the known failures
+of this repository; `resemblance.bin` holds them, and examples to show.  Reading it needs the
+standard library only.  Its word is at most ``possible``.
 """
 
 from __future__ import annotations
@@ -33,9 +34,10 @@ FILE = Path(__file__).with_name("resemblance.bin")
 WELL = ""
 """The name that the weights of healthy jobs have among those of causes."""
 CHATTER = frozenset(
-    "nccl.version nccl.init nccl.channel progress nccl.destroy worker.phase nccl.ring nccl.tree nccl.timing "
-    "nccl.connected nccl.affinity nccl.tuning flight.dump flight.entry connect.host connect.pair nccltests.table stack "
-    "job.share job.member nccl.socket_devices nccl.ib_devices job.done run.end".split()
+    "nccl.version nccl.init nccl.channel progress nccl.destroy worker.phase nccl.ring nccl.tree"
+    " nccl.timing nccl.connected nccl.affinity nccl.tuning flight.dump flight.entry connect.host"
+    " connect.pair nccltests.table stack job.share job.member nccl.socket_devices nccl.ib_devices"
+    " job.done run.end".split()
 )
 """Kinds of events that healthy jobs have, too."""
 SAYS = "No rule decides it"
@@ -55,35 +57,45 @@ SETTLED = ("p2p_broken",)
 LEAST = 0.03
 """A cause with a smaller share of the resemblance is not named."""
 FIRST = 0.04
-"""The same where no rule finds anything possible: just above it the right one is among three in seven of ten."""
+"""The same where no rule finds anything possible: just above it the right one is among three in
+seven of ten."""
 CALM, COMPLAINED = 0.12, 0.08
-"""The same where no line says that anything failed, and somebody shows a short text all the same, or complains."""
+"""The same where no line says that anything failed, and somebody shows a short text all the same,
+or complains."""
 SURE = 0.25
-"""With this share of another cause, an exception is taken for its messenger; a text about no such job needs it, too."""
+"""With this share of another cause, an exception is taken for its messenger; a text about no such
+job needs it, too."""
 SOUND = 0.25
-"""With this share, and more than any cause has, a job that shows an error is taken for a healthy one."""
+"""With this share, and more than any cause has, a job that shows an error is taken for a healthy
+one."""
 
 TOPIC = re.compile(
-    r"(?<![a-z])(?:(?P<sure>(?:lib)?[nr]ccl|gpus?|cuda|nvidia|nvlink|torch|ddp|fsdp|zero[-_ ]?[123]|deepspeed|megatron"
+    r"(?<![a-z])(?:(?P<sure>(?:lib)?[nr]ccl|gpus?|cuda|nvidia|nvlink|torch|ddp|fsdp|zero[-_"
+    r" ]?[123]|deepspeed|megatron"
     r"|[sv]llm|all_?reduce|all_?gather|allto?all|mlx\d|infiniband|rdma|roce|slurm|sbatch|data_?loader|horovod|jax"
-    r"|accelerate|tensorflow|transformers|world[-_ ]size|pl \d|lightning|load_dataset|sglang|safetensors|autograd"
+    r"|accelerate|tensorflow|transformers|world[-_ ]size|pl"
+    r" \d|lightning|load_dataset|sglang|safetensors|autograd"
     r"|watchdog|py-spy|busbw|algbw|nvswitch|fabricmanager|omp_\w+|c10d|client socket|libfabric|efa)"
     r"|(?P<near>iterations?|affinity|ranks?|barrier|broadcast|gloo|xla|ib\d|epoch|tensor|train(?:ing|er)?|distributed|hangs?|stuck)"
     r"|checkpoint|nodes?|driver|kubectl|pods?|docker|container|workers?|process(?:es)?|hosts?|cores?)(?![a-z])",
     re.IGNORECASE,
 )
-"""Words of what is posted about such jobs: one that nobody else uses, or two, one of them near to it."""
+"""Words of what is posted about such jobs: one that nobody else uses, or two, one of them near to
+it."""
 PATH = re.compile(r"(?:[\w.~$-]{0,99}/)+([\w.+-]+)")
 HEX = re.compile(r"\b0x[0-9a-f]+|\b[0-9a-f]{12,}\b|\b[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 ADDRESS = re.compile(r"\b\d{1,3}(?:\.\d{1,3}){3}\b(?:[:<]\d+>?)?")
-STAMP = re.compile(r"\d{4}[-/]\d\d[-/]\d\d[ t]\d\d:\d\d:\d\d(?:[.,]\d+)?|\d\d:\d\d:\d\d(?:[.,]\d+)?")
+STAMP = re.compile(
+    r"\d{4}[-/]\d\d[-/]\d\d[ t]\d\d:\d\d:\d\d(?:[.,]\d+)?|\d\d:\d\d:\d\d(?:[.,]\d+)?"
+)
 ENVELOPE = re.compile(r"^\s*(?:\[[\w :|]{1,40}\]:? ?)*[\w.-]{1,255}:\d+:\d+ (?:\[\d+\] )?")
 WORD = re.compile(r"[a-z_\u0080-\uffff]+|\d+")
 DIGITS = frozenset("0123456789")
 
 
 def features(lines: Iterable[str]) -> Iterator[str]:
-    """The words of lines, numbers of up to three digits, and all pieces of three and four letters of each word.
+    """The words of lines, numbers of up to three digits, and all pieces of three and four letters
+    of each word.
 
     Times, hosts, addresses and folders differ from job to job and are left out.
     """
@@ -131,7 +143,10 @@ class Weights:
     examples: Mapping[str, Sequence[str]]
 
     def spread(self, lines: Sequence[str]) -> dict[int, float]:
-        """Row → weight of its feature in a text: how often (as a logarithm) times how rare, of length 1 together."""
+        """Row → weight of its feature in a text.
+
+        How often (as a logarithm) times how rare, of length 1 together.
+        """
         return self.spread_words(Counter(chain.from_iterable(map(_words, lines))))
 
     def spread_words(self, words: Mapping[str, int]) -> dict[int, float]:
@@ -157,7 +172,9 @@ class Weights:
 
     def share(self, cause: str, words: Sequence[str], spread: Mapping[int, float]) -> float:
         """How much the words of a line add to the score of a cause in its text."""
-        at, width, stored = self.causes.index(cause), len(self.causes), memoryview(self.stored).cast("b")
+        at = self.causes.index(cause)
+        width = len(self.causes)
+        stored = memoryview(self.stored).cast("b")
         names = set(chain.from_iterable(map(numbers, words)))
         rows = {self.rows[name] for name in names if name in self.rows}
         return sum(spread.get(row, 0.0) * stored[row * width + at] for row in rows)
@@ -179,7 +196,10 @@ def weights() -> Weights:
 
 
 def unpacked(data: bytes) -> Weights:
-    """Weights from the bytes of their file: a line of JSON, the features' numbers, their rarity, and the weights."""
+    """Weights from the bytes of their file.
+
+    A line of JSON, the features' numbers, their rarity, and the weights.
+    """
     head, _, rest = zlib.decompress(data).partition(b"\n")
     about = json.loads(head)
     count = about["features"]
@@ -195,7 +215,8 @@ def unpacked(data: bytes) -> Weights:
 def abnormal(case: Case) -> list[tuple[str, Event]]:
     """The lines that may tell a case from a healthy job, each once, with the event that cites it.
 
-    Of a few short logs, as somebody pastes them, these are all: what is chatter elsewhere speaks for a sound job.
+    Of a few short logs, as somebody pastes them, these are all: what is chatter elsewhere speaks
+    for a sound job.
     """
     once: dict[str, Event] = {}
     short = any("quiet" in file for file in case.inputs)
@@ -210,9 +231,18 @@ def abnormal(case: Case) -> list[tuple[str, Event]]:
 
 
 def is_topic(case: Case) -> bool:
-    """Whether this is about jobs on GPUs: lines of one, or some of its words; documentation and source code are not."""
-    logs = {file["path"] for file in case.inputs if Path(file["path"]).suffix.lower() not in DOCUMENTS}
-    plain = [*unread_lines(case), *unread_lines(case, "quiet"), *case.of("log.error", "python.exception")]
+    """Whether this is about jobs on GPUs.
+
+    Lines of one, or some of its words; documentation and source code are not.
+    """
+    logs = {
+        file["path"] for file in case.inputs if Path(file["path"]).suffix.lower() not in DOCUMENTS
+    }
+    plain = [
+        *unread_lines(case),
+        *unread_lines(case, "quiet"),
+        *case.of("log.error", "python.exception"),
+    ]
     lines = [line for line in plain if line.path in logs]
     words = [match for line in lines for match in TOPIC.finditer(line.text)]
     if any(match["sure"] for match in words):
@@ -224,12 +254,21 @@ def is_topic(case: Case) -> bool:
 
 
 def comparable(events: Iterable[Event]) -> bool:
-    """Whether these say more than that something failed: ``RuntimeError: NCCL error`` resembles everything."""
-    return len({word for event in events for line in event.text.split("\n") for word in _words(line)}) >= ENOUGH
+    """Whether these say more than that something failed.
+
+    ``RuntimeError: NCCL error`` resembles everything.
+    """
+    return (
+        len({word for event in events for line in event.text.split("\n") for word in _words(line)})
+        >= ENOUGH
+    )
 
 
 class Text:
-    """The lines that are to be judged together, each with the event that cites it; they are taken apart once."""
+    """The lines that are to be judged together, each with the event that cites it.
+
+    They are taken apart once.
+    """
 
     def __init__(self, lines: Sequence[tuple[str, Event]]) -> None:
         self.lines = lines
@@ -241,12 +280,15 @@ class Text:
     def heaviest(
         self, cause: str, count: int, signs: Sequence[Event] = ()
     ) -> list[tuple[float, str, Event]]:
-        """How much the lines that speak most for a cause weigh, and these lines, the heaviest first.
+        """How much the lines that speak most for a cause weigh, and these lines, the heaviest
+        first.
 
         signs: what says that anything failed; only such lines are taken where there are any.
         """
         known = weights()
-        weight = {words: known.share(cause, words, self._spread) for words in dict.fromkeys(self._words)}
+        weight = {
+            words: known.share(cause, words, self._spread) for words in dict.fromkeys(self._words)
+        }
         placed = zip(self._words, self.lines, strict=True)
         weighed = [(weight[words], line, event) for words, (line, event) in placed]
         places = {(sign.path, sign.line) for sign in signs}
@@ -256,7 +298,10 @@ class Text:
 
 
 def shares(lines: Sequence[str], known: Weights | None = None) -> dict[str, float]:
-    """Cause → how much of the resemblance is its own, the best first; healthy jobs are one of them (`WELL`)."""
+    """Cause → how much of the resemblance is its own, the best first.
+
+    Healthy jobs are one of them (`WELL`).
+    """
     known = known or weights()
     return _shares(known, known.spread(lines))
 
@@ -266,7 +311,9 @@ def _shares(known: Weights, spread: Mapping[int, float]) -> dict[str, float]:
     best = max(scores.values())
     powers = {cause: math.exp(SHARP * (score - best)) for cause, score in scores.items()}
     total = sum(powers.values())
-    return {cause: power / total for cause, power in sorted(powers.items(), key=lambda item: -item[1])}
+    return {
+        cause: power / total for cause, power in sorted(powers.items(), key=lambda item: -item[1])
+    }
 
 
 def messenger(text: Text) -> bool:
@@ -282,5 +329,7 @@ def resembles_sound_job(text: Text, sound: float) -> bool:
 
 
 def is_resembling(finding: Finding) -> bool:
-    """Whether a finding rests on its wording or on settled cases alone, so that no cause is known."""
+    """Whether a finding rests on its wording or on settled cases alone, so that no
+    cause is known.
+    """
     return finding.say.startswith(SAYS)

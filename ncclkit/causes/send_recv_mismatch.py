@@ -1,23 +1,23 @@
 """Sends and receives do not pair up
 
 What you see
-    A pipeline or all-to-all job hangs with watchdog lines for SEND, RECV or COALESCED, one stage waiting to send, its
-    neighbour waiting to send too; "Trying to recv to self without a matching send"; wrong split sizes in
-    all_to_all_single.
+    A pipeline or all-to-all job hangs with watchdog lines for SEND, RECV or COALESCED, one stage
+    waiting to send, its neighbour waiting to send too; "Trying to recv to self without a matching
+    send"; wrong split sizes in all_to_all_single.
 
 Why it happens
-    A point-to-point call blocks until its peer posts the matching one.  With NCCL both run as kernels in a stream,
-    in order: if rank 0 sends first and rank 1 sends first, neither gets to its receive.  An odd number of
-    micro-batches, a schedule that differs by one, or a peer computed from the wrong group leaves a call without its
-    counterpart.
+    A point-to-point call blocks until its peer posts the matching one.  With NCCL both run as
+    kernels in a stream, in order: if rank 0 sends first and rank 1 sends first, neither gets to its
+    receive.  An odd number of micro-batches, a schedule that differs by one, or a peer computed
+    from the wrong group leaves a call without its counterpart.
 
 How to be sure
-    List the last send and receive of both peers (Flight Recorder shows "nccl:send 0->1"); the one without a
-    counterpart is the error.
+    List the last send and receive of both peers (Flight Recorder shows "nccl:send 0->1"); the one
+    without a counterpart is the error.
 
 What to do
-    Put sends and receives that belong together into one batch_isend_irecv (NCCL group): their order no longer
-    matters.  Exchange split sizes before all_to_all.
+    Put sends and receives that belong together into one batch_isend_irecv (NCCL group): their order
+    no longer matters.  Exchange split sizes before all_to_all.
 
 Read more
     PyTorch docs: batch_isend_irecv.  NCCL user guide: point-to-point communication, group calls.
@@ -30,7 +30,16 @@ from typing import Any
 
 from ncclkit.analysis.calls import op_of
 from ncclkit.analysis.frames import exchanges, own_frame, place
-from ncclkit.analysis.picks import family, in_order, matching, messages, name_ranks, otherwise, pick, ranks_in
+from ncclkit.analysis.picks import (
+    family,
+    in_order,
+    matching,
+    messages,
+    name_ranks,
+    otherwise,
+    pick,
+    ranks_in,
+)
 from ncclkit.analysis.rank_states import how_they_waited, rank_states
 from ncclkit.analysis.waits import inside, positions_of_case, waiting_time_of_case
 from ncclkit.causes._experiments import minimal, recorded
@@ -41,13 +50,32 @@ from ncclkit.core.text import start
 from ncclkit.evidence.flight.compare import outlying_splits
 
 ID = "send_recv_mismatch"
-explains = ("c10d.timeout", "slow_rank", "timeout_too_short", "rank_divergence", "p2p_broken", "network_loss")
+explains = (
+    "c10d.timeout",
+    "slow_rank",
+    "timeout_too_short",
+    "rank_divergence",
+    "p2p_broken",
+    "network_loss",
+)
 POINT = ("SEND", "RECV", "COALESCED", "ALLTOALL", "ALLTOALL_BASE")
 
 
 def diagnose(case: Case) -> Finding:
-    """Found where split sizes differ, a point-to-point call timed out waiting, or a library reports unmatched calls."""
-    for witness in (_dumped, _splits, _printed_splits, _passed, _recorded, _facing, _unpaired, _waited, _last):
+    """Found where split sizes differ, a point-to-point call timed out waiting, or a library reports
+    unmatched calls.
+    """
+    for witness in (
+        _dumped,
+        _splits,
+        _printed_splits,
+        _passed,
+        _recorded,
+        _facing,
+        _unpaired,
+        _waited,
+        _last,
+    ):
         finding = witness(case)
         if finding is not None:
             return finding
@@ -61,30 +89,48 @@ def diagnose(case: Case) -> Finding:
 
 
 def _passed(case: Case) -> Finding | None:
-    """A rank still waits in an exchange that the others have completed: it expects more than it was sent."""
+    """A rank still waits in an exchange that the others have completed.
+
+    It expects more than it was sent.
+    """
     waits = [e for e in rank_states(case).waiting.values() if isinstance(e.data.get("seq"), int)]
     first = min((e.data["seq"] for e in waits), default=0)
     here, on = [[e for e in waits if (e.data["seq"] > first) == later] for later in (False, True)]
     if not on or not all(op_of(e).startswith("ALLTOALL") for e in here):
         return None
-    say = f"{start(name_ranks(ranks_in(here)))} still waited in all_to_all {first}, which {name_ranks(ranks_in(on))} "
+    say = (
+        f"{start(name_ranks(ranks_in(here)))} still waited in all_to_all {first}, which"
+        f" {name_ranks(ranks_in(on))} "
+    )
     if len(here) > len(on):
         return _sizes(f"{say}had finished: too little was sent to those that wait.", on, here)
     return _sizes(say + "had finished: it expects more than its peers sent.", here, on)
 
 
 def _waited(case: Case) -> Finding | None:
-    """Ranks timed out in a send, a receive or an exchange, or a library says that calls do not match."""
+    """Ranks timed out in a send, a receive or an exchange, or a library says that calls do not
+    match.
+    """
     said = matching(
-        [*family(case, "usage", "other"), *messages(case)], "to self without a matching", "Split sizes", "split_sizes"
+        [*family(case, "usage", "other"), *messages(case)],
+        "to self without a matching",
+        "Split sizes",
+        "split_sizes",
     )
     states = rank_states(case)
-    waiting = [e for e in in_order(states.waiting.values()) if op_of(e).upper().startswith(POINT) and not states.dead]
+    waiting = [
+        e
+        for e in in_order(states.waiting.values())
+        if op_of(e).upper().startswith(POINT) and not states.dead
+    ]
     gaps = [
         e
         for e in case.of("flight.missing", "flight.mismatch", "flight.stuck")
         if not e.data.get("live")  # there a rank outside of all calls is the reason
-        and any(word in str(e.data.get("op", "")).lower() for word in ("send", "recv", "all_to_all", "coalesced"))
+        and any(
+            word in str(e.data.get("op", "")).lower()
+            for word in ("send", "recv", "all_to_all", "coalesced")
+        )
     ]
     lines = said or gaps or waiting
     if not lines:
@@ -94,7 +140,8 @@ def _waited(case: Case) -> Finding | None:
     return found(
         ID,
         "likely" if said or gaps or len({op_of(e) for e in waiting}) > 1 else "possible",
-        f"{start(name_ranks(ranks))} waited in {ops} for a peer that never posted the matching call.",
+        f"{start(name_ranks(ranks))} waited in {ops} for a peer that never posted the matching"
+        " call.",
         pick(said, gaps, waiting),
         ranks=ranks if said else (),
         advice=_advice(),
@@ -111,7 +158,10 @@ def _single_calls(case: Case) -> list[Event]:
 
 
 def _is_single_call(frame: Mapping[str, Any]) -> bool:
-    """Whether a frame is torch's send or recv: sockets, loggers and programs have functions of these names, too."""
+    """Whether a frame is torch's send or recv.
+
+    Sockets, loggers and programs have functions of these names, too.
+    """
     return frame.get("func") in ("send", "recv") and "torch/distributed" in str(frame.get("file"))
 
 
@@ -130,20 +180,39 @@ def _unpaired(case: Case) -> Finding | None:
     gave_up = how_they_waited(rank_states(case).waiting.values()) == "timed out waiting"
     until = " until the timeout" * gave_up
     say = f"{who} waited in {call} at {where}{until}; no rank posted the matching call."
-    return found(ID, "likely", say, pick(unpaired), ranks=ranks_in(unpaired), advice=_advice(), next=experiment(case))
+    return found(
+        ID,
+        "likely",
+        say,
+        pick(unpaired),
+        ranks=ranks_in(unpaired),
+        advice=_advice(),
+        next=experiment(case),
+    )
 
 
 def _splits(case: Case) -> Finding | None:
-    """A rank was sent more than it expected in an all_to_all; where most ranks were, it is the one that was not."""
+    """A rank was sent more than it expected in an all_to_all.
+
+    Where most ranks were, it is the one that was not.
+    """
     sizes, inside = case.of("gloo.size_mismatch"), exchanges(case)
     if not sizes or not inside:
         return None
     ranks, (a, b) = ranks_in(sizes), (sizes[0].data.get("a"), sizes[0].data.get("b"))
     others = set(rank_states(case).members) - set(ranks)
     odd = tuple(sorted(others)) if 0 < len(others) < len(ranks) else ()
-    say = f"{start(name_ranks(ranks))} expected {b} bytes from one peer in all_to_all and was sent {a}: "
-    say += f"{name_ranks(odd)} sends too much." if odd else "the split sizes of sender and receiver differ."
-    if not odd and len(ranks) == 1 and len(others) > 1:  # a sender that is odd to all is noticed by all
+    say = (
+        f"{start(name_ranks(ranks))} expected {b} bytes from one peer in all_to_all and was sent"
+        f" {a}: "
+    )
+    say += (
+        f"{name_ranks(odd)} sends too much."
+        if odd
+        else "the split sizes of sender and receiver differ."
+    )
+    # a sender that is odd to all is noticed by all
+    if not odd and len(ranks) == 1 and len(others) > 1:
         odd = ranks
     return _sizes(say, sizes, inside, odd)
 
@@ -153,15 +222,22 @@ def _dumped(case: Case) -> Finding | None:
     lines = [e for e in case.of("flight.mismatch") if e.data["field"] == "splits"]
     if not lines:
         return None
-    data, odd = lines[0].data, tuple(rank for side in lines[0].data["odd"] for rank in side["ranks"])
-    say = f"In collective {data['seq']} (all_to_all) the ranks send {data['majority']['value']} elements in all and "
+    data = lines[0].data
+    odd = tuple(rank for side in data["odd"] for rank in side["ranks"])
+    say = (
+        f"In collective {data['seq']} (all_to_all) the ranks send {data['majority']['value']}"
+        " elements in all and "
+    )
     say += f"expect {data['odd'][0]['value']}"
     say += f": the splits of {name_ranks(odd)} do not fit those of the others." if odd else "."
     return _sizes(say, lines, case.of("flight.missing"), odd)
 
 
 def _printed_splits(case: Case) -> Finding | None:
-    """The program printed split sizes: one rank sends another number of rows than its peer expects."""
+    """The program printed split sizes.
+
+    One rank sends another number of rows than its peer expects.
+    """
     reported = {event.rank: event for event in case.of("printed.splits") if event.rank is not None}
     order = {rank: place for place, rank in enumerate(reported)}
     pairs: list[list[int]] = []
@@ -176,12 +252,21 @@ def _printed_splits(case: Case) -> Finding | None:
         return None
     totals = {rank: (sum(e.data["inputs"]), sum(e.data["outputs"])) for rank, e in reported.items()}
     odd, (sender, taker, sent, expected) = tuple(outlying_splits(totals, pairs)), pairs[0]
-    say = f"Rank {sender} sends {sent} rows to rank {taker} in all_to_all, which expects {expected} from it"
-    say += f"; in all pairs that do not fit stands {name_ranks(odd)}." if len(pairs) > 1 and len(odd) == 1 else "."
+    say = (
+        f"Rank {sender} sends {sent} rows to rank {taker} in all_to_all, which expects {expected}"
+        " from it"
+    )
+    say += (
+        f"; in all pairs that do not fit stands {name_ranks(odd)}."
+        if len(pairs) > 1 and len(odd) == 1
+        else "."
+    )
     return _sizes(say, [reported[taker], reported[sender]], [], odd)
 
 
-def _sizes(say: str, faulty: list[Event], others: list[Event], ranks: tuple[int, ...] | None = None) -> Finding:
+def _sizes(
+    say: str, faulty: list[Event], others: list[Event], ranks: tuple[int, ...] | None = None
+) -> Finding:
     odd = ranks_in(faulty) if ranks is None else ranks
     why = pick(faulty, others, limit=4)
     return found(ID, "likely", say, why, ranks=odd, advice=(SPLITS,), next=_question())
@@ -189,9 +274,14 @@ def _sizes(say: str, faulty: list[Event], others: list[Event], ranks: tuple[int,
 
 SPLITS = Advice(
     "Exchange the split sizes before the data, so that every rank knows what each peer will send.",
-    code="given = torch.tensor(send_splits, device=device)\nexpected = torch.empty_like(given)\n"
-    "dist.all_to_all_single(expected, given)  # then output_split_sizes=expected.tolist()",
-    why="Each rank's output split for a peer must equal that peer's input split for it; the libraries do not check.",
+    code=(
+        "given = torch.tensor(send_splits, device=device)\nexpected = torch.empty_like(given)\n"
+        "dist.all_to_all_single(expected, given)  # then output_split_sizes=expected.tolist()"
+    ),
+    why=(
+        "Each rank's output split for a peer must equal that peer's input split for it; the"
+        " libraries do not check."
+    ),
     check="On every rank sum(output_split_sizes) is what the peers' input splits for it add up to.",
     risk="One more small all_to_all per call.",
 )
@@ -200,15 +290,27 @@ SPLITS = Advice(
 def _recorded(case: Case) -> Finding | None:
     """The Flight Recorders of two ranks show a call without its counterpart, or different sizes."""
     pairs = case.of("flight.p2p")
-    waiting = {rank for event in [*pairs, *case.of("flight.missing")] for rank in event.data["waiting"]}
-    wrong = [e for e in pairs if e.data.get("live") or e.data["sizes"] or set(e.data["lacking"]) <= waiting]
+    waiting = {
+        rank for event in [*pairs, *case.of("flight.missing")] for rank in event.data["waiting"]
+    }
+    wrong = [
+        e
+        for e in pairs
+        if e.data.get("live") or e.data["sizes"] or set(e.data["lacking"]) <= waiting
+    ]
     if not wrong or rank_states(case).dead:
         return None
     say = _unmatched_now(case, wrong[0]) if wrong[0].data.get("live") else _unmatched(wrong[0].data)
     pair = {rank for event in wrong for rank in (event.data["src"], event.data["dst"])}
-    most = {rank for gap in case.of("flight.missing") if len(gap.data["waiting"]) > 1 for rank in gap.data["waiting"]}
+    most = {
+        rank
+        for gap in case.of("flight.missing")
+        if len(gap.data["waiting"]) > 1
+        for rank in gap.data["waiting"]
+    }
     most |= {rank for event in wrong for rank in event.data.get("common", ())}
-    ranks = tuple(sorted(pair - most or pair))  # a rank that waits with most of the others is not the odd one
+    # a rank that waits with most of the others is not the odd one
+    ranks = tuple(sorted(pair - most or pair))
     return found(ID, "proven", say, pick(wrong, pairs), ranks=ranks, advice=_advice(), next=None)
 
 
@@ -218,16 +320,24 @@ def _unmatched_now(case: Case, event: Event) -> str:
     one, two = positions_of_case(case)[rank], positions_of_case(case)[other]
     wants, lacks = ("to", "recv") if one.call == "send" else ("from", "send")
     branch = f", {inside(one.condition)}," if one.condition else ""
-    say = f"Rank {rank} waits in {one.call} {wants} rank {other} at {one.place}{branch}{waiting_time_of_case(case)}; "
+    say = (
+        f"Rank {rank} waits in {one.call} {wants} rank {other} at"
+        f" {one.place}{branch}{waiting_time_of_case(case)}; "
+    )
     return f"{say}rank {other} {two.activity()} and posts no matching {lacks}."
 
 
 def _unmatched(data: Mapping[str, Any]) -> str:
     """Sentence on the calls between two ranks: other sizes, or a call without its counterpart."""
-    sender, receiver, counts = data["src"], data["dst"], f"{data['sent']} sends, {data['received']} receives"
+    sender = data["src"]
+    receiver = data["dst"]
+    counts = f"{data['sent']} sends, {data['received']} receives"
     if data["sizes"]:
         sent, expected = data["sizes"]
-        return f"Rank {sender} sends {sent} elements to rank {receiver}, which expects {expected} ({counts})."
+        return (
+            f"Rank {sender} sends {sent} elements to rank {receiver}, which expects {expected}"
+            f" ({counts})."
+        )
     if data["sent"] == data["received"]:
         return f"Ranks {sender} and {receiver} wait for each other in different calls ({counts})."
     if data["sent"] < data["received"]:
@@ -238,7 +348,10 @@ def _unmatched(data: Mapping[str, Any]) -> str:
 
 
 def _facing(case: Case) -> Finding | None:
-    """Flight Recorder entries printed in a log: two ranks each wait for the other's matching call."""
+    """Flight Recorder entries printed in a log.
+
+    Two ranks each wait for the other's matching call.
+    """
     both = blocked_pairs(case)
     if not both:
         return None
@@ -256,8 +369,8 @@ def _last(case: Case) -> Finding | None:
         return None
     last = calls[-2:]
     say = (
-        f"The recorded calls{f' of {name_ranks(ranks_in(last))}' if ranks_in(last) else ''} end in sends "
-        "and receives; a pair that does not match blocks both ranks."
+        f"The recorded calls{f' of {name_ranks(ranks_in(last))}' if ranks_in(last) else ''} end in"
+        " sends and receives; a pair that does not match blocks both ranks."
     )
     return found(ID, "possible", say, pick(last), ranks=(), advice=_advice(), next=experiment(case))
 
@@ -266,8 +379,10 @@ def _advice() -> tuple[Advice, ...]:
     return (
         Advice(
             "Issue the sends and receives that belong together in one batch.",
-            code="ops = [dist.P2POp(dist.isend, out, nxt), dist.P2POp(dist.irecv, inp, prv)]\n"
-            "for work in dist.batch_isend_irecv(ops):\n    work.wait()",
+            code=(
+                "ops = [dist.P2POp(dist.isend, out, nxt), dist.P2POp(dist.irecv, inp, prv)]\n"
+                "for work in dist.batch_isend_irecv(ops):\n    work.wait()"
+            ),
             why="Inside one NCCL group the order of sends and receives does not matter.",
             check="The job passes several steps on an odd and on an even number of ranks.",
             risk="All ranks of a pair must batch the same calls.",
@@ -276,13 +391,23 @@ def _advice() -> tuple[Advice, ...]:
 
 
 def experiment(case: Case) -> Experiment:
-    """Run again with the calls of both peers recorded; gloo records none, so there run without the program."""
+    """Run again with the calls of both peers recorded.
+
+    Gloo records none, so there run without the program.
+    """
     if not case.of("gloo.timeout"):
         return _question()
     return minimal(
-        "Does a plain all_reduce work on the same ranks, without the program's own sends and receives?",
-        {ID: "it does: calls of the program do not pair", "slow_rank": "it does: a rank of the program was only late"},
-        {"network_loss": "it does not: connections break", "hostname_resolution": "it does not: addresses are wrong"},
+        "Does a plain all_reduce work on the same ranks, without the program's own sends and"
+        " receives?",
+        {
+            ID: "it does: calls of the program do not pair",
+            "slow_rank": "it does: a rank of the program was only late",
+        },
+        {
+            "network_loss": "it does not: connections break",
+            "hostname_resolution": "it does not: addresses are wrong",
+        },
     )
 
 

@@ -1,25 +1,29 @@
 """The ranks call the same collective with different sizes or types
 
 What you see
-    A hang in the same collective on all ranks whose watchdog lines differ in NumelIn, gloo's "op.preamble.length <=
-    op.nbytes ... Received data size doesn't match expected size", DETAIL mode's "Tensor shapes: 20vs10", an NCCL
-    error 5/10/1 over InfiniBand, or, worse, silently wrong numbers.
+    A hang in the same collective on all ranks whose watchdog lines differ in NumelIn, gloo's
+    "op.preamble.length <= op.nbytes ... Received data size doesn't match expected size", DETAIL
+    mode's "Tensor shapes: 20vs10", an NCCL error 5/10/1 over InfiniBand, or, worse, silently wrong
+    numbers.
 
 Why it happens
-    A collective moves raw bytes by an agreed plan; the shape is not sent along.  If a rank's last batch is
-    smaller, a buffer grew on one rank only, one checkpoint loaded partially, or one rank runs in float32, the
-    ranks follow different plans: one waits for data that never comes, or adds numbers that do not belong together.
+    A collective moves raw bytes by an agreed plan; the shape is not sent along.  If a rank's last
+    batch is smaller, a buffer grew on one rank only, one checkpoint loaded partially, or one rank
+    runs in float32, the ranks follow different plans: one waits for data that never comes, or adds
+    numbers that do not belong together.
 
 How to be sure
-    Compare the sizes of the same sequence number: TORCH_DISTRIBUTED_DEBUG=DETAIL names both sides at the call, the
-    Flight Recorder afterwards.
+    Compare the sizes of the same sequence number: TORCH_DISTRIBUTED_DEBUG=DETAIL names both sides
+    at the call, the Flight Recorder afterwards.
 
 What to do
-    Pad or drop_last so that all ranks bring the same shape, exchange sizes first (all_gather of the lengths), or
-    exclude rank-local buffers from DDP (broadcast_buffers=False, or _ddp_params_and_buffers_to_ignore).
+    Pad or drop_last so that all ranks bring the same shape, exchange sizes first (all_gather of the
+    lengths), or exclude rank-local buffers from DDP (broadcast_buffers=False, or
+    _ddp_params_and_buffers_to_ignore).
 
 Read more
-    PyTorch docs: TORCH_DISTRIBUTED_DEBUG, DistributedDataParallel(broadcast_buffers), Flight Recorder.
+    PyTorch docs: TORCH_DISTRIBUTED_DEBUG, DistributedDataParallel(broadcast_buffers), Flight
+    Recorder.
 """
 
 from __future__ import annotations
@@ -100,8 +104,14 @@ def _flight(case: Case) -> Finding | None:
             if witness is not None:
                 odd, right = [group for group in odd if group is not witness[1]], [witness[1]]
             first, *others = [*odd, *right]
-            brought = [f"{name_ranks(ranks_of([group]))} passed {_short(group.get('value'))}" for group in others]
-            say = f"{_who(ranks_of([first]))} called collective {event.data.get('seq')} with {event.data['field']} "
+            brought = [
+                f"{name_ranks(ranks_of([group]))} passed {_short(group.get('value'))}"
+                for group in others
+            ]
+            say = (
+                f"{_who(ranks_of([first]))} called collective {event.data.get('seq')} with"
+                f" {event.data['field']} "
+            )
             say += f"{_short(first.get('value'))} where {' and '.join(brought)}"
             say += f", as {witness[0]} did." if witness else "." if right else f". {UNDECIDED}"
             return _found(case, say, [event, *case.of("gloo.size_mismatch")[:1]], ranks_of(odd))
@@ -109,8 +119,14 @@ def _flight(case: Case) -> Finding | None:
 
 
 def _witness(case: Case, two: Sequence[Mapping[str, Any]]) -> tuple[str, Mapping[str, Any]] | None:
-    """Name of a rank without a dump that received another size than its own call, and the side it agrees with."""
-    lines = [e for e in case.of("gloo.size_mismatch") if e.rank is not None and e.rank not in ranks_of(two)]
+    """Name of a rank without a dump that received another size than its own call, and the side it
+    agrees with.
+    """
+    lines = [
+        e
+        for e in case.of("gloo.size_mismatch")
+        if e.rank is not None and e.rank not in ranks_of(two)
+    ]
     known = [(group, _bytes(group.get("value"))) for group in two]
     if not lines or len(known) != 2 or None in (known[0][1], known[1][1]):
         return None
@@ -122,7 +138,10 @@ def _witness(case: Case, two: Sequence[Mapping[str, Any]]) -> tuple[str, Mapping
 
 
 def _bytes(value: Any) -> int | None:
-    """Size of a call: elements by its shapes, or bytes by its types; None where neither is known."""
+    """Size of a call: elements by its shapes, or bytes by its types.
+
+    None where neither is known.
+    """
     if not isinstance(value, list) or not value:
         return None
     if all(isinstance(shape, list) for shape in value):
@@ -132,15 +151,31 @@ def _bytes(value: Any) -> int | None:
 
 LENGTH_ERROR = 1
 """Status of an InfiniBand completion: more data arrived than the receiver's buffer holds."""
-WIDTH = {"Double": 8, "Long": 8, "Float": 4, "Int": 4, "Half": 2, "BFloat16": 2, "Short": 2, "Char": 1, "Byte": 1}
+WIDTH = {
+    "Double": 8,
+    "Long": 8,
+    "Float": 4,
+    "Int": 4,
+    "Half": 2,
+    "BFloat16": 2,
+    "Short": 2,
+    "Char": 1,
+    "Byte": 1,
+}
 """Bytes of an element, by the Flight Recorder's names of types."""
 
 
 def _fingerprint(case: Case) -> Finding | None:
     for event in case.of("c10d.mismatch"):
         differs = set(event.data.get("differs") or ())
-        if event.data.get("a_op") == event.data.get("b_op") and not differs & {"op", "seq"} and not other_calls(event):
-            ranks = tuple(r for r in (event.data.get("a"), event.data.get("b")) if isinstance(r, int))
+        if (
+            event.data.get("a_op") == event.data.get("b_op")
+            and not differs & {"op", "seq"}
+            and not other_calls(event)
+        ):
+            ranks = tuple(
+                r for r in (event.data.get("a"), event.data.get("b")) if isinstance(r, int)
+            )
             say = (
                 f"{_who(ranks)} call {event.data.get('a_op')} with tensors of different "
                 f"{' and '.join(sorted(differs)) or 'shape'}."
@@ -153,12 +188,20 @@ def _watchdog(case: Case) -> Finding | None:
     """Watchdogs name different numbers of elements for one sequence number."""
     for one in differing_timeouts_of(case):
         if one.what == "size":
-            parts = [f"{name_ranks(ranks_in(side))} {size}" for size, side in sorted(one.sides.items())]
-            say = f"In collective {one.seq} ({one.op}) the ranks passed different numbers of elements: "
-            # The same place of the sequence may be another call of the program; only recorded calls show which.
+            parts = [
+                f"{name_ranks(ranks_in(side))} {size}" for size, side in sorted(one.sides.items())
+            ]
+            say = (
+                f"In collective {one.seq} ({one.op}) the ranks passed different numbers of"
+                " elements: "
+            )
+            # The same place of the sequence may be another call of the program; only recorded calls
+            # show which.
             strength: Strength = "possible" if one.of_different_calls else "likely"
             lines = cited(*sorted(one.sides.values(), key=len))
-            return _found(case, f"{say}{', '.join(parts)}.", [*lines], minority(one.sides), strength)
+            return _found(
+                case, f"{say}{', '.join(parts)}.", [*lines], minority(one.sides), strength
+            )
     return None
 
 
@@ -175,26 +218,41 @@ def _library(case: Case) -> Finding | None:
     gloo = case.of("gloo.size_mismatch")
     nccl = [e for e in family(case, "ib_completion") if e.data.get("status") == LENGTH_ERROR]
     nccl += matching(
-        [*family(case, "size_mismatch", "ib_completion", "socket_closed", "proxy"), *messages(case)],
-        *("Mismatched allreduce tensor shapes", "Mismatched allgather tensor shapes", "Mismatched data types"),
-        *("Mismatched broadcast tensor shapes", "Mismatched reducescatter tensor shapes", "collective mismatch error"),
+        [
+            *family(case, "size_mismatch", "ib_completion", "socket_closed", "proxy"),
+            *messages(case),
+        ],
+        *(
+            "Mismatched allreduce tensor shapes",
+            "Mismatched allgather tensor shapes",
+            "Mismatched data types",
+        ),
+        *(
+            "Mismatched broadcast tensor shapes",
+            "Mismatched reducescatter tensor shapes",
+            "collective mismatch error",
+        ),
         *("message truncated : receiving", "posted incorrect receive info"),
     )
     lines = gloo or nccl
     if not lines or case.of("flight.mismatch") or case.of("c10d.mismatch") or exchanges(case):
         return None
     a, b = lines[0].data.get("a"), lines[0].data.get("b")
-    sizes = f" ({a} bytes arrived where {b} were expected)" if a is not None and b is not None else ""
+    sizes = (
+        f" ({a} bytes arrived where {b} were expected)" if a is not None and b is not None else ""
+    )
     ranks = ranks_in(lines)
     say = (
-        f"{_who(ranks)} received data of another size than expected{sizes}: the ranks' tensors differ, or "
-        "they call different collectives."
+        f"{_who(ranks)} received data of another size than expected{sizes}: the ranks' tensors"
+        " differ, or they call different collectives."
     )
     why = pick(lines, case.of("gloo.closed"), limit=4)
     return found(ID, "likely", say, why, ranks=ranks, advice=_advice(case), next=_question())
 
 
-def _found(case: Case, say: str, events: list[Event], ranks: tuple[int, ...], strength: Strength = "proven") -> Finding:
+def _found(
+    case: Case, say: str, events: list[Event], ranks: tuple[int, ...], strength: Strength = "proven"
+) -> Finding:
     following = None if strength == "proven" else _question()
     return found(ID, strength, say, pick(events), ranks=ranks, advice=_advice(case), next=following)
 
@@ -203,20 +261,37 @@ def _entries(case: Case) -> Finding | None:
     """Flight Recorder entries printed in a log show different sizes at one place."""
     events = differing_entries(case, "sizes")
     sizes = [size for e in events if (size := elements(e.data["sizes"])) is not None]
-    if not events or differing_entries(case, "op") or (sizes and unlike_calls(events[0].data["op"].upper(), sizes)):
+    if (
+        not events
+        or differing_entries(case, "op")
+        or (sizes and unlike_calls(events[0].data["op"].upper(), sizes))
+    ):
         return None
     brought = [f"{name_ranks(ranks_in([e]))} passed {_short(e.data['sizes'])}" for e in events[:4]]
     say = f"In collective {events[0].data['seq']} ({events[0].data['op']}) {', '.join(brought)}."
-    return _found(case, say, events, minority(disagreeing(events, lambda event: event.data["sizes"])), "likely")
+    return _found(
+        case,
+        say,
+        events,
+        minority(disagreeing(events, lambda event: event.data["sizes"])),
+        "likely",
+    )
 
 
 def _models(case: Case) -> Finding | None:
-    """DDP compared the models of all ranks before its first step and found a parameter of another size."""
+    """DDP compared the models of all ranks before its first step and found a parameter of another
+    size.
+    """
     lines = matching(model_mismatch(case), "sizes of the same param")
     if not lines:
         return None
-    ranks = tuple(sorted({r for e in lines for r in e.data.get("ranks") or () if r})) or ranks_in(lines)
-    say = f"A model parameter of {name_ranks(ranks)} has another size than on rank 0: files or settings differ."
+    ranks = tuple(sorted({r for e in lines for r in e.data.get("ranks") or () if r})) or ranks_in(
+        lines
+    )
+    say = (
+        f"A model parameter of {name_ranks(ranks)} has another size than on rank 0: files or"
+        " settings differ."
+    )
     return found(ID, "likely", say, pick(lines), ranks=ranks, advice=(ONE_MODEL,), next=_question())
 
 
@@ -230,9 +305,16 @@ def _short(value: Any) -> str:
 
 
 ONE_MODEL = Advice(
-    "Build the same model on all ranks: one configuration, one release of each package, one checkpoint.",
-    code="print({name: tuple(p.shape) for name, p in model.named_parameters()})  # on every rank; compare two ranks",
-    why="DDP compares the shapes of all parameters in its constructor; no batch has been read by then.",
+    "Build the same model on all ranks: one configuration, one release of each package, one"
+    " checkpoint.",
+    code=(
+        "print({name: tuple(p.shape) for name, p in model.named_parameters()})  # on every rank;"
+        " compare two ranks"
+    ),
+    why=(
+        "DDP compares the shapes of all parameters in its constructor; no batch has been read by"
+        " then."
+    ),
     check="The constructor of DistributedDataParallel returns on all ranks.",
     risk="None.",
 )
@@ -241,11 +323,11 @@ ONE_MODEL = Advice(
 def _advice(case: Case) -> tuple[Advice, ...]:
     return (
         Advice(
-            "Make all ranks bring the same shape and dtype to this call: pad, drop_last=True, or exchange "
-            "the lengths first.",
+            "Make all ranks bring the same shape and dtype to this call: pad, drop_last=True, or"
+            " exchange the lengths first.",
             code=(
-                "lengths = [torch.empty_like(n) for _ in range(world)]\ndist.all_gather(lengths, n)  # "
-                "then pad to max(lengths)"
+                "lengths = [torch.empty_like(n) for _ in range(world)]\ndist.all_gather(lengths, n)"
+                "  # then pad to max(lengths)"
             ),
             why="NCCL and gloo move bytes and do not check shapes.",
             check="The step runs, and the results of all ranks are equal.",

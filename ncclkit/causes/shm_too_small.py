@@ -1,22 +1,24 @@
 """/dev/shm is too small or full
 
 What you see
-    "posix_fallocate failed : No space left on device", "failed to extend /dev/shm/nccl-... to n bytes", "unhandled
-    system error" at the first collective, or a rank that dies of a bus error (exit code -7, "unable to write to
-    file </torch_...>", "insufficient shared memory (shm)").
+    "posix_fallocate failed : No space left on device", "failed to extend /dev/shm/nccl-... to n
+    bytes", "unhandled system error" at the first collective, or a rank that dies of a bus error
+    (exit code -7, "unable to write to file </torch_...>", "insufficient shared memory (shm)").
 
 Why it happens
-    Ranks of one machine that cannot copy between GPUs directly exchange data through files in /dev/shm, a file
-    system in memory; data-loader workers hand over batches through the same place.  Docker gives a container 64 MiB
-    of it by default, Kubernetes likewise, and NCCL alone may need that per pair of GPUs.  If the file cannot be
-    extended NCCL reports it; if memory runs out while a mapped page is touched, the kernel sends SIGBUS.
+    Ranks of one machine that cannot copy between GPUs directly exchange data through files in
+    /dev/shm, a file system in memory; data-loader workers hand over batches through the same place.
+    Docker gives a container 64 MiB of it by default, Kubernetes likewise, and NCCL alone may need
+    that per pair of GPUs.  If the file cannot be extended NCCL reports it; if memory runs out while
+    a mapped page is touched, the kernel sends SIGBUS.
 
 How to be sure
-    `df -h /dev/shm` inside the container while the job starts.  The job runs with NCCL_SHM_DISABLE=1 (slower).
+    `df -h /dev/shm` inside the container while the job starts.  The job runs with
+    NCCL_SHM_DISABLE=1 (slower).
 
 What to do
-    Give the container more: docker run --shm-size=16g (or --ipc=host); in Kubernetes mount an emptyDir with
-    medium: Memory on /dev/shm.  Remove stale /dev/shm/nccl-* files of killed jobs.
+    Give the container more: docker run --shm-size=16g (or --ipc=host); in Kubernetes mount an
+    emptyDir with medium: Memory on /dev/shm.  Remove stale /dev/shm/nccl-* files of killed jobs.
 
 Read more
     NCCL user guide, Troubleshooting: shared memory.  PyTorch docs: multiprocessing, docker images.
@@ -66,7 +68,9 @@ TINY, FULL = 64 << 20, 32 << 20
 
 
 def diagnose(case: Case) -> Finding:
-    """Found where a process was refused memory in /dev/shm, or where it is as small as a container's default."""
+    """Found where a process was refused memory in /dev/shm, or where it is as small as a
+    container's default.
+    """
     said = _shm_errors(case)
     small = [
         f
@@ -78,7 +82,11 @@ def diagnose(case: Case) -> Finding:
         for f in of_job_hosts(case, case.facts_of("limits.shm.free"))
         if isinstance(f.value, (int, float)) and f.value < FULL
     ]
-    bus = [e for e in case.of("elastic.exit") if -7 in (e.data.get("exitcode"), -(e.data.get("signal") or 0))]
+    bus = [
+        e
+        for e in case.of("elastic.exit")
+        if -7 in (e.data.get("exitcode"), -(e.data.get("signal") or 0))
+    ]
     bus += without([e for e in case.of("system.error") if e.data.get("what") == "bus_error"], said)
     if said:
         sure = [e for e in said if not matching([e], *REASONS)]
@@ -94,8 +102,8 @@ def diagnose(case: Case) -> Finding:
         return found(
             ID,
             "possible",
-            f"{start(name_ranks(ranks_in(silent)))} failed in a system call that this log does not name; the "
-            "usual reason in a container is a /dev/shm that is too small.",
+            f"{start(name_ranks(ranks_in(silent)))} failed in a system call that this log does not"
+            " name; the usual reason in a container is a /dev/shm that is too small.",
             pick(silent),
             ranks=ranks_in(silent),
             advice=_advice(64 << 20),
@@ -127,15 +135,29 @@ def _shm_errors(case: Case) -> list[Event]:
         "Could not map /dev/shm",
         "/dev/shm has only",
     )
-    files = {(e.path, e.line) for e in case.of("system.error") if e.data.get("what") == "too_many_files"}
-    lines = [e for e in lines if not {(e.path, e.line), (e.path, e.line + 1)} & files]  # the reason may be wrapped
+    files = {
+        (e.path, e.line) for e in case.of("system.error") if e.data.get("what") == "too_many_files"
+    }
+    # the reason may be wrapped
+    lines = [e for e in lines if not {(e.path, e.line), (e.path, e.line + 1)} & files]
     lines = [e for e in lines if not matching([e], "Too many open files")]
-    lines += [e for e in case.of("system.error") if e.data.get("what") == "no_space" and "/dev/shm" in e.text]
+    lines += [
+        e
+        for e in case.of("system.error")
+        if e.data.get("what") == "no_space" and "/dev/shm" in e.text
+    ]
     return lines
 
 
-REASONS = ("No such file", "Permission denied", "Cannot allocate memory", "File exists", "Operation not permitted")
-"""Other reasons for a refusal than lack of room: the writer has gone, missing rights, the host's own memory."""
+REASONS = (
+    "No such file",
+    "Permission denied",
+    "Cannot allocate memory",
+    "File exists",
+    "Operation not permitted",
+)
+"""Other reasons for a refusal than lack of room: the writer has gone, missing rights, the host's
+own memory."""
 
 
 def _on_shm(lines: list[Event]) -> bool:
@@ -148,7 +170,8 @@ def _finding(why: list[Event], facts: list[Fact], strength: str) -> Finding:
     has = f", which has {format_bytes(size)}" if size else ""
     verb = "was refused memory in" if strength == "proven" else "probably ran out of memory in"
     say = (
-        f"{start(name_ranks(ranks))} {verb} /dev/shm{on(host)}{has}; NCCL and data-loader workers exchange data there."
+        f"{start(name_ranks(ranks))} {verb} /dev/shm{on(host)}{has}; NCCL and data-loader workers"
+        " exchange data there."
     )
     return found(
         ID,
@@ -164,12 +187,18 @@ def _finding(why: list[Event], facts: list[Fact], strength: str) -> Finding:
 def _risks(host: HostFacts) -> Iterator[Risk]:
     size, free = host.number("limits.shm.size"), host.number("limits.shm.free")
     if size is not None and size < ENOUGH:
-        say = f"/dev/shm has {format_bytes(size)}; NCCL or data-loader workers that need more of it would fail"
+        say = (
+            f"/dev/shm has {format_bytes(size)}; NCCL or data-loader workers that need more of it"
+            " would fail"
+        )
         strength: Strength = "likely" if size <= TINY else "possible"
         yield Risk(say, [host.fact("limits.shm.size")], _advice(size)[0], strength)
     elif free is not None and free < FULL:
         of = "" if size is None else f" of {format_bytes(size)}"
-        say = f"/dev/shm has {format_bytes(free)} free{of}; a job that starts there would be refused memory"
+        say = (
+            f"/dev/shm has {format_bytes(free)} free{of}; a job that starts there would be refused"
+            " memory"
+        )
         yield Risk(say, [host.fact("limits.shm.free")], _advice(size)[1], "likely")
 
 
@@ -178,12 +207,18 @@ def _advice(size: float | None) -> tuple[Advice, ...]:
         Advice(
             "Give the container at least 16 GiB of shared memory.",
             command="docker run --shm-size=16g …   # or --ipc=host",
-            code="volumes: [{name: shm, emptyDir: {medium: Memory, sizeLimit: 16Gi}}]  # Kubernetes, at /dev/shm",
+            code=(
+                "volumes: [{name: shm, emptyDir: {medium: Memory, sizeLimit: 16Gi}}]  # Kubernetes,"
+                " at /dev/shm"
+            ),
             why=(
                 "Docker's and Kubernetes' default is 64 "
                 f"MiB{'; yours is ' + format_bytes(size) if size and size != 64 << 20 else ''}."
             ),
-            check="`df -h /dev/shm` in the container shows the new size, and the first collective passes.",
+            check=(
+                "`df -h /dev/shm` in the container shows the new size, and the first collective"
+                " passes."
+            ),
             risk="Shared memory counts against the container's memory limit when it is used.",
         ),
         Advice(
@@ -196,15 +231,23 @@ def _advice(size: float | None) -> tuple[Advice, ...]:
         Advice(
             "Until then keep NCCL out of /dev/shm.",
             env={"NCCL_SHM_DISABLE": "1"},
-            why="Ranks that cannot copy between GPUs directly then use the network of the machine itself.",
-            check="Channel lines say 'via NET' and no longer 'via SHM', and the first collective completes.",
+            why=(
+                "Ranks that cannot copy between GPUs directly then use the network of the machine"
+                " itself."
+            ),
+            check=(
+                "Channel lines say 'via NET' and no longer 'via SHM', and the first collective"
+                " completes."
+            ),
             risk="Slower; data-loader workers still need /dev/shm.",
         ),
     )
 
 
 def experiment(case: Case) -> Experiment:
-    """Try how much /dev/shm grants, then run the same job without NCCL's shared memory transport."""
+    """Try how much /dev/shm grants, then run the same job without NCCL's shared memory
+    transport.
+    """
     without = Experiment(
         "Does the job start when NCCL does not use /dev/shm?",
         {"env": {"NCCL_SHM_DISABLE": "1"}},

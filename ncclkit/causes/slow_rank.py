@@ -1,38 +1,42 @@
 """One rank was busy elsewhere while the others waited for it in a collective
 
 What you see
-    All ranks but one print "Watchdog caught collective operation timeout" (NCCL) or "Timed out waiting ... for
-    recv" (gloo) for the same collective, usually after exactly 600 s or 1800 s.  The rank that matters prints
-    nothing, or its ordinary progress, and is often still alive when torchrun stops it.
+    All ranks but one print "Watchdog caught collective operation timeout" (NCCL) or "Timed out
+    waiting ... for recv" (gloo) for the same collective, usually after exactly 600 s or 1800 s.
+    The rank that matters prints nothing, or its ordinary progress, and is often still alive when
+    torchrun stops it.
 
 Why it happens
-    A collective ends only when every rank has called it.  A rank that tokenises the data, replays a million
-    batches to resume, evaluates or writes a checkpoint alone leaves the others waiting inside NCCL kernels, where
-    they look perfectly busy.  After the timeout the watchdog of each waiting rank aborts its process, so the
-    first crash, which torchrun reports as "root cause", is a victim.
+    A collective ends only when every rank has called it.  A rank that tokenises the data, replays a
+    million batches to resume, evaluates or writes a checkpoint alone leaves the others waiting
+    inside NCCL kernels, where they look perfectly busy.  After the timeout the watchdog of each
+    waiting rank aborts its process, so the first crash, which torchrun reports as "root cause", is
+    a victim.
 
 How to be sure
-    Look for the missing rank, not for the ranks that report: the Flight Recorder shows each rank's last collective,
-    and the rank that lags is at fault; a stack of it (py-spy dump, ncclkit attach) shows the line it is busy in.
-    If all ranks have launched the collective, the network or a GPU is stuck instead, and this is not the cause.
+    Look for the missing rank, not for the ranks that report: the Flight Recorder shows each rank's
+    last collective, and the rank that lags is at fault; a stack of it (py-spy dump, ncclkit attach)
+    shows the line it is busy in. If all ranks have launched the collective, the network or a GPU is
+    stuck instead, and this is not the cause.
 
 What to do
-    Take the long phase out of the path of the others: preprocess before the job starts or on all ranks, keep the
-    data position in the checkpoint, evaluate on all ranks, write checkpoints asynchronously.  If the phase must
-    stay, put a monitored barrier with its own long timeout behind it, or raise the timeout of the process group.
+    Take the long phase out of the path of the others: preprocess before the job starts or on all
+    ranks, keep the data position in the checkpoint, evaluate on all ranks, write checkpoints
+    asynchronously.  If the phase must stay, put a monitored barrier with its own long timeout
+    behind it, or raise the timeout of the process group.
 
 Read more
-    PyTorch: init_process_group(timeout), Flight Recorder tutorial, torch.distributed.monitored_barrier.
+    PyTorch: init_process_group(timeout), Flight Recorder tutorial,
+    torch.distributed.monitored_barrier.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import replace
 
 from ncclkit.analysis.calls import only_point_to_point
-from ncclkit.analysis.frames import Frame, for_workers, framework, in_collective, own_frame, place, stacks
+from ncclkit.analysis.frames import for_workers, in_collective, own_frame, place, stacks
 from ncclkit.analysis.picks import in_order, matching, name_ranks, otherwise, pick, seconds
 from ncclkit.analysis.rank_states import (
     RankStates,
@@ -49,6 +53,7 @@ from ncclkit.analysis.steps import NAMES, StepTimes, measured_steps
 from ncclkit.analysis.waits import inside, positions_of_case, waiting_time_of_case
 from ncclkit.causes._experiments import recorded
 from ncclkit.causes._printed import pending_calls
+from ncclkit.causes._resuming import keep_position
 from ncclkit.causes._settings import LONE, loop_seconds, raise_timeout, unreached_timeout
 from ncclkit.core import text
 from ncclkit.core.case import Case
@@ -74,49 +79,87 @@ def diagnose(case: Case) -> Finding:
         )
     instant = states.instant_timeouts
     if instant:
-        return clear(ID, "A timeout below a second ends healthy collectives: no rank had to be late.", instant[:3])
+        return clear(
+            ID,
+            "A timeout below a second ends healthy collectives: no rank had to be late.",
+            instant[:3],
+        )
     if idle := idle_service(case):
         return clear(ID, "The server had no request to work on, so no rank was late.", (idle,))
     mismatches = case.of("flight.mismatch", "gloo.size_mismatch")
     if mismatches:
-        return clear(ID, "The ranks made different calls, so no rank was merely late.", tuple(mismatches[:3]))
-    for witness in (_flight, _not_begun, _barrier, _stacks, _behind, _ras, _launched_late, *WITNESSES):
+        return clear(
+            ID, "The ranks made different calls, so no rank was merely late.", tuple(mismatches[:3])
+        )
+    for witness in (
+        _flight,
+        _not_begun,
+        _barrier,
+        _stacks,
+        _behind,
+        _ras,
+        _launched_late,
+        *WITNESSES,
+    ):
         if suspicion := witness(case, states):
             finding = _finding(case, states, suspicion)
-            early = finding.strength == "likely" and unreached_timeout(case)[0]  # a rank may have been in good time
+            early = (
+                finding.strength == "likely" and unreached_timeout(case)[0]
+            )  # a rank may have been in good time
             return replace(finding, strength="possible") if early else finding
     if (measured := measured_steps(case)) and not states.waiting:
         return _of_steps(case, *measured)
     if states.waiting:
         return unknown(
-            ID, "a Flight Recorder dump or a stack of every rank at the moment of the hang", next=experiment(case)
+            ID,
+            "a Flight Recorder dump or a stack of every rank at the moment of the hang",
+            next=experiment(case),
         )
-    at_work = [change for change in case.of("ras.change") if change.data["moved"] and not change.data["still"]]
+    at_work = [
+        change
+        for change in case.of("ras.change")
+        if change.data["moved"] and not change.data["still"]
+    ]
     went_well = [*states.ended.values(), *case.of("nccl.destroy", "flight.dump"), *at_work]
     return otherwise(
         ID,
         went_well,
         "No rank timed out waiting for a collective.",
-        "the log of every rank up to the watchdog's message, or Flight Recorder dumps (TORCH_FR_BUFFER_SIZE=2000)",
+        "the log of every rank up to the watchdog's message, or Flight Recorder dumps"
+        " (TORCH_FR_BUFFER_SIZE=2000)",
     )
 
 
 def _of_steps(case: Case, times: StepTimes, events: Sequence[Event]) -> Finding:
-    """Found where one rank comes last to the collectives of most steps of a job that goes on; clear where none does."""
+    """Found where one rank comes last to the collectives of most steps of a job that goes on; clear
+    where none does.
+    """
     if times.late is None:
         if len(times.ranks) > 1:
-            return clear(ID, "No rank comes last to the collectives of most measured steps.", tuple(events[:3]))
+            return clear(
+                ID,
+                "No rank comes last to the collectives of most measured steps.",
+                tuple(events[:3]),
+            )
         return unknown(ID, "the steps of every rank (`ncclkit step`)")
     late, excess = times.late
     waited = max(one.parts["waiting"] for one in times.ranks)
     whole = text.format_time(1e6 * times.seconds)
     say = (
-        f"{start(name_ranks((late.rank,)))} comes last to the collectives of {text.percent(late.late)} of the measured "
-        f"steps{f', as it spends more on {NAMES[excess]}' if excess else ''}; the others wait for it up to "
-        f"{text.format_time(1e6 * waited)} of a step of {whole}."
+        f"{start(name_ranks((late.rank,)))} comes last to the collectives of"
+        f" {text.percent(late.late)} of the measured"
+        f" steps{f', as it spends more on {NAMES[excess]}' if excess else ''}; the others wait for"
+        f" it up to {text.format_time(1e6 * waited)} of a step of {whole}."
     )
     why = sorted(events, key=lambda event: event.rank != late.rank)
-    return found(ID, "likely", say, tuple(why[:3]), ranks=(late.rank,), advice=_advice(case, (late.rank,), ""))
+    return found(
+        ID,
+        "likely",
+        say,
+        tuple(why[:3]),
+        ranks=(late.rank,),
+        advice=_advice(case, (late.rank,), ""),
+    )
 
 
 def _flight(case: Case, states: RankStates) -> Suspicion | None:
@@ -124,10 +167,18 @@ def _flight(case: Case, states: RankStates) -> Suspicion | None:
 
     In a cascade of groups: ranks for which others wait and which are in no call themselves.
     """
-    gaps = [e for e in case.of("flight.missing", "flight.p2p") if e.kind == "flight.missing" or not e.data.get("live")]
+    gaps = [
+        e
+        for e in case.of("flight.missing", "flight.p2p")
+        if e.kind == "flight.missing" or not e.data.get("live")
+    ]
     stuck = {rank for gap in gaps if _awaited(gap) for rank in gap.data.get("waiting", ())}
     for gap in gaps:
-        roots = [r for r in _awaited(gap) if r not in stuck and r not in states.ended and r not in states.waiting]
+        roots = [
+            r
+            for r in _awaited(gap)
+            if r not in stuck and r not in states.ended and r not in states.waiting
+        ]
         if roots:
             alive = [] if gap.data.get("live") else _alive(case, roots)
             sure: Strength = "proven" if alive else "likely"
@@ -136,20 +187,31 @@ def _flight(case: Case, states: RankStates) -> Suspicion | None:
 
 
 def _at_work(case: Case, ranks: list[int]) -> bool:
-    """Whether one of these ranks of a running job did something while it was looked at: it may come."""
+    """Whether one of these ranks of a running job did something while it was looked at: it may
+    come.
+    """
     seen = positions_of_case(case)
     return any(seen[rank].moved for rank in ranks if rank in seen)
 
 
 def _not_begun(case: Case, states: RankStates) -> Suspicion | None:
-    """Ranks whose GPU has not begun the collective that the GPUs of others are in: it still computes."""
+    """Ranks whose GPU has not begun the collective that the GPUs of others are in.
+
+    It still computes.
+    """
     gaps = case.of("flight.stuck")
     if len({gap.data["group"] for gap in gaps}) > 1:
         return None  # of two groups that are stuck each may wait for the other
-    gpu_states = {int(rank): state for gap in gaps[:1] for rank, state in gap.data["states"].items()}
-    printed = [event for queue in pending_calls(case) for event in queue[:1] if event.rank is not None]
+    gpu_states = {
+        int(rank): state for gap in gaps[:1] for rank, state in gap.data["states"].items()
+    }
+    printed = [
+        event for queue in pending_calls(case) for event in queue[:1] if event.rank is not None
+    ]
     if not gaps and len({(event.data["group"], event.data["seq"]) for event in printed}) == 1:
-        gpu_states = {event.rank: event.data["state"] for event in printed if event.rank is not None}
+        gpu_states = {
+            event.rank: event.data["state"] for event in printed if event.rank is not None
+        }
     behind = {rank for rank, state in gpu_states.items() if state == "scheduled"}
     late = tuple(sorted(behind))
     begun = [rank for rank, state in gpu_states.items() if state == "started"]
@@ -167,7 +229,9 @@ def _barrier(case: Case, states: RankStates) -> Suspicion | None:
     for report in case.of("gloo.barrier", "c10d.desync"):
         asked = report.kind == "gloo.barrier"
         gone = states.ended if asked else states.ended | states.waiting
-        late = [rank for rank in report.data["ranks" if asked else "missing"] or () if rank not in gone]
+        late = [
+            rank for rank in report.data["ranks" if asked else "missing"] or () if rank not in gone
+        ]
         if late:
             alive = _alive(case, late) if asked else []
             return "proven" if alive else "likely", tuple(late), [report, *alive]
@@ -175,7 +239,8 @@ def _barrier(case: Case, states: RankStates) -> Suspicion | None:
 
 
 def _alive(case: Case, ranks: list[int]) -> list[Event]:
-    """Events that show for each of these ranks that its process was alive in the hang and not waiting itself.
+    """Events that show for each of these ranks that its process was alive in the hang and not
+    waiting itself.
 
     Empty where a rank may have been dead, or was in another call that waits for a peer.
     """
@@ -189,7 +254,8 @@ def _alive(case: Case, ranks: list[int]) -> list[Event]:
 
 
 def _stacks(case: Case, states: RankStates) -> Suspicion | None:
-    """Ranks whose stack is in their own code while most ranks are in a collective or timed out in one.
+    """Ranks whose stack is in their own code while most ranks are in a collective or timed out in
+    one.
 
     Without a timeout the job may be healthy: then at most `possible`, and None in a run that was
     cancelled.  Of a running job that was looked at it is told from more than that, by `blockages`.
@@ -198,14 +264,22 @@ def _stacks(case: Case, states: RankStates) -> Suspicion | None:
     if positions_of_case(case).keys() & seen.keys():
         return None
     busy = [rank for rank, stack in seen.items() if not in_collective(stack.data["frames"])]
-    ended_early = any(e.data.get("reason") in ("cancelled", "orphaned", "lost") for e in case.of("run.end"))
+    ended_early = any(
+        e.data.get("reason") in ("cancelled", "orphaned", "lost") for e in case.of("run.end")
+    )
     if not busy or len(busy) * 2 > len(seen.keys() | gave_up) or set(busy) & gave_up or ended_early:
         return None
-    return "proven" if states.waiting else "possible", tuple(sorted(busy)), [seen[rank] for rank in busy]
+    return (
+        "proven" if states.waiting else "possible",
+        tuple(sorted(busy)),
+        [seen[rank] for rank in busy],
+    )
 
 
 def _behind(case: Case, states: RankStates) -> Suspicion | None:
-    """Ranks whose watchdog says that the collective was never enqueued there, and that no call is in flight."""
+    """Ranks whose watchdog says that the collective was never enqueued there, and that no call is
+    in flight.
+    """
     seqs = [e.data["seq"] for e in states.waiting.values() if isinstance(e.data.get("seq"), int)]
     first_seq = min(seqs, default=0)
     groups = {event.data.get("pg") for event in states.waiting.values()} | {None}
@@ -223,30 +297,44 @@ def _behind(case: Case, states: RankStates) -> Suspicion | None:
 
 
 def _ras(case: Case, states: RankStates) -> Suspicion | None:
-    """Ranks that have launched fewer collectives, by NCCL's RAS; only the communicator of all ranks is compared.
+    """Ranks that have launched fewer collectives, by NCCL's RAS.
 
-    Left out: ranks that launched some between two reports, as busy ranks drift apart, ranks that timed out
-    themselves, as a launch that waits for other work is counted late, and ranks that are seen to wait for the others.
+    Only the communicator of all ranks is compared.
+
+    Left out: ranks that launched some between two reports, as busy ranks drift apart, ranks that
+    timed out themselves, as a launch that waits for other work is counted late, and ranks that are
+    seen to wait for the others.
     """
     changes = case.of("ras.change")
     inside = {rank for rank, stand in positions_of_case(case).items() if stand.waits_for_ranks}
-    moved = {(change.data["hash"], int(rank)) for change in changes for rank in change.data["moved"]}
+    moved = {
+        (change.data["hash"], int(rank)) for change in changes for rank in change.data["moved"]
+    }
     gone = states.waiting.keys() | inside
     for report in case.of("ras.communicator"):
         key, size = report.data.get("hash"), report.data.get("size")
         behind = [rank for rank in report.data.get("behind", ()) if rank not in gone]
         late = tuple(rank for rank in behind if (key, rank) not in moved)
         if late and (None in (size, states.world) or size == states.world):
-            return "likely", late, [report, *(change for change in changes if change.data["hash"] == key)]
+            return (
+                "likely",
+                late,
+                [report, *(change for change in changes if change.data["hash"] == key)],
+            )
     return None
 
 
 def _launched_late(case: Case, states: RankStates) -> Suspicion | None:
     """Ranks that entered the collective long after the others, where all timed out."""
     limit = min(
-        (e.data["timeout_ms"] / 1000 for e in states.waiting.values() if e.data.get("timeout_ms")), default=None
+        (e.data["timeout_ms"] / 1000 for e in states.waiting.values() if e.data.get("timeout_ms")),
+        default=None,
     )
-    reported = [e for e in case.of("flight.late") if limit and e.data["seconds"][str(e.data["worst"])] > limit / 2]
+    reported = [
+        e
+        for e in case.of("flight.late")
+        if limit and e.data["seconds"][str(e.data["worst"])] > limit / 2
+    ]
     if reported:
         return "likely", (reported[0].data["worst"],), reported[:1]
     entered = {
@@ -258,36 +346,63 @@ def _launched_late(case: Case, states: RankStates) -> Suspicion | None:
         return None
     middle = sorted(entered.values())[(len(entered) - 1) // 2]
     late = [rank for rank, moment in entered.items() if moment - middle > limit / 2]
-    return ("likely", tuple(sorted(late)), [states.waiting[rank] for rank in late]) if late else None
+    return (
+        ("likely", tuple(sorted(late)), [states.waiting[rank] for rank in late]) if late else None
+    )
 
 
 def _finding(case: Case, states: RankStates, suspicion: Suspicion) -> Finding:
     strength, ranks, why = suspicion
     where, seen = place_in_code(case, ranks), last_progress(why)
     at_work = "" if where else utilization(why, ranks)
-    if why and set(ranks) <= positions_of_case(case).keys() and why[0].kind in ("flight.missing", "flight.stuck"):
+    if (
+        why
+        and set(ranks) <= positions_of_case(case).keys()
+        and why[0].kind in ("flight.missing", "flight.stuck")
+    ):
         if _may_still_come(case, ranks, why[0]):
-            return unknown(ID, "a longer look, or one with `--dump`: these ranks work, and nothing counts their calls")
+            return unknown(
+                ID,
+                "a longer look, or one with `--dump`: these ranks work, and nothing counts their"
+                " calls",
+            )
         return _live_finding(case, strength, ranks, why[0])
     fed = for_workers(case, ranks)
     looked_into = stacks(case).keys() & set(ranks)
-    if strength == "proven" and (fed or not looked_into):  # a file server, Python's lock or its workers may hold it up
+    if strength == "proven" and (
+        fed or not looked_into
+    ):  # a file server, Python's lock or its workers may hold it up
         strength = "likely"
     first = next(iter(in_order(states.waiting.values())), None)
     call = call_waited_in(first, why)
-    limit = f" after {seconds(first.data['timeout_ms'])}" if first and first.data.get("timeout_ms") else ""
+    limit = (
+        f" after {seconds(first.data['timeout_ms'])}"
+        if first and first.data.get("timeout_ms")
+        else ""
+    )
     doing = "waiting for data-loader workers" if fed else how_it_stood(case, ranks)
     last = f", last seen at {seen!r}," if seen else ""
     busy = f", {doing} in {where}," if where else f", {at_work}," if at_work else last
     came = any(event.kind == "flight.late" for event in why)
-    verb = "may have been late for" if strength == "possible" else "was late for" if came else "had not entered"
+    verb = (
+        "may have been late for"
+        if strength == "possible"
+        else "was late for"
+        if came
+        else "had not entered"
+    )
     if why and why[0].kind in (
         "flight.stuck",
         "flight.entry",
     ):  # launched, and its GPU is still busy with something else
         verb = "had launched, but its GPU had not begun,"
     who = f"{start(name_ranks(ranks))}{busy} {verb}"
-    gaps = [rank for gap in why if gap.kind in ("flight.missing", "flight.p2p") for rank in gap.data.get("waiting", ())]
+    gaps = [
+        rank
+        for gap in why
+        if gap.kind in ("flight.missing", "flight.p2p")
+        for rank in gap.data.get("waiting", ())
+    ]
     late = set(ranks)
     waited = [rank for rank in states.waiting or gaps if rank >= 0 and rank not in late]
     others = name_ranks(waited) if waited else "the other ranks"
@@ -306,12 +421,16 @@ def _finding(case: Case, states: RankStates, suspicion: Suspicion) -> Finding:
 
 
 def _may_still_come(case: Case, ranks: tuple[int, ...], gap: Event) -> bool:
-    """Whether ranks that others wait for are at work, and nothing shows that they are a call behind.
+    """Whether ranks that others wait for are at work, and nothing shows that they are a call
+    behind.
 
     NCCL's RAS counts no sends and receives: of stages of a pipeline that hand on a batch each, two
-    looks may meet the same lines.
+    looks may meet the same lines.  A rank that writes a checkpoint again and again is a call behind
+    at each look, and comes each time: whether it hangs, only a longer look can show.
     """
     positions = positions_of_case(case)
+    if any(positions[rank].moved_bytes for rank in ranks):
+        return True
     at_work = any(positions[rank].moved for rank in ranks)
     answered = any(event.kind.startswith("ras.") for event in case.events)
     return at_work and answered and gap.data["seq"] is None and not counted_by_ras(case, ranks)
@@ -324,20 +443,37 @@ def _live_finding(case: Case, strength: Strength, ranks: tuple[int, ...], gap: E
     more = f", {inside(seen[0].condition)}" if seen[0].condition else ""
     at_work = any(stand.moved for stand in seen)
     moves = " (it moves on)" if at_work else ""
-    waiting = [rank for rank in gap.data.get("waiting", gap.data.get("ranks", ())) if rank not in late]
+    waiting = [
+        rank for rank in gap.data.get("waiting", gap.data.get("ranks", ())) if rank not in late
+    ]
     stands = [positions[rank] for rank in waiting if rank in positions]
     calls = {(stand.call, stand.place) for stand in stands}
     call = "{} at {}".format(*min(calls)) if len(calls) == 1 else "the calls of the others"
-    call = f"collective {gap.data['seq']} ({gap.data['op']})" if gap.data["seq"] is not None else call
+    call = (
+        f"collective {gap.data['seq']} ({gap.data['op']})" if gap.data["seq"] is not None else call
+    )
     not_yet = f"has not entered {call}"
     if gap.kind == "flight.stuck":
-        not_yet = f"has launched {call}, which its GPU has not begun: an earlier kernel does not end"
-    say = f"{start(name_ranks(ranks))} {seen[0].activity(len(seen))}{more}{moves} and {not_yet}; {name_ranks(waiting)} "
+        not_yet = (
+            f"has launched {call}, which its GPU has not begun: an earlier kernel does not end"
+        )
+    say = (
+        f"{start(name_ranks(ranks))} {seen[0].activity(len(seen))}{more}{moves} and {not_yet};"
+        f" {name_ranks(waiting)} "
+    )
     say += f"{'waits' if len(waiting) == 1 else 'wait'} in it{waiting_time_of_case(case)}"
     say += ": it may still come." if at_work else "."
     why = pick([gap], [stand.lines[-1] for stand in seen], counted_by_ras(case, ranks))
     decides = None if strength == "proven" else experiment(case)
-    return found(ID, strength, say, why, ranks=ranks, advice=_advice(case, ranks, seen[0].place), next=decides)
+    return found(
+        ID,
+        strength,
+        say,
+        why,
+        ranks=ranks,
+        advice=_advice(case, ranks, seen[0].place),
+        next=decides,
+    )
 
 
 def _advice(case: Case, ranks: tuple[int, ...], where: str) -> tuple[Advice, ...]:
@@ -349,11 +485,15 @@ def _advice(case: Case, ranks: tuple[int, ...], where: str) -> tuple[Advice, ...
             + (f" in {where}" if where else "")
             + " so that all ranks reach the collective together.",
             why="The other ranks only wait; nothing is wrong with the network.",
-            check="Time the phase on each rank: the longest minus the shortest must stay well below the timeout.",
+            check=(
+                "Time the phase on each rank: the longest minus the shortest must stay well below"
+                " the timeout."
+            ),
             risk="None for the result; the work itself stays the same.",
         ),
         *(  # more time fixes no late rank
-            replace(advice, change={}) for advice in raise_timeout(case, f"Needed when {who} cannot be made faster.")
+            replace(advice, change={})
+            for advice in raise_timeout(case, f"Needed when {who} cannot be made faster.")
         ),
     )
 
@@ -370,63 +510,29 @@ def experiment(case: Case) -> Experiment:
     )
 
 
-REPLAYS = re.compile(r"skip_?(?:first_)?(?:batch|sample|step|data|iter)|replay|fast_?forward|^_*resume", re.IGNORECASE)
-"""Names that programs give to reading data only to throw it away."""
-LOADERS = {
-    "lightning": (
-        "from torchdata.stateful_dataloader import StatefulDataLoader\n"
-        "trainer.fit(model, StatefulDataLoader(dataset, ...), ckpt_path=...)  # the Trainer keeps its state\n"
-        'fabric.save(path, {"model": model, "loaders": states})  # Fabric: gather loader.state_dict() of every rank'
-    ),
-    "accelerate": "Accelerator(dataloader_config=DataLoaderConfiguration(use_stateful_dataloader=True))",
-    "transformers": 'TrainingArguments(..., accelerator_config={"use_stateful_dataloader": True})',
-    "": (
-        "from torchdata.stateful_dataloader import StatefulDataLoader\n"
-        "loader = StatefulDataLoader(dataset, ...)\n"
-        'checkpoint["loaders"][rank] = loader.state_dict()  # to resume: loader.load_state_dict(...)'
-    ),
-}
-"""How each framework keeps where the loaders stood; the empty name is plain PyTorch."""
-
-
-def keep_position(case: Case, ranks: tuple[int, ...]) -> tuple[Advice, ...]:
-    """What helps where the stack of one of these ranks stands in a replay of its data; nothing where none does."""
-    late = set(ranks)
-    seen = (frame for rank, stack in stacks(case).items() if rank in late for frame in stack.data["frames"])
-    frame = next((frame for frame in seen if _replays(frame)), None)
-    if frame is None:
-        return ()
-    return (
-        Advice(
-            "Keep where every rank's loader stands in the checkpoint, so that no rank reads its data again to resume.",
-            code=LOADERS.get(framework(case), LOADERS[""]),
-            why=f"{start(name_ranks(ranks))} stood in {place(frame)}, which takes as long as its storage lets it.",
-            check="The time to the first step after a resume no longer grows with the step it resumes from.",
-            risk="The state fits only as many ranks and workers as it was made with; a dataset that streams must have "
-            "a state_dict of its own, or torchdata replays it, too.",
-        ),
-    )
-
-
-def _replays(frame: Frame) -> bool:
-    return bool(REPLAYS.search(str(frame.get("func") or ""))) and "/torch/" not in str(frame.get("file"))
-
-
 def last_own_line(case: Case, rank: int) -> list[Event]:
     """The last thing that a rank said of itself."""
-    return in_order(e for e in case.on(rank) if e.kind in ("progress", "worker.phase", "nccl.init", "c10d.monitor"))[
-        -1:
-    ]
+    return in_order(
+        e
+        for e in case.on(rank)
+        if e.kind in ("progress", "worker.phase", "nccl.init", "c10d.monitor")
+    )[-1:]
 
 
 def counted_by_ras(case: Case, ranks: tuple[int, ...]) -> list[Event]:
     """NCCL's own count of launches, where it says the same."""
-    return [report for report in case.of("ras.communicator") if set(report.data.get("behind", ())) & set(ranks)]
+    return [
+        report
+        for report in case.of("ras.communicator")
+        if set(report.data.get("behind", ())) & set(ranks)
+    ]
 
 
 def call_waited_in(first: Event | None, why: list[Event]) -> str:
     """The collective, or the exchange, that the others waited in."""
-    source = next((e for e in why if e.kind in ("flight.missing", "flight.late", "flight.p2p")), first)
+    source = next(
+        (e for e in why if e.kind in ("flight.missing", "flight.late", "flight.p2p")), first
+    )
     if source is not None and source.kind == "flight.p2p":
         return f"the exchange from rank {source.data['src']} to rank {source.data['dst']}"
     if source is None and any(e.kind in ("store.wait", "run.end") for e in why):
@@ -434,14 +540,21 @@ def call_waited_in(first: Event | None, why: list[Event]) -> str:
     if source is None or not source.data.get("op"):
         return "the collective"
     seq = source.data.get("seq")
-    return f"collective {seq} ({source.data['op']})" if seq is not None else f"the {source.data['op']}"
+    return (
+        f"collective {seq} ({source.data['op']})" if seq is not None else f"the {source.data['op']}"
+    )
 
 
 def place_in_code(case: Case, ranks: tuple[int, ...]) -> str:
-    """The place in the user's own code where one of these ranks stood; empty where no stack shows it."""
+    """The place in the user's own code where one of these ranks stood.
+
+    Empty where no stack shows it.
+    """
     late = set(ranks)
     seen = [stack for rank, stack in stacks(case).items() if rank in late]
-    return next((place(own_frame(stack.data["frames"], innermost_first=True)) for stack in seen), "")
+    return next(
+        (place(own_frame(stack.data["frames"], innermost_first=True)) for stack in seen), ""
+    )
 
 
 def last_progress(why: list[Event]) -> str:
@@ -450,13 +563,20 @@ def last_progress(why: list[Event]) -> str:
 
 
 def utilization(why: list[Event], ranks: tuple[int, ...]) -> str:
-    """What could be seen of these ranks from outside: ``at work 99 % of the time, while rank 0 was 1 %``."""
-    shares = {event.rank: event.data["main"] for event in why if event.kind == "telemetry.utilization"}
+    """What could be seen of these ranks from outside.
+
+    ``at work 99 % of the time, while rank 0 was 1 %``.
+    """
+    shares = {
+        event.rank: event.data["main"] for event in why if event.kind == "telemetry.utilization"
+    }
     mine = [shares[rank] for rank in ranks if rank in shares]
     if not mine:
         return ""
     late = set(ranks)
-    others = {rank: share for rank, share in shares.items() if rank is not None and rank not in late}
+    others = {
+        rank: share for rank, share in shares.items() if rank is not None and rank not in late
+    }
     low, high = min(others.values(), default=0.0), max(others.values(), default=0.0)
     share = f"{low:.0f} to {high:.0f} %" if round(high) > round(low) else f"{high:.0f} %"
     beside = f", while {text.ranks(others)} {'was' if len(others) == 1 else 'were'} {share}"
@@ -465,7 +585,11 @@ def utilization(why: list[Event], ranks: tuple[int, ...]) -> str:
 
 def how_it_stood(case: Case, ranks: tuple[int, ...]) -> str:
     """How these ranks stood where their stack says."""
-    return "stopped by a signal or a debugger (state T)" if stopped(case).keys() & set(ranks) else "busy"
+    return (
+        "stopped by a signal or a debugger (state T)"
+        if stopped(case).keys() & set(ranks)
+        else "busy"
+    )
 
 
 Suspicion = tuple[Strength, tuple[int, ...], list[Event]]
@@ -473,9 +597,12 @@ Suspicion = tuple[Strength, tuple[int, ...], list[Event]]
 
 
 def _outlying(case: Case, states: RankStates) -> Suspicion | None:
-    """Where no stack could be read: a few ranks compute while the others idle, or idle while the others spin.
+    """Where no stack could be read.
 
-    Either may be the one that waits, as NCCL spins where gloo sleeps; so the few stand against the many.
+    A few ranks compute while the others idle, or idle while the others spin.
+
+    Either may be the one that waits, as NCCL spins where gloo sleeps; so the few stand against the
+    many.
     """
     odd = outlying_utilization(case)
     ended = {e.data.get("reason") for e in case.of("run.end")} - {"deadline"}
@@ -486,23 +613,44 @@ def _outlying(case: Case, states: RankStates) -> Suspicion | None:
 
 
 def _absent(case: Case, states: RankStates) -> Suspicion | None:
-    """Ranks of a run of ours whose process lived and never said that it had begun, while others waited at the start.
+    """Ranks of a run of ours whose process lived and never said that it had begun, while others
+    waited at the start.
 
     None where most are missing, as then it is no matter of single ranks.
     """
     begun = {event.rank for event in case.of("worker.phase")} - {None}
-    missing = tuple(rank for rank in states.members if rank not in begun) if begun and not states.ended else ()
-    waits = [*case.of("store.wait"), *(end for end in case.of("run.end") if end.data.get("reason") == "deadline")]
+    missing = (
+        tuple(rank for rank in states.members if rank not in begun)
+        if begun and not states.ended
+        else ()
+    )
+    waits = [
+        *case.of("store.wait"),
+        *(end for end in case.of("run.end") if end.data.get("reason") == "deadline"),
+    ]
     lived = {event.rank: event for event in case.of("telemetry.utilization", "elastic.stop")}
-    if not (missing and waits) or 2 * len(missing) > len(states.members) or not set(missing) <= lived.keys():
+    if (
+        not (missing and waits)
+        or 2 * len(missing) > len(states.members)
+        or not set(missing) <= lived.keys()
+    ):
         return None
-    return "likely", missing, [*waits, *case.of("telemetry.utilization"), *(lived[rank] for rank in missing)]
+    return (
+        "likely",
+        missing,
+        [*waits, *case.of("telemetry.utilization"), *(lived[rank] for rank in missing)],
+    )
 
 
 def _silent(case: Case, states: RankStates) -> Suspicion | None:
     """The only ranks without a watchdog line, where most have one."""
     silent = states.silent
-    if not silent or len(silent) > max(1, len(states.members) // 4) or len(states.waiting) < 2 or _differ(states):
+    if (
+        not silent
+        or len(silent) > max(1, len(states.members) // 4)
+        or len(states.waiting) < 2
+        or _differ(states)
+    ):
         return None
     return "likely", silent, [event for rank in silent for event in last_own_line(case, rank)]
 
@@ -512,7 +660,11 @@ def _busy(case: Case, states: RankStates) -> Suspicion | None:
     phase = startup_phase(case, "data", "skip")
     if phase is None or states.ended or _differ(states) or rank_of(phase) in states.waiting:
         return None
-    return "likely", () if phase.rank is None else (phase.rank,), [phase, *in_order(case.of("progress"))[-1:]]
+    return (
+        "likely",
+        () if phase.rank is None else (phase.rank,),
+        [phase, *in_order(case.of("progress"))[-1:]],
+    )
 
 
 def _progress(case: Case, states: RankStates) -> Suspicion | None:
@@ -526,21 +678,37 @@ def _progress(case: Case, states: RankStates) -> Suspicion | None:
 
 
 def _symptom(case: Case, states: RankStates) -> Suspicion | None:
-    absent = [e for e in case.of("c10d.unique_id") if not matching([e], "reset by peer", "Broken pipe", "got 0 bytes")]
-    short = [e for e in case.of("store.clients") if e.data.get("key") and e.data["joined"] != e.data["expected"]]
+    absent = [
+        e
+        for e in case.of("c10d.unique_id")
+        if not matching([e], "reset by peer", "Broken pipe", "got 0 bytes")
+    ]
+    short = [
+        e
+        for e in case.of("store.clients")
+        if e.data.get("key") and e.data["joined"] != e.data["expected"]
+    ]
     absent += [*case.of("store.wait"), *short]
     if absent and not case.of("store.connect_timeout"):
         ranks = {e.data["from_rank"] for e in absent if isinstance(e.data.get("from_rank"), int)}
         return "possible", tuple(sorted(ranks)), absent
     lone = _differ(states) or only_point_to_point(states.waiting.values())
-    if states.waiting and not states.ended and not lone and not case.of("flight.") and not all_waiting(case, states):
+    if (
+        states.waiting
+        and not states.ended
+        and not lone
+        and not case.of("flight.")
+        and not all_waiting(case, states)
+    ):
         return "possible", (), []
     return None
 
 
 def _differ(states: RankStates) -> bool:
     """Ranks wait for different collectives: divergence, not slowness."""
-    calls = {(e.data.get("pg"), e.data.get("op")) for e in states.waiting.values() if e.data.get("op")}
+    calls = {
+        (e.data.get("pg"), e.data.get("op")) for e in states.waiting.values() if e.data.get("op")
+    }
     return len({op for _, op in calls}) > 1 and len({pg for pg, _ in calls}) == 1
 
 

@@ -1,24 +1,26 @@
 """A faster path between the GPUs of a machine exists but is not used
 
 What you see
-    The job works but steps are slow; in NCCL's log, ranks of one machine talk "via SHM" or "via NET/Socket" instead
-    of "via P2P"; busbw inside one node is a fraction of what the links can do.
+    The job works but steps are slow; in NCCL's log, ranks of one machine talk "via SHM" or "via
+    NET/Socket" instead of "via P2P"; busbw inside one node is a fraction of what the links can do.
 
 Why it happens
-    NCCL tries peer-to-peer copies (NVLink, PCIe) first, shared memory second, the network last.  A variable that
-    once worked around a hang (NCCL_P2P_DISABLE=1, NCCL_SHM_DISABLE=1), a container that hides the other GPUs, or
-    PCIe access control (ACS) blocks the fast path, and NCCL silently takes the next one.
+    NCCL tries peer-to-peer copies (NVLink, PCIe) first, shared memory second, the network last.  A
+    variable that once worked around a hang (NCCL_P2P_DISABLE=1, NCCL_SHM_DISABLE=1), a container
+    that hides the other GPUs, or PCIe access control (ACS) blocks the fast path, and NCCL silently
+    takes the next one.
 
 How to be sure
-    `nvidia-smi topo -m` shows NV# or PIX between the pair; the Channel lines of NCCL_DEBUG=INFO show what was taken.
-    Measure one all_reduce with and without the variable.
+    `nvidia-smi topo -m` shows NV# or PIX between the pair; the Channel lines of NCCL_DEBUG=INFO
+    show what was taken. Measure one all_reduce with and without the variable.
 
 What to do
-    Remove the variable and look whether the old hang is still there; give the container all GPUs of the node and
-    --ipc=host; turn off ACS on bare metal.
+    Remove the variable and look whether the old hang is still there; give the container all GPUs of
+    the node and --ipc=host; turn off ACS on bare metal.
 
 Read more
-    NCCL user guide: NCCL_P2P_DISABLE, NCCL_P2P_LEVEL, NCCL_SHM_DISABLE; Troubleshooting: GPU-to-GPU communication.
+    NCCL user guide: NCCL_P2P_DISABLE, NCCL_P2P_LEVEL, NCCL_SHM_DISABLE; Troubleshooting: GPU-to-GPU
+    communication.
 """
 
 from __future__ import annotations
@@ -39,7 +41,8 @@ explains: tuple[str, ...] = ()
 SWITCHES = ("NCCL_P2P_DISABLE", "NCCL_SHM_DISABLE", "NCCL_P2P_LEVEL", "NCCL_NVLS_ENABLE")
 DISABLED = "NCCL found peer-to-peer disabled"
 DENIED = ("CNS", "DR")
-"""States of `nvidia-smi topo -p2p` where the chipset or a registry key blocks P2P; with GNS the cards have none."""
+"""States of `nvidia-smi topo -p2p` where the chipset or a registry key blocks P2P; with GNS the
+cards have none."""
 
 
 def diagnose(case: Case) -> Finding:
@@ -60,20 +63,35 @@ def diagnose(case: Case) -> Finding:
         return risk
     missing = "NCCL_DEBUG=INFO Channel lines of a start"
     if slow and not went_well:
-        return CHECK.otherwise(case, slow, "No faster path is known to exist between these GPUs.", missing)
+        return CHECK.otherwise(
+            case, slow, "No faster path is known to exist between these GPUs.", missing
+        )
     return CHECK.otherwise(case, went_well, "Ranks of one machine talk peer to peer.", missing)
 
 
 def _measured(case: Case) -> Finding | None:
-    """The staged test found a rank or a pair that is slower than others with the same kind of link."""
+    """The staged test found a rank or a pair that is slower than others with the same
+    kind of link.
+    """
     who = faulty_ranks(case)
     if who is None or not who.slow or who.between:
         return None
-    return found(ID, who.strength, who.summary, who.why, ranks=who.ranks, advice=(ODD,), next=experiment(case))
+    return found(
+        ID,
+        who.strength,
+        who.summary,
+        who.why,
+        ranks=who.ranks,
+        advice=(ODD,),
+        next=experiment(case),
+    )
 
 
 def _low(case: Case) -> Finding | None:
-    """A live test inside one machine is slower than usual; its numbers do not show which path was used."""
+    """A live test inside one machine is slower than usual.
+
+    Its numbers do not show which path was used.
+    """
     speed = measured_speed(case)
     judgement = speed.judgement if speed else None
     if judgement is None or judgement.best.hosts > 1 or ID not in judgement.suspects:
@@ -84,52 +102,84 @@ def _low(case: Case) -> Finding | None:
 
 
 ODD = Advice(
-    "Check the link and the clocks of the named ranks, and run the job without them until they are repaired.",
-    command="nvidia-smi nvlink -s; nvidia-smi nvlink -e; nvidia-smi -q -d PERFORMANCE,PCIE; nvidia-smi topo -m",
-    why="Pairs with the same kind of link are equally fast; a collective is as fast as its slowest pair.",
+    "Check the link and the clocks of the named ranks, and run the job without them until they are"
+    " repaired.",
+    command=(
+        "nvidia-smi nvlink -s; nvidia-smi nvlink -e; nvidia-smi -q -d PERFORMANCE,PCIE; nvidia-smi"
+        " topo -m"
+    ),
+    why=(
+        "Pairs with the same kind of link are equally fast; a collective is as fast as its slowest"
+        " pair."
+    ),
     check="The pair matrix of a repeated staged test shows no frame.",
     risk="Without these GPUs the job has fewer ranks: batch size and data split change.",
 )
 
 
 def brakes(case: Case) -> Finding | None:
-    """Settings in NCCL's log that leave it fewer algorithms, protocols or transports, which may slow a job."""
-    lines = {name: e for e in case.of("nccl.env") if limiting(name := str(e.data["name"]), str(e.data["value"]))}
+    """Settings in NCCL's log that leave it fewer algorithms, protocols or transports, which may
+    slow a job.
+    """
+    lines = {
+        name: e
+        for e in case.of("nccl.env")
+        if limiting(name := str(e.data["name"]), str(e.data["value"]))
+    }
     if not lines:
         return None
     named = [f"{name}={str(event.data['value']).strip('. ')}" for name, event in lines.items()]
     are, they = ("is", "it leaves") if len(lines) == 1 else ("are", "they leave")
-    say = f"{' and '.join(named)} {are} set by environment: {they} NCCL fewer ways to choose from, a possible brake."
+    say = (
+        f"{' and '.join(named)} {are} set by environment: {they} NCCL fewer ways to choose from, a"
+        " possible brake."
+    )
     advice = Advice(
         "Measure the same collective without, and keep only what makes it faster.",
         command=f"unset {' '.join(lines)}",
         change={"unset": list(lines)},
-        why="NCCL chooses algorithm, protocol and path for each size by itself; what is set holds for all of them.",
+        why=(
+            "NCCL chooses algorithm, protocol and path for each size by itself; what is set holds"
+            " for all of them."
+        ),
         check="busbw of the live test with and without, in alternating runs (`ncclkit tune`).",
-        risk="It may have been set to get around a hang: run the live test first, not the long job.",
+        risk=(
+            "It may have been set to get around a hang: run the live test first, not the long job."
+        ),
     )
     return found(ID, "possible", say, pick(lines.values()), advice=(advice,), next=experiment(case))
 
 
 def _risks(host: HostFacts) -> Iterator[Risk]:
-    """Settings that turn a path off, pairs that may not copy directly, PCIe lanes that are missing."""
+    """Settings that turn a path off, pairs that may not copy directly, PCIe lanes that
+    are missing.
+    """
     for name in SWITCHES:
         fact = host.fact(f"env.{name}")
         if fact and _turns_off(fact) and host.gpu_count > 1:
-            say = f"{name}={fact.value} is set; the GPUs would exchange data over a slower path than they have"
+            say = (
+                f"{name}={fact.value} is set; the GPUs would exchange data over a slower path than"
+                " they have"
+            )
             yield Risk(say, [fact], _advice(name), "likely")
     yield from _pairs(host)
     lanes = {gpu: number(fact.value) or 0 for gpu, fact in host.gpus("pcie.width").items()}
     for gpu, width in lanes.items():
         most = host.number(f"gpu.{gpu}.pcie.width.max") or 0
-        if width < most and (width < max(lanes.values()) or width * 4 <= most):  # boards give x8 to each of two cards
-            say = f"GPU {gpu} uses {width:g} of its {most:g} PCIe lanes; its transfers to the host or the network "
+        # boards give x8 to each of two cards
+        if width < most and (width < max(lanes.values()) or width * 4 <= most):
+            say = (
+                f"GPU {gpu} uses {width:g} of its {most:g} PCIe lanes; its transfers to the host or"
+                " the network "
+            )
             facts = [host.fact(f"gpu.{gpu}.pcie.width")]
             yield Risk(say + "would take longer than it should", facts, LANES, gpus=(gpu,))
 
 
 def _pairs(host: HostFacts) -> Iterator[Risk]:
-    """GPUs between which the driver allows no direct copies although cards or NVLink support them."""
+    """GPUs between which the driver allows no direct copies although cards or NVLink
+    support them.
+    """
     linked = host.value("gpu.topology") or {}
     for name in ("gpu.p2p.read", "gpu.p2p.write"):
         denied = {
@@ -141,18 +191,34 @@ def _pairs(host: HostFacts) -> Iterator[Risk]:
         if denied:
             (one, two), how = next(iter(denied.items()))
             gpus = sorted({gpu[3:] for pair in denied for gpu in pair}, key=int)
-            say = f"the driver allows no direct copies among {name_gpus(gpus)} ({one} to {two}: {how}); they would go "
+            say = (
+                f"the driver allows no direct copies among {name_gpus(gpus)} ({one} to {two}:"
+                f" {how}); they would go "
+            )
             strength: Strength = "possible" if how in DENIED else "likely"
-            yield Risk(say + "through host memory", [host.fact(name)], _advice(), strength, gpus=tuple(gpus))
+            yield Risk(
+                say + "through host memory",
+                [host.fact(name)],
+                _advice(),
+                strength,
+                gpus=tuple(gpus),
+            )
             return
 
 
 def _inside(case: Case, channels: list[Event]) -> list[Event]:
-    """Channels with both ends on what NCCL takes for one machine, by the INIT lines of their ranks."""
-    on, starts = as_nccl_sees(case), (e for e in case.of("nccl.init") if e.host and not e.data.get("parent"))
+    """Channels with both ends on what NCCL takes for one machine, by the INIT lines of
+    their ranks.
+    """
+    on = as_nccl_sees(case)
+    starts = (e for e in case.of("nccl.init") if e.host and not e.data.get("parent"))
     host = {e.data.get("rank"): on(e) for e in starts}
     ends = ((e, host.get(e.data.get("src")), host.get(e.data.get("dst"))) for e in channels)
-    return [e for e, here, there in ends if e.data.get("via") == "SHM" or (here is not None and here == there)]
+    return [
+        e
+        for e, here, there in ends
+        if e.data.get("via") == "SHM" or (here is not None and here == there)
+    ]
 
 
 def _env_facts(case: Case) -> list[Fact]:
@@ -172,12 +238,18 @@ def _turns_off(piece: Event | Fact) -> bool:
     )
 
 
-def _finding(case: Case, slow: list[Event], switched: list[Event | Fact], linked: list[Event]) -> Finding:
+def _finding(
+    case: Case, slow: list[Event], switched: list[Event | Fact], linked: list[Event]
+) -> Finding:
     via = "the network" if any(e.data.get("via") == "NET" for e in slow) else "shared memory"
     pair = f"rank {slow[0].data.get('src')} to rank {slow[0].data.get('dst')}"
     named = dict(map(_switch, switched))
     are = "is" if len(named) == 1 else "are"
-    why = " and ".join(f"{name}={value}" for name, value in named.items()) + f" {are} set" if named else DISABLED
+    why = (
+        " and ".join(f"{name}={value}" for name, value in named.items()) + f" {are} set"
+        if named
+        else DISABLED
+    )
     # a shell may differ from the job
     read = [piece for piece in switched if isinstance(piece, Fact) or piece.kind != "printed.env"]
     strength: Strength = "possible" if failed(case) else "proven" if read else "likely"
@@ -205,7 +277,8 @@ def _advice(*variables: str) -> Advice:
             risk="The hang it hid may come back: run the live test first, not the long job.",
         )
     return Advice(
-        "Find out why peer-to-peer is off: ACS or IOMMU on bare metal, hidden GPUs in a container, a fabric fault.",
+        "Find out why peer-to-peer is off: ACS or IOMMU on bare metal, hidden GPUs in a container,"
+        " a fabric fault.",
         command="nvidia-smi topo -p2p r; nvidia-smi topo -m",
         why="The driver says which pairs may copy directly.",
         check="The matrix shows OK for all pairs, and Channel lines say 'via P2P'.",
@@ -214,14 +287,19 @@ def _advice(*variables: str) -> Advice:
 
 
 def experiment(case: Case) -> Experiment:
-    """Run the same job without the settings that are set, or without any of them where none is known."""
+    """Run the same job without the settings that are set, or without any of them where none is
+    known.
+    """
     off = [name for name in SWITCHES if env_of(case, name) or case.facts_of(f"env.{name}")]
     return Experiment(
         "Is all_reduce inside one node faster without the switch?",
         {"unset": off or list(SWITCHES)},
         {
             ID: "busbw rises by half or more",
-            "p2p_broken": "it hangs or gives wrong results without the switch, which was probably set for that reason",
+            "p2p_broken": (
+                "it hangs or gives wrong results without the switch, which was probably set for"
+                " that reason"
+            ),
             "nvswitch_fabric": "it does not start without the switch",
         },
         {ID: "faster", "p2p_broken": "other", "nvswitch_fabric": "other"},
@@ -229,9 +307,13 @@ def experiment(case: Case) -> Experiment:
 
 
 LANES = Advice(
-    "Check the slot: a riser, a card that is not fully seated, a slot with fewer lanes, or a BIOS setting.",
+    "Check the slot: a riser, a card that is not fully seated, a slot with fewer lanes, or a BIOS"
+    " setting.",
     command="nvidia-smi -q -d PCIE; sudo lspci -vv | grep -E 'NVIDIA|LnkSta:'",
-    why="Half the lanes give half the bandwidth between this GPU and the host, the network and GPUs without NVLink.",
+    why=(
+        "Half the lanes give half the bandwidth between this GPU and the host, the network and GPUs"
+        " without NVLink."
+    ),
     check="`nvidia-smi -q -d PCIE` shows the maximum under Current while the GPU works.",
     risk="Some GPUs lower the width when they idle: look again under load first.",
 )
@@ -240,6 +322,12 @@ CHECK = Preflight(
     reads=("gpu.*.pcie.width", "gpu.*.pcie.width.max"),
     risks=_risks,
     fine="The GPUs have all their PCIe lanes, and no setting blocks direct copies between them.",
-    also=("gpu.count", "gpu.topology", "gpu.p2p.read", "gpu.p2p.write", *(f"env.{name}" for name in SWITCHES)),
+    also=(
+        "gpu.count",
+        "gpu.topology",
+        "gpu.p2p.read",
+        "gpu.p2p.write",
+        *(f"env.{name}" for name in SWITCHES),
+    ),
     next=experiment,
 )

@@ -1,25 +1,28 @@
 """Ranks wait for a lock file that a job left behind when it was killed
 
 What you see
-    Silence after "Using /root/.cache/torch_extensions/py310_cu121 as PyTorch extensions root...": no error, GPUs at
-    0 %, every start hangs at the same place, and so do other jobs of this user.  On several nodes the ranks of one
-    node never come, and the others time out in their first collective.  Ctrl-C shows file_baton.py, in wait.
+    Silence after "Using /root/.cache/torch_extensions/py310_cu121 as PyTorch extensions root...":
+    no error, GPUs at 0 %, every start hangs at the same place, and so do other jobs of this user.
+    On several nodes the ranks of one node never come, and the others time out in their first
+    collective.  Ctrl-C shows file_baton.py, in wait.
 
 Why it happens
-    torch compiles C++ and CUDA extensions when they are first used (DeepSpeed's fused optimizers, detectron, your own
-    load_inline) and keeps them in a folder of the user's cache.  So that not all ranks compile at once, the first one
-    creates a file "lock" there and removes it when it is done; the others check ten times a second whether it is gone.
-    A rank that is killed in between, by Slurm, by the OOM killer or by Ctrl-C, leaves the file.  No rank checks
-    whether its owner is alive, so every later rank waits for ever.  On a shared home directory one dead job stops
-    the jobs of all nodes.
+    torch compiles C++ and CUDA extensions when they are first used (DeepSpeed's fused optimizers,
+    detectron, your own load_inline) and keeps them in a folder of the user's cache.  So that not
+    all ranks compile at once, the first one creates a file "lock" there and removes it when it is
+    done; the others check ten times a second whether it is gone. A rank that is killed in between,
+    by Slurm, by the OOM killer or by Ctrl-C, leaves the file.  No rank checks whether its owner is
+    alive, so every later rank waits for ever.  On a shared home directory one dead job stops the
+    jobs of all nodes.
 
 How to be sure
-    A stack of the rank (`py-spy dump`, `ncclkit attach`) that ends in torch/utils/file_baton.py while no process
-    runs ninja or nvcc: `find ~/.cache/torch_extensions -name lock -mmin +30`.
+    A stack of the rank (`py-spy dump`, `ncclkit attach`) that ends in torch/utils/file_baton.py
+    while no process runs ninja or nvcc: `find ~/.cache/torch_extensions -name lock -mmin +30`.
 
 What to do
-    Remove the lock file, or the folder of that extension so that it is compiled anew; compile once before the job
-    starts (DS_BUILD_OPS=1, TORCH_EXTENSIONS_DIR in the image), on local storage of each node.
+    Remove the lock file, or the folder of that extension so that it is compiled anew; compile once
+    before the job starts (DS_BUILD_OPS=1, TORCH_EXTENSIONS_DIR in the image), on local storage of
+    each node.
 
 Read more
     https://github.com/pytorch/pytorch/blob/main/torch/utils/file_baton.py
@@ -34,7 +37,15 @@ import shlex
 from collections.abc import Iterable, Iterator
 
 from ncclkit.analysis.frames import is_own, own_frame, place, stacks
-from ncclkit.analysis.picks import in_order, name_hosts, name_ranks, of_job_hosts, on, pick, ranks_in
+from ncclkit.analysis.picks import (
+    in_order,
+    name_hosts,
+    name_ranks,
+    of_job_hosts,
+    on,
+    pick,
+    ranks_in,
+)
 from ncclkit.analysis.rank_states import how_they_waited, rank_states
 from ncclkit.causes._preflight import HostFacts, Preflight, Risk
 from ncclkit.core.case import Case
@@ -51,38 +62,71 @@ HOUR = 3600
 
 
 def diagnose(case: Case) -> Finding:
-    """Found where the stack of a rank waits for the lock, or where a lock file is in the cache of a host."""
+    """Found where the stack of a rank waits for the lock, or where a lock file is in the cache of a
+    host.
+    """
     lines = case.of("stack", "python.exception")
-    waits = [e for e in lines if any(str(f.get("file")).endswith(WAITS) for f in e.data.get("frames") or ())]
-    compiles = [e for e in lines if any(COMPILES.match(str(f.get("func"))) for f in e.data.get("frames") or ())]
+    waits = [
+        e
+        for e in lines
+        if any(str(f.get("file")).endswith(WAITS) for f in e.data.get("frames") or ())
+    ]
+    compiles = [
+        e
+        for e in lines
+        if any(COMPILES.match(str(f.get("func"))) for f in e.data.get("frames") or ())
+    ]
     if waits and compiles:
         who = start(name_ranks(ranks_in(compiles)))
         return clear(ID, f"{who} compiles and holds the lock.", (compiles[0], waits[0]))
     if waits:
         return _finding(case, waits)
-    missing = "a stack of each rank that is silent (`py-spy dump`, `ncclkit attach`), or software.torch.locks"
-    went_well = [*rank_states(case).ended.values(), *case.of("nccl.destroy"), *stacks(case).values()]
-    return CHECK.risk(case) or CHECK.otherwise(case, went_well, "No rank waits for a lock file.", missing)
+    missing = (
+        "a stack of each rank that is silent (`py-spy dump`, `ncclkit attach`), or"
+        " software.torch.locks"
+    )
+    went_well = [
+        *rank_states(case).ended.values(),
+        *case.of("nccl.destroy"),
+        *stacks(case).values(),
+    ]
+    return CHECK.risk(case) or CHECK.otherwise(
+        case, went_well, "No rank waits for a lock file.", missing
+    )
 
 
 def _finding(case: Case, waits: list[Event]) -> Finding:
     states, locks = rank_states(case), of_job_hosts(case, case.facts_of("software.torch.locks"))
     ranks, (path, age) = ranks_in(waits), _oldest(locks)
     # A rank without any evidence may be the one that compiles.
-    blind = set(states.members) - {*stacks(case), *states.waiting, *states.ended, *states.dead, *ranks}
+    blind = set(states.members) - {
+        *stacks(case),
+        *states.waiting,
+        *states.ended,
+        *states.dead,
+        *ranks,
+    }
     strength: Strength = "possible" if blind and age < HOUR else "likely"
     at_the_lock = set(ranks)
     others = [rank for rank in states.waiting if rank not in at_the_lock]
     say = (
-        f"{start(name_ranks(ranks))}{on(waits[0].host)} waited for the lock of a C++ extension{_where(waits[0])}, and "
+        f"{start(name_ranks(ranks))}{on(waits[0].host)} waited for the lock of a C++"
+        f" extension{_where(waits[0])}, and "
     )
     say += "no process in this evidence compiles one"
     waited = how_they_waited(states.waiting.values())
     say += f", while {name_ranks(others)} {waited} for a collective" if others else ""
-    why = pick(waits[:3], [fact for fact in locks if fact.value], in_order(states.waiting.values()), limit=5)
+    why = pick(
+        waits[:3],
+        [fact for fact in locks if fact.value],
+        in_order(states.waiting.values()),
+        limit=5,
+    )
     hosts, advice = name_hosts(waits), _advice(path)
     say += ": the lock file is probably left over."
-    return found(ID, strength, say, why, ranks=ranks, hosts=hosts, advice=advice, next=experiment(case))
+    return found(
+        ID, strength, say, why, ranks=ranks, hosts=hosts, advice=advice, next=experiment(case)
+    )
 
 
 def _where(wait: Event) -> str:
@@ -105,7 +149,8 @@ def _risks(host: HostFacts) -> Iterator[Risk]:
         path, age = _oldest([fact])
         more = f" (and {len(fact.value) - 1} more)" if len(fact.value) > 1 else ""
         say = (
-            f"{path}{more} was made {format_age(age)} ago; unless an extension is being compiled just now, a rank that "
+            f"{path}{more} was made {format_age(age)} ago; unless an extension is being compiled"
+            " just now, a rank that "
         )
         strength: Strength = "likely" if age > HOUR else "possible"
         yield Risk(say + "needs it would wait for ever", [fact], _advice(path)[0], strength)
@@ -119,12 +164,18 @@ def _advice(path: str) -> tuple[Advice, ...]:
             command=f"pgrep -af 'ninja|nvcc' || rm -v {name}",
             why="Only the rank that made it removes it, and that rank is gone.",
             check="The next start passes the line 'Loading extension module …' within minutes.",
-            risk="While another job does compile, both write the same files: look for ninja and nvcc first.",
+            risk=(
+                "While another job does compile, both write the same files: look for ninja and nvcc"
+                " first."
+            ),
         ),
         Advice(
             "Until then let the job compile into a folder of its own.",
             env={"TORCH_EXTENSIONS_DIR": FRESH},
-            command=f"mkdir -m 700 {FRESH}   # only yours: what is compiled there is loaded into the job",
+            command=(
+                f"mkdir -m 700 {FRESH}   # only yours: what is compiled there is loaded into"
+                " the job"
+            ),
             why="A new folder holds no lock, and each node has its own.",
             check="The folder fills, and the job starts.",
             risk="Every extension is compiled once more, which takes minutes.",

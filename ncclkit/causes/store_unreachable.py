@@ -1,27 +1,29 @@
 """The rendezvous store cannot be reached
 
 What you see
-    "The client socket has timed out after 60s while trying to connect to (node-0, 29500)", "connect() timed out",
-    RendezvousConnectionError, or ranks that print nothing after they started.  The first node may still be
-    waiting for the others.
+    "The client socket has timed out after 60s while trying to connect to (node-0, 29500)",
+    "connect() timed out", RendezvousConnectionError, or ranks that print nothing after they
+    started.  The first node may still be waiting for the others.
 
 Why it happens
-    All ranks meet at one TCP server, run by rank 0 or by torchrun's first agent at MASTER_ADDR:MASTER_PORT.  If the
-    address belongs to another interface, the port is closed by a firewall or a Kubernetes network policy, rank 0
-    has not started, or the name resolves to each node itself (127.0.1.1), the others retry until their timeout.
-    NCCL has not begun at that point: no NCCL setting helps.
+    All ranks meet at one TCP server, run by rank 0 or by torchrun's first agent at
+    MASTER_ADDR:MASTER_PORT.  If the address belongs to another interface, the port is closed by a
+    firewall or a Kubernetes network policy, rank 0 has not started, or the name resolves to each
+    node itself (127.0.1.1), the others retry until their timeout. NCCL has not begun at that point:
+    no NCCL setting helps.
 
 How to be sure
     From the failing node: `getent hosts MASTER_ADDR` must give the first node's address, and
-    `timeout 5 bash -c '</dev/tcp/ADDR/PORT'` must succeed while the first node waits.  "Refused" means that no
-    process listens; no answer means a firewall or a wrong route.
+    `timeout 5 bash -c '</dev/tcp/ADDR/PORT'` must succeed while the first node waits.  "Refused"
+    means that no process listens; no answer means a firewall or a wrong route.
 
 What to do
-    Use an address of the first node that the others can reach, open the port between the nodes, start the first
-    node first or raise the store timeout, and give the same endpoint to every node.
+    Use an address of the first node that the others can reach, open the port between the nodes,
+    start the first node first or raise the store timeout, and give the same endpoint to every node.
 
 Read more
-    PyTorch docs: torchrun rendezvous, TCPStore.  torch.distributed environment variables MASTER_ADDR and MASTER_PORT.
+    PyTorch docs: torchrun rendezvous, TCPStore.  torch.distributed environment variables
+    MASTER_ADDR and MASTER_PORT.
 """
 
 from __future__ import annotations
@@ -52,51 +54,81 @@ from ncclkit.core.model import Advice, Event, Evidence, Experiment, Finding, Str
 from ncclkit.core.text import start
 
 ID = "store_unreachable"
-explains = ("rank_exception", "rendezvous.error", "store.wait", "store.clients", "world_size_mismatch")
-REFUSED = re.compile(r"(?s)(?:TCPStore\(|rendezvous).*(?:Connection refused|No route to host|Connection timed out)\s*$")
+explains = (
+    "rank_exception",
+    "rendezvous.error",
+    "store.wait",
+    "store.clients",
+    "world_size_mismatch",
+)
+REFUSED = re.compile(
+    r"(?s)(?:TCPStore\(|rendezvous).*(?:Connection refused|No route to host|Connection timed"
+    r" out)\s*$"
+)
 """A traceback of the start that ends in a socket error."""
 CLOSED = ("silent", "refused", "no route", "other host", "foreign")
 
 
 def diagnose(case: Case) -> Finding:
-    """Found where a client could not connect to the store; a name that does not resolve is another cause."""
+    """Found where a client could not connect to the store.
+
+    A name that does not resolve is another cause.
+    """
     lines = _refused(case)
     if not lines:
         went_well: list[Evidence] = [
-            *case.of("nccl.init", "nccl.bootstrap", "c10d.timeout", "worker.phase", "progress", "store.clients"),
+            *case.of(
+                "nccl.init",
+                "nccl.bootstrap",
+                "c10d.timeout",
+                "worker.phase",
+                "progress",
+                "store.clients",
+            ),
             *_tested.passed(case, lambda link: link.rendezvous == "open"),
         ]
         return first_finding(case, _not_ours, _no_family, _closed) or otherwise(
-            ID, went_well, "The ranks met at the store.", "the output of a rank that failed to connect"
+            ID,
+            went_well,
+            "The ranks met at the store.",
+            "the output of a rank that failed to connect",
         )
     first = next((e for e in lines if e.data.get("host")), lines[0])
-    host, port = first.data.get("host") or _endpoint(lines)[0], first.data.get("port") or _endpoint(lines)[1]
+    host = first.data.get("host") or _endpoint(lines)[0]
+    port = first.data.get("port") or _endpoint(lines)[1]
     host = plain_address(host)
     where = f"{host}:{port}" if host else "the rendezvous endpoint"
     who = start(name_ranks(ranks_in(lines))) if ranks_in(lines) else "A process of the job"
-    within = f" within {seconds(first.data.get('timeout_ms'))}" if first.data.get("timeout_ms") else ""
+    within = (
+        f" within {seconds(first.data.get('timeout_ms'))}" if first.data.get("timeout_ms") else ""
+    )
     foreign = _foreign_network(case, host, first.host)
     say = f"{who}{on(first.host)} could not reach the store at {where}{within}{foreign}."
     local = re.match(r"127\.|localhost$", str(host or ""))
     tried = all(event.kind == "store.retry" for event in lines)
     errors = {
-        what: [e for e in case.of("system.error") if e.data.get("what") == what] for what in ("own_name", "unresolved")
+        what: [e for e in case.of("system.error") if e.data.get("what") == what]
+        for what in ("own_name", "unresolved")
     }
     unknown = errors["unresolved"] or [e for e in errors["own_name"] if host and host in e.text]
-    doubt = case.of("store.resolve") or case.of("store.bind") or unknown or local or not host or tried
+    doubt = (
+        case.of("store.resolve") or case.of("store.bind") or unknown or local or not host or tried
+    )
     dead = {rank for rank in rank_states(case).dead if rank >= 0} - set(
         ranks_in(lines)
     )  # one of them may have held the store
     strength = "likely" if doubt or (dead and ranks_in(lines)) else "proven"
     met = [e for e in case.of("c10d.timeout") if e.path == lines[0].path and e.line < lines[0].line]
-    weak: Strength = "possible" if met and not doubt else "likely"  # the job was started again after a hang
+    # the job was started again after a hang
+    weak: Strength = "possible" if met and not doubt else "likely"
     return found(
         ID,
         "proven" if strength == "proven" and not met else weak,
         say,
         pick(lines, case.of("store.resolve"), limit=6),
         ranks=ranks_in(lines),
-        hosts=tuple(name for name, _ in holders(case, host)) or ((host,) if host else name_hosts(lines)),
+        hosts=tuple(name for name, _ in holders(case, host))
+        or ((host,) if host else name_hosts(lines)),
         advice=(*_elsewhere(case, host, port, bool(foreign)), *_advice(host, port)),
         next=experiment(case),
     )
@@ -105,7 +137,8 @@ def diagnose(case: Case) -> Finding:
 def _refused(case: Case) -> list[Event]:
     """Events that report a failed connection to the store."""
     lines = case.of("store.connect_timeout")
-    lines += [e for e in case.of("store.retry") if e.data.get("tries") is None]  # W lines: many tries, no end
+    # W lines: many tries, no end
+    lines += [e for e in case.of("store.retry") if e.data.get("tries") is None]
     lines += [e for e in case.of("python.exception") if REFUSED.search(e.text)]
     return lines + matching(
         [*messages(case), *case.of("rendezvous.error")],
@@ -120,18 +153,26 @@ def _refused(case: Case) -> list[Event]:
 
 
 def _foreign_network(case: Case, address: str, asking: str) -> str:
-    """Says that the address is in a network to which the asking host has no interface; "" where that is not known."""
+    """Says that the address is in a network to which the asking host has no interface; "" where
+    that is not known.
+    """
     held, known = holders(case, address), subnets(case)
     own = {one.network for rows in known.get(asking, {}).values() for one in rows}
     if len(held) != 1 or asking not in known or held[0][0] == asking:
         return ""
     (there, name), *_ = held
     same = {one.network for one in known[there][name]} & own
-    return "" if same else f": the address is {name} of {there}, in a network to which {asking} has no interface"
+    return (
+        ""
+        if same
+        else f": the address is {name} of {there}, in a network to which {asking} has no interface"
+    )
 
 
 def _elsewhere(case: Case, host: str, port: object, foreign: bool) -> tuple[Advice, ...]:
-    """Advice to use the first host's address in the network that joins all hosts, or another port of that address."""
+    """Advice to use the first host's address in the network that joins all hosts, or another port
+    of that address.
+    """
     joined = shared_network(case)
     there = next((name for name, _ in holders(case, host)), host)
     if there not in joined or not is_whole(str(port)):
@@ -141,7 +182,10 @@ def _elsewhere(case: Case, host: str, port: object, foreign: bool) -> tuple[Advi
     do = f"Give all nodes the address of {there} that joins them, {interface}: {address}."
     if foreign and name:  # NCCL would use the isolated interface next
         env |= {"NCCL_SOCKET_IFNAME": name}
-        do = f"{do.rstrip('.')}; and restrict NCCL to {name}, since it cannot use the other interface either."
+        do = (
+            f"{do.rstrip('.')}; and restrict NCCL to {name}, since it cannot use the other"
+            " interface either."
+        )
     if not foreign:
         env |= {"MASTER_PORT": str(int(str(port)) + 1)}
         do = f"Open port {port} on {there} ({address}), or use one that is open."
@@ -160,22 +204,49 @@ def _not_ours(case: Case) -> Finding | None:
     lines = foreign_address(case)
     if not lines:
         return None
-    where = next((m for e in lines if (m := re.search(r"bind to \[?([\w.:-]+?)\]?:(\d+)", e.text))), None)
+    where = next(
+        (m for e in lines if (m := re.search(r"bind to \[?([\w.:-]+?)\]?:(\d+)", e.text))), None
+    )
     host, port = where.groups() if where else ("MASTER_ADDR", "MASTER_PORT")
-    say = f"The store was to listen at {host}:{port}{on(lines[0].host)}, but that host does not have this address: it "
+    say = (
+        f"The store was to listen at {host}:{port}{on(lines[0].host)}, but that host does not have"
+        " this address: it "
+    )
     say += "belongs to another host, or to a network that does not exist there."
     advice = _advice(host, port)[::-1]
-    return found(ID, "likely", say, pick(lines), hosts=name_hosts(lines), advice=advice, next=experiment(case))
+    return found(
+        ID,
+        "likely",
+        say,
+        pick(lines),
+        hosts=name_hosts(lines),
+        advice=advice,
+        next=experiment(case),
+    )
 
 
 def _no_family(case: Case) -> Finding | None:
-    """An exception says that the host has no such family of addresses; of a warning, torch goes on with IPv4."""
+    """An exception says that the host has no such family of addresses.
+
+    Of a warning, torch goes on with IPv4.
+    """
     lines = matching(case.of("python.exception", "cpp.exception"), "Address family not supported")
     if not lines:
         return None
-    say = f"The store was to use a family of addresses that is switched off{on(lines[0].host)}, most often IPv6."
+    say = (
+        f"The store was to use a family of addresses that is switched off{on(lines[0].host)}, most"
+        " often IPv6."
+    )
     advice = _advice("MASTER_ADDR", "MASTER_PORT")
-    return found(ID, "possible", say, pick(lines), hosts=name_hosts(lines), advice=advice, next=experiment(case))
+    return found(
+        ID,
+        "possible",
+        say,
+        pick(lines),
+        hosts=name_hosts(lines),
+        advice=advice,
+        next=experiment(case),
+    )
 
 
 def _closed(case: Case) -> Finding | None:
@@ -184,21 +255,30 @@ def _closed(case: Case) -> Finding | None:
     if not closed:
         return None
     first = closed[0]
-    others = "while another port there is open" if first.ephemeral == "open" else "and neither does any other port"
+    others = (
+        "while another port there is open"
+        if first.ephemeral == "open"
+        else "and neither does any other port"
+    )
     others = "" if first.ephemeral != "open" and first.reached else f", {others},"
     say = (
-        f"Port {first.port} of {first.dst} at {first.address} {ends(first.rendezvous)} when {first.src} asks{others} "
-        f"though a listener was there{_tested.plus(closed, 'path')}: ranks would not reach a store there."
+        f"Port {first.port} of {first.dst} at {first.address} {ends(first.rendezvous)} when"
+        f" {first.src} asks{others} though a listener was there{_tested.plus(closed, 'path')}:"
+        " ranks would not reach a store there."
     )
     why = tuple(link.event for link in closed[:6])
     advice = _advice(first.address, first.port)
     hosts = _tested.ends_of(closed)
-    return found(ID, _tested.risk(case), say, why, hosts=hosts, advice=advice, next=experiment(case))
+    return found(
+        ID, _tested.risk(case), say, why, hosts=hosts, advice=advice, next=experiment(case)
+    )
 
 
 def _endpoint(lines: list[Event]) -> tuple[str | None, str | None]:
     for event in lines:
-        match = re.search(r"connect to \(([^,()]+), (\d+)\)|endpoint[= ]([\w.-]+):(\d+)", event.text)
+        match = re.search(
+            r"connect to \(([^,()]+), (\d+)\)|endpoint[= ]([\w.-]+):(\d+)", event.text
+        )
         if match:
             return match[1] or match[3], match[2] or match[4]
     return None, None
@@ -208,16 +288,24 @@ def _advice(host: object, port: object) -> tuple[Advice, ...]:
     address, number = host or "MASTER_ADDR", port or "MASTER_PORT"
     return (
         Advice(
-            f"From each node, resolve {address} and connect to port {number} while the first node waits.",
-            command=f"getent hosts '{address}'; timeout 5 bash -c '</dev/tcp/{address}/{number}' && echo open",
+            f"From each node, resolve {address} and connect to port {number} while the first node"
+            " waits.",
+            command=(
+                f"getent hosts '{address}'; timeout 5 bash -c '</dev/tcp/{address}/{number}' &&"
+                " echo open"
+            ),
             why="Refused: no process listens there.  No answer: firewall or wrong interface.",
             check="Every node prints 'open'.",
             risk="None, it only opens a connection.",
         ),
         Advice(
-            "Give all nodes the same endpoint: an address of the first node that the others can route to.",
+            "Give all nodes the same endpoint: an address of the first node that the others can"
+            " route to.",
             command=f"export MASTER_ADDR=<address of node 0> MASTER_PORT={number}",
-            why="A name can resolve to 127.0.1.1 on one node and to an unreachable interface on another.",
+            why=(
+                "A name can resolve to 127.0.1.1 on one node and to an unreachable interface on"
+                " another."
+            ),
             check="All ranks pass init_process_group.",
             risk="None.",
         ),

@@ -1,7 +1,10 @@
-"""What a reader wants in five seconds, as data: the banner of a report, the terminal and ``--json`` show the same.
+"""What a reader wants in five seconds, as data.
 
-`summarize` says what is wrong and how sure that is, who is at fault, which line decides, what to do first, which job it
-is, what was judged and what was missing, and which command gives the same answer again.
+The banner of a report, the terminal and ``--json`` show the same.
+
+`summarize` says what is wrong and how sure that is, who is at fault, which line decides, what to do
+first, which job it is, what was judged and what was missing, and which command gives the same
+answer again.
 """
 
 from __future__ import annotations
@@ -32,7 +35,10 @@ LINES = 4
 """Lines of one piece of evidence that are quoted; of a longer one those that name the culprit."""
 SHOWN = 5
 """Errors that no cause explains, and pieces of missing evidence, that a summary names."""
-STILL_AT_WORK = "Nothing, unless it should have ended by now: then take its log up to the end, or `ncclkit attach`."
+STILL_AT_WORK = (
+    "Nothing, unless it should have ended by now: then take its log up to the end, or `ncclkit"
+    " attach`."
+)
 TRACE = "Traceback (most"
 OUTSIDE = ("kernel.", *OWN_TESTS)
 """How kinds begin whose times are not those of the job."""
@@ -104,7 +110,11 @@ class JobSummary:
 
     def __str__(self) -> str:
         size = text.plural(self.ranks, "rank") if self.ranks else ""
-        hosts = f"{text.plural(len(self.hosts), 'host')} ({text.host_list(self.hosts)})" if self.hosts else ""
+        hosts = (
+            f"{text.plural(len(self.hosts), 'host')} ({text.host_list(self.hosts)})"
+            if self.hosts
+            else ""
+        )
         said = ", ".join(filter(None, (self.command, " on ".join(filter(None, (size, hosts))))))
         return f"{self.id}: {said}" if self.id and said else self.id or said
 
@@ -119,7 +129,10 @@ class JobSummary:
         """Its first and last line in UTC, and the seconds between them."""
         if self.started is None or self.ended is None:
             return ""
-        first, last = (time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(one)) for one in (self.started, self.ended))
+        first, last = (
+            time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(one))
+            for one in (self.started, self.ended)
+        )
         if self.ended <= self.started:
             return f"{first} UTC"
         day, clock = last.split()
@@ -166,8 +179,13 @@ class Summary:
     """Evidence that would tell more (verdicts ``unexplained`` and ``no_job``)."""
 
     def rows(self) -> list[tuple[str, str]]:
-        """The job, and what was judged, as the table of a banner: name and text of each row that is not empty."""
-        lines = f"lines of {text.plural(len(self.ranks), 'rank')}" if self.ranks and self.files else ""
+        """The job, and what was judged, as the table of a banner.
+
+        Name and text of each row that is not empty.
+        """
+        lines = (
+            f"lines of {text.plural(len(self.ranks), 'rank')}" if self.ranks and self.files else ""
+        )
         counts = (("file", self.files), ("fact", self.facts))
         files, facts = (text.plural(count, noun) if count else "" for noun, count in counts)
         table = [
@@ -201,7 +219,10 @@ def summarize(case: Case, diagnosis: Diagnosis, reproduce: str = "") -> Summary:
             "line": _deciding(first, base),
         } | _step(first)
     elif diagnosis.verdict == "healthy" and diagnosis.healthy:
-        known = {"line": _line(diagnosis.healthy, base), "first_step": "Nothing needs to be done for this job."}
+        known = {
+            "line": _line(diagnosis.healthy, base),
+            "first_step": "Nothing needs to be done for this job.",
+        }
     elif diagnosis.verdict == "running" and diagnosis.at_work:
         known = {"line": _line(diagnosis.at_work, base), "first_step": STILL_AT_WORK}
     unsettled = diagnosis.verdict in ("unexplained", "no_job")
@@ -241,11 +262,19 @@ def _line(piece: Evidence, base: str) -> CitedLine:
     cited = cite(piece)
     path = str(cited["path"])
     short = path[len(base) + 1 :] if base and path.startswith(f"{base}/") else path
-    return CitedLine(short, int(cited["line"]), str(cited["text"]), piece.rank if isinstance(piece, Event) else None)
+    return CitedLine(
+        short,
+        int(cited["line"]),
+        str(cited["text"]),
+        piece.rank if isinstance(piece, Event) else None,
+    )
 
 
 def _deciding(finding: Finding, base: str) -> CitedLine:
-    """The line that decides, the culprit's own where there is one; of many lines the first, and those that name it."""
+    """The line that decides, the culprit's own where there is one.
+
+    Of many lines the first, and those that name it.
+    """
     ranks = finding.culprits.get("ranks", ())
     if not ranks:
         return _line(finding.evidence[0], base)
@@ -253,10 +282,16 @@ def _deciding(finding: Finding, base: str) -> CitedLine:
     pieces = [piece for piece in finding.evidence if isinstance(piece, Event)]
     own = next((piece for piece in pieces if piece.rank in ranks or named.search(piece.text)), None)
     first = finding.evidence[0]
-    line = _line(own if own and isinstance(first, Event) and first.rank is not None else first, base)
+    line = _line(
+        own if own and isinstance(first, Event) and first.rank is not None else first, base
+    )
     head, *rest = line.text.splitlines() or [""]
     hits = [one for one in rest if named.search(one)]
-    return line if len(rest) < LINES or not hits or TRACE in line.text else replace(line, text="\n".join([head, *hits]))
+    return (
+        line
+        if len(rest) < LINES or not hits or TRACE in line.text
+        else replace(line, text="\n".join([head, *hits]))
+    )
 
 
 def _culprit(case: Case, finding: Finding) -> Culprit | None:
@@ -264,11 +299,18 @@ def _culprit(case: Case, finding: Finding) -> Culprit | None:
     if not any(named.values()):
         return None
     seats = tuple(_place(case, rank) for rank in named.get("ranks", ()))
-    hosts, gpus, interfaces = (tuple(map(str, named.get(key, ()))) for key in ("hosts", "gpus", "interfaces"))
+    hosts, gpus, interfaces = (
+        tuple(map(str, named.get(key, ()))) for key in ("hosts", "gpus", "interfaces")
+    )
     return Culprit(seats, hosts, gpus, interfaces, _who(seats, hosts, gpus, interfaces))
 
 
-def _who(seats: tuple[RankPlace, ...], hosts: tuple[str, ...], gpus: tuple[str, ...], others: tuple[str, ...]) -> str:
+def _who(
+    seats: tuple[RankPlace, ...],
+    hosts: tuple[str, ...],
+    gpus: tuple[str, ...],
+    others: tuple[str, ...],
+) -> str:
     """``Rank 2 on node-1 (GPU 2)``, ``GPU 0000:3b:00.0 on node-1``, ``Host node-1``."""
     on = sorted({seat.host for seat in seats if seat.host} | set(hosts))
     own = (seats[0].gpu,) if len(seats) == 1 and seats[0].gpu else ()
@@ -285,8 +327,13 @@ def _who(seats: tuple[RankPlace, ...], hosts: tuple[str, ...], gpus: tuple[str, 
 def _place(case: Case, rank: int) -> RankPlace:
     """Where a rank ran: its host, and its GPU by the start of NCCL."""
     host = next((event.host for event in case.on(rank) if event.host), "")
-    start = next((e for e in case.on(rank) if e.kind == "nccl.init" and e.data.get("cuda_dev") is not None), None)
-    worker_gpu = next((e.data["gpu"] for e in case.on(rank) if e.kind == "worker.phase" and "gpu" in e.data), None)
+    start = next(
+        (e for e in case.on(rank) if e.kind == "nccl.init" and e.data.get("cuda_dev") is not None),
+        None,
+    )
+    worker_gpu = next(
+        (e.data["gpu"] for e in case.on(rank) if e.kind == "worker.phase" and "gpu" in e.data), None
+    )
     index, bus = (start.data["cuda_dev"], start.data.get("bus")) if start else (worker_gpu, None)
     gpu = "" if index is None else f"{index}, bus {bus}" if bus else str(index)
     return RankPlace(rank, host, gpu)
@@ -317,7 +364,9 @@ def _job(case: Case, diagnosis: Diagnosis) -> JobSummary:
 
 
 def _job_id(case: Case) -> str:
-    texts = [str(row["path"]) for row in case.inputs] + [event.text for event in case.of("slurm.event")]
+    texts = [str(row["path"]) for row in case.inputs] + [
+        event.text for event in case.of("slurm.event")
+    ]
     found = next((match for match in map(SLURM_JOB.search, texts) if match), None)
     if found:
         return str(next(filter(None, found.groups())))
@@ -348,17 +397,27 @@ def _absent(case: Case, read_ranks: tuple[int, ...]) -> list[int]:
     return sorted(set(ranks(case.events, case.inputs)) - set(read_ranks)) if read_ranks else []
 
 
-def _missing(case: Case, scope: Case, diagnosis: Diagnosis, read_ranks: tuple[int, ...]) -> tuple[str, ...]:
+def _missing(
+    case: Case, scope: Case, diagnosis: Diagnosis, read_ranks: tuple[int, ...]
+) -> tuple[str, ...]:
     missing = [str(problem) for problem in case.about.get("problems", ())]
     missing += _earlier(case, scope) + ([diagnosis.ended] if diagnosis.ended else [])
     absent = _absent(scope, read_ranks)
     missing += [f"No line of {text.ranks(absent)} was given."] if absent else []
     unread = [str(row["path"]) for row in case.inputs if row.get("kind") in UNREAD]
-    missing += [f"{text.plural(len(unread), 'file')} not understood: {text.some(unread[:3])}."] if unread else []
+    missing += (
+        [f"{text.plural(len(unread), 'file')} not understood: {text.some(unread[:3])}."]
+        if unread
+        else []
+    )
     count = len(diagnosis.unknown)
     return (
         *missing,
-        *([f"{text.plural(count, 'cause')} not evaluated: {_lacking(scope, diagnosis)}."] if count else []),
+        *(
+            [f"{text.plural(count, 'cause')} not evaluated: {_lacking(scope, diagnosis)}."]
+            if count
+            else []
+        ),
     )
 
 
@@ -374,7 +433,9 @@ def _earlier(case: Case, scope: Case) -> list[str]:
 
 
 def _lacking(case: Case, diagnosis: Diagnosis) -> str:
-    """The evidence that most causes which were not evaluated ask for, and that the case does not hold."""
+    """The evidence that most causes which were not evaluated ask for, and that the case does not
+    hold.
+    """
     asked = " ".join(piece for finding in diagnosis.unknown for piece in finding.missing)
     gpus = [fact.value for fact in case.facts_of("gpu.count")]
     kinds = {event.kind.partition(".")[0] for event in case.events}
@@ -395,23 +456,35 @@ def _tested(case: Case) -> str:
         return ""
     last = case.measurements[-1]
     gpus = last.backend == "nccl"
-    where = f"the {'GPUs' if gpus else 'CPU'} of {'one host' if last.hosts == 1 else f'{last.hosts} hosts'}"
+    where = (
+        f"the {'GPUs' if gpus else 'CPU'} of"
+        f" {'one host' if last.hosts == 1 else f'{last.hosts} hosts'}"
+    )
     silent = " or ".join(["GPUs"] * (not gpus) + ["other hosts"])
     over = f"{text.plural(last.ranks, 'rank')} over {'NCCL' if gpus else last.backend} on {where}"
     return f"{over}: says nothing about {silent}"
 
 
-def _next_evidence(case: Case, diagnosis: Diagnosis, read_ranks: tuple[int, ...]) -> tuple[str, ...]:
+def _next_evidence(
+    case: Case, diagnosis: Diagnosis, read_ranks: tuple[int, ...]
+) -> tuple[str, ...]:
     """What to collect next, the most telling first."""
     if diagnosis.verdict == "no_job":
         return ("The standard output and standard error of all ranks of the job.",)
     wanted = []
     if diagnosis.says_no_reason:
-        wanted.append("The lines above this error, of every rank: the first `NCCL WARN` names the call that failed.")
-        wanted.append("NCCL's own words: run it again with NCCL_DEBUG=WARN (on all ranks, unfiltered).")
+        wanted.append(
+            "The lines above this error, of every rank: the first `NCCL WARN` names the call that"
+            " failed."
+        )
+        wanted.append(
+            "NCCL's own words: run it again with NCCL_DEBUG=WARN (on all ranks, unfiltered)."
+        )
     if absent := _absent(case, read_ranks):
         wanted.append(f"The logs of {text.ranks(absent)}.")
-    if diagnosis.errors and not any(event.data.get("frames") for event in case.of("python.exception")):
+    if diagnosis.errors and not any(
+        event.data.get("frames") for event in case.of("python.exception")
+    ):
         wanted.append("The whole standard error of every rank, with the traceback above the error.")
     if not any(event.kind.startswith("nccl.") for event in case.events):
         wanted.append("NCCL's log: run it again with NCCL_DEBUG=INFO.")
@@ -424,7 +497,10 @@ def _next_evidence(case: Case, diagnosis: Diagnosis, read_ranks: tuple[int, ...]
 
 
 def _reproduce(case: Case) -> str:
-    """``ncclkit diagnose`` with what was read: the logs as they were named, the case folder, or the inputs' folder."""
+    """``ncclkit diagnose`` with what was read.
+
+    The logs as they were named, the case folder, or the inputs' folder.
+    """
     logs = str(case.about.get("logs") or "")
     given = [] if "\n" in logs or logs.startswith("lines that") else shlex.split(logs)
     if given and all(Path(path).expanduser().exists() for path in given):

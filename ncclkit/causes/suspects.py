@@ -1,4 +1,6 @@
-"""The findings that the differential makes: a suspect with its reason, its count, and the look that decides.
+"""The findings that the differential makes.
+
+A suspect with its reason, its count, and the look that decides.
 
 None of them is more than ``possible``: they say what such a text usually turns out to be.
 """
@@ -66,24 +68,38 @@ def look_advice(look: Look) -> Advice:
 
 def _sentence(suspect: Suspect, suspects: Differential, title: str, like: str) -> str:
     """``No rule decides it; a usual suspect is "…": why (9 of 31 settled cases like this).``"""
-    say = f'{SAYS}, but it resembles "{title}" (like: {like})' if like else f'{SAYS}; a usual suspect is "{title}"'
+    say = (
+        f'{SAYS}, but it resembles "{title}" (like: {like})'
+        if like
+        else f'{SAYS}; a usual suspect is "{title}"'
+    )
     if not suspects.seen:
         return f"{say}."
     symptom = page_of(suspects.seen[0].symptom)[""].rstrip(".")
     why = f": {suspect.why}" if suspect.why else ""
     counted = ""
     if suspect.settled:
-        counted = f" Of {suspects.settled} settled cases with \"{symptom}\" it was the cause of {suspect.settled}."
+        counted = (
+            f' Of {suspects.settled} settled cases with "{symptom}" it was the cause of'
+            f" {suspect.settled}."
+        )
     return f"{say}{why}.{counted}"
 
 
 def _evidence(
     cause: str, suspects: Differential, text: Text, signs: Sequence[Event]
 ) -> tuple[list[Evidence], str]:
-    """The lines that weigh most for a cause, and the known failure they are like; else the line of the symptom."""
+    """The lines that weigh most for a cause, and the known failure they are like.
+
+    Else the line of the symptom.
+    """
     if text.shares.get(cause, 0.0) < LEAST and suspects.seen:
         return [suspects.seen[0].line], ""
     heavy = text.heaviest(cause, MOST, signs)
     most, heaviest_line, _ = heavy[0]
-    least = min(most, SHOWN * most)  # where each line speaks against the cause, the first is cited all the same
-    return [event for weight, _, event in heavy if weight >= least], weights().like(cause, heaviest_line)
+    least = min(
+        most, SHOWN * most
+    )  # where each line speaks against the cause, the first is cited all the same
+    return [event for weight, _, event in heavy if weight >= least], weights().like(
+        cause, heaviest_line
+    )

@@ -1,22 +1,22 @@
 """The collective is healthy; its timeout is shorter than the job needs
 
 What you see
-    A watchdog timeout far below the default of 600 s (a program sets 30 s or 60 s), or at the default in a place
-    where the job always takes long: the first step with torch.compile, loading a large model, consolidating a
-    checkpoint.  With a longer timeout the same job runs.
+    A watchdog timeout far below the default of 600 s (a program sets 30 s or 60 s), or at the
+    default in a place where the job always takes long: the first step with torch.compile, loading a
+    large model, consolidating a checkpoint.  With a longer timeout the same job runs.
 
 Why it happens
-    The timeout covers the wait for the slowest rank, not only the data transfer.  Warm-up compiles kernels, reads
-    hundreds of gigabytes, and builds indices on one rank first; new_group() takes the backend's default and not the
-    parent's timeout, and gloo groups have 1800 s of their own.
+    The timeout covers the wait for the slowest rank, not only the data transfer.  Warm-up compiles
+    kernels, reads hundreds of gigabytes, and builds indices on one rank first; new_group() takes
+    the backend's default and not the parent's timeout, and gloo groups have 1800 s of their own.
 
 How to be sure
-    Raise the timeout and watch progress: if the step ends by itself, the timeout was too short.  If there is never
-    any progress it is a hang, and a longer timeout only hides it.
+    Raise the timeout and watch progress: if the step ends by itself, the timeout was too short.  If
+    there is never any progress it is a hang, and a longer timeout only hides it.
 
 What to do
-    Set the timeout above the longest legitimate phase (twice its measured time), or give that phase a group of its
-    own with a long timeout and keep the short one for training.
+    Set the timeout above the longest legitimate phase (twice its measured time), or give that phase
+    a group of its own with a long timeout and keep the short one for training.
 
 Read more
     PyTorch docs: init_process_group(timeout), new_group(timeout).
@@ -28,7 +28,15 @@ import math
 from collections.abc import Sequence
 
 from ncclkit.analysis.calls import only_point_to_point
-from ncclkit.analysis.picks import first_finding, in_order, name_ranks, otherwise, pick, ranks_in, seconds
+from ncclkit.analysis.picks import (
+    first_finding,
+    in_order,
+    name_ranks,
+    otherwise,
+    pick,
+    ranks_in,
+    seconds,
+)
 from ncclkit.analysis.rank_states import all_waiting, idle_service, rank_states, startup_phase
 from ncclkit.causes._settings import MEASURE, raise_timeout, unreached_timeout
 from ncclkit.core.case import Case
@@ -44,15 +52,23 @@ PROOF = ("flight.missing", "flight.mismatch", "c10d.mismatch", "gloo.barrier")
 
 
 def diagnose(case: Case) -> Finding:
-    """Found where a timeout well below the default expired, or ranks were still compiling, and no rank died."""
+    """Found where a timeout well below the default expired, or ranks were still compiling, and no
+    rank died.
+    """
     states = rank_states(case)
     if states.dead:
-        return clear(ID, "A rank died; more time would not have helped.", tuple(states.dead.values())[:2])
+        return clear(
+            ID, "A rank died; more time would not have helped.", tuple(states.dead.values())[:2]
+        )
     if states.instant_timeouts:
         return _instant(case, states.instant_timeouts)
     proof = [event for kind in PROOF for event in case.of(kind)]
     went_well = [*states.ended.values(), *case.of("nccl.destroy"), *proof]
-    finding = None if proof else first_finding(case, _own_deadline, _compiling, _idle, _unreached, _short, _vague)
+    finding = (
+        None
+        if proof
+        else first_finding(case, _own_deadline, _compiling, _idle, _unreached, _short, _vague)
+    )
     return finding or otherwise(
         ID,
         went_well,
@@ -62,17 +78,21 @@ def diagnose(case: Case) -> Finding:
 
 
 WATCHDOG_MS = 100
-"""How often PyTorch's watchdog looks: with a shorter timeout whatever it sees at work has timed out."""
+"""How often PyTorch's watchdog looks: with a shorter timeout whatever it sees at work has timed
+out."""
 
 
 def _instant(case: Case, waits: Sequence[Event]) -> Finding:
-    """The timeout is so short that a healthy collective exceeds it: it is the reason, not a rank."""
+    """The timeout is so short that a healthy collective exceeds it.
+
+    It is the reason, not a rank.
+    """
     lines = in_order(waits)
     limit = lines[0].data["timeout_ms"]
     who = start(name_ranks(ranks_in(lines)))
     say = (
-        f"{who} timed out after {limit:g} ms, in which hardly any collective ends: the timeout is the reason, and no "
-        "rank needs to have been late."
+        f"{who} timed out after {limit:g} ms, in which hardly any collective ends: the timeout is"
+        " the reason, and no rank needs to have been late."
     )
     advice = raise_timeout(case, "A timeout in milliseconds was probably meant as one in seconds.")
     strength: Strength = "proven" if limit < WATCHDOG_MS else "likely"
@@ -83,15 +103,27 @@ def _own_deadline(case: Case) -> Finding | None:
     """Our own run was ended at its deadline while every rank was still making progress."""
     ends = [e for e in case.of("run.end") if e.data.get("reason") == "deadline"]
     last = {e.rank: e for e in in_order(case.of("worker.phase")) if e.rank is not None}
-    if not ends or not last or any(e.data["phase"] == "error" for e in last.values()) or rank_states(case).waiting:
+    if (
+        not ends
+        or not last
+        or any(e.data["phase"] == "error" for e in last.values())
+        or rank_states(case).waiting
+    ):
         return None
     sizes = {e.data.get("bytes") or e.data.get("step") for e in last.values()}
     at = f" (last at {sizes.pop()})" if len(sizes) == 1 and None not in sizes else ""
     who = name_ranks(last)
-    say = f"The run's own deadline came while {who} were still at work{at}; nothing shows that one of them hangs."
+    say = (
+        f"The run's own deadline came while {who} were still at work{at}; nothing shows that one of"
+        " them hangs."
+    )
     check, risk = "The run ends by itself.", "A hang is noticed that much later."
-    advice = (Advice("Give the run a longer deadline.", code="deadline = 600.0", check=check, risk=risk),)
-    return found(ID, "possible", say, pick(ends, last.values()), advice=advice, next=experiment(case))
+    advice = (
+        Advice("Give the run a longer deadline.", code="deadline = 600.0", check=check, risk=risk),
+    )
+    return found(
+        ID, "possible", say, pick(ends, last.values()), advice=advice, next=experiment(case)
+    )
 
 
 def _compiling(case: Case) -> Finding | None:
@@ -100,8 +132,14 @@ def _compiling(case: Case) -> Finding | None:
     if phase is None:
         return None
     limit = seconds(waits[0].data.get("timeout_ms"))
-    say = f"{start(name_ranks(ranks_in(waits)))} waited {limit} while ranks still compiled kernels, which happens once."
-    advice = (*raise_timeout(case, "The first step compiles; later ones take a fraction of its time."), CACHE)
+    say = (
+        f"{start(name_ranks(ranks_in(waits)))} waited {limit} while ranks still compiled kernels,"
+        " which happens once."
+    )
+    advice = (
+        *raise_timeout(case, "The first step compiles; later ones take a fraction of its time."),
+        CACHE,
+    )
     return found(ID, "likely", say, pick([phase], waits), advice=advice, next=experiment(case))
 
 
@@ -111,9 +149,18 @@ def _idle(case: Case) -> Finding | None:
     if phase is None:
         return None
     who, limit = start(name_ranks(ranks_in(waits))), seconds(waits[0].data.get("timeout_ms"))
-    say = f"{who} waited {limit} for the next request, and none came: the server was idle, not stuck."
+    say = (
+        f"{who} waited {limit} for the next request, and none came: the server was idle, not stuck."
+    )
     advice = raise_timeout(case, "It must exceed the longest time without a request.") or (PING,)
-    return found(ID, "likely", say, pick([phase], waits, limit=4), advice=(*advice, PING)[:2], next=experiment(case))
+    return found(
+        ID,
+        "likely",
+        say,
+        pick([phase], waits, limit=4),
+        advice=(*advice, PING)[:2],
+        next=experiment(case),
+    )
 
 
 PING = Advice(
@@ -131,22 +178,33 @@ def _unreached(case: Case) -> Finding | None:
     if not short:
         return None
     name = next((str(said) for e in short if (said := e.data.get("desc") or e.data.get("pg"))), "")
-    say = f"A longer timeout was set, but the group{f' {name}' if name else ''} in which {name_ranks(ranks_in(short))} "
+    say = (
+        f"A longer timeout was set, but the group{f' {name}' if name else ''} in which"
+        f" {name_ranks(ranks_in(short))} "
+    )
     say += "timed out has the default of 600 s."
     advice = (EACH_GROUP, MEASURE)
-    return found(ID, "likely", say, pick(short[:2], raised[:2]), advice=advice, next=experiment(case))
+    return found(
+        ID, "likely", say, pick(short[:2], raised[:2]), advice=advice, next=experiment(case)
+    )
 
 
 EACH_GROUP = Advice(
     "Pass the timeout to each group that is made.",
-    code="torch.distributed.new_group(ranks, timeout=timedelta(hours=2))   # also in init_device_mesh",
+    code=(
+        "torch.distributed.new_group(ranks, timeout=timedelta(hours=2))   # also in"
+        " init_device_mesh"
+    ),
     why="A new group does not inherit the timeout of init_process_group.",
-    check="The watchdog's 'initialization options' lines name the same TIMEOUT(ms) for every group.",
+    check=(
+        "The watchdog's 'initialization options' lines name the same TIMEOUT(ms) for every group."
+    ),
     risk="A true hang is noticed that much later.",
 )
 
 CACHE = Advice(
-    "Keep the compiled kernels on a local disk of each node, and fill that cache in a run of one rank per node.",
+    "Keep the compiled kernels on a local disk of each node, and fill that cache in a run of one"
+    " rank per node.",
     env={"TORCHINDUCTOR_CACHE_DIR": "/var/tmp/inductor", "TRITON_CACHE_DIR": "/var/tmp/triton"},
     why="A second start then compiles nothing.",
     check="The first step of the second start takes about as long as its second step.",
@@ -161,22 +219,45 @@ def _short(case: Case) -> Finding | None:
     if not lines:
         return None
     who, limit = start(name_ranks(ranks_in(lines))), seconds(lines[0].data["timeout_ms"])
-    say = f"{who} timed out after {limit}, far below the default of 600 s; a rank may only have been late."
-    advice = (*raise_timeout(case, "The timeout must exceed the longest phase of any rank."), MEASURE)
+    say = (
+        f"{who} timed out after {limit}, far below the default of 600 s; a rank may only have been"
+        " late."
+    )
+    advice = (
+        *raise_timeout(case, "The timeout must exceed the longest phase of any rank."),
+        MEASURE,
+    )
     first_line = {line.path: line.line for line in sorted(lines, key=lambda line: -line.line)}
     moving = [e for e in case.of("progress") if e.line > first_line.get(e.path, math.inf)]
     strength: Strength = "likely" if moving else "possible"
     say = f"{say[:-1]}, and the work went on after that." if moving else say
-    return found(ID, strength, say, pick(lines, moving or case.of("progress")), advice=advice, next=experiment(case))
+    return found(
+        ID,
+        strength,
+        say,
+        pick(lines, moving or case.of("progress")),
+        advice=advice,
+        next=experiment(case),
+    )
 
 
 def _vague(case: Case) -> Finding | None:
-    """A timeout at the default, where the log does not show whether the collective would have completed."""
+    """A timeout at the default, where the log does not show whether the collective would have
+    completed.
+    """
     lines = [e for e in in_order(rank_states(case).waiting.values()) if e.data.get("op")]
-    if not lines or case.of("stack") or all_waiting(case, rank_states(case)) or only_point_to_point(lines):
+    if (
+        not lines
+        or case.of("stack")
+        or all_waiting(case, rank_states(case))
+        or only_point_to_point(lines)
+    ):
         return None
     who, limit = start(name_ranks(ranks_in(lines))), seconds(lines[0].data.get("timeout_ms"))
-    say = f"{who} waited {limit} for a collective; this log does not show whether it would have completed later."
+    say = (
+        f"{who} waited {limit} for a collective; this log does not show whether it would have"
+        " completed later."
+    )
     advice = (MEASURE, *raise_timeout(case, "Only to see whether the step ends by itself."))
     return found(ID, "possible", say, pick(lines, limit=3), advice=advice, next=experiment(case))
 
@@ -184,7 +265,8 @@ def _vague(case: Case) -> Finding | None:
 def experiment(case: Case) -> Experiment:
     """Run the same job with a longer timeout and watch for progress."""
     return Experiment(
-        "Does the step of a small job end by itself when its collectives may take four times as long?",
+        "Does the step of a small job end by itself when its collectives may take four times as"
+        " long?",
         {"timeout": 4},
         {
             ID: "it ends",

@@ -1,21 +1,24 @@
 """Ranks run different versions, or one process loads two NCCL libraries
 
 What you see
-    "Mismatched NCCL version detected", "Message truncated : received a bytes instead of b", "undefined symbol:
-    ncclCommRegister" at import, a crash in the first collective, or a hang on the one node that was updated.  Other
-    packages differ as well: "params[0] in this process … appears not to match sizes" where DDP starts.
+    "Mismatched NCCL version detected", "Message truncated : received a bytes instead of b",
+    "undefined symbol: ncclCommRegister" at import, a crash in the first collective, or a hang on
+    the one node that was updated.  Other packages differ as well: "params[0] in this process …
+    appears not to match sizes" where DDP starts.
 
 Why it happens
-    The ranks exchange C structs during start-up whose layout changes between releases, so all must load the same
-    libnccl.  PyTorch's wheel brings its own copy, but LD_LIBRARY_PATH, LD_PRELOAD, conda, or a library imported
-    before torch can load another one first; the dynamic loader then resolves torch's calls to the wrong file.
+    The ranks exchange C structs during start-up whose layout changes between releases, so all must
+    load the same libnccl.  PyTorch's wheel brings its own copy, but LD_LIBRARY_PATH, LD_PRELOAD,
+    conda, or a library imported before torch can load another one first; the dynamic loader then
+    resolves torch's calls to the wrong file.
 
 How to be sure
-    `grep libnccl /proc/PID/maps` of a running rank on each node; the line "NCCL version ..." of every node.
+    `grep libnccl /proc/PID/maps` of a running rank on each node; the line "NCCL version ..." of
+    every node.
 
 What to do
-    One container image or environment for all nodes; remove the second libnccl from LD_LIBRARY_PATH, or import
-    torch first.
+    One container image or environment for all nodes; remove the second libnccl from
+    LD_LIBRARY_PATH, or import torch first.
 
 Read more
     PyTorch release notes: bundled NCCL versions.  ld.so(8): search order.
@@ -62,9 +65,11 @@ explains = (
 UNFIT = re.compile(
     r"[^\s:]*lib(?:nccl|cud|cub|cuf|cus|cur|nv|torch|c10)[^\s:]*: cannot open shared object file"
     r"|\S+: version `\w+[\d.]*' not found|[Vv]ersion mismatch: The cluster was started with"
-    r"|compiled with different CUDA (?:major )?versions|mismatches the version that was used to compile PyTorch"
+    r"|compiled with different CUDA (?:major )?versions|mismatches the version that was used to"
+    r" compile PyTorch"
 )
-"""Messages of the dynamic loader, Ray and torchvision about libraries or interpreters that do not fit together."""
+"""Messages of the dynamic loader, Ray and torchvision about libraries or interpreters that do not
+fit together."""
 BROUGHT = re.compile(r"rank (\d{1,6}) version (\d{5,6})(?!\d)")
 """Rank and version of each of the two ranks in NCCL's warning."""
 WHEEL = "-packages/nvidia/nccl/"
@@ -72,27 +77,47 @@ WHEEL = "-packages/nvidia/nccl/"
 
 
 def diagnose(case: Case) -> Finding:
-    """Found where NCCL or the loader reports a mismatch, or where the ranks print different versions."""
+    """Found where NCCL or the loader reports a mismatch, or where the ranks print different
+    versions.
+    """
     went_well: list[Evidence] = [*case.of("nccl.version")]
     went_well += [e for e in case.of("c10d.error") if e.data.get("nccl_version")]
     missing = "the line 'NCCL version …' of every node (NCCL_DEBUG=VERSION)"
     witness = first_finding(
-        case, _reported, _unfit, _logged_versions, _loaded, _different_libraries, _garbled, CHECK.risk
+        case,
+        _reported,
+        _unfit,
+        _logged_versions,
+        _loaded,
+        _different_libraries,
+        _garbled,
+        CHECK.risk,
     )
-    return witness or CHECK.otherwise(case, went_well, "The evidence shows one NCCL version.", missing)
+    return witness or CHECK.otherwise(
+        case, went_well, "The evidence shows one NCCL version.", missing
+    )
 
 
 def _reported(case: Case) -> Finding | None:
     """NCCL's own check reports the versions of two ranks; the minority is named first."""
     lines = matching(messages(case), "Mismatched NCCL version", "NCCL version mismatch")
-    brought = {int(rank): _version(int(code)) for event in lines for rank, code in BROUGHT.findall(event.text)}
+    brought = {
+        int(rank): _version(int(code))
+        for event in lines
+        for rank, code in BROUGHT.findall(event.text)
+    }
     if not lines:
         return None
     having = sorted((count, version) for version, count in Counter(brought.values()).items())
     say, odd = "NCCL reports that the ranks run different NCCL versions.", set(ranks_in(lines))
     if len(having) > 1:
-        apart = [f"{v} on {name_ranks(rank for rank in sorted(brought) if brought[rank] == v)}" for _, v in having]
-        say = f"The ranks loaded different releases of NCCL, which refuses that: {', '.join(apart)}."
+        apart = [
+            f"{v} on {name_ranks(rank for rank in sorted(brought) if brought[rank] == v)}"
+            for _, v in having
+        ]
+        say = (
+            f"The ranks loaded different releases of NCCL, which refuses that: {', '.join(apart)}."
+        )
         (fewest, _), (most, usual) = having[0], having[-1]
         odd = {rank for rank in brought if fewest == most or brought[rank] != usual}
     own = [event for event in lines if event.rank in odd]
@@ -117,11 +142,25 @@ def _unfit(case: Case) -> Finding | None:
     loader = "A library is missing, or its version does not fit the program"
     say = f"{loader}: {_words(lines[0])}."
     if name:
-        say = f"The process loaded a library that lacks {name}: two versions that do not fit together."
+        say = (
+            f"The process loaded a library that lacks {name}: two versions that do not fit"
+            " together."
+        )
     if clash:
-        say = f"The process loaded a libnccl that lacks {name}, older than the one torch was built for."
+        say = (
+            f"The process loaded a libnccl that lacks {name}, older than the one torch was built"
+            " for."
+        )
     strength: Strength = "proven" if clash else "likely"
-    return found(ID, strength, say, pick(lines), ranks=ranks_in(lines), hosts=name_hosts(lines), advice=_advice())
+    return found(
+        ID,
+        strength,
+        say,
+        pick(lines),
+        ranks=ranks_in(lines),
+        hosts=name_hosts(lines),
+        advice=_advice(),
+    )
 
 
 def _words(event: Event) -> str:
@@ -132,17 +171,28 @@ def _words(event: Event) -> str:
 
 def _logged_versions(case: Case) -> Finding | None:
     """The ranks print different NCCL versions."""
-    printed = {str(e.data["version"]): e for e in in_order(case.of("nccl.version")) if e.data.get("version")}
-    quoted = {str(e.data["nccl_version"]): e for e in case.of("c10d.error") if e.data.get("nccl_version")}
+    printed = {
+        str(e.data["version"]): e
+        for e in in_order(case.of("nccl.version"))
+        if e.data.get("version")
+    }
+    quoted = {
+        str(e.data["nccl_version"]): e for e in case.of("c10d.error") if e.data.get("nccl_version")
+    }
     seen = printed | quoted
     if len(seen) < 2:
         return None
     say = f"The ranks of this job load different NCCL versions: {' and '.join(sorted(seen))}."
-    return found(ID, "likely", say, pick(seen.values()), hosts=name_hosts(seen.values()), advice=_advice())
+    return found(
+        ID, "likely", say, pick(seen.values()), hosts=name_hosts(seen.values()), advice=_advice()
+    )
 
 
 def _loaded(case: Case) -> Finding | None:
-    """Ranks of a failed job loaded different releases of a package; the minority, or the older one, is named first."""
+    """Ranks of a failed job loaded different releases of a package.
+
+    The minority, or the older one, is named first.
+    """
     having: dict[str, dict[str, list[Event]]] = {}
     said = {e.rank: e for e in case.of("worker.phase") if isinstance(e.data.get("loaded"), Mapping)}
     for event in said.values():
@@ -153,7 +203,10 @@ def _loaded(case: Case) -> Finding | None:
         return None
     name, groups = max(apart.items(), key=lambda item: -sum(map(len, item[1].values())))
     odd, *others = sorted(groups.items(), key=lambda group: (len(group[1]), _numbers(group[0])))
-    where = [f"{version} on {name_ranks(ranks_in(ranks))}{_at(ranks)}" for version, ranks in (odd, *others)]
+    where = [
+        f"{version} on {name_ranks(ranks_in(ranks))}{_at(ranks)}"
+        for version, ranks in (odd, *others)
+    ]
     say = f"The ranks loaded different releases of {name}: {', '.join(where)}"
     checked = model_mismatch(case)
     say += ", and DDP found that their models differ." if checked else "."
@@ -180,12 +233,19 @@ def _numbers(version: str) -> tuple[int, ...]:
 
 
 def _one_release(name: str, version: str) -> Advice:
-    """Advice to install one release; logs are untrusted, so only what pip allows becomes a command."""
+    """Advice to install one release.
+
+    Logs are untrusted, so only what pip allows becomes a command.
+    """
     plain = re.fullmatch(r"\w[\w.-]*", name) and re.fullmatch(r"\w[\w.+!-]*", version)
     return Advice(
-        f"Install one release of {name} on all hosts, preferably by one environment or image for all of them.",
+        f"Install one release of {name} on all hosts, preferably by one environment or image for"
+        " all of them.",
         command=f"python -m pip install '{name}=={version}'" if plain else "",
-        why="Releases may build different models or call different collectives; the ranks then do not fit together.",
+        why=(
+            "Releases may build different models or call different collectives; the ranks then do"
+            " not fit together."
+        ),
         check=f"Every rank prints the same {name}.__version__.",
         risk="Checkpoints that were written with the other release may not load.",
     )
@@ -194,11 +254,14 @@ def _one_release(name: str, version: str) -> Advice:
 def _one_host() -> Experiment:
     """Run as many ranks on one host, which has one release only."""
     return Experiment(
-        "Do as many ranks build the same model on one host alone, where all of them load the same releases?",
+        "Do as many ranks build the same model on one host alone, where all of them load the same"
+        " releases?",
         {"hosts": 1},
         {
             ID: "they do: the hosts differ, not the ranks",
-            "rank_divergence": "they fail in the same way: the program itself differs between ranks",
+            "rank_divergence": (
+                "they fail in the same way: the program itself differs between ranks"
+            ),
             "rank_exception": "they fail in the same way: the program is wrong on any host",
         },
         {ID: "works", "rank_divergence": "same", "rank_exception": "same"},
@@ -214,14 +277,22 @@ def _different_libraries(case: Case) -> Finding | None:
                 having.setdefault(str(fact.value), []).append(fact)
         groups = sorted(having.items(), key=lambda group: len(group[1]))
         if len(groups) > 1:
-            shares = [f"{version} on {facts[0].host}{_others(len(facts) - 1)}" for version, facts in groups[:4]]
-            say = f"The hosts differ in their {what}: {', '.join(shares)}; their ranks would not fit together."
+            shares = [
+                f"{version} on {facts[0].host}{_others(len(facts) - 1)}"
+                for version, facts in groups[:4]
+            ]
+            say = (
+                f"The hosts differ in their {what}: {', '.join(shares)}; their ranks would not fit"
+                " together."
+            )
             few = [fact for _, facts in groups[:-1] for fact in facts]
             hosts = tuple(sorted({fact.host for fact in few if fact.host}))
             named = {event.host.partition(".")[0] for event in case.events}
             elsewhere = any(host.partition(".")[0] not in named for host in hosts)
             strength: Strength = "possible" if failed(case) and elsewhere else "likely"
-            return found(ID, strength, say, pick(few, groups[-1][1][:1]), hosts=hosts, advice=_advice())
+            return found(
+                ID, strength, say, pick(few, groups[-1][1][:1]), hosts=hosts, advice=_advice()
+            )
     return None
 
 
@@ -239,26 +310,44 @@ def _risks(host: HostFacts) -> Iterator[Risk]:
     if wins is None or not (older or (wheel and wheel != wins["version"])):
         return
     strength: Strength = "likely" if older else "possible"
-    say = f"NCCL {wins['version']} of {wins['path']} ({wins['how']}) is loaded instead of torch's own {own}; "
-    say += "functions that torch needs would be missing" if older else "torch was not tested with that version"
+    say = (
+        f"NCCL {wins['version']} of {wins['path']} ({wins['how']}) is loaded instead of torch's own"
+        f" {own}; "
+    )
+    say += (
+        "functions that torch needs would be missing"
+        if older
+        else "torch was not tested with that version"
+    )
     yield Risk(say, [host.fact("software.nccl.libraries")], _advice()[0], strength)
 
 
 def _release(version: object) -> tuple[int, ...]:
-    """``2.27`` of ``2.27.5`` as numbers: functions are added with minor releases, not with patch releases."""
+    """``2.27`` of ``2.27.5`` as numbers.
+
+    Functions are added with minor releases, not with patch releases.
+    """
     return tuple(int(part) for part in re.findall(r"\d+", str(version))[:2])
 
 
 def _garbled(case: Case) -> Finding | None:
     """A message could not be parsed although its reader has an interface."""
-    lines = matching(messages(case), "is neither AF_INET", "Message truncated : received", "wrong size: received")
+    lines = matching(
+        messages(case), "is neither AF_INET", "Message truncated : received", "wrong size: received"
+    )
     structs = [e for e in lines if "neither" not in e.text]
     if not structs and (not lines or not case.of("nccl.bootstrap")):
         return None
-    say = "A rank received an address or message that it could not read: another rank may run another NCCL version."
-    strength: Strength = "likely" if structs else "possible"  # the structs of the start change from release to release
+    say = (
+        "A rank received an address or message that it could not read: another rank may run another"
+        " NCCL version."
+    )
+    # the structs of the start change from release to release
+    strength: Strength = "likely" if structs else "possible"
     why = pick(lines, case.of("nccl.version"))
-    return found(ID, strength, say, why, ranks=ranks_in(lines), hosts=name_hosts(lines), advice=_advice())
+    return found(
+        ID, strength, say, why, ranks=ranks_in(lines), hosts=name_hosts(lines), advice=_advice()
+    )
 
 
 def _advice() -> tuple[Advice, ...]:
@@ -266,7 +355,8 @@ def _advice() -> tuple[Advice, ...]:
         Advice(
             "Run all ranks from one image or environment, and let torch find its own NCCL.",
             command=(
-                "unset LD_PRELOAD; echo $LD_LIBRARY_PATH; python -c 'import torch; print(torch.cuda.nccl.version())'"
+                "unset LD_PRELOAD; echo $LD_LIBRARY_PATH; python -c 'import torch;"
+                " print(torch.cuda.nccl.version())'"
             ),
             why="The ranks exchange binary structs whose layout depends on the version.",
             check="All nodes print the same version.",
@@ -285,7 +375,8 @@ def _advice() -> tuple[Advice, ...]:
 def experiment(case: Case) -> Experiment:
     """Run the same job with the libraries that torch ships."""
     return Experiment(
-        "Does the job start when torch finds its own libraries, without LD_PRELOAD and LD_LIBRARY_PATH?",
+        "Does the job start when torch finds its own libraries, without LD_PRELOAD and"
+        " LD_LIBRARY_PATH?",
         {"unset": ["LD_PRELOAD", "LD_LIBRARY_PATH"]},
         {
             ID: "it starts",

@@ -1,22 +1,24 @@
 """The job does not have the number of ranks that it expects
 
 What you see
-    "Timed out after 1800 seconds waiting for clients. 3/4 clients joined", "mismatch in rank count from procs",
-    "environment variable RANK expected, but not set", "rank 3 of 4 ranks has already checked in", or a start that
-    hangs with fewer INIT lines than nranks.
+    "Timed out after 1800 seconds waiting for clients. 3/4 clients joined", "mismatch in rank count
+    from procs", "environment variable RANK expected, but not set", "rank 3 of 4 ranks has already
+    checked in", or a start that hangs with fewer INIT lines than nranks.
 
 Why it happens
-    WORLD_SIZE is a promise: every rank waits until that many have come.  A node that never started, a launcher that
-    started fewer processes, two that claim the same rank, an old value left in the environment, or --nnodes that
-    differs between nodes break the promise, and only the rank that counts can know which one is missing.
+    WORLD_SIZE is a promise: every rank waits until that many have come.  A node that never started,
+    a launcher that started fewer processes, two that claim the same rank, an old value left in the
+    environment, or --nnodes that differs between nodes break the promise, and only the rank that
+    counts can know which one is missing.
 
 How to be sure
-    Count: which of the ranks 0 ... WORLD_SIZE-1 have written anything?  On each node print RANK, WORLD_SIZE,
-    LOCAL_RANK, MASTER_ADDR.
+    Count: which of the ranks 0 ... WORLD_SIZE-1 have written anything?  On each node print RANK,
+    WORLD_SIZE, LOCAL_RANK, MASTER_ADDR.
 
 What to do
-    Start all ranks through one launcher (torchrun with equal --nnodes and --nproc-per-node on every node, or srun),
-    do not set RANK and WORLD_SIZE by hand, and look at the node that never joined: its own first error is the cause.
+    Start all ranks through one launcher (torchrun with equal --nnodes and --nproc-per-node on every
+    node, or srun), do not set RANK and WORLD_SIZE by hand, and look at the node that never joined:
+    its own first error is the cause.
 
 Read more
     PyTorch docs: torchrun, environment variable initialization.
@@ -65,13 +67,32 @@ explains = (
 
 def diagnose(case: Case) -> Finding:
     """Found where the number of ranks that started differs from the number that was expected."""
-    for witness in (_bootstrap, _clients, _env, _program, _sizes, _roster, _beyond, _never_started, _waits, _no_slots):
+    for witness in (
+        _bootstrap,
+        _clients,
+        _env,
+        _program,
+        _sizes,
+        _roster,
+        _beyond,
+        _never_started,
+        _waits,
+        _no_slots,
+    ):
         finding = witness(case)
         if finding is not None:  # with one launcher per host the launchers' numbers may be wrong
             return replace(finding, next=None) if can_simulate_again(case) else finding
     went_well = initialized(case)
-    went_well += [*case.of("c10d.timeout"), *[e for e in case.of("worker.phase") if e.data.get("phase") == "init"]]
-    return otherwise(ID, went_well, "All ranks joined.", "the first lines of every rank's log, or NCCL_DEBUG=INFO")
+    went_well += [
+        *case.of("c10d.timeout"),
+        *[e for e in case.of("worker.phase") if e.data.get("phase") == "init"],
+    ]
+    return otherwise(
+        ID,
+        went_well,
+        "All ranks joined.",
+        "the first lines of every rank's log, or NCCL_DEBUG=INFO",
+    )
 
 
 def _bootstrap(case: Case) -> Finding | None:
@@ -92,7 +113,10 @@ def _bootstrap(case: Case) -> Finding | None:
         one, two = (number for number in sizes.groups() if number)
         say = f"Some ranks were started for a job of {one} ranks and others for one of {two}."
         if odd:
-            say = f"{start(name_ranks(ranks_in(odd)))} was started for a job of {odd[0].data['nranks']} ranks, unlike "
+            say = (
+                f"{start(name_ranks(ranks_in(odd)))} was started for a job of"
+                f" {odd[0].data['nranks']} ranks, unlike "
+            )
             return _finding("proven", say + "the others.", [*lines, *odd], ranks_in(odd))
     elif twice:
         say = f"Two processes claim to be rank {twice[1]} of {twice[2]}."
@@ -102,79 +126,125 @@ def _bootstrap(case: Case) -> Finding | None:
 
 
 def _other_sizes(case: Case) -> list[Event]:
-    """INIT lines with another number of ranks than was started, or than most lines of their communicator.
+    """INIT lines with another number of ranks than was started, or than most lines of their
+    communicator.
 
     Empty where there is no majority.
     """
-    starts = [e for e in case.of("nccl.init") if e.data.get("comm_id") and e.data.get("phase") == "start"]
+    starts = [
+        e for e in case.of("nccl.init") if e.data.get("comm_id") and e.data.get("phase") == "start"
+    ]
     if plans := _plans(case):
         return [e for e in starts if e.data.get("nranks") != plans[-1].data.get("ranks")]
     sizes = Counter((e.data["comm_id"], e.data.get("nranks")) for e in starts)
     most = {comm: count for (comm, _), count in reversed(sizes.most_common())}
-    return [e for e in starts if 2 * sizes[e.data["comm_id"], e.data.get("nranks")] < most[e.data["comm_id"]]]
+    return [
+        e
+        for e in starts
+        if 2 * sizes[e.data["comm_id"], e.data.get("nranks")] < most[e.data["comm_id"]]
+    ]
 
 
 def _clients(case: Case) -> Finding | None:
-    reported = [e for e in case.of("store.clients") if None not in (e.data.get("joined"), e.data.get("expected"))]
+    reported = [
+        e
+        for e in case.of("store.clients")
+        if None not in (e.data.get("joined"), e.data.get("expected"))
+    ]
     lines = [e for e in reported if e.data["joined"] < e.data["expected"] <= LARGEST]
     if many := [e for e in reported if e.data["joined"] > e.data["expected"]]:
         joined, expected = many[-1].data["joined"], many[-1].data["expected"]
-        say = f"{joined} processes registered for a job of {expected}: an earlier start left its entries in the store, "
+        say = (
+            f"{joined} processes registered for a job of {expected}: an earlier start left its"
+            " entries in the store, "
+        )
         return _finding("likely", say + "or a launcher starts too many.", many[-3:], ())
     if not lines:
         return None
     joined, expected = lines[-1].data["joined"], lines[-1].data["expected"]
     missing = _absent(case, expected)
-    who = f"; {name_ranks(missing)} left no line here" if missing and len(missing) == expected - joined else ""
+    who = (
+        f"; {name_ranks(missing)} left no line here"
+        if missing and len(missing) == expected - joined
+        else ""
+    )
     limit = lines[-1].data.get("timeout_s")
-    say = f"Only {joined} of {expected} processes joined the job{f' within {limit} s' if limit else ''}{who}."
+    say = (
+        f"Only {joined} of {expected} processes joined the"
+        f" job{f' within {limit} s' if limit else ''}{who}."
+    )
     launched = [e for e in case.of("worker.phase") if e.data.get("phase") == "launch"]
     if len(launched) == joined:
         names = " and ".join(name_hosts(launched))
-        say = f"{say[:-1]}; the launchers of {names} have all joined, so the one{on(lines[-1].host)} expects too many."
+        say = (
+            f"{say[:-1]}; the launchers of {names} have all joined, so the one{on(lines[-1].host)}"
+            " expects too many."
+        )
         return _finding("proven", say, [lines[-1]], ())
     if ended := _tasks(case, joined):
-        return _finding("likely", f"{say[:-1]}; Slurm had started {joined} tasks.", [*lines[-2:], *ended], ())
-    barrier = lines[-1].data.get("key")  # a barrier only shows that a rank is late or gone, the store counts clients
+        return _finding(
+            "likely", f"{say[:-1]}; Slurm had started {joined} tasks.", [*lines[-2:], *ended], ()
+        )
+    # a barrier only shows that a rank is late or gone, the store counts clients
+    barrier = lines[-1].data.get("key")
     return _finding("possible" if barrier else "likely", say, lines, missing if who else ())
 
 
 def _tasks(case: Case, joined: int) -> list[Event]:
     """The ends of Slurm's tasks, where Slurm reports exactly as many tasks as joined."""
     ended = [e for e in case.of("slurm.event") if e.data.get("what") == "task_exit"]
-    reported = {int(number) for e in ended for number in re.findall(r"\d{1,6}", str(e.data.get("task")))}
+    reported = {
+        int(number) for e in ended for number in re.findall(r"\d{1,6}", str(e.data.get("task")))
+    }
     return ended if reported and min(reported) == 0 and max(reported) == joined - 1 else []
 
 
 def _env(case: Case) -> Finding | None:
-    lines = matching([*case.of("rendezvous.error"), *messages(case)], "environment variable", "expected, but not set")
+    lines = matching(
+        [*case.of("rendezvous.error"), *messages(case)],
+        "environment variable",
+        "expected, but not set",
+    )
     lines = [e for e in lines if "expected, but not set" in e.text]
     if not lines:
         return None
     name = re.search(r"environment variable (\w+)", lines[0].text)
     return _finding(
         "proven",
-        f"The program was not started by a launcher: {name[1] if name else 'a variable'} is not set, so it cannot know "
-        "its rank.",
+        f"The program was not started by a launcher: {name[1] if name else 'a variable'} is not"
+        " set, so it cannot know its rank.",
         lines,
         (),
     )
 
 
 def _program(case: Case) -> Finding | None:
-    """The program reports that the number of ranks does not fit its settings, or that its rank is not set."""
-    lines = [e for e in case.of("python.exception") if UNTOLD.search(e.text) or UNFIT.search(e.text)]
+    """The program reports that the number of ranks does not fit its settings, or that its rank is
+    not set.
+    """
+    lines = [
+        e for e in case.of("python.exception") if UNTOLD.search(e.text) or UNFIT.search(e.text)
+    ]
     if not lines:
         return None
     if said := UNTOLD.search(lines[0].text):
-        return _finding("likely", f"The program was not started by a launcher: {said[1]} is not set.", lines, ())
-    return _finding("likely", "The number of ranks does not fit the program's own settings.", lines, ranks_in(lines))
+        return _finding(
+            "likely", f"The program was not started by a launcher: {said[1]} is not set.", lines, ()
+        )
+    return _finding(
+        "likely",
+        "The number of ranks does not fit the program's own settings.",
+        lines,
+        ranks_in(lines),
+    )
 
 
 UNTOLD = re.compile(r"KeyError: '((?:LOCAL_)?RANK|(?:LOCAL_)?WORLD_SIZE|MASTER_(?:ADDR|PORT))'")
 UNFIT = re.compile(
-    r"(?<!equal to )[Ww]orld[_ ]size.{0,80}(?:not (?:equal|divisible)|should be|must be|does not match)"
-    r"|within the (?:the )?world_size|(?:not (?:equal|divisible)|must be).{0,60}[Ww]orld[_ ]size(?! times)"
+    r"(?<!equal to )[Ww]orld[_ ]size.{0,80}(?:not (?:equal|divisible)|should be|must be|does not"
+    r" match)"
+    r"|within the (?:the )?world_size|(?:not (?:equal|divisible)|must be).{0,60}[Ww]orld[_ ]size(?!"
+    r" times)"
 )
 
 
@@ -183,12 +253,15 @@ def _sizes(case: Case) -> Finding | None:
     sizes: dict[tuple[str, int], dict[int, Event]] = {}
     for event in case.of("nccl.init"):
         if event.data.get("comm_id") and isinstance(event.data.get("nranks"), int):
-            sizes.setdefault((str(event.data["comm_id"]), 0), {}).setdefault(event.data["nranks"], event)
+            sizes.setdefault((str(event.data["comm_id"]), 0), {}).setdefault(
+                event.data["nranks"], event
+            )
     for events in sizes.values():
         if len(events) > 1:
             return _finding(
                 "proven",
-                f"The ranks of one communicator expect {' and '.join(map(str, sorted(events)))} ranks.",
+                f"The ranks of one communicator expect {' and '.join(map(str, sorted(events)))}"
+                " ranks.",
                 list(events.values()),
                 (),
             )
@@ -196,12 +269,17 @@ def _sizes(case: Case) -> Finding | None:
 
 
 def _roster(case: Case) -> Finding | None:
-    """Ranks that announce themselves twice, beyond the job, or as members of jobs of other sizes; none has met another.
+    """Ranks that announce themselves twice, beyond the job, or as members of jobs of other sizes;
+    none has met another.
 
     Ranks that launchers start again announce themselves again.
     """
     announced = case.of("job.member")
-    if not announced or initialized(case) or case.of("progress", "nccltests.table", "elastic.restart", "job.done"):
+    if (
+        not announced
+        or initialized(case)
+        or case.of("progress", "nccltests.table", "elastic.restart", "job.done")
+    ):
         return None
     worlds = {e.data["world"] for e in announced if e.data["world"] and e.data["world"] <= LARGEST}
     named = [e for e in announced if e.data["number"] is not None]
@@ -210,17 +288,33 @@ def _roster(case: Case) -> Finding | None:
         count[event.data["number"]] += event.count
     if len(worlds) > 1:
         sizes = " and ".join(map(str, sorted(worlds)))
-        return _finding("likely", f"The ranks announce themselves as members of jobs of {sizes} ranks.", announced, ())
+        return _finding(
+            "likely",
+            f"The ranks announce themselves as members of jobs of {sizes} ranks.",
+            announced,
+            (),
+        )
     if world and max(count, default=0) >= world:
         beyond = tuple(sorted(rank for rank in count if rank >= world))
-        return _finding("likely", f"{start(name_ranks(beyond))} cannot be in a job of {world} ranks.", named, beyond)
+        return _finding(
+            "likely",
+            f"{start(name_ranks(beyond))} cannot be in a job of {world} ranks.",
+            named,
+            beyond,
+        )
     twice = tuple(sorted(rank for rank in count if count[rank] > 1))
     if not twice or len(twice) < len(count):
         return None
     if twice == (0,) and (len({e.pid for e in named}) > 1 or world == 1):
-        say = f"Each of {count[0]} processes announces itself as rank 0: none knows of the others from its launcher."
+        say = (
+            f"Each of {count[0]} processes announces itself as rank 0: none knows of the others"
+            " from its launcher."
+        )
         return _finding("likely", say, named, (0,))
-    say = f"{start(name_ranks(twice))} announced {'itself' if len(twice) == 1 else 'themselves'} more than once"
+    say = (
+        f"{start(name_ranks(twice))} announced {'itself' if len(twice) == 1 else 'themselves'} more"
+        " than once"
+    )
     missing = tuple(rank for rank in range(world) if rank not in count)
     if count.total() == world and missing:
         say = f"{say}, {name_ranks(missing)} never: two launchers claim the same ranks."
@@ -235,8 +329,13 @@ def _beyond(case: Case) -> Finding | None:
         peer = re.search(r"//(?:cpu|cuda)//\d+/(\d{1,7})$", str(event.data.get("keys") or ""))
         if world and peer and int(peer[1]) >= world:
             who = name_ranks(ranks_in([event]))
-            say = f"{start(who)} waited for rank {peer[1]}, but the launcher started {world} ranks: its WORLD_SIZE is "
-            return _finding("proven", say + "larger than the job.", [event, *_plans(case)], ranks_in([event]))
+            say = (
+                f"{start(who)} waited for rank {peer[1]}, but the launcher started {world} ranks:"
+                " its WORLD_SIZE is "
+            )
+            return _finding(
+                "proven", say + "larger than the job.", [event, *_plans(case)], ranks_in([event])
+            )
     return None
 
 
@@ -247,7 +346,11 @@ def _plans(case: Case) -> list[Event]:
 def _never_started(case: Case) -> Finding | None:
     """Fewer INIT START lines than ranks, none complete, and a rank that timed out waiting."""
     inits = [e for e in case.of("nccl.init") if not e.data.get("parent")]
-    started = {e.data["rank"] for e in inits if e.data.get("phase") == "start" and isinstance(e.data.get("rank"), int)}
+    started = {
+        e.data["rank"]
+        for e in inits
+        if e.data.get("phase") == "start" and isinstance(e.data.get("rank"), int)
+    }
     done = [e for e in inits if e.data.get("phase") == "done"]
     size = max((size for e in inits if (size := e.data.get("nranks") or 0) <= LARGEST), default=0)
     waited = case.of("store.wait") or case.of("c10d.unique_id")
@@ -263,7 +366,10 @@ def _never_started(case: Case) -> Finding | None:
 
 
 def _waits(case: Case) -> Finding | None:
-    """A rank waited at the rendezvous, and no line counts the ranks; a rank that asks for NCCL's id is past it."""
+    """A rank waited at the rendezvous, and no line counts the ranks.
+
+    A rank that asks for NCCL's id is past it.
+    """
     past = {e.rank for e in case.of("c10d.unique_id")} - {None}
     lines = [
         *(e for e in case.of("store.wait") if e.rank not in past),
@@ -272,7 +378,10 @@ def _waits(case: Case) -> Finding | None:
     if not lines or case.of("store.connect_timeout") or case.of("store.resolve"):
         return None
     return _finding(
-        "possible", "A rank waited at the rendezvous for others that may never have been started.", lines, ()
+        "possible",
+        "A rank waited at the rendezvous for others that may never have been started.",
+        lines,
+        (),
     )
 
 
@@ -284,7 +393,9 @@ def _no_slots(case: Case) -> Finding | None:
 
 
 def _absent(case: Case, expected: int) -> tuple[int, ...]:
-    seen = {e.rank for e in case.events if e.rank is not None} | {e.data["number"] for e in case.of("job.member")}
+    seen = {e.rank for e in case.events if e.rank is not None} | {
+        e.data["number"] for e in case.of("job.member")
+    }
     seen.discard(None)
     return tuple(rank for rank in range(expected) if rank not in seen) if seen else ()
 
@@ -306,8 +417,10 @@ def _advice() -> tuple[Advice, ...]:
     return (
         Advice(
             "Start all ranks through one launcher with the same numbers on every node.",
-            command="srun --ntasks-per-node=1 torchrun --nnodes=$SLURM_NNODES --nproc-per-node=gpu --rdzv-backend=c10d "
-            "--rdzv-id=$SLURM_JOB_ID --rdzv-endpoint=$HEAD:29500 train.py",
+            command=(
+                "srun --ntasks-per-node=1 torchrun --nnodes=$SLURM_NNODES --nproc-per-node=gpu"
+                " --rdzv-backend=c10d --rdzv-id=$SLURM_JOB_ID --rdzv-endpoint=$HEAD:29500 train.py"
+            ),
             why="It sets RANK, WORLD_SIZE and LOCAL_RANK consistently.",
             check="As many different RANK values as WORLD_SIZE print a first line.",
             risk="None.",
@@ -330,6 +443,12 @@ def experiment(case: Case) -> Experiment:
 def _question() -> Experiment:
     return minimal(
         "Do all ranks join when torchrun alone counts them?",
-        {ID: "they do: the program or its environment counted wrongly", "slow_rank": "they do: one was only late"},
-        {"store_unreachable": "they do not meet either", "hostname_resolution": "they do not meet either"},
+        {
+            ID: "they do: the program or its environment counted wrongly",
+            "slow_rank": "they do: one was only late",
+        },
+        {
+            "store_unreachable": "they do not meet either",
+            "hostname_resolution": "they do not meet either",
+        },
     )

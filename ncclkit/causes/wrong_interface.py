@@ -1,24 +1,26 @@
 """NCCL or gloo picked a network interface that the other nodes cannot reach
 
 What you see
-    "Bootstrap: Using docker0:172.17.0.1" (or virbr0, veth..., lo, a management network) on a job of several nodes,
-    then a hang, "connect to 172.17.0.1 returned Connection refused", "No route to host", or a job that works but
-    crawls over a 1 Gb/s network.
+    "Bootstrap: Using docker0:172.17.0.1" (or virbr0, veth..., lo, a management network) on a job of
+    several nodes, then a hang, "connect to 172.17.0.1 returned Connection refused", "No route to
+    host", or a job that works but crawls over a 1 Gb/s network.
 
 Why it happens
-    Without NCCL_SOCKET_IFNAME NCCL takes the first interfaces that look usable (names starting with ib first, then
-    anything but docker and lo).  The kernel knows many: bridges of containers, virtual machines, VPNs, IPMI.  An
-    address like 172.17.0.1 exists on every Docker host, so each node talks to itself.
+    Without NCCL_SOCKET_IFNAME NCCL takes the first interfaces that look usable (names starting with
+    ib first, then anything but docker and lo).  The kernel knows many: bridges of containers,
+    virtual machines, VPNs, IPMI.  An address like 172.17.0.1 exists on every Docker host, so each
+    node talks to itself.
 
 How to be sure
     Look at the interface and address each node prints, and ping that address from another node.
 
 What to do
-    Name the interface that connects the nodes on all of them: NCCL_SOCKET_IFNAME=eth0 (prefix) or exclude the others
-    (^docker,lo,virbr,veth), and GLOO_SOCKET_IFNAME=eth0 (exact) for gloo.
+    Name the interface that connects the nodes on all of them: NCCL_SOCKET_IFNAME=eth0 (prefix) or
+    exclude the others (^docker,lo,virbr,veth), and GLOO_SOCKET_IFNAME=eth0 (exact) for gloo.
 
 Read more
-    NCCL user guide: NCCL_SOCKET_IFNAME, IP network interfaces.  PyTorch docs: common environment variables.
+    NCCL user guide: NCCL_SOCKET_IFNAME, IP network interfaces.  PyTorch docs: common environment
+    variables.
 """
 
 from __future__ import annotations
@@ -26,7 +28,14 @@ from __future__ import annotations
 import ipaddress
 import re
 
-from ncclkit.analysis.hosts import VIRTUAL, all_holders, common_interface, interfaces_used, isolated, plain_address
+from ncclkit.analysis.hosts import (
+    VIRTUAL,
+    all_holders,
+    common_interface,
+    interfaces_used,
+    isolated,
+    plain_address,
+)
 from ncclkit.analysis.network_devices import channels
 from ncclkit.analysis.picks import (
     env_of,
@@ -65,13 +74,24 @@ explains = (
 
 
 def diagnose(case: Case) -> Finding:
-    """Found where a multi-node job, or one that could not connect, uses a virtual or isolated interface."""
+    """Found where a multi-node job, or one that could not connect, uses a virtual or isolated
+    interface.
+    """
     used = case.of("nccl.bootstrap")
     done = initialized(case)
     went_well = done or ([] if any(map(_virtual, used)) else used)
     went_well = went_well or _tested.passed(case, lambda link: link.nccl == "open")
     seen = first_finding(
-        case, _taken, _inside, _channel, _announced, _different_networks, _unreachable, _tested_paths, _facts, _symptom
+        case,
+        _taken,
+        _inside,
+        _channel,
+        _announced,
+        _different_networks,
+        _unreachable,
+        _tested_paths,
+        _facts,
+        _symptom,
     )
     return seen or otherwise(
         ID,
@@ -87,15 +107,20 @@ IPV4, IPV6 = re.compile(r"[\d.]+"), re.compile(r"[0-9A-Fa-f]*:[0-9A-Fa-f]*:[0-9A
 
 def _refused(case: Case) -> list[Event]:
     gloo = [
-        event for event in case.of("gloo.connect") if not plain_address(event.data.get("address")).startswith("127.")
+        event
+        for event in case.of("gloo.connect")
+        if not plain_address(event.data.get("address")).startswith("127.")
     ]
     lines = matching(messages(case), "No route to host", "Network is unreachable")
-    lines = [e for e in lines if e.data.get("family") != "socket_closed"]  # that connection had been established
+    # that connection had been established
+    lines = [e for e in lines if e.data.get("family") != "socket_closed"]
     return family(case, "socket_connect") + gloo + lines
 
 
 def _announced(case: Case) -> Finding | None:
-    """A rank could not connect to an address that, by the facts of the hosts, no other host can reach."""
+    """A rank could not connect to an address that, by the facts of the hosts, no other host can
+    reach.
+    """
     holding = all_holders(case)
     for event in case.of("gloo.connect"):
         address = plain_address(event.data.get("address"))
@@ -103,20 +128,42 @@ def _announced(case: Case) -> Finding | None:
         names = tuple(dict.fromkeys(name for _, name in held))
         if address.startswith("127.") or not (len(held) > 1 or any(map(VIRTUAL.match, names))):
             continue
-        who, where = start(name_ranks(ranks_in([event]))), f"{names[0]} on {' and '.join(host for host, _ in held)}"
+        who = start(name_ranks(ranks_in([event])))
+        where = f"{names[0]} on {' and '.join(host for host, _ in held)}"
         say = f"{who}{on(event.host)} could not connect to {address}, which is {where}"
-        say += ": each host reaches only itself there." if len(held) > 1 else ": it exists only inside that host."
+        say += (
+            ": each host reaches only itself there."
+            if len(held) > 1
+            else ": it exists only inside that host."
+        )
         asked = [fact for fact in case.facts_of("env.GLOO_SOCKET_IFNAME") if fact.value]
         why = pick([event], case.facts_of("net.gloo.interface"), asked, limit=5)
         hosts, name = tuple(host for host, _ in held), common_interface(case)
-        advice = (_named(name, "It joins the hosts in one network.") if name else _for_gloo(names[0], bool(asked)),)
+        advice = (
+            (
+                _named(name, "It joins the hosts in one network.")
+                if name
+                else _for_gloo(names[0], bool(asked))
+            ),
+        )
         strength: Strength = "proven" if len(held) > 1 else "likely"
-        return found(ID, strength, say, why, hosts=hosts, interfaces=names, advice=advice, next=experiment(case))
+        return found(
+            ID,
+            strength,
+            say,
+            why,
+            hosts=hosts,
+            interfaces=names,
+            advice=advice,
+            next=experiment(case),
+        )
     return None
 
 
 def _taken(case: Case) -> Finding | None:
-    """NCCL uses an address that, by the facts of the hosts, several hosts have or no other host can reach."""
+    """NCCL uses an address that, by the facts of the hosts, several hosts have or no other host can
+    reach.
+    """
     refused, done = _refused(case), bool(initialized(case))
     if rank_states(case).ended or not (refused or failed(case)):
         return None
@@ -127,17 +174,40 @@ def _taken(case: Case) -> Finding | None:
             if len(held) < 2 and (event.host, interface) not in apart:
                 continue
             knocked = naming.get(address, [])
-            if not knocked and (done or event.kind != "nccl.bootstrap"):  # it exists and did no harm
+            # it exists and did no harm
+            if not knocked and (done or event.kind != "nccl.bootstrap"):
                 continue
-            same = f"an address that {' and '.join(host for host, _ in held)} all have: each reaches only itself"
+            same = (
+                f"an address that {' and '.join(host for host, _ in held)} all have: each reaches"
+                " only itself"
+            )
             say = f"NCCL{on(event.host)} uses {interface} ({address}), "
-            say += f"{same}." if len(held) > 1 else "in a network to which no other host of the job has an interface."
+            say += (
+                f"{same}."
+                if len(held) > 1
+                else "in a network to which no other host of the job has an interface."
+            )
             hosts, name = tuple(host for host, _ in held) or (event.host,), common_interface(case)
-            advice = (_named(name, "It joins the hosts in one network.") if name else _advice(interface),)
+            advice = (
+                _named(name, "It joins the hosts in one network.") if name else _advice(interface),
+            )
             why = pick(knocked or refused[:2], [event], case.facts_of("net.interfaces"), limit=5)
-            sure: Strength = "proven" if knocked and (len(held) > 1 or matching(knocked, "unreachable")) else "likely"
+            sure: Strength = (
+                "proven"
+                if knocked and (len(held) > 1 or matching(knocked, "unreachable"))
+                else "likely"
+            )
             names = (interface,)
-            return found(ID, sure, say, why, hosts=hosts, interfaces=names, advice=advice, next=experiment(case))
+            return found(
+                ID,
+                sure,
+                say,
+                why,
+                hosts=hosts,
+                interfaces=names,
+                advice=advice,
+                next=experiment(case),
+            )
     return None
 
 
@@ -158,8 +228,8 @@ def _inside(case: Case) -> Finding | None:
     name = next(name for e in bad for name in _names(e) if VIRTUAL.match(name))
     chosen = " as NCCL_SOCKET_IFNAME says" if env_of(case, "NCCL_SOCKET_IFNAME") else ""
     say = (
-        f"NCCL uses {name}{on(bad[0].host)}{chosen}, which exists only inside that machine; other nodes "
-        "cannot reach it."
+        f"NCCL uses {name}{on(bad[0].host)}{chosen}, which exists only inside that machine; other"
+        " nodes cannot reach it."
     )
     strength: Strength = "likely" if refused or failed(case) else "possible"
     return _finding(case, strength, say, pick(bad, refused), (name,))
@@ -168,10 +238,18 @@ def _inside(case: Case) -> Finding | None:
 def _channel(case: Case) -> Finding | None:
     """A channel between hosts goes over an interface that exists only inside its machine."""
     bad = [(event, name, said) for event, name, said in channels(case) if VIRTUAL.match(name)]
-    if not bad or not (failed(case) or _refused(case)) or case.of("progress") or rank_states(case).ended:
+    if (
+        not bad
+        or not (failed(case) or _refused(case))
+        or case.of("progress")
+        or rank_states(case).ended
+    ):
         return None
     event, name, said = bad[0]
-    say = f"Channels from rank {event.data['src']} to rank {event.data['dst']} go over {name}{on(event.host)}, which "
+    say = (
+        f"Channels from rank {event.data['src']} to rank {event.data['dst']} go over"
+        f" {name}{on(event.host)}, which "
+    )
     say += "exists only inside that machine."
     return _finding(case, "likely", say, pick([event, said], _refused(case), limit=5), (name,))
 
@@ -183,9 +261,13 @@ def _different_networks(case: Case) -> Finding | None:
     if not apart or not (refused or waited):
         return None
     names = tuple(str(e.data.get("interface")) for e in apart[:2])
-    used = ", ".join(f"{e.host} {e.data.get('interface')} ({e.data.get('address')})" for e in apart[:3])
+    used = ", ".join(
+        f"{e.host} {e.data.get('interface')} ({e.data.get('address')})" for e in apart[:3]
+    )
     say = f"The nodes use interfaces of different networks: {used}."
-    return _finding(case, "likely" if refused else "possible", say, pick(apart, refused or waited[:2]), names)
+    return _finding(
+        case, "likely" if refused else "possible", say, pick(apart, refused or waited[:2]), names
+    )
 
 
 def _unreachable(case: Case) -> Finding | None:
@@ -194,14 +276,16 @@ def _unreachable(case: Case) -> Finding | None:
     if not lines:
         return None
     say = (
-        f"An address that a peer announced cannot be reached{on(lines[0].host)}: the peer probably took "
-        "the wrong interface."
+        f"An address that a peer announced cannot be reached{on(lines[0].host)}: the peer probably"
+        " took the wrong interface."
     )
     return _finding(case, "likely", say, pick(lines, case.of("nccl.bootstrap")))
 
 
 def _tested_paths(case: Case) -> Finding | None:
-    """A connection test could not reach the address that NCCL would announce, or NCCL would announce none."""
+    """A connection test could not reach the address that NCCL would announce, or NCCL would
+    announce none.
+    """
     bad = _tested.paths(case, _unusable)
     if not bad:
         return None
@@ -209,55 +293,111 @@ def _tested_paths(case: Case) -> Finding | None:
     works = next((hosts[first.dst].holder(a) for a in first.reached if first.dst in hosts), "")
     say = f"NCCL on {first.dst} would use {_place(first)}{_tested.plus(bad, 'path')}"
     say += f"; {works} ({first.reached[0]}) can be reached." if works else "."
-    why, names = tuple(link.event for link in bad[:6]), tuple(dict.fromkeys(link.interface for link in bad))
-    advice = (_named(works) if works else _advice(first.interface) if first.nccl_address else _addressed(first.dst),)
+    why = tuple(link.event for link in bad[:6])
+    names = tuple(dict.fromkeys(link.interface for link in bad))
+    advice = (
+        (
+            _named(works)
+            if works
+            else _advice(first.interface)
+            if first.nccl_address
+            else _addressed(first.dst)
+        ),
+    )
     to = _tested.ends_of(bad)
-    return found(ID, _tested.risk(case), say, why, hosts=to, interfaces=names, advice=advice, next=experiment(case))
+    return found(
+        ID,
+        _tested.risk(case),
+        say,
+        why,
+        hosts=to,
+        interfaces=names,
+        advice=advice,
+        next=experiment(case),
+    )
 
 
 def _place(link: NetworkPath) -> str:
     if not link.nccl_address:
-        return f"{link.interface}, which no other host can reach; no other running interface there has an address"
+        return (
+            f"{link.interface}, which no other host can reach; no other running interface there has"
+            " an address"
+        )
     return f"{link.interface} ({link.nccl_address}), which {ends(link.nccl)} when {link.src} asks"
 
 
 def _unusable(link: NetworkPath) -> bool:
-    """True where other hosts cannot use the interface that NCCL found, and another address works or it has none."""
-    return bool(link.interface) and link.nccl != "open" and bool(link.reached or not link.nccl_address)
+    """True where other hosts cannot use the interface that NCCL found, and another address works or
+    it has none.
+    """
+    return (
+        bool(link.interface) and link.nccl != "open" and bool(link.reached or not link.nccl_address)
+    )
 
 
 def _facts(case: Case) -> Finding | None:
     """With the present variables NCCL would use an interface of containers or virtual machines."""
-    inner = [f for f in case.facts_of("net.nccl.interface") if VIRTUAL.match(str(f.value)) and f.value != "lo"]
+    inner = [
+        f
+        for f in case.facts_of("net.nccl.interface")
+        if VIRTUAL.match(str(f.value)) and f.value != "lo"
+    ]
     if not inner or _tested.hosts(case) or case.of("nccl.bootstrap"):
         return None
     first: Fact = inner[0]
     also = _tested.plus(inner, "host")
     say = (
-        f"NCCL would use {first.value}{on(first.host)}{also}, which usually exists only inside its machine: a job of "
-        "several hosts would not connect."
+        f"NCCL would use {first.value}{on(first.host)}{also}, which usually exists only inside its"
+        " machine: a job of several hosts would not connect."
     )
-    names, hosts = tuple(sorted({str(f.value) for f in inner})), tuple(sorted({f.host for f in inner if f.host}))
+    names = tuple(sorted({str(f.value) for f in inner}))
+    hosts = tuple(sorted({f.host for f in inner if f.host}))
     advice = (_advice(names[0]),)
-    return found(ID, "possible", say, pick(inner), hosts=hosts, interfaces=names, advice=advice, next=experiment(case))
+    return found(
+        ID,
+        "possible",
+        say,
+        pick(inner),
+        hosts=hosts,
+        interfaces=names,
+        advice=advice,
+        next=experiment(case),
+    )
 
 
 def _symptom(case: Case) -> Finding | None:
     """A connection failed, or a start over several nodes never ends."""
-    vague = matching(messages(case), "failed (Connect)", "operation Connect", "unhandled system error")
-    tried = _refused(case) or ([] if case.of("nccl.warn") and not matching(vague, "Connect") else vague)
-    hung = _starting.hung_starts(case) if spans_hosts(case) and not _starting.bootstrapped(case) else []
+    vague = matching(
+        messages(case), "failed (Connect)", "operation Connect", "unhandled system error"
+    )
+    tried = _refused(case) or (
+        [] if case.of("nccl.warn") and not matching(vague, "Connect") else vague
+    )
+    hung = (
+        _starting.hung_starts(case)
+        if spans_hosts(case) and not _starting.bootstrapped(case)
+        else []
+    )
     if not tried and not hung:
         return None
-    say = "NCCL's start began on several nodes and none completed it: they may not reach each other's addresses."
+    say = (
+        "NCCL's start began on several nodes and none completed it: they may not reach each other's"
+        " addresses."
+    )
     if tried:
         where = on(tried[0].host)
-        say = f"A connection to another rank{where} failed; one reason is an interface that the others cannot reach."
+        say = (
+            f"A connection to another rank{where} failed; one reason is an interface that the"
+            " others cannot reach."
+        )
     return _finding(case, "possible", say, pick(tried, hung, case.of("nccl.bootstrap"), limit=4))
 
 
 def _names(event: Event) -> list[str]:
-    """The interfaces of one line; before 2.10 NCCL listed several: ``Using [0]eth0:… [1]veth1:…``."""
+    """The interfaces of one line; before 2.10 NCCL listed several.
+
+    ``Using [0]eth0:… [1]veth1:…``.
+    """
     return [str(event.data.get("interface") or ""), *re.findall(r"\[\d+\]([\w.-]+):", event.text)]
 
 
@@ -285,28 +425,46 @@ def _network(address: str) -> str | None:
 def _finding(
     case: Case, strength: Strength, say: str, why: tuple[Evidence, ...], names: tuple[str, ...] = ()
 ) -> Finding:
-    hosts, name = name_hosts(piece for piece in why if isinstance(piece, Event)), common_interface(case)
-    advice = (_named(name, "It joins the hosts in one network.") if name else _advice(next(iter(names), "")),)
-    return found(ID, strength, say, why, hosts=hosts, interfaces=names, advice=advice, next=experiment(case))
+    hosts = name_hosts(piece for piece in why if isinstance(piece, Event))
+    name = common_interface(case)
+    advice = (
+        (
+            _named(name, "It joins the hosts in one network.")
+            if name
+            else _advice(next(iter(names), ""))
+        ),
+    )
+    return found(
+        ID, strength, say, why, hosts=hosts, interfaces=names, advice=advice, next=experiment(case)
+    )
 
 
 def _advice(name: str) -> Advice:
-    exclude = "^docker,lo,virbr,veth" + (f",{name}" if name and not re.match(r"docker|lo|virbr|veth", name) else "")
+    exclude = "^docker,lo,virbr,veth" + (
+        f",{name}" if name and not re.match(r"docker|lo|virbr|veth", name) else ""
+    )
     return Advice(
         "Name the interface that connects the nodes, on all of them, or exclude the virtual ones.",
         env={"NCCL_SOCKET_IFNAME": exclude},
         command="ip -brief address; ip route get <address of another node>",
-        why="The route to another node names the right interface; gloo needs that exact name in GLOO_SOCKET_IFNAME.",
+        why=(
+            "The route to another node names the right interface; gloo needs that exact name in"
+            " GLOO_SOCKET_IFNAME."
+        ),
         check="'Bootstrap: Using' shows addresses of one network on all nodes.",
         risk="A name that one node lacks stops that node (see ifname_not_found).",
     )
 
 
 def _for_gloo(name: str, asked: bool) -> Advice:
-    """gloo took this interface: because GLOO_SOCKET_IFNAME names it (`asked`), or as the own name resolves to it."""
+    """gloo took this interface.
+
+    Because GLOO_SOCKET_IFNAME names it (`asked`), or as the own name resolves to it.
+    """
     if asked:
         return Advice(
-            f"Unset GLOO_SOCKET_IFNAME, which names {name}, or name the interface that connects the nodes.",
+            f"Unset GLOO_SOCKET_IFNAME, which names {name}, or name the interface that connects the"
+            " nodes.",
             command="unset GLOO_SOCKET_IFNAME",
             change={"unset": ["GLOO_SOCKET_IFNAME"]},
             why="Without it gloo uses the address of the host's own name.",
@@ -315,7 +473,10 @@ def _for_gloo(name: str, asked: bool) -> Advice:
         )
     return Advice(
         "Name for gloo, on each node, the interface that connects the nodes.",
-        command="export GLOO_SOCKET_IFNAME=<interface>   # ip route get <address of another node> names it",
+        command=(
+            "export GLOO_SOCKET_IFNAME=<interface>   # ip route get <address of another node>"
+            " names it"
+        ),
         why=f"gloo took {name}, to which the host's own name resolves.",
         check="All ranks pass init_process_group.",
         risk="A name that one node lacks stops that node (see ifname_not_found).",
@@ -343,11 +504,22 @@ def _addressed(host: str) -> Advice:
 
 
 def experiment(case: Case) -> Experiment:
-    """Run the same job with the interface that joins the nodes; where none is known, without the virtual ones."""
+    """Run the same job with the interface that joins the nodes.
+
+    Where none is known, without the virtual ones.
+    """
     advice = _named(name) if (name := common_interface(case)) else _advice("")
     return Experiment(
-        f"Do the nodes connect over {name}?" if name else "Do the nodes connect without the virtual interfaces?",
+        (
+            f"Do the nodes connect over {name}?"
+            if name
+            else "Do the nodes connect without the virtual interfaces?"
+        ),
         {"env": dict(advice.env)},
-        {ID: "they connect", "network_loss": "they still do not", "store_unreachable": "they do not meet"},
+        {
+            ID: "they connect",
+            "network_loss": "they still do not",
+            "store_unreachable": "they do not meet",
+        },
         {ID: "works", "network_loss": "same", "store_unreachable": "same"},
     )

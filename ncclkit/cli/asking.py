@@ -1,4 +1,7 @@
-"""The question on a terminal: suspects with their shares, one question at a time, and what each answer moved."""
+"""The question on a terminal.
+
+Suspects with their shares, one question at a time, and what each answer moved.
+"""
 
 from __future__ import annotations
 

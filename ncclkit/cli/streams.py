@@ -46,7 +46,8 @@ class _Descriptor(io.RawIOBase):
                 rest = rest[os.write(self.number, rest) :]
         except OSError as error:
             self.problem = error.strerror or str(error)
-            # who reads the answer has seen enough (head, less); where notes are lost the answer counts
+            # who reads the answer has seen enough (head, less); where notes are lost the answer
+            # counts
             if not isinstance(error, BrokenPipeError) and self.number != ERR:
                 raise UnwrittenError(self.problem) from error
         return len(data)
@@ -70,7 +71,10 @@ class StandardStreams:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         """Give Python's own streams back."""
         sys.stdin, sys.stdout, sys.stderr = self._earlier
@@ -82,27 +86,39 @@ class StandardStreams:
         except UnwrittenError as error:
             self.lost = str(error)
         if self.lost:
-            lost = f"ncclkit: standard output could not be written ({self.lost}); the answer is lost."
+            lost = (
+                f"ncclkit: standard output could not be written ({self.lost}); the answer is lost."
+            )
             print(lost, file=sys.stderr)
         sys.stderr.flush()
         return 2 if self.lost else status
 
 
 def _occupy_closed() -> None:
-    """Open the null device in place of closed streams, so that no file of ours takes their numbers."""
+    """Open the null device in place of closed streams, so that no file of ours takes
+    their numbers.
+    """
     for number in (IN, OUT, ERR):
         try:
             os.fstat(number)
         except OSError:
-            os.open(os.devnull, os.O_RDWR)  # takes the lowest free number, and is closed for children
+            # takes the lowest free number, and is closed for children
+            os.open(os.devnull, os.O_RDWR)
 
 
 def _stream(number: int, python: TextIO | None) -> TextIO:
     """The stream of this number, which writes as Python's own does."""
     descriptor = _Descriptor(number)
-    how: dict[str, Any] = {"encoding": "utf-8", "errors": "backslashreplace", "line_buffering": number == ERR}
+    how: dict[str, Any] = {
+        "encoding": "utf-8",
+        "errors": "backslashreplace",
+        "line_buffering": number == ERR,
+    }
     if isinstance(python, io.TextIOWrapper):
-        how = {name: getattr(python, name) for name in ("encoding", "errors", "line_buffering", "write_through")}
+        how = {
+            name: getattr(python, name)
+            for name in ("encoding", "errors", "line_buffering", "write_through")
+        }
     if how.get("write_through"):  # python -u, PYTHONUNBUFFERED
         return io.TextIOWrapper(descriptor, **how)  # type: ignore[type-var]
     return io.TextIOWrapper(io.BufferedWriter(descriptor), **how)

@@ -1,4 +1,6 @@
-"""What a person reads: cards and tables on a terminal, plain text anywhere else, and progress on standard error.
+"""What a person reads.
+
+Cards and tables on a terminal, plain text anywhere else, and progress on standard error.
 
 Text of logs and names passes `plain` before it is printed, and is never read as markup of rich.
 """
@@ -25,8 +27,11 @@ if TYPE_CHECKING:
     from ncclkit.causes.engine import Diagnosis
     from ncclkit.causes.summary import Summary
 
-CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
-"""Control characters but for newline and tab, marks that turn the writing direction, bytes that are no UTF-8."""
+CONTROL = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]"
+)
+"""Control characters but for newline and tab, marks that turn the writing direction, bytes that are
+no UTF-8."""
 MARKS = {
     "proven": ("●", "red"),
     "likely": ("◐", "yellow"),
@@ -37,7 +42,8 @@ MARKS = {
     "running": ("▶", "green"),
     "no_job": ("–", "cyan"),
 }
-"""Strength of a finding, or verdict without one → its symbol, as in the notebooks, and its colour."""
+"""Strength of a finding, or verdict without one → its symbol, as in the notebooks, and its
+colour."""
 NAMES = {"no_job": "no job", "slow": "slower than it should be"}
 """Verdict → how a banner says it, where that is not its name."""
 SHOWN = 4
@@ -54,12 +60,16 @@ def plain(words: object) -> str:
 def show(text: str, file: TextIO | None = None) -> None:
     """Print text that may quote logs or names."""
     file = file or sys.stdout
-    known = getattr(file, "encoding", None) or "utf-8"  # a terminal of another language lacks letters of ours
+    # a terminal of another language lacks letters of ours
+    known = getattr(file, "encoding", None) or "utf-8"
     print(plain(text).encode(known, "backslashreplace").decode(known), file=file)
 
 
 def console(file: TextIO) -> Console | None:
-    """The console of rich for a terminal that knows our letters; None for anything else, which gets plain text."""
+    """The console of rich for a terminal that knows our letters.
+
+    None for anything else, which gets plain text.
+    """
     known = (file.encoding or "").lower().replace("-", "") == "utf8"
     if not (file.isatty() and known) or os.environ.get("TERM", "dumb") == "dumb":
         return None
@@ -69,7 +79,10 @@ def console(file: TextIO) -> Console | None:
 
 
 def verdict(found: Diagnosis, about: Summary | None = None) -> None:
-    """Print what was found: on a terminal a banner, the first finding as a card, and a line for each other one."""
+    """Print what was found.
+
+    On a terminal a banner, the first finding as a card, and a line for each other one.
+    """
     screen = console(sys.stdout)
     if screen is None or not (about or found.findings):
         return show(found.text())
@@ -80,15 +93,28 @@ def verdict(found: Diagnosis, about: Summary | None = None) -> None:
         screen.print(_card(finding, alone=about is None))
     for number, finding in enumerate(found.findings[cards:], 1 + cards):
         symbol, colour = MARKS[finding.strength or "possible"]
-        head = (f"{number}. ", ""), (f"{symbol} {finding.strength} ", colour), (f"{finding.cause}  ", "bold")
+        head = (
+            (f"{number}. ", ""),
+            (f"{symbol} {finding.strength} ", colour),
+            (f"{finding.cause}  ", "bold"),
+        )
         screen.print(_text(*head, (finding.say, "")))
     if len(found.findings) > 1 or any(len(finding.evidence) > SHOWN for finding in found.findings):
-        screen.print(_text(("All evidence and advice: send the output through a pipe, as in `… | less`.", "dim")))
+        screen.print(
+            _text(
+                (
+                    "All evidence and advice: send the output through a pipe, as in `… | less`.",
+                    "dim",
+                )
+            )
+        )
     return None
 
 
 def _banner(found: Diagnosis, about: Summary) -> RenderableType:
-    """What is wrong, how sure that is, who is at fault, what to do first, which job it is, and what was judged."""
+    """What is wrong, how sure that is, who is at fault, what to do first, which job it is, and what
+    was judged.
+    """
     from rich.console import Group
     from rich.panel import Panel
 
@@ -97,8 +123,17 @@ def _banner(found: Diagnosis, about: Summary) -> RenderableType:
     symbol, colour = MARKS[about.strength or about.verdict]
     name = NAMES.get(about.verdict, about.strength or about.verdict)
     rows = [("At fault", about.culprit.sentence)] if about.culprit else []
-    rows += [("Line", f"{middle(line.place)}  {line.short}") for line in (about.line, *about.errors) if line]
-    rows += [("First", " ".join(filter(None, (about.first_step, about.command and f"`{about.command}`"))))]
+    rows += [
+        ("Line", f"{middle(line.place)}  {line.short}")
+        for line in (about.line, *about.errors)
+        if line
+    ]
+    rows += [
+        (
+            "First",
+            " ".join(filter(None, (about.first_step, about.command and f"`{about.command}`"))),
+        )
+    ]
     rows += [("Collect", "\n".join(about.would_tell))]
     rows += [("Risk", f"{risk.cause} ({risk.strength}): {with_fix(risk)}") for risk in found.risks]
     rows = [row for row in rows if row[1]] + about.rows()
@@ -119,25 +154,37 @@ def _indented(text: Text, by: int) -> RenderableType:
 
 
 def _card(finding: Finding, alone: bool) -> RenderableType:
-    """One finding; alone: no banner above has said its sentence, its strength and who is at fault."""
+    """One finding; alone: no banner above has said its sentence, its strength and who
+    is at fault.
+    """
     from rich.console import Group
     from rich.panel import Panel
 
     symbol, colour = MARKS[finding.strength or "possible"]
     named = {key: some(names) for key, names in finding.culprits.items() if names and alone}
     groups: list[list[RenderableType]] = [[_text((finding.say, "bold"))] * alone]
-    groups[0] += [_text(*((f"{key} {names}   ", colour) for key, names in named.items()))] if named else []
+    groups[0] += (
+        [_text(*((f"{key} {names}   ", colour) for key, names in named.items()))] if named else []
+    )
     groups += [_evidence(piece) for piece in finding.evidence[:SHOWN]]
     rest = len(finding.evidence) - SHOWN
     groups += [[_text((f"and {rest} more", "dim"))]] if rest > 0 else []
     steps = [_advice(advice) for advice in finding.advice]
     if finding.next:
-        seen = [_indented(_text((f"{cause}: {words}", "")), 4) for cause, words in finding.next.predicts.items()]
-        asked: list[RenderableType] = [_text(("Next experiment: ", "bold"), (finding.next.question, "")), *seen]
+        seen = [
+            _indented(_text((f"{cause}: {words}", "")), 4)
+            for cause, words in finding.next.predicts.items()
+        ]
+        asked: list[RenderableType] = [
+            _text(("Next experiment: ", "bold"), (finding.next.question, "")),
+            *seen,
+        ]
         steps.insert(0 if finding.experiment_first else len(steps), asked)
     groups += steps
     body = [line for group in groups if group for line in (_text(("", "")), *group)][1:]
-    title = _text(("1. ", ""), (f"{symbol} {finding.strength} " * alone, colour), (finding.cause, "bold"))
+    title = _text(
+        ("1. ", ""), (f"{symbol} {finding.strength} " * alone, colour), (finding.cause, "bold")
+    )
     return Panel(Group(*body), title=title, title_align="left", border_style=colour)
 
 
@@ -154,12 +201,20 @@ def _evidence(piece: Evidence) -> list[RenderableType]:
 
 def middle(path: str, width: int = 60) -> str:
     """A path in at most so many characters; what it leaves out is in the middle."""
-    return path if len(path) <= width else f"{path[: width // 3]}…{path[-(width - width // 3 - 1) :]}"
+    return (
+        path if len(path) <= width else f"{path[: width // 3]}…{path[-(width - width // 3 - 1) :]}"
+    )
 
 
 def _advice(advice: Advice) -> list[RenderableType]:
-    copied = [*advice.exports, *[f"$ {advice.command}"] * bool(advice.command), *advice.code.splitlines()]
-    notes = [f"{name}: {note}" for name, note in (("Check", advice.check), ("Risk", advice.risk)) if note]
+    copied = [
+        *advice.exports,
+        *[f"$ {advice.command}"] * bool(advice.command),
+        *advice.code.splitlines(),
+    ]
+    notes = [
+        f"{name}: {note}" for name, note in (("Check", advice.check), ("Risk", advice.risk)) if note
+    ]
     return [
         _text(("Do: ", "bold green"), (advice.do, "")),
         *(_indented(_text((line, "green")), 4) for line in copied),
@@ -194,7 +249,9 @@ def _grid(pairs: Iterable[tuple[str, str]], style: str, wide: int | None = None)
     table.add_column(max_width=wide, no_wrap=wide is None)
     table.add_column()
     for name, value in pairs:
-        table.add_row(_text((name, style)), _text((value, "dim" if value.startswith("unknown: ") else "")))
+        table.add_row(
+            _text((name, style)), _text((value, "dim" if value.startswith("unknown: ") else ""))
+        )
     return table
 
 
@@ -204,7 +261,11 @@ def page(name: str, sections: Mapping[str, str]) -> None:
     title = f"{name}: {sections['']}"
     parts = [(heading, body) for heading, body in sections.items() if heading]
     if screen is None:
-        return show("\n\n".join([title, *(f"{heading}\n{textwrap.indent(body, '    ')}" for heading, body in parts)]))
+        return show(
+            "\n\n".join(
+                [title, *(f"{heading}\n{textwrap.indent(body, '    ')}" for heading, body in parts)]
+            )
+        )
     screen.print(_text((title, "bold")))
     for heading, body in parts:
         screen.print(_text((f"\n{heading}", "bold")))
@@ -214,13 +275,19 @@ def page(name: str, sections: Mapping[str, str]) -> None:
 
 
 class Activity:
-    """What a verb that takes seconds does now, on standard error: elapsed and remaining time in one line of a terminal.
+    """What a verb that takes seconds does now, on standard error.
 
-    Elsewhere each step is a line of text.  Use it as a context manager; the line goes away at the end.
+    Elapsed and remaining time in one line of a terminal.
+
+    Elsewhere each step is a line of text.  Use it as a context manager; the line goes away at the
+    end.
     """
 
     def __init__(self, what: str, limit: float | None = None, is_long: bool = True) -> None:
-        """what: is done; limit: seconds after which it is ended in any case; is_long: False until `amount` says so."""
+        """what: is done; limit: seconds after which it is ended in any case.
+
+        Is_long: False until `amount` says so.
+        """
         self.what, self.limit, self.is_long = what, limit, is_long
         self.bar: Progress | None = None
 
@@ -240,7 +307,11 @@ class Activity:
 
         columns = TextColumn("{task.description}", markup=False), BarColumn(20), _times(self)
         together = sys.stdout.isatty()  # a result that goes elsewhere must not land on the terminal
-        how: dict[str, Any] = {"transient": True, "redirect_stdout": together, "speed_estimate_period": 3600}
+        how: dict[str, Any] = {
+            "transient": True,
+            "redirect_stdout": together,
+            "speed_estimate_period": 3600,
+        }
         self.bar = Progress(*columns, console=screen, **how)
         self.task = self.bar.add_task(self.what, total=None)
         self.bar.start()
@@ -266,7 +337,9 @@ class Activity:
             return self.note(f"  {text}") if text else None
         words = f"{self.what}: {plain(text)}" if text else self.what
         at_once = bool(text)  # the next picture may come after the step is over
-        return self.bar.update(self.task, description=words[:60], completed=done, total=total, refresh=at_once)
+        return self.bar.update(
+            self.task, description=words[:60], completed=done, total=total, refresh=at_once
+        )
 
 
 def _times(activity: Activity) -> ProgressColumn:
@@ -285,4 +358,6 @@ def _times(activity: Activity) -> ProgressColumn:
 
 
 def _clock(seconds: float) -> str:
-    return time.strftime("%H:%M:%S" if seconds >= 3600 else "%M:%S", time.gmtime(seconds)).removeprefix("0")
+    return time.strftime(
+        "%H:%M:%S" if seconds >= 3600 else "%M:%S", time.gmtime(seconds)
+    ).removeprefix("0")

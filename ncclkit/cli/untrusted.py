@@ -1,4 +1,6 @@
-"""Text of logs within sentences of ours, marked for a coding agent, which may follow instructions."""
+"""Text of logs within sentences of ours, marked for a coding agent, which may follow
+instructions.
+"""
 
 from __future__ import annotations
 
@@ -132,7 +134,10 @@ def _runs(words: list[str], known: set[Triple]) -> Iterator[tuple[int, int]]:
 
 
 def _is_foreign(words: list[str]) -> bool:
-    """Whether only a log says this: numbers with units instruct nobody, our own phrases are ours."""
+    """Whether only a log says this.
+
+    Numbers with units instruct nobody, our own phrases are ours.
+    """
     letters = {word for word in words if not is_whole(word)}
     return len(letters) >= FEWEST and f" {' '.join(words)} " not in _own_words()
 

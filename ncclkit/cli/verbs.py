@@ -46,7 +46,9 @@ def _case(options: argparse.Namespace) -> Case:
 
 
 def _judge(case: Case, this_run: Case) -> Diagnosis:
-    """The verdict on what this verb has just seen, not on what the case holds of earlier runs; the case keeps it."""
+    """The verdict on what this verb has just seen, not on what the case holds of earlier runs; the
+    case keeps it.
+    """
     from ncclkit.causes.engine import diagnose
 
     if held := case.earlier():
@@ -67,13 +69,18 @@ def _judge_run(case: Case, folder: Path) -> tuple[Diagnosis, Summary]:
 
 
 def _options(options: argparse.Namespace, **more: Any) -> ProbeOptions:
-    """The options of the live test among those that were given; more ranks than fit are asked about first."""
+    """The options of the live test among those that were given.
+
+    More ranks than fit are asked about first.
+    """
     from ncclkit.live.options import OPTIONS, ProbeOptions, too_many_ranks
 
     given = {name: getattr(options, name) for name in OPTIONS if hasattr(options, name)}
     chosen = ProbeOptions(**given | more, oversubscribe=options.oversubscribe, here=options.here)
     why = (
-        "" if chosen.oversubscribe or not (sys.stdin.isatty() and sys.stderr.isatty()) else too_many_ranks(chosen.ranks)
+        ""
+        if chosen.oversubscribe or not (sys.stdin.isatty() and sys.stderr.isatty())
+        else too_many_ranks(chosen.ranks)
     )
     if not why:
         return chosen
@@ -90,7 +97,9 @@ def diagnose(options: argparse.Namespace) -> int:
     from ncclkit.evidence import logs
 
     reading = _read_evidence(options.paths, options.workers)
-    case, *others = logs.fill_jobs(_case_for_experiments(options) if options.check else Case(), reading, options.paths)
+    case, *others = logs.fill_jobs(
+        _case_for_experiments(options) if options.check else Case(), reading, options.paths
+    )
     found = diagnose(case)
     for problem in reading.problems:
         show(f"ncclkit: {problem}", sys.stderr)
@@ -106,16 +115,24 @@ def diagnose(options: argparse.Namespace) -> int:
             {"logs": one.about["logs"]} | _answer(options, verdict.to_dict(one.inputs), one)
             for one, verdict in judged[1:]
         ]
-        show(json.dumps(answer | {"other_jobs": theirs} if theirs else answer, indent=1, default=str))
+        show(
+            json.dumps(answer | {"other_jobs": theirs} if theirs else answer, indent=1, default=str)
+        )
     else:
-        show(f"ncclkit: {logs.summary(reading.inputs, len(reading.facts), reading.measurements)}", sys.stderr)
+        show(
+            f"ncclkit: {logs.summary(reading.inputs, len(reading.facts), reading.measurements)}",
+            sys.stderr,
+        )
         _print_verdicts(judged)
     codes = [verdict.exit_code for _, verdict in judged]
     return 1 if 1 in codes else codes[0]
 
 
 def _read_evidence(paths: Sequence[str], who_reads: str | None = None) -> Reading:
-    """What files, folders or standard input hold; who_reads: workers of Dask in place of this host."""
+    """What files, folders or standard input hold.
+
+    Who_reads: workers of Dask in place of this host.
+    """
     from ncclkit import evidence
     from ncclkit.live import workers
 
@@ -175,7 +192,10 @@ def _case_to_ask_about(options: argparse.Namespace) -> Case:
     case, *others = logs.fill_jobs(_case(options), reading, options.paths)
     if others:
         count = len(others) + 1
-        show(f"ncclkit: these logs are of {count} jobs; asked about is {case.about['logs']}.", sys.stderr)
+        show(
+            f"ncclkit: these logs are of {count} jobs; asked about is {case.about['logs']}.",
+            sys.stderr,
+        )
     return case.save()
 
 
@@ -196,10 +216,12 @@ def _print_verdicts(judged: Sequence[tuple[Case, Diagnosis]]) -> None:
 
 
 def _case_for_experiments(options: argparse.Namespace) -> Case:
-    """An empty case for the experiments: the folder of ``--case``, or a new hidden one in it where it holds anything.
+    """An empty case for the experiments.
 
-    Of a case folder that was named as evidence, and is only read, it gets the plan of the last run, to run it again.
-    Where that folder is the one of ``--case``, the experiments are its own.
+    The folder of ``--case``, or a new hidden one in it where it holds anything.
+
+    Of a case folder that was named as evidence, and is only read, it gets the plan of the last run,
+    to run it again. Where that folder is the one of ``--case``, the experiments are its own.
     """
     from ncclkit.core.case import Case
     from ncclkit.experiments import baseline
@@ -208,7 +230,9 @@ def _case_for_experiments(options: argparse.Namespace) -> Case:
     if warning := case.exposed():
         show(f"ncclkit: {warning}", sys.stderr)
     first = Path(options.paths[0])
-    if case.path is None or (len(options.paths) == 1 and first.exists() and first.samefile(case.path)):
+    if case.path is None or (
+        len(options.paths) == 1 and first.exists() and first.samefile(case.path)
+    ):
         return case
     if (case.path / "case.json").exists():
         number = 1 + sum(1 for _ in case.path.glob(".checks/*"))
@@ -219,7 +243,9 @@ def _case_for_experiments(options: argparse.Namespace) -> Case:
 
 
 def _run_experiments(case: Case, options: argparse.Namespace) -> Diagnosis:
-    """Ask what the suspects leave open, apply the fix, and say on stderr what came out; the verdict as it is then."""
+    """Ask what the suspects leave open, apply the fix, and say on stderr what came out; the verdict
+    as it is then.
+    """
     from ncclkit.causes.engine import diagnose
     from ncclkit.experiments import fixes
 
@@ -230,14 +256,21 @@ def _run_experiments(case: Case, options: argparse.Namespace) -> Diagnosis:
     show(f"ncclkit: small jobs run now, in {case.path}; Ctrl-C ends them.", sys.stderr)
     try:
         with Activity("Experiments") as activity:
-            asyncio.run(fixes.close(case, narrate, python=options.python or None, on_record=_follow(activity)))
+            asyncio.run(
+                fixes.close(
+                    case, narrate, python=options.python or None, on_record=_follow(activity)
+                )
+            )
     except NcclkitError as error:  # what was found stays to be said
         show(f"ncclkit: {error}", sys.stderr)
     return diagnose(case)
 
 
 def inspect(options: argparse.Namespace) -> int:
-    """Read the facts of this host, or of an allocation: first what they make a job suffer, then the facts."""
+    """Read the facts of this host, or of an allocation.
+
+    First what they make a job suffer, then the facts.
+    """
     from ncclkit.analysis.consistency import compare
     from ncclkit.core import resources
     from ncclkit.core.case import Case
@@ -261,12 +294,18 @@ def inspect(options: argparse.Namespace) -> int:
         terminal.facts(this_run.facts) if len(hosts.hosts) == 1 else show(f"\n{hosts.text()}")
         if scheduler.is_login_node():
             partitions = scheduler.known(case).get("partitions", [])
-            terminal.rows(scheduler.summary(case), [(row["name"], scheduler.describe(row)) for row in partitions])
+            terminal.rows(
+                scheduler.summary(case),
+                [(row["name"], scheduler.describe(row)) for row in partitions],
+            )
     return int(bool(found.findings) or hosts.can_break)
 
 
 def _read_now(case: Case, before: list[Fact]) -> list[Fact]:
-    """The facts that were not in the case before: an equal one that was read again counts as new."""
+    """The facts that were not in the case before.
+
+    An equal one that was read again counts as new.
+    """
     old = set(map(id, before))
     return [fact for fact in case.facts if id(fact) not in old]
 
@@ -286,10 +325,26 @@ def probe(options: argparse.Namespace) -> int:
         staged = stages.staged_test(case).summary if options.stages else ""
         lines = [staged] if staged and staged not in run.summary else []
         judged = bandwidth.judgements(run.measurements, run.expectations)
-        lines += [f"{one.best.op}: {one.summary}" if len(run.expectations) > 1 else one.summary for one in judged]
+        lines += [
+            f"{one.best.op}: {one.summary}" if len(run.expectations) > 1 else one.summary
+            for one in judged
+        ]
         lines += dict.fromkeys(str(bound) for bound in run.expectations.values())
-        lines += [against] if run.reason == "done" and (against := beside_baseline(run.measurements)[0]) else []
-        show("\n".join([*(str(m) for m in run.measurements), *lines, run.summary, f"Run folder: {run.folder}"]))
+        lines += (
+            [against]
+            if run.reason == "done" and (against := beside_baseline(run.measurements)[0])
+            else []
+        )
+        show(
+            "\n".join(
+                [
+                    *(str(m) for m in run.measurements),
+                    *lines,
+                    run.summary,
+                    f"Run folder: {run.folder}",
+                ]
+            )
+        )
         if run.reason != "done" or run.warning:
             terminal.verdict(*_judge_run(case, run.folder))
     if options.json and run.warning:
@@ -298,12 +353,20 @@ def probe(options: argparse.Namespace) -> int:
 
 
 async def _live(case: Case, options: ProbeOptions, activity: Activity) -> Run:
-    """Run the live test; reads the facts of this host first where they are missing, as the bound follows from them."""
+    """Run the live test.
+
+    Reads the facts of this host first where they are missing, as the bound follows from them.
+    """
     from ncclkit.live import probe, scheduler
 
     login = case.fact("scheduler.login_node")
     if all(fact.host == login for fact in case.facts_of("host.kernel")):
-        asked = options.python or options.ranks or options.simulate_hosts > 1 or options.backend != "auto"
+        asked = (
+            options.python
+            or options.ranks
+            or options.simulate_hosts > 1
+            or options.backend != "auto"
+        )
         if asked or await asyncio.to_thread(scheduler.is_login_node):
             await probe.plan(case, options)  # refuses what cannot work before anything is read
         await probe.inspect(case, options.python or None)
@@ -311,7 +374,10 @@ async def _live(case: Case, options: ProbeOptions, activity: Activity) -> Run:
 
 
 def _follow(activity: Activity) -> Callable[[dict[str, Any]], None]:
-    """What shows the records of a run as they come; of a curve it is known how many sizes there are."""
+    """What shows the records of a run as they come.
+
+    Of a curve it is known how many sizes there are.
+    """
     sizes: dict[str, int] = {"all": 0, "done": -1}
 
     def follow(record: dict[str, Any]) -> None:
@@ -321,10 +387,16 @@ def _follow(activity: Activity) -> Callable[[dict[str, Any]], None]:
             activity.note(f"  set for the ranks: {shlex.join(env)}")
             sizes.update(all=len(record["sizes"]) * len(record["ops"]), done=-1)
         if record["kind"] == "phase" and record.get("rank") == 0:
-            sizes["done"] = sizes["all"] if record["phase"] == "done" else sizes["done"] + (record["phase"] == "size")
+            sizes["done"] = (
+                sizes["all"]
+                if record["phase"] == "done"
+                else sizes["done"] + (record["phase"] == "size")
+            )
             what = [record["phase"], str(record.get("bytes", "")), str(record.get("op", ""))]
             known = 0 <= sizes["done"] <= sizes["all"]
-            activity.step(f"rank 0: {' '.join(filter(None, what))}", *(sizes["done"], sizes["all"]) * known)
+            activity.step(
+                f"rank 0: {' '.join(filter(None, what))}", *(sizes["done"], sizes["all"]) * known
+            )
         if record["kind"] in ("stage", "problem"):
             activity.note(f"  {record['say']}")
 
@@ -341,7 +413,9 @@ def tune(options: argparse.Namespace) -> int:
     with Activity("Measuring") as activity:
         case = _case(options)
         asked = case, wanted, _options(options), options.sizes, options.inherited
-        done = tune.sweep(*asked, on_record=_follow(activity), job=options.job, budget=options.budget)
+        done = tune.sweep(
+            *asked, on_record=_follow(activity), job=options.job, budget=options.budget
+        )
         swept = asyncio.run(done)
     files = config_files(swept)
     for name, file in files.items() if options.save else ():
@@ -350,13 +424,17 @@ def tune(options: argparse.Namespace) -> int:
     show(to_json(swept) if options.json else swept.text())
     if files and not options.json:
         names = ", ".join(files)
-        show(f"Written to {options.save}: {names}" if options.save else f"--save DIR writes {names}")
+        show(
+            f"Written to {options.save}: {names}" if options.save else f"--save DIR writes {names}"
+        )
         show("\n".join(f"{name} again: {file.verify}" for name, file in files.items()))
     return 0
 
 
 def step(options: argparse.Namespace) -> int:
-    """Say where the time of a training step goes, by running the user's script or by traces; compare settings."""
+    """Say where the time of a training step goes, by running the user's script or by traces;
+    compare settings.
+    """
     from ncclkit.live.options import StepOptions, declared
     from ncclkit.live.step import holistic, measure_steps, read_traces
 
@@ -382,7 +460,10 @@ def step(options: argparse.Namespace) -> int:
 
 
 def compare(options: argparse.Namespace) -> int:
-    """Compare cases over time, or one with the baseline of this cluster; save that baseline; or compare nodes."""
+    """Compare cases over time, or one with the baseline of this cluster.
+
+    Save that baseline; or compare nodes.
+    """
     from ncclkit.analysis.gates import compare_nodes
     from ncclkit.analysis.history import compare_cases, save_baseline
     from ncclkit.core.case import Case
@@ -393,7 +474,9 @@ def compare(options: argparse.Namespace) -> int:
         return int(bool(nodes.outliers or nodes.shared))
     if options.save_baseline:
         last = Case.open(options.cases[-1], read_only=True)
-        show(f"The baseline is now that of {last.path}, in {save_baseline(last, options.baseline)}.")
+        show(
+            f"The baseline is now that of {last.path}, in {save_baseline(last, options.baseline)}."
+        )
         return 0
     found = compare_cases(options.cases, options.baseline)
     show(json.dumps(found.to_dict(), indent=1) if options.json else found.text())
@@ -401,7 +484,9 @@ def compare(options: argparse.Namespace) -> int:
 
 
 def connect(options: argparse.Namespace) -> int:
-    """Test the network paths between hosts: every host and every path, then what is wrong with them.
+    """Test the network paths between hosts.
+
+    Every host and every path, then what is wrong with them.
 
     Exit status 2 where nothing was found and a host could not be reached.
     """
@@ -410,7 +495,11 @@ def connect(options: argparse.Namespace) -> int:
 
     case, this_run = _case(options), Case()
     before = list(case.facts)
-    choices = {"remote_command": options.remote_command, "port": options.port, "python": options.python or None}
+    choices = {
+        "remote_command": options.remote_command,
+        "port": options.port,
+        "python": options.python or None,
+    }
     with Activity("Connections", limit=DEADLINE) as activity:
 
         def narrate(record: dict[str, Any]) -> None:
@@ -434,12 +523,15 @@ def lab(options: argparse.Namespace) -> int:
     from ncclkit.lab.faults import injection, recording
 
     if options.list or not options.fault:
-        terminal.rows("", [(name, injection.describe(fault)) for name, fault in injection.FAULTS.items()])
+        terminal.rows(
+            "", [(name, injection.describe(fault)) for name, fault in injection.FAULTS.items()]
+        )
         return 0
     if options.record:
         recording.writable(options.record)
     show(
-        f"This run: {injection.fault(options.fault).says}. It touches only its own processes and {options.case}.",
+        f"This run: {injection.fault(options.fault).says}. It touches only its own processes and"
+        f" {options.case}.",
         file=sys.stderr,
     )
     case, asked = _case(options), _options(options)
@@ -460,7 +552,9 @@ def lab(options: argparse.Namespace) -> int:
         )
     if options.record:
         recording.bundle(run, options.record, {"host": "lab"})
-    found, about = (_run_experiments(case, options), None) if options.check else _judge_run(case, run.folder)
+    found, about = (
+        (_run_experiments(case, options), None) if options.check else _judge_run(case, run.folder)
+    )
     if options.json:
         show(json.dumps(found.to_dict(case.inputs), indent=1, default=str))
         return found.exit_code
@@ -481,7 +575,9 @@ def exam(options: argparse.Namespace) -> int:
         return 0
     file = options.secret or exams.default_secret_file()
     secret = exams.teacher_secret(file)
-    made = exams.make(options.seed, options.to, secret, from_recording=options.recorded, python=options.python)
+    made = exams.make(
+        options.seed, options.to, secret, from_recording=options.recorded, python=options.python
+    )
     asyncio.run(made)
     show(f"Hand out: {options.to / exams.STUDENT}\nKeep:     {options.to / exams.KEY}, {file}")
     return 0
@@ -497,7 +593,9 @@ def attach(options: argparse.Namespace) -> int:
         if record["kind"] == "note":
             show(f"ncclkit: {record['say']}", sys.stderr)
 
-    chosen = AttachOptions(**{each.name: getattr(options, each.name) for each in fields(AttachOptions)})
+    chosen = AttachOptions(
+        **{each.name: getattr(options, each.name) for each in fields(AttachOptions)}
+    )
     case = _case(options)
     with Activity("Looking at ranks", limit=None if chosen.follow else chosen.limit):
         attached = asyncio.run(attach(case, options.pid, options.job, chosen, narrate))
@@ -519,12 +617,17 @@ def attach(options: argparse.Namespace) -> int:
 
 
 def submit(options: argparse.Namespace) -> int:
-    """Submit a verb as a batch job, follow it, and print what it printed; returns its exit status."""
+    """Submit a verb as a batch job, follow it, and print what it printed.
+
+    Returns its exit status.
+    """
     from ncclkit.live import scheduler
     from ncclkit.live import submit as batch
     from ncclkit.live.options import job_options
 
-    verb = options.parse(options.words, without=("submit", "status", "open", "mcp", "completion", "causes", "gate"))
+    verb = options.parse(
+        options.words, without=("submit", "status", "open", "mcp", "completion", "causes", "gate")
+    )
     chosen = job_options(options)
     if scheduler.inside():
         show("ncclkit: this is inside a job of Slurm already, so the verb runs in it.", sys.stderr)
@@ -551,7 +654,10 @@ def submit(options: argparse.Namespace) -> int:
 
 
 def _with_case(words: Sequence[str], *case: str) -> list[str]:
-    """The words of a verb with this ``--case DIR`` only, or none; behind ``--`` stands the user's own command."""
+    """The words of a verb with this ``--case DIR`` only, or none.
+
+    Behind ``--`` stands the user's own command.
+    """
     end = words.index("--") if "--" in words else len(words)
     own, command = words[:end], words[end:]
     kept = [
@@ -574,7 +680,8 @@ def _follow_job(case: Case, job: BatchJob) -> int:
             def observe(record: dict[str, Any]) -> None:
                 if record["kind"] == "job":
                     activity.note(f"ncclkit: {record['say']}")
-                elif record["kind"] == "end" and activity.bar:  # of a test; what its verb then does takes seconds, too
+                elif record["kind"] == "end" and activity.bar:
+                    # of a test; what its verb then does takes seconds, too
                     activity.step(f"the test has ended, {' '.join(job.words[:1])} goes on")
                 else:
                     follow(record)
@@ -582,7 +689,10 @@ def _follow_job(case: Case, job: BatchJob) -> int:
             ended = asyncio.run(batch.follow(case, job, observe))
     except KeyboardInterrupt:
         cancel = again.replace("--follow", "--cancel")
-        show(f"ncclkit: job {job.id} goes on. `{again}` finds it again, `{cancel}` cancels it.", sys.stderr)
+        show(
+            f"ncclkit: job {job.id} goes on. `{again}` finds it again, `{cancel}` cancels it.",
+            sys.stderr,
+        )
         return 130
     return _job_report(job, ended)
 
@@ -598,15 +708,22 @@ def _job_report(job: BatchJob, ended: JobState) -> int:
 
 
 def status(options: argparse.Namespace) -> int:
-    """Say what became of the batch jobs of a case; returns the exit status of one that ended, 0 while it has not."""
+    """Say what became of the batch jobs of a case.
+
+    Returns the exit status of one that ended, 0 while it has not.
+    """
     from ncclkit.live import submit as batch
 
     case = _case(options)
     held = batch.jobs(case)
-    job = next((one for one in reversed(held) if options.job is None or one.id == str(options.job)), None)
+    job = next(
+        (one for one in reversed(held) if options.job is None or one.id == str(options.job)), None
+    )
     if job is None:
         which = f"job {options.job}" if options.job else "batch job"
-        raise NcclkitError(f"{case.path} holds no {which}; `ncclkit submit VERB --case DIR` submits one.")
+        raise NcclkitError(
+            f"{case.path} holds no {which}; `ncclkit submit VERB --case DIR` submits one."
+        )
     if options.cancel:
         batch.cancel(job)
     if options.follow:
@@ -618,7 +735,9 @@ def status(options: argparse.Namespace) -> int:
 
 
 def gate(options: argparse.Namespace) -> int:
-    """Say whether this node is ready for a job, as the agent alone does on nodes; exit status 0, 1 or 2."""
+    """Say whether this node is ready for a job, as the agent alone does on nodes; exit status 0, 1
+    or 2.
+    """
     import subprocess
 
     from ncclkit.live.launch.pack import packed
@@ -627,16 +746,31 @@ def gate(options: argparse.Namespace) -> int:
     with packed() as agent:
         if options.agent:
             options.agent.write_bytes(agent.read_bytes())
-            show(f"Written: {options.agent}. On a node: python3 {options.agent} gate --seconds {options.seconds:g}")
+            show(
+                f"Written: {options.agent}. On a node: python3 {options.agent} gate --seconds"
+                f" {options.seconds:g}"
+            )
             return 0
         words = [
-            word for name in ("baseline", "learn") if (file := getattr(options, name)) for word in (f"--{name}", file)
+            word
+            for name in ("baseline", "learn")
+            if (file := getattr(options, name))
+            for word in (f"--{name}", file)
         ]
-        command = [interpreter(options.python), str(agent), "gate", "--seconds", str(options.seconds), *words]
+        command = [
+            interpreter(options.python),
+            str(agent),
+            "gate",
+            "--seconds",
+            str(options.seconds),
+            *words,
+        ]
         try:
             return subprocess.run(command, timeout=options.seconds + 10).returncode
         except (OSError, subprocess.TimeoutExpired) as error:
-            raise NcclkitError(f"The gate could not be run ({error}); name a Python with --train-python.") from error
+            raise NcclkitError(
+                f"The gate could not be run ({error}); name a Python with --train-python."
+            ) from error
 
 
 def causes(options: argparse.Namespace) -> int:
@@ -652,7 +786,9 @@ def causes(options: argparse.Namespace) -> int:
         return 0
     if options.cause in symptoms():
         about = page_of(options.cause)
-        suspects = "\n".join(f"{name}: {why}" for name, why in symptoms()[options.cause].SUSPECTS.items())
+        suspects = "\n".join(
+            f"{name}: {why}" for name, why in symptoms()[options.cause].SUSPECTS.items()
+        )
         about["Usual suspects"] = suspects
         if options.json:
             show(json.dumps({options.cause: about}, indent=1))
@@ -675,7 +811,9 @@ def mcp(options: argparse.Namespace) -> int:
         from ncclkit.cli import mcp_server
     except ModuleNotFoundError as error:
         package = str(error.name).partition(".")[0]
-        raise NcclkitError(f"`ncclkit mcp` needs the package {package}: pip install 'ncclkit[mcp]'.") from error
+        raise NcclkitError(
+            f"`ncclkit mcp` needs the package {package}: pip install 'ncclkit[mcp]'."
+        ) from error
     mcp_server.serve()
     return 0
 
@@ -688,13 +826,17 @@ def report(options: argparse.Namespace) -> int:
 
     path = report.notebook(options.notebook)
     if wrong := next((item for item in options.p if "=" not in item), None):
-        raise NcclkitError(f"The parameter {wrong!r} is not NAME=VALUE; write for example -p ranks=4.")
+        raise NcclkitError(
+            f"The parameter {wrong!r} is not NAME=VALUE; write for example -p ranks=4."
+        )
     parameters = report.literals(dict(item.split("=", 1) for item in options.p), path)
     if options.python:
         parameters["train_python"] = options.python
     folder = Path(parameters.get("case_dir") or options.case).expanduser().absolute()
     parameters |= {"case_dir": folder} if "case_dir" in parameters else {}
-    html = report.make(path, folder, parameters, redact=options.redact, names=options.redact_name or ())
+    html = report.make(
+        path, folder, parameters, redact=options.redact, names=options.redact_name or ()
+    )
     if (html.parent / "case.json").exists():  # a catalogue of causes judges nothing
         judged = Case.open(html.parent, read_only=True)  # as the page does, of which run it may be
         found = [finding.say for finding in judged.findings if finding.verdict == "found"]
@@ -703,7 +845,10 @@ def report(options: argparse.Namespace) -> int:
         show(f"Verdict: {next(filter(None, said))}")
     show(f"Report: {html}\nCase folder: {html.parent}")
     if options.redact or options.redact_name:
-        show(f"Replaced names: {report.replaced(html)} (keep this list; --redact-name NAME adds what it lacks)")
+        show(
+            f"Replaced names: {report.replaced(html)} (keep this list; --redact-name NAME adds what"
+            " it lacks)"
+        )
     return 0
 
 

@@ -1,1 +1,4 @@
-"""Records, the case folder, text, and arithmetic on plain values; nothing here reads logs or starts anything."""
+"""Records, the case folder, text, and arithmetic on plain values.
+
+Nothing here reads logs or starts anything.
+"""

@@ -1,9 +1,11 @@
-"""What a collective should reach here: the factors of nccl-tests, an upper bound with its derivation, others' figures.
+"""What a collective should reach here.
 
-An expectation is an upper bound derived from facts of the host, never a guess: where a fact is missing, the value is
-None and the words say which one.  A reference is named only where the topology is the same: that model of GPU, as many
-of them, joined in the same way, on one host.  Systems of many hosts are left out: their networks, which decide, are not
-told with the numbers.
+The factors of nccl-tests, an upper bound with its derivation, others' figures.
+
+An expectation is an upper bound derived from facts of the host, never a guess: where a fact is
+missing, the value is None and the words say which one.  A reference is named only where the
+topology is the same: that model of GPU, as many of them, joined in the same way, on one host.
+Systems of many hosts are left out: their networks, which decide, are not told with the numbers.
 """
 
 from __future__ import annotations
@@ -31,10 +33,12 @@ FACTORS: Mapping[str, str] = {
     "send_recv": "1",
     "barrier": "0",
 }
-"""op → busbw / algbw as nccl-tests defines it (``src/*.cu``, ``…GetBw``); a barrier moves no bytes."""
+"""op → busbw / algbw as nccl-tests defines it (``src/*.cu``, ``…GetBw``); a barrier moves no
+bytes."""
 
 MANY_PEERS = ("all_to_all", "all_to_all_by_hand", "gather", "scatter")
-"""Operations in which a rank talks to many others at once; the rest pass data on from neighbour to neighbour."""
+"""Operations in which a rank talks to many others at once; the rest pass data on from neighbour to
+neighbour."""
 
 USUAL = "80 to 98 % of such a bound is usual for large messages."
 ALLOWS = {
@@ -63,7 +67,8 @@ class Expectation:
     nvls: bool = True
     """Whether the switch between them may add up; False where the environment forbids it."""
     least: float | None = None
-    """The lower end, where it follows from a reference that was measured: `value` is then its upper end."""
+    """The lower end, where it follows from a reference that was measured: `value` is then its upper
+    end."""
 
     @property
     def allows(self) -> str:
@@ -79,8 +84,15 @@ def factor(op: str, ranks: int) -> float:
     if ranks < 1:
         raise NcclkitError(f"A collective needs at least 1 rank, not {ranks}.")
     if op not in FACTORS:
-        raise NcclkitError(f"No bandwidth formula for the collective {op!r}; known are {', '.join(FACTORS)}.")
-    return {"0": 0.0, "1": 1.0, "(n-1)/n": (ranks - 1) / ranks, "2(n-1)/n": 2 * (ranks - 1) / ranks}[FACTORS[op]]
+        raise NcclkitError(
+            f"No bandwidth formula for the collective {op!r}; known are {', '.join(FACTORS)}."
+        )
+    return {
+        "0": 0.0,
+        "1": 1.0,
+        "(n-1)/n": (ranks - 1) / ranks,
+        "2(n-1)/n": 2 * (ranks - 1) / ranks,
+    }[FACTORS[op]]
 
 
 def algbw(size: int, time_us: float) -> float:
@@ -91,38 +103,58 @@ def algbw(size: int, time_us: float) -> float:
 
 
 def busbw(op: str, ranks: int, algbw: float) -> float | None:
-    """algbw times `factor`, comparable to the speed of a link; None where nothing crosses one (1 rank, a barrier)."""
+    """algbw times `factor`, comparable to the speed of a link.
+
+    None where nothing crosses one (1 rank, a barrier).
+    """
     share = factor(op, ranks)
     return algbw * share if ranks > 1 and share else None
 
 
-TURNS = "Ranks share GPUs here, which take turns of milliseconds: this run shows whether it works, not how fast."
+TURNS = (
+    "Ranks share GPUs here, which take turns of milliseconds: this run shows whether it works, not"
+    " how fast."
+)
 
 
 def expect(
-    op: str, backend: str, ranks: int, facts: Iterable[Fact], hosts: int = 1, simulate_hosts: int = 1
+    op: str,
+    backend: str,
+    ranks: int,
+    facts: Iterable[Fact],
+    hosts: int = 1,
+    simulate_hosts: int = 1,
 ) -> Expectation:
     """The upper bound of busbw for large messages of `op` on `ranks` ranks over `hosts` like hosts.
 
-    `facts` are those of one host.  Each real host stands for `simulate_hosts` hosts that share its GPUs.  Raises
-    NcclkitError for an unknown op or backend.
+    `facts` are those of one host.  Each real host stands for `simulate_hosts` hosts that share its
+    GPUs.  Raises NcclkitError for an unknown op or backend.
     """
     if not factor(op, ranks) or ranks == 1:
-        return _none("With one rank no data crosses a link." if ranks == 1 else f"A {op} moves no data.")
+        return _none(
+            "With one rank no data crosses a link." if ranks == 1 else f"A {op} moves no data."
+        )
     if backend not in ("nccl", "gloo"):
         raise NcclkitError(f"No expectation for the backend {backend!r}; known are nccl and gloo.")
     read = list(facts)
     known = {fact.name: fact.value for fact in read if fact.value is not None}
     here = -(-ranks // hosts)
     gpus = known.get("gpu.count")
-    if backend == "nccl" and simulate_hosts > 1 and isinstance(gpus, int) and here * simulate_hosts > gpus:
+    if (
+        backend == "nccl"
+        and simulate_hosts > 1
+        and isinstance(gpus, int)
+        and here * simulate_hosts > gpus
+    ):
         return _none(TURNS)
     if hosts > 1:
         inside = _gpus(known, here) if backend == "nccl" and here > 1 else _none("")
         return _least(inside, _network(op, backend, ranks, hosts, known))
     if backend == "nccl":
         return _named(_gpus(known, ranks), known, ranks)
-    busy = next((fact.why for fact in read if fact.name == STREAM and fact.why.startswith(NO_REFERENCE)), "")
+    busy = next(
+        (fact.why for fact in read if fact.name == STREAM and fact.why.startswith(NO_REFERENCE)), ""
+    )
     return _none(f"N{busy[1:]}.") if busy else _loopback(op, known, ranks)
 
 
@@ -138,7 +170,10 @@ def _none(words: str) -> Expectation:
 
 
 def _least(inside: Expectation, network: Expectation) -> Expectation:
-    """The tighter of two bounds; an unknown network leaves no bound, since it is usually the tighter one."""
+    """The tighter of two bounds.
+
+    An unknown network leaves no bound, since it is usually the tighter one.
+    """
     if inside.value is not None and network.value is not None and inside.value < network.value:
         return inside
     return network
@@ -149,9 +184,13 @@ def _gpus(known: Mapping[str, Any], ranks: int) -> Expectation:
     gpus = chosen_gpus(known, ranks)
     count = known.get("gpu.count")
     if count is not None and count < ranks:
-        return _none(f"No bound for NCCL: {ranks} ranks on {count} GPUs cannot each have their own.")
+        return _none(
+            f"No bound for NCCL: {ranks} ranks on {count} GPUs cannot each have their own."
+        )
     if count is None or not known.get("gpu.topology"):
-        return _none("No bound for NCCL: how the GPUs are joined could not be read (nvidia-smi topo -m).")
+        return _none(
+            "No bound for NCCL: how the GPUs are joined could not be read (nvidia-smi topo -m)."
+        )
     paths = links.nvlink_paths(known, gpus)
     return _nvlink(known, paths) if paths else _pcie(known, gpus)
 
@@ -168,9 +207,15 @@ def _nvlink(known: Mapping[str, Any], paths: Mapping[int, int]) -> Expectation:
     found = links.nvlinks(known, paths)
     if not found.speed:
         model = str(known.get(f"gpu.{min(paths)}.model", ""))
-        return _none(f"No bound for NCCL: the speed of the NVLinks of {model or 'these GPUs'} is unknown.")
+        return _none(
+            f"No bound for NCCL: the speed of the NVLinks of {model or 'these GPUs'} is unknown."
+        )
     fewest, speed = min(found.links.values()), found.speed
-    behind = [gpu for gpu, count in found.links.items() if count == fewest and count < max(found.links.values())]
+    behind = [
+        gpu
+        for gpu, count in found.links.items()
+        if count == fewest and count < max(found.links.values())
+    ]
     who = f"GPU {', '.join(map(str, behind))} has only" if behind else "Every GPU has"
     whose = f"NCCL's own figure for {found.kind}" if found.kind else "as nvidia-smi nvlink -s says"
     value = fewest * speed
@@ -178,7 +223,9 @@ def _nvlink(known: Mapping[str, Any], paths: Mapping[int, int]) -> Expectation:
         f"{who} {fewest} NVLinks of {speed:g} GB/s each way ({whose}), so a ring carries at most "
         f"{fewest} × {speed:g} = {value:.1f} GB/s."
     )
-    return Expectation(value, "nvlink", words, f"{USUAL} NVLink SHARP (NVLS) may exceed it, since the switch adds.")
+    return Expectation(
+        value, "nvlink", words, f"{USUAL} NVLink SHARP (NVLS) may exceed it, since the switch adds."
+    )
 
 
 def _pcie(known: Mapping[str, Any], gpus: list[int]) -> Expectation:
@@ -193,15 +240,22 @@ def _pcie(known: Mapping[str, Any], gpus: list[int]) -> Expectation:
     return Expectation(
         value,
         "pcie",
-        f"NVLink does not join all GPUs in use, and a ring carries no more than the slowest PCIe link, that of GPU "
-        f"{slowest}, generation {generation} x{width}, for which NCCL calculates {value:.1f} GB/s each way.",
+        "NVLink does not join all GPUs in use, and a ring carries no more than the slowest PCIe"
+        f" link, that of GPU {slowest}, generation {generation} x{width}, for which NCCL calculates"
+        f" {value:.1f} GB/s each way.",
         USUAL,
     )
 
 
-def _network(op: str, backend: str, ranks: int, hosts: int, known: Mapping[str, Any]) -> Expectation:
+def _network(
+    op: str, backend: str, ranks: int, hosts: int, known: Mapping[str, Any]
+) -> Expectation:
     """Several hosts: all that a host can send, shared by the rings that pass through it once."""
-    ports = [port for port in known.get("net.rdma", []) if port.get("state") == "ACTIVE" and port.get("rate")]
+    ports = [
+        port
+        for port in known.get("net.rdma", [])
+        if port.get("state") == "ACTIVE" and port.get("rate")
+    ]
     if ports and backend == "nccl" and str(known.get("env.NCCL_IB_DISABLE", "0")) == "0":
         total = sum(port["rate"] for port in ports) / 8
         words = f"{len(ports)} active RDMA ports send {total:.1f} GB/s together"
@@ -209,44 +263,70 @@ def _network(op: str, backend: str, ranks: int, hosts: int, known: Mapping[str, 
         name = known.get(f"net.{backend}.interface")
         rows = [row for row in known.get("net.interfaces", []) if row["name"] == name]
         if not rows or not rows[0].get("speed"):
-            return _none(f"No bound over {hosts} hosts: the speed of the interface {name or 'in use'} is unknown.")
+            return _none(
+                f"No bound over {hosts} hosts: the speed of the interface {name or 'in use'} is"
+                " unknown."
+            )
         total = rows[0]["speed"] / 8e3
         words = f"the interface {name} sends {total:.2f} GB/s ({rows[0]['speed']} Mbit/s)"
     value, why = total, "every ring enters and leaves a host once"
     if op in MANY_PEERS:
-        # 1 - 1/h of the data crosses between hosts, busbw counts (n-1)/n of it; every rank sends, or one alone does
-        value = total / (ranks / hosts if op == "all_to_all" else 1) * ((ranks - 1) / ranks) / (1 - 1 / hosts)
+        # 1 - 1/h of the data crosses between hosts, busbw counts (n-1)/n of it; every rank sends,
+        # or one alone does
+        value = (
+            total
+            / (ranks / hosts if op == "all_to_all" else 1)
+            * ((ranks - 1) / ranks)
+            / (1 - 1 / hosts)
+        )
         why = "its ranks share that for the part of their data that leaves the host"
-    return Expectation(value, "network", f"On each host {words}; {why}, so busbw is at most {value:.2f} GB/s.", USUAL)
+    return Expectation(
+        value,
+        "network",
+        f"On each host {words}; {why}, so busbw is at most {value:.2f} GB/s.",
+        USUAL,
+    )
 
 
 STREAM = "net.loopback.bandwidth"
 NO_REFERENCE = "no reference"
-"""How the agent begins the reason where a busy host leaves a measured reference without a meaning."""
+"""How the agent begins the reason where a busy host leaves a measured reference without a
+meaning."""
 
 
 def _loopback(op: str, known: Mapping[str, Any], ranks: int) -> Expectation:
-    """gloo on one host: every byte costs CPU time to send and to receive, and all ranks share the cores."""
+    """gloo on one host.
+
+    Every byte costs CPU time to send and to receive, and all ranks share the cores.
+    """
     stream, cores = known.get(STREAM), known.get("cpu.usable")
     if not stream or not cores:
-        return _none("No bound for gloo: the speed of the loopback interface or the usable cores could not be read.")
+        return _none(
+            "No bound for gloo: the speed of the loopback interface or the usable cores could not"
+            " be read."
+        )
     cost = known.get("net.loopback.cost") or 2 / stream
-    senders = {"gather": 1, "scatter": 1, "broadcast": ranks - 1, "reduce": ranks - 1}.get(op, ranks)
+    senders = {"gather": 1, "scatter": 1, "broadcast": ranks - 1, "reduce": ranks - 1}.get(
+        op, ranks
+    )
     shared = cores / cost / senders
     value = shared if op in MANY_PEERS else min(stream, shared)
     what = (
-        f"{cores:g} usable cores carry {cores / cost:.2f} GB/s in all, shared by all that is sent at once "
-        f"({senders} x busbw)"
+        f"{cores:g} usable cores carry {cores / cost:.2f} GB/s in all, shared by all that is sent"
+        f" at once ({senders} x busbw)"
         if value == shared
         else "a rank sends no faster than one stream"
     )
     slowest, fastest = _interval(known, stream)
-    measured = f"{stream:.2f} GB/s" if slowest == fastest else f"{slowest:.2f} to {fastest:.2f} GB/s"
+    measured = (
+        f"{stream:.2f} GB/s" if slowest == fastest else f"{slowest:.2f} to {fastest:.2f} GB/s"
+    )
     return Expectation(
         value,
         "loopback",
-        f"gloo moves data through 127.0.0.1, where one TCP stream was measured at {measured} and {cost:.2f} CPU "
-        f"seconds per GB; {what}, so about {value:.2f} GB/s busbw are expected at most.",
+        f"gloo moves data through 127.0.0.1, where one TCP stream was measured at {measured} and"
+        f" {cost:.2f} CPU seconds per GB; {what}, so about {value:.2f} GB/s busbw are expected at"
+        " most.",
         "gloo's own adding and copying come on top: about half of this is usual.",
         usual=0.4,
         least=value * slowest / fastest,
@@ -254,7 +334,10 @@ def _loopback(op: str, known: Mapping[str, Any], ranks: int) -> Expectation:
 
 
 def _interval(known: Mapping[str, Any], stream: float) -> tuple[float, float]:
-    """The slowest and the fastest window in which the stream was measured; twice its speed where nobody says."""
+    """The slowest and the fastest window in which the stream was measured.
+
+    Twice its speed where nobody says.
+    """
     said = known.get("net.loopback.interval")
     if not (isinstance(said, (list, tuple)) and len(said) == 2):
         return stream, stream
@@ -264,14 +347,17 @@ def _interval(known: Mapping[str, Any], stream: float) -> tuple[float, float]:
 
 
 def without_reference(bound: Expectation, busy: str) -> Expectation:
-    """The bound; none of it where it was measured on this host, and others kept the host busy during the test."""
+    """The bound; none of it where it was measured on this host, and others kept the host busy
+    during the test.
+    """
     return _none(f"No reference: {busy}.") if busy and bound.limit == "loopback" else bound
 
 
 LOW = 0.85
 """A ratio below this part of the usual share, or of every reference, asks for a reason."""
 HALF, USUAL_SHARE = 0.5, 0.8
-"""A ratio below that half, where that share is usual, is slower than it should be whatever the reason."""
+"""A ratio below that half, where that share is usual, is slower than it should be whatever the
+reason."""
 ABOVE = 1.005
 """A ratio beyond this is above the bound, not rounded to it."""
 LARGE = {"loopback": 1 << 20}
@@ -319,7 +405,8 @@ REFERENCES = (
 
 
 def references(model: str, ranks: int, link: str, nvls: bool = True) -> list[Reference]:
-    """What others measured with that many GPUs of that model (as ``gpu.0.model`` spells it) joined in this way.
+    """What others measured with that many GPUs of that model (as ``gpu.0.model`` spells it) joined
+    in this way.
 
     nvls: the switch may add up; where it may not, systems that used it are no comparison.
     """
@@ -350,7 +437,10 @@ class Judgement:
 
     @property
     def exceeds(self) -> bool:
-        """Whether more was measured than the bound: then it is none, and says nothing of what was measured."""
+        """Whether more was measured than the bound.
+
+        Then it is none, and says nothing of what was measured.
+        """
         return self.ratio > ABOVE
 
     @property
@@ -361,7 +451,10 @@ class Judgement:
 
     @property
     def least(self) -> float:
-        """The share of the bound from which on it is normal: nearly what is usual, and what others reached."""
+        """The share of the bound from which on it is normal.
+
+        Nearly what is usual, and what others reached.
+        """
         floor = min((ref.busbw for ref in self.references), default=0.0)
         return LOW * max(self.usual, floor / (self.bound.value or 1.0))
 
@@ -383,7 +476,10 @@ class Judgement:
 
     @property
     def slow(self) -> bool:
-        """Whether a large message is slower than it should be beyond doubt: half of what is usual, or less."""
+        """Whether a large message is slower than it should be beyond doubt.
+
+        Half of what is usual, or less.
+        """
         return self.low and self.ratio < HALF * self.usual / USUAL_SHARE
 
     @property
@@ -412,11 +508,17 @@ class Judgement:
 
     @property
     def _numbers(self) -> str:
-        """``340.00 of at most 370.80 GB/s busbw = 92 % at 1 GiB``; of what exceeds its bound no share."""
+        """``340.00 of at most 370.80 GB/s busbw = 92 % at 1 GiB``.
+
+        Of what exceeds its bound no share.
+        """
         size = format_bytes(self.best.bytes)
         reached, bound = f"{self.best.busbw:.2f}", f"{self.bound.value:.2f}"
         if self.exceeds:
-            return f"{reached} GB/s busbw at {size}, {no_maximum(self.bound.value or 0.0, self.bound.allows)}"
+            return (
+                f"{reached} GB/s busbw at {size},"
+                f" {no_maximum(self.bound.value or 0.0, self.bound.allows)}"
+            )
         at_most = "about" if self.bound.limit == "loopback" else "at most"
         return f"{reached} of {at_most} {bound} GB/s busbw = {percent(self.ratio)} at {size}"
 
@@ -425,17 +527,31 @@ class Judgement:
         """A sentence where it is slower than it should be beyond doubt; empty where it is not."""
         if not self.slow:
             return ""
-        reached = f"{self.best.op} of {format_bytes(self.best.bytes)} reaches {format_number(self.best.busbw or 0.0)}"
+        reached = (
+            f"{self.best.op} of {format_bytes(self.best.bytes)} reaches"
+            f" {format_number(self.best.busbw or 0.0)}"
+        )
         bound = f"{format_number(self.bound.value or 0.0)} GB/s that {self.bound.allows} allows"
-        return f"{reached} GB/s busbw, {percent(self.ratio)} of the {bound}: slower than it should be"
+        return (
+            f"{reached} GB/s busbw, {percent(self.ratio)} of the {bound}: slower than it should be"
+        )
 
 
 def no_maximum(bound: float, allows: str) -> str:
-    """What is said of a bound that a measurement exceeded: ``above the 1.27 GB/s …, which are no maximum``."""
+    """What is said of a bound that a measurement exceeded.
+
+    ``above the 1.27 GB/s …, which are no maximum``.
+    """
     if allows == ALLOWS["nvlink"]:
-        return f"above the {format_number(bound)} GB/s of a ring over NVLink: a switch that adds (NVLS) can do that"
+        return (
+            f"above the {format_number(bound)} GB/s of a ring over NVLink: a switch that adds"
+            " (NVLS) can do that"
+        )
     of = f" of {allows}" if allows else ""
-    return f"above the {format_number(bound)} GB/s{of}, which are no maximum then: there is no reference"
+    return (
+        f"above the {format_number(bound)} GB/s{of}, which are no maximum then: there is no"
+        " reference"
+    )
 
 
 def large_size(bound: Expectation) -> int:
@@ -444,11 +560,15 @@ def large_size(bound: Expectation) -> int:
 
 
 def judge(measurements: Iterable[Measurement], bound: Expectation | None) -> Judgement | None:
-    """Compare the best large message of one size curve; None where nothing was measured, or no bound is known."""
+    """Compare the best large message of one size curve.
+
+    None where nothing was measured, or no bound is known.
+    """
     rows: Sequence[Measurement] = [m for m in measurements if m.busbw]
     if not rows or bound is None or not bound.value:
         return None
-    # a smaller message may be the fastest where others use the link: it must not hide how slow the large ones are
+    # a smaller message may be the fastest where others use the link: it must not hide how slow the
+    # large ones are
     large = [m for m in rows if m.bytes >= large_size(bound)]
     best = max(large or rows, key=lambda m: m.busbw or 0.0)
     alike = best.op == "all_reduce" and best.hosts == 1 and bound.gpu
@@ -468,17 +588,24 @@ def recorded_bound(row: Measurement, facts: Iterable[Fact]) -> Expectation | Non
     return replace(derived, value=row.expected, least=share * row.expected)
 
 
-def first_judgement(measurements: Sequence[Measurement], bound: Expectation | None) -> Judgement | None:
-    """What `judge` says of the first collective of a run, the one that stands for it; None beside wrong values."""
+def first_judgement(
+    measurements: Sequence[Measurement], bound: Expectation | None
+) -> Judgement | None:
+    """What `judge` says of the first collective of a run, the one that stands for it; None beside
+    wrong values.
+    """
     if not measurements or any(row.wrong for row in measurements):
         return None
     return judge((row for row in measurements if row.op == measurements[0].op), bound)
 
 
 def marginal(rows: Sequence[Measurement]) -> float | None:
-    """busbw in GB/s of the bytes by which the largest message exceeds the next: without what every call costs.
+    """busbw in GB/s of the bytes by which the largest message exceeds the next.
 
-    rows: one collective, by size.  None where there are no two of them, or the larger one was not slower.
+    Without what every call costs.
+
+    rows: one collective, by size.  None where there are no two of them, or the larger one was not
+    slower.
     """
     if len(rows) < 2 or not rows[-1].busbw or rows[-1].time_us <= rows[-2].time_us:
         return None
@@ -486,8 +613,13 @@ def marginal(rows: Sequence[Measurement]) -> float | None:
     return algbw * rows[-1].busbw / rows[-1].algbw
 
 
-def judgements(measurements: Sequence[Measurement], bounds: Mapping[str, Expectation]) -> list[Judgement]:
-    """What `judge` says of each collective, in the order in which they were measured; `bounds` are by collective."""
+def judgements(
+    measurements: Sequence[Measurement], bounds: Mapping[str, Expectation]
+) -> list[Judgement]:
+    """What `judge` says of each collective, in the order in which they were measured.
+
+    `bounds` are by collective.
+    """
     ops = dict.fromkeys(m.op for m in measurements)
     judged = (judge((m for m in measurements if m.op == op), bounds.get(op)) for op in ops)
     return [one for one in judged if one is not None]

@@ -28,48 +28,75 @@ RETRY = 30.0
 
 
 def timeout(
-    longest_phase_s: float, slowest_collective_s: float = 0.0, spread: float = 0.0, retry_s: float = RETRY
+    longest_phase_s: float,
+    slowest_collective_s: float = 0.0,
+    spread: float = 0.0,
+    retry_s: float = RETRY,
 ) -> Budget:
-    """Smallest safe timeout of a process group in seconds: no sound job reaches it, and a hang is found soonest.
+    """Smallest safe timeout of a process group in seconds.
 
-    longest_phase_s: what one rank does alone at most between two collectives of the group (checkpoint, evaluation,
-    compilation, replay of data on resume); spread: share by which that varies from time to time; retry_s: for which
-    the network itself tries again.
+    No sound job reaches it, and a hang is found soonest.
+
+    longest_phase_s: what one rank does alone at most between two collectives of the group
+    (checkpoint, evaluation, compilation, replay of data on resume); spread: share by which that
+    varies from time to time; retry_s: for which the network itself tries again.
     """
     parts = {"longest phase": longest_phase_s, "its spread": spread * longest_phase_s}
     parts |= {"slowest collective": slowest_collective_s, "network retries": retry_s}
     value = math.ceil(sum(parts.values()))
     said = f"{longest_phase_s:g} s on one rank + {parts['its spread']:g} s by which that varies"
-    words = f"{said} + {slowest_collective_s:g} s collective + {retry_s:g} s of network retries = {value:g} s."
+    words = (
+        f"{said} + {slowest_collective_s:g} s collective + {retry_s:g} s of network retries ="
+        f" {value:g} s."
+    )
     return Budget(value, "s", words, parts)
 
 
 def idle_cost(ranks: int, timeout_s: float, dump_s: float) -> Budget:
-    """GPU hours that one hang costs until it is found: all ranks wait for the timeout, and for the dumps."""
+    """GPU hours that one hang costs until it is found.
+
+    All ranks wait for the timeout, and for the dumps.
+    """
     value = ranks * (timeout_s + dump_s) / 3600
-    words = f"{ranks} GPUs x ({timeout_s:g} s timeout + {dump_s:g} s for dumps) / 3,600 = {value:.3g} GPU hours a hang."
+    words = (
+        f"{ranks} GPUs x ({timeout_s:g} s timeout + {dump_s:g} s for dumps) / 3,600 = {value:.3g}"
+        " GPU hours a hang."
+    )
     return Budget(value, "GPU hours", words)
 
 
 def workers(cores: int, ranks: int) -> Budget:
-    """DataLoader workers per rank so that (workers + 1) x ranks <= cores of one host; at least 0."""
+    """DataLoader workers per rank so that (workers + 1) x ranks <= cores of one host;
+    at least 0.
+    """
     value = max(0, cores // ranks - 1)
     noun = "worker" if value == 1 else "workers"
-    return Budget(value, "workers per rank", f"{cores} cores / {ranks} ranks - 1 for the rank itself = {value} {noun}.")
+    return Budget(
+        value,
+        "workers per rank",
+        f"{cores} cores / {ranks} ranks - 1 for the rank itself = {value} {noun}.",
+    )
 
 
-def descriptors(ranks: int, channels: int = 16, sockets_per_channel: int = 2, other: int = 256) -> Budget:
-    """Open files that one rank needs over the socket transport: every peer can take a socket per channel, twice."""
+def descriptors(
+    ranks: int, channels: int = 16, sockets_per_channel: int = 2, other: int = 256
+) -> Budget:
+    """Open files that one rank needs over the socket transport.
+
+    Every peer can take a socket per channel, twice.
+    """
     value = (ranks - 1) * channels * sockets_per_channel + other
     return Budget(
         value,
         "open files",
-        f"{ranks - 1} peers x {channels} channels x {sockets_per_channel} sockets + {other} others = {value}.",
+        f"{ranks - 1} peers x {channels} channels x {sockets_per_channel} sockets + {other} others"
+        f" = {value}.",
     )
 
 
 SEGMENT = (4 << 20) + 640 * 120 * 8 * 8 + 512 * 8 * 16 * 8 + 4096
-"""Bytes of NCCL's buffers for one direction between two ranks on one channel: Simple, LL128, LL and their counters.
+"""Bytes of NCCL's buffers for one direction between two ranks on one channel: Simple, LL128, LL and
+their counters.
 
 It is the "shared memory segment … (size 9637888)" of NCCL's own message.
 """
@@ -78,8 +105,9 @@ It is the "shared memory segment … (size 9637888)" of NCCL's own message.
 def shared_memory(ranks: int, channels: int = 4) -> Budget:
     """Bytes of /dev/shm that the ranks of one host need where none copies directly.
 
-    Each sends to the next one in the ring, and to the one before as well in the tree, which is a chain within a host.
-    Of two ranks these are the same one: measured on two H100 (`tests/bench/results/tune-h100-x2.json`).
+    Each sends to the next one in the ring, and to the one before as well in the tree, which is a
+    chain within a host. Of two ranks these are the same one: measured on two H100
+    (`tests/bench/results/tune-h100-x2.json`).
     """
     peers = min(2, ranks - 1)
     value = ranks * peers * channels * SEGMENT
@@ -89,26 +117,39 @@ def shared_memory(ranks: int, channels: int = 4) -> Budget:
 
 
 def loader_memory(ranks: int, workers_per_rank: int, prefetch: int, batch: float) -> Budget:
-    """Bytes of /dev/shm that data loaders of one host fill: what each worker has ready, and the batch in use."""
+    """Bytes of /dev/shm that data loaders of one host fill.
+
+    What each worker has ready, and the batch in use.
+    """
     held = workers_per_rank * prefetch + 1 if workers_per_rank else 0
     value = ranks * held * batch
     words = (
-        f"Data loaders: {ranks} ranks x ({workers_per_rank} workers x {prefetch} batches + 1 in use) of "
-        f"{format_bytes(batch)} = {format_bytes(value)}."
+        f"Data loaders: {ranks} ranks x ({workers_per_rank} workers x {prefetch} batches + 1 in"
+        f" use) of {format_bytes(batch)} = {format_bytes(value)}."
     )
-    return Budget(value, "bytes", words if held else "Without workers data loaders need no shared memory.")
+    return Budget(
+        value, "bytes", words if held else "Without workers data loaders need no shared memory."
+    )
 
 
 def locked_memory(channels: int = 16) -> Budget:
-    """Bytes that one rank locks for a network card without GPUDirect: two peers in a ring, four in trees."""
+    """Bytes that one rank locks for a network card without GPUDirect.
+
+    Two peers in a ring, four in trees.
+    """
     value = 6 * channels * SEGMENT
     return Budget(
-        value, "bytes", f"6 connections x {channels} channels x {format_bytes(SEGMENT)} = {format_bytes(value)}."
+        value,
+        "bytes",
+        f"6 connections x {channels} channels x {format_bytes(SEGMENT)} = {format_bytes(value)}.",
     )
 
 
 def threads(ranks: int, each: int = 128) -> Budget:
-    """Threads that the ranks of one host run: OpenMP, CUDA, NCCL, autograd, and the workers of each with theirs."""
+    """Threads that the ranks of one host run.
+
+    OpenMP, CUDA, NCCL, autograd, and the workers of each with theirs.
+    """
     return Budget(ranks * each, "threads", f"{ranks} ranks x {each} threads = {ranks * each}.")
 
 
@@ -121,7 +162,9 @@ def host_memory(
     shared: bool = False,
     each: float = 0.0,
 ) -> Budget:
-    """Host memory in bytes: a copy of the dataset per rank (unless shared) and the batches that workers hold.
+    """Host memory in bytes.
+
+    A copy of the dataset per rank (unless shared) and the batches that workers hold.
 
     each: what a rank takes before it has any data: Python, torch, CUDA.
     """
@@ -133,8 +176,8 @@ def host_memory(
     return Budget(
         value,
         "bytes",
-        f"{copies} x {format_bytes(dataset)} of data + {ranks} ranks x {workers_per_rank} workers x {prefetch} batches "
-        f"of {format_bytes(batch)}{own} = {format_bytes(value)}.",
+        f"{copies} x {format_bytes(dataset)} of data + {ranks} ranks x {workers_per_rank} workers x"
+        f" {prefetch} batches of {format_bytes(batch)}{own} = {format_bytes(value)}.",
         parts,
     )
 
@@ -142,26 +185,32 @@ def host_memory(
 ADAM = {"bf16, fp32 master weights": (2, 2, 12), "fp32, or autocast": (4, 4, 8)}
 """Precision → bytes of a parameter for weights, gradients, and Adam with its master weights."""
 SHARDS = {"DDP": (), "ZeRO-1": (2,), "ZeRO-2": (1, 2), "FSDP, ZeRO-3": (0, 1, 2)}
-"""Strategy → which of weights (0), gradients (1) and optimizer (2) the ranks divide among each other."""
+"""Strategy → which of weights (0), gradients (1) and optimizer (2) the ranks divide among each
+other."""
 CONTEXT = 600 << 20
 """Bytes of a CUDA context and its libraries on one GPU."""
 
 
 def activations(layers: int, hidden: int, sequence: int, vocabulary: int, item: int = 2) -> Budget:
-    """Bytes of one sample's activations in a transformer whose attention keeps no matrix (FlashAttention).
+    """Bytes of one sample's activations in a transformer whose attention keeps no matrix
+    (FlashAttention).
 
-    34 values of two bytes a layer and element (Korthikanti et al. 2022), and the logits with their gradient in fp32.
+    34 values of two bytes a layer and element (Korthikanti et al. 2022), and the logits with their
+    gradient in fp32.
     """
     body, logits = 17 * item * layers * sequence * hidden, sequence * vocabulary * (item + 4)
     words = (
-        f"{layers} layers x {sequence} tokens x {hidden} x {17 * item} B + {sequence} x {vocabulary} logits x "
-        f"{item + 4} B = {format_bytes(body + logits)} a sample."
+        f"{layers} layers x {sequence} tokens x {hidden} x {17 * item} B + {sequence} x"
+        f" {vocabulary} logits x {item + 4} B = {format_bytes(body + logits)} a sample."
     )
     return Budget(body + logits, "bytes", words)
 
 
 def per_sample(activations: float, layers: int) -> float:
-    """Bytes that one more sample takes at most: its activations, and their gradients in the layer that is computed."""
+    """Bytes that one more sample takes at most.
+
+    Its activations, and their gradients in the layer that is computed.
+    """
     return activations * (1 + 1 / layers if layers > 1 else 1)
 
 
@@ -177,34 +226,46 @@ def gpu_memory(
 ) -> Budget:
     """Bytes that training takes at most on one GPU, with Adam.
 
-    sample: bytes of one sample's activations; batch: samples of a rank; layers: 1 where unknown; other: CUDA's context,
-    the workspaces of cuBLAS and NCCL's buffers.
-    Activations go as gradients come, so the larger of the two counts, beside weights, optimizer and buckets.
+    sample: bytes of one sample's activations; batch: samples of a rank; layers: 1 where unknown;
+    other: CUDA's context, the workspaces of cuBLAS and NCCL's buffers. Activations go as gradients
+    come, so the larger of the two counts, beside weights, optimizer and buckets.
     """
     whole = [parameters * each for each in ADAM[precision]]
-    share = [size / ranks if place in SHARDS[strategy] else size for place, size in enumerate(whole)]
+    share = [
+        size / ranks if place in SHARDS[strategy] else size for place, size in enumerate(whole)
+    ]
     gathered = 2 * whole[0] / layers if strategy.startswith("FSDP") else 0.0
     buckets = whole[1] if strategy == "DDP" else gathered
     update = parameters * 4 / (ranks if 2 in SHARDS[strategy] else 1)  # Adam's square root, in fp32
     held = per_sample(sample, layers) * batch
     moving = max(held, share[1] + update)
     name = "activations" if moving == held else "gradients, update"
-    parts = {"weights": share[0], "optimizer": share[2], "buckets": buckets, name: moving, "CUDA, NCCL": other}
+    parts = {
+        "weights": share[0],
+        "optimizer": share[2],
+        "buckets": buckets,
+        name: moving,
+        "CUDA, NCCL": other,
+    }
     words = " + ".join(f"{format_bytes(size)} {what}" for what, size in parts.items() if size)
     value = sum(parts.values())
     return Budget(value, "bytes", f"{words} = {format_bytes(value)}.", parts)
 
 
 def largest_batch(room: float, without: float, sample: float) -> int:
-    """Samples of a rank that fit where `without` bytes are taken by everything else; 0 where not even one does."""
+    """Samples of a rank that fit where `without` bytes are taken by everything else; 0 where not
+    even one does.
+    """
     return max(0, int((room - without) // sample)) if sample > 0 else 0
 
 
 def micro_batches(samples: int, sample: float, room: float) -> Budget:
-    """Gradient accumulation steps (micro-batches) by which a rank's part of a step fits; the gradients stay the same.
+    """Gradient accumulation steps (micro-batches) by which a rank's part of a step fits.
 
-    samples: of one rank in one step; sample: bytes that training needs for one of them; room: bytes that there are.
-    Raises ValueError where not even one sample fits.
+    The gradients stay the same.
+
+    samples: of one rank in one step; sample: bytes that training needs for one of them; room: bytes
+    that there are. Raises ValueError where not even one sample fits.
     """
     if sample > room:
         raise ValueError("not even one sample fits")
@@ -218,15 +279,18 @@ def micro_batches(samples: int, sample: float, room: float) -> Budget:
 def knee(steps: Mapping[int, tuple[float, float]]) -> Budget:
     """The fewest DataLoader workers per rank whose steps cannot be told from the fastest ones.
 
-    steps: workers per rank → between what and what half of the steps lay, in milliseconds.  Raises ValueError where
-    nothing was measured.
+    steps: workers per rank → between what and what half of the steps lay, in milliseconds.  Raises
+    ValueError where nothing was measured.
     """
     fastest = min(steps, key=lambda workers: sum(steps[workers]))
     alike = alike_steps(steps)
     value = alike[0]
     own, best = ("{:.3g} to {:.3g} ms".format(*steps[workers]) for workers in (value, fastest))
     against = "" if value == fastest else f", as those with {fastest} do: {best}"
-    words = f"The fewest whose steps take as long as the fastest: {value} (half of the steps: {own}{against})."
+    words = (
+        f"The fewest whose steps take as long as the fastest: {value} (half of the steps:"
+        f" {own}{against})."
+    )
     if len(alike) > 1:
         words += f" Which of {', '.join(map(str, alike))} is fastest these steps cannot tell."
     return Budget(value, "workers per rank", words)
@@ -247,13 +311,17 @@ class MessageCost:
     """Inverse of the bandwidth."""
 
     def all_reduce(self, ranks: int, size: float) -> float:
-        """Microseconds of an all_reduce: a tree's latency, and a ring's bandwidth, whose parts overlap well."""
+        """Microseconds of an all_reduce.
+
+        A tree's latency, and a ring's bandwidth, whose parts overlap well.
+        """
         hops = 2 * math.ceil(math.log2(max(ranks, 2)))
         return hops * self.latency_us + 2 * (ranks - 1) / ranks * size * self.us_per_byte
 
 
 def fitted(points: Sequence[tuple[int, float, float]]) -> MessageCost:
-    """The line through all_reduce times, (ranks, bytes, microseconds), whose relative errors are least.
+    """The line through all_reduce times, (ranks, bytes, microseconds), whose relative errors are
+    least.
 
     Raises ValueError with fewer than two sizes.
     """
@@ -283,16 +351,22 @@ def open_files(measured: Mapping[int, float], ranks: int) -> Budget:
         raise ValueError("a straight line needs two counts of ranks")
     each = (measured[many] - measured[few]) / (many - few)
     value = measured[many] + each * (ranks - many)
-    words = f"{measured[many]:g} measured at {many} ranks + {each:.3g} for each of {ranks - many} more = {value:.0f}."
+    words = (
+        f"{measured[many]:g} measured at {many} ranks + {each:.3g} for each of {ranks - many} more"
+        f" = {value:.0f}."
+    )
     return Budget(round(value), "open files", words)
 
 
 def phase(done: float, total: float, seconds: float) -> Budget:
-    """How long a phase takes from its start to its end, in seconds, when `done` of `total` took `seconds`.
+    """How long a phase takes from its start to its end, in seconds, when `done` of `total` took
+    `seconds`.
 
     Raises ValueError where nothing is done yet.
     """
     if done <= 0:
         raise ValueError("no pace can be told before anything is done")
     value = seconds * total / done
-    return Budget(value, "s", f"{done:g} of {total:g} in {seconds:g} s: all of it takes {value:.3g} s.")
+    return Budget(
+        value, "s", f"{done:g} of {total:g} in {seconds:g} s: all of it takes {value:.3g} s."
+    )

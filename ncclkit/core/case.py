@@ -52,7 +52,8 @@ SCHEMA = 2
 RUN = re.compile(r"(?P<runs>^|.*/)runs/(?P<n>\d+)-(?P<name>[^/]*)/")
 """Path of a file in a run folder."""
 TEST = "connect"
-"""Name of the runs that test connections: they stand beside the runs of jobs and take no place of theirs."""
+"""Name of the runs that test connections: they stand beside the runs of jobs and take no place of
+theirs."""
 
 RECORDS = ("facts", "events", "measurements", "findings", "inputs")
 """What a case holds lists of."""
@@ -116,36 +117,50 @@ class Case:
     def open(cls, path: str | Path, *, read_only: bool = False) -> Case:
         """Open the case folder `path`, or make it; raises NcclkitError in one sentence.
 
-        Where others may make folders, too, a new one is its user's alone; one that is there keeps its mode, so whoever
-        wants to share a case makes its folder first.
+        Where others may make folders, too, a new one is its user's alone; one that is there keeps
+        its mode, so whoever wants to share a case makes its folder first.
         """
         if not isinstance(path, (str, os.PathLike)):
-            raise NcclkitError(f"The case folder must be a path in quotes, but it is {path!r} ({type(path).__name__}).")
+            raise NcclkitError(
+                f"The case folder must be a path in quotes, but it is {path!r}"
+                f" ({type(path).__name__})."
+            )
         if not os.fspath(path).strip():
-            raise NcclkitError("The case folder has no name; name one with --case or case_dir, such as ./case.")
+            raise NcclkitError(
+                "The case folder has no name; name one with --case or case_dir, such as ./case."
+            )
         folder = Path(path).expanduser().absolute()
         case = cls(folder, read_only=read_only)
         try:
             if not read_only:
                 folder.parent.mkdir(parents=True, exist_ok=True)
-                folder.mkdir(0o700 if folder.parent.stat().st_mode & OTHERS else 0o777, exist_ok=True)
+                folder.mkdir(
+                    0o700 if folder.parent.stat().st_mode & OTHERS else 0o777, exist_ok=True
+                )
             case._load(folder)
         except OSError as error:
             raise NcclkitError(
-                f"Cannot open the case folder {folder}: {error.strerror or error}; name a folder you may write to."
+                f"Cannot open the case folder {folder}: {error.strerror or error}; name a folder"
+                " you may write to."
             ) from error
         if not read_only and not os.access(folder, os.W_OK):
-            raise NcclkitError(f"The case folder {folder} is not writable; name another with --case or case_dir.")
+            raise NcclkitError(
+                f"The case folder {folder} is not writable; name another with --case or case_dir."
+            )
         return case
 
     def _load(self, folder: Path) -> None:
         about = storage.read_json(folder / "case.json", {}, _About)
         known = about.get("schema", SCHEMA)
         if known != SCHEMA:
-            writer, what = ("ncclkit 0.1.0", "use that release") if known == 1 else ("another ncclkit", "upgrade")
+            writer, what = (
+                ("ncclkit 0.1.0", "use that release")
+                if known == 1
+                else ("another ncclkit", "upgrade")
+            )
             raise NcclkitError(
-                f"{folder} was written by {writer} (schema {known}, this one reads {SCHEMA}); {what}, or diagnose the "
-                "logs of its runs with a new case folder."
+                f"{folder} was written by {writer} (schema {known}, this one reads {SCHEMA});"
+                f" {what}, or diagnose the logs of its runs with a new case folder."
             )
         self.about.update(about)
         self.facts = list(storage.read_records(Fact, folder / "facts.jsonl"))
@@ -156,7 +171,10 @@ class Case:
         self._known = self._kept()
 
     def reload(self) -> Case:
-        """Take what other programs have written to the folder meanwhile; what changed here is written first."""
+        """Take what other programs have written to the folder meanwhile.
+
+        What changed here is written first.
+        """
         if self.path is not None:
             self.save()._load(self.path)
         return self
@@ -190,7 +208,10 @@ class Case:
         return self
 
     def of(self, *kinds: str) -> list[Event]:
-        """Events of these kinds, one kind after the other; ``of("c10d.")`` gives a family, every c10d event."""
+        """Events of these kinds, one kind after the other.
+
+        ``of("c10d.")`` gives a family, every c10d event.
+        """
         found: list[Event] = []
         for kind in kinds:
             if kind.endswith("."):
@@ -209,11 +230,18 @@ class Case:
             return [fact for fact in self.facts if fact.name.startswith(name)]
         return [fact for fact in self.facts if fact.name == name]
 
-    def to_frame(self, records: Literal["events", "facts", "measurements", "findings"]) -> pd.DataFrame:
+    def to_frame(
+        self, records: Literal["events", "facts", "measurements", "findings"]
+    ) -> pd.DataFrame:
         """These records as a pandas data frame, one a row, for questions that no view answers."""
         import pandas as pd  # half a second: only those who ask pay
 
-        kinds: dict[str, Any] = {"events": Event, "facts": Fact, "measurements": Measurement, "findings": Finding}
+        kinds: dict[str, Any] = {
+            "events": Event,
+            "facts": Fact,
+            "measurements": Measurement,
+            "findings": Finding,
+        }
         rows = [asdict(record) for record in getattr(self, records)]
         return pd.DataFrame(rows, columns=[field.name for field in fields(kinds[records])])
 
@@ -222,23 +250,36 @@ class Case:
         return next((fact.value for fact in self.facts_of(name) if fact.value is not None), default)
 
     def exposed(self) -> str:
-        """Who else can write the case folder, and how that ends, in one sentence; empty where nobody can."""
+        """Who else can write the case folder, and how that ends, in one sentence.
+
+        Empty where nobody can.
+        """
         if self.path is None or not (mode := self.path.stat().st_mode & OTHERS):
             return ""
         who = "Everybody" if mode & stat.S_IWOTH else "The group"
         path = shlex.quote(str(self.path))
-        return f"{who} can write {self.path}, and so change what is found in it; chmod go-w {path} ends that."
+        return (
+            f"{who} can write {self.path}, and so change what is found in it; chmod go-w {path}"
+            " ends that."
+        )
 
     def earlier(self) -> str:
-        """Which runs came before the last one, and how old the newest of them is, in one sentence, or nothing."""
+        """Which runs came before the last one, and how old the newest of them is, in one sentence,
+        or nothing.
+        """
         runs = [folder for folder in self.runs()[:-1] if not folder.name.endswith("-facts")]
         if not runs:
             return ""
         age = text.format_age(max(0.0, time.time() - runs[-1].stat().st_mtime))
-        return f"{self.path} holds {text.plural(len(runs), 'earlier run')} (the last: {runs[-1].name}, {age} ago)"
+        return (
+            f"{self.path} holds {text.plural(len(runs), 'earlier run')} (the last: {runs[-1].name},"
+            f" {age} ago)"
+        )
 
     def run_alone(self, folder: Path) -> Case:
-        """What one run folder of this case holds, and the facts of its hosts, in memory, without all other runs."""
+        """What one run folder of this case holds, and the facts of its hosts, in memory, without
+        all other runs.
+        """
         scope = Case()
         scope.facts = self.facts
         scope.events = [event for event in self.events if event.path.startswith(f"{folder}/")]
@@ -253,9 +294,14 @@ class Case:
         return folder
 
     def new_folder(self, kind: str, name: str) -> Path:
-        """Make the next folder ``<kind>/<n>-<name>`` of this case: of a run, a job or an experiment."""
+        """Make the next folder ``<kind>/<n>-<name>`` of this case.
+
+        Of a run, a job or an experiment.
+        """
         if self.path is None:
-            raise NcclkitError("This case has no folder; open one with Case.open(path) before running anything.")
+            raise NcclkitError(
+                "This case has no folder; open one with Case.open(path) before running anything."
+            )
         slug = re.sub(r"[^A-Za-z0-9_]+", "_", name).strip("_") or "run"
         place = self.path / kind
         try:
@@ -266,7 +312,8 @@ class Case:
                 folder.mkdir()
         except OSError as error:
             raise NcclkitError(
-                f"Cannot make a folder in {place}: {error.strerror}; free space or name another case."
+                f"Cannot make a folder in {place}: {error.strerror}; free space or name another"
+                " case."
             ) from error
         return folder
 
@@ -278,20 +325,26 @@ class Case:
         """The folders ``<kind>/<n>-<name>`` of this case, oldest first."""
         if self.path is None or not (self.path / kind).is_dir():
             return []
-        found = [p for p in (self.path / kind).iterdir() if p.is_dir() and is_whole(p.name.split("-")[0])]
+        found = [
+            p for p in (self.path / kind).iterdir() if p.is_dir() and is_whole(p.name.split("-")[0])
+        ]
         return sorted(found, key=_number)
 
     def latest(self) -> Case:
-        """This case as its last run left it, in memory: every fact, and of our own runs' events those of the last one.
+        """This case as its last run left it, in memory.
 
-        An earlier run that was broken must not count in the diagnosis of the one that shows it fixed; a test of
-        connections and a run of a job say different things, so the last one of each counts.
+        Every fact, and of our own runs' events those of the last one.
+
+        An earlier run that was broken must not count in the diagnosis of the one that shows it
+        fixed; a test of connections and a run of a job say different things, so the last one of
+        each counts.
         """
         runs = {path: RUN.search(path) for path in {event.path for event in self.events}}
         places = [(event, runs[event.path]) for event in self.events]
         marks = ("run.end", "worker.phase", "connect.host")
         ours = {m["runs"] for event, m in places if m and event.kind in marks}
-        last: dict[tuple[str, bool], int] = {}  # each of several case folders has a last run of its own
+        # each of several case folders has a last run of its own
+        last: dict[tuple[str, bool], int] = {}
         for m in (m for _, m in places if m and m["runs"] in ours):
             kind = m["runs"], m["name"] == TEST
             last[kind] = max(last.get(kind, 0), int(m["n"]))
@@ -304,34 +357,49 @@ class Case:
 
         def current(event: Event, run: re.Match[str]) -> bool:
             test = run["name"] == TEST
-            return int(run["n"]) == last[run["runs"], test] and event.kind.startswith("connect.") == test
+            return (
+                int(run["n"]) == last[run["runs"], test]
+                and event.kind.startswith("connect.") == test
+            )
 
         scope = Case()
         scope.facts, scope.measurements = self.facts, self.measurements
         events = [e for e, m in places if not m or m["runs"] not in ours or current(e, m)]
-        attempt = _last_attempt([e for e in events if not e.kind.startswith("experiment.") or tried(e)])
+        attempt = _last_attempt(
+            [e for e in events if not e.kind.startswith("experiment.") or tried(e)]
+        )
         ended = _jobs_that_ended(attempt, self.inputs)
         ended |= _attempts_that_failed(_below(attempt, ended))
         scope.events = _below(attempt, ended)
-        scope.inputs = [_row_below(row, ended.get(row["path"], 0)) for row in self.inputs] if ended else self.inputs
+        scope.inputs = (
+            [_row_below(row, ended.get(row["path"], 0)) for row in self.inputs]
+            if ended
+            else self.inputs
+        )
         return scope
 
     def save(self) -> Case:
-        """Add what changed since this case was opened or saved to its folder; a failure keeps what the folder held.
+        """Add what changed since this case was opened or saved to its folder.
 
-        Each file is replaced atomically.  What other programs have added meanwhile stays, and is not judged here: this
-        case, in memory, is what this program knows.
+        A failure keeps what the folder held.
+
+        Each file is replaced atomically.  What other programs have added meanwhile stays, and is
+        not judged here: this case, in memory, is what this program knows.
         """
         if self.path is None or self.read_only:
             return self
         try:
             with storage.locked(self.path):
                 whole = self._merged(Case.open(self.path))
-                storage.write(self.path / "case.json", json.dumps(whole.about, indent=1, default=str))
+                storage.write(
+                    self.path / "case.json", json.dumps(whole.about, indent=1, default=str)
+                )
                 storage.write_records(self.path / "facts.jsonl", whole.facts)
                 storage.write_records(self.path / "measurements.jsonl", whole.measurements)
                 storage.write_findings(self.path / "findings.json", whole.findings)
-                storage.write(self.path / "inputs.json", json.dumps(whole.inputs, indent=1, default=str))
+                storage.write(
+                    self.path / "inputs.json", json.dumps(whole.inputs, indent=1, default=str)
+                )
                 storage.write_records(self.path / "events.jsonl", whole.events)
         except OSError as error:
             raise NcclkitError(
@@ -342,14 +410,25 @@ class Case:
         return self
 
     def _merged(self, theirs: Case) -> Case:
-        """The folder as it is now, with what changed here: of findings, which are of one diagnosis, all or none."""
+        """The folder as it is now, with what changed here.
+
+        Of findings, which are of one diagnosis, all or none.
+        """
         known = self._known
-        changed = {key: value for key, value in self.about.items() if value != known["about"].get(key)}
-        theirs.about |= changed | {
-            "asked": _merged(known["about"]["asked"], self.about.get("asked", []), theirs.about.get("asked", []))
+        changed = {
+            key: value for key, value in self.about.items() if value != known["about"].get(key)
         }
-        theirs.facts = _merged(known["facts"], self.facts, theirs.facts, lambda fact: (fact.name, fact.host, fact.rank))
-        theirs.inputs = _merged(known["inputs"], self.inputs, theirs.inputs, lambda row: row["path"])
+        theirs.about |= changed | {
+            "asked": _merged(
+                known["about"]["asked"], self.about.get("asked", []), theirs.about.get("asked", [])
+            )
+        }
+        theirs.facts = _merged(
+            known["facts"], self.facts, theirs.facts, lambda fact: (fact.name, fact.host, fact.rank)
+        )
+        theirs.inputs = _merged(
+            known["inputs"], self.inputs, theirs.inputs, lambda row: row["path"]
+        )
         theirs.events = _merged(known["events"], self.events, theirs.events)
         theirs.measurements = _merged(known["measurements"], self.measurements, theirs.measurements)
         theirs.findings = theirs.findings if self.findings == known["findings"] else self.findings
@@ -357,20 +436,26 @@ class Case:
 
     def __repr__(self) -> str:
         return (
-            f"Case({str(self.path) if self.path else 'in memory'}: {len(self.facts)} facts, {len(self.events)} events, "
-            f"{len(self.measurements)} measurements, {len(self.findings)} findings, {len(self.runs())} runs)"
+            f"Case({str(self.path) if self.path else 'in memory'}: {len(self.facts)} facts,"
+            f" {len(self.events)} events, {len(self.measurements)} measurements,"
+            f" {len(self.findings)} findings, {len(self.runs())} runs)"
         )
 
 
-def _merged(known: list[T], ours: list[T], theirs: list[T], place: Callable[[T], Any] = to_json) -> list[T]:
-    """`theirs`, without what was once `known` and is not among `ours` any more, and with what is new of `ours`.
+def _merged(
+    known: list[T], ours: list[T], theirs: list[T], place: Callable[[T], Any] = to_json
+) -> list[T]:
+    """`theirs`, without what was once `known` and is not among `ours` any more, and with what is
+    new of `ours`.
 
     place: what only one record has; a new one takes the place of theirs.
     """
     before, now = ({to_json(record): record for record in records} for records in (known, ours))
     new = [record for key, record in now.items() if key not in before]
     gone, taken = before.keys() - now.keys(), set(map(place, new))
-    return [record for record in theirs if to_json(record) not in gone and place(record) not in taken] + new
+    return [
+        record for record in theirs if to_json(record) not in gone and place(record) not in taken
+    ] + new
 
 
 def _number(folder: Path) -> int:
@@ -383,8 +468,13 @@ def _now() -> str:
 
 
 def _last_attempt(events: list[Event]) -> list[Event]:
-    """Without what ranks of our own runs said before torchrun started them again: the job is as its last attempt is."""
-    phases = [e for e in events if e.kind == "worker.phase" and isinstance(e.data.get("attempt"), int)]
+    """Without what ranks of our own runs said before torchrun started them again.
+
+    The job is as its last attempt is.
+    """
+    phases = [
+        e for e in events if e.kind == "worker.phase" and isinstance(e.data.get("attempt"), int)
+    ]
     last = max((e.data["attempt"] for e in phases), default=0)
     begun = [e.time for e in phases if e.time is not None and e.data["attempt"] == last]
     first = min(begun, default=-math.inf)
@@ -393,13 +483,19 @@ def _last_attempt(events: list[Event]) -> list[Event]:
 
 def _below(events: list[Event], ended: Mapping[str, int]) -> list[Event]:
     """Without what logs hold above these lines."""
-    return [event for event in events if event.line > ended.get(event.path, 0) or not event.line] if ended else events
+    return (
+        [event for event in events if event.line > ended.get(event.path, 0) or not event.line]
+        if ended
+        else events
+    )
 
 
 def _row_below(row: dict[str, Any], line: int) -> dict[str, Any]:
     """The same of the lines that stand in the row of a file."""
     kept: dict[str, Any] = {
-        key: [entry for entry in row[key] if entry["line"] > line] for key in ("abnormal", "quiet") if key in row
+        key: [entry for entry in row[key] if entry["line"] > line]
+        for key in ("abnormal", "quiet")
+        if key in row
     }
     return {**row, **kept} if line else row
 
@@ -414,9 +510,14 @@ def _by_log(events: list[Event], kinds: tuple[str, ...]) -> dict[str, list[Event
 
 
 def _jobs_that_ended(events: list[Event], inputs: list[dict[str, Any]]) -> dict[str, int]:
-    """Log → where a job ended well in it, and another job begins, or fails, below; or what is shown of it."""
+    """Log → where a job ended well in it, and another job begins, or fails, below; or what is shown
+    of it.
+    """
     rows = {str(row["path"]): row for row in inputs}
-    last = {path: _last_end(held, rows.get(path, {})) for path, held in _by_log(events, ("job.done",)).items()}
+    last = {
+        path: _last_end(held, rows.get(path, {}))
+        for path, held in _by_log(events, ("job.done",)).items()
+    }
     return {path: line for path, line in last.items() if line is not None}
 
 
@@ -429,7 +530,9 @@ def _last_end(held: list[Event], row: Mapping[str, Any]) -> int | None:
     for line, group in groupby(held, key=lambda event: event.line):
         on_this_line = list(group)
         job.add(on_this_line)
-        if any(event.kind == "job.done" for event in on_this_line) and (last_sign > line or is_shown(line)):
+        if any(event.kind == "job.done" for event in on_this_line) and (
+            last_sign > line or is_shown(line)
+        ):
             again = ended is not None and job.is_silent  # Slurm says it once more
             if again or job.has_ended:
                 ended, job = line, _Communicators()
@@ -451,10 +554,18 @@ class _Communicators:
         for event in events:
             self.is_silent = self.is_silent and event.kind == "job.done"
             communicator = event.pid, event.data.get("comm")
-            if event.kind == "nccl.init" and event.data.get("phase") == "done" and communicator not in self._made:
+            if (
+                event.kind == "nccl.init"
+                and event.data.get("phase") == "done"
+                and communicator not in self._made
+            ):
                 self._made.add(communicator)
                 self._open += communicator not in self._gone
-            if event.kind == "nccl.destroy" and event.data.get("how") == "destroy" and communicator not in self._gone:
+            if (
+                event.kind == "nccl.destroy"
+                and event.data.get("how") == "destroy"
+                and communicator not in self._gone
+            ):
                 self._gone.add(communicator)
                 self._open -= communicator in self._made
 
@@ -474,18 +585,23 @@ def _shown_below(row: Mapping[str, Any]) -> Callable[[int], bool]:
 
 def _attempts_that_failed(events: list[Event]) -> dict[str, int]:
     """Log → where a launcher gave up an attempt in it, and other processes start NCCL below."""
-    last = {path: _last_attempt_that_failed(held) for path, held in _by_log(events, GIVEN_UP).items()}
+    last = {
+        path: _last_attempt_that_failed(held) for path, held in _by_log(events, GIVEN_UP).items()
+    }
     return {path: line for path, line in last.items() if line is not None}
 
 
 def _last_attempt_that_failed(held: list[Event]) -> int | None:
-    """The last line of a log above which all hosts of the lines below had started, each in other processes."""
+    """The last line of a log above which all hosts of the lines below had started, each in other
+    processes.
+    """
     started = [event for event in held if event.kind in STARTED and event.pid is not None]
     lines = [event.line for event in started]
     last_place = {event.pid: place for place, event in enumerate(started)}
     first_place = {event.host: place for place, event in reversed(list(enumerate(started)))}
     newest_host = max(first_place.values(), default=0)
-    reach = list(accumulate((last_place[event.pid] for event in started), max))  # of the processes begun until then
+    # of the processes begun until then
+    reach = list(accumulate((last_place[event.pid] for event in started), max))
     for end in reversed([event.line for event in held if event.kind in GIVEN_UP]):
         below = bisect_right(lines, end)
         if newest_host < below < len(started) and reach[below - 1] < below:

@@ -1,4 +1,6 @@
-"""Which host reaches which, and how well: what a connection test found, as `connect.host` and `connect.pair` events.
+"""Which host reaches which, and how well.
+
+What a connection test found, as `connect.host` and `connect.pair` events.
 
 The records come from other hosts, so every value is looked at before it is believed.
 """
@@ -66,7 +68,10 @@ class HostNetwork:
         refused = f"; its rendezvous port cannot be opened: {self.refused}" if self.refused else ""
         nccl = f"{self.interface or 'no interface'}{f' ({self.address})' if self.address else ''}"
         gloo = self.gloo or "none"
-        return f"{self.name}: NCCL would use {nccl}, gloo {gloo}; its own name resolves to {own}{refused}"
+        return (
+            f"{self.name}: NCCL would use {nccl}, gloo {gloo}; its own name resolves to"
+            f" {own}{refused}"
+        )
 
     def holder(self, address: str) -> str:
         """The interface that holds this address."""
@@ -118,7 +123,9 @@ class NetworkPath:
 
     @property
     def shrinks(self) -> bool:
-        """True where packets larger than some hop takes get lost, and no message reaches the sender."""
+        """True where packets larger than some hop takes get lost, and no message reaches the
+        sender.
+        """
         return self.mtu is not None and self.mtu_own is not None and self.mtu < self.mtu_own
 
     @property
@@ -138,17 +145,32 @@ class NetworkPath:
     @property
     def trouble(self) -> str:
         """The fault in a few words, with its numbers; empty where there is none."""
-        place = f"{self.interface} ({self.nccl_address})" if self.nccl_address else self.interface or "none"
+        place = (
+            f"{self.interface} ({self.nccl_address})"
+            if self.nccl_address
+            else self.interface or "none"
+        )
         nowhere = "does not resolve" + (f" ({self.unresolved})" if self.unresolved else "")
         return {
             "": "",
             "host": self.why.get("host", ""),
-            "name": f"the name {self.dst} "
-            + (f"resolves to {self.address}, the asking host itself" if self.address else nowhere),
+            "name": (
+                f"the name {self.dst} "
+                + (
+                    f"resolves to {self.address}, the asking host itself"
+                    if self.address
+                    else nowhere
+                )
+            ),
             "port": f"port {self.port} at {self.address} {ends(self.rendezvous)}",
-            "interface": f"NCCL's interface {place} {ends(self.nccl) if self.nccl else 'is of no use to other hosts'}",
+            "interface": (
+                f"NCCL's interface {place}"
+                f" {ends(self.nccl) if self.nccl else 'is of no use to other hosts'}"
+            ),
             "size": f"packets of {self.mtu_own or 0:g} bytes get lost, {self.mtu or 0:g} pass",
-            "measure": next((f"no {name}: {why}" for name, why in self.why.items()), "it was not measured"),
+            "measure": next(
+                (f"no {name}: {why}" for name, why in self.why.items()), "it was not measured"
+            ),
         }[self.fault]
 
     @property
@@ -159,7 +181,11 @@ class NetworkPath:
         facts += [f"{self.bandwidth:.3g} GB/s"] if self.bandwidth is not None else []
         facts += [f"{percent(self.resent, 1)} of its packets sent again"] if self.resent else []
         facts += [f"{self.latency:.3g} µs"] if self.latency is not None else []
-        facts += [f"packets of {self.mtu:g} of {self.mtu_own:g} bytes"] if self.mtu and self.mtu_own else []
+        facts += (
+            [f"packets of {self.mtu:g} of {self.mtu_own:g} bytes"]
+            if self.mtu and self.mtu_own
+            else []
+        )
         if self.offset is not None and self.offset_error is not None:
             times, unit = (1, "s") if abs(self.offset) >= 1 else (1e3, "ms")
             facts += [f"clock {times * self.offset:+.3g} ± {times * self.offset_error:.2g} {unit}"]
@@ -169,13 +195,17 @@ class NetworkPath:
 
 def hosts(events: Iterable[Event]) -> dict[str, HostNetwork]:
     """The hosts of the connection test by name."""
-    return {row.name: row for event in events if event.kind == "connect.host" for row in [host(event)]}
+    return {
+        row.name: row for event in events if event.kind == "connect.host" for row in [host(event)]
+    }
 
 
 def links(events: Iterable[Event]) -> list[NetworkPath]:
     """The paths between them, in their order; what the resolver said stands with its host."""
     known = [event for event in events if event.kind.startswith("connect.")]
-    names = {_text(e.data.get("name")): e.data.get("names") for e in known if e.kind == "connect.host"}
+    names = {
+        _text(e.data.get("name")): e.data.get("names") for e in known if e.kind == "connect.host"
+    }
     return [link(event, names) for event in known if event.kind == "connect.pair"]
 
 
@@ -183,8 +213,14 @@ def host(event: Event) -> HostNetwork:
     """One `connect.host` event; values of another type than expected are left out."""
     data = event.data
     rows = [row for row in _list(data.get("interfaces")) if isinstance(row, dict)]
-    held = {_text(row.get("name")): tuple(a.split("/")[0] for a in _texts(row.get("addresses"))) for row in rows}
-    plain = {key: _text(data.get(key)) for key in ("name", "interface", "address", "gloo", "refused", "problem")}
+    held = {
+        _text(row.get("name")): tuple(a.split("/")[0] for a in _texts(row.get("addresses")))
+        for row in rows
+    }
+    plain = {
+        key: _text(data.get(key))
+        for key in ("name", "interface", "address", "gloo", "refused", "problem")
+    }
     return HostNetwork(event, own=_texts(data.get("own")), interfaces=held, **plain)
 
 
@@ -199,10 +235,14 @@ def link(event: Event, names: Mapping[Any, Any] | None = None) -> NetworkPath:
     said = (names or {}).get(plain["src"])
     error = said.get(plain["dst"]) if isinstance(said, dict) else None
     why = data.get("why")
-    reasons = {_text(key): _text(value) for key, value in why.items()} if isinstance(why, dict) else {}
+    reasons = (
+        {_text(key): _text(value) for key, value in why.items()} if isinstance(why, dict) else {}
+    )
     port = int(_number(data.get("port")) or 0)
     reached = tuple(filter(None, map(_address, _list(data.get("reached")))))
-    return NetworkPath(event, port=port, unresolved=_text(error), reached=reached, why=reasons, **plain)
+    return NetworkPath(
+        event, port=port, unresolved=_text(error), reached=reached, why=reasons, **plain
+    )
 
 
 def ends(outcome: str) -> str:

@@ -1,4 +1,6 @@
-"""The events of a case, in their order, found by kind and by rank without a walk over all of them."""
+"""The events of a case, in their order, found by kind and by rank without a walk over
+all of them.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,8 @@ def _changing(method: Method) -> Method:
 class EventList(list[Event]):
     """A list of events with an index, which is built when first asked for.
 
-    A job of many ranks leaves many events, and the causes ask for those of a kind or a rank again and again.
+    A job of many ranks leaves many events, and the causes ask for those of a kind or a rank again
+    and again.
     """
 
     __slots__ = ("_by_kind", "_by_rank")

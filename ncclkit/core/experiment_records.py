@@ -1,7 +1,10 @@
-"""Records of experiments and fixes: what each showed, as a case folder keeps it, and how it changes verdicts.
+"""Records of experiments and fixes.
 
-Each lies in ``<case>/experiments/<n>-<cause>/``: ``experiment.json`` says what was asked and what came out; the hidden
-folder ``.case`` holds the runs, so that they do not count as evidence of the case itself.
+What each showed, as a case folder keeps it, and how it changes verdicts.
+
+Each lies in ``<case>/experiments/<n>-<cause>/``: ``experiment.json`` says what was asked and what
+came out; the hidden folder ``.case`` holds the runs, so that they do not count as evidence of the
+case itself.
 """
 
 from __future__ import annotations
@@ -45,7 +48,8 @@ class ExperimentRecord:
     seconds: float
     folder: Path
     baseline: str = ""
-    """Name of the run of the case that was run again, "" where a small live test stood in for the job."""
+    """Name of the run of the case that was run again, "" where a small live test stood in for the
+    job."""
     cause_before: str = ""
     """The first cause that was found of the run before, "" where none was."""
     cause_after: str = ""
@@ -62,12 +66,17 @@ class ExperimentRecord:
 
 
 def keep(record: ExperimentRecord) -> ExperimentRecord:
-    """Write ``experiment.json``, without secrets; its paths are relative to the folder, so that a case may be moved."""
+    """Write ``experiment.json``, without secrets.
+
+    Its paths are relative to the folder, so that a case may be moved.
+    """
     fields = {one.name: getattr(record, one.name) for one in dataclasses.fields(record)}
     del fields["folder"], fields["kind"]
     for name in ("before", "after"):
         run = fields[name]
-        fields[name] = asdict(run) | {"folder": _relative(run.folder, record.folder)} if run else None
+        fields[name] = (
+            asdict(run) | {"folder": _relative(run.folder, record.folder)} if run else None
+        )
     kept = json.loads(json.dumps({"experiment": record.kind} | fields, default=str))
     storage.write(record.folder / NAME, json.dumps(redact.clean(kept), indent=1))
     return record
@@ -75,11 +84,15 @@ def keep(record: ExperimentRecord) -> ExperimentRecord:
 
 def experiments(case: Case) -> tuple[ExperimentRecord, ...]:
     """The records of a case, the oldest first; none where it has no folder."""
-    return tuple(_read(folder / NAME) for folder in case.folders(FOLDER) if (folder / NAME).exists())
+    return tuple(
+        _read(folder / NAME) for folder in case.folders(FOLDER) if (folder / NAME).exists()
+    )
 
 
 def weigh(verdicts: Iterable[Finding], events: Iterable[Event]) -> list[Finding]:
-    """The verdicts after the experiments among `events`: the only cause that fits is proven, others are cleared.
+    """The verdicts after the experiments among `events`.
+
+    The only cause that fits is proven, others are cleared.
 
     What a line of the job itself proves is not cleared by a run that only stands in for that job.
     """
@@ -92,7 +105,9 @@ def weigh(verdicts: Iterable[Finding], events: Iterable[Event]) -> list[Finding]
             if finding is None or finding.verdict != "found":
                 continue  # an experiment judges suspects and adds none
             if move == "proven":
-                moved[cause] = replace(finding, strength="proven", evidence=(*finding.evidence, event), next=None)
+                moved[cause] = replace(
+                    finding, strength="proven", evidence=(*finding.evidence, event), next=None
+                )
             elif move == "refuted" and finding.strength != "proven":
                 moved[cause] = clear(cause, event.text, (event,))
     return list(moved.values())
@@ -101,7 +116,11 @@ def weigh(verdicts: Iterable[Finding], events: Iterable[Event]) -> list[Finding]
 def _relative(folder: Path, base: Path) -> str:
     """From the record's folder to a run, which lies in the same case."""
     case = base.parent.parent
-    return str(Path("..", "..", folder.relative_to(case))) if folder.is_relative_to(case) else str(folder)
+    return (
+        str(Path("..", "..", folder.relative_to(case)))
+        if folder.is_relative_to(case)
+        else str(folder)
+    )
 
 
 def _read(path: Path) -> ExperimentRecord:
@@ -109,7 +128,11 @@ def _read(path: Path) -> ExperimentRecord:
     try:
         known = {"kind": value["experiment"], "folder": ".", "observed": "nothing"}
         known |= {"observed": value["observed"]} if value.get("observed") in OUTCOMES else {}
-        return msgspec.convert(value | known, ExperimentRecord, dec_hook=lambda kind, text: (base / text).resolve())
+        return msgspec.convert(
+            value | known, ExperimentRecord, dec_hook=lambda kind, text: (base / text).resolve()
+        )
     except storage.DAMAGE as error:
-        say = f"{path} is not a record of an experiment; move it away and the case opens without it."
+        say = (
+            f"{path} is not a record of an experiment; move it away and the case opens without it."
+        )
         raise NcclkitError(say) from error

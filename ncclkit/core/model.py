@@ -16,7 +16,8 @@ from typing import Any, Literal, TypeVar
 import msgspec
 
 SCHEMA = 1
-"""Number of the format of ``diagnose --json``; case folders have a number of their own, `case.SCHEMA`."""
+"""Number of the format of ``diagnose --json``; case folders have a number of their own,
+`case.SCHEMA`."""
 
 Verdict = Literal["found", "clear", "unknown"]
 Strength = Literal["proven", "likely", "possible"]
@@ -105,7 +106,8 @@ class Measurement:
     time_us: float
     """Median time of one call, mean over the ranks, in microseconds."""
     p99_us: float | None
-    """Time that 99 % of `singles` single calls do not exceed; None where the source gives no distribution."""
+    """Time that 99 % of `singles` single calls do not exceed; None where the source gives no
+    distribution."""
     spread: float | None
     """(p90 - p10) / median over the repeats, dimensionless; None as above."""
     algbw: float
@@ -120,11 +122,13 @@ class Measurement:
     env: Mapping[str, str] = field(default_factory=dict)
     """Variables set for this run."""
     graph_us: float | None = None
-    """Time of one call inside a replayed CUDA graph, without Python and its launch; None where none was replayed."""
+    """Time of one call inside a replayed CUDA graph, without Python and its launch; None where none
+    was replayed."""
     expected: float | None = None
     """What this topology should give, busbw in GB/s; None = no derivation."""
     singles: int = 0
-    """Single calls that `p99_us` speaks of, of fewer than 100 the slowest; 0: of batches of calls, or not told."""
+    """Single calls that `p99_us` speaks of, of fewer than 100 the slowest; 0: of batches of calls,
+    or not told."""
 
     @property
     def ratio(self) -> float | None:
@@ -133,10 +137,16 @@ class Measurement:
 
     def __str__(self) -> str:
         known = self.ratio and self.expected and self.ratio <= 1  # what is exceeded was no maximum
-        bound = (f" of {self.expected:.2f}", f" = {100 * (self.ratio or 0):.1f} %") if known else ("", "")
+        bound = (
+            (f" of {self.expected:.2f}", f" = {100 * (self.ratio or 0):.1f} %")
+            if known
+            else ("", "")
+        )
         bus = f", busbw {self.busbw:.2f}{bound[0]} GB/s{bound[1]}" if self.busbw is not None else ""
         more = {"p99": self.p99_us, "graph": self.graph_us}
-        beside = ", ".join(f"{name} {value:,.1f} µs" for name, value in more.items() if value is not None)
+        beside = ", ".join(
+            f"{name} {value:,.1f} µs" for name, value in more.items() if value is not None
+        )
         time = f"{self.time_us:,.1f} µs{f' ({beside})' if beside else ''}"
         return f"{self.op} of {self.bytes:,} B on {self.ranks} ranks: {time}{bus}"
 
@@ -153,7 +163,8 @@ class Advice:
     check: str = ""
     risk: str = ""
     change: Mapping[str, Any] = field(default_factory=dict)
-    """What a machine changes to try this on a small job, in the words of `runs.changed`; `env` is tried by itself."""
+    """What a machine changes to try this on a small job, in the words of `runs.changed`; `env` is
+    tried by itself."""
 
     @property
     def exports(self) -> list[str]:
@@ -189,8 +200,8 @@ class Experiment:
     plan: Mapping[str, Any] = field(default_factory=dict)
     """What is changed in the same small job, in the words of `runs.changed`.
 
-    Or ``{"check": "connections"}``, ``{"check": "resources"}``: no job, only the connections between its hosts, or what
-    the machine grants.
+    Or ``{"check": "connections"}``, ``{"check": "resources"}``: no job, only the connections
+    between its hosts, or what the machine grants.
     """
     predicts: Mapping[str, str] = field(default_factory=dict)
     """cause id → what will be seen if that cause is the right one, in words."""
@@ -208,7 +219,8 @@ class Finding:
     cause: str
     verdict: Verdict
     strength: Strength | None = None
-    """proven: a line or an experiment says so; likely: indirect; possible: only the symptom fits."""
+    """proven: a line or an experiment says so; likely: indirect; possible: only the symptom
+    fits."""
     say: str = ""
     """One sentence with this job's ranks, hosts and numbers."""
     culprits: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
@@ -247,8 +259,11 @@ def found(
     if not evidence:
         raise ValueError(f"{cause}: a finding needs at least one line of evidence")
     culprits = {"ranks": ranks, "hosts": hosts, "gpus": gpus, "interfaces": interfaces}
-    once = {tuple(cite(piece).values()): piece for piece in evidence}  # two signs of one cause may share a line
-    return Finding(cause, "found", strength, summary, culprits, tuple(once.values()), (), advice, next)
+    # two signs of one cause may share a line
+    once = {tuple(cite(piece).values()): piece for piece in evidence}
+    return Finding(
+        cause, "found", strength, summary, culprits, tuple(once.values()), (), advice, next
+    )
 
 
 def clear(cause: str, summary: str = "", evidence: tuple[Evidence, ...] = ()) -> Finding:
@@ -274,7 +289,8 @@ def cite(evidence: Evidence) -> dict[str, Any]:
 def to_json(record: Any) -> str:
     """One record as one JSON line (no newline).
 
-    NaN, which JSON does not know, becomes null; a byte that is no UTF-8 (a lone surrogate) stands as its code.
+    NaN, which JSON does not know, becomes null; a byte that is no UTF-8 (a lone surrogate) stands
+    as its code.
     """
     try:
         return ENCODER.encode(record).decode()
@@ -283,7 +299,9 @@ def to_json(record: Any) -> str:
 
 
 def visible(value: Any) -> Any:
-    """A plain value in whose texts bytes that are no UTF-8 (lone surrogates) stand as their codes."""
+    """A plain value in whose texts bytes that are no UTF-8 (lone surrogates) stand as
+    their codes.
+    """
     if isinstance(value, str):
         return value.encode("utf-8", "backslashreplace").decode()
     if isinstance(value, dict):

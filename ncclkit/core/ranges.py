@@ -1,4 +1,7 @@
-"""The numbers that an option takes, as a type of argparse: finite, in bounds, and refused in one sentence."""
+"""The numbers that an option takes, as a type of argparse.
+
+Finite, in bounds, and refused in one sentence.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,9 @@ DIGITS = 20
 SHOWN = 40
 """Characters of what was typed that a sentence repeats."""
 WHOLE = re.compile(r"[+-]?[0-9]{1,%d}" % DIGITS)
-DECIMAL = re.compile(r"[+-]?(?:[0-9]{1,20}(?:\.[0-9]{0,20})?|\.[0-9]{1,20})(?:[eE][+-]?[0-9]{1,3})?")
+DECIMAL = re.compile(
+    r"[+-]?(?:[0-9]{1,20}(?:\.[0-9]{0,20})?|\.[0-9]{1,20})(?:[eE][+-]?[0-9]{1,3})?"
+)
 
 
 @dataclass(frozen=True, slots=True)

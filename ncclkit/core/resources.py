@@ -1,4 +1,5 @@
-"""What a job needs, as its user says it, and what a host really granted of it, as `resources.tried` events.
+"""What a job needs, as its user says it, and what a host really granted of it, as `resources.tried`
+events.
 
 No agent can read the first from a host; every value of the second is looked at before it is used.
 """
@@ -12,23 +13,39 @@ from typing import Any
 from ncclkit.core.case import Case
 from ncclkit.core.model import Fact, NcclkitError
 
-UNITS = {"ranks": "ranks", "workers": "workers", "prefetch": "batches", "dataset": "bytes", "batch": "bytes"}
-"""Facts ``job.<name>``: ranks on each host, data-loader workers of each rank and batches that each worker reads ahead,
-what each rank keeps of the dataset in host memory, and one batch of it."""
+UNITS = {
+    "ranks": "ranks",
+    "workers": "workers",
+    "prefetch": "batches",
+    "dataset": "bytes",
+    "batch": "bytes",
+}
+"""Facts ``job.<name>``: ranks on each host, data-loader workers of each rank and batches that each
+worker reads ahead, what each rank keeps of the dataset in host memory, and one batch of it."""
 
 
 def set_job_spec(case: Case, job: Mapping[str, float | None]) -> Case:
-    """Keep the numbers of the job that is to run (names of `UNITS`; None and 0 are not known) for the pre-flight.
+    """Keep the numbers of the job that is to run (names of `UNITS`; None and 0 are not known) for
+    the pre-flight.
 
-    They take the place of those that were kept before.  Raises NcclkitError for a name or number that cannot be.
+    They take the place of those that were kept before.  Raises NcclkitError for a name or number
+    that cannot be.
     """
     for name, value in job.items():
-        if name not in UNITS or isinstance(value, bool) or not isinstance(value or 0, (int, float)) or (value or 0) < 0:
+        if (
+            name not in UNITS
+            or isinstance(value, bool)
+            or not isinstance(value or 0, (int, float))
+            or (value or 0) < 0
+        ):
             raise NcclkitError(
-                f"The job cannot have {name} = {value!r}; give numbers of at least 0 for {', '.join(UNITS)}."
+                f"The job cannot have {name} = {value!r}; give numbers of at least 0 for"
+                f" {', '.join(UNITS)}."
             )
     facts = [
-        Fact(f"job.{name}", value, UNITS[name], "what you said of the job") for name, value in job.items() if value
+        Fact(f"job.{name}", value, UNITS[name], "what you said of the job")
+        for name, value in job.items()
+        if value
     ]
     case.facts = [fact for fact in case.facts if not fact.name.startswith("job.")]
     return case.replace_facts(facts).save()
@@ -75,7 +92,9 @@ class Grant:
         thing = THINGS.get(self.what, ("", self.what))[1]
         if self.what in ("port", "names"):
             item = f"{thing} {self.name}"
-            state = {None: "was not settled", False: "answers here", True: "does not lead here"}[self.short]
+            state = {None: "was not settled", False: "answers here", True: "does not lead here"}[
+                self.short
+            ]
             state = "cannot be used" if self.what == "port" and self.short else state
         else:
             got = "?" if self.got is None else self._amount(self.got)
@@ -84,11 +103,17 @@ class Grant:
         return f"{item} {state}{f' ({reason})' if reason else ''}"
 
     def _amount(self, count: float) -> str:
-        return f"{count / 2**20:.4g} MiB" if self.what in ("shm", "memlock", "memory") else f"{count:g}"
+        return (
+            f"{count / 2**20:.4g} MiB"
+            if self.what in ("shm", "memlock", "memory")
+            else f"{count:g}"
+        )
 
 
 def grant(data: Mapping[str, Any]) -> Grant:
     """One `resources.tried` record; values of another type than expected are left out."""
-    texts = {key: data[key] for key in ("what", "name", "error", "why") if isinstance(data.get(key), str)}
+    texts = {
+        key: data[key] for key in ("what", "name", "error", "why") if isinstance(data.get(key), str)
+    }
     numbers = {key: data[key] for key in ("need", "got") if type(data.get(key)) in (int, float)}
     return Grant(**{"what": ""} | texts | numbers)

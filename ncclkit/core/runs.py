@@ -36,7 +36,8 @@ class Plan:
     restarts: int = 0
     """How often torchrun may start all ranks again after one has failed."""
     network: Mapping[str, Any] = field(default_factory=dict)
-    """The network of simulated hosts on which the ranks run (`live.launch.simulated`); empty: this host."""
+    """The network of simulated hosts on which the ranks run (`live.launch.simulated`); empty: this
+    host."""
 
     @property
     def sharing(self) -> int:
@@ -46,7 +47,9 @@ class Plan:
     @property
     def lab(self) -> bool:
         """Whether a program of the lab runs: a job of its own, or the live test with a fault."""
-        return self.argv[0] not in ("collective", "sweep") or bool(LAB_OPTIONS.intersection(self.argv))
+        return self.argv[0] not in ("collective", "sweep") or bool(
+            LAB_OPTIONS.intersection(self.argv)
+        )
 
     def words(self, folder: Path) -> list[str]:
         """The arguments of the agent on each rank: its verb, the run folder, its options."""
@@ -54,7 +57,10 @@ class Plan:
 
 
 def records_of(run: Path) -> list[dict[str, Any]]:
-    """The records that a run folder keeps of what its ranks and its guard sent; torn lines are left out."""
+    """The records that a run folder keeps of what its ranks and its guard sent.
+
+    Torn lines are left out.
+    """
     path = run / "wire.jsonl"
     lines = content(path).splitlines() if path.exists() else []
     return [record for record in map(wire.parse, lines) if record is not None]
@@ -70,10 +76,13 @@ LAB_OPTIONS = frozenset({"--fault", "--fix", "--one-gpu"})
 """Options that only the lab's programs take."""
 SMALL = "8,64,512,4096,32768,262144"
 """Message sizes in bytes of a live test that only asks whether it works."""
-WORDS = frozenset({"env", "unset", "ranks", "timeout", "restarts", "stages", "minimal", "fix", "hosts", "backend"})
+WORDS = frozenset(
+    {"env", "unset", "ranks", "timeout", "restarts", "stages", "minimal", "fix", "hosts", "backend"}
+)
 """In which a change is said; see `changed`."""
 LARGEST = 16 << 20
-"""Bytes of the largest message that the live test sends over gloo in a run that was made for NCCL."""
+"""Bytes of the largest message that the live test sends over gloo in a run that was made for
+NCCL."""
 ON_GPUS = {
     "stories.recbole": "RecBole starts its process group with NCCL, by name",
     "gpu_memory_full": "it fills a GPU",
@@ -86,17 +95,19 @@ ON_GPUS = {
 def changed(plan: Plan, change: Mapping[str, Any]) -> Plan:
     """The same small job with one thing changed; the words that experiments and advice use.
 
-    ``env``: variables to set; ``unset``: variables to take away; ``ranks``: how many; ``timeout``: the factor by which
-    collectives may take longer; ``restarts``: how often torchrun starts the job again; ``stages``: first each rank
-    alone and every pair; ``minimal``: the live test in place of the job, with the same ranks and variables; ``fix``:
-    the cause whose bug the job of the lab does in the right way; ``hosts``: on how many simulated hosts, where it had
-    several; ``backend``: ``gloo``, the same ranks, variables and order of calls in the hosts' memory, without NCCL and
+    ``env``: variables to set; ``unset``: variables to take away; ``ranks``: how many; ``timeout``:
+    the factor by which collectives may take longer; ``restarts``: how often torchrun starts the job
+    again; ``stages``: first each rank alone and every pair; ``minimal``: the live test in place of
+    the job, with the same ranks and variables; ``fix``: the cause whose bug the job of the lab does
+    in the right way; ``hosts``: on how many simulated hosts, where it had several; ``backend``:
+    ``gloo``, the same ranks, variables and order of calls in the hosts' memory, without NCCL and
     GPUs.  Raises NcclkitError for any other word, and for a job that has no such run.
     """
     strange = sorted(change.keys() - WORDS)
     if strange:
         raise NcclkitError(
-            f"A small job cannot be changed by {strange[0]!r}; see `ncclkit.core.runs.changed` for the words."
+            f"A small job cannot be changed by {strange[0]!r}; see `ncclkit.core.runs.changed` for"
+            " the words."
         )
     argv, factor = list(plan.argv), float(change.get("timeout", 1))
     limit = float(_option(argv, "--timeout", "30")) * factor
@@ -111,7 +122,9 @@ def changed(plan: Plan, change: Mapping[str, Any]) -> Plan:
     if "fix" in change and breakable(argv, plan.network):
         argv += ["--fix", str(change["fix"])]
     gone = frozenset(change.get("unset", ()))
-    env = {name: value for name, value in plan.env.items() if name not in gone} | dict(change.get("env", {}))
+    env = {name: value for name, value in plan.env.items() if name not in gone} | dict(
+        change.get("env", {})
+    )
     return replace(
         plan,
         argv=tuple(argv),
@@ -120,12 +133,18 @@ def changed(plan: Plan, change: Mapping[str, Any]) -> Plan:
         env=env,
         unset=tuple(sorted({*plan.unset, *gone} - env.keys())),
         restarts=int(change.get("restarts", plan.restarts)),
-        network=dict(plan.network, hosts=int(change["hosts"])) if plan.network and "hosts" in change else plan.network,
+        network=(
+            dict(plan.network, hosts=int(change["hosts"]))
+            if plan.network and "hosts" in change
+            else plan.network
+        ),
     )
 
 
 def breakable(argv: Sequence[str], network: Mapping[str, Any]) -> bool:
-    """Whether the lab can inject a fault into this job or its network, so that ``fix`` can avoid it."""
+    """Whether the lab can inject a fault into this job or its network, so that ``fix`` can avoid
+    it.
+    """
     return "--fault" in argv or argv[0] != "collective" or bool(network)
 
 
@@ -143,7 +162,10 @@ def _over(backend: str, plan: Plan, argv: list[str]) -> tuple[Plan, list[str]]:
     if backend != "gloo" or plan.backend != "nccl":
         other = f"one over {plan.backend} over {backend}"
         raise NcclkitError(f"A small job over NCCL can be repeated over gloo, but not {other}.")
-    why = next((why for what, why in ON_GPUS.items() if what in (argv[0], _option(argv, "--fault", ""))), "")
+    why = next(
+        (why for what, why in ON_GPUS.items() if what in (argv[0], _option(argv, "--fault", ""))),
+        "",
+    )
     if why:
         raise NcclkitError(f"{plan.name} cannot be repeated over gloo: {why}.")
     argv = [*_without(_without(argv, "--simulate-hosts"), "--backend"), "--backend", backend]
@@ -170,14 +192,16 @@ class Run:
     plan: Plan
     folder: Path
     reason: str
-    """``done``, ``failed``, ``deadline``, ``cancelled``, ``lost`` (the guard said no end), or ``not started``."""
+    """``done``, ``failed``, ``deadline``, ``cancelled``, ``lost`` (the guard said no end), or ``not
+    started``."""
     seconds: float
     measurements: tuple[Measurement, ...] = ()
     expectations: Mapping[str, Expectation] = field(default_factory=dict)
     """Collective → the bound of its busbw."""
     problem: str = ""
     others: str = ""
-    """What processes of others used during the test, in sentences that begin with a blank (`analysis.speed`)."""
+    """What processes of others used during the test, in sentences that begin with a blank
+    (`analysis.speed`)."""
 
     def __repr__(self) -> str:
         return self.summary
@@ -192,7 +216,11 @@ class Run:
         """The outcome in one sentence."""
         if self.reason == "not started":
             return self.problem
-        hosts = f" on {self.plan.simulate_hosts} simulated hosts" if self.plan.simulate_hosts > 1 else ""
+        hosts = (
+            f" on {self.plan.simulate_hosts} simulated hosts"
+            if self.plan.simulate_hosts > 1
+            else ""
+        )
         ranks = "one rank" if self.plan.ranks == 1 else f"{self.plan.ranks} ranks"
         what = f"{ranks} over {self.plan.backend}{hosts}"
         if self.reason == "done" and self.measurements and self.plan.ranks == 1:
@@ -201,11 +229,17 @@ class Run:
                 if self.plan.backend == "nccl"
                 else ""
             )
-            return f"{self._named} on one rank over {self.plan.backend}; nothing travels there, so no bandwidth{share}."
+            return (
+                f"{self._named} on one rank over {self.plan.backend}; nothing travels there, so no"
+                f" bandwidth{share}."
+            )
         if self.reason == "done" and self.measurements:
             wrong = sum(m.wrong or 0 for m in self.measurements)
             correct = "every value was right" if not wrong else f"{wrong} values were WRONG"
-            said = f"{self._bandwidths(what)} at best, {correct} ({self.seconds:.0f} s with its start)."
+            said = (
+                f"{self._bandwidths(what)} at best, {correct} ({self.seconds:.0f} s with its"
+                " start)."
+            )
             return f"{said} {self.warning}".strip()
         if self.reason == "done":
             return f"{self.plan.name} on {what} succeeded after {self.seconds:.0f} s."
@@ -216,17 +250,28 @@ class Run:
             "lost": "ended without a message",
         }
         problem = f" ({self.problem})" if self.problem else ""
-        return f"{self.plan.name} on {what} {ends.get(self.reason, self.reason)} after {self.seconds:.0f} s{problem}."
+        return (
+            f"{self.plan.name} on {what} {ends.get(self.reason, self.reason)} after"
+            f" {self.seconds:.0f} s{problem}."
+        )
 
     @property
     def warning(self) -> str:
-        """That it was slower than it should be, and what others used meanwhile; empty where it was not."""
-        judgement = first_judgement(self.measurements, self.expectation) if self.reason == "done" else None
+        """That it was slower than it should be, and what others used meanwhile.
+
+        Empty where it was not.
+        """
+        judgement = (
+            first_judgement(self.measurements, self.expectation) if self.reason == "done" else None
+        )
         return f"{judgement.warning}.{self.others}" if judgement and judgement.slow else ""
 
     @property
     def expectation(self) -> Expectation | None:
-        """The bound of the first collective; None where nothing was measured, or no bound is known."""
+        """The bound of the first collective.
+
+        None where nothing was measured, or no bound is known.
+        """
         return self.expectations.get(self.measurements[0].op) if self.measurements else None
 
     @property
@@ -240,7 +285,9 @@ class Run:
         return f"{', '.join(ops)} work{'s' if len(ops) == 1 else ''}"
 
     def _bandwidths(self, what: str) -> str:
-        """``all_reduce on 2 ranks over gloo: 1.20 GB/s busbw``, or the best of each where there are several."""
+        """``all_reduce on 2 ranks over gloo: 1.20 GB/s busbw``, or the best of each where there are
+        several.
+        """
         best: dict[str, Measurement] = {}
         for m in self.measurements:
             if m.op not in best or _speed(m) > _speed(best[m.op]):

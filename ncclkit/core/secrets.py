@@ -1,4 +1,7 @@
-"""Secrets in what the workbook reads: the agent's rules, then the forms of keys that detect-secrets knows."""
+"""Secrets in what the workbook reads.
+
+The agent's rules, then the forms of keys that detect-secrets knows.
+"""
 
 from __future__ import annotations
 
@@ -9,15 +12,20 @@ from typing import Any
 from ncclkit.agent import redact
 
 KINDS = ("Discord", "Mailchimp", "Square OAuth", "Stripe", "Telegram", "Twilio")
-"""What detect-secrets calls the keys that are known by their form alone; what a name gives away is the agent's."""
+"""What detect-secrets calls the keys that are known by their form alone; what a name gives away is
+the agent's."""
 _SIGN = re.compile(
-    r"[0-9a-z]{32}-us\d|sq0csp|k_live_|\d{8}:[\w-]{35}|(?:AC|SK)[a-z0-9]{32}|[\w-]{20}\.[\w-]{6}\.[\w-]{27}", re.ASCII
+    r"[0-9a-z]{32}-us\d|sq0csp|k_live_|\d{8}:[\w-]{35}|(?:AC|SK)[a-z0-9]{32}|[\w-]{20}\.[\w-]{6}\.[\w-]{27}",
+    re.ASCII,
 )
-"""What stands in every one of those keys, and in next to nothing else: the library costs 0.2 s to import."""
+"""What stands in every one of those keys, and in next to nothing else: the library costs 0.2 s to
+import."""
 
 
 def text(value: str) -> str:
-    """The text with every secret in it replaced, as `ncclkit.agent.redact.text`, and by the forms of more keys."""
+    """The text with every secret in it replaced, as `ncclkit.agent.redact.text`, and by the forms
+    of more keys.
+    """
     value = redact.text(value)
     if _SIGN.search(value):
         for form in _forms():
@@ -30,4 +38,9 @@ def _forms() -> tuple[re.Pattern[str], ...]:
     from detect_secrets.core.plugins.util import get_mapping_from_secret_type_to_class
 
     plugins: dict[str, Any] = get_mapping_from_secret_type_to_class()
-    return tuple(form for name, plugin in plugins.items() if name.startswith(KINDS) for form in plugin.denylist)
+    return tuple(
+        form
+        for name, plugin in plugins.items()
+        if name.startswith(KINDS)
+        for form in plugin.denylist
+    )

@@ -1,6 +1,9 @@
-"""What the value of a fact looks like: facts also come from files of other people, which may hold anything.
+"""What the value of a fact looks like.
 
-A value of another shape becomes unknown, with the reason, so that whoever reads facts can rely on their types.
+Facts also come from files of other people, which may hold anything.
+
+A value of another shape becomes unknown, with the reason, so that whoever reads facts can rely on
+their types.
 """
 
 from __future__ import annotations
@@ -20,36 +23,63 @@ Number = Annotated[float, msgspec.Meta(gt=-1e300, lt=1e300)]
 
 
 def rows(must: Mapping[str, Any] | None = None, may: Mapping[str, Any] | None = None) -> Any:
-    """A shape: a list of mappings, each with the keys `must`, and with keys `may` that are of their shape or None."""
+    """A shape: a list of mappings, each with the keys `must`, and with keys `may` that are of their
+    shape or None.
+    """
     needed = list((must or {}).items())
-    return list[msgspec.defstruct("Row", [*needed, *((name, form | None, None) for name, form in (may or {}).items())])]  # type: ignore[misc]
+    return list[
+        msgspec.defstruct(
+            "Row", [*needed, *((name, form | None, None) for name, form in (may or {}).items())]
+        )
+    ]  # type: ignore[misc]
 
 
 _GIDS = rows({"index": Number}, {"gid": str, "type": str})
 SHAPES: tuple[tuple[str, Any], ...] = (
     (r"memory\.swap", rows({"size": Number}, {"device": str, "used": Number, "storage": str})),
-    (r"net\.rdma", rows({"device": str}, {"port": Number, "state": str, "link_layer": str, "gids": _GIDS})),
-    (r"net\.interfaces", rows({"name": str}, {"state": str, "addresses": list[str], "mtu": Number, "speed": Number})),
+    (
+        r"net\.rdma",
+        rows({"device": str}, {"port": Number, "state": str, "link_layer": str, "gids": _GIDS}),
+    ),
+    (
+        r"net\.interfaces",
+        rows({"name": str}, {"state": str, "addresses": list[str], "mtu": Number, "speed": Number}),
+    ),
     (r"env\.(?!problems$|notes$).*", str | Number),
-    (r"env\.(?:problems|notes)", rows(dict.fromkeys(("kind", "name", "value", "problem", "hint"), str))),
+    (
+        r"env\.(?:problems|notes)",
+        rows(dict.fromkeys(("kind", "name", "value", "problem", "hint"), str)),
+    ),
     (r"software\.nccl\.libraries", rows({"path": str}, {"version": str, "how": str})),
     (r"gpu\.\d+\.memory\.holders", rows({}, {"name": str, "memory": str})),
     (r"software\.torch\.locks", rows({"path": str, "age": Number})),
     (r"gpu\.(?:topology|p2p\.\w+)", dict[str, dict[str, str]]),
     (r"gpu\.\d+\.remapped_rows|software\.frameworks", dict[str, Any]),
     (r"gpu\.\d+\.nvlink\.speeds", list[Number | None]),
-    (r"gpu\.\d+\.throttle|host\.acs|net\.nccl\.hcas|net\.hostname\.addresses|software\.nccl\.plugins", list[str]),
+    (
+        r"gpu\.\d+\.throttle|host\.acs|net\.nccl\.hcas|net\.hostname\.addresses|software\.nccl\.plugins",
+        list[str],
+    ),
     (r"host\.(?:iommu|clock\.synced)", bool),
     (
         r"limits\.(?:nofile|cgroup|shm)\..*|limits\.(?:memlock|nproc|ptrace_scope)|cpu\.usable|memory\.(?!swap$).*",
         Number,
     ),
-    (r"job\..*|gpu\.count|gpu\.\d+\.(?:memory\.(?:total|free)|pcie\.width(?:\.max)?|nvlink\.links)", Number),
-    (r"gpu\.\d+\.ecc\.uncorrected|storage\.\w+\.(?:free|latency)|net\.(?:backlog|neighbours|conntrack).*", Number),
+    (
+        r"job\..*|gpu\.count|gpu\.\d+\.(?:memory\.(?:total|free)|pcie\.width(?:\.max)?|nvlink\.links)",
+        Number,
+    ),
+    (
+        r"gpu\.\d+\.ecc\.uncorrected|storage\.\w+\.(?:free|latency)|net\.(?:backlog|neighbours|conntrack).*",
+        Number,
+    ),
     (r"gpu\.\d+\.(?:busy|power\.limit)|net\.loopback\.(?:bandwidth|cost)", Number),
     (r"net\.loopback\.interval", tuple[Number, Number]),
     (r"cpu\.affinity|gpu\.\d+\.(?:cpus|model)", str),
-    (r"storage\.\w+\.path|gpu\.(?:nvidia_smi|driver|library)|software\.(?:torch|nccl)(?:\.cuda|\.built)?", str),
+    (
+        r"storage\.\w+\.path|gpu\.(?:nvidia_smi|driver|library)|software\.(?:torch|nccl)(?:\.cuda|\.built)?",
+        str,
+    ),
     (r"gpu\.\d+\.(?:compute_mode|mig|recovery|fabric\.\w+)|net\.(?:nccl|gloo)\.interface", str),
 )
 """Names of facts that verdicts rest on, as patterns, and what their values look like."""
@@ -72,5 +102,8 @@ def validated(fact: Fact) -> Fact:
         msgspec.convert(fact.value, shape)
         return fact
     except (msgspec.ValidationError, UnicodeEncodeError):  # its message quotes a lone surrogate
-        why = f"{fact.source or 'the file it came from'} holds something else there: {str(fact.value)[:40]!r}"
+        why = (
+            f"{fact.source or 'the file it came from'} holds something else there:"
+            f" {str(fact.value)[:40]!r}"
+        )
     return replace(fact, value=None, why=why)

@@ -1,4 +1,7 @@
-"""How records are kept in files: JSON Lines and JSON, each file replaced whole and atomically, one writer at a time."""
+"""How records are kept in files.
+
+JSON Lines and JSON, each file replaced whole and atomically, one writer at a time.
+"""
 
 from __future__ import annotations
 
@@ -15,14 +18,24 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from ncclkit.core.model import Advice, Event, Experiment, Finding, NcclkitError, cite, from_dict, to_json
+from ncclkit.core.model import (
+    Advice,
+    Event,
+    Experiment,
+    Finding,
+    NcclkitError,
+    cite,
+    from_dict,
+    to_json,
+)
 
 T = TypeVar("T")
 
 LARGEST = 256 << 20
 """Bytes of one file of a case; 15,000 events take about 15 MB."""
 CONTAINERS = 4 << 20
-"""Lists and objects of one file of a case; each takes up to 230 bytes of memory, whatever it takes in the file."""
+"""Lists and objects of one file of a case; each takes up to 230 bytes of memory, whatever it takes
+in the file."""
 NESTED = 64
 """Lists in lists, and objects in objects, of one record; ours have at most ten."""
 
@@ -38,10 +51,12 @@ DAMAGE = (ValueError, TypeError, KeyError, AttributeError, RecursionError)
 def write(path: Path, text: str | bytes) -> None:
     """Replace `path` atomically: a reader sees the old file or the new one, never half.
 
-    A byte of a file name that is no UTF-8 (a lone surrogate) is written as its code, which JSON reads back.
+    A byte of a file name that is no UTF-8 (a lone surrogate) is written as its code, which JSON
+    reads back.
     """
     name = path.parent / f".{path.name}.{secrets.token_hex(6)}"
-    handle = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)  # less what the user's umask takes away
+    # less what the user's umask takes away
+    handle = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
     try:
         with os.fdopen(handle, "wb") as out:
             out.write(text.encode("utf-8", "backslashreplace") if isinstance(text, str) else text)
@@ -54,20 +69,28 @@ def write(path: Path, text: str | bytes) -> None:
 
 
 def content(path: Path) -> bytes:
-    """The bytes of a file of a case; NcclkitError for a pipe, a device, or what would take gigabytes of memory."""
+    """The bytes of a file of a case.
+
+    NcclkitError for a pipe, a device, or what would take gigabytes of memory.
+    """
     with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:
         about = os.fstat(file.fileno())
         wrong = "" if stat.S_ISREG(about.st_mode) else "is not a regular file"
         data = file.read(LARGEST + 1) if not wrong else b""
     if len(data) > LARGEST or data.count(b"{") + data.count(b"[") > CONTAINERS:
-        wrong = f"holds more than {LARGEST >> 20} MiB, or {CONTAINERS >> 20} million lists and objects"
+        wrong = (
+            f"holds more than {LARGEST >> 20} MiB, or {CONTAINERS >> 20} million lists and objects"
+        )
     if wrong:
         raise NcclkitError(f"{path} {wrong}; move it away and the case opens without it.")
     return data
 
 
 def parse(data: bytes) -> Any:
-    """The value of a JSON document; ValueError for what is not one, `Nested` for what is nested too deep."""
+    """The value of a JSON document.
+
+    ValueError for what is not one, `Nested` for what is nested too deep.
+    """
     try:
         value = json.loads(data)
     except RecursionError:
@@ -76,7 +99,9 @@ def parse(data: bytes) -> Any:
         return value
     level = [value]
     for _ in range(NESTED):
-        level = [inner for outer in level if isinstance(outer, (dict, list)) for inner in _inside(outer)]
+        level = [
+            inner for outer in level if isinstance(outer, (dict, list)) for inner in _inside(outer)
+        ]
     if level:
         raise Nested(f"is nested more than {NESTED} deep")
     return value
@@ -92,7 +117,10 @@ def write_records(path: Path, records: Iterable[Any]) -> None:
 
 
 def read_records(cls: type[T], path: Path) -> Iterator[T]:
-    """The records of a JSON Lines file, none where it does not exist; NcclkitError names the line that is none."""
+    """The records of a JSON Lines file, none where it does not exist.
+
+    NcclkitError names the line that is none.
+    """
     if not path.exists():
         return
     decoder = msgspec.json.Decoder(cls)
@@ -103,14 +131,16 @@ def read_records(cls: type[T], path: Path) -> Iterator[T]:
             yield decoder.decode(line)
         except DAMAGE as error:
             raise NcclkitError(
-                f"{path}:{number} is no {cls.__name__} record; move the file away and the case opens without it."
+                f"{path}:{number} is no {cls.__name__} record; move the file away and the case"
+                " opens without it."
             ) from error
 
 
 def read_json(path: Path, default: Any, form: Any = None) -> Any:
     """The value in a JSON file, `default` where it does not exist.
 
-    form: the type that it must have, that of `default` where none is given.  NcclkitError says what is wrong.
+    form: the type that it must have, that of `default` where none is given.  NcclkitError says what
+    is wrong.
     """
     if not path.exists():
         return default
@@ -118,8 +148,14 @@ def read_json(path: Path, default: Any, form: Any = None) -> Any:
         value = parse(content(path))
         msgspec.convert(value, form or type(default))
     except ValueError as error:
-        why = "is not what is kept there" if isinstance(error, msgspec.ValidationError) else "is not JSON"
-        raise NcclkitError(f"{path} {why} ({error}); move the file away and the case opens without it.") from error
+        why = (
+            "is not what is kept there"
+            if isinstance(error, msgspec.ValidationError)
+            else "is not JSON"
+        )
+        raise NcclkitError(
+            f"{path} {why} ({error}); move the file away and the case opens without it."
+        ) from error
     return value
 
 
@@ -138,13 +174,16 @@ def read_findings(path: Path) -> list[Finding]:
         return [_finding(row) for row in read_json(path, [])]
     except DAMAGE as error:
         raise NcclkitError(
-            f"{path} holds something else than findings; move the file away and the case opens without it."
+            f"{path} holds something else than findings; move the file away and the case opens"
+            " without it."
         ) from error
 
 
 def _finding(row: dict[str, Any]) -> Finding:
     nested = {
-        "evidence": tuple(msgspec.convert(piece | {"kind": "cited"}, Event) for piece in row.get("evidence", ())),
+        "evidence": tuple(
+            msgspec.convert(piece | {"kind": "cited"}, Event) for piece in row.get("evidence", ())
+        ),
         "missing": tuple(row.get("missing", ())),
         "culprits": {key: tuple(value) for key, value in row.get("culprits", {}).items()},
         "advice": msgspec.convert(row.get("advice", ()), tuple[Advice, ...]),
@@ -158,16 +197,19 @@ LOCK = ".lock"
 WAIT = 60.0
 """Seconds that a writer waits for the others."""
 STALE = 60.0
-"""Seconds after which the lock file of a writer that was killed counts no more, where there is no `flock`."""
+"""Seconds after which the lock file of a writer that was killed counts no more, where there is no
+`flock`."""
 
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Be the only writer of a case folder, as long as the block runs; NcclkitError after `WAIT` seconds.
+    """Be the only writer of a case folder, as long as the block runs.
 
-    The lock is the kernel's `flock`, which ends with its process.  A file system without one (Lustre without ``-o
-    flock``, some FUSE) gets a second file instead, which only one process can make, and which counts for `STALE`
-    seconds.
+    NcclkitError after `WAIT` seconds.
+
+    The lock is the kernel's `flock`, which ends with its process.  A file system without one
+    (Lustre without ``-o flock``, some FUSE) gets a second file instead, which only one process can
+    make, and which counts for `STALE` seconds.
     """
     end = time.monotonic() + WAIT
     with open(_lock_file(folder / LOCK), "rb") as file:
@@ -175,34 +217,41 @@ def locked(folder: Path) -> Iterator[None]:
         while (made := _taken(file.fileno(), held)) is None:
             if time.monotonic() > end:
                 raise NcclkitError(
-                    f"Another ncclkit has been writing {folder} for {WAIT:.0f} s, so nothing was written; end it, or "
-                    "name another case folder."
+                    f"Another ncclkit has been writing {folder} for {WAIT:.0f} s, so nothing was"
+                    " written; end it, or name another case folder."
                 )
             time.sleep(0.01)
         try:
             yield
         finally:
             with suppress(FileNotFoundError):
-                if made and held.stat().st_ino == made:  # else we took longer than `STALE`, and it is another writer's
+                # else we took longer than `STALE`, and it is another writer's
+                if made and held.stat().st_ino == made:
                     held.unlink()
 
 
 def _lock_file(path: Path) -> int:
     try:
         return os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
-    except PermissionError:  # of another user of a shared case, which local file systems lock all the same
+    except PermissionError:
+        # of another user of a shared case, which local file systems lock all the same
         return os.open(path, os.O_RDONLY)
 
 
 def _taken(file: int, held: Path) -> int | None:
-    """The inode of the file `held` that was made to take the lock, 0 where none was; None: another process has it."""
+    """The inode of the file `held` that was made to take the lock, 0 where none was; None: another
+    process has it.
+    """
     with suppress(OSError):  # no flock on this file system
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             return None
         return 0
-    with suppress(FileExistsError), open(os.open(held, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666), "wb") as mine:
+    with (
+        suppress(FileExistsError),
+        open(os.open(held, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666), "wb") as mine,
+    ):
         return os.fstat(mine.fileno()).st_ino
     with suppress(FileNotFoundError):  # it was given back
         made = held.stat()

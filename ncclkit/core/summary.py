@@ -13,11 +13,12 @@ MOST = 1 << 16
 
 
 def job(events: Sequence[Event], inputs: Sequence[Mapping[str, Any]] = ()) -> dict[str, Any]:
-    """What ran: ``ranks`` (int or None), ``hosts``, ``nccl``, ``torch``, ``cuda``, ``transports``, ``network``,
-    ``silent``.
+    """What ran: ``ranks`` (int or None), ``hosts``, ``nccl``, ``torch``, ``cuda``, ``transports``,
+    ``network``, ``silent``.
 
-    ``transports`` counts (src, dst) pairs by P2P, SHM, NET; ``silent`` names the ranks that have no line in any file.
-    Versions are None where no line has them, and joined by `` / `` where ranks differ.
+    ``transports`` counts (src, dst) pairs by P2P, SHM, NET; ``silent`` names the ranks that have no
+    line in any file. Versions are None where no line has them, and joined by `` / `` where ranks
+    differ.
     """
     size = _size(events)
     logged = {event.rank for event in events if event.rank is not None} | {
@@ -25,7 +26,9 @@ def job(events: Sequence[Event], inputs: Sequence[Mapping[str, Any]] = ()) -> di
     }
     silent = sorted(set(range(size)) - logged) if size and logged else []
     pairs = {
-        (event.data["src"], event.data["dst"], event.data["via"]) for event in events if event.kind == "nccl.channel"
+        (event.data["src"], event.data["dst"], event.data["via"])
+        for event in events
+        if event.kind == "nccl.channel"
     }
     return {
         "ranks": size,
@@ -50,7 +53,13 @@ def _size(events: Sequence[Event]) -> int | None:
     sizes = [event.data["nranks"] for event in events if event.kind == "nccl.init"]
     for event in events:
         if event.kind == "worker.phase":
-            sizes += [event.data.get("ranks") if event.data["phase"] == "plan" else event.data.get("world")]
+            sizes += [
+                (
+                    event.data.get("ranks")
+                    if event.data["phase"] == "plan"
+                    else event.data.get("world")
+                )
+            ]
         if event.kind == "flight.dump":
             sizes += [len(group["ranks"]) for group in event.data["groups"].values()]
         if event.kind == "store.clients":
@@ -62,9 +71,12 @@ def _size(events: Sequence[Event]) -> int | None:
 
 
 def ranks(events: Sequence[Event], inputs: Sequence[Mapping[str, Any]] = ()) -> list[int]:
-    """Every rank that must exist: as many as the evidence says, and all below the highest that it names.
+    """Every rank that must exist.
 
-    Numbers that no job can have (a torn line) fill nothing: only ranks that are named stand beyond `MOST`.
+    As many as the evidence says, and all below the highest that it names.
+
+    Numbers that no job can have (a torn line) fill nothing: only ranks that are named stand beyond
+    `MOST`.
     """
     named = {event.rank for event in events if event.rank is not None and event.rank >= 0}
     named |= {rank for row in inputs for rank in row.get("ranks") or ()}
@@ -75,7 +87,8 @@ def ranks(events: Sequence[Event], inputs: Sequence[Mapping[str, Any]] = ()) -> 
 def _hosts(events: Sequence[Event]) -> list[str]:
     """Every host once: NCCL cuts names at the first dot, others may not.
 
-    Telemetry names the machine that was watched; ranks on simulated hosts, which share it, have other names.
+    Telemetry names the machine that was watched; ranks on simulated hosts, which share it, have
+    other names.
     """
     said = [(event.host, event.kind.startswith("telemetry.")) for event in events if event.host]
     names = sorted({host for host, watched in said if not watched} or {host for host, _ in said})
@@ -84,7 +97,9 @@ def _hosts(events: Sequence[Event]) -> list[str]:
 
 
 def _values(events: Sequence[Event], kind: str, name: str) -> list[str]:
-    return [str(event.data[name]) for event in events if event.kind == kind and event.data.get(name)]
+    return [
+        str(event.data[name]) for event in events if event.kind == kind and event.data.get(name)
+    ]
 
 
 def _joined(sources: list[list[str]]) -> str | None:

@@ -1,4 +1,6 @@
-"""How ranks, hosts, collectives, sizes and times are written for people, and sizes read from them."""
+"""How ranks, hosts, collectives, sizes and times are written for people, and sizes read
+from them.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,8 @@ HOSTS = 4
 """Pieces such as ``node[1-8]`` that a text names before it counts the other hosts."""
 WIDE = 6
 """Ranges in one pair of brackets."""
-# one number only, at the end of the first label: lists of that form are also replaced in reports that name no host
+# one number only, at the end of the first label: lists of that form are also replaced in reports
+# that name no host
 NUMBERED = re.compile(r"([^.]*[A-Za-z_-])([0-9]{1,9})((?:\..*)?)", re.DOTALL)
 NUMBER = re.compile(r"([0-9]{1,18})")
 
@@ -65,8 +68,16 @@ def _width(part: str) -> int:
 
 
 def rate(speed: float) -> str:
-    """``160.00 GB/s``; with two digits that count where it is low, ``0.0032``, and no fraction where it is high."""
-    return f"{speed:,.0f} GB/s" if speed >= 1000 else f"{speed:.2f} GB/s" if speed >= 0.1 else f"{speed:.2g} GB/s"
+    """``160.00 GB/s``; with two digits that count where it is low, ``0.0032``, and no fraction
+    where it is high.
+    """
+    return (
+        f"{speed:,.0f} GB/s"
+        if speed >= 1000
+        else f"{speed:.2f} GB/s"
+        if speed >= 0.1
+        else f"{speed:.2g} GB/s"
+    )
 
 
 def verb(numbers: Iterable[int], one: str, many: str) -> str:
@@ -80,7 +91,10 @@ def start(sentence: str) -> str:
 
 
 def op(name: str) -> str:
-    """``ALLREDUCE``, ``AllReduce``, ``nccl:all_reduce`` → ``all_reduce``; ``collective`` where there is no name."""
+    """``ALLREDUCE``, ``AllReduce``, ``nccl:all_reduce`` → ``all_reduce``.
+
+    ``collective`` where there is no name.
+    """
     plain = name.rpartition(":")[2].lower()
     return OPS.get(plain, plain) or "collective"
 
@@ -100,7 +114,9 @@ _SIZE = re.compile(r"([0-9]{1,19}(?:\.[0-9]{1,9})?)\s*(?:([KMGT])(iB|B)?|B)?", r
 
 
 def parse_size(value: Any, what: str = "The size") -> int:
-    """Bytes from a whole number or from text: ``4096``, ``64MB`` (powers of 1000), ``1GiB`` and ``1G`` (of 1024).
+    """Bytes from a whole number or from text.
+
+    ``4096``, ``64MB`` (powers of 1000), ``1GiB`` and ``1G`` (of 1024).
 
     Raises NcclkitError, about `what`, for anything else.
     """
@@ -108,7 +124,9 @@ def parse_size(value: Any, what: str = "The size") -> int:
         return int(value)
     match = _SIZE.fullmatch(value.strip()) if isinstance(value, str) else None
     if match is None:
-        raise NcclkitError(f"{what} must be a number of bytes such as 4096, 64MB or 1GiB, but it is {value!r}.")
+        raise NcclkitError(
+            f"{what} must be a number of bytes such as 4096, 64MB or 1GiB, but it is {value!r}."
+        )
     number, letter, rest = match.groups()
     power = "KMGT".index(letter.upper()) + 1 if letter else 0
     factor = int((1000 if (rest or "").upper() == "B" else 1024) ** power)
@@ -123,7 +141,9 @@ def split_words(text: str, what: str, comments: bool = False) -> list[str]:
     try:
         return shlex.split(text, comments=comments)
     except (ValueError, AttributeError) as error:
-        raise NcclkitError(f"{what} {text!r} cannot be split into words ({error}); close its quotes.") from error
+        raise NcclkitError(
+            f"{what} {text!r} cannot be split into words ({error}); close its quotes."
+        ) from error
 
 
 def format_number(value: float) -> str:
@@ -143,7 +163,10 @@ def format_bytes(count: float) -> str:
 
 
 def format_time(microseconds: float | None) -> str:
-    """A time for people: ``62.0 µs``, ``1.20 ms``, ``3.40 s``; a dash for one that was not measured."""
+    """A time for people: ``62.0 µs``, ``1.20 ms``, ``3.40 s``.
+
+    A dash for one that was not measured.
+    """
     if microseconds is None:
         return "–"
     for unit, factor in (("µs", 1.0), ("ms", 1e3)):
@@ -158,7 +181,10 @@ def percent(share: float, digits: int = 0) -> str:
 
 
 def did_you_mean(name: str, known: Iterable[str], otherwise: str = "") -> str:
-    """``did you mean rank_late?``, the name that is most like this one; `otherwise` where none is."""
+    """``did you mean rank_late?``, the name that is most like this one.
+
+    `otherwise` where none is.
+    """
     close = difflib.get_close_matches(name, list(known), 1)
     return f"did you mean {close[0]}?" if close else otherwise
 
@@ -179,7 +205,9 @@ def plural(count: int, noun: str) -> str:
 
 def ranges(numbers: Iterable[int]) -> str:
     """``[0, 1, 2, 5]`` → ``0–2, 5``."""
-    return ", ".join(f"{a}" if a == b else f"{a}, {b}" if b == a + 1 else f"{a}–{b}" for a, b in runs(numbers))
+    return ", ".join(
+        f"{a}" if a == b else f"{a}, {b}" if b == a + 1 else f"{a}–{b}" for a, b in runs(numbers)
+    )
 
 
 def some(names: Iterable[Any]) -> str:
@@ -198,7 +226,10 @@ def numbered(noun: str, numbers: Iterable[int]) -> str:
 
 
 def quantity(value: Any, unit: str) -> Any:
-    """A value with its unit for people: bytes as KiB…TiB, times scaled, -1 of something as unlimited; else as it is."""
+    """A value with its unit for people.
+
+    Bytes as KiB…TiB, times scaled, -1 of something as unlimited; else as it is.
+    """
     if unit and isinstance(value, list) and all(isinstance(item, (int, float)) for item in value):
         return f"{', '.join(str(item) for item in value)} {unit}"
     if isinstance(value, bool) or not isinstance(value, (int, float)):
@@ -217,14 +248,20 @@ def quantity(value: Any, unit: str) -> Any:
 
 
 def host_list(names: Iterable[str]) -> str:
-    """``node-3``, ``login, node[1-8]``, ``node[001-997]``; past `HOSTS` pieces the other hosts are counted."""
+    """``node-3``, ``login, node[1-8]``, ``node[001-997]``.
+
+    Past `HOSTS` pieces the other hosts are counted.
+    """
     pieces = fold_hosts(names)
     rest = sum(count for _, count in pieces[HOSTS:])
     return ", ".join(text for text, _ in pieces[:HOSTS]) + (f" and {rest:,} more" if rest else "")
 
 
 def fold_hosts(names: Iterable[str]) -> list[Piece]:
-    """Each name once, those that differ in their last number only in one piece; leading zeros are kept."""
+    """Each name once, those that differ in their last number only in one piece.
+
+    Leading zeros are kept.
+    """
     families: dict[tuple[str, str], list[str]] = defaultdict(list)
     pieces: list[Piece] = []
     for name in set(names):
@@ -239,7 +276,9 @@ def fold_hosts(names: Iterable[str]) -> list[Piece]:
 
 def natural(name: str) -> list[tuple[int, str]]:
     """A key that sorts ``node9`` before ``node10``."""
-    return [(int(part), "") if place % 2 else (0, part) for place, part in enumerate(NUMBER.split(name))]
+    return [
+        (int(part), "") if place % 2 else (0, part) for place, part in enumerate(NUMBER.split(name))
+    ]
 
 
 def _brackets(numbers: list[str]) -> Iterator[Piece]:

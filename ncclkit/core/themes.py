@@ -22,7 +22,8 @@ THEMES = {
     "Scheduler": ("scheduler",),
     "Other": ("",),
 }
-"""Cards in their order, each with the beginnings of the fact names that belong to it; the longest one holds."""
+"""Cards in their order, each with the beginnings of the fact names that belong to it; the longest
+one holds."""
 
 NUMBER = re.compile(r"\.(\d+)(?=\.)")
 """The number of a GPU, say, in a fact's name."""
@@ -33,7 +34,9 @@ def theme(name: str) -> str:
     """The theme of a fact."""
     starts = {first: title for title, firsts in THEMES.items() for first in firsts}
     parts = name.split(".")
-    return next(starts[head] for n in range(len(parts), -1, -1) if (head := ".".join(parts[:n])) in starts)
+    return next(
+        starts[head] for n in range(len(parts), -1, -1) if (head := ".".join(parts[:n])) in starts
+    )
 
 
 def by_theme(facts: Iterable[Fact]) -> dict[str, list[Fact]]:
@@ -45,10 +48,16 @@ def by_theme(facts: Iterable[Fact]) -> dict[str, list[Fact]]:
 
 
 def brief(value: Any, unit: str = "") -> str:
-    """A value in one line with its unit: ``8 MiB``, ``unlimited``, ``yes``; of lists the names; "" for a table."""
+    """A value in one line with its unit.
+
+    ``8 MiB``, ``unlimited``, ``yes``; of lists the names; "" for a table.
+    """
     shown = quantity(value, unit)
     if isinstance(shown, list):
-        names = [item.get("name", "") or item.get("device", "") if isinstance(item, dict) else item for item in shown]
+        names = [
+            item.get("name", "") or item.get("device", "") if isinstance(item, dict) else item
+            for item in shown
+        ]
         return some(dict.fromkeys(str(name) for name in names if name != "")) or "none"
     if isinstance(shown, dict):
         return ""
@@ -82,5 +91,9 @@ def unread_rows(facts: Sequence[Fact]) -> list[tuple[str, str]]:
 def _line(fact: Fact) -> str:
     if isinstance(fact.value, Mapping):
         flat = not any(isinstance(inner, (Mapping, list)) for inner in fact.value.values())
-        return some(f"{key} {inner}" for key, inner in fact.value.items()) if flat else plural(len(fact.value), "row")
+        return (
+            some(f"{key} {inner}" for key, inner in fact.value.items())
+            if flat
+            else plural(len(fact.value), "row")
+        )
     return brief(fact.value, fact.unit)

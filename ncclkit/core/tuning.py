@@ -1,7 +1,10 @@
-"""Settings compared with the default: in pairs, by collective and message size, with an interval that holds for all.
+"""Settings compared with the default.
 
-A setting counts as better only where the interval of its gain, corrected for the number of comparisons, excludes no
-difference, and where the gain is over 2 %.  Most settings are not better, and then that is the answer.
+In pairs, by collective and message size, with an interval that holds for all.
+
+A setting counts as better only where the interval of its gain, corrected for the number of
+comparisons, excludes no difference, and where the gain is over 2 %.  Most settings are not better,
+and then that is the answer.
 """
 
 from __future__ import annotations
@@ -23,16 +26,19 @@ from ncclkit.core.text import format_bytes, percent, plural
 WORTH = 0.02
 """Least gain, as a share of the default's time, that is worth a setting."""
 WORTH_US = 0.5
-"""Least gain in microseconds: equal groups of one job differed by 0.3 us of the 13 us of 8 bytes on two H200."""
+"""Least gain in microseconds: equal groups of one job differed by 0.3 us of the 13 us of 8 bytes on
+two H200."""
 SPREAD_FACTOR = 2.0
-"""Times the spread of the groups with the default, in logarithms, that a difference must exceed: three show less than
-there is."""
+"""Times the spread of the groups with the default, in logarithms, that a difference must exceed:
+three show less than there is."""
 ERROR = 0.05
 """Chance that any difference of a whole sweep is claimed that is not there."""
 TRIMMED = 0.2
-"""Share of the rounds at either end that the mean of a comparison leaves out: a busy machine makes outliers."""
+"""Share of the rounds at either end that the mean of a comparison leaves out: a busy machine makes
+outliers."""
 LEAST_ROUNDS = 6
-"""With fewer rounds even a setting that wins every time could have done so by chance (1 in 32 for both directions)."""
+"""With fewer rounds even a setting that wins every time could have done so by chance (1 in 32 for
+both directions)."""
 PER_COMMUNICATOR = frozenset({"NCCL_ALGO", "NCCL_PROTO", "GLOO_SOCKET_IFNAME"})
 """Variables that are read for each communicator; the others a process keeps for its life."""
 DEFAULTS = {
@@ -45,7 +51,8 @@ DEFAULTS = {
     "NCCL_P2P_DISABLE": "0",
     "NCCL_SHM_DISABLE": "0",
 }
-"""Variable → what NCCL takes without it, where its documentation names one value for every machine."""
+"""Variable → what NCCL takes without it, where its documentation names one value for every
+machine."""
 NETWORK_ONLY = re.compile(r"NCCL_(?:IB_|SOCKET_|NSOCKS_|NET_|CROSS_NIC)\w*")
 """Variables that change nothing where no message goes through the network."""
 BESIDE = {"product": "beside a matrix product", "step": "in a DDP step"}
@@ -74,7 +81,11 @@ class Setting:
 
     def __str__(self) -> str:
         channels = [f"{self.config['max_ctas']} channels"] if "max_ctas" in self.config else []
-        others = [f"{name}={value}" for name, value in self.config.items() if name not in ("min_ctas", "max_ctas")]
+        others = [
+            f"{name}={value}"
+            for name, value in self.config.items()
+            if name not in ("min_ctas", "max_ctas")
+        ]
         gone = [f"without {', '.join(self.without)}"] if self.without else []
         named = [f"{name}={value}" for name, value in self.env.items()]
         return " ".join([*named, *channels, *others, *gone]) or "the default"
@@ -92,7 +103,9 @@ class Setting:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """One setting against the default, on one collective of one size, in rounds that are compared in pairs."""
+    """One setting against the default, on one collective of one size, in rounds that are compared
+    in pairs.
+    """
 
     setting: Setting
     op: str
@@ -106,7 +119,8 @@ class Comparison:
     wrong: int = 0
     """Elements that came out wrong with the setting."""
     spread: float = 0.0
-    """Share by which groups that all have the default differ among themselves: less than that is not a difference."""
+    """Share by which groups that all have the default differ among themselves: less than that is
+    not a difference."""
     beside: str = ""
     """Under which computation, one of `BESIDE`; empty: alone."""
 
@@ -117,7 +131,9 @@ class Comparison:
 
     @property
     def interval(self) -> tuple[float, float]:
-        """(least, largest) gain, by Student's t of the trimmed mean of paired rounds; (-inf, 1) with too few rounds."""
+        """(least, largest) gain, by Student's t of the trimmed mean of paired rounds; (-inf, 1)
+        with too few rounds.
+        """
         if len(self.default_us) < LEAST_ROUNDS:
             return -math.inf, 1.0
         low, high = _interval(self._ratios, ERROR / self.comparisons)
@@ -126,7 +142,12 @@ class Comparison:
     @property
     def better(self) -> bool:
         """Whether it is faster beyond chance, by enough to be worth it, and right."""
-        return self._matters and self.gain > 0 and self.interval[0] > 1 - 1 / self._least_ratio and not self.wrong
+        return (
+            self._matters
+            and self.gain > 0
+            and self.interval[0] > 1 - 1 / self._least_ratio
+            and not self.wrong
+        )
 
     @property
     def worse(self) -> bool:
@@ -135,21 +156,31 @@ class Comparison:
 
     @property
     def _least_ratio(self) -> float:
-        """The least ratio of two times that counts as a difference; of times, as gains end at 100 %."""
+        """The least ratio of two times that counts as a difference.
+
+        Of times, as gains end at 100 %.
+        """
         return math.exp(SPREAD_FACTOR * math.log1p(self.spread))
 
     @property
     def _matters(self) -> bool:
         """Whether the difference is one that a job could notice, real or not."""
-        return abs(self.gain) > WORTH and abs(self.gain) * statistics.median(self.default_us) > WORTH_US
+        return (
+            abs(self.gain) > WORTH
+            and abs(self.gain) * statistics.median(self.default_us) > WORTH_US
+        )
 
     @property
     def _ratios(self) -> tuple[float, ...]:
-        return tuple(math.log(new / old) for new, old in zip(self.with_us, self.default_us, strict=True))
+        return tuple(
+            math.log(new / old) for new, old in zip(self.with_us, self.default_us, strict=True)
+        )
 
 
 def spread(controls: Sequence[Sequence[float]]) -> float:
-    """The largest share by which one of several groups with the default is slower than another, over their rounds."""
+    """The largest share by which one of several groups with the default is slower than another,
+    over their rounds.
+    """
     means = [_trimmed(sorted(map(math.log, laps))) for laps in controls]
     return math.expm1(max(means) - min(means)) if means else 0.0
 
@@ -161,7 +192,9 @@ def _trimmed(ordered: Sequence[float]) -> float:
 
 
 def _interval(values: Sequence[float], error: float) -> tuple[float, float]:
-    """Interval of the trimmed mean that misses it with a chance of `error` (Tukey and McLaughlin 1963)."""
+    """Interval of the trimmed mean that misses it with a chance of `error` (Tukey and McLaughlin
+    1963).
+    """
     from scipy.special import stdtrit  # 0.2 s, which only a verdict on settings needs
 
     ordered, cut = sorted(values), int(len(values) * TRIMMED)
@@ -187,12 +220,18 @@ class Advantage:
 
     @property
     def lost(self) -> bool:
-        """Whether it is slower under computation than the default is: it wins alone and loses in a job."""
+        """Whether it is slower under computation than the default is.
+
+        It wins alone and loses in a job.
+        """
         return any(one.worse for one in self.beside)
 
     @property
     def under_computation(self) -> str:
-        """What is left of the gain under computation, in one sentence; empty where that was not measured."""
+        """What is left of the gain under computation, in one sentence.
+
+        Empty where that was not measured.
+        """
         said = []
         for name, words in BESIDE.items():
             rows = [one for one in self.beside if one.beside == name]
@@ -219,7 +258,10 @@ class Advantage:
         gains = sorted(one.gain for one in self.comparisons)
         low = min(one.interval[0] for one in self.comparisons)
         least = percent(max(low, 0), 1)
-        return f"{self.setting} gains {_shares(gains)} on {self.op} of {self.sizes} (at least {least})."
+        return (
+            f"{self.setting} gains {_shares(gains)} on {self.op} of {self.sizes} (at least"
+            f" {least})."
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,7 +287,8 @@ class Sweep:
     notes: tuple[str, ...] = ()
     """Sentences on what was left out, and why."""
     controls: tuple[Comparison, ...] = ()
-    """Settings that are the default under another name: where one of them shows a difference, that is noise."""
+    """Settings that are the default under another name: where one of them shows a difference, that
+    is noise."""
     same: Mapping[str, str] = field(default_factory=dict)
     """Those settings, and why they can differ in nothing."""
 
@@ -256,7 +299,10 @@ class Sweep:
 
     @property
     def advantages(self) -> list[Advantage]:
-        """Where a setting is better than the default: the best one of each size, sizes beside each other together."""
+        """Where a setting is better than the default.
+
+        The best one of each size, sizes beside each other together.
+        """
         best: dict[tuple[str, int], Comparison] = {}
         for one in self.comparisons:
             known = best.get((one.op, one.bytes))
@@ -265,7 +311,9 @@ class Sweep:
         every = sorted({(one.op, one.bytes) for one in self.comparisons})
         rows = [(place, best.get(place)) for place in every]
         runs = groupby(rows, lambda row: (row[0][0], str(row[1].setting) if row[1] else ""))
-        return [self._advantage([one for _, one in group if one]) for (_, name), group in runs if name]
+        return [
+            self._advantage([one for _, one in group if one]) for (_, name), group in runs if name
+        ]
 
     def _advantage(self, rows: Sequence[Comparison]) -> Advantage:
         first, last, name = rows[0], rows[-1], str(rows[0].setting)
@@ -274,7 +322,8 @@ class Sweep:
         return Advantage(first.op, first.bytes, last.bytes, first.setting, tuple(rows), mine)
 
     def saved(self, setting: Setting) -> float | None:
-        """Share of the time of the job's calls that a setting saves, by what was measured; None without its calls.
+        """Share of the time of the job's calls that a setting saves, by what was measured; None
+        without its calls.
 
         A size of the job counts as the measured one that is nearest to it.
         """
@@ -283,7 +332,9 @@ class Sweep:
         before = after = 0.0
         for op, size, count in self.calls:
             near = min(
-                (key for key in rows if key[0] == op), key=lambda key: _size_distance(key[1], size), default=None
+                (key for key in rows if key[0] == op),
+                key=lambda key: _size_distance(key[1], size),
+                default=None,
             )
             if near is not None:
                 time = count * statistics.median(rows[near].default_us)
@@ -304,9 +355,16 @@ class Sweep:
 
     @property
     def best(self) -> Advantage | None:
-        """The advantage that is worth most: one that holds under computation, saves the job most, or gains most."""
+        """The advantage that is worth most.
+
+        One that holds under computation, saves the job most, or gains most.
+        """
         found = self.advantages
-        return max(found, key=lambda one: (not one.lost, self.saved(one.setting) or 0.0, one.gain)) if found else None
+        return (
+            max(found, key=lambda one: (not one.lost, self.saved(one.setting) or 0.0, one.gain))
+            if found
+            else None
+        )
 
     @property
     def headline(self) -> str:
@@ -314,13 +372,21 @@ class Sweep:
         if self.ranks == 1:
             return "One rank alone sends nothing, so no setting can gain or cost anything here."
         tried = f"{plural(self.tried, 'setting')} in {self.seconds:.0f} s"
-        nothing = f"Nothing here beats the default: {tried}, none is over {percent(WORTH)} faster beyond chance."
+        nothing = (
+            f"Nothing here beats the default: {tried}, none is over {percent(WORTH)} faster beyond"
+            " chance."
+        )
         costly = self._costly
-        return str(self.best or (self.effect_of(costly[0]) if costly else self._not_compared or nothing))
+        return str(
+            self.best or (self.effect_of(costly[0]) if costly else self._not_compared or nothing)
+        )
 
     @property
     def _not_compared(self) -> str:
-        """Why nothing could be compared: noise, or nothing that differs from the default; empty where that could be."""
+        """Why nothing could be compared: noise, or nothing that differs from the default.
+
+        Empty where that could be.
+        """
         noise = noise_of(self.controls)
         if noise:
             return noise
@@ -330,7 +396,9 @@ class Sweep:
     @property
     def _costly(self) -> list[Setting]:
         """What the environment sets and only costs, the worst first."""
-        rows = [one for one in self.comparisons if not one.setting.env.keys().isdisjoint(self.harmful)]
+        rows = [
+            one for one in self.comparisons if not one.setting.env.keys().isdisjoint(self.harmful)
+        ]
         named = {str(one.setting): one.setting for one in sorted(rows, key=lambda one: -one.gain)}
         worst = {name: min(one.gain for one in rows if str(one.setting) == name) for name in named}
         return sorted(named.values(), key=lambda setting: worst[str(setting)])
@@ -341,13 +409,18 @@ class Sweep:
         best, costly = self.best, self._costly
         tried = f"Measured: {plural(self.tried, 'setting')} in {self.seconds:.0f} s."
         if not best and costly:
-            return f"{self.headline} {plural(len(costly), 'variable')} of this environment should go. {tried}"
+            return (
+                f"{self.headline} {plural(len(costly), 'variable')} of this environment should go."
+                f" {tried}"
+            )
         if not best:
             return self.headline
         others = len(self.advantages) - 1
         more = f"{plural(others, 'more range')} of sizes can gain." if others else ""
         of_job, carried = self._of_job(best.setting), uncarried(self)
-        return " ".join(filter(None, (str(best), best.under_computation, of_job, carried, more, tried)))
+        return " ".join(
+            filter(None, (str(best), best.under_computation, of_job, carried, more, tried))
+        )
 
     def _of_job(self, setting: Setting) -> str:
         saved = self.saved(setting)
@@ -360,10 +433,16 @@ class Sweep:
     def text(self) -> str:
         """The answer, then each setting that makes a difference, by collective and size."""
         named = sorted({str(one.setting): one.setting for one in self.comparisons}.items())
-        effects = [self.effect_of(one) for _, one in named if self.costs(one) and self.effect_of(one) != self.headline]
+        effects = [
+            self.effect_of(one)
+            for _, one in named
+            if self.costs(one) and self.effect_of(one) != self.headline
+        ]
         refused = [f"{name} was refused: {why}" for name, why in self.refused.items()]
         found = [f"{one} {one.under_computation}".strip() for one in self.advantages]
-        risks = [f" Risk: {one.setting.risk}." if one.setting.risk else "" for one in self.advantages]
+        risks = [
+            f" Risk: {one.setting.risk}." if one.setting.risk else "" for one in self.advantages
+        ]
         found = [f"{words}{risk}" for words, risk in zip(found, risks, strict=True)]
         return "\n".join([self.summary, *found, *effects, *refused, *self.notes])
 
@@ -375,27 +454,36 @@ class Sweep:
             return f"{setting} makes no difference that can be told from chance."
         said = [f"costs {_longer(rows)} on {op} of {_span(rows)}" for op, rows in _by_op(worse)]
         said += [
-            f"gains {percent(max(one.gain for one in rows))} on {op} of {_span(rows)}" for op, rows in _by_op(better)
+            f"gains {percent(max(one.gain for one in rows))} on {op} of {_span(rows)}"
+            for op, rows in _by_op(better)
         ]
-        rest = "" if better else " and gains nothing above that" * (len(worse) < len(self.comparisons))
+        rest = (
+            "" if better else " and gains nothing above that" * (len(worse) < len(self.comparisons))
+        )
         return f"{setting} {', '.join(said)}{rest}."
 
 
 def noise_of(controls: Sequence[Comparison]) -> str:
-    """``Too noisy to compare on …``, where a setting differs from the default which it is; empty where none does."""
+    """``Too noisy to compare on …``, where a setting differs from the default which it is; empty
+    where none does.
+    """
     noisy = [one for one in controls if one.better or one.worse]
     if not noisy:
         return ""
     worst = max(noisy, key=lambda one: abs(one.gain))
     places = ", ".join(f"{op} of {_span(rows)}" for op, rows in _by_op(noisy))
     return (
-        f"Too noisy to compare on {places}: {worst.setting} is what the default is here, and seemed to differ from it "
-        f"by {percent(abs(worst.gain))}."
+        f"Too noisy to compare on {places}: {worst.setting} is what the default is here, and seemed"
+        f" to differ from it by {percent(abs(worst.gain))}."
     )
 
 
-def without_noise(rows: Iterable[Comparison], controls: Sequence[Comparison]) -> tuple[Comparison, ...]:
-    """The comparisons of those collectives and sizes on which the default does not differ from itself."""
+def without_noise(
+    rows: Iterable[Comparison], controls: Sequence[Comparison]
+) -> tuple[Comparison, ...]:
+    """The comparisons of those collectives and sizes on which the default does not differ from
+    itself.
+    """
     noisy = {(one.op, one.bytes) for one in controls if one.better or one.worse}
     return tuple(one for one in rows if (one.op, one.bytes) not in noisy)
 
@@ -403,13 +491,21 @@ def without_noise(rows: Iterable[Comparison], controls: Sequence[Comparison]) ->
 def within_links(
     rows: Sequence[Comparison], bounds: Mapping[str, Expectation], ranks: int
 ) -> tuple[tuple[Comparison, ...], str]:
-    """The comparisons without gains that the links cannot carry, and what is said of those; empty where none is."""
+    """The comparisons without gains that the links cannot carry, and what is said of those.
+
+    Empty where none is.
+    """
     beyond = [one for one in rows if one.better and _exceeds(one, bounds, ranks)]
     if not beyond:
         return tuple(rows), ""
-    named = ", ".join(dict.fromkeys(f"{one.setting} on {one.op} of {format_bytes(one.bytes)}" for one in beyond))
+    named = ", ".join(
+        dict.fromkeys(f"{one.setting} on {one.op} of {format_bytes(one.bytes)}" for one in beyond)
+    )
     bound = bounds[beyond[0].op]
-    said = f"No gain: {named} seemed faster than the {bound.value:.1f} GB/s that {bound.allows} carries."
+    said = (
+        f"No gain: {named} seemed faster than the {bound.value:.1f} GB/s that {bound.allows}"
+        " carries."
+    )
     return tuple(one for one in rows if one not in beyond), said
 
 
@@ -436,23 +532,28 @@ def equal_to_default(one: Setting, plain: Mapping[str, str], hosts: int) -> str:
 
 
 def uncarried(sweep: Sweep) -> str:
-    """Why no file can carry the best gain of a sweep into a job; empty where one can, and where there is no gain."""
+    """Why no file can carry the best gain of a sweep into a job.
+
+    Empty where one can, and where there is no gain.
+    """
     best = sweep.best
     if best is None or config_files(sweep):
         return ""
     if best.lost:
         return "Nothing is to be set: it loses where there is computation beside it, as in a job."
     return (
-        "No file can carry that into a job: a variable holds for all sizes, and others that were measured take longer "
-        "with it."
+        "No file can carry that into a job: a variable holds for all sizes, and others that were"
+        " measured take longer with it."
     )
 
 
 def setting(words: str) -> Setting:
-    """The setting that ``NCCL_ALGO=Ring,NCCL_PROTO=LL`` or ``channels=32`` names; NcclkitError for anything else.
+    """The setting that ``NCCL_ALGO=Ring,NCCL_PROTO=LL`` or ``channels=32`` names.
 
-    ``NCCL_PROTO=`` takes a variable away that the environment sets.  What follows the comma of a variable that takes a
-    list (``NCCL_SOCKET_IFNAME=eth0,eth1``) belongs to it.
+    NcclkitError for anything else.
+
+    ``NCCL_PROTO=`` takes a variable away that the environment sets.  What follows the comma of a
+    variable that takes a list (``NCCL_SOCKET_IFNAME=eth0,eth1``) belongs to it.
     """
     env: dict[str, str] = {}
     config: dict[str, int] = {}
@@ -471,7 +572,9 @@ def setting(words: str) -> Setting:
             env |= {name: value} if value else {}
             gone += [] if value else [name]
         else:
-            raise NcclkitError(f"The setting {word!r} is not NAME=VALUE; write NCCL_PROTO=Simple, or channels=32.")
+            raise NcclkitError(
+                f"The setting {word!r} is not NAME=VALUE; write NCCL_PROTO=Simple, or channels=32."
+            )
     return Setting(env, config, without=tuple(gone))
 
 
@@ -510,11 +613,13 @@ class ConfigFile(NamedTuple):
 
 
 def config_files(sweep: Sweep) -> dict[str, ConfigFile]:
-    """Name → file that carries the answer of a sweep into a job; empty where nothing is to be changed.
+    """Name → file that carries the answer of a sweep into a job.
 
-    An inherited variable that only costs is taken away.  A variable holds for all sizes, so only settings that no
-    measured size suffers from are written as variables; the file of NCCL's tuner plugin and the options of a process
-    group carry the others.
+    Empty where nothing is to be changed.
+
+    An inherited variable that only costs is taken away.  A variable holds for all sizes, so only
+    settings that no measured size suffers from are written as variables; the file of NCCL's tuner
+    plugin and the options of a process group carry the others.
     """
     rows = [row for row in sweep.advantages if not row.lost]
     groups = [row for row in rows if row.setting.config]
@@ -522,7 +627,11 @@ def config_files(sweep: Sweep) -> dict[str, ConfigFile]:
     exported = ",".join(["ALL", *(f"{name}={_for_sbatch(value)}" for name, value in env.items())])
     again = _measured(sweep, rows)
     inherited = f"ncclkit tune --inherited {again}"
-    undone = f"ncclkit tune {_as_argument(Setting(without=sweep.harmful))} {again}" if sweep.harmful else ""
+    undone = (
+        f"ncclkit tune {_as_argument(Setting(without=sweep.harmful))} {again}"
+        if sweep.harmful
+        else ""
+    )
     options = " ".join(dict.fromkeys(_as_argument(row.setting) for row in groups))
     plugin = "NCCL_TUNER_PLUGIN=libnccl-tuner-example.so,NCCL_TUNER_CONFIG_FILE=$PWD/tuner.csv"
     made = {
@@ -539,9 +648,12 @@ def config_files(sweep: Sweep) -> dict[str, ConfigFile]:
             (f"#SBATCH --export={exported}\n" if env else "") + gone,
             undone or f"{{ echo '#!/bin/bash'; cat sbatch.txt; echo '{inherited}'; }} | sbatch",
         ),
-        "process_group.py": ConfigFile("".join(map(_options_code, groups)), f"ncclkit tune {options} {again}"),
+        "process_group.py": ConfigFile(
+            "".join(map(_options_code, groups)), f"ncclkit tune {options} {again}"
+        ),
         "tuner.csv": ConfigFile(
-            "".join(f"{line}\n" for row in rows if (line := _tuner_line(sweep, row))), f"ncclkit tune {plugin} {again}"
+            "".join(f"{line}\n" for row in rows if (line := _tuner_line(sweep, row))),
+            f"ncclkit tune {plugin} {again}",
         ),
     }
     return {name: file for name, file in made.items() if file.text}
@@ -554,15 +666,25 @@ def _for_sbatch(value: str) -> str:
 
 
 def _measured(sweep: Sweep, rows: Iterable[Advantage]) -> str:
-    """``--op all_reduce --sizes 8,1048576``: where something was gained, or taken away as it costs."""
-    costs = [one for one in sweep.comparisons if one.worse and not one.setting.env.keys().isdisjoint(sweep.harmful)]
+    """``--op all_reduce --sizes 8,1048576``.
+
+    Where something was gained, or taken away as it costs.
+    """
+    costs = [
+        one
+        for one in sweep.comparisons
+        if one.worse and not one.setting.env.keys().isdisjoint(sweep.harmful)
+    ]
     comparisons = [*costs, *(one for row in rows for one in row.comparisons)]
     ops = ",".join(dict.fromkeys(one.op for one in comparisons))
     return f"--op {ops} --sizes {','.join(map(str, sorted({one.bytes for one in comparisons})))}"
 
 
 def applied(sweep: Sweep) -> Setting | None:
-    """All that the answer of a sweep changes for every size, as one setting; None where that is nothing."""
+    """All that the answer of a sweep changes for every size, as one setting.
+
+    None where that is nothing.
+    """
     env = {name: value for name, value in _everywhere(sweep).items() if name not in sweep.cleared}
     if env or sweep.harmful:
         return Setting(env, without=sweep.harmful)
@@ -572,8 +694,14 @@ def applied(sweep: Sweep) -> Setting | None:
 
 def _everywhere(sweep: Sweep) -> dict[str, str]:
     """The variables that no measured size suffers from, those of the largest gain last."""
-    rows = [row for row in sweep.advantages if row.setting.env and not row.lost and _harmless(sweep, row.setting)]
-    return dict(pair for row in sorted(rows, key=lambda row: row.gain) for pair in row.setting.env.items())
+    rows = [
+        row
+        for row in sweep.advantages
+        if row.setting.env and not row.lost and _harmless(sweep, row.setting)
+    ]
+    return dict(
+        pair for row in sorted(rows, key=lambda row: row.gain) for pair in row.setting.env.items()
+    )
 
 
 def _as_argument(setting: Setting) -> str:
@@ -592,12 +720,17 @@ def _harmless(sweep: Sweep, setting: Setting) -> bool:
 def _options_code(row: Advantage) -> str:
     lines = [f"# {row}", "options = torch.distributed.ProcessGroupNCCL.Options()"]
     lines += [f"options.config.{name} = {value}" for name, value in row.setting.config.items()]
-    lines.append("group = torch.distributed.new_group(pg_options=options)  # for the messages of these sizes")
+    lines.append(
+        "group = torch.distributed.new_group(pg_options=options)  # for the messages of these sizes"
+    )
     return "\n".join(lines) + "\n"
 
 
 def _tuner_line(sweep: Sweep, row: Advantage) -> str:
-    """``allreduce,0,1048576,ring,ll,-1,1,8`` of NCCL's example tuner plugin; empty for what it does not know."""
+    """``allreduce,0,1048576,ring,ll,-1,1,8`` of NCCL's example tuner plugin.
+
+    Empty for what it does not know.
+    """
     own = dict(row.setting.env)
     algorithm, protocol = own.pop("NCCL_ALGO", ""), own.pop("NCCL_PROTO", "")
     if own or row.op not in TUNER or not (algorithm and protocol):

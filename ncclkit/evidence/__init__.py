@@ -1,4 +1,7 @@
-"""From what a job leaves behind to events: logs, dumps, reports, stacks.  ``docs/events.md`` is the contract."""
+"""From what a job leaves behind to events.
+
+Logs, dumps, reports, stacks.  ``docs/events.md`` is the contract.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +36,9 @@ OnBytes = Callable[[int, int], object]
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What was read: events in the order of the files, one row per file, one sentence per thing that went wrong."""
+    """What was read: events in the order of the files, one row per file, one sentence per thing
+    that went wrong.
+    """
 
     events: list[Event]
     inputs: list[dict[str, Any]]
@@ -56,15 +61,20 @@ def read(
 ) -> Reading:
     """Read files and folders of any mixture; ``-`` is standard input (`stdin`).
 
-    executor: any `concurrent.futures` executor that reads files, and pieces of large ones, side by side; helped: start
-    processes for that, where there is enough to read.  The result is the same.  Raises NcclkitError in one sentence
-    when nothing that was given can be read; a bad file among good ones is a problem.
+    executor: any `concurrent.futures` executor that reads files, and pieces of large ones, side by
+    side; helped: start processes for that, where there is enough to read.  The result is the same.
+    Raises NcclkitError in one sentence when nothing that was given can be read; a bad file among
+    good ones is a problem.
     """
     given: list[str | Path] = [paths] if isinstance(paths, (str, Path)) else list(paths)
     if not given:
-        raise NcclkitError("No input was given; name a log file, a folder with logs, or '-' for standard input.")
+        raise NcclkitError(
+            "No input was given; name a log file, a folder with logs, or '-' for standard input."
+        )
     found, problems = inputs.find(given)
-    with processes.process_pool(found) if helped and executor is None else nullcontext(executor) as helpers:
+    with (
+        processes.process_pool(found) if helped and executor is None else nullcontext(executor)
+    ) as helpers:
         try:
             parts = list(_shared(_parts(found, stdin, helpers, on_bytes), {}))
         finally:
@@ -72,13 +82,16 @@ def read(
     problems += [problem for part in parts for problem in part.problems]
     named = set(map(str, given))
     problems += [
-        f"{part.path} is a trace of PyTorch's profiler; `ncclkit step --traces {part.path}` reads it."
+        f"{part.path} is a trace of PyTorch's profiler; `ncclkit step --traces {part.path}`"
+        " reads it."
         for part in parts
         if part.kind == "trace" and part.path in named
     ]
     if not any(part.kind not in UNREADABLE for part in parts):
         raise NcclkitError(_nothing(given, parts, problems))
-    problems += [f"{part.path} is empty." for part in parts if part.kind == "empty" and part.path in named]
+    problems += [
+        f"{part.path} is empty." for part in parts if part.kind == "empty" and part.path in named
+    ]
     events = _merged(parts)
     known = Counter(event.path for event in events if event.kind != unknown_errors.KIND)
     unknown = Counter[str]()
@@ -135,7 +148,8 @@ def _parts(
 
 
 BATCH, MANY = 8 << 20, 32
-"""Bytes and files that another process is asked for at once: asking takes as long as reading a small file."""
+"""Bytes and files that another process is asked for at once: asking takes as long as reading a
+small file."""
 
 
 def _batches(paths: Iterable[str], sizes: Mapping[str, int]) -> Iterator[list[str]]:
@@ -155,15 +169,17 @@ def _batches(paths: Iterable[str], sizes: Mapping[str, int]) -> Iterator[list[st
 def _read_batch(paths: Sequence[str]) -> list[list[Part]]:
     """What some files gave, in the process that reads them: what their dumps share travels once.
 
-    The first of two levels of a tree; the second is the process that asks.  More would not spare it anything, as every
-    result of an executor comes to whoever asked.
+    The first of two levels of a tree; the second is the process that asks.  More would not spare it
+    anything, as every result of an executor comes to whoever asked.
     """
     found, known = [files.read(path) for path in paths], dict[Any, Any]()
     return [list(_shared(parts, known)) for parts in found]
 
 
 def _shared(parts: Iterable[Part], known: dict[Any, Any]) -> Iterator[Part]:
-    """The parts; what the dumps of a thousand ranks have in common stands in memory once, in `known`."""
+    """The parts; what the dumps of a thousand ranks have in common stands in memory once, in
+    `known`.
+    """
     for part in parts:
         if part.dump is not None:
             part.dump.share(known)
@@ -177,7 +193,9 @@ def _merged(parts: list[Part]) -> list[Event]:
         for event in part.events:
             merger.add_event(event)
     dumps = [part.dump for part in parts if part.dump is not None]
-    events = assign_hosts(assign_ranks([*merger.events(), *(compare.summary(dump, len(dumps)) for dump in dumps)]))
+    events = assign_hosts(
+        assign_ranks([*merger.events(), *(compare.summary(dump, len(dumps)) for dump in dumps)])
+    )
     order = {part.path: number for number, part in enumerate(parts)}
     events += compare.analyse(dumps, job(events)["ranks"], events)
     events += changes(part.report for part in parts if part.report is not None)
@@ -187,12 +205,20 @@ def _merged(parts: list[Part]) -> list[Event]:
 def _nothing(given: list[str | Path], parts: list[Part], problems: list[str]) -> str:
     """Why nothing could be read, in one sentence."""
     if len(parts) == 1 and problems:
-        return problems[-1].rstrip(".") + ("." if "; " in problems[-1] else "; give a log file or a folder with logs.")
+        return problems[-1].rstrip(".") + (
+            "." if "; " in problems[-1] else "; give a log file or a folder with logs."
+        )
     names = ", ".join(str(name) for name in given[:3]) + (" …" if len(given) > 3 else "")
     if len(parts) == 1:
         return f"{parts[0].path} is empty; was the job's output sent somewhere else?"
     if not parts and problems:
-        return f"{names} cannot be read ({problems[-1].partition(';')[0].rstrip('.')}); ask its owner or copy it."
+        return (
+            f"{names} cannot be read ({problems[-1].partition(';')[0].rstrip('.')}); ask its owner"
+            " or copy it."
+        )
     if not parts:
         return f"{names} holds no file; give the folder in which the job wrote its logs."
-    return f"None of the {len(parts)} files in {names} is a readable log; give the folder with the job's logs."
+    return (
+        f"None of the {len(parts)} files in {names} is a readable log; give the folder with the"
+        " job's logs."
+    )

@@ -1,6 +1,9 @@
-"""Lines with words of failure that no grammar knows: what a verdict by resemblance reads, besides known events.
+"""Lines with words of failure that no grammar knows.
 
-They are no events, as rules and pictures would have to step over them; they stand in the row of their file.
+What a verdict by resemblance reads, besides known events.
+
+They are no events, as rules and pictures would have to step over them; they stand in the row of
+their file.
 """
 
 from __future__ import annotations
@@ -15,7 +18,8 @@ from ncclkit.evidence.scanner.prefix import parse
 from ncclkit.evidence.sources.streams import Ends
 
 FIRST, LAST = 64 << 10, 64 << 10
-"""Bytes at the beginning and at the end of a file that are looked at: a failure stands where a log ends."""
+"""Bytes at the beginning and at the end of a file that are looked at: a failure stands where a log
+ends."""
 MOST = 60
 """Lines of a file that are kept: the last ones."""
 LONG = 1000
@@ -23,12 +27,13 @@ SHORT, FEW = 16 << 10, 4
 """Bytes of a log that is kept whole, and up to how many logs it is: what somebody pastes."""
 WORDS = (
     """
-error|fail|fatal|exception|warn|cannot|can't|could not|couldn't|unable|not found|no such|denied|refused|timeout
-timed out|time out|abort|kill|signal|fault|dumped|mismatch|invalid|unexpected|unsupported|not support|closed
-broken|reset by|unreachable|hang|hung|stuck|stall|deadlock|missing|exceed|insufficient|out of|too many|too old
-too small|too large|too long|not permitted|expired|no space|panic|traceback|xid|corrupt|inconsisten|differ
-duplicate|already in use|not available|not ready|is down|throttl|degraded|nan|wrong|incompatible|undefined|never
-evict|preempt|lost|no route|quota|exhausted|not initialized|must be|expected|limit|terminated|exited|retry
+error|fail|fatal|exception|warn|cannot|can't|could not|couldn't|unable|not found|no such|denied
+refused|timeout|timed out|time out|abort|kill|signal|fault|dumped|mismatch|invalid|unexpected
+unsupported|not support|closed|broken|reset by|unreachable|hang|hung|stuck|stall|deadlock|missing
+exceed|insufficient|out of|too many|too old|too small|too large|too long|not permitted|expired
+no space|panic|traceback|xid|corrupt|inconsisten|differ|duplicate|already in use|not available
+not ready|is down|throttl|degraded|nan|wrong|incompatible|undefined|never|evict|preempt|lost
+no route|quota|exhausted|not initialized|must be|expected|limit|terminated|exited|retry
 retries|fehler|kein |nicht |abgelehnt|abgebrochen|erreur|échec|aucun
 段错误|已杀死|错误|失败|超时|拒绝|没有空间|无法|不匹配|内存不足
 impossible|refusée|délai|not match|oom
@@ -39,19 +44,24 @@ impossible|refusée|délai|not match|oom
 )
 """In small letters; of a line that holds none of them nobody would say that it is about trouble."""
 HARMLESS = re.compile(
-    r"OMP_NUM_THREADS environment variable|(?:Future|Deprecation|PendingDeprecation|Resource)Warning|is deprecated"
-    r"|^Timeout \(\d|CANNOT Access Peer|Search for `cuda|might be asynchronously reported|For debugging consider"
-    r"|destroy_process_group\(\) was not called|No plugin found|Could not find: lib|docs\.nvidia\.com|<N/A>"
+    r"OMP_NUM_THREADS environment"
+    r" variable|(?:Future|Deprecation|PendingDeprecation|Resource)Warning|is deprecated"
+    r"|^Timeout \(\d|CANNOT Access Peer|Search for `cuda|might be asynchronously reported|For"
+    r" debugging consider"
+    r"|destroy_process_group\(\) was not called|No plugin found|Could not find:"
+    r" lib|docs\.nvidia\.com|<N/A>"
     r"|hostname of the client socket cannot be retrieved"
     r"|dlvsym failed|Topology detection|were not initialized from the model checkpoint"
-    r"|0 (?:errors|failed|failures)\b|errors?[:=] ?0\b|^(?!.*(?:hang|hung|stuck|[dD]eadlock)).*\bno errors?\b"
+    r"|0 (?:errors|failed|failures)\b|errors?[:=] ?0\b|^(?!.*(?:hang|hung|stuck|[dD]eadlock)).*\bno"
+    r" errors?\b"
 )
 """What healthy programs write."""
 NUMBERS = re.compile(rb"0x[0-9a-f]+|\d+")
 
 
 def lines(ends: Ends, path: str, count: int, events: Iterable[Event]) -> list[dict[str, Any]]:
-    """Number, rank and text of the abnormal lines at both ends of a file that none of its events cites.
+    """Number, rank and text of the abnormal lines at both ends of a file that none of its events
+    cites.
 
     count: how many lines it has.  Of lines that differ in numbers alone the last one counts.
     """
@@ -67,16 +77,24 @@ def lines(ends: Ends, path: str, count: int, events: Iterable[Event]) -> list[di
 def other_lines(
     text: str, path: str, events: Iterable[Event], besides: Iterable[Mapping[str, Any]]
 ) -> list[dict[str, Any]]:
-    """Number, rank, text and count of the lines of a short log that are not abnormal; besides: those that are."""
+    """Number, rank, text and count of the lines of a short log that are not abnormal; besides:
+    those that are.
+    """
     known, lines = {row["line"] for row in besides}, text.encode().split(b"\n")
     numbered = enumerate(lines, 1)
-    found = {number: raw for number, raw in numbered if raw.strip() and number not in known and len(raw) <= LONG}
+    found = {
+        number: raw
+        for number, raw in numbered
+        if raw.strip() and number not in known and len(raw) <= LONG
+    }
     said = Counter(NUMBERS.sub(b"#", raw) for raw in lines)
     rows = _rows(found, path, events, len(found))
     return [{**row, "times": said[NUMBERS.sub(b"#", lines[row["line"] - 1])]} for row in rows]
 
 
-def _rows(found: dict[int, bytes], path: str, events: Iterable[Event], most: int) -> list[dict[str, Any]]:
+def _rows(
+    found: dict[int, bytes], path: str, events: Iterable[Event], most: int
+) -> list[dict[str, Any]]:
     for event in events if found else ():
         for number in range(event.line, max(event.line, event.data.get("until") or 0) + 1):
             found.pop(number, None)

@@ -1,4 +1,7 @@
-"""One file → what it gave: its kind is told from its content; logs, dumps, reports, documents, archives."""
+"""One file → what it gave.
+
+Its kind is told from its content; logs, dumps, reports, documents, archives.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +42,8 @@ from ncclkit.evidence.sources.streams import (
 from ncclkit.evidence.tools import Document, nccltests, profiles
 
 Spread = Callable[
-    [Callable[[pieces.ByteRange], pieces.ScanResult], Sequence[pieces.ByteRange]], Iterator[pieces.ScanResult]
+    [Callable[[pieces.ByteRange], pieces.ScanResult], Sequence[pieces.ByteRange]],
+    Iterator[pieces.ScanResult],
 ]
 """`map`, or that of an executor."""
 
@@ -72,14 +76,20 @@ class Part:
 
     def take(self, found: Sequence[Document]) -> None:
         """Add what other tools printed here; a file with nothing else in it is of their kind."""
-        if found and all(event.kind in ("progress", "printed.version", "job.member") for event in self.events):
+        if found and all(
+            event.kind in ("progress", "printed.version", "job.member") for event in self.events
+        ):
             self.kind = found[0].tool
         hosts = {event.host for event in self.events if event.host}
         host = hosts.pop() if len(hosts) == 1 else ""
         self.facts = [replace(fact, host=host) for fact in tools.facts(found)]
-        self.measurements = [measurement for document in found for measurement in document.measurements]
+        self.measurements = [
+            measurement for document in found for measurement in document.measurements
+        ]
         self.events += [event for document in found for event in document.events]
-        self.problems += [f"{self.path} {document.problem}" for document in found if document.problem]
+        self.problems += [
+            f"{self.path} {document.problem}" for document in found if document.problem
+        ]
 
     def become(self, found: Part) -> None:
         """Take what was read of this file as a document."""
@@ -88,7 +98,10 @@ class Part:
         self.problems += found.problems
 
     def row(self, events: int, errors: int) -> dict[str, Any]:
-        """The line of ``inputs.json``; errors: lines that call themselves so, and that no grammar knows."""
+        """The line of ``inputs.json``; errors.
+
+        Lines that call themselves so, and that no grammar knows.
+        """
         return {
             "path": self.path,
             "bytes": self.bytes,
@@ -116,8 +129,8 @@ SAFE = 1 << 20
 def read_document(part: Part, head: bytes, text: TolerantReader) -> bytes | None:
     """Read a pickle or a JSON document into `part`.
 
-    head: its first bytes, `text` gives the rest.  Returns None when it was read; what was taken from `text` so far when
-    it only looks like one: JSON lines and brackets go the way of logs.
+    head: its first bytes, `text` gives the rest.  Returns None when it was read; what was taken
+    from `text` so far when it only looks like one: JSON lines and brackets go the way of logs.
     """
     if head.startswith(wire.MARK):
         part.kind = "wire"
@@ -125,7 +138,9 @@ def read_document(part: Part, head: bytes, text: TolerantReader) -> bytes | None
         return None
     if head.startswith(TELEMETRY_HEAD):
         part.kind = "telemetry"
-        part.events, part.lines = records.telemetry_of(io.BufferedReader(Joined(head, text)), part.path)
+        part.events, part.lines = records.telemetry_of(
+            io.BufferedReader(Joined(head, text)), part.path
+        )
         return None
     if TRACE.match(head):
         part.kind = "trace"
@@ -135,14 +150,18 @@ def read_document(part: Part, head: bytes, text: TolerantReader) -> bytes | None
         return head
     data = _read_all(Joined(head, text))
     if profiles.HEAD.match(head) and profiles.MARK in data:
-        part.kind, part.events, part.lines = "inspector", profiles.events(bytes(data), part.path), data.count(b"\n")
+        part.kind = "inspector"
+        part.events = profiles.events(bytes(data), part.path)
+        part.lines = data.count(b"\n")
         return None
     if not pickled and _are_lines(data):
         return bytes(data)
     try:
         found = _limited(document, part, data) if pickled else _read(document, part, data)
     except (processes.Refused, storage.Nested) as error:
-        part.problems.append(f"{part.path} {'looks like a Flight Recorder dump but ' * pickled}{error}.")
+        part.problems.append(
+            f"{part.path} {'looks like a Flight Recorder dump but ' * pickled}{error}."
+        )
         return None
     if found is None:
         return bytes(data)
@@ -151,7 +170,10 @@ def read_document(part: Part, head: bytes, text: TolerantReader) -> bytes | None
 
 
 def _read_all(stream: Readable) -> bytearray:
-    """All of a document, or its first `inputs.SMALL` bytes; in one piece, once, as it may be large."""
+    """All of a document, or its first `inputs.SMALL` bytes.
+
+    In one piece, once, as it may be large.
+    """
     data = bytearray()
     while len(data) < inputs.SMALL and (chunk := stream.read(1 << 20)):
         data += chunk
@@ -174,16 +196,24 @@ def _limited(function: Reader, part: Part, data: bytearray) -> Part | None:
 
 
 def document(path: str, rank: int | None, data: bytes) -> Part | None:
-    """What a pickle or a JSON document holds; None where it is neither, Refused where it is a damaged pickle."""
+    """What a pickle or a JSON document holds.
+
+    None where it is neither, Refused where it is a damaged pickle.
+    """
     part = Part(path, rank=rank)
     if data[:1] == b"\x80":
         part.dump = dumps.of_value(dumps.loads(data), path, rank)
         if part.dump is None:
-            part.problems.append(f"{path} is a pickle without Flight Recorder entries; it was not used.")
+            part.problems.append(
+                f"{path} is a pickle without Flight Recorder entries; it was not used."
+            )
             return part
         part.kind = "flight"
         if part.dump.left_out:
-            part.problems.append(f"{path}: {part.dump.left_out} of {part.dump.total} entries could not be understood.")
+            part.problems.append(
+                f"{path}: {part.dump.left_out} of {part.dump.total} entries could not be"
+                " understood."
+            )
         return part
     part.lines = data.count(b"\n")
     try:
@@ -208,7 +238,11 @@ def _are_lines(data: bytearray) -> bool:
         row = storage.parse(bytes(data[:end])) if end > 0 else None
     except ValueError:
         return False
-    return row is not None and data[end:].strip() != b"" and not (records.is_fact(row) or records.measurements_of(row))
+    return (
+        row is not None
+        and data[end:].strip() != b""
+        and not (records.is_fact(row) or records.measurements_of(row))
+    )
 
 
 def _lines(data: bytes) -> list[Any] | None:
@@ -226,7 +260,11 @@ def _value(part: Part, value: Any) -> bool:
     elif isinstance(value, dict) and isinstance(value.get("communicators"), list):
         part.report = ras.from_json(value, part.path)
         part.kind, part.events = "ras", part.report.events()
-    elif isinstance(value, dict) and "ncclkit_steps" in value and (event := profiles.from_hook(value, part.path)):
+    elif (
+        isinstance(value, dict)
+        and "ncclkit_steps" in value
+        and (event := profiles.from_hook(value, part.path))
+    ):
         part.kind, part.events = "steps", [event]
     elif isinstance(value, dict) and "reason" in value and "exitcode" in value:
         part.kind, part.events = "status", list(records.from_status(value, part.path))
@@ -259,22 +297,28 @@ def _wire(part: Part, stream: BinaryIO) -> None:
             event, bad = None, bad + 1
         if event is not None:
             merger.add_line(event)
-            part.speakers += [event.rank] if event.rank is not None and event.rank not in part.speakers else []
+            part.speakers += (
+                [event.rank] if event.rank is not None and event.rank not in part.speakers else []
+            )
     part.events = merger.events()
     if bad:
         part.problems.append(
-            f"{part.path}: {bad} of {part.lines} records could not be understood; the others were read."
+            f"{part.path}: {bad} of {part.lines} records could not be understood; the others were"
+            " read."
         )
 
 
 KERNEL = re.compile(
-    rb"(?m)^(?:(?:<\d{1,3}>|\w+ *:\w+ *: )?\[(?: *\d+\.\d{6}|\w{3} \w{3} [ \d]\d [\d:]{8} \d{4})\]|.{0,60}\bkernel: )"
+    rb"(?m)^(?:(?:<\d{1,3}>|\w+ *:\w+ *: )?\[(?: *\d+\.\d{6}|\w{3} \w{3} [ \d]\d [\d:]{8}"
+    rb" \d{4})\]|.{0,60}\bkernel: )"
 )
 """The kernel's lines as dmesg (also -T, -x, -r), syslog and journalctl write them."""
 
 
 def read(path: str, stdin: BinaryIO | None = None, spread: Spread = map) -> list[Part]:
-    """Read one file, and the members of an archive after it; whatever is wrong stands in `problems`.
+    """Read one file, and the members of an archive after it.
+
+    Whatever is wrong stands in `problems`.
 
     Safe to run in another process; `spread` has the pieces of a large plain file scanned in others.
     """
@@ -297,10 +341,16 @@ def read(path: str, stdin: BinaryIO | None = None, spread: Spread = map) -> list
     return parts
 
 
-def _fill(part: Part, stream: Readable, changed: datetime | None, inside: UnpackBudget | None = None) -> list[Part]:
-    """Read one stream into its part; the members, where it is an archive that is not itself `inside` one."""
+def _fill(
+    part: Part, stream: Readable, changed: datetime | None, inside: UnpackBudget | None = None
+) -> list[Part]:
+    """Read one stream into its part.
+
+    The members, where it is an archive that is not itself `inside` one.
+    """
     start, end, members = 0, part.bytes, []
-    if part.spread and isinstance(stream, io.BufferedReader):  # a hole before its data, or behind it, takes no time
+    # a hole before its data, or behind it, takes no time
+    if part.spread and isinstance(stream, io.BufferedReader):
         start = pieces.data(stream.fileno(), 0, part.bytes)
         end = pieces.end_of_data(stream.fileno(), start, part.bytes)
         stream.seek(start)
@@ -311,7 +361,10 @@ def _fill(part: Part, stream: Readable, changed: datetime | None, inside: Unpack
     part.spread = None if packing else part.spread
     head = b"" if packing in ("zip", "zst?") else text.begin(inputs.HEAD)
     if packing == "zst?":
-        part.problems.append(f"{part.path} is packed with zstd: `pip install zstandard`, or unpack it with `zstd -d`.")
+        part.problems.append(
+            f"{part.path} is packed with zstd: `pip install zstandard`, or unpack it with `zstd"
+            " -d`."
+        )
     elif packing == "zip" or is_tar(head):
         part.kind = "archive"
         if inside is None:
@@ -328,16 +381,24 @@ def _fill(part: Part, stream: Readable, changed: datetime | None, inside: Unpack
         part.take(tools.at_ends(text.ends, part.path, part.rank, part.lines))
         part.abnormal = abnormal.lines(text.ends, part.path, part.lines, part.events)
         first, last = text.ends.head_and_tail()
-        part.short = first.decode("utf-8", "replace") if not last and len(first) <= abnormal.SHORT else ""
+        part.short = (
+            first.decode("utf-8", "replace") if not last and len(first) <= abnormal.SHORT else ""
+        )
     if text.problem and not part.problems:
         part.problems.append(f"{part.path} {text.problem}")
     part.bytes = max(counted.bytes, part.bytes)
     return members
 
 
-def _members(part: Part, stream: Readable, counted: Counted, source: Joined, packing: str) -> list[Part]:
+def _members(
+    part: Part, stream: Readable, counted: Counted, source: Joined, packing: str
+) -> list[Part]:
     """Every member that can hold evidence, as a part of its own, in the order of a folder."""
-    file = stream if isinstance(stream, (io.BufferedReader, io.BytesIO)) and stream.seekable() else None
+    file = (
+        stream
+        if isinstance(stream, (io.BufferedReader, io.BytesIO)) and stream.seekable()
+        else None
+    )
     budget, passing = (UnpackBudget(lambda: max(part.bytes, counted.bytes)) for _ in range(2))
     archive = Archive(part.path, passing)
     source.rest.budget = passing if packing not in ("", "zip") else None
@@ -386,7 +447,9 @@ def _text(part: Part, head: bytes, text: TolerantReader, changed: datetime | Non
         stream = _plain(part, stream, text)
         sample = read if isinstance(stream, io.BytesIO) else sample
     lines = sample.splitlines()
-    tasks = len(tools.TASK.findall(sample)) > 0.5 * max(4, len([line for line in lines if line.strip()]))
+    tasks = len(tools.TASK.findall(sample)) > 0.5 * max(
+        4, len([line for line in lines if line.strip()])
+    )
     labelled = len(pieces.SPEAKER.findall(sample)) > 0.3 * len(lines)
     context = scan.Context(part.path, part.rank, tasks, changed)
     options = {"labelled": labelled, "stacks": part.kind == "stacks"}
@@ -423,7 +486,11 @@ def _kind(sample: bytes, path: str) -> str:
     text = sample.decode("utf-8", "replace")
     if ras.is_report(text):
         return "ras"
-    if re.match(r"\s*(?:Process \d+: |Thread (?:0x)?[0-9A-Fa-f]+ \(|Current thread 0x|Fatal Python error: )", text):
+    if re.match(
+        r"\s*(?:Process \d+: |Thread (?:0x)?[0-9A-Fa-f]+ \(|Current thread 0x|Fatal Python"
+        r" error: )",
+        text,
+    ):
         return "stacks"
     lines = len([line for line in sample.splitlines() if line.strip()])
     if len(KERNEL.findall(sample)) > 0.5 * lines:

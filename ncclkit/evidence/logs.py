@@ -1,4 +1,7 @@
-"""What a job left behind, read into a case: the door of `03_logs`; facts of other hosts; what was read, counted."""
+"""What a job left behind, read into a case.
+
+The door of `03_logs`; facts of other hosts; what was read, counted.
+"""
 
 from __future__ import annotations
 
@@ -27,16 +30,19 @@ ASKED_JOB = re.compile(r"slurm:(\d+)")
 
 
 def read_logs(logs: str, case_dir: str | Path = "", example: str = "") -> Case:
-    """Read what `logs` names, and nothing else, into a case; with `case_dir` the case is kept in that folder.
+    """Read what `logs` names, and nothing else, into a case.
 
-    logs: files, folders, globs, archives or Slurm job ids, separated by blanks as in a shell; the name of a bundled
-    run; or lines of a log themselves.  What an earlier reading left in the case gives way, so that two jobs are never
-    judged as one.  Of several jobs in `logs` the case holds the first; ``case.about["other_jobs"]`` has the paths of
-    each of the others.  One sentence for each thing that could not be read stands in
-    ``case.about["problems"]``; raises NcclkitError where nothing could.
+    With `case_dir` the case is kept in that folder.
 
-    Where `logs` is empty, the case comes back as an earlier reading left it; where nothing was read, with the bundled
-    run `example`, if one is named.
+    logs: files, folders, globs, archives or Slurm job ids, separated by blanks as in a shell; the
+    name of a bundled run; or lines of a log themselves.  What an earlier reading left in the case
+    gives way, so that two jobs are never judged as one.  Of several jobs in `logs` the case holds
+    the first; ``case.about["other_jobs"]`` has the paths of each of the others.  One sentence for
+    each thing that could not be read stands in ``case.about["problems"]``; raises NcclkitError
+    where nothing could.
+
+    Where `logs` is empty, the case comes back as an earlier reading left it; where nothing was
+    read, with the bundled run `example`, if one is named.
     """
     if isinstance(logs, str) and not logs.strip() and case_dir and example:
         case = Case.open(case_dir)
@@ -47,7 +53,9 @@ def read_logs(logs: str, case_dir: str | Path = "", example: str = "") -> Case:
     given = ["-"] if pasted else _single_inputs(logs)
     reading = pasted or evidence.read(given, helped=True)
     case, *others = fill_jobs(Case.open(case_dir) if case_dir else Case(), reading, given)
-    case.about |= {"logs": "lines that were pasted" if pasted else case.about["logs"] if others else logs}
+    case.about |= {
+        "logs": "lines that were pasted" if pasted else case.about["logs"] if others else logs
+    }
     case.about |= {"problems": list(reading.problems)}
     return case.save()
 
@@ -55,7 +63,8 @@ def read_logs(logs: str, case_dir: str | Path = "", example: str = "") -> Case:
 def fill_jobs(case: Case, reading: evidence.Reading, given: Sequence[str]) -> list[Case]:
     """A case for each job that the `given` logs are of: `case` for the first, the others in memory.
 
-    In ``about`` of each ``logs`` names what is its own, and of the first ``other_jobs`` has the paths of the others.
+    In ``about`` of each ``logs`` names what is its own, and of the first ``other_jobs`` has the
+    paths of the others.
     """
     first, *others = jobs(reading.named, reading.events)
     filled = [fill(case, reading)]
@@ -65,16 +74,20 @@ def fill_jobs(case: Case, reading: evidence.Reading, given: Sequence[str]) -> li
         other.about |= {"logs": shlex.join(names)}
         filled.append(other)
     for job, own in zip(filled, [set(first), *map(set, others)], strict=True) if others else ():
-        job.events = [event for event in job.events if reading.named.get(event.path, first[0]) in own]
+        job.events = [
+            event for event in job.events if reading.named.get(event.path, first[0]) in own
+        ]
         job.inputs = [row for row in job.inputs if reading.named[str(row["path"])] in own]
     return filled
 
 
 def jobs(named: Mapping[str, str], events: Sequence[Event]) -> list[list[str]]:
-    """The inputs that files were found by, those of one job together, in the order in which they were named.
+    """The inputs that files were found by, those of one job together, in the order in which they
+    were named.
 
-    Two of them are of two jobs where Slurm's numbers differ, or where NCCL ran a rank in another process.  One that
-    shows neither is taken for a part of the first job.  named: path of a file → its input.
+    Two of them are of two jobs where Slurm's numbers differ, or where NCCL ran a rank in another
+    process.  One that shows neither is taken for a part of the first job.  named: path of a file →
+    its input.
     """
     found: list[tuple[list[str], Marks]] = []
     for name, mine in _marks(named, events).items():
@@ -111,11 +124,14 @@ def _marks(named: Mapping[str, str], events: Iterable[Event]) -> Mapping[str, Ma
 def _different_jobs(one: Marks, other: Marks) -> bool:
     """Whether two inputs are of two jobs; what Slurm says of that counts alone."""
     shared = one.keys() & other.keys()
-    return any(not one[name] & other[name] for name in ({"slurm"} & shared or shared))
+    return any(not one[name] & other[name] for name in {"slurm"} & shared or shared)
 
 
 def is_example(case: Case) -> bool:
-    """Whether what a case holds was read from a recording that comes with the kit: somebody else's job."""
+    """Whether what a case holds was read from a recording that comes with the kit.
+
+    Somebody else's job.
+    """
     paths = [str(row.get("path", "")) for row in case.inputs]
     return bool(paths) and all(Path(path).is_relative_to(samples.HERE) for path in paths)
 
@@ -127,7 +143,9 @@ def forget(case: Case) -> Case:
 
 
 def fill(case: Case, reading: evidence.Reading) -> Case:
-    """Put what was read in the place of what an earlier reading left; facts and measurements are added.
+    """Put what was read in the place of what an earlier reading left.
+
+    Facts and measurements are added.
 
     Answers of a person stay where the same logs are read again.
     """
@@ -138,14 +156,19 @@ def fill(case: Case, reading: evidence.Reading) -> Case:
 
 
 def _answers_that_stay(case: Case, reading: evidence.Reading) -> list[Event]:
-    """Answers about these very logs: what was answered about another job must not be judged with this one."""
+    """Answers about these very logs.
+
+    What was answered about another job must not be judged with this one.
+    """
     before, now = _first_events(case.events), _first_events(reading.events)
     is_same = bool(before) and all(now.get(path) == first for path, first in before.items())
     return case.of(ANSWER_KIND) if is_same else []
 
 
 def _first_events(events: Iterable[Event]) -> dict[str, tuple[int, str]]:
-    """File → line and text of its first event, which stay when a log grows and differ where it is another one."""
+    """File → line and text of its first event, which stay when a log grows and differ where it is
+    another one.
+    """
     found: dict[str, tuple[int, str]] = {}
     for event in events:
         if event.kind == ANSWER_KIND or not event.line:
@@ -157,17 +180,20 @@ def _first_events(events: Iterable[Event]) -> dict[str, tuple[int, str]]:
 
 
 def read_facts(case: Case, others: str) -> Case:
-    """Add the facts of other hosts to a case: what `ncclkit inspect --json` printed there, or their case folders.
+    """Add the facts of other hosts to a case.
 
-    others: files, folders or globs, separated by blanks as in a shell; nothing named is nothing done.  Raises
-    NcclkitError where they hold no facts at all.
+    What `ncclkit inspect --json` printed there, or their case folders.
+
+    others: files, folders or globs, separated by blanks as in a shell; nothing named is nothing
+    done.  Raises NcclkitError where they hold no facts at all.
     """
     if not others.strip():
         return case
     facts = evidence.read(_single_inputs(others)).facts
     if not facts:
         raise NcclkitError(
-            f"There are no facts in {others}; write them with `ncclkit inspect --json > FILE` on each host."
+            f"There are no facts in {others}; write them with `ncclkit inspect --json > FILE` on"
+            " each host."
         )
     return case.replace_facts(facts).save()
 
@@ -175,7 +201,8 @@ def read_facts(case: Case, others: str) -> Case:
 def _pasted(logs: str) -> evidence.Reading | None:
     """What lines of a log say that were given in place of its name; None where files are named.
 
-    One line alone is a log where it holds blanks, no word of it is a file, and something in it is known.
+    One line alone is a log where it holds blanks, no word of it is a file, and something in it is
+    known.
     """
     if not isinstance(logs, str) or len(logs.split()) < 2 or _exists(logs):
         return None
@@ -189,14 +216,22 @@ def _pasted(logs: str) -> evidence.Reading | None:
 def _exists(logs: str) -> bool:
     try:
         return Path(logs).expanduser().exists()
-    except (OSError, ValueError, RuntimeError):  # too long for a name, a NUL in it, or nobody's home
+    except (
+        OSError,
+        ValueError,
+        RuntimeError,
+    ):
+        # too long for a name, a NUL in it, or nobody's home
         return False
 
 
 def _single_inputs(logs: str) -> list[str]:
     """The single inputs; a path that exists is one, whatever characters it has."""
     if not isinstance(logs, str) or not logs.strip():
-        raise NcclkitError("No logs were named; give a file, a folder, a glob, an archive or a Slurm job id in quotes.")
+        raise NcclkitError(
+            "No logs were named; give a file, a folder, a glob, an archive or a Slurm job id in"
+            " quotes."
+        )
     if _exists(logs):
         return [logs]
     if logs in samples.names():
@@ -204,14 +239,18 @@ def _single_inputs(logs: str) -> list[str]:
     try:
         return shlex.split(logs)
     except ValueError as error:
-        raise NcclkitError(f"The logs {logs!r} cannot be read as a list ({error}); close the quotes.") from error
+        raise NcclkitError(
+            f"The logs {logs!r} cannot be read as a list ({error}); close the quotes."
+        ) from error
 
 
 NOT_READ = UNREAD | {"trace"}
 """Kinds of rows of ``inputs.json`` in which nothing is looked for."""
 
 
-def summary(inputs: Sequence[Mapping[str, Any]], facts: int, measured: Sequence[Measurement]) -> str:
+def summary(
+    inputs: Sequence[Mapping[str, Any]], facts: int, measured: Sequence[Measurement]
+) -> str:
     """One sentence: files by kind, what came out, and what was not understood."""
     kinds = Counter(str(row["kind"]) for row in inputs)
     read = [f"{count} × {kind}" for kind, count in kinds.most_common() if kind not in NOT_READ]
@@ -219,7 +258,9 @@ def summary(inputs: Sequence[Mapping[str, Any]], facts: int, measured: Sequence[
     out = [f"{facts:,} facts"] * bool(facts) + _measured(measured)
     left = [f"{kinds[kind]} × {kind}" for kind in sorted(NOT_READ & kinds.keys())]
     mute = sum(row["kind"] == "log" and not row["events"] for row in inputs)
-    left += [f"{mute} × log in which no line is known"] if mute and not facts and not measured else []
+    left += (
+        [f"{mute} × log in which no line is known"] if mute and not facts and not measured else []
+    )
     errors = sum(row.get("errors", 0) for row in inputs)
     left += [f"{errors:,} × line that calls itself an error"] if errors else []
     said = f"Read {', '.join(read)}: {', '.join([f'{events:,} events', *out])}"
@@ -232,6 +273,8 @@ def _measured(rows: Sequence[Measurement]) -> list[str]:
         return []
     best = max(rows, key=lambda m: m.busbw or m.algbw)
     kind = "busbw" if best.busbw is not None else "algbw"
-    speed = f"{len(rows):,} measurements ({best.op} up to {best.busbw or best.algbw:.2f} GB/s {kind})"
+    speed = (
+        f"{len(rows):,} measurements ({best.op} up to {best.busbw or best.algbw:.2f} GB/s {kind})"
+    )
     wrong = sum(m.wrong or 0 for m in rows)
     return [speed, f"{wrong:,} WRONG values"] if wrong else [speed]

@@ -1,4 +1,7 @@
-"""Floods become one event with a count; every event learns its rank, and of our own runs its host."""
+"""Floods become one event with a count.
+
+Every event learns its rank, and of our own runs its host.
+"""
 
 from __future__ import annotations
 
@@ -11,11 +14,23 @@ from typing import Any
 from ncclkit.core.model import Event
 
 IGNORED_FIELDS = frozenset(
-    {"message", "frames", "until", "last_error", "ran_ms", "channels", "last", "first", "_local", "error"}
+    {
+        "message",
+        "frames",
+        "until",
+        "last_error",
+        "ran_ms",
+        "channels",
+        "last",
+        "first",
+        "_local",
+        "error",
+    }
 )
 """Fields of `data` in which equal events may differ."""
 KEEP_LAST = {"progress": (), "worker.phase": ("phase",)}
-"""Kinds whose last event per rank and file alone counts, and the fields that tell such events apart."""
+"""Kinds whose last event per rank and file alone counts, and the fields that tell such events
+apart."""
 NUMBERS = re.compile(r"(\d{1,3}\.\d{1,3}\.\d{1,3}\.\d{1,3})|0x[0-9a-fA-F]+|\d+")
 NEVER_MERGED = ("flight.", "ras.", "stack", "connect.", "resources.")
 """Kinds whose events are never merged."""
@@ -24,7 +39,10 @@ TRACE_GAP = 12
 
 
 class Merger:
-    """Collects events; equal ones become one.  Equal: same kind, source and process, same text without its numbers."""
+    """Collects events; equal ones become one.  Equal.
+
+    Same kind, source and process, same text without its numbers.
+    """
 
     def __init__(self) -> None:
         self._events: dict[Any, RepeatedEvent] = {}
@@ -47,7 +65,10 @@ class Merger:
         return repeated
 
     def continues(self, event: Event) -> bool:
-        """True for a line of a back-trace that began shortly before; the next line is compared with this one."""
+        """True for a line of a back-trace that began shortly before.
+
+        The next line is compared with this one.
+        """
         process = (event.path, event.host, event.pid)
         near = self._traces.get(process, event.line - TRACE_GAP)
         self._traces[process] = event.line
@@ -58,14 +79,20 @@ class Merger:
         return [repeated.event() for repeated in self._events.values()]
 
     def events(self) -> list[Event]:
-        """The same without exception lines that a traceback holds and stacks of timeouts that have a message."""
+        """The same without exception lines that a traceback holds and stacks of timeouts that have
+        a message.
+        """
         events = self.collected()
         errors = [event for event in events if event.kind == "python.exception"]
         tracebacks = Regions(event for event in errors if event.data["frames"])
-        ignored = Regions((event for event in events if event.kind == "python.ignored"), of_rank=True)
+        ignored = Regions(
+            (event for event in events if event.kind == "python.ignored"), of_rank=True
+        )
         timeouts = Timeouts(event for event in events if event.kind == "c10d.timeout")
         gone = {
-            id(event) for event in errors if ignored.hold(event) or not event.data["frames"] and tracebacks.hold(event)
+            id(event)
+            for event in errors
+            if ignored.hold(event) or not event.data["frames"] and tracebacks.hold(event)
         }
         return [event for event in events if id(event) not in gone and not timeouts.better(event)]
 
@@ -80,7 +107,8 @@ class RepeatedEvent:
         self.count = event.count
         self.channels = set(event.data["channels"]) if event.kind == "nccl.channel" else None
         self.late = b""
-        """The number by which the last line differs, where that was not read (see `deduplication`)."""
+        """The number by which the last line differs, where that was not read (see
+        `deduplication`)."""
         self.values: set[bytes] = set()
         """Channels that were not read."""
 
@@ -90,7 +118,11 @@ class RepeatedEvent:
         self.late = b""
         if self.channels is not None:
             self.channels.update(event.data["channels"])
-        backwards = event.kind == "progress" and event.rank is None and event.data["step"] < self.last.data["step"]
+        backwards = (
+            event.kind == "progress"
+            and event.rank is None
+            and event.data["step"] < self.last.data["step"]
+        )
         if not backwards:  # of several unnamed speakers the one that came furthest counts
             self.last = event
 
@@ -109,11 +141,17 @@ class RepeatedEvent:
             return replace(self.last, count=1 if self.shown.kind == "progress" else self.count)
         if self.channels is not None:
             channels = sorted(self.channels.union(map(int, self.values)))
-            return replace(self.shown, data=dict(self.shown.data) | {"channels": channels}, count=self.count)
+            return replace(
+                self.shown, data=dict(self.shown.data) | {"channels": channels}, count=self.count
+            )
         if self.shown.kind == "nccl.op":
             last = int(self.late, 16) if self.late else self.last.data["last"]
-            return replace(self.shown, data=dict(self.shown.data) | {"last": last}, count=self.count)
-        return replace(self.shown, count=self.count) if self.count != self.shown.count else self.shown
+            return replace(
+                self.shown, data=dict(self.shown.data) | {"last": last}, count=self.count
+            )
+        return (
+            replace(self.shown, count=self.count) if self.count != self.shown.count else self.shown
+        )
 
 
 def merges(event: Event) -> bool:
@@ -127,20 +165,37 @@ def _key(event: Event) -> Any:
     if event.kind in KEEP_LAST:
         return (*who, *(data.get(name) for name in KEEP_LAST[event.kind]))
     if event.kind == "nccl.channel":
-        return (event.kind, event.host, event.pid, data["src"], data["dst"], data["transport"], data["gdr"])
+        return (
+            event.kind,
+            event.host,
+            event.pid,
+            data["src"],
+            data["dst"],
+            data["transport"],
+            data["gdr"],
+        )
     if event.kind.startswith(NEVER_MERGED):
         return (*who, event.line, event.text)
     fields = tuple([(name, repr(data[name])) for name in data if name not in IGNORED_FIELDS])
-    return (*who, fields, _shape(event.text) if "message" in data or "error" in data or "frames" in data else "")
+    return (
+        *who,
+        fields,
+        _shape(event.text) if "message" in data or "error" in data or "frames" in data else "",
+    )
 
 
 def _shape(text: str) -> str:
     """A text without its numbers; addresses of peers stay, as they tell who it was."""
-    return NUMBERS.sub("#", text) if "." not in text else NUMBERS.sub(lambda match: match[1] or "#", text)
+    return (
+        NUMBERS.sub("#", text)
+        if "." not in text
+        else NUMBERS.sub(lambda match: match[1] or "#", text)
+    )
 
 
 class Regions:
-    """The lines of tracebacks, by file and type of error, so that each error is looked up and not compared with all.
+    """The lines of tracebacks, by file and type of error, so that each error is looked up and not
+    compared with all.
 
     of_rank: an error is only held by a region of its own rank.
     """
@@ -148,7 +203,8 @@ class Regions:
     def __init__(self, events: Iterable[Event], *, of_rank: bool = False) -> None:
         self.of_rank = of_rank
         self.known: dict[Any, tuple[list[int], list[int]]] = {}
-        """Key → first lines in order, and the last line of any region that begins there or before."""
+        """Key → first lines in order, and the last line of any region that begins there or
+        before."""
         for event in sorted(events, key=lambda event: event.line):
             lines, ends = self.known.setdefault(self._key(event), ([], []))
             lines.append(event.line)
@@ -165,7 +221,10 @@ class Regions:
 
 
 class Timeouts:
-    """Which ranks a message says to have timed out; the stack of such a timeout says the same, and less."""
+    """Which ranks a message says to have timed out.
+
+    The stack of such a timeout says the same, and less.
+    """
 
     def __init__(self, events: Iterable[Event]) -> None:
         known = list(events)
@@ -173,7 +232,9 @@ class Timeouts:
         self.any = bool(self.ranks) or any(event.rank is not None for event in known)
 
     def better(self, event: Event) -> bool:
-        """True for the stack of a timeout that a message, or the first line of that stack, reports better."""
+        """True for the stack of a timeout that a message, or the first line of that stack, reports
+        better.
+        """
         if event.kind != "c10d.timeout" or not event.data.get("_bare"):
             return False
         return self.any if event.rank is None else event.rank in self.ranks
@@ -199,9 +260,16 @@ def _once(events: Iterable[Event]) -> Iterator[Event]:
 
 
 def _rank_of_process(events: list[Event]) -> dict[tuple[str, int], int]:
-    """(host, pid) → global rank; the largest communicator is the job, and a worker's own word wins."""
+    """(host, pid) → global rank.
+
+    The largest communicator is the job, and a worker's own word wins.
+    """
     ties: dict[tuple[str, int], int] = {}
-    inits = [e for e in events if e.kind == "nccl.init" and e.pid is not None and not e.data.get("parent")]
+    inits = [
+        e
+        for e in events
+        if e.kind == "nccl.init" and e.pid is not None and not e.data.get("parent")
+    ]
     world = max((e.data["nranks"] for e in inits), default=0)
     for event in inits:
         if event.data["nranks"] == world and event.pid is not None:
@@ -221,9 +289,14 @@ def _rank_of_process(events: list[Event]) -> dict[tuple[str, int], int]:
 def _with_rank(event: Event, ties: dict[tuple[str, int], int], many_hosts: bool) -> Event:
     if event.pid is not None:
         rank = ties.get(
-            (event.host.partition(".")[0], event.pid), ties.get(("", event.pid)) if not event.host else None
+            (event.host.partition(".")[0], event.pid),
+            ties.get(("", event.pid)) if not event.host else None,
         )
-        if rank is not None and rank != event.rank and (event.rank is None or event.data.get("_local")):
+        if (
+            rank is not None
+            and rank != event.rank
+            and (event.rank is None or event.data.get("_local"))
+        ):
             return replace(event, rank=rank)
         if rank is not None:
             return event
@@ -254,7 +327,12 @@ def assign_hosts(events: Iterable[Event]) -> list[Event]:
             folder, _ = _split(event.path)
             who = event.data.get("log") if event.data.get("phase") == "launch" else event.rank
             hosts.setdefault(folder, {})[folder, who] = event.host
-    where = {place: host for known in hosts.values() if len({*known.values()}) > 1 for place, host in known.items()}
+    where = {
+        place: host
+        for known in hosts.values()
+        if len({*known.values()}) > 1
+        for place, host in known.items()
+    }
     return [_with_host(event, where) for event in given] if where else given
 
 

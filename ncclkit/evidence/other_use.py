@@ -1,4 +1,7 @@
-"""What processes that were none of a run's own used while it ran: cores and GPUs, from its telemetry."""
+"""What processes that were none of a run's own used while it ran.
+
+Cores and GPUs, from its telemetry.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,8 @@ from ncclkit.core.text import plural
 from ncclkit.evidence.grammars.grammar import clip
 
 BUSY = 20.0
-"""Percent of the time in which a GPU computed before any rank came, from which on somebody else uses it."""
+"""Percent of the time in which a GPU computed before any rank came, from which on somebody else
+uses it."""
 MOST = 64
 """GPUs, and processes on them, that are kept of one host."""
 
@@ -40,7 +44,9 @@ class OtherUse:
         if present and _is_number(sample.get("others")) and _is_number(sample.get("cores")):
             self._cores_used.append(float(sample["others"]))
             self._cores = int(sample["cores"])
-            self._load = max(self._load, float(sample["load"]) if _is_number(sample.get("load")) else 0.0)
+            self._load = max(
+                self._load, float(sample["load"]) if _is_number(sample.get("load")) else 0.0
+            )
         self._take_holders(sample.get("holders"))
 
     def _take_gpus(self, gpus: Any) -> None:
@@ -51,9 +57,18 @@ class OtherUse:
 
     def _take_holders(self, holders: Any) -> None:
         for row in holders[:MOST] if isinstance(holders, list) else ():
-            if isinstance(row, list) and len(row) == 4 and all(isinstance(cell, str) for cell in row):
+            if (
+                isinstance(row, list)
+                and len(row) == 4
+                and all(isinstance(cell, str) for cell in row)
+            ):
                 pid, bus, memory, name = row
-                self._holders[pid, bus] = {"pid": pid[:12], "bus": bus[:32], "memory": memory[:16], "name": name[:64]}
+                self._holders[pid, bus] = {
+                    "pid": pid[:12],
+                    "bus": bus[:32],
+                    "memory": memory[:16],
+                    "name": name[:64],
+                }
 
     def events(self, path: str, host: str) -> Iterator[Event]:
         """One event where anything is known of others."""
@@ -64,7 +79,12 @@ class OtherUse:
         if not (self._cores_used or gpus or holders):
             return
         used = round(fmean(self._cores_used), 2) if self._cores_used else None
-        data: dict[str, Any] = {"cores_used": used, "cores": self._cores, "load": self._load, "ranks": len(self._ranks)}
+        data: dict[str, Any] = {
+            "cores_used": used,
+            "cores": self._cores,
+            "load": self._load,
+            "ranks": len(self._ranks),
+        }
         data |= {"gpus": gpus, "holders": holders}
         number, moment = self._last
         yield Event("telemetry.others", clip(_text(data)), path, number, moment, host, data=data)

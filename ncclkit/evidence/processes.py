@@ -1,4 +1,7 @@
-"""Processes that read for this one: side by side where there is much, with limits where it is risky."""
+"""Processes that read for this one.
+
+Side by side where there is much, with limits where it is risky.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +31,9 @@ MOST = 8
 
 
 class _Quiet(SpawnProcess):
-    """A process that does not import the caller's main module, which may be a script without ``if __name__ …``."""
+    """A process that does not import the caller's main module, which may be a script without ``if
+    __name__ …``.
+    """
 
     @staticmethod
     def _Popen(process_obj: Any) -> Any:  # the hook of multiprocessing
@@ -46,11 +51,16 @@ class _Context(SpawnContext):
 
 @contextmanager
 def process_pool(paths: Iterable[str]) -> Iterator[Executor | None]:
-    """A pool of processes that reads these files, as long as the block runs; None where one process does as well.
+    """A pool of processes that reads these files, as long as the block runs.
+
+    None where one process does as well.
 
     Processes are spawned, as a notebook's has threads, and end with this one, however it ends.
     """
-    count = min(MOST, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
+    count = min(
+        MOST,
+        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
+    )
     size = sum(os.path.getsize(path) for path in paths if os.path.isfile(path))
     if count < 2 or size < ENOUGH or parent_process() is not None:
         yield None
@@ -71,7 +81,8 @@ def _die_with_parent(sentinel: int) -> None:
 
 
 MEMORY = 352 << 20
-"""Bytes that reading one risky document may take beyond those of the process; this one holds its bytes besides."""
+"""Bytes that reading one risky document may take beyond those of the process; this one holds its
+bytes besides."""
 SECONDS = 20
 """Processor seconds that it may take, where it is large."""
 
@@ -85,10 +96,12 @@ class Refused(ValueError):
 
 
 class Limited:
-    """A process that calls functions on what strangers wrote, each call with limits of memory and time.
+    """A process that calls functions on what strangers wrote, each call with limits of memory and
+    time.
 
-    It is started by the first call, answers one after the other, and is replaced where a limit ended it.  It is forked
-    in milliseconds where no other thread is; a new interpreter takes 0.3 s, and so stays for the next reading.
+    It is started by the first call, answers one after the other, and is replaced where a limit
+    ended it.  It is forked in milliseconds where no other thread is; a new interpreter takes 0.3 s,
+    and so stays for the next reading.
     """
 
     def __init__(self) -> None:
@@ -98,14 +111,18 @@ class Limited:
         self._forked = False
 
     def call(self, function: Callable[..., Any], *given: Any, data: bytes | bytearray = b"") -> Any:
-        """What `function(*given, data)` returns; what it raises; Refused where it takes too much or breaks its process.
+        """What `function(*given, data)` returns; what it raises.
+
+        Refused where it takes too much or breaks its process.
 
         data: the document; a small one has fewer seconds.
         """
         with self._lock:
             return self._call(function, given, data, min(SECONDS, 3 + (len(data) >> 20)))
 
-    def _call(self, function: Callable[..., Any], given: Any, data: bytes | bytearray, seconds: int) -> Any:
+    def _call(
+        self, function: Callable[..., Any], given: Any, data: bytes | bytearray, seconds: int
+    ) -> Any:
         idle = self._pipe is not None and not self._forked
         pipe = self._pipe or self._start()
         try:
@@ -118,7 +135,11 @@ class Limited:
             end = self.close()
             if idle and end == 0:  # it had waited for `IDLE` seconds
                 return self._call(function, given, data, seconds)
-            limit = f"takes more than {seconds} s to read" if end in (-signal.SIGXCPU, -signal.SIGKILL) else ""
+            limit = (
+                f"takes more than {seconds} s to read"
+                if end in (-signal.SIGXCPU, -signal.SIGKILL)
+                else ""
+            )
             raise Refused(limit or "broke the process that read it") from None
         except BaseException:  # its answer would be taken for the next one's
             self.close()
@@ -165,7 +186,10 @@ os.register_at_fork(after_in_child=limited.__init__)  # type: ignore[misc]
 
 
 def _is_alone() -> bool:
-    """Whether this process has one thread, of Python or of a library; no fork is safe beside others."""
+    """Whether this process has one thread, of Python or of a library.
+
+    No fork is safe beside others.
+    """
     try:
         return len(os.listdir("/proc/self/task")) == 1
     except OSError:

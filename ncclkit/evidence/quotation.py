@@ -1,4 +1,7 @@
-"""Texts that are no logs, and lines that quote an error: sentences about it, source code, lists, tables, comments."""
+"""Texts that are no logs, and lines that quote an error.
+
+Sentences about it, source code, lists, tables, comments.
+"""
 
 from __future__ import annotations
 
@@ -30,10 +33,13 @@ RECORD = re.compile(
     r"|[\w.@-]{1,60}\"\s*: ?(?:\d|\"[^\"]{0,80}\",))"
 )
 """A record of JSON that a program logged."""
-COMMENT = re.compile(r"^\s{0,40}(?:#(?!\d|!| {2,}| +(?:Rank|nThread|Using|Out of|Avg)\b)|//|/\*|\*(?= ))\s{0,40}\S")
+COMMENT = re.compile(
+    r"^\s{0,40}(?:#(?!\d|!| {2,}| +(?:Rank|nThread|Using|Out of|Avg)\b)|//|/\*|\*(?= ))\s{0,40}\S"
+)
 ITEM = re.compile(r"^\s{0,40}(?:[-*+]|\d{1,3}[.)]) {1,9}(?=[A-Z`\"'*{\[a-z])(?!\[\d)")
 ROW = re.compile(r"^\s{0,40}\|[^|]{0,400}\|.*\|\s{0,40}$")
-# raise RuntimeError("…")     msg = "…"     'full': "…",     match: "…"     - '…'     WARN("…", rank);     +    "…",
+# raise RuntimeError("…")     msg = "…"     'full': "…",     match: "…"     - '…'
+# WARN("…", rank);     +    "…",
 CODE = re.compile(
     r"^[\s+-]{0,40}(?:(?:raise|return|throw|echo|printf?|assert|if|elif|while|msgid|msgstr)\b[^\"'`]{0,80}"
     r"|[\w.:>-]{1,80}\s{0,9}\(\s{0,9}"
@@ -49,12 +55,16 @@ FOUND = re.compile(
     r"^[\w./-]{1,200}\.(?:py|md|rst|ya?ml|txt|sh|json|toml|[ch]|cc|cpp|cu|cuh|hpp|go|rs)[:-]\d{1,7}[:-].*[\"'`]"
 )
 """What grep prints of source code."""
-SHELL = re.compile(r"^\s{0,40}(?:\$ )?(?:(?:if|while) )?(?:e?grep|rg|awk|sed|echo|journalctl|dmesg)\b[^|]*[\"']")
+SHELL = re.compile(
+    r"^\s{0,40}(?:\$ )?(?:(?:if|while) )?(?:e?grep|rg|awk|sed|echo|journalctl|dmesg)\b[^|]*[\"']"
+)
 BEGUN = re.compile(
-    r"^\s{0,40}(?:\[[\w.-]{1,60}\] )?(?:\[?\d{4}-\d\d-\d\d[T ]|\[?\d\d:\d\d:\d\d|[IWEF]\d{4} |\[[IWEF]\d{0,4} "
+    r"^\s{0,40}(?:\[[\w.-]{1,60}\] )?(?:\[?\d{4}-\d\d-\d\d[T ]|\[?\d\d:\d\d:\d\d|[IWEF]\d{4}"
+    r" |\[[IWEF]\d{0,4} "
     r"|\[?\s{0,9}\d{1,9}\.\d{6}\]|\[rank\d|[\w.-]{1,255}:\d{1,10}:\d{1,20} \["
     r"|(?:\w{3} )?[A-Z]\w\w +\d{1,2} \d\d:\d\d:|E {3}|Traceback"
-    r"|srun:|slurmst|\[\d\] |terminate called|(?:ERROR|WARNING|INFO|FATAL|CRITICAL)\b[ :]|-- Process \d)"
+    r"|srun:|slurmst|\[\d\] |terminate called|(?:ERROR|WARNING|INFO|FATAL|CRITICAL)\b[ :]|--"
+    r" Process \d)"
     r"|^.* Assertion `"
 )
 """How lines of logs begin; what follows may still be a sentence."""
@@ -65,7 +75,9 @@ LEAD = 2
 
 
 def is_quotation(text: str) -> bool:
-    """Whether a line speaks of an error, or is source code that holds it, and is not the error's own report."""
+    """Whether a line speaks of an error, or is source code that holds it, and is not the error's
+    own report.
+    """
     line = text.partition("\n")[0]
     if "Traceback (most" in text:
         return False
@@ -75,7 +87,11 @@ def is_quotation(text: str) -> bool:
         return False
     if BEGUN.match(line):
         return HINT.search(line) is not None and _spoken(line)
-    return _spoken(line) or any(form.match(line) for form in (COMMENT, ITEM, ROW, FOUND, SHELL)) or _code(line)
+    return (
+        _spoken(line)
+        or any(form.match(line) for form in (COMMENT, ITEM, ROW, FOUND, SHELL))
+        or _code(line)
+    )
 
 
 def _code(line: str) -> bool:
@@ -84,7 +100,9 @@ def _code(line: str) -> bool:
 
 
 def _spoken(line: str) -> bool:
-    """A sentence around something in quotation marks, or one that leads to an error without a colon."""
+    """A sentence around something in quotation marks, or one that leads to an error without a
+    colon.
+    """
     rest, quoted = SPAN.subn(" ", line)
     errors = [span[0] for span in SPAN.finditer(line) if ERROR.search(span[0])]
     if sum(span.startswith("`") for span in errors) > 1:
@@ -105,15 +123,22 @@ def _sentence(text: str) -> bool:
 
 
 DOCUMENTS = frozenset(
-    (*PROGRAMS, *".adoc .bash .bat .cfg .cuh .diff .go .hpp .htm .ini .java .js .patch .rs .sh .tex .ts .xml".split())
+    (
+        *PROGRAMS,
+        *".adoc .bash .bat .cfg .cuh .diff .go .hpp .htm .ini .java .js .patch .rs .sh .tex .ts"
+        " .xml".split(),
+    )
 ) - {".pyc", ".so", ".pyz"}
 """Names of documentation, source code and settings, which quote errors."""
 LOGGED = re.compile(
-    r"(?!#{1,6} [A-Z])(?:(?:\S{1,60} )?\[?(?:\d{4}[-/]\d\d[-/]\d\d[T ,]|\d\d:\d\d:\d\d|[IWEF]\d{4} \d\d"
+    r"(?!#{1,6} [A-Z])(?:(?:\S{1,60} )?\[?(?:\d{4}[-/]\d\d[-/]\d\d[T ,]|\d\d:\d\d:\d\d|[IWEF]\d{4}"
+    r" \d\d"
     r"|\[[IWEF] (?:\d{4} )?\S"
-    r"|(?:\w{3} )?[A-Z]\w\w +\d{1,2} \d\d:\d\d:|\s*\d+\.\d{6}\]|\(?(?:[Rr]ank|default|trainer)[ :]?\d|\d{1,4}[\]:,]"
+    r"|(?:\w{3} )?[A-Z]\w\w +\d{1,2} \d\d:\d\d:|\s*\d+\.\d{6}\]|\(?(?:[Rr]ank|default|trainer)["
+    r" :]?\d|\d{1,4}[\]:,]"
     r"|\S{1,99}:\d+:\d+ \[\d+\]|(?:INFO|WARN(?:ING)?|ERROR|CRITICAL|DEBUG)\b[\s:\]])"
-    r"|.{0,200}(?:NCCL (?:INFO|WARN)\b|\bit/s\b|\ds/it\b)|Traceback \(most|\s*(?:\S+ )?File \"[^\"]+\", line \d"
+    r"|.{0,200}(?:NCCL (?:INFO|WARN)\b|\bit/s\b|\ds/it\b)|Traceback \(most|\s*(?:\S+ )?File"
+    r" \"[^\"]+\", line \d"
     r"|srun:|slurmstepd:|(?:[Tt]hread|Current thread) 0x|#\d+ +0x"
     r"|#(?: +Rank +\d| nThread| Using devices| Out of bounds| Avg bus))"
 )
@@ -122,7 +147,9 @@ WRITTEN = re.compile(
     r"\s*(?:#{1,6} \S|={1,5} [A-Z].*[^=]$|:[\w-]+:|msg(?:id|str|ctxt)\b|#!|#\s?\w"
     r"|```|~~~|[-*+] +[A-Za-z`\"'*\[]|\d+[.)] [A-Z]|> |\|.*\|\s*$|\.\. \w|<!|//"
     r"|</?(?:a|body|code|div|h\d|head|html|li|ol|p|pre|table|td|title|tr|ul)\b"
-    r"|/\*|\*/|\* |@\w+\b[^:]*$|[-=~^\"]{4,}\s*$|\[\[?[\w.-]+\]{1,2}\s*$|[}\])]+[;,]?\s*$|\"{3}|'{3}|@@ |[+-]{3} "
+    r"|/\*|\*/|\*"
+    r" |@\w+\b[^:]*$|[-=~^\"]{4,}\s*$|\[\[?[\w.-]+\]{1,2}\s*$|[}\])]+[;,]?\s*$|\"{3}|'{3}|@@"
+    r" |[+-]{3} "
     r"|[\w.\[\]]+ ?=[ \"'(]|[+-] {2,}\S|(?:- )?[\w./-]+: *$|- [\w.-]+: \S|(?:fi|done|esac|else)\s*$"
     r"|(?:import|from|def|class|return|raise|assert|if|elif|for|while|with|const|static|export|func|let|var"
     r"|namespace|template|struct|package|use|public|private|set|echo|exit|diff|index|Subject:|From:)\b)"
@@ -131,18 +158,22 @@ WRITTEN = re.compile(
 """How lines of documentation and of source code begin or end."""
 SENTENCE = re.compile(r"\W{0,6}[A-Za-z][\w'`\"(),;:/.*_=<>-]*(?: +[\w'`\"(),;:/.*_=<>-]+){7,}$")
 ADVICE = re.compile(
-    r"\byou(?:'ll| will| would| may| might| can| could| probably| then| also| sometimes| often){0,3}"
+    r"\byou(?:'ll| will| would| may| might| can| could| probably| then| also| sometimes|"
+    r" often){0,3}"
     r" (?:get|see|find|hit|encounter|run into)\b"
 )
 """What nobody says of a job of their own."""
 COMMON = re.compile(
-    r"\b(?:the|an?|is|are|to|of|in|and|or|it|this|that|when|with|you|your|we|for|on|by|be|can|was|not)\b", re.IGNORECASE
+    r"\b(?:the|an?|is|are|to|of|in|and|or|it|this|that|when|with|you|your|we|for|on|by|be|can|was|not)\b",
+    re.IGNORECASE,
 )
 """Words that fill sentences, and few lines of logs."""
 
 
 def is_document(path: str, head: str) -> bool:
-    """Whether a text is documentation, source code or settings rather than a log, by its name and its first lines."""
+    """Whether a text is documentation, source code or settings rather than a log, by its name and
+    its first lines.
+    """
     lines = list(dict.fromkeys(line[:400] for line in head.splitlines() if line.strip()))[:300]
     logged = sum(bool(LOGGED.match(line)) for line in lines[:40])
     if 3 * logged > min(40, len(lines)):
@@ -151,10 +182,14 @@ def is_document(path: str, head: str) -> bool:
         return True
     logged = sum(bool(LOGGED.match(line)) for line in lines)
     written = sum(not LOGGED.match(line) and _written(line) for line in lines)
-    advice = any(ADVICE.search(line) for line in lines if SENTENCE.match(line)) and 3 * logged <= len(lines)
+    advice = any(
+        ADVICE.search(line) for line in lines if SENTENCE.match(line)
+    ) and 3 * logged <= len(lines)
     return advice or (len(lines) > 6 and 2 * written >= len(lines) and 5 * logged <= len(lines))
 
 
 def _written(line: str) -> bool:
-    sentence = SENTENCE.match(line) is not None and 5 * len(COMMON.findall(line)) >= len(line.split())
+    sentence = SENTENCE.match(line) is not None and 5 * len(COMMON.findall(line)) >= len(
+        line.split()
+    )
     return sentence or WRITTEN.match(line) is not None

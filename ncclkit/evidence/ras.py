@@ -36,13 +36,20 @@ class Comm:
     errors: dict[int, str] = field(default_factory=dict)
 
     def launched(self) -> Counts:
-        """Counts of all ranks: what a text report says of "3 ranks" goes to those that it does not name."""
+        """Counts of all ranks.
+
+        What a text report says of "3 ranks" goes to those that it does not name.
+        """
         full = {op: dict(counts) for op, counts in self.counts.items()}
         for op, shares in self.shares.items():
             counts = full.setdefault(op, {})
             named = Counter(counts.values())
             rest = {count: number for count, number in shares.items() if named[count] != number}
-            unnamed = set(range(min(self.size or 0, 1 << 20))) - counts.keys() - {*self.missing, *self.dead}
+            unnamed = (
+                set(range(min(self.size or 0, 1 << 20)))
+                - counts.keys()
+                - {*self.missing, *self.dead}
+            )
             if len(rest) == 1 and len(unnamed) == next(iter(rest.values())):
                 counts |= dict.fromkeys(unnamed, next(iter(rest)))
         return full
@@ -50,12 +57,22 @@ class Comm:
     def tops(self) -> dict[str, int]:
         """op → the highest count in the report, of whatever rank."""
         launched = self.launched()
-        return {op: max([0, *counts.values(), *self.shares.get(op, {})]) for op, counts in launched.items()}
+        return {
+            op: max([0, *counts.values(), *self.shares.get(op, {})])
+            for op, counts in launched.items()
+        }
 
     def behind(self) -> list[int]:
         """Ranks whose count is below the highest in the report for the operation."""
         tops = self.tops()
-        return sorted({rank for op, counts in self.launched().items() for rank in counts if counts[rank] < tops[op]})
+        return sorted(
+            {
+                rank
+                for op, counts in self.launched().items()
+                for rank in counts
+                if counts[rank] < tops[op]
+            }
+        )
 
     def event(self, report: Report) -> Event:
         """The ``ras.communicator`` of a report."""
@@ -63,12 +80,21 @@ class Comm:
             "hash": self.hash,
             "size": self.size,
             "missing": self.missing,
-            "counts": {op: _texts(counts) for op, counts in self.counts.items() if any(counts.values())},
+            "counts": {
+                op: _texts(counts) for op, counts in self.counts.items() if any(counts.values())
+            },
             "behind": self.behind(),
             "dead": self.dead,
             "errors": _texts(self.errors),
         }
-        return Event("ras.communicator", clip("\n".join(self.said)), report.path, self.line, report.time, data=data)
+        return Event(
+            "ras.communicator",
+            clip("\n".join(self.said)),
+            report.path,
+            self.line,
+            report.time,
+            data=data,
+        )
 
 
 @dataclass(slots=True)
@@ -99,7 +125,16 @@ class Report:
         """The report as a whole, then each communicator it has something to say about."""
         data = {
             name: getattr(self, name)
-            for name in ("version", "nodes", "processes", "total", "sound", "silent", "dead", "timeouts")
+            for name in (
+                "version",
+                "nodes",
+                "processes",
+                "total",
+                "sound",
+                "silent",
+                "dead",
+                "timeouts",
+            )
         }
         data["communicators"] = data.pop("total")
         head = Event("ras.report", clip("\n".join(self.said)), self.path, 0, self.time, data=data)
@@ -144,10 +179,20 @@ def _change(key: str, first: Report, second: Report) -> Iterator[Event]:
     rest = sorted(still - {int(rank) for rank in moved})
     seconds = None if first.time is None or second.time is None else second.time - first.time
     comm = second.comms.get(key, first.comms[key])
-    say = f"communicator {key}, from {os.path.basename(first.path)} to {os.path.basename(second.path)}"
+    say = (
+        f"communicator {key}, from {os.path.basename(first.path)} to"
+        f" {os.path.basename(second.path)}"
+    )
     say += f"{f' ({seconds:g} s)' if seconds else ''}: {_motion(len(moved), rest)}"
     data = {"hash": key, "moved": moved, "still": rest, "seconds": seconds, "behind": comm.behind()}
-    yield Event("ras.change", "\n".join([say, *comm.said])[:1500], second.path, comm.line, second.time, data=data)
+    yield Event(
+        "ras.change",
+        "\n".join([say, *comm.said])[:1500],
+        second.path,
+        comm.line,
+        second.time,
+        data=data,
+    )
 
 
 def _motion(moved: int, rest: list[int]) -> str:
@@ -158,7 +203,10 @@ def _motion(moved: int, rest: list[int]) -> str:
 
 
 def _later(key: str, first: Report, second: Report) -> Counts:
-    """Counts of the second report; where its text has no remark any more, those that were behind have caught up."""
+    """Counts of the second report.
+
+    Where its text has no remark any more, those that were behind have caught up.
+    """
     if key in second.comms:
         return second.comms[key].launched()
     same = (first.form, first.total, os.path.dirname(first.path)) == (
@@ -170,19 +218,32 @@ def _later(key: str, first: Report, second: Report) -> Counts:
         return {}
     before = first.comms[key]
     tops, late = before.tops(), set(before.behind())
-    return {op: dict.fromkeys(late & counts.keys(), tops[op]) for op, counts in before.launched().items()}
+    return {
+        op: dict.fromkeys(late & counts.keys(), tops[op])
+        for op, counts in before.launched().items()
+    }
 
 
-RESULTS = {1: "CUDA error", 2: "system error", 3: "internal error", 4: "invalid argument", 5: "invalid usage"}
+RESULTS = {
+    1: "CUDA error",
+    2: "system error",
+    3: "internal error",
+    4: "invalid argument",
+    5: "invalid usage",
+}
 RESULTS |= {6: "remote error", 7: "in progress"}
 """ncclResult_t, as `init_state` and `async_error` give it; 0 is success."""
 LARGEST = 1 << 62
-# NCCL 2.28.9 forgets the comma here, whenever a rank is missing:     "nvml_dev": 3\n          "status": {
+# NCCL 2.28.9 forgets the comma here, whenever a rank is missing:
+#     "nvml_dev": 3\n          "status": {
 MISSING_COMMA = re.compile(rb'("nvml_dev": -?\d{1,9})(\s{1,40}"status":)')
 
 
 def from_json(value: Data, path: str) -> Report:
-    """A report of ``SET FORMAT json`` (2.28.7+), already parsed; nothing in it is trusted to be there."""
+    """A report of ``SET FORMAT json`` (2.28.7+), already parsed.
+
+    Nothing in it is trusted to be there.
+    """
     comms = [_comm(item) for item in _dicts(value.get("communicators"))]
     ranks = [rank for item in _dicts(value.get("communicators")) for rank in _ranks(item)]
     lost = {
@@ -190,22 +251,32 @@ def from_json(value: Data, path: str) -> Report:
         for rank in ranks
         if "unresponsive" in _status(rank)
     }
-    report = Report(path, "json", str(value.get("nccl_version", ""))[:40], _time(value.get("timestamp")))
+    report = Report(
+        path, "json", str(value.get("nccl_version", ""))[:40], _time(value.get("timestamp"))
+    )
     report.nodes = len({str(rank.get("host")) for rank in ranks})
     report.processes = len({_process(rank) for rank in ranks})
     report.total = len(comms)
-    report.sound = sum(not (comm.missing or comm.dead or comm.errors or comm.behind()) for comm in comms)
+    report.sound = sum(
+        not (comm.missing or comm.dead or comm.errors or comm.behind()) for comm in comms
+    )
     report.silent = sorted(process for process, dead in lost.items() if not dead)
     report.dead = sorted(process for process, dead in lost.items() if dead)
     ras = value.get("ras")
     report.timeouts = _number(ras.get("timeouts_count")) or 0 if isinstance(ras, dict) else 0
     report.comms = {comm.hash: comm for comm in comms}
-    report.said = [f"NCCL {report.version}: {report.total} communicators, {report.sound} of them without a remark"]
+    report.said = [
+        f"NCCL {report.version}: {report.total} communicators, {report.sound} of them without a"
+        " remark"
+    ]
     return report
 
 
 def parse_json(data: bytes) -> Any:
-    """The value of a JSON report that NCCL wrote without a comma; None for any other damaged document."""
+    """The value of a JSON report that NCCL wrote without a comma.
+
+    None for any other damaged document.
+    """
     if b'"communicators"' not in data[:4096] or b'"nccl_version"' not in data[:4096]:
         return None
     try:
@@ -217,22 +288,34 @@ def parse_json(data: bytes) -> Any:
 def _comm(item: Data) -> Comm:
     comm = Comm(identity(str(item.get("hash", ""))), _number(item.get("size")))
     for rank in _ranks(item):
-        number, status, counts = _number(rank.get("rank")), _status(rank), rank.get("collective_counts")
+        number = _number(rank.get("rank"))
+        status = _status(rank)
+        counts = rank.get("collective_counts")
         if number is None:
             continue
         if "unresponsive" in status:
             (comm.dead if status.get("considered_dead") is True else comm.missing).append(number)
             continue
         wrong = [
-            code for name in ("init_state", "async_error") if (code := _number(status.get(name))) not in (0, None, 7)
+            code
+            for name in ("init_state", "async_error")
+            if (code := _number(status.get(name))) not in (0, None, 7)
         ]
         if wrong or status.get("abort_flag") is True:
-            comm.errors[number] = ", ".join(RESULTS.get(code, str(code)) for code in wrong) or "aborted"
+            comm.errors[number] = (
+                ", ".join(RESULTS.get(code, str(code)) for code in wrong) or "aborted"
+            )
         for op, count in counts.items() if isinstance(counts, dict) else ():
             if (launched := _number(count)) is not None:
                 comm.counts.setdefault(str(op)[:40], {})[number] = launched
-    comm.said = [f"communicator {comm.hash} of {comm.size} ranks: missing {comm.missing}, dead {comm.dead}"]
-    comm.said += [f"  {op}: {_shares(counts)}" for op, counts in comm.counts.items() if len({*counts.values()}) > 1]
+    comm.said = [
+        f"communicator {comm.hash} of {comm.size} ranks: missing {comm.missing}, dead {comm.dead}"
+    ]
+    comm.said += [
+        f"  {op}: {_shares(counts)}"
+        for op, counts in comm.counts.items()
+        if len({*counts.values()}) > 1
+    ]
     return comm
 
 
@@ -240,7 +323,9 @@ def _shares(counts: dict[int, int]) -> str:
     """``3 ranks at 6, rank 3 at 5``."""
     shares = Counter(counts.values()).most_common(8)
     one = {count: rank for rank, count in counts.items()}
-    return ", ".join(f"{n} ranks at {count}" if n > 1 else f"rank {one[count]} at {count}" for count, n in shares)
+    return ", ".join(
+        f"{n} ranks at {count}" if n > 1 else f"rank {one[count]} at {count}" for count, n in shares
+    )
 
 
 def _ranks(item: Data) -> Iterator[Data]:
@@ -264,7 +349,11 @@ def _process(rank: Data) -> str:
 
 
 def _number(value: Any) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) and abs(value) < LARGEST else None
+    return (
+        value
+        if isinstance(value, int) and not isinstance(value, bool) and abs(value) < LARGEST
+        else None
+    )
 
 
 def _time(text: Any) -> float | None:
@@ -283,21 +372,28 @@ VERSION = re.compile(r"^NCCL version (\d[\w.+-]{0,39})")
 JOB = re.compile(r"^ +(\d{1,9}) +[\d-]{1,9} +[\d-]{1,9} +(\d{1,9}) +\d{1,9} *$")
 #     1         1         4         8        32        32   RUNNING  INCOMPLETE,MISMATCH
 ROW = re.compile(
-    r"^ +(?P<group>\d{1,9}) +(?P<comms>\d{1,9}) +[\d-]{1,9} +[\d-]{1,9} +(?P<size>[\d-]{1,9}) +[\d-]{1,9} +[A-Z,]+ +"
+    r"^ +(?P<group>\d{1,9}) +(?P<comms>\d{1,9}) +[\d-]{1,9} +[\d-]{1,9} +(?P<size>[\d-]{1,9})"
+    r" +[\d-]{1,9} +[A-Z,]+ +"
     r"(?P<errors>[A-Z,]+) *$"
 )
 # #1-0 (27a079b828ff1a75) MISMATCH
 BLOCK = re.compile(r"^#(?P<group>\d{1,9})-\d{1,9} \((?P<hash>[0-9a-f]{1,16})\) (?P<what>[A-Z]+)")
-#   Communicator ranks have different AllReduce operation counts       … different collective operation counts
+#   Communicator ranks have different AllReduce operation counts
+#   … different collective operation counts
 KIND = re.compile(r"different (?P<op>\w{1,40}) operation counts")
 #   6 ranks have launched up to operation 6649
-SHARE = re.compile(r"^ +(?P<number>\d{1,9}) ranks? ha(?:ve|s) launched up to operation (?P<count>\d{1,18})")
+SHARE = re.compile(
+    r"^ +(?P<number>\d{1,9}) ranks? ha(?:ve|s) launched up to operation (?P<count>\d{1,18})"
+)
 #   5 ranks have not launched any operations
 NONE = re.compile(r"^ +(?P<number>\d{1,9}) ranks? ha(?:ve|s) not launched any operations")
 #   Rank 3 has launched up to operation 6649 -- GPU 3 managed by process 4711 on node 10.0.0.2
-#   Rank 3 -- GPU 3 managed by process 899 on node 192.0.2.2           Rank 0 -- [process information not found]
+#   Rank 3 -- GPU 3 managed by process 899 on node 192.0.2.2
+#   Rank 0 -- [process information not found]
 RANK = re.compile(r"^ +Rank (?P<rank>\d{1,9})\b(?P<what>.{0,200})")
-LAUNCHED = re.compile(r"^ has launched up to operation (\d{1,18})|^ has (not) launched any operations")
+LAUNCHED = re.compile(
+    r"^ has launched up to operation (\d{1,18})|^ has (not) launched any operations"
+)
 #   The missing rank: 21          The missing ranks: 3, 21
 ABSENT = re.compile(r"[Mm]issing ranks?: (?P<ranks>[\d, ]+)")
 #   Process 3487984 on node 172.16.64.213 managing GPU 5
@@ -323,12 +419,17 @@ def from_text(text: str, path: str) -> Report:
             report.total += int(match["comms"])
             report.sound += int(match["comms"]) if match["errors"] == "OK" else 0
         elif not sizes and (match := JOB.match(line)):
-            report.nodes, report.processes = report.nodes + int(match[1]), report.processes + int(match[2])
+            report.nodes += int(match[1])
+            report.processes += int(match[2])
         elif match := BLOCK.match(line):
             _block(report, match, sizes.get(match["group"]), number, list(_body(lines, number)))
         elif line.strip() in ("INCOMPLETE", "DEAD", "TIMEOUT"):
             _processes(report, line.strip(), list(_body(lines, number)))
-    report.said = [line for line in lines[:40] if line.startswith("NCCL version") or JOB.match(line) or ROW.match(line)]
+    report.said = [
+        line
+        for line in lines[:40]
+        if line.startswith("NCCL version") or JOB.match(line) or ROW.match(line)
+    ]
     return report
 
 
@@ -340,7 +441,10 @@ def _body(lines: list[str], number: int) -> Iterator[str]:
 
 
 def _processes(report: Report, what: str, body: list[str]) -> None:
-    """Remarks on the job as a whole: processes that did not answer, and how often RAS waited in vain."""
+    """Remarks on the job as a whole.
+
+    Processes that did not answer, and how often RAS waited in vain.
+    """
     found = [f"{match['node']}:{match['pid']}" for match in map(PROCESS.match, body) if match]
     if what == "DEAD":
         report.dead += found
@@ -349,15 +453,19 @@ def _processes(report: Report, what: str, body: list[str]) -> None:
     report.timeouts += sum(int(match[1]) for match in map(TIMEOUTS.match, body) if match)
 
 
-def _block(report: Report, head: re.Match[str], size: int | None, number: int, body: list[str]) -> None:
+def _block(
+    report: Report, head: re.Match[str], size: int | None, number: int, body: list[str]
+) -> None:
     """One block, added to what others said of its communicator.
 
-    After a communicator with missing ranks NCCL 2.28.9 takes other memory for the next one: of size 0, with ranks in
-    the billions.  Such a block is dropped.
+    After a communicator with missing ranks NCCL 2.28.9 takes other memory for the next one: of size
+    0, with ranks in the billions.  Such a block is dropped.
     """
     if size is not None and size <= 0:
         return
-    comm = report.comms.setdefault(identity(head["hash"]), Comm(identity(head["hash"]), size, number))
+    comm = report.comms.setdefault(
+        identity(head["hash"]), Comm(identity(head["hash"]), size, number)
+    )
     comm.said += [head.string, *body]
     read = {"INCOMPLETE": _absent, "MISMATCH": _counts, "ERROR": _errors}.get(head["what"])
     if read is not None:
@@ -367,7 +475,9 @@ def _block(report: Report, head: re.Match[str], size: int | None, number: int, b
 def _absent(comm: Comm, body: list[str], member: Callable[[int], bool]) -> None:
     for line in body:
         if match := ABSENT.search(line):
-            comm.missing += [int(rank) for rank in re.findall(r"\d{1,9}", match["ranks"]) if member(int(rank))]
+            comm.missing += [
+                int(rank) for rank in re.findall(r"\d{1,9}", match["ranks"]) if member(int(rank))
+            ]
         elif (match := RANK.match(line)) and member(int(match["rank"])):
             comm.missing.append(int(match["rank"]))
 
@@ -383,7 +493,9 @@ def _counts(comm: Comm, body: list[str], member: Callable[[int], bool]) -> None:
             comm.shares.setdefault(op, {})[0] = int(match["number"])
         elif (match := RANK.match(line)) and member(int(match["rank"])):
             if calls := LAUNCHED.match(match["what"]):
-                comm.counts.setdefault(op, {})[int(match["rank"])] = 0 if calls[2] else int(calls[1])
+                comm.counts.setdefault(op, {})[int(match["rank"])] = (
+                    0 if calls[2] else int(calls[1])
+                )
 
 
 def _errors(comm: Comm, body: list[str], member: Callable[[int], bool]) -> None:

@@ -1,4 +1,7 @@
-"""What ncclkit itself writes beside logs: wire, status and plan of a run, facts, measurements, telemetry."""
+"""What ncclkit itself writes beside logs.
+
+Wire, status and plan of a run, facts, measurements, telemetry.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +40,10 @@ class Malformed(ValueError):
 
 
 def from_wire(raw: bytes, path: str, number: int) -> Event | None:
-    """The `worker.phase` event of one line of ``wire.jsonl``; None for none; Malformed for lists where texts belong."""
+    """The `worker.phase` event of one line of ``wire.jsonl``.
+
+    None for none; Malformed for lists where texts belong.
+    """
     record = _parsed(raw)
     if record is None:
         return None
@@ -49,7 +55,11 @@ def from_wire(raw: bytes, path: str, number: int) -> Event | None:
         return _tested(record, path, number)
     if str(record.get("kind")).startswith("stage."):
         return _stage(record, path, number)
-    rest = {key: value for key, value in record.items() if key not in ("ncclkit", "kind", "t", "rank", "host", "pid")}
+    rest = {
+        key: value
+        for key, value in record.items()
+        if key not in ("ncclkit", "kind", "t", "rank", "host", "pid")
+    }
     data = {"phase": str(record.get("phase") or record.get("kind"))} | rest
     time, rank, pid = record.get("t"), record.get("rank"), record.get("pid")
     return Event(
@@ -75,7 +85,11 @@ def _tested(record: Mapping[str, Any], path: str, number: int) -> Event | None:
     event = Event(kind, "", path, number, _moment(record.get("t")), host, data=data)
     if kind == "resources.tried":
         return replace(event, text=clip(resources.grant(data).summary))
-    summary = connections.host(event).summary if kind == "connect.host" else connections.link(event).summary
+    summary = (
+        connections.host(event).summary
+        if kind == "connect.host"
+        else connections.link(event).summary
+    )
     return replace(event, text=clip(summary))
 
 
@@ -86,7 +100,9 @@ def _stage(record: Mapping[str, Any], path: str, number: int) -> Event | None:
         return _group(record, path, number)
     whole = ("rank", "peer", "bytes", "wrong")
     wanted = [*KINDS.get(kind, ("no such stage",)), "rank"]
-    if not all(isinstance(record.get(name), int if name in whole else (int, float)) for name in wanted):
+    if not all(
+        isinstance(record.get(name), int if name in whole else (int, float)) for name in wanted
+    ):
         return None
     data = {name: record[name] for name in KINDS[kind]}
     if kind == "stage.rank":
@@ -109,11 +125,20 @@ def _group(record: Mapping[str, Any], path: str, number: int) -> Event | None:
         return None
     data = {name: record.get(name) for name in KINDS["stage.group"]} | {"ranks": ranks}
     data |= {name: str(data[name] or "") for name in ("stage", "problem")}
-    data |= {name: speed if isinstance(speed := record.get(name), (int, float)) else None for name in speeds}
+    data |= {
+        name: speed if isinstance(speed := record.get(name), (int, float)) else None
+        for name in speeds
+    }
     speed = "works" if data["busbw"] is None else f"reach {rate(data['busbw'])} busbw together"
-    said = f"{rank_words(ranks)}: {data['problem']}" if data["problem"] else f"{rank_words(ranks)} {speed}"
+    said = (
+        f"{rank_words(ranks)}: {data['problem']}"
+        if data["problem"]
+        else f"{rank_words(ranks)} {speed}"
+    )
     said += f", {wrong} values were WRONG" if wrong else ""
-    return Event("stage.group", clip(said), path, number, _moment(record.get("t")), rank=rank, data=data)
+    return Event(
+        "stage.group", clip(said), path, number, _moment(record.get("t")), rank=rank, data=data
+    )
 
 
 def _parsed(raw: bytes) -> dict[str, Any] | None:
@@ -204,11 +229,14 @@ class LiveHost:
 
 
 MOST_ON_HOST = 1024
-"""Ranks that one host has at most: a list of more is not believed, as each absent rank is accused."""
+"""Ranks that one host has at most: a list of more is not believed, as each absent rank is
+accused."""
 
 
 def from_attached(value: Mapping[str, Any], path: str) -> Iterator[Event]:
-    """One `attach.rank` for each rank, and for each that should run on the host and does not; none of other words."""
+    """One `attach.rank` for each rank, and for each that should run on the host and does not; none
+    of other words.
+    """
     try:
         found = msgspec.convert(value, LiveHost)
     except msgspec.ValidationError:
@@ -216,28 +244,60 @@ def from_attached(value: Mapping[str, Any], path: str) -> Iterator[Event]:
     for name, rank in found.ranks.items():
         data = msgspec.to_builtins(rank) | {"gone": False, "exitcode": None}
         data["kernel"] = rank.kernels[-1].name if rank.kernels else rank.kernel
-        moves = [(shot.state, shot.stack.strip().partition("\n")[0].strip()) for shot in rank.snapshots]
-        text = f"rank {name}, process {rank.pid} ({rank.command}): " + "; ".join(f"{s} in {at}" for s, at in moves)
+        moves = [
+            (shot.state, shot.stack.strip().partition("\n")[0].strip()) for shot in rank.snapshots
+        ]
+        text = f"rank {name}, process {rank.pid} ({rank.command}): " + "; ".join(
+            f"{s} in {at}" for s, at in moves
+        )
         if is_whole(name) and int(name) < LARGEST:
-            yield Event("attach.rank", clip(text), path, 0, None, found.host, rank.pid, int(name), _finite(data))
-    elastic = next((rank.launcher for rank in found.ranks.values() if ELASTIC.match(rank.launcher)), "")
+            yield Event(
+                "attach.rank",
+                clip(text),
+                path,
+                0,
+                None,
+                found.host,
+                rank.pid,
+                int(name),
+                _finite(data),
+            )
+    elastic = next(
+        (rank.launcher for rank in found.ranks.values() if ELASTIC.match(rank.launcher)), ""
+    )
     claimed = {rank for rank in found.expected if 0 <= rank < LARGEST}
     if len(claimed) > MOST_ON_HOST:
         return
     for absent in sorted(claimed - set(whole_numbers(found.ranks))):
-        data = msgspec.to_builtins(LiveRank(0, [])) | {"gone": True, "exitcode": 0 if elastic else None}
+        data = msgspec.to_builtins(LiveRank(0, [])) | {
+            "gone": True,
+            "exitcode": 0 if elastic else None,
+        }
         text = f"rank {absent} has no process on {found.host} any more"
-        text += f"; it ended with status 0, as {elastic} would have ended the others at any other" * bool(elastic)
+        text += (
+            f"; it ended with status 0, as {elastic} would have ended the others at any other"
+            * bool(elastic)
+        )
         yield Event("attach.rank", text, path, 0, None, found.host, None, absent, data)
 
 
 def from_experiment(value: Mapping[str, Any], path: str) -> Iterator[Event]:
-    """What an experiment or a fix showed (`core.experiment_records`): only known words of it are taken."""
+    """What an experiment or a fix showed (`core.experiment_records`).
+
+    Only known words of it are taken.
+    """
     kind, verdicts = f"experiment.{value.get('experiment')}", value.get("verdicts")
     if kind not in KINDS or not isinstance(verdicts, dict):
         return
-    changes = {str(cause): change for cause, change in verdicts.items() if isinstance(change, str) and change in MOVES}
-    words = {name: str(value.get(name) or "")[:500] for name in ("cause", "baseline", "question", "observed")}
+    changes = {
+        str(cause): change
+        for cause, change in verdicts.items()
+        if isinstance(change, str) and change in MOVES
+    }
+    words = {
+        name: str(value.get(name) or "")[:500]
+        for name in ("cause", "baseline", "question", "observed")
+    }
     say, asked = str(value.get("summary") or ""), words["question"]
     text = f"{asked} {say}" if kind == "experiment.check" and asked not in say else say
     yield Event(kind, clip(text), path, 0, data=words | {"verdicts": changes})
@@ -275,13 +335,18 @@ def is_fact(row: Any) -> bool:
         fact = msgspec.convert(row, Fact)
     except msgspec.ValidationError:
         return False
-    return {"value", "source"} <= row.keys() and NAME.fullmatch(fact.name) is not None and abs(fact.rank or 0) < LARGEST
+    return (
+        {"value", "source"} <= row.keys()
+        and NAME.fullmatch(fact.name) is not None
+        and abs(fact.rank or 0) < LARGEST
+    )
 
 
 def measurements_of(value: Any) -> list[Measurement]:
     """The measurements in a list, or one alone; none for any other document.
 
-    NaN and infinities, which Python reads but JSON does not know, are none of a measurement's values.
+    NaN and infinities, which Python reads but JSON does not know, are none of a measurement's
+    values.
     """
     try:
         rows = msgspec.convert(value if isinstance(value, list) else [value], list[Measurement])
@@ -289,7 +354,9 @@ def measurements_of(value: Any) -> list[Measurement]:
     except ValueError:
         return []
     # a call takes time, and everything else is divided by it
-    possible = all(m.bytes >= 0 and m.time_us > 0 and (m.graph_us is None or m.graph_us > 0) for m in rows)
+    possible = all(
+        m.bytes >= 0 and m.time_us > 0 and (m.graph_us is None or m.graph_us > 0) for m in rows
+    )
     return rows if possible else []
 
 
@@ -302,20 +369,31 @@ RATES = ("cpu", "main", "sent", "received", "gpu_busy")
 
 
 def telemetry_of(stream: BinaryIO, path: str) -> tuple[list[Event], int]:
-    """Events ``telemetry.`` of each rank that has samples, and of what others did; the number of lines."""
+    """Events ``telemetry.`` of each rank that has samples, and of what others did.
+
+    The number of lines.
+    """
     last: dict[tuple[str, int | None], Event] = {}
     readings: dict[tuple[str, int], deque[_Reading]] = defaultdict(lambda: deque(maxlen=64))
     others: dict[str, OtherUse] = defaultdict(OtherUse)
     number = 0
     for number, line in enumerate(iter(lambda: stream.readline(LONGEST), b""), 1):
         sample = _sample(line)
-        last |= {(event.host, event.rank): event for event in _scheduling_events(sample, path, number)}
+        last |= {
+            (event.host, event.rank): event for event in _scheduling_events(sample, path, number)
+        }
         if sample:
             others[str(sample.get("host") or "")].take(sample, number)
         for rank, row in _ranks(sample, "utilization"):
             if isinstance(row, dict) and _counts(sample.get("t")):
-                readings[str(sample.get("host") or ""), rank].append((number, float(sample["t"]), _known(row, sample)))
-    utilization = [event for (host, rank), rows in readings.items() for event in _utilization(host, rank, rows, path)]
+                readings[str(sample.get("host") or ""), rank].append(
+                    (number, float(sample["t"]), _known(row, sample))
+                )
+    utilization = [
+        event
+        for (host, rank), rows in readings.items()
+        for event in _utilization(host, rank, rows, path)
+    ]
     loads = [event for host, load in others.items() for event in load.events(path, host)]
     return [*last.values(), *utilization, *loads], number
 
@@ -346,14 +424,25 @@ def _scheduling_events(sample: Mapping[str, Any], path: str, number: int) -> Ite
             time = sample["t"] if _counts(sample.get("t")) else None
             host = str(sample.get("host") or "")
             yield Event(
-                "telemetry.scheduling", clip(_scheduling(rank, data)), path, number, time, host, rank=rank, data=data
+                "telemetry.scheduling",
+                clip(_scheduling(rank, data)),
+                path,
+                number,
+                time,
+                host,
+                rank=rank,
+                data=data,
             )
 
 
 def _scheduling(rank: int, data: dict[str, Any]) -> str:
-    who = f"rank {rank}: at most {plural(data['processes'], 'process')} at once, usable cores {data['cores']}"
+    who = (
+        f"rank {rank}: at most {plural(data['processes'], 'process')} at once, usable cores"
+        f" {data['cores']}"
+    )
     return (
-        f"{who}, ran {data['ran']:.1f} s, waited {data['waited']:.1f} s for a core, preempted {data['preempted']} times"
+        f"{who}, ran {data['ran']:.1f} s, waited {data['waited']:.1f} s for a core, preempted"
+        f" {data['preempted']} times"
     )
 
 
@@ -379,20 +468,37 @@ def _utilization(host: str, rank: int, rows: Sequence[_Reading], path: str) -> I
         return
     rates = {name: round(fmean(values), 1) if values else None for name, values in seen.items()}
     if rates["main"] is not None:
-        rates["main"] = min(100.0, rates["main"])  # the kernel tells a wait for a core when it is over
+        # the kernel tells a wait for a core when it is over
+        rates["main"] = min(100.0, rates["main"])
     seconds = round(end - min(moment for _, moment, _ in rows if end - WINDOW <= moment <= end), 1)
     states = "".join(row.get("state", "") for row in late)
     gpu = next((row["gpu"] for row in reversed(late) if "gpu" in row), None)
     data = {"seconds": seconds, "states": states, "gpu": gpu, **rates}
-    yield Event("telemetry.utilization", clip(_summary(rank, data)), path, number, end, host, rank=rank, data=data)
+    yield Event(
+        "telemetry.utilization",
+        clip(_summary(rank, data)),
+        path,
+        number,
+        end,
+        host,
+        rank=rank,
+        data=data,
+    )
 
 
 def _summary(rank: int, data: Mapping[str, Any]) -> str:
     said = f"rank {rank}: {data['cpu']:.0f} % of a core over {data['seconds']:.0f} s"
-    said += f", its main thread at work {data['main'] or 0:.0f} % of that time (state {data['states']})"
+    said += (
+        f", its main thread at work {data['main'] or 0:.0f} % of that time (state {data['states']})"
+    )
     if data["sent"] is not None:
-        said += f", sent {data['sent'] / 1e6:.2f} and received {(data['received'] or 0) / 1e6:.2f} MB/s over TCP"
-    return said + (f", GPU {data['gpu']} busy {data['gpu_busy']:.0f} %" if data["gpu_busy"] is not None else "")
+        said += (
+            f", sent {data['sent'] / 1e6:.2f} and received {(data['received'] or 0) / 1e6:.2f} MB/s"
+            " over TCP"
+        )
+    return said + (
+        f", GPU {data['gpu']} busy {data['gpu_busy']:.0f} %" if data["gpu_busy"] is not None else ""
+    )
 
 
 def _counts(value: Any) -> bool:

@@ -1,4 +1,7 @@
-"""What an experiment repeats: the last run that ncclkit started in a case, or the variables of another job."""
+"""What an experiment repeats.
+
+The last run that ncclkit started in a case, or the variables of another job.
+"""
 
 from __future__ import annotations
 
@@ -25,11 +28,13 @@ from ncclkit.live import connect, probe
 from ncclkit.live.launch import slurm
 
 MOST = 64 << 20
-"""Bytes of the records of a run that are taken over; they say how long it took and what went wrong first."""
+"""Bytes of the records of a run that are taken over; they say how long it took and what went wrong
+first."""
 
 
 def last(case: Case, python: str | None = None) -> Run | None:
-    """The last run of the lab or the live test in this case, ready to be run again; None where there is none.
+    """The last run of the lab or the live test in this case, ready to be run again; None where
+    there is none.
 
     python: another training interpreter than it had.
     """
@@ -88,7 +93,9 @@ def variables(case: Case) -> dict[str, str]:
     """The NCCL variables of a job by its logs, without names of files."""
     env = {str(e.data.get("name")): str(e.data.get("value")) for e in case.of("nccl.env")}
     env = {name: value for name, value in env.items() if "FILE" not in name}
-    return {name: value for name, value in harmless(env).items() if not name.startswith("NCCL_DEBUG")}
+    return {
+        name: value for name, value in harmless(env).items() if not name.startswith("NCCL_DEBUG")
+    }
 
 
 def is_local(case: Case, run: Run | None, finding: Finding) -> bool | None:
@@ -98,19 +105,33 @@ def is_local(case: Case, run: Run | None, finding: Finding) -> bool | None:
     """
     if run and (run.plan.network or slurm.nodes() > 1):
         return True
-    hosts = {*finding.culprits.get("hosts", ()), *(getattr(piece, "host", "") for piece in finding.evidence)} - {""}
+    hosts = {
+        *finding.culprits.get("hosts", ()),
+        *(getattr(piece, "host", "") for piece in finding.evidence),
+    } - {""}
     named = {str(host).partition(".")[0] for host in hosts}
     return socket.gethostname().partition(".")[0] in named if named else True if run else None
 
 
-def needs(case: Case, run: Run | None, job: Mapping[str, Any], causes: Container[str]) -> dict[str, Any]:
-    """What the job needs of each machine for these causes: resource → amount that the agent shall try, and ``hosts``.
+def needs(
+    case: Case, run: Run | None, job: Mapping[str, Any], causes: Container[str]
+) -> dict[str, Any]:
+    """What the job needs of each machine for these causes.
 
-    run: the last run of the case that was ours; job: what the evidence says of any other (`evidence.job`).
+    Resource → amount that the agent shall try, and ``hosts``.
+
+    run: the last run of the case that was ours; job: what the evidence says of any other
+    (`evidence.job`).
     """
     gpus = case.fact("gpu.count")
-    ranks = max(2, run.plan.ranks if run else job.get("ranks") or (gpus if isinstance(gpus, int) else 2))
-    hosts = max(1, slurm.nodes(), int(run.plan.network.get("hosts", 1)) if run else len(job.get("hosts") or ()))
+    ranks = max(
+        2, run.plan.ranks if run else job.get("ranks") or (gpus if isinstance(gpus, int) else 2)
+    )
+    hosts = max(
+        1,
+        slurm.nodes(),
+        int(run.plan.network.get("hosts", 1)) if run else len(job.get("hosts") or ()),
+    )
     local = -(-ranks // hosts)
     env = {**os.environ, **(run.plan.env if run else {})}
     port, name = env.get("MASTER_PORT", ""), env.get("MASTER_ADDR", "")
@@ -122,26 +143,38 @@ def needs(case: Case, run: Run | None, job: Mapping[str, Any], causes: Container
         "shm": int(budgets.shared_memory(local).value),
         "memlock": int(budgets.locked_memory().value),
         "memory": _memory(case, local),
-        "port": next((one for one in bound if isinstance(one, int)), whole_number(port) or connect.PORT),
+        "port": next(
+            (one for one in bound if isinstance(one, int)), whole_number(port) or connect.PORT
+        ),
         "names": list(dict.fromkeys(["", *filter(None, [name, *lost[:1]])])),
     }
-    return {what: need for what, need in every.items() if THINGS[what][0] in causes} | {"hosts": hosts}
+    return {what: need for what, need in every.items() if THINGS[what][0] in causes} | {
+        "hosts": hosts
+    }
 
 
 def _memory(case: Case, ranks: int) -> int:
-    """Bytes that this many ranks of one host take to start, and their data by what the user named of it."""
+    """Bytes that this many ranks of one host take to start, and their data by what the user named
+    of it.
+    """
     workers, prefetch, dataset, batch = (
         case.fact(f"job.{name}") or 0 for name in ("workers", "prefetch", "dataset", "batch")
     )
     ahead = prefetch or 2
     data = budgets.host_memory(dataset, ranks, workers, ahead, batch).value + ranks * ahead * batch
-    return int(max(ranks * (host_oom.PER_RANK if case.fact("gpu.count") else host_oom.PER_CPU_RANK), data))
+    return int(
+        max(ranks * (host_oom.PER_RANK if case.fact("gpu.count") else host_oom.PER_CPU_RANK), data)
+    )
 
 
 def _replanned(value: Mapping[str, Any], python: str | None) -> Plan:
     """The plan of a run folder, without what belongs to that folder and what was redacted in it."""
     own = probe.recording_env(Path(), "nccl").keys()
-    env = {name: text for name, text in value["env"].items() if name not in own and redact.REDACTED not in text}
+    env = {
+        name: text
+        for name, text in value["env"].items()
+        if name not in own and redact.REDACTED not in text
+    }
     plan = read_plan(dict(value) | {"env": env})
     gone = shutil.which(plan.python) is None  # another machine made the case
     return replace(plan, python=probe.interpreter(python)) if python or gone else plan

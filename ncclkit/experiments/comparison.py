@@ -1,4 +1,7 @@
-"""The comparison of two runs of the same small job: what they say of each suspected cause.  Starts nothing."""
+"""The comparison of two runs of the same small job.
+
+What they say of each suspected cause.  Starts nothing.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,14 @@ from ncclkit.core.runs import Run
 FASTER = 1.5
 """Bus bandwidth after / before, from which a change counts as faster."""
 LOGGING = (
-    *("TORCH_DISTRIBUTED_DEBUG", "TORCH_SHOW_CPP", "TORCH_FR_", "TORCH_NCCL_TRACE", "NCCL_DEBUG", "CUDA_LAUNCH_B"),
+    *(
+        "TORCH_DISTRIBUTED_DEBUG",
+        "TORCH_SHOW_CPP",
+        "TORCH_FR_",
+        "TORCH_NCCL_TRACE",
+        "NCCL_DEBUG",
+        "CUDA_LAUNCH_B",
+    ),
     "PYTHONFAULTHANDLER",
 )
 """How variables begin that only make a job log more."""
@@ -45,20 +55,27 @@ class Arm:
 
 def comparable(baseline: Arm, finding: Finding) -> bool:
     """Whether a live test may stand in for the job: only where it fails as the job did."""
-    return finding.cause in {f.cause for f in baseline.diagnosis.findings if not f.strength == "possible"}
+    return finding.cause in {
+        f.cause for f in baseline.diagnosis.findings if not f.strength == "possible"
+    }
 
 
 def compare_expectations(experiment: Experiment, seen: Mapping[str, str]) -> dict[str, str]:
-    """One of `MOVES` for each cause of a check that starts no rank; `seen`: cause → ``found`` or ``clear``."""
+    """One of `MOVES` for each cause of a check that starts no rank.
+
+    `seen`: cause → ``found`` or ``clear``.
+    """
     fits = {True: "supported", False: "refuted"}
     asked = experiment.expects.items()
     return {cause: fits[seen[cause] == word] if cause in seen else "open" for cause, word in asked}
 
 
 def granted(events: Iterable[Event], hosts: int) -> dict[str, str]:
-    """Cause → ``found`` where a host refused what the job needs, ``clear`` where all hosts granted it.
+    """Cause → ``found`` where a host refused what the job needs, ``clear`` where all hosts granted
+    it.
 
-    hosts: how many were asked; what was not settled somewhere is not in the answer, unless it was refused elsewhere.
+    hosts: how many were asked; what was not settled somewhere is not in the answer, unless it was
+    refused elsewhere.
     """
     tried = [grant(event.data) for event in events]
     seen = {}
@@ -72,13 +89,20 @@ def granted(events: Iterable[Event], hosts: int) -> dict[str, str]:
     return seen
 
 
-def apply_caution(read: Mapping[str, str], verdict: Diagnosis, here: bool | None, failed: bool) -> dict[str, str]:
-    """What a check of resources says of each suspect; here: whether the job ran where it was made, None: nobody knows.
+def apply_caution(
+    read: Mapping[str, str], verdict: Diagnosis, here: bool | None, failed: bool
+) -> dict[str, str]:
+    """What a check of resources says of each suspect.
 
-    Many limits that are too low are never hit.  So where a job failed, a refusal proves a limit only if it is the only
-    one and a line of the job names it; and what is granted now does not disprove what the job met then.
+    Here: whether the job ran where it was made, None: nobody knows.
+
+    Many limits that are too low are never hit.  So where a job failed, a refusal proves a limit
+    only if it is the only one and a line of the job names it; and what is granted now does not
+    disprove what the job met then.
     """
-    lines = {f.cause for f in verdict.findings if any(isinstance(piece, Event) for piece in f.evidence)}
+    lines = {
+        f.cause for f in verdict.findings if any(isinstance(piece, Event) for piece in f.evidence)
+    }
     firm = {f.cause for f in verdict.findings if f.cause in lines and f.strength != "possible"}
     alone = [*read.values()].count("supported") == 1
 
@@ -95,7 +119,9 @@ def observed(before: Arm, after: Arm, experiment: Experiment | None) -> str:
     if after.succeeded:
         return "faster" if _gain(before.run, after.run) >= FASTER else "works"
     named = proven(after)
-    if experiment and any(word == "named" and cause in named for cause, word in experiment.expects.items()):
+    if experiment and any(
+        word == "named" and cause in named for cause, word in experiment.expects.items()
+    ):
         return "named"
     return "same" if after.cause == before.cause else "other"
 
@@ -113,7 +139,13 @@ def verdicts(experiment: Experiment, before: Arm, after: Arm) -> dict[str, str]:
     faster = after.succeeded and _gain(before.run, after.run) >= FASTER
     other = not after.succeeded and not same
     known = {finding.cause for finding in before.diagnosis.findings} | experiment.expects.keys()
-    seen = {"works": after.succeeded, "faster": faster, "same": same, "other": other, "fails": not after.succeeded}
+    seen = {
+        "works": after.succeeded,
+        "faster": faster,
+        "same": same,
+        "other": other,
+        "fails": not after.succeeded,
+    }
     suspects = named & experiment.expects.keys()
 
     def judged(cause: str, word: str) -> str:
@@ -123,9 +155,11 @@ def verdicts(experiment: Experiment, before: Arm, after: Arm) -> dict[str, str]:
 
     asked = experiment.plan.get("env", {})
     if seen["other"] and not suspects and asked and only_log(asked):
-        return dict.fromkeys(experiment.expects, "open")  # asking broke the job itself: DETAIL crashes torch 2.13's DDP
+        # asking broke the job itself: DETAIL crashes torch 2.13's DDP
+        return dict.fromkeys(experiment.expects, "open")
     if "backend" in experiment.plan and not after.succeeded and after.cause not in known:
-        return dict.fromkeys(experiment.expects, "open")  # the other backend has a trouble of its own
+        # the other backend has a trouble of its own
+        return dict.fromkeys(experiment.expects, "open")
     return only_one_left({cause: judged(cause, word) for cause, word in experiment.expects.items()})
 
 
@@ -135,45 +169,66 @@ def proven(arm: Arm) -> set[str]:
 
 
 def newly_proven(suspects: Diagnosis, before: Arm, after: Arm) -> dict[str, str]:
-    """The suspects that the second run proves by its own log: it is the same job, now with everything recorded."""
-    return {f.cause: "proven" for f in suspects.findings if f.cause in proven(after) - proven(before)}
+    """The suspects that the second run proves by its own log.
+
+    It is the same job, now with everything recorded.
+    """
+    return {
+        f.cause: "proven" for f in suspects.findings if f.cause in proven(after) - proven(before)
+    }
 
 
 def only_one_left(moves: Mapping[str, str]) -> dict[str, str]:
-    """The verdict changes, with the only cause that fits raised to proven where every other one was refuted."""
+    """The verdict changes, with the only cause that fits raised to proven where every other one was
+    refuted.
+    """
     fit = [cause for cause, move in moves.items() if move == "supported"]
     single = len(fit) == 1 and len(moves) > 1 and "open" not in moves.values()
     return dict(moves) | ({fit[0]: "proven"} if single else {})
 
 
 def conclusion(
-    finding: Finding, experiment: Experiment, seen: str, moves: Mapping[str, str], usable: bool, summary: str = ""
+    finding: Finding,
+    experiment: Experiment,
+    seen: str,
+    moves: Mapping[str, str],
+    usable: bool,
+    summary: str = "",
 ) -> str:
     """The conclusion of an experiment in words; `summary`: what a check saw, in its own words."""
     if not usable and "check" in experiment.plan:
         hosts = ", ".join(map(str, finding.culprits.get("hosts", ()))) or "other hosts"
         return (
-            f"That job ran on {hosts}, so what this machine grants says nothing about {finding.cause}; make this "
-            "experiment there."
+            f"That job ran on {hosts}, so what this machine grants says nothing about"
+            f" {finding.cause}; make this experiment there."
         )
     if not usable:
         return (
-            "The small job that stood in for yours did not fail as yours did, so this says nothing about "
-            f"{finding.cause}; make it more like yours (ranks, hosts, variables), or try it on your own job."
+            "The small job that stood in for yours did not fail as yours did, so this says nothing"
+            f" about {finding.cause}; make it more like yours (ranks, hosts, variables), or try it"
+            " on your own job."
         )
     by = {word: [cause for cause, move in moves.items() if move == word] for word in MOVES}
     follows = [f"proves {by['proven'][0]}"] if by["proven"] else []
     follows += [f"fits {' and '.join(by['supported'])}"] if by["supported"] else []
     follows += [f"speaks against {', '.join(by['refuted'])}"] if by["refuted"] else []
     follow = f"This {' and '.join(follows) or 'could not tell the suspects apart'}"
-    return f"{follow}. {summary}" if summary else f"{follow}: {OUTCOMES.get(seen, 'no answer came')}."
+    return (
+        f"{follow}. {summary}" if summary else f"{follow}: {OUTCOMES.get(seen, 'no answer came')}."
+    )
 
 
 def fix_summary(finding: Finding, arm: Arm, well: bool, failed: bool) -> str:
     """What a fix did, in one sentence; `failed`: the job showed the cause before."""
     if well and failed:
-        return f"With this change the same job succeeds after {arm.run.seconds:.0f} s, and {finding.cause} is gone."
+        return (
+            f"With this change the same job succeeds after {arm.run.seconds:.0f} s, and"
+            f" {finding.cause} is gone."
+        )
     if well:
-        return f"The small job works with this change, but it did not show {finding.cause} without it either."
+        return (
+            f"The small job works with this change, but it did not show {finding.cause} without it"
+            " either."
+        )
     why = f"{arm.cause}: {arm.diagnosis.headline}" if arm.cause else arm.run.summary
     return f"The change did not fix the job: {why}"

@@ -1,9 +1,11 @@
-"""The closed loop: an experiment that separates the suspects, then the fix, both on the same small job.
+"""The closed loop: an experiment that separates the suspects, then the fix, both on the same small
+job.
 
-`check` and `fix` run the last run of the case again (a run of the lab or the live test) with one thing changed.  A job
-that ncclkit did not start cannot be run again: a live test with its variables stands in for it.  If that does not fail
-in the same way, nothing follows, and the answer says so.  Checks that start no rank test the connections between the
-hosts of the last run, or the resources that a machine grants.
+`check` and `fix` run the last run of the case again (a run of the lab or the live test) with one
+thing changed.  A job that ncclkit did not start cannot be run again: a live test with its variables
+stands in for it.  If that does not fail in the same way, nothing follows, and the answer says so.
+Checks that start no rank test the connections between the hosts of the last run, or the resources
+that a machine grants.
 """
 
 from __future__ import annotations
@@ -48,12 +50,18 @@ def _ignore(record: object) -> None:
 
 
 async def check(
-    case: Case, cause: str = "", *, python: str | None = None, deadline: float = 120.0, on_record: OnRecord = _ignore
+    case: Case,
+    cause: str = "",
+    *,
+    python: str | None = None,
+    deadline: float = 120.0,
+    on_record: OnRecord = _ignore,
 ) -> ExperimentRecord:
     """Run the experiment of one finding, and change the verdicts by what it shows.
 
-    cause: whose experiment (default: the one that separates most of the suspects); python: the training interpreter;
-    deadline: seconds for each run.  Raises NcclkitError in one sentence where there is nothing to ask.
+    cause: whose experiment (default: the one that separates most of the suspects); python: the
+    training interpreter; deadline: seconds for each run.  Raises NcclkitError in one sentence where
+    there is nothing to ask.
     """
     verdict = diagnose(case)
     finding = _finding_to_check(case, verdict, cause)
@@ -61,27 +69,39 @@ async def check(
     assert experiment is not None
     started, run_case = time.monotonic(), _run_case(case, finding.cause)
     if "check" in experiment.plan:
-        return await _without_ranks(CheckInput(case, run_case, verdict, finding, experiment, python, on_record))
+        return await _without_ranks(
+            CheckInput(case, run_case, verdict, finding, experiment, python, on_record)
+        )
     before, name = await _before(case, verdict, run_case, python, deadline, on_record)
     usable = bool(name) or comparison.comparable(before, finding)
     moves, seen, after = dict.fromkeys(experiment.expects, "open"), "nothing", None
     if usable:  # a stand-in that does not fail as the job did is not worth another run
         after = await _again(run_case, before.run.plan, experiment.plan, name, on_record)
         seen = comparison.observed(before, after, experiment)
-        moves = comparison.verdicts(experiment, before, after) | comparison.newly_proven(verdict, before, after)
+        moves = comparison.verdicts(experiment, before, after) | comparison.newly_proven(
+            verdict, before, after
+        )
     said = comparison.conclusion(finding, experiment, seen, moves, usable)
-    known = {"observed": seen, "verdicts": moves, "summary": said, "baseline": name} | _both(before, after)
+    known = {"observed": seen, "verdicts": moves, "summary": said, "baseline": name} | _both(
+        before, after
+    )
     asked = {"question": experiment.question, "change": dict(experiment.plan)}
     return _kept(case, run_case, started, "check", finding, **asked, **known)
 
 
 async def fix(
-    case: Case, cause: str = "", *, python: str | None = None, deadline: float = 120.0, on_record: OnRecord = _ignore
+    case: Case,
+    cause: str = "",
+    *,
+    python: str | None = None,
+    deadline: float = 120.0,
+    on_record: OnRecord = _ignore,
 ) -> ExperimentRecord:
-    """Apply the advice on one finding (default: the first) to the same small job, and record whether it works then.
+    """Apply the advice on one finding (default: the first) to the same small job, and record
+    whether it works then.
 
-    A job of the lab gets the cause that was *found*, and does right what it does wrong for that cause; so a wrong
-    diagnosis fixes nothing.  Raises NcclkitError where the advice needs a person.
+    A job of the lab gets the cause that was *found*, and does right what it does wrong for that
+    cause; so a wrong diagnosis fixes nothing.  Raises NcclkitError where the advice needs a person.
     """
     verdict = diagnose(case)
     finding = _fixable(case, verdict, cause)
@@ -89,7 +109,9 @@ async def fix(
     before, name = await _before(case, verdict, run_case, python, deadline, on_record)
     change = change_of(finding, before.run.plan)
     after = await _again(run_case, before.run.plan, change, name, on_record)
-    still, shown = (finding.cause in {f.cause for f in arm.diagnosis.findings} for arm in (after, before))
+    still, shown = (
+        finding.cause in {f.cause for f in arm.diagnosis.findings} for arm in (after, before)
+    )
     well = after.succeeded and not still
     # a second attempt that works shows only that the first was unlucky, whatever the reason
     move = ("proven" if change.keys() - {"restarts"} else "supported") if well and shown else "open"
@@ -102,19 +124,24 @@ async def fix(
         question=f"Does the same job work after this: {words_of(finding, before.run.plan)}",
         change=change,
         observed=comparison.observed(before, after, None),
-        verdicts={finding.cause: move} | (comparison.newly_proven(verdict, before, after) if name else {}),
+        verdicts={finding.cause: move}
+        | (comparison.newly_proven(verdict, before, after) if name else {}),
         summary=comparison.fix_summary(finding, after, well, shown),
         baseline=name,
         **_both(before, after),
     )
 
 
-async def close(case: Case, on_experiment: OnExperiment = _ignore, **choices: Any) -> tuple[ExperimentRecord, ...]:
-    """Make experiments until the first cause is proven or none is left, then fix it; `choices` as of `check`.
+async def close(
+    case: Case, on_experiment: OnExperiment = _ignore, **choices: Any
+) -> tuple[ExperimentRecord, ...]:
+    """Make experiments until the first cause is proven or none is left, then fix it.
 
-    A fix that does not help is a repetition with everything recorded: what that proves is checked and fixed next.
-    on_experiment: called with each record when it is done.  Where an experiment cannot be made (NcclkitError), those
-    before it are kept.
+    `choices` as of `check`.
+
+    A fix that does not help is a repetition with everything recorded: what that proves is checked
+    and fixed next. on_experiment: called with each record when it is done.  Where an experiment
+    cannot be made (NcclkitError), those before it are kept.
     """
     made: list[ExperimentRecord] = []
     tried: set[str] = set()
@@ -150,27 +177,44 @@ def _finding_to_check(case: Case, verdict: Diagnosis, cause: str) -> Finding:
         finding = next((row for row in rows if row.cause == cause), None)
         if finding is None or finding.next is None or not finding.next.expects:
             what = "was not found here" if finding is None else "has no experiment"
-            raise NcclkitError(f"There is nothing to check: {cause} {what}; here these have one: {_names(verdict)}.")
+            raise NcclkitError(
+                f"There is nothing to check: {cause} {what}; here these have one:"
+                f" {_names(verdict)}."
+            )
         return finding
     suspects = _open(case, verdict)
     if not suspects:
-        raise NcclkitError("There is nothing to check: no finding is left whose experiment was not made.")
-    if suspects[0].next and "check" in suspects[0].next.plan:  # seconds, where a run may hang until its deadline
+        raise NcclkitError(
+            "There is nothing to check: no finding is left whose experiment was not made."
+        )
+    # seconds, where a run may hang until its deadline
+    if suspects[0].next and "check" in suspects[0].next.plan:
         return suspects[0]
-    return max(suspects, key=lambda finding: _splits(finding, verdict))  # of equals the first, the better root
+    # of equals the first, the better root
+    return max(suspects, key=lambda finding: _splits(finding, verdict))
 
 
 def _open(case: Case, verdict: Diagnosis) -> list[Finding]:
     """Findings whose experiment was not made yet, and can be made on the last run."""
     done, run = _done(case), baseline.last(case)
-    asked = [f for f in verdict.findings if f.next and f.next.expects and f.next.question not in done]
-    return [f for f in asked if f.next and (run is None or "check" in f.next.plan or possible(run.plan, f.next.plan))]
+    asked = [
+        f for f in verdict.findings if f.next and f.next.expects and f.next.question not in done
+    ]
+    return [
+        f
+        for f in asked
+        if f.next and (run is None or "check" in f.next.plan or possible(run.plan, f.next.plan))
+    ]
 
 
 def _done(case: Case) -> set[str]:
     """The questions that were asked about the last run already."""
     about = _about(case)
-    return {record.question for record in experiments(case) if record.kind == "check" and record.baseline == about}
+    return {
+        record.question
+        for record in experiments(case)
+        if record.kind == "check" and record.baseline == about
+    }
 
 
 def _about(case: Case) -> str:
@@ -194,7 +238,10 @@ def _named(verdict: Diagnosis, cause: str) -> Finding:
 
 
 def _fixable(case: Case, verdict: Diagnosis, cause: str) -> Finding:
-    """The finding whose advice is to be applied, where a machine can do that: before anything is started in vain."""
+    """The finding whose advice is to be applied, where a machine can do that.
+
+    Before anything is started in vain.
+    """
     finding, run = _named(verdict, cause), baseline.last(case)
     if cure(finding) is None and (run is None or not breakable(run.plan.argv, run.plan.network)):
         raise by_hand(finding)
@@ -202,8 +249,12 @@ def _fixable(case: Case, verdict: Diagnosis, cause: str) -> Finding:
 
 
 def unable(case: Case, cause: str = "") -> tuple[str, str]:
-    """Why the experiment, and the fix, of a cause of a judged case cannot be made; empty where they can."""
-    found, unknown = ([f for f in case.findings if f.verdict == word] for word in ("found", "unknown"))
+    """Why the experiment, and the fix, of a cause of a judged case cannot be made; empty where they
+    can.
+    """
+    found, unknown = (
+        [f for f in case.findings if f.verdict == word] for word in ("found", "unknown")
+    )
     verdict = Diagnosis(tuple(found), tuple(unknown))
     reasons = []
     for possible_on in (_finding_to_check, _fixable):
@@ -218,13 +269,17 @@ def unable(case: Case, cause: str = "") -> tuple[str, str]:
 
 
 def _names(verdict: Diagnosis) -> str:
-    return ", ".join(row.cause for row in verdict.findings if row.next and row.next.expects) or "none"
+    return (
+        ", ".join(row.cause for row in verdict.findings if row.next and row.next.expects) or "none"
+    )
 
 
 def _writable(case: Case) -> Path:
     """The folder of a case in which experiments can be kept."""
     if case.path is None or case.read_only:
-        raise NcclkitError("An experiment needs a writable case folder; open one with Case.open(path).")
+        raise NcclkitError(
+            "An experiment needs a writable case folder; open one with Case.open(path)."
+        )
     return case.path
 
 
@@ -232,14 +287,23 @@ def _run_case(case: Case, cause: str) -> Case:
     """The case that the runs of one experiment get, hidden in its folder."""
     _writable(case)
     run_case = Case.open(case.new_folder(FOLDER, cause) / ".case")
-    run_case.facts = list(case.facts)  # of the same hosts, so that its runs are judged as the case's own
+    # of the same hosts, so that its runs are judged as the case's own
+    run_case.facts = list(case.facts)
     return run_case
 
 
 async def _before(
-    case: Case, verdict: Diagnosis, run_case: Case, python: str | None, deadline: float, on_record: OnRecord
+    case: Case,
+    verdict: Diagnosis,
+    run_case: Case,
+    python: str | None,
+    deadline: float,
+    on_record: OnRecord,
 ) -> tuple[Arm, str]:
-    """The run that is run again, with its name in the case; or a live test in its place, without one."""
+    """The run that is run again, with its name in the case.
+
+    Or a live test in its place, without one.
+    """
     if run := baseline.last(case, python):
         return Arm(run, verdict), run.name
     variables = baseline.variables(case)
@@ -248,8 +312,13 @@ async def _before(
     return await _run(run_case, plan, on_record), ""
 
 
-async def _again(run_case: Case, plan: Plan, change: Mapping[str, Any], name: str, on_record: OnRecord) -> Arm:
-    """Run a plan with one thing changed; name: of the run of the case that is run again, "" where it was made here."""
+async def _again(
+    run_case: Case, plan: Plan, change: Mapping[str, Any], name: str, on_record: OnRecord
+) -> Arm:
+    """Run a plan with one thing changed.
+
+    Name: of the run of the case that is run again, "" where it was made here.
+    """
     plan = changed(plan, change)
     if name:  # recorded perhaps on a machine with more GPUs
         await probe.plan_here(run_case, plan)
@@ -266,12 +335,27 @@ async def _run(run_case: Case, plan: Plan, on_record: OnRecord) -> Arm:
 
 async def _without_ranks(asked: CheckInput) -> ExperimentRecord:
     """The record of a check that starts no rank."""
-    case, finding, experiment, run_case = asked.case, asked.finding, asked.experiment, asked.run_case
+    case = asked.case
+    finding = asked.finding
+    experiment = asked.experiment
+    run_case = asked.run_case
     started, run_case.facts = time.monotonic(), []  # a check is judged by what it finds itself
     seen = await RANKLESS[experiment.plan["check"]](asked)
-    said = comparison.conclusion(finding, experiment, seen.shown, seen.moves, seen.usable, seen.summary)
-    known = {"observed": seen.shown, "verdicts": seen.moves, "summary": said, "before": None, "after": None}
-    asks = {"question": experiment.question, "change": dict(experiment.plan), "baseline": _about(case)}
+    said = comparison.conclusion(
+        finding, experiment, seen.shown, seen.moves, seen.usable, seen.summary
+    )
+    known = {
+        "observed": seen.shown,
+        "verdicts": seen.moves,
+        "summary": said,
+        "before": None,
+        "after": None,
+    }
+    asks = {
+        "question": experiment.question,
+        "change": dict(experiment.plan),
+        "baseline": _about(case),
+    }
     return _kept(case, run_case, started, "check", finding, **asks, **known)
 
 
@@ -279,11 +363,19 @@ def _both(before: Arm, after: Arm | None) -> dict[str, Any]:
     """The fields of a record that the two runs fill."""
     said = (before.diagnosis.headline, after.diagnosis.headline if after else "")
     runs = {"before": before.run, "after": after.run if after else None}
-    return runs | {"cause_before": before.cause, "cause_after": after.cause if after else "", "said": said}
+    return runs | {
+        "cause_before": before.cause,
+        "cause_after": after.cause if after else "",
+        "said": said,
+    }
 
 
-def _kept(case: Case, run_case: Case, started: float, kind: Kind, finding: Finding, **known: Any) -> ExperimentRecord:
-    """Keep the record of what `run_case` got since `started`, as an event that the diagnosis of `case` weighs."""
+def _kept(
+    case: Case, run_case: Case, started: float, kind: Kind, finding: Finding, **known: Any
+) -> ExperimentRecord:
+    """Keep the record of what `run_case` got since `started`, as an event that the diagnosis of
+    `case` weighs.
+    """
     assert run_case.path is not None  # `_run_case` made it
     folder = run_case.path.parent
     took = round(time.monotonic() - started, 1)
@@ -337,17 +429,28 @@ async def connections(asked: CheckInput) -> CheckResult:
 
 
 async def resources(asked: CheckInput) -> CheckResult:
-    """Try what this machine, or each node of the allocation, grants of the job's needs; all is given back at once."""
+    """Try what this machine, or each node of the allocation, grants of the job's needs.
+
+    All is given back at once.
+    """
     case, cause, run = asked.case, asked.finding.cause, baseline.last(asked.case, asked.python)
     needs = baseline.needs(case, run, asked.verdict.job, asked.experiment.expects)
     folder = asked.run_case.new_run("resources")
     python = run.plan.python if run else probe.interpreter(asked.python)
     env, unset = (run.plan.env, run.plan.unset) if run else ({}, ())
     with packed() as agent:
-        start = slurm.agent_on_every_node(agent, python) if slurm.starts_by_srun() else [python, str(agent)]
+        start = (
+            slurm.agent_on_every_node(agent, python)
+            if slurm.starts_by_srun()
+            else [python, str(agent)]
+        )
         command = [*start, "resources", json.dumps(needs)]
-        await local.run_under_guard(agent, command, env, TRYING, folder, python, asked.on_record, unset)
-    events = [e for e in evidence.read([folder / "wire.jsonl"]).events if e.kind == "resources.tried"]
+        await local.run_under_guard(
+            agent, command, env, TRYING, folder, python, asked.on_record, unset
+        )
+    events = [
+        e for e in evidence.read([folder / "wire.jsonl"]).events if e.kind == "resources.tried"
+    ]
     asked.run_case.add(events).save()
     seen = comparison.granted(events, max(1, slurm.nodes()))
     here, broken = baseline.is_local(case, run, asked.finding), failed(case.latest())
@@ -357,7 +460,12 @@ async def resources(asked: CheckInput) -> CheckResult:
     grants = [f"{event.host}: {event.text}" for event in events if grant(event.data).cause == cause]
     if seen.get(cause) == "clear" and moves[cause] == "open":
         grants += ["what is granted now does not disprove what the job has met"]
-    return CheckResult(seen.get(cause, "nothing"), moves, f"{'; '.join(grants)}." if grants else "", here is not False)
+    return CheckResult(
+        seen.get(cause, "nothing"),
+        moves,
+        f"{'; '.join(grants)}." if grants else "",
+        here is not False,
+    )
 
 
 RANKLESS: dict[str, Callable[[CheckInput], Awaitable[CheckResult]]] = {
@@ -371,13 +479,20 @@ RANKLESS: dict[str, Callable[[CheckInput], Awaitable[CheckResult]]] = {
 
 
 def cure(finding: Finding, plan: Plan | None = None) -> Advice | None:
-    """The first advice that a machine can follow and that changes the job; variables that only add logging do not.
+    """The first advice that a machine can follow and that changes the job.
 
-    A job of the lab (`plan`) does by itself what its finding's first advice asks of a person, so it needs no variables
-    that are a later one's way around it.
+    Variables that only add logging do not.
+
+    A job of the lab (`plan`) does by itself what its finding's first advice asks of a person, so it
+    needs no variables that are a later one's way around it.
     """
     first = next(
-        (advice for advice in finding.advice if advice.change or (advice.env and not _only_logs(advice))), None
+        (
+            advice
+            for advice in finding.advice
+            if advice.change or (advice.env and not _only_logs(advice))
+        ),
+        None,
     )
     around = first is not None and first is not finding.advice[0] and not first.change
     return None if around and plan is not None and breakable(plan.argv, plan.network) else first
@@ -389,7 +504,10 @@ def _only_logs(advice: Advice) -> bool:
 
 
 def change_of(finding: Finding, plan: Plan) -> dict[str, Any]:
-    """The change that the advice asks for; for a job of the lab also the cause whose bug it fixes."""
+    """The change that the advice asks for.
+
+    For a job of the lab also the cause whose bug it fixes.
+    """
     advice = cure(finding, plan)
     change: dict[str, Any] = {}
     if advice is not None:

@@ -1,4 +1,6 @@
-"""An examination: a fault drawn by seed and secret, what its job left without its name, and the key with points."""
+"""An examination: a fault drawn by seed and secret, what its job left without its name, and the key
+with points.
+"""
 
 from __future__ import annotations
 
@@ -70,7 +72,10 @@ def default_secret_file() -> Path:
 
 
 def teacher_secret(file: Path) -> bytes:
-    """The secret in a file, which is made where there is none; NcclkitError where others may read it."""
+    """The secret in a file, which is made where there is none.
+
+    NcclkitError where others may read it.
+    """
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         if not file.exists():
@@ -79,11 +84,17 @@ def teacher_secret(file: Path) -> bytes:
             about = os.fstat(opened.fileno())
             kept = opened.read(4 * SECRET_BYTES) if stat.S_ISREG(about.st_mode) else b""
     except OSError as error:
-        raise NcclkitError(f"The secret of examinations {file} cannot be kept: {error.strerror or error}.") from error
+        raise NcclkitError(
+            f"The secret of examinations {file} cannot be kept: {error.strerror or error}."
+        ) from error
     if about.st_uid != os.geteuid() or about.st_mode & 0o077:
-        raise NcclkitError(f"{file} may be read by others, who could draw your faults; chmod 600 {file}.")
+        raise NcclkitError(
+            f"{file} may be read by others, who could draw your faults; chmod 600 {file}."
+        )
     if not SECRET.fullmatch(kept):
-        raise NcclkitError(f"{file} holds no secret of examinations; name another file with --secret.")
+        raise NcclkitError(
+            f"{file} holds no secret of examinations; name another file with --secret."
+        )
     return kept.strip()
 
 
@@ -110,18 +121,30 @@ def recorded() -> list[str]:
 
 
 def runnable() -> list[str]:
-    """Faults that two or more ranks on one host without GPUs can have, each with one cause and clear culprits."""
+    """Faults that two or more ranks on one host without GPUs can have, each with one cause and
+    clear culprits.
+    """
     return [
         name
         for name, fault in FAULTS.items()
-        if "gloo" in fault.backends and not (fault.net or fault.root or fault.needs) and name != "a2a_reused"
+        if "gloo" in fault.backends
+        and not (fault.net or fault.root or fault.needs)
+        and name != "a2a_reused"
     ]
 
 
 async def make(
-    seed: int, folder: Path, secret: bytes, *, from_recording: bool = False, ranks: int = 4, python: str = ""
+    seed: int,
+    folder: Path,
+    secret: bytes,
+    *,
+    from_recording: bool = False,
+    ranks: int = 4,
+    python: str = "",
 ) -> Path:
-    """Write the examination of a seed to a new folder: ``student/`` to hand out, ``key.json`` to keep.
+    """Write the examination of a seed to a new folder.
+
+    ``student/`` to hand out, ``key.json`` to keep.
 
     secret: the teacher's own, without which the seed says nothing (`teacher_secret`).
     from_recording: hand out a bundled recording in place of breaking a job now.
@@ -136,7 +159,11 @@ async def make(
             truth = json.loads((samples.HERE / name / "truth.json").read_text())
         else:
             culprit = _number(f"rank {seed}", ranks, secret)
-            run = (await injection.inject(case, name, ranks=ranks, culprit=culprit, python=python or None)).folder
+            run = (
+                await injection.inject(
+                    case, name, ranks=ranks, culprit=culprit, python=python or None
+                )
+            ).folder
             truth = json.loads((run / "truth.json").read_text())
         job = folder / STUDENT / "job"
         recording.files(run, job, neutral, HIDDEN)
@@ -161,7 +188,9 @@ def _key(seed: int, truth: Mapping[str, Any], job: Path) -> dict[str, Any]:
     shown = next((finding for finding in found.findings if finding.cause == cause), None)
     lines = [cite(piece)["text"] for piece in shown.evidence] if shown else []
     if not cause:
-        lines += [event.text for event in case.of("worker.phase") if event.data.get("phase") == "done"]
+        lines += [
+            event.text for event in case.of("worker.phase") if event.data.get("phase") == "done"
+        ]
     return {
         "seed": seed,
         "fault": truth["fault"],
@@ -180,16 +209,24 @@ def grade(answer: Path, key: Path) -> dict[str, int]:
     sheet = {name: getattr(AnswerSheet(), name) for name in asdict(AnswerSheet())}
     for file in (answer, key):
         if not file.is_file():
-            raise NcclkitError(f"{file} is not a file; name the answer sheet with --grade, the examination with --to.")
+            raise NcclkitError(
+                f"{file} is not a file; name the answer sheet with --grade, the examination with"
+                " --to."
+            )
     sheet |= storage.read_json(answer, {}, AnswerSheet)
     known = storage.read_json(key, {})
     shown = [_flat(line) for text in known["lines"] for line in str(text).splitlines()]
     line = _flat(sheet["line"])
-    ranks_and_hosts_match = all(sorted(sheet[name]) == sorted(known[name]) for name in ("ranks", "hosts"))
+    ranks_and_hosts_match = all(
+        sorted(sheet[name]) == sorted(known[name]) for name in ("ranks", "hosts")
+    )
     right = {
         "ranks": ranks_and_hosts_match and bool(sheet["cause"]),
         "cause": sheet["cause"] == known["cause"],
-        "line": len(line) > 10 and any(line in whole or whole in line for whole in shown if len(whole) > 10),
+        "line": (
+            len(line) > 10
+            and any(line in whole or whole in line for whole in shown if len(whole) > 10)
+        ),
     }
     return {name: POINTS[name] * held for name, held in right.items()}
 

@@ -1,1 +1,4 @@
-"""Start ranks and measure: the live test, connection tests, tuning; all that is started is dead when they return."""
+"""Start ranks and measure: the live test, connection tests, tuning.
+
+All that is started is dead when they return.
+"""

@@ -1,7 +1,7 @@
 """Attach: what a job that hangs right now waits for, from its processes; the job goes on.
 
-A child process reads the ranks with a deadline (``agent.pyz attach``), on every node of a Slurm job one, so that
-neither a stuck target nor Cancel can hang whoever awaits it.
+A child process reads the ranks with a deadline (``agent.pyz attach``), on every node of a Slurm job
+one, so that neither a stuck target nor Cancel can hang whoever awaits it.
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ from ncclkit.live.launch.local import OnRecord
 from ncclkit.live.launch.pack import packed
 
 SLACK, CLUSTER = 3.0, 15.0
-"""Seconds in which a child that has reached its own deadline has to end; those that a cluster adds."""
+"""Seconds in which a child that has reached its own deadline has to end; those that a cluster
+adds."""
 LEAST = 7.0
 """Seconds that a look takes at least beside the time between its snapshots."""
 LONGEST_RECORD = 1 << 20
@@ -55,38 +56,56 @@ class AttachOptions:
     """How a running job is read.  Raises NcclkitError for numbers that make no sense."""
 
     seconds: float = agent.SECONDS
-    """Between the first snapshot and the last, at least: one in which a rank stalls is watched for ten."""
+    """Between the first snapshot and the last, at least: one in which a rank stalls is watched for
+    ten."""
     snapshots: int = 2
     kernels: bool = False
     """Whether cuda-gdb asks each GPU for its kernel, for which the processes are paused."""
     dump: bool = False
-    """Whether each rank is asked for its Flight Recorder, by a debugger where there is no milder method."""
+    """Whether each rank is asked for its Flight Recorder, by a debugger where there is no milder
+    method."""
     follow: float = 0.0
     """Seconds for which a rank has to stall until the job is looked at; 0: at once."""
     timeout: float | None = None
-    """Seconds in which it ends, with eight ranks on a host; None: 27, 87 with debuggers, or more for `seconds`."""
+    """Seconds in which it ends, with eight ranks on a host; None: 27, 87 with debuggers, or more
+    for `seconds`."""
 
     def __post_init__(self) -> None:
         if not 0 < self.seconds <= 86400:
             raise NcclkitError(f"A job cannot be watched for {self.seconds:g} s; give up to a day.")
         if not 0 <= self.follow <= 86400:
-            raise NcclkitError(f"A job cannot be followed until a rank stalls for {self.follow:g} s; give up to a day.")
+            raise NcclkitError(
+                f"A job cannot be followed until a rank stalls for {self.follow:g} s; give up to a"
+                " day."
+            )
         if not 1 <= self.snapshots <= 100:
             raise NcclkitError(f"{self.snapshots} snapshots cannot be taken; give 1 to 100.")
         if self.timeout is not None and not self.seconds + LEAST <= self.timeout <= 86400:
-            raise NcclkitError(f"A timeout of {self.timeout:g} s is too short; it takes {self.seconds + LEAST:g} s.")
+            raise NcclkitError(
+                f"A timeout of {self.timeout:g} s is too short; it takes"
+                f" {self.seconds + LEAST:g} s."
+            )
 
     @property
     def limit(self) -> float:
-        """Seconds in which it ends, with eight ranks on a host, from the moment on at which it looks."""
+        """Seconds in which it ends, with eight ranks on a host, from the moment on at which it
+        looks.
+        """
         most = agent.TIMEOUT + agent.DEBUGGER_EXTRA * (self.kernels or self.dump)
         return self.timeout or max(most, self.seconds + most - agent.SECONDS)
 
     def deadline(self, ranks: int, slack: float) -> float | None:
-        """Seconds after which a child that looks at so many ranks is ended; None where it waits for a hang."""
+        """Seconds after which a child that looks at so many ranks is ended.
+
+        None where it waits for a hang.
+        """
         # a debugger in the middle of a call must not be ended with its child: the rank would die
         unwinds = (flight_dump.UNWIND_GRACE + SLACK) * (self.dump or self.kernels)
-        return None if self.follow else self.limit + max(0, ranks - 8) * agent.PER_FURTHER_RANK + slack + unwinds
+        return (
+            None
+            if self.follow
+            else self.limit + max(0, ranks - 8) * agent.PER_FURTHER_RANK + slack + unwinds
+        )
 
     @property
     def costs(self) -> tuple[str, ...]:
@@ -111,9 +130,11 @@ class Attached:
     problems: tuple[str, ...]
     """One sentence for each thing that could not be had."""
     jobs: tuple[str, ...] = ()
-    """``ranks 0-3 on node-1: python train.py (started by torchrun, process 4700)``, for each command of ranks."""
+    """``ranks 0-3 on node-1: python train.py (started by torchrun, process 4700)``, for each
+    command of ranks."""
     progress: tuple[str, ...] = ()
-    """``rank 2 at step 119``, and the last line of progress that ranks printed, where that can be told."""
+    """``rank 2 at step 119``, and the last line of progress that ranks printed, where that can be
+    told."""
 
 
 async def attach(
@@ -125,9 +146,9 @@ async def attach(
 ) -> Attached:
     """Collect what running ranks do into a run folder of the case, and read it.
 
-    pids, job: whom, as `ranks` takes them; a Slurm job is looked at on all of its nodes.  The child process is dead
-    when this returns, is cancelled or raises.  Raises NcclkitError where nobody is meant and where nothing could be
-    had.
+    pids, job: whom, as `ranks` takes them; a Slurm job is looked at on all of its nodes.  The child
+    process is dead when this returns, is cancelled or raises.  Raises NcclkitError where nobody is
+    meant and where nothing could be had.
     """
     options = options or AttachOptions()
     if case.path is None:
@@ -149,7 +170,13 @@ async def attach(
             command = slurm.on_nodes_of(
                 job, nodes, program, folder, "attach", str(folder), options.words(), f"job={job}"
             )
-            await _child(command, folder, options.deadline(MOST, CLUSTER), keep, slurm.environ_without_slurm())
+            await _child(
+                command,
+                folder,
+                options.deadline(MOST, CLUSTER),
+                keep,
+                slurm.environ_without_slurm(),
+            )
             for line in sorted(folder.glob("attach-node*.jsonl")):
                 for record in filter(None, map(wire.parse, line.read_bytes().splitlines())):
                     keep(record)
@@ -165,10 +192,16 @@ def _read(case: Case, folder: Path, problems: Sequence[str]) -> Attached:
     try:
         reading = evidence.read([folder])
     except NcclkitError as error:
-        raise NcclkitError(f"No rank could be read: {problems[0] if problems else error}") from error
-    rows = [event for event in reading.events if event.kind == "attach.rank" and not event.data["gone"]]
+        raise NcclkitError(
+            f"No rank could be read: {problems[0] if problems else error}"
+        ) from error
+    rows = [
+        event for event in reading.events if event.kind == "attach.rank" and not event.data["gone"]
+    ]
     if not rows:
-        raise NcclkitError(f"No rank could be read: {problems[0] if problems else 'all of them are gone'}.")
+        raise NcclkitError(
+            f"No rank could be read: {problems[0] if problems else 'all of them are gone'}."
+        )
     still = motion(reading.events) is None
     events = (*reading.events, *(blockages(reading.events) if still else ()))
     case.add(events).save()
@@ -185,7 +218,12 @@ async def _child(
     """Run a command that sends records; it is dead, with what it started, when this returns."""
     pipe = asyncio.subprocess.PIPE
     child = await asyncio.create_subprocess_exec(
-        *command, stdout=pipe, stderr=pipe, stdin=asyncio.subprocess.DEVNULL, start_new_session=True, env=env
+        *command,
+        stdout=pipe,
+        stderr=pipe,
+        stdin=asyncio.subprocess.DEVNULL,
+        start_new_session=True,
+        env=env,
     )
     assert child.stdout is not None and child.stderr is not None
 
@@ -199,12 +237,15 @@ async def _child(
         ended = asyncio.gather(follow(child.stdout), last_of(child.stderr), child.wait())
         _, wrong, code = await asyncio.wait_for(ended, deadline)
     except asyncio.TimeoutError:
-        say = f"Attaching was ended after {deadline:.0f} s; what it had collected until then counts."
+        say = (
+            f"Attaching was ended after {deadline:.0f} s; what it had collected until then counts."
+        )
         on_record({"kind": "problem", "say": say})
         return
     finally:
         await _end(child)
-        for unfinished in folder.glob("*.part"):  # such as the driver's report, which still names other jobs
+        # such as the driver's report, which still names other jobs
+        for unfinished in folder.glob("*.part"):
             unfinished.unlink(missing_ok=True)
     if code:
         last = (wrong.decode("utf-8", "replace").strip().splitlines() or ["no message"])[-1]
@@ -224,14 +265,17 @@ async def _end(child: asyncio.subprocess.Process) -> None:
 def ranks(pids: Sequence[str] = (), job: int | None = None) -> dict[int, int]:
     """The pid of each rank of the one job that the target names.
 
-    pids: one process of it, a rank or its launcher; or several, which then are the only ranks looked at; ``3=4711`` is
-    a process that carries no RANK, with its number.  job: the id of a Slurm job.  Without either: the only job of this
-    user here.  Raises NcclkitError, which says what is missing where no process, or no single job, is meant.
+    pids: one process of it, a rank or its launcher; or several, which then are the only ranks
+    looked at; ``3=4711`` is a process that carries no RANK, with its number.  job: the id of a
+    Slurm job.  Without either: the only job of this user here.  Raises NcclkitError, which says
+    what is missing where no process, or no single job, is meant.
     """
     strange = next((one for one in pids if not PROCESS.fullmatch(one)), None)
     if strange is not None:
         raise NcclkitError(f"{strange!r} is not a process id, nor RANK=PID such as 3=4711.")
-    given = {int(rank): int(pid) for rank, equal, pid in (one.partition("=") for one in pids) if equal}
+    given = {
+        int(rank): int(pid) for rank, equal, pid in (one.partition("=") for one in pids) if equal
+    }
     plain = [int(one) for one in pids if "=" not in one]
     hidden = [pid for pid in (*plain, *given.values()) if not _readable(pid)]
     if hidden:
@@ -239,30 +283,46 @@ def ranks(pids: Sequence[str] = (), job: int | None = None) -> dict[int, int]:
     jobs = processes.jobs(_meant(plain, job)) if plain or not given else []
     if len(jobs) > 1:
         heads = ", ".join(f"{rank_words(found)} with process {found[min(found)]}" for found in jobs)
-        raise NcclkitError(f"{len(jobs)} jobs run on this host ({heads}); name one of these with --pid, or use --job.")
+        raise NcclkitError(
+            f"{len(jobs)} jobs run on this host ({heads}); name one of these with --pid, or use"
+            " --job."
+        )
     if not jobs and not given:
         raise NcclkitError(_nobody(plain, job))
     return {**(jobs[0] if jobs else {}), **given}
 
 
 def _jobs(rows: Sequence[Event]) -> tuple[str, ...]:
-    """The ranks of each command, host and launcher in one line; their job's id in Slurm where they have one."""
+    """The ranks of each command, host and launcher in one line.
+
+    Their job's id in Slurm where they have one.
+    """
     found: dict[tuple[str, str], list[int]] = {}
     for event in rows:
         launcher, job = event.data["launcher"], event.data["slurm"]
-        notes = "; ".join([f"started by {launcher}"] * bool(launcher) + [f"Slurm job {job}"] * bool(job))
+        notes = "; ".join(
+            [f"started by {launcher}"] * bool(launcher) + [f"Slurm job {job}"] * bool(job)
+        )
         command = event.data["command"] or f"process {event.pid}"
-        found.setdefault((event.host, f"{command} ({notes})" if notes else command), []).append(event.rank or 0)
+        found.setdefault((event.host, f"{command} ({notes})" if notes else command), []).append(
+            event.rank or 0
+        )
     return tuple(f"{rank_words(held)} on {host}: {what}" for (host, what), held in found.items())
 
 
 def _steps(rows: Sequence[Event]) -> Iterator[str]:
-    """How far the ranks are, by variables in their stacks, and by the last line of progress in what they print."""
+    """How far the ranks are, by variables in their stacks, and by the last line of progress in what
+    they print.
+    """
     each: dict[str, list[int]] = {}
     for rank, position in rank_positions(rows).items():
         each.setdefault(step_range([position]), []).append(rank)
     yield from (f"{rank_words(held)} at {known}" for known, held in each.items() if known)
-    printed = {str(event.data["output"]["file"]): event.data["output"] for event in rows if event.data.get("output")}
+    printed = {
+        str(event.data["output"]["file"]): event.data["output"]
+        for event in rows
+        if event.data.get("output")
+    }
     for file, output in list(printed.items())[:OUTPUTS]:
         last = f": {output['line']}" if output.get("line") else ""
         yield f"output {file}, written {format_age(float(output['quiet']))} ago{last}"
@@ -278,14 +338,19 @@ def _meant(pids: Sequence[int], job: int | None) -> Iterable[int]:
 
 
 def _readable(pid: int) -> bool:
-    """Whether its environment can be read; that of a process that has ended or is ending is empty, and no secret."""
+    """Whether its environment can be read.
+
+    That of a process that has ended or is ending is empty, and no secret.
+    """
     try:
         with open(f"/proc/{pid}/environ", "rb") as source:
             source.read(1)
     except PermissionError:
         return False
     except OSError as error:
-        raise NcclkitError(f"There is no process {pid} that can be seen from here ({error.strerror}).") from error
+        raise NcclkitError(
+            f"There is no process {pid} that can be seen from here ({error.strerror})."
+        ) from error
     return True
 
 
@@ -293,7 +358,10 @@ def _closed(pid: int) -> str:
     """Who may look at a process that this user may not."""
     uid = processes.owner(pid)
     if uid == os.geteuid():
-        return f"Process {pid} is this user's and may still not be read; it takes CAP_SYS_PTRACE: repeat it with sudo."
+        return (
+            f"Process {pid} is this user's and may still not be read; it takes CAP_SYS_PTRACE:"
+            " repeat it with sudo."
+        )
     who = str(uid)
     with suppress(KeyError):  # a container may have no name for it
         who = pwd.getpwuid(uid).pw_name
@@ -303,11 +371,25 @@ def _closed(pid: int) -> str:
 def _nobody(pids: Sequence[int], job: int | None) -> str:
     """Why there is no rank."""
     if pids:
-        none = f"Process {pids[0]}" if len(pids) == 1 else f"Processes {', '.join(map(str, pids[:5]))}"
+        none = (
+            f"Process {pids[0]}" if len(pids) == 1 else f"Processes {', '.join(map(str, pids[:5]))}"
+        )
         own = f"{none} and what it started carry" if len(pids) == 1 else f"{none} carry"
-        return f"{own} no RANK in the environment; where you know it, write it before: --pid 0={pids[0]}."
+        return (
+            f"{own} no RANK in the environment; where you know it, write it before: --pid"
+            f" 0={pids[0]}."
+        )
     others = sum(not os.access(f"/proc/{pid}/environ", os.R_OK) for pid in processes.parents())
-    more = f"; {others} processes of other users could not be looked at, as that takes root: try sudo" if others else ""
+    more = (
+        f"; {others} processes of other users could not be looked at, as that takes root: try sudo"
+        if others
+        else ""
+    )
     if job is not None:
-        return f"Slurm job {job} has no rank of this user on this host; go to one of its nodes{more}."
-    return f"No process of this user has a RANK in its environment; name the ranks: --pid RANK=PID{more}."
+        return (
+            f"Slurm job {job} has no rank of this user on this host; go to one of its nodes{more}."
+        )
+    return (
+        "No process of this user has a RANK in its environment; name the ranks: --pid"
+        f" RANK=PID{more}."
+    )

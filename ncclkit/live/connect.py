@@ -1,8 +1,10 @@
-"""Connectivity without a GPU job: names, ports, packet sizes, bandwidth, latency and clocks between hosts.
+"""Connectivity without a GPU job.
 
-Only between hosts that the user named or that the allocation holds.  A guarded coordinator (``agent.pyz connect``)
-starts one worker per host through ssh, srun or any command before it; what they find are events and facts of the case,
-which causes judge.
+Names, ports, packet sizes, bandwidth, latency and clocks between hosts.
+
+Only between hosts that the user named or that the allocation holds.  A guarded coordinator
+(``agent.pyz connect``) starts one worker per host through ssh, srun or any command before it; what
+they find are events and facts of the case, which causes judge.
 """
 
 from __future__ import annotations
@@ -31,34 +33,42 @@ from ncclkit.live.launch.local import OnRecord
 from ncclkit.live.launch.pack import packed
 
 HOST = re.compile(r"[A-Za-z0-9_][\w.:@%-]*")
-"""What may be a host (or user@host): nothing that ssh or srun would take for an option or a shell for syntax."""
+"""What may be a host (or user@host): nothing that ssh or srun would take for an option or a shell
+for syntax."""
 SSH = (
     *("ssh", "-T", "-a", "-x", "-o", "BatchMode=yes", "-o", "ConnectTimeout=15"),
     *("-o", "ControlMaster=no", "-o", "ClearAllForwardings=yes", "--", "{host}"),
 )
-"""Whatever the user's configuration says: no question, no connection that stays, nothing forwarded."""
+"""Whatever the user's configuration says: no question, no connection that stays, nothing
+forwarded."""
 SRUN = ("srun", "--overlap", "--nodes=1", "--ntasks=1", "--unbuffered", "--nodelist={host}")
-# any Python says which one it is (agent.connect.session.GREETING), on a line of its own whatever a shell wrote; then
-# the agent comes through standard input, and lies in a file without a name, which cannot outlive this process
+# any Python says which one it is (agent.connect.session.GREETING), on a line of its own whatever a
+# shell wrote; then the agent comes through standard input, and lies in a file without a name, which
+# cannot outlive this process
 BOOT = (
-    "import sys,tempfile as t;print('');print('ncclkit on %d.%d'%sys.version_info[:2]);sys.stdout.flush();"
-    "z=t.TemporaryFile();i=sys.stdin.buffer;z.write(i.read(int(i.readline())));z.flush();"
-    "sys.path.insert(0,'/proc/self/fd/%d'%z.fileno());from ncclkit.agent.connect.worker import main;sys.exit(main())"
+    "import sys,tempfile as t;print('');print('ncclkit on %d.%d'%sys.version_info[:2]);"
+    "sys.stdout.flush();z=t.TemporaryFile();i=sys.stdin.buffer;"
+    "z.write(i.read(int(i.readline())));z.flush();"
+    "sys.path.insert(0,'/proc/self/fd/%d'%z.fileno());"
+    "from ncclkit.agent.connect.worker import main;sys.exit(main())"
 )
 
 
 def worker_commands(hosts: Sequence[str], via: str, python: str) -> dict[str, list[str]]:
     """Host (without ``user@``, which is for ssh alone) → the argv that starts the worker there.
 
-    via: ``ssh``, ``srun``, or the words before a command with ``{host}`` in them; python: the interpreter on the hosts.
-    Raises NcclkitError for names that are no hosts and prefixes without a place for them.
+    via: ``ssh``, ``srun``, or the words before a command with ``{host}`` in them; python: the
+    interpreter on the hosts. Raises NcclkitError for names that are no hosts and prefixes without a
+    place for them.
     """
     words = {"ssh": SSH, "srun": SRUN}.get(via) or _split(via)
     peer = [python, "-I", "-c", BOOT]
     if via == "ssh":  # it joins the words with blanks and hands them to a shell over there
         peer = [shlex.quote(word) for word in peer]
     return {
-        checked_host(host).rpartition("@")[2]: [word.replace("{host}", checked_host(host)) for word in words] + peer
+        checked_host(host).rpartition("@")[2]: (
+            [word.replace("{host}", checked_host(host)) for word in words] + peer
+        )
         for host in hosts
     }
 
@@ -66,7 +76,9 @@ def worker_commands(hosts: Sequence[str], via: str, python: str) -> dict[str, li
 def checked_host(host: str) -> str:
     """The host name as given; raises NcclkitError for what cannot be one."""
     if not isinstance(host, str) or not HOST.fullmatch(host):
-        raise NcclkitError(f"{host!r} is not a host name or an address; write names like node-1 or 10.0.0.1.")
+        raise NcclkitError(
+            f"{host!r} is not a host name or an address; write names like node-1 or 10.0.0.1."
+        )
     return host
 
 
@@ -74,7 +86,8 @@ def _split(via: str) -> list[str]:
     words = text.split_words(via, "The prefix")
     if not any("{host}" in word for word in words):
         raise NcclkitError(
-            f"{via!r} is neither ssh nor srun nor a prefix with {{host}} in it, as 'kubectl exec {{host}} --'."
+            f"{via!r} is neither ssh nor srun nor a prefix with {{host}} in it, as 'kubectl exec"
+            " {host} --'."
         )
     return words
 
@@ -86,7 +99,14 @@ DEADLINE = 240.0
 PORT = 29500
 """MASTER_PORT where nobody says otherwise."""
 HANDED = (
-    *("MASTER_ADDR", "MASTER_PORT", "NCCL_SOCKET_IFNAME", "NCCL_SOCKET_FAMILY", "NCCL_COMM_ID", "GLOO_SOCKET_IFNAME"),
+    *(
+        "MASTER_ADDR",
+        "MASTER_PORT",
+        "NCCL_SOCKET_IFNAME",
+        "NCCL_SOCKET_FAMILY",
+        "NCCL_COMM_ID",
+        "GLOO_SOCKET_IFNAME",
+    ),
     "NCCL_OOB_NET_IFNAME",
 )
 """Variables that decide which interface is used; ssh would not hand them on."""
@@ -105,14 +125,20 @@ class Connectivity:
     def summary(self) -> str:
         """The outcome in one sentence."""
         if not self.hosts:
-            return "No connection was tested: name hosts, or start this in an allocation of several nodes"
+            return (
+                "No connection was tested: name hosts, or start this in an allocation of several"
+                " nodes"
+            )
         lost = [host for host in self.hosts.values() if host.problem]
         if lost:
             more = f" (and {len(lost) - 1} more)" if len(lost) > 1 else ""
             return f"{lost[0].name}{more} {'are' if more else 'is'} unreachable: {lost[0].problem}"
         bad = [link for link in self.links if link.trouble]
         if bad:
-            return f"{len(bad)} of {len(self.links)} paths are not sound; {bad[0].src} → {bad[0].dst}: {bad[0].trouble}"
+            return (
+                f"{len(bad)} of {len(self.links)} paths are not sound; {bad[0].src} → {bad[0].dst}:"
+                f" {bad[0].trouble}"
+            )
         slow = self._slowest() if self.links else ""
         which = "both" if len(self.links) == 2 else f"all {len(self.links)}"
         if slow:
@@ -123,11 +149,16 @@ class Connectivity:
     def slowness(self) -> dict[tuple[str, str], float]:
         """Path → how many times slower it is than the median of all; 1 where nobody measured."""
         usual = median_high([link.bandwidth for link in self.links if link.bandwidth] or [0.0])
-        return {(link.src, link.dst): usual / link.bandwidth if link.bandwidth else 1.0 for link in self.links}
+        return {
+            (link.src, link.dst): usual / link.bandwidth if link.bandwidth else 1.0
+            for link in self.links
+        }
 
     def _slowest(self) -> str:
         """The slowest path, where it is much slower than most."""
-        times, link = max(zip(self.slowness.values(), self.links, strict=False), key=lambda row: row[0])
+        times, link = max(
+            zip(self.slowness.values(), self.links, strict=False), key=lambda row: row[0]
+        )
         rate = f"{link.bandwidth:.3g} GB/s a TCP stream, {times:.0f} times less than most"
         return f"{link.src} → {link.dst} carries {rate}" if times >= LEADS else ""
 
@@ -136,11 +167,19 @@ class Connectivity:
         times = [link.latency for link in self.links if link.latency is not None]
         if not speeds or not times:
             return ""
-        return f": at least {min(speeds):.3g} GB/s a TCP stream, at most {max(times):.3g} µs there and back"
+        return (
+            f": at least {min(speeds):.3g} GB/s a TCP stream, at most {max(times):.3g} µs there and"
+            " back"
+        )
 
     def text(self) -> str:
         """Every host and every path, a line each."""
-        return "\n".join([*(host.event.text for host in self.hosts.values()), *(link.summary for link in self.links)])
+        return "\n".join(
+            [
+                *(host.event.text for host in self.hosts.values()),
+                *(link.summary for link in self.links),
+            ]
+        )
 
     def __repr__(self) -> str:
         return self.summary
@@ -162,24 +201,29 @@ async def plan(
     python: str | None = None,
     env: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
-    """Plan a connection test, which becomes ``plan.json``; without `hosts` of the nodes of the Slurm allocation.
+    """Plan a connection test, which becomes ``plan.json``.
 
-    remote_command: ``ssh``, ``srun`` or the words before a command, with ``{host}`` (default: srun in an allocation,
-    else ssh); port: the rendezvous port (default: MASTER_PORT, else 29500); seconds: of each stream; deadline: seconds
-    in all; python: the interpreter on the hosts, 3.9 or newer (default: NCCLKIT_TRAIN_PYTHON, else python3); env:
-    variables of the job, on top of this process's own.
-    Raises NcclkitError, in one sentence, for what cannot work.
+    Without `hosts` of the nodes of the Slurm allocation.
+
+    remote_command: ``ssh``, ``srun`` or the words before a command, with ``{host}`` (default: srun
+    in an allocation, else ssh); port: the rendezvous port (default: MASTER_PORT, else 29500);
+    seconds: of each stream; deadline: seconds in all; python: the interpreter on the hosts, 3.9 or
+    newer (default: NCCLKIT_TRAIN_PYTHON, else python3); env: variables of the job, on top of this
+    process's own. Raises NcclkitError, in one sentence, for what cannot work.
     """
     if isinstance(hosts, str):
-        raise NcclkitError(f"The hosts must be a list of names, but they are the text {hosts!r}; write [{hosts!r}, …].")
+        raise NcclkitError(
+            f"The hosts must be a list of names, but they are the text {hosts!r}; write"
+            f" [{hosts!r}, …]."
+        )
     allocated = slurm.nodes() > 0
     known = hosts or (await slurm.node_names() if allocated else [])
     python = slurm.checked_program(python or os.environ.get(probe.TRAIN_PYTHON) or "python3")
     commands = worker_commands(known, remote_command or ("srun" if allocated else "ssh"), python)
     if not 2 <= len(commands) <= MOST:
         raise NcclkitError(
-            f"A connection test takes 2 to {MOST} hosts, but {len(commands)} are given; name them, or start this in a "
-            "Slurm allocation of several nodes."
+            f"A connection test takes 2 to {MOST} hosts, but {len(commands)} are given; name them,"
+            " or start this in a Slurm allocation of several nodes."
         )
     given = os.environ | dict(env or {})
     handed = {name: given[name] for name in HANDED if name in given}
@@ -197,7 +241,9 @@ def _port(port: int | None) -> int:
     text = str(os.environ.get("MASTER_PORT", PORT) if port is None else port)
     number = whole_number(text)
     if number is None or not 0 < number < 65536:
-        raise NcclkitError(f"The rendezvous port must be a number from 1 to 65535, but it is {text!r}.")
+        raise NcclkitError(
+            f"The rendezvous port must be a number from 1 to 65535, but it is {text!r}."
+        )
     return number
 
 
@@ -215,11 +261,13 @@ async def connectivity(
     within: Sequence[str] = (),
     **choices: Any,
 ) -> Connectivity:
-    """Test the connections between hosts (see `plan` for the choices) and put what is found into the case.
+    """Test the connections between hosts (see `plan` for the choices) and put what is found into
+    the case.
 
     within: the words before the test's own command, where something has to be made around it.
 
-    Everything it started is dead when it returns, is cancelled or raises; what was found until then is kept.
+    Everything it started is dead when it returns, is cancelled or raises; what was found until then
+    is kept.
     """
     chosen = await plan(hosts, **choices)
     folder = case.new_run(TEST)
@@ -236,19 +284,32 @@ async def connectivity(
             # once more, as it is: its commands are executed, and others may write the case folder
             with probe.writing(agent.parent):
                 write(agent.parent / "plan.json", json.dumps(chosen))
-            command = [*within, sys.executable, str(agent), "connect", str(agent.parent / "plan.json")]
-            await local.run_under_guard(agent, command, {}, chosen["deadline"] + 60, folder, sys.executable, keep)
+            command = [
+                *within,
+                sys.executable,
+                str(agent),
+                "connect",
+                str(agent.parent / "plan.json"),
+            ]
+            await local.run_under_guard(
+                agent, command, {}, chosen["deadline"] + 60, folder, sys.executable, keep
+            )
     finally:
         _take(case, folder, records)
     found = results(case)
     simulated.raise_if_impossible(records, folder)
     if not found.hosts:
-        raise NcclkitError(f"The connection test ended without a message; see {folder}/launcher.log.")
+        raise NcclkitError(
+            f"The connection test ended without a message; see {folder}/launcher.log."
+        )
     return found
 
 
 def _take(case: Case, folder: Path, records: Sequence[dict[str, Any]]) -> None:
-    """The facts, and the events of the kinds ``connect.``: how this run ended is no sign of a job."""
+    """The facts, and the events of the kinds ``connect.``.
+
+    How this run ended is no sign of a job.
+    """
     wire = folder / "wire.jsonl"
     events = evidence.read([wire]).events if wire.exists() and wire.stat().st_size else []
     case.add(event for event in events if event.kind.startswith("connect."))

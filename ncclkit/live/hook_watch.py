@@ -23,7 +23,8 @@ from ncclkit.agent.run import processes
 from ncclkit.live.launch.local import TAG
 
 PATIENCE = 10.0
-"""Seconds from the start of a process without the file until the run is ended; a short check of torch is over then."""
+"""Seconds from the start of a process without the file until the run is ended; a short check of
+torch is over then."""
 LOOK = 1.0
 """Seconds between two looks."""
 TORCH = "/libtorch_python."
@@ -63,7 +64,10 @@ class HookWatch:
         self._measured: set[int] = set()
 
     async def ended_by(self) -> Unmeasured:
-        """Wait for a process that is older than `PATIENCE` and has torch without the file; who calls has a deadline."""
+        """Wait for a process that is older than `PATIENCE` and has torch without the file.
+
+        Who calls has a deadline.
+        """
         while True:
             self.found = await asyncio.to_thread(self._find_unmeasured) or self.found
             if self.found is not None and self.found.age > PATIENCE and _is_there(self.found):
@@ -77,8 +81,8 @@ class HookWatch:
         if self._marked(step_hook.WITH_TORCH):
             return ""
         return (
-            "no Python with ncclkit's file imported torch: the script does not, or it was started by "
-            "python -I, -E or -S, or a wrapper reset its PYTHONPATH"
+            "no Python with ncclkit's file imported torch: the script does not, or it was started"
+            " by python -I, -E or -S, or a wrapper reset its PYTHONPATH"
         )
 
     def _marked(self, kind: str) -> set[int]:
@@ -87,7 +91,9 @@ class HookWatch:
             names = os.listdir(self.hook_folder)
         except OSError:
             return set()
-        return set(whole_numbers(name.removeprefix(kind) for name in names if name.startswith(kind)))
+        return set(
+            whole_numbers(name.removeprefix(kind) for name in names if name.startswith(kind))
+        )
 
     def _find_unmeasured(self) -> Unmeasured | None:
         """A process of the run that has torch without the file; None where there is none."""
@@ -112,15 +118,21 @@ class HookWatch:
                 return below
             below |= more
 
-    def _is_measured(self, pid: int, parents: Mapping[int, int], loaded: set[int], armed: set[int]) -> bool:
-        """Whether the file is in this process, or in one of the same rank that has forked or started it."""
+    def _is_measured(
+        self, pid: int, parents: Mapping[int, int], loaded: set[int], armed: set[int]
+    ) -> bool:
+        """Whether the file is in this process, or in one of the same rank that has forked or
+        started it.
+        """
         if _numbers_of(pid) & loaded:
             return True
         rank, command = processes.environ(pid).get("RANK"), _command_of(pid)
         above = parents.get(pid, 0)
         while above and above != os.getpid():
             numbers, same_rank = _numbers_of(above), processes.environ(above).get("RANK") == rank
-            if same_rank and (numbers & armed or (numbers & loaded and _command_of(above) == command)):
+            if same_rank and (
+                numbers & armed or (numbers & loaded and _command_of(above) == command)
+            ):
                 return True
             above = parents.get(above, 0)
         return False
@@ -131,7 +143,10 @@ def _has_torch(pid: int) -> bool:
 
 
 def _numbers_of(pid: int) -> set[int]:
-    """The numbers of a process in its namespaces: in a container it knows only the innermost one."""
+    """The numbers of a process in its namespaces.
+
+    In a container it knows only the innermost one.
+    """
     line = re.search(r"^NSpid:\s+(.+)$", processes.read(f"/proc/{pid}/status"), re.MULTILINE)
     return {pid, *whole_numbers(line[1].split() if line else ())}
 

@@ -44,7 +44,8 @@ class _Output:
     host: str
     text: str
     is_whole: bool
-    """Whether it ended by itself and complained of nothing: only then a line that is missing means anything."""
+    """Whether it ended by itself and complained of nothing: only then a line that is missing means
+    anything."""
 
 
 def look_on_hosts(command: str, shows: str, denies: str, job_hosts: Collection[str]) -> Sight:

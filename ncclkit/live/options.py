@@ -1,4 +1,6 @@
-"""The options of a live test, of a script's steps and of a batch job, declared once for the command and the forms."""
+"""The options of a live test, of a script's steps and of a batch job, declared once for the command
+and the forms.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,8 @@ from ncclkit.core.ranges import NumberRange
 from ncclkit.core.tuning import LEAST_ROUNDS
 
 BACKENDS = ("auto", "nccl", "gloo")
-"""What a user chooses from; ``any``, which takes gloo where there are too few GPUs, is for the lab."""
+"""What a user chooses from; ``any``, which takes gloo where there are too few GPUs, is for the
+lab."""
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _SLURM_NAME = re.compile(r"[\w.,:+@/=*-]*(?:\[[\d,-]+\])?")
 """What may stand in a line ``#SBATCH --option=…``."""
@@ -40,23 +43,34 @@ class Option:
 
 
 def option(default: Any, label: str, help: str, **more: Any) -> Any:  # noqa: A002
-    """A field of a dataclass of options: its default, its label in the form, its help in the command."""
-    made: dict[str, Any] = {"default_factory": default} if callable(default) else {"default": default}
+    """A field of a dataclass of options.
+
+    Its default, its label in the form, its help in the command.
+    """
+    made: dict[str, Any] = (
+        {"default_factory": default} if callable(default) else {"default": default}
+    )
     return field(**made, metadata={"option": Option(label, help, **more)})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProbeOptions:
-    """What a live test is asked to do.  Raises NcclkitError, in one sentence, for a value that cannot be meant."""
+    """What a live test is asked to do.  Raises NcclkitError, in one sentence, for a value that
+    cannot be meant.
+    """
 
     python: str = option("", "Training Python", "the training interpreter (default: this one)")
     ranks: int = option(
-        0, "Ranks (0: auto)", "number of ranks (default: all GPUs; 2, or 1 a node, on the CPU)", bounds=(0, 100_000)
+        0,
+        "Ranks (0: auto)",
+        "number of ranks (default: all GPUs; 2, or 1 a node, on the CPU)",
+        bounds=(0, 100_000),
     )
     simulate_hosts: int = option(
         1,
         "Simulated nodes",
-        "NCCL takes the ranks of each host for those of so many, which share its GPUs and use the network",
+        "NCCL takes the ranks of each host for those of so many, which share its GPUs and use the"
+        " network",
         bounds=(1, 64),
     )
     max_bytes: int = option(
@@ -65,9 +79,14 @@ class ProbeOptions:
         "largest message, such as 64MB or 1GiB (default: 256 MiB on GPUs, 16 MiB on the CPU)",
         bounds=(0, 1 << 36),
     )
-    repeats: int = option(10, "Batches per size", "timed batches for each size (default 10)", bounds=(1, 10_000))
+    repeats: int = option(
+        10, "Batches per size", "timed batches for each size (default 10)", bounds=(1, 10_000)
+    )
     timeout: float = option(
-        120.0, "Timeout (s)", "seconds after which the run is examined and ended (default 120)", bounds=(1, 86_400)
+        120.0,
+        "Timeout (s)",
+        "seconds after which the run is examined and ended (default 120)",
+        bounds=(1, 86_400),
     )
     backend: str = option("auto", "Backend", "auto, nccl or gloo (default auto)", choices=BACKENDS)
     op: str = option(
@@ -76,13 +95,18 @@ class ProbeOptions:
         "a collective, several joined by commas, or all (default all_reduce)",
         choices=(*NAMES, "all"),
     )
-    dtype: str = option("float32", "Data type", "data type of the elements (default float32)", choices=tuple(DTYPES))
+    dtype: str = option(
+        "float32", "Data type", "data type of the elements (default float32)", choices=tuple(DTYPES)
+    )
     stages: bool = option(
         False,
         "Staged test: each rank alone, pairs, each node, then all",
-        "staged test: ranks alone, pairs, nodes, then all; where a stage fails, bisection finds who is at fault",
+        "staged test: ranks alone, pairs, nodes, then all; where a stage fails, bisection finds who"
+        " is at fault",
     )
-    env: Mapping[str, str] = option(dict, "Environment variables", "NAME=VALUE for the ranks; may be repeated")
+    env: Mapping[str, str] = option(
+        dict, "Environment variables", "NAME=VALUE for the ranks; may be repeated"
+    )
     network: Mapping[str, Any] = field(default_factory=dict)
     """The simulated network that the ranks run on (`live.launch.simulated`); not for users."""
     oversubscribe: bool = False
@@ -91,7 +115,10 @@ class ProbeOptions:
     """Whether it runs on a login node, too."""
 
     def __post_init__(self) -> None:
-        self._set(max_bytes=text.parse_size(self.max_bytes, OPTIONS["max_bytes"].label), env=variables(self.env))
+        self._set(
+            max_bytes=text.parse_size(self.max_bytes, OPTIONS["max_bytes"].label),
+            env=variables(self.env),
+        )
         check_bounds(self)
         if not isinstance(self.python, str) or "\0" in self.python or "\n" in self.python:
             raise NcclkitError(
@@ -100,16 +127,26 @@ class ProbeOptions:
             )
         self._set(python=self.python.strip())
         if self.backend not in (*BACKENDS, "any"):
-            raise NcclkitError(f"The backend must be auto, nccl or gloo, but it is {self.backend!r}.")
+            raise NcclkitError(
+                f"The backend must be auto, nccl or gloo, but it is {self.backend!r}."
+            )
         if self.dtype not in DTYPES:
-            raise NcclkitError(f"The data type must be one of {', '.join(DTYPES)}, but it is {self.dtype!r}.")
+            raise NcclkitError(
+                f"The data type must be one of {', '.join(DTYPES)}, but it is {self.dtype!r}."
+            )
         strange = next((name for name in self.ops if name not in NAMES), None)
         if strange is not None:
-            raise NcclkitError(f"The live test knows {', '.join(NAMES)}, and all, but not {strange!r}.")
+            raise NcclkitError(
+                f"The live test knows {', '.join(NAMES)}, and all, but not {strange!r}."
+            )
         if not isinstance(self.stages, bool):
-            raise NcclkitError(f"The option stages must be True or False, but it is {self.stages!r}.")
+            raise NcclkitError(
+                f"The option stages must be True or False, but it is {self.stages!r}."
+            )
         if self.simulate_hosts > 1 and self.network:
-            raise NcclkitError("These ranks run on simulated hosts already; leave --simulate-hosts out.")
+            raise NcclkitError(
+                "These ranks run on simulated hosts already; leave --simulate-hosts out."
+            )
 
     def _set(self, **values: Any) -> None:
         for name, value in values.items():
@@ -118,7 +155,11 @@ class ProbeOptions:
     @property
     def ops(self) -> tuple[str, ...]:
         """The collectives that `op` names."""
-        return NAMES if self.op == "all" else tuple(dict.fromkeys(str(self.op).replace(" ", "").split(",")))
+        return (
+            NAMES
+            if self.op == "all"
+            else tuple(dict.fromkeys(str(self.op).replace(" ", "").split(",")))
+        )
 
 
 def declared(options: Any) -> dict[str, Option]:
@@ -148,7 +189,13 @@ def command_words(options: Any) -> list[str]:
         if isinstance(value, Mapping):
             words += [word for key, text in value.items() for word in (flag, f"{key}={text}")]
         else:
-            words += [flag] if value is True else [f"--no-{name}"] if value is False else [flag, str(value)]
+            words += (
+                [flag]
+                if value is True
+                else [f"--no-{name}"]
+                if value is False
+                else [flag, str(value)]
+            )
     return words
 
 
@@ -157,49 +204,72 @@ def _bounded(option: Option, value: Any, kind: type) -> None:
     kinds = (int, float) if kind is float else (int,)
     if isinstance(value, bool) or not isinstance(value, kinds):
         what = "a number" if kind is float else "a whole number"
-        raise NcclkitError(f"{option.label} must be {what}, but it is {value!r} ({type(value).__name__}).")
+        raise NcclkitError(
+            f"{option.label} must be {what}, but it is {value!r} ({type(value).__name__})."
+        )
     if not low <= value <= high:
-        raise NcclkitError(f"{option.label} must lie between {low:,} and {high:,}, but it is {value}.")
+        raise NcclkitError(
+            f"{option.label} must lie between {low:,} and {high:,}, but it is {value}."
+        )
 
 
 def variables(given: Any) -> dict[str, str]:
-    """Environment variables from a mapping, from words NAME=VALUE, or from text as a shell reads it.
+    """Environment variables from a mapping, from words NAME=VALUE, or from text as a shell reads
+    it.
 
     Text may span lines and hold ``#`` comments.  Raises NcclkitError for what is not NAME=VALUE.
     """
     if isinstance(given, Mapping):
         words: Iterable[Any] = [f"{name}={value}" for name, value in given.items()]
     else:
-        words = text.split_words(given, "The variables", comments=True) if isinstance(given, str) else given
+        words = (
+            text.split_words(given, "The variables", comments=True)
+            if isinstance(given, str)
+            else given
+        )
     if not isinstance(words, (list, tuple)):
-        raise NcclkitError(f"The variables must be text of NAME=VALUE, but are {given!r} ({type(given).__name__}).")
+        raise NcclkitError(
+            f"The variables must be text of NAME=VALUE, but are {given!r} ({type(given).__name__})."
+        )
     found = {}
     for word in words:
         name, equals, value = str(word).partition("=")
         if not equals or not _NAME.fullmatch(name) or "\0" in value:
-            raise NcclkitError(f"The variable {word!r} is not NAME=VALUE; write for example NCCL_DEBUG=INFO.")
+            raise NcclkitError(
+                f"The variable {word!r} is not NAME=VALUE; write for example NCCL_DEBUG=INFO."
+            )
         found[name] = value
     return found
 
 
-def too_few_gpus(gpus: int, hosts: int, sharing: int, count: int, can_simulate: bool) -> NcclkitError:
+def too_few_gpus(
+    gpus: int, hosts: int, sharing: int, count: int, can_simulate: bool
+) -> NcclkitError:
     """The error for more ranks than GPUs, with the alternatives.
 
-    gpus: of each host; hosts: that have GPUs of their own; sharing: simulated hosts on each; can_simulate: whether more
-    of these would help.
+    gpus: of each host; hosts: that have GPUs of their own; sharing: simulated hosts on each;
+    can_simulate: whether more of these would help.
     """
     if not gpus:
-        return NcclkitError(f"{count} NCCL ranks need {count} GPUs, but the training interpreter sees none; use gloo.")
+        return NcclkitError(
+            f"{count} NCCL ranks need {count} GPUs, but the training interpreter sees none; use"
+            " gloo."
+        )
     places, needed = gpus * hosts, -(-count // sharing)
     where = f" on each of {hosts} nodes" if hosts > 1 else ""
     where += f", which {sharing} simulated hosts share" if sharing > 1 else ""
-    wider = f"let more simulated hosts share them (--simulate-hosts {-(-count // places)}), " if can_simulate else ""
+    wider = (
+        f"let more simulated hosts share them (--simulate-hosts {-(-count // places)}), "
+        if can_simulate
+        else ""
+    )
     why = f"{count} NCCL ranks need {needed} GPUs, but the training interpreter sees {gpus}{where}"
     return NcclkitError(f"{why}; ask for at most {places * sharing} ranks, {wider}or use gloo.")
 
 
 RANKS_PER_CORE, RANK_MEMORY, FEW = 32, 256 << 20, 8
-"""Ranks that a core may share, what a rank takes that has imported torch, and ranks that are never refused."""
+"""Ranks that a core may share, what a rank takes that has imported torch, and ranks that are never
+refused."""
 
 
 def too_many_ranks(count: int) -> str:
@@ -212,39 +282,62 @@ def too_many_ranks(count: int) -> str:
         return ""
     need, has = text.format_bytes(count * RANK_MEMORY), text.format_bytes(free)
     return (
-        f"{count:,} ranks need about {need} of memory and share {text.plural(cores, 'core')} of this host, which has "
-        f"{has} available and carries about {fits:,}"
+        f"{count:,} ranks need about {need} of memory and share {text.plural(cores, 'core')} of"
+        f" this host, which has {has} available and carries about {fits:,}"
     )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobOptions:
-    """What Slurm is asked for.  Raises NcclkitError, in one sentence, for a value that cannot be meant."""
+    """What Slurm is asked for.  Raises NcclkitError, in one sentence, for a value that cannot be
+    meant.
+    """
 
     partition: str = option("", "Partition", "partition (default: the cluster's own)")
     nodes: int = option(1, "Nodes", "number of nodes (default 1)", bounds=(1, 100_000))
-    gpus_per_node: int = option(-1, "GPUs (-1: all)", "GPUs of each node (default: all)", bounds=(-1, 64))
+    gpus_per_node: int = option(
+        -1, "GPUs (-1: all)", "GPUs of each node (default: all)", bounds=(-1, 64)
+    )
     time: str = option(
-        "10", "Slurm's --time", "Slurm's time limit: minutes (default 10), or [days-]hours:minutes:seconds"
+        "10",
+        "Slurm's --time",
+        "Slurm's time limit: minutes (default 10), or [days-]hours:minutes:seconds",
     )
     account: str = option("", "Account", "account that pays")
     qos: str = option("", "QoS", "quality of service")
     reservation: str = option("", "Reservation", "reservation")
-    exclusive: bool = option(True, "Whole nodes", "share the nodes with other jobs, which makes measurements doubtful")
-    setup: str = option("", "Set-up lines", "shell line before the verb: module load …, conda activate …; repeatable")
+    exclusive: bool = option(
+        True, "Whole nodes", "share the nodes with other jobs, which makes measurements doubtful"
+    )
+    setup: str = option(
+        "",
+        "Set-up lines",
+        "shell line before the verb: module load …, conda activate …; repeatable",
+    )
     container: str = option(
         "", "Container prefix", "words before the training interpreter: 'apptainer exec --nv IMAGE'"
     )
-    srun_options: str = option("", "srun options", "more options of srun: '--mpi=none --container-image=IMAGE'")
-    sbatch_options: str = option("", "sbatch options", "more options of sbatch: '--constraint=h100 --signal=…'")
+    srun_options: str = option(
+        "", "srun options", "more options of srun: '--mpi=none --container-image=IMAGE'"
+    )
+    sbatch_options: str = option(
+        "", "sbatch options", "more options of sbatch: '--constraint=h100 --signal=…'"
+    )
 
     def __post_init__(self) -> None:
         check_bounds(self)
         for name in ("partition", "account", "qos", "reservation"):
-            if not isinstance(getattr(self, name), str) or not _SLURM_NAME.fullmatch(getattr(self, name)):
-                raise NcclkitError(f"{JOB_OPTIONS[name].label} {getattr(self, name)!r} is not a name of Slurm's.")
+            if not isinstance(getattr(self, name), str) or not _SLURM_NAME.fullmatch(
+                getattr(self, name)
+            ):
+                raise NcclkitError(
+                    f"{JOB_OPTIONS[name].label} {getattr(self, name)!r} is not a name of Slurm's."
+                )
         if not _SLURM_TIME.fullmatch(str(self.time)):
-            raise NcclkitError(f"Slurm's time limit cannot be {self.time!r}; write minutes, or hours:minutes:seconds.")
+            raise NcclkitError(
+                f"Slurm's time limit cannot be {self.time!r}; write minutes, or"
+                " hours:minutes:seconds."
+            )
         for name in ("container", "srun_options", "sbatch_options"):
             text.split_words(getattr(self, name), JOB_OPTIONS[name].label)
         if not isinstance(self.setup, str) or "\0" in self.setup:
@@ -259,9 +352,13 @@ DEFAULTS = ProbeOptions()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepOptions:
-    """What of a script is measured, and what is compared.  Raises NcclkitError for what no run can be made of."""
+    """What of a script is measured, and what is compared.  Raises NcclkitError for what no run can
+    be made of.
+    """
 
-    ranks: int = option(0, "Ranks", "of a command that begins with python (default: its GPUs)", bounds=(0, 64))
+    ranks: int = option(
+        0, "Ranks", "of a command that begins with python (default: its GPUs)", bounds=(0, 64)
+    )
     steps: int = option(
         40,
         "Steps",
@@ -269,18 +366,26 @@ class StepOptions:
         bounds=(10, 1000),
     )
     warmup: int = option(5, "Steps before them", "steps before them (default 5)", bounds=(1, 1000))
-    timeout: float = option(300.0, "Timeout (s)", "seconds for one run of the script (default 300)", bounds=(1, 86_400))
+    timeout: float = option(
+        300.0, "Timeout (s)", "seconds for one run of the script (default 300)", bounds=(1, 86_400)
+    )
     tries: tuple[str, ...] = option(
         (),
         "Settings",
-        "compare a setting: workers=4, prefetch=4, bucket_cap_mb=50, gradient_as_bucket_view=1, a variable, or a "
-        "flag of the script such as --accumulate=4; may be repeated",
+        "compare a setting: workers=4, prefetch=4, bucket_cap_mb=50, gradient_as_bucket_view=1, a"
+        " variable, or a flag of the script such as --accumulate=4; may be repeated",
     )
     rounds: int = option(
-        LEAST_ROUNDS, "Rounds", f"runs of the script with each setting (default {LEAST_ROUNDS})", bounds=(1, 50)
+        LEAST_ROUNDS,
+        "Rounds",
+        f"runs of the script with each setting (default {LEAST_ROUNDS})",
+        bounds=(1, 50),
     )
     trace: int = option(
-        0, "Traced steps", "then record so many with torch's profiler (at least 6 where GPUs compute)", bounds=(0, 1000)
+        0,
+        "Traced steps",
+        "then record so many with torch's profiler (at least 6 where GPUs compute)",
+        bounds=(0, 1000),
     )
     here: bool = False
     """Whether a script may run on a login node, too."""
@@ -288,16 +393,22 @@ class StepOptions:
     def __post_init__(self) -> None:
         check_bounds(self)
         if self.tries and self.rounds < LEAST_ROUNDS:
-            raise NcclkitError(f"With fewer than {LEAST_ROUNDS} rounds nothing can be told from chance.")
+            raise NcclkitError(
+                f"With fewer than {LEAST_ROUNDS} rounds nothing can be told from chance."
+            )
         for words in self.tries:
             setting_change(words)
 
 
-DDP, LOADER = ("bucket_cap_mb", "gradient_as_bucket_view"), {"workers": "num_workers", "prefetch": "prefetch_factor"}
+DDP = ("bucket_cap_mb", "gradient_as_bucket_view")
+LOADER = {"workers": "num_workers", "prefetch": "prefetch_factor"}
 
 
 def setting_change(words: str) -> dict[str, Any]:
-    """What ``workers=4`` and the like change of a run of a script; NcclkitError for anything else."""
+    """What ``workers=4`` and the like change of a run of a script.
+
+    NcclkitError for anything else.
+    """
     name, equals, value = words.partition("=")
     number = int(value) if re.fullmatch(r"\d{1,6}", value) else None
     if name.startswith("--") and name != "--":
@@ -309,8 +420,9 @@ def setting_change(words: str) -> dict[str, Any]:
     if equals and re.fullmatch(r"[A-Z][A-Z0-9_]*", name):
         return {"env": {name: value}}
     raise NcclkitError(
-        f"{words!r} is not a setting; write workers=4, prefetch=4, bucket_cap_mb=50, gradient_as_bucket_view=1, "
-        "OMP_NUM_THREADS=2 or another variable, or a flag of the script such as --accumulate=4."
+        f"{words!r} is not a setting; write workers=4, prefetch=4, bucket_cap_mb=50,"
+        " gradient_as_bucket_view=1, OMP_NUM_THREADS=2 or another variable, or a flag of the"
+        " script such as --accumulate=4."
     )
 
 
@@ -325,15 +437,20 @@ def add_options(verb: argparse.ArgumentParser, *names: str, defaults: Any = DEFA
     options = declared(defaults)
     for name in names:
         default = getattr(defaults, name)
-        flag = {"python": "--train-python", "tries": "--try"}.get(name, f"--{name.replace('_', '-')}")
+        flag = {"python": "--train-python", "tries": "--try"}.get(
+            name, f"--{name.replace('_', '-')}"
+        )
         how: dict[str, Any] = {"type": _type_of(name, options[name], default), "default": default}
         if isinstance(default, bool):
-            flag, how = (f"--no-{name}" if default else flag), {"action": f"store_{str(not default).lower()}"}
+            flag = f"--no-{name}" if default else flag
+            how = {"action": f"store_{str(not default).lower()}"}
         elif name == "setup":
             how = {"action": "append", "default": [], "metavar": "LINE"}
         elif isinstance(default, (Mapping, tuple)):
             how = {"action": "append", "default": [], "metavar": "NAME=VALUE"}
-        verb.add_argument(*filter(None, [SHORT.get(name), flag]), dest=name, help=options[name].help, **how)
+        verb.add_argument(
+            *filter(None, [SHORT.get(name), flag]), dest=name, help=options[name].help, **how
+        )
 
 
 def _type_of(name: str, option: Option, default: Any) -> Any:
@@ -346,4 +463,6 @@ def _type_of(name: str, option: Option, default: Any) -> Any:
 
 def job_options(given: argparse.Namespace) -> JobOptions:
     """The job options among arguments that were parsed."""
-    return JobOptions(**{name: getattr(given, name) for name in JOB_OPTIONS} | {"setup": "\n".join(given.setup)})
+    return JobOptions(
+        **{name: getattr(given, name) for name in JOB_OPTIONS} | {"setup": "\n".join(given.setup)}
+    )

@@ -4,10 +4,11 @@
 to a case, and both leave the same folder behind as a real job does, so a test
 that hangs is diagnosed by the same code as a dead job.
 
-Who is at fault where a staged test broke off: fewer and fewer ranks are started, until it is known.  Each question is a
-job of its own on the same hosts, in which disjoint groups of ranks work at once and the others stand aside: new
-processes, since a process whose communicator hangs, or whose GPU reported an error, says nothing about the next group.
-`bisect_ranks` says which groups; what they said is kept in ``bisection.jsonl`` of the run.
+Who is at fault where a staged test broke off: fewer and fewer ranks are started, until it is known.
+Each question is a job of its own on the same hosts, in which disjoint groups of ranks work at once
+and the others stand aside: new processes, since a process whose communicator hangs, or whose GPU
+reported an error, says nothing about the next group. `bisect_ranks` says which groups; what they
+said is kept in ``bisection.jsonl`` of the run.
 """
 
 from __future__ import annotations
@@ -46,17 +47,23 @@ from ncclkit.live.options import DEFAULTS, ProbeOptions, too_few_gpus, too_many_
 KEPT, FOLDER = "bisection.jsonl", ".bisection"
 """What the groups said; and the runs themselves, hidden from whoever reads the run folder."""
 LIMIT = {"nccl": 15.0, "gloo": 10.0}
-"""Seconds for a group to get through, from when its ranks have found each other; of GPUs, with 20 ms more for each."""
+"""Seconds for a group to get through, from when its ranks have found each other; of GPUs, with 20
+ms more for each."""
 LEAST, MOST = 8.0, 120.0
-"""Seconds without which no question is worth asking, as ranks have to start and import torch; and for one at most."""
+"""Seconds without which no question is worth asking, as ranks have to start and import torch; and
+for one at most."""
 Group = tuple[int, ...]
 Launch = Callable[[Plan, Path, OnRecord], Awaitable[list[dict[str, Any]]]]
 
 
-async def bisect(case: Case, run: Run, launch: Launch, on_record: OnRecord = lambda record: None) -> StagedTest:
-    """Try groups of ranks until the fault of a staged test is located, or the run's deadline has passed.
+async def bisect(
+    case: Case, run: Run, launch: Launch, on_record: OnRecord = lambda record: None
+) -> StagedTest:
+    """Try groups of ranks until the fault of a staged test is located, or the run's deadline has
+    passed.
 
-    launch: as `ncclkit.live.launch.local.run`.  Every answer is in the case when this returns, is cancelled or raises.
+    launch: as `ncclkit.live.launch.local.run`.  Every answer is in the case when this returns, is
+    cancelled or raises.
     """
     until, alone = time.monotonic() + run.plan.deadline - run.seconds, False
     while (found := staged_test(case)).failing and (asked := found.bisected.ask):
@@ -66,15 +73,25 @@ async def bisect(case: Case, run: Run, launch: Launch, on_record: OnRecord = lam
         groups = concurrent_groups(asked)[: 1 if alone else None]
         number = len(list((run.folder / FOLDER).glob("*"))) + 1
         say = "; ".join(found.who(group) for group in groups)
-        on_record({"kind": "stage", "number": number, "say": f"Narrowing down, try {number}: {say}"})
+        on_record(
+            {"kind": "stage", "number": number, "say": f"Narrowing down, try {number}: {say}"}
+        )
         folder = run.folder / FOLDER / str(number)
         folder.mkdir(parents=True)
-        records, ended = await _run_groups(run.plan, groups, launch, min(left, MOST), folder, on_record)
+        records, ended = await _run_groups(
+            run.plan, groups, launch, min(left, MOST), folder, on_record
+        )
         reported = {str(record.get("ranks")) for record in records}
         silent = [group for group in groups if spans(group) not in reported]
-        alone = bool(silent) and len(groups) > 1  # one that died may have taken the others of its host along
-        _keep(case, run.folder, [*records, *([] if alone or not ended else map(_silent_result, silent))])
-        if silent and not ended:  # never started, that slow to start, or stuck beyond the reach of its own alarm
+        # one that died may have taken the others of its host along
+        alone = bool(silent) and len(groups) > 1
+        _keep(
+            case,
+            run.folder,
+            [*records, *([] if alone or not ended else map(_silent_result, silent))],
+        )
+        # never started, that slow to start, or stuck beyond the reach of its own alarm
+        if silent and not ended:
             break
     return found
 
@@ -91,60 +108,98 @@ def concurrent_groups(groups: Sequence[Group]) -> list[Group]:
 
 
 async def _run_groups(
-    plan: Plan, groups: Sequence[Group], launch: Launch, deadline: float, folder: Path, on_record: OnRecord
+    plan: Plan,
+    groups: Sequence[Group],
+    launch: Launch,
+    deadline: float,
+    folder: Path,
+    on_record: OnRecord,
 ) -> tuple[list[dict[str, Any]], bool]:
-    """What the ranks of some groups said of them, and whether the job began, and came to an end before the deadline."""
+    """What the ranks of some groups said of them, and whether the job began, and came to an end
+    before the deadline.
+    """
     results: list[dict[str, Any]] = []
     ending = False
 
     def keep(record: dict[str, Any]) -> None:
         nonlocal ending
         ending = ending or record["kind"] == "ending"
-        if record["kind"] == "stage.group" and not ending:  # whoever is ended fails, and whoever waits for him
+        # whoever is ended fails, and whoever waits for him
+        if record["kind"] == "stage.group" and not ending:
             results.append(record)
         elif record["kind"] == "log":
             on_record(record)
 
     limit = LIMIT.get(plan.backend, LIMIT["nccl"]) + 0.02 * plan.ranks
-    asked = (*plan.argv, "--timeout", f"{limit:g}", "--groups", "/".join(spans(group) for group in groups))
+    asked = (
+        *plan.argv,
+        "--timeout",
+        f"{limit:g}",
+        "--groups",
+        "/".join(spans(group) for group in groups),
+    )
     records = await launch(replace(plan, argv=asked, deadline=deadline, restarts=0), folder, keep)
-    began = any(record.get("phase") == "hello" for record in records)  # else srun, or a host, did not start it
-    return results, began and all(record.get("reason") != "deadline" for record in records if record["kind"] == "end")
+    # else srun, or a host, did not start it
+    began = any(record.get("phase") == "hello" for record in records)
+    return results, began and all(
+        record.get("reason") != "deadline" for record in records if record["kind"] == "end"
+    )
 
 
 def _silent_result(group: Group) -> dict[str, Any]:
     """What is kept of a group that had the job for itself, and of which no rank said anything."""
-    result = {"stage": "bisect", "ranks": spans(group), "bytes": 0, "busbw": None, "latency_us": None, "wrong": 0}
-    return {"kind": "stage.group", "rank": group[0], **result, "problem": "no rank of it came to an end"}
+    result = {
+        "stage": "bisect",
+        "ranks": spans(group),
+        "bytes": 0,
+        "busbw": None,
+        "latency_us": None,
+        "wrong": 0,
+    }
+    return {
+        "kind": "stage.group",
+        "rank": group[0],
+        **result,
+        "problem": "no rank of it came to an end",
+    }
 
 
 def _keep(case: Case, folder: Path, records: Sequence[dict[str, Any]]) -> None:
     """Add the answers to the run folder and to the case."""
     if not records:
         return
-    lines = [json.dumps({"ncclkit": wire.VERSION, "t": time.time(), **record}) + "\n" for record in records]
+    lines = [
+        json.dumps({"ncclkit": wire.VERSION, "t": time.time(), **record}) + "\n"
+        for record in records
+    ]
     try:
         with open(folder / KEPT, "a", encoding="utf-8") as out:
             out.writelines(lines)
     except OSError as error:
-        raise NcclkitError(f"Cannot write {folder / KEPT}: {error.strerror}; free space there.") from error
+        raise NcclkitError(
+            f"Cannot write {folder / KEPT}: {error.strerror}; free space there."
+        ) from error
     case.add(evidence.read([folder / KEPT]).events)
     case.save()
 
 
 TRAIN_PYTHON = "NCCLKIT_TRAIN_PYTHON"
-"""Variable that names the training interpreter where nobody says otherwise; ``make lab TRAIN_PYTHON=…`` sets it."""
+"""Variable that names the training interpreter where nobody says otherwise; ``make lab
+TRAIN_PYTHON=…`` sets it."""
 
 MIB = 1 << 20
 BUILT = re.compile(r"\[/\S+\.cc:\d+\] ")
 """Where a line of torch's source lay on the machine that built it."""
 
 
-async def inspect(case: Case, python: str | None = None, paths: Mapping[str, str] | None = None) -> Case:
-    """Read the facts of this host, or of all nodes of a Slurm allocation, into the case; newer readings replace older.
+async def inspect(
+    case: Case, python: str | None = None, paths: Mapping[str, str] | None = None
+) -> Case:
+    """Read the facts of this host, or of all nodes of a Slurm allocation, into the case; newer
+    readings replace older.
 
-    python: the training interpreter (default: NCCLKIT_TRAIN_PYTHON, else this one); paths: label → folder whose
-    storage is looked at; those without a folder are left out.
+    python: the training interpreter (default: NCCLKIT_TRAIN_PYTHON, else this one); paths: label →
+    folder whose storage is looked at; those without a folder are left out.
     """
     paths = {label: path for label, path in (paths or {}).items() if path}
     folder = case.new_run("facts")
@@ -152,35 +207,55 @@ async def inspect(case: Case, python: str | None = None, paths: Mapping[str, str
         read = slurm.facts if slurm.starts_by_srun() else local.facts
         records = await read(interpreter(python), folder, paths)
     host = next((r["value"] for r in records if r.get("name") == "host.name"), "")
-    facts = [from_dict(Fact, {"host": host, **record}) for record in records if record["kind"] == "fact"]
+    facts = [
+        from_dict(Fact, {"host": host, **record}) for record in records if record["kind"] == "fact"
+    ]
     if all(fact.name == "facts.host" for fact in facts):
         said = scheduler.last_words((folder / "launcher.log").read_text(errors="replace"))
-        raise NcclkitError(f"The agent gave no facts under {interpreter(python)}: {said}; see {folder}/launcher.log.")
+        raise NcclkitError(
+            f"The agent gave no facts under {interpreter(python)}: {said}; see"
+            f" {folder}/launcher.log."
+        )
     if scheduler.is_login_node():
         facts += await asyncio.to_thread(scheduler.read_facts)
     elif scheduler.inside():  # what was read of a login node says nothing of the nodes
-        case.facts = [fact for fact in case.facts if fact.host != (case.fact("scheduler.login_node") or None)]
+        case.facts = [
+            fact for fact in case.facts if fact.host != (case.fact("scheduler.login_node") or None)
+        ]
     return replace_facts(case, facts).save()
 
 
 def replace_facts(case: Case, facts: Sequence[Fact]) -> Case:
-    """Replace older readings by newer ones; drop variables that are no longer set on hosts that were read."""
+    """Replace older readings by newer ones.
+
+    Drop variables that are no longer set on hosts that were read.
+    """
     fresh = {fact.host for fact in facts if fact.name == "env.problems"}
-    case.facts = [old for old in case.facts if old.host not in fresh or not old.name.startswith(("env.", "facts."))]
+    case.facts = [
+        old
+        for old in case.facts
+        if old.host not in fresh or not old.name.startswith(("env.", "facts."))
+    ]
     return case.replace_facts(facts)
 
 
 def interpreter(python: str | None = None) -> str:
-    """The training interpreter: the one that is named, else that of the environment, else this one."""
+    """The training interpreter: the one that is named, else that of the environment,
+    else this one.
+    """
     if python is not None and not isinstance(python, str):
         raise NcclkitError(
-            f"The training interpreter must be a path in quotes, but it is {python!r} ({type(python).__name__})."
+            f"The training interpreter must be a path in quotes, but it is {python!r}"
+            f" ({type(python).__name__})."
         )
     return python or os.environ.get(TRAIN_PYTHON) or sys.executable
 
 
 def sizes(largest: int, smallest: int = 8, factor: int = 8) -> tuple[int, ...]:
-    """Message sizes in bytes from `smallest` to `largest`, growing by `factor`; `largest` is always the last."""
+    """Message sizes in bytes from `smallest` to `largest`, growing by `factor`.
+
+    `largest` is always the last.
+    """
     steps = []
     size = smallest
     while size * factor**0.5 < largest:  # the last step is never much smaller than the others
@@ -190,20 +265,27 @@ def sizes(largest: int, smallest: int = 8, factor: int = 8) -> tuple[int, ...]:
 
 
 async def plan(case: Case, options: ProbeOptions = DEFAULTS, verb: str = "probe") -> Plan:
-    """Decide what to run from what the hosts have: NCCL on all GPUs, gloo with two ranks (or one a node) without any.
+    """Decide what to run from what the hosts have.
+
+    NCCL on all GPUs, gloo with two ranks (or one a node) without any.
 
     verb: of the command that asks.  Raises NcclkitError where this machine cannot do what is asked.
     """
     if not options.here and await asyncio.to_thread(scheduler.is_login_node):
         raise NcclkitError(f"{scheduler.refusal('a test', verb)}.")
-    python, sharing = interpreter(options.python), int(options.network.get("hosts", options.simulate_hosts))
+    python = interpreter(options.python)
+    sharing = int(options.network.get("hosts", options.simulate_hosts))
     gpus, hosts = await _gpus(case, python), 1 if options.network else max(1, slurm.nodes())
     places = gpus * hosts * sharing
-    backend = ("nccl" if gpus else "gloo") if options.backend in ("auto", "any") else options.backend
+    backend = (
+        ("nccl" if gpus else "gloo") if options.backend in ("auto", "any") else options.backend
+    )
     if options.backend == "any" and options.simulate_hosts == 1 and options.ranks > places:
         backend = "gloo"
     if options.simulate_hosts > 1 and backend != "nccl":
-        raise NcclkitError(f"Hosts can be simulated so for NCCL only; this run would use {backend}.")
+        raise NcclkitError(
+            f"Hosts can be simulated so for NCCL only; this run would use {backend}."
+        )
     count = options.ranks or (max(gpus, sharing) * hosts if backend == "nccl" else max(2, hosts))
     count += -count % sharing if options.network else 0  # as many on each
     if backend == "nccl" and count > places:
@@ -238,7 +320,9 @@ def _argv(options: ProbeOptions, backend: str, steps: Sequence[int]) -> tuple[st
 
 
 async def plan_here(case: Case, plan: Plan) -> None:
-    """Check that a plan from another machine can be run again on this one; raises NcclkitError where not.
+    """Check that a plan from another machine can be run again on this one.
+
+    Raises NcclkitError where not.
 
     It takes GPUs, and no login node.
     """
@@ -251,13 +335,14 @@ async def plan_here(case: Case, plan: Plan) -> None:
         need = -(-plan.ranks // hosts)
         requirement = f"its {plan.ranks} NCCL ranks need {need} GPU{'s' * (need > 1)}"
         raise NcclkitError(
-            f"{plan.name} cannot be run again here: {requirement}, but the training interpreter sees {gpus or 'none'}; "
-            "try this on the machine that it ran on."
+            f"{plan.name} cannot be run again here: {requirement}, but the training interpreter"
+            f" sees {gpus or 'none'}; try this on the machine that it ran on."
         )
 
 
 async def _gpus(case: Case, python: str) -> int:
-    """Usable GPUs: from the facts where they were read here, under this interpreter, else by asking the interpreter.
+    """Usable GPUs: from the facts where they were read here, under this interpreter, else by asking
+    the interpreter.
 
     Of the nodes of an allocation the one with the fewest counts: all of them get as many ranks.
     """
@@ -270,7 +355,11 @@ async def _gpus(case: Case, python: str) -> int:
     for fact in here:
         by_host.setdefault(fact.host, {})[fact.name] = fact.value
     seen = [facts for facts in by_host.values() if facts.get("software.executable") == python]
-    known = [int(facts["software.torch.gpus"]) for facts in seen if facts.get("software.torch.gpus") is not None]
+    known = [
+        int(facts["software.torch.gpus"])
+        for facts in seen
+        if facts.get("software.torch.gpus") is not None
+    ]
     if known:
         return min(known)
     answer = await local.check(python)
@@ -278,7 +367,10 @@ async def _gpus(case: Case, python: str) -> int:
 
 
 def recording_env(folder: Path, backend: str) -> dict[str, str]:
-    """Variables that make a run leave evidence behind, and be found itself; all of them stand in ``plan.json``."""
+    """Variables that make a run leave evidence behind, and be found itself.
+
+    All of them stand in ``plan.json``.
+    """
     flight = str(folder / "fr_rank_")
     env = {
         "TORCH_FR_BUFFER_SIZE": "2000",
@@ -286,12 +378,16 @@ def recording_env(folder: Path, backend: str) -> dict[str, str]:
         "TORCH_FR_DUMP_TEMP_FILE": flight,
         "TORCH_NCCL_DEBUG_INFO_TEMP_FILE": flight,
         "TORCH_NCCL_DUMP_ON_TIMEOUT": "1",
-        # the watchdog waits four times as long before it ends a rank: a minute, unless it is told otherwise
+        # the watchdog waits four times as long before it ends a rank: a minute, unless it is told
+        # otherwise
         "TORCH_FR_WAIT_TIMEOUT_DUMP_MILSEC": "5000",
         "TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC": "5000",
         local.TAG: str(folder),
         # the workbook depends on them, training does not
-        **{variable: str(Path(sys.executable).parent / tool) for tool, variable in snapshots.TOOLS.items()},
+        **{
+            variable: str(Path(sys.executable).parent / tool)
+            for tool, variable in snapshots.TOOLS.items()
+        },
     }
     if backend == "nccl":
         env |= {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "INIT,BOOTSTRAP,ENV,NET,GRAPH,TUNING"}
@@ -305,12 +401,18 @@ def announcement(plan: Mapping[str, Any]) -> dict[str, Any]:
 
 
 async def execute(case: Case, plan: Plan, on_record: OnRecord = lambda record: None) -> Run:
-    """Run a plan; whatever happens, the run folder, its events and its measurements are in the case afterwards."""
+    """Run a plan; whatever happens, the run folder, its events and its measurements are in the case
+    afterwards.
+    """
     folder = case.new_run(plan.name)
     env = recording_env(folder, plan.backend) | dict(plan.env)
     shown = redact.clean(env)
     words = redact.words(plan.argv)
-    plan_and_job = asdict(plan) | {"argv": words, "env": shown, "job": os.environ.get("SLURM_JOB_ID", "")}
+    plan_and_job = asdict(plan) | {
+        "argv": words,
+        "env": shown,
+        "job": os.environ.get("SLURM_JOB_ID", ""),
+    }
     with writing(folder):
         write(folder / "plan.json", json.dumps(plan_and_job, indent=1))
     on_record(announcement(plan_and_job))
@@ -331,7 +433,10 @@ async def execute(case: Case, plan: Plan, on_record: OnRecord = lambda record: N
 
 
 def launcher(plan: Plan) -> Launch:
-    """What starts the ranks of a plan, as `local.run` does: on simulated hosts, on nodes, or here."""
+    """What starts the ranks of a plan, as `local.run` does.
+
+    On simulated hosts, on nodes, or here.
+    """
     if plan.network:
         return simulated.run
     return slurm.run if slurm.starts_by_srun() else local.run
@@ -346,11 +451,14 @@ def writing(folder: Path) -> Iterator[None]:
         raise
     except OSError as error:
         raise NcclkitError(
-            f"Cannot write the run folder {folder}: {error.strerror or error}; free space or name another case folder."
+            f"Cannot write the run folder {folder}: {error.strerror or error}; free space or name"
+            " another case folder."
         ) from error
 
 
-def _outcome(case: Case, plan: Plan, folder: Path, records: list[dict[str, Any]], seconds: float) -> Run:
+def _outcome(
+    case: Case, plan: Plan, folder: Path, records: list[dict[str, Any]], seconds: float
+) -> Run:
     """Put what the run left behind into the case, and say how it ended."""
     hosts = slurm.hosts(plan)
     case.replace_facts(from_dict(Fact, record) for record in records if record["kind"] == "fact")
@@ -360,17 +468,30 @@ def _outcome(case: Case, plan: Plan, folder: Path, records: list[dict[str, Any]]
     loads = disturbing(event for event in reading.events if event.kind == "telemetry.others")
     limits = {op: _bound(case, plan, op, busy_cores(loads)) for op in ops}
     every = {"hosts": hosts, "run": folder.name, "env": redact.clean(dict(plan.env))}
-    measured = tuple(from_dict(Measurement, row | every | {"expected": limits[row["op"]].value}) for row in made)
+    measured = tuple(
+        from_dict(Measurement, row | every | {"expected": limits[row["op"]].value}) for row in made
+    )
     case.add([*measured, *reading.events])
     case.inputs = [row for row in case.inputs if row not in reading.inputs] + reading.inputs
     case.save()
     end = next((r for r in records if r["kind"] == "end"), {"reason": "lost"})
-    return Run(plan, folder, end["reason"], seconds, measured, limits, _problem(records), others_in_words(loads))
+    return Run(
+        plan,
+        folder,
+        end["reason"],
+        seconds,
+        measured,
+        limits,
+        _problem(records),
+        others_in_words(loads),
+    )
 
 
 def _bound(case: Case, plan: Plan, op: str, busy: str) -> bandwidth.Expectation:
     """The bound of a collective's busbw; busy: what kept this host from showing what it can."""
-    bound = bandwidth.expect(op, plan.backend, plan.ranks, case.facts, slurm.hosts(plan), plan.sharing)
+    bound = bandwidth.expect(
+        op, plan.backend, plan.ranks, case.facts, slurm.hosts(plan), plan.sharing
+    )
     return bandwidth.without_reference(bound, busy)
 
 
@@ -387,7 +508,10 @@ def reread(case: Case, folder: Path, plan: Plan) -> Run:
 
 
 def finish(record: dict[str, Any], plan: Plan) -> dict[str, Any]:
-    """A ``measure`` record of this plan's run with algbw and busbw (GB/s) worked out; busbw is None with one rank."""
+    """A ``measure`` record of this plan's run with algbw and busbw (GB/s) worked out.
+
+    Busbw is None with one rank.
+    """
     algbw = bandwidth.algbw(record["bytes"], record["time_us"])
     busbw = bandwidth.busbw(record["op"], record["ranks"], algbw) if record["ranks"] > 1 else None
     return record | {"algbw": algbw, "busbw": busbw, "backend": plan.backend}
@@ -402,7 +526,10 @@ def _problem(records: list[dict[str, Any]]) -> str:
 
 
 async def _measure_reference(case: Case, plan: Plan) -> None:
-    """Measure loopback again, of which the bound of a test over gloo is made: it is as fast as the host is free."""
+    """Measure loopback again, of which the bound of a test over gloo is made.
+
+    It is as fast as the host is free.
+    """
     names = ("", socket.gethostname())
     before = [fact for fact in case.facts_of(bandwidth.STREAM) if fact.host in names]
     if plan.backend != "gloo" or plan.network or slurm.nodes() or not before:
@@ -411,10 +538,13 @@ async def _measure_reference(case: Case, plan: Plan) -> None:
     case.replace_facts(from_dict(Fact, {"host": before[-1].host, **row}) for row in rows)
 
 
-async def probe(case: Case, options: ProbeOptions = DEFAULTS, on_record: OnRecord = lambda record: None) -> Run:
+async def probe(
+    case: Case, options: ProbeOptions = DEFAULTS, on_record: OnRecord = lambda record: None
+) -> Run:
     """Run the live test, planned from the host's facts.
 
-    Where a stage of a staged test fails, or all ranks together are slow, bisection follows within the same timeout.
+    Where a stage of a staged test fails, or all ranks together are slow, bisection follows within
+    the same timeout.
     """
     planned = await plan(case, options)
     await _measure_reference(case, planned)

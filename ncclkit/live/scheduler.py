@@ -1,6 +1,9 @@
-"""The cluster as Slurm's own commands tell it: partitions, accounts, own jobs, and whether this is a login node.
+"""The cluster as Slurm's own commands tell it.
 
-Each command has a deadline; one that hangs, fails or is not allowed is a fact without a value, which says why.
+Partitions, accounts, own jobs, and whether this is a login node.
+
+Each command has a deadline; one that hangs, fails or is not allowed is a fact without a value,
+which says why.
 """
 
 from __future__ import annotations
@@ -40,7 +43,10 @@ UNWRITABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 
 
 def checked_id(said: str, where: str) -> str:
-    """The id of a job, fit for a command; NcclkitError, with `where` it stands, for any other text."""
+    """The id of a job, fit for a command.
+
+    NcclkitError, with `where` it stands, for any other text.
+    """
     if not JOB_ID.fullmatch(said):
         strange = f"{where} holds {said[:60]!r} in place of a Slurm job id"
         raise NcclkitError(f"{strange}; nothing was asked or done with it.")
@@ -75,7 +81,10 @@ def file_pattern(path: Path) -> str:
 
 
 def ask(*words: str, deadline: float | None = None) -> str:
-    """What a command of Slurm prints; NcclkitError says in one sentence that it is missing, failed or hung."""
+    """What a command of Slurm prints.
+
+    NcclkitError says in one sentence that it is missing, failed or hung.
+    """
     if "\0" in "".join(words):
         raise NcclkitError(f"{words[0]} cannot be asked about a name that holds a zero byte.")
     try:
@@ -88,10 +97,18 @@ def ask(*words: str, deadline: float | None = None) -> str:
 
 
 def last_words(printed: str) -> str:
-    """The line that names a node which could not start, else the last one, without the name of Slurm's command."""
+    """The line that names a node which could not start, else the last one, without the name of
+    Slurm's command.
+    """
     said = [line.strip() for line in printed.splitlines() if line.strip()]
-    node = [line for line in said if line.startswith("srun: error: ") and " failed on node " in line]
-    return re.sub(r"^\w+: (?:(?:error|fatal): )?", "", [*said, *node][-1]).rstrip(".")[:300] if said else "no output"
+    node = [
+        line for line in said if line.startswith("srun: error: ") and " failed on node " in line
+    ]
+    return (
+        re.sub(r"^\w+: (?:(?:error|fatal): )?", "", [*said, *node][-1]).rstrip(".")[:300]
+        if said
+        else "no output"
+    )
 
 
 def fields(line: str) -> dict[str, str]:
@@ -108,12 +125,17 @@ def fields(line: str) -> dict[str, str]:
 
 
 def inside() -> bool:
-    """Whether this process belongs to a job of Slurm: a shell of salloc, a batch script, or a task."""
+    """Whether this process belongs to a job of Slurm.
+
+    A shell of salloc, a batch script, or a task.
+    """
     return bool(os.environ.get("SLURM_JOB_ID"))
 
 
 def is_login_node() -> bool:
-    """Whether this host submits jobs and runs none: it has Slurm's commands, no GPU, and we are in no job.
+    """Whether this host submits jobs and runs none.
+
+    It has Slurm's commands, no GPU, and we are in no job.
 
     A controller that does not answer in time counts as one that is there.
     """
@@ -122,7 +144,11 @@ def is_login_node() -> bool:
 
 @cache
 def _submits(conf: str) -> bool:
-    if shutil.which("sbatch") is None or glob.glob("/dev/nvidia[0-9]*") or os.path.exists("/dev/kfd"):
+    if (
+        shutil.which("sbatch") is None
+        or glob.glob("/dev/nvidia[0-9]*")
+        or os.path.exists("/dev/kfd")
+    ):
         return False
     try:
         answer = Machine().run(["sinfo", "-h", "-o", "%R"], DEADLINE)
@@ -135,16 +161,23 @@ def _submits(conf: str) -> bool:
 
 def refusal(what: str, verb: str) -> str:
     """Why `what` does not run on a login node, and what chooses where it does, in one sentence."""
-    notebook = (" (in a notebook job='-N 2 -t 10')", " (job='here')") if verb == "probe" else ("", "")
-    here = "" if verb == "diagnose --check" else f", `ncclkit {verb} --here`{notebook[1]} on this host"
+    notebook = (
+        (" (in a notebook job='-N 2 -t 10')", " (job='here')") if verb == "probe" else ("", "")
+    )
+    here = (
+        "" if verb == "diagnose --check" else f", `ncclkit {verb} --here`{notebook[1]} on this host"
+    )
     return (
-        f"This is a login node, which others share, so {what} does not run here unasked: `ncclkit submit {verb}`"
-        f"{notebook[0]} runs it on nodes{here}"
+        f"This is a login node, which others share, so {what} does not run here unasked: `ncclkit"
+        f" submit {verb}`{notebook[0]} runs it on nodes{here}"
     )
 
 
 def read_facts() -> list[Fact]:
-    """What Slurm says of this cluster, as facts ``scheduler.…`` of no host; takes at most some seconds."""
+    """What Slurm says of this cluster, as facts ``scheduler.…`` of no host.
+
+    Takes at most some seconds.
+    """
     readers: dict[str, tuple[str, Callable[[], Any]]] = {
         "scheduler.version": ("sinfo --version", lambda: ask("sinfo", "--version").strip()),
         "scheduler.partitions": ("sinfo, scontrol show partition", _partitions),
@@ -152,7 +185,9 @@ def read_facts() -> list[Fact]:
         "scheduler.jobs": ("squeue", _jobs),
     }
     with ThreadPoolExecutor(len(readers)) as pool:
-        asked = {name: pool.submit(_read, name, source, read) for name, (source, read) in readers.items()}
+        asked = {
+            name: pool.submit(_read, name, source, read) for name, (source, read) in readers.items()
+        }
     here = is_login_node() and socket.gethostname()
     login = Fact("scheduler.login_node", here, source="sbatch, /dev/nvidia*, SLURM_JOB_ID, sinfo")
     return [login, *(found.result() for found in asked.values())]
@@ -167,7 +202,9 @@ def _read(name: str, source: str, read: Callable[[], Any]) -> Fact:
 
 def _partitions() -> list[dict[str, Any]]:
     """One row for each partition: what its nodes have, how many are idle, and what it allows."""
-    return partitions(ask("sinfo", "-h", "-o", "%R|%t|%D|%G|%c"), ask("scontrol", "-o", "show", "partition"))
+    return partitions(
+        ask("sinfo", "-h", "-o", "%R|%t|%D|%G|%c"), ask("scontrol", "-o", "show", "partition")
+    )
 
 
 def partitions(nodes: str, limits: str) -> list[dict[str, Any]]:
@@ -175,10 +212,26 @@ def partitions(nodes: str, limits: str) -> list[dict[str, Any]]:
     rows: dict[str, dict[str, Any]] = {}
     for known in map(fields, limits.splitlines()):
         if name := known.get("PartitionName"):
-            general = {"name": name, "default": known.get("Default") == "YES", "state": known.get("State", "")}
-            allows = {"time_limit": known.get("MaxTime", ""), "max_nodes": known.get("MaxNodes", "")}
+            general = {
+                "name": name,
+                "default": known.get("Default") == "YES",
+                "state": known.get("State", ""),
+            }
+            allows = {
+                "time_limit": known.get("MaxTime", ""),
+                "max_nodes": known.get("MaxNodes", ""),
+            }
             who = {"accounts": known.get("AllowAccounts", ""), "qos": known.get("AllowQos", "")}
-            rows[name] = {**general, "nodes": 0, "idle": 0, "gpus": 0, "model": "", "cpus": 0, **allows, **who}
+            rows[name] = {
+                **general,
+                "nodes": 0,
+                "idle": 0,
+                "gpus": 0,
+                "model": "",
+                "cpus": 0,
+                **allows,
+                **who,
+            }
     for line in nodes.splitlines():
         name, state, count, gres, cpus = (*line.split("|"), "", "", "", "")[:5]
         if name in rows and NUMBER.fullmatch(count):
@@ -194,7 +247,14 @@ def partitions(nodes: str, limits: str) -> list[dict[str, Any]]:
 def _accounts() -> list[dict[str, str]]:
     """Accounts that this user may charge, with the QoS of each."""
     columns = ("account", "partition", "qos", "default_qos")
-    said = ask("sacctmgr", "-nP", "show", "assoc", f"user={user()}", "format=Account,Partition,QOS,DefaultQOS")
+    said = ask(
+        "sacctmgr",
+        "-nP",
+        "show",
+        "assoc",
+        f"user={user()}",
+        "format=Account,Partition,QOS,DefaultQOS",
+    )
     return _table(columns, said)
 
 
@@ -254,7 +314,8 @@ FORMS: dict[str, Any] = {
 def known(case: Case) -> dict[str, Any]:
     """What the case holds of the scheduler, by names without ``scheduler.``.
 
-    What could not be read is left out.  So is what has another form than ours: anybody may have written the case.
+    What could not be read is left out.  So is what has another form than ours: anybody may have
+    written the case.
     """
     found = {}
     for fact in case.facts_of("scheduler."):
@@ -273,7 +334,9 @@ def _has_form(value: Any, form: Any) -> bool:
 
 
 def choices(case: Case) -> dict[str, list[str]]:
-    """Option of a job → the values that this user may choose from, as far as the case knows them."""
+    """Option of a job → the values that this user may choose from, as far as the case
+    knows them.
+    """
     facts = known(case)
     accounts = facts.get("accounts", [])
     qos = [name for row in accounts for name in row["qos"].split(",") if name]
@@ -285,14 +348,25 @@ def choices(case: Case) -> dict[str, list[str]]:
 
 
 def partition(rows: Sequence[Mapping[str, Any]], name: str = "") -> Mapping[str, Any]:
-    """The row of the partition `name`, or of the default one; empty where nothing is known of it."""
+    """The row of the partition `name`, or of the default one.
+
+    Empty where nothing is known of it.
+    """
     return next((row for row in rows if (row["name"] == name if name else row["default"])), {})
 
 
 def describe(row: Mapping[str, Any]) -> str:
     """A partition in words: idle nodes, GPUs, the longest time, and which accounts it is for."""
-    gpus = f"{plural(row['gpus'], (row['model'] + ' GPU').strip())} a node" if row["gpus"] else "no GPUs"
-    words = [f"{row['idle']} of {plural(row['nodes'], 'node')} idle", gpus, f"Slurm's time limit {row['time_limit']}"]
+    gpus = (
+        f"{plural(row['gpus'], (row['model'] + ' GPU').strip())} a node"
+        if row["gpus"]
+        else "no GPUs"
+    )
+    words = [
+        f"{row['idle']} of {plural(row['nodes'], 'node')} idle",
+        gpus,
+        f"Slurm's time limit {row['time_limit']}",
+    ]
     words += [f"for {row['accounts']}"] if row["accounts"] not in ("", "ALL") else []
     words += [row["state"]] if row["state"] != "UP" else []
     return ", ".join(words + ["the default"] * bool(row["default"]))
@@ -301,7 +375,8 @@ def describe(row: Mapping[str, Any]) -> str:
 def summary(case: Case) -> str:
     """Where this is and what will run where, in one sentence."""
     if inside():
-        count, number = number_in(os.environ.get("SLURM_JOB_NUM_NODES", ""), 1), os.environ["SLURM_JOB_ID"]
+        count = number_in(os.environ.get("SLURM_JOB_NUM_NODES", ""), 1)
+        number = os.environ["SLURM_JOB_ID"]
         return f"Inside job {number} of Slurm: tests run on its {plural(count, 'node')}"
     if not is_login_node():
         return "Tests run on this host, as it is not the login node of a cluster"
@@ -311,5 +386,6 @@ def summary(case: Case) -> str:
     gpus = f"up to {plural(most, 'GPU')} a node" if most else "no GPUs"
     size = f"{plural(len(rows), 'partition')}, {gpus}, {plural(idle, 'node')} idle"
     return (
-        f"This is a login node of a Slurm cluster ({size if rows else 'Slurm does not answer'}): only reading runs here"
+        f"This is a login node of a Slurm cluster ({size if rows else 'Slurm does not answer'}):"
+        " only reading runs here"
     )

@@ -1,4 +1,7 @@
-"""Tests between simulated hosts: the network of a run of the lab is made once more, looked at, or crossed by ranks."""
+"""Tests between simulated hosts.
+
+The network of a run of the lab is made once more, looked at, or crossed by ranks.
+"""
 
 from __future__ import annotations
 
@@ -27,10 +30,12 @@ async def connectivity(
     env: Mapping[str, str] | None = None,
     seconds: float = 0.1,
 ) -> connect.Connectivity:
-    """Test the connections between the hosts of a network of `live.launch.simulated`; results go into the case.
+    """Test the connections between the hosts of a network of `live.launch.simulated`.
 
-    fix: the cause whose fault is put right; env: variables of the job that decide which interface and port is used;
-    seconds: of each stream.  NcclkitError where hosts cannot be simulated.
+    Results go into the case.
+
+    fix: the cause whose fault is put right; env: variables of the job that decide which interface
+    and port is used; seconds: of each stream.  NcclkitError where hosts cannot be simulated.
     """
     with packed() as agent:
         made = simulated.network_of(net, fix)
@@ -38,21 +43,36 @@ async def connectivity(
         within = simulated.hosts_command(sys.executable, agent, agent.parent, made)
         given = dict(env or {})
         port = int(given.get("MASTER_PORT") or simulated.PORT)
-        choices = {"remote_command": remote_command, "port": port, "seconds": seconds, "python": sys.executable}
-        return await connect.connectivity(case, list(made), on_record, within=within, env=given, **choices)
+        choices = {
+            "remote_command": remote_command,
+            "port": port,
+            "seconds": seconds,
+            "python": sys.executable,
+        }
+        return await connect.connectivity(
+            case, list(made), on_record, within=within, env=given, **choices
+        )
 
 
 async def again(case: Case, room: Case) -> connect.Connectivity:
-    """Test the connections between the hosts of the last run of `case`, with its variables; results go to `room`."""
+    """Test the connections between the hosts of the last run of `case`, with its variables.
+
+    Results go to `room`.
+    """
     plans = (storage.read_json(folder / "plan.json", {}) for folder in reversed(case.runs()))
     plan: dict[str, Any] = next((plan for plan in plans if plan.get("argv")), {})
     if not plan.get("network"):
-        raise NcclkitError("The hosts of this job are not ours to enter: test them with `ncclkit connect HOST HOST`.")
+        raise NcclkitError(
+            "The hosts of this job are not ours to enter: test them with `ncclkit connect HOST"
+            " HOST`."
+        )
     return await connectivity(room, plan["network"], env=plan.get("env"))
 
 
 async def connection_test(case: Case, wrong: str = "") -> Case:
-    """A connection test between two hosts, with something wrong or nothing; where none can be simulated, none is made.
+    """A connection test between two hosts, with something wrong or nothing.
+
+    Where none can be simulated, none is made.
 
     case: takes what is found; wrong: a name of `live.launch.simulated.WRONG`.  Returns the case.
     """
@@ -64,14 +84,18 @@ async def connection_test(case: Case, wrong: str = "") -> Case:
 
 
 async def minimal(case: Case, wrong: str = "") -> Run:
-    """The smallest all_reduce over gloo between two hosts, a rank on each, with something wrong or nothing.
-
-    wrong: a name of `live.launch.simulated.WRONG`.  Where no hosts can be simulated, the run says so and measures
+    """The smallest all_reduce over gloo between two hosts, a rank on each, with something wrong or
     nothing.
+
+    wrong: a name of `live.launch.simulated.WRONG`.  Where no hosts can be simulated, the run says
+    so and measures nothing.
     """
     net = {"hosts": 2, "wrong": wrong}
     plan = await probe.plan(
-        case, ProbeOptions(ranks=2, backend="gloo", max_bytes=probe.MIB, repeats=3, timeout=60, network=net)
+        case,
+        ProbeOptions(
+            ranks=2, backend="gloo", max_bytes=probe.MIB, repeats=3, timeout=60, network=net
+        ),
     )
     try:
         return await probe.execute(case, plan)

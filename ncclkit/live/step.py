@@ -1,8 +1,11 @@
-"""The user's own training script for some tens of steps, unchanged: where a step's time goes, and what would change it.
+"""The user's own training script for some tens of steps, unchanged.
 
-A folder of our own stands first on PYTHONPATH while the script runs.  It holds one file, ``sitecustomize.py``
-(`ncclkit.agent.monitor.step_hook`), which measures the steps and ends the script after the last one.  The folder is
-removed when the script has ended, and nothing else of the user's is touched.
+Where a step's time goes, and what would change it.
+
+A folder of our own stands first on PYTHONPATH while the script runs.  It holds one file,
+``sitecustomize.py`` (`ncclkit.agent.monitor.step_hook`), which measures the steps and ends the
+script after the last one.  The folder is removed when the script has ended, and nothing else of the
+user's is touched.
 """
 
 from __future__ import annotations
@@ -46,8 +49,9 @@ from ncclkit.live.probe import writing
 
 PYTHON = re.compile(r"(?:.*/)?python[\d.]*")
 WHAT = (
-    "ncclkit puts a folder with one file, sitecustomize.py, first on PYTHONPATH of this script. It measures {} steps "
-    "(data loader, collectives, checkpoints, optimizer), ends the script after them, and is removed then."
+    "ncclkit puts a folder with one file, sitecustomize.py, first on PYTHONPATH of this script. It"
+    " measures {} steps (data loader, collectives, checkpoints, optimizer), ends the script after"
+    " them, and is removed then."
 )
 
 
@@ -69,7 +73,10 @@ class StepRun:
     def summary(self) -> str:
         """What holds a step back, and whether anything that was tried helps."""
         if self.times is None:
-            return f"{shlex.join(self.command)} made no step that could be measured ({self.reason}){self.problem}"
+            return (
+                f"{shlex.join(self.command)} made no step that could be measured"
+                f" ({self.reason}){self.problem}"
+            )
         return " ".join([self.times.summary, *([compared(self.effects)] if self.effects else [])])
 
     def text(self) -> str:
@@ -77,7 +84,9 @@ class StepRun:
         if self.times is None:
             return self.summary
         rows = [str(effect) for effect in self.effects]
-        return "\n".join([self.times.text(), *(["", compared(self.effects), *rows] if rows else [])])
+        return "\n".join(
+            [self.times.text(), *(["", compared(self.effects), *rows] if rows else [])]
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """Everything as plain values, for JSON."""
@@ -97,19 +106,28 @@ def compared(effects: Sequence[SettingEffect]) -> str:
     better = sorted((one for one in effects if one.better), key=lambda one: -one.gain)
     if not better:
         return (
-            f"Nothing here beats what you have: {plural(len(effects), 'setting')} tried, none is faster beyond chance."
+            f"Nothing here beats what you have: {plural(len(effects), 'setting')} tried, none is"
+            " faster beyond chance."
         )
     best = better[0]
-    return f"{best.setting} makes a step {percent(best.gain)} shorter (at least {percent(best.interval[0])})."
+    return (
+        f"{best.setting} makes a step {percent(best.gain)} shorter (at least"
+        f" {percent(best.interval[0])})."
+    )
 
 
 async def measure_steps(
-    case: Case, command: Sequence[str], options: StepOptions | None = None, on_record: OnRecord = lambda record: None
+    case: Case,
+    command: Sequence[str],
+    options: StepOptions | None = None,
+    on_record: OnRecord = lambda record: None,
 ) -> StepRun:
-    """Run a script for some tens of steps, say where the time goes, and compare settings with what it has.
+    """Run a script for some tens of steps, say where the time goes, and compare settings with what
+    it has.
 
-    command: as the user types it: ``python train.py …``, which gets its ranks from torchrun, or ``torchrun …``,
-    ``accelerate launch …``, ``srun …``.  Raises NcclkitError for what cannot be started or compared.
+    command: as the user types it: ``python train.py …``, which gets its ranks from torchrun, or
+    ``torchrun …``, ``accelerate launch …``, ``srun …``.  Raises NcclkitError for what cannot be
+    started or compared.
     """
     asked, words = options or StepOptions(), tuple(command)
     await _startable(words, asked.here)
@@ -136,36 +154,60 @@ async def measure_steps(
 
 
 async def _startable(words: Sequence[str], here: bool) -> None:
-    """Raises NcclkitError for a command that cannot be started as it is; here: on a login node, too."""
+    """Raises NcclkitError for a command that cannot be started as it is.
+
+    Here: on a login node, too.
+    """
     if not words:
         raise NcclkitError("Name the script after two dashes: ncclkit step -- python train.py")
     if shutil.which(words[0]) is None:
-        raise NcclkitError(f"There is no program {words[0]!r}; write the command as your job has it.")
+        raise NcclkitError(
+            f"There is no program {words[0]!r}; write the command as your job has it."
+        )
     if not here and not _spread(words) and await asyncio.to_thread(scheduler.is_login_node):
         raise NcclkitError(
-            "This is a login node, which others share: start the script on nodes with `ncclkit step -- srun …`, or "
-            "here with --here."
+            "This is a login node, which others share: start the script on nodes with `ncclkit step"
+            " -- srun …`, or here with --here."
         )
     if not PYTHON.fullmatch(words[0]):
         return
     if len(words) < 2 or (words[1].startswith("-") and words[1] != "-m"):
-        raise NcclkitError(f"After {words[0]} the script must follow, or -m and a module; options cannot be passed on.")
+        raise NcclkitError(
+            f"After {words[0]} the script must follow, or -m and a module; options cannot be"
+            " passed on."
+        )
     if slurm.nodes() > 1:
-        raise NcclkitError("On several nodes start the script as your job does: ncclkit step -- srun python train.py")
+        raise NcclkitError(
+            "On several nodes start the script as your job does: ncclkit step -- srun python"
+            " train.py"
+        )
 
 
 def _spread(words: Sequence[str]) -> bool:
-    """Whether ranks of this command may run on other hosts, which must see the folder of the hook."""
+    """Whether ranks of this command may run on other hosts, which must see the folder
+    of the hook.
+    """
     return slurm.nodes() > 1 or Path(words[0]).name == "srun"
 
 
 async def _once(
-    case: Case, words: Sequence[str], options: StepOptions, change: Mapping[str, Any], on_record: OnRecord
+    case: Case,
+    words: Sequence[str],
+    options: StepOptions,
+    change: Mapping[str, Any],
+    on_record: OnRecord,
 ) -> tuple[Path, str, list[Event]]:
-    """One run of the script: its folder, how it ended, and what it left, which is in the case as well."""
+    """One run of the script.
+
+    Its folder, how it ended, and what it left, which is in the case as well.
+    """
     folder = case.new_run("step")
     python = words[0] if PYTHON.fullmatch(words[0]) else sys.executable
-    with writing(folder), packed() as agent, _hooked(folder, options, change, _spread(words)) as (own, env):
+    with (
+        writing(folder),
+        packed() as agent,
+        _hooked(folder, options, change, _spread(words)) as (own, env),
+    ):
         line = [*words, *change.get("flags", ())]
         if PYTHON.fullmatch(words[0]):
             ranks = options.ranks or int((await local.check(python))["gpus"]) or 2
@@ -187,8 +229,13 @@ async def _once(
     return folder, "; ".join(why), events
 
 
-async def _watched(given: Coroutine[Any, Any, list[dict[str, Any]]], watch: HookWatch) -> list[dict[str, Any]]:
-    """The records of a run; NcclkitError, once it has been ended, where a process of it will make no step."""
+async def _watched(
+    given: Coroutine[Any, Any, list[dict[str, Any]]], watch: HookWatch
+) -> list[dict[str, Any]]:
+    """The records of a run.
+
+    NcclkitError, once it has been ended, where a process of it will make no step.
+    """
     running, looking = asyncio.ensure_future(given), asyncio.ensure_future(watch.ended_by())
     try:
         await asyncio.wait({running, looking}, return_when=asyncio.FIRST_COMPLETED)
@@ -203,7 +250,10 @@ async def _watched(given: Coroutine[Any, Any, list[dict[str, Any]]], watch: Hook
 
 
 def _traced(path: str | Path, number: int) -> Event:
-    """What a trace says of its rank; number: of the rank where neither the trace nor its name says it."""
+    """What a trace says of its rank.
+
+    Number: of the rank where neither the trace nor its name says it.
+    """
     own = inputs.rank_of(str(path))
     with inputs.opened(str(path)) as stream:
         return records.from_trace(unpack(stream)[0], str(path), number if own is None else own)
@@ -213,57 +263,96 @@ def _traced(path: str | Path, number: int) -> Event:
 def _hooked(
     folder: Path, options: StepOptions, change: Mapping[str, Any], spread: bool
 ) -> Iterator[tuple[Path, dict[str, str]]]:
-    """A folder with our ``sitecustomize``, gone after the block, and the variables that put it before a script."""
+    """A folder with our ``sitecustomize``, gone after the block, and the variables that put it
+    before a script.
+    """
     # elsewhere than on nodes, which must see it, it lies where nobody else can write
     place = str(folder) if spread else private.parent_folder()
     with tempfile.TemporaryDirectory(prefix=private.PREFIX, dir=place) as own:
         shutil.copyfile(step_hook.__file__, Path(own) / "sitecustomize.py")
-        hook_options = {"folder": str(folder), "steps": options.steps, "warmup": options.warmup, "trace": options.trace}
-        hook_options |= {name: change[name] for name in ("ddp", "loader", "measure") if name in change}
+        hook_options = {
+            "folder": str(folder),
+            "steps": options.steps,
+            "warmup": options.warmup,
+            "trace": options.trace,
+        }
+        hook_options |= {
+            name: change[name] for name in ("ddp", "loader", "measure") if name in change
+        }
         paths = os.pathsep.join(filter(None, [own, os.environ.get("PYTHONPATH", "")]))
-        env = {"PYTHONPATH": paths, step_hook.OPTIONS: json.dumps(hook_options), **change.get("env", {})}
+        env = {
+            "PYTHONPATH": paths,
+            step_hook.OPTIONS: json.dumps(hook_options),
+            **change.get("env", {}),
+        }
         yield Path(own), env
 
 
 async def _compare(
     case: Case, words: Sequence[str], options: StepOptions, times: StepTimes, on_record: OnRecord
 ) -> list[SettingEffect]:
-    """Each setting against what the script has, in rounds whose order is shuffled; nothing else is measured in them."""
-    foreign = [one for one in options.tries if one.startswith(("NCCL_", "TORCH_NCCL_")) and times.backend == "gloo"]
+    """Each setting against what the script has, in rounds whose order is shuffled.
+
+    Nothing else is measured in them.
+    """
+    foreign = [
+        one
+        for one in options.tries
+        if one.startswith(("NCCL_", "TORCH_NCCL_")) and times.backend == "gloo"
+    ]
     if foreign:
-        raise NcclkitError(f"{foreign[0]} changes nothing over gloo, which this script uses; it needs NCCL, so GPUs.")
+        raise NcclkitError(
+            f"{foreign[0]} changes nothing over gloo, which this script uses; it needs NCCL, so"
+            " GPUs."
+        )
     laps: dict[str, list[float]] = {"": [], **{one: [] for one in options.tries}}
     short, order, room = replace(options, trace=0), random.Random(0), _room(case)
     for number in range(options.rounds):
         for words_of in order.sample(list(laps), len(laps)):
-            on_record({"kind": "problem", "say": f"round {number + 1} of {options.rounds}: {words_of or 'as it is'}"})
+            on_record(
+                {
+                    "kind": "problem",
+                    "say": f"round {number + 1} of {options.rounds}: {words_of or 'as it is'}",
+                }
+            )
             change = {"measure": False} | (setting_change(words_of) if words_of else {})
             folder, reason, events = await _once(room, words, short, change, on_record)
             laps[words_of].append(_lap(events, reason, folder, words_of))
     usual = tuple(laps.pop(""))
     return [
         SettingEffect.of(
-            Comparison(Setting(dict([one.partition("=")[::2]])), "step", 0, usual, tuple(taken), len(laps))
+            Comparison(
+                Setting(dict([one.partition("=")[::2]])), "step", 0, usual, tuple(taken), len(laps)
+            )
         )
         for one, taken in laps.items()
     ]
 
 
 def _room(case: Case) -> Case:
-    """A case of its own for runs that only compare, so that none of them speaks into the verdict on the case."""
+    """A case of its own for runs that only compare, so that none of them speaks into the verdict on
+    the case.
+    """
     if case.path is None:
-        raise NcclkitError("This case has no folder; open one with Case.open(path) before running anything.")
+        raise NcclkitError(
+            "This case has no folder; open one with Case.open(path) before running anything."
+        )
     return Case.open(case.path / ".steps")
 
 
 def _lap(events: Iterable[Event], reason: str, folder: Path, setting: str) -> float:
-    """Microseconds of a batch in the usual step of the slowest rank: with accumulation a step has several."""
+    """Microseconds of a batch in the usual step of the slowest rank.
+
+    With accumulation a step has several.
+    """
     found = [event.data for event in events if event.kind == "step.rank" and event.data["plain"]]
     if setting and (problems := [one for data in found for one in data["problems"]]):
         raise NcclkitError(f"{setting} cannot be tried on this script: {problems[0]}.")
     if not found:
         named = setting or "what it has"
-        raise NcclkitError(f"With {named} the script made no steps ({reason}); see {folder}/launcher.log.")
+        raise NcclkitError(
+            f"With {named} the script made no steps ({reason}); see {folder}/launcher.log."
+        )
     return 1e6 * max(float(median(data["plain"])) / (data["batches"] or 1.0) for data in found)
 
 
@@ -272,28 +361,35 @@ def _event(effect: SettingEffect, folder: Path) -> Event:
 
 
 def read_traces(case: Case, paths: Iterable[str | Path]) -> StepTimes:
-    """Where a step's time goes by traces of torch's profiler (.json, .json.gz), one of each rank; the case keeps it.
+    """Where a step's time goes by traces of torch's profiler (.json, .json.gz), one of each rank;
+    the case keeps it.
 
     Raises NcclkitError where there is none, or one holds no steps.
     """
     found, problems = inputs.find(list(paths))
     events = [_traced(path, number) for number, path in enumerate(found)]
     if not events:
-        raise NcclkitError(" ".join(problems) or "No trace was given; name the files that torch's profiler wrote.")
+        raise NcclkitError(
+            " ".join(problems) or "No trace was given; name the files that torch's profiler wrote."
+        )
     times = step_times(events)
     case.add(events).save()
     return times
 
 
 def holistic(paths: Iterable[str | Path]) -> list[str]:
-    """What HolisticTraceAnalysis reads in traces of GPUs, a sentence for each rank: why the GPU idles, what is hidden.
+    """What HolisticTraceAnalysis reads in traces of GPUs, a sentence for each rank.
+
+    Why the GPU idles, what is hidden.
 
     Raises NcclkitError where it is not installed, and for traces that it cannot read.
     """
     try:
         from hta.trace_analysis import TraceAnalysis
     except ImportError as error:
-        raise NcclkitError("HolisticTraceAnalysis is not installed; pip install 'ncclkit[tuning]'.") from error
+        raise NcclkitError(
+            "HolisticTraceAnalysis is not installed; pip install 'ncclkit[tuning]'."
+        ) from error
     found, _ = inputs.find(list(paths))
     files: dict[int, str] = {}
     for number, path in enumerate(found):
@@ -305,19 +401,30 @@ def holistic(paths: Iterable[str | Path]) -> list[str]:
         hidden = analysis.get_comm_comp_overlap(visualize=False).set_index("rank")
         idle, _ = analysis.get_idle_time_breakdown(ranks=[*files], visualize=False)
     except (LookupError, TypeError, ValueError) as error:
-        raise NcclkitError(f"HolisticTraceAnalysis cannot read these traces: {str(error).splitlines()[0]}.") from error
-    return [_of_gpu(rank, shares.loc[rank], hidden.loc[rank], idle[idle["rank"] == rank]) for rank in sorted(files)]
+        raise NcclkitError(
+            f"HolisticTraceAnalysis cannot read these traces: {str(error).splitlines()[0]}."
+        ) from error
+    return [
+        _of_gpu(rank, shares.loc[rank], hidden.loc[rank], idle[idle["rank"] == rank])
+        for rank in sorted(files)
+    ]
 
 
 def _of_gpu(rank: int, shares: Any, hidden: Any, idle: Any) -> str:
     """The sentence of one rank; its GPU idles for the reasons of the stream that idles least."""
     streams = idle.groupby("stream")["idle_time"].sum()
     least = idle[idle["stream"] == streams.idxmin()].set_index("idle_category")["idle_time_ratio"]
-    why = {"host_wait": "for the host to launch a kernel", "kernel_wait": "between kernels that are launched"}
-    reasons = ", ".join(f"{percent(least[kind])} {words}" for kind, words in why.items() if least.get(kind, 0) > 0)
+    why = {
+        "host_wait": "for the host to launch a kernel",
+        "kernel_wait": "between kernels that are launched",
+    }
+    reasons = ", ".join(
+        f"{percent(least[kind])} {words}" for kind, words in why.items() if least.get(kind, 0) > 0
+    )
     return (
-        f"rank {rank}: its GPU computes {percent(shares['compute_time_pctg'] / 100)} of the time, only communicates or "
-        f"copies {percent(shares['non_compute_time_pctg'] / 100)}, and idles {percent(shares['idle_time_pctg'] / 100)}"
-        f"{f' ({reasons})' if reasons else ''}; {percent(hidden['comp_comm_overlap_pctg'] / 100)} of its "
-        "communication is hidden (HolisticTraceAnalysis)."
+        f"rank {rank}: its GPU computes {percent(shares['compute_time_pctg'] / 100)} of the time,"
+        f" only communicates or copies {percent(shares['non_compute_time_pctg'] / 100)}, and idles"
+        f" {percent(shares['idle_time_pctg'] / 100)}{f' ({reasons})' if reasons else ''};"
+        f" {percent(hidden['comp_comm_overlap_pctg'] / 100)} of its communication is hidden"
+        " (HolisticTraceAnalysis)."
     )

@@ -1,7 +1,10 @@
-"""A verb of the command as a batch job of Slurm: its text, the queue, its progress, its end, and how it is found again.
+"""A verb of the command as a batch job of Slurm.
 
-All that is known of a job lies in ``jobs/<n>-<verb>/`` of the case: ``job.sbatch``, ``job.json``, and what the verb
-printed.  So whoever opens the case later, from anywhere, finds the job, its progress and its report.
+Its text, the queue, its progress, its end, and how it is found again.
+
+All that is known of a job lies in ``jobs/<n>-<verb>/`` of the case: ``job.sbatch``, ``job.json``,
+and what the verb printed.  So whoever opens the case later, from anywhere, finds the job, its
+progress and its report.
 """
 
 from __future__ import annotations
@@ -31,22 +34,34 @@ from ncclkit.core.text import plural, split_words
 from ncclkit.live import probe, scheduler
 from ncclkit.live.launch import slurm
 from ncclkit.live.launch.local import OnRecord
-from ncclkit.live.options import JOB_OPTIONS, JobOptions, ProbeOptions, add_options, command_words, job_options
+from ncclkit.live.options import (
+    JOB_OPTIONS,
+    JobOptions,
+    ProbeOptions,
+    add_options,
+    command_words,
+    job_options,
+)
 
 EXIT = re.compile(r"(?P<code>[0-9]{1,3})(?::(?P<signal>[0-9]{1,3}))?")
 """Slurm's ``ExitCode``."""
 UNSEEN, NO_PYTHON = 66, 67
-"""Exit statuses of our batch script: the node does not see the case folder, or not the workbook's interpreter."""
+"""Exit statuses of our batch script: the node does not see the case folder, or not the workbook's
+interpreter."""
 SUBMITS = 30.0
 """Seconds for sbatch, which tries again where the queue is full."""
 SEEN = 15.0
-"""Seconds that files of a job which has ended get to be seen here: caches of network file systems."""
+"""Seconds that files of a job which has ended get to be seen here: caches of network file
+systems."""
 LONGEST = 14 * 86400.0
 """Seconds for which a job is followed; it goes on without us."""
 
 
 def script(case: Case, folder: Path, verb: Sequence[str], options: JobOptions) -> str:
-    """The text that sbatch gets: `verb` with its arguments, on the nodes that the options ask for."""
+    """The text that sbatch gets.
+
+    `verb` with its arguments, on the nodes that the options ask for.
+    """
     rows = scheduler.known(case).get("partitions", [])
     gpus = scheduler.partition(rows, options.partition).get("gpus", 0)
     gpus = options.gpus_per_node if options.gpus_per_node >= 0 else gpus
@@ -56,7 +71,9 @@ def script(case: Case, folder: Path, verb: Sequence[str], options: JobOptions) -
         "gpus-per-node": gpus or "",
         "time": options.time,
     }
-    asked |= {name: getattr(options, name) for name in ("partition", "account", "qos", "reservation")}
+    asked |= {
+        name: getattr(options, name) for name in ("partition", "account", "qos", "reservation")
+    }
     asked |= {"output": _kept_in(folder / "job.out"), "error": _kept_in(folder / "job.err")}
     asked |= {"open-mode": "append"}
     lines = [f"#SBATCH --{name}={value}" for name, value in asked.items() if value != ""]
@@ -70,7 +87,11 @@ def script(case: Case, folder: Path, verb: Sequence[str], options: JobOptions) -
         f"[ -e {here}/job.sbatch ] || exit {UNSEEN}  # this node does not see the case folder",
         f"rm -f {here}/exit",
         f"cd {shlex.quote(os.getcwd())} || exit {UNSEEN}",
-        *(f"export {name}={shlex.quote(value)}" for name, value in variables.items() if value.strip()),
+        *(
+            f"export {name}={shlex.quote(value)}"
+            for name, value in variables.items()
+            if value.strip()
+        ),
         *options.setup.splitlines(),
         f"[ -x {python} ] || {{ echo {NO_PYTHON} > {here}/exit; exit {NO_PYTHON}; }}",
         "trap : TERM  # ncclkit itself ends what it started, and keeps the evidence",
@@ -130,7 +151,9 @@ def _text(path: Path) -> str:
     return storage.content(path).decode("utf-8", "replace") if path.exists() else ""
 
 
-def submit(case: Case, verb: Sequence[str], options: JobOptions, on_record: OnRecord = lambda record: None) -> BatchJob:
+def submit(
+    case: Case, verb: Sequence[str], options: JobOptions, on_record: OnRecord = lambda record: None
+) -> BatchJob:
     """Submit a verb as a batch job; `on_record` is shown the text (kind ``script``) before it goes.
 
     Raises NcclkitError in one sentence where Slurm refuses it; nothing is left of it then.
@@ -148,7 +171,8 @@ def submit(case: Case, verb: Sequence[str], options: JobOptions, on_record: OnRe
         shutil.rmtree(folder)
         raise
     number = _submitted_id(said)
-    # Slurm has a copy of its own by now; that the file is there shows the nodes that they see the case
+    # Slurm has a copy of its own by now; that the file is there shows the nodes that they see the
+    # case
     storage.write(folder / "job.sbatch", shown.encode("utf-8", "surrogateescape"))
     kept: _Kept = {"id": number, "words": words, "submitted": time.time()}
     storage.write(folder / "job.json", json.dumps(kept))
@@ -173,7 +197,9 @@ def _handed_over(folder: Path, text: str) -> str:
         words = ("sbatch", "--parsable", "--", str(folder / "job.sbatch"))
         return scheduler.ask(*words, deadline=SUBMITS)
     except (NcclkitError, OSError) as error:
-        hint = next((f"; {what}" for sign, what in REFUSED.items() if sign in str(error).lower()), "")
+        hint = next(
+            (f"; {what}" for sign, what in REFUSED.items() if sign in str(error).lower()), ""
+        )
         raise NcclkitError(f"The job was not submitted: {str(error).rstrip('.')}{hint}.") from None
 
 
@@ -231,7 +257,9 @@ ABSENT = ("ReqNodeNotAvail", "Nodes_required", "NodeDown", "launch_failed")
 """Reasons for which the nodes themselves are to blame."""
 NEVER = {
     "PartitionNodeLimit": "the partition has not so many nodes for one job; -N asks for fewer",
-    "PartitionConfig": "the partition allows fewer nodes or less time for one job; -N and -t ask for less",
+    "PartitionConfig": (
+        "the partition allows fewer nodes or less time for one job; -N and -t ask for less"
+    ),
     "PartitionTimeLimit": "the partition allows less time; -t asks for less",
     "PartitionDown": "the partition is down; -p names another",
     "PartitionInactive": "the partition is inactive; -p names another",
@@ -244,7 +272,8 @@ NEVER = {
     "JobHeldAdmin": "an administrator holds it",
     "launch_failed_requeued_held": "its node could not start it, and it is held",
 }
-"""Part of the reason for which a job will not start → what to do.  Some are a word, others a sentence with ``_``."""
+"""Part of the reason for which a job will not start → what to do.  Some are a word, others a
+sentence with ``_``."""
 ENDS = {
     "CANCELLED": "was cancelled",
     "TIMEOUT": "reached Slurm's time limit; -t asks for more time",
@@ -283,11 +312,13 @@ class JobState:
     elapsed: str = ""
     restarts: int = 0
     place: tuple[int, int] = (0, 0)
-    """Its place among the jobs that wait in its partition, and how many these are; zeros where it was not asked."""
+    """Its place among the jobs that wait in its partition, and how many these are; zeros where it
+    was not asked."""
     status: int | None = None
     """Exit status of the verb, else of the batch script."""
     why: str = ""
-    """What Slurm said instead of an answer; of a job that waits for nodes, why these are not available."""
+    """What Slurm said instead of an answer; of a job that waits for nodes, why these are not
+    available."""
 
     @property
     def over(self) -> bool:
@@ -308,21 +339,33 @@ class JobState:
         if self.state == SILENT:
             return f"{head}: Slurm does not answer ({self.why}); the job goes on without it."
         if self.stuck:
-            return f"{head} will not start ({self.reason}): {self.stuck}{self.why and f'; {self.why}'}."
+            return (
+                f"{head} will not start ({self.reason}):"
+                f" {self.stuck}{self.why and f'; {self.why}'}."
+            )
         if self.state in ("PENDING", "REQUEUED", "REQUEUE_HOLD"):
             return f"{head} waits{self._queue()}."
         if not self.over:
             where = f" on {self.nodes}" if self.nodes else ""
             since = f" since {self.start.replace('T', ' ')}" if self.start else ""
-            return f"{head} {'runs' if self.state == 'RUNNING' else f'is {self.state.lower()}'}{where}{since}."
+            does = "runs" if self.state == "RUNNING" else f"is {self.state.lower()}"
+            return f"{head} {does}{where}{since}."
         if self.state in ENDS:
             return f"{head} {ENDS[self.state]}."
         if self.status == UNSEEN:
-            return f"{head} ended at once: its node does not see the case folder; name one on shared storage (--case)."
+            return (
+                f"{head} ended at once: its node does not see the case folder; name one on shared"
+                " storage (--case)."
+            )
         if self.status == NO_PYTHON:
-            return f"{head} ended at once: its node does not see {sys.executable}; install ncclkit on shared storage."
+            return (
+                f"{head} ended at once: its node does not see {sys.executable}; install ncclkit on"
+                " shared storage."
+            )
         if self.status is None:
-            return f"{head} is not known to Slurm any more, and left no end; its node may have failed."
+            return (
+                f"{head} is not known to Slurm any more, and left no end; its node may have failed."
+            )
         return f"{head} ended after {self.elapsed}." if self.elapsed else f"{head} ended."
 
     def _queue(self) -> str:
@@ -369,7 +412,10 @@ def exit_status(said: str) -> int | None:
 
 
 def state(job: BatchJob, with_place: bool = True) -> JobState:
-    """What Slurm says of a job now: its queue, its recent memory, its accounting; never an exception."""
+    """What Slurm says of a job now.
+
+    Its queue, its recent memory, its accounting; never an exception.
+    """
     try:
         # of an array the first line is of one of its tasks, which has an id of its own
         found = replace(parse_state(_shown(job)), id=job.id)
@@ -381,8 +427,14 @@ def state(job: BatchJob, with_place: bool = True) -> JobState:
         with suppress(NcclkitError):  # the place is a courtesy
             pending = ["-t", "PD", f"--partition={found.partition}"]
             waiting = scheduler.ask("squeue", "-h", *pending, "-S", "-p,i", "-o", "%i").split()
-            found = replace(found, place=(waiting.index(job.id) + 1 if job.id in waiting else 0, len(waiting)))
-            found = replace(found, why=_unavailable(found.partition)) if found.reason.startswith(ABSENT) else found
+            found = replace(
+                found, place=(waiting.index(job.id) + 1 if job.id in waiting else 0, len(waiting))
+            )
+            found = (
+                replace(found, why=_unavailable(found.partition))
+                if found.reason.startswith(ABSENT)
+                else found
+            )
     return found if not found.over or job.status is None else replace(found, status=job.status)
 
 
@@ -397,14 +449,18 @@ def _shown(job: BatchJob) -> str:
 
 
 def _unavailable(partition: str) -> str:
-    """Why nodes of a partition take no job, as their administrators or Slurm itself wrote it down."""
+    """Why nodes of a partition take no job, as their administrators or Slurm itself
+    wrote it down.
+    """
     said = scheduler.ask("sinfo", "-h", "-R", f"--partition={partition}", "-o", "%N: %E")
     lines = said.splitlines()
     return "; ".join(line.strip()[:REASON] for line in lines[:3])
 
 
 def _accounted(job: BatchJob) -> JobState:
-    """The end of a job that Slurm's controller has forgotten, as its accounting or the job itself tells it."""
+    """The end of a job that Slurm's controller has forgotten, as its accounting or the job itself
+    tells it.
+    """
     columns = "State,ExitCode,Elapsed,NodeList"
     with suppress(NcclkitError):  # many clusters keep no accounts
         for line in scheduler.ask("sacct", "-nXP", f"--jobs={job.id}", "-o", columns).splitlines():
@@ -422,9 +478,12 @@ def _accounted(job: BatchJob) -> JobState:
 async def follow(
     case: Case, job: BatchJob, on_record: OnRecord = lambda record: None, longest: float = LONGEST
 ) -> JobState:
-    """Follow a job until it has ended; `on_record` gets its state (kind ``job``) and the records of its runs.
+    """Follow a job until it has ended.
 
-    A job that will never start is cancelled.  Cancelling this call leaves the job alone: `cancel` ends it.
+    `on_record` gets its state (kind ``job``) and the records of its runs.
+
+    A job that will never start is cancelled.  Cancelling this call leaves the job alone: `cancel`
+    ends it.
     """
     begun, last, tail = time.monotonic(), "", _Tail(case, job)
     last_change = begun
@@ -443,7 +502,9 @@ async def follow(
         if now.over:
             break
         if time.monotonic() - begun > longest:
-            raise NcclkitError(f"{now.sentence.rstrip('.')}; nobody follows it any more: `ncclkit status` does.")
+            raise NcclkitError(
+                f"{now.sentence.rstrip('.')}; nobody follows it any more: `ncclkit status` does."
+            )
         # a job that starts after hours is followed as closely as one that starts now
         quiet = time.monotonic() - last_change
         await asyncio.sleep(0.5 if quiet < 60 else 2.0 if quiet < 600 else 5.0)
@@ -451,9 +512,16 @@ async def follow(
 
 
 async def _settled(case: Case, job: BatchJob, now: JobState) -> JobState:
-    """The end of a job, once its files are seen here; the case then holds what the job has added."""
+    """The end of a job, once its files are seen here.
+
+    The case then holds what the job has added.
+    """
     until = time.monotonic() + SEEN
-    while now.state in ("COMPLETED", "FAILED") and now.status not in (UNSEEN, NO_PYTHON) and job.status is None:
+    while (
+        now.state in ("COMPLETED", "FAILED")
+        and now.status not in (UNSEEN, NO_PYTHON)
+        and job.status is None
+    ):
         if time.monotonic() > until:
             break
         await asyncio.sleep(0.2)
@@ -499,7 +567,10 @@ class _Tail:
         self._read[folder] += sum(map(len, whole))
         records = [record for record in map(wire.parse, whole) if record is not None]
         plan = self._plans[folder]
-        return [probe.finish(record, plan) if record["kind"] == "measure" else record for record in records]
+        return [
+            probe.finish(record, plan) if record["kind"] == "measure" else record
+            for record in records
+        ]
 
 
 def plan_of(folder: Path) -> dict[str, Any] | None:
@@ -509,7 +580,10 @@ def plan_of(folder: Path) -> dict[str, Any] | None:
 
 
 def cancel(job: BatchJob, patience: float = 40.0) -> None:
-    """End a job, wherever it is, and wait so many seconds for its end; one that has ended stays as it is."""
+    """End a job, wherever it is, and wait so many seconds for its end.
+
+    One that has ended stays as it is.
+    """
     try:
         _refuse_another(job)
         scheduler.ask("scancel", "--", job.id, deadline=30.0)
@@ -536,11 +610,15 @@ def _refuse_another(job: BatchJob) -> None:
 
 class _Words(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
-        raise NcclkitError(f"The job is not understood ({message}); write for example -N 2 -p gpu -t 10.")
+        raise NcclkitError(
+            f"The job is not understood ({message}); write for example -N 2 -p gpu -t 10."
+        )
 
 
 def parse_options(text: str) -> JobOptions:
-    """Job options from the words that ``ncclkit submit`` takes before the verb, such as ``-N 2 -p gpu -t 10``."""
+    """Job options from the words that ``ncclkit submit`` takes before the verb, such as ``-N 2 -p
+    gpu -t 10``.
+    """
     parser = _Words(add_help=False)
     add_options(parser, *JOB_OPTIONS, defaults=JobOptions())
     return job_options(parser.parse_args(split_words(text, "The job")))
@@ -549,13 +627,20 @@ def parse_options(text: str) -> JobOptions:
 async def live_test(
     case: Case, options: ProbeOptions, job: JobOptions, on_record: OnRecord = lambda record: None
 ) -> Run:
-    """As `probe.probe`, as a batch job; the run is then read from the case.  Cancelling this cancels the job."""
-    submitted = submit(case, ["probe", *command_words(options), "--case", str(case.path)], job, on_record)
+    """As `probe.probe`, as a batch job.
+
+    The run is then read from the case.  Cancelling this cancels the job.
+    """
+    submitted = submit(
+        case, ["probe", *command_words(options), "--case", str(case.path)], job, on_record
+    )
     return await watch(case, submitted, on_record)
 
 
 async def watch(case: Case, job: BatchJob, on_record: OnRecord = lambda record: None) -> Run:
-    """The live test of a job that was submitted, once it has ended; NcclkitError where it made none.
+    """The live test of a job that was submitted, once it has ended.
+
+    NcclkitError where it made none.
 
     Cancelling this cancels the job.
     """
@@ -569,15 +654,21 @@ async def watch(case: Case, job: BatchJob, on_record: OnRecord = lambda record: 
         if plan is not None and plan.get("job") == job.id:
             return probe.reread(case, folder, read_plan(plan))
     said = (job.complaints.strip() or job.printed.strip()).splitlines()
-    raise NcclkitError(f"{ended.sentence} It made no test: {said[-1][:300] if said else f'see {job.folder}'}")
+    raise NcclkitError(
+        f"{ended.sentence} It made no test: {said[-1][:300] if said else f'see {job.folder}'}"
+    )
 
 
-async def inspect(case: Case, python: str | None = None, paths: Mapping[str, str] | None = None, job: str = "") -> Case:
-    """Read the facts of this host, or of all nodes of a Slurm allocation, into the case; newer readings replace older.
+async def inspect(
+    case: Case, python: str | None = None, paths: Mapping[str, str] | None = None, job: str = ""
+) -> Case:
+    """Read the facts of this host, or of all nodes of a Slurm allocation, into the case; newer
+    readings replace older.
 
-    python: the training interpreter (default: NCCLKIT_TRAIN_PYTHON, else this one); paths: label → folder whose
-    storage is looked at; those without a folder are left out; job: on a login node, the options of a batch job that
-    reads the facts of its nodes, such as ``-N 2 -p gpu``; empty or ``here`` reads those of this host.
+    python: the training interpreter (default: NCCLKIT_TRAIN_PYTHON, else this one); paths: label →
+    folder whose storage is looked at; those without a folder are left out; job: on a login node,
+    the options of a batch job that reads the facts of its nodes, such as ``-N 2 -p gpu``; empty or
+    ``here`` reads those of this host.
     """
     await probe.inspect(case, python, paths)
     if not scheduler.is_login_node() or job.strip() in ("", "here"):

@@ -1,7 +1,8 @@
 """Tuning advice drawn from what was measured, and sweeps that compare settings with the default.
 
-In a size curve of a collective every call costs a fixed time, and a time per byte once the links are full.  From the
-curve follows the message size above which bandwidth is used well, and so the bucket size that a job should send.
+In a size curve of a collective every call costs a fixed time, and a time per byte once the links
+are full.  From the curve follows the message size above which bandwidth is used well, and so the
+bucket size that a job should send.
 """
 
 from __future__ import annotations
@@ -54,14 +55,16 @@ MIB = 1 << 20
 TINY = 4096
 """Bytes up to which a message is all overhead."""
 MOSTLY_DATA = 4
-"""Times the cost of an empty call from which on a call's own time is that of its data, not of whoever launched it."""
+"""Times the cost of an empty call from which on a call's own time is that of its data, not of
+whoever launched it."""
 
 
 def size_for(measurements: Sequence[Measurement], share: float) -> float | None:
-    """The message size in bytes from which on the bandwidth is at least this share (0..1) of the largest message's.
+    """The message size in bytes from which on the bandwidth is at least this share (0..1) of the
+    largest message's.
 
-    Between two sizes the time is taken to grow evenly.  Needs a message of at most 4 KiB and one of at least 1 MiB;
-    None otherwise.
+    Between two sizes the time is taken to grow evenly.  Needs a message of at most 4 KiB and one of
+    at least 1 MiB; None otherwise.
     """
     rows = sorted({m.bytes: _cost(m) for m in measurements}.items())
     if not rows or rows[0][0] > TINY or rows[-1][0] < MIB:
@@ -82,7 +85,9 @@ def _cost(m: Measurement) -> float:
     return m.time_us if m.graph_us is None else m.graph_us
 
 
-def advise(measurements: Sequence[Measurement], expectation: Expectation | None = None) -> list[Advice]:
+def advise(
+    measurements: Sequence[Measurement], expectation: Expectation | None = None
+) -> list[Advice]:
     """Advice from a sweep: what to set and what to look into, with this machine's own numbers.
 
     measurements: one all_reduce size curve; expectation: the busbw that this topology should give.
@@ -110,8 +115,13 @@ def _bucket(measurements: Sequence[Measurement]) -> list[Advice]:
         + (", which is enough here." if cap <= 25 else "."),
         code="" if cap <= 25 else f"DistributedDataParallel(model, bucket_cap_mb={cap})",
         why=f"One all_reduce costs {format_time(cost)} before the first byte moves"
-        + (f" (and Python {format_time(launched)} to launch it, which a job does ahead of its GPU)" if slow else "")
-        + f"; {format_bytes(size)} reach 80 % of the {speed:.2f} GB/s of {format_bytes(largest.bytes)}.",
+        + (
+            f" (and Python {format_time(launched)} to launch it, which a job does ahead of its GPU)"
+            if slow
+            else ""
+        )
+        + f"; {format_bytes(size)} reach 80 % of the {speed:.2f} GB/s of"
+        f" {format_bytes(largest.bytes)}.",
         check="Step time with the new bucket size, measured in pairs against the old one.",
         risk="Larger buckets overlap less with the backward pass and hold more memory.",
     )
@@ -142,18 +152,24 @@ def _undecided(judgement: Judgement) -> str:
         largest = format_bytes(judgement.best.bytes)
         return f"Measure larger messages: those of {largest} do not show what the path gives."
     usual = percent(judgement.usual)
-    return f"Compare with `ncclkit tune`: {percent(judgement.ratio)} is a little less than the usual {usual} or more."
+    return (
+        f"Compare with `ncclkit tune`: {percent(judgement.ratio)} is a little less than the usual"
+        f" {usual} or more."
+    )
 
 
 def _launch(measurements: Sequence[Measurement]) -> float:
-    """Microseconds of a call that carries next to nothing, launched one by one; 0 where none was measured."""
+    """Microseconds of a call that carries next to nothing, launched one by one; 0 where none was
+    measured.
+    """
     return statistics.median([m.time_us for m in measurements if m.bytes <= TINY] or [0.0])
 
 
 def _jittery(measurements: Sequence[Measurement]) -> list[Measurement]:
     """Messages of 1 MiB and more whose p99 is over twice the median, worst first.
 
-    Where launching takes much of the time a single call is no measure of the way: it waits for Python.
+    Where launching takes much of the time a single call is no measure of the way: it waits for
+    Python.
     """
     least = MOSTLY_DATA * _launch(measurements)
     long = [m for m in measurements if m.bytes >= MIB and m.time_us >= least]
@@ -165,20 +181,24 @@ def _jitter(m: Measurement) -> Advice:
     tail = m.p99_us or 0.0
     return Advice(
         do="Find what else runs on these cores or links before comparing settings.",
-        why=f"At {format_bytes(m.bytes)} the slowest {'calls' if m.singles else 'repeats'} take "
-        f"{tail / m.time_us:.1f} times the median ({format_time(tail)} against {format_time(m.time_us)}).",
+        why=(
+            f"At {format_bytes(m.bytes)} the slowest {'calls' if m.singles else 'repeats'} take"
+            f" {tail / m.time_us:.1f} times the median ({format_time(tail)} against"
+            f" {format_time(m.time_us)})."
+        ),
         command="ncclkit inspect",
         check="p99 below twice the median in a repeated live test.",
     )
 
 
 Key = tuple[int, str, int]
-"""A setting by its number (from 1; 0 and `ALONE` are the default), the collective, the size in bytes."""
+"""A setting by its number (from 1; 0 and `ALONE` are the default), the collective, the size in
+bytes."""
 ALONE = -1
 """Number of the default in jobs of its own."""
 CONTROLS = (0, -2, -3)
-"""Numbers of the default in a job that it shares: groups made first, in the middle and last, as where a group stands
-among others can cost 2 % of a small call."""
+"""Numbers of the default in a job that it shares: groups made first, in the middle and last, as
+where a group stands among others can cost 2 % of a small call."""
 ROUNDS, DECIDING = 6, 16
 """Rounds that choose, and rounds that decide, of settings that share a job."""
 CHOOSING, JOBS = 2, 8
@@ -186,9 +206,12 @@ CHOOSING, JOBS = 2, 8
 DEFAULTS = ProbeOptions(op="all")
 """Every collective; where the messages of a job are known, those that it sends."""
 BUDGET, SHARED = 600.0, 0.5
-"""Seconds that a sweep of this hardware's candidates takes at most, and the part of them for settings that share a job
-where others need jobs of their own."""
-SIZES = {"nccl": (8, 4096, 65536, MIB, 16 * MIB, 64 * MIB, 256 * MIB), "gloo": (8, 4096, 65536, MIB, 4 * MIB)}
+"""Seconds that a sweep of this hardware's candidates takes at most, and the part of them for
+settings that share a job where others need jobs of their own."""
+SIZES = {
+    "nccl": (8, 4096, 65536, MIB, 16 * MIB, 64 * MIB, 256 * MIB),
+    "gloo": (8, 4096, 65536, MIB, 4 * MIB),
+}
 PROTOCOLS = ("LL", "LL128", "Simple")
 CHANNELS = (1, 2, 4, 8, 12, 16, 20, 24, 28, 32, 48)
 """Channels of a communicator; descent meets some of them."""
@@ -219,21 +242,28 @@ async def sweep(
     job: str = "",
     budget: float = BUDGET,
 ) -> Sweep:
-    """Compare settings with the default: those that are named, or those that this hardware can have.
+    """Compare settings with the default.
 
-    sizes: of the messages, in bytes; inherited: compare each variable of NCCL and gloo that this environment sets, or
-    those of them that `settings` name, with its absence; job: a case folder, a log, dumps or a model (see `calls_of`),
-    whose messages are measured, and whose variables are those that are inherited; budget: seconds, about: what they do
-    not suffice for is left out, and said.
+    Those that are named, or those that this hardware can have.
 
-    Settings that are read for each communicator share one job; the others get jobs of their own, in turn with the
-    default.  Raises NcclkitError for a variable that the backend does not read, and for a job that fails.
+    sizes: of the messages, in bytes; inherited: compare each variable of NCCL and gloo that this
+    environment sets, or those of them that `settings` name, with its absence; job: a case folder, a
+    log, dumps or a model (see `calls_of`), whose messages are measured, and whose variables are
+    those that are inherited; budget: seconds, about: what they do not suffice for is left out, and
+    said.
+
+    Settings that are read for each communicator share one job; the others get jobs of their own, in
+    turn with the default.  Raises NcclkitError for a variable that the backend does not read, and
+    for a job that fails.
     """
     began, logs = time.monotonic(), Case() if not job or job.endswith(MODEL) else _read(job)
     here, calls = not (logs.events or logs.facts), calls_of(job, logs) if job else {}
     if (inherited and here) or not (settings or inherited or case.facts):
-        await probe.inspect(case, options.python)  # what the hardware has, and what nccl.conf sets now
-    made, every, plan = Measured(), bool(settings) or inherited, await _sized(case, options, calls, sizes)
+        # what the hardware has, and what nccl.conf sets now
+        await probe.inspect(case, options.python)
+    made = Measured()
+    every = bool(settings) or inherited
+    plan = await _sized(case, options, calls, sizes)
     if plan.ranks == 1:
         return made.sweep(plan, [], 0.0, (), calls)
     cleared = _inherited(case, logs, settings, made.notes) if inherited else {}
@@ -257,18 +287,30 @@ async def sweep(
 
 
 async def _sized(case: Case, options: ProbeOptions, calls: Calls, sizes: Sequence[int]) -> Plan:
-    """The plan of a sweep: collectives and sizes that are named, else those of the job's calls, else all."""
-    heavy = heaviest({key: count for key, count in calls.items() if key[0] in options.ops}, MOST_SIZES)
-    plan = await probe.plan(case, replace(options, op=",".join(heavy)) if heavy else options, "tune")
+    """The plan of a sweep.
+
+    Collectives and sizes that are named, else those of the job's calls, else all.
+    """
+    heavy = heaviest(
+        {key: count for key, count in calls.items() if key[0] in options.ops}, MOST_SIZES
+    )
+    plan = await probe.plan(
+        case, replace(options, op=",".join(heavy)) if heavy else options, "tune"
+    )
     usual = [size for size in SIZES[plan.backend] if size <= (options.max_bytes or size)]
     steps = sizes or sorted({size for found in heavy.values() for size in found}) or usual
     return replace(plan, name="tune", sizes=tuple(steps))
 
 
-async def _learn_defaults(case: Case, base: Plan, wanted: Sequence[Setting], made: Measured) -> None:
+async def _learn_defaults(
+    case: Case, base: Plan, wanted: Sequence[Setting], made: Measured
+) -> None:
     """Find the settings that are the default under another name, and what the links allow."""
     plain = await _plain_variables(case, base)
-    reasons = {number: equal_to_default(one, plain, slurm.hosts(base)) for number, one in enumerate(wanted, 1)}
+    reasons = {
+        number: equal_to_default(one, plain, slurm.hosts(base))
+        for number, one in enumerate(wanted, 1)
+    }
     made.same.update({number: why for number, why in reasons.items() if why})
     made.bounds.update(_link_bounds(case, base))
 
@@ -276,8 +318,13 @@ async def _learn_defaults(case: Case, base: Plan, wanted: Sequence[Setting], mad
 async def _plain_variables(case: Case, base: Plan) -> dict[str, str]:
     """The variables that the default of a sweep has, and what is known of those that it has not."""
     facts = {fact.name.removeprefix("env."): fact.value for fact in case.facts_of("env.")}
-    configured = {name: value for name, value in facts.items() if isinstance(value, str)}  # also in nccl.conf
-    inherited = {name: value for name, value in {**configured, **os.environ}.items() if name not in base.unset}
+    # also in nccl.conf
+    configured = {name: value for name, value in facts.items() if isinstance(value, str)}
+    inherited = {
+        name: value
+        for name, value in {**configured, **os.environ}.items()
+        if name not in base.unset
+    }
     known = {**(DEFAULT_VALUES if case.facts else {}), **inherited, **base.env}
     if base.backend == "gloo" and not known.get("GLOO_SOCKET_IFNAME"):
         known["GLOO_SOCKET_IFNAME"] = await _gloo_interface(case, base)
@@ -285,13 +332,22 @@ async def _plain_variables(case: Case, base: Plan) -> dict[str, str]:
 
 
 def _link_bounds(case: Case, base: Plan) -> dict[str, Expectation]:
-    """What PCIe or the network allows each collective; what NVLink allows, a switch that adds may exceed."""
-    known = {op: expect(op, base.backend, base.ranks, case.facts, slurm.hosts(base), base.sharing) for op in base.ops}
+    """What PCIe or the network allows each collective.
+
+    What NVLink allows, a switch that adds may exceed.
+    """
+    known = {
+        op: expect(op, base.backend, base.ranks, case.facts, slurm.hosts(base), base.sharing)
+        for op in base.ops
+    }
     return {op: bound for op, bound in known.items() if bound.limit in ("pcie", "network")}
 
 
 async def _gloo_interface(case: Case, base: Plan) -> str:
-    """The interface that gloo takes without the variable, where every host takes the same; empty where nobody knows."""
+    """The interface that gloo takes without the variable, where every host takes the same.
+
+    Empty where nobody knows.
+    """
     if slurm.hosts(base) == 1:
         try:
             return await asyncio.to_thread(gloo_default, Machine())
@@ -303,24 +359,42 @@ async def _gloo_interface(case: Case, base: Plan) -> str:
 
 
 def _without_file(case: Case, cleared: Mapping[str, str]) -> dict[str, str]:
-    """Variables by which NCCL reads no file of its user's, and has all the same what else stands there."""
-    facts = [fact for fact in case.facts if fact.name.startswith("env.") and isinstance(fact.value, str)]
-    configured = {fact.name.removeprefix("env."): str(fact.value) for fact in facts if fact.source != "environment"}
-    kept = {name: value for name, value in configured.items() if name not in cleared and name not in os.environ}
+    """Variables by which NCCL reads no file of its user's, and has all the same what else stands
+    there.
+    """
+    facts = [
+        fact for fact in case.facts if fact.name.startswith("env.") and isinstance(fact.value, str)
+    ]
+    configured = {
+        fact.name.removeprefix("env."): str(fact.value)
+        for fact in facts
+        if fact.source != "environment"
+    }
+    kept = {
+        name: value
+        for name, value in configured.items()
+        if name not in cleared and name not in os.environ
+    }
     return {**kept, "NCCL_CONF_FILE": os.devnull}
 
 
 def _different(case: Case, plan: Plan) -> tuple[list[Setting], Choices]:
-    """The candidates that are not what NCCL takes by itself on all sizes of the plan; and what it takes."""
+    """The candidates that are not what NCCL takes by itself on all sizes of the plan; and what it
+    takes.
+    """
     own, every = own_choices(case, plan), len(plan.ops) * len(plan.sizes)
     different = [
-        one for one in candidates(case.facts, plan) if len(same_as_own(one, own, plan.ops, plan.sizes)) < every
+        one
+        for one in candidates(case.facts, plan)
+        if len(same_as_own(one, own, plan.ops, plan.sizes)) < every
     ]
     return different, own
 
 
 def calls_of(job: str, logs: Case) -> Calls:
-    """(collective, bytes) → calls of a job, by what was read of it; of a safetensors file one step of DDP.
+    """(collective, bytes) → calls of a job, by what was read of it.
+
+    Of a safetensors file one step of DDP.
 
     Raises NcclkitError where nothing shows a size.
     """
@@ -340,21 +414,34 @@ def _read(job: str) -> Case:
 def _inherited(
     case: Case, logs: Case, settings: Iterable[Setting] = (), notes: list[str] | None = None
 ) -> dict[str, str]:
-    """Variables whose cost is asked: those of the job's logs; without logs, those set here, and in nccl.conf.
+    """Variables whose cost is asked: those of the job's logs.
 
-    settings: name the only ones of interest; empty: all; notes: gets a sentence on those that no job can be without.
-    Raises NcclkitError where there are none.
+    Without logs, those set here, and in nccl.conf.
+
+    settings: name the only ones of interest; empty: all; notes: gets a sentence on those that no
+    job can be without. Raises NcclkitError where there are none.
     """
     here = not (logs.events or logs.facts)
     facts = [fact for fact in (case if here else logs).facts if fact.name.startswith("env.")]
-    files = {fact.name.removeprefix("env."): fact for fact in facts if not here or fact.source != "environment"}
+    files = {
+        fact.name.removeprefix("env."): fact
+        for fact in facts
+        if not here or fact.source != "environment"
+    }
     logged = {str(event.data["name"]): str(event.data["value"]) for event in logs.of("nccl.env")}
     configured = {name: fact.value for name, fact in files.items() if isinstance(fact.value, str)}
     every = inherited_variables({**configured, **(os.environ if here else logged)})
     named = {name for one in settings for name in (*one.env, *one.without)}
     found = {name: value for name, value in every.items() if not named or name in named}
-    fixed = [name for name in found if here and name not in os.environ and files[name].source == HOST_FILE]
-    sentence = f"No job here can be without {', '.join(fixed)}: it stands in {HOST_FILE}; comment it out there."
+    fixed = [
+        name
+        for name in found
+        if here and name not in os.environ and files[name].source == HOST_FILE
+    ]
+    sentence = (
+        f"No job here can be without {', '.join(fixed)}: it stands in {HOST_FILE}; comment it out"
+        " there."
+    )
     if fixed and len(fixed) == len(found):
         raise NcclkitError(sentence)
     if not found:
@@ -375,12 +462,17 @@ def _refuse_foreign(settings: Iterable[Setting], backend: str) -> None:
     """Raises NcclkitError for variables that the backend of the run never reads."""
     other = {"gloo": "NCCL_", "nccl": "GLOO_"}[backend]
     names = [
-        name for one in settings for name in (*one.env, *one.without) if name.removeprefix("TORCH_").startswith(other)
+        name
+        for one in settings
+        for name in (*one.env, *one.without)
+        if name.removeprefix("TORCH_").startswith(other)
     ]
     if names or (backend == "gloo" and any(one.config for one in settings)):
         what = names[0] if names else "A number of channels"
         need = "NCCL, so GPUs" if backend == "gloo" else "gloo"
-        raise NcclkitError(f"{what} changes nothing over {backend}, which this run uses; it needs {need}.")
+        raise NcclkitError(
+            f"{what} changes nothing over {backend}, which this run uses; it needs {need}."
+        )
 
 
 def candidates(facts: Sequence[Fact], plan: Plan) -> list[Setting]:
@@ -393,8 +485,14 @@ def candidates(facts: Sequence[Fact], plan: Plan) -> list[Setting]:
     if _switched(known):
         made += [Setting({"NCCL_ALGO": "NVLS"}, risk="needs the multicast memory of the NVSwitch")]
     taken = "takes more of the GPU's SMs from the computation beside it"
-    made += [Setting(config={"min_ctas": n, "max_ctas": n}, risk=taken if n > 16 else "") for n in CHANNELS]
-    made += [Setting({"NCCL_BUFFSIZE": str(size)}, risk=_more_memory(size)) for size in (MIB, 8 * MIB, 16 * MIB)]
+    made += [
+        Setting(config={"min_ctas": n, "max_ctas": n}, risk=taken if n > 16 else "")
+        for n in CHANNELS
+    ]
+    made += [
+        Setting({"NCCL_BUFFSIZE": str(size)}, risk=_more_memory(size))
+        for size in (MIB, 8 * MIB, 16 * MIB)
+    ]
     made += [Setting({"NCCL_NTHREADS": count}) for count in ("256", "512")]
     made += [Setting({"NCCL_GRAPH_REGISTER": "0"}, risk="only where the job captures CUDA graphs")]
     if (known.get("gpu.count") or plan.ranks) > 1 and not _joined(known):
@@ -407,24 +505,42 @@ Choices = Mapping[tuple[str, int], tuple[str, str, int | None]]
 
 
 def own_choices(case: Case, plan: Plan) -> Choices:
-    """What NCCL chose by itself in live tests of this case on as many ranks and hosts, by its TUNING lines."""
+    """What NCCL chose by itself in live tests of this case on as many ranks and hosts, by its
+    TUNING lines.
+    """
     hosts = slurm.hosts(plan)
-    alike = [m for m in case.measurements if (m.backend, m.ranks, m.hosts) == ("nccl", plan.ranks, hosts)]
-    runs = {m.run for m in alike if m.run and not any(map(CHOOSES.fullmatch, {**os.environ, **m.env}))}
+    alike = [
+        m for m in case.measurements if (m.backend, m.ranks, m.hosts) == ("nccl", plan.ranks, hosts)
+    ]
+    runs = {
+        m.run for m in alike if m.run and not any(map(CHOOSES.fullmatch, {**os.environ, **m.env}))
+    }
     chosen: dict[tuple[str, int], set[tuple[str, str, int | None]]] = {}
     for event in case.of("nccl.tuning"):
         if runs.intersection(Path(event.path).parts) and event.data["op"]:
             key = collective_name(event.data["op"]), int(event.data["bytes"])
-            choice = str(event.data["algo"]).upper(), str(event.data["proto"]).upper(), event.data["channels"]
+            choice = (
+                str(event.data["algo"]).upper(),
+                str(event.data["proto"]).upper(),
+                event.data["channels"],
+            )
             chosen.setdefault(key, set()).add(choice)
     return {key: next(iter(found)) for key, found in chosen.items() if len(found) == 1}
 
 
-def same_as_own(setting: Setting, own: Choices, ops: Sequence[str], sizes: Iterable[int]) -> list[tuple[str, int]]:
-    """The collectives and sizes on which a setting asks for what NCCL takes by itself, so that nothing can differ."""
+def same_as_own(
+    setting: Setting, own: Choices, ops: Sequence[str], sizes: Iterable[int]
+) -> list[tuple[str, int]]:
+    """The collectives and sizes on which a setting asks for what NCCL takes by itself, so that
+    nothing can differ.
+    """
     asked = {name: value.upper() for name, value in setting.env.items()}
     names = asked.keys() | setting.config.keys()
-    if not names or setting.without or not names <= {"NCCL_ALGO", "NCCL_PROTO", "min_ctas", "max_ctas"}:
+    if (
+        not names
+        or setting.without
+        or not names <= {"NCCL_ALGO", "NCCL_PROTO", "min_ctas", "max_ctas"}
+    ):
         return []
     found = []
     for place in ((op, size) for op in ops for size in sizes):
@@ -436,21 +552,36 @@ def same_as_own(setting: Setting, own: Choices, ops: Sequence[str], sizes: Itera
 
 
 def _of_gloo(known: Mapping[str, Any]) -> list[Setting]:
-    """Each interface that could carry it, once, and twice: gloo makes two threads and a connection for each name."""
+    """Each interface that could carry it, once, and twice.
+
+    Gloo makes two threads and a connection for each name.
+    """
     rows = [row for row in known.get("net.interfaces") or () if isinstance(row, Mapping)]
     kinds = ("physical", "loopback", "virtual") if slurm.nodes() < 2 else ("physical", "virtual")
     up = [row for row in rows if row.get("state") == "up"]
-    names = [str(row["name"]) for row in up if row.get("kind") in kinds and row.get("addresses")] or ["lo"]
+    names = [
+        str(row["name"]) for row in up if row.get("kind") in kinds and row.get("addresses")
+    ] or ["lo"]
     threads = "a data loader may want these cores"
     once = [Setting({"GLOO_SOCKET_IFNAME": name}) for name in names[:MOST_INTERFACES]]
-    return once + [Setting({"GLOO_SOCKET_IFNAME": f"{name},{name}"}, risk=threads) for name in names[:MOST_INTERFACES]]
+    return once + [
+        Setting({"GLOO_SOCKET_IFNAME": f"{name},{name}"}, risk=threads)
+        for name in names[:MOST_INTERFACES]
+    ]
 
 
 def _switched(known: Mapping[str, Any]) -> bool:
-    """Whether an NVSwitch may add up: every GPU sees every other through as many NVLinks, and nothing forbids it."""
+    """Whether an NVSwitch may add up.
+
+    Every GPU sees every other through as many NVLinks, and nothing forbids it.
+    """
     allowed = str(known.get("env.NCCL_NVLS_ENABLE", "")) != "0"
     model = str(known.get("gpu.0.model", ""))
-    return allowed and _joined(known) and any(name in model for name in ("H100", "H200", "B200", "GB200"))
+    return (
+        allowed
+        and _joined(known)
+        and any(name in model for name in ("H100", "H200", "B200", "GB200"))
+    )
 
 
 def _joined(known: Mapping[str, Any]) -> bool:
@@ -458,11 +589,16 @@ def _joined(known: Mapping[str, Any]) -> bool:
     matrix = known.get("gpu.topology")
     rows = list(matrix.items()) if isinstance(matrix, Mapping) else []
     gpus = [name for name, row in rows if name.startswith("GPU") and isinstance(row, Mapping)]
-    return len(gpus) > 1 and all(str(dict(rows)[a].get(b, "")).startswith("NV") for a in gpus for b in gpus if a != b)
+    return len(gpus) > 1 and all(
+        str(dict(rows)[a].get(b, "")).startswith("NV") for a in gpus for b in gpus if a != b
+    )
 
 
 def _of_network(known: Mapping[str, Any], plan: Plan) -> list[Setting]:
-    """What NCCL can be told of the network between hosts: queue pairs and traffic class, else sockets and threads."""
+    """What NCCL can be told of the network between hosts.
+
+    Queue pairs and traffic class, else sockets and threads.
+    """
     if slurm.hosts(plan) < 2:
         return []
     if not [row for row in known.get("net.rdma") or () if isinstance(row, Mapping)]:
@@ -470,23 +606,34 @@ def _of_network(known: Mapping[str, Any], plan: Plan) -> list[Setting]:
         return [Setting({"NCCL_SOCKET_NTHREADS": t, "NCCL_NSOCKS_PERTHREAD": s}) for t, s in pairs]
     made = [Setting({"NCCL_IB_QPS_PER_CONNECTION": count}) for count in ("2", "4")]
     made += [Setting({"NCCL_IB_QPS_PER_CONNECTION": "4", "NCCL_IB_SPLIT_DATA_ON_QPS": "1"})]
-    return made + [Setting({"NCCL_IB_TC": "106"}, risk="only where the switches give this traffic class a queue")]
+    return made + [
+        Setting(
+            {"NCCL_IB_TC": "106"}, risk="only where the switches give this traffic class a queue"
+        )
+    ]
 
 
 def _more_memory(size: int) -> str:
-    return f"takes {size // (4 * MIB)} times the memory for NCCL's buffers" if size > 4 * MIB else ""
+    return (
+        f"takes {size // (4 * MIB)} times the memory for NCCL's buffers" if size > 4 * MIB else ""
+    )
 
 
 @dataclass(frozen=True)
 class Measured:
-    """Microseconds of the rounds of each phase: those that choose, descend and decide, and those under computation."""
+    """Microseconds of the rounds of each phase.
+
+    Those that choose, descend and decide, and those under computation.
+    """
 
     own_jobs: set[int] = field(default_factory=set)
     """Settings that had jobs of their own."""
     same: dict[int, str] = field(default_factory=dict)
-    """Settings that are what the default is, and why: they show how much the default differs from itself."""
+    """Settings that are what the default is, and why: they show how much the default differs from
+    itself."""
     times: dict[str, dict[Key, list[float]]] = field(default_factory=dict)
-    """Phase → rounds of each setting, collective and size; the default's of the same phase are their pairs."""
+    """Phase → rounds of each setting, collective and size; the default's of the same phase are
+    their pairs."""
     wrong: dict[Key, int] = field(default_factory=dict)
     refused: dict[int, str] = field(default_factory=dict)
     bounds: dict[str, Expectation] = field(default_factory=dict)
@@ -497,21 +644,34 @@ class Measured:
     """Sentences on what was left out, and why."""
 
     def take(self, record: Mapping[str, Any], numbers: Sequence[int]) -> None:
-        """Keep a record of a job with these settings; of one with a single setting only the median of its rounds."""
+        """Keep a record of a job with these settings.
+
+        Of one with a single setting only the median of its rounds.
+        """
         if record["kind"] in ("sweep.refused", "sweep.no_step"):
             problems = self.refused if record["kind"] == "sweep.refused" else self.no_step
             problems.setdefault(numbers[record["setting"]], str(record["problem"]))
         elif record["kind"] == "sweep.left":
             left, of = record["left"], record["of"]
-            self.notes.append(f"Time was up before {left} of {of} pairs of collective and size; --budget gives more.")
+            self.notes.append(
+                f"Time was up before {left} of {of} pairs of collective and size; --budget gives"
+                " more."
+            )
         elif record["kind"] == "sweep":
             key = numbers[record["setting"]], str(record["op"]), int(record["bytes"])
             self.wrong[key] = max(self.wrong.get(key, 0), int(record["wrong"]))
-            times = record["times_us"] if len(numbers) > 1 else [statistics.median(record["times_us"])]
+            times = (
+                record["times_us"] if len(numbers) > 1 else [statistics.median(record["times_us"])]
+            )
             self.times.setdefault(str(record["phase"]), {}).setdefault(key, []).extend(times)
 
     def sweep(
-        self, plan: Plan, settings: Sequence[Setting], seconds: float, cleared: tuple[str, ...], calls: Calls
+        self,
+        plan: Plan,
+        settings: Sequence[Setting],
+        seconds: float,
+        cleared: tuple[str, ...],
+        calls: Calls,
     ) -> Sweep:
         """All of it together."""
         named = {number: str(one) for number, one in enumerate(settings, 1)}
@@ -519,13 +679,17 @@ class Measured:
         refused = {named[number]: why for number, why in self.refused.items() if number > 0}
         seen = tuple(one for phase in self.chose for one in self.compared(phase, settings))
         decided, known = self.compared("decide", settings), {id(one.setting) for one in seen}
-        seen += tuple(one for one in decided if id(one.setting) not in known)  # named ones with jobs of their own
+        # named ones with jobs of their own
+        seen += tuple(one for one in decided if id(one.setting) not in known)
         beside = tuple(one for name in BESIDE for one in self.compared(name, settings))
         hosts = slurm.hosts(plan)
         rows = tuple((op, size, count) for (op, size), count in calls.items())
         steps = ((named[number], why) for number, why in self.no_step.items() if number > 0)
-        notes = (*self.notes, *(f"{name} could not be measured in a DDP step: {why}." for name, why in steps))
-        controls = tuple(one for one in (decided or seen) if str(one.setting) in same)
+        notes = (
+            *self.notes,
+            *(f"{name} could not be measured in a DDP step: {why}." for name, why in steps),
+        )
+        controls = tuple(one for one in decided or seen if str(one.setting) in same)
         decided, impossible = within_links(decided, self.bounds, plan.ranks)
         notes += (impossible,) if impossible else ()
         noise = noise_of(controls)
@@ -534,7 +698,19 @@ class Measured:
             for kind in (decided, seen, beside)
         )
         notes += (noise,) if noise else ()
-        made = Sweep(plan.backend, plan.ranks, hosts, decided, seen, refused, seconds, cleared, beside, rows, notes)
+        made = Sweep(
+            plan.backend,
+            plan.ranks,
+            hosts,
+            decided,
+            seen,
+            refused,
+            seconds,
+            cleared,
+            beside,
+            rows,
+            notes,
+        )
         return replace(made, controls=controls, same=same)
 
     @property
@@ -543,13 +719,24 @@ class Measured:
         return [phase for phase in self.times if phase.startswith(("choose", "descend"))]
 
     def share(self, number: int, phase: str) -> float:
-        """What a setting takes of the default's time: the geometric mean over all sizes; infinite if refused."""
+        """What a setting takes of the default's time.
+
+        The geometric mean over all sizes; infinite if refused.
+        """
         times = self.times[phase]
-        ratios = [laps[-1] / times[ALONE, op, size][-1] for (mine, op, size), laps in times.items() if mine == number]
-        return statistics.geometric_mean(ratios) if ratios and number not in self.refused else math.inf
+        ratios = [
+            laps[-1] / times[ALONE, op, size][-1]
+            for (mine, op, size), laps in times.items()
+            if mine == number
+        ]
+        return (
+            statistics.geometric_mean(ratios) if ratios and number not in self.refused else math.inf
+        )
 
     def promising(self, numbers: Sequence[int]) -> list[int]:
-        """The settings with jobs of their own that look best on some collective and size, of those that chose."""
+        """The settings with jobs of their own that look best on some collective and size, of those
+        that chose.
+        """
         ratios: dict[int, list[float]] = {}
         for times in map(self.times.__getitem__, self.chose):
             for (number, op, size), laps in times.items():
@@ -568,22 +755,34 @@ class Measured:
 
     def _comparison(self, key: Key, phase: str, setting: Setting, among: int) -> Comparison:
         (number, op, size), times = key, self.times[phase]
-        defaults = [(ALONE, op, size)] if number in self.own_jobs else [(control, op, size) for control in CONTROLS]
+        defaults = (
+            [(ALONE, op, size)]
+            if number in self.own_jobs
+            else [(control, op, size) for control in CONTROLS]
+        )
         controls = [times[each] for each in defaults if each in times]
-        # one of them in turn: a mean of three is hit by an outlier more often than the one time it is compared with
-        usual = tuple(laps[turn % len(laps)] for turn, laps in enumerate(zip(*controls, strict=True)))
+        # one of them in turn: a mean of three is hit by an outlier more often than the one time it
+        # is compared with
+        usual = tuple(
+            laps[turn % len(laps)] for turn, laps in enumerate(zip(*controls, strict=True))
+        )
         beside = phase if phase in BESIDE else ""
         wrong = self.wrong.get(key, 0)
-        return Comparison(setting, op, size, usual, tuple(times[key]), among, wrong, spread(controls), beside)
+        return Comparison(
+            setting, op, size, usual, tuple(times[key]), among, wrong, spread(controls), beside
+        )
 
 
 def _choice(alone: int, every: int, jobs: int, notes: list[str]) -> tuple[int, bool]:
-    """How many of the settings that a process keeps can be measured in so many jobs, and whether Optuna searches them.
+    """How many of the settings that a process keeps can be measured in so many jobs, and whether
+    Optuna searches them.
 
-    All combinations take turns where there is time for that.  Else Optuna chooses which are measured; without it the
-    settings do so one by one.  A note says so.  alone: settings; every: those and their combinations.
+    All combinations take turns where there is time for that.  Else Optuna chooses which are
+    measured; without it the settings do so one by one.  A note says so.  alone: settings; every:
+    those and their combinations.
     """
-    turns, space = jobs // CHOOSING - 1, f"all {every:,} combinations of what a process keeps for its life"
+    turns = jobs // CHOOSING - 1
+    space = f"all {every:,} combinations of what a process keeps for its life"
     if every <= turns:
         return every, False
     if turns < 1:
@@ -591,16 +790,22 @@ def _choice(alone: int, every: int, jobs: int, notes: list[str]) -> tuple[int, b
         return 0, False
     if find_spec("optuna"):
         trials = jobs // CHOOSING
-        notes.append(f"There was no time for {space}: Optuna searched them in {plural(trials, 'trial')}.")
+        notes.append(
+            f"There was no time for {space}: Optuna searched them in {plural(trials, 'trial')}."
+        )
         return trials, True
     few = min(turns, alone)
     missing = "as Optuna, which would search them, is not installed (pip install 'ncclkit[tuning]')"
-    notes.append(f"There was no time for {space}: {plural(few, 'setting')} took turns one by one, {missing}.")
+    notes.append(
+        f"There was no time for {space}: {plural(few, 'setting')} took turns one by one, {missing}."
+    )
     return few, False
 
 
 def combinations(settings: Sequence[Setting]) -> list[Setting]:
-    """Every choice of the values of these settings that is not one of them, the fewest variables first."""
+    """Every choice of the values of these settings that is not one of them, the fewest variables
+    first.
+    """
     values = _values(settings)
     found = [
         Setting({name: value for name, value in zip(values, chosen, strict=True) if value})
@@ -621,7 +826,9 @@ def _values(settings: Iterable[Setting]) -> dict[str, list[str]]:
 
 def _risk(one: Setting, settings: Iterable[Setting]) -> str:
     """What the settings risk that a combination holds."""
-    return "; ".join(part.risk for part in settings if part.risk and part.env.items() <= one.env.items())
+    return "; ".join(
+        part.risk for part in settings if part.risk and part.env.items() <= one.env.items()
+    )
 
 
 @dataclass(frozen=True)
@@ -634,16 +841,24 @@ class SweepJobs:
     made: Measured
     on_record: OnRecord
 
-    async def together(self, settings: Mapping[int, Setting], every: bool, within: float, own: Choices) -> None:
-        """One job with a process group for each setting; every: decide on those that look slower, too.
+    async def together(
+        self, settings: Mapping[int, Setting], every: bool, within: float, own: Choices
+    ) -> None:
+        """One job with a process group for each setting.
 
-        within: seconds of measuring after which no further collective and size is begun; own: what NCCL takes by
-        itself; a setting is not measured where it asks for the same.
+        Every: decide on those that look slower, too.
+
+        within: seconds of measuring after which no further collective and size is begun; own: what
+        NCCL takes by itself; a setting is not measured where it asks for the same.
         """
         first, *others = CONTROLS
         half, numbers = len(settings) // 2, list(settings)
         order = [first, *numbers[:half], others[0], *numbers[half:], others[1]]
-        peak = {} if every else {n: one.channels for n, one in settings.items() if one.channels and not one.env}
+        peak = (
+            {}
+            if every
+            else {n: one.channels for n, one in settings.items() if one.channels and not one.env}
+        )
         none = Setting()
         asked = [settings.get(n, none) for n in order]
         specs = [
@@ -657,14 +872,18 @@ class SweepJobs:
         controls = ",".join(str(place) for place, number in enumerate(order) if number in CONTROLS)
         words = ["--settings", json.dumps(specs), "--controls", controls, "--repeats", str(ROUNDS)]
         if len(peak) > 2:  # bandwidth has one peak over the channels
-            words += ["--one-peak", ",".join(str(order.index(n)) for n in sorted(peak, key=lambda n: peak[n]))]
+            words += [
+                "--one-peak",
+                ",".join(str(order.index(n)) for n in sorted(peak, key=lambda n: peak[n])),
+            ]
         words += ["--decide", str(DECIDING), "--under-computation"]
         words += ["--all"] if every else ["--within", f"{within:.0f}"]
         if problem := await self.job(self.base, words, order, within):
             raise NcclkitError(f"The sweep stopped: {problem}")
 
     async def decide(self, settings: Mapping[int, Setting], ends: float = math.inf) -> None:
-        """Jobs of the default and of each setting in turn, in an order that is shuffled for each turn.
+        """Jobs of the default and of each setting in turn, in an order that is shuffled for each
+        turn.
 
         ends: on the monotonic clock, from which on there are no more turns than a verdict needs.
         """
@@ -673,8 +892,12 @@ class SweepJobs:
             if turn < LEAST_ROUNDS or time.monotonic() < ends:
                 await self._turn(settings, "decide", order)
 
-    async def choose(self, settings: Mapping[int, Setting], first: int, ends: float) -> list[Setting]:
-        """Choose among settings that a process keeps, and their combinations, while there is time; decide on the best.
+    async def choose(
+        self, settings: Mapping[int, Setting], first: int, ends: float
+    ) -> list[Setting]:
+        """Choose among settings that a process keeps, and their combinations, while there is time.
+
+        Decide on the best.
 
         ends: on the monotonic clock.  Returns all combinations, numbered from `first`.
         """
@@ -698,14 +921,24 @@ class SweepJobs:
         await self.decide({number: every[number] for number in kept})
         return more
 
-    async def _turn(self, settings: Mapping[int, Setting], phase: str, order: random.Random) -> None:
-        """One job of the default and of each setting, in an order of this turn; jobs that decide also compute beside.
+    async def _turn(
+        self, settings: Mapping[int, Setting], phase: str, order: random.Random
+    ) -> None:
+        """One job of the default and of each setting, in an order of this turn.
+
+        Jobs that decide also compute beside.
 
         A setting whose job fails is refused; raises NcclkitError where the default's fails.
         """
-        for number, setting in order.sample([(ALONE, Setting()), *settings.items()], 1 + len(settings)):
-            env = {name: value for name, value in self.base.env.items() if name not in setting.without}
-            plan = replace(self.base, env={**env, **setting.env}, unset=(*self.base.unset, *setting.without))
+        for number, setting in order.sample(
+            [(ALONE, Setting()), *settings.items()], 1 + len(settings)
+        ):
+            env = {
+                name: value for name, value in self.base.env.items() if name not in setting.without
+            }
+            plan = replace(
+                self.base, env={**env, **setting.env}, unset=(*self.base.unset, *setting.without)
+            )
             # what the environment sets already is no winner that a job would be given
             beside = phase == "decide" and not self.base.unset
             words = ["--repeats", str(ROUNDS), "--phase", phase, *["--under-computation"] * beside]
@@ -715,11 +948,14 @@ class SweepJobs:
             if problem:
                 self.made.refused[number] = f"its job failed: {problem}"
 
-    async def _search(self, settings: Mapping[int, Setting], every: Mapping[int, Setting], trials: int) -> None:
-        """Measure each setting, then the combinations of `every` that Optuna expects most of by what came before.
+    async def _search(
+        self, settings: Mapping[int, Setting], every: Mapping[int, Setting], trials: int
+    ) -> None:
+        """Measure each setting, then the combinations of `every` that Optuna expects most of by
+        what came before.
 
-        Every job stands beside one of the default, as drift is larger than most gains, and is judged by the geometric
-        mean of what its sizes take of the default's time.
+        Every job stands beside one of the default, as drift is larger than most gains, and is
+        judged by the geometric mean of what its sizes take of the default's time.
         """
         import optuna
 
@@ -733,7 +969,9 @@ class SweepJobs:
             if len(shares) > trials:
                 break
             trial = study.ask()
-            chosen = {name: trial.suggest_categorical(name, known) for name, known in values.items()}
+            chosen = {
+                name: trial.suggest_categorical(name, known) for name, known in values.items()
+            }
             asked = {name: value for name, value in chosen.items() if value}
             number = next((n for n, one in every.items() if one.env == asked), 0)
             if number not in shares:
@@ -741,7 +979,9 @@ class SweepJobs:
                 shares[number] = self.made.share(number, f"choose {turn}")
             study.tell(trial, shares[number])
 
-    async def job(self, plan: Plan, words: Sequence[str], numbers: Sequence[int], within: float = 0.0) -> str:
+    async def job(
+        self, plan: Plan, words: Sequence[str], numbers: Sequence[int], within: float = 0.0
+    ) -> str:
         """One job of the sweep program; returns what it failed by, "" where it did not.
 
         within: seconds for which it may measure beyond the time of any other job.
@@ -756,5 +996,7 @@ class SweepJobs:
         argv += ["--timeout", f"{plan.deadline / 2:.0f}", *words]
         if plan.simulate_hosts > 1:
             argv += ["--simulate-hosts", str(plan.simulate_hosts)]
-        run = await probe.execute(self.case, replace(plan, argv=tuple(argv), deadline=plan.deadline + within), keep)
+        run = await probe.execute(
+            self.case, replace(plan, argv=tuple(argv), deadline=plan.deadline + within), keep
+        )
         return "" if run.reason == "done" else f"{run.summary} See {run.folder}."

@@ -1,4 +1,7 @@
-"""Who reads logs and dumps side by side: processes of this host, or workers of Dask, here or in batch jobs of Slurm."""
+"""Who reads logs and dumps side by side.
+
+Processes of this host, or workers of Dask, here or in batch jobs of Slurm.
+"""
 
 from __future__ import annotations
 
@@ -24,24 +27,32 @@ SUBMITS = 30.0
 START = 120.0
 """Seconds in which the first worker must be there; a batch job may wait longer than that."""
 NOBODY = "127.0.0.1:0"
-"""Where Dask's page listens, which no one asked for: on loopback, and not at the port of somebody else's."""
+"""Where Dask's page listens, which no one asked for: on loopback, and not at the port of somebody
+else's."""
 
 
 @contextmanager
 def started(what: str, on_note: Callable[[str], object]) -> Iterator[Executor | None]:
-    """The executor that ``--workers`` names, as long as the block runs; None, and a sentence, where it cannot be had.
+    """The executor that ``--workers`` names, as long as the block runs.
 
-    ``dask`` starts workers on this host, or on a login node as batch jobs of Slurm, as many as the work asks for, up to
-    the number behind it.  Whoever reaches a port of Dask executes code, so these talk over TLS with keys of their own;
-    of a scheduler that runs already its owner decides.
+    None, and a sentence, where it cannot be had.
+
+    ``dask`` starts workers on this host, or on a login node as batch jobs of Slurm, as many as the
+    work asks for, up to the number behind it.  Whoever reaches a port of Dask executes code, so
+    these talk over TLS with keys of their own; of a scheduler that runs already its owner decides.
     """
     asked = FORM.fullmatch(what)
     if asked is None:
-        raise NcclkitError(f"The workers {what!r} are not understood; write dask, dask:8, or tcp://HOST:PORT.")
+        raise NcclkitError(
+            f"The workers {what!r} are not understood; write dask, dask:8, or tcp://HOST:PORT."
+        )
     try:
         import distributed
     except ModuleNotFoundError:
-        on_note("Dask is not installed (pip install 'ncclkit[dask]'), so processes of this host read instead.")
+        on_note(
+            "Dask is not installed (pip install 'ncclkit[dask]'), so processes of this host read"
+            " instead."
+        )
         yield None
         return
     client = cluster = caretaker = None
@@ -52,10 +63,16 @@ def started(what: str, on_note: Callable[[str], object]) -> Iterator[Executor | 
             caretaker = _caretaker(cluster) if _key_files(cluster) else None
             client = distributed.Client(asked["address"] or cluster, timeout=START)
             client.wait_for_workers(1, timeout=START)
-            on_note(f"{plural(len(client.scheduler_info()['workers']), 'worker')} of Dask so far, at most {most}.")
+            on_note(
+                f"{plural(len(client.scheduler_info()['workers']), 'worker')} of Dask so far, at"
+                f" most {most}."
+            )
             executor = client.get_executor()
         except (OSError, TimeoutError, RuntimeError, ImportError) as error:
-            on_note(f"Dask has no worker ({type(error).__name__}: {error}), so processes of this host read instead.")
+            on_note(
+                f"Dask has no worker ({type(error).__name__}: {error}), so processes of this host"
+                " read instead."
+            )
             executor = None
         yield executor
     finally:
@@ -76,7 +93,8 @@ for path in sys.argv[2:]:
 quiet = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
 subprocess.run(["scancel", "--name", sys.argv[1]], timeout=30, **quiet)
 """
-"""What removes the keys and ends the batch jobs, also any that was submitted last, once its input closes.
+"""What removes the keys and ends the batch jobs, also any that was submitted last, once its input
+closes.
 
 That happens when the program that reads ends, whatever ended it.
 """
@@ -101,13 +119,19 @@ def _dismiss(caretaker: subprocess.Popen[bytes]) -> None:
 
 
 def _key_files(cluster: Any) -> list[Any]:
-    """The files in which the keys of batch jobs lie; none where workers are processes of this host."""
+    """The files in which the keys of batch jobs lie.
+
+    None where workers are processes of this host.
+    """
     files = (getattr(cluster, f"_job_{name}", None) for name in ("ca_file", "key", "cert"))
     return [file for file in files if file is not None]
 
 
 def _cluster(most: int) -> Any:
-    """Workers that grow and shrink with the work: batch jobs on a login node, else processes of this host."""
+    """Workers that grow and shrink with the work.
+
+    Batch jobs on a login node, else processes of this host.
+    """
     import dask
     from distributed import Security
 
@@ -119,7 +143,8 @@ def _cluster(most: int) -> Any:
 
         more = dask.config.get("jobqueue.slurm.job-extra-directives", None) or []
         if not dask.config.get("jobqueue.slurm.log-directory", None):
-            more = [*more, "--output=/dev/null"]  # else each worker leaves a file in the user's folder
+            # else each worker leaves a file in the user's folder
+            more = [*more, "--output=/dev/null"]
         name = f"ncclkit-dask-{secrets.token_hex(6)}"  # by which these jobs are ended, and no other
         given = dask.config.get("jobqueue.slurm.worker-extra-args", None) or []
         cluster = SLURMCluster(

@@ -1,8 +1,9 @@
-"""The report: a notebook run headless by papermill, kept as one offline HTML file in the case folder.
+"""The report: a notebook run headless by papermill, kept as one offline HTML file in the case
+folder.
 
 Whatever happens (a cell fails, the deadline passes, the kernel dies, Ctrl-C), what was done so far
-is written first and the error is raised afterwards.  What only makes it (papermill, nbconvert) is loaded when it is
-made: every open notebook has a button for it.
+is written first and the error is raised afterwards.  What only makes it (papermill, nbconvert) is
+loaded when it is made: every open notebook has a button for it.
 """
 
 from __future__ import annotations
@@ -43,27 +44,35 @@ def make(
     """Run `notebook` with `parameters`, write its HTML file, return that file's path.
 
     `out` is the HTML file (default ``<case_dir>/report.html``; the executed notebook is always
-    ``<case_dir>/report.ipynb``), `deadline` in seconds is for all cells together.  A parameter ``case_dir`` is filled
-    in.  Secrets are in neither file; `redact`, or a parameter of that name, also takes hosts, addresses, users and
-    homes out of the HTML file, each replaced by the same word everywhere.  Relative paths mean what they mean to the
-    caller.  `names` are taken out too; what was replaced by what is written beside the HTML file, for the sender alone
-    (`replaced`).  Raises NcclkitError in one sentence: for bad input before anything runs; for a notebook that stopped
-    early after the report of its beginning was written.
+    ``<case_dir>/report.ipynb``), `deadline` in seconds is for all cells together.  A parameter
+    ``case_dir`` is filled in.  Secrets are in neither file; `redact`, or a parameter of that name,
+    also takes hosts, addresses, users and homes out of the HTML file, each replaced by the same
+    word everywhere.  Relative paths mean what they mean to the caller.  `names` are taken out too;
+    what was replaced by what is written beside the HTML file, for the sender alone (`replaced`).
+    Raises NcclkitError in one sentence: for bad input before anything runs; for a notebook that
+    stopped early after the report of its beginning was written.
     """
     from ncclkit.report import headless
 
     folder = Case.open(case_dir).path or Path(case_dir)
     out = Path(out).expanduser().absolute() if out else folder / "report.html"
     if not os.access(out.parent, os.W_OK):
-        raise NcclkitError(f"Cannot write the report {out}: {out.parent} is not a folder you may write to.")
+        raise NcclkitError(
+            f"Cannot write the report {out}: {out.parent} is not a folder you may write to."
+        )
     given = {**({"case_dir": folder} if "case_dir" in declared(notebook) else {}), **parameters}
-    values = {name: str(value) if isinstance(value, os.PathLike) else value for name, value in given.items()}
+    values = {
+        name: str(value) if isinstance(value, os.PathLike) else value
+        for name, value in given.items()
+    }
     check(notebook, values)
     executed = folder / "report.ipynb"
     try:
         cells, failed = headless.execute(notebook, executed, values, deadline)
         hide = redact or bool(names) or values.get("redact") is True
-        _write_page(out, cells, notebook, _aliases(folder, names) if hide else None, str(failed or ""))
+        _write_page(
+            out, cells, notebook, _aliases(folder, names) if hide else None, str(failed or "")
+        )
     except OSError as error:
         raise NcclkitError(_unwritten(error, out)) from error
     if isinstance(failed, KeyboardInterrupt):
@@ -78,11 +87,17 @@ def replaced(out: Path) -> Path:
     return out.with_suffix(".names.txt")
 
 
-def keep(notebook: Path, folder: Path, parameters: Mapping[str, Any], shown: Mapping[str, Mapping[str, Any]]) -> Path:
-    """Write the HTML file of a notebook that is open in a kernel, with what its cells show there; returns its path.
+def keep(
+    notebook: Path,
+    folder: Path,
+    parameters: Mapping[str, Any],
+    shown: Mapping[str, Mapping[str, Any]],
+) -> Path:
+    """Write the HTML file of a notebook that is open in a kernel, with what its cells show there;
+    returns its path.
 
-    parameters: their values there; shown: the source of each cell that was run → its output as MIME types.  A cell
-    that was not run shows nothing.
+    parameters: their values there; shown: the source of each cell that was run → its output as MIME
+    types.  A cell that was not run shows nothing.
     """
     import nbformat
 
@@ -112,16 +127,30 @@ def _aliases(folder: Path, names: Sequence[str] = ()) -> Aliases:
 
 
 def _write_page(
-    out: Path, cells: nbformat.NotebookNode, notebook: Path, aliases: Aliases | None, failed: str = ""
+    out: Path,
+    cells: nbformat.NotebookNode,
+    notebook: Path,
+    aliases: Aliases | None,
+    failed: str = "",
 ) -> None:
-    """Write the HTML file of executed cells, and beside it the list of the names that were replaced in it."""
+    """Write the HTML file of executed cells, and beside it the list of the names that were replaced
+    in it.
+    """
     from ncclkit.report import page
 
-    write(out, page.render(cells, name=notebook.name, folder=notebook.parent, failed=failed, aliases=aliases))
+    write(
+        out,
+        page.render(
+            cells, name=notebook.name, folder=notebook.parent, failed=failed, aliases=aliases
+        ),
+    )
     if aliases is not None:
         write(
             replaced(out),
-            "".join(f"{name} → {replacement}\n" for name, replacement in sorted(aliases.replaced.items())),
+            "".join(
+                f"{name} → {replacement}\n"
+                for name, replacement in sorted(aliases.replaced.items())
+            ),
         )
         replaced(out).chmod(0o600)
 
@@ -129,4 +158,7 @@ def _write_page(
 def _unwritten(error: OSError, out: Path) -> str:
     full = error.errno in (errno.ENOSPC, errno.EDQUOT)
     reason = "no space is left" if full else error.strerror or str(error)
-    return f"Cannot write the report {out}: {reason}; what was there before is untouched; name another folder."
+    return (
+        f"Cannot write the report {out}: {reason}; what was there before is untouched; name another"
+        " folder."
+    )

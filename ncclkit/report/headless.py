@@ -26,7 +26,9 @@ from ncclkit.report.parameters import read
 
 
 class Kernel(AsyncKernelManager):
-    """A kernel of the running interpreter, with no kernelspec installed anywhere and encrypted sockets."""
+    """A kernel of the running interpreter, with no kernelspec installed anywhere and encrypted
+    sockets.
+    """
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -35,8 +37,17 @@ class Kernel(AsyncKernelManager):
 
     @property
     def kernel_spec(self) -> KernelSpec:
-        """What starts it; the host's own ``python3`` kernelspec may belong to another environment."""
-        argv = [sys.executable, "-Xfrozen_modules=off", "-m", "ipykernel_launcher", "-f", "{connection_file}"]
+        """What starts it; the host's own ``python3`` kernelspec may belong to another
+        environment.
+        """
+        argv = [
+            sys.executable,
+            "-Xfrozen_modules=off",
+            "-m",
+            "ipykernel_launcher",
+            "-f",
+            "{connection_file}",
+        ]
         ability = {"supported_encryption": "curve"}
         return KernelSpec(argv=argv, display_name="ncclkit", language="python", metadata=ability)
 
@@ -45,11 +56,15 @@ QUIET = (
     "--log-level=CRITICAL",
     "--IPKernelApp.exec_lines=__import__('logging').getLogger('tornado.general').setLevel('CRITICAL')",
 )
-"""Keep a kernel's own log off the terminal, also what it says while it ends; what matters comes as an exception."""
+"""Keep a kernel's own log off the terminal, also what it says while it ends; what matters comes as
+an exception."""
 
 
 class _Drafts(LocalHandler):  # type: ignore[misc]
-    """How papermill writes a notebook; its own handler fails where a path holds a byte that is no UTF-8."""
+    """How papermill writes a notebook.
+
+    Its own handler fails where a path holds a byte that is no UTF-8.
+    """
 
     def write(self, buf: str, path: str) -> None:
         write(Path(path), buf)
@@ -61,8 +76,12 @@ papermill_io.register("/", _Drafts())
 def execute(
     notebook: Path, executed: Path, values: dict[str, Any], deadline: float
 ) -> tuple[nbformat.NotebookNode, BaseException | None]:
-    """Run all cells into `executed`, replaced whole at the end; returns them, and what stopped it early."""
-    logging.getLogger("papermill").setLevel(logging.CRITICAL)  # what it logs also comes as an exception
+    """Run all cells into `executed`, replaced whole at the end.
+
+    Returns them, and what stopped it early.
+    """
+    # what it logs also comes as an exception
+    logging.getLogger("papermill").setLevel(logging.CRITICAL)
     draft = executed.with_name(".report.ipynb")
     end = time.monotonic() + deadline
     failed: BaseException | None = None
@@ -81,7 +100,8 @@ def execute(
             store_widget_state=False,
         )
     except KeyboardInterrupt:
-        # nobody awaits the cell's task any more; it ends with the kernel, of which asyncio would print a traceback
+        # nobody awaits the cell's task any more; it ends with the kernel, of which asyncio would
+        # print a traceback
         logging.getLogger("asyncio").setLevel(logging.CRITICAL)
         failed = KeyboardInterrupt("It was interrupted.")
     except (PapermillExecutionError, CellTimeoutError, DeadKernelError) as error:
@@ -105,7 +125,10 @@ def _sentence(error: Exception, deadline: float) -> str:
     if isinstance(error, PapermillExecutionError):
         if error.ename == "NcclkitError":
             return str(error.evalue)
-        return f"Cell [{error.exec_count}] of the notebook raised {error.ename}: {_first_line(error.evalue)}."
+        return (
+            f"Cell [{error.exec_count}] of the notebook raised {error.ename}:"
+            f" {_first_line(error.evalue)}."
+        )
     if isinstance(error, CellTimeoutError):
         return f"The notebook was not done after {deadline:.0f} s and was stopped."
     return "The notebook's kernel died, most likely of a lack of memory; `dmesg` says."

@@ -1,4 +1,7 @@
-"""JupyterLab on one notebook: on the loopback address, behind a token, with the ssh line that reaches it."""
+"""JupyterLab on one notebook.
+
+On the loopback address, behind a token, with the ssh line that reaches it.
+"""
 
 from __future__ import annotations
 
@@ -94,8 +97,9 @@ class _DoorCheck:
             print(self.welcome, flush=True)
             return
         self.problem = (
-            f"JupyterLab was ended: asked without its token it answered {answer} in place of 403 Forbidden, so "
-            "everybody on this host could have used it; look into the files that `jupyter --paths` lists under config."
+            f"JupyterLab was ended: asked without its token it answered {answer} in place of 403"
+            " Forbidden, so everybody on this host could have used it; look into the files that"
+            " `jupyter --paths` lists under config."
         )
         os.kill(os.getpid(), signal.SIGTERM)  # by which it ends its kernels, too
 
@@ -114,13 +118,16 @@ class _DoorCheck:
 def _free(port: int) -> int:
     for candidate in range(port, min(port + 100, 65536)):
         with socket.socket() as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # a server that just ended does not block
+            # a server that just ended does not block
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
                 probe.bind(("127.0.0.1", candidate))
             except (OSError, OverflowError):
                 continue
             return candidate
-    raise NcclkitError(f"No port from {port} to {port + 99} is free on this host; name another with --port.")
+    raise NcclkitError(
+        f"No port from {port} to {port + 99} is free on this host; name another with --port."
+    )
 
 
 def _welcome(notebook: Path, port: int, token: str) -> str:
@@ -129,8 +136,8 @@ def _welcome(notebook: Path, port: int, token: str) -> str:
     except (KeyError, OSError):
         user = str(os.getuid())  # a container without a passwd entry
     return (
-        f"JupyterLab on {notebook}\n"
-        f"  1. From your own machine:  ssh -L {port}:127.0.0.1:{port} {user}@{socket.gethostname()}\n"
-        f"  2. Open in a browser:      http://127.0.0.1:{port}/lab/tree/{quote(notebook.name)}?token={token}\n"
-        "  Ctrl-C twice ends it."
+        f"JupyterLab on {notebook}\n  1. From your own machine:  ssh -L {port}:127.0.0.1:{port}"
+        f" {user}@{socket.gethostname()}\n  2. Open in a browser:     "
+        f" http://127.0.0.1:{port}/lab/tree/{quote(notebook.name)}?token={token}\n  Ctrl-C twice"
+        " ends it."
     )

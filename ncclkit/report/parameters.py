@@ -1,4 +1,7 @@
-"""Notebooks by name, and their parameters: which there are, what type each wants, text to values."""
+"""Notebooks by name, and their parameters.
+
+Which there are, what type each wants, text to values.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,10 @@ if TYPE_CHECKING:
     import nbformat
 
 TYPES: dict[str, type] = {kind.__name__: kind for kind in (int, float, str, bool, list, dict)}
-NOTEBOOK_FOLDERS = (Path(__file__).parents[1] / "notebooks", Path(__file__).parents[2] / "notebooks")
+NOTEBOOK_FOLDERS = (
+    Path(__file__).parents[1] / "notebooks",
+    Path(__file__).parents[2] / "notebooks",
+)
 """Where the kit's own notebooks are: in an installed wheel, in a clone."""
 
 
@@ -31,9 +37,14 @@ class Parameter:
 
     @property
     def type(self) -> type | None:
-        """The type it wants: its annotation where that is plain, else that of its default; None for anything."""
+        """The type it wants: its annotation where that is plain, else that of its default.
+
+        None for anything.
+        """
         default = _literal(self.default)
-        return TYPES.get(self.annotation) or (None if self.annotation or default is None else type(default))
+        return TYPES.get(self.annotation) or (
+            None if self.annotation or default is None else type(default)
+        )
 
 
 def notebook(name: str) -> Path:
@@ -46,32 +57,48 @@ def notebook(name: str) -> Path:
 
 def own() -> dict[str, Path]:
     """The kit's own notebooks by name."""
-    files = [(file, folder) for folder in NOTEBOOK_FOLDERS for file in sorted(folder.rglob("*.ipynb"))]
+    files = [
+        (file, folder) for folder in NOTEBOOK_FOLDERS for file in sorted(folder.rglob("*.ipynb"))
+    ]
     return {str(file.relative_to(folder).with_suffix("")): file for file, folder in files}
 
 
 def read(path: Path) -> nbformat.NotebookNode:
-    """The notebook of a file, told to be Python: tools that strip notebooks remove what papermill asks for."""
+    """The notebook of a file, told to be Python.
+
+    Tools that strip notebooks remove what papermill asks for.
+    """
     import nbformat
 
     try:
         cells: nbformat.NotebookNode = nbformat.read(path, as_version=4)
     except OSError as error:
-        raise NcclkitError(f"Cannot read the notebook {path}: {error.strerror or error}.") from error
+        raise NcclkitError(
+            f"Cannot read the notebook {path}: {error.strerror or error}."
+        ) from error
     except Exception as error:  # nbformat and json raise a dozen kinds for what is not a notebook
         reason = (str(error).splitlines() or [type(error).__name__])[0][:200]
         raise NcclkitError(f"{path} is not a Jupyter notebook of format 4: {reason}") from error
-    cells.metadata.setdefault("kernelspec", {"name": "python3", "display_name": "Python 3", "language": "python"})
+    cells.metadata.setdefault(
+        "kernelspec", {"name": "python3", "display_name": "Python 3", "language": "python"}
+    )
     return cells
 
 
 def declared(path: Path) -> dict[str, Parameter]:
-    """The parameters of the notebook's cell tagged ``parameters``, by name; none where no cell is tagged."""
-    cells = [cell.source for cell in read(path).cells if "parameters" in cell.metadata.get("tags", [])]
+    """The parameters of the notebook's cell tagged ``parameters``, by name.
+
+    None where no cell is tagged.
+    """
+    cells = [
+        cell.source for cell in read(path).cells if "parameters" in cell.metadata.get("tags", [])
+    ]
     try:
         lines = ast.parse(cells[0] if cells else "").body
     except SyntaxError as error:
-        raise NcclkitError(f"The parameters cell of {path} is not Python: line {error.lineno}, {error.msg}.") from error
+        raise NcclkitError(
+            f"The parameters cell of {path} is not Python: line {error.lineno}, {error.msg}."
+        ) from error
     found = {}
     for line in lines:
         if isinstance(line, (ast.Assign, ast.AnnAssign)) and line.value is not None:
@@ -84,16 +111,25 @@ def declared(path: Path) -> dict[str, Parameter]:
 def literals(pairs: Mapping[str, str], path: Path | None = None) -> dict[str, Any]:
     """Values typed on a command line: Python literals where they are some, else text.
 
-    What the notebook `path` declares as text stays text (``job=4711``); a whole number may be a size (``64MB``).
+    What the notebook `path` declares as text stays text (``job=4711``); a whole number may be a
+    size (``64MB``).
     """
     known = {name: parameter.type for name, parameter in declared(path).items()} if path else {}
-    values = {name: text if known.get(name) is str else _literal(text) for name, text in pairs.items()}
-    sizes = {name for name, value in values.items() if known.get(name) is int and re.match(r"\d", str(value))}
+    values = {
+        name: text if known.get(name) is str else _literal(text) for name, text in pairs.items()
+    }
+    sizes = {
+        name
+        for name, value in values.items()
+        if known.get(name) is int and re.match(r"\d", str(value))
+    }
     return values | {name: parse_size(values[name], f"The parameter {name}") for name in sizes}
 
 
 def check(path: Path, values: Mapping[str, Any]) -> None:
-    """Raise NcclkitError when `values` hold a name that the notebook does not declare, or a value of the wrong type."""
+    """Raise NcclkitError when `values` hold a name that the notebook does not declare, or a value
+    of the wrong type.
+    """
     known = declared(path)
     for name, value in values.items():
         if name not in known:
@@ -101,8 +137,8 @@ def check(path: Path, values: Mapping[str, Any]) -> None:
         kind = known[name].type
         if kind and not _fits(value, kind):
             raise NcclkitError(
-                f"The parameter {name} of {path.name} must be {kind.__name__}, such as {known[name].default}, "
-                f"but it is {value!r} ({type(value).__name__})."
+                f"The parameter {name} of {path.name} must be {kind.__name__}, such as"
+                f" {known[name].default}, but it is {value!r} ({type(value).__name__})."
             )
 
 

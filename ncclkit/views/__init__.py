@@ -1,1 +1,3 @@
-"""Views: each function returns one object with two faces, a widget for a person and static HTML for a report."""
+"""Views: each function returns one object with two faces, a widget for a person and static HTML for
+a report.
+"""

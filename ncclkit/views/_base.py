@@ -25,7 +25,10 @@ FIGURE_SLOT = Markup('<div class="nk-figure"></div>')
 
 @cache
 def style() -> Markup:
-    """The stylesheet as one `<style>` element; equal in every view, so that a report can keep the first only."""
+    """The stylesheet as one `<style>` element.
+
+    Equal in every view, so that a report can keep the first only.
+    """
     sheet = files("ncclkit.views").joinpath("style.css").read_text(encoding="utf-8")
     return Markup('<style class="nk-style">\n{}</style>').format(Markup(sheet))
 
@@ -37,7 +40,8 @@ class View:
         """titled: False where the body, or the title of the figure, says the sentence itself."""
         self._summary, self._body, self._titled = summary, body, titled
         self.short_widget: W.Widget | None = None
-        """A line to show in JupyterLab where a form above shows the same already; the static face stays whole."""
+        """A line to show in JupyterLab where a form above shows the same already; the static face
+        stays whole."""
 
     @property
     def summary(self) -> str:
@@ -76,8 +80,12 @@ class View:
 class Drawn(View):
     """A sentence, a figure and the words that go with it; without a figure it is a plain `View`."""
 
-    def __init__(self, summary: str, figure: go.Figure | None, body: Markup, *, titled: bool = True) -> None:
-        super().__init__(summary, join(FIGURE_SLOT if figure is not None else "", body), titled=titled)
+    def __init__(
+        self, summary: str, figure: go.Figure | None, body: Markup, *, titled: bool = True
+    ) -> None:
+        super().__init__(
+            summary, join(FIGURE_SLOT if figure is not None else "", body), titled=titled
+        )
         self._figure, self._words = figure and figure.update_layout(meta={"summary": summary}), body
         self._box: W.Widget | None = None
 
@@ -92,7 +100,9 @@ class Drawn(View):
             drawing = W.Output(outputs=outputs(self._figure), layout=W.Layout(width="100%"))
             above = style() + (page(self.summary) if self._titled else "")
             below = el("div", self._words, cls="nk")
-            self._box = W.VBox([W.HTML(above), drawing, W.HTML(below)], layout=W.Layout(width="100%"))
+            self._box = W.VBox(
+                [W.HTML(above), drawing, W.HTML(below)], layout=W.Layout(width="100%")
+            )
         return self._box
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
@@ -113,7 +123,10 @@ def plain(figure: go.Figure) -> dict[str, Any]:
 
 
 def outputs(figure: go.Figure) -> tuple[dict[str, Any], ...]:
-    """A figure as the contents of an `Output` widget: assign them again and JupyterLab draws again."""
+    """A figure as the contents of an `Output` widget.
+
+    Assign them again and JupyterLab draws again.
+    """
     data = {PLOTLY: plain(figure), "text/plain": figure.layout.meta["summary"]}
     return ({"output_type": "display_data", "metadata": {}, "data": data},)
 

@@ -1,4 +1,5 @@
-"""Drawings of ranks: who logged when, which pair uses which transport, the ring.  Plotly, without a title.
+"""Drawings of ranks: who logged when, which pair uses which transport, the ring.  Plotly, without a
+title.
 
 Every kind of mark has a colour of Okabe and Ito's palette and a shape of its own.
 """
@@ -18,7 +19,8 @@ from ncclkit.core.model import safe
 from ncclkit.views.plots import GRID, INK, LEGEND, LINES, VERMILLION, rank_style, template
 
 BLUE, GREEN, PURPLE, SKY, ORANGE = LINES
-COLOURS, SHAPES = (BLUE, ORANGE, PURPLE, GREEN, VERMILLION, SKY), "square diamond cross circle x triangle-up".split()
+COLOURS = (BLUE, ORANGE, PURPLE, GREEN, VERMILLION, SKY)
+SHAPES = "square diamond cross circle x triangle-up".split()
 LINKS = tuple(zip(COLOURS, SHAPES, strict=True))
 """Colour and shape of each transport, the most frequent first."""
 TITLE, ABREAST = 22, 52
@@ -37,7 +39,10 @@ class TimelineRow:
 
 
 def log_timeline(rows: Sequence[TimelineRow], places: Sequence[float], axis: str) -> go.Figure:
-    """Rank × time: one row per `TimelineRow`, top down; `places` are the middles of the columns, `axis` their unit."""
+    """Rank × time: one row per `TimelineRow`, top down.
+
+    `places` are the middles of the columns, `axis` their unit.
+    """
     cells = [[_level(row, column) for column in range(len(places))] for row in rows]
     names = [safe(row.name) for row in rows]
     figure = blank(height=136 + 22 * len(rows))
@@ -47,7 +52,14 @@ def log_timeline(rows: Sequence[TimelineRow], places: Sequence[float], axis: str
         y=names,
         zmin=0,
         zmax=2,
-        colorscale=[[0, SKY], [0.33, SKY], [0.33, BLUE], [0.67, BLUE], [0.67, VERMILLION], [1, VERMILLION]],
+        colorscale=[
+            [0, SKY],
+            [0.33, SKY],
+            [0.33, BLUE],
+            [0.67, BLUE],
+            [0.67, VERMILLION],
+            [1, VERMILLION],
+        ],
         showscale=False,
         ygap=3,
         customdata=[["" if cell is None else WORDS[cell] for cell in line] for line in cells],
@@ -59,7 +71,8 @@ def log_timeline(rows: Sequence[TimelineRow], places: Sequence[float], axis: str
         x=[places[end] for end in ends],
         y=names,
         mode="markers",
-        marker=DIAMOND | {"color": [VERMILLION if row.said[row.extent[1]] == 2 else "#fff" for row in rows]},
+        marker=DIAMOND
+        | {"color": [VERMILLION if row.said[row.extent[1]] == 2 else "#fff" for row in rows]},
         showlegend=False,
         hovertemplate="%{y}<br>last log line at %{x}<extra></extra>",
     )
@@ -68,14 +81,27 @@ def log_timeline(rows: Sequence[TimelineRow], places: Sequence[float], axis: str
         look = {"symbol": "square", "size": 11, "color": (SKY, BLUE, VERMILLION)[level]}
         figure.add_scatter(x=[None], y=[None], mode="markers", marker=look, name=words)
     figure.update_xaxes(title={"text": axis}, zeroline=False, showgrid=False)
-    labels = [coloured(row.name) if re.fullmatch(r"rank \d+", row.name) else safe(row.name) for row in rows]
+    labels = [
+        coloured(row.name) if re.fullmatch(r"rank \d+", row.name) else safe(row.name)
+        for row in rows
+    ]
     figure.update_yaxes(
-        autorange="reversed", type="category", ticks="", showgrid=False, tickvals=names, ticktext=labels
+        autorange="reversed",
+        type="category",
+        ticks="",
+        showgrid=False,
+        tickvals=names,
+        ticktext=labels,
     )
     return figure
 
 
-DIAMOND = {"symbol": "diamond", "size": 11, "color": "#fff", "line": {"color": "#000", "width": 1.5}}
+DIAMOND = {
+    "symbol": "diamond",
+    "size": 11,
+    "color": "#fff",
+    "line": {"color": "#000", "width": 1.5},
+}
 WORDS = {0: "between lines", 1: "logged", 2: "abnormal"}
 """Level of a cell → what it means."""
 
@@ -105,16 +131,24 @@ PANEL = 150
 
 
 def panels(titles: Sequence[str], axis: str, pixels: int) -> go.Figure:
-    """Empty panels of so many pixels below each other over one axis, each with its title on the left above it."""
+    """Empty panels of so many pixels below each other over one axis, each with its title on the
+    left above it.
+    """
     high = 60 + pixels * len(titles)
     figure = make_subplots(
-        rows=len(titles), cols=1, shared_xaxes=True, vertical_spacing=TITLE / high, subplot_titles=list(titles)
+        rows=len(titles),
+        cols=1,
+        shared_xaxes=True,
+        vertical_spacing=TITLE / high,
+        subplot_titles=list(titles),
     )
     figure.update_annotations(x=0, xanchor="left", font={"size": 11})
     figure.update_yaxes(automargin=True)
     figure.update_xaxes(title={"text": axis}, automargin=True, row=len(titles), col=1)
     margin = {"l": 8, "r": 14, "t": 34 + TITLE, "b": 30}
-    figure.update_layout(template=template(), autosize=True, height=high, margin=margin, showlegend=False)
+    figure.update_layout(
+        template=template(), autosize=True, height=high, margin=margin, showlegend=False
+    )
     return figure
 
 
@@ -144,22 +178,31 @@ def of_name(name: str, index: int) -> dict[str, str]:
 
 
 def _ranks_legend(group: str, lines: Sequence[RankLine]) -> str:
-    """The title of a panel of ranks: numbers behind the marks of their lines, a cross where one stopped first."""
+    """The title of a panel of ranks.
+
+    Numbers behind the marks of their lines, a cross where one stopped first.
+    """
     widths = accumulate((len(str(line.rank)) + 3 for line in lines), initial=len(group) + 8)
     fit = max(sum(width <= ABREAST for width in widths) - 1, 1)
-    known = (f"{_spot(rank_style(line.rank), CROSS * line.behind)} {line.rank}" for line in lines[:fit])
+    known = (
+        f"{_spot(rank_style(line.rank), CROSS * line.behind)} {line.rank}" for line in lines[:fit]
+    )
     more = f" and {len(lines) - fit} more" if len(lines) > fit else ""
     return f"<b>{safe(group)}</b>   {'ranks' if len(lines) > 1 else 'rank'} {' '.join(known)}{more}"
 
 
 def progress(groups: Mapping[str, Sequence[RankLine]], axis: str) -> go.Figure:
-    """Collective against time, a panel for each group and a line for each rank: who stopped, and who waits where."""
+    """Collective against time, a panel for each group and a line for each rank.
+
+    Who stopped, and who waits where.
+    """
     titles = [_ranks_legend(name, lines) for name, lines in groups.items()]
     figure = panels(titles, axis, 60 + PANEL)
     last = max(place for lines in groups.values() for line in lines for place, _ in line.points)
     for row, lines in enumerate(groups.values(), 1):
         ends = [line.points[-1][1] for line in lines]
-        for line in sorted(lines, key=lambda line: line.behind):  # what is odd is drawn over the others
+        # what is odd is drawn over the others
+        for line in sorted(lines, key=lambda line: line.behind):
             _rank_line(figure, line, row, 2 * line.points[-1][0] > last)
         low, high = min(line.points[0][1] for line in lines), max(ends)
         room = max(0.3 * (high - low), 1.0)
@@ -192,14 +235,20 @@ def _rank_line(figure: go.Figure, line: RankLine, row: int, late: bool) -> None:
     )
 
 
-def matrix(pairs: Mapping[str, Sequence[tuple[int, int]]], names: Sequence[str], what: str) -> go.Figure:
-    """Sender × receiver; `pairs` are transport → (row, column) places in `names`, the most frequent transport first."""
+def matrix(
+    pairs: Mapping[str, Sequence[tuple[int, int]]], names: Sequence[str], what: str
+) -> go.Figure:
+    """Sender × receiver; `pairs` are transport → (row, column) places in `names`, the most frequent
+    transport first.
+    """
     count = len(names)
     side = min(max(count * 16, 160), 420)
     figure = blank(height=side + 110)
     size = max(4, min(13, 0.75 * side / max(count, 1)))
     most = max(map(len, pairs.values()))
-    for (words, found), (colour, symbol) in zip(pairs.items(), _line_styles(len(pairs)), strict=True):
+    for (words, found), (colour, symbol) in zip(
+        pairs.items(), _line_styles(len(pairs)), strict=True
+    ):
         rare = len(found) * 20 < most  # few among many would drown
         figure.add_scatter(
             x=[receiver for _, receiver in found],
@@ -211,8 +260,14 @@ def matrix(pairs: Mapping[str, Sequence[tuple[int, int]]], names: Sequence[str],
             hovertemplate="%{customdata[0]} → %{customdata[1]}<extra>" + safe(words) + "</extra>",
         )
     shown = range(0, count, max(1, math.ceil(count / 10)))
-    ticks = {"tickvals": list(shown), "ticktext": [safe(names[place]) for place in shown], "range": [-0.6, count - 0.4]}
-    figure.update_xaxes(title={"text": f"to {what}"}, tickangle=-40 if what == "host" else 0, **ticks)
+    ticks = {
+        "tickvals": list(shown),
+        "ticktext": [safe(names[place]) for place in shown],
+        "range": [-0.6, count - 0.4],
+    }
+    figure.update_xaxes(
+        title={"text": f"to {what}"}, tickangle=-40 if what == "host" else 0, **ticks
+    )
     figure.update_yaxes(title={"text": f"from {what}"}, **ticks | {"range": [count - 0.4, -0.6]})
     return figure
 
@@ -239,7 +294,9 @@ def heatmap(
     unit: str,
     marks: Sequence[Mark],
 ) -> go.Figure:
-    """Names × names with a number in each cell, where these are few; what is odd is framed or crossed.
+    """Names × names with a number in each cell, where these are few.
+
+    What is odd is framed or crossed.
 
     axes: titles of the rows and of the columns; unit: of the numbers.
     """
@@ -273,9 +330,18 @@ def _square(figure: go.Figure, words: Sequence[str], axes: tuple[str, str], unit
     """Axes of a heatmap whose cells are squares, at the upper left at any width."""
     count = len(words)
     shown = list(range(0, count, max(1, math.ceil(count / 16))))
-    ticks = {"tickvals": shown, "ticktext": [words[place] for place in shown], "showgrid": False, "ticks": ""}
+    ticks = {
+        "tickvals": shown,
+        "ticktext": [words[place] for place in shown],
+        "showgrid": False,
+        "ticks": "",
+    }
     angle = -40 if max(map(len, words)) > 3 else 0
-    columns = {"title": {"text": f"{axes[1]} ({unit})"}, "tickangle": angle, "range": [-0.5, count - 0.5]}
+    columns = {
+        "title": {"text": f"{axes[1]} ({unit})"},
+        "tickangle": angle,
+        "range": [-0.5, count - 0.5],
+    }
     rows = {"title": {"text": axes[0]}, "scaleanchor": "x", "range": [count - 0.5, -0.5]}
     figure.update_xaxes(constrain="domain", constraintoward="left", **columns, **ticks)
     figure.update_yaxes(constrain="domain", constraintoward="top", **rows, **ticks)
@@ -283,11 +349,21 @@ def _square(figure: go.Figure, words: Sequence[str], axes: tuple[str, str], unit
 
 
 def _mark(figure: go.Figure, mark: Mark, colour: str) -> None:
-    """Frames as one line around each cell, so that they fit at any width; or symbols in the middle."""
+    """Frames as one line around each cell, so that they fit at any width.
+
+    Or symbols in the middle.
+    """
     if mark.symbol:
-        look = {"symbol": mark.symbol, "size": 11, "color": colour, "line": {"color": INK, "width": 1}}
+        look = {
+            "symbol": mark.symbol,
+            "size": 11,
+            "color": colour,
+            "line": {"color": INK, "width": 1},
+        }
         x, y = [column for _, column in mark.spots], [row for row, _ in mark.spots]
-        figure.add_scatter(x=x, y=y, mode="markers", name=safe(mark.name), marker=look, hoverinfo="skip")
+        figure.add_scatter(
+            x=x, y=y, mode="markers", name=safe(mark.name), marker=look, hoverinfo="skip"
+        )
         return
     half = 0.47
     corners = ((-half, -half), (half, -half), (half, half), (-half, half), (-half, -half))
@@ -310,8 +386,19 @@ def _line_styles(count: int) -> list[tuple[str, str]]:
 
 
 def blank(height: int) -> go.Figure:
-    """A figure in our own looks with nothing in it but room for a legend above; `height` in pixels."""
+    """A figure in our own looks with nothing in it but room for a legend above;
+    `height` in pixels.
+    """
     axis = {"automargin": True, "gridcolor": GRID}
-    margin, above = {"l": 8, "r": 14, "t": 8, "b": 24}, LEGEND | {"y": 1.02, "itemsizing": "constant"}
-    layout = {"template": template(), "autosize": True, "height": height, "margin": margin, "hovermode": "closest"}
-    return go.Figure(layout=layout | {"legend": above, "showlegend": True, "xaxis": axis, "yaxis": axis})
+    margin = {"l": 8, "r": 14, "t": 8, "b": 24}
+    above = LEGEND | {"y": 1.02, "itemsizing": "constant"}
+    layout = {
+        "template": template(),
+        "autosize": True,
+        "height": height,
+        "margin": margin,
+        "hovermode": "closest",
+    }
+    return go.Figure(
+        layout=layout | {"legend": above, "showlegend": True, "xaxis": axis, "yaxis": axis}
+    )

@@ -1,4 +1,6 @@
-"""The form behind every button: fields, buttons that start a coroutine each, Cancel, progress, and what came out.
+"""The form behind every button.
+
+Fields, buttons that start a coroutine each, Cancel, progress, and what came out.
 
 JupyterLab delivers a click on a thread of ipykernel's own (a subshell), so
 that Cancel works while a cell awaits.  A handler therefore never touches a
@@ -23,7 +25,16 @@ from ncclkit.views._base import PLOTLY, Drawn, View, main_loop, outputs, page, s
 from ncclkit.views._html import Markup, badge, el, fold, join, pre
 
 PHASES = {"waiting": "·", "hello": "○", "simulate": "○", "import": "◔", "init": "◑"}
-PHASES |= {"alone": "◑", "pairs": "◒", "groups": "◒", "step": "◕", "size": "◕", "leave": "◕", "done": "✓", "error": "✕"}
+PHASES |= {
+    "alone": "◑",
+    "pairs": "◒",
+    "groups": "◒",
+    "step": "◕",
+    "size": "◕",
+    "leave": "◕",
+    "done": "✓",
+    "error": "✕",
+}
 """Phases of the wire, in order, with the symbol of each light."""
 NAMES = {"hello": "starting", "simulate": "starting", "import": "importing torch"}
 NAMES |= {"init": "init_process_group", "leave": "destroy_process_group"}
@@ -38,7 +49,10 @@ MOST = 1 << 16
 
 
 class Progress:
-    """The state of a running test, from its wire records: share done, words, lights, measurements, variables, log."""
+    """The state of a running test, from its wire records.
+
+    Share done, words, lights, measurements, variables, log.
+    """
 
     def __init__(self, ranks: int) -> None:
         self.phases = dict.fromkeys(range(ranks), "waiting")
@@ -76,7 +90,9 @@ class Progress:
         try:
             handle(record)
         except (TypeError, ValueError, KeyError, ArithmeticError) as error:
-            self.log.append(f"a {record.get('kind')} record could not be read ({type(error).__name__}: {error})")
+            self.log.append(
+                f"a {record.get('kind')} record could not be read ({type(error).__name__}: {error})"
+            )
 
     def share(self) -> float:
         """Part of the planned sizes that is measured, 0 to 1."""
@@ -90,29 +106,53 @@ class Progress:
             rank, error = next(iter(self.errors.items()))
             return f"Rank {rank} failed: {error.splitlines()[0] if error else 'no message'}"
         if not self._measured and self.now is None and self.pairs:
-            return f"Staged test: {plural(self.pairs, 'pair')} measured, last {self.pair}{self._behind()}"
+            return (
+                f"Staged test: {plural(self.pairs, 'pair')} measured, last"
+                f" {self.pair}{self._behind()}"
+            )
         if not self._measured and self.now is None:
             if self.job and not self.phases:
                 return self.job
             doing = "Starting" if self.step is None else f"Step {self.step} on"
-            return f"{doing} {plural(len(self.phases), 'rank')}{self._behind()}" if self.phases else "Planning"
+            return (
+                f"{doing} {plural(len(self.phases), 'rank')}{self._behind()}"
+                if self.phases
+                else "Planning"
+            )
         count = len(self._measured)
-        done = f"{count} of {plural(self.planned, 'size')}" if self.planned else plural(count, "size")
-        doing = f", now {self.op} {format_bytes(self.now)}" if self.now is not None and self.share() < 1 else ""
+        done = (
+            f"{count} of {plural(self.planned, 'size')}" if self.planned else plural(count, "size")
+        )
+        doing = (
+            f", now {self.op} {format_bytes(self.now)}"
+            if self.now is not None and self.share() < 1
+            else ""
+        )
         return f"{done} measured{doing}{self._behind()}"
 
     def lights(self) -> Markup:
         """One light per rank, or per stage where there are many ranks: symbol and word."""
-        shown = [(f"{rank} {NAMES.get(stage, stage)}", stage) for rank, stage in sorted(self.phases.items())]
+        shown = [
+            (f"{rank} {NAMES.get(stage, stage)}", stage)
+            for rank, stage in sorted(self.phases.items())
+        ]
         if len(shown) > SINGLE:
             counts = Counter(self.phases.values())
-            counted = ((stage, f"{NAMES.get(stage, stage)}: {count:,}") for stage, count in counts.items())
-            shown = [(f"{words}{self._named(stage, counts[stage])}", stage) for stage, words in counted]
+            counted = (
+                (stage, f"{NAMES.get(stage, stage)}: {count:,}") for stage, count in counts.items()
+            )
+            shown = [
+                (f"{words}{self._named(stage, counts[stage])}", stage) for stage, words in counted
+            ]
         lights = (badge(PHASES.get(stage, "•"), words, f"stage-{stage}") for words, stage in shown)
         return el("p", *lights, cls="nk-lights") if shown else Markup("")
 
     def _named(self, stage: str, count: int) -> str:
-        return f" (rank {ranges(r for r, s in self.phases.items() if s == stage)})" if count <= 4 else ""
+        return (
+            f" (rank {ranges(r for r, s in self.phases.items() if s == stage)})"
+            if count <= 4
+            else ""
+        )
 
     def _behind(self) -> str:
         order = {stage: place for place, stage in enumerate(PHASES)}
@@ -121,7 +161,10 @@ class Progress:
         if len(places) < 2 or len(late) * 2 > len(self.phases):
             return ""
         stage = self.phases[late[0]]
-        return f"; {numbered('rank', late)} {'still' if stage == 'waiting' else 'only'} at “{NAMES.get(stage, stage)}”"
+        return (
+            f"; {numbered('rank', late)} {'still' if stage == 'waiting' else 'only'} at"
+            f" “{NAMES.get(stage, stage)}”"
+        )
 
     def _phase(self, record: Mapping[str, Any]) -> None:
         rank, phase = int(record["rank"]), str(record["phase"])
@@ -149,12 +192,16 @@ class Progress:
 
     def _plan(self, record: Mapping[str, Any]) -> None:
         self.planned = len(record["sizes"]) * max(1, len(record.get("ops", ())))
-        self.phases = dict.fromkeys(range(min(int(record.get("ranks", 0)), MOST)), "waiting") | self.phases
+        self.phases = (
+            dict.fromkeys(range(min(int(record.get("ranks", 0)), MOST)), "waiting") | self.phases
+        )
         self.env = {str(name): str(value) for name, value in dict(record.get("env", {})).items()}
 
     def _measure(self, record: Mapping[str, Any]) -> None:
         time, count = float(record["time_us"]), int(record["bytes"])
-        measured = from_dict(Measurement, {"hosts": 1} | dict(record) | {"bytes": count, "time_us": time})
+        measured = from_dict(
+            Measurement, {"hosts": 1} | dict(record) | {"bytes": count, "time_us": time}
+        )
         self._measured[str(record["op"]), count] = measured
 
     def _line(self, record: Mapping[str, Any]) -> None:
@@ -163,7 +210,8 @@ class Progress:
 
 Prepare = Callable[[], Coroutine[Any, Any, Any]]
 REDRAW = 0.4
-"""Seconds between two drawings: records may come by the thousand, and a figure costs the browser a tenth of one."""
+"""Seconds between two drawings: records may come by the thousand, and a figure costs the browser a
+tenth of one."""
 
 
 class Form(View, ABC):
@@ -176,7 +224,9 @@ class Form(View, ABC):
     BUSY = ""
     CANCELLED = ""
 
-    def __init__(self, summary: str, fields: Sequence[W.Widget], start: W.Button, *more: W.Button) -> None:
+    def __init__(
+        self, summary: str, fields: Sequence[W.Widget], start: W.Button, *more: W.Button
+    ) -> None:
         """Lay out `fields`, the button `start` and those that the subclass binds itself."""
         super().__init__(summary, Markup(""))
         self.start, self.cancel = start, W.Button(description="Cancel", icon="stop", disabled=True)
@@ -201,7 +251,12 @@ class Form(View, ABC):
 
     def layout(self) -> list[W.Widget]:
         """What the form shows, top down."""
-        return [row(*self._fields, *self._buttons, self.cancel), self.notice, self.result, self.drawing]
+        return [
+            row(*self._fields, *self._buttons, self.cancel),
+            self.notice,
+            self.result,
+            self.drawing,
+        ]
 
     def wrong(self) -> Mapping[W.Widget, str]:
         """Field → why nobody can mean what it holds; looks at this host only, and never waits."""
@@ -250,7 +305,11 @@ class Form(View, ABC):
 
     def static(self) -> Markup:
         """What came out; a report leaves out a form that nobody used."""
-        return el("div", super().static(), cls="nk-idle") if self._answer is None else self._answer.static()
+        return (
+            el("div", super().static(), cls="nk-idle")
+            if self._answer is None
+            else self._answer.static()
+        )
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
         drawn = self._answer._repr_mimebundle_() if isinstance(self._answer, Drawn) else {}
@@ -301,7 +360,9 @@ class Form(View, ABC):
         figure = outcome.figure if isinstance(outcome, Drawn) else None
         self.drawing.outputs = () if figure is None else outputs(figure)
         if self._displayed:
-            outcome.short_widget = W.HTML(style() + el("div", el("p", outcome.summary, cls="nk-dim"), cls="nk"))
+            outcome.short_widget = W.HTML(
+                style() + el("div", el("p", outcome.summary, cls="nk-dim"), cls="nk")
+            )
 
     def failed(self, why: str, cancelled: bool) -> None:
         """Show why nothing came out; what came out before is gone."""
@@ -316,7 +377,9 @@ class Form(View, ABC):
     async def _act(self, prepare: Prepare) -> Any:
         try:
             if self.running:
-                raise NcclkitError("This form is already running; wait for it, or press Cancel first.")
+                raise NcclkitError(
+                    "This form is already running; wait for it, or press Cancel first."
+                )
             if not self.asks():
                 return View(self.IDLE, Markup(""))
             work = prepare()
@@ -332,7 +395,8 @@ class Form(View, ABC):
             outcome = await self._task
         except asyncio.CancelledError:
             self._end(lambda: self.failed("", cancelled=True))
-            if not self._cancel_requested:  # the caller itself is being stopped (Interrupt): let it stop
+            # the caller itself is being stopped (Interrupt): let it stop
+            if not self._cancel_requested:
                 raise
             raise NcclkitError(self.stopped()) from None
         except Exception as error:
@@ -395,7 +459,10 @@ class Form(View, ABC):
     def _call_on_main_loop(self, act: Callable[[], None]) -> None:
         """Ask the kernel's main loop to act: clicks may arrive on another thread."""
         if self._loop is None:
-            self._refuse("No event loop is running here, so a button cannot start anything; open this in Jupyter.")
+            self._refuse(
+                "No event loop is running here, so a button cannot start anything; open this in"
+                " Jupyter."
+            )
         else:
             self._loop.call_soon_threadsafe(act)
 
@@ -418,7 +485,9 @@ def _dim(reasons: Iterable[str]) -> Markup:
 
 def row(*widgets: W.Widget) -> W.Widget:
     """Widgets side by side, which wrap."""
-    return W.Box(list(widgets), layout=W.Layout(flex_flow="row wrap", align_items="center", width="100%"))
+    return W.Box(
+        list(widgets), layout=W.Layout(flex_flow="row wrap", align_items="center", width="100%")
+    )
 
 
 def wide() -> W.Layout:
@@ -439,10 +508,15 @@ def trail(progress: Progress) -> Markup:
 def log_lines(progress: Progress) -> Markup:
     """The last lines of the launcher's log, folded; empty where there is none."""
     said = [line for line in progress.log if line.strip(" *")]
-    return fold(f"Last {plural(len(said), 'line')} of the log", pre("\n".join(said)) if said else "")
+    return fold(
+        f"Last {plural(len(said), 'line')} of the log", pre("\n".join(said)) if said else ""
+    )
 
 
 def _retrieved(task: asyncio.Future[Any]) -> None:
-    """The form shows how the task ended; asking for it keeps asyncio from printing it as never retrieved."""
+    """The form shows how the task ended.
+
+    Asking for it keeps asyncio from printing it as never retrieved.
+    """
     if not task.cancelled():
         task.exception()

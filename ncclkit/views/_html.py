@@ -19,7 +19,8 @@ from ncclkit.core.text import plural
 
 _QUOTED = re.compile(r"`([^`\n]+)`")
 
-# Control characters are shown as their pictures: a raw NUL or ESC in a page is invalid or invisible.
+# Control characters are shown as their pictures: a raw NUL or ESC in a page is invalid or
+# invisible.
 _PICTURES = {code: 0x2400 + code for code in range(32) if chr(code) not in "\n\t"} | {127: 0x2421}
 
 
@@ -36,10 +37,14 @@ def join(*parts: object) -> Markup:
 
 
 def el(name: str, *children: object, cls: str = "", **attrs: object) -> Markup:
-    """One element; ``data_label="x"`` becomes the attribute ``data-label``, True one without a value."""
+    """One element; ``data_label="x"`` becomes the attribute ``data-label``, True one without a
+    value.
+    """
     given = {"class": cls, **attrs} if cls else attrs
     named = {key.replace("_", "-"): value for key, value in given.items() if value is not False}
-    written = "".join(f" {key}" if value is True else f' {key}="{text(value)}"' for key, value in named.items())
+    written = "".join(
+        f" {key}" if value is True else f' {key}="{text(value)}"' for key, value in named.items()
+    )
     return Markup(f"<{name}{written}>{join(*children)}</{name}>")
 
 
@@ -51,15 +56,26 @@ def fold(summary: object, *body: object, is_open: bool = False) -> Markup:
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[object]], cls: str = "") -> Markup:
-    """A table whose rows stack on a phone, where each cell shows its column's name; one of two columns need not."""
+    """A table whose rows stack on a phone, where each cell shows its column's name.
+
+    One of two columns need not.
+    """
     body = [
-        el("tr", *(el("td", el("div", cell), data_label=name) for name, cell in zip(head, row, strict=True)))
+        el(
+            "tr",
+            *(
+                el("td", el("div", cell), data_label=name)
+                for name, cell in zip(head, row, strict=True)
+            ),
+        )
         for row in rows
     ]
     if not body:
         return Markup("")
     top = el("thead", el("tr", *(el("th", name, scope="col") for name in head)))
-    return el("table", top, el("tbody", *body), cls=f"nk-table {'nk-two' if len(head) == 2 else ''} {cls}")
+    return el(
+        "table", top, el("tbody", *body), cls=f"nk-table {'nk-two' if len(head) == 2 else ''} {cls}"
+    )
 
 
 def code(value: object) -> Markup:
@@ -68,7 +84,10 @@ def code(value: object) -> Markup:
 
 
 def sentence(value: object) -> Markup:
-    """A sentence in which `commands` between backticks stand as code; a backtick alone stays one."""
+    """A sentence in which `commands` between backticks stand as code.
+
+    A backtick alone stays one.
+    """
     return Markup(_QUOTED.sub(r"<code>\1</code>", str(text(value))))
 
 
@@ -77,20 +96,30 @@ SHORT = 48
 
 
 def location(path: object, line: int = 0, base: str = "") -> Markup:
-    """A path, and its line: from `base` on, shortened in the middle; a pointer that rests on it shows all of it."""
+    """A path, and its line: from `base` on, shortened in the middle.
+
+    A pointer that rests on it shows all of it.
+    """
     whole = str(path)
-    shown = os.path.relpath(whole, base) if base and whole.startswith(f"{base.rstrip('/')}/") else whole
+    shown = (
+        os.path.relpath(whole, base) if base and whole.startswith(f"{base.rstrip('/')}/") else whole
+    )
     first, last = shown.split("/")[:2], shown.split("/")[2:]
     left = ""
     while len(last) > 1 and len("/".join([*first, left, *last])) > SHORT:
-        left, last = "…", last[1:]  # whole names: a name that a redacted page replaces must not stand there in part
+        # whole names: a name that a redacted page replaces must not stand there in part
+        left = "…"
+        last = last[1:]
     shown = "/".join([*first, *filter(None, [left]), *last])
     number = f":{line}" if line else ""
     return el("span", f"{shown}{number}", cls="nk-path", title=f"{whole}{number}")
 
 
 def common(paths: Iterable[object]) -> str:
-    """The folder that holds all of these files, from which their places are shown; empty where some are relative."""
+    """The folder that holds all of these files, from which their places are shown.
+
+    Empty where some are relative.
+    """
     folders = {os.path.dirname(str(path)) for path in paths}
     return os.path.commonpath(folders) if folders and all(map(os.path.isabs, folders)) else ""
 
@@ -110,7 +139,9 @@ def value(thing: Any) -> Markup:
     if isinstance(thing, bool):
         return text("yes" if thing else "no")
     if isinstance(thing, dict):
-        return el("dl", *(join(el("dt", k), el("dd", value(v))) for k, v in thing.items()), cls="nk-pairs")
+        return el(
+            "dl", *(join(el("dt", k), el("dd", value(v))) for k, v in thing.items()), cls="nk-pairs"
+        )
     if isinstance(thing, (list, tuple)):
         return _list(list(thing))
     return text("–" if thing is None or thing == "" else thing)
@@ -121,13 +152,17 @@ def _list(items: list[Any]) -> Markup:
         return text("none")
     if all(isinstance(item, dict) for item in items):
         head = list(dict.fromkeys(str(key) for item in items for key in item))
-        return fit(table(head, [[value(item.get(key)) for key in head] for item in items], "nk-inner"))
+        return fit(
+            table(head, [[value(item.get(key)) for key in head] for item in items], "nk-inner")
+        )
     if all(not isinstance(item, (dict, list, tuple)) for item in items):
         return text(", ".join(str(item) for item in items))
     return pre(json.dumps(items, indent=1, ensure_ascii=False, default=str))
 
 
-def long_table(head: Sequence[str], rows: Sequence[Sequence[object]], most: int, noun: str = "row") -> Markup:
+def long_table(
+    head: Sequence[str], rows: Sequence[Sequence[object]], most: int, noun: str = "row"
+) -> Markup:
     """A table of the first rows; the others are folded."""
     rest = fold(plural(len(rows) - most, f"more {noun}"), fit(table(head, rows[most:])))
     return join(fit(table(head, rows[:most])), rest)
@@ -135,7 +170,11 @@ def long_table(head: Sequence[str], rows: Sequence[Sequence[object]], most: int,
 
 def left_out(count: int, noun: str = "") -> Markup:
     """How many more there are than those that are shown; empty where there are none."""
-    return el("p", f"… and {count:,} more{noun and f' {noun}'}", cls="nk-dim") if count > 0 else Markup("")
+    return (
+        el("p", f"… and {count:,} more{noun and f' {noun}'}", cls="nk-dim")
+        if count > 0
+        else Markup("")
+    )
 
 
 def fit(wide: Markup) -> Markup:

@@ -1,4 +1,7 @@
-"""The question on a page: suspects with their shares, one question with its buttons, and the chain of answers."""
+"""The question on a page.
+
+Suspects with their shares, one question with its buttons, and the chain of answers.
+"""
 
 from __future__ import annotations
 
@@ -123,7 +126,9 @@ def _then(then: NextStep | None) -> Markup:
 
 
 class AskForm(Form):
-    """The form that asks what tells the suspects apart; each click is an answer that the case keeps.
+    """The form that asks what tells the suspects apart.
+
+    Each click is an answer that the case keeps.
 
     ``await form.run(answers)`` gives the answers that are known already, such as
     ``host_oom:yes, p2p_broken:no``.
@@ -170,7 +175,10 @@ class AskForm(Form):
         return suspects.question if suspects else None
 
     def blocked(self) -> Mapping[W.Button, str]:
-        """What has no meaning now: an answer without a question, a look that no command can make."""
+        """What has no meaning now.
+
+        An answer without a question, a look that no command can make.
+        """
         blocked: dict[W.Button, str] = {}
         suspects = questions.suspects_of(self._judged)
         question = self.question

@@ -1,4 +1,7 @@
-"""The form of `ncclkit.live.attach`: which processes, Attach and Cancel; and where the ranks stand."""
+"""The form of `ncclkit.live.attach`: which processes, Attach and Cancel.
+
+And where the ranks stand.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,14 @@ import ipywidgets as W
 
 from ncclkit.agent.monitor import flight_dump, kernels
 from ncclkit.analysis.motion import headline
-from ncclkit.analysis.waits import RankPosition, inside, rank_columns, rank_positions, same_positions, step_range
+from ncclkit.analysis.waits import (
+    RankPosition,
+    inside,
+    rank_columns,
+    rank_positions,
+    same_positions,
+    step_range,
+)
 from ncclkit.causes.engine import diagnose
 from ncclkit.core.case import Case
 from ncclkit.core.model import Event, Finding, NcclkitError
@@ -28,11 +38,13 @@ TARGET = re.compile(r"all|job \d{1,12}|(?:\d{1,7}=)?\d{1,10}(?:[ ,]+(?:\d{1,7}=)
 
 
 class AttachForm(Form):
-    """The form that attaches to running processes; ``await form.run()`` does what its Attach button does.
+    """The form that attaches to running processes.
 
-    target: ``all`` (every process of this user with a RANK), process ids (one of a rank or a launcher stands for its
-    job, ``3=4711`` is rank 3), ``job`` and a Slurm job's id (its ranks on this host), or nothing, and then nothing is
-    done.  Raises NcclkitError for anything else.
+    ``await form.run()`` does what its Attach button does.
+
+    target: ``all`` (every process of this user with a RANK), process ids (one of a rank or a
+    launcher stands for its job, ``3=4711`` is rank 3), ``job`` and a Slurm job's id (its ranks on
+    this host), or nothing, and then nothing is done.  Raises NcclkitError for anything else.
     """
 
     IDLE = "Nothing is attached; name the processes of a job that hangs right now on this host"
@@ -45,7 +57,9 @@ class AttachForm(Form):
         self._case = case
         self.target = text_field("Attach to", target, TARGETS)
         self.kernels = W.Checkbox(description="GPU kernels", tooltip=kernels.COST, indent=False)
-        self.dump = W.Checkbox(description="Flight Recorder", tooltip="; else ".join(flight_dump.COSTS.values()))
+        self.dump = W.Checkbox(
+            description="Flight Recorder", tooltip="; else ".join(flight_dump.COSTS.values())
+        )
         self.dump.indent = False
         start = W.Button(description="Attach", icon="search", button_style="primary")
         said = f"The form attaches to {target}" if target else "The form names nothing to attach to"
@@ -61,7 +75,11 @@ class AttachForm(Form):
         if found := complaints({self.target: lambda: check_target(self.target.value)}):
             return found
         named = "" if self.target.value.strip().startswith("job") else self.target.value
-        pids = [number for number in re.findall(r"(?:\d+=)?(\d+)", named) if not Path("/proc", number).exists()]
+        pids = [
+            number
+            for number in re.findall(r"(?:\d+=)?(\d+)", named)
+            if not Path("/proc", number).exists()
+        ]
         return {self.target: f"There is no process {some(pids)} on this host."} if pids else {}
 
     def failed(self, why: str, cancelled: bool) -> None:
@@ -77,13 +95,20 @@ class AttachForm(Form):
 
 
 async def attached_view(case: Case, target: str, options: AttachOptions | None = None) -> View:
-    """What the processes of `target` (see `AttachForm`) wait for: equal places in one row, and how busy each was."""
+    """What the processes of `target` (see `AttachForm`) wait for.
+
+    Equal places in one row, and how busy each was.
+    """
     if is_example(case):
         forget(case)  # what runs here must not be judged with somebody else's recording
     numbers = re.findall(r"[\d=]+", target)
     by_job = target.strip().startswith("job")
-    made = await attach(case, () if by_job else numbers, int(numbers[0]) if by_job else None, options)
-    return stacks_view(made.events, made.problems, diagnose(case).findings, (*made.jobs, *made.progress))
+    made = await attach(
+        case, () if by_job else numbers, int(numbers[0]) if by_job else None, options
+    )
+    return stacks_view(
+        made.events, made.problems, diagnose(case).findings, (*made.jobs, *made.progress)
+    )
 
 
 def check_target(target: str) -> None:
@@ -96,25 +121,48 @@ UTILIZATION = ("Rank", "CPU", "Main thread at work", "State", "Sent by TCP", "Re
 
 
 def stacks_view(
-    events: Iterable[Event], problems: Sequence[str] = (), found: Sequence[Finding] = (), jobs: Sequence[str] = ()
+    events: Iterable[Event],
+    problems: Sequence[str] = (),
+    found: Sequence[Finding] = (),
+    jobs: Sequence[str] = (),
 ) -> View:
-    """The verdict in a sentence, then equal places together: how many ranks stand where, the rarest first.
+    """The verdict in a sentence, then equal places together.
 
-    events: of one look at a running job; jobs: command, host and launcher of the ranks, and how far they are.
+    How many ranks stand where, the rarest first.
+
+    events: of one look at a running job; jobs: command, host and launcher of the ranks, and how far
+    they are.
     """
     known = list(events)
     stands = rank_positions(known)
-    utilization = [_utilization_row(event.rank, event.data) for event in known if event.kind == "telemetry.utilization"]
+    utilization = [
+        _utilization_row(event.rank, event.data)
+        for event in known
+        if event.kind == "telemetry.utilization"
+    ]
     sure = next((finding.say for finding in found if finding.strength in SURE), "")
     conclusion = sure or headline_beside(culprits(found), headline(known), stands)
-    cause = [(code(finding.cause), sentence(finding.say)) for finding in found if finding.say != conclusion]
+    cause = [
+        (code(finding.cause), sentence(finding.say))
+        for finding in found
+        if finding.say != conclusion
+    ]
     body = join(
-        fit(table(("Which of them", "Ranks", "Where they stand", "Step", "The whole stack"), _rows(stands))),
+        fit(
+            table(
+                ("Which of them", "Ranks", "Where they stand", "Step", "The whole stack"),
+                _rows(stands),
+            )
+        ),
         join(*(el("p", job) for job in jobs)),
         table(("Also" if len(cause) < len(found) else "Cause", "What it says"), cause),
         el("h5", "How busy they were meanwhile") if utilization else "",
         fit(table(UTILIZATION, utilization, "nk-numbers")),
-        fold(f"Could not be read: {len(problems):,}", pre("\n".join(problems)) if problems else "", is_open=True),
+        fold(
+            f"Could not be read: {len(problems):,}",
+            pre("\n".join(problems)) if problems else "",
+            is_open=True,
+        ),
     )
     return View(conclusion.rstrip("."), body)
 
@@ -138,10 +186,17 @@ def _branch(stand: RankPosition) -> str:
 
 
 def _utilization_row(rank: int | None, data: Mapping[str, Any]) -> tuple[object, ...]:
-    traffic = ["–" if data[name] is None else f"{format_bytes(round(data[name]))}/s" for name in ("sent", "received")]
-    shares = ["–" if data[name] is None else f"{data[name]:.0f} %" for name in ("cpu", "main", "gpu_busy")]
+    traffic = [
+        "–" if data[name] is None else f"{format_bytes(round(data[name]))}/s"
+        for name in ("sent", "received")
+    ]
+    shares = [
+        "–" if data[name] is None else f"{data[name]:.0f} %" for name in ("cpu", "main", "gpu_busy")
+    ]
     return (rank, *shares[:2], data["states"] or "–", *traffic, shares[2])
 
 
 def _ranks(ranks: Sequence[int]) -> str:
-    return f"rank {ranks[0]}" if len(ranks) == 1 else f"{len(ranks):,} ranks ({some(sorted(ranks))})"
+    return (
+        f"rank {ranks[0]}" if len(ranks) == 1 else f"{len(ranks):,} ranks ({some(sorted(ranks))})"
+    )

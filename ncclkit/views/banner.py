@@ -1,4 +1,7 @@
-"""The answer before all details: three sentences (what, who, what first) and one table of the job and the evidence."""
+"""The answer before all details.
+
+Three sentences (what, who, what first) and one table of the job and the evidence.
+"""
 
 from __future__ import annotations
 
@@ -25,13 +28,19 @@ VERDICTS = {
     "no_job": ("–", "no job", "none"),
 }
 """Badge of each verdict that names no cause."""
-EXAMPLE = "Example: a recording that comes with ncclkit, of somebody else's job; it says nothing of this machine."
+EXAMPLE = (
+    "Example: a recording that comes with ncclkit, of somebody else's job; it says nothing of this"
+    " machine."
+)
 MAX_CHARS = 400
 """Letters that are shown of the line that decides; the card below holds all of it."""
 
 
 def banner_view(case: Case, diagnosis: Diagnosis | None = None) -> View:
-    """The verdict on a case as a reader of the ticket wants it first; without `diagnosis` the case is judged now."""
+    """The verdict on a case as a reader of the ticket wants it first.
+
+    Without `diagnosis` the case is judged now.
+    """
     diagnosis = diagnosis or diagnose(case)
     known = summarize(case, diagnosis)
     sentence = known.sentence
@@ -46,7 +55,10 @@ def banner_view(case: Case, diagnosis: Diagnosis | None = None) -> View:
         el("p", sentence, cls="nk-say"),
         _who(known),
         _first(known),
-        *(el("p", el("b", f"Risk ({risk.strength}): "), with_fix(risk)) for risk in diagnosis.risks),
+        *(
+            el("p", el("b", f"Risk ({risk.strength}): "), with_fix(risk))
+            for risk in diagnosis.risks
+        ),
         fit(table(("", "The job, and what was judged"), rows)),
     )
     example = " nk-example" if is_example(case) else ""
@@ -55,7 +67,10 @@ def banner_view(case: Case, diagnosis: Diagnosis | None = None) -> View:
 
 
 def _others(case: Case) -> Markup:
-    """Of logs of several jobs: which one this page is about, and the verdict on each of the others."""
+    """Of logs of several jobs.
+
+    Which one this page is about, and the verdict on each of the others.
+    """
     others = [read_logs(shlex.join(paths)) for paths in case.about.get("other_jobs") or ()]
     if not others:
         return Markup("")
@@ -67,14 +82,18 @@ def _others(case: Case) -> Markup:
 
 def _short(diagnosis: Diagnosis) -> tuple[object, str]:
     first = None if diagnosis.verdict == "slow" else next(iter(diagnosis.findings), None)
-    return (strength_part(first) if first else badge(*VERDICTS[diagnosis.verdict])), diagnosis.headline
+    return (
+        strength_part(first) if first else badge(*VERDICTS[diagnosis.verdict])
+    ), diagnosis.headline
 
 
 def _head(known: Summary, diagnosis: Diagnosis) -> Markup:
     if not diagnosis.findings or known.verdict == "slow":
         return el("div", badge(*VERDICTS[known.verdict]), cls="nk-card-head")
     first = diagnosis.findings[0]
-    return el("div", strength_part(first), el("span", meaning(first), cls="nk-dim"), cls="nk-card-head")
+    return el(
+        "div", strength_part(first), el("span", meaning(first), cls="nk-dim"), cls="nk-card-head"
+    )
 
 
 def _who(known: Summary) -> Markup:
@@ -88,7 +107,12 @@ def _cited(line: CitedLine) -> Markup:
     """The line, or the beginning of what a tool said in several; of a traceback the last one."""
     trace = "most recent call" in line.text
     said = line.short if trace else "\n".join(line.text.splitlines()[:LINES])
-    return el("figure", el("figcaption", location(line.path, line.line)), pre(said[:MAX_CHARS]), cls="nk-cite")
+    return el(
+        "figure",
+        el("figcaption", location(line.path, line.line)),
+        pre(said[:MAX_CHARS]),
+        cls="nk-cite",
+    )
 
 
 def _first(known: Summary) -> Markup:
@@ -98,7 +122,9 @@ def _first(known: Summary) -> Markup:
 
 
 def measured(case: Case) -> str:
-    """The fastest collective of the last run beside what was expected, as the curve says it; empty without a run."""
+    """The fastest collective of the last run beside what was expected, as the curve says it; empty
+    without a run.
+    """
     last = [row for row in case.measurements if row.run == case.measurements[-1].run]
     known = next((row for row in last if row.expected), None)
     if known is None:
@@ -121,7 +147,12 @@ def _rows(known: Summary, measured: str, linked: bool) -> list[tuple[object, obj
     times = re.split(r" (?=to \d)|(?<=,) ", known.job.when)  # a date is never broken at its hyphens
     shown = {
         "When": Markup(" ").join(el("span", part, cls="nk-whole") for part in times),
-        "Missing": join(*(el("div", sentence, link * (sentence == known.missing[-1])) for sentence in known.missing)),
+        "Missing": join(
+            *(
+                el("div", sentence, link * (sentence == known.missing[-1]))
+                for sentence in known.missing
+            )
+        ),
         "Reproduce": el("code", known.reproduce, cls="nk-reproduce"),
     }
     return [(name, shown.get(name, said)) for name, said in rows]

@@ -1,4 +1,7 @@
-"""Where this notebook is, and what will run where: partitions of the cluster, your accounts, jobs of the case."""
+"""Where this notebook is, and what will run where.
+
+Partitions of the cluster, your accounts, jobs of the case.
+"""
 
 from __future__ import annotations
 
@@ -13,14 +16,17 @@ from ncclkit.views._base import View
 from ncclkit.views._html import Markup, code, el, fit, fold, join, table
 
 NOTHING_HEAVY = (
-    "Facts are read and logs are judged on this host. A test starts ranks, so it goes to nodes as a batch job: "
+    "Facts are read and logs are judged on this host. A test starts ranks, so it goes to nodes as a"
+    " batch job: "
 )
 
 
 def cluster_view(case: Case, verb: str = "") -> View:
-    """Where this is (login node, allocation, or a machine of its own), what the cluster has, and this case's jobs.
+    """Where this is (login node, allocation, or a machine of its own), what the cluster has, and
+    this case's jobs.
 
-    verb: of the command that sends the notebook's test to nodes, where no form and no parameter `job` does.
+    verb: of the command that sends the notebook's test to nodes, where no form and no parameter
+    `job` does.
     """
     login = scheduler.is_login_node()
     if login and not case.facts_of("scheduler."):
@@ -29,7 +35,9 @@ def cluster_view(case: Case, verb: str = "") -> View:
 
 
 def login_card(case: Case, verb: str) -> list[W.Widget]:
-    """What a form shows above its fields on a login node, where nothing of it runs; nothing elsewhere."""
+    """What a form shows above its fields on a login node, where nothing of it runs; nothing
+    elsewhere.
+    """
     return [W.HTML(str(cluster_view(case, verb).static()))] if scheduler.is_login_node() else []
 
 
@@ -39,11 +47,15 @@ def _login(case: Case, verb: str) -> Markup:
     where = join("in a terminal ", code(f"ncclkit submit -N 2 {verb}"), ".")
     if not verb:
         here = join(code("job='here'"), " runs it on this host.")
-        where = join("fill in the form, or set the parameter ", code("job='-N 2 -t 10'"), "; ", here)
+        where = join(
+            "fill in the form, or set the parameter ", code("job='-N 2 -t 10'"), "; ", here
+        )
     head = ("Partition", "Nodes", "Idle", "GPUs a node", "Slurm's time limit", "For")
     rows = [_partition(row) for row in answers.get("partitions", [])]
     charged = ("account", "partition", "qos")
-    accounts = [tuple(row.get(name) or "–" for name in charged) for row in answers.get("accounts", [])]
+    accounts = [
+        tuple(row.get(name) or "–" for name in charged) for row in answers.get("accounts", [])
+    ]
     queue = [tuple(job.values()) for job in answers.get("jobs", [])]
     unread = [(fact.source, fact.why) for fact in case.facts_of("scheduler.") if fact.value is None]
     return join(
@@ -65,5 +77,7 @@ def _partition(row: Mapping[str, Any]) -> tuple[object, ...]:
 
 def _jobs(case: Case) -> Markup:
     """The batch jobs that were submitted from this case, and what became of them."""
-    rows = [(code(" ".join(job.words[:1])), submit.state(job).sentence) for job in submit.jobs(case)]
+    rows = [
+        (code(" ".join(job.words[:1])), submit.state(job).sentence) for job in submit.jobs(case)
+    ]
     return fit(table(("Verb", "Batch jobs of this case"), rows))

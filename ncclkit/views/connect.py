@@ -1,4 +1,6 @@
-"""The connection test: its form, and the hosts and network paths that the last one found, what is wrong first."""
+"""The connection test: its form, and the hosts and network paths that the last one found, what is
+wrong first.
+"""
 
 from __future__ import annotations
 
@@ -27,23 +29,40 @@ SHOWN, FEW = 24, 6
 
 
 def connect_view(case: Case) -> View:
-    """The hosts, and the paths between them: ports, NCCL's interface, packet size, bandwidth, latency and clocks."""
+    """The hosts, and the paths between them.
+
+    Ports, NCCL's interface, packet size, bandwidth, latency and clocks.
+    """
     found = results(case)
     if not found.hosts:
-        how = el("p", "In a terminal: ", el("code", "ncclkit connect HOST HOST …"), "; it needs no GPU and no job.")
+        how = el(
+            "p",
+            "In a terminal: ",
+            el("code", "ncclkit connect HOST HOST …"),
+            "; it needs no GPU and no job.",
+        )
         return View(found.summary, how)
     names = list(found.hosts)
     places = {name: place for place, name in enumerate(names)}
     links = [link for link in found.links if link.src in places and link.dst in places]
-    sound = sorted((link for link in found.links if not link.trouble), key=lambda link: link.bandwidth or 0.0)
+    sound = sorted(
+        (link for link in found.links if not link.trouble), key=lambda link: link.bandwidth or 0.0
+    )
     title = f"{plural(len(sound), 'reachable path')}, the slowest first"
-    paths = fold(title, _paths(sound, found.slowness), is_open=len(sound) == len(found.links) <= FEW)
+    paths = fold(
+        title, _paths(sound, found.slowness), is_open=len(sound) == len(found.links) <= FEW
+    )
     figure = _heatmap(found, links, places) if links else None
     return Drawn(found.summary, figure, join(_troubles(found.links), paths, _hosts(found)))
 
 
-def _heatmap(found: Connectivity, links: Sequence[NetworkPath], places: Mapping[str, int]) -> go.Figure:
-    """Host × host in GB/s of one TCP stream; slow paths are framed, and each fault has a mark of its own."""
+def _heatmap(
+    found: Connectivity, links: Sequence[NetworkPath], places: Mapping[str, int]
+) -> go.Figure:
+    """Host × host in GB/s of one TCP stream.
+
+    Slow paths are framed, and each fault has a mark of its own.
+    """
     slowness = found.slowness
     cells: list[list[float | None]] = [[None] * len(places) for _ in places]
     kinds: dict[str, list[tuple[int, int]]] = {kind: [] for kind in (SLOW, *FAULTS.values())}
@@ -53,7 +72,9 @@ def _heatmap(found: Connectivity, links: Sequence[NetworkPath], places: Mapping[
         if link.fault or slowness[link.src, link.dst] >= SLOWER:
             kinds[FAULTS[link.fault] if link.fault else SLOW].append(spot)
     marks = [
-        _draw.Mark(kind, spots, symbol if any(cells[row][column] is None for row, column in spots) else "")
+        _draw.Mark(
+            kind, spots, symbol if any(cells[row][column] is None for row, column in spots) else ""
+        )
         for (kind, spots), symbol in zip(kinds.items(), cycle(_draw.SHAPES), strict=False)
         if spots
     ]
@@ -75,7 +96,10 @@ def _troubles(links: Sequence[NetworkPath]) -> Markup:
             troubles.setdefault(link.trouble, []).append(f"{link.src} → {link.dst}")
     ranked = sorted(troubles.items(), key=lambda item: -len(item[1]))
     rows = [(trouble, f"{len(paths):,}", some(paths)) for trouble, paths in ranked[:SHOWN]]
-    return join(fit(table(("What is wrong", "Paths", "Which"), rows)) if rows else "", left_out(len(ranked) - SHOWN))
+    return join(
+        fit(table(("What is wrong", "Paths", "Which"), rows)) if rows else "",
+        left_out(len(ranked) - SHOWN),
+    )
 
 
 def _paths(links: Sequence[NetworkPath], slowness: Mapping[tuple[str, str], float]) -> Markup:
@@ -83,9 +107,14 @@ def _paths(links: Sequence[NetworkPath], slowness: Mapping[tuple[str, str], floa
         (
             f"{link.src} → {link.dst}",
             f"{link.interface} ({link.over})",
-            "–"
-            if link.bandwidth is None
-            else f"{format_number(link.bandwidth)} GB/s{_again(link)}{_times(slowness[link.src, link.dst])}",
+            (
+                "–"
+                if link.bandwidth is None
+                else (
+                    f"{format_number(link.bandwidth)}"
+                    f" GB/s{_again(link)}{_times(slowness[link.src, link.dst])}"
+                )
+            ),
             format_time(link.latency),
             "–" if link.mtu is None else f"{link.mtu:,.0f} B",
         )
@@ -127,7 +156,11 @@ def _hosts(found: Connectivity) -> Markup:
 def _clock(links: Sequence[NetworkPath], first: str, other: str) -> str:
     """From both directions, with the uncertainty of the better one."""
     paths = {(link.src, link.dst): link for link in links if link.offset is not None}
-    known = [(sign, paths[path]) for path, sign in (((first, other), 1), ((other, first), -1)) if path in paths]
+    known = [
+        (sign, paths[path])
+        for path, sign in (((first, other), 1), ((other, first), -1))
+        if path in paths
+    ]
     if not known:
         return "–"
     ahead = mean(sign * (link.offset or 0.0) for sign, link in known)
@@ -139,13 +172,19 @@ def _clock(links: Sequence[NetworkPath], first: str, other: str) -> str:
 
 
 class ConnectForm(Form):
-    """The form that tests connections between hosts; ``await form.run()`` does what its Test button does.
+    """The form that tests connections between hosts.
 
-    hosts: names or addresses separated by spaces or commas; empty are the nodes of the Slurm allocation, and outside
-    of one nothing is done.  remote_command: how to start a program there, as `ncclkit.live.connect.plan` wants it.
+    ``await form.run()`` does what its Test button does.
+
+    hosts: names or addresses separated by spaces or commas; empty are the nodes of the Slurm
+    allocation, and outside of one nothing is done.  remote_command: how to start a program there,
+    as `ncclkit.live.connect.plan` wants it.
     """
 
-    IDLE = "No connection was tested: no hosts are named, and this is not an allocation of several nodes"
+    IDLE = (
+        "No connection was tested: no hosts are named, and this is not an allocation of several"
+        " nodes"
+    )
     ASK = "Say which hosts to test: two or more names, space-separated"
     BUSY = "Testing …"
     CANCELLED = "Cancelled; what was found until then stays in the case folder"
@@ -172,21 +211,29 @@ class ConnectForm(Form):
                 self.remote_command: lambda: connect.worker_commands(["host"], remote, "python3"),
             }
         )
-        alone = {self.hosts: "One host has no path to test; name two or more."} if len(names) == 1 else {}
+        alone = (
+            {self.hosts: "One host has no path to test; name two or more."}
+            if len(names) == 1
+            else {}
+        )
         return found | alone
 
     def finished(self, outcome: View) -> None:
         """Show the paths, and mark the hosts that could not be reached."""
         super().finished(outcome)
         lost = [
-            f"{host.name} is unreachable: {host.problem}" for host in results(self._case).hosts.values() if host.problem
+            f"{host.name} is unreachable: {host.problem}"
+            for host in results(self._case).hosts.values()
+            if host.problem
         ]
         if lost:
             self.mark(self.hosts, some(lost))
 
     async def prepare(self) -> View:
         """The test, between the hosts that are named now."""
-        await connect.connectivity(self._case, self._names(), remote_command=self.remote_command.value.strip())
+        await connect.connectivity(
+            self._case, self._names(), remote_command=self.remote_command.value.strip()
+        )
         return connect_view(self._case)
 
     def _names(self) -> list[str]:

@@ -29,9 +29,16 @@ Columns = Mapping[str, Sequence[object]]
 
 
 def _measured(
-    summary: str, columns: Columns, *notes: object, heading: object = "", figure: go.Figure | None = None
+    summary: str,
+    columns: Columns,
+    *notes: object,
+    heading: object = "",
+    figure: go.Figure | None = None,
 ) -> View:
-    """The one shape of all measurements below: conclusion, figure, table (column → its cells), notes."""
+    """The one shape of all measurements below.
+
+    Conclusion, figure, table (column → its cells), notes.
+    """
     shown = table(tuple(columns), zip(*columns.values(), strict=True), "nk-numbers")
     return Drawn(summary, figure, join(heading, fit(shown), *notes))
 
@@ -45,7 +52,9 @@ def _seconds(seconds: float | None) -> str:
 
 
 def checkpoints_view(path: str | Path) -> View:
-    """Each checkpoint file at `path`, a file or a folder: size, whole or not, and whether a loader's place is in it.
+    """Each checkpoint file at `path`, a file or a folder.
+
+    Size, whole or not, and whether a loader's place is in it.
 
     Raises NcclkitError where there is none.
     """
@@ -57,7 +66,9 @@ def checkpoints_view(path: str | Path) -> View:
         "Is it whole?": [join(badge(*WHOLE[file.whole]), " ", file.words) for file in found],
         "Where the loaders stood": [badge(*POSITION[file.position]) for file in found],
     }
-    return View(_checkpoints_summary(found), fit(table(tuple(columns), zip(*columns.values(), strict=True))))
+    return View(
+        _checkpoints_summary(found), fit(table(tuple(columns), zip(*columns.values(), strict=True)))
+    )
 
 
 WHOLE = {
@@ -79,30 +90,48 @@ def _checkpoints_summary(found: Sequence[Checkpoint]) -> str:
     with_position = sum(file.position is True for file in found)
     readable = sum(file.position is not None for file in found)
     if not with_position:
-        return f"No file of {len(found)} says where the loaders stood: whoever resumes from here reads the data again"
+        return (
+            f"No file of {len(found)} says where the loaders stood: whoever resumes from here reads"
+            " the data again"
+        )
     return f"{with_position} of {readable} files that can be read say where the loaders stood"
 
 
 ROUNDING = 1e-4
-"""Relative difference of two losses that the order of additions explains (float32, a few thousand terms)."""
+"""Relative difference of two losses that the order of additions explains (float32, a few thousand
+terms)."""
 
 
 def stages_view(stages: Sequence[Stage]) -> View:
-    """One row per stage of a staged run, the first one on top: how it ended, what it took, and its last loss."""
+    """One row per stage of a staged run, the first one on top.
+
+    How it ended, what it took, and its last loss.
+    """
     if not stages:
         return View("No stage was run yet", Markup(""))
     apart = loss_difference(stages)
     most = f"{apart:.1e} of the loss" if apart else "none"
     columns: Columns = {
         "Ranks": [stage.run.plan.ranks for stage in stages],
-        "Asked": [", ".join(f"{name} {value}" for name, value in s.options.items()) or "as it is" for s in stages],
-        "Ended": [badge(*ENDS.get(stage.run.reason, ("•", stage.run.reason, ""))) for stage in stages],
-        "First step": ["–" if stage.ready is None else f"{format_number(stage.ready)} s" for stage in stages],
-        "Memory, at most": ["–" if stage.peak is None else format_bytes(stage.peak) for stage in stages],
+        "Asked": [
+            ", ".join(f"{name} {value}" for name, value in s.options.items()) or "as it is"
+            for s in stages
+        ],
+        "Ended": [
+            badge(*ENDS.get(stage.run.reason, ("•", stage.run.reason, ""))) for stage in stages
+        ],
+        "First step": [
+            "–" if stage.ready is None else f"{format_number(stage.ready)} s" for stage in stages
+        ],
+        "Memory, at most": [
+            "–" if stage.peak is None else format_bytes(stage.peak) for stage in stages
+        ],
         "Last loss": [f"{stage.losses[-1]:.5f}" if stage.losses else "–" for stage in stages],
     }
     columns = {name: cells for name, cells in columns.items() if any(cell != "–" for cell in cells)}
-    note = "" if apart is None else f"Largest difference between losses that should be equal: {most}."
+    note = (
+        "" if apart is None else f"Largest difference between losses that should be equal: {most}."
+    )
     return _measured(_stages_summary(stages, apart), columns, _dim(note))
 
 
@@ -110,7 +139,11 @@ def _stages_summary(stages: Sequence[Stage], apart: float | None) -> str:
     last = stages[-1].run
     if last.reason != "done":
         return f"Stop here, before more data or more ranks are used: {last.summary}"
-    well = "The stage succeeded" if len(stages) == 1 else f"All {plural(len(stages), 'stage')} succeeded"
+    well = (
+        "The stage succeeded"
+        if len(stages) == 1
+        else f"All {plural(len(stages), 'stage')} succeeded"
+    )
     return (
         well
         if apart is None
@@ -119,7 +152,9 @@ def _stages_summary(stages: Sequence[Stage], apart: float | None) -> str:
 
 
 def loss_difference(stages: Sequence[Stage]) -> float | None:
-    """Largest relative difference between losses of stages with equal data and batch; None where no two are alike.
+    """Largest relative difference between losses of stages with equal data and batch.
+
+    None where no two are alike.
 
     Neither ranks nor micro-batches may change what a step learns.
     """
@@ -138,10 +173,15 @@ def loss_difference(stages: Sequence[Stage]) -> float | None:
 
 
 def loader_sweep_view(case: Case) -> View:
-    """Step time, waits and the queue for the cores, for each choice of workers that the last sweep measured."""
+    """Step time, waits and the queue for the cores, for each choice of workers that the last sweep
+    measured.
+    """
     found = runs.measured(case)
     if found is None:
-        return View("Nothing was measured yet; loader_sweep(case) trains once for each choice of workers", Markup(""))
+        return View(
+            "Nothing was measured yet; loader_sweep(case) trains once for each choice of workers",
+            Markup(""),
+        )
     columns: Columns = {
         "Workers": [f"{row['workers']:.0f}" for row in found.rows],
         "Ahead": [f"{row['prefetch']:.0f}" if row["prefetch"] else "–" for row in found.rows],
@@ -152,7 +192,9 @@ def loader_sweep_view(case: Case) -> View:
         "Queue for a core": [f"{row['queue']:.1f}" for row in found.rows],
         "Preempted": [f"{row['preempted']:.0f} /s" for row in found.rows],
     }
-    rules = _dim(f"Measured: {found.knee.words} The rule, (workers + 1) x ranks <= cores: {found.rule.words}")
+    rules = _dim(
+        f"Measured: {found.knee.words} The rule, (workers + 1) x ranks <= cores: {found.rule.words}"
+    )
     return _measured(_sweep_summary(found), columns, rules, figure=_sweep_figure(found))
 
 
@@ -168,17 +210,29 @@ def _sweep_summary(found: LoaderSweep) -> str:
     if not _has_knee(found):
         rows = {int(row["workers"]): row for row in reversed(found.rows)}
         steps = ", ".join(f"{_between(rows[count])} with {count}" for count in found.alike)
-        return f"{on}: no knee, the workers per rank cannot be told apart: half of the steps take {steps}"
+        return (
+            f"{on}: no knee, the workers per rank cannot be told apart: half of the steps take"
+            f" {steps}"
+        )
     enough = f"{on}: {plural(knee, 'worker')} per rank {'is' if knee == 1 else 'are'}"
     if most["workers"] == knee:
         return f"{enough} not yet too many, half of the steps take {_between(best)}"
-    rest = f"with them half of the steps take {_between(best)}, with {most['workers']:.0f} {_between(most)}"
-    first = f"and the first batch comes after {most['first_ms']:.0f} ms instead of {best['first_ms']:.0f} ms"
+    rest = (
+        f"with them half of the steps take {_between(best)}, with {most['workers']:.0f}"
+        f" {_between(most)}"
+    )
+    first = (
+        f"and the first batch comes after {most['first_ms']:.0f} ms instead of"
+        f" {best['first_ms']:.0f} ms"
+    )
     return f"{enough} enough; {rest}, {first}"
 
 
 def _has_knee(found: LoaderSweep) -> bool:
-    """Whether steps get faster up to a count of workers: not where the fewest that were tried are among the fastest."""
+    """Whether steps get faster up to a count of workers.
+
+    Not where the fewest that were tried are among the fastest.
+    """
     return len(found.alike) == 1 or found.knee.value > min(row["workers"] for row in found.rows)
 
 
@@ -226,7 +280,13 @@ def _spread(found: LoaderSweep) -> dict[str, Any]:
     """Bars over which half of the steps lay."""
     above = [max(0.0, row["high_ms"] - row["step_ms"]) for row in found.rows]
     below = [max(0.0, row["step_ms"] - row["low_ms"]) for row in found.rows]
-    return {"type": "data", "symmetric": False, "array": above, "arrayminus": below, "thickness": 1.5}
+    return {
+        "type": "data",
+        "symmetric": False,
+        "array": above,
+        "arrayminus": below,
+        "thickness": 1.5,
+    }
 
 
 def _choice(row: Mapping[str, float], found: LoaderSweep) -> str:
@@ -240,14 +300,20 @@ def backend_view(measured: Sequence[Run]) -> View:
     """Latency and bandwidth of the same all_reduce over each backend that was measured."""
     rows = {run.plan.backend: run.curve for run in measured if run.curve}
     if not rows:
-        return View("No backend was measured: " + "; ".join(run.summary for run in measured), Markup(""))
+        return View(
+            "No backend was measured: " + "; ".join(run.summary for run in measured), Markup("")
+        )
     best = {name: max(curve, key=lambda m: m.busbw or 0.0) for name, curve in rows.items()}
     columns: Columns = {
         "Backend": list(rows),
         "Smallest message": [
-            f"{format_bytes(curve[0].bytes)} in {format_time(curve[0].time_us)}" for curve in rows.values()
+            f"{format_bytes(curve[0].bytes)} in {format_time(curve[0].time_us)}"
+            for curve in rows.values()
         ],
-        "Best busbw": [f"{format_number(m.busbw or 0.0)} GB/s at {format_bytes(m.bytes)}" for m in best.values()],
+        "Best busbw": [
+            f"{format_number(m.busbw or 0.0)} GB/s at {format_bytes(m.bytes)}"
+            for m in best.values()
+        ],
     }
     said = "; ".join(f"{name} {format_number(m.busbw or 0.0)} GB/s" for name, m in best.items())
     alone = "" if "nccl" in rows else "NCCL needs a GPU for each rank, so it was not measured here."
@@ -259,20 +325,30 @@ LAYOUTS = {"one": "one communicator for all", "pairs": "one for each pair as wel
 
 
 def scaling_view(steps: Sequence[Step], ranks: int = 32) -> View:
-    """Correctness, speed and open files for each count of ranks, and the files that a rank needs on `ranks` of them."""
+    """Correctness, speed and open files for each count of ranks, and the files that a rank needs on
+    `ranks` of them.
+    """
     if not steps:
         return View("No scaling run was made yet", Markup(""))
     files = {
-        layout: {step.ranks: value for step in steps if (value := getattr(step, layout)) is not None}
+        layout: {
+            step.ranks: value for step in steps if (value := getattr(step, layout)) is not None
+        }
         for layout in LAYOUTS
     }
     known = len(files["one"]) > 1
-    plans = {layout: budgets.open_files(counts, ranks) for layout, counts in files.items()} if known else {}
+    plans = (
+        {layout: budgets.open_files(counts, ranks) for layout, counts in files.items()}
+        if known
+        else {}
+    )
     limit = min((step.limit for step in steps if step.limit is not None), default=None)
     columns: Columns = {
         "Ranks": [str(step.ranks) for step in steps],
         "Wrong": [_wrong(step) for step in steps],
-        "Wrong, uneven shares": ["–" if step.uneven is None else f"{step.uneven:,}" for step in steps],
+        "Wrong, uneven shares": [
+            "–" if step.uneven is None else f"{step.uneven:,}" for step in steps
+        ],
         "By hand, GB/s": [_busbw(step, runs.BY_HAND) for step in steps],
         "Library, GB/s": [_busbw(step, runs.LIBRARY) for step in steps],
         "Files, one": ["–" if step.one is None else f"{step.one:,}" for step in steps],
@@ -282,7 +358,11 @@ def scaling_view(steps: Sequence[Step], ranks: int = 32) -> View:
         _scaling_summary(steps, plans, ranks),
         columns,
         *(_dim(f"{LAYOUTS[layout].capitalize()}: {plan.words}") for layout, plan in plans.items()),
-        el("p", _advice({layout: plan.value for layout, plan in plans.items()}, ranks, limit)) if plans else "",
+        (
+            el("p", _advice({layout: plan.value for layout, plan in plans.items()}, ranks, limit))
+            if plans
+            else ""
+        ),
         heading=el("h5", "Bus bandwidth of the largest message, and open files of a rank"),
         figure=_scaling_figure(files, plans, ranks, limit) if plans else None,
     )
@@ -292,24 +372,37 @@ def _scaling_summary(steps: Sequence[Step], plans: Mapping[str, budgets.Budget],
     last = steps[-1]
     if last.run.reason != "done":
         return f"Stop here, before more ranks are used: {last.run.summary}"
-    wrong = sum(m.wrong or 0 for step in steps for m in step.run.measurements) + sum(step.uneven or 0 for step in steps)
+    wrong = sum(m.wrong or 0 for step in steps for m in step.run.measurements) + sum(
+        step.uneven or 0 for step in steps
+    )
     same = "every value is right" if not wrong else f"{wrong:,} values are WRONG"
     counts = " and ".join(str(step.ranks) for step in steps)
     summary = f"On {counts} ranks {same}, by hand and by the library"
     if not plans:
         return summary
     one, pairs = (plans[layout].value for layout in LAYOUTS)
-    return f"{summary}; on {ranks} ranks one communicator needs {one:,.0f} open files of a rank, and pairs {pairs:,.0f}"
+    return (
+        f"{summary}; on {ranks} ranks one communicator needs {one:,.0f} open files of a rank, and"
+        f" pairs {pairs:,.0f}"
+    )
 
 
 def _advice(needs: Mapping[str, float], ranks: int, limit: int | None) -> str:
-    """How the need compares with what a rank may open, and the ranks at which pairs would exceed it."""
+    """How the need compares with what a rank may open, and the ranks at which pairs would exceed
+    it.
+    """
     if limit is None or limit < 0:
-        return "How many files a rank may open is unlimited or not known: ask ulimit -n inside the job."
+        return (
+            "How many files a rank may open is unlimited or not known: ask ulimit -n inside the"
+            " job."
+        )
     room = f"A rank may open {plural(limit, 'file')} (ulimit -n inside the job)"
     short = [LAYOUTS[layout] for layout, need in needs.items() if need > limit]
     if short:
-        return f"{room}: too few on {ranks} ranks for {' and for '.join(short)}. Raise it in the job script."
+        return (
+            f"{room}: too few on {ranks} ranks for {' and for '.join(short)}. Raise it in the job"
+            " script."
+        )
     return f"{room}: enough on {ranks} ranks, before any data-loader worker has opened its own."
 
 
@@ -317,7 +410,9 @@ def _wrong(step: Step) -> object:
     """How many values were wrong; how the run ended where it did not come to both ways."""
     both = [step.speed(op) for op in (runs.BY_HAND, runs.LIBRARY)]
     wrong = sum(m.wrong or 0 for m in both if m)
-    return badge("✕", f"{wrong:,}", "state-failed") if wrong else "0" if all(both) else step.run.reason
+    return (
+        badge("✕", f"{wrong:,}", "state-failed") if wrong else "0" if all(both) else step.run.reason
+    )
 
 
 def _busbw(step: Step, op: str) -> str:
@@ -326,9 +421,15 @@ def _busbw(step: Step, op: str) -> str:
 
 
 def _scaling_figure(
-    files: Mapping[str, Mapping[int, int]], plans: Mapping[str, budgets.Budget], ranks: int, limit: int | None
+    files: Mapping[str, Mapping[int, int]],
+    plans: Mapping[str, budgets.Budget],
+    ranks: int,
+    limit: int | None,
 ) -> go.Figure:
-    """Open files against ranks: measured as marks, continued as a dotted line, the limit as a dashed one."""
+    """Open files against ranks.
+
+    Measured as marks, continued as a dotted line, the limit as a dashed one.
+    """
     figure = blank(height=300)
     for (layout, counts), colour in zip(files.items(), (BLUE, plots.VERMILLION), strict=True):
         most = max(counts)
@@ -365,21 +466,31 @@ def resume_view(case: Case) -> View:
     if not found:
         return View("No run of this case was resumed from a checkpoint", Markup(""))
     named = [
-        (f"{number}. {_how(run)}, limit {run.limit:g} s", s) for number, run in enumerate(found, 1) for s in run.starts
+        (f"{number}. {_how(run)}, limit {run.limit:g} s", s)
+        for number, run in enumerate(found, 1)
+        for s in run.starts
     ]
     starts = [start for _, start in named]
     never = badge("✕", "never", "state-failed")
     columns: Columns = {
         "Start": [name for name, _ in named],
         "Rank": [start.rank for start in starts],
-        "Read again": [f"{start.read:,} of {start.of:,}" if start.of else "nothing" for start in starts],
+        "Read again": [
+            f"{start.read:,} of {start.of:,}" if start.of else "nothing" for start in starts
+        ],
         "All of it": [_seconds(start.whole) if start.of else "–" for start in starts],
-        "First step after": [never if start.first is None else _seconds(start.first) for start in starts],
+        "First step after": [
+            never if start.first is None else _seconds(start.first) for start in starts
+        ],
         "Reads a batch": [_seconds(start.batch) for start in starts],
         "A step": [_seconds(start.step) for start in starts],
     }
     version = found[0].lightning
-    by = f"Trained with Lightning Fabric {version}." if version else "Trained with plain torch; Lightning is missing."
+    by = (
+        f"Trained with Lightning Fabric {version}."
+        if version
+        else "Trained with plain torch; Lightning is missing."
+    )
     summary = "; ".join(dict.fromkeys(_resume_summary(run) for run in found))
     return _measured(
         f"First step after the resume: {summary}",
@@ -404,15 +515,19 @@ def _resume_summary(run: Resume) -> str:
 def _load_balance(found: Sequence[Resume]) -> str:
     """Load balance in training: one rank that reads slowly makes every step slow, on all ranks."""
     for run in found:
-        reading = sorted((start for start in run.starts if start.batch is not None), key=lambda start: start.batch or 0)
+        reading = sorted(
+            (start for start in run.starts if start.batch is not None),
+            key=lambda start: start.batch or 0,
+        )
         if not reading:
             continue
         slow, middle = reading[-1], reading[(len(reading) - 1) // 2]
         if len(reading) == 1 or (slow.batch or 0) <= UNEVEN * (middle.batch or 0):
             return "In training, all ranks read their batches equally fast."
         return (
-            f"In training, rank {slow.rank} reads a batch in {_seconds(slow.batch)} and rank {middle.rank} in "
-            f"{_seconds(middle.batch)}: every step takes {_seconds(slow.step)} on all ranks, as the others wait for it."
+            f"In training, rank {slow.rank} reads a batch in {_seconds(slow.batch)} and rank"
+            f" {middle.rank} in {_seconds(middle.batch)}: every step takes {_seconds(slow.step)} on"
+            " all ranks, as the others wait for it."
         )
     return "No run came far enough to tell how evenly the ranks are loaded."
 
@@ -429,7 +544,10 @@ def _resume_figure(found: Sequence[Resume]) -> go.Figure:
         times = [longest[number - 1] for number in shown]
         figure.add_bar(
             x=times,
-            y=[f"{number}. {safe(_how(found[number - 1]))}<br>limit {found[number - 1].limit:g} s" for number in shown],
+            y=[
+                f"{number}. {safe(_how(found[number - 1]))}<br>limit {found[number - 1].limit:g} s"
+                for number in shown
+            ],
             name=name,
             orientation="h",
             marker={"color": colour, "pattern": {"shape": "" if came else "/"}},

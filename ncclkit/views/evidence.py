@@ -1,6 +1,8 @@
-"""The evidence browser: what was read and what was not, events filtered in memory, any line opened in its context.
+"""The evidence browser: what was read and what was not, events filtered in memory, any line opened
+in its context.
 
-The lines around a line are read from its file when somebody asks: in blocks, never the whole file at once.
+The lines around a line are read from its file when somebody asks: in blocks, never the whole file
+at once.
 """
 
 from __future__ import annotations
@@ -21,7 +23,21 @@ from ncclkit.core.model import Event
 from ncclkit.core.text import format_bytes, plural, some
 from ncclkit.evidence.sources.streams import DAMAGE, Readable, unpack
 from ncclkit.views._base import View, style
-from ncclkit.views._html import Markup, badge, code, common, el, fit, fold, join, left_out, location, pre, table, value
+from ncclkit.views._html import (
+    Markup,
+    badge,
+    code,
+    common,
+    el,
+    fit,
+    fold,
+    join,
+    left_out,
+    location,
+    pre,
+    table,
+    value,
+)
 
 AROUND = 5
 MAX_SKIPPED_BYTES = 4 << 30
@@ -40,7 +56,14 @@ def context(event: Event, base: Path | None = None, around: int = AROUND) -> Sho
     The file must still say at that place what the event says: one that changed
     is not shown, and neither is a device or pipe.
     """
-    path = next((p for p in (Path(event.path), (base or Path()) / event.path) if event.path and p.is_file()), None)
+    path = next(
+        (
+            p
+            for p in (Path(event.path), (base or Path()) / event.path)
+            if event.path and p.is_file()
+        ),
+        None,
+    )
     if path is not None and event.line < 1:
         return f"{event.path} has no lines to show; what it says stands above"
     if path is None:
@@ -51,27 +74,40 @@ def context(event: Event, base: Path | None = None, around: int = AROUND) -> Sho
     except DAMAGE as error:
         return f"{path} cannot be read: {error}"
     lines = secrets.text(raw).split("\n") if raw else []
-    shown = [(number, line, event.line <= number < event.line + size) for number, line in enumerate(lines, first)]
+    shown = [
+        (number, line, event.line <= number < event.line + size)
+        for number, line in enumerate(lines, first)
+    ]
     said = event.text.splitlines()[0].strip()[:MAX_LINE_BYTES] if event.text else ""
     if not any(hit and _matches(line, said) for _, line, hit in shown):
-        return f"{path} does not hold it at line {event.line} (changed, or too large); the raw line stands above"
+        return (
+            f"{path} does not hold it at line {event.line} (changed, or too large); the raw line"
+            " stands above"
+        )
     return shown
 
 
 def _why_missing(event: Event) -> str:
-    archive = next((p for p in Path(event.path).parents if p.is_file()), None) if event.path else None
+    archive = (
+        next((p for p in Path(event.path).parents if p.is_file()), None) if event.path else None
+    )
     if archive is not None:
         return f"it lies inside {archive}; unpack that to see the lines around it"
     return f"{event.path or 'its source'} is not here (any more); the raw line stands above"
 
 
 def _matches(line: str, said: str) -> bool:
-    """True when the line still says it; colours and prefixes of launchers are no part of an event's text."""
+    """True when the line still says it.
+
+    Colours and prefixes of launchers are no part of an event's text.
+    """
     return said in line or (len(said) > 20 and said[-20:] in line)
 
 
 def _lines(path: Path, first: int, last: int) -> Iterator[str]:
-    """Lines `first` to `last` (1-based) of a plain or packed file, each cut to `MAX_LINE_BYTES` bytes."""
+    """Lines `first` to `last` (1-based) of a plain or packed file, each cut to `MAX_LINE_BYTES`
+    bytes.
+    """
     with path.open("rb") as packed:
         source, packing = unpack(packed)
         if packing == "zst?":
@@ -84,7 +120,10 @@ def _lines(path: Path, first: int, last: int) -> Iterator[str]:
 
 
 def _skip(source: Readable, count: int) -> bytes | None:
-    """What was read behind the first `count` lines; None where the file ends before, or reaches too far."""
+    """What was read behind the first `count` lines.
+
+    None where the file ends before, or reaches too far.
+    """
     passed = 0
     while passed < MAX_SKIPPED_BYTES:
         block = source.read(BLOCK) or b""
@@ -107,7 +146,10 @@ def _behind(block: bytes, count: int) -> bytes:
 
 
 def _split(source: Readable, rest: bytes) -> Iterator[bytes]:
-    """Lines from `rest` on, cut to `MAX_LINE_BYTES` bytes: a line of a gigabyte passes through in blocks."""
+    """Lines from `rest` on, cut to `MAX_LINE_BYTES` bytes.
+
+    A line of a gigabyte passes through in blocks.
+    """
     line = b""
     for block in chain([rest], iter(lambda: source.read(BLOCK) or b"", b"")):
         *whole, tail = block.split(b"\n")
@@ -124,10 +166,14 @@ RANKS = re.compile(r"\s*\d{1,7}(\s*[-–]\s*\d{1,7})?(\s*,\s*\d{1,7}(\s*[-–]\s
 _NUMBERS = re.compile(r"0x[0-9a-fA-F]+|\d+")
 
 
-def select(events: Sequence[Event], kind: str = ALL, rank: str = ALL, words: str = "", host: str = ALL) -> list[Event]:
-    """Events of one kind, of some ranks (``5``, ``0-7, 12``), of one host, with these words in their text or path.
+def select(
+    events: Sequence[Event], kind: str = ALL, rank: str = ALL, words: str = "", host: str = ALL
+) -> list[Event]:
+    """Events of one kind, of some ranks (``5``, ``0-7, 12``), of one host, with these words in
+    their text or path.
 
-    `ALL` and empty words leave a filter open, the kind `ABNORMAL` takes what a healthy job would not have said.
+    `ALL` and empty words leave a filter open, the kind `ABNORMAL` takes what a healthy job would
+    not have said.
     """
     wanted, ranks = words.casefold(), _ranks(rank)
     return [
@@ -135,21 +181,32 @@ def select(events: Sequence[Event], kind: str = ALL, rank: str = ALL, words: str
         for event in events
         if (kind in (ALL, event.kind) or (kind == ABNORMAL and abnormal(event)))
         and (host in (ALL, event.host))
-        and (ranks is None or any(low <= event.rank <= high for low, high in ranks if event.rank is not None))
+        and (
+            ranks is None
+            or any(low <= event.rank <= high for low, high in ranks if event.rank is not None)
+        )
         and (not wanted or wanted in f"{event.text}\n{event.path}".casefold())
     ]
 
 
 def group_alike(events: Iterable[Event]) -> list[list[Event]]:
-    """Events that say the same, but for numbers, together; the rarest first: of a thousand ranks the odd one counts."""
+    """Events that say the same, but for numbers, together.
+
+    The rarest first: of a thousand ranks the odd one counts.
+    """
     alike: dict[tuple[str, str], list[Event]] = {}
     for event in events:
-        alike.setdefault((event.kind, _NUMBERS.sub("#", excerpt(event)[:400])[:200]), []).append(event)
+        alike.setdefault((event.kind, _NUMBERS.sub("#", excerpt(event)[:400])[:200]), []).append(
+            event
+        )
     return sorted(alike.values(), key=len)
 
 
 def excerpt(event: Event) -> str:
-    """The line of its raw text that says most: the last one of a traceback, the first one of everything else."""
+    """The line of its raw text that says most.
+
+    The last one of a traceback, the first one of everything else.
+    """
     lines = [line for line in event.text.splitlines() if line.strip()] or [""]
     return lines[-1 if event.kind == "python.exception" else 0]
 
@@ -163,11 +220,14 @@ def _ranks(words: str) -> list[tuple[int, int]] | None:
 
 
 ROWS, FEW = 100, 12
-"""Rows of the table at once, to which filters reach the others; and of the static face's open table."""
+"""Rows of the table at once, to which filters reach the others; and of the static face's open
+table."""
 
 
 class EventsView(View):
-    """Filters by kind, rank, host and text over the events of a case, each line openable in its context."""
+    """Filters by kind, rank, host and text over the events of a case, each line openable in its
+    context.
+    """
 
     def __init__(self, case: Case) -> None:
         super().__init__(events_summary(case.events), static_events(case.events))
@@ -184,11 +244,19 @@ class EventsView(View):
     def _build(self) -> W.Widget:
         wide = W.Layout(width="auto", flex="1 1 16em", max_width="28em")
         self.kind = W.Dropdown(options=_kinds(self._events), description="Kind", layout=wide)
-        self.rank = W.Text(description="Rank", placeholder="all, or such as 5, or 0-7, 12", layout=wide)
-        self.host = W.Dropdown(options=_options(self._events, "host"), description="Host", layout=wide)
+        self.rank = W.Text(
+            description="Rank", placeholder="all, or such as 5, or 0-7, 12", layout=wide
+        )
+        self.host = W.Dropdown(
+            options=_options(self._events, "host"), description="Host", layout=wide
+        )
         self.words = W.Text(description="Text", placeholder="any words of the line", layout=wide)
-        self.line = W.Dropdown(description="Open", layout=W.Layout(width="auto", flex="1 1 20em", max_width="60em"))
-        self.near = W.BoundedIntText(AROUND, min=0, max=200, description="± lines", layout=W.Layout(width="11em"))
+        self.line = W.Dropdown(
+            description="Open", layout=W.Layout(width="auto", flex="1 1 20em", max_width="60em")
+        )
+        self.near = W.BoundedIntText(
+            AROUND, min=0, max=200, description="± lines", layout=W.Layout(width="11em")
+        )
         self.rows, self.around = W.HTML(), W.HTML()
         for control in (self.kind, self.rank, self.host, self.words):
             control.observe(lambda _change: self.filter(), names="value")
@@ -201,7 +269,9 @@ class EventsView(View):
         )
         filters, opened = rows
         head = W.HTML(style() + self._head())
-        return W.VBox([head, filters, self.rows, opened, self.around], layout=W.Layout(width="100%"))
+        return W.VBox(
+            [head, filters, self.rows, opened, self.around], layout=W.Layout(width="100%")
+        )
 
     def _head(self) -> Markup:
         return el("div", el("p", self.summary, cls="nk-say"), cls="nk")
@@ -209,17 +279,26 @@ class EventsView(View):
     def filter(self) -> None:
         """Show what the filters pick; where that is much, equal lines share a row."""
         if self.rank.value.strip() and not RANKS.fullmatch(self.rank.value):
-            self.rows.value = _notice(f"“{self.rank.value}” is not a rank; write numbers and ranges, such as 0-7, 12")
+            self.rows.value = _notice(
+                f"“{self.rank.value}” is not a rank; write numbers and ranges, such as 0-7, 12"
+            )
             return
-        picked = select(self._events, self.kind.value, self.rank.value or ALL, self.words.value, self.host.value)
+        picked = select(
+            self._events, self.kind.value, self.rank.value or ALL, self.words.value, self.host.value
+        )
         self.rows.value = picked_html(picked, self._folder)
         shown = [group[0] for group in _shown(picked)[:ROWS]]
-        self.line.options = [(_where(event, number), event) for number, event in enumerate(shown, 1)]
-        self.line.index = 0 if shown else None  # a list that was empty before selects nothing by itself
+        self.line.options = [
+            (_where(event, number), event) for number, event in enumerate(shown, 1)
+        ]
+        # a list that was empty before selects nothing by itself
+        self.line.index = 0 if shown else None
 
     def open(self) -> None:
         """Show the chosen line in its context."""
-        self.around.value = open_html(self.line.value, self._base, self.near.value) if self.line.value else ""
+        self.around.value = (
+            open_html(self.line.value, self._base, self.near.value) if self.line.value else ""
+        )
 
 
 def events_summary(events: Sequence[Event]) -> str:
@@ -229,7 +308,10 @@ def events_summary(events: Sequence[Event]) -> str:
     ranks = {event.rank for event in events if event.rank is not None}
     wrong = sum(abnormal(event) for event in events)
     where = f"{plural(len({e.path for e in events}), 'file')}, {plural(len(ranks), 'rank')}"
-    return f"{plural(len(events), 'event')} from {where}: {f'{wrong:,} abnormal' if wrong else 'nothing abnormal'}"
+    return (
+        f"{plural(len(events), 'event')} from {where}:"
+        f" {f'{wrong:,} abnormal' if wrong else 'nothing abnormal'}"
+    )
 
 
 def static_events(events: Sequence[Event]) -> Markup:
@@ -239,7 +321,10 @@ def static_events(events: Sequence[Event]) -> Markup:
     ranks: dict[str, set[int]] = {kind: set() for kind in kinds}
     for event in events:
         ranks[event.kind].update([] if event.rank is None else [event.rank])
-    counts = [(code(kind), f"{count:,}", some(sorted(ranks[kind])) or "–") for kind, count in kinds.most_common()]
+    counts = [
+        (code(kind), f"{count:,}", some(sorted(ranks[kind])) or "–")
+        for kind, count in kinds.most_common()
+    ]
     shown, folder = _shown(wrong, FEW), common({event.path for event in events})
     return join(
         fold(f"Abnormal lines: {len(wrong):,}", _table(shown, folder), is_open=len(shown) <= FEW),
@@ -251,7 +336,9 @@ def picked_html(picked: Sequence[Event], folder: str = "") -> str:
     """The table of picked events, with its own count; paths from `folder` on."""
     shown = _shown(picked)
     alike = (
-        f"; equal lines share a row, the rarest first: {plural(len(shown), 'row')}" if len(shown) < len(picked) else ""
+        f"; equal lines share a row, the rarest first: {plural(len(shown), 'row')}"
+        if len(shown) < len(picked)
+        else ""
     )
     count = el("p", f"{plural(len(picked), 'event')} picked{alike}", cls="nk-dim")
     return el("div", count, el("div", _table(shown, folder), cls="nk-tall"), cls="nk")
@@ -261,7 +348,11 @@ def open_html(event: Event, base: Path | None, near: int = AROUND) -> str:
     """One event: its raw text, its captured fields, its context in the file."""
     around = context(event, base, near)
     said = around if isinstance(around, str) else ""
-    lines = Markup("") if isinstance(around, str) else el("pre", *(_numbered(*row) for row in around), cls="nk-pre")
+    lines = (
+        Markup("")
+        if isinstance(around, str)
+        else el("pre", *(_numbered(*row) for row in around), cls="nk-pre")
+    )
     data = fold("Captured fields", fit(value(dict(event.data)))) if event.data else ""
     rank = "" if event.rank is None else f"rank {event.rank} "
     head = el("p", el("b", event.kind), " ", rank, location(event.path, event.line))
@@ -279,12 +370,20 @@ def _shown(events: Sequence[Event], most: int = ROWS) -> list[list[Event]]:
 
 
 def _numbered(number: int, line: str, hit: bool) -> Markup:
-    return el("span", f"{'▶' if hit else ' '} {number:>6}  {line}\n", cls="nk-hit" if hit else "nk-near")
+    return el(
+        "span", f"{'▶' if hit else ' '} {number:>6}  {line}\n", cls="nk-hit" if hit else "nk-near"
+    )
 
 
 def _table(groups: Sequence[Sequence[Event]], folder: str) -> Markup:
     rows = [
-        (f"{number}", code(first.kind), _speakers(group), location(first.path, first.line, folder), _raw(group))
+        (
+            f"{number}",
+            code(first.kind),
+            _speakers(group),
+            location(first.path, first.line, folder),
+            _raw(group),
+        )
         for number, group in enumerate(islice(groups, ROWS), 1)
         for first in group[:1]
     ]
@@ -315,10 +414,17 @@ def _kinds(events: Sequence[Event]) -> list[tuple[str, str]]:
 def _options(events: Sequence[Event], field: str) -> list[tuple[str, str]]:
     counts: Counter[Any] = Counter(getattr(event, field) for event in events)
     known = sorted(key for key in counts if key)
-    return [(f"all ({len(events):,})", ALL), *((f"{key} ({counts[key]:,})", str(key)) for key in known)]
+    return [
+        (f"all ({len(events):,})", ALL),
+        *((f"{key} ({counts[key]:,})", str(key)) for key in known),
+    ]
 
 
-UNUSED_KINDS = {"binary": "binary of no known kind", "unknown": "not what it looks like", "empty": "empty"}
+UNUSED_KINDS = {
+    "binary": "binary of no known kind",
+    "unknown": "not what it looks like",
+    "empty": "empty",
+}
 """Kinds of ``inputs.json`` that were not used, and why."""
 SINGLE = 12
 """Up to here each file has a row of its own; beyond, files of one kind share one."""
@@ -327,16 +433,32 @@ Row = Mapping[str, Any]
 
 
 def inputs_view(case: Case) -> View:
-    """The files of a case by kind, with sizes, lines, events and ranks; what could not be used, and why."""
+    """The files of a case by kind, with sizes, lines, events and ranks.
+
+    What could not be used, and why.
+    """
     problems = [str(problem) for problem in case.about.get("problems", ())]
     unused = [row for row in case.inputs if row.get("kind") in UNUSED_KINDS]
     unknown = [row for row in case.inputs if _no_known_line(row)]
     folder = common(row.get("path", "") for row in case.inputs)
     body = join(
         el("p", "All in ", location(folder)) if folder else "",
-        fold(f"Not read, or only in part: {len(problems):,}", _list(problems), is_open=len(problems) <= SINGLE),
-        fit(table(("Kind", "Files", "Size", "Lines", "Events", "Unknown errors", "Ranks"), _rows(case.inputs, folder))),
-        fold(f"Every file: {len(case.inputs):,}", _files(case.inputs, folder)) if len(case.inputs) > SINGLE else "",
+        fold(
+            f"Not read, or only in part: {len(problems):,}",
+            _list(problems),
+            is_open=len(problems) <= SINGLE,
+        ),
+        fit(
+            table(
+                ("Kind", "Files", "Size", "Lines", "Events", "Unknown errors", "Ranks"),
+                _rows(case.inputs, folder),
+            )
+        ),
+        (
+            fold(f"Every file: {len(case.inputs):,}", _files(case.inputs, folder))
+            if len(case.inputs) > SINGLE
+            else ""
+        ),
     )
     return View(_summary(case.inputs, unused, unknown, problems), body)
 
@@ -346,7 +468,9 @@ def _no_known_line(row: Row) -> bool:
     return row.get("kind") == "log" and not row.get("events")
 
 
-def _summary(rows: Sequence[Row], unused: Sequence[Row], unknown: Sequence[Row], problems: Sequence[str]) -> str:
+def _summary(
+    rows: Sequence[Row], unused: Sequence[Row], unknown: Sequence[Row], problems: Sequence[str]
+) -> str:
     if not rows:
         return "Nothing has been read yet"
     read = len(rows) - len(unused)
@@ -365,7 +489,9 @@ def _summary(rows: Sequence[Row], unused: Sequence[Row], unknown: Sequence[Row],
 def _rows(rows: Sequence[Row], folder: str) -> list[tuple[object, ...]]:
     """One row per file where there are few, else one per kind; what was of no use comes first."""
     groups: dict[Any, list[Row]] = {}
-    for row in sorted(rows, key=lambda row: (row.get("kind") not in UNUSED_KINDS, not _no_known_line(row))):
+    for row in sorted(
+        rows, key=lambda row: (row.get("kind") not in UNUSED_KINDS, not _no_known_line(row))
+    ):
         key = row.get("path") if len(rows) <= SINGLE else (row.get("kind"), _no_known_line(row))
         groups.setdefault(key, []).append(row)
     return [_row(group, folder) for group in groups.values()]
@@ -396,7 +522,8 @@ def _sum(rows: Iterable[Row], key: str) -> int:
 def _files(rows: Sequence[Row], folder: str) -> Markup:
     """Name, kind and size of every file, small enough for thousands."""
     lines = (
-        f"{row.get('kind', ''):10} {format_bytes(row.get('bytes') or 0):>10}  {path.removeprefix(f'{folder}/')}\n"
+        f"{row.get('kind', ''):10} {format_bytes(row.get('bytes') or 0):>10} "
+        f" {path.removeprefix(f'{folder}/')}\n"
         for row in rows
         for path in [str(row.get("path", ""))]
     )

@@ -33,7 +33,8 @@ from ncclkit.views.cluster import login_card
 SHOWN = 8
 """Suspects shown at once; more are folded."""
 APART = 1.5
-"""Times are drawn where one is so many times the other: what differs less is chance on a busy machine."""
+"""Times are drawn where one is so many times the other: what differs less is chance on a busy
+machine."""
 ENDS = {
     "done": ("✓", "succeeded", "state-done"),
     "slow": ("▲", "slower than it should be", "likely"),
@@ -44,7 +45,8 @@ ENDS = {
     "running": ("▶", "running", "state-running"),
     "not started": ("–", "not started", "possible"),
 }
-"""`Run.reason`, ``slow`` of one that warns, or what a form knows of a run → symbol, words and class of its badge."""
+"""`Run.reason`, ``slow`` of one that warns, or what a form knows of a run → symbol, words and class
+of its badge."""
 MARKS = {
     "proven": ("●", "proven", "proven"),
     "supported": ("◐", "fits", "likely"),
@@ -57,7 +59,9 @@ LOOKED = {"connections": "the connections", "resources": "the machine's limits"}
 WORDS: dict[str, Callable[[Any], str]] = {
     "ranks": lambda count: f"{count} rank{'s' * (count != 1)}",
     "timeout": lambda factor: f"collectives may take {factor} times as long",
-    "restarts": lambda count: f"the launcher may start all ranks again {count} time{'s' * (count != 1)}",
+    "restarts": lambda count: (
+        f"the launcher may start all ranks again {count} time{'s' * (count != 1)}"
+    ),
     "stages": lambda _: "a staged test: each rank alone, then every pair of ranks",
     "minimal": lambda _: "a plain live test in place of the job",
     "hosts": lambda number: f"all ranks on {number} host{'s' if number != 1 else ''}",
@@ -75,7 +79,8 @@ def cards(known: Sequence[ExperimentRecord]) -> Markup:
 
 def _card(record: ExperimentRecord) -> Markup:
     sign, edge = _outcome(record)
-    what, number = "Experiment" if record.kind == "check" else "Fix", record.folder.name.partition("-")[0]
+    what = "Experiment" if record.kind == "check" else "Fix"
+    number = record.folder.name.partition("-")[0]
     took = el("span", f"{what} {number}, {record.seconds:.0f} s", cls="nk-dim")
     return el(
         "section",
@@ -94,14 +99,20 @@ def _outcome(record: ExperimentRecord) -> tuple[Markup, str]:
     """The badge of an experiment, and the class of its card's edge."""
     if record.kind == "fix":
         good = badge("✓", "it works", "state-done")
-        return (good, "works") if record.worked else (badge("✕", "it did not help", "state-failed"), "proven")
+        return (
+            (good, "works")
+            if record.worked
+            else (badge("✕", "it did not help", "state-failed"), "proven")
+        )
     symbol, word, cls = MARKS.get(record.verdicts.get(record.cause, "open"), MARKS["open"])
     return badge(symbol, word, cls), cls if cls in ("proven", "likely", "possible") else "works"
 
 
 def _changes(change: Mapping[str, Any]) -> Markup:
     """The change as a person would make it: variables as a shell sets them, the rest in words."""
-    env = [code(f"{name}={shlex.quote(str(value))}") for name, value in change.get("env", {}).items()]
+    env = [
+        code(f"{name}={shlex.quote(str(value))}") for name, value in change.get("env", {}).items()
+    ]
     gone = [join(code(name), " is not set") for name in change.get("unset", ())]
     rest = [text(WORDS[name](value)) for name, value in change.items() if name in WORDS and value]
     parts = [*env, *gone, *rest] or [text("nothing")]
@@ -120,10 +131,15 @@ def _sides(record: ExperimentRecord) -> Markup:
 def _side(name: str, run: Run | None, cause: str, said: str) -> Markup:
     if run is None:
         return el("div", el("h5", name), el("p", "no run"))
-    symbol, word, cls = ENDS.get("slow" if run.warning else run.reason, ("•", run.reason, "possible"))
+    symbol, word, cls = ENDS.get(
+        "slow" if run.warning else run.reason, ("•", run.reason, "possible")
+    )
     first = join(code(cause), " ", said) if cause else text(said or "Nothing is found any more.")
     return el(
-        "div", el("h5", name), el("p", badge(symbol, word, cls), " ", run.summary), el("p", first, cls="nk-first")
+        "div",
+        el("h5", name),
+        el("p", badge(symbol, word, cls), " ", run.summary),
+        el("p", first, cls="nk-first"),
     )
 
 
@@ -138,16 +154,27 @@ def _bars(before: Run | None, after: Run | None) -> Markup:
         ("Until the slowest rank began its first step", old.first, new.first),
         ("From one step to the next, median", old.step, new.step),
     )
-    slow = [_pair(what, a, b, _seconds) for what, a, b in times if a and b and max(a, b) > APART * min(a, b)]
+    slow = [
+        _pair(what, a, b, _seconds)
+        for what, a, b in times
+        if a and b and max(a, b) > APART * min(a, b)
+    ]
     shown = [*fast, *(far if old.steps is not None or new.steps is not None else ()), *slow]
     return el("div", *shown, cls="nk-bars") if shown else Markup("")
 
 
-def _pair(what: str, before: float | None, after: float | None, words: Callable[[float], str]) -> Markup:
+def _pair(
+    what: str, before: float | None, after: float | None, words: Callable[[float], str]
+) -> Markup:
     most = max(before or 0.0, after or 0.0) or 1.0
     rows = []
     for name, value in (("before", before), ("after", after)):
-        bar = el("span", "", cls=f"nk-bar nk-bar-{name}", style=f"width:{100 * (value or 0.0) / most:.1f}%")
+        bar = el(
+            "span",
+            "",
+            cls=f"nk-bar nk-bar-{name}",
+            style=f"width:{100 * (value or 0.0) / most:.1f}%",
+        )
         label = "none" if value is None else words(value)
         rows.append(join(el("span", name), el("span", bar, cls="nk-bar-room"), el("span", label)))
     return el("figure", el("figcaption", what), el("div", *rows, cls="nk-bar-rows"))
@@ -168,9 +195,16 @@ def _seconds(seconds: float) -> str:
 def _verdicts(verdicts: Mapping[str, str]) -> Markup:
     """What it says of each suspect, the one that fits first."""
     order = list(MARKS)
-    known = sorted((item for item in verdicts.items() if item[1] in MARKS), key=lambda item: order.index(item[1]))
+    known = sorted(
+        (item for item in verdicts.items() if item[1] in MARKS),
+        key=lambda item: order.index(item[1]),
+    )
     rows = [(code(cause), join(badge(*MARKS[move]), " ", MOVES[move])) for cause, move in known]
-    return fold("What it says of each suspect", table(("Suspect", "Verdict"), rows), is_open=len(rows) <= SHOWN)
+    return fold(
+        "What it says of each suspect",
+        table(("Suspect", "Verdict"), rows),
+        is_open=len(rows) <= SHOWN,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,7 +242,9 @@ def run_progress(folder: Path) -> RunProgress:
 
 
 def speeds(before: Run, after: Run) -> list[tuple[str, str, float | None, float | None]]:
-    """For each collective: its name, ``busbw`` or ``algbw``, and the best of it in GB/s, before and after."""
+    """For each collective: its name, ``busbw`` or ``algbw``, and the best of it in GB/s, before and
+    after.
+    """
     both = (before.measurements, after.measurements)
     found = []
     for op in dict.fromkeys(m.op for rows in both for m in rows):
@@ -236,22 +272,30 @@ ANY = "what tells the suspects apart best"
 
 
 class Closed(View):
-    """What came of one or more experiments: before and after side by side, and the verdict as it is now."""
+    """What came of one or more experiments.
+
+    Before and after side by side, and the verdict as it is now.
+    """
 
     def __init__(self, case: Case, made: Sequence[ExperimentRecord], problem: str = "") -> None:
         self.records = tuple(made)
         """The records of what was made, the oldest first."""
         note = el("p", problem) if made and problem else ""
         now = join(el("h5", "The verdict now"), banner_view(case).body) if made else ""
-        super().__init__(made[-1].summary if made else problem or CheckForm.IDLE, join(note, cards(made), now))
+        super().__init__(
+            made[-1].summary if made else problem or CheckForm.IDLE, join(note, cards(made), now)
+        )
 
 
 class CheckForm(Form):
-    """The form that tells the suspects apart by experiments, and then tries the fix; nothing runs until it is asked to.
+    """The form that tells the suspects apart by experiments, and then tries the fix.
 
-    ``await form.run()`` does all of it, as `ncclkit.experiments.fixes.close` does: experiments until the first cause is
-    proven or nothing is left to ask, then its fix.  cause: whose experiment the buttons make (empty: the one that
-    decides most); python: the training interpreter; deadline: seconds for each run.
+    Nothing runs until it is asked to.
+
+    ``await form.run()`` does all of it, as `ncclkit.experiments.fixes.close` does: experiments
+    until the first cause is proven or nothing is left to ask, then its fix.  cause: whose
+    experiment the buttons make (empty: the one that decides most); python: the training
+    interpreter; deadline: seconds for each run.
     """
 
     IDLE = "No experiment was made"
@@ -259,10 +303,16 @@ class CheckForm(Form):
     BUSY = "Trying …"
     CANCELLED = "Cancelled; the verdicts stay as they were"
 
-    def __init__(self, case: Case, cause: str = "", python: str = "", deadline: float = 120.0) -> None:
+    def __init__(
+        self, case: Case, cause: str = "", python: str = "", deadline: float = 120.0
+    ) -> None:
         self._case = case
         self._card = [] if case.facts_of("scheduler.") else login_card(case, "diagnose --check")
-        self._how: dict[str, Any] = {"python": python or None, "deadline": deadline, "on_record": self.observe}
+        self._how: dict[str, Any] = {
+            "python": python or None,
+            "deadline": deadline,
+            "on_record": self.observe,
+        }
         if not case.findings:
             diagnose(case)
         self.suspect = W.Dropdown(description="Suspect", options=self._suspects(), layout=wide())
@@ -287,10 +337,17 @@ class CheckForm(Form):
         asked = next((f.next.question for f in found if f.next and f.next.expects), "")
         if asked:
             return f"Next experiment: {asked}"
-        return f"{found[0].cause} is {found[0].strength}; what is advised can be tried" if found else self.ASK
+        return (
+            f"{found[0].cause} is {found[0].strength}; what is advised can be tried"
+            if found
+            else self.ASK
+        )
 
     async def run(self, go: bool = True) -> View:
-        """Experiments until the first cause is proven, then its fix; where `go` is False nothing is done."""
+        """Experiments until the first cause is proven, then its fix.
+
+        Where `go` is False nothing is done.
+        """
         return await self._act(self._close) if go else View(self.IDLE, Markup(""))
 
     def asks(self) -> bool:
@@ -302,7 +359,9 @@ class CheckForm(Form):
         if not self.asks():
             return dict.fromkeys((self.start, self.fix), self.ASK)
         reasons = fixes.unable(self._case, self.suspect.value)
-        return {button: why for button, why in zip((self.start, self.fix), reasons, strict=True) if why}
+        return {
+            button: why for button, why in zip((self.start, self.fix), reasons, strict=True) if why
+        }
 
     async def prepare(self) -> View:
         """The experiment of the suspect that is chosen now."""

@@ -1,6 +1,7 @@
 """What is known of the hosts: a card for each theme, and what could not be read, with the reason.
 
-Whether the hosts of a job agree: what differs and why it matters, the odd one out first; 1,000 hosts on a page.
+Whether the hosts of a job agree: what differs and why it matters, the odd one out first; 1,000
+hosts on a page.
 """
 
 from __future__ import annotations
@@ -10,7 +11,14 @@ from collections.abc import Iterable, Sequence
 from functools import cache
 
 from ncclkit.agent.digits import is_whole
-from ncclkit.analysis.consistency import MEANS, Consistency, Difference, HostGroup, MissingFact, compare
+from ncclkit.analysis.consistency import (
+    MEANS,
+    Consistency,
+    Difference,
+    HostGroup,
+    MissingFact,
+    compare,
+)
 from ncclkit.causes.engine import judge_facts, rank
 from ncclkit.core import themes
 from ncclkit.core.case import Case
@@ -60,36 +68,61 @@ HEADLINE, SHORT = 5, 48
 
 
 def facts_view(case: Case) -> View:
-    """Cards of facts by theme: a verdict in words, the numbers, and what could not be read, why, and how to find out.
+    """Cards of facts by theme.
 
-    The verdicts are those of the causes over these facts alone, judged now: no log is asked, nothing is stored.
+    A verdict in words, the numbers, and what could not be read, why, and how to find out.
+
+    The verdicts are those of the causes over these facts alone, judged now: no log is asked,
+    nothing is stored.
     """
     judged = judge_facts(case.facts)
-    verdicts = rank([f for f in judged if f.verdict == "found"]) + [f for f in judged if f.verdict != "found"]
+    verdicts = rank([f for f in judged if f.verdict == "found"]) + [
+        f for f in judged if f.verdict != "found"
+    ]
     body = [_card(title, facts, verdicts) for title, facts in themes.by_theme(case.facts).items()]
-    return View(facts_summary(case.facts, verdicts), el("div", *body, cls="nk-cards") if body else Markup(""))
+    return View(
+        facts_summary(case.facts, verdicts),
+        el("div", *body, cls="nk-cards") if body else Markup(""),
+    )
 
 
 def facts_summary(facts: Sequence[Fact], verdicts: Iterable[Finding]) -> str:
-    """What these hosts would make a job suffer, how much is known of them, and how much could not be read."""
+    """What these hosts would make a job suffer, how much is known of them, and how much could not
+    be read.
+    """
     if not facts:
         return "No facts have been collected yet"
     hosts = {fact.host for fact in facts if fact.host}
     blind = sum(fact.value is None for fact in facts)
     about = f" about {host_list(hosts)}" if hosts else ""
-    read = f"{plural(len(facts), 'fact')}{about}; {f'{blind:,} could not be read' if blind else 'all could be read'}"
+    read = (
+        f"{plural(len(facts), 'fact')}{about};"
+        f" {f'{blind:,} could not be read' if blind else 'all could be read'}"
+    )
     risks = [finding for finding in verdicts if finding.verdict == "found"]
-    return f"{plural(len(risks), 'risk')} for a job here; {read}" if risks else f"No check finds a risk here; {read}"
+    return (
+        f"{plural(len(risks), 'risk')} for a job here; {read}"
+        if risks
+        else f"No check finds a risk here; {read}"
+    )
 
 
 def _card(title: str, facts: list[Fact], verdicts: list[Finding]) -> Markup:
-    names = [{themes.theme(piece.name) for piece in f.evidence if isinstance(piece, Fact)} for f in verdicts]
+    names = [
+        {themes.theme(piece.name) for piece in f.evidence if isinstance(piece, Fact)}
+        for f in verdicts
+    ]
     citing = [finding for finding, cited in zip(verdicts, names, strict=True) if title in cited]
-    found = sorted((f for f in citing if f.verdict == "found"), key=lambda finding: finding.strength == "possible")
+    found = sorted(
+        (f for f in citing if f.verdict == "found"),
+        key=lambda finding: finding.strength == "possible",
+    )
     cleared = [finding for finding in citing if finding.verdict == "clear"]
     known = [fact for fact in facts if fact.value is not None]
     blind = [fact for fact in facts if fact.value is None]
-    looked = table(("Check", "What it says"), [(code(f.cause), f.say or "no sign of it") for f in cleared])
+    looked = table(
+        ("Check", "What it says"), [(code(f.cause), f.say or "no sign of it") for f in cleared]
+    )
     return el(
         "section",
         el("div", el("h4", title), _badge(found, cleared, known), cls="nk-card-head"),
@@ -125,7 +158,10 @@ def _risk(finding: Finding) -> Markup:
 
 
 def _calm(cleared: Sequence[Finding], known: Sequence[Fact], blind: Sequence[Fact]) -> str:
-    """The verdict of a theme in which nothing was found; unread facts are said with it, as unknown is not fine."""
+    """The verdict of a theme in which nothing was found.
+
+    Unread facts are said with it, as unknown is not fine.
+    """
     counts = [fact.value for fact in known if fact.name == "gpu.count"]
     if counts and not any(counts):
         return "No GPU here, so most of this card stays empty: ranks run on the CPU, over gloo."
@@ -144,12 +180,18 @@ def _headline(known: Sequence[Fact]) -> Markup:
         if fact.name in FIRST and fact.rank is None:
             held[fact.name].append(fact)
     brief = [(label, _brief(held[name])) for name, label in FIRST.items() if name in held]
-    chips = [el("span", el("b", label), " ", words, cls="nk-chip") for label, words in brief if 0 < len(words) <= SHORT]
+    chips = [
+        el("span", el("b", label), " ", words, cls="nk-chip")
+        for label, words in brief
+        if 0 < len(words) <= SHORT
+    ]
     return el("p", *chips[:HEADLINE]) if chips else Markup("")
 
 
 def _brief(facts: Sequence[Fact]) -> str:
-    """The value that most hosts have in a few words, lists by the names of their members; empty where words fail."""
+    """The value that most hosts have in a few words, lists by the names of their members; empty
+    where words fail.
+    """
     by_value: dict[str, list[Fact]] = defaultdict(list)
     for fact in facts:
         by_value[repr(fact.value)].append(fact)
@@ -157,7 +199,11 @@ def _brief(facts: Sequence[Fact]) -> str:
     if len(most) * 2 <= len(facts):
         return f"{len(by_value):,} different values"
     words = themes.brief(most[0].value, most[0].unit)
-    return words if len(most) == len(facts) or not words else f"{words} on {len(most):,} of {len(facts):,} hosts"
+    return (
+        words
+        if len(most) == len(facts) or not words
+        else f"{words} on {len(most):,} of {len(facts):,} hosts"
+    )
 
 
 SHOWN, KINDS = 3, 50
@@ -173,31 +219,53 @@ def kinds_summary(known: Kinds, noun: str) -> str:
     if not rare:
         return usual + (f", on each of {len(hosts):,} hosts" if len(hosts) > 1 else "")
     odd = "; ".join(f"{host_list(names)}: {said}" for names, said in rare[: SHOWN - 1])
-    more = f"; {plural(len(rare) - SHOWN + 1, 'further kind')} of {noun}" if len(rare) >= SHOWN else ""
+    more = (
+        f"; {plural(len(rare) - SHOWN + 1, 'further kind')} of {noun}" if len(rare) >= SHOWN else ""
+    )
     return f"{plural(len(known), 'kind')} of {noun}. {odd}{more}; {host_list(hosts)}: {usual}"
 
 
 def further_kinds(known: Kinds, noun: str, about: str) -> Markup:
     """The kinds that have no part of their own, folded; about: the head of their sentences."""
     others = [(host_list(hosts), said) for hosts, said in known[SHOWN - 1 : -1]]
-    return fold(f"{plural(len(others), 'further kind')} of {noun}", table(("Hosts", about), others[:KINDS]))
+    return fold(
+        f"{plural(len(others), 'further kind')} of {noun}", table(("Hosts", about), others[:KINDS])
+    )
 
 
 BY_HAND: dict[str, tuple[str, str]] = {
-    "gpu": ("nvidia-smi -q", "on the host itself, outside the container; where it hangs, look for Xid in dmesg"),
+    "gpu": (
+        "nvidia-smi -q",
+        "on the host itself, outside the container; where it hangs, look for Xid in dmesg",
+    ),
     "gpu.topology": ("nvidia-smi topo -m", "on the host itself"),
-    "gpu.p2p": ("nvidia-smi topo -p2p r", "on the host itself; w, n, a and p ask for the other capabilities"),
+    "gpu.p2p": (
+        "nvidia-smi topo -p2p r",
+        "on the host itself; w, n, a and p ask for the other capabilities",
+    ),
     "gpu.#.nvlink": ("nvidia-smi nvlink -s", "on the host itself"),
-    "gpu.#.numa": ("cat /sys/bus/pci/devices/*/numa_node", "a container or a virtual machine may hide it"),
+    "gpu.#.numa": (
+        "cat /sys/bus/pci/devices/*/numa_node",
+        "a container or a virtual machine may hide it",
+    ),
     "gpu.#.fabric": ("nvidia-smi -q | grep -A 3 Fabric", "only GPUs behind NVSwitches have one"),
     "gpu.#.ecc": ("nvidia-smi -q -d ECC", "N/A means that the GPU has none, or has it off"),
     "gpu.#.remapped_rows": ("nvidia-smi -q -d ROW_REMAPPER", "only since A100"),
     "gpu.peermem": ("lsmod | grep nvidia_peermem", "on the host itself"),
     "gpu.gdrcopy": ("lsmod | grep gdrdrv", "on the host itself"),
     "net": ("ip address; ip route", "on the host, in the container of the job"),
-    "net.nccl": ("ip -brief address", "then name one that is up and has an address in NCCL_SOCKET_IFNAME"),
-    "net.gloo": ("ip -brief address", "then name one that is up and has an address in GLOO_SOCKET_IFNAME"),
-    "net.hostname": ("getent hosts $(hostname)", "no answer: the name is missing in DNS and in /etc/hosts"),
+    "net.nccl": (
+        "ip -brief address",
+        "then name one that is up and has an address in NCCL_SOCKET_IFNAME",
+    ),
+    "net.gloo": (
+        "ip -brief address",
+        "then name one that is up and has an address in GLOO_SOCKET_IFNAME",
+    ),
+    "net.hostname": (
+        "getent hosts $(hostname)",
+        "no answer: the name is missing in DNS and in /etc/hosts",
+    ),
     "net.rdma": ("ibstat", "or: ls /sys/class/infiniband"),
     "limits": ("ulimit -a", "in the shell or the batch script that starts the job"),
     "limits.shm": ("df -h /dev/shm", "inside the container of the job"),
@@ -205,24 +273,43 @@ BY_HAND: dict[str, tuple[str, str]] = {
         "cat /proc/self/cgroup",
         "the limits are files below /sys/fs/cgroup; your scheduler knows them too",
     ),
-    "limits.ptrace_scope": ("cat /proc/sys/kernel/yama/ptrace_scope", "no such file: the kernel does not restrict it"),
+    "limits.ptrace_scope": (
+        "cat /proc/sys/kernel/yama/ptrace_scope",
+        "no such file: the kernel does not restrict it",
+    ),
     "host": ("uname -a; cat /etc/os-release", "on the host"),
     "host.container": ("cat /proc/1/cgroup", "or ask who started the job"),
     "host.iommu": ("ls /sys/class/iommu", "on the host itself; dmesg says it too"),
     "cpu": ("lscpu; nproc", "inside the job: nproc says what the job may use"),
-    "cpu.pressure": ("cat /proc/pressure/cpu", "no such file: the kernel was built or booted without PSI (psi=1)"),
+    "cpu.pressure": (
+        "cat /proc/pressure/cpu",
+        "no such file: the kernel was built or booted without PSI (psi=1)",
+    ),
     "memory": ("free -h", "on the host"),
     "memory.swap": ("swapon --show; findmnt -T FILE", "the second says what a swap file lies on"),
     "memory.oom_kills": ("dmesg | grep -i oom", "may need root"),
-    "storage": ("df -hT FOLDER", "where it hangs, the file server does not answer: ask who runs it"),
+    "storage": (
+        "df -hT FOLDER",
+        "where it hangs, the file server does not answer: ask who runs it",
+    ),
     "software": ("python -m pip list", "with the training interpreter"),
-    "software.torch": ("python -c 'import torch; print(torch.__version__)'", "with the training interpreter"),
-    "software.cudnn": ("python -c 'import torch; print(torch.backends.cudnn.version())'", "as above"),
-    "software.nccl": ("python -c 'import torch; print(torch.cuda.nccl.version())'", "and: ldconfig -p | grep nccl"),
+    "software.torch": (
+        "python -c 'import torch; print(torch.__version__)'",
+        "with the training interpreter",
+    ),
+    "software.cudnn": (
+        "python -c 'import torch; print(torch.backends.cudnn.version())'",
+        "as above",
+    ),
+    "software.nccl": (
+        "python -c 'import torch; print(torch.cuda.nccl.version())'",
+        "and: ldconfig -p | grep nccl",
+    ),
     "env": ("env | sort", "in the shell or the batch script that starts the job"),
     "facts": ("ncclkit inspect --json", "reading failed: please report this message"),
 }
-"""Beginning of a fact's name (``#`` is any number) → the command, and what else to know; the longest one holds."""
+"""Beginning of a fact's name (``#`` is any number) → the command, and what else to know; the
+longest one holds."""
 
 
 @cache
@@ -239,14 +326,21 @@ EACH, MOST = 8, 40
 
 
 def known_table(facts: Sequence[Fact]) -> Markup:
-    """One row per name and value; hosts that agree share a row, and so do GPUs; rare values of many are counted."""
+    """One row per name and value.
+
+    Hosts that agree share a row, and so do GPUs; rare values of many are counted.
+    """
     names: dict[str, dict[str, list[Fact]]] = defaultdict(lambda: defaultdict(list))
     for fact in facts:
         names[themes.NUMBER.sub(".N", fact.name)][repr(fact.value)].append(fact)
     hosts = len({fact.host for fact in facts if fact.host}) > 1
     rows: list[tuple[Markup, str, object]] = []
     for name, values in names.items():
-        groups = sorted(values.values(), key=len, reverse=True) if len(values) > EACH else list(values.values())
+        groups = (
+            sorted(values.values(), key=len, reverse=True)
+            if len(values) > EACH
+            else list(values.values())
+        )
         for group in groups[:EACH]:
             shown = value(quantity(group[0].value, group[0].unit))
             rows.append((_name(name, group), _where(name, group, hosts), shown))
@@ -255,37 +349,50 @@ def known_table(facts: Sequence[Fact]) -> Markup:
             rows.append((code(name), _where(name, others, hosts), f"{len(rest):,} other values"))
     placed = any(place for _, place, _ in rows)
     head = ("Fact, and where it was read", *(("Of",) if placed else ()), "Value")
-    return table(head, [(name, *((place or "–",) if placed else ()), shown) for name, place, shown in rows])
+    return table(
+        head, [(name, *((place or "–",) if placed else ()), shown) for name, place, shown in rows]
+    )
 
 
 def _where(name: str, group: Sequence[Fact], hosts: bool) -> str:
     """Which hosts and which numbers (of GPUs, say) a row speaks of."""
     numbers = sorted({int(found) for fact in group for found in themes.NUMBER.findall(fact.name)})
     numbered = f"N = {some(numbers)}" if len(group) > 1 and name != group[0].name else ""
-    return "; ".join(filter(None, (host_list(fact.host for fact in group) if hosts else "", numbered)))
+    return "; ".join(
+        filter(None, (host_list(fact.host for fact in group) if hosts else "", numbered))
+    )
 
 
 def blind_table(facts: Sequence[Fact]) -> Markup:
     """Facts that could not be read, those of one reason and one way to find out together."""
     alike: dict[tuple[str, Markup], list[str]] = defaultdict(list)
     for fact in facts:
-        alike[fact.why or "the reader gave no reason", by_hand(fact.name)].append(themes.NUMBER.sub(".N", fact.name))
+        alike[fact.why or "the reader gave no reason", by_hand(fact.name)].append(
+            themes.NUMBER.sub(".N", fact.name)
+        )
     rows = [(some(dict.fromkeys(names)), why, how or "–") for (why, how), names in alike.items()]
     more = [(f"{len(rows) - MOST:,} further reasons", "–", "–")] if len(rows) > MOST else []
     return table(("Fact", "Why not", "How to find out"), [*rows[:MOST], *more])
 
 
 def _name(name: str, group: Sequence[Fact]) -> Markup:
-    """The name as it was given where a row holds one fact, its rank where it has one, and its source."""
+    """The name as it was given where a row holds one fact, its rank where it has one, and its
+    source.
+    """
     ranks = {fact.rank for fact in group if fact.rank is not None}
     said = f" rank {some(sorted(ranks))}" if ranks else ""
-    return join(code(name if len(group) > 1 else group[0].name), said, el("div", group[0].source, cls="nk-path"))
+    return join(
+        code(name if len(group) > 1 else group[0].name),
+        said,
+        el("div", group[0].source, cls="nk-path"),
+    )
 
 
 BADGES = {"breaks": ("▲", "problem"), "slows": ("◆", "likely"), "differs": ("·", "possible")}
 """Effect → symbol and colour."""
 GROUPS, OPEN_ROWS = 3, 25
-"""Groups of hosts of one difference that are shown at once; rows of a table before the rest is folded."""
+"""Groups of hosts of one difference that are shown at once; rows of a table before the rest is
+folded."""
 PIECE = 20
 """Characters of a value that is kept in one piece."""
 ALONE = join(
@@ -298,11 +405,17 @@ ALONE = join(
 
 
 def consistency_view(case: Case) -> View:
-    """The same facts of all hosts side by side: only what differs and matters, hosts with the same value together."""
+    """The same facts of all hosts side by side.
+
+    Only what differs and matters, hosts with the same value together.
+    """
     seen = compare(case.facts)
     if len(seen.hosts) < 2:
         return View(seen.summary, el("p", ALONE, cls="nk-dim"))
-    return View(seen.summary, join(_counts(seen), _differences(seen.differences), _standing_out(seen), _unread(seen)))
+    return View(
+        seen.summary,
+        join(_counts(seen), _differences(seen.differences), _standing_out(seen), _unread(seen)),
+    )
 
 
 def _counts(seen: Consistency) -> Markup:
@@ -312,14 +425,23 @@ def _counts(seen: Consistency) -> Markup:
         (plural(len(seen.hosts), "host"), host_list(seen.hosts)),
         (f"{seen.agreed:,} agree", ""),
     ]
-    known += [(f"{effects.count(effect):,} {means}", "") for effect, means in MEANS.items() if effect in effects]
-    return el("p", *(el("span", el("b", number), f" {names}", cls="nk-chip") for number, names in known))
+    known += [
+        (f"{effects.count(effect):,} {means}", "")
+        for effect, means in MEANS.items()
+        if effect in effects
+    ]
+    return el(
+        "p", *(el("span", el("b", number), f" {names}", cls="nk-chip") for number, names in known)
+    )
 
 
 def _differences(found: Sequence[Difference]) -> Markup:
     head = ("What differs", "Odd one out", "Most hosts", "Why it matters")
     return long_table(
-        head, [(_what(each), _groups(each.outliers), _usual(each), each.why) for each in found], OPEN_ROWS, "difference"
+        head,
+        [(_what(each), _groups(each.outliers), _usual(each), each.why) for each in found],
+        OPEN_ROWS,
+        "difference",
     )
 
 
@@ -330,17 +452,27 @@ def _what(found: Difference) -> Markup:
 
 def _groups(groups: Sequence[HostGroup]) -> Markup:
     """A line for each group, the smallest first."""
-    lines = [el("div", _value(group), " on ", _hosts(group.hosts)) for group in groups[: GROUPS + OPEN_ROWS]]
+    lines = [
+        el("div", _value(group), " on ", _hosts(group.hosts))
+        for group in groups[: GROUPS + OPEN_ROWS]
+    ]
     left = sum(len(group.hosts) for group in groups[GROUPS + OPEN_ROWS :])
     more = el("div", f"… and other values on {plural(left, 'host')}") if left else ""
-    rest = fold(f"{plural(len(groups) - GROUPS, 'more value')}", *lines[GROUPS:], more) if groups[GROUPS:] else ""
+    rest = (
+        fold(f"{plural(len(groups) - GROUPS, 'more value')}", *lines[GROUPS:], more)
+        if groups[GROUPS:]
+        else ""
+    )
     return join(*lines[:GROUPS], rest)
 
 
 def _hosts(names: Sequence[str]) -> Markup:
     """The first pieces of a list of hosts, and behind a click all of them."""
     pieces = [text for text, _ in fold_hosts(names)]
-    return join(host_list(names), fold(f"all {len(names):,}", ", ".join(pieces)) if len(pieces) > HOSTS else "")
+    return join(
+        host_list(names),
+        fold(f"all {len(names):,}", ", ".join(pieces)) if len(pieces) > HOSTS else "",
+    )
 
 
 def _value(group: HostGroup) -> Markup:
@@ -359,10 +491,15 @@ def _standing_out(seen: Consistency) -> Markup:
     alike: dict[tuple[str, ...], list[str]] = {}
     for host, found in seen.outliers.items():
         alike.setdefault(tuple(each.title for each in found), []).append(host)
-    rows = [(_hosts(names), f"{len(titles):,}", ", ".join(titles)) for titles, names in alike.items()]
+    rows = [
+        (_hosts(names), f"{len(titles):,}", ", ".join(titles)) for titles, names in alike.items()
+    ]
     if not rows:
         return Markup("")
-    return join(el("h5", "Hosts that stand out"), long_table(("Host", "Differences", "In what"), rows, OPEN_ROWS))
+    return join(
+        el("h5", "Hosts that stand out"),
+        long_table(("Host", "Differences", "In what"), rows, OPEN_ROWS),
+    )
 
 
 def _unread(seen: Consistency) -> Markup:
@@ -372,7 +509,9 @@ def _unread(seen: Consistency) -> Markup:
     blind = [(each.title, each.why, _on_which(each, seen)) for each in nowhere]
     return join(
         el("h5", "Could not be compared everywhere") if partly else "",
-        long_table(head, [(each.title, each.why, _hosts(each.hosts)) for each in partly], OPEN_ROWS),
+        long_table(
+            head, [(each.title, each.why, _hosts(each.hosts)) for each in partly], OPEN_ROWS
+        ),
         fold(f"Could be read on no host: {len(nowhere)}", fit(table(head, blind))),
     )
 

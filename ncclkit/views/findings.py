@@ -1,6 +1,8 @@
-"""Findings as cards: the culprit first, the very lines that prove it, what to do, how to be sure; and the catalogue.
+"""Findings as cards: the culprit first, the very lines that prove it, what to do, how to be sure;
+and the catalogue.
 
-The verdict also stands beside pictures: a headline that points at one rank says so when the verdict names another.
+The verdict also stands beside pictures: a headline that points at one rank says so when the verdict
+names another.
 """
 
 from __future__ import annotations
@@ -14,7 +16,21 @@ from ncclkit.core.model import Advice, Event, Evidence, Experiment, Fact, Findin
 from ncclkit.core.text import numbered, plural, some, start
 from ncclkit.evidence import samples
 from ncclkit.views._base import View
-from ncclkit.views._html import Markup, badge, code, common, el, fold, join, location, pre, sentence, table, text, value
+from ncclkit.views._html import (
+    Markup,
+    badge,
+    code,
+    common,
+    el,
+    fold,
+    join,
+    location,
+    pre,
+    sentence,
+    table,
+    text,
+    value,
+)
 
 SURE = ("proven", "likely")
 """Strengths of a verdict that a headline must not contradict."""
@@ -42,12 +58,17 @@ def culprits(findings: Iterable[Finding]) -> Culprits | None:
 
 
 def headline_beside(verdict: Culprits | None, sentence: str, ranks: Iterable[int]) -> str:
-    """`sentence`, which points at `ranks`, behind the culprits where the verdict names none of these ranks."""
+    """`sentence`, which points at `ranks`, behind the culprits where the verdict names none of
+    these ranks.
+    """
     pointed = set(ranks)
     if verdict is None or not pointed or verdict.ranks & pointed:
         return sentence
     verb = "is the culprit" if len(verdict.ranks) == 1 else "are the culprits"
-    return f"{numbered('Rank', verdict.ranks)} {verb} ({verdict.cause}, {verdict.strength}). {sentence}"
+    return (
+        f"{numbered('Rank', verdict.ranks)} {verb} ({verdict.cause}, {verdict.strength})."
+        f" {sentence}"
+    )
 
 
 STRENGTH = {
@@ -55,7 +76,10 @@ STRENGTH = {
     "likely": ("◐", "likely", "the evidence is indirect"),
     "possible": ("○", "possible", "only the symptom fits"),
 }
-RISK = {"likely": "by facts alone: a job here would suffer", "possible": "by facts alone: a job here may suffer"}
+RISK = {
+    "likely": "by facts alone: a job here would suffer",
+    "possible": "by facts alone: a job here may suffer",
+}
 """The same of what only facts tell: it explains no job, it warns of one."""
 MOST = 20
 """Errors without a known cause that are cited."""
@@ -70,27 +94,40 @@ NUMBERS = re.compile(r"0x[0-9a-fA-F]+|\d+")
 
 
 def findings_view(source: Any, headline: bool = True) -> View:
-    """Cards of findings, best first, as `source` orders them: the first one open, the others one line each.
+    """Cards of findings, best first, as `source` orders them.
 
-    `source`: an iterable of `Finding`; what has them as ``findings``, and perhaps ``unknown`` and ``clear`` (a case, a
-    diagnosis); or the name of each of several runs and recordings → one of these, and then each stands under its name.
-    headline: False where a banner above has said the verdict; the first card then has the title of its cause.
+    The first one open, the others one line each.
+
+    `source`: an iterable of `Finding`; what has them as ``findings``, and perhaps ``unknown`` and
+    ``clear`` (a case, a diagnosis); or the name of each of several runs and recordings → one of
+    these, and then each stands under its name. headline: False where a banner above has said the
+    verdict; the first card then has the title of its cause.
     """
     if isinstance(source, Mapping):
         views = {str(name): findings_view(each, headline) for name, each in source.items()}
         bundled = samples.names()
-        headings = {name: ("Recording ", code(name)) if name in bundled else (start(name),) for name in views}
+        headings = {
+            name: ("Recording ", code(name)) if name in bundled else (start(name),)
+            for name in views
+        }
         parts = [join(el("h4", *headings[name]), view.body) for name, view in views.items()]
         summary = "; ".join(f"{name}: {view.summary}" for name, view in views.items())
         return View(summary, join(*parts), titled=False)
     held = hasattr(source, "findings")
-    rows = [row for part in ([getattr(source, name, ()) for name in PARTS] if held else [source]) for row in part]
+    rows = [
+        row
+        for part in ([getattr(source, name, ()) for name in PARTS] if held else [source])
+        for row in part
+    ]
     found, unknown, clear = (_of(rows, verdict) for verdict in ("found", "unknown", "clear"))
     errors, risks = getattr(source, "errors", ()), getattr(source, "risks", ())
     listed = table(("Cause", "What is missing"), [(code(f.cause), _missing(f)) for f in unknown])
     lines = CitedLines(piece for finding in found for piece in finding.evidence)
     body = join(
-        *(card(finding, number, lines, headline or number > 1) for number, finding in enumerate(found, 1)),
+        *(
+            card(finding, number, lines, headline or number > 1)
+            for number, finding in enumerate(found, 1)
+        ),
         evidence_part(errors[:MOST]),
         el("h5", "Risks that this job did not suffer") if risks else "",
         *map(_risk_card, risks),
@@ -100,7 +137,10 @@ def findings_view(source: Any, headline: bool = True) -> View:
         ),
         fold(
             f"{plural(len(clear), 'check')} passed",
-            table(("Cause", "Why it is clear"), [(code(f.cause), f.say or "no sign of it") for f in clear]),
+            table(
+                ("Cause", "Why it is clear"),
+                [(code(f.cause), f.say or "no sign of it") for f in clear],
+            ),
         ),
     )
     decided = found and getattr(source, "verdict", "found") == "found"
@@ -124,7 +164,9 @@ def findings_summary(rows: Iterable[Finding]) -> str:
 
 
 def card(finding: Finding, number: int, lines: CitedLines, headline: bool = True) -> Markup:
-    """One found cause: verdict, culprits, evidence, what to do and how to be sure; the first one is open.
+    """One found cause: verdict, culprits, evidence, what to do and how to be sure.
+
+    The first one is open.
 
     headline: whether its sentence stands in it, or the title of its cause in the place of it.
     """
@@ -157,7 +199,11 @@ def strength_part(finding: Finding) -> Markup:
 def meaning(finding: Finding) -> str:
     """What its strength means."""
     _, word, means = STRENGTH[finding.strength or "possible"]
-    return RISK.get(word, means) if all(isinstance(piece, Fact) for piece in finding.evidence) else means
+    return (
+        RISK.get(word, means)
+        if all(isinstance(piece, Fact) for piece in finding.evidence)
+        else means
+    )
 
 
 def _of(rows: Iterable[Finding], verdict: str) -> list[Finding]:
@@ -171,7 +217,10 @@ def _culprits(finding: Finding) -> Markup:
 
 
 class CitedLines:
-    """The lines of evidence on a page: each text stands there once, each place from the folder that holds them all."""
+    """The lines of evidence on a page.
+
+    Each text stands there once, each place from the folder that holds them all.
+    """
 
     def __init__(self, evidence: Iterable[Evidence]) -> None:
         paths = (cite(piece)["path"] for piece in evidence if isinstance(piece, Event))
@@ -183,9 +232,16 @@ class CitedLines:
         first = cite(pieces[0])
         places = [self._place(piece) for piece in pieces]
         said = _text_of(pieces[0])
-        text = pre(first["text"]) if said not in self._shown else el("p", "as at ", self._shown[said], cls="nk-dim")
+        text = (
+            pre(first["text"])
+            if said not in self._shown
+            else el("p", "as at ", self._shown[said], cls="nk-dim")
+        )
         self._shown.setdefault(said, location(first["path"], first["line"], self._base))
-        rest = fold(f"The same at {plural(len(places) - 1, 'other place')}", *(el("div", each) for each in places[1:]))
+        rest = fold(
+            f"The same at {plural(len(places) - 1, 'other place')}",
+            *(el("div", each) for each in places[1:]),
+        )
         return el("figure", el("figcaption", places[0]), text, rest, cls="nk-cite")
 
     def _place(self, piece: Evidence) -> Markup:
@@ -198,7 +254,10 @@ class CitedLines:
 
 
 def _text_of(piece: Evidence) -> str:
-    """What a piece of evidence says, whoever printed it; a traceback is the same on every rank, other lines differ."""
+    """What a piece of evidence says, whoever printed it.
+
+    A traceback is the same on every rank, other lines differ.
+    """
     text = MARKS.sub("", str(cite(piece)["text"]))
     return NUMBERS.sub("#", text) if "most recent call" in text else text
 
@@ -211,7 +270,11 @@ def evidence_part(evidence: Sequence[Evidence], lines: CitedLines | None = None)
         alike.setdefault(_text_of(piece), []).append(piece)
     shown = [lines.show(pieces) for pieces in alike.values()]
     rest = shown[SHOWN:]
-    return join(el("h5", "Evidence"), *shown[:SHOWN], fold(f"{len(rest)} more", *rest)) if shown else Markup("")
+    return (
+        join(el("h5", "Evidence"), *shown[:SHOWN], fold(f"{len(rest)} more", *rest))
+        if shown
+        else Markup("")
+    )
 
 
 def _advice(advice: Sequence[Advice]) -> Markup:
@@ -227,8 +290,16 @@ def advice_part(advice: Advice) -> Markup:
         "div",
         el("h5", "What to do"),
         el("p", sentence(advice.do), cls="nk-do"),
-        *(pre(block) for block in ("\n".join(advice.exports), advice.command, advice.code) if block),
-        el("dl", *(join(el("dt", name), el("dd", sentence(note))) for name, note in notes if note), cls="nk-pairs"),
+        *(
+            pre(block)
+            for block in ("\n".join(advice.exports), advice.command, advice.code)
+            if block
+        ),
+        el(
+            "dl",
+            *(join(el("dt", name), el("dd", sentence(note))) for name, note in notes if note),
+            cls="nk-pairs",
+        ),
         cls="nk-advice",
     )
 
@@ -253,12 +324,18 @@ def _experiment(experiment: Experiment | None) -> Markup:
 
 
 def _missing(finding: Finding) -> Markup:
-    needs = el("ul", *(el("li", sentence(need)) for need in finding.missing)) if finding.missing else text("not said")
+    needs = (
+        el("ul", *(el("li", sentence(need)) for need in finding.missing))
+        if finding.missing
+        else text("not said")
+    )
     return join(needs, _experiment(finding.next))
 
 
 def catalogue_view(only: str = "") -> View:
-    """The pages of all causes, or of those that hold the word `only` (any case) in their name or text."""
+    """The pages of all causes, or of those that hold the word `only` (any case) in their name or
+    text.
+    """
     pages = {name: page(name) for name in catalogue()}
     wanted = only.casefold()
     texts = {name: " ".join([name, *parts.values()]).casefold() for name, parts in pages.items()}
@@ -269,10 +346,18 @@ def catalogue_view(only: str = "") -> View:
 
 
 def _page(name: str, parts: dict[str, str], is_open: bool) -> Markup:
-    sections = (join(el("h5", heading), *_paragraphs(words)) for heading, words in parts.items() if heading)
-    return fold(join(code(name), " ", parts.get("", "")), el("div", *sections, cls="nk-card"), is_open=is_open)
+    sections = (
+        join(el("h5", heading), *_paragraphs(words)) for heading, words in parts.items() if heading
+    )
+    return fold(
+        join(code(name), " ", parts.get("", "")),
+        el("div", *sections, cls="nk-card"),
+        is_open=is_open,
+    )
 
 
 def _paragraphs(words: str) -> list[Markup]:
     """Hard-wrapped lines flow again; blank lines part paragraphs."""
-    return [el("p", sentence(" ".join(block.split()))) for block in words.split("\n\n") if block.strip()]
+    return [
+        el("p", sentence(" ".join(block.split()))) for block in words.split("\n\n") if block.strip()
+    ]

@@ -56,13 +56,20 @@ def progress_view(case: Case) -> View:
         for at in one.progress:
             groups.setdefault((at.group, at.desc), {})[one.rank] = at
     if not groups:
-        why = "no watchdog line, Flight Recorder dump or NCCL COLL line holds the number of a collective"
+        why = (
+            "no watchdog line, Flight Recorder dump or NCCL COLL line holds the number of a"
+            " collective"
+        )
         return View(f"Nothing says how far the ranks came: {why}", Markup(""))
     ordered = sorted(groups.items(), key=lambda item: (not _behind(item[1]), -len(item[1])))
     uneven = [_group(key, ranks) for key, ranks in ordered if _behind(ranks)]
     even = [(key, ranks) for key, ranks in ordered if not _behind(ranks)]
     silent = [one.rank for one in known if not one.progress]
-    mute = el("p", f"{numbered('Rank', silent)}: nothing says how far.", cls="nk-dim") if silent else ""
+    mute = (
+        el("p", f"{numbered('Rank', silent)}: nothing says how far.", cls="nk-dim")
+        if silent
+        else ""
+    )
     rest = fold(f"{len(uneven) - GROUPS:,} more groups", *uneven[GROUPS:])
     verdict = culprits(case.findings)
     headline = headline_beside(verdict, *_progress_headline(ordered, silent, scope, verdict))
@@ -70,8 +77,13 @@ def progress_view(case: Case) -> View:
 
 
 def _figure(groups: Groups, known: Sequence[RankTimeline]) -> go.Figure | None:
-    """Collective against time in the groups with ranks behind, else in the largest; None where nothing has a time."""
-    lasts = {one.rank: max((e.time for e in one.at if e.time is not None), default=0.0) for one in known}
+    """Collective against time in the groups with ranks behind, else in the largest.
+
+    None where nothing has a time.
+    """
+    lasts = {
+        one.rank: max((e.time for e in one.at if e.time is not None), default=0.0) for one in known
+    }
     dated = [(key, ranks) for key, ranks in groups if any(at.history for at in ranks.values())]
     shown = [(key, ranks) for key, ranks in dated if _behind(ranks)][:PANELS] or dated[:1]
     times = [time for _, ranks in shown for at in ranks.values() for time, _ in at.history]
@@ -79,20 +91,29 @@ def _figure(groups: Groups, known: Sequence[RankTimeline]) -> go.Figure | None:
         return None
     waiting = [lasts[rank] for _, ranks in shown for rank, at in ranks.items() if _waits(at)]
     scale = Scale(min(times), max([*times, *waiting]), True)
-    return _draw.progress({_name(key): _lines(ranks, lasts, scale) for key, ranks in shown}, scale.axis)
+    return _draw.progress(
+        {_name(key): _lines(ranks, lasts, scale) for key, ranks in shown}, scale.axis
+    )
 
 
 def _lines(ranks: Ranks, lasts: Mapping[int, float], scale: Scale) -> list[_draw.RankLine]:
-    """A line for each rank, of many the odd ones first; a rank that waits goes on to its last sign of life."""
+    """A line for each rank, of many the odd ones first.
+
+    A rank that waits goes on to its last sign of life.
+    """
     furthest = max(_place(at) for at in ranks.values())
     drawn = {rank: at for rank, at in ranks.items() if at.history or (_place(at) == 0 < furthest)}
     behind = {rank for rank, at in drawn.items() if _place(at) < furthest}
     odd = behind if 2 * len(behind) <= len(drawn) else set(drawn) - behind
     chosen = sorted(drawn, key=lambda rank: (rank not in odd, rank))[:EACH]
     ends = {rank: _points(drawn[rank], lasts[rank], scale) for rank in chosen}
-    longest = {_place(drawn[rank]): rank for rank in sorted(chosen, key=lambda rank: ends[rank][-1][0])}
+    longest = {
+        _place(drawn[rank]): rank for rank in sorted(chosen, key=lambda rank: ends[rank][-1][0])
+    }
     labels = {rank: _label(place, ranks, furthest) for place, rank in longest.items()}
-    return [_draw.RankLine(rank, ends[rank], labels.get(rank, ""), rank in behind) for rank in chosen]
+    return [
+        _draw.RankLine(rank, ends[rank], labels.get(rank, ""), rank in behind) for rank in chosen
+    ]
 
 
 def _points(at: RankProgress, last: float, scale: Scale) -> list[tuple[float, int]]:
@@ -116,13 +137,22 @@ def _label(place: int, ranks: Ranks, furthest: int) -> str:
         return f"{named} entered none"
     if place < furthest:
         return f"{named} stopped at {place:,}"
-    waits = next((at for at in ranks.values() if _waits(at) and at.op and place in (at.waits, at.enqueued)), None)
+    waits = next(
+        (at for at in ranks.values() if _waits(at) and at.op and place in (at.waits, at.enqueued)),
+        None,
+    )
     verb = "waits" if len(alike) == 1 else "wait"
-    return f"{named} {verb} in {text.op(waits.op)} {place:,}" if waits else f"{named} came to {place:,}"
+    return (
+        f"{named} {verb} in {text.op(waits.op)} {place:,}"
+        if waits
+        else f"{named} came to {place:,}"
+    )
 
 
 def disagreement_view(case: Case) -> View:
-    """The first collective of each group on which ranks disagree, and how far the clocks of the hosts are apart."""
+    """The first collective of each group on which ranks disagree, and how far the clocks of the
+    hosts are apart.
+    """
     scope = last_run_of(case)
     found, known = alignment.disagreements(scope), alignment.clocks_of(scope)
     first, pointed = (found[0].summary.rstrip("."), found[0].culprits) if found else _agreed(scope)
@@ -131,15 +161,25 @@ def disagreement_view(case: Case) -> View:
     cards = [_card(one, titled=one.summary.rstrip(".") != headline) for one in found]
     rest = fold(f"{len(found) - GROUPS:,} more disagreements", *cards[GROUPS:])
     several = len(name_hosts(scope.events)) > 1  # of one host there is one clock
-    clocks = el("section", el("h4", _clocks_summary(known)), _clocks(known), cls="nk-card") if several else ""
+    clocks = (
+        el("section", el("h4", _clocks_summary(known)), _clocks(known), cls="nk-card")
+        if several
+        else ""
+    )
     return View(headline, join(*cards[:GROUPS], rest, clocks))
 
 
 def _agreed(case: Case) -> Headline:
-    """That no disagreement is seen, and of whom that is said; of a single rank there is nothing to compare."""
+    """That no disagreement is seen, and of whom that is said.
+
+    Of a single rank there is nothing to compare.
+    """
     logged = _logged(case)
     if len(logged) == 1:
-        return f"Only rank {logged[0]}'s log was given: there is no other to compare it with", logged
+        return (
+            f"Only rank {logged[0]}'s log was given: there is no other to compare it with",
+            logged,
+        )
     return "The ranks agree on every collective that the evidence shows", ()
 
 
@@ -155,7 +195,9 @@ def _behind(ranks: Ranks) -> list[int]:
     return [rank for rank, at in ranks.items() if _place(at) < furthest]
 
 
-def _progress_headline(groups: Groups, silent: Sequence[int], case: Case, verdict: Culprits | None) -> Headline:
+def _progress_headline(
+    groups: Groups, silent: Sequence[int], case: Case, verdict: Culprits | None
+) -> Headline:
     """Who is behind, one sentence, and the ranks that it points at."""
     (key, ranks), *_ = groups
     behind = _behind(ranks)
@@ -170,7 +212,11 @@ def _progress_headline(groups: Groups, silent: Sequence[int], case: Case, verdic
     others = [at for at in ranks.values() if _place(at) == furthest]
     hangs = all(map(_waits, others))
     verb = "stopped at" if hangs else "came to"
-    came = f"{verb} collective {least:,} of {_name(key)}" if least else f"entered no collective of {_name(key)}"
+    came = (
+        f"{verb} collective {least:,} of {_name(key)}"
+        if least
+        else f"entered no collective of {_name(key)}"
+    )
     where = ("waits in" if len(others) == 1 else "wait in") if hangs else "came to"
     there = f"{plural(len(others), 'rank')} {where} collective {furthest:,}"
     also = sum(bool(_behind(held)) for _, held in groups[1:])
@@ -178,20 +224,33 @@ def _progress_headline(groups: Groups, silent: Sequence[int], case: Case, verdic
     return f"{numbered('Rank', behind)} {came}; {there}{more}", behind
 
 
-def _even_headline(groups: Groups, silent: Sequence[int], case: Case, verdict: Culprits | None) -> Headline:
+def _even_headline(
+    groups: Groups, silent: Sequence[int], case: Case, verdict: Culprits | None
+) -> Headline:
     """That nobody is seen behind, and of whom that is known; with the ranks that it points at."""
     known = sorted({rank for _, ranks in groups for rank in ranks})
     single = len(groups) == 1
     (key, ranks), *_ = groups
     place = max(_place(at) for at in ranks.values())
-    came = f"came to collective {place:,} of {_name(key)}" if place else f"entered no collective of {_name(key)}"
+    came = (
+        f"came to collective {place:,} of {_name(key)}"
+        if place
+        else f"entered no collective of {_name(key)}"
+    )
     if len(known) == 1 and known == _logged(case):
         return f"Only rank {known[0]}'s log was given: it {came}", known
     if not silent:
-        every = f"every rank {came}" if single else f"in each of {len(groups):,} groups every rank came equally far"
+        every = (
+            f"every rank {came}"
+            if single
+            else f"in each of {len(groups):,} groups every rank came equally far"
+        )
         return text.start(every) if verdict else f"No rank is behind: {every}", ()
     where = came if single else "came equally far in each of their groups"
-    return f"{numbered('Rank', known)} {where}; nothing says how far {numbered('rank', silent)} came", silent
+    return (
+        f"{numbered('Rank', known)} {where}; nothing says how far {numbered('rank', silent)} came",
+        silent,
+    )
 
 
 def _logged(case: Case) -> list[int]:
@@ -208,13 +267,17 @@ def _group(key: tuple[str, str], ranks: Ranks) -> Markup:
     furthest = max(_place(reached) for reached in ranks.values())
     states: dict[State, list[int]] = {}
     for rank, at in ranks.items():
-        states.setdefault(State(_place(at), at.op, at.enqueued, at.started, at.completed), []).append(rank)
+        states.setdefault(
+            State(_place(at), at.op, at.enqueued, at.started, at.completed), []
+        ).append(rank)
     ordered = sorted(states.items(), key=lambda item: (item[0].place, len(item[1])))
     rows = [_row(state, held, furthest) for state, held in ordered[:STATES]]
     known = [any(row[column] != "–" for row in rows) for column in range(len(PROGRESS))]
     shown = table([*compress(PROGRESS, known)], [[*compress(row, known)] for row in rows])
     title = el("h4", code(_name(key)), f" {plural(len(ranks), 'rank')}")
-    return el("section", title, fit(shown), left_out(len(ordered) - STATES, "states"), cls="nk-card")
+    return el(
+        "section", title, fit(shown), left_out(len(ordered) - STATES, "states"), cls="nk-card"
+    )
 
 
 def _even(groups: Groups) -> Markup:
@@ -244,7 +307,12 @@ def _row(state: State, ranks: Sequence[int], furthest: int) -> tuple[object, ...
     late = el("b", f"▲ {gap:,}") if gap else "0"
     count = f"{some(ranks)} ({len(ranks):,})" if len(ranks) > 1 else some(ranks)
     numbers = (state.enqueued, state.started, state.completed)
-    return (count, late, state.op or "–", *("–" if number is None else f"{number:,}" for number in numbers))
+    return (
+        count,
+        late,
+        state.op or "–",
+        *("–" if number is None else f"{number:,}" for number in numbers),
+    )
 
 
 WHAT = {
@@ -279,7 +347,9 @@ def _labels(one: Disagreement) -> tuple[str, str]:
     """How the two sides are called: a majority is one only where it is larger than the rest."""
     known = {"missing": ("Missing", "Waiting"), "stuck": ("Finished it", "Waiting")}
     tie = len(one.minority) >= len(one.majority)
-    return known.get(one.what, ("One side", "The other side") if tie else ("The odd ones", "The majority"))
+    return known.get(
+        one.what, ("One side", "The other side") if tie else ("The odd ones", "The majority")
+    )
 
 
 def _side(ranks: Sequence[int]) -> str:
@@ -288,7 +358,10 @@ def _side(ranks: Sequence[int]) -> str:
 
 def _clocks_summary(known: Sequence[Clock]) -> str:
     if len(known) < 2:
-        return "The clocks cannot be compared: no two hosts tell the time of an event that both took part in"
+        return (
+            "The clocks cannot be compared: no two hosts tell the time of an event that both took"
+            " part in"
+        )
     odd = [clock for clock in known if _off(clock)]
     if not odd:
         return f"The clocks of {plural(len(known), 'host')} agree within {AGREE} s"
@@ -312,6 +385,8 @@ def _clocks(known: Sequence[Clock]) -> Markup:
         return Markup("")
     shown = known if len(known) <= STATES else [clock for clock in known if _off(clock)]
     ranked = sorted(shown, key=lambda clock: -abs(clock.offset))[:STATES]
-    rows = [(c.host or "–", f"{c.offset:+.2f} s", f"{c.spread:.2f} s", f"{c.shared:,}") for c in ranked]
+    rows = [
+        (c.host or "–", f"{c.offset:+.2f} s", f"{c.spread:.2f} s", f"{c.shared:,}") for c in ranked
+    ]
     head = ("Host", "Ahead by", "Spread", "Shared events")
     return join(table(head, rows, "nk-numbers"), left_out(len(shown) - STATES))

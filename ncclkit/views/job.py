@@ -1,4 +1,7 @@
-"""The job as its logs show it: ranks, versions, network, communicators, and the variables that are not the same."""
+"""The job as its logs show it.
+
+Ranks, versions, network, communicators, and the variables that are not the same.
+"""
 
 from __future__ import annotations
 
@@ -38,15 +41,28 @@ def job_view(case: Case) -> View:
     return View(_summary(job, comms, known, odd), body)
 
 
-def _summary(job: Mapping[str, Any], comms: Sequence[Communicator], known: Variables, odd: Variables) -> str:
+def _summary(
+    job: Mapping[str, Any], comms: Sequence[Communicator], known: Variables, odd: Variables
+) -> str:
     if not job["ranks"]:
         return "This job is unknown: no line names its ranks"
     hosts = f" on {plural(len(job['hosts']), 'host')}" if job["hosts"] else ""
-    named = (("NCCL", job["nccl"]), ("CUDA", job["cuda"]), ("torch", job["torch"]), ("network", job["network"]))
-    parts = [f"{plural(job['ranks'], 'rank')}{hosts}", *(f"{name} {value}" for name, value in named if value)]
+    named = (
+        ("NCCL", job["nccl"]),
+        ("CUDA", job["cuda"]),
+        ("torch", job["torch"]),
+        ("network", job["network"]),
+    )
+    parts = [
+        f"{plural(job['ranks'], 'rank')}{hosts}",
+        *(f"{name} {value}" for name, value in named if value),
+    ]
     partial = [comm for comm in comms if not comm.complete]
     if comms:
-        parts.append(plural(len(comms), "communicator") + (f", {len(partial):,} incomplete" if partial else ""))
+        parts.append(
+            plural(len(comms), "communicator")
+            + (f", {len(partial):,} incomplete" if partial else "")
+        )
     if odd:
         parts.append(f"{some(odd)} differ{'s' if len(odd) == 1 else ''} between ranks")
     elif known:
@@ -57,11 +73,18 @@ def _summary(job: Mapping[str, Any], comms: Sequence[Communicator], known: Varia
 def _facts(job: Mapping[str, Any], case: Case) -> Markup:
     """What the sentence has no room for."""
     silent = job.get("silent") or []
-    devices = {str(device) for event in case.of("nccl.ib_devices") for device in event.data.get("devices") or ()}
+    devices = {
+        str(device)
+        for event in case.of("nccl.ib_devices")
+        for device in event.data.get("devices") or ()
+    }
     rows = [
         ("Hosts", some(job["hosts"])),
         ("Devices for RDMA", some(sorted(devices))),
-        ("Bootstrap over", some(sorted({str(e.data.get("interface")) for e in case.of("nccl.bootstrap")}))),
+        (
+            "Bootstrap over",
+            some(sorted({str(e.data.get("interface")) for e in case.of("nccl.bootstrap")})),
+        ),
         ("Ranks without a line", some(silent)),
     ]
     return table(("What", "Value"), [(name, value) for name, value in rows if value])
@@ -81,8 +104,14 @@ def _comms(comms: Sequence[Communicator]) -> Markup:
 def _comm(held: Sequence[Communicator]) -> tuple[object, ...]:
     """Members by their global ranks where these are known."""
     comm = held[0]
-    name = code(comm.id) if len(held) == 1 else join(f"{len(held):,} of them, such as ", code(comm.id))
-    ranks = sorted(comm.ranks.values()) if len(comm.ranks) == len(comm.members) else sorted(comm.members)
+    name = (
+        code(comm.id) if len(held) == 1 else join(f"{len(held):,} of them, such as ", code(comm.id))
+    )
+    ranks = (
+        sorted(comm.ranks.values())
+        if len(comm.ranks) == len(comm.members)
+        else sorted(comm.members)
+    )
     parent = code(comm.parent) if comm.parent else "–"
     return (name, f"{comm.size:,}", some(ranks) or "–", parent, _state(comm))
 
@@ -91,16 +120,26 @@ def _state(comm: Communicator) -> Markup:
     if comm.complete:
         return badge("✓", "all initialised", "checked")
     absent = sorted(set(range(comm.size)) - comm.done) if not comm.why.startswith("several") else []
-    named = f"{numbered('its rank', absent)} never finished" if 0 < len(absent) * 2 < comm.size else comm.why
+    named = (
+        f"{numbered('its rank', absent)} never finished"
+        if 0 < len(absent) * 2 < comm.size
+        else comm.why
+    )
     return join(badge("▲", "incomplete", "likely"), el("div", named))
 
 
 def _differing(known: Variables, case: Case) -> Variables:
-    """Variables with two values, or that only some of the ranks have set that finished their init."""
-    whole = {e.rank for e in case.of("nccl.init") if e.data.get("phase") == "done" and e.rank is not None}
+    """Variables with two values, or that only some of the ranks have set that finished
+    their init.
+    """
+    whole = {
+        e.rank for e in case.of("nccl.init") if e.data.get("phase") == "done" and e.rank is not None
+    }
 
     def differs(values: Mapping[str, Sequence[Any]]) -> bool:
-        return len(values) > 1 or bool(whole - {place for places in values.values() for place in places})
+        return len(values) > 1 or bool(
+            whole - {place for places in values.values() for place in places}
+        )
 
     return {name: values for name, values in known.items() if differs(values)}
 

@@ -1,6 +1,7 @@
 """The lab as a form: choose a fault, break a job with it, and see how the job ended, not yet why.
 
-The questions of the stories: a guess before the evidence, the same guess beside the proof, three questions after.
+The questions of the stories: a guess before the evidence, the same guess beside the proof, three
+questions after.
 """
 
 from __future__ import annotations
@@ -34,16 +35,26 @@ class FaultyRun(View):
     def __init__(self, run: Run, progress: Progress) -> None:
         self.run = run
         """The run itself."""
-        kept = el("p", "What it left behind is in ", code(f"runs/{run.name}/"), " of the case folder.", cls="nk-dim")
+        kept = el(
+            "p",
+            "What it left behind is in ",
+            code(f"runs/{run.name}/"),
+            " of the case folder.",
+            cls="nk-dim",
+        )
         asked = {"job": " ".join(run.plan.argv), "variables": dict(run.plan.env) or "none"}
-        super().__init__(run.summary, join(trail(progress), kept, fold("What was run", value(asked))))
+        super().__init__(
+            run.summary, join(trail(progress), kept, fold("What was run", value(asked)))
+        )
 
 
 class LabForm(Form):
-    """The form that breaks a small honest job on purpose; ``await form.run()`` does what its Break it button does.
+    """The form that breaks a small honest job on purpose.
 
-    fault: a name of ``ncclkit lab --list``; ranks: how many (0: by what the host has); choices: the others of
-    `lab.faults.injection.inject`, such as ``culprit=1``.
+    ``await form.run()`` does what its Break it button does.
+
+    fault: a name of ``ncclkit lab --list``; ranks: how many (0: by what the host has); choices: the
+    others of `lab.faults.injection.inject`, such as ``culprit=1``.
 
     Raises NcclkitError for a fault or a choice that does not exist.
     """
@@ -54,11 +65,17 @@ class LabForm(Form):
     def __init__(self, case: Case, fault: str, ranks: int = 0, **choices: Any) -> None:
         known = inspect.signature(injection.inject).parameters.keys() - TAKEN
         if strange := sorted(choices.keys() - known):
-            raise NcclkitError(f"The lab has no choice {strange[0]!r}; it takes {', '.join(sorted(known))}.")
+            raise NcclkitError(
+                f"The lab has no choice {strange[0]!r}; it takes {', '.join(sorted(known))}."
+            )
         self._case, self._choices = case, choices
         names = [(f"{name}: {each.says}", name) for name, each in injection.FAULTS.items()]
-        self.fault = W.Dropdown(options=names, value=injection.fault(fault).name, description="Fault", layout=wide())
-        self.ranks = W.BoundedIntText(value=ranks, min=0, max=64, description="Ranks", layout=W.Layout(width="10em"))
+        self.fault = W.Dropdown(
+            options=names, value=injection.fault(fault).name, description="Fault", layout=wide()
+        )
+        self.ranks = W.BoundedIntText(
+            value=ranks, min=0, max=64, description="Ranks", layout=W.Layout(width="10em")
+        )
         start = W.Button(description="Break it", icon="bolt", button_style="warning")
         super().__init__("", [self.fault, self.ranks], start)
         self.fault.observe(lambda _change: self._show(page(self.summary)), "value")
@@ -72,7 +89,9 @@ class LabForm(Form):
     async def prepare(self) -> FaultyRun:
         """The run with the fault that is chosen now."""
         asked = {"ranks": self.ranks.value, "on_record": self.observe, **self._choices}
-        return FaultyRun(await injection.inject(self._case, self.fault.value, **asked), self.progress)
+        return FaultyRun(
+            await injection.inject(self._case, self.fault.value, **asked), self.progress
+        )
 
 
 KEPT = "Kept. Choose another whenever you learn more; the proof below meets your first guess again."
@@ -81,9 +100,11 @@ OPT_IN = f"Keep the time and the hints that I need, in {FILE} of this case folde
 
 
 class Guess(View):
-    """The question that the story `name` asks before its evidence, with choices and hints, and without the answer.
+    """The question that the story `name` asks before its evidence, with choices and hints, and
+    without the answer.
 
-    The first choice is kept in the case folder.  Raises NcclkitError for a story that does not exist.
+    The first choice is kept in the case folder.  Raises NcclkitError for a story that does not
+    exist.
     """
 
     def __init__(self, case: Case, name: str) -> None:
@@ -93,13 +114,17 @@ class Guess(View):
         super().__init__(asked, Markup(""))
         self.pick = _choices(answers, 0)
         self.notice, self.hints = W.HTML(), W.HTML()
-        self.measure = W.Checkbox(value=answers.measured, description=OPT_IN, indent=False, layout=WIDE)
+        self.measure = W.Checkbox(
+            value=answers.measured, description=OPT_IN, indent=False, layout=WIDE
+        )
         self.more = W.Button(description="Hint", icon="lightbulb-o")
         self.pick.observe(lambda change: self._chosen(change["new"]), "value")
         self.measure.observe(lambda change: answers.measure(change["new"]), "value")
         self.more.on_click(lambda _button: self._hint())
         above = W.HTML(join(style(), _frame(el("p", asked, cls="nk-say"))))
-        self._box = W.VBox([above, self.pick, self.notice, self.more, self.hints, self.measure], layout=FULL)
+        self._box = W.VBox(
+            [above, self.pick, self.notice, self.more, self.hints, self.measure], layout=FULL
+        )
 
     @property
     def body(self) -> Markup:
@@ -139,13 +164,21 @@ def proof_view(case: Case, name: str) -> View:
     question, first = answers.question(), answers.of().first
     rows = [
         (
-            join(el("b", choice), el("div", badge("▸", "your first guess", "likely")) if choice == first else ""),
+            join(
+                el("b", choice),
+                el("div", badge("▸", "your first guess", "likely")) if choice == first else "",
+            ),
             HOLDS if choice == question.right else NOT,
             said,
         )
         for choice, said in question.choices.items()
     ]
-    judged = fit(table(("Your question was: " + question.ask, "Answer", "What speaks for it, or against it"), rows))
+    judged = fit(
+        table(
+            ("Your question was: " + question.ask, "Answer", "What speaks for it, or against it"),
+            rows,
+        )
+    )
     return View(_met(answers), join(_proof(found, answers.story.cause), judged))
 
 
@@ -153,7 +186,11 @@ def _met(answers: Answers) -> str:
     first, right = answers.of().first, answers.question().right
     if not first:
         return f"What holds: {right}"
-    return f"You guessed “{first}”, and so it is" if first == right else f"You guessed “{first}”; what holds: {right}"
+    return (
+        f"You guessed “{first}”, and so it is"
+        if first == right
+        else f"You guessed “{first}”; what holds: {right}"
+    )
 
 
 def _proof(found: Diagnosis, cause: str) -> Markup:
@@ -161,12 +198,18 @@ def _proof(found: Diagnosis, cause: str) -> Markup:
     if not found.findings:
         return el("p", "This case shows no cause: run the cells above first.", cls="nk-dim")
     top = found.findings[0]
-    other = "" if top.cause == cause else el("p", "The job of the question has ", code(cause), "; yours has another.")
+    other = (
+        ""
+        if top.cause == cause
+        else el("p", "The job of the question has ", code(cause), "; yours has another.")
+    )
     return join(el("p", strength_part(top), " ", top.say), other)
 
 
 class Quiz(View):
-    """Three questions that say of each choice why it is right or wrong, and how whoever answered them fared."""
+    """Three questions that say of each choice why it is right or wrong, and how whoever answered
+    them fared.
+    """
 
     def __init__(self, case: Case, name: str) -> None:
         self._answers = answers = Answers(case, name)
@@ -197,7 +240,9 @@ class Quiz(View):
         listed = el("ul", *(el("li", choice) for choice in order))
         explained = (self._explanation(number, choice, named=True) for choice in order)
         return join(
-            el("p", el("b", f"{number}. ", self._answers.question(number).ask)), listed, fold("Answer", *explained)
+            el("p", el("b", f"{number}. ", self._answers.question(number).ask)),
+            listed,
+            fold("Answer", *explained),
         )
 
     def _chosen(self, number: int, change: Mapping[str, Any]) -> None:
@@ -222,8 +267,13 @@ FULL, WIDE = W.Layout(width="100%"), W.Layout(width="auto")
 
 
 def _choices(answers: Answers, number: int) -> W.RadioButtons:
-    """The choices of a question, in the order of this case; an earlier choice stands there again."""
-    return W.RadioButtons(options=answers.shuffled(number), value=answers.of(number).last or None, layout=WIDE)
+    """The choices of a question, in the order of this case.
+
+    An earlier choice stands there again.
+    """
+    return W.RadioButtons(
+        options=answers.shuffled(number), value=answers.of(number).last or None, layout=WIDE
+    )
 
 
 def _frame(*parts: object) -> Markup:

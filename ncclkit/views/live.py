@@ -1,4 +1,7 @@
-"""The live test as a form: its controls come from `ProbeOptions`, its progress is a bar, a curve and a log."""
+"""The live test as a form.
+
+Its controls come from `ProbeOptions`, its progress is a bar, a curve and a log.
+"""
 
 from __future__ import annotations
 
@@ -48,9 +51,10 @@ Expect = Callable[[Measurement, ProbeOptions], tuple[float | None, str]]
 def live_test(case: Case, job: str = "", **options: Any) -> LiveTest:
     """The form of the live test, filled in; ``run = await live.run()`` runs what it says.
 
-    job: on a login node, where the test runs: options of `ncclkit submit` such as ``-N 2 -p gpu``, or ``here``;
-    options: those of `ncclkit.live.options.ProbeOptions`, such as ``python``, ``ranks``, ``max_bytes``, ``timeout``,
-    ``env`` and ``stages``.  Raises NcclkitError for values that do not fit.
+    job: on a login node, where the test runs: options of `ncclkit submit` such as ``-N 2 -p gpu``,
+    or ``here``; options: those of `ncclkit.live.options.ProbeOptions`, such as ``python``,
+    ``ranks``, ``max_bytes``, ``timeout``, ``env`` and ``stages``.  Raises NcclkitError for values
+    that do not fit.
     """
     if not isinstance(job, str):
         raise NcclkitError(f"job must be text such as '-N 2 -p gpu', but it is {job!r}.")
@@ -60,7 +64,9 @@ def live_test(case: Case, job: str = "", **options: Any) -> LiveTest:
 
     def expect(m: Measurement, asked: ProbeOptions) -> tuple[float | None, str]:
         hosts = max(1, slurm.nodes()) * asked.simulate_hosts
-        return judged(bandwidth.expect(m.op, m.backend, m.ranks, case.facts, hosts, asked.simulate_hosts))
+        return judged(
+            bandwidth.expect(m.op, m.backend, m.ranks, case.facts, hosts, asked.simulate_hosts)
+        )
 
     if job.strip() != "here" and scheduler.is_login_node():
         return BatchTest(case, job, ProbeOptions(**options), expect)
@@ -73,9 +79,9 @@ class LiveTest(Form):
     def __init__(self, options: ProbeOptions, start: Start, expect: Expect) -> None:
         """Fill the form with `options`.
 
-        `start(options, on_record)` is the coroutine function that runs the test and returns a `Run`;
-        `expect(measurement, options)`, asked once a run, gives the busbw in GB/s that is expected of such a run, or
-        None, and the words that `plots.bandwidth` takes.
+        `start(options, on_record)` is the coroutine function that runs the test and returns a
+        `Run`; `expect(measurement, options)`, asked once a run, gives the busbw in GB/s that is
+        expected of such a run, or None, and the words that `plots.bandwidth` takes.
         """
         self._start, self._expect = start, expect
         self.controls, self._here = _controls(options), options.here
@@ -105,7 +111,9 @@ class LiveTest(Form):
             _, word, _ = self._badge()
             return f"Live test {word}: {self._outcome or self.progress.words()}"
         raw = self._raw()
-        ranks = plural(raw["ranks"], "rank") if raw["ranks"] else "one rank per GPU, or two on the CPU"
+        ranks = (
+            plural(raw["ranks"], "rank") if raw["ranks"] else "one rank per GPU, or two on the CPU"
+        )
         return f"Live test with {ranks}, ended after {raw['timeout']:g} s at the latest"
 
     def static(self) -> Markup:
@@ -113,7 +121,10 @@ class LiveTest(Form):
         raw = self._raw()
         env = raw.pop("env")
         rows = [(OPTIONS[name].label, code(_words(name, chosen))) for name, chosen in raw.items()]
-        setting = (OPTIONS["env"].label, pre(env) if env.strip() else "none; plan.json of the run lists what was set")
+        setting = (
+            OPTIONS["env"].label,
+            pre(env) if env.strip() else "none; plan.json of the run lists what was set",
+        )
         return page(self.summary, table(("Value", "Chosen"), [*rows, setting]), self._result())
 
     def prepare(self) -> Coroutine[Any, Any, Any]:
@@ -192,23 +203,30 @@ class LiveTest(Form):
     def _result(self) -> Markup:
         if not self.state:
             return Markup("")
-        return join(self._status(), measurement_table(self.measurements, self._limit[0]), self._variables())
+        return join(
+            self._status(), measurement_table(self.measurements, self._limit[0]), self._variables()
+        )
 
     def _variables(self) -> Markup:
         """Every variable that this run set for its ranks, the form's own among them."""
         env = self.progress.env
-        return fold(f"{plural(len(env), 'variable')} set for the ranks", pre(lines(env)) if env else "")
+        return fold(
+            f"{plural(len(env), 'variable')} set for the ranks", pre(lines(env)) if env else ""
+        )
 
 
 class BatchTest(LiveTest):
-    """The live test on a login node: **Submit** sends it to the nodes that the form names, as a batch job.
+    """The live test on a login node: **Submit** sends it to the nodes that the form names, as a
+    batch job.
 
-    ``await form.run()`` follows the job that this case has in the queue, shows the last one that has ended, or submits
-    one where the notebook's parameter ``job`` says so.
+    ``await form.run()`` follows the job that this case has in the queue, shows the last one that
+    has ended, or submits one where the notebook's parameter ``job`` says so.
     """
 
     def __init__(self, case: Case, job: str, options: ProbeOptions, expect: Expect) -> None:
-        """Fill the form with the options of the test, and of the job as `ncclkit submit` takes them."""
+        """Fill the form with the options of the test, and of the job as `ncclkit submit` takes
+        them.
+        """
         self._case, self._asked_for = case, bool(job.strip())
         self.job = _controls(submit.parse_options(job), scheduler.choices(case))
         self.script = W.HTML()
@@ -235,7 +253,8 @@ class BatchTest(LiveTest):
 
     def wrong(self) -> Mapping[W.Widget, str]:
         """Fields of the job that Slurm would not understand, and those of the test."""
-        found = {f: why for f, why in super().wrong().items() if f is not self.controls["python"]}  # it is on the nodes
+        # it is on the nodes
+        found = {f: why for f, why in super().wrong().items() if f is not self.controls["python"]}
         return found | _misfits(JobOptions, self.job)
 
     def begin(self, prepare: Prepare | None = None) -> None:
@@ -255,8 +274,13 @@ class BatchTest(LiveTest):
     def _folder(self) -> Path:
         return (self._case.path or Path()) / "jobs" / "N-probe"
 
-    async def _follow(self, asked: ProbeOptions, on_record: Callable[[dict[str, Any]], None]) -> Run:
-        """The run of a job: of the one that waits or runs, else of a new one, else of the last one."""
+    async def _follow(
+        self, asked: ProbeOptions, on_record: Callable[[dict[str, Any]], None]
+    ) -> Run:
+        """The run of a job.
+
+        Of the one that waits or runs, else of a new one, else of the last one.
+        """
         mine = [job for job in submit.jobs(self._case) if job.words[:1] == ("probe",)]
         last = mine[-1] if mine else None
         is_over = last is None or (await asyncio.to_thread(submit.state, last)).over
@@ -274,7 +298,9 @@ def _end(state: str) -> tuple[str, str, str]:
     return ENDS.get(state, ("•", state, "possible"))
 
 
-def _misfits(kind: type[ProbeOptions | JobOptions], controls: Mapping[str, W.Widget]) -> dict[W.Widget, str]:
+def _misfits(
+    kind: type[ProbeOptions | JobOptions], controls: Mapping[str, W.Widget]
+) -> dict[W.Widget, str]:
     """Controls whose value alone no options can be made of, with the reason."""
     return complaints({one: partial(kind, **{name: one.value}) for name, one in controls.items()})
 
@@ -286,13 +312,18 @@ def lines(env: Mapping[str, str]) -> str:
 
 def sizes(chosen: int) -> list[tuple[str, int]]:
     """Labels and bytes of the list of sizes, with `chosen` among them; 0 lets the host decide."""
-    return [(format_bytes(count) if count else "auto", count) for count in sorted({0, *SIZES, chosen})]
+    return [
+        (format_bytes(count) if count else "auto", count) for count in sorted({0, *SIZES, chosen})
+    ]
 
 
 def _controls(
     options: ProbeOptions | JobOptions, known: Mapping[str, Sequence[str]] = MappingProxyType({})
 ) -> dict[str, W.Widget]:
-    """One control for each option, of the kind that its value asks for; known: option → values that are proposed."""
+    """One control for each option, of the kind that its value asks for.
+
+    Known: option → values that are proposed.
+    """
     made = {}
     for name, option in declared(options).items():
         value = getattr(options, name)
@@ -319,7 +350,9 @@ def _control(name: str, value: Any, choices: Sequence[str]) -> tuple[Any, dict[s
     if isinstance(value, bool):
         return W.Checkbox, {"indent": False}
     if isinstance(value, (int, float)):
-        return (W.BoundedIntText if isinstance(value, int) and name != "timeout" else W.BoundedFloatText), {}
+        return (
+            W.BoundedIntText if isinstance(value, int) and name != "timeout" else W.BoundedFloatText
+        ), {}
     if name in ("env", "setup"):
         return W.Textarea, {"rows": 3, "placeholder": PLACEHOLDERS[name]}
     return W.Text, {"placeholder": PLACEHOLDERS.get(name, "default")}

@@ -22,11 +22,27 @@ from ncclkit.views.facts import SHOWN, further_kinds, kinds_summary
 
 MOST = 50
 """Rows of a table."""
-NAMES = ("net.interfaces", "net.rdma", "net.default", "net.hostname.addresses", "net.nccl.interfaces", "net.nccl.hcas")
+NAMES = (
+    "net.interfaces",
+    "net.rdma",
+    "net.default",
+    "net.hostname.addresses",
+    "net.nccl.interfaces",
+    "net.nccl.hcas",
+)
 PICKS = {"NCCL": "net.nccl.interface", "gloo": "net.gloo.interface"}
 
 INTERFACES = ("Interface", "Used by", "State", "Addresses", "Speed", "MTU", "Kind")
-PORTS = ("RDMA port", "Used by", "State", "Rate", "Link layer", "NUMA node", "Interface", "Errors counted")
+PORTS = (
+    "RDMA port",
+    "Used by",
+    "State",
+    "Rate",
+    "Link layer",
+    "NUMA node",
+    "Interface",
+    "Errors counted",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,20 +69,31 @@ class Network:
     @property
     def key(self) -> str:
         """Equal for hosts whose networks differ in their addresses only."""
-        shape = [[row.get(part) for part in ("name", "kind", "state", "mtu", "speed")] for row in self.rows(NAMES[0])]
-        ports = [[row.get(part) for part in ("device", "port", "state", "rate")] for row in self.rows("net.rdma")]
+        shape = [
+            [row.get(part) for part in ("name", "kind", "state", "mtu", "speed")]
+            for row in self.rows(NAMES[0])
+        ]
+        ports = [
+            [row.get(part) for part in ("device", "port", "state", "rate")]
+            for row in self.rows("net.rdma")
+        ]
         lost = [self.facts[name].why for name in PICKS.values() if name in self.facts]
         return repr((self.picks, self.value("net.nccl.hcas"), lost, shape, ports))
 
 
 def network_view(case: Case) -> View:
-    """The interface that NCCL's bootstrap and gloo will use on each host, and every other one; rare networks first."""
+    """The interface that NCCL's bootstrap and gloo will use on each host, and every other one; rare
+    networks first.
+    """
     kinds = _kinds(case.facts)
     if not kinds:
         return View("Nothing is known of the network: its facts have not been read yet", Markup(""))
     alike = [([network.host for network in held], sentence(held[0])) for held in kinds]
     parts = (_part(held, alone=len(kinds) == 1) for held in [*kinds[:-1][: SHOWN - 1], kinds[-1]])
-    return View(kinds_summary(alike, "network"), join(*parts, further_kinds(alike, "network", "What they will use")))
+    return View(
+        kinds_summary(alike, "network"),
+        join(*parts, further_kinds(alike, "network", "What they will use")),
+    )
 
 
 def _kinds(facts: Iterable[Fact]) -> list[list[Network]]:
@@ -109,7 +136,11 @@ def _rdma(network: Network) -> str:
 def _lost(network: Network) -> list[tuple[str, str]]:
     """Who finds no interface, and why."""
     unread = Fact("", why="it was not looked at")
-    whys = {who: network.facts.get(name, unread).why for who, name in PICKS.items() if who not in network.picks}
+    whys = {
+        who: network.facts.get(name, unread).why
+        for who, name in PICKS.items()
+        if who not in network.picks
+    }
     return [(who, why or "no reason was recorded") for who, why in whys.items()]
 
 
@@ -133,7 +164,10 @@ def _speed(megabits: Any) -> str:
 def _part(held: Sequence[Network], alone: bool) -> Markup:
     """One kind of network; addresses and the like are those of its first host."""
     network = held[0]
-    several = f"{plural(len(held), 'host')}: {_hosts(held)}; addresses and errors are those of {network.host}"
+    several = (
+        f"{plural(len(held), 'host')}: {_hosts(held)}; addresses and errors are those of"
+        f" {network.host}"
+    )
     head = "" if alone and len(held) == 1 else el("h5", network.host if len(held) == 1 else several)
     interfaces = table(INTERFACES, islice(_interfaces(network), MOST), "nk-network")
     ports = table(PORTS, islice(_ports(network), MOST), "nk-ports")
@@ -145,7 +179,9 @@ def _part(held: Sequence[Network], alone: bool) -> Markup:
 def _interfaces(network: Network) -> Iterator[tuple[object, ...]]:
     """One row per interface; those that will be used first."""
     used = _used(network)
-    for row in sorted(network.rows("net.interfaces"), key=lambda row: str(row.get("name")) not in used):
+    for row in sorted(
+        network.rows("net.interfaces"), key=lambda row: str(row.get("name")) not in used
+    ):
         name, driver = str(row.get("name", "?")), f" ({row['driver']})" if row.get("driver") else ""
         yield (
             code(name),
@@ -161,11 +197,16 @@ def _interfaces(network: Network) -> Iterator[tuple[object, ...]]:
 def _used(network: Network) -> dict[str, list[Markup]]:
     """Interface → who will use it.  NCCL's sockets may use further ones than its bootstrap."""
     users: dict[str, list[Markup]] = defaultdict(list)
-    alone = {str(row.get("name")) for row in network.rows("net.interfaces") if row.get("kind") == "loopback"}
+    alone = {
+        str(row.get("name"))
+        for row in network.rows("net.interfaces")
+        if row.get("kind") == "loopback"
+    }
     for who, name in network.picks.items():
         users[name].append(badge("▲", who, "lonely") if name in alone else badge("●", who, "used"))
     sockets = network.value("net.nccl.interfaces")
-    idle = bool(network.value("net.nccl.hcas")) or not isinstance(sockets, list)  # data goes over RDMA
+    # data goes over RDMA
+    idle = bool(network.value("net.nccl.hcas")) or not isinstance(sockets, list)
     for name in () if idle else sockets:
         if name != network.picks.get("NCCL"):
             users[str(name)].append(badge("●", "NCCL's data", "used"))
@@ -178,12 +219,20 @@ def _ports(network: Network) -> Iterator[tuple[object, ...]]:
         name = f"{row.get('device', '?')}:{row.get('port', '?')}"
         works = row.get("state") == "ACTIVE"
         counters = row.get("counters")
-        errors = [f"{name} {count}" for name, count in counters.items()] if isinstance(counters, dict) else []
+        errors = (
+            [f"{name} {count}" for name, count in counters.items()]
+            if isinstance(counters, dict)
+            else []
+        )
         rate = row.get("rate")
         yield (
             code(name),
             badge("●", "NCCL's data", "used") if isinstance(taken, list) and name in taken else "–",
-            badge("✓" if works else "▲", str(row.get("state") or "not known"), "checked" if works else "problem"),
+            badge(
+                "✓" if works else "▲",
+                str(row.get("state") or "not known"),
+                "checked" if works else "problem",
+            ),
             _speed(1000 * rate if isinstance(rate, (int, float)) else None),
             str(row.get("link_layer") or "–"),
             "not known" if row.get("numa") is None else str(row["numa"]),
@@ -195,7 +244,11 @@ def _ports(network: Network) -> Iterator[tuple[object, ...]]:
 def _behind(port: Mapping[str, Any]) -> list[str]:
     """The network interfaces that the GID table of a port names."""
     gids = port.get("gids")
-    names = [str(gid.get("interface") or "") for gid in gids if isinstance(gid, dict)] if isinstance(gids, list) else []
+    names = (
+        [str(gid.get("interface") or "") for gid in gids if isinstance(gid, dict)]
+        if isinstance(gids, list)
+        else []
+    )
     return list(dict.fromkeys(name for name in names if name))
 
 
@@ -211,7 +264,10 @@ def _around(network: Network) -> str:
     parts = [f"Default route over {route}." if route else "", ""]
     if isinstance(own, list) and own:
         parts[1] = f"The own name resolves to {some(map(str, own))}."
-    change = "NCCL_SOCKET_IFNAME and GLOO_SOCKET_IFNAME choose another one, in the environment of every rank."
+    change = (
+        "NCCL_SOCKET_IFNAME and GLOO_SOCKET_IFNAME choose another one, in the environment of every"
+        " rank."
+    )
     return " ".join(filter(None, (*parts, change)))
 
 
@@ -219,7 +275,10 @@ EACH = 64
 """Up to here the matrix has a row for each rank; beyond, one for each host."""
 LABELLED = 32
 """Ranks of a ring up to which each is named; beyond, those of a host stand together."""
-NOTHING = "the logs hold no line of NCCL about it; NCCL_DEBUG=INFO with NCCL_DEBUG_SUBSYS=INIT,GRAPH,P2P,NET prints it"
+NOTHING = (
+    "the logs hold no line of NCCL about it; NCCL_DEBUG=INFO with"
+    " NCCL_DEBUG_SUBSYS=INIT,GRAPH,P2P,NET prints it"
+)
 
 Pair = tuple[int, int]
 Links = Mapping[Pair, str]
@@ -236,7 +295,8 @@ def transports_view(case: Case) -> View:
     kinds = _by_transport(links)
     hosts = _hosts_of_ranks(case)
     rows = [
-        (kind, f"{len(kinds[kind]):,}", _pairs(kinds[kind]), _places(kinds[kind], hosts)) for kind in reversed(kinds)
+        (kind, f"{len(kinds[kind]):,}", _pairs(kinds[kind]), _places(kinds[kind], hosts))
+        for kind in reversed(kinds)
     ]
     names, placed, what = _axes(links, hosts)
     figure = _draw.matrix({kind: _placed(kinds[kind], placed) for kind in kinds}, names, what)
@@ -259,7 +319,10 @@ def rings_view(case: Case) -> View:
 
 
 def _links(case: Case) -> dict[Pair, str]:
-    return {pair: _words(link.transport, link.gdr) for pair, link in communicators.transports(case.events).items()}
+    return {
+        pair: _words(link.transport, link.gdr)
+        for pair, link in communicators.transports(case.events).items()
+    }
 
 
 def _words(transport: str, gdr: bool) -> str:
@@ -286,9 +349,15 @@ def _summary(kinds: Mapping[str, Sequence[Pair]]) -> str:
 
 def _hosts_of_ranks(case: Case) -> dict[int, str]:
     """rank → its host, as the communicators say, or else its own lines."""
-    said = {event.rank: event.host for event in case.events if event.rank is not None and event.host}
+    said = {
+        event.rank: event.host for event in case.events if event.rank is not None and event.host
+    }
     for comm in communicators.communicators(case.events):
-        said |= {comm.ranks[rank]: host for rank, (host, _bus) in comm.members.items() if host and rank in comm.ranks}
+        said |= {
+            comm.ranks[rank]: host
+            for rank, (host, _bus) in comm.members.items()
+            if host and rank in comm.ranks
+        }
     return said
 
 
@@ -296,7 +365,11 @@ def _axes(links: Links, hosts: Mapping[int, str]) -> tuple[list[str], dict[int, 
     """Names along the axes, the place of each rank among them, and what a name is."""
     ranks = sorted({rank for pair in links for rank in pair})
     if len(ranks) <= EACH or any(rank not in hosts for rank in ranks):
-        return [str(rank) for rank in ranks], {rank: place for place, rank in enumerate(ranks)}, "rank"
+        return (
+            [str(rank) for rank in ranks],
+            {rank: place for place, rank in enumerate(ranks)},
+            "rank",
+        )
     names = list(dict.fromkeys(hosts[rank] for rank in ranks))
     places = {name: place for place, name in enumerate(names)}
     return names, {rank: places[hosts[rank]] for rank in ranks}, "host"
@@ -316,7 +389,10 @@ def _places(pairs: Iterable[Pair], hosts: Mapping[int, str]) -> str:
     ends = [(hosts.get(src, ""), hosts.get(dst, "")) for src, dst in pairs]
     inside = sorted({a for a, b in ends if a and a == b})
     across = sum(a != b for a, b in ends)
-    parts = (f"inside {some(inside)}" if inside else "", f"{plural(across, 'pair')} between hosts" if across else "")
+    parts = (
+        f"inside {some(inside)}" if inside else "",
+        f"{plural(across, 'pair')} between hosts" if across else "",
+    )
     return "; ".join(filter(None, parts)) or "–"
 
 
@@ -330,14 +406,19 @@ def _steps(order: Sequence[int], hosts: Mapping[int, str]) -> list[tuple[str, li
     """Neighbours on one host together, where a ring is too long to name every rank."""
     if len(order) <= LABELLED:
         return [(str(rank), [rank]) for rank in order]
-    return [(host or "unknown host", list(ranks)) for host, ranks in groupby(order, lambda rank: hosts.get(rank, ""))]
+    return [
+        (host or "unknown host", list(ranks))
+        for host, ranks in groupby(order, lambda rank: hosts.get(rank, ""))
+    ]
 
 
 def _order(order: Sequence[int], hosts: Mapping[int, str]) -> Markup:
     steps = _steps(order, hosts)
     named = [name if len(ranks) == 1 else f"{name} ({some(ranks)})" for name, ranks in steps[:MANY]]
     more = f" → … {len(steps) - MANY:,} more" if len(steps) > MANY else ""
-    return join(" → ".join(named), more, el("span", f" → {named[0]}", cls="nk-dim") if not more else "")
+    return join(
+        " → ".join(named), more, el("span", f" → {named[0]}", cls="nk-dim") if not more else ""
+    )
 
 
 def _rings_summary(orders: Orders, first: tuple[int, ...], hosts: Mapping[int, str]) -> str:

@@ -1,4 +1,6 @@
-"""The pair matrix: how fast every pair of ranks is when nobody disturbs it, and who is at fault where one is slow."""
+"""The pair matrix: how fast every pair of ranks is when nobody disturbs it, and who is at fault
+where one is slow.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,9 @@ from ncclkit.views import _draw
 from ncclkit.views._base import Drawn, View
 from ncclkit.views._html import Markup, badge, el, fit, fold, join, table
 
-HOW = "ncclkit probe --stages, or the box “Staged test” of the live test's form, measures every pair"
+HOW = (
+    "ncclkit probe --stages, or the box “Staged test” of the live test's form, measures every pair"
+)
 
 
 def pairs_view(case: Case) -> View:
@@ -28,7 +32,11 @@ def pairs_view(case: Case) -> View:
         _lights(found),
         fit(table(("Ranks started again (bisection)", "Outcome"), _tried(found))),
         fit(table(("Joined by", "Pairs", "Median", "Lowest", "Latency", "Bad"), rows)),
-        fit(table(("Bad pair", "Bandwidth", "Usual", "Why"), _bad(found))) if found.bad else Markup(""),
+        (
+            fit(table(("Bad pair", "Bandwidth", "Usual", "Why"), _bad(found)))
+            if found.bad
+            else Markup("")
+        ),
         fold("Each rank alone", table(("Rank", "Copies in its own memory"), _rank_rows(found))),
     )
     return Drawn(found.summary, _matrix(found) if found.pairs or found.silent else None, body)
@@ -37,7 +45,10 @@ def pairs_view(case: Case) -> View:
 def _scale(found: StagedTest) -> str:
     """How the matrix is read."""
     fastest = format_number(max(pair.bandwidth for pair in found.pairs))
-    scale = f"Each cell is the bandwidth of two ranks, in GB/s each way: from 0 (dark) to {fastest} (bright)."
+    scale = (
+        f"Each cell is the bandwidth of two ranks, in GB/s each way: from 0 (dark) to {fastest}"
+        " (bright)."
+    )
     return f"{scale} The diagonal is empty, as no rank sends to itself."
 
 
@@ -62,7 +73,11 @@ def _lights(found: StagedTest) -> Markup:
 def _light(name: str, count: int, bad: int) -> Markup:
     if bad:
         return badge("✕", f"{name}: {bad} bad", "stage-error")
-    return badge("✓", name, "stage-done") if count else badge("·", f"{name}: not reached", "stage-waiting")
+    return (
+        badge("✓", name, "stage-done")
+        if count
+        else badge("·", f"{name}: not reached", "stage-waiting")
+    )
 
 
 def _tried(found: StagedTest) -> list[tuple[object, ...]]:
@@ -70,9 +85,11 @@ def _tried(found: StagedTest) -> list[tuple[object, ...]]:
     return [
         (
             found.who(group.ranks),
-            join(badge("✕", "bad", "likely"), " ", _outcome(group))
-            if group.bad
-            else join(badge("✓", "well", "state-done"), " ", _outcome(group)),
+            (
+                join(badge("✕", "bad", "likely"), " ", _outcome(group))
+                if group.bad
+                else join(badge("✓", "well", "state-done"), " ", _outcome(group))
+            ),
         )
         for group in found.tried
     ]
@@ -82,7 +99,9 @@ def _outcome(group: GroupResult) -> str:
     if group.problem:
         return group.problem
     wrong = f", {plural(group.wrong, 'value')} wrong" if group.wrong else ""
-    return (f"{format_number(group.busbw)} GB/s busbw" if group.busbw is not None else "works alone") + wrong
+    return (
+        f"{format_number(group.busbw)} GB/s busbw" if group.busbw is not None else "works alone"
+    ) + wrong
 
 
 def _of(found: StagedTest, path: str) -> list[Pair]:
@@ -112,7 +131,11 @@ def _bad(found: StagedTest) -> list[tuple[object, ...]]:
             rows.append((f"{a} – {b}", "–", "–", "its round began, and no result came"))
             continue
         usual = f"{format_number(pair.usual)} GB/s" if pair.usual else "–"
-        why = f"{plural(pair.wrong, 'byte')} arrived wrong" if pair.wrong else f"others over {pair.path} are faster"
+        why = (
+            f"{plural(pair.wrong, 'byte')} arrived wrong"
+            if pair.wrong
+            else f"others over {pair.path} are faster"
+        )
         rows.append((f"{a} – {b}", f"{format_number(pair.bandwidth)} GB/s", usual, why))
     return rows
 
@@ -132,10 +155,15 @@ def _matrix(found: StagedTest) -> go.Figure:
     cells: list[list[float | None]] = [[None] * count for _ in range(count)]
     for pair in found.pairs:
         cells[pair.a][pair.b] = cells[pair.b][pair.a] = pair.bandwidth
-    odd = (("slow or wrong", "", set(found.bad) - set(found.silent)), ("never answered", "x", set(found.silent)))
+    odd = (
+        ("slow or wrong", "", set(found.bad) - set(found.silent)),
+        ("never answered", "x", set(found.silent)),
+    )
     marks = [
         _draw.Mark(name, [spot for a, b in sorted(bad) for spot in ((a, b), (b, a))], symbol)
         for name, symbol, bad in odd
         if bad
     ]
-    return _draw.heatmap(cells, [str(rank) for rank in range(count)], ("rank", "rank"), "GB/s each way", marks)
+    return _draw.heatmap(
+        cells, [str(rank) for rank in range(count)], ("rank", "rank"), "GB/s each way", marks
+    )

@@ -1,4 +1,5 @@
-"""Planners: what a job must be given, each a picture, a number and the reasoning, from measured values where there are.
+"""Planners: what a job must be given, each a picture, a number and the reasoning, from measured
+values where there are.
 
 A field begins with what the case knows; whoever changes one sees the number move.
 """
@@ -33,7 +34,8 @@ GIB, MIB = 1 << 30, 1 << 20
 LABEL = 16
 """Characters of a bar's name that stand in a line."""
 GRACE, DUMP, HEARTBEAT = 30.0, 15.0, 480.0
-"""Seconds from a launcher's first signal to its last, for dumps of the Flight Recorder, and of the heartbeat."""
+"""Seconds from a launcher's first signal to its last, for dumps of the Flight Recorder, and of the
+heartbeat."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,11 +52,13 @@ class Field:
 
 Fields = Mapping[str, Field]
 Answer = Callable[[Case, dict[str, Any]], Drawn]
-"""What follows from the values of a planner's fields: a number, a picture, and how the number comes about."""
+"""What follows from the values of a planner's fields: a number, a picture, and how the number comes
+about."""
 
 
 def planner(case: Case, name: str) -> Planner:
-    """The planner ``timeout``, ``workers``, ``host_memory``, ``gpu_memory``, ``files`` or ``scaling`` for a case.
+    """The planner ``timeout``, ``workers``, ``host_memory``, ``gpu_memory``, ``files`` or
+    ``scaling`` for a case.
 
     Raises NcclkitError for any other name.
     """
@@ -93,9 +97,12 @@ class Planner(Drawn):
     def _changed(self, _change: Mapping[str, Any]) -> None:
         """Work the answer out again, for the widget and for the static face."""
         found = self._answer(self._case, self.values)
-        self._summary, self._figure, self._words = found.summary, found.figure, self._with_values(found)
+        self._summary = found.summary
+        self._figure = found.figure
+        self._words = self._with_values(found)
         self._body = join(FIGURE_SLOT, self._words)
-        self._above.value, self._drawing.outputs = style() + page(found.summary), outputs(self._figure)
+        self._above.value = style() + page(found.summary)
+        self._drawing.outputs = outputs(self._figure)
         self._below.value = el("div", self._words, cls="nk")
 
     def _with_values(self, found: Drawn) -> Markup:
@@ -119,9 +126,13 @@ def _control(field: Field) -> W.Widget:
     return kind(value=field.value, min=0, max=10**15, layout=layout, **look)
 
 
-def _bars(parts: Mapping[str, float], unit: str, lines: Mapping[str, float], show: Callable[[float], str]) -> go.Figure:
+def _bars(
+    parts: Mapping[str, float], unit: str, lines: Mapping[str, float], show: Callable[[float], str]
+) -> go.Figure:
     """A bar for each part and one for their sum, beside dashed lines that it must keep below."""
-    shown = {name: value for name, value in parts.items() if value} | {"together": sum(parts.values())}
+    shown = {name: value for name, value in parts.items() if value} | {
+        "together": sum(parts.values())
+    }
     names = ["<br>".join(textwrap.wrap(safe(name), LABEL)) for name in shown]
     figure = blank(height=96 + 34 * len(shown) + 22 * len(lines))
     figure.add_bar(
@@ -158,7 +169,9 @@ def _measured(value: Any, source: str, otherwise: Any) -> tuple[Any, str]:
 
 
 def _fact(case: Case, name: str) -> Any:
-    return next((fact.value for fact in case.facts if fact.name == name and fact.value is not None), None)
+    return next(
+        (fact.value for fact in case.facts if fact.name == name and fact.value is not None), None
+    )
 
 
 def _local(case: Case) -> tuple[int, str]:
@@ -179,10 +192,14 @@ def _timeout_fields(case: Case) -> Fields:
     ranks, source = _ranks(case)
     return {
         "step": _seconds("A step, s", max(steps, default=None), _longest(case, "seconds"), 1.0),
-        "checkpoint": _seconds("Checkpoint by one rank, s", None, _longest(case, "checkpoint"), 120.0),
+        "checkpoint": _seconds(
+            "Checkpoint by one rank, s", None, _longest(case, "checkpoint"), 120.0
+        ),
         "evaluation": Field("Evaluation by one rank, s", 0.0),
         "compile": Field("Compilation before step 1, s", 60.0),
-        "replay": Field("Skip-ahead on resume, s", *_measured(replay, "the resumed run of this case", 0.0)),
+        "replay": Field(
+            "Skip-ahead on resume, s", *_measured(replay, "the resumed run of this case", 0.0)
+        ),
         "spread": Field("These vary by, %", 30.0),
         "collective": Field("Slowest collective, s", *_slowest(case)),
         "stall": Field("Longest CUDA call, s", 60.0),
@@ -191,15 +208,21 @@ def _timeout_fields(case: Case) -> Fields:
     }
 
 
-def _seconds(label: str, resume_time: float | None, script_time: float | None, otherwise: float) -> Field:
-    """A field with the longest time that a resumed run, or the user's own script, took in this case."""
+def _seconds(
+    label: str, resume_time: float | None, script_time: float | None, otherwise: float
+) -> Field:
+    """A field with the longest time that a resumed run, or the user's own script, took in this
+    case.
+    """
     if script_time and script_time >= (resume_time or 0.0):
         return Field(label, round(script_time, 3), "the steps of your script in this case")
     return Field(label, *_measured(resume_time, "the resumed run of this case", otherwise))
 
 
 def _longest(case: Case, part: str) -> float | None:
-    """Seconds of the longest measured step of the user's script, or of one part of a step; None where there is none."""
+    """Seconds of the longest measured step of the user's script, or of one part of a step; None
+    where there is none.
+    """
     rows = [row for event in last_step_events(case) for row in event.data["steps"]]
     return max((row[part] if part in row else row["parts"][part] for row in rows), default=None)
 
@@ -223,10 +246,12 @@ def _timeout(case: Case, values: dict[str, Any]) -> Drawn:
     whole = budgets.timeout(phases[which], values["collective"], spread, retry)
     inner = budgets.timeout(values["step"], values["collective"], spread, 0.0)
     heartbeat = max(HEARTBEAT, math.ceil(values["stall"] * (1 + spread)))
-    cost, usual = (budgets.idle_cost(values["ranks"], limit, DUMP) for limit in (whole.value, 600.0))
+    cost, usual = (
+        budgets.idle_cost(values["ranks"], limit, DUMP) for limit in (whole.value, 600.0)
+    )
     summary = (
-        f"A timeout of {whole.value:g} s is the smallest safe one: {which} takes longest; one hang then costs "
-        f"{cost.value:.3g} GPU hours, with the default of 600 s {usual.value:.3g}"
+        f"A timeout of {whole.value:g} s is the smallest safe one: {which} takes longest; one hang"
+        f" then costs {cost.value:.3g} GPU hours, with the default of 600 s {usual.value:.3g}"
     )
     rows = [
         ("All ranks, where one does a phase alone", f"{whole.value:g} s", whole.words),
@@ -234,7 +259,10 @@ def _timeout(case: Case, values: dict[str, Any]) -> Drawn:
         (
             _whole("TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC"),
             f"{heartbeat:g} s",
-            "above the longest call of CUDA (loading, compiling) and what it varies by; 480 s is the default",
+            (
+                "above the longest call of CUDA (loading, compiling) and what it varies by; 480 s"
+                " is the default"
+            ),
         ),
         (
             _whole("TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC"),
@@ -243,12 +271,16 @@ def _timeout(case: Case, values: dict[str, Any]) -> Drawn:
         ),
     ]
     lines_of_code = fold(
-        "Code for PyTorch, Lightning, DeepSpeed and accelerate", pre(_timeout_code(int(whole.value))), is_open=True
+        "Code for PyTorch, Lightning, DeepSpeed and accelerate",
+        pre(_timeout_code(int(whole.value))),
+        is_open=True,
     )
     settings = fit(table(("What", "Set to", "Why"), rows))
     body = join(el("p", whole.words), settings, el("p", cost.words), lines_of_code)
     lines = {"smallest safe timeout": whole.value, "default of NCCL groups": 600.0}
-    return Drawn(summary, _bars(whole.parts, "seconds", lines, lambda value: f"{value:.4g} s"), body)
+    return Drawn(
+        summary, _bars(whole.parts, "seconds", lines, lambda value: f"{value:.4g} s"), body
+    )
 
 
 def _whole(name: str) -> Markup:
@@ -261,7 +293,10 @@ def _timeout_code(seconds: int) -> str:
     return "\n".join(
         (
             "from datetime import timedelta",
-            f'torch.distributed.init_process_group("nccl", {limit})  # PyTorch; new_group takes it, too',
+            (
+                f'torch.distributed.init_process_group("nccl", {limit})  # PyTorch; new_group takes'
+                " it, too"
+            ),
             f"lightning.Trainer(strategy=DDPStrategy({limit}))  # Lightning",
             f"deepspeed.init_distributed({limit})  # DeepSpeed",
             f"Accelerator(kwargs_handlers=[InitProcessGroupKwargs({limit})])  # accelerate",
@@ -281,9 +316,15 @@ def _workers_fields(case: Case) -> Fields:
 
 
 def _computation(case: Case) -> tuple[float, str]:
-    """Milliseconds of a step in which the slowest rank of the user's script computes, where they were measured."""
+    """Milliseconds of a step in which the slowest rank of the user's script computes, where they
+    were measured.
+    """
     times, _ = last_steps(case)
-    most = max((1e3 * one.parts["computation"] for one in times.ranks), default=None) if times else None
+    most = (
+        max((1e3 * one.parts["computation"] for one in times.ranks), default=None)
+        if times
+        else None
+    )
     return _measured(most and round(most, 1), "the steps of your script in this case", 20.0)
 
 
@@ -296,34 +337,61 @@ def _workers(case: Case, values: dict[str, Any]) -> Drawn:
     cores, ranks = max(values["cores"], 1), max(values["ranks"], 1)
     rule, room = budgets.workers(cores, ranks), max(cores / ranks - 1, 0.25)
     batch, step = values["cpu"] + values["wait"], values["step"]
-    steps = {n: max(step, batch / n, values["cpu"] / min(n, room)) if n else step + batch for n in COUNTED}
+    steps = {
+        n: max(step, batch / n, values["cpu"] / min(n, room)) if n else step + batch
+        for n in COUNTED
+    }
     fewest = min(n for n, time in steps.items() if time <= 1.05 * min(steps.values()))
     figure = blank(height=320)
     _points(figure, steps, "planned", plots.LINES[0])
     limit = {"color": plots.VERMILLION, "width": 2, "dash": "dash"}
-    figure.add_scatter(x=[0, COUNTED[-1]], y=[step] * 2, name="computation alone", mode="lines", line=limit)
+    figure.add_scatter(
+        x=[0, COUNTED[-1]], y=[step] * 2, name="computation alone", mode="lines", line=limit
+    )
     summary = (
-        f"{plural(fewest, 'worker')} per rank are planned, for a step of {steps[fewest]:.3g} ms; not measured here"
+        f"{plural(fewest, 'worker')} per rank are planned, for a step of {steps[fewest]:.3g} ms;"
+        " not measured here"
     )
     why = (
-        f"A batch takes {values['cpu']:g} ms of CPU and {values['wait']:g} ms of storage. {rule.words} Workers that "
-        f"wait for storage fill less of a core than that. The step cannot fall below its computation, nor below the "
-        f"CPU of a batch on the {room:.3g} cores that are left for the workers of a rank."
+        f"A batch takes {values['cpu']:g} ms of CPU and {values['wait']:g} ms of storage."
+        f" {rule.words} Workers that wait for storage fill less of a core than that. The step"
+        f" cannot fall below its computation, nor below the CPU of a batch on the {room:.3g} cores"
+        " that are left for the workers of a rank."
     )
     if found:
         usual = max(row["prefetch"] for row in found.rows[:2])
         rows = {int(row["workers"]): row for row in found.rows if row["prefetch"] in (0, usual)}
-        extent = {n: [row.get(name, row["step_ms"]) for name in ("low_ms", "high_ms")] for n, row in rows.items()}
-        _points(figure, {n: row["step_ms"] for n, row in rows.items()}, "measured", plots.LINES[4], extent)
-        summary = f"{plural(found.ranks, 'rank')} on {plural(found.cores, 'core')}: {found.knee.words}"
+        extent = {
+            n: [row.get(name, row["step_ms"]) for name in ("low_ms", "high_ms")]
+            for n, row in rows.items()
+        }
+        _points(
+            figure,
+            {n: row["step_ms"] for n, row in rows.items()},
+            "measured",
+            plots.LINES[4],
+            extent,
+        )
+        summary = (
+            f"{plural(found.ranks, 'rank')} on {plural(found.cores, 'core')}: {found.knee.words}"
+        )
     figure.update_xaxes(title={"text": "workers per rank"}, tickvals=COUNTED)
     figure.update_yaxes(title={"text": "step, ms"}, rangemode="tozero")
-    how = el("p", "Measure it: ", code("await nk.loader_sweep(case)"), ", three interleaved repeats of each count.")
+    how = el(
+        "p",
+        "Measure it: ",
+        code("await nk.loader_sweep(case)"),
+        ", three interleaved repeats of each count.",
+    )
     return Drawn(summary, figure, join(el("p", why), how))
 
 
 def _points(
-    figure: go.Figure, steps: Mapping[int, float], name: str, colour: str, laps: Mapping[int, list[float]] | None = None
+    figure: go.Figure,
+    steps: Mapping[int, float],
+    name: str,
+    colour: str,
+    laps: Mapping[int, list[float]] | None = None,
 ) -> None:
     """Times of a step by workers; of repeats also their extent."""
     held = laps or {}
@@ -343,46 +411,82 @@ def _points(
 
 
 def _loader(case: Case, place: int, otherwise: int) -> tuple[int, str]:
-    """What the script's largest data loader was built with: its workers (0), its batches ahead of each (1)."""
+    """What the script's largest data loader was built with.
+
+    Its workers (0), its batches ahead of each (1).
+    """
     loaders = [loader for event in last_step_events(case) for loader in event.data["loaders"]]
     most = max(loaders, key=lambda loader: loader[0], default=None)
-    return _measured(most[place] if most else None, "the data loader of your script in this case", otherwise)
+    return _measured(
+        most[place] if most else None, "the data loader of your script in this case", otherwise
+    )
 
 
 def _host_fields(case: Case) -> Fields:
     free, swap = _fact(case, "memory.available"), _fact(case, "memory.swap")
     held = sum(row.get("size", 0) for row in swap) if isinstance(swap, list) else None
-    peak = max((event.data["peak"] for event in case.of("worker.phase") if event.data.get("peak")), default=None)
+    peak = max(
+        (event.data["peak"] for event in case.of("worker.phase") if event.data.get("peak")),
+        default=None,
+    )
     return {
         "ranks": Field("Ranks of a host", *_local(case)),
-        "each": Field("A rank without data, GiB", *_measured(peak and peak / GIB, "the last run of this case", 3.0)),
+        "each": Field(
+            "A rank without data, GiB",
+            *_measured(peak and peak / GIB, "the last run of this case", 3.0),
+        ),
         "dataset": Field("Data set in memory, GiB", 2.0),
         "shared": Field("One copy for all ranks (memory map)", False),
         "workers": Field("Workers per rank", *_loader(case, 0, 4)),
         "prefetch": Field("Batches ahead of each", *_loader(case, 1, 2)),
         "batch": Field("A batch, MiB", 40.0),
-        "free": Field("Memory available, GiB", *_measured(free and round(free / GIB, 2), "memory.available", 256.0)),
-        "swap": Field("Swap, GiB", *_measured(None if held is None else round(held / GIB, 2), "memory.swap", 0.0)),
+        "free": Field(
+            "Memory available, GiB",
+            *_measured(free and round(free / GIB, 2), "memory.available", 256.0),
+        ),
+        "swap": Field(
+            "Swap, GiB",
+            *_measured(None if held is None else round(held / GIB, 2), "memory.swap", 0.0),
+        ),
     }
 
 
 def _host_memory(case: Case, values: dict[str, Any]) -> Drawn:
     need = budgets.host_memory(
-        values["dataset"] * GIB, values["ranks"], values["workers"], values["prefetch"], values["batch"] * MIB,
-        values["shared"], values["each"] * GIB,
-    )  # fmt: skip
+        values["dataset"] * GIB,
+        values["ranks"],
+        values["workers"],
+        values["prefetch"],
+        values["batch"] * MIB,
+        values["shared"],
+        values["each"] * GIB,
+    )
     free, swap = values["free"] * GIB, values["swap"] * GIB
     over = need.value - free
     if over <= 0:
         share = percent(need.value / max(free, 1))
         summary = f"{format_bytes(need.value)} of host memory are needed, {share} of what is free"
     elif over <= swap:
-        summary = f"{format_bytes(over)} too much: it would lie in swap, and steps would wait for the disk"
+        summary = (
+            f"{format_bytes(over)} too much: it would lie in swap, and steps would wait for the"
+            " disk"
+        )
     else:
-        summary = f"{format_bytes(over)} too much, and swap holds {format_bytes(swap)}: the kernel would end a rank"
-    why = f"{need.words} Each rank reads its own copy unless the data are mapped into memory (numpy's mmap, Arrow)."
+        summary = (
+            f"{format_bytes(over)} too much, and swap holds {format_bytes(swap)}: the kernel would"
+            " end a rank"
+        )
+    why = (
+        f"{need.words} Each rank reads its own copy unless the data are mapped into memory (numpy's"
+        " mmap, Arrow)."
+    )
     lines = {"available": free} | ({"available with swap": free + swap} if swap else {})
-    figure = _bars({k: v / GIB for k, v in need.parts.items()}, "GiB", {k: v / GIB for k, v in lines.items()}, _gib)
+    figure = _bars(
+        {k: v / GIB for k, v in need.parts.items()},
+        "GiB",
+        {k: v / GIB for k, v in lines.items()},
+        _gib,
+    )
     return Drawn(summary, figure, el("p", why))
 
 
@@ -403,7 +507,10 @@ def _gpu_fields(case: Case) -> Fields:
         "ranks": Field("GPUs", *_measured(gpus or None, "gpu.count", 8)),
         "precision": Field("Precision", next(iter(budgets.ADAM)), "", tuple(budgets.ADAM)),
         "channels": Field("NCCL channels", 16),
-        "room": Field("Memory of a GPU, GiB", *_measured(room and round(room / GIB, 1), "gpu.0.memory.total", 80.0)),
+        "room": Field(
+            "Memory of a GPU, GiB",
+            *_measured(room and round(room / GIB, 1), "gpu.0.memory.total", 80.0),
+        ),
     }
 
 
@@ -424,8 +531,15 @@ def _gpu_memory(case: Case, values: dict[str, Any]) -> Drawn:
     plans = {strategy: need(strategy, values["batch"]) for strategy in budgets.SHARDS}
     most = {strategy: _most(need, strategy, room, each) for strategy in plans}
     fits = [strategy for strategy, batch in most.items() if batch]
-    first = f"{fits[0]} fits, with up to {plural(most[fits[0]], 'sample')} a rank" if fits else "nothing fits"
-    rows = [(name, format_bytes(plan.value), str(most[name]), plan.words) for name, plan in plans.items()]
+    first = (
+        f"{fits[0]} fits, with up to {plural(most[fits[0]], 'sample')} a rank"
+        if fits
+        else "nothing fits"
+    )
+    rows = [
+        (name, format_bytes(plan.value), str(most[name]), plan.words)
+        for name, plan in plans.items()
+    ]
     activations = f"{format_bytes(size)} a sample, as typed." if values["sample"] else sample.words
     why = f"Activations: {activations} What the allocator cannot reuse comes on top: some per cent."
     more = fit(table(("Strategy", "Peak", "Samples of a rank at most", "Made of"), rows))
@@ -475,20 +589,36 @@ def _files_fields(case: Case) -> Fields:
         "prefetch": Field("Batches ahead of each", *_loader(case, 1, 2)),
         "batch": Field("A batch, MiB", 40.0),
         "limit": Field("Open files allowed", *_measured(limit, "limits.nofile.soft", 1024)),
-        "shm": Field("/dev/shm free, MiB", *_measured(shm and round(shm / MIB), "limits.shm.free", 64)),
+        "shm": Field(
+            "/dev/shm free, MiB", *_measured(shm and round(shm / MIB), "limits.shm.free", 64)
+        ),
     }
 
 
 def _files(case: Case, values: dict[str, Any]) -> Drawn:
     ranks, known = max(values["ranks"], 2), runs.open_files(case)
-    need = budgets.open_files(known, ranks) if len(known) > 1 else budgets.descriptors(ranks, values["channels"])
+    need = (
+        budgets.open_files(known, ranks)
+        if len(known) > 1
+        else budgets.descriptors(ranks, values["channels"])
+    )
     pipes = 6 * values["workers"]
     value = need.value + pipes
     nccl = budgets.shared_memory(values["local"], values["channels"])
-    loaders = budgets.loader_memory(values["local"], values["workers"], values["prefetch"], values["batch"] * MIB)
+    loaders = budgets.loader_memory(
+        values["local"], values["workers"], values["prefetch"], values["batch"] * MIB
+    )
     shm = nccl.value + loaders.value
-    short = [f"open files ({value:,.0f} of {values['limit']:,})"] if 0 <= values["limit"] < value else []
-    short += [f"/dev/shm ({format_bytes(shm)} of {values['shm']} MiB)"] if shm > values["shm"] * MIB else []
+    short = (
+        [f"open files ({value:,.0f} of {values['limit']:,})"]
+        if 0 <= values["limit"] < value
+        else []
+    )
+    short += (
+        [f"/dev/shm ({format_bytes(shm)} of {values['shm']} MiB)"]
+        if shm > values["shm"] * MIB
+        else []
+    )
     summary = (
         f"Too little: {' and '.join(short)}"
         if short
@@ -500,8 +630,8 @@ def _files(case: Case, values: dict[str, Any]) -> Drawn:
         else "if every path is a socket, which is the most"
     )
     why = (
-        f"{need.words} That is {how}. {plural(values['workers'], 'worker')} add {pipes} pipes and files. "
-        f"/dev/shm, where no rank copies directly: {nccl.words} {loaders.words}"
+        f"{need.words} That is {how}. {plural(values['workers'], 'worker')} add {pipes} pipes and"
+        f" files. /dev/shm, where no rank copies directly: {nccl.words} {loaders.words}"
     )
     advice = el(
         "p",
@@ -519,13 +649,20 @@ def _files(case: Case, values: dict[str, Any]) -> Drawn:
 
 def _scaling_fields(case: Case) -> Fields:
     line, source = _line(case)
-    sent = next((sum(event.data["buckets"]) for event in last_step_events(case) if event.data["buckets"]), None)
+    sent = next(
+        (sum(event.data["buckets"]) for event in last_step_events(case) if event.data["buckets"]),
+        None,
+    )
     model = "the DDP buckets of your script in this case, as float32" if sent else ""
     return {
-        "parameters": Field("Parameters, millions", round(sent / 4e6, 6) if sent else 7000.0, model),
+        "parameters": Field(
+            "Parameters, millions", round(sent / 4e6, 6) if sent else 7000.0, model
+        ),
         "item": Field("Bytes of a gradient", 4 if sent else 2, model),
         "bucket": Field("Bucket, MiB", 25.0),
-        "latency": Field("Latency of a hop, µs", *((round(line.latency_us, 2), source) if line else (10.0, ""))),
+        "latency": Field(
+            "Latency of a hop, µs", *((round(line.latency_us, 2), source) if line else (10.0, ""))
+        ),
         "bandwidth": Field("Bandwidth, GB/s", *((_speed(line), source) if line else (25.0, ""))),
         "compute": Field("Backward pass, ms", 500.0),
     }
@@ -536,15 +673,23 @@ def _speed(line: MessageCost) -> float:
 
 
 def _line(case: Case) -> tuple[MessageCost | None, str]:
-    """Latency and bandwidth of the slowest kind of pairs; without pair tests, of the all_reduce curve."""
+    """Latency and bandwidth of the slowest kind of pairs.
+
+    Without pair tests, of the all_reduce curve.
+    """
     pairs = staged_test(case).pairs
     kinds: dict[str, list[Any]] = {}
     for pair in pairs:
         kinds.setdefault(pair.path, []).append(pair)
     if kinds:
-        path, slow = min(kinds.items(), key=lambda item: statistics.median(pair.bandwidth for pair in item[1]))
+        path, slow = min(
+            kinds.items(), key=lambda item: statistics.median(pair.bandwidth for pair in item[1])
+        )
         speed = statistics.median(pair.bandwidth for pair in slow)
-        return MessageCost(statistics.median(pair.latency_us for pair in slow), 1e-3 / speed), f"pair tests over {path}"
+        return (
+            MessageCost(statistics.median(pair.latency_us for pair in slow), 1e-3 / speed),
+            f"pair tests over {path}",
+        )
     points = [(m.ranks, float(m.bytes), m.time_us) for m in _reduces(case)]
     try:
         return budgets.fitted(points), "fitted to the all_reduce curve of this case"
@@ -567,12 +712,21 @@ def _scaling(case: Case, values: dict[str, Any]) -> Drawn:
 
     times = {ranks: count * line.all_reduce(ranks, whole / count) / 1e3 for ranks in COUNTS}
     late = next((ranks for ranks, time in times.items() if time > values["compute"]), None)
-    hidden = f"from {late} ranks on it is longer than the backward pass" if late else "the backward pass can hide it"
+    hidden = (
+        f"from {late} ranks on it is longer than the backward pass"
+        if late
+        else "the backward pass can hide it"
+    )
     first, last = (format_time(1e3 * times[ranks]) for ranks in (COUNTS[0], COUNTS[-1]))
     figure = blank(height=340)
     for name, y, dash, colour in (
         ("planned", [*times.values()], "solid", plots.LINES[0]),
-        ("bandwidth alone", [2 * (n - 1) / n * whole * line.us_per_byte / 1e3 for n in COUNTS], "dot", plots.LINES[1]),
+        (
+            "bandwidth alone",
+            [2 * (n - 1) / n * whole * line.us_per_byte / 1e3 for n in COUNTS],
+            "dot",
+            plots.LINES[1],
+        ),
         ("backward pass", [values["compute"]] * len(COUNTS), "dash", plots.VERMILLION),
     ):
         figure.add_scatter(
@@ -584,29 +738,48 @@ def _scaling(case: Case, values: dict[str, Any]) -> Drawn:
             hovertemplate=f"{name}, %{{x}} ranks: %{{y:.4g}} ms<extra></extra>",
         )
     shown = COUNTS[::2]
-    figure.update_xaxes(title={"text": "ranks"}, type="log", tickvals=shown, ticktext=[str(n) for n in shown])
+    figure.update_xaxes(
+        title={"text": "ranks"}, type="log", tickvals=shown, ticktext=[str(n) for n in shown]
+    )
     figure.update_yaxes(title={"text": "all gradients, ms"}, rangemode="tozero")
     why = (
-        f"{format_bytes(whole)} of gradients in {plural(count, 'bucket')}: each takes 2 log2(ranks) hops of "
-        f"{values['latency']:g} µs, and 2 (ranks - 1) / ranks of its bytes at {values['bandwidth']:g} GB/s."
+        f"{format_bytes(whole)} of gradients in {plural(count, 'bucket')}: each takes 2 log2(ranks)"
+        f" hops of {values['latency']:g} µs, and 2 (ranks - 1) / ranks of its bytes at"
+        f" {values['bandwidth']:g} GB/s."
     )
-    summary = f"All gradients' all_reduce takes {first} on 2 and {last} on {COUNTS[-1]:,} ranks: {hidden}"
+    summary = (
+        f"All gradients' all_reduce takes {first} on 2 and {last} on {COUNTS[-1]:,} ranks: {hidden}"
+    )
     return Drawn(summary, figure, join(el("p", why), _errors(line, _reduces(case))))
 
 
 def _errors(line: MessageCost, rows: Sequence[Measurement]) -> Markup:
     """How far the model is off where the case has measurements."""
     if not rows:
-        return el("p", "Nothing was measured here that could show its error: run a live test with stages first.")
+        return el(
+            "p",
+            "Nothing was measured here that could show its error: run a live test with stages"
+            " first.",
+        )
     off = [line.all_reduce(m.ranks, m.bytes) / m.time_us - 1 for m in rows]
     cells = [
-        (plural(m.ranks, "rank"), format_bytes(m.bytes), format_time(m.time_us),
-         format_time(line.all_reduce(m.ranks, m.bytes)), f"{100 * error:+.0f} %")
+        (
+            plural(m.ranks, "rank"),
+            format_bytes(m.bytes),
+            format_time(m.time_us),
+            format_time(line.all_reduce(m.ranks, m.bytes)),
+            f"{100 * error:+.0f} %",
+        )
         for m, error in zip(rows, off, strict=True)
-    ]  # fmt: skip
-    said = f"Where it was measured the model is off by {100 * statistics.median(map(abs, off)):.0f} % (median)."
+    ]
+    said = (
+        f"Where it was measured the model is off by {100 * statistics.median(map(abs, off)):.0f} %"
+        " (median)."
+    )
     head = ("Ranks", "Size", "Measured", "Planned", "Error")
-    return join(el("p", said), fold("Planned beside measured", fit(table(head, cells, "nk-numbers"))))
+    return join(
+        el("p", said), fold("Planned beside measured", fit(table(head, cells, "nk-numbers")))
+    )
 
 
 PLANNERS: Mapping[str, tuple[Callable[[Case], Fields], Answer]] = {

@@ -32,13 +32,19 @@ SMALL = 64 << 10
 
 
 def bandwidth(
-    measurements: Iterable[Measurement], expected: float | None = None, words: str = "", summary: str = ""
+    measurements: Iterable[Measurement],
+    expected: float | None = None,
+    words: str = "",
+    summary: str = "",
 ) -> go.Figure:
-    """Bandwidth against message size, one line per collective and run; below it the time of a small call.
+    """Bandwidth against message size, one line per collective and run.
 
-    busbw in GB/s from 0 on; algbw where there is no busbw (one rank).  `expected` is the busbw in GB/s that this
-    topology should give, drawn as a line; `words` names what allows it, or says why nothing is expected; `summary`
-    takes the place of the title, where the measurement alone misleads.
+    Below it the time of a small call.
+
+    busbw in GB/s from 0 on; algbw where there is no busbw (one rank).  `expected` is the busbw in
+    GB/s that this topology should give, drawn as a line; `words` names what allows it, or says why
+    nothing is expected; `summary` takes the place of the title, where the measurement alone
+    misleads.
     """
     rows = sorted(measurements, key=lambda m: m.bytes)
     kind = "busbw" if rows and all(m.busbw is not None for m in rows) else "algbw"
@@ -57,8 +63,10 @@ def bandwidth(
             mode="lines+markers",
             **_style(index),
             customdata=[_hover(m, limit) for m in group],
-            hovertemplate=f"%{{customdata[0]}}<br>{kind} %{{y:.3g}} GB/s%{{customdata[3]}}"
-            "<br>median %{customdata[1]}, p99 %{customdata[2]}",
+            hovertemplate=(
+                f"%{{customdata[0]}}<br>{kind} %{{y:.3g}} GB/s%{{customdata[3]}}"
+                "<br>median %{customdata[1]}, p99 %{customdata[2]}"
+            ),
         )
     highest = max([*(_speed(m, kind) for m in rows), limit or 0.0], default=0.0)
     figure.update_layout(yaxis={"title": {"text": f"{kind}, GB/s"}, "range": [0, 1.14 * highest]})
@@ -71,7 +79,10 @@ def bandwidth(
 
 
 def latency(measurements: Iterable[Measurement]) -> go.Figure:
-    """Time of one call against message size, in microseconds: median, and of a collective alone p99, dotted."""
+    """Time of one call against message size, in microseconds.
+
+    Median, and of a collective alone p99, dotted.
+    """
     rows = sorted(measurements, key=lambda m: m.bytes)
     groups = _groups(rows)
     figure = _figure(latency_summary(rows), rows, len(groups) if len(groups) > 1 else 2)
@@ -80,8 +91,11 @@ def latency(measurements: Iterable[Measurement]) -> go.Figure:
 
 
 def _times(figure: go.Figure, groups: Mapping[str, Sequence[Measurement]], panel: str) -> None:
-    """Times of one call as lines of the panel (``2``, or empty for the only one), both axes logarithmic."""
-    kinds = ("median", "p99")[: 1 if len(groups) > 1 else 2]  # of several, twice as many lines say nothing
+    """Times of one call as lines of the panel (``2``, or empty for the only one), both axes
+    logarithmic.
+    """
+    # of several, twice as many lines say nothing
+    kinds = ("median", "p99")[: 1 if len(groups) > 1 else 2]
     for index, (name, group) in enumerate(groups.items()):
         for label in kinds:
             figure.add_scatter(
@@ -94,7 +108,9 @@ def _times(figure: go.Figure, groups: Mapping[str, Sequence[Measurement]], panel
                 xaxis=f"x{panel}",
                 yaxis=f"y{panel}",
                 **_style(index, dotted=label == "p99"),
-                customdata=[[format_bytes(m.bytes), *map(format_time, (m.time_us, m.p99_us))] for m in group],
+                customdata=[
+                    [format_bytes(m.bytes), *map(format_time, (m.time_us, m.p99_us))] for m in group
+                ],
                 hovertemplate="%{customdata[0]}<br>median %{customdata[1]}<br>p99 %{customdata[2]}",
             )
     rows = [m for group in groups.values() for m in group]
@@ -108,25 +124,34 @@ def _times(figure: go.Figure, groups: Mapping[str, Sequence[Measurement]], panel
 
 
 def ticks(low: float, high: float) -> list[float]:
-    """At most six round values between two powers of ten: decades alone, or with steps between where these are few."""
+    """At most six round values between two powers of ten.
+
+    Decades alone, or with steps between where these are few.
+    """
     decades = range(math.floor(low), math.ceil(high) + 1)
     for steps in ((1, 1.5, 2, 3, 4, 5, 7), (1, 2, 5), (1, 3), (1,)):
         known = [
-            step * 10.0**decade for decade in decades for step in steps if low <= math.log10(step) + decade <= high
+            step * 10.0**decade
+            for decade in decades
+            for step in steps
+            if low <= math.log10(step) + decade <= high
         ]
         if len(known) <= 6:
             return known
     return known[:: math.ceil(len(known) / 6)]
 
 
-def bandwidth_summary(rows: Sequence[Measurement], expected: float | None = None, words: str = "") -> str:
+def bandwidth_summary(
+    rows: Sequence[Measurement], expected: float | None = None, words: str = ""
+) -> str:
     """The conclusion of `bandwidth` in one sentence, plain text."""
     if not rows:
         return "Nothing measured yet"
     if wrong := sum(m.wrong or 0 for m in rows):
         worst = max(rows, key=lambda m: m.wrong or 0)
         return (
-            f"{worst.op} gave {wrong:,} wrong elements, most at {format_bytes(worst.bytes)}: do not trust these speeds"
+            f"{worst.op} gave {wrong:,} wrong elements, most at {format_bytes(worst.bytes)}: do not"
+            " trust these speeds"
         )
     if all(m.ranks == 1 for m in rows):
         ops = sorted({m.op for m in rows})
@@ -160,15 +185,22 @@ def latency_summary(rows: Sequence[Measurement]) -> str:
 
 
 PANEL, SECOND, AXIS, LINE = 250, 150, 52, 18
-"""Pixels of the first panel, of the second one, of an axis with its title, and of a line of the second's heading."""
+"""Pixels of the first panel, of the second one, of an axis with its title, and of a line of the
+second's heading."""
 
 
-def _figure(summary: str, rows: Sequence[Measurement], entries: int, few: Sequence[Measurement] = ()) -> go.Figure:
-    """Empty panels under a title, one for `rows` and one for the `few` that are small; entries: of the legend."""
+def _figure(
+    summary: str, rows: Sequence[Measurement], entries: int, few: Sequence[Measurement] = ()
+) -> go.Figure:
+    """Empty panels under a title, one for `rows` and one for the `few` that are small; entries: of
+    the legend.
+    """
     heading = wrapped(latency_summary(few))
     drawn = PANEL + (AXIS + LINE * len(heading) + 16 + SECOND if few else 0)
     figure = frame(summary, entries, drawn)
-    figure.update_layout(xaxis=size_axis([m.bytes for m in rows]), yaxis=Y | {"domain": [1 - PANEL / drawn, 1]})
+    figure.update_layout(
+        xaxis=size_axis([m.bytes for m in rows]), yaxis=Y | {"domain": [1 - PANEL / drawn, 1]}
+    )
     if few:
         _second(figure, few, SECOND / drawn, "<br>".join(heading))
     if not rows:
@@ -177,7 +209,9 @@ def _figure(summary: str, rows: Sequence[Measurement], entries: int, few: Sequen
 
 
 def frame(summary: str, entries: int, drawn: int, figure: go.Figure | None = None) -> go.Figure:
-    """A figure under its conclusion as the title, with room for the entries of a legend; drawn: pixels below these."""
+    """A figure under its conclusion as the title, with room for the entries of a legend; drawn:
+    pixels below these.
+    """
     lines = wrapped(summary)
     above = 28 + 20 * len(lines) + (ENTRY * math.ceil(entries / ABREAST) if entries > 1 else 0)
     height = above + drawn + AXIS
@@ -204,7 +238,10 @@ def frame(summary: str, entries: int, drawn: int, figure: go.Figure | None = Non
 
 
 def entries(names: Sequence[str]) -> int:
-    """How many entries of usual length these names take in a legend: a long one has a row to itself on a phone."""
+    """How many entries of usual length these names take in a legend.
+
+    A long one has a row to itself on a phone.
+    """
     return len(names) * (ABREAST if any(len(name) > WIDTH / ABREAST - 4 for name in names) else 1)
 
 
@@ -212,7 +249,15 @@ def _second(figure: go.Figure, few: Sequence[Measurement], top: float, heading: 
     """Add the panel of small messages; top: the part of the figure's height that it takes."""
     sizes = size_axis([m.bytes for m in few]) | {"anchor": "y2"}
     figure.update_layout(xaxis2=sizes, yaxis2=Y | {"domain": [0, top], "anchor": "x2"})
-    place = {"x": 0, "xref": "paper", "xanchor": "left", "y": top, "yref": "paper", "yanchor": "bottom", "yshift": 6}
+    place = {
+        "x": 0,
+        "xref": "paper",
+        "xanchor": "left",
+        "y": top,
+        "yref": "paper",
+        "yanchor": "bottom",
+        "yshift": 6,
+    }
     font = {"size": 13, "weight": 600}
     figure.add_annotation(text=heading, align="left", showarrow=False, font=font, **place)
 
@@ -221,7 +266,10 @@ Y = {"exponentformat": "none", "tickformat": "~g"}
 
 
 def size_axis(sizes: Sequence[int]) -> dict[str, Any]:
-    """The axis of the message sizes: at most five, the largest always among them: more overlap on a phone."""
+    """The axis of the message sizes.
+
+    At most five, the largest always among them: more overlap on a phone.
+    """
     known = sorted(set(sizes))
     shown: list[int] = []
     apart = math.log(known[-1] / known[0]) / 6 if known else 0.0
@@ -239,41 +287,70 @@ def wrapped(words: str) -> list[str]:
 
 
 def template() -> go.layout.Template:
-    """Colours only, and only here: the report puts its own in their place when its reader switches to dark."""
-    axis = {"gridcolor": GRID, "linecolor": GRID, "tickcolor": GRID, "zeroline": False, "ticks": "outside"}
+    """Colours only, and only here.
+
+    The report puts its own in their place when its reader switches to dark.
+    """
+    axis = {
+        "gridcolor": GRID,
+        "linecolor": GRID,
+        "tickcolor": GRID,
+        "zeroline": False,
+        "ticks": "outside",
+    }
     clear = "rgba(0,0,0,0)"
     font = {"color": INK, "size": 12}
     return go.layout.Template(
-        layout={"font": font, "paper_bgcolor": clear, "plot_bgcolor": clear, "xaxis": axis, "yaxis": axis}
+        layout={
+            "font": font,
+            "paper_bgcolor": clear,
+            "plot_bgcolor": clear,
+            "xaxis": axis,
+            "yaxis": axis,
+        }
     )
 
 
 def rank_style(number: int) -> dict[str, str]:
     """Colour and dash of a rank or GPU: the same in every figure of a page."""
-    return {"color": LINES[number % len(LINES)], "dash": ("solid", "dash", "dot")[number // len(LINES) % 3]}
+    return {
+        "color": LINES[number % len(LINES)],
+        "dash": ("solid", "dash", "dot")[number // len(LINES) % 3],
+    }
 
 
 def _style(index: int, dotted: bool = False) -> dict[str, object]:
     """Line and mark of one run: told apart by colour, by mark and by dash."""
     dash = "dot" if dotted else "solid" if index < len(LINES) else "dash"
     line = {"color": LINES[index % len(LINES)], "width": 1.5 if dotted else 2.5, "dash": dash}
-    return {"line": line, "marker": {"symbol": MARKS[index % len(MARKS)], "size": 5 if dotted else 8}}
+    return {
+        "line": line,
+        "marker": {"symbol": MARKS[index % len(MARKS)], "size": 5 if dotted else 8},
+    }
 
 
 def _hover(m: Measurement, expected: float | None) -> list[str]:
-    ratio = f", {100 * m.busbw / expected:.0f} % of expected" if expected and m.busbw is not None else ""
+    ratio = (
+        f", {100 * m.busbw / expected:.0f} % of expected"
+        if expected and m.busbw is not None
+        else ""
+    )
     return [format_bytes(m.bytes), format_time(m.time_us), format_time(m.p99_us), ratio]
 
 
 def _groups(rows: Sequence[Measurement]) -> dict[str, list[Measurement]]:
-    """Rows by collective, type, ranks, backend and run; names hold only that in which the groups differ."""
+    """Rows by collective, type, ranks, backend and run.
+
+    Names hold only that in which the groups differ.
+    """
     groups: dict[tuple[str, ...], list[Measurement]] = {}
     for m in rows:
         what = (m.op, m.dtype, f"{m.ranks} rank{'s' if m.ranks != 1 else ''}", m.backend, m.run)
         groups.setdefault(what, []).append(m)
     differ = [len(set(parts)) > 1 for parts in zip(*groups, strict=True)]
     return {
-        ", ".join(part for part, shown in zip(what, differ, strict=True) if shown and part) or what[0]: group
+        ", ".join(part for part, shown in zip(what, differ, strict=True) if shown and part)
+        or what[0]: group
         for what, group in groups.items()
     }
 

@@ -1,4 +1,7 @@
-"""Which ranks logged and which stopped: a row for each rank over time, alike ranks together, 1,024 on a page."""
+"""Which ranks logged and which stopped.
+
+A row for each rank over time, alike ranks together, 1,024 on a page.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +51,10 @@ class Scale:
 
     def column(self, place: float) -> int:
         """0 to COLUMNS - 1."""
-        return min(COLUMNS - 1, max(0, int(COLUMNS * (place - self.start) / ((self.end - self.start) or 1.0))))
+        return min(
+            COLUMNS - 1,
+            max(0, int(COLUMNS * (place - self.start) / ((self.end - self.start) or 1.0))),
+        )
 
     def after(self, place: float) -> float:
         """The place as the axis counts: in `unit` since the first word, or a line number."""
@@ -58,23 +64,35 @@ class Scale:
     def unit(self) -> tuple[str, float]:
         """Name and seconds of the axis' unit."""
         span = self.end - self.start
-        return ("hours", 3600.0) if span > 7200 else ("minutes", 60.0) if span > 240 else ("seconds", 1.0)
+        return (
+            ("hours", 3600.0)
+            if span > 7200
+            else ("minutes", 60.0)
+            if span > 240
+            else ("seconds", 1.0)
+        )
 
     @property
     def axis(self) -> str:
         """The title of the axis."""
         if not self.in_time:
             return "line of each log<br>(the lines carry no times)"
-        return f"{self.unit[0]} after {time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(self.start))}"
+        return (
+            f"{self.unit[0]} after {time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(self.start))}"
+        )
 
     def middles(self) -> list[float]:
         """The middle of each column, as the axis counts."""
         step = (self.end - self.start) / COLUMNS
-        return [round(self.after(self.start + (column + 0.5) * step), 3) for column in range(COLUMNS)]
+        return [
+            round(self.after(self.start + (column + 0.5) * step), 3) for column in range(COLUMNS)
+        ]
 
 
 def ranks_view(case: Case) -> View:
-    """A row per rank from its first line to its last, over time, or over line numbers where lines have no time."""
+    """A row per rank from its first line to its last, over time, or over line numbers where lines
+    have no time.
+    """
     scope = last_run_of(case)
     known, own = timelines(scope), _lines_by_rank(scope.events)
     if not own:
@@ -93,47 +111,84 @@ def ranks_view(case: Case) -> View:
     left = sum(len(group) for group in groups[MOST:])
     more = left_out(left, "ranks, whose timelines are less rare")
     headline = headline_beside(culprits(case.findings), *_headline(known, own, scale, scope))
-    return Drawn(headline, figure, join(fit(table(head, rows, "nk-ranks")), more, _undrawn(known, own, scale)))
+    return Drawn(
+        headline,
+        figure,
+        join(fit(table(head, rows, "nk-ranks")), more, _undrawn(known, own, scale)),
+    )
 
 
 def _undrawn(known: Sequence[RankTimeline], own: Own, scale: Scale) -> Markup:
-    """A note on ranks whose abnormal lines carry no time and so have no mark in a chart over time."""
-    wrong = {timeline.rank: [e for e in own.get(timeline.rank, ()) if abnormal(e)] for timeline in known}
-    ranks = [rank for rank, lines in wrong.items() if lines and all(scale.position(line) is None for line in lines)]
+    """A note on ranks whose abnormal lines carry no time and so have no mark in a chart
+    over time.
+    """
+    wrong = {
+        timeline.rank: [e for e in own.get(timeline.rank, ()) if abnormal(e)] for timeline in known
+    }
+    ranks = [
+        rank
+        for rank, lines in wrong.items()
+        if lines and all(scale.position(line) is None for line in lines)
+    ]
     if not ranks:
         return Markup("")
     return el(
-        "p", f"What {numbered('rank', ranks)} logged abnormal carries no time, so no mark shows it.", cls="nk-dim"
+        "p",
+        f"What {numbered('rank', ranks)} logged abnormal carries no time, so no mark shows it.",
+        cls="nk-dim",
     )
 
 
 def _lines_by_rank(events: Iterable[Event]) -> dict[int, list[Event]]:
     said: dict[int, list[Event]] = defaultdict(list)
     for event in events:
-        if event.rank is not None and event.rank >= 0 and not reported_by_others(event) and not _is_dump_reply(event):
+        if (
+            event.rank is not None
+            and event.rank >= 0
+            and not reported_by_others(event)
+            and not _is_dump_reply(event)
+        ):
             said[event.rank].append(event)
     return said
 
 
 def _is_dump_reply(event: Event) -> bool:
-    """Whether a rank was asked to dump: its watchdog's thread answers even where the rank itself is stuck."""
-    return event.kind == "c10d.recorder" or event.kind == "c10d.status" and "dump signal" in event.text
+    """Whether a rank was asked to dump.
+
+    Its watchdog's thread answers even where the rank itself is stuck.
+    """
+    return (
+        event.kind == "c10d.recorder" or event.kind == "c10d.status" and "dump signal" in event.text
+    )
 
 
 def _scale(own: Own) -> Scale:
-    """In time, when every rank that spoke has a word with a time; else lines stand in the order of their files."""
+    """In time, when every rank that spoke has a word with a time.
+
+    Else lines stand in the order of their files.
+    """
     in_time = all(any(event.time is not None for event in said) for said in own.values())
     known = Scale(0.0, 1.0, in_time)
-    places = [place for said in own.values() for event in said if (place := known.position(event)) is not None]
+    places = [
+        place
+        for said in own.values()
+        for event in said
+        if (place := known.position(event)) is not None
+    ]
     return Scale(min(places, default=0.0), max(places, default=1.0), in_time)
 
 
 def _groups(known: Sequence[RankTimeline], own: Own, scale: Scale) -> list[list[RankTimeline]]:
-    """Timelines that are alike; the rarest first, as the odd one out is what one looks for, then who stopped first."""
+    """Timelines that are alike.
+
+    The rarest first, as the odd one out is what one looks for, then who stopped first.
+    """
     alike: dict[tuple[str, str, bool], list[RankTimeline]] = {}
     for timeline in known:
         wrong = timeline.abnormal.kind if timeline.abnormal else ""
-        alike.setdefault((wrong, re.sub(r"\d+", "#", timeline.end), timeline.rank in own), []).append(timeline)
+        alike.setdefault(
+            (wrong, re.sub(r"\d+", "#", timeline.end), timeline.rank in own), []
+        ).append(timeline)
     return sorted(alike.values(), key=lambda group: (len(group), _ends(group, own, scale)[:1]))
 
 
@@ -142,7 +197,9 @@ def _label(group: Sequence[RankTimeline]) -> str:
     return str(ranks[0]) if len(ranks) == 1 else f"{plural(len(ranks), 'rank')}: {some(ranks)}"
 
 
-def _timeline_row(group: Sequence[RankTimeline], own: Own, scale: Scale) -> _draw.TimelineRow | None:
+def _timeline_row(
+    group: Sequence[RankTimeline], own: Own, scale: Scale
+) -> _draw.TimelineRow | None:
     """One row; a group shows what any of its ranks did.  None where nothing has a place."""
     said: dict[int, int] = {}
     for timeline in group:
@@ -159,7 +216,8 @@ def _timeline_row(group: Sequence[RankTimeline], own: Own, scale: Scale) -> _dra
 def _ends(group: Sequence[RankTimeline], own: Own, scale: Scale) -> list[float]:
     """The last place of each rank of a group that has one."""
     places = (
-        [p for event in own.get(timeline.rank, ()) if (p := scale.position(event)) is not None] for timeline in group
+        [p for event in own.get(timeline.rank, ()) if (p := scale.position(event)) is not None]
+        for timeline in group
     )
     return sorted(max(held) for held in places if held)
 
@@ -169,7 +227,11 @@ def _last(group: Sequence[RankTimeline], own: Own, scale: Scale) -> str:
     if not ends:
         return "logged nothing" if group[0].rank not in own else "nothing says when"
     if not scale.in_time:
-        return f"line {ends[0]:,.0f}" if ends[0] == ends[-1] else f"lines {ends[0]:,.0f}–{ends[-1]:,.0f}"
+        return (
+            f"line {ends[0]:,.0f}"
+            if ends[0] == ends[-1]
+            else f"lines {ends[0]:,.0f}–{ends[-1]:,.0f}"
+        )
     first, last = (time.strftime("%H:%M:%S", time.localtime(end)) for end in (ends[0], ends[-1]))
     return first if first == last else f"{first}–{last}"
 
@@ -181,11 +243,19 @@ def _words(timeline: RankTimeline, own: Own, base: str) -> Markup:
         return el("span", "no line of this rank", cls="nk-dim")
     said = excerpt(event)
     raw = said if len(said) <= WORDS else f"{said[:WORDS]} …"
-    return join(el("b", event.kind), " ", location(event.path, event.line, base), el("div", raw, cls="nk-raw"))
+    return join(
+        el("b", event.kind),
+        " ",
+        location(event.path, event.line, base),
+        el("div", raw, cls="nk-raw"),
+    )
 
 
 def _headline(known: Sequence[RankTimeline], own: Own, scale: Scale, case: Case) -> Headline:
-    """Which ranks logged nothing, or stopped first: one sentence, and the ranks that it points at."""
+    """Which ranks logged nothing, or stopped first.
+
+    One sentence, and the ranks that it points at.
+    """
     logged = [timeline for timeline in known if timeline.rank in own]
     if len(logged) < len(known):
         return _absent(known, own, case)
@@ -197,8 +267,16 @@ def _headline(known: Sequence[RankTimeline], own: Own, scale: Scale, case: Case)
     if calm and len(calm) * 2 <= len(logged):
         left = len(logged) - len(calm)
         others = f"the {left:,} others do" if left > 1 else "the other one does"
-        return f"{numbered('Rank', calm)} report{'s' if len(calm) == 1 else ''} nothing abnormal while {others}", calm
-    together = ", none stopped clearly before the others" if scale.in_time and len(logged) > 1 else ""
+        return (
+            (
+                f"{numbered('Rank', calm)} report{'s' if len(calm) == 1 else ''} nothing abnormal"
+                f" while {others}"
+            ),
+            calm,
+        )
+    together = (
+        ", none stopped clearly before the others" if scale.in_time and len(logged) > 1 else ""
+    )
     return f"{plural(len(logged), 'rank')} logged{together}; {_troubled(logged)}", ()
 
 
@@ -209,17 +287,27 @@ def _absent(known: Sequence[RankTimeline], own: Own, case: Case) -> Headline:
     if empty := [rank for rank in missing if rank in given]:
         return f"{numbered('Rank', empty)} logged nothing; {plural(len(own), 'rank')} did", empty
     if len(missing) < len(own):
-        return f"No line of {numbered('rank', missing)} was given; {plural(len(own), 'rank')} logged", missing
-    logs = f"rank {min(own)}'s log was" if len(own) == 1 else f"the logs of {numbered('rank', sorted(own))} were"
+        return (
+            f"No line of {numbered('rank', missing)} was given; {plural(len(own), 'rank')} logged",
+            missing,
+        )
+    logs = (
+        f"rank {min(own)}'s log was"
+        if len(own) == 1
+        else f"the logs of {numbered('rank', sorted(own))} were"
+    )
     return f"Only {logs} given, of {plural(len(known), 'rank')}", sorted(own)
 
 
 def _stopped(logged: Sequence[RankTimeline], own: Own, scale: Scale) -> tuple[list[int], float]:
-    """Ranks whose last line lies clearly before that of any other (the widest gap), and by how many seconds.
+    """Ranks whose last line lies clearly before that of any other (the widest gap), and by how many
+    seconds.
 
     Of a few ranks, else of most of them: several late ranks can keep one waiting.
     """
-    ends = sorted((end[-1], timeline.rank) for timeline in logged if (end := _ends([timeline], own, scale)))
+    ends = sorted(
+        (end[-1], timeline.rank) for timeline in logged if (end := _ends([timeline], own, scale))
+    )
     gaps = [(b[0] - a[0], place) for place, (a, b) in enumerate(pairwise(ends), 1)]
     for most in (len(ends) // 2, len(ends)):
         gap, count = max((gap for gap in gaps if gap[1] <= most), default=(0.0, 0))
@@ -233,7 +321,9 @@ def _troubled(logged: Sequence[RankTimeline]) -> str:
         return f"{plural(wrong, 'rank')} logged something abnormal"
     died = [timeline.rank for timeline in logged if any(_died(event) for event in timeline.at)]
     return (
-        f"{numbered('rank', died)} ended badly without a line that says why" if died else "nothing abnormal was logged"
+        f"{numbered('rank', died)} ended badly without a line that says why"
+        if died
+        else "nothing abnormal was logged"
     )
 
 

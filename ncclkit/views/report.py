@@ -20,10 +20,12 @@ from ncclkit.views._html import code, el
 
 
 class ReportForm(Form):
-    """The button *Make the report*: what the cells of this notebook show now, as ``report.html`` of the case folder.
+    """The button *Make the report*.
 
-    notebook: its name, as ``ncclkit report --notebook`` takes it; where its pair in Chinese is open, that one is taken.
-    Nothing is run again.
+    What the cells of this notebook show now, as ``report.html`` of the case folder.
+
+    notebook: its name, as ``ncclkit report --notebook`` takes it; where its pair in Chinese is
+    open, that one is taken. Nothing is run again.
     """
 
     BUSY = "Writing …"
@@ -32,19 +34,27 @@ class ReportForm(Form):
     def __init__(self, case: Case, notebook: str) -> None:
         self._case, self._notebook = case, _opened(report.notebook(notebook))
         make = W.Button(description="Make the report", icon="file-text-o", button_style="primary")
-        super().__init__("One HTML file of what this page shows now, for the ticket; nothing is run again", [], make)
+        super().__init__(
+            "One HTML file of what this page shows now, for the ticket; nothing is run again",
+            [],
+            make,
+        )
 
     def blocked(self) -> Mapping[W.Button, str]:
         """The button, where there is no folder for the page."""
         return (
-            {} if self._case.path else {self.start: "A report is kept in a case folder; open one with Case.open(path)."}
+            {}
+            if self._case.path
+            else {self.start: "A report is kept in a case folder; open one with Case.open(path)."}
         )
 
     async def prepare(self) -> View:
         """The report of the cells that were run in this kernel."""
         shell: Any = ZMQInteractiveShell.instance() if ZMQInteractiveShell.initialized() else None
         if shell is None or self._case.path is None:
-            raise NcclkitError("A report is made of a notebook that is open, and kept in a case folder.")
+            raise NcclkitError(
+                "A report is made of a notebook that is open, and kept in a case folder."
+            )
         shown = {}
         for number, source in enumerate(shell.history_manager.input_hist_raw):
             value = shell.user_ns["Out"].get(number)
@@ -55,9 +65,13 @@ class ReportForm(Form):
 
 
 def _opened(notebook: Path) -> Path:
-    """The notebook, or its pair in Chinese: their code is equal, so only the name of the session tells them apart."""
+    """The notebook, or its pair in Chinese.
+
+    Their code is equal, so only the name of the session tells them apart.
+    """
     chinese = notebook.with_name(f"{notebook.stem}.zh{notebook.suffix}")
-    session = Path(os.environ.get("JPY_SESSION_NAME", ""))  # set by Jupyter for the kernel of an open notebook
+    # set by Jupyter for the kernel of an open notebook
+    session = Path(os.environ.get("JPY_SESSION_NAME", ""))
     return chinese if session.name == chinese.name and chinese.exists() else notebook
 
 

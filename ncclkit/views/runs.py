@@ -1,4 +1,6 @@
-"""Runs: curve and table of one, the advice drawn from it, cases of several times side by side, a folder of a case."""
+"""Runs: curve and table of one, the advice drawn from it, cases of several times side by side, a
+folder of a case.
+"""
 
 from __future__ import annotations
 
@@ -37,25 +39,37 @@ FILES = {
 }
 """The files of a case folder, each with one line of explanation (docs/design.md, Contracts)."""
 
-HEAD = ("Collective", "Size", "busbw GB/s", "At most GB/s", "Ratio", "Wrong", "{median}", "{p99}", "algbw GB/s")
+HEAD = (
+    "Collective",
+    "Size",
+    "busbw GB/s",
+    "At most GB/s",
+    "Ratio",
+    "Wrong",
+    "{median}",
+    "{p99}",
+    "algbw GB/s",
+)
 TIMES, BATCHED = ("Time, median", "Time, p99"), ("Median, batches", "p99, single calls")
 TWO = (
-    "The median is of batches of calls and p99 of single calls, timed one after the other: on a busy machine either "
-    "can be the longer one."
+    "The median is of batches of calls and p99 of single calls, timed one after the other: on a"
+    " busy machine either can be the longer one."
 )
 OPTIONAL = {"busbw GB/s", "At most GB/s", "Ratio", "In a CUDA graph", "Run"}
 """Columns that are left out where no row has a value."""
 MAIL = (
-    "A colleague can run `ncclkit diagnose FILE.tar.gz`, unpack and open it (ncclkit.Case.open), or read report.html "
-    "in any browser."
+    "A colleague can run `ncclkit diagnose FILE.tar.gz`, unpack and open it (ncclkit.Case.open), or"
+    " read report.html in any browser."
 )
 
 
 def measurement_table(rows: Iterable[Measurement], expected: float | None = None) -> Markup:
-    """One row per measurement: size, times, bandwidths; `expected` (busbw, GB/s) where a row carries none.
+    """One row per measurement: size, times, bandwidths.
 
-    On paper and on a phone a wide table would be cut: collective, run and bound stand in it only where there are
-    several, algbw where it is not busbw.
+    `expected` (busbw, GB/s) where a row carries none.
+
+    On paper and on a phone a wide table would be cut: collective, run and bound stand in it only
+    where there are several, algbw where it is not busbw.
     """
     rows = list(rows)
     single = bool(rows) and all(m.singles for m in rows)
@@ -63,9 +77,18 @@ def measurement_table(rows: Iterable[Measurement], expected: float | None = None
     head = [name.format(median=median, p99=tail) for name in (*HEAD, "In a CUDA graph", "Run")]
     several = len({m.run for m in rows}) > 1
     body = [
-        (m.op, *_measured(m, m.expected or expected), format_time(m.graph_us), m.run if several else "–") for m in rows
+        (
+            m.op,
+            *_measured(m, m.expected or expected),
+            format_time(m.graph_us),
+            m.run if several else "–",
+        )
+        for m in rows
     ]
-    shown = [name not in OPTIONAL or any(row[place] != "–" for row in body) for place, name in enumerate(head)]
+    shown = [
+        name not in OPTIONAL or any(row[place] != "–" for row in body)
+        for place, name in enumerate(head)
+    ]
     shown[0] = len({m.op for m in rows}) > 1
     shown[head.index("At most GB/s")] &= len({m.expected or expected for m in rows}) > 1
     shown[head.index("algbw GB/s")] = any(m.algbw != m.busbw for m in rows)
@@ -76,13 +99,24 @@ def measurement_table(rows: Iterable[Measurement], expected: float | None = None
 def case_view(case: Case) -> View:
     """Where everything of this case is, what each file holds, and how to mail it."""
     if case.path is None:
-        return View("This case is in memory only; Case.open(folder) makes one that stays", Markup(""))
-    here = [(case.path / name, words) for name, words in FILES.items() if (case.path / name).is_file()]
+        return View(
+            "This case is in memory only; Case.open(folder) makes one that stays", Markup("")
+        )
+    here = [
+        (case.path / name, words) for name, words in FILES.items() if (case.path / name).is_file()
+    ]
     kept = [(code(path.name), words, format_bytes(path.stat().st_size)) for path, words in here]
-    runs = [(code(f"runs/{run.name}/"), _run_words(run), plural(_files(run), "file")) for run in case.runs()]
+    runs = [
+        (code(f"runs/{run.name}/"), _run_words(run), plural(_files(run), "file"))
+        for run in case.runs()
+    ]
     made = experiments(case)
-    asked = [(code(f"{FOLDER}/{one.folder.name}/"), f"{one.kind}: {one.summary}", "–") for one in made]
-    pack = shlex.join(["tar", "czf", f"{case.path.name}.tar.gz", "-C", str(case.path.parent), case.path.name])
+    asked = [
+        (code(f"{FOLDER}/{one.folder.name}/"), f"{one.kind}: {one.summary}", "–") for one in made
+    ]
+    pack = shlex.join(
+        ["tar", "czf", f"{case.path.name}.tar.gz", "-C", str(case.path.parent), case.path.name]
+    )
     body = join(
         table(("Where", "What it holds", "Size"), [*kept, *runs, *asked]),
         fold(plural(len(made), "experiment"), cards(made)),
@@ -122,36 +156,59 @@ def _files(folder: Path) -> int:
 
 
 def _run_words(folder: Path) -> str:
-    """What a run's own ``status.json`` says of its end; a run without one was cut off, unless nothing was run."""
+    """What a run's own ``status.json`` says of its end.
+
+    A run without one was cut off, unless nothing was run.
+    """
     if not any((folder / name).exists() for name in ("plan.json", "status.json")):
         return "collected from hosts and processes; nothing was run"
     try:
         status = storage.parse(storage.content(folder / "status.json"))
     except (OSError, ValueError, NcclkitError) as error:
-        return f"run without a readable status.json ({type(error).__name__}): still running, or cut off"
+        return (
+            f"run without a readable status.json ({type(error).__name__}): still running, or"
+            " cut off"
+        )
     said = status.get("say") or status.get("reason") if isinstance(status, dict) else None
     return f"run: {said}" if said else "run: plan, wire records, one log per rank"
 
 
 def compare_view(*cases: Case | str | Path) -> View:
-    """The same test of several cases, the oldest first, and what changed between; one alone stands beside the baseline.
+    """The same test of several cases, the oldest first, and what changed between.
 
-    cases: case folders, or cases.  Raises NcclkitError for one case where this cluster has no baseline.
+    One alone stands beside the baseline.
+
+    cases: case folders, or cases.  Raises NcclkitError for one case where this cluster has no
+    baseline.
     """
     return _history_view(compare_cases(cases))
 
 
 def _history_view(found: History) -> View:
     rows = [
-        (_mark(one), one.op, format_bytes(one.bytes), format_time(one.before), format_time(one.after))
+        (
+            _mark(one),
+            one.op,
+            format_bytes(one.bytes),
+            format_time(one.before),
+            format_time(one.after),
+        )
         for one in found.changes
     ]
     head = ("Verdict", "Collective", "Size", found.labels[0], found.labels[-1])
     changed = table(("What changed on the hosts",), [(one,) for one in found.differences])
-    sizes = fold("Every size", fit(table(head, rows, "nk-numbers")), is_open=len(rows) <= 12) if rows else Markup("")
+    sizes = (
+        fold("Every size", fit(table(head, rows, "nk-numbers")), is_open=len(rows) <= 12)
+        if rows
+        else Markup("")
+    )
     body = join(el("h5", "Between them") if found.differences else "", fit(changed), sizes)
     curves = [m for label in found.labels for m in found.curves.get(label, ())]
-    return Chart(plots.bandwidth(curves, summary=found.summary), body) if curves else View(found.summary, body)
+    return (
+        Chart(plots.bandwidth(curves, summary=found.summary), body)
+        if curves
+        else View(found.summary, body)
+    )
 
 
 def _mark(one: Change) -> Markup:
@@ -163,7 +220,10 @@ def _mark(one: Change) -> Markup:
 
 
 def with_baseline(figure: go.Figure, curve: Sequence[Measurement]) -> go.Figure:
-    """The figure of a live test with a baseline's curve in it, dotted; unchanged where there is none."""
+    """The figure of a live test with a baseline's curve in it, dotted.
+
+    Unchanged where there is none.
+    """
     rows = sorted(curve, key=lambda m: m.bytes)
     if not rows:
         return figure
@@ -192,7 +252,9 @@ def judged(expectation: bandwidth.Expectation | None) -> tuple[float | None, str
 
 
 def curve_view(run: Run) -> Chart:
-    """Bandwidth against message size, the expectation drawn, and under it where that comes from; time for one rank.
+    """Bandwidth against message size, the expectation drawn, and under it where that comes from.
+
+    Time for one rank.
 
     The baseline of this cluster is drawn, too, where there is one.
     """
@@ -200,11 +262,17 @@ def curve_view(run: Run) -> Chart:
         return Chart(plots.latency(run.measurements))
     judgement = judge(run.curve, run.expectation) if run.measurements else None
     derived = el("p", el("b", "Expected: "), run.expectation.words) if run.expectation else ""
-    beside = "; ".join(f"{ref} = {percent(ratio)}" for ref, ratio in judgement.ratios) if judgement else ""
+    beside = (
+        "; ".join(f"{ref} = {percent(ratio)}" for ref, ratio in judgement.ratios)
+        if judgement
+        else ""
+    )
     against, curve = beside_baseline(run.measurements if run.reason == "done" else ())
     elsewhere = f"Measured elsewhere: {beside}." if beside else ""
     notes = (run.expectation.note if run.expectation else "", elsewhere, against)
-    caption = join(derived, el("p", " ".join(filter(None, notes)), cls="nk-dim") if any(notes) else "")
+    caption = join(
+        derived, el("p", " ".join(filter(None, notes)), cls="nk-dim") if any(notes) else ""
+    )
     figure = plots.bandwidth(run.measurements, *judged(run.expectation), _cut_short(run))
     return Chart(with_baseline(figure, curve), caption)
 
@@ -216,26 +284,41 @@ def measurements_view(source: Any) -> View:
     """
     rows = sorted(getattr(source, "measurements", source), key=lambda m: (m.run, m.op, m.bytes))
     expected, words = judged(getattr(source, "expectation", None))
-    normal = _normal(judge(source.curve, source.expectation)) if isinstance(source, Run) and rows else Markup("")
+    normal = (
+        _normal(judge(source.curve, source.expectation))
+        if isinstance(source, Run) and rows
+        else Markup("")
+    )
     summary = _cut_short(source) or plots.bandwidth_summary(rows, expected, words)
     return View(summary, join(measurement_table(rows, expected), normal))
 
 
 def _normal(judgement: Judgement | None) -> Markup:
-    """Measured / expected = ratio, the same beside other systems, and what could explain a low one."""
+    """Measured / expected = ratio, the same beside other systems, and what could
+    explain a low one.
+    """
     if judgement is None:
         return Markup("")
     best = format_number(judgement.best.busbw or 0.0)
     name = judgement.bound.allows
-    bound = (f"what {name} allows" if name else "expected here", judgement.bound.value, judgement.ratio)
+    bound = (
+        f"what {name} allows" if name else "expected here",
+        judgement.bound.value,
+        judgement.ratio,
+    )
     others = [(str(ref), ref.busbw, ratio) for ref, ratio in judgement.ratios]
     rows = others if judgement.exceeds else [bound, *others]
     if not rows:
-        return el("p", f"{best} GB/s busbw, {bandwidth.no_maximum(judgement.bound.value or 0.0, name)}.")
-    compared = [(name, best, format_number(value or 0.0), percent(ratio)) for name, value, ratio in rows]
+        return el(
+            "p", f"{best} GB/s busbw, {bandwidth.no_maximum(judgement.bound.value or 0.0, name)}."
+        )
+    compared = [
+        (name, best, format_number(value or 0.0), percent(ratio)) for name, value, ratio in rows
+    ]
     known = catalogue()
     suspects = [
-        (code(name), page(name)[""], known[name].experiment(Case()).question) for name in judgement.suspects
+        (code(name), page(name)[""], known[name].experiment(Case()).question)
+        for name in judgement.suspects
     ]  # a case of its own: which experiment it is, not with which variables
     low = "This is low. These could explain it; the diagnosis checks each:"
     return join(
@@ -252,11 +335,17 @@ def _cut_short(source: Any) -> str:
 
 
 def tuning_view(source: Run | Iterable[Advice]) -> View:
-    """What to set, with its reason, its check and its risk: drawn from a run's numbers, or advice as it is given."""
+    """What to set, with its reason, its check and its risk.
+
+    Drawn from a run's numbers, or advice as it is given.
+    """
     if isinstance(source, Run) and source.reason != "done":
         return View("Nothing is advised from a live test that failed", Markup(""))
     if isinstance(source, Run):
         source = tune.advise(source.curve, source.expectation)
     rows = list(source)
     cards = (el("section", advice_part(advice), cls="nk-card") for advice in rows)
-    return View(f"{plural(len(rows), 'piece')} of advice" if rows else "These numbers ask for no change", join(*cards))
+    return View(
+        f"{plural(len(rows), 'piece')} of advice" if rows else "These numbers ask for no change",
+        join(*cards),
+    )

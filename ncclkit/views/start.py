@@ -1,4 +1,7 @@
-"""The first question: what do you have?  Logs, a running job, or nothing yet; the answer stands under the form."""
+"""The first question: what do you have?  Logs, a running job, or nothing yet.
+
+The answer stands under the form.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +35,10 @@ STRANGE = re.compile(r"[^\w.+-]+")
 LOGS = "a file, a folder, logs/*.out, an archive, or the id of a Slurm job that ended"
 RUNNING = "a process id, the id of a running Slurm job, or all"
 BOTH = "Logs and a running job are named; empty one of the two fields."
-AFTER_LOGS = "**[03_logs](03_logs.ipynb)** shows the same job in full: timeline, progress of each rank, every line."
+AFTER_LOGS = (
+    "**[03_logs](03_logs.ipynb)** shows the same job in full: timeline, progress of each rank,"
+    " every line."
+)
 AFTER_TEST = (
     "**[01_environment](01_environment.ipynb)** shows all facts of this machine, "
     "**[02_all_reduce](02_all_reduce.ipynb)** tests pairs, links and nodes."
@@ -40,10 +46,13 @@ AFTER_TEST = (
 
 
 class StartForm(Form):
-    """The form that asks what there is, and answers; ``await form.run()`` does what its first button does.
+    """The form that asks what there is, and answers.
 
-    case_dir, logs_dir: the case folders of a test of this machine, and of a job's evidence; logs: as
-    `ncclkit.read_logs` takes them; running: a process id, a Slurm job id or ``all``.  With neither nothing is done.
+    ``await form.run()`` does what its first button does.
+
+    case_dir, logs_dir: the case folders of a test of this machine, and of a job's evidence; logs:
+    as `ncclkit.read_logs` takes them; running: a process id, a Slurm job id or ``all``.  With
+    neither nothing is done.
     """
 
     IDLE = "No logs and no running job are named: fill in a field above, or test this machine"
@@ -60,7 +69,9 @@ class StartForm(Form):
         self.upload = W.FileUpload(multiple=True, description="Upload logs")
         self.job = text_field("Running job", running, RUNNING)
         start = W.Button(description="Find out why", icon="search", button_style="primary")
-        test = W.Button(description="Test this machine", icon="heartbeat", layout=W.Layout(width="auto"))
+        test = W.Button(
+            description="Test this machine", icon="heartbeat", layout=W.Layout(width="auto")
+        )
         test.on_click(lambda _button: self._call_on_main_loop(self._begin_test))
         self.upload.observe(lambda _change: self._call_on_main_loop(self._begin_upload), "value")
         super().__init__("What do you have?", [self.logs, self.upload, self.job], start, test)
@@ -91,7 +102,9 @@ class StartForm(Form):
 
     def prepare(self) -> Coroutine[Any, Any, View]:
         """The answer to what is named."""
-        return self._attach(self.job.value) if self.job.value.strip() else self._read(self.logs.value)
+        return (
+            self._attach(self.job.value) if self.job.value.strip() else self._read(self.logs.value)
+        )
 
     def started(self) -> None:
         """Show that it begins; a question about another job is gone."""

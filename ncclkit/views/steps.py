@@ -1,4 +1,7 @@
-"""Where a training step's time goes on each rank: the form that runs the user's script, and the picture."""
+"""Where a training step's time goes on each rank.
+
+The form that runs the user's script, and the picture.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,11 @@ from ncclkit.views._form import Form, complaints, text_field
 from ncclkit.views._html import Markup, badge, code, el, fit, join, sentence, table
 
 COLOURS = dict(
-    zip(PARTS, (_draw.GREEN, _draw.ORANGE, _draw.BLUE, plots.VERMILLION, _draw.PURPLE, _draw.SKY), strict=True)
+    zip(
+        PARTS,
+        (_draw.GREEN, _draw.ORANGE, _draw.BLUE, plots.VERMILLION, _draw.PURPLE, _draw.SKY),
+        strict=True,
+    )
 )
 PATTERNS = dict(zip(PARTS, ("", "/", "\\", "x", "-", "."), strict=True))
 """A part is told by its pattern, too, not by its colour alone."""
@@ -32,11 +39,16 @@ DONE = {True: ("✓", "shorter", "state-done"), False: ("○", "no difference", 
 
 
 def step_view(case: Case) -> View:
-    """Where a step's time goes on each rank, what holds it back, and what was tried; of the last run in a case."""
+    """Where a step's time goes on each rank, what holds it back, and what was tried; of the last
+    run in a case.
+    """
     times, effects = last_steps(case)
     if times is None:
         how = el(
-            "p", "In a terminal: ", code("ncclkit step -- python train.py"), "; it ends the script after 40 steps."
+            "p",
+            "In a terminal: ",
+            code("ncclkit step -- python train.py"),
+            "; it ends the script after 40 steps.",
         )
         return View("No step was measured yet", how)
     summary = " ".join([times.summary, *([step.compared(effects)] if effects else [])])
@@ -44,13 +56,18 @@ def step_view(case: Case) -> View:
 
 
 class StepForm(Form):
-    """The form that runs a script for some steps; ``await form.run()`` does what its Measure button does.
+    """The form that runs a script for some steps.
 
-    command: as in a terminal, such as ``python train.py``; options: those of `ncclkit.live.options.StepOptions`.
-    Where no command is named, nothing is done.
+    ``await form.run()`` does what its Measure button does.
+
+    command: as in a terminal, such as ``python train.py``; options: those of
+    `ncclkit.live.options.StepOptions`. Where no command is named, nothing is done.
     """
 
-    IDLE = "No script is named; write its command as your job has it, such as torchrun --nproc-per-node 8 train.py"
+    IDLE = (
+        "No script is named; write its command as your job has it, such as torchrun"
+        " --nproc-per-node 8 train.py"
+    )
     ASK = "Name the command of the script"
     BUSY = "The script runs …"
     CANCELLED = "Cancelled; everything that was started has been ended"
@@ -69,7 +86,9 @@ class StepForm(Form):
 
     def wrong(self) -> Mapping[W.Widget, str]:
         """A line that no shell could read, and what is not a setting."""
-        return complaints({self.command: lambda: self._words(self.command), self.tries: lambda: self.options})
+        return complaints(
+            {self.command: lambda: self._words(self.command), self.tries: lambda: self.options}
+        )
 
     @property
     def options(self) -> StepOptions:
@@ -95,7 +114,8 @@ def _figure(times: StepTimes) -> go.Figure:
         ranks = [*ranks[: SHOWN // 2], *ranks[-SHOWN // 2 :]]
     ranks.sort(key=lambda one: one.rank)
     names = [f"rank {one.rank}" for one in ranks]
-    figure = _draw.blank(height=174 + 26 * len(ranks))  # a narrow page has each name in a row of its own
+    # a narrow page has each name in a row of its own
+    figure = _draw.blank(height=174 + 26 * len(ranks))
     for part in (part for part in PARTS if any(one.parts[part] >= 5e-5 for one in ranks)):
         figure.add_bar(
             y=names,
@@ -106,7 +126,9 @@ def _figure(times: StepTimes) -> go.Figure:
             customdata=[[format_time(1e6 * one.parts[part]), one.host] for one in ranks],
             hovertemplate=f"%{{y}}: {NAMES[part]} %{{customdata[0]}}<extra></extra>",
         )
-    figure.update_layout(barmode="stack", margin={"t": 116, "b": 48}, legend={"traceorder": "normal"})
+    figure.update_layout(
+        barmode="stack", margin={"t": 116, "b": 48}, legend={"traceorder": "normal"}
+    )
     figure.update_yaxes(autorange="reversed", type="category", ticks="", showgrid=False)
     figure.update_xaxes(title={"text": "mean step, ms"}, rangemode="tozero")
     return figure
@@ -116,12 +138,24 @@ def _brakes(times: StepTimes) -> Markup:
     rows = [
         (
             brake.summary,
-            join(el("p", sentence(brake.advice)), *(join(code(f"--try {one}"), " ") for one in brake.settings)),
+            join(
+                el("p", sentence(brake.advice)),
+                *(join(code(f"--try {one}"), " ") for one in brake.settings),
+            ),
             join(*(el("p", code(name), f" {page(name)['']}") for name in brake.causes)) or "–",
         )
         for brake in times.brakes
     ]
-    return fit(table(("What holds a step back", "What to do, and to compare", "Causes that may lie behind it"), rows))
+    return fit(
+        table(
+            (
+                "What holds a step back",
+                "What to do, and to compare",
+                "Causes that may lie behind it",
+            ),
+            rows,
+        )
+    )
 
 
 def _effects(effects: Sequence[SettingEffect]) -> Markup:
@@ -137,10 +171,19 @@ def _effects(effects: Sequence[SettingEffect]) -> Markup:
         for one in effects
     ]
     head = ("Setting", "A step becomes", "Gain", "Interval", "A batch as it is", "With the setting")
-    return join(el("h5", "What was tried"), fit(table(head, rows, "nk-numbers"))) if rows else Markup("")
+    return (
+        join(el("h5", "What was tried"), fit(table(head, rows, "nk-numbers")))
+        if rows
+        else Markup("")
+    )
 
 
 def _notes(times: StepTimes) -> Markup:
     cost = "" if times.cost is None else f" Measuring took {percent(times.cost, 1)} of a step."
-    said = f"{times.steps} steps of {len(times.ranks)} ranks over {times.backend or 'no process group'}.{cost}"
-    return join(el("p", said, cls="nk-dim"), *(el("p", one, cls="nk-bad") for one in times.problems))
+    said = (
+        f"{times.steps} steps of {len(times.ranks)} ranks over"
+        f" {times.backend or 'no process group'}.{cost}"
+    )
+    return join(
+        el("p", said, cls="nk-dim"), *(el("p", one, cls="nk-bad") for one in times.problems)
+    )

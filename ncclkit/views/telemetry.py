@@ -1,4 +1,7 @@
-"""Telemetry of a run or an attached job: what hosts, GPUs and ranks did each second, beside its phases."""
+"""Telemetry of a run or an attached job.
+
+What hosts, GPUs and ranks did each second, beside its phases.
+"""
 
 from __future__ import annotations
 
@@ -21,8 +24,15 @@ GIB, MIB = 1 << 30, 1 << 20
 MAX_POINTS = 400
 """Points of a line at most; longer telemetry is thinned, its highest points kept."""
 EACH = 8
-"""Up to so many GPUs have a line of their own; beyond, the lowest and the highest of each second."""
-PHASES = {"init": "joined", "pairs": "last pair", "size": "last size", "error": "error", "done": "done"}
+"""Up to so many GPUs have a line of their own; beyond, the lowest and the highest of each
+second."""
+PHASES = {
+    "init": "joined",
+    "pairs": "last pair",
+    "size": "last size",
+    "error": "error",
+    "done": "done",
+}
 """Phases that are marked, and how; of each the last that a rank told."""
 MOST = 1e18
 """Bytes, seconds since the epoch and everything else of a sample are below it."""
@@ -34,14 +44,22 @@ Curve = tuple[str, list[float | None]]
 
 
 def telemetry_view(case: Case) -> View:
-    """What the host, its GPUs and the ranks did while the last run, or a job, was watched; each host has a row."""
+    """What the host, its GPUs and the ranks did while the last run, or a job, was watched; each
+    host has a row.
+    """
     watched = (run_telemetry_view(run, case.events) for run in reversed(case.runs()))
-    none = View("No run of this case was watched: telemetry is recorded by live tests and by attach", Markup(""))
+    none = View(
+        "No run of this case was watched: telemetry is recorded by live tests and by attach",
+        Markup(""),
+    )
     return next((view for view in watched if view is not None), none)
 
 
 def run_telemetry_view(run: Path, events: Iterable[Event]) -> Drawn | None:
-    """The telemetry of one run folder, in step with the phases that these events tell; None where it has none."""
+    """The telemetry of one run folder, in step with the phases that these events tell.
+
+    None where it has none.
+    """
     hosts = _by_host(run)
     if not hosts:
         return None
@@ -50,7 +68,9 @@ def run_telemetry_view(run: Path, events: Iterable[Event]) -> Drawn | None:
     cells = {title: [of(one) for one in hosts.values()] for title, of in COLUMNS.items()}
     filled = {title: column for title, column in cells.items() if any(column)}
     named = [el("span", name, cls="nk-whole") for name in hosts]
-    rows = zip(named, *([cell or "–" for cell in column] for column in filled.values()), strict=True)
+    rows = zip(
+        named, *([cell or "–" for cell in column] for column in filled.values()), strict=True
+    )
     figure = _figure(samples, start, _phases(events, run.name, start))
     which = "" if len(hosts) == 1 else f"; drawn is {host}, the one with the fullest memory"
     return Drawn(f"{_summary(host, samples)}{which}", figure, table(("Host", *filled), rows))
@@ -65,7 +85,10 @@ def _by_host(run: Path) -> dict[str, list[Sample]]:
                 sample = _sample(line)
                 if sample is not None:
                     hosts.setdefault(sample["host"], []).append(sample)
-    return {host: sorted(samples, key=lambda sample: float(sample["t"])) for host, samples in hosts.items()}
+    return {
+        host: sorted(samples, key=lambda sample: float(sample["t"]))
+        for host, samples in hosts.items()
+    }
 
 
 def _sample(line: bytes) -> Sample | None:
@@ -80,16 +103,33 @@ def _sample(line: bytes) -> Sample | None:
         return None
     numbers = {name: sample[name] for name in ("cpu", "swap") if _is_number(sample.get(name))}
     rates = {name: _rows(sample, name, _is_number) for name in ("net", "pressure")}
-    ranks = {"utilization": _rows(sample, "utilization"), "scheduling": _rows(sample, "scheduling", _is_row)}
+    ranks = {
+        "utilization": _rows(sample, "utilization"),
+        "scheduling": _rows(sample, "scheduling", _is_row),
+    }
     gpus = sample.get("gpus") if isinstance(sample.get("gpus"), list) else []
     always = {name: sample[name] for name in ("t", "memory", "memory_total")}
-    return {"host": str(sample.get("host", "")), **always, **numbers, **rates, **ranks, "gpus": gpus}
+    return {
+        "host": str(sample.get("host", "")),
+        **always,
+        **numbers,
+        **rates,
+        **ranks,
+        "gpus": gpus,
+    }
 
 
-def _rows(sample: Sample, name: str, is_right: Callable[[object], bool] = lambda row: True) -> Mapping[str, Any]:
-    """What a sample holds under this name, such as the rate of each interface; without what is of another type."""
+def _rows(
+    sample: Sample, name: str, is_right: Callable[[object], bool] = lambda row: True
+) -> Mapping[str, Any]:
+    """What a sample holds under this name, such as the rate of each interface.
+
+    Without what is of another type.
+    """
     rows = sample.get(name)
-    return {key: row for key, row in rows.items() if is_right(row)} if isinstance(rows, dict) else {}
+    return (
+        {key: row for key, row in rows.items() if is_right(row)} if isinstance(rows, dict) else {}
+    )
 
 
 def _is_number(value: object) -> bool:
@@ -100,13 +140,16 @@ def _is_number(value: object) -> bool:
 def _summary(host: str, samples: Sequence[Sample]) -> str:
     first, last = samples[0]["t"], samples[-1]["t"]
     total = samples[-1]["memory_total"] / GIB
-    cpu, memory = _peak(samples, lambda s: s.get("cpu")), _peak(samples, lambda s: s["memory"]) / GIB
+    cpu = _peak(samples, lambda s: s.get("cpu"))
+    memory = _peak(samples, lambda s: s["memory"]) / GIB
     swap = _peak(samples, lambda s: s.get("swap"))
     parts = [f"CPU at most {cpu:.0f} %", f"memory at most {memory:.1f} of {total:.1f} GiB"]
     parts.append(f"{format_bytes(swap)} of swap in use" if swap else "no swap in use")
     gpus = [_gpu_peak(samples, column) for column in (0, 1)]
     if gpus[0]:
-        parts.append(f"GPU memory at most {gpus[0] / 1024:.1f} GiB, GPUs busy up to {gpus[1]:.0f} %")
+        parts.append(
+            f"GPU memory at most {gpus[0] / 1024:.1f} GiB, GPUs busy up to {gpus[1]:.0f} %"
+        )
     return f"{plural(round(last - first), 'second')} on {host}: {', '.join(parts)}"
 
 
@@ -124,7 +167,9 @@ def _gpu_peak(samples: Iterable[Sample], column: int) -> float:
 
 def _of_gpus(samples: Iterable[Sample], column: int) -> list[float]:
     """What is known of any GPU at any time."""
-    return [float(gpu[column]) for sample in samples for gpu in _gpus(sample) if _is_number(gpu[column])]
+    return [
+        float(gpu[column]) for sample in samples for gpu in _gpus(sample) if _is_number(gpu[column])
+    ]
 
 
 def _gpu_range(samples: Iterable[Sample], column: int, unit: str) -> str:
@@ -145,15 +190,20 @@ COLUMNS: Mapping[str, Callable[[Sequence[Sample]], str]] = {
     "CPU, highest": lambda samples: f"{_peak(samples, lambda s: s.get('cpu')):.0f} %",
     "Memory, highest": lambda samples: f"{100 * _peak(samples, _memory_share):.0f} %",
     "Swap": lambda samples: format_bytes(_peak(samples, lambda s: s.get("swap"))),
-    "Waited for memory": lambda samples: f"{_peak(samples, lambda s: s['pressure'].get('memory')):.0f} %",
+    "Waited for memory": lambda samples: (
+        f"{_peak(samples, lambda s: s['pressure'].get('memory')):.0f} %"
+    ),
     "Network, highest": _fastest,
-    "GPU memory, highest": lambda samples: f"{peak / 1024:.1f} GiB" if (peak := _gpu_peak(samples, 0)) else "",
+    "GPU memory, highest": lambda samples: (
+        f"{peak / 1024:.1f} GiB" if (peak := _gpu_peak(samples, 0)) else ""
+    ),
     "GPUs busy": lambda samples: _gpu_range(samples, 1, "%"),
     "GPU power": lambda samples: _gpu_range(samples, 2, "W"),
     "GPU clock": lambda samples: _gpu_range(samples, 3, "MHz"),
     "GPU temperature": lambda samples: _gpu_range(samples, 4, "°C"),
 }
-"""Columns of the table, each with what it says of a host; one that says nothing of any host is left out."""
+"""Columns of the table, each with what it says of a host; one that says nothing of any host is left
+out."""
 
 
 def _gpus(sample: Sample) -> list[list[Any]]:
@@ -173,7 +223,9 @@ def _phases(events: Iterable[Event], run: str, start: float) -> dict[str, float]
 def _figure(samples: Sequence[Sample], start: float, phases: Mapping[str, float]) -> go.Figure:
     """One row for each quantity, all over the same seconds."""
     thin = _thinned(samples)
-    rows = [(title, moving) for title, curves in _curves(thin) if (moving := _moving(title, curves))]
+    rows = [
+        (title, moving) for title, curves in _curves(thin) if (moving := _moving(title, curves))
+    ]
     times = [sample["t"] - start for sample in thin]
     titles = [_draw.titled(title, [name for name, _ in curves]) for title, curves in rows]
     figure = _draw.panels(titles, "seconds since the watching began", 108)
@@ -193,9 +245,15 @@ def _figure(samples: Sequence[Sample], start: float, phases: Mapping[str, float]
     figure.update_layout(hovermode="x unified")
     for place, (phase, second) in enumerate(phases.items()):
         figure.add_vline(x=second, line={"color": plots.VERMILLION, "width": 1, "dash": "dot"})
-        look: dict[str, Any] = {"font": {"color": plots.VERMILLION, "size": 11}, "yanchor": "bottom", "yshift": 16}
+        look: dict[str, Any] = {
+            "font": {"color": plots.VERMILLION, "size": 11},
+            "yanchor": "bottom",
+            "yshift": 16,
+        }
         look["yshift"] += 14 * (place % 2)  # two that come together stand one above the other
-        figure.add_annotation(x=second, y=1.0, yref="paper", text=safe(phase), showarrow=False, **look)
+        figure.add_annotation(
+            x=second, y=1.0, yref="paper", text=safe(phase), showarrow=False, **look
+        )
     return figure
 
 
@@ -204,16 +262,24 @@ def _thinned(samples: Sequence[Sample]) -> Sequence[Sample]:
     bunch = -(-len(samples) // MAX_POINTS)
     if bunch == 1:
         return samples
-    return [max(samples[at : at + bunch], key=_memory_share) for at in range(0, len(samples), bunch)]
+    return [
+        max(samples[at : at + bunch], key=_memory_share) for at in range(0, len(samples), bunch)
+    ]
 
 
 def _curves(samples: Sequence[Sample]) -> list[tuple[str, list[Curve]]]:
     """Title with unit → its curves."""
     named = (("a core", "cpu"), ("memory", "memory"), ("io", "io"))
-    waits = [(f"waited for {name}", [s["pressure"].get(kind) for s in samples]) for name, kind in named]
+    waits = [
+        (f"waited for {name}", [s["pressure"].get(kind) for s in samples]) for name, kind in named
+    ]
     nets = sorted({name for s in samples for name in s["net"]})
     traffic = [(name, [s["net"].get(name, 0) / MIB for s in samples]) for name in nets]
-    swap = [("swap", [s.get("swap", 0) / GIB for s in samples])] if any(s.get("swap") for s in samples) else []
+    swap = (
+        [("swap", [s.get("swap", 0) / GIB for s in samples])]
+        if any(s.get("swap") for s in samples)
+        else []
+    )
     return [
         ("GPU, %", _each(samples, 1, 1.0)),
         ("GPU, GiB", _each(samples, 0, 1024.0)),
@@ -230,27 +296,40 @@ def _curves(samples: Sequence[Sample]) -> list[tuple[str, list[Curve]]]:
 
 
 def _moving(title: str, curves: Sequence[Curve]) -> list[Curve]:
-    """The curves worth drawing; where one rank does something, that the others do nothing is worth it too."""
+    """The curves worth drawing.
+
+    Where one rank does something, that the others do nothing is worth it too.
+    """
     moving = [curve for curve in curves if any(curve[1])]
     known = [curve for curve in curves if any(value is not None for value in curve[1])]
     return known if moving and title.startswith("ranks") else moving
 
 
 def _of_ranks(samples: Sequence[Sample], names: Sequence[str], unit: float) -> list[Curve]:
-    """A curve for each rank, the sum of these rates; or the lowest and the highest of many ranks."""
+    """A curve for each rank, the sum of these rates.
+
+    Or the lowest and the highest of many ranks.
+    """
     rows: list[Mapping[str, Any]] = [s["utilization"] for s in samples]
     ranks = sorted({rank for row in rows for rank in row}, key=lambda rank: (len(rank), rank))
-    curves = [(f"rank {rank}", [_sum(row.get(rank), names, unit) for row in rows]) for rank in ranks]
+    curves = [
+        (f"rank {rank}", [_sum(row.get(rank), names, unit) for row in rows]) for rank in ranks
+    ]
     if len(curves) <= EACH:
         return curves
-    moments = [[value for value in moment if value is not None] for moment in zip(*(c[1] for c in curves), strict=True)]
+    moments = [
+        [value for value in moment if value is not None]
+        for moment in zip(*(c[1] for c in curves), strict=True)
+    ]
     extremes = (("highest rank", max), ("lowest", min))
     return [(name, [of(known, default=None) for known in moments]) for name, of in extremes]
 
 
 def _sum(row: object, names: Sequence[str], unit: float) -> float | None:
     known = [row.get(name) for name in names] if isinstance(row, dict) else []
-    whole = [float(value) for value in known if isinstance(value, (int, float)) and _is_number(value)]
+    whole = [
+        float(value) for value in known if isinstance(value, (int, float)) and _is_number(value)
+    ]
     return sum(whole) / unit if known and len(whole) == len(known) else None
 
 
@@ -263,7 +342,9 @@ def _queues(samples: Sequence[Sample]) -> list[Curve]:
         pairs = zip(samples, samples[1:], waited, waited[1:], strict=False)
         queue = [None if a is None or b is None else _rate(b - a, x, y) for x, y, a, b in pairs]
         curves.append((f"rank {rank}", [None, *queue]))
-    return sorted(curves, key=lambda curve: -max((value or 0.0 for value in curve[1]), default=0.0))[:EACH]
+    return sorted(
+        curves, key=lambda curve: -max((value or 0.0 for value in curve[1]), default=0.0)
+    )[:EACH]
 
 
 def _rate(change: float, one: Sample, next_one: Sample) -> float:
@@ -276,9 +357,18 @@ def _is_row(row: object) -> bool:
 
 def _each(samples: Sequence[Sample], column: int, unit: float) -> list[Curve]:
     """A curve for each GPU, or the lowest and the highest of many."""
-    table = [[row[column] / unit if _is_number(row[column]) else None for row in _gpus(s)] for s in samples]
+    table = [
+        [row[column] / unit if _is_number(row[column]) else None for row in _gpus(s)]
+        for s in samples
+    ]
     count = max(map(len, table), default=0)
     if count <= EACH:
-        return [(f"GPU {gpu}", [row[gpu] if gpu < len(row) else None for row in table]) for gpu in range(count)]
+        return [
+            (f"GPU {gpu}", [row[gpu] if gpu < len(row) else None for row in table])
+            for gpu in range(count)
+        ]
     known = [[value for value in row if value is not None] for row in table]
-    return [("highest GPU", [max(r, default=None) for r in known]), ("lowest", [min(r, default=None) for r in known])]
+    return [
+        ("highest GPU", [max(r, default=None) for r in known]),
+        ("lowest", [min(r, default=None) for r in known]),
+    ]

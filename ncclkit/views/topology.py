@@ -32,27 +32,43 @@ REFUSALS = {
 
 
 def topology_view(case: Case) -> View:
-    """The machines drawn, those that are alike once, the rare ones first; and every kind of link with its pairs."""
+    """The machines drawn, those that are alike once, the rare ones first.
+
+    And every kind of link with its pairs.
+    """
     kinds = machines(case.facts)
     if not kinds:
-        return View("Nothing is known of GPUs and their links: their facts have not been read yet", Markup(""))
+        return View(
+            "Nothing is known of GPUs and their links: their facts have not been read yet",
+            Markup(""),
+        )
     alike = [(hosts, sentence(machine)) for machine, hosts in kinds.items()]
     *rare, usual = kinds.items()
     shown = [*rare[: SHOWN - 1], usual]
-    named = {host_list(hosts) if rare else "": machine for machine, hosts in shown if machine.gpus or machine.nics}
+    named = {
+        host_list(hosts) if rare else "": machine
+        for machine, hosts in shown
+        if machine.gpus or machine.nics
+    }
     parts = (_part(machine, hosts if rare else ()) for machine, hosts in shown)
     body = join(*parts, further_kinds(alike, "machine", "How they are joined"))
     return Drawn(kinds_summary(alike, "machine"), draw(named) if named else None, body)
 
 
 def sentence(machine: MachineLinks) -> str:
-    """One machine in one sentence: what its GPUs reach each other over, and what is odd about it."""
+    """One machine in one sentence.
+
+    What its GPUs reach each other over, and what is odd about it.
+    """
     count = machine.count
     if count == 0:
         return "No GPU here: ranks meet in memory and over the network"
     if count is None or (count > 1 and not machine.pairs):
         named = "the GPUs" if count is None else f"its {count} GPUs"
-        return f"How {named} are joined could not be read: {machine.why or 'the reason was not recorded'}"
+        return (
+            f"How {named} are joined could not be read:"
+            f" {machine.why or 'the reason was not recorded'}"
+        )
     if count == 1:
         said = "One GPU, so there is no link between GPUs"
     else:
@@ -61,19 +77,27 @@ def sentence(machine: MachineLinks) -> str:
 
 
 def _pairs(machine: MachineLinks) -> str:
-    links = sorted(Counter(machine.pairs.values()).items(), key=lambda item: (-item[1], closeness(item[0])))
+    links = sorted(
+        Counter(machine.pairs.values()).items(), key=lambda item: (-item[1], closeness(item[0]))
+    )
     gpus = "Both GPUs" if machine.count == 2 else f"All {machine.count} GPUs"
     if len(links) == 1:
         return f"{gpus} reach each other over {links[0][0]}"
     (usual, most), *others = links
     rest = ", ".join(f"{few} over {link}" for link, few in others)
-    lone = [gpu for gpu in machine.gpus if all(link != usual for pair, link in machine.pairs.items() if gpu in pair)]
+    lone = [
+        gpu
+        for gpu in machine.gpus
+        if all(link != usual for pair, link in machine.pairs.items() if gpu in pair)
+    ]
     named = f" ({numbered('GPU', lone)})" if 0 < len(lone) < len(machine.gpus) / 2 else ""
     return f"{most} pairs of GPUs reach each other over {usual}, {rest}{named}"
 
 
 def _refused(machine: MachineLinks) -> str:
-    """Pairs without P2P: what joins them is of no use, as their data goes through the memory of the host."""
+    """Pairs without P2P: what joins them is of no use, as their data goes through the memory of the
+    host.
+    """
     if not machine.refused:
         return ""
     words = ", ".join(REFUSALS.get(word, word) for word in sorted(set(machine.refused.values())))
@@ -88,7 +112,10 @@ def _lost(machine: MachineLinks) -> str:
         return ""
     has = "has" if len(weak) == 1 else "have"
     counts = some({machine.nvlinks[gpu] for gpu in weak})
-    return f"{numbered('GPU', weak)} {has} {counts} active NVLinks, not {max(machine.nvlinks.values())}"
+    return (
+        f"{numbered('GPU', weak)} {has} {counts} active NVLinks, not"
+        f" {max(machine.nvlinks.values())}"
+    )
 
 
 def _nearest(machine: MachineLinks) -> str:
@@ -97,12 +124,20 @@ def _nearest(machine: MachineLinks) -> str:
     if not links:
         return ""
     if len(links) == 1:
-        return f"{'its' if machine.count == 1 else 'every GPU finds its'} closest NIC at {next(iter(links))}"
-    return "closest NIC at " + ", ".join(f"{link} for {plural(count, 'GPU')}" for link, count in links.items())
+        return (
+            f"{'its' if machine.count == 1 else 'every GPU finds its'} closest NIC at"
+            f" {next(iter(links))}"
+        )
+    return "closest NIC at " + ", ".join(
+        f"{link} for {plural(count, 'GPU')}" for link, count in links.items()
+    )
 
 
 def _part(machine: MachineLinks, hosts: Sequence[str]) -> Markup:
-    """One machine in words: its links by kind, its parts, and the matrix as `nvidia-smi` gives it."""
+    """One machine in words.
+
+    Its links by kind, its parts, and the matrix as `nvidia-smi` gives it.
+    """
     head = el("h5", f"{plural(len(hosts), 'host')}: {host_list(hosts)}") if hosts else ""
     links = table(("Link", "What it is", "Pairs of GPUs", "GPU – NIC"), _links(machine))
     parts = table(("Part", "NUMA node", "About"), _rows(machine))
@@ -130,7 +165,8 @@ def _means(link: str, machine: MachineLinks) -> str:
     width = (whole_number(link[2:]) or 0) if kind(link) == "NV" else 0
     if width and machine.speed:
         speed = (
-            f"{width} × {format_number(machine.speed)} = {format_number(width * machine.speed)} GB/s in each direction"
+            f"{width} × {format_number(machine.speed)} = {format_number(width * machine.speed)}"
+            " GB/s in each direction"
         )
         return f"{MEANS['NV']}: {speed}"
     return MEANS[kind(link)]
@@ -141,7 +177,12 @@ def _rows(machine: MachineLinks) -> Iterable[tuple[object, ...]]:
         links = machine.nvlinks.get(gpu)
         about = "; ".join(
             filter(
-                None, (machine.model, machine.pcie.get(gpu, ""), f"{plural(links, 'active NVLink')}" if links else "")
+                None,
+                (
+                    machine.model,
+                    machine.pcie.get(gpu, ""),
+                    f"{plural(links, 'active NVLink')}" if links else "",
+                ),
             )
         )
         yield f"GPU {gpu}", _node(numa), about or "–"
@@ -186,7 +227,8 @@ STROKES = {
 GAP = 0.5
 """Columns between two NUMA nodes."""
 LOW, NICS, GPUS, BUS, ARCS = -0.95, 0.0, 1.2, 1.75, 1.0
-"""Heights in a machine: lower edge, the two rows, the bus over the GPUs; and how far arcs rise above that."""
+"""Heights in a machine: lower edge, the two rows, the bus over the GPUs; and how far arcs rise
+above that."""
 UNIT = 84
 """Pixels of one unit of height."""
 NODE_BOX = "rgba(128,128,128,.12)"
@@ -227,7 +269,13 @@ def draw(named: Mapping[str, MachineLinks]) -> go.Figure:
 
 
 def _height(machine: MachineLinks) -> float:
-    return BUS - LOW + (ARCS if len(set(machine.pairs.values())) > 1 else 0) + 0.65 - _height_without_nics(machine)
+    return (
+        BUS
+        - LOW
+        + (ARCS if len(set(machine.pairs.values())) > 1 else 0)
+        + 0.65
+        - _height_without_nics(machine)
+    )
 
 
 def _height_without_nics(machine: MachineLinks) -> float:
@@ -236,10 +284,15 @@ def _height_without_nics(machine: MachineLinks) -> float:
 
 
 def _place(machine: MachineLinks, name: str, base: float) -> MachineLayout:
-    """Columns from left to right, NUMA node by NUMA node; a NIC stands below the GPU that is closest to it."""
+    """Columns from left to right, NUMA node by NUMA node.
+
+    A NIC stands below the GPU that is closest to it.
+    """
     closest = machine.nearest()
     homes = {nic.name: _home(nic, machine, closest) for nic in machine.nics}
-    nodes = sorted({*machine.gpus.values(), *homes.values()}, key=lambda node: (node is None, node or 0))
+    nodes = sorted(
+        {*machine.gpus.values(), *homes.values()}, key=lambda node: (node is None, node or 0)
+    )
     gpus: dict[int, float] = {}
     nics: dict[str, float] = {}
     boxes: dict[int | None, tuple[float, float]] = {}
@@ -256,17 +309,28 @@ def _place(machine: MachineLinks, name: str, base: float) -> MachineLayout:
     return MachineLayout(machine, name, base, gpus, nics, boxes)
 
 
-def _home(nic: Nic, machine: MachineLinks, closest: Mapping[int, tuple[str, list[str]]]) -> int | None:
-    """The NUMA node of a NIC: its own word, else that of a GPU which reaches it without leaving the node."""
+def _home(
+    nic: Nic, machine: MachineLinks, closest: Mapping[int, tuple[str, list[str]]]
+) -> int | None:
+    """The NUMA node of a NIC.
+
+    Its own word, else that of a GPU which reaches it without leaving the node.
+    """
     if nic.numa is not None:
         return nic.numa
-    inside = (gpu for gpu, (link, names) in closest.items() if nic.name in names and kind(link) != "SYS")
+    inside = (
+        gpu for gpu, (link, names) in closest.items() if nic.name in names and kind(link) != "SYS"
+    )
     return next((machine.gpus[gpu] for gpu in inside), None)
 
 
 def _under(nic: str, gpus: Sequence[int], machine: MachineLinks) -> tuple[int, int]:
     """Place of the GPU that a NIC is closest to, so that few lines cross."""
-    near = [(closeness(machine.near[gpu, nic]), place) for place, gpu in enumerate(gpus) if (gpu, nic) in machine.near]
+    near = [
+        (closeness(machine.near[gpu, nic]), place)
+        for place, gpu in enumerate(gpus)
+        if (gpu, nic) in machine.near
+    ]
     return (0, min(near)[1]) if near else (1, 0)
 
 
@@ -277,9 +341,17 @@ def _spread(names: Sequence[T], left: float, width: int) -> dict[T, float]:
 def _boxes(figure: go.Figure, placed: MachineLayout) -> None:
     """NUMA nodes as areas with their names, and the machine's own name over them."""
     for node, (left, right) in placed.boxes.items():
-        low, high = placed.base + NICS + _height_without_nics(placed.machine) - 0.5, placed.base + GPUS + 0.38
+        low = placed.base + NICS + _height_without_nics(placed.machine) - 0.5
+        high = placed.base + GPUS + 0.38
         figure.add_shape(
-            type="rect", x0=left, x1=right, y0=low, y1=high, fillcolor=NODE_BOX, line={"width": 0}, layer="below"
+            type="rect",
+            x0=left,
+            x1=right,
+            y0=low,
+            y1=high,
+            fillcolor=NODE_BOX,
+            line={"width": 0},
+            layer="below",
         )
         words = "NUMA node not known" if node is None else f"NUMA node {node}"
         _write(figure, left + 0.08, low - 0.17, words)
@@ -287,14 +359,20 @@ def _boxes(figure: go.Figure, placed: MachineLayout) -> None:
         _write(
             figure,
             0,
-            placed.base + _height_without_nics(placed.machine) + _height(placed.machine) + LOW - 0.25,
+            placed.base
+            + _height_without_nics(placed.machine)
+            + _height(placed.machine)
+            + LOW
+            - 0.25,
             f"<b>{safe(placed.name)}</b>",
             size=13,
         )
 
 
 def _write(figure: go.Figure, x: float, y: float, words: str, size: int = 11) -> None:
-    figure.add_annotation(x=x, y=y, text=words, showarrow=False, xanchor="left", font={"size": size})
+    figure.add_annotation(
+        x=x, y=y, text=words, showarrow=False, xanchor="left", font={"size": size}
+    )
 
 
 def _draw_links(figure: go.Figure, placed: Sequence[MachineLayout]) -> None:
@@ -311,7 +389,11 @@ def _draw_links(figure: go.Figure, placed: Sequence[MachineLayout]) -> None:
             y=[y for _, y in lines[link]],
             mode="lines",
             name=safe(link),
-            line={"color": colour, "dash": dash, "width": min(2.2 * math.sqrt(number), 8) if number else width},
+            line={
+                "color": colour,
+                "dash": dash,
+                "width": min(2.2 * math.sqrt(number), 8) if number else width,
+            },
             hoverinfo="skip",
         )
 
@@ -320,10 +402,19 @@ Drawing = Iterator[tuple[str, Sequence[tuple[float, float]]]]
 
 
 def _bus(placed: MachineLayout) -> Drawing:
-    """The link that most pairs of GPUs have as one bus over them, every other pair as an arc of its own."""
+    """The link that most pairs of GPUs have as one bus over them, every other pair as an arc of its
+    own.
+    """
     counts = Counter(placed.machine.pairs.values())
     usual = max(counts, key=lambda link: (counts[link], closeness(link)), default="")
-    on = sorted({placed.gpus[gpu] for pair, link in placed.machine.pairs.items() if link == usual for gpu in pair})
+    on = sorted(
+        {
+            placed.gpus[gpu]
+            for pair, link in placed.machine.pairs.items()
+            if link == usual
+            for gpu in pair
+        }
+    )
     yield from ((usual, [(x, GPUS), (x, BUS)]) for x in on)
     if on:
         yield usual, [(on[0], BUS), (on[-1], BUS)]
@@ -357,7 +448,10 @@ def _between(placed: MachineLayout) -> Drawing:
 
 
 def _parts(figure: go.Figure, placed: Sequence[MachineLayout]) -> None:
-    """GPUs as squares, NICs as circles with the number of their name; parts that are not whole have another shape."""
+    """GPUs as squares, NICs as circles with the number of their name.
+
+    Parts that are not whole have another shape.
+    """
     shapes: dict[tuple[str, str, str], list[tuple[float, float, str, str]]] = {
         ("GPU", "square", INK): [],
         ("GPU with fewer NVLinks", "hexagon", VERMILLION): [],
@@ -371,8 +465,12 @@ def _parts(figure: go.Figure, placed: Sequence[MachineLayout]) -> None:
             row.append((x, each.base + GPUS, str(gpu), f"GPU {gpu} {each.machine.model}"))
         for nic in each.machine.nics:
             row = nic_up if nic.works else nic_down
-            row.append((each.nics[nic.name], each.base + NICS, _digits(nic), f"{nic.name} {nic.about}"))
-    size = max(12, min(30, 420 // max(1, max(max(len(each.gpus), len(each.nics)) for each in placed))))
+            row.append(
+                (each.nics[nic.name], each.base + NICS, _digits(nic), f"{nic.name} {nic.about}")
+            )
+    size = max(
+        12, min(30, 420 // max(1, max(max(len(each.gpus), len(each.nics)) for each in placed)))
+    )
     for (name, symbol, edge), marks in shapes.items():
         _marks(figure, marks, name, symbol, edge, size)
 
@@ -383,7 +481,12 @@ def _digits(nic: Nic) -> str:
 
 
 def _marks(
-    figure: go.Figure, marks: Sequence[tuple[float, float, str, str]], name: str, symbol: str, edge: str, size: int
+    figure: go.Figure,
+    marks: Sequence[tuple[float, float, str, str]],
+    name: str,
+    symbol: str,
+    edge: str,
+    size: int,
 ) -> None:
     if not marks:
         return
@@ -396,7 +499,12 @@ def _marks(
         textfont={"color": "#000", "size": 12},
         customdata=[safe(about) for _, _, _, about in marks],
         hovertemplate="%{customdata}<extra></extra>",
-        marker={"symbol": symbol, "size": size, "color": "#fff", "line": {"color": edge, "width": 2}},
+        marker={
+            "symbol": symbol,
+            "size": size,
+            "color": "#fff",
+            "line": {"color": edge, "width": 2},
+        },
     )
 
 
@@ -409,12 +517,15 @@ MEANS = {
     "SYS": "PCIe and the link between NUMA nodes or sockets: the longest way",
     "?": "a link that this version of ncclkit does not know",
 }
-"""Kinds of links as `nvidia-smi topo -m` names them (its legend says what they are), the closest first."""
+"""Kinds of links as `nvidia-smi topo -m` names them (its legend says what they are), the closest
+first."""
 
 MOST_GPUS = 64
 """GPUs that a count alone can claim; a torn number must not fill the memory."""
 
-_GPU = re.compile(r"gpu\.(\d{1,3})\.(model|numa|nvlink\.links|nvlink\.speed|pcie\.gen\.max|pcie\.width\.max)")
+_GPU = re.compile(
+    r"gpu\.(\d{1,3})\.(model|numa|nvlink\.links|nvlink\.speed|pcie\.gen\.max|pcie\.width\.max)"
+)
 _P2P = ("gpu.p2p.read", "gpu.p2p.write")
 _ONCE = ("gpu.count", "gpu.topology", "gpu.topology.nics", "net.rdma", "cpu.numa", *_P2P)
 
@@ -444,7 +555,8 @@ class MachineLinks:
     near: Mapping[tuple[int, str], str]
     """(GPU, NIC) → link."""
     refused: Mapping[tuple[int, int], str]
-    """(GPU, higher GPU) → why they may not read or write each other's memory, in the letters of nvidia-smi."""
+    """(GPU, higher GPU) → why they may not read or write each other's memory, in the letters of
+    nvidia-smi."""
     nvlinks: Mapping[int, int]
     """GPU → active NVLinks."""
     pcie: Mapping[int, str]
@@ -495,7 +607,10 @@ def closeness(link: str) -> tuple[int, int]:
 
 
 def machines(facts: Iterable[Fact]) -> dict[MachineLinks, list[str]]:
-    """Machines that are not alike → their hosts, the rarest first; a host without facts has no machine."""
+    """Machines that are not alike → their hosts, the rarest first.
+
+    A host without facts has no machine.
+    """
     hosts: dict[str, dict[str, Fact]] = defaultdict(dict)
     for fact in facts:
         if fact.name in _ONCE or _GPU.fullmatch(fact.name):
@@ -518,13 +633,20 @@ def _machine(known: Mapping[str, Fact]) -> MachineLinks:
     listed = {int(name[3:]) for name in matrix if re.fullmatch(r"GPU\d{1,3}", name)}
     gpus = sorted(listed.union(range(min(count or 0, MOST_GPUS)), *each.values()))
     cpus = _map(values.get("cpu.numa"))
-    only = _count(next(iter(cpus))) if len(cpus) == 1 else None  # whatever is in the host is on its one node
+    # whatever is in the host is on its one node
+    only = _count(next(iter(cpus))) if len(cpus) == 1 else None
     nodes = {gpu: _count(each["numa"].get(gpu)) for gpu in gpus}
     ports = values.get("net.rdma")
     near = _gpu_to_nic(gpus, matrix, _map(values.get("gpu.topology.nics")))
-    speeds = [speed for speed in each["nvlink.speed"].values() if isinstance(speed, (int, float)) and speed > 0]
+    speeds = [
+        speed
+        for speed in each["nvlink.speed"].values()
+        if isinstance(speed, (int, float)) and speed > 0
+    ]
     links = {gpu: _count(number) for gpu, number in sorted(each["nvlink.links"].items())}
-    pair_links = {(a, b): matrix.get(f"GPU{a}", {}).get(f"GPU{b}") for a in gpus for b in gpus if a < b}
+    pair_links = {
+        (a, b): matrix.get(f"GPU{a}", {}).get(f"GPU{b}") for a in gpus for b in gpus if a < b
+    }
     return MachineLinks(
         count=count if count is not None else len(gpus) or None,
         gpus={gpu: only if node is None else node for gpu, node in nodes.items()},
@@ -541,12 +663,17 @@ def _machine(known: Mapping[str, Fact]) -> MachineLinks:
     )
 
 
-def _refusals(answers: Iterable[Mapping[str, Any]], pairs: Iterable[tuple[int, int]]) -> dict[tuple[int, int], str]:
+def _refusals(
+    answers: Iterable[Mapping[str, Any]], pairs: Iterable[tuple[int, int]]
+) -> dict[tuple[int, int], str]:
     """Pairs of which a direction has another answer than OK."""
     found: dict[tuple[int, int], str] = {}
     for answer in answers:
         for a, b in pairs:
-            said = [_map(answer.get(f"GPU{one}")).get(f"GPU{two}", "OK") for one, two in ((a, b), (b, a))]
+            said = [
+                _map(answer.get(f"GPU{one}")).get(f"GPU{two}", "OK")
+                for one, two in ((a, b), (b, a))
+            ]
             if why := next((str(word) for word in said if word != "OK"), ""):
                 found[a, b] = why
     return found
@@ -557,7 +684,9 @@ def _pcie(gens: Mapping[int, Any], widths: Mapping[int, Any]) -> dict[int, str]:
     return {gpu: f"PCIe gen {gen} x{width}" for gpu, (gen, width) in known.items() if gen and width}
 
 
-def _gpu_to_nic(gpus: Iterable[int], matrix: Mapping[str, Any], names: Mapping[str, Any]) -> dict[tuple[int, str], str]:
+def _gpu_to_nic(
+    gpus: Iterable[int], matrix: Mapping[str, Any], names: Mapping[str, Any]
+) -> dict[tuple[int, str], str]:
     """The part of the matrix between GPUs and NICs, by the devices' own names."""
     return {
         (gpu, str(names.get(column, column))): str(link)
@@ -568,7 +697,9 @@ def _gpu_to_nic(gpus: Iterable[int], matrix: Mapping[str, Any], names: Mapping[s
 
 
 def _nics(ports: Iterable[Any], listed: Iterable[str], only: int | None) -> tuple[Nic, ...]:
-    """One NIC for each RDMA device, which works if one of its ports does, and those that only the matrix lists."""
+    """One NIC for each RDMA device, which works if one of its ports does, and those that only the
+    matrix lists.
+    """
     nics: dict[str, Nic] = {}
     for port in map(_map, ports):
         name, state = str(port.get("device", "?")), str(port.get("state") or "")
@@ -579,14 +710,24 @@ def _nics(ports: Iterable[Any], listed: Iterable[str], only: int | None) -> tupl
             about, works = f"{held.about}; {about}", works or held.works
         node = _count(port.get("numa"))
         nics[name] = Nic(name, only if node is None else node, about, works)
-    return (*nics.values(), *(Nic(name, only) for name in dict.fromkeys(listed) if name not in nics))
+    return (
+        *nics.values(),
+        *(Nic(name, only) for name in dict.fromkeys(listed) if name not in nics),
+    )
 
 
 def _map(value: Any) -> Mapping[str, Any]:
-    """A mapping; empty for what is none: facts of other hosts come from files that anybody may have written."""
+    """A mapping; empty for what is none.
+
+    Facts of other hosts come from files that anybody may have written.
+    """
     return value if isinstance(value, dict) else {}
 
 
 def _count(value: Any) -> int | None:
     """A whole number of at least 0, None for anything else."""
-    return int(value) if isinstance(value, (int, str)) and re.fullmatch(r"\d{1,6}", str(value)) else None
+    return (
+        int(value)
+        if isinstance(value, (int, str)) and re.fullmatch(r"\d{1,6}", str(value))
+        else None
+    )

@@ -1,4 +1,7 @@
-"""Settings compared with the default: the form, what is better by message size, what carries it, before and after."""
+"""Settings compared with the default.
+
+The form, what is better by message size, what carries it, before and after.
+"""
 
 from __future__ import annotations
 
@@ -30,10 +33,15 @@ SHOWN = 6
 PANELS = 3
 """Collectives that a figure draws: those with the largest difference."""
 FLOOR = -150.0
-"""Gain in percent below which a mark is not drawn, as it would flatten the others: its number stands there."""
+"""Gain in percent below which a mark is not drawn, as it would flatten the others: its number
+stands there."""
 PANEL = 210
 """Pixels of the panel of one collective."""
-VERDICTS = {"better": ("circle", plots.LINES[1]), "worse": ("x", plots.VERMILLION), "": ("circle-open", plots.INK)}
+VERDICTS = {
+    "better": ("circle", plots.LINES[1]),
+    "worse": ("x", plots.VERMILLION),
+    "": ("circle-open", plots.INK),
+}
 """Verdict → symbol and colour of a mark: told apart by shape alone, too."""
 FILES = {
     "nccl.env": "lines for the job's script",
@@ -45,7 +53,9 @@ FILES = {
 
 
 class SweepView(Drawn):
-    """What a sweep found: gain against message size, then where which setting is better, with interval and risk.
+    """What a sweep found.
+
+    Gain against message size, then where which setting is better, with interval and risk.
 
     Where nothing was measured it is the sentence that says why.
     """
@@ -58,13 +68,16 @@ class SweepView(Drawn):
 
 
 class TuneForm(Form):
-    """The form that compares settings with the default; ``tuned = await form.run()`` does what its button does.
+    """The form that compares settings with the default.
 
-    settings: space-separated, such as ``NCCL_PROTO=LL channels=32`` (default: what this hardware can have); sizes: of
-    the messages, such as ``8,64KB,256MB``; job: a case folder, a log, Flight Recorder dumps or a model, whose message
-    sizes are measured; inherited: compare each variable that is set here, or in the job's log, with its absence;
-    budget: seconds that it takes, about; options: those of `ncclkit.live.options.ProbeOptions`, where every
-    collective is the default.  Raises NcclkitError for what is none.
+    ``tuned = await form.run()`` does what its button does.
+
+    settings: space-separated, such as ``NCCL_PROTO=LL channels=32`` (default: what this hardware
+    can have); sizes: of the messages, such as ``8,64KB,256MB``; job: a case folder, a log, Flight
+    Recorder dumps or a model, whose message sizes are measured; inherited: compare each variable
+    that is set here, or in the job's log, with its absence; budget: seconds that it takes, about;
+    options: those of `ncclkit.live.options.ProbeOptions`, where every collective is the default.
+    Raises NcclkitError for what is none.
     """
 
     BUSY = "Measuring …"
@@ -85,7 +98,9 @@ class TuneForm(Form):
         self.words = {
             "settings": text_field("Settings", settings, "what this hardware can have", **look),
             "sizes": text_field("Message sizes", sizes, "from 8 B to the largest", **look),
-            "job": text_field("Sizes of a job", job, "case folder, log, dumps, model.safetensors", **look),
+            "job": text_field(
+                "Sizes of a job", job, "case folder, log, dumps, model.safetensors", **look
+            ),
         }
         asked = "What do the variables that are set cost?"
         self.inherited = W.Checkbox(value=inherited, description=asked, layout=wide(), **look)
@@ -110,12 +125,25 @@ class TuneForm(Form):
 
     def wrong(self) -> Mapping[W.Widget, str]:
         """Fields that hold no settings, and no sizes."""
-        return complaints({self.words["settings"]: self._settings, self.words["sizes"]: self._sizes})
+        return complaints(
+            {self.words["settings"]: self._settings, self.words["sizes"]: self._sizes}
+        )
 
     async def prepare(self) -> SweepView:
         """The sweep as the fields say."""
-        what, job, inherited = self._settings(), self.words["job"].value.strip(), self.inherited.value
-        asked = self._case, what, self._options, self._sizes(), inherited, self.observe, job, self._budget
+        what = self._settings()
+        job = self.words["job"].value.strip()
+        inherited = self.inherited.value
+        asked = (
+            self._case,
+            what,
+            self._options,
+            self._sizes(),
+            inherited,
+            self.observe,
+            job,
+            self._budget,
+        )
         return SweepView(await tune.sweep(*asked))
 
     def draw(self) -> None:
@@ -126,7 +154,11 @@ class TuneForm(Form):
         return [tuning.setting(words) for words in self.words["settings"].value.split()]
 
     def _sizes(self) -> list[int]:
-        return [parse_size(word) for word in self.words["sizes"].value.replace(" ", "").split(",") if word]
+        return [
+            parse_size(word)
+            for word in self.words["sizes"].value.replace(" ", "").split(",")
+            if word
+        ]
 
 
 def _doing(progress: Any) -> str:
@@ -137,27 +169,38 @@ def _doing(progress: Any) -> str:
 
 
 def gains(sweep: Sweep, title: str = "") -> go.Figure:
-    """Gain in percent against message size with its interval, a panel for each collective and a line for each setting.
+    """Gain in percent against message size with its interval, a panel for each collective and a
+    line for each setting.
 
-    The dashed line is the default.  title: what the figure says (default: the conclusion of the sweep).
+    The dashed line is the default.  title: what the figure says (default: the conclusion of the
+    sweep).
     """
     rows = sweep.comparisons or sweep.seen
     ops, named = _collectives_to_draw(rows), _settings_to_draw(rows)
     made = make_subplots(rows=len(ops), cols=1, vertical_spacing=56 / (PANEL + 56) / len(ops))
-    figure = plots.frame(title or sweep.headline, plots.entries(named), (PANEL + 56) * len(ops) - 56, made)
+    figure = plots.frame(
+        title or sweep.headline, plots.entries(named), (PANEL + 56) * len(ops) - 56, made
+    )
     for place, op in enumerate(ops, 1):
         mine = sorted((one for one in rows if one.op == op), key=lambda one: one.bytes)
         for index, name in enumerate(named):
             _line(figure, [one for one in mine if str(one.setting) == name], index, place)
-        axis = plots.size_axis([one.bytes for one in mine]) | {"title": {"text": f"message size, {op}", "standoff": 8}}
+        axis = plots.size_axis([one.bytes for one in mine]) | {
+            "title": {"text": f"message size, {op}", "standoff": 8}
+        }
         figure.update_xaxes(axis, row=place, col=1)
         figure.update_yaxes(title={"text": "gain, %"}, range=_range(mine, named), row=place, col=1)
-        figure.add_hline(y=0, line={"color": plots.INK, "width": 2, "dash": "dash"}, row=place, col=1)
+        figure.add_hline(
+            y=0, line={"color": plots.INK, "width": 2, "dash": "dash"}, row=place, col=1
+        )
     return figure
 
 
 def _settings_to_draw(rows: Sequence[Comparison]) -> list[str]:
-    """The settings that are drawn: better or worse ones first, then by the size of their difference."""
+    """The settings that are drawn.
+
+    Better or worse ones first, then by the size of their difference.
+    """
     return _by_difference((str(one.setting), one) for one in rows)[:SHOWN]
 
 
@@ -170,7 +213,9 @@ def _collectives_to_draw(rows: Sequence[Comparison]) -> list[str]:
 def _by_difference(rows: Iterable[tuple[str, Comparison]]) -> list[str]:
     effects: dict[str, tuple[bool, float]] = {}
     for name, one in rows:
-        effects[name] = max(effects.get(name, (False, 0.0)), (one.better or one.worse, abs(one.gain)))
+        effects[name] = max(
+            effects.get(name, (False, 0.0)), (one.better or one.worse, abs(one.gain))
+        )
     return sorted(effects, key=lambda name: effects[name], reverse=True)
 
 
@@ -193,24 +238,35 @@ def _line(figure: go.Figure, rows: Sequence[Comparison], index: int, place: int)
         showlegend=place == 1,
         mode="lines+markers+text",
         line={"color": colour, "width": 2, "dash": ("solid", "dot")[index // len(plots.LINES)]},
-        marker={"symbol": [symbol for symbol, _ in marks], "size": 10, "color": [shade for _, shade in marks]},
+        marker={
+            "symbol": [symbol for symbol, _ in marks],
+            "size": 10,
+            "color": [shade for _, shade in marks],
+        },
         error_y={
             "array": [max(top - at, 0) for top, at in zip(high, drawn, strict=True)],
-            "arrayminus": [max(at - bottom, 0) * (at > FLOOR) for bottom, at in zip(low, drawn, strict=True)],
+            "arrayminus": [
+                max(at - bottom, 0) * (at > FLOOR) for bottom, at in zip(low, drawn, strict=True)
+            ],
             "color": colour,
             "thickness": 1,
         },
         customdata=[
-            [format_bytes(one.bytes), _interval(one), _verdict(one), at] for one, at in zip(rows, gain, strict=True)
+            [format_bytes(one.bytes), _interval(one), _verdict(one), at]
+            for one, at in zip(rows, gain, strict=True)
         ],
-        hovertemplate=name + ", %{customdata[0]}<br>gain %{customdata[3]:.1f} % (%{customdata[1]})<br>%{customdata[2]}",
+        hovertemplate=name + ", %{customdata[0]}<br>gain %{customdata[3]:.1f} %"
+        " (%{customdata[1]})<br>%{customdata[2]}",
         row=place,
         col=1,
     )
 
 
 def _range(rows: Sequence[Comparison], named: Sequence[str]) -> list[float]:
-    """From the worst to the best gain; intervals may be cut, since a size with few rounds would flatten the others."""
+    """From the worst to the best gain.
+
+    Intervals may be cut, since a size with few rounds would flatten the others.
+    """
     known = [max(100 * one.gain, FLOOR) for one in rows if str(one.setting) in named]
     low, high = min([*known, -5.0]), max([*known, 5.0])
     return [low - 0.25 * (high - low), high + 0.25 * (high - low)]
@@ -232,7 +288,11 @@ def _tables(sweep: Sweep) -> Markup:
     better = [_advantage(sweep, found) for found in sweep.advantages]
     head = ("Collective", "Message size", "Setting", "Gain", "Under computation", "Risk")
     named = {str(one.setting): one.setting for one in (*sweep.comparisons, *sweep.seen)}
-    effects = [(code(name), sweep.effect_of(setting)) for name, setting in named.items() if _decided(sweep, setting)]
+    effects = [
+        (code(name), sweep.effect_of(setting))
+        for name, setting in named.items()
+        if _decided(sweep, setting)
+    ]
     refused = [(code(name), why) for name, why in sweep.refused.items()]
     return join(
         fit(table(head, better)),
@@ -254,20 +314,30 @@ def _advantage(sweep: Sweep, found: Advantage) -> tuple[object, ...]:
     gain += "" if saved is None else f"; of your job {percent(saved, 1)}"
     mark = badge("✕", "loses there", "likely") if found.lost else Markup("")
     beside = join(mark, " " if found.lost else "", found.under_computation or "–")
-    return (found.op, found.sizes, code(found.setting), gain, beside, found.setting.risk or "none known")
+    return (
+        found.op,
+        found.sizes,
+        code(found.setting),
+        gain,
+        beside,
+        found.setting.risk or "none known",
+    )
 
 
 def _method(sweep: Sweep) -> str:
     said = (
-        f"{plural(sweep.tried, 'setting')} over {sweep.backend} on {plural(sweep.ranks, 'rank')}, compared round by "
-        f"round in {sweep.seconds:.0f} s. A bar is the interval of the gain, corrected for all "
-        f"{len(sweep.comparisons)} comparisons; a filled circle is better, a cross is worse, and an open circle "
-        f"cannot be told from chance or from {100 * tuning.WORTH:g} %."
+        f"{plural(sweep.tried, 'setting')} over {sweep.backend} on {plural(sweep.ranks, 'rank')},"
+        f" compared round by round in {sweep.seconds:.0f} s. A bar is the interval of the gain,"
+        f" corrected for all {len(sweep.comparisons)} comparisons; a filled circle is better, a"
+        " cross is worse, and an open circle cannot be told from chance or from"
+        f" {100 * tuning.WORTH:g} %."
     )
     without = f"The default is without {', '.join(sweep.cleared)}." if sweep.cleared else ""
     ops = {one.op for one in sweep.comparisons or sweep.seen}
     drawn = (
-        f"Of {len(ops)} collectives the {PANELS} with the largest difference are drawn." if len(ops) > PANELS else ""
+        f"Of {len(ops)} collectives the {PANELS} with the largest difference are drawn."
+        if len(ops) > PANELS
+        else ""
     )
     return " ".join(filter(None, (said, drawn, without, *sweep.notes)))
 
@@ -292,28 +362,43 @@ def _numbers(sweep: Sweep) -> list[tuple[object, ...]]:
 
 
 def carriers_view(tuned: SweepView) -> View:
-    """Every file that carries the answer of a sweep into a job, and the command that measures each again."""
+    """Every file that carries the answer of a sweep into a job, and the command that measures each
+    again.
+    """
     files = tuning.config_files(tuned.sweep)
     if not files:
         nothing = "Nothing is to be set: no setting is better than the default here"
         return View(tuning.uncarried(tuned.sweep).rstrip(".") or nothing, Markup(""))
     parts = [
-        el("section", el("h5", code(name), f": {FILES[name]}"), pre(file.text), el("p", "Measure it again:"),
-           pre(file.verify), cls="nk-card")
+        el(
+            "section",
+            el("h5", code(name), f": {FILES[name]}"),
+            pre(file.text),
+            el("p", "Measure it again:"),
+            pre(file.verify),
+            cls="nk-card",
+        )
         for name, file in files.items()
-    ]  # fmt: skip
-    return View(f"{plural(len(files), 'file')} can carry this into a job; one of them is enough", join(*parts))
+    ]
+    return View(
+        f"{plural(len(files), 'file')} can carry this into a job; one of them is enough",
+        join(*parts),
+    )
 
 
 class ApplyForm(Form):
-    """The form that applies what a sweep found to the small job; ``await form.run()`` measures before and after.
+    """The form that applies what a sweep found to the small job.
 
-    That may be to take away an inherited variable which only costs.  Where nothing is better than what is there,
-    nothing is done.
+    ``await form.run()`` measures before and after.
+
+    That may be to take away an inherited variable which only costs.  Where nothing is better than
+    what is there, nothing is done.
     """
 
     IDLE = "Nothing is applied: no setting is better than the default for every size"
-    ELSEWHERE = "Nothing is applied here: {} of that job, which only cost, are not set in this environment"
+    ELSEWHERE = (
+        "Nothing is applied here: {} of that job, which only cost, are not set in this environment"
+    )
     ASK = IDLE
     BUSY = "Measuring before and after, in turn …"
     CANCELLED = "Cancelled; nothing was changed on this machine"
@@ -326,7 +411,11 @@ class ApplyForm(Form):
             self._setting, self.IDLE = None, self.ELSEWHERE.format(", ".join(gone))
             self.ASK = self.IDLE
         said = f"This applies {self._setting} to the small job" if self._setting else self.IDLE
-        super().__init__(said, [], W.Button(description="Apply and measure", icon="check", button_style="primary"))
+        super().__init__(
+            said,
+            [],
+            W.Button(description="Apply and measure", icon="check", button_style="primary"),
+        )
 
     def asks(self) -> bool:
         """Whether there is anything to apply."""
@@ -340,18 +429,31 @@ class ApplyForm(Form):
         """The setting against the default once more, on the sizes of the sweep."""
         setting = self._setting or Setting()
         sizes = sorted({one.bytes for one in self._sweep.seen})
-        options = replace(self._options, op=",".join(dict.fromkeys(one.op for one in self._sweep.seen)))
-        return before_after(await tune.sweep(self._case, [setting], options, sizes, on_record=self.observe))
+        options = replace(
+            self._options, op=",".join(dict.fromkeys(one.op for one in self._sweep.seen))
+        )
+        return before_after(
+            await tune.sweep(self._case, [setting], options, sizes, on_record=self.observe)
+        )
 
 
 def before_after(sweep: Sweep) -> View:
-    """What the one setting of a sweep changes, by collective and message size, and both times of each."""
+    """What the one setting of a sweep changes, by collective and message size, and both times of
+    each.
+    """
     rows = sweep.comparisons
     if not rows:
         return View(sweep.headline, Markup(""))
     setting = rows[0].setting
-    changed = f"With {setting}" if setting.env or setting.config else f"Without {', '.join(setting.without)}"
+    changed = (
+        f"With {setting}"
+        if setting.env or setting.config
+        else f"Without {', '.join(setting.without)}"
+    )
     better, worse = (sum(getattr(one, verdict) for one in rows) for verdict in ("better", "worse"))
     verb = "is" if len(rows) == 1 else "are"
-    summary = f"{changed} {better} of {plural(len(rows), 'size')} {verb} faster than before, and {worse} slower"
+    summary = (
+        f"{changed} {better} of {plural(len(rows), 'size')} {verb} faster than before, and {worse}"
+        " slower"
+    )
     return Chart(gains(sweep, summary), fit(table(NUMBERS, _numbers(sweep), "nk-numbers")))

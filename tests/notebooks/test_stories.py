@@ -11,6 +11,7 @@ import nbformat
 import pytest
 from bs4 import BeautifulSoup
 
+from ncclkit.causes import catalogue
 from ncclkit.lab.course.questions import STORIES
 from tests.notebooks.conventions import code_cells
 from tests.record import stories
@@ -41,11 +42,21 @@ def test_the_mechanism_is_explained_below_the_question(path: Path) -> None:
 
 
 @each
+def test_the_posted_lines_and_the_first_question_stand_before_the_guess(path: Path) -> None:
+    book = nbformat.read(path, as_version=4)
+    code = [cell.source for _, cell in code_cells(book)]
+    calls = ("answers: str = ", "saw = nk.read_logs(", "asked = nk.ask_form(saw, nk.diagnosis(saw))", "nk.guess(")
+    places = [next(number for number, cell in enumerate(code) if call in cell) for call in calls]
+    assert places == sorted(places) and "await asked.run(answers)" in code[places[2]]
+
+
+@each
 def test_guess_proof_and_quiz_stand_in_this_order_and_hold_no_answer(path: Path) -> None:
     name, whole = path.stem.partition("_")[2], source(path)
     places = [whole.index(f'nk.{call}(case, "{name}")') for call in ("guess", "proof_view", "quiz_view")]
     assert places == sorted(places)
-    code = "\n".join(cell.source for _, cell in code_cells(nbformat.read(path, as_version=4)))
+    cells = [cell.source for _, cell in code_cells(nbformat.read(path, as_version=4))]
+    code = "\n".join(cell for cell in cells if not cell.startswith("saw = "))  # posted lines name ranks
     assert not any(choice in code for choice in STORIES[name].guess.choices)
     assert STORIES[name].cause not in whole[: places[0]]
 
@@ -130,6 +141,12 @@ def test_the_report_folds_every_answer_and_shows_no_verdict_before_the_question(
     assert all(said in folds[number].text for number, q in enumerate(story.quiz, 1) for said in q.choices.values())
     for one in main.select("details"):
         one.decompose()  # what is folded is not read by who does not ask
+    of_the_lines = [step for step in main.select("section.step") if "nk.diagnosis(saw)" in step.get_text()]
+    assert len(of_the_lines) == 2
+    suspects = of_the_lines[-1].get_text(" ")
+    assert sum(cause in suspects for cause in catalogue()) >= 3 and "The question" in suspects
+    for step in of_the_lines:
+        step.decompose()  # the lines that were posted have suspects, which is no verdict on the job
     read = " ".join(main.get_text(" ").split())
     asked = read.index(story.guess.ask)
     assert story.cause not in read[:asked] and story.guess.right not in read[:asked]

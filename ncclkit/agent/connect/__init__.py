@@ -1,1 +1,4 @@
-"""The connection test between hosts: names, ports, packet sizes, speed and clocks, without a job."""
+"""The connection test between hosts.
+
+Names, ports, packet sizes, speed and clocks, without a job.
+"""

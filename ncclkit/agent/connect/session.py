@@ -1,7 +1,10 @@
-"""The coordinator of a connection test: starts one worker per host, decides who measures whom, sends what they found.
+"""The coordinator of a connection test.
+
+Starts one worker per host, decides who measures whom, sends what they found.
 
 Its connection to a host is a process (ssh, srun, …) that runs our worker, one command at a time.
-Records: ``fact`` (of each host's network), ``connect.host``, ``connect.pair`` (docs/events.md has their fields).
+Records: ``fact`` (of each host's network), ``connect.host``, ``connect.pair`` (docs/events.md has
+their fields).
 """
 
 import asyncio
@@ -32,11 +35,20 @@ OLDEST = (3, 9)
 PYTHON = "name a Python 3.9 or newer of that host with --train-python"
 ADVICE = (
     (r"^status 12[67]$|: Command not found|^Unknown option: -I", PYTHON),
-    (r"Host key for .* has changed", "ask who runs it why its key is new, then forget the old one with ssh-keygen -R"),
+    (
+        r"Host key for .* has changed",
+        "ask who runs it why its key is new, then forget the old one with ssh-keygen -R",
+    ),
     (r"^Host key verification failed", "log in there by hand once, check its key and accept it"),
-    (r"Permission denied \(|Too many authentication", "let ssh in without a question, by a key or an agent"),
+    (
+        r"Permission denied \(|Too many authentication",
+        "let ssh in without a question, by a key or an agent",
+    ),
     (r"Could not resolve hostname", "correct the name, or give its address"),
-    (r"^ssh: connect to|banner exchange|^kex_exchange", "see whether it is up, and lets ssh in from this machine"),
+    (
+        r"^ssh: connect to|banner exchange|^kex_exchange",
+        "see whether it is up, and lets ssh in from this machine",
+    ),
     (r"No usable temporary directory|No space left", "free space in its /tmp"),
     (r"[Cc]losed|[Rr]eset|Broken pipe", "see whether it is still up, then repeat this"),
 )
@@ -60,7 +72,9 @@ class RemoteWorker:
         """Records of its facts, as they came."""
 
     async def start(self, archive):
-        """Start the worker; the first question carries its program, which its host keeps in a file without a name."""
+        """Start the worker; the first question carries its program, which its host keeps in a file
+        without a name.
+        """
         self.archive = archive
         try:
             self.process = await asyncio.create_subprocess_exec(
@@ -72,13 +86,19 @@ class RemoteWorker:
                 preexec_fn=processes.die_with_parent,
             )
         except OSError as error:
-            say = "%s cannot be started here: %s; install it, or name another command with --remote-command"
+            say = (
+                "%s cannot be started here: %s; install it, or name another command with"
+                " --remote-command"
+            )
             self.problem = say % (self.command[0], error.strerror)
             return
         self.tasks = [asyncio.create_task(work) for work in (self._listen(), self.process.wait())]
 
     async def ask(self, seconds, do, **fields):
-        """The answer to one question; empty where none comes in time, or where the worker already has a `problem`."""
+        """The answer to one question.
+
+        Empty where none comes in time, or where the worker already has a `problem`.
+        """
         if self.problem:
             return {}
         try:
@@ -101,7 +121,9 @@ class RemoteWorker:
         while True:
             record = wire.parse(await self._line()) or {}
             if record.get("kind") == "fact":
-                self.facts.append({key: value for key, value in record.items() if key not in ("ncclkit", "t")})
+                self.facts.append(
+                    {key: value for key, value in record.items() if key not in ("ncclkit", "t")}
+                )
             elif record.get("kind") == "answer" and record.get("id") == self.count:
                 return record
 
@@ -136,15 +158,28 @@ class RemoteWorker:
         self.said.extend([text[:LAST_WORDS]] if any(map(str.isalnum, text)) else [])
 
     def _late(self, seconds):
-        hint = "whether it or the network hangs" if self.greeted else "by hand what its shell waits for"
+        hint = (
+            "whether it or the network hangs"
+            if self.greeted
+            else "by hand what its shell waits for"
+        )
         last = " (last line: %s)" % self.said[-1] if self.said else ""
         return "no answer within %g s%s; see %s" % (seconds, last, hint)
 
     def _ended(self, error):
         """Why it ended, and what to do."""
         status = "status %s" % self.process.returncode
-        fits = ((line, do) for what, do in ADVICE for line in (status, *self.said) if re.search(what, line))
-        other = "see what ended it there, then repeat this" if self.greeted else "log in there by hand to see more"
+        fits = (
+            (line, do)
+            for what, do in ADVICE
+            for line in (status, *self.said)
+            if re.search(what, line)
+        )
+        other = (
+            "see what ended it there, then repeat this"
+            if self.greeted
+            else "log in there by hand to see more"
+        )
         line, advice = next(fits, (status, other))
         if line == status:
             line = self.said[-1] if self.said else "%s, and %s" % (status, error)
@@ -175,32 +210,63 @@ BEGIN, ASK = 40.0, 30.0
 RETEST_SECONDS, RETEST_PATHS = 0.5, 8
 """Seconds of a stream that is measured once more; and of how many paths at most."""
 ASYMMETRIC, RETRANSMITTED = 0.25, 0.01
-"""Share of the opposite direction below which, and of packets sent again above which, that is done."""
+"""Share of the opposite direction below which, and of packets sent again above which, that is
+done."""
 HOST_FIELDS = (
-    *("name", "hostname", "own", "interface", "address", "gloo", "interfaces", "names", "port", "refused"),
+    *(
+        "name",
+        "hostname",
+        "own",
+        "interface",
+        "address",
+        "gloo",
+        "interfaces",
+        "names",
+        "port",
+        "refused",
+    ),
     "problem",
 )
 MEASURED = ("mtu", "mtu_own", "bandwidth", "resent", "latency", "offset", "offset_error", "why")
 PAIR_FIELDS = (
-    *("src", "dst", "port", "address", "rendezvous", "ephemeral", "interface", "nccl_address", "nccl", "reached"),
+    *(
+        "src",
+        "dst",
+        "port",
+        "address",
+        "rendezvous",
+        "ephemeral",
+        "interface",
+        "nccl_address",
+        "nccl",
+        "reached",
+    ),
     *("over", *MEASURED),
 )
 
 
 class Session:
-    """The state of one connection test: what is known of each host, and of each ordered pair of hosts."""
+    """The state of one connection test.
+
+    What is known of each host, and of each ordered pair of hosts.
+    """
 
     def __init__(self, plan, token):
         self.plan, self.token = plan, token
         names = plan["hosts"]
         self.hosts: dict[str, dict[str, Any]] = {name: dict.fromkeys(HOST_FIELDS) for name in names}
         pairs = [(a, b) for a in names for b in names if a != b]
-        self.pairs: dict[tuple[str, str], dict[str, Any]] = {pair: dict.fromkeys(PAIR_FIELDS) for pair in pairs}
+        self.pairs: dict[tuple[str, str], dict[str, Any]] = {
+            pair: dict.fromkeys(PAIR_FIELDS) for pair in pairs
+        }
         for (src, dst), row in self.pairs.items():
             row.update(src=src, dst=dst, port=plan["port"], reached=[], why={})
 
     async def run(self, workers, seconds):
-        """Run all stages of the test; a pair that is not reached within `seconds` stays unmeasured, and says so."""
+        """Run all stages of the test.
+
+        A pair that is not reached within `seconds` stays unmeasured, and says so.
+        """
         until = time.monotonic() + seconds
         _progress("starting %d hosts" % len(workers))
         await self._begin(workers, seconds)
@@ -213,7 +279,8 @@ class Session:
         every = [[(names[a], names[b]) for a, b in pairs] for pairs in round_robin(len(names))]
         for number, pairs in enumerate(every, 1):
             _progress("measuring, round %d of %d" % (number, len(every)))
-            # one direction after the other, as firewalls and packet sizes may differ, and both would share the NIC
+            # one direction after the other, as firewalls and packet sizes may differ, and both
+            # would share the NIC
             for paths in (pairs, [(dst, src) for src, dst in pairs]):
                 if time.monotonic() > until:
                     return self._late(seconds)
@@ -221,10 +288,15 @@ class Session:
         for src, dst in self._slow_directions()[:RETEST_PATHS]:
             if time.monotonic() < until:
                 _progress("measuring %s to %s once more, for longer" % (src, dst))
-                await self._measure(workers[src], src, dst, max(RETEST_SECONDS, self.plan["seconds"]))
+                await self._measure(
+                    workers[src], src, dst, max(RETEST_SECONDS, self.plan["seconds"])
+                )
 
     def _slow_directions(self):
-        """Directions far slower than their opposite, or that lost packets: a short stream may have been disturbed."""
+        """Directions far slower than their opposite, or that lost packets.
+
+        A short stream may have been disturbed.
+        """
         speeds = {pair: row["bandwidth"] or 0.0 for pair, row in self.pairs.items()}
         odd = [(a, b) for a, b in self.pairs if 0 < speeds[a, b] < ASYMMETRIC * speeds[b, a]]
         lossy = [pair for pair, row in self.pairs.items() if (row["resent"] or 0.0) > RETRANSMITTED]
@@ -234,7 +306,9 @@ class Session:
         begun = {"token": self.token, "env": self.plan["env"], "lifetime": seconds + 60}
 
         async def one(name, worker):
-            said = await worker.ask(min(BEGIN, seconds), "begin", name=name, rendezvous=self.plan["port"], **begun)
+            said = await worker.ask(
+                min(BEGIN, seconds), "begin", name=name, rendezvous=self.plan["port"], **begun
+            )
             if said:
                 self._introduced(name, said)
 
@@ -251,7 +325,10 @@ class Session:
             hostname=said["hostname"],
             own=said["hostname.addresses"]["value"],
             interface=interface,
-            address=next((a for row in rows if row["name"] == interface for a in routable(row["addresses"])), None),
+            address=next(
+                (a for row in rows if row["name"] == interface for a in routable(row["addresses"])),
+                None,
+            ),
             gloo=said["gloo.interface"]["value"],
             interfaces=rows,
             refused=said["refused"],
@@ -262,17 +339,23 @@ class Session:
         names = self.plan["hosts"]
 
         async def one(name, worker):
-            said = await worker.ask(ASK, "resolve", names=[other for other in names if other != name])
+            said = await worker.ask(
+                ASK, "resolve", names=[other for other in names if other != name]
+            )
             self.hosts[name]["names"] = said.get("names")
 
         await asyncio.gather(*(one(name, worker) for name, worker in workers.items()))
         for (src, dst), row in self.pairs.items():
             found = (self.hosts[src]["names"] or {}).get(dst)
             row["address"] = found[0] if isinstance(found, list) and found else None
-            row["interface"], row["nccl_address"] = self.hosts[dst]["interface"], self.hosts[dst]["address"]
+            row["interface"] = self.hosts[dst]["interface"]
+            row["nccl_address"] = self.hosts[dst]["address"]
 
     def _first_targets(self):
-        """(source, target, field for the outcome): the rendezvous and a free port by name, and NCCL's address."""
+        """(source, target, field for the outcome).
+
+        The rendezvous and a free port by name, and NCCL's address.
+        """
         for (src, dst), row in self.pairs.items():
             data = self.hosts[dst]["port"]
             if row["address"] and data:
@@ -287,7 +370,12 @@ class Session:
         for (src, dst), row in self.pairs.items():
             if not row["reached"] and self.hosts[dst]["port"]:
                 tried = {row["address"], row["nccl_address"]}
-                every = [a for i in self.hosts[dst]["interfaces"] for a in routable(i["addresses"]) if a not in tried]
+                every = [
+                    a
+                    for i in self.hosts[dst]["interfaces"]
+                    for a in routable(i["addresses"])
+                    if a not in tried
+                ]
                 for address in every:
                     yield src, (dst, address, self.hosts[dst]["port"]), None
 
@@ -311,7 +399,10 @@ class Session:
         await asyncio.gather(*(one(src, fields) for src, fields in wanted.items()))
 
     async def _measure(self, worker, src, dst, seconds=None):
-        """NCCL's own path where it is open, else any that is; seconds: of the stream, where not as planned."""
+        """NCCL's own path where it is open, else any that is.
+
+        Seconds: of the stream, where not as planned.
+        """
         seconds = seconds or self.plan["seconds"]
         row = self.pairs[src, dst]
         if not row["reached"]:
@@ -334,9 +425,16 @@ class Session:
             yield dict(host, kind="connect.host", name=name, problem=lost[name])
         for row in self.pairs.values():
             away = [name for name in (row["dst"], row["src"]) if lost[name]]
-            if away and (row["address"] or lost[row["src"]]) and row["bandwidth"] is None and not row["why"]:
+            if (
+                away
+                and (row["address"] or lost[row["src"]])
+                and row["bandwidth"] is None
+                and not row["why"]
+            ):
                 row["why"] = {"host": "%s unreachable" % " and ".join(away)}
-            yield dict(row, kind="connect.pair", host=self.hosts[row["src"]]["hostname"] or row["src"])
+            yield dict(
+                row, kind="connect.pair", host=self.hosts[row["src"]]["hostname"] or row["src"]
+            )
 
 
 def _progress(say):
@@ -345,9 +443,16 @@ def _progress(say):
 
 
 def routable(addresses):
-    """The addresses that other hosts can reach, without prefix length: link-local ones are left out."""
+    """The addresses that other hosts can reach, without prefix length.
+
+    Link-local ones are left out.
+    """
     plain = [address.split("/")[0].split("%")[0] for address in addresses or ()]
-    return [address for address in plain if not address.startswith(("127.", "169.254.", "fe80:")) and address != "::1"]
+    return [
+        address
+        for address in plain
+        if not address.startswith(("127.", "169.254.", "fe80:")) and address != "::1"
+    ]
 
 
 CLOSING = 5.0
@@ -355,7 +460,9 @@ CLOSING = 5.0
 
 
 def main(argv):
-    """``connect PLAN``: the file holds hosts, commands (how to start a worker), port, seconds, deadline and env."""
+    """``connect PLAN``: the file holds hosts, commands (how to start a worker), port, seconds,
+    deadline and env.
+    """
     with open(argv[0], encoding="utf-8") as file:
         plan = json.load(file)
     with open(sys.argv[0], "rb") as file:
@@ -364,7 +471,9 @@ def main(argv):
 
 
 async def coordinate(plan, archive):
-    """Run the test and return the exit status: 0, or 1 where fewer than two hosts could be started."""
+    """Run the test and return the exit status: 0, or 1 where fewer than two hosts could
+    be started.
+    """
     task: Any = asyncio.current_task()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
     session = Session(plan, secrets.token_hex(16))

@@ -1,8 +1,11 @@
-"""The worker of one host in a connection test: it answers questions from standard input, and leaves nothing behind.
+"""The worker of one host in a connection test.
 
-It opens connections only to the addresses that the coordinator names, and ends when its input is closed, at the latest
-after the time that it was given.  As client it asks whether an address is open, how fast, how large a packet may be and
-what the clock there says; as server it answers only those who know the token of this test.
+It answers questions from standard input, and leaves nothing behind.
+
+It opens connections only to the addresses that the coordinator names, and ends when its input is
+closed, at the latest after the time that it was given.  As client it asks whether an address is
+open, how fast, how large a packet may be and what the clock there says; as server it answers only
+those who know the token of this test.
 """
 
 import errno
@@ -24,14 +27,22 @@ from ..facts import network, variables
 from ..facts.machine import Machine
 from ..threads import side_by_side
 
-NETWORK = ("net.interfaces", "net.default", "net.hostname.addresses", "net.nccl.interface", "net.gloo.interface")
+NETWORK = (
+    "net.interfaces",
+    "net.default",
+    "net.hostname.addresses",
+    "net.nccl.interface",
+    "net.gloo.interface",
+)
 """The facts that a connection test looks at."""
 RESOLVE = 5.0
 """Seconds that the resolver gets for all names together."""
 
 
 def main():
-    """Answer each line of standard input, ``{"id": n, "do": verb, …}``, with a record ``answer``, to its end."""
+    """Answer each line of standard input, ``{"id": n, "do": verb, …}``, with a record ``answer``,
+    to its end.
+    """
     host = None
     threading.Thread(target=_end_with_the_coordinator, daemon=True).start()
     for line in sys.stdin.buffer:
@@ -43,7 +54,9 @@ def main():
 
 
 def _end_with_the_coordinator():
-    """End this process, in the middle of any measurement, once the other end of its input is closed."""
+    """End this process, in the middle of any measurement, once the other end of its input is
+    closed.
+    """
     line = select.poll()
     line.register(0, select.POLLRDHUP)  # and POLLHUP, which is always told
     line.poll()
@@ -54,7 +67,8 @@ class Worker:
     """The state of this host during the test: its open ports, and the verbs that it answers."""
 
     def __init__(self, asked):
-        signal.alarm(int(asked["lifetime"]))  # whatever happens to the coordinator and to the connection to it
+        # whatever happens to the coordinator and to the connection to it
+        signal.alarm(int(asked["lifetime"]))
         os.environ.update(asked["env"])
         self.name, self.token = asked["name"], asked["token"]
         self.facts = list(facts())
@@ -63,7 +77,9 @@ class Worker:
         self.rendezvous = None
 
     def begin(self, asked):
-        """Open the ports; tell the facts of this host's network, and what NCCL and gloo would use."""
+        """Open the ports; tell the facts of this host's network, and what NCCL and gloo
+        would use.
+        """
         answer = {"hostname": socket.gethostname(), "port": self.data.port, "refused": ""}
         try:
             self.rendezvous = Listener(self.name, self.token, self.addresses, asked["rendezvous"])
@@ -73,10 +89,15 @@ class Worker:
         for fact in self.facts:
             wire.send("fact", host=answer["hostname"], **fact)
             by_name[fact["name"]] = fact
-        return dict(answer, **{name[4:]: {key: by_name[name][key] for key in ("value", "why")} for name in NETWORK})
+        return dict(
+            answer,
+            **{name[4:]: {key: by_name[name][key] for key in ("value", "why")} for name in NETWORK},
+        )
 
     def end_rendezvous(self, asked):
-        """Close the rendezvous port once every host has tried it, since a job may want to listen there."""
+        """Close the rendezvous port once every host has tried it, since a job may want to listen
+        there.
+        """
         if self.rendezvous:
             self.rendezvous.close()
         return {}
@@ -105,7 +126,10 @@ def facts():
 
 
 def addresses_to_test(facts):
-    """Addresses of this host that a test may try: those of its interfaces and those that its own name stands for."""
+    """Addresses of this host that a test may try.
+
+    Those of its interfaces and those that its own name stands for.
+    """
     known = {fact["name"]: fact["value"] or () for fact in facts}
     every = [address for row in known["net.interfaces"] for address in row.get("addresses") or ()]
     every += ["127.0.0.1", *known["net.hostname.addresses"]]
@@ -123,7 +147,10 @@ def _until(facts, wanted):
 
 
 def resolve(names):
-    """{name: addresses in the resolver's order, or its error as text}; a resolver that hangs is an error, too."""
+    """{name: addresses in the resolver's order, or its error as text}.
+
+    A resolver that hangs is an error, too.
+    """
     late = "the resolver did not answer within %g s" % RESOLVE
     return dict(zip(names, side_by_side(_addresses, names, RESOLVE, late)))
 
@@ -151,17 +178,21 @@ SMALLEST = 256
 NO_ROUTE = (errno.EHOSTUNREACH, errno.ENETUNREACH, errno.ENETDOWN, errno.EINVAL, errno.EACCES)
 """EINVAL and EACCES: routes of type blackhole and prohibit."""
 
-# header bytes, level, and the options IP(V6)_MTU_DISCOVER and IP(V6)_MTU, which Python does not name
+# header bytes, level, and the options IP(V6)_MTU_DISCOVER and IP(V6)_MTU, which Python does not
+# name
 IPV4, IPV6 = (28, socket.IPPROTO_IP, 10, 14), (48, socket.IPPROTO_IPV6, 23, 24)
 PROBE = 3
 """IP_PMTUDISC_PROBE: never fragment, and send whatever the interface takes."""
 
 RETRANS, SEGMENTS = 100, 136
-"""Where struct tcp_info counts the packets sent again, and all that were sent (linux/tcp.h; since Linux 4.2)."""
+"""Where struct tcp_info counts the packets sent again, and all that were sent (linux/tcp.h; since
+Linux 4.2)."""
 
 
 def reach(address, port, token, own, wanted):
-    """How a connection attempt ends: open, itself, other host, foreign, refused, silent, no route, or failed: why.
+    """How a connection attempt ends.
+
+    Open, itself, other host, foreign, refused, silent, no route, or failed: why.
 
     foreign: something else answers there; silent: no answer within `CONNECT` seconds.
     """
@@ -175,7 +206,15 @@ def reach(address, port, token, own, wanted):
     except (OSError, ValueError) as error:
         route = isinstance(error, OSError) and error.errno in NO_ROUTE
         return "no route" if route else "failed: %s" % (getattr(error, "strerror", "") or error)
-    return "open" if name == wanted else "itself" if name == own else "other host" if name else "foreign"
+    return (
+        "open"
+        if name == wanted
+        else "itself"
+        if name == own
+        else "other host"
+        if name
+        else "foreign"
+    )
 
 
 def _introduce(connection, asked):
@@ -194,13 +233,18 @@ def _introduce(connection, asked):
 
 
 def measure(address, port, token, seconds):
-    """Latency, clock offset, path MTU and bandwidth to an open port; `why` says why a number is missing."""
+    """Latency, clock offset, path MTU and bandwidth to an open port.
+
+    `why` says why a number is missing.
+    """
     found: dict[str, Any] = {"why": {}}
     for name, ask in (("latency", round_trip), ("mtu", path_mtu), ("bandwidth", bandwidth)):
         try:
             found.update(ask(address, port, token, seconds))
         except (OSError, ValueError, KeyError, TypeError) as error:
-            found["why"][name] = str(getattr(error, "strerror", "") or error) or type(error).__name__
+            found["why"][name] = (
+                str(getattr(error, "strerror", "") or error) or type(error).__name__
+            )
     return found
 
 
@@ -215,10 +259,12 @@ def _connected(address, port, **asked):
 
 
 def round_trip(address, port, token, seconds):
-    """Round trip (median, µs), and how far the other clock is ahead (s) with its uncertainty, as NTP reckons it.
+    """Round trip (median, µs), and how far the other clock is ahead (s) with its uncertainty, as
+    NTP reckons it.
 
-    Both ends of a trip are read from the wall clock: a process put aside between any two readings makes the trip longer
-    and never the offset wrong, since the true one lies within half the trip (RFC 5905, section 8).
+    Both ends of a trip are read from the wall clock: a process put aside between any two readings
+    makes the trip longer and never the offset wrong, since the true one lies within half the trip
+    (RFC 5905, section 8).
     """
     trips = []  # type: list[int]
     clocks = []  # type: list[tuple[float, float]]
@@ -232,14 +278,27 @@ def round_trip(address, port, token, seconds):
             trips.append(time.perf_counter_ns() - begun)
             if len(answer) < 2 * PING:
                 raise OSError("the connection was closed")
-            arrived, answered = (int.from_bytes(half, "big") for half in (answer[:PING], answer[PING:]))
-            clocks.append((abs(back - sent - (answered - arrived)) / 2, (arrived - sent + answered - back) / 2))
+            arrived, answered = (
+                int.from_bytes(half, "big") for half in (answer[:PING], answer[PING:])
+            )
+            clocks.append(
+                (
+                    abs(back - sent - (answered - arrived)) / 2,
+                    (arrived - sent + answered - back) / 2,
+                )
+            )
     error, ahead = min(clocks)
-    return {"latency": statistics.median(trips) / 1e3, "offset": ahead / 1e9, "offset_error": error / 1e9}
+    return {
+        "latency": statistics.median(trips) / 1e3,
+        "offset": ahead / 1e9,
+        "offset_error": error / 1e9,
+    }
 
 
 def bandwidth(address, port, token, seconds):
-    """Bandwidth of one TCP stream in GB/s, as the receiver counts it, and the share of retransmitted packets."""
+    """Bandwidth of one TCP stream in GB/s, as the receiver counts it, and the share of
+    retransmitted packets.
+    """
     with _connected(address, port, token=token, do="sink") as connection:
         until = time.monotonic() + seconds
         while time.monotonic() < until:
@@ -251,7 +310,9 @@ def bandwidth(address, port, token, seconds):
 
 
 def _resent(connection):
-    """Share of the packets of a connection that were sent again, by the kernel's own count; None where it has none."""
+    """Share of the packets of a connection that were sent again, by the kernel's own count; None
+    where it has none.
+    """
     info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 256)
     if len(info) < SEGMENTS + 4:
         return None
@@ -260,7 +321,9 @@ def _resent(connection):
 
 
 def path_mtu(address, port, token, seconds):
-    """The largest IP packet (bytes) that arrives whole, and the largest that this host believes may be sent."""
+    """The largest IP packet (bytes) that arrives whole, and the largest that this host believes may
+    be sent.
+    """
     header, level, discover, mtu = IPV6 if ":" in address else IPV4
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     with socket.socket(family, socket.SOCK_DGRAM) as probe:
@@ -270,13 +333,16 @@ def path_mtu(address, port, token, seconds):
         sizes = PacketSizes(probe, token, header)
         low, high = SMALLEST, believed + 1
         while high - low > 1:
-            middle = believed if high > believed else (low + high) // 2  # mostly all that is believed passes
+            # mostly all that is believed passes
+            middle = believed if high > believed else (low + high) // 2
             low, high = (middle, high) if sizes.pass_through(middle) else (low, middle)
         return {"mtu": low, "mtu_own": min(probe.getsockopt(level, mtu), 65535)}
 
 
 class PacketSizes:
-    """Probes of a packet size: each is followed by a small packet, whose answer shows that the probe was lost.
+    """Probes of a packet size.
+
+    Each is followed by a small packet, whose answer shows that the probe was lost.
 
     So it is not a question of how fast anybody is.
     """
@@ -286,7 +352,10 @@ class PacketSizes:
         self.number = 0
 
     def pass_through(self, size):
-        """True where a packet of this size is answered; raises OSError where even the small one is not."""
+        """True where a packet of this size is answered.
+
+        Raises OSError where even the small one is not.
+        """
         self.number += 1
         start = b"%s %06d " % (self.start, self.number)
         for each in (size, size, SMALLEST, SMALLEST):  # twice, as any network may lose one packet
@@ -302,12 +371,15 @@ class PacketSizes:
             if not select.select([self.probe], [], [], max(0.0, until - time.monotonic()))[0]:
                 raise OSError("no datagram of %d bytes was answered: is UDP blocked?" % SMALLEST)
             answered.add(self._answer(start))
-        while size not in answered and select.select([self.probe], [], [], GRACE)[0]:  # it may have been overtaken
+        # it may have been overtaken
+        while size not in answered and select.select([self.probe], [], [], GRACE)[0]:
             answered.add(self._answer(start))
         return size in answered
 
     def _answer(self, start):
-        """The size of the packet that is answered; 0 for an answer to an earlier one, or an error."""
+        """The size of the packet that is answered; 0 for an answer to an earlier one,
+        or an error.
+        """
         try:
             answer = self.probe.recv(1024)
         except ConnectionRefusedError:
@@ -326,11 +398,14 @@ PING = 8
 
 
 TRIES = 16
-"""How often the kernel is asked for a TCP port whose number is also free for UDP: it does not look at that."""
+"""How often the kernel is asked for a TCP port whose number is also free for UDP: it does not look
+at that."""
 
 
 def _open(addresses, port):
-    """(TCP sockets that listen, UDP sockets), one of each for each address, all of one port.  Raises OSError."""
+    """(TCP sockets that listen, UDP sockets), one of each for each address, all of one port.
+    Raises OSError.
+    """
     streams, datagrams = [], []
     try:
         for address in addresses:
@@ -352,10 +427,15 @@ def _open(addresses, port):
 
 
 class Listener:
-    """A TCP port, and the UDP port of the same number, on the addresses of this host that are tested."""
+    """A TCP port, and the UDP port of the same number, on the addresses of this host that are
+    tested.
+    """
 
     def __init__(self, name, token, addresses, port=0):
-        """name: what this host calls itself; port: 0 lets the kernel choose.  Raises OSError where it is taken."""
+        """name: what this host calls itself.
+
+        Port: 0 lets the kernel choose.  Raises OSError where it is taken.
+        """
         self.name, self.token = name, token
         for left in reversed(range(1 if port else TRIES)):
             try:
@@ -372,7 +452,8 @@ class Listener:
     def close(self):
         """Stop listening; connections that are open stay open."""
         for stream in self.streams:
-            stream.shutdown(socket.SHUT_RDWR)  # wakes the thread that accepts, which closing does not
+            # wakes the thread that accepts, which closing does not
+            stream.shutdown(socket.SHUT_RDWR)
             stream.close()
 
     def _accept(self, stream):
@@ -416,7 +497,10 @@ class Listener:
 
 
 def _first_line(connection, stream):
-    """What a client says first, within `STRANGER` seconds altogether; OSError for one who says nothing or drips."""
+    """What a client says first, within `STRANGER` seconds altogether.
+
+    OSError for one who says nothing or drips.
+    """
     end = time.monotonic() + STRANGER
     line = b""
     while not line.endswith(b"\n") and len(line) < 1024:
@@ -429,7 +513,9 @@ def _first_line(connection, stream):
 
 
 def _echo(connection, stream):
-    """Answer each ping with the clock at its arrival and at the answer (doubles, in nanoseconds of the epoch)."""
+    """Answer each ping with the clock at its arrival and at the answer (doubles, in nanoseconds of
+    the epoch).
+    """
     while len(stream.read(PING)) == PING:
         arrived = time.time_ns()
         connection.sendall(arrived.to_bytes(PING, "big") + time.time_ns().to_bytes(PING, "big"))

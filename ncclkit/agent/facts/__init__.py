@@ -1,4 +1,6 @@
-"""Facts of a host: one small reader per facet, each fact with where it was read, never an exception.
+"""Facts of a host.
+
+One small reader per facet, each fact with where it was read, never an exception.
 
     collect(torch=True, paths={"work": "."})   the facts, as dicts, one by one
 

@@ -1,14 +1,18 @@
-"""A script: what may hang is asked here, in a process of its own: disk, loopback, nccl, resolve, torch.
+"""A script: what may hang is asked here, in a process of its own.
+
+Disk, loopback, nccl, resolve, torch.
 
 It prints one JSON value and imports nothing of the agent, since `Machine.child` runs its source.
 """
+
 # ruff: noqa: E402 - the working folder leaves the path before anything is imported from it
 
 from __future__ import annotations
 
 import sys
 
-sys.path[:] = [entry for entry in sys.path if entry]  # a torch.py in the working folder is not torch
+# a torch.py in the working folder is not torch
+sys.path[:] = [entry for entry in sys.path if entry]
 
 import ctypes
 import glob
@@ -45,7 +49,9 @@ def latencies(folder: str, repeats: int) -> list[float]:
 
 
 def disk(folder: str) -> None:
-    """Print the resolved folder, its free space in bytes and the latency of a write in ms, or the error."""
+    """Print the resolved folder, its free space in bytes and the latency of a write in ms, or the
+    error.
+    """
     folder = os.path.realpath(folder)
     said: dict[str, object] = {"path": folder}
     try:
@@ -67,7 +73,9 @@ def sender(to: socket.socket, stop: float) -> None:
 
 
 def waited() -> float:
-    """Seconds that the main thread has waited for a core so far; 0 where the kernel does not tell."""
+    """Seconds that the main thread has waited for a core so far; 0 where the kernel
+    does not tell.
+    """
     try:
         with open("/proc/self/schedstat", encoding="ascii") as file:
             return int(file.read().split()[1]) / 1e9
@@ -76,7 +84,9 @@ def waited() -> float:
 
 
 def pump(seconds: float) -> tuple[float, float, float]:
-    """GB/s of one stream, CPU seconds that one GB costs sender and receiver, share of the time without a core."""
+    """GB/s of one stream, CPU seconds that one GB costs sender and receiver, share of the time
+    without a core.
+    """
     with socket.create_server(("127.0.0.1", 0)) as server:
         here = socket.create_connection(server.getsockname(), timeout=5)
         there, _ = server.accept()
@@ -98,11 +108,17 @@ def pump(seconds: float) -> tuple[float, float, float]:
 def loopback(seconds: str) -> None:
     """Print GB/s and CPU seconds a GB of TCP through 127.0.0.1, and what disturbed it.
 
-    It is the best of three windows: other programs on the machine only ever make it slower.  How far the windows lie
-    apart says how sure it is; where even in the best of them it waited for a core, the host is busy.
+    It is the best of three windows: other programs on the machine only ever make it slower.  How
+    far the windows lie apart says how sure it is; where even in the best of them it waited for a
+    core, the host is busy.
     """
     rates, costs, lost = zip(*(pump(float(seconds) / 3) for _ in range(3)))
-    said = {"GB/s": max(rates), "CPU s/GB": min(costs), "interval": [min(rates), max(rates)], "waited": min(lost)}
+    said = {
+        "GB/s": max(rates),
+        "CPU s/GB": min(costs),
+        "interval": [min(rates), max(rates)],
+        "waited": min(lost),
+    }
     print(json.dumps(said))
 
 
@@ -142,10 +158,16 @@ def torch() -> None:
         import torch.distributed as dist
     except Exception as error:
         sys.exit("import torch failed: %s: %s" % (type(error).__name__, error))
-    said = {"version": torch.__version__, "cuda": torch.version.cuda, "libraries": mapped("libnccl.so")}
+    said = {
+        "version": torch.__version__,
+        "cuda": torch.version.cuda,
+        "libraries": mapped("libnccl.so"),
+    }
     names = ("gloo", "nccl", "mpi", "ucc", "xccl")
     available = dist.is_available()
-    said["backends"] = [name for name in names if available and getattr(dist, "is_%s_available" % name, bool)()]
+    said["backends"] = [
+        name for name in names if available and getattr(dist, "is_%s_available" % name, bool)()
+    ]
     said["gpus"] = torch.cuda.device_count()  # through NVML, without a CUDA context
     said["cudnn"] = torch.backends.cudnn.version() if torch.backends.cudnn.is_available() else None
     if "nccl" in said["backends"]:
@@ -155,16 +177,21 @@ def torch() -> None:
 
 
 def locks(root):
-    """The lock files of torch's C++ extensions, each with its age in seconds: of `root`, else of the user's cache.
+    """The lock files of torch's C++ extensions, each with its age in seconds.
 
-    As `torch.utils.cpp_extension` lays them out: <root>/<name>/lock, <cache>/torch_extensions/<python and CUDA>/<name>.
+    Of `root`, else of the user's cache.
+
+    As `torch.utils.cpp_extension` lays them out: <root>/<name>/lock,
+    <cache>/torch_extensions/<python and CUDA>/<name>.
     """
     cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
     places = (root, "*") if root else (cache, "torch_extensions", "*", "*")
     found = []
     for path in sorted(glob.glob(os.path.join(*places, "lock")))[:MOST]:
         try:
-            found.append({"path": path, "age": round(max(0.0, time.time() - os.stat(path).st_mtime))})
+            found.append(
+                {"path": path, "age": round(max(0.0, time.time() - os.stat(path).st_mtime))}
+            )
         except OSError:
             continue  # released while we looked
     return found

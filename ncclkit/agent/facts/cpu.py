@@ -1,4 +1,6 @@
-"""CPU and memory: usable cores, load, pressure, memory, swap and the storage it lies on, OOM kills."""
+"""CPU and memory: usable cores, load, pressure, memory, swap and the storage it lies
+on, OOM kills.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,10 @@ def facts(machine: Machine) -> Iterator[Fact]:
     yield attempt("cpu.affinity", lambda: _affinity(machine), source=STATUS)
     yield attempt("cpu.model", lambda: _model(machine), source="/proc/cpuinfo")
     yield attempt(
-        "cpu.load", lambda: [float(x) for x in machine.read("/proc/loadavg").split()[:3]], "processes", "/proc/loadavg"
+        "cpu.load",
+        lambda: [float(x) for x in machine.read("/proc/loadavg").split()[:3]],
+        "processes",
+        "/proc/loadavg",
     )
     for kind in ("cpu", "memory"):
         file = "/proc/pressure/" + kind
@@ -31,7 +36,12 @@ def facts(machine: Machine) -> Iterator[Fact]:
     for name, title in (("memory.total", "MemTotal"), ("memory.available", "MemAvailable")):
         yield attempt(name, partial(_meminfo, machine, title), "bytes", "/proc/meminfo")
     yield attempt("memory.swap", lambda: _swap(machine), source="/proc/swaps")
-    yield attempt("memory.oom_kills", lambda: _oom_kills(machine), "processes", "/proc/vmstat, cgroup memory.events")
+    yield attempt(
+        "memory.oom_kills",
+        lambda: _oom_kills(machine),
+        "processes",
+        "/proc/vmstat, cgroup memory.events",
+    )
 
 
 def count(ranges: str) -> int:
@@ -56,7 +66,9 @@ def _affinity(machine: Machine) -> str:
 
 
 def _model(machine: Machine) -> str:
-    return machine.field("/proc/cpuinfo", r"^(?:model name|Model|cpu model)\s*:\s*(.+)", "model name", 4096).strip()
+    return machine.field(
+        "/proc/cpuinfo", r"^(?:model name|Model|cpu model)\s*:\s*(.+)", "model name", 4096
+    ).strip()
 
 
 def _pressure(machine: Machine, file: str) -> float:
@@ -105,7 +117,9 @@ def _storage(machine: Machine, device: str, kind: str) -> str:
 
 
 def _oom_kills(machine: Machine) -> int:
-    """Processes that the OOM killer ended since boot, or in this cgroup where the host's count is hidden."""
+    """Processes that the OOM killer ended since boot, or in this cgroup where the host's count is
+    hidden.
+    """
     kills, why = [], "/proc/vmstat has no oom_kill"
     events = partial(cgroup_values, machine, "memory", "memory.events", "memory.oom_control")
     for read in (lambda: "\n".join(events()), lambda: machine.read("/proc/vmstat")):

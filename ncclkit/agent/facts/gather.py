@@ -13,7 +13,8 @@ from . import cpu, gpu, host, limits, network, software, storage, variables
 from .machine import Fact, Machine, unread
 
 DEADLINE = 100.0
-"""Seconds for everything; above the sum of the readers' own deadlines, so only a hang in the kernel reaches it."""
+"""Seconds for everything; above the sum of the readers' own deadlines, so only a hang in the kernel
+reaches it."""
 ENDING = 1.0
 """Part of them that is left for the end of commands that do not answer."""
 
@@ -21,7 +22,10 @@ Facet = tuple[str, Callable[[], Iterable[Fact]]]
 
 
 def main(argv: list[str]) -> int:
-    """``facts [label=path …]``: send a record for each fact, and one at the end; a path is looked at as storage."""
+    """``facts [label=path …]``: send a record for each fact, and one at the end.
+
+    A path is looked at as storage.
+    """
     paths = dict(word.split("=", 1) for word in argv if "=" in word)
     for fact in collect(torch="--no-torch" not in argv, paths=paths or {"work": "."}):
         wire.send("fact", **fact)
@@ -35,12 +39,13 @@ def collect(
     machine: Machine | None = None,
     deadline: float = DEADLINE,
 ) -> Iterator[Fact]:
-    """Every fact of this host (docs/facts.md lists them) without secrets, each as soon as it is known.
+    """Every fact of this host (docs/facts.md lists them) without secrets, each as soon as it is
+    known.
 
-    `torch`: also ask the interpreter's torch, in a child process (seconds).
-    `paths`: label → folder whose storage is measured, e.g. ``{"work": "."}``.
-    `machine`: what is asked in the place of this host.
-    `deadline`: seconds after which what is still missing is a fact ``facts.<facet>`` without a value.
+    `torch`: also ask the interpreter's torch, in a child process (seconds). `paths`: label → folder
+    whose storage is measured, e.g. ``{"work": "."}``. `machine`: what is asked in the place of this
+    host. `deadline`: seconds after which what is still missing is a fact ``facts.<facet>`` without
+    a value.
     """
     here, end = machine or Machine(), time.monotonic() + deadline
     here.until = end - min(ENDING, deadline / 4)
@@ -54,7 +59,8 @@ def collect(
         ("storage", lambda: storage.facts(here, paths or {})),
         ("software", lambda: software.facts(here, torch)),
     ]
-    # nvidia-smi mostly waits for the driver, so it has a thread of its own; measurements share the other one
+    # nvidia-smi mostly waits for the driver, so it has a thread of its own; measurements share the
+    # other one
     groups: list[list[Facet]] = [[("gpu", lambda: gpu.facts(here))], readers]
     results: queue.Queue[Fact | str] = queue.Queue()
     for group in groups:
@@ -67,7 +73,9 @@ def collect(
         except queue.Empty:
             item = ""
         if item == "":
-            yield from (unread("facts." + name, "still not read after %g s" % deadline) for name in waiting)
+            yield from (
+                unread("facts." + name, "still not read after %g s" % deadline) for name in waiting
+            )
             return
         if isinstance(item, str):
             waiting.remove(item)
@@ -82,7 +90,9 @@ def _work(readers: list[Facet], results: queue.Queue[Any]) -> None:
             for fact in read():
                 results.put(fact)
         except Exception as error:  # a defect of ours must not cost the user the other facts
-            results.put(unread("facts." + name, "the reader broke: %s: %s" % (type(error).__name__, error)))
+            results.put(
+                unread("facts." + name, "the reader broke: %s: %s" % (type(error).__name__, error))
+            )
         results.put(name)
 
 

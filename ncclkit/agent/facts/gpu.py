@@ -1,4 +1,6 @@
-"""GPUs: what nvidia-smi says, else /dev and /proc: their state, their links, and whether their driver answers.
+"""GPUs: what nvidia-smi says, else /dev and /proc.
+
+Their state, their links, and whether their driver answers.
 
 A hung nvidia-smi is itself a fact.
 """
@@ -31,7 +33,13 @@ from .machine import (
 SMI = "nvidia-smi -q -x"
 QUERY = SMI.split()
 IN_THE_WAY = (
-    *("N/A", "Unknown Error", "Requested functionality has been deprecated", "Not Supported", "ERR!"),
+    *(
+        "N/A",
+        "Unknown Error",
+        "Requested functionality has been deprecated",
+        "Not Supported",
+        "ERR!",
+    ),
     *("Insufficient Permissions", "GPU is lost", "GPU requires reset"),
 )
 """What nvidia-smi writes where it has no answer, sometimes in brackets."""
@@ -74,7 +82,9 @@ NUMBERS = {
 
 
 def parse_log(answer: Answer) -> tuple[tree.Element, str]:
-    """The XML that nvidia-smi wrote, and where it breaks off: the GPUs before that are whole ("" where it does not).
+    """The XML that nvidia-smi wrote, and where it breaks off.
+
+    The GPUs before that are whole ("" where it does not).
 
     A refusal (which it writes to stdout) becomes Unread, and so does what holds no whole GPU.
     """
@@ -87,7 +97,11 @@ def parse_log(answer: Answer) -> tuple[tree.Element, str]:
     head, end, _ = text.rpartition("</gpu>")
     if end and not text.endswith(CLOSE):
         text, whole = head + end + CLOSE, text.count(end)
-        cut = "%s ended with status %d and its XML breaks off behind GPU %d" % (SMI, answer.code, whole - 1)
+        cut = "%s ended with status %d and its XML breaks off behind GPU %d" % (
+            SMI,
+            answer.code,
+            whole - 1,
+        )
     try:
         return tree.fromstring(text), cut
     except tree.ParseError as error:
@@ -95,7 +109,9 @@ def parse_log(answer: Answer) -> tuple[tree.Element, str]:
 
 
 def remarks(answer: Answer) -> str:
-    """What nvidia-smi said around the XML, such as ``WARNING: infoROM is corrupted at gpu 0000:5C:00.0``."""
+    """What nvidia-smi said around the XML, such as ``WARNING: infoROM is corrupted at gpu
+    0000:5C:00.0``.
+    """
     # cut, as the pattern below takes the square of its length
     around = (XML.sub(" ", answer.out) + " " + answer.err)[:AROUND]
     return " ".join(re.sub(r"<[?!][^>]*>", " ", around).split())[:300]
@@ -173,7 +189,9 @@ LIMIT = ("enforced_power_limit", "current_power_limit", "power_limit")
 
 def _power(gpu: tree.Element, names: tuple[str, ...]) -> float:
     """Watts; the names of these readings changed with the driver (2023, 2025)."""
-    places = [group + name for group in ("gpu_power_readings/", "power_readings/") for name in names]
+    places = [
+        group + name for group in ("gpu_power_readings/", "power_readings/") for name in names
+    ]
     for place in places:
         if re.match(r"\d", (gpu.findtext(place) or "").strip()):
             return number_at(gpu, place)
@@ -212,7 +230,10 @@ def output(said: Said) -> str:
 
 
 def peer_facts(said: Mapping[str, Said]) -> Iterator[Fact]:
-    """``gpu.topology…`` and ``gpu.p2p.…`` out of {command: what it said}; a command that was not run is absent."""
+    """``gpu.topology…`` and ``gpu.p2p.…`` out of {command.
+
+    What it said}; a command that was not run is absent.
+    """
     source = " ".join(TOPOLOGY)
     topology = said[source]
     yield attempt("gpu.topology", partial(_matrix_of, topology), source=source)
@@ -229,7 +250,10 @@ def _matrix_of(answer: Said) -> Matrix:
 
 
 def matrix(text: str) -> Matrix:
-    """``nvidia-smi topo`` as {row: {column: "NV18" | "PIX" | "OK" | …}}, without the diagonal; raises Unread."""
+    """``nvidia-smi topo`` as {row: {column: "NV18" | "PIX" | "OK" | …}}, without the diagonal.
+
+    Raises Unread.
+    """
     lines = _plain(text)
     device = re.compile(r"(?:GPU|NIC)\d+$|mlx\d+_\d+$")
     header = next((line.split() for line in lines if re.match(r"\s+GPU0\b", line)), [])
@@ -250,12 +274,20 @@ def _plain(text: str) -> list[str]:
 
 
 def topology_of(machine: Machine, index: int, bus: str, topology: Said) -> Iterator[Fact]:
-    """``gpu.<index>.numa`` and ``.cpus``: what the kernel says is nearest to the PCI address `bus`."""
+    """``gpu.<index>.numa`` and ``.cpus``: what the kernel says is nearest to the PCI
+    address `bus`.
+    """
     # nvidia-smi writes an eight-digit PCI domain, the kernel a four-digit one
     folder = "/sys/bus/pci/devices/" + re.sub(r"^0000(?=[0-9a-f]{4}:)", "", bus.lower())
-    yield attempt("gpu.%d.numa" % index, lambda: _numa(machine, folder + "/numa_node"), source=folder + "/numa_node")
+    yield attempt(
+        "gpu.%d.numa" % index,
+        lambda: _numa(machine, folder + "/numa_node"),
+        source=folder + "/numa_node",
+    )
     source = folder + "/local_cpulist, nvidia-smi topo -m"
-    yield attempt("gpu.%d.cpus" % index, lambda: _cpus(machine, folder, index, topology), source=source)
+    yield attempt(
+        "gpu.%d.cpus" % index, lambda: _cpus(machine, folder, index, topology), source=source
+    )
 
 
 def _numa(machine: Machine, file: str) -> int:
@@ -275,13 +307,20 @@ def _cpus(machine: Machine, folder: str, index: int, topology: Said) -> str:
 
 
 def affinity(text: str) -> dict[str, str]:
-    """The column "CPU Affinity" of ``nvidia-smi topo -m``: its cells are parted by tabs and may be empty."""
+    """The column "CPU Affinity" of ``nvidia-smi topo -m``.
+
+    Its cells are parted by tabs and may be empty.
+    """
     rows = [line.split("\t") for line in _plain(text)]
     header = next((row for row in rows if "CPU Affinity" in row), [])
     if not header:
         raise Unread("nvidia-smi topo -m has no column CPU Affinity")
     column = header.index("CPU Affinity")
-    return {row[0].strip(): row[column].strip() for row in rows if len(row) > column and row[0].startswith("GPU")}
+    return {
+        row[0].strip(): row[column].strip()
+        for row in rows
+        if len(row) > column and row[0].startswith("GPU")
+    }
 
 
 def nvlinks(answer: Said) -> dict[int, list[float | None]] | Unread:
@@ -291,10 +330,15 @@ def nvlinks(answer: Said) -> dict[int, list[float | None]] | Unread:
     blocks = re.split(r"^GPU (\d+):", answer.out, flags=re.M)
     if answer.code and len(blocks) < 2:  # a machine without NVLinks says nothing, and ends well
         said = (answer.out + answer.err).strip().splitlines() or ["nothing"]
-        return Unread("%s ended with status %d and said: %s" % (" ".join(LINKS), answer.code, said[0][:300]))
+        return Unread(
+            "%s ended with status %d and said: %s" % (" ".join(LINKS), answer.code, said[0][:300])
+        )
     link = re.compile(r"Link \d+: (?:([\d.]+) GB/s|<inactive>)")
     pairs = zip(blocks[1::2], blocks[2::2])
-    return {int(index): [float(rate) if rate else None for rate in link.findall(body)] for index, body in pairs}
+    return {
+        int(index): [float(rate) if rate else None for rate in link.findall(body)]
+        for index, body in pairs
+    }
 
 
 def nvlink(index: int, links: dict[int, list[float | None]] | Unread) -> Iterator[Fact]:
@@ -308,7 +352,11 @@ def nvlink(index: int, links: dict[int, list[float | None]] | Unread) -> Iterato
     active = [speed for speed in speeds if speed is not None]
     yield known(name + "links", len(active), source=source)
     none = "no active NVLink"
-    yield known(name + "speed", min(active), "GB/s", source) if active else unread(name + "speed", none, "GB/s", source)
+    yield (
+        known(name + "speed", min(active), "GB/s", source)
+        if active
+        else unread(name + "speed", none, "GB/s", source)
+    )
     yield known(name + "speeds", speeds, "GB/s", source)
 
 
@@ -320,7 +368,9 @@ def facts(machine: Machine) -> Iterator[Fact]:
     """All ``gpu.`` facts; the per-GPU ones only where nvidia-smi answered."""
     yield _module(machine, "gpu.peermem", "nvidia_peermem")
     yield _module(machine, "gpu.gdrcopy", "gdrdrv")
-    yield attempt("gpu.library", lambda: software.driver(machine), source="file names of libnvidia-ml.so")
+    yield attempt(
+        "gpu.library", lambda: software.driver(machine), source="file names of libnvidia-ml.so"
+    )
     try:
         answer = machine.run(QUERY, DEADLINE)
         log, cut = parse_log(answer)
@@ -329,7 +379,10 @@ def facts(machine: Machine) -> Iterator[Fact]:
         return
     gpus = log.findall("gpu")
     message = "; ".join(filter(None, (cut, remarks(answer))))
-    yield {**known("gpu.nvidia_smi", "breaks off" if cut else "answers", source=SMI), "why": message}
+    yield {
+        **known("gpu.nvidia_smi", "breaks off" if cut else "answers", source=SMI),
+        "why": message,
+    }
     yield _devices(machine, cut) if cut else known("gpu.count", len(gpus), source=SMI)
     yield attempt("gpu.driver", lambda: text_at(log, "driver_version"), source=SMI)
     yield attempt("gpu.cuda", lambda: text_at(log, "cuda_version"), source=SMI)
@@ -345,7 +398,9 @@ def facts(machine: Machine) -> Iterator[Fact]:
 
 def _module(machine: Machine, name: str, module: str) -> Fact:
     """Whether a kernel module is loaded that GPU Direct RDMA needs."""
-    return attempt(name, lambda: bool(machine.names("/sys/module", module)), source="/sys/module/" + module)
+    return attempt(
+        name, lambda: bool(machine.names("/sys/module", module)), source="/sys/module/" + module
+    )
 
 
 def _at_once(machine: Machine, commands: list[list[str]]) -> dict[str, Said]:

@@ -18,7 +18,8 @@ CONTAINER_VARIABLES = {
 
 ACS = "/sys/bus/pci/devices/*/config"
 IMAGE_VARIABLES = ("APPTAINER_CONTAINER", "SINGULARITY_CONTAINER", "ENROOT_ROOTFS")
-"""Variables that hold the path of the image; Docker and Kubernetes tell a container nothing of the kind."""
+"""Variables that hold the path of the image; Docker and Kubernetes tell a container nothing of the
+kind."""
 
 
 def facts(machine: Machine) -> Iterator[Fact]:
@@ -27,11 +28,19 @@ def facts(machine: Machine) -> Iterator[Fact]:
     yield attempt("host.name", lambda: machine.read(hostname).strip(), source=hostname)
     yield attempt("host.os", lambda: _os(machine), source="/etc/os-release")
     yield attempt("host.kernel", lambda: machine.read(release).strip(), source=release)
-    yield attempt("host.glibc", lambda: machine.call("glibc", _glibc), source="confstr CS_GNU_LIBC_VERSION")
-    yield attempt("host.container", lambda: container(machine), source="/.dockerenv, /run, /proc/1/cgroup, environment")
+    yield attempt(
+        "host.glibc", lambda: machine.call("glibc", _glibc), source="confstr CS_GNU_LIBC_VERSION"
+    )
+    yield attempt(
+        "host.container",
+        lambda: container(machine),
+        source="/.dockerenv, /run, /proc/1/cgroup, environment",
+    )
     yield attempt("host.image", lambda: _image(machine), source="environment, /run/.containerenv")
     yield attempt("host.acs", lambda: _acs(machine), source=ACS)
-    yield attempt("host.iommu", lambda: bool(machine.names("/sys/class/iommu")), source="/sys/class/iommu")
+    yield attempt(
+        "host.iommu", lambda: bool(machine.names("/sys/class/iommu")), source="/sys/class/iommu"
+    )
 
 
 def _os(machine: Machine) -> str:
@@ -49,7 +58,10 @@ def _glibc() -> str:
 
 
 def _image(machine: Machine) -> str:
-    """The container image, where something inside the container names it; NVIDIA's images name themselves."""
+    """The container image, where something inside the container names it.
+
+    NVIDIA's images name themselves.
+    """
     for name in IMAGE_VARIABLES:
         if machine.environ.get(name):
             return machine.environ[name]
@@ -59,7 +71,9 @@ def _image(machine: Machine) -> str:
     try:
         return machine.field("/run/.containerenv", r'^image="?([^"\n]+)', "image")
     except Unread:
-        raise Unread("this container was not told its image" if container(machine) else "not in a container") from None
+        raise Unread(
+            "this container was not told its image" if container(machine) else "not in a container"
+        ) from None
 
 
 def _acs(machine: Machine) -> list[str]:
@@ -83,18 +97,26 @@ def container(machine: Machine) -> str | bool:
     except Unread:
         return False
     match = re.search(r"kubepods|docker|containerd|libpod|lxc|garden", groups)
-    return {"kubepods": "kubernetes", "libpod": "podman"}.get(match.group(), match.group()) if match else False
+    return (
+        {"kubepods": "kubernetes", "libpod": "podman"}.get(match.group(), match.group())
+        if match
+        else False
+    )
 
 
 FOLDER = "sys/bus/pci/devices"
 BRIDGE = "0x0604"
 ACS_CAPABILITY = 0x000D
 REDIRECT = 0x0C
-"""Bits of the ACS control register: P2P Request Redirect and P2P Completion Redirect (PCIe 5.0, 7.7.8.3)."""
+"""Bits of the ACS control register: P2P Request Redirect and P2P Completion Redirect (PCIe 5.0,
+7.7.8.3)."""
 
 
 def bridges(root: str) -> list[str]:
-    """The PCI addresses of all bridges below `root` on which ACS redirects; raises Unread or OSError."""
+    """The PCI addresses of all bridges below `root` on which ACS redirects.
+
+    Raises Unread or OSError.
+    """
     folder = os.path.join(root, FOLDER)
     found = []
     for name in sorted(os.listdir(folder)):
@@ -110,7 +132,10 @@ def bridges(root: str) -> list[str]:
 def redirects(config: bytes) -> bool:
     """Whether the 4 KiB of a bridge's configuration space switch redirection on; raises Unread."""
     if len(config) <= 64:
-        raise Unread("the kernel shows a bridge's ACS register to root only: run as root, or ask for lspci -vvv")
+        raise Unread(
+            "the kernel shows a bridge's ACS register to root only: run as root, or ask for lspci"
+            " -vvv"
+        )
     offset = 0x100
     while 0x100 <= offset <= len(config) - 8:
         (header,) = struct.unpack_from("<I", config, offset)

@@ -1,4 +1,6 @@
-"""What this process may use (rlimits, /dev/shm, cgroups, ptrace, ports), and tables that the whole kernel shares."""
+"""What this process may use (rlimits, /dev/shm, cgroups, ptrace, ports), and tables that the whole
+kernel shares.
+"""
 
 from __future__ import annotations
 
@@ -29,12 +31,20 @@ def facts(machine: Machine) -> Iterator[Fact]:
         yield attempt("limits." + name, partial(rlimit, machine, title, which), unit, source)
     yield attempt("limits.shm.size", lambda: shm(machine)[0], "bytes", "statvfs /dev/shm")
     yield attempt("limits.shm.free", lambda: shm(machine)[1], "bytes", "statvfs /dev/shm")
-    yield attempt("limits.cgroup.memory", lambda: cgroup_memory(machine), "bytes", "cgroup memory.max")
+    yield attempt(
+        "limits.cgroup.memory", lambda: cgroup_memory(machine), "bytes", "cgroup memory.max"
+    )
     yield attempt("limits.cgroup.cpus", lambda: cgroup_cpus(machine), "CPUs", "cgroup cpu.max")
-    yield attempt("limits.cgroup.pids", lambda: cgroup_pids(machine), "processes", "cgroup pids.max")
-    yield attempt("limits.ptrace_scope", lambda: _ptrace(machine), source="/proc/sys/kernel/yama/ptrace_scope")
+    yield attempt(
+        "limits.cgroup.pids", lambda: cgroup_pids(machine), "processes", "cgroup pids.max"
+    )
+    yield attempt(
+        "limits.ptrace_scope", lambda: _ptrace(machine), source="/proc/sys/kernel/yama/ptrace_scope"
+    )
     ports = "/proc/sys/net/ipv4/ip_local_port_range"
-    yield attempt("limits.ports", lambda: [int(port) for port in machine.read(ports).split()], "ports", ports)
+    yield attempt(
+        "limits.ports", lambda: [int(port) for port in machine.read(ports).split()], "ports", ports
+    )
 
 
 def rlimit(machine: Machine, title: str, which: int = 0) -> int:
@@ -67,7 +77,8 @@ def _ptrace(machine: Machine) -> int:
 def cgroup_folders(machine: Machine, controller: str) -> list[str]:
     """The folders that limit this process, innermost first: cgroup v2, or v1's `controller`.
 
-    Raises Unread where none is mounted, as in some containers: that no limit is seen does not mean that there is none.
+    Raises Unread where none is mounted, as in some containers: that no limit is seen does not mean
+    that there is none.
     """
     folders = []
     for line in machine.read("/proc/self/cgroup").splitlines():
@@ -80,10 +91,14 @@ def cgroup_folders(machine: Machine, controller: str) -> list[str]:
 
 
 def _cgroup_places(machine: Machine, controller: str, path: str) -> list[str]:
-    """Where the group `path` and those above it are mounted; `controller`: of cgroup v1, empty for v2."""
+    """Where the group `path` and those above it are mounted.
+
+    `controller`: of cgroup v1, empty for v2.
+    """
     mounts = [m for m in all_of(machine) if m["type"] == ("cgroup" if controller else "cgroup2")]
     mounts = [m for m in mounts if not controller or controller in m["options"].split(",")]
-    # a container's own group may be mounted as the root; beside it, the mounts of other containers may be seen
+    # a container's own group may be mounted as the root; beside it, the mounts of other containers
+    # may be seen
     holding = [m for m in mounts if (path + "/").startswith(m["root"].rstrip("/") + "/")]
     folders = []
     for mount in holding or mounts:
@@ -111,7 +126,8 @@ def cgroup_memory(machine: Machine) -> int:
     """The smallest memory limit above this process in bytes; -1 = none."""
     values = cgroup_values(machine, "memory", "memory.max", "memory.limit_in_bytes")
     limits = [int(value) for value in values if re.fullmatch(r"\d+", value)]
-    real = [limit for limit in limits if limit < 1 << 60]  # v1 writes 2^63 rounded to pages for "none"
+    # v1 writes 2^63 rounded to pages for "none"
+    real = [limit for limit in limits if limit < 1 << 60]
     return min(real) if real else -1
 
 
@@ -125,7 +141,10 @@ def cgroup_cpus(machine: Machine) -> float:
     """The smallest CPU quota above this process in CPUs; -1 = none."""
     pairs = [value.split() for value in cgroup_values(machine, "cpu", "cpu.max")]
     quotas = cgroup_values(machine, "cpu", "cpu.cfs_quota_us")
-    pairs += [[quota, period] for quota, period in zip(quotas, cgroup_values(machine, "cpu", "cpu.cfs_period_us"))]
+    pairs += [
+        [quota, period]
+        for quota, period in zip(quotas, cgroup_values(machine, "cpu", "cpu.cfs_period_us"))
+    ]
     real = []
     for quota, period in pairs:
         allowed, every = whole_number(quota), whole_number(period)
@@ -136,13 +155,16 @@ def cgroup_cpus(machine: Machine) -> float:
 
 BACKLOG, NETSTAT = "/proc/sys/net/core/somaxconn", "/proc/net/netstat"
 NEIGHBOURS, ARP = "/proc/sys/net/ipv4/neigh/default/gc_thresh3", "/proc/net/stat/arp_cache"
-TRACKED, MOST = "/proc/sys/net/netfilter/nf_conntrack_count", "/proc/sys/net/netfilter/nf_conntrack_max"
+TRACKED = "/proc/sys/net/netfilter/nf_conntrack_count"
+MOST = "/proc/sys/net/netfilter/nf_conntrack_max"
 UNSYNCED, ROOM = 0x40, 256
 """STA_UNSYNC of <sys/timex.h>, and more integers than its struct has on any architecture."""
 
 
 def tables(machine: Machine) -> Iterator[Fact]:
-    """``net.backlog``, ``net.neighbours`` and ``net.conntrack``, which connections fill; ``host.clock.synced``."""
+    """``net.backlog``, ``net.neighbours`` and ``net.conntrack``, which connections fill;
+    ``host.clock.synced``.
+    """
     for name, file, unit in (
         ("net.backlog", BACKLOG, "connections"),
         ("net.neighbours.max", NEIGHBOURS, "hosts"),
@@ -150,9 +172,20 @@ def tables(machine: Machine) -> Iterator[Fact]:
         ("net.conntrack.max", MOST, "connections"),
     ):
         yield attempt(name, partial(_number, machine, file), unit, file)
-    yield attempt("net.backlog.overflows", lambda: _overflows(machine), "connections", NETSTAT + " ListenOverflows")
-    yield attempt("net.neighbours.overflows", lambda: _refused(machine), "hosts", ARP + " table_fulls")
-    yield attempt("host.clock.synced", lambda: not machine.call("adjtimex", _status) & UNSYNCED, source="adjtimex(2)")
+    yield attempt(
+        "net.backlog.overflows",
+        lambda: _overflows(machine),
+        "connections",
+        NETSTAT + " ListenOverflows",
+    )
+    yield attempt(
+        "net.neighbours.overflows", lambda: _refused(machine), "hosts", ARP + " table_fulls"
+    )
+    yield attempt(
+        "host.clock.synced",
+        lambda: not machine.call("adjtimex", _status) & UNSYNCED,
+        source="adjtimex(2)",
+    )
 
 
 def _number(machine: Machine, file: str) -> int:
@@ -161,12 +194,17 @@ def _number(machine: Machine, file: str) -> int:
 
 def _overflows(machine: Machine) -> int:
     """Connections that came while a listening socket's queue was full, since boot."""
-    rows = [line.split() for line in machine.read(NETSTAT).splitlines() if line.startswith("TcpExt:")]
+    rows = [
+        line.split() for line in machine.read(NETSTAT).splitlines() if line.startswith("TcpExt:")
+    ]
     return int(dict(zip(*rows))["ListenOverflows"])
 
 
 def _refused(machine: Machine) -> int:
-    """Neighbours that found no place in the table since boot: one hexadecimal number for each CPU."""
+    """Neighbours that found no place in the table since boot.
+
+    One hexadecimal number for each CPU.
+    """
     head, *rows = [line.split() for line in machine.read(ARP).splitlines()]
     return sum(int(dict(zip(head, row))["table_fulls"], 16) for row in rows)
 

@@ -1,8 +1,8 @@
 """Where facts are read from, and how a fact looks on the wire.
 
-Readers never open files or start commands themselves; they ask a `Machine`.
-So one that was recorded (tests/record/machine.py) gives the same facts as the
-machine that it was recorded on.  A fact is name, value, unit, source, and why where the value is None.
+Readers never open files or start commands themselves; they ask a `Machine`. So one that was
+recorded (tests/record/machine.py) gives the same facts as the machine that it was recorded on.  A
+fact is name, value, unit, source, and why where the value is None.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from ..commands import CANNOT_END, LARGEST, LATE, TOO_LONG, run_bounded
 from ..threads import side_by_side
 
 KERNEL = ("/proc/", "/sys/", "/dev/", "/etc/")
-"""Where files answer at once; others may lie on a network file system whose server is gone, or be a pipe."""
+"""Where files answer at once; others may lie on a network file system whose server is gone, or be a
+pipe."""
 
 
 class Unread(Exception):
@@ -73,7 +74,10 @@ class Machine:
         return str(self._ask(path, lambda: _start(self._at(path), limit)), "utf-8", "replace")
 
     def field(self, path: str, pattern: str, what: str, limit: int = 65536) -> str:
-        """The first group of `pattern` in a file, whose lines ``^`` begins; raises Unread where it has no `what`."""
+        """The first group of `pattern` in a file, whose lines ``^`` begins.
+
+        Raises Unread where it has no `what`.
+        """
         match = re.search(pattern, self.read(path, limit), re.M)
         if not match:
             raise Unread("%s has no %s" % (path, what))
@@ -89,9 +93,12 @@ class Machine:
         return str(self._ask(path, lambda: os.readlink(self._at(path))))
 
     def _ask(self, path: str, ask: Callable[[], Any]) -> Any:
-        """What the file system says of `path`; raises Unread, and Hung where it says nothing in time.
+        """What the file system says of `path`.
 
-        Every wait in vain halves the patience for the next one, so a dead file server costs seconds, not the facts.
+        Raises Unread, and Hung where it says nothing in time.
+
+        Every wait in vain halves the patience for the next one, so a dead file server costs
+        seconds, not the facts.
         """
         try:
             return ask() if path.startswith(KERNEL) else _within(self.patience, ask)
@@ -103,9 +110,16 @@ class Machine:
             raise Hung("%s did not answer within %g s" % (path, waited)) from None
 
     def absolute(self, path: str) -> str:
-        """The path from the root, where the working folder is known; the file system of `path` itself is not asked."""
+        """The path from the root, where the working folder is known.
+
+        The file system of `path` itself is not asked.
+        """
         try:
-            return path if path.startswith("/") else os.path.normpath("%s/%s" % (self.call("cwd", os.getcwd), path))
+            return (
+                path
+                if path.startswith("/")
+                else os.path.normpath("%s/%s" % (self.call("cwd", os.getcwd), path))
+            )
         except Unread:
             return path  # somebody has removed the working folder
 
@@ -145,7 +159,9 @@ class Machine:
             raise TooLong("%s wrote more than %d MiB and was ended%s" % (name, LARGEST >> 20, left))
         return Answer(reply.code or 0, out, err)
 
-    def child(self, asked: str, *args: str, deadline: float, form: type = dict, isolated: bool = True) -> Any:
+    def child(
+        self, asked: str, *args: str, deadline: float, form: type = dict, isolated: bool = True
+    ) -> Any:
         """The JSON value of type `form` that a function of children.py prints.
 
         It runs in a process of its own, since it may hang in the kernel
@@ -155,7 +171,11 @@ class Machine:
         source = (pkgutil.get_data(__package__, "children.py") or b"").decode()
         flags = ["-I", "-S"] if isolated else []
         name = " ".join(("child", asked) + args)
-        answer = self.run([sys.executable or "python3"] + flags + ["-c", source, asked] + list(args), deadline, name)
+        answer = self.run(
+            [sys.executable or "python3"] + flags + ["-c", source, asked] + list(args),
+            deadline,
+            name,
+        )
         lines = answer.out.splitlines()
         if answer.code or not lines:
             last = (answer.err.strip().splitlines() or ["no output"])[-1]
@@ -213,7 +233,10 @@ def value_of(fact: Fact) -> Any:
 
 
 def attempt(name: str, get: Callable[[], Any], unit: str = "", source: str = "") -> Fact:
-    """The fact that `get()` returns, or the reason why it could not be read; never raises for a bad source."""
+    """The fact that `get()` returns, or the reason why it could not be read.
+
+    Never raises for a bad source.
+    """
     try:
         return known(name, get(), unit, source)
     except Unread as why:

@@ -1,11 +1,12 @@
-"""Network: interfaces, RDMA devices, default route, the own name, what NCCL and gloo would pick, the speed of loopback.
+"""Network: interfaces, RDMA devices, default route, the own name, what NCCL and gloo would pick,
+the speed of loopback.
 
 Interfaces come from getifaddrs(3), the call that NCCL and gloo themselves use, so with their order.
 
-What they pick follows their own rules.
-NCCL: `ncclFindInterfaces` of src/misc/socket.cc; tests/facts/test_choose.py holds what NCCL 2.30.7 itself chose.
-Older releases differ in two points: they do not treat virbr specially, and they also take interfaces that do not run.
-gloo: `createDefaultDevice` of torch's ProcessGroupGloo.cpp.
+What they pick follows their own rules. NCCL: `ncclFindInterfaces` of src/misc/socket.cc;
+tests/facts/test_choose.py holds what NCCL 2.30.7 itself chose. Older releases differ in two points:
+they do not treat virbr specially, and they also take interfaces that do not run. gloo:
+`createDefaultDevice` of torch's ProcessGroupGloo.cpp.
 """
 
 from __future__ import annotations
@@ -44,7 +45,10 @@ _Ifaddrs._fields_ = [
 
 
 def entries() -> list[dict[str, Any]]:
-    """Every interface address in the kernel's order: name, index, flags, mtu, family (4, 6, 0), address with prefix."""
+    """Every interface address in the kernel's order.
+
+    Name, index, flags, mtu, family (4, 6, 0), address with prefix.
+    """
     libc = ctypes.CDLL(None, use_errno=True)
     head = ctypes.POINTER(_Ifaddrs)()
     if libc.getifaddrs(ctypes.byref(head)):
@@ -92,7 +96,9 @@ def _prefix(netmask: int | None) -> int:
 def _mtu(name: str) -> int | None:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
-            answer = fcntl.ioctl(probe, _SIOCGIFMTU, struct.pack("16si", os.fsencode(name), 0) + bytes(12))
+            answer = fcntl.ioctl(
+                probe, _SIOCGIFMTU, struct.pack("16si", os.fsencode(name), 0) + bytes(12)
+            )
         except OSError:
             return None
     return int(struct.unpack_from("i", answer, 16)[0])
@@ -122,7 +128,9 @@ EMPTY_GID = "0000:0000:0000:0000:0000:0000:0000:0000"
 
 
 def rdma_ports(machine: Machine) -> list[dict[str, Any]]:
-    """One row per port: device, driver, firmware, port, state, physical, rate (Gb/s), link_layer, numa, gids, counters.
+    """One row per port.
+
+    Device, driver, firmware, port, state, physical, rate (Gb/s), link_layer, numa, gids, counters.
 
     EFA devices (driver efa) come with link_layer "Unspecified" and no counters of these names.
     """
@@ -133,14 +141,19 @@ def rdma_ports(machine: Machine) -> list[dict[str, Any]]:
     rows = []
     for device in devices:
         folder = "%s/%s/ports" % (FOLDER, device)
-        rows += [_port(machine, device, port, "%s/%s/" % (folder, port)) for port in _numbers(machine, folder)]
+        rows += [
+            _port(machine, device, port, "%s/%s/" % (folder, port))
+            for port in _numbers(machine, folder)
+        ]
     if devices and not rows:
         raise Unread("the RDMA devices here have no port: %s" % ", ".join(devices))
     return rows
 
 
 def _numbers(machine: Machine, folder: str) -> list[str]:
-    """A device that is just being taken away, or that another container holds, has no ports any more."""
+    """A device that is just being taken away, or that another container holds, has no ports any
+    more.
+    """
     try:
         return machine.names(folder, r"\d+")
     except Unread:
@@ -175,7 +188,10 @@ def _driver(machine: Machine, device: str) -> str:
 
 
 def _gids(machine: Machine, folder: str) -> list[dict[str, Any]]:
-    """The filled rows of the GID table; it has up to 256 rows, so eight empty ones in a row end the search."""
+    """The filled rows of the GID table.
+
+    It has up to 256 rows, so eight empty ones in a row end the search.
+    """
     rows: list[dict[str, Any]] = []
     empty, index = 0, 0
     while empty < 8 and index < 256:
@@ -197,7 +213,9 @@ def _gids(machine: Machine, folder: str) -> list[dict[str, Any]]:
 
 def _counters(machine: Machine, folder: str) -> dict[str, int]:
     values = {
-        name: _read(machine, "%s%s/%s" % (folder, group, name)) for group, names in COUNTERS.items() for name in names
+        name: _read(machine, "%s%s/%s" % (folder, group, name))
+        for group, names in COUNTERS.items()
+        for name in names
     }
     counted = {name: whole_number(value) for name, value in values.items()}
     return {name: count for name, count in counted.items() if count}
@@ -223,13 +241,19 @@ Entries = list[dict[str, Any]]
 
 
 def nccl_picks(entries: Entries, environ: Mapping[str, str]) -> list[str]:
-    """The interfaces that NCCL picks, the first one also for its bootstrap; raises Unread where it would find none."""
+    """The interfaces that NCCL picks, the first one also for its bootstrap.
+
+    Raises Unread where it would find none.
+    """
     usable = _usable(entries, environ.get("NCCL_SOCKET_FAMILY", ""))
     wanted = environ.get("NCCL_SOCKET_IFNAME", "")
     if len(wanted) > 1:  # NCCL ignores a value of one character
         found = matching(usable, wanted)
         if not found:
-            raise Unread("NCCL_SOCKET_IFNAME=%s matches none of %s" % (wanted, _names(usable) + _idle(entries, wanted)))
+            raise Unread(
+                "NCCL_SOCKET_IFNAME=%s matches none of %s"
+                % (wanted, _names(usable) + _idle(entries, wanted))
+            )
         return found
     root = environ.get("NCCL_COMM_ID", "")
     steps = ["ib"] + ([root] if root else []) + ["^docker,lo,virbr", "docker", "lo", "virbr"]
@@ -254,7 +278,10 @@ def _usable(entries: Entries, family: str) -> Entries:
 
 
 def matching(entries: Entries, wanted: str) -> list[str]:
-    """Interface names by NCCL's syntax: prefixes separated by commas, ``^`` excludes, ``=`` compares whole names."""
+    """Interface names by NCCL's syntax.
+
+    Prefixes separated by commas, ``^`` excludes, ``=`` compares whole names.
+    """
     exclude = wanted.startswith("^")
     wanted = wanted[1:] if exclude else wanted
     exact = wanted.startswith("=")
@@ -263,7 +290,8 @@ def matching(entries: Entries, wanted: str) -> list[str]:
     return [
         name
         for name in names
-        if (not items or any(name == item or not exact and name.startswith(item) for item in items)) != exclude
+        if (not items or any(name == item or not exact and name.startswith(item) for item in items))
+        != exclude
     ]
 
 
@@ -273,21 +301,42 @@ def _subnet(entries: Entries, root: str) -> list[str]:
         address = ipaddress.ip_address(root.rsplit(":", 1)[0].strip("[]"))
     except ValueError:
         return []
-    names = [entry["name"] for entry in entries if address in ipaddress.ip_interface(entry["address"]).network]
+    names = [
+        entry["name"]
+        for entry in entries
+        if address in ipaddress.ip_interface(entry["address"]).network
+    ]
     return list(dict.fromkeys(names))
 
 
 def hcas(ports: list[dict[str, Any]], environ: Mapping[str, str]) -> list[str]:
-    """``device:port`` of each RDMA port that NCCL's own IB transport takes; a net plugin has its own rules."""
-    if environ.get("NCCL_IB_DISABLE", "").strip() == "1" or environ.get("NCCL_NET", "IB").upper() != "IB":
+    """``device:port`` of each RDMA port that NCCL's own IB transport takes.
+
+    A net plugin has its own rules.
+    """
+    if (
+        environ.get("NCCL_IB_DISABLE", "").strip() == "1"
+        or environ.get("NCCL_NET", "IB").upper() != "IB"
+    ):
         return []
-    usable = [row for row in ports if row["state"] == "ACTIVE" and row["link_layer"] in ("InfiniBand", "Ethernet")]
+    usable = [
+        row
+        for row in ports
+        if row["state"] == "ACTIVE" and row["link_layer"] in ("InfiniBand", "Ethernet")
+    ]
     wanted = environ.get("NCCL_IB_HCA", "")
-    return ["%s:%d" % (row["device"], row["port"]) for row in usable if accepts(wanted, row["device"], row["port"])]
+    return [
+        "%s:%d" % (row["device"], row["port"])
+        for row in usable
+        if accepts(wanted, row["device"], row["port"])
+    ]
 
 
 def accepts(wanted: str, device: str, port: int) -> bool:
-    """Whether NCCL_IB_HCA takes a port: ``mlx5``, ``=mlx5_0:1,mlx5_2``, ``^mlx5_3``; empty takes all."""
+    """Whether NCCL_IB_HCA takes a port: ``mlx5``, ``=mlx5_0:1,mlx5_2``, ``^mlx5_3``.
+
+    Empty takes all.
+    """
     exclude = wanted.startswith("^")
     wanted = wanted[1:] if exclude else wanted
     exact = wanted.startswith("=")
@@ -300,7 +349,10 @@ def accepts(wanted: str, device: str, port: int) -> bool:
 
 
 def gloo_picks_named(entries: Entries, wanted: str) -> str:
-    """GLOO_SOCKET_IFNAME takes whole names separated by commas; the first is used by rank pairs first."""
+    """GLOO_SOCKET_IFNAME takes whole names separated by commas.
+
+    The first is used by rank pairs first.
+    """
     having = {entry["name"] for entry in entries if entry["family"]}
     names = [name for name in wanted.split(",") if name]
     absent = [name for name in names if name not in having]
@@ -313,7 +365,10 @@ def gloo_picks_named(entries: Entries, wanted: str) -> str:
 
 
 def gloo_picks(entries: Entries, own: list[str]) -> str:
-    """The interface that gloo picks without the variable: the one with the host name's address, else loopback."""
+    """The interface that gloo picks without the variable.
+
+    The one with the host name's address, else loopback.
+    """
     for address in own:
         loop = ipaddress.ip_address(address.split("%")[0]).is_loopback
         for entry in entries:
@@ -323,13 +378,20 @@ def gloo_picks(entries: Entries, own: list[str]) -> str:
 
 
 def _names(entries: Entries) -> str:
-    return ", ".join(dict.fromkeys(entry["name"] for entry in entries if entry["family"])) or "no interface at all"
+    return (
+        ", ".join(dict.fromkeys(entry["name"] for entry in entries if entry["family"]))
+        or "no interface at all"
+    )
 
 
 def _idle(entries: Entries, wanted: str) -> str:
     """A note on interfaces that the filter matches but NCCL passes over."""
     idle = matching(entries, wanted)
-    return "; %s exists, but is down or has no address of the wanted family" % ", ".join(idle) if idle else ""
+    return (
+        "; %s exists, but is down or has no address of the wanted family" % ", ".join(idle)
+        if idle
+        else ""
+    )
 
 
 LOOPBACK_SECONDS = 0.3
@@ -337,21 +399,41 @@ LOOPBACK_SECONDS = 0.3
 
 def facts(machine: Machine) -> Iterator[Fact]:
     """All ``net.`` facts."""
-    yield attempt("net.interfaces", lambda: interfaces(machine), source="getifaddrs, /sys/class/net")
-    yield attempt("net.default", lambda: _default(machine), source="/proc/net/route, /proc/net/ipv6_route")
+    yield attempt(
+        "net.interfaces", lambda: interfaces(machine), source="getifaddrs, /sys/class/net"
+    )
+    yield attempt(
+        "net.default", lambda: _default(machine), source="/proc/net/route, /proc/net/ipv6_route"
+    )
     # a name server that is gone takes seconds each time it is asked
-    own = attempt("net.hostname.addresses", lambda: resolve(machine), source="getaddrinfo of the own host name")
+    own = attempt(
+        "net.hostname.addresses",
+        lambda: resolve(machine),
+        source="getaddrinfo of the own host name",
+    )
     yield own
     ports = attempt("net.rdma", lambda: rdma_ports(machine), source="/sys/class/infiniband")
     yield ports
     rules = "NCCL's rules (prefix, ^, =) applied to getifaddrs"
     yield attempt(
-        "net.nccl.interface", lambda: nccl_picks(addresses(machine), settings.values(machine))[0], source=rules
+        "net.nccl.interface",
+        lambda: nccl_picks(addresses(machine), settings.values(machine))[0],
+        source=rules,
     )
-    yield attempt("net.nccl.interfaces", lambda: nccl_picks(addresses(machine), settings.values(machine)), source=rules)
+    yield attempt(
+        "net.nccl.interfaces",
+        lambda: nccl_picks(addresses(machine), settings.values(machine)),
+        source=rules,
+    )
     rules = "NCCL's rules (prefix, ^, =) applied to /sys/class/infiniband"
-    yield attempt("net.nccl.hcas", lambda: hcas(value_of(ports), settings.values(machine)), source=rules)
-    yield attempt("net.gloo.interface", lambda: _gloo(machine, own["value"] or []), source="torch's rules for gloo")
+    yield attempt(
+        "net.nccl.hcas", lambda: hcas(value_of(ports), settings.values(machine)), source=rules
+    )
+    yield attempt(
+        "net.gloo.interface",
+        lambda: _gloo(machine, own["value"] or []),
+        source="torch's rules for gloo",
+    )
     yield from loopback(machine)
 
 
@@ -361,12 +443,20 @@ def addresses(machine: Machine) -> list[dict[str, Any]]:
 
 
 def interfaces(machine: Machine) -> list[dict[str, Any]]:
-    """One row per interface: name, state, addresses with prefix, mtu, speed in Mbit/s or None, driver, kind."""
+    """One row per interface.
+
+    Name, state, addresses with prefix, mtu, speed in Mbit/s or None, driver, kind.
+    """
     rows: dict[str, dict[str, Any]] = {}
     for entry in addresses(machine):
         row = rows.setdefault(
             entry["name"],
-            {"name": entry["name"], "state": _state(entry["flags"]), "addresses": [], "mtu": entry["mtu"]},
+            {
+                "name": entry["name"],
+                "state": _state(entry["flags"]),
+                "addresses": [],
+                "mtu": entry["mtu"],
+            },
         )
         if entry["address"]:
             row["addresses"].append(entry["address"])
@@ -382,7 +472,9 @@ def _state(flags: int) -> str:
 
 
 def _device(machine: Machine, name: str, index: int | None, flags: int) -> dict[str, Any]:
-    """Speed, driver and kind out of /sys, which may belong to another network namespace than ours."""
+    """Speed, driver and kind out of /sys, which may belong to another network namespace
+    than ours.
+    """
     folder = "/sys/class/net/" + name
     try:
         ours = int(machine.read(folder + "/ifindex")) == index
@@ -402,7 +494,10 @@ def _device(machine: Machine, name: str, index: int | None, flags: int) -> dict[
 
 
 def _kind(files: list[str], name: str, flags: int) -> str:
-    """physical, loopback, docker, bridge, veth or tun; empty where neither /sys nor the name tells."""
+    """physical, loopback, docker, bridge, veth or tun.
+
+    Empty where neither /sys nor the name tells.
+    """
     if flags & LOOPBACK:
         return "loopback"
     if re.match(r"docker|br-[0-9a-f]{12}$", name):
@@ -420,7 +515,9 @@ def _kind(files: list[str], name: str, flags: int) -> str:
 
 
 def _peer(machine: Machine, folder: str) -> bool:
-    """A veth names another index than its own in iflink and, unlike VLANs and macvlans, no DEVTYPE."""
+    """A veth names another index than its own in iflink and, unlike VLANs and macvlans,
+    no DEVTYPE.
+    """
     try:
         same = machine.read(folder + "/iflink") == machine.read(folder + "/ifindex")
         return not same and "DEVTYPE=" not in machine.read(folder + "/uevent")
@@ -431,18 +528,24 @@ def _peer(machine: Machine, folder: str) -> bool:
 def _default(machine: Machine) -> str:
     """The interface of the default route with the lowest metric; of IPv6 where IPv4 has none."""
     rows = [line.split() for line in machine.read("/proc/net/route").splitlines()[1:]]
-    routes = sorted((int(row[6]), row[0]) for row in rows if len(row) > 7 and row[1] == row[7] == "00000000")
+    routes = sorted(
+        (int(row[6]), row[0]) for row in rows if len(row) > 7 and row[1] == row[7] == "00000000"
+    )
     return routes[0][1] if routes else _default6(machine)
 
 
 def _default6(machine: Machine) -> str:
-    """Of IPv6, where a row is destination, its length, source, its length, next hop, metric, …, name, in hex."""
+    """Of IPv6, where a row is destination, its length, source, its length, next hop, metric, …,
+    name, in hex.
+    """
     try:
         rows = [line.split() for line in machine.read("/proc/net/ipv6_route").splitlines()]
     except Unread:
         rows = []  # a kernel without IPv6
     # the row of lo rejects what has no route
-    ours = [row for row in rows if len(row) == 10 and row[:2] == ["0" * 32, "00"] and row[9] != "lo"]
+    ours = [
+        row for row in rows if len(row) == 10 and row[:2] == ["0" * 32, "00"] and row[9] != "lo"
+    ]
     routes = sorted((int(row[5], 16), row[9]) for row in ours)
     if not routes:
         raise Unread("no default route")
@@ -475,7 +578,8 @@ LOOPBACK_FACTS = (
 )
 """Fact, unit, and how what was measured calls it."""
 DISTURBED = 0.25
-"""Share of the time without a core, in the best window, from which on a busy host was measured and not its loopback."""
+"""Share of the time without a core, in the best window, from which on a busy host was measured and
+not its loopback."""
 
 
 def loopback(machine: Machine) -> Iterator[Fact]:
@@ -504,4 +608,8 @@ def _busy(machine: Machine) -> str:
         most = max(float(load), float(wanting.split("/")[0]))
     except (Unread, ValueError):
         return "no reference: this host is busy"
-    return "no reference: this host is busy (load %.3g on %g core%s)" % (most, cores, "" if cores == 1 else "s")
+    return "no reference: this host is busy (load %.3g on %g core%s)" % (
+        most,
+        cores,
+        "" if cores == 1 else "s",
+    )

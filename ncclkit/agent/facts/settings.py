@@ -1,9 +1,10 @@
-"""Settings: the variables that NCCL, torch, gloo and the launcher know, those in force, and one by its value alone.
+"""Settings: the variables that NCCL, torch, gloo and the launcher know, those in force, and one by
+its value alone.
 
-Names and ranges are checked against NCCL 2.30.7 and torch 2.13; their sources are the NCCL user guide (env.rst),
-`NCCL_PARAM` call sites, torch's ProcessGroupNCCL.hpp and FlightRecorder.hpp.
-NCCL takes the environment, then nccl.conf files by its own simple rules; tests/facts/test_variables.py holds what NCCL
-2.30.7 itself made of such a file.
+Names and ranges are checked against NCCL 2.30.7 and torch 2.13; their sources are the NCCL user
+guide (env.rst), `NCCL_PARAM` call sites, torch's ProcessGroupNCCL.hpp and FlightRecorder.hpp. NCCL
+takes the environment, then nccl.conf files by its own simple rules; tests/facts/test_variables.py
+holds what NCCL 2.30.7 itself made of such a file.
 """
 
 from __future__ import annotations
@@ -29,45 +30,52 @@ SCOPE = re.compile(
 
 FLAGS = set(
     """
-NCCL_ALLOC_P2P_NET_LL_BUFFERS NCCL_CHECK_POINTERS NCCL_COLLNET_ENABLE NCCL_COMM_BLOCKING NCCL_CUMEM_ENABLE
-NCCL_CUMEM_HOST_ENABLE NCCL_DMABUF_ENABLE NCCL_ENABLE_VERSION_CHECK NCCL_GDRCOPY_ENABLE NCCL_GDR_FLUSH_DISABLE
-NCCL_GRAPH_HELPER_DISABLE NCCL_GRAPH_MIXING_SUPPORT NCCL_GRAPH_REGISTER NCCL_IB_ADAPTIVE_ROUTING NCCL_IB_DATA_DIRECT
-NCCL_IB_DISABLE NCCL_IB_ECE_ENABLE NCCL_IB_MERGE_NICS NCCL_IB_MERGE_VFS NCCL_IB_PCI_RELAXED_ORDERING
-NCCL_IB_RESILIENCY_PORT_FAILOVER NCCL_IB_RESILIENCY_PORT_RECOVERY NCCL_IB_RETURN_ASYNC_EVENTS
-NCCL_IB_SPLIT_DATA_ON_QPS NCCL_IB_SUBNET_AWARE_ROUTING NCCL_IB_USE_INLINE NCCL_IB_WARN_RAIL_LOCAL
-NCCL_IGNORE_COLLNET_MISMATCH NCCL_IGNORE_CPU_AFFINITY NCCL_IGNORE_DISABLED_P2P NCCL_IGNORE_NET_MISMATCH
-NCCL_IPC_USE_ABSTRACT_SOCKET NCCL_LAUNCH_ORDER_IMPLICIT NCCL_LAUNCH_RACE_FATAL NCCL_LEGACY_CUDA_REGISTER
-NCCL_LOCAL_REGISTER NCCL_MNNVL_ENABLE NCCL_MULTI_RANK_GPU_ENABLE NCCL_NET_DISABLE_INTRA NCCL_NET_FORCE_FLUSH
-NCCL_NET_GDR_C2C NCCL_NET_GDR_READ NCCL_NET_SHARED_BUFFERS NCCL_NET_SHARED_COMMS NCCL_NVB_DISABLE NCCL_NVLS_ENABLE
-NCCL_NVTX_DISABLE NCCL_OOB_NET_ENABLE NCCL_P2P_DIRECT_DISABLE NCCL_P2P_DISABLE NCCL_P2P_READ_ENABLE
-NCCL_P2P_USE_CUDA_MEMCPY NCCL_PARAM_DUMP_ALL NCCL_PAT_ENABLE NCCL_PXN_C2C NCCL_PXN_DISABLE NCCL_RAS_ENABLE
-NCCL_REPORT_CONNECT_PROGRESS NCCL_RUNTIME_CONNECT NCCL_SET_CPU_STACK_SIZE NCCL_SET_STACK_SIZE NCCL_SET_THREAD_NAME
-NCCL_SHM_DISABLE NCCL_SHM_USE_CUDA_MEMCPY NCCL_WARN_ENABLE_DEBUG_INFO NCCL_WIN_ENABLE
-NCCL_COMM_SHRINK_SHARE_RESOURCES NCCL_COMM_SPLIT_SHARE_RESOURCES NCCL_DISABLE_MEM_MANAGER NCCL_ELASTIC_BUFFER_REGISTER
-NCCL_GDAKI_USE_RELIABLE_DB NCCL_IB_OOO_RQ NCCL_IB_PREPOST_RECEIVE_WORK_REQUESTS NCCL_IB_QUERY_PORT_SPEED
-NCCL_LL128_C2C NCCL_MLOPART_RDMA_ENABLE NCCL_MULTI_SEGMENT_REGISTER NCCL_NET_OPTIONAL_RECV_COMPLETION
-NCCL_NVB_PRECONNECT NCCL_P2P_EPOCH_ENABLE NCCL_SINGLE_PROC_MEM_REG_ENABLE NCCL_SOCKET_INLINE
+NCCL_ALLOC_P2P_NET_LL_BUFFERS NCCL_CHECK_POINTERS NCCL_COLLNET_ENABLE NCCL_COMM_BLOCKING
+NCCL_CUMEM_ENABLE NCCL_CUMEM_HOST_ENABLE NCCL_DMABUF_ENABLE NCCL_ENABLE_VERSION_CHECK
+NCCL_GDRCOPY_ENABLE NCCL_GDR_FLUSH_DISABLE NCCL_GRAPH_HELPER_DISABLE NCCL_GRAPH_MIXING_SUPPORT
+NCCL_GRAPH_REGISTER NCCL_IB_ADAPTIVE_ROUTING NCCL_IB_DATA_DIRECT NCCL_IB_DISABLE NCCL_IB_ECE_ENABLE
+NCCL_IB_MERGE_NICS NCCL_IB_MERGE_VFS NCCL_IB_PCI_RELAXED_ORDERING NCCL_IB_RESILIENCY_PORT_FAILOVER
+NCCL_IB_RESILIENCY_PORT_RECOVERY NCCL_IB_RETURN_ASYNC_EVENTS NCCL_IB_SPLIT_DATA_ON_QPS
+NCCL_IB_SUBNET_AWARE_ROUTING NCCL_IB_USE_INLINE NCCL_IB_WARN_RAIL_LOCAL NCCL_IGNORE_COLLNET_MISMATCH
+NCCL_IGNORE_CPU_AFFINITY NCCL_IGNORE_DISABLED_P2P NCCL_IGNORE_NET_MISMATCH
+NCCL_IPC_USE_ABSTRACT_SOCKET NCCL_LAUNCH_ORDER_IMPLICIT NCCL_LAUNCH_RACE_FATAL
+NCCL_LEGACY_CUDA_REGISTER NCCL_LOCAL_REGISTER NCCL_MNNVL_ENABLE NCCL_MULTI_RANK_GPU_ENABLE
+NCCL_NET_DISABLE_INTRA NCCL_NET_FORCE_FLUSH NCCL_NET_GDR_C2C NCCL_NET_GDR_READ
+NCCL_NET_SHARED_BUFFERS NCCL_NET_SHARED_COMMS NCCL_NVB_DISABLE NCCL_NVLS_ENABLE NCCL_NVTX_DISABLE
+NCCL_OOB_NET_ENABLE NCCL_P2P_DIRECT_DISABLE NCCL_P2P_DISABLE NCCL_P2P_READ_ENABLE
+NCCL_P2P_USE_CUDA_MEMCPY NCCL_PARAM_DUMP_ALL NCCL_PAT_ENABLE NCCL_PXN_C2C NCCL_PXN_DISABLE
+NCCL_RAS_ENABLE NCCL_REPORT_CONNECT_PROGRESS NCCL_RUNTIME_CONNECT NCCL_SET_CPU_STACK_SIZE
+NCCL_SET_STACK_SIZE NCCL_SET_THREAD_NAME NCCL_SHM_DISABLE NCCL_SHM_USE_CUDA_MEMCPY
+NCCL_WARN_ENABLE_DEBUG_INFO NCCL_WIN_ENABLE NCCL_COMM_SHRINK_SHARE_RESOURCES
+NCCL_COMM_SPLIT_SHARE_RESOURCES NCCL_DISABLE_MEM_MANAGER NCCL_ELASTIC_BUFFER_REGISTER
+NCCL_GDAKI_USE_RELIABLE_DB NCCL_IB_OOO_RQ NCCL_IB_PREPOST_RECEIVE_WORK_REQUESTS
+NCCL_IB_QUERY_PORT_SPEED NCCL_LL128_C2C NCCL_MLOPART_RDMA_ENABLE NCCL_MULTI_SEGMENT_REGISTER
+NCCL_NET_OPTIONAL_RECV_COMPLETION NCCL_NVB_PRECONNECT NCCL_P2P_EPOCH_ENABLE
+NCCL_SINGLE_PROC_MEM_REG_ENABLE NCCL_SOCKET_INLINE
 """.split()
 )
 """Switches: 0, 1, and 2 or a negative number for "automatic" where NCCL has that."""
 
 NUMBERS = set(
     """
-NCCL_BUFFSIZE NCCL_CGA_CLUSTER_SIZE NCCL_CHUNK_SIZE NCCL_COLLNET_NODE_THRESHOLD NCCL_CONNECT_ROUND_MAX_PEERS
-NCCL_CREATE_THREAD_CONTEXT NCCL_CROSS_NIC NCCL_IB_AR_THRESHOLD NCCL_IB_FIFO_TC NCCL_IB_GID_INDEX
-NCCL_IB_MAX_DEVS_PER_NIC NCCL_IB_MQP_RETRY_ALL NCCL_IB_MQP_RETRY_CNT NCCL_IB_MQP_RETRY_SLEEP_MSEC NCCL_IB_PKEY
-NCCL_IB_QPS_PER_CONNECTION NCCL_IB_RETRY_CNT NCCL_IB_ROCE_VERSION_NUM NCCL_IB_ROUTABLE_FLID_GID_INDEX NCCL_IB_SL
-NCCL_IB_SUBNET_PREFIX_LEN NCCL_IB_TC NCCL_IB_TIMEOUT NCCL_L1_SHARED_MEMORY_CARVEOUT NCCL_LL128_BUFFSIZE
-NCCL_LL128_NTHREADS NCCL_LL_BUFFSIZE NCCL_MAX_CGA_CLUSTER_SIZE NCCL_MAX_CTAS NCCL_MAX_NCHANNELS NCCL_MAX_NRINGS
-NCCL_MAX_P2P_NCHANNELS NCCL_MAX_P2P_PEERS NCCL_MIN_CTAS NCCL_MIN_NCHANNELS NCCL_MIN_NRINGS NCCL_MIN_P2P_NCHANNELS
-NCCL_MNNVL_CLIQUE_ID NCCL_NCHANNELS_PER_NET_PEER NCCL_NET_OVERHEAD NCCL_NSOCKS_PERTHREAD NCCL_NTHREADS
-NCCL_NVLSTREE_MAX_CHUNKSIZE NCCL_NVLS_CHUNKSIZE NCCL_NVLS_NCHANNELS NCCL_P2P_LL_THRESHOLD NCCL_P2P_NET_CHUNKSIZE
-NCCL_P2P_NVL_CHUNKSIZE NCCL_P2P_PCI_CHUNKSIZE NCCL_P2P_PXN_LEVEL NCCL_PROGRESS_APPENDOP_FREQ
-NCCL_PROXY_APPEND_BATCH_SIZE NCCL_PROXY_DUMP_SIGNAL NCCL_RAS_TIMEOUT_FACTOR NCCL_SOCKET_MIN_TASKSIZE
-NCCL_SOCKET_NTHREADS NCCL_SOCKET_POLL_TIMEOUT_MSEC NCCL_SOCKET_RCVBUF NCCL_SOCKET_RETRY_CNT
-NCCL_SOCKET_RETRY_SLEEP_MSEC NCCL_SOCKET_SNDBUF NCCL_UID_STAGGER_RATE NCCL_UID_STAGGER_THRESHOLD
-NCCL_UNPACK_DOUBLE_NCHANNELS NCCL_WIN_STRIDE NCCL_WORK_ARGS_BYTES NCCL_WORK_FIFO_BYTES NCCL_WORK_FIFO_DEPTH
-NCCL_SHM_LOCALITY NCCL_GRAPH_STREAM_ORDERING NCCL_NUM_RMA_CTX NCCL_P2P_MAX_PEERS NCCL_P2P_PER_CHANNEL_NET_BW
+NCCL_BUFFSIZE NCCL_CGA_CLUSTER_SIZE NCCL_CHUNK_SIZE NCCL_COLLNET_NODE_THRESHOLD
+NCCL_CONNECT_ROUND_MAX_PEERS NCCL_CREATE_THREAD_CONTEXT NCCL_CROSS_NIC NCCL_IB_AR_THRESHOLD
+NCCL_IB_FIFO_TC NCCL_IB_GID_INDEX NCCL_IB_MAX_DEVS_PER_NIC NCCL_IB_MQP_RETRY_ALL
+NCCL_IB_MQP_RETRY_CNT NCCL_IB_MQP_RETRY_SLEEP_MSEC NCCL_IB_PKEY NCCL_IB_QPS_PER_CONNECTION
+NCCL_IB_RETRY_CNT NCCL_IB_ROCE_VERSION_NUM NCCL_IB_ROUTABLE_FLID_GID_INDEX NCCL_IB_SL
+NCCL_IB_SUBNET_PREFIX_LEN NCCL_IB_TC NCCL_IB_TIMEOUT NCCL_L1_SHARED_MEMORY_CARVEOUT
+NCCL_LL128_BUFFSIZE NCCL_LL128_NTHREADS NCCL_LL_BUFFSIZE NCCL_MAX_CGA_CLUSTER_SIZE NCCL_MAX_CTAS
+NCCL_MAX_NCHANNELS NCCL_MAX_NRINGS NCCL_MAX_P2P_NCHANNELS NCCL_MAX_P2P_PEERS NCCL_MIN_CTAS
+NCCL_MIN_NCHANNELS NCCL_MIN_NRINGS NCCL_MIN_P2P_NCHANNELS NCCL_MNNVL_CLIQUE_ID
+NCCL_NCHANNELS_PER_NET_PEER NCCL_NET_OVERHEAD NCCL_NSOCKS_PERTHREAD NCCL_NTHREADS
+NCCL_NVLSTREE_MAX_CHUNKSIZE NCCL_NVLS_CHUNKSIZE NCCL_NVLS_NCHANNELS NCCL_P2P_LL_THRESHOLD
+NCCL_P2P_NET_CHUNKSIZE NCCL_P2P_NVL_CHUNKSIZE NCCL_P2P_PCI_CHUNKSIZE NCCL_P2P_PXN_LEVEL
+NCCL_PROGRESS_APPENDOP_FREQ NCCL_PROXY_APPEND_BATCH_SIZE NCCL_PROXY_DUMP_SIGNAL
+NCCL_RAS_TIMEOUT_FACTOR NCCL_SOCKET_MIN_TASKSIZE NCCL_SOCKET_NTHREADS NCCL_SOCKET_POLL_TIMEOUT_MSEC
+NCCL_SOCKET_RCVBUF NCCL_SOCKET_RETRY_CNT NCCL_SOCKET_RETRY_SLEEP_MSEC NCCL_SOCKET_SNDBUF
+NCCL_UID_STAGGER_RATE NCCL_UID_STAGGER_THRESHOLD NCCL_UNPACK_DOUBLE_NCHANNELS NCCL_WIN_STRIDE
+NCCL_WORK_ARGS_BYTES NCCL_WORK_FIFO_BYTES NCCL_WORK_FIFO_DEPTH NCCL_SHM_LOCALITY
+NCCL_GRAPH_STREAM_ORDERING NCCL_NUM_RMA_CTX NCCL_P2P_MAX_PEERS NCCL_P2P_PER_CHANNEL_NET_BW
 NCCL_P2P_SCHEDULE_GROUP_SIZE NCCL_SHADOW_MEMPOOL_MAX_SIZE NCCL_NVLINK_UTIL_CENTRIC_SCHED_ENABLE
 MASTER_PORT RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE GROUP_RANK
 """.split()
@@ -75,8 +83,10 @@ MASTER_PORT RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE GROUP_RANK
 
 CHOICES = {
     "NCCL_DEBUG": "NONE VERSION WARN INFO ABORT TRACE",
-    "NCCL_DEBUG_SUBSYS": "INIT COLL P2P SHM NET GRAPH TUNING ENV ALLOC CALL PROXY NVLS BOOTSTRAP REG PROFILE RAS "
-    "DESTROY ALL",
+    "NCCL_DEBUG_SUBSYS": (
+        "INIT COLL P2P SHM NET GRAPH TUNING ENV ALLOC CALL PROXY NVLS BOOTSTRAP REG PROFILE RAS "
+        "DESTROY ALL"
+    ),
     "NCCL_SOCKET_FAMILY": "AF_INET AF_INET6",
     "NCCL_IB_ADDR_FAMILY": "AF_INET AF_INET6",
     "NCCL_ALGO": "TREE RING COLLNETDIRECT COLLNETCHAIN COLLNET NVLS NVLSTREE PAT",
@@ -88,23 +98,25 @@ CHOICES = {
     "TORCH_DISTRIBUTED_DEBUG": "OFF INFO DETAIL",
     "TORCH_CPP_LOG_LEVEL": "INFO WARNING ERROR FATAL",
 }
-"""Words in upper case; NCCL and torch compare without regard to case, and NCCL's levels may also be numbers."""
+"""Words in upper case; NCCL and torch compare without regard to case, and NCCL's levels may also be
+numbers."""
 
 TEXTS = set(
     """
 NCCL_CTA_POLICY NCCL_DEV_API_JIT NCCL_IB_DEVICE_PCI_ORDER NCCL_IB_RECEIVER_SIDE_MATCHING_SCHEME
 NCCL_NET_GDR_MLOPART NCCL_NET_MERGE_POLICY NCCL_NET_PLUGIN_REF_COUNT NCCL_TOPO_SPLIT_MLOPART
-NCCL_COMM_ID NCCL_CONF_FILE NCCL_CHECK_MODE NCCL_DEBUG_FILE NCCL_DEBUG_TIMESTAMP_FORMAT NCCL_DEBUG_TIMESTAMP_LEVELS
-NCCL_ENV_PLUGIN NCCL_GIN_PLUGIN NCCL_GRAPH_DUMP_FILE NCCL_GRAPH_DUMP_FILE_RANK NCCL_GRAPH_FILE NCCL_HOSTID
-NCCL_IBVERBS_LIB NCCL_IB_ADDR_RANGE NCCL_IB_HCA NCCL_MNNVL_UUID NCCL_NET NCCL_NETDEVS_POLICY NCCL_NET_FORCE_MERGE
-NCCL_NET_PLUGIN NCCL_NO_CACHE NCCL_OOB_NET_IFNAME NCCL_PROFILER_PLUGIN NCCL_PROXY_CPUSET NCCL_RAS_ADDR
-NCCL_SOCKET_IFNAME NCCL_SOCKET_MAGIC NCCL_THREAD_THRESHOLDS NCCL_TOPO_DUMP_FILE NCCL_TOPO_DUMP_FILE_RANK
-NCCL_TOPO_FILE NCCL_TUNER_PLUGIN NCCL_ALLGATHERV_ENABLE NCCL_MEM_SYNC_DOMAIN NCCL_LSA_TEAM_SIZE
-NCCL_VERSION NCCL_HOME NCCL_ROOT NCCL_ROOT_DIR NCCL_DIR NCCL_PATH NCCL_INCLUDE_DIR NCCL_LIB_DIR NCCL_LIBRARY
-NCCL_SO_PATH NCCL_LIBRARIES NCCL_INCLUDE_DIRS
-GLOO_SOCKET_IFNAME GLOO_DEVICE_TRANSPORT TORCH_GLOO_LAZY_INIT
-TORCH_NCCL_DEBUG_INFO_TEMP_FILE TORCH_NCCL_DEBUG_INFO_PIPE_FILE TORCH_NCCL_USE_COMM_NONBLOCKING
-TORCH_NCCL_NONBLOCKING_TIMEOUT TORCH_NCCL_AVOID_RECORD_STREAMS TORCH_NCCL_TEARDOWN_ON_TIMEOUT
+NCCL_COMM_ID NCCL_CONF_FILE NCCL_CHECK_MODE NCCL_DEBUG_FILE NCCL_DEBUG_TIMESTAMP_FORMAT
+NCCL_DEBUG_TIMESTAMP_LEVELS NCCL_ENV_PLUGIN NCCL_GIN_PLUGIN NCCL_GRAPH_DUMP_FILE
+NCCL_GRAPH_DUMP_FILE_RANK NCCL_GRAPH_FILE NCCL_HOSTID NCCL_IBVERBS_LIB NCCL_IB_ADDR_RANGE
+NCCL_IB_HCA NCCL_MNNVL_UUID NCCL_NET NCCL_NETDEVS_POLICY NCCL_NET_FORCE_MERGE NCCL_NET_PLUGIN
+NCCL_NO_CACHE NCCL_OOB_NET_IFNAME NCCL_PROFILER_PLUGIN NCCL_PROXY_CPUSET NCCL_RAS_ADDR
+NCCL_SOCKET_IFNAME NCCL_SOCKET_MAGIC NCCL_THREAD_THRESHOLDS NCCL_TOPO_DUMP_FILE
+NCCL_TOPO_DUMP_FILE_RANK NCCL_TOPO_FILE NCCL_TUNER_PLUGIN NCCL_ALLGATHERV_ENABLE
+NCCL_MEM_SYNC_DOMAIN NCCL_LSA_TEAM_SIZE NCCL_VERSION NCCL_HOME NCCL_ROOT NCCL_ROOT_DIR NCCL_DIR
+NCCL_PATH NCCL_INCLUDE_DIR NCCL_LIB_DIR NCCL_LIBRARY NCCL_SO_PATH NCCL_LIBRARIES NCCL_INCLUDE_DIRS
+GLOO_SOCKET_IFNAME GLOO_DEVICE_TRANSPORT TORCH_GLOO_LAZY_INIT TORCH_NCCL_DEBUG_INFO_TEMP_FILE
+TORCH_NCCL_DEBUG_INFO_PIPE_FILE TORCH_NCCL_USE_COMM_NONBLOCKING TORCH_NCCL_NONBLOCKING_TIMEOUT
+TORCH_NCCL_AVOID_RECORD_STREAMS TORCH_NCCL_TEARDOWN_ON_TIMEOUT
 TORCH_NCCL_SHOW_EAGER_INIT_P2P_SERIALIZATION_WARNING TORCH_NCCL_CUDA_EVENT_CACHE_ENABLED
 TORCH_FR_DUMP_TEMP_FILE TORCH_FR_DUMP_DYNAMIC_FILE_NAME TORCH_FR_DEBUG_INFO_PIPE_FILE
 """.split()
@@ -113,27 +125,33 @@ TORCH_FR_DUMP_TEMP_FILE TORCH_FR_DUMP_DYNAMIC_FILE_NAME TORCH_FR_DEBUG_INFO_PIPE
 TORCH_FLAGS = set(
     """
 TORCH_NCCL_BLOCKING_WAIT TORCH_NCCL_DESYNC_DEBUG TORCH_NCCL_ENABLE_TIMING TORCH_NCCL_DUMP_ON_TIMEOUT
-TORCH_NCCL_TRACE_CPP_STACK TORCH_NCCL_EXTRA_DUMP_ON_EXEC TORCH_NCCL_ENABLE_MONITORING TORCH_NCCL_RETHROW_CUDA_ERRORS
-TORCH_NCCL_NAN_CHECK TORCH_NCCL_PROPAGATE_ERROR TORCH_NCCL_LOG_CPP_STACK_ON_UNCLEAN_SHUTDOWN
-TORCH_NCCL_CUDA_EVENT_CACHE TORCH_NCCL_BCAST_UNIQUEID TORCH_NCCL_HIGH_PRIORITY
-TORCH_NCCL_USE_TENSOR_REGISTER_ALLOCATOR_HOOK TORCH_FR_CPP_STACK TORCH_FR_DUMP_ON_TIMEOUT
+TORCH_NCCL_TRACE_CPP_STACK TORCH_NCCL_EXTRA_DUMP_ON_EXEC TORCH_NCCL_ENABLE_MONITORING
+TORCH_NCCL_RETHROW_CUDA_ERRORS TORCH_NCCL_NAN_CHECK TORCH_NCCL_PROPAGATE_ERROR
+TORCH_NCCL_LOG_CPP_STACK_ON_UNCLEAN_SHUTDOWN TORCH_NCCL_CUDA_EVENT_CACHE TORCH_NCCL_BCAST_UNIQUEID
+TORCH_NCCL_HIGH_PRIORITY TORCH_NCCL_USE_TENSOR_REGISTER_ALLOCATOR_HOOK TORCH_FR_CPP_STACK
+TORCH_FR_DUMP_ON_TIMEOUT
 """.split()
 )
-"""Switches of torch (getCvarBool of c10d/Utils.hpp): any other word than TORCH_WORDS ends the process."""
+"""Switches of torch (getCvarBool of c10d/Utils.hpp): any other word than TORCH_WORDS ends the
+process."""
 
 TORCH_WORDS = set("y yes 1 t true n no 0 f false".split())
 
 TORCH_NUMBERS = set(
     """
 TORCH_NCCL_ASYNC_ERROR_HANDLING TORCH_NCCL_TRACE_BUFFER_SIZE TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC
-TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC TORCH_NCCL_COORD_CHECK_MILSEC TORCH_NCCL_RANKS_PER_ROOT TORCH_FR_BUFFER_SIZE
-TORCH_FR_WAIT_TIMEOUT_DUMP_MILSEC
+TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC TORCH_NCCL_COORD_CHECK_MILSEC TORCH_NCCL_RANKS_PER_ROOT
+TORCH_FR_BUFFER_SIZE TORCH_FR_WAIT_TIMEOUT_DUMP_MILSEC
 """.split()
 )
 """Numbers of torch (getCvarInt: std::stoi, which stops at the first other character)."""
 
 RANGES = {
-    "NCCL_IB_TIMEOUT": (1, 31, "it is an exponent of five bits, and 0 or 32 and more mean to wait for ever"),
+    "NCCL_IB_TIMEOUT": (
+        1,
+        31,
+        "it is an exponent of five bits, and 0 or 32 and more mean to wait for ever",
+    ),
     "NCCL_IB_RETRY_CNT": (0, 7, "it is a field of three bits"),
     "NCCL_IB_SL": (-1, 15, "it is a field of four bits"),
     "NCCL_IB_TC": (-1, 255, "it is one byte"),
@@ -151,11 +169,16 @@ RANGES = {
     "NCCL_MAX_NCHANNELS": (1, 64, ""),
     "NCCL_MIN_CTAS": (1, 64, ""),
     "NCCL_MAX_CTAS": (1, 64, ""),
-    "TORCH_NCCL_ASYNC_ERROR_HANDLING": (0, 3, "0 none, 1 tear down, 2 clean up only, 3 tear down without clean-up"),
+    "TORCH_NCCL_ASYNC_ERROR_HANDLING": (
+        0,
+        3,
+        "0 none, 1 tear down, 2 clean up only, 3 tear down without clean-up",
+    ),
     "TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC": (1, 1 << 31, "these are seconds"),
     "MASTER_PORT": (0, 65535, "choose a TCP port between 1024 and 65535"),
 }
-"""Name → (lowest, highest, what to know): NCCL user guide (env.rst), messages of NCCL 2.30.7, ProcessGroupNCCL.hpp."""
+"""Name → (lowest, highest, what to know): NCCL user guide (env.rst), messages of NCCL 2.30.7,
+ProcessGroupNCCL.hpp."""
 
 RENAMED = {
     "NCCL_ASYNC_ERROR_HANDLING": "TORCH_NCCL_ASYNC_ERROR_HANDLING",
@@ -192,7 +215,8 @@ FAMILIES = (
     "NCCL_SHIMNET_",
     "NCCL_OFI_",
 )
-"""Variables of plugins, or of parts of NCCL that grow with each release: any name with such a start counts as known."""
+"""Variables of plugins, or of parts of NCCL that grow with each release: any name with such a start
+counts as known."""
 
 KNOWN = FLAGS | NUMBERS | TEXTS | TORCH_FLAGS | TORCH_NUMBERS | set(CHOICES) | set(RENAMED)
 
@@ -212,7 +236,9 @@ def check_value(name: str, value: str) -> Iterator[Problem]:
     elif name.startswith(("NCCL_", "TORCH_NCCL_", "TORCH_FR_", "GLOO_")) and name not in KNOWN:
         yield from _unknown(name, value)
     elif name in KNOWN and re.fullmatch(r"(['\"]).*\1", value):
-        yield problem("value", name, value, "the quotation marks belong to the value", "write it without them")
+        yield problem(
+            "value", name, value, "the quotation marks belong to the value", "write it without them"
+        )
     elif name in FLAGS | NUMBERS:
         yield from _integer(name, value)
     elif name in TORCH_FLAGS and value.strip().lower() not in TORCH_WORDS:
@@ -228,10 +254,17 @@ def check_value(name: str, value: str) -> Iterator[Problem]:
 
 
 def integer(value: str) -> int | None:
-    """A whole number as strtoll reads it (``10``, ``0x1f``, octal ``010``); None for anything else."""
+    """A whole number as strtoll reads it (``10``, ``0x1f``, octal ``010``).
+
+    None for anything else.
+    """
     if not re.fullmatch(r"\s*[-+]?(?:0x[0-9a-fA-F]{1,16}|\d{1,20})\s*", value):
         return None
-    return int(value, 8) if re.fullmatch(r"\s*[-+]?0[0-7]+\s*", value) else int(value, 16 if "x" in value else 10)
+    return (
+        int(value, 8)
+        if re.fullmatch(r"\s*[-+]?0[0-7]+\s*", value)
+        else int(value, 16 if "x" in value else 10)
+    )
 
 
 def _integer(name: str, value: str) -> Iterator[Problem]:
@@ -249,7 +282,13 @@ def _integer(name: str, value: str) -> Iterator[Problem]:
 def _range(name: str, value: str, found: int) -> Iterator[Problem]:
     low, high, why = RANGES.get(name, (found, found, ""))
     if not low <= found <= high:
-        yield problem("value", name, value, "outside %d to %d" % (low, high), why or "write a number between the two")
+        yield problem(
+            "value",
+            name,
+            value,
+            "outside %d to %d" % (low, high),
+            why or "write a number between the two",
+        )
 
 
 def _unknown(name: str, value: str) -> Iterator[Problem]:
@@ -257,14 +296,21 @@ def _unknown(name: str, value: str) -> Iterator[Problem]:
         return
     close = difflib.get_close_matches(name, KNOWN, 1, 0.88)
     if close:
-        yield problem("misspelt", name, value, "unknown name, so it has no effect", "did you mean %s?" % close[0])
+        yield problem(
+            "misspelt",
+            name,
+            value,
+            "unknown name, so it has no effect",
+            "did you mean %s?" % close[0],
+        )
     else:
         yield problem(
             "unknown",
             name,
             value,
             "not among the variables known to ncclkit",
-            "unknown names are ignored silently: check it against the documentation of your version",
+            "unknown names are ignored silently: check it against the documentation of your"
+            " version",
         )
 
 
@@ -292,14 +338,23 @@ def values(machine: Machine) -> dict[str, str]:
 
 
 def in_force(machine: Machine) -> tuple[Settings, list[Problem]]:
-    """The settings in force, and what is wrong with lines of the files: without effect, or overruled."""
-    found: Settings = {name: (value, "environment") for name, value in machine.environ.items() if SCOPE.match(name)}
+    """The settings in force, and what is wrong with lines of the files.
+
+    Without effect, or overruled.
+    """
+    found: Settings = {
+        name: (value, "environment") for name, value in machine.environ.items() if SCOPE.match(name)
+    }
     rows = []
     for path in _files(machine):
         try:
             lines = _lines(machine, path)
         except Unread as why:
-            rows.append(problem("unchecked", "NCCL_CONF_FILE", path, "the file could not be read: %s" % why, ""))
+            rows.append(
+                problem(
+                    "unchecked", "NCCL_CONF_FILE", path, "the file could not be read: %s" % why, ""
+                )
+            )
             continue
         for name, value in lines:
             bare = name.replace("export ", "").strip()
@@ -313,7 +368,10 @@ def in_force(machine: Machine) -> tuple[Settings, list[Problem]]:
 
 
 def _files(machine: Machine) -> list[str]:
-    """nccl.conf files in the order in which NCCL reads them; the first one that sets a name wins."""
+    """nccl.conf files in the order in which NCCL reads them.
+
+    The first one that sets a name wins.
+    """
     home = machine.environ.get("HOME", "")
     own = machine.environ.get("NCCL_CONF_FILE") or (home + "/.nccl.conf" if home else "")
     return [machine.absolute(path) for path in (own, "/etc/nccl.conf") if path]
@@ -325,7 +383,8 @@ def _lines(machine: Machine, path: str) -> list[tuple[str, str]]:
     None at all where there is no such file, the usual case; raises Unread where it cannot be read.
     """
     try:
-        lines = [line.partition("\0")[0] for line in machine.read(path).splitlines()]  # C ends a text there
+        # C ends a text there
+        lines = [line.partition("\0")[0] for line in machine.read(path).splitlines()]
     except Absent:
         return []
     pairs = [line.partition("=") for line in lines if "=" in line and not line.startswith("#")]
@@ -334,7 +393,13 @@ def _lines(machine: Machine, path: str) -> list[tuple[str, str]]:
 
 def _misread(path: str, name: str, bare: str, value: str) -> Problem:
     what = "in %s NCCL reads the name as %r, so the line has no effect" % (path, name)
-    return problem("misspelt", bare, redact.clean(value, bare), what, "write %s=VALUE alone, without blanks" % bare)
+    return problem(
+        "misspelt",
+        bare,
+        redact.clean(value, bare),
+        what,
+        "write %s=VALUE alone, without blanks" % bare,
+    )
 
 
 def _shadowed(path: str, name: str, value: str, winner: str) -> Problem:

@@ -1,4 +1,6 @@
-"""Software: Python, torch and its backends, frameworks, every NCCL library and net plugin that could be loaded."""
+"""Software: Python, torch and its backends, frameworks, every NCCL library and net plugin that
+could be loaded.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +45,10 @@ def plugins(machine: Machine) -> list[str]:
 
 
 def driver(machine: Machine) -> str:
-    """The version of the driver's user-space library, which must be that of the kernel module; raises Unread."""
+    """The version of the driver's user-space library, which must be that of the kernel module.
+
+    Raises Unread.
+    """
     for _, path in _places(machine, (), DRIVER):
         match = re.search(r"\.so\.(\d+\.[\d.]+)$", _real(machine, path))
         if match:
@@ -51,7 +56,9 @@ def driver(machine: Machine) -> str:
     raise Unread("no libnvidia-ml.so.VERSION on the loader's path")
 
 
-def _places(machine: Machine, loaded: Iterable[str], wanted: re.Pattern[str]) -> Iterator[tuple[str, str]]:
+def _places(
+    machine: Machine, loaded: Iterable[str], wanted: re.Pattern[str]
+) -> Iterator[tuple[str, str]]:
     """(how, path) of each file whose name matches."""
     for path in loaded:
         yield "loaded by torch", path
@@ -68,10 +75,15 @@ def _places(machine: Machine, loaded: Iterable[str], wanted: re.Pattern[str]) ->
 
 def _folders(machine: Machine) -> list[tuple[str, str]]:
     """(how, folder) of each place that the loader or a wheel looks in."""
-    folders = [("LD_LIBRARY_PATH", folder) for folder in machine.environ.get("LD_LIBRARY_PATH", "").split(":")]
+    folders = [
+        ("LD_LIBRARY_PATH", folder)
+        for folder in machine.environ.get("LD_LIBRARY_PATH", "").split(":")
+    ]
     folders += [("wheel", folder + "/nvidia/nccl/lib") for folder in _sites(machine)]
     folders += [("environment of Python", folder) for folder in _prefix(machine)]
-    return folders + [("system", folder) for folder in dict.fromkeys([*_configured(machine), *SYSTEM])]
+    return folders + [
+        ("system", folder) for folder in dict.fromkeys([*_configured(machine), *SYSTEM])
+    ]
 
 
 def _configured(machine: Machine) -> list[str]:
@@ -79,14 +91,20 @@ def _configured(machine: Machine) -> list[str]:
     folder = "/etc/ld.so.conf.d"
     try:
         files = machine.names(folder, r".*\.conf")
-        lines = [line.strip() for file in files for line in machine.read("%s/%s" % (folder, file)).splitlines()]
+        lines = [
+            line.strip()
+            for file in files
+            for line in machine.read("%s/%s" % (folder, file)).splitlines()
+        ]
     except Unread:
         return []  # another C library, or none
     return [line for line in lines if line.startswith("/")]
 
 
 def _sites(machine: Machine) -> list[str]:
-    paths: list[str] = machine.call("sys.path", lambda: [path for path in sys.path if path.endswith("-packages")])
+    paths: list[str] = machine.call(
+        "sys.path", lambda: [path for path in sys.path if path.endswith("-packages")]
+    )
     return paths
 
 
@@ -99,7 +117,9 @@ def _prefix(machine: Machine) -> list[str]:
 
 
 def _real(machine: Machine, path: str) -> str:
-    """The file behind all links, so that libnccl.so -> libnccl.so.2 -> libnccl.so.2.28.9 counts once."""
+    """The file behind all links, so that libnccl.so -> libnccl.so.2 -> libnccl.so.2.28.9 counts
+    once.
+    """
     done, left, links = "", _parts(path), 0
     while left and links < 40:
         part = left.pop(0)
@@ -109,7 +129,9 @@ def _real(machine: Machine, path: str) -> str:
         elif target is None:
             done += "/" + part
         else:
-            done, left, links = "" if target.startswith("/") else done, _parts(target) + left, links + 1
+            done = "" if target.startswith("/") else done
+            left = _parts(target) + left
+            links += 1
     return "/".join([done, *left]) if path.startswith("/") else path
 
 
@@ -205,11 +227,27 @@ FROM_TORCH = {
 
 
 def facts(machine: Machine, torch: bool = True) -> Iterator[Fact]:
-    """All ``software.`` facts; with `torch`, the interpreter's torch is asked in a child process."""
-    yield attempt("software.python", lambda: machine.call("python", platform.python_version), source="platform")
-    yield attempt("software.executable", lambda: machine.call("executable", lambda: sys.executable), source="sys")
-    yield attempt("software.frameworks", lambda: machine.call("packages", _packages), source="importlib.metadata")
-    yield attempt("software.nccl.plugins", lambda: plugins(machine), source="loader path and wheels")
+    """All ``software.`` facts; with `torch`, the interpreter's torch is asked in a
+    child process.
+    """
+    yield attempt(
+        "software.python",
+        lambda: machine.call("python", platform.python_version),
+        source="platform",
+    )
+    yield attempt(
+        "software.executable",
+        lambda: machine.call("executable", lambda: sys.executable),
+        source="sys",
+    )
+    yield attempt(
+        "software.frameworks",
+        lambda: machine.call("packages", _packages),
+        source="importlib.metadata",
+    )
+    yield attempt(
+        "software.nccl.plugins", lambda: plugins(machine), source="loader path and wheels"
+    )
     try:
         said = machine.child("torch", deadline=TORCH_DEADLINE, isolated=False) if torch else {}
         why = "torch was not asked"
@@ -240,7 +278,11 @@ def _nccl(machine: Machine, said: dict[str, Any]) -> Iterator[Fact]:
     found = attempt("software.nccl.libraries", lambda: search(machine, loaded), source=SEARCHED)
     yield found
     rows = found["value"]
-    yield unread("software.nccl", found["why"], source=SEARCHED) if rows is None else _winner(rows, said)
+    yield (
+        unread("software.nccl", found["why"], source=SEARCHED)
+        if rows is None
+        else _winner(rows, said)
+    )
 
 
 def _winner(rows: list[dict[str, Any]], said: dict[str, Any]) -> Fact:
@@ -253,6 +295,12 @@ def _winner(rows: list[dict[str, Any]], said: dict[str, Any]) -> Fact:
     if said:
         return unread("software.nccl", "this torch is built without NCCL", source="import torch")
     if len(rows) == 1 and rows[0]["version"]:
-        return known("software.nccl", rows[0]["version"], source="%s (the only one)" % rows[0]["path"])
-    why = "%d libraries could win; asking torch would tell" % len(rows) if rows else "no NCCL library was found"
+        return known(
+            "software.nccl", rows[0]["version"], source="%s (the only one)" % rows[0]["path"]
+        )
+    why = (
+        "%d libraries could win; asking torch would tell" % len(rows)
+        if rows
+        else "no NCCL library was found"
+    )
     return unread("software.nccl", why, source=SEARCHED)

@@ -1,4 +1,6 @@
-"""Storage: what a path or a block device lies on, the free space of a folder and the latency of a small write."""
+"""Storage: what a path or a block device lies on, the free space of a folder and the latency of a
+small write.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,9 @@ DEADLINE = 3.0
 
 
 def facts(machine: Machine, paths: Mapping[str, str]) -> Iterator[Fact]:
-    """``storage.<label>.path|type|free|latency`` of each folder, measured in a process of its own, as it may hang."""
+    """``storage.<label>.path|type|free|latency`` of each folder, measured in a process of its own,
+    as it may hang.
+    """
     for label, path in paths.items():
         yield from _folder(machine, label, path)
 
@@ -27,7 +31,9 @@ def _folder(machine: Machine, label: str, path: str) -> Iterator[Fact]:
         said = {"error": str(why)}
     where = said.get("path") or machine.absolute(path)
     yield known(name + "path", where, source="realpath")
-    yield attempt(name + "type", lambda: mount_of(machine, where)["type"], source="/proc/self/mountinfo")
+    yield attempt(
+        name + "type", lambda: mount_of(machine, where)["type"], source="/proc/self/mountinfo"
+    )
     for key, unit in (("free", "bytes"), ("latency", "ms")):
         if key in said:
             yield known(name + key, said[key], unit, source)
@@ -45,7 +51,8 @@ def mount_of(machine: Machine, path: str) -> dict[str, str]:
     for mount in all_of(machine):
         point = mount["point"]
         inside = path == point or path.startswith(point.rstrip("/") + "/")
-        if inside and len(point) >= len(best.get("point", "")):  # a later mount hides an earlier one
+        # a later mount hides an earlier one
+        if inside and len(point) >= len(best.get("point", "")):
             best = mount
     if not best:
         raise Unread("/proc/self/mountinfo lists no mount for %s" % path)
@@ -53,7 +60,9 @@ def mount_of(machine: Machine, path: str) -> dict[str, str]:
 
 
 def all_of(machine: Machine) -> list[dict[str, str]]:
-    """Every mount: where (``point``), which folder of the file system (``root``), ``type``, ``source``, ``options``."""
+    """Every mount: where (``point``), which folder of the file system (``root``), ``type``,
+    ``source``, ``options``.
+    """
     rows = []
     for line in machine.read("/proc/self/mountinfo", 1 << 20).splitlines():
         left, _, right = line.partition(" - ")
@@ -61,7 +70,9 @@ def all_of(machine: Machine) -> list[dict[str, str]]:
         if len(fields) < 5 or len(tail) < 3:
             continue
         root, point, source = (_unescape(text) for text in (fields[3], fields[4], tail[1]))
-        rows.append({"root": root, "point": point, "type": tail[0], "source": source, "options": tail[2]})
+        rows.append(
+            {"root": root, "point": point, "type": tail[0], "source": source, "options": tail[2]}
+        )
     return rows
 
 
@@ -73,7 +84,9 @@ def block_kind(machine: Machine, device: str) -> str:
     if name.startswith(NETWORK):
         return "network"
     # a partition has no queue of its own; the kernel links it below its disk
-    disk = re.sub(r"^(nvme\d+n\d+|mmcblk\d+)p\d+$|^([a-z]+)\d+$", lambda m: m.group(1) or m.group(2), name)
+    disk = re.sub(
+        r"^(nvme\d+n\d+|mmcblk\d+)p\d+$|^([a-z]+)\d+$", lambda m: m.group(1) or m.group(2), name
+    )
     for candidate in (name, disk):
         try:
             rotational = machine.read("/sys/class/block/%s/queue/rotational" % candidate).strip()

@@ -1,6 +1,7 @@
 """Variables: what is set, where (environment or nccl.conf), and what is wrong with it.
 
-A setting may name what this host does not have, contradict another one, or do harm though forum answers recommend it.
+A setting may name what this host does not have, contradict another one, or do harm though forum
+answers recommend it.
 """
 
 from __future__ import annotations
@@ -17,13 +18,20 @@ from .settings import Problem, integer, problem
 
 Ports = list[dict[str, Any]]
 
-FILES = set("NCCL_CONF_FILE NCCL_GRAPH_FILE NCCL_NET_PLUGIN NCCL_TOPO_FILE NCCL_TUNER_PLUGIN LD_PRELOAD".split())
+FILES = {
+    "NCCL_CONF_FILE",
+    "NCCL_GRAPH_FILE",
+    "NCCL_NET_PLUGIN",
+    "NCCL_TOPO_FILE",
+    "NCCL_TUNER_PLUGIN",
+    "LD_PRELOAD",
+}
 """Variables that name a file which must be there, if they hold a path."""
 
 WRITTEN = set(
     """
-NCCL_DEBUG_FILE NCCL_GRAPH_DUMP_FILE NCCL_TOPO_DUMP_FILE TORCH_FR_DUMP_TEMP_FILE TORCH_NCCL_DEBUG_INFO_TEMP_FILE
-TORCH_FR_DEBUG_INFO_PIPE_FILE TORCH_NCCL_DEBUG_INFO_PIPE_FILE
+NCCL_DEBUG_FILE NCCL_GRAPH_DUMP_FILE NCCL_TOPO_DUMP_FILE TORCH_FR_DUMP_TEMP_FILE
+TORCH_NCCL_DEBUG_INFO_TEMP_FILE TORCH_FR_DEBUG_INFO_PIPE_FILE TORCH_NCCL_DEBUG_INFO_PIPE_FILE
 """.split()
 )
 """Variables that name a file, or the beginning of one, that is written to."""
@@ -33,27 +41,46 @@ def socket_interfaces(values: Mapping[str, str], entries: network.Entries) -> It
     """Interface names that match nothing here."""
     checks = (
         ("NCCL_SOCKET_IFNAME", lambda: network.nccl_picks(entries, values)),
-        ("GLOO_SOCKET_IFNAME", lambda: network.gloo_picks_named(entries, values["GLOO_SOCKET_IFNAME"])),
+        (
+            "GLOO_SOCKET_IFNAME",
+            lambda: network.gloo_picks_named(entries, values["GLOO_SOCKET_IFNAME"]),
+        ),
     )
     for name, choice in checks:
         if values.get(name):
             try:
                 choice()
             except Unread as why:
-                yield problem("device", name, values[name], str(why), "name an interface that has this host's address")
+                yield problem(
+                    "device",
+                    name,
+                    values[name],
+                    str(why),
+                    "name an interface that has this host's address",
+                )
 
 
 def rdma_devices(values: Mapping[str, str], ports: Ports) -> Iterator[Problem]:
-    """RDMA devices that do not exist or whose ports are down, and rows of the GID table that are empty."""
+    """RDMA devices that do not exist or whose ports are down, and rows of the GID table that are
+    empty.
+    """
     having = sorted({port["device"] for port in ports})
     if values.get("NCCL_NET", "").upper() == "IB" and not having:
-        yield problem("device", "NCCL_NET", "IB", "this host has no RDMA device", "unset it, or load the driver")
+        yield problem(
+            "device",
+            "NCCL_NET",
+            "IB",
+            "this host has no RDMA device",
+            "unset it, or load the driver",
+        )
     wanted = values.get("NCCL_IB_HCA", "")
     if wanted:
         yield from _hca(wanted, ports, having)
     index = values.get("NCCL_IB_GID_INDEX", "").strip()
     if is_whole(index):
-        yield from _gid(index, [port for port in ports if network.accepts(wanted, port["device"], port["port"])])
+        yield from _gid(
+            index, [port for port in ports if network.accepts(wanted, port["device"], port["port"])]
+        )
 
 
 def _hca(wanted: str, ports: Ports, having: list[str]) -> Iterator[Problem]:
@@ -62,15 +89,25 @@ def _hca(wanted: str, ports: Ports, having: list[str]) -> Iterator[Problem]:
     taken = [port for port in ports if network.accepts(wanted, port["device"], port["port"])]
     hint = "name devices that /sys/class/infiniband lists"
     if absent and not wanted.startswith("^"):
-        what = "%s not among the RDMA devices here: %s" % (", ".join(absent), ", ".join(having) or "none")
+        what = "%s not among the RDMA devices here: %s" % (
+            ", ".join(absent),
+            ", ".join(having) or "none",
+        )
         yield problem("device", "NCCL_IB_HCA", wanted, what, hint)
     elif having and not taken:
         what = "it takes none of the RDMA devices here: %s" % ", ".join(having)
         yield problem("device", "NCCL_IB_HCA", wanted, what, hint)
     elif taken and not any(port["state"] == "ACTIVE" for port in taken):
-        states = ", ".join("%s:%d is %s" % (port["device"], port["port"], port["state"] or "unknown") for port in taken)
+        states = ", ".join(
+            "%s:%d is %s" % (port["device"], port["port"], port["state"] or "unknown")
+            for port in taken
+        )
         yield problem(
-            "device", "NCCL_IB_HCA", wanted, "no active port is left: %s" % states, "fix the link, or unset it"
+            "device",
+            "NCCL_IB_HCA",
+            wanted,
+            "no active port is left: %s" % states,
+            "fix the link, or unset it",
         )
 
 
@@ -83,11 +120,19 @@ def _gid(index: str, ports: Ports) -> Iterator[Problem]:
         kind = kinds.get(int(index))
         where = "row %s of the GID table of %s" % (index, port["device"])
         if kind is None:
-            hint = "unset it: since 2.21 NCCL finds the row itself; filled are %s" % (sorted(kinds) or "none")
+            hint = "unset it: since 2.21 NCCL finds the row itself; filled are %s" % (
+                sorted(kinds) or "none"
+            )
             yield problem("device", "NCCL_IB_GID_INDEX", index, where + " is empty", hint)
         elif kind.endswith("v1"):
             hint = "unset it, or choose a row of RoCE v2"
-            yield problem("harmful", "NCCL_IB_GID_INDEX", index, where + " is RoCE v1, which no router carries", hint)
+            yield problem(
+                "harmful",
+                "NCCL_IB_GID_INDEX",
+                index,
+                where + " is RoCE v1, which no router carries",
+                hint,
+            )
 
 
 def visible_gpus(values: Mapping[str, str], machine: Machine) -> Iterator[Problem]:
@@ -97,10 +142,17 @@ def visible_gpus(values: Mapping[str, str], machine: Machine) -> Iterator[Proble
         count = len(machine.names("/dev", r"nvidia\d+"))
     except Unread:
         return  # the GPUs could not be counted, which gpu.count says
-    absent = [item for item in re.findall(r"(?:^|,)\s*(\d+)\s*(?=,|$)", wanted) if int(item) >= count]
+    absent = [
+        item for item in re.findall(r"(?:^|,)\s*(\d+)\s*(?=,|$)", wanted) if int(item) >= count
+    ]
     if absent:
-        what = "this host has %d GPUs, so %s does not exist and ends the list for CUDA" % (count, absent[0])
-        yield problem("device", "CUDA_VISIBLE_DEVICES", wanted, what, "name indices below %d" % count)
+        what = "this host has %d GPUs, so %s does not exist and ends the list for CUDA" % (
+            count,
+            absent[0],
+        )
+        yield problem(
+            "device", "CUDA_VISIBLE_DEVICES", wanted, what, "name indices below %d" % count
+        )
 
 
 def named_files(values: Mapping[str, str], machine: Machine) -> Iterator[Problem]:
@@ -109,14 +161,18 @@ def named_files(values: Mapping[str, str], machine: Machine) -> Iterator[Problem
         for path in re.split(r"[:\s]+", values[name]) if name == "LD_PRELOAD" else [values[name]]:
             folder, _, file = path.rpartition("/")
             if path.startswith("/") and _absent(machine, folder or "/", file):
-                what = "there is no file %s, which is ignored without a warning or ends the job" % path
+                what = (
+                    "there is no file %s, which is ignored without a warning or ends the job" % path
+                )
                 yield problem("path", name, values[name], what, "correct the path, or unset it")
     for name in sorted(WRITTEN & set(values)):
         folder = values[name].rpartition("/")[0]
         parent, _, last = folder.rpartition("/")
         if folder.startswith("/") and "%" not in folder and _absent(machine, parent or "/", last):
             what = "there is no folder %s, so nothing can be written there" % folder
-            yield problem("path", name, values[name], what, "make the folder on every host, or choose another")
+            yield problem(
+                "path", name, values[name], what, "make the folder on every host, or choose another"
+            )
 
 
 def _absent(machine: Machine, folder: str, name: str) -> bool:
@@ -135,22 +191,55 @@ DEBUGGING = "for debugging only: unset it in normal runs"
 HARMFUL = {
     "NCCL_P2P_DISABLE": (
         "1",
-        "it switches off NVLink and PCIe peer copies, so GPUs talk through host memory; "
-        "unset it unless a test showed that peer copies are broken here",
+        (
+            "it switches off NVLink and PCIe peer copies, so GPUs talk through host memory; "
+            "unset it unless a test showed that peer copies are broken here"
+        ),
     ),
-    "NCCL_SHM_DISABLE": ("1", "GPUs of one host without peer copies then talk over the network; unset it"),
-    "NCCL_IB_DISABLE": ("1", "this host has an active RDMA port, and NCCL will use TCP sockets instead; unset it"),
-    "NCCL_NET_GDR_LEVEL": ("0|LOC", "RDMA then copies through host memory instead of out of the GPU; unset it"),
-    "NCCL_ALGO": ("[^;:^]+", "it fixes for every size what NCCL chooses by size; unset it after the test"),
-    "NCCL_PROTO": ("[^;:^]+", "it fixes for every size what NCCL chooses by size; unset it after the test"),
-    "NCCL_IGNORE_DISABLED_P2P": ("1", "it hides the warning that NVLink peers cannot reach each other; unset it"),
+    "NCCL_SHM_DISABLE": (
+        "1",
+        "GPUs of one host without peer copies then talk over the network; unset it",
+    ),
+    "NCCL_IB_DISABLE": (
+        "1",
+        "this host has an active RDMA port, and NCCL will use TCP sockets instead; unset it",
+    ),
+    "NCCL_NET_GDR_LEVEL": (
+        "0|LOC",
+        "RDMA then copies through host memory instead of out of the GPU; unset it",
+    ),
+    "NCCL_ALGO": (
+        "[^;:^]+",
+        "it fixes for every size what NCCL chooses by size; unset it after the test",
+    ),
+    "NCCL_PROTO": (
+        "[^;:^]+",
+        "it fixes for every size what NCCL chooses by size; unset it after the test",
+    ),
+    "NCCL_IGNORE_DISABLED_P2P": (
+        "1",
+        "it hides the warning that NVLink peers cannot reach each other; unset it",
+    ),
     "CUDA_LAUNCH_BLOCKING": ("1", "every kernel launch then waits for the GPU; " + DEBUGGING),
-    "TORCH_DISTRIBUTED_DEBUG": ("DETAIL", "every collective is first compared between ranks; " + DEBUGGING),
-    "TORCH_NCCL_BLOCKING_WAIT": (TRUE, "wait() then blocks Python and the watchdog ends no stuck job; unset it"),
-    "TORCH_NCCL_ASYNC_ERROR_HANDLING": ("0", "after an error the job then hangs instead of ending; unset it"),
-    "TORCH_NCCL_ENABLE_MONITORING": (FALSE, "a watchdog that is stuck itself is then never noticed; unset it"),
+    "TORCH_DISTRIBUTED_DEBUG": (
+        "DETAIL",
+        "every collective is first compared between ranks; " + DEBUGGING,
+    ),
+    "TORCH_NCCL_BLOCKING_WAIT": (
+        TRUE,
+        "wait() then blocks Python and the watchdog ends no stuck job; unset it",
+    ),
+    "TORCH_NCCL_ASYNC_ERROR_HANDLING": (
+        "0",
+        "after an error the job then hangs instead of ending; unset it",
+    ),
+    "TORCH_NCCL_ENABLE_MONITORING": (
+        FALSE,
+        "a watchdog that is stuck itself is then never noticed; unset it",
+    ),
 }
-"""Name → (values, why): settings that forum answers recommend and that cost bandwidth, or hide faults."""
+"""Name → (values, why): settings that forum answers recommend and that cost bandwidth, or hide
+faults."""
 
 HARMFUL_WITH_RDMA = ("NCCL_IB_DISABLE", "NCCL_NET_GDR_LEVEL")
 """Of these, what harms only where an RDMA port is active."""
@@ -167,7 +256,8 @@ RULES = (
     ("overruled", "TORCH_NCCL_ASYNC_ERROR_HANDLING", "[123]", "TORCH_NCCL_BLOCKING_WAIT", TRUE),
     ("overruled", "TORCH_NCCL_DUMP_ON_TIMEOUT", TRUE, "TORCH_NCCL_TRACE_BUFFER_SIZE", "0"),
 )
-"""(kind, name, its values, other name, its values or "" for unset): settings that exclude each other."""
+"""(kind, name, its values, other name, its values or "" for unset): settings that exclude each
+other."""
 
 BOUNDS = (
     ("NCCL_MIN_NCHANNELS", "NCCL_MAX_NCHANNELS"),
@@ -180,9 +270,13 @@ def check_together(values: Values, rdma: bool) -> Iterator[Problem]:
     """Rows of every rule that these settings break; `rdma`: this host has an active RDMA port."""
     for kind, name, own, other, theirs in RULES:
         if _is(values, name, own) and re.fullmatch(theirs, values.get(other, "").strip(), re.I):
-            against = "%s=%s" % (other, values[other]) if values.get(other) else "%s being unset" % other
+            against = (
+                "%s=%s" % (other, values[other]) if values.get(other) else "%s being unset" % other
+            )
             what = "impossible" if kind == "conflict" else "without effect"
-            hint = "unset one of the two" if values.get(other) else "set %s too, or unset this" % other
+            hint = (
+                "unset one of the two" if values.get(other) else "set %s too, or unset this" % other
+            )
             yield problem(kind, name, values[name], "%s with %s" % (what, against), hint)
     for name, (own, why) in HARMFUL.items():
         if _is(values, name, own) and (rdma or name not in HARMFUL_WITH_RDMA):
@@ -201,15 +295,20 @@ def _numbers(values: Values) -> Iterator[Problem]:
     numbers = {name: value for name, value in known.items() if value is not None}
     for rank, size in (("RANK", "WORLD_SIZE"), ("LOCAL_RANK", "LOCAL_WORLD_SIZE")):
         if {rank, size} <= set(numbers) and numbers[rank] >= numbers[size]:
-            what, hint = "not below %s=%d" % (size, numbers[size]), "ranks count from 0 to %s - 1" % size
+            what = "not below %s=%d" % (size, numbers[size])
+            hint = "ranks count from 0 to %s - 1" % size
             yield problem("value", rank, values[rank], what, hint)
     for low, high in BOUNDS:
         if {low, high} <= set(numbers) and numbers[low] > numbers[high]:
             what = "above %s=%d, so one of the two is ignored" % (high, numbers[high])
             yield problem("overruled", low, values[low], what, "set at most one of the two")
-    threads, sockets = numbers.get("NCCL_SOCKET_NTHREADS", 1), numbers.get("NCCL_NSOCKS_PERTHREAD", 1)
+    threads = numbers.get("NCCL_SOCKET_NTHREADS", 1)
+    sockets = numbers.get("NCCL_NSOCKS_PERTHREAD", 1)
     if threads * sockets > 64:
-        what = "%d threads with %d sockets each: NCCL opens at most 64 and lowers it" % (threads, sockets)
+        what = "%d threads with %d sockets each: NCCL opens at most 64 and lowers it" % (
+            threads,
+            sockets,
+        )
         name = "NCCL_NSOCKS_PERTHREAD" if sockets > 1 else "NCCL_SOCKET_NTHREADS"
         yield problem("overruled", name, values[name], what, "keep their product at 64 or less")
 
@@ -223,11 +322,23 @@ def _several_hosts(values: Values) -> Iterator[Problem]:
     address = values.get("MASTER_ADDR", "").strip()
     if LOOPBACK.fullmatch(address):
         what = "the job spans several hosts, and each would look for rank 0 on itself"
-        yield problem("conflict", "MASTER_ADDR", address, what, "set it to the name or address of rank 0's host")
+        yield problem(
+            "conflict",
+            "MASTER_ADDR",
+            address,
+            what,
+            "set it to the name or address of rank 0's host",
+        )
     for name in ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME"):
         if values.get(name, "").lstrip("=") == "lo":
             what = "the job spans several hosts, and loopback reaches none of the others"
-            yield problem("conflict", name, values[name], what, "name the interface that the hosts share, or unset it")
+            yield problem(
+                "conflict",
+                name,
+                values[name],
+                what,
+                "name the interface that the hosts share, or unset it",
+            )
 
 
 PROBLEMS = ("misspelt", "value", "device", "path", "conflict")
@@ -238,26 +349,46 @@ NOTES = ("unknown", "renamed", "shadowed", "overruled", "harmful", "unchecked")
 
 
 def facts(machine: Machine) -> Iterator[Fact]:
-    """``env.<NAME>`` of every variable in scope; ``env.problems`` have no effect or fail, ``env.notes`` are legal."""
+    """``env.<NAME>`` of every variable in scope.
+
+    ``env.problems`` have no effect or fail, ``env.notes`` are legal.
+    """
     set_here, rows = settings.in_force(machine)
     for name, (value, source) in sorted(set_here.items()):
         yield known("env." + name, redact.clean(value, name), source=source)
-    found = attempt("env.problems", lambda: rows + problems(machine, set_here), source="ncclkit's variable tables")
+    found = attempt(
+        "env.problems",
+        lambda: rows + problems(machine, set_here),
+        source="ncclkit's variable tables",
+    )
     for name, kinds in (("env.problems", PROBLEMS), ("env.notes", NOTES)):
-        mine = None if found["value"] is None else [row for row in found["value"] if row["kind"] in kinds]
+        mine = (
+            None
+            if found["value"] is None
+            else [row for row in found["value"] if row["kind"] in kinds]
+        )
         yield {**found, "name": name, "value": mine}
 
 
 def problems(machine: Machine, set_here: settings.Settings) -> list[Problem]:
-    """What is wrong with the settings: rows ``{kind, name, value, problem, hint}``, the hint naming a file at fault."""
+    """What is wrong with the settings.
+
+    Rows ``{kind, name, value, problem, hint}``, the hint naming a file at fault.
+    """
     values = {name: value for name, (value, _) in set_here.items()}
-    rows = [row for name, value in sorted(values.items()) for row in settings.check_value(name, value)]
+    rows = [
+        row for name, value in sorted(values.items()) for row in settings.check_value(name, value)
+    ]
     ports: list[dict[str, Any]] = []
     try:
         ports = network.rdma_ports(machine)
         rows += rdma_devices(values, ports)
     except Unread as why:
-        rows += _unchecked(values, ("NCCL_IB_HCA", "NCCL_IB_GID_INDEX"), "the RDMA devices could not be read: %s" % why)
+        rows += _unchecked(
+            values,
+            ("NCCL_IB_HCA", "NCCL_IB_GID_INDEX"),
+            "the RDMA devices could not be read: %s" % why,
+        )
     rows += visible_gpus(values, machine)
     rows += named_files(values, machine)
     rows += check_together(values, any(port["state"] == "ACTIVE" for port in ports))
@@ -270,7 +401,11 @@ def problems(machine: Machine, set_here: settings.Settings) -> list[Problem]:
 
 
 def _unchecked(values: Mapping[str, str], names: Iterable[str], why: str) -> list[Problem]:
-    return [settings.problem("unchecked", name, values[name], why, "") for name in names if name in values]
+    return [
+        settings.problem("unchecked", name, values[name], why, "")
+        for name in names
+        if name in values
+    ]
 
 
 def _placed(row: Problem, source: str) -> Problem:

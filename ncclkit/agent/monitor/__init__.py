@@ -1,1 +1,4 @@
-"""What processes of a running job do: stacks, Flight Recorder, RAS, and the telemetry of hosts, GPUs and ranks."""
+"""What processes of a running job do.
+
+Stacks, Flight Recorder, RAS, and the telemetry of hosts, GPUs and ranks.
+"""

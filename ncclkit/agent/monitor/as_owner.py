@@ -17,7 +17,8 @@ MOST_FILES = 32
 
 
 def read_named_files(pid, paths, seconds):
-    """({path: text}, where the process prints to, why nothing was read) with the rights of its owner.
+    """({path: text}, where the process prints to, why nothing was read) with the rights of its
+    owner.
 
     Only regular files; of each path that its owner may not read the text is "".
     """
@@ -39,7 +40,9 @@ def is_stranger(pid):
 
 
 def prefix(pid):
-    """The words before a command that let it read a process and, beside that, what its owner may; [] of our own."""
+    """The words before a command that let it read a process and, beside that, what its owner may;
+    [] of our own.
+    """
     return _script("run", pid) if is_stranger(pid) else []
 
 

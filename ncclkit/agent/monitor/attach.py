@@ -1,4 +1,6 @@
-"""Evidence from processes that are stuck right now: stacks, Flight Recorder, state, RAS, and what they do meanwhile.
+"""Evidence from processes that are stuck right now.
+
+Stacks, Flight Recorder, state, RAS, and what they do meanwhile.
 
 Nothing here disturbs a healthy process: SIGUSR1 is sent to ranks with a crash
 handler of ours alone (elsewhere it may mean "save and requeue"), py-spy reads
@@ -22,7 +24,8 @@ from .kernels import Kernels
 from .snapshots import Snapshots, expected_ranks, python_stack
 
 SECONDS = 3.0
-"""How long a job that we did not start is watched at least: a few samples, from which a rate follows."""
+"""How long a job that we did not start is watched at least: a few samples, from which a rate
+follows."""
 LONGER = 10.0
 """Seconds for which it is watched where a rank stalls.
 
@@ -35,7 +38,8 @@ TIMEOUT = 27.0
 NATIVELY = 5.0
 """Part of `TIMEOUT` that is kept for native frames, however long a job is watched."""
 DEBUGGER_EXTRA = 60.0
-"""Seconds more with debuggers, which are then asked to let go: on an H200 ranks died whose cuda-gdb was interrupted."""
+"""Seconds more with debuggers, which are then asked to let go: on an H200 ranks died whose cuda-gdb
+was interrupted."""
 PER_FURTHER_RANK = 1.0
 """Seconds more for each further rank on this host."""
 OVERHEAD = 2.0
@@ -45,7 +49,9 @@ DEBUGGER_MINIMUM = 9.0
 
 
 def main(argv):
-    """``attach FOLDER OPTIONS RANK=PID …`` or ``… job=ID``: evidence of these processes, or of a Slurm job's here.
+    """``attach FOLDER OPTIONS RANK=PID …`` or ``… job=ID``.
+
+    Evidence of these processes, or of a Slurm job's here.
 
     OPTIONS: those of `collect_and_sample`, as JSON.  Sends a record for each thing that is missing.
     """
@@ -64,19 +70,31 @@ def main(argv):
 
 
 def collect_and_sample(
-    folder, ranks, seconds=SECONDS, snapshots=2, node="", kernels=False, dump=False, follow=0.0, timeout=TIMEOUT
+    folder,
+    ranks,
+    seconds=SECONDS,
+    snapshots=2,
+    node="",
+    kernels=False,
+    dump=False,
+    follow=0.0,
+    timeout=TIMEOUT,
 ):
-    """Collect evidence of a job that ncclkit did not start (see `collect`), and sample ``telemetry.jsonl`` meanwhile.
+    """Collect evidence of a job that ncclkit did not start (see `collect`), and sample
+    ``telemetry.jsonl`` meanwhile.
 
-    ranks: {global rank: pid}; seconds: between its first and its last snapshot; node: its number where several write
-    into one folder; kernels, dump: also ask cuda-gdb and the Flight Recorders (`COST`, `COSTS`); follow: wait before
-    all that until a rank has stalled for so many seconds, or has ended; timeout: as `TIMEOUT`.
+    ranks: {global rank: pid}; seconds: between its first and its last snapshot; node: its number
+    where several write into one folder; kernels, dump: also ask cuda-gdb and the Flight Recorders
+    (`COST`, `COSTS`); follow: wait before all that until a rank has stalled for so many seconds, or
+    has ended; timeout: as `TIMEOUT`.
     """
     if follow:
         Snapshots(ranks).follow(follow)
     enough, here = threading.Event(), "-node" + node if node else ""
     path = os.path.join(folder, "telemetry%s.jsonl" % here)
-    sampler = threading.Thread(target=telemetry.sample_running_job, args=(path, ranks, enough), daemon=True)
+    sampler = threading.Thread(
+        target=telemetry.sample_running_job, args=(path, ranks, enough), daemon=True
+    )
     sampler.start()
     attached, gpus = "attached%s.json" % here, Kernels(ranks)
 
@@ -116,7 +134,10 @@ def _watch_longer(taken, until):
 
 
 def _debug(folder, ranks, which, texts, gpus, until):
-    """Ask GPUs for their kernels, then for Flight Recorders, then for kernels again; returns what is missing."""
+    """Ask GPUs for their kernels, then for Flight Recorders, then for kernels again.
+
+    Returns what is missing.
+    """
     kernels, dump = which
     half = (until - time.monotonic()) / 2 if dump else 0.0
     problems = gpus.ask(until - half) if kernels else []
@@ -136,7 +157,10 @@ def _keep(folder, name, ranks, taken, gpus, until, rows):
             rows[str(rank)] = {**row, "quiet": quiet.get(pid), "kernels": gpus.rows[rank]}
             problems += [problem] if problem else []
         elif str(rank) in rows:
-            problems.append("rank %d ended while a debugger was attached to it; what it did before counts" % rank)
+            problems.append(
+                "rank %d ended while a debugger was attached to it; what it did before counts"
+                % rank
+            )
     due = sorted({*expected_ranks(ranks.values()), *ranks})
     report = {"attached": 1, "host": socket.gethostname(), "expected": due, "ranks": rows}
     processes.write_whole(os.path.join(folder, name), json.dumps(report))
@@ -144,7 +168,9 @@ def _keep(folder, name, ranks, taken, gpus, until, rows):
 
 
 def _own_gpus(path, job):
-    """Leave in the driver's report only the GPUs of a job, and of others there no more than that they are there."""
+    """Leave in the driver's report only the GPUs of a job, and of others there no more than that
+    they are there.
+    """
     try:
         tree = ElementTree.parse(path)
     except (OSError, ElementTree.ParseError):
@@ -157,29 +183,43 @@ def _own_gpus(path, job):
         for one in found:
             if int(one.findtext("pid", "0")) not in job:
                 for child in one:
-                    child.text = {"pid": "0", "process_name": "another job's"}.get(child.tag, child.text)
+                    child.text = {"pid": "0", "process_name": "another job's"}.get(
+                        child.tag, child.text
+                    )
     tree.write(path)
 
 
 def collect(folder, ranks, read, until=None, node=""):
     """Write ``gpus.xml``, RAS reports, and what `read` writes, into the folder.
 
-    ranks: {global rank: pid}; read: takes the moment at which it has to end and returns one sentence per thing that
-    could not be had, as this does; until: that moment, 8 s from now where none is given; node: its number where
-    several write into one folder.
+    ranks: {global rank: pid}; read: takes the moment at which it has to end and returns one
+    sentence per thing that could not be had, as this does; until: that moment, 8 s from now where
+    none is given; node: its number where several write into one folder.
     """
     until = time.monotonic() + 8.0 if until is None else until
     one = next(iter(ranks.values()), os.getpid())
     job = {*processes.of_job(one), *ranks.values()}
-    polls = ras.Polls(folder, ras.address(processes.environ(one)), min(until - time.monotonic() - 1.0, RAS), one, job)
+    polls = ras.Polls(
+        folder,
+        ras.address(processes.environ(one)),
+        min(until - time.monotonic() - 1.0, RAS),
+        one,
+        job,
+    )
     here = "-node" + node if node else ""
     gpus = Gpus(os.path.join(folder, "gpus%s.xml" % here), until)
     problems = read(until)
-    if problems and not all(map(processes.may_read, ranks.values())) or any(map(REFUSED.search, problems)):
+    if (
+        problems
+        and not all(map(processes.may_read, ranks.values()))
+        or any(map(REFUSED.search, problems))
+    ):
         problems.append(_permission(ranks.values()))
     problems += gpus.wait()
     unanswered = polls.wait()
-    if unanswered and any("libnccl" in processes.read("/proc/%d/maps" % pid, 8 << 20) for pid in ranks.values()):
+    if unanswered and any(
+        "libnccl" in processes.read("/proc/%d/maps" % pid, 8 << 20) for pid in ranks.values()
+    ):
         problems.append(unanswered)  # elsewhere it is no wonder
     return problems
 
@@ -189,10 +229,17 @@ RAS = 10.0
 
 
 def crash_handlers(folder, ranks):
-    """What `collect` reads of ranks with our crash handler: ``stacks_rank<N>.txt`` and ``fr_rank_<N>``."""
+    """What `collect` reads of ranks with our crash handler.
+
+    ``stacks_rank<N>.txt`` and ``fr_rank_<N>``.
+    """
 
     def read(until):
-        mute = [rank for rank in ranks if not os.path.exists(os.path.join(folder, "stacks_rank%d.txt" % rank))]
+        mute = [
+            rank
+            for rank in ranks
+            if not os.path.exists(os.path.join(folder, "stacks_rank%d.txt" % rank))
+        ]
         asked = [rank for rank in mute if processes.catches(ranks[rank], signal.SIGUSR1)]
         for rank in asked:
             processes.signal_one(ranks[rank], signal.SIGUSR1)
@@ -202,12 +249,17 @@ def crash_handlers(folder, ranks):
             if silent and is_alive(ranks[rank]):
                 problems.append("rank %d did not answer SIGUSR1" % rank)
         for rank, pid in ranks.items():
-            if not os.path.exists(os.path.join(folder, "stacks_rank%d.txt" % rank)) and is_alive(pid):
+            if not os.path.exists(os.path.join(folder, "stacks_rank%d.txt" % rank)) and is_alive(
+                pid
+            ):
                 text, problem = python_stack(rank, pid, max(until, time.monotonic() + 0.5))
                 if text:
-                    processes.write_whole(os.path.join(folder, "stacks_rank%d.txt" % rank), redact.text(text))
+                    processes.write_whole(
+                        os.path.join(folder, "stacks_rank%d.txt" % rank), redact.text(text)
+                    )
                 problems += [problem] if problem else []
-        for rank in asked:  # last: what is slow there, a driver that waits for a call still being made, is slow itself
+        # last: what is slow there, a driver that waits for a call still being made, is slow itself
+        for rank in asked:
             if not _written(os.path.join(folder, "fr_rank_%d" % rank), ranks[rank], until):
                 problems.append("rank %d did not finish its Flight Recorder dump in time" % rank)
         return problems
@@ -216,7 +268,10 @@ def crash_handlers(folder, ranks):
 
 
 class Gpus:
-    """The driver's report on every GPU: memory, clocks and why they are low, errors, processes; made meanwhile."""
+    """The driver's report on every GPU.
+
+    Memory, clocks and why they are low, errors, processes; made meanwhile.
+    """
 
     COMMAND = ("nvidia-smi", "-q", "-x")
 
@@ -249,24 +304,41 @@ class Gpus:
 
 REFUSED = re.compile(r"ermission|not permitted")
 """In what py-spy, pystack and gdb say where they may not read a process."""
-CONTAINER = "start the container with --cap-add=SYS_PTRACE (Kubernetes: securityContext.capabilities.add)"
+CONTAINER = (
+    "start the container with --cap-add=SYS_PTRACE (Kubernetes: securityContext.capabilities.add)"
+)
 
 
 def _permission(pids):
     """Why stacks of processes were refused, and how to allow it."""
     others = sorted({processes.owner(pid) for pid in pids} - {os.geteuid(), -1})
     if others:
-        return "the ranks belong to user %d, who may read them, as may root: repeat it with sudo" % others[0]
+        return (
+            "the ranks belong to user %d, who may read them, as may root: repeat it with sudo"
+            % others[0]
+        )
     scope = processes.read("/proc/sys/kernel/yama/ptrace_scope").strip()
     if scope == "3":
-        return "kernel.yama.ptrace_scope is 3 here, so nobody may read stacks until the host has been booted without it"
+        return (
+            "kernel.yama.ptrace_scope is 3 here, so nobody may read stacks until the host has been"
+            " booted without it"
+        )
     may = processes.has_capability(processes.CAP_SYS_PTRACE)
     if scope in ("1", "2") and not may:
         how = "repeat it with sudo, or allow it: sudo sysctl kernel.yama.ptrace_scope=0"
-        return "kernel.yama.ptrace_scope is %s here, so stacks take CAP_SYS_PTRACE: %s" % (scope, how)
+        return "kernel.yama.ptrace_scope is %s here, so stacks take CAP_SYS_PTRACE: %s" % (
+            scope,
+            how,
+        )
     if not may:
-        return "stacks of these ranks take CAP_SYS_PTRACE: repeat it with sudo on the host, or " + CONTAINER
-    return "a seccomp filter or a security module refuses ptrace: repeat it on the host, or " + CONTAINER
+        return (
+            "stacks of these ranks take CAP_SYS_PTRACE: repeat it with sudo on the host, or "
+            + CONTAINER
+        )
+    return (
+        "a seccomp filter or a security module refuses ptrace: repeat it on the host, or "
+        + CONTAINER
+    )
 
 
 def is_alive(pid):

@@ -1,8 +1,10 @@
-"""The Flight Recorder of ranks whose job set nothing for it, by the mildest method that each of them allows.
+"""The Flight Recorder of ranks whose job set nothing for it, by the mildest method that each of
+them allows.
 
-Only on request, as three of the five run code inside the process; never in a process of another user.  Each method has
-conditions, so that none begins what it may not be able to end: a debugger calls into Python only while no thread holds
-the GIL, only where time is left for the call, and is asked to let go, not killed, in the middle of it.
+Only on request, as three of the five run code inside the process; never in a process of another
+user.  Each method has conditions, so that none begins what it may not be able to end: a debugger
+calls into Python only while no thread holds the GIL, only where time is left for the call, and is
+asked to let go, not killed, in the middle of it.
 """
 
 import http.client
@@ -25,18 +27,30 @@ from . import remote_thread, utilization
 from .snapshots import python_stack
 
 COSTS = {
-    "pipe": "torch writes the dump itself (the job has set TORCH_NCCL_DEBUG_INFO_PIPE_FILE); nothing is paused",
+    "pipe": (
+        "torch writes the dump itself (the job has set TORCH_NCCL_DEBUG_INFO_PIPE_FILE); nothing is"
+        " paused"
+    ),
     "server": "torch's debug server answers (the job has started it); nothing is paused",
-    "remote_exec": "Python 3.14 runs five lines at the next safe point of the main thread; nothing is paused",
-    "ptrace": "a thread is begun that calls Python once (x86_64), for which the main thread is paused for milliseconds",
-    "gdb": "gdb, or cuda-gdb, attaches, needs ptrace, and calls Python once; the process is paused for some seconds",
+    "remote_exec": (
+        "Python 3.14 runs five lines at the next safe point of the main thread; nothing is paused"
+    ),
+    "ptrace": (
+        "a thread is begun that calls Python once (x86_64), for which the main thread is paused for"
+        " milliseconds"
+    ),
+    "gdb": (
+        "gdb, or cuda-gdb, attaches, needs ptrace, and calls Python once; the process is paused for"
+        " some seconds"
+    ),
 }
 """Method → what it needs and costs."""
 MORE_TIME = "--timeout 180 gives it more"
 """What to do where the deadline came first."""
 NEXT_TIME = (
-    "For a dump without a debugger set next time: export TORCH_FR_BUFFER_SIZE=2000 TORCH_NCCL_TRACE_BUFFER_SIZE=2000 "
-    "TORCH_NCCL_DEBUG_INFO_PIPE_FILE=/tmp/nccl_pipe_rank_ (the second name is for torch before 2.8; it takes torch 2.3)"
+    "For a dump without a debugger set next time: export TORCH_FR_BUFFER_SIZE=2000"
+    " TORCH_NCCL_TRACE_BUFFER_SIZE=2000 TORCH_NCCL_DEBUG_INFO_PIPE_FILE=/tmp/nccl_pipe_rank_ (the"
+    " second name is for torch before 2.8; it takes torch 2.3)"
 )
 CODE = """import _thread
 def _ncclkit(path):
@@ -47,14 +61,16 @@ def _ncclkit(path):
         if torch is None or distributed is None or not distributed.is_initialized():
             return b"", "it has no process group of torch"
         inner, which = torch._C._distributed_c10d, "torch %s" % torch.__version__
-        names = ("_dump_nccl_trace", "_dump_fr_trace") if distributed.get_backend() == "nccl" else ("_dump_fr_trace",)
+        nccl = distributed.get_backend() == "nccl"
+        names = ("_dump_nccl_trace", "_dump_fr_trace") if nccl else ("_dump_fr_trace",)
         call = next((getattr(inner, name) for name in names if hasattr(inner, name)), None)
         if call is None:
             return b"", "%s has no Flight Recorder for %s" % (which, distributed.get_backend())
         found = call()
         sizes = ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE")
         older = [int(part) for part in torch.__version__.split(".")[:2]] < [2, 11]
-        if older and not any(os.environ.get(name) for name in sizes) and b"profiling_name" not in found:
+        asked = any(os.environ.get(name) for name in sizes)
+        if older and not asked and b"profiling_name" not in found:
             return b"", "the Flight Recorder of %s is off unless it is asked for" % which
         return found, ""
     try:
@@ -70,8 +86,8 @@ del _ncclkit, _thread
 """
 """What is run inside a rank.
 
-A thread of its own makes the dump, once the debugger has let go: it asks CUDA for the state of each collective, and
-the main thread may have been stopped where it holds a lock of CUDA's.
+A thread of its own makes the dump, once the debugger has let go: it asks CUDA for the state of each
+collective, and the main thread may have been stopped where it holds a lock of CUDA's.
 """
 REFUSED = "Couldn't write"
 """How gdb begins what it says of registers that it cannot write."""
@@ -82,9 +98,15 @@ WRITE_CHECK = (
 )
 """Orders that fail, and change nothing, where gdb cannot write the registers of a thread.
 
-gdb before 14 cannot on a processor with AMX: a call is refused halfway, and the process dies of what was written.
+gdb before 14 cannot on a processor with AMX: a call is refused halfway, and the process dies of
+what was written.
 """
-QUIET = ("set auto-load no", "set auto-solib-add off", "set debuginfod enabled off", "set confirm off")
+QUIET = (
+    "set auto-load no",
+    "set auto-solib-add off",
+    "set debuginfod enabled off",
+    "set confirm off",
+)
 """Orders to gdb before it begins."""
 OF_OUR_OWN = ("/bin/sh", "-c", ":")
 """The program on which a debugger is asked whether it can write registers."""
@@ -93,15 +115,19 @@ ASKED = 10.0
 PATIENCE = {"pipe": 8.0, "server": 4.0, "remote_exec": 3.0, "ptrace": 30.0, "gdb": 60.0}
 """Seconds that a method may take on one rank."""
 SIGINT_GRACE = 1.6
-"""Seconds in which a debugger heeds an interrupt, which unwinds its call, after which it detaches."""
+"""Seconds in which a debugger heeds an interrupt, which unwinds its call, after which it
+detaches."""
 UNWIND_GRACE = 8.0
-"""Seconds more that it gets, past its deadline, as a rank dies of a debugger that ends in the middle of a call."""
+"""Seconds more that it gets, past its deadline, as a rank dies of a debugger that ends in the
+middle of a call."""
 STOP_BEFORE = 2 * SIGINT_GRACE
 """Seconds before its deadline at which a debugger is interrupted first."""
 CALL_NEEDS = 15.0
-"""Seconds without which a debugger begins no call; on an H200 ranks died of one that was interrupted in the middle."""
+"""Seconds without which a debugger begins no call; on an H200 ranks died of one that was
+interrupted in the middle."""
 ATTACH_NEEDS = 2 * CALL_NEEDS
-"""Seconds without which no debugger is begun, as on a busy host it takes about ten until its first call."""
+"""Seconds without which no debugger is begun, as on a busy host it takes about ten until its first
+call."""
 GIL_CHECKS, PAUSE = 5, 0.3
 """How often, and after how many seconds again, it is looked whether a thread has the GIL."""
 DETACH_GRACE = 3.0
@@ -122,12 +148,18 @@ class Final(Exception):
 
 
 def dump(folder, ranks, until, texts):
-    """Write ``fr_rank_<N>`` of each rank that allows it; returns one sentence for each that does not.
+    """Write ``fr_rank_<N>`` of each rank that allows it.
+
+    Returns one sentence for each that does not.
 
     texts: what pystack or py-spy printed of a rank, which shows who holds the GIL.
     """
     with ThreadPoolExecutor(min(SIDE_BY_SIDE, os.cpu_count() or 1)) as pool:
-        said = list(pool.map(lambda rank: _one(folder, rank, ranks[rank], until, texts.get(rank, "")), ranks))
+        said = list(
+            pool.map(
+                lambda rank: _one(folder, rank, ranks[rank], until, texts.get(rank, "")), ranks
+            )
+        )
     problems = [problem for problem in said if problem]
     return [*problems, NEXT_TIME] if problems else []
 
@@ -169,8 +201,16 @@ def _pipe(rank, pid, seconds, text):
     if not prefix:
         return b"", ""
     home = variables.get("HOME", "") + "/.cache/torch/"
-    named = [variables.get(name, "") for name in ("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE")]
-    prefixes = [*filter(None, named), home + "comm_lib_trace_rank_", home + "nccl_trace_rank_", "/tmp/nccl_trace_rank_"]
+    named = [
+        variables.get(name, "")
+        for name in ("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE")
+    ]
+    prefixes = [
+        *filter(None, named),
+        home + "comm_lib_trace_rank_",
+        home + "nccl_trace_rank_",
+        "/tmp/nccl_trace_rank_",
+    ]
     places = [_inside(pid, "%s%d" % (place, rank)) for place in prefixes]
     begun, before = time.monotonic(), {place: _written(place) for place in places}
     try:
@@ -191,7 +231,10 @@ def _pipe(rank, pid, seconds, text):
 
 
 def _whole(path, until):
-    """What is in a file that a process writes just now: once it has grown and grows no more, or at the deadline."""
+    """What is in a file that a process writes just now.
+
+    Once it has grown and grows no more, or at the deadline.
+    """
     size, known = os.path.getsize(path), -1
     while time.monotonic() < until and (size == 0 or size != known):
         time.sleep(0.3)
@@ -201,7 +244,9 @@ def _whole(path, until):
 
 def _inside(pid, path):
     """A path as the process sees it, which may be in a container."""
-    return "/proc/%d/root%s" % (pid, path) if os.path.isabs(path) else "/proc/%d/cwd/%s" % (pid, path)
+    return (
+        "/proc/%d/root%s" % (pid, path) if os.path.isabs(path) else "/proc/%d/cwd/%s" % (pid, path)
+    )
 
 
 def _written(path):
@@ -243,7 +288,9 @@ def _server(rank, pid, seconds, text):
 
 
 def _ports(pid):
-    """Ports on which a process listens at all addresses, as torch's debug server does and gloo and NCCL do not."""
+    """Ports on which a process listens at all addresses, as torch's debug server does and gloo and
+    NCCL do not.
+    """
     held, found = set(utilization.inodes(pid)), []
     for line in processes.read("/proc/%d/net/tcp6" % pid).splitlines()[1:]:
         words = line.split()
@@ -255,7 +302,9 @@ def _ports(pid):
 
 def _script(pid, rank):
     """(a folder that only this user and the process see, as we see it, as the process does)."""
-    base = next((place for place in ("/tmp", "/dev/shm") if os.access(_inside(pid, place), os.W_OK)), "")
+    base = next(
+        (place for place in ("/tmp", "/dev/shm") if os.access(_inside(pid, place), os.W_OK)), ""
+    )
     if not base:
         return "", ""
     seen = _inside(pid, base)  # which goes with the process, and what is in the folder would stay
@@ -278,12 +327,16 @@ def _answer(folder):
 
 
 def _remote_exec(rank, pid, seconds, text):
-    """(the dump, why there is none) by Python 3.14's own door, through the interpreter that the process runs."""
+    """(the dump, why there is none) by Python 3.14's own door, through the interpreter that the
+    process runs.
+    """
     try:
         program = os.readlink("/proc/%d/exe" % pid)
     except OSError as error:
         return b"", error.strerror
-    version = re.search(r"python3\.(\d+)", program + "\n" + processes.read("/proc/%d/maps" % pid, 8 << 20))
+    version = re.search(
+        r"python3\.(\d+)", program + "\n" + processes.read("/proc/%d/maps" % pid, 8 << 20)
+    )
     if version is None or int(version[1]) < 14:
         return b"", ""
     ours, theirs = _script(pid, rank)
@@ -293,7 +346,9 @@ def _remote_exec(rank, pid, seconds, text):
     command = [program, "-I", "-S", "-c", code, str(pid), theirs + "/dump.py"]
     begun, asked = time.monotonic(), False
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=seconds, stdin=subprocess.DEVNULL)
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=seconds, stdin=subprocess.DEVNULL
+        )
         if done.returncode:
             return b"", (done.stderr.strip().splitlines() or ["it failed"])[-1]
         asked = True
@@ -321,10 +376,15 @@ def _ptrace(rank, pid, seconds, text):
         return b"", "there is no folder that the process can read"
     try:
         # begun late, as when a thread has the GIL, it finds nothing more to do
-        remote_thread.begin(pid, "__import__('os').path.exists('%s') and %s" % (theirs, _line(theirs)))
+        remote_thread.begin(
+            pid, "__import__('os').path.exists('%s') and %s" % (theirs, _line(theirs))
+        )
         while not _answered(ours):
             if time.monotonic() > until:
-                raise Final("the thread that makes the dump did not end in %.0f s; %s" % (seconds, MORE_TIME))
+                raise Final(
+                    "the thread that makes the dump did not end in %.0f s; %s"
+                    % (seconds, MORE_TIME)
+                )
             time.sleep(0.02)
         return _answer(ours)
     except remote_thread.ThreadRefused as error:
@@ -358,7 +418,11 @@ def _gdb(rank, pid, seconds, text):
         if refusal(program):
             continue
         if until - time.monotonic() <= ATTACH_NEEDS:
-            return b"", "%.0f s were left, and a debugger takes %.0f; %s" % (seconds, ATTACH_NEEDS, MORE_TIME)
+            return b"", "%.0f s were left, and a debugger takes %.0f; %s" % (
+                seconds,
+                ATTACH_NEEDS,
+                MORE_TIME,
+            )
         found, problem = _called(program, rank, pid, until - time.monotonic())
         if found or REFUSED not in problem:
             break
@@ -370,14 +434,21 @@ _refusals = {}  # type: dict[str, str]
 
 
 def refusal(program):
-    """Why a debugger can call nothing on this host; "" where it can.  It is asked once, of a program of our own."""
+    """Why a debugger can call nothing on this host.
+
+    "" where it can.  It is asked once, of a program of our own.
+    """
     with _asking:
         if program not in _refusals:
-            orders = [word for order in ("starti", *write_check(), "kill") for word in ("-ex", order)]
+            orders = [
+                word for order in ("starti", *write_check(), "kill") for word in ("-ex", order)
+            ]
             quiet = [word for order in QUIET for word in ("-iex", order)]
             command = [program, "-nx", "-batch", *quiet, *orders, "--args", *OF_OUR_OWN]
             said = re.search("(?m)^%s.*$" % REFUSED, debugged(command, time.monotonic() + ASKED))
-            _refusals[program] = "%s says: %s Its release 14 can write them" % (program, said[0]) if said else ""
+            _refusals[program] = (
+                "%s says: %s Its release 14 can write them" % (program, said[0]) if said else ""
+            )
         return _refusals[program]
 
 
@@ -387,15 +458,21 @@ def write_check():
 
 
 def _holds_gil(rank, pid, text, until):
-    """Whether a thread has the GIL whenever one looks: what runs Python (``+gil``) has it now and then.
+    """Whether a thread has the GIL whenever one looks.
 
-    text: what was seen of the process before; pystack, which says ``Has the GIL``, reads those that stand.
+    What runs Python (``+gil``) has it now and then.
+
+    text: what was seen of the process before; pystack, which says ``Has the GIL``, reads those that
+    stand.
     """
     for _ in range(GIL_CHECKS):
         if "+gil" not in text:
             break
         time.sleep(PAUSE)
-        text = python_stack(rank, pid, min(until, time.monotonic() + PATIENCE["remote_exec"]))[0] or text
+        text = (
+            python_stack(rank, pid, min(until, time.monotonic() + PATIENCE["remote_exec"]))[0]
+            or text
+        )
     return "Has the GIL" in text or "+gil" in text
 
 
@@ -405,7 +482,8 @@ def _called(program, rank, pid, seconds):
     if not ours:
         return b"", "there is no folder that the process can read"
     first = ["handle all nostop noprint pass", "set unwindonsignal on"]
-    # all of torch would take seconds more; without libcuda's symbols cuda-gdb is a gdb, and leaves the GPU alone
+    # all of torch would take seconds more; without libcuda's symbols cuda-gdb is a gdb, and leaves
+    # the GPU alone
     first += ["sharedlibrary libpython", r"sharedlibrary /libc[.-]"]
     # cuda-gdb has its eye on a kernel where one runs, and calls nothing there
     calls = ["thread 1", *write_check()]
@@ -414,11 +492,14 @@ def _called(program, rank, pid, seconds):
     # of a file gdb leaves out what follows an error
     with open(ours + "/permitted", "w") as out:
         out.write("\n".join(calls) + "\n")
-    with open(ours + "/release", "w") as out:  # Python ends a process that releases a state that it has not taken
+    # Python ends a process that releases a state that it has not taken
+    with open(ours + "/release", "w") as out:
         out.write("if ! $_isvoid($state)\ncall (void) PyGILState_Release($state)\nend\n")
     before = [word for order in QUIET for word in ("-iex", order)]
     # one move decides: either the calls begin, or there are none any more
-    first.append("shell mv %s %s" % (shlex.quote(ours + "/permitted"), shlex.quote(ours + "/calls")))
+    first.append(
+        "shell mv %s %s" % (shlex.quote(ours + "/permitted"), shlex.quote(ours + "/calls"))
+    )
     after = [*(word for order in first for word in ("-ex", order)), "-x", ours + "/calls"]
     after += ["-ex", "thread 1", "-x", ours + "/release", "-ex", "detach"]
     until = time.monotonic() + seconds
@@ -431,16 +512,25 @@ def _called(program, rank, pid, seconds):
         if _answered(ours):
             return _answer(ours)
         if called:
-            return b"", "the thread that makes the dump did not end in %.0f s; %s" % (seconds, MORE_TIME)
+            return b"", "the thread that makes the dump did not end in %.0f s; %s" % (
+                seconds,
+                MORE_TIME,
+            )
         if not os.path.exists(ours + "/calls") and not os.path.exists(ours + "/permitted"):
             return b"", "it had not begun after %.0f s; %s" % (seconds - CALL_NEEDS, MORE_TIME)
         if time.monotonic() > until - STOP_BEFORE:
-            return b"", "it was asked to let go as it took more than %.0f s; %s" % (seconds, MORE_TIME)
+            return b"", "it was asked to let go as it took more than %.0f s; %s" % (
+                seconds,
+                MORE_TIME,
+            )
         refused = re.findall(r"(?m)^.*(?:ptrace|denied|not permitted|%s).*$" % REFUSED, said)
         wrong = re.findall(r"Error in sourced command file:\n(.+)", said)
         wrong += re.findall(r"(?m)^.*(?:rror|No symbol|annot|signaled).*$", said)[-1:]
         last = " / ".join(said.strip().splitlines()[-3:])[-LAST:]
-        return b"", (refused or wrong or ["it called nothing (%s)" % (last or "it printed nothing")])[0]
+        return (
+            b"",
+            (refused or wrong or ["it called nothing (%s)" % (last or "it printed nothing")])[0],
+        )
     finally:
         shutil.rmtree(ours, ignore_errors=True)
 
@@ -451,14 +541,24 @@ def cuda_gdb():
 
 
 def debugged(command, until, answered=lambda: False, script=""):
-    """What gdb, or cuda-gdb, prints; it ends by moment `until`, and soon after the rank has `answered`.
+    """What gdb, or cuda-gdb, prints.
 
-    Only one that heeds no interrupt has `UNWIND_GRACE` seconds more.  script: a file of its orders, removed where it
-    has not begun them `CALL_NEEDS` seconds before that moment.  cuda-gdb is a script that starts the debugger, so
-    signals go to both.  They stay in our process group, with which Cancel ends them.
+    It ends by moment `until`, and soon after the rank has `answered`.
+
+    Only one that heeds no interrupt has `UNWIND_GRACE` seconds more.  script: a file of its orders,
+    removed where it has not begun them `CALL_NEEDS` seconds before that moment.  cuda-gdb is a
+    script that starts the debugger, so signals go to both.  They stay in our process group, with
+    which Cancel ends them.
     """
-    child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                             text=True, errors="replace", env={**os.environ, "SHELL": "/bin/sh"})  # fmt: skip
+    child = subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        env={**os.environ, "SHELL": "/bin/sh"},
+    )
     said, started, known, patience = "", {child.pid}, False, until - STOP_BEFORE
     signals = [(signal.SIGINT, SIGINT_GRACE), (signal.SIGINT, SIGINT_GRACE + UNWIND_GRACE)]
     signals += [(signal.SIGTERM, SIGINT_GRACE), (signal.SIGKILL, SIGINT_GRACE)]
@@ -484,5 +584,11 @@ def debugged(command, until, answered=lambda: False, script=""):
             processes.signal_one(pid, number)
 
 
-METHODS = {"pipe": _pipe, "server": _server, "remote_exec": _remote_exec, "ptrace": _ptrace, "gdb": _gdb}
+METHODS = {
+    "pipe": _pipe,
+    "server": _server,
+    "remote_exec": _remote_exec,
+    "ptrace": _ptrace,
+    "gdb": _gdb,
+}
 """Method → its function, the mildest first."""

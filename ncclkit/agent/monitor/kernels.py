@@ -1,6 +1,9 @@
-"""The kernel that each GPU of a job is in, by cuda-gdb; only on request, as the process is paused meanwhile.
+"""The kernel that each GPU of a job is in, by cuda-gdb.
 
-Where there is time it is asked twice: a GPU that is in another launch then works, and is slow at most.
+Only on request, as the process is paused meanwhile.
+
+Where there is time it is asked twice: a GPU that is in another launch then works, and is slow at
+most.
 """
 
 import os
@@ -11,7 +14,10 @@ from concurrent.futures import ThreadPoolExecutor
 from ..run import processes
 from .flight_dump import ATTACH_NEEDS, CUDA, MORE_TIME, STOP_BEFORE, cuda_gdb, debugged
 
-COST = "cuda-gdb attaches to each rank and needs ptrace; the process is paused for about 15 s and then goes on"
+COST = (
+    "cuda-gdb attaches to each rank and needs ptrace; the process is paused for about 15 s and then"
+    " goes on"
+)
 SIDE_BY_SIDE = 8
 ROW = re.compile(
     # Kernel Parent Dev Grid Status SMs Mask GridDim BlockDim Invocation
@@ -19,7 +25,9 @@ ROW = re.compile(
 )
 UNNAMED = re.compile(r"(?:\(anonymous namespace\)|<unnamed>|\(unnamed\))::")
 """A namespace without a name, whose bracket is not that of arguments."""
-LAUNCH = re.compile(r"\b(?P<name>[A-Za-z_][\w:]*)(?:<[^<>]*>)?(?:\([^()]*\))?<<<\([\d,]+\),\s*\([\d,]+\)")
+LAUNCH = re.compile(
+    r"\b(?P<name>[A-Za-z_][\w:]*)(?:<[^<>]*>)?(?:\([^()]*\))?<<<\([\d,]+\),\s*\([\d,]+\)"
+)
 GRID = re.compile(r"\bkernel \d+, grid (\d+)")
 
 
@@ -38,9 +46,14 @@ class Kernels:
     def _ask(self, until, least):
         begun, program = time.monotonic(), cuda_gdb()
         if program is None:
-            return ["cuda-gdb is neither on PATH nor in %s, so no GPU could be asked for its kernel" % CUDA]
+            return [
+                "cuda-gdb is neither on PATH nor in %s, so no GPU could be asked for its kernel"
+                % CUDA
+            ]
         with ThreadPoolExecutor(SIDE_BY_SIDE) as pool:
-            problems = list(pool.map(lambda rank: self._one(program, rank, until, least), self.ranks))
+            problems = list(
+                pool.map(lambda rank: self._one(program, rank, until, least), self.ranks)
+            )
         self.took = time.monotonic() - begun
         return [problem for problem in problems if problem]
 
@@ -50,7 +63,10 @@ class Kernels:
         left, least = until - time.monotonic(), self.took + STOP_BEFORE
         if self.ranks and left < least:
             words = (self.took, max(0.0, left), MORE_TIME)
-            return ["GPUs were asked once for their kernels: again takes %.0f s, and %.0f s were left; %s" % words]
+            return [
+                "GPUs were asked once for their kernels: again takes %.0f s, and %.0f s were"
+                " left; %s" % words
+            ]
         return self._ask(until, least) if self.ranks else []
 
     def _one(self, program, rank, until, least):
@@ -63,9 +79,15 @@ class Kernels:
             return "the kernel of rank %d was not asked for: it is stopped" % rank
         left = until - time.monotonic()
         if left < least:
-            return "rank %d was not asked for its kernel: %.0f s were left; %s" % (rank, max(0.0, left), MORE_TIME)
+            return "rank %d was not asked for its kernel: %.0f s were left; %s" % (
+                rank,
+                max(0.0, left),
+                MORE_TIME,
+            )
         orders = ["-ex", "info cuda kernels", "-ex", "detach"]
-        said = debugged([program, "-nx", "-batch", "-iex", "set auto-load no", "-p", str(pid), *orders], until)
+        said = debugged(
+            [program, "-nx", "-batch", "-iex", "set auto-load no", "-p", str(pid), *orders], until
+        )
         found = kernel_of(said)
         if found is None:
             return "cuda-gdb on rank %d: %s" % (rank, _why(said))
@@ -76,19 +98,33 @@ class Kernels:
 def kernel_of(said):
     """(the kernel, the number of its launch or "") in what cuda-gdb prints.
 
-    ("", "") where no kernel is active, None where it does not say.  Of several that are active the first one of
-    NCCL, as that is the one that waits for others.
+    ("", "") where no kernel is active, None where it does not say.  Of several that are active the
+    first one of NCCL, as that is the one that waits for others.
     """
     said = UNNAMED.sub("", said)
-    rows = [match for match in map(ROW.match, said.splitlines()) if match and match["status"] == "Active"]
-    found = [(match["call"].partition("(")[0].partition("<")[0].strip(), match["grid"]) for match in rows]
+    rows = [
+        match
+        for match in map(ROW.match, said.splitlines())
+        if match and match["status"] == "Active"
+    ]
+    found = [
+        (match["call"].partition("(")[0].partition("<")[0].strip(), match["grid"]) for match in rows
+    ]
     focus = GRID.search(said)
     found += [(match["name"], focus[1] if focus else "") for match in LAUNCH.finditer(said)]
     if found:
         return next((one for one in found if "nccl" in one[0].lower()), found[0])
-    return ("", "") if re.search(r"No CUDA kernels|no active kernel|No CUDA devices", said, re.IGNORECASE) else None
+    return (
+        ("", "")
+        if re.search(r"No CUDA kernels|no active kernel|No CUDA devices", said, re.IGNORECASE)
+        else None
+    )
 
 
 def _why(said):
-    lines = [line.strip() for line in said.splitlines() if re.search(r"ptrace|denied|rror|not permitted|No such", line)]
+    lines = [
+        line.strip()
+        for line in said.splitlines()
+        if re.search(r"ptrace|denied|rror|not permitted|No such", line)
+    ]
     return (lines or ["no answer in time; " + MORE_TIME])[-1][:200]

@@ -1,8 +1,9 @@
-"""A script: reads what a process names, or runs a tool on it, with no more rights than its owner has.
+"""A script: reads what a process names, or runs a tool on it, with no more rights than its owner
+has.
 
-Whose process it is chooses the names of its source files, and where it prints to.  Root that
-opened them would read any file for him, and might wait in a pipe or wake a device.  `as_owner` runs
-the source of this file, so it imports nothing of the agent, and nothing once it has given up rights.
+Whose process it is chooses the names of its source files, and where it prints to.  Root that opened
+them would read any file for him, and might wait in a pipe or wake a device.  `as_owner` runs the
+source of this file, so it imports nothing of the agent, and nothing once it has given up rights.
 """
 
 import ctypes
@@ -47,7 +48,9 @@ def main(words):
 
 
 class Process:
-    """A process by one descriptor of its folder in /proc, so that no later one of its number is meant."""
+    """A process by one descriptor of its folder in /proc, so that no later one of its number is
+    meant.
+    """
 
     def __init__(self, pid):
         self.folder = os.open("/proc/%d" % pid, os.O_PATH | os.O_DIRECTORY)
@@ -68,7 +71,10 @@ class Process:
 
 
 class Rights:
-    """The user, the groups and the capabilities of a process; NotAllowed where it acts for two users."""
+    """The user, the groups and the capabilities of a process.
+
+    NotAllowed where it acts for two users.
+    """
 
     def __init__(self, status, namespace):
         pairs = (line.partition(":") for line in status.splitlines())
@@ -82,7 +88,10 @@ class Rights:
         self.namespace = namespace
 
     def wanted_capabilities(self, ours):
-        """Capabilities that a reader in its place has: none where those of the process hold in its container only."""
+        """Capabilities that a reader in its place has.
+
+        None where those of the process hold in its container only.
+        """
         is_root_here = self.user == 0 and self.namespace == ours.namespace
         return self.capabilities & ours.capabilities if is_root_here else 0
 
@@ -101,7 +110,9 @@ def take_rights(rights, ours, capabilities):
     if ours.user != 0:
         if rights.user == ours.user:
             return
-        raise NotAllowed("it belongs to user %d, and only root may act for another user" % rights.user)
+        raise NotAllowed(
+            "it belongs to user %d, and only root may act for another user" % rights.user
+        )
     _prctl(PR_SET_KEEPCAPS, 1)
     os.setgroups(rights.groups)
     os.setresgid(rights.group, rights.group, rights.group)
@@ -110,7 +121,10 @@ def take_rights(rights, ours, capabilities):
 
 
 def read_files(process, paths, parent):
-    """{"sources": {path: text}, "output": what the process prints to} as far as its owner may read that."""
+    """{"sources": {path: text}, "output".
+
+    What the process prints to} as far as its owner may read that.
+    """
     ours = own_rights()
     root, working_folder = process.handle("root"), process.handle("cwd")
     outputs = list(_outputs(process))
@@ -180,7 +194,10 @@ def _tail(descriptors, handle, name):
 
 
 def _opened(descriptors, handle):
-    """A regular file, opened for reading by a descriptor of it; OSError where it is another or may not be read."""
+    """A regular file, opened for reading by a descriptor of it.
+
+    OSError where it is another or may not be read.
+    """
     if not stat.S_ISREG(os.fstat(handle).st_mode):
         raise OSError("not a regular file")  # what is read of a pipe is lost for its reader
     flags = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY
@@ -223,7 +240,10 @@ def _check(result):
 
 
 def _die_with(parent):
-    """End with the process that started this one; the kernel forgets that with a change of rights."""
+    """End with the process that started this one.
+
+    The kernel forgets that with a change of rights.
+    """
     _prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         os._exit(137)

@@ -1,4 +1,6 @@
-"""What the program of a rank says of the lines in its stack: calls, loops, and the conditions on the rank around them.
+"""What the program of a rank says of the lines in its stack.
+
+Calls, loops, and the conditions on the rank around them.
 
 Only its source is read, as text: nothing of it is imported or run.
 """
@@ -10,26 +12,34 @@ from functools import lru_cache
 from .. import redact
 
 LIBRARY = re.compile(r"site-packages|dist-packages|/lib/python\d|^<")
-BY_RANK = re.compile(r"rank|main_process|process_zero|global_zero|is_master|is_chief", re.IGNORECASE)
+BY_RANK = re.compile(
+    r"rank|main_process|process_zero|global_zero|is_master|is_chief", re.IGNORECASE
+)
 """Conditions that are true on some ranks only."""
 OWN, FILES, BRANCHES = 12, 4, 100
-"""Own lines of a stack, source files of a rank whose branches are read, and branches of each, at most."""
+"""Own lines of a stack, source files of a rank whose branches are read, and branches of each, at
+most."""
 
 
 def own_files(frames):
     """The source files of the user's own code in a stack."""
-    return list(dict.fromkeys(frame["file"] for frame in frames if not LIBRARY.search(frame["file"])))
+    return list(
+        dict.fromkeys(frame["file"] for frame in frames if not LIBRARY.search(frame["file"]))
+    )
 
 
 def sources(texts, frames):
-    """What the program of a process says of the lines in its stack, and of the branches in their files.
+    """What the program of a process says of the lines in its stack, and of the branches in their
+    files.
 
     texts: {path: source} of its `own_files`, as here everywhere.
     """
     program_rows, called = [], []  # type: ignore[var-annotated]
     for frame in frames:
         if not LIBRARY.search(frame["file"]):
-            program_rows.append(source_line(texts, frame["file"], int(frame["line"]), frame["func"], called))
+            program_rows.append(
+                source_line(texts, frame["file"], int(frame["line"]), frame["func"], called)
+            )
             called = []
         called = [*called, frame["func"].rpartition(".")[2]]
     files = list(dict.fromkeys(row["file"] for row in program_rows))
@@ -38,41 +48,85 @@ def sources(texts, frames):
 
 
 def source_line(texts, path, line, func="", called=()):
-    """What the source of a line of a process says: the call, its group, the loops and conditions on the rank around it.
+    """What the source of a line of a process says.
 
-    func: the function that the line is in, as the stack names it; called: those that it has called, where more than
-    one call stands in the line.
+    The call, its group, the loops and conditions on the rank around it.
+
+    func: the function that the line is in, as the stack names it; called: those that it has called,
+    where more than one call stands in the line.
     """
     source = texts.get(path, "")
-    around = [node for node in _nodes(source) if node.__dict__.get("lineno", line + 1) <= line <= _end(node)]
-    keywords = [word for node in around if isinstance(node, ast.Call) for word in node.keywords if word.arg == "group"]
+    around = [
+        node
+        for node in _nodes(source)
+        if node.__dict__.get("lineno", line + 1) <= line <= _end(node)
+    ]
+    keywords = [
+        word
+        for node in around
+        if isinstance(node, ast.Call)
+        for word in node.keywords
+        if word.arg == "group"
+    ]
     group = next((ast.unparse(word.value) for word in keywords), "")
-    peers = [word.value for node in around if isinstance(node, ast.Call) for word in node.keywords
-             if word.arg in ("src", "dst")]  # fmt: skip
-    peer = next((node.value for node in peers if isinstance(node, ast.Constant) and isinstance(node.value, int)), None)
-    loops = [[node.lineno, _end(node.body[-1])] for node in around if isinstance(node, (ast.For, ast.While))]
+    peers = [
+        word.value
+        for node in around
+        if isinstance(node, ast.Call)
+        for word in node.keywords
+        if word.arg in ("src", "dst")
+    ]
+    peer = next(
+        (
+            node.value
+            for node in peers
+            if isinstance(node, ast.Constant) and isinstance(node.value, int)
+        ),
+        None,
+    )
+    loops = [
+        [node.lineno, _end(node.body[-1])]
+        for node in around
+        if isinstance(node, (ast.For, ast.While))
+    ]
     text = source.splitlines()[line - 1].strip() if line <= source.count("\n") + 1 else ""
-    return {"file": path, "line": line, "func": func, "text": redact.text(text)[:160], "group": group[:60],
-            "peer": peer, "conditions": [redact.text(one)[:120] for one in conditions(source, line, called)],
-            "loops": [loop for loop in loops if loop[0] <= line <= loop[1]]}  # fmt: skip
+    return {
+        "file": path,
+        "line": line,
+        "func": func,
+        "text": redact.text(text)[:160],
+        "group": group[:60],
+        "peer": peer,
+        "conditions": [redact.text(one)[:120] for one in conditions(source, line, called)],
+        "loops": [loop for loop in loops if loop[0] <= line <= loop[1]],
+    }
 
 
 def targets(texts, path, line):
-    """The variables of the loops around a line of a process, outermost first, less those that number ranks."""
-    around = [node for node in _nodes(texts.get(path, "")) if isinstance(node, (ast.For, ast.AsyncFor))]
+    """The variables of the loops around a line of a process, outermost first, less those that
+    number ranks.
+    """
+    around = [
+        node for node in _nodes(texts.get(path, "")) if isinstance(node, (ast.For, ast.AsyncFor))
+    ]
     around = [node for node in around if node.body[0].lineno <= line <= _end(node.body[-1])]
-    names = (one.id for node in around for one in ast.walk(node.target) if isinstance(one, ast.Name))
+    names = (
+        one.id for node in around for one in ast.walk(node.target) if isinstance(one, ast.Name)
+    )
     return [name for name in names if name.strip("_") and not BY_RANK.search(name)]
 
 
 def conditions(source, line, called=()):
     """The conditions on the rank under which a line of a program is reached, the innermost first.
 
-    called: functions that were called from the line.  They decide where a condition and what depends on it stand in
-    one line; where they do not, the condition is left out.
+    called: functions that were called from the line.  They decide where a condition and what
+    depends on it stand in one line; where they do not, the condition is left out.
     """
-    found = [(parts[0].lineno, text) for parts, text, others in _guarded(_nodes(source)) if BY_RANK.search(text)
-             and _is_at(parts, others, line, called)]  # fmt: skip
+    found = [
+        (parts[0].lineno, text)
+        for parts, text, others in _guarded(_nodes(source))
+        if BY_RANK.search(text) and _is_at(parts, others, line, called)
+    ]
     return list(dict.fromkeys(text for _, text in sorted(found, key=lambda row: -row[0])))
 
 
@@ -93,9 +147,11 @@ def branches(texts, path):
 
 
 def _guarded(nodes):
-    """(parts of a program, the condition under which they are reached, other parts that may stand in their lines).
+    """(parts of a program, the condition under which they are reached, other parts that may stand
+    in their lines).
 
-    A condition is that of an ``if`` unless it says ``while`` or, after an ``if`` that leaves, ``past``.
+    A condition is that of an ``if`` unless it says ``while`` or, after an ``if`` that leaves,
+    ``past``.
     """
     for node in nodes:
         if isinstance(node, (ast.If, ast.IfExp)):
@@ -103,13 +159,19 @@ def _guarded(nodes):
             yield sides[1], ast.unparse(node.test), [sides[0], sides[2]]
             if sides[2]:
                 yield sides[2], _not(node.test), sides[:2]
-        elif isinstance(node, ast.While) and not any(isinstance(one, ast.Call) for one in ast.walk(node.test)):
+        elif isinstance(node, ast.While) and not any(
+            isinstance(one, ast.Call) for one in ast.walk(node.test)
+        ):
             yield node.body, "while " + ast.unparse(node.test), [[node.test]]
         elif isinstance(node, ast.BoolOp):
             for number, value in enumerate(node.values[1:], 1):
                 whole = node.values[0] if number == 1 else ast.BoolOp(node.op, node.values[:number])
                 rest = [[one] for one in node.values if one is not value]
-                yield [value], ast.unparse(whole) if isinstance(node.op, ast.And) else _not(whole), rest
+                yield (
+                    [value],
+                    ast.unparse(whole) if isinstance(node.op, ast.And) else _not(whole),
+                    rest,
+                )
         for name in ("body", "orelse", "finalbody"):
             yield from _past(getattr(node, name, None))
 
@@ -117,7 +179,11 @@ def _guarded(nodes):
 def _past(block):
     """As `_guarded`, what follows each ``if`` of a block by one side of which the block is left."""
     for number, one in enumerate(block[:-1] if isinstance(block, list) else ()):
-        how = [_leaves(side) for side in (one.body, one.orelse)] if isinstance(one, ast.If) else ["", ""]
+        how = (
+            [_leaves(side) for side in (one.body, one.orelse)]
+            if isinstance(one, ast.If)
+            else ["", ""]
+        )
         if bool(how[0]) != bool(how[1]):
             test = ast.unparse(one.test) if how[0] else _not(one.test)
             yield block[number + 1 :], "past if %s: %s" % (test, how[0] or how[1]), []
@@ -128,15 +194,28 @@ def _parts(body):
 
 
 def _leaves(block):
-    """``return``, ``exit`` …: by which nothing of what follows a block is reached from it; "" where it may be."""
+    """``return``, ``exit`` …: by which nothing of what follows a block is reached from it.
+
+    "" where it may be.
+    """
     last = block[-1] if block else None
     if isinstance(last, ast.Expr) and isinstance(last.value, ast.Call):
         called = str(getattr(last.value.func, "attr", getattr(last.value.func, "id", "")))
         return "exit" if called in ("exit", "_exit", "quit") else ""
-    return type(last).__name__.lower() if isinstance(last, (ast.Return, ast.Raise, ast.Continue, ast.Break)) else ""
+    return (
+        type(last).__name__.lower()
+        if isinstance(last, (ast.Return, ast.Raise, ast.Continue, ast.Break))
+        else ""
+    )
 
 
-_PAIRS = ((ast.Eq, ast.NotEq), (ast.Lt, ast.GtE), (ast.Gt, ast.LtE), (ast.In, ast.NotIn), (ast.Is, ast.IsNot))
+_PAIRS = (
+    (ast.Eq, ast.NotEq),
+    (ast.Lt, ast.GtE),
+    (ast.Gt, ast.LtE),
+    (ast.In, ast.NotIn),
+    (ast.Is, ast.IsNot),
+)
 OPPOSITE = {one: other for pair in _PAIRS for one, other in (pair, pair[::-1])}  # type: dict[type[ast.cmpop], type[ast.cmpop]]
 
 
@@ -145,12 +224,16 @@ def _not(test):
     if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
         return ast.unparse(test.operand)
     if isinstance(test, ast.Compare) and len(test.ops) == 1:
-        return ast.unparse(ast.Compare(test.left, [OPPOSITE[type(test.ops[0])]()], test.comparators))
+        return ast.unparse(
+            ast.Compare(test.left, [OPPOSITE[type(test.ops[0])]()], test.comparators)
+        )
     return ast.unparse(ast.UnaryOp(ast.Not(), test))
 
 
 def _is_at(parts, others, line, called=()):
-    """Whether a process that is at a line is in these parts, and not in another part of the same line."""
+    """Whether a process that is at a line is in these parts, and not in another part of the same
+    line.
+    """
     if not _spans(parts, line):
         return False
     rivals = [other for other in others if other and _spans(other, line)]
@@ -166,8 +249,16 @@ def _spans(parts, line):
 
 
 def _calls(parts, line):
-    """The functions that parts of a program call in a line; of a decorated or a computed one a name that none has."""
-    found = [node for part in parts for node in ast.walk(part) if isinstance(node, ast.Call) and _spans([node], line)]
+    """The functions that parts of a program call in a line.
+
+    Of a decorated or a computed one a name that none has.
+    """
+    found = [
+        node
+        for part in parts
+        for node in ast.walk(part)
+        if isinstance(node, ast.Call) and _spans([node], line)
+    ]
     return {str(getattr(node.func, "attr", getattr(node.func, "id", "()"))) for node in found}
 
 

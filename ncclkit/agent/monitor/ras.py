@@ -1,12 +1,14 @@
 """NCCL's RAS: the report of the running job, asked for twice, a short while apart.
 
-RAS counts launches.  Ranks of a healthy job drift apart for moments, so one look accuses the innocent; ranks that
-are apart and stay so are evidence.  Only valid lines of the protocol are sent, as other bytes have crashed RAS
-threads (NVIDIA/nccl issue 1996), and only to a server that introduced itself.  The report is never asked for in its
-verbose form: with a rank missing, NCCL 2.28.9 then prints thousands of words of foreign memory; JSON has it all anyway.
+RAS counts launches.  Ranks of a healthy job drift apart for moments, so one look accuses the
+innocent; ranks that are apart and stay so are evidence.  Only valid lines of the protocol are sent,
+as other bytes have crashed RAS threads (NVIDIA/nccl issue 1996), and only to a server that
+introduced itself.  The report is never asked for in its verbose form: with a rank missing, NCCL
+2.28.9 then prints thousands of words of foreign memory; JSON has it all anyway.
 
-All jobs of a user on a host listen on one port, and whichever has it answers.  A report counts only where its
-processes are those of the job that was asked about; otherwise the connection is made again.
+All jobs of a user on a host listen on one port, and whichever has it answers.  A report counts only
+where its processes are those of the job that was asked about; otherwise the connection is made
+again.
 """
 
 import os
@@ -37,18 +39,24 @@ class Unanswered(Exception):
 
 
 class Polls:
-    """Two RAS reports, fetched beside other work: ``ras.json`` or ``ras.txt``, then ``ras_2.json`` or ``ras_2.txt``.
+    """Two RAS reports, fetched beside other work.
 
-    Asked from the network of process `pid`, since the loopback of a container, or of a simulated host, is not ours.
-    job: the processes of the job on this host; a report of others is not kept.
+    ``ras.json`` or ``ras.txt``, then ``ras_2.json`` or ``ras_2.txt``.
+
+    Asked from the network of process `pid`, since the loopback of a container, or of a simulated
+    host, is not ours. job: the processes of the job on this host; a report of others is not kept.
     """
 
     def __init__(self, folder, address, deadline, pid, job):
-        self.where, self.until, self.pause = "%s:%d" % address, time.monotonic() + deadline, deadline / 4
+        self.where = "%s:%d" % address
+        self.until = time.monotonic() + deadline
+        self.pause = deadline / 4
         self.job, self.foreign = job, 0
         self.problem = "NCCL's RAS on %s did not answer within %g s" % (self.where, deadline)
         # a daemon: a name service that does not answer must not keep the guard alive
-        self.thread = threading.Thread(target=self._run, args=(folder, address, pid), daemon=True, name="ncclkit-ras")
+        self.thread = threading.Thread(
+            target=self._run, args=(folder, address, pid), daemon=True, name="ncclkit-ras"
+        )
         self.thread.start()
 
     def wait(self):
@@ -60,7 +68,8 @@ class Polls:
         why = stayed = ""
         try:
             if any(name.startswith("ras.") for name in os.listdir(folder)):
-                self.problem = ""  # the guard of another node asks already, and every process answers for the whole job
+                # another node's guard asks already, and every process answers for the whole job
+                self.problem = ""
                 return
             stayed = processes.enter_network(pid)
             for name in ("ras", "ras_2"):
@@ -71,13 +80,18 @@ class Polls:
                 if why:
                     break
         except ConnectionRefusedError:
-            why = "nobody listens; no communicator is up, RAS is off (NCCL_RAS_ENABLE=0) or NCCL is older than 2.24"
+            why = (
+                "nobody listens; no communicator is up, RAS is off (NCCL_RAS_ENABLE=0) or NCCL is"
+                " older than 2.24"
+            )
             why = "%s, or %s" % (why, stayed) if stayed else why
         except (OSError, Unanswered) as error:
             why = str(error)
         if self.foreign:
             many = (
-                "1 report of another job was" if self.foreign == 1 else "%d reports of other jobs were" % self.foreign
+                "1 report of another job was"
+                if self.foreign == 1
+                else "%d reports of other jobs were" % self.foreign
             )
             why = "%s not used%s" % (many, "; " + why if why else "")
         self.problem = "NCCL's RAS on %s: %s" % (self.where, why) if why else ""
@@ -90,12 +104,18 @@ class Polls:
                 return report, form, why
             self.foreign += 1
             if time.monotonic() + AGAIN > self.until:
-                raise Unanswered("no report of this job came in time; its jobs share the port, and another one has it")
+                raise Unanswered(
+                    "no report of this job came in time; its jobs share the port, and another one"
+                    " has it"
+                )
             time.sleep(AGAIN)
 
 
 def address(environ):
-    """(host, port) of a process with this environment: NCCL_RAS_ADDR is ``host:port`` or ``[address]:port``."""
+    """(host, port) of a process with this environment.
+
+    NCCL_RAS_ADDR is ``host:port`` or ``[address]:port``.
+    """
     host, _, port = environ.get("NCCL_RAS_ADDR", "").strip().rpartition(":")
     number = whole_number(port)
     if not host or number is None or number > 65535:
@@ -106,12 +126,14 @@ def address(environ):
 def belongs(report, job):
     """Whether a report is of the job whose processes on this host are `job`.
 
-    Of one host in it all processes that it names must be theirs.  A report in text may name none: then it counts where
-    no other process of the user here has NCCL loaded.
+    Of one host in it all processes that it names must be theirs.  A report in text may name none:
+    then it counts where no other process of the user here has NCCL loaded.
     """
     hosts = {}  # type: dict[bytes, set[int]]
     for match in NAMED.finditer(report):
-        hosts.setdefault(match["host"] or match["node"] or b"", set()).add(int(match["pid"] or match["process"]))
+        hosts.setdefault(match["host"] or match["node"] or b"", set()).add(
+            int(match["pid"] or match["process"])
+        )
     inner = {number for pid in job for number in _numbers(pid)}
     return any(pids <= inner for pids in hosts.values()) if hosts else not _others(job)
 
@@ -127,20 +149,23 @@ def _numbers(pid):
 def _others(job):
     """Processes of the users of a job, outside of it, that have NCCL loaded."""
     owners = {processes.owner(pid) for pid in job}
-    strangers = (pid for pid in processes.parents() if pid not in job and processes.owner(pid) in owners)
+    strangers = (
+        pid for pid in processes.parents() if pid not in job and processes.owner(pid) in owners
+    )
     return [pid for pid in strangers if "libnccl" in processes.read("/proc/%d/maps" % pid, 8 << 20)]
 
 
 def ask(address, until):
     """One report: (bytes, "json" or "txt", why it breaks off or "").
 
-    until: moment of `time.monotonic` at which waiting ends.  JSON is for NCCL 2.28.7 and later; earlier ones give
-    text.  Raises Unanswered or OSError.
+    until: moment of `time.monotonic` at which waiting ends.  JSON is for NCCL 2.28.7 and later;
+    earlier ones give text.  Raises Unanswered or OSError.
     """
     link = _Link(address, until)
     try:
         form = link.agree()
-        if form is None:  # closed for a line it does not know: the question once more without that line
+        if form is None:
+            # closed for a line it does not know: the question once more without that line
             link.close()
             link = _Link(address, until)
             link.greet()
@@ -167,7 +192,9 @@ class _Link:
         return left
 
     def greet(self):
-        """Exchange greetings; raises Unanswered where the server does not speak the RAS protocol."""
+        """Exchange greetings; raises Unanswered where the server does not speak the RAS
+        protocol.
+        """
         self.send("CLIENT PROTOCOL 2")
         answer = self.line()
         if not answer.startswith(b"SERVER PROTOCOL"):

@@ -1,7 +1,8 @@
-"""Addresses of exported functions in a running process, found in its memory as the dynamic loader finds them.
+"""Addresses of exported functions in a running process, found in its memory as the dynamic loader
+finds them.
 
-No file is opened: a library of a container, or one that an upgrade has deleted, is found as well.  What stands in the
-memory of a process is untrusted; sizes are limited.
+No file is opened: a library of a container, or one that an upgrade has deleted, is found as well.
+What stands in the memory of a process is untrusted; sizes are limited.
 """
 
 import os
@@ -13,12 +14,14 @@ from ..run import processes
 PYTHON = re.compile(r"/libpython\d[^/]*$")
 """The path of a shared Python; else the program itself has the functions of Python."""
 THREADS = re.compile(r"/(?:libc|libpthread)(?:-[\d.]+\.so|\.so\.\d+)$")
-"""The path of the libraries of glibc that may have ``pthread_create``: before 2.34 it stood in one of its own."""
+"""The path of the libraries of glibc that may have ``pthread_create``: before 2.34 it stood in one
+of its own."""
 DELETED = " (deleted)"
 """What the kernel writes behind the path of a file that is mapped and gone."""
 
 MAPPING = re.compile(
-    r"^(?P<start>[0-9a-f]+)-(?P<end>[0-9a-f]+) (?P<mode>[-rwxsp]{4}) (?P<offset>[0-9a-f]+) \S+ \S+ *(?P<path>.*)$"
+    r"^(?P<start>[0-9a-f]+)-(?P<end>[0-9a-f]+) (?P<mode>[-rwxsp]{4}) (?P<offset>[0-9a-f]+) \S+ \S+"
+    r" *(?P<path>.*)$"
 )
 MAPS_LIMIT = 8 << 20
 """Bytes of the table of mappings that are read."""
@@ -42,7 +45,9 @@ class Mapping:
     """A stretch of the memory of a process."""
 
     def __init__(self, found):
-        self.start, self.end, self.offset = (int(found[name], 16) for name in ("start", "end", "offset"))
+        self.start, self.end, self.offset = (
+            int(found[name], 16) for name in ("start", "end", "offset")
+        )
         self.executable = found["mode"][2] == "x"
         path = found["path"]
         self.path = path[: -len(DELETED)] if path.endswith(DELETED) else path
@@ -83,7 +88,10 @@ class Memory:
 
 
 def python_functions(pid, memory, mapped, names):
-    """{name: address} of functions of Python's interface in C; raises NotFound where the process has them not."""
+    """{name: address} of functions of Python's interface in C.
+
+    Raises NotFound where the process has them not.
+    """
     program = os.readlink("/proc/%d/exe" % pid)
     program = program[: -len(DELETED)] if program.endswith(DELETED) else program
     libraries = {one.path for one in mapped if PYTHON.search(one.path)}
@@ -92,7 +100,9 @@ def python_functions(pid, memory, mapped, names):
 
 def thread_functions(memory, mapped, names):
     """{name: address} of functions of glibc; raises NotFound where the process has them not."""
-    return _functions(memory, mapped, sorted({one.path for one in mapped if THREADS.search(one.path)}), names)
+    return _functions(
+        memory, mapped, sorted({one.path for one in mapped if THREADS.search(one.path)}), names
+    )
 
 
 def _functions(memory, mapped, paths, names):
@@ -139,7 +149,9 @@ def _dynamic(memory, base, head):
     size, count = struct.unpack_from("<HH", head, 54)
     first, dynamic = 0, (0, 0)
     for number in range(count):
-        kind, _, offset, address, _, _, length, _ = memory.unpack("<IIQQQQQQ", base + table + number * size)
+        kind, _, offset, address, _, _, length, _ = memory.unpack(
+            "<IIQQQQQQ", base + table + number * size
+        )
         if kind == LOAD and offset == 0:
             first = address
         elif kind == DYNAMIC:
@@ -163,6 +175,9 @@ def _symbol_count(memory, at):
     if last < before:
         return before
     # the last of a group has an odd number
-    while last < MOST_SYMBOLS and not memory.unpack("<I", table + 4 * (buckets + last - before))[0] & 1:
+    while (
+        last < MOST_SYMBOLS
+        and not memory.unpack("<I", table + 4 * (buckets + last - before))[0] & 1
+    ):
         last += 1
     return last + 1

@@ -1,12 +1,15 @@
-"""A thread that runs a line of Python in another process, begun by ptrace without a debugger.  Linux on x86_64.
+"""A thread that runs a line of Python in another process, begun by ptrace without a debugger.
+Linux on x86_64.
 
-Only the main thread is stopped, for milliseconds: it makes one system call for a page of memory, and one call
-of ``pthread_create``.  All of its registers are then written back, and the kernel begins the call again in which it
-had stood.  The new thread does the rest, so nobody waits where it gets no GIL.  All other threads run on.
+Only the main thread is stopped, for milliseconds: it makes one system call for a page of memory,
+and one call of ``pthread_create``.  All of its registers are then written back, and the kernel
+begins the call again in which it had stood.  The new thread does the rest, so nobody waits where it
+gets no GIL.  All other threads run on.
 
-Registers of vectors and matrices are kept as one block whose size the kernel says: gdb before 14 knows no block as
-large as that of a processor with AMX, which is why its calls fail there.  The block is written back unchanged before
-anything else, so where that is refused nothing has been done.
+Registers of vectors and matrices are kept as one block whose size the kernel says: gdb before 14
+knows no block as large as that of a processor with AMX, which is why its calls fail there.  The
+block is written back unchanged before anything else, so where that is refused nothing has been
+done.
 """
 
 import ctypes
@@ -24,21 +27,26 @@ OF_PYTHON = ("Py_IsInitialized", "PyGILState_Ensure", "PyRun_SimpleString", "PyG
 OF_GLIBC = ("pthread_create", "pthread_self", "pthread_detach")
 
 STOP_PATIENCE = 2.0
-"""Seconds in which a thread stops that is asked to; one in a call of a driver or a dead file server may not."""
+"""Seconds in which a thread stops that is asked to; one in a call of a driver or a dead file server
+may not."""
 PLACE_TRIES, PLACE_PAUSE = 50, 0.002
-"""How often, and after how many seconds again, it is looked whether the main thread has left the C library."""
+"""How often, and after how many seconds again, it is looked whether the main thread has left the C
+library."""
 CALL_PATIENCE = 1.0
 """Seconds after which it is looked where a call stands that has not come back."""
 LOCK_TRIES = 3
-"""How often in a row a call has to wait for a lock until it is taken for one that never comes back."""
+"""How often in a row a call has to wait for a lock until it is taken for one that never comes
+back."""
 CALL_LIMIT = 8.0
 """Seconds after which a call is given up in any case; it takes 0.0001."""
 POLL = 0.0002
 """Seconds between two looks at a thread that is to stop."""
 LEASH = 2 * CALL_LIMIT
-"""Seconds in which everything is over; then the kernel holds the main thread, and it stays traced until it is back."""
+"""Seconds in which everything is over; then the kernel holds the main thread, and it stays traced
+until it is back."""
 STUCK_LOOKS, STUCK_PAUSE = 5, 0.05
-"""How often, and after how many seconds again, it is looked whether a thread stands where no signal reaches it."""
+"""How often, and after how many seconds again, it is looked whether a thread stands where no signal
+reaches it."""
 
 PTRACE_POKEDATA, PTRACE_CONT, PTRACE_SINGLESTEP = 5, 7, 9
 PTRACE_GETREGS, PTRACE_SETREGS, PTRACE_DETACH = 12, 13, 17
@@ -83,8 +91,10 @@ class Registers(ctypes.Structure):
 
     _fields_ = [
         (name, ctypes.c_ulong)
-        for name in "r15 r14 r13 r12 rbp rbx r11 r10 r9 r8 rax rcx rdx rsi rdi orig_rax rip cs eflags rsp ss "
-        "fs_base gs_base ds es fs gs".split()
+        for name in (
+            "r15 r14 r13 r12 rbp rbx r11 r10 r9 r8 rax rcx rdx rsi rdi orig_rax"
+            " rip cs eflags rsp ss fs_base gs_base ds es fs gs"
+        ).split()
     ]
 
     def with_values(self, **changed):
@@ -104,10 +114,11 @@ class _Ended(Exception):
 
 
 def begin(pid, line):
-    """Begin a thread in a process that runs a line of Python, and does not wait for it; raises ThreadRefused.
+    """Begin a thread in a process that runs a line of Python, and does not wait for it; raises
+    ThreadRefused.
 
-    Nobody else of this process may wait for that one meanwhile, as a parent does that polls its child: that it has
-    stopped is said to one of them alone.
+    Nobody else of this process may wait for that one meanwhile, as a parent does that polls its
+    child: that it has stopped is said to one of them alone.
     """
     if platform.machine() != "x86_64" or platform.system() != "Linux":
         raise ThreadRefused("it knows only Linux on x86_64")
@@ -146,7 +157,9 @@ def _begin(pid, line):
     if _ignores_traps(pid):
         raise ThreadRefused("it ignores SIGTRAP")
     if _stuck_threads(pid):
-        raise ThreadRefused("a thread of it stands in the kernel where no signal reaches it (state D)")
+        raise ThreadRefused(
+            "a thread of it stands in the kernel where no signal reaches it (state D)"
+        )
     with _Tracee(pid) as thread:
         thread.stop_outside(libc.start, libc.end)
         thread.keep()
@@ -162,7 +175,9 @@ def _library_of(mapped, function):
 
 
 def _ignores_traps(pid):
-    """Whether SIGTRAP is ignored, in which case the kernel would reset what the process has said of it."""
+    """Whether SIGTRAP is ignored, in which case the kernel would reset what the process has said of
+    it.
+    """
     for row in processes.read("/proc/%d/status" % pid).splitlines():
         if row.startswith("SigIgn:"):
             return bool(int(row.split()[1], 16) >> (signal.SIGTRAP - 1) & 1)
@@ -170,7 +185,10 @@ def _ignores_traps(pid):
 
 
 def _stuck_threads(pid):
-    """Threads that stand in the kernel whenever one looks: one may hold a lock for which a new page waits."""
+    """Threads that stand in the kernel whenever one looks.
+
+    One may hold a lock for which a new page waits.
+    """
     stuck = _uninterruptible(pid)
     for _ in range(STUCK_LOOKS):
         if not stuck:
@@ -187,15 +205,20 @@ def _uninterruptible(pid):
 
 
 def entry_code(functions, text):
-    """What the new thread runs: the line of Python at address `text`, with the GIL; then it is gone."""
+    """What the new thread runs: the line of Python at address `text`, with the GIL.
+
+    Then it is gone.
+    """
 
     def call(name):
-        return b"\x48\xb8" + struct.pack("<Q", functions[name]) + b"\xff\xd0"  # mov rax, address; call rax
+        # mov rax, address; call rax
+        return b"\x48\xb8" + struct.pack("<Q", functions[name]) + b"\xff\xd0"
 
     python = call("PyGILState_Ensure") + b"\x89\xc3"  # mov ebx, eax
     python += b"\x48\xbf" + struct.pack("<Q", text) + call("PyRun_SimpleString")  # mov rdi, text
     python += b"\x89\xdf" + call("PyGILState_Release")  # mov edi, ebx
-    code = b"\x53" + call("Py_IsInitialized") + b"\x85\xc0\x74"  # push rbx; test eax, eax; jz over Python
+    # push rbx; test eax, eax; jz over Python
+    code = b"\x53" + call("Py_IsInitialized") + b"\x85\xc0\x74"
     code += struct.pack("<B", len(python)) + python
     code += call("pthread_self") + b"\x48\x89\xc7" + call("pthread_detach")  # mov rdi, rax
     return code + b"\x31\xc0\x5b\xc3"  # xor eax, eax; pop rbx; ret
@@ -211,7 +234,12 @@ class _Tracee:
         self._room = ctypes.create_string_buffer(BLOCK)
         self._block = _Buffer(ctypes.addressof(self._room), BLOCK)
         self._library = ctypes.CDLL(None, use_errno=True)
-        self._library.ptrace.argtypes = [ctypes.c_long, ctypes.c_long, ctypes.c_void_p, ctypes.c_void_p]
+        self._library.ptrace.argtypes = [
+            ctypes.c_long,
+            ctypes.c_long,
+            ctypes.c_void_p,
+            ctypes.c_void_p,
+        ]
         self._library.ptrace.restype = ctypes.c_long
         self._ptrace(PTRACE_SEIZE)
 
@@ -241,7 +269,9 @@ class _Tracee:
         self.signal, self.stopped = 0, False
 
     def _wait(self, seconds):
-        """Whether it stops within so many seconds: at a signal, which is kept to be delivered, or because we asked.
+        """Whether it stops within so many seconds.
+
+        At a signal, which is kept to be delivered, or because we asked.
 
         With all other threads (`halted`) where somebody stops the process.
         """
@@ -272,10 +302,14 @@ class _Tracee:
             if not self.signal:
                 return
             self._resume(PTRACE_CONT)
-        raise ThreadRefused("its main thread stands in a call of the kernel that nothing interrupts")
+        raise ThreadRefused(
+            "its main thread stands in a call of the kernel that nothing interrupts"
+        )
 
     def stop_outside(self, start, end):
-        """Stop it where it runs no code of these addresses: in the C library it may hold a lock that a call takes.
+        """Stop it where it runs no code of these addresses.
+
+        In the C library it may hold a lock that a call takes.
 
         Where it waits in a system call it may stand there.
         """
@@ -297,7 +331,10 @@ class _Tracee:
         self._ptrace(PTRACE_SETREGS, 0, ctypes.addressof(new))
 
     def keep(self):
-        """Keep its registers and which signals it blocks; raises ThreadRefused where they could not be written back."""
+        """Keep its registers and which signals it blocks.
+
+        Raises ThreadRefused where they could not be written back.
+        """
         self._start = self._registers()
         if self._start.cs != 0x33:
             raise ThreadRefused("it runs code of 32 bits")
@@ -306,7 +343,9 @@ class _Tracee:
             self._ptrace(PTRACE_SETREGSET, NT_X86_XSTATE, ctypes.addressof(self._block))
             self._ptrace(PTRACE_GETSIGMASK, ctypes.sizeof(self._mask), ctypes.addressof(self._mask))
         except OSError as error:
-            raise ThreadRefused("this kernel does not take its registers back (%s)" % error.strerror) from error
+            raise ThreadRefused(
+                "this kernel does not take its registers back (%s)" % error.strerror
+            ) from error
         self.kept = True
 
     def _write_back(self):
@@ -317,7 +356,8 @@ class _Tracee:
     def run(self, system_call, functions, text):
         """Call pthread_create for a thread that runs this text of Python.
 
-        system_call: the address of such an instruction.  The page of the new thread stays when that has ended.
+        system_call: the address of such an instruction.  The page of the new thread stays when that
+        has ended.
         """
         # the new thread takes them over, so it is never the one that a signal interrupts
         mask = ctypes.c_uint64(BLOCKED)
@@ -331,7 +371,9 @@ class _Tracee:
         code = entry_code(functions, entry + len(entry_code(functions, 0)))
         self._write(page, CALL_AND_STOP + code + text)
         stack = (self._start.rsp - RED_ZONE - 64) & ~63
-        failed = self._call(page, functions["pthread_create"], stack, (stack, 0, entry, 0)) & 0xFFFFFFFF
+        failed = (
+            self._call(page, functions["pthread_create"], stack, (stack, 0, entry, 0)) & 0xFFFFFFFF
+        )
         if failed:
             self._system_call(system_call, MUNMAP, page, size)
             raise ThreadRefused("it can begin no thread (%s)" % os.strerror(failed))
@@ -352,12 +394,15 @@ class _Tracee:
         values = dict(zip(("rdi", "rsi", "rdx", "rcx"), words))
         flags = self._start.eflags & ~DIRECTION
         begin = self._start.with_values(rip=code, rax=function, rsp=stack, eflags=flags, **values)
-        return self._result(begin.with_values(orig_rax=MINUS_ONE), PTRACE_CONT, code + len(CALL_AND_STOP))
+        return self._result(
+            begin.with_values(orig_rax=MINUS_ONE), PTRACE_CONT, code + len(CALL_AND_STOP)
+        )
 
     def _result(self, begin, request, end):
         """What is in rax once it has come from these registers to address `end`.
 
-        A call that waits for a lock, which this very thread may have, is given up: its lock was free, or is its own.
+        A call that waits for a lock, which this very thread may have, is given up: its lock was
+        free, or is its own.
         """
         self._set_registers(begin)
         self._resume(request)

@@ -1,8 +1,10 @@
-"""What the ranks of a job that we did not start do, at a few moments: Python stacks and counters, then native frames.
+"""What the ranks of a job that we did not start do, at a few moments: Python stacks and counters,
+then native frames.
 
-No process is stopped for a snapshot as long as py-spy can read it so; one that changes its stack during each of three
-readings is held for some milliseconds.  A rank that stands at one place in all snapshots is read once more with its
-native frames, for which it is paused for some tenths of a second; there it loses nothing.
+No process is stopped for a snapshot as long as py-spy can read it so; one that changes its stack
+during each of three readings is held for some milliseconds.  A rank that stands at one place in all
+snapshots is read once more with its native frames, for which it is paused for some tenths of a
+second; there it loses nothing.
 """
 
 import os
@@ -27,11 +29,13 @@ from .program import LIBRARY, own_files, sources, targets
 WHOLE = "--full-filenames"
 """Option of ``py-spy dump`` that not every release knows."""
 TOOLS = {"py-spy": "NCCLKIT_PY_SPY", "pystack": "NCCLKIT_PYSTACK"}
-"""Tool → the variable that names it where the training interpreter has none: neither needs Python to run in."""
+"""Tool → the variable that names it where the training interpreter has none: neither needs Python
+to run in."""
 SIDE_BY_SIDE = 4
 """Ranks that are read at one time at most."""
 NATIVE = 10.0
-"""Seconds that the native frames of one rank may take; their symbols are read from files of gigabytes."""
+"""Seconds that the native frames of one rank may take; their symbols are read from files of
+gigabytes."""
 MAIN = re.compile(r'^Thread \S+ \([a-z+]+\)(?:: "MainThread")?\s*$')
 FRAME = re.compile(r"^\s+(?P<func>\S.*?) \((?P<file>[^()]+):(?P<line>\d+)\)\s*$")
 FRAMEWORK = re.compile(r"/(?:site|dist)-packages/(?!torch/)")
@@ -52,18 +56,21 @@ WAKES = 2.5
 SPINS = 0.3
 """Share of the time from which a main thread that waits does not sleep meanwhile."""
 AWAITS_PEERS = re.compile(r"torch/(?:distributed/|autograd/graph)")
-"""In the stack of a rank that sleeps until its peers have come; in other waits it may look now and then."""
+"""In the stack of a rank that sleeps until its peers have come; in other waits it may look now and
+then."""
 GLOO_WORKER = "pt_gloo_runloop"
 """The name of torch's threads that work on collectives over gloo, one after the other."""
 STANDSTILL = 3
-"""Snapshots after the first that have to show a rank at one place until it counts as one that hangs."""
+"""Snapshots after the first that have to show a rank at one place until it counts as one that
+hangs."""
 PATIENCE = 5.0
 """Seconds that one of them may take beyond the pause between them."""
 STOPS = 0.5
 """Seconds in which a signal that a killed reader had sent arrives."""
 VOLUNTARY = re.compile(r"\nvoluntary_ctxt_switches:\s*(\d+)")
 ON_FILES = frozenset((0, 1, 17, 18, 19, 20, 42, 44, 45, 46, 47, 72, 73, 74, 75))
-"""Calls of Linux on x86_64 whose first argument is a file descriptor: reads, writes, sends, locks and flushes."""
+"""Calls of Linux on x86_64 whose first argument is a file descriptor: reads, writes, sends, locks
+and flushes."""
 
 
 class Snapshots:
@@ -78,9 +85,14 @@ class Snapshots:
         self.details = {}  # type: dict[int, dict[str, object]]
 
     def take(self, until):
-        """Read the Python stack and the counters of each rank; stops at moment `until` of `time.monotonic`."""
+        """Read the Python stack and the counters of each rank.
+
+        Stops at moment `until` of `time.monotonic`.
+        """
         with ThreadPoolExecutor(SIDE_BY_SIDE) as pool:
-            for rank, (said, problem) in pool.map(lambda rank: (rank, self._one(rank, until)), self.ranks):
+            for rank, (said, problem) in pool.map(
+                lambda rank: (rank, self._one(rank, until)), self.ranks
+            ):
                 text, numbers = without_locals(said)
                 self.numbers[rank].append(numbers)
                 self.problems[rank] = problem
@@ -95,7 +107,9 @@ class Snapshots:
         return python_stack(rank, self.ranks[rank], until, numbers=True)
 
     def follow(self, seconds):
-        """Return as soon as a rank has ended, or has stood in one place for so long without once being switched to."""
+        """Return as soon as a rank has ended, or has stood in one place for so long without once
+        being switched to.
+        """
         pause = seconds / STANDSTILL
         stood = dict.fromkeys(self.ranks, 0)
         while max(stood.values()) < STANDSTILL:
@@ -107,7 +121,11 @@ class Snapshots:
                 del rows[:-2]
                 del self.numbers[rank][:-2]
                 places = {(row["stack"], row["switches"]) for row in rows}
-                stood[rank] = stood[rank] + 1 if len(rows) == 2 and len(places) == 1 and rows[0]["stack"] else 0
+                stood[rank] = (
+                    stood[rank] + 1
+                    if len(rows) == 2 and len(places) == 1 and rows[0]["stack"]
+                    else 0
+                )
             time.sleep(max(0.0, pause - (time.monotonic() - begun)))
 
     def standing(self):
@@ -127,20 +145,31 @@ class Snapshots:
         return any(one != read[0] for one in read)
 
     def stationary(self):
-        """Ranks that every snapshot shows at one place; none where most ranks make steps, as such a job is not paused.
+        """Ranks that every snapshot shows at one place.
+
+        None where most ranks make steps, as such a job is not paused.
 
         Two snapshots may meet a healthy job in the same call of two steps.
         """
         places = {rank: {row["stack"] for row in rows} for rank, rows in self.rows.items()}
-        steps = [rank for rank, rows in self.rows.items() if len(places[rank]) > 1 or wakeups_per_second(rows) > WAKES]
+        steps = [
+            rank
+            for rank, rows in self.rows.items()
+            if len(places[rank]) > 1 or wakeups_per_second(rows) > WAKES
+        ]
         if 2 * len(steps) > len(places):
             return []
         return [rank for rank, seen in places.items() if len(seen) == 1 and "" not in seen]
 
     def finish(self, folder, until):
-        """Write ``stacks_rank<N>.txt``, with native frames of ranks that did not move; returns what is missing."""
+        """Write ``stacks_rank<N>.txt``, with native frames of ranks that did not move.
+
+        Returns what is missing.
+        """
         with ThreadPoolExecutor(min(SIDE_BY_SIDE, os.cpu_count() or 1)) as pool:
-            for rank, (text, problem) in pool.map(lambda rank: (rank, self._native(rank, until)), self.stationary()):
+            for rank, (text, problem) in pool.map(
+                lambda rank: (rank, self._native(rank, until)), self.stationary()
+            ):
                 self.texts[rank] = text or self.texts[rank]
                 self.problems[rank] = self.problems[rank] or problem
         for rank, text in self.texts.items():
@@ -153,10 +182,14 @@ class Snapshots:
         left = min(NATIVE, until - time.monotonic())
         if left <= 1.0:
             return "", "rank %d was not read with native frames: no time was left" % rank
-        return native_stack(rank, self.ranks[rank], left, bool(points and points["func"] in POINT_TO_POINT))
+        return native_stack(
+            rank, self.ranks[rank], left, bool(points and points["func"] in POINT_TO_POINT)
+        )
 
     def row(self, rank, until):
-        """(what is known of one rank, its program and its output, why some of that is not) until this moment."""
+        """(what is known of one rank, its program and its output, why some of that is not) until
+        this moment.
+        """
         if rank in self.details:
             return self.details[rank], ""
         pid, last = self.ranks[rank], self.rows[rank][-1:]
@@ -171,14 +204,19 @@ class Snapshots:
             texts, printed, problem = as_owner.read_named_files(pid, own_files(frames), seconds)
             pairs = zip(self.rows[rank], self.numbers[rank])
             shots = [{**row, "steps": steps(texts, numbers)} for row, numbers in pairs]
-            return {**sources(texts, frames), "output": output(printed), "snapshots": shots}, problem
+            return {
+                **sources(texts, frames),
+                "output": output(printed),
+                "snapshots": shots,
+            }, problem
 
         # they may be where no file server answers, which may be why it hangs
         found = side_by_side(files, [None], seconds, None)[0]
         if found is None:
             return (
                 known,
-                "the program and the output of rank %d were not read in time: a file server may be away" % rank,
+                "the program and the output of rank %d were not read in time: a file server may be"
+                " away" % rank,
             )
         said, problem = found
         row = {**known, **said}
@@ -201,7 +239,9 @@ def main_thread(text):
 
 
 def without_locals(said):
-    """(what py-spy prints less all variables, (frame, its whole numbers by name) of the main thread)."""
+    """(what py-spy prints less all variables, (frame, its whole numbers by name) of the main
+    thread).
+    """
     kept, frames, is_main = [], [], False  # type: ignore[var-annotated]
     for line in said.split("\n"):
         if PY_SPY.match(line):
@@ -216,31 +256,47 @@ def without_locals(said):
 
 
 def steps(texts, frames):
-    """{name: number} of what counts steps in a stack: variables of loops around its lines and such as `STEP`."""
+    """{name: number} of what counts steps in a stack.
+
+    Variables of loops around its lines and such as `STEP`.
+    """
     found = {}  # type: dict[str, int]
     for frame, numbers in reversed(frames):
         own = not LIBRARY.search(frame["file"])
-        names = [name for name in numbers if STEP.fullmatch(name)] if own or FRAMEWORK.search(frame["file"]) else []
+        names = (
+            [name for name in numbers if STEP.fullmatch(name)]
+            if own or FRAMEWORK.search(frame["file"])
+            else []
+        )
         names += targets(texts, frame["file"], int(frame["line"])) if own and numbers else []
         found.update({name: numbers[name] for name in names if name in numbers})
     return dict(list(found.items())[:STEPS])
 
 
 def find_tool(name):
-    """The path of a program beside the interpreter, or handed over, or on PATH; None, and where it was looked for."""
+    """The path of a program beside the interpreter, or handed over, or on PATH.
+
+    None, and where it was looked for.
+    """
     handed = os.environ.get(TOOLS[name], "")
-    places = [os.path.join(os.path.dirname(sys.executable), name), handed if os.path.isabs(handed) else ""]
+    places = [
+        os.path.join(os.path.dirname(sys.executable), name),
+        handed if os.path.isabs(handed) else "",
+    ]
     found = next(filter(None, map(shutil.which, [*filter(None, places), name])), None)
     return found, ", ".join(filter(None, places))
 
 
 def python_stack(rank, pid, until, numbers=False):
-    """(what py-spy prints, with variables where `numbers` are wanted and it can; why there is nothing)."""
+    """(what py-spy prints, with variables where `numbers` are wanted and it can; why there is
+    nothing).
+    """
     program, places = find_tool("py-spy")
     if program is None:
         return "", "py-spy is neither at %s nor on PATH, so rank %d has no stack" % (places, rank)
     problem = ""
-    # a rank that runs Python changes its stack while it is read: look again, and at last hold it for some milliseconds;
+    # a rank that runs Python changes its stack while it is read: look again, and at last hold it
+    # for some milliseconds;
     # whole file names, as shortened ones do not tell a library from the user's own code
     first = ["--nonblocking", *["--locals"] * numbers, WHOLE]
     for how in (first, ["--nonblocking", WHOLE], ["--nonblocking", WHOLE], [WHOLE], []):
@@ -253,13 +309,21 @@ def python_stack(rank, pid, until, numbers=False):
 def native_stack(rank, pid, seconds, peers=False):
     """(all threads with native frames, by pystack or else by py-spy, why there are none).
 
-    peers: also whom a send or a receive is for, by the arguments of torch's functions; no other value is kept.
+    peers: also whom a send or a receive is for, by the arguments of torch's functions; no other
+    value is kept.
     """
-    if processes.is_contained(pid):  # its threads have other numbers here, and a reader might pause a stranger
-        return "", "rank %d was read without native frames, as it is in a container: repeat it inside" % rank
+    # its threads have other numbers here, and a reader might pause a stranger
+    if processes.is_contained(pid):
+        return (
+            "",
+            "rank %d was read without native frames, as it is in a container: repeat it inside"
+            % rank,
+        )
     program, _ = find_tool("pystack")
     if program is not None:
-        said, problem = _run([program, "remote", "--native-all", *["--locals"] * peers, str(pid)], seconds)
+        said, problem = _run(
+            [program, "remote", "--native-all", *["--locals"] * peers, str(pid)], seconds
+        )
         if said:
             return "\n".join(_short(said)), ""
         if not as_owner.is_stranger(pid):
@@ -276,7 +340,11 @@ def _run(command, seconds):
     """(what a command prints, why it printed nothing)."""
     pid, before = int(command[-1]), processes.state(int(command[-1]))
     # a notebook's kernel asks every program for colours
-    plain = {name: value for name, value in os.environ.items() if name not in ("FORCE_COLOR", "CLICOLOR_FORCE")}
+    plain = {
+        name: value
+        for name, value in os.environ.items()
+        if name not in ("FORCE_COLOR", "CLICOLOR_FORCE")
+    }
     plain["NO_COLOR"] = "1"
     patience = max(0.5, seconds)
     try:
@@ -307,21 +375,28 @@ def _let_go(pid, before):
 
 
 def _is_stopped(pid):
-    """Whether a process is stopped, or will be as soon as it has a core: the signal to stop is pending."""
+    """Whether a process is stopped, or will be as soon as it has a core.
+
+    The signal to stop is pending.
+    """
     return processes.state(pid) in ("T", "t") or processes.is_pending(pid, signal.SIGSTOP)
 
 
 THREAD = re.compile(r"^Traceback for thread ")
-NATIVE_FRAME = re.compile(r'^(?P<head>\s+\(C\) File ".*", line \d+, in )(?P<func>.*)(?P<library> \(\S+\))$')
+NATIVE_FRAME = re.compile(
+    r'^(?P<head>\s+\(C\) File ".*", line \d+, in )(?P<func>.*)(?P<library> \(\S+\))$'
+)
 PEER = re.compile(r"^\s+(?:group_)?(?:src|dst): \d+$")
 OF_INTEREST = re.compile(r"\(Python\)|c10d::|gloo::|nccl|torch::autograd|the GIL")
-"""What a thread has to show to be kept: pools of a hundred threads that wait for work tell nothing."""
+"""What a thread has to show to be kept: pools of a hundred threads that wait for work tell
+nothing."""
 LONGEST = 160
 """Characters of a native function's name; templates of C++ have thousands."""
 
 
 def _short(text):
-    """What pystack prints, without threads that tell nothing, native frames below Python ones, and values of variables.
+    """What pystack prints, without threads that tell nothing, native frames below Python ones, and
+    values of variables.
 
     The peers of sends and receives are the values that stay.
     """
@@ -334,7 +409,9 @@ def _short(text):
         elif not blocks:
             continue
         elif native:
-            blocks[-1].append(native["head"] + native["func"][:LONGEST].rstrip() + native["library"])
+            blocks[-1].append(
+                native["head"] + native["func"][:LONGEST].rstrip() + native["library"]
+            )
         elif line.startswith("    (Python)"):
             in_torch = "distributed_c10d.py" in line
             blocks[-1] = [kept for kept in blocks[-1] if not NATIVE_FRAME.match(kept)] + [line]
@@ -410,7 +487,10 @@ def was_woken(rows):
 
 
 def _file(pid, call):
-    """The file, pipe or socket of the call that the main thread waits in; "" where it waits in none."""
+    """The file, pipe or socket of the call that the main thread waits in.
+
+    "" where it waits in none.
+    """
     if platform.machine() != "x86_64" or len(call) < 2 or whole_number(call[0]) not in ON_FILES:
         return ""
     try:
@@ -420,7 +500,9 @@ def _file(pid, call):
 
 
 def output(printed):
-    """Where a process prints to, where that is a file: {file, quiet: s since it was written, last line with a step}.
+    """Where a process prints to, where that is a file: {file, quiet.
+
+    S since it was written, last line with a step}.
 
     printed: what `as_owner.read_named_files` found there.
     """
@@ -435,7 +517,9 @@ def output(printed):
     }
 
 
-PROGRESS = re.compile(r"(?i)\b(?:step|iter(?:ation)?|epoch|batch)s?\b\W{0,4}\d|\b\d+/\d+ \[\d+:\d\d")
+PROGRESS = re.compile(
+    r"(?i)\b(?:step|iter(?:ation)?|epoch|batch)s?\b\W{0,4}\d|\b\d+/\d+ \[\d+:\d\d"
+)
 """Lines of progress: ``step 120``, ``Epoch [3/10]``, and the bars of tqdm."""
 
 
@@ -458,7 +542,9 @@ def process_details(pid):
     return {
         "pid": pid,
         "command": command if len(command) <= COMMAND else command[:COMMAND] + "…",
-        "launcher": next(("%s, process %d" % (name[0], one) for name, one in launchers if name), ""),
+        "launcher": next(
+            ("%s, process %d" % (name[0], one) for name, one in launchers if name), ""
+        ),
         "slurm": processes.environ(pid).get("SLURM_JOB_ID", ""),
     }
 
@@ -472,7 +558,9 @@ MOST_RANKS = 1024
 
 
 def expected_ranks(pids):
-    """The ranks that the launcher has started on this host, as the environment of its processes says; [] if unknown."""
+    """The ranks that the launcher has started on this host, as the environment of its processes
+    says; [] if unknown.
+    """
     found = set()  # type: set[int]
     for pid in pids:
         found.update(_claimed_ranks(processes.environ(pid)))
@@ -483,10 +571,15 @@ def _claimed_ranks(variables):
     """The ranks on the host of a process with this environment."""
     names = ("WORLD_SIZE", "LOCAL_WORLD_SIZE", "RANK", "LOCAL_RANK")
     world, here, rank, local = (processes.number_of(variables, name) for name in names)
-    alone = variables.get("MASTER_ADDR") == socket.gethostname() and variables.get("SLURM_NNODES") == "1"
+    alone = (
+        variables.get("MASTER_ADDR") == socket.gethostname()
+        and variables.get("SLURM_NNODES") == "1"
+    )
     if here is not None and rank is not None and local is not None:
         first, count = rank - local, here
-    elif world is not None and (alone or variables.get("MASTER_ADDR") in ("127.0.0.1", "localhost")):
+    elif world is not None and (
+        alone or variables.get("MASTER_ADDR") in ("127.0.0.1", "localhost")
+    ):
         first, count = 0, world
     else:
         return range(0)

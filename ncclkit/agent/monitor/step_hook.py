@@ -1,9 +1,12 @@
-"""Measures the training steps of a script from outside; `ncclkit step` puts this file before it as ``sitecustomize``.
+"""Measures the training steps of a script from outside.
 
-It runs in the user's training interpreter and needs nothing but torch.  When the script imports torch, it wraps what
-takes a step's time: a data loader's next batch, collectives and their waits, checkpoints.  An optimizer's step ends a
-training step.  After some tens of steps it writes ``steps_rank<N>.json`` and ends the script.  Every other few steps
-only begin and end are noted: the difference is what the measuring itself costs.
+`ncclkit step` puts this file before it as ``sitecustomize``.
+
+It runs in the user's training interpreter and needs nothing but torch.  When the script imports
+torch, it wraps what takes a step's time: a data loader's next batch, collectives and their waits,
+checkpoints.  An optimizer's step ends a training step.  After some tens of steps it writes
+``steps_rank<N>.json`` and ends the script.  Every other few steps only begin and end are noted: the
+difference is what the measuring itself costs.
 """
 
 import atexit
@@ -21,23 +24,38 @@ import time
 from typing import Any
 
 OPTIONS = "NCCLKIT_STEP"
-"""Variable with the options as JSON: ``folder``, ``warmup``, ``steps``, ``trace``, ``loader``, ``ddp``; ``measure``:
-False notes begin and end of all steps, and nothing else."""
+"""Variable with the options as JSON: ``folder``, ``warmup``, ``steps``, ``trace``, ``loader``,
+``ddp``; ``measure``: False notes begin and end of all steps, and nothing else."""
 LOADED, WITH_TORCH = "loaded_", "torch_"
-"""Marks that a process leaves beside this file, with its number: it has loaded the file, and has imported torch."""
+"""Marks that a process leaves beside this file, with its number: it has loaded the file, and has
+imported torch."""
 BLOCK = 5
 """Steps that are measured, and then as many that are not."""
 SAMPLES = 20
 """Looks at the main thread in each step."""
 LOOKING = 0.005
-"""Share of the time that these looks may take: one costs some 100 us, which short steps would feel."""
+"""Share of the time that these looks may take: one costs some 100 us, which short steps would
+feel."""
 CALLS = 4000
 """Most waits that are kept of a step."""
 SLOWEST = 10.0
 """Seconds after which a rank that was told to end, and waits for others, is ended."""
 COLLECTIVES = (
-    *("allreduce", "allreduce_coalesced", "allgather", "_allgather_base", "allgather_into_tensor_coalesced"),
-    *("reduce_scatter", "_reduce_scatter_base", "reduce_scatter_tensor_coalesced", "broadcast", "reduce", "gather"),
+    *(
+        "allreduce",
+        "allreduce_coalesced",
+        "allgather",
+        "_allgather_base",
+        "allgather_into_tensor_coalesced",
+    ),
+    *(
+        "reduce_scatter",
+        "_reduce_scatter_base",
+        "reduce_scatter_tensor_coalesced",
+        "broadcast",
+        "reduce",
+        "gather",
+    ),
     *("scatter", "alltoall", "alltoall_base", "barrier", "send", "recv", "recv_anysource"),
 )
 """Methods of a process group."""
@@ -52,7 +70,8 @@ class Finder(importlib.abc.MetaPathFinder):
     def find_spec(self, name, path=None, target=None):
         """The spec that the others find, of a module that is waited for; None for all others."""
         then = self.wanted.pop(name, None)
-        spec = importlib.util.find_spec(name) if then else None  # of this name we have nothing to say any more
+        # of this name we have nothing to say any more
+        spec = importlib.util.find_spec(name) if then else None
         if spec is None or spec.loader is None:
             return None
         run = spec.loader.exec_module
@@ -61,8 +80,11 @@ class Finder(importlib.abc.MetaPathFinder):
             run(module)
             try:
                 then(module)
-            except Exception as error:  # the script is the user's: it goes on, and what is missing is said
-                sys.stderr.write("ncclkit: steps cannot be measured: %s: %s\n" % (type(error).__name__, error))
+            except Exception as error:
+                # the script is the user's: it goes on, and what is missing is said
+                sys.stderr.write(
+                    "ncclkit: steps cannot be measured: %s: %s\n" % (type(error).__name__, error)
+                )
 
         spec.loader.exec_module = exec_module  # type: ignore[method-assign]
         return spec
@@ -94,7 +116,9 @@ class Steps:
         self.torch, self.process = torch, os.getpid()
         optimizer.register_optimizer_step_pre_hook(self.before)
         optimizer.register_optimizer_step_post_hook(self.after)
-        dataloader._BaseDataLoaderIter.__next__ = self.timed("data", dataloader._BaseDataLoaderIter.__next__)
+        dataloader._BaseDataLoaderIter.__next__ = self.timed(
+            "data", dataloader._BaseDataLoaderIter.__next__
+        )
         dataloader.DataLoader.__init__ = self.loader(dataloader.DataLoader.__init__)
         torch.save = torch.serialization.save = self.timed("checkpoint", torch.save)
         if dist.is_available():
@@ -112,7 +136,10 @@ class Steps:
         module.save = self.timed("checkpoint", module.save)
 
     def timed(self, kind, call, name=""):
-        """The function, whose time in the main thread is kept while steps are measured; what it calls is part of it."""
+        """The function, whose time in the main thread is kept while steps are measured.
+
+        What it calls is part of it.
+        """
 
         @functools.wraps(call)
         def inner(*args, **named):
@@ -129,7 +156,9 @@ class Steps:
                 self.inside, self.entered = 0, None
                 if len(self.busy) < CALLS:
                     place = self.place(sys._getframe(1)) if kind == "collective" else ""
-                    self.busy.append((kind, began, ended, name, size(args[1:]) if name else 0, place))
+                    self.busy.append(
+                        (kind, began, ended, name, size(args[1:]) if name else 0, place)
+                    )
                 self.spent += time.thread_time() - ours
 
         return inner
@@ -142,10 +171,18 @@ class Steps:
         def inner(this, dataset, *args, **named):
             wanted = dict(asked)
             if wanted and (args or isinstance(dataset, self.torch.utils.data.IterableDataset)):
-                self.problem("a DataLoader keeps its workers, as its options are unnamed or its dataset is iterable")
+                self.problem(
+                    "a DataLoader keeps its workers, as its options are unnamed or its dataset is"
+                    " iterable"
+                )
                 wanted = {}
             if wanted.get("num_workers") == 0:
-                for gone in ("prefetch_factor", "persistent_workers", "multiprocessing_context", "timeout"):
+                for gone in (
+                    "prefetch_factor",
+                    "persistent_workers",
+                    "multiprocessing_context",
+                    "timeout",
+                ):
                     named.pop(gone, None)
             workers = wanted.get("num_workers", named.get("num_workers", 0))
             if not workers and wanted.pop("prefetch_factor", None):
@@ -156,7 +193,10 @@ class Steps:
         return inner
 
     def parallel(self, init):
-        """DDP's constructor, with the buckets that are to be tried; its own clock then runs in every step."""
+        """DDP's constructor, with the buckets that are to be tried.
+
+        Its own clock then runs in every step.
+        """
 
         @functools.wraps(init)
         def inner(this, *args, **named):
@@ -183,7 +223,10 @@ class Steps:
             self.optimizing = time.time()
 
     def after(self, optimizer, *_):
-        """End the step, where this is the optimizer that ended the first one; after the last step end the script."""
+        """End the step, where this is the optimizer that ended the first one.
+
+        After the last step end the script.
+        """
         self.depth -= 1
         if self.depth or (self.owner or id(optimizer)) != id(optimizer) or self.written:
             return
@@ -201,10 +244,20 @@ class Steps:
 
     def row(self, now):
         """What is known of the step that ends now."""
-        row = {"begin": self.began, "end": now, "cpu": time.process_time() - self.cpu, "on": self.measuring}
+        row = {
+            "begin": self.began,
+            "end": now,
+            "cpu": time.process_time() - self.cpu,
+            "on": self.measuring,
+        }
         if not row["on"]:
             return row
-        row.update(busy=self.busy, samples=self.samples, loading=self.data_cpu, optimizer=[self.optimizing, now])
+        row.update(
+            busy=self.busy,
+            samples=self.samples,
+            loading=self.data_cpu,
+            optimizer=[self.optimizing, now],
+        )
         ours = time.thread_time()
         for model in self.clocked:
             model.logger.set_runtime_stats_and_log()
@@ -212,7 +265,10 @@ class Steps:
             clock = {name: known.get(name + "_time_" + end, 0) / 1e9 for name, end in CLOCK}
             # of a step without a backward pass that sends anything it is that of an earlier one
             if clock["backward_comm"] >= self.began:
-                ends = known["backward_compute_time_end"] / 1e9, known["backward_comm_time_end"] / 1e9
+                ends = (
+                    known["backward_compute_time_end"] / 1e9,
+                    known["backward_comm_time_end"] / 1e9,
+                )
                 row["ddp"] = [clock["forward_compute"], clock["backward_comm"], *ends]
         self.spent += time.thread_time() - ours
         return row
@@ -234,15 +290,21 @@ class Steps:
             if self.measuring and len(self.samples) < 4 * SAMPLES:
                 frame = sys._current_frames().get(self.main)
                 self.samples.append((time.time(), self.entered or "", self.place(frame)))
-                cost = time.thread_time() - began  # while it sleeps or waits for the main thread it costs nothing
+                # while it sleeps or waits for the main thread it costs nothing
+                cost = time.thread_time() - began
                 self.spent += cost
 
     def place(self, frame):
-        """The line of the script that a frame belongs to: the innermost one outside of installed packages."""
+        """The line of the script that a frame belongs to.
+
+        The innermost one outside of installed packages.
+        """
         while frame is not None:
             path = frame.f_code.co_filename
             if path not in self.owned:
-                outside = path.startswith((LIBRARY, "<")) or not PACKAGES.isdisjoint(path.split(os.sep))
+                outside = path.startswith((LIBRARY, "<")) or not PACKAGES.isdisjoint(
+                    path.split(os.sep)
+                )
                 self.owned[path] = not outside and path != HERE
             if self.owned[path]:
                 return "%s:%d %s" % (os.path.basename(path), frame.f_lineno, frame.f_code.co_name)
@@ -250,7 +312,10 @@ class Steps:
         return ""
 
     def profiled(self, last):
-        """Whether torch's profiler still needs steps: it takes some of their own, where asked for or GPUs compute."""
+        """Whether torch's profiler still needs steps.
+
+        It takes some of their own, where asked for or GPUs compute.
+        """
         count = self.options.get("trace", 0) or (6 if self.torch.cuda.is_initialized() else 0)
         if not count:
             return False
@@ -279,15 +344,28 @@ class Steps:
             self.problems.append(words)
 
     def write(self, ended):
-        """Write what was measured, once; a process that made no step, or a child of one that did, writes nothing."""
+        """Write what was measured, once.
+
+        A process that made no step, or a child of one that did, writes nothing.
+        """
         if self.written or not self.rows or self.process != os.getpid():
             return
         self.written = True
         dist = self.torch.distributed
         joined = dist.is_available() and dist.is_initialized()
-        report = {"ncclkit_steps": 1, "rank": self.rank(), "world": dist.get_world_size() if joined else 1}
-        report.update(host=socket.gethostname(), backend=dist.get_backend() if joined else "", ended=ended)
-        report.update(gpus=self.torch.cuda.is_initialized(), threads=self.torch.get_num_threads(), rows=self.rows)
+        report = {
+            "ncclkit_steps": 1,
+            "rank": self.rank(),
+            "world": dist.get_world_size() if joined else 1,
+        }
+        report.update(
+            host=socket.gethostname(), backend=dist.get_backend() if joined else "", ended=ended
+        )
+        report.update(
+            gpus=self.torch.cuda.is_initialized(),
+            threads=self.torch.get_num_threads(),
+            rows=self.rows,
+        )
         report.update(
             spent=self.spent,
             batches=self.batches / self.done,
@@ -301,17 +379,23 @@ class Steps:
                 json.dump(report, out)
             os.replace(path + ".part", path)
         except OSError as error:  # the script is the user's: it ends as it would
-            sys.stderr.write("ncclkit: the steps of rank %d cannot be written: %s\n" % (report["rank"], error))
+            sys.stderr.write(
+                "ncclkit: the steps of rank %d cannot be written: %s\n" % (report["rank"], error)
+            )
 
     def leave(self):
-        """End the script as it would end itself, together with the other ranks; what hangs then is ended."""
+        """End the script as it would end itself, together with the other ranks.
+
+        What hangs then is ended.
+        """
         self.leaving = True
         ending = threading.Timer(SLOWEST, os._exit, (0,))
         ending.daemon = True
         ending.start()
         dist = self.torch.distributed
         if dist.is_available() and dist.is_initialized():
-            # who ends first closes its connections, over which others may still receive the last gradients
+            # who ends first closes its connections, over which others may still receive the last
+            # gradients
             names = ["ncclkit_steps/%d" % rank for rank in range(dist.get_world_size())]
             store = dist.distributed_c10d._get_default_store()
             try:
@@ -322,7 +406,10 @@ class Steps:
         raise SystemExit(0)
 
     def last(self):
-        """End a script that we ended, when all else is done: the interpreter's own end may abort on torch's threads."""
+        """End a script that we ended, when all else is done.
+
+        The interpreter's own end may abort on torch's threads.
+        """
         if self.leaving and self.process == os.getpid():
             sys.stdout.flush()
             sys.stderr.flush()
@@ -341,7 +428,9 @@ def size(args):
     for value in args:
         rows = value if isinstance(value, (list, tuple)) else [value]
         flat = [one for row in rows for one in (row if isinstance(row, (list, tuple)) else [row])]
-        found.append(sum(one.numel() * one.element_size() for one in flat if hasattr(one, "element_size")))
+        found.append(
+            sum(one.numel() * one.element_size() for one in flat if hasattr(one, "element_size"))
+        )
     return max(found)
 
 

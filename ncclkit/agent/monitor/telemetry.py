@@ -1,8 +1,10 @@
-"""Telemetry: what the host, its GPUs and the ranks did while a job ran, once a second, one line of JSON each.
+"""Telemetry: what the host, its GPUs and the ranks did while a job ran, once a second, one line of
+JSON each.
 
-What people use ``nvidia-smi`` and ``htop`` for, recorded during the run, so that a peak of memory or a clock that fell
-can be compared with the phases afterwards.  The guard takes the samples of a run of ours, `sample_running_job` those of
-a job that somebody attached to; a sample never waits, and no process is signalled or stopped.
+What people use ``nvidia-smi`` and ``htop`` for, recorded during the run, so that a peak of memory
+or a clock that fell can be compared with the phases afterwards.  The guard takes the samples of a
+run of ours, `sample_running_job` those of a job that somebody attached to; a sample never waits,
+and no process is signalled or stopped.
 """
 
 import json
@@ -19,7 +21,13 @@ from .utilization import TICKS, Scheduling, Utilization
 
 QUERY = ("index", "memory.used", "utilization.gpu", "power.draw", "clocks.sm", "temperature.gpu")
 """What is asked of each GPU: its index, MiB, %, W, MHz, C."""
-COMMAND = ["nvidia-smi", "--query-gpu=" + ",".join(QUERY), "--format=csv,noheader,nounits", "-l", "1"]
+COMMAND = [
+    "nvidia-smi",
+    "--query-gpu=" + ",".join(QUERY),
+    "--format=csv,noheader,nounits",
+    "-l",
+    "1",
+]
 LEAST = 0.9
 """Seconds between two samples at least."""
 AGAIN = 2
@@ -32,9 +40,12 @@ MOST_GPUS = 1024
 PATIENCE = 5.0
 """Seconds that a question to a sick driver may take."""
 HOLDERS = [
-    "nvidia-smi", "--query-compute-apps=pid,gpu_bus_id,used_memory,process_name", "--format=csv,noheader,nounits",
-    "-l", "5",
-]  # fmt: skip
+    "nvidia-smi",
+    "--query-compute-apps=pid,gpu_bus_id,used_memory,process_name",
+    "--format=csv,noheader,nounits",
+    "-l",
+    "5",
+]
 """Which process computes on which GPU with how many MiB, again and again."""
 MOST_HOLDERS = 64
 """Processes on GPUs that a sample lists."""
@@ -44,7 +55,10 @@ class Sampler:
     """Appends samples to a file; `take` one each second, and `close` it at last."""
 
     def __init__(self, path, find=None, gpus=None):
-        """Find: gives {rank: pid} (default: the ranks among our descendants); gpus: {rank: GPU} as far as known."""
+        """Find: gives {rank: pid} (default: the ranks among our descendants).
+
+        Gpus: {rank: GPU} as far as known.
+        """
         self.path, self.host = path, socket.gethostname()
         self.find = find or (lambda: processes.ranks(processes.descendants(os.getpid())))
         self.taken, self.families, self.before = 0, {}, None
@@ -83,10 +97,15 @@ class Sampler:
                 self.gpus[row[0]] = row[1:]
 
     def _others(self):
-        """What processes that are none of ours use, where this run has a tree of its own: cores, and GPUs."""
+        """What processes that are none of ours use, where this run has a tree of its own: cores,
+        and GPUs.
+        """
         if self.others is None or self.apps is None:
             return {}
-        now = {"cores": self.cores, "load": _number(processes.read("/proc/loadavg").split(" ", 1)[0])}
+        now = {
+            "cores": self.cores,
+            "load": _number(processes.read("/proc/loadavg").split(" ", 1)[0]),
+        }
         family = [os.getpid(), *processes.descendants(os.getpid())]
         used = self.others.take(family)
         if used is not None:
@@ -94,14 +113,17 @@ class Sampler:
         rows = [line.decode("utf-8", "replace").split(", ", 3) for line in self.apps.lines()]
         held = [row for row in rows if len(row) == 4 and is_whole(row[0])][-MOST_HOLDERS:]
         mine = {str(pid) for pid in family}
-        # where none of ours is listed either the list is of another process namespace, or of before they came
+        # where none of ours is listed either the list is of another process namespace, or of before
+        # they came
         if any(row[0] in mine for row in held):
             others = [row for row in held if row[0] not in mine]
             now["holders"] = [[*row[:3], row[3].rsplit("/", 1)[-1]] for row in others]
         return now
 
     def _host(self):
-        """CPU in %, memory and swap in bytes, pressure in %, traffic in bytes per second since the last sample."""
+        """CPU in %, memory and swap in bytes, pressure in %, traffic in bytes per second since the
+        last sample.
+        """
         cpu, net, moment = _cpu(), _traffic(), time.monotonic()
         before, self.before = self.before, (cpu, net, moment)
         memory = _table("/proc/meminfo")
@@ -116,11 +138,15 @@ class Sampler:
         if before:
             seconds = max(moment - before[2], 1e-3)
             moved = {name: sum(now) - sum(before[1].get(name, now)) for name, now in net.items()}
-            sample["net"] = {name: round(count / seconds) for name, count in moved.items() if count > 0}
+            sample["net"] = {
+                name: round(count / seconds) for name, count in moved.items() if count > 0
+            }
         return sample
 
     def _ranks(self):
-        """Of each rank the memory of its process in bytes, its utilization, and the CPU scheduling of its processes."""
+        """Of each rank the memory of its process in bytes, its utilization, and the CPU scheduling
+        of its processes.
+        """
         if self.taken % AGAIN == 0:
             self.families = processes.families(self.find())
         self.taken += 1
@@ -131,7 +157,11 @@ class Sampler:
         utilization = self.utilization.take(heads)
         for rank in utilization.keys() & self.mine.keys():
             utilization[rank]["gpu"] = self.mine[rank]
-        return {"ranks": memory, "utilization": utilization, "scheduling": self.scheduling.take(self.families)}
+        return {
+            "ranks": memory,
+            "utilization": utilization,
+            "scheduling": self.scheduling.take(self.families),
+        }
 
 
 class SmiListener:
@@ -151,7 +181,8 @@ class SmiListener:
         except OSError:
             return  # there is none
         assert self.child.stdout is not None
-        os.set_blocking(self.child.stdout.fileno(), False)  # a driver that hangs must not stop the other figures
+        # a driver that hangs must not stop the other figures
+        os.set_blocking(self.child.stdout.fileno(), False)
 
     def lines(self):
         """Whole lines that have come since; never waits."""
@@ -179,9 +210,12 @@ class OtherCores:
         self.before = None  # type: tuple[float, float, float] | None
 
     def take(self, family):
-        """How many cores others used since the last time; None the first time, and where the kernel does not tell.
+        """How many cores others used since the last time.
 
-        Interrupts count for nobody: those that our own traffic causes are not in our processes' times.
+        None the first time, and where the kernel does not tell.
+
+        Interrupts count for nobody: those that our own traffic causes are not in our processes'
+        times.
         """
         words = processes.read("/proc/stat", 1 << 12).split("\n", 1)[0].split()[1:4]
         if len(words) < 3 or not all(map(is_whole, words)):
@@ -201,7 +235,9 @@ def _ticks(pid):
 
 
 def sample_running_job(path, ranks, until):
-    """Sample a job that ncclkit did not start, once a second, until `until` is set or all its ranks have ended."""
+    """Sample a job that ncclkit did not start, once a second, until `until` is set or all its ranks
+    have ended.
+    """
     sampler = Sampler(path, lambda: ranks, gpus_of(ranks))
     try:
         while any(processes.state(pid) not in ("Z", "X", "") for pid in ranks.values()):
@@ -214,7 +250,9 @@ def sample_running_job(path, ranks, until):
 
 
 def gpus_of(ranks):
-    """{rank: GPU on which its process computes}, as nvidia-smi says, which in a container may know nothing."""
+    """{rank: GPU on which its process computes}, as nvidia-smi says, which in a container may know
+    nothing.
+    """
     index = dict(_rows(BUSES))
     used = {pid: index[bus] for pid, bus in _rows(APPS) if bus in index}
     found = {rank: whole_number(used.get(str(pid), "")) for rank, pid in ranks.items()}
@@ -256,7 +294,10 @@ def _table(path):
 
 
 def _pressure(name):
-    """Share of the last 10 s in which some task waited for it, in %; None where the kernel does not tell."""
+    """Share of the last 10 s in which some task waited for it, in %.
+
+    None where the kernel does not tell.
+    """
     text = processes.read("/proc/pressure/" + name).partition("avg10=")[2]
     return _number(text.split(" ", 1)[0]) if text else None
 

@@ -1,7 +1,10 @@
-"""How busy the process of each rank is: its CPU time, state and TCP traffic, and how long it waited for a core.
+"""How busy the process of each rank is.
 
-In a hang one rank differs from all others: it computes while they wait, or sleeps while they spin.  That can be seen
-from outside, without stopping or signalling anybody, also where no stack may be read.
+Its CPU time, state and TCP traffic, and how long it waited for a core.
+
+In a hang one rank differs from all others: it computes while they wait, or sleeps while they spin.
+That can be seen from outside, without stopping or signalling anybody, also where no stack may be
+read.
 """
 
 import os
@@ -25,23 +28,29 @@ class Utilization:
         self.asked = 0.0
 
     def take(self, ranks):
-        """{rank: ``state`` (as in ps), ``cpu``, ``main`` (both %), ``sent`` and ``received`` (bytes/s)}.
+        """{rank: ``state`` (as in ps), ``cpu``, ``main`` (both %), ``sent`` and ``received``
+        (bytes/s)}.
 
-        ``cpu`` is of a core, all threads together; ``main`` the share of time in which the main thread had something to
-        do: it ran, or waited for a core, so that a crowded host does not look idle.  ranks: {rank: pid}.  Rates are
-        missing where there is no sample before, or the kernel does not tell.
+        ``cpu`` is of a core, all threads together; ``main`` the share of time in which the main
+        thread had something to do: it ran, or waited for a core, so that a crowded host does not
+        look idle.  ranks: {rank: pid}.  Rates are missing where there is no sample before, or the
+        kernel does not tell.
         """
         found = {}
         for rank, pid in ranks.items():
-            stat, main = processes.read("/proc/%d/stat" % pid).rpartition(")")[2].split(), seconds_runnable(pid)
+            stat = processes.read("/proc/%d/stat" % pid).rpartition(")")[2].split()
+            main = seconds_runnable(pid)
             if len(stat) < 13 or main is None or stat[0] in "ZX":
                 self.before.pop(pid, None)
                 continue
-            now, old = (time.monotonic(), (int(stat[11]) + int(stat[12])) / TICKS, main), self.before.get(pid)
+            now = (time.monotonic(), (int(stat[11]) + int(stat[12])) / TICKS, main)
+            old = self.before.get(pid)
             self.before[pid] = now
             found[rank] = {"state": stat[0]}
             if old and now[0] > old[0]:
-                cpu, busy = (100 * (new - then) / (now[0] - old[0]) for new, then in zip(now[1:], old[1:]))
+                cpu, busy = (
+                    100 * (new - then) / (now[0] - old[0]) for new, then in zip(now[1:], old[1:])
+                )
                 found[rank].update(cpu=round(cpu, 1), main=round(busy, 1))
         for rank, (sent, received) in self._traffic({rank: ranks[rank] for rank in found}).items():
             found[rank].update(sent=sent, received=received)
@@ -58,7 +67,10 @@ class Utilization:
             held = [inode for inode in inodes(pid) if inode in moved]
             grown = [[new - old for new, old in zip(moved[i], before.get(i, (0, 0)))] for i in held]
             if held:
-                rates[rank] = [round(max(0, sum(direction)) / max(moment - asked, 1e-3)) for direction in zip(*grown)]
+                rates[rank] = [
+                    round(max(0, sum(direction)) / max(moment - asked, 1e-3))
+                    for direction in zip(*grown)
+                ]
         return rates
 
 
@@ -75,10 +87,12 @@ SECOND = 1e9
 
 
 class Scheduling:
-    """CPU scheduling of each rank since the run began, summed over its processes; what they did before is included.
+    """CPU scheduling of each rank since the run began, summed over its processes.
 
-    A rank's family is its process and what that started, data-loader workers above all.  More of them than cores means
-    that one waits at every moment, and the rank itself is one of them.
+    What they did before is included.
+
+    A rank's family is its process and what that started, data-loader workers above all.  More of
+    them than cores means that one waits at every moment, and the rank itself is one of them.
     """
 
     def __init__(self):
@@ -86,10 +100,11 @@ class Scheduling:
         self.totals = {}  # type: dict[int, list[float]]
 
     def take(self, families):
-        """{rank: [most processes at once, cores they may use, s run, s in a run queue, involuntary context switches]}.
+        """{rank: [most processes at once, cores they may use, s run, s in a run queue, involuntary
+        context switches]}.
 
-        families: {rank: its process, then all others}.  Of each process its main thread is counted, which is the one
-        that loads data.  Ranks that the kernel shows nothing about are left out.
+        families: {rank: its process, then all others}.  Of each process its main thread is counted,
+        which is the one that loads data.  Ranks that the kernel shows nothing about are left out.
         """
         for rank, pids in families.items():
             counted = {pid: found for pid in pids if (found := _counted(pid))}
@@ -99,7 +114,9 @@ class Scheduling:
             total = self.totals.setdefault(rank, [0, 0, 0.0, 0.0, 0])
             total[:2] = max(total[0], len(counted)), cores
             for pid, now in counted.items():
-                for place, (new, old) in enumerate(zip(now, self.before.get(pid, (0.0, 0.0, 0))), 2):
+                for place, (new, old) in enumerate(
+                    zip(now, self.before.get(pid, (0.0, 0.0, 0))), 2
+                ):
                     total[place] += max(0, new - old)
             self.before.update(counted)
         return {rank: [most, cores, round(ran, 2), round(waited, 2), off]
@@ -107,9 +124,13 @@ class Scheduling:
 
 
 def _counted(pid):
-    """(s run, s waited for a core, times taken off it) of a process's main thread; None where it cannot be read."""
+    """(s run, s waited for a core, times taken off it) of a process's main thread; None where it
+    cannot be read.
+    """
     times = processes.read("/proc/%d/schedstat" % pid).split()
-    status = processes.read("/proc/%d/status" % pid).partition("nonvoluntary_ctxt_switches:")[2].split()
+    status = (
+        processes.read("/proc/%d/status" % pid).partition("nonvoluntary_ctxt_switches:")[2].split()
+    )
     if len(times) < 2 or not status:
         return None
     return int(times[0]) / SECOND, int(times[1]) / SECOND, int(status[0])
@@ -130,7 +151,8 @@ SOCK_DIAG = 4
 DUMP, DONE = 0x301, 3
 """Flags of a request for all sockets; the kind of the message after the last one."""
 INFO, ACKED = 2, 120
-"""Attribute with the ``tcp_info``; where in it the bytes acknowledged stand, followed by those received (Linux 4.1)."""
+"""Attribute with the ``tcp_info``; where in it the bytes acknowledged stand, followed by those
+received (Linux 4.1)."""
 RECEIVED = 52
 """Where in it the milliseconds since the last received data stand."""
 BODY = 72
@@ -140,16 +162,20 @@ PATIENCE = 0.5
 
 
 def traffic():
-    """{inode of a TCP socket: (bytes sent, bytes received)}, as the kernel counts (sock_diag); None where it does not.
+    """{inode of a TCP socket: (bytes sent, bytes received)}, as the kernel counts (sock_diag).
 
-    Only sockets of our own network namespace are seen, and RDMA passes by: what is not known is left out, never zero.
+    None where it does not.
+
+    Only sockets of our own network namespace are seen, and RDMA passes by: what is not known is
+    left out, never zero.
     """
     known = _sockets()
     return None if known is None else {inode: _moved(info) for inode, (_, info) in known.items()}
 
 
 def seconds_without_traffic(pids):
-    """{process: seconds since its TCP connections last received anything}, without those to the job's store.
+    """{process: seconds since its TCP connections last received anything}, without those to the
+    job's store.
 
     A process without such a connection is left out, as is every one where the kernel does not tell.
     """
@@ -165,12 +191,20 @@ def seconds_without_traffic(pids):
 
 
 def inodes(pid):
-    """Inodes of the sockets that a process holds; none where it has ended, or belongs to somebody else."""
-    return [int(target[8:-1]) for target in processes.open_files(pid) if target.startswith("socket:[")]
+    """Inodes of the sockets that a process holds.
+
+    None where it has ended, or belongs to somebody else.
+    """
+    return [
+        int(target[8:-1]) for target in processes.open_files(pid) if target.startswith("socket:[")
+    ]
 
 
 def _sockets():
-    """{inode: (ports, ``tcp_info``)} of all connected TCP sockets; None where the kernel refuses, or is silent."""
+    """{inode: (ports, ``tcp_info``)} of all connected TCP sockets.
+
+    None where the kernel refuses, or is silent.
+    """
     found = {}  # type: dict[int, tuple[tuple[int, int], bytes]]
     try:
         for family in (socket.AF_INET, socket.AF_INET6):
@@ -183,8 +217,13 @@ def _sockets():
 
 
 def _ask(link, family):
-    """Yield (inode, (ports, ``tcp_info``)) of all connected sockets of one family; raises OSError on a refusal."""
-    query = struct.pack("<BBBBI", family, socket.IPPROTO_TCP, 1 << (INFO - 1), 0, 0xFFFFFFFF) + bytes(48)
+    """Yield (inode, (ports, ``tcp_info``)) of all connected sockets of one family.
+
+    Raises OSError on a refusal.
+    """
+    query = struct.pack(
+        "<BBBBI", family, socket.IPPROTO_TCP, 1 << (INFO - 1), 0, 0xFFFFFFFF
+    ) + bytes(48)
     link.send(struct.pack("<IHHII", 16 + len(query), 20, DUMP, 1, 0) + query)
     while True:
         page = link.recv(1 << 18)

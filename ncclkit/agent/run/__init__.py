@@ -1,1 +1,4 @@
-"""Ranks on compute nodes: the guard that ends them, the crash handler, the live test and its stages."""
+"""Ranks on compute nodes.
+
+The guard that ends them, the crash handler, the live test and its stages.
+"""

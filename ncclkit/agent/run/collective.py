@@ -1,13 +1,12 @@
 """What each rank of the live test executes: checked and timed collectives, size after size.
 
-Method: warm-up calls, then `repeats` batches of back-to-back calls; a batch is
-timed with device events (NCCL) or the clock (gloo); the figure of a size is the
-median over the batches, averaged over the ranks, as nccl-tests does with -a 1.
-Batches follow each other without a pause, and one before them does not count: in it the ranks that leave the barrier
-early wait for those that Python lets go some ten microseconds later.
-Single calls are timed in a short phase of their own, each between two events or looks at the clock, which would
-spoil the batches: their p99 is what a step meets now and then.
-Every size is first checked with values that differ by rank and by position.
+Method: warm-up calls, then `repeats` batches of back-to-back calls; a batch is timed with device
+events (NCCL) or the clock (gloo); the figure of a size is the median over the batches, averaged
+over the ranks, as nccl-tests does with -a 1. Batches follow each other without a pause, and one
+before them does not count: in it the ranks that leave the barrier early wait for those that Python
+lets go some ten microseconds later. Single calls are timed in a short phase of their own, each
+between two events or looks at the clock, which would spoil the batches: their p99 is what a step
+meets now and then. Every size is first checked with values that differ by rank and by position.
 """
 
 import argparse
@@ -22,37 +21,51 @@ from .job import Job, add_options
 
 WARMUP = 2
 BATCH_SECONDS, MOST = 0.02, 20
-"""A batch repeats short calls for about this long, so that the clock's own error does not count; and how often."""
+"""A batch repeats short calls for about this long, so that the clock's own error does not count;
+and how often."""
 SINGLES, LEAST, SINGLE_SECONDS = 200, 10, 0.2
 """Single calls that are timed at most and at least, and about how long that takes."""
 SMALL, CAPTURED = 1 << 20, 20
-"""Up to this many bytes a CUDA graph of this many calls is timed as well: larger messages hide the launch anyway."""
+"""Up to this many bytes a CUDA graph of this many calls is timed as well: larger messages hide the
+launch anyway."""
 
 
 def main(argv, job=Job, add=add_options):
-    """``collective --folder DIR --backend nccl|gloo --sizes 8,1024 …``; exit status 0, or 1 after an error.
+    """``collective --folder DIR --backend nccl|gloo --sizes 8,1024 …``.
 
-    job: the class of the job, whose options `add` adds to a parser; the lab brings its own, which can be broken.
+    Exit status 0, or 1 after an error.
+
+    job: the class of the job, whose options `add` adds to a parser; the lab brings its own, which
+    can be broken.
     """
     options = _options(argv, add)
     return crash_handler.run(options.folder, lambda rank: _run(options, rank, job))
 
 
 def options(add):
-    """A parser of what is measured: collectives, data type, sizes, repeats; `add` adds the options of the job."""
+    """A parser of what is measured.
+
+    Collectives, data type, sizes, repeats; `add` adds the options of the job.
+    """
     parser = argparse.ArgumentParser(prog="collective")
     add(parser)
     parser.add_argument("--ops", type=lambda text: text.split(","), default=["all_reduce"])
     parser.add_argument("--dtype", choices=sorted(operations.DTYPES), default="float32")
-    parser.add_argument("--sizes", type=lambda text: [int(size) for size in text.split(",")], required=True)
+    parser.add_argument(
+        "--sizes", type=lambda text: [int(size) for size in text.split(",")], required=True
+    )
     parser.add_argument("--repeats", type=int, default=10)
     return parser
 
 
 def _options(argv, add):
     parser = options(add)
-    parser.add_argument("--stages", action="store_true", help="first each rank alone, every pair, each node …")
-    parser.add_argument("--groups", type=_groups, default=[], help="instead, each of these alone: 0,1/2-5")
+    parser.add_argument(
+        "--stages", action="store_true", help="first each rank alone, every pair, each node …"
+    )
+    parser.add_argument(
+        "--groups", type=_groups, default=[], help="instead, each of these alone: 0,1/2-5"
+    )
     return parser.parse_args(argv)
 
 
@@ -65,9 +78,13 @@ def _run(options, rank, job_class):
 
     work = [(op, size) for op in options.ops for size in options.sizes]
     job = job_class(torch, options, len(work))
-    wire.send("phase", phase="import", rank=rank, torch=torch.__version__, gpu=gpu(torch, job.device))
+    wire.send(
+        "phase", phase="import", rank=rank, torch=torch.__version__, gpu=gpu(torch, job.device)
+    )
     if options.groups:
-        return stages.run_groups(torch, job, options.groups, min(max(options.sizes), stages.LARGEST))
+        return stages.run_groups(
+            torch, job, options.groups, min(max(options.sizes), stages.LARGEST)
+        )
     job.begin()
     nccl, hostid = nccl_version(torch, options.backend), os.environ.get("NCCL_HOSTID", "")
     wire.send("phase", phase="init", rank=rank, nccl=nccl, hostid=hostid)
@@ -80,15 +97,27 @@ def _run(options, rank, job_class):
         with stream(torch, job.device):
             measured = measure(torch, operation, options.repeats)
         if rank == 0:
-            what = {"op": op, "bytes": operation.bytes, "dtype": options.dtype, "ranks": operation.ranks}
+            what = {
+                "op": op,
+                "bytes": operation.bytes,
+                "dtype": options.dtype,
+                "ranks": operation.ranks,
+            }
             wire.send("measure", backend=options.backend, **what, **measured)
     job.dist.barrier(**({"device_ids": [job.device.index]} if job.device.type == "cuda" else {}))
     job.dist.destroy_process_group()
 
 
 def stream(torch, device):
-    """A stream for what is timed: the default one waits for all others, which takes 5 us more for each small call."""
-    return torch.cuda.stream(torch.cuda.Stream(device)) if device.type == "cuda" else contextlib.nullcontext()
+    """A stream for what is timed.
+
+    The default one waits for all others, which takes 5 us more for each small call.
+    """
+    return (
+        torch.cuda.stream(torch.cuda.Stream(device))
+        if device.type == "cuda"
+        else contextlib.nullcontext()
+    )
 
 
 def gpu(torch, device):
@@ -104,9 +133,10 @@ def nccl_version(torch, backend):
 def measure(torch, operation, repeats):
     """Check and time one `Operation`; the same dict on every rank.
 
-    Keys: time_us (median over batches), spread ((p90 - p10) / median of batches), wrong (elements), repeats, calls
-    (per batch), p99_us over so many `singles`, single calls (of fewer than 100 it is the slowest), and graph_us
-    (median of a replayed CUDA graph; None on the CPU and for large messages).
+    Keys: time_us (median over batches), spread ((p90 - p10) / median of batches), wrong (elements),
+    repeats, calls (per batch), p99_us over so many `singles`, single calls (of fewer than 100 it is
+    the slowest), and graph_us (median of a replayed CUDA graph; None on the CPU and for large
+    messages).
     """
     dist, device = operation.dist, operation.sendbuff.device
     wrong = operation.check()
@@ -118,11 +148,18 @@ def measure(torch, operation, repeats):
     once = min(timed(operation.call, WARMUP))
     calls = calls_that_fit(torch, operation, BATCH_SECONDS, once, 1, MOST)
     times = timed(operation.call, repeats, calls)
-    singles = calls_that_fit(torch, operation, SINGLE_SECONDS, statistics.median(times), LEAST, SINGLES)
+    singles = calls_that_fit(
+        torch, operation, SINGLE_SECONDS, statistics.median(times), LEAST, SINGLES
+    )
     p99 = _share(timed(operation.call, singles), 0.99)
     small = device.type == "cuda" and operation.bytes <= SMALL
-    replayed = statistics.median(timed(cuda_graph_of(torch, operation), repeats)) / CAPTURED if small else 0.0
-    # one vector and one all_reduce: every rank returns the same, the mean of the times and the sum of wrong elements
+    replayed = (
+        statistics.median(timed(cuda_graph_of(torch, operation), repeats)) / CAPTURED
+        if small
+        else 0.0
+    )
+    # one vector and one all_reduce: every rank returns the same, the mean of the times and the sum
+    # of wrong elements
     figures = [*_summary(times), p99, replayed, float(wrong)]
     own = torch.tensor(figures, dtype=torch.float64, device=device)
     dist.all_reduce(own)
@@ -141,14 +178,19 @@ def measure(torch, operation, repeats):
 
 
 def calls_that_fit(torch, operation, seconds, once, least, most):
-    """How many calls of about `once` seconds fit; the same number on every rank, or they would wait for each other."""
+    """How many calls of about `once` seconds fit.
+
+    The same number on every rank, or they would wait for each other.
+    """
     slowest = torch.tensor([once], dtype=torch.float64, device=operation.sendbuff.device)
     operation.dist.all_reduce(slowest, op=operation.dist.ReduceOp.MAX)
     return int(min(most, max(least, seconds / max(slowest.item(), 1e-6))))
 
 
 def cuda_graph_of(torch, operation):
-    """Some calls as a CUDA graph, whose replay takes what NCCL takes, without Python and the launch of each call."""
+    """Some calls as a CUDA graph, whose replay takes what NCCL takes, without Python and the launch
+    of each call.
+    """
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         for _ in range(CAPTURED):
@@ -157,7 +199,9 @@ def cuda_graph_of(torch, operation):
 
 
 def time_laps(torch, operation, call, calls, laps):
-    """Seconds of each of `laps` laps on this rank after a first one that does not count; a lap is `calls` calls."""
+    """Seconds of each of `laps` laps on this rank after a first one that does not count; a lap is
+    `calls` calls.
+    """
     device = operation.sendbuff.device
     operation.dist.barrier(**({"device_ids": [device.index]} if device.type == "cuda" else {}))
     if device.type == "cuda":

@@ -21,11 +21,13 @@ from .. import wire
 from . import processes
 
 COLLECT_EVERY = 50_000
-"""Objects between two garbage collections: with Python's own 700 a rank spends 0.7 s of its start on them."""
+"""Objects between two garbage collections: with Python's own 700 a rank spends 0.7 s of its start
+on them."""
 
 
 def run(folder, work):
-    """Run `work(rank)` under the crash handler, report start and end as records, and end this process.
+    """Run `work(rank)` under the crash handler, report start and end as records, and end this
+    process.
 
     Before an error goes on, the Flight Recorder is kept.
     """
@@ -35,27 +37,44 @@ def run(folder, work):
         _set_aside(folder, rank, ".attempt%d-" % (attempt - 1))
     arm(folder, rank)
     gc.set_threshold(COLLECT_EVERY)
-    where = {"host": socket.gethostname(), "pid": os.getpid(), "local_rank": int(os.environ["LOCAL_RANK"])}
+    where = {
+        "host": socket.gethostname(),
+        "pid": os.getpid(),
+        "local_rank": int(os.environ["LOCAL_RANK"]),
+    }
     if os.environ.get("SLURMD_NODENAME"):
-        where["node"] = os.environ["SLURMD_NODENAME"]  # hosts may share a name, as cloned machines and containers do
-    wire.send("phase", phase="hello", rank=rank, **where, **({"attempt": attempt} if attempt else {}))
+        # hosts may share a name, as cloned machines and containers do
+        where["node"] = os.environ["SLURMD_NODENAME"]
+    wire.send(
+        "phase", phase="hello", rank=rank, **where, **({"attempt": attempt} if attempt else {})
+    )
     try:
         work(rank)
     except Exception as error:
-        wire.send("phase", phase="error", rank=rank, error="%s: %s" % (type(error).__name__, str(error)[:1500]))
+        wire.send(
+            "phase",
+            phase="error",
+            rank=rank,
+            error="%s: %s" % (type(error).__name__, str(error)[:1500]),
+        )
         write_flight(folder, rank)
         raise
     finally:
-        signal.signal(signal.SIGUSR1, signal.SIG_IGN)  # a dying interpreter must not be asked for its stacks
+        # a dying interpreter must not be asked for its stacks
+        signal.signal(signal.SIGUSR1, signal.SIG_IGN)
     wire.send("phase", phase="done", rank=rank)
     atexit._run_exitfuncs()
     sys.stdout.flush()
     sys.stderr.flush()
-    os._exit(0)  # the interpreter's own end may abort on torch's threads, after all has gone well (seen with 2.13)
+    # the interpreter's own end may abort on torch's threads, after all has gone well (torch 2.13)
+    os._exit(0)
 
 
 def _set_aside(folder, rank, prefix):
-    """Hide what this rank left before torchrun started it again: it is no evidence of what happens now."""
+    """Hide what this rank left before torchrun started it again.
+
+    It is no evidence of what happens now.
+    """
     for name in ("rank%d.log" % rank, "stacks_rank%d.txt" % rank, "fr_rank_%d" % rank):
         if os.path.exists(os.path.join(folder, name)):
             os.replace(os.path.join(folder, name), os.path.join(folder, prefix + name))
@@ -67,30 +86,40 @@ def arm(folder, rank):
     folder: the run folder; rank: the global rank.
     """
     processes.die_with_parent(os.getppid())
-    # records keep the launcher's pipe; 1 and 2 become the log, so that C++ and child processes write there, too
+    # records keep the launcher's pipe; 1 and 2 become the log, so that C++ and child processes
+    # write there, too
     wire.use(os.dup(1))
     _redirect(os.path.join(folder, "rank%d.log" % rank))
     faulthandler.enable(file=2)
     reader, writer = os.pipe()
     os.set_blocking(writer, False)
-    # the handler itself does nothing: Python runs it between bytecodes of the main thread, which may never come again,
+    # the handler itself does nothing: Python runs it between bytecodes of the main thread, which
+    # may never come again,
     # but a signal that has one writes its number to the pipe at once
     for number in (signal.SIGUSR1, signal.SIGTERM):
         signal.signal(number, lambda *_: None)
     signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
-    threading.Thread(target=_answer, args=(reader, folder, rank), daemon=True, name="ncclkit-crash-handler").start()
+    threading.Thread(
+        target=_answer, args=(reader, folder, rank), daemon=True, name="ncclkit-crash-handler"
+    ).start()
     os.register_at_fork(after_in_child=_disarm)
 
 
 def restart_in_place():
-    """Execute this rank's program again in the same process, with the current environment; does not return."""
+    """Execute this rank's program again in the same process, with the current environment.
+
+    Does not return.
+    """
     os.dup2(wire.output(), 1)
     with open("/proc/self/cmdline", "rb") as file:
         os.execv(sys.executable, file.read().split(b"\0")[:-1])
 
 
 def _disarm():
-    """A forked child, such as a data loader's worker, is no rank: signals to it must not reach its parent's handler."""
+    """A forked child, such as a data loader's worker, is no rank.
+
+    Signals to it must not reach its parent's handler.
+    """
     signal.set_wakeup_fd(-1)
     for number in (signal.SIGUSR1, signal.SIGTERM):
         signal.signal(number, signal.SIG_DFL)
@@ -100,7 +129,10 @@ def _redirect(path):
     try:
         log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     except OSError as error:
-        sys.stderr.write("ncclkit: cannot write %s (%s); this rank's output goes to launcher.log\n" % (path, error))
+        sys.stderr.write(
+            "ncclkit: cannot write %s (%s); this rank's output goes to launcher.log\n"
+            % (path, error)
+        )
         return
     os.dup2(log, 1)
     os.dup2(log, 2)
@@ -116,12 +148,16 @@ def _answer(reader, folder, rank):
         write_stacks(folder, rank)
         write_flight(folder, rank)
         if number == signal.SIGTERM:
-            ctypes.CDLL(None).signal(signal.SIGTERM, None)  # SIG_DFL; Python's own call needs the main thread
+            # SIG_DFL; Python's own call needs the main thread
+            ctypes.CDLL(None).signal(signal.SIGTERM, None)
             os.kill(os.getpid(), signal.SIGTERM)
 
 
 def write_stacks(folder, rank):
-    """Write the stacks of all threads to ``stacks_rank<N>.txt``; the first word, kept, is the one that counts."""
+    """Write the stacks of all threads to ``stacks_rank<N>.txt``.
+
+    The first word, kept, is the one that counts.
+    """
     path = os.path.join(folder, "stacks_rank%d.txt" % rank)
     if os.path.exists(path):
         return
@@ -136,7 +172,9 @@ def write_stacks(folder, rank):
 
 
 def write_flight(folder, rank):
-    """Write this rank's Flight Recorder to ``fr_rank_<N>`` unless torch has already written it there."""
+    """Write this rank's Flight Recorder to ``fr_rank_<N>`` unless torch has already written it
+    there.
+    """
     path = os.path.join(folder, "fr_rank_%d" % rank)
     torch = sys.modules.get("torch")
     if os.path.exists(path) or torch is None:
@@ -157,5 +195,16 @@ def _dumper(torch):
     distributed = sys.modules.get("torch.distributed")
     if distributed is None or not distributed.is_available() or not distributed.is_initialized():
         return None
-    names = ("_dump_nccl_trace", "_dump_fr_trace") if distributed.get_backend() == "nccl" else ("_dump_fr_trace",)
-    return next((getattr(torch._C._distributed_c10d, n) for n in names if hasattr(torch._C._distributed_c10d, n)), None)
+    names = (
+        ("_dump_nccl_trace", "_dump_fr_trace")
+        if distributed.get_backend() == "nccl"
+        else ("_dump_fr_trace",)
+    )
+    return next(
+        (
+            getattr(torch._C._distributed_c10d, n)
+            for n in names
+            if hasattr(torch._C._distributed_c10d, n)
+        ),
+        None,
+    )

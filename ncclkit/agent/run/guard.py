@@ -29,7 +29,8 @@ LOOK = 1.0
 DYING = 3.0
 """Seconds that ranks get to write their last log lines and to end."""
 WRITTEN = (".log", ".txt", ".json", ".xml")
-"""How files end that ranks and evidence are written to; ``launcher.log`` belongs to who reads this program's output."""
+"""How files end that ranks and evidence are written to; ``launcher.log`` belongs to who reads this
+program's output."""
 LARGEST = 512 << 20
 """Bytes of them that are searched for secrets: some seconds for each 100 MiB."""
 SIGNS = ("fr_rank_", "stacks_rank")
@@ -43,30 +44,45 @@ def main(argv):
 
 
 def run(folder, deadline, command, node=""):
-    """Run a command until it ends, its deadline (seconds) passes or our input closes; then end whatever it started.
+    """Run a command until it ends, its deadline (seconds) passes or our input closes.
 
-    node: number of this node where every node has a guard of its own; it is then part of the record and of the file
-    name, and nobody listens on standard input.
+    Then end whatever it started.
+
+    node: number of this node where every node has a guard of its own; it is then part of the record
+    and of the file name, and nobody listens on standard input.
     """
     processes.adopt_orphans()
     end, shm = ExitStatus(folder, node), ShmFiles()
     wakeup = _child_signals()
     try:
-        # a session of its own: Ctrl-C in the user's terminal would kill the ranks before their evidence is kept
+        # a session of its own: Ctrl-C in the user's terminal would kill the ranks before their
+        # evidence is kept
         child = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, start_new_session=True, preexec_fn=processes.die_with_parent
+            command,
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,
+            preexec_fn=processes.die_with_parent,
         )
     except OSError as error:
         return end.write("failed", None, ["cannot start %s: %s" % (command[0], error.strerror)], 2)
     collect = functools.partial(_evidence, folder, node, shm)
     failure, each_second = FailureWatch(folder, collect), []
-    if os.path.exists(os.path.join(folder, "plan.json")):  # reading facts is no run that anybody watches
-        each_second.append(Sampler(os.path.join(folder, "telemetry%s.jsonl" % ("-node" + node if node else ""))).take)
+    # reading facts is no run that anybody watches
+    if os.path.exists(os.path.join(folder, "plan.json")):
+        each_second.append(
+            Sampler(
+                os.path.join(folder, "telemetry%s.jsonl" % ("-node" + node if node else ""))
+            ).take
+        )
     each_second.append(failure.collect_once)
-    reason, code = _wait(child.pid, wakeup, [] if node else [0], time.monotonic() + deadline, each_second)
+    reason, code = _wait(
+        child.pid, wakeup, [] if node else [0], time.monotonic() + deadline, each_second
+    )
     if reason == "deadline":
-        wire.send("ending", reason=reason)  # what ranks say from now on is said of the end that they are given
-    # a run that ended by itself has no ranks left to look at; of those that survived a failure it was collected then
+        # what ranks say from now on is said of the end that they are given
+        wire.send("ending", reason=reason)
+    # a run that ended by itself has no ranks left to look at; of those that survived a failure it
+    # was collected then
     problems = failure.problems if reason == "done" else collect()
     left = processes.end(os.getpid())
     shm.clear()
@@ -74,7 +90,10 @@ def run(folder, deadline, command, node=""):
     if reason == "done" and code != 0:
         reason = "deadline" if _hung(folder) else "failed"
         if code is not None and code < 0:  # nobody else says so, as whoever was killed cannot
-            problems.append("%s was killed by signal %d" % ("srun" if "srun" in command else "the launcher", -code))
+            problems.append(
+                "%s was killed by signal %d"
+                % ("srun" if "srun" in command else "the launcher", -code)
+            )
     if left:
         problems.append("processes %s could not be ended" % left)
     problems += [] if node else hide_secrets(folder)
@@ -86,19 +105,24 @@ def _child_signals():
     os.set_blocking(reader, False)
     os.set_blocking(writer, False)
     signal.signal(signal.SIGCHLD, lambda *_: None)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # an interrupt in a terminal reaches the launcher, which cancels us
+    # an interrupt in a terminal reaches the launcher, which cancels us
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
     return reader
 
 
 def _wait(pid, wakeup, listen, until, each_second):
-    """("done", exit code) when the command ended, else ("deadline" | "cancelled" | "orphaned", None).
+    """("done", exit code) when the command ended, else ("deadline" | "cancelled" | "orphaned",
+    None).
 
     each_second: called every second.
     """
     while True:
-        # signals come through a pipe: one that arrived between a look and a plain sleep would be slept over
-        ready, _, _ = select.select([wakeup, *listen], [], [], max(0.0, min(LOOK, until - time.monotonic())))
+        # signals come through a pipe: one that arrived between a look and a plain sleep would be
+        # slept over
+        ready, _, _ = select.select(
+            [wakeup, *listen], [], [], max(0.0, min(LOOK, until - time.monotonic()))
+        )
         if wakeup in ready:
             os.read(wakeup, 4096)
             code = _exit_code(pid)
@@ -117,10 +141,12 @@ def _wait(pid, wakeup, listen, until, each_second):
 
 
 class FailureWatch:
-    """Collects evidence of the surviving ranks some seconds after one has failed, before the launcher ends them.
+    """Collects evidence of the surviving ranks some seconds after one has failed, before the
+    launcher ends them.
 
-    A rank that hangs in native code answers no signal, but py-spy can read it as long as it is there.  Not at once,
-    as ranks that fail together are then busy with dying, and must not be asked for their stacks.
+    A rank that hangs in native code answers no signal, but py-spy can read it as long as it is
+    there.  Not at once, as ranks that fail together are then busy with dying, and must not be asked
+    for their stacks.
     """
 
     def __init__(self, folder, collect):
@@ -141,7 +167,8 @@ class FailureWatch:
             return
         now = time.monotonic()
         if not signs:
-            self.since = None  # also where ranks that were started again have put aside what they left before
+            # also where ranks that were started again have put aside what they left before
+            self.since = None
         elif self.since is None:
             self.since = now
         elif now - self.since >= DYING:
@@ -150,7 +177,9 @@ class FailureWatch:
 
 
 class ShmFiles:
-    """The files in /dev/shm that processes of the run have held, so that what they leave behind can be removed."""
+    """The files in /dev/shm that processes of the run have held, so that what they leave behind can
+    be removed.
+    """
 
     def __init__(self):
         self.before, self.seen = processes.shm_files(), set()  # type: tuple[set[str], set[str]]
@@ -176,7 +205,9 @@ def _evidence(folder, node, shm):
 
 
 def hide_secrets(folder):
-    """Take the secrets out of what the ranks wrote, now that nobody writes there any more; returns what went wrong."""
+    """Take the secrets out of what the ranks wrote, now that nobody writes there any more; returns
+    what went wrong.
+    """
     problems = []  # type: list[str]
     left = LARGEST
     for name in sorted(os.listdir(folder) if os.path.isdir(folder) else ()):
@@ -185,7 +216,10 @@ def hide_secrets(folder):
             try:
                 left -= os.path.getsize(path)
                 if left < 0:
-                    return [*problems, "what begins with %s is too large to be searched for secrets" % path]
+                    return [
+                        *problems,
+                        "what begins with %s is too large to be searched for secrets" % path,
+                    ]
                 redact.file(path)
             except OSError as error:
                 problems.append("%s may hold secrets: %s" % (path, error))
@@ -193,13 +227,25 @@ def hide_secrets(folder):
 
 
 def _hung(folder):
-    """True when the guard of a single node says that its deadline came: the whole run then failed for that reason."""
-    said = [name for name in os.listdir(folder) if name.startswith("status-node") and name.endswith(".json")]
-    return any('"reason": "deadline"' in processes.read(os.path.join(folder, name)) for name in said)
+    """True when the guard of a single node says that its deadline came.
+
+    The whole run then failed for that reason.
+    """
+    said = [
+        name
+        for name in os.listdir(folder)
+        if name.startswith("status-node") and name.endswith(".json")
+    ]
+    return any(
+        '"reason": "deadline"' in processes.read(os.path.join(folder, name)) for name in said
+    )
 
 
 def _exit_code(pid):
-    """Exit code of `pid` if it has ended (negative: killed by that signal); other ended children are collected too."""
+    """Exit code of `pid` if it has ended (negative: killed by that signal).
+
+    Other ended children are collected too.
+    """
     code = None
     try:
         while True:
@@ -225,7 +271,9 @@ class ExitStatus:
         said = {"reason": reason, "exitcode": code, "say": "; ".join(problems)}
         try:
             # the workbook, and the guard of all nodes, read it while we write
-            processes.write_whole(self.path, json.dumps(dict(said, started=self.started, ended=time.time())))
+            processes.write_whole(
+                self.path, json.dumps(dict(said, started=self.started, ended=time.time()))
+            )
         except OSError as error:
             sys.stderr.write("ncclkit: cannot write %s: %s\n" % (self.path, error))
         with contextlib.suppress(OSError):  # nobody may read any more

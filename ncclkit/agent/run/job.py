@@ -1,4 +1,7 @@
-"""The job of one rank: its process group, its device, its steps, and the hooks by which the lab breaks it."""
+"""The job of one rank.
+
+Its process group, its device, its steps, and the hooks by which the lab breaks it.
+"""
 
 import os
 from datetime import timedelta
@@ -25,7 +28,9 @@ class Job:
         ]
         host = os.environ.get(simulated_hosts.NAME, "")
         if options.simulate_hosts > 1:
-            host = os.environ["NCCL_HOSTID"] = "simulated-%d" % (self.rank * options.simulate_hosts // here)
+            host = os.environ["NCCL_HOSTID"] = "simulated-%d" % (
+                self.rank * options.simulate_hosts // here
+            )
         self.place, self.gpus = mates.index(local), mates
         """Of this rank among those of its host, simulated or not; the GPUs of those, in order."""
         if options.backend == "nccl":
@@ -34,7 +39,12 @@ class Job:
                 self.gpus = [(first + mate) % count for mate in mates]
                 on = here if options.simulate_hosts > 1 else self.ranks
                 # NCCL itself says so late, and not always
-                placement = {"hostid": host, "gpu": self.gpus[self.own_gpu()], "gpus": count, "on_them": on}
+                placement = {
+                    "hostid": host,
+                    "gpu": self.gpus[self.own_gpu()],
+                    "gpus": count,
+                    "on_them": on,
+                }
                 wire.send("phase", phase="simulate", rank=self.rank, **placement)
             self.device = torch.device("cuda", self.gpus[self.own_gpu()])
             torch.cuda.set_device(self.device)  # before anything else touches CUDA
@@ -48,7 +58,9 @@ class Job:
     def begin(self, **group):
         """Make the process group, of all ranks or by `group`."""
         bound = {"device_id": self.device} if self.options.backend == "nccl" else {}
-        self.dist.init_process_group(self.options.backend, **{"timeout": self.timeout, **bound, **group})
+        self.dist.init_process_group(
+            self.options.backend, **{"timeout": self.timeout, **bound, **group}
+        )
 
     def before_step(self, step):
         """Hook before each step: a job of the lab injects its fault here."""
@@ -63,5 +75,9 @@ def add_options(parser):
     parser.add_argument("--backend", choices=("nccl", "gloo"), required=True)
     parser.add_argument("--timeout", type=float, default=30.0)
     parser.add_argument(
-        "--simulate-hosts", type=int, default=1, metavar="N", help="the ranks of this host are those of so many hosts"
+        "--simulate-hosts",
+        type=int,
+        default=1,
+        metavar="N",
+        help="the ranks of this host are those of so many hosts",
     )

@@ -1,8 +1,11 @@
-"""torchrun for ranks of one machine: as ``torchrun --standalone``, but nobody else can reach what they meet at.
+"""torchrun for ranks of one machine.
 
-``--standalone`` unpickles a state that lies in a store, and the store answers whoever reaches its port.  Here the
-rendezvous is static, which keeps no such state, and the store listens on loopback alone: torch's own server would
-listen on every address, whatever it is told, so it gets a socket that listens already.
+As ``torchrun --standalone``, but nobody else can reach what they meet at.
+
+``--standalone`` unpickles a state that lies in a store, and the store answers whoever reaches its
+port.  Here the rendezvous is static, which keeps no such state, and the store listens on loopback
+alone: torch's own server would listen on every address, whatever it is told, so it gets a socket
+that listens already.
 """
 
 import functools
@@ -26,7 +29,8 @@ def main(argv):
     port = listening.getsockname()[1]
     if "master_listen_fd" in (static.TCPStore.__init__.__doc__ or ""):
         static.TCPStore = functools.partial(static.TCPStore, master_listen_fd=listening.detach())
-    else:  # a torch before 2.1: it listens on every address, but nothing of what lies there is unpickled
+    else:
+        # a torch before 2.1: it listens on every address, but unpickles nothing of what lies there
         listening.close()
     again = static.StaticTCPRendezvous.next_rendezvous
     static.StaticTCPRendezvous.next_rendezvous = lambda self: again(_emptied(self))
@@ -34,7 +38,16 @@ def main(argv):
     program = argv[3:] if argv[2] == "--" else [sys.argv[0], *argv[2:]]
     run.main(
         [
-            *("--rdzv-backend", "static", "--nnodes", "1", "--node-rank", "0", "--nproc-per-node", ranks),
+            *(
+                "--rdzv-backend",
+                "static",
+                "--nnodes",
+                "1",
+                "--node-rank",
+                "0",
+                "--nproc-per-node",
+                ranks,
+            ),
             *("--master-addr", LOOPBACK, "--master-port", str(port), "--local-addr", LOOPBACK),
             *("--max-restarts", restarts, *program),
         ]
@@ -43,7 +56,9 @@ def main(argv):
 
 
 def _emptied(rendezvous):
-    """Without what ranks have left that were ended: those that are started again would call their addresses.
+    """Without what ranks have left that were ended.
+
+    Those that are started again would call their addresses.
 
     A torch whose store cannot tell its keys puts the number of the attempt before each.
     """

@@ -1,7 +1,7 @@
 """One node's share of what srun starts on all of them: only here is the node's own number known.
 
-A node that does not see the case folder works in a private one; its records come over srun in any case, and then its
-files do, too, as one archive in short lines.
+A node that does not see the case folder works in a private one; its records come over srun in any
+case, and then its files do, too, as one archive in short lines.
 """
 
 import base64
@@ -30,11 +30,16 @@ PORTS = 8
 
 def main(argv):
     """Run what the first word says (see, ranks, facts) on this node; returns its exit status."""
-    return {"see": _see, "ranks": _ranks, "facts": _facts}[argv[0]](int(os.environ["SLURM_NODEID"]), argv[1:])
+    return {"see": _see, "ranks": _ranks, "facts": _facts}[argv[0]](
+        int(os.environ["SLURM_NODEID"]), argv[1:]
+    )
 
 
 def _see(number, argv):
-    """``see FILE SECONDS``: when this node sees a file that was written elsewhere; the first one names free ports."""
+    """``see FILE SECONDS``: when this node sees a file that was written elsewhere.
+
+    The first one names free ports.
+    """
     path, begun = argv[0], time.monotonic()
     while not os.path.exists(path) and time.monotonic() - begun < float(argv[1]):
         time.sleep(0.1)
@@ -46,7 +51,9 @@ def _see(number, argv):
 
 
 def _free_ports():
-    """Ports of this host that nobody listens on, outside of those that the kernel gives to whoever asks for any."""
+    """Ports of this host that nobody listens on, outside of those that the kernel gives to whoever
+    asks for any.
+    """
     first, free = 20000 + int(os.environ.get("SLURM_JOB_ID", "0")) % 8000, []
     for port in range(first, first + 4000):
         with contextlib.closing(socket.socket()) as tried:
@@ -61,10 +68,12 @@ def _free_ports():
 
 
 def _ranks(number, argv):
-    """``ranks RUN_FOLDER DEADLINE NODES RANKS_PER_NODE MASTER PORT BLIND VERB …``: this node's torchrun, guarded.
+    """``ranks RUN_FOLDER DEADLINE NODES RANKS_PER_NODE MASTER PORT BLIND VERB …``.
 
-    The node's guard collects the evidence of its own ranks, so its deadline comes before the one of the whole run.
-    BLIND: numbers of the nodes that do not see the folder, joined by commas.
+    This node's torchrun, guarded.
+
+    The node's guard collects the evidence of its own ranks, so its deadline comes before the one of
+    the whole run. BLIND: numbers of the nodes that do not see the folder, joined by commas.
     """
     folder, deadline, nodes, per_node, master, port, blind = argv[:7]
     wire.send("phase", phase="node", number=number)
@@ -77,10 +86,22 @@ def _ranks(number, argv):
     if str(number) not in blind.split(","):
         return guard.run(folder, float(deadline), command, node=str(number))
     with _private(number) as place:
-        os.environ.update({name: value.replace(folder, place) for name, value in os.environ.items() if folder in value})
-        with open(os.path.join(place, "plan.json"), "w") as plan:  # by which the guard knows that it is watched
+        os.environ.update(
+            {
+                name: value.replace(folder, place)
+                for name, value in os.environ.items()
+                if folder in value
+            }
+        )
+        # by which the guard knows that it is watched
+        with open(os.path.join(place, "plan.json"), "w") as plan:
             plan.write("{}")
-        status = guard.run(place, float(deadline), [word.replace(folder, place) for word in command], node=str(number))
+        status = guard.run(
+            place,
+            float(deadline),
+            [word.replace(folder, place) for word in command],
+            node=str(number),
+        )
         os.unlink(os.path.join(place, "plan.json"))
         for problem in guard.hide_secrets(place):
             wire.send("problem", say=problem)
@@ -125,8 +146,18 @@ def _packed(place):
 
 
 def _send(number, data):
-    """Send an archive in lines that srun does not tear, each by one write; secrets are out of it already."""
+    """Send an archive in lines that srun does not tear, each by one write.
+
+    Secrets are out of it already.
+    """
     for at in range(0, len(data), PIECE):
         piece = base64.b64encode(data[at : at + PIECE]).decode()
-        record = {"ncclkit": wire.VERSION, "kind": "file", "node": number, "at": at, "of": len(data), "data": piece}
+        record = {
+            "ncclkit": wire.VERSION,
+            "kind": "file",
+            "node": number,
+            "at": at,
+            "of": len(data),
+            "data": piece,
+        }
         os.write(1, (json.dumps(record) + "\n").encode())

@@ -1,11 +1,28 @@
 """The collectives of the live test: what each rank gives, what it must get, how many bytes that is.
 
-Every rank works out by itself what it must receive, so a wrong rank, a wrong order and a dropped chunk show as wrong
-elements.  Sizes are those of nccl-tests: S is the larger of what a rank sends and receives.
+Every rank works out by itself what it must receive, so a wrong rank, a wrong order and a dropped
+chunk show as wrong elements.  Sizes are those of nccl-tests: S is the larger of what a rank sends
+and receives.
 """
 
-NAMES = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce", "all_to_all", "send_recv")
-DTYPES = {"float32": 24, "float64": 53, "float16": 11, "bfloat16": 8, "int32": 31, "int64": 63, "uint8": 8}
+NAMES = (
+    "all_reduce",
+    "all_gather",
+    "reduce_scatter",
+    "broadcast",
+    "reduce",
+    "all_to_all",
+    "send_recv",
+)
+DTYPES = {
+    "float32": 24,
+    "float64": 53,
+    "float16": 11,
+    "bfloat16": 8,
+    "int32": 31,
+    "int64": 63,
+    "uint8": 8,
+}
 """Type → bits of the integers that it holds exactly."""
 PRIME = 251
 """Period of the values along a message: no power of two, so a chunk in the wrong place shows."""
@@ -26,7 +43,11 @@ class Operation:
         self.count = self.part * self.ranks if name in SPLIT_AMONG_RANKS else count
         given = self.part if name == "all_gather" else self.count
         self.sendbuff = torch.empty(given, dtype=kind, device=device)
-        self.recvbuff = self.sendbuff if name in ("all_reduce", "broadcast", "reduce") else self._room(kind, device)
+        self.recvbuff = (
+            self.sendbuff
+            if name in ("all_reduce", "broadcast", "reduce")
+            else self._room(kind, device)
+        )
         self.bytes = self.count * self.item
         self.group = None
         """The process group, of all ranks, that calls go through; None is the process's own one."""
@@ -34,10 +55,14 @@ class Operation:
         """Whether calls return at once; a send and receive never does."""
 
     def _room(self, kind, device):
-        return self.torch.empty(self.part if self.name == "reduce_scatter" else self.count, dtype=kind, device=device)
+        return self.torch.empty(
+            self.part if self.name == "reduce_scatter" else self.count, dtype=kind, device=device
+        )
 
     def call(self):
-        """The collective, once; on a GPU it is only enqueued.  Returns what to wait for where it runs on its own."""
+        """The collective, once; on a GPU it is only enqueued.  Returns what to wait for where it
+        runs on its own.
+        """
         dist, name, async_op = self.dist, self.name, self.async_op
         # torch 2.13 renamed two of them
         gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
@@ -53,7 +78,9 @@ class Operation:
         if name == "reduce":
             return dist.reduce(self.sendbuff, dst=0, group=self.group, async_op=async_op)
         if name == "all_to_all":
-            return dist.all_to_all_single(self.recvbuff, self.sendbuff, group=self.group, async_op=async_op)
+            return dist.all_to_all_single(
+                self.recvbuff, self.sendbuff, group=self.group, async_op=async_op
+            )
         return self._pass_on()
 
     def _pass_on(self):
@@ -62,15 +89,19 @@ class Operation:
             self.recvbuff.copy_(self.sendbuff)
             return
         pair = [
-            self.dist.P2POp(self.dist.isend, self.sendbuff, (self.rank + 1) % self.ranks, self.group),
-            self.dist.P2POp(self.dist.irecv, self.recvbuff, (self.rank - 1) % self.ranks, self.group),
+            self.dist.P2POp(
+                self.dist.isend, self.sendbuff, (self.rank + 1) % self.ranks, self.group
+            ),
+            self.dist.P2POp(
+                self.dist.irecv, self.recvbuff, (self.rank - 1) % self.ranks, self.group
+            ),
         ]
         for work in self.dist.batch_isend_irecv(pair):
             work.wait()
 
     def call_in_graph(self):
-        """The same calls of NCCL, all in the current stream: batch_isend_irecv goes to a stream of its own and back,
-        which takes a graph 1.6 us each time.
+        """The same calls of NCCL, all in the current stream: batch_isend_irecv goes to a stream of
+        its own and back, which takes a graph 1.6 us each time.
         """
         if self.name != "send_recv" or self.ranks == 1:
             self.call()
@@ -80,7 +111,10 @@ class Operation:
         self.dist.all_to_all_single(self.recvbuff, self.sendbuff, taken, sent, group=self.group)
 
     def clear(self):
-        """Fill the input with zeros for timing: repeated sums would grow with the ranks each time, to infinity."""
+        """Fill the input with zeros for timing.
+
+        Repeated sums would grow with the ranks each time, to infinity.
+        """
         self.sendbuff.zero_()
 
     @property
@@ -89,7 +123,10 @@ class Operation:
         return self.name in ("all_reduce", "reduce_scatter", "reduce")
 
     def check(self):
-        """Run it on values that differ by rank and position; returns how many elements are wrong on this rank."""
+        """Run it on values that differ by rank and position.
+
+        Returns how many elements are wrong on this rank.
+        """
         self.sendbuff.copy_(self._given(self.rank))
         if self.recvbuff is not self.sendbuff:
             self.recvbuff.fill_(0)
@@ -98,10 +135,11 @@ class Operation:
         return 0 if wanted is None else int((self.recvbuff != wanted.to(self.recvbuff.dtype)).sum())
 
     def _weights(self):
-        """What each rank multiplies its values by in sums, and into how many groups the ranks are split.
+        """What each rank multiplies its values by in sums, and into how many groups the ranks are
+        split.
 
-        1, 2, 3 … as far as the sum leaves room for values above 1.  Of many ranks and a narrow type each place gets
-        the values of one group only, so that every sum is exact.
+        1, 2, 3 … as far as the sum leaves room for values above 1.  Of many ranks and a narrow type
+        each place gets the values of one group only, so that every sum is exact.
         """
         limit = (1 << self.bits) - 1
         groups = -(-3 * self.ranks // limit)
@@ -111,11 +149,15 @@ class Operation:
         return [1 + rank // groups % most for rank in range(self.ranks)], groups
 
     def _given(self, rank, begin=0, end=None):
-        """What a rank gives: element i is (i + 31 rank) mod 251 + 1, in sums (i mod p + 1) times the rank's weight.
+        """What a rank gives.
+
+        Element i is (i + 31 rank) mod 251 + 1, in sums (i mod p + 1) times the rank's weight.
 
         begin, end: the elements that are asked for; without them all.
         """
-        place = self.torch.arange(begin, self.sendbuff.numel() if end is None else end, device=self.sendbuff.device)
+        place = self.torch.arange(
+            begin, self.sendbuff.numel() if end is None else end, device=self.sendbuff.device
+        )
         if not self.summed:
             return (place + 31 * rank) % PRIME + 1
         weights, groups = self._weights()
@@ -144,7 +186,9 @@ class Operation:
         if self.name != "reduce_scatter":
             begin, end = 0, self.count
         place = self.torch.arange(begin, end, device=self.sendbuff.device)
-        sums = self.torch.tensor([sum(weights[group::groups]) for group in range(groups)], device=place.device)
+        sums = self.torch.tensor(
+            [sum(weights[group::groups]) for group in range(groups)], device=place.device
+        )
         return self._values(place, weights, groups) * sums[place % groups]
 
 

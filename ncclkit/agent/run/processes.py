@@ -26,7 +26,9 @@ def _prctl(option, value):
 
 
 def enter_network(pid):
-    """Move this thread to the network namespace of a process, where it has its own; returns why not, "" on success.
+    """Move this thread to the network namespace of a process, where it has its own.
+
+    Returns why not, "" on success.
 
     That takes root.
     """
@@ -50,7 +52,9 @@ def die_with_parent(parent=None):
 
 
 def adopt_orphans():
-    """Make this process the new parent of every descendant that loses its own (setsid, double fork)."""
+    """Make this process the new parent of every descendant that loses its own (setsid, double
+    fork).
+    """
     _prctl(PR_SET_CHILD_SUBREAPER, 1)
 
 
@@ -85,7 +89,10 @@ def group(leader):
 
 
 def families(heads):
-    """{rank: [its process, then every descendant of that]} of {rank: pid}, by one look at the table of processes."""
+    """{rank: [its process, then every descendant of that]} of {rank.
+
+    Pid}, by one look at the table of processes.
+    """
     children = {}  # type: dict[int, list[int]]
     for pid, parent in parents().items():
         children.setdefault(parent, []).append(pid)
@@ -112,7 +119,10 @@ def read(path, limit=1 << 20):
 
 
 def write_whole(path, data):
-    """Write text or bytes; who reads the file meanwhile sees all of them or what was there before."""
+    """Write text or bytes.
+
+    Who reads the file meanwhile sees all of them or what was there before.
+    """
     with open(path + ".part", "wb") as out:
         out.write(data if isinstance(data, bytes) else data.encode("utf-8", "backslashreplace"))
     os.replace(path + ".part", path)
@@ -139,7 +149,10 @@ def may_read(pid):
 
 
 def is_contained(pid):
-    """Whether a process is in another namespace of processes than we: seen from the host, one of a container."""
+    """Whether a process is in another namespace of processes than we.
+
+    Seen from the host, one of a container.
+    """
     inside, ours = _target("/proc/%d/ns/pid" % pid), _target("/proc/self/ns/pid")
     return bool(inside and ours) and inside != ours
 
@@ -154,7 +167,10 @@ def has_capability(number):
 
 
 def open_files(pid):
-    """The targets of a process's file descriptors; none where it has ended, or belongs to another user."""
+    """The targets of a process's file descriptors.
+
+    None where it has ended, or belongs to another user.
+    """
     folder = "/proc/%d/fd" % pid
     try:
         return [_target(os.path.join(folder, name)) for name in os.listdir(folder)]
@@ -179,17 +195,29 @@ LARGEST_NUMBER = 1 << 30
 
 
 def number_of(variables, name):
-    """A whole number in an environment, which anybody may have written; None where there is no such one."""
+    """A whole number in an environment, which anybody may have written.
+
+    None where there is no such one.
+    """
     text = variables.get(name, "")
     if re.fullmatch("[0-9]{1,10}", text) and int(text) < LARGEST_NUMBER:
         return int(text)
     return None
 
 
-JOB = ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "TORCHELASTIC_RUN_ID", "MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE")
+JOB = (
+    "SLURM_JOB_ID",
+    "PBS_JOBID",
+    "LSB_JOBID",
+    "TORCHELASTIC_RUN_ID",
+    "MASTER_ADDR",
+    "MASTER_PORT",
+    "WORLD_SIZE",
+)
 """Variables that all ranks of a job have alike, and two jobs on one host have not."""
 NUMBERS = ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK", "PALS_RANKID")
-"""Variables in which launchers tell a process its rank; the others count where no process of the job has a RANK."""
+"""Variables in which launchers tell a process its rank; the others count where no process of the
+job has a RANK."""
 
 
 def jobs(pids):
@@ -204,7 +232,9 @@ def jobs(pids):
 
 
 def of_job(pid):
-    """All processes on this host of the job of this one, a rank or a launcher: equal in the variables of a job."""
+    """All processes on this host of the job of this one, a rank or a launcher: equal in the
+    variables of a job.
+    """
     wanted = {_job(one) for one in [pid, *descendants(pid)]} - {None}
     return [one for one in parents() if _job(one) in wanted]
 
@@ -232,7 +262,10 @@ def _job(pid):
 
 
 def _tasks(pids):
-    """Ranks that a scheduler started without a launcher of torch's: of what it started, the Python programs."""
+    """Ranks that a scheduler started without a launcher of torch's.
+
+    Of what it started, the Python programs.
+    """
     programs = [pid for pid in pids if _runs_python(pid)]
     return next((found for name in NUMBERS[1:] if (found := ranks(programs, name))), {})
 
@@ -240,8 +273,8 @@ def _tasks(pids):
 def ranks(pids, number="RANK"):
     """{rank: pid} for the processes that a launcher gave a RANK.
 
-    Of a rank's family the Python program that started first, as a shell or a container may be around it; without one
-    the process that started first.
+    Of a rank's family the Python program that started first, as a shell or a container may be
+    around it; without one the process that started first.
     """
     table = {}  # type: dict[int, tuple[bool, int, int]]
     for pid in pids:
@@ -266,7 +299,10 @@ def catches(pid, number):
 
 
 def end(root, grace=2.0, deadline=10.0):
-    """Terminate, then kill every descendant of `root`; returns the pids still alive at the deadline (normally none)."""
+    """Terminate, then kill every descendant of `root`.
+
+    Returns the pids still alive at the deadline (normally none).
+    """
     start = time.monotonic()
     sign = signal.SIGTERM
     while time.monotonic() - start < deadline:
@@ -322,7 +358,9 @@ def mapped_or_open(pids):
     """Names of the files in /dev/shm that these processes have mapped or open."""
     found = set()  # type: set[str]
     for pid in pids:
-        mapped = (line.rpartition(" ")[2] for line in read("/proc/%d/maps" % pid, 64 << 20).splitlines())
+        mapped = (
+            line.rpartition(" ")[2] for line in read("/proc/%d/maps" % pid, 64 << 20).splitlines()
+        )
         for path in [*mapped, *open_files(pid)]:
             folder, name = os.path.split(path)
             if folder == FOLDER:
@@ -331,7 +369,10 @@ def mapped_or_open(pids):
 
 
 def remove_shm_files(left):
-    """Remove these files from /dev/shm, less those that a living process holds; returns the names that are gone."""
+    """Remove these files from /dev/shm, less those that a living process holds.
+
+    Returns the names that are gone.
+    """
     gone = []
     left = left & shm_files()
     for name in sorted(left - mapped_or_open(parents()) if left else ()):

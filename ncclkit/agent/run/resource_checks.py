@@ -1,8 +1,11 @@
-"""What a machine really grants: all that a job needs of it is taken, counted, and given back at once.
+"""What a machine really grants.
 
-Each thing is taken in a process of its own (`attempt`), up to the need and never to the brim: where taking it could
-starve other programs (memory, a full /dev/shm, the cgroup's processes), what is free is told instead, or why nobody
-knows.  Records: ``resources.tried``, one for each thing (docs/events.md has the fields).
+All that a job needs of it is taken, counted, and given back at once.
+
+Each thing is taken in a process of its own (`attempt`), up to the need and never to the brim: where
+taking it could starve other programs (memory, a full /dev/shm, the cgroup's processes), what is
+free is told instead, or why nobody knows.  Records: ``resources.tried``, one for each thing
+(docs/events.md has the fields).
 """
 
 import _thread
@@ -30,7 +33,8 @@ SECONDS = 20.0
 """Longest time for one thing."""
 PIECE, PAGE = 16 << 20, mmap.PAGESIZE
 TRIED = ("what", "name", "need", "got", "unit", "error", "why")
-"""Fields of a record; got None: nobody knows, for the reason `why`; error: what the system said to more than that."""
+"""Fields of a record; got None: nobody knows, for the reason `why`; error: what the system said to
+more than that."""
 MLOCK_ONFAULT = 1
 """Of mlock2(2): the limit counts what may be locked, and the memory is taken when it is used."""
 REFUSED = (errno.ENOMEM, errno.EPERM, errno.EAGAIN)
@@ -43,7 +47,10 @@ SHARE = 2
 
 
 def main(argv):
-    """``resources NEEDS``: JSON, thing (a key of `THINGS`) → what is needed of it; a record for each."""
+    """``resources NEEDS``: JSON, thing (a key of `THINGS`) → what is needed of it.
+
+    A record for each.
+    """
     needs = json.loads(argv[0])
     for what, need in needs.items():
         for row in THINGS[what](need, needs):
@@ -53,10 +60,18 @@ def main(argv):
 
 
 def _counted(work, unit):
-    """A thing that is counted: ``work(need, report)`` reports ``got``, then maybe ``error`` or ``why``."""
+    """A thing that is counted.
+
+    ``work(need, report)`` reports ``got``, then maybe ``error`` or ``why``.
+    """
 
     def rows(need, needs):
-        said = {"got": 0, "error": "", "why": "", **run_attempt(lambda report: work(need, report), SECONDS)}
+        said = {
+            "got": 0,
+            "error": "",
+            "why": "",
+            **run_attempt(lambda report: work(need, report), SECONDS),
+        }
         if said["why"] and said["got"] < need:
             said["got"] = None
         yield {"need": need, "unit": unit, **said}
@@ -66,14 +81,19 @@ def _counted(work, unit):
 
 def descriptors(need, report):
     """Open sockets until that many descriptors are open in one process."""
-    used, _, most = (int(word) for word in _read("/proc/sys/fs/file-nr", "0 0 %d" % UNLIMITED).split())
+    used, _, most = (
+        int(word) for word in _read("/proc/sys/fs/file-nr", "0 0 %d" % UNLIMITED).split()
+    )
     if need > (most - used) // SHARE:
-        return report(why="only %d more files may be opened on this machine by all programs" % (most - used))
+        return report(
+            why="only %d more files may be opened on this machine by all programs" % (most - used)
+        )
     held, open_ = [], 0
     try:
         while open_ < need:
             held.append(socket.socket())
-            open_ = held[-1].fileno() + 1  # the lowest free number is taken, and the limit is one of numbers
+            # the lowest free number is taken, and the limit is one of numbers
+            open_ = held[-1].fileno() + 1
     except OSError as error:
         report(error=_words(error))
     report(got=open_)
@@ -111,7 +131,10 @@ def _read(path, missing):
 
 
 def _cgroups(controller, limits, used):
-    """(limit, used) of each cgroup above this process that has a limit; names of version 2 and 1."""
+    """(limit, used) of each cgroup above this process that has a limit.
+
+    Names of version 2 and 1.
+    """
 
     def number(folder, names):
         texts = [_read(folder + "/" + name, "").strip() for name in names]
@@ -122,19 +145,30 @@ def _cgroups(controller, limits, used):
     except Unread:
         folders = []  # no cgroups, or none that can be seen from here: what is tried shows them
     rows = [(number(folder, limits), number(folder, used), folder) for folder in folders]
-    return [(limit, count - _given_up(at)) for limit, count, at in rows if limit is not None and count is not None]
+    return [
+        (limit, count - _given_up(at))
+        for limit, count, at in rows
+        if limit is not None and count is not None
+    ]
 
 
 def _memory_free():
     """Bytes of memory that a program here could get."""
     text = _read("/proc/meminfo", "MemAvailable: 0")
-    free = next(int(line.split()[1]) << 10 for line in text.splitlines() if line.startswith("MemAvailable:"))
-    limits, used = ("memory.max", "memory.limit_in_bytes"), ("memory.current", "memory.usage_in_bytes")
-    return max(0, min([free, *(limit - count for limit, count in _cgroups("memory", limits, used))]))
+    free = next(
+        int(line.split()[1]) << 10 for line in text.splitlines() if line.startswith("MemAvailable:")
+    )
+    limits = ("memory.max", "memory.limit_in_bytes")
+    used = ("memory.current", "memory.usage_in_bytes")
+    return max(
+        0, min([free, *(limit - count for limit, count in _cgroups("memory", limits, used))])
+    )
 
 
 def _given_up(folder):
-    """Bytes of files that a cgroup counts as used, and gives up when memory is asked for; version 1 gives two sums."""
+    """Bytes of files that a cgroup counts as used, and gives up when memory is asked for; version 1
+    gives two sums.
+    """
     sums = re.findall(r"^(?:total_)?inactive_file (\d+)", _read(folder + "/memory.stat", ""), re.M)
     return int(sums[-1]) if sums else 0
 
@@ -145,9 +179,18 @@ def _memory_left():
 
 
 def memory(need, needs):
-    """Report the free memory; none is taken, as the OOM killer could choose the program of somebody else."""
+    """Report the free memory.
+
+    None is taken, as the OOM killer could choose the program of somebody else.
+    """
     free = _memory_free()
-    yield {"need": need, "got": min(need, free), "unit": "bytes", "error": "no more is free" * (free < need), "why": ""}
+    yield {
+        "need": need,
+        "got": min(need, free),
+        "unit": "bytes",
+        "error": "no more is free" * (free < need),
+        "why": "",
+    }
 
 
 def shared(need, report):
@@ -160,9 +203,13 @@ def shared(need, report):
         return report(got=0, error=_words(error) if isinstance(error, OSError) else str(error))
     os.unlink(path)
     if size and need > free:
-        return report(got=free, error=_refusal(file, need) if need > size else "the rest of it is in use")
+        return report(
+            got=free, error=_refusal(file, need) if need > size else "the rest of it is in use"
+        )
     if need > _memory_left():
-        return report(why="this machine has too little free memory to write so much of it without harm")
+        return report(
+            why="this machine has too little free memory to write so much of it without harm"
+        )
     try:
         os.posix_fallocate(file, 0, need)
         place = mmap.mmap(file, need)
@@ -184,7 +231,10 @@ def _refusal(file, need):
 
 
 def locked(need, report):
-    """Lock the addresses of that many bytes, in smaller pieces towards the limit; no page is touched for that."""
+    """Lock the addresses of that many bytes, in smaller pieces towards the limit.
+
+    No page is touched for that.
+    """
     library, place = ctypes.CDLL(None, use_errno=True), mmap.mmap(-1, need)
     start, got, piece = ctypes.addressof(ctypes.c_char.from_buffer(place)), 0, PIECE
     while got < need and piece >= PAGE:
@@ -203,7 +253,10 @@ def port(need, needs):
     row = {"error": "", "why": "", **said}
     if "port" in said:
         end = _connection_ends([["127.0.0.1", need]])[0]
-        row.update(got=int(end == "open"), error="" if end == "open" else "a connection to it ends so: %s" % end)
+        row.update(
+            got=int(end == "open"),
+            error="" if end == "open" else "a connection to it ends so: %s" % end,
+        )
     elif row["error"]:
         row["got"] = 0
     listener.end()
@@ -211,13 +264,19 @@ def port(need, needs):
 
 
 def names(need, needs):
-    """Look up every name ("": the own one), and connect to this machine through what it resolves to."""
+    """Look up every name ("": the own one), and connect to this machine through what it resolves
+    to.
+    """
     listener, said = _listening(0)
     for name in need:
         asked = name or socket.gethostname()
         row = _name(asked, said["port"]) if "port" in said else {"why": "no port was free"}
         if row.get("loopback") and needs.get("hosts", 1) > 1:  # of its own name only gloo makes use
-            row = {"got": 0, "error": "it resolves to each host itself"} if name else {"why": "it resolves to loopback"}
+            row = (
+                {"got": 0, "error": "it resolves to each host itself"}
+                if name
+                else {"why": "it resolves to loopback"}
+            )
         yield {"error": "", "why": "", **row, "name": asked, "need": 1, "unit": "addresses"}
     listener.end()
 
@@ -231,10 +290,16 @@ def _name(name, listens):
         return {"got": 0, "error": found}
     own = [address for address in found if _own(address)]
     if not own:
-        return {"why": "it resolves to %s, which is not an address of this machine" % ", ".join(found)}
+        return {
+            "why": "it resolves to %s, which is not an address of this machine" % ", ".join(found)
+        }
     ends = _connection_ends([[address, listens] for address in own])
     bad = next(("%s: %s" % both for both in zip(own, ends) if both[1] != "open"), "")
-    return {"got": ends.count("open"), "error": bad, "loopback": found[0].startswith("127.") or found[0] == "::1"}
+    return {
+        "got": ends.count("open"),
+        "error": bad,
+        "loopback": found[0].startswith("127.") or found[0] == "::1",
+    }
 
 
 def _own(address):
@@ -249,11 +314,18 @@ def _own(address):
 
 
 def _listening(number):
-    """A process that listens on a port (0: any), and what it said of that: ``port``, or ``error``."""
+    """A process that listens on a port (0: any), and what it said of that.
+
+    ``port``, or ``error``.
+    """
 
     def work(report):
         try:
-            report(port=Listener("listener", TOKEN, worker.addresses_to_test(worker.facts()), number).port)
+            report(
+                port=Listener(
+                    "listener", TOKEN, worker.addresses_to_test(worker.facts()), number
+                ).port
+            )
         except OSError as error:
             return report(error=_words(error))
         signal.pause()  # until it is ended
@@ -268,7 +340,11 @@ def _connection_ends(targets):
     def end(address, number):
         for _ in range(PATIENCE):
             how = worker.reach(address, number, TOKEN, "asker", "listener")
-            if how not in ("silent", "foreign"):  # what a busy machine makes of our own listener, too
+            # what a busy machine makes of our own listener, too
+            if how not in (
+                "silent",
+                "foreign",
+            ):
                 break
         return how
 
@@ -297,9 +373,12 @@ THINGS = {
 
 
 class Attempt:
-    """``work(report)`` in a child process; the last value of each field that it reports is known here.
+    """``work(report)`` in a child process.
 
-    The child is killed by `end`, with this process, and by its own timeout, so nothing that it took is kept.
+    The last value of each field that it reports is known here.
+
+    The child is killed by `end`, with this process, and by its own timeout, so nothing that it took
+    is kept.
     """
 
     def __init__(self, work, seconds):
@@ -313,7 +392,9 @@ class Attempt:
         os.close(writer)
 
     def await_(self, *fields):
-        """Read until one of these fields is reported, the child ends, or its time is over; returns all reports."""
+        """Read until one of these fields is reported, the child ends, or its time is over; returns
+        all reports.
+        """
         while not any(field in self.reported for field in fields):
             left = max(0.0, self.until - time.monotonic())
             if not select.select([self._reader], [], [], left)[0]:
@@ -328,7 +409,10 @@ class Attempt:
         return self.reported
 
     def end(self):
-        """Kill the child where it still runs; returns all that it reported, and the signal that it died of."""
+        """Kill the child where it still runs.
+
+        Returns all that it reported, and the signal that it died of.
+        """
         ended = os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
         if ended is None:
             os.kill(self.pid, signal.SIGKILL)
@@ -341,7 +425,9 @@ class Attempt:
 
 
 def run_attempt(work, seconds):
-    """The last value of each field that ``work(report)`` reported before it ended, or before `seconds` were over."""
+    """The last value of each field that ``work(report)`` reported before it ended, or before
+    `seconds` were over.
+    """
     attempt = Attempt(work, seconds)
     attempt.await_()
     return attempt.end()

@@ -1,8 +1,9 @@
-"""Simulated hosts: namespaces of this machine, each with its own name, network, /etc/hosts and /sys, on one bridge.
+"""Simulated hosts: namespaces of this machine, each with its own name, network, /etc/hosts and
+/sys, on one bridge.
 
-Nothing touches the machine's own network, and nothing has to be removed: the namespaces have no names, so the kernel
-takes them away with their last process, whatever ended it.  Root is not needed where the kernel lets a user have
-namespaces of his own.
+Nothing touches the machine's own network, and nothing has to be removed: the namespaces have no
+names, so the kernel takes them away with their last process, whatever ended it.  Root is not needed
+where the kernel lets a user have namespaces of his own.
 """
 
 import json
@@ -24,7 +25,8 @@ PRIVATE, BIND = 0x44000, 0x1000
 PIDS = "NCCLKIT_HOSTS"
 """Variable of the command beside the hosts: JSON, host → pid of a process there."""
 NAME = "NCCLKIT_HOST"
-"""Variable of what runs on a host: its name.  All hosts have the machine's GPUs, as no namespace parts those."""
+"""Variable of what runs on a host: its name.  All hosts have the machine's GPUs, as no namespace
+parts those."""
 KINDS = ("mnt", "net", "uts")
 LOG = "launcher-%s.log"
 CARRIER = 20.0
@@ -32,26 +34,36 @@ CARRIER = 20.0
 
 
 def main(argv):
-    """``hosts PLAN [COMMAND…]`` simulates hosts; ``hosts --enter HOST COMMAND…`` runs a command on one of them.
+    """``hosts PLAN [COMMAND…]`` simulates hosts.
 
-    The file holds ``folder`` (of logs), ``private`` (of what only we may write), ``wait`` and ``hosts``: name →
-    ``address`` (with prefix length), ``interface``, ``names`` (its /etc/hosts), ``port`` (words of ``ip link set`` for
-    its end at the switch), ``setup`` (commands), ``packages`` (path → text, Python packages that only it has), ``env``
-    and ``command``.  Without a COMMAND every host runs its own; where one fails, the others get ``wait`` seconds more.
+    ``hosts --enter HOST COMMAND…`` runs a command on one of them.
+
+    The file holds ``folder`` (of logs), ``private`` (of what only we may write), ``wait`` and
+    ``hosts``: name → ``address`` (with prefix length), ``interface``, ``names`` (its /etc/hosts),
+    ``port`` (words of ``ip link set`` for its end at the switch), ``setup`` (commands),
+    ``packages`` (path → text, Python packages that only it has), ``env`` and ``command``.  Without
+    a COMMAND every host runs its own; where one fails, the others get ``wait`` seconds more.
     """
     if argv[0] == "--enter":
         return _enter(argv[1], argv[2:])
     with open(argv[0], encoding="utf-8") as file:
         plan = json.load(file)
     try:
-        return _run_and_kill(_hosts(plan, hold=True), argv[1:]) if argv[1:] else _together(_hosts(plan), plan["wait"])
+        return (
+            _run_and_kill(_hosts(plan, hold=True), argv[1:])
+            if argv[1:]
+            else _together(_hosts(plan), plan["wait"])
+        )
     except OSError as error:
         sys.stderr.write("ncclkit: hosts cannot be simulated here: %s\n" % error)
         return 2
 
 
 def _hosts(plan, hold=False):
-    """Make the switch and all hosts; {name: pid}.  With `hold` they wait, otherwise they run their commands."""
+    """Make the switch and all hosts; {name.
+
+    Pid}.  With `hold` they wait, otherwise they run their commands.
+    """
     _own_namespaces()
     _ip("link", "set", "lo", "up")
     _ip("link", "add", "br0", "type", "bridge")
@@ -61,7 +73,21 @@ def _hosts(plan, hold=False):
         _await_ready(line, name)
         own, port = plan["hosts"][name], "p%d" % number
         # its index leaves room for interfaces that shall come before it
-        words = ("index", "50", "mtu", "9000", "netns", str(pid), "type", "veth", "peer", "name", port, "mtu", "9000")
+        words = (
+            "index",
+            "50",
+            "mtu",
+            "9000",
+            "netns",
+            str(pid),
+            "type",
+            "veth",
+            "peer",
+            "name",
+            port,
+            "mtu",
+            "9000",
+        )
         _ip("link", "add", own["interface"], *words)
         _ip("link", "set", port, "master", "br0", "addrgenmode", "none", *own.get("port", ()), "up")
         line.send(b"!")
@@ -77,7 +103,11 @@ def _own_namespaces():
     user, group = os.geteuid(), os.getegid()
     if user:
         processes.call("unshare", NEWUSER)
-        for name, text in (("setgroups", "deny"), ("uid_map", "0 %d 1" % user), ("gid_map", "0 %d 1" % group)):
+        for name, text in (
+            ("setgroups", "deny"),
+            ("uid_map", "0 %d 1" % user),
+            ("gid_map", "0 %d 1" % group),
+        ):
             with open("/proc/self/" + name, "w") as out:
                 out.write(text)
     processes.call("unshare", NEWNET | NEWNS)
@@ -98,10 +128,14 @@ def _fork(plan, name, hold):
         if hold:
             signal.pause()
         host = plan["hosts"][name]
-        log = os.open(os.path.join(plan["folder"], LOG % name), os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-        os.dup2(log, 2)  # each host's launcher has its own log; the ranks' records keep the common output
+        log = os.open(
+            os.path.join(plan["folder"], LOG % name), os.O_WRONLY | os.O_CREAT | os.O_APPEND
+        )
+        # each host's launcher has its own log; the ranks' records keep the common output
+        os.dup2(log, 2)
         os.execvpe(host["command"][0], host["command"], os.environ)
-    except Exception as error:  # whatever it is, this process must never go on as the one that it was forked from
+    except Exception as error:
+        # whatever it is, this process must never go on as the one that it was forked from
         theirs.send(str(error).encode())
     os._exit(2)
 
@@ -119,7 +153,10 @@ def _become(plan, name, line):
     _ip("link", "set", host["interface"], "mtu", "1500", "addrgenmode", "none", "up")
     processes.call("mount", b"none", b"/sys", b"sysfs", 0, None)  # that of the new network
     names = "".join("%s %s\n" % (address, other) for other, address in host["names"].items())
-    for place, text in (("hosts", "127.0.0.1 localhost\n" + names), ("nsswitch.conf", "hosts: files\n")):
+    for place, text in (
+        ("hosts", "127.0.0.1 localhost\n" + names),
+        ("nsswitch.conf", "hosts: files\n"),
+    ):
         _lay(os.path.join(plan["private"], "%s.%s" % (name, place)), "/etc/" + place, text)
     for command in host.get("setup", ()):
         _run(command)
@@ -134,9 +171,14 @@ def _become(plan, name, line):
 
 
 def _carrying(until):
-    """Wait until every link of this host is running: the kernel notices that later, and NCCL passes over it so long."""
+    """Wait until every link of this host is running.
+
+    The kernel notices that later, and NCCL passes over it so long.
+    """
     both = network.UP | network.RUNNING
-    while idle := {link["name"] for link in network.entries() if link["flags"] & both == network.UP}:
+    while idle := {
+        link["name"] for link in network.entries() if link["flags"] & both == network.UP
+    }:
         if time.monotonic() > until:
             raise OSError("%s got no carrier within %g s" % (", ".join(sorted(idle)), CARRIER))
         time.sleep(0.01)
@@ -158,7 +200,9 @@ def _install(folder, packages):
         with open(file, "w", encoding="utf-8") as out:
             out.write(text)
     if packages:
-        os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (folder, os.environ.get("PYTHONPATH"))))
+        os.environ["PYTHONPATH"] = os.pathsep.join(
+            filter(None, (folder, os.environ.get("PYTHONPATH")))
+        )
 
 
 def _await_ready(line, who):
@@ -168,8 +212,12 @@ def _await_ready(line, who):
 
 
 def _together(pids, wait):
-    """The first exit status that is not 0, after all have ended; once one has failed, the others get `wait` seconds."""
-    # blocked, so that the wait below takes each: one that came between waitpid and the wait would be lost otherwise
+    """The first exit status that is not 0, after all have ended.
+
+    Once one has failed, the others get `wait` seconds.
+    """
+    # blocked, so that the wait below takes each: one that came between waitpid and the wait would
+    # be lost otherwise
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
     left, status, until = set(pids.values()), 0, float("inf")
     while left:
@@ -210,4 +258,6 @@ def _ip(*words):
 def _run(command):
     done = subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, timeout=30)
     if done.returncode:
-        raise OSError("%s: %s" % (" ".join(command), done.stderr.decode("utf-8", "replace").strip()))
+        raise OSError(
+            "%s: %s" % (" ".join(command), done.stderr.decode("utf-8", "replace").strip())
+        )

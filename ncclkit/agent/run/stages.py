@@ -1,11 +1,14 @@
-"""The stages of a staged test: each rank alone, pairs inside a node, pairs of nodes, each node, more and more nodes.
+"""The stages of a staged test.
 
-Who is slow or wrong alone is slow or wrong in every collective; a slow pair names a link.  Each result is sent the
-moment it is known, so of what hangs it is known which one was never told.
+Each rank alone, pairs inside a node, pairs of nodes, each node, more and more nodes.
 
-Some ranks of a job work together in a checked and timed all_reduce, as a stage of the test or as a job of its own:
-bisection starts the job anew for every question, with other groups.  What hangs or dies then takes nobody along but its
-own group, and no later question meets what an earlier one has left behind.
+Who is slow or wrong alone is slow or wrong in every collective; a slow pair names a link.  Each
+result is sent the moment it is known, so of what hangs it is known which one was never told.
+
+Some ranks of a job work together in a checked and timed all_reduce, as a stage of the test or as a
+job of its own: bisection starts the job anew for every question, with other groups.  What hangs or
+dies then takes nobody along but its own group, and no later question meets what an earlier one has
+left behind.
 """
 
 import os
@@ -29,7 +32,9 @@ MEET = 30.0
 
 
 def measure(torch, job, ranks, size, group=None):
-    """The same dict on all ranks of a group: busbw (GB/s, None for one rank), latency_us, how many values are wrong.
+    """The same dict on all ranks of a group.
+
+    Busbw (GB/s, None for one rank), latency_us, how many values are wrong.
 
     Like the bandwidth of a pair, busbw is the best of some calls, on the rank that took longest.
 
@@ -48,22 +53,36 @@ def measure(torch, job, ranks, size, group=None):
     wrong = int((given != base * sum(weights)).sum())
     given.zero_()
     first = torch.tensor([seconds_of(torch, device, call)], dtype=torch.float64, device=device)
-    dist.all_reduce(first, op=dist.ReduceOp.MAX, group=group)  # all must make the same number of calls
+    # all must make the same number of calls
+    dist.all_reduce(first, op=dist.ReduceOp.MAX, group=group)
     repeats, echoes = (REPEATS, ECHOES) if first.item() < SHORT else (0, 1)
     times = [first.item(), *(seconds_of(torch, device, call) for _ in range(repeats))]
-    latency = seconds_of(torch, device, lambda: [call(small.zero_()) for _ in range(echoes)]) / echoes
+    latency = (
+        seconds_of(torch, device, lambda: [call(small.zero_()) for _ in range(echoes)]) / echoes
+    )
     own = torch.tensor([latency, min(times), float(wrong)], dtype=torch.float64, device=device)
     dist.all_reduce(own, op=dist.ReduceOp.MAX, group=group)
     latency, seconds, wrong = own.tolist()
     busbw = 2 * (len(ranks) - 1) / len(ranks) * given.numel() * 4 / seconds / 1e9
-    return {"busbw": busbw if len(ranks) > 1 else None, "latency_us": latency * 1e6, "wrong": int(wrong)}
+    return {
+        "busbw": busbw if len(ranks) > 1 else None,
+        "latency_us": latency * 1e6,
+        "wrong": int(wrong),
+    }
 
 
 def send_result(job, stage, ranks, size, busbw=None, latency_us=None, wrong=0, problem=""):
     """Send the result of a group: its first rank sends what was measured, any rank a problem."""
     if problem or job.rank == ranks[0]:
-        result = {"busbw": busbw, "latency_us": latency_us, "wrong": wrong, "problem": problem[:300]}
-        wire.send("stage.group", rank=job.rank, stage=stage, ranks=spans(ranks), bytes=size, **result)
+        result = {
+            "busbw": busbw,
+            "latency_us": latency_us,
+            "wrong": wrong,
+            "problem": problem[:300],
+        }
+        wire.send(
+            "stage.group", rank=job.rank, stage=stage, ranks=spans(ranks), bytes=size, **result
+        )
 
 
 def spans(ranks):
@@ -74,7 +93,9 @@ def spans(ranks):
             runs[-1][1] = rank
         else:
             runs.append([rank, rank])
-    return ",".join("%d-%d" % (first, last) if last > first else "%d" % first for first, last in runs)
+    return ",".join(
+        "%d-%d" % (first, last) if last > first else "%d" % first for first, last in runs
+    )
 
 
 def ranks_of(text):
@@ -90,13 +111,16 @@ def ranks_of(text):
 
 
 def run_groups(torch, job, groups, size):
-    """Run this rank in its group of `groups` (lists of ranks), each a job of its own; a rank of no group does nothing.
+    """Run this rank in its group of `groups` (lists of ranks), each a job of its own; a rank of no
+    group does nothing.
 
-    A group that does not get through within the job's timeout says so; the process succeeds in any case, as a
-    launcher ends all ranks of a host when one of them fails.
+    A group that does not get through within the job's timeout says so; the process succeeds in any
+    case, as a launcher ends all ranks of a host when one of them fails.
     """
     limit, ranks = job.timeout, next((group for group in groups if job.rank in group), None)
-    store, _, _ = next(job.dist.rendezvous("env://", job.rank, job.ranks, timeout=timedelta(seconds=2 * MEET)))
+    store, _, _ = next(
+        job.dist.rendezvous("env://", job.rank, job.ranks, timeout=timedelta(seconds=2 * MEET))
+    )
     if ranks:
         wire.send("phase", phase="group", rank=job.rank, ranks=spans(ranks))
         watchdog = None
@@ -106,12 +130,21 @@ def run_groups(torch, job, groups, size):
             own = job.dist.PrefixStore("group-%d" % ranks[0], store)
             # beyond its limit NCCL would end the process, before it could say what it waits for
             spare = timedelta(seconds=MEET if job.device.type == "cuda" else 0)
-            where = {"store": own, "rank": ranks.index(job.rank), "world_size": len(ranks), "timeout": limit + spare}
+            where = {
+                "store": own,
+                "rank": ranks.index(job.rank),
+                "world_size": len(ranks),
+                "timeout": limit + spare,
+            }
             job.begin(**where)
             send_result(job, "bisect", ranks, size, **measure(torch, job, ranks, size))
         except Exception as error:  # whatever it is, it is this group's answer
             send_result(
-                job, "bisect", ranks, size, problem="%s: %s" % (type(error).__name__, str(error).partition("\n")[0])
+                job,
+                "bisect",
+                ranks,
+                size,
+                problem="%s: %s" % (type(error).__name__, str(error).partition("\n")[0]),
             )
         finally:
             if watchdog:
@@ -125,7 +158,9 @@ def _meet(store, rank, ranks):
 
 
 def _watchdog(job, ranks, size, store):
-    """A thread that speaks for this rank, and ends it, where it is still busy some seconds after the time limit."""
+    """A thread that speaks for this rank, and ends it, where it is still busy some seconds after
+    the time limit.
+    """
     seconds = job.timeout.total_seconds() + (0 if job.device.type == "cuda" else 3)
 
     def end_rank():
@@ -147,13 +182,16 @@ def _over(store, rank):
 
 
 def _leave(store, job, groups):
-    """The first rank may hold the store that the others need to find each other, so it goes last."""
+    """The first rank may hold the store that the others need to find each other, so it
+    goes last.
+    """
     try:
         _over(store, job.rank)
         if job.rank == 0:
             others = sorted(rank for group in groups for rank in group)
             store.wait(["over-%d" % rank for rank in others], job.timeout + timedelta(seconds=MEET))
-    except RuntimeError as error:  # one of them was ended by its watchdog, or the store has gone with its host
+    except RuntimeError as error:
+        # one of them was ended by its watchdog, or the store has gone with its host
         print("left alone: %s" % error, flush=True)
     os._exit(0)
 
@@ -176,7 +214,8 @@ IN_A_ROW = 8
 LEAST = 1 << 20
 """Bytes that a rank copies at least: with fewer it is the call that takes the time."""
 WHILE, MOST = 0.1, 100
-"""Seconds for which a rank copies, or a pair without GPUs exchanges; and how often a pair does so at most."""
+"""Seconds for which a rank copies, or a pair without GPUs exchanges; and how often a pair does so
+at most."""
 LIMIT = 20.0
 """Seconds that one stage may take."""
 
@@ -189,13 +228,23 @@ def run_stages(torch, job, largest, simulate_hosts):
     """
     dist, rank, size = job.dist, job.rank, min(largest, LARGEST)
     wire.send("phase", phase="alone", rank=rank)
-    given = torch.arange(PRIME, dtype=torch.uint8, device=job.device).repeat(max(size, LEAST) // PRIME + 2)
-    wire.send("stage.rank", rank=rank, bytes=max(size, LEAST), **memory_bandwidth(torch, given[: max(size, LEAST)]))
+    given = torch.arange(PRIME, dtype=torch.uint8, device=job.device).repeat(
+        max(size, LEAST) // PRIME + 2
+    )
+    wire.send(
+        "stage.rank",
+        rank=rank,
+        bytes=max(size, LEAST),
+        **memory_bandwidth(torch, given[: max(size, LEAST)]),
+    )
     if job.ranks == 1:
         return
     limit = min(job.timeout, timedelta(seconds=LIMIT))
-    every = dist.new_group(timeout=limit)  # a stage that hangs shall not take as long as a collective may
-    nodes = ranks_by_node(job.ranks, int(os.environ.get("LOCAL_WORLD_SIZE", job.ranks)), simulate_hosts)
+    # a stage that hangs shall not take as long as a collective may
+    every = dist.new_group(timeout=limit)
+    nodes = ranks_by_node(
+        job.ranks, int(os.environ.get("LOCAL_WORLD_SIZE", job.ranks)), simulate_hosts
+    )
     for number, pairs in enumerate([*rounds_within_nodes(nodes), *rounds_between_nodes(nodes)]):
         peer = next((sum(pair) - rank for pair in pairs if rank in pair), None)
         wire.send("phase", phase="pairs", rank=rank, round=number, peer=peer)
@@ -206,7 +255,10 @@ def run_stages(torch, job, largest, simulate_hosts):
         mine = next((group for group in groups if rank in group), [])  # type: list[int]
         wire.send("phase", phase="groups", rank=rank, stage=stage, ranks=spans(mine))
         _barrier(job, every)
-        made = [every if len(group) == job.ranks else dist.new_group(group, timeout=limit) for group in groups]
+        made = [
+            every if len(group) == job.ranks else dist.new_group(group, timeout=limit)
+            for group in groups
+        ]
         group = made[groups.index(mine)] if mine else None
         if mine:
             send_result(job, stage, mine, size, **measure(torch, job, mine, size, group))
@@ -217,7 +269,10 @@ def run_stages(torch, job, largest, simulate_hosts):
 
 
 def ranks_by_node(ranks, here, simulate_hosts):
-    """The ranks of each node, real or simulated, such as [[0, 1], [2, 3]]; `here`: how many ranks each host has."""
+    """The ranks of each node, real or simulated, such as [[0, 1], [2, 3]].
+
+    `here`: how many ranks each host has.
+    """
     nodes = {}  # type: dict[int, list[int]]
     for rank in range(ranks):
         host, local = divmod(rank, here)
@@ -227,44 +282,68 @@ def ranks_by_node(ranks, here, simulate_hosts):
 
 def rounds_within_nodes(nodes):
     """Rounds of disjoint pairs in which all ranks of each node meet, all nodes at once."""
-    made = [[[(node[a], node[b]) for a, b in pairs] for pairs in round_robin(len(node)) if pairs] for node in nodes]
+    made = [
+        [[(node[a], node[b]) for a, b in pairs] for pairs in round_robin(len(node)) if pairs]
+        for node in nodes
+    ]
     longest = max(len(pairs) for pairs in made)
-    return [[pair for node in made if number < len(node) for pair in node[number]] for number in range(longest)]
+    return [
+        [pair for node in made if number < len(node) for pair in node[number]]
+        for number in range(longest)
+    ]
 
 
 def rounds_between_nodes(nodes):
-    """Rounds in which every two nodes meet: the ranks of the same place in both, all at once, each over its own NIC."""
-    return [[pair for a, b in pairs for pair in zip(nodes[a], nodes[b])] for pairs in round_robin(len(nodes)) if pairs]
+    """Rounds in which every two nodes meet.
+
+    The ranks of the same place in both, all at once, each over its own NIC.
+    """
+    return [
+        [pair for a, b in pairs for pair in zip(nodes[a], nodes[b])]
+        for pairs in round_robin(len(nodes))
+        if pairs
+    ]
 
 
 def groups_by_stage(nodes):
-    """(stage, groups) of what works together at once: each node, two nodes, four …, then all ranks."""
+    """(stage, groups) of what works together at once.
+
+    Each node, two nodes, four …, then all ranks.
+    """
     made = [("node", nodes)] if len(nodes) > 1 and any(len(node) > 1 for node in nodes) else []
     count = 2
     while count < len(nodes):
         starts = range(0, len(nodes) - count + 1, count)
-        made.append(("nodes", [[rank for node in nodes[at : at + count] for rank in node] for at in starts]))
+        made.append(
+            ("nodes", [[rank for node in nodes[at : at + count] for rank in node] for at in starts])
+        )
         count *= 2
     return [*made, ("all", [[rank for node in nodes for rank in node]])]
 
 
 def memory_bandwidth(torch, source):
-    """Bandwidth of copies inside this rank's memory (GB/s read and written, the best of several), and wrong bytes."""
+    """Bandwidth of copies inside this rank's memory (GB/s read and written, the best of several),
+    and wrong bytes.
+    """
     threads, device = torch.get_num_threads(), source.device
     torch.set_num_threads(1)  # more of them would wait for each other where ranks share the cores
     target, until = torch.zeros_like(source), time.monotonic() + WHILE
     times = [seconds_of(torch, device, lambda: target.copy_(source)) for _ in range(REPEATS)]
-    while time.monotonic() < until:  # long enough to have a core for oneself, where ranks share some
+    # long enough to have a core for oneself, where ranks share some
+    while time.monotonic() < until:
         times.append(seconds_of(torch, device, lambda: target.copy_(source)))
     torch.set_num_threads(threads)
     return {"copy": 2 * source.numel() / min(times) / 1e9, "wrong": int((target != source).sum())}
 
 
 def measure_pair(torch, job, group, peer, values, size):
-    """Latency and best bandwidth of one pair, both directions at once; the lower rank sends the record.
+    """Latency and best bandwidth of one pair, both directions at once.
 
-    values: 0 to 250 again and again; each rank sends `size` of them, from another one on.  The best, as whoever else
-    uses the cores disturbs some exchanges, and a link that is slow is slow in all of them.
+    The lower rank sends the record.
+
+    values: 0 to 250 again and again; each rank sends `size` of them, from another one on.  The
+    best, as whoever else uses the cores disturbs some exchanges, and a link that is slow is slow in
+    all of them.
     """
     dist, device, rank = job.dist, job.device, job.rank
     given, wanted = (values[31 * one % PRIME :][:size].clone() for one in (rank, peer))
@@ -286,21 +365,37 @@ def measure_pair(torch, job, group, peer, values, size):
     exchange(small, back)  # connects
     first = seconds_of(torch, device, lambda: exchange(given, got))
     wrong = int((got != wanted).sum())
-    echo = seconds_of(torch, device, lambda: [exchange(small, back) for _ in range(ECHOES)]) / ECHOES
+    echo = (
+        seconds_of(torch, device, lambda: [exchange(small, back) for _ in range(ECHOES)]) / ECHOES
+    )
     calls = IN_A_ROW if device.type == "cuda" else 1
     both = agreed(first)[0] / 2
-    repeats = 0 if both > SHORT else REPEATS if device.type == "cuda" else max(REPEATS, min(MOST, int(WHILE / both)))
+    repeats = (
+        0
+        if both > SHORT
+        else REPEATS
+        if device.type == "cuda"
+        else max(REPEATS, min(MOST, int(WHILE / both)))
+    )
     row = [
-        seconds_of(torch, device, lambda: [exchange(given, got) for _ in range(calls)]) / calls for _ in range(repeats)
+        seconds_of(torch, device, lambda: [exchange(given, got) for _ in range(calls)]) / calls
+        for _ in range(repeats)
     ]
     latency, seconds, wrong = agreed(echo, min([first, *row]), float(wrong))
     if rank < peer:
-        result = {"bandwidth": 2 * size / seconds / 1e9, "latency_us": latency / 2 * 1e6, "wrong": int(wrong)}
+        result = {
+            "bandwidth": 2 * size / seconds / 1e9,
+            "latency_us": latency / 2 * 1e6,
+            "wrong": int(wrong),
+        }
         wire.send("stage.pair", rank=rank, peer=peer, bytes=size, **result)
 
 
 def round_robin(count):
-    """Rounds of disjoint pairs in which each two of `count` meet once: the circle method of round-robin tournaments."""
+    """Rounds of disjoint pairs in which each two of `count` meet once.
+
+    The circle method of round-robin tournaments.
+    """
     circle = list(range(count + count % 2))
     made = []
     for _ in range(len(circle) - 1):
@@ -312,4 +407,6 @@ def round_robin(count):
 
 
 def _barrier(job, group):
-    job.dist.barrier(group=group, **({"device_ids": [job.device.index]} if job.device.type == "cuda" else {}))
+    job.dist.barrier(
+        group=group, **({"device_ids": [job.device.index]} if job.device.type == "cuda" else {})
+    )

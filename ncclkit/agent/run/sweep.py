@@ -1,11 +1,14 @@
-"""What each rank of a sweep executes: many settings in one job, each as a process group of its own, measured in turn.
+"""What each rank of a sweep executes.
 
-NCCL reads NCCL_ALGO, NCCL_PROTO and the channels of a communicator when that communicator is made, so a group for each
-setting costs a fraction of a second where a job of its own costs ten.  In every round all groups take their turn, in an
-order that is shuffled anew, so that drift of clocks, caches and neighbours hits all of them alike and rounds can be
-compared in pairs.  After the rounds that choose, other rounds decide: whoever looked best among many by chance does
-not look so twice.  What looked best is measured once more beside a matrix product, which wants the same SMs or cores,
-and in the step of a small model under DDP.
+Many settings in one job, each as a process group of its own, measured in turn.
+
+NCCL reads NCCL_ALGO, NCCL_PROTO and the channels of a communicator when that communicator is made,
+so a group for each setting costs a fraction of a second where a job of its own costs ten.  In every
+round all groups take their turn, in an order that is shuffled anew, so that drift of clocks, caches
+and neighbours hits all of them alike and rounds can be compared in pairs.  After the rounds that
+choose, other rounds decide: whoever looked best among many by chance does not look so twice.  What
+looked best is measured once more beside a matrix product, which wants the same SMs or cores, and in
+the step of a small model under DDP.
 """
 
 import functools
@@ -22,7 +25,8 @@ from .job import Job, add_options
 BATCH_SECONDS, MOST = 0.003, 20
 """A batch repeats short calls for about this long, and so often at most."""
 PROMISING, KEPT = 0.985, 3
-"""Share of the default's time below which a setting is measured again, and how many of each size are."""
+"""Share of the default's time below which a setting is measured again, and how many of each size
+are."""
 LONGEST = 64
 """Rounds of one record, as a line of the wire must not become long."""
 LEAST_STEP, LAYERS, ROWS = 1 << 16, 2, 32
@@ -41,20 +45,39 @@ def _options(argv):
     parser = collective.options(add_options)
     parser.prog = "sweep"
     parser.add_argument(
-        "--settings", type=json.loads, default=[{}], help="[{env: {…}, config: {…}, skip: [[op, bytes], …]}, …]"
+        "--settings",
+        type=json.loads,
+        default=[{}],
+        help="[{env: {…}, config: {…}, skip: [[op, bytes], …]}, …]",
     )
-    parser.add_argument("--controls", type=_numbers, default=[0], help="which of them are the default: 0,3,7")
     parser.add_argument(
-        "--one-peak", type=_numbers, default=[], help="settings over which bandwidth has one peak, in order"
+        "--controls", type=_numbers, default=[0], help="which of them are the default: 0,3,7"
+    )
+    parser.add_argument(
+        "--one-peak",
+        type=_numbers,
+        default=[],
+        help="settings over which bandwidth has one peak, in order",
     )
     parser.add_argument("--phase", default="choose", help="what the rounds of each setting are for")
-    parser.add_argument("--decide", type=int, default=0, help="rounds that decide, of the settings that promise a gain")
     parser.add_argument(
-        "--under-computation", action="store_true", help="measure what promises a gain under computation, too"
+        "--decide",
+        type=int,
+        default=0,
+        help="rounds that decide, of the settings that promise a gain",
     )
-    parser.add_argument("--all", action="store_true", help="decide on every setting, also on those that look slower")
+    parser.add_argument(
+        "--under-computation",
+        action="store_true",
+        help="measure what promises a gain under computation, too",
+    )
+    parser.add_argument(
+        "--all", action="store_true", help="decide on every setting, also on those that look slower"
+    )
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--within", type=float, default=0.0, help="seconds after which no further size is begun")
+    parser.add_argument(
+        "--within", type=float, default=0.0, help="seconds after which no further size is begun"
+    )
     return parser.parse_args(argv)
 
 
@@ -65,16 +88,30 @@ def _numbers(text):
 def _run(options, rank):
     import torch
 
-    # every other size first, of all collectives: whatever time there is, it is spread over all of them
-    work = [(op, size) for size in (*options.sizes[::2], *options.sizes[1::2]) for op in options.ops]
+    # every other size first, of all collectives: whatever time there is, it is spread over all of
+    # them
+    work = [
+        (op, size) for size in (*options.sizes[::2], *options.sizes[1::2]) for op in options.ops
+    ]
     job = Job(torch, options, len(work))
-    wire.send("phase", phase="import", rank=rank, torch=torch.__version__, gpu=collective.gpu(torch, job.device))
-    job.begin(device_id=None)  # bound to it, torch would split communicators, which keeps the first one's settings
+    wire.send(
+        "phase",
+        phase="import",
+        rank=rank,
+        torch=torch.__version__,
+        gpu=collective.gpu(torch, job.device),
+    )
+    # bound to it, torch would split communicators, which keeps the first one's settings
+    job.begin(device_id=None)
     nccl = collective.nccl_version(torch, options.backend)
     wire.send("phase", phase="init", rank=rank, nccl=nccl, hostid=os.environ.get("NCCL_HOSTID", ""))
     groups, began = Groups(torch, job, options.settings), time.monotonic()
     for number, (op, size) in enumerate(work):
-        if options.within and number and _any_late(torch, job, time.monotonic() - began > options.within):
+        if (
+            options.within
+            and number
+            and _any_late(torch, job, time.monotonic() - began > options.within)
+        ):
             if rank == 0:
                 wire.send("sweep.left", left=len(work) - number, of=len(work))
             break
@@ -94,10 +131,14 @@ def _any_late(torch, job, late):
 
 
 def _measure(torch, job, options, operation, groups, order):
-    """Rounds that choose, rounds that look for the peak, rounds that decide, and rounds beside computation."""
+    """Rounds that choose, rounds that look for the peak, rounds that decide, and rounds beside
+    computation.
+    """
     timer = timer_of(torch, job, operation, groups, order)
     rank, controls = job.rank, options.controls
-    chosen = timer.rounds([number for number in timer.calls if number not in options.one_peak], options.repeats)
+    chosen = timer.rounds(
+        [number for number in timer.calls if number not in options.one_peak], options.repeats
+    )
     _send_times(rank, operation, options.phase, chosen, groups)
     ratios = _ratios(chosen, controls)
     steps, met = [number for number in options.one_peak if number in timer.calls], []
@@ -109,13 +150,16 @@ def _measure(torch, job, options, operation, groups, order):
         return _ratios(found, controls)
 
     ratios.update(coarse_to_fine(steps, descend))
-    best = [*timer.calls]  # without rounds that decide this is a job of one setting, whose pair is another job
+    # without rounds that decide this is a job of one setting, whose pair is another job
+    best = [*timer.calls]
     if options.decide:
         decided = timer.rounds([*controls, *_best(ratios, options.all)], options.decide)
         _send_times(rank, operation, "decide", decided, groups)
         winners = _best(_ratios(decided, controls), False)
         best = [*controls, *winners] if winners else []
-    for name, make in (("product", product_of), ("step", step_of)) if options.under_computation and best else ():
+    for name, make in (
+        (("product", product_of), ("step", step_of)) if options.under_computation and best else ()
+    ):
         busy = make(torch, job, operation, groups, best, order)
         if busy:
             times = busy.rounds([*busy.calls], options.decide or options.repeats)
@@ -123,9 +167,15 @@ def _measure(torch, job, options, operation, groups, order):
 
 
 def _ratios(times, controls):
-    """{setting: its time as a part of the default's}, the same on all ranks, as the times are those of all of them."""
+    """{setting: its time as a part of the default's}, the same on all ranks, as the times are those
+    of all of them.
+    """
     usual = statistics.fmean(statistics.median(times[control]) for control in controls)
-    return {number: statistics.median(laps) / usual for number, laps in times.items() if number not in controls}
+    return {
+        number: statistics.median(laps) / usual
+        for number, laps in times.items()
+        if number not in controls
+    }
 
 
 def _best(ratios, every):
@@ -136,10 +186,12 @@ def _best(ratios, every):
 
 
 def coarse_to_fine(steps, measure):
-    """{setting: ratio} of those steps that descent to the best one meets: coarse strides first, then finer.
+    """{setting: ratio} of those steps that descent to the best one meets.
 
-    Bandwidth has one peak over the number of channels, so what lies behind a worse neighbour is not measured.
-    measure: [setting, …] → {setting: ratio}.
+    Coarse strides first, then finer.
+
+    Bandwidth has one peak over the number of channels, so what lies behind a worse neighbour is not
+    measured. measure: [setting, …] → {setting: ratio}.
     """
     ratios, stride, at = {}, max(1, len(steps) // 4), len(steps) // 2
     while steps:
@@ -161,7 +213,13 @@ def _send_times(rank, operation, phase, times, groups):
         for setting, laps in times.items():
             for start in range(0, len(laps), LONGEST):
                 part = [round(lap * 1e6, 3) for lap in laps[start : start + LONGEST]]
-                wire.send("sweep", setting=setting, times_us=part, wrong=groups.wrong.get(setting, 0), **what)
+                wire.send(
+                    "sweep",
+                    setting=setting,
+                    times_us=part,
+                    wrong=groups.wrong.get(setting, 0),
+                    **what,
+                )
 
 
 class Groups:
@@ -170,14 +228,23 @@ class Groups:
     def __init__(self, torch, job, settings):
         self.torch, self.job, self.wrong = torch, job, {}
         self.groups = {number: self._made(setting) for number, setting in enumerate(settings)}
-        self.usable = [number for number, setting in enumerate(settings) if self._can_initialize(number, setting)]
+        self.usable = [
+            number
+            for number, setting in enumerate(settings)
+            if self._can_initialize(number, setting)
+        ]
         """Numbers of the settings that every rank could make."""
-        self.skipped = [{(op, size) for op, size in setting.get("skip", ())} for setting in settings]
-        """For each setting the (collective, bytes) on which it is what NCCL does anyway, so that nothing can differ."""
+        self.skipped = [
+            {(op, size) for op, size in setting.get("skip", ())} for setting in settings
+        ]
+        """For each setting the (collective, bytes) on which it is what NCCL does anyway, so that
+        nothing can differ."""
 
     def _made(self, setting):
         with _variables(setting.get("env", {})):
-            return self.job.dist.new_group(timeout=self.job.timeout, **self._options(setting.get("config", {})))
+            return self.job.dist.new_group(
+                timeout=self.job.timeout, **self._options(setting.get("config", {}))
+            )
 
     def _options(self, config):
         if not config:
@@ -188,11 +255,16 @@ class Groups:
         return {"pg_options": options}
 
     def _can_initialize(self, number, setting):
-        """Make the communicator by the first call; a setting that NCCL refuses on one rank counts as refused."""
+        """Make the communicator by the first call.
+
+        A setting that NCCL refuses on one rank counts as refused.
+        """
         problem = ""
         with _variables(setting.get("env", {})):
             try:
-                self.job.dist.all_reduce(self.torch.ones(1, device=self.job.device), group=self.groups[number])
+                self.job.dist.all_reduce(
+                    self.torch.ones(1, device=self.job.device), group=self.groups[number]
+                )
                 if self.job.device.type == "cuda":
                     self.torch.cuda.synchronize()
             except RuntimeError as error:
@@ -200,17 +272,24 @@ class Groups:
         return self.all_succeeded(number, problem)
 
     def all_succeeded(self, number, problem, kind="sweep.refused"):
-        """Whether no rank had a problem with a setting; the first one says which, in a record of this kind."""
+        """Whether no rank had a problem with a setting.
+
+        The first one says which, in a record of this kind.
+        """
         failed = self.torch.tensor([float(bool(problem))], device=self.job.device)
         self.job.dist.all_reduce(failed)
         if failed.item() and (problem or self.job.rank == 0):
-            lines = [line for line in problem.splitlines() if line.strip()] or ["another rank had a problem"]
+            lines = [line for line in problem.splitlines() if line.strip()] or [
+                "another rank had a problem"
+            ]
             wire.send(kind, setting=number, rank=self.job.rank, problem=lines[-1][:300])
         return not failed.item()
 
 
 class _variables:
-    """Environment variables that are set inside a block, or taken away where they are None, also for C."""
+    """Environment variables that are set inside a block, or taken away where they are None, also
+    for C.
+    """
 
     def __init__(self, env):
         self.env, self.before = env, {}
@@ -241,12 +320,17 @@ def timer_of(torch, job, operation, groups, order):
             calls[number] = collective.cuda_graph_of(torch, operation) if small else on_group
     operation.group = groups.groups[0]
     once = [collective.time_laps(torch, operation, calls[0], 1, 2)[-1]]
-    each = collective.calls_that_fit(torch, operation, BATCH_SECONDS, statistics.median(once), 1, MOST)
+    each = collective.calls_that_fit(
+        torch, operation, BATCH_SECONDS, statistics.median(once), 1, MOST
+    )
     return Timer(torch, job, order, calls, each, collective.CAPTURED if small else 1)
 
 
 def _supports(job, operation, groups, number):
-    """Check the values once; no algorithm of some settings knows every collective, which all ranks are told."""
+    """Check the values once.
+
+    No algorithm of some settings knows every collective, which all ranks are told.
+    """
     operation.group, problem, wrong = groups.groups[number], "", 0
     try:
         wrong = operation.check()
@@ -268,7 +352,9 @@ def _call_on_group(operation, groups, number):
 
 
 def product_of(torch, job, operation, groups, numbers, order):
-    """The `Timer` of the collective beside a matrix product that takes about as long; None where it cannot be.
+    """The `Timer` of the collective beside a matrix product that takes about as long.
+
+    None where it cannot be.
 
     Both run at once, so a setting that takes SMs or cores from the product pays for it here.
     """
@@ -297,7 +383,10 @@ def product_of(torch, job, operation, groups, numbers, order):
 
 
 def _slowest(torch, operation, call):
-    """Seconds of a call on the slowest rank; the same on all of them, or they would not go on alike."""
+    """Seconds of a call on the slowest rank.
+
+    The same on all of them, or they would not go on alike.
+    """
     own = statistics.median(collective.time_laps(torch, operation, call, 1, 5))
     slowest = torch.tensor([own], dtype=torch.float64, device=operation.sendbuff.device)
     operation.dist.all_reduce(slowest, op=operation.dist.ReduceOp.MAX)
@@ -305,7 +394,10 @@ def _slowest(torch, operation, call):
 
 
 def step_of(torch, job, operation, groups, numbers, order):
-    """The `Timer` of a training step under DDP whose buckets are messages of this size; None for other collectives."""
+    """The `Timer` of a training step under DDP whose buckets are messages of this size.
+
+    None for other collectives.
+    """
     if operation.name != "all_reduce" or operation.bytes < LEAST_STEP:
         return None
     from torch.nn import Linear, Sequential
@@ -316,8 +408,13 @@ def step_of(torch, job, operation, groups, numbers, order):
 
     def step(number):
         layers = [Linear(side, side, bias=False, device=job.device) for _ in range(LAYERS)]
-        how = {"bucket_cap_mb": max(1e-3, operation.bytes / (1 << 20)), "gradient_as_bucket_view": True}
-        model = DistributedDataParallel(Sequential(*layers), process_group=groups.groups[number], **how)
+        how = {
+            "bucket_cap_mb": max(1e-3, operation.bytes / (1 << 20)),
+            "gradient_as_bucket_view": True,
+        }
+        model = DistributedDataParallel(
+            Sequential(*layers), process_group=groups.groups[number], **how
+        )
 
         def train():
             model.zero_grad(set_to_none=True)
@@ -331,7 +428,8 @@ def step_of(torch, job, operation, groups, numbers, order):
         train, problem = None, ""
         try:
             train = step(number)
-        except RuntimeError as error:  # DDP broadcasts, too, and no algorithm of some settings knows that
+        except RuntimeError as error:
+            # DDP broadcasts, too, and no algorithm of some settings knows that
             problem = str(error)
         if groups.all_succeeded(number, problem, "sweep.no_step"):
             calls[number] = train
@@ -339,11 +437,16 @@ def step_of(torch, job, operation, groups, numbers, order):
 
 
 class Timer:
-    """Calls of several settings, timed in turn: each `repeats` times, and each stands for `calls_per_replay` calls."""
+    """Calls of several settings, timed in turn.
+
+    Each `repeats` times, and each stands for `calls_per_replay` calls.
+    """
 
     def __init__(self, torch, job, order, calls, repeats, calls_per_replay):
         self.torch, self.job, self.order, self.calls = torch, job, order, calls
-        self.repeats, self.calls_per_replay, self.cuda = repeats, calls_per_replay, job.device.type == "cuda"
+        self.repeats = repeats
+        self.calls_per_replay = calls_per_replay
+        self.cuda = job.device.type == "cuda"
 
     def rounds(self, numbers, count):
         """{setting: seconds of a call in each round}, averaged over the ranks."""
@@ -357,7 +460,10 @@ class Timer:
         return dict(zip(numbers, (times / self.job.ranks).tolist()))
 
     def _round(self, numbers):
-        """{setting: its two marks}, in an order of this round; the call before a batch does not count."""
+        """{setting: its two marks}, in an order of this round.
+
+        The call before a batch does not count.
+        """
         turn, marks = list(numbers), {}
         self.order.shuffle(turn)
         for number in turn:

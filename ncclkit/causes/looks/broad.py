@@ -72,7 +72,9 @@ WHILE_TRAINING: Mapping[str, float] = {
 LOOKS = (
     Look(
         cause="bare_test",
-        question="Does a bare test on the same GPUs and hosts, without your program, fail or hang too?",
+        question=(
+            "Does a bare test on the same GPUs and hosts, without your program, fail or hang too?"
+        ),
         now="",
         yes="it fails, hangs, or is as slow: the machine, the network or NCCL is at fault",
         no="it succeeds at full speed: look at the program and its surroundings",
@@ -137,13 +139,17 @@ LOOKS = (
         now="",
         yes="the ranks had met and computed: the start-up is not the reason",
         no="it never came to work: rendezvous, devices, versions and links come first",
-        next_time="export NCCL_DEBUG=INFO NCCL_DEBUG_FILE=nccl.%h.%p.log   # how far the start came",
+        next_time=(
+            "export NCCL_DEBUG=INFO NCCL_DEBUG_FILE=nccl.%h.%p.log   # how far the start came"
+        ),
         minutes=0.5,
         also=WHILE_TRAINING,
     ),
     Look(
         cause="after_change",
-        question="Did the same job run before something was upgraded, or with another version of it?",
+        question=(
+            "Did the same job run before something was upgraded, or with another version of it?"
+        ),
         now="",
         yes="a version decides: NCCL, PyTorch, the framework, the driver or the plugin",
         no="no version is known that works",

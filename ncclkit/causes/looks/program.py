@@ -112,8 +112,9 @@ LOOKS: tuple[Look, ...] = (
             "stale_lock": 0.2,
             "gil_hold": 0.2,
             "rank_divergence": 0.2,
-            "host_oom": 0.2,
-            "cpu_contention": 0.2,
+            # a rank that swaps, or whose loaders lack cores, is at long work, too
+            "host_oom": 0.4,
+            "cpu_contention": 0.4,
             "framework_bug": 0.1,
         },
     ),

@@ -2,9 +2,10 @@
 
 No rank is the truth, and no dump needs the others.
 
-A mismatch is the first collective that ranks disagree on: another operation, other sizes, other types.  Of different
-values the one that most ranks hold is taken as meant, then the one of the ranks that came further.  Whole stretches of
-columns are compared at once; single calls only where a stretch differs.
+A mismatch is the first collective that ranks disagree on: another operation, other sizes, other
+types.  Of different values the one that most ranks hold is taken as meant, then the one of the
+ranks that came further.  Whole stretches of columns are compared at once; single calls only where a
+stretch differs.
 """
 
 from __future__ import annotations
@@ -33,9 +34,10 @@ from ncclkit.evidence.flight.hang import (
 from ncclkit.evidence.grammars.grammar import Data, clip
 
 EQUAL_BOTH = frozenset(
-    "_all_gather_base _allgather_base _broadcast_oop _reduce_oop _reduce_scatter_base all_gather "
-    "all_gather_into_tensor all_gather_into_tensor_coalesced all_reduce all_reduce_barrier allgather allreduce "
-    "allreduce_coalesced broadcast reduce reduce_scatter reduce_scatter_tensor reduce_scatter_tensor_coalesced".split()
+    "_all_gather_base _allgather_base _broadcast_oop _reduce_oop _reduce_scatter_base all_gather"
+    " all_gather_into_tensor all_gather_into_tensor_coalesced all_reduce all_reduce_barrier"
+    " allgather allreduce allreduce_coalesced broadcast reduce reduce_scatter reduce_scatter_tensor"
+    " reduce_scatter_tensor_coalesced".split()
 )
 """Operations to which every rank brings as many elements, and from which it takes as many."""
 EQUAL_INPUT = EQUAL_BOTH | {"gather"}
@@ -43,7 +45,8 @@ EQUAL_INPUT = EQUAL_BOTH | {"gather"}
 ROOT_SENDS = "scatter"
 """The operation to which the root alone brings all parts."""
 Terms = tuple[Any, ...]
-"""(op, elements in, elements out, types in, types out); None where a difference would mean nothing."""
+"""(op, elements in, elements out, types in, types out); None where a difference would mean
+nothing."""
 
 
 def terms(kind: Kind) -> Terms:
@@ -82,7 +85,9 @@ def mismatch(group: Group) -> tuple[Data, list[str], list[int]] | None:
         return None
     for place in range(_most(group, seq)):
         held = {rank: _nth(calls, seq, place) for rank, calls in group.calls.items()}
-        found = _first_difference(group, seq, {rank: at for rank, at in held.items() if at is not None})
+        found = _first_difference(
+            group, seq, {rank: at for rank, at in held.items() if at is not None}
+        )
         if found is not None:
             return found
     return None
@@ -93,7 +98,9 @@ def _first(group: Group) -> int | None:
     numbers: dict[Terms, int] = {}
     whole: tuple[array[int], array[int]] = (array("q"), array("I"))
     worst: int | None = None
-    for rank, calls in sorted(group.calls.items(), key=lambda item: (item[1].seqs[:1].tolist(), -len(item[1]))):
+    for rank, calls in sorted(
+        group.calls.items(), key=lambda item: (item[1].seqs[:1].tolist(), -len(item[1]))
+    ):
         dump = group.sources[rank]
         table = [numbers.setdefault(terms(kind), len(numbers)) for kind in dump.kinds]
         mine = (calls.seqs, array("I", map(table.__getitem__, calls.kinds)))
@@ -109,20 +116,25 @@ def _first(group: Group) -> int | None:
 
 
 def _compare(
-    whole: tuple[array[int], array[int]], mine: tuple[array[int], array[int]], start: int, numbers: dict[Terms, int]
+    whole: tuple[array[int], array[int]],
+    mine: tuple[array[int], array[int]],
+    start: int,
+    numbers: dict[Terms, int],
 ) -> int | None:
-    """The first sequence number in which `mine`, from `start` on, differs from what earlier ranks hold."""
+    """The first sequence number in which `mine`, from `start` on, differs from what earlier ranks
+    hold.
+    """
     if start >= len(mine[0]) or not whole[0]:
         return None
     low, high = bisect_left(whole[0], mine[0][start]), bisect_right(whole[0], mine[0][-1])
-    start, end = (
-        bisect_left(mine[0], whole[0][low], start) if low < high else start,
-        bisect_right(mine[0], whole[0][-1]),
-    )
+    start = bisect_left(mine[0], whole[0][low], start) if low < high else start
+    end = bisect_right(mine[0], whole[0][-1])
     if whole[1][low:high] == mine[1][start:end] and whole[0][low:high] == mine[0][start:end]:
         return None
     silent = numbers.get((None,) * 5, -1)
-    for a, b, x, y in zip(whole[0][low:high], mine[0][start:end], whole[1][low:high], mine[1][start:end], strict=False):
+    for a, b, x, y in zip(
+        whole[0][low:high], mine[0][start:end], whole[1][low:high], mine[1][start:end], strict=False
+    ):
         if a != b:
             return min(a, b)
         if x != y and silent not in (x, y):
@@ -132,7 +144,10 @@ def _compare(
 
 def _most(group: Group, seq: int) -> int:
     """The most calls that one rank recorded under one number: several in a coalesced batch."""
-    return max(bisect_right(calls.seqs, seq) - bisect_left(calls.seqs, seq) for calls in group.calls.values())
+    return max(
+        bisect_right(calls.seqs, seq) - bisect_left(calls.seqs, seq)
+        for calls in group.calls.values()
+    )
 
 
 def _nth(calls: Calls, seq: int, number: int) -> int | None:
@@ -140,7 +155,9 @@ def _nth(calls: Calls, seq: int, number: int) -> int | None:
     return place if place < len(calls) and calls.seqs[place] == seq else None
 
 
-def _first_difference(group: Group, seq: int, held: dict[int, int]) -> tuple[Data, list[str], list[int]] | None:
+def _first_difference(
+    group: Group, seq: int, held: dict[int, int]
+) -> tuple[Data, list[str], list[int]] | None:
     """The first of operation, sizes, types in which the calls at these places differ."""
     known = {rank: terms(group.kind(rank, place)) for rank, place in held.items()}
     for number, field in enumerate(("op", "sizes", "sizes", "dtypes", "dtypes")):
@@ -156,15 +173,28 @@ def _sides(
     sides: dict[Any, list[int]] = {}
     for rank, value in sorted(values.items()):
         sides.setdefault(value, []).append(rank)
-    ordered = sorted(sides.values(), key=lambda ranks: (-len(ranks), -max(_last(group, rank) for rank in ranks), ranks))
+    ordered = sorted(
+        sides.values(),
+        key=lambda ranks: (-len(ranks), -max(_last(group, rank) for rank in ranks), ranks),
+    )
     shown = [
-        {"value": _shown(group.kind(ranks[0], held[ranks[0]]), field, output), "ranks": ranks} for ranks in ordered
+        {"value": _shown(group.kind(ranks[0], held[ranks[0]]), field, output), "ranks": ranks}
+        for ranks in ordered
     ]
     op = group.kind(ordered[0][0], held[ordered[0][0]]).op
     sites = [group.site(ranks[0], held[ranks[0]]) for ranks in ordered]
-    data = {"seq": seq, "field": field, "op": op, "majority": shown[0], "odd": shown[1:], "sites": sites}
+    data = {
+        "seq": seq,
+        "field": field,
+        "op": op,
+        "majority": shown[0],
+        "odd": shown[1:],
+        "sites": sites,
+    }
     text = [f"{group.title}: collective {seq} differs in {field}"]
-    text += [f"  {listed(ranks)}: {group.word(ranks[0], held[ranks[0]])}" for ranks in ordered[:SHOWN]]
+    text += [
+        f"  {listed(ranks)}: {group.word(ranks[0], held[ranks[0]])}" for ranks in ordered[:SHOWN]
+    ]
     return data, text, ordered[1]
 
 
@@ -182,32 +212,52 @@ def _shown(kind: Kind, field: str, output: bool) -> Any:
 
 
 def splits(group: Group) -> tuple[Data, list[str], list[int]] | None:
-    """(data, text, ranks) of the first all_to_all whose sizes do not fit; None where all fit, or a dump is missing."""
+    """(data, text, ranks) of the first all_to_all whose sizes do not fit.
+
+    None where all fit, or a dump is missing.
+    """
     held = {rank: calls for rank, calls in group.calls.items() if len(calls)}
     if len(held) < max(2, len(group.members)):
         return None
     kinds = {rank: group.sources[rank].kinds for rank in held}
     if not any(kind.op.startswith("all_to_all") for known in kinds.values() for kind in known):
         return None
-    low, high = max(calls.seqs[0] for calls in held.values()), min(calls.seqs[-1] for calls in held.values())
-    fewest = min(held.values(), key=len)  # a number that is far from the others must not be counted up to
+    low = max(calls.seqs[0] for calls in held.values())
+    high = min(calls.seqs[-1] for calls in held.values())
+    # a number that is far from the others must not be counted up to
+    fewest = min(held.values(), key=len)
     for seq in (seq for seq in fewest.seqs if low <= seq <= high):
         places = {rank: calls.at(seq) for rank, calls in held.items()}
-        calls = {rank: kinds[rank][held[rank].kinds[at]] for rank, at in places.items() if at is not None}
-        if len(calls) == len(held) and all(kind.op.startswith("all_to_all") for kind in calls.values()):
-            sent, taken = ([getattr(kind, side).total for kind in calls.values()] for side in ("inputs", "outputs"))
+        calls = {
+            rank: kinds[rank][held[rank].kinds[at]] for rank, at in places.items() if at is not None
+        }
+        if len(calls) == len(held) and all(
+            kind.op.startswith("all_to_all") for kind in calls.values()
+        ):
+            sent, taken = (
+                [getattr(kind, side).total for kind in calls.values()]
+                for side in ("inputs", "outputs")
+            )
             pairs = _pairs(group, {rank: at for rank, at in places.items() if at is not None})
             if pairs or None not in sent + taken and sum(sent) != sum(taken):
-                odd = outlying_splits(dict(zip(calls, zip(sent, taken, strict=True), strict=True)), pairs)
-                return _splits_of_group(group, seq, next(iter(calls.values())).op, (sum(sent), sum(taken)), pairs, odd)
+                odd = outlying_splits(
+                    dict(zip(calls, zip(sent, taken, strict=True), strict=True)), pairs
+                )
+                return _splits_of_group(
+                    group, seq, next(iter(calls.values())).op, (sum(sent), sum(taken)), pairs, odd
+                )
     return None
 
 
 def _pairs(group: Group, places: dict[int, int]) -> list[list[int]]:
-    """[from, to, elements sent, elements expected] of each pair that disagrees, where sizes for each peer are known."""
+    """[from, to, elements sent, elements expected] of each pair that disagrees, where sizes for
+    each peer are known.
+    """
     size, found = len(group.members), []
     details = {rank: group.calls[rank].details.get(at) for rank, at in places.items()}
-    per_peer = {rank: d for rank, d in details.items() if d and len(d.sends) == size == len(d.receives)}
+    per_peer = {
+        rank: d for rank, d in details.items() if d and len(d.sends) == size == len(d.receives)
+    }
     if size < 2 or len(per_peer) < size:
         return []
     for i, source in enumerate(group.members):
@@ -217,11 +267,16 @@ def _pairs(group: Group, places: dict[int, int]) -> list[list[int]]:
     return found
 
 
-def outlying_splits(totals: Mapping[int, tuple[Any, Any]], pairs: Sequence[Sequence[int]]) -> list[int]:
-    """The ranks whose splits do not fit: those in every pair that disagrees, else those unlike most others.
+def outlying_splits(
+    totals: Mapping[int, tuple[Any, Any]], pairs: Sequence[Sequence[int]]
+) -> list[int]:
+    """The ranks whose splits do not fit.
 
-    totals: rank → elements that it sends and takes in all.  Of a single pair it is the one that takes, unless the one
-    that sends has another total than most: what is to come is computed from what was sent.
+    Those in every pair that disagrees, else those unlike most others.
+
+    totals: rank → elements that it sends and takes in all.  Of a single pair it is the one that
+    takes, unless the one that sends has another total than most: what is to come is computed from
+    what was sent.
     """
     shared = set.intersection(*({pair[0], pair[1]} for pair in pairs)) if pairs else set()
     if len(shared) == 2:
@@ -232,7 +287,11 @@ def outlying_splits(totals: Mapping[int, tuple[Any, Any]], pairs: Sequence[Seque
     if pairs:
         return sorted(shared or {rank for pair in pairs for rank in pair[:2]})
     usual_total, many = Counter(totals.values()).most_common(1)[0]
-    return sorted(rank for rank, total in totals.items() if total != usual_total) if 2 * many > len(totals) else []
+    return (
+        sorted(rank for rank, total in totals.items() if total != usual_total)
+        if 2 * many > len(totals)
+        else []
+    )
 
 
 def _splits_of_group(
@@ -242,7 +301,10 @@ def _splits_of_group(
     most, few = {"value": sent, "ranks": group.members}, {"value": taken, "ranks": odd}
     data = {"seq": seq, "field": "splits", "op": op, "majority": most, "odd": [few], "sites": []}
     data["pairs"] = pairs[:SHOWN]
-    text = [f"{group.title}: collective {seq} {op} sends {sent} elements in all, but {taken} are expected"]
+    text = [
+        f"{group.title}: collective {seq} {op} sends {sent} elements in all, but {taken} are"
+        " expected"
+    ]
     text += [f"  rank {a} sends {n} to rank {b}, which expects {m}" for a, b, n, m in pairs[:SHOWN]]
     return data, text, odd
 
@@ -267,14 +329,20 @@ def summary(dump: Dump, of: int = 1) -> Event:
             "ranks": _listed(dump.members.get(key, ())),
             "last_seq": calls.seqs[-1] if calls.seqs else None,
             "last_completed": calls.seqs[closed] if closed >= 0 else None,
-            "in_flight": [seq for seq, mark in zip(calls.seqs, calls.open, strict=True) if mark][:OPEN],
+            "in_flight": [seq for seq, mark in zip(calls.seqs, calls.open, strict=True) if mark][
+                :OPEN
+            ],
             "times": _times(calls, max(1, of // MANY)),
             "sizes": _sizes(dump, calls),
         }
         name, group = key[0] or "0", by_group[key[0] or "0"]
         gloo = len(calls) > 0 and dump.kinds[calls.kinds[0]].library == "gloo"
-        closed_as = "retired" if gloo else "completed"  # gloo records no more, and retires what timed out as well
-        lines.append(f"{name} {key[1]}: last {group['last_seq']}, {closed_as} {group['last_completed']}, in flight")
+        # gloo records no more, and retires what timed out as well
+        closed_as = "retired" if gloo else "completed"
+        lines.append(
+            f"{name} {key[1]}: last {group['last_seq']}, {closed_as} {group['last_completed']}, in"
+            " flight"
+        )
         lines[-1] += f" {group['in_flight'][:8]}"
     text = "\n".join([f"Flight Recorder {dump.version}, {dump.total} entries", *lines])
     data = {"version": dump.version, "entries": dump.total, "groups": by_group}
@@ -283,7 +351,9 @@ def summary(dump: Dump, of: int = 1) -> Event:
 
 
 def _times(calls: Calls, fewer: int) -> list[list[float]]:
-    """Number of a call, and when it was made, in seconds since the epoch; without those that the dump does not date.
+    """Number of a call, and when it was made, in seconds since the epoch.
+
+    Without those that the dump does not date.
 
     fewer: by which the usual numbers are divided; the first and the last call always count.
     """
@@ -311,7 +381,10 @@ SIZES = 64
 
 
 def _sizes(dump: Dump, calls: Calls) -> list[list[Any]]:
-    """``[operation, bytes of the larger side, calls]``, the most frequent first; without those of unknown size."""
+    """``[operation, bytes of the larger side, calls]``, the most frequent first.
+
+    Without those of unknown size.
+    """
     counts = Counter(calls.kinds)
     sizes: Counter[tuple[str, int]] = Counter()
     for number, count in counts.items():
@@ -331,28 +404,39 @@ def _rows(sizes: tuple[tuple[tuple[str, int], int], ...]) -> list[list[Any]]:
 
 @lru_cache(maxsize=1024)
 def _listed(ranks: tuple[int, ...]) -> list[int]:
-    """One list for all events that name the same members: a thousand of a thousand ranks fill memory."""
+    """One list for all events that name the same members.
+
+    A thousand of a thousand ranks fill memory.
+    """
     return list(ranks)
 
 
-def analyse(dumps: Iterable[Dump], world: int | None = None, events: Sequence[Event] = ()) -> list[Event]:
+def analyse(
+    dumps: Iterable[Dump], world: int | None = None, events: Sequence[Event] = ()
+) -> list[Event]:
     """Cross-rank events, group by group; those that only follow from another group's hang say so.
 
     Of a running job whose ranks made calls while it was looked at only who came late: its dumps are
-    of different moments.  world: number of ranks of the job, where something else shows it.  events:
-    those of other files; stacks, hosts, and moments of looks are taken from them.
+    of different moments.  world: number of ranks of the job, where something else shows it.
+    events: those of other files; stacks, hosts, and moments of looks are taken from them.
     """
     given = list(dumps)
     hosts = {dump.rank: dump.host for dump in given if dump.rank is not None and dump.host}
     hosts |= {event.rank: event.host for event in events if event.rank is not None and event.host}
-    stacks = {event.rank: event for event in events if event.kind == "stack" and event.rank is not None}
+    stacks = {
+        event.rank: event for event in events if event.kind == "stack" and event.rank is not None
+    }
     found: list[GroupFinding] = []
     goes_on = _called_meanwhile(given, events)
     for group in groups(given, world):
         found += [] if goes_on else _of(group)
         found += [stop] if (stop := find_straggler(group, hosts, goes_on)) is not None else []
     crossed(found)
-    roots(stop for stop in found if stop.kind in ("flight.missing", "flight.mismatch", "flight.stuck", "flight.p2p"))
+    roots(
+        stop
+        for stop in found
+        if stop.kind in ("flight.missing", "flight.mismatch", "flight.stuck", "flight.p2p")
+    )
     return [_event(stop, stacks) for stop in found]
 
 
@@ -370,7 +454,9 @@ def _of(group: Group) -> list[GroupFinding]:
     for difference in (mismatch(group), splits(group)):
         if difference is not None:
             data, text, odd = difference
-            found.append(GroupFinding("flight.mismatch", group, data, text, odd, waiting=list(group.waits())))
+            found.append(
+                GroupFinding("flight.mismatch", group, data, text, odd, waiting=list(group.waits()))
+            )
             break
     hang = list(find_hang(group))
     found += [stop for stop in hang if stop.kind != "flight.stuck" or not found]
@@ -385,7 +471,9 @@ def _event(stop: GroupFinding, stacks: Mapping[int, Event]) -> Event:
         data["stacks"] = {str(rank): event.data["frames"] for rank, event in seen.items()}
         text += [f"    rank {rank} stood {_stood(event)}" for rank, event in seen.items()]
     dumps = stop.group.dumps
-    path = next((dumps[rank].path for rank in stop.ranks if rank in dumps), next(iter(dumps.values())).path)
+    path = next(
+        (dumps[rank].path for rank in stop.ranks if rank in dumps), next(iter(dumps.values())).path
+    )
     rank = stop.ranks[0] if len(stop.ranks) == 1 else None
     return Event(stop.kind, clip("\n".join(text)), path, 0, rank=rank, data=data)
 

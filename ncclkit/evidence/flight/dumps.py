@@ -1,12 +1,16 @@
-"""Flight Recorder dumps of all schema versions, brought to one form.  Format: REFERENCE of torch 2.2 to 2.15.
+"""Flight Recorder dumps of all schema versions, brought to one form.  Format.
 
-The calls of a rank are kept column by column, so that thousands of dumps fit in memory together (26 bytes a call).
+REFERENCE of torch 2.2 to 2.15.
 
-Dumps are pickles of dicts, lists, tuples, strings and numbers, from strangers: plain values come out, and nothing in
-them runs.  The standard library's unpickler reads them with its doors to code locked.  What a pickle can still do is to
-take memory and time, or to break the unpickler: a key of nested tuples whose hash takes 2 ** 60 steps, keys of one
-hash, an index of 4 G.  So it is called in a process with limits (`processes.limited`).  A reader of our own, and a
-check that let only plain opcodes pass to the fast one, took 400 lines for the same.
+The calls of a rank are kept column by column, so that thousands of dumps fit in memory together (26
+bytes a call).
+
+Dumps are pickles of dicts, lists, tuples, strings and numbers, from strangers: plain values come
+out, and nothing in them runs.  The standard library's unpickler reads them with its doors to code
+locked.  What a pickle can still do is to take memory and time, or to break the unpickler: a key of
+nested tuples whose hash takes 2 ** 60 steps, keys of one hash, an index of 4 G.  So it is called in
+a process with limits (`processes.limited`).  A reader of our own, and a check that let only plain
+opcodes pass to the fast one, took 400 lines for the same.
 """
 
 from __future__ import annotations
@@ -47,7 +51,9 @@ def loads(data: bytes) -> Any:
     """The plain value in a pickle; raises Refused, never runs anything."""
     try:
         # a buffer lets it read ahead
-        return _Locked(io.BufferedReader(io.BytesIO(data), 1 << 18), encoding="utf-8", errors="replace").load()
+        return _Locked(
+            io.BufferedReader(io.BytesIO(data), 1 << 18), encoding="utf-8", errors="replace"
+        ).load()
     except Refused:
         raise
     except DAMAGE as error:
@@ -55,7 +61,10 @@ def loads(data: bytes) -> Any:
 
 
 class _Locked(pickle.Unpickler):
-    """Python's unpickler without a way to code: each goes through a class or function, or an object outside."""
+    """Python's unpickler without a way to code.
+
+    Each goes through a class or function, or an object outside.
+    """
 
     def find_class(self, module_name: str, global_name: str) -> Any:
         raise Refused("names code, which plain values do not need; nothing in it was executed")
@@ -94,7 +103,9 @@ class Kind(NamedTuple):
 
     @property
     def closes(self) -> bool:
-        """True for the record that ends a coalesced batch and holds the state of all its members."""
+        """True for the record that ends a coalesced batch and holds the state of all
+        its members.
+        """
         return self.op.endswith("coalesced")
 
 
@@ -139,7 +150,8 @@ class Calls:
 
 
 SHARED = ("seqs", "kinds", "status", "sites", "entries", "open")
-"""The columns that are the same on all ranks which make the same calls; when they make them is their own."""
+"""The columns that are the same on all ranks which make the same calls; when they make them is
+their own."""
 
 
 def sort(calls: Calls) -> None:
@@ -153,13 +165,18 @@ def sort(calls: Calls) -> None:
         calls.status = bytearray(calls.status[place] for place in order)
 
 
-def mark_open(calls: Calls, kinds: list[Kind], states: list[tuple[str, bool]], reports_completion: bool) -> None:
+def mark_open(
+    calls: Calls, kinds: list[Kind], states: list[tuple[str, bool]], reports_completion: bool
+) -> None:
     """Fill `open`; members of a coalesced batch have no state of their own.
 
     reports_completion: some call of this dump is ``completed``, so this backend records completion.
     """
     library = kinds[calls.kinds[0]].library
-    table = bytes(_is_open(library, *states[n], reports_completion) if n < len(states) else 0 for n in range(256))
+    table = bytes(
+        _is_open(library, *states[n], reports_completion) if n < len(states) else 0
+        for n in range(256)
+    )
     marks = bytearray(calls.status.translate(table))
     closing = {number for number, kind in enumerate(kinds) if kind.closes}
     if not closing.isdisjoint(calls.kinds):
@@ -168,16 +185,20 @@ def mark_open(calls: Calls, kinds: list[Kind], states: list[tuple[str, bool]], r
             while number in closing and member >= 0 and calls.seqs[member] == calls.seqs[place]:
                 marks[member], member = marks[place], member - 1
     calls.open = bytes(marks)
-    # a call behind which another one finished has finished too, but for gloo, which works on several at once
+    # a call behind which another one finished has finished too, but for gloo, which works on
+    # several at once
     place = marks.find(1) if library == "gloo" else marks.rfind(0) + 1
     calls.waiting = place if 0 <= place < len(marks) else None
 
 
 def _is_open(library: str, state: str, retired: bool, reports_completion: bool) -> bool:
-    """gloo never leaves ``scheduled``, nccl2 only if it reports completion: there `retired` says so, else the state.
+    """gloo never leaves ``scheduled``, nccl2 only if it reports completion.
 
-    An aborted NCCL kernel counts as completed, though the watchdog never retired its call: recorded on 4 x H200 with
-    torch 2.11, where dumps of a receive without a sender and of two groups in crossed order say so.
+    There `retired` says so, else the state.
+
+    An aborted NCCL kernel counts as completed, though the watchdog never retired its call: recorded
+    on 4 x H200 with torch 2.11, where dumps of a receive without a sender and of two groups in
+    crossed order say so.
     """
     if library == "gloo" or (library not in ("nccl", "") and not reports_completion):
         return state != "completed" and not retired
@@ -194,7 +215,8 @@ SHAPES = 8
 DIMENSIONS = 16
 PEERS = 8192
 TAIL = 2
-"""How many of a group's last calls keep their stacks, besides the first call that the rank waits for."""
+"""How many of a group's last calls keep their stacks, besides the first call that the rank waits
+for."""
 LARGE = 1 << 62
 PEER = re.compile(r"(send|recv)(?: (\d{1,7}|\?)(->|<-)(\d{1,7}|\?))?")
 WRONG = (TypeError, KeyError, ValueError, AttributeError, IndexError, OverflowError)
@@ -213,7 +235,8 @@ class Made(dict[Any, Any]):
 
 
 WATCHDOG = 1_000_000_000
-"""Nanoseconds within which torch's watchdog retires what has completed; it looks ten times a second."""
+"""Nanoseconds within which torch's watchdog retires what has completed; it looks ten times a
+second."""
 
 
 class Columns:
@@ -246,7 +269,21 @@ class Columns:
                     values = get(entry)
                 except KeyError:
                     values = self._older(entry)
-                group, seq, own, name, made, ins, types, outs, out_types, state, retired, p2p, frames = values
+                (
+                    group,
+                    seq,
+                    own,
+                    name,
+                    made,
+                    ins,
+                    types,
+                    outs,
+                    out_types,
+                    state,
+                    retired,
+                    p2p,
+                    frames,
+                ) = values
                 seq = own if p2p else seq
                 if type(seq) is not int or not -LARGE < seq < LARGE:
                     continue
@@ -258,7 +295,9 @@ class Columns:
                     out_types[0] if len(out_types) == 1 else texts(out_types),
                 ]
                 status, place = states[state, retired], site(frames) if frames else 0
-                add_seq, add_kind, add_created, add_status, add_site, add_entry = groups[group[0], group[1], p2p]
+                add_seq, add_kind, add_created, add_status, add_site, add_entry = groups[
+                    group[0], group[1], p2p
+                ]
                 add_seq(seq)
                 add_kind(kind)
                 add_created(made if type(made) is int and 0 < made < LARGE else 0)
@@ -285,14 +324,20 @@ class Columns:
             calls.entries = array("I")
 
     def _settle(self, calls: Calls, entries: Sequence[Any]) -> None:
-        """Completed but not retired: the watchdog had no time yet, or the call was aborted long after it was made."""
-        fresh = [number for number, known in enumerate(self.states) if known == ("completed", False)]
+        """Completed but not retired.
+
+        The watchdog had no time yet, or the call was aborted long after it was made.
+        """
+        fresh = [
+            number for number, known in enumerate(self.states) if known == ("completed", False)
+        ]
         if not fresh or not any(map(calls.status.count, fresh)):
             return
         done = self._state(("completed", True))
         for place, status in enumerate(calls.status):
             if status in fresh:
-                end, made = entries[calls.entries[place]].get("time_discovered_completed_ns"), calls.created[place]
+                end = entries[calls.entries[place]].get("time_discovered_completed_ns")
+                made = calls.created[place]
                 if not (isinstance(end, int) and made and end - made > WATCHDOG):
                     calls.status[place] = done
 
@@ -302,7 +347,9 @@ class Columns:
         name = values["profiling_name"]
         if values["process_group"] is None:
             number = entry.get("pg_id", 0)
-            values["process_group"] = self.names.get(str(number), (str(number), "")) if type(number) is int else None
+            values["process_group"] = (
+                self.names.get(str(number), (str(number), "")) if type(number) is int else None
+            )
         if values["is_p2p"] is None:
             values["is_p2p"] = bool(PEER.search(name))
         for name_of in ("collective_seq_id", "p2p_seq_id"):
@@ -318,7 +365,9 @@ class Columns:
         name, desc, p2p = key
         if type(name) is not str or type(desc) is not str:
             raise TypeError(key)
-        calls = (self.pairs if p2p else self.collectives).setdefault((name[:200], desc[:200]), Calls())
+        calls = (self.pairs if p2p else self.collectives).setdefault(
+            (name[:200], desc[:200]), Calls()
+        )
         columns = (calls.seqs, calls.kinds, calls.created, calls.status, calls.sites, calls.entries)
         return tuple(column.append for column in columns)
 
@@ -334,7 +383,13 @@ class Columns:
         name, ins, types, outs, out_types = key
         library, _, op = name[:200].rpartition(":")
         peer = PEER.match(op)
-        src, dst = (peer[2], peer[4]) if peer and peer[3] == "->" else (peer[4], peer[2]) if peer else (None, None)
+        src, dst = (
+            (peer[2], peer[4])
+            if peer and peer[3] == "->"
+            else (peer[4], peer[2])
+            if peer
+            else (None, None)
+        )
         kind = Kind(
             library,
             peer[1] if peer else op,
@@ -381,7 +436,9 @@ class Columns:
         if found is None:
             each = _each(value)
             shapes = tuple(tuple(shape[:DIMENSIONS]) for shape in value[:SHAPES])
-            found = self._wide[id(value)] = CallSizes(min(sum(each), LARGE) if len(value) else None, shapes)
+            found = self._wide[id(value)] = CallSizes(
+                min(sum(each), LARGE) if len(value) else None, shapes
+            )
         return found
 
 
@@ -457,8 +514,15 @@ class Dump:
     """True when older entries were overwritten before it was written."""
 
     def oldest(self) -> int:
-        """When the oldest retained call was made, in nanoseconds since the epoch; 0 where no call has a time."""
-        times = (time for c in (*self.collectives.values(), *self.pairs.values()) for time in c.created[:1] if time)
+        """When the oldest retained call was made, in nanoseconds since the epoch; 0 where no call
+        has a time.
+        """
+        times = (
+            time
+            for c in (*self.collectives.values(), *self.pairs.values())
+            for time in c.created[:1]
+            if time
+        )
         return min(times, default=0)
 
     def newest_time(self) -> float | None:
@@ -469,11 +533,17 @@ class Dump:
         return calls.created[place] / 1e9 or None
 
     def word(self, calls: Calls, place: int) -> str:
-        """One call in a line: number, operation, sizes, types, state, and where the program made it."""
+        """One call in a line.
+
+        Number, operation, sizes, types, state, and where the program made it.
+        """
         kind, site = self.kinds[calls.kinds[place]], self.sites[calls.sites[place]]
         shapes = str([list(shape) for shape in kind.inputs.shapes])
         state = self.states[calls.status[place]][0]
-        return f"{calls.seqs[place]} {kind.op} {shapes} {'/'.join(kind.dtypes)} {state}{f' at {site}' if site else ''}"
+        return (
+            f"{calls.seqs[place]} {kind.op} {shapes} {'/'.join(kind.dtypes)}"
+            f" {state}{f' at {site}' if site else ''}"
+        )
 
     def frames(self, calls: Calls, place: int) -> list[Data]:
         """The whole stack, kept for the last calls only."""
@@ -499,9 +569,12 @@ class Dump:
                 column = getattr(calls, name)
                 setattr(calls, name, once(column, name, blake2b(column, digest_size=16).digest()))
             for place, (frames, sends, receives) in calls.details.items():
-                text = repr(frames).encode("utf-8", "backslashreplace")  # what a dump calls a frame may be anything
+                # what a dump calls a frame may be anything
+                text = repr(frames).encode("utf-8", "backslashreplace")
                 stack = once(frames, "stack", blake2b(text, digest_size=16).digest())
-                calls.details[place] = once(Detail(stack, sends, receives), id(stack), sends, receives)
+                calls.details[place] = once(
+                    Detail(stack, sends, receives), id(stack), sends, receives
+                )
 
 
 def of_value(value: Any, path: str, rank: int | None) -> Dump | None:
@@ -516,7 +589,9 @@ def of_value(value: Any, path: str, rank: int | None) -> Dump | None:
         number = NUMBER.search(name)
         dump_rank = rank if rank is not None else int(number[1]) if number else None
     version = value.get("version")
-    dump = Dump(path, dump_rank, version[:20] if isinstance(version, str) else "", host[1] if host else "")
+    dump = Dump(
+        path, dump_rank, version[:20] if isinstance(version, str) else "", host[1] if host else ""
+    )
     dump.members = dict(_members(value.get("pg_config")))
     entries = value["entries"]
     dump.total = len(entries)
@@ -548,7 +623,11 @@ def _members(config: Any) -> Iterator[tuple[GroupKey, tuple[int, ...]]]:
     """``{name: {name, desc, ranks: "[0, 1]"}}`` (2.1 and later) and ``{0: [0, 1]}`` (1.4)."""
     known: dict[int, tuple[int, ...]] = {}
     for name, group in islice(config.items(), GROUPS) if isinstance(config, dict) else ():
-        desc, ranks = ("", group) if not isinstance(group, dict) else (group.get("desc", ""), group.get("ranks", ""))
+        desc, ranks = (
+            ("", group)
+            if not isinstance(group, dict)
+            else (group.get("desc", ""), group.get("ranks", ""))
+        )
         if not isinstance(name, (str, int)) or not isinstance(desc, str):
             continue
         if id(ranks) not in known:

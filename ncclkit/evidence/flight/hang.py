@@ -1,6 +1,9 @@
-"""Where a process group stalls: who never entered, sends without receives, late ranks; which hang is the root.
+"""Where a process group stalls: who never entered, sends without receives, late ranks.
 
-Groups are as all dumps together show them: the same name with other members is another communicator.
+Which hang is the root.
+
+Groups are as all dumps together show them: the same name with other members is another
+communicator.
 """
 
 from __future__ import annotations
@@ -55,7 +58,10 @@ class Group:
         return self.sources[rank].states[self.calls[rank].status[place]][0]
 
     def site(self, rank: int, place: int) -> str:
-        """Where the program made a call, ``train.py:88 in step``; empty where the dump does not record it."""
+        """Where the program made a call, ``train.py:88 in step``.
+
+        Empty where the dump does not record it.
+        """
         return self.sources[rank].sites[self.calls[rank].sites[place]]
 
     def word(self, rank: int, place: int) -> str:
@@ -70,8 +76,8 @@ class Group:
 def groups(dumps: Iterable[Dump], world: int | None) -> list[Group]:
     """Every communicator that some dump names, in the order of ranks.
 
-    world: number of ranks of the job, where something other than the dumps shows it.  Of two dumps of one rank
-    the one with the newer call of a group counts for that group.
+    world: number of ranks of the job, where something other than the dumps shows it.  Of two dumps
+    of one rank the one with the newer call of a group counts for that group.
     """
     by_rank: dict[int, list[Dump]] = {}
     for dump in dumps:
@@ -79,7 +85,12 @@ def groups(dumps: Iterable[Dump], world: int | None) -> list[Group]:
             by_rank.setdefault(dump.rank, []).append(dump)
     newest = {rank: max(found, key=_time) for rank, found in sorted(by_rank.items())}
     made: dict[tuple[GroupKey, Members], Group] = {}
-    spoken = {(key, ranks) for found in by_rank.values() for dump in found for key, ranks in dump.members.items()}
+    spoken = {
+        (key, ranks)
+        for found in by_rank.values()
+        for dump in found
+        for key, ranks in dump.members.items()
+    }
     known: dict[GroupKey, list[Members]] = {}
     for key, ranks in sorted(spoken):
         known.setdefault(key, []).extend([ranks] if ranks else [])
@@ -101,10 +112,17 @@ def _time(dump: Dump) -> tuple[int, str]:
     return (calls[0].created[calls[1]] if calls else 0, dump.path)
 
 
-def _members(dump: Dump, key: GroupKey, rank: int, known: Mapping[GroupKey, list[Members]]) -> Members:
-    """Members of a group of one dump; where it does not tell them, the only ones that others tell."""
+def _members(
+    dump: Dump, key: GroupKey, rank: int, known: Mapping[GroupKey, list[Members]]
+) -> Members:
+    """Members of a group of one dump.
+
+    Where it does not tell them, the only ones that others tell.
+    """
     recorded = dump.members.get(key, ())
-    candidates = [recorded] if recorded else [ranks for ranks in known.get(key, []) if rank in ranks]
+    candidates = (
+        [recorded] if recorded else [ranks for ranks in known.get(key, []) if rank in ranks]
+    )
     return candidates[0] if len(candidates) == 1 else ()
 
 
@@ -119,7 +137,9 @@ def _unnamed(key: GroupKey, dumps: Mapping[int, Dump], world: int | None) -> set
 def listed(ranks: Iterable[int]) -> str:
     """``ranks 0, 1, 2 and 61 more``."""
     found = list(ranks)
-    shown = ", ".join(map(str, found[:SHOWN])) + (f" and {len(found) - SHOWN} more" if len(found) > SHOWN else "")
+    shown = ", ".join(map(str, found[:SHOWN])) + (
+        f" and {len(found) - SHOWN} more" if len(found) > SHOWN else ""
+    )
     return f"rank{'s' if len(found) != 1 else ''} {shown}"
 
 
@@ -192,10 +212,13 @@ def _last_proven(group: Group, rank: int) -> int:
 
 
 def _last(group: Group) -> tuple[dict[int, int], list[int]]:
-    """rank → its last sequence number, -1 where it never entered; and ranks whose record was overwritten.
+    """rank → its last sequence number, -1 where it never entered.
 
-    A ring buffer keeps the newest calls of all groups.  Where none of this group is left, the rank may have been in
-    it long ago; only what others entered after the oldest call that it still holds would have to be there.
+    And ranks whose record was overwritten.
+
+    A ring buffer keeps the newest calls of all groups.  Where none of this group is left, the rank
+    may have been in it long ago; only what others entered after the oldest call that it still holds
+    would have to be there.
     """
     last = {rank: calls.seqs[-1] for rank, calls in group.calls.items() if len(calls)}
     if not last:
@@ -215,7 +238,9 @@ def _last(group: Group) -> tuple[dict[int, int], list[int]]:
 def _gap(
     group: Group, last: dict[int, int], waits: dict[int, int], lost: list[int], older: list[int]
 ) -> Iterator[GroupFinding]:
-    """Ranks that never entered a collective in which others wait, or that others have behind them."""
+    """Ranks that never entered a collective in which others wait, or that others have
+    behind them.
+    """
     least = min(last.values())
     waited = [seq for seq in waits.values() if seq > least]
     seq = min(waited or [_after(group, rank, least) for rank in last if last[rank] > least])
@@ -234,7 +259,9 @@ def _after(group: Group, rank: int, seq: int) -> int:
 
 
 def _unconfirmed(group: Group, rank: int, seq: int) -> bool:
-    """True unless NCCL says that the call is complete, which needs every rank to have entered it."""
+    """True unless NCCL says that the call is complete, which needs every rank to have
+    entered it.
+    """
     place = group.calls[rank].at(seq)
     if place is None:
         return True
@@ -243,7 +270,12 @@ def _unconfirmed(group: Group, rank: int, seq: int) -> bool:
 
 
 def _missing(
-    group: Group, seq: int, last: dict[int, int], missing: list[int], waiting: list[int], lost: list[int]
+    group: Group,
+    seq: int,
+    last: dict[int, int],
+    missing: list[int],
+    waiting: list[int],
+    lost: list[int],
 ) -> GroupFinding:
     place = group.calls[waiting[0]].at(seq)
     newest = group.dumps[missing[0]].newest if missing else None
@@ -276,10 +308,13 @@ def _newest(group: Group, rank: int) -> str:
 def _stuck(group: Group, seq: int, inside: list[int]) -> Iterator[GroupFinding]:
     """Every member launched the same collective and nobody, or the smaller part, finished it.
 
-    Nothing where all states say completed: such a dump was taken before the watchdog retired the call.
+    Nothing where all states say completed: such a dump was taken before the watchdog retired the
+    call.
     """
     places = {rank: calls.at(seq) for rank, calls in group.calls.items()}
-    states = {str(rank): "completed" if p is None else group.state(rank, p) for rank, p in places.items()}
+    states = {
+        str(rank): "completed" if p is None else group.state(rank, p) for rank, p in places.items()
+    }
     states |= {str(rank): "completed" for rank in group.calls if rank not in inside}
     op = next(group.kind(rank, place).op for rank, place in places.items() if place is not None)
     counts = ", ".join(f"{state} on {number}" for state, number in Counter(states.values()).items())
@@ -292,7 +327,10 @@ def _stuck(group: Group, seq: int, inside: list[int]) -> Iterator[GroupFinding]:
 
 
 def crossed(found: Iterable[GroupFinding]) -> None:
-    """Fill `crossed` of groups that all have entered: other such groups, if ranks made the two calls in two orders."""
+    """Fill `crossed` of groups that all have entered.
+
+    Other such groups, if ranks made the two calls in two orders.
+    """
     stuck = [stop for stop in found if stop.kind == "flight.stuck"]
     for stop in stuck:
         stop.data["crossed"] = []
@@ -304,23 +342,29 @@ def crossed(found: Iterable[GroupFinding]) -> None:
 
 
 def _made(stop: GroupFinding, rank: int) -> int:
-    """When a rank made the call that is stuck, in nanoseconds; 0 where its dump does not hold it."""
+    """When a rank made the call that is stuck, in nanoseconds; 0 where its dump does
+    not hold it.
+    """
     calls = stop.group.calls[rank]
     place = calls.at(stop.data["seq"])
     return calls.created[place] if place is not None else 0
 
 
 def roots(found: Iterable[GroupFinding]) -> None:
-    """Fill `root`: the group whose hang holds the missing ranks of this one; "" where it is a root itself.
+    """Fill `root`: the group whose hang holds the missing ranks of this one.
 
-    A group depends on another where each of its missing ranks waits in that one.  Groups that wait for each other in
-    a circle are all roots: their collectives were launched in different order.
+    "" where it is a root itself.
+
+    A group depends on another where each of its missing ranks waits in that one.  Groups that wait
+    for each other in a circle are all roots: their collectives were launched in different order.
     """
     stops = list(found)
     holder: dict[int, int] = {}
     for number, stop in enumerate(stops):
         missing = set(stop.missing)
-        others = [n for n, other in enumerate(stops) if n != number and missing <= set(other.waiting)]
+        others = [
+            n for n, other in enumerate(stops) if n != number and missing <= set(other.waiting)
+        ]
         if missing and others:
             holder[number] = others[0]
     for number, stop in enumerate(stops):
@@ -331,12 +375,17 @@ def roots(found: Iterable[GroupFinding]) -> None:
         stop.data["root"], stop.data["holds"] = "", []
         if root != number and root not in holder:
             stop.data["root"] = stops[root].group.name
-            stop.text.append(f"  only a consequence: {listed(stop.missing)} wait in {stops[root].group.title}")
+            stop.text.append(
+                f"  only a consequence: {listed(stop.missing)} wait in {stops[root].group.title}"
+            )
     for stop in stops:
-        stop.data["holds"] = [other.group.name for other in stops if other.data["root"] == stop.group.name]
+        stop.data["holds"] = [
+            other.group.name for other in stops if other.data["root"] == stop.group.name
+        ]
         if stop.data["holds"]:
             stop.text.append(
-                f"  because of it wait: {len(stop.data['holds'])} other groups, {', '.join(stop.data['holds'][:SHOWN])}"
+                f"  because of it wait: {len(stop.data['holds'])} other groups,"
+                f" {', '.join(stop.data['holds'][:SHOWN])}"
             )
 
 
@@ -356,7 +405,9 @@ def unpaired(group: Group) -> Iterator[GroupFinding]:
 
 
 def _collect(group: Group) -> tuple[dict[Pair, list[int]], dict[Pair, list[int]], Counter[int]]:
-    """Places of sends and of receives by pair, and how many receives from any source each rank has."""
+    """Places of sends and of receives by pair, and how many receives from any source
+    each rank has.
+    """
     sends: dict[Pair, list[int]] = {}
     receives: dict[Pair, list[int]] = {}
     anybody: Counter[int] = Counter()
@@ -427,7 +478,10 @@ def _stop(
     if sizes:
         text += [f"  a send of {sizes[0]} elements meets a receive of {sizes[1]}: {call}"]
     else:
-        text += [f"  rank {rank} waits: {call}", f"  rank {lacking[0]} never made the matching call"]
+        text += [
+            f"  rank {rank} waits: {call}",
+            f"  rank {lacking[0]} never made the matching call",
+        ]
         newest = group.dumps[lacking[0]].newest
         text += [f"    its last was {group.dumps[lacking[0]].word(*newest)}"] if newest else []
     return GroupFinding("flight.p2p", group, data, text, waiting or [src], lacking, waiting)
@@ -451,7 +505,9 @@ MOSTLY, WORTH = 2 / 3, SECOND // 1000
 """Share of a running job's collectives to which one rank comes last; spread worth a word."""
 
 
-def find_straggler(group: Group, hosts: Mapping[int, str], goes_on: bool = False) -> GroupFinding | None:
+def find_straggler(
+    group: Group, hosts: Mapping[int, str], goes_on: bool = False
+) -> GroupFinding | None:
     """The collective for which one rank let the others wait longest; None where nobody was late.
 
     goes_on: the job was seen to make calls; then one that comes last to most of them is late.
@@ -484,7 +540,11 @@ def find_straggler(group: Group, hosts: Mapping[int, str], goes_on: bool = False
     if behind < max(LEAST, BEYOND * usual, BLIND if blind else 0):
         return None
     order = sorted(range(len(found)), key=lambda place: -found[place])[:WORST]
-    seconds = {ranks[place]: round((found[place] - middle) / SECOND, 3) for place in order if found[place] > middle}
+    seconds = {
+        ranks[place]: round((found[place] - middle) / SECOND, 3)
+        for place in order
+        if found[place] > middle
+    }
     return _late_stop(group, number, seconds, usual, lasts[order[0]], len(spreads))
 
 
@@ -494,23 +554,35 @@ def _middle(times: Iterable[int]) -> int:
 
 
 def _columns(group: Group) -> dict[int, array[int]]:
-    """rank → when it called each collective that all ranks with records still hold; {} where they do not line up."""
+    """rank → when it called each collective that all ranks with records still hold; {} where they
+    do not line up.
+    """
     calls = {rank: c for rank, c in sorted(group.calls.items()) if len(c)}
     low = max((c.seqs[0] for c in calls.values()), default=0)
     high = min((c.seqs[-1] for c in calls.values()), default=-1)
-    found = {r: c.created[bisect_left(c.seqs, low) : bisect_right(c.seqs, high)] for r, c in calls.items()}
-    whole = all(len(column) == len(found[min(found)]) and 0 not in column for column in found.values())
+    found = {
+        r: c.created[bisect_left(c.seqs, low) : bisect_right(c.seqs, high)]
+        for r, c in calls.items()
+    }
+    whole = all(
+        len(column) == len(found[min(found)]) and 0 not in column for column in found.values()
+    )
     return found if found and whole and len(found[min(found)]) else {}
 
 
-def _corrected(ranks: list[int], times: list[array[int]], hosts: Mapping[int, str]) -> list[array[int]]:
+def _corrected(
+    ranks: list[int], times: list[array[int]], hosts: Mapping[int, str]
+) -> list[array[int]]:
     """Times on a common clock: each host's usual distance from the middle taken off."""
     count = len(times[0])
     if count < FEW:
         return times
     sample = range(0, count, max(1, count // SAMPLE))
     middles = [median(column[place] for column in times) for place in sample]
-    own = [median(column[place] - middle for place, middle in zip(sample, middles, strict=True)) for column in times]
+    own = [
+        median(column[place] - middle for place, middle in zip(sample, middles, strict=True))
+        for column in times
+    ]
     clocks: dict[str | int, list[float]] = {}
     for rank, distance in zip(ranks, own, strict=True):
         clocks.setdefault(hosts.get(rank) or rank, []).append(distance)
@@ -518,7 +590,9 @@ def _corrected(ranks: list[int], times: list[array[int]], hosts: Mapping[int, st
     return [array("q", [t - o for t in c]) if o else c for c, o in zip(times, offsets, strict=True)]
 
 
-def _late_stop(group: Group, number: int, seconds: dict[int, float], usual: float, often: int, of: int) -> GroupFinding:
+def _late_stop(
+    group: Group, number: int, seconds: dict[int, float], usual: float, often: int, of: int
+) -> GroupFinding:
     worst = next(iter(seconds))
     calls = group.calls[worst]
     low = max(c.seqs[0] for c in group.calls.values() if len(c))
@@ -533,8 +607,11 @@ def _late_stop(group: Group, number: int, seconds: dict[int, float], usual: floa
         "of": of,
     }
     text = [
-        f"{group.title}: rank {worst} entered collective {data['seq']} {data['op']} {seconds[worst]:.1f} s after the "
-        f"middle of its {len(group.calls)} ranks (usual spread {data['usual']} s; last in {often} of {of} collectives)",
+        (
+            f"{group.title}: rank {worst} entered collective {data['seq']} {data['op']}"
+            f" {seconds[worst]:.1f} s after the middle of its {len(group.calls)} ranks (usual"
+            f" spread {data['usual']} s; last in {often} of {of} collectives)"
+        ),
         f"  rank {worst}: {group.word(worst, place)}",
     ]
     return GroupFinding("flight.late", group, data, text, [worst])

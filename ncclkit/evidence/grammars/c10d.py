@@ -37,7 +37,9 @@ MONITOR: tuple[Rule, ...] = (
     # Received a dump signal due to a collective timeout from rank 3 and we will try our best to dump the debug info.
     # Received a global dump signal from rank 3 (2.4)         Observed flight recorder dump signal from another rank
     # Broadcasting flight-recorder dump signal (2.5)          First PG on this rank detecting the dump signal (2.4)
-    monitor("dump", "dump signal", "(?:Received a|Observed|Broadcasting|First PG).{0,200}dump signal"),
+    monitor(
+        "dump", "dump signal", "(?:Received a|Observed|Broadcasting|First PG).{0,200}dump signal"
+    ),
     # Received a global timeout from another rank and will start to dump the debug info. (2.3)
     monitor("dump", "Received a global timeout", "Received a global timeout"),
     # First PG on this rank to signal dumping. (2.3)
@@ -49,39 +51,92 @@ MONITOR: tuple[Rule, ...] = (
     # Terminating the process after attempting to dump debug info, due to …
     monitor("terminate", "Terminating the process after", "Terminating the process after"),
     # To avoid data inconsistency, we are taking the entire process down.
-    monitor("terminate", "taking the entire process down", "To avoid (?:data inconsistency|this inconsistency)"),
+    monitor(
+        "terminate",
+        "taking the entire process down",
+        "To avoid (?:data inconsistency|this inconsistency)",
+    ),
     # NCCL watchdog thread terminated with exception: … (2.1)   Process group watchdog thread terminated with exception
-    monitor("terminate", "watchdog thread terminated with", ".{0,200}watchdog thread terminated with exception"),
+    monitor(
+        "terminate",
+        "watchdog thread terminated with",
+        ".{0,200}watchdog thread terminated with exception",
+    ),
     # Future for ProcessGroup abort timed out after 600000 ms
     monitor("abort", "ProcessGroup abort timed out", "Future for ProcessGroup abort timed out"),
     # [TC][rank=3][name=default_pg] Aborting process on rank 3 due to timeout - timeout watchdog detected operation
     # timeout (2.15)
     monitor("terminate", "Aborting process on rank", "Aborting process on rank"),
     # Stack trace of the failed collective not found, potentially because FlightRecorder is disabled.
-    rule("c10d.recorder", "FlightRecorder is disabled", r"FlightRecorder is disabled", what="off", file=""),
+    rule(
+        "c10d.recorder",
+        "FlightRecorder is disabled",
+        r"FlightRecorder is disabled",
+        what="off",
+        file="",
+    ),
     # ProcessGroupNCCL preparing to dump debug info. Include stack trace: 1
-    rule("c10d.recorder", "preparing to dump debug info", r"preparing to dump debug info", what="begun", file=""),
+    rule(
+        "c10d.recorder",
+        "preparing to dump debug info",
+        r"preparing to dump debug info",
+        what="begun",
+        file="",
+    ),
     # ProcessGroupNCCL dumping nccl trace to /tmp/nccl_trace_rank_3 (2.4)
-    rule("c10d.recorder", "dumping nccl trace to", r"dumping nccl trace to (?P<file>\S+)", what="begun"),
+    rule(
+        "c10d.recorder",
+        "dumping nccl trace to",
+        r"dumping nccl trace to (?P<file>\S+)",
+        what="begun",
+    ),
     # Flight Recorder trace successfully dumped. (2.8)
-    rule("c10d.recorder", "trace successfully dumped", r"trace successfully dumped", what="written", file=""),
+    rule(
+        "c10d.recorder",
+        "trace successfully dumped",
+        r"trace successfully dumped",
+        what="written",
+        file="",
+    ),
     # Finished writing NCCLPG debug info to /tmp/nccl_trace_rank_3
-    rule("c10d.recorder", "Finished writing ", r"Finished writing \w* ?debug info to (?P<file>\S+)", what="written"),
+    rule(
+        "c10d.recorder",
+        "Finished writing ",
+        r"Finished writing \w* ?debug info to (?P<file>\S+)",
+        what="written",
+    ),
     # Error opening file for writing NCCLPG debug info: /tmp/nccl_trace_rank_3
-    rule("c10d.recorder", "Error opening file for writing", r"debug info: (?P<file>\S+)", what="failed"),
+    rule(
+        "c10d.recorder",
+        "Error opening file for writing",
+        r"debug info: (?P<file>\S+)",
+        what="failed",
+    ),
     # ProcessGroupNCCL initialization options: size: 8, global rank: 0, TIMEOUT(ms): 7200000, …
     # init_process_group("nccl", timeout=datetime.timedelta(seconds=7200))      timeout=timedelta(hours=2)
     # ddp_timeout: 18000      --distributed-timeout-minutes 120
     monitor("group_timeout", "TIMEOUT(ms): ", r"TIMEOUT\(ms\): \d+", "c10d.hint"),
     monitor("asked_timeout", "timedelta(", r"timeout ?= ?(?:datetime\.)?timedelta\(", "c10d.hint"),
     monitor("asked_timeout", "ddp_timeout", r"ddp_timeout[\"']?[ =:]{1,3}\d", "c10d.hint"),
-    monitor("asked_timeout", "timeout-minutes", r"distributed-timeout-minutes[ =:]{1,3}\d", "c10d.hint"),
+    monitor(
+        "asked_timeout", "timeout-minutes", r"distributed-timeout-minutes[ =:]{1,3}\d", "c10d.hint"
+    ),
     # An unbatched P2P op (send/recv) was called on this ProcessGroup with size 4. (2.9)
     monitor("unbatched_p2p", "unbatched P2P op", "An unbatched P2P op", "c10d.hint"),
     # process group has NOT been destroyed before we destruct ProcessGroupNCCL (2.4, 2.5)
-    monitor("not_destroyed", "has NOT been destroyed", "process group has NOT been destroyed", "c10d.hint"),
+    monitor(
+        "not_destroyed",
+        "has NOT been destroyed",
+        "process group has NOT been destroyed",
+        "c10d.hint",
+    ),
     # destroy_process_group() was not called before program exit, which can leak resources (2.6)
-    monitor("not_destroyed", "destroy_process_group() was not", "destroy_process_group.. was not called", "c10d.hint"),
+    monitor(
+        "not_destroyed",
+        "destroy_process_group() was not",
+        "destroy_process_group.. was not called",
+        "c10d.hint",
+    ),
 )
 """The rules of `c10d` take these in."""
 
@@ -96,12 +151,17 @@ TC = r"\[TC\]\[rank=(?P<tc_rank>\d{1,7})\](?:\[name=(?P<pg>[^\]]{0,200})\])?"
 
 
 def _group(match: re.Match[str], data: Data, line: Line) -> Data:
-    """The group's stable name (PG GUID where it is printed); its rank is the global one in the default group."""
+    """The group's stable name (PG GUID where it is printed).
+
+    Its rank is the global one in the default group.
+    """
     name = re.sub(r".*PG GUID |^ID \d+ ?|^GUID ", "", data.get("pg") or "").strip()
     described = re.match(r"(\S*?) ?\(([^)]*)\)$", name)
     data["pg"] = described[1] if described else name
     data["desc"] = described[2] if described else ""
-    if data.get("pg_rank") is not None and (data["desc"] == "default_pg" or data["pg"] in ("", "0")):
+    if data.get("pg_rank") is not None and (
+        data["desc"] == "default_pg" or data["pg"] in ("", "0")
+    ):
         data["_rank"] = line.rank if line.rank is not None and not line.local else data["pg_rank"]
     return data
 
@@ -109,7 +169,12 @@ def _group(match: re.Match[str], data: Data, line: Line) -> Data:
 def _timeout(match: re.Match[str], data: Data, line: Line) -> Data:
     work = data.pop("work")
     fields = dict(re.findall(r"(\w+(?:\(ms\))?)=([^,()\[\]]+|\[[^\]]*\])", work))
-    numbers = {"seq": "SeqNum", "numel_in": "NumelIn", "numel_out": "NumelOut", "timeout_ms": "Timeout(ms)"}
+    numbers = {
+        "seq": "SeqNum",
+        "numel_in": "NumelIn",
+        "numel_out": "NumelOut",
+        "timeout_ms": "Timeout(ms)",
+    }
     for key, name in numbers.items():
         value = fields.get(name, "").strip()
         data[key] = parse_int(value)
@@ -117,7 +182,15 @@ def _timeout(match: re.Match[str], data: Data, line: Line) -> Data:
     return _group(match, data, line)
 
 
-UNSAID = {"op": "", "seq": None, "numel_in": None, "numel_out": None, "timeout_ms": None, "pg_rank": None, "desc": ""}
+UNSAID = {
+    "op": "",
+    "seq": None,
+    "numel_in": None,
+    "numel_out": None,
+    "timeout_ms": None,
+    "pg_rank": None,
+    "desc": "",
+}
 
 
 def _second(match: re.Match[str], data: Data, line: Line) -> Data:
@@ -134,10 +207,15 @@ def _unsized(match: re.Match[str], data: Data, line: Line) -> Data:
 
 
 def _desync(match: re.Match[str], data: Data, line: Line) -> Data:
-    """Who did not join, who did and waits, and the number of the collective; the lines after the first say so."""
+    """Who did not join, who did and waits, and the number of the collective.
+
+    The lines after the first say so.
+    """
     text = "\n".join([line.text, *(own.body for own in line.own(6))])
     waits = re.search(RANKS + r" joined but didn't finish collective #(\d{1,18})", text)
-    late = re.search(RANKS + r" finished collective #\d{1,18}, but didn't join collective #(\d{1,18})", text)
+    late = re.search(
+        RANKS + r" finished collective #\d{1,18}, but didn't join collective #(\d{1,18})", text
+    )
     never = re.search(r"ranks " + RANKS + " are the lagging ranks", text)
     missing, seq = never or late, late or waits
     return data | {
@@ -156,9 +234,13 @@ def _thrown(match: re.Match[str], data: Data, line: Line) -> Data:
 
 
 def _last_error(match: re.Match[str], data: Data, line: Line) -> Data:
-    """The lines after an ``NCCL error in`` hold its explanation and, after ``Last error:``, NCCL's last warning."""
+    """The lines after an ``NCCL error in`` hold its explanation and, after ``Last error:``, NCCL's
+    last warning.
+    """
     later = [own.body.strip() for own in line.own(4)]
-    place = next((number for number, text in enumerate(later) if text.endswith("Last error:")), None)
+    place = next(
+        (number for number, text in enumerate(later) if text.endswith("Last error:")), None
+    )
     said = later[place + 1] if place is not None and place + 1 < len(later) else ""
     return data | {
         "last_error": "" if said.startswith(("frame #", "Exception raised", "Traceback")) else said,
@@ -169,9 +251,18 @@ def _last_error(match: re.Match[str], data: Data, line: Line) -> Data:
 def _quoted(match: re.Match[str], data: Data, line: Line) -> Data | None:
     said = next(line.own(1), None)
     message = said.body.strip() if said else ""
-    if not message or message.startswith(("frame #", "Exception raised", "Traceback", "Unknown NCCL Error")):
+    if not message or message.startswith(
+        ("frame #", "Exception raised", "Traceback", "Unknown NCCL Error")
+    ):
         return None
-    return {"file": "", "line": None, "func": "", "dev": None, "message": message, "_line": said} | classify(message)
+    return {
+        "file": "",
+        "line": None,
+        "func": "",
+        "dev": None,
+        "message": message,
+        "_line": said,
+    } | classify(message)
 
 
 def _frames(match: re.Match[str], data: Data, line: Line) -> Data | None:
@@ -190,18 +281,27 @@ RULES: tuple[Rule, ...] = (
     rule(
         "c10d.timeout",
         "Watchdog caught",
-        PG + r"Watchdog caught collective operation timeout:\s+WorkNCCL\((?P<work>.{0,400}?Timeout\(ms\)=\d+\)"
+        PG + r"Watchdog caught collective operation"
+        r" timeout:\s+WorkNCCL\((?P<work>.{0,400}?Timeout\(ms\)=\d+\)"
         r"|SeqNum=\d+, [^)\[]{0,300}(?=\[\.\.\.\]|…))"  # cut by who posted it
         r"(?:\s+ran\s+for\s+(?P<ran_ms>\d+))?",
         span=3,
         make=_timeout,
     ),
     # [TC][rank=3][name=default_pg] Operation timed out after 600000 ms
-    rule("c10d.timeout", "imed out after ", up_to_first(TC) + r".*imed out after (?P<ran_ms>\d+) ?ms", make=_second),
+    rule(
+        "c10d.timeout",
+        "imed out after ",
+        up_to_first(TC) + r".*imed out after (?P<ran_ms>\d+) ?ms",
+        make=_second,
+    ),
     # [TC][rank=3][name=default_pg] Watchdog caught collective operation timeout: NCCL operation timed out
     # torch.distributed.DistBackendError: Watchdog caught collective operation timeout: NCCL operation timed out
     rule(
-        "c10d.timeout", "NCCL operation timed out", rf"^(?:(?=(.*?{TC}))\1)?.*NCCL operation timed out", make=_unsized
+        "c10d.timeout",
+        "NCCL operation timed out",
+        rf"^(?:(?=(.*?{TC}))\1)?.*NCCL operation timed out",
+        make=_unsized,
     ),
     # frame #1: c10d::ProcessGroupNCCL::WorkNCCL::checkTimeout(std::optional<…>) + 0x1d2 (0x7f in …/libtorch_cuda.so)
     # Exception raised from checkTimeout at ../torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp:632 (most recent call …
@@ -220,7 +320,8 @@ RULES: tuple[Rule, ...] = (
         "c10d.status",
         "last enqueued",
         PG + r"(?:watchdog at work(?: sequence id)?|Timeout at NCCL work): (?P<seq>\d+)\D+?"
-        r"last enqueued (?:NCCL )?work: (?P<enqueued>-?\d+), last completed (?:NCCL )?work: (?P<completed>-?\d+)",
+        r"last enqueued (?:NCCL )?work: (?P<enqueued>-?\d+), last completed (?:NCCL )?work:"
+        r" (?P<completed>-?\d+)",
         make=_group,
     ),
     # … from rank 3 and we will try our best to dump the debug info. Last enqueued NCCL work: 8, last completed NCCL
@@ -228,26 +329,41 @@ RULES: tuple[Rule, ...] = (
     rule(
         "c10d.status",
         "Last enqueued NCCL work",
-        PG + r"Last enqueued NCCL work: (?P<enqueued>-?\d+), last completed NCCL work: (?P<completed>-?\d+)",
+        PG + r"Last enqueued NCCL work: (?P<enqueued>-?\d+), last completed NCCL work:"
+        r" (?P<completed>-?\d+)",
         make=_group,
     ),
     # To our best knowledge, the lagging/dead/mismatched ranks that caused the desync are:
     #   - [0, 2] joined but didn't finish collective #5 (count from 1)
     #     [1] finished collective #4, but didn't join collective #5 (count from 1)
-    rule("c10d.desync", "that caused the desync", r"(?P<message>To our best knowledge.*)", make=_desync),
+    rule(
+        "c10d.desync",
+        "that caused the desync",
+        r"(?P<message>To our best knowledge.*)",
+        make=_desync,
+    ),
     # To our best knowledge, ranks [3] are the lagging ranks that caused this timeout. They never joined any collectives
-    rule("c10d.desync", "are the lagging ranks", r"(?P<message>To our best knowledge.*)", make=_desync),
+    rule(
+        "c10d.desync",
+        "are the lagging ranks",
+        r"(?P<message>To our best knowledge.*)",
+        make=_desync,
+    ),
     *MONITOR,
     # Stack trace of the failed collective: #0 all_reduce from /opt/…/distributed_c10d.py:2805
     rule(
-        "c10d.stack", "Stack trace of the failed", r"Stack trace of the failed collective:\s*(?P<rest>.*)", make=_frames
+        "c10d.stack",
+        "Stack trace of the failed",
+        r"Stack trace of the failed collective:\s*(?P<rest>.*)",
+        make=_frames,
     ),
     # NCCL error in: /pytorch/torch/csrc/distributed/c10d/NCCLUtils.cpp:94, remote process exited or there was a
     # network error, NCCL version 2.21.5
     rule(
         "c10d.error",
         "NCCL error in:",
-        r"NCCL error in: \S+?:\d+, (?P<nccl_error>.+?)(?:, NCCL version (?P<nccl_version>[\d.]+\d))?\s{0,80}$",
+        r"NCCL error in: \S+?:\d+, (?P<nccl_error>.+?)(?:, NCCL version"
+        r" (?P<nccl_version>[\d.]+\d))?\s{0,80}$",
         make=_last_error,
     ),
     # NCCL communicator encountered error set by ProcessGroupNCCL: NCCL error: remote process exited …
@@ -255,8 +371,14 @@ RULES: tuple[Rule, ...] = (
     *(
         rule("c10d.error", anchor, pattern, last_error="")
         for anchor, pattern in (
-            ("error set by ProcessGroupNCCL", r"(?P<message>encountered error set by \w+: (?P<nccl_error>.*))"),
-            ("nccl hit async error", r"(?P<message>nccl hit async error(?: on rank \d+)?:? ?(?P<nccl_error>.*))"),
+            (
+                "error set by ProcessGroupNCCL",
+                r"(?P<message>encountered error set by \w+: (?P<nccl_error>.*))",
+            ),
+            (
+                "nccl hit async error",
+                r"(?P<message>nccl hit async error(?: on rank \d+)?:? ?(?P<nccl_error>.*))",
+            ),
         )
     ),
     # RuntimeError: NCCL error: unhandled cuda error (run with NCCL_DEBUG=INFO for details)      NCCL Error 2:
@@ -272,7 +394,10 @@ RULES: tuple[Rule, ...] = (
     ),
     # node-1: Test NCCL failure common.cu:777 'unhandled system error'
     rule(
-        "c10d.error", "Test NCCL failure", r"(?P<message>Test NCCL failure \S+ '(?P<nccl_error>[^']*)')", last_error=""
+        "c10d.error",
+        "Test NCCL failure",
+        r"(?P<message>Test NCCL failure \S+ '(?P<nccl_error>[^']*)')",
+        last_error="",
     ),
     # Last error:
     # Duplicate GPU detected : rank 1 and rank 0 both on CUDA device 10
@@ -283,10 +408,17 @@ RULES: tuple[Rule, ...] = (
         "c10d.unique_id",
         "ncclUniqueId from",
         r"\[(?P<rank>\d+)\] is setting up NCCL communicator and retrieving ncclUniqueId from "
-        r"\[(?P<from_rank>\d+)\].{0,300}?by key '(?P<key>[^']{0,300})'(?:.{0,300}got error: ?(?P<error>.*))?",
-        make=lambda match, data, line: data | {"_rank": data["rank"] if line.rank is None or line.local else None},
+        r"\[(?P<from_rank>\d+)\].{0,300}?by key '(?P<key>[^']{0,300})'(?:.{0,300}got error:"
+        r" ?(?P<error>.*))?",
+        make=lambda match, data, line: (
+            data | {"_rank": data["rank"] if line.rank is None or line.local else None}
+        ),
     ),
     # using GPU 3 as device used by this process is currently unknown         Guessing device ID based on global rank
-    rule("c10d.device_unknown", "currently unknown", r"using GPU (?P<gpu>\d+) .{0,300}?currently unknown"),
+    rule(
+        "c10d.device_unknown",
+        "currently unknown",
+        r"using GPU (?P<gpu>\d+) .{0,300}?currently unknown",
+    ),
     rule("c10d.device_unknown", "Guessing device ID", r"Guessing device ID"),
 )

@@ -1,4 +1,7 @@
-"""Which family an NCCL warning belongs to: the texts of NCCL 2.4 to 2.30, REFERENCE of the NCCL sources."""
+"""Which family an NCCL warning belongs to.
+
+The texts of NCCL 2.4 to 2.30, REFERENCE of the NCCL sources.
+"""
 
 from __future__ import annotations
 
@@ -9,11 +12,18 @@ from typing import Any
 from ncclkit.evidence.grammars.grammar import parse_int
 
 FAMILIES: tuple[tuple[str, str], ...] = (
-    ("fd", r"Too many open files|Accept failed|accept failed|EMFILE|Could not receive type from localRank"),
+    (
+        "fd",
+        (
+            r"Too many open files|Accept failed|accept failed|EMFILE|Could not receive type from"
+            r" localRank"
+        ),
+    ),
     ("no_ib_library", r"Failed to open libibverbs"),
     (
         "driver",
-        r"CUDA Driver version found|driver version is insufficient|invalid device function|no kernel image"
+        r"CUDA Driver version found|driver version is insufficient|invalid device function|no"
+        r" kernel image"
         r"|unsupported toolchain|cuda driver is a stub|forward compatibility",
     ),
     ("duplicate_gpu", r"Duplicate GPU detected|Multiple Ranks are using the same GPU"),
@@ -21,15 +31,20 @@ FAMILIES: tuple[tuple[str, str], ...] = (
     ("net_mismatch", r"mixed local (?:Net|CollNet) device counts"),
     (
         "no_interface",
-        r"no socket interface found|no interface found|[Nn]o usable listening interface|NCCL_OOB_NET_IFNAME"
+        r"no socket interface found|no interface found|[Nn]o usable listening"
+        r" interface|NCCL_OOB_NET_IFNAME"
         r"|is neither AF_INET|No interface found in the same subnet|has no IP address",
     ),
     (
         "bootstrap_mismatch",
-        r"mismatch in (?:rank count|info) from procs|has already checked in|Message truncated : received"
+        r"mismatch in (?:rank count|info) from procs|has already checked in|Message truncated :"
+        r" received"
         r"|Invalid rank requested|Failed to determine local ranks",
     ),
-    ("size_mismatch", r"message truncated : receiving|collective mismatch error|posted incorrect receive info"),
+    (
+        "size_mismatch",
+        r"message truncated : receiving|collective mismatch error|posted incorrect receive info",
+    ),
     ("foreign", r"wrong magic|wrong type|magic mismatch"),
     ("ib_completion", r"Got completion (?:from|with)|IBV_WC_|retry count exceeded"),
     (
@@ -39,18 +54,26 @@ FAMILIES: tuple[tuple[str, str], ...] = (
     ),
     (
         "ib_setup",
-        r"ibv_\w+|Unable to (?:open|query) (?:device|port)|incompatible devices|different link_layer"
+        r"ibv_\w+|Unable to (?:open|query) (?:device|port)|incompatible devices|different"
+        r" link_layer"
         r"|ncclIbRoceGetVersionNum|NET/IB : (?:Unable|Failed|read failed)|NET/IB: read failed",
     ),
     ("nvls", r"NVLink SHARP|NVLS|[Mm]ulticast|nvls\.cc|MNNVL"),
-    ("shm", r"shared memory|/dev/shm|failed to extend|posix_fallocate|Could not map|shm_open|shmutils\.cc|ftruncate"),
+    (
+        "shm",
+        (
+            r"shared memory|/dev/shm|failed to extend|posix_fallocate|Could not"
+            r" map|shm_open|shmutils\.cc|ftruncate"
+        ),
+    ),
     ("p2p", r"P2P is disabled|failed to peer with device|peer access"),
     ("plugin", r"^NET/(?!IB\b|Socket\b)\w"),  # an external network says what its own calls came to
     ("uds", r"UDS|ncclProxyClientGetFd|Binding to socket|IpcSocket"),
     ("socket_connect", r"[Cc]onnect to \S+ failed"),
     (
         "socket_closed",
-        r"Connection closed by remote peer|Call to (?:recv|send)\b|Connection reset|Socket recv failed"
+        r"Connection closed by remote peer|Call to (?:recv|send)\b|Connection reset|Socket recv"
+        r" failed"
         r"|socket progress error"
         r"|Broken pipe|Software caused connection abort",
     ),
@@ -62,13 +85,21 @@ FAMILIES: tuple[tuple[str, str], ...] = (
     ),
     ("cuda", r"Cuda failure|CUDA failure|cudaIpc|CUDA calloc|CUDA error"),
     ("memory", r"malloc\(|Allocation failed|Unrecoverable error|Failed to malloc"),
-    ("plugin", r"NET/Plugin|NET/OFI|plugin|PLUGIN|libfabric|[Tt]cpx|SHARP coll|NET/FasTrak|NET/GPUDirect"),
-    ("algorithm", r"no algorithm/protocol|FP8 reduction|CollNet|No transport found|NCCL_ALGO|NCCL_PROTO"),
+    (
+        "plugin",
+        r"NET/Plugin|NET/OFI|plugin|PLUGIN|libfabric|[Tt]cpx|SHARP coll|NET/FasTrak|NET/GPUDirect",
+    ),
+    (
+        "algorithm",
+        r"no algorithm/protocol|FP8 reduction|CollNet|No transport found|NCCL_ALGO|NCCL_PROTO",
+    ),
     (
         "usage",
-        r"argument is NULL|invalid (?:type|root|reduction)|mismatchs with NCCL device|is not a valid pointer"
+        r"argument is NULL|invalid (?:type|root|reduction)|mismatchs with NCCL device|is not a"
+        r" valid pointer"
         r"|not in a group call"
-        r"|locking and nonblocking|Streams given|Trying to (?:send|recv)|before the previous operation|was revoked"
+        r"|locking and nonblocking|Streams given|Trying to (?:send|recv)|before the previous"
+        r" operation|was revoked"
         r"|corrupted comm"
         r"|Invalid NCCL_COMM_ID|Invalid config",
     ),
@@ -98,14 +129,16 @@ CALL = re.compile(
 # Cuda failure 1 'invalid argument'       Cuda failure 'out of memory'
 CUDA = re.compile(r"C(?:uda|UDA) failure (?:(?P<code>\d+) )?'(?P<error>[^']*)'")
 # on dev mlx5_0:1, curr state …       (mlx5_1) … hca mlx5_bond_0
-DEVICE = re.compile(r"\b(?P<device>(?:mlx\d_\w+|bnxt_re\w*|efa_\d+|hfi1_\d+|rdmap\w+|irdma\w*)(?::\d+)?)")
+DEVICE = re.compile(
+    r"\b(?P<device>(?:mlx\d_\w+|bnxt_re\w*|efa_\d+|hfi1_\d+|rdmap\w+|irdma\w*)(?::\d+)?)"
+)
 
 
 def classify(message: str, file: str = "") -> dict[str, Any]:
     """``{"family": …}`` of one warning, and the numbers that its family carries.
 
-    message: the text after ``NCCL WARN``; file: the NCCL source file that printed it, which settles texts such as
-    ``Cuda failure`` in ``transport/nvls.cc``.
+    message: the text after ``NCCL WARN``; file: the NCCL source file that printed it, which settles
+    texts such as ``Cuda failure`` in ``transport/nvls.cc``.
     """
     data: dict[str, Any] = {"family": _family(_NUMBERS.sub("#", f"{message} ({file})"))}
     if data["family"] == "ib_completion" and (match := COMPLETION.search(message)):
@@ -138,11 +171,19 @@ INFO_FAMILIES: tuple[tuple[str, str, str], ...] = (
     ("no_plugin", "Failed to find ncclNetPlugin", r"Failed to find ncclNetPlugin"),
     # NET/Plugin : Plugin load (libnccl-net.so) returned 2 : libnccl-net.so: cannot open shared object file
     # NET/Plugin : Plugin load (libnccl-net.so) returned 2 : …/libfabric.so.1: version `FABRIC_1.6' not found
-    ("plugin", "Plugin load ", r"Plugin load .{0,200} returned 2 ?: .{0,300}(?:version `|undefined symbol)"),
+    (
+        "plugin",
+        "Plugin load ",
+        r"Plugin load .{0,200} returned 2 ?: .{0,300}(?:version `|undefined symbol)",
+    ),
     ("no_plugin", "Plugin load ", r"Plugin load .{0,200} returned 2"),
     # Successfully loaded external network plugin /opt/…/libnccl-net.so    Failed to initialize NET plugin X
     ("plugin", "loaded external", r"loaded external .{0,300}plugin"),
-    ("plugin", " plugin ", r"Failed to initialize|Loaded net plugin|Initialized NET plugin|Assigned NET plugin"),
+    (
+        "plugin",
+        " plugin ",
+        r"Failed to initialize|Loaded net plugin|Initialized NET plugin|Assigned NET plugin",
+    ),
     # NET/Plugin: dlopen failed for libnccl-net.so: undefined symbol
     ("plugin", "dlopen", r"lugin.{0,200}dlopen|dlopen.{0,200}lugin"),
     # TUNER/Plugin: libnccl-tuner.so: cannot open shared object file

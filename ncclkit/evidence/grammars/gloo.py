@@ -16,7 +16,9 @@ def _fingerprint(match: re.Match[str], data: Data, line: Line) -> Data:
         ("seq", r"Sequence number:"),
     )
     tail = line.text[match.end() :] + " ".join(own.body for own in line.own(3))
-    return data | {"differs": [name for name, pattern in kinds if re.search(pattern, tail, re.IGNORECASE)]}
+    return data | {
+        "differs": [name for name, pattern in kinds if re.search(pattern, tail, re.IGNORECASE)]
+    }
 
 
 def _ranks(match: re.Match[str], data: Data, line: Line) -> Data:
@@ -43,9 +45,11 @@ RULES: tuple[Rule, ...] = (
     rule(
         "c10d.mismatch",
         "Detected mismatch between",
-        r"Rank (?P<a>\d+) is running [^:]{0,300}: ?CollectiveFingerPrint\((?:SequenceNumber=(?P<a_seq>\d+), ?)?"
+        r"Rank (?P<a>\d+) is running [^:]{0,300}:"
+        r" ?CollectiveFingerPrint\((?:SequenceNumber=(?P<a_seq>\d+), ?)?"
         r"OpType=(?P<a_op>\w{1,60}).{0,900}?"
-        r"but Rank (?P<b>\d+) is running [^:]{0,300}: ?CollectiveFingerPrint\((?:SequenceNumber=(?P<b_seq>\d+), ?)?"
+        r"but Rank (?P<b>\d+) is running [^:]{0,300}:"
+        r" ?CollectiveFingerPrint\((?:SequenceNumber=(?P<b_seq>\d+), ?)?"
         r"OpType=(?P<b_op>\w{1,60})[^)]{0,900}\)",
         span=4,
         make=_fingerprint,
@@ -75,14 +79,16 @@ RULES: tuple[Rule, ...] = (
     rule(
         "gloo.closed",
         "Connection reset by peer",
-        r"(?:Read|Write|write|read) error (?P<address>\[[^\]]{0,200}\]:\d{1,5}\b)?.{0,400}Connection reset by peer",
+        r"(?:Read|Write|write|read) error"
+        r" (?P<address>\[[^\]]{0,200}\]:\d{1,5}\b)?.{0,400}Connection reset by peer",
         how="reset",
     ),
     # pair.cc:537] Read error [10.0.0.2]:43672: Connection timed out. (what was sent is not acknowledged any more)
     rule(
         "gloo.closed",
         "Connection timed out",
-        r"(?:Read|Write|read|write) error (?P<address>\[[^\]]{0,200}\]:\d{1,5}\b)?.{0,400}Connection timed out",
+        r"(?:Read|Write|read|write) error"
+        r" (?P<address>\[[^\]]{0,200}\]:\d{1,5}\b)?.{0,400}Connection timed out",
         how="timed out",
     ),
     # Gloo connectFullMesh failed with [.../gloo/transport/tcp/pair.cc:152] timed out connecting: SO_ERROR: Connection
@@ -94,7 +100,12 @@ RULES: tuple[Rule, ...] = (
         r", remote=(?P<address>\[[^\]]{0,200}\]:\d+)",
     ),
     # Gloo connectFullMesh failed with [.../gloo/transport/tcp/pair.cc:144] no error       (the address is not said)
-    rule("gloo.connect", "connectFullMesh failed", r"connectFullMesh failed with \[[^\]]*\] (?P<why>.+)", address=""),
+    rule(
+        "gloo.connect",
+        "connectFullMesh failed",
+        r"connectFullMesh failed with \[[^\]]*\] (?P<why>.+)",
+        address="",
+    ),
     # connect [127.0.1.1]:5327: Connection refused
     rule("gloo.connect", "connect [", r"\bconnect (?P<address>\[[^\]]*\]:\d+): (?P<why>[^,]+)"),
     # pair.cc:456] op.preamble.length <= op.nbytes. 16 vs 8. Received data size doesn't match expected size.
@@ -106,7 +117,11 @@ RULES: tuple[Rule, ...] = (
     # device.cc:84] ifa != nullptr. Unable to find address for: eth9         Unable to find interface for: eth9
     # Unable to find interface named eth9
     *(
-        rule("gloo.no_interface", f"Unable to find {what}", rf"Unable to find {what}:? ?(?P<interface>[\w.^=:-]+)")
+        rule(
+            "gloo.no_interface",
+            f"Unable to find {what}",
+            rf"Unable to find {what}:? ?(?P<interface>[\w.^=:-]+)",
+        )
         for what in ("address for", "interface for", "interface named")
     ),
     # RuntimeError: DDP expects same model across all ranks, but Rank 0 has 4 params, while rank 1 has inconsistent 5

@@ -39,7 +39,8 @@ class Line:
     number: int = 0
     rank: int | None = None
     local: bool = False
-    """True when `rank` is only a launcher's label: right on one host, perhaps a local rank on many."""
+    """True when `rank` is only a launcher's label: right on one host, perhaps a local rank on
+    many."""
     host: str = ""
     pid: int | None = None
     time: float | None = None
@@ -49,8 +50,11 @@ class Line:
     """The launcher prefix itself; lines of one process share it."""
     said: str = ""
     """What stands in the log, where `text` is its English (see `refusals`): both are cited."""
-    following: Callable[[bytes, str], Iterator[Line]] = field(default=lambda label, speaker: iter(()))
-    """The lines after this one that hold a label (or, without one, of a speaker), as far as the scanner looks ahead."""
+    following: Callable[[bytes, str], Iterator[Line]] = field(
+        default=lambda label, speaker: iter(())
+    )
+    """The lines after this one that hold a label (or, without one, of a speaker), as far as the
+    scanner looks ahead."""
 
     def own(self, limit: int) -> Iterator[Line]:
         """The next `limit` lines of the same speaker."""
@@ -94,14 +98,20 @@ class Rule:
     """True when the pattern asks for certain digits, not for any."""
 
     def read(self, line: Line) -> Event | None:
-        """The event of this rule on `line`, or None.  A wrapped message is looked for over `span` lines."""
+        """The event of this rule on `line`, or None.  A wrapped message is looked for over `span`
+        lines.
+        """
         match, text = self.pattern.search(line.text), line.text
         if match is None and self.span > 1:
             lines = [line.text, *(later.body for later in line.own(self.span - 1))]
-            match, text = self.pattern.search(" ".join(part.strip() for part in lines)), "\n".join(lines)
+            match = self.pattern.search(" ".join(part.strip() for part in lines))
+            text = "\n".join(lines)
         if match is None:
             return None
-        caught = {**self.fixed, **{key: self._value(key, value) for key, value in match.groupdict().items()}}
+        caught = {
+            **self.fixed,
+            **{key: self._value(key, value) for key, value in match.groupdict().items()},
+        }
         data = self.make(match, caught, line) if self.make is not None else caught
         if data is None:
             return None
@@ -113,22 +123,35 @@ class Rule:
         return parse_int(value) if key in self.integers else value
 
 
-def rule(kind: str, anchor: str, pattern: str, *, span: int = 1, make: Make | None = None, **fixed: Any) -> Rule:
-    """A rule.  Groups of digits become integers, and `fixed` adds constant data.  A field that a line lacks is None.
+def rule(
+    kind: str, anchor: str, pattern: str, *, span: int = 1, make: Make | None = None, **fixed: Any
+) -> Rule:
+    """A rule.  Groups of digits become integers, and `fixed` adds constant data.  A field that a
+    line lacks is None.
 
-    Groups named ``_rank``, ``_host``, ``_pid`` and ``_time`` fill the event's own fields instead of `data`; a `make`
-    that returns ``_line`` cites that line.
+    Groups named ``_rank``, ``_host``, ``_pid`` and ``_time`` fill the event's own fields instead of
+    `data`; a `make` that returns ``_line`` cites that line.
     """
     digits_matter = re.search(r"\d", NO_DIGIT.sub("", pattern)) is not None
     compiled = re.compile(pattern, re.ASCII)
     known = dict.fromkeys(KINDS[kind]) | fixed
-    return Rule(kind, anchor.encode(), compiled, frozenset(WHOLE.findall(pattern)), span, make, known, digits_matter)
+    return Rule(
+        kind,
+        anchor.encode(),
+        compiled,
+        frozenset(WHOLE.findall(pattern)),
+        span,
+        make,
+        known,
+        digits_matter,
+    )
 
 
 def up_to_first(pattern: str) -> str:
     """A pattern that leads to the first match of `pattern` in a line and never to a later one.
 
-    It guards against quadratic time: ``X.*Y`` would be tried from each ``X`` of a line that has many and no ``Y``.
+    It guards against quadratic time: ``X.*Y`` would be tried from each ``X`` of a line that has
+    many and no ``Y``.
     """
     return rf"^(?=(.*?{pattern}))\1"
 
@@ -136,7 +159,8 @@ def up_to_first(pattern: str) -> str:
 WHOLE = re.compile(r"\(\?P<(\w+)>(?:-\?)?\\d(?:\+|\{[\d,]+\})?\)")
 """A named group of digits and a sign."""
 NO_DIGIT = re.compile(r"\{\d{0,9},?\d{0,9}\}|\\1|0x|0-9")
-"""Digits of a pattern that stand for no certain digit of a text: counts, groups, ``0x`` before numbers, ranges."""
+"""Digits of a pattern that stand for no certain digit of a text: counts, groups, ``0x`` before
+numbers, ranges."""
 
 
 NAMED = re.compile(r"\b[Rr]ank[ =:#]{0,2}(\d{1,7})\b")
@@ -144,17 +168,28 @@ NAMED = re.compile(r"\b[Rr]ank[ =:#]{0,2}(\d{1,7})\b")
 
 
 def parse_int(text: str | None) -> int | None:
-    """The integer in a text; None for none and for numbers that cannot be meant (more than 18 digits)."""
+    """The integer in a text.
+
+    None for none and for numbers that cannot be meant (more than 18 digits).
+    """
     return int(text) if text and len(text) < 19 and re.fullmatch(r"-?\d+", text, re.ASCII) else None
 
 
 def parse_float(text: str | None) -> float | None:
-    """The number in a text such as ``12.5``; None for none and for what is no number (``1.2.3``)."""
-    return float(text) if text and re.fullmatch(r"\d{1,15}(?:\.\d{1,15})?", text, re.ASCII) else None
+    """The number in a text such as ``12.5``.
+
+    None for none and for what is no number (``1.2.3``).
+    """
+    return (
+        float(text) if text and re.fullmatch(r"\d{1,15}(?:\.\d{1,15})?", text, re.ASCII) else None
+    )
 
 
 def clip(text: str) -> str:
-    """What is quoted: without secrets, and at most `TEXT` characters of it; both ends stay, as both name the fault."""
+    """What is quoted: without secrets, and at most `TEXT` characters of it.
+
+    Both ends stay, as both name the fault.
+    """
     return _short(secrets.text(text))
 
 

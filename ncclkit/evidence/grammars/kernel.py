@@ -1,4 +1,7 @@
-"""The grammar of the kernel's log: dmesg, syslog, journal.  Host and time come from the prefix of the line."""
+"""The grammar of the kernel's log.
+
+Dmesg, syslog, journal.  Host and time come from the prefix of the line.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,10 @@ def _switch(match: re.Match[str], data: Data, line: Line) -> Data:
 
 
 def _state(match: re.Match[str], data: Data, line: Line) -> Data:
-    return {"device": match["device"], "state": "down" if match["state"].lower().startswith("down") else "up"}
+    return {
+        "device": match["device"],
+        "state": "down" if match["state"].lower().startswith("down") else "up",
+    }
 
 
 def _killed(match: re.Match[str], data: Data, line: Line) -> Data:
@@ -46,16 +52,27 @@ def _mapped(match: re.Match[str], data: Data, line: Line) -> Data:
 RULES: tuple[Rule, ...] = (
     # NVRM: Xid (PCI:0000:1b:00): 79, pid=4711, name=python, GPU has fallen off the bus.      Xid (PCI:...): 145,
     # RLW_RXPIPE …
-    rule("kernel.xid", "Xid (", r"\bXid \((?P<bus>[^)]*)\): (?P<xid>\d+),? ?(?P<message>.*)", make=_xid),
+    rule(
+        "kernel.xid",
+        "Xid (",
+        r"\bXid \((?P<bus>[^)]*)\): (?P<xid>\d+),? ?(?P<message>.*)",
+        make=_xid,
+    ),
     # nvidia-nvswitch3: SXid (PCI:0000:85:00.0): 20034, Fatal, Link 30 LTSSM Fault Up
-    rule("kernel.sxid", "SXid (", r"\bSXid \((?P<bus>[^)]*)\): (?P<sxid>\d+),? ?(?P<message>.*)", make=_switch),
+    rule(
+        "kernel.sxid",
+        "SXid (",
+        r"\bSXid \((?P<bus>[^)]*)\): (?P<sxid>\d+),? ?(?P<message>.*)",
+        make=_switch,
+    ),
     # Out of memory: Killed process 4711 (python) total-vm:…      Memory cgroup out of memory: Killed process 4711
     # (python)        Out of memory: Kill process 4711 (python) score 987 or sacrifice child (before 5.0)
     *(
         rule(
             "kernel.oom",
             anchor,
-            r"(?P<memcg>Memory cgroup )?[Oo]ut of memory:? .{0,200}?Kill(?:ed)? process (?P<pid>\d{1,10}) "
+            r"(?P<memcg>Memory cgroup )?[Oo]ut of memory:? .{0,200}?Kill(?:ed)? process"
+            r" (?P<pid>\d{1,10}) "
             r"\((?P<name>[^)]{0,100})\)",
             make=_killed,
         )
@@ -66,7 +83,9 @@ RULES: tuple[Rule, ...] = (
         "kernel.oom",
         "oom-kill:constraint",
         r"oom-kill:constraint=(?P<memcg>\w{1,60}),.{0,1500}?\btask=(?P<name>[^,]{1,64}),pid=(?P<pid>\d+)",
-        make=lambda match, data, line: data | {"memcg": "MEMCG" in str(data["memcg"]), "_pid": data["pid"]},
+        make=lambda match, data, line: (
+            data | {"memcg": "MEMCG" in str(data["memcg"]), "_pid": data["pid"]}
+        ),
     ),
     # oom_reaper: reaped process 4711 (python), now anon-rss:0kB, file-rss:0kB, shmem-rss:0kB
     rule(
@@ -80,20 +99,32 @@ RULES: tuple[Rule, ...] = (
     rule(
         "kernel.segfault",
         "segfault at",
-        r"(?P<name>[^\s\[\]]{1,64})\[(?P<pid>\d+)\]: segfault at .*?(?: in (?P<library>[^\[\s]+))?(?:\[|$)",
+        r"(?P<name>[^\s\[\]]{1,64})\[(?P<pid>\d+)\]: segfault at .*?(?: in"
+        r" (?P<library>[^\[\s]+))?(?:\[|$)",
         make=_whose,
     ),
     # traps: python[4711] general protection fault ip:7f01 sp:7ffe error:0 in libcuda.so.550.54[7f00+1000]
     rule(
         "kernel.segfault",
         "general protection fault",
-        r"(?P<name>[^\s\[\]]{1,64})\[(?P<pid>\d+)\] general protection fault.*?(?: in (?P<library>[^\[\s]+))?(?:\[|$)",
+        r"(?P<name>[^\s\[\]]{1,64})\[(?P<pid>\d+)\] general protection fault.*?(?: in"
+        r" (?P<library>[^\[\s]+))?(?:\[|$)",
         make=_whose,
     ),
     # [node-1:4711] [ 1] /opt/aws-ofi-nccl/lib/libnccl-net.so(nccl_net_ofi_init+0x3a)[0x7f01]  (a stack of libc)
-    rule("kernel.segfault", "libnccl-net", r"\[ {0,2}\d+\] (?P<library>\S*libnccl-net\S*?)\(", name=""),
+    rule(
+        "kernel.segfault",
+        "libnccl-net",
+        r"\[ {0,2}\d+\] (?P<library>\S*libnccl-net\S*?)\(",
+        name="",
+    ),
     # mlx5_core 0000:17:00.0 ens1f0np0: Link down
-    rule("kernel.link", ": Link ", r"mlx5_core \S+ (?P<device>[^\s:]+): Link (?P<state>\w+)", make=_state),
+    rule(
+        "kernel.link",
+        ": Link ",
+        r"mlx5_core \S+ (?P<device>[^\s:]+): Link (?P<state>\w+)",
+        make=_state,
+    ),
     # mlx5_core 0000:17:00.0 mlx5_5: Port: 1 Link DOWN       mlx5_core 0000:17:00.0 mlx5_5: Port: 1 Link ACTIVE
     *(
         rule(
@@ -106,10 +137,18 @@ RULES: tuple[Rule, ...] = (
     ),
     # ixgbe 0000:17:00.0 ens1f0: NIC Link is Down       bnxt_en 0000:17:00.0 ens1: NIC Link is Up, 100000 Mbps
     rule(
-        "kernel.link", "NIC Link is ", r"(?P<device>[\w.]{1,64}): (?:\S{1,64} )?NIC Link is (?P<state>\w+)", make=_state
+        "kernel.link",
+        "NIC Link is ",
+        r"(?P<device>[\w.]{1,64}): (?:\S{1,64} )?NIC Link is (?P<state>\w+)",
+        make=_state,
     ),
     # tg3 0000:01:00.0 eno1: Link is down       r8169 0000:03:00.0 enp3s0: Link is Up - 1Gbps/Full
-    rule("kernel.link", ": Link is ", r" (?P<device>[\w.]{1,64}): Link is (?P<state>[Dd]own|[Uu]p)\b", make=_state),
+    rule(
+        "kernel.link",
+        ": Link is ",
+        r" (?P<device>[\w.]{1,64}): Link is (?P<state>[Dd]own|[Uu]p)\b",
+        make=_state,
+    ),
     # bond0: (slave ens1f0): link status definitely down, disabling slave
     # bond0: link status definitely down for interface ens1f0, disabling it
     *(
@@ -123,15 +162,24 @@ RULES: tuple[Rule, ...] = (
     rule(
         "kernel.link",
         "Port module event",
-        r"mlx5_core (?P<device>\S+?): Port module event.{0,80}[Cc]able (?P<state>unplugged|plugged|error)",
+        r"mlx5_core (?P<device>\S+?): Port module event.{0,80}[Cc]able"
+        r" (?P<state>unplugged|plugged|error)",
         make=_cable,
     ),
     # mlx5_core 0000:17:00.0: device's health compromised - reached miss count
     rule(
-        "kernel.link", "health compromised", r"mlx5_core (?P<device>[^\s:]+:\S+?): .*health compromised", state="down"
+        "kernel.link",
+        "health compromised",
+        r"mlx5_core (?P<device>[^\s:]+:\S+?): .*health compromised",
+        state="down",
     ),
     # NETDEV WATCHDOG: eth0 (ena): transmit queue 3 timed out
-    rule("kernel.link", "NETDEV WATCHDOG", r"NETDEV WATCHDOG: (?:CPU: \d+: )?(?P<device>[\w.]+)", state="down"),
+    rule(
+        "kernel.link",
+        "NETDEV WATCHDOG",
+        r"NETDEV WATCHDOG: (?:CPU: \d+: )?(?P<device>[\w.]+)",
+        state="down",
+    ),
     # neighbour: arp_cache: neighbor table overflow!       nf_conntrack: nf_conntrack: table full, dropping packet
     # TCP: request_sock_TCP: Possible SYN flooding on port 29500. Dropping request.       TcpExtListenOverflows 41230
     *(
@@ -144,7 +192,12 @@ RULES: tuple[Rule, ...] = (
         )
     ),
     # DMAR: [DMA Read] Request device [17:00.0] fault addr …      DMAR: [DMA Read NO_PASID] Request device [17:00.0] …
-    rule("kernel.iommu", "DMAR: [", r"(?P<message>DMAR: \[[^\]]{0,100}\] Request device.*)", make=_mapped),
+    rule(
+        "kernel.iommu",
+        "DMAR: [",
+        r"(?P<message>DMAR: \[[^\]]{0,100}\] Request device.*)",
+        make=_mapped,
+    ),
     # AMD-Vi: Event logged [IO_PAGE_FAULT device=1b:00.0 domain=0x000e address=0x1000 flags=0x0030]
     # nvidia 0000:1b:00.0: AMD-Vi: Event logged [IO_PAGE_FAULT domain=0x000e address=0x1000 flags=0x0030]
     rule("kernel.iommu", "IO_PAGE_FAULT", r"^(?P<message>.*IO_PAGE_FAULT.*)", make=_mapped),
@@ -152,7 +205,8 @@ RULES: tuple[Rule, ...] = (
     rule(
         "kernel.stall",
         "blocked for more than",
-        r"(?P<message>task (?P<name>[^\s:]{1,64}):(?P<pid>\d+) blocked for more than (?P<seconds>\d+) seconds.*)",
+        r"(?P<message>task (?P<name>[^\s:]{1,64}):(?P<pid>\d+) blocked for more than"
+        r" (?P<seconds>\d+) seconds.*)",
         make=_whose,
         what="hung_task",
     ),
@@ -160,7 +214,8 @@ RULES: tuple[Rule, ...] = (
     rule(
         "kernel.stall",
         "BUG: soft lockup",
-        r"(?P<message>soft lockup - CPU#\d+ stuck for (?P<seconds>\d+)s! \[(?P<name>[^\]]{1,64}):(?P<pid>\d+)\])",
+        r"(?P<message>soft lockup - CPU#\d+ stuck for (?P<seconds>\d+)s!"
+        r" \[(?P<name>[^\]]{1,64}):(?P<pid>\d+)\])",
         make=_whose,
         what="soft_lockup",
     ),
@@ -191,7 +246,8 @@ RULES: tuple[Rule, ...] = (
     rule(
         "kernel.pcie",
         "AER: ",
-        r"(?P<message>AER: (?:Multiple )?(?P<severity>Uncorrected \((?:Non-)?Fatal\)|Corrected) error"
+        r"(?P<message>AER: (?:Multiple )?(?P<severity>Uncorrected \((?:Non-)?Fatal\)|Corrected)"
+        r" error"
         rf"(?: message)? received:? (?:from )?(?P<device>{BUS}).*)",
         make=lambda match, data, line: data | {"severity": data["severity"].lower()},
     ),

@@ -6,20 +6,34 @@ import re
 
 from ncclkit.agent.digits import is_whole
 from ncclkit.evidence.grammars.families import INFO_FAMILIES, classify
-from ncclkit.evidence.grammars.grammar import Data, Line, Rule, parse_float, parse_int, rule, up_to_first
+from ncclkit.evidence.grammars.grammar import (
+    Data,
+    Line,
+    Rule,
+    parse_float,
+    parse_int,
+    rule,
+    up_to_first,
+)
 
 ALGORITHMS = ("TREE", "RING", "COLLNET_DIRECT", "COLLNET_CHAIN", "NVLS", "NVLS_TREE", "PAT")
 PROTOCOLS = ("LL", "LL128", "SIMPLE")
 
 
 def _ring(match: re.Match[str], data: Data, line: Line) -> Data:
-    """The whole cycle; NCCL cuts long lines with dots, and the number before them may be cut as well."""
+    """The whole cycle; NCCL cuts long lines with dots, and the number before them may be cut as
+    well.
+    """
     order, cut = [int(rank) for rank in re.findall(r"\d{1,7}", match["order"])], bool(match["cut"])
     return {"channel": data["channel"], "order": order[:-1] if cut else order, "whole": not cut}
 
 
 def _neighbours(match: re.Match[str], data: Data, line: Line) -> Data:
-    return {"channel": data["channel"], "order": [data["left"], data["rank"], data["right"]], "whole": False}
+    return {
+        "channel": data["channel"],
+        "order": [data["left"], data["rank"], data["right"]],
+        "whole": False,
+    }
 
 
 def _known(numbers: str) -> list[int]:
@@ -27,9 +41,16 @@ def _known(numbers: str) -> list[int]:
 
 
 def _trees(match: re.Match[str], data: Data, line: Line) -> Data | None:
-    said = re.findall(r"\[(\d{1,4})\] (-?\d{1,7}(?:/-?\d{1,7}){0,8})->(\d{1,7})->(-?\d{1,7})", match["said"])
+    said = re.findall(
+        r"\[(\d{1,4})\] (-?\d{1,7}(?:/-?\d{1,7}){0,8})->(\d{1,7})->(-?\d{1,7})", match["said"]
+    )
     trees = [
-        {"channel": int(channel), "children": _known(below), "rank": int(rank), "parent": next(iter(_known(up)), None)}
+        {
+            "channel": int(channel),
+            "children": _known(below),
+            "rank": int(rank),
+            "parent": next(iter(_known(up)), None),
+        }
         for channel, below, rank, up in said
     ]
     return {"algo": "NVLS_TREE" if match["nvls"] else "TREE", "trees": trees} if trees else None
@@ -42,9 +63,14 @@ def _tree(match: re.Match[str], data: Data, line: Line) -> Data:
 
 
 def _affinity(match: re.Match[str], data: Data, line: Line) -> Data:
-    """How many CPUs a mask (``ff,ffffffff``, up to 2.27) or a list (``0-31,64``, since 2.28) names."""
+    """How many CPUs a mask (``ff,ffffffff``, up to 2.27) or a list (``0-31,64``, since
+    2.28) names.
+    """
     mask = data["mask"].rstrip(".")
-    return data | {"mask": mask, "cpus": _listed(mask) if match[0].startswith("nccl") else _masked(mask)}
+    return data | {
+        "mask": mask,
+        "cpus": _listed(mask) if match[0].startswith("nccl") else _masked(mask),
+    }
 
 
 def _masked(mask: str) -> int | None:
@@ -54,7 +80,9 @@ def _masked(mask: str) -> int | None:
 
 def _listed(mask: str) -> int | None:
     runs = [re.fullmatch(r"(\d{1,5})(?:-(\d{1,5}))?", run) for run in mask.split(",")]
-    return sum(int(run[2] or run[1]) - int(run[1]) + 1 for run in runs if run) if all(runs) else None
+    return (
+        sum(int(run[2] or run[1]) - int(run[1]) + 1 for run in runs if run) if all(runs) else None
+    )
 
 
 def _sockets(match: re.Match[str], data: Data, line: Line) -> Data:
@@ -65,11 +93,23 @@ def _tuning(match: re.Match[str], data: Data, line: Line) -> Data:
     """One form for all versions: ids of algorithm and protocol (up to 2.23) become names."""
     low, high = data.pop("low"), data.pop("high")
     named = {
-        name: table[int(data[name])] if is_whole(data[name]) and int(data[name]) < len(table) else data[name]
+        name: (
+            table[int(data[name])]
+            if is_whole(data[name]) and int(data[name]) < len(table)
+            else data[name]
+        )
         for name, table in (("algo", ALGORITHMS), ("proto", PROTOCOLS))
     }
     channels = None if low is None or high is None else high - low + 1
-    return data | named | {"op": data["op"] or "", "channels": channels, "time": parse_float(data["time"])}
+    return (
+        data
+        | named
+        | {
+            "op": data["op"] or "",
+            "channels": channels,
+            "time": parse_float(data["time"]),
+        }
+    )
 
 
 def _special(match: re.Match[str], data: Data, line: Line) -> Data:
@@ -103,7 +143,8 @@ PLAN: tuple[Rule, ...] = (
     rule(
         "nccl.tree",
         "Tree ",
-        r"NCCL INFO Tree (?P<channel>\d+) : (?P<up>-?\d+) -> (?P<rank>\d+) -> (?P<below>-?\d+(?:/-?\d+){0,3})\s{0,80}$",
+        r"NCCL INFO Tree (?P<channel>\d+) : (?P<up>-?\d+) -> (?P<rank>\d+) ->"
+        r" (?P<below>-?\d+(?:/-?\d+){0,3})\s{0,80}$",
         make=_tree,
     ),
     # Bootstrap timings total 0.014 (create 0.000, send 0.000, recv 0.011, ring 0.001, delay 0.000)
@@ -136,7 +177,8 @@ PLAN: tuple[Rule, ...] = (
     rule(
         "nccl.tuning",
         " Bytes -> Algo ",
-        r"(?:(?P<op>\w{1,60}): )?(?P<bytes>\d{1,18}) Bytes -> Algo (?P<algo>\w+) proto (?P<proto>\w+)"
+        r"(?:(?P<op>\w{1,60}): )?(?P<bytes>\d{1,18}) Bytes -> Algo (?P<algo>\w+) proto"
+        r" (?P<proto>\w+)"
         r"(?: time (?P<time>[\d.]+))?(?: channel\{Lo\.\.Hi\}=\{(?P<low>\d+)\.\.(?P<high>\d+)\})?",
         make=_tuning,
     ),
@@ -168,7 +210,8 @@ ENVELOPE = re.compile(
     r"NCCL WARN (?P<message>.*)$"
 )
 HEAD = re.compile(
-    r"(?<![^\s:\[\]()<>])([^\s:\[\]()<>]{1,255}) ?:(\d{1,10}):-?\d{1,20} .{0,400}?NCCL (?:INFO|WARN|CALL|TRACE) "
+    r"(?<![^\s:\[\]()<>])([^\s:\[\]()<>]{1,255}) ?:(\d{1,10}):-?\d{1,20} .{0,400}?NCCL"
+    r" (?:INFO|WARN|CALL|TRACE) "
 )
 
 CLOCK = re.compile(
@@ -182,7 +225,9 @@ def _init(match: re.Match[str], data: Data, line: Line) -> Data | None:
     rest = data.pop("rest")
     if data["rank"] is None or data["nranks"] is None:
         return None  # numbers that cannot be meant: a torn line
-    said = dict(re.findall(r"\b(commId|parent|color|key|splitCount|childCount) (-?\w+|\(nil\))", rest))
+    said = dict(
+        re.findall(r"\b(commId|parent|color|key|splitCount|childCount) (-?\w+|\(nil\))", rest)
+    )
     return data | {
         "phase": "start" if data["phase"] == "START" else "done",
         "comm_id": said.get("commId"),
@@ -193,7 +238,10 @@ def _init(match: re.Match[str], data: Data, line: Line) -> Data | None:
 
 
 def _destroy(match: re.Match[str], data: Data, line: Line) -> Data:
-    return data | {"how": data["how"].lower(), "phase": "start" if data["phase"] == "START" else "done"}
+    return data | {
+        "how": data["how"].lower(),
+        "phase": "start" if data["phase"] == "START" else "done",
+    }
 
 
 def _bootstrap(match: re.Match[str], data: Data, line: Line) -> Data:
@@ -227,7 +275,9 @@ def _operation(match: re.Match[str], data: Data, line: Line) -> Data:
 
 # NCCL version 2.28.9+cuda13.0
 VERSION = rule(
-    "nccl.version", "NCCL version ", r"^(?:.*\s)?NCCL version (?P<version>\d+\.\d+\.\d+)\+cuda(?P<cuda>[\d.]+)"
+    "nccl.version",
+    "NCCL version ",
+    r"^(?:.*\s)?NCCL version (?P<version>\d+\.\d+\.\d+)\+cuda(?P<cuda>[\d.]+)",
 )
 
 INFO: tuple[Rule, ...] = (
@@ -237,8 +287,10 @@ INFO: tuple[Rule, ...] = (
     rule(
         "nccl.init",
         "- Init ",
-        r"(?:\b(?P<api>nccl\w{1,60}) )?comm (?P<comm>0x[0-9a-f]+) rank (?P<rank>\d+) nranks (?P<nranks>\d+) "
-        r"cudaDev (?P<cuda_dev>\d+)(?: nvmlDev (?P<nvml_dev>\d+))? busId (?P<bus>\w+)(?P<rest>.{0,200}?)"
+        r"(?:\b(?P<api>nccl\w{1,60}) )?comm (?P<comm>0x[0-9a-f]+) rank (?P<rank>\d+) nranks"
+        r" (?P<nranks>\d+) "
+        r"cudaDev (?P<cuda_dev>\d+)(?: nvmlDev (?P<nvml_dev>\d+))? busId"
+        r" (?P<bus>\w+)(?P<rest>.{0,200}?)"
         r"- Init (?P<phase>START|COMPLETE)",
         make=_init,
     ),
@@ -249,7 +301,8 @@ INFO: tuple[Rule, ...] = (
         rule(
             "nccl.destroy",
             anchor,
-            r"comm (?P<comm>0x[0-9a-f]+) rank (?P<rank>\d+) nranks \d+ .{0,200}?- (?P<how>Destroy|Abort|Revoke) "
+            r"comm (?P<comm>0x[0-9a-f]+) rank (?P<rank>\d+) nranks \d+ .{0,200}?-"
+            r" (?P<how>Destroy|Abort|Revoke) "
             r"(?P<phase>START|COMPLETE)(?:, result (?P<result>\d+))?",
             make=_destroy,
         )
@@ -262,7 +315,11 @@ INFO: tuple[Rule, ...] = (
         r"(?P<name>[A-Z][A-Z0-9_]{1,99}) set by environment to (?P<value>.*?)\.?\s{0,80}$",
     ),
     # NCCL_SOCKET_IFNAME set to eth2
-    rule("nccl.env", "NCCL INFO NCCL_", r"NCCL INFO (?P<name>NCCL_[A-Z0-9_]+) set to (?P<value>\S+)\s{0,80}$"),
+    rule(
+        "nccl.env",
+        "NCCL INFO NCCL_",
+        r"NCCL INFO (?P<name>NCCL_[A-Z0-9_]+) set to (?P<value>\S+)\s{0,80}$",
+    ),
     # Bootstrap : Using eth0:10.0.0.1<0>      Bootstrap: Using [0]ens5:172.18.1.169<0> [1]veth7:fe80::1%veth7<0>
     *(
         rule(
@@ -274,7 +331,11 @@ INFO: tuple[Rule, ...] = (
         for anchor in ("Bootstrap : Using", "Bootstrap: Using")
     ),
     # Using network Socket      Using network AWS Libfabric      (what follows was written into the same line by others)
-    rule("nccl.network", "Using network", r"Using network (?P<name>AWS Libfabric|Socket|[\w.-]{1,40})"),
+    rule(
+        "nccl.network",
+        "Using network",
+        r"Using network (?P<name>AWS Libfabric|Socket|[\w.-]{1,40})",
+    ),
     # NET/IB : Using [0]mlx5_0:1/IB [1]mlx5_1:1/RoCE [RO]; OOB eth0:10.0.0.1<0>      NET/IB : No device found.
     # (a line that was cut after "Using" says nothing of devices)
     rule("nccl.ib_devices", "NET/IB : Using", r"NET/IB : Using ?\[\d.*?(?:;|$)", make=_devices),
@@ -293,7 +354,8 @@ INFO: tuple[Rule, ...] = (
     rule(
         "nccl.op",
         ": opCount ",
-        r"(?P<op>\w{1,60}): opCount (?P<last>[0-9a-f]{1,16}) .{0,200}? count (?P<count>\d+) datatype (?P<dtype>\d+) "
+        r"(?P<op>\w{1,60}): opCount (?P<last>[0-9a-f]{1,16}) .{0,200}? count (?P<count>\d+)"
+        r" datatype (?P<dtype>\d+) "
         r"op \d+ "
         r"root (?P<root>\d+) comm (?P<comm>0x[0-9a-f]+)(?: \[nranks=(?P<nranks>\d+)\])?",
         make=_operation,
@@ -305,17 +367,25 @@ INFO: tuple[Rule, ...] = (
         rule(
             "nccl.trace",
             anchor,
-            r"NCCL INFO (?P<file>[\w./-]{1,200}\.(?:cc|h|cpp|cu)):(?P<line>\d+) (?:\((?P<func>[^()]{1,200})\) )?"
+            r"NCCL INFO (?P<file>[\w./-]{1,200}\.(?:cc|h|cpp|cu)):(?P<line>\d+)"
+            r" (?:\((?P<func>[^()]{1,200})\) )?"
             r"-> (?P<code>\d+)(?: \((?P<errno>[^)]+)\))?",
         )
         for anchor in (".cc:", ".h:", ".cpp:", ".cu:")
     ),
     # [Service thread] Connection closed by localRank 2
-    rule("nccl.peer_closed", "closed by localRank", r"Connection closed by localRank (?P<local_rank>\d+)"),
+    rule(
+        "nccl.peer_closed",
+        "closed by localRank",
+        r"Connection closed by localRank (?P<local_rank>\d+)",
+    ),
     *PLAN,
     *(
         rule(
-            "nccl.info", anchor, up_to_first("NCCL (?:INFO|WARN) ") + rf"(?P<message>.*(?:{pattern}).*)", family=family
+            "nccl.info",
+            anchor,
+            up_to_first("NCCL (?:INFO|WARN) ") + rf"(?P<message>.*(?:{pattern}).*)",
+            family=family,
         )
         for family, anchor, pattern in INFO_FAMILIES
     ),
@@ -336,10 +406,15 @@ def _warn(match: re.Match[str], data: Data, line: Line) -> Data:
 
 def _bare(match: re.Match[str], data: Data, line: Line) -> Data | None:
     message = str(data["message"]).strip()
-    return {"file": "", "line": None, "func": "", "dev": None, "message": message} | classify(message)
+    return {"file": "", "line": None, "func": "", "dev": None, "message": message} | classify(
+        message
+    )
 
 
-OLD = r"^(?:.{0,200}?\s)??(?:(?P<host>[^\s:\[\]()<>]{1,255}):(?P<pid>\d{1,10}):\d{1,20} )?\[(?P<dev>\d{1,4})\] "
+OLD = (
+    r"^(?:.{0,200}?\s)??(?:(?P<host>[^\s:\[\]()<>]{1,255}):(?P<pid>\d{1,10}):\d{1,20}"
+    r" )?\[(?P<dev>\d{1,4})\] "
+)
 """The envelope of NCCL 2.0 to 2.3, which does not name NCCL."""
 
 
@@ -354,7 +429,12 @@ def _placed(match: re.Match[str], data: Data, line: Line) -> Data:
 
 def _old(match: re.Match[str], data: Data, line: Line) -> Data:
     message = match["message"].strip()
-    found: Data = {"file": match["file"], "line": parse_int(match["line"]), "func": "", "dev": parse_int(match["dev"])}
+    found: Data = {
+        "file": match["file"],
+        "line": parse_int(match["line"]),
+        "func": "",
+        "dev": parse_int(match["dev"]),
+    }
     line.host, line.pid = match["host"] or line.host, parse_int(match["pid"]) or line.pid
     return found | {"message": message} | classify(message, match["file"])
 
@@ -372,10 +452,18 @@ OTHER: tuple[Rule, ...] = (
         for anchor in (".cu:", ".h:", ".cc:")
     ),
     # [0] INFO init.cu:200 -> 1
-    rule("nccl.trace", ".cu:", OLD + r"INFO (?P<file>[\w./-]{1,200}\.cu):(?P<line>\d+) -> (?P<code>\d+)", make=_placed),
+    rule(
+        "nccl.trace",
+        ".cu:",
+        OLD + r"INFO (?P<file>[\w./-]{1,200}\.cu):(?P<line>\d+) -> (?P<code>\d+)",
+        make=_placed,
+    ),
     # n1:12:13 [0] INFO Using internal Network Socket      n1:12:13 [0] INFO NET : Using interface ib0:10.1.0.1<0>
     rule(
-        "nccl.network", "Using internal Network", OLD + r"INFO Using internal Network (?P<name>Socket|IB)", make=_placed
+        "nccl.network",
+        "Using internal Network",
+        OLD + r"INFO Using internal Network (?P<name>Socket|IB)",
+        make=_placed,
     ),
     rule(
         "nccl.bootstrap",
@@ -390,12 +478,22 @@ OTHER: tuple[Rule, ...] = (
     rule("nccl.warn", "NCCL WARN", ENVELOPE.pattern, make=_warn),
     VERSION,
     # ncclSocketInit: connecting to address  with family 59936 is neither AF_INET(2) nor AF_INET6(10)
-    rule("nccl.warn", "is neither AF_INET", r"^(?!.*NCCL WARN)(?P<message>.*is neither AF_INET.*)", make=_bare),
+    rule(
+        "nccl.warn",
+        "is neither AF_INET",
+        r"^(?!.*NCCL WARN)(?P<message>.*is neither AF_INET.*)",
+        make=_bare,
+    ),
     # WARN NET/IB: read failed in ncclIbRoceGetVersionNum: Invalid argument
     rule("nccl.warn", " WARN NET/", r"^(?!.*NCCL WARN).*\bWARN (?P<message>NET/.*)", make=_bare),
     rule("nccl.warn", "WARN NET/", r"^WARN (?P<message>NET/.*)", make=_bare),
     # ib_mlx5_log.c:177  Transport retry count exceeded on mlx5_0:1/IB (synd 0x15 vend 0x81 hw_synd 0/0)   (UCX)
-    rule("nccl.warn", "retry count exceeded", r"^(?!.*NCCL WARN)(?P<message>.*retry count exceeded on .*)", make=_bare),
+    rule(
+        "nccl.warn",
+        "retry count exceeded",
+        r"^(?!.*NCCL WARN)(?P<message>.*retry count exceeded on .*)",
+        make=_bare,
+    ),
 )
 """Rules of all other lines."""
 

@@ -1,4 +1,7 @@
-"""The grammar of what people look up about the path between two hosts: ``ping`` and ``ss -ti``, pasted into a log."""
+"""The grammar of what people look up about the path between two hosts.
+
+``ping`` and ``ss -ti``, pasted into a log.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +9,12 @@ import re
 
 from ncclkit.evidence.grammars.grammar import Data, Line, Rule, parse_float, parse_int, rule
 
-SUMMARY = re.compile(r"(\d{1,9}) packets transmitted, (\d{1,9}) (?:packets )?received(, \+\d+ errors)?")
-OWN = re.compile(r"^$|^PING |bytes from |icmp_|^---|packets transmitted|^(?:rtt|round-trip) |^From |^\.\.\.")
+SUMMARY = re.compile(
+    r"(\d{1,9}) packets transmitted, (\d{1,9}) (?:packets )?received(, \+\d+ errors)?"
+)
+OWN = re.compile(
+    r"^$|^PING |bytes from |icmp_|^---|packets transmitted|^(?:rtt|round-trip) |^From |^\.\.\."
+)
 """What ping prints; any other line ends its output."""
 OPTION = re.compile(r"-[bdDfnqrRUvVaAhLO46]*?([cMsiIWwtQlpmS])(\S*)$")
 """An option of ping that has a value."""
@@ -30,7 +37,10 @@ def _command(match: re.Match[str], data: Data, line: Line) -> Data | None:
 
 
 def _answered(match: re.Match[str], data: Data, line: Line) -> Data | None:
-    """With how many answers came; None where the output is torn off before any, or ping itself refused to send."""
+    """With how many answers came.
+
+    None where the output is torn off before any, or ping itself refused to send.
+    """
     replies = 0
     for later in line.own(200):
         if not OWN.search(later.body):
@@ -38,7 +48,9 @@ def _answered(match: re.Match[str], data: Data, line: Line) -> Data | None:
         replies += "bytes from " in later.body
         if summary := SUMMARY.search(later.body):
             sent, received = parse_int(summary[1]), parse_int(summary[2])
-            return None if summary[3] else data | {"sent": sent, "received": received, "_line": later}
+            return (
+                None if summary[3] else data | {"sent": sent, "received": received, "_line": later}
+            )
     return data | {"sent": None, "received": replies} if replies else None
 
 
@@ -47,7 +59,9 @@ def _summary(match: re.Match[str], data: Data, line: Line) -> Data | None:
     said = next(line.own(1), None)
     found = SUMMARY.search(said.body) if said else None
     sent, received = (parse_int(found[1]) or 0, parse_int(found[2]) or 0) if found else (0, 0)
-    return data | {"sent": sent, "received": received, "_line": said} if 0 < received < sent else None
+    return (
+        data | {"sent": sent, "received": received, "_line": said} if 0 < received < sent else None
+    )
 
 
 def _socket(match: re.Match[str], data: Data, line: Line) -> Data | None:
@@ -61,8 +75,19 @@ def _socket(match: re.Match[str], data: Data, line: Line) -> Data | None:
     rto = re.search(r"\brto:(\d{1,9}(?:\.\d{1,9})?)", text)
     if rto is None:
         return None
-    known = {"backoff": pick(r"\bbackoff:(\d+)"), "lost": pick(r"\blost:(\d+)"), "rto_ms": parse_float(rto[1])}
-    return data | known | {"retrans": pick(r"\bretrans:(\d+)/"), "resent": pick(r"\bretrans:\d+/(\d+)")}
+    known = {
+        "backoff": pick(r"\bbackoff:(\d+)"),
+        "lost": pick(r"\blost:(\d+)"),
+        "rto_ms": parse_float(rto[1]),
+    }
+    return (
+        data
+        | known
+        | {
+            "retrans": pick(r"\bretrans:(\d+)/"),
+            "resent": pick(r"\bretrans:\d+/(\d+)"),
+        }
+    )
 
 
 RULES: tuple[Rule, ...] = (
@@ -70,23 +95,38 @@ RULES: tuple[Rule, ...] = (
     # envoy_proxy: ready        linkerd-proxy: ready      (a sidecar of the pod)
     *(
         rule("net.mesh", anchor, rf"(?P<name>{anchor})\b")
-        for anchor in ("istio-proxy", "istio-init", "Envoy proxy", "envoy_proxy", "linkerd2", "linkerd-proxy")
+        for anchor in (
+            "istio-proxy",
+            "istio-init",
+            "Envoy proxy",
+            "envoy_proxy",
+            "linkerd2",
+            "linkerd-proxy",
+        )
     ),
     # root@node-1:~# ping -c 3 -M do -s 1440 10.0.0.2
-    rule("net.ping", "ping ", r"(?:^|[$#>] )(?:sudo )?ping6? (?P<args>[^|;&]{1,300})", make=_command),
+    rule(
+        "net.ping", "ping ", r"(?:^|[$#>] )(?:sudo )?ping6? (?P<args>[^|;&]{1,300})", make=_command
+    ),
     # PING node-2 (10.0.0.2) 1440(1468) bytes of data.       PING 10.0.0.2 (10.0.0.2): 1440 data bytes
     rule(
         "net.ping",
         "PING ",
-        r"^PING \S+ \((?P<address>[\da-fA-F.:]{2,40})\).{0,60}?[ :](?P<bytes>\d{1,6})(?:\(\d+\) bytes of| data bytes)",
+        r"^PING \S+ \((?P<address>[\da-fA-F.:]{2,40})\).{0,60}?[ :](?P<bytes>\d{1,6})(?:\(\d+\)"
+        r" bytes of| data bytes)",
         make=_answered,
     ),
     # --- 10.0.0.2 ping statistics ---
     # 100 packets transmitted, 93 received, 7% packet loss, time 99112ms
-    rule("net.ping", "ping statistics", r"^--- (?P<address>\S{1,260}) ping statistics", make=_summary),
+    rule(
+        "net.ping", "ping statistics", r"^--- (?P<address>\S{1,260}) ping statistics", make=_summary
+    ),
     # ESTAB  0      46080      10.0.0.1:52214    10.0.0.2:41873
     #      cubic wscale:7,7 rto:54272 backoff:8 rtt:8.1/0.2 mss:1448 unacked:1 retrans:1/11 lost:1
     rule(
-        "net.tcp", "ESTAB", r"\bESTAB\s+\d+\s+(?P<queued>\d+)\s+\S{3,120}:\d+\s+(?P<peer>\S{3,120}):\d+", make=_socket
+        "net.tcp",
+        "ESTAB",
+        r"\bESTAB\s+\d+\s+(?P<queued>\d+)\s+\S{3,120}:\d+\s+(?P<peer>\S{3,120}):\d+",
+        make=_socket,
     ),
 )

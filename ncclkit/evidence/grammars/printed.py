@@ -1,4 +1,7 @@
-"""The grammar of what tools printed: `torchfrtrace`, entries of dumps, p2pBandwidthLatencyTest, `env`."""
+"""The grammar of what tools printed.
+
+`torchfrtrace`, entries of dumps, p2pBandwidthLatencyTest, `env`.
+"""
 
 from __future__ import annotations
 
@@ -14,12 +17,17 @@ ROOTED = ("scatter", "gather")
 """Operations whose root alone has the parts of all ranks, which torchfrtrace compares, too."""
 NO_LIST = ("[[0]]", "[]", "[[]]")
 """What the other ranks have in the place of that list."""
-CULPRIT = re.compile(r"Culprit rank (\d{1,7}); Error type: (\w{1,60})(?:, (.{0,600}?))?(?=, Culprit rank|$)")
+CULPRIT = re.compile(
+    r"Culprit rank (\d{1,7}); Error type: (\w{1,60})(?:, (.{0,600}?))?(?=, Culprit rank|$)"
+)
 VALUES = re.compile(r"'(.{0,300}?)' does not match found [\w ]{1,30}: '(.{0,300}?)'")
 OP = re.compile(r"\bnccl2?:(?P<op>\w{1,40})(?: (?P<a>\d{1,7})(?P<way>->|<-)(?P<b>\d{1,7}))?")
 STATE = re.compile(r"\b(scheduled|started|completed|timed_out)\b")
 GROUP = re.compile(r"[(\[] ?[\"']([^\"']{0,100})[\"'], ?[\"']([^\"']{0,100})[\"'] ?[)\]]")
-SEQ = re.compile(r"\b(?:collective_seq_id|p2p_seq_id|seq(?:uence)?(?:[_ ](?:id|number))?)[\"']?[ :=]{1,3}(\d{1,18})")
+SEQ = re.compile(
+    r"\b(?:collective_seq_id|p2p_seq_id|seq(?:uence)?(?:[_ ](?:id|number))?)[\"']?["
+    r" :=]{1,3}(\d{1,18})"
+)
 SIZES = re.compile(r"sizes?[\"']?[ :=]{1,3}(\[\[[\d, \[\]]{0,400}\]\])")
 
 
@@ -68,7 +76,15 @@ def _mismatch(match: re.Match[str], data: Data, line: Line) -> Data | None:
     if not odd:
         return None
     sides = [{"value": value, "ranks": sorted(ranks)} for value, ranks in odd.items()]
-    return data | common | {"field": field, "majority": {"value": right, "ranks": others}, "odd": sides}
+    return (
+        data
+        | common
+        | {
+            "field": field,
+            "majority": {"value": right, "ranks": others},
+            "odd": sides,
+        }
+    )
 
 
 def _entry(match: re.Match[str], data: Data, line: Line) -> Data | None:
@@ -91,7 +107,10 @@ def _entry(match: re.Match[str], data: Data, line: Line) -> Data | None:
 
 def _splits(match: re.Match[str], data: Data, line: Line) -> Data:
     rank = NAMED.search(line.text)
-    lists = {name: [int(number) for number in re.findall(r"\d{1,18}", data[name])] for name in ("inputs", "outputs")}
+    lists = {
+        name: [int(number) for number in re.findall(r"\d{1,18}", data[name])]
+        for name in ("inputs", "outputs")
+    }
     return lists | {"_rank": parse_int(rank[1]) if rank and line.rank is None else None}
 
 
@@ -130,15 +149,27 @@ NUMBER = re.compile(r"\d{1,9}(?:\.\d{1,9})?", re.ASCII)
 
 
 def _matrix(match: re.Match[str], data: Data, line: Line) -> Data | None:
-    """Rows as long as they are whole; a matrix without one (cut off, or only its heading is quoted) tells nothing."""
-    lead = max(0, line.body.find(match[0]))  # a table may be indented, or stand behind what a logger writes
+    """Rows as long as they are whole.
+
+    A matrix without one (cut off, or only its heading is quoted) tells nothing.
+    """
+    # a table may be indented, or stand behind what a logger writes
+    lead = max(0, line.body.find(match[0]))
     lines = (replace(later, body=later.body[lead:]) for later in line.own(GPUS + 1))
     head = next(lines, None)
-    gpus = re.findall(r"\b\d{1,3}\b", head.body) if head and head.body.strip().startswith("D\\D") else []
+    gpus = (
+        re.findall(r"\b\d{1,3}\b", head.body)
+        if head and head.body.strip().startswith("D\\D")
+        else []
+    )
     values, text = [], [line.text]
     for gpu, later in zip(gpus, lines, strict=False):
         first, *row = later.body.split() or [""]
-        if first != gpu or len(row) != len(gpus) or not all(NUMBER.fullmatch(value) for value in row):
+        if (
+            first != gpu
+            or len(row) != len(gpus)
+            or not all(NUMBER.fullmatch(value) for value in row)
+        ):
             break
         values.append([float(value) for value in row])
         text.append(later.text)
@@ -161,7 +192,8 @@ MATRIX: tuple[Rule, ...] = (
     rule(
         "p2p.matrix",
         " P2P=",
-        r"(?P<direction>(?:Uni|Bi)directional) P2P=(?P<state>Enabled|Disabled) Bandwidth .{0,40}?Matrix \(GB/s\)",
+        r"(?P<direction>(?:Uni|Bi)directional) P2P=(?P<state>Enabled|Disabled) Bandwidth"
+        r" .{0,40}?Matrix \(GB/s\)",
         make=_matrix,
     ),
 )
@@ -169,7 +201,11 @@ MATRIX: tuple[Rule, ...] = (
 ENV: tuple[Rule, ...] = (
     # NCCL_P2P_LEVEL=LOC      export NCCL_P2P_DISABLE=1      NCCL_SHM_DISABLE=1      (`env`, or a job's script)
     *(
-        rule("printed.env", name, rf"^(?:export |declare -x )?(?P<name>{name})=[\"']?(?P<value>\w{{1,20}})[\"']?\s*$")
+        rule(
+            "printed.env",
+            name,
+            rf"^(?:export |declare -x )?(?P<name>{name})=[\"']?(?P<value>\w{{1,20}})[\"']?\s*$",
+        )
         for name in ("NCCL_P2P_LEVEL", "NCCL_P2P_DISABLE", "NCCL_SHM_DISABLE")
     ),
     # + export NCCL_IB_HCA=mlx5_0,mlx5_1     mpirun -x NCCL_IB_GID_INDEX=3 -np 2 …     srun --export=ALL,NCCL_IB_TC=106
@@ -203,9 +239,19 @@ VERSIONS: tuple[Rule, ...] = (
         name="torch",
     ),
     # torch==2.5.1          (the wheel of PyPI)
-    rule("printed.version", "torch==", r"\btorch==(?P<version>\d\.\d{1,2}\.\d)(?![\d.+])", name="torch"),
+    rule(
+        "printed.version",
+        "torch==",
+        r"\btorch==(?P<version>\d\.\d{1,2}\.\d)(?![\d.+])",
+        name="torch",
+    ),
     # | NVIDIA-SMI 535.104.05    Driver Version: 535.104.05    CUDA Version: 12.2 |
-    rule("printed.version", "Driver Version: ", r"Driver Version: (?P<version>\d{3}\.[\d.]{1,12})", name="driver"),
+    rule(
+        "printed.version",
+        "Driver Version: ",
+        r"Driver Version: (?P<version>\d{3}\.[\d.]{1,12})",
+        name="driver",
+    ),
 )
 
 RULES: tuple[Rule, ...] = (*VERDICTS, *MATRIX, *ENV, *VERSIONS)

@@ -1,4 +1,6 @@
-"""What a job says of its own course: progress bars and counters, long phases, shares, what one rank does alone.
+"""What a job says of its own course.
+
+Progress bars and counters, long phases, shares, what one rank does alone.
 
 Of the counters only the last one of each rank and file counts.
 """
@@ -13,9 +15,22 @@ from ncclkit.agent.digits import whole_number
 from ncclkit.core.model import Event
 from ncclkit.evidence.grammars.grammar import NAMED, Data, Line, Rule, parse_int, rule
 
-ANCHORS = (b"%|", b"it/s", b"s/it", b"step", b"Step", b"iter", b"finish", b"layer ", b"shard ", b"chunk ", b"file ")
+ANCHORS = (
+    b"%|",
+    b"it/s",
+    b"s/it",
+    b"step",
+    b"Step",
+    b"iter",
+    b"finish",
+    b"layer ",
+    b"shard ",
+    b"chunk ",
+    b"file ",
+)
 LOOK = 8 << 10
-"""Bytes at the end of a block in which progress is looked for: it is frequent, and only its end matters."""
+"""Bytes at the end of a block in which progress is looked for: it is frequent, and only its end
+matters."""
 REACH = 256 << 10
 """Bytes of the largest step farther back, where speakers were found."""
 UNNAMED = 8
@@ -33,7 +48,8 @@ COUNTER = re.compile(
     r"(?![\d.(])"
 )
 LABEL = re.compile(
-    rb"\s*(?:\[[A-Za-z_]+\d+(?:\|\d+)?\]:|\[\d+,\d+\]<|\(\w+ (?:rank=\d+ )?pid=\d+[^)]{0,60}\)|\d{1,5}: )"
+    rb"\s*(?:\[[A-Za-z_]+\d+(?:\|\d+)?\]:|\[\d+,\d+\]<|\(\w+ (?:rank=\d+"
+    rb" )?pid=\d+[^)]{0,60}\)|\d{1,5}: )"
 )
 STARTS = frozenset(bytes([byte]) for byte in b" \t[(0123456789")
 RANK = re.compile(rb"\[rank\d+\]")
@@ -73,10 +89,11 @@ LastLines = dict[tuple[bytes, ...], ProgressLine]
 def latest(
     data: bytes, limit: int, *, many_speakers: bool, at_end_of_file: bool, search_further_back: bool
 ) -> LastLines:
-    """The last line of each speaker that shows its progress, looked for in the last `LOOK` bytes before `limit`.
+    """The last line of each speaker that shows its progress, looked for in the last `LOOK` bytes
+    before `limit`.
 
-    many_speakers: many may speak without a label; at_end_of_file: it is searched farther back until no more speakers
-    are found; search_further_back: so it is where there is nothing.
+    many_speakers: many may speak without a label; at_end_of_file: it is searched farther back until
+    no more speakers are found; search_further_back: so it is where there is nothing.
     """
     found: LastLines = {}
     high, size, ends = limit, LOOK, 0
@@ -94,7 +111,9 @@ def latest(
 
 
 def _collect(text: bytes, ends: int, found: LastLines, shared: bool) -> int:
-    """Add the speakers of these lines, the last first; of unnamed ones that share a file the furthest counts.
+    """Add the speakers of these lines, the last first.
+
+    Of unnamed ones that share a file the furthest counts.
 
     `ends` line ends follow this text; returned are those that follow its first line.
     """
@@ -174,13 +193,22 @@ ALONE = (
     ("ran out of", r"\bran out of (?:data|batches|samples)"),
     ("training loop", r"(?:exit(?:ing|ed)|left|leaving) (?:the )?training loop"),
     # [rank2]: wall-clock budget used up, leaving the loop      [rank1]: StopIteration caught, breaking out of loop
-    ("loop", r"(?:leaving|exiting|breaking out of|broke out of) (?:the |this )?(?:main |train |epoch )?loop\b"),
+    (
+        "loop",
+        (
+            r"(?:leaving|exiting|breaking out of|broke out of) (?:the |this )?(?:main |train |epoch"
+            r" )?loop\b"
+        ),
+    ),
     # [rank2]: time budget exceeded, stopping      [rank2]: time-limit of this rank reached, stopping
     ("imit of ", r"time.limit of (?:this|the|my) (?:rank|process) (?:was )?(?:reached|exceeded)"),
     ("udget", r"(?:[Tt]ime|[Ww]all-?clock) budget (?:is |was )?(?:reached|exceeded|used up|spent)"),
     # [rank1]: returning early: no valid tokens       [rank1]: nothing to do on this rank, return
     ("eturning early", r"[Rr]eturning early\b"),
-    ("othing to do", r"[Nn]othing to (?:do|reduce|save|send) (?:on|for) (?:this|my|the) (?:rank|process)"),
+    (
+        "othing to do",
+        r"[Nn]othing to (?:do|reduce|save|send) (?:on|for) (?:this|my|the) (?:rank|process)",
+    ),
     # [rank2]: text-only batch, vision tower not called       [rank2]: no images in this batch
     ("-only batch", r"(?:text|image|audio|video)-only batch"),
     ("in this batch", r"\b[Nn]o (?:\w{1,20} ){0,2}\w{1,20} in this batch"),
@@ -216,15 +244,30 @@ MEMBERS = (
     # Num processes: 8
     ("Num processes: ", r"^\s*Num processes: (?P<world>\d{1,7})\s*$"),
     # Hello from rank 0 of 4 on node-1       Hello world from processor node-1, rank 0 out of 4 processors
-    ("ello from rank ", r"\b[Hh]ello from rank (?P<number>\d{1,7}) ?(?:of|out of|/) ?(?P<world>\d{1,7})\b"),
+    (
+        "ello from rank ",
+        r"\b[Hh]ello from rank (?P<number>\d{1,7}) ?(?:of|out of|/) ?(?P<world>\d{1,7})\b",
+    ),
     (" out of ", r"\b[Hh]ello world .{0,80}\brank (?P<number>\d{1,7}) out of (?P<world>\d{1,7})\b"),
     # #  Rank  0 Group  0 Pid  3308 on  node-1 device  0 [0x07] NVIDIA A100-SXM4-40GB
-    (" Pid ", r"^# {1,9}Rank {1,9}(?P<number>\d{1,7}) (?:Group {1,9}\d{1,7} )?Pid {1,9}(?P<_pid>\d{1,9}) on "),
+    (
+        " Pid ",
+        (
+            r"^# {1,9}Rank {1,9}(?P<number>\d{1,7}) (?:Group {1,9}\d{1,7} )?Pid"
+            r" {1,9}(?P<_pid>\d{1,9}) on "
+        ),
+    ),
 )
 
 RULES: tuple[Rule, ...] = (
     *(rule("job.member", anchor, pattern) for anchor, pattern in MEMBERS),
-    *(rule("job.phase", anchor, rf"^(?P<message>.*{pattern}.*)", what=what) for what, anchor, pattern in PHASES),
-    *(rule("job.alone", anchor, rf"^(?P<message>.*{pattern}.*)", make=_of_rank) for anchor, pattern in ALONE),
+    *(
+        rule("job.phase", anchor, rf"^(?P<message>.*{pattern}.*)", what=what)
+        for what, anchor, pattern in PHASES
+    ),
+    *(
+        rule("job.alone", anchor, rf"^(?P<message>.*{pattern}.*)", make=_of_rank)
+        for anchor, pattern in ALONE
+    ),
     *(rule("job.share", anchor, pattern, make=_of_rank) for anchor, pattern in SHARES),
 )

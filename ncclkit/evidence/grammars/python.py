@@ -1,4 +1,7 @@
-"""The grammar of exceptions: tracebacks of Python, ends of C++, and which only report another rank's failure."""
+"""The grammar of exceptions.
+
+Tracebacks of Python, ends of C++, and which only report another rank's failure.
+"""
 
 from __future__ import annotations
 
@@ -20,18 +23,24 @@ TYPES = re.compile(
     r"|BrokenProcessPool|CalledProcessError)$"
 )
 TEXT = re.compile(
-    r"Connection closed by peer|Connection reset by peer|Broken pipe|[Ww]atchdog|Timed out waiting \d+ ?ms for"
+    r"Connection closed by peer|Connection reset by peer|Broken pipe|[Ww]atchdog|Timed out waiting"
+    r" \d+ ?ms for"
     r"|monitoredBarrier|Socket Timeout|(?:Read|Write) error .{0,80}Connection timed out"
-    r"|NCCL communicator was aborted|remote process exited|Failed to recv, got 0 bytes|Connection was likely closed"
+    r"|NCCL communicator was aborted|remote process exited|Failed to recv, got 0 bytes|Connection"
+    r" was likely closed"
     r"|wait timeout after"
-    r"|RPC call to \w{1,60} timed out|Horovod has been shut ?down|[Bb]ackground loop has errored|Engine loop has died"
-    r"|Worker failed with error .{0,400}check the stack trace above|WorkerProc initialization failed"
+    r"|RPC call to \w{1,60} timed out|Horovod has been shut ?down|[Bb]ackground loop has"
+    r" errored|Engine loop has died"
+    r"|Worker failed with error .{0,400}check the stack trace above|WorkerProc initialization"
+    r" failed"
     r"|scheduler is dead|Pin memory thread exited unexpectedly|returned non-zero exit status"
-    r"|collective operation timeout|waiting for clients|in store based barrier|NCCL operation timed out"
+    r"|collective operation timeout|waiting for clients|in store based barrier|NCCL operation"
+    r" timed out"
     r"|DataLoader worker \(pid.{0,300}(?:exited unexpectedly|killed by signal)"
 )
 OWN = re.compile(
-    r"unhandled cuda error|invalid usage|invalid argument|internal error|unhandled system error|Duplicate GPU"
+    r"unhandled cuda error|invalid usage|invalid argument|internal error|unhandled system"
+    r" error|Duplicate GPU"
     r"|EADDRINUSE|ddress already in use"
     r"|uda failure|out of memory|use_libuv was requested"
 )
@@ -51,7 +60,8 @@ LIMIT = 400
 HEADER = "Traceback (most recent call last)"
 ORIGINAL = f"Original {HEADER}"
 IGNORED = "Exception ignored in"
-"""How Python begins its report of an error in a destructor or a callback, after which it goes on."""
+"""How Python begins its report of an error in a destructor or a callback, after which it goes
+on."""
 FRAME = re.compile(r'\s*File "(?P<file>[^"]+)", line (?P<line>\d+)(?:, in (?P<func>[^"]*?))?\s*$')
 # torch.distributed.DistBackendError: NCCL error in: …      KeyboardInterrupt
 # torch.multiprocessing.spawn.ProcessExitedException: process 3 …
@@ -67,7 +77,10 @@ TIMES = re.compile(r"\d{1,4}[-/]\d{1,2}(?:[-/]\d{1,4})?|\d{1,2}:\d\d(?::\d\d)?(?
 
 
 def read(line: Line) -> Iterator[Event]:
-    """Events of one line: a traceback that begins here, or an exception named without its traceback."""
+    """Events of one line.
+
+    A traceback that begins here, or an exception named without its traceback.
+    """
     place = line.body.find(HEADER)
     if place >= 0:
         yield from _traceback(line, place)
@@ -113,7 +126,10 @@ def _bodies(line: Line, place: int, shape: str, lines: list[Line]) -> Iterator[s
 
 @dataclass(slots=True)
 class Region:
-    """What follows a traceback's first line: frames and the last lines, of one process or of several mixed."""
+    """What follows a traceback's first line.
+
+    Frames and the last lines, of one process or of several mixed.
+    """
 
     frames: list[Data]
     finals: list[tuple[int, re.Match[str]]]
@@ -122,11 +138,15 @@ class Region:
 
 
 def _region(numbered: Iterator[tuple[int, str]]) -> Region | None:
-    """Frames and last lines up to the end; None for what is torn, or goes on in another traceback."""
+    """Frames and last lines up to the end.
+
+    None for what is torn, or goes on in another traceback.
+    """
     region = Region([], [])
     for number, body in numbered:
         if region.finals and body.startswith(ORIGINAL):
-            return _region(numbered) or region  # what a worker raised, and its parent only passed on
+            # what a worker raised, and its parent only passed on
+            return _region(numbered) or region
         if match := FRAME.match(body):
             region.frames.append(frame(match["file"], match["line"], match["func"] or "?"))
         elif HEADER in body and not region.finals:
@@ -153,7 +173,9 @@ def _finish(region: Region, number: int, body: str) -> bool:
 
 
 def _separate(region: Region) -> list[Data] | None:
-    """The frames of each of the mixed tracebacks, which can be told only where all of them are the same."""
+    """The frames of each of the mixed tracebacks, which can be told only where all of them are the
+    same.
+    """
     many = len(region.finals)
     if many == 1:
         return region.frames if region.ends == len(region.frames) else None
@@ -165,7 +187,9 @@ def _separate(region: Region) -> list[Data] | None:
     return [frame(file, number, func) for file, number, func in counts]
 
 
-def _event(line: Line, final: re.Match[str], frames: list[Data], raw: list[str], until: int) -> Event:
+def _event(
+    line: Line, final: re.Match[str], frames: list[Data], raw: list[str], until: int
+) -> Event:
     kind, message = final["type"], final["message"] or ""
     data = {
         "type": kind,
@@ -180,7 +204,11 @@ def _event(line: Line, final: re.Match[str], frames: list[Data], raw: list[str],
 def _bare(line: Line) -> Iterator[Event]:
     body = LOGGER.sub("", REPEATED.sub("", line.body)).strip()
     match = FINAL.match(body)
-    if match and (match["message"] or "." in match["type"]) and not match["type"].startswith("nccl"):
+    if (
+        match
+        and (match["message"] or "." in match["type"])
+        and not match["type"].startswith("nccl")
+    ):
         yield _event(line, match, [], [line.text], line.number)
 
 
@@ -188,13 +216,20 @@ def _escaped(line: Line, place: int) -> Iterator[Event]:
     """A traceback inside a JSON string, as torchrun's error handler logs it."""
     lines = line.body[place:].replace('\\"', '"').split("\\n")
     frames = [frame(m["file"], m["line"], m["func"] or "?") for m in map(FRAME.match, lines) if m]
-    finals = [match for match in (FINAL.match(text.rstrip('",')) for text in lines[1:] if text[:1] != " ") if match]
+    finals = [
+        match
+        for match in (FINAL.match(text.rstrip('",')) for text in lines[1:] if text[:1] != " ")
+        if match
+    ]
     if frames and finals:
         yield _event(line, finals[-1], frames, lines, line.number)
 
 
 def _shape(prefix: str) -> str:
-    """A logger's prefix with its times blanked: the clock may tick inside a traceback, a rank stays."""
+    """A logger's prefix with its times blanked.
+
+    The clock may tick inside a traceback, a rank stays.
+    """
     return TIMES.sub("#", prefix)
 
 
@@ -203,23 +238,39 @@ CPP_LINES = 160
 
 WHAT = re.compile(r"\s*what\(\):\s{0,4}(.*)")
 # Exception raised from checkTimeout at /pytorch/torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp:632 (most recent call
-RAISED = re.compile(r"Exception raised from (?P<func>\S{1,300}) at (?P<file>\S{1,400}):(?P<line>\d{1,7}) \(most recent")
+RAISED = re.compile(
+    r"Exception raised from (?P<func>\S{1,300}) at (?P<file>\S{1,400}):(?P<line>\d{1,7}) \(most"
+    r" recent"
+)
 # frame #2: c10d::ProcessGroupNCCL::ncclCommWatchdog() + 0x10c (0x7f01 in /opt/torch/lib/libtorch_cuda.so)
 CPP_FRAME = re.compile(
-    r"\s*frame #(?P<number>\d{1,4}): (?P<func>.{1,400}?) (?:\+ 0x\w+ )?\((?:0x\w+ in )?(?P<lib>[^()\s]{1,400})\)\s*$"
+    r"\s*frame #(?P<number>\d{1,4}): (?P<func>.{1,400}?) (?:\+ 0x\w+ )?\((?:0x\w+ in"
+    r" )?(?P<lib>[^()\s]{1,400})\)\s*$"
 )
 
 
 def _uncaught(match: re.Match[str], data: Data, line: Line) -> Data:
-    """Message and stack stand in the next lines of the same process; of several mixed ones nothing is guessed."""
-    lines = [later.body for later in takewhile(lambda later: "terminate called" not in later.body, line.own(CPP_LINES))]
+    """Message and stack stand in the next lines of the same process.
+
+    Of several mixed ones nothing is guessed.
+    """
+    lines = [
+        later.body
+        for later in takewhile(
+            lambda later: "terminate called" not in later.body, line.own(CPP_LINES)
+        )
+    ]
     said = {found[1].strip() for found in map(WHAT.match, lines) if found}
     places = [found for found in map(RAISED.search, lines) if found]
     message = said.pop() if len(said) == 1 else ""
     frames = _frames(lines)
     return data | {
         "message": message,
-        "raised": frame(places[0]["file"], places[0]["line"], places[0]["func"]) if places and frames else None,
+        "raised": (
+            frame(places[0]["file"], places[0]["line"], places[0]["func"])
+            if places and frames
+            else None
+        ),
         "frames": frames,
         "victim": is_victim(data["type"].rpartition("::")[2], message),
     }
@@ -230,8 +281,13 @@ def _frames(lines: list[str]) -> list[Data]:
     found = [match for match in map(CPP_FRAME.match, lines) if match]
     starts = [place for place, match in enumerate(found) if match["number"] == "0"]
     runs = [found[start:end] for start, end in zip(starts, [*starts[1:], None], strict=False)]
-    whole = all([int(match["number"]) for match in run] == list(range(len(run))) and len(run) > 1 for run in runs)
-    return [frame(match["lib"], 0, match["func"]) for match in runs[0][:60]] if runs and whole else []
+    whole = all(
+        [int(match["number"]) for match in run] == list(range(len(run))) and len(run) > 1
+        for run in runs
+    )
+    return (
+        [frame(match["lib"], 0, match["func"]) for match in runs[0][:60]] if runs and whole else []
+    )
 
 
 RULES: tuple[Rule, ...] = (

@@ -1,8 +1,11 @@
-"""What an operating system refuses, in any program's words: by number, in other languages, and by the subsystem asked.
+"""What an operating system refuses, in any program's words.
 
-Rules and causes know the C library's English texts.  A line in Chinese, German or French, one of musl, and one that
-gives a number alone is read in English (`english`); what is cited is the line itself with its English below it.  Of a
-refusal without such a text the rules here tell which subsystem was asked: memory for RDMA, names, threads.
+By number, in other languages, and by the subsystem asked.
+
+Rules and causes know the C library's English texts.  A line in Chinese, German or French, one of
+musl, and one that gives a number alone is read in English (`english`); what is cited is the line
+itself with its English below it.  Of a refusal without such a text the rules here tell which
+subsystem was asked: memory for RDMA, names, threads.
 """
 
 from __future__ import annotations
@@ -30,21 +33,27 @@ ACCENTED = tuple(said.encode() for said in FOREIGN if not said.isascii())
 
 _WORDS = re.compile("|".join(re.escape(said) for said in sorted(FOREIGN, key=len, reverse=True)))
 # run.sh: 第 12 行：  4711 已杀死     run.sh: 行 12: 4711 …     run.sh: Zeile 12:  4711 Getötet     run.sh : ligne 12 :
-_SHELL = re.compile(r" ?: (?:第 ?(\d{1,6}) ?行：|行 (\d{1,6}): |Zeile (\d{1,6}): |ligne (\d{1,6}) : )")
+_SHELL = re.compile(
+    r" ?: (?:第 ?(\d{1,6}) ?行：|行 (\d{1,6}): |Zeile (\d{1,6}): |ligne (\d{1,6}) : )"
+)
 # errno 12      errno=28      errno: -24      [Errno 11]      (of numbers in ranges and longer words nothing is said)
 _NUMBER = re.compile(r"\b[Ee]rrno(?: ?[=:] ?| )-?(?P<number>\d{1,3})\b(?!\.\d)")
 
 
 def may_be(raw: bytes) -> bool:
     """Whether a line holds something that `english` may change."""
-    for said in PLAIN if raw.isascii() else (*PLAIN, *ACCENTED):  # of every line that is read: no generator
+    # of every line that is read: no generator
+    for said in PLAIN if raw.isascii() else (*PLAIN, *ACCENTED):
         if said in raw:
             return True
     return False
 
 
 def english(line: str) -> str:
-    """The line in English, as far as it speaks of refusals; the same line where it does not, or does so in English."""
+    """The line in English, as far as it speaks of refusals.
+
+    The same line where it does not, or does so in English.
+    """
     if _WORDS.search(line):
         line = _SHELL.sub(lambda match: f": line {match[match.lastindex or 0]}: ", line)
         line = _WORDS.sub(lambda match: FOREIGN[match[0]], line)
@@ -58,27 +67,34 @@ def _named(match: re.Match[str], line: str) -> str:
 
 
 NO_MEMORY = (
-    r"(?:Cannot allocate memory|ENOMEM|NULL value|\b(?:rc|RC|ret|[Ee]rror|errno|code)\b[ =:]{1,3}-?12\b|[:\[(] ?-?12\b)"
+    r"(?:Cannot allocate memory|ENOMEM|NULL value|\b(?:rc|RC|ret|[Ee]rror|errno|code)\b["
+    r" =:]{1,3}-?12\b|[:\[(] ?-?12\b)"
 )
 REGISTERED = (
     r"(?:ibv_(?:reg_\w{2,20}|create_\w{2,20}|alloc_\w{2,20}|open_device)|fi_(?:mr_reg\w{0,10}|domain|endpoint|cq_open)"
     r"|[Rr]egister(?:ing)? (?:\w{1,20} )?(?:[Mm]emory|MR|buffer)\b|rdma_create_\w{2,10}"
-    r"|efa_\w{0,10}(?:mr_reg|cq_open)\w{0,10}|(?:allocate|create|reg) (?:MR|QP|CQ|SRQ)\b|mem registration"
-    r"|(?:\b(?:QP|CQ|SRQ)|[Qq]ueue [Pp]air|[Cc]ompletion [Qq]ueue) (?:create|creation|alloc\w{0,7})|packet pool)"
+    r"|efa_\w{0,10}(?:mr_reg|cq_open)\w{0,10}|(?:allocate|create|reg) (?:MR|QP|CQ|SRQ)\b|mem"
+    r" registration"
+    r"|(?:\b(?:QP|CQ|SRQ)|[Qq]ueue [Pp]air|[Cc]ompletion [Qq]ueue)"
+    r" (?:create|creation|alloc\w{0,7})|packet pool)"
 )
 UNRESOLVED = (
-    r"(?:Name or service not known|Temporary failure in name resolution|EAI_(?:NONAME|AGAIN|NODATA)\b"
-    r"|nodename nor servname|[Uu]nable to get host address|DNS resolution failed|No address associated with hostname"
+    r"(?:Name or service not known|Temporary failure in name"
+    r" resolution|EAI_(?:NONAME|AGAIN|NODATA)\b"
+    r"|nodename nor servname|[Uu]nable to get host address|DNS resolution failed|No address"
+    r" associated with hostname"
     r"|: no such host|[Cc]ould not resolve host(?:name)?\b)"
 )
 PUBLIC = (
     r"(?!.*(?:gai error|https?://|HTTPS?Connection|NameResolutionError|urlopen|urllib|curl: "
     r"|\.(?:com|org|io|co|cn|ai|net)\b))"
 )
-"""A hub or a tracker has nothing to do with the ranks' names, and torch's own lines have a grammar."""
+"""A hub or a tracker has nothing to do with the ranks' names, and torch's own lines have a
+grammar."""
 # lookup master on 10.0.0.10:53: no such host      getaddrinfo(node-1):      could not resolve hostname worker-3:
 ASKED = re.compile(
-    r"(?:getaddrinfo(?: failed)?(?:: |\()|(?:get host address|resolution failed) for |hostname |lookup |ping: )"
+    r"(?:getaddrinfo(?: failed)?(?:: |\()|(?:get host address|resolution failed) for |hostname"
+    r" |lookup |ping: )"
     r"(?P<host>[a-zA-Z][\w.-]{0,252})"
 )
 
@@ -107,7 +123,15 @@ RULES: tuple[Rule, ...] = (
             what="rdma_memory",
         )
         for anchor in (
-            *("ibv_", "fi_mr_reg", "fi_domain", "fi_endpoint", "egister MR", "egister memory", "registration failed"),
+            *(
+                "ibv_",
+                "fi_mr_reg",
+                "fi_domain",
+                "fi_endpoint",
+                "egister MR",
+                "egister memory",
+                "registration failed",
+            ),
             *("rdma_create_", "efa_", "allocate MR", "create MR", "packet pool", " create failed"),
             *("air creation", "ueue creation", "create QP", "create CQ"),
         )
@@ -125,10 +149,27 @@ RULES: tuple[Rule, ...] = (
     # DNS resolution failed for trainer-0:12355: C-ares status is not ARES_SUCCESS
     # node-1: No address associated with hostname
     *(
-        rule("system.error", anchor, rf"^(?P<message>{PUBLIC}(?=.*{UNRESOLVED}).*)", make=_asked, what="unresolved")
+        rule(
+            "system.error",
+            anchor,
+            rf"^(?P<message>{PUBLIC}(?=.*{UNRESOLVED}).*)",
+            make=_asked,
+            what="unresolved",
+        )
         for anchor in (
-            *("Name or service", "Temporary failure in name", "EAI_", "nodename nor", "get host address"),
-            *("DNS resolution failed", "No address associated", ": no such host", "ould not resolve host"),
+            *(
+                "Name or service",
+                "Temporary failure in name",
+                "EAI_",
+                "nodename nor",
+                "get host address",
+            ),
+            *(
+                "DNS resolution failed",
+                "No address associated",
+                ": no such host",
+                "ould not resolve host",
+            ),
         )
     ),
     # OMP: Error #34: System unable to allocate necessary resources for OMP thread:
@@ -139,7 +180,13 @@ RULES: tuple[Rule, ...] = (
         for anchor, pattern in (
             ("resources for OMP thread", "unable to allocate necessary resources for OMP thread"),
             ("new OS thread", "failed to create new OS thread"),
-            ("pthread_create", r"pthread_create(?:\(\))? (?:failed|returned|error)[ :=]{0,3}(?:with )?(?:error )?11\b"),
+            (
+                "pthread_create",
+                (
+                    r"pthread_create(?:\(\))? (?:failed|returned|error)[ :=]{0,3}(?:with )?(?:error"
+                    r" )?11\b"
+                ),
+            ),
         )
     ),
 )

@@ -1,4 +1,7 @@
-"""Stacks of live processes: py-spy, pystack, faulthandler, gdb.  One event per process, its main thread."""
+"""Stacks of live processes.
+
+Py-spy, pystack, faulthandler, gdb.  One event per process, its main thread.
+"""
 
 from __future__ import annotations
 
@@ -17,21 +20,29 @@ WIDEST = 20_000
 """Characters of one frame, its wrapped lines included."""
 
 # Thread 1302975 (active): "MainThread"        Thread 4711 (idle+gil): "MainThread"
-PYSPY = re.compile(r'^Thread (?P<tid>0x[0-9A-F]+|\d+) \((?P<state>[a-z+]+)\)(?:: "(?P<name>[^"]*)")?\s*$')
+PYSPY = re.compile(
+    r'^Thread (?P<tid>0x[0-9A-F]+|\d+) \((?P<state>[a-z+]+)\)(?:: "(?P<name>[^"]*)")?\s*$'
+)
 PYSPY_FRAME = re.compile(r"^ {2,8}(?P<func>\S.*?) \((?P<file>[^()]+?)(?::(?P<line>\d+))?\)\s*$")
 # Current thread 0x00007f2a (most recent call first):      Thread 0x00007f2a [pt_nccl_watchdg] (most recent call first):
 FAULT = re.compile(
-    r"^(?:Current thread|Thread) (?P<tid>0x[0-9a-f]+)(?: \[(?P<name>[^\]]*)\])? \(most recent call first\):"
+    r"^(?:Current thread|Thread) (?P<tid>0x[0-9a-f]+)(?: \[(?P<name>[^\]]*)\])? \(most recent call"
+    r" first\):"
 )
-FAULT_FRAME = re.compile(r'^\s*File "(?P<file>[^"]+)", line (?P<line>\d+|\?\?\?) in (?P<func>.+?)\s{0,80}$')
+FAULT_FRAME = re.compile(
+    r'^\s*File "(?P<file>[^"]+)", line (?P<line>\d+|\?\?\?) in (?P<func>.+?)\s{0,80}$'
+)
 # #1  0x00007f in ncclCommInitRank (comm=…) at init.cc:1387
 # #2  0x00007f in c10d::Work::wait(std::chrono::duration<long>) () from /opt/libtorch.so
 GDB_FRAME = re.compile(
-    r"^#\d+ +(?:0x[0-9a-f]+ in )?(?P<func>[^\s(][^(]{0,400}?) ?\(.*\)(?: at (?P<file>[^\s:]+):(?P<line>\d+)| from "
+    r"^#\d+ +(?:0x[0-9a-f]+ in )?(?P<func>[^\s(][^(]{0,400}?) ?\(.*\)(?: at"
+    r" (?P<file>[^\s:]+):(?P<line>\d+)| from "
     r"(?P<library>\S+))?\s*$"
 )
 # #5 … (f=Frame 0x7f12, for file /app/train.py, line 70, in forward (x=…)) at ceval.c:4181
-GDB_PYTHON = re.compile(r"Frame 0x[0-9a-f]+, for file (?P<file>[^,]{1,400}), line (?P<line>\d+), in (?P<func>\S+)")
+GDB_PYTHON = re.compile(
+    r"Frame 0x[0-9a-f]+, for file (?P<file>[^,]{1,400}), line (?P<line>\d+), in (?P<func>\S+)"
+)
 BEGINS = re.compile(r"Thread (?:0x|\d)|Current thread 0x|Traceback for thread \d|#0 ")
 LEAD = 80
 """Characters before a stack on each of its lines: an indent, or what a logger writes."""
@@ -39,11 +50,13 @@ DIGITS = re.compile(r"\d")
 
 # Traceback for thread 4711 (python) [Has the GIL,Garbage collecting] (most recent call last):
 PYSTACK = re.compile(
-    r"^Traceback for thread (?P<tid>\d+)(?: \((?P<name>[^)]*)\))? \[(?P<state>[^\]]*)\] \(most recent call last\):$"
+    r"^Traceback for thread (?P<tid>\d+)(?: \((?P<name>[^)]*)\))? \[(?P<state>[^\]]*)\] \(most"
+    r" recent call last\):$"
 )
 #     (Python) File "/app/train.py", line 9, in step        (C) File "???", line 0, in c10d::Work::wait() (/lib/x.so)
 PYSTACK_FRAME = re.compile(
-    r'^ {4}\((?P<kind>Python|C)\) File "(?P<file>[^"]*)", line (?P<line>\d+), in (?P<func>\S+(?: \S+)*?)'
+    r'^ {4}\((?P<kind>Python|C)\) File "(?P<file>[^"]*)", line (?P<line>\d+), in (?P<func>\S+(?:'
+    r" \S+)*?)"
     r"(?: \(inlined\))?(?: \((?P<library>/[^()]*)\))?\s*$"
 )
 #       src: 1
@@ -73,7 +86,10 @@ def read(line: Line) -> Iterator[Event]:
 
 
 def _shifted(line: Line, lead: int) -> Line:
-    """The line without what stands before its stack; of the lines after it, those with the same are its own."""
+    """The line without what stands before its stack.
+
+    Of the lines after it, those with the same are its own.
+    """
     shape = DIGITS.sub("0", line.body[:lead])
 
     def following(label: bytes, speaker: str) -> Iterator[Line]:
@@ -95,11 +111,15 @@ def _collect(line: Line, pattern: re.Pattern[str], thread: str, tool: str) -> It
         said = match.groupdict()
         if tool == "gdb" and (own := GDB_PYTHON.search(body)):
             said = own.groupdict()
-        frames.append(frame(said.get("file") or said.get("library") or "", said.get("line"), said["func"]))
+        frames.append(
+            frame(said.get("file") or said.get("library") or "", said.get("line"), said["func"])
+        )
         raw += [body] if body != line.body else []
     if frames:
         yield line.event(
-            "stack", {"pid": line.pid, "thread": thread, "frames": frames, "tool": tool}, text="\n".join(raw)
+            "stack",
+            {"pid": line.pid, "thread": thread, "frames": frames, "tool": tool},
+            text="\n".join(raw),
         )
 
 
@@ -111,7 +131,14 @@ def _pystack(line: Line) -> Iterator[Event]:
         if head := PYSTACK.match(body):
             if len(threads) == THREADS:
                 break
-            threads.append({"name": head["name"] or head["tid"], "state": head["state"], "frames": [], "native": []})
+            threads.append(
+                {
+                    "name": head["name"] or head["tid"],
+                    "state": head["state"],
+                    "frames": [],
+                    "native": [],
+                }
+            )
         elif found := PYSTACK_FRAME.match(body):
             _add(threads[-1], found)
         elif found := PYSTACK_PEER.match(body):
@@ -121,9 +148,16 @@ def _pystack(line: Line) -> Iterator[Event]:
         raw += [body] if len(threads) == 1 else []
     main, others = threads[0], threads[1:]
     outermost = main["frames"][-1]["func"] if main["frames"] else ""
-    if outermost not in ("", "_bootstrap") or any(name.startswith(PROGRAM) for name in main["native"]):
+    if outermost not in ("", "_bootstrap") or any(
+        name.startswith(PROGRAM) for name in main["native"]
+    ):
         pid = int(str(PYSTACK.match(line.body)["tid"]))  # type: ignore[index]  # the main thread has the process's number
-        data = {"pid": line.pid or pid, "thread": "MainThread", "frames": main["frames"], "tool": "pystack"}
+        data = {
+            "pid": line.pid or pid,
+            "thread": "MainThread",
+            "frames": main["frames"],
+            "tool": "pystack",
+        }
         data |= {"native": main["native"], "state": main["state"], "threads": others, "peer": peer}
         yield line.event("stack", data, text="\n".join(raw).strip(), pid=line.pid or pid)
 
@@ -133,11 +167,17 @@ def _add(thread: Data, found: re.Match[str]) -> None:
         thread["frames"].insert(0, frame(found["file"], found["line"], found["func"]))
         thread["native"] = []  # what follows was called by this one
     else:
-        thread["native"] = [f"{found['func'][:LIMIT]} ({found['library'] or ''})", *thread["native"]][:INNERMOST]
+        thread["native"] = [
+            f"{found['func'][:LIMIT]} ({found['library'] or ''})",
+            *thread["native"],
+        ][:INNERMOST]
 
 
 def _unwrapped(joined: str, lines: Iterator[str]) -> Iterator[str]:
-    """gdb wraps long argument lists; the rest of a frame is indented.  Ends where the next stack begins."""
+    """gdb wraps long argument lists.
+
+    The rest of a frame is indented.  Ends where the next stack begins.
+    """
     for text in lines:
         if text[:1] in (" ", "\t"):
             joined = f"{joined.rstrip()} {text.strip()}"[:WIDEST]
@@ -152,7 +192,8 @@ def _unwrapped(joined: str, lines: Iterator[str]) -> Iterator[str]:
 def of_processes(events: list[Event], heads: list[tuple[int, int, int | None]]) -> list[Event]:
     """Keep one stack per process: the main thread, which faulthandler prints last and py-spy names.
 
-    heads: (line number, pid, rank) of each ``Process …`` header of the file; a stack belongs to the header above it.
+    heads: (line number, pid, rank) of each ``Process …`` header of the file; a stack belongs to the
+    header above it.
     """
     chosen: list[Event] = []
     place: tuple[int, int | None, str] | None = None
@@ -191,9 +232,14 @@ def from_json(value: Any, path: str, rank: int | None) -> list[Event]:
             "frames": frames,
             "tool": "py-spy",
         }
-        text = clip("\n".join(f"{f['func']} ({f['file']}:{f['line']})" for f in frames) or json.dumps(data)[:200])
+        text = clip(
+            "\n".join(f"{f['func']} ({f['file']}:{f['line']})" for f in frames)
+            or json.dumps(data)[:200]
+        )
         if frames:
-            events[thread["pid"]] = Event("stack", text, path, 0, pid=thread["pid"], rank=rank, data=data)
+            events[thread["pid"]] = Event(
+                "stack", text, path, 0, pid=thread["pid"], rank=rank, data=data
+            )
     return list(events.values())
 
 

@@ -23,7 +23,8 @@ RULES: tuple[Rule, ...] = (
     rule(
         "store.connect_timeout",
         "client socket has",
-        r"client socket has timed out after (?P<amount>\d+) ?(?P<unit>ms|s)\S* while trying to connect to "
+        r"client socket has timed out after (?P<amount>\d+) ?(?P<unit>ms|s)\S* while trying to"
+        r" connect to "
         r"\((?P<host>[^,()]+), ?(?P<port>\d+)\)",
         span=2,
         make=_seconds,
@@ -60,7 +61,8 @@ RULES: tuple[Rule, ...] = (
     rule(
         "store.retry",
         "failed to connect/validate",
-        r"failed to connect/validate to host (?P<host>[^\s]+):(?P<port>\d+) - retrying \(try=(?P<tries>\d+)",
+        r"failed to connect/validate to host (?P<host>[^\s]+):(?P<port>\d+) - retrying"
+        r" \(try=(?P<tries>\d+)",
     ),
     # The IPv6 network addresses of (node-1, 29500) cannot be retrieved (gai error: -2 - Name or service not known).
     rule(
@@ -70,13 +72,18 @@ RULES: tuple[Rule, ...] = (
         r"\(gai error: (?P<error>-?\d+ - [^)]*)\)",
     ),
     # ssh: Could not resolve hostname gpu-17: Name or service not known
-    rule("store.resolve", "Could not resolve hostname", r"Could not resolve hostname (?P<host>[^\s:]+): (?P<error>.*)"),
+    rule(
+        "store.resolve",
+        "Could not resolve hostname",
+        r"Could not resolve hostname (?P<host>[^\s:]+): (?P<error>.*)",
+    ),
     # gcs_rpc_client.h:151: Failed to connect to GCS at address 10.1.1.4:6379 within 5 seconds.
     # RuntimeError: … Unable to connect to GCS (ray head) at 10.1.1.4:6379.
     rule(
         "store.connect_timeout",
         "connect to GCS",
-        r"(?:Failed|Unable) to connect to GCS (?:\(ray head\) )?at (?:address )?(?P<host>[\w.-]+):(?P<port>\d+)",
+        r"(?:Failed|Unable) to connect to GCS (?:\(ray head\) )?at (?:address"
+        r" )?(?P<host>[\w.-]+):(?P<port>\d+)",
     ),
     # socket.gaierror: [Errno -2] Name or service not known
     rule("store.resolve", "gaierror", r"gaierror: \[Errno (?P<error>-?\d+\] .*)", host=""),
@@ -87,28 +94,39 @@ RULES: tuple[Rule, ...] = (
         "store.bind",
         "server socket has failed",
         r"server socket has failed to (?:listen|bind).{0,400}?"
-        r"(?P<error>EADDRINUSE|\(errno: [^)]{0,100}\)|[Aa]ddress already in use|any local network address\.?\s{0,9}$)",
+        r"(?P<error>EADDRINUSE|\(errno: [^)]{0,100}\)|[Aa]ddress already in use|any local network"
+        r" address\.?\s{0,9}$)",
         make=_port,
     ),
     # DistStoreError: wait timeout after 300000ms, keys: /default_pg/0//cuda//…
-    rule("store.wait", "wait timeout after", r"wait timeout after (?P<timeout_ms>\d+) ?ms, keys: ?(?P<keys>\S+)"),
+    rule(
+        "store.wait",
+        "wait timeout after",
+        r"wait timeout after (?P<timeout_ms>\d+) ?ms, keys: ?(?P<keys>\S+)",
+    ),
     # Timed out initializing process group in store based barrier on rank: 1, for key: store_based_barrier_key:1
     # (world_size=4, worker_count=2, timeout=0:30:00)
     rule(
         "store.clients",
         "store based barrier",
-        r"store based barrier (?:on|to initialize process group for) rank:? (?P<_rank>\d+), (?:for )?key: (?P<key>\S+) "
+        r"store based barrier (?:on|to initialize process group for) rank:? (?P<_rank>\d+), (?:for"
+        r" )?key: (?P<key>\S+) "
         r"\(world_size=(?P<expected>\d+), (?:worker_count|num_workers_joined)=(?P<joined>\d+)",
     ),
     # Rank 2: Completed store-based barrier for key:store_based_barrier_key:1 with 4 nodes.
     rule(
         "store.clients",
         "Completed store-based barrier",
-        r"Rank (?P<_rank>\d+): Completed store-based barrier for key:(?P<key>\S+) with (?P<expected>\d+) nodes",
+        r"Rank (?P<_rank>\d+): Completed store-based barrier for key:(?P<key>\S+) with"
+        r" (?P<expected>\d+) nodes",
         make=lambda match, data, line: data | {"joined": data["expected"]},
     ),
     # barrier timeout after 300000ms, key: …
-    rule("store.wait", "barrier timeout after", r"barrier timeout after (?P<timeout_ms>\d+) ?ms, key: ?(?P<keys>\S+)"),
+    rule(
+        "store.wait",
+        "barrier timeout after",
+        r"barrier timeout after (?P<timeout_ms>\d+) ?ms, key: ?(?P<keys>\S+)",
+    ),
     # Timed out after 601 seconds waiting for clients. 2/3 clients joined.
     rule(
         "store.clients",
@@ -117,12 +135,15 @@ RULES: tuple[Rule, ...] = (
         r"(?P<expected>\d+) clients joined",
     ),
     # Failed to recv, got 0 bytes. Connection was likely closed. Did the remote server shutdown or crash?
-    rule("store.lost", "Failed to recv, got 0 bytes", r"(?P<message>Failed to recv, got 0 bytes.*)"),
+    rule(
+        "store.lost", "Failed to recv, got 0 bytes", r"(?P<message>Failed to recv, got 0 bytes.*)"
+    ),
     # sendBytes failed on SocketImpl(fd=4, addr=[localhost]:54321, remote=[localhost]:29500): Broken pipe
     rule(
         "store.lost",
         "failed on SocketImpl",
-        r"(?P<message>\w{1,60} failed on SocketImpl\(.{0,400}?\): (?:Broken pipe|Connection reset by peer).*)",
+        r"(?P<message>\w{1,60} failed on SocketImpl\(.{0,400}?\): (?:Broken pipe|Connection reset"
+        r" by peer).*)",
     ),
     # RuntimeError: Connection reset by peer  (torch <= 2.5, store)       RuntimeError: Broken pipe
     # RuntimeError: Socket Timeout
@@ -149,5 +170,9 @@ RULES: tuple[Rule, ...] = (
     ),
     # torch.distributed.elastic.rendezvous.api.RendezvousTimeoutError     RendezvousConnectionError: The connection to
     # the C10d store has failed.
-    rule("rendezvous.error", "Rendezvous", r"(?P<name>Rendezvous\w{0,60}?Error)(?:: (?P<message>[^\\\n\"]*))?"),
+    rule(
+        "rendezvous.error",
+        "Rendezvous",
+        r"(?P<name>Rendezvous\w{0,60}?Error)(?:: (?P<message>[^\\\n\"]*))?",
+    ),
 )

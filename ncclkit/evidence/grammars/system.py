@@ -1,4 +1,7 @@
-"""The grammar of what lies below: CUDA, libc, shells, DataLoader.  The kernel's own log is `kernel`."""
+"""The grammar of what lies below.
+
+CUDA, libc, shells, DataLoader.  The kernel's own log is `kernel`.
+"""
 
 from __future__ import annotations
 
@@ -37,14 +40,23 @@ def _low(match: re.Match[str], data: Data, line: Line) -> Data | None:
     """The limit stands in the next line, in KiB, or is none."""
     said = next(line.own(1), None)
     size = parse_int(said.body.strip()) if said else None
-    return data | {"message": f"{line.body.strip()}: {size}"} if size is not None and size < 1 << 20 else None
+    return (
+        data | {"message": f"{line.body.strip()}: {size}"}
+        if size is not None and size < 1 << 20
+        else None
+    )
 
 
 def _loops(match: re.Match[str], data: Data, line: Line) -> Data | None:
     """An address of loopback beside a name that is not localhost's, in what the next lines show."""
     for said in line.own(12):
         if found := re.match(r"127\.\S+\s+(?!localhost|ip6-|\d)([\w.-]+)", said.body.strip()):
-            return {"what": "own_name", "message": said.body.strip(), "_host": found[1], "_line": said}
+            return {
+                "what": "own_name",
+                "message": said.body.strip(),
+                "_host": found[1],
+                "_line": said,
+            }
     return None
 
 
@@ -73,18 +85,29 @@ RULES: tuple[Rule, ...] = (
     rule(
         "cuda.error",
         "from cudaGetDeviceCount()",
-        r"(?P<message>from cudaGetDeviceCount\(\).{0,600}?Error \d{1,9}: (?P<error>[^(]{0,300}[^( ]).*)",
+        r"(?P<message>from cudaGetDeviceCount\(\).{0,600}?Error \d{1,9}: (?P<error>[^(]{0,300}[^("
+        r" ]).*)",
     ),
     # failed call to cuInit: CUDA_ERROR_SYSTEM_NOT_READY: system not yet initialized
     rule("cuda.error", "CUDA_ERROR_", r"(?P<message>(?P<error>\bCUDA_ERROR_[A-Z_]{3,60}).*)"),
     # CUDA initialization failure with error: 802
-    rule("cuda.error", "CUDA initialization failure", r"(?P<message>CUDA initialization failure with (?P<error>.*))"),
+    rule(
+        "cuda.error",
+        "CUDA initialization failure",
+        r"(?P<message>CUDA initialization failure with (?P<error>.*))",
+    ),
     # Unable to determine the device handle for GPU0000:4F:00.0: Unknown Error (nvidia-smi)
     # NVRM: RmInitAdapter failed! (0x62:0x40:2477)         NVRM: GPU 0000:c1:00.0: GPU has fallen off the bus.
     rule(
-        "cuda.error", "the device handle for", r"(?P<message>Unable to determine (?P<error>the device handle for .*))"
+        "cuda.error",
+        "the device handle for",
+        r"(?P<message>Unable to determine (?P<error>the device handle for .*))",
     ),
-    rule("cuda.error", "fallen off the bus", r"NVRM: (?P<message>(?!Xid).{0,300}(?P<error>fallen off the bus).*)"),
+    rule(
+        "cuda.error",
+        "fallen off the bus",
+        r"NVRM: (?P<message>(?!Xid).{0,300}(?P<error>fallen off the bus).*)",
+    ),
     rule("cuda.error", "RmInitAdapter failed", r"(?P<message>(?P<error>RmInitAdapter failed).*)"),
     # ../aten/src/ATen/native/cuda/Indexing.cu:1290: indexSelectLargeIndex: block: [3,0,0], thread: [0,0,0] Assertion
     # `srcIndex < srcSelectDimSize` failed.
@@ -95,11 +118,21 @@ RULES: tuple[Rule, ...] = (
         error="device-side assert triggered",
     ),
     # node-1: Test CUDA failure common.cu:941 'system not yet initialized'
-    rule("cuda.error", "Test CUDA failure", r"(?P<message>Test CUDA failure \S+ '(?P<error>[^']*)')"),
+    rule(
+        "cuda.error", "Test CUDA failure", r"(?P<message>Test CUDA failure \S+ '(?P<error>[^']*)')"
+    ),
     # Failed: Cuda error /workspace/csrc/custom_all_reduce.cuh:364 'invalid argument'  (vLLM, sglang)
-    rule("cuda.error", "Cuda error ", r"(?P<message>Cuda error \S{1,300}\.cuh?:\d+ '(?P<error>[^']*)')"),
+    rule(
+        "cuda.error",
+        "Cuda error ",
+        r"(?P<message>Cuda error \S{1,300}\.cuh?:\d+ '(?P<error>[^']*)')",
+    ),
     # CUDA error 60 at p2p.cu:120: cudaErrorTooManyPeers: peer mapping resources exhausted
-    rule("cuda.error", "peer mapping resources", r"^(?P<message>.*(?P<error>peer mapping resources exhausted).*)"),
+    rule(
+        "cuda.error",
+        "peer mapping resources",
+        r"^(?P<message>.*(?P<error>peer mapping resources exhausted).*)",
+    ),
     # RuntimeError: No CUDA GPUs are available     invalid device ordinal     Cannot re-initialize CUDA in forked
     # subprocess
     *(
@@ -173,7 +206,9 @@ RULES: tuple[Rule, ...] = (
     # Segmentation fault (core dumped)       Fatal Python error: Segmentation fault
     text("segfault", "egmentation fault", "egmentation fault"),
     # *** SIGSEGV received at time=1730000000 on cpu 31 ***      *** SIGSEGV (@0x8) received by PID 4711 (TID 0x7f…)
-    text("segfault", "*** SIGSEGV", r"\*\*\* SIGSEGV (?:\(@0x[0-9a-f]{1,16}\) )?received (?:at|by) "),
+    text(
+        "segfault", "*** SIGSEGV", r"\*\*\* SIGSEGV (?:\(@0x[0-9a-f]{1,16}\) )?received (?:at|by) "
+    ),
     # run.sh: line 3: 4711 Hangup                  python train.py       a line that is only "Hangup"
     text("hangup", "Hangup", r"(?:^|line \d+:\s+\d+ )Hangup\b(?: {2,}|$)"),
     # run.sh: line 3: 4711 Killed                  python train.py       a line that is only "Killed"
@@ -182,7 +217,11 @@ RULES: tuple[Rule, ...] = (
     # MemoryError: Unable to allocate 93.1 GiB for an array       OSError: [Errno 12] Cannot allocate memory
     text("host_memory", "Unable to allocate ", r"Unable to allocate [\d.]+ [KMGT]i?B"),
     text("host_memory", "Cannot allocate memory", r"Errno 12\] Cannot allocate memory"),
-    text("host_memory", "DefaultCPUAllocator", r"DefaultCPUAllocator: (?:can't allocate|not enough) memory"),
+    text(
+        "host_memory",
+        "DefaultCPUAllocator",
+        r"DefaultCPUAllocator: (?:can't allocate|not enough) memory",
+    ),
     # RuntimeError: … DefaultCPUAllocator: not enough memory: you tried to allocate …
     #   what():  std::bad_alloc
     text("host_memory", "bad_alloc", r"what\(\): +std::bad_alloc"),
@@ -191,7 +230,8 @@ RULES: tuple[Rule, ...] = (
     rule(
         "system.error",
         "OOMKill",
-        r"^(?P<message>(?:(?P<_host>[a-z0-9][\w.-]{0,255})\s{1,80}\d{1,5}/\d{1,5}\s)?(?!.*OOMKilled\"?: ?[Ff]alse)"
+        r"^(?P<message>(?:(?P<_host>[a-z0-9][\w.-]{0,255})\s{1,80}\d{1,5}/\d{1,5}\s)?(?!.*OOMKilled\"?:"
+        r" ?[Ff]alse)"
         r".*\bOOMKill(?:ed|ing)\b.*)",
         what="oom_kill",
     ),
@@ -234,21 +274,33 @@ RULES: tuple[Rule, ...] = (
     # ls: cannot access '/dev/infiniband': No such file or directory
     # libibverbs: Warning: no userspace device-specific driver found for /sys/class/infiniband_verbs/uverbs0
     # libibverbs: Warning: couldn't load driver 'libmlx5-rdmav34.so': …      No IB devices found (ibv_devinfo)
-    text("no_verbs", "/dev/infiniband", "(?:cannot access|stat|open).{0,6}/dev/infiniband.{0,20}(?:No such file|'|$)"),
     text(
-        "no_verbs", "libibverbs: Warning", "libibverbs: Warning: (?:no userspace device|couldn't (?:load driver|stat))"
+        "no_verbs",
+        "/dev/infiniband",
+        "(?:cannot access|stat|open).{0,6}/dev/infiniband.{0,20}(?:No such file|'|$)",
+    ),
+    text(
+        "no_verbs",
+        "libibverbs: Warning",
+        "libibverbs: Warning: (?:no userspace device|couldn't (?:load driver|stat))",
     ),
     text("no_verbs", "No IB devices found", "No IB devices found"),
     # nv-fabricmanager: fabric manager NVIDIA GPU driver interface version … don't match with driver version …
     # nvidia-fabricmanager.service: Failed with result 'exit-code'.
     text("fabric", "abric manager NVIDIA", r"[Ff]abric manager NVIDIA .{0,120}don't match"),
     text(
-        "fabric", "nvidia-fabricmanager", r"nvidia-fabricmanager.{0,120}(?:[Ff]ailed|inactive|not running|not be found)"
+        "fabric",
+        "nvidia-fabricmanager",
+        r"nvidia-fabricmanager.{0,120}(?:[Ff]ailed|inactive|not running|not be found)",
     ),
     # There are not enough slots available in the system to satisfy the 16 slots that were requested by the application:
     # Error: No available node types can fulfill resource request {'GPU': 8.0}  (Ray)
     text("slots", "not enough slots", "There are not enough slots available"),
-    text("slots", "can fulfill resource request", "No available node types can fulfill resource request"),
+    text(
+        "slots",
+        "can fulfill resource request",
+        "No available node types can fulfill resource request",
+    ),
     # set_mempolicy: Operation not permitted (libnuma in a container)       mbind: Operation not permitted
     *(
         rule("system.denied", anchor, rf"\b(?P<call>(?:[gs]et_)?{anchor}): Operation not permitted")

@@ -1,4 +1,7 @@
-"""The grammar of launchers: torchrun (elastic), Slurm, Kubernetes, multiprocessing, shells, and libraries on top."""
+"""The grammar of launchers.
+
+Torchrun (elastic), Slurm, Kubernetes, multiprocessing, shells, and libraries on top.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,9 @@ SIGNALS = {name: number for number, name in enumerate(NAMES.split(), 1)}
 
 
 def signal_of(exitcode: int | None) -> int | None:
-    """The signal in an exit status: -9 of torchrun and Python, 137 of shells and Slurm; None for an ordinary exit."""
+    """The signal in an exit status: -9 of torchrun and Python, 137 of shells and Slurm; None for an
+    ordinary exit.
+    """
     if exitcode is None:
         return None
     if exitcode < 0:
@@ -29,14 +34,29 @@ def _entry(match: re.Match[str], data: Data, line: Line) -> Data | None:
     for later in line.own(3):
         if code := re.search(r"exitcode\s*: (-?\d{1,9}) \(pid: (\d{1,10})\)", later.body):
             exitcode, pid = int(code[1]), int(code[2])
-            return data | {"exitcode": exitcode, "signal": signal_of(exitcode), "pid": pid, "_pid": pid}
+            return data | {
+                "exitcode": exitcode,
+                "signal": signal_of(exitcode),
+                "pid": pid,
+                "_pid": pid,
+            }
     return None
 
 
 def _root(match: re.Match[str], data: Data, line: Line) -> Data:
-    said = dict(re.findall(r"(?m)^\s*(host|rank|exitcode)\s*: (\S+)", "\n".join(later.body for later in line.own(8))))
+    said = dict(
+        re.findall(
+            r"(?m)^\s*(host|rank|exitcode)\s*: (\S+)",
+            "\n".join(later.body for later in line.own(8)),
+        )
+    )
     rank, exitcode = parse_int(said.get("rank")), parse_int(said.get("exitcode"))
-    return data | {"exitcode": exitcode, "signal": signal_of(exitcode), "host": said.get("host", ""), "_rank": rank}
+    return data | {
+        "exitcode": exitcode,
+        "signal": signal_of(exitcode),
+        "host": said.get("host", ""),
+        "_rank": rank,
+    }
 
 
 def _stop(match: re.Match[str], data: Data, line: Line) -> Data:
@@ -59,25 +79,33 @@ TORCHRUN: tuple[Rule, ...] = (
     rule(
         "elastic.exit",
         "failed (exitcode:",
-        r"failed \(exitcode: (?P<exitcode>-?\d+)\) local_rank: (?P<local_rank>\d+) \(pid: (?P<pid>\d+)\)",
+        r"failed \(exitcode: (?P<exitcode>-?\d+)\) local_rank: (?P<local_rank>\d+) \(pid:"
+        r" (?P<pid>\d+)\)",
         make=_exit,
     ),
     #   rank      : 3 (local_rank: 1)        of the block "Failures:" and "Root Cause"
-    rule("elastic.exit", "(local_rank:", r"rank\s+: (?P<_rank>\d+) \(local_rank: (?P<local_rank>\d+)\)", make=_entry),
+    rule(
+        "elastic.exit",
+        "(local_rank:",
+        r"rank\s+: (?P<_rank>\d+) \(local_rank: (?P<local_rank>\d+)\)",
+        make=_entry,
+    ),
     # Root Cause (first observed failure):
     rule("elastic.root", "oot Cause (first", r"Root Cause \(first observed failure\)", make=_root),
     # Sending process 4712 closing signal SIGTERM       Terminating process 25364 via signal SIGTERM
     rule(
         "elastic.stop",
         "signal SIG",
-        r"(?:Sending|Terminating|Closing) process (?P<pid>\d+) (?:closing|via) signal SIG(?P<signal>\w+)",
+        r"(?:Sending|Terminating|Closing) process (?P<pid>\d+) (?:closing|via) signal"
+        r" SIG(?P<signal>\w+)",
         make=_stop,
     ),
     # Unable to shutdown process 4712 via Signals.SIGTERM, forcefully exiting via Signals.SIGKILL
     rule(
         "elastic.stop",
         "forcefully exiting via",
-        r"Unable to shutdown process (?P<pid>\d+) via .{1,40}, forcefully exiting via (?:Signals\.)?SIG(?P<signal>\w+)",
+        r"Unable to shutdown process (?P<pid>\d+) via .{1,40}, forcefully exiting via"
+        r" (?:Signals\.)?SIG(?P<signal>\w+)",
         make=_stop,
     ),
     # Received Signals.SIGTERM death signal, shutting down workers       Received 15 death signal (older)
@@ -119,7 +147,8 @@ TORCHRUN: tuple[Rule, ...] = (
         rule(
             "slurm.event",
             anchor,
-            r"(?:slurmstepd|srun).{0,300}(?:oom[_-]kill event|OOM Killed|Exceeded (?:step|job) memory limit)",
+            r"(?:slurmstepd|srun).{0,300}(?:oom[_-]kill event|OOM Killed|Exceeded (?:step|job)"
+            r" memory limit)",
             what="oom",
             signal=9,
         )
@@ -134,11 +163,22 @@ TORCHRUN: tuple[Rule, ...] = (
         signal=9,
     ),
     # slurmstepd: error: *** JOB 4711 ON n1 CANCELLED AT 2026-11-21T01:02:03 DUE TO TIME LIMIT ***
-    rule("slurm.event", "TIME LIMIT", r"CANCELLED AT .{0,60} DUE TO TIME LIMIT", what="time_limit", signal=15),
+    rule(
+        "slurm.event",
+        "TIME LIMIT",
+        r"CANCELLED AT .{0,60} DUE TO TIME LIMIT",
+        what="time_limit",
+        signal=15,
+    ),
     # slurmstepd: error: *** STEP 4711.0 ON n1 CANCELLED AT 2026-11-21T01:02:03 DUE TO NODE FAILURE …
     # srun: error: Node failure on n2
     rule("slurm.event", "NODE FAIL", r"DUE TO NODE FAIL", what="node_fail"),
-    rule("slurm.event", "Node failure", r"(?:srun|slurm\w{0,20}): error: .{0,300}Node failure", what="node_fail"),
+    rule(
+        "slurm.event",
+        "Node failure",
+        r"(?:srun|slurm\w{0,20}): error: .{0,300}Node failure",
+        what="node_fail",
+    ),
     # srun: error: Task launch for StepId=4711.0 failed on node n3: Socket timed out on send/recv operation
     rule(
         "slurm.event",
@@ -158,7 +198,8 @@ TORCHRUN: tuple[Rule, ...] = (
     rule(
         "slurm.event",
         "srun: error:",
-        r"srun: error: (?P<_host>\S+): tasks? (?P<task>[\d,-]+): (?:Exited with exit code (?P<code>\d+)"
+        r"srun: error: (?P<_host>\S+): tasks? (?P<task>[\d,-]+): (?:Exited with exit code"
+        r" (?P<code>\d+)"
         r"|(?P<said>Killed|Aborted|Segmentation fault|Bus error|Terminated)[^:]*)",
         what="task_exit",
         make=_task,
@@ -171,7 +212,9 @@ def _signalled(match: re.Match[str], data: Data, line: Line) -> Data:
 
 
 def _signal_only(match: re.Match[str], data: Data, line: Line) -> Data | None:
-    """Of a container: whose rank it was nobody says, and an ordinary exit code tells less than what was printed."""
+    """Of a container: whose rank it was nobody says, and an ordinary exit code tells less than what
+    was printed.
+    """
     return _exit(match, data, line) if signal_of(data["exitcode"]) else None
 
 
@@ -189,7 +232,8 @@ PROGRAMS: tuple[Rule, ...] = (
     rule(
         "elastic.exit",
         "exits with return code",
-        r"(?:--local_rank=(?P<local_rank>\d+)\b.{0,1500})?exits with return code = (?P<exitcode>-?\d+)",
+        r"(?:--local_rank=(?P<local_rank>\d+)\b.{0,1500})?exits with return code ="
+        r" (?P<exitcode>-?\d+)",
         make=_exit,
     ),
     #       Exit Code:    137 (kubectl describe)       Exited with exit code 137.       exited with code 139 (compose)
@@ -207,8 +251,20 @@ PROGRAMS: tuple[Rule, ...] = (
     *(
         rule("elastic.exit", anchor, pattern, exitcode=0)
         for anchor, pattern in (
-            ("code 0", r"local_rank: (?P<local_rank>\d+)\b.{0,40}exit(?:ed|ing)? (?:with )?(?:exit )?code:? 0\b"),
-            ("code 0", r"\b[Rr]ank[ :]{1,2}(?P<_rank>\d+)\b.{0,40}exit(?:ed|ing)? (?:with )?(?:exit )?code:? 0\b"),
+            (
+                "code 0",
+                (
+                    r"local_rank: (?P<local_rank>\d+)\b.{0,40}exit(?:ed|ing)? (?:with )?(?:exit"
+                    r" )?code:? 0\b"
+                ),
+            ),
+            (
+                "code 0",
+                (
+                    r"\b[Rr]ank[ :]{1,2}(?P<_rank>\d+)\b.{0,40}exit(?:ed|ing)? (?:with )?(?:exit"
+                    r" )?code:? 0\b"
+                ),
+            ),
             ("exit(0)", r"(?:[:,;] |^)(?:sys\.|os\._)?exit\(0\)\W{0,5}$"),
         )
     ),
@@ -230,7 +286,12 @@ PROGRAMS: tuple[Rule, ...] = (
     ),
     # MPI_ABORT was invoked on rank 3 in communicator MPI_COMM_WORLD
     # with errorcode 1.
-    rule("elastic.exit", "MPI_ABORT was invoked", r"MPI_ABORT was invoked on rank (?P<_rank>\d+)", exitcode=1),
+    rule(
+        "elastic.exit",
+        "MPI_ABORT was invoked",
+        r"MPI_ABORT was invoked on rank (?P<_rank>\d+)",
+        exitcode=1,
+    ),
     # [2026-11-21 01:02:03,456] [INFO] [launch.py:315:sigkill_handler] Killing subprocess 4711
     rule("elastic.stop", "Killing subprocess", r"Killing subprocess (?P<pid>\d+)", signal=15),
     # [rank: 1] Child process with PID 4711 terminated with code 1. Forcefully terminating all other processes …
@@ -264,7 +325,8 @@ ENDS = (
 )
 
 SCHEDULERS: tuple[Rule, ...] = tuple(
-    rule("slurm.event", anchor, pattern, what=what, signal=9 if what == "oom" else 15) for what, anchor, pattern in ENDS
+    rule("slurm.event", anchor, pattern, what=what, signal=9 if what == "oom" else 15)
+    for what, anchor, pattern in ENDS
 )
 
 RULES: tuple[Rule, ...] = (*TORCHRUN, *PROGRAMS, *SCHEDULERS)

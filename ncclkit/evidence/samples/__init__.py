@@ -22,7 +22,10 @@ def names() -> list[str]:
 
 
 def sample(name: str) -> Case:
-    """Open a bundled recording, read only, with its events; NcclkitError lists the names that exist."""
+    """Open a bundled recording, read only, with its events.
+
+    NcclkitError lists the names that exist.
+    """
     if name not in names():
         raise NcclkitError(f"There is no bundled run {name!r}; there are {', '.join(names())}.")
     case = Case.open(HERE / name, read_only=True)

@@ -1,12 +1,15 @@
-"""A text in pieces: each is scanned by itself, in whatever process, and the parts are put together in order.
+"""A text in pieces.
 
-The pieces of a file have fixed places, so who scans them changes nothing.  Of a piece is known: its events; who logs
-in it, and how far each of them came; its floods, lines that say what one before them said, but for numbers that do not
-matter.
+Each is scanned by itself, in whatever process, and the parts are put together in order.
 
-Logs in which every line counts (a million warnings, every collective, every channel) are long, and say little.  The
-first line of its kind is read by the grammars.  The lines after it need no grammar, as all that their event would be
-merged by (see `merge`) stands in the key that is made here.
+The pieces of a file have fixed places, so who scans them changes nothing.  Of a piece is known: its
+events; who logs in it, and how far each of them came; its floods, lines that say what one before
+them said, but for numbers that do not matter.
+
+Logs in which every line counts (a million warnings, every collective, every channel) are long, and
+say little.  The first line of its kind is read by the grammars.  The lines after it need no
+grammar, as all that their event would be merged by (see `merge`) stands in the key that is made
+here.
 """
 
 from __future__ import annotations
@@ -54,7 +57,9 @@ Key = tuple[Any, ...]
 
 
 class Deduplication:
-    """Puts what the lines of one file say into a `Merger`, the repeated ones without reading them."""
+    """Puts what the lines of one file say into a `Merger`, the repeated ones without
+    reading them.
+    """
 
     def __init__(self, merger: Merger) -> None:
         self.merger = merger
@@ -113,7 +118,9 @@ class Deduplication:
         return number
 
     def _text(self, said: bytes, choice: Choice) -> bytes:
-        """A warning without its numbers, or only without pointers and ports where numbers may matter."""
+        """A warning without its numbers, or only without pointers and ports where numbers may
+        matter.
+        """
         shape = said.translate(DIGITS)
         plain = self.plain.get(shape)
         if plain is None:
@@ -129,7 +136,10 @@ def _keep(known: dict[Any, Any], key: Any, value: Any) -> Any:
 
 
 def _head(start: bytes) -> Key:
-    """Launcher's label, host and process, place; without clock and thread.  Nothing for any other beginning."""
+    """Launcher's label, host and process, place.
+
+    Without clock and thread.  Nothing for any other beginning.
+    """
     match = HEAD.fullmatch(start)
     return match.groups() if match else ()
 
@@ -150,8 +160,9 @@ GAPS = 8
 class Speakers:
     """The ranks that lines name as their speakers.
 
-    The first block is listened to as a whole, of the others both ends, then whatever rank is missing between those
-    heard: who speaks rarely is found, as a rank without a voice would be called silent.
+    The first block is listened to as a whole, of the others both ends, then whatever rank is
+    missing between those heard: who speaks rarely is found, as a rank without a voice would be
+    called silent.
     """
 
     def __init__(self) -> None:
@@ -172,7 +183,9 @@ class Speakers:
         low, high = min(self.heard, default=0), max(self.heard, default=-1)
         if 0 < high - low + 1 - len(self.heard) <= GAPS:
             self.heard |= {
-                rank for rank in range(low, high) if rank not in self.heard and _logs(data, limit, rank, tasks)
+                rank
+                for rank in range(low, high)
+                if rank not in self.heard and _logs(data, limit, rank, tasks)
             }
 
 
@@ -186,7 +199,8 @@ def _logs(data: bytes, limit: int, rank: int, tasks: bool) -> bool:
 
 
 PATIENCE = 4
-"""After so many blocks that hold words like those of progress and no progress, only the ends of blocks are searched."""
+"""After so many blocks that hold words like those of progress and no progress, only the ends of
+blocks are searched."""
 
 Who = tuple[bytes, ...]
 
@@ -204,14 +218,24 @@ class SpeakerProgress:
         spoken = progress.latest(
             data, limit, many_speakers=shared, at_end_of_file=block.last, search_further_back=False
         )
-        if not spoken and (self.patience or block.last) and scan.holds(data, limit, progress.ANCHORS):
+        if (
+            not spoken
+            and (self.patience or block.last)
+            and scan.holds(data, limit, progress.ANCHORS)
+        ):
             spoken = progress.latest(
-                data, limit, many_speakers=shared, at_end_of_file=block.last, search_further_back=True
+                data,
+                limit,
+                many_speakers=shared,
+                at_end_of_file=block.last,
+                search_further_back=True,
             )
             self.patience = PATIENCE if spoken else self.patience - 1
         for who, word in spoken.items():
             if who or not shared or who not in self.words or word.step >= self.words[who][0]:
-                line = Block(word.raw, len(word.raw), block.number + block.ends - word.back, block.context)
+                line = Block(
+                    word.raw, len(word.raw), block.number + block.ends - word.back, block.context
+                )
                 self.words[who] = word.step, line
 
     def events(self) -> Iterator[Event]:
@@ -271,7 +295,9 @@ def divisible(path: str) -> bool:
     return not head.startswith(tuple(PACKED)) and not is_tar(head)
 
 
-def plan(file: BinaryIO, size: int, context: Context, *, labelled: bool, stacks: bool) -> list[ByteRange]:
+def plan(
+    file: BinaryIO, size: int, context: Context, *, labelled: bool, stacks: bool
+) -> list[ByteRange]:
     """The pieces of an open file of `size` bytes, without those that lie in a hole of it."""
     number, made, end = file.fileno(), list[ByteRange](), -1
     inode = os.fstat(number).st_ino
@@ -294,7 +320,8 @@ def _places(file: int, size: int) -> Iterator[int]:
 def data(file: int, place: int, size: int) -> int:
     """Where the first data of a file lies at or after a place; `size` where only a hole follows.
 
-    A log that was emptied while its job wrote on begins with a hole, and a hole of 8 EiB takes no room on a disk.
+    A log that was emptied while its job wrote on begins with a hole, and a hole of 8 EiB takes no
+    room on a disk.
     """
     try:
         return os.lseek(file, place, os.SEEK_DATA) if place < size else size
@@ -307,7 +334,8 @@ def data(file: int, place: int, size: int) -> int:
 EXTENTS = 10_000
 """Holes of a file that are passed in search of the last one."""
 MARGIN = 64 << 10
-"""Zero bytes that are left behind the data: a program that copies files makes a hole of the zeros at their end, too."""
+"""Zero bytes that are left behind the data: a program that copies files makes a hole of the zeros
+at their end, too."""
 
 
 def end_of_data(file: int, place: int, size: int) -> int:
@@ -334,7 +362,9 @@ def read(piece: ByteRange) -> ScanResult:
     with inputs.opened(piece.context.path) as file:
         number = file.fileno()
         if os.fstat(number).st_ino != piece.file:
-            return ScanResult(problem="was replaced by another file while it was read; read it again.")
+            return ScanResult(
+                problem="was replaced by another file while it was read; read it again."
+            )
         merger = Merger()
         for event in _before(number, piece):
             merger.continues(event)
@@ -345,7 +375,10 @@ def read(piece: ByteRange) -> ScanResult:
 
 
 def _blocks(file: int, piece: ByteRange) -> Iterator[Block]:
-    """The blocks of a piece; of a line longer than a block, those inside it are left out, as `scan.blocks` does."""
+    """The blocks of a piece.
+
+    Of a line longer than a block, those inside it are left out, as `scan.blocks` does.
+    """
     at, number, inside = piece.start, 1, False
     while at < piece.end:
         own = min(scan.BLOCK, piece.end - at)
@@ -379,7 +412,10 @@ def _before(file: int, piece: ByteRange) -> Iterator[Event]:
 
 def gather(blocks: Iterable[Block], merger: Merger, *, labelled: bool, stacks: bool) -> ScanResult:
     """What all blocks say together."""
-    lines, found, speakers, progress = Deduplication(merger), ScanResult(), Speakers(), SpeakerProgress()
+    lines = Deduplication(merger)
+    found = ScanResult()
+    speakers = Speakers()
+    progress = SpeakerProgress()
     for block in blocks:
         lines.read(block)
         progress.take(block)
@@ -417,7 +453,9 @@ def joined(pieces: Iterable[ScanResult]) -> ScanResult:
         whole.problem = whole.problem or piece.problem
     events = merger.events()
     whole.events = [event for event in events if event.kind != "stack"]
-    whole.events += stacks.of_processes([event for event in events if event.kind == "stack"], whole.heads)
+    whole.events += stacks.of_processes(
+        [event for event in events if event.kind == "stack"], whole.heads
+    )
     return whole
 
 

@@ -1,7 +1,8 @@
 """A log as its programs wrote it, from one that was quoted, wrapped, coloured or logged once more.
 
-It only changes what a grammar could not read otherwise, never NCCL's own envelope, a rank's mark or the prefix of a
-launcher that is known (`prefix`).  Lines keep their numbers wherever one line stays one line.
+It only changes what a grammar could not read otherwise, never NCCL's own envelope, a rank's mark or
+the prefix of a launcher that is known (`prefix`).  Lines keep their numbers wherever one line stays
+one line.
 """
 
 from __future__ import annotations
@@ -19,18 +20,25 @@ MOST = 8 << 20
 SHARE = 0.9
 """Of the lines that are not blank: how many must begin alike."""
 SEEDS, LOOKED, LONG = 6, 400, 160
-"""Lines from which a shared prefix is guessed, lines on which it is tried, and its longest length."""
+"""Lines from which a shared prefix is guessed, lines on which it is tried, and its longest
+length."""
 
 ODD = re.compile(
     r"[\xa0\u2007\u202f\u200b\u200c\u200d\u2060\ufeff\u2018\u2019\u201c\u201d\x1b]|&(?:lt|gt|quot|amp|nbsp|#\d+);"
 )
 PLAIN = str.maketrans(
-    {**dict.fromkeys("\xa0\u2007\u202f", " "), **dict.fromkeys("\u200b\u200c\u200d\u2060\ufeff", None)}
+    {
+        **dict.fromkeys("\xa0\u2007\u202f", " "),
+        **dict.fromkeys("\u200b\u200c\u200d\u2060\ufeff", None),
+    }
     | {"\u2018": "'", "\u2019": "'", "\u201c": '"', "\u201d": '"'}
 )
-ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|[_\]][^\x07\x1b\n]{0,400}(?:\x07|\x1b\\)|[@-Z\\-_])")
+ESCAPES = re.compile(
+    r"\x1b(?:\[[0-?]*[ -/]*[@-~]|[_\]][^\x07\x1b\n]{0,400}(?:\x07|\x1b\\)|[@-Z\\-_])"
+)
 TAGS = re.compile(
-    r"</?(?:br|pre|code|html|body|p|div|span|summary|details|blockquote|li|ul)\b[^<>\n]{0,200}>", re.IGNORECASE
+    r"</?(?:br|pre|code|html|body|p|div|span|summary|details|blockquote|li|ul)\b[^<>\n]{0,200}>",
+    re.IGNORECASE,
 )
 FIELD = re.compile(r"^[\s{]{0,99}\"[\w. -]{1,99}\":\s?\"|\"[,}\s]{0,9}$")
 """What stands before and after the value of a field of JSON."""
@@ -46,9 +54,11 @@ ENVELOPE = re.compile(
 EDGE = re.compile(r".*(?:[:|>\])\t-] ?|[*] )", re.DOTALL)
 HOST = re.compile(r"\[?([A-Za-z][\w.-]{0,200}?\d[\w.-]{0,50})(?:\]|:| {1,20}\|) ")
 RECORD = re.compile(
-    r"[\w.-]{1,255}:\d+:\d+ |\[[\w|:.-]{1,80}\](?![\w(])|\[[IWEF]\d{0,4} |[IWEF]\d{4} |\[?\d{4}-\d\d-\d\d"
+    r"[\w.-]{1,255}:\d+:\d+ |\[[\w|:.-]{1,80}\](?![\w(])|\[[IWEF]\d{0,4} |[IWEF]\d{4}"
+    r" |\[?\d{4}-\d\d-\d\d"
     r"|Traceback|\s*File \"|srun:|slurmst"
-    r"|[A-Z][a-z]{2} [ \d]\d \d\d:|[\w.]{0,80}(?:Error|Exception|Interrupt)\b|terminate called|Watchdog"
+    r"|[A-Z][a-z]{2} [ \d]\d \d\d:|[\w.]{0,80}(?:Error|Exception|Interrupt)\b|terminate"
+    r" called|Watchdog"
 )
 """How the lines begin that a grammar knows."""
 COUNTER = re.compile(r"(?i:step|epoch|iter|batch|train|eval|val|loss|warn|error|info)")
@@ -60,7 +70,8 @@ WIDTHS = (72, 76, 78, 79, 80, 100, 120, 132, 160, 200)
 """Columns at which terminals and editors break lines."""
 COMMON = (80, 100, 120)
 NEAR = 0.85
-"""Of a width: in a text that was wrapped there, fewer lines than were cut are shorter and longer than this."""
+"""Of a width: in a text that was wrapped there, fewer lines than were cut are shorter and longer
+than this."""
 RULED = re.compile(r"\s*[|+=*#~_-]|.*?\S {3,}\S.*? {3,}")
 """How lines of tables and frames begin: with a rule, or with columns."""
 START = re.compile(
@@ -72,7 +83,10 @@ START = re.compile(
 
 
 def text(data: bytes) -> bytes:
-    """The text without what others put around it; the very same bytes where there is nothing of that kind."""
+    """The text without what others put around it.
+
+    The very same bytes where there is nothing of that kind.
+    """
     given = data.decode("utf-8", "replace")
     plain = whole = given.replace("\r\n", "\n")
     for step in (_characters, _records, _escaped, _quoted, _prefixes, _unwrapped):
@@ -91,7 +105,7 @@ def _characters(text: str) -> str:
 
 
 def _escaped(text: str) -> str:
-    r"""The lines of a text that has ``\n`` for its line ends, as a field of JSON or a Python string has."""
+    r"""The lines of a text that has ``\n`` for its line ends, as a field of JSON has."""
     count = text.count("\\n")
     if count < 3 or count < 2 * text.count("\n"):
         return text
@@ -103,13 +117,19 @@ def _records(text: str) -> str:
     """The lines that records of JSON hold, one a line."""
     lines = text.split("\n")
     filled = [line for line in lines if line.strip()]
-    if not filled or '"ncclkit"' in filled[0] or sum(line.lstrip()[:1] == "{" for line in filled) < SHARE * len(filled):
+    if (
+        not filled
+        or '"ncclkit"' in filled[0]
+        or sum(line.lstrip()[:1] == "{" for line in filled) < SHARE * len(filled)
+    ):
         return text
     said = [_message(line) for line in lines]
     found = sum(message is not None for message in said)
     if found < SHARE * len(filled):
         return text
-    return "\n".join(line if message is None else message for line, message in zip(lines, said, strict=True))
+    return "\n".join(
+        line if message is None else message for line, message in zip(lines, said, strict=True)
+    )
 
 
 def _message(line: str) -> str | None:
@@ -153,7 +173,10 @@ def _without(line: str, pattern: re.Pattern[str]) -> str:
 
 
 def _shared(lines: list[str]) -> re.Pattern[str] | None:
-    """What nine of ten lines begin with, whatever the numbers in it; None where that belongs to the lines."""
+    """What nine of ten lines begin with, whatever the numbers in it.
+
+    None where that belongs to the lines.
+    """
     for seed in lines[:SEEDS]:
         own = ENVELOPE.search(seed)
         head = seed[: min(own.start() if own else LONG, LONG)]
@@ -169,14 +192,19 @@ def _shared(lines: list[str]) -> re.Pattern[str] | None:
 
 
 def _pattern(head: str) -> re.Pattern[str]:
-    """A prefix with any numbers in it, and columns of any width; blanks at its end may belong to what follows."""
+    """A prefix with any numbers in it, and columns of any width.
+
+    Blanks at its end may belong to what follows.
+    """
     inner = head.rstrip(" ")
     pattern = re.sub(r"(?:\\ )+", " +", re.sub(r"\d+", r"\\d+", re.escape(inner)))
     return re.compile(pattern + re.escape(head[len(inner) :]))
 
 
 def _fits(pattern: re.Pattern[str], lines: list[str]) -> bool:
-    """True where nine of ten lines have it, and without it some begin as lines of known programs do."""
+    """True where nine of ten lines have it, and without it some begin as lines of known programs
+    do.
+    """
     matches = [match for line in lines if (match := pattern.match(line))]
     if len(matches) < SHARE * len(lines) or all(STAMP.fullmatch(match[0]) for match in matches):
         return False
@@ -184,31 +212,51 @@ def _fits(pattern: re.Pattern[str], lines: list[str]) -> bool:
 
 
 def _unwrapped(text: str) -> str:
-    """Lines that were wrapped at a width are whole again; blank ones take the place of their other parts."""
+    """Lines that were wrapped at a width are whole again.
+
+    Blank ones take the place of their other parts.
+    """
     lines = text.split("\n")
     width = max(map(len, lines))
     if width > WIDTHS[-1] or width < WIDTHS[0]:
         return text
 
     def cut(line: str, later: str) -> bool:
-        return len(line) == width and not (RECORD.match(later) or COUNTER.match(later)) and _head(later) != _head(line)
+        return (
+            len(line) == width
+            and not (RECORD.match(later) or COUNTER.match(later))
+            and _head(later) != _head(line)
+        )
 
     column = min(column for column in WIDTHS if column >= width)
 
     def wrapped(line: str, later: str) -> bool:
         word = later.partition(" ")[0]
-        return len(line) + 1 + len(word) > column and len(line) > 0.6 * column and not START.match(later)
+        return (
+            len(line) + 1 + len(word) > column
+            and len(line) > 0.6 * column
+            and not START.match(later)
+        )
 
     table = {NUMBER.sub("0", line) for line in lines if len(line) == width}
     hard = sum(cut(*pair) for pair in pairwise(lines))
     soft = sum(wrapped(*pair) for pair in pairwise(lines) if len(pair[0]) < width)
     if soft >= max(hard, 2) and width > 0.93 * column:
-        whole = sum(len(line) > NEAR * column and not wrapped(line, later) for line, later in pairwise(lines))
+        whole = sum(
+            len(line) > NEAR * column and not wrapped(line, later)
+            for line, later in pairwise(lines)
+        )
         return _joined(lines, wrapped, " ", any_line=soft > 2 * whole)
-    # of a single line that is as long as a terminal is wide, only the commonest widths say that it was cut there
-    firm = hard >= (1 if width in COMMON else 2 if width in WIDTHS else 4) and (hard == 1 or len(table) > 1)
+    # of a single line as long as a terminal is wide, only the commonest widths say it was cut there
+    firm = hard >= (1 if width in COMMON else 2 if width in WIDTHS else 4) and (
+        hard == 1 or len(table) > 1
+    )
     near = sum(NEAR * width < len(line) < width for line in lines)
-    return _joined(lines, cut, "", any_line=hard > 1 and hard >= near and width in WIDTHS) if firm else text
+    return (
+        _joined(lines, cut, "", any_line=hard > 1 and hard >= near and width in WIDTHS)
+        if firm
+        else text
+    )
 
 
 def _head(line: str) -> str:
@@ -216,15 +264,25 @@ def _head(line: str) -> str:
     return NUMBER.sub("0", line[:7])[:6]
 
 
-def _joined(lines: list[str], wrapped: Callable[[str, str], bool], glue: str, *, any_line: bool = False) -> str:
-    """The text with wrapped lines whole; any_line: those that no grammar knows by their beginning, too."""
+def _joined(
+    lines: list[str], wrapped: Callable[[str, str], bool], glue: str, *, any_line: bool = False
+) -> str:
+    """The text with wrapped lines whole.
+
+    Any_line: those that no grammar knows by their beginning, too.
+    """
     whole: list[str] = []
     at = 0
     while at < len(lines):
         last = at
         parts = [lines[at]]
         known = RECORD.match(lines[at]) is not None or (any_line and not RULED.match(lines[at]))
-        while known and last + 1 < len(lines) and lines[last + 1] and wrapped(lines[last], lines[last + 1]):
+        while (
+            known
+            and last + 1 < len(lines)
+            and lines[last + 1]
+            and wrapped(lines[last], lines[last + 1])
+        ):
             last += 1
             parts.append(f"{'' if parts[-1].endswith('-') else glue}{lines[last]}")
         whole += ["".join(parts), *[""] * (last - at)]

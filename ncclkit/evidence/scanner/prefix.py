@@ -8,17 +8,25 @@ from datetime import datetime, timezone
 from ncclkit.core import secrets
 from ncclkit.evidence.grammars.grammar import Line
 
-STAMP = re.compile(r"\[?(\d{4})[-/](\d\d)[-/](\d\d)[ T](\d\d):(\d\d):(\d\d)(?:[.,](\d{1,9}))?\]?,? ?")
+STAMP = re.compile(
+    r"\[?(\d{4})[-/](\d\d)[-/](\d\d)[ T](\d\d):(\d\d):(\d\d)(?:[.,](\d{1,9}))?\]?,? ?"
+)
 GLOG = re.compile(r"(?:\[|^)[IWEF](\d{3,4}) (\d\d):(\d\d):(\d\d)(?:\.(\d{1,9}))?")
 # [Sat Nov 21 01:02:03 2026] NVRM: …   of dmesg -T
 DMESG = re.compile(r"\[[A-Z][a-z]{2} ([A-Z][a-z]{2}) ([ \d]\d) (\d\d):(\d\d):(\d\d) (\d{4})\] ?")
 # 11/21/2026 01:02:03 - INFO - __main__ - …   of accelerate and transformers
 SLASHED = re.compile(r"(\d\d)/(\d\d)/(\d{4}) (\d\d):(\d\d):(\d\d)\b")
-MONTHS = {name: number for number, name in enumerate("Jan Feb Mar Apr May Jun Jul Aug Sep Oct Nov Dec".split(), 1)}
+MONTHS = {
+    name: number
+    for number, name in enumerate("Jan Feb Mar Apr May Jun Jul Aug Sep Oct Nov Dec".split(), 1)
+}
 
 
 def moment(text: str, year: datetime | None = None) -> float | None:
-    """The first time stamp of a line; local time, as NCCL and torch print it; `year`: the file's last change."""
+    """The first time stamp of a line.
+
+    Local time, as NCCL and torch print it; `year`: the file's last change.
+    """
     if match := STAMP.match(text) or (STAMP.search(text) if "NCCL WARN" in text else None):
         return _seconds([int(part) for part in match.groups()[:6]], match[7])
     if match := DMESG.match(text):
@@ -29,7 +37,9 @@ def moment(text: str, year: datetime | None = None) -> float | None:
         return _seconds([calendar, month, of_month, *hours], None)
     if year is not None and (match := GLOG.search(text)):
         month, of_month = divmod(int(match[1]), 100)
-        return _within(year, [month, of_month, *(int(part) for part in match.groups()[1:4])], match[5])
+        return _within(
+            year, [month, of_month, *(int(part) for part in match.groups()[1:4])], match[5]
+        )
     return None
 
 
@@ -46,7 +56,11 @@ def iso(text: str) -> float | None:
     fraction = re.search(r"[.,](\d{1,9})", text)
     zone = re.search(r"([+-])(\d\d):?(\d\d)$", text)
     try:
-        base = datetime.strptime(text[:19], "%Y-%m-%dT%H:%M:%S").replace(tzinfo=timezone.utc).timestamp()
+        base = (
+            datetime.strptime(text[:19], "%Y-%m-%dT%H:%M:%S")
+            .replace(tzinfo=timezone.utc)
+            .timestamp()
+        )
     except ValueError:
         return None
     shift = (int(zone[2]) * 3600 + int(zone[3]) * 60) * (-1 if zone[1] == "-" else 1) if zone else 0
@@ -70,28 +84,35 @@ def _seconds(parts: list[int], fraction: str | None) -> float | None:
 
 
 ANSI = re.compile(
-    r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])|(?<![\w\])])\[\d{1,2}(?:;\d{1,2})*m"
+    r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])"
+    r"|(?<![\w\])])\[\d{1,2}(?:;\d{1,2})*m"
 )
 """Escape sequences, and colour codes whose escape character was lost in copying."""
 
 LAUNCHER = re.compile(
     r"\s*(?:"
-    # [default0]: …   [trainer3]:…   [trainer0|7]:…   [trainer:0|7]:…   [node-1|trainer0|7]:… (local|global)
-    r"\[(?!rank|Rank)(?:(?P<at>[\w.-]{1,255})\|)?[A-Za-z_]+?:?(?P<role>\d{1,7})(?:\|(?P<world>\d{1,7}))?\]:\s?"
-    # [1,3]<stdout>: …   Sat Nov 21 01:02:03 2026[1,3]<stderr>:…   [prterun-n1-77@1,3][n2:4711]<stdout>: …
+    # [default0]: …   [trainer3]:…
+    # [trainer0|7]:…   [trainer:0|7]:…   [node-1|trainer0|7]:…   (local|global)
+    r"\[(?!rank|Rank)(?:(?P<at>[\w.-]{1,255})\|)?"
+    r"[A-Za-z_]+?:?(?P<role>\d{1,7})(?:\|(?P<world>\d{1,7}))?\]:\s?"
+    # [1,3]<stdout>: …   Sat Nov 21 01:02:03 2026[1,3]<stderr>:…
+    # [prterun-n1-77@1,3][n2:4711]<stdout>: …
     r"|(?:\w{3} \w{3} [ \d]\d [\d:]{8} \d{4})?\[(?:[\w.-]{1,255}@)?\d+,(?P<mpi>\d{1,7})\]"
     r"(?:\[(?P<node>[\w.-]{1,255}):(?P<node_pid>\d{1,10})\])?<std(?:out|err|diag)>:\s?"
-    # (RayWorkerWrapper pid=13305, ip=10.0.0.7) …   (EngineCore_0 pid=77) …   (pid=77) …   (Worker(policy) pid=77) …
+    # (RayWorkerWrapper pid=13305, ip=10.0.0.7) …
+    # (EngineCore_0 pid=77) …   (pid=77) …   (Worker(policy) pid=77) …
     r"|\((?:[^\s()=,]{1,120}(?:\(\w{1,60}\))? )?(?:rank=(?P<actor>\d{1,7}) )?pid=(?P<pid>\d{1,10})"
     r"(?:, ip=(?P<ip>[\d.a-f:]{2,45}))?\)\s"
     # (raylet, ip=10.0.0.7) …
     r"|\(raylet(?:, ip=(?P<raylet>[\d.a-f:]{2,45}))?\)\s"
-    # Nov 21 01:02:03 node-1 kernel: …   2026-11-21T01:02:03+0000 node-1 python[4711]: …        (syslog, journal)
+    # Nov 21 01:02:03 node-1 kernel: …   (syslog)
+    # 2026-11-21T01:02:03+0000 node-1 python[4711]: …   (journal)
     r"|(?:(?P<syslog>[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d)"
     r"|(?P<journal>\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d[\d.,:Z+-]{0,16})) "
     r"(?P<machine>[\w.-]{1,255}) (?:kernel|[\w./-]{1,80}\[(?P<unit_pid>\d{1,10})\]):\s"
     # 2026-11-21T01:02:03.123456789Z stdout F …
-    r"|(?P<iso>\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)) (?:std(?:out|err) [FP] )?"
+    r"|(?P<iso>\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d))"
+    r" (?:std(?:out|err) [FP] )?"
     # [pod/trainer-3/pytorch] …  (kubectl logs --prefix)       trainer-3  | …  (docker compose)
     r"|\[pod/(?P<pod>[\w.-]{1,253})/[\w.-]{1,253}\]\s"
     r"|(?!(?i:epoch|step|iter|iteration|batch|global|train|val|eval|loss|ep|lr)[_-])"
@@ -104,17 +125,25 @@ RANK = re.compile(r"\[rank(?:: )?(\d{1,7})\]:? ?")
 """``[rank3]:`` of torch, ``[rank: 3]`` of Lightning."""
 PDSH = re.compile(
     r"(?=[A-Za-z._-]{0,253}\d)(?P<host>[A-Za-z][\w.-]{0,253}): "
-    r"(?=\[(?:20\d\d-|rank\d|default\d|[IWEF]\d{3,4} )|Traceback \(most|[\w.-]{1,253}:\d{1,10}:\d{1,10} \[)"
+    r"(?=\[(?:20\d\d-|rank\d|default\d|[IWEF]\d{3,4} )"
+    r"|Traceback \(most|[\w.-]{1,253}:\d{1,10}:\d{1,10} \[)"
 )
 """``node-1: `` of pdsh (DeepSpeed) before something that begins a line."""
 CPP = ("[I", "[W", "[E", "[F")
 
 
-def parse(raw: str, path: str = "", number: int = 0, *, tasks: bool = False, changed: datetime | None = None) -> Line:
+def parse(
+    raw: str,
+    path: str = "",
+    number: int = 0,
+    *,
+    tasks: bool = False,
+    changed: datetime | None = None,
+) -> Line:
     """Take a raw line apart; no grammar sees the secrets in it.
 
-    tasks: ``3: `` at the line's start is a Slurm task; changed: the file's last change, which gives the year that
-    time stamps of c10 and syslog leave out.
+    tasks: ``3: `` at the line's start is a Slurm task; changed: the file's last change, which gives
+    the year that time stamps of c10 and syslog leave out.
     """
     text = secrets.text(ANSI.sub("", raw) if "\x1b" in raw or "m" in raw[:8] else raw)
     line = Line(text, path=path, number=number)
@@ -127,7 +156,8 @@ def parse(raw: str, path: str = "", number: int = 0, *, tasks: bool = False, cha
     line.text = line.body = text
     if "[rank" in text and (own := RANK.search(text)):
         line.rank, line.local = int(own[1]), False
-        if text[own.end() : own.end() + 2] not in CPP:  # C++ puts it before the first line of a message only
+        # C++ puts it before the first line of a message only
+        if text[own.end() : own.end() + 2] not in CPP:
             line.speaker += own[0].strip()
         line.body = text[own.end() :] if not text[: own.start()].strip() else text
     place = PDSH.match(text)

@@ -1,13 +1,14 @@
 """Many lines, few of them interesting: a streaming scan of bounded memory.
 
-Only lines that hold an anchor of a rule are decoded and shown to the grammars; a line that repeats one before it is
-only counted (see `pieces.Deduplication`).  A block knows some of the text after it, so that tracebacks and wrapped
-messages are read whole.
+Only lines that hold an anchor of a rule are decoded and shown to the grammars; a line that repeats
+one before it is only counted (see `pieces.Deduplication`).  A block knows some of the text after
+it, so that tracebacks and wrapped messages are read whole.
 
-Logs say the same with other numbers again and again, so which rules a line is shown to is kept by its *shape*, in which
-all digits (and the letters of hexadecimal numbers) are one.  A line of a known shape costs one translation and one look
-into a dictionary.  Where `hyperscan` is installed it finds the lines with an anchor at once, and no other line is
-looked at: the answer is the same, as it only skips lines that hold no anchor.
+Logs say the same with other numbers again and again, so which rules a line is shown to is kept by
+its *shape*, in which all digits (and the letters of hexadecimal numbers) are one.  A line of a
+known shape costs one translation and one look into a dictionary.  Where `hyperscan` is installed it
+finds the lines with an anchor at once, and no other line is looked at: the answer is the same, as
+it only skips lines that hold no anchor.
 """
 
 from __future__ import annotations
@@ -49,11 +50,24 @@ MANY_PLACES = 2000
 FEW = 256 << 10
 """Bytes below which loading hyperscan does not pay."""
 
-GRAMMARS = (c10d, python, gloo, store, torchrun, system, refusals, kernel, network, progress, printed)
+GRAMMARS = (
+    c10d,
+    python,
+    gloo,
+    store,
+    torchrun,
+    system,
+    refusals,
+    kernel,
+    network,
+    progress,
+    printed,
+)
 """The grammars of all lines but those of NCCL's own log, of Python and of stacks."""
 RULES: tuple[Rule, ...] = (*nccl.OTHER, *(rule for grammar in GRAMMARS for rule in grammar.RULES))
 CODE = (*python.GATE, b"Thread ", *unknown_errors.GATE)
-"""What a line of Python's, of a stack's or of an unknown error holds, besides gdb's ``#0`` at its start."""
+"""What a line of Python's, of a stack's or of an unknown error holds, besides gdb's ``#0`` at its
+start."""
 ANCHORS = tuple(sorted({rule.anchor for rule in (*nccl.INFO, *RULES)} | set(CODE)))
 GDB = b"#0 "
 FIRST = 80
@@ -69,18 +83,22 @@ class Choice:
 
     rules: tuple[Rule, ...]
     code: bool
-    """True when the line may begin a traceback or stack, name an exception, or call itself an error."""
+    """True when the line may begin a traceback or stack, name an exception, or call itself an
+    error."""
     digits_matter: bool = False
     """True when one of the rules asks for certain digits."""
     flood: str = ""
-    """The kind, where such lines come in floods and no other rule can have a say (see `deduplication`)."""
+    """The kind, where such lines come in floods and no other rule can have a say (see
+    `deduplication`)."""
     foreign: bool = False
     """True when the line may be one to be read in English; only then its rules are known."""
 
     def within(self, raw: bytes) -> Choice:
         """The rules whose anchor really is in the line, as different lines may have one shape."""
         rules = tuple([rule for rule in self.rules if rule.anchor in raw])
-        return Choice(rules, self.code and (any(mark in raw for mark in CODE) or GDB in raw[:FIRST]))
+        return Choice(
+            rules, self.code and (any(mark in raw for mark in CODE) or GDB in raw[:FIRST])
+        )
 
     def middle(self, raw: bytes, low: int, high: int) -> Choice:
         """Those whose anchor begins in raw[low:high]."""
@@ -113,13 +131,24 @@ def choose(shape: bytes) -> Choice | None:
     digits_matter = gdb or any(rule.digits_matter for rule in rules)
     kinds = [rule.kind for rule in rules] if not code and not digits_matter else []
     flood = "nccl.channel" if "nccl.channel" in kinds else "nccl.op" if kinds == ["nccl.op"] else ""
-    foreign = any(said in shape for said in _PLAIN) or not shape.isascii() and any(said in shape for said in _ACCENTED)
-    return Choice(rules, code, digits_matter or foreign, flood, foreign) if rules or code or foreign else None
+    foreign = (
+        any(said in shape for said in _PLAIN)
+        or not shape.isascii()
+        and any(said in shape for said in _ACCENTED)
+    )
+    return (
+        Choice(rules, code, digits_matter or foreign, flood, foreign)
+        if rules or code or foreign
+        else None
+    )
 
 
-_INFO, _RULES = ([(rule.anchor.translate(FOLD), rule) for rule in rules] for rules in (nccl.INFO, RULES))
+_INFO, _RULES = (
+    [(rule.anchor.translate(FOLD), rule) for rule in rules] for rules in (nccl.INFO, RULES)
+)
 _CODE, _PLAIN, _ACCENTED = (
-    tuple(mark.translate(FOLD) for mark in marks) for marks in (CODE, refusals.PLAIN, refusals.ACCENTED)
+    tuple(mark.translate(FOLD) for mark in marks)
+    for marks in (CODE, refusals.PLAIN, refusals.ACCENTED)
 )
 KNOWN = Shapes()
 
@@ -168,7 +197,10 @@ def holds(data: bytes, limit: int, needles: tuple[bytes, ...]) -> bool:
 
 
 def _scanner(literals: tuple[bytes, ...]) -> Scan | None:
-    """hyperscan's search for literals, one per thread; None where it is not installed or cannot run."""
+    """hyperscan's search for literals, one per thread.
+
+    None where it is not installed or cannot run.
+    """
     scans = _OWN.scans
     if literals not in scans:
         scans[literals] = _compiled(literals)
@@ -199,9 +231,11 @@ BLOCK = 4 << 20
 AHEAD = 256 << 10
 """How far a multi-line message may reach beyond its block, in bytes."""
 WIDE = 2048
-"""A line longer than `LONG` is read in windows of this many bytes, with as much before and after them."""
+"""A line longer than `LONG` is read in windows of this many bytes, with as much before and after
+them."""
 BUDGET = 128 << 10
-"""Bytes at either end of a line that are looked at: no program writes a longer line that somebody was to read."""
+"""Bytes at either end of a line that are looked at: no program writes a longer line that somebody
+was to read."""
 
 Shown = tuple[int, bytes, int, Choice]
 """Where a line begins in its block, its bytes, its number, and what may be found in it."""
@@ -262,7 +296,10 @@ class Lines:
 
 @dataclass(slots=True)
 class Block:
-    """A piece of a file: lines that begin before `limit` are its own, the rest is there to look ahead."""
+    """A piece of a file.
+
+    Lines that begin before `limit` are its own, the rest is there to look ahead.
+    """
 
     data: bytes
     limit: int
@@ -276,10 +313,13 @@ class Block:
     looked: bool = False
     """True once the lines after one were looked at."""
     lines: dict[int, Line] = field(default_factory=dict)
-    """Lines taken apart so far, by where they begin: many tracebacks look ahead over the same lines."""
+    """Lines taken apart so far, by where they begin: many tracebacks look ahead over the same
+    lines."""
     speakers: Lines = field(default_factory=Lines)
 
-    def line_events(self, start: int, end: int, number: int, choice: Choice) -> tuple[list[Event], bool]:
+    def line_events(
+        self, start: int, end: int, number: int, choice: Choice
+    ) -> tuple[list[Event], bool]:
         """The events of a line, and whether they depend on the lines after it."""
         self.looked = False
         return list(self.read(start, end, number, choice)), self.looked
@@ -341,13 +381,17 @@ class Block:
             line.rank, line.local = context.rank, False
         line.end = end
         line.following = lambda label, speaker: (
-            self.following(end, number, label) if label else self.speakers.following(self, end, number, speaker)
+            self.following(end, number, label)
+            if label
+            else self.speakers.following(self, end, number, speaker)
         )
         self.lines[start] = line
         return line
 
     def following(self, end: int, number: int, label: bytes) -> Iterator[Line]:
-        """The lines after a position that hold a label, prefix taken apart, as far as this block reaches."""
+        """The lines after a position that hold a label, prefix taken apart, as far as this block
+        reaches.
+        """
         self.looked = True
         at, last = self.data.find(b"\n", end) + 1, min(len(self.data), end + AHEAD)
         while 0 < at < last and (place := self.data.find(label, at, last)) >= 0:
@@ -382,7 +426,10 @@ class Block:
 
 
 def _parted(line: bytes, at: int, number: int) -> Iterator[Shown]:
-    """What may say something of one line: carriage returns split it (progress bars), a long one is cut in windows."""
+    """What may say something of one line.
+
+    Carriage returns split it (progress bars), a long one is cut in windows.
+    """
     for raw in line.split(b"\r"):
         if len(raw) > 2 * BUDGET:
             yield from _windows(raw[:BUDGET], at, number)
@@ -395,7 +442,9 @@ def _parted(line: bytes, at: int, number: int) -> Iterator[Shown]:
 
 
 def _windows(raw: bytes, at: int, number: int) -> Iterator[Shown]:
-    """The parts of a long line that hold an anchor in their middle, and the rules of the anchors that do."""
+    """The parts of a long line that hold an anchor in their middle, and the rules of the anchors
+    that do.
+    """
     cells = {0} if raw.startswith(GDB) else set()
     for anchor in ANCHORS:
         place = raw.find(anchor)
@@ -410,7 +459,10 @@ def _windows(raw: bytes, at: int, number: int) -> Iterator[Shown]:
 
 
 def blocks(stream: Readable, context: Context) -> Iterator[Block]:
-    """Cut a stream into blocks at line ends; of a line longer than a block, the blocks inside it are left out."""
+    """Cut a stream into blocks at line ends.
+
+    Of a line longer than a block, the blocks inside it are left out.
+    """
     rest, number, inside = b"", 1, False
     while chunk := stream.read(BLOCK):
         data = rest + chunk

@@ -1,7 +1,9 @@
-"""Archives as users attach them to tickets: their members as streams, nothing is ever written to disk.
+"""Archives as users attach them to tickets.
 
-Names, sizes and kinds in an archive are untrusted: a member is only ever read, and what could lead elsewhere or
-does not end is left out and named.
+Their members as streams, nothing is ever written to disk.
+
+Names, sizes and kinds in an archive are untrusted: a member is only ever read, and what could lead
+elsewhere or does not end is left out and named.
 """
 
 from __future__ import annotations
@@ -41,14 +43,16 @@ NAME = 400
 MEMBERS = 100_000
 """Members that are looked at in one archive."""
 DIRECTORY = 24 << 20
-"""Bytes of a zip's directory, which takes ten times its size in memory before the first member is known."""
+"""Bytes of a zip's directory, which takes ten times its size in memory before the first member is
+known."""
 PIPED = 64 << 20
 """Bytes of a zip that is piped in, or packed once more."""
 HEADER, SHORT = 8 << 10, 1 << 10
-"""Largest extended header (long names, attributes) of a tar member in bytes, which Python searches in quadratic time;
-and how long one may be that costs nothing."""
+"""Largest extended header (long names, attributes) of a tar member in bytes, which Python searches
+in quadratic time; and how long one may be that costs nothing."""
 HEADERS = 64 * HEADER**2
-"""Squares of the lengths of all extended headers of an archive that are longer than `SHORT`, together."""
+"""Squares of the lengths of all extended headers of an archive that are longer than `SHORT`,
+together."""
 
 HOSTILE = (*DAMAGE, ValueError, RuntimeError, ArithmeticError, LookupError, struct.error)
 """What tarfile and zipfile raise on headers that nobody meant."""
@@ -99,7 +103,9 @@ class Archive:
         return said
 
     def wants(self, raw: str, *, regular: bool) -> str:
-        """The name that a member gets in reports, or "" for one that is left out; folder walks leave out the same."""
+        """The name that a member gets in reports, or "" for one that is left out; folder walks
+        leave out the same.
+        """
         parts = [part for part in raw.replace("\\", "/").split("/") if part not in ("", ".")]
         name = "/".join("".join(c if c.isprintable() else "�" for c in part) for part in parts)
         name = name if len(name) <= NAME else f"{name[: NAME // 2]}…{name[-NAME // 2 :]}"
@@ -107,7 +113,8 @@ class Archive:
             self.omit(OUTSIDE, name)
         elif not parts or any(inputs.is_hidden(part) for part in parts):
             return ""
-        elif inputs.is_ours(parts[-1], named=len(parts) < 3):  # a packed case, with its folder or without
+        elif inputs.is_ours(parts[-1], named=len(parts) < 3):
+            # a packed case, with its folder or without
             return ""
         elif not regular:
             self.omit(LINK, name)
@@ -123,13 +130,17 @@ class Archive:
     def is_full(self, number: int) -> bool:
         """True when enough members were seen; `problems` will say so."""
         if number >= MEMBERS:
-            self.problem = f"{self.path} has more than {MEMBERS} members; the first {MEMBERS} were read."
+            self.problem = (
+                f"{self.path} has more than {MEMBERS} members; the first {MEMBERS} were read."
+            )
         return number >= MEMBERS
 
     def tar(self, source: Joined) -> Iterator[Member]:
         """Members of a tar archive in the order of the stream."""
         try:
-            with tarfile.open(fileobj=_EndGuard(source), mode="r|", tarinfo=type("Info", (_Info,), {})) as archive:
+            with tarfile.open(
+                fileobj=_EndGuard(source), mode="r|", tarinfo=type("Info", (_Info,), {})
+            ) as archive:
                 for number, info in enumerate(archive):
                     if self.is_full(number):
                         return
@@ -137,28 +148,44 @@ class Archive:
                     if name:
                         yield Member(name, _content(archive, info), _date(info.mtime))
         except HOSTILE as error:
-            self.problem = f"{self.path} breaks off or is damaged ({error}); what came before was read."
+            self.problem = (
+                f"{self.path} breaks off or is damaged ({error}); what came before was read."
+            )
 
     def zip(self, file: BinaryIO | None, source: Joined) -> Iterator[Member]:
-        """Members of a zip archive by the directory at its end; one that is piped in is kept meanwhile."""
+        """Members of a zip archive by the directory at its end.
+
+        One that is piped in is kept meanwhile.
+        """
         if file is None:
             data = bytearray(source.head)
             while len(data) <= PIPED and (chunk := source.rest.read(1 << 20)):
                 data += chunk
             file = io.BytesIO(data)
             if len(data) > PIPED:
-                self.problem = f"{self.path} is a piped zip of more than {PIPED >> 20} MiB; give the file instead."
+                self.problem = (
+                    f"{self.path} is a piped zip of more than {PIPED >> 20} MiB; give the file"
+                    " instead."
+                )
                 return
         if _directory(file) > DIRECTORY:
-            self.problem = f"{self.path} has a directory of more than {DIRECTORY >> 20} MiB; give the logs that matter."
+            self.problem = (
+                f"{self.path} has a directory of more than {DIRECTORY >> 20} MiB; give the logs"
+                " that matter."
+            )
             return
         try:
             archive = zipfile.ZipFile(file)
         except HOSTILE as error:
-            self.problem = f"{self.path} is damaged or cut short ({error}); `7z x` or `zip -FF` unpack what is left."
+            self.problem = (
+                f"{self.path} is damaged or cut short ({error}); `7z x` or `zip -FF` unpack what is"
+                " left."
+            )
             return
         if any(name.endswith("/data.pkl") for name in archive.namelist()):
-            self.problem = f"{self.path} is a checkpoint of torch and holds no log; it was not read."
+            self.problem = (
+                f"{self.path} is a checkpoint of torch and holds no log; it was not read."
+            )
             return
         for number, info in enumerate(archive.infolist()):
             if self.is_full(number):
@@ -167,7 +194,11 @@ class Archive:
 
     def _zipped(self, archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> Iterator[Member]:
         mode = stat.S_IFMT(info.external_attr >> 16)
-        name = "" if info.filename.endswith("/") else self.wants(info.filename, regular=mode in (0, stat.S_IFREG))
+        name = (
+            ""
+            if info.filename.endswith("/")
+            else self.wants(info.filename, regular=mode in (0, stat.S_IFREG))
+        )
         if not name:
             return
         if info.flag_bits & 1:
@@ -183,23 +214,39 @@ class Archive:
 
 
 def _directory(file: BinaryIO) -> int:
-    """Bytes that the directory of a zip has, as the record at its end says; 0 where there is none."""
+    """Bytes that the directory of a zip has, as the record at its end says; 0 where
+    there is none.
+    """
     size = file.seek(0, io.SEEK_END)
     file.seek(max(0, size - (1 << 17)))
     tail = file.read(1 << 17)
     file.seek(0)
     try:
         said: int = struct.unpack_from("<L", tail, tail.rindex(b"PK\5\6") + 12)[0]
-        return said if said < 0xFFFFFFFF else int(struct.unpack_from("<Q", tail, tail.rindex(b"PK\6\6") + 40)[0])
+        return (
+            said
+            if said < 0xFFFFFFFF
+            else int(struct.unpack_from("<Q", tail, tail.rindex(b"PK\6\6") + 40)[0])
+        )
     except (ValueError, struct.error):
         return 0
 
 
-PLAIN_TYPES = (tarfile.LNKTYPE, tarfile.SYMTYPE, tarfile.DIRTYPE, tarfile.FIFOTYPE, tarfile.CHRTYPE, tarfile.BLKTYPE)
+PLAIN_TYPES = (
+    tarfile.LNKTYPE,
+    tarfile.SYMTYPE,
+    tarfile.DIRTYPE,
+    tarfile.FIFOTYPE,
+    tarfile.CHRTYPE,
+    tarfile.BLKTYPE,
+)
 
 
 class _EndGuard(io.RawIOBase):
-    """A stream that says when it has ended: tarfile would read 2^60 bytes beyond its end, block by block."""
+    """A stream that says when it has ended.
+
+    Tarfile would read 2^60 bytes beyond its end, block by block.
+    """
 
     def __init__(self, source: Readable) -> None:
         super().__init__()
@@ -214,7 +261,9 @@ class _EndGuard(io.RawIOBase):
 
 
 class _Info(tarfile.TarInfo):
-    """A tar header that does not take damage for the end of the archive, nor gigabytes for a name."""
+    """A tar header that does not take damage for the end of the archive, nor gigabytes
+    for a name.
+    """
 
     extended = 0
     """Squares of lengths of extended headers so far, in the class made for one archive."""

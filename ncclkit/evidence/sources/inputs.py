@@ -1,4 +1,7 @@
-"""Files as users have them: folders, patterns, Slurm jobs, UTF-16, binary by mistake; told apart by content."""
+"""Files as users have them: folders, patterns, Slurm jobs, UTF-16, binary by mistake.
+
+Told apart by content.
+"""
 
 from __future__ import annotations
 
@@ -20,39 +23,60 @@ HEAD = 64 << 10
 SMALL = 96 << 20
 """Largest file that is read in one piece (dumps, reports)."""
 
-PROGRAMS = tuple(".py .pyc .pyi .ipynb .html .md .rst .toml .yaml .yml .c .h .cc .cpp .cu .so .pyz".split())
+PROGRAMS = tuple(
+    ".py .pyc .pyi .ipynb .html .md .rst .toml .yaml .yml .c .h .cc .cpp .cu .so .pyz".split()
+)
 """Names that a folder holds beside its logs; their texts of error messages are no errors."""
 OURS = frozenset(
-    "case.json facts.jsonl events.jsonl measurements.jsonl findings.json inputs.json processes.json truth.json "
-    "report.html report.ipynb agent.pyz".split()
+    "case.json facts.jsonl events.jsonl measurements.jsonl findings.json inputs.json processes.json"
+    " truth.json report.html report.ipynb agent.pyz".split()
 )
 BROUGHT = frozenset(("facts.jsonl", "measurements.jsonl"))
-"""What of it is read of a case that was itself named, or packed: one within a folder of logs may be another job's."""
-RANK = re.compile(r"rank[_\-.]?(\d{1,7})(?=\D|$)|(?:trace|fr|flight|dump)\w{0,60}?_(\d{1,7})$", re.IGNORECASE)
+"""What of it is read of a case that was itself named, or packed: one within a folder of logs may be
+another job's."""
+RANK = re.compile(
+    r"rank[_\-.]?(\d{1,7})(?=\D|$)|(?:trace|fr|flight|dump)\w{0,60}?_(\d{1,7})$", re.IGNORECASE
+)
 
 
 def width(head: bytes) -> str:
     """The codec of UTF-16 text, with or without a byte-order mark; "" for everything else."""
     if head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) and b"\0" in head:
         return "utf-16"
-    if len(head) >= 16 and head[1:200:2].count(0) > 0.8 * len(head[1:200:2]) and not head[0:200:2].count(0):
+    if (
+        len(head) >= 16
+        and head[1:200:2].count(0) > 0.8 * len(head[1:200:2])
+        and not head[0:200:2].count(0)
+    ):
         return "utf-16-le"
-    if len(head) >= 16 and head[0:200:2].count(0) > 0.8 * len(head[0:200:2]) and not head[1:200:2].count(0):
+    if (
+        len(head) >= 16
+        and head[0:200:2].count(0) > 0.8 * len(head[0:200:2])
+        and not head[1:200:2].count(0)
+    ):
         return "utf-16-be"
     return ""
 
 
 def is_binary(head: bytes) -> bool:
-    """True for what is not text: many control characters.  Zero bytes alone (holes of a truncated log) do not count."""
+    """True for what is not text.
+
+    Many control characters.  Zero bytes alone (holes of a truncated log) do not count.
+    """
     solid = head.replace(b"\0", b"")
     if not solid:
         return bool(head)
-    control = len(solid) - len(solid.translate(None, bytes(set(range(32)) - {7, 8, 9, 10, 11, 12, 13, 27})))
+    control = len(solid) - len(
+        solid.translate(None, bytes(set(range(32)) - {7, 8, 9, 10, 11, 12, 13, 27}))
+    )
     return control > len(solid) * 0.03
 
 
 def rank_of(path: str) -> int | None:
-    """The global rank in a file's name: ``rank3.log``, ``fr_rank_3``, ``nccl_trace_rank_3``, ``stacks_rank3.txt``."""
+    """The global rank in a file's name.
+
+    ``rank3.log``, ``fr_rank_3``, ``nccl_trace_rank_3``, ``stacks_rank3.txt``.
+    """
     match = RANK.search(Path(path).name.partition(".")[0]) or re.search(
         r"rank[_\-.]?(\d{1,7})(?=\D|$)", Path(path).name
     )
@@ -60,10 +84,12 @@ def rank_of(path: str) -> int | None:
 
 
 def find(paths: Iterable[str | Path]) -> tuple[dict[str, str], list[str]]:
-    """The files behind files, folders, patterns and Slurm job ids, in a fixed order; and what was left out.
+    """The files behind files, folders, patterns and Slurm job ids, in a fixed order.
 
-    Each file comes with the name that it was found by: itself, its folder, or ``slurm:<id>``; of several the one that
-    says most.  What was left out has one sentence each.
+    And what was left out.
+
+    Each file comes with the name that it was found by: itself, its folder, or ``slurm:<id>``; of
+    several the one that says most.  What was left out has one sentence each.
     """
     files: dict[str, str] = {}
     problems: list[str] = []
@@ -98,20 +124,26 @@ def _matches(pattern: str) -> list[str]:
     """What a pattern (``logs/*.out``, ``**`` for any depth) matches, in the order of a folder."""
     found = sorted(glob.glob(pattern, recursive=True), key=natural)
     if not found:
-        raise NcclkitError(f"Nothing matches {pattern!r}; give a log file, a folder with logs, or another pattern.")
+        raise NcclkitError(
+            f"Nothing matches {pattern!r}; give a log file, a folder with logs, or another pattern."
+        )
     return found
 
 
 def _present(name: str) -> tuple[str, ...]:
     """The path itself, where it can be seen after all."""
     if not name:
-        raise NcclkitError("A path is empty; give a log file, a folder with logs, or '-' for standard input.")
+        raise NcclkitError(
+            "A path is empty; give a log file, a folder with logs, or '-' for standard input."
+        )
     try:
         os.stat(name)
     except (OSError, ValueError) as error:
         why = "does not exist; give a log file, a folder with logs, or '-' for standard input."
         hidden = "may not be looked at by this user; ask its owner or copy it."
-        raise NcclkitError(f"{name} {hidden if isinstance(error, PermissionError) else why}") from error
+        raise NcclkitError(
+            f"{name} {hidden if isinstance(error, PermissionError) else why}"
+        ) from error
     return (name,)
 
 
@@ -132,7 +164,11 @@ def _files_below(folder: str, problems: list[str]) -> Iterator[str]:
             else:
                 yield path
     if programs:
-        files = "1 file with a program or page" if programs == 1 else f"{programs} files with programs or pages"
+        files = (
+            "1 file with a program or page"
+            if programs == 1
+            else f"{programs} files with programs or pages"
+        )
         problems.append(f"{files} (*.py, *.html …) in {folder} left out; name one to have it read.")
 
 
@@ -142,22 +178,35 @@ def is_hidden(name: str) -> bool:
 
 
 def is_ours(name: str, named: bool) -> bool:
-    """What ncclkit writes into a case folder besides what a job left behind; named: the case itself is to be read."""
+    """What ncclkit writes into a case folder besides what a job left behind.
+
+    Named: the case itself is to be read.
+    """
     if named and name in BROUGHT:
         return False
     return re.sub(r"-node\d+\b", "", name) in OURS or name.endswith(".part")
 
 
 def opened(path: str) -> io.BufferedReader:
-    """Open a regular file; NcclkitError for anything that could block (pipes, devices) or may not be read."""
+    """Open a regular file.
+
+    NcclkitError for anything that could block (pipes, devices) or may not be read.
+    """
     try:
-        if os.path.realpath(path) == "/proc/kmsg":  # reading waits for the kernel's next line, and takes it from others
-            raise NcclkitError(f"{path} is the kernel's queue, not a file; give what dmesg prints: dmesg > FILE.")
+        # reading waits for the kernel's next line, and takes it from others
+        if os.path.realpath(path) == "/proc/kmsg":
+            raise NcclkitError(
+                f"{path} is the kernel's queue, not a file; give what dmesg prints: dmesg > FILE."
+            )
         if not stat.S_ISREG(os.stat(path).st_mode):
-            raise NcclkitError(f"{path} is not a regular file; pipe it in instead: ncclkit diagnose - < {path}")
+            raise NcclkitError(
+                f"{path} is not a regular file; pipe it in instead: ncclkit diagnose - < {path}"
+            )
         return open(path, "rb")
     except PermissionError as error:
-        raise NcclkitError(f"{path} may not be read by this user; ask its owner or copy it.") from error
+        raise NcclkitError(
+            f"{path} may not be read by this user; ask its owner or copy it."
+        ) from error
     except OSError as error:
         raise NcclkitError(
             f"{path} cannot be read ({error.strerror or error}); copy it elsewhere and try again."
@@ -165,42 +214,62 @@ def opened(path: str) -> io.BufferedReader:
 
 
 JOB = re.compile(r"(?:slurm:)?(\d{1,10}(?:[_+]\d{1,7})?)", re.ASCII)
-"""``12345``, an array's ``12345_7``, a heterogeneous job's ``12345+1``, each with or without ``slurm:``."""
+"""``12345``, an array's ``12345_7``, a heterogeneous job's ``12345+1``, each with or without
+``slurm:``."""
 DEADLINE = 20.0
 """Seconds for one question to Slurm; a busy controller needs a few."""
 RUNNING = re.compile(r"\bStd(?:Out|Err)=(.*?)(?= \w+=|$)")
 
 
 def outputs(job: str) -> tuple[list[str], list[str]]:
-    """(files that exist, one sentence per file that does not) of a job; NcclkitError where Slurm cannot tell."""
+    """(files that exist, one sentence per file that does not) of a job.
+
+    NcclkitError where Slurm cannot tell.
+    """
     said: list[str] = []
     named = list(
-        dict.fromkeys(path for pattern in [*_running(job, said)] or [*_ended(job, said)] for path in _filled(pattern))
+        dict.fromkeys(
+            path
+            for pattern in [*_running(job, said)] or [*_ended(job, said)]
+            for path in _filled(pattern)
+        )
     )
     if not named:
         why = "; ".join(dict.fromkeys(said))
         raise NcclkitError(
-            f"There is no file {job}, and Slurm knows no output of such a job ({why}); name its log file."
+            f"There is no file {job}, and Slurm knows no output of such a job ({why}); name its log"
+            " file."
         )
     there = [path for path in named if os.path.isfile(path)]
     gone = [path for path in named if path not in there]
     if not there:
-        raise NcclkitError(f"Slurm job {job} writes to {gone[0]}, which is not there; name the file where it is now.")
-    return there, [f"Slurm job {job} writes to {path}, which is not there; the rest was read." for path in gone]
+        raise NcclkitError(
+            f"Slurm job {job} writes to {gone[0]}, which is not there; name the file where it is"
+            " now."
+        )
+    return there, [
+        f"Slurm job {job} writes to {path}, which is not there; the rest was read." for path in gone
+    ]
 
 
 LEFT = re.compile(r"%\d*[NntsJ]|4294967294")
-"""What Slurm leaves in the name of an output: node, task and step, and the task of an array that has none yet."""
+"""What Slurm leaves in the name of an output: node, task and step, and the task of an array that
+has none yet."""
 
 
 def _filled(path: str) -> list[str]:
-    """The files that a name with patterns stands for; the name itself where it has none, or no file fits."""
+    """The files that a name with patterns stands for.
+
+    The name itself where it has none, or no file fits.
+    """
     parts = LEFT.split(path)
     return sorted(glob.glob("*".join(map(glob.escape, parts)))) * (len(parts) > 1) or [path]
 
 
 def _running(job: str, said: list[str]) -> Iterator[str]:
-    """From the controller, which forgets a job some minutes after its end; %j, %x and the like are filled in."""
+    """From the controller, which forgets a job some minutes after its end; %j, %x and the like are
+    filled in.
+    """
     answer = _ask(["scontrol", "-o", "--", "show", "job", job], said)
     for line in answer.splitlines():
         named = map(str.rstrip, RUNNING.findall(line))
@@ -208,12 +277,23 @@ def _running(job: str, said: list[str]) -> Iterator[str]:
 
 
 def _ended(job: str, said: list[str]) -> Iterator[str]:
-    """From the accounting: since 24.05 the very files, before that the folder, in which Slurm's own name is tried."""
+    """From the accounting: since 24.05 the very files, before that the folder, in which Slurm's own
+    name is tried.
+    """
     ask = ["sacct", f"--jobs={job}", "-X", "-n", "-P"]
     rows = _ask([*ask, "--expand-patterns", "--format=StdOut,StdErr"], said).splitlines()
-    paths = [path for row in rows for path in row.split("|") if path.startswith("/") and path != "/dev/null"]
+    paths = [
+        path
+        for row in rows
+        for path in row.split("|")
+        if path.startswith("/") and path != "/dev/null"
+    ]
     if not paths and (folders := _ask([*ask, "--format=WorkDir"], said).split("\n")):
-        names = [os.path.join(glob.escape(folder), f"slurm-{job}*.out") for folder in folders if folder.startswith("/")]
+        names = [
+            os.path.join(glob.escape(folder), f"slurm-{job}*.out")
+            for folder in folders
+            if folder.startswith("/")
+        ]
         paths = [path for name in names for path in sorted(glob.glob(name))]
     yield from paths
 

@@ -60,19 +60,25 @@ PIECE = 8 << 10
 SMALL = 2 << 10
 """The same for zst, which has no limit on what comes out: 64 MiB at most of this much."""
 SILENT = 64 << 20
-"""Bytes without anything that comes out of them, after which no more is read: behind the data of a sparse file stand
-terabytes of zero bytes, which take no room on a disk."""
+"""Bytes without anything that comes out of them, after which no more is read: behind the data of a
+sparse file stand terabytes of zero bytes, which take no room on a disk."""
 
 
 class Members(io.RawIOBase):
-    """The members of a compressed file one after the other; of one that breaks off, all that precedes the break.
+    """The members of a compressed file one after the other.
 
-    Raises EOFError at a break and OSError where the data is damaged, as Python's own decompressors do; OSError, too,
-    where nothing comes out any more.
+    Of one that breaks off, all that precedes the break.
+
+    Raises EOFError at a break and OSError where the data is damaged, as Python's own decompressors
+    do; OSError, too, where nothing comes out any more.
     """
 
     def __init__(
-        self, source: io.BufferedIOBase, engine: Callable[[], Any], broken: type[Exception], piece: int = PIECE
+        self,
+        source: io.BufferedIOBase,
+        engine: Callable[[], Any],
+        broken: type[Exception],
+        piece: int = PIECE,
     ) -> None:
         super().__init__()
         self.source, self.make, self.broken, self.piece = source, engine, broken, piece
@@ -92,7 +98,9 @@ class Members(io.RawIOBase):
     def _more(self) -> bool:
         """True while there is something to decompress; zero bytes between members are padding."""
         if self.engine is not None and not getattr(self.engine, "needs_input", True):
-            return True  # those of xz and bz2 keep to themselves what they have not decompressed yet
+            return (
+                True  # those of xz and bz2 keep to themselves what they have not decompressed yet
+            )
         while not self.packed:
             chunk = self.source.read(self.piece)
             self.silent += len(chunk)
@@ -143,7 +151,12 @@ def zst(source: io.BufferedIOBase) -> Members | None:
         import zstandard
     except ImportError:
         return None
-    return Members(source, lambda: _Frame(zstandard.ZstdDecompressor().decompressobj()), zstandard.ZstdError, SMALL)
+    return Members(
+        source,
+        lambda: _Frame(zstandard.ZstdDecompressor().decompressobj()),
+        zstandard.ZstdError,
+        SMALL,
+    )
 
 
 def gz(source: io.BufferedIOBase) -> Members:
@@ -164,11 +177,13 @@ def xz(source: io.BufferedIOBase) -> Members:
 PEEK = 64 << 10
 """Bytes that are read at once of a file whose kind is not known yet."""
 ZEROS = 1 << 30
-"""Zero bytes of a text that are read over; a hole at an end of a file is none (see `pieces.data`)."""
+"""Zero bytes of a text that are read over; a hole at an end of a file is none (see
+`pieces.data`)."""
 LARGEST = 32 << 30
 """Bytes of text that one compressed file may become."""
 RATIO = 400
-"""How many times the size of an archive its members may have, beyond `FREE`; floods of equal lines reach about 200."""
+"""How many times the size of an archive its members may have, beyond `FREE`; floods of equal lines
+reach about 200."""
 FREE = 256 << 20
 UNPACKED = 8 << 30
 """Bytes that all members of one archive together may have."""
@@ -195,7 +210,8 @@ class Readable(Protocol):
 class Counted(io.RawIOBase):
     """A binary stream that counts the bytes that were read of it.
 
-    most: bytes after which it ends, so that a file that grows as fast as it is read has an end; 0 = no limit.
+    most: bytes after which it ends, so that a file that grows as fast as it is read has an end; 0 =
+    no limit.
     """
 
     def __init__(self, stream: Readable, most: int = 0) -> None:
@@ -219,7 +235,10 @@ class Counted(io.RawIOBase):
 
 
 class UnpackBudget:
-    """How much an archive may unpack to, against bombs; `packed` returns how many bytes of it were read."""
+    """How much an archive may unpack to, against bombs.
+
+    `packed` returns how many bytes of it were read.
+    """
 
     def __init__(self, packed: Callable[[], int]) -> None:
         self.packed = packed
@@ -238,7 +257,10 @@ class UnpackBudget:
 
 
 class TolerantReader(io.RawIOBase):
-    """Reads a stream until its end, damage or a limit; `problem` then says which, and what came before counts."""
+    """Reads a stream until its end, damage or a limit.
+
+    `problem` then says which, and what came before counts.
+    """
 
     def __init__(self, stream: Readable, *, packed: bool, wide: str = "") -> None:
         super().__init__()
@@ -259,17 +281,25 @@ class TolerantReader(io.RawIOBase):
         return True
 
     def read(self, size: int = -1) -> bytes:
-        """Up to `size` bytes of UTF-8 (about: UTF-16 changes its length); b"" at the end or at the damage."""
+        """Up to `size` bytes of UTF-8 (about: UTF-16 changes its length).
+
+        B"" at the end or at the damage.
+        """
         parts: list[bytes] = []
         left = size
         while left > 0 and not self.problem and (chunk := self._chunk(min(left, 1 << 20))):
             left -= len(chunk)
-            parts.append(self.decoder.decode(chunk).encode("utf-8", "replace") if self.decoder else chunk)
+            parts.append(
+                self.decoder.decode(chunk).encode("utf-8", "replace") if self.decoder else chunk
+            )
             self.ends.add(parts[-1])
         return b"".join(parts)
 
     def begin(self, size: int) -> bytes:
-        """The first `size` bytes or fewer, without the zero bytes before them: a log that was emptied begins so."""
+        """The first `size` bytes or fewer, without the zero bytes before them.
+
+        A log that was emptied begins so.
+        """
         head, zeros = self.read(size), 0
         while head and zeros < ZEROS and not head.strip(b"\0") and (more := self.read(size)):
             head, zeros = more, zeros + len(more)
@@ -280,19 +310,26 @@ class TolerantReader(io.RawIOBase):
             chunk = self.take(size) or b""
         except DAMAGE as error:
             why = str(error) or type(error).__name__
-            self.problem = f"breaks off after {self.total} bytes ({why}); what came before was read."
+            self.problem = (
+                f"breaks off after {self.total} bytes ({why}); what came before was read."
+            )
             return b""
         self.total += len(chunk)
         if not self.packed:
             self.zeros = self.zeros + len(chunk) if chunk.count(0) == len(chunk) else 0
         if self.zeros > ZEROS:
-            self.problem = f"holds {ZEROS >> 20} MiB of zero bytes at a stretch; only what stands before was read."
+            self.problem = (
+                f"holds {ZEROS >> 20} MiB of zero bytes at a stretch; only what stands before was"
+                " read."
+            )
             return b""
         if self.packed and self.total > LARGEST:
             self.problem = f"unpacks to more than {LARGEST >> 30} GiB; only that much was read."
             return b""
         if self.budget is not None and (why := self.budget.spend(len(chunk))):
-            self.problem = f"was read only in part: the archive unpacks to {why}; give the logs that matter."
+            self.problem = (
+                f"was read only in part: the archive unpacks to {why}; give the logs that matter."
+            )
             return b""
         return chunk
 

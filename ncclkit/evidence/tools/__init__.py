@@ -1,7 +1,8 @@
-"""What other tools print, in files of its own or between the lines of a log: facts of hosts, measured bandwidths.
+"""What other tools print, in files of its own or between the lines of a log: facts of hosts,
+measured bandwidths.
 
-A log is only searched for these at its beginning and end (see `search`), where job scripts print them; a small file
-is searched whole.
+A log is only searched for these at its beginning and end (see `search`), where job scripts print
+them; a small file is searched whole.
 """
 
 from __future__ import annotations
@@ -18,7 +19,13 @@ from ncclkit.evidence.tools.document import Document, Tool
 
 __all__ = ["SMALL", "WINDOW", "Document", "at_ends", "facts", "search"]
 
-TOOLS: tuple[Tool, ...] = (*hosts.SMI, *hosts.COLLECTED, *hosts.KERNEL, *hosts.RDMA, *nccltests.TOOLS)
+TOOLS: tuple[Tool, ...] = (
+    *hosts.SMI,
+    *hosts.COLLECTED,
+    *hosts.KERNEL,
+    *hosts.RDMA,
+    *nccltests.TOOLS,
+)
 ANCHORS = tuple(anchor for tool in TOOLS for anchor in tool.anchors)
 TASK = re.compile(rb"^ {0,4}\d{1,5}: ", re.MULTILINE)
 """srun -l; believed where most lines look like this."""
@@ -32,9 +39,12 @@ SMALL = 256 << 10
 
 
 def at_ends(ends: Ends, path: str, rank: int | None, lines: int) -> list[Document]:
-    """Documents at the beginning and at the end of a file of so many `lines`; `rank` is the one in its name.
+    """Documents at the beginning and at the end of a file of so many `lines`.
 
-    Nothing is decoded where no anchor stands in the text, or in the `WINDOW` at both ends of one that is not small.
+    `rank` is the one in its name.
+
+    Nothing is decoded where no anchor stands in the text, or in the `WINDOW` at both ends of one
+    that is not small.
     """
     first, last = ends.head_and_tail()
     small, found = not last and len(first) <= SMALL, []
@@ -42,7 +52,9 @@ def at_ends(ends: Ends, path: str, rank: int | None, lines: int) -> list[Documen
         found = search(first, path, rank)
     if _anchored(last[-WINDOW:]):
         start = last.find(b"\n") + 1
-        found += search(last[start:], path, rank, lines - last.count(b"\n", start) + last.endswith(b"\n"))
+        found += search(
+            last[start:], path, rank, lines - last.count(b"\n", start) + last.endswith(b"\n")
+        )
     return found
 
 
@@ -57,11 +69,14 @@ def _anchored(text: bytes) -> bool:
 
 
 Page = tuple["int | None", list[str], list[int]]
-"""The rank of one speaker of a file, its lines with the launcher's prefix taken off, and their numbers."""
+"""The rank of one speaker of a file, its lines with the launcher's prefix taken off, and their
+numbers."""
 
 
 def _documents(page: Page, path: str) -> Iterator[Document]:
-    """What the tools find in the lines of a speaker, each with its place as the source of its facts."""
+    """What the tools find in the lines of a speaker, each with its place as the source of its
+    facts.
+    """
     rank, lines, numbers = page
     for at, line in enumerate(lines):
         for tool in TOOLS:
@@ -73,7 +88,9 @@ def _documents(page: Page, path: str) -> Iterator[Document]:
 def _pages(text: bytes, rank: int | None, first: int) -> list[Page]:
     pages: dict[str, Page] = {}
     tasks = len(TASK.findall(text)) > 0.5 * text.count(b"\n")
-    for number, raw in enumerate(text.decode("utf-8", "replace").replace("\0", "").split("\n"), first):
+    for number, raw in enumerate(
+        text.decode("utf-8", "replace").replace("\0", "").split("\n"), first
+    ):
         line = parse(raw.rstrip("\r")[:LONG], tasks=tasks)
         speaker = line.rank if rank is None and not line.local else rank
         _, lines, numbers = pages.setdefault(line.speaker, (speaker, [], []))
@@ -84,5 +101,9 @@ def _pages(text: bytes, rank: int | None, first: int) -> list[Page]:
 
 def facts(documents: Sequence[Document]) -> list[Fact]:
     """The facts of a file's documents, each once; all RDMA ports of a host in one of them."""
-    once = {(fact.name, fact.rank, str(fact.value)): fact for document in documents for fact in document.facts}
+    once = {
+        (fact.name, fact.rank, str(fact.value)): fact
+        for document in documents
+        for fact in document.facts
+    }
     return hosts.joined(list(once.values()))

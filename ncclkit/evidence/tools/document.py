@@ -29,7 +29,9 @@ class Document:
         place = f"{path}:{line}" if line else path
         return replace(
             self,
-            facts=[replace(fact, source=f"{place} ({self.tool})", rank=rank) for fact in self.facts],
+            facts=[
+                replace(fact, source=f"{place} ({self.tool})", rank=rank) for fact in self.facts
+            ],
             measurements=[replace(m, run=f"{place} ({m.run})") for m in self.measurements],
             events=[replace(event, path=path, line=line, rank=rank) for event in self.events],
         )
@@ -47,9 +49,15 @@ class Tool:
     """The document at that line of these lines; None where it only looks like one."""
 
 
-def document_of(tool: str, values: dict[str, Any], units: dict[str, str] | None = None) -> Document | None:
+def document_of(
+    tool: str, values: dict[str, Any], units: dict[str, str] | None = None
+) -> Document | None:
     """A document of facts; without those whose value is None, and None where nothing is left."""
-    facts = [Fact(name, value, (units or {}).get(name, "")) for name, value in values.items() if value is not None]
+    facts = [
+        Fact(name, value, (units or {}).get(name, ""))
+        for name, value in values.items()
+        if value is not None
+    ]
     return Document(tool, facts) if facts else None
 
 

@@ -1,9 +1,10 @@
 """Commands that describe a host, as their output lies in logs and files.
 
-``python -m torch.utils.collect_env``, also as vLLM extends it: versions, GPUs, CPU, NCCL's variables.
-What the kernel allows a process: ``ulimit -a`` of all shells, ``/proc/<pid>/limits``, ``df /dev/shm``; ``free``.
-RDMA devices: ibstat, ibstatus, ibv_devinfo, show_gids; all tell of ``net.rdma``.
-``nvidia-smi -q -x`` and ``nvidia-smi topo -m``, by the same readers that ask a live machine.
+``python -m torch.utils.collect_env``, also as vLLM extends it: versions, GPUs, CPU, NCCL's
+variables. What the kernel allows a process: ``ulimit -a`` of all shells, ``/proc/<pid>/limits``,
+``df /dev/shm``; ``free``. RDMA devices: ibstat, ibstatus, ibv_devinfo, show_gids; all tell of
+``net.rdma``. ``nvidia-smi -q -x`` and ``nvidia-smi topo -m``, by the same readers that ask a live
+machine.
 """
 
 from __future__ import annotations
@@ -33,17 +34,28 @@ NOT_KNOWN = ("", "N/A", "Could not collect", "None", "False")
 
 def _report(lines: Sequence[str], at: int) -> Document | None:
     body = list(lines[at : at + REPORT_LINES])
-    after = (number for number, line in enumerate(body[1:], 1) if line.startswith("PyTorch version"))
+    after = (
+        number for number, line in enumerate(body[1:], 1) if line.startswith("PyTorch version")
+    )
     body = body[: next(after, len(body))]
     said: dict[str, str] = {}
     for match in filter(None, map(TITLE.match, body)):
         said.setdefault(match[1], match[2].strip())
     packages = [(match[1].lower(), match[2]) for match in filter(None, map(PACKAGE.match, body))]
-    gpus = {int(match[1]): match[2].strip() for match in filter(None, map(GPU.match, _after(body, "GPU models")))}
+    gpus = {
+        int(match[1]): match[2].strip()
+        for match in filter(None, map(GPU.match, _after(body, "GPU models")))
+    }
     values = _software(said, packages) | _host(said)
-    values |= {f"gpu.{index}.model": model for index, model in gpus.items()} | {"gpu.count": len(gpus) or None}
+    values |= {f"gpu.{index}.model": model for index, model in gpus.items()} | {
+        "gpu.count": len(gpus) or None
+    }
     variables = (line.partition("=") for line in body if re.match(r"[A-Z]\w+=", line))
-    values |= {f"env.{name}": redact.clean(value.strip(), name) for name, _, value in variables if SCOPE.match(name)}
+    values |= {
+        f"env.{name}": redact.clean(value.strip(), name)
+        for name, _, value in variables
+        if SCOPE.match(name)
+    }
     return document_of("collect_env", values, {"cpu.total": "CPUs"})
 
 
@@ -75,7 +87,9 @@ def _software(said: dict[str, str], packages: list[tuple[str, str]]) -> dict[str
 
 
 def _host(said: dict[str, str]) -> dict[str, Any]:
-    kernel = re.match(r"Linux-(\S+?)-(?:x86_64|aarch64|ppc64le)", _known(said, "Python platform") or "")
+    kernel = re.match(
+        r"Linux-(\S+?)-(?:x86_64|aarch64|ppc64le)", _known(said, "Python platform") or ""
+    )
     return {
         "host.os": _known(said, "OS"),
         "host.kernel": kernel and kernel[1],
@@ -130,7 +144,10 @@ def _ulimit(lines: Sequence[str], at: int) -> Document | None:
     around = lines[max(0, at - 12) : at + 16]
     here = min(at, 12)
     block = [*_run(around[:here][::-1])[::-1], around[here], *_run(around[here + 1 :])]
-    values = {name: next((_limit(line) for line in block if re.match(title, line)), None) for name, title in SHELL}
+    values = {
+        name: next((_limit(line) for line in block if re.match(title, line)), None)
+        for name, title in SHELL
+    }
     return document_of("ulimit -a", values, UNITS)
 
 
@@ -157,7 +174,9 @@ def _proc(lines: Sequence[str], at: int) -> Document | None:
     rows = [line for line in lines[max(0, at - 5) : at + 14] if line.startswith("Max ")]
     values = {}
     for name, title, which in PROC:
-        cells = next((line[len(title) :].split() for line in rows if line.startswith(title + " ")), [])
+        cells = next(
+            (line[len(title) :].split() for line in rows if line.startswith(title + " ")), []
+        )
         said = cells[which] if len(cells) > which else ""
         values[name] = UNLIMITED if said == "unlimited" else number(said)
     return document_of("/proc/self/limits", values, UNITS)
@@ -167,20 +186,28 @@ def _shm(lines: Sequence[str], at: int) -> Document | None:
     match = SHM.search(lines[at])
     if match is None:
         return None
-    size, _, free = (round(float(amount) * SIZES[letter]) for amount, letter in re.findall(CELL, match[1]))
+    size, _, free = (
+        round(float(amount) * SIZES[letter]) for amount, letter in re.findall(CELL, match[1])
+    )
     return document_of("df /dev/shm", {"limits.shm.size": size, "limits.shm.free": free}, UNITS)
 
 
 def _free(lines: Sequence[str], at: int) -> Document | None:
-    """The row of memory; without a letter the unit is that of the option in the lines above, KiB by default."""
-    title = next((line for line in lines[max(0, at - 1) : at] if line.split()[-1:] == ["available"]), "")
+    """The row of memory.
+
+    Without a letter the unit is that of the option in the lines above, KiB by default.
+    """
+    title = next(
+        (line for line in lines[max(0, at - 1) : at] if line.split()[-1:] == ["available"]), ""
+    )
     cells = re.findall(CELL, lines[at].replace("i ", " ") + " ")
     if not title or len(cells) != len(title.split()):
         return None
     asked = re.search(r"\bfree +(?:-\w+ +)*?-\w*([bkmg])\b", " ".join(lines[max(0, at - 3) : at]))
     unit = SIZES[asked[1].upper()] if asked else SIZES[""]
     total, left = (
-        round(float(amount) * (SIZES[letter] if letter else unit)) for amount, letter in (cells[0], cells[-1])
+        round(float(amount) * (SIZES[letter] if letter else unit))
+        for amount, letter in (cells[0], cells[-1])
     )
     return document_of("free", {"memory.total": total, "memory.available": left}, UNITS)
 
@@ -189,8 +216,13 @@ CELL = r"(\d{1,15}(?:\.\d+)?)([BKMGT]?)(?:i?B)?(?=\s)"
 SHM = re.compile(r"^\S+((?:\s+\d{1,15}(?:\.\d+)?[BKMGT]?){3}\s)\s*\d+% /dev/shm\s*$")
 
 KERNEL = (
-    # max locked memory           (kbytes, -l) 64          locked memory(kbytes) 64          -l: locked-in-memory size …
-    Tool((b"locked memory", b"locked-in-"), re.compile(r"^(?:max )?locked memory *\(|^-l: locked-in-memory"), _ulimit),
+    # max locked memory           (kbytes, -l) 64
+    # locked memory(kbytes) 64          -l: locked-in-memory size …
+    Tool(
+        (b"locked memory", b"locked-in-"),
+        re.compile(r"^(?:max )?locked memory *\(|^-l: locked-in-memory"),
+        _ulimit,
+    ),
     # Max stack size            8388608              unlimited            bytes
     Tool((b"Max stack size",), re.compile(r"^Max stack size "), _proc),
     # shm              64M     0   64M   0% /dev/shm
@@ -225,7 +257,10 @@ def _row(device: str, port: int) -> Row:
 
 
 def _block(tool: str, device: str, port: int | None, lines: Sequence[str]) -> Document | None:
-    """The ports of one device: titles with their values, up to a blank line or one that is something else."""
+    """The ports of one device.
+
+    Titles with their values, up to a blank line or one that is something else.
+    """
     rows: list[Row] = [] if port is None else [_row(device, port)]
     for line in lines:
         field = FIELD.match(line)
@@ -267,7 +302,10 @@ def _ibstatus(lines: Sequence[str], at: int) -> Document | None:
 
 def _devinfo(lines: Sequence[str], at: int) -> Document | None:
     rest = lines[at + 1 : at + 2000]
-    end = next((number for number, line in enumerate(rest) if line.lstrip().startswith("hca_id:")), len(rest))
+    end = next(
+        (number for number, line in enumerate(rest) if line.lstrip().startswith("hca_id:")),
+        len(rest),
+    )
     return _block("ibv_devinfo", lines[at].split()[1], None, rest[:end])
 
 
@@ -282,13 +320,20 @@ def _gids(lines: Sequence[str], at: int) -> Document | None:
         row = rows.setdefault((cells[0], int(cells[1][:9])), _row(cells[0], int(cells[1][:9])))
         kind = next((cell for cell in cells[4:] if cell in GID_TYPES), "")
         interface = cells[-1] if cells[-1] != kind and "." not in cells[-1] else ""
-        gid = {"index": int(cells[2][:9]), "gid": cells[3], "type": GID_TYPES.get(kind, ""), "interface": interface}
+        gid = {
+            "index": int(cells[2][:9]),
+            "gid": cells[3],
+            "type": GID_TYPES.get(kind, ""),
+            "interface": interface,
+        }
         row["gids"].append(gid)
     return document_of("show_gids", {"net.rdma": list(rows.values()) or None})
 
 
 def joined(facts: Sequence[Fact]) -> list[Fact]:
-    """The same facts with one ``net.rdma`` a rank, in which what several tools say of a port stands together."""
+    """The same facts with one ``net.rdma`` a rank, in which what several tools say of a port stands
+    together.
+    """
     ports: dict[int | None, list[Fact]] = {}
     for fact in facts:
         if fact.name == "net.rdma":
@@ -310,7 +355,11 @@ RDMA = (
     # CA 'mlx5_0'
     Tool((b"CA '",), re.compile(r"^CA '[\w.-]+'\s*$"), _ibstat),
     # Infiniband device 'mlx5_0' port 1 status:
-    Tool((b"Infiniband device '",), re.compile(r"^Infiniband device '[^']+' port \d{1,3} status"), _ibstatus),
+    Tool(
+        (b"Infiniband device '",),
+        re.compile(r"^Infiniband device '[^']+' port \d{1,3} status"),
+        _ibstatus,
+    ),
     # hca_id: mlx5_0
     Tool((b"hca_id:",), re.compile(r"^hca_id:\s+\S"), _devinfo),
     # DEV     PORT    INDEX   GID                                     IPv4            VER     DEV
@@ -341,17 +390,26 @@ class _SavedOutput(Machine):
 
 
 def state(text: str) -> Document | None:
-    """The facts that the XML in a text holds of each GPU; of a cut XML, those of the GPUs that are whole.
+    """The facts that the XML in a text holds of each GPU.
 
-    The text is taken from its root element on: entities can only be declared before it, so none are expanded.
+    Of a cut XML, those of the GPUs that are whole.
+
+    The text is taken from its root element on: entities can only be declared before it, so none are
+    expanded.
     """
     head, end, _ = text[max(0, text.find(OPEN)) :].partition(CLOSE)
     if not end and "</gpu>" not in head:
         return None
-    found = {fact["name"]: fact for fact in gpu.facts(_SavedOutput(gpu.QUERY, head + end)) if fact["source"] == gpu.SMI}
+    found = {
+        fact["name"]: fact
+        for fact in gpu.facts(_SavedOutput(gpu.QUERY, head + end))
+        if fact["source"] == gpu.SMI
+    }
     state = found["gpu.nvidia_smi"]["value"]
     if state == "failed":
-        return Document(gpu.SMI, problem="is not valid XML; save it again with `nvidia-smi -q -x > gpus.xml`.")
+        return Document(
+            gpu.SMI, problem="is not valid XML; save it again with `nvidia-smi -q -x > gpus.xml`."
+        )
     problem = ""
     if state == "breaks off":
         del found["gpu.nvidia_smi"]  # the file does, which says nothing of the driver
@@ -373,14 +431,21 @@ def _state(lines: Sequence[str], at: int) -> Document | None:
 
 
 def _topology(lines: Sequence[str], at: int) -> Document | None:
-    body = [lines[at], *takewhile(lambda line: "CPU Affinity" not in line, lines[at + 1 : at + 400])]
-    out = "\n".join("\t" + line.lstrip() if number == 0 else line for number, line in enumerate(body))
+    body = [
+        lines[at],
+        *takewhile(lambda line: "CPU Affinity" not in line, lines[at + 1 : at + 400]),
+    ]
+    out = "\n".join(
+        "\t" + line.lstrip() if number == 0 else line for number, line in enumerate(body)
+    )
     try:
         matrix = gpu.matrix(out)
     except Unread:
         return None
     names = dict(re.findall(r"^\s*(NIC\d+):\s*(\S+)", out, re.MULTILINE))
-    return document_of(" ".join(gpu.TOPOLOGY), {"gpu.topology": matrix, "gpu.topology.nics": names or None})
+    return document_of(
+        " ".join(gpu.TOPOLOGY), {"gpu.topology": matrix, "gpu.topology.nics": names or None}
+    )
 
 
 SMI = (

@@ -1,4 +1,7 @@
-"""nccl-tests, 2.0 to 2.17: printed tables, and the JSON of ``-J``; what they do not name follows from arithmetic."""
+"""nccl-tests, 2.0 to 2.17: printed tables, and the JSON of ``-J``.
+
+What they do not name follows from arithmetic.
+"""
 
 from __future__ import annotations
 
@@ -57,12 +60,23 @@ def _setup(lines: Sequence[str]) -> Setup:
     begin = max((n for n, line in enumerate(lines) if line.startswith("# nThread")), default=0)
     earlier = max((n for n, line in enumerate(lines[:begin]) if END.match(line)), default=0)
     ranks = {match[1]: match[2] for match in filter(None, map(DEVICE.match, lines[begin:]))}
-    repeats = re.search(r"\biters: (\d{1,9})\b(?! agg)", re.sub(r"warmup iters: \d+|agg iters: \d+", "", lines[begin]))
+    repeats = re.search(
+        r"\biters: (\d{1,9})\b(?! agg)",
+        re.sub(r"warmup iters: \d+|agg iters: \d+", "", lines[begin]),
+    )
     # the program is named above its settings, in the command line or by itself, else below
-    named = [m[1] for line in [*lines[begin:], *lines[earlier:begin][::-1]] for m in PROGRAM.finditer(line[:1000])]
+    named = [
+        m[1]
+        for line in [*lines[begin:], *lines[earlier:begin][::-1]]
+        for m in PROGRAM.finditer(line[:1000])
+    ]
     version = next((m[1] for m in map(VERSION.match, lines[earlier:]) if m), "")
     return Setup(
-        named[0] if named else "", len(ranks), len(set(ranks.values())), int(repeats[1]) if repeats else 0, version
+        named[0] if named else "",
+        len(ranks),
+        len(set(ranks.values())),
+        int(repeats[1]) if repeats else 0,
+        version,
     )
 
 
@@ -83,8 +97,13 @@ def _table(lines: Sequence[str], at: int) -> Document | None:
     return document(rows, _setup(lines[max(0, at - LONGEST) : at + 1]), lines[at].rstrip(), average)
 
 
-def document(rows: Sequence[Mapping[str, Any]], setup: Setup, text: str, average: float | None = None) -> Document:
-    """The document of rows that hold lists of cells by column; `text` is the line that stands for them."""
+def document(
+    rows: Sequence[Mapping[str, Any]], setup: Setup, text: str, average: float | None = None
+) -> Document:
+    """The document of rows that hold lists of cells by column.
+
+    `text` is the line that stands for them.
+    """
     op, ranks = guess(rows, setup.op, setup.ranks)
     measured = [m for row in rows for m in _measured(row, op, ranks, setup)]
     known = [m.wrong for m in measured if m.wrong is not None]
@@ -101,16 +120,22 @@ def _row(columns: Sequence[str], line: str) -> dict[str, Any] | None:
         return None
     row: dict[str, Any] = {}
     for title, cell in zip(columns, cells, strict=False):
-        row.setdefault({"bytes": "size", "N": "count", "op": "redop"}.get(title, title), []).append(cell)
+        row.setdefault({"bytes": "size", "N": "count", "op": "redop"}.get(title, title), []).append(
+            cell
+        )
     times, rates = row.get("time", []), row.get("busbw", [])
-    good = len(times) == len(rates) == len(row.get("algbw", [])) and all(number(cell) is not None for cell in times)
+    good = len(times) == len(rates) == len(row.get("algbw", [])) and all(
+        number(cell) is not None for cell in times
+    )
     return row if good and row.get("type", [""])[0].isidentifier() else None
 
 
 def _measured(row: Mapping[str, Any], op: str, ranks: int, setup: Setup) -> Iterator[Measurement]:
     checks = row.get("#wrong", [])
     tails = [number(cell) for cell in row.get("i_p99", [])]
-    for side, (how, time, algbw, busbw) in enumerate(zip(SIDES, row["time"], row["algbw"], row["busbw"], strict=False)):
+    for side, (how, time, algbw, busbw) in enumerate(
+        zip(SIDES, row["time"], row["algbw"], row["busbw"], strict=False)
+    ):
         wrong = number(checks[side]) if side < len(checks) else None
         yield Measurement(
             op=op,
@@ -138,7 +163,7 @@ def _version(code: int) -> str:
 
 
 TOOLS = (
-    # #     size       count    type   redop    root     time   algbw   busbw #wrong     time   algbw   busbw #wrong
+    # #     size       count    type   redop    root     time   algbw   busbw #wrong     time   algbw   busbw #wrong  # noqa: E501
     Tool((b"busbw", b"Avg bus bandwidth"), HEADER, _table),
 )
 
@@ -148,7 +173,9 @@ MOST = 1024
 
 
 def guess(rows: Sequence[Mapping[str, Any]], op: str, ranks: int) -> tuple[str, int]:
-    """Operation and ranks; operations that the numbers cannot tell apart stand side by side, unknown ranks are 0."""
+    """Operation and ranks; operations that the numbers cannot tell apart stand side by side,
+    unknown ranks are 0.
+    """
     pairs = [
         (float(number(alg) or 0.0), float(number(bus) or 0.0))
         for row in rows
@@ -177,7 +204,8 @@ def _possible(row: Mapping[str, Any]) -> list[str]:
     checks = row.get("#wrong", [])
     if reduces:
         rooted, free = ["reduce"], ["all_reduce", "reduce_scatter"]
-    elif len(checks) > 1 and checks[0] != "N/A" and checks[1] == "N/A":  # these two have no in-place form
+    elif len(checks) > 1 and checks[0] != "N/A" and checks[1] == "N/A":
+        # these two have no in-place form
         rooted, free = ["broadcast", "gather", "scatter"], ["all_to_all", "send_recv"]
     else:
         rooted, free = ["broadcast", "gather", "scatter"], ["all_gather", "all_to_all", "send_recv"]
@@ -185,7 +213,12 @@ def _possible(row: Mapping[str, Any]) -> list[str]:
 
 
 COMMON = {"size": ("size", "bytes"), "type": ("type",), "redop": ("redop", "op"), "root": ("root",)}
-HALF = {"time": ("time", "timeus"), "algbw": ("algbw",), "busbw": ("busbw",), "#wrong": ("nwrong", "wrong", "errors")}
+HALF = {
+    "time": ("time", "timeus"),
+    "algbw": ("algbw",),
+    "busbw": ("busbw",),
+    "#wrong": ("nwrong", "wrong", "errors"),
+}
 """Column of the printed table → names of its key, without underscores, in small letters."""
 HALF_NAMES = ("outofplace", "inplace")
 
@@ -202,7 +235,9 @@ def read(value: Mapping[str, Any], path: str) -> Document:
     hosts = {str(_plain(device).get("hostname", "")) for device in devices} - {""}
     program = next((m[1] for m in PROGRAM.finditer(str(value.get("args", ""))[:4000])), "")
     setup = Setup(program, len(devices), len(hosts), 0, "")
-    return replace(document(list(_rows(value)), setup, "nccl-tests -J"), tool="nccl-tests -J").placed(path, 0)
+    return replace(
+        document(list(_rows(value)), setup, "nccl-tests -J"), tool="nccl-tests -J"
+    ).placed(path, 0)
 
 
 def _rows(value: Mapping[str, Any]) -> Iterator[dict[str, list[str]]]:
@@ -226,5 +261,7 @@ def _plain(value: object) -> dict[str, Any]:
 def _cells(maps: list[dict[str, Any]], keys: tuple[str, ...]) -> list[str]:
     found = [next((values[key] for key in keys if key in values), None) for values in maps]
     return [
-        f"{cell:.4f}" if isinstance(cell, float) else str(cell) for cell in found if isinstance(cell, (str, int, float))
+        f"{cell:.4f}" if isinstance(cell, float) else str(cell)
+        for cell in found
+        if isinstance(cell, (str, int, float))
     ]

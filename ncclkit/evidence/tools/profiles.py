@@ -1,8 +1,10 @@
-"""Files of profilers: NCCL's Inspector plugin, ``steps_rank<N>.json`` of `ncclkit step`, traces of torch's profiler.
+"""Files of profilers: NCCL's Inspector plugin, ``steps_rank<N>.json`` of `ncclkit step`, traces of
+torch's profiler.
 
-Inspector writes one completed collective a line, as JSON; equal calls become one event.  Where a step's time goes on
-one rank becomes one event a rank, `step.rank`.  A trace may be of any size: it is read in pieces, and only the
-beginning and end of what computes, communicates or loads data are kept.
+Inspector writes one completed collective a line, as JSON; equal calls become one event.  Where a
+step's time goes on one rank becomes one event a rank, `step.rank`.  A trace may be of any size: it
+is read in pieces, and only the beginning and end of what computes, communicates or loads data are
+kept.
 """
 
 from __future__ import annotations
@@ -63,10 +65,15 @@ def _rows(data: bytes) -> Iterator[tuple[bytes, Any]]:
 
 def _key(row: Any) -> tuple[int | None, str, int] | None:
     """Rank, collective and bytes of a line; None for one that is none."""
-    perf, header = (row.get(name) for name in ("coll_perf", "header")) if isinstance(row, dict) else (None, None)
+    perf, header = (
+        (row.get(name) for name in ("coll_perf", "header"))
+        if isinstance(row, dict)
+        else (None, None)
+    )
     if not isinstance(perf, dict) or not isinstance(perf.get("coll"), str):
         return None
-    size, rank = perf.get("coll_msg_size_bytes"), header.get("rank") if isinstance(header, dict) else None
+    size = perf.get("coll_msg_size_bytes")
+    rank = header.get("rank") if isinstance(header, dict) else None
     if type(size) is not int or not 0 <= size < LARGEST:
         return None
     return (rank if type(rank) is int and 0 <= rank < MOST_RANKS else None), perf["coll"][:60], size
@@ -88,7 +95,10 @@ Span = tuple[float, float]
 
 
 def from_hook(value: Mapping[str, Any], path: str) -> Event | None:
-    """The event of one rank from what `ncclkit.agent.monitor.step_hook` wrote; None where it lacks what that writes."""
+    """The event of one rank from what `ncclkit.agent.monitor.step_hook` wrote.
+
+    None where it lacks what that writes.
+    """
     try:
         return _hooked(value, path)
     except (LookupError, TypeError, ValueError, AttributeError):
@@ -122,15 +132,23 @@ def _hooked(value: Mapping[str, Any], path: str) -> Event:
 def _event(rank: int, host: str, path: str, data: Mapping[str, Any]) -> Event:
     usual = median([row["seconds"] for row in data["steps"]] or [0.0])
     text = f"rank {rank}: {len(data['steps'])} steps measured, {1e3 * usual:.1f} ms each"
-    parts = {part: fmean([row["parts"].get(part, 0.0) for row in data["steps"]] or [0.0]) for part in PARTS}
-    text += "".join(f", {part} {1e3 * seconds:.1f} ms" for part, seconds in parts.items() if seconds >= 5e-5)
+    parts = {
+        part: fmean([row["parts"].get(part, 0.0) for row in data["steps"]] or [0.0])
+        for part in PARTS
+    }
+    text += "".join(
+        f", {part} {1e3 * seconds:.1f} ms" for part, seconds in parts.items() if seconds >= 5e-5
+    )
     return Event("step.rank", text, path, 0, None, host, None, rank, data)
 
 
 def _row(row: Mapping[str, Any]) -> dict[str, Any]:
     """Seconds of one step and of its parts, and when each collective began and ended."""
     begin, end, busy = row["begin"], row["end"], row["busy"]
-    spent = {kind: sum(one[2] - one[1] for one in busy if one[0] == kind) for kind in ("data", "checkpoint")}
+    spent = {
+        kind: sum(one[2] - one[1] for one in busy if one[0] == kind)
+        for kind in ("data", "checkpoint")
+    }
     calls = [(one[1], one[2], one[4]) for one in busy if one[0] == "collective"]
     own = sum(until - since for since, until, _ in calls)
     exposed = 0.0
@@ -142,12 +160,20 @@ def _row(row: Mapping[str, Any]) -> dict[str, Any]:
     parts = spent | {"communication": own + exposed, "script": gaps}
     parts["computation"] = max(0.0, end - begin - sum(parts.values()))
     points = [[since, until, until - since] for since, until, _ in calls[:POINTS]]
-    made = {"seconds": end - begin, "parts": parts, "points": points, "own": own, "bytes": sum(c[2] for c in calls)}
+    made = {
+        "seconds": end - begin,
+        "parts": parts,
+        "points": points,
+        "own": own,
+        "bytes": sum(c[2] for c in calls),
+    }
     return made | ({"loading": float(row["loading"])} if "loading" in row else {})
 
 
 def _gaps(row: Mapping[str, Any]) -> list[Span]:
-    """From the end of the step before to the next batch, and from the only batch to the forward pass."""
+    """From the end of the step before to the next batch, and from the only batch to the forward
+    pass.
+    """
     loads = [(one[1], one[2]) for one in row["busy"] if one[0] == "data"]
     if not loads:
         return []
@@ -161,7 +187,9 @@ def _covered(busy: Iterable[Sequence[Any]], since: float, until: float) -> float
 
 
 def _sites(rows: Sequence[Mapping[str, Any]]) -> list[list[Any]]:
-    """[part, line of the script, seconds of a step, calls of a step, function] of what is not computing."""
+    """[part, line of the script, seconds of a step, calls of a step, function] of what is not
+    computing.
+    """
     seconds: dict[tuple[str, str, str], float] = defaultdict(float)
     calls: dict[tuple[str, str, str], int] = defaultdict(int)
     for row in rows:
@@ -170,7 +198,9 @@ def _sites(rows: Sequence[Mapping[str, Any]]) -> list[list[Any]]:
                 seconds[kind, place, name] += until - since
                 calls[kind, place, name] += name != "wait"
         gaps = _gaps(row)
-        seen = [(_phase(time, phase, gaps), place) for time, phase, place in row["samples"] if place]
+        seen = [
+            (_phase(time, phase, gaps), place) for time, phase, place in row["samples"] if place
+        ]
         each = (row["end"] - row["begin"]) / max(1, len(row["samples"]))
         for phase, place in seen:
             if phase:
@@ -215,7 +245,9 @@ class Spans:
 
 
 def from_trace(stream: Readable, path: str, number: int) -> Event:
-    """The event of one rank from a Kineto trace; raises NcclkitError in one sentence where it holds no step.
+    """The event of one rank from a Kineto trace.
+
+    Raises NcclkitError in one sentence where it holds no step.
 
     number: of the rank, where the trace does not say it.
     """
@@ -224,21 +256,41 @@ def from_trace(stream: Readable, path: str, number: int) -> Event:
     about: dict[str, Any] = {}
     for event in _events(stream, about):
         began, took = event.get("ts"), event.get("dur")
-        if event.get("ph") == "X" and isinstance(began, (int, float)) and isinstance(took, (int, float)):
+        if (
+            event.get("ph") == "X"
+            and isinstance(began, (int, float))
+            and isinstance(took, (int, float))
+        ):
             _take(event, (began / 1e6, (began + took) / 1e6), kinds, marks)
     steps = _boundaries(marks)
     if len(steps) < 2:
         raise NcclkitError(
-            f"{path} holds no two steps of an optimizer; profile more steps, or call prof.step() in each."
+            f"{path} holds no two steps of an optimizer; profile more steps, or call prof.step() in"
+            " each."
         )
     gpu = bool(kinds["kernel"].begins)
     sent = kinds["nccl" if gpu else "gloo"]
     spans = kinds["kernel" if gpu else "op"].union(), sent.union(), kinds["data"].union()
     calls, base = sorted(zip(sent.begins, sent.ends, strict=True)), _base(about)
-    rows = [_window(begin, end, spans) | _calls(begin, end, calls, spans[0], base) for begin, end in steps]
+    rows = [
+        _window(begin, end, spans) | _calls(begin, end, calls, spans[0], base)
+        for begin, end in steps
+    ]
     group = about["distributedInfo"] if isinstance(about.get("distributedInfo"), dict) else {}
-    data = {"source": "trace", "world": _whole(group.get("world_size"), 1), "backend": str(group.get("backend", ""))}
-    data |= {"gpus": gpu, "steps": rows, "plain": [], "cost": None, "batches": 0.0, "sites": [], "buckets": []}
+    data = {
+        "source": "trace",
+        "world": _whole(group.get("world_size"), 1),
+        "backend": str(group.get("backend", "")),
+    }
+    data |= {
+        "gpus": gpu,
+        "steps": rows,
+        "plain": [],
+        "cost": None,
+        "batches": 0.0,
+        "sites": [],
+        "buckets": [],
+    }
     data |= {"loaders": [], "threads": 0, "problems": []}
     return _event(_whole(group.get("rank"), number), str(about.get("host_name", "")), path, data)
 
@@ -254,7 +306,12 @@ def _whole(value: Any, otherwise: int) -> int:
     return value if isinstance(value, int) and 0 <= value < RANKS else otherwise
 
 
-def _take(event: Mapping[str, Any], span: Span, kinds: Mapping[str, Spans], marks: Mapping[str, list[Span]]) -> None:
+def _take(
+    event: Mapping[str, Any],
+    span: Span,
+    kinds: Mapping[str, Spans],
+    marks: Mapping[str, list[Span]],
+) -> None:
     """Keep what one event of a trace says."""
     kind, name = event.get("cat"), str(event.get("name"))
     if kind in ("kernel", "gpu_memcpy", "gpu_memset"):
@@ -270,26 +327,47 @@ def _take(event: Mapping[str, Any], span: Span, kinds: Mapping[str, Spans], mark
 
 
 def _boundaries(marks: Mapping[str, list[Span]]) -> list[Span]:
-    """From the end of each optimizer's step to the next one's; of several optimizers the first one's count."""
-    named = min((name for name in marks if name != MARKED), key=lambda name: min(marks[name]), default=MARKED)
+    """From the end of each optimizer's step to the next one's.
+
+    Of several optimizers the first one's count.
+    """
+    named = min(
+        (name for name in marks if name != MARKED),
+        key=lambda name: min(marks[name]),
+        default=MARKED,
+    )
     ends = sorted(end for _, end in marks.get(named, ()))
     return [*zip(ends, ends[1:], strict=False)]
 
 
-def _window(begin: float, end: float, spans: tuple[list[Span], list[Span], list[Span]]) -> dict[str, Any]:
-    """Seconds of the parts of one step: what communicates or loads while something computes costs nothing."""
+def _window(
+    begin: float, end: float, spans: tuple[list[Span], list[Span], list[Span]]
+) -> dict[str, Any]:
+    """Seconds of the parts of one step.
+
+    What communicates or loads while something computes costs nothing.
+    """
     work, sent, loads = (_within(one, begin, end) for one in spans)
     exposed, waited = _without(sent, work), _without(_without(loads, work), sent)
-    parts = {"computation": _length(work), "communication": _length(exposed), "data": _length(waited)}
+    parts = {
+        "computation": _length(work),
+        "communication": _length(exposed),
+        "data": _length(waited),
+    }
     parts |= {"checkpoint": 0.0, "script": max(0.0, end - begin - sum(parts.values()))}
     return {"seconds": end - begin, "parts": parts, "own": 0.0, "bytes": 0}
 
 
-def _calls(begin: float, end: float, calls: Sequence[Span], work: Sequence[Span], base: float) -> dict[str, Any]:
+def _calls(
+    begin: float, end: float, calls: Sequence[Span], work: Sequence[Span], base: float
+) -> dict[str, Any]:
     """When the collectives of a step began and ended, and how much of each nothing hides."""
     mine = calls[bisect_left(calls, (begin, begin)) : bisect_left(calls, (end, end))][:POINTS]
     return {
-        "points": [[since + base, until + base, _length(_without([(since, until)], work))] for since, until in mine]
+        "points": [
+            [since + base, until + base, _length(_without([(since, until)], work))]
+            for since, until in mine
+        ]
     }
 
 
@@ -345,5 +423,6 @@ def _head(text: str) -> dict[str, Any]:
     """What a trace says of itself before its events."""
     try:
         return dict(json.loads(text.rstrip().rstrip(",") + "}"))
-    except ValueError:  # of a torch that wrote it otherwise: the rank is then that of the file's name
+    except ValueError:
+        # of a torch that wrote it otherwise: the rank is then that of the file's name
         return {}

@@ -1,1 +1,4 @@
-"""What the five stories measure: scaling runs, staged runs, data-loader sweeps, resumes from a checkpoint."""
+"""What the five stories measure.
+
+Scaling runs, staged runs, data-loader sweeps, resumes from a checkpoint.
+"""

@@ -1,8 +1,10 @@
-"""What the stories ask: a guess before the evidence, hints for it, three questions at the end; and what was answered.
+"""What the stories ask.
 
-Choices stand here in any order; a view shows them in one that differs from case folder to case folder.  Of a student
-each first choice is kept, and, where the student wants it, times and hints: all of it in ``answers.json`` of the case
-folder, and nowhere else.
+A guess before the evidence, hints for it, three questions at the end; and what was answered.
+
+Choices stand here in any order; a view shows them in one that differs from case folder to case
+folder.  Of a student each first choice is kept, and, where the student wants it, times and hints:
+all of it in ``answers.json`` of the case folder, and nowhere else.
 """
 
 from __future__ import annotations
@@ -43,7 +45,10 @@ class Story:
 
 
 def story(name: str) -> Story:
-    """The questions of the story of that name; raises NcclkitError, with the names that exist, for another."""
+    """The questions of the story of that name.
+
+    Raises NcclkitError, with the names that exist, for another.
+    """
     if name not in STORIES:
         known = f"the stories are {', '.join(STORIES)}."
         raise NcclkitError(f"There is no story {name!r}; {did_you_mean(name, STORIES, known)}")
@@ -55,10 +60,16 @@ RECBOLE = Story(
     Question(
         "Rank 5 could not get ncclUniqueId from rank 0. Where do you look first?",
         {
-            "At the network of rank 5": "It reached the store; else it could not have waited there for a key.",
+            "At the network of rank 5": (
+                "It reached the store; else it could not have waited there for a key."
+            ),
             "At the version of NCCL": "NCCL on rank 5 was not asked to connect anything yet.",
-            "At what rank 0 did": "Rank 0 has not come to the call that makes the key; its log and stack say why.",
-            "At the timeout": "More time helps only if rank 0 comes, and does not say why it is late.",
+            "At what rank 0 did": (
+                "Rank 0 has not come to the call that makes the key; its log and stack say why."
+            ),
+            "At the timeout": (
+                "More time helps only if rank 0 comes, and does not say why it is late."
+            ),
         },
         "At what rank 0 did",
     ),
@@ -71,12 +82,18 @@ RECBOLE = Story(
         Question(
             "The job dies after exactly 600 s with the same line. Is a timeout of 3,600 s a fix?",
             {
-                "Yes: rank 0 then has the time that it needs": "Only where rank 0 does come within the hour, and "
-                "then every start costs that hour on all GPUs.",
-                "No, but a stop-gap if rank 0 does come": "It buys time while the data is prepared elsewhere. Where "
-                "rank 0 never comes, it only delays the message.",
-                "No: a timeout has no effect before the first collective": "The wait for the key ends with the "
-                "timeout of the process group; that is where the 600 s come from.",
+                "Yes: rank 0 then has the time that it needs": (
+                    "Only where rank 0 does come within the hour, and "
+                    "then every start costs that hour on all GPUs."
+                ),
+                "No, but a stop-gap if rank 0 does come": (
+                    "It buys time while the data is prepared elsewhere. Where "
+                    "rank 0 never comes, it only delays the message."
+                ),
+                "No: a timeout has no effect before the first collective": (
+                    "The wait for the key ends with the "
+                    "timeout of the process group; that is where the 600 s come from."
+                ),
             },
             "No, but a stop-gap if rank 0 does come",
         ),
@@ -84,19 +101,29 @@ RECBOLE = Story(
             "Why does rank 0 itself print no timeout?",
             {
                 "It waits for another rank as well": "Then it would time out as well, and say so.",
-                "It is busy, and no timeout applies to reading data": "The launcher ends it with SIGTERM while it "
-                "still works. Its stack at that moment is the best witness.",
-                "NCCL hides the output of rank 0": "NCCL prints on every rank alike, and rank 0 has not called it yet.",
+                "It is busy, and no timeout applies to reading data": (
+                    "The launcher ends it with SIGTERM while it "
+                    "still works. Its stack at that moment is the best witness."
+                ),
+                "NCCL hides the output of rank 0": (
+                    "NCCL prints on every rank alike, and rank 0 has not called it yet."
+                ),
             },
             "It is busy, and no timeout applies to reading data",
         ),
         Question(
             "For which model do micro-batches compute something else than one large batch?",
             {
-                "One with embeddings": "The gradient of an embedding is a sum over samples, and a sum can be divided.",
-                "One with batch normalisation": "Its mean and variance are those of the micro-batch. A loss that "
-                "compares the samples of a batch with each other changes as well.",
-                "One with a large vocabulary": "It takes more memory, but the loss is still a mean over samples.",
+                "One with embeddings": (
+                    "The gradient of an embedding is a sum over samples, and a sum can be divided."
+                ),
+                "One with batch normalisation": (
+                    "Its mean and variance are those of the micro-batch. A loss that "
+                    "compares the samples of a batch with each other changes as well."
+                ),
+                "One with a large vocabulary": (
+                    "It takes more memory, but the loss is still a mean over samples."
+                ),
             },
             "One with batch normalisation",
         ),
@@ -109,10 +136,16 @@ LIGHTNING = Story(
         "Rank 3 timed out in the first all-reduce after a resume. Who is at fault?",
         {
             "Rank 3": "It says that it waited. Nothing that it did was late.",
-            "The network": "The same links carry a fresh start, and a resume from an early checkpoint.",
-            "A rank without any message": "It still read its data when the others gave up; the later the checkpoint, "
-            "the longer.",
-            "The checkpoint file": "A damaged file fails while it is read, with an error, and not half an hour later.",
+            "The network": (
+                "The same links carry a fresh start, and a resume from an early checkpoint."
+            ),
+            "A rank without any message": (
+                "It still read its data when the others gave up; the later the checkpoint, "
+                "the longer."
+            ),
+            "The checkpoint file": (
+                "A damaged file fails while it is read, with an error, and not half an hour later."
+            ),
         },
         "A rank without any message",
     ),
@@ -125,31 +158,46 @@ LIGHTNING = Story(
         Question(
             "The timeout was 1,800 s. Would 10 s have been better for finding this?",
             {
-                "Yes: the same evidence after ten seconds": "A timeout is how long you are willing not to know. For "
-                "production take twice the longest honest phase of one rank.",
-                "No: a short timeout ends healthy jobs": "In production it may; while you search, it gives the same "
-                "evidence 180 times as fast.",
+                "Yes: the same evidence after ten seconds": (
+                    "A timeout is how long you are willing not to know. For "
+                    "production take twice the longest honest phase of one rank."
+                ),
+                "No: a short timeout ends healthy jobs": (
+                    "In production it may; while you search, it gives the same "
+                    "evidence 180 times as fast."
+                ),
                 "It makes no difference": "Every attempt costs half an hour on all GPUs.",
             },
             "Yes: the same evidence after ten seconds",
         ),
         Question(
-            "After the fix the first step comes at once. What would show that it trains on the right data?",
+            "After the fix the first step comes at once. What would show that it trains on the"
+            " right data?",
             {
-                "The checkpoint was read without an error": "It restores the model, whatever data follows.",
-                "The loss of the first step equals the replayed run's": "With the same model it means the same batch. "
-                "A loader that begins again is fast, too, and trains on the first data once more without a message.",
-                "Both runs have the same seed": "A seed says where a stream begins, and not where a rank stands in it.",
+                "The checkpoint was read without an error": (
+                    "It restores the model, whatever data follows."
+                ),
+                "The loss of the first step equals the replayed run's": (
+                    "With the same model it means the same batch. A loader that begins again is"
+                    " fast, too, and trains on the first data once more without a message."
+                ),
+                "Both runs have the same seed": (
+                    "A seed says where a stream begins, and not where a rank stands in it."
+                ),
             },
             "The loss of the first step equals the replayed run's",
         ),
         Question(
             "All ranks have equally fast storage. Can the replay still end in a timeout?",
             {
-                "No: then all ranks arrive together": "Only if their work is equal as well, which documents of "
-                "different length and shards with more files make unlikely.",
-                "Yes, where the work differs between ranks": "Documents differ in length, shards in files, hosts in "
-                "free cores. And what is read to be thrown away costs its time on every GPU.",
+                "No: then all ranks arrive together": (
+                    "Only if their work is equal as well, which documents of "
+                    "different length and shards with more files make unlikely."
+                ),
+                "Yes, where the work differs between ranks": (
+                    "Documents differ in length, shards in files, hosts in "
+                    "free cores. And what is read to be thrown away costs its time on every GPU."
+                ),
                 "Only over NCCL": "Every backend waits for the slowest rank, gloo as well.",
             },
             "Yes, where the work differs between ranks",
@@ -162,51 +210,79 @@ LLAMA_RECIPES = Story(
     Question(
         "The nodes reach each other, and only the ranks of the second one end at once. Why?",
         {
-            "The network between them is down": "ping and iperf3 went through it. They chose the address "
-            "themselves, though, and the job did not.",
-            "MASTER_ADDR is wrong": "Then the second node would not have come so far: it met the store before.",
-            "The nodes name their interfaces differently": "A newer board, another driver, another name: a job script "
-            "that names one interface does not serve both.",
-            "The timeout is too short": "It would only make the first node wait longer for ranks that have ended.",
+            "The network between them is down": (
+                "ping and iperf3 went through it. They chose the address "
+                "themselves, though, and the job did not."
+            ),
+            "MASTER_ADDR is wrong": (
+                "Then the second node would not have come so far: it met the store before."
+            ),
+            "The nodes name their interfaces differently": (
+                "A newer board, another driver, another name: a job script "
+                "that names one interface does not serve both."
+            ),
+            "The timeout is too short": (
+                "It would only make the first node wait longer for ranks that have ended."
+            ),
         },
         "The nodes name their interfaces differently",
     ),
     (
         "What does a rank look for on its own node, before it talks to any other?",
-        "What does the job script say that holds for the first node and perhaps not for the second?",
+        (
+            "What does the job script say that holds for the first node and perhaps not for the"
+            " second?"
+        ),
         "Read the first error of the rank that did not wait: it names what it looked for.",
     ),
     (
         Question(
-            "Each node has a bridge docker0 at 172.17.0.1, and NCCL announces that address. Why does a rank get "
-            "“Connection refused”?",
+            "Each node has a bridge docker0 at 172.17.0.1, and NCCL announces that address. Why"
+            " does a rank get “Connection refused”?",
             {
-                "A firewall on the other node refuses": "No packet leaves this node, so no other node can answer.",
-                "It connects to its own bridge": "The address exists on every node, and no process listens on that "
-                "port here. That is why ping of the address works, too.",
+                "A firewall on the other node refuses": (
+                    "No packet leaves this node, so no other node can answer."
+                ),
+                "It connects to its own bridge": (
+                    "The address exists on every node, and no process listens on that "
+                    "port here. That is why ping of the address works, too."
+                ),
                 "The other rank has died": "It listens, on an address that leads nobody to it.",
             },
             "It connects to its own bridge",
         ),
         Question(
-            "A job script exports WORLD_SIZE=2, as there are two nodes, and starts four processes on each node "
-            "itself. What happens?",
+            "A job script exports WORLD_SIZE=2, as there are two nodes, and starts four processes"
+            " on each node itself. What happens?",
             {
-                "Two ranks train, six idle": "A rank that is not below WORLD_SIZE is refused; it does not idle.",
-                "Ranks 2 to 7 are refused": "WORLD_SIZE counts processes, and nodes only where each has one. Delete "
-                "the line: torchrun sets the variable to 8.",
-                "NCCL finds the right number itself": "NCCL is told the number by PyTorch, which takes the variable.",
+                "Two ranks train, six idle": (
+                    "A rank that is not below WORLD_SIZE is refused; it does not idle."
+                ),
+                "Ranks 2 to 7 are refused": (
+                    "WORLD_SIZE counts processes, and nodes only where each has one. Delete "
+                    "the line: torchrun sets the variable to 8."
+                ),
+                "NCCL finds the right number itself": (
+                    "NCCL is told the number by PyTorch, which takes the variable."
+                ),
             },
             "Ranks 2 to 7 are refused",
         ),
         Question(
-            "A minimal script calls init_process_group('nccl') and all_reduce(torch.ones(1).cuda()), with four GPUs "
-            "on each of two nodes. What is missing?",
+            "A minimal script calls init_process_group('nccl') and"
+            " all_reduce(torch.ones(1).cuda()), with four GPUs on each of two nodes. What is"
+            " missing?",
             {
-                "torch.cuda.set_device(LOCAL_RANK)": "Without it all ranks of a node take GPU 0, and the test fails "
-                "with “Duplicate GPU detected”, whatever the network does.",
-                "NCCL_SOCKET_IFNAME": "It is needed only where NCCL takes a wrong interface by itself.",
-                "A barrier before the all_reduce": "A barrier is a collective itself, and fails in the same way.",
+                "torch.cuda.set_device(LOCAL_RANK)": (
+                    "Without it all ranks of a node take GPU 0, and the test fails "
+                    "with “Duplicate GPU detected”, whatever the network does."
+                ),
+                "NCCL_SOCKET_IFNAME": (
+                    "It is needed only where NCCL takes a wrong interface by itself."
+                ),
+                "A barrier before the all_reduce": (
+                    "A barrier is a collective itself, and fails in the same way."
+                ),
             },
             "torch.cuda.set_device(LOCAL_RANK)",
         ),
@@ -218,10 +294,18 @@ WENET = Story(
     Question(
         "What keeps a rank away from the all-reduce in this lab?",
         {
-            "The network": "Then every rank would have entered the same collective, and all would wait inside it.",
+            "The network": (
+                "Then every rank would have entered the same collective, and all would wait"
+                " inside it."
+            ),
             "A slow GPU": "It slows every step a little; it does not stall one until the timeout.",
-            "The disks": "Then processes wait for io, which the kernel counts as pressure: there was hardly any.",
-            "CPU time for its workers": "Its workers share a core with too many others, so no batch is ready in time.",
+            "The disks": (
+                "Then processes wait for io, which the kernel counts as pressure: there was hardly"
+                " any."
+            ),
+            "CPU time for its workers": (
+                "Its workers share a core with too many others, so no batch is ready in time."
+            ),
         },
         "CPU time for its workers",
     ),
@@ -234,22 +318,35 @@ WENET = Story(
         Question(
             "One rank prints a timeout and three print none. Whose log do you open first?",
             {
-                "That of the rank with the timeout": "It waited. It shows when and in what, and not why.",
-                "Those of the ranks without one": "They were waited for: their stack and last lines show what they "
-                "did instead. If every rank had printed a timeout, all had entered the collective.",
-                "The launcher's": "It shows who ended first, which is the rank that gave up waiting.",
+                "That of the rank with the timeout": (
+                    "It waited. It shows when and in what, and not why."
+                ),
+                "Those of the ranks without one": (
+                    "They were waited for: their stack and last lines show what they did instead."
+                    " If every rank had printed a timeout, all had entered the collective."
+                ),
+                "The launcher's": (
+                    "It shows who ended first, which is the rank that gave up waiting."
+                ),
             },
             "Those of the ranks without one",
         ),
         Question(
-            "16 cores, 8 ranks; a batch is three parts waiting for storage and one part CPU. How many workers per "
-            "rank?",
+            "16 cores, 8 ranks; a batch is three parts waiting for storage and one part CPU. How"
+            " many workers per rank?",
             {
-                "One: (workers + 1) x ranks <= cores": "It is safe: the rule is for workers that compute all the time. "
-                "This one leaves its core idle three quarters of the time.",
-                "Four or so, and measure": "The rule leaves a rank one core beside its own, and such a worker uses a "
-                "quarter of it: four fill it and hide the waiting. The knee is where a step stops getting faster.",
-                "32, to be sure": "Beyond the knee only the queue and the memory of prepared batches grow.",
+                "One: (workers + 1) x ranks <= cores": (
+                    "It is safe: the rule is for workers that compute all the time. "
+                    "This one leaves its core idle three quarters of the time."
+                ),
+                "Four or so, and measure": (
+                    "The rule leaves a rank one core beside its own, and such a worker uses a"
+                    " quarter of it: four fill it and hide the waiting. The knee is where a step"
+                    " stops getting faster."
+                ),
+                "32, to be sure": (
+                    "Beyond the knee only the queue and the memory of prepared batches grow."
+                ),
             },
             "Four or so, and measure",
         ),
@@ -257,9 +354,13 @@ WENET = Story(
             "A colleague raises the timeout to four hours, and the job passes. Fixed?",
             {
                 "Yes, as it trains": "All GPUs idle while the workers queue, in every epoch.",
-                "No: the ranks are as late as before": "And a true hang now goes unnoticed for four hours. Get "
-                "through the night with it, and start fewer workers in the morning.",
-                "No: NCCL allows 30 minutes at most": "The timeout of a process group may be of any length.",
+                "No: the ranks are as late as before": (
+                    "And a true hang now goes unnoticed for four hours. Get "
+                    "through the night with it, and start fewer workers in the morning."
+                ),
+                "No: NCCL allows 30 minutes at most": (
+                    "The timeout of a process group may be of any length."
+                ),
             },
             "No: the ranks are as late as before",
         ),
@@ -271,12 +372,20 @@ ALL_TO_ALL = Story(
     Question(
         "What makes a loop of isend and irecv fail only with many ranks?",
         {
-            "A bad cable or switch": "Then a plain all_reduce on the same ranks fails as well; one run shows it.",
-            "Too few open files": "A good suspect, as pairs cost files. But then a line says “Too many open files”, "
-            "and the job fails at its start.",
-            "A send without its receive, or the reverse": "The more ranks, the likelier one has nothing for another; "
-            "who sends nothing must not be waited for.",
-            "A bug in NCCL": "It is possible, and the last suspect: NCCL does what it is asked, in that order.",
+            "A bad cable or switch": (
+                "Then a plain all_reduce on the same ranks fails as well; one run shows it."
+            ),
+            "Too few open files": (
+                "A good suspect, as pairs cost files. But then a line says “Too many open files”, "
+                "and the job fails at its start."
+            ),
+            "A send without its receive, or the reverse": (
+                "The more ranks, the likelier one has nothing for another; "
+                "who sends nothing must not be waited for."
+            ),
+            "A bug in NCCL": (
+                "It is possible, and the last suspect: NCCL does what it is asked, in that order."
+            ),
         },
         "A send without its receive, or the reverse",
     ),
@@ -287,33 +396,50 @@ ALL_TO_ALL = Story(
     ),
     (
         Question(
-            "All ranks send first and then receive. Over NCCL it works with 1 KiB per peer and hangs with 64 MiB. Why?",
+            "All ranks send first and then receive. Over NCCL it works with 1 KiB per peer and"
+            " hangs with 64 MiB. Why?",
             {
-                "A large message needs a larger timeout": "It would hang just as long: nobody comes to receive.",
-                "A small message fits in NCCL's buffers": "The send is done once it is in there. A large one needs "
-                "the receiver, which is itself sending. Over gloo it hangs with any size.",
-                "Large messages take another network path": "The path is the same; who has to be there differs.",
+                "A large message needs a larger timeout": (
+                    "It would hang just as long: nobody comes to receive."
+                ),
+                "A small message fits in NCCL's buffers": (
+                    "The send is done once it is in there. A large one needs "
+                    "the receiver, which is itself sending. Over gloo it hangs with any size."
+                ),
+                "Large messages take another network path": (
+                    "The path is the same; who has to be there differs."
+                ),
             },
             "A small message fits in NCCL's buffers",
         ),
         Question(
             "Why is a longer timeout no fix?",
             {
-                "The message is never sent": "With a timeout of an hour the job hangs for an hour, on all GPUs. Only "
-                "a rank that is late and does come needs more time.",
-                "NCCL ignores the timeout of send and recv": "PyTorch's watchdog applies it to every call.",
+                "The message is never sent": (
+                    "With a timeout of an hour the job hangs for an hour, on all GPUs. Only "
+                    "a rank that is late and does come needs more time."
+                ),
+                "NCCL ignores the timeout of send and recv": (
+                    "PyTorch's watchdog applies it to every call."
+                ),
                 "The job would become slower": "A timeout costs nothing as long as nothing fails.",
             },
             "The message is never sent",
         ),
         Question(
-            "A rank dies in the middle of an exchange. Why do the others notice at once over gloo, and often not "
-            "over NCCL?",
+            "A rank dies in the middle of an exchange. Why do the others notice at once over gloo,"
+            " and often not over NCCL?",
             {
-                "Gloo sends heartbeats": "It does not; it reads from a TCP connection that the kernel has closed.",
-                "The kernel closes the dead rank's TCP connections": "Gloo reads “Connection closed by peer”. A "
-                "kernel of NCCL waits for a flag in GPU memory that nobody will set: hence the watchdog.",
-                "NCCL restarts the rank": "Nothing restarts a rank but the launcher, and that restarts all.",
+                "Gloo sends heartbeats": (
+                    "It does not; it reads from a TCP connection that the kernel has closed."
+                ),
+                "The kernel closes the dead rank's TCP connections": (
+                    "Gloo reads “Connection closed by peer”. A kernel of NCCL waits for a flag in"
+                    " GPU memory that nobody will set: hence the watchdog."
+                ),
+                "NCCL restarts the rank": (
+                    "Nothing restarts a rank but the launcher, and that restarts all."
+                ),
             },
             "The kernel closes the dead rank's TCP connections",
         ),
@@ -340,7 +466,8 @@ class KeptAnswer:
     """The first choice."""
     last: str = ""
     asked: float | None = None
-    """When the question was first shown, in seconds since the epoch; like `took` and `hints` only if that is wanted."""
+    """When the question was first shown, in seconds since the epoch; like `took` and `hints` only
+    if that is wanted."""
     took: float | None = None
     """Seconds from then to the first right choice before the proof was shown."""
     hints: int = 0
@@ -389,14 +516,21 @@ class Answers:
         """What is kept of a question; a choice that it does not have counts as none."""
         kept = self._kept.answers.setdefault(f"{self.name}/{number}", KeptAnswer())
         known = self.question(number).choices
-        kept.first, kept.last = (choice if choice in known else "" for choice in (kept.first, kept.last))
+        kept.first, kept.last = (
+            choice if choice in known else "" for choice in (kept.first, kept.last)
+        )
         return kept
 
     def choose(self, choice: str, number: int = 0) -> None:
         """Keep a choice; the first one stays the first."""
         kept = self.of(number)
         kept.first, kept.last = kept.first or choice, choice
-        if choice == self.question(number).right and kept.asked and kept.took is None and not kept.proof:
+        if (
+            choice == self.question(number).right
+            and kept.asked
+            and kept.took is None
+            and not kept.proof
+        ):
             kept.took = round(time.time() - kept.asked, 1)
         self._save()
 
@@ -413,17 +547,29 @@ class Answers:
             self._save()
 
     def fared(self) -> list[str]:
-        """How the student fared, a sentence for each thing that is known; empty where nothing was answered."""
+        """How the student fared, a sentence for each thing that is known.
+
+        Empty where nothing was answered.
+        """
         guess, said = self.of(), []
         if guess.first:
-            said.append(f"The first guess was {'right' if guess.first == self.question().right else 'wrong'}.")
+            said.append(
+                "The first guess was"
+                f" {'right' if guess.first == self.question().right else 'wrong'}."
+            )
         tries = [self.of(number).first for number in range(1, len(self.story.quiz) + 1)]
         if any(tries):
-            right = sum(first == asked.right for first, asked in zip(tries, self.story.quiz, strict=True))
+            right = sum(
+                first == asked.right for first, asked in zip(tries, self.story.quiz, strict=True)
+            )
             said.append(f"{right} of {plural(len(tries), 'question')} were right at the first try.")
         if self.measured:
             late = "The right cause was not chosen before the proof."
-            said.append(late if guess.took is None else f"Time to the right cause: {format_age(guess.took)}.")
+            said.append(
+                late
+                if guess.took is None
+                else f"Time to the right cause: {format_age(guess.took)}."
+            )
             said.append(f"Hints used: {guess.hints} of {len(self.story.hints)}.")
         return said
 

@@ -1,11 +1,14 @@
-"""A resume from a checkpoint: whether the checkpoint can be used, and how the job came back from it.
+"""A resume from a checkpoint.
 
-Checkpoints are only looked at, never unpickled: torch's files are zip archives with a checksum for each member, and of
-the pickle in them only the strings are read.
+Whether the checkpoint can be used, and how the job came back from it.
 
-A job reports its resume by wire records of the kind ``phase``, one of each per rank: ``start`` with its ``limit`` and
-``lightning``, ``replay`` (``done`` of ``of`` batches in ``seconds``), ``first`` (``seconds`` until the first step was
-done), and ``pace`` (``read_s`` of a batch and ``step_s`` of a step, medians).  Times are in seconds.
+Checkpoints are only looked at, never unpickled: torch's files are zip archives with a checksum for
+each member, and of the pickle in them only the strings are read.
+
+A job reports its resume by wire records of the kind ``phase``, one of each per rank: ``start`` with
+its ``limit`` and ``lightning``, ``replay`` (``done`` of ``of`` batches in ``seconds``), ``first``
+(``seconds`` until the first step was done), and ``pace`` (``read_s`` of a batch and ``step_s`` of a
+step, medians).  Times are in seconds.
 """
 
 from __future__ import annotations
@@ -27,7 +30,8 @@ from ncclkit.core.experiment_records import FOLDER
 from ncclkit.core.model import Event, NcclkitError
 
 STAGES = "stages"
-"""Folder in the case that keeps the runs of its stages, so that none of them speaks into the verdict on the case."""
+"""Folder in the case that keeps the runs of its stages, so that none of them speaks into the
+verdict on the case."""
 NAMES = (".ckpt", ".pt", ".pth", ".bin", ".safetensors", ".distcp")
 LARGEST = 64 << 20
 """Bytes of a pickle that are searched: what it describes may be large, it is not."""
@@ -35,7 +39,8 @@ POSITION = re.compile(
     r"^(?:_num_yielded|_snapshot|_sampler_iter_yielded|dataset_state|samples_yielded|num_batches_fetched"
     r"|consumed_(?:train_)?samples|loaders?|(?:train_)?data_?loaders?|data_?loader_states?|sampler)$"
 )
-"""Names under which loaders keep where they stand: torchdata, Megatron, NeMo, and what people write by hand."""
+"""Names under which loaders keep where they stand: torchdata, Megatron, NeMo, and what people write
+by hand."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +66,8 @@ def checkpoints(path: str | Path) -> tuple[Checkpoint, ...]:
     found = [given] if given.is_file() else sorted(_files(given))
     if not found:
         raise NcclkitError(
-            f"There is no checkpoint at {given}; name a file, or a folder with {', '.join(NAMES)} files."
+            f"There is no checkpoint at {given}; name a file, or a folder with {', '.join(NAMES)}"
+            " files."
         )
     return tuple(_one(file) for file in found)
 
@@ -83,10 +89,18 @@ def _one(path: Path) -> Checkpoint:
     except (OSError, ValueError, zipfile.BadZipFile) as error:
         return Checkpoint(path, size, False, f"cannot be read: {error}", None)
     if head.startswith(b"PK"):
-        return Checkpoint(path, size, False, "it ends too early: the directory at its end is missing", None)
+        return Checkpoint(
+            path, size, False, "it ends too early: the directory at its end is missing", None
+        )
     if not head.strip(b"\0"):
         return Checkpoint(path, size, False, "it is empty", None)
-    return Checkpoint(path, size, None, "this kind of file holds no checksum; compare its size with another's", None)
+    return Checkpoint(
+        path,
+        size,
+        None,
+        "this kind of file holds no checksum; compare its size with another's",
+        None,
+    )
 
 
 def _archive(path: Path) -> tuple[bool, str, bool | None]:
@@ -102,7 +116,10 @@ def _archive(path: Path) -> tuple[bool, str, bool | None]:
 
 def _names_position(data: bytes) -> bool:
     try:
-        return any(isinstance(value, str) and POSITION.match(value) for _, value, _ in pickletools.genops(data))
+        return any(
+            isinstance(value, str) and POSITION.match(value)
+            for _, value, _ in pickletools.genops(data)
+        )
     except ValueError:
         return False
 
@@ -169,7 +186,9 @@ class Resume:
 
 
 def resumes(case: Case) -> tuple[Resume, ...]:
-    """Every resumed run of the case, oldest first, then those of its staged runs and of its experiments."""
+    """Every resumed run of the case, oldest first, then those of its staged runs and of its
+    experiments.
+    """
     stages = [case.path / STAGES] if case.path and (case.path / STAGES).is_dir() else []
     hidden = [*stages, *sorted((case.path / FOLDER).glob("*/.case"))] if case.path else []
     known = [case, *(Case.open(folder, read_only=True) for folder in hidden)]
@@ -183,10 +202,15 @@ def _runs(case: Case) -> Iterator[Resume]:
             by_folder[PurePath(event.path).parent].append(event)
     for folder in sorted(by_folder, key=_number):
         events = by_folder[folder]
-        ranks = {e.rank: {o.data["phase"]: o.data for o in events if o.rank == e.rank} for e in events}
+        ranks = {
+            e.rank: {o.data["phase"]: o.data for o in events if o.rank == e.rank} for e in events
+        }
         about = next((phases["start"] for phases in ranks.values() if "start" in phases), None)
         if about is not None:
-            starts = tuple(_start(rank, ranks[rank]) for rank in sorted(rank for rank in ranks if rank is not None))
+            starts = tuple(
+                _start(rank, ranks[rank])
+                for rank in sorted(rank for rank in ranks if rank is not None)
+            )
             yield Resume(about["limit"], starts, str(about.get("lightning") or ""))
 
 

@@ -1,7 +1,9 @@
-"""Runs of the course: staged and scaling runs, which go from small to large, and the sweep over data-loader workers.
+"""Runs of the course.
 
-Whatever is wrong with a job shows at the smallest stage that has it, after seconds instead of hours: a series of runs
-therefore stops after the first one that fails.
+Staged and scaling runs, which go from small to large, and the sweep over data-loader workers.
+
+Whatever is wrong with a job shows at the smallest stage that has it, after seconds instead of
+hours: a series of runs therefore stops after the first one that fails.
 """
 
 from __future__ import annotations
@@ -53,9 +55,10 @@ async def staged_run(
 ) -> tuple[Stage, ...]:
     """Run a story's job once for each of `stages`, and stop after the first one that fails.
 
-    job: the agent's verb, such as ``stories.interactions``; a stage: ``ranks`` and options of that job by name;
-    timeout: of the process group, seconds; deadline: seconds for each stage; simulate_hosts: NCCL takes the ranks for
-    those of so many hosts.  Raises NcclkitError for ranks that cannot be had.
+    job: the agent's verb, such as ``stories.interactions``; a stage: ``ranks`` and options of that
+    job by name; timeout: of the process group, seconds; deadline: seconds for each stage;
+    simulate_hosts: NCCL takes the ranks for those of so many hosts.  Raises NcclkitError for ranks
+    that cannot be had.
     """
     room = case if case.path is None else Case.open(case.path / STAGES)
     done: list[Stage] = []
@@ -63,9 +66,23 @@ async def staged_run(
         options = {name: value for name, value in stage.items() if name != "ranks"}
         ranks = stage.get("ranks") or 0
         hosts = min(simulate_hosts, ranks) if ranks else simulate_hosts
-        asked = ProbeOptions(python=python or "", ranks=ranks, backend=backend, timeout=deadline, simulate_hosts=hosts)
+        asked = ProbeOptions(
+            python=python or "",
+            ranks=ranks,
+            backend=backend,
+            timeout=deadline,
+            simulate_hosts=hosts,
+        )
         base = await probe.plan(case, asked)
-        argv = (job, "--backend", base.backend, "--timeout", str(timeout), *_words(options), *_shared(hosts))
+        argv = (
+            job,
+            "--backend",
+            base.backend,
+            "--timeout",
+            str(timeout),
+            *_words(options),
+            *_shared(hosts),
+        )
         plan = replace(base, name=job.rpartition(".")[2], argv=argv, sizes=(), ops=())
         done.append(_stage_of(await probe.execute(room, plan, on_record), options))
         if done[-1].run.reason != "done":
@@ -94,7 +111,8 @@ def _stage_of(run: Run, options: Mapping[str, Any]) -> Stage:
 
 
 async def backend_run(case: Case, ranks: int = 0, *, simulate_hosts: int = 1) -> tuple[Run, ...]:
-    """Run the same all_reduce over gloo, and over NCCL where there are GPUs for all `ranks` (0: one for each GPU).
+    """Run the same all_reduce over gloo, and over NCCL where there are GPUs for all `ranks` (0: one
+    for each GPU).
 
     simulate_hosts: NCCL takes the ranks for those of so many hosts, which share the GPUs.
     """
@@ -128,7 +146,8 @@ class Step:
     limit: int | None
     """How many files a rank may open (the soft limit inside the job)."""
     uneven: int | None = None
-    """Rows that arrived wrong where one share was empty and the others of odd length, over all ranks."""
+    """Rows that arrived wrong where one share was empty and the others of odd length, over all
+    ranks."""
 
     @property
     def ranks(self) -> int:
@@ -136,17 +155,22 @@ class Step:
         return self.run.plan.ranks
 
     def speed(self, op: str) -> Measurement | None:
-        """The measurement of one implementation, `LIBRARY` or `BY_HAND`; None where there is none."""
+        """The measurement of one implementation, `LIBRARY` or `BY_HAND`.
+
+        None where there is none.
+        """
         return next((m for m in self.run.measurements if m.op == op), None)
 
 
 async def scaling_run(
     case: Case, ranks: str = "2 4 8", *, backend: str = "auto", simulate_hosts: int = 1
 ) -> tuple[Step, ...]:
-    """Run the exchange on each of these counts of ranks, the smallest first; stops after one that fails.
+    """Run the exchange on each of these counts of ranks, the smallest first.
 
-    ranks: space-separated whole numbers; counts above the number of GPUs are left out, and where all are, gloo runs
-    them; simulate_hosts: NCCL takes the ranks for those of so many hosts.
+    Stops after one that fails.
+
+    ranks: space-separated whole numbers; counts above the number of GPUs are left out, and where
+    all are, gloo runs them; simulate_hosts: NCCL takes the ranks for those of so many hosts.
     """
     asked = _counts(ranks)
     options = ProbeOptions(backend=backend, timeout=90.0)
@@ -156,14 +180,33 @@ async def scaling_run(
         base = await probe.plan(case, replace(options, backend="gloo"))
     counts = [count for count in asked if base.backend == "gloo" or count <= room]
     if not counts:
-        raise NcclkitError(f"None of the counts {ranks!r} fits on {base.ranks} GPUs; name a smaller one, or use gloo.")
+        raise NcclkitError(
+            f"None of the counts {ranks!r} fits on {base.ranks} GPUs; name a smaller one, or use"
+            " gloo."
+        )
     # gloo copies through the CPU: what NCCL moves in a moment would take it seconds
     size = 256 * probe.MIB if base.backend == "nccl" else 4 * probe.MIB
-    argv = ("stories.exchange", "--compare", "--size", str(size), "--backend", base.backend, "--timeout", "30")
+    argv = (
+        "stories.exchange",
+        "--compare",
+        "--size",
+        str(size),
+        "--backend",
+        base.backend,
+        "--timeout",
+        "30",
+    )
     done: list[Step] = []
     for count in counts:
         hosts = min(simulate_hosts, count) if base.backend == "nccl" else 1
-        plan = Plan(f"exchange-{count}", (*argv, *_shared(hosts)), count, base.backend, base.python, options.timeout)
+        plan = Plan(
+            f"exchange-{count}",
+            (*argv, *_shared(hosts)),
+            count,
+            base.backend,
+            base.python,
+            options.timeout,
+        )
         done.append(_step(case, await probe.execute(case, replace(plan, simulate_hosts=hosts))))
         if done[-1].run.reason != "done":
             break
@@ -175,7 +218,10 @@ def _counts(ranks: str) -> list[int]:
     words = str(ranks).split()
     counts = whole_numbers(words)
     if not words or len(counts) < len(words) or not all(2 <= count <= 64 for count in counts):
-        raise NcclkitError(f"The counts of ranks must be whole numbers from 2 to 64, space-separated, not {ranks!r}.")
+        raise NcclkitError(
+            "The counts of ranks must be whole numbers from 2 to 64, space-separated, not"
+            f" {ranks!r}."
+        )
     return sorted(set(counts))
 
 
@@ -203,7 +249,9 @@ def open_files(case: Case) -> dict[int, int]:
 
 CHOICES = ((0, 2), (1, 2), (2, 2), (4, 2), (8, 2), (8, 4))
 """Workers per rank, and batches that each prepares ahead."""
-FIELDS = tuple("workers prefetch step_ms low_ms high_ms first_ms data_ms others_ms queue preempted".split())
+FIELDS = tuple(
+    "workers prefetch step_ms low_ms high_ms first_ms data_ms others_ms queue preempted".split()
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,24 +266,34 @@ class LoaderSweep:
 
     @property
     def rows(self) -> tuple[Mapping[str, float], ...]:
-        """One for each choice: medians of its repeats, and the whole extent of half of their steps."""
+        """One for each choice.
+
+        Medians of its repeats, and the whole extent of half of their steps.
+        """
         alike: dict[tuple[float, float], list[Mapping[str, float]]] = {}
         for row in self.repeats:
             alike.setdefault((row["workers"], row["prefetch"]), []).append(row)
         ends = {"low_ms": min, "high_ms": max}
         return tuple(
-            {name: ends.get(name, statistics.median)([row[name] for row in rows]) for name in FIELDS}
+            {
+                name: ends.get(name, statistics.median)([row[name] for row in rows])
+                for name in FIELDS
+            }
             for rows in alike.values()
         )
 
     @property
     def knee(self) -> Budget:
-        """The fewest workers of a rank that are as good as any, of those that prepare as many batches ahead."""
+        """The fewest workers of a rank that are as good as any, of those that prepare as many
+        batches ahead.
+        """
         return budgets.knee(self._steps)
 
     @property
     def alike(self) -> list[int]:
-        """The counts of workers whose steps cannot be told from the fastest ones, compared like `knee`."""
+        """The counts of workers whose steps cannot be told from the fastest ones, compared like
+        `knee`.
+        """
         return budgets.alike_steps(self._steps)
 
     @property
@@ -260,15 +318,19 @@ async def loader_sweep(
     ranks: int = 0,
     backend: str = "any",
 ) -> Run:
-    """Train the small speech job once for each choice of (workers per rank, batches ahead), all ranks on few cores.
+    """Train the small speech job once for each choice of (workers per rank, batches ahead), all
+    ranks on few cores.
 
-    cores: that all ranks of this host share; steps: measured for each choice in each of so many repeats, which take
-    turns, as neighbours on the machine come and go.
-    `measured` reads what came out.  Raises NcclkitError in one sentence for what cannot be run.
+    cores: that all ranks of this host share; steps: measured for each choice in each of so many
+    repeats, which take turns, as neighbours on the machine come and go. `measured` reads what came
+    out.  Raises NcclkitError in one sentence for what cannot be run.
     """
     for pair in choices:
         if len(pair) != 2 or pair[0] < 0 or pair[1] < 1:
-            raise NcclkitError(f"A choice is (workers of at least 0, batches ahead of at least 1), but it is {pair!r}.")
+            raise NcclkitError(
+                "A choice is (workers of at least 0, batches ahead of at least 1), but it is"
+                f" {pair!r}."
+            )
     if cores < 1 or steps < 1 or repeats < 1 or not choices:
         raise NcclkitError("The sweep needs at least one core, one step and one choice of workers.")
     base = await probe.plan(case, ProbeOptions(ranks=ranks, backend=backend, timeout=120.0))
@@ -281,15 +343,23 @@ async def loader_sweep(
         "steps": steps,
     }
     argv = ("stories.loader_sweep", *_words(options))
-    return await probe.execute(case, Plan("loader_sweep", argv, count, base.backend, base.python, base.deadline))
+    return await probe.execute(
+        case, Plan("loader_sweep", argv, count, base.backend, base.python, base.deadline)
+    )
 
 
 def measured(case: Case) -> LoaderSweep | None:
-    """What the last sweep of the case measured; None where none was made, or not one choice came to its end."""
-    sweeps = [event.data for event in case.of("worker.phase") if event.data.get("phase") == "loader_sweep"]
+    """What the last sweep of the case measured.
+
+    None where none was made, or not one choice came to its end.
+    """
+    sweeps = [
+        event.data for event in case.of("worker.phase") if event.data.get("phase") == "loader_sweep"
+    ]
     rows = [row for row in (sweeps[-1].get("rows") or () if sweeps else ()) if _is_complete(row)]
     if not rows or not all(
-        isinstance(sweeps[-1].get(name), int) and sweeps[-1][name] > 0 for name in ("cores", "ranks")
+        isinstance(sweeps[-1].get(name), int) and sweeps[-1][name] > 0
+        for name in ("cores", "ranks")
     ):
         return None
     return LoaderSweep(sweeps[-1]["cores"], sweeps[-1]["ranks"], tuple(rows))
@@ -297,4 +367,7 @@ def measured(case: Case) -> LoaderSweep | None:
 
 def _is_complete(row: object) -> bool:
     values = [row.get(name) for name in FIELDS] if isinstance(row, Mapping) else [None]
-    return all(isinstance(value, (int, float)) and not isinstance(value, bool) and value >= 0 for value in values)
+    return all(
+        isinstance(value, (int, float)) and not isinstance(value, bool) and value >= 0
+        for value in values
+    )

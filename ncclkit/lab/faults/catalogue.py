@@ -28,7 +28,8 @@ class Fault:
     partner: bool = False
     """Of the chosen rank and the first one of its host nothing can tell which is wrong."""
     net: str = ""
-    """What is wrong with the network of its two simulated hosts (`live.launch.simulated.WRONG`); empty: one host."""
+    """What is wrong with the network of its two simulated hosts (`live.launch.simulated.WRONG`);
+    empty: one host."""
     hosts: tuple[str, ...] = ()
     """The culprits among them."""
     culprit: int | None = None
@@ -46,7 +47,9 @@ CRAWL = ("--sizes", f"{SMALL},1048576,4194304")
 
 
 def _on_hosts(name: str, says: str, cause: str, wrong: str, *hosts: str, **more: Any) -> Fault:
-    """A fault of two simulated hosts, which share the GPUs of this machine, or of the network path between them."""
+    """A fault of two simulated hosts, which share the GPUs of this machine, or of the network path
+    between them.
+    """
     return Fault(name, says, cause, one_rank=False, net=wrong, hosts=hosts, **more)
 
 
@@ -70,11 +73,13 @@ HOSTS = (
     ),
     _on_hosts(
         "management_nic",
-        "two hosts: the first has a management network that the second is not part of, and NCCL uses that, too",
+        "two hosts: the first has a management network that the second is not part of, and NCCL"
+        " uses that, too",
         "wrong_interface",
         "astray",
         "node-1",
-        backends=("nccl",),  # which sends over all that it finds; gloo takes what the host's name resolves to
+        # which sends over all that it finds; gloo takes what the host's name resolves to
+        backends=("nccl",),
     ),
     _on_hosts(
         "master_unreachable",
@@ -108,7 +113,8 @@ HOSTS = (
     ),
     _on_hosts(
         "slow_link",
-        "two hosts: what the second sends is held back to 200 Mbit/s; the live test works, and crawls",
+        "two hosts: what the second sends is held back to 200 Mbit/s; the live test works, and"
+        " crawls",
         "network_loss",
         "slow",
         "node-1",
@@ -118,7 +124,8 @@ HOSTS = (
     ),
     _on_hosts(
         "lost_packets",
-        "two hosts: one packet in twenty that the second sends gets lost; the live test works, and crawls",
+        "two hosts: one packet in twenty that the second sends gets lost; the live test works, and"
+        " crawls",
         "network_loss",
         "drops",
         "node-1",
@@ -153,7 +160,9 @@ LONG = ("--seconds", "90")
 _NCCL = ("nccl",)
 
 
-def _on_one(name: str, says: str, cause: str, *more: str, backends: tuple[str, ...] = ("nccl", "gloo")) -> Fault:
+def _on_one(
+    name: str, says: str, cause: str, *more: str, backends: tuple[str, ...] = ("nccl", "gloo")
+) -> Fault:
     """A fault of one rank, which the agent knows by the same name."""
     return Fault(name, says, cause, ("--fault", name, *more), backends=backends)
 
@@ -161,7 +170,14 @@ def _on_one(name: str, says: str, cause: str, *more: str, backends: tuple[str, .
 def _without(name: str, does: str, *variables: str) -> Fault:
     """NCCL may not use the paths inside a host that these variables switch off."""
     says = f"{'=1 and '.join(variables)}=1 {does}; the job trains, slowly"
-    return Fault(name, says, "slow_transport", env=dict.fromkeys(variables, "1"), one_rank=False, backends=_NCCL)
+    return Fault(
+        name,
+        says,
+        "slow_transport",
+        env=dict.fromkeys(variables, "1"),
+        one_rank=False,
+        backends=_NCCL,
+    )
 
 
 EXCHANGE = tuple(
@@ -169,7 +185,8 @@ EXCHANGE = tuple(
     for fault in (
         _on_one(
             "a2a_unpaired",
-            "in an all-to-all written by hand one rank waits for rows of a neighbour who has none for it",
+            "in an all-to-all written by hand one rank waits for rows of a neighbour who has none"
+            " for it",
             "send_recv_mismatch",
         ),
         Fault(
@@ -179,45 +196,83 @@ EXCHANGE = tuple(
             ("--fault", "a2a_order"),
             one_rank=False,
         ),
-        _on_one("a2a_files", "a communicator for each pair; one rank lacks open files for its last peer", "fd_limit"),
+        _on_one(
+            "a2a_files",
+            "a communicator for each pair; one rank lacks open files for its last peer",
+            "fd_limit",
+        ),
         Fault(
             "a2a_late",
-            "one rank is late for an exchange; the others give up early, abort and say who is missing",
+            "one rank is late for an exchange; the others give up early, abort and say who is"
+            " missing",
             "slow_rank",
             ("--fault", "rank_late", *LONG),
         ),
         Fault(
             "a2a_reused",
-            "one rank writes into a buffer whose send is still under way; who receives compares the sums",
+            "one rank writes into a buffer whose send is still under way; who receives compares the"
+            " sums",
             "rank_exception",
             ("--fault", "a2a_reused"),
             one_rank=False,
         ),
         _on_one("a2a_leaves", "one rank ends while the others still exchange", "rank_divergence"),
-        Fault("a2a_device", "every rank exchanges on GPU 0", "duplicate_gpu", ("--one-gpu",), {}, False, _NCCL),
+        Fault(
+            "a2a_device",
+            "every rank exchanges on GPU 0",
+            "duplicate_gpu",
+            ("--one-gpu",),
+            {},
+            False,
+            _NCCL,
+        ),
     )
 )
 """The faults of story 5."""
 
 INTERACTIONS = tuple(
-    Fault(name, says, cause, ("--fault", name, *LONG), {}, True, backends, "stories.interactions", culprit=0)
+    Fault(
+        name,
+        says,
+        cause,
+        ("--fault", name, *LONG),
+        {},
+        True,
+        backends,
+        "stories.interactions",
+        culprit=0,
+    )
     for name, says, cause, backends in (
         (
             "dataset_too_large",
-            "one rank joins a table larger than its share of host memory (RLIMIT_AS), then goes on with it on disk",
+            (
+                "one rank joins a table larger than its share of host memory (RLIMIT_AS), then goes"
+                " on with it on disk"
+            ),
             "host_oom",
             ("nccl", "gloo"),
         ),
         (
             "cache_stalled",
-            "one rank reads its dataset from a dead disk (root can mount one; else a FIFO stands in); the others wait",
+            (
+                "one rank reads its dataset from a dead disk (root can mount one; else a FIFO"
+                " stands in); the others wait"
+            ),
             "disk_or_io",
             ("nccl", "gloo"),
         ),
-        ("tables_on_gpu_0", "all ranks fill GPU 0 with their tables, and one finds no room there", "gpu_oom", _NCCL),
+        (
+            "tables_on_gpu_0",
+            "all ranks fill GPU 0 with their tables, and one finds no room there",
+            "gpu_oom",
+            _NCCL,
+        ),
         (
             "rank_0_full",
-            "a stand-in for a full GPU 0: one rank finds no room in its share of memory (RLIMIT_AS), and tries again",
+            (
+                "a stand-in for a full GPU 0: one rank finds no room in its share of memory"
+                " (RLIMIT_AS), and tries again"
+            ),
             "host_oom",
             ("gloo",),
         ),
@@ -229,25 +284,65 @@ FAULTS = {
     fault.name: fault
     for fault in (
         Fault("healthy", "trains and succeeds", "", one_rank=False),
-        _on_one("rank_late", "one rank replays data for longer than the collective timeout", "slow_rank", *LONG),
-        _on_one("rank_raises", "one rank meets a sample that its preprocessing rejects", "rank_exception"),
+        _on_one(
+            "rank_late",
+            "one rank replays data for longer than the collective timeout",
+            "slow_rank",
+            *LONG,
+        ),
+        _on_one(
+            "rank_raises",
+            "one rank meets a sample that its preprocessing rejects",
+            "rank_exception",
+        ),
         _on_one("rank_killed", "one rank is killed with SIGKILL", "rank_killed"),
         _on_one("segfault", "one rank reads address 0 in native code", "rank_exception"),
         _on_one("gil_held", "one rank sits in native code that keeps the GIL", "gil_hold", *LONG),
         _on_one("other_size", "one rank reduces a tensor of another size", "shape_mismatch"),
         _on_one("other_dtype", "one rank reduces a tensor of another type", "shape_mismatch"),
-        _on_one("other_op", "one rank calls all_gather where the others call all_reduce", "rank_divergence"),
-        _on_one("uneven_data", "one rank has half the data and leaves the loop early", "rank_divergence"),
-        _on_one("groups_swapped", "one rank uses two groups in the other order", "concurrent_comms", backends=_NCCL),
-        _on_one("unpaired_recv", "one rank waits for a message that nobody sends", "send_recv_mismatch"),
-        _on_one("exchange_uneven", "one rank has other all_to_all split sizes", "send_recv_mismatch"),
-        _on_one("few_files", "one rank may open three more files (RLIMIT_NOFILE)", "fd_limit"),
-        _on_one("little_memory", "one rank loads more than its memory limit allows (RLIMIT_AS)", "host_oom"),
-        _on_one("gpu_memory_full", "one rank asks for twice the memory of its GPU", "gpu_oom", backends=_NCCL),
         _on_one(
-            "cuda_assert", "one rank looks up a class that does not exist, in a kernel", "cuda_error", backends=_NCCL
+            "other_op",
+            "one rank calls all_gather where the others call all_reduce",
+            "rank_divergence",
         ),
-        _on_one("world_larger", "one rank is told a WORLD_SIZE that is one too many", "world_size_mismatch"),
+        _on_one(
+            "uneven_data", "one rank has half the data and leaves the loop early", "rank_divergence"
+        ),
+        _on_one(
+            "groups_swapped",
+            "one rank uses two groups in the other order",
+            "concurrent_comms",
+            backends=_NCCL,
+        ),
+        _on_one(
+            "unpaired_recv", "one rank waits for a message that nobody sends", "send_recv_mismatch"
+        ),
+        _on_one(
+            "exchange_uneven", "one rank has other all_to_all split sizes", "send_recv_mismatch"
+        ),
+        _on_one("few_files", "one rank may open three more files (RLIMIT_NOFILE)", "fd_limit"),
+        _on_one(
+            "little_memory",
+            "one rank loads more than its memory limit allows (RLIMIT_AS)",
+            "host_oom",
+        ),
+        _on_one(
+            "gpu_memory_full",
+            "one rank asks for twice the memory of its GPU",
+            "gpu_oom",
+            backends=_NCCL,
+        ),
+        _on_one(
+            "cuda_assert",
+            "one rank looks up a class that does not exist, in a kernel",
+            "cuda_error",
+            backends=_NCCL,
+        ),
+        _on_one(
+            "world_larger",
+            "one rank is told a WORLD_SIZE that is one too many",
+            "world_size_mismatch",
+        ),
         _on_one(
             "other_card",
             f"one rank's configuration names the interface {MISSING}, which its host does not have",
@@ -262,9 +357,16 @@ FAULTS = {
                 backends=_NCCL,
             ),
             needs="NCCLKIT_OTHER_NCCL",
-            get="`pip download --no-deps nvidia-nccl-cu13==2.27.7` and unzip the wheel: nvidia/nccl/lib/libnccl.so.2",
+            get=(
+                "`pip download --no-deps nvidia-nccl-cu13==2.27.7` and unzip the wheel:"
+                " nvidia/nccl/lib/libnccl.so.2"
+            ),
         ),
-        _on_one("port_busy", "one rank opens a store on the port where the launcher's already listens", "port_in_use"),
+        _on_one(
+            "port_busy",
+            "one rank opens a store on the port where the launcher's already listens",
+            "port_in_use",
+        ),
         _on_one("slow_disk", "one rank writes its checkpoint to storage that stalls", "disk_or_io"),
         Fault(
             "small_shm",
@@ -273,10 +375,16 @@ FAULTS = {
             ("--fault", "small_shm"),
             root=True,
         ),
-        _on_one("forked_cuda", "one rank's loader worker uses CUDA after a fork", "fork_or_init_order", backends=_NCCL),
+        _on_one(
+            "forked_cuda",
+            "one rank's loader worker uses CUDA after a fork",
+            "fork_or_init_order",
+            backends=_NCCL,
+        ),
         Fault(
             "long_first_step",
-            "every rank's GPU computes for 30 s before the collective behind it, whose limit is shorter",
+            "every rank's GPU computes for 30 s before the collective behind it, whose limit is"
+            " shorter",
             "timeout_too_short",
             ("--fault", "long_first_step", "--seconds", "30"),
             one_rank=False,
@@ -299,7 +407,12 @@ FAULTS = {
             one_rank=False,
         ),
         Fault(
-            "duplicate_gpu", "every rank uses GPU 0", "duplicate_gpu", ("--one-gpu",), one_rank=False, backends=_NCCL
+            "duplicate_gpu",
+            "every rank uses GPU 0",
+            "duplicate_gpu",
+            ("--one-gpu",),
+            one_rank=False,
+            backends=_NCCL,
         ),
         Fault(
             "wrong_device",
@@ -318,14 +431,21 @@ FAULTS = {
             backends=_NCCL,
         ),
         _without("p2p_off", "takes NVLink away", "NCCL_P2P_DISABLE"),
-        _without("sockets_only", "leave sockets in place of NVLink", "NCCL_P2P_DISABLE", "NCCL_SHM_DISABLE"),
+        _without(
+            "sockets_only",
+            "leave sockets in place of NVLink",
+            "NCCL_P2P_DISABLE",
+            "NCCL_SHM_DISABLE",
+        ),
         *INTERACTIONS,
         Fault(
             "resume_replays",
-            "the job resumes from a checkpoint by reading its data once more, which takes one rank 20 s",
+            "the job resumes from a checkpoint by reading its data once more, which takes one rank"
+            " 20 s",
             "slow_rank",
             ("--seconds", "20"),
-            {"TORCH_FR_BUFFER_SIZE": "24", "TORCH_NCCL_TRACE_BUFFER_SIZE": "24"},  # hundreds of steps came before
+            # hundreds of steps came before
+            {"TORCH_FR_BUFFER_SIZE": "24", "TORCH_NCCL_TRACE_BUFFER_SIZE": "24"},
             job="stories.resume",
             culprit=1,
         ),
@@ -338,7 +458,8 @@ FAULTS = {
         ),
         Fault(
             "loader_crowded",
-            "each rank starts 20 data-loader workers; ranks are bound to two cores, all but the first to the second",
+            "each rank starts 20 data-loader workers; ranks are bound to two cores, all but the"
+            " first to the second",
             "cpu_contention",
             ("--fault", "loader_crowded", "--workers", "20", "--cost", "0.4", "--steps", "2"),
             one_rank=False,

@@ -1,8 +1,8 @@
 """The lab: break a small honest job on purpose, in one way at a time.
 
-The job trains a real model with DDP (`ncclkit.lab.programs.train`), or is the live test itself.  A fault changes
-one rank at one step, or one variable of all ranks; it never leaves the run's
-own processes and folder, and it ends with the run.
+The job trains a real model with DDP (`ncclkit.lab.programs.train`), or is the live test itself.  A
+fault changes one rank at one step, or one variable of all ranks; it never leaves the run's own
+processes and folder, and it ends with the run.
 """
 
 from __future__ import annotations
@@ -40,7 +40,11 @@ def fault(name: str) -> Fault:
 
 def describe(chosen: Fault) -> str:
     """One row for a list of faults: what the fault does, its cause, and what it needs."""
-    takes = ("NCCL" if chosen.backends == ("nccl",) else "", "root" if chosen.root else "", chosen.needs)
+    takes = (
+        "NCCL" if chosen.backends == ("nccl",) else "",
+        "root" if chosen.root else "",
+        chosen.needs,
+    )
     needs = " and ".join(filter(None, takes))
     return f"{chosen.says} (cause: {chosen.cause or 'none'}{needs and f'; needs {needs}'})"
 
@@ -48,9 +52,14 @@ def describe(chosen: Fault) -> str:
 def _possible(chosen: Fault) -> Fault:
     """The fault, where this process has what it takes; NcclkitError says what is missing."""
     if chosen.root and os.geteuid() != 0:
-        raise NcclkitError(f"The fault {chosen.name} mounts a file system for one rank alone, which needs root.")
+        raise NcclkitError(
+            f"The fault {chosen.name} mounts a file system for one rank alone, which needs root."
+        )
     if chosen.needs and not os.path.isfile(os.environ.get(chosen.needs, "")):
-        raise NcclkitError(f"The fault {chosen.name} needs a file, named by {chosen.needs}; get one by {chosen.get}.")
+        raise NcclkitError(
+            f"The fault {chosen.name} needs a file, named by {chosen.needs}; get one by"
+            f" {chosen.get}."
+        )
     return chosen
 
 
@@ -72,26 +81,43 @@ async def inject(
 ) -> Run:
     """Run the job with one fault.
 
-    backend: ``auto`` is gloo where there are fewer GPUs than `ranks`, as on a laptop, if the fault can be had there;
-    culprit: the rank that the fault changes (default: the fault's own, mostly the last); timeout: of the process
-    group, seconds; deadline: of the whole run, seconds; live: break the live test instead of the training job;
-    simulate_hosts: NCCL takes the ranks for those of so many hosts; oversubscribe: start more ranks than this host
-    carries; here: on a login node, too.  ``truth.json`` of the run folder keeps the truth, for no diagnosis.
+    backend: ``auto`` is gloo where there are fewer GPUs than `ranks`, as on a laptop, if the fault
+    can be had there; culprit: the rank that the fault changes (default: the fault's own, mostly the
+    last); timeout: of the process group, seconds; deadline: of the whole run, seconds; live: break
+    the live test instead of the training job; simulate_hosts: NCCL takes the ranks for those of so
+    many hosts; oversubscribe: start more ranks than this host carries; here: on a login node, too.
+    ``truth.json`` of the run folder keeps the truth, for no diagnosis.
     """
     chosen = _possible(fault(name))
     if backend == "auto" and "gloo" in chosen.backends:
         backend = "any" if "nccl" in chosen.backends else "gloo"
     network = {"hosts": 2, "wrong": chosen.net} if chosen.net else {}
-    asked: dict[str, Any] = {"python": python or "", "ranks": ranks or 0, "backend": backend, "timeout": deadline}
-    asked |= {"simulate_hosts": simulate_hosts, "network": network, "oversubscribe": oversubscribe, "here": here}
+    asked: dict[str, Any] = {
+        "python": python or "",
+        "ranks": ranks or 0,
+        "backend": backend,
+        "timeout": deadline,
+    }
+    asked |= {
+        "simulate_hosts": simulate_hosts,
+        "network": network,
+        "oversubscribe": oversubscribe,
+        "here": here,
+    }
     base = await probe.plan(case, ProbeOptions(**asked), "lab")
     if base.backend not in chosen.backends:
-        raise NcclkitError(f"The fault {name} needs {' or '.join(chosen.backends)}; this run would use {base.backend}.")
+        raise NcclkitError(
+            f"The fault {name} needs {' or '.join(chosen.backends)}; this run would use"
+            f" {base.backend}."
+        )
     count = max(2, base.ranks) if base.backend == "gloo" else base.ranks
     faulty = next((rank for rank in (culprit, chosen.culprit) if rank is not None), count - 1)
     job = ("collective", "--sizes", SMALL) if live else (chosen.job,)
     argv = (*job, "--backend", base.backend, "--timeout", str(timeout), *chosen.argv)
-    argv += ("--rank", str(faulty)) * chosen.one_rank + ("--simulate-hosts", str(simulate_hosts)) * (simulate_hosts > 1)
+    argv += ("--rank", str(faulty)) * chosen.one_rank + (
+        "--simulate-hosts",
+        str(simulate_hosts),
+    ) * (simulate_hosts > 1)
     plan = replace(base, name=name, argv=argv, ranks=count, env=dict(chosen.env), sizes=(), ops=())
     try:
         run = await probe.execute(case, plan, on_record)
@@ -102,12 +128,19 @@ async def inject(
 
 
 def _keep_truth(run: Run, chosen: Fault, ranks: list[int]) -> None:
-    truth = {"fault": chosen.name, "cause": chosen.cause, "ranks": ranks, "hosts": list(chosen.hosts)}
+    truth = {
+        "fault": chosen.name,
+        "cause": chosen.cause,
+        "ranks": ranks,
+        "hosts": list(chosen.hosts),
+    }
     write(run.folder / "truth.json", json.dumps(truth))
 
 
 def culprits(chosen: Fault, faulty: int, count: int, simulate_hosts: int) -> list[int]:
-    """The ranks that a diagnosis of this fault may name, where rank `faulty` of `count` has it; empty: all have it."""
+    """The ranks that a diagnosis of this fault may name, where rank `faulty` of `count` has it;
+    empty: all have it.
+    """
     if not chosen.one_rank:
         return []
     first = next(host[0] for host in ranks_by_node(count, count, simulate_hosts) if faulty in host)

@@ -1,4 +1,6 @@
-"""Recordings: a run kept as data, small, and without the names and paths of the machine that made it."""
+"""Recordings: a run kept as data, small, and without the names and paths of the machine that made
+it.
+"""
 
 from __future__ import annotations
 
@@ -34,20 +36,34 @@ KEEP = (
 
 
 def writable(target: Path) -> None:
-    """Make the folder of a recording; NcclkitError where it cannot be made, or holds a recording already."""
+    """Make the folder of a recording.
+
+    NcclkitError where it cannot be made, or holds a recording already.
+    """
     try:
         target.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise NcclkitError(f"No recording can be kept in {target}: {error.strerror or error}; name another.") from error
+        raise NcclkitError(
+            f"No recording can be kept in {target}: {error.strerror or error}; name another."
+        ) from error
     if not os.access(target, os.W_OK) or (target / "runs").exists():
-        why = "holds a recording already" if (target / "runs").exists() else "may not be written by this user"
-        raise NcclkitError(f"No recording can be kept in {target}, as it {why}; name another folder.")
+        why = (
+            "holds a recording already"
+            if (target / "runs").exists()
+            else "may not be written by this user"
+        )
+        raise NcclkitError(
+            f"No recording can be kept in {target}, as it {why}; name another folder."
+        )
 
 
 def bundle(run: Run, target: Path, about: dict[str, Any]) -> Path:
-    """Keep a run as a recording: a small case folder with machine paths and names replaced, text files gzipped.
+    """Keep a run as a recording.
 
-    about: hardware, versions, date, as said by the recording script; written to ``case.json`` with the ground truth.
+    A small case folder with machine paths and names replaced, text files gzipped.
+
+    about: hardware, versions, date, as said by the recording script; written to ``case.json`` with
+    the ground truth.
     """
     folder = target / "runs" / f"1-{run.plan.name}"
     files(run.folder, folder)
@@ -62,7 +78,9 @@ def bundle(run: Run, target: Path, about: dict[str, Any]) -> Path:
     }
     write(target / "case.json", json.dumps(about, indent=1))
     wired = gzip.decompress((folder / "wire.jsonl.gz").read_bytes()).splitlines()
-    records = [record for line in wired if (record := wire.parse(line)) and record["kind"] == "fact"]
+    records = [
+        record for line in wired if (record := wire.parse(line)) and record["kind"] == "fact"
+    ]
     if records:  # of simulated hosts, which nobody can ask again
         write_records(target / "facts.jsonl", [from_dict(Fact, record) for record in records])
     if run.measurements:
@@ -77,12 +95,19 @@ def replay(case: Case, source: Path) -> Path:
     folder = case.new_run(kept.name.partition("-")[2])
     for path in sorted(kept.iterdir()):
         data = path.read_bytes()
-        write(folder / path.name.removesuffix(".gz"), gzip.decompress(data) if path.suffix == ".gz" else data)
+        write(
+            folder / path.name.removesuffix(".gz"),
+            gzip.decompress(data) if path.suffix == ".gz" else data,
+        )
     plan = json.loads((folder / "plan.json").read_text())
-    write(folder / "plan.json", json.dumps(plan | {"python": sys.executable}, indent=1))  # the one there is not here
+    # the one there is not here
+    write(folder / "plan.json", json.dumps(plan | {"python": sys.executable}, indent=1))
     reading = evidence.read([folder])
     case.replace_facts(read_records(Fact, source / "facts.jsonl"))
-    case.add(replace(row, run=folder.name) for row in read_records(Measurement, source / "measurements.jsonl"))
+    case.add(
+        replace(row, run=folder.name)
+        for row in read_records(Measurement, source / "measurements.jsonl")
+    )
     case.add(reading.events)
     case.inputs += reading.inputs
     case.save()
@@ -92,14 +117,20 @@ def replay(case: Case, source: Path) -> Path:
 def files(run: Path, folder: Path, more: Clean | None = None, without: Sequence[str] = ()) -> None:
     """Copy the evidence of a run folder to a new one: names replaced, text files gzipped.
 
-    more: replaces what else must not be read, and then texts stay as plain files; without: names of files to leave out.
+    more: replaces what else must not be read, and then texts stay as plain files; without: names of
+    files to leave out.
     """
     folder.mkdir(parents=True)
     clean = cleaner(run)
     for pattern in KEEP:
         for source in sorted(run.glob(pattern)):
             if source.name not in without:
-                _keep(source, folder, clean if more is None else lambda text: more(clean(text)), more is None)
+                _keep(
+                    source,
+                    folder,
+                    clean if more is None else lambda text: more(clean(text)),
+                    more is None,
+                )
 
 
 def _keep(source: Path, folder: Path, clean: Clean, packed: bool = True) -> None:
@@ -117,7 +148,9 @@ def _keep(source: Path, folder: Path, clean: Clean, packed: bool = True) -> None
 
 
 def cleaner(folder: Path) -> Clean:
-    """A function that replaces this machine's paths, names, users, addresses and GPU serials in a text."""
+    """A function that replaces this machine's paths, names, users, addresses and GPU serials in a
+    text.
+    """
     aliases = Aliases([socket.gethostname()], [os.environ.get("USER", "")])
     places = [
         (str(folder), "/case/run"),

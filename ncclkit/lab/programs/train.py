@@ -1,4 +1,7 @@
-"""A small honest training job: a real model, DDP, real collectives.  Without a fault it trains and succeeds."""
+"""A small honest training job.
+
+A real model, DDP, real collectives.  Without a fault it trains and succeeds.
+"""
 
 from ncclkit.agent import wire
 from ncclkit.agent.run import crash_handler
@@ -7,7 +10,9 @@ from ncclkit.lab.programs.inject import checkpoint
 
 
 def main(argv):
-    """``train --folder DIR --backend gloo [--fault NAME --rank R --at STEP --seconds S --fix CAUSE]``."""
+    """``train --folder DIR --backend gloo [--fault NAME --rank R --at STEP --seconds S --fix
+    CAUSE]``.
+    """
     options = inject.parser("train", 6).parse_args(argv)
     return crash_handler.run(options.folder, lambda rank: _train(options, rank))
 
@@ -17,10 +22,14 @@ def _train(options, rank):
     from torch.nn.parallel import DistributedDataParallel
 
     job = inject.begun(options, rank)
-    model = torch.nn.Sequential(torch.nn.Linear(64, 256), torch.nn.ReLU(), torch.nn.Linear(256, 1)).to(job.device)
+    model = torch.nn.Sequential(
+        torch.nn.Linear(64, 256), torch.nn.ReLU(), torch.nn.Linear(256, 1)
+    ).to(job.device)
     if job.attempt and job.fixed("rank_killed"):
         checkpoint.load(job, model)
-    model = DistributedDataParallel(model, device_ids=[job.device.index] if job.device.type == "cuda" else None)
+    model = DistributedDataParallel(
+        model, device_ids=[job.device.index] if job.device.type == "cuda" else None
+    )
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     for step in range(len(job.positions), job.steps):
         wire.send("phase", phase="step", rank=rank, step=step)

@@ -43,13 +43,22 @@ _answers: dict[tuple[object, ...], Record] = {}
 
 
 async def run(plan: Plan, folder: Path, on_record: OnRecord = lambda record: None) -> list[Record]:
-    """Start the ranks of a plan in a run folder; returns every wire record, the last one of kind ``end``.
+    """Start the ranks of a plan in a run folder.
 
-    The variables of the plan come on top of this process's own.  When this returns, is cancelled or raises, everything
-    it started is dead.
+    Returns every wire record, the last one of kind ``end``.
+
+    The variables of the plan come on top of this process's own.  When this returns, is cancelled or
+    raises, everything it started is dead.
     """
     with packed(plan.lab, compiled=True) as agent:
-        command = [plan.python, str(agent), "launch", str(plan.ranks), str(plan.restarts), *plan.words(folder)]
+        command = [
+            plan.python,
+            str(agent),
+            "launch",
+            str(plan.ranks),
+            str(plan.restarts),
+            *plan.words(folder),
+        ]
         return await run_under_guard(
             agent, command, plan.env, plan.deadline, folder, plan.python, on_record, plan.unset
         )
@@ -63,19 +72,33 @@ async def facts(
     deadline: where the agent does not get to its end by then, ``facts.rest`` says so.
     """
     with packed(compiled=True) as agent:
-        command = [python, str(agent), "facts", *(f"{label}={path}" for label, path in (paths or {}).items())]
-        records = await run_under_guard(agent, command, {}, deadline, folder, python, lambda record: None)
+        command = [
+            python,
+            str(agent),
+            "facts",
+            *(f"{label}={path}" for label, path in (paths or {}).items()),
+        ]
+        records = await run_under_guard(
+            agent, command, {}, deadline, folder, python, lambda record: None
+        )
     end = records[-1] if records else {}
-    return [*records, *missing_facts(records, f"{end.get('reason', 'without a message')}, {end.get('exitcode')}")]
+    return [
+        *records,
+        *missing_facts(records, f"{end.get('reason', 'without a message')}, {end.get('exitcode')}"),
+    ]
 
 
 def missing_facts(records: Sequence[Record], end: str) -> list[Record]:
-    """A fact without a value for an agent that was ended before it had sent all facts; none where it had."""
+    """A fact without a value for an agent that was ended before it had sent all facts; none where
+    it had.
+    """
     kinds = {record.get("kind") for record in records}
     if "fact" not in kinds or "complete" in kinds:
         return []
     why = f"the agent was ended before its last fact ({end})"
-    return [{"kind": "fact", "name": "facts.rest", "value": None, "source": "the agent", "why": why}]
+    return [
+        {"kind": "fact", "name": "facts.rest", "value": None, "source": "the agent", "why": why}
+    ]
 
 
 async def run_under_guard(
@@ -88,10 +111,13 @@ async def run_under_guard(
     on_record: OnRecord,
     unset: Sequence[str] = (),
 ) -> list[Record]:
-    """Run a command under ``agent.pyz guard``: records go to ``wire.jsonl``, all other output to ``launcher.log``.
+    """Run a command under ``agent.pyz guard``.
 
-    agent: as `packed` gives it; the folder that it lies in is gone when the guard has ended, whatever becomes of us.
-    Besides `env`, only `TAG` is set; the variables of `unset` are not inherited.
+    Records go to ``wire.jsonl``, all other output to ``launcher.log``.
+
+    agent: as `packed` gives it; the folder that it lies in is gone when the guard has ended,
+    whatever becomes of us. Besides `env`, only `TAG` is set; the variables of `unset` are not
+    inherited.
     """
     inherited = {name: value for name, value in os.environ.items() if name not in unset}
     words = [str(agent), private.OWN, "guard", str(folder), str(deadline), *command]
@@ -103,7 +129,9 @@ async def run_under_guard(
         records = await asyncio.wait_for(asyncio.shield(reading), deadline + 40)
     except asyncio.TimeoutError:
         await asyncio.shield(_stop(guard, reading))
-        raise NcclkitError(f"The guard of the run did not end within {deadline + 40:.0f} s; it was ended.") from None
+        raise NcclkitError(
+            f"The guard of the run did not end within {deadline + 40:.0f} s; it was ended."
+        ) from None
     except BaseException:
         await asyncio.shield(_stop(guard, reading))
         raise
@@ -114,16 +142,25 @@ async def run_under_guard(
     return records
 
 
-async def _started(python: str, words: Sequence[str], environ: Mapping[str, str]) -> asyncio.subprocess.Process:
+async def _started(
+    python: str, words: Sequence[str], environ: Mapping[str, str]
+) -> asyncio.subprocess.Process:
     """The guard in a session of its own, with both its outputs in one pipe."""
     pipe, both = asyncio.subprocess.PIPE, asyncio.subprocess.STDOUT
     try:
         return await asyncio.create_subprocess_exec(
-            python, *words, stdin=pipe, stdout=pipe, stderr=both, env=environ, start_new_session=True
+            python,
+            *words,
+            stdin=pipe,
+            stdout=pipe,
+            stderr=both,
+            env=environ,
+            start_new_session=True,
         )
     except OSError as error:
         raise NcclkitError(
-            f"Cannot start the training interpreter {python!r} ({error.strerror}); give the path of a Python >= 3.9."
+            f"Cannot start the training interpreter {python!r} ({error.strerror}); give the path of"
+            " a Python >= 3.9."
         ) from error
 
 
@@ -134,8 +171,8 @@ async def _first_word(guard: asyncio.subprocess.Process, heard: asyncio.Event, p
     except asyncio.TimeoutError as error:
         await _kill(guard)  # who does not start heeds no request
         raise NcclkitError(
-            f"The training interpreter {python} did not start within {START:.0f} s; check its file system, "
-            "or name another with TRAIN_PYTHON / train_python."
+            f"The training interpreter {python} did not start within {START:.0f} s; check its file"
+            " system, or name another with TRAIN_PYTHON / train_python."
         ) from error
 
 
@@ -149,7 +186,11 @@ async def _kill(process: asyncio.subprocess.Process) -> None:
 
 def _lost(code: int, folder: Path) -> Record:
     """The end of a run whose guard ended without a word, as the record that it did not write."""
-    how = f"by signal {-code} ({signal.Signals(-code).name})" if code < 0 else f"with exit status {code}"
+    how = (
+        f"by signal {-code} ({signal.Signals(-code).name})"
+        if code < 0
+        else f"with exit status {code}"
+    )
     say = f"its guard ended {how} before the run did; the ranks ended with it, without evidence"
     end = {"reason": "lost", "exitcode": code, "say": say}
     storage.write(folder / "status.json", json.dumps(end | {"ended": time.time()}))
@@ -157,7 +198,10 @@ def _lost(code: int, folder: Path) -> Record:
 
 
 async def _stop(guard: asyncio.subprocess.Process, reading: asyncio.Task[list[Record]]) -> None:
-    """Ask the guard to collect evidence and end the run; it has twenty seconds, then it is killed itself."""
+    """Ask the guard to collect evidence and end the run.
+
+    It has twenty seconds, then it is killed itself.
+    """
     assert guard.stdin is not None
     try:
         guard.stdin.write(b"cancel\n")
@@ -166,7 +210,9 @@ async def _stop(guard: asyncio.subprocess.Process, reading: asyncio.Task[list[Re
         guard.stdin.close()  # it has ended by itself
     assert guard.stdout is not None
     # where the disk is full nobody reads any more, and a full pipe would keep the guard from ending
-    rest: asyncio.Task[Any] = asyncio.create_task(_discard(guard.stdout)) if reading.done() else reading
+    rest: asyncio.Task[Any] = (
+        asyncio.create_task(_discard(guard.stdout)) if reading.done() else reading
+    )
     done, _ = await asyncio.wait({rest}, timeout=20)
     if not done:
         rest.cancel()
@@ -243,10 +289,19 @@ class LauncherLog:
             self._file.write(self._end)
 
 
-def _keep(folder: Path, line: bytes, records: list[Record], kept: Any, log: LauncherLog, on_record: OnRecord) -> None:
+def _keep(
+    folder: Path,
+    line: bytes,
+    records: list[Record],
+    kept: Any,
+    log: LauncherLog,
+    on_record: OnRecord,
+) -> None:
     record = wire.parse(line)
     if record is None:
-        said = redact.text(line.decode("utf-8", "surrogateescape")).encode("utf-8", "surrogateescape")
+        said = redact.text(line.decode("utf-8", "surrogateescape")).encode(
+            "utf-8", "surrogateescape"
+        )
         log.write(said + b"\n")
         on_record({"kind": "log", "line": said.decode("utf-8", "replace")[:2000]})
     elif record.get("kind") == "file":
@@ -264,17 +319,28 @@ def _spill(rest: bytes, log: LauncherLog) -> bytes:
 
 
 async def check(python: str, deadline: float = 60.0) -> Record:
-    """What the training interpreter can do: ``python``, ``torch``, ``gpus``, ``nccl``; NcclkitError in one sentence."""
+    """What the training interpreter can do.
+
+    ``python``, ``torch``, ``gpus``, ``nccl``; NcclkitError in one sentence.
+    """
     if not isinstance(python, str) or not python:
-        raise NcclkitError(f"The training interpreter must be a path in quotes, but it is {python!r}.")
+        raise NcclkitError(
+            f"The training interpreter must be a path in quotes, but it is {python!r}."
+        )
     found = shutil.which(python)
     if found is None:
         raise NcclkitError(
-            f"The training interpreter {python!r} does not exist or may not be executed; give its full path."
+            f"The training interpreter {python!r} does not exist or may not be executed; give its"
+            " full path."
         )
-    heeded = sorted(item for item in os.environ.items() if item[0].startswith(("CUDA_", "LD_", "NVIDIA_", "PYTHON")))
+    heeded = sorted(
+        item
+        for item in os.environ.items()
+        if item[0].startswith(("CUDA_", "LD_", "NVIDIA_", "PYTHON"))
+    )
     asked = (found, os.stat(found).st_mtime_ns, *heeded)
-    if asked not in _answers:  # only what it could do is remembered: torch may be installed meanwhile
+    # only what it could do is remembered: torch may be installed meanwhile
+    if asked not in _answers:
         _answers[asked] = await _ask(found, deadline)
     return dict(_answers[asked])
 
@@ -282,8 +348,9 @@ async def check(python: str, deadline: float = 60.0) -> Record:
 async def _ask(found: str, deadline: float) -> Record:
     """What an interpreter says of itself, in a process of its own."""
     code = (
-        "import json,sys,torch,torch.distributed as d; print('ncclkit'+json.dumps(dict(python=sys.version.split()[0],"
-        "torch=torch.__version__,gpus=torch.cuda.device_count(),nccl=d.is_available() and d.is_nccl_available())))"
+        "import json,sys,torch,torch.distributed as d; print('ncclkit'+json.dumps(dict("
+        "python=sys.version.split()[0],torch=torch.__version__,gpus=torch.cuda.device_count(),"
+        "nccl=d.is_available() and d.is_nccl_available())))"
     )
     null, pipe = asyncio.subprocess.DEVNULL, asyncio.subprocess.PIPE
     process = await asyncio.create_subprocess_exec(
@@ -303,7 +370,14 @@ async def _ask(found: str, deadline: float) -> Record:
     except WroteTooMuch as error:
         why = f"{error} in place of its version of torch"
         raise NcclkitError(f"{found} {why}; is it a Python?") from error
-    answer = next((line for line in out.decode("utf-8", "replace").splitlines() if line.startswith("ncclkit{")), None)
+    answer = next(
+        (
+            line
+            for line in out.decode("utf-8", "replace").splitlines()
+            if line.startswith("ncclkit{")
+        ),
+        None,
+    )
     if answer is None:
         last = (err.decode("utf-8", "replace").strip().splitlines() or ["no message"])[-1]
         raise NcclkitError(

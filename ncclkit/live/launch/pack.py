@@ -1,8 +1,11 @@
-"""What travels between nodes: the agent as one file, ``agent.pyz``, and the files of a run that come back over srun.
+"""What travels between nodes.
 
-The training interpreter sees nothing of the workbook.  What is executed never lies where somebody else may write, as a
-case folder may: on this machine it is in a folder of the run's own, and other hosts of an allocation get it through the
-standard input of what srun starts.  A node that does not see the run folder sends pieces of one archive.
+The agent as one file, ``agent.pyz``, and the files of a run that come back over srun.
+
+The training interpreter sees nothing of the workbook.  What is executed never lies where somebody
+else may write, as a case folder may: on this machine it is in a folder of the run's own, and other
+hosts of an allocation get it through the standard input of what srun starts.  A node that does not
+see the run folder sends pieces of one archive.
 """
 
 from __future__ import annotations
@@ -29,7 +32,8 @@ PACKAGE = Path(__file__).parents[2]
 MAIN = "import sys\nfrom {package}.__main__ import main\nsys.exit(main())\n"
 BOOT = (
     "import sys,tempfile as t;b=sys.stdin.buffer.read();z=t.TemporaryFile();z.write(b);z.flush();"
-    "sys.path.insert(0,'/proc/self/fd/%d'%z.fileno());from ncclkit.agent import private;private.become(b,sys.argv[1:])"
+    "sys.path.insert(0,'/proc/self/fd/%d'%z.fileno());"
+    "from ncclkit.agent import private;private.become(b,sys.argv[1:])"
 )
 PIPED = ("-I", "-S", "-c", BOOT)
 """The words after an interpreter that start the agent which comes through its standard input.
@@ -40,15 +44,20 @@ Isolated, as even the working folder may be one that others write to.
 
 @contextmanager
 def packed(lab: bool = False, compiled: bool = False) -> Iterator[Path]:
-    """``agent.pyz`` in a folder that only this user can write, replace or rename; both are gone after the block.
+    """``agent.pyz`` in a folder that only this user can write, replace or rename.
 
-    lab: with the programs of the lab, which no other run needs; compiled: with compiled code beside the sources, by
-    which every process on this machine starts 50 ms earlier; what travels to other hosts is a third of that without.
+    Both are gone after the block.
+
+    lab: with the programs of the lab, which no other run needs; compiled: with compiled code beside
+    the sources, by which every process on this machine starts 50 ms earlier; what travels to other
+    hosts is a third of that without.
     """
     try:
         place = tempfile.TemporaryDirectory(prefix=private.PREFIX, dir=private.parent_folder())
     except OSError as error:
-        raise NcclkitError(f"There is no folder for the agent: {error.strerror or error}.") from error
+        raise NcclkitError(
+            f"There is no folder for the agent: {error.strerror or error}."
+        ) from error
     with place as folder:
         agent = Path(folder) / private.NAME
         agent.write_bytes(_archive(lab, compiled))
@@ -57,11 +66,17 @@ def packed(lab: bool = False, compiled: bool = False) -> Iterator[Path]:
 
 @functools.cache
 def _archive(lab: bool, compiled: bool) -> bytes:
-    """The agent: its sources, byte for byte the same, and what this Python has made of them, which others pass over."""
+    """The agent: its sources, byte for byte the same, and what this Python has made of them, which
+    others pass over.
+    """
     parts = ("agent", "lab/programs") if lab else ("agent",)
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
-        _put(archive, "__main__.py", MAIN.format(package="ncclkit.lab.programs" if lab else "ncclkit.agent"))
+        _put(
+            archive,
+            "__main__.py",
+            MAIN.format(package="ncclkit.lab.programs" if lab else "ncclkit.agent"),
+        )
         for empty in ("ncclkit", *(("ncclkit/lab",) if lab else ())):
             _put(archive, f"{empty}/__init__.py", "")
         for source in sorted(path for part in parts for path in (PACKAGE / part).rglob("*.py")):
@@ -73,7 +88,9 @@ def _archive(lab: bool, compiled: bool) -> bytes:
 
 
 def _put(archive: zipfile.ZipFile, name: str, data: str | bytes) -> None:
-    archive.writestr(zipfile.ZipInfo(name, date_time=(2026, 1, 1, 0, 0, 0)), data, zipfile.ZIP_DEFLATED, 1)
+    archive.writestr(
+        zipfile.ZipInfo(name, date_time=(2026, 1, 1, 0, 0, 0)), data, zipfile.ZIP_DEFLATED, 1
+    )
 
 
 UNCHECKED = (1).to_bytes(4, "little") + bytes(8)
@@ -89,7 +106,9 @@ def _bytecode(source: Path, name: str) -> bytes:
 
 def _named(code: CodeType, name: str) -> CodeType:
     """The same code, and that of its functions, of the file `name`."""
-    consts = tuple(_named(one, name) if isinstance(one, CodeType) else one for one in code.co_consts)
+    consts = tuple(
+        _named(one, name) if isinstance(one, CodeType) else one for one in code.co_consts
+    )
     return code.replace(co_filename=name, co_consts=consts)
 
 
@@ -99,17 +118,31 @@ SUFFIX = ".sent"
 
 
 def take(folder: Path, record: Mapping[str, Any]) -> None:
-    """Keep one piece of a node's archive in the run folder; a damaged piece is left out, and the archive torn."""
+    """Keep one piece of a node's archive in the run folder.
+
+    A damaged piece is left out, and the archive torn.
+    """
     node, at, data = record.get("node"), record.get("at"), record.get("data")
-    if not (isinstance(node, int) and isinstance(at, int) and isinstance(data, str) and 0 <= at <= LARGEST):
+    if not (
+        isinstance(node, int)
+        and isinstance(at, int)
+        and isinstance(data, str)
+        and 0 <= at <= LARGEST
+    ):
         return
-    with suppress(ValueError), open(folder / f".node{node}{SUFFIX}", "r+b" if at else "wb") as archive:
+    with (
+        suppress(ValueError),
+        open(folder / f".node{node}{SUFFIX}", "r+b" if at else "wb") as archive,
+    ):
         archive.seek(at)
         archive.write(base64.b64decode(data, validate=True))
 
 
 def unpack(folder: Path) -> list[str]:
-    """Put the files of all archives beside those of the run; returns a sentence for each archive that is torn."""
+    """Put the files of all archives beside those of the run.
+
+    Returns a sentence for each archive that is torn.
+    """
     problems = []
     for path in sorted(folder.glob(f".node*{SUFFIX}")):
         try:
@@ -129,6 +162,12 @@ def _extract(archive: tarfile.TarFile, folder: Path) -> None:
         left -= member.size
         target = folder / member.name
         file = archive.extractfile(member) if member.isreg() else None
-        if file is None or left < 0 or target.parent != folder or member.name.startswith(".") or target.exists():
+        if (
+            file is None
+            or left < 0
+            or target.parent != folder
+            or member.name.startswith(".")
+            or target.exists()
+        ):
             continue
         target.write_bytes(file.read())

@@ -1,8 +1,11 @@
-"""Ranks on simulated hosts of this machine: one torchrun per host, static rendezvous, all under one guard.
+"""Ranks on simulated hosts of this machine.
 
-Networks of simulated hosts, and what may be wrong with them, are plain data for `agent.run.simulated_hosts`.
-Two hosts by default, ``node-1`` at 192.168.77.1 and ``node-2`` at 192.168.77.2, that know each other's names.
-A network is said as a mapping: ``hosts`` (how many) and ``wrong`` (a name of `WRONG`).
+One torchrun per host, static rendezvous, all under one guard.
+
+Networks of simulated hosts, and what may be wrong with them, are plain data for
+`agent.run.simulated_hosts`. Two hosts by default, ``node-1`` at 192.168.77.1 and ``node-2`` at
+192.168.77.2, that know each other's names. A network is said as a mapping: ``hosts`` (how many) and
+``wrong`` (a name of `WRONG`).
 """
 
 from __future__ import annotations
@@ -28,7 +31,7 @@ SIZE = 1400
 """Bytes of the largest packet that the path between the hosts takes, where it is narrow."""
 OLD, NEW = "0.3", "0.4"
 """Releases of the package `lowrank`, on which the job `stories.finetune` builds its model."""
-LOWRANK = '''"""Low-rank adapters: a frozen layer, and beside it two small ones that learn.  A package of the lab."""
+LOWRANK = '''"""Low-rank adapters: a frozen layer, and beside it two small ones that learn."""
 
 import torch
 
@@ -53,16 +56,27 @@ def healthy_hosts(count: int = 2) -> Hosts:
     """`count` hosts with nothing wrong: name → what `agent.run.simulated_hosts` makes of it."""
     names = {f"node-{i}": f"192.168.77.{i}" for i in range(1, count + 1)}
     return {
-        name: {"address": f"{address}/24", "interface": "eth0", "names": dict(names), "setup": [], "env": {}}
+        name: {
+            "address": f"{address}/24",
+            "interface": "eth0",
+            "names": dict(names),
+            "setup": [],
+            "env": {},
+        }
         for name, address in names.items()
     }
 
 
 def network_of(net: Mapping[str, Any], fix: str = "") -> Hosts:
-    """The hosts of a network; fix: the cause whose fault is put right.  NcclkitError for what does not exist."""
+    """The hosts of a network; fix.
+
+    The cause whose fault is put right.  NcclkitError for what does not exist.
+    """
     wrong = str(net.get("wrong", ""))
     if wrong and wrong not in WRONG:
-        raise NcclkitError(f"There is no network with {wrong!r} wrong; there are {', '.join(WRONG)}.")
+        raise NcclkitError(
+            f"There is no network with {wrong!r} wrong; there are {', '.join(WRONG)}."
+        )
     made = healthy_hosts(int(net.get("hosts", 2)))
     if wrong:
         WRONG[wrong](made)
@@ -108,8 +122,21 @@ def _astray(made: Hosts) -> None:
 
 def _blocked(made: Hosts) -> None:
     """The first host swallows what arrives at the rendezvous port, as a firewall does."""
-    drop = ["ip", "rule", "add", "pref", "1", "iif", _first(made)["interface"], "ipproto", "tcp", "dport", str(PORT)]
-    local = ["ip", "rule", "add", "pref", "10", "lookup", "local"]  # so that something can stand before it
+    drop = [
+        "ip",
+        "rule",
+        "add",
+        "pref",
+        "1",
+        "iif",
+        _first(made)["interface"],
+        "ipproto",
+        "tcp",
+        "dport",
+        str(PORT),
+    ]
+    # so that something can stand before it
+    local = ["ip", "rule", "add", "pref", "10", "lookup", "local"]
     _first(made)["setup"] += [local, ["ip", "rule", "del", "pref", "0"], [*drop, "blackhole"]]
 
 
@@ -134,12 +161,23 @@ def _slow(made: Hosts) -> None:
 
 
 def _drops(made: Hosts) -> None:
-    """Of what reaches the first host one packet in twenty is dropped at random, as by a bad cable or a full buffer."""
+    """Of what reaches the first host one packet in twenty is dropped at random, as by a bad cable
+    or a full buffer.
+    """
     chain, table = "{ type filter hook input priority 0 ; }", ["inet", "lab"]
     _first(made)["setup"] += [
         ["nft", "add", "table", *table],
         ["nft", "add", "chain", *table, "in", chain],
-        ["nft", "add", "rule", *table, "in", "iifname", _first(made)["interface"], "numgen random mod 20 < 1 drop"],
+        [
+            "nft",
+            "add",
+            "rule",
+            *table,
+            "in",
+            "iifname",
+            _first(made)["interface"],
+            "numgen random mod 20 < 1 drop",
+        ],
     ]
 
 
@@ -150,7 +188,10 @@ def _own_name(made: Hosts) -> None:
 
 
 def _older(made: Hosts) -> None:
-    """The last host has an older release of a package that the job needs: nobody updated it with the others."""
+    """The last host has an older release of a package that the job needs.
+
+    Nobody updated it with the others.
+    """
     for host in made.values():
         host["packages"] = _lowrank(NEW)
     _last(made)["packages"] = _lowrank(OLD)
@@ -169,7 +210,9 @@ def _updated(made: Hosts) -> None:
 
 
 def _open(made: Hosts) -> None:
-    """The hosts send no packets that the way does not take, and nothing holds back or drops what they send."""
+    """The hosts send no packets that the way does not take, and nothing holds back or drops what
+    they send.
+    """
     for host in made.values():
         host["setup"] = [command for command in host["setup"] if command[0] not in ("tc", "nft")]
         if "port" in host:
@@ -199,7 +242,8 @@ FIXES: dict[str, Callable[[Hosts], None]] = {
     "world_size_mismatch": _as_many,
     "version_mismatch": _updated,
 }
-"""Cause → what the administrator, or whoever writes the job script, does about it; the rest is fixed by variables."""
+"""Cause → what the administrator, or whoever writes the job script, does about it; the rest is
+fixed by variables."""
 
 
 class Impossible(NcclkitError):
@@ -213,24 +257,29 @@ LAST_WORDS = 5.0
 
 
 async def run(plan: Plan, folder: Path, on_record: OnRecord = lambda record: None) -> list[Record]:
-    """As `local.run`, on the simulated hosts of the plan's network; each sends the facts of its network first.
+    """As `local.run`, on the simulated hosts of the plan's network.
 
-    Its ranks are those of all hosts, a multiple of their number.  MASTER_ADDR and MASTER_PORT of its variables are what
-    the launchers are told; without them it is the first host's name.  Raises NcclkitError where hosts cannot be
-    simulated.
+    Each sends the facts of its network first.
+
+    Its ranks are those of all hosts, a multiple of their number.  MASTER_ADDR and MASTER_PORT of
+    its variables are what the launchers are told; without them it is the first host's name.  Raises
+    NcclkitError where hosts cannot be simulated.
     """
     argv, env = plan.argv, plan.env
     fix = argv[argv.index("--fix") + 1] if "--fix" in argv else ""
     made = network_of(plan.network, fix)
     if plan.ranks % len(made):
         raise NcclkitError(
-            f"{plan.ranks} ranks do not divide over {len(made)} hosts; ask for a multiple of {len(made)}."
+            f"{plan.ranks} ranks do not divide over {len(made)} hosts; ask for a multiple of"
+            f" {len(made)}."
         )
     limit = float(argv[argv.index("--timeout") + 1]) if "--timeout" in argv else 30.0
     with packed(plan.lab, compiled=True) as agent:
         _commands(made, plan, agent, folder, limit)
         hosts = hosts_command(plan.python, agent, folder, made, limit + LAST_WORDS)
-        records = await run_under_guard(agent, hosts, env, plan.deadline, folder, plan.python, on_record, plan.unset)
+        records = await run_under_guard(
+            agent, hosts, env, plan.deadline, folder, plan.python, on_record, plan.unset
+        )
     raise_if_impossible(records, folder)
     return records
 
@@ -241,30 +290,53 @@ def _commands(made: Hosts, plan: Plan, agent: Path, folder: Path, limit: float) 
         host["command"] = [
             *(plan.python, "-m", "torch.distributed.run"),
             *("--nnodes", str(host.get("nnodes", len(made))), "--node-rank", str(number)),
-            *("--nproc-per-node", str(plan.ranks // len(made)), "--max-restarts", str(plan.restarts)),
+            *(
+                "--nproc-per-node",
+                str(plan.ranks // len(made)),
+                "--max-restarts",
+                str(plan.restarts),
+            ),
             *("--master-addr", plan.env.get("MASTER_ADDR") or next(iter(made))),
             *("--master-port", plan.env.get("MASTER_PORT") or str(PORT)),
-            *("--rdzv-backend", "static", "--rdzv-conf", f"timeout={limit:.0f}", str(agent), *plan.words(folder)),
+            *(
+                "--rdzv-backend",
+                "static",
+                "--rdzv-conf",
+                f"timeout={limit:.0f}",
+                str(agent),
+                *plan.words(folder),
+            ),
         ]
 
 
 def raise_if_impossible(records: Sequence[Record], folder: Path) -> None:
-    """Raises `Impossible`, in one sentence, where a run ended because hosts cannot be simulated here."""
+    """Raises `Impossible`, in one sentence, where a run ended because hosts cannot be simulated
+    here.
+    """
     log = folder / "launcher.log"
     said = log.read_text(errors="replace") if log.exists() else ""
-    if PREFIX in said and any(record["kind"] == "end" and record.get("exitcode") == CANNOT for record in records):
+    if PREFIX in said and any(
+        record["kind"] == "end" and record.get("exitcode") == CANNOT for record in records
+    ):
         why = next(
-            (line.partition(PREFIX)[2] for line in said.splitlines() if line.startswith(PREFIX)), "no reason given"
+            (line.partition(PREFIX)[2] for line in said.splitlines() if line.startswith(PREFIX)),
+            "no reason given",
         )
         raise Impossible(
-            f"Hosts cannot be simulated on this machine ({why}); try as root, with iproute2 and nftables installed."
+            f"Hosts cannot be simulated on this machine ({why}); try as root, with iproute2 and"
+            " nftables installed."
         )
 
 
-def hosts_command(python: str, agent: Path, folder: Path, made: Hosts, wait: float = 0.0) -> list[str]:
-    """The start of a command that makes the hosts; a further command runs beside them and may enter them.
+def hosts_command(
+    python: str, agent: Path, folder: Path, made: Hosts, wait: float = 0.0
+) -> list[str]:
+    """The start of a command that makes the hosts.
 
-    agent: as `packed` gives it; what the hosts execute and believe lies beside it, only their logs are in `folder`.
+    A further command runs beside them and may enter them.
+
+    agent: as `packed` gives it; what the hosts execute and believe lies beside it, only their logs
+    are in `folder`.
     """
     plan = {"folder": str(folder), "private": str(agent.parent), "wait": wait, "hosts": made}
     write(agent.parent / "hosts.json", json.dumps(plan, indent=1))

@@ -36,7 +36,10 @@ def nodes() -> int:
 
 
 def hosts(plan: Plan) -> int:
-    """Hosts, real or simulated, that the ranks of a plan run on: of every node of the allocation, or of this one."""
+    """Hosts, real or simulated, that the ranks of a plan run on.
+
+    Of every node of the allocation, or of this one.
+    """
     return plan.sharing * (1 if plan.network else max(1, nodes()))
 
 
@@ -45,7 +48,10 @@ CONTAINER, SRUN_OPTIONS = "NCCLKIT_CONTAINER", "NCCLKIT_SRUN_OPTIONS"
 
 
 def starts_by_srun() -> bool:
-    """Whether ranks start through srun: on several nodes, in a container, or from a shell on no node of its job."""
+    """Whether ranks start through srun.
+
+    On several nodes, in a container, or from a shell on no node of its job.
+    """
     asked = os.environ.get(CONTAINER, "").strip() or os.environ.get(SRUN_OPTIONS, "").strip()
     return nodes() > 1 or (nodes() == 1 and bool(asked or "SLURMD_NODENAME" not in os.environ))
 
@@ -55,18 +61,32 @@ def _split(name: str) -> list[str]:
 
 
 SHARES = "GPUS_PER_TASK TRES_PER_TASK NTASKS_PER_GPU GPU_BIND CPUS_PER_TASK".split()
-"""Variables of a job with a task for each rank, by which srun would give our one task of a node a share of it."""
+"""Variables of a job with a task for each rank, by which srun would give our one task of a node a
+share of it."""
 
 
 def srun_once_per_node(*options: str, wait: int = 0) -> list[str]:
-    """The srun words before a command that every node of the allocation runs once, with all resources of the job.
+    """The srun words before a command that every node of the allocation runs once, with all
+    resources of the job.
 
-    Beside the step that a notebook may run in; wait: seconds after the end of the first task until srun ends the others
-    (0: never).
+    Beside the step that a notebook may run in; wait: seconds after the end of the first task until
+    srun ends the others (0: never).
     """
-    clean = [word for name in SHARES for start in ("SLURM_", "SRUN_") for word in ("-u", start + name)]
+    clean = [
+        word for name in SHARES for start in ("SLURM_", "SRUN_") for word in ("-u", start + name)
+    ]
     count = str(nodes())  # of the tasks, too: a job may have more than one on each node
-    words = ["srun", "--overlap", "--cpu-bind=none", "--nodes", count, "--ntasks", count, "--ntasks-per-node", "1"]
+    words = [
+        "srun",
+        "--overlap",
+        "--cpu-bind=none",
+        "--nodes",
+        count,
+        "--ntasks",
+        count,
+        "--ntasks-per-node",
+        "1",
+    ]
     return ["env", *clean, *words, f"--wait={wait}", *_gpus(), *options, *_split(SRUN_OPTIONS)]
 
 
@@ -83,7 +103,10 @@ def _gpus() -> list[str]:
 
 
 def agent_on_every_node(agent: Path, python: str, wait: int = 0) -> list[str]:
-    """The words that start the agent, with the words behind them, once on every node: it comes over srun's input."""
+    """The words that start the agent, with the words behind them, once on every node.
+
+    It comes over srun's input.
+    """
     given = f"--input={scheduler.file_pattern(agent)}"
     srun = srun_once_per_node(given, wait=wait)
     return [*srun, *_split(CONTAINER), checked_program(python), *PIPED]
@@ -98,7 +121,9 @@ def checked_program(python: str) -> str:
 
 
 async def nodes_of(job: int) -> int:
-    """How many nodes a Slurm job runs on; 0 where Slurm is not here, or does not know it as running."""
+    """How many nodes a Slurm job runs on; 0 where Slurm is not here, or does not know it as
+    running.
+    """
     if shutil.which("srun") is None or shutil.which("scontrol") is None:
         return 0
     number = scheduler.checked_id(str(job), "The option --job")
@@ -113,9 +138,11 @@ async def nodes_of(job: int) -> int:
 
 
 def on_nodes_of(job: int, nodes: int, agent: Path, folder: Path, *words: str) -> list[str]:
-    """The command that runs a verb of the agent once on each node of a job of this user, beside its steps.
+    """The command that runs a verb of the agent once on each node of a job of this user, beside its
+    steps.
 
-    Its records come in ``attach-node<number>.jsonl``; `folder` must lie on storage that all nodes share.
+    Its records come in ``attach-node<number>.jsonl``; `folder` must lie on storage that all nodes
+    share.
     """
     count = ["--nodes", str(nodes), "--ntasks", str(nodes), "--ntasks-per-node", "1"]
     number = scheduler.checked_id(str(job), "The option --job")
@@ -129,7 +156,11 @@ def on_nodes_of(job: int, nodes: int, agent: Path, folder: Path, *words: str) ->
 def environ_without_slurm() -> dict[str, str]:
     """Our environment without what an allocation that we are in says of itself."""
     own = ("SLURM_", "SRUN_", "SBATCH_")
-    return {name: value for name, value in os.environ.items() if not name.startswith(own) or name == "SLURM_CONF"}
+    return {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(own) or name == "SLURM_CONF"
+    }
 
 
 async def run(plan: Plan, folder: Path, on_record: OnRecord = lambda record: None) -> list[Record]:
@@ -139,17 +170,38 @@ async def run(plan: Plan, folder: Path, on_record: OnRecord = lambda record: Non
     """
     count = nodes()
     if plan.restarts:
-        raise NcclkitError("Under Slurm the live test does not restart a job; use one node, or sbatch --requeue.")
+        raise NcclkitError(
+            "Under Slurm the live test does not restart a job; use one node, or sbatch --requeue."
+        )
     if count == 0 or shutil.which("srun") is None:
-        raise NcclkitError("There is no Slurm allocation here; get one with salloc, or start this inside sbatch.")
+        raise NcclkitError(
+            "There is no Slurm allocation here; get one with salloc, or start this inside sbatch."
+        )
     if plan.ranks % count:
-        raise NcclkitError(f"{plan.ranks} ranks do not divide over {count} nodes; ask for a multiple of {count}.")
-    own = plan.deadline - min(10, plan.deadline / 3)  # each node looks at its own ranks before all is ended
+        raise NcclkitError(
+            f"{plan.ranks} ranks do not divide over {count} nodes; ask for a multiple of {count}."
+        )
+    # each node looks at its own ranks before all is ended
+    own = plan.deadline - min(10, plan.deadline / 3)
     with packed(plan.lab) as agent:
         hosts, head = await asyncio.gather(node_names(), _head())
         seen = await _ask_nodes(folder, agent, plan.python, hosts, on_record)
-        where = (str(folder), str(own), str(count), str(plan.ranks // count), head, seen.port(), seen.blind)
-        srun = [*agent_on_every_node(agent, plan.python, wait=15), "node", "ranks", *where, *plan.words(folder)]
+        where = (
+            str(folder),
+            str(own),
+            str(count),
+            str(plan.ranks // count),
+            head,
+            seen.port(),
+            seen.blind,
+        )
+        srun = [
+            *agent_on_every_node(agent, plan.python, wait=15),
+            "node",
+            "ranks",
+            *where,
+            *plan.words(folder),
+        ]
         records = await run_under_guard(
             agent, srun, plan.env, plan.deadline, folder, plan.python, on_record, plan.unset
         )
@@ -168,7 +220,10 @@ class _NodeAnswers:
     ports: list[int]
 
     def port(self) -> str:
-        """The next free port of the first node; where none is known, one that follows from the job's number."""
+        """The next free port of the first node.
+
+        Where none is known, one that follows from the job's number.
+        """
         self.ports.append(self.ports.pop(0)) if self.ports else None
         number = scheduler.number_in(os.environ.get("SLURM_JOB_ID", ""))
         return str(self.ports[-1] if self.ports else 20000 + number % 20000)
@@ -177,11 +232,16 @@ class _NodeAnswers:
 _answers: dict[tuple[str, ...], _NodeAnswers] = {}
 """By job, interpreter and the folder that the run folders lie in: srun is asked once."""
 SEEN = 10.0
-"""Seconds in which a node must see a file that was just written: caches of network file systems take some."""
+"""Seconds in which a node must see a file that was just written: caches of network file systems
+take some."""
 
 
-async def _ask_nodes(folder: Path, agent: Path, python: str, hosts: Sequence[str], on_record: OnRecord) -> _NodeAnswers:
-    """Whether every node sees the case folder, and which ports of the first one are free; said where it matters."""
+async def _ask_nodes(
+    folder: Path, agent: Path, python: str, hosts: Sequence[str], on_record: OnRecord
+) -> _NodeAnswers:
+    """Whether every node sees the case folder, and which ports of the first one are free; said
+    where it matters.
+    """
     key = (os.environ["SLURM_JOB_ID"], python, str(folder.parent))
     if key not in _answers:
         marker = folder / ".seen"
@@ -190,26 +250,47 @@ async def _ask_nodes(folder: Path, agent: Path, python: str, hosts: Sequence[str
         try:
             answer = await asyncio.to_thread(Machine().run, words, SEEN + 60)
         except Unread as why:
-            raise NcclkitError(f"srun starts nothing on the nodes of this allocation: {why}.") from why
+            raise NcclkitError(
+                f"srun starts nothing on the nodes of this allocation: {why}."
+            ) from why
         finally:
             marker.unlink(missing_ok=True)
-        records = [record for record in map(wire.parse, answer.out.encode().splitlines()) if record is not None]
+        records = [
+            record
+            for record in map(wire.parse, answer.out.encode().splitlines())
+            if record is not None
+        ]
         if not records:
             last = scheduler.last_words(answer.err or answer.out)
             raise NcclkitError(f"srun started {python} on no node of this allocation: {last}.")
-        blind = sorted(int(r["number"]) for r in records if r["kind"] == "seen" and r["seconds"] is None)
+        blind = sorted(
+            int(r["number"]) for r in records if r["kind"] == "seen" and r["seconds"] is None
+        )
         ports = next((list(r["ports"]) for r in records if r.get("ports")), [])
         _answers[key] = _NodeAnswers(",".join(map(str, blind)), ports)
         if blind:
             names = host_list(hosts[number] for number in blind if number < len(hosts))
-            on_record({"kind": "problem", "say": f"{names} cannot see {folder.parent}; its files come over srun."})
+            on_record(
+                {
+                    "kind": "problem",
+                    "say": f"{names} cannot see {folder.parent}; its files come over srun.",
+                }
+            )
         elif (slowest := max(float(r["seconds"]) for r in records)) > 1:
-            on_record({"kind": "problem", "say": f"Nodes see a new file of {folder.parent} after {slowest:.0f} s."})
+            on_record(
+                {
+                    "kind": "problem",
+                    "say": f"Nodes see a new file of {folder.parent} after {slowest:.0f} s.",
+                }
+            )
     return _answers[key]
 
 
 def _absent(folder: Path, records: Sequence[Record], nodes: Sequence[str]) -> None:
-    """Keep by name which nodes never began, where others did: from them nobody will hear anything."""
+    """Keep by name which nodes never began, where others did.
+
+    From them nobody will hear anything.
+    """
     begun = {record.get("number") for record in records if record.get("phase") == "node"}
     lost = [name for number, name in enumerate(nodes) if number not in begun] if begun else []
     fields = {"ncclkit": wire.VERSION, "kind": "phase", "t": time.time(), "phase": "absent"}
@@ -222,8 +303,8 @@ async def facts(
 ) -> list[Record]:
     """As `local.facts`, on every node of the allocation: each record says its ``host``.
 
-    A node that gave nothing is one fact, ``facts.host``, that could not be read.  deadline: above the agent's own,
-    which says what hung.
+    A node that gave nothing is one fact, ``facts.host``, that could not be read.  deadline: above
+    the agent's own, which says what hung.
     """
     labelled = [f"{label}={path}" for label, path in (paths or {}).items()]
     with packed() as agent:
@@ -236,17 +317,23 @@ async def facts(
 def collected(folder: Path, nodes: Sequence[str]) -> list[Record]:
     """The facts that each node, the first one being 0, has left in ``facts-node<number>.jsonl``.
 
-    A host has the name that it has itself, as logs do; nodes that share one (several on one machine) have Slurm's.
+    A host has the name that it has itself, as logs do; nodes that share one (several on one
+    machine) have Slurm's.
     """
-    output = {node: _lines(folder / f"facts-node{number}.jsonl") for number, node in enumerate(nodes)}
+    output = {
+        node: _lines(folder / f"facts-node{number}.jsonl") for number, node in enumerate(nodes)
+    }
     parsed = {node: list(filter(None, map(wire.parse, lines))) for node, lines in output.items()}
     found = {
-        node: [r for r in records if r.get("kind") == "fact" and "name" in r]
-        + missing_facts(records, "with its node or step")
+        node: (
+            [r for r in records if r.get("kind") == "fact" and "name" in r]
+            + missing_facts(records, "with its node or step")
+        )
         for node, records in parsed.items()
     }
     own = {
-        node: next((r["value"] for r in records if r["name"] == "host.name"), None) for node, records in found.items()
+        node: next((r["value"] for r in records if r["name"] == "host.name"), None)
+        for node, records in found.items()
     }
     alone = {name for name, many in Counter(own.values()).items() if name and many == 1}
     return [
@@ -261,7 +348,9 @@ def _lines(path: Path) -> list[bytes]:
 
 
 def _mute(lines: Sequence[bytes]) -> Record:
-    last = lines[-1].decode("utf-8", "replace")[:200] if lines else "no output; launcher.log says why"
+    last = (
+        lines[-1].decode("utf-8", "replace")[:200] if lines else "no output; launcher.log says why"
+    )
     return {
         "kind": "fact",
         "name": "facts.host",
@@ -283,7 +372,9 @@ async def node_names() -> list[str]:
 
 
 async def _head() -> str:
-    """Address of the allocation's first node, as Slurm itself reaches it (node names need not resolve)."""
+    """Address of the allocation's first node, as Slurm itself reaches it (node names need not
+    resolve).
+    """
     first = (await node_names())[0]
     ask = ("scontrol", "-o", "--", "show", "node", first)
     said = await asyncio.to_thread(scheduler.ask, *ask, deadline=20)

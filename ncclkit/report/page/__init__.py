@@ -1,7 +1,9 @@
-"""A notebook as one offline HTML page: figures drawn by plotly.js inside the file, nothing fetched, no widget state.
+"""A notebook as one offline HTML page.
 
-The page forbids itself every request and every script but its own by a Content-Security-Policy, so a
-hostile log line that slipped through unescaped could still neither run nor call home.
+Figures drawn by plotly.js inside the file, nothing fetched, no widget state.
+
+The page forbids itself every request and every script but its own by a Content-Security-Policy, so
+a hostile log line that slipped through unescaped could still neither run nor call home.
 """
 
 from __future__ import annotations
@@ -36,7 +38,8 @@ FIGURE = "application/vnd.plotly.v1+json"
 WIDGET = "application/vnd.jupyter.widget-view+json"
 ERROR_MARK = "papermill-error-cell-tag"
 LEFT_OUT = "remove-cell"
-"""Tag, as Jupyter Book knows it, of a cell that is for a person at the notebook: a form, an example, what to click."""
+"""Tag, as Jupyter Book knows it, of a cell that is for a person at the notebook: a form, an
+example, what to click."""
 PLOTLY = "<!--ncclkit:plotly-->"
 FIGURE_SLOT = '<div class="nk-figure"></div>'
 """Where the words of a view want its figure (`ncclkit.views` writes it)."""
@@ -54,9 +57,10 @@ def render(
 ) -> str:
     """The executed `notebook` as the text of one HTML file.
 
-    `name` is shown as its origin, local images are looked up in `folder`; `failed` is the sentence that
-    says why it stopped early, and then everything behind the last cell that was started is left out; `host` is the
-    machine that it ran on (default: this one); `aliases` replace the names of hosts and users everywhere.
+    `name` is shown as its origin, local images are looked up in `folder`; `failed` is the sentence
+    that says why it stopped early, and then everything behind the last cell that was started is
+    left out; `host` is the machine that it ran on (default: this one); `aliases` replace the names
+    of hosts and users everywhere.
     """
     page = copy.deepcopy(notebook)
     page.cells = [cell for cell in page.cells if ERROR_MARK not in cell.metadata.get("tags", [])]
@@ -79,7 +83,9 @@ def render(
     _contents(soup)
     for repeated in soup.select("style.nk-style")[1:]:
         repeated.decompose()  # every view brings the same stylesheet
-    drawn = [json.loads(script.text)["data"] for script in soup.find_all("script", class_="figure-data")]
+    drawn = [
+        json.loads(script.text)["data"] for script in soup.find_all("script", class_="figure-data")
+    ]
     traces = tuple(sorted({trace.get("type", "scatter") for data in drawn for trace in data}))
     script = f'<script nonce="{resources["nonce"]}">{_plotly(traces)}</script>' if drawn else ""
     return str(soup).replace(PLOTLY, script, 1)  # last, so that nobody parses its megabyte
@@ -92,7 +98,9 @@ def _export(page: NotebookNode, resources: dict[str, Any]) -> str:
         embed_images=True,
         exclude_anchor_links=True,
         preprocessors=[CoalesceStreamsPreprocessor],
-        extra_loaders=[DictLoader({"page.html.j2": (HERE / "page.html.j2").read_text(encoding="utf-8")})],
+        extra_loaders=[
+            DictLoader({"page.html.j2": (HERE / "page.html.j2").read_text(encoding="utf-8")})
+        ],
     )
     html, _ = exporter.from_notebook_node(page, resources)
     return str(html)
@@ -102,14 +110,18 @@ def _resources(notebook: NotebookNode, name: str, folder: Path | None) -> dict[s
     nonce = secrets.token_urlsafe(16)
     css, dark = ((HERE / file).read_text(encoding="utf-8") for file in ("page.css", "dark.css"))
     schemes = (
-        f"@media screen and (prefers-color-scheme: dark) {{ :root:not([data-theme=light]) {{ {dark} }} }}\n"
-        f"@media screen {{ :root[data-theme=dark] {{ {dark} }} }}"
+        f"@media screen and (prefers-color-scheme: dark) {{ :root:not([data-theme=light]) {{ {dark}"
+        f" }} }}\n@media screen {{ :root[data-theme=dark] {{ {dark} }} }}"
     )
     return {
         "metadata": {"path": str(folder or "")},
         "nonce": nonce,
-        "lang": "zh-CN" if ".zh." in name else "en",  # chooses between Chinese and Japanese shapes of a letter
-        "policy": f"default-src 'none'; script-src 'nonce-{nonce}'; style-src 'unsafe-inline'; img-src data: blob:",
+        # chooses between Chinese and Japanese shapes of a letter
+        "lang": ("zh-CN" if ".zh." in name else "en"),
+        "policy": (
+            f"default-src 'none'; script-src 'nonce-{nonce}'; style-src 'unsafe-inline'; img-src"
+            " data: blob:"
+        ),
         "css": css.replace("/*DARK*/", schemes),
         "script": (HERE / "page.js").read_text(encoding="utf-8"),
         "about": _about(notebook, name, folder),
@@ -131,16 +143,30 @@ def _about(notebook: NotebookNode, name: str, folder: Path | None) -> dict[str, 
 
 def _command(path: Path, parameters: Mapping[str, Any]) -> str:
     """What to type to make the page again; what stands at its default is left to the notebook."""
-    given = [f"{key}={value}" for key, value in parameters.items() if key != "case_dir" and value != ""]
+    given = [
+        f"{key}={value}" for key, value in parameters.items() if key != "case_dir" and value != ""
+    ]
     case = ["--case", str(parameters["case_dir"])] if parameters.get("case_dir") else []
-    own = next((path.relative_to(home).with_suffix("") for home in NOTEBOOK_FOLDERS if path.is_relative_to(home)), path)
+    own = next(
+        (
+            path.relative_to(home).with_suffix("")
+            for home in NOTEBOOK_FOLDERS
+            if path.is_relative_to(home)
+        ),
+        path,
+    )
     words = ["ncclkit", "report", "--notebook", str(own), *case]
     return shlex.join([*words, *(word for pair in given for word in ("-p", pair))])
 
 
 def _cut(page: NotebookNode) -> int:
-    """Drop the cells behind the last one that was started and mark that one; how many code cells went."""
-    started = [i for i, cell in enumerate(page.cells) if cell.cell_type == "code" and _started(cell)]
+    """Drop the cells behind the last one that was started and mark that one.
+
+    How many code cells went.
+    """
+    started = [
+        i for i, cell in enumerate(page.cells) if cell.cell_type == "code" and _started(cell)
+    ]
     last = started[-1] if started else -1
     if started:
         page.cells[last].metadata["ncclkit_stopped"] = True
@@ -154,26 +180,38 @@ def _started(cell: NotebookNode) -> bool:
 
 
 def _kept(cell: NotebookNode) -> bool:
-    """Whether a reader of the page needs the cell; where the notebook stopped, that is so of every cell."""
+    """Whether a reader of the page needs the cell.
+
+    Where the notebook stopped, that is so of every cell.
+    """
     stopped = bool(cell.metadata.get("ncclkit_stopped"))
     return stopped or LEFT_OUT not in cell.metadata.get("tags", [])
 
 
 def _static(output: NotebookNode) -> NotebookNode:
-    """The face of an output that needs no kernel: figures as data for plotly.js, widgets by their HTML twin."""
+    """The face of an output that needs no kernel.
+
+    Figures as data for plotly.js, widgets by their HTML twin.
+    """
     data = output.get("data", {})
     if FIGURE in data:
         html = data.get("text/html", "")
         figure, words = _figure(data.pop(FIGURE)), "" if "<script" in html else html
-        data["text/html"] = words.replace(FIGURE_SLOT, figure, 1) if FIGURE_SLOT in words else words + figure
+        data["text/html"] = (
+            words.replace(FIGURE_SLOT, figure, 1) if FIGURE_SLOT in words else words + figure
+        )
     elif WIDGET in data and "text/html" not in data:
-        data["text/html"] = '<p class="control">An interactive control stands here in the notebook.</p>'
+        data["text/html"] = (
+            '<p class="control">An interactive control stands here in the notebook.</p>'
+        )
     data.pop(WIDGET, None)
     return output
 
 
 def _figure(figure: dict[str, Any]) -> str:
-    """One plotly figure: its JSON, inert, and a slot of the right height that page.js draws into."""
+    """One plotly figure: its JSON, inert, and a slot of the right height that page.js
+    draws into.
+    """
     layout = figure.get("layout", {})
     title = layout.get("title", "")
     label = title.get("text", "") if isinstance(title, dict) else title
@@ -182,43 +220,66 @@ def _figure(figure: dict[str, Any]) -> str:
     payload = json.dumps(figure | {"layout": {**layout, "height": height}}).replace("<", "\\u003c")
     plain = safe(re.sub(r"<[^>]*>", " ", label or "figure"))
     return (
-        f'<div class="figure" role="img" aria-label="{plain}" style="min-height:{height}px">'
-        f'<script type="application/json" class="figure-data">{payload}</script>'
-        f"<noscript>The figure “{plain}” needs JavaScript; its data is inside this file.</noscript></div>"
+        f'<div class="figure" role="img" aria-label="{plain}" style="min-height:{height}px"><script'
+        f' type="application/json" class="figure-data">{payload}</script><noscript>The figure'
+        f" “{plain}” needs JavaScript; its data is inside this file.</noscript></div>"
     )
 
 
 @cache
 def _plotly(traces: tuple[str, ...]) -> str:
-    """plotly.js with the code of these types of traces alone, made safe to stand inside a script element."""
+    """plotly.js with the code of these types of traces alone, made safe to stand inside a script
+    element.
+    """
     source = pkgutil.get_data("plotly", "package_data/plotly.min.js")
     if source is None:
         raise FileNotFoundError("plotly/package_data/plotly.min.js")
-    return _shaken(source.decode("utf-8"), traces).replace("</script", "<\\/script").replace("<!--", "<\\!--")
+    return (
+        _shaken(source.decode("utf-8"), traces)
+        .replace("</script", "<\\/script")
+        .replace("<!--", "<\\!--")
+    )
 
 
 def _shaken(library: str, traces: Iterable[str]) -> str:
-    """The library without the modules that only other types of traces need; whole where it is built in another way.
+    """The library without the modules that only other types of traces need.
 
-    Its bundler writes each module as ``var name=wrap((exports,module)=>{…});`` and each use of one as ``name()``; the
-    last module registers the types of traces.  Maps and 3D are three quarters of it.
+    Whole where it is built in another way.
+
+    Its bundler writes each module as ``var name=wrap((exports,module)=>{…});`` and each use of one
+    as ``name()``; the last module registers the types of traces.  Maps and 3D are three quarters of
+    it.
     """
     starts = r"var [\w$]+=([\w$]+)\(\(?[\w$,]*\)?=>\{"
     wraps = [re.escape(name) for name, _ in Counter(re.findall(starts, library)).most_common(2)]
     modules = re.split(rf"(?<=[;}}\n])(?=var [\w$]+={wraps[0]}\()", library) if wraps else []
-    named = re.compile(rf"=(?:{'|'.join(wraps)})\(\(?[\w$,]*\)?=>")  # to begin with the name took ten times as long
-    homes = {_before(module, at.start()): i for i, module in enumerate(modules) for at in named.finditer(module)}
+    # to begin with the name took ten times as long
+    named = re.compile(rf"=(?:{'|'.join(wraps)})\(\(?[\w$,]*\)?=>")
+    homes = {
+        _before(module, at.start()): i
+        for i, module in enumerate(modules)
+        for at in named.finditer(module)
+    }
     registered = re.search(r"(?<=\.register\(\[)[\w$(),]+(?=\]\))", modules[-1] if modules else "")
     if len(modules) < 100 or registered is None:
         return library
 
     def uses(module: str) -> set[int]:
-        return {homes[name] for name in re.findall(r"(?<![\w$.])([\w$]+)\(\)", module) if name in homes}
+        return {
+            homes[name] for name in re.findall(r"(?<![\w$.])([\w$]+)\(\)", module) if name in homes
+        }
 
     def kind(call: str) -> str:
         near = [homes.get(call.removesuffix("()"), 0)]
         near += [further for place in near for further in sorted(uses(modules[place]))]
-        return next((said[1] for i in near if (said := re.search(r'moduleType:"trace",name:"(\w+)"', modules[i]))), "")
+        return next(
+            (
+                said[1]
+                for i in near
+                if (said := re.search(r'moduleType:"trace",name:"(\w+)"', modules[i]))
+            ),
+            "",
+        )
 
     wanted = [call for call in registered[0].split(",") if kind(call) in traces]
     if len(wanted) < len({*traces} - {"scatter"}):  # scatter is part of the core
@@ -242,16 +303,19 @@ def _before(text: str, end: int) -> str:
 
 
 def _banner(soup: BeautifulSoup, command: str) -> None:
-    """Put the verdict under the title, with the command that makes this page again, and leave out what one will get.
+    """Put the verdict under the title, with the command that makes this page again, and leave out
+    what one will get.
 
-    An experiment further down may have changed it: of the banners of one case the last one counts.  On a page that
-    asks for a guess, every verdict stays where it is, below the question.
+    An experiment further down may have changed it: of the banners of one case the last one counts.
+    On a page that asks for a guess, every verdict stays where it is, below the question.
     """
     first = soup.select_one(".nk-banner:not(.nk-example)") or soup.select_one(".nk-banner")
     title = soup.select_one("section.prose > h1")
     if first is None or title is None:
         return
-    same = [one for one in soup.select(".nk-banner") if one.get("data-case") == first.get("data-case")]
+    same = [
+        one for one in soup.select(".nk-banner") if one.get("data-case") == first.get("data-case")
+    ]
     for banner in soup.select(".nk-banner"):
         banner["data-case"] = ""  # a path, which a report without names must not hold
     for said in same[-1].select(".nk-reproduce"):
@@ -282,7 +346,9 @@ def _contents(soup: BeautifulSoup) -> None:
         if heading.name == "h1" and soup.title and len(used) == 1:
             soup.title.string = text
         elif heading.name != "h1":
-            entries.append(f'<li class="{heading.name}"><a href="#{heading["id"]}">{safe(text)}</a></li>')
+            entries.append(
+                f'<li class="{heading.name}"><a href="#{heading["id"]}">{safe(text)}</a></li>'
+            )
     columns = soup.find("div", class_="columns")
     if entries and isinstance(columns, Tag):
         nav = f'<nav aria-label="Contents"><b>On this page</b><ol>{"".join(entries)}</ol></nav>'

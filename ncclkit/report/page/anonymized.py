@@ -1,4 +1,7 @@
-"""A page that names nobody: hosts, addresses, users and homes replaced wherever a reader, or a search, finds them."""
+"""A page that names nobody.
+
+Hosts, addresses, users and homes replaced wherever a reader, or a search, finds them.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,13 @@ from ncclkit.agent import redact
 from ncclkit.agent.anonymize import Aliases
 from ncclkit.core.case import Case
 
-HOSTS = ("host.name", "env.MASTER_ADDR", "env.SLURMD_NODENAME", "env.SLURM_SUBMIT_HOST", "env.SLURM_TOPOLOGY_ADDR")
+HOSTS = (
+    "host.name",
+    "env.MASTER_ADDR",
+    "env.SLURMD_NODENAME",
+    "env.SLURM_SUBMIT_HOST",
+    "env.SLURM_TOPOLOGY_ADDR",
+)
 """Facts that name one host."""
 LISTS = ("env.SLURM_JOB_NODELIST", "env.SLURM_NODELIST", "env.SLURM_STEP_NODELIST")
 """Facts that name many, as ``node-[1-8],login1``."""
@@ -28,15 +37,22 @@ KEPT = frozenset({"class", "style", "type", "nonce", "content", "http-equiv"})
 
 
 def names(case: Case, also: Iterable[str] = ()) -> Aliases:
-    """Other names for the hosts and users that a case and this machine know, and for those named by hand."""
-    lists = ",".join(str(fact.value) for name in LISTS for fact in case.facts_of(name) if fact.value)
+    """Other names for the hosts and users that a case and this machine know, and for those named by
+    hand.
+    """
+    lists = ",".join(
+        str(fact.value) for name in LISTS for fact in case.facts_of(name) if fact.value
+    )
     hosts = {socket.gethostname(), str(case.about.get("host", ""))}
     hosts |= set(re.sub(r"\[(\d+)[^\]]*\]", r"\1", lists).split(","))
     hosts |= {fact.host for fact in case.facts} | {event.host for event in case.events}
     hosts |= {str(fact.value) for name in HOSTS for fact in case.facts_of(name) if fact.value}
     hosts |= {str(event.data.get(field, "")) for event in case.of("connect.") for field in FIELDS}
     users = [str(fact.value) for name in USERS for fact in case.facts_of(name) if fact.value]
-    return Aliases(filter(_is_host, hosts), [*users, *also, os.environ.get("USER", ""), os.environ.get("LOGNAME", "")])
+    return Aliases(
+        filter(_is_host, hosts),
+        [*users, *also, os.environ.get("USER", ""), os.environ.get("LOGNAME", "")],
+    )
 
 
 def _is_host(name: str) -> bool:
@@ -49,7 +65,9 @@ def hide(soup: BeautifulSoup, aliases: Aliases) -> None:
     for text in soup.find_all(string=True):
         if text.parent and text.parent.name == "script":
             _figure(text, aliases)
-        elif not isinstance(text, (Comment, Doctype)) and (not text.parent or text.parent.name != "style"):
+        elif not isinstance(text, (Comment, Doctype)) and (
+            not text.parent or text.parent.name != "style"
+        ):
             text.replace_with(NavigableString(aliases(text)))
     for tag in soup.find_all(True):
         _attributes(tag, aliases)

@@ -1,7 +1,10 @@
-"""The ways in which the lab breaks a job: each changes one rank, before the process group or at one step.
+"""The ways in which the lab breaks a job.
 
-The job is the small training of `train`, or the live test itself.  Each way is a bug that programs have, and has its
-right way beside it: ``--fix CAUSE`` takes the right way in bugs of that cause.  None reaches beyond its own process.
+Each changes one rank, before the process group or at one step.
+
+The job is the small training of `train`, or the live test itself.  Each way is a bug that programs
+have, and has its right way beside it: ``--fix CAUSE`` takes the right way in bugs of that cause.
+None reaches beyond its own process.
 """
 
 import argparse
@@ -19,7 +22,8 @@ class LabJob(job.Job):
     """The job of one rank as the faults see it: process group, data, device, number of steps."""
 
     def __init__(self, torch, options, steps):
-        self.seconds, self.attempt = options.seconds, int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
+        self.seconds = options.seconds
+        self.attempt = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
         self.faulty_here = int(os.environ["RANK"]) == (1 if options.rank is None else options.rank)
         super().__init__(torch, options, steps)
         self.data = torch.randn(256, 64, generator=torch.Generator().manual_seed(self.rank))
@@ -29,11 +33,18 @@ class LabJob(job.Job):
 
     def own_gpu(self):
         """The GPU of this rank: GPU 0 where the fault shares it and is not fixed, else its own."""
-        shared = self.options.one_gpu and self.options.rank in (None, self.rank) and not self.fixed("duplicate_gpu")
+        shared = (
+            self.options.one_gpu
+            and self.options.rank in (None, self.rank)
+            and not self.fixed("duplicate_gpu")
+        )
         return 0 if shared else self.place
 
     def begin(self, **group):
-        """Make the process group (of all ranks, or by `group`); a fault that comes before it is done first."""
+        """Make the process group (of all ranks, or by `group`).
+
+        A fault that comes before it is done first.
+        """
         self._strike(BEFORE if self.faulty_here else {})
         super().begin(**group)
         self._strike(BEGUN)
@@ -53,7 +64,10 @@ class LabJob(job.Job):
             faults[self.options.fault](self)
 
     def fixed(self, cause):
-        """Whether the job avoids bugs of this cause (``--fix CAUSE``); a wrong diagnosis fixes nothing."""
+        """Whether the job avoids bugs of this cause (``--fix CAUSE``).
+
+        A wrong diagnosis fixes nothing.
+        """
         return self.options.fix == cause
 
     def next_batch(self):
@@ -64,14 +78,20 @@ class LabJob(job.Job):
         return batch.to(self.device)
 
     def _read(self):
-        """Batches of a loader, epoch after epoch; the first begins where a checkpoint has left off."""
+        """Batches of a loader, epoch after epoch.
+
+        The first begins where a checkpoint has left off.
+        """
         utils = self.torch.utils.data
         while True:
             rest = utils.Subset(self.data, range(self.position % len(self.data), len(self.data)))
             yield from utils.DataLoader(rest, batch_size=32)
 
     def learn(self, model, optimizer):
-        """One step of DDP on 32 samples; also averages a metric over the ranks, as many loops do.  Returns the loss."""
+        """One step of DDP on 32 samples.
+
+        Also averages a metric over the ranks, as many loops do.  Returns the loss.
+        """
         optimizer.zero_grad()
         loss = (model(self.next_batch()) ** 2).mean()
         loss.backward()
@@ -84,8 +104,9 @@ class LabJob(job.Job):
     def end(self):
         """Leave the group, after the caller has let go of its model.
 
-        DDP that outlives its group joins gloo's threads while it holds Python's lock: a deadlock, seen with torch 2.13.
-        The others lose this rank while it leaves, and their deaths may end it before it is done.
+        DDP that outlives its group joins gloo's threads while it holds Python's lock: a deadlock,
+        seen with torch 2.13. The others lose this rank while it leaves, and their deaths may end it
+        before it is done.
         """
         gc.collect()
         wire.send("phase", phase="leave", rank=self.rank)
@@ -98,7 +119,8 @@ class LabJob(job.Job):
 
 
 def versions():
-    """``{name: version}`` of every imported package that says its own, and of NCCL where it is in memory already.
+    """``{name: version}`` of every imported package that says its own, and of NCCL where it is in
+    memory already.
 
     What an installer knows is only what lies there.
     """
@@ -117,8 +139,11 @@ def _nccl():
         if "libnccl" not in maps.read():
             return {}
     number = ctypes.c_int()
-    ctypes.CDLL("libnccl.so.2").ncclGetVersion(ctypes.byref(number))  # the one in memory: the loader goes by this name
-    return {"nccl": "%d.%d.%d" % (number.value // 10000, number.value // 100 % 100, number.value % 100)}
+    # the one in memory: the loader goes by this name
+    ctypes.CDLL("libnccl.so.2").ncclGetVersion(ctypes.byref(number))
+    return {
+        "nccl": "%d.%d.%d" % (number.value // 10000, number.value // 100 % 100, number.value % 100)
+    }
 
 
 def begun(options, rank):
@@ -133,7 +158,10 @@ def begun(options, rank):
 
 
 def parser(verb, steps, words="", faults=()):
-    """The options of a job of the lab; steps: how many it does unless it is told, `words` say of what."""
+    """The options of a job of the lab.
+
+    Steps: how many it does unless it is told, `words` say of what.
+    """
     made = argparse.ArgumentParser(prog=verb)
     add_options(made, faults)
     made.add_argument("--steps", type=int, default=steps, help=words or None)
@@ -141,14 +169,25 @@ def parser(verb, steps, words="", faults=()):
 
 
 def add_options(parser, faults=()):
-    """Add the options of every job and those of the fault to inject; `faults`: names that only this job knows."""
+    """Add the options of every job and those of the fault to inject.
+
+    `faults`: names that only this job knows.
+    """
     job.add_options(parser)
-    parser.add_argument("--fault", choices=sorted({*BEFORE, *BEGUN, *DURING, *TOGETHER, *AMONG, *faults}))
-    parser.add_argument("--rank", type=int, help="the faulty one; 1 where a fault needs one and none is named")
+    parser.add_argument(
+        "--fault", choices=sorted({*BEFORE, *BEGUN, *DURING, *TOGETHER, *AMONG, *faults})
+    )
+    parser.add_argument(
+        "--rank", type=int, help="the faulty one; 1 where a fault needs one and none is named"
+    )
     parser.add_argument("--at", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=60.0)
-    parser.add_argument("--fix", metavar="CAUSE", help="do it right where the bug is of this cause (see causes.md)")
-    parser.add_argument("--one-gpu", action="store_true", help="the faulty rank, or every rank, uses the first GPU")
+    parser.add_argument(
+        "--fix", metavar="CAUSE", help="do it right where the bug is of this cause (see causes.md)"
+    )
+    parser.add_argument(
+        "--one-gpu", action="store_true", help="the faulty rank, or every rank, uses the first GPU"
+    )
 
 
 def _by_name(*faults):
@@ -156,25 +195,45 @@ def _by_name(*faults):
 
 
 BEFORE = _by_name(
-    program.uneven_data, program.few_files, program.little_memory, program.world_larger, program.other_card,
-    program.port_busy, program.mixed_nccl,
-) | {"starts_late": program.asleep}  # fmt: skip
+    program.uneven_data,
+    program.few_files,
+    program.little_memory,
+    program.world_larger,
+    program.other_card,
+    program.port_busy,
+    program.mixed_nccl,
+) | {"starts_late": program.asleep}
 """Faults of one rank before the process group is made."""
 
 BEGUN = {"uneven_data": program.equal_steps}
 """What all ranks do once the group is there."""
 
 DURING = _by_name(
-    program.rank_late, program.rank_raises, program.rank_killed, program.segfault, program.gil_held, program.slow_disk,
-    program.small_shm, program.forked_cuda, program.cuda_assert, program.gpu_memory_full, program.flood, program.mute,
+    program.rank_late,
+    program.rank_raises,
+    program.rank_killed,
+    program.segfault,
+    program.gil_held,
+    program.slow_disk,
+    program.small_shm,
+    program.forked_cuda,
+    program.cuda_assert,
+    program.gpu_memory_full,
+    program.flood,
+    program.mute,
     program.asleep,
-)  # fmt: skip
+)
 """Faults of one rank at one step."""
 
 TOGETHER = _by_name(
-    program.other_size, program.other_dtype, program.other_op, program.unpaired_recv, program.exchange_uneven,
-    program.groups_swapped, program.long_first_step,
-)  # fmt: skip
+    program.other_size,
+    program.other_dtype,
+    program.other_op,
+    program.unpaired_recv,
+    program.exchange_uneven,
+    program.groups_swapped,
+    program.long_first_step,
+)
 """Calls of all ranks at one step, in which the faulty one differs."""
 
 TOGETHER_FROM = 3

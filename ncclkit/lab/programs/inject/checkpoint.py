@@ -1,4 +1,6 @@
-"""What the training job keeps of itself after each step, so that it can go on where it was ended."""
+"""What the training job keeps of itself after each step, so that it can go on where it
+was ended.
+"""
 
 import json
 import os
@@ -21,7 +23,10 @@ def save(job, model):
 
 
 def load(job, model):
-    """Go on from the last step that rank 0 has kept, if there is one: sets `model` and the position in the data."""
+    """Go on from the last step that rank 0 has kept, if there is one.
+
+    Sets `model` and the position in the data.
+    """
     if not os.path.exists(_model(job)):
         return
     kept = job.torch.load(_model(job), map_location=job.device, weights_only=True)
@@ -36,11 +41,16 @@ def position(job):
 
 
 def gather(job, own):
-    """What every rank has, by rank; as JSON: `all_gather_object` executes what comes, also from who got between."""
+    """What every rank has, by rank.
+
+    As JSON: `all_gather_object` executes what comes, also from who got between.
+    """
     encoded = json.dumps(own).encode()
     longest = job.torch.tensor([len(encoded)], device=job.device)
     job.dist.all_reduce(longest, op=job.dist.ReduceOp.MAX)
-    mine = job.torch.tensor(list(encoded.ljust(int(longest))), dtype=job.torch.uint8, device=job.device)
+    mine = job.torch.tensor(
+        list(encoded.ljust(int(longest))), dtype=job.torch.uint8, device=job.device
+    )
     each = [job.torch.empty_like(mine) for _ in range(job.ranks)]
     job.dist.all_gather(each, mine)
     return [json.loads(bytes(row.tolist())) for row in each]

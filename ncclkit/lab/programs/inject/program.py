@@ -1,7 +1,9 @@
-"""Faults of one rank at one step: in its own program, which fail as user code does, and in calls that all ranks make.
+"""Faults of one rank at one step.
 
-Stacks and tracebacks of these functions are what the diagnosis has to find.  Each has its right way, taken where the
-job is started with ``--fix CAUSE`` for the cause of that bug.
+In its own program, which fail as user code does, and in calls that all ranks make.
+
+Stacks and tracebacks of these functions are what the diagnosis has to find.  Each has its right
+way, taken where the job is started with ``--fix CAUSE`` for the cause of that bug.
 """
 
 import contextlib
@@ -23,7 +25,10 @@ CLASSES = 10
 
 
 def rank_late(job):
-    """This rank resumes: it replays its data while the others wait; the right way restores the loader's position."""
+    """This rank resumes: it replays its data while the others wait.
+
+    The right way restores the loader's position.
+    """
     if job.fixed("slow_rank"):
         job.position = checkpoint.position(job)
     else:
@@ -40,7 +45,10 @@ def skip_batches(dataset, seconds):
 
 
 def rank_raises(job):
-    """This rank meets a sample that its preprocessing rejects; the right way leaves it out and counts it."""
+    """This rank meets a sample that its preprocessing rejects.
+
+    The right way leaves it out and counts it.
+    """
     samples = {1206: job.data[:8], 1207: job.data[:0], 1208: job.data[8:16]}
     bad = 0
     for number, frames in samples.items():
@@ -57,18 +65,26 @@ def rank_raises(job):
 def preprocess(number, frames):
     """Fails as user code does: on data that only one rank has."""
     if frames.shape[0] == 0:
-        raise ValueError("sample %d has 0 frames after trimming; every sample needs at least one" % number)
+        raise ValueError(
+            "sample %d has 0 frames after trimming; every sample needs at least one" % number
+        )
     return frames - frames.mean()
 
 
 def rank_killed(job):
-    """This rank is killed from outside, once; a job that is restarted goes on, from its checkpoint in the right way."""
+    """This rank is killed from outside, once.
+
+    A job that is restarted goes on, from its checkpoint in the right way.
+    """
     if job.attempt == 0:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
 def segfault(job):
-    """This rank reads what a C library returned, which is address 0; the right way looks before it reads."""
+    """This rank reads what a C library returned, which is address 0.
+
+    The right way looks before it reads.
+    """
     library = ctypes.CDLL(None)
     library.getenv.restype = ctypes.c_void_p
     address = library.getenv(b"NCCLKIT_NO_SUCH_INDEX")
@@ -81,15 +97,22 @@ def segfault(job):
 def gil_held(job):
     """This rank sits in native code that keeps the GIL; the right way lets go of it."""
     if job.fixed("gil_hold"):
-        threading.Thread(target=ctypes.CDLL(None).sleep, args=(int(job.seconds),), daemon=True).start()
+        threading.Thread(
+            target=ctypes.CDLL(None).sleep, args=(int(job.seconds),), daemon=True
+        ).start()
         return
-    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1, signal.SIGTERM})  # as nothing may end it early
+    # as nothing may end it early
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1, signal.SIGTERM})
     ctypes.PyDLL(None).sleep(int(job.seconds))
 
 
 def slow_disk(job):
-    """This rank's checkpoint goes to storage that stalls; the right way writes it beside the training."""
-    _, storage = os.pipe()  # takes 64 KiB and then nothing more, as a network file system whose server is gone
+    """This rank's checkpoint goes to storage that stalls.
+
+    The right way writes it beside the training.
+    """
+    # takes 64 KiB and then nothing more, as a network file system whose server is gone
+    _, storage = os.pipe()
     if job.fixed("disk_or_io"):
         threading.Thread(target=write_shard, args=(job, storage), daemon=True).start()
     else:
@@ -103,8 +126,8 @@ def write_shard(job, storage):
 
 
 def small_shm(job):
-    """This rank's /dev/shm is a small one of its own, and a loader's worker hands batches over there; the right way
-    makes it larger, as `docker run --shm-size` does.
+    """This rank's /dev/shm is a small one of its own, and a loader's worker hands batches over
+    there; the right way makes it larger, as `docker run --shm-size` does.
     """
     _own_shm("1g" if job.fixed("shm_too_small") else "2m")
     _load(job, [job.data.repeat(64, 1)] * 4)  # 4 MiB each
@@ -116,34 +139,48 @@ def _own_shm(size):
 
 
 def _mount_here(kind, place, options):
-    """Mount a file system that nobody but this process and its children sees; OSError where that cannot be done."""
+    """Mount a file system that nobody but this process and its children sees.
+
+    OSError where that cannot be done.
+    """
     library = ctypes.CDLL(None, use_errno=True)
-    private = ctypes.c_ulong(0x4000 | 0x40000)  # MS_REC | MS_PRIVATE: no mount of ours is seen outside
+    # MS_REC | MS_PRIVATE: no mount of ours is seen outside
+    private = ctypes.c_ulong(0x4000 | 0x40000)
     if library.unshare(0x20000) or library.mount(b"none", b"/", None, private, None):  # CLONE_NEWNS
-        raise PermissionError(ctypes.get_errno(), "a %s of its own needs root (CAP_SYS_ADMIN)" % place)
-    if library.mount(kind.encode(), place.encode(), kind.encode(), ctypes.c_ulong(0), options.encode()):
+        raise PermissionError(
+            ctypes.get_errno(), "a %s of its own needs root (CAP_SYS_ADMIN)" % place
+        )
+    if library.mount(
+        kind.encode(), place.encode(), kind.encode(), ctypes.c_ulong(0), options.encode()
+    ):
         raise OSError(ctypes.get_errno(), "cannot mount %s with %s on %s" % (kind, options, place))
 
 
 def stalled_file(path, seconds):
-    """Make a file whose reads do not return: on a dead disk where this process may mount one, else a FIFO.
+    """Make a file whose reads do not return.
 
-    The disk is a file system of FUSE that answers everything but reads, for so many seconds.  Who reads waits in state
-    D, as on network storage whose server is gone, and only SIGKILL ends it.  The mount goes with this process.
+    On a dead disk where this process may mount one, else a FIFO.
+
+    The disk is a file system of FUSE that answers everything but reads, for so many seconds.  Who
+    reads waits in state D, as on network storage whose server is gone, and only SIGKILL ends it.
+    The mount goes with this process.
     """
     path.touch()
     device = -1
     try:
         device = os.open("/dev/fuse", os.O_RDWR | os.O_NONBLOCK)
         who = os.getuid(), os.getgid()
-        _mount_here("fuse", str(path), "fd=%d,rootmode=100000,user_id=%d,group_id=%d" % (device, *who))
+        _mount_here(
+            "fuse", str(path), "fd=%d,rootmode=100000,user_id=%d,group_id=%d" % (device, *who)
+        )
     except OSError:
         if device >= 0:
             os.close(device)
         path.unlink()
         os.mkfifo(path)  # who opens it waits until somebody writes
         return
-    # a process of its own: its end aborts what still waits, which a thread that dies with the reader cannot
+    # a process of its own: its end aborts what still waits, which a thread that dies with the
+    # reader cannot
     parent = os.getpid()
     if not os.fork():
         try:
@@ -155,7 +192,8 @@ def stalled_file(path, seconds):
 
 INIT, GETATTR, OPEN = 26, 3, 14
 UNANSWERED = (15, 2, 36, 42)
-"""READ, and FORGET, INTERRUPT, BATCH_FORGET, to which there is no answer.  Numbers of requests of linux/fuse.h."""
+"""READ, and FORGET, INTERRUPT, BATCH_FORGET, to which there is no answer.  Numbers of requests of
+linux/fuse.h."""
 REQUEST = 1 << 17
 """Bytes of the largest request."""
 ASYNC_READ, NO_FLUSH = 1, 32
@@ -165,17 +203,25 @@ ASYNC_READ, NO_FLUSH = 1, 32
 def _serve(device, parent, until):
     """Answer the kernel's requests for one file of 1 MiB, except its reads."""
     processes.die_with_parent(parent)
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # meant for the rank, whom no dead disk answers because of it
+    # meant for the rank, whom no dead disk answers because of it
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
     os.closerange(0, device)  # the rank's sockets and pipes have to close with the rank
     os.closerange(device + 1, 1 + max(map(int, os.listdir("/proc/self/fd"))))
     owner = os.getuid(), os.getgid()
-    attributes = struct.pack("<6Q10I", 1, 1 << 20, 2048, 0, 0, 0, 0, 0, 0, 0o100444, 1, *owner, 0, 4096, 0)
+    attributes = struct.pack(
+        "<6Q10I", 1, 1 << 20, 2048, 0, 0, 0, 0, 0, 0, 0o100444, 1, *owner, 0, 4096, 0
+    )
     answers = {
-        INIT: struct.pack("<4I2H2I2H8I", 7, 31, REQUEST, ASYNC_READ, 12, 9, REQUEST - 4096, 1, 1, 0, *[0] * 8),
+        INIT: struct.pack(
+            "<4I2H2I2H8I", 7, 31, REQUEST, ASYNC_READ, 12, 9, REQUEST - 4096, 1, 1, 0, *[0] * 8
+        ),
         OPEN: struct.pack("<Q2I", 1, NO_FLUSH, 0),
         GETATTR: struct.pack("<Q2I", 3600, 0, 0) + attributes,
     }
-    while time.monotonic() < until and select.select([device], [], [], max(0.0, until - time.monotonic()))[0]:
+    while (
+        time.monotonic() < until
+        and select.select([device], [], [], max(0.0, until - time.monotonic()))[0]
+    ):
         _, code, number = struct.unpack_from("<2IQ", os.read(device, REQUEST))
         if code not in UNANSWERED:
             content = answers.get(code, b"")
@@ -184,7 +230,10 @@ def _serve(device, parent, until):
 
 
 def forked_cuda(job):
-    """A loader's worker, forked from this rank, puts batches on the GPU; the right way leaves that to the rank."""
+    """A loader's worker, forked from this rank, puts batches on the GPU.
+
+    The right way leaves that to the rank.
+    """
     there = "cpu" if job.fixed("fork_or_init_order") else job.device
     _load(job, job.data, lambda rows: job.torch.stack(rows).to(there))
 
@@ -193,21 +242,31 @@ def _load(job, rows, collate=None):
     """Read all rows through a worker process of its own, and move each batch to the device."""
     from torch.utils.data import DataLoader
 
-    for batch in DataLoader(rows, collate_fn=collate, num_workers=1, multiprocessing_context="fork"):
+    for batch in DataLoader(
+        rows, collate_fn=collate, num_workers=1, multiprocessing_context="fork"
+    ):
         batch.to(job.device)
 
 
 def cuda_assert(job):
-    """This rank looks up a class that does not exist, in a kernel; the right way looks at the labels before."""
+    """This rank looks up a class that does not exist, in a kernel.
+
+    The right way looks at the labels before.
+    """
     labels = job.torch.arange(90, 122, device=job.device) % 99
     if job.fixed("cuda_error"):
         labels = labels[labels < CLASSES]
-    job.torch.nn.functional.cross_entropy(job.torch.zeros(len(labels), CLASSES, device=job.device), labels)
+    job.torch.nn.functional.cross_entropy(
+        job.torch.zeros(len(labels), CLASSES, device=job.device), labels
+    )
     job.synchronize()
 
 
 def gpu_memory_full(job):
-    """This rank asks for twice the memory of its GPU at once; the right way takes its batch in pieces."""
+    """This rank asks for twice the memory of its GPU at once.
+
+    The right way takes its batch in pieces.
+    """
     total = job.torch.cuda.get_device_properties(job.device).total_memory
     pieces = 128 if job.fixed("gpu_oom") else 1
     for _ in range(pieces):
@@ -239,7 +298,9 @@ def stuck_among_many(job):
 
 
 def slow_among_many(job):
-    """This rank takes its time for each call in which several others want something of it at once."""
+    """This rank takes its time for each call in which several others want something of
+    it at once.
+    """
     time.sleep(0.5)
 
 
@@ -263,7 +324,10 @@ def equal_steps(job):
 
 
 def few_files(job):
-    """This rank's shell allows it three files more; the right way raises that to the hard limit, as a program may."""
+    """This rank's shell allows it three files more.
+
+    The right way raises that to the hard limit, as a program may.
+    """
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (len(os.listdir("/proc/self/fd")) + 3, hard))
     if job.fixed("fd_limit"):
@@ -271,7 +335,10 @@ def few_files(job):
 
 
 def little_memory(job):
-    """This rank may use little more host memory while it loads; the right way loads its data in pieces."""
+    """This rank may use little more host memory while it loads.
+
+    The right way loads its data in pieces.
+    """
     size = PIECE if job.fixed("host_oom") else LARGE
     with limited_memory(LARGE // 2):
         for _ in range(LARGE // size):
@@ -280,7 +347,9 @@ def little_memory(job):
 
 @contextlib.contextmanager
 def limited_memory(size):
-    """Let this process take so many bytes of host memory beside what it has, while the block runs."""
+    """Let this process take so many bytes of host memory beside what it has, while the
+    block runs.
+    """
     with open("/proc/self/statm") as file:
         used = int(file.read().split()[0]) * resource.getpagesize()
     before = resource.getrlimit(resource.RLIMIT_AS)
@@ -292,19 +361,25 @@ def limited_memory(size):
 
 
 def world_larger(job):
-    """This rank's own configuration says that the job has one rank more than the launcher started."""
+    """This rank's own configuration says that the job has one rank more than the
+    launcher started.
+    """
     configured = job.ranks + 1
     os.environ["WORLD_SIZE"] = str(job.ranks if job.fixed("world_size_mismatch") else configured)
 
 
 def other_card(job):
-    """This rank's host has no network interface of the name that the job's configuration gives to all."""
+    """This rank's host has no network interface of the name that the job's configuration gives to
+    all.
+    """
     if not job.fixed("ifname_not_found"):
         os.environ["%s_SOCKET_IFNAME" % job.options.backend.upper()] = "eth97"
 
 
 def port_busy(job):
-    """This rank opens a store of its own on MASTER_PORT, where the launcher's store already listens."""
+    """This rank opens a store of its own on MASTER_PORT, where the launcher's store already
+    listens.
+    """
     port = 0 if job.fixed("port_in_use") else int(os.environ["MASTER_PORT"])
     # with it, torch would not mind that the port is taken
     agent_store = os.environ.pop("TORCHELASTIC_USE_AGENT_STORE", "")
@@ -313,7 +388,10 @@ def port_busy(job):
 
 
 def mixed_nccl(job):
-    """This rank's host loads another libnccl before torch's own; the right way leaves that out of its environment."""
+    """This rank's host loads another libnccl before torch's own.
+
+    The right way leaves that out of its environment.
+    """
     library = os.environ[OTHER_NCCL]
     if job.fixed("version_mismatch") or os.environ.get("LD_PRELOAD") == library:
         return
@@ -326,20 +404,28 @@ COUNT = 1024
 
 
 def other_size(job):
-    """All ranks average a metric of their last batch, and the faulty one's batch is larger; the right way cuts it."""
+    """All ranks average a metric of their last batch, and the faulty one's batch is larger; the
+    right way cuts it.
+    """
     metric = job.torch.ones(2 * COUNT if job.faulty_here else COUNT, device=job.device)
     _reduce(job, metric[:COUNT].clone() if job.fixed("shape_mismatch") else metric)
 
 
 def other_dtype(job):
-    """All ranks average a metric, and the faulty one computed it in double precision; the right way casts it."""
+    """All ranks average a metric, and the faulty one computed it in double precision.
+
+    The right way casts it.
+    """
     own = job.torch.float64 if job.faulty_here else job.torch.float32
     metric = job.torch.ones(COUNT, device=job.device, dtype=own)
     _reduce(job, metric.to(job.torch.float32) if job.fixed("shape_mismatch") else metric)
 
 
 def other_op(job):
-    """All ranks average a metric; the faulty one gathers it and averages by itself, where the others reduce."""
+    """All ranks average a metric.
+
+    The faulty one gathers it and averages by itself, where the others reduce.
+    """
     metric = job.torch.ones(COUNT, device=job.device)
     if job.faulty_here and not job.fixed("rank_divergence"):
         job.dist.all_gather([job.torch.empty_like(metric) for _ in range(job.ranks)], metric)
@@ -354,12 +440,18 @@ def _reduce(job, metric):
 
 
 def unpaired_recv(job):
-    """The faulty rank waits for a message that its neighbour never sends; the right way pairs receives with sends."""
+    """The faulty rank waits for a message that its neighbour never sends.
+
+    The right way pairs receives with sends.
+    """
     received = job.torch.empty(COUNT, device=job.device)
     after, before = (job.rank + 1) % job.ranks, (job.rank - 1) % job.ranks
     if job.fixed("send_recv_mismatch"):
         sent = job.torch.ones(COUNT, device=job.device)
-        pair = [job.dist.P2POp(job.dist.isend, sent, before), job.dist.P2POp(job.dist.irecv, received, after)]
+        pair = [
+            job.dist.P2POp(job.dist.isend, sent, before),
+            job.dist.P2POp(job.dist.irecv, received, after),
+        ]
         for work in job.dist.batch_isend_irecv(pair):
             work.wait()
     elif job.faulty_here:
@@ -368,11 +460,16 @@ def unpaired_recv(job):
 
 
 def exchange_uneven(job):
-    """An all_to_all for which the faulty rank expects other sizes than come; the right way sends the sizes first."""
+    """An all_to_all for which the faulty rank expects other sizes than come.
+
+    The right way sends the sizes first.
+    """
     give, take = [256] * job.ranks, [256] * job.ranks
     if job.faulty_here:
-        # gloo refuses what is too much and ignores what never comes.  NCCL waits for it, if it is more than a chunk:
-        # with 2 KiB instead of 1 KiB a rank of another host sends, over sockets, the job went on with wrong data
+        # gloo refuses what is too much and ignores what never comes.  NCCL waits for it, if it is
+        # more than a chunk:
+        # with 2 KiB instead of 1 KiB a rank of another host sends, over sockets, the job went on
+        # with wrong data
         take[(job.rank + 1) % job.ranks] = 4 << 20 if job.device.type == "cuda" else 128
     if job.fixed("send_recv_mismatch"):
         incoming = job.torch.empty(job.ranks, dtype=job.torch.int64, device=job.device)
@@ -384,9 +481,13 @@ def exchange_uneven(job):
 
 
 def groups_swapped(job):
-    """Two groups of the same ranks are used one after the other, by the faulty rank in the other order."""
+    """Two groups of the same ranks are used one after the other, by the faulty rank in the other
+    order.
+    """
     ranks, limit = list(range(job.ranks)), job.timeout
-    one, two = (job.dist.new_group(ranks, timeout=limit, group_desc=name) for name in ("experts", "data"))
+    one, two = (
+        job.dist.new_group(ranks, timeout=limit, group_desc=name) for name in ("experts", "data")
+    )
     swapped = job.faulty_here and not job.fixed("concurrent_comms")
     for group in (two, one) if swapped else (one, two):
         job.dist.all_reduce(job.torch.ones(COUNT, device=job.device), group=group)
@@ -394,10 +495,11 @@ def groups_swapped(job):
 
 
 def long_first_step(job):
-    """All ranks queue GPU work for longer than the limit of the collective behind it; the right way waits for the work
-    before it calls the collective, whose clock begins with the call.
+    """All ranks queue GPU work for longer than the limit of the collective behind it; the right way
+    waits for the work before it calls the collective, whose clock begins with the call.
     """
-    job.torch.cuda._sleep(int(job.seconds * 2e9))  # about 2 GHz; it stands for compiling and warming up
+    # about 2 GHz; it stands for compiling and warming up
+    job.torch.cuda._sleep(int(job.seconds * 2e9))
     if job.fixed("timeout_too_short"):
         job.synchronize()
     _reduce(job, job.torch.ones(COUNT, device=job.device))

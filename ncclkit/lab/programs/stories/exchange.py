@@ -1,8 +1,10 @@
-"""A small mixture of experts, one expert per rank, whose rows travel by an all-to-all that is written by hand.
+"""A small mixture of experts, one expert per rank, whose rows travel by an all-to-all that is
+written by hand.
 
-The right way is one batch of sends and receives on the one communicator, with sizes that were exchanged before, and a
-list of arrivals that says who has not come.  The ways that went wrong stand beside it: sizes that are assumed, receives
-that wait for senders who are receiving themselves, and a communicator for every pair of ranks.
+The right way is one batch of sends and receives on the one communicator, with sizes that were
+exchanged before, and a list of arrivals that says who has not come.  The ways that went wrong stand
+beside it: sizes that are assumed, receives that wait for senders who are receiving themselves, and
+a communicator for every pair of ranks.
 """
 
 import os
@@ -21,12 +23,21 @@ FILES = 5
 
 
 def main(argv):
-    """``stories.exchange --folder DIR --backend gloo [--fault NAME --rank R] [--compare] [--fix CAUSE]``."""
+    """``stories.exchange --folder DIR --backend gloo [--fault NAME --rank R] [--compare] [--fix
+    CAUSE]``.
+    """
     parser = inject.parser("stories.exchange", 5, faults=FAULTS)
     parser.add_argument(
-        "--size", type=int, default=4 << 20, help="bytes that each rank exchanges where ways are compared"
+        "--size",
+        type=int,
+        default=4 << 20,
+        help="bytes that each rank exchanges where ways are compared",
     )
-    parser.add_argument("--compare", action="store_true", help="measure this exchange beside all_to_all_single instead")
+    parser.add_argument(
+        "--compare",
+        action="store_true",
+        help="measure this exchange beside all_to_all_single instead",
+    )
     options = parser.parse_args(argv)
     return crash_handler.run(options.folder, lambda rank: _start(options, rank))
 
@@ -41,10 +52,14 @@ def _start(options, rank):
 
 
 def train(job):
-    """Each rank's rows go to the experts, the answers come back, and the gradients go the same way."""
+    """Each rank's rows go to the experts, the answers come back, and the gradients go
+    the same way.
+    """
     torch, exchange = job.torch, Exchange(job)
     torch.manual_seed(job.rank)
-    expert = torch.nn.Sequential(torch.nn.Linear(WIDTH, 64), torch.nn.ReLU(), torch.nn.Linear(64, 1)).to(job.device)
+    expert = torch.nn.Sequential(
+        torch.nn.Linear(WIDTH, 64), torch.nn.ReLU(), torch.nn.Linear(64, 1)
+    ).to(job.device)
     optimizer = torch.optim.SGD(expert.parameters(), lr=0.05)
     for step in range(job.steps):
         wire.send("phase", phase="step", rank=job.rank, step=step)
@@ -53,10 +68,13 @@ def train(job):
             break
         shares = route(job, step)
         given = [len(share) for share in shares]
-        expected = exchange.sizes(given, assumed=job.options.fault == "a2a_unpaired" and job.faulty_here)
+        expected = exchange.sizes(
+            given, assumed=job.options.fault == "a2a_unpaired" and job.faulty_here
+        )
         rows = torch.cat(exchange(shares, expected, WIDTH))
         load = torch.tensor([float(len(rows))], device=job.device)
-        job.dist.all_reduce(load)  # how many rows there are for each expert, as a load-balancing loss needs it
+        # how many rows there are for each expert, as a load-balancing loss needs it
+        job.dist.all_reduce(load)
         load = float(load) / job.ranks
         answer = expert(rows)
         answers = torch.cat(exchange(answer.detach().split(expected), given, 1)).requires_grad_()
@@ -65,16 +83,23 @@ def train(job):
         optimizer.zero_grad()
         answer.backward(torch.cat(exchange(answers.grad.split(given), expected, 1)))
         optimizer.step()
-        print("step %d loss %.4f, %d rows here, %.1f on average" % (step, float(loss.detach()), len(rows), load))
+        print(
+            "step %d loss %.4f, %d rows here, %.1f on average"
+            % (step, float(loss.detach()), len(rows), load)
+        )
 
 
 def leaves(job):
     """Whether this rank ends here, while the others still exchange."""
-    return job.options.fault == "a2a_leaves" and job.faulty_here and not job.fixed("rank_divergence")
+    return (
+        job.options.fault == "a2a_leaves" and job.faulty_here and not job.fixed("rank_divergence")
+    )
 
 
 def route(job, step):
-    """The rows of this rank by the rank whose expert they need; at one step one neighbour has none for the faulty.
+    """The rows of this rank by the rank whose expert they need.
+
+    At one step one neighbour has none for the faulty.
 
     Of two experts both always get some; of more, one gets none sooner or later.
     """
@@ -87,24 +112,35 @@ def route(job, step):
 
 
 class Exchange:
-    """An all-to-all written by hand: ``exchange(shares, expected, width)`` returns what each rank had for this one."""
+    """An all-to-all written by hand.
+
+    ``exchange(shares, expected, width)`` returns what each rank had for this one.
+    """
 
     def __init__(self, job):
         self.job, self.dist, self.arrivals = job, job.dist, Arrivals(job)
         self.peers = [peer for peer in range(job.ranks) if peer != job.rank]
         self.pairs = {}
         tiny = [job.torch.zeros(1, device=job.device) for _ in range(2 * job.ranks)]
-        for work in self.post(tiny[: job.ranks], tiny[job.ranks :]):  # NCCL connects two ranks when both first call it
+        # NCCL connects two ranks when both first call it
+        for work in self.post(tiny[: job.ranks], tiny[job.ranks :]):
             work.wait()
         if job.options.fault == "a2a_files":
             self.pairs = pair_groups(job, limited=job.faulty_here)
-        methods = {"a2a_order": self.receive_first, "a2a_unpaired": self.one_by_one, "a2a_reused": self.reused}
+        methods = {
+            "a2a_order": self.receive_first,
+            "a2a_unpaired": self.one_by_one,
+            "a2a_reused": self.reused,
+        }
         cause = "rank_exception" if job.options.fault == "a2a_reused" else "send_recv_mismatch"
         bug = "" if job.fixed(cause) else job.options.fault
         self.method = methods.get(bug, self.batched)
 
     def __call__(self, shares, expected, width):
-        """Rows of every rank for this one, in a list by rank; `expected` is how many, `width` how long a row is."""
+        """Rows of every rank for this one, in a list by rank.
+
+        `expected` is how many, `width` how long a row is.
+        """
         got = [self.job.torch.empty(rows, width, device=self.job.device) for rows in expected]
         got[self.job.rank].copy_(shares[self.job.rank])
         self.method([share.contiguous() for share in shares], got)
@@ -112,7 +148,10 @@ class Exchange:
         return got
 
     def sizes(self, given, assumed=False):
-        """How many rows each rank will send to this one: exchanged first, or (the fault) assumed."""
+        """How many rows each rank will send to this one.
+
+        Exchanged first, or (the fault) assumed.
+        """
         own = self.job.torch.tensor(given, device=self.job.device)
         gathered = [self.job.torch.empty_like(own) for _ in range(self.job.ranks)]
         self.arrivals.enter()
@@ -121,12 +160,18 @@ class Exchange:
         return [ROWS if wrong else int(counts[self.job.rank]) for counts in gathered]
 
     def batched(self, shares, got):
-        """The right way: all sends and receives in one batch; a rank that times out names the one it waited for."""
+        """The right way: all sends and receives in one batch.
+
+        A rank that times out names the one it waited for.
+        """
         self.arrivals.enter()
         self.arrivals.wait(self.post(shares, got))
 
     def post(self, shares, got):
-        """All sends and receives in one batch, in which their order does not matter; empty shares are left out."""
+        """All sends and receives in one batch, in which their order does not matter.
+
+        Empty shares are left out.
+        """
         directions = ((self.dist.isend, shares), (self.dist.irecv, got))
         calls = [
             self.dist.P2POp(call, parts[peer], peer, group=self.pairs.get(peer))
@@ -134,11 +179,18 @@ class Exchange:
             for call, parts in directions
             if len(parts[peer])
         ]
-        batches = [calls] if not self.pairs else [[call for call in calls if call.peer == peer] for peer in self.peers]
+        batches = (
+            [calls]
+            if not self.pairs
+            else [[call for call in calls if call.peer == peer] for peer in self.peers]
+        )
         return [work for batch in batches if batch for work in self.dist.batch_isend_irecv(batch)]
 
     def one_by_one(self, shares, got):
-        """Send to each rank, then wait for each: right as long as everybody knows who sends what."""
+        """Send to each rank, then wait for each.
+
+        Right as long as everybody knows who sends what.
+        """
         sent = [self.dist.isend(shares[peer], peer) for peer in self.peers if len(shares[peer])]
         for peer in self.peers:
             if len(got[peer]):
@@ -147,7 +199,9 @@ class Exchange:
             work.wait()
 
     def reused(self, shares, got):
-        """Write the next rows into a buffer whose send is still under way; who receives compares the sums.
+        """Write the next rows into a buffer whose send is still under way.
+
+        Who receives compares the sums.
 
         The others come to their receives when that has happened, as ranks that still compute do.
         """
@@ -166,11 +220,15 @@ class Exchange:
         for peer in self.peers:
             if abs(float(got[peer].sum() - sent_sums[peer])) > 1e-3:
                 raise ValueError(
-                    "the rows from rank %d add up to %.3f, and it sent %.3f" % (peer, got[peer].sum(), sent_sums[peer])
+                    "the rows from rank %d add up to %.3f, and it sent %.3f"
+                    % (peer, got[peer].sum(), sent_sums[peer])
                 )
 
     def receive_first(self, shares, got):
-        """Receive from each rank, then send to each: all wait to receive, and nobody comes to his sends."""
+        """Receive from each rank, then send to each.
+
+        All wait to receive, and nobody comes to his sends.
+        """
         for peer in self.peers:
             self.dist.recv(got[peer], peer)
             self.job.synchronize()
@@ -179,7 +237,8 @@ class Exchange:
 
 
 def pair_groups(job, limited=False):
-    """A communicator for every pair of ranks, as send and recv outside a batch make them: {peer: group}.
+    """A communicator for every pair of ranks, as send and recv outside a batch make them: {peer:
+    group}.
 
     limited: this rank may open files for all of its peers but the last.
     """
@@ -209,7 +268,9 @@ def file_limits(new=None):
 
 
 class Arrivals:
-    """Which rank has come to which exchange, kept in the launcher's store and read where a rank is missing."""
+    """Which rank has come to which exchange, kept in the launcher's store and read where a rank is
+    missing.
+    """
 
     def __init__(self, job):
         self.job, self.number, self.patience = job, 0, job.timeout * 3 / 4
@@ -223,7 +284,10 @@ class Arrivals:
         self.store.set(str(self.job.rank), str(self.number))
 
     def wait(self, works):
-        """Wait for an exchange, not quite as long as the group would; then say who is missing, and abort."""
+        """Wait for an exchange, not quite as long as the group would.
+
+        Then say who is missing, and abort.
+        """
         try:
             for work in works:
                 self._finish(work)
@@ -232,13 +296,17 @@ class Arrivals:
             crash_handler.write_flight(
                 self.job.options.folder, self.job.rank
             )  # an aborted group has nothing left to tell
-            abort = getattr(self.job.dist.distributed_c10d, "_abort_process_group", None)  # since torch 2.6
+            # since torch 2.6
+            abort = getattr(self.job.dist.distributed_c10d, "_abort_process_group", None)
             if abort is not None and self.job.device.type == "cuda":
                 abort()
             raise self.job.dist.DistBackendError(said) from None
 
     def _finish(self, work):
-        """Raises RuntimeError when patience ends; on a GPU by looking, as there a failed wait ends the process."""
+        """Raises RuntimeError when patience ends.
+
+        On a GPU by looking, as there a failed wait ends the process.
+        """
         until = time.monotonic() + self.patience.total_seconds()
         while self.job.device.type == "cuda" and not work.is_completed():
             if time.monotonic() > until:
@@ -249,7 +317,9 @@ class Arrivals:
     def missing(self):
         """Which ranks have not come to this rank's exchange, and how far they came."""
         known = [(rank, self._came(rank)) for rank in range(self.job.ranks)]
-        absent = ["rank %d has not come, it is at %d" % pair for pair in known if pair[1] < self.number]
+        absent = [
+            "rank %d has not come, it is at %d" % pair for pair in known if pair[1] < self.number
+        ]
         return ", ".join(absent) or "every rank has come"
 
     def _came(self, rank):
@@ -257,7 +327,10 @@ class Arrivals:
 
 
 def compare(job, size):
-    """Check and time the exchange by hand beside the library's own; say how many files each way keeps open."""
+    """Check and time the exchange by hand beside the library's own.
+
+    Say how many files each way keeps open.
+    """
     exchange, torch = Exchange(job), job.torch
     library = operations.Operation(torch, job.dist, job.device, "all_to_all", "float32", size)
     byhand = operations.Operation(torch, job.dist, job.device, "all_to_all", "float32", size)
@@ -272,11 +345,16 @@ def compare(job, size):
     for group in pair_groups(job).values():
         job.dist.all_reduce(torch.ones(1, device=job.device), group=group)
     job.synchronize()
-    wire.send("phase", phase="files", rank=job.rank, one=one, pairs=open_files(), limit=file_limits()[0])
+    wire.send(
+        "phase", phase="files", rank=job.rank, one=one, pairs=open_files(), limit=file_limits()[0]
+    )
 
 
 def uneven(job, exchange):
-    """Rows that arrive wrong where shares differ: an empty one for the next rank, odd counts for the others."""
+    """Rows that arrive wrong where shares differ.
+
+    An empty one for the next rank, odd counts for the others.
+    """
 
     def share(source, to):
         count = 0 if to == (source + 1) % job.ranks else 2 * (source + to) + 1
@@ -285,7 +363,10 @@ def uneven(job, exchange):
     shares = [share(job.rank, to) for to in range(job.ranks)]
     got = exchange(shares, exchange.sizes([len(one) for one in shares]), 1)
     wanted = [share(source, job.rank) for source in range(job.ranks)]
-    return sum(len(one) if one.shape != two.shape else int((one != two).sum()) for one, two in zip(wanted, got))
+    return sum(
+        len(one) if one.shape != two.shape else int((one != two).sum())
+        for one, two in zip(wanted, got)
+    )
 
 
 def by_hand(job, exchange, operation):

@@ -1,7 +1,9 @@
-"""Story 3: a frozen model that learns through low-rank adapters, which a package of each host's own brings.
+"""Story 3: a frozen model that learns through low-rank adapters, which a package of each host's own
+brings.
 
-DDP compares the parameters of all ranks before the first step: hosts whose releases of that package build adapters of
-another size fail there.  On a host that has no such package, this says so and ends.
+DDP compares the parameters of all ranks before the first step: hosts whose releases of that package
+build adapters of another size fail there.  On a host that has no such package, this says so and
+ends.
 """
 
 import importlib
@@ -21,10 +23,13 @@ def _train(options, rank):
     import torch
     from torch.nn.parallel import DistributedDataParallel
 
-    lowrank = importlib.import_module("lowrank")  # of this host alone; see `ncclkit.live.launch.simulated`
+    # of this host alone; see `ncclkit.live.launch.simulated`
+    lowrank = importlib.import_module("lowrank")
     job = inject.begun(options, rank)
     torch.manual_seed(7)
-    model = torch.nn.Sequential(lowrank.Adapted(torch.nn.Linear(64, 256)), torch.nn.ReLU(), torch.nn.Linear(256, 1))
+    model = torch.nn.Sequential(
+        lowrank.Adapted(torch.nn.Linear(64, 256)), torch.nn.ReLU(), torch.nn.Linear(256, 1)
+    )
     model = DistributedDataParallel(model.to(job.device))
     optimizer = torch.optim.SGD((one for one in model.parameters() if one.requires_grad), lr=0.01)
     for step in range(options.steps):

@@ -1,6 +1,9 @@
-"""How many data-loader workers, and how far ahead: the speech job measured once for each choice, on a few shared cores.
+"""How many data-loader workers, and how far ahead.
 
-Each batch costs CPU and a wait for storage.  Workers hide the wait; once the cores are full, more of them only queue.
+The speech job measured once for each choice, on a few shared cores.
+
+Each batch costs CPU and a wait for storage.  Workers hide the wait; once the cores are full, more
+of them only queue.
 """
 
 import os
@@ -13,19 +16,30 @@ from ncclkit.lab.programs import inject
 from ncclkit.lab.programs.stories import speech
 
 HIGHEST = ("step_ms", "low_ms", "high_ms", "first_ms", "data_ms", "others_ms")
-"""Measured on each rank, the slowest one counts: a step (mean, and between what and what half of the steps lay), the
-first batch, waiting for data, waiting for other ranks."""
+"""Measured on each rank, the slowest one counts: a step (mean, and between what and what half of
+the steps lay), the first batch, waiting for data, waiting for other ranks."""
 TOGETHER = ("queue", "preempted")
-"""Added up over the ranks: processes that wait for a core at a time, times a second that one was taken off its core."""
+"""Added up over the ranks: processes that wait for a core at a time, times a second that one was
+taken off its core."""
 
 
 def main(argv):
-    """``stories.loader_sweep --folder DIR --backend gloo --choices 0:2,1:2,8:2 [--cores 2 --steps 16]``."""
-    parser = inject.parser("stories.loader_sweep", 16, "measured for each choice, once the loader runs steadily")
-    parser.add_argument("--choices", required=True, help="workers of a rank : batches that each prepares ahead, …")
+    """``stories.loader_sweep --folder DIR --backend gloo --choices 0:2,1:2,8:2 [--cores 2 --steps
+    16]``.
+    """
+    parser = inject.parser(
+        "stories.loader_sweep", 16, "measured for each choice, once the loader runs steadily"
+    )
+    parser.add_argument(
+        "--choices", required=True, help="workers of a rank : batches that each prepares ahead, …"
+    )
     parser.add_argument("--cores", type=int, default=2, help="that all ranks share")
-    parser.add_argument("--cost", type=float, default=0.02, help="seconds of CPU that a batch needs")
-    parser.add_argument("--wait", type=float, default=0.02, help="seconds of storage that a batch needs")
+    parser.add_argument(
+        "--cost", type=float, default=0.02, help="seconds of CPU that a batch needs"
+    )
+    parser.add_argument(
+        "--wait", type=float, default=0.02, help="seconds of storage that a batch needs"
+    )
     options = parser.parse_args(argv)
     return crash_handler.run(options.folder, lambda rank: _sweep(options, rank))
 
@@ -44,8 +58,10 @@ def _sweep(options, rank):
         own = _measure(trainer, options, workers, prefetch)
         row = {name: round(value, 3) for name, value in _agreed(job, own).items()}
         rows.append({"workers": workers, "prefetch": prefetch if workers else 0, **row})
-        if rank == 0:  # again with each choice, so that a sweep that is cut short leaves what it has
-            cores, local = len(os.sched_getaffinity(0)), int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+        # again with each choice, so that a sweep that is cut short leaves what it has
+        if rank == 0:
+            cores = len(os.sched_getaffinity(0))
+            local = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
             wire.send("phase", phase="loader_sweep", rank=0, cores=cores, ranks=local, rows=rows)
     del trainer
     job.end()
@@ -54,15 +70,18 @@ def _sweep(options, rank):
 def _measure(trainer, options, workers, prefetch):
     """What this rank sees with so many workers.
 
-    The batches that all workers begin at once come in a burst, so what is measured of a step begins after them; and
-    it ends before the workers run out of work, as the last batches would come for nothing.
+    The batches that all workers begin at once come in a burst, so what is measured of a step begins
+    after them; and it ends before the workers run out of work, as the last batches would come for
+    nothing.
     """
     job, ahead = trainer.job, max(1, workers * prefetch)
     one = job.torch.ones(1, device=job.device)
     job.dist.all_reduce(one)
     scheduling, began = Scheduling(), time.monotonic()
     count = 2 * ahead + options.steps
-    batches = iter(speech.loader(job.torch, job.rank, workers, options.cost, count, prefetch, options.wait))
+    batches = iter(
+        speech.loader(job.torch, job.rank, workers, options.cost, count, prefetch, options.wait)
+    )
     data, others, ends, first, steady = [], [], [], 0.0, began
     for step in range(ahead + options.steps):
         batch, waited = speech.next_batch(batches)
@@ -94,7 +113,10 @@ def _measure(trainer, options, workers, prefetch):
 
 
 def _family(scheduling):
-    """What the scheduler has counted of this process and its workers; nothing where the kernel does not tell."""
+    """What the scheduler has counted of this process and its workers.
+
+    Nothing where the kernel does not tell.
+    """
     own = os.getpid()
     return scheduling.take(processes.families({0: own})).get(0, [0, 0, 0.0, 0.0, 0])
 
@@ -103,7 +125,9 @@ def _agreed(job, own):
     """The same of all ranks: the highest of the times, the sum of what is counted."""
     found = {}  # type: dict[str, float]
     for names, how in ((HIGHEST, job.dist.ReduceOp.MAX), (TOGETHER, job.dist.ReduceOp.SUM)):
-        values = job.torch.tensor([own[name] for name in names], device=job.device, dtype=job.torch.float32)
+        values = job.torch.tensor(
+            [own[name] for name in names], device=job.device, dtype=job.torch.float32
+        )
         job.dist.all_reduce(values, op=how)
         found.update(zip(names, values.tolist()))
     return found

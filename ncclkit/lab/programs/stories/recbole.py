@@ -1,6 +1,9 @@
-"""Story 1 with RecBole itself (PyPI): its configuration, its dataset, its trainer, and a shortage before that.
+"""Story 1 with RecBole itself (PyPI).
 
-RecBole's source names NCCL and ``torch.cuda``; over gloo these names are replaced while it starts, and nothing else.
+Its configuration, its dataset, its trainer, and a shortage before that.
+
+RecBole's source names NCCL and ``torch.cuda``; over gloo these names are replaced while it starts,
+and nothing else.
 """
 
 import importlib
@@ -15,7 +18,9 @@ from ncclkit.lab.programs.stories.interactions import SHORTAGES
 
 
 def main(argv):
-    """``stories.recbole --folder DIR --backend gloo [--steps EPOCHS --fault NAME --rank R --fix CAUSE]``."""
+    """``stories.recbole --folder DIR --backend gloo [--steps EPOCHS --fault NAME --rank R --fix
+    CAUSE]``.
+    """
     options = inject.parser("stories.recbole", 2, "epochs", SHORTAGES).parse_args(argv)
     return crash_handler.run(options.folder, lambda rank: _train(options, rank))
 
@@ -37,7 +42,8 @@ def _train(options, rank):
     SHORTAGES.get(options.fault, lambda job: None)(job)
     train = recbole.data_preparation(config, dataset)[0]
     model = recbole.get_model("BPR")(config, train._dataset).to(config["device"])
-    trainer = recbole.get_trainer(config["MODEL_TYPE"], "BPR")(config, model)  # DDP's constructor: the first collective
+    # DDP's constructor: the first collective
+    trainer = recbole.get_trainer(config["MODEL_TYPE"], "BPR")(config, model)
     wire.send("phase", phase="step", rank=rank, step=0)
     trainer.fit(train, saved=False, show_progress=False)
     job.end()
@@ -63,12 +69,17 @@ def _recbole():
     try:
         numpy = importlib.import_module("numpy")
         for gone, now in (("float_", "float64"), ("complex_", "complex128"), ("unicode_", "str_")):
-            setattr(numpy, gone, getattr(numpy, now))  # RecBole 1.2.1 still uses these names, which NumPy 2 has dropped
-        parts = [vars(importlib.import_module("recbole." + name)) for name in ("utils", "data", "config")]
+            # RecBole 1.2.1 still uses these names, which NumPy 2 has dropped
+            setattr(numpy, gone, getattr(numpy, now))
+        parts = [
+            vars(importlib.import_module("recbole." + name)) for name in ("utils", "data", "config")
+        ]
     except (ImportError, AttributeError) as error:
         needs = "pip install --no-deps recbole colorlog colorama texttable thop; "
         needs += "pip install scipy scikit-learn tensorboard tabulate"
-        raise RuntimeError("RecBole cannot be used by this interpreter (%s); it needs: %s" % (error, needs)) from error
+        raise RuntimeError(
+            "RecBole cannot be used by this interpreter (%s); it needs: %s" % (error, needs)
+        ) from error
     return SimpleNamespace(**{name: value for part in parts for name, value in part.items()})
 
 
@@ -93,7 +104,9 @@ def _settings(job):
 
 
 def _write(folder):
-    """A small dataset in RecBole's atomic form, the same on every rank: 200 users, each with 20 of 300 items."""
+    """A small dataset in RecBole's atomic form, the same on every rank: 200 users, each with 20 of
+    300 items.
+    """
     os.makedirs(folder)
     chance = random.Random(7)
     with open(os.path.join(folder, "lab.inter"), "w") as out:

@@ -1,12 +1,15 @@
-"""Story 2: a small language model is trained on a stream of tokens, stops, and is resumed from its checkpoint.
+"""Story 2: a small language model is trained on a stream of tokens, stops, and is resumed from its
+checkpoint.
 
-As in the training script of TinyLlama, the checkpoint holds the model and how far it was, but not where each rank stood
-in its data.  To resume, every rank therefore reads its stream again and throws away what the model has learned from
-already; one rank, whose storage is slower now, needs longer for that than a collective may wait.  The right way, taken
-with ``--fix slow_rank``, keeps the state of every rank's loader in the checkpoint.
+As in the training script of TinyLlama, the checkpoint holds the model and how far it was, but not
+where each rank stood in its data.  To resume, every rank therefore reads its stream again and
+throws away what the model has learned from already; one rank, whose storage is slower now, needs
+longer for that than a collective may wait.  The right way, taken with ``--fix slow_rank``, keeps
+the state of every rank's loader in the checkpoint.
 
-Lightning Fabric trains where it is installed (`lightning-fabric` or `lightning`): FSDP on GPUs, DDP over gloo; the
-loader is torchdata's `StatefulDataLoader`.  Without them the same job runs in plain torch.
+Lightning Fabric trains where it is installed (`lightning-fabric` or `lightning`): FSDP on GPUs, DDP
+over gloo; the loader is torchdata's `StatefulDataLoader`.  Without them the same job runs in plain
+torch.
 """
 
 import importlib
@@ -29,7 +32,8 @@ TELL = 0.5
 
 
 def main(argv):
-    """``stories.resume --folder DIR --backend gloo [--rank R --seconds S --timeout T --fix slow_rank]``.
+    """``stories.resume --folder DIR --backend gloo [--rank R --seconds S --timeout T --fix
+    slow_rank]``.
 
     ``--seconds``: how long the replay takes on rank R.
     """
@@ -55,7 +59,9 @@ def _train(options, rank):
 
 
 def _start_twice(job, engine, more):
-    """From nothing to the checkpoint, then from the checkpoint on, with storage that has become slow on one rank."""
+    """From nothing to the checkpoint, then from the checkpoint on, with storage that has become
+    slow on one rank.
+    """
     first = Training(job, engine)
     first.train(job.steps)
     path = first.save()
@@ -73,7 +79,10 @@ def meet(job):
 
 
 class Training:
-    """One start of the program: a model, its optimizer and a loader, which know nothing of any start before."""
+    """One start of the program.
+
+    A model, its optimizer and a loader, which know nothing of any start before.
+    """
 
     def __init__(self, job, engine, delay=0.0):
         self.job, self.engine, self.began = job, engine, time.monotonic()
@@ -82,7 +91,10 @@ class Training:
         self.batches, self.step = None, 0
 
     def train(self, steps, report=False):
-        """Train so many steps; `report`: send when the first one was done, and what reading and a whole step take."""
+        """Train so many steps; `report`.
+
+        Send when the first one was done, and what reading and a whole step take.
+        """
         self.batches = iter(self.loader) if self.batches is None else self.batches
         reads, takes = [], []
         for _ in range(steps):
@@ -100,7 +112,9 @@ class Training:
             self.step += 1
         if report:
             self._send_phase(
-                "pace", read_s=round(statistics.median(reads), 5), step_s=round(statistics.median(takes), 5)
+                "pace",
+                read_s=round(statistics.median(reads), 5),
+                step_s=round(statistics.median(takes), 5),
             )
 
     def _send_phase(self, phase, **said):
@@ -109,7 +123,9 @@ class Training:
     def _learn(self, tokens):
         self.optimizer.zero_grad()
         guesses = self.model(tokens[:, :-1])
-        loss = self.job.torch.nn.functional.cross_entropy(guesses.flatten(0, 1), tokens[:, 1:].flatten())
+        loss = self.job.torch.nn.functional.cross_entropy(
+            guesses.flatten(0, 1), tokens[:, 1:].flatten()
+        )
         self.engine.backward(loss)
         self.optimizer.step()
         return float(loss.detach())  # waits for the GPU, as most loops do
@@ -128,7 +144,10 @@ class Training:
         return path
 
     def resume(self, path):
-        """Go on from a checkpoint: with the state of this rank's loader, or by reading its data once more."""
+        """Go on from a checkpoint.
+
+        With the state of this rank's loader, or by reading its data once more.
+        """
         check(path)
         state = {"model": self.model, "optimizer": self.optimizer, "step": 0}
         rest = self.engine.load(path, state)
@@ -142,7 +161,10 @@ class Training:
 
 
 def check(path):
-    """Refuse a checkpoint that is cut or damaged, before anything is made of it; torch's own loader may crash on it."""
+    """Refuse a checkpoint that is cut or damaged, before anything is made of it.
+
+    Torch's own loader may crash on it.
+    """
     try:
         with zipfile.ZipFile(path) as archive:
             damaged = archive.testzip()
@@ -151,7 +173,9 @@ def check(path):
     else:
         why = "its checksum is wrong"
     if damaged:
-        raise RuntimeError("the checkpoint is damaged: %s (%s); resume from the one before" % (damaged, why))
+        raise RuntimeError(
+            "the checkpoint is damaged: %s (%s); resume from the one before" % (damaged, why)
+        )
 
 
 def skip_batches(batches, count, rank):
@@ -162,7 +186,14 @@ def skip_batches(batches, count, rank):
         now = time.monotonic()
         if done == count or now - said > TELL:
             said = now
-            wire.send("phase", phase="replay", rank=rank, done=done, of=count, seconds=round(now - began, 3))
+            wire.send(
+                "phase",
+                phase="replay",
+                rank=rank,
+                done=done,
+                of=count,
+                seconds=round(now - began, 3),
+            )
             print("skipped %d of %d batches in %.1f s" % (done, count, now - began))
 
 
@@ -174,7 +205,9 @@ def language_model(torch):
 
 
 def token_stream(torch, rank, delay):
-    """An endless dataset of batches of 8 x 33 tokens that can say where it stands; `delay`: seconds for each batch."""
+    """An endless dataset of batches of 8 x 33 tokens that can say where it stands; `delay`: seconds
+    for each batch.
+    """
 
     class Tokens(torch.utils.data.IterableDataset):  # type: ignore[name-defined]
         position = 0
@@ -194,7 +227,10 @@ def token_stream(torch, rank, delay):
 
 
 def fetch(torch, rank, number, delay):
-    """Batch `number` of a rank: a token is its predecessor plus 7, one in ten is noise; slow storage takes longer."""
+    """Batch `number` of a rank.
+
+    A token is its predecessor plus 7, one in ten is noise; slow storage takes longer.
+    """
     time.sleep(delay)
     dice = torch.Generator().manual_seed(rank * 1_000_003 + number)
     tokens = torch.randint(256, (8, 1), generator=dice) + 7 * torch.arange(33)
@@ -203,7 +239,10 @@ def fetch(torch, rank, number, delay):
 
 
 def stateful(torch, stream):
-    """A loader with `state_dict`: torchdata's, or torch's own with the stream's state, as nothing is prefetched."""
+    """A loader with `state_dict`.
+
+    Torchdata's, or torch's own with the stream's state, as nothing is prefetched.
+    """
     torchdata = _find("torchdata.stateful_dataloader")
     if torchdata is not None:
         return torchdata.StatefulDataLoader(stream, batch_size=None)
@@ -217,7 +256,10 @@ class Torch:
 
     def __init__(self, job):
         self.job, self.version = job, ""
-        print("Lightning is not installed here (pip install lightning-fabric); the same job runs in plain torch.")
+        print(
+            "Lightning is not installed here (pip install lightning-fabric); the same job runs in"
+            " plain torch."
+        )
 
     def begin(self):
         """Make the process group."""
@@ -226,7 +268,9 @@ class Torch:
     def wrap(self, model):
         """The model as all ranks train it together, and its optimizer."""
         ids = [self.job.device.index] if self.job.device.type == "cuda" else None
-        model = self.job.torch.nn.parallel.DistributedDataParallel(model.to(self.job.device), device_ids=ids)
+        model = self.job.torch.nn.parallel.DistributedDataParallel(
+            model.to(self.job.device), device_ids=ids
+        )
         return model, _optimizer(self.job.torch, model)
 
     def backward(self, loss):
@@ -237,7 +281,8 @@ class Torch:
         """Write the state: what has a state_dict by it, everything else as it is."""
         if self.job.rank == 0:
             kept = {
-                name: thing.state_dict() if hasattr(thing, "state_dict") else thing for name, thing in state.items()
+                name: thing.state_dict() if hasattr(thing, "state_dict") else thing
+                for name, thing in state.items()
             }
             self.job.torch.save(kept, path)
 
@@ -260,15 +305,21 @@ class Lightning:
             strategy = strategies.FSDPStrategy(timeout=job.timeout, state_dict_type="full")
         else:
             strategy = strategies.DDPStrategy(timeout=job.timeout, process_group_backend="gloo")
-        # Lightning wants a GPU of its own for every rank of a node; those of simulated hosts are shared
+        # Lightning wants a GPU of its own for every rank of a node; those of simulated hosts are
+        # shared
         devices = job.gpus if job.device.type == "cuda" else len(job.gpus)
         nodes = job.ranks // len(job.gpus)
         os.environ["LOCAL_RANK"] = str(job.place)
-        self.fabric = package.Fabric(accelerator=job.device.type, devices=devices, num_nodes=nodes, strategy=strategy)
+        self.fabric = package.Fabric(
+            accelerator=job.device.type, devices=devices, num_nodes=nodes, strategy=strategy
+        )
         self.begin, self.backward = self.fabric.launch, self.fabric.backward
         self.save, self.load = self.fabric.save, self.fabric.load
-        os.environ["TORCH_FORCE_WEIGHTS_ONLY_LOAD"] = "1"  # some versions unpickle whatever lies in a checkpoint …
-        strategy.broadcast = lambda obj, src=0: obj  # … and what others send: here each rank knows the path itself
+        os.environ["TORCH_FORCE_WEIGHTS_ONLY_LOAD"] = (
+            "1"  # some versions unpickle whatever lies in a checkpoint …
+        )
+        # … and what others send: here each rank knows the path itself
+        strategy.broadcast = lambda obj, src=0: obj
 
     def wrap(self, model):
         """The model as all ranks train it together, and its optimizer."""

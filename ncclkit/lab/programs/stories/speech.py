@@ -1,8 +1,10 @@
-"""A small speech recogniser trained with DDP and CTC, whose features are made on the fly by workers of a DataLoader.
+"""A small speech recogniser trained with DDP and CTC, whose features are made on the fly by workers
+of a DataLoader.
 
-As in WeNet each utterance is changed (speed, noise, masks) and turned into log-mel features while the model trains, so
-loading costs more CPU than training does.  The lab starts far more workers than there are cores: all of them work on
-their first batch at once, none is ready, and the rank comes late to the first all_reduce.
+As in WeNet each utterance is changed (speed, noise, masks) and turned into log-mel features while
+the model trains, so loading costs more CPU than training does.  The lab starts far more workers
+than there are cores: all of them work on their first batch at once, none is ready, and the rank
+comes late to the first all_reduce.
 """
 
 import os
@@ -22,9 +24,13 @@ MOST = 4
 
 
 def main(argv):
-    """``stories.speech --folder DIR --backend gloo [--fault loader_starved --workers 32] [--fix cpu_contention]``."""
+    """``stories.speech --folder DIR --backend gloo [--fault loader_starved --workers 32] [--fix
+    cpu_contention]``.
+    """
     parser = inject.parser("stories.speech", 3, faults=[STARVED, CROWDED])
-    parser.add_argument("--workers", type=int, default=32, help="that a rank starts on its one core")
+    parser.add_argument(
+        "--workers", type=int, default=32, help="that a rank starts on its one core"
+    )
     parser.add_argument("--cost", type=float, default=0.1, help="seconds of CPU that a batch needs")
     options = parser.parse_args(argv)
     return crash_handler.run(options.folder, lambda rank: _train(options, rank))
@@ -53,10 +59,12 @@ def _train(options, rank):
 
 
 def bound(job, cores):
-    """The core that the fault binds this rank to, with its workers; empty where the rank may use all.
+    """The core that the fault binds this rank to, with its workers.
 
-    A scheduler that gave a task one CPU starves one rank.  A start script that was written for as many ranks as there
-    are cores leaves the last core to all further ranks.
+    Empty where the rank may use all.
+
+    A scheduler that gave a task one CPU starves one rank.  A start script that was written for as
+    many ranks as there are cores leaves the last core to all further ranks.
     """
     if job.options.fault == CROWDED:
         # simulated hosts share the cores, as they share the machine
@@ -65,7 +73,9 @@ def bound(job, cores):
 
 
 def fitting():
-    """Workers of a rank by the rule: (workers + 1) x ranks of its host <= cores that they may use; at least one."""
+    """Workers of a rank by the rule: (workers + 1) x ranks of its host <= cores that they may use;
+    at least one.
+    """
     cores, ranks = len(os.sched_getaffinity(0)), int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
     return max(1, min(MOST, cores // ranks - 1))
 
@@ -81,7 +91,12 @@ class Trainer:
 
     def __init__(self, job):
         torch, self.job = job.torch, job
-        layers = torch.nn.Linear(BINS, 64), torch.nn.ReLU(), torch.nn.Linear(64, WORDS), torch.nn.LogSoftmax(-1)
+        layers = (
+            torch.nn.Linear(BINS, 64),
+            torch.nn.ReLU(),
+            torch.nn.Linear(64, WORDS),
+            torch.nn.LogSoftmax(-1),
+        )
         model = torch.nn.Sequential(*layers).to(job.device)
         ids = [job.device.index] if job.device.type == "cuda" else None
         self.model = torch.nn.parallel.DistributedDataParallel(model, device_ids=ids)
@@ -105,7 +120,9 @@ class Trainer:
 
 
 def loader(torch, rank, workers, cost, batches, prefetch=1, wait=0.0):
-    """A DataLoader of so many batches, each costs `cost` seconds of CPU and `wait` seconds of storage."""
+    """A DataLoader of so many batches, each costs `cost` seconds of CPU and `wait` seconds of
+    storage.
+    """
     return torch.utils.data.DataLoader(
         Utterances(torch, rank, BATCH * batches, cost / BATCH, wait / BATCH),
         BATCH,
@@ -128,7 +145,8 @@ class Utterances:
     def __getitem__(self, index):
         """(log-mel features of 98 frames, 8 tokens).
 
-        It is changed anew until its seconds of CPU are spent: so the work is the same on a fast and on a slow machine.
+        It is changed anew until its seconds of CPU are spent: so the work is the same on a fast and
+        on a slow machine.
         """
         until = time.thread_time() + self.cost
         time.sleep(self.wait)  # as long as a shard on network storage lets a reader wait
@@ -140,9 +158,17 @@ class Utterances:
                 return features, self.torch.randint(1, WORDS, (8,), generator=own)
 
     def features(self, speech):
-        """Log-mel features of a second of speech at 16 kHz: windows of 25 ms, every 10 ms, a band of bins masked."""
+        """Log-mel features of a second of speech at 16 kHz.
+
+        Windows of 25 ms, every 10 ms, a band of bins masked.
+        """
         window = self.torch.hann_window(400)
-        power = self.torch.stft(speech, 400, 160, window=window, center=False, return_complex=True).abs() ** 2
+        power = (
+            self.torch.stft(
+                speech, 400, 160, window=window, center=False, return_complex=True
+            ).abs()
+            ** 2
+        )
         features = (power.T @ self.mel + 1e-6).log()
         features[:, :4] = 0
         return (features - features.mean()) / features.std()
