@@ -19,7 +19,7 @@ from ncclkit.analysis.waits import (
     rank_positions,
     same_positions,
     waiting_time,
-)  # fmt: skip
+)
 from ncclkit.core.case import Case
 from ncclkit.core.model import Event
 from ncclkit.core.text import format_time, start, verb

@@ -42,7 +42,7 @@ from ncclkit.analysis.picks import (
     on,
     pick,
     ranks_in,
-)  # fmt: skip
+)
 from ncclkit.analysis.rank_states import rank_states
 from ncclkit.causes._experiments import limits
 from ncclkit.causes._preflight import HostFacts, Preflight, Risk

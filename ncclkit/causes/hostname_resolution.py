@@ -43,7 +43,7 @@ from ncclkit.analysis.picks import (
     pick,
     ranks_in,
     without,
-)  # fmt: skip
+)
 from ncclkit.causes import _tested
 from ncclkit.causes._experiments import limits, meeting, unasked
 from ncclkit.core.case import Case

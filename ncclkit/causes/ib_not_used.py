@@ -106,19 +106,26 @@ def diagnose(case: Case) -> Finding:
             f"The ranks talk over plain sockets because {why}.",
             pick(off, none, sockets[:1], wanted),
         )
-    lines = case.of("nccl.warn", "nccl.info")
-    lacking = [e for e in lines if e.data.get("family") == "no_ib_library"]
-    across = spans_hosts(case) or len(name_hosts(case.of("nccl.init") or lacking)) != 1
-    if lacking and not other and across:
-        say = (
-            f"NCCL found no libibverbs{on(lacking[0].host)}, so ranks of different hosts talk over"
-            " plain sockets."
-        )
-        return _finding(case, "possible", say, pick(lacking, none, sockets, limit=3))
+    if not other and (finding := _no_library(case, [*none, *sockets])):
+        return finding
     went_well = other or sockets or case.of("nccl.ib_devices")
     say = "NCCL uses the network that this machine is known to have."
     missing = "NCCL_DEBUG=INFO lines 'NET/IB' and 'Using network', and `ibv_devinfo` on the node"
     return CHECK.risk(case) or CHECK.otherwise(case, went_well, say, missing)
+
+
+def _no_library(case: Case, seen: list[Event]) -> Finding | None:
+    """NCCL of a job on several hosts found no libibverbs."""
+    lines = case.of("nccl.warn", "nccl.info")
+    lacking = [e for e in lines if e.data.get("family") == "no_ib_library"]
+    across = spans_hosts(case) or len(name_hosts(case.of("nccl.init") or lacking)) != 1
+    if not lacking or not across:
+        return None
+    say = (
+        f"NCCL found no libibverbs{on(lacking[0].host)}, so ranks of different hosts talk over"
+        " plain sockets."
+    )
+    return _finding(case, "possible", say, pick(lacking, seen, limit=3))
 
 
 def _differing_hosts(without: list[Event], other: list[Event]) -> tuple[Event, Event] | None:

@@ -100,20 +100,7 @@ def diagnose(case: Case) -> Finding:
         return CHECK.risk(case) or CHECK.otherwise(
             case, went_well, "NCCL started without an error of the fabric.", missing
         )
-    if waiting or fabric:
-        what = (
-            "its NVSwitch fabric is not initialised: the fabric manager does not run or does not"
-            " match the driver"
-        )
-    elif multicast:
-        what = "NCCL could not set up NVLink multicast (NVLS), which the fabric manager provides"
-    elif xids:
-        what = (
-            "the kernel reports NVLink/NVSwitch faults"
-            f" ({', '.join(sorted({_number(e) for e in xids}))})"
-        )
-    else:
-        what = "memory could not be shared over the NVLink fabric (IMEX)"
+    what = _what_failed([*waiting, *fabric], multicast, xids)
     gpus = tuple(sorted({str(e.data["bus"]) for e in xids if e.data.get("bus")}))
     who = start(name_ranks(ranks_in(lines))) if ranks_in(lines) else "A machine"
     return found(
@@ -127,6 +114,21 @@ def diagnose(case: Case) -> Finding:
         advice=_advice(),
         next=None if waiting else experiment(case),
     )
+
+
+def _what_failed(fabric: list[Event], multicast: list[Event], xids: list[Event]) -> str:
+    """What the first of these signs says."""
+    if fabric:
+        return (
+            "its NVSwitch fabric is not initialised: the fabric manager does not run or does not"
+            " match the driver"
+        )
+    if multicast:
+        return "NCCL could not set up NVLink multicast (NVLS), which the fabric manager provides"
+    if xids:
+        numbers = sorted({_number(event) for event in xids})
+        return f"the kernel reports NVLink/NVSwitch faults ({', '.join(numbers)})"
+    return "memory could not be shared over the NVLink fabric (IMEX)"
 
 
 def _number(event: Event) -> str:

@@ -47,7 +47,7 @@ from ncclkit.analysis.calls import (
     sides,
     size_of,
     unlike_calls,
-)  # fmt: skip
+)
 from ncclkit.analysis.frames import in_collective, own_frame, place, stacks
 from ncclkit.analysis.picks import (
     among,
@@ -61,7 +61,7 @@ from ncclkit.analysis.picks import (
     otherwise,
     pick,
     ranks_in,
-)  # fmt: skip
+)
 from ncclkit.analysis.rank_states import all_waiting, how_they_waited, rank_of, rank_states
 from ncclkit.analysis.waits import (
     RankPosition,

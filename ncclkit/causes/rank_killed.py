@@ -36,7 +36,7 @@ from ncclkit.analysis.picks import (
     otherwise,
     pick,
     ranks_in,
-)  # fmt: skip
+)
 from ncclkit.analysis.rank_states import rank_states
 from ncclkit.analysis.waits import others_wait
 from ncclkit.core.case import Case
@@ -98,6 +98,13 @@ def diagnose(case: Case) -> Finding:
         return _finding(case, killed)
     if ours:
         return clear(ID, "ncclkit itself ended this run.", tuple(ours))
+    return _launcher_stopped(case)
+
+
+def _launcher_stopped(case: Case) -> Finding:
+    """Found where a launcher tells that a signal from outside stopped it, or lines of the system
+    do.
+    """
     reported = [
         e
         for e in case.of("python.exception")

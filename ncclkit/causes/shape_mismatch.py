@@ -43,7 +43,7 @@ from ncclkit.analysis.calls import (
     ranks_of,
     sides,
     unlike_calls,
-)  # fmt: skip
+)
 from ncclkit.analysis.frames import exchanges
 from ncclkit.analysis.picks import (
     failed,

@@ -40,7 +40,7 @@ from ncclkit.analysis.picks import (
     pick,
     ranks_in,
     without,
-)  # fmt: skip
+)
 from ncclkit.causes._experiments import machine, unasked
 from ncclkit.causes._preflight import HostFacts, Preflight, Risk
 from ncclkit.core.case import Case

@@ -44,7 +44,7 @@ from ncclkit.analysis.picks import (
     pick,
     ranks_in,
     seconds,
-)  # fmt: skip
+)
 from ncclkit.analysis.rank_states import rank_states
 from ncclkit.causes import _tested
 from ncclkit.causes._experiments import meeting
@@ -76,23 +76,7 @@ def diagnose(case: Case) -> Finding:
     """
     lines = _refused(case)
     if not lines:
-        went_well: list[Evidence] = [
-            *case.of(
-                "nccl.init",
-                "nccl.bootstrap",
-                "c10d.timeout",
-                "worker.phase",
-                "progress",
-                "store.clients",
-            ),
-            *_tested.passed(case, lambda link: link.rendezvous == "open"),
-        ]
-        return first_finding(case, _not_ours, _no_family, _closed) or otherwise(
-            ID,
-            went_well,
-            "The ranks met at the store.",
-            "the output of a rank that failed to connect",
-        )
+        return first_finding(case, _not_ours, _no_family, _closed) or _all_met(case)
     first = next((e for e in lines if e.data.get("host")), lines[0])
     host = first.data.get("host") or _endpoint(lines)[0]
     port = first.data.get("port") or _endpoint(lines)[1]
@@ -132,6 +116,23 @@ def diagnose(case: Case) -> Finding:
         advice=(*_elsewhere(case, host, port, bool(foreign)), *_advice(host, port)),
         next=experiment(case),
     )
+
+
+def _all_met(case: Case) -> Finding:
+    """No client failed to connect: cleared by what comes after the store."""
+    went_well: list[Evidence] = [
+        *case.of(
+            "nccl.init",
+            "nccl.bootstrap",
+            "c10d.timeout",
+            "worker.phase",
+            "progress",
+            "store.clients",
+        ),
+        *_tested.passed(case, lambda link: link.rendezvous == "open"),
+    ]
+    missing = "the output of a rank that failed to connect"
+    return otherwise(ID, went_well, "The ranks met at the store.", missing)
 
 
 def _refused(case: Case) -> list[Event]:

@@ -43,7 +43,7 @@ from ncclkit.analysis.picks import (
     pick,
     ranks_in,
     without,
-)  # fmt: skip
+)
 from ncclkit.causes._preflight import HostFacts, Preflight, Risk
 from ncclkit.core.case import Case
 from ncclkit.core.model import Advice, Event, Evidence, Experiment, Fact, Finding, Strength, found

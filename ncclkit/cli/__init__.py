@@ -520,6 +520,14 @@ def _add_attach(parsers: Any) -> None:
         metavar="SECONDS",
         help=ends,
     )
+    _add_pauses(verb)
+    verb.add_argument("--case", default="case", help="the case folder (default: ./case)")
+    verb.add_argument("--json", action="store_true", help="JSON instead of text")
+    verb.add_argument("--mark-log-text", action="store_true", help=argparse.SUPPRESS)  # for `mcp`
+
+
+def _add_pauses(verb: argparse.ArgumentParser) -> None:
+    """The options of `attach` that pause the processes."""
     stops = (
         "also ask each GPU for its kernel, by cuda-gdb: the processes are paused for about 15 s and"
         " go on"
@@ -529,14 +537,8 @@ def _add_attach(parsers: Any) -> None:
         "also write the Flight Recorders: by torch's pipe or debug server, by Python 3.14, or else"
         " by gdb"
     )
-    verb.add_argument(
-        "--dump",
-        action="store_true",
-        help=f"{inside}, for which the processes are paused for seconds",
-    )
-    verb.add_argument("--case", default="case", help="the case folder (default: ./case)")
-    verb.add_argument("--json", action="store_true", help="JSON instead of text")
-    verb.add_argument("--mark-log-text", action="store_true", help=argparse.SUPPRESS)  # for `mcp`
+    paused = f"{inside}, for which the processes are paused for seconds"
+    verb.add_argument("--dump", action="store_true", help=paused)
 
 
 def _add_cluster(parsers: Any) -> None:

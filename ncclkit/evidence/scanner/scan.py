@@ -36,7 +36,7 @@ from ncclkit.evidence.grammars import (
     system,
     torchrun,
     unknown_errors,
-)  # fmt: skip
+)
 from ncclkit.evidence.grammars.grammar import Line, Rule
 from ncclkit.evidence.scanner.prefix import parse
 from ncclkit.evidence.sources.streams import Readable

@@ -97,8 +97,6 @@ async def inject(
         "ranks": ranks or 0,
         "backend": backend,
         "timeout": deadline,
-    }
-    asked |= {
         "simulate_hosts": simulate_hosts,
         "network": network,
         "oversubscribe": oversubscribe,
@@ -113,11 +111,8 @@ async def inject(
     count = max(2, base.ranks) if base.backend == "gloo" else base.ranks
     faulty = next((rank for rank in (culprit, chosen.culprit) if rank is not None), count - 1)
     job = ("collective", "--sizes", SMALL) if live else (chosen.job,)
-    argv = (*job, "--backend", base.backend, "--timeout", str(timeout), *chosen.argv)
-    argv += ("--rank", str(faulty)) * chosen.one_rank + (
-        "--simulate-hosts",
-        str(simulate_hosts),
-    ) * (simulate_hosts > 1)
+    argv = (*job, "--backend", base.backend, "--timeout", str(timeout))
+    argv += _fault_argv(chosen, faulty, simulate_hosts)
     plan = replace(base, name=name, argv=argv, ranks=count, env=dict(chosen.env), sizes=(), ops=())
     try:
         run = await probe.execute(case, plan, on_record)
@@ -125,6 +120,13 @@ async def inject(
         run = _recorded(case, name, error)
     _keep_truth(run, chosen, culprits(chosen, faulty, count, simulate_hosts))
     return run
+
+
+def _fault_argv(chosen: Fault, faulty: int, simulate_hosts: int) -> tuple[str, ...]:
+    """The words by which the job has the fault."""
+    rank = ("--rank", str(faulty)) if chosen.one_rank else ()
+    hosts = ("--simulate-hosts", str(simulate_hosts)) if simulate_hosts > 1 else ()
+    return (*chosen.argv, *rank, *hosts)
 
 
 def _keep_truth(run: Run, chosen: Fault, ranks: list[int]) -> None:
