@@ -317,11 +317,9 @@ class _Group:
 
     def _last(self, ranks: list[int]) -> str:
         last = sorted({self.waits[rank].last for rank in ranks})
-        return (
-            f"the last one enqueued there is {last[0]}"
-            if len(last) == 1
-            else f"there the last are {last[0]}-{last[-1]}"
-        )
+        if len(last) == 1:
+            return f"the last one enqueued there is {last[0]}"
+        return f"there the last are {last[0]}-{last[-1]}"
 
     def _wait(self, ranks: list[int]) -> str:
         where = text.collective(self.op, self.seq, self.name, self.desc)
@@ -717,8 +715,6 @@ def _ras(events: Sequence[Event]) -> Iterator[Disagreement]:
 def _number(name: str) -> int | None:
     """A communicator's hash, with and without leading zeros."""
     digits = name.removeprefix("0x")
-    return (
-        int(digits, 16)
-        if 0 < len(digits) <= 16 and not set(digits.lower()) - set("0123456789abcdef")
-        else None
-    )
+    if 0 < len(digits) <= 16 and not set(digits.lower()) - set("0123456789abcdef"):
+        return int(digits, 16)
+    return None

@@ -600,8 +600,7 @@ TABLE = any_of(
 """Titles of a test's table, which name the column of wrong values, and its closing line."""
 
 GLOG_INFO = r"^(?:\[rank\d{1,6}\]:)?\[I\d{0,4} .{0,60}\.cpp:\d+\] "
-"""How torch's own lines begin that only inform: ``[rank0]:[I1127 00:27:38
-ProcessGroupNCCL.cpp:1515] …``."""
+"""How torch's own lines begin that only inform: ``[rank0]:[I1127 00:27:38 …cpp:1515] …``."""
 CHATTER = any_of(
     r"Token indices sequence",
     r"TokenizerFast",

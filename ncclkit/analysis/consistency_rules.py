@@ -201,8 +201,7 @@ def _counted(items: Any) -> list[tuple[Any, int]]:
 
 
 Reach = tuple[str, Mapping[str, frozenset[str]]]
-"""The interface that NCCL picks, and the networks of the host, each with the interfaces that lie in
-it."""
+"""The interface that NCCL picks, and each network of the host with the interfaces in it."""
 
 
 def interface_networks(value: Any, host: Host) -> Reach:
@@ -258,8 +257,7 @@ class ConsistencyRule:
     """Why a difference matters, one sentence."""
     form: Form = unchanged
     tolerance: tuple[float, float] | None = None
-    """Numbers count as different where the next larger one is that many times as large, and larger
-    by that much."""
+    """Numbers differ where the next larger one is that many times as large, and by that much."""
     among: Callable[[Mapping[str, Any]], Mapping[str, Any]] | None = None
     """Host → form becomes host → what is compared, where that depends on the other hosts."""
 
@@ -688,8 +686,7 @@ MUST = re.compile(
     r"|P2P_(?:LEVEL|DISABLE)|SHM_DISABLE|(?:NVLS|MNNVL|COLLNET|CUMEM)_ENABLE|CROSS_NIC|IB_(?:DISABLE|QPS_PER_CONNECTION"
     r"|SPLIT_DATA_ON_QPS)|SOCKET_FAMILY|COMM_ID|LAUNCH_\w+)$|MASTER_(?:ADDR|PORT)$|WORLD_SIZE$"
 )
-"""Variables that all ranks must have in common (REFERENCE of NCCL's variables; torch's
-rendezvous)."""
+"""Variables that all ranks must share (REFERENCE of NCCL's variables; torch's rendezvous)."""
 
 NAMES = re.compile(
     r"NCCL_IB_(?:HCA|GID_INDEX|PKEY|SL|TC|ADDR_\w+)$|(?:NCCL|GLOO|TP)_SOCKET_IFNAME$"

@@ -71,8 +71,7 @@ NATIVELY = (
         r"\b(?:__)?(?:(?:p?read|p?write)(?:64|v)?|open(?:at)?(?:64)?|f(?:data)?sync|f?statx?|unlink|rename)\b",
     ),
 )
-"""What a native frame is there for; the first that fits one of the innermost frames of a thread
-decides."""
+"""What a native frame is there for; the first that fits one of the innermost frames decides."""
 IN_KERNEL = (
     (TIMER, r"nanosleep"),
     (PROCESS, r"^do_wait|pipe_read"),
@@ -124,8 +123,7 @@ class RankPosition:
     lines: tuple[Event, ...]
     """What shows it: the snapshots, and its stack."""
     condition: str = ""
-    """``rank == 0``: the condition on the rank under which it came there, where its program has
-    one."""
+    """``rank == 0``: the condition on the rank under which it came there, if there is one."""
     group: str = ""
     """The process group of the call, as the program names it."""
     peer: int | None = None
@@ -137,8 +135,7 @@ class RankPosition:
     kernel: str | None = None
     """The kernel that its GPU is in, "" where it is in none; None where it is not known."""
     launch_age: float = 0.0
-    """Seconds for which its GPU was seen in one launch of that kernel; 0 where it was asked
-    once."""
+    """Seconds for which its GPU was seen in one launch of that kernel; 0 if asked once."""
     moved_bytes: bool = False
     """Whether it read or wrote files between the first snapshot and the last."""
     steps: Mapping[str, int] = field(default_factory=dict)
@@ -343,14 +340,10 @@ def _takes_requests(frames: Sequence[Frame]) -> bool:
 
 
 def _stays(frames: Sequence[Frame], shots: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether each snapshot shows the innermost line of Python that the native frames were called
-    by.
-    """
-    at = (
-        f"{PurePosixPath(str(frames[0].get('file'))).name}:{frames[0].get('line')})"
-        if frames
-        else ""
-    )
+    """Whether each snapshot shows the innermost line of Python that called the native frames."""
+    at = ""
+    if frames:
+        at = f"{PurePosixPath(str(frames[0].get('file'))).name}:{frames[0].get('line')})"
     stacks = [str(shot["stack"]).partition("\n")[0] for shot in shots]
     return all(line.endswith(at) for line in stacks if line)
 
@@ -531,11 +524,9 @@ def _pairs(waiting: Mapping[int, RankPosition]) -> list[Event]:
     most = max(same_positions(waiting.values()), key=len, default=[])
     for rank, position in waiting.items():
         end = POINT_TO_POINT.get(position.call)
-        peer = (
-            position.peer
-            if position.peer is not None or len(waiting) != 2
-            else next(r for r in waiting if r != rank)
-        )
+        peer = position.peer
+        if peer is None and len(waiting) == 2:
+            peer = next(r for r in waiting if r != rank)
         other = waiting.get(peer) if peer is not None else None
         meets = other is not None and other.call == {"send": "recv", "recv": "send"}.get(
             position.call
@@ -551,13 +542,9 @@ def _pairs(waiting: Mapping[int, RankPosition]) -> list[Event]:
             "stacks": {},
         }
         left = outside_common_path([[position], [other]])
-        common = (
-            [one.rank for one in most]
-            if len(most) > 1
-            else [(other, position)[left[0]].rank]
-            if left
-            else []
-        )
+        common = [(other, position)[left[0]].rank] if left else []
+        if len(most) > 1:
+            common = [one.rank for one in most]
         data |= {
             "sent": int(end == "dst"),
             "received": int(end == "src"),
@@ -573,9 +560,7 @@ def _pairs(waiting: Mapping[int, RankPosition]) -> list[Event]:
 
 
 def _crossed(waiting: Mapping[int, RankPosition]) -> list[Event]:
-    """Ranks in the same call of two process groups, which their programs make in
-    different order.
-    """
+    """Ranks in the same call of two process groups, which they make in different order."""
     calls = {position.call for position in waiting.values()}
     groups = {position.group for position in waiting.values()}
     if len(calls) != 1 or len(groups) != 2 or "" in groups:
@@ -671,9 +656,7 @@ def outside_common_path(
 
 
 def _common_condition(side: Sequence[RankPosition], site: str) -> str:
-    """The condition on the rank under which all ranks of a side came where they are; empty where
-    there is none.
-    """
+    """The condition on the rank under which all ranks of a side came where they are, or ""."""
     found = [_condition_at(position, site) or position.condition for position in side]
     return found[0] if all(found) and found else ""
 
@@ -691,9 +674,7 @@ def _condition_at(position: RankPosition, site: str) -> str:
 
 
 def _loop_left(one: RankPosition, other: RankPosition) -> str:
-    """``train.py:40``: the loop in which another rank still is, and which this one has
-    behind it.
-    """
+    """``train.py:40``: the loop in which another rank still is, and which this one has left."""
     for mine in one.lines[0].data["program"]:
         for theirs in other.lines[0].data["program"]:
             if mine.get("func") and (mine["file"], mine["func"]) == (
@@ -775,9 +756,7 @@ def position_bars(events: Iterable[Event]) -> list[str]:
 
 
 def rank_columns(held: Sequence[int], of: Sequence[int]) -> str:
-    """A column for each rank, or for some of them: ■ where it belongs to a group, ▪ where some do;
-    and their number.
-    """
+    """A column per rank or some: ■ where it belongs to a group, ▪ where some do; their number."""
     ranks, mine = sorted(of), set(held)
     each = max(1, -(-len(ranks) // COLUMNS))
     columns = [ranks[first : first + each] for first in range(0, len(ranks), each)]

@@ -165,6 +165,8 @@ class Diagnosis:
             )
         if self.findings and (self.verdict == "found" or not self.errors):
             return self.findings[0].say
+        if self.findings and self.differential and self.verdict == "unexplained":
+            return self._suspected
         if self.errors and self.job_seen:
             first = self.errors[0].text.strip().splitlines()[-1]
             many = f"{plural(len(self.errors), 'error')}, the first: {first}"
@@ -189,6 +191,15 @@ class Diagnosis:
         if self.clear:
             return f"No risk found ({self.checks})."
         return "Nothing in this is of a training job that ncclkit knows."
+
+    @property
+    def _suspected(self) -> str:
+        """The first suspects, where no line proves one of them."""
+        named = [finding.cause for finding in self.findings[:3]]
+        others = ", ".join(named[1:])
+        after = " after the answers given" if self.differential and self.differential.answers else ""
+        rest = f", then {others}" if others else ""
+        return f"No line proves why; {named[0]} is suspected first{after}{rest}."
 
     def to_dict(self, inputs: Sequence[Mapping[str, Any]] = ()) -> dict[str, Any]:
         """The object that ``ncclkit diagnose --json`` prints.
@@ -458,7 +469,10 @@ def _with_suspects(
         verdict.cause: verdict.evidence for verdict in verdicts if verdict.verdict == "clear"
     }
     suspects = differential(case, text, list(known), cleared)
-    if not against or not (known or _names_suspects(case, text, against, suspects)):
+    # who answers a question about a job says that something is wrong with it
+    is_asked = bool(suspects.answers)
+    is_failure = against and (known or _names_suspects(case, text, against, suspects))
+    if not is_asked and not is_failure:
         return findings, suspects  # for who asks: nothing here says that anything failed
     named = suspects.named(known)
     return [

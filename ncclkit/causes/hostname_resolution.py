@@ -83,9 +83,7 @@ WEB = (
 
 
 def diagnose(case: Case) -> Finding:
-    """Found at a resolver's error, or where host names of a multi-node job resolve to the host
-    itself.
-    """
+    """Found at a resolver's error, or where host names of a job resolve to the host itself."""
     foreign = _foreign(case)
     named = [
         f for f in case.facts_of("net.hostname.addresses") if f.value and f.host not in foreign
@@ -160,9 +158,7 @@ def _resolver(case: Case) -> Finding | None:
 
 
 def _same_name(case: Case) -> Finding | None:
-    """Two machines have one name, so NCCL takes their ranks for neighbours that share memory and
-    GPUs.
-    """
+    """Two machines have one name, so NCCL takes their ranks for neighbours that share memory."""
     lines = shared_names(case)
     mixed = family(case, "duplicate_gpu", "shm", "p2p", "uds")
     mixed += (
@@ -225,11 +221,9 @@ def _announced(case: Case) -> Finding | None:
         if _to_itself(fact)
     ]
     hosts = tuple(sorted({fact.host for fact in own if fact.host}))
-    whose = (
-        f"hostname {' and '.join(hosts)} resolves to it"
-        if hosts
-        else "a host's own name probably resolves to it"
-    )
+    whose = "a host's own name probably resolves to it"
+    if hosts:
+        whose = f"hostname {' and '.join(hosts)} resolves to it"
     who = start(name_ranks(ranks_in([first])))
     say = f"{who}{on(first.host)} was told to connect to {address}, that is, to itself: {whose}."
     strength: Strength = (
@@ -263,9 +257,7 @@ def _loop(case: Case) -> Finding | None:
 
 
 def _tested_names(case: Case) -> Finding | None:
-    """A connection test found a host that does not resolve another host's name, or resolves it to
-    itself.
-    """
+    """A connection test found a host that resolves another's name to itself, or not at all."""
     bad = _tested.paths(case, lambda link: not link.address or loopback(link.address))
     bad = [link for link in bad if link.unresolved or link.address]
     if not bad:
@@ -292,9 +284,7 @@ def _tested_names(case: Case) -> Finding | None:
 
 
 def _own_names(case: Case) -> Finding | None:
-    """The own host name resolves to loopback or to a foreign address, which gloo announces to the
-    other hosts.
-    """
+    """The own name resolves to loopback or a foreign address, which gloo tells the others."""
     gloo = {f.host: f for f in case.facts_of("net.gloo.interface") if f.value == "lo"}
     foreign = _foreign(case)
     own = [f for f in case.facts_of("net.hostname.addresses") if f.host in gloo]
@@ -305,11 +295,9 @@ def _own_names(case: Case) -> Finding | None:
     first = own[0]
     where = f"resolves to {first.value[0]}" if first.value else "does not resolve"
     digits = " (digits alone are read as a number)" if is_whole(first.host) else ""
-    aside = (
-        f", which is not one of its addresses{digits}"
-        if first.value and not _to_itself(first)
-        else ""
-    )
+    aside = ""
+    if first.value and not _to_itself(first):
+        aside = f", which is not one of its addresses{digits}"
     say = (
         f"Hostname {first.host} {where} on itself{_tested.plus(own, 'host')}{aside}, so gloo there"
         f" would use lo and {'another host' if alone else 'the other hosts'} would not reach it."

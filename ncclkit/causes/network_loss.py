@@ -129,9 +129,7 @@ def diagnose(case: Case) -> Finding:
 
 
 def _from_stages(case: Case) -> Finding | None:
-    """The staged test found a node, or a path between two, that fails or is slow while all others
-    work.
-    """
+    """The staged test found a node, or a path, that fails or is slow while all others work."""
     who = faulty_ranks(case)
     if who is None or not who.between:
         return None
@@ -204,9 +202,7 @@ def _user_tested(case: Case) -> Finding | None:
 
 
 def _mesh(case: Case) -> Finding | None:
-    """A proxy of a service mesh stands between the ranks, and NCCL's start over its own ports
-    failed.
-    """
+    """A service mesh's proxy stands between the ranks, and NCCL's start over own ports failed."""
     proxies, broken = case.of("net.mesh"), _broken(case)
     broken += matching(
         messages(case),
@@ -337,9 +333,7 @@ SIZES = Advice(
 
 
 def _tested_paths(case: Case) -> Finding | None:
-    """A connection test lost packets of the size that the hosts send, or found a path that stalls
-    or filters ports.
-    """
+    """A connection test lost packets of the size in use, or found a stalled or filtered path."""
     bad = sorted(
         _tested.paths(case, lambda link: bool(_fault(link))),
         key=lambda link: link.bandwidth is not None,
@@ -357,9 +351,7 @@ def _tested_paths(case: Case) -> Finding | None:
 
 
 def _slow(case: Case) -> Finding | None:
-    """A network path that loses nothing but is slow, by a connection test or by the live test's
-    measurements.
-    """
+    """A path that loses nothing but is slow, by a connection test or a live test's figures."""
     if tested := slow_paths(case):
         say, hosts, links = tested
         why, sure = tuple(link.event for link in links[:6]), _tested.risk(case)
@@ -381,11 +373,9 @@ def _slow(case: Case) -> Finding | None:
 def _fault(link: NetworkPath) -> str:
     stalled = "timed out" in link.why.get("bandwidth", "")
     if link.shrinks:
-        effect = (
-            "a TCP stream stalled"
-            if stalled
-            else "TCP works, since one end asks for smaller ones; RDMA does not"
-        )
+        effect = "TCP works, since one end asks for smaller ones; RDMA does not"
+        if stalled:
+            effect = "a TCP stream stalled"
         return (
             f"packets of {link.mtu_own:g} bytes, which {link.src} may send, get lost and those of"
             f" {link.mtu:g} pass: " + effect
@@ -496,9 +486,7 @@ def how_far(case: Case, lines: list[Event]) -> tuple[str, list[Event]]:
 
 
 def _one_direction(lines: list[Event]) -> tuple[str, str] | None:
-    """The host that could not send and the one that waited to receive, where these are different
-    ones.
-    """
+    """The host that could not send and the one that waited to receive, if these are two."""
     ends = {
         what: {e.host for e in lines if e.data.get("what") == what} for what in ("send", "recv")
     }
@@ -540,30 +528,23 @@ def _half_done(case: Case) -> list[Event]:
 
 
 HELD = 0.1
-"""Share of what the other direction, or the link by its own word, carries: below it a direction is
-held back."""
+"""Share of what the other way, or the link by its own word, carries: below it one is held back."""
 LOST = 0.02
-"""Share of packets sent again from which on they get lost; a busy network drops one in a
-thousand."""
+"""Share of packets sent again from which on they get lost; a busy network drops 1 in 1000."""
 WAIT, AGAIN = 2e5, 3.0
-"""us that TCP waits for a lost packet at least; and so many times the median a call takes that
-waited so."""
+"""us that TCP waits for a lost packet at least; and so many medians a call takes that waited so."""
 
 Paths = tuple[str, tuple[str, ...], list[NetworkPath]]
 """A sentence, the hosts, and the paths that show it."""
 
 
 def slow_paths(case: Case) -> Paths | None:
-    """What a connection test says of a direction on which packets get lost, or which is merely
-    slow.
-    """
+    """What a connection test says of a direction that loses packets, or is merely slow."""
     return _lossy(case) or _held_back(case)
 
 
 def _lossy(case: Case) -> Paths | None:
-    """A direction in which more of the stream's packets had to be sent again than a busy network
-    loses.
-    """
+    """A direction in which more of the stream was sent again than a busy network loses."""
     lossy = _tested.paths(
         case, lambda link: link.bandwidth is not None and (link.resent or 0.0) >= LOST
     )
@@ -651,9 +632,7 @@ def crawls(case: Case) -> tuple[str, tuple[str, ...], list[Measurement]] | None:
 
 
 def _waits(one: Measurement, stalls: int, sizes: int) -> str:
-    """Calls now and then take as long as TCP waits before it sends a lost packet again, at several
-    sizes.
-    """
+    """Calls that take as long as TCP waits before it sends a packet again, at several sizes."""
     return (
         f"takes {one.time_us / 1e3:.3g} ms for {format_bytes(one.bytes)} and now and then "
         f"{(one.p99_us or 0.0) / 1e3:.0f} ms, at {stalls} of {sizes} sizes: "

@@ -151,9 +151,7 @@ def _flight(case: Case) -> Finding | None:
 
 
 def _launched(case: Case) -> Finding | None:
-    """All ranks of a running job wait, although NCCL has launched more collectives on
-    some of them.
-    """
+    """All ranks of a running job wait, although NCCL has launched more on some of them."""
     seen, changes = positions_of_case(case), case.of("ras.change")
     if any(place.call in ("send", "recv") for place in seen.values()):
         return (
@@ -421,9 +419,7 @@ def _shares(case: Case) -> Finding | None:
 
 
 def _skipped_locally(case: Case) -> Finding | None:
-    """A few ranks log that they skipped or ended something by themselves, and then other ranks
-    timed out waiting.
-    """
+    """A few ranks log that they skipped or ended something, and then others timed out waiting."""
     states, said = rank_states(case), case.of("job.alone")
     ranks = ranks_in(said)
     if (
@@ -509,11 +505,9 @@ def _symptom(case: Case) -> Finding | None:
     ):
         return None
     first = in_order(states.waiting.values())[0]
-    call = (
-        f"collective {first.data['seq']} ({op_of(first)})"
-        if first.data.get("seq") is not None
-        else "a collective"
-    )
+    call = "a collective"
+    if first.data.get("seq") is not None:
+        call = f"collective {first.data['seq']} ({op_of(first)})"
     who = name_ranks(r for r in states.waiting if r >= 0)
     return _finding(
         case,

@@ -74,9 +74,7 @@ explains = (
 
 
 def diagnose(case: Case) -> Finding:
-    """Found where a multi-node job, or one that could not connect, uses a virtual or isolated
-    interface.
-    """
+    """Found where a multi-node or unconnected job uses a virtual or isolated interface."""
     used = case.of("nccl.bootstrap")
     done = initialized(case)
     went_well = done or ([] if any(map(_virtual, used)) else used)
@@ -118,9 +116,7 @@ def _refused(case: Case) -> list[Event]:
 
 
 def _announced(case: Case) -> Finding | None:
-    """A rank could not connect to an address that, by the facts of the hosts, no other host can
-    reach.
-    """
+    """A rank could not connect to an address that, by the facts, no other host can reach."""
     holding = all_holders(case)
     for event in case.of("gloo.connect"):
         address = plain_address(event.data.get("address"))
@@ -131,11 +127,10 @@ def _announced(case: Case) -> Finding | None:
         who = start(name_ranks(ranks_in([event])))
         where = f"{names[0]} on {' and '.join(host for host, _ in held)}"
         say = f"{who}{on(event.host)} could not connect to {address}, which is {where}"
-        say += (
-            ": each host reaches only itself there."
-            if len(held) > 1
-            else ": it exists only inside that host."
-        )
+        if len(held) > 1:
+            say += ": each host reaches only itself there."
+        else:
+            say += ": it exists only inside that host."
         asked = [fact for fact in case.facts_of("env.GLOO_SOCKET_IFNAME") if fact.value]
         why = pick([event], case.facts_of("net.gloo.interface"), asked, limit=5)
         hosts, name = tuple(host for host, _ in held), common_interface(case)
@@ -161,9 +156,7 @@ def _announced(case: Case) -> Finding | None:
 
 
 def _taken(case: Case) -> Finding | None:
-    """NCCL uses an address that, by the facts of the hosts, several hosts have or no other host can
-    reach.
-    """
+    """NCCL uses an address that, by the facts, several hosts have or no other can reach."""
     refused, done = _refused(case), bool(initialized(case))
     if rank_states(case).ended or not (refused or failed(case)):
         return None
@@ -182,21 +175,18 @@ def _taken(case: Case) -> Finding | None:
                 " only itself"
             )
             say = f"NCCL{on(event.host)} uses {interface} ({address}), "
-            say += (
-                f"{same}."
-                if len(held) > 1
-                else "in a network to which no other host of the job has an interface."
-            )
+            if len(held) > 1:
+                say += f"{same}."
+            else:
+                say += "in a network to which no other host of the job has an interface."
             hosts, name = tuple(host for host, _ in held) or (event.host,), common_interface(case)
             advice = (
                 _named(name, "It joins the hosts in one network.") if name else _advice(interface),
             )
             why = pick(knocked or refused[:2], [event], case.facts_of("net.interfaces"), limit=5)
-            sure: Strength = (
-                "proven"
-                if knocked and (len(held) > 1 or matching(knocked, "unreachable"))
-                else "likely"
-            )
+            sure: Strength = "likely"
+            if knocked and (len(held) > 1 or matching(knocked, "unreachable")):
+                sure = "proven"
             names = (interface,)
             return found(
                 ID,
@@ -283,9 +273,7 @@ def _unreachable(case: Case) -> Finding | None:
 
 
 def _tested_paths(case: Case) -> Finding | None:
-    """A connection test could not reach the address that NCCL would announce, or NCCL would
-    announce none.
-    """
+    """By a connection test NCCL would announce no address, or one that cannot be reached."""
     bad = _tested.paths(case, _unusable)
     if not bad:
         return None
@@ -327,9 +315,7 @@ def _place(link: NetworkPath) -> str:
 
 
 def _unusable(link: NetworkPath) -> bool:
-    """True where other hosts cannot use the interface that NCCL found, and another address works or
-    it has none.
-    """
+    """Whether others cannot use the interface that NCCL found, and another works or it has none."""
     return (
         bool(link.interface) and link.nccl != "open" and bool(link.reached or not link.nccl_address)
     )
@@ -373,11 +359,9 @@ def _symptom(case: Case) -> Finding | None:
     tried = _refused(case) or (
         [] if case.of("nccl.warn") and not matching(vague, "Connect") else vague
     )
-    hung = (
-        _starting.hung_starts(case)
-        if spans_hosts(case) and not _starting.bootstrapped(case)
-        else []
-    )
+    hung = []
+    if spans_hosts(case) and not _starting.bootstrapped(case):
+        hung = _starting.hung_starts(case)
     if not tried and not hung:
         return None
     say = (

@@ -49,7 +49,9 @@ def print_ranking(suspects: Differential) -> None:
     """Print the first suspects with their shares and reasons."""
     rows: list[tuple[str, str]] = []
     for place, one in enumerate(questions.best_suspects(suspects), 1):
-        reason = one.why if len(one.why) <= REASON_LETTERS else f"{one.why[:REASON_LETTERS]}…"
+        reason = questions.reason_words(one, suspects)
+        if len(reason) > REASON_LETTERS:
+            reason = f"{reason[:REASON_LETTERS]}…"
         rows.append((f"{place}. {questions.share_words(one.share):>5}  {one.cause}", reason))
     terminal.rows("Suspects, none of them proven", rows)
 

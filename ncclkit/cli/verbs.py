@@ -46,9 +46,7 @@ def _case(options: argparse.Namespace) -> Case:
 
 
 def _judge(case: Case, this_run: Case) -> Diagnosis:
-    """The verdict on what this verb has just seen, not on what the case holds of earlier runs; the
-    case keeps it.
-    """
+    """The verdict on what this verb has just seen, kept by the case; earlier runs do not count."""
     from ncclkit.causes.engine import diagnose
 
     if held := case.earlier():
@@ -330,11 +328,8 @@ def probe(options: argparse.Namespace) -> int:
             for one in judged
         ]
         lines += dict.fromkeys(str(bound) for bound in run.expectations.values())
-        lines += (
-            [against]
-            if run.reason == "done" and (against := beside_baseline(run.measurements)[0])
-            else []
-        )
+        if run.reason == "done" and (against := beside_baseline(run.measurements)[0]):
+            lines.append(against)
         show(
             "\n".join(
                 [
@@ -387,11 +382,9 @@ def _follow(activity: Activity) -> Callable[[dict[str, Any]], None]:
             activity.note(f"  set for the ranks: {shlex.join(env)}")
             sizes.update(all=len(record["sizes"]) * len(record["ops"]), done=-1)
         if record["kind"] == "phase" and record.get("rank") == 0:
-            sizes["done"] = (
-                sizes["all"]
-                if record["phase"] == "done"
-                else sizes["done"] + (record["phase"] == "size")
-            )
+            sizes["done"] += record["phase"] == "size"
+            if record["phase"] == "done":
+                sizes["done"] = sizes["all"]
             what = [record["phase"], str(record.get("bytes", "")), str(record.get("op", ""))]
             known = 0 <= sizes["done"] <= sizes["all"]
             activity.step(
@@ -432,9 +425,7 @@ def tune(options: argparse.Namespace) -> int:
 
 
 def step(options: argparse.Namespace) -> int:
-    """Say where the time of a training step goes, by running the user's script or by traces;
-    compare settings.
-    """
+    """Say where the time of a training step goes, by a run or by traces; compare settings."""
     from ncclkit.live.options import StepOptions, declared
     from ncclkit.live.step import holistic, measure_steps, read_traces
 
@@ -735,9 +726,7 @@ def status(options: argparse.Namespace) -> int:
 
 
 def gate(options: argparse.Namespace) -> int:
-    """Say whether this node is ready for a job, as the agent alone does on nodes; exit status 0, 1
-    or 2.
-    """
+    """Say whether this node is ready for a job, as the agent does; exit status 0, 1 or 2."""
     import subprocess
 
     from ncclkit.live.launch.pack import packed

@@ -33,12 +33,10 @@ FACTORS: Mapping[str, str] = {
     "send_recv": "1",
     "barrier": "0",
 }
-"""op → busbw / algbw as nccl-tests defines it (``src/*.cu``, ``…GetBw``); a barrier moves no
-bytes."""
+"""op → busbw / algbw as nccl-tests has it (``src/*.cu``, ``…GetBw``); a barrier moves no bytes."""
 
 MANY_PEERS = ("all_to_all", "all_to_all_by_hand", "gather", "scatter")
-"""Operations in which a rank talks to many others at once; the rest pass data on from neighbour to
-neighbour."""
+"""Operations in which a rank talks to many others at once; the rest go by neighbours."""
 
 USUAL = "80 to 98 % of such a bound is usual for large messages."
 ALLOWS = {
@@ -67,8 +65,7 @@ class Expectation:
     nvls: bool = True
     """Whether the switch between them may add up; False where the environment forbids it."""
     least: float | None = None
-    """The lower end, where it follows from a reference that was measured: `value` is then its upper
-    end."""
+    """The lower end, where it follows from a measured reference: `value` is its upper end."""
 
     @property
     def allows(self) -> str:
@@ -290,8 +287,7 @@ def _network(
 
 STREAM = "net.loopback.bandwidth"
 NO_REFERENCE = "no reference"
-"""How the agent begins the reason where a busy host leaves a measured reference without a
-meaning."""
+"""How the agent's reason begins where a busy host makes a measured reference meaningless."""
 
 
 def _loopback(op: str, known: Mapping[str, Any], ranks: int) -> Expectation:
@@ -311,12 +307,12 @@ def _loopback(op: str, known: Mapping[str, Any], ranks: int) -> Expectation:
     )
     shared = cores / cost / senders
     value = shared if op in MANY_PEERS else min(stream, shared)
-    what = (
-        f"{cores:g} usable cores carry {cores / cost:.2f} GB/s in all, shared by all that is sent"
-        f" at once ({senders} x busbw)"
-        if value == shared
-        else "a rank sends no faster than one stream"
-    )
+    what = "a rank sends no faster than one stream"
+    if value == shared:
+        what = (
+            f"{cores:g} usable cores carry {cores / cost:.2f} GB/s in all, shared by all that is"
+            f" sent at once ({senders} x busbw)"
+        )
     slowest, fastest = _interval(known, stream)
     measured = (
         f"{stream:.2f} GB/s" if slowest == fastest else f"{slowest:.2f} to {fastest:.2f} GB/s"
@@ -347,17 +343,14 @@ def _interval(known: Mapping[str, Any], stream: float) -> tuple[float, float]:
 
 
 def without_reference(bound: Expectation, busy: str) -> Expectation:
-    """The bound; none of it where it was measured on this host, and others kept the host busy
-    during the test.
-    """
+    """The bound; none where it was measured on this host while others kept the host busy."""
     return _none(f"No reference: {busy}.") if busy and bound.limit == "loopback" else bound
 
 
 LOW = 0.85
 """A ratio below this part of the usual share, or of every reference, asks for a reason."""
 HALF, USUAL_SHARE = 0.5, 0.8
-"""A ratio below that half, where that share is usual, is slower than it should be whatever the
-reason."""
+"""A ratio below that half, where that share is usual, is slower than it should be."""
 ABOVE = 1.005
 """A ratio beyond this is above the bound, not rounded to it."""
 LARGE = {"loopback": 1 << 20}
@@ -591,9 +584,7 @@ def recorded_bound(row: Measurement, facts: Iterable[Fact]) -> Expectation | Non
 def first_judgement(
     measurements: Sequence[Measurement], bound: Expectation | None
 ) -> Judgement | None:
-    """What `judge` says of the first collective of a run, the one that stands for it; None beside
-    wrong values.
-    """
+    """What `judge` says of a run's first collective, which stands for it; None at wrong values."""
     if not measurements or any(row.wrong for row in measurements):
         return None
     return judge((row for row in measurements if row.op == measurements[0].op), bound)

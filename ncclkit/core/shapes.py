@@ -27,11 +27,8 @@ def rows(must: Mapping[str, Any] | None = None, may: Mapping[str, Any] | None = 
     shape or None.
     """
     needed = list((must or {}).items())
-    return list[
-        msgspec.defstruct(
-            "Row", [*needed, *((name, form | None, None) for name, form in (may or {}).items())]
-        )
-    ]  # type: ignore[misc]
+    optional = [(name, form | None, None) for name, form in (may or {}).items()]
+    return list[msgspec.defstruct("Row", [*needed, *optional])]  # type: ignore[misc]
 
 
 _GIDS = rows({"index": Number}, {"gid": str, "type": str})

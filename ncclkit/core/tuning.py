@@ -26,19 +26,16 @@ from ncclkit.core.text import format_bytes, percent, plural
 WORTH = 0.02
 """Least gain, as a share of the default's time, that is worth a setting."""
 WORTH_US = 0.5
-"""Least gain in microseconds: equal groups of one job differed by 0.3 us of the 13 us of 8 bytes on
-two H200."""
+"""Least gain in us: equal groups of one job differed by 0.3 of 13 us at 8 bytes on two H200."""
 SPREAD_FACTOR = 2.0
 """Times the spread of the groups with the default, in logarithms, that a difference must exceed:
 three show less than there is."""
 ERROR = 0.05
 """Chance that any difference of a whole sweep is claimed that is not there."""
 TRIMMED = 0.2
-"""Share of the rounds at either end that the mean of a comparison leaves out: a busy machine makes
-outliers."""
+"""Share of the rounds at either end that a mean leaves out: a busy machine makes outliers."""
 LEAST_ROUNDS = 6
-"""With fewer rounds even a setting that wins every time could have done so by chance (1 in 32 for
-both directions)."""
+"""With fewer rounds a setting could win every time by chance (1 in 32 for both directions)."""
 PER_COMMUNICATOR = frozenset({"NCCL_ALGO", "NCCL_PROTO", "GLOO_SOCKET_IFNAME"})
 """Variables that are read for each communicator; the others a process keeps for its life."""
 DEFAULTS = {
@@ -51,8 +48,7 @@ DEFAULTS = {
     "NCCL_P2P_DISABLE": "0",
     "NCCL_SHM_DISABLE": "0",
 }
-"""Variable → what NCCL takes without it, where its documentation names one value for every
-machine."""
+"""Variable → what NCCL takes without it, where its documentation names one for every machine."""
 NETWORK_ONLY = re.compile(r"NCCL_(?:IB_|SOCKET_|NSOCKS_|NET_|CROSS_NIC)\w*")
 """Variables that change nothing where no message goes through the network."""
 BESIDE = {"product": "beside a matrix product", "step": "in a DDP step"}
@@ -103,9 +99,7 @@ class Setting:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """One setting against the default, on one collective of one size, in rounds that are compared
-    in pairs.
-    """
+    """A setting against the default, on one collective and size, in rounds compared in pairs."""
 
     setting: Setting
     op: str
@@ -119,8 +113,7 @@ class Comparison:
     wrong: int = 0
     """Elements that came out wrong with the setting."""
     spread: float = 0.0
-    """Share by which groups that all have the default differ among themselves: less than that is
-    not a difference."""
+    """Share by which groups that all have the default differ: less is not a difference."""
     beside: str = ""
     """Under which computation, one of `BESIDE`; empty: alone."""
 
@@ -178,9 +171,7 @@ class Comparison:
 
 
 def spread(controls: Sequence[Sequence[float]]) -> float:
-    """The largest share by which one of several groups with the default is slower than another,
-    over their rounds.
-    """
+    """The largest share by which a group with the default is slower than another one."""
     means = [_trimmed(sorted(map(math.log, laps))) for laps in controls]
     return math.expm1(max(means) - min(means)) if means else 0.0
 
@@ -192,9 +183,7 @@ def _trimmed(ordered: Sequence[float]) -> float:
 
 
 def _interval(values: Sequence[float], error: float) -> tuple[float, float]:
-    """Interval of the trimmed mean that misses it with a chance of `error` (Tukey and McLaughlin
-    1963).
-    """
+    """Interval of the trimmed mean, missed with a chance of `error` (Tukey and McLaughlin 1963)."""
     from scipy.special import stdtrit  # 0.2 s, which only a verdict on settings needs
 
     ordered, cut = sorted(values), int(len(values) * TRIMMED)
@@ -287,8 +276,7 @@ class Sweep:
     notes: tuple[str, ...] = ()
     """Sentences on what was left out, and why."""
     controls: tuple[Comparison, ...] = ()
-    """Settings that are the default under another name: where one of them shows a difference, that
-    is noise."""
+    """Settings that are the default under another name: a difference of theirs is noise."""
     same: Mapping[str, str] = field(default_factory=dict)
     """Those settings, and why they can differ in nothing."""
 
@@ -360,11 +348,9 @@ class Sweep:
         One that holds under computation, saves the job most, or gains most.
         """
         found = self.advantages
-        return (
-            max(found, key=lambda one: (not one.lost, self.saved(one.setting) or 0.0, one.gain))
-            if found
-            else None
-        )
+        if not found:
+            return None
+        return max(found, key=lambda one: (not one.lost, self.saved(one.setting) or 0.0, one.gain))
 
     @property
     def headline(self) -> str:
@@ -464,9 +450,7 @@ class Sweep:
 
 
 def noise_of(controls: Sequence[Comparison]) -> str:
-    """``Too noisy to compare on …``, where a setting differs from the default which it is; empty
-    where none does.
-    """
+    """``Too noisy to compare on …``, where the default differs from itself; else empty."""
     noisy = [one for one in controls if one.better or one.worse]
     if not noisy:
         return ""
@@ -481,9 +465,7 @@ def noise_of(controls: Sequence[Comparison]) -> str:
 def without_noise(
     rows: Iterable[Comparison], controls: Sequence[Comparison]
 ) -> tuple[Comparison, ...]:
-    """The comparisons of those collectives and sizes on which the default does not differ from
-    itself.
-    """
+    """The comparisons on which the default does not differ from itself."""
     noisy = {(one.op, one.bytes) for one in controls if one.better or one.worse}
     return tuple(one for one in rows if (one.op, one.bytes) not in noisy)
 
@@ -627,11 +609,9 @@ def config_files(sweep: Sweep) -> dict[str, ConfigFile]:
     exported = ",".join(["ALL", *(f"{name}={_for_sbatch(value)}" for name, value in env.items())])
     again = _measured(sweep, rows)
     inherited = f"ncclkit tune --inherited {again}"
-    undone = (
-        f"ncclkit tune {_as_argument(Setting(without=sweep.harmful))} {again}"
-        if sweep.harmful
-        else ""
-    )
+    undone = ""
+    if sweep.harmful:
+        undone = f"ncclkit tune {_as_argument(Setting(without=sweep.harmful))} {again}"
     options = " ".join(dict.fromkeys(_as_argument(row.setting) for row in groups))
     plugin = "NCCL_TUNER_PLUGIN=libnccl-tuner-example.so,NCCL_TUNER_CONFIG_FILE=$PWD/tuner.csv"
     made = {

@@ -41,6 +41,15 @@ SHOWN_MOVES, LEAST_MOVE = 3, 0.01
 """Suspects whose change is told, and the change of a share that is worth it."""
 LEAST_SHOWN = LEAST_MOVE / 2
 """Share below which a suspect has no number: rounded it would be 0 %, which no cause has."""
+MOST_SHOWN = 0.95
+"""Share above which no number is said: what is merely possible is never certain."""
+NO_REASON = "by the wording alone"
+DENIED = "you said no to its question"
+TO_COLLECT = (
+    "the whole log of every rank with NCCL_DEBUG=INFO, a stack of every rank while it hangs "
+    "(py-spy dump), and dmesg of every host"
+)
+"""What tells most where no page of a symptom says what to get."""
 LONG_LOOK = 10.0
 """Minutes from which a look costs more than an experiment of ours: it is a run of the job."""
 MOST_SIGHTS = 6
@@ -125,7 +134,9 @@ def suspects_of(diagnosis: Diagnosis) -> Differential | None:
 
 
 def share_words(share: float) -> str:
-    """A share of all suspects for people: ``74 %``."""
+    """A share of all suspects for people: ``74 %``; never all, as no count knows every cause."""
+    if share > MOST_SHOWN:
+        return f"> {percent(MOST_SHOWN)}"
     return percent(share) if share >= LEAST_SHOWN else f"< {percent(LEAST_MOVE)}"
 
 
@@ -145,7 +156,7 @@ def _parsed_answer(word: str) -> tuple[Look, Answer]:
     name, _, answer = word.replace(":", "=", 1).partition("=")
     known = all_questions()
     if name not in known:
-        meant = did_you_mean(name, known, "`ncclkit causes` lists them.")
+        meant = did_you_mean(name, known, "`ncclkit causes --symptoms` lists them.")
         raise NcclkitError(f"No question is named {name[:60]!r}; {meant}")
     if answer not in ANSWERS:
         raise NcclkitError(
@@ -277,6 +288,18 @@ def title_of(symptom: str) -> str:
     return page_of(symptom)[""].rstrip(".")
 
 
+def reason_words(suspect: Suspect, suspects: Differential) -> str:
+    """Why a suspect is named, and that its own question was denied where it was."""
+    why = suspect.why or NO_REASON
+    return f"{why}; {DENIED}" if suspects.answers.get(suspect.cause) == "no" else why
+
+
+def first_open(suspects: Differential) -> Suspect:
+    """The first suspect whose own question was not denied; the first of all where all were."""
+    held = [one for one in best_suspects(suspects) if suspects.answers.get(one.cause) != "no"]
+    return held[0] if held else suspects.suspects[0]
+
+
 def best_suspects(suspects: Differential) -> Sequence[Suspect]:
     """The first suspects, the most usual first."""
     return suspects.suspects[:SUSPECTS]
@@ -287,10 +310,10 @@ def next_step(case: Case, diagnosis: Diagnosis) -> NextStep | None:
     suspects = suspects_of(diagnosis)
     if suspects is None:
         return NextStep(_nothing_to_ask(diagnosis))
-    first = suspects.suspects[0]
+    first = first_open(suspects)
     experiment, command = _experiment(case, diagnosis, first.cause)
     page_of_symptom = page_of(suspects.seen[0].symptom) if suspects.seen else {}
-    collect = _flowing(page_of_symptom.get(TO_GET, ""))
+    collect = _flowing(page_of_symptom.get(TO_GET, "")) or TO_COLLECT
     if suspects.question is not None:
         return _beside_question(suspects, suspects.question, experiment, command, collect)
     if first.share < CLEAR_LEAD:
@@ -311,7 +334,7 @@ def _beside_question(
     """What else would decide, where the question costs much, or where many answers have not."""
     count = len(suspects.answers)
     if count >= ENOUGH_ANSWERS:
-        sentence = f"{count} answers have not decided it; this may say more than another one."
+        sentence = f"{count} answers have not decided it. Another one may say less than these:"
         return NextStep(sentence, experiment=experiment, command=command, collect=collect)
     if experiment and question.minutes >= LONG_LOOK:
         sentence = "An experiment costs less than this answer."

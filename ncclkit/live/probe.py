@@ -115,9 +115,7 @@ async def _run_groups(
     folder: Path,
     on_record: OnRecord,
 ) -> tuple[list[dict[str, Any]], bool]:
-    """What the ranks of some groups said of them, and whether the job began, and came to an end
-    before the deadline.
-    """
+    """What the ranks of groups said, whether the job began, and whether it ended in time."""
     results: list[dict[str, Any]] = []
     ending = False
 
@@ -184,8 +182,7 @@ def _keep(case: Case, folder: Path, records: Sequence[dict[str, Any]]) -> None:
 
 
 TRAIN_PYTHON = "NCCLKIT_TRAIN_PYTHON"
-"""Variable that names the training interpreter where nobody says otherwise; ``make lab
-TRAIN_PYTHON=…`` sets it."""
+"""Variable that names the training interpreter; ``make lab TRAIN_PYTHON=…`` sets it."""
 
 MIB = 1 << 20
 BUILT = re.compile(r"\[/\S+\.cc:\d+\] ")
@@ -240,9 +237,7 @@ def replace_facts(case: Case, facts: Sequence[Fact]) -> Case:
 
 
 def interpreter(python: str | None = None) -> str:
-    """The training interpreter: the one that is named, else that of the environment,
-    else this one.
-    """
+    """The training interpreter: the one that is named, that of the environment, or this one."""
     if python is not None and not isinstance(python, str):
         raise NcclkitError(
             f"The training interpreter must be a path in quotes, but it is {python!r}"
@@ -401,9 +396,7 @@ def announcement(plan: Mapping[str, Any]) -> dict[str, Any]:
 
 
 async def execute(case: Case, plan: Plan, on_record: OnRecord = lambda record: None) -> Run:
-    """Run a plan; whatever happens, the run folder, its events and its measurements are in the case
-    afterwards.
-    """
+    """Run a plan; whatever happens, its folder, events and measurements are then in the case."""
     folder = case.new_run(plan.name)
     env = recording_env(folder, plan.backend) | dict(plan.env)
     shown = redact.clean(env)

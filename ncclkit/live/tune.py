@@ -55,8 +55,7 @@ MIB = 1 << 20
 TINY = 4096
 """Bytes up to which a message is all overhead."""
 MOSTLY_DATA = 4
-"""Times the cost of an empty call from which on a call's own time is that of its data, not of
-whoever launched it."""
+"""Times the cost of an empty call from which on a call's own time is that of its data."""
 
 
 def size_for(measurements: Sequence[Measurement], share: float) -> float | None:
@@ -159,9 +158,7 @@ def _undecided(judgement: Judgement) -> str:
 
 
 def _launch(measurements: Sequence[Measurement]) -> float:
-    """Microseconds of a call that carries next to nothing, launched one by one; 0 where none was
-    measured.
-    """
+    """Microseconds of a call that carries next to nothing, launched alone; 0 if not measured."""
     return statistics.median([m.time_us for m in measurements if m.bytes <= TINY] or [0.0])
 
 
@@ -192,8 +189,7 @@ def _jitter(m: Measurement) -> Advice:
 
 
 Key = tuple[int, str, int]
-"""A setting by its number (from 1; 0 and `ALONE` are the default), the collective, the size in
-bytes."""
+"""A setting's number (from 1; 0 and `ALONE` are the default), the collective, the bytes."""
 ALONE = -1
 """Number of the default in jobs of its own."""
 CONTROLS = (0, -2, -3)
@@ -359,9 +355,7 @@ async def _gloo_interface(case: Case, base: Plan) -> str:
 
 
 def _without_file(case: Case, cleared: Mapping[str, str]) -> dict[str, str]:
-    """Variables by which NCCL reads no file of its user's, and has all the same what else stands
-    there.
-    """
+    """Variables by which NCCL reads no file of its user's, and has what else stands there."""
     facts = [
         fact for fact in case.facts if fact.name.startswith("env.") and isinstance(fact.value, str)
     ]
@@ -379,9 +373,7 @@ def _without_file(case: Case, cleared: Mapping[str, str]) -> dict[str, str]:
 
 
 def _different(case: Case, plan: Plan) -> tuple[list[Setting], Choices]:
-    """The candidates that are not what NCCL takes by itself on all sizes of the plan; and what it
-    takes.
-    """
+    """The candidates that are not what NCCL takes by itself on all sizes; and what it takes."""
     own, every = own_choices(case, plan), len(plan.ops) * len(plan.sizes)
     different = [
         one
@@ -505,9 +497,7 @@ Choices = Mapping[tuple[str, int], tuple[str, str, int | None]]
 
 
 def own_choices(case: Case, plan: Plan) -> Choices:
-    """What NCCL chose by itself in live tests of this case on as many ranks and hosts, by its
-    TUNING lines.
-    """
+    """What NCCL chose in this case's live tests of so many ranks and hosts, by TUNING lines."""
     hosts = slurm.hosts(plan)
     alike = [
         m for m in case.measurements if (m.backend, m.ranks, m.hosts) == ("nccl", plan.ranks, hosts)
@@ -531,9 +521,7 @@ def own_choices(case: Case, plan: Plan) -> Choices:
 def same_as_own(
     setting: Setting, own: Choices, ops: Sequence[str], sizes: Iterable[int]
 ) -> list[tuple[str, int]]:
-    """The collectives and sizes on which a setting asks for what NCCL takes by itself, so that
-    nothing can differ.
-    """
+    """The collectives and sizes on which a setting asks for what NCCL takes by itself."""
     asked = {name: value.upper() for name, value in setting.env.items()}
     names = asked.keys() | setting.config.keys()
     if (
@@ -629,11 +617,9 @@ class Measured:
     own_jobs: set[int] = field(default_factory=set)
     """Settings that had jobs of their own."""
     same: dict[int, str] = field(default_factory=dict)
-    """Settings that are what the default is, and why: they show how much the default differs from
-    itself."""
+    """Settings that are what the default is, and why: they show how much it differs from itself."""
     times: dict[str, dict[Key, list[float]]] = field(default_factory=dict)
-    """Phase → rounds of each setting, collective and size; the default's of the same phase are
-    their pairs."""
+    """Phase → rounds of each setting, collective and size; the default's are their pairs."""
     wrong: dict[Key, int] = field(default_factory=dict)
     refused: dict[int, str] = field(default_factory=dict)
     bounds: dict[str, Expectation] = field(default_factory=dict)
@@ -734,9 +720,7 @@ class Measured:
         )
 
     def promising(self, numbers: Sequence[int]) -> list[int]:
-        """The settings with jobs of their own that look best on some collective and size, of those
-        that chose.
-        """
+        """Of those that chose, the settings with own jobs that look best on some call and size."""
         ratios: dict[int, list[float]] = {}
         for times in map(self.times.__getitem__, self.chose):
             for (number, op, size), laps in times.items():
@@ -755,11 +739,9 @@ class Measured:
 
     def _comparison(self, key: Key, phase: str, setting: Setting, among: int) -> Comparison:
         (number, op, size), times = key, self.times[phase]
-        defaults = (
-            [(ALONE, op, size)]
-            if number in self.own_jobs
-            else [(control, op, size) for control in CONTROLS]
-        )
+        defaults = [(control, op, size) for control in CONTROLS]
+        if number in self.own_jobs:
+            defaults = [(ALONE, op, size)]
         controls = [times[each] for each in defaults if each in times]
         # one of them in turn: a mean of three is hit by an outlier more often than the one time it
         # is compared with
@@ -803,9 +785,7 @@ def _choice(alone: int, every: int, jobs: int, notes: list[str]) -> tuple[int, b
 
 
 def combinations(settings: Sequence[Setting]) -> list[Setting]:
-    """Every choice of the values of these settings that is not one of them, the fewest variables
-    first.
-    """
+    """Every other choice of the values of these settings, the fewest variables first."""
     values = _values(settings)
     found = [
         Setting({name: value for name, value in zip(values, chosen, strict=True) if value})
@@ -854,11 +834,9 @@ class SweepJobs:
         first, *others = CONTROLS
         half, numbers = len(settings) // 2, list(settings)
         order = [first, *numbers[:half], others[0], *numbers[half:], others[1]]
-        peak = (
-            {}
-            if every
-            else {n: one.channels for n, one in settings.items() if one.channels and not one.env}
-        )
+        peak = {}
+        if not every:
+            peak = {n: one.channels for n, one in settings.items() if one.channels and not one.env}
         none = Setting()
         asked = [settings.get(n, none) for n in order]
         specs = [

@@ -50,7 +50,7 @@ class View:
 
     def static(self) -> Markup:
         """The static face without its stylesheet: complete markup, no script."""
-        return page(self.summary, self.body) if self._titled else el("div", self.body, cls="nk")
+        return page(self.summary, self.body) if self._titled else el("div", self.body, cls="nk tex2jax_ignore")
 
     @property
     def body(self) -> Markup:
@@ -99,7 +99,7 @@ class Drawn(View):
         if self._figure is not None and self._box is None:
             drawing = W.Output(outputs=outputs(self._figure), layout=W.Layout(width="100%"))
             above = style() + (page(self.summary) if self._titled else "")
-            below = el("div", self._words, cls="nk")
+            below = el("div", self._words, cls="nk tex2jax_ignore")
             self._box = W.VBox(
                 [W.HTML(above), drawing, W.HTML(below)], layout=W.Layout(width="100%")
             )
@@ -133,7 +133,7 @@ def outputs(figure: go.Figure) -> tuple[dict[str, Any], ...]:
 
 def page(summary: str, *body: object) -> Markup:
     """The frame of a static face: conclusion first."""
-    return el("div", el("p", summary, cls="nk-say"), *body, cls="nk")
+    return el("div", el("p", summary, cls="nk-say"), *body, cls="nk tex2jax_ignore")
 
 
 def main_loop() -> asyncio.AbstractEventLoop | None:

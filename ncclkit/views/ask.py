@@ -41,13 +41,18 @@ class QuestionView(View):
             return
         steps = questions.steps_of(case, suspects)
         asked = _question(suspects.question, sight) if suspects.question else ""
-        body = join(_symptom(suspects), _ranking(suspects), _chain(steps), asked, _then(then))
+        # the question stays where it was however many answers stand below it
+        body = join(_symptom(suspects), _ranking(suspects), asked, _then(then), _chain(steps))
         super().__init__(_summary(suspects, steps), body)
 
 
 def _summary(suspects: Differential, steps: Sequence[AnswerStep]) -> str:
-    named = questions.best_suspects(suspects)[:3]
+    held = questions.best_suspects(suspects)
+    # who was denied does not lead
+    named = sorted(held, key=lambda one: suspects.answers.get(one.cause) == "no")[:3]
     shares = ", ".join(f"{one.cause} {questions.share_words(one.share)}" for one in named)
+    if not steps and not suspects.seen:
+        return f"The text names no symptom; by its wording, one of these: {shares}"
     if not steps:
         return f"This is usually one of these: {shares}"
     return f"After {len(steps)} answer{'s' * (len(steps) > 1)}: {shares}"
@@ -74,7 +79,7 @@ def _ranking(suspects: Differential) -> Markup:
         title = page_of_cause(one.cause)[""].rstrip(".")
         cause = join(code(one.cause), " ", title)
         count = f"{one.settled} of {suspects.settled}" if suspects.settled else ""
-        rows.append((_share(one.share), cause, one.why or "–", count))
+        rows.append((_share(one.share), cause, questions.reason_words(one, suspects), count))
     return fit(table(("Share", "Suspect", "Why it shows this", "Settled cases"), rows))
 
 

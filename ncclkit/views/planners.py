@@ -34,8 +34,7 @@ GIB, MIB = 1 << 30, 1 << 20
 LABEL = 16
 """Characters of a bar's name that stand in a line."""
 GRACE, DUMP, HEARTBEAT = 30.0, 15.0, 480.0
-"""Seconds from a launcher's first signal to its last, for dumps of the Flight Recorder, and of the
-heartbeat."""
+"""Seconds from a launcher's first signal to its last, for Flight Recorder dumps, a heartbeat."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +51,7 @@ class Field:
 
 Fields = Mapping[str, Field]
 Answer = Callable[[Case, dict[str, Any]], Drawn]
-"""What follows from the values of a planner's fields: a number, a picture, and how the number comes
-about."""
+"""What follows from a planner's fields: a number, a picture, and how the number comes about."""
 
 
 def planner(case: Case, name: str) -> Planner:
@@ -211,9 +209,7 @@ def _timeout_fields(case: Case) -> Fields:
 def _seconds(
     label: str, resume_time: float | None, script_time: float | None, otherwise: float
 ) -> Field:
-    """A field with the longest time that a resumed run, or the user's own script, took in this
-    case.
-    """
+    """A field with the longest time that a resumed run, or the user's script, took here."""
     if script_time and script_time >= (resume_time or 0.0):
         return Field(label, round(script_time, 3), "the steps of your script in this case")
     return Field(label, *_measured(resume_time, "the resumed run of this case", otherwise))
@@ -316,15 +312,10 @@ def _workers_fields(case: Case) -> Fields:
 
 
 def _computation(case: Case) -> tuple[float, str]:
-    """Milliseconds of a step in which the slowest rank of the user's script computes, where they
-    were measured.
-    """
+    """Milliseconds of a step in which the slowest rank of the user's script computes, if known."""
     times, _ = last_steps(case)
-    most = (
-        max((1e3 * one.parts["computation"] for one in times.ranks), default=None)
-        if times
-        else None
-    )
+    ranks = times.ranks if times else ()
+    most = max((1e3 * one.parts["computation"] for one in ranks), default=None)
     return _measured(most and round(most, 1), "the steps of your script in this case", 20.0)
 
 
@@ -531,11 +522,9 @@ def _gpu_memory(case: Case, values: dict[str, Any]) -> Drawn:
     plans = {strategy: need(strategy, values["batch"]) for strategy in budgets.SHARDS}
     most = {strategy: _most(need, strategy, room, each) for strategy in plans}
     fits = [strategy for strategy, batch in most.items() if batch]
-    first = (
-        f"{fits[0]} fits, with up to {plural(most[fits[0]], 'sample')} a rank"
-        if fits
-        else "nothing fits"
-    )
+    first = "nothing fits"
+    if fits:
+        first = f"{fits[0]} fits, with up to {plural(most[fits[0]], 'sample')} a rank"
     rows = [
         (name, format_bytes(plan.value), str(most[name]), plan.words)
         for name, plan in plans.items()
@@ -597,11 +586,10 @@ def _files_fields(case: Case) -> Fields:
 
 def _files(case: Case, values: dict[str, Any]) -> Drawn:
     ranks, known = max(values["ranks"], 2), runs.open_files(case)
-    need = (
-        budgets.open_files(known, ranks)
-        if len(known) > 1
-        else budgets.descriptors(ranks, values["channels"])
-    )
+    if len(known) > 1:
+        need = budgets.open_files(known, ranks)
+    else:
+        need = budgets.descriptors(ranks, values["channels"])
     pipes = 6 * values["workers"]
     value = need.value + pipes
     nccl = budgets.shared_memory(values["local"], values["channels"])
@@ -609,26 +597,17 @@ def _files(case: Case, values: dict[str, Any]) -> Drawn:
         values["local"], values["workers"], values["prefetch"], values["batch"] * MIB
     )
     shm = nccl.value + loaders.value
-    short = (
-        [f"open files ({value:,.0f} of {values['limit']:,})"]
-        if 0 <= values["limit"] < value
-        else []
-    )
-    short += (
-        [f"/dev/shm ({format_bytes(shm)} of {values['shm']} MiB)"]
-        if shm > values["shm"] * MIB
-        else []
-    )
-    summary = (
-        f"Too little: {' and '.join(short)}"
-        if short
-        else f"{value:,.0f} open files a rank are needed, which is allowed"
-    )
-    how = (
-        "measured at fewer ranks, on a straight line"
-        if len(known) > 1
-        else "if every path is a socket, which is the most"
-    )
+    short = []
+    if 0 <= values["limit"] < value:
+        short = [f"open files ({value:,.0f} of {values['limit']:,})"]
+    if shm > values["shm"] * MIB:
+        short.append(f"/dev/shm ({format_bytes(shm)} of {values['shm']} MiB)")
+    summary = f"{value:,.0f} open files a rank are needed, which is allowed"
+    if short:
+        summary = f"Too little: {' and '.join(short)}"
+    how = "if every path is a socket, which is the most"
+    if len(known) > 1:
+        how = "measured at fewer ranks, on a straight line"
     why = (
         f"{need.words} That is {how}. {plural(values['workers'], 'worker')} add {pipes} pipes and"
         f" files. /dev/shm, where no rank copies directly: {nccl.words} {loaders.words}"
@@ -712,11 +691,9 @@ def _scaling(case: Case, values: dict[str, Any]) -> Drawn:
 
     times = {ranks: count * line.all_reduce(ranks, whole / count) / 1e3 for ranks in COUNTS}
     late = next((ranks for ranks, time in times.items() if time > values["compute"]), None)
-    hidden = (
-        f"from {late} ranks on it is longer than the backward pass"
-        if late
-        else "the backward pass can hide it"
-    )
+    hidden = "the backward pass can hide it"
+    if late:
+        hidden = f"from {late} ranks on it is longer than the backward pass"
     first, last = (format_time(1e3 * times[ranks]) for ranks in (COUNTS[0], COUNTS[-1]))
     figure = blank(height=340)
     for name, y, dash, colour in (
