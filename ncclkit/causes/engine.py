@@ -16,7 +16,13 @@ from typing import Any
 from ncclkit.analysis.complaints import is_source
 from ncclkit.analysis.motion import without_moments
 from ncclkit.analysis.once import last_run_of
-from ncclkit.analysis.outcome import Outcome, asked_for, outcome, shows_training
+from ncclkit.analysis.outcome import (
+    Outcome,
+    asked_for,
+    outcome,
+    shows_training,
+    success_lines,
+)
 from ncclkit.analysis.picks import FATAL, failed, initialized, pick
 from ncclkit.analysis.rank_states import is_own
 from ncclkit.analysis.speed import measured_speed
@@ -40,6 +46,8 @@ SHOWN = 5
 """Errors without a known cause that a text quotes."""
 EXIT_STATUS = {"found": 1, "unexplained": 1, "slow": 1, "running": 0, "healthy": 0, "no_job": 2}
 """Verdict on the whole case → exit status of ``ncclkit diagnose``."""
+OF_AN_END = ("rank_killed", "rank_exception", "host_oom")
+"""Causes that end a rank, after which a launcher may start the job again."""
 BRAKES = ("ib_not_used", "slow_transport", "cpu_binding", "cpu_contention", "gpu_clock_limit")
 """Causes that make a job slower and end none."""
 DEADLINE = 120.0
@@ -194,12 +202,14 @@ class Diagnosis:
 
     @property
     def _suspected(self) -> str:
-        """The first suspects, where no line proves one of them."""
+        """The error, and the first suspects, where no line proves one of them."""
         named = [finding.cause for finding in self.findings[:3]]
-        others = ", ".join(named[1:])
-        after = " after the answers given" if self.differential and self.differential.answers else ""
-        rest = f", then {others}" if others else ""
-        return f"No line proves why; {named[0]} is suspected first{after}{rest}."
+        error = self.errors[0].text.strip().splitlines()[-1] if self.errors else ""
+        why = f"No line proves why: {error}" if error else "No line proves why"
+        after = ""
+        if self.differential and self.differential.answers:
+            after = " after the answers given"
+        return f"{why}. Suspected first{after}: {', '.join(named)}."
 
     def to_dict(self, inputs: Sequence[Mapping[str, Any]] = ()) -> dict[str, Any]:
         """The object that ``ncclkit diagnose --json`` prints.
@@ -270,6 +280,7 @@ def diagnose(case: Case, deadline: float = DEADLINE) -> Diagnosis:
             verdict for verdict in found if verdict.cause != "rank_exception"
         ]  # whose, nobody knows
     findings = [finding for finding in rank(found) if not _is_mere_list(finding, scope)]
+    findings = [finding for finding in findings if not _is_survived(finding, scope)]
     suspects = None
     if not ended:
         findings, suspects = _with_suspects(findings, verdicts, scope)
@@ -358,6 +369,19 @@ def _mere_brakes(findings: Sequence[Finding], case: Case) -> list[Finding]:
         return finding.cause in BRAKES and any(name in finding.say for name in asked)
 
     return [finding for finding in findings if was_asked_for(finding)]
+
+
+def _is_survived(finding: Finding, case: Case) -> bool:
+    """Whether a rank's end was followed by a good end of the job, and nothing speaks against it.
+
+    A scheduler that preempts a job starts it again, and so does Ray.
+    """
+    if finding.cause not in OF_AN_END or trouble(case):
+        return False
+    lines = [one for one in finding.evidence if isinstance(one, Event) and one.line]
+    if len(lines) < len(finding.evidence):
+        return False
+    return any(all(is_later(end, line) for line in lines) for end in success_lines(case))
 
 
 def _is_mere_list(finding: Finding, case: Case) -> bool:

@@ -70,27 +70,8 @@ explains = (
 def diagnose(case: Case) -> Finding:
     """Found where a rank is missing from the collective in which the others wait."""
     states = rank_states(case)
-    dead = states.dead
-    if dead:
-        return clear(
-            ID,
-            f"{start(name_ranks(r for r in dead if r >= 0))} died, so no rank had to be slow.",
-            tuple(dead.values())[:3],
-        )
-    instant = states.instant_timeouts
-    if instant:
-        return clear(
-            ID,
-            "A timeout below a second ends healthy collectives: no rank had to be late.",
-            instant[:3],
-        )
-    if idle := idle_service(case):
-        return clear(ID, "The server had no request to work on, so no rank was late.", (idle,))
-    mismatches = case.of("flight.mismatch", "gloo.size_mismatch")
-    if mismatches:
-        return clear(
-            ID, "The ranks made different calls, so no rank was merely late.", tuple(mismatches[:3])
-        )
+    if acquitted := _acquitted(case, states):
+        return acquitted
     for witness in (
         _flight,
         _not_begun,
@@ -102,11 +83,7 @@ def diagnose(case: Case) -> Finding:
         *WITNESSES,
     ):
         if suspicion := witness(case, states):
-            finding = _finding(case, states, suspicion)
-            early = (
-                finding.strength == "likely" and unreached_timeout(case)[0]
-            )  # a rank may have been in good time
-            return replace(finding, strength="possible") if early else finding
+            return _suspected(case, states, suspicion)
     if (measured := measured_steps(case)) and not states.waiting:
         return _of_steps(case, *measured)
     if states.waiting:
@@ -128,6 +105,40 @@ def diagnose(case: Case) -> Finding:
         "the log of every rank up to the watchdog's message, or Flight Recorder dumps"
         " (TORCH_FR_BUFFER_SIZE=2000)",
     )
+
+
+def _acquitted(case: Case, states: RankStates) -> Finding | None:
+    """What shows at once that no rank was merely late."""
+    dead = states.dead
+    if dead:
+        return clear(
+            ID,
+            f"{start(name_ranks(r for r in dead if r >= 0))} died, so no rank had to be slow.",
+            tuple(dead.values())[:3],
+        )
+    instant = states.instant_timeouts
+    if instant:
+        return clear(
+            ID,
+            "A timeout below a second ends healthy collectives: no rank had to be late.",
+            instant[:3],
+        )
+    if idle := idle_service(case):
+        return clear(ID, "The server had no request to work on, so no rank was late.", (idle,))
+    mismatches = case.of("flight.mismatch", "gloo.size_mismatch")
+    if mismatches:
+        return clear(
+            ID, "The ranks made different calls, so no rank was merely late.", tuple(mismatches[:3])
+        )
+    return None
+
+
+def _suspected(case: Case, states: RankStates, suspicion: Suspicion) -> Finding:
+    """What a witness says; weaker where the timeout had not passed: a rank may be in time."""
+    finding = _finding(case, states, suspicion)
+    if finding.strength == "likely" and unreached_timeout(case)[0]:
+        return replace(finding, strength="possible")
+    return finding
 
 
 def _of_steps(case: Case, times: StepTimes, events: Sequence[Event]) -> Finding:
@@ -369,9 +380,8 @@ def _finding(case: Case, states: RankStates, suspicion: Suspicion) -> Finding:
         return _live_finding(case, strength, ranks, why[0])
     fed = for_workers(case, ranks)
     looked_into = stacks(case).keys() & set(ranks)
-    if strength == "proven" and (
-        fed or not looked_into
-    ):  # a file server, Python's lock or its workers may hold it up
+    # a file server, Python's lock or its workers may hold it up
+    if strength == "proven" and (fed or not looked_into):
         strength = "likely"
     first = next(iter(in_order(states.waiting.values())), None)
     call = call_waited_in(first, why)
@@ -383,19 +393,7 @@ def _finding(case: Case, states: RankStates, suspicion: Suspicion) -> Finding:
     doing = "waiting for data-loader workers" if fed else how_it_stood(case, ranks)
     last = f", last seen at {seen!r}," if seen else ""
     busy = f", {doing} in {where}," if where else f", {at_work}," if at_work else last
-    came = any(event.kind == "flight.late" for event in why)
-    verb = (
-        "may have been late for"
-        if strength == "possible"
-        else "was late for"
-        if came
-        else "had not entered"
-    )
-    if why and why[0].kind in (
-        "flight.stuck",
-        "flight.entry",
-    ):  # launched, and its GPU is still busy with something else
-        verb = "had launched, but its GPU had not begun,"
+    verb = _how_late(strength, why)
     who = f"{start(name_ranks(ranks))}{busy} {verb}"
     gaps = [
         rank
@@ -418,6 +416,16 @@ def _finding(case: Case, states: RankStates, suspicion: Suspicion) -> Finding:
         advice=_advice(case, ranks, where),
         next=None if strength == "proven" else experiment(case),
     )
+
+
+def _how_late(strength: Strength, why: Sequence[Event]) -> str:
+    """``had not entered``: how a rank stood to the collective, by what shows it."""
+    if why and why[0].kind in ("flight.stuck", "flight.entry"):
+        return "had launched, but its GPU had not begun,"
+    if strength == "possible":
+        return "may have been late for"
+    came = any(event.kind == "flight.late" for event in why)
+    return "was late for" if came else "had not entered"
 
 
 def _may_still_come(case: Case, ranks: tuple[int, ...], gap: Event) -> bool:

@@ -84,6 +84,9 @@ def _log_texts(case: Case) -> set[str]:
         found.update(_strings(event.data))
     for fact in case.facts:
         found.update(_strings(fact.value))
+    for file in case.inputs:  # lines that no grammar knows: a bare symptom stands there
+        for row in (*file.get("quiet", ()), *file.get("abnormal", ())):
+            found.add(str(row.get("text", "")))
     return found
 
 

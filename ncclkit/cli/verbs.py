@@ -809,6 +809,7 @@ def mcp(options: argparse.Namespace) -> int:
 
 def report(options: argparse.Namespace) -> int:
     """Run a notebook headless, as one HTML file."""
+    from ncclkit.causes.engine import diagnose as judge_case
     from ncclkit import report
     from ncclkit.analysis.speed import measured_speed
     from ncclkit.core.case import Case
@@ -830,8 +831,10 @@ def report(options: argparse.Namespace) -> int:
         judged = Case.open(html.parent, read_only=True)  # as the page does, of which run it may be
         found = [finding.say for finding in judged.findings if finding.verdict == "found"]
         speed = measured_speed(judged.latest())
-        said = [*found, speed.warning if speed else "", "nothing was found"]
-        show(f"Verdict: {next(filter(None, said))}")
+        said = [*found, speed.warning if speed else ""]
+        # not judged again where it found something: that takes long in large cases
+        verdict = next(filter(None, said), "") or judge_case(judged).headline
+        show(f"Verdict: {verdict}")
     show(f"Report: {html}\nCase folder: {html.parent}")
     if options.redact or options.redact_name:
         show(

@@ -160,18 +160,28 @@ def _answers_that_stay(case: Case, reading: evidence.Reading) -> list[Event]:
 
     What was answered about another job must not be judged with this one.
     """
-    before, now = _first_events(case.events), _first_events(reading.events)
+    before = _first_lines(case.events, case.inputs)
+    now = _first_lines(reading.events, reading.inputs)
     is_same = bool(before) and all(now.get(path) == first for path, first in before.items())
     return case.of(ANSWER_KIND) if is_same else []
 
 
-def _first_events(events: Iterable[Event]) -> dict[str, tuple[int, str]]:
-    """File → line and text of its first event, which stay when a log grows and differ where it is
-    another one.
+def _first_lines(
+    events: Iterable[Event], inputs: Iterable[Mapping[str, Any]]
+) -> dict[str, tuple[int, str]]:
+    """File → number and text of its first line that was kept.
+
+    It stays when a log grows, and differs where it is another one.
     """
     found: dict[str, tuple[int, str]] = {}
+    for file in inputs:
+        path = os.path.abspath(str(file.get("path", "")))
+        for row in (*file.get("quiet", ()), *file.get("abnormal", ())):
+            first = int(row["line"]), str(row["text"])
+            found[path] = min(found.get(path, first), first)
     for event in events:
-        if event.kind == ANSWER_KIND or not event.line:
+        # of progress the last line is kept, which goes on
+        if event.kind in (ANSWER_KIND, "progress") or not event.line:
             continue
         path = os.path.abspath(event.path)
         first = event.line, event.text

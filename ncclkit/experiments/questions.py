@@ -10,7 +10,7 @@ import math
 import re
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, cast
 
 from ncclkit.causes import page
@@ -129,8 +129,7 @@ def suspects_of(diagnosis: Diagnosis) -> Differential | None:
     suspects = diagnosis.differential
     if suspects is None or not suspects.suspects:
         return None
-    is_about_something = suspects.seen or diagnosis.findings or diagnosis.verdict != "no_job"
-    return suspects if is_about_something else None
+    return suspects if diagnosis.verdict != "no_job" else None
 
 
 def share_words(share: float) -> str:
@@ -169,8 +168,11 @@ def add_answer(
     case: Case, look: Look, answer: Answer, by: Literal["user", "check"] = "user", seen: str = ""
 ) -> None:
     """Keep an answer in the case; one that says again what was said last is kept once."""
-    event = answer_event(look, answer, by, seen)
-    if _kept_answers(case, look)[-1:] != [event]:
+    kept = case.of(ANSWER_KIND)
+    last = _kept_answers(case, look)[-1:]
+    # numbered, as a folder keeps equal events once: yes after no after yes is three answers
+    event = replace(answer_event(look, answer, by, seen), line=len(kept) + 1)
+    if not last or replace(last[0], line=event.line) != event:
         case.events.append(event)
         case.save()
 
@@ -316,7 +318,7 @@ def next_step(case: Case, diagnosis: Diagnosis) -> NextStep | None:
     collect = _flowing(page_of_symptom.get(TO_GET, "")) or TO_COLLECT
     if suspects.question is not None:
         return _beside_question(suspects, suspects.question, experiment, command, collect)
-    if first.share < CLEAR_LEAD:
+    if first.share < CLEAR_LEAD or suspects.answers.get(first.cause) != "yes":
         sentence = "No question is left that tells these suspects apart."
         return NextStep(sentence, experiment=experiment, command=command, collect=collect)
     named = [finding for finding in diagnosis.findings if finding.cause == first.cause]
@@ -365,13 +367,17 @@ def _experiment(case: Case, diagnosis: Diagnosis, cause: str) -> tuple[str, str]
     if not asked:
         return "", ""
     experiment = asked[0]
-    logs = str(case.about.get("logs") or "")
+    logs = case.about.get("logs") or ""
+    if not isinstance(logs, str):
+        return experiment.question, ""
     if logs in samples.names():
         logs = str(samples.HERE / logs)
     if not logs or logs == "-" or not any(row.get("path") != "-" for row in case.inputs):
         return experiment.question, ""
     where = f" --case {shlex.quote(str(case.path))}" if case.path else ""
-    return experiment.question, f"ncclkit diagnose {logs} --check{where}"
+    # the words of a case folder are no words of a shell
+    words = " ".join(map(shlex.quote, logs.split()))
+    return experiment.question, f"ncclkit diagnose {words} --check{where}"
 
 
 def _flowing(text: str) -> str:

@@ -63,7 +63,12 @@ def look_on_hosts(command: str, shows: str, denies: str, job_hosts: Collection[s
         return Sight("unknown", f"cannot tell: {why or 'no node answered'}")
     where = host_list(one.host for one in outputs)
     place = f"on {where}" if on_nodes else f"on this host, {where}"
-    mine = [one for one in outputs if not job_hosts or _is_among(one.host, job_hosts)]
+    if not job_hosts:
+        return Sight(
+            "unknown",
+            f"cannot tell: the log names no host; {place}: {_excerpt(outputs)}",
+        )
+    mine = [one for one in outputs if _is_among(one.host, job_hosts)]
     if not mine:
         return Sight(
             "unknown",

@@ -50,7 +50,11 @@ class View:
 
     def static(self) -> Markup:
         """The static face without its stylesheet: complete markup, no script."""
-        return page(self.summary, self.body) if self._titled else el("div", self.body, cls="nk tex2jax_ignore")
+        return (
+            page(self.summary, self.body)
+            if self._titled
+            else el("div", self.body, cls="nk tex2jax_ignore")
+        )
 
     @property
     def body(self) -> Markup:

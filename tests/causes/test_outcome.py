@@ -195,3 +195,29 @@ def test_lines_that_report_a_failure(line: str) -> None:
 )
 def test_what_people_complain_of(line: str, complains: bool) -> None:
     assert says_complaint(line) is complains
+
+
+PREEMPTED = (
+    "0: rank 0 of 16 up\n0: step 100 loss 2.3\n0: step 200 loss 2.2\n"
+    "slurmstepd: error: *** JOB 4411 ON node01 CANCELLED AT 2025-04-01T10:00:00 DUE TO PREEMPTION ***\n"
+)
+WENT_ON = "0: resumed at step 200\n0: step 300 loss 2.1\n0: Training completed.\n"
+
+
+@pytest.mark.parametrize(("more", "causes"), [("", ["rank_killed"]), (WENT_ON, [])])
+def test_a_job_that_was_started_again_and_succeeded_was_not_killed(
+    more: str, causes: list[str], tmp_path: Path
+) -> None:
+    result = judged(tmp_path, "job.log", PREEMPTED + more)
+    assert [finding.cause for finding in result.findings][:1] == causes
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "the text encoder is frozen, 123M trainable parameters\nstep 1/9 loss 2.1\nTraining done.\n",
+        "step 10/90 loss 2.1\nprotein is frozen\nstep 20/90 loss 1.9\n",
+    ],
+)
+def test_what_is_frozen_does_not_hang(text: str, tmp_path: Path) -> None:
+    assert judged(tmp_path, "job.log", text).findings == ()

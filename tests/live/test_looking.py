@@ -35,16 +35,16 @@ def no_allocation(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_what_shows_it_is_a_yes_and_what_denies_it_a_no() -> None:
-    assert look_on_hosts("echo swap 3G", "swap [1-9]", "swap 0", ()).answer == "yes"
-    seen = look_on_hosts("echo swap 0", "swap [1-9]", "swap 0", ())
+    assert look_on_hosts("echo swap 3G", "swap [1-9]", "swap 0", (HERE,)).answer == "yes"
+    seen = look_on_hosts("echo swap 0", "swap [1-9]", "swap 0", (HERE,))
     assert seen.answer == "no" and seen.text == f"on this host, {HERE}: swap 0"
-    assert look_on_hosts("echo neither", "swap [1-9]", "swap 0", ()).answer == "unknown"
+    assert look_on_hosts("echo neither", "swap [1-9]", "swap 0", (HERE,)).answer == "unknown"
 
 
 def test_a_no_needs_a_look_that_was_whole() -> None:
     """A kernel's log that nobody may read holds no line either."""
     refused = "echo dmesg: Operation not permitted >&2; echo 0"
-    assert look_on_hosts(refused, "", "^0$", ()).answer == "unknown"
+    assert look_on_hosts(refused, "", "^0$", (HERE,)).answer == "unknown"
 
 
 def test_another_host_cannot_answer_for_those_of_the_job() -> None:
@@ -63,14 +63,14 @@ def test_a_no_of_one_host_is_none_of_all_hosts() -> None:
 def test_it_is_bounded_in_time_and_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(looking, "SECONDS", 0.3)
     begun = time.monotonic()
-    seen = look_on_hosts("echo swap 0; sleep 60", "", "swap 0", ())
+    seen = look_on_hosts("echo swap 0; sleep 60", "", "swap 0", (HERE,))
     assert (
         time.monotonic() - begun < 5
         and seen.answer == "unknown"
         and "ended after 0.3 s" in seen.text
     )
     monkeypatch.setattr(looking, "SECONDS", 15.0)
-    seen = look_on_hosts("yes much", "", "much", ())
+    seen = look_on_hosts("yes much", "", "much", (HERE,))
     assert seen.answer == "unknown" and len(seen.text) < 1200
 
 
@@ -79,7 +79,7 @@ def test_secrets_stay_here_and_long_output_is_cut() -> None:
         "echo HF_TOKEN=hf_abcdefghijklmnopqrstuvwxyz012345; seq 1000", "HF_TOKEN", "", ()
     )
     assert seen.answer == "yes" and "abcdefgh" not in seen.text
-    assert len(look_on_hosts("seq 1000", "", "", ()).text.splitlines()) < 20
+    assert len(look_on_hosts("seq 1000", "", "", (HERE,)).text.splitlines()) < 20
 
 
 def test_each_node_of_an_allocation_is_asked(
@@ -121,3 +121,8 @@ def test_looks_only_read(cause: str) -> None:
     plain = re.sub(r"timeout \d+ ", "", command)
     calls = [part.split()[0] for part in re.split(r"[;|()]+|\$\(", plain) if part.split()]
     assert {call for call in calls if not call.startswith("2>")} <= READERS
+
+
+def test_a_log_that_names_no_host_is_answered_by_none() -> None:
+    seen = look_on_hosts("echo swap 3G", "swap [1-9]", "swap 0", ())
+    assert seen.answer == "unknown" and "names no host" in seen.text and "swap 3G" in seen.text

@@ -11,9 +11,9 @@ from ncclkit.causes.symptoms import HEADINGS, page_of, symptoms
 
 HEAD = """# Symptoms
 
-What a person holds first is mostly a line that many causes share. `ncclkit ask LOG` shows which causes
-it usually has, and asks the one question that tells most; here is all of it. The counts are of settled
-cases: posted failures, the examination, and recorded runs. This page is printed by
+What a person holds first is mostly a line that many causes share. `ncclkit ask LOG` shows which
+causes it usually has, and asks the one question that tells most; here is all of it. The counts are
+of settled cases: posted failures, the examination, and recorded runs. This page is printed by
 `ncclkit causes --symptoms`.
 """
 

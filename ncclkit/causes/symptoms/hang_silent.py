@@ -37,7 +37,6 @@ WORDS: tuple[str, ...] = (
     r"(?<!cause )(?<!to )(?<!avoid )(?<!potential )(?<!possible )(?<!GIL )(?<!to a )"
     r"(?<!in a )\bdeadlock(?:s|ed)?\b",
     r"\bfreezes\b",
-    r"\b(?:is|are|was|stays?|remains?|completely|gets?) frozen\b",
     r"\b(?:training|job|process(?:es)?|ranks?|run|script|program|it|everything) stall(?:s|ed)\b",
     r"\bstalled (?:ranks|ops|tensors)\b",
     r"\b(?:wait|block)(?:s|ed|ing)? (?:for ?ever|indefinitely)\b",
