@@ -76,7 +76,7 @@ def test_it_is_bounded_in_time_and_bytes(monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_secrets_stay_here_and_long_output_is_cut() -> None:
     seen = look_on_hosts(
-        "echo HF_TOKEN=hf_abcdefghijklmnopqrstuvwxyz012345; seq 1000", "HF_TOKEN", "", ()
+        "echo HF_TOKEN=hf_abcdefghijklmnopqrstuvwxyz012345; seq 1000", "HF_TOKEN", "", (HERE,)
     )
     assert seen.answer == "yes" and "abcdefgh" not in seen.text
     assert len(look_on_hosts("seq 1000", "", "", (HERE,)).text.splitlines()) < 20
