@@ -17,6 +17,8 @@ def says_failure(text: str) -> bool:
     """Whether a line, as a program wrote it, says that something failed."""
     if TABLE.search(text) or CHATTER.search(text) or is_source(text) or SETTING.match(text):
         return False
+    if REWARD.search(text):
+        return False
     if ERROR_NAMES.search(text):
         return True
     rest = without_settings(text)
@@ -31,10 +33,11 @@ def says_complaint(text: str) -> bool:
     """Whether a line is a sentence in which a person says that something is not as it should be."""
     if LOGGED.search(text) or TABLE.search(text) or CHATTER.search(text) or is_source(text):
         return False
-    if SETTING.match(text) or KERNEL.match(text):
+    if SETTING.match(text) or KERNEL.match(text) or REWARD.search(text):
         return False
     if OTHER_LANGUAGES.search(text):
         return True
+    text = without_names(text)
     words = len(SPOKEN.findall(text))
     if words >= WORDS_OF_A_REMARK and REMARK.search(text):
         return True
@@ -46,7 +49,9 @@ def says_complaint(text: str) -> bool:
 
 def says_death(text: str) -> bool:
     """Whether a line says that a process ended badly, or that a test failed."""
-    return DEATH.search(text) is not None
+    if REWARD.search(text):
+        return False
+    return DEATH.search(without_names(text)) is not None
 
 
 def says_slow(text: str) -> bool:
@@ -65,13 +70,23 @@ def is_mere_warning(text: str) -> bool:
 
 
 def is_source(text: str) -> bool:
-    """Whether a line is source code, or of a compiler, a test runner or git."""
-    return "\n" not in text and SOURCE.search(text) is not None
+    """Whether a line is source code, of a compiler, a test runner or git, or a user's prompt."""
+    if "\n" in text:
+        return False
+    return SOURCE.search(text) is not None or PROMPT.search(text) is not None
 
 
 def is_stack(text: str) -> bool:
     """Whether a line is of a stack that somebody took, or names the program that took it."""
     return STACK.search(text) is not None
+
+
+def without_names(text: str) -> str:
+    """A line without file names, paths, and single words in quotes.
+
+    A data set may be called ``"hang"``, and a checkpoint ``killed.pt``.
+    """
+    return NAMES.sub(" ", text)
 
 
 def without_settings(text: str) -> str:
@@ -81,6 +96,12 @@ def without_settings(text: str) -> str:
     return text
 
 
+NAMES = re.compile(
+    r"\"[\w.-]{1,60}\"|(?<!\w)'[\w.-]{1,60}'(?!\w)"
+    r"|(?<![\w/])(?:[\w.~-]{0,60}/){1,20}[\w.+-]{0,80}"
+    r"|\b[\w-]{1,60}\.(?:pt|pth|ckpt|safetensors|jsonl?|parquet|csv|ya?ml|txt|bin|npz|tar)\b"
+)
+"""What somebody chose as a name."""
 NOTHING_FAILED = (
     r"errors?|failures?|failed|warnings?|mismatch\w*|exceptions?|timeouts?|aborted|killed|dropped"
     r"|lost"
@@ -261,6 +282,10 @@ ERROR_NAMES = any_of(
 )
 """Names of errors, which would be taken away with settings."""
 
+REWARD = re.compile(r"\breward\b", re.IGNORECASE)
+"""Of an agent in a game: its end is not that of the job."""
+PROMPT = re.compile(r"\bprompt: ?['\"]")
+"""What a user asks a model, as a server logs it."""
 DEATH = any_of(
     rf"\b{DEADLY_SIGNAL}\b",
     rf"\b{EXIT_STATUS}\b",

@@ -217,7 +217,11 @@ def test_a_job_that_was_started_again_and_succeeded_was_not_killed(
     [
         "the text encoder is frozen, 123M trainable parameters\nstep 1/9 loss 2.1\nTraining done.\n",
         "step 10/90 loss 2.1\nprotein is frozen\nstep 20/90 loss 1.9\n",
+        'dataset "hang" split train: 12000 rows\nstep 10/90 loss 2.1\n',
+        "Loaded state from checkpoints/base/killed.pt\nstep 10/90 loss 2.1\nTraining done.\n",
+        "episode 10: agent killed by enemy (signal: 9), reward -1.0\nstep 10/90 loss 2.1\n",
+        "step 10/90 loss 2.1\nreceived request 2: prompt: 'Segmentation fault (core dumped)', n=1\n",
     ],
 )
-def test_what_is_frozen_does_not_hang(text: str, tmp_path: Path) -> None:
+def test_a_name_or_a_word_of_somebody_else_is_no_failure(text: str, tmp_path: Path) -> None:
     assert judged(tmp_path, "job.log", text).findings == ()

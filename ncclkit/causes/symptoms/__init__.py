@@ -15,6 +15,7 @@ from functools import cache
 from importlib import import_module
 from typing import Protocol, cast
 
+from ncclkit.analysis.complaints import without_names
 from ncclkit.core.model import Event
 
 NO_SYMPTOMS = ("document",)
@@ -65,7 +66,7 @@ def page_of(symptom: str) -> dict[str, str]:
 
 def symptoms_in(lines: Iterable[tuple[str, Event]]) -> tuple[Seen, ...]:
     """The symptoms that these lines show, each with the first line that does."""
-    known = list(lines)
+    known = [(without_names(line), event) for line, event in lines]
     found: list[Seen] = []
     for name in symptoms():
         pattern = _pattern(name)
