@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from ncclkit.agent import redact
+from ncclkit.agent.digits import is_whole
 from ncclkit.agent.commands import LATE, Reply, run_bounded
 from ncclkit.core.text import host_list
 from ncclkit.live.launch import slurm
@@ -170,4 +171,4 @@ def _is_among(host: str, hosts: Collection[str]) -> bool:
 def _short(host: str) -> str:
     """The name of a host without its domain; an address stays whole."""
     first = host.partition(".")[0]
-    return host if first.isdecimal() else first.lower()
+    return host if is_whole(first) else first.lower()

@@ -31,7 +31,7 @@ KEPT = re.compile(
 """Cells with a form, and those that they need."""
 ELSEWHERE = re.compile(
     r"^(stopgap|silent|late|practice|sweep|before|check|hung|example|stages) = "
-    r"|nk\.sample\(|_view\((nk\.|hung)|case_dir \+"
+    r"|nk\.sample\(|_view\((nk\.|hung)|ask_form\(saw|case_dir \+"
 )
 """Cells of further cases."""
 PRESSED = re.compile(r"await (form|loop)\.run\(")
