@@ -68,11 +68,9 @@ def look_advice(look: Look) -> Advice:
 
 def _sentence(suspect: Suspect, suspects: Differential, title: str, like: str) -> str:
     """``No rule decides it; a usual suspect is "…": why (9 of 31 settled cases like this).``"""
-    say = (
-        f'{SAYS}, but it resembles "{title}" (like: {like})'
-        if like
-        else f'{SAYS}; a usual suspect is "{title}"'
-    )
+    say = f'{SAYS}; a usual suspect is "{title}"'
+    if like:
+        say = f'{SAYS}, but it resembles "{title}" (like: {like})'
     if not suspects.seen:
         return f"{say}."
     symptom = page_of(suspects.seen[0].symptom)[""].rstrip(".")
@@ -97,9 +95,7 @@ def _evidence(
         return [suspects.seen[0].line], ""
     heavy = text.heaviest(cause, MOST, signs)
     most, heaviest_line, _ = heavy[0]
-    least = min(
-        most, SHOWN * most
-    )  # where each line speaks against the cause, the first is cited all the same
-    return [event for weight, _, event in heavy if weight >= least], weights().like(
-        cause, heaviest_line
-    )
+    # where each line speaks against the cause, the first is cited all the same
+    least = min(most, SHOWN * most)
+    cited: list[Evidence] = [event for weight, _, event in heavy if weight >= least]
+    return cited, weights().like(cause, heaviest_line)
