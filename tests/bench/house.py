@@ -32,7 +32,7 @@ from tests.packaging.imports import Module, Package  # noqa: E402
 
 SMALL = 80
 """Lines: a module of at most so many with one importer probably belongs into that importer."""
-LONG = 45
+LONG = 60
 """Lines that a function may have."""
 RUN = 6
 """Equal lines of code in a row that count as a duplicate."""

@@ -11,12 +11,12 @@ import argparse
 import ast
 import json
 import re
-import tokenize
 from collections import Counter, defaultdict
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.bench.house import read
+from tests.packaging.imports import Module, Package
 from tests.packaging.project import ROOT
 
 FILE = Path(__file__).with_name("readability.json")
@@ -64,14 +64,12 @@ class Room:
             "untyped reads": self.untyped,
         }
 
-    def add(self, path: Path) -> None:
+    def add(self, module: Module) -> None:
         """Count one module."""
-        text = path.read_text(encoding="utf-8")
-        tree = ast.parse(text)
-        self.code += len(_code_lines(path, tree))
-        self.long += sum(len(line) > COLUMNS for line in text.splitlines())
-        self.untyped += len(UNTYPED.findall(text))
-        for node in ast.walk(tree):
+        self.code += read(module).lines.code
+        self.long += sum(len(line) > COLUMNS for line in module.text.splitlines())
+        self.untyped += len(UNTYPED.findall(module.text))
+        for node in module.nodes:
             self._add_node(node)
 
     def _add_node(self, node: ast.AST) -> None:
@@ -83,33 +81,15 @@ class Room:
             self.one_word += "_" not in node.name.strip("_")
 
 
-def _code_lines(path: Path, tree: ast.AST) -> set[int]:
-    """Numbers of the lines that hold code."""
-    lines: set[int] = set()
-    quiet = (tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT)
-    with path.open("rb") as file:
-        for token in tokenize.tokenize(file.readline):
-            if token.type not in (*quiet, tokenize.ENCODING, tokenize.ENDMARKER):
-                lines.update(range(token.start[0], token.end[0] + 1))
-    return lines - set(_docstring_lines(tree))
-
-
-def _docstring_lines(tree: ast.AST) -> Iterator[int]:
-    """Lines of strings that stand alone: docstrings, and what is said of a constant."""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
-            if isinstance(node.value.value, str):
-                yield from range(node.lineno, (node.end_lineno or node.lineno) + 1)
-
-
-def counted() -> dict[str, dict[str, float]]:
-    """Room → its figures; the whole package as ``all``."""
+def counted(package: Package | None = None) -> dict[str, dict[str, float]]:
+    """Room → its figures; the whole package as ``all``, the modules of its root as ``door``."""
+    known = package or Package(ROOT / "ncclkit")
     rooms: dict[str, Room] = defaultdict(Room)
-    package = ROOT / "ncclkit"
-    for path in sorted(package.rglob("*.py")):
-        parts = path.relative_to(package).parts
-        rooms["all"].add(path)
-        rooms[parts[0] if len(parts) > 1 else "door"].add(path)
+    for name, module in known.modules.items():
+        unit = known.unit(name)
+        is_room = bool(unit) and (known.folder / unit).is_dir()
+        rooms["all"].add(module)
+        rooms[unit if is_room else "door"].add(module)
     return {name: room.figures for name, room in sorted(rooms.items())}
 
 
@@ -130,14 +110,13 @@ def kept_figures() -> dict[str, dict[str, float]]:
     return known
 
 
-def names_in_three_modules() -> dict[str, int]:
-    """Public functions of modules whose name stands in three modules or more, and in how many."""
+def names_in_three_modules(package: Package) -> dict[str, int]:
+    """Public functions whose name stands in three modules or more, and in how many."""
     where: Counter[str] = Counter()
-    for path in (ROOT / "ncclkit").rglob("*.py"):
-        tree = ast.parse(path.read_text(encoding="utf-8"))
-        names = {node.name for node in tree.body if isinstance(node, DEFINITIONS)}
+    for module in package.modules.values():
+        names = {node.name for node in module.tree.body if isinstance(node, DEFINITIONS)}
         where.update(name for name in names if not name.startswith("_"))
-    return {name: count for name, count in where.items() if count > 2}
+    return {name: count for name, count in where.most_common() if count > 2}
 
 
 def main() -> None:
@@ -145,7 +124,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Count how dense the package is.")
     parser.add_argument("--write", action="store_true", help="keep the figures of now")
     options = parser.parse_args()
-    now = counted()
+    package = Package(ROOT / "ncclkit")
+    now = counted(package)
     kept = kept_figures() if FILE.exists() else {}
     if options.write:
         if found := risen(now, kept):
@@ -153,7 +133,7 @@ def main() -> None:
         FILE.write_text(json.dumps(now, indent=1) + "\n", encoding="utf-8")
     for room, figures in now.items():
         print(f"{room:12}", "  ".join(f"{name} {figure:g}" for name, figure in figures.items()))
-    print(", ".join(f"{name} {count}" for name, count in names_in_three_modules().items()))
+    print(", ".join(f"{name} {count}" for name, count in names_in_three_modules(package).items()))
 
 
 if __name__ == "__main__":

@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
+import ast
 from pathlib import Path
 
 import pytest
 
+from tests.packaging.imports import Module
 from tests.packaging.readability import Room, counted, kept_figures, risen
 
 DENSE = 'a = [x if x else y for x in z for y in e.data["one"]]\n'
 PLAIN = "a = 1\n"
+
+
+def room_of(folder: Path, text: str) -> Room:
+    """What is counted of a module with this text."""
+    path = folder / "module.py"
+    path.write_text(text, encoding="utf-8")
+    room = Room()
+    room.add(Module("module", path, text, ast.parse(text)))
+    return room
 
 
 def test_the_package_becomes_no_denser() -> None:
@@ -29,16 +40,10 @@ def test_what_rises_is_said() -> None:
 
 @pytest.mark.parametrize(("text", "dense"), [(DENSE, True), (PLAIN, False)])
 def test_density_is_counted(tmp_path: Path, text: str, dense: bool) -> None:
-    path = tmp_path / "module.py"
-    path.write_text(text, encoding="utf-8")
-    room = Room()
-    room.add(path)
+    room = room_of(tmp_path, text)
     assert (room.conditionals, room.comprehensions, room.untyped) == ((1, 1, 1) if dense else (0, 0, 0))
 
 
 def test_docstrings_and_comments_are_no_code(tmp_path: Path) -> None:
-    path = tmp_path / "module.py"
-    path.write_text('"""Two\nlines."""\n\n# why\nA = 1\n"""What it is."""\n', encoding="utf-8")
-    room = Room()
-    room.add(path)
+    room = room_of(tmp_path, '"""Two\nlines."""\n\n# why\nA = 1\n"""What it is."""\n')
     assert room.code == 1
