@@ -30,7 +30,7 @@ def says_failure(text: str) -> bool:
 
 
 def says_complaint(text: str) -> bool:
-    """Whether a line is a sentence in which a person says that something is not as it should be."""
+    """Whether a person says in a line that something is not as it should be."""
     if LOGGED.search(text) or TABLE.search(text) or CHATTER.search(text) or is_source(text):
         return False
     if SETTING.match(text) or KERNEL.match(text) or REWARD.search(text):

@@ -51,7 +51,7 @@ class Motion:
 
 
 def motion(events: Iterable[Event]) -> Motion | None:
-    """What of a running job moved while it was looked at; None where it stalls, or nothing says so.
+    """What of a running job moved during the look; None where nothing did.
 
     A rank that works keeps a job going only where nobody waited for it all the while: an endless
     loop moves, too.

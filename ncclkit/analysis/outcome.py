@@ -96,7 +96,7 @@ def success_lines(case: Case) -> list[Event]:
 
 
 def shows_training(case: Case) -> bool:
-    """Whether a line holds the loss of a model, a row of a test, or tokens of a served model."""
+    """Whether a line holds a loss, a row of a test, or served tokens."""
     lines = [*unread_lines(case, "quiet"), *unread_lines(case)]
     return any(
         pattern.search(line.text) for line in lines for pattern in (LOSS, TEST_ROW, MODEL_SERVED)

@@ -63,9 +63,7 @@ def measured_speed(case: Case) -> MeasuredSpeed | None:
 
 
 def disturbing(events: Iterable[Event]) -> list[Event]:
-    """Those hosts' events that tell of a GPU that others used, or of cores that they left too few
-    of.
-    """
+    """Events of hosts whose GPUs or cores others used."""
     return [
         event for event in events if event.data["gpus"] or event.data["holders"] or crowded(event)
     ]

@@ -96,9 +96,7 @@ class GroupResult:
 
 
 def hosts_of(phases: Sequence[Event]) -> dict[int, str]:
-    """rank → host by the name that it has itself, or by the scheduler's where only that tells hosts
-    apart.
-    """
+    """rank → host, by its own name or by the scheduler's."""
     hellos = [e for e in phases if e.data.get("phase") == "hello" and e.rank is not None]
     own = {e.rank: e.host for e in hellos if e.rank is not None}
     given = {

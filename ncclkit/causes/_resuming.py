@@ -68,7 +68,7 @@ SHOWN = 80
 
 
 def keep_position(case: Case, ranks: tuple[int, ...]) -> tuple[Advice, ...]:
-    """What helps where one of these ranks replays its data, or where only a resume is known of it.
+    """What helps where ranks replay their data, or where a resume alone is known.
 
     Nothing where their stacks show other work, or where the timeout came long after the start.
     """

@@ -20,8 +20,7 @@ how far it came."""
 
 
 def hung_starts(case: Case) -> list[Event]:
-    """The last lines of a log in which NCCL begins its start, never ends it, and nothing else is
-    said.
+    """The last lines of a start of NCCL that never ends, where nothing else is said.
 
     Nothing where the ranks are ours and not all of them have begun: the others wait for those,
     whatever path joins them.

@@ -388,9 +388,7 @@ def contexts() -> dict[str, JobContext]:
 
 
 def contexts_of(case: Case, lines: Iterable[tuple[str, Event]]) -> tuple[str, ...]:
-    """The names of the contexts that a case shows, by these lines and by the kinds of
-    its events.
-    """
+    """Names of the contexts that these lines and the kinds of events show."""
     text = "\n".join(line for line, _ in list(lines)[:LINES])
     return tuple(context.name for context in CONTEXTS if _is_shown(context, case, text))
 

@@ -213,7 +213,7 @@ def unpacked(data: bytes) -> Weights:
 
 
 def abnormal(case: Case) -> list[tuple[str, Event]]:
-    """The lines that may tell a case from a healthy job, each once, with the event that cites it.
+    """The lines that may tell a case from a healthy job, each with its event.
 
     Of a few short logs, as somebody pastes them, these are all: what is chatter elsewhere speaks
     for a sound job.

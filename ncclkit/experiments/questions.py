@@ -200,9 +200,7 @@ def _kept_answers(case: Case, look: Look | None = None) -> list[Event]:
 
 
 def look_for_me(case: Case, look: Look) -> Sight:
-    """What a look of ours shows on the hosts that can be reached from here, at most in some
-    seconds.
-    """
+    """What a look of ours shows on the hosts that can be reached from here."""
     # by its name, so that nothing but a command of the catalogue can run
     known = all_questions()[look.cause]
     if not known.now:
