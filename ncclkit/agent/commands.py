@@ -179,7 +179,7 @@ def _signal_group(leader: int, number: int) -> bool:
 
 def _still_there(process: subprocess.Popen[bytes], started: list[int]) -> list[int]:
     """Living processes of a command: itself, its group, and those that have left the group."""
-    living = {pid for pid in started if processes.state(pid) not in ("Z", "X", "")}
+    living = {pid for pid in started if processes.is_alive(pid)}
     if process.returncode is None:
         living.add(process.pid)
     elif _signal_group(process.pid, 0):

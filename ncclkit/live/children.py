@@ -77,6 +77,15 @@ async def _end(child: Process, reading: asyncio.Future[Any]) -> None:
     reading.cancel()
     with suppress(asyncio.CancelledError):
         await reading
+    await _are_gone([child.pid, *started])
+
+
+async def _are_gone(pids: list[int]) -> None:
+    """Wait for the end of killed processes: a pipe is closed before its process has ended."""
+    clock = asyncio.get_running_loop()
+    deadline = clock.time() + GRACE
+    while any(processes.is_alive(pid) for pid in pids) and clock.time() < deadline:
+        await asyncio.sleep(0.01)
 
 
 async def lines_of(stream: asyncio.StreamReader, longest: int) -> AsyncIterator[bytes]:

@@ -41,7 +41,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from ncclkit.agent.monitor.attach import is_alive  # noqa: E402
+from ncclkit.agent.run.processes import is_alive  # noqa: E402
 from ncclkit.agent.monitor.snapshots import TOOLS, find_tool  # noqa: E402
 from ncclkit.agent.run.processes import die_with_parent  # noqa: E402
 from ncclkit.analysis.motion import headline  # noqa: E402

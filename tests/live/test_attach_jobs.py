@@ -399,7 +399,7 @@ def test_a_debugger_that_is_a_script_ends_at_its_deadline(tmp_path: Path, monkey
     assert flight_dump.debugged(command, begun + 6.0) in ("attached\n", "")
     assert time.monotonic() - begun < 20
     left = [pid for pid in processes.parents() if str(tmp_path) in processes.read(f"/proc/{pid}/cmdline")]
-    assert [pid for pid in left if processes.state(pid) not in ("Z", "X", "")] == []
+    assert [pid for pid in left if processes.is_alive(pid)] == []
 
 
 def test_no_call_of_a_rank_begins_that_could_not_end_in_time(tmp_path: Path) -> None:
@@ -480,7 +480,7 @@ def test_everything_ends_at_the_deadline_and_what_was_collected_is_kept(
     assert json.loads((tmp_path / "attached.json").read_text())["ranks"]["0"]["snapshots"]
     assert any("rank 0" in one and "--timeout 180 gives it more" in one for one in problems), problems
     left = [pid for pid in processes.parents() if str(tmp_path) in processes.read(f"/proc/{pid}/cmdline")]
-    assert [pid for pid in left if processes.state(pid) not in ("Z", "X", "")] == []
+    assert [pid for pid in left if processes.is_alive(pid)] == []
 
 
 FATAL = """#!{python}

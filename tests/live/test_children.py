@@ -29,7 +29,7 @@ echo $$ >> {pids}
 def living(file: Path) -> list[int]:
     pids = [int(pid) for pid in file.read_text().split()]
     assert pids
-    return [pid for pid in pids if processes.state(pid) not in ("Z", "")]
+    return [pid for pid in pids if processes.is_alive(pid)]
 
 
 async def shell(script: str) -> Process:

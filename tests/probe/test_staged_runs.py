@@ -85,9 +85,9 @@ def test_a_reader_of_the_dead_disk_waits_in_state_d_until_it_is_killed(tmp_path:
     finally:
         reader.kill()
     assert reader.wait(20) == -signal.SIGKILL
-    while any(processes.state(pid) not in ("", "Z", "X") for pid in disk) and time.monotonic() < end:
+    while any(processes.is_alive(pid) for pid in disk) and time.monotonic() < end:
         time.sleep(0.05)
-    assert all(processes.state(pid) in ("", "Z", "X") for pid in disk), "who serves the disk goes with its reader"
+    assert not any(processes.is_alive(pid) for pid in disk), "who serves the disk goes with its reader"
 
 
 def test_where_no_disk_can_be_mounted_a_fifo_stands_in(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

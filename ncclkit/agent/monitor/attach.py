@@ -152,7 +152,7 @@ def _keep(folder, name, ranks, taken, gpus, until, rows):
     """
     quiet, problems = utilization.seconds_without_traffic(ranks.values()), []
     for rank, pid in ranks.items():
-        if is_alive(pid):
+        if processes.is_alive(pid):
             row, problem = taken.row(rank, until)
             rows[str(rank)] = {**row, "quiet": quiet.get(pid), "kernels": gpus.rows[rank]}
             problems += [problem] if problem else []
@@ -246,12 +246,12 @@ def crash_handlers(folder, ranks):
         problems = []
         for rank in asked:
             silent = not _appears(os.path.join(folder, "stacks_rank%d.txt" % rank), until - 3.0)
-            if silent and is_alive(ranks[rank]):
+            if silent and processes.is_alive(ranks[rank]):
                 problems.append("rank %d did not answer SIGUSR1" % rank)
         for rank, pid in ranks.items():
-            if not os.path.exists(os.path.join(folder, "stacks_rank%d.txt" % rank)) and is_alive(
-                pid
-            ):
+            if not os.path.exists(
+                os.path.join(folder, "stacks_rank%d.txt" % rank)
+            ) and processes.is_alive(pid):
                 text, problem = python_stack(rank, pid, max(until, time.monotonic() + 0.5))
                 if text:
                     processes.write_whole(
@@ -341,11 +341,6 @@ def _permission(pids):
     )
 
 
-def is_alive(pid):
-    """Whether a process is there, and not only its exit status."""
-    return processes.state(pid) not in ("Z", "X", "")
-
-
 def _appears(path, until):
     while time.monotonic() < until:
         if os.path.exists(path):
@@ -356,6 +351,6 @@ def _appears(path, until):
 
 def _written(path, pid, until):
     """Whether a file that a process began is whole, or was never begun; waits for it."""
-    while os.path.exists(path + ".part") and is_alive(pid) and time.monotonic() < until:
+    while os.path.exists(path + ".part") and processes.is_alive(pid) and time.monotonic() < until:
         time.sleep(0.02)
     return not os.path.exists(path + ".part")

@@ -71,7 +71,7 @@ class Kernels:
 
     def _one(self, program, rank, until, least):
         pid = self.ranks[rank]
-        if processes.state(pid) in ("", "Z", "X"):
+        if not processes.is_alive(pid):
             return "rank %d has ended" % rank
         if processes.owner(pid) != os.geteuid():
             return "rank %d belongs to another user, so it is not stopped" % rank

@@ -102,7 +102,7 @@ class Snapshots:
                 self.rows[rank].append({**counters(self.ranks[rank]), "stack": redact.text(stack)})
 
     def _one(self, rank, until):
-        if processes.state(self.ranks[rank]) in ("Z", "X", ""):
+        if not processes.is_alive(self.ranks[rank]):
             return "", "rank %d has ended" % rank
         return python_stack(rank, self.ranks[rank], until, numbers=True)
 

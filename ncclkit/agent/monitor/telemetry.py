@@ -240,7 +240,7 @@ def sample_running_job(path, ranks, until):
     """
     sampler = Sampler(path, lambda: ranks, gpus_of(ranks))
     try:
-        while any(processes.state(pid) not in ("Z", "X", "") for pid in ranks.values()):
+        while any(processes.is_alive(pid) for pid in ranks.values()):
             sampler.take()
             if until.wait(LEAST):
                 break

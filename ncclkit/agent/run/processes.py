@@ -75,7 +75,7 @@ def descendants(root):
     while wave:
         wave = [pid for pid, parent in table.items() if parent in wave]
         found += wave
-    return [pid for pid in found if state(pid) not in ("Z", "X", "")]
+    return [pid for pid in found if is_alive(pid)]
 
 
 def group(leader):
@@ -107,6 +107,11 @@ def state(pid):
     """One letter as in ps (R, S, D, T, Z …); empty when the process is gone."""
     stat = read("/proc/%d/stat" % pid)
     return stat.rsplit(")", 1)[1].split()[0] if stat else ""
+
+
+def is_alive(pid):
+    """False of a process that is gone, and of one that only waits to be asked for its status."""
+    return state(pid) not in ("Z", "X", "")
 
 
 def read(path, limit=1 << 20):
