@@ -17,7 +17,7 @@ def says_failure(text: str) -> bool:
     """Whether a line, as a program wrote it, says that something failed."""
     if TABLE.search(text) or CHATTER.search(text) or is_source(text) or SETTING.match(text):
         return False
-    if REWARD.search(text):
+    if REWARD.search(text) or ("oom-killer" in text and DESKTOP.search(text)):
         return False
     if ERROR_NAMES.search(text):
         return True
@@ -70,10 +70,10 @@ def is_mere_warning(text: str) -> bool:
 
 
 def is_source(text: str) -> bool:
-    """Whether a line is source code, of a compiler, a test runner or git, or a user's prompt."""
+    """Whether a line is of no job: source code, a compiler, git, a prompt, a tried program."""
     if "\n" in text:
         return False
-    return SOURCE.search(text) is not None or PROMPT.search(text) is not None
+    return any(words.search(text) for words in (SOURCE, PROMPT, SANDBOX))
 
 
 def is_stack(text: str) -> bool:
@@ -123,6 +123,13 @@ TAKEN_AWAY = (
     # 0 errors     no error     without any failure     0 tests completed and failed
     re.compile(rf"\b(?:no|without(?: any)?)(?: \w+)? (?:{NOTHING_FAILED})\b", re.IGNORECASE),
     re.compile(rf"\b(?:zero|0)(?: \w+){{0,3}} (?:{NOTHING_FAILED})\b", re.IGNORECASE),
+    # Kein Fehler gefunden     aucune erreur     sin errores     未发现错误
+    re.compile(
+        r"\b(?:keine?|ohne|aucune?|sans|sin|nessun|senza) (?:fehler|erreurs?|error\w{0,2})\b",
+        re.IGNORECASE,
+    ),
+    re.compile(r"(?:没有|未发现|无)(?:任何)?(?:错误|失败|超时|异常)"),
+    re.compile(r"(?:错误|失败|超时).{0,12}(?:重试|后).{0,12}成功"),
     # errors: 0     failed=0     Out of bounds values : 0 OK     Volatile Uncorr. ECC | N/A
     re.compile(
         rf"\b(?:{NOTHING_FAILED}|out of bounds values|volatile \w+ ecc|ecc errors?)"
@@ -277,15 +284,26 @@ PLAIN = any_word(
 ERROR_NAMES = any_of(
     r"\bIBV_WC_\w*ERR\b",
     r"loss['\"]?\W{1,4}nan\b",
+    # :::MLLOG {… "key": "run_stop", … "status": "aborted"}
+    r"\"run_stop\".*\"aborted\"",
     r"\bHW (?:Thermal )?Slowdown\W+Active",
     r"\bnccl(?:System|Internal|Remote|UnhandledCuda)Error\b",
 )
 """Names of errors, which would be taken away with settings."""
 
-REWARD = re.compile(r"\breward\b", re.IGNORECASE)
-"""Of an agent in a game: its end is not that of the job."""
-PROMPT = re.compile(r"\bprompt: ?['\"]")
-"""What a user asks a model, as a server logs it."""
+SANDBOX = re.compile(
+    r"\bsandbox\b|\btest cases?\b|\bprogram \d+:|\bprograms exited\b", re.IGNORECASE
+)
+"""Of a program that a model wrote and that is tried: its end is not that of the job."""
+REWARD = re.compile(rf"\brewards?\b|\bepisodes?\b|{SANDBOX.pattern}", re.IGNORECASE)
+"""Of an agent in a game, or of such a program."""
+PROMPT = re.compile(
+    r"\bprompt: ?['\"]"
+    r"|^\W{0,3}(?:sample|generat(?:ed|ion)|completion|response|answer|question|user|assistant"
+    r"|reference|hypothesis|prediction)s?(?: ?\[?\d+\]?)? ?: ?\S",
+    re.IGNORECASE,
+)
+"""What somebody asks a model, what it answers, what stands in its data."""
 DEATH = any_of(
     rf"\b{DEADLY_SIGNAL}\b",
     rf"\b{EXIT_STATUS}\b",
@@ -307,12 +325,18 @@ DEATH = any_of(
 )
 """The end of a process, or the verdict of a table: no work of others refutes it."""
 
+DESKTOP = re.compile(
+    r"chrom|firefox|Web Content|Xorg|gnome|plasma|kwin|slack|teams|spotify|\bcode\b", re.IGNORECASE
+)
+"""Programs of somebody's desk, whose end is not that of a rank."""
 KERNEL = re.compile(r"\[ *\d{1,9}\.\d{6}\] (?!.*(?:NVRM|Xid|Killed|oom|segfault))")
 """How the kernel stamps its lines, which tell of all the machine; what ends a job has grammars."""
 SETTING = re.compile(
-    r"\s*[\w-]*(?:restart|signal|policy|timeout|retries|grace)[\w-]*: +[\w.:-]+$", re.IGNORECASE
+    r"\s*[\w-]*(?:restart|signal|policy|timeout|retries|grace)[\w-]*: +[\w.:-]+$"
+    r"|\s*[A-Z]{1,5}\s{1,4}= [A-Z][\w ]{0,60}$",
+    re.IGNORECASE,
 )
-"""A line of a configuration: ``restart: on-failure:5``."""
+"""A line of a configuration, or of a legend: ``GNS = GPU not supported``."""
 SOURCE = any_of(
     # socket_all_reduce.cpp:131:5: error: 'timeout_ms_' was not declared     make[2]: *** [all]
     r"^\S+\.(?:c|cc|cpp|cxx|h|hpp|cu|cuh|rs|go|java|ts):\d+:(?:\d+:)? ",
@@ -320,11 +344,27 @@ SOURCE = any_of(
     # 41d0e7c Fix hang in all_gather      commit 41d0e7c…
     r"^(?=[0-9a-f]{0,9}[a-f])(?=[0-9a-f]{0,9}\d)[0-9a-f]{7,10} [A-Za-z][\w ]*\b(?!.*\d$)",
     r"^commit [0-9a-f]{40}",
+    # - Fix a deadlock in all_reduce      Retry when the store times out
+    r"^[\s*+-]{0,8}(?:Fix(?:e[sd])?|Add(?:s|ed)?|Avoid|Prevent|Handle|Improved?|Removed?|Support"
+    r"|Retry) [a-z]",
+    # docs/faq.md:40:RuntimeError: CUDA out of memory (grep)
+    r"^[\w./-]{1,200}\.(?:md|rst|adoc|html|ipynb|py|sh|ya?ml):\d{1,7}:(?:\S|\s{2})",
+    # If training hangs at the first step, set NCCL_DEBUG=INFO and look for the interface.
+    r"^\W*If (?!.*\b(?:I|we|my|our)\b)[^,]{1,80}, (?:then )?"
+    r"(?:set|try|use|lower|raise|look|check|run|add|see)\b",
+    # 104  grep -n 'timed out' slurm-1.out     $ grep -rn RuntimeError docs/     dmesg | grep oom
+    r"(?:^[\s\d$#]{0,10}|\| ?)[ef]?grep (?:-\w+ )*[\w'\"]",
     # raise RuntimeError(f"…")     if rank == 0:     print("…")     || echo "srun failed"
     r"^\s*(?:raise|return) \w[\w.]*\(",
     r"^\s*(?:if|elif|for|while|with|def|class|except)\b.*:\s*$",
-    r"^\s*(?:print|echo)\b ?[(\"']",
+    r"^\s*(?:@?printf?|echo)\b ?[(\"']",
     r"\|\| *(?:echo|exit)\b",
+    r"^\s*exit \d+;?\s*$",
+    r"^\s*(?:\"{3}|'{3})",
+    # #SBATCH --error=%x-%j.out     #PBS -j oe     # HELP node_errors Number of errors
+    r"^\s*# ?(?:SBATCH|PBS|BSUB|HELP|TYPE)\b",
+    # # kill what hangs on all nodes; but not a table's own lines, nor a crash of Java
+    r"^\s*# (?!.*(?:Out of bounds|Rank|nThread|error has been detected|SIG[A-Z]+))[A-Za-z]",
     # test ring::tests::broadcast ... FAILED
     r"^test \S+ \.\.\. ",
     r"^thread '[^']+' panicked",
@@ -340,6 +380,8 @@ LEVEL = any_of(
     r"^\s*\[?[IW]\d{4,8}[ :]",
     r"^\s*\[[IW](?:\d{3,4})? ",
     r"\|\s*(?:INFO|WARNING)\s*\|",
+    # [NeMo I 2024-05-10 05:34:48 ddpm:305] Unexpected Keys: […]
+    r"\[NeMo [IW] ",
 )
 """How a program marks what it goes on after."""
 
@@ -402,6 +444,7 @@ BENIGN = any_of(
     r"shut down too early",
     r"deprecat",
     # of other programs
+    r"retrying in \d",
     r"asterisks indicate",
     r"Could not collect",
     r"may be insufficient",
@@ -620,9 +663,10 @@ LOGGED = any_of(
 TABLE = any_of(
     r"\balgbw\b.*\bbusbw\b",
     r"out-of-place",
+    r"\b(?:PASS\b.*\bFAIL|FAIL\b.*\bPASS)\b",
     r"# ?Out of bounds values\s*:\s*0 OK",
 )
-"""Titles of a test's table, which name the column of wrong values, and its closing line."""
+"""Titles and legends of a test's table, which name what could go wrong, and its closing line."""
 
 GLOG_INFO = r"^(?:\[rank\d{1,6}\]:)?\[I\d{0,4} .{0,60}\.cpp:\d+\] "
 """How torch's own lines begin that only inform: ``[rank0]:[I1127 00:27:38 …cpp:1515] …``."""

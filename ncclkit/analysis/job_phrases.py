@@ -25,7 +25,9 @@ END_OF_ALL = any_of(
     r"^NOTE: The CUDA Samples are not meant for",
     r"={3,} .*\b\d+ passed\b(?!.*\b(?:failed|error))",
     r"^OK(?: \(skipped=\d+\))?\s*$",
-    r"^RESULT,\w+,",
+    r"\bRESULT,\w+,\d*,\d",
+    # :::MLLOG {… "key": "run_stop", … "status": "success"}: what the ranks of MLPerf agreed on
+    r"\"run_stop\".*\"success\"",
     # the status of the command: rc=0     EXIT_CODE=0
     r"\bEXIT_CODE=0\b",
     r"^\W{0,3}(?:rc|exit|exit (?:code|status)|status|returned?|\$\?)\s*[=:]\s*0\s*$",
@@ -40,6 +42,12 @@ END_OF_ONE = any_of(
     r"(?:[Tt]raining|fine-?tuning)\b",
     r"^\W*End (?:of )?training",
     r"\[after training is done\]",
+    # Training abgeschlossen.     训练完成     Entraînement terminé     学習が完了しました
+    r"Training (?:ist |wurde )?(?:abgeschlossen|beendet)\b",
+    r"训练(?:已经?)?(?:完成|结束)",
+    r"[Ee]ntraînement terminé\b",
+    r"[Ee]ntrenamiento (?:terminado|finalizado|completado)\b",
+    r"学習(?:が|は)?(?:完了|終了)",
     # Total training time 11:20:41     {'train_runtime': 812.1, …     20 epochs completed in 0.3 h
     r"[Tt]otal training time",
     r"^\W*[Tt]raining time\s*[:=]",
@@ -47,6 +55,8 @@ END_OF_ONE = any_of(
     r"\d+ epochs completed in\b",
     r"`Trainer\.fit` stopped: `max_",
     r"\[exiting program at iteration",
+    # ENDING TIMING RUN AT 2023-09-27 …
+    r"ENDING TIMING RUN AT\b",
     # Run finished     Successfully trained     All epochs are done     rank 3: done.
     r"\bRun(?: has)? (?:successfully )?finished\b",
     r"\bBenchmark (?:finished|completed?|done)\b",
@@ -149,6 +159,9 @@ TORCH_LINE = re.compile(r"\[rank\d+\]:\s*\[?[WI]\d{3,4} ")
 """How torch itself warns; its last log lines say nothing of the program."""
 SECTION = re.compile(r"^==> .{1,200} <==$")
 """The title under which `tail` shows one of several files."""
+KEYBOARD = "KeyboardInterrupt"
+INTERRUPTED = re.compile(rf"^\^C|\b{KEYBOARD}\s*$")
+"""Somebody ended the program from the keyboard."""
 PROMPT = re.compile(r"^(?:\([\w.-]+\) ?)?\[?[\w.-]+@[\w.-]+[: ][^$#>]{0,80}[$#>]\s*$")
 """A shell that waits for the next command."""
 NUMBERS = re.compile(r"\d+")

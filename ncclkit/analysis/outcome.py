@@ -16,6 +16,8 @@ from ncclkit.analysis.job_phrases import (
     END_OF_ALL,
     END_OF_ONE,
     HELPER,
+    INTERRUPTED,
+    KEYBOARD,
     LARGEST_SIZE,
     LOSS,
     MODEL_SERVED,
@@ -57,12 +59,22 @@ class Outcome:
     """The line that shows that all of it succeeded."""
     work: Event | None
     """The last line that only a job at work writes."""
+    interrupted: Event | None = None
+    """The line that shows that somebody ended it from the keyboard."""
 
 
 @once
 def outcome(case: Case) -> Outcome:
     """Whether the job was seen to succeed, and whether it was seen at work."""
-    return Outcome(_success(case), max(work_lines(case), key=_place, default=None))
+    work = max(work_lines(case), key=_place, default=None)
+    return Outcome(_success(case), work, _interrupted(case))
+
+
+def _interrupted(case: Case) -> Event | None:
+    raised = [e for e in case.of("python.exception") if e.data.get("type") == KEYBOARD]
+    plain = [*unread_lines(case, "quiet"), *unread_lines(case)]
+    said = [line for line in plain if INTERRUPTED.search(line.text)]
+    return max([*raised, *said], key=_place, default=None)
 
 
 def unread_lines(case: Case, which: str = "abnormal") -> list[Event]:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from itertools import islice
 
 from ncclkit.analysis.complaints import (
+    DESKTOP,
     is_mere_warning,
     is_source,
     is_stack,
@@ -60,6 +61,8 @@ FOREIGN = re.compile(
     r"|(?:NullPointer|IllegalState|IllegalArgument)Exception"
 )
 """Types of exceptions of other languages than Python."""
+RANK_FRAME = re.compile(r"\.py\b|python|torch|nccl|cuda|mpi|gloo|ucx|ucp|pmix", re.IGNORECASE)
+"""Words of a stack of a rank; one of any other program names none of them."""
 HARMLESS_KINDS = (
     "store.clients",
     "store.retry",
@@ -84,8 +87,9 @@ HARMLESS_WARNING = re.compile(
     r"|NUMA|gdrcopy"
     r"|Topology detection|OFI Unable to find a protocol that worked"
     r"|Failed to initialize (?:NET/OFI|NET plugin)"
+    r"|Cannot initialize CollNet|SHARP coll init error|Cannot create SHArP job"
 )
-"""What NCCL warns of while it looks for a library or a card that not every machine has."""
+"""What NCCL warns of while it looks for what not every machine has, after which it goes on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +143,8 @@ def trouble(case: Case) -> Trouble:
 def is_of_job(event: Event) -> bool:
     """Whether only a training job leaves this; a plan, or a test of connections, is none."""
     if event.kind == "worker.phase" and event.data.get("phase") in ("plan", "end"):
+        return False
+    if event.kind == "stack" and not RANK_FRAME.search(event.text):
         return False
     if event.kind == "python.exception" and FOREIGN.match(event.data.get("type") or ""):
         return False
@@ -258,6 +264,8 @@ def _is_error(event: Event) -> bool:
     if event.kind in ("nccl.warn", "nccl.info") and HARMLESS_WARNING.search(event.text):
         return False
     if is_source(event.text) and not event.kind.startswith("kernel."):
+        return False
+    if event.kind == "kernel.oom" and DESKTOP.search(event.data.get("name") or ""):
         return False
     if event.kind == "log.error":
         return says_failure(event.text)

@@ -82,7 +82,10 @@ def diagnose(case: Case) -> Finding:
 
 def _complaints(case: Case) -> list[Event]:
     texts = ("no algorithm/protocol available", "No transport found for rank")
-    return family(case, "algorithm") + matching(messages(case), *texts)
+    said = family(case, "algorithm")
+    # without CollNet NCCL takes the usual way, as it says in the same line
+    refusals = [event for event in said if "using point-to-point network" not in event.text]
+    return refusals + matching(messages(case), *texts)
 
 
 def _not_allowed(case: Case) -> Finding | None:

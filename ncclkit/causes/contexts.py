@@ -47,6 +47,17 @@ CONTEXTS = (
         r"|--standalone|nnodes[= ]+1\b",
     ),
     JobContext(
+        "one_rank",
+        "there is one rank",
+        r"\bWORLD_SIZE=1\b|\bworld_size['\"]?[:= ]{1,3}1\b|\bnranks 1\b",
+    ),
+    JobContext(
+        "only_cpu",
+        "the ranks run on CPUs, over gloo",
+        r"backend[ ='\":]{0,4}gloo\b|\bgloo (?:backend|on CPU)|\bgloo::|use_cpu[= ]+True"
+        r"|device[= ]+['\"]?cpu\b",
+    ),
+    JobContext(
         "container",
         "it runs in containers",
         r"docker|container|\bpods?\b|\bkube|k8s|podman|singularity|apptainer|--ipc\b"
@@ -93,6 +104,11 @@ CONTEXTS = (
         "uses_infiniband",
         "NCCL uses InfiniBand or RoCE",
         r"Using network IB|NET/IB ?: Using|via NET/IB|\bmlx\d|\bibv_|\bRoCE|infiniband" r"|\bGID\b",
+    ),
+    JobContext(
+        "network_ib",
+        "NCCL says that it uses InfiniBand or RoCE",
+        r"Using network IB",
     ),
     JobContext(
         "no_infiniband",

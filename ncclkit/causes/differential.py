@@ -76,6 +76,29 @@ STATED: Mapping[tuple[str, str], float] = {
 reason."""
 
 
+OF_SEVERAL = (
+    "concurrent_comms", "hostname_resolution", "ib_config", "ib_link_error", "ib_not_used",
+    "ifname_not_found", "network_loss", "p2p_broken", "rank_divergence", "send_recv_mismatch",
+    "shape_mismatch", "slow_rank", "slow_transport", "store_unreachable", "version_mismatch",
+    "wrong_interface",
+)  # fmt: skip
+"""Causes that take two ranks."""
+OF_GPUS = (
+    "cuda_error", "cumem_container", "driver_too_old", "duplicate_gpu", "gpu_clock_limit",
+    "gpu_hardware_error", "gpu_oom", "gpu_shared", "ib_config", "ib_not_used", "nccl_bug",
+    "net_plugin", "nvswitch_fabric", "p2p_broken", "slow_transport",
+)  # fmt: skip
+"""Causes that a job on CPUs cannot have."""
+EXCLUDED: Mapping[str, Sequence[str]] = {
+    "one_rank": OF_SEVERAL,
+    "only_cpu": OF_GPUS,
+    "network_ib": ("ib_not_used",),
+}
+"""Context → causes that it rules out, as far as the text is about one job."""
+HARDLY = 0.02
+"""How much rarer such a cause is then: a text may tell of several jobs."""
+
+
 class Settled(msgspec.Struct, frozen=True):
     """A settled case: what it turned out to be, and what its text showed."""
 
@@ -236,6 +259,7 @@ def differential(
         ruled = _rules_add(cause, possible, cleared)
         odds[cause] = counted + resembled + ruled + _pages_add(cause, seen)
         odds[cause] += sum(math.log(STATED.get((feature, cause), 1.0)) for feature in shows)
+        odds[cause] += sum(math.log(HARDLY) for feature in shows if _rules_out(feature, cause))
     answers = answers_of(case)
     for look, answer in answers.items():
         for cause in odds:
@@ -255,6 +279,10 @@ def _rules_add(cause: str, possible: Sequence[str], cleared: Collection[str]) ->
     if cause in possible:
         return POSSIBLE - PLACE * possible.index(cause)
     return IN_DOUBT if cause in cleared else 0.0
+
+
+def _rules_out(context: str, cause: str) -> bool:
+    return cause in EXCLUDED.get(context, ())
 
 
 def _pages_add(cause: str, seen: Iterable[Seen]) -> float:

@@ -13,7 +13,7 @@ from importlib import import_module
 from time import monotonic
 from typing import Any
 
-from ncclkit.analysis.complaints import is_source
+from ncclkit.analysis.complaints import DESKTOP, is_source
 from ncclkit.analysis.motion import without_moments
 from ncclkit.analysis.once import last_run_of
 from ncclkit.analysis.outcome import (
@@ -189,6 +189,11 @@ class Diagnosis:
             return f"Nothing found: the job was seen to go well ({self.checks}){others}."
         if self.at_work and self.at_work.kind == "attach.motion":
             return f"The job goes on: {self.at_work.text}."
+        if self.at_work and self.outcome.interrupted:
+            return (
+                "The job was at work until somebody interrupted it from the keyboard; the log shows"
+                " no trouble before that."
+            )
         if self.at_work:
             return (
                 "The job is at work, with no trouble in this excerpt, which ends before the job"
@@ -275,10 +280,8 @@ def diagnose(case: Case, deadline: float = DEADLINE) -> Diagnosis:
     verdicts, ended = _verdicts(scope, deadline)
     verdicts = experiment_records.weigh(verdicts, scope.events)
     found = [verdict for verdict in verdicts if verdict.verdict == "found"]
-    if not job_seen and not _is_about_hosts(scope):
-        found = [
-            verdict for verdict in found if verdict.cause != "rank_exception"
-        ]  # whose, nobody knows
+    if not job_seen:
+        found = [verdict for verdict in found if not _is_of_other_program(verdict, scope)]
     findings = [finding for finding in rank(found) if not _is_mere_list(finding, scope)]
     findings = [finding for finding in findings if not _is_survived(finding, scope)]
     suspects = None
@@ -601,6 +604,21 @@ def _is_about_job(case: Case) -> bool:
         return True
     how = outcome(case)
     return resemblance.is_topic(case) and bool(trouble(case) or how.success or how.work)
+
+
+def _is_of_other_program(finding: Finding, case: Case) -> bool:
+    """Whether what ended may be any program: no job is seen, and no name says whose end it is."""
+    if finding.cause == "rank_exception":
+        return not _is_about_hosts(case) or _is_debugged(case)
+    killed = [one for one in finding.evidence if isinstance(one, Event)]
+    if finding.cause != "host_oom" or {event.kind for event in killed} != {"kernel.oom"}:
+        return False
+    return all(DESKTOP.search(str(event.data["name"])) for event in killed)
+
+
+def _is_debugged(case: Case) -> bool:
+    """Whether a debugger runs the program whose end is seen."""
+    return any(event.data["tool"] == "gdb" for event in case.of("stack"))
 
 
 def _is_about_hosts(case: Case) -> bool:

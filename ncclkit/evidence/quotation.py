@@ -136,13 +136,14 @@ LOGGED = re.compile(
     r"|\[[IWEF] (?:\d{4} )?\S"
     r"|(?:\w{3} )?[A-Z]\w\w +\d{1,2} \d\d:\d\d:|\s*\d+\.\d{6}\]|\(?(?:[Rr]ank|default|trainer)["
     r" :]?\d|\d{1,4}[\]:,]"
+    r"|\+{2,6} \S|\+ (?:source|export|module|eval|echo|date|set|cd|srun|mpirun|python\d?|'?\[|\w+=)"
     r"|\S{1,99}:\d+:\d+ \[\d+\]|(?:INFO|WARN(?:ING)?|ERROR|CRITICAL|DEBUG)\b[\s:\]])"
     r"|.{0,200}(?:NCCL (?:INFO|WARN)\b|\bit/s\b|\ds/it\b)|Traceback \(most|\s*(?:\S+ )?File"
     r" \"[^\"]+\", line \d"
     r"|srun:|slurmstepd:|(?:[Tt]hread|Current thread) 0x|#\d+ +0x"
     r"|#(?: +Rank +\d| nThread| Using devices| Out of bounds| Avg bus))"
 )
-"""How lines of logs begin."""
+"""How lines of logs begin, those of a shell that traces its commands (``set -x``) among them."""
 WRITTEN = re.compile(
     r"\s*(?:#{1,6} \S|={1,5} [A-Z].*[^=]$|:[\w-]+:|msg(?:id|str|ctxt)\b|#!|#\s?\w"
     r"|```|~~~|[-*+] +[A-Za-z`\"'*\[]|\d+[.)] [A-Z]|> |\|.*\|\s*$|\.\. \w|<!|//"

@@ -27,6 +27,8 @@ ANCHORS = (
     b"shard ",
     b"chunk ",
     b"file ",
+    b"samples_count",
+    b"epoch_num",
 )
 LOOK = 8 << 10
 """Bytes at the end of a block in which progress is looked for: it is frequent, and only its end
@@ -43,7 +45,8 @@ BAR = re.compile(
     r"<(?P<left>[\d:?]{1,20}), {1,9}(?P<rate>[\d.?]{1,20} ?\w{1,20}/\w{1,20})"
 )
 COUNTER = re.compile(
-    r"\b(?:global_?step|[Ss]tep|iter(?:ation)?|finish|(?:layer|shard|chunk|file)(?= \d{1,15}/\d))\b"
+    r"\b(?:global_?step|[Ss]tep|iter(?:ation)?|finish|(?:layer|shard|chunk|file)(?= \d{1,15}/\d)"
+    r"|samples_count|(?:first_)?epoch_num)\b"
     r"[\"']?[\s:=\[]{1,12}(?P<step>\d{1,15})(?:/ {0,8}(?P<total>\d{1,15}))?"
     r"(?![\d.(])"
 )

@@ -317,6 +317,8 @@ RULES: tuple[Rule, ...] = (
     # Finished training     Training done     Total training time 11:20:41       {'train_runtime': 812.1, …
     # [default] worker group successfully finished.
     # 4711.0 COMPLETED 0:0 (sacct of a step: the batch script around one that failed can end well)
+    # :::MLLOG {"event_type": "INTERVAL_END", "key": "run_stop", "value": null, "metadata": {"status": "success"}}
+    # RESULT,bert,2343,727,,2023-09-27 03:03:32 PM      ENDING TIMING RUN AT 2023-09-27 03:15:39 PM
     *(
         rule("job.done", anchor, rf"(?P<message>{pattern}.*)")
         for anchor, pattern in (
@@ -330,6 +332,9 @@ RULES: tuple[Rule, ...] = (
             ("successfully finished", "worker group successfully finished"),
             ("with code 0", r"[Ee]xit(?:ed|ing)? with code 0\b"),
             ("xit code 0", r"[Ee]xit code 0\b"),
+            ('"run_stop"', r':::MLL(?:OG|v[\w.]{1,5}).{0,200}"run_stop".{0,300}"success"'),
+            ("RESULT,", r"\bRESULT,\w{1,60},\d*,\d"),
+            ("ENDING TIMING RUN", "ENDING TIMING RUN AT"),
             (" COMPLETED ", r"\b\d{1,12}(?:_\d{1,9})?\.\d{1,6} .{0,200}COMPLETED .{0,80}?\b0:0\b"),
         )
     ),

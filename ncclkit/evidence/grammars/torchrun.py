@@ -241,7 +241,8 @@ PROGRAMS: tuple[Rule, ...] = (
         rule(
             "elastic.exit",
             anchor,
-            r"(?:Exit Code:\s{1,9}|[Ee]xited with (?:exit )?code:? )(?P<exitcode>\d{1,3})\b",
+            r"(?:Exit Code:\s{1,9}|(?<!programs )[Ee]xited with (?:exit )?code:? )"
+            r"(?P<exitcode>\d{1,3})\b",
             make=_signal_only,
         )
         for anchor in ("Exit Code: ", "xited with ")
