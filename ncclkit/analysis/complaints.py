@@ -64,6 +64,11 @@ def says_solved(text: str) -> bool:
     return SOLVED.search(text) is not None
 
 
+def is_short_of_target(text: str) -> bool:
+    """Whether a benchmark ended without its target: no rank failed for that."""
+    return re.search(SHORT_OF_TARGET, text) is not None
+
+
 def is_mere_warning(text: str) -> bool:
     """Whether a program marks a line as something after which it goes on."""
     return LEVEL.search(text) is not None
@@ -281,11 +286,13 @@ PLAIN = any_word(
 )
 """Words of failure in a line that no program marks as a mere warning or notice."""
 
+SHORT_OF_TARGET = r"\"run_stop\".*\"aborted\""
+"""What MLPerf says of a run that did not reach its target:
+``:::MLLOG {… "key": "run_stop", … "status": "aborted"}``."""
 ERROR_NAMES = any_of(
     r"\bIBV_WC_\w*ERR\b",
     r"loss['\"]?\W{1,4}nan\b",
-    # :::MLLOG {… "key": "run_stop", … "status": "aborted"}
-    r"\"run_stop\".*\"aborted\"",
+    SHORT_OF_TARGET,
     r"\bHW (?:Thermal )?Slowdown\W+Active",
     r"\bnccl(?:System|Internal|Remote|UnhandledCuda)Error\b",
 )
@@ -359,6 +366,7 @@ SOURCE = any_of(
     r"^\s*(?:if|elif|for|while|with|def|class|except)\b.*:\s*$",
     r"^\s*(?:@?printf?|echo)\b ?[(\"']",
     r"\|\| *(?:echo|exit)\b",
+    r"^\s*//",
     r"^\s*exit \d+;?\s*$",
     r"^\s*(?:\"{3}|'{3})",
     # #SBATCH --error=%x-%j.out     #PBS -j oe     # HELP node_errors Number of errors
@@ -683,6 +691,7 @@ CHATTER = any_of(
     r"The following (?:values|arguments|columns) ",
     r"^Note:",
     r"^Hint:",
+    r"\bThis option\b",
     r"\bMake sure (?:to|that)\b",
     GLOG_INFO,
 )

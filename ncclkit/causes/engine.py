@@ -13,7 +13,7 @@ from importlib import import_module
 from time import monotonic
 from typing import Any
 
-from ncclkit.analysis.complaints import DESKTOP, is_source
+from ncclkit.analysis.complaints import DESKTOP, is_short_of_target, is_source
 from ncclkit.analysis.motion import without_moments
 from ncclkit.analysis.once import last_run_of
 from ncclkit.analysis.outcome import (
@@ -520,6 +520,8 @@ def _names_suspects(
     """Whether a text says clearly enough that a job failed, by its symptom or by what
     it resembles.
     """
+    if all(is_short_of_target(line.text) for line in against.lines):
+        return False
     if resemblance.resembles_sound_job(text, resemblance.SOUND if against.errors else 0.0):
         return False
     if suspects.seen and resemblance.is_topic(case):
