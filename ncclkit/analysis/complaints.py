@@ -17,7 +17,11 @@ def says_failure(text: str) -> bool:
     """Whether a line, as a program wrote it, says that something failed."""
     if TABLE.search(text) or CHATTER.search(text) or is_source(text) or SETTING.match(text):
         return False
-    if REWARD.search(text) or ("oom-killer" in text and DESKTOP.search(text)):
+    if (
+        REWARD.search(text)
+        or EARLIER.search(text)
+        or ("oom-killer" in text and DESKTOP.search(text))
+    ):
         return False
     if ERROR_NAMES.search(text):
         return True
@@ -49,7 +53,7 @@ def says_complaint(text: str) -> bool:
 
 def says_death(text: str) -> bool:
     """Whether a line says that a process ended badly, or that a test failed."""
-    if REWARD.search(text):
+    if REWARD.search(text) or EARLIER.search(text):
         return False
     return DEATH.search(without_names(text)) is not None
 
@@ -135,6 +139,8 @@ TAKEN_AWAY = (
     ),
     re.compile(r"(?:没有|未发现|无)(?:任何)?(?:错误|失败|超时|异常)"),
     re.compile(r"(?:错误|失败|超时).{0,12}(?:重试|后).{0,12}成功"),
+    # Fehlerprotokoll ist leer
+    re.compile(r"\bfehler(?:protokoll|frei)\w*", re.IGNORECASE),
     # errors: 0     failed=0     Out of bounds values : 0 OK     Volatile Uncorr. ECC | N/A
     re.compile(
         rf"\b(?:{NOTHING_FAILED}|out of bounds values|volatile \w+ ecc|ecc errors?)"
@@ -293,6 +299,8 @@ ERROR_NAMES = any_of(
     r"\bIBV_WC_\w*ERR\b",
     r"loss['\"]?\W{1,4}nan\b",
     SHORT_OF_TARGET,
+    # number of nan iterations: 100 (Megatron)
+    r"number of nan iterations:\s+[1-9]",
     r"\bHW (?:Thermal )?Slowdown\W+Active",
     r"\bnccl(?:System|Internal|Remote|UnhandledCuda)Error\b",
 )
@@ -311,6 +319,10 @@ PROMPT = re.compile(
     re.IGNORECASE,
 )
 """What somebody asks a model, what it answers, what stands in its data."""
+EARLIER = re.compile(
+    r"\b(?:previous|last|earlier) (?:run|job|attempt) (?:was|had)\b", re.IGNORECASE
+)
+"""Of a run before this one, which this one goes on from."""
 DEATH = any_of(
     rf"\b{DEADLY_SIGNAL}\b",
     rf"\b{EXIT_STATUS}\b",
@@ -363,6 +375,7 @@ SOURCE = any_of(
     r"(?:^[\s\d$#]{0,10}|\| ?)[ef]?grep (?:-\w+ )*[\w'\"]",
     # raise RuntimeError(f"…")     if rank == 0:     print("…")     || echo "srun failed"
     r"^\s*(?:raise|return) \w[\w.]*\(",
+    r"^\s*(?:self\.)?_?(?:log(?:ger|ging)?|console|warnings)\.\w+\(",
     r"^\s*(?:if|elif|for|while|with|def|class|except)\b.*:\s*$",
     r"^\s*(?:@?printf?|echo)\b ?[(\"']",
     r"\|\| *(?:echo|exit)\b",
@@ -373,6 +386,8 @@ SOURCE = any_of(
     r"^\s*# ?(?:SBATCH|PBS|BSUB|HELP|TYPE)\b",
     # # kill what hangs on all nodes; but not a table's own lines, nor a crash of Java
     r"^\s*# (?!.*(?:Out of bounds|Rank|nThread|error has been detected|SIG[A-Z]+))[A-Za-z]",
+    # {"name": "oom", "text": "CUDA out of memory.", "expect": "oom"},
+    r"^\s*\{.*\"(?:expect(?:ed)?|label|example|pattern)\"\s*:",
     # test ring::tests::broadcast ... FAILED
     r"^test \S+ \.\.\. ",
     r"^thread '[^']+' panicked",
@@ -453,6 +468,8 @@ BENIGN = any_of(
     r"deprecat",
     # of other programs
     r"retrying in \d",
+    # … have sent help message help-mpi-btl-openib.txt / error in device init (Open MPI)
+    r"help message|help / error messages",
     r"asterisks indicate",
     r"Could not collect",
     r"may be insufficient",
@@ -692,6 +709,7 @@ CHATTER = any_of(
     r"^Note:",
     r"^Hint:",
     r"\bThis option\b",
+    r"\bexpected (?P<value>[\w.+-]+),? (?:but )?got (?P=value)(?![\w.])",
     r"\bMake sure (?:to|that)\b",
     GLOG_INFO,
 )

@@ -30,6 +30,12 @@ END_OF_ALL = any_of(
     r"\"run_stop\".*\"success\"",
     # the status of the command: rc=0     EXIT_CODE=0
     r"\bEXIT_CODE=0\b",
+    r"\b(?:mpirun|mpiexec|srun|torchrun|prterun) exit (?:status|code)\s*[=:]\s*0\s*$",
+    # PASS: 2/2 ranks ok     Successful requests: 1000 (a client's last table)
+    r"\bPASS\w*\W{1,2}(?P<ranks>\d{1,7})/(?P=ranks)\b",
+    r"={4,} Serving Benchmark Result ={4,}",
+    # Loop time of 9.81 on 4 procs for 1000 steps (LAMMPS)
+    r"^Loop time of [\d.]+ on \d+ procs",
     r"^\W{0,3}(?:rc|exit|exit (?:code|status)|status|returned?|\$\?)\s*[=:]\s*0\s*$",
 )
 """What is said by a program that watched all ranks."""

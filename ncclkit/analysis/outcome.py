@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from ncclkit.analysis.complaints import is_source
 from ncclkit.analysis.job_phrases import (
     COUNTED,
     END_OF_ALL,
@@ -312,7 +313,7 @@ def _largest_row(lines: list[Event]) -> Event | None:
 
 
 def _says_end(text: str) -> bool:
-    if NOT_A_NUMBER.search(text) or STARTED.search(text):
+    if NOT_A_NUMBER.search(text) or STARTED.search(text) or is_source(text):
         return False
     if END_OF_ALL.search(text):
         return True

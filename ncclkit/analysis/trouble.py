@@ -45,6 +45,8 @@ UNCAUGHT = re.compile(
 has no such mark."""
 STEP, GROUP = "COMPLETED", "successfully finished"
 """Words of Slurm, which speak for all ranks, and of torchrun, which speak for those of one host."""
+EARLIER_TRY = re.compile(r"(?P<job>\d{1,12}(?:_\d{1,9})?)\s.*\b(?:PREEMPTED|REQUEUED|NODE_FAIL)\b")
+"""A row of sacct of a try that the scheduler ended and began again."""
 NO_JOB = (
     *OWN_TESTS,
     "kernel.",
@@ -172,7 +174,19 @@ def _failures(case: Case) -> list[Event]:
     quiet = [line for line in unread_lines(case, "quiet") if says_death(line.text)]
     lines = [*unread_lines(case), *quiet, *case.of("progress")]  # a loss may be no number
     said = [line for line in lines if says_failure(line.text)]
+    told = [*_plain_lines(case), *case.of("job.done")]
+    said = [line for line in said if not _is_superseded(line, told)]
     return [line for line in said if not work.ends_after(line) or says_death(line.text)]
+
+
+def _is_superseded(line: Event, lines: Iterable[Event]) -> bool:
+    """Whether a row of sacct is of an earlier try of a job, and a later row says that it ended."""
+    row = EARLIER_TRY.match(line.text)
+    if row is None:
+        return False
+    later = [other for other in lines if other.path == line.path and other.line > line.line]
+    same_job = [other.text for other in later if other.text.startswith(row["job"])]
+    return any(STEP in text for text in same_job)
 
 
 def _plain_lines(case: Case) -> list[Event]:

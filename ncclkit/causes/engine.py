@@ -730,7 +730,7 @@ PROGRAM = (*OWN, "TypeError", "AssertionError", "FileNotFoundError", "UnboundLoc
 """Errors that hardly any library uses to report what the system refused."""
 TEXT = re.compile(
     r"ddress already in use|(?:trying|failed|Unable) to connect|connect\(\) timed out|name"
-    r" resolution"
+    r" resolution|can(?:'|no)t resolve|could not resolve|does not resolve"
 )
 """What exceptions say of the same."""
 OF_A_HOST = ("kernel.", "net.", "system.", "p2p.", "connect.", "printed.", "nccltests.")

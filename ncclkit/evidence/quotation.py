@@ -24,7 +24,7 @@ ERROR = re.compile(
     r"|(?<![\w.])[A-Za-z_.]{0,80}(?:Error|Exception)\b|\bCUDA\b|\bNVRM\b|\bXid\b"
     r"|\[\s{0,9}\d{1,9}\.\d{6}\]|\[Errno|\bDetected\b|slurmstepd|\bsymbol lookup|\bBootstrap\b"
     r"|\bUnable to\b|\bFailed to\b"
-    r"|\bout of memory\b|\bKilled process\b|\bNo space left|\bToo many open"
+    r"|\bout of memory\b|\bOOMKilled\b|\bKilled process\b|\bNo space left|\bToo many open"
     r"|\bConnection (?:refused|reset|closed|timed)|\bWatchdog\b"
 )
 """How what programs say of an error begins."""
@@ -70,6 +70,10 @@ BEGUN = re.compile(
 """How lines of logs begin; what follows may still be a sentence."""
 HINT = re.compile(r"(?i)\bif you (?:see|get)\b|\b(?:hint|tip|note):")
 """What a program says of errors that it has not met."""
+LABEL = re.compile(r" ?\(\w{1,20}:$")
+"""A label in brackets between a sentence and its error: ``the OOM killer (reason: …``."""
+FIXTURE = re.compile(r"^\s*\{.*\"(?:expect(?:ed)?|label|example|pattern)\"\s*:")
+"""A row of a test that names what a reader is to find in a text."""
 LEAD = 2
 """Words of a sentence before an error."""
 
@@ -83,6 +87,8 @@ def is_quotation(text: str) -> bool:
         return False
     if PATTERN.search(line) and not BEGUN.match(line):
         return ERROR.search(line) is not None
+    if FIXTURE.match(line):
+        return True
     if RECORD.match(line):
         return False
     if BEGUN.match(line):
@@ -113,6 +119,7 @@ def _spoken(line: str) -> bool:
             return True
     begins = ERROR.search(line)
     lead = line[: begins.start()].rstrip(" `\"'*(") if begins else ""
+    lead = LABEL.sub("", lead)
     return bool(lead) and lead[-1].isalpha() and _sentence(lead)
 
 
@@ -146,7 +153,7 @@ LOGGED = re.compile(
 """How lines of logs begin, those of a shell that traces its commands (``set -x``) among them."""
 WRITTEN = re.compile(
     r"\s*(?:#{1,6} \S|={1,5} [A-Z].*[^=]$|:[\w-]+:|msg(?:id|str|ctxt)\b|#!|#\s?\w"
-    r"|```|~~~|[-*+] +[A-Za-z`\"'*\[]|\d+[.)] [A-Z]|> |\|.*\|\s*$|\.\. \w|<!|//"
+    r"|```|~~~|[-*+] +[^\W\d_]|[-*+] +[`\"'*\[]|\d+[.)] [^\W\d_]|> |\|.*\|\s*$|\.\. \w|<!|//"
     r"|</?(?:a|body|code|div|h\d|head|html|li|ol|p|pre|table|td|title|tr|ul)\b"
     r"|/\*|\*/|\*"
     r" |@\w+\b[^:]*$|[-=~^\"]{4,}\s*$|\[\[?[\w.-]+\]{1,2}\s*$|[}\])]+[;,]?\s*$|\"{3}|'{3}|@@"
