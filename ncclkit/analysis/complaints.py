@@ -565,6 +565,10 @@ COMPLAINT = any_word(
     r"no longer",
     r"in the future",
     r"before (?:the )?start",
+    r"stays? at",
+    r"anything (?:I|we|else) (?:can|could)",
+    r"no new (?:lines?|output|messages?)",
+    r"last (?:line|output|message) .{0,20}\bago",
     more=("卡住", "挂起", "不动", "报错", "失败", "没有反应"),
 )
 """What people say of a job that is not as it should be, besides that it is slow."""
