@@ -138,9 +138,9 @@ def trouble(case: Case) -> Trouble:
 
 def is_of_job(event: Event) -> bool:
     """Whether only a training job leaves this; a plan, or a test of connections, is none."""
-    if event.kind == "worker.phase" and event.data.get("phase") in ("plan", "end"):
+    if event.kind == "worker.phase" and event.data.phase in ("plan", "end"):
         return False
-    if event.kind == "python.exception" and FOREIGN.match(event.data.get("type") or ""):
+    if event.kind == "python.exception" and FOREIGN.match(event.data.type or ""):
         return False
     return not event.kind.startswith(NO_JOB)
 
