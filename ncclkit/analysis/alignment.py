@@ -15,7 +15,7 @@ it where they ran the same calls in another order.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median, quantiles
 from typing import Any
@@ -34,6 +34,7 @@ from ncclkit.analysis.communicators import Index, communicators
 from ncclkit.analysis.once import once
 from ncclkit.core import text
 from ncclkit.core.case import Case
+from ncclkit.core.kinds import FlightFinding, FlightMismatch, FlightMissing, FlightP2p, FlightStuck
 from ncclkit.core.model import Event
 from ncclkit.core.summary import ranks
 
@@ -144,20 +145,20 @@ def _exact(events: Sequence[Event]) -> Iterator[tuple[Key, Event]]:
         data = event.data
         if (
             event.kind == "nccl.init"
-            and data["phase"] == "done"
+            and data.phase == "done"
             or event.kind == "nccl.destroy"
-            and data["how"] == "destroy"
+            and data.how == "destroy"
         ):
             if place := index.of(event):
                 yield (event.kind, place[0].id), event
-        elif event.kind == "worker.phase" and data["phase"] in ("init", "step", "size"):
-            yield (event.kind, data["phase"], str(data.get("step")), str(data.get("bytes"))), event
+        elif event.kind == "worker.phase" and data.phase in ("init", "step", "size"):
+            yield (event.kind, data.phase, str(data.step), str(data.bytes)), event
 
 
 def _timeouts(events: Sequence[Event]) -> Iterator[tuple[Key, Event]]:
     for event, group, _ in grouped(events):
         if event.kind == "c10d.timeout" and event.time is not None:
-            yield (event.kind, group, event.data["seq"]), event
+            yield (event.kind, group, event.data.seq), event
 
 
 def _times(
@@ -212,17 +213,17 @@ class _Wait:
 
     def take(self, event: Event) -> None:
         """Take one line; of several timeouts the first collective counts."""
-        data, seq = event.data, event.data["seq"]
+        data, seq = event.data, event.data.seq
         self.said.append(event)
         if event.kind == "c10d.status":
-            done, enqueued = counted(data["completed"]), counted(data["enqueued"])
+            done, enqueued = counted(data.completed), counted(data.enqueued)
             self.last = max(self.last, enqueued)
             if self.seq is None and done < enqueued:
                 self.seq = done + 1
             return
         self.last = max(self.last, seq)
         if self.seq is None or seq < self.seq or not self.op:
-            self.seq, self.op = seq, text.op(str(data["op"] or ""))
+            self.seq, self.op = seq, text.op(str(data.op or ""))
 
 
 def compare_watchdogs(events: Sequence[Event]) -> Iterator[Disagreement]:
@@ -357,10 +358,9 @@ class _Book:
     def add(self, rank: int, event: Event) -> None:
         """Take one line, which may stand for many."""
         data = event.data
-        count, dtype, root = (
-            -1 if data[name] is None else int(data[name]) for name in ("count", "dtype", "root")
-        )
-        call = str(data["op"]), count, dtype, root
+        numbers = (data.count, data.dtype, data.root)
+        count, dtype, root = (-1 if number is None else int(number) for number in numbers)
+        call = str(data.op), count, dtype, root
         self.counts[rank][call] += event.count
         self.lines.setdefault((rank, call), event)
 
@@ -372,7 +372,7 @@ def compare_call_counts(events: Sequence[Event]) -> Iterator[Disagreement]:
     """
     lines = [e for e in events if e.kind == "nccl.op" and op_of(e).upper() not in POINT_TO_POINT]
     # a torn one could be any call
-    lines = [e for e in lines if None not in (e.data["count"], e.data["dtype"])]
+    lines = [e for e in lines if None not in (e.data.count, e.data.dtype)]
     for name, book in (_books(events, lines) if lines else {}).items():
         if len(book.counts) > 1 and (one := _disagree(name, book)):
             yield one
@@ -402,9 +402,9 @@ def _without_init(lines: list[Event]) -> dict[str, _Book]:
     books: dict[str, _Book] = {}
     handles: dict[int, set[tuple[int, str]]] = defaultdict(set)
     for event in lines:
-        if event.rank is not None and event.data.get("nranks"):
-            books.setdefault(f"{event.data['nranks']} ranks", _Book("")).add(event.rank, event)
-            handles[event.data["nranks"]].add((event.rank, str(event.data["comm"])))
+        if event.rank is not None and event.data.nranks:
+            books.setdefault(f"{event.data.nranks} ranks", _Book("")).add(event.rank, event)
+            handles[event.data.nranks].add((event.rank, str(event.data.comm)))
     sole = {
         size
         for size, held in handles.items()
@@ -468,7 +468,6 @@ def _word(call: Call | None) -> str:
     return f"called {text.op(op)} of {count:,} {kind}{f', root {root}' if op in ROOTED else ''}"
 
 
-Data = Mapping[str, Any]
 Parts = tuple[str, Iterable[int], Iterable[int], str]
 """`what`, `majority`, `minority` and `say` of a `Disagreement`."""
 FIELDS = {
@@ -503,7 +502,7 @@ def of_different_calls(one: Disagreement) -> bool:
     op = op_of(one.evidence[0]).upper()
     shards = "_BASE" if op in ("ALLGATHER", "REDUCESCATTER") else ""
     return one.what == "size" and unlike_calls(
-        op + shards, [event.data["count"] for event in one.evidence]
+        op + shards, [event.data.count for event in one.evidence]
     )
 
 
@@ -533,7 +532,7 @@ def align(events: Sequence[Event]) -> list[Disagreement]:
 
 def _dumps(events: Iterable[Event]) -> Iterator[Disagreement]:
     """What the analysis over all Flight Recorder dumps found."""
-    describers = {
+    describers: dict[str, Callable[[Any], Parts]] = {
         "flight.mismatch": _mismatch,
         "flight.missing": _missing,
         "flight.stuck": _stuck,
@@ -543,25 +542,24 @@ def _dumps(events: Iterable[Event]) -> Iterator[Disagreement]:
         if describe := describers.get(event.kind):
             data = event.data
             what, majority, odd, say = describe(data)
-            if data.get("root"):
-                say += f"; it only waits for group {data['root']}"
-            name, desc, seq = data["group"], data["desc"], data.get("seq")
+            if data.root:
+                say += f"; it only waits for group {data.root}"
+            name, desc, seq = data.group, data.desc, data.seq
             seq = -1 if seq is None else seq  # stacks know no number
             yield Disagreement(
                 name, desc, seq, what, tuple(sorted(majority)), tuple(sorted(odd)), say, (event,)
             )
 
 
-def _mismatch(data: Data) -> Parts:
-    what, field = FIELDS.get(data["field"], ("op", data["field"]))
-    first, others = data["majority"], list(data["odd"])
+def _mismatch(data: FlightMismatch) -> Parts:
+    what, field = FIELDS.get(data.field, ("op", data.field))
+    first, others = data.majority, list(data.odd)
     odd = {rank for side in others for rank in side["ranks"]}
-    name = "" if what == "op" else str(data.get("op") or "")
+    name = "" if what == "op" else str(data.op or "")
     say = (
-        f"{text.start(field)} differ in"
-        f" {text.collective(name, data['seq'], data['group'], data['desc'])}: "
+        f"{text.start(field)} differ in {text.collective(name, data.seq, data.group, data.desc)}: "
     )
-    if data["field"] == "splits":
+    if data.field == "splits":
         say += f"{first['value']} elements are sent, {others[0]['value']} expected"
         say += f"; the splits of {text.ranks(odd)} do not fit" if odd else ""
     else:
@@ -571,52 +569,50 @@ def _mismatch(data: Data) -> Parts:
     return what, set(first["ranks"]) - odd, odd, say
 
 
-def _missing(data: Data) -> Parts:
+def _missing(data: FlightMissing) -> Parts:
     lacks = (
-        ("missing", "never entered it"),
-        ("no_dump", "left no dump"),
-        ("overwritten", "overwrote the record of it"),
+        (data.missing, "never entered it"),
+        (data.no_dump, "left no dump"),
+        (data.overwritten, "overwrote the record of it"),
     )
-    odd, lack = next(
-        ((data[name], lack) for name, lack in lacks if data.get(name)), ([], "is missing")
-    )
+    odd, lack = next(((ranks, lack) for ranks, lack in lacks if ranks), ([], "is missing"))
     return (
         "missing",
-        data["waiting"],
+        data.waiting,
         odd,
-        f"{_waiting(data, data['waiting'])}; {text.ranks(odd)} {lack}",
+        f"{_waiting(data, data.waiting)}; {text.ranks(odd)} {lack}",
     )
 
 
-def _stuck(data: Data) -> Parts:
-    done = {int(rank) for rank, state in data["states"].items() if state == "completed"}
+def _stuck(data: FlightStuck) -> Parts:
+    done = {int(rank) for rank, state in data.states.items() if state == "completed"}
     rest = f"; {text.ranks(done)} finished it" if done else ": all entered it and none finished it"
-    waiting = set(data["ranks"]) - done
+    waiting = set(data.ranks) - done
     return "stuck", waiting, done, f"{_waiting(data, waiting)}{rest}"
 
 
-def _unpaired(data: Data) -> Parts:
-    pair = f"rank {data['src']} to rank {data['dst']} in {text.group(data['group'], data['desc'])}"
-    if data["sizes"]:
+def _unpaired(data: FlightP2p) -> Parts:
+    pair = f"rank {data.src} to rank {data.dst} in {text.group(data.group, data.desc)}"
+    if data.sizes:
         return (
             "size",
-            [data["src"]],
-            [data["dst"]],
-            f"From {pair} {data['sizes'][0]} elements are sent, {data['sizes'][1]} expected",
+            [data.src],
+            [data.dst],
+            f"From {pair} {data.sizes[0]} elements are sent, {data.sizes[1]} expected",
         )
-    side, call = (data["dst"], "recv") if data["received"] > data["sent"] else (data["src"], "send")
-    posted = f"{data['sent']:,} sends and {data['received']:,} receives were posted"
+    side, call = (data.dst, "recv") if data.received > data.sent else (data.src, "send")
+    posted = f"{data.sent:,} sends and {data.received:,} receives were posted"
     return (
         "missing",
-        data["waiting"],
-        data["lacking"],
+        data.waiting,
+        data.lacking,
         f"Rank {side} waits in {call}: from {pair} {posted}",
     )
 
 
-def _waiting(data: Data, ranks: Iterable[int]) -> str:
+def _waiting(data: FlightFinding, ranks: Iterable[int]) -> str:
     held = sorted(ranks)
-    where = text.collective(str(data["op"]), data["seq"], data["group"], data["desc"])
+    where = text.collective(str(data.op), data.seq, data.group, data.desc)
     return f"{text.start(text.ranks(held))} {text.verb(held, 'waits', 'wait')} in {where}"
 
 
@@ -627,15 +623,15 @@ def _fingerprints(events: Iterable[Event]) -> Iterator[Disagreement]:
     """
     for event in events:
         if event.kind == "c10d.mismatch":
-            data, a, b = event.data, event.data["a"], event.data["b"]
+            data, a, b = event.data, event.data.a, event.data.b
             seq = min(
-                (number for number in (data.get("a_seq"), data.get("b_seq")) if number is not None),
+                (number for number in (data.a_seq, data.b_seq) if number is not None),
                 default=-1,
             )
             what, field = next(
-                (FIELDS[name] for name in data["differs"] if name in FIELDS), FIELDS["op"]
+                (FIELDS[name] for name in data.differs if name in FIELDS), FIELDS["op"]
             )
-            runs = f"rank {a} runs {text.op(data['a_op'])}, rank {b} {text.op(data['b_op'])}"
+            runs = f"rank {a} runs {text.op(data.a_op)}, rank {b} {text.op(data.b_op)}"
             say = f"{text.start(field)} differ in {text.collective('', seq, '', '')}: {runs}"
             yield Disagreement("", "", seq, what, (a,), (b,), say, (event,))
 
@@ -647,11 +643,11 @@ def _named(events: Iterable[Event]) -> Iterator[Disagreement]:
     """
     for event in events:
         data = event.data
-        if event.kind == "c10d.desync" and data.get("missing"):
-            seq = -1 if data["seq"] is None else data["seq"]
-            waits = f", {text.ranks(data['waiting'])} did" if data["waiting"] else ""
+        if event.kind == "c10d.desync" and data.missing:
+            seq = -1 if data.seq is None else data.seq
+            waits = f", {text.ranks(data.waiting)} did" if data.waiting else ""
             say = (
-                f"{text.start(text.ranks(data['missing']))} did not join collective"
+                f"{text.start(text.ranks(data.missing))} did not join collective"
                 f" {max(seq, 0) or ''}".rstrip()
                 + waits
             )
@@ -660,16 +656,16 @@ def _named(events: Iterable[Event]) -> Iterator[Disagreement]:
                 "",
                 seq,
                 "missing",
-                tuple(data["waiting"]),
-                tuple(data["missing"]),
+                tuple(data.waiting),
+                tuple(data.missing),
                 say,
                 (event,),
             )
-        elif event.kind in ("gloo.barrier", "horovod.stalled") and data["ranks"]:
-            what = "a monitored barrier" if event.kind == "gloo.barrier" else str(data["op"])
-            say = f"{text.start(text.ranks(data['ranks']))} did not come to {what}"
+        elif event.kind in ("gloo.barrier", "horovod.stalled") and data.ranks:
+            what = "a monitored barrier" if event.kind == "gloo.barrier" else str(data.op)
+            say = f"{text.start(text.ranks(data.ranks))} did not come to {what}"
             yield Disagreement(
-                event.kind, "", -1, "missing", (), tuple(sorted(data["ranks"])), say, (event,)
+                event.kind, "", -1, "missing", (), tuple(sorted(data.ranks)), say, (event,)
             )
 
 
@@ -677,32 +673,30 @@ def _ras(events: Sequence[Event]) -> Iterator[Disagreement]:
     """Ranks of which RAS says that they launched fewer operations than the others of their
     communicator.
     """
-    reports = [
-        event for event in events if event.kind == "ras.communicator" and event.data["behind"]
-    ]
+    reports = [event for event in events if event.kind == "ras.communicator" and event.data.behind]
     known = {_number(made.id): made for made in communicators(events)} if reports else {}
     for event in reports:
-        data, made = event.data, known.get(_number(event.data["hash"]))
+        data, made = event.data, known.get(_number(event.data.hash))
         least = [
             (count, op)
-            for op, launched in data["counts"].items()
+            for op, launched in data.counts.items()
             for rank, count in launched.items()
-            if whole_number(rank) in data["behind"]
+            if whole_number(rank) in data.behind
         ]
         seq, op = min(least, default=(-2, ""))
         where = made.ranks if made else {}
-        odd = sorted(where.get(rank, rank) for rank in data["behind"])
+        odd = sorted(where.get(rank, rank) for rank in data.behind)
         most = sorted(
-            {where.get(rank, rank) for rank in range(min(data["size"] or 0, 1 << 16))} - set(odd)
+            {where.get(rank, rank) for rank in range(min(data.size or 0, 1 << 16))} - set(odd)
         )
-        name = made.id if made else str(data["hash"])
+        name = made.id if made else str(data.hash)
         say = (
             f"RAS: {text.ranks(odd)} did not launch {text.op(op)} {seq + 1} of communicator {name},"
             " others did"
         )
         yield Disagreement(
             name,
-            f"{data['size']} ranks",
+            f"{data.size} ranks",
             seq + 1,
             "missing",
             tuple(most),

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from ncclkit.analysis.once import once
 from ncclkit.analysis.rank_states import rank_of
 from ncclkit.core.case import Case
+from ncclkit.core.kinds import Collective, NcclOp
 from ncclkit.core.model import Event
 
 SAME_SIZE = frozenset(
@@ -44,34 +45,28 @@ def grouped(events: Iterable[Event]) -> list[tuple[Event, str, str]]:
     """
     kinds = ("c10d.status", "c10d.timeout")
     lines = [
-        e
-        for e in events
-        if e.kind in kinds and (e.kind == kinds[0] or e.data.get("seq") is not None)
+        e for e in events if e.kind in kinds and (e.kind == kinds[0] or e.data.seq is not None)
     ]
     own: dict[tuple[int | None, int | None], set[str]] = defaultdict(set)
     descs: dict[str, str] = {}
     for event in lines:
-        if event.data.get("pg") or event.data.get("desc"):
-            name = str(event.data.get("pg"))
-            descs[name] = descs.get(name) or str(event.data.get("desc") or "")
-            waits = (
-                None if event.kind == "c10d.timeout" else counted(event.data.get("completed")) + 1
-            )
-            for rank, seq in product((event.rank, None), {event.data.get("seq"), waits} - {None}):
+        if event.data.pg or event.data.desc:
+            name = str(event.data.pg)
+            descs[name] = descs.get(name) or str(event.data.desc or "")
+            waits = None if event.kind == "c10d.timeout" else counted(event.data.completed) + 1
+            for rank, seq in product((event.rank, None), {event.data.seq, waits} - {None}):
                 own[rank, seq].add(name)
-    pairs = {
-        (event.rank, event.data.get("seq")) for event in lines if op_of(event).upper() in PAIRED
-    }
+    pairs = {(event.rank, event.data.seq) for event in lines if op_of(event).upper() in PAIRED}
     status = [e for e in lines if e.kind == "c10d.status"]
-    apart = {(e.rank, e.data.get("pg")) for e in status if (e.rank, e.data.get("seq")) in pairs}
+    apart = {(e.rank, e.data.pg) for e in status if (e.rank, e.data.seq) in pairs}
     every = set(descs)
     found = []
     for event in lines:
-        seq = event.data.get("seq")
-        if event.kind == "c10d.status" and (event.rank, event.data.get("pg")) in apart:
+        seq = event.data.seq
+        if event.kind == "c10d.status" and (event.rank, event.data.pg) in apart:
             continue  # it counts sends and receives, which have numbers of their own
         names = own.get((event.rank, seq)) or own.get((None, seq)) or every
-        known = str(event.data.get("pg")) if event.data.get("pg") or event.data.get("desc") else ""
+        known = str(event.data.pg) if event.data.pg or event.data.desc else ""
         name = known or (next(iter(names)) if len(names) == 1 else "")
         found.append((event, name, descs.get(name, "")))
     return found
@@ -82,7 +77,7 @@ def by_call(events: Iterable[Event]) -> dict[tuple[str, int], list[Event]]:
     calls: dict[tuple[str, int], dict[int, Event]] = defaultdict(dict)
     for event, name, _ in grouped(events):
         if event.kind == "c10d.timeout":
-            calls[name, event.data["seq"]].setdefault(rank_of(event), event)
+            calls[name, event.data.seq].setdefault(rank_of(event), event)
     return {call: list(ranks.values()) for call, ranks in calls.items()}
 
 
@@ -145,18 +140,18 @@ def of_several_groups(events: Iterable[Event]) -> bool:
     """Whether the lines, which name no group, must be of several, as their sequence numbers are
     that far apart.
     """
-    seqs = sorted(event.data["seq"] for event in events if isinstance(event.data.get("seq"), int))
+    seqs = sorted(event.data.seq for event in events if isinstance(event.data.seq, int))
     return any(after - before > MAX_SEQ_GAP for before, after in pairwise(seqs))
 
 
 def op_of(event: Event) -> str:
     """The collective's name; empty where the line has none."""
-    return str(event.data.get("op") or "")
+    return str(event.data.op or "") if isinstance(event.data, (Collective, NcclOp)) else ""
 
 
 def size_of(event: Event) -> int | None:
     """The number of elements that this rank brought, where it is known."""
-    size = event.data.get("numel_in")
+    size = event.data.numel_in
     return size if isinstance(size, int) and size < UNSIGNED else None
 
 
@@ -185,10 +180,10 @@ def sides(mismatch: Event) -> tuple[list[Mapping[str, Any]], list[Mapping[str, A
     Without a majority nobody is right: dumps of the others may be missing.  A side that came there
     under a condition on the rank has left the common path.
     """
-    most, odd = mismatch.data.get("majority") or {}, list(mismatch.data.get("odd") or ())
+    most, odd = mismatch.data.majority or {}, list(mismatch.data.odd or ())
     tie = (
         bool(odd)
-        and not mismatch.data.get("branch")
+        and not mismatch.data.branch
         and len(odd[0].get("ranks", ())) >= len(most.get("ranks", ()))
     )
     return ([*odd, most], []) if tie else (odd, [most])
@@ -235,12 +230,12 @@ def other_calls(mismatch: Event) -> bool:
     """
     data = mismatch.data
     if mismatch.kind == "c10d.mismatch":
-        op, values = str(data.get("a_op")), re.findall(r"TensorShape=(\[[\d, ]*\])", mismatch.text)
+        op, values = str(data.a_op), re.findall(r"TensorShape=(\[[\d, ]*\])", mismatch.text)
     else:
-        op = str(data.get("op"))
-        values = [side["value"] for side in (data["majority"], *data["odd"])]
+        op = str(data.op)
+        values = [side["value"] for side in (data.majority, *data.odd)]
     sizes = [size for value in values if (size := elements(value)) is not None]
-    sites = data.get("sites") or [""]
+    sites = ([] if mismatch.kind == "c10d.mismatch" else data.sites) or [""]
     one_line = len(set(sites)) == 1 and sites[0] and "-packages/" not in sites[0]
     return len(sizes) > 1 and not one_line and unlike_calls(op.upper(), sizes)
 

@@ -62,7 +62,7 @@ class Index:
 
     def __init__(self, events: Iterable[Event]) -> None:
         inits = [event for event in events if event.kind == "nccl.init" and _is_complete(event)]
-        self.world = max((event.data["nranks"] for event in inits), default=0)
+        self.world = max((event.data.nranks for event in inits), default=0)
         self.all: list[Communicator] = []
         self._of: dict[tuple[Process, str], tuple[Communicator, int] | None] = {}
         self._spoken: dict[Process, dict[str, list[tuple[int, int, Communicator]]]] = defaultdict(
@@ -74,16 +74,14 @@ class Index:
     def _add(self, made: Communicator, seats: list[_Seat]) -> None:
         self.all.append(made)
         for seat in seats:
-            handle = seat.process, str(seat.event.data["comm"])
+            handle = seat.process, str(seat.event.data.comm)
             # after a destroy the pointer may come back: then it names neither
             reused = handle in self._of
             self._of[handle] = (
-                None
-                if reused or made.why.startswith("several")
-                else (made, seat.event.data["rank"])
+                None if reused or made.why.startswith("several") else (made, seat.event.data.rank)
             )
             event = seat.event
-            place = event.line, event.data["rank"], made
+            place = event.line, event.data.rank, made
             insort(
                 self._spoken[seat.process].setdefault(event.path, []),
                 place,
@@ -92,7 +90,7 @@ class Index:
 
     def of(self, event: Event) -> tuple[Communicator, int] | None:
         """The communicator that `event` names by its pointer, and the rank of its process in it."""
-        return self._of.get((process(event), str(event.data.get("comm"))))
+        return self._of.get((process(event), str(event.data.comm)))
 
     def at(self, event: Event, fits: Fits = lambda made, rank: True) -> Communicator | None:
         """The communicator that a process sets up at this line.
@@ -118,7 +116,7 @@ class Index:
 
 def _is_complete(event: Event) -> bool:
     """False for a torn line, whose numbers cannot be meant."""
-    rank, size = event.data["rank"], event.data["nranks"]
+    rank, size = event.data.rank, event.data.nranks
     return isinstance(rank, int) and isinstance(size, int) and 0 <= rank < size
 
 
@@ -132,9 +130,9 @@ def _seats(inits: list[Event]) -> list[_Seat]:
     seats: dict[tuple[Process, str, str | None, int, int], _Seat] = {}
     for event in inits:
         data = event.data
-        key = process(event), str(data["comm"]), data.get("comm_id"), data["nranks"], data["rank"]
+        key = process(event), str(data.comm), data.comm_id, data.nranks, data.rank
         seat = seats.setdefault(key, _Seat(process(event), event, False))
-        seat.done = seat.done or data["phase"] == "done"
+        seat.done = seat.done or data.phase == "done"
     return list(seats.values())
 
 
@@ -145,17 +143,17 @@ def _joined(seats: list[_Seat]) -> dict[str, tuple[str, list[_Seat]]]:
     orders: dict[tuple[object, ...], Iterator[int]] = defaultdict(lambda: count(1))
     loose: dict[str, list[_Seat]] = defaultdict(list)
     for seat in seats:
-        data, handle = seat.event.data, (seat.process, str(seat.event.data["comm"]))
-        above = names.get((seat.process, str(data.get("parent"))), "") if _parent(seat) else ""
-        if data.get("comm_id"):
-            name = str(data["comm_id"])
+        data, handle = seat.event.data, (seat.process, str(seat.event.data.comm))
+        above = names.get((seat.process, str(data.parent)), "") if _parent(seat) else ""
+        if data.comm_id:
+            name = str(data.comm_id)
         elif _parent(seat):
-            above = above or f"parent {data['parent']} of process {seat.process[1]}"
+            above = above or f"parent {data.parent} of process {seat.process[1]}"
             said = search(r"(?:splitCount|childCount) (\d{1,9})", seat.event.text)
-            number = said[1] if said else str(next(orders[seat.process, above, data.get("color")]))
-            name = f"{above} split {number} color {data.get('color')}"
+            number = said[1] if said else str(next(orders[seat.process, above, data.color]))
+            name = f"{above} split {number} color {data.color}"
         else:
-            name = f"{data['nranks']} ranks #{next(orders[seat.process, data['nranks']])}"
+            name = f"{data.nranks} ranks #{next(orders[seat.process, data.nranks])}"
             loose[name].append(seat)
         names[handle] = name
         groups.setdefault(name, (above, []))[1].append(seat)
@@ -165,7 +163,7 @@ def _joined(seats: list[_Seat]) -> dict[str, tuple[str, list[_Seat]]]:
 
 
 def _parent(seat: _Seat) -> bool:
-    return str(seat.event.data.get("parent") or "(nil)") not in ("(nil)", "0x0")
+    return str(seat.event.data.parent or "(nil)") not in ("(nil)", "0x0")
 
 
 def _separate(name: str, seats: list[_Seat]) -> dict[str, tuple[str, list[_Seat]]]:
@@ -174,23 +172,23 @@ def _separate(name: str, seats: list[_Seat]) -> dict[str, tuple[str, list[_Seat]
     Groups keep the order of the global ranks, so if every host holds every rank exactly once, each
     host is a group.
     """
-    size = seats[0].event.data["nranks"]
-    held = [seat.event.data["rank"] for seat in seats]
+    size = seats[0].event.data.nranks
+    held = [seat.event.data.rank for seat in seats]
     if len(set(held)) == len(held):
         return {name: ("", seats)}
     hosts: dict[str, list[_Seat]] = defaultdict(list)
     for seat in seats:
         hosts[seat.process[0]].append(seat)
-    if all(len({s.event.data["rank"] for s in own}) == len(own) == size for own in hosts.values()):
+    if all(len({s.event.data.rank for s in own}) == len(own) == size for own in hosts.values()):
         return {f"{name} on {host}": ("", own) for host, own in hosts.items()}
     return {f"{name} (several)": ("", seats)}
 
 
 def _communicator(name: str, parent: str, seats: list[_Seat], world: int) -> Communicator:
-    size, several = seats[0].event.data["nranks"], name.endswith("(several)")
+    size, several = seats[0].event.data.nranks, name.endswith("(several)")
     claims: dict[int, list[_Seat]] = defaultdict(list)
     for seat in seats:
-        claims[seat.event.data["rank"]].append(seat)
+        claims[seat.event.data.rank].append(seat)
     sole = {rank: own[0] for rank, own in sorted(claims.items()) if len(own) == 1 or not several}
     ranks = {rank: seat.event.rank for rank, seat in sole.items() if seat.event.rank is not None}
     # several ranks in one process, or no process known
@@ -200,10 +198,7 @@ def _communicator(name: str, parent: str, seats: list[_Seat], world: int) -> Com
     return Communicator(
         name,
         size,
-        {
-            rank: (seat.process[0], str(seat.event.data.get("bus") or ""))
-            for rank, seat in sole.items()
-        },
+        {rank: (seat.process[0], str(seat.event.data.bus or "")) for rank, seat in sole.items()},
         parent,
         len(done) == size,
         ranks,
@@ -246,8 +241,8 @@ def transports(events: Sequence[Event]) -> dict[tuple[int, int], Transport]:
     """
     index, found = Index(events), defaultdict(list)
     for event in events:
-        if event.kind == "nccl.channel" and None not in (event.data["src"], event.data["dst"]):
-            pair = event.data["src"], event.data["dst"]
+        if event.kind == "nccl.channel" and None not in (event.data.src, event.data.dst):
+            pair = event.data.src, event.data.dst
             made = index.at(event, _pair_fits(pair))
             known = made.ranks if made else {}
             # then a rank that printed nothing still has its number
@@ -269,14 +264,12 @@ def _link(lines: list[Event]) -> Transport:
     """
     ends: dict[bool, int] = defaultdict(int)
     for line in lines:
-        ends["[receive]" in line.text] += line.data["channels"]
-    ordered = sorted(lines, key=lambda line: -line.data["channels"])
-    net = [line.data["gdr"] for line in lines if line.data["via"] == "NET"]
-    joined = [
-        " / ".join(dict.fromkeys(str(line.data[name]) for line in ordered))
-        for name in ("via", "transport")
-    ]
-    return Transport(joined[0], joined[1], max(ends.values()), bool(net) and all(net))
+        ends["[receive]" in line.text] += line.data.channels
+    ordered = sorted(lines, key=lambda line: -line.data.channels)
+    net = [line.data.gdr for line in lines if line.data.via == "NET"]
+    via = " / ".join(dict.fromkeys(str(line.data.via) for line in ordered))
+    transport = " / ".join(dict.fromkeys(str(line.data.transport) for line in ordered))
+    return Transport(via, transport, max(ends.values()), bool(net) and all(net))
 
 
 def rings(events: Sequence[Event]) -> dict[int, list[int]]:
@@ -287,13 +280,13 @@ def rings(events: Sequence[Event]) -> dict[int, list[int]]:
     whole: dict[int, list[int]] = {}
     after: dict[int, dict[int, int]] = defaultdict(dict)
     for event in _planned(events):
-        order = event.data["order"]
-        if None in (event.data["channel"], *order):  # a torn line
+        order = event.data.order
+        if None in (event.data.channel, *order):  # a torn line
             continue
-        if event.data["whole"]:
-            whole[event.data["channel"]] = list(order)
+        if event.data.whole:
+            whole[event.data.channel] = list(order)
         else:
-            after[event.data["channel"]].update(zip(order, order[1:], strict=False))
+            after[event.data.channel].update(zip(order, order[1:], strict=False))
     found = {channel: _longest_chain(follows) for channel, follows in after.items()} | whole
     return dict(sorted(found.items())) or _from_links(transports(events))
 
@@ -338,7 +331,7 @@ def variables(events: Iterable[Event]) -> dict[str, dict[str, list[int | str]]]:
     for event in events:
         if event.kind == "nccl.env":
             who = event.rank if event.rank is not None else event.host
-            found[str(event.data["name"])][str(event.data["value"])][who] = None
+            found[str(event.data.name)][str(event.data.value)][who] = None
     return {
         name: {value: sorted(who, key=str) for value, who in by.items()}
         for name, by in sorted(found.items())

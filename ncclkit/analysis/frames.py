@@ -10,6 +10,7 @@ from typing import Any
 from ncclkit.analysis.once import once
 from ncclkit.analysis.rank_states import starving
 from ncclkit.core.case import Case
+from ncclkit.core.kinds import C10dStack, CppException, FlightMissing, PythonException, Stack
 from ncclkit.core.model import Event
 
 Frame = Mapping[str, Any]
@@ -122,9 +123,9 @@ def stacks(case: Case) -> dict[int, Event]:
     known = {
         event.rank: event
         for event in case.of("stack")
-        if event.rank is not None and event.data.get("frames")
+        if event.rank is not None and event.data.frames
     }
-    return {rank: event for rank, event in known.items() if not _reports(event.data["frames"])}
+    return {rank: event for rank, event in known.items() if not _reports(event.data.frames)}
 
 
 def _reports(frames: Iterable[Frame]) -> bool:
@@ -193,13 +194,13 @@ def for_workers(case: Case, ranks: Iterable[int]) -> bool:
 def _loads(stack: Event) -> bool:
     return any(
         f.get("func") in WORKERS and "torch/utils/data" in str(f.get("file"))
-        for f in stack.data["frames"]
+        for f in stack.data.frames
     )
 
 
 def inside(event: Event, *names: str) -> bool:
     """True when one of the names stands in a frame of the event, or in its raw lines."""
-    frames = [frame for frame in event.data.get("frames") or () if isinstance(frame, Mapping)]
+    frames = [frame for frame in event.data.frames or () if isinstance(frame, Mapping)]
     text = event.text + " ".join(f"{frame.get('func')} {frame.get('file')}" for frame in frames)
     return any(name in text for name in names)
 
@@ -211,16 +212,23 @@ def exchanges(case: Case) -> list[Event]:
     """
     lines = case.of("stack", "python.exception")
     return [
-        e
-        for e in lines
-        if any("all_to_all" in str(f.get("func")) for f in e.data.get("frames") or ())
+        e for e in lines if any("all_to_all" in str(f.get("func")) for f in e.data.frames or ())
     ]
+
+
+WITH_FRAMES = (Stack, PythonException, CppException, C10dStack, FlightMissing)
+"""What has frames of a stack."""
+
+
+def frames_of(event: Event) -> Sequence[Frame]:
+    """The frames that an event shows; empty where its kind has none."""
+    return event.data.frames or [] if isinstance(event.data, WITH_FRAMES) else []
 
 
 @once
 def framework(case: Case) -> str:
     """The framework whose files stand in this case's frames; empty for plain PyTorch."""
-    frames = [f for e in case.events for f in e.data.get("frames") or () if isinstance(f, Mapping)]
+    frames = [f for e in case.events for f in frames_of(e) if isinstance(f, Mapping)]
     files = "\n".join(str(frame.get("file", "")) for frame in frames).lower()
     # a folder of the package, not one that a user has named after it
     found = (

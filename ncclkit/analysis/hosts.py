@@ -13,6 +13,7 @@ from typing import Any
 from ncclkit.analysis.once import once
 from ncclkit.analysis.picks import of_job_hosts
 from ncclkit.core.case import Case
+from ncclkit.core.kinds import NcclSocketDevices
 from ncclkit.core.model import Event, Fact
 
 VIRTUAL = re.compile(
@@ -36,16 +37,13 @@ def as_nccl_sees(case: Case) -> Callable[[Event], str]:
     Another one than it is on where NCCL_HOSTID says so.
     """
     by_pid = {
-        (e.host, e.pid): str(e.data["value"])
+        (e.host, e.pid): str(e.data.value)
         for e in case.of("nccl.env")
-        if e.data["name"] == "NCCL_HOSTID"
+        if e.data.name == "NCCL_HOSTID"
     }
-    by_rank = {
-        e.rank: str(e.data["hostid"]) for e in case.of("worker.phase") if e.data.get("hostid")
-    }
+    by_rank = {e.rank: str(e.data.hostid) for e in case.of("worker.phase") if e.data.hostid}
     return lambda start: (
-        f"{start.host}"
-        f" {by_pid.get((start.host, start.pid), by_rank.get(start.data.get('rank'), ''))}"
+        f"{start.host} {by_pid.get((start.host, start.pid), by_rank.get(start.data.rank, ''))}"
     )
 
 
@@ -100,8 +98,10 @@ def all_holders(case: Case) -> dict[str, list[tuple[str, str]]]:
 
 def interfaces_used(event: Event) -> list[tuple[str, str]]:
     """(interface, address) of what a line of NCCL says that it uses, but for loopback."""
-    rows = [(event.data.get("interface"), event.data.get("address"))]
-    rows += [str(device).partition(":")[::2] for device in event.data.get("devices") or ()]
+    if isinstance(event.data, NcclSocketDevices):
+        rows = [str(device).partition(":")[::2] for device in event.data.devices or ()]
+    else:
+        rows = [(event.data.interface, event.data.address)]
     known = [
         (str(name), re.sub(r"<.*|%.*", "", plain_address(address)))
         for name, address in rows
@@ -170,4 +170,4 @@ def common_interface(case: Case) -> str:
 
 def can_simulate_again(case: Case) -> bool:
     """True where the hosts were simulated by a run of ours, which can make them again and look."""
-    return any(event.data.get("phase") == "launch" for event in case.of("worker.phase"))
+    return any(event.data.phase == "launch" for event in case.of("worker.phase"))

@@ -72,27 +72,27 @@ def _name(op: str) -> str:
 
 
 def _inspected(event: Event) -> Iterable[tuple[str, int, int]]:
-    return [(str(event.data["op"]), int(event.data["bytes"]), event.count)]
+    return [(str(event.data.op), int(event.data.bytes), event.count)]
 
 
 def _logged(event: Event) -> Iterable[tuple[str, int, int]]:
     """A COLL line: its count is that of one rank's part for two collectives."""
     data = event.data
-    if data["dtype"] is None or data["count"] is None:
+    if data.dtype is None or data.count is None:
         return []  # a torn line, with a number that cannot be meant
-    number = int(data["dtype"])
+    number = int(data.dtype)
     digits = re.search("[0-9]+", DTYPES[number]) if 0 <= number < len(DTYPES) else None
     item = ITEMS.get(digits[0], 1) if digits else 1
     parts = (
-        int(data["nranks"] or 1)
-        if _name(str(data["op"])) in ("all_gather", "reduce_scatter", "all_to_all")
+        int(data.nranks or 1)
+        if _name(str(data.op)) in ("all_gather", "reduce_scatter", "all_to_all")
         else 1
     )
-    return [(str(data["op"]), int(data["count"]) * item * parts, event.count)]
+    return [(str(data.op), int(data.count) * item * parts, event.count)]
 
 
 def _recorded(event: Event) -> Iterable[tuple[str, int, int]]:
-    groups = event.data.get("groups")
+    groups = event.data.groups
     for group in groups.values() if isinstance(groups, Mapping) else ():
         for row in group.get("sizes") or ():
             if isinstance(row, list) and len(row) == 3:

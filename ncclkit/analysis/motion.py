@@ -21,6 +21,7 @@ from ncclkit.analysis.waits import (
     waiting_time,
 )
 from ncclkit.core.case import Case
+from ncclkit.core.kinds import FlightLate
 from ncclkit.core.model import Event
 from ncclkit.core.text import format_time, start, verb
 from ncclkit.core.text import ranks as rank_words
@@ -90,11 +91,11 @@ def waits_for_request(events: Iterable[Event]) -> bool:
 def _launched(events: Sequence[Event]) -> Motion | None:
     """By two reports of NCCL's RAS."""
     for change in events:
-        if change.kind == "ras.change" and change.data["moved"]:
-            counts = [sum(ops.values()) for ops in change.data["moved"].values()]
-            seconds = change.data["seconds"]
+        if change.kind == "ras.change" and change.data.moved:
+            counts = [sum(ops.values()) for ops in change.data.moved.values()]
+            seconds = change.data.seconds
             rate = f", {_per_second(max(counts) / seconds)}" if seconds else ""
-            ranks = tuple(sorted(map(int, change.data["moved"])))
+            ranks = tuple(sorted(map(int, change.data.moved)))
             how = f"launched collectives between two reports of NCCL's RAS{rate}"
             return Motion(ranks, how, change)
     return None
@@ -103,7 +104,7 @@ def _launched(events: Sequence[Event]) -> Motion | None:
 def _called(events: Sequence[Event], seen: Mapping[int, RankPosition]) -> Motion | None:
     """By dumps: a call was made after the first snapshot of its rank."""
     dumps = [event for event in events if event.kind == "flight.dump" and event.rank in seen]
-    newest = {dump.rank: float(dump.data.get("newest") or 0.0) for dump in dumps}
+    newest = {dump.rank: float(dump.data.newest or 0.0) for dump in dumps}
     fresh = [dump for dump in dumps if newest[dump.rank] > _first_look(seen, dump.rank)]
     if not fresh:
         return None
@@ -115,13 +116,13 @@ def _called(events: Sequence[Event], seen: Mapping[int, RankPosition]) -> Motion
 
 
 def _first_look(seen: Mapping[int, RankPosition], rank: int | None) -> float:
-    shots = seen[rank].lines[0].data["snapshots"] if rank is not None else ()
+    shots = seen[rank].lines[0].data.snapshots if rank is not None else ()
     return float(shots[0]["t"]) if shots else float("inf")
 
 
 def _rates(dump: Event) -> Iterable[float]:
     """Calls a second of each group, over those that the dump dates."""
-    for group in dump.data["groups"].values():
+    for group in dump.data.groups.values():
         times = group["times"]
         if len(times) > 1 and times[-1][1] > times[0][1]:
             yield (times[-1][0] - times[0][0]) / (times[-1][1] - times[0][1])
@@ -144,7 +145,7 @@ def _moved(seen: Mapping[int, RankPosition]) -> Motion | None:
 
 def _progress(position: RankPosition) -> str:
     """``step 118 to 120``: what of its counters went on between the snapshots."""
-    shots = position.lines[0].data["snapshots"]
+    shots = position.lines[0].data.snapshots
     first: Mapping[str, int] = next((shot["steps"] for shot in shots if shot.get("steps")), {})
     known = {name: last for name, last in position.steps.items() if name in first}
     made = [(name, first[name], last) for name, last in known.items() if first[name] != last]
@@ -162,12 +163,12 @@ def comes_last(events: Iterable[Event]) -> str:
 
 def _last_by_dumps(events: Sequence[Event]) -> str:
     """By the times of all calls that the ranks of one host recorded."""
-    late = [event.data for event in events if event.kind == "flight.late"]
+    late = [event.data for event in events if isinstance(event.data, FlightLate)]
     if not late:
         return ""
-    most = max(late, key=lambda data: int(data["last_in"]))
-    apart = format_time(1e6 * most["usual"])
-    say = f"Rank {most['worst']} comes last to {most['last_in']} of {most['of']} collectives"
+    most = max(late, key=lambda data: data.last_in or 0)
+    apart = format_time(1e6 * (most.usual or 0.0))
+    say = f"Rank {most.worst} comes last to {most.last_in} of {most.of} collectives"
     return f"{say}, which the ranks enter {apart} apart as a rule"
 
 
@@ -175,7 +176,7 @@ def _last_by_load(events: Sequence[Event]) -> str:
     """By main threads: one works, and all others wait; a rank that waits for a GPU spins."""
     seen = rank_positions(events)
     loads = [event for event in events if event.kind == "telemetry.utilization"]
-    rows = {event.rank: event.data["main"] for event in loads}
+    rows = {event.rank: event.data.main for event in loads}
     shares = {rank: rows[rank] for rank in seen if rows.get(rank) is not None}
     busy = [rank for rank, share in shares.items() if share >= AT_WORK]
     others = [share for rank, share in shares.items() if rank not in busy]

@@ -36,8 +36,8 @@ def by_host(case: Case) -> dict[str, Event]:
     """Host → the first line that names the network it uses, of hosts that use one network only."""
     named: dict[str, dict[str, Event]] = defaultdict(dict)
     for event in case.of("nccl.network"):
-        if event.host and event.data.get("name"):
-            named[event.host].setdefault(str(event.data["name"]), event)
+        if event.host and event.data.name:
+            named[event.host].setdefault(str(event.data.name), event)
     return {host: next(iter(used.values())) for host, used in named.items() if len(used) == 1}
 
 
@@ -46,10 +46,8 @@ def rdma_devices(case: Case) -> dict[str, tuple[list[str], Event]]:
     """Host → its RDMA devices as NCCL counts them, ``mlx5_0:1/IB``, and the line that
     lists them.
     """
-    rows = [
-        event for event in case.of("nccl.ib_devices") if event.host and event.data.get("devices")
-    ]
-    return {event.host: (list(map(str, event.data["devices"])), event) for event in reversed(rows)}
+    rows = [event for event in case.of("nccl.ib_devices") if event.host and event.data.devices]
+    return {event.host: (list(map(str, event.data.devices)), event) for event in reversed(rows)}
 
 
 def link_layers(devices: list[str]) -> set[str]:
@@ -60,13 +58,9 @@ def link_layers(devices: list[str]) -> set[str]:
 @once
 def sockets(case: Case) -> dict[str, tuple[list[str], Event]]:
     """Host → the interfaces of its sockets as NCCL counts them, and the line that lists them."""
-    rows = [
-        event
-        for event in case.of("nccl.socket_devices")
-        if event.host and event.data.get("devices")
-    ]
+    rows = [event for event in case.of("nccl.socket_devices") if event.host and event.data.devices]
     return {
-        event.host: ([str(d).partition(":")[0] for d in event.data["devices"]], event)
+        event.host: ([str(d).partition(":")[0] for d in event.data.devices], event)
         for event in reversed(rows)
     }
 
@@ -79,7 +73,7 @@ def channels(case: Case) -> list[tuple[Event, str, Event]]:
     """
     found = []
     for event in case.of("nccl.channel"):
-        match = DEVICE.match(str(event.data.get("transport")))
+        match = DEVICE.match(str(event.data.transport))
         held = {"Socket": sockets, "IB": rdma_devices}.get(match["kind"]) if match else None
         names, said = held(case).get(event.host, ([], None)) if held else ([], None)
         index = int(match["index"]) if match else 0
@@ -97,15 +91,13 @@ def shared_names(case: Case) -> list[Event]:
     seen: dict[tuple[str, str], dict[str, Event]] = defaultdict(dict)
     pids: dict[tuple[str, int | None], str] = {}
     for event in case.of("nccl.bootstrap"):
-        address = str(event.data.get("address") or "")
+        address = str(event.data.address or "")
         if event.host and address and pids.setdefault((event.host, event.pid), address) == address:
-            seen[event.host, str(event.data.get("interface"))].setdefault(address, event)
+            seen[event.host, str(event.data.interface)].setdefault(address, event)
     many = [
         list(lines.values()) for lines in seen.values() if len({e.pid for e in lines.values()}) > 1
     ]
-    return next(
-        (lines for lines in many if not any(":" in str(e.data["address"]) for e in lines)), []
-    )
+    return next((lines for lines in many if not any(":" in str(e.data.address) for e in lines)), [])
 
 
 @once
@@ -114,15 +106,13 @@ def infiniband_expected(case: Case) -> list[Event]:
     notes = [
         e
         for e in case.of("printed.env")
-        if e.data["name"] in ASKED_FOR and e.data["value"] not in ("", "none")
+        if e.data.name in ASKED_FOR and e.data.value not in ("", "none")
     ]
     notes += [
-        e
-        for e in case.of("printed.env")
-        if (e.data["name"], e.data["value"]) == ("NCCL_IB_DISABLE", "0")
+        e for e in case.of("printed.env") if (e.data.name, e.data.value) == ("NCCL_IB_DISABLE", "0")
     ]
-    asked = [e for name in ASKED_FOR for e in env_of(case, name) if e.data.get("value")]
-    verbs = [e for e in case.of("system.error") if e.data.get("what") == "no_verbs"]
+    asked = [e for name in ASKED_FOR for e in env_of(case, name) if e.data.value]
+    verbs = [e for e in case.of("system.error") if e.data.what == "no_verbs"]
     opened = matching(case.of("nccl.warn"), "Unable to open device", "ibv_open_device")
     return [*asked, *notes, *verbs, *opened]
 
@@ -134,10 +124,8 @@ def infiniband_seen(case: Case) -> list[Event]:
     A plugin for it that was loaded, an interface of IP over it.
     """
     plugins = [
-        e
-        for e in case.of("nccl.info")
-        if e.data.get("family") == "plugin" and RDMA_PLUGIN.search(e.text)
+        e for e in case.of("nccl.info") if e.data.family == "plugin" and RDMA_PLUGIN.search(e.text)
     ]
-    over = [e for e in case.of("nccl.bootstrap") if INFINIBAND.match(str(e.data.get("interface")))]
+    over = [e for e in case.of("nccl.bootstrap") if INFINIBAND.match(str(e.data.interface))]
     listed = [said for names, said in sockets(case).values() if any(map(INFINIBAND.match, names))]
     return [*plugins, *over, *listed]

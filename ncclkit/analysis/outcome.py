@@ -72,7 +72,7 @@ def outcome(case: Case) -> Outcome:
 
 
 def _interrupted(case: Case) -> Event | None:
-    raised = [e for e in case.of("python.exception") if e.data.get("type") == KEYBOARD]
+    raised = [e for e in case.of("python.exception") if e.data.type == KEYBOARD]
     plain = [*unread_lines(case, "quiet"), *unread_lines(case)]
     said = [line for line in plain if INTERRUPTED.search(line.text)]
     return max([*raised, *said], key=_place, default=None)
@@ -101,7 +101,7 @@ def work_lines(case: Case) -> list[Event]:
 @once
 def success_lines(case: Case) -> list[Event]:
     """Lines that say that ranks, or the whole job, succeeded; `outcome` judges whose end it is."""
-    ours = [event for event in case.of("run.end") if event.data.get("reason") == "done"]
+    ours = [event for event in case.of("run.end") if event.data.reason == "done"]
     named = [event for event in case.of("job.done") if _says_end(event.text)]
     plain = [*unread_lines(case, "quiet"), *unread_lines(case)]
     said = [line for line in plain if _says_end(line.text)]
@@ -214,7 +214,7 @@ def _rank_of_end(event: Event) -> int | None:
 def _closed_by_each(case: Case) -> Event | None:
     """The last destroyed communicator, where every rank that began one worked and closed it."""
     begun = {event.rank for event in case.of("nccl.init")}
-    closed = [event for event in case.of("nccl.destroy") if event.data.get("how") == "destroy"]
+    closed = [event for event in case.of("nccl.destroy") if event.data.how == "destroy"]
     worked = bool(work_lines(case))
     everybody = begun | _speakers(case) <= {event.rank for event in closed}
     if closed and worked and everybody:
@@ -235,7 +235,7 @@ def _group_destroyed(case: Case) -> Event | None:
 
 def _left_at_exit(case: Case) -> Event | None:
     """Torch's warning at a program's end, after work, where every rank that logged has said it."""
-    hints = [event for event in case.of("c10d.hint") if event.data.get("what") == "not_destroyed"]
+    hints = [event for event in case.of("c10d.hint") if event.data.what == "not_destroyed"]
     steps = Span(work_lines(case))
     after = [hint for hint in hints if steps.begins_before(hint)]
     if after and _speakers(case) <= {hint.rank for hint in hints}:
@@ -245,11 +245,9 @@ def _left_at_exit(case: Case) -> Event | None:
 
 def _left(case: Case) -> set[int | None]:
     """Ranks that are known to have come to their end, or to have closed their communicators."""
-    hints = [event for event in case.of("c10d.hint") if event.data.get("what") == "not_destroyed"]
-    closed = [event for event in case.of("nccl.destroy") if event.data.get("how") == "destroy"]
-    gone = [
-        event for event in case.of("worker.phase") if event.data.get("phase") in ("leave", "end")
-    ]
+    hints = [event for event in case.of("c10d.hint") if event.data.what == "not_destroyed"]
+    closed = [event for event in case.of("nccl.destroy") if event.data.how == "destroy"]
+    gone = [event for event in case.of("worker.phase") if event.data.phase in ("leave", "end")]
     return {event.rank for event in (*hints, *closed, *gone)}
 
 
@@ -288,10 +286,10 @@ def _rank_of_line(line: Event) -> int | None:
 def _whole_table(case: Case) -> Event | None:
     """The closing of a test's table without a wrong value, or a row of its largest size."""
     tables = case.of("nccltests.table")
-    if any(event.data.get("wrong") for event in tables):
+    if any(event.data.wrong for event in tables):
         return None
     for table in tables:
-        if table.data.get("average") is not None:
+        if table.data.average is not None:
             return table
     lines = sorted((*unread_lines(case, "quiet"), *unread_lines(case)), key=_place)
     if any(TEST_ROW.search(line.text) and WRONG_VALUES.search(line.text) for line in lines):
@@ -321,11 +319,9 @@ def _says_end(text: str) -> bool:
 
 
 def _serving(case: Case) -> list[Event]:
-    served = [
-        event for event in case.of("job.phase") if event.data.get("what") in ("idle", "serving")
-    ]
-    moved = [e for e in case.of("ras.change") if e.data.get("moved") and not e.data.get("still")]
-    tables = [event for event in case.of("nccltests.table") if not event.data.get("wrong")]
+    served = [event for event in case.of("job.phase") if event.data.what in ("idle", "serving")]
+    moved = [e for e in case.of("ras.change") if e.data.moved and not e.data.still]
+    tables = [event for event in case.of("nccltests.table") if not event.data.wrong]
     return [*served, *moved, *tables, *case.of("attach.motion")]
 
 

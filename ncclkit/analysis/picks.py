@@ -8,6 +8,7 @@ from itertools import chain, groupby
 from ncclkit.analysis.once import once
 from ncclkit.core import text
 from ncclkit.core.case import Case
+from ncclkit.core.kinds import DdpParams
 from ncclkit.core.model import Event, Evidence, Fact, Finding, clear, unknown
 
 FATAL = (
@@ -121,7 +122,7 @@ def matching(events: Iterable[Event], *fragments: str) -> list[Event]:
 
 def family(case: Case, *families: str) -> list[Event]:
     """NCCL WARN events of these families."""
-    return [event for event in case.of("nccl.warn") if event.data.get("family") in families]
+    return [event for event in case.of("nccl.warn") if event.data.family in families]
 
 
 @once
@@ -135,19 +136,17 @@ def messages(case: Case) -> list[Event]:
 
 def initialized(case: Case) -> list[Event]:
     """The lines that say that a communicator was initialized: "Init COMPLETE"."""
-    return [event for event in case.of("nccl.init") if event.data.get("phase") == "done"]
+    return [event for event in case.of("nccl.init") if event.data.phase == "done"]
 
 
 def over_sockets(case: Case) -> list[Event]:
     """The lines that say that NCCL uses sockets between hosts."""
-    return [event for event in case.of("nccl.network") if event.data.get("name") == "Socket"]
+    return [event for event in case.of("nccl.network") if event.data.name == "Socket"]
 
 
 def over_infiniband(case: Case) -> list[Event]:
     """The channels that were connected over InfiniBand or RoCE."""
-    return [
-        event for event in case.of("nccl.channel") if "NET/IB" in str(event.data.get("transport"))
-    ]
+    return [event for event in case.of("nccl.channel") if "NET/IB" in str(event.data.transport)]
 
 
 @once
@@ -167,9 +166,18 @@ def model_mismatch(case: Case) -> list[Event]:
     )
 
 
+def ddp_ranks(lines: Iterable[Event]) -> set[int]:
+    """The ranks that DDP names in these lines."""
+    found: set[int] = set()
+    for event in lines:
+        if isinstance(event.data, DdpParams):
+            found.update(event.data.ranks or ())
+    return found
+
+
 def env_of(case: Case, name: str) -> list[Event]:
     """Every line in which NCCL says that it read this variable."""
-    return [event for event in case.of("nccl.env") if event.data.get("name") == name]
+    return [event for event in case.of("nccl.env") if event.data.name == name]
 
 
 def first_finding(case: Case, *witnesses: Callable[[Case], Finding | None]) -> Finding | None:

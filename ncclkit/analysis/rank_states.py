@@ -13,9 +13,19 @@ from dataclasses import dataclass, field
 from itertools import chain, islice
 from signal import SIGKILL, SIGSEGV, SIGTERM
 
+from typing import Any
 from ncclkit.analysis.once import once
 from ncclkit.analysis.picks import in_order
 from ncclkit.core.case import Case
+from ncclkit.core.kinds import (
+    C10dStatus,
+    C10dTimeout,
+    Collective,
+    ElasticExit,
+    ElasticRoot,
+    GlooTimeout,
+    SlurmEvent,
+)
 from ncclkit.core.model import Event
 from ncclkit.core.summary import MOST
 
@@ -70,9 +80,9 @@ takes seconds."""
 
 def is_own(event: Event) -> bool:
     """True when a traceback is the program's own error: not a victim's report, not a library's."""
-    if event.kind != "python.exception" or event.data.get("victim"):
+    if event.kind != "python.exception" or event.data.victim:
         return False
-    kind, message = str(event.data.get("type", "")), str(event.data.get("message", ""))
+    kind, message = str(event.data.type), str(event.data.message)
     message = DEVICES.sub("", message)
     return not MESSENGERS.search(kind.rpartition(".")[2]) and not MESSAGES.search(message)
 
@@ -114,7 +124,7 @@ class RankStates:
 
         Healthy collectives take as long.
         """
-        limits = [event.data.get("timeout_ms") for event in self.waiting.values()]
+        limits = [timeout_of(event) for event in self.waiting.values()]
         instant = bool(limits) and all(limit is not None and limit < INSTANT_MS for limit in limits)
         return tuple(self.waiting.values()) if instant else ()
 
@@ -138,7 +148,7 @@ def rank_states(case: Case) -> RankStates:
         _first_by_rank([*case.of("c10d.timeout", "gloo.timeout"), *_unanswered(case)])
     )
     waiting = waiting or {
-        rank: gap for gap in case.of("flight.missing") for rank in gap.data.get("waiting", ())
+        rank: gap for gap in case.of("flight.missing") for rank in gap.data.waiting
     }
     stopped = min((e.time for e in case.of("elastic.stop") if e.time is not None), default=None)
     raised = _first_by_rank(
@@ -172,7 +182,10 @@ def _together(waiting: dict[int, Event]) -> dict[int, Event]:
     """
     ends = [event.time for event in waiting.values() if event.time is not None]
     first_end = min(ends, default=0.0)
-    known = [(rank, e.time, e.data.get("ran_ms")) for rank, e in waiting.items()]
+    known = [
+        (rank, e.time, e.data.ran_ms if isinstance(e.data, C10dTimeout) else None)
+        for rank, e in waiting.items()
+    ]
     late = {
         rank
         for rank, time, ran in known
@@ -191,9 +204,7 @@ def _unanswered(case: Case) -> list[Event]:
     Not those whose connection to the store broke.
     """
     return [
-        event
-        for event in case.of("c10d.unique_id")
-        if UNANSWERED.search(str(event.data.get("error")))
+        event for event in case.of("c10d.unique_id") if UNANSWERED.search(str(event.data.error))
     ]
 
 
@@ -203,8 +214,19 @@ def rank_of(event: Event) -> int:
     """
     if event.rank is not None:
         return event.rank
-    inside = event.data.get("pg_rank")
+    is_in_group = isinstance(event.data, (C10dTimeout, C10dStatus))
+    inside = event.data.pg_rank if is_in_group else None
     return inside if isinstance(inside, int) else -1
+
+
+def sequence_of(event: Event) -> int | None:
+    """The number of the collective that an event is about; None where it tells none."""
+    return event.data.seq if isinstance(event.data, Collective) else None
+
+
+def timeout_of(event: Event) -> float | None:
+    """How long whoever timed out was to wait at most, in ms; None where the line tells nothing."""
+    return event.data.timeout_ms if isinstance(event.data, (C10dTimeout, GlooTimeout)) else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,20 +251,20 @@ def exits(case: Case) -> list[Exit]:
     """
     ends = in_order(case.of("elastic.exit"))
     stops = case.of("elastic.stop")
-    stopped_pids = {e.pid or e.data.get("pid") for e in stops} - {None}
+    stopped_pids = {e.pid or e.data.pid for e in stops} - {None}
     stopped_ranks = {stop.rank for stop in stops} - {None}
-    others = any(end.data.get("exitcode") not in (None, -SIGTERM) for end in ends)
+    others = any(end.data.exitcode not in (None, -SIGTERM) for end in ends)
     found: list[Exit] = []
     for end in ends:
         number = signal_of(end)
         asked = number == SIGTERM and (others or end.rank in stopped_ranks)
-        by_launcher = asked or (number in KILLED and end.data.get("pid") in stopped_pids)
-        found.append(Exit(rank_of(end), end, end.data.get("exitcode"), number, by_launcher))
-    tasks = [e for e in in_order(case.of("slurm.event")) if e.data.get("what") == "task_exit"]
+        by_launcher = asked or (number in KILLED and end.data.pid in stopped_pids)
+        found.append(Exit(rank_of(end), end, end.data.exitcode, number, by_launcher))
+    tasks = [e for e in in_order(case.of("slurm.event")) if e.data.what == "task_exit"]
     by_torchrun = bool(case.of("elastic."))
     for end in tasks:
         own = [-1] if by_torchrun else _tasks(end)
-        found += [Exit(rank, end, end.data.get("exitcode"), signal_of(end), False) for rank in own]
+        found += [Exit(rank, end, end.data.exitcode, signal_of(end), False) for rank in own]
     for kind, number in (("kernel.oom", SIGKILL), ("kernel.segfault", SIGSEGV)):
         found += [Exit(rank_of(e), e, None, number, False) for e in case.of(kind)]
     return found
@@ -252,7 +274,7 @@ def _tasks(end: Event) -> list[int]:
     """``0-3,7`` → 0, 1, 2, 3, 7."""
     runs = [
         re.fullmatch(r"(\d{1,9})(?:-(\d{1,9}))?", part.strip())
-        for part in str(end.data["task"]).split(",")
+        for part in str(end.data.task).split(",")
     ]
     ranks = (rank for run in runs if run for rank in range(int(run[1]), int(run[2] or run[1]) + 1))
     return list(islice(ranks, MOST))
@@ -264,12 +286,12 @@ def crashes(case: Case) -> list[Event]:
 
     Dying, it tripped over itself.
     """
-    victims = [event for event in case.of("python.exception") if event.data.get("victim")]
+    victims = [event for event in case.of("python.exception") if event.data.victim]
     dying = {rank_of(event) for event in [*victims, *case.of("c10d.timeout", "gloo.timeout")]} - {
         -1
     }
     ends = [end.event for end in exits(case) if end.signal in CRASHED]
-    ends += [e for e in case.of("system.error") if e.data.get("what") == "segfault"]
+    ends += [e for e in case.of("system.error") if e.data.what == "segfault"]
     return [event for event in ends if rank_of(event) not in dying]
 
 
@@ -281,13 +303,11 @@ def starving(case: Case) -> list[Event]:
     Both together: a long queue alone may be the work of other programs on the machine.
     """
     rows = case.of("telemetry.scheduling")
-    oversubscribed = [
-        e for e in rows if e.data["processes"] >= PROCESSES_PER_CORE * e.data["cores"] > 0
-    ]
+    oversubscribed = [e for e in rows if e.data.processes >= PROCESSES_PER_CORE * e.data.cores > 0]
     return [
         e
         for e in oversubscribed
-        if e.data["waited"] >= max(SHORTEST, (PROCESSES_PER_CORE - 1) * e.data["ran"])
+        if e.data.waited >= max(SHORTEST, (PROCESSES_PER_CORE - 1) * e.data.ran)
     ]
 
 
@@ -299,12 +319,12 @@ def stopped(case: Case) -> dict[int, Event]:
     rows = [
         event
         for event in case.of("telemetry.utilization")
-        if event.rank is not None and len(event.data["states"]) > 1
+        if event.rank is not None and len(event.data.states) > 1
     ]
     return {
         event.rank: event
         for event in rows
-        if not event.data["states"][-2:].strip("Tt") and event.rank is not None
+        if not event.data.states[-2:].strip("Tt") and event.rank is not None
     }
 
 
@@ -319,7 +339,7 @@ def outlying_utilization(case: Case) -> dict[int, Event]:
     rows = {
         event.rank: event for event in case.of("telemetry.utilization") if event.rank is not None
     }
-    shares = {rank: event.data.get("main") for rank, event in rows.items()}
+    shares = {rank: event.data.main for rank, event in rows.items()}
     sides = [
         {
             rank
@@ -335,23 +355,24 @@ def outlying_utilization(case: Case) -> dict[int, Event]:
 
 def signal_of(event: Event) -> int:
     """The signal that ended a process; 0 where it was none."""
-    code = event.data.get("exitcode") or 0
-    return int(event.data.get("signal") or (-code if code < 0 else 0))
+    if not isinstance(event.data, (ElasticExit, ElasticRoot, SlurmEvent)):
+        return 0
+    code = event.data.exitcode or 0
+    return int(event.data.signal or (-code if code < 0 else 0))
 
 
 @once
 def spans_hosts(case: Case) -> bool:
     """True when something shows that the ranks run on more than one machine."""
-    ours = {event.host for event in case.of("worker.phase") if event.data.get("phase") == "hello"}
+    ours = {event.host for event in case.of("worker.phase") if event.data.phase == "hello"}
     hosts = ours | {
         event.host for event in case.events if event.host and event.kind.startswith("nccl.")
     }
     disabled = any(
-        e.data.get("name") == "NCCL_SHM_DISABLE" and e.data.get("value") == "1"
-        for e in case.of("nccl.env")
+        e.data.name == "NCCL_SHM_DISABLE" and e.data.value == "1" for e in case.of("nccl.env")
     )
     return len(hosts) > 1 or (
-        not disabled and any(e.data.get("via") == "NET" for e in case.of("nccl.channel"))
+        not disabled and any(e.data.via == "NET" for e in case.of("nccl.channel"))
     )
 
 
@@ -360,21 +381,31 @@ def all_waiting(case: Case, states: RankStates) -> list[Event]:
     nobody is missing.
     """
     waits = list(states.waiting.values())
-    calls = {(e.data.get("seq"), e.data.get("op"), e.data.get("numel_in")) for e in waits}
+    calls = {_call_and_size(wait) for wait in waits}
     size = states.world or (_group_size(waits[0]) if waits else None)
     complete = (
         size is not None
         and len(waits) >= size
         and len(calls) == 1
-        and waits[0].data.get("seq") is not None
+        and sequence_of(waits[0]) is not None
     )
     return case.of("flight.stuck") or (waits if complete else [])
 
 
+def _call_and_size(wait: Event) -> tuple[Any, ...]:
+    """Number and name of a collective, and how many elements a rank brings to it."""
+    if isinstance(wait.data, Collective):
+        brought = wait.data.numel_in if isinstance(wait.data, C10dTimeout) else None
+        return wait.data.seq, wait.data.op, brought
+    return None, None, None
+
+
 def _group_size(wait: Event) -> int | None:
     """Ranks of a group, as the sizes of a gather or scatter tell; None for other collectives."""
-    small, large = sorted((wait.data.get("numel_in") or 0, wait.data.get("numel_out") or 0))
-    shares = str(wait.data.get("op")).strip("_").startswith(("ALLGATHER", "REDUCE_SCATTER"))
+    if not isinstance(wait.data, C10dTimeout):
+        return None
+    small, large = sorted((wait.data.numel_in or 0, wait.data.numel_out or 0))
+    shares = str(wait.data.op).strip("_").startswith(("ALLGATHER", "REDUCE_SCATTER"))
     return (
         large // small if shares and small and large % small == 0 and large // small > 1 else None
     )
@@ -387,10 +418,9 @@ def startup_phase(case: Case, *kinds: str) -> Event | None:
     waits = list(rank_states(case).waiting.values())
     last_wait = {wait.path: wait.line for wait in sorted(waits, key=lambda wait: wait.line)}
     begun = [e for e in case.of("job.phase") if e.line < last_wait.get(e.path, 0)]
-    early = any(
-        isinstance(wait.data.get("seq"), int) and wait.data["seq"] <= EARLY for wait in waits
-    )
-    return begun[-1] if early and begun and begun[-1].data["what"] in kinds else None
+    numbers = [sequence_of(wait) for wait in waits]
+    early = any(number is not None and number <= EARLY for number in numbers)
+    return begun[-1] if early and begun and begun[-1].data.what in kinds else None
 
 
 def idle_service(case: Case) -> Event | None:
@@ -399,8 +429,10 @@ def idle_service(case: Case) -> Event | None:
     """
     waits = list(rank_states(case).waiting.values())
     logs = {wait.path for wait in waits}
-    idle = [e for e in case.of("job.phase") if e.data["what"] == "idle" and e.path in logs]
-    calls = {str(wait.data.get("op") or "").upper() for wait in waits}
+    idle = [e for e in case.of("job.phase") if e.data.what == "idle" and e.path in logs]
+    calls = {
+        (wait.data.op or "").upper() if isinstance(wait.data, Collective) else "" for wait in waits
+    }
     handed = all(call.strip("_").startswith(("BROADCAST", "RECV")) for call in calls)
     return idle[-1] if idle and handed and 0 not in rank_states(case).waiting else None
 
@@ -413,12 +445,10 @@ def _first_by_rank(events: list[Event]) -> dict[int, Event]:
 
 
 def _world(case: Case) -> int | None:
-    sizes = [e.data.get("nranks") for e in case.of("nccl.init") if not e.data.get("parent")]
-    sizes += [e.data.get("ranks") for e in case.of("worker.phase") if e.data.get("phase") == "plan"]
-    first = [
-        e for e in case.of("store.clients") if str(e.data.get("key")).endswith("barrier_key:1")
-    ]
-    sizes += [e.data.get("expected") for e in first]
+    sizes = [e.data.nranks for e in case.of("nccl.init") if not e.data.parent]
+    sizes += [e.data.ranks for e in case.of("worker.phase") if e.data.phase == "plan"]
+    first = [e for e in case.of("store.clients") if str(e.data.key).endswith("barrier_key:1")]
+    sizes += [e.data.expected for e in first]
     known = [size for size in sizes if isinstance(size, int) and 0 < size <= LARGEST]
     return max(known, default=None)
 
@@ -447,7 +477,7 @@ def _killed(case: Case, raised: dict[int, Event]) -> dict[int, Event]:
         if end.signal in KILLED and not end.by_launcher and end.rank not in raised:
             dead.setdefault(end.rank, end.event)
     for gone in case.of("attach.rank") if case.of("flight.missing") else ():
-        if gone.data["gone"] and gone.data["exitcode"] != 0 and gone.rank is not None:
+        if gone.data.gone and gone.data.exitcode != 0 and gone.rank is not None:
             dead.setdefault(gone.rank, gone)
     tasks = [end for end in exits(case) if end.event.kind == "slurm.event"]
     if tasks and tasks[0].signal == SIGKILL and not ends and not raised:
@@ -459,10 +489,10 @@ def _broken(case: Case, stopped: float | None) -> dict[int, Event]:
     errors = [
         e
         for e in case.of("python.exception")
-        if not e.data.get("victim") and not is_own(e) and not _after(e, stopped)
+        if not e.data.victim and not is_own(e) and not _after(e, stopped)
     ]
     errors = [e for e in errors if not _left_well(e)]
-    errors = [e for e in errors if not LAST_WORDS.search(str(e.data.get("message", "")))]
+    errors = [e for e in errors if not LAST_WORDS.search(str(e.data.message))]
     return _first_by_rank([*case.of("cuda.oom", "cuda.error"), *errors, *crashes(case)])
 
 
@@ -470,23 +500,21 @@ def _left_well(event: Event) -> bool:
     """True where a rank's own ``sys.exit(0)`` was printed as an exception."""
     return (
         event.rank is not None
-        and event.data["type"] == "SystemExit"
-        and event.data["message"] in ("", "0")
+        and event.data.type == "SystemExit"
+        and event.data.message in ("", "0")
     )
 
 
 def _ended(case: Case, members: Iterable[int]) -> Iterator[tuple[int, Event]]:
-    done = [e for e in case.of("worker.phase") if e.data.get("phase") in ("leave", "done")]
-    done += [e for e in case.of("nccl.destroy") if e.data.get("how") == "destroy"]
-    done += [e for e in case.of("attach.rank") if e.data["exitcode"] == 0]
+    done = [e for e in case.of("worker.phase") if e.data.phase in ("leave", "done")]
+    done += [e for e in case.of("nccl.destroy") if e.data.how == "destroy"]
+    done += [e for e in case.of("attach.rank") if e.data.exitcode == 0]
     done += [
-        e
-        for e in case.of("job.done")
-        if e.rank is not None and EXITED.search(str(e.data["message"]))
+        e for e in case.of("job.done") if e.rank is not None and EXITED.search(str(e.data.message))
     ]
     done += [e for e in case.of("python.exception") if _left_well(e)]
     first = _first_by_rank([*done, *(end.event for end in exits(case) if end.code == 0)])
-    runs = [event for event in case.of("run.end") if event.data["reason"] == "done"]
+    runs = [event for event in case.of("run.end") if event.data.reason == "done"]
     return chain(
         first.items(), ((rank, runs[-1]) for rank in members if runs and rank not in first)
     )

@@ -64,15 +64,13 @@ def measured_speed(case: Case) -> MeasuredSpeed | None:
 
 def disturbing(events: Iterable[Event]) -> list[Event]:
     """Events of hosts whose GPUs or cores others used."""
-    return [
-        event for event in events if event.data["gpus"] or event.data["holders"] or crowded(event)
-    ]
+    return [event for event in events if event.data.gpus or event.data.holders or crowded(event)]
 
 
 def crowded(event: Event) -> bool:
     """Whether others left the ranks of a host less than half of the cores that they need."""
-    used, cores = event.data["cores_used"], event.data["cores"]
-    needed = min(event.data["ranks"], cores)
+    used, cores = event.data.cores_used, event.data.cores
+    needed = min(event.data.ranks, cores)
     return used is not None and needed > 0 and used >= cores - NEEDED * needed
 
 
@@ -94,23 +92,23 @@ def others_in_words(events: Sequence[Event]) -> str:
         where = f" on {event.host}" if event.host and len(events) > 1 else ""
         if crowded(event):
             said.append(f" Meanwhile other processes{where} {_cores(event)}.")
-        for gpu, share in event.data["gpus"].items():
+        for gpu, share in event.data.gpus.items():
             said.append(
                 f" GPU {gpu}{where} was busy {share:.0f} % of the time before a rank came: others"
                 " use it."
             )
-        if event.data["holders"]:
+        if event.data.holders:
             said.append(f" {_holders(event)} used its GPUs{where} during the test.")
     return "".join(said)
 
 
 def _cores(event: Event) -> str:
-    load = f" (load {event.data['load']:g})" if event.data["load"] else ""
-    return f"used {event.data['cores_used']:.1f} of its {plural(event.data['cores'], 'core')}{load}"
+    load = f" (load {event.data.load:g})" if event.data.load else ""
+    return f"used {event.data.cores_used:.1f} of its {plural(event.data.cores, 'core')}{load}"
 
 
 def _holders(event: Event) -> str:
-    holders = event.data["holders"]
+    holders = event.data.holders
     named = ", ".join(
         f"{row['name']} (pid {row['pid']}, {row['memory']} MiB)" for row in holders[:3]
     )
@@ -119,7 +117,7 @@ def _holders(event: Event) -> str:
 
 def _succeeded(case: Case, run: str) -> bool:
     ends = _of_run(case.of("run.end"), run)
-    return any(event.data.get("reason") == "done" for event in ends)
+    return any(event.data.reason == "done" for event in ends)
 
 
 def _of_run(events: Iterable[Event], run: str) -> list[Event]:

@@ -97,11 +97,9 @@ class GroupResult:
 
 def hosts_of(phases: Sequence[Event]) -> dict[int, str]:
     """rank → host, by its own name or by the scheduler's."""
-    hellos = [e for e in phases if e.data.get("phase") == "hello" and e.rank is not None]
+    hellos = [e for e in phases if e.data.phase == "hello" and e.rank is not None]
     own = {e.rank: e.host for e in hellos if e.rank is not None}
-    given = {
-        e.rank: str(e.data["node"]) for e in hellos if e.rank is not None and e.data.get("node")
-    }
+    given = {e.rank: str(e.data.node) for e in hellos if e.rank is not None and e.data.node}
     return given if len({*given.values()}) > len({*own.values()}) else own
 
 
@@ -111,9 +109,9 @@ def sharing(phases: Iterable[Event], hosts: Mapping[Any, str]) -> bool:
     They take turns there, and no two runs are alike.
     """
     most = max(Counter(hosts.values()).values(), default=0)
-    said = (e.data for e in phases if e.data.get("phase") == "simulate")
+    said = [e.data for e in phases if e.data.phase == "simulate"]
     # hosts of namespaces have names of their own, so that their ranks say how many use the GPUs
-    counts = ((row.get("gpus"), row.get("on_them", most)) for row in said)
+    counts = [(row.gpus, most if row.on_them is None else row.on_them) for row in said]
     return any(
         isinstance(gpus, int) and isinstance(ranks, int) and 0 < gpus < ranks
         for gpus, ranks in counts
@@ -130,11 +128,7 @@ def nodes_of(hosts: Mapping[Any, str], ranks: int) -> dict[str, tuple[int, ...]]
 
 def started(phases: Iterable[Event]) -> set[tuple[int, ...]]:
     """Groups whose stage began."""
-    texts = {
-        str(e.data["ranks"])
-        for e in phases
-        if e.data.get("phase") == "groups" and e.data.get("ranks")
-    }
+    texts = {str(e.data.ranks) for e in phases if e.data.phase == "groups" and e.data.ranks}
     found = set[tuple[int, ...]]()
     for text in texts:
         with suppress(ValueError):  # a torn record
@@ -151,12 +145,10 @@ def groups_of(case: Case, pairs: Sequence[Pair], steady: bool) -> tuple[GroupRes
     least = part * min((statistics.median(speeds) for speeds in by_path.values()), default=0.0)
     made: dict[tuple[str, tuple[int, ...]], GroupResult] = {}
     for event in case.of("stage.group"):
-        data, speed = event.data, event.data["busbw"]
-        slow = speed is not None and data["bytes"] >= LARGE and speed < least
-        key = data["stage"], tuple(data["ranks"])
-        group = GroupResult(
-            *key, speed, data["latency_us"], data["wrong"], data["problem"], slow, event
-        )
+        data, speed = event.data, event.data.busbw
+        slow = speed is not None and data.bytes >= LARGE and speed < least
+        key = data.stage, tuple(data.ranks)
+        group = GroupResult(*key, speed, data.latency_us, data.wrong, data.problem, slow, event)
         if key not in made or (group.bad and not made[key].problem):
             made[key] = group
     return tuple(made.values())
@@ -168,8 +160,8 @@ def pair_of(event: Event, path: str, steady: bool) -> Pair:
     `steady`: GPUs of their own measure alike each time.
     """
     data, share = event.data, SLOW if steady else SLOW_HERE if path == HOST else SLOW_HOST
-    speeds = data["bandwidth"], data["latency_us"], data["wrong"]
-    return Pair(event.rank or 0, data["peer"], path, *speeds, share, event=event)
+    speeds = data.bandwidth, data.latency_us, data.wrong
+    return Pair(event.rank or 0, data.peer, path, *speeds, share, event=event)
 
 
 def compared(pairs: Sequence[Pair], turns: bool) -> tuple[Pair, ...]:
@@ -435,28 +427,24 @@ def staged_test(case: Case) -> StagedTest:
     results, phases = case.of("stage.pair"), case.of("worker.phase")
     hosts = hosts_of(phases)
     # gloo heeds no NCCL_HOSTID
-    with_hostid = (e for e in phases if e.data.get("hostid") and e.data.get("nccl", True))
-    nodes = hosts | {e.rank: str(e.data["hostid"]) for e in with_hostid if e.rank is not None}
-    alone = {e.rank: float(e.data["copy"]) for e in case.of("stage.rank") if e.rank is not None}
+    with_hostid = (e for e in phases if e.data.hostid and e.data.nccl != "")
+    nodes = hosts | {e.rank: str(e.data.hostid) for e in with_hostid if e.rank is not None}
+    alone = {e.rank: float(e.data.copy) for e in case.of("stage.rank") if e.rank is not None}
     corrupt = {
-        e.rank: e.data["wrong"]
-        for e in case.of("stage.rank")
-        if e.rank is not None and e.data["wrong"]
+        e.rank: e.data.wrong for e in case.of("stage.rank") if e.rank is not None and e.data.wrong
     }
-    planned = max(
-        (int(e.data["ranks"]) for e in phases if e.data.get("phase") == "plan"), default=0
-    )
+    planned = max((int(e.data.ranks) for e in phases if e.data.phase == "plan"), default=0)
     ranks = max(len(alone), min(planned, MOST) or len(hosts))
-    nccl = any(e.data.get("nccl") for e in phases)
+    nccl = any(e.data.nccl for e in phases)
     turns = nccl and sharing(phases, hosts)
     steady = nccl and not turns
     if nccl:  # which alone believes in simulated hosts
         hosts = nodes
     gpus = _gpus(case, phases, ranks) if nccl else {}
-    paths = (_link(case, hosts, gpus, event.rank or 0, event.data["peer"]) for event in results)
+    paths = (_link(case, hosts, gpus, event.rank or 0, event.data.peer) for event in results)
     pairs = [pair_of(event, path, steady) for event, path in zip(results, paths, strict=True)]
     known = {(pair.a, pair.b) for pair in pairs}
-    met = {e.rank: e.data.get("peer") for e in phases if e.data.get("phase") == "pairs"}
+    met = {e.rank: e.data.peer for e in phases if e.data.phase == "pairs"}
     due = {
         (min(a, b), max(a, b)) for a, b in met.items() if isinstance(a, int) and isinstance(b, int)
     }
@@ -471,8 +459,8 @@ def staged_test(case: Case) -> StagedTest:
         nodes_of(nodes, ranks),
         groups,
         tuple(sorted(begun - reported)),
-        next((str(e.data["reason"]) for e in reversed(case.of("run.end"))), ""),
-        tuple(str(e.data.get("name")) for e in phases if e.data.get("phase") == "absent"),
+        next((str(e.data.reason) for e in reversed(case.of("run.end"))), ""),
+        tuple(str(e.data.name) for e in phases if e.data.phase == "absent"),
         turns,
     )
 
@@ -482,7 +470,7 @@ def _gpus(case: Case, phases: Iterable[Event], ranks: int) -> dict[int, int]:
 
     The one it names itself on simulated hosts, else its own number.
     """
-    simulated = {e.rank: e.data.get("gpu") for e in phases if e.data.get("phase") == "simulate"}
+    simulated = {e.rank: e.data.gpu for e in phases if e.data.phase == "simulate"}
     own = {rank: gpu for rank, gpu in simulated.items() if isinstance(gpu, int) and 0 <= gpu < MOST}
     places = {rank: own.get(rank, rank) for rank in range(ranks)}
     known = chosen_gpus(

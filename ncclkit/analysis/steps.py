@@ -15,9 +15,11 @@ from pathlib import Path
 from statistics import fmean, median
 from typing import Any
 
+from msgspec import structs
+
 from ncclkit.analysis.picks import failed
 from ncclkit.core.case import Case
-from ncclkit.core.model import Event, NcclkitError
+from ncclkit.core.model import Event, NcclkitError, fields_of
 from ncclkit.core.text import format_bytes, format_time, numbered, percent, plural
 from ncclkit.core.tuning import Comparison
 
@@ -165,8 +167,8 @@ def step_times(events: Iterable[Event]) -> StepTimes:
     """
     by_rank: dict[int, dict[str, Event]] = defaultdict(dict)
     for event in events:
-        if event.kind == "step.rank" and event.rank is not None and event.data["steps"]:
-            by_rank[event.rank][event.data["source"]] = event
+        if event.kind == "step.rank" and event.rank is not None and event.data.steps:
+            by_rank[event.rank][event.data.source] = event
     if not by_rank:
         raise NcclkitError(
             "No step was measured; the script must call an optimizer's step() some ten times."
@@ -176,18 +178,18 @@ def step_times(events: Iterable[Event]) -> StepTimes:
     ranks = tuple(_rank(event, waits[event.rank or 0], last) for event in rows)
     first = rows[0].data
     costs = [
-        event.data["cost"] / one.seconds
+        event.data.cost / one.seconds
         for event, one in zip(rows, ranks, strict=True)
-        if event.data["cost"]
+        if event.data.cost
     ]
-    problems = tuple(dict.fromkeys(str(one) for event in rows for one in event.data["problems"]))
+    problems = tuple(dict.fromkeys(str(one) for event in rows for one in event.data.problems))
     brakes = _brakes(ranks, rows)
     return StepTimes(
         ranks,
         brakes,
-        max(len(event.data["steps"]) for event in rows),
-        str(first["backend"]),
-        bool(first["gpus"]),
+        max(len(event.data.steps) for event in rows),
+        str(first.backend),
+        bool(first.gpus),
         max(costs, default=None),
         problems,
     )
@@ -201,16 +203,16 @@ def _of_both(hook: Event | None = None, trace: Event | None = None) -> Event:
     A GPU also idles while Python launches its kernels: where a data loader shows when the script
     does something else, only that counts as the script's.
     """
-    if hook is None or trace is None or not trace.data["gpus"]:
+    if hook is None or trace is None or not trace.data.gpus:
         chosen = hook or trace
         assert chosen is not None
         return chosen
     saved, between = (
-        fmean(row["parts"][part] for row in hook.data["steps"]) for part in ("checkpoint", "script")
+        fmean(row["parts"][part] for row in hook.data.steps) for part in ("checkpoint", "script")
     )
 
     def merged(parts: Mapping[str, float]) -> dict[str, float]:
-        script = min(parts["script"], between) if hook.data["loaders"] else parts["script"]
+        script = min(parts["script"], between) if hook.data.loaders else parts["script"]
         launching = max(0.0, parts["script"] - script - saved)
         more = {
             "checkpoint": saved,
@@ -219,8 +221,8 @@ def _of_both(hook: Event | None = None, trace: Event | None = None) -> Event:
         }
         return {**parts, **more}
 
-    steps = [row | {"parts": merged(row["parts"])} for row in trace.data["steps"]]
-    return replace(hook, data={**hook.data, "gpus": True, "steps": steps})
+    steps = [row | {"parts": merged(row["parts"])} for row in trace.data.steps]
+    return replace(hook, data=structs.replace(hook.data, gpus=True, steps=steps))
 
 
 def _waits(rows: Sequence[Event]) -> tuple[dict[int, list[float]], dict[int, float]]:
@@ -232,7 +234,7 @@ def _waits(rows: Sequence[Event]) -> tuple[dict[int, list[float]], dict[int, flo
     waits: dict[int, list[float]] = {event.rank or 0: [] for event in rows}
     counts: dict[int, int] = defaultdict(int)
     shift = _offsets(rows)
-    steps = list(zip(*(event.data["steps"] for event in rows), strict=False))
+    steps = list(zip(*(event.data.steps for event in rows), strict=False))
     for step in steps if len(rows) > 1 else ():
         alike = len({len(row["points"]) for row in step}) == 1
         spent = dict.fromkeys(waits, 0.0)
@@ -259,7 +261,7 @@ def _offsets(rows: Sequence[Event]) -> dict[int, float]:
     first = rows[0]
     found = {}
     for event in rows:
-        pairs = zip(first.data["steps"], event.data["steps"], strict=False)
+        pairs = zip(first.data.steps, event.data.steps, strict=False)
         ends = [
             b[1] - a[1]
             for one, other in pairs
@@ -270,7 +272,7 @@ def _offsets(rows: Sequence[Event]) -> dict[int, float]:
 
 
 def _rank(event: Event, waits: Sequence[float], last: Mapping[int, float]) -> RankSteps:
-    steps = event.data["steps"]
+    steps = event.data.steps
     parts = {
         part: fmean(row["parts"].get(part, 0.0) for row in steps)
         for part in PARTS
@@ -314,7 +316,7 @@ def _brakes(ranks: Sequence[RankSteps], rows: Sequence[Event]) -> tuple[Brake, .
         share = seconds / whole
         summary = f"{words}: {_time(seconds)} of a step of {_time(whole)} ({percent(share)})."
         causes = tuple(
-            one for one in CAUSES.get(part, ()) if rows[0].data["gpus"] or one not in OF_GPUS
+            one for one in CAUSES.get(part, ()) if rows[0].data.gpus or one not in OF_GPUS
         )
         return Brake(part, seconds, share, summary, ADVICE[part], more, causes)
 
@@ -326,7 +328,7 @@ BrakeLine = tuple[str, float, str, tuple[str, ...]]
 
 def _own(rows: Sequence[Event]) -> tuple[float, int]:
     """Seconds of a step in collectives that the script itself calls, and their bytes."""
-    steps = [row for event in rows for row in event.data["steps"]]
+    steps = [row for event in rows for row in event.data.steps]
     return fmean(row["own"] for row in steps), int(median(row["bytes"] for row in steps))
 
 
@@ -334,7 +336,7 @@ def _sites(rows: Sequence[Event]) -> dict[str, list[Sequence[Any]]]:
     """Part → lines of the script, the one that takes longest first."""
     found: dict[str, list[Sequence[Any]]] = defaultdict(list)
     for site in sorted(
-        (site for event in rows for site in event.data["sites"]), key=lambda site: -site[2]
+        (site for event in rows for site in event.data.sites), key=lambda site: -site[2]
     ):
         found[site[0]].append(site)
     return found
@@ -352,7 +354,7 @@ def _data(
     alone = bool(others) and worst.parts["data"] > 2 * max(others)
     who = f"Rank {worst.rank} waits" if alone else "The ranks wait"
     for_whom = ", and the others for it" if alone else ""
-    workers = max((loader[0] for event in rows for loader in event.data["loaders"]), default=None)
+    workers = max((loader[0] for event in rows for loader in event.data.loaders), default=None)
     having = (
         "" if workers is None else f" ({plural(workers, 'worker')})" if workers else " (no workers)"
     )
@@ -363,7 +365,7 @@ def _data(
 
 def _buckets(ranks: Sequence[RankSteps], rows: Sequence[Event], logging: float) -> BrakeLine:
     seconds = max(0.0, fmean(one.parts["communication"] for one in ranks) - logging)
-    sizes = rows[0].data["buckets"]
+    sizes = rows[0].data.buckets
     enough = -(-sum(sizes) // DEFAULT_CAP) + 1
     if len(sizes) > 2 * enough and median(sizes) < SMALL_BUCKET:
         words = (
@@ -494,7 +496,7 @@ def last_steps(case: Case) -> tuple[StepTimes | None, tuple[SettingEffect, ...]]
         return None, ()
     folder = Path(mine[-1].path).parent
     effects = [
-        SettingEffect(**event.data)
+        SettingEffect(**fields_of(event))
         for event in case.of("step.setting")
         if Path(event.path).parent == folder
     ]
@@ -503,7 +505,7 @@ def last_steps(case: Case) -> tuple[StepTimes | None, tuple[SettingEffect, ...]]
 
 def last_step_events(case: Case) -> list[Event]:
     """The `step.rank` events of the last run of a script in this case that made steps."""
-    events = [event for event in case.of("step.rank") if event.data["steps"]]
+    events = [event for event in case.of("step.rank") if event.data.steps]
     return [event for event in events if Path(event.path).parent == Path(events[-1].path).parent]
 
 

@@ -25,6 +25,14 @@ from ncclkit.analysis.picks import in_order
 from ncclkit.analysis.rank_states import Exit, RankStates, exits, rank_states
 from ncclkit.core import text
 from ncclkit.core.case import Case
+from ncclkit.core.kinds import (
+    ElasticExit,
+    FlightMissing,
+    KernelLink,
+    NcclDestroy,
+    RunEnd,
+    WorkerPhase,
+)
 from ncclkit.core.model import Event
 from ncclkit.core.summary import ranks
 
@@ -98,7 +106,7 @@ def progress_of(events: Sequence[Event]) -> dict[int, tuple[RankProgress, ...]]:
     marks: Marks = defaultdict(lambda: defaultdict(_Mark))
     for event in events:
         if event.kind == "flight.dump" and event.rank is not None:
-            _dump(marks[event.rank], event.data["groups"])
+            _dump(marks[event.rank], event.data.groups)
     for event, name, desc in grouped(events):
         if event.rank is not None and op_of(event).upper() not in POINT_TO_POINT:
             held = marks[event.rank]
@@ -136,17 +144,15 @@ def _work(mark: _Mark, event: Event) -> None:
     if event.kind == "c10d.status":
         # torch completes sends and receives in the same place, whose numbers run ahead of the
         # collectives'
-        done = (
-            data["completed"] if counted(data["completed"]) <= counted(data["enqueued"]) else None
-        )
-        mark.up(enqueued=data["enqueued"], completed=done)
-        mark.at(event.time, data["enqueued"])
+        done = data.completed if counted(data.completed) <= counted(data.enqueued) else None
+        mark.up(enqueued=data.enqueued, completed=done)
+        mark.at(event.time, data.enqueued)
     else:
         # the watchdog looks through a group's works in order, so what stands before this one is
         # done
-        mark.up(enqueued=data["seq"], completed=data["seq"] - 1)
-        mark.wait(data["seq"], str(data["op"]))
-        mark.at(event.time, data["seq"])
+        mark.up(enqueued=data.seq, completed=data.seq - 1)
+        mark.wait(data.seq, str(data.op))
+        mark.at(event.time, data.seq)
 
 
 def _named(marks: Marks, event: Event, gave_up: set[int | None]) -> None:
@@ -155,18 +161,15 @@ def _named(marks: Marks, event: Event, gave_up: set[int | None]) -> None:
     Gloo closes one that timed out.
     """
     data = event.data
-    for rank in data.get("waiting") or data.get("ranks") or ():
-        mark = marks[rank].get(data["group"])
+    inside = data.waiting if isinstance(data, FlightMissing) else data.ranks
+    for rank in inside or ():
+        mark = marks[rank].get(data.group)
         if mark is None:
             continue
-        if (
-            rank in gave_up
-            and mark.waits is None
-            and mark.enqueued == mark.completed == data["seq"]
-        ):
-            mark.completed, mark.waits = data["seq"] - 1, data["seq"]
-        if mark.waits == data["seq"]:
-            mark.op = mark.op or str(data["op"])
+        if rank in gave_up and mark.waits is None and mark.enqueued == mark.completed == data.seq:
+            mark.completed, mark.waits = data.seq - 1, data.seq
+        if mark.waits == data.seq:
+            mark.op = mark.op or str(data.op)
 
 
 def _calls(marks: Marks, events: Sequence[Event]) -> None:
@@ -184,7 +187,7 @@ def _calls(marks: Marks, events: Sequence[Event]) -> None:
                 mark.desc = f"{made.size} ranks"
                 mark.enqueued = (mark.enqueued or 0) + event.count
                 mark.at(event.time, mark.enqueued)
-                ops[known, made.id].add(str(event.data["op"]))
+                ops[known, made.id].add(str(event.data.op))
     for (rank, name), names in ops.items():
         marks[rank][name].op = names.pop() if len(names) == 1 else ""
 
@@ -251,16 +254,16 @@ class RankTimeline:
 def abnormal(event: Event) -> bool:
     """Whether a healthy job would not have said this."""
     data = event.data
-    if event.kind == "worker.phase":
-        return data.get("phase") == "error"
-    if event.kind == "nccl.destroy":
-        return data.get("how") in ("abort", "revoke")
-    if event.kind == "elastic.exit":
-        return data.get("exitcode") != 0
-    if event.kind == "run.end":
-        return data.get("reason") != "done"
-    if event.kind == "kernel.link":
-        return data.get("state") == "down"
+    if isinstance(data, WorkerPhase):
+        return data.phase == "error"
+    if isinstance(data, NcclDestroy):
+        return data.how in ("abort", "revoke")
+    if isinstance(data, ElasticExit):
+        return data.exitcode != 0
+    if isinstance(data, RunEnd):
+        return data.reason != "done"
+    if isinstance(data, KernelLink):
+        return data.state == "down"
     return event.kind in WRONG or event.kind.startswith(TROUBLE)
 
 
@@ -269,7 +272,7 @@ def reported_by_others(event: Event) -> bool:
 
     Then it does not show that the rank still spoke.
     """
-    echo = event.kind == "c10d.monitor" and event.data.get("what") == "dump"
+    echo = event.kind == "c10d.monitor" and event.data.what == "dump"
     return echo or event.kind.startswith(BY_OTHERS)
 
 
@@ -282,7 +285,7 @@ def timelines(case: Case) -> list[RankTimeline]:
             spoken[event.rank].append(event)
     left = {rank for row in case.inputs for rank in row.get("ranks") or ()}
     progress, last = progress_of(case.events), {end.rank: end for end in reversed(exits(case))}
-    states, runs = rank_states(case), [str(event.data["reason"]) for event in case.of("run.end")]
+    states, runs = rank_states(case), [str(event.data.reason) for event in case.of("run.end")]
     found = []
     for rank in sorted({*ranks(case.events, case.inputs), *progress}):
         events, came = spoken.get(rank, []), progress.get(rank, ())
@@ -343,10 +346,10 @@ def _waits(events: Sequence[Event], reached: Sequence[RankProgress], wait: Event
     """What it waits for the other ranks in: a collective, a send or receive, or an init."""
     if at := furthest(reached):
         return text.collective(at.op, at.waits, at.group, at.desc)
-    if wait is not None and wait.kind == "c10d.timeout" and wait.data.get("op"):
-        return text.collective(str(wait.data["op"]), wait.data.get("seq"), "", "")
+    if wait is not None and wait.kind == "c10d.timeout" and wait.data.op:
+        return text.collective(str(wait.data.op), wait.data.seq, "", "")
     begun = _unfinished(events)
-    return f"the init of a communicator of {begun.data['nranks']} ranks" if begun else ""
+    return f"the init of a communicator of {begun.data.nranks} ranks" if begun else ""
 
 
 def _last(events: Sequence[Event]) -> str:
@@ -357,40 +360,38 @@ def _last(events: Sequence[Event]) -> str:
     if place := _place(events):
         return f"was in {place}"
     steps = [
-        event.data["step"]
+        event.data.step
         for event in events
-        if event.kind == "worker.phase" and event.data["phase"] == "step"
+        if event.kind == "worker.phase" and event.data.phase == "step"
     ]
-    steps = steps or [event.data["step"] for event in events if event.kind == "progress"]
+    steps = steps or [event.data.step for event in events if event.kind == "progress"]
     return f"came to step {steps[-1]}" if steps else ""
 
 
 def _place(events: Sequence[Event]) -> str:
     """The innermost frame of the program's own in its last stack, ``train.py:88 (load)``."""
     stack = next((event for event in reversed(events) if event.kind == "stack"), None)
-    own = (
-        frames.own_frame(stack.data["frames"], innermost_first=True) if stack is not None else None
-    )
+    own = frames.own_frame(stack.data.frames, innermost_first=True) if stack is not None else None
     return frames.place(own) if own is not None and frames.is_own(own) else ""
 
 
 def _unfinished(events: Sequence[Event]) -> Event | None:
     inits = [event for event in events if event.kind == "nccl.init"]
-    done = {event.data["comm"] for event in inits if event.data["phase"] == "done"}
-    return next((event for event in reversed(inits) if event.data["comm"] not in done), None)
+    done = {event.data.comm for event in inits if event.data.phase == "done"}
+    return next((event for event in reversed(inits) if event.data.comm not in done), None)
 
 
 def _raised(events: Sequence[Event]) -> str:
     for event in events:
         if event.kind == "python.exception":
-            return f"raised {str(event.data['type']).rpartition('.')[2]}"
-    errors = [e for e in events if e.kind == "worker.phase" and e.data["phase"] == "error"]
-    return f"raised {str(errors[0].data.get('error')).partition(':')[0]}" if errors else ""
+            return f"raised {str(event.data.type).rpartition('.')[2]}"
+    errors = [e for e in events if e.kind == "worker.phase" and e.data.phase == "error"]
+    return f"raised {str(errors[0].data.error).partition(':')[0]}" if errors else ""
 
 
 def _ended(events: Sequence[Event], end: Exit | None, runs: Sequence[str]) -> str:
     """What ended its process: the launcher, a signal, itself, or the end of the run."""
-    stops = [event.data["signal"] or SIGTERM for event in events if event.kind == "elastic.stop"]
+    stops = [event.data.signal or SIGTERM for event in events if event.kind == "elastic.stop"]
     if end is not None and end.signal:
         starved = any(event.kind == "kernel.oom" for event in events)
         name = _signal(end.signal)

@@ -144,11 +144,11 @@ def trouble(case: Case) -> Trouble:
 
 def is_of_job(event: Event) -> bool:
     """Whether only a training job leaves this; a plan, or a test of connections, is none."""
-    if event.kind == "worker.phase" and event.data.get("phase") in ("plan", "end"):
+    if event.kind == "worker.phase" and event.data.phase in ("plan", "end"):
         return False
     if event.kind == "stack" and not RANK_FRAME.search(event.text):
         return False
-    if event.kind == "python.exception" and FOREIGN.match(event.data.get("type") or ""):
+    if event.kind == "python.exception" and FOREIGN.match(event.data.type or ""):
         return False
     return not event.kind.startswith(NO_JOB)
 
@@ -279,7 +279,7 @@ def _is_error(event: Event) -> bool:
         return False
     if is_source(event.text) and not event.kind.startswith("kernel."):
         return False
-    if event.kind == "kernel.oom" and DESKTOP.search(event.data.get("name") or ""):
+    if event.kind == "kernel.oom" and DESKTOP.search(event.data.name or ""):
         return False
     if event.kind == "log.error":
         return says_failure(event.text)

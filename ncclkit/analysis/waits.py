@@ -26,6 +26,7 @@ from ncclkit.analysis.frames import (
 )
 from ncclkit.analysis.once import once
 from ncclkit.core.case import Case
+from ncclkit.core.kinds import Stack
 from ncclkit.core.model import Event
 from ncclkit.core.text import format_age, verb
 from ncclkit.core.text import ranks as rank_words
@@ -190,25 +191,23 @@ def rank_positions(events: Iterable[Event]) -> dict[int, RankPosition]:
     seen = {
         e.rank: e
         for e in known
-        if e.kind == "attach.rank" and e.rank is not None and not e.data["gone"]
+        if e.kind == "attach.rank" and e.rank is not None and not e.data.gone
     }
     stacks = {e.rank: e for e in known if e.kind == "stack" and e.rank is not None}
     return {rank: _position(rank, event, stacks.get(rank)) for rank, event in sorted(seen.items())}
 
 
 def _position(rank: int, event: Event, stack: Event | None) -> RankPosition:
-    data: Mapping[str, Any] = stack.data if stack is not None else {"frames": ()}
-    frames: Sequence[Frame] = data["frames"]
+    data = stack.data if stack is not None else Stack()
+    frames: Sequence[Frame] = data.frames
     own = own_frame(frames, innermost_first=True)
-    shots = event.data["snapshots"]
-    program = event.data["program"]
-    launches = [(one["name"], one["grid"]) for one in event.data.get("kernels") or ()]
+    shots = event.data.snapshots
+    program = event.data.program
+    launches = [(one["name"], one["grid"]) for one in event.data.kernels or ()]
     steps = [shot["steps"] for shot in shots if shot.get("steps")]
     counted = {tuple(one.items()) for one in steps}
     moved = max(len({shot["stack"] for shot in shots}), len(set(launches)), len(counted)) > 1
-    moved = (
-        moved or bool(event.data.get("counted")) or len({shot.get("gloo") for shot in shots}) > 1
-    )
+    moved = moved or bool(event.data.counted) or len({shot.get("gloo") for shot in shots}) > 1
     waits_for = _waits_for(frames, data, shots, stack.text if stack is not None else "")
     return RankPosition(
         rank=rank,
@@ -225,15 +224,13 @@ def _position(rank: int, event: Event, stack: Event | None) -> RankPosition:
             (condition for row in program for condition in row.get("conditions") or ()), ""
         ),
         group=str(program[0].get("group") or "") if program else "",
-        peer=next(
-            iter((data.get("peer") or {}).values()), program[0].get("peer") if program else None
-        ),
+        peer=next(iter((data.peer or {}).values()), program[0].get("peer") if program else None),
         file=next(
             (shot["file"] for shot in reversed(shots) if str(shot["file"]).startswith("/")), ""
         ),
-        quiet=event.data["quiet"],
-        kernel=event.data["kernel"],
-        launch_age=_launch_age(event.data.get("kernels") or ()),
+        quiet=event.data.quiet,
+        kernel=event.data.kernel,
+        launch_age=_launch_age(event.data.kernels or ()),
         moved_bytes=_moved_bytes(waits_for, shots),
         steps=steps[-1] if steps else {},
     )
@@ -285,12 +282,12 @@ def _call(frames: Sequence[Frame]) -> str:
 
 
 def _waits_for(
-    frames: Sequence[Frame], data: Mapping[str, Any], shots: Sequence[Mapping[str, Any]], text: str
+    frames: Sequence[Frame], stack: Stack, shots: Sequence[Mapping[str, Any]], text: str
 ) -> str:
-    native = [str(name) for name in data.get("native") or ()]
+    native = [str(name) for name in stack.native or ()]
     if shots and shots[-1]["state"] in ("T", "t"):
         return STOPPED
-    has_gil = "Has the GIL" in str(data.get("state")) or "+gil)" in text.partition("\n")[0]
+    has_gil = "Has the GIL" in str(stack.state) or "+gil)" in text.partition("\n")[0]
     ran = _ran(shots)
     found = _natively(native, frames)
     # Python code that runs is in native code of some library now and then, and has the lock all the
@@ -424,9 +421,7 @@ def blockages(events: Iterable[Event]) -> list[Event]:
     seen = rank_positions(known)
     if any(map(_is_decisive, known)):
         return _beside_dumps(known, seen)
-    gone = [
-        e.rank for e in known if e.kind == "attach.rank" and e.data["gone"] and e.rank is not None
-    ]
+    gone = [e.rank for e in known if e.kind == "attach.rank" and e.data.gone and e.rank is not None]
     waiting = {rank: position for rank, position in seen.items() if position.waits_for_ranks}
     outside = [rank for rank in seen if rank not in waiting]
     if not waiting or 2 * sum(seen[rank].moved for rank in outside) > len(seen):
@@ -446,12 +441,12 @@ def _beside_dumps(known: Sequence[Event], seen: Mapping[int, RankPosition]) -> l
     more than who is behind.
     """
     gaps = [event for event in known if event.kind == "flight.missing"]
-    absent = {rank for gap in gaps for rank in gap.data["missing"]}
+    absent = {rank for gap in gaps for rank in gap.data.missing}
     held = {rank: position for rank, position in seen.items() if position.waits_for_ranks}
-    pairs = [pair for pair in _pairs(held) if absent.intersection(pair.data["waiting"])]
+    pairs = [pair for pair in _pairs(held) if absent.intersection(pair.data.waiting)]
     if pairs or not absent or len(held) < len(seen):
         return pairs
-    return [place for place in _different_places(held) if place.data["branch"]]
+    return [place for place in _different_places(held) if place.data.branch]
 
 
 def _is_decisive(event: Event) -> bool:
@@ -459,7 +454,7 @@ def _is_decisive(event: Event) -> bool:
     return (
         event.kind in ("flight.mismatch", "flight.p2p")
         or event.kind == "flight.missing"
-        and event.data["missing"]
+        and event.data.missing
     )
 
 
@@ -666,7 +661,7 @@ def _condition_at(position: RankPosition, site: str) -> str:
     match = SITE.fullmatch(site)
     rows = [
         row
-        for row in position.lines[0].data.get("branches") or ()
+        for row in position.lines[0].data.branches or ()
         if match and row["file"] == match["file"]
     ]
     around = [row for row in rows if match and row["first"] <= int(match["line"]) <= row["last"]]
@@ -675,8 +670,8 @@ def _condition_at(position: RankPosition, site: str) -> str:
 
 def _loop_left(one: RankPosition, other: RankPosition) -> str:
     """``train.py:40``: the loop in which another rank still is, and which this one has left."""
-    for mine in one.lines[0].data["program"]:
-        for theirs in other.lines[0].data["program"]:
+    for mine in one.lines[0].data.program:
+        for theirs in other.lines[0].data.program:
             if mine.get("func") and (mine["file"], mine["func"]) == (
                 theirs["file"],
                 theirs.get("func"),
@@ -690,9 +685,7 @@ def _loop_left(one: RankPosition, other: RankPosition) -> str:
 
 
 def _frames(position: RankPosition) -> Sequence[Frame]:
-    return [
-        frame for line in position.lines if line.kind == "stack" for frame in line.data["frames"]
-    ]
+    return [frame for line in position.lines if line.kind == "stack" for frame in line.data.frames]
 
 
 def _value(position: RankPosition) -> str:
@@ -775,7 +768,7 @@ def waiting_time(found: Iterable[RankPosition]) -> str:
         position for position in found if position.waits_for in FOR_PEERS and not position.moved
     ]
     ages = [position.quiet for position in waiting if position.quiet is not None]
-    shots = [position.lines[0].data["snapshots"] for position in waiting]
+    shots = [position.lines[0].data.snapshots for position in waiting]
     watched = min((rows[-1]["t"] - rows[0]["t"] for rows in shots if len(rows) > 1), default=0.0)
     if ages and min(ages) > watched:
         return f"for {format_age(min(ages))}"

@@ -35,7 +35,7 @@ def faulty_ranks(case: Case) -> FaultyRanks | None:
     blames nobody.
     """
     staged = staged_test(case)
-    gpus = any(event.data.get("nccl") for event in case.of("worker.phase"))
+    gpus = any(event.data.nccl for event in case.of("worker.phase"))
     if staged.corrupt:
         return _corrupt(case, staged, gpus)
     return _from_bisection(staged, gpus) if staged.tried else _slow(case, staged, gpus)
@@ -47,7 +47,7 @@ def _corrupt(case: Case, staged: StagedTest, gpus: bool) -> FaultyRanks:
     What they exchange cannot be right either.
     """
     wrong, right = (
-        [e for e in case.of("stage.rank") if bool(e.data["wrong"]) == bad] for bad in (True, False)
+        [e for e in case.of("stage.rank") if bool(e.data.wrong) == bad] for bad in (True, False)
     )
     ranks = tuple(sorted(staged.corrupt))
     return FaultyRanks(

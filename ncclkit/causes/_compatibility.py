@@ -214,10 +214,10 @@ def _models(case: Case) -> list[tuple[str, Evidence]]:
         case,
         (fact for fact in case.facts_of("gpu.") if fact.name.endswith(".model") and fact.value),
     )
-    notes = [event for event in case.of("printed.version") if event.data["name"] == "gpu"]
+    notes = [event for event in case.of("printed.version") if event.data.name == "gpu"]
     return [
         *((str(fact.value), fact) for fact in facts),
-        *((str(event.data["version"]), event) for event in notes),
+        *((str(event.data.version), event) for event in notes),
     ]
 
 
@@ -226,7 +226,7 @@ def _built(case: Case) -> list[tuple[Release, Evidence]]:
     facts = of_job_hosts(
         case, [*case.facts_of("software.torch.cuda"), *case.facts_of("software.torch")]
     )
-    notes = [event for event in case.of("printed.version") if event.data["name"] == "torch"]
+    notes = [event for event in case.of("printed.version") if event.data.name == "torch"]
     texts: Iterable[tuple[str, Evidence]] = [
         *(
             (
@@ -239,7 +239,7 @@ def _built(case: Case) -> list[tuple[Release, Evidence]]:
             )
             for fact in facts
         ),
-        *((str(event.data["version"]), event) for event in notes),
+        *((str(event.data.version), event) for event in notes),
     ]
     found = [
         ((int(match[1]), int(match[2])), piece)
@@ -247,14 +247,14 @@ def _built(case: Case) -> list[tuple[Release, Evidence]]:
         if (match := WHEEL.search(text))
     ]
     found = found or [((wheel.cuda[0], wheel.cuda[1]), piece) for wheel, piece in _wheels(case)]
-    own: list[Event] = [event for event in case.of("nccl.version") if event.data.get("cuda")]
-    return [*found] or [(release(event.data["cuda"])[:2], event) for event in own]
+    own: list[Event] = [event for event in case.of("nccl.version") if event.data.cuda]
+    return [*found] or [(release(event.data.cuda)[:2], event) for event in own]
 
 
 def _nccl(case: Case) -> list[tuple[Release, Evidence]]:
     """The NCCL that the job says it runs, or else the one that its torch brings."""
     own: list[tuple[Release, Evidence]] = [
-        (release(e.data["version"]), e) for e in case.of("nccl.version")
+        (release(e.data.version), e) for e in case.of("nccl.version")
     ]
     return own or [(wheel.nccl, piece) for wheel, piece in _wheels(case)]
 
@@ -262,10 +262,10 @@ def _nccl(case: Case) -> list[tuple[Release, Evidence]]:
 def _wheels(case: Case) -> list[tuple[Wheel, Evidence]]:
     """The wheels of PyPI that the job's hosts have, by a version of torch that names no CUDA."""
     facts = of_job_hosts(case, [fact for fact in case.facts_of("software.torch") if fact.value])
-    notes = [event for event in case.of("printed.version") if event.data["name"] == "torch"]
+    notes = [event for event in case.of("printed.version") if event.data.name == "torch"]
     pieces: list[tuple[str, Evidence]] = [
         *((str(fact.value), fact) for fact in facts if fact.name == "software.torch"),
-        *((str(event.data["version"]), event) for event in notes),
+        *((str(event.data.version), event) for event in notes),
     ]
     known = {wheel.torch: wheel for wheel in wheels()}
     plain = [(known.get(release(text)[:2]), piece) for text, piece in pieces if "+" not in text]
@@ -276,10 +276,10 @@ def _driver(case: Case) -> tuple[int, Evidence] | None:
     facts = [
         fact for fact in of_job_hosts(case, case.facts_of("gpu.driver")) if release(fact.value)
     ]
-    notes = [event for event in case.of("printed.version") if event.data["name"] == "driver"]
+    notes = [event for event in case.of("printed.version") if event.data.name == "driver"]
     pieces: list[tuple[object, Evidence]] = [
         *((fact.value, fact) for fact in facts),
-        *((event.data["version"], event) for event in notes),
+        *((event.data.version, event) for event in notes),
     ]
     return next(((release(version)[0], piece) for version, piece in pieces), None)
 

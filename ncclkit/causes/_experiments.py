@@ -38,10 +38,8 @@ def over_gloo(
 
     works, fails: cause → in words what is seen if it is the one.
     """
-    if any(
-        event.data.get("phase") == "plan" and event.data.get("backend") == "gloo"
-        for event in case.events
-    ):
+    plans = [event.data for event in case.of("worker.phase") if event.data.phase == "plan"]
+    if any(plan.backend == "gloo" for plan in plans):
         return ()
     expects = dict.fromkeys(works, "works") | dict.fromkeys(fails, "fails")
     return (Experiment(question, {"backend": "gloo"}, {**works, **fails}, expects),)
@@ -52,7 +50,7 @@ def unasked(case: Case, *experiments: Experiment) -> Experiment:
 
     The last one where all were.
     """
-    asked = {event.data.get("question") for event in case.of("experiment.check")}
+    asked = {event.data.question for event in case.of("experiment.check")}
     return next(
         (experiment for experiment in experiments if experiment.question not in asked),
         experiments[-1],

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ncclkit.core.case import Case
+from ncclkit.core.kinds import FlightEntry
 from ncclkit.core.model import Event
 from ncclkit.evidence.flight.compare import EQUAL_INPUT
 
@@ -25,7 +26,7 @@ def pending_calls(case: Case) -> list[list[Event]]:
             found.append([])
             owner = event.rank
         after = event.path, event.line + 1
-        if event.data["state"] != "completed":
+        if event.data.state != "completed":
             found[-1].append(replace(event, rank=owner))
     return [queue for queue in found if queue]
 
@@ -48,17 +49,17 @@ def opposite_order(case: Case) -> list[Event]:
 
 def _name(event: Event) -> str:
     """The kind of a group where it has a description: its members differ from rank to rank."""
-    return str(event.data["desc"] or event.data["group"])
+    return str(event.data.desc or event.data.group)
 
 
 def blocked_pairs(case: Case) -> list[Event]:
     """The first calls in flight of two partners that both send to each other, or both wait for each
     other.
     """
-    heads = [queue[0] for queue in pending_calls(case) if queue[0].data["op"] in ("send", "recv")]
-    first_of = {(two.data["peer"], two.rank, two.data["op"]): two for two in reversed(heads)}
+    heads = [queue[0] for queue in pending_calls(case) if queue[0].data.op in ("send", "recv")]
+    first_of = {(two.data.peer, two.rank, two.data.op): two for two in reversed(heads)}
     for one in heads:
-        two = first_of.get((one.rank, one.data["peer"], one.data["op"]))
+        two = first_of.get((one.rank, one.data.peer, one.data.op))
         if two is not None and None not in (one.rank, two.rank):
             return sorted((one, two), key=lambda event: event.rank or 0)
     return []
@@ -73,10 +74,16 @@ def differing_entries(case: Case, what: str) -> list[Event]:
     calls: dict[tuple[str, int], list[Event]] = {}
     for queue in pending_calls(case):
         for event in queue:
-            comparable = what != "sizes" or event.data["op"] in EQUAL_INPUT
-            in_order = event.data["seq"] is not None and event.data["peer"] is None
-            if comparable and in_order and event.data[what]:
-                calls.setdefault((event.data["group"], event.data["seq"]), []).append(event)
-    return next(
-        (events for events in calls.values() if len({e.data[what] for e in events}) > 1), []
-    )
+            comparable = what != "sizes" or event.data.op in EQUAL_INPUT
+            in_order = event.data.seq is not None and event.data.peer is None
+            if comparable and in_order and printed_value(event, what):
+                calls.setdefault((event.data.group, event.data.seq), []).append(event)
+    for events in calls.values():
+        if len({printed_value(event, what) for event in events}) > 1:
+            return events
+    return []
+
+
+def printed_value(event: Event[FlightEntry], what: str) -> str:
+    """The operation or the sizes of an entry."""
+    return event.data.op if what == "op" else event.data.sizes

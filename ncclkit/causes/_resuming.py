@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from ncclkit.analysis.frames import Frame, framework, place, stacks
 from ncclkit.analysis.outcome import unread_lines
 from ncclkit.analysis.picks import name_ranks
-from ncclkit.analysis.rank_states import EARLY
+from ncclkit.analysis.rank_states import EARLY, sequence_of
 from ncclkit.core.case import Case
 from ncclkit.core.model import Advice, Event
 from ncclkit.core.text import start
@@ -91,7 +91,8 @@ def keep_position(case: Case, ranks: tuple[int, ...]) -> tuple[Advice, ...]:
 def resume_line(case: Case) -> Event | None:
     """The line by which a job resumed, where a timeout came soon; None for a fresh start."""
     waits = case.of("c10d.timeout", "gloo.timeout")
-    numbers = [wait.data["seq"] for wait in waits if isinstance(wait.data.get("seq"), int)]
+    told = [sequence_of(wait) for wait in waits]
+    numbers = [number for number in told if number is not None]
     if not waits or min(numbers, default=0) > EARLY:
         return None
     return next((line for line in _plain_lines(case) if _whose_resume(line.text) is not None), None)
@@ -120,7 +121,7 @@ def _replaying_frame(case: Case, ranks: tuple[int, ...]) -> Frame | None:
     for rank, stack in stacks(case).items():
         if rank not in late:
             continue
-        frames: Sequence[Frame] = stack.data["frames"]
+        frames: Sequence[Frame] = stack.data.frames
         for frame in frames:
             if _replays(frame):
                 return frame

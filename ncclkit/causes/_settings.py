@@ -134,7 +134,7 @@ def _limit(case: Case) -> float:
     """The longest timeout that a collective of this job ran into, in seconds; 0 where
     none is told.
     """
-    return max((float(e.data.get("timeout_ms") or 0) / 1000 for e in _waits(case)), default=0.0)
+    return max((float(e.data.timeout_ms or 0) / 1000 for e in _waits(case)), default=0.0)
 
 
 def _measured(case: Case) -> float:
@@ -142,7 +142,7 @@ def _measured(case: Case) -> float:
     shows; else 0.
     """
     loops = [loop_seconds(event) for event in case.of("progress") if LONE.search(event.text)]
-    lags = [float(e.data["seconds"].get(str(e.data["worst"])) or 0) for e in case.of("flight.late")]
+    lags = [float(e.data.seconds.get(str(e.data.worst)) or 0) for e in case.of("flight.late")]
     return max([*loops, *lags], default=0.0)
 
 
@@ -156,12 +156,12 @@ def _progressed(case: Case) -> bool:
     steps = any(
         event.path in first and event.line > first[event.path] for event in case.of("progress")
     )
-    return steps or any(change.data.get("moved") for change in case.of("ras.change"))
+    return steps or any(change.data.moved for change in case.of("ras.change"))
 
 
 def over_gloo(case: Case) -> bool:
     """Whether the job's collectives run over gloo, as far as its plan or its lines say."""
-    planned = {e.data["backend"] for e in case.of("worker.phase") if e.data.get("backend")}
+    planned = {e.data.backend for e in case.of("worker.phase") if e.data.backend}
     said = bool(case.of("gloo.")) or any(
         "gloo/" in event.text for event in case.of("python.exception")
     )
@@ -208,7 +208,7 @@ def script(case: Case) -> str:
     ``train.py`` where none is.
     """
     for event in case.of("python.exception", "stack"):
-        frames: list[Frame] = [frame for frame in event.data.get("frames") or () if is_own(frame)]
+        frames: list[Frame] = [frame for frame in event.data.frames or () if is_own(frame)]
         if frames:
             outermost = frames[-1] if event.kind == "stack" else frames[0]
             return place(outermost).partition(":")[0]
@@ -222,9 +222,9 @@ def unreached_timeout(case: Case) -> tuple[list[Event], list[Event]]:
     """Timeouts of groups that have the default, and the lines that ask for a longer one; both empty
     where none does.
     """
-    timeouts = [e for e in case.of("c10d.timeout") if e.data.get("timeout_ms")]
-    short = [event for event in timeouts if event.data["timeout_ms"] == 1000 * DEFAULT]
-    raised = [event for event in timeouts if event.data["timeout_ms"] > 1000 * DEFAULT]
+    timeouts = [e for e in case.of("c10d.timeout") if e.data.timeout_ms]
+    short = [event for event in timeouts if event.data.timeout_ms == 1000 * DEFAULT]
+    raised = [event for event in timeouts if event.data.timeout_ms > 1000 * DEFAULT]
     raised += [event for event in case.of("c10d.hint") if _asked_ms(event) > 1000 * DEFAULT]
     return (short, raised) if short and raised else ([], [])
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ncclkit.analysis.picks import family, initialized, of_job
 from ncclkit.core.case import Case
+from ncclkit.core.kinds import C10dHint, NcclMessage
 from ncclkit.core.model import Event
 
 QUIET = frozenset(
@@ -25,12 +26,12 @@ def hung_starts(case: Case) -> list[Event]:
     Nothing where the ranks are ours and not all of them have begun: the others wait for those,
     whatever path joins them.
     """
-    starts = [e for e in case.of("nccl.init") if e.data.get("phase") == "start"]
+    starts = [e for e in case.of("nccl.init") if e.data.phase == "start"]
     begun = [*case.of("nccl.network"), *starts]
     done = bool(initialized(case))
     other = any(map(_is_beyond, of_job(case)))
-    size = max((e.data.get("nranks") or 0 for e in starts), default=0)
-    absent = case.of("worker.phase") and len({e.data.get("rank") for e in starts}) < size
+    size = max((e.data.nranks or 0 for e in starts), default=0)
+    absent = case.of("worker.phase") and len({e.data.rank for e in starts}) < size
     return [] if done or other or absent else begun[-3:]
 
 
@@ -39,9 +40,12 @@ def _is_beyond(event: Event) -> bool:
 
     A later step, an error, or a program's end.
     """
-    if event.kind.startswith(WATCHED) or event.data.get("family") == "no_ib_library":
+    data = event.data
+    is_without_ib = isinstance(data, NcclMessage) and data.family == "no_ib_library"
+    if event.kind.startswith(WATCHED) or is_without_ib:
         return False
-    return event.kind not in QUIET or event.data.get("what") == "not_destroyed"
+    is_left_open = isinstance(data, C10dHint) and data.what == "not_destroyed"
+    return event.kind not in QUIET or is_left_open
 
 
 def met_at_store(case: Case) -> list[Event]:
@@ -49,14 +53,10 @@ def met_at_store(case: Case) -> list[Event]:
 
     It counts them, or gave them what NCCL's start begins with.
     """
-    counted = [
-        e
-        for e in case.of("store.clients")
-        if e.data.get("joined") == e.data.get("expected") is not None
-    ]
+    counted = [e for e in case.of("store.clients") if e.data.joined == e.data.expected is not None]
     return [
         *counted,
-        *(e for e in case.of("nccl.init") if e.data.get("phase") == "start"),
+        *(e for e in case.of("nccl.init") if e.data.phase == "start"),
         *_nccl_sockets(case),
     ]
 

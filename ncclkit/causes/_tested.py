@@ -75,54 +75,50 @@ def user_test(case: Case) -> UserTest | None:
     A host that answers no ping of any size is one that cannot be reached at all: nothing is said of
     the way to it.
     """
-    pings = [event for event in case.of("net.ping") if event.data["address"]]
-    alive = {event.data["address"] for event in pings if event.data["received"]}
-    mute = {event.data["address"] for event in pings if event.data["received"] == 0} - alive
+    pings = [event for event in case.of("net.ping") if event.data.address]
+    alive = {event.data.address for event in pings if event.data.received}
+    mute = {event.data.address for event in pings if event.data.received == 0} - alive
     still = [
         e
         for e in case.of("net.tcp")
-        if e.data["backoff"] >= STANDS and (e.data["lost"] or e.data["retrans"])
+        if e.data.backoff >= STANDS and (e.data.lost or e.data.retrans)
     ]
-    still = [event for event in still if event.data["peer"] not in mute]
+    still = [event for event in still if event.data.peer not in mute]
     of_address: dict[str, list[Event]] = {}
     for event in pings:
-        of_address.setdefault(event.data["address"], []).append(event)
+        of_address.setdefault(event.data.address, []).append(event)
     for address in sorted(alive):
         if cliff := _cliff(of_address[address]):
             return replace(cliff, lines=[*cliff.lines, *still[:1]])
     if still:
-        peer, times = still[0].data["peer"], still[0].data["backoff"]
+        peer, times = still[0].data.peer, still[0].data.backoff
         say = (
             f"A connection to {peer} has sent the same packet again {times} times, and no answer"
             " came"
         )
         return UserTest(say, still[:2])
-    some = [
-        event for event in pings if event.data["bytes"] is None and event.data["sent"] >= SAMPLE
-    ]
+    some = [event for event in pings if event.data.bytes is None and event.data.sent >= SAMPLE]
     if not some:
         return None
     ping = some[0].data
-    say = (
-        f"{ping['sent'] - ping['received']} of {ping['sent']} pings to {ping['address']} were lost"
-    )
+    say = f"{ping.sent - ping.received} of {ping.sent} pings to {ping.address} were lost"
     return UserTest(say, some[:2])
 
 
 def _cliff(pings: list[Event]) -> UserTest | None:
     """The size from which no ping to a host comes back, where all smaller ones do."""
     sized = sorted(
-        (e for e in pings if e.data["bytes"] is not None),
-        key=lambda event: int(event.data["bytes"]),
+        (e for e in pings if e.data.bytes is not None),
+        key=lambda event: int(event.data.bytes),
     )
-    answered = [bool(event.data["received"]) for event in sized]
+    answered = [bool(event.data.received) for event in sized]
     passed = sum(answered)
     if passed in (0, len(sized)) or not all(answered[:passed]):
         return None
     best, lost = sized[passed - 1], sized[passed]
-    fits, large = (event.data["bytes"] + HEADERS for event in (best, lost))
+    fits, large = (event.data.bytes + HEADERS for event in (best, lost))
     say = (
-        f"Packets of {large:,} bytes to {best.data['address']} get lost and those of {fits:,} pass,"
+        f"Packets of {large:,} bytes to {best.data.address} get lost and those of {fits:,} pass,"
         " as the pings show"
     )
     return UserTest(say, [lost, best], fits) if fits < large else None

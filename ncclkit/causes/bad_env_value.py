@@ -93,7 +93,7 @@ def _not_allowed(case: Case) -> Finding | None:
     wrong = [
         (event, row)
         for event in case.of("nccl.env")
-        for row in check_value(str(event.data.get("name", "")), str(event.data.get("value", "")))
+        for row in check_value(str(event.data.name), str(event.data.value))
         if row["kind"] == "value"
     ]
     if not wrong:
@@ -175,7 +175,7 @@ def _without_ib(case: Case) -> Finding | None:
     wants = [
         p for p, name, value in _settings(case) if name == "NCCL_NET" and value.upper() == "IB"
     ]
-    none = [e for e in case.of("nccl.ib_devices") if not e.data.get("devices")]
+    none = [e for e in case.of("nccl.ib_devices") if not e.data.devices]
     say = "NCCL_NET=IB asks for InfiniBand, but NCCL found no such device."
     if not wants or not none:
         return None
@@ -186,7 +186,7 @@ def _without_ib(case: Case) -> Finding | None:
 
 def _ignored(case: Case) -> Finding | None:
     """NCCL says that it rejects a value; it then uses its default, or stops."""
-    infos = [e for e in case.of("nccl.info") if e.data.get("family") == "bad_value"]
+    infos = [e for e in case.of("nccl.info") if e.data.family == "bad_value"]
     lines = infos + [e for e in case.of("nccl.warn") if NAMED.search(e.text)]
     if not lines:
         return None
@@ -226,7 +226,7 @@ def _risks(host: HostFacts) -> Iterator[Risk]:
 
 def _settings(case: Case) -> Iterator[tuple[Event | Fact, str, str]]:
     for event in case.of("nccl.env"):
-        yield event, str(event.data.get("name", "")), str(event.data.get("value", ""))
+        yield event, str(event.data.name), str(event.data.value)
     for fact in case.facts_of("env."):
         if fact.name != "env.problems" and fact.value is not None:
             yield fact, fact.name[4:], str(fact.value)
@@ -236,7 +236,7 @@ def _text(piece: Event | Fact) -> str:
     return (
         f"{piece.name[4:]}={piece.value}"
         if isinstance(piece, Fact)
-        else f"{piece.data.get('name')}={piece.data.get('value')}"
+        else f"{piece.data.name}={piece.data.value}"
     )
 
 

@@ -28,12 +28,14 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 
+from collections.abc import Iterable, Sequence
 from ncclkit.analysis.calls import grouped, of_several_groups, op_of
 from ncclkit.analysis.picks import among, first_finding, name_ranks, otherwise, pick, ranks_in
 from ncclkit.analysis.rank_states import rank_states
 from ncclkit.analysis.waits import places_now, waiting_time_of_case
 from ncclkit.causes import _printed
 from ncclkit.core.case import Case
+from ncclkit.core.kinds import FlightMissing
 from ncclkit.core.model import Advice, Event, Experiment, Finding, Strength, found
 from ncclkit.core.text import start
 
@@ -55,19 +57,15 @@ def diagnose(case: Case) -> Finding:
     mixed = [
         e
         for e in stuck
-        if {"scheduled", "started"} <= set(map(str, (e.data.get("states") or {}).values()))
+        if {"scheduled", "started"} <= set(map(str, (e.data.states or {}).values()))
     ]
-    both = [
-        e
-        for e in stuck
-        if set(map(str, (e.data.get("states") or {"": ""}).values())) == {"started"}
-    ]
-    if len({e.data.get("group") for e in both}) > 1:
+    both = [e for e in stuck if set(map(str, (e.data.states or {"": ""}).values())) == {"started"}]
+    if len({e.data.group for e in both}) > 1:
         return _all_started(case, both)
     crossed = _crossed(case.of("flight.missing")) or [
-        event for event in stuck if event.data.get("crossed")
+        event for event in stuck if event.data.crossed
     ]
-    if len({e.data.get("group") for e in stuck}) > 1 and mixed or crossed:
+    if len({e.data.group for e in stuck}) > 1 and mixed or crossed:
         lines = crossed or mixed
         groups = sorted({_name(event) for event in stuck + lines})
         say = (
@@ -104,13 +102,13 @@ def _point_to_point(case: Case) -> Finding | None:
     """By NCCL's list of calls, a process that never ended sends and receives on its
     communicators.
     """
-    calls = [event for event in case.of("nccl.op") if event.data.get("op") in ("Send", "Recv")]
+    calls = [event for event in case.of("nccl.op") if event.data.op in ("Send", "Recv")]
     if not calls or case.of("nccl.destroy"):
         return None
     # a pointer names a communicator within its process only
     by_process: dict[tuple[str, int | None], set[object]] = {}
     for event in calls:
-        by_process.setdefault((event.host, event.pid), set()).add(event.data.get("comm"))
+        by_process.setdefault((event.host, event.pid), set()).add(event.data.comm)
     most = max(map(len, by_process.values()))
     if most == 1 and rank_states(case).ended:
         return None
@@ -137,8 +135,8 @@ def _all_started(case: Case, stuck: list[Event]) -> Finding:
 
 def _name(event: Event) -> str:
     """The description of a group where its program gave it one, else its number."""
-    desc = str(event.data.get("desc") or "")
-    return desc if desc not in ("", "undefined") else str(event.data.get("group"))
+    desc = str(event.data.desc or "")
+    return desc if desc not in ("", "undefined") else str(event.data.group)
 
 
 def _in_text(case: Case) -> Finding | None:
@@ -149,7 +147,7 @@ def _in_text(case: Case) -> Finding | None:
     printed = _printed.opposite_order(case)
     if not printed:
         return None
-    names = list(dict.fromkeys(str(e.data["desc"] or e.data["group"]) for e in printed))
+    names = list(dict.fromkeys(str(e.data.desc or e.data.group) for e in printed))
     say = (
         f"{start(name_ranks(ranks_in(printed)))} have work of the groups {' and '.join(names)} in"
         " flight, "
@@ -180,11 +178,11 @@ def _started_everywhere(case: Case) -> dict[str, list[Event]]:
     calls: dict[tuple[str, object], list[Event]] = {}
     for event, group, desc in grouped(case.events):
         if event.kind == "c10d.timeout" and (group or desc):
-            calls.setdefault((desc or group, event.data.get("seq")), []).append(event)
+            calls.setdefault((desc or group, event.data.seq), []).append(event)
     for event in case.of("flight.entry"):
-        if event.data["state"] == "started" and event.data["peer"] is None and event.data["group"]:
-            name = str(event.data["desc"] or event.data["group"])
-            calls.setdefault((name, event.data["seq"]), []).append(event)
+        if event.data.state == "started" and event.data.peer is None and event.data.group:
+            name = str(event.data.desc or event.data.group)
+            calls.setdefault((name, event.data.seq), []).append(event)
     members = set(rank_states(case).members)
     whole = {
         call: events
@@ -210,7 +208,7 @@ def _two_groups(case: Case) -> Finding | None:
     nameless = [] if named else waits
     if of_several_groups(nameless):
         for event in nameless:
-            sides.setdefault(f"{op_of(event)} {event.data.get('seq')}", []).append(event)
+            sides.setdefault(f"{op_of(event)} {event.data.seq}", []).append(event)
     if len(sides) < 2:
         return None
     parts = [f"{name_ranks(ranks_in(events))} in {name}" for name, events in sorted(sides.items())]
@@ -224,28 +222,27 @@ def _two_groups(case: Case) -> Finding | None:
 
 def _crossed(gaps: list[Event]) -> list[Event]:
     """Two gaps of different groups, each missing a rank that waits in the other."""
-    lacking, held = _places_of_ranks(gaps, "missing"), _places_of_ranks(gaps, "waiting")
+    lacking = _places_of_ranks(gap.data.missing for gap in gaps)
+    held = _places_of_ranks(gap.data.waiting for gap in gaps)
     for one in gaps:
-        theirs = {place for rank in one.data.get("missing") or () for place in held[rank]}
+        theirs = {place for rank in one.data.missing or () for place in held[rank]}
         back = (
-            {place for rank in one.data.get("waiting") or () for place in lacking[rank]}
+            {place for rank in one.data.waiting or () for place in lacking[rank]}
             if theirs
             else set()
         )
         crossing = (gaps[place] for place in sorted(theirs & back))
-        two = next(
-            (gap for gap in crossing if gap.data.get("group") != one.data.get("group")), None
-        )
+        two = next((gap for gap in crossing if gap.data.group != one.data.group), None)
         if two is not None:
             return [one, two]
     return []
 
 
-def _places_of_ranks(gaps: list[Event], role: str) -> dict[int, list[int]]:
-    """Rank → the numbers of the gaps in which it is ``missing``, or ``waiting``."""
+def _places_of_ranks(sides: Iterable[Sequence[int]]) -> dict[int, list[int]]:
+    """Rank → the numbers of the sides that it is on."""
     places: dict[int, list[int]] = defaultdict(list)
-    for number, gap in enumerate(gaps):
-        for rank in gap.data.get(role) or ():
+    for number, ranks in enumerate(sides):
+        for rank in ranks:
             places[rank].append(number)
     return places
 
@@ -253,12 +250,13 @@ def _places_of_ranks(gaps: list[Event], role: str) -> dict[int, list[int]]:
 def _fewer(gaps: list[Event]) -> tuple[int, ...]:
     """Ranks that wait in the smaller of the two waiting groups; none where both are equal."""
     # none where all have entered
-    sides = sorted((tuple(gap.data.get("waiting") or ()) for gap in gaps), key=len)
+    missing = [gap.data for gap in gaps if isinstance(gap.data, FlightMissing)]
+    sides = sorted((tuple(gap.waiting) for gap in missing), key=len)
     return sides[0] if len(sides) == 2 and len(sides[0]) < len(sides[1]) else ()
 
 
 def _one_each(calls: list[Event]) -> list[Event]:
-    last = {event.data.get("comm"): event for event in calls}
+    last = {event.data.comm: event for event in calls}
     return list(last.values())
 
 

@@ -58,7 +58,7 @@ def diagnose(case: Case) -> Finding:
     """Found where NCCL's log binds several GPUs to one core, or where the facts of the hosts show
     it.
     """
-    wide = [event for event in case.of("nccl.affinity") if (event.data.get("cpus") or 0) > 1]
+    wide = [event for event in case.of("nccl.affinity") if (event.data.cpus or 0) > 1]
     missing = (
         "cpu.affinity of the job's hosts, or NCCL_DEBUG=INFO lines with the affinity of each GPU"
     )
@@ -70,8 +70,8 @@ def _one_core(case: Case) -> Finding | None:
     """Several GPUs of a host whose ranks may use only one and the same core."""
     held: dict[tuple[str, str], dict[object, Event]] = defaultdict(dict)
     for event in case.of("nccl.affinity"):
-        if event.data.get("cpus") == 1:
-            held[event.host, str(event.data.get("mask"))][event.data.get("gpu")] = event
+        if event.data.cpus == 1:
+            held[event.host, str(event.data.mask)][event.data.gpu] = event
     (host, mask), most = max(held.items(), key=lambda item: len(item[1]), default=(("", ""), {}))
     if len(most) < 2:
         return None

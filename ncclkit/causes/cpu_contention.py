@@ -88,20 +88,18 @@ def _measured(case: Case) -> Finding | None:
     states = rank_states(case)
     # a rank that waits in the collective had come: the cores kept it from nothing
     starved = [event for event in starved if event.rank not in states.waiting] or starved
-    worst = max(starved, key=lambda e: float(e.data["waited"]))
+    worst = max(starved, key=lambda e: float(e.data.waited))
     ranks = ranks_in(starved)
     known = {None, *ranks}
     waiting = [event for rank, event in states.waiting.items() if rank not in known]
     strength: Strength = "possible" if states.dead else "proven" if waiting else "likely"
     warned = [e for e in _warnings(case) if e.rank in known]
-    count, cores = worst.data["processes"], worst.data["cores"]
+    count, cores = worst.data.processes, worst.data.cores
     say = (
         f"The {count} processes of rank {worst.rank} share {cores} CPU"
         f" core{'' if cores == 1 else 's'}{on(worst.host)}"
     )
-    say += (
-        f": they ran {worst.data['ran']:.0f} s and waited {worst.data['waited']:.0f} s for a core"
-    )
+    say += f": they ran {worst.data.ran:.0f} s and waited {worst.data.waited:.0f} s for a core"
     if waiting:
         awaited_by = name_ranks(states.waiting.keys() - set(ranks))
         say += f", while {awaited_by} {how_they_waited(waiting)} for a collective"
@@ -124,17 +122,18 @@ def _short_of_cores(case: Case) -> Finding | None:
     """
     low = _low(case)
     rows = {e.rank: e for e in case.of("telemetry.scheduling")}
-    waited, ran = (sum(float(e.data[name]) for e in rows.values()) for name in ("waited", "ran"))
+    waited = sum(float(e.data.waited) for e in rows.values())
+    ran = sum(float(e.data.ran) for e in rows.values())
     busy = [
         f
         for f in case.facts_of("cpu.pressure")
         if isinstance(f.value, (int, float)) and f.value >= PRESSED
     ]
     queued = list(rows.values()) if rows and waited >= max(1.0, ran / 2) else []
-    own = sum(int(event.data["processes"]) for event in rows.values())
+    own = sum(int(event.data.processes) for event in rows.values())
     if low is None or low.best.hosts > 1 or not (queued or (busy and not rows)):
         return None
-    cores = max((int(event.data["cores"]) for event in rows.values()), default=0)
+    cores = max((int(event.data.cores) for event in rows.values()), default=0)
     who = (
         "other processes use these cores" if own <= cores else "more processes than cores want them"
     )
@@ -172,8 +171,7 @@ def _of_steps(case: Case) -> Finding | None:
     if measured is None or brake is None:
         return None
     workers = {
-        e.rank: max((int(loader[0]) for loader in e.data["loaders"]), default=0)
-        for e in measured[1]
+        e.rank: max((int(loader[0]) for loader in e.data.loaders), default=0) for e in measured[1]
     }
     on_host: dict[str, list[Event]] = {}
     for event in measured[1]:
@@ -209,7 +207,7 @@ def _low(case: Case) -> Judgement | None:
 
 
 def _warnings(case: Case) -> list[Event]:
-    return [e for e in case.of("system.error") if e.data.get("what") == "dataloader_workers"]
+    return [e for e in case.of("system.error") if e.data.what == "dataloader_workers"]
 
 
 def _reported(case: Case) -> Finding:
@@ -325,7 +323,7 @@ def shared_cores(case: Case) -> Finding | None:
     shared = [
         e for e in case.of("telemetry.others") if e.path.rpartition("/")[0] == folder and crowded(e)
     ]
-    if not shared or last[0].data.get("reason") != "done":
+    if not shared or last[0].data.reason != "done":
         return None
     say = (
         f"{start(busy_cores(shared))}: its speed shows less than this host can do, and ranks of a"
@@ -361,7 +359,7 @@ def _oversubscribed(host: HostFacts) -> Iterator[Risk]:
 
 
 def _numbers(event: Event) -> tuple[int, int] | None:
-    workers, suggested = event.data.get("workers"), event.data.get("suggested")
+    workers, suggested = event.data.workers, event.data.suggested
     return (workers, suggested) if isinstance(workers, int) and isinstance(suggested, int) else None
 
 

@@ -39,6 +39,7 @@ from ncclkit.analysis.picks import (
 )
 from ncclkit.causes._experiments import over_gloo, unasked
 from ncclkit.core.case import Case
+from ncclkit.core.kinds import CudaError, NcclWarn
 from ncclkit.core.model import Advice, Event, Experiment, Finding, found
 from ncclkit.core.text import start
 
@@ -123,16 +124,16 @@ def diagnose(case: Case) -> Finding:
         and not matching([e], *OTHERS)
         and "nvls" not in e.text
     ]
-    xids = [e for e in case.of("kernel.xid") if e.data.get("xid") in XIDS]
+    xids = [e for e in case.of("kernel.xid") if e.data.xid in XIDS]
     if not lines:
         return _without(case, xids)
     ordered = in_order(lines)
     first = ordered[0]
     ranks = ranks_in([first]) or ranks_in(ordered)
-    error = str(
-        first.data.get("error")
-        or next((f for f in FAULTS if f.lower() in first.text.lower()), "an error")
-    )[:100]
+    told = first.data.error if isinstance(first.data, (CudaError, NcclWarn)) else ""
+    error = str(told or next((f for f in FAULTS if f.lower() in first.text.lower()), "an error"))[
+        :100
+    ]
     where = f"{name_ranks(ranks)}{on(first.host)}"
     itself = first.kind == "nccl.warn" and error == "invalid argument"
     say = f"A CUDA kernel on {where} failed ({error}); NCCL and the watchdog only report it."
@@ -158,8 +159,8 @@ def _without(case: Case, xids: list[Event]) -> Finding:
     """
     advice, asked = _advice(), experiment(case)
     if xids and len(xids) == len(case.of("kernel.xid")):
-        number = xids[0].data["xid"]
-        gpus = sorted({str(e.data["bus"]) for e in xids if e.data.get("bus")})
+        number = xids[0].data.xid
+        gpus = sorted({str(e.data.bus) for e in xids if e.data.bus})
         say = (
             f"The driver logged an error of a program on a GPU{on(xids[0].host)} (Xid {number}:"
             f" {XIDS[number]})."

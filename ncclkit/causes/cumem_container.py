@@ -77,7 +77,7 @@ def diagnose(case: Case) -> Finding:
     memory = [
         e for e in matching(messages(case), *CALLS) if not matching([e], "stream is capturing")
     ]
-    hint = [e for e in case.of("nccl.info") if e.data.get("family") == "cumem"]
+    hint = [e for e in case.of("nccl.info") if e.data.family == "cumem"]
     buffers = _host_buffers(case)
     lines = uds + empty + memory or buffers
     if not lines:
@@ -126,9 +126,7 @@ def _host_buffers(case: Case) -> list[Event]:
     failed = matching(family(case, "cuda"), "invalid argument", "not permitted", "not supported")
     traces = {(e.host, e.pid): e for e in case.of("nccl.trace")}
     reported = [(e, trace) for e in failed if (trace := traces.get((e.host, e.pid)))]
-    below = [
-        event for pair in reported if "shm.cc" in str(pair[1].data.get("file")) for event in pair
-    ]
+    below = [event for pair in reported if "shm.cc" in str(pair[1].data.file) for event in pair]
     vague = (
         []
         if case.of("nccl.warn") or case.of("cuda.")
@@ -139,7 +137,7 @@ def _host_buffers(case: Case) -> list[Event]:
 
 
 def _version(event: Event) -> tuple[int, ...]:
-    return tuple(int(part) for part in re.findall(r"\d+", str(event.data.get("version")))[:2])
+    return tuple(int(part) for part in re.findall(r"\d+", str(event.data.version))[:2])
 
 
 def _advice() -> tuple[Advice, ...]:

@@ -329,7 +329,7 @@ def answers_of(case: Case) -> dict[str, Answer]:
     known = all_questions()
     found: dict[str, Answer] = {}
     for event in case.of(ANSWER_KIND):
-        look, answer = event.data.get("look"), event.data.get("answer")
+        look, answer = event.data.look, event.data.answer
         if isinstance(look, str) and look in known and answer in ("yes", "no", "unknown"):
             found[look] = answer
     return found

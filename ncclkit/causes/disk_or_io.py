@@ -86,7 +86,7 @@ def diagnose(case: Case) -> Finding:
     full = [
         e
         for e in case.of("system.error")
-        if e.data.get("what") in ("no_space", "disk_quota") and not _shared_memory(e)
+        if e.data.what in ("no_space", "disk_quota") and not _shared_memory(e)
     ]
     full += [
         e
@@ -159,9 +159,7 @@ def _in_storage_call(case: Case) -> Finding | None:
             f" {others_wait(case, slow) or 'the others wait'}."
         )
     else:
-        where = place(
-            own_frame(next(iter(slow.values())).data.get("frames", ()), innermost_first=True)
-        )
+        where = place(own_frame(next(iter(slow.values())).data.frames, innermost_first=True))
         say = (
             f"{start(name_ranks(slow))} was in a storage call{' at ' + where if where else ''}"
             " while the others waited."
@@ -203,10 +201,10 @@ def _waits_for_data(event: Event) -> bool:
     """Whether the rank waits in a loader without workers, and computes less than a fifth of that
     time.
     """
-    steps = [row for row in event.data["steps"] if row.get("loading") is not None]
+    steps = [row for row in event.data.steps if row.get("loading") is not None]
     waited = sum(row["parts"]["data"] for row in steps)
     computed = sum(row["loading"] for row in steps)
-    own = bool(event.data["loaders"]) and not any(loader[0] for loader in event.data["loaders"])
+    own = bool(event.data.loaders) and not any(loader[0] for loader in event.data.loaders)
     return (
         own
         and waited >= LEAST * sum(row["seconds"] for row in steps) > 0
@@ -219,13 +217,13 @@ def _kernel(case: Case) -> Finding | None:
     storage.
     """
     rows = case.of("kernel.stall")
-    lost = [e for e in rows if e.data.get("what") in ("nfs", "storage")]
-    hung = [e for e in rows if e.data.get("what") == "hung_task"]
+    lost = [e for e in rows if e.data.what in ("nfs", "storage")]
+    hung = [e for e in rows if e.data.what == "hung_task"]
     if not lost and not hung:
         return None
     first = (lost or hung)[0]
-    what = f"reports trouble with storage ({first.data.get('name') or 'unnamed'})" if lost else (
-        f"saw {first.data.get('name')} hang in a system call, which most often waits for storage"
+    what = f"reports trouble with storage ({first.data.name or 'unnamed'})" if lost else (
+        f"saw {first.data.name} hang in a system call, which most often waits for storage"
     )  # fmt: skip
     say = f"The kernel{on(first.host)} {what}; a rank that reads or writes there stalls."
     strength: Strength = "likely" if lost else "possible"
@@ -263,7 +261,7 @@ def _shared_memory(event: Event) -> bool:
 
 
 def _in_storage(stack: Event) -> bool:
-    inner = stack.data["frames"][:4]
+    inner = stack.data.frames[:4]
     return any(
         frame.get("func") in CALLS or any(part in str(frame.get("file", "")) for part in STORAGE)
         for frame in inner

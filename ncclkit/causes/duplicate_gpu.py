@@ -84,9 +84,9 @@ def _reported(case: Case) -> Finding | None:
     same = _same_bus(case)
     if not said and not same:
         return None
-    ranks = _named(said) or tuple(sorted({e.data["rank"] for e in same}))
+    ranks = _named(said) or tuple(sorted({e.data.rank for e in same}))
     quoted = (m[1] for e in said if (m := re.search(r"(?:device|busId) (\w+)", e.text)))
-    bus = next((str(e.data["bus"]) for e in same), "") or next(quoted, "")
+    bus = next((str(e.data.bus) for e in same), "") or next(quoted, "")
     host = next((e.host for e in same + said if e.host), "")
     say = (
         f"{start(name_ranks(ranks))} use the same GPU{' ' + bus if bus else ''}{on(host)}; NCCL"
@@ -152,9 +152,7 @@ def _busy(case: Case) -> Finding | None:
 
 def _vague(case: Case) -> Finding | None:
     """NCCL returned "invalid usage" and its log gives no reason."""
-    lines = [
-        e for e in matching(case.of("c10d.error"), "invalid usage") if not e.data.get("last_error")
-    ]
+    lines = [e for e in matching(case.of("c10d.error"), "invalid usage") if not e.data.last_error]
     if not lines or case.of("nccl.warn"):
         return None
     who = name_ranks(ranks_in(lines))
@@ -185,20 +183,13 @@ def _same_bus(case: Case) -> list[Event]:
     setting that the log does not show.
     """
     taken_for = as_nccl_sees(case)
-    came = {(e.data.get("rank"), e.data["comm_id"]) for e in case.of("nccl.init") if _complete(e)}
+    came = {(e.data.rank, e.data.comm_id) for e in case.of("nccl.init") if _complete(e)}
     places: dict[tuple[str, str, str], dict[int, Event]] = defaultdict(dict)
     for event in case.of("nccl.init"):
         data = event.data
-        seen = (
-            data.get("bus")
-            and event.host
-            and isinstance(data.get("rank"), int)
-            and not data.get("parent")
-        )
-        if seen and (data["rank"], data.get("comm_id")) not in came:
-            places[taken_for(event), str(data["bus"]), str(data.get("comm_id"))].setdefault(
-                data["rank"], event
-            )
+        seen = data.bus and event.host and isinstance(data.rank, int) and not data.parent
+        if seen and (data.rank, data.comm_id) not in came:
+            places[taken_for(event), str(data.bus), str(data.comm_id)].setdefault(data.rank, event)
     if _again(case):
         places = {place: ranks for place, ranks in places.items() if place[2] != "None"}
     return next(
@@ -212,7 +203,7 @@ def _same_bus(case: Case) -> list[Event]:
 
 
 def _complete(event: Event) -> bool:
-    return event.data.get("phase") == "done" and event.data.get("comm_id") is not None
+    return event.data.phase == "done" and event.data.comm_id is not None
 
 
 def _again(case: Case) -> bool:
@@ -222,7 +213,7 @@ def _again(case: Case) -> bool:
     """
     pids: dict[object, set[int | None]] = defaultdict(set)
     for event in case.of("nccl.init"):
-        pids[event.host, event.data.get("rank")].add(event.pid)
+        pids[event.host, event.data.rank].add(event.pid)
     return any(len(group) > 1 for group in pids.values())
 
 

@@ -35,6 +35,7 @@ from ncclkit.causes.slow_transport import brakes
 from ncclkit.causes.suspects import suspect_finding
 from ncclkit.core import experiment_records, shapes
 from ncclkit.core.case import Case
+from ncclkit.core.kinds import FlightFinding, NcclMessage, SystemFault
 from ncclkit.core.model import SCHEMA, Advice, Event, Evidence, Fact, Finding, cite, clear, unknown
 from ncclkit.core.text import plural
 from ncclkit.evidence.quotation import is_quotation
@@ -553,7 +554,7 @@ def _messenger(finding: Finding, text: resemblance.Text) -> Finding:
     sign = (finding.cause, finding.strength) == ("rank_exception", "likely") and raised
     if (
         not sign
-        or any(event.data["type"] in PROGRAM for event in raised)
+        or any(event.data.type in PROGRAM for event in raised)
         or not resemblance.messenger(text)
     ):
         return finding
@@ -615,12 +616,12 @@ def _is_of_other_program(finding: Finding, case: Case) -> bool:
     killed = [one for one in finding.evidence if isinstance(one, Event)]
     if finding.cause != "host_oom" or {event.kind for event in killed} != {"kernel.oom"}:
         return False
-    return all(DESKTOP.search(str(event.data["name"])) for event in killed)
+    return all(DESKTOP.search(str(event.data.name)) for event in killed)
 
 
 def _is_debugged(case: Case) -> bool:
     """Whether a debugger runs the program whose end is seen."""
-    return any(event.data["tool"] == "gdb" for event in case.of("stack"))
+    return any(event.data.tool == "gdb" for event in case.of("stack"))
 
 
 def _is_about_hosts(case: Case) -> bool:
@@ -820,7 +821,8 @@ def _seen_live(finding: Finding) -> bool:
 
     Without sequence numbers a rank may only be on its way.
     """
-    return any(isinstance(piece, Event) and piece.data.get("live") for piece in finding.evidence)
+    events = [piece for piece in finding.evidence if isinstance(piece, Event)]
+    return any(isinstance(event.data, FlightFinding) and event.data.live for event in events)
 
 
 def _got_over(finding: Finding, case: Case, lines: list[Event], fatal: list[Event]) -> Finding:
@@ -832,7 +834,8 @@ def _got_over(finding: Finding, case: Case, lines: list[Event], fatal: list[Even
     the other yet.
     """
     said = [event for event in lines if event.kind not in WAITS] or lines
-    if any(event.data.get("what") in LASTING for event in said):
+    errors = [event.data for event in said if isinstance(event.data, SystemFault)]
+    if any(error.what in LASTING for error in errors):
         return finding
     last = max(said, key=lambda event: (event.path, event.line))
     steps = [e for e in _lived(case, said) if e.path == last.path]
@@ -869,7 +872,7 @@ def _after_own(finding: Finding, case: Case, said: list[Event]) -> bool:
     errors = [
         e
         for e in case.of("python.exception")
-        if is_own(e) and UNCAUGHT.match(e.text) and e.data["type"] in OWN
+        if is_own(e) and UNCAUGHT.match(e.text) and e.data.type in OWN
     ]
     errors = [event for event in errors if event not in finding.evidence]
     stray = [line for line in said if line.rank is None and not UNCAUGHT.match(line.text)]
@@ -890,9 +893,7 @@ def _long_before(finding: Finding, case: Case) -> bool:
         return False
     steps = [event.time - max(known) for event in case.of("progress") if event.time]
     begun = [
-        e.time - (e.data.get("ran_ms") or 0) / 1000 - max(known)
-        for e in case.of("c10d.timeout")
-        if e.time
+        e.time - (e.data.ran_ms or 0) / 1000 - max(known) for e in case.of("c10d.timeout") if e.time
     ]
     return any(age > 60 for age in steps) or any(
         60 < age < DAY for age in begun
@@ -901,11 +902,8 @@ def _long_before(finding: Finding, case: Case) -> bool:
 
 def _meeting(event: Event) -> bool:
     """True for what is said of a connection between ranks that was not made."""
-    return bool(
-        event.kind.startswith(MEETING)
-        or event.data.get("family") == "socket_connect"
-        or TEXT.search(event.text)
-    )
+    is_refused = isinstance(event.data, NcclMessage) and event.data.family == "socket_connect"
+    return bool(event.kind.startswith(MEETING) or is_refused or TEXT.search(event.text))
 
 
 def _meetings(case: Case) -> list[Event]:
@@ -914,13 +912,9 @@ def _meetings(case: Case) -> list[Event]:
     Communicators made, steps done, collectives begun.
     """
     done = initialized(case)
-    joined = [
-        e
-        for e in case.of("store.clients")
-        if e.data.get("joined") == e.data.get("expected") is not None
-    ]
+    joined = [e for e in case.of("store.clients") if e.data.joined == e.data.expected is not None]
     begun = [
-        e for e in case.of("c10d.timeout") if e.data.get("seq") != 1
+        e for e in case.of("c10d.timeout") if e.data.seq != 1
     ]  # the first one begins without the others
     kinds = ("nccl.version", "nccl.connected", "nccl.op", "c10d.status", "progress", "job.done")
     return [*done, *joined, *begun, *(event for kind in kinds for event in case.of(kind))]

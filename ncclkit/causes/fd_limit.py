@@ -80,7 +80,7 @@ def diagnose(case: Case) -> Finding:
     lines = [
         e
         for e in case.of("system.error")
-        if e.data.get("what") in ("too_many_files", "too_many_processes")
+        if e.data.what in ("too_many_files", "too_many_processes")
     ]
     lines += matching([*messages(case), *case.of("store.lost", "c10d.error")], *FRAGMENTS)
     # inotify watches have a limit of their own

@@ -132,10 +132,10 @@ def diagnose(case: Case) -> Finding:
     ]
     if errors:
         name, first = _framework(errors[0]), errors[0]
-        where = place((first.data.get("frames") or [None])[-1])
+        where = place((first.data.frames or [None])[-1])
         say = (
             f"{start(name_ranks(ranks_in(errors)))} raised"
-            f" {str(first.data.get('type', 'an error'))} inside"
+            f" {str(first.data.type)} inside"
             f" {name}{' at ' + where if where else ''}, "
         )
         return found(
@@ -157,9 +157,7 @@ def _known(case: Case) -> Finding | None:
     """A framework reports that its own state is inconsistent."""
     pool = case.of("python.exception", "system.error", "log.error")
     for sign in SIGNS:
-        lines = in_order(
-            e for e in pool if sign.pattern.search(f"{e.text} {e.data.get('message', '')}")
-        )
+        lines = in_order(e for e in pool if sign.pattern.search(f"{e.text} {e.data.message}"))
         if lines:
             who = start(name_ranks(ranks_in(lines)))
             advice = replace(_advice(sign.name), do=f"{sign.do}.")
@@ -182,7 +180,7 @@ def _framework(event: Event) -> str:
 
     "" where the user's code is among the last frames.
     """
-    frames = event.data.get("frames") or []
+    frames = event.data.frames or []
     inner = frames[-3:]
     match = NAMES.search(str(inner[-1].get("file", ""))) if inner else None
     return match[1] if match and not any(is_own(frame) for frame in inner) else ""

@@ -48,17 +48,17 @@ def diagnose(case: Case) -> Finding:
     silent = _unresponsive(case) or _live_holder(case)
     if silent is not None:
         return silent
-    gil = in_order(e for e in case.of("c10d.monitor") if e.data.get("what") == "gil")
-    stuck = in_order(e for e in case.of("c10d.monitor") if e.data.get("what") == "stuck")
+    gil = in_order(e for e in case.of("c10d.monitor") if e.data.what == "gil")
+    stuck = in_order(e for e in case.of("c10d.monitor") if e.data.what == "stuck")
     if gil or (stuck and not case.of("c10d.timeout")):
         ranks = ranks_in(gil or stuck)
         known = stacks(case)
         seen = [known[rank] for rank in ranks if rank in known]
-        where = next((place(own_frame(s.data["frames"], innermost_first=True)) for s in seen), "")
+        where = next((place(own_frame(s.data.frames, innermost_first=True)) for s in seen), "")
         what = (
             "could not get the GIL"
             if gil
-            else "was stuck for " + str(stuck[0].data.get("seconds") or "minutes") + " s"
+            else "was stuck for " + str(stuck[0].data.seconds or "minutes") + " s"
         )
         say = (
             f"The watchdog of {name_ranks(ranks)}{on((gil or stuck)[0].host)} {what}: a thread"
@@ -85,7 +85,7 @@ def diagnose(case: Case) -> Finding:
 
 def _live_holder(case: Case) -> Finding | None:
     """A rank of a running job that holds the lock in native code while the others wait for it."""
-    outside = {rank for gap in case.of("flight.missing") for rank in gap.data["missing"]}
+    outside = {rank for gap in case.of("flight.missing") for rank in gap.data.missing}
     held = [
         stand
         for rank, stand in positions_of_case(case).items()
@@ -112,11 +112,11 @@ def _unresponsive(case: Case) -> Finding | None:
     known, held_by_signal = stacks(case), stopped(case)
     for end in case.of("run.end"):
         silent = {
-            int(rank) for rank in UNANSWERED.findall(str(end.data.get("say")))
+            int(rank) for rank in UNANSWERED.findall(str(end.data.say))
         } - held_by_signal.keys()
         for rank, stack in known.items() if silent else ():
             if rank in silent:
-                where = place(own_frame(stack.data["frames"], innermost_first=True))
+                where = place(own_frame(stack.data.frames, innermost_first=True))
                 say = (
                     f"Rank {rank} held the GIL in a native call at {where}, so that none of its"
                     " threads "

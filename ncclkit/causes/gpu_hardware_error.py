@@ -82,7 +82,7 @@ HOT = ("hw_thermal_slowdown", "sw_thermal_slowdown")
 
 def diagnose(case: Case) -> Finding:
     """Found at an Xid of a hardware fault, or at CUDA's ECC error."""
-    xids = in_order(e for e in case.of("kernel.xid") if e.data.get("xid") in XIDS)
+    xids = in_order(e for e in case.of("kernel.xid") if e.data.xid in XIDS)
     said = matching(
         [*case.of("cuda.error"), *messages(case)],
         "uncorrectable ECC",
@@ -202,8 +202,8 @@ def _slowed(reasons: object) -> bool:
 
 def _finding(xids: list[Event], said: list[Event]) -> Finding:
     first = xids[0]
-    number, bus = int(first.data["xid"]), str(first.data.get("bus") or "")
-    pids = {e.pid or e.data.get("pid") for e in xids} - {None}
+    number, bus = int(first.data.xid), str(first.data.bus or "")
+    pids = {e.pid for e in xids} - {None}
     ranks = tuple(
         sorted(
             {
@@ -225,7 +225,7 @@ def _finding(xids: list[Event], said: list[Event]) -> Finding:
         pick(xids, said),
         ranks=ranks,
         hosts=name_hosts(xids),
-        gpus=tuple(sorted({str(e.data["bus"]) for e in xids if e.data.get("bus")})),
+        gpus=tuple(sorted({str(e.data.bus) for e in xids if e.data.bus})),
         advice=_advice(f"GPU {bus}"),
     )
 

@@ -46,6 +46,7 @@ from ncclkit.causes._experiments import minimal
 from ncclkit.causes._preflight import HostFacts, Preflight, Risk, number
 from ncclkit.causes._settings import BATCHES, smaller_batch
 from ncclkit.core.case import Case
+from ncclkit.core.kinds import CudaOom
 from ncclkit.core.model import Advice, Event, Experiment, Finding, Strength, found
 from ncclkit.core.text import format_bytes, start
 
@@ -102,7 +103,7 @@ def diagnose(case: Case) -> Finding:
             case, went_well, "No allocation on a GPU failed.", missing
         )
     ranks, first = ranks_in(lines), lines[0]
-    gpus = tuple(sorted({str(e.data["gpu"]) for e in torch if e.data.get("gpu") is not None}))
+    gpus = tuple(sorted({str(e.data.gpu) for e in torch if e.data.gpu is not None}))
     others = other_processes(first.text).clause
     say = (
         f"{start(name_ranks(ranks))} ran out of memory on its"
@@ -140,11 +141,11 @@ def _process(row: Mapping[str, Any]) -> str:
 
 
 def _how(event: Event) -> str:
-    data: Mapping[str, Any] = event.data
-    if event.kind == "cuda.oom" and data.get("tried"):
-        of = f" of {_size(data['total'])}" if data.get("total") else ""
-        free = f" and {_size(data['free'])}{of} was free" if data.get("free") is not None else ""
-        return f"it asked for {_size(data['tried'])}{free}"
+    data = event.data
+    if isinstance(data, CudaOom) and data.tried:
+        of = f" of {_size(data.total)}" if data.total else ""
+        free = f" and {_size(data.free)}{of} was free" if data.free else ""
+        return f"it asked for {_size(data.tried)}{free}"
     return (
         "NCCL could not allocate its buffers because the program had taken the memory"
         if event.kind.startswith(("nccl", "c10d"))

@@ -67,10 +67,10 @@ def _used_by_others(case: Case) -> Finding | None:
     came.
     """
     speed = measured_speed(case)
-    shared = [event for event in speed.others if event.data["gpus"]] if speed and speed.slow else []
+    shared = [event for event in speed.others if event.data.gpus] if speed and speed.slow else []
     if speed is None or not shared:
         return None
-    gpus = tuple(sorted({str(gpu) for event in shared for gpu in event.data["gpus"]}, key=int))
+    gpus = tuple(sorted({str(gpu) for event in shared for gpu in event.data.gpus}, key=int))
     hosts = tuple(sorted({event.host for event in shared if event.host}))
     why = pick(shared, [speed.judgement.best])
     return found(

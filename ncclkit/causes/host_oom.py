@@ -48,6 +48,7 @@ from ncclkit.causes._experiments import limits
 from ncclkit.causes._preflight import HostFacts, Preflight, Risk
 from ncclkit.core import budgets
 from ncclkit.core.case import Case
+from ncclkit.core.kinds import KernelOom
 from ncclkit.core.model import Advice, Event, Experiment, Fact, Finding, Strength, found
 from ncclkit.core.resources import UNITS
 from ncclkit.core.text import format_bytes, start
@@ -97,10 +98,10 @@ def _refused(case: Case) -> Finding | None:
     workers = [
         e
         for e in errors
-        if e.data.get("what") == "dataloader_killed" and not matching([e], "bus error", "segm")
+        if e.data.what == "dataloader_killed" and not matching([e], "bus error", "segm")
     ]
-    refused = [e for e in errors if e.data.get("what") == "host_memory"]
-    refused += [e for e in case.of("python.exception") if e.data.get("type") == "MemoryError"]
+    refused = [e for e in errors if e.data.what == "host_memory"]
+    refused += [e for e in case.of("python.exception") if e.data.type == "MemoryError"]
     refused += matching(
         messages(case), "std::bad_alloc", "DefaultCPUAllocator", "Unable to allocate "
     )
@@ -180,8 +181,8 @@ def _killed(case: Case) -> list[Event]:
     ends = case.of("elastic.exit") + [
         e for e in case.of("slurm.event") if e.path.rpartition("/")[0] not in own
     ]
-    named = [e for e in case.of("system.error") if e.data.get("what") == "killed"]
-    return [e for e in ends if -9 in (e.data.get("exitcode"), -(e.data.get("signal") or 0))] + named
+    named = [e for e in case.of("system.error") if e.data.what == "killed"]
+    return [e for e in ends if -9 in (e.data.exitcode, -(e.data.signal or 0))] + named
 
 
 def _short(case: Case) -> list[Fact]:
@@ -204,27 +205,28 @@ def _short(case: Case) -> list[Fact]:
 def _reported(case: Case) -> Finding | None:
     """The kernel or Slurm reports the OOM killer."""
     reported = case.of("kernel.oom") + [
-        e for e in case.of("system.error") if e.data.get("what") == "oom_kill"
+        e for e in case.of("system.error") if e.data.what == "oom_kill"
     ]
-    reported += [e for e in case.of("slurm.event") if e.data.get("what") == "oom"]
+    reported += [e for e in case.of("slurm.event") if e.data.what == "oom"]
     if not reported:
         return None
     killed = _killed(case)
-    pids = {e.pid or e.data.get("pid") for e in reported}
+    pids = {e.pid or _killed_process(e) for e in reported}
     ranks = tuple(
         sorted({e.rank for e in case.events if e.pid in pids and e.pid and e.rank is not None})
     ) or ranks_in(reported)
     ranks = ranks or ranks_in(killed)
     first = reported[0]
+    by_kernel = first.data if isinstance(first.data, KernelOom) else None
     limited = (
-        first.data.get("memcg")
+        (by_kernel and by_kernel.memcg)
         or first.kind == "slurm.event"
         or matching([first], "OOMKill", "MEMLIMIT")
     )
     limit = " because its memory limit (cgroup) was reached" if limited else ""
     victim = (
-        f"process {first.data.get('pid')} ({first.data.get('name') or 'of the job'})"
-        if first.data.get("pid")
+        f"process {by_kernel.pid} ({by_kernel.name or 'of the job'})"
+        if by_kernel and by_kernel.pid
         else "a process of the job"
     )
     rank = f", {name_ranks(ranks)}," if ranks else ""
@@ -237,9 +239,14 @@ def _reported(case: Case) -> Finding | None:
     return found(ID, strength, say, why, ranks=ranks, hosts=hosts, advice=_advice(case))
 
 
+def _killed_process(event: Event) -> int | None:
+    return event.data.pid if isinstance(event.data, KernelOom) else None
+
+
 def _elsewhere(case: Case, first: Event, ranks: tuple[int, ...], killed: list[Event]) -> bool:
     """True where the process may belong to another job, or its end did not end this job."""
-    name = str(first.data.get("name") or "python")
+    named = first.data.name if isinstance(first.data, KernelOom) else ""
+    name = named or "python"
     theirs = [event for event in killed if event.kind == "elastic.exit"]
     return not (ranks or theirs) and bool(rank_states(case).raised or not RANKS.search(name))
 

@@ -48,7 +48,8 @@ from ncclkit.causes import _tested
 from ncclkit.causes._experiments import limits, meeting, unasked
 from ncclkit.core.case import Case
 from ncclkit.core.connections import loopback
-from ncclkit.core.model import Advice, Evidence, Experiment, Fact, Finding, Strength, found
+from ncclkit.core.kinds import Endpoint, SystemFault
+from ncclkit.core.model import Advice, Event, Evidence, Experiment, Fact, Finding, Strength, found
 from ncclkit.core.text import start
 
 ID = "hostname_resolution"
@@ -105,19 +106,15 @@ def _resolver(case: Case) -> Finding | None:
     """The resolver reported an error; harmless where the ranks met nevertheless."""
     lines = in_order(case.of("store.resolve")) + matching(messages(case), *RESOLVER)
     lines = [e for e in lines if e.kind != "log.error"]  # of these the next ones are left
-    lines += without(
-        [e for e in case.of("system.error") if e.data.get("what") == "unresolved"], lines
-    )
+    lines += without([e for e in case.of("system.error") if e.data.what == "unresolved"], lines)
     asked = [e for e in case.of("store.retry") if "cannot be retrieved" not in e.text]
     # with an address, so the name was resolved
-    tried = {e.data["port"] for e in asked if e.data.get("port")}
+    tried = {e.data.port for e in asked if e.data.port}
     lines = [e for e in lines if "hostname of the client socket cannot be retrieved" not in e.text]
-    over = {
-        (e.path, e.line) for e in lines if e.kind == "store.resolve" and e.data.get("port") in tried
-    }
+    over = {(e.path, e.line) for e in lines if e.kind == "store.resolve" and e.data.port in tried}
     lines = [e for e in lines if (e.path, e.line) not in over]
     web = matching(case.of("python.exception"), *WEB)
-    lines = [e for e in without(lines, web) if e.data.get("host") or not web]
+    lines = [e for e in without(lines, web) if _host_asked(e) or not web]
     if not lines:
         return None
     gave_up = case.of("store.connect_timeout")
@@ -127,11 +124,9 @@ def _resolver(case: Case) -> Finding | None:
         strength = "likely" if gave_up else "possible"
     if case.of("nccl.init") or case.of("c10d.timeout"):
         strength = "possible"
-    name = next(
-        (str(name) for e in lines if (name := e.data.get("host") or e.data.get("asked"))), ""
-    )
+    name = next(filter(None, map(_name_asked, lines)), "")
     if strength == "proven" and not any(e.kind == "store.resolve" for e in lines):
-        given = {str(e.data.get("host")) for e in gave_up}
+        given = {str(e.data.host) for e in gave_up}
         strength = "proven" if name in given else "likely"  # another program's name
     what = f"The name {name}" if name else "A host name of the job"
     say = (
@@ -161,12 +156,10 @@ def _same_name(case: Case) -> Finding | None:
     """Two machines have one name, so NCCL takes their ranks for neighbours that share memory."""
     lines = shared_names(case)
     mixed = family(case, "duplicate_gpu", "shm", "p2p", "uds")
-    mixed += (
-        [e for e in case.of("nccl.channel") if e.data.get("via") == "SHM"] if failed(case) else []
-    )
+    mixed += [e for e in case.of("nccl.channel") if e.data.via == "SHM"] if failed(case) else []
     if not lines or not mixed:
         return None
-    name, addresses = lines[0].host, " and ".join(str(e.data["address"]) for e in lines[:2])
+    name, addresses = lines[0].host, " and ".join(str(e.data.address) for e in lines[:2])
     say = (
         f"Two machines ({addresses}) have the name {name}, so NCCL takes their ranks for those of"
         " one machine."
@@ -198,11 +191,9 @@ def _announced(case: Case) -> Finding | None:
     """
     asked = case.of("gloo.connect")
     lines = [
-        event
-        for event in asked
-        if plain_address(event.data.get("address")).startswith(("127.", "::1"))
+        event for event in asked if plain_address(event.data.address).startswith(("127.", "::1"))
     ]
-    shown = [e for e in case.of("system.error") if e.data.get("what") == "own_name"]
+    shown = [e for e in case.of("system.error") if e.data.what == "own_name"]
     if shown and (asked or case.of("store.connect_timeout") or case.of("store.retry")):
         names = tuple(sorted({e.host for e in shown if e.host}))
         say = (
@@ -214,7 +205,7 @@ def _announced(case: Case) -> Finding | None:
         return found(ID, "likely", say, why, hosts=names, advice=advice, next=experiment(case))
     if not lines:
         return None
-    first, address = lines[0], plain_address(lines[0].data.get("address"))
+    first, address = lines[0], plain_address(lines[0].data.address)
     own = [
         fact
         for fact in of_job_hosts(case, case.facts_of("net.hostname.addresses"))
@@ -241,16 +232,27 @@ def _announced(case: Case) -> Finding | None:
     )
 
 
+def _host_asked(event: Event) -> str:
+    """The host of the store that a line names; empty where it names none."""
+    return str(event.data.host or "") if isinstance(event.data, Endpoint) else ""
+
+
+def _name_asked(event: Event) -> str:
+    """The name that had no address; empty where the line does not tell it."""
+    is_unresolved = isinstance(event.data, SystemFault)
+    return str(event.data.asked or "") if is_unresolved else _host_asked(event)
+
+
 def _loop(case: Case) -> Finding | None:
     """A name in a multi-node job resolves to each machine itself."""
     if len(_hosts(case)) < 2:
         return None
     own = [fact for fact in case.facts_of("net.hostname.addresses") if _to_itself(fact)]
     timeouts = case.of("store.connect_timeout", "store.wait", "gloo.timeout")
-    local = [e for e in timeouts if str(e.data.get("host", "")).startswith("127.")]
+    local = [e for e in timeouts if _host_asked(e).startswith("127.")]
     if not local and not (own and timeouts):
         return None
-    host = own[0].host if own else str(local[0].data["host"])
+    host = own[0].host if own else _host_asked(local[0])
     say = f"Hostname {host} resolves to 127.x, so each host that uses it reaches only itself."
     why = pick(own, local, timeouts)
     return found(ID, "likely", say, why, hosts=(host,), advice=_advice(host), next=experiment(case))
@@ -336,13 +338,13 @@ def _gloo(name: str) -> Advice:
 
 def _symptom(case: Case) -> Finding | None:
     """A rendezvous or gloo failed to connect and the log does not say to which address."""
-    named = [e for e in case.of("store.connect_timeout") if e.data.get("host")]
+    named = [e for e in case.of("store.connect_timeout") if e.data.host]
     lines = matching(
         [*case.of("rendezvous.error"), *messages(case)],
         "connect() timed out",
         "connection to the C10d store",
     )
-    if unnamed := [e for e in case.of("gloo.connect") if not e.data.get("address")]:
+    if unnamed := [e for e in case.of("gloo.connect") if not e.data.address]:
         say = (
             "gloo could not connect the ranks; a usual reason is a host whose own name resolves to"
             " loopback."

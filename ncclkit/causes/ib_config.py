@@ -132,7 +132,7 @@ def _risks(host: HostFacts) -> Iterator[Risk]:
 
 def _memory(case: Case) -> Finding | None:
     """The card refused to register GPU memory."""
-    lines = [e for e in family(case, "ib_setup") if str(e.data.get("call")).startswith("ibv_reg_")]
+    lines = [e for e in family(case, "ib_setup") if str(e.data.call).startswith("ibv_reg_")]
     lines = [e for e in lines if not matching([e], "Cannot allocate")]
     if not lines:
         return None
@@ -152,16 +152,14 @@ def _first_packets(case: Case) -> Finding | None:
     A warning alone does not say when.
     """
     early = [
-        e
-        for e in family(case, "ib_completion")
-        if e.data.get("status") in (12, 4) and not e.data.get("routed")
+        e for e in family(case, "ib_completion") if e.data.status in (12, 4) and not e.data.routed
     ]
     later = [*case.of("progress", "c10d.status", "kernel.link"), *family(case, "ib_async")]
-    later += [e for e in case.of("c10d.timeout") if (e.data.get("seq") or 0) > EARLY]
+    later += [e for e in case.of("c10d.timeout") if (e.data.seq or 0) > EARLY]
     begun = [e for kind in STARTS for e in case.of(kind)] + matching(early, "localGid fe80")
-    if not early or later or not (begun or early[0].data["status"] == 4):
+    if not early or later or not (begun or early[0].data.status == 4):
         return None
-    memory, gid = early[0].data["status"] == 4, env_of(case, "NCCL_IB_GID_INDEX")
+    memory, gid = early[0].data.status == 4, env_of(case, "NCCL_IB_GID_INDEX")
     what = (
         "the first packets over InfiniBand or RoCE were never answered: the ports cannot reach each"
         " other"
@@ -197,12 +195,12 @@ def _different_ports(case: Case) -> Finding | None:
         return None
     ends: dict[tuple[int, int], dict[str, set[str]]] = {}
     for event, device, _ in channels(case):
-        pair = ends.setdefault((event.data["src"], event.data["dst"]), {})
+        pair = ends.setdefault((event.data.src, event.data.dst), {})
         pair.setdefault(event.host, set()).update(link_layers([device]))
     crossed = [
         e
         for e, _, _ in channels(case)
-        if len(set(map(frozenset, ends[e.data["src"], e.data["dst"]].values()))) > 1
+        if len(set(map(frozenset, ends[e.data.src, e.data.dst].values()))) > 1
     ]
     unequal = (
         len({frozenset(found) for found in layers.values()}) > 1
@@ -248,11 +246,11 @@ def _setup(case: Case) -> Finding | None:
     if not setup:
         return None
     retries = [
-        e for e in case.of("nccl.info") if e.data.get("family") == "retry" and "modify_qp" in e.text
+        e for e in case.of("nccl.info") if e.data.family == "retry" and "modify_qp" in e.text
     ]
     gid = env_of(case, "NCCL_IB_GID_INDEX")
     first = setup[0]
-    number = first.data.get("errno") or (
+    number = first.data.errno or (
         110
         if matching([first], "timed out")
         else 22
@@ -265,14 +263,12 @@ def _setup(case: Case) -> Finding | None:
         if mixed
         else MEANS.get(number, "the connection could not be set up")
     )
-    device = str(first.data.get("device") or "")
+    device = str(first.data.device or "")
     say = (
         f"{start(name_ranks(ranks_in(setup)))}{on(first.host)} could not connect over "
         f"{device or 'InfiniBand/RoCE'}: {why}."
     )
-    lost = [e for e in case.of("kernel.link") if e.data.get("state") == "down"] + family(
-        case, "ib_async"
-    )
+    lost = [e for e in case.of("kernel.link") if e.data.state == "down"] + family(case, "ib_async")
     strength: Strength = "proven" if number and "modify_qp" in first.text and not lost else "likely"
     return found(
         ID,

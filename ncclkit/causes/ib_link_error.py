@@ -72,18 +72,18 @@ def diagnose(case: Case) -> Finding:
     """
     completions = in_order(family(case, "ib_completion"))
     first = next(
-        (e for e in completions if e.data.get("status") not in (None, 5)),
+        (e for e in completions if e.data.status not in (None, 5)),
         next(iter(completions), None),
     )
     fatal = matching(case.of("nccl.warn"), "ibv_poll_cq", "communicator encountered a fatal error")
     ports = fatal + matching(
         family(case, "ib_async"), "port error", "PORT_ERR", "device fatal", "fatal"
     )
-    down = [e for e in case.of("kernel.link") if e.data.get("state") == "down" and _verbs(e)]
+    down = [e for e in case.of("kernel.link") if e.data.state == "down" and _verbs(e)]
     if first is not None and not _configured(case):
         return _completion(case, first, completions, ports + down)
     if ports or down:
-        device = next((str(e.data["device"]) for e in down + ports if e.data.get("device")), "")
+        device = next((str(e.data.device) for e in down + ports if e.data.device), "")
         say = (
             f"The port {device or 'of an InfiniBand card'}{on((down + ports)[0].host)} went down"
             " during the job."
@@ -170,9 +170,7 @@ def _chosen(device: str, wanted: str) -> bool:
 
 def _verbs(event: Event) -> bool:
     return bool(
-        re.search(
-            r"mlx|ib\d|hfi|bnxt_re|irdma|efa", str(event.data.get("device") or "") + event.text
-        )
+        re.search(r"mlx|ib\d|hfi|bnxt_re|irdma|efa", str(event.data.device or "") + event.text)
     )
 
 
@@ -184,15 +182,15 @@ def _rank_ended(case: Case) -> bool:
 
 def _configured(case: Case) -> bool:
     """True when set-up lines show that the connection never worked: that is ib_config."""
-    return any(e.data.get("call") == "ibv_modify_qp" for e in family(case, "ib_setup"))
+    return any(e.data.call == "ibv_modify_qp" for e in family(case, "ib_setup"))
 
 
 def _completion(case: Case, first: Event, lines: list[Event], others: list[Event]) -> Finding:
-    status = first.data.get("status")
+    status = first.data.status
     peers = Counter(
         m[1] for e in lines if (m := re.search(r"peer ([\w.:-]+?)(?:<\d+>|\s)", e.text))
     )
-    device = next((str(e.data["device"]) for e in lines if e.data.get("device")), "")
+    device = next((str(e.data.device) for e in lines if e.data.device), "")
     peer = f" to {peers.most_common(1)[0][0]}" if peers else ""
     say = (
         "The InfiniBand connection of"
@@ -203,7 +201,7 @@ def _completion(case: Case, first: Event, lines: list[Event], others: list[Event
     mid_run = bool(case.of("progress") or case.of("c10d.status") or others)
     # The link had worked before: the addresses are right, so a longer timeout may bridge the
     # interruption.
-    fits = mid_run or first.data.get("routed")
+    fits = mid_run or first.data.routed
     strength: Strength = "likely" if fits or status != 12 else "possible"
     return found(
         ID,

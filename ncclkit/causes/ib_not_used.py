@@ -60,14 +60,12 @@ def diagnose(case: Case) -> Finding:
     is expected.
     """
     sockets = over_sockets(case)
-    none = [e for e in case.of("nccl.ib_devices") if not e.data.get("devices")]
-    other = [e for e in case.of("nccl.network") if e.data.get("name") not in ("Socket", None)]
+    none = [e for e in case.of("nccl.ib_devices") if not e.data.devices]
+    other = [e for e in case.of("nccl.network") if e.data.name not in ("Socket", None)]
     mixed = matching([*messages(case), *case.of("nccl.info")], "wrong type")
-    off = [e for e in env_of(case, "NCCL_IB_DISABLE") if e.data.get("value") == "1"]
+    off = [e for e in env_of(case, "NCCL_IB_DISABLE") if e.data.value == "1"]
     off += [
-        e
-        for e in case.of("printed.env")
-        if (e.data["name"], e.data["value"]) == ("NCCL_IB_DISABLE", "1")
+        e for e in case.of("printed.env") if (e.data.name, e.data.value) == ("NCCL_IB_DISABLE", "1")
     ]
     wanted: list[Evidence] = [
         *infiniband_expected(case),
@@ -78,7 +76,7 @@ def diagnose(case: Case) -> Finding:
     if pair := _differing_hosts([*sockets, *none], other):
         without, uses = pair
         say = (
-            f"Some ranks use sockets and others {uses.data.get('name')}: InfiniBand is missing on "
+            f"Some ranks use sockets and others {uses.data.name}: InfiniBand is missing on "
             f"{', '.join(name_hosts(sockets + none)) or 'some nodes'}."
         )
         firm = without.host and without.kind == "nccl.network" and failed(case)
@@ -117,7 +115,7 @@ def diagnose(case: Case) -> Finding:
 def _no_library(case: Case, seen: list[Event]) -> Finding | None:
     """NCCL of a job on several hosts found no libibverbs."""
     lines = case.of("nccl.warn", "nccl.info")
-    lacking = [e for e in lines if e.data.get("family") == "no_ib_library"]
+    lacking = [e for e in lines if e.data.family == "no_ib_library"]
     across = spans_hosts(case) or len(name_hosts(case.of("nccl.init") or lacking)) != 1
     if not lacking or not across:
         return None

@@ -35,6 +35,7 @@ from ncclkit.analysis.hosts import shared_network
 from ncclkit.analysis.picks import env_of, family, matching, messages, on, pick, ranks_in, without
 from ncclkit.causes._preflight import HostFacts, Preflight, Risk
 from ncclkit.core.case import Case
+from ncclkit.core.kinds import GlooNoInterface
 from ncclkit.core.model import Advice, Event, Evidence, Experiment, Fact, Finding, Strength, found
 
 ID = "ifname_not_found"
@@ -197,13 +198,15 @@ def _each_its_own(case: Case, variable: str, wanted: str, host: str) -> Advice |
     )
 
 
+def _interface(event: Event) -> str:
+    return event.data.interface or "" if isinstance(event.data, GlooNoInterface) else ""
+
+
 def _wanted(case: Case, first: Event | Fact, filters: list[Event], variable: str) -> str:
-    named = (
-        str(first.data.get("interface") or "") if isinstance(first, Event) else _filter(case, first)
-    )
+    named = _interface(first) if isinstance(first, Event) else _filter(case, first)
     own = [e for e in filters if isinstance(first, Event) and e.rank == first.rank]
     logged = (
-        [str(e.data["value"]) for e in own + filters if e.data.get("value")]
+        [str(e.data.value) for e in own + filters if e.data.value]
         if variable.startswith("NCCL")
         else []
     )

@@ -42,7 +42,8 @@ from ncclkit.analysis.picks import (
 from ncclkit.causes._experiments import limits, unasked
 from ncclkit.causes._preflight import HostFacts, Preflight, Risk
 from ncclkit.core.case import Case
-from ncclkit.core.model import Advice, Evidence, Experiment, Finding, found
+from ncclkit.core.kinds import NcclWarn
+from ncclkit.core.model import Advice, Event, Evidence, Experiment, Finding, found
 from ncclkit.core.text import format_bytes, start
 
 ID = "memlock_limit"
@@ -83,21 +84,18 @@ def diagnose(case: Case) -> Finding:
         "failed with 12",
         "Resource temporarily unavailable",
     )
-    memory += without([e for e in refused if e.data.get("errno") == 12], memory)
+    memory += without([e for e in refused if _error_number(e) == 12], memory)
     # of libfabric, UCX and others
-    other = [e for e in case.of("system.error") if e.data.get("what") == "rdma_memory"]
+    other = [e for e in case.of("system.error") if e.data.what == "rdma_memory"]
     memory += without(other, memory)
     low = [
         f
         for f in of_job_hosts(case, case.facts_of("limits.memlock"))
         if isinstance(f.value, (int, float)) and 0 <= f.value < ENOUGH
     ]
-    plain = [
-        e
-        for e in without(refused, memory)
-        if not e.data.get("errno") and "ibv_reg_mr" not in e.text
-    ]
-    warned = [e for e in case.of("system.error") if e.data.get("what") == "memlock"]
+    unnumbered = [e for e in without(refused, memory) if not _error_number(e)]
+    plain = [e for e in unnumbered if "ibv_reg_mr" not in e.text]
+    warned = [e for e in case.of("system.error") if e.data.what == "memlock"]
     lines = (
         memory
         or (plain if low or warned else [])
@@ -128,6 +126,10 @@ def diagnose(case: Case) -> Finding:
         advice=_advice(),
         next=None if low else experiment(case),
     )
+
+
+def _error_number(event: Event) -> int | None:
+    return event.data.errno if isinstance(event.data, NcclWarn) else None
 
 
 def _risks(host: HostFacts) -> Iterator[Risk]:

@@ -45,6 +45,7 @@ from ncclkit.analysis.waits import GPU, positions_of_case, waiting_time_of_case
 from ncclkit.causes._compatibility import Defect, defects
 from ncclkit.causes._experiments import minimal, over_gloo, unasked
 from ncclkit.core.case import Case
+from ncclkit.core.kinds import NcclVersion
 from ncclkit.core.model import Advice, Event, Experiment, Finding, Strength, found
 from ncclkit.core.text import start
 
@@ -56,7 +57,7 @@ def diagnose(case: Case) -> Finding:
     """Found where a symptom of the list occurs on a version of its range."""
     versions = [
         *case.of("nccl.version"),
-        *[e for e in case.of("c10d.error") if e.data.get("nccl_version")],
+        *[e for e in case.of("c10d.error") if e.data.nccl_version],
     ]
     known = [number for e in versions if (number := _number(e))]
     pool = [*messages(case), *case.of("nccl.info", "c10d.monitor")]
@@ -92,12 +93,12 @@ def _of_files(event: Event, files: tuple[str, ...]) -> bool:
 def _crash(case: Case) -> Finding | None:
     """A process crashed inside NCCL's library, or below it."""
     died = crashes(case) or case.of("kernel.segfault")
-    frames = [e for e in case.of("system.error") if e.data.get("what") == "nccl_frame"]
-    frames += [e for e in case.of("kernel.segfault") if "libnccl.so" in str(e.data.get("library"))]
+    frames = [e for e in case.of("system.error") if e.data.what == "nccl_frame"]
+    frames += [e for e in case.of("kernel.segfault") if "libnccl.so" in str(e.data.library)]
     frames += [
         e
         for e in case.of("stack")
-        if any("libnccl.so" in str(f.get("file")) for f in e.data["frames"][:2])
+        if any("libnccl.so" in str(f.get("file")) for f in e.data.frames[:2])
     ]
     if not died or not frames:
         return None
@@ -111,8 +112,8 @@ def _crash(case: Case) -> Finding | None:
 
 def _internal(case: Case) -> Finding | None:
     """NCCL reports that one of its own checks failed, and no earlier line says why."""
-    lines = [e for e in case.of("c10d.error") if "internal error" in str(e.data.get("nccl_error"))]
-    lines = [e for e in lines if not e.data.get("last_error")] or matching(
+    lines = [e for e in case.of("c10d.error") if "internal error" in str(e.data.nccl_error)]
+    lines = [e for e in lines if not e.data.last_error] or matching(
         case.of("nccl.warn"), "Internal error:"
     )
     if not lines or without(case.of("nccl.warn"), lines) or rank_states(case).raised:
@@ -132,8 +133,8 @@ def _inside(case: Case) -> Finding | None:
     if not lines or rank_states(case).dead or case.of("flight.late") or case.of("kernel."):
         return None
     call = (
-        f"collective {lines[0].data['seq']}"
-        if lines[0].data.get("seq") is not None
+        f"collective {lines[0].data.seq}"
+        if lines[0].data.seq is not None
         else "the same collective"
     )
     say = (
@@ -170,7 +171,8 @@ SIMPLER = Advice(
 
 
 def _number(event: Event) -> tuple[int, ...]:
-    text = str(event.data.get("version") or event.data.get("nccl_version") or "")
+    is_start = isinstance(event.data, NcclVersion)
+    text = str((event.data.version if is_start else event.data.nccl_version) or "")
     return tuple(int(part) for part in re.findall(r"\d+", text)[:3])
 
 

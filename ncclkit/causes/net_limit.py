@@ -73,7 +73,7 @@ def _dropped(case: Case) -> Finding | None:
     failures += case.of("rendezvous.error")
     if not full or not failures or rank_states(case).ended:
         return None
-    name, where = full[0].data["name"], on(full[0].host)
+    name, where = full[0].data.name, on(full[0].host)
     say = (
         f"The kernel's {name}{where} was full and dropped what did not fit, and connections between"
         " ranks failed."

@@ -84,9 +84,7 @@ def diagnose(case: Case) -> Finding:
         )
     ]
     infos = [
-        e
-        for e in case.of("nccl.info")
-        if e.data.get("family") == "plugin" and matching([e], *BROKEN)
+        e for e in case.of("nccl.info") if e.data.family == "plugin" and matching([e], *BROKEN)
     ]
     failed = [e for e in infos if not BUILT_IN.search(e.text)]
     crash = [
@@ -119,7 +117,7 @@ def diagnose(case: Case) -> Finding:
         )
     if finding := first_finding(case, _different_networks, _absent):
         return finding
-    absent = [e for e in case.of("nccl.info") if e.data.get("family") == "no_plugin"]
+    absent = [e for e in case.of("nccl.info") if e.data.family == "no_plugin"]
     went_well: list[Evidence] = [*absent, *case.of("nccl.network")]
     return otherwise(
         ID, went_well, "No plugin is involved, or it works.", "NCCL_DEBUG=INFO lines 'NET/Plugin'"
@@ -130,7 +128,7 @@ def _absent(case: Case) -> Finding | None:
     """The variables are those of a fabric that needs a plugin, and none is there."""
     expected: list[Evidence] = [event for name in FABRICS for event in env_of(case, name)]
     expected += [fact for name in FABRICS for fact in case.facts_of(f"env.{name}")]
-    missing = [e for e in case.of("nccl.info") if e.data.get("family") == "no_plugin"]
+    missing = [e for e in case.of("nccl.info") if e.data.family == "no_plugin"]
     absent = [event for event in missing if "libnccl-env" not in event.text]  # another plugin
     if not (expected and absent and case.of("nccl.network")):
         return None
@@ -143,15 +141,15 @@ def _different_networks(case: Case) -> Finding | None:
 
     A plugin is found on some of them only.
     """
-    used = {host: event for host, event in by_host(case).items() if event.data["name"] != "Socket"}
-    names = {str(event.data["name"]): event for event in used.values()}
+    used = {host: event for host, event in by_host(case).items() if event.data.name != "Socket"}
+    names = {str(event.data.name): event for event in used.values()}
     if (
         len(names) < 2
         or initialized(case)
         or not (failed(case) or family(case, "socket_closed", "foreign"))
     ):
         return None
-    parts = [f"{host} {event.data['name']}" for host, event in sorted(used.items())]
+    parts = [f"{host} {event.data.name}" for host, event in sorted(used.items())]
     say = (
         f"The hosts use different networks of NCCL: {', '.join(parts[:4])}; their ranks cannot"
         " connect."
@@ -173,13 +171,11 @@ def _dying(case: Case) -> list[Event]:
     was complete.
     """
     loaded = [
-        e
-        for e in case.of("nccl.info")
-        if e.data.get("family") == "plugin" and not BUILT_IN.search(e.text)
+        e for e in case.of("nccl.info") if e.data.family == "plugin" and not BUILT_IN.search(e.text)
     ]
     loaded = matching(loaded, "Loaded net plugin", "loaded external")
-    begun = {e.data.get("rank") for e in case.of("nccl.init") if e.data.get("phase") == "start"}
-    done = {e.data.get("rank") for e in initialized(case)}
+    begun = {e.data.rank for e in case.of("nccl.init") if e.data.phase == "start"}
+    done = {e.data.rank for e in initialized(case)}
     crashed = [e for e in crashes(case) if e.rank in begun - done or not done]
     return [*crashed[:2], *loaded[:1]] if loaded and crashed else []
 

@@ -57,6 +57,7 @@ from ncclkit.causes._bisected import faulty_ranks
 from ncclkit.core.bandwidth import marginal
 from ncclkit.core.case import Case
 from ncclkit.core.connections import NetworkPath, ends
+from ncclkit.core.kinds import GlooClosed, GlooConnect, NcclBootstrap, NetPing
 from ncclkit.core.model import (
     Advice,
     Event,
@@ -88,7 +89,7 @@ def diagnose(case: Case) -> Finding:
         *(
             e
             for e in case.of("system.error")
-            if e.data.get("what") not in ("segfault", "packet_size", "own_name")
+            if e.data.what not in ("segfault", "packet_size", "own_name")
         ),
         *crashes(case),
         *family(case, "shm", "cuda", "nvls", "fd", "memory"),
@@ -161,17 +162,17 @@ def _timed_out(case: Case) -> Finding | None:
     timed_out = matching(
         [*family(case, "socket_closed"), *case.of("gloo.closed")], "timed out", "No route to host"
     )
-    small = [e for e in case.of("system.error") if e.data.get("what") == "packet_size"]
+    small = [e for e in case.of("system.error") if e.data.what == "packet_size"]
     if small and (waits := [*case.of("c10d.timeout"), *broken, *case.of("gloo.timeout")]):
         waited = how_they_waited(waits)
         say = "Large packets do not pass between the hosts, as the ping shows, "
         say += f"and ranks {waited} for data."
         return _finding(case, "likely", say, pick(small, waits, limit=5))
-    links = [e for e in case.of("kernel.link") if e.data.get("state") == "down"]
+    links = [e for e in case.of("kernel.link") if e.data.state == "down"]
     if not timed_out and not (links and (broken or case.of("c10d.timeout"))):
         return None
     first = (links or timed_out)[0]
-    device = first.data.get("device", "")
+    device = first.data.device
     end = "timed out" if matching(timed_out[:1], "timed out") else "lost its route"
     what = f"The link {device} went down" if links else f"A connection to another node {end}"
     say = f"{what}{on(first.host)} while the ranks were alive."
@@ -193,7 +194,7 @@ def _user_tested(case: Case) -> Finding | None:
     )
     if seen.passes is None:
         return finding
-    own = next((event.data["interface"] for event in case.of("nccl.bootstrap")), "<interface>")
+    own = next((event.data.interface for event in case.of("nccl.bootstrap")), "<interface>")
     command = (
         f"ip link set dev {own} mtu {seen.passes}; ping -M do -s {seen.passes - _tested.HEADERS}"
         " <peer>"
@@ -213,7 +214,7 @@ def _mesh(case: Case) -> Finding | None:
         return None
     met = _starting.met_at_store(case)
     say = (
-        f"A proxy of a service mesh ({proxies[0].data['name']}) takes the ranks' connections, and"
+        f"A proxy of a service mesh ({proxies[0].data.name}) takes the ranks' connections, and"
         " NCCL's start over "
     )
     say += "ports of its own choice failed: the mesh does not pass them on."
@@ -293,9 +294,7 @@ def _start(case: Case) -> Finding | None:
     )
     say += "longer ones after them seem not to arrive."
     still = [
-        change
-        for change in case.of("ras.change")
-        if change.data["still"] and not change.data["moved"]
+        change for change in case.of("ras.change") if change.data.still and not change.data.moved
     ]
     likely = still and not case.of("nccl.channel")  # before any other network path is used
     finding = _finding(
@@ -390,13 +389,14 @@ def _fault(link: NetworkPath) -> str:
     return ""
 
 
+WITH_ADDRESS = (GlooClosed, GlooConnect, NcclBootstrap, NetPing)
+"""What names an address of a host."""
+
+
 def _finding(case: Case, strength: Strength, say: str, why: tuple[Evidence, ...]) -> Finding:
     events = [piece for piece in why if isinstance(piece, Event)]
-    peers = {
-        host
-        for event in events
-        for host, _ in holders(case, plain_address(event.data.get("address")))
-    }
+    told = [e.data.address for e in events if isinstance(e.data, WITH_ADDRESS)]
+    peers = {host for address in told for host, _ in holders(case, plain_address(address))}
     hosts = tuple(sorted({*name_hosts(events), *peers}))  # both ends are victims: no culprit rank
     advice = (SIZES, *_advice()) if case.of("gloo.") else _advice()
     return found(ID, strength, say, why, hosts=hosts, advice=advice, next=experiment(case))
@@ -487,9 +487,7 @@ def how_far(case: Case, lines: list[Event]) -> tuple[str, list[Event]]:
 
 def _one_direction(lines: list[Event]) -> tuple[str, str] | None:
     """The host that could not send and the one that waited to receive, if these are two."""
-    ends = {
-        what: {e.host for e in lines if e.data.get("what") == what} for what in ("send", "recv")
-    }
+    ends = {what: {e.host for e in lines if e.data.what == what} for what in ("send", "recv")}
     apart = all(ends.values()) and not ends["send"] & ends["recv"]
     return (min(ends["send"]), min(ends["recv"])) if apart else None
 
@@ -499,10 +497,8 @@ def _too_large(case: Case) -> tuple[int, int] | None:
 
     The largest message that was measured, and the larger one at which all ranks stand.
     """
-    phases = {
-        e.rank: e.data for e in in_order(case.of("worker.phase")) if e.data.get("phase") == "size"
-    }
-    sizes = {phase.get("bytes") for phase in phases.values()}
+    phases = {e.rank: e.data for e in in_order(case.of("worker.phase")) if e.data.phase == "size"}
+    sizes = {phase.bytes for phase in phases.values()}
     last = sizes.pop() if len(sizes) == 1 else None
     passed = max((m.bytes for m in case.measurements), default=0)
     return (passed, last) if isinstance(last, int) and 0 < passed < last else None
@@ -510,19 +506,17 @@ def _too_large(case: Case) -> tuple[int, int] | None:
 
 def _half_done(case: Case) -> list[Event]:
     """Dumps of ranks that wait in a collective which another rank has already completed."""
-    dumps = [
-        event for event in case.of("flight.dump") if isinstance(event.data.get("groups"), dict)
-    ]
+    dumps = [event for event in case.of("flight.dump") if isinstance(event.data.groups, dict)]
     done: dict[str, int] = {}
     for event in dumps:
-        for group, seen in event.data["groups"].items():
+        for group, seen in event.data.groups.items():
             done[group] = max(done.get(group, 0), seen.get("last_completed") or 0)
     return [
         event
         for event in dumps
         if any(
             min(seen.get("in_flight") or [1 << 62]) <= done[group]
-            for group, seen in event.data["groups"].items()
+            for group, seen in event.data.groups.items()
         )
     ]
 

@@ -42,6 +42,7 @@ from ncclkit.analysis.picks import (
 )
 from ncclkit.causes._preflight import HostFacts, Preflight, Risk, name_gpus
 from ncclkit.core.case import Case
+from ncclkit.core.kinds import KernelXid
 from ncclkit.core.model import Advice, Event, Experiment, Finding, found
 from ncclkit.core.text import start
 
@@ -71,7 +72,7 @@ def diagnose(case: Case) -> Finding:
         "SystemNotReady",
         "SYSTEM_NOT_READY",
     )
-    fabric = [e for e in case.of("system.error") if e.data.get("what") == "fabric"]
+    fabric = [e for e in case.of("system.error") if e.data.what == "fabric"]
     multicast = [
         e
         for e in family(case, "nvls", "cuda")
@@ -85,8 +86,8 @@ def diagnose(case: Case) -> Finding:
         "IMEX channel",
         "imex-channels",
     )
-    xids = [e for e in case.of("kernel.xid") if e.data.get("xid") in XIDS]
-    xids += [e for e in case.of("kernel.sxid") if e.data.get("fatal")]
+    xids = [e for e in case.of("kernel.xid") if e.data.xid in XIDS]
+    xids += [e for e in case.of("kernel.sxid") if e.data.fatal]
     lines = (
         in_order(waiting)
         or in_order(fabric)
@@ -101,7 +102,7 @@ def diagnose(case: Case) -> Finding:
             case, went_well, "NCCL started without an error of the fabric.", missing
         )
     what = _what_failed([*waiting, *fabric], multicast, xids)
-    gpus = tuple(sorted({str(e.data["bus"]) for e in xids if e.data.get("bus")}))
+    gpus = tuple(sorted({str(e.data.bus) for e in xids if e.data.bus}))
     who = start(name_ranks(ranks_in(lines))) if ranks_in(lines) else "A machine"
     return found(
         ID,
@@ -132,7 +133,9 @@ def _what_failed(fabric: list[Event], multicast: list[Event], xids: list[Event])
 
 
 def _number(event: Event) -> str:
-    return f"Xid {event.data['xid']}" if "xid" in event.data else f"SXid {event.data.get('sxid')}"
+    if isinstance(event.data, KernelXid):
+        return f"Xid {event.data.xid}"
+    return f"SXid {event.data.sxid}"
 
 
 def _risks(host: HostFacts) -> Iterator[Risk]:

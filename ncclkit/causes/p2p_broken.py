@@ -41,7 +41,7 @@ from ncclkit.analysis.picks import (
     pick,
     ranks_in,
 )
-from ncclkit.analysis.rank_states import all_waiting, rank_states, spans_hosts
+from ncclkit.analysis.rank_states import all_waiting, rank_states, sequence_of, spans_hosts
 from ncclkit.analysis.stages import staged_test
 from ncclkit.causes._bisected import faulty_ranks
 from ncclkit.causes._experiments import over_gloo, unasked
@@ -90,7 +90,7 @@ def diagnose(case: Case) -> Finding:
         return clear(
             ID, "A job of one rank copies to no other GPU.", tuple(case.of("nccl.init")[:1])
         )
-    other = [e for e in case.of("nccl.channel") if e.data.get("via") in ("SHM", "NET")]
+    other = [e for e in case.of("nccl.channel") if e.data.via in ("SHM", "NET")]
     measured = [enabled for enabled, _ in copies(case)]
     went_well = measured or [*case.of("nccl.destroy"), *rank_states(case).ended.values()] or other
     witnesses = [_blocked, _denied, _slow] if measured else [_blocked, _denied, _symptom]
@@ -144,7 +144,7 @@ def _from_stages(case: Case) -> Finding | None:
     wrong = [
         pair for pair in staged.pairs if pair.wrong and not {pair.a, pair.b} & set(staged.corrupt)
     ]
-    gpus = any(event.data.get("nccl") for event in case.of("worker.phase"))
+    gpus = any(event.data.nccl for event in case.of("worker.phase"))
     bad = [(pair.a, pair.b) for pair in wrong] or (
         staged.silent if not rank_states(case).dead else ()
     )
@@ -171,10 +171,10 @@ def _from_stages(case: Case) -> Finding | None:
 
 def _wrong_values(case: Case) -> Finding | None:
     """nccl-tests counted wrong values: the data did not arrive as it was sent."""
-    lines = [e for e in case.of("nccltests.table") if e.data.get("wrong")]
+    lines = [e for e in case.of("nccltests.table") if e.data.wrong]
     if not lines:
         return None
-    wrong, op = lines[0].data["wrong"], lines[0].data.get("op") or "a collective"
+    wrong, op = lines[0].data.wrong, lines[0].data.op or "a collective"
     say = (
         f"nccl-tests counted {wrong:,} wrong values in {op}: copies between GPUs do not arrive as"
         " they were sent."
@@ -281,7 +281,7 @@ def _stuck(case: Case) -> list[Event]:
     switched off.
     """
     states = rank_states(case)
-    paths = {e.data.get("via") for e in case.of("nccl.channel")}
+    paths = {e.data.via for e in case.of("nccl.channel")}
     if (
         env_of(case, "NCCL_P2P_DISABLE")
         or spans_hosts(case)
@@ -292,12 +292,9 @@ def _stuck(case: Case) -> list[Event]:
     waits = all_waiting(case, states) or (
         [] if states.silent or len(states.waiting) < 2 else list(states.waiting.values())
     )
-    first = [
-        e
-        for e in waits
-        if isinstance(e.data.get("seq"), int) and e.data["seq"] <= 3 and e.data.get("api") != "gloo"
-    ]
-    direct = [e for e in case.of("nccl.channel") if e.data.get("via") == "P2P"]
+    numbers = [(e, sequence_of(e)) for e in waits]
+    first = [e for e, number in numbers if number is not None and number <= 3]
+    direct = [e for e in case.of("nccl.channel") if e.data.via == "P2P"]
     # where all ranks receive, no data is in flight
     sent = {op_of(e).upper() for e in first} != {"RECV"}
     whole = sent and len(first) == len(waits) and not case.of("flight.missing")
@@ -392,8 +389,8 @@ def copies(case: Case) -> list[tuple[Event, Event]]:
     on: dict[object, list[Event]] = {}
     off: dict[object, list[Event]] = {}
     for table in case.of("p2p.matrix"):
-        which = table.path, table.host, table.data["direction"], tuple(table.data["gpus"])
-        (on if table.data["enabled"] else off).setdefault(which, []).append(table)
+        which = table.path, table.host, table.data.direction, tuple(table.data.gpus)
+        (on if table.data.enabled else off).setdefault(which, []).append(table)
     return [
         pair
         for which, tables in on.items()
@@ -411,8 +408,8 @@ def slow_copies(case: Case) -> list[tuple[float, int, int, float, float]]:
         (fast / max(direct, 0.01), a, b, direct, fast)
         for on, off in copies(case)
         for a, direct_row, fast_row in zip(
-            on.data["gpus"], on.data["values"], off.data["values"], strict=False
+            on.data.gpus, on.data.values, off.data.values, strict=False
         )
-        for b, direct, fast in zip(on.data["gpus"], direct_row, fast_row, strict=True)
+        for b, direct, fast in zip(on.data.gpus, direct_row, fast_row, strict=True)
         if a != b and direct * SLOWER < fast
     ]

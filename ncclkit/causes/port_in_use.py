@@ -27,6 +27,7 @@ from __future__ import annotations
 
 import re
 
+from ncclkit.analysis.frames import frames_of
 from ncclkit.analysis.picks import (
     foreign_address,
     matching,
@@ -41,6 +42,7 @@ from ncclkit.causes import _tested
 from ncclkit.causes._experiments import limits, minimal, unasked
 from ncclkit.causes._settings import script
 from ncclkit.core.case import Case
+from ncclkit.core.kinds import Endpoint, StoreBind
 from ncclkit.core.model import Advice, Event, Evidence, Experiment, Finding, found
 
 ID = "port_in_use"
@@ -90,7 +92,7 @@ def diagnose(case: Case) -> Finding:
     )
     final += [e for e in lines if e.kind in ("python.exception", "rendezvous.error")]
     final = [e for e in final if not _any_server(e)]
-    port = next((port for e in final + lines if (port := _port(e.data.get("port"), e.text))), None)
+    port = next((port for e in final + lines if (port := _port(_named_port(e), e.text))), None)
     host = next((e.host for e in lines if e.host), "")
     say = (
         f"Port {port or 'of the rendezvous'}{on(host)} is already taken by another process, so the"
@@ -108,12 +110,16 @@ def diagnose(case: Case) -> Finding:
     )
 
 
+def _named_port(event: Event) -> int | None:
+    return event.data.port if isinstance(event.data, (StoreBind, Endpoint)) else None
+
+
 def _any_server(event: Event) -> bool:
     """True for a Python error outside of torch's start.
 
     A program may open a port for metrics or a dashboard.
     """
-    frames = [str(frame.get("file")) for frame in event.data.get("frames") or ()]
+    frames = [str(frame.get("file")) for frame in frames_of(event)]
     own = event.kind in ("python.exception", "system.error") and "OSError:" in event.text
     return own and not any("torch/distributed" in file for file in frames)
 

@@ -48,9 +48,10 @@ from ncclkit.analysis.calls import (
     size_of,
     unlike_calls,
 )
-from ncclkit.analysis.frames import in_collective, own_frame, place, stacks
+from ncclkit.analysis.frames import frames_of, in_collective, own_frame, place, stacks
 from ncclkit.analysis.picks import (
     among,
+    ddp_ranks,
     failed,
     first_finding,
     in_order,
@@ -62,7 +63,13 @@ from ncclkit.analysis.picks import (
     pick,
     ranks_in,
 )
-from ncclkit.analysis.rank_states import all_waiting, how_they_waited, rank_of, rank_states
+from ncclkit.analysis.rank_states import (
+    all_waiting,
+    how_they_waited,
+    rank_of,
+    rank_states,
+    sequence_of,
+)
 from ncclkit.analysis.waits import (
     RankPosition,
     outside_common_path,
@@ -71,7 +78,7 @@ from ncclkit.analysis.waits import (
     waiting_time_of_case,
 )
 from ncclkit.causes._experiments import recorded
-from ncclkit.causes._printed import differing_entries
+from ncclkit.causes._printed import differing_entries, printed_value
 from ncclkit.causes._settings import compare_calls
 from ncclkit.core.case import Case
 from ncclkit.core.model import Advice, Event, Experiment, Finding, Strength, found
@@ -110,28 +117,27 @@ def diagnose(case: Case) -> Finding:
 
 def _flight(case: Case) -> Finding | None:
     for event in case.of("flight.mismatch"):
-        if event.data.get("live"):
+        if event.data.live:
             return _live(case, event)
         odd, right = sides(event)
         strength: Strength = "proven"
-        if event.data.get("field") == "op":
+        if event.data.field == "op":
             calls = [
                 f"{name_ranks(ranks_of([group]))} called {group.get('value')}"
                 for group in (*odd, *right)
             ]
-            say = f"At place {event.data.get('seq')} of the sequence {' where '.join(calls)}"
+            say = f"At place {event.data.seq} of the sequence {' where '.join(calls)}"
             undecided = f". {UNDECIDED}"
-        elif event.data.get("field") == "sizes" and other_calls(event):
+        elif event.data.field == "sizes" and other_calls(event):
             calls = [
                 f"{name_ranks(ranks_of([group]))} with {group.get('value')}"
                 for group in (*odd, *right)
             ]
             say = (
-                f"At place {event.data.get('seq')} of the sequence the ranks called"
-                f" {event.data.get('op')} from "
+                f"At place {event.data.seq} of the sequence the ranks called {event.data.op} from "
             )
             say += f"different places of the program: {', '.join(calls)}"
-            known = [site for site in event.data.get("sites") or () if site]
+            known = [site for site in event.data.sites or () if site]
             strength, undecided = "proven" if len(set(known)) > 1 else "likely", "."
         else:
             continue
@@ -157,14 +163,12 @@ def _launched(case: Case) -> Finding | None:
         return (
             None  # a pair lacks its counterpart, and the others have gone on to the next collective
         )
-    still = {change.data["hash"] for change in changes if not change.data["moved"]}
+    still = {change.data.hash for change in changes if not change.data.moved}
     for report in case.of("ras.communicator"):
-        ranks = {int(rank) for launched in report.data["counts"].values() for rank in launched}
+        ranks = {int(rank) for launched in report.data.counts.values() for rank in launched}
         inside = [rank for rank in ranks if rank in seen and seen[rank].waits_for_ranks]
-        more = {
-            op: held for op, held in report.data["counts"].items() if len(set(held.values())) > 1
-        }
-        if not more or len(inside) < max(2, len(ranks)) or report.data["hash"] not in still:
+        more = {op: held for op, held in report.data.counts.items() if len(set(held.values())) > 1}
+        if not more or len(inside) < max(2, len(ranks)) or report.data.hash not in still:
             continue
         op, held = next(iter(more.items()))
         highest = max(held.values())
@@ -191,9 +195,9 @@ def _outside(case: Case, event: Event) -> tuple[list[RankPosition], str]:
     None where nothing shows it.
     """
     seen = positions_of_case(case)
-    groups = (event.data["majority"], *event.data["odd"])
+    groups = (event.data.majority, *event.data.odd)
     held = [[seen[rank] for rank in ranks_of([group]) if rank in seen] for group in groups]
-    found = outside_common_path(held, event.data["sites"]) if all(held) else None
+    found = outside_common_path(held, event.data.sites) if all(held) else None
     return (held[found[0]], found[1]) if found else ([], "")
 
 
@@ -203,7 +207,7 @@ def _live(case: Case, event: Event) -> Finding:
     places = []
     for group in (*odd, *right):
         verb = "is" if len(group["ranks"]) == 1 else "are"
-        branch = f", {event.data['branch']}," if event.data["branch"] and group is odd[0] else ""
+        branch = f", {event.data.branch}," if event.data.branch and group is odd[0] else ""
         places.append(f"{name_ranks(ranks_of([group]))} {verb} in {group['value']}{branch}")
     say = (
         f"{start(' where '.join(places[:4]))}: they wait for each other in different"
@@ -211,9 +215,7 @@ def _live(case: Case, event: Event) -> Finding:
     )
     say += "" if right else " Neither side is the larger one, so both are named."
     # kernels run long after the lines that started them
-    strength: Strength = (
-        "possible" if event.data["for_gpu"] and not event.data["branch"] else "likely"
-    )
+    strength: Strength = "possible" if event.data.for_gpu and not event.data.branch else "likely"
     seen = positions_of_case(case)
     first_ranks = [rank for group in odd for rank in group["ranks"][:1]]
     lines = [seen[rank].lines[-1] for rank in first_ranks if rank in seen]
@@ -224,29 +226,26 @@ def _elsewhere(case: Case) -> Finding | None:
     """A rank is missing from a collective because it has finished, or is in another one."""
     states, seen = rank_states(case), stacks(case)
     paired = {
-        rank
-        for pair in case.of("flight.p2p")
-        if pair.data.get("live")
-        for rank in pair.data["waiting"]
+        rank for pair in case.of("flight.p2p") if pair.data.live for rank in pair.data.waiting
     }
     for gap in case.of("flight.missing"):
         # live they are told apart already
-        missing = () if gap.data.get("live") else gap.data.get("missing") or ()
+        missing = () if gap.data.live else gap.data.missing or ()
         ended = [rank for rank in missing if rank in states.ended]
         inside = [
             rank
             for rank in missing
             if rank in seen and rank not in states.waiting and rank not in paired
         ]
-        stuck = [rank for rank in inside if in_collective(seen[rank].data["frames"])]
+        stuck = [rank for rank in inside if in_collective(seen[rank].data.frames)]
         if ended or (stuck and len(stuck) == len(missing)):
             ranks = tuple(ended or sorted(stuck))
             why = "had already left the loop" if ended else "was in another collective"
             say = (
-                f"{start(name_ranks(ranks))} {why} when {name_ranks(gap.data.get('waiting', ()))}"
+                f"{start(name_ranks(ranks))} {why} when {name_ranks(gap.data.waiting)}"
                 " called collective "
             )
-            say += f"{gap.data.get('seq')} ({gap.data.get('op')})."
+            say += f"{gap.data.seq} ({gap.data.op})."
             witnesses = [gap, *[states.ended[r] for r in ended], *[seen[r] for r in stuck]]
             sure: Strength = "proven" if ended else "likely"  # a late rank may have arrived since
             return _finding(case, sure, say, witnesses, ranks)
@@ -255,20 +254,16 @@ def _elsewhere(case: Case) -> Finding | None:
 
 def _fingerprint(case: Case) -> Finding | None:
     for event in case.of("c10d.mismatch"):
-        a, b = event.data.get("a_op"), event.data.get("b_op")
-        if a != b or {"op", "seq"} & set(event.data.get("differs") or ()):
-            ranks = tuple(
-                r for r in (event.data.get("a"), event.data.get("b")) if isinstance(r, int)
-            )
+        a, b = event.data.a_op, event.data.b_op
+        if a != b or {"op", "seq"} & set(event.data.differs or ()):
+            ranks = tuple(r for r in (event.data.a, event.data.b) if isinstance(r, int))
             say = (
                 f"{start(name_ranks(ranks))} made different calls at the same place of the"
                 f" sequence: {a} and {b}."
             )
             return _finding(case, "proven", say, [event], ranks)
         if other_calls(event):
-            ranks = tuple(
-                r for r in (event.data.get("a"), event.data.get("b")) if isinstance(r, int)
-            )
+            ranks = tuple(r for r in (event.data.a, event.data.b) if isinstance(r, int))
             say = (
                 f"{start(name_ranks(ranks))} called {a} from different places of the program: the"
                 " sizes are those of "
@@ -304,14 +299,12 @@ def _watchdog(case: Case) -> Finding | None:
     for (group, _), events in by_call(case.events).items():
         groups.setdefault(group, []).extend(event for event in events if rank_of(event) in together)
     for events in groups.values():
-        ops, seqs = disagreeing(events, op_of), disagreeing(events, lambda e: e.data["seq"])
+        ops, seqs = disagreeing(events, op_of), disagreeing(events, lambda e: e.data.seq)
         ops = ops or disagreeing(events, size_of)
         exchange = seqs and all(op_of(e).startswith("ALLTOALL") for e in seqs[min(seqs)])
         # The other ranks may have completed an exchange in which one rank still waits for data.
         if ops and seqs and not exchange and not of_several_groups(events):
-            parts = [
-                f"{name_ranks(ranks_in([e]))} in {op_of(e)} {e.data['seq']}" for e in events[:4]
-            ]
+            parts = [f"{name_ranks(ranks_in([e]))} in {op_of(e)} {e.data.seq}" for e in events[:4]]
             return _finding(
                 case,
                 "likely",
@@ -334,9 +327,9 @@ def _two_groups(case: Case) -> Finding | None:
     ]
     names = {id(event): name for event, name in reversed(named)}
     sides = disagreeing([event for event, name in named if name], lambda e: names[id(e)])
-    numbers = {event.data.get("seq") for event, _ in named}
+    numbers = {event.data.seq for event, _ in named}
     # groups whose timeouts differ gave up at other times
-    limits = {event.data.get("timeout_ms") for event, _ in named}
+    limits = {event.data.timeout_ms for event, _ in named}
     if len(sides) != 2 or len(numbers) != 1 or len(limits) != 1 or len(named) != len(waits):
         return None
     parts = [
@@ -376,17 +369,16 @@ def _entries(case: Case) -> Finding | None:
     events, what = differing_entries(case, "op"), "op"
     if not events:
         events, what = differing_entries(case, "sizes"), "sizes"
-        sizes = [size for e in events if (size := elements(e.data["sizes"])) is not None]
-        if not sizes or not unlike_calls(events[0].data["op"].upper(), sizes):
+        sizes = [size for e in events if (size := elements(e.data.sizes)) is not None]
+        if not sizes or not unlike_calls(events[0].data.op.upper(), sizes):
             return None
     calls = [
-        f"{name_ranks(ranks_in([e]))} called {e.data['op']} {e.data['sizes'] or ''}".rstrip()
+        f"{name_ranks(ranks_in([e]))} called {e.data.op} {e.data.sizes or ''}".rstrip()
         for e in events[:4]
     ]
-    say = f"At place {events[0].data['seq']} of the sequence {' where '.join(calls)}."
-    return _finding(
-        case, "likely", say, events, minority(disagreeing(events, lambda event: event.data[what]))
-    )
+    say = f"At place {events[0].data.seq} of the sequence {' where '.join(calls)}."
+    ranks = minority(disagreeing(events, lambda event: printed_value(event, what)))
+    return _finding(case, "likely", say, events, ranks)
 
 
 def _logged(case: Case) -> Finding | None:
@@ -400,7 +392,7 @@ def _logged(case: Case) -> Finding | None:
 
 def _shares(case: Case) -> Finding | None:
     """The ranks log different numbers of batches or steps."""
-    shares = disagreeing(case.of("job.share"), lambda event: event.data["count"])
+    shares = disagreeing(case.of("job.share"), lambda event: event.data.count)
     waits = list(rank_states(case).waiting.values())
     if not shares or not waits:
         return None
@@ -430,7 +422,7 @@ def _skipped_locally(case: Case) -> Finding | None:
         or all_waiting(case, states)
     ):
         return None
-    words = " ".join(str(said[-1].data["message"]).split())[:80]
+    words = " ".join(str(said[-1].data.message).split())[:80]
     waited = how_they_waited(states.waiting.values())
     say = f"{start(name_ranks(ranks))} left the common path ({words}), and then the ranks {waited}."
     return _finding(case, "likely", say, [*said[-2:], *in_order(states.waiting.values())], ranks)
@@ -441,9 +433,7 @@ def _ddp(case: Case) -> Finding | None:
         messages(case), "Expected to have finished reduction in the prior iteration"
     )
     if other := model_mismatch(case):
-        ranks = tuple(
-            sorted({r for e in other for r in e.data.get("ranks") or () if r})
-        ) or ranks_in(other)
+        ranks = tuple(sorted(rank for rank in ddp_ranks(other) if rank)) or ranks_in(other)
         say = (
             f"DDP found at its start that the model of {name_ranks(ranks)} has other parameters"
             " than that of rank 0."
@@ -460,15 +450,9 @@ def _ddp(case: Case) -> Finding | None:
         )
     if not lines:
         return None
-    ranks = tuple(
-        sorted({r for e in lines for r in e.data.get("ranks") or () if isinstance(r, int)})
-    ) or ranks_in(lines)
+    ranks = tuple(sorted(ddp_ranks(lines))) or ranks_in(lines)
     where = next(
-        (
-            p
-            for e in lines
-            if (p := place(own_frame(e.data.get("frames") or (), innermost_first=False)))
-        ),
+        (p for e in lines if (p := place(own_frame(frames_of(e), innermost_first=False)))),
         "",
     )
     say = (
@@ -483,7 +467,7 @@ def _stalled(case: Case) -> Finding | None:
     lines = case.of("horovod.stalled")
     if not lines:
         return None
-    ranks = tuple(sorted({rank for e in lines for rank in e.data.get("ranks", ())}))
+    ranks = tuple(sorted({rank for e in lines for rank in e.data.ranks}))
     say = (
         f"{start(name_ranks(ranks))} never submitted {len(lines)} tensors that the other ranks wait"
         " for."
@@ -506,8 +490,8 @@ def _symptom(case: Case) -> Finding | None:
         return None
     first = in_order(states.waiting.values())[0]
     call = "a collective"
-    if first.data.get("seq") is not None:
-        call = f"collective {first.data['seq']} ({op_of(first)})"
+    if (number := sequence_of(first)) is not None:
+        call = f"collective {number} ({op_of(first)})"
     who = name_ranks(r for r in states.waiting if r >= 0)
     return _finding(
         case,

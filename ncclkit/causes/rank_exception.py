@@ -45,6 +45,7 @@ from ncclkit.analysis.picks import (
 from ncclkit.analysis.rank_states import RankStates, crashes, rank_states, signal_of
 from ncclkit.causes._experiments import minimal
 from ncclkit.core.case import Case
+from ncclkit.core.kinds import ElasticRoot
 from ncclkit.core.model import Advice, Event, Experiment, Finding, Strength, found
 from ncclkit.core.text import start
 
@@ -86,14 +87,14 @@ def diagnose(case: Case) -> Finding:
         return found(
             ID, "possible", say, pick(lost, limit=3), advice=(_record(),), next=experiment(case)
         )
-    left_early = [e for e in case.of("elastic.root") if (e.data.get("exitcode") or 0) > 0]
+    left_early = [e for e in case.of("elastic.root") if (e.data.exitcode or 0) > 0]
     left_early += [
         e
         for e in case.of("elastic.exit")
-        if e.rank is not None and 0 < (e.data.get("exitcode") or 0) < 128
+        if e.rank is not None and 0 < (e.data.exitcode or 0) < 128
     ]
     if left_early and not _explained(case):
-        code = left_early[0].data["exitcode"]
+        code = left_early[0].data.exitcode
         say = (
             f"A rank{_at(left_early[0])} ended with exit code {code} and its traceback is not in"
             " these files."
@@ -115,11 +116,11 @@ def diagnose(case: Case) -> Finding:
 def _finding(case: Case, states: RankStates, errors: list[Event]) -> Finding:
     errors = sorted(errors, key=_of_a_peer)
     first = errors[0]
-    message = re.split(r"\.\s+(?=[A-Z])", " ".join(str(first.data.get("message", "")).split()))[0][
+    message = re.split(r"\.\s+(?=[A-Z])", " ".join(str(first.data.message).split()))[0][
         :160
     ].rstrip(" .")
-    where = place(own_frame(first.data.get("frames") or (), innermost_first=False))
-    kind = str(first.data.get("type", "an error")).rpartition(".")[2]
+    where = place(own_frame(first.data.frames or (), innermost_first=False))
+    kind = str(first.data.type).rpartition(".")[2]
     ranks = tuple(
         sorted(rank for rank in states.raised if rank >= 0 and _same(states.raised[rank], first))
     )
@@ -155,10 +156,8 @@ def _of_a_peer(error: Event) -> bool:
 
     The rank may be one more victim.
     """
-    kind = str(error.data.get("type", "")).rpartition(".")[2]
-    reported = kind in ("RuntimeError", "Exception") and PEER.search(
-        str(error.data.get("message", ""))
-    )
+    kind = str(error.data.type).rpartition(".")[2]
+    reported = kind in ("RuntimeError", "Exception") and PEER.search(str(error.data.message))
     return bool(reported) or kind in (
         "TimeoutError",
         "EOFError",
@@ -169,7 +168,7 @@ def _of_a_peer(error: Event) -> bool:
 
 
 def _same(error: Event, first: Event) -> bool:
-    return error.data.get("type") == first.data.get("type")
+    return bool(error.data.type == first.data.type)
 
 
 def _victims(case: Case, states: RankStates, ranks: tuple[int, ...]) -> list[Event]:
@@ -182,7 +181,7 @@ def _victims(case: Case, states: RankStates, ranks: tuple[int, ...]) -> list[Eve
         "elastic.stop",
     )
     reports = [event for kind in kinds for event in case.of(kind)]
-    reports += [event for event in case.of("python.exception") if event.data.get("victim")]
+    reports += [event for event in case.of("python.exception") if event.data.victim]
     own = set(ranks)
     return [event for event in reports if event.rank not in own]
 
@@ -190,7 +189,7 @@ def _victims(case: Case, states: RankStates, ranks: tuple[int, ...]) -> list[Eve
 def _lost(case: Case) -> list[Event]:
     """Reports of closed connections, whose ranks are victims of another one."""
     victims = ("socket_closed", "proxy", "no_ib_library", "foreign")
-    if any(e.data.get("family") not in victims for e in case.of("nccl.warn")) or case.of(
+    if any(e.data.family not in victims for e in case.of("nccl.warn")) or case.of(
         "gloo.size_mismatch"
     ):
         return []
@@ -209,9 +208,7 @@ def _crash(case: Case, crashed: list[Event]) -> Finding:
     ranks = ranks_in(crashed)
     dead = set(ranks)
     seen = [stack for rank, stack in stacks(case).items() if rank in dead]
-    where = next(
-        (place(own_frame(stack.data["frames"], innermost_first=True)) for stack in seen), ""
-    )
+    where = next((place(own_frame(stack.data.frames, innermost_first=True)) for stack in seen), "")
     say = f"{start(name_ranks(ranks))} crashed in native code ({SIGNALS[number]}, signal {number})"
     say += (
         f" under {where}; the others only lost their peer."
@@ -219,7 +216,7 @@ def _crash(case: Case, crashed: list[Event]) -> Finding:
         else "; the others only lost their peer."
     )
     position = where or next(
-        (place(own_frame(e.data["frames"], innermost_first=True)) for e in _unplaced(case, ranks)),
+        (place(own_frame(e.data.frames, innermost_first=True)) for e in _unplaced(case, ranks)),
         "",
     )
     advice = _native(position) if position else TRACE
@@ -236,7 +233,7 @@ def _crash(case: Case, crashed: list[Event]) -> Finding:
 
 def _unplaced(case: Case, ranks: tuple[int, ...]) -> list[Event]:
     """Stacks of nobody knows which rank, where nobody knows either which one crashed."""
-    return [] if ranks else [e for e in case.of("stack") if e.rank is None and e.data.get("frames")]
+    return [] if ranks else [e for e in case.of("stack") if e.rank is None and e.data.frames]
 
 
 TRACE = Advice(
@@ -283,15 +280,14 @@ def _explained(case: Case) -> bool:
         "nccl.warn",
     )
     raised = [
-        e
-        for e in case.of("python.exception")
-        if not str(e.data.get("type")).endswith("ChildFailedError")
+        e for e in case.of("python.exception") if not str(e.data.type).endswith("ChildFailedError")
     ]
     return bool(raised) or any(case.of(kind) for kind in kinds)
 
 
 def _at(event: Event) -> str:
-    return f" on {event.data['host']}" if event.data.get("host") else ""
+    host = event.data.host if isinstance(event.data, ElasticRoot) else ""
+    return f" on {host}" if host else ""
 
 
 def _fix(where: str, who: str) -> Advice:

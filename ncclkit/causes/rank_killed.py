@@ -40,6 +40,7 @@ from ncclkit.analysis.picks import (
 from ncclkit.analysis.rank_states import rank_states
 from ncclkit.analysis.waits import others_wait
 from ncclkit.core.case import Case
+from ncclkit.core.kinds import ElasticExit, ElasticRoot, SlurmEvent
 from ncclkit.core.model import Advice, Event, Experiment, Finding, Strength, clear, found
 from ncclkit.core.text import start
 
@@ -69,7 +70,7 @@ def diagnose(case: Case) -> Finding:
     """Found where the scheduler ended the job, or a process died of signal 9 or 15 that the
     launcher did not send.
     """
-    scheduler = [e for e in case.of("slurm.event") if e.data.get("what") in BY]
+    scheduler = [e for e in case.of("slurm.event") if e.data.what in BY]
     after = _after_failure(case, scheduler)
     if scheduler and after:
         return clear(
@@ -79,18 +80,18 @@ def diagnose(case: Case) -> Finding:
         )
     if scheduler:
         event = in_order(scheduler)[0]
-        say = f"The ranks{on(event.host)} were killed from outside: {BY[event.data['what']]}."
+        say = f"The ranks{on(event.host)} were killed from outside: {BY[event.data.what]}."
         hosts = name_hosts(scheduler)
         strength: Strength = "likely" if _stood(case, event) else "proven"
         return found(ID, strength, say, pick(scheduler), hosts=hosts, advice=(_requeue(),))
     memory = [
         *case.of("kernel.oom"),
-        *(e for e in case.of("slurm.event") if e.data.get("what") == "oom"),
+        *(e for e in case.of("slurm.event") if e.data.what == "oom"),
     ]
-    memory += [e for e in case.of("system.error") if e.data.get("what") == "oom_kill"]
+    memory += [e for e in case.of("system.error") if e.data.what == "oom_kill"]
     if memory:
         return clear(ID, "The OOM killer's report explains the kill.", tuple(memory[:2]))
-    ours = [e for e in case.of("run.end") if e.data.get("reason") in OURS]
+    ours = [e for e in case.of("run.end") if e.data.reason in OURS]
     killed = {
         rank: end for rank, end in rank_states(case).killed.items() if not ours or _number(end) == 9
     }
@@ -106,14 +107,12 @@ def _launcher_stopped(case: Case) -> Finding:
     do.
     """
     reported = [
-        e
-        for e in case.of("python.exception")
-        if str(e.data.get("type", "")).endswith("SignalException")
+        e for e in case.of("python.exception") if str(e.data.type).endswith("SignalException")
     ]
     reported += matching(case.of("system.error"), "Signal 15 (SIGTERM) received")
     if closed := _terminal(case):
         return closed
-    named = [e for e in case.of("system.error") if e.data.get("what") == "killed"]
+    named = [e for e in case.of("system.error") if e.data.what == "killed"]
     if first := _elsewhere(case, reported):
         return clear(
             ID,
@@ -143,8 +142,8 @@ def _terminal(case: Case) -> Finding | None:
     """The terminal in which the launcher ran was closed, which sends SIGHUP to all that
     it started.
     """
-    lines = [e for e in case.of("elastic.signal", "elastic.stop") if e.data.get("signal") == 1]
-    lines += [e for e in case.of("system.error") if e.data.get("what") == "hangup"]
+    lines = [e for e in case.of("elastic.signal", "elastic.stop") if e.data.signal == 1]
+    lines += [e for e in case.of("system.error") if e.data.what == "hangup"]
     if not lines:
         return None
     say = (
@@ -168,10 +167,10 @@ def _stood(case: Case, event: Event) -> list[Event]:
 
     A time limit or a user's cancellation also ends a job that hangs.
     """
-    begun = [e for e in case.of("nccl.init") if e.data.get("phase") == "start"]
+    begun = [e for e in case.of("nccl.init") if e.data.phase == "start"]
     unfinished = [] if initialized(case) else begun
     cancelled = (
-        [event] if event.data["what"] == "cancelled" and "PREEMPT" not in event.text.upper() else []
+        [event] if event.data.what == "cancelled" and "PREEMPT" not in event.text.upper() else []
     )
     failed = [
         *case.of("cuda.oom"),
@@ -185,7 +184,7 @@ def _after_failure(case: Case, scheduler: list[Event]) -> list[Event]:
     its time limit.
     """
     first = min(((e.path, e.line) for e in scheduler), default=("", 0))
-    lost_node = any(e.data.get("what") == "node_fail" for e in scheduler)
+    lost_node = any(e.data.what == "node_fail" for e in scheduler)
     last = max(
         (e.line for e in case.of("progress") if e.path == first[0] and e.line < first[1]), default=0
     )
@@ -193,7 +192,7 @@ def _after_failure(case: Case, scheduler: list[Event]) -> list[Event]:
         e for kind in ("python.exception", "cuda.oom") for e in case.of(kind) if e.line > last
     ]
     failures += case.of("c10d.timeout", "elastic.exit")
-    failures += [e for e in case.of("slurm.event") if e.data.get("what") in ("task_exit", "oom")]
+    failures += [e for e in case.of("slurm.event") if e.data.what in ("task_exit", "oom")]
     return [] if lost_node else [e for e in failures if e.path == first[0] and e.line < first[1]]
 
 
@@ -203,16 +202,16 @@ def _elsewhere(case: Case, reported: list[Event]) -> list[Event]:
     """
     stopped = {event.path for event in reported}
     ends = [
-        e
-        for e in case.of("elastic.exit")
-        if (e.data.get("exitcode") or 0) > 0 and e.path not in stopped
+        e for e in case.of("elastic.exit") if (e.data.exitcode or 0) > 0 and e.path not in stopped
     ]
     return ends if reported else []
 
 
 def _number(end: Event) -> int:
     """Number of the signal that ended a process."""
-    return abs(int(end.data.get("signal") or end.data.get("exitcode") or 9))
+    is_exit = isinstance(end.data, (ElasticExit, ElasticRoot, SlurmEvent))
+    number = end.data.signal or end.data.exitcode if is_exit else None
+    return abs(int(number or 9))
 
 
 def _finding(case: Case, killed: dict[int, Event]) -> Finding:

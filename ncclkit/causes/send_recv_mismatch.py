@@ -40,11 +40,12 @@ from ncclkit.analysis.picks import (
     pick,
     ranks_in,
 )
-from ncclkit.analysis.rank_states import how_they_waited, rank_states
+from ncclkit.analysis.rank_states import how_they_waited, rank_states, sequence_of
 from ncclkit.analysis.waits import inside, positions_of_case, waiting_time_of_case
 from ncclkit.causes._experiments import minimal, recorded
 from ncclkit.causes._printed import blocked_pairs
 from ncclkit.core.case import Case
+from ncclkit.core.kinds import FlightMissing, FlightP2p
 from ncclkit.core.model import Advice, Event, Experiment, Finding, found
 from ncclkit.core.text import start
 from ncclkit.evidence.flight.compare import outlying_splits
@@ -93,9 +94,9 @@ def _passed(case: Case) -> Finding | None:
 
     It expects more than it was sent.
     """
-    waits = [e for e in rank_states(case).waiting.values() if isinstance(e.data.get("seq"), int)]
-    first = min((e.data["seq"] for e in waits), default=0)
-    here, on = [[e for e in waits if (e.data["seq"] > first) == later] for later in (False, True)]
+    waits = [e for e in rank_states(case).waiting.values() if sequence_of(e) is not None]
+    first = min((e.data.seq for e in waits), default=0)
+    here, on = [[e for e in waits if (e.data.seq > first) == later] for later in (False, True)]
     if not on or not all(op_of(e).startswith("ALLTOALL") for e in here):
         return None
     say = (
@@ -105,6 +106,10 @@ def _passed(case: Case) -> Finding | None:
     if len(here) > len(on):
         return _sizes(f"{say}had finished: too little was sent to those that wait.", on, here)
     return _sizes(say + "had finished: it expects more than its peers sent.", here, on)
+
+
+def _waiting_of(gap: Event) -> tuple[int, ...]:
+    return tuple(gap.data.waiting) if isinstance(gap.data, FlightMissing) else ()
 
 
 def _waited(case: Case) -> Finding | None:
@@ -126,16 +131,15 @@ def _waited(case: Case) -> Finding | None:
     gaps = [
         e
         for e in case.of("flight.missing", "flight.mismatch", "flight.stuck")
-        if not e.data.get("live")  # there a rank outside of all calls is the reason
+        if not e.data.live  # there a rank outside of all calls is the reason
         and any(
-            word in str(e.data.get("op", "")).lower()
-            for word in ("send", "recv", "all_to_all", "coalesced")
+            word in str(e.data.op).lower() for word in ("send", "recv", "all_to_all", "coalesced")
         )
     ]
     lines = said or gaps or waiting
     if not lines:
         return None
-    ranks = ranks_in(lines) or (tuple(gaps[0].data.get("waiting", ())) if lines is gaps else ())
+    ranks = ranks_in(lines) or (_waiting_of(gaps[0]) if lines is gaps else ())
     ops = " and ".join(sorted({op_of(e) for e in lines if op_of(e)}) or ["a send or receive"])
     return found(
         ID,
@@ -153,7 +157,7 @@ def _single_calls(case: Case) -> list[Event]:
     """Ranks whose stack ends in a single send or receive of torch, in a job whose ranks wait."""
     waits = rank_states(case).waiting
     ends = case.of("python.exception", "stack") if waits else []
-    ends = [e for e in ends if e.data.get("frames") and e.rank is not None]
+    ends = [e for e in ends if e.data.frames and e.rank is not None]
     return [e for e in ends if _is_single_call(_innermost(e))]
 
 
@@ -166,7 +170,7 @@ def _is_single_call(frame: Mapping[str, Any]) -> bool:
 
 
 def _innermost(event: Event) -> Mapping[str, Any]:
-    frames = event.data["frames"]
+    frames = event.data.frames
     return dict(frames[0] if event.kind == "stack" else frames[-1])
 
 
@@ -174,7 +178,7 @@ def _unpaired(case: Case) -> Finding | None:
     unpaired = _single_calls(case)
     if not unpaired:
         return None
-    own = own_frame(unpaired[0].data["frames"], innermost_first=unpaired[0].kind == "stack")
+    own = own_frame(unpaired[0].data.frames, innermost_first=unpaired[0].kind == "stack")
     call, where = _innermost(unpaired[0]).get("func"), place(own)
     who = start(name_ranks(ranks_in(unpaired)))
     gave_up = how_they_waited(rank_states(case).waiting.values()) == "timed out waiting"
@@ -199,7 +203,7 @@ def _splits(case: Case) -> Finding | None:
     sizes, inside = case.of("gloo.size_mismatch"), exchanges(case)
     if not sizes or not inside:
         return None
-    ranks, (a, b) = ranks_in(sizes), (sizes[0].data.get("a"), sizes[0].data.get("b"))
+    ranks, (a, b) = ranks_in(sizes), (sizes[0].data.a, sizes[0].data.b)
     others = set(rank_states(case).members) - set(ranks)
     odd = tuple(sorted(others)) if 0 < len(others) < len(ranks) else ()
     say = (
@@ -219,16 +223,16 @@ def _splits(case: Case) -> Finding | None:
 
 def _dumped(case: Case) -> Finding | None:
     """The Flight Recorder dumps of all ranks show sizes of an all_to_all that do not fit."""
-    lines = [e for e in case.of("flight.mismatch") if e.data["field"] == "splits"]
+    lines = [e for e in case.of("flight.mismatch") if e.data.field == "splits"]
     if not lines:
         return None
     data = lines[0].data
-    odd = tuple(rank for side in data["odd"] for rank in side["ranks"])
+    odd = tuple(rank for side in data.odd for rank in side["ranks"])
     say = (
-        f"In collective {data['seq']} (all_to_all) the ranks send {data['majority']['value']}"
+        f"In collective {data.seq} (all_to_all) the ranks send {data.majority['value']}"
         " elements in all and "
     )
-    say += f"expect {data['odd'][0]['value']}"
+    say += f"expect {data.odd[0]['value']}"
     say += f": the splits of {name_ranks(odd)} do not fit those of the others." if odd else "."
     return _sizes(say, lines, case.of("flight.missing"), odd)
 
@@ -242,15 +246,15 @@ def _printed_splits(case: Case) -> Finding | None:
     order = {rank: place for place, rank in enumerate(reported)}
     pairs: list[list[int]] = []
     for rank, event in reported.items():
-        inputs = event.data["inputs"]
+        inputs = event.data.inputs
         peers = (order.keys() & set(range(len(inputs)))) - {rank}
         for peer in sorted(peers, key=order.__getitem__):
-            outputs = reported[peer].data["outputs"]
+            outputs = reported[peer].data.outputs
             if rank < len(outputs) and inputs[peer] != outputs[rank]:
                 pairs.append([rank, peer, inputs[peer], outputs[rank]])
     if not pairs:
         return None
-    totals = {rank: (sum(e.data["inputs"]), sum(e.data["outputs"])) for rank, e in reported.items()}
+    totals = {rank: (sum(e.data.inputs), sum(e.data.outputs)) for rank, e in reported.items()}
     odd, (sender, taker, sent, expected) = tuple(outlying_splits(totals, pairs)), pairs[0]
     say = (
         f"Rank {sender} sends {sent} rows to rank {taker} in all_to_all, which expects {expected}"
@@ -291,24 +295,20 @@ def _recorded(case: Case) -> Finding | None:
     """The Flight Recorders of two ranks show a call without its counterpart, or different sizes."""
     pairs = case.of("flight.p2p")
     waiting = {
-        rank for event in [*pairs, *case.of("flight.missing")] for rank in event.data["waiting"]
+        rank for event in [*pairs, *case.of("flight.missing")] for rank in event.data.waiting
     }
-    wrong = [
-        e
-        for e in pairs
-        if e.data.get("live") or e.data["sizes"] or set(e.data["lacking"]) <= waiting
-    ]
+    wrong = [e for e in pairs if e.data.live or e.data.sizes or set(e.data.lacking) <= waiting]
     if not wrong or rank_states(case).dead:
         return None
-    say = _unmatched_now(case, wrong[0]) if wrong[0].data.get("live") else _unmatched(wrong[0].data)
-    pair = {rank for event in wrong for rank in (event.data["src"], event.data["dst"])}
+    say = _unmatched_now(case, wrong[0]) if wrong[0].data.live else _unmatched(wrong[0])
+    pair = {rank for event in wrong for rank in (event.data.src, event.data.dst)}
     most = {
         rank
         for gap in case.of("flight.missing")
-        if len(gap.data["waiting"]) > 1
-        for rank in gap.data["waiting"]
+        if len(gap.data.waiting) > 1
+        for rank in gap.data.waiting
     }
-    most |= {rank for event in wrong for rank in event.data.get("common", ())}
+    most |= {rank for event in wrong for rank in event.data.common}
     # a rank that waits with most of the others is not the odd one
     ranks = tuple(sorted(pair - most or pair))
     return found(ID, "proven", say, pick(wrong, pairs), ranks=ranks, advice=_advice(), next=None)
@@ -316,7 +316,7 @@ def _recorded(case: Case) -> Finding | None:
 
 def _unmatched_now(case: Case, event: Event) -> str:
     """Sentence on a send or receive of a running job that has no counterpart."""
-    (rank,), (other,) = event.data["waiting"], event.data["lacking"]
+    (rank,), (other,) = event.data.waiting, event.data.lacking
     one, two = positions_of_case(case)[rank], positions_of_case(case)[other]
     wants, lacks = ("to", "recv") if one.call == "send" else ("from", "send")
     branch = f", {inside(one.condition)}," if one.condition else ""
@@ -327,20 +327,21 @@ def _unmatched_now(case: Case, event: Event) -> str:
     return f"{say}rank {other} {two.activity()} and posts no matching {lacks}."
 
 
-def _unmatched(data: Mapping[str, Any]) -> str:
+def _unmatched(event: Event[FlightP2p]) -> str:
     """Sentence on the calls between two ranks: other sizes, or a call without its counterpart."""
-    sender = data["src"]
-    receiver = data["dst"]
-    counts = f"{data['sent']} sends, {data['received']} receives"
-    if data["sizes"]:
-        sent, expected = data["sizes"]
+    data = event.data
+    sender = data.src
+    receiver = data.dst
+    counts = f"{data.sent} sends, {data.received} receives"
+    if data.sizes:
+        sent, expected = data.sizes
         return (
             f"Rank {sender} sends {sent} elements to rank {receiver}, which expects {expected}"
             f" ({counts})."
         )
-    if data["sent"] == data["received"]:
+    if data.sent == data.received:
         return f"Ranks {sender} and {receiver} wait for each other in different calls ({counts})."
-    if data["sent"] < data["received"]:
+    if data.sent < data.received:
         waits = f"Rank {receiver} waits in recv from rank {sender}, which posted no matching send"
     else:
         waits = f"Rank {sender} waits in send to rank {receiver}, which posted no matching recv"
@@ -355,7 +356,7 @@ def _facing(case: Case) -> Finding | None:
     both = blocked_pairs(case)
     if not both:
         return None
-    (one, two), op = both, both[0].data["op"]
+    (one, two), op = both, both[0].data.op
     does = "send to each other first" if op == "send" else "wait to receive from each other first"
     say = f"Ranks {one.rank} and {two.rank} both {does}, so neither reaches the matching call."
     why, ranks = pick(both, rank_states(case).waiting.values()), (one.rank or 0, two.rank or 0)
@@ -364,7 +365,7 @@ def _facing(case: Case) -> Finding | None:
 
 def _last(case: Case) -> Finding | None:
     """The log of calls ends in sends and receives, which is only the symptom."""
-    calls = [e for e in case.of("nccl.op") if e.data.get("op") in ("Send", "Recv")]
+    calls = [e for e in case.of("nccl.op") if e.data.op in ("Send", "Recv")]
     if not calls or case.of("nccl.destroy"):
         return None
     last = calls[-2:]

@@ -46,6 +46,7 @@ from ncclkit.analysis.calls import (
 )
 from ncclkit.analysis.frames import exchanges
 from ncclkit.analysis.picks import (
+    ddp_ranks,
     failed,
     family,
     matching,
@@ -61,6 +62,7 @@ from ncclkit.causes._experiments import recorded
 from ncclkit.causes._printed import differing_entries
 from ncclkit.causes._settings import compare_calls
 from ncclkit.core.case import Case
+from ncclkit.core.kinds import GlooSizeMismatch
 from ncclkit.core.model import Advice, Event, Experiment, Finding, Strength, found
 
 ID = "shape_mismatch"
@@ -98,7 +100,7 @@ def diagnose(case: Case) -> Finding:
 
 def _flight(case: Case) -> Finding | None:
     for event in case.of("flight.mismatch"):
-        if event.data.get("field") in ("sizes", "dtypes") and not other_calls(event):
+        if event.data.field in ("sizes", "dtypes") and not other_calls(event):
             odd, right = sides(event)
             witness = None if right else _witness(case, odd)
             if witness is not None:
@@ -109,8 +111,8 @@ def _flight(case: Case) -> Finding | None:
                 for group in others
             ]
             say = (
-                f"{_who(ranks_of([first]))} called collective {event.data.get('seq')} with"
-                f" {event.data['field']} "
+                f"{_who(ranks_of([first]))} called collective {event.data.seq} with"
+                f" {event.data.field} "
             )
             say += f"{_short(first.get('value'))} where {' and '.join(brought)}"
             say += f", as {witness[0]} did." if witness else "." if right else f". {UNDECIDED}"
@@ -131,7 +133,7 @@ def _witness(case: Case, two: Sequence[Mapping[str, Any]]) -> tuple[str, Mapping
     if not lines or len(known) != 2 or None in (known[0][1], known[1][1]):
         return None
     small, large = (group for group, _ in sorted(known, key=lambda pair: pair[1] or 0))
-    came, wanted = lines[0].data.get("a"), lines[0].data.get("b")
+    came, wanted = lines[0].data.a, lines[0].data.b
     if not isinstance(came, int) or not isinstance(wanted, int) or came == wanted:
         return None
     return name_ranks(ranks_in(lines[:1])), small if wanted < came else large
@@ -167,17 +169,15 @@ WIDTH = {
 
 def _fingerprint(case: Case) -> Finding | None:
     for event in case.of("c10d.mismatch"):
-        differs = set(event.data.get("differs") or ())
+        differs = set(event.data.differs or ())
         if (
-            event.data.get("a_op") == event.data.get("b_op")
+            event.data.a_op == event.data.b_op
             and not differs & {"op", "seq"}
             and not other_calls(event)
         ):
-            ranks = tuple(
-                r for r in (event.data.get("a"), event.data.get("b")) if isinstance(r, int)
-            )
+            ranks = tuple(r for r in (event.data.a, event.data.b) if isinstance(r, int))
             say = (
-                f"{_who(ranks)} call {event.data.get('a_op')} with tensors of different "
+                f"{_who(ranks)} call {event.data.a_op} with tensors of different "
                 f"{' and '.join(sorted(differs)) or 'shape'}."
             )
             return _found(case, say, [event], ranks)
@@ -216,7 +216,7 @@ def _logged(case: Case) -> Finding | None:
 
 def _library(case: Case) -> Finding | None:
     gloo = case.of("gloo.size_mismatch")
-    nccl = [e for e in family(case, "ib_completion") if e.data.get("status") == LENGTH_ERROR]
+    nccl = [e for e in family(case, "ib_completion") if e.data.status == LENGTH_ERROR]
     nccl += matching(
         [
             *family(case, "size_mismatch", "ib_completion", "socket_closed", "proxy"),
@@ -237,7 +237,8 @@ def _library(case: Case) -> Finding | None:
     lines = gloo or nccl
     if not lines or case.of("flight.mismatch") or case.of("c10d.mismatch") or exchanges(case):
         return None
-    a, b = lines[0].data.get("a"), lines[0].data.get("b")
+    known = lines[0].data if isinstance(lines[0].data, GlooSizeMismatch) else GlooSizeMismatch()
+    a, b = known.a, known.b
     sizes = (
         f" ({a} bytes arrived where {b} were expected)" if a is not None and b is not None else ""
     )
@@ -260,20 +261,20 @@ def _found(
 def _entries(case: Case) -> Finding | None:
     """Flight Recorder entries printed in a log show different sizes at one place."""
     events = differing_entries(case, "sizes")
-    sizes = [size for e in events if (size := elements(e.data["sizes"])) is not None]
+    sizes = [size for e in events if (size := elements(e.data.sizes)) is not None]
     if (
         not events
         or differing_entries(case, "op")
-        or (sizes and unlike_calls(events[0].data["op"].upper(), sizes))
+        or (sizes and unlike_calls(events[0].data.op.upper(), sizes))
     ):
         return None
-    brought = [f"{name_ranks(ranks_in([e]))} passed {_short(e.data['sizes'])}" for e in events[:4]]
-    say = f"In collective {events[0].data['seq']} ({events[0].data['op']}) {', '.join(brought)}."
+    brought = [f"{name_ranks(ranks_in([e]))} passed {_short(e.data.sizes)}" for e in events[:4]]
+    say = f"In collective {events[0].data.seq} ({events[0].data.op}) {', '.join(brought)}."
     return _found(
         case,
         say,
         events,
-        minority(disagreeing(events, lambda event: event.data["sizes"])),
+        minority(disagreeing(events, lambda event: event.data.sizes)),
         "likely",
     )
 
@@ -285,9 +286,7 @@ def _models(case: Case) -> Finding | None:
     lines = matching(model_mismatch(case), "sizes of the same param")
     if not lines:
         return None
-    ranks = tuple(sorted({r for e in lines for r in e.data.get("ranks") or () if r})) or ranks_in(
-        lines
-    )
+    ranks = tuple(sorted(rank for rank in ddp_ranks(lines) if rank)) or ranks_in(lines)
     say = (
         f"A model parameter of {name_ranks(ranks)} has another size than on rank 0: files or"
         " settings differ."

@@ -82,19 +82,15 @@ def diagnose(case: Case) -> Finding:
         for f in of_job_hosts(case, case.facts_of("limits.shm.free"))
         if isinstance(f.value, (int, float)) and f.value < FULL
     ]
-    bus = [
-        e
-        for e in case.of("elastic.exit")
-        if -7 in (e.data.get("exitcode"), -(e.data.get("signal") or 0))
-    ]
-    bus += without([e for e in case.of("system.error") if e.data.get("what") == "bus_error"], said)
+    bus = [e for e in case.of("elastic.exit") if -7 in (e.data.exitcode, -(e.data.signal or 0))]
+    bus += without([e for e in case.of("system.error") if e.data.what == "bus_error"], said)
     if said:
         sure = [e for e in said if not matching([e], *REASONS)]
         return _finding(said, small, "proven" if sure and (_on_shm(sure) or small) else "likely")
     if bus:
         return _finding(bus, small + full, "proven" if small or full else "likely")
     vague = matching(messages(case), "unhandled system error")
-    shared = [e for e in case.of("nccl.channel") if e.data.get("via") == "SHM"]
+    shared = [e for e in case.of("nccl.channel") if e.data.via == "SHM"]
     if small and failed(case) and (vague or shared):
         return _finding([*vague, *shared[:2]], small, "likely")
     silent = [e for e in vague if "Last error" not in e.text] if not case.of("nccl.warn") else []
@@ -135,16 +131,12 @@ def _shm_errors(case: Case) -> list[Event]:
         "Could not map /dev/shm",
         "/dev/shm has only",
     )
-    files = {
-        (e.path, e.line) for e in case.of("system.error") if e.data.get("what") == "too_many_files"
-    }
+    files = {(e.path, e.line) for e in case.of("system.error") if e.data.what == "too_many_files"}
     # the reason may be wrapped
     lines = [e for e in lines if not {(e.path, e.line), (e.path, e.line + 1)} & files]
     lines = [e for e in lines if not matching([e], "Too many open files")]
     lines += [
-        e
-        for e in case.of("system.error")
-        if e.data.get("what") == "no_space" and "/dev/shm" in e.text
+        e for e in case.of("system.error") if e.data.what == "no_space" and "/dev/shm" in e.text
     ]
     return lines
 

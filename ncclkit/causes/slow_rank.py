@@ -35,7 +35,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from ncclkit.analysis.calls import only_point_to_point
+from ncclkit.analysis.calls import only_point_to_point, op_of
 from ncclkit.analysis.frames import for_workers, in_collective, own_frame, place, stacks
 from ncclkit.analysis.picks import in_order, matching, name_ranks, otherwise, pick, seconds
 from ncclkit.analysis.rank_states import (
@@ -49,6 +49,7 @@ from ncclkit.analysis.rank_states import (
     startup_phase,
     stopped,
 )  # fmt: skip
+from ncclkit.analysis.rank_states import sequence_of, timeout_of
 from ncclkit.analysis.steps import NAMES, StepTimes, measured_steps
 from ncclkit.analysis.waits import inside, positions_of_case, waiting_time_of_case
 from ncclkit.causes._experiments import recorded
@@ -57,6 +58,7 @@ from ncclkit.causes._resuming import keep_position
 from ncclkit.causes._settings import LONE, loop_seconds, raise_timeout, unreached_timeout
 from ncclkit.core import text
 from ncclkit.core.case import Case
+from ncclkit.core.kinds import C10dTimeout, C10dUniqueId, FlightMissing, FlightStuck
 from ncclkit.core.model import Advice, Event, Experiment, Finding, Strength, clear, found, unknown
 from ncclkit.core.text import start
 
@@ -93,9 +95,7 @@ def diagnose(case: Case) -> Finding:
             next=experiment(case),
         )
     at_work = [
-        change
-        for change in case.of("ras.change")
-        if change.data["moved"] and not change.data["still"]
+        change for change in case.of("ras.change") if change.data.moved and not change.data.still
     ]
     went_well = [*states.ended.values(), *case.of("nccl.destroy", "flight.dump"), *at_work]
     return otherwise(
@@ -181,9 +181,9 @@ def _flight(case: Case, states: RankStates) -> Suspicion | None:
     gaps = [
         e
         for e in case.of("flight.missing", "flight.p2p")
-        if e.kind == "flight.missing" or not e.data.get("live")
+        if e.kind == "flight.missing" or not e.data.live
     ]
-    stuck = {rank for gap in gaps if _awaited(gap) for rank in gap.data.get("waiting", ())}
+    stuck = {rank for gap in gaps if _awaited(gap) for rank in gap.data.waiting}
     for gap in gaps:
         roots = [
             r
@@ -191,7 +191,7 @@ def _flight(case: Case, states: RankStates) -> Suspicion | None:
             if r not in stuck and r not in states.ended and r not in states.waiting
         ]
         if roots:
-            alive = [] if gap.data.get("live") else _alive(case, roots)
+            alive = [] if gap.data.live else _alive(case, roots)
             sure: Strength = "proven" if alive else "likely"
             return "possible" if _at_work(case, roots) else sure, tuple(roots), [gap, *alive]
     return None
@@ -211,18 +211,14 @@ def _not_begun(case: Case, states: RankStates) -> Suspicion | None:
     It still computes.
     """
     gaps = case.of("flight.stuck")
-    if len({gap.data["group"] for gap in gaps}) > 1:
+    if len({gap.data.group for gap in gaps}) > 1:
         return None  # of two groups that are stuck each may wait for the other
-    gpu_states = {
-        int(rank): state for gap in gaps[:1] for rank, state in gap.data["states"].items()
-    }
+    gpu_states = {int(rank): state for gap in gaps[:1] for rank, state in gap.data.states.items()}
     printed = [
         event for queue in pending_calls(case) for event in queue[:1] if event.rank is not None
     ]
-    if not gaps and len({(event.data["group"], event.data["seq"]) for event in printed}) == 1:
-        gpu_states = {
-            event.rank: event.data["state"] for event in printed if event.rank is not None
-        }
+    if not gaps and len({(event.data.group, event.data.seq) for event in printed}) == 1:
+        gpu_states = {event.rank: event.data.state for event in printed if event.rank is not None}
     behind = {rank for rank, state in gpu_states.items() if state == "scheduled"}
     late = tuple(sorted(behind))
     begun = [rank for rank, state in gpu_states.items() if state == "started"]
@@ -232,7 +228,7 @@ def _not_begun(case: Case, states: RankStates) -> Suspicion | None:
 
 def _awaited(gap: Event) -> list[int]:
     """Ranks that did not make a collective, a send or a receive, by the dumps."""
-    return gap.data.get("missing") or gap.data.get("lacking") or []
+    return gap.data.missing if isinstance(gap.data, FlightMissing) else gap.data.lacking
 
 
 def _barrier(case: Case, states: RankStates) -> Suspicion | None:
@@ -240,9 +236,8 @@ def _barrier(case: Case, states: RankStates) -> Suspicion | None:
     for report in case.of("gloo.barrier", "c10d.desync"):
         asked = report.kind == "gloo.barrier"
         gone = states.ended if asked else states.ended | states.waiting
-        late = [
-            rank for rank in report.data["ranks" if asked else "missing"] or () if rank not in gone
-        ]
+        absent = report.data.ranks if asked else report.data.missing
+        late = [rank for rank in absent or () if rank not in gone]
         if late:
             alive = _alive(case, late) if asked else []
             return "proven" if alive else "likely", tuple(late), [report, *alive]
@@ -256,7 +251,7 @@ def _alive(case: Case, ranks: list[int]) -> list[Event]:
     Empty where a rank may have been dead, or was in another call that waits for a peer.
     """
     signs = stacks(case)
-    if any(rank in signs and in_collective(signs[rank].data["frames"]) for rank in ranks):
+    if any(rank in signs and in_collective(signs[rank].data.frames) for rank in ranks):
         return []
     for event in case.events:
         if event.rank is not None and event.kind in ("c10d.status", "c10d.monitor", "elastic.stop"):
@@ -274,9 +269,9 @@ def _stacks(case: Case, states: RankStates) -> Suspicion | None:
     seen, gave_up = stacks(case), states.waiting.keys()
     if positions_of_case(case).keys() & seen.keys():
         return None
-    busy = [rank for rank, stack in seen.items() if not in_collective(stack.data["frames"])]
+    busy = [rank for rank, stack in seen.items() if not in_collective(stack.data.frames)]
     ended_early = any(
-        e.data.get("reason") in ("cancelled", "orphaned", "lost") for e in case.of("run.end")
+        e.data.reason in ("cancelled", "orphaned", "lost") for e in case.of("run.end")
     )
     if not busy or len(busy) * 2 > len(seen.keys() | gave_up) or set(busy) & gave_up or ended_early:
         return None
@@ -291,18 +286,19 @@ def _behind(case: Case, states: RankStates) -> Suspicion | None:
     """Ranks whose watchdog says that the collective was never enqueued there, and that no call is
     in flight.
     """
-    seqs = [e.data["seq"] for e in states.waiting.values() if isinstance(e.data.get("seq"), int)]
+    told = [sequence_of(event) for event in states.waiting.values()]
+    seqs = [seq for seq in told if seq is not None]
     first_seq = min(seqs, default=0)
-    groups = {event.data.get("pg") for event in states.waiting.values()} | {None}
+    groups = {_group_of(event) for event in states.waiting.values()} | {None}
     idle = [
         status
         for status in case.of("c10d.status")
         if seqs
-        and isinstance(status.data.get("enqueued"), int)
-        and status.data["enqueued"] < first_seq
-        and status.data.get("completed") == status.data["enqueued"]
+        and isinstance(status.data.enqueued, int)
+        and status.data.enqueued < first_seq
+        and status.data.completed == status.data.enqueued
         and rank_of(status) not in states.waiting
-        and status.data.get("pg") in groups
+        and status.data.pg in groups
     ]
     return ("proven", tuple(sorted({rank_of(s) for s in idle})), list(idle)) if idle else None
 
@@ -318,40 +314,34 @@ def _ras(case: Case, states: RankStates) -> Suspicion | None:
     """
     changes = case.of("ras.change")
     inside = {rank for rank, stand in positions_of_case(case).items() if stand.waits_for_ranks}
-    moved = {
-        (change.data["hash"], int(rank)) for change in changes for rank in change.data["moved"]
-    }
+    moved = {(change.data.hash, int(rank)) for change in changes for rank in change.data.moved}
     gone = states.waiting.keys() | inside
     for report in case.of("ras.communicator"):
-        key, size = report.data.get("hash"), report.data.get("size")
-        behind = [rank for rank in report.data.get("behind", ()) if rank not in gone]
+        key, size = report.data.hash, report.data.size
+        behind = [rank for rank in report.data.behind if rank not in gone]
         late = tuple(rank for rank in behind if (key, rank) not in moved)
         if late and (None in (size, states.world) or size == states.world):
             return (
                 "likely",
                 late,
-                [report, *(change for change in changes if change.data["hash"] == key)],
+                [report, *(change for change in changes if change.data.hash == key)],
             )
     return None
 
 
 def _launched_late(case: Case, states: RankStates) -> Suspicion | None:
     """Ranks that entered the collective long after the others, where all timed out."""
-    limit = min(
-        (e.data["timeout_ms"] / 1000 for e in states.waiting.values() if e.data.get("timeout_ms")),
-        default=None,
-    )
+    timeouts = [timeout_of(event) for event in states.waiting.values()]
+    limit = min((timeout / 1000 for timeout in timeouts if timeout), default=None)
     reported = [
-        e
-        for e in case.of("flight.late")
-        if limit and e.data["seconds"][str(e.data["worst"])] > limit / 2
+        e for e in case.of("flight.late") if limit and e.data.seconds[str(e.data.worst)] > limit / 2
     ]
     if reported:
-        return "likely", (reported[0].data["worst"],), reported[:1]
+        return "likely", (reported[0].data.worst,), reported[:1]
     entered = {
-        rank: event.time - event.data["ran_ms"] / 1000
+        rank: event.time - event.data.ran_ms / 1000
         for rank, event in states.waiting.items()
-        if event.time is not None and event.data.get("ran_ms")
+        if event.time is not None and isinstance(event.data, C10dTimeout) and event.data.ran_ms
     }
     if len(entered) < 2 or limit is None:
         return None
@@ -385,11 +375,8 @@ def _finding(case: Case, states: RankStates, suspicion: Suspicion) -> Finding:
         strength = "likely"
     first = next(iter(in_order(states.waiting.values())), None)
     call = call_waited_in(first, why)
-    limit = (
-        f" after {seconds(first.data['timeout_ms'])}"
-        if first and first.data.get("timeout_ms")
-        else ""
-    )
+    timeout = timeout_of(first) if first else None
+    limit = f" after {seconds(timeout)}" if timeout else ""
     doing = "waiting for data-loader workers" if fed else how_it_stood(case, ranks)
     last = f", last seen at {seen!r}," if seen else ""
     busy = f", {doing} in {where}," if where else f", {at_work}," if at_work else last
@@ -399,7 +386,7 @@ def _finding(case: Case, states: RankStates, suspicion: Suspicion) -> Finding:
         rank
         for gap in why
         if gap.kind in ("flight.missing", "flight.p2p")
-        for rank in gap.data.get("waiting", ())
+        for rank in gap.data.waiting
     ]
     late = set(ranks)
     waited = [rank for rank in states.waiting or gaps if rank >= 0 and rank not in late]
@@ -441,7 +428,7 @@ def _may_still_come(case: Case, ranks: tuple[int, ...], gap: Event) -> bool:
         return True
     at_work = any(positions[rank].moved for rank in ranks)
     answered = any(event.kind.startswith("ras.") for event in case.events)
-    return at_work and answered and gap.data["seq"] is None and not counted_by_ras(case, ranks)
+    return at_work and answered and gap.data.seq is None and not counted_by_ras(case, ranks)
 
 
 def _live_finding(case: Case, strength: Strength, ranks: tuple[int, ...], gap: Event) -> Finding:
@@ -451,15 +438,12 @@ def _live_finding(case: Case, strength: Strength, ranks: tuple[int, ...], gap: E
     more = f", {inside(seen[0].condition)}" if seen[0].condition else ""
     at_work = any(stand.moved for stand in seen)
     moves = " (it moves on)" if at_work else ""
-    waiting = [
-        rank for rank in gap.data.get("waiting", gap.data.get("ranks", ())) if rank not in late
-    ]
+    inside_it = gap.data.ranks if isinstance(gap.data, FlightStuck) else gap.data.waiting
+    waiting = [rank for rank in inside_it if rank not in late]
     stands = [positions[rank] for rank in waiting if rank in positions]
     calls = {(stand.call, stand.place) for stand in stands}
     call = "{} at {}".format(*min(calls)) if len(calls) == 1 else "the calls of the others"
-    call = (
-        f"collective {gap.data['seq']} ({gap.data['op']})" if gap.data["seq"] is not None else call
-    )
+    call = f"collective {gap.data.seq} ({gap.data.op})" if gap.data.seq is not None else call
     not_yet = f"has not entered {call}"
     if gap.kind == "flight.stuck":
         not_yet = (
@@ -530,9 +514,7 @@ def last_own_line(case: Case, rank: int) -> list[Event]:
 def counted_by_ras(case: Case, ranks: tuple[int, ...]) -> list[Event]:
     """NCCL's own count of launches, where it says the same."""
     return [
-        report
-        for report in case.of("ras.communicator")
-        if set(report.data.get("behind", ())) & set(ranks)
+        report for report in case.of("ras.communicator") if set(report.data.behind) & set(ranks)
     ]
 
 
@@ -542,15 +524,14 @@ def call_waited_in(first: Event | None, why: list[Event]) -> str:
         (e for e in why if e.kind in ("flight.missing", "flight.late", "flight.p2p")), first
     )
     if source is not None and source.kind == "flight.p2p":
-        return f"the exchange from rank {source.data['src']} to rank {source.data['dst']}"
+        return f"the exchange from rank {source.data.src} to rank {source.data.dst}"
     if source is None and any(e.kind in ("store.wait", "run.end") for e in why):
         return "the rendezvous"
-    if source is None or not source.data.get("op"):
+    op = op_of(source) if source is not None else ""
+    if source is None or not op:
         return "the collective"
-    seq = source.data.get("seq")
-    return (
-        f"collective {seq} ({source.data['op']})" if seq is not None else f"the {source.data['op']}"
-    )
+    seq = sequence_of(source)
+    return f"collective {seq} ({op})" if seq is not None else f"the {op}"
 
 
 def place_in_code(case: Case, ranks: tuple[int, ...]) -> str:
@@ -560,9 +541,7 @@ def place_in_code(case: Case, ranks: tuple[int, ...]) -> str:
     """
     late = set(ranks)
     seen = [stack for rank, stack in stacks(case).items() if rank in late]
-    return next(
-        (place(own_frame(stack.data["frames"], innermost_first=True)) for stack in seen), ""
-    )
+    return next((place(own_frame(stack.data.frames, innermost_first=True)) for stack in seen), "")
 
 
 def last_progress(why: list[Event]) -> str:
@@ -575,9 +554,7 @@ def utilization(why: list[Event], ranks: tuple[int, ...]) -> str:
 
     ``at work 99 % of the time, while rank 0 was 1 %``.
     """
-    shares = {
-        event.rank: event.data["main"] for event in why if event.kind == "telemetry.utilization"
-    }
+    shares = {event.rank: event.data.main for event in why if event.kind == "telemetry.utilization"}
     mine = [shares[rank] for rank in ranks if rank in shares]
     if not mine:
         return ""
@@ -613,7 +590,7 @@ def _outlying(case: Case, states: RankStates) -> Suspicion | None:
     many.
     """
     odd = outlying_utilization(case)
-    ended = {e.data.get("reason") for e in case.of("run.end")} - {"deadline"}
+    ended = {e.data.reason for e in case.of("run.end")} - {"deadline"}
     if not odd or set(odd) & (stacks(case).keys() | states.waiting.keys()) or ended or states.ended:
         return None
     others = [event for event in case.of("telemetry.utilization") if event.rank not in odd]
@@ -634,7 +611,7 @@ def _absent(case: Case, states: RankStates) -> Suspicion | None:
     )
     waits = [
         *case.of("store.wait"),
-        *(end for end in case.of("run.end") if end.data.get("reason") == "deadline"),
+        *(end for end in case.of("run.end") if end.data.reason == "deadline"),
     ]
     lived = {event.rank: event for event in case.of("telemetry.utilization", "elastic.stop")}
     if (
@@ -680,7 +657,7 @@ def _progress(case: Case, states: RankStates) -> Suspicion | None:
     running = [e for e in case.of("progress") if rank_of(e) not in states.waiting]
     if not states.waiting or not running or states.ended or _differ(states):
         return None
-    limit = max(e.data.get("timeout_ms") or 0 for e in states.waiting.values()) / 1000
+    limit = max(timeout_of(event) or 0 for event in states.waiting.values()) / 1000
     lone = [e for e in running if LONE.search(e.text) and 0.8 * limit < loop_seconds(e) < 2 * limit]
     return "likely" if lone else "possible", (), in_order(lone or running)[-2:]
 
@@ -691,14 +668,11 @@ def _symptom(case: Case, states: RankStates) -> Suspicion | None:
         for e in case.of("c10d.unique_id")
         if not matching([e], "reset by peer", "Broken pipe", "got 0 bytes")
     ]
-    short = [
-        e
-        for e in case.of("store.clients")
-        if e.data.get("key") and e.data["joined"] != e.data["expected"]
-    ]
+    short = [e for e in case.of("store.clients") if e.data.key and e.data.joined != e.data.expected]
     absent += [*case.of("store.wait"), *short]
     if absent and not case.of("store.connect_timeout"):
-        ranks = {e.data["from_rank"] for e in absent if isinstance(e.data.get("from_rank"), int)}
+        asked = [e.data.from_rank for e in absent if isinstance(e.data, C10dUniqueId)]
+        ranks = {rank for rank in asked if rank is not None}
         return "possible", tuple(sorted(ranks)), absent
     lone = _differ(states) or only_point_to_point(states.waiting.values())
     if (
@@ -712,11 +686,14 @@ def _symptom(case: Case, states: RankStates) -> Suspicion | None:
     return None
 
 
+def _group_of(event: Event) -> str | None:
+    """The process group of a watchdog's line, by its stable name."""
+    return event.data.pg if isinstance(event.data, C10dTimeout) else None
+
+
 def _differ(states: RankStates) -> bool:
     """Ranks wait for different collectives: divergence, not slowness."""
-    calls = {
-        (e.data.get("pg"), e.data.get("op")) for e in states.waiting.values() if e.data.get("op")
-    }
+    calls = {(_group_of(e), op_of(e)) for e in states.waiting.values() if op_of(e)}
     return len({op for _, op in calls}) > 1 and len({pg for pg, _ in calls}) == 1
 
 

@@ -48,16 +48,16 @@ cards have none."""
 def diagnose(case: Case) -> Finding:
     """Found where a setting turned a path off and ranks of one machine use a slower one."""
     channels = case.of("nccl.channel")
-    slow = _inside(case, [e for e in channels if e.data.get("via") in ("SHM", "NET")])
+    slow = _inside(case, [e for e in channels if e.data.via in ("SHM", "NET")])
     settings: list[Event | Fact] = [*case.of("nccl.env", "printed.env"), *_env_facts(case)]
     switched = [piece for piece in settings if _turns_off(piece)]
-    linked = [e for e in case.of("nccl.info") if e.data.get("family") == "p2p_disabled"]
+    linked = [e for e in case.of("nccl.info") if e.data.family == "p2p_disabled"]
     linked += [e for e in case.of("nccl.warn") if "P2P is disabled between NVLINK" in e.text]
     if slow and (switched or linked):
         return _finding(case, slow, switched, linked)
     if measured := _measured(case) or _low(case):
         return measured
-    direct = [e for e in channels if e.data.get("via") == "P2P"]
+    direct = [e for e in channels if e.data.via == "P2P"]
     went_well = direct or (channels if channels and not slow else [])
     if risk := CHECK.risk(case):
         return risk
@@ -124,11 +124,11 @@ def brakes(case: Case) -> Finding | None:
     lines = {
         name: e
         for e in case.of("nccl.env")
-        if limiting(name := str(e.data["name"]), str(e.data["value"]))
+        if limiting(name := str(e.data.name), str(e.data.value))
     }
     if not lines:
         return None
-    named = [f"{name}={str(event.data['value']).strip('. ')}" for name, event in lines.items()]
+    named = [f"{name}={str(event.data.value).strip('. ')}" for name, event in lines.items()]
     are, they = ("is", "it leaves") if len(lines) == 1 else ("are", "they leave")
     say = (
         f"{' and '.join(named)} {are} set by environment: {they} NCCL fewer ways to choose from, a"
@@ -211,13 +211,11 @@ def _inside(case: Case, channels: list[Event]) -> list[Event]:
     their ranks.
     """
     on = as_nccl_sees(case)
-    starts = (e for e in case.of("nccl.init") if e.host and not e.data.get("parent"))
-    host = {e.data.get("rank"): on(e) for e in starts}
-    ends = ((e, host.get(e.data.get("src")), host.get(e.data.get("dst"))) for e in channels)
+    starts = (e for e in case.of("nccl.init") if e.host and not e.data.parent)
+    host = {e.data.rank: on(e) for e in starts}
+    ends = ((e, host.get(e.data.src), host.get(e.data.dst)) for e in channels)
     return [
-        e
-        for e, here, there in ends
-        if e.data.get("via") == "SHM" or (here is not None and here == there)
+        e for e, here, there in ends if e.data.via == "SHM" or (here is not None and here == there)
     ]
 
 
@@ -228,7 +226,7 @@ def _env_facts(case: Case) -> list[Fact]:
 def _switch(piece: Event | Fact) -> tuple[str, str]:
     if isinstance(piece, Fact):
         return piece.name[4:], str(piece.value)
-    return str(piece.data.get("name")), str(piece.data.get("value"))
+    return str(piece.data.name), str(piece.data.value)
 
 
 def _turns_off(piece: Event | Fact) -> bool:
@@ -241,8 +239,8 @@ def _turns_off(piece: Event | Fact) -> bool:
 def _finding(
     case: Case, slow: list[Event], switched: list[Event | Fact], linked: list[Event]
 ) -> Finding:
-    via = "the network" if any(e.data.get("via") == "NET" for e in slow) else "shared memory"
-    pair = f"rank {slow[0].data.get('src')} to rank {slow[0].data.get('dst')}"
+    via = "the network" if any(e.data.via == "NET" for e in slow) else "shared memory"
+    pair = f"rank {slow[0].data.src} to rank {slow[0].data.dst}"
     named = dict(map(_switch, switched))
     are = "is" if len(named) == 1 else "are"
     why = (

@@ -67,14 +67,10 @@ def diagnose(case: Case) -> Finding:
     """
     lines = case.of("stack", "python.exception")
     waits = [
-        e
-        for e in lines
-        if any(str(f.get("file")).endswith(WAITS) for f in e.data.get("frames") or ())
+        e for e in lines if any(str(f.get("file")).endswith(WAITS) for f in e.data.frames or ())
     ]
     compiles = [
-        e
-        for e in lines
-        if any(COMPILES.match(str(f.get("func"))) for f in e.data.get("frames") or ())
+        e for e in lines if any(COMPILES.match(str(f.get("func"))) for f in e.data.frames or ())
     ]
     if waits and compiles:
         who = start(name_ranks(ranks_in(compiles)))
@@ -131,7 +127,7 @@ def _finding(case: Case, waits: list[Event]) -> Finding:
 
 def _where(wait: Event) -> str:
     """`` (file:line)`` of the user's code that loads the extension, "" where it is unknown."""
-    frame = own_frame(wait.data["frames"], innermost_first=wait.kind == "stack")
+    frame = own_frame(wait.data.frames, innermost_first=wait.kind == "stack")
     return f" ({place(frame)})" if frame and is_own(frame) else ""
 
 

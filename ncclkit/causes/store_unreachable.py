@@ -50,6 +50,7 @@ from ncclkit.causes import _tested
 from ncclkit.causes._experiments import meeting
 from ncclkit.core.case import Case
 from ncclkit.core.connections import ends
+from ncclkit.core.kinds import Endpoint, StoreConnectTimeout
 from ncclkit.core.model import Advice, Event, Evidence, Experiment, Finding, Strength, found
 from ncclkit.core.text import start
 
@@ -77,21 +78,22 @@ def diagnose(case: Case) -> Finding:
     lines = _refused(case)
     if not lines:
         return first_finding(case, _not_ours, _no_family, _closed) or _all_met(case)
-    first = next((e for e in lines if e.data.get("host")), lines[0])
-    host = first.data.get("host") or _endpoint(lines)[0]
-    port = first.data.get("port") or _endpoint(lines)[1]
+    named = [e for e in lines if isinstance(e.data, Endpoint) and e.data.host]
+    first = (named or lines)[0]
+    told = first.data if isinstance(first.data, Endpoint) else Endpoint()
+    host = told.host or _endpoint(lines)[0]
+    port = told.port or _endpoint(lines)[1]
     host = plain_address(host)
     where = f"{host}:{port}" if host else "the rendezvous endpoint"
     who = start(name_ranks(ranks_in(lines))) if ranks_in(lines) else "A process of the job"
-    within = (
-        f" within {seconds(first.data.get('timeout_ms'))}" if first.data.get("timeout_ms") else ""
-    )
+    timeout = told.timeout_ms if isinstance(told, StoreConnectTimeout) else None
+    within = f" within {seconds(timeout)}" if timeout else ""
     foreign = _foreign_network(case, host, first.host)
     say = f"{who}{on(first.host)} could not reach the store at {where}{within}{foreign}."
     local = re.match(r"127\.|localhost$", str(host or ""))
     tried = all(event.kind == "store.retry" for event in lines)
     errors = {
-        what: [e for e in case.of("system.error") if e.data.get("what") == what]
+        what: [e for e in case.of("system.error") if e.data.what == what]
         for what in ("own_name", "unresolved")
     }
     unknown = errors["unresolved"] or [e for e in errors["own_name"] if host and host in e.text]
@@ -139,7 +141,7 @@ def _refused(case: Case) -> list[Event]:
     """Events that report a failed connection to the store."""
     lines = case.of("store.connect_timeout")
     # W lines: many tries, no end
-    lines += [e for e in case.of("store.retry") if e.data.get("tries") is None]
+    lines += [e for e in case.of("store.retry") if e.data.tries is None]
     lines += [e for e in case.of("python.exception") if REFUSED.search(e.text)]
     return lines + matching(
         [*messages(case), *case.of("rendezvous.error")],

@@ -26,6 +26,7 @@ from ncclkit.causes._experiments import RECORDED
 from ncclkit.causes.engine import Diagnosis
 from ncclkit.core import text
 from ncclkit.core.case import RUN, Case
+from ncclkit.core.kinds import WorkerPhase
 from ncclkit.core.model import Event, Evidence, Finding, cite
 from ncclkit.core.summary import ranks
 from ncclkit.evidence.files import UNREAD
@@ -328,13 +329,12 @@ def _place(case: Case, rank: int) -> RankPlace:
     """Where a rank ran: its host, and its GPU by the start of NCCL."""
     host = next((event.host for event in case.on(rank) if event.host), "")
     start = next(
-        (e for e in case.on(rank) if e.kind == "nccl.init" and e.data.get("cuda_dev") is not None),
+        (e for e in case.on(rank) if e.kind == "nccl.init" and e.data.cuda_dev is not None),
         None,
     )
-    worker_gpu = next(
-        (e.data["gpu"] for e in case.on(rank) if e.kind == "worker.phase" and "gpu" in e.data), None
-    )
-    index, bus = (start.data["cuda_dev"], start.data.get("bus")) if start else (worker_gpu, None)
+    phases = [e.data for e in case.on(rank) if isinstance(e.data, WorkerPhase)]
+    worker_gpu = next((phase.gpu for phase in phases if phase.gpu is not None), None)
+    index, bus = (start.data.cuda_dev, start.data.bus) if start else (worker_gpu, None)
     gpu = "" if index is None else f"{index}, bus {bus}" if bus else str(index)
     return RankPlace(rank, host, gpu)
 
@@ -376,12 +376,12 @@ def _job_id(case: Case) -> str:
 
 def _command(case: Case) -> str:
     """What attach read of a process, else the script in which a stack or a traceback begins."""
-    events = case.of("attach.rank", "worker.phase")
-    command = next((event.data["command"] for event in events if event.data.get("command")), "")
+    seen = case.of("attach.rank")
+    command = next((event.data.command for event in seen if event.data.command), "")
     if command:
         return str(command)
     for event in case.of("python.exception", "stack"):
-        frames: list[Mapping[str, Any]] = list(event.data.get("frames") or ())
+        frames: list[Mapping[str, Any]] = list(event.data.frames or ())
         outermost = frames[-1:] if event.kind == "stack" else frames[:1]
         if outermost and outermost[0].get("func") == "<module>" and is_own(outermost[0]):
             return str(outermost[0]["file"])
@@ -482,9 +482,7 @@ def _next_evidence(
         )
     if absent := _absent(case, read_ranks):
         wanted.append(f"The logs of {text.ranks(absent)}.")
-    if diagnosis.errors and not any(
-        event.data.get("frames") for event in case.of("python.exception")
-    ):
+    if diagnosis.errors and not any(event.data.frames for event in case.of("python.exception")):
         wanted.append("The whole standard error of every rank, with the traceback above the error.")
     if not any(event.kind.startswith("nccl.") for event in case.events):
         wanted.append("NCCL's log: run it again with NCCL_DEBUG=INFO.")

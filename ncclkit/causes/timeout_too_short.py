@@ -27,7 +27,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from ncclkit.analysis.calls import only_point_to_point
+from ncclkit.analysis.calls import only_point_to_point, op_of
 from ncclkit.analysis.picks import (
     first_finding,
     in_order,
@@ -37,7 +37,13 @@ from ncclkit.analysis.picks import (
     ranks_in,
     seconds,
 )
-from ncclkit.analysis.rank_states import all_waiting, idle_service, rank_states, startup_phase
+from ncclkit.analysis.rank_states import (
+    all_waiting,
+    idle_service,
+    rank_states,
+    startup_phase,
+    timeout_of,
+)
 from ncclkit.causes._settings import MEASURE, raise_timeout, unreached_timeout
 from ncclkit.core.case import Case
 from ncclkit.core.model import Advice, Event, Experiment, Finding, Strength, clear, found
@@ -88,7 +94,7 @@ def _instant(case: Case, waits: Sequence[Event]) -> Finding:
     It is the reason, not a rank.
     """
     lines = in_order(waits)
-    limit = lines[0].data["timeout_ms"]
+    limit = lines[0].data.timeout_ms
     who = start(name_ranks(ranks_in(lines)))
     say = (
         f"{who} timed out after {limit:g} ms, in which hardly any collective ends: the timeout is"
@@ -101,16 +107,16 @@ def _instant(case: Case, waits: Sequence[Event]) -> Finding:
 
 def _own_deadline(case: Case) -> Finding | None:
     """Our own run was ended at its deadline while every rank was still making progress."""
-    ends = [e for e in case.of("run.end") if e.data.get("reason") == "deadline"]
+    ends = [e for e in case.of("run.end") if e.data.reason == "deadline"]
     last = {e.rank: e for e in in_order(case.of("worker.phase")) if e.rank is not None}
     if (
         not ends
         or not last
-        or any(e.data["phase"] == "error" for e in last.values())
+        or any(e.data.phase == "error" for e in last.values())
         or rank_states(case).waiting
     ):
         return None
-    sizes = {e.data.get("bytes") or e.data.get("step") for e in last.values()}
+    sizes = {e.data.bytes or e.data.step for e in last.values()}
     at = f" (last at {sizes.pop()})" if len(sizes) == 1 and None not in sizes else ""
     who = name_ranks(last)
     say = (
@@ -131,7 +137,7 @@ def _compiling(case: Case) -> Finding | None:
     phase, waits = startup_phase(case, "compile"), in_order(rank_states(case).waiting.values())
     if phase is None:
         return None
-    limit = seconds(waits[0].data.get("timeout_ms"))
+    limit = seconds(waits[0].data.timeout_ms)
     say = (
         f"{start(name_ranks(ranks_in(waits)))} waited {limit} while ranks still compiled kernels,"
         " which happens once."
@@ -148,7 +154,7 @@ def _idle(case: Case) -> Finding | None:
     phase, waits = idle_service(case), in_order(rank_states(case).waiting.values())
     if phase is None:
         return None
-    who, limit = start(name_ranks(ranks_in(waits))), seconds(waits[0].data.get("timeout_ms"))
+    who, limit = start(name_ranks(ranks_in(waits))), seconds(waits[0].data.timeout_ms)
     say = (
         f"{who} waited {limit} for the next request, and none came: the server was idle, not stuck."
     )
@@ -177,7 +183,7 @@ def _unreached(case: Case) -> Finding | None:
     short, raised = unreached_timeout(case)
     if not short:
         return None
-    name = next((str(said) for e in short if (said := e.data.get("desc") or e.data.get("pg"))), "")
+    name = next((str(said) for e in short if (said := e.data.desc or e.data.pg)), "")
     say = (
         f"A longer timeout was set, but the group{f' {name}' if name else ''} in which"
         f" {name_ranks(ranks_in(short))} "
@@ -215,10 +221,10 @@ CACHE = Advice(
 def _short(case: Case) -> Finding | None:
     """The timeout is far below the default."""
     waits = in_order(rank_states(case).waiting.values())
-    lines = [e for e in waits if (e.data.get("timeout_ms") or DEFAULT_MS) < SHORT_MS]
+    lines = [e for e in waits if (timeout_of(e) or DEFAULT_MS) < SHORT_MS]
     if not lines:
         return None
-    who, limit = start(name_ranks(ranks_in(lines))), seconds(lines[0].data["timeout_ms"])
+    who, limit = start(name_ranks(ranks_in(lines))), seconds(timeout_of(lines[0]))
     say = (
         f"{who} timed out after {limit}, far below the default of 600 s; a rank may only have been"
         " late."
@@ -245,7 +251,7 @@ def _vague(case: Case) -> Finding | None:
     """A timeout at the default, where the log does not show whether the collective would have
     completed.
     """
-    lines = [e for e in in_order(rank_states(case).waiting.values()) if e.data.get("op")]
+    lines = [e for e in in_order(rank_states(case).waiting.values()) if op_of(e)]
     if (
         not lines
         or case.of("stack")
@@ -253,7 +259,7 @@ def _vague(case: Case) -> Finding | None:
         or only_point_to_point(lines)
     ):
         return None
-    who, limit = start(name_ranks(ranks_in(lines))), seconds(lines[0].data.get("timeout_ms"))
+    who, limit = start(name_ranks(ranks_in(lines))), seconds(timeout_of(lines[0]))
     say = (
         f"{who} waited {limit} for a collective; this log does not show whether it would have"
         " completed later."

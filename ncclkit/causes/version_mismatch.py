@@ -81,7 +81,7 @@ def diagnose(case: Case) -> Finding:
     versions.
     """
     went_well: list[Evidence] = [*case.of("nccl.version")]
-    went_well += [e for e in case.of("c10d.error") if e.data.get("nccl_version")]
+    went_well += [e for e in case.of("c10d.error") if e.data.nccl_version]
     missing = "the line 'NCCL version …' of every node (NCCL_DEBUG=VERSION)"
     witness = first_finding(
         case,
@@ -171,14 +171,8 @@ def _words(event: Event) -> str:
 
 def _logged_versions(case: Case) -> Finding | None:
     """The ranks print different NCCL versions."""
-    printed = {
-        str(e.data["version"]): e
-        for e in in_order(case.of("nccl.version"))
-        if e.data.get("version")
-    }
-    quoted = {
-        str(e.data["nccl_version"]): e for e in case.of("c10d.error") if e.data.get("nccl_version")
-    }
+    printed = {str(e.data.version): e for e in in_order(case.of("nccl.version")) if e.data.version}
+    quoted = {str(e.data.nccl_version): e for e in case.of("c10d.error") if e.data.nccl_version}
     seen = printed | quoted
     if len(seen) < 2:
         return None
@@ -194,9 +188,9 @@ def _loaded(case: Case) -> Finding | None:
     The minority, or the older one, is named first.
     """
     having: dict[str, dict[str, list[Event]]] = {}
-    said = {e.rank: e for e in case.of("worker.phase") if isinstance(e.data.get("loaded"), Mapping)}
+    said = {e.rank: e for e in case.of("worker.phase") if isinstance(e.data.loaded, Mapping)}
     for event in said.values():
-        for name, version in event.data["loaded"].items():
+        for name, version in event.data.loaded.items():
             having.setdefault(str(name), {}).setdefault(str(version), []).append(event)
     apart = {name: groups for name, groups in having.items() if len(groups) > 1}
     if not apart or not failed(case):

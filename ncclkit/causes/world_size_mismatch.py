@@ -85,7 +85,7 @@ def diagnose(case: Case) -> Finding:
     went_well = initialized(case)
     went_well += [
         *case.of("c10d.timeout"),
-        *[e for e in case.of("worker.phase") if e.data.get("phase") == "init"],
+        *[e for e in case.of("worker.phase") if e.data.phase == "init"],
     ]
     return otherwise(
         ID,
@@ -115,7 +115,7 @@ def _bootstrap(case: Case) -> Finding | None:
         if odd:
             say = (
                 f"{start(name_ranks(ranks_in(odd)))} was started for a job of"
-                f" {odd[0].data['nranks']} ranks, unlike "
+                f" {odd[0].data.nranks} ranks, unlike "
             )
             return _finding("proven", say + "the others.", [*lines, *odd], ranks_in(odd))
     elif twice:
@@ -131,29 +131,19 @@ def _other_sizes(case: Case) -> list[Event]:
 
     Empty where there is no majority.
     """
-    starts = [
-        e for e in case.of("nccl.init") if e.data.get("comm_id") and e.data.get("phase") == "start"
-    ]
+    starts = [e for e in case.of("nccl.init") if e.data.comm_id and e.data.phase == "start"]
     if plans := _plans(case):
-        return [e for e in starts if e.data.get("nranks") != plans[-1].data.get("ranks")]
-    sizes = Counter((e.data["comm_id"], e.data.get("nranks")) for e in starts)
+        return [e for e in starts if e.data.nranks != plans[-1].data.ranks]
+    sizes = Counter((e.data.comm_id, e.data.nranks) for e in starts)
     most = {comm: count for (comm, _), count in reversed(sizes.most_common())}
-    return [
-        e
-        for e in starts
-        if 2 * sizes[e.data["comm_id"], e.data.get("nranks")] < most[e.data["comm_id"]]
-    ]
+    return [e for e in starts if 2 * sizes[e.data.comm_id, e.data.nranks] < most[e.data.comm_id]]
 
 
 def _clients(case: Case) -> Finding | None:
-    reported = [
-        e
-        for e in case.of("store.clients")
-        if None not in (e.data.get("joined"), e.data.get("expected"))
-    ]
-    lines = [e for e in reported if e.data["joined"] < e.data["expected"] <= LARGEST]
-    if many := [e for e in reported if e.data["joined"] > e.data["expected"]]:
-        joined, expected = many[-1].data["joined"], many[-1].data["expected"]
+    reported = [e for e in case.of("store.clients") if None not in (e.data.joined, e.data.expected)]
+    lines = [e for e in reported if e.data.joined < e.data.expected <= LARGEST]
+    if many := [e for e in reported if e.data.joined > e.data.expected]:
+        joined, expected = many[-1].data.joined, many[-1].data.expected
         say = (
             f"{joined} processes registered for a job of {expected}: an earlier start left its"
             " entries in the store, "
@@ -161,19 +151,19 @@ def _clients(case: Case) -> Finding | None:
         return _finding("likely", say + "or a launcher starts too many.", many[-3:], ())
     if not lines:
         return None
-    joined, expected = lines[-1].data["joined"], lines[-1].data["expected"]
+    joined, expected = lines[-1].data.joined, lines[-1].data.expected
     missing = _absent(case, expected)
     who = (
         f"; {name_ranks(missing)} left no line here"
         if missing and len(missing) == expected - joined
         else ""
     )
-    limit = lines[-1].data.get("timeout_s")
+    limit = lines[-1].data.timeout_s
     say = (
         f"Only {joined} of {expected} processes joined the"
         f" job{f' within {limit} s' if limit else ''}{who}."
     )
-    launched = [e for e in case.of("worker.phase") if e.data.get("phase") == "launch"]
+    launched = [e for e in case.of("worker.phase") if e.data.phase == "launch"]
     if len(launched) == joined:
         names = " and ".join(name_hosts(launched))
         say = (
@@ -186,16 +176,14 @@ def _clients(case: Case) -> Finding | None:
             "likely", f"{say[:-1]}; Slurm had started {joined} tasks.", [*lines[-2:], *ended], ()
         )
     # a barrier only shows that a rank is late or gone, the store counts clients
-    barrier = lines[-1].data.get("key")
+    barrier = lines[-1].data.key
     return _finding("possible" if barrier else "likely", say, lines, missing if who else ())
 
 
 def _tasks(case: Case, joined: int) -> list[Event]:
     """The ends of Slurm's tasks, where Slurm reports exactly as many tasks as joined."""
-    ended = [e for e in case.of("slurm.event") if e.data.get("what") == "task_exit"]
-    reported = {
-        int(number) for e in ended for number in re.findall(r"\d{1,6}", str(e.data.get("task")))
-    }
+    ended = [e for e in case.of("slurm.event") if e.data.what == "task_exit"]
+    reported = {int(number) for e in ended for number in re.findall(r"\d{1,6}", str(e.data.task))}
     return ended if reported and min(reported) == 0 and max(reported) == joined - 1 else []
 
 
@@ -252,10 +240,8 @@ def _sizes(case: Case) -> Finding | None:
     """INIT lines of one communicator name different numbers of ranks."""
     sizes: dict[tuple[str, int], dict[int, Event]] = {}
     for event in case.of("nccl.init"):
-        if event.data.get("comm_id") and isinstance(event.data.get("nranks"), int):
-            sizes.setdefault((str(event.data["comm_id"]), 0), {}).setdefault(
-                event.data["nranks"], event
-            )
+        if event.data.comm_id and isinstance(event.data.nranks, int):
+            sizes.setdefault((str(event.data.comm_id), 0), {}).setdefault(event.data.nranks, event)
     for events in sizes.values():
         if len(events) > 1:
             return _finding(
@@ -281,11 +267,11 @@ def _roster(case: Case) -> Finding | None:
         or case.of("progress", "nccltests.table", "elastic.restart", "job.done")
     ):
         return None
-    worlds = {e.data["world"] for e in announced if e.data["world"] and e.data["world"] <= LARGEST}
-    named = [e for e in announced if e.data["number"] is not None]
+    worlds = {e.data.world for e in announced if e.data.world and e.data.world <= LARGEST}
+    named = [e for e in announced if e.data.number is not None]
     count, world = Counter[int](), max(worlds, default=0)
     for event in named:
-        count[event.data["number"]] += event.count
+        count[event.data.number] += event.count
     if len(worlds) > 1:
         sizes = " and ".join(map(str, sorted(worlds)))
         return _finding(
@@ -326,7 +312,7 @@ def _beyond(case: Case) -> Finding | None:
     """A rank waits for the address of a rank that the launcher did not start."""
     world = rank_states(case).world
     for event in case.of("store.wait"):
-        peer = re.search(r"//(?:cpu|cuda)//\d+/(\d{1,7})$", str(event.data.get("keys") or ""))
+        peer = re.search(r"//(?:cpu|cuda)//\d+/(\d{1,7})$", str(event.data.keys or ""))
         if world and peer and int(peer[1]) >= world:
             who = name_ranks(ranks_in([event]))
             say = (
@@ -340,19 +326,17 @@ def _beyond(case: Case) -> Finding | None:
 
 
 def _plans(case: Case) -> list[Event]:
-    return [e for e in case.of("worker.phase") if e.data.get("phase") == "plan"]
+    return [e for e in case.of("worker.phase") if e.data.phase == "plan"]
 
 
 def _never_started(case: Case) -> Finding | None:
     """Fewer INIT START lines than ranks, none complete, and a rank that timed out waiting."""
-    inits = [e for e in case.of("nccl.init") if not e.data.get("parent")]
+    inits = [e for e in case.of("nccl.init") if not e.data.parent]
     started = {
-        e.data["rank"]
-        for e in inits
-        if e.data.get("phase") == "start" and isinstance(e.data.get("rank"), int)
+        e.data.rank for e in inits if e.data.phase == "start" and isinstance(e.data.rank, int)
     }
-    done = [e for e in inits if e.data.get("phase") == "done"]
-    size = max((size for e in inits if (size := e.data.get("nranks") or 0) <= LARGEST), default=0)
+    done = [e for e in inits if e.data.phase == "done"]
+    size = max((size for e in inits if (size := e.data.nranks or 0) <= LARGEST), default=0)
     waited = case.of("store.wait") or case.of("c10d.unique_id")
     if done or len(started) < 2 or not 0 < len(started) < size or not waited:
         return None
@@ -387,14 +371,14 @@ def _waits(case: Case) -> Finding | None:
 
 def _no_slots(case: Case) -> Finding | None:
     """A launcher has fewer places than the ranks that it is to start."""
-    lines = [event for event in case.of("system.error") if event.data.get("what") == "slots"]
+    lines = [event for event in case.of("system.error") if event.data.what == "slots"]
     say = "The launcher was asked for more ranks or GPUs than the hosts that it knows have."
     return _finding("likely", say, lines[:2], ()) if lines else None
 
 
 def _absent(case: Case, expected: int) -> tuple[int, ...]:
     seen = {e.rank for e in case.events if e.rank is not None} | {
-        e.data["number"] for e in case.of("job.member")
+        e.data.number for e in case.of("job.member")
     }
     seen.discard(None)
     return tuple(rank for rank in range(expected) if rank not in seen) if seen else ()

@@ -56,6 +56,7 @@ from ncclkit.analysis.rank_states import rank_states, spans_hosts
 from ncclkit.causes import _starting, _tested
 from ncclkit.core.case import Case
 from ncclkit.core.connections import NetworkPath, ends
+from ncclkit.core.kinds import NcclMessage
 from ncclkit.core.model import Advice, Event, Evidence, Experiment, Fact, Finding, Strength, found
 from ncclkit.core.text import start
 
@@ -107,11 +108,13 @@ def _refused(case: Case) -> list[Event]:
     gloo = [
         event
         for event in case.of("gloo.connect")
-        if not plain_address(event.data.get("address")).startswith("127.")
+        if not plain_address(event.data.address).startswith("127.")
     ]
     lines = matching(messages(case), "No route to host", "Network is unreachable")
     # that connection had been established
-    lines = [e for e in lines if e.data.get("family") != "socket_closed"]
+    lines = [
+        e for e in lines if not isinstance(e.data, NcclMessage) or e.data.family != "socket_closed"
+    ]
     return family(case, "socket_connect") + gloo + lines
 
 
@@ -119,7 +122,7 @@ def _announced(case: Case) -> Finding | None:
     """A rank could not connect to an address that, by the facts, no other host can reach."""
     holding = all_holders(case)
     for event in case.of("gloo.connect"):
-        address = plain_address(event.data.get("address"))
+        address = plain_address(event.data.address)
         held = holding.get(address, [])
         names = tuple(dict.fromkeys(name for _, name in held))
         if address.startswith("127.") or not (len(held) > 1 or any(map(VIRTUAL.match, names))):
@@ -237,7 +240,7 @@ def _channel(case: Case) -> Finding | None:
         return None
     event, name, said = bad[0]
     say = (
-        f"Channels from rank {event.data['src']} to rank {event.data['dst']} go over"
+        f"Channels from rank {event.data.src} to rank {event.data.dst} go over"
         f" {name}{on(event.host)}, which "
     )
     say += "exists only inside that machine."
@@ -250,10 +253,8 @@ def _different_networks(case: Case) -> Finding | None:
     waited = case.of("c10d.timeout", "gloo.timeout", "store.wait")
     if not apart or not (refused or waited):
         return None
-    names = tuple(str(e.data.get("interface")) for e in apart[:2])
-    used = ", ".join(
-        f"{e.host} {e.data.get('interface')} ({e.data.get('address')})" for e in apart[:3]
-    )
+    names = tuple(str(e.data.interface) for e in apart[:2])
+    used = ", ".join(f"{e.host} {e.data.interface} ({e.data.address})" for e in apart[:3])
     say = f"The nodes use interfaces of different networks: {used}."
     return _finding(
         case, "likely" if refused else "possible", say, pick(apart, refused or waited[:2]), names
@@ -382,7 +383,7 @@ def _names(event: Event) -> list[str]:
 
     ``Using [0]eth0:… [1]veth1:…``.
     """
-    return [str(event.data.get("interface") or ""), *re.findall(r"\[\d+\]([\w.-]+):", event.text)]
+    return [str(event.data.interface or ""), *re.findall(r"\[\d+\]([\w.-]+):", event.text)]
 
 
 def _virtual(event: Event) -> bool:
@@ -393,9 +394,9 @@ def _different_subnets(used: list[Event]) -> list[Event]:
     """One event per host where the IPv4 addresses of the hosts differ in their first 16 bits."""
     first: dict[str, Event] = {}
     for event in used:
-        if event.host and event.data.get("address"):
+        if event.host and event.data.address:
             first.setdefault(event.host, event)
-    networks = {str(net) for e in first.values() if (net := _network(str(e.data["address"])))}
+    networks = {str(net) for e in first.values() if (net := _network(str(e.data.address)))}
     return list(first.values()) if len(first) > 1 and len(networks) > 1 else []
 
 

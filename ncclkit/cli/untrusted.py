@@ -13,6 +13,7 @@ from typing import Any
 import ncclkit
 from ncclkit.agent.digits import is_whole
 from ncclkit.core.case import Case
+from ncclkit.core.model import fields_of
 
 MARK = "untrusted-log-text"
 LONGEST = 160
@@ -81,7 +82,7 @@ def _log_texts(case: Case) -> set[str]:
         found.add(event.host)
         if event.line:  # of what has no lines we wrote the text ourselves, from the data
             found.add(event.text)
-        found.update(_strings(event.data))
+        found.update(_strings(fields_of(event)))
     for fact in case.facts:
         found.update(_strings(fact.value))
     for file in case.inputs:  # lines that no grammar knows: a bare symptom stands there

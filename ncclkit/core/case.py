@@ -40,6 +40,7 @@ from ncclkit import __version__
 from ncclkit.agent.digits import is_whole
 from ncclkit.core import storage, text
 from ncclkit.core.event_list import EventList
+from ncclkit.core.kinds import NcclDestroy, NcclInit
 from ncclkit.core.model import Event, Fact, Finding, Measurement, NcclkitError, to_json
 
 if TYPE_CHECKING:
@@ -165,7 +166,7 @@ class Case:
         self.about.update(about)
         self.facts = list(storage.read_records(Fact, folder / "facts.jsonl"))
         self.measurements = list(storage.read_records(Measurement, folder / "measurements.jsonl"))
-        self.events = list(storage.read_records(Event, folder / "events.jsonl"))
+        self.events = list(storage.read_events(folder / "events.jsonl"))
         self.findings = storage.read_findings(folder / "findings.json")
         self.inputs = storage.read_json(folder / "inputs.json", [], list[_Input])
         self._known = self._kept()
@@ -352,7 +353,7 @@ class Case:
 
         def tried(event: Event) -> bool:
             """Whether an experiment is about a last run, or about no run of ours."""
-            baseline = str(event.data.get("baseline") or "")
+            baseline = str(event.data.baseline or "")
             return not baseline or baseline.split("-")[0] in jobs
 
         def current(event: Event, run: re.Match[str]) -> bool:
@@ -472,11 +473,9 @@ def _last_attempt(events: list[Event]) -> list[Event]:
 
     The job is as its last attempt is.
     """
-    phases = [
-        e for e in events if e.kind == "worker.phase" and isinstance(e.data.get("attempt"), int)
-    ]
-    last = max((e.data["attempt"] for e in phases), default=0)
-    begun = [e.time for e in phases if e.time is not None and e.data["attempt"] == last]
+    phases = [e for e in events if e.kind == "worker.phase" and isinstance(e.data.attempt, int)]
+    last = max((e.data.attempt for e in phases), default=0)
+    begun = [e.time for e in phases if e.time is not None and e.data.attempt == last]
     first = min(begun, default=-math.inf)
     return [e for e in events if e.time is None or e.time >= first]
 
@@ -545,29 +544,28 @@ class _Communicators:
     def __init__(self) -> None:
         self.is_silent = True
         """Whether nothing was said but that it is done."""
-        self._made: set[tuple[int | None, Any]] = set()
-        self._gone: set[tuple[int | None, Any]] = set()
+        self._made: set[tuple[int | None, str]] = set()
+        self._gone: set[tuple[int | None, str]] = set()
         self._open = 0
 
     def add(self, events: Iterable[Event]) -> None:
         """What comes next in the log."""
         for event in events:
             self.is_silent = self.is_silent and event.kind == "job.done"
-            communicator = event.pid, event.data.get("comm")
-            if (
-                event.kind == "nccl.init"
-                and event.data.get("phase") == "done"
-                and communicator not in self._made
-            ):
-                self._made.add(communicator)
-                self._open += communicator not in self._gone
-            if (
-                event.kind == "nccl.destroy"
-                and event.data.get("how") == "destroy"
-                and communicator not in self._gone
-            ):
-                self._gone.add(communicator)
-                self._open -= communicator in self._made
+            if isinstance(event.data, NcclInit) and event.data.phase == "done":
+                self._begin((event.pid, event.data.comm))
+            if isinstance(event.data, NcclDestroy) and event.data.how == "destroy":
+                self._end((event.pid, event.data.comm))
+
+    def _begin(self, communicator: tuple[int | None, str]) -> None:
+        if communicator not in self._made:
+            self._made.add(communicator)
+            self._open += communicator not in self._gone
+
+    def _end(self, communicator: tuple[int | None, str]) -> None:
+        if communicator not in self._gone:
+            self._gone.add(communicator)
+            self._open -= communicator in self._made
 
     @property
     def has_ended(self) -> bool:

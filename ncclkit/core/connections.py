@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from ncclkit.core.model import Event
+from ncclkit.core.model import Event, fields_of
 from ncclkit.core.text import percent
 
 ENDS = {
@@ -203,43 +203,42 @@ def hosts(events: Iterable[Event]) -> dict[str, HostNetwork]:
 def links(events: Iterable[Event]) -> list[NetworkPath]:
     """The paths between them, in their order; what the resolver said stands with its host."""
     known = [event for event in events if event.kind.startswith("connect.")]
-    names = {
-        _text(e.data.get("name")): e.data.get("names") for e in known if e.kind == "connect.host"
-    }
+    names = {_text(e.data.name): e.data.names for e in known if e.kind == "connect.host"}
     return [link(event, names) for event in known if event.kind == "connect.pair"]
 
 
 def host(event: Event) -> HostNetwork:
     """One `connect.host` event; values of another type than expected are left out."""
     data = event.data
-    rows = [row for row in _list(data.get("interfaces")) if isinstance(row, dict)]
+    rows = [row for row in _list(data.interfaces) if isinstance(row, dict)]
     held = {
         _text(row.get("name")): tuple(a.split("/")[0] for a in _texts(row.get("addresses")))
         for row in rows
     }
+    given = fields_of(event)
     plain = {
-        key: _text(data.get(key))
+        key: _text(given[key])
         for key in ("name", "interface", "address", "gloo", "refused", "problem")
     }
-    return HostNetwork(event, own=_texts(data.get("own")), interfaces=held, **plain)
+    return HostNetwork(event, own=_texts(data.own), interfaces=held, **plain)
 
 
 def link(event: Event, names: Mapping[Any, Any] | None = None) -> NetworkPath:
     """One `connect.pair` event; `names`: what each host's resolver said of the others."""
-    data = event.data
+    data, given = event.data, fields_of(event)
     texts = ("src", "dst", "rendezvous", "ephemeral", "interface", "nccl")
     numbers = ("mtu", "mtu_own", "bandwidth", "resent", "latency", "offset", "offset_error")
-    plain: dict[str, Any] = {key: _text(data.get(key)) for key in texts}
-    plain |= {key: _address(data.get(key)) for key in ("address", "nccl_address", "over")}
-    plain |= {key: _number(data.get(key)) for key in numbers}
+    plain: dict[str, Any] = {key: _text(given[key]) for key in texts}
+    plain |= {key: _address(given[key]) for key in ("address", "nccl_address", "over")}
+    plain |= {key: _number(given[key]) for key in numbers}
     said = (names or {}).get(plain["src"])
     error = said.get(plain["dst"]) if isinstance(said, dict) else None
-    why = data.get("why")
+    why = data.why
     reasons = (
         {_text(key): _text(value) for key, value in why.items()} if isinstance(why, dict) else {}
     )
-    port = int(_number(data.get("port")) or 0)
-    reached = tuple(filter(None, map(_address, _list(data.get("reached")))))
+    port = int(_number(data.port) or 0)
+    reached = tuple(filter(None, map(_address, _list(data.reached))))
     return NetworkPath(
         event, port=port, unresolved=_text(error), reached=reached, why=reasons, **plain
     )

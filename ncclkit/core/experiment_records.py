@@ -100,7 +100,7 @@ def weigh(verdicts: Iterable[Finding], events: Iterable[Event]) -> list[Finding]
     for event in events:
         if event.kind not in KINDS:
             continue
-        for cause, move in event.data["verdicts"].items():
+        for cause, move in event.data.verdicts.items():
             finding = moved.get(cause)
             if finding is None or finding.verdict != "found":
                 continue  # an experiment judges suspects and adds none

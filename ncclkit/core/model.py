@@ -11,9 +11,18 @@ import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from html import escape
-from typing import Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
 import msgspec
+
+from ncclkit.core.kinds import Fields, typed_fields
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar as DefaultTypeVar
+
+    DataT = DefaultTypeVar("DataT", default=Any, covariant=True)
+else:
+    DataT = TypeVar("DataT", covariant=True)
 
 SCHEMA = 1
 """Number of the format of ``diagnose --json``; case folders have a number of their own,
@@ -65,7 +74,7 @@ class Fact:
 
 
 @dataclass(frozen=True, slots=True)
-class Event:
+class Event(Generic[DataT]):
     """One thing that happened, and the line that says so."""
 
     kind: str
@@ -81,14 +90,27 @@ class Event:
     pid: int | None = None
     rank: int | None = None
     """Global rank, where it is known."""
-    data: Mapping[str, Any] = field(default_factory=dict)
-    """Captured fields; docs/events.md names them for each kind."""
+    data: DataT = field(default_factory=dict)  # type: ignore[assignment]
+    """What the line says: the class of `core.kinds` for this kind, also where a mapping was given;
+    the mapping itself for kinds that are not there."""
     count: int = 1
     """How many equal lines this event stands for."""
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.data, Fields):
+            given: Any = self.data
+            object.__setattr__(self, "data", typed_fields(self.kind, given))
 
     def __str__(self) -> str:
         where = f"{self.path}:{self.line}" if self.line else self.path
         return f"{where}  {self.text.splitlines()[0] if self.text else self.kind}"
+
+
+def fields_of(event: Event) -> dict[str, Any]:
+    """Every field of an event by name, for code that is about no kind in particular."""
+    if isinstance(event.data, Fields):
+        return msgspec.structs.asdict(event.data)
+    return dict(event.data)
 
 
 @dataclass(frozen=True, slots=True)

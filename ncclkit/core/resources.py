@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from ncclkit.core.case import Case
-from ncclkit.core.model import Fact, NcclkitError
+from ncclkit.core.kinds import ResourcesTried
+from ncclkit.core.model import Event, Fact, NcclkitError, fields_of
 
 UNITS = {
     "ranks": "ranks",
@@ -110,10 +110,11 @@ class Grant:
         )
 
 
-def grant(data: Mapping[str, Any]) -> Grant:
-    """One `resources.tried` record; values of another type than expected are left out."""
+def grant(event: Event[ResourcesTried]) -> Grant:
+    """One `resources.tried` event; values of another type than expected are left out."""
+    data = fields_of(event)
     texts = {
-        key: data[key] for key in ("what", "name", "error", "why") if isinstance(data.get(key), str)
+        key: data[key] for key in ("what", "name", "error", "why") if isinstance(data[key], str)
     }
-    numbers = {key: data[key] for key in ("need", "got") if type(data.get(key)) in (int, float)}
+    numbers = {key: data[key] for key in ("need", "got") if type(data[key]) in (int, float)}
     return Grant(**{"what": ""} | texts | numbers)

@@ -11,13 +11,14 @@ import os
 import secrets
 import stat
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
 
+from ncclkit.core.kinds import known_fields
 from ncclkit.core.model import (
     Advice,
     Event,
@@ -121,17 +122,36 @@ def read_records(cls: type[T], path: Path) -> Iterator[T]:
 
     NcclkitError names the line that is none.
     """
+    return _decoded_lines(path, msgspec.json.Decoder(cls).decode, cls.__name__)
+
+
+def read_events(path: Path) -> Iterator[Event]:
+    """The events of a JSON Lines file, as `read_records`.
+
+    Fields that their kind does not have, as another version wrote them, are dropped.
+    """
+    return _decoded_lines(path, _saved_event, Event.__name__)
+
+
+def _saved_event(line: bytes) -> Event:
+    row = msgspec.json.decode(line)
+    data = row.get("data", {})
+    if not isinstance(data, dict):
+        raise TypeError("the fields of an event are an object")
+    return msgspec.convert(row | {"data": known_fields(row["kind"], data)}, Event)
+
+
+def _decoded_lines(path: Path, decode: Callable[[bytes], T], name: str) -> Iterator[T]:
     if not path.exists():
         return
-    decoder = msgspec.json.Decoder(cls)
     for number, line in enumerate(content(path).splitlines(), 1):
         try:
             if line.count(b"{") + line.count(b"[") > NESTED:
                 parse(line)
-            yield decoder.decode(line)
+            yield decode(line)
         except DAMAGE as error:
             raise NcclkitError(
-                f"{path}:{number} is no {cls.__name__} record; move the file away and the case"
+                f"{path}:{number} is no {name} record; move the file away and the case"
                 " opens without it."
             ) from error
 

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ncclkit.core.kinds import NcclVersion, WorkerPhase
 from ncclkit.core.model import Event
 
 MOST = 1 << 16
@@ -26,46 +27,40 @@ def job(events: Sequence[Event], inputs: Sequence[Mapping[str, Any]] = ()) -> di
     }
     silent = sorted(set(range(size)) - logged) if size and logged else []
     pairs = {
-        (event.data["src"], event.data["dst"], event.data["via"])
+        (event.data.src, event.data.dst, event.data.via)
         for event in events
         if event.kind == "nccl.channel"
     }
+    versions = [event.data for event in events if isinstance(event.data, NcclVersion)]
+    phases = [event.data for event in events if isinstance(event.data, WorkerPhase)]
     return {
         "ranks": size,
         "hosts": _hosts(events),
         "nccl": _joined(
-            [
-                _values(events, "nccl.version", "version"),
-                _values(events, "c10d.error", "nccl_version"),
-                _values(events, "worker.phase", "nccl"),
-            ]
+            [one.version for one in versions],
+            [event.data.nccl_version for event in events if event.kind == "c10d.error"],
+            [phase.nccl for phase in phases],
         ),
-        "torch": _joined([_values(events, "worker.phase", "torch")]),
-        "cuda": _joined([_values(events, "nccl.version", "cuda")]),
+        "torch": _joined([phase.torch for phase in phases]),
+        "cuda": _joined([one.cuda for one in versions]),
         "transports": dict(sorted(Counter(via for _, _, via in pairs).items())),
-        "network": _joined([_values(events, "nccl.network", "name")]),
+        "network": _joined([event.data.name for event in events if event.kind == "nccl.network"]),
         "silent": silent,
     }
 
 
 def _size(events: Sequence[Event]) -> int | None:
     """Ranks of the job: the largest communicator, group, plan or rendezvous that is named."""
-    sizes = [event.data["nranks"] for event in events if event.kind == "nccl.init"]
+    sizes = [event.data.nranks for event in events if event.kind == "nccl.init"]
     for event in events:
         if event.kind == "worker.phase":
-            sizes += [
-                (
-                    event.data.get("ranks")
-                    if event.data["phase"] == "plan"
-                    else event.data.get("world")
-                )
-            ]
+            sizes += [(event.data.ranks if event.data.phase == "plan" else event.data.world)]
         if event.kind == "flight.dump":
-            sizes += [len(group["ranks"]) for group in event.data["groups"].values()]
+            sizes += [len(group["ranks"]) for group in event.data.groups.values()]
         if event.kind == "store.clients":
-            sizes += [event.data["expected"]]
+            sizes += [event.data.expected]
         if event.kind == "ras.communicator":
-            sizes += [event.data["size"]]
+            sizes += [event.data.size]
     known = [size for size in sizes if isinstance(size, int) and 0 < size < 1 << 20]
     return max(known, default=None)
 
@@ -96,13 +91,8 @@ def _hosts(events: Sequence[Event]) -> list[str]:
     return [name for name in names if name not in whole]
 
 
-def _values(events: Sequence[Event], kind: str, name: str) -> list[str]:
-    return [
-        str(event.data[name]) for event in events if event.kind == kind and event.data.get(name)
-    ]
-
-
-def _joined(sources: list[list[str]]) -> str | None:
+def _joined(*sources: Sequence[str | None]) -> str | None:
     """The first source that knows something; different values side by side."""
-    known = next((values for values in sources if values), [])
+    told = ([str(value) for value in values if value] for values in sources)
+    known = next((values for values in told if values), [])
     return " / ".join(dict.fromkeys(known)) or None

@@ -14,13 +14,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from ncclkit.core.kinds import KINDS
 from ncclkit.core.model import Event, Fact, Measurement, NcclkitError
 from ncclkit.core.summary import job
 from ncclkit.evidence import abnormal, files, processes
 from ncclkit.evidence.files import Part
 from ncclkit.evidence.flight import compare
 from ncclkit.evidence.grammars import unknown_errors
-from ncclkit.evidence.kinds import KINDS
 from ncclkit.evidence.merge import Merger, assign_hosts, assign_ranks
 from ncclkit.evidence.ras import changes
 from ncclkit.evidence.scanner import pieces

@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+from ncclkit.core.kinds import PythonException, PythonIgnored
 from ncclkit.core.model import Event
 from ncclkit.evidence.scanner.prefix import parse
 from ncclkit.evidence.sources.streams import Ends
@@ -96,7 +97,9 @@ def _rows(
     found: dict[int, bytes], path: str, events: Iterable[Event], most: int
 ) -> list[dict[str, Any]]:
     for event in events if found else ():
-        for number in range(event.line, max(event.line, event.data.get("until") or 0) + 1):
+        is_python = isinstance(event.data, (PythonException, PythonIgnored))
+        end = event.data.until if is_python else None
+        for number in range(event.line, max(event.line, end or 0) + 1):
             found.pop(number, None)
     alike = {NUMBERS.sub(b"#", raw): (number, raw) for number, raw in found.items()}
     rows = []

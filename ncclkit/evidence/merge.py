@@ -11,7 +11,11 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
-from ncclkit.core.model import Event
+from msgspec import structs
+
+from ncclkit.core.kinds import C10dTimeout, NcclChannel
+from ncclkit.core.model import Event, fields_of
+from ncclkit.evidence.grammars.grammar import LabelledEvent
 
 IGNORED_FIELDS = frozenset(
     {
@@ -23,14 +27,14 @@ IGNORED_FIELDS = frozenset(
         "channels",
         "last",
         "first",
-        "_local",
         "error",
     }
 )
 """Fields of `data` in which equal events may differ."""
-KEEP_LAST = {"progress": (), "worker.phase": ("phase",)}
-"""Kinds whose last event per rank and file alone counts, and the fields that tell such events
-apart."""
+KEEP_LAST = ("progress", "worker.phase")
+"""Kinds whose last event per rank and file (and phase) alone counts."""
+QUOTING = frozenset({"message", "error", "frames"})
+"""Fields of kinds whose events are told apart by their text as well."""
 NUMBERS = re.compile(r"(\d{1,3}\.\d{1,3}\.\d{1,3}\.\d{1,3})|0x[0-9a-fA-F]+|\d+")
 NEVER_MERGED = ("flight.", "ras.", "stack", "connect.", "resources.")
 """Kinds whose events are never merged."""
@@ -84,7 +88,7 @@ class Merger:
         """
         events = self.collected()
         errors = [event for event in events if event.kind == "python.exception"]
-        tracebacks = Regions(event for event in errors if event.data["frames"])
+        tracebacks = Regions(event for event in errors if event.data.frames)
         ignored = Regions(
             (event for event in events if event.kind == "python.ignored"), of_rank=True
         )
@@ -92,7 +96,7 @@ class Merger:
         gone = {
             id(event)
             for event in errors
-            if ignored.hold(event) or not event.data["frames"] and tracebacks.hold(event)
+            if ignored.hold(event) or not event.data.frames and tracebacks.hold(event)
         }
         return [event for event in events if id(event) not in gone and not timeouts.better(event)]
 
@@ -105,7 +109,7 @@ class RepeatedEvent:
     def __init__(self, event: Event) -> None:
         self.shown = self.last = event
         self.count = event.count
-        self.channels = set(event.data["channels"]) if event.kind == "nccl.channel" else None
+        self.channels = set(event.data.channels) if event.kind == "nccl.channel" else None
         self.late = b""
         """The number by which the last line differs, where that was not read (see
         `deduplication`)."""
@@ -117,11 +121,11 @@ class RepeatedEvent:
         self.count += event.count
         self.late = b""
         if self.channels is not None:
-            self.channels.update(event.data["channels"])
+            self.channels.update(event.data.channels)
         backwards = (
             event.kind == "progress"
             and event.rank is None
-            and event.data["step"] < self.last.data["step"]
+            and event.data.step < self.last.data.step
         )
         if not backwards:  # of several unnamed speakers the one that came furthest counts
             self.last = event
@@ -141,14 +145,12 @@ class RepeatedEvent:
             return replace(self.last, count=1 if self.shown.kind == "progress" else self.count)
         if self.channels is not None:
             channels = sorted(self.channels.union(map(int, self.values)))
-            return replace(
-                self.shown, data=dict(self.shown.data) | {"channels": channels}, count=self.count
-            )
+            data = structs.replace(self.shown.data, channels=channels)
+            return replace(self.shown, data=data, count=self.count)
         if self.shown.kind == "nccl.op":
-            last = int(self.late, 16) if self.late else self.last.data["last"]
-            return replace(
-                self.shown, data=dict(self.shown.data) | {"last": last}, count=self.count
-            )
+            last = int(self.late, 16) if self.late else self.last.data.last
+            data = structs.replace(self.shown.data, last=last)
+            return replace(self.shown, data=data, count=self.count)
         return (
             replace(self.shown, count=self.count) if self.count != self.shown.count else self.shown
         )
@@ -162,26 +164,26 @@ def merges(event: Event) -> bool:
 def _key(event: Event) -> Any:
     who = (event.kind, event.path, event.host, event.pid, event.rank)
     data = event.data
-    if event.kind in KEEP_LAST:
-        return (*who, *(data.get(name) for name in KEEP_LAST[event.kind]))
+    if event.kind == "progress":
+        return who
+    if event.kind == "worker.phase":
+        return (*who, data.phase)
     if event.kind == "nccl.channel":
         return (
             event.kind,
             event.host,
             event.pid,
-            data["src"],
-            data["dst"],
-            data["transport"],
-            data["gdr"],
+            data.src,
+            data.dst,
+            data.transport,
+            data.gdr,
         )
     if event.kind.startswith(NEVER_MERGED):
         return (*who, event.line, event.text)
-    fields = tuple([(name, repr(data[name])) for name in data if name not in IGNORED_FIELDS])
-    return (
-        *who,
-        fields,
-        _shape(event.text) if "message" in data or "error" in data or "frames" in data else "",
-    )
+    fields = fields_of(event)
+    told = [(name, repr(fields[name])) for name in fields if name not in IGNORED_FIELDS]
+    shape = "" if QUOTING.isdisjoint(fields) else _shape(event.text)
+    return (*who, tuple(told), shape)
 
 
 def _shape(text: str) -> str:
@@ -208,10 +210,10 @@ class Regions:
         for event in sorted(events, key=lambda event: event.line):
             lines, ends = self.known.setdefault(self._key(event), ([], []))
             lines.append(event.line)
-            ends.append(max(event.data["until"], ends[-1] if ends else 0))
+            ends.append(max(event.data.until, ends[-1] if ends else 0))
 
     def _key(self, event: Event) -> Any:
-        return (event.path, event.data["type"], event.rank if self.of_rank else None)
+        return (event.path, event.data.type, event.rank if self.of_rank else None)
 
     def hold(self, event: Event) -> bool:
         """True where an error stands in the lines of one above it, and is of its type."""
@@ -228,16 +230,22 @@ class Timeouts:
 
     def __init__(self, events: Iterable[Event]) -> None:
         known = list(events)
-        self.ranks = {event.rank for event in known if not event.data.get("_bare")}
+        self.ranks = {event.rank for event in known if not _is_bare(event.data)}
         self.any = bool(self.ranks) or any(event.rank is not None for event in known)
 
     def better(self, event: Event) -> bool:
         """True for the stack of a timeout that a message, or the first line of that stack, reports
         better.
         """
-        if event.kind != "c10d.timeout" or not event.data.get("_bare"):
+        if not isinstance(event.data, C10dTimeout) or not _is_bare(event.data):
             return False
         return self.any if event.rank is None else event.rank in self.ranks
+
+
+def _is_bare(timeout: C10dTimeout) -> bool:
+    """Whether it was told without what timed out and after how long."""
+    numbers = (timeout.seq, timeout.timeout_ms, timeout.ran_ms)
+    return not timeout.op and numbers == (None, None, None)
 
 
 def assign_ranks(events: Iterable[Event]) -> list[Event]:
@@ -265,15 +273,11 @@ def _rank_of_process(events: list[Event]) -> dict[tuple[str, int], int]:
     The largest communicator is the job, and a worker's own word wins.
     """
     ties: dict[tuple[str, int], int] = {}
-    inits = [
-        e
-        for e in events
-        if e.kind == "nccl.init" and e.pid is not None and not e.data.get("parent")
-    ]
-    world = max((e.data["nranks"] for e in inits), default=0)
+    inits = [e for e in events if e.kind == "nccl.init" and e.pid is not None and not e.data.parent]
+    world = max((e.data.nranks for e in inits), default=0)
     for event in inits:
-        if event.data["nranks"] == world and event.pid is not None:
-            ties[event.host, event.pid] = event.data["rank"]
+        if event.data.nranks == world and event.pid is not None:
+            ties[event.host, event.pid] = event.data.rank
     for event in events:
         if event.kind == "worker.phase" and event.pid is not None and event.rank is not None:
             ties[event.host.partition(".")[0], event.pid] = event.rank
@@ -292,26 +296,36 @@ def _with_rank(event: Event, ties: dict[tuple[str, int], int], many_hosts: bool)
             (event.host.partition(".")[0], event.pid),
             ties.get(("", event.pid)) if not event.host else None,
         )
-        if (
-            rank is not None
-            and rank != event.rank
-            and (event.rank is None or event.data.get("_local"))
-        ):
+        is_free = event.rank is None or isinstance(event, LabelledEvent)
+        if rank is not None and rank != event.rank and is_free:
             return replace(event, rank=rank)
         if rank is not None:
             return event
-    if event.data.get("_local") and many_hosts:
+    if isinstance(event, LabelledEvent) and many_hosts:
         return replace(event, rank=None)
     if event.kind == "nccl.init" and event.rank is None and event.pid is None:
-        return replace(event, rank=event.data["rank"])
+        return replace(event, rank=event.data.rank)
     return event
 
 
 def _public(event: Event) -> Event:
-    data = {key: value for key, value in event.data.items() if not key.startswith("_")}
-    if event.kind == "nccl.channel":
-        data["channels"] = len(data["channels"])
-    return replace(event, data=data) if data != event.data else event
+    data = event.data
+    if isinstance(data, NcclChannel) and isinstance(data.channels, list):
+        data = structs.replace(data, channels=len(data.channels))
+    elif not isinstance(event, LabelledEvent):
+        return event
+    return Event(
+        event.kind,
+        event.text,
+        event.path,
+        event.line,
+        event.time,
+        event.host,
+        event.pid,
+        event.rank,
+        data,
+        event.count,
+    )
 
 
 Place = tuple[str, object]
@@ -325,7 +339,7 @@ def assign_hosts(events: Iterable[Event]) -> list[Event]:
     for event in given:
         if event.kind == "worker.phase" and event.host:
             folder, _ = _split(event.path)
-            who = event.data.get("log") if event.data.get("phase") == "launch" else event.rank
+            who = event.data.log if event.data.phase == "launch" else event.rank
             hosts.setdefault(folder, {})[folder, who] = event.host
     where = {
         place: host

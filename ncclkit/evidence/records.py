@@ -19,11 +19,11 @@ from ncclkit.agent import redact, wire
 from ncclkit.agent.digits import is_whole, whole_numbers
 from ncclkit.agent.run.stages import ranks_of
 from ncclkit.core import connections, resources
+from ncclkit.core.kinds import KINDS, known_fields
 from ncclkit.core.model import MOVES, Event, Fact, Measurement
 from ncclkit.core.text import format_time, plural, rate
 from ncclkit.core.text import ranks as rank_words
 from ncclkit.evidence.grammars.grammar import clip
-from ncclkit.evidence.kinds import KINDS
 from ncclkit.evidence.other_use import OtherUse
 
 SKIPPED = frozenset({"fact", "measure"})
@@ -55,12 +55,8 @@ def from_wire(raw: bytes, path: str, number: int) -> Event | None:
         return _tested(record, path, number)
     if str(record.get("kind")).startswith("stage."):
         return _stage(record, path, number)
-    rest = {
-        key: value
-        for key, value in record.items()
-        if key not in ("ncclkit", "kind", "t", "rank", "host", "pid")
-    }
-    data = {"phase": str(record.get("phase") or record.get("kind"))} | rest
+    phase = str(record.get("phase") or record.get("kind"))
+    data = {**known_fields("worker.phase", record), "phase": phase}
     time, rank, pid = record.get("t"), record.get("rank"), record.get("pid")
     return Event(
         "worker.phase",
@@ -80,11 +76,11 @@ def _tested(record: Mapping[str, Any], path: str, number: int) -> Event | None:
     kind = str(record["kind"])
     if kind not in KINDS:
         return None
-    data = {name: record.get(name) for name in KINDS[kind]}
+    data = known_fields(kind, record)
     host = str(record.get("hostname") or record.get("host") or "")
-    event = Event(kind, "", path, number, _moment(record.get("t")), host, data=data)
+    event: Event = Event(kind, "", path, number, _moment(record.get("t")), host, data=data)
     if kind == "resources.tried":
-        return replace(event, text=clip(resources.grant(data).summary))
+        return replace(event, text=clip(resources.grant(event).summary))
     summary = (
         connections.host(event).summary
         if kind == "connect.host"
@@ -99,12 +95,14 @@ def _stage(record: Mapping[str, Any], path: str, number: int) -> Event | None:
     if kind == "stage.group":
         return _group(record, path, number)
     whole = ("rank", "peer", "bytes", "wrong")
-    wanted = [*KINDS.get(kind, ("no such stage",)), "rank"]
+    if kind not in KINDS:
+        return None
+    wanted = [*KINDS[kind].__struct_fields__, "rank"]
     if not all(
         isinstance(record.get(name), int if name in whole else (int, float)) for name in wanted
     ):
         return None
-    data = {name: record[name] for name in KINDS[kind]}
+    data = known_fields(kind, record)
     if kind == "stage.rank":
         said = f"rank {rank} copies {rate(data['copy'])} in its own memory"
     else:
@@ -123,8 +121,8 @@ def _group(record: Mapping[str, Any], path: str, number: int) -> Event | None:
     whole = (rank, wrong, record.get("bytes"))
     if not all(isinstance(value, int) for value in whole) or not isinstance(rank, int):
         return None
-    data = {name: record.get(name) for name in KINDS["stage.group"]} | {"ranks": ranks}
-    data |= {name: str(data[name] or "") for name in ("stage", "problem")}
+    data: dict[str, Any] = {"bytes": record.get("bytes"), "wrong": wrong, "ranks": ranks}
+    data |= {name: str(record.get(name) or "") for name in ("stage", "problem")}
     data |= {
         name: speed if isinstance(speed := record.get(name), (int, float)) else None
         for name in speeds

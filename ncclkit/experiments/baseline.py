@@ -91,7 +91,7 @@ def harmless(env: Mapping[str, Any]) -> dict[str, str]:
 
 def variables(case: Case) -> dict[str, str]:
     """The NCCL variables of a job by its logs, without names of files."""
-    env = {str(e.data.get("name")): str(e.data.get("value")) for e in case.of("nccl.env")}
+    env = {str(e.data.name): str(e.data.value) for e in case.of("nccl.env")}
     env = {name: value for name, value in env.items() if "FILE" not in name}
     return {
         name: value for name, value in harmless(env).items() if not name.startswith("NCCL_DEBUG")
@@ -135,8 +135,8 @@ def needs(
     local = -(-ranks // hosts)
     env = {**os.environ, **(run.plan.env if run else {})}
     port, name = env.get("MASTER_PORT", ""), env.get("MASTER_ADDR", "")
-    bound = [event.data.get("port") for event in case.latest().of("store.bind")]
-    lost = [str(event.data.get("host") or "") for event in case.latest().of("store.resolve")]
+    bound = [event.data.port for event in case.latest().of("store.bind")]
+    lost = [str(event.data.host or "") for event in case.latest().of("store.resolve")]
     every = {
         "descriptors": int(budgets.descriptors(ranks).value),
         "threads": int(budgets.threads(local).value),

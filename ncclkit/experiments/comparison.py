@@ -77,7 +77,7 @@ def granted(events: Iterable[Event], hosts: int) -> dict[str, str]:
     hosts: how many were asked; what was not settled somewhere is not in the answer, unless it was
     refused elsewhere.
     """
-    tried = [grant(event.data) for event in events]
+    tried = [grant(event) for event in events]
     seen = {}
     for cause in {one.cause for one in tried}:
         short = [one.short for one in tried if one.cause == cause]

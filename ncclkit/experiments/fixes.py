@@ -457,7 +457,7 @@ async def resources(asked: CheckInput) -> CheckResult:
     moves = comparison.apply_caution(
         comparison.compare_expectations(asked.experiment, seen), asked.verdict, here, broken
     )
-    grants = [f"{event.host}: {event.text}" for event in events if grant(event.data).cause == cause]
+    grants = [f"{event.host}: {event.text}" for event in events if grant(event).cause == cause]
     if seen.get(cause) == "clear" and moves[cause] == "open":
         grants += ["what is granted now does not disprove what the job has met"]
     return CheckResult(

@@ -182,7 +182,7 @@ def take_back(case: Case) -> Look | None:
     known = _kept_answers(case)
     if not known:
         return None
-    look = all_questions()[known[-1].data["look"]]
+    look = all_questions()[known[-1].data.look]
     gone = _kept_answers(case, look)
     case.events = [event for event in case.events if event not in gone]
     case.save()
@@ -195,7 +195,7 @@ def _kept_answers(case: Case, look: Look | None = None) -> list[Event]:
     return [
         event
         for event in case.of(ANSWER_KIND)
-        if event.data.get("look") in names and event.data.get("answer") in list(ANSWERS)
+        if event.data.look in names and event.data.answer in list(ANSWERS)
     ]
 
 
@@ -275,8 +275,8 @@ def _moves(before: Mapping[str, float], after: Mapping[str, float]) -> tuple[Sha
 def _source_of(case: Case, look: Look) -> tuple[str, str]:
     """Who gave the answer that counts, and what a check has seen."""
     event = _kept_answers(case, look)[-1]
-    by = "check" if event.data.get("by") == "check" else "user"
-    seen = event.text.removeprefix(f"{look.question} {event.data.get('answer')}").removeprefix(": ")
+    by = "check" if event.data.by == "check" else "user"
+    seen = event.text.removeprefix(f"{look.question} {event.data.answer}").removeprefix(": ")
     return by, seen
 
 

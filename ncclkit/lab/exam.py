@@ -188,9 +188,7 @@ def _key(seed: int, truth: Mapping[str, Any], job: Path) -> dict[str, Any]:
     shown = next((finding for finding in found.findings if finding.cause == cause), None)
     lines = [cite(piece)["text"] for piece in shown.evidence] if shown else []
     if not cause:
-        lines += [
-            event.text for event in case.of("worker.phase") if event.data.get("phase") == "done"
-        ]
+        lines += [event.text for event in case.of("worker.phase") if event.data.phase == "done"]
     return {
         "seed": seed,
         "fault": truth["fault"],

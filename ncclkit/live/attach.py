@@ -196,7 +196,7 @@ def _read(case: Case, folder: Path, problems: Sequence[str]) -> Attached:
             f"No rank could be read: {problems[0] if problems else error}"
         ) from error
     rows = [
-        event for event in reading.events if event.kind == "attach.rank" and not event.data["gone"]
+        event for event in reading.events if event.kind == "attach.rank" and not event.data.gone
     ]
     if not rows:
         raise NcclkitError(
@@ -299,11 +299,11 @@ def _jobs(rows: Sequence[Event]) -> tuple[str, ...]:
     """
     found: dict[tuple[str, str], list[int]] = {}
     for event in rows:
-        launcher, job = event.data["launcher"], event.data["slurm"]
+        launcher, job = event.data.launcher, event.data.slurm
         notes = "; ".join(
             [f"started by {launcher}"] * bool(launcher) + [f"Slurm job {job}"] * bool(job)
         )
-        command = event.data["command"] or f"process {event.pid}"
+        command = event.data.command or f"process {event.pid}"
         found.setdefault((event.host, f"{command} ({notes})" if notes else command), []).append(
             event.rank or 0
         )
@@ -319,9 +319,7 @@ def _steps(rows: Sequence[Event]) -> Iterator[str]:
         each.setdefault(step_range([position]), []).append(rank)
     yield from (f"{rank_words(held)} at {known}" for known, held in each.items() if known)
     printed = {
-        str(event.data["output"]["file"]): event.data["output"]
-        for event in rows
-        if event.data.get("output")
+        str(event.data.output["file"]): event.data.output for event in rows if event.data.output
     }
     for file, output in list(printed.items())[:OUTPUTS]:
         last = f": {output['line']}" if output.get("line") else ""

@@ -135,7 +135,7 @@ async def measure_steps(
     on_record({"kind": "problem", "say": WHAT.format(asked.steps)})
     folder, reason, events = await _once(case, words, asked, {}, on_record)
     found = [event for event in events if event.kind == "step.rank"]
-    times = step_times(found) if any(event.data["steps"] for event in found) else None
+    times = step_times(found) if any(event.data.steps for event in found) else None
     effects: list[SettingEffect] = []
     if times and asked.tries:
         effects = await _compare(case, words, asked, times, on_record)
@@ -345,15 +345,15 @@ def _lap(events: Iterable[Event], reason: str, folder: Path, setting: str) -> fl
 
     With accumulation a step has several.
     """
-    found = [event.data for event in events if event.kind == "step.rank" and event.data["plain"]]
-    if setting and (problems := [one for data in found for one in data["problems"]]):
+    found = [event.data for event in events if event.kind == "step.rank" and event.data.plain]
+    if setting and (problems := [one for data in found for one in data.problems]):
         raise NcclkitError(f"{setting} cannot be tried on this script: {problems[0]}.")
     if not found:
         named = setting or "what it has"
         raise NcclkitError(
             f"With {named} the script made no steps ({reason}); see {folder}/launcher.log."
         )
-    return 1e6 * max(float(median(data["plain"])) / (data["batches"] or 1.0) for data in found)
+    return 1e6 * max(float(median(data.plain)) / (data.batches or 1.0) for data in found)
 
 
 def _event(effect: SettingEffect, folder: Path) -> Event:

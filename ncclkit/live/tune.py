@@ -420,7 +420,7 @@ def _inherited(
         for fact in facts
         if not here or fact.source != "environment"
     }
-    logged = {str(event.data["name"]): str(event.data["value"]) for event in logs.of("nccl.env")}
+    logged = {str(event.data.name): str(event.data.value) for event in logs.of("nccl.env")}
     configured = {name: fact.value for name, fact in files.items() if isinstance(fact.value, str)}
     every = inherited_variables({**configured, **(os.environ if here else logged)})
     named = {name for one in settings for name in (*one.env, *one.without)}
@@ -507,12 +507,12 @@ def own_choices(case: Case, plan: Plan) -> Choices:
     }
     chosen: dict[tuple[str, int], set[tuple[str, str, int | None]]] = {}
     for event in case.of("nccl.tuning"):
-        if runs.intersection(Path(event.path).parts) and event.data["op"]:
-            key = collective_name(event.data["op"]), int(event.data["bytes"])
+        if runs.intersection(Path(event.path).parts) and event.data.op:
+            key = collective_name(event.data.op), int(event.data.bytes)
             choice = (
-                str(event.data["algo"]).upper(),
-                str(event.data["proto"]).upper(),
-                event.data["channels"],
+                str(event.data.algo).upper(),
+                str(event.data.proto).upper(),
+                event.data.channels,
             )
             chosen.setdefault(key, set()).add(choice)
     return {key: next(iter(found)) for key, found in chosen.items() if len(found) == 1}

@@ -24,6 +24,7 @@ from ncclkit.analysis.waits import (
 )
 from ncclkit.causes.engine import diagnose
 from ncclkit.core.case import Case
+from ncclkit.core.kinds import TelemetryUtilization
 from ncclkit.core.model import Event, Finding, NcclkitError
 from ncclkit.core.text import format_bytes, some
 from ncclkit.evidence.logs import forget, is_example
@@ -185,15 +186,15 @@ def _branch(stand: RankPosition) -> str:
     return f", {inside(stand.condition)}" if stand.condition else ""
 
 
-def _utilization_row(rank: int | None, data: Mapping[str, Any]) -> tuple[object, ...]:
+def _utilization_row(rank: int | None, data: TelemetryUtilization) -> tuple[object, ...]:
     traffic = [
-        "–" if data[name] is None else f"{format_bytes(round(data[name]))}/s"
-        for name in ("sent", "received")
+        "–" if rate is None else f"{format_bytes(round(rate))}/s"
+        for rate in (data.sent, data.received)
     ]
     shares = [
-        "–" if data[name] is None else f"{data[name]:.0f} %" for name in ("cpu", "main", "gpu_busy")
+        "–" if share is None else f"{share:.0f} %" for share in (data.cpu, data.main, data.gpu_busy)
     ]
-    return (rank, *shares[:2], data["states"] or "–", *traffic, shares[2])
+    return (rank, *shares[:2], data.states or "–", *traffic, shares[2])
 
 
 def _ranks(ranks: Sequence[int]) -> str:

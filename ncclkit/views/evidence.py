@@ -19,7 +19,7 @@ import ipywidgets as W
 from ncclkit.analysis.timeline import abnormal
 from ncclkit.core import secrets
 from ncclkit.core.case import Case
-from ncclkit.core.model import Event
+from ncclkit.core.model import Event, fields_of
 from ncclkit.core.text import format_bytes, plural, some
 from ncclkit.evidence.sources.streams import DAMAGE, Readable, unpack
 from ncclkit.views._base import View, style
@@ -353,7 +353,8 @@ def open_html(event: Event, base: Path | None, near: int = AROUND) -> str:
         if isinstance(around, str)
         else el("pre", *(_numbered(*row) for row in around), cls="nk-pre")
     )
-    data = fold("Captured fields", fit(value(dict(event.data)))) if event.data else ""
+    captured = {name: told for name, told in fields_of(event).items() if told is not None}
+    data = fold("Captured fields", fit(value(captured))) if captured else ""
     rank = "" if event.rank is None else f"rank {event.rank} "
     head = el("p", el("b", event.kind), " ", rank, location(event.path, event.line))
     raw = Markup("") if lines else pre(event.text)  # the context holds the raw line already

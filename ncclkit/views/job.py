@@ -74,16 +74,14 @@ def _facts(job: Mapping[str, Any], case: Case) -> Markup:
     """What the sentence has no room for."""
     silent = job.get("silent") or []
     devices = {
-        str(device)
-        for event in case.of("nccl.ib_devices")
-        for device in event.data.get("devices") or ()
+        str(device) for event in case.of("nccl.ib_devices") for device in event.data.devices or ()
     }
     rows = [
         ("Hosts", some(job["hosts"])),
         ("Devices for RDMA", some(sorted(devices))),
         (
             "Bootstrap over",
-            some(sorted({str(e.data.get("interface")) for e in case.of("nccl.bootstrap")})),
+            some(sorted({str(e.data.interface) for e in case.of("nccl.bootstrap")})),
         ),
         ("Ranks without a line", some(silent)),
     ]
@@ -132,9 +130,7 @@ def _differing(known: Variables, case: Case) -> Variables:
     """Variables with two values, or that only some of the ranks have set that finished
     their init.
     """
-    whole = {
-        e.rank for e in case.of("nccl.init") if e.data.get("phase") == "done" and e.rank is not None
-    }
+    whole = {e.rank for e in case.of("nccl.init") if e.data.phase == "done" and e.rank is not None}
 
     def differs(values: Mapping[str, Sequence[Any]]) -> bool:
         return len(values) > 1 or bool(

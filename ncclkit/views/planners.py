@@ -219,7 +219,7 @@ def _longest(case: Case, part: str) -> float | None:
     """Seconds of the longest measured step of the user's script, or of one part of a step; None
     where there is none.
     """
-    rows = [row for event in last_step_events(case) for row in event.data["steps"]]
+    rows = [row for event in last_step_events(case) for row in event.data.steps]
     return max((row[part] if part in row else row["parts"][part] for row in rows), default=None)
 
 
@@ -406,7 +406,7 @@ def _loader(case: Case, place: int, otherwise: int) -> tuple[int, str]:
 
     Its workers (0), its batches ahead of each (1).
     """
-    loaders = [loader for event in last_step_events(case) for loader in event.data["loaders"]]
+    loaders = [loader for event in last_step_events(case) for loader in event.data.loaders]
     most = max(loaders, key=lambda loader: loader[0], default=None)
     return _measured(
         most[place] if most else None, "the data loader of your script in this case", otherwise
@@ -417,7 +417,7 @@ def _host_fields(case: Case) -> Fields:
     free, swap = _fact(case, "memory.available"), _fact(case, "memory.swap")
     held = sum(row.get("size", 0) for row in swap) if isinstance(swap, list) else None
     peak = max(
-        (event.data["peak"] for event in case.of("worker.phase") if event.data.get("peak")),
+        (event.data.peak for event in case.of("worker.phase") if event.data.peak),
         default=None,
     )
     return {
@@ -629,7 +629,7 @@ def _files(case: Case, values: dict[str, Any]) -> Drawn:
 def _scaling_fields(case: Case) -> Fields:
     line, source = _line(case)
     sent = next(
-        (sum(event.data["buckets"]) for event in last_step_events(case) if event.data["buckets"]),
+        (sum(event.data.buckets) for event in last_step_events(case) if event.data.buckets),
         None,
     )
     model = "the DDP buckets of your script in this case, as float32" if sent else ""

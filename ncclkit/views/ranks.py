@@ -328,4 +328,4 @@ def _troubled(logged: Sequence[RankTimeline]) -> str:
 
 
 def _died(event: Event) -> bool:
-    return event.kind == "elastic.exit" and event.data.get("exitcode", 0) not in (0, None, -SIGTERM)
+    return event.kind == "elastic.exit" and event.data.exitcode not in (0, None, -SIGTERM)

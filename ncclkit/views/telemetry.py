@@ -215,7 +215,7 @@ def _phases(events: Iterable[Event], run: str, start: float) -> dict[str, float]
     found: dict[str, float] = {}
     for event in events:
         if event.kind == "worker.phase" and event.time is not None and f"/{run}/" in event.path:
-            phase = str(event.data.get("phase"))
+            phase = str(event.data.phase)
             found[phase] = max(found.get(phase, 0.0), event.time - start)
     return {words: found[phase] for phase, words in PHASES.items() if phase in found}
 

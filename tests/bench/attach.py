@@ -135,7 +135,7 @@ def attached_row(name: str, job: Job, others: list[Job], options: AttachOptions,
         "ranks": ranks,
         "says": first.say if first else headline(made.events),
         "dumps": sum(event.kind == "flight.dump" for event in made.events),
-        "kernels": {str(event.rank): event.data["kernel"] for event in made.events if event.data.get("kernel")},
+        "kernels": {str(event.rank): event.data.kernel for event in made.events if event.data.kernel},
         "missing": list(made.problems),
     }
 

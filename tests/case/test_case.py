@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from ncclkit.core.kinds import C10dTimeout
 from ncclkit.cli import verbs
 from ncclkit.core.case import SCHEMA, Case
 from ncclkit.core.model import Advice, Event, Experiment, Fact, Measurement, NcclkitError, clear, found, unknown
@@ -58,11 +59,11 @@ def test_queries() -> None:
 
 def test_latest_holds_the_last_run_and_everything_else() -> None:
     """Runs of two cases do not mix either: each tells its own last one from its folder."""
-    ends = [Event("run.end", path=f"/c/runs/{n}-probe/status.json", data={"n": n}) for n in (1, 2, 10)]
+    ends = [Event("run.end", path=f"/c/runs/{n}-probe/status.json", data={"exitcode": n}) for n in (1, 2, 10)]
     others = [Event("nccl.warn", path="/logs/runs/1-mine/a.log"), Event("nccl.warn", path="/c/b.log")]
     latest = Case().add([*ends, *others, FACT]).latest()
     assert latest.events == [ends[2], *others] and latest.facts == [FACT]
-    more = [Event("run.end", path=f"/d/runs/{n}-probe/status.json", data={"n": n}) for n in (1, 2)]
+    more = [Event("run.end", path=f"/d/runs/{n}-probe/status.json", data={"exitcode": n}) for n in (1, 2)]
     assert Case().add([*ends, *more]).latest().events == [ends[2], more[1]]
 
 
@@ -114,7 +115,7 @@ def test_a_name_that_is_no_utf_8_is_kept_as_its_code(tmp_path: Path) -> None:
     case = Case.open(tmp_path).add([event, fact, found("slow_rank", "likely", "\udcff", [event])])
     case.inputs = [{"path": "rank\udcff.log", "bytes": 1, "lines": 1, "kind": "log", "events": 1, "errors": 0}]
     again = Case.open(case.save().path or "")
-    assert (again.events[0].path, again.events[0].data) == (r"rank\udcff.log", {"op": r"\udcff"})
+    assert (again.events[0].path, again.events[0].data) == (r"rank\udcff.log", C10dTimeout(op=r"\udcff"))
     assert (again.facts[0].value, again.facts[0].source) == ({r"\udcff": [r"\udcfe"]}, r"é\udcff")
     assert Case.open(again.save().path or "").events == again.events
 

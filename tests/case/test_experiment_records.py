@@ -112,7 +112,7 @@ def test_of_a_strange_experiment_only_known_words_count(case: Case) -> None:
     }
     (case.path / "experiment.json").write_text(json.dumps(said))
     (event,) = evidence.read([case.path]).events
-    assert event.data["verdicts"] == {"p2p_broken": "open"} and event.data["baseline"] == "" and event.text == "3"
+    assert event.data.verdicts == {"p2p_broken": "open"} and event.data.baseline == "" and event.text == "3"
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ from ncclkit.causes.differential import STATED, answer_event, next_look, settled
 from ncclkit.causes.looks import all_questions, cause_looks
 from ncclkit.causes.symptoms import HEADINGS, page_of, symptoms
 from ncclkit.causes.symptoms.document import symptoms_document
+from ncclkit.core.kinds import ToldAnswer
 from tests.bench.differential import own_failures
 from tests.causes.specimens import judged_log
 from tests.packaging.project import ROOT
@@ -97,7 +98,7 @@ def test_answers_move_the_ranking() -> None:
     others = differential.answer_adds(look, "yes", "port_in_use")
     assert yes > others and no < differential.answer_adds(look, "no", "port_in_use")
     assert differential.answer_adds(look, "unknown", "host_oom") == 0.0
-    assert answer_event(look, "yes", "user").data == {"look": "host_oom", "answer": "yes", "by": "user"}
+    assert answer_event(look, "yes", "user").data == ToldAnswer("host_oom", "yes", "user")
 
 
 def test_the_settled_cases_hold_no_text_of_anybody() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 import json
 import pickle
 import time
@@ -9,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from msgspec import structs
 
 from ncclkit import evidence
 from ncclkit.agent.monitor import attach as collect
@@ -154,7 +157,7 @@ def test_one_wake_ends_a_wait_that_sleeps_and_not_one_that_spins() -> None:
 
 def test_a_variable_that_counts_is_motion() -> None:
     events = waiting(0)
-    events[0].data["counted"] = True
+    events[0] = replace(events[0], data=structs.replace(events[0].data, counted=True))
     assert rank_positions(events)[0].moved and motion(events) is not None
 
 
@@ -163,7 +166,7 @@ def test_a_collective_over_gloo_is_motion_wherever_a_rank_was_met() -> None:
     sleeps = [rank(number, own(9), MAIN, native=[f"clock_nanosleep ({LIBC})"], wakes=150) for number in (0, 1)]
     events = [event for one in sleeps for event in one]
     assert motion(events) is None
-    for number, shot in enumerate(events[0].data["snapshots"]):
+    for number, shot in enumerate(events[0].data.snapshots):
         shot["gloo"] = 40 + number
     assert motion(events) is not None and diagnose(case_of(events)).exit_code == 0
 
@@ -174,7 +177,7 @@ def test_a_collective_over_gloo_is_motion_wherever_a_rank_was_met() -> None:
 def test_a_file_that_is_written_is_motion(native: str, met: str) -> None:
     writes = rank(0, own(9, "save"), MAIN, native=[native])
     assert (rank_positions(writes)[0].waits_for, rank_positions(writes)[0].moved) == (met, False)
-    for number, shot in enumerate(writes[0].data["snapshots"]):
+    for number, shot in enumerate(writes[0].data.snapshots):
         shot["io"] = 65536 * number
     assert rank_positions(writes)[0].moved
 
@@ -313,7 +316,7 @@ def test_a_rank_that_writes_is_not_accused_though_it_is_a_call_behind() -> None:
     looks = [*writes, *waiting(1)]
     stands = diagnose(case_of(looks, ras({}, [0, 1])))
     assert [finding.cause for finding in stands.findings] == ["slow_rank"]
-    for number, shot in enumerate(writes[0].data["snapshots"]):
+    for number, shot in enumerate(writes[0].data.snapshots):
         shot["io"] = 65536 * number
     found = diagnose(case_of(looks, ras({}, [0, 1])))
     assert found.findings == ()

@@ -11,7 +11,7 @@ from ncclkit.analysis.frames import FRAMEWORKS
 from ncclkit.causes import catalogue
 from ncclkit.causes._settings import BATCHES, TIMEOUTS, compare_calls, raise_timeout, script, smaller_batch
 from ncclkit.core.case import Case
-from ncclkit.core.model import Event, Fact
+from ncclkit.core.model import Event, Fact, fields_of
 from tests.causes.hosts import GIB, PORT
 from tests.causes.specimens import ROOT, judged
 
@@ -75,7 +75,7 @@ def test_above_half_an_hour_only_what_was_measured_or_seen_is_advised(more: tupl
 @pytest.mark.parametrize("cause", ["slow_rank", "timeout_too_short"])
 @pytest.mark.parametrize("limit", [30_000, 600_000, 3_600_000])
 def test_a_longer_timeout_is_never_the_only_advice(cause: str, limit: int) -> None:
-    waits = [replace(HOUR, rank=rank, data={**HOUR.data, "timeout_ms": limit}) for rank in range(3)]
+    waits = [replace(HOUR, rank=rank, data={**fields_of(HOUR), "timeout_ms": limit}) for rank in range(3)]
     finding = catalogue()[cause].diagnose(case(*waits))
     told = [advice for advice in finding.advice if "Raise the timeout" in advice.do]
     assert finding.verdict == "found" and len(finding.advice) > len(told) == (limit < 3_600_000)

@@ -11,7 +11,7 @@ from ncclkit.analysis.picks import OWN_TESTS, of_job
 from ncclkit.causes import _starting
 from ncclkit.analysis.trouble import NO_JOB
 from ncclkit.core.model import Event
-from ncclkit.evidence.kinds import KINDS
+from ncclkit.core.kinds import KINDS
 from tests.evidence.jobs import case_of
 
 STALLED = Path(__file__).parents[1] / "specimens" / "network_loss" / "found-nccl-start"

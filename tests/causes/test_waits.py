@@ -125,7 +125,7 @@ def test_what_a_rank_waits_for(kind: str) -> None:
 def test_busy_is_only_said_of_a_rank_that_is() -> None:
     spins = rank(0, ITEM, MAIN, native=["cuStreamSynchronize (/lib/libcuda.so.1)"], ran=1.0)
     assert rank_positions(spins)[0].activity() == "waits for its GPU in step at train.py:67"
-    spins[0].data["program"][0]["text"] = "loss.item()"
+    spins[0].data.program[0]["text"] = "loss.item()"
     assert rank_positions(spins)[0].activity() == "waits for its GPU in `loss.item()` at train.py:67"
     assert (
         rank_positions(rank(0, own(67), MAIN, ran=1.0))[0].activity() == "is busy in Python code in step at train.py:67"
@@ -137,7 +137,7 @@ def test_python_that_was_met_in_a_call_of_a_library_holds_nothing() -> None:
     length, native = (f"{TORCH}/_tensor.py", 1150, "__len__"), [f"THPVariable_dim ({TORCH_CPU})"]
     events = rank(0, length, own(9), MAIN, native=native, ran=1.0, gil="Has the GIL")
     assert rank_positions(events)[0].waits_for == waits.HOLDS_GIL
-    for shot in events[0].data["snapshots"]:
+    for shot in events[0].data.snapshots:
         shot["stack"] = shot["stack"].partition("\n")[2]
     assert rank_positions(events)[0].waits_for == waits.NATIVE
 
@@ -585,7 +585,7 @@ def test_a_list_of_more_ranks_than_a_host_has_accuses_none() -> None:
     """By a claim of its only process; of a list that a host can have each absent rank is one."""
     one = {"0": {"pid": 7, "snapshots": []}}
     claims = {claim: {"attached": 1, "host": "a", "expected": list(range(claim)), "ranks": one} for claim in (3, 65536)}
-    gone = {claim: sum(event.data["gone"] for event in from_attached(said, "a")) for claim, said in claims.items()}
+    gone = {claim: sum(event.data.gone for event in from_attached(said, "a")) for claim, said in claims.items()}
     assert gone == {3: 2, 65536: 0}
 
 

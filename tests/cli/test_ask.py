@@ -159,7 +159,7 @@ def test_a_person_answers_on_a_terminal(
     assert first.count("Question: ") == 1 and "cannot tell: the job ran on node-1" in rest
     assert rest.index("\nNo: ") < rest.index("yes: on node-1: x") < rest.rindex(" → ")
     kept = [event.data for event in Case.open(case, read_only=True).of("told.answer")]
-    assert [(one["answer"], one["by"]) for one in kept] == [("no", "user"), ("yes", "check")]
+    assert [(one.answer, one.by) for one in kept] == [("no", "user"), ("yes", "check")]
 
 
 def test_the_end_says_what_is_clear_and_what_to_do(

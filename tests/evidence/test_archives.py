@@ -98,7 +98,7 @@ def test_dumps_of_all_ranks_are_read_together(read_text, pack):
     kinds = [event.kind for event in reading.events]
     assert "flight.missing" in kinds and "cuda.error" in kinds
     missing = next(event for event in reading.events if event.kind == "flight.missing")
-    assert missing.data["missing"] == [0]
+    assert missing.data.missing == [0]
 
 
 def test_names_that_lead_elsewhere_are_left_out_and_named(read_text):

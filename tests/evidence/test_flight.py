@@ -73,14 +73,14 @@ def test_the_rank_that_never_entered_is_missing(tmp_path):
     events = write(tmp_path, {rank: dump(done if rank == 2 else [*done, waiting(3)]) for rank in range(4)})
     event = events.pop("flight.missing")
     assert events == {}
-    assert (event.data["seq"], event.data["op"], event.data["missing"], event.data["waiting"]) == (
+    assert (event.data.seq, event.data.op, event.data.missing, event.data.waiting) == (
         3,
         "all_reduce",
         [2],
         [0, 1, 3],
     )
-    assert event.data["last_seq"] == {"0": 3, "1": 3, "2": 2, "3": 3}
-    assert event.data["frames"] == [{"file": "train.py", "line": 32, "func": "step"}]
+    assert event.data.last_seq == {"0": 3, "1": 3, "2": 2, "3": 3}
+    assert event.data.frames == [{"file": "train.py", "line": 32, "func": "step"}]
     assert event.rank == 2 and "rank 2: last was 2 all_reduce" in event.text
 
 
@@ -90,15 +90,15 @@ def test_the_lowest_rank_is_not_the_truth(tmp_path):
         {rank: dump([entry(1), waiting(2, op="broadcast" if rank == 0 else "all_reduce")]) for rank in range(4)},
     )
     data = events["flight.mismatch"].data
-    assert (data["seq"], data["field"]) == (2, "op")
-    assert data["majority"] == {"value": "all_reduce", "ranks": [1, 2, 3]}
-    assert data["odd"] == [{"value": "broadcast", "ranks": [0]}]
+    assert (data.seq, data.field) == (2, "op")
+    assert data.majority == {"value": "all_reduce", "ranks": [1, 2, 3]}
+    assert data.odd == [{"value": "broadcast", "ranks": [0]}]
 
 
 @pytest.mark.parametrize(("field", "other"), [("sizes", {"sizes": ((16,),)}), ("dtypes", {"input_dtypes": ["Half"]})])
 def test_sizes_and_dtypes_that_differ(tmp_path, field, other):
     events = write(tmp_path, {rank: dump([entry(1), waiting(2, **(other if rank == 1 else {}))]) for rank in range(4)})
-    assert (events["flight.mismatch"].data["field"], events["flight.mismatch"].data["odd"][0]["ranks"]) == (field, [1])
+    assert (events["flight.mismatch"].data.field, events["flight.mismatch"].data.odd[0]["ranks"]) == (field, [1])
 
 
 def test_equal_numbers_of_elements_are_no_mismatch(tmp_path):
@@ -129,7 +129,7 @@ def test_a_scatter_is_compared_by_the_part_that_each_rank_takes(tmp_path, lib):
     parts = {rank: (8, 5) if rank == 2 else (8, 4) for rank in range(4)}
     odd = {rank: dump([entry(1), scatter(rank, lib, part)]) for rank, part in parts.items()}
     data = write(tmp_path, odd)["flight.mismatch"].data
-    assert (data["field"], data["odd"]) == ("sizes", [{"value": [[8, 5]], "ranks": [2]}])
+    assert (data.field, data.odd) == ("sizes", [{"value": [[8, 5]], "ranks": [2]}])
 
 
 def test_of_a_gather_the_root_alone_takes_a_list(tmp_path):
@@ -140,14 +140,14 @@ def test_of_a_gather_the_root_alone_takes_a_list(tmp_path):
 
     assert write(tmp_path, {rank: gather(rank) for rank in range(4)}) == {}
     found = write(tmp_path, {rank: gather(rank, 6 if rank == 3 else 5) for rank in range(4)})
-    assert found["flight.mismatch"].data["odd"] == [{"value": [[6]], "ranks": [3]}]
+    assert found["flight.mismatch"].data.odd == [{"value": [[6]], "ranks": [3]}]
 
 
 def test_everybody_stuck_in_the_same_collective(tmp_path):
     events = write(
         tmp_path, {rank: dump([entry(1), entry(2, state="scheduled" if rank == 1 else "started")]) for rank in range(4)}
     )
-    assert events["flight.stuck"].data["states"] == {"0": "started", "1": "scheduled", "2": "started", "3": "started"}
+    assert events["flight.stuck"].data.states == {"0": "started", "1": "scheduled", "2": "started", "3": "started"}
 
 
 def test_nobody_is_stuck_where_all_states_say_completed(tmp_path):
@@ -158,7 +158,7 @@ def test_nobody_is_stuck_where_all_states_say_completed(tmp_path):
 
 def test_ranks_without_a_dump_are_named(tmp_path):
     event = write(tmp_path, {rank: dump([entry(1), waiting(2)]) for rank in (0, 1, 3)})["flight.missing"]
-    assert (event.data["missing"], event.data["no_dump"], event.data["waiting"]) == ([], [2], [0, 1, 3])
+    assert (event.data.missing, event.data.no_dump, event.data.waiting) == ([], [2], [0, 1, 3])
 
 
 def test_a_healthy_job_gives_nothing(tmp_path):
@@ -176,7 +176,7 @@ def test_gloo_never_leaves_scheduled_and_names_no_ranks(tmp_path):
         {rank: dump(done if rank == 1 else [*done, gloo(3, False)], config) for rank in range(3)},
         "fr_rank_{}",
     )
-    assert (events["flight.missing"].data["missing"], events["flight.missing"].data["waiting"]) == ([1], [0, 2])
+    assert (events["flight.missing"].data.missing, events["flight.missing"].data.waiting) == ([1], [0, 2])
 
 
 def test_a_summary_dates_the_last_calls_and_some_before(tmp_path):
@@ -186,7 +186,7 @@ def test_a_summary_dates_the_last_calls_and_some_before(tmp_path):
     (folder := tmp_path / "d").mkdir()
     (folder / "nccl_trace_rank_0").write_bytes(pickle.dumps(dump(calls), 2))
     (event,) = (event for event in evidence.read([folder]).events if event.kind == "flight.dump")
-    times = event.data["groups"]["0"]["times"]
+    times = event.data.groups["0"]["times"]
     assert times[0] == [1, 10**9 + 1] and [seq for seq, _ in times[-7:]] == [*range(94, 101)]
     assert len(times) <= 32 and all(time == 10**9 + seq for seq, time in times)
 
@@ -195,7 +195,7 @@ def test_a_summary_of_many_dumps_holds_few_times():
     recorded = of_value(dump([entry(seq) for seq in range(1, 101)]), "nccl_trace_rank_0", 0)
 
     def times(of):
-        return [seq for seq, _ in compare.summary(recorded, of).data["groups"]["0"]["times"]]
+        return [seq for seq, _ in compare.summary(recorded, of).data.groups["0"]["times"]]
 
     assert len(times(2047)) > 24 and times(16384) == times(1 << 20) == [1, 100]
 
@@ -224,7 +224,7 @@ def test_groups_are_compared_one_by_one(tmp_path):
     dumps = {rank: dump([entry(1)], config) for rank in (0, 1)}
     dumps |= {2: dump([entry(1), waiting(1, **sub)], config), 3: dump([entry(1)], config)}
     event = write(tmp_path, dumps)["flight.missing"]
-    assert (event.data["group"], event.data["desc"], event.data["missing"], event.data["waiting"]) == (
+    assert (event.data.group, event.data.desc, event.data.missing, event.data.waiting) == (
         "1",
         "tp",
         [3],
@@ -242,7 +242,7 @@ def old(entries, config):
 @pytest.mark.parametrize("config", [None, {0: [0, 1, 2]}], ids=["2.2", "2.3"])
 def test_old_schemas(tmp_path, config):
     dumps = {rank: old([entry(1)] if rank == 1 else [entry(1), waiting(2)], config) for rank in range(3)}
-    assert write(tmp_path, dumps)["flight.missing"].data["missing"] == [1]
+    assert write(tmp_path, dumps)["flight.missing"].data.missing == [1]
 
 
 def test_json_dumps_and_a_rank_told_inside(tmp_path):
@@ -251,7 +251,7 @@ def test_json_dumps_and_a_rank_told_inside(tmp_path):
         (tmp_path / f"dump{chr(97 + rank)}.json").write_text(json.dumps(value))
     reading = evidence.read([tmp_path])
     (missing,) = [event for event in reading.events if event.kind == "flight.missing"]
-    assert missing.data["missing"] == [1]
+    assert missing.data.missing == [1]
     assert [row["kind"] for row in reading.inputs] == ["flight"] * 3
 
 

@@ -61,7 +61,7 @@ def test_a_group_of_which_the_buffer_holds_nothing(tmp_path, oldest, missing, lo
     old = ring([entry(n, time_created_ns=oldest + n) for n in range(6, 9)], 100)
     dumps = {0: dump([*[entry(n) for n in range(6, 9)], tp], groups), 1: dump(old, groups)}
     data = only(read(tmp_path, dumps), "flight.missing")
-    assert (data["group"], data["missing"], data["overwritten"], data["waiting"]) == ("1", missing, lost, [0])
+    assert (data.group, data.missing, data.overwritten, data.waiting) == ("1", missing, lost, [0])
 
 
 def test_a_batch_half_overwritten_is_no_mismatch(tmp_path):
@@ -90,18 +90,18 @@ def test_who_is_missing_is_told_beside_a_dump_that_came_too_early(tmp_path):
     ahead = [entry(1), entry(2), entry(3)]
     dumps = {rank: dump([*ahead, *([waiting(4)] if rank != 2 else [])]) for rank in range(1, 4)}
     data = only(read(tmp_path, {0: dump([entry(1)]), **dumps}), "flight.missing")
-    assert (data["seq"], data["missing"], data["waiting"]) == (4, [2], [1, 3])
+    assert (data.seq, data.missing, data.waiting) == (4, [2], [1, 3])
 
 
 def test_a_call_that_was_aborted_proves_nothing(tmp_path):
     aborted = entry(2, retired=False, time_discovered_completed_ns=10**12)
     dumps = {rank: dump([entry(1), *([aborted, waiting(3)] if rank else [])]) for rank in range(4)}
-    assert only(read(tmp_path, dumps), "flight.missing")["missing"] == [0]
+    assert only(read(tmp_path, dumps), "flight.missing").missing == [0]
 
 
 def test_who_is_ahead_of_a_broadcast_shows_who_is_missing(tmp_path):
     events = read(tmp_path, {r: dump([entry(1), *([entry(2, "broadcast")] if r != 2 else [])]) for r in range(4)})
-    assert only(events, "flight.missing")["missing"] == [2]
+    assert only(events, "flight.missing").missing == [2]
 
 
 def test_one_that_finished_first_does_not_make_the_others_missing(tmp_path):
@@ -109,7 +109,7 @@ def test_one_that_finished_first_does_not_make_the_others_missing(tmp_path):
     ahead = [entry(1), entry(2, "broadcast"), waiting(3)]
     events = read(tmp_path, {r: dump(ahead if r == 0 else [entry(1), waiting(2, op="broadcast")]) for r in range(4)})
     data = only(events, "flight.stuck")
-    assert (data["seq"], data["states"]) == (2, {"0": "completed", "1": "started", "2": "started", "3": "started"})
+    assert (data.seq, data.states) == (2, {"0": "completed", "1": "started", "2": "started", "3": "started"})
 
 
 @pytest.mark.parametrize(("orders", "found"), [((1, 2), ["2"]), ((1, 1), [])], ids=["in two orders", "in one order"])
@@ -125,7 +125,7 @@ def test_groups_that_all_entered_in_two_orders(tmp_path, orders, found):
         ]
         dumps[rank] = dump(calls, groups)
     events = read(tmp_path, dumps)
-    assert [(event.kind, event.data["crossed"]) for event in events][0] == ("flight.stuck", found)
+    assert [(event.kind, event.data.crossed) for event in events][0] == ("flight.stuck", found)
     case = Case()
     case.events = events
     named = [one.cause for one in diagnose(case).findings if one.strength == "likely"]
@@ -159,8 +159,8 @@ def test_a_cascade_names_its_root(tmp_path):
     tp, dp = {"group": ("1", "tp")}, {"group": ("2", "dp")}
     dumps = {rank: dump([entry(1), waiting(1, **dp)], groups) for rank in (0, 1)}
     dumps |= {2: dump([entry(1), waiting(1, **tp)], groups), 3: dump([entry(1)], groups)}
-    found = {event.data["group"]: event for event in read(tmp_path, dumps)}
-    assert {name: (e.data["missing"], e.data["root"], e.data["holds"]) for name, e in found.items()} == {
+    found = {event.data.group: event for event in read(tmp_path, dumps)}
+    assert {name: (e.data.missing, e.data.root, e.data.holds) for name, e in found.items()} == {
         "1": ([3], "", ["2"]),
         "2": ([2], "1", []),
     }
@@ -171,7 +171,7 @@ def test_a_cascade_names_its_root(tmp_path):
 def test_groups_that_wait_for_each_other_are_all_roots(tmp_path):
     groups = config(**{"1": ("a", [0, 1]), "2": ("b", [0, 1])})
     dumps = {0: dump([waiting(1, group=("1", "a"))], groups), 1: dump([waiting(1, group=("2", "b"))], groups)}
-    assert {(e.data["group"], e.data["root"]) for e in read(tmp_path, dumps)} == {("1", ""), ("2", "")}
+    assert {(e.data.group, e.data.root) for e in read(tmp_path, dumps)} == {("1", ""), ("2", "")}
 
 
 def test_the_missing_ranks_live_stack_is_joined(tmp_path):
@@ -181,7 +181,7 @@ def test_the_missing_ranks_live_stack_is_joined(tmp_path):
     )
     events = read(tmp_path, {r: dump([entry(1), *([waiting(2)] if r != 2 else [])]) for r in range(4)})
     (event,) = events
-    assert event.data["stacks"]["2"][0] == {"file": "data.py", "line": 41, "func": "tokenize"}
+    assert event.data.stacks["2"][0] == {"file": "data.py", "line": 41, "func": "tokenize"}
     assert "rank 2 stood in tokenize at data.py:41 (py-spy)" in event.text
 
 
@@ -199,7 +199,7 @@ def test_a_batch_that_never_ends(tmp_path):
         entry(2, "_all_gather_base", state="scheduled", retired=False),
         entry(2, "ALLGATHER_coalesced", state="started"),
     ]
-    assert only(read(tmp_path, {rank: dump([entry(1), *batch]) for rank in range(4)}), "flight.stuck")["seq"] == 2
+    assert only(read(tmp_path, {rank: dump([entry(1), *batch]) for rank in range(4)}), "flight.stuck").seq == 2
 
 
 def test_inside_a_batch_calls_are_compared_one_by_one(tmp_path):
@@ -207,7 +207,7 @@ def test_inside_a_batch_calls_are_compared_one_by_one(tmp_path):
         return ring([entry(1, "_all_gather_base"), entry(1, other), entry(1, "coalesced")], 0)
 
     events = read(tmp_path, {r: dump(batch("broadcast" if r == 3 else "_all_gather_base")) for r in range(4)})
-    assert only(events, "flight.mismatch")["odd"] == [{"value": "broadcast", "ranks": [3]}]
+    assert only(events, "flight.mismatch").odd == [{"value": "broadcast", "ranks": [3]}]
 
 
 def test_a_hook_that_reports_no_completion_tells_only_by_retired(tmp_path):
@@ -215,7 +215,7 @@ def test_a_hook_that_reports_no_completion_tells_only_by_retired(tmp_path):
         return entry(seq, lib="nccl2", state="scheduled", retired=retired)
 
     dumps = {r: dump([call(1, True), *([call(2, False)] if r != 1 else [])]) for r in range(4)}
-    assert only(read(tmp_path, dumps), "flight.missing")["missing"] == [1]
+    assert only(read(tmp_path, dumps), "flight.missing").missing == [1]
 
 
 def test_old_json_with_numbers_as_text(tmp_path):
@@ -228,7 +228,7 @@ def test_old_json_with_numbers_as_text(tmp_path):
             del item["frames"]
         (tmp_path / f"nccl_trace_rank_{rank}.json").write_bytes(json.dumps(value | {"pg_status": status}).encode())
     (event,) = [e for e in evidence.read([tmp_path]).events if e.kind != "flight.dump"]
-    assert (event.kind, event.data["missing"]) == ("flight.missing", [0])
+    assert (event.kind, event.data.missing) == ("flight.missing", [0])
 
 
 # sends and receives
@@ -258,24 +258,24 @@ def test_pairs_that_match_are_silent(tmp_path):
 
 def test_a_send_without_its_receive(tmp_path):
     data = only(pair(tmp_path, [p2p(1, "send 0->1"), open_p2p(2, "send 0->1")], [p2p(1, "recv 1<-0")]), "flight.p2p")
-    assert (data["src"], data["dst"], data["sent"], data["received"]) == (4, 9, 2, 1)
-    assert (data["waiting"], data["lacking"]) == ([4], [9])
+    assert (data.src, data.dst, data.sent, data.received) == (4, 9, 2, 1)
+    assert (data.waiting, data.lacking) == ([4], [9])
 
 
 def test_a_receive_without_its_send(tmp_path):
     data = only(pair(tmp_path, [], [open_p2p(1, "recv 1<-0")]), "flight.p2p")
-    assert (data["src"], data["dst"], data["waiting"], data["lacking"]) == (4, 9, [9], [4])
+    assert (data.src, data.dst, data.waiting, data.lacking) == (4, 9, [9], [4])
 
 
 def test_both_send_first(tmp_path):
     events = pair(tmp_path, [open_p2p(1, "send 0->1")], [open_p2p(1, "send 1->0")])
-    assert [(e.data["src"], e.data["dst"], e.data["waiting"]) for e in events] == [(4, 9, [4]), (9, 4, [9])]
+    assert [(e.data.src, e.data.dst, e.data.waiting) for e in events] == [(4, 9, [4]), (9, 4, [9])]
 
 
 def test_a_pair_of_different_sizes(tmp_path):
     left, right = [open_p2p(1, "send 0->1", sizes=((8,),))], [open_p2p(1, "recv 1<-0", output_sizes=[[6]])]
     data = only(pair(tmp_path, left, right), "flight.p2p")
-    assert (data["sizes"], data["waiting"], data["lacking"]) == ([8, 6], [4, 9], [])
+    assert (data.sizes, data.waiting, data.lacking) == ([8, 6], [4, 9], [])
 
 
 def test_a_receive_from_any_source_takes_what_is_left(tmp_path):
@@ -301,7 +301,7 @@ def test_a_batch_of_sends_is_finished_by_its_end(tmp_path):
     done = [batch("send 0->1", "recv 0<-1", end="completed"), batch("recv 1<-0", "send 1->0", end="completed")]
     assert pair(tmp_path / "done", *done) == []
     (event,) = pair(tmp_path / "half", batch("send 0->1", end="started"), [])
-    assert (event.kind, event.data["waiting"], event.data["lacking"]) == ("flight.p2p", [4], [9])
+    assert (event.kind, event.data.waiting, event.data.lacking) == ("flight.p2p", [4], [9])
 
 
 # all_to_all
@@ -315,7 +315,7 @@ def test_total_sizes_of_an_all_to_all(tmp_path):
     groups = config(**{"0": ("default_pg", [0, 1])})
     dumps = {r: dump([entry(1), exchange(r, ((4,),), ((4 + r,),))], groups) for r in range(2)}
     data = next(e.data for e in read(tmp_path, dumps) if e.kind == "flight.mismatch")
-    assert (data["field"], data["majority"]["value"], data["odd"][0]["value"]) == ("splits", 8, 9)
+    assert (data.field, data.majority["value"], data.odd[0]["value"]) == ("splits", 8, 9)
 
 
 def test_an_all_to_all_names_the_rank_with_the_odd_split(tmp_path):
@@ -326,14 +326,14 @@ def test_an_all_to_all_names_the_rank_with_the_odd_split(tmp_path):
         sends = tuple((2,) if rank == 1 and peer != 1 else (4,) for peer in range(4))
         dumps[rank] = dump([entry(1), exchange(rank, sends, ((4,),) * 4)], groups)
     data = next(e.data for e in read(tmp_path, dumps) if e.kind == "flight.mismatch")
-    assert (data["field"], data["odd"][0]["ranks"]) == ("splits", [1])
+    assert (data.field, data.odd[0]["ranks"]) == ("splits", [1])
 
 
 def test_an_all_to_all_whose_totals_alone_are_known_names_the_odd_rank(tmp_path):
     groups = config(**{"0": ("default_pg", [0, 1, 2, 3])})
     dumps = {r: dump([entry(1), exchange(r, ((16,),), ((20 if r == 2 else 16,),))], groups) for r in range(4)}
     data = next(e.data for e in read(tmp_path, dumps) if e.kind == "flight.mismatch")
-    assert (data["field"], data["odd"][0]["ranks"]) == ("splits", [2])
+    assert (data.field, data.odd[0]["ranks"]) == ("splits", [2])
 
 
 def test_an_all_to_all_names_the_pair(tmp_path):
@@ -344,7 +344,7 @@ def test_an_all_to_all_names_the_pair(tmp_path):
         1: dump([entry(1), exchange(1, ((3,), (4,)), ((2,), (4,)))], groups),
     }
     data = next(e.data for e in read(tmp_path, dumps) if e.kind == "flight.mismatch")
-    assert (data["pairs"], data["odd"][0]["ranks"]) == ([[1, 0, 3, 5]], [0])
+    assert (data.pairs, data.odd[0]["ranks"]) == ([[1, 0, 3, 5]], [0])
 
 
 # lateness
@@ -366,8 +366,8 @@ def lateness(tmp_path, runs, name="nccl_trace_rank_{}"):
 def test_who_came_last_and_by_how_much(tmp_path):
     (event,) = lateness(tmp_path, {rank: run(rank, late=7.5 * (rank == 2)) for rank in range(4)})
     data = event.data
-    assert (data["seq"], data["worst"], data["of"], event.rank) == (20, 2, 20, 2)
-    assert data["seconds"]["2"] == pytest.approx(7.5, abs=0.01) and data["usual"] < 0.01
+    assert (data.seq, data.worst, data.of, event.rank) == (20, 2, 20, 2)
+    assert data.seconds["2"] == pytest.approx(7.5, abs=0.01) and data.usual < 0.01
 
 
 def test_a_wrong_clock_is_no_lateness(tmp_path):
@@ -376,7 +376,7 @@ def test_a_wrong_clock_is_no_lateness(tmp_path):
 
 def test_lateness_is_seen_behind_a_wrong_clock(tmp_path):
     (event,) = lateness(tmp_path, {r: run(r, skew=40.0 * (r == 2), late=7.5 * (r == 1)) for r in range(4)})
-    assert event.data["worst"] == 1
+    assert event.data.worst == 1
 
 
 def test_few_calls_tell_lateness_only_within_a_host(tmp_path):
@@ -384,7 +384,7 @@ def test_few_calls_tell_lateness_only_within_a_host(tmp_path):
     assert lateness(tmp_path / "unknown", runs) == []
     assert lateness(tmp_path / "apart", {r: runs[r] for r in (0, 2)}, "trace_host-{0}_rank_{0}") == []
     (event,) = lateness(tmp_path / "together", runs, "trace_host-1_rank_{}")
-    assert event.data["worst"] == 2
+    assert event.data.worst == 2
 
 
 def test_usual_spread_is_no_lateness(tmp_path):

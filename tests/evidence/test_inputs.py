@@ -15,7 +15,7 @@ import zipfile
 import pytest
 
 from ncclkit import evidence
-from ncclkit.core.model import NcclkitError
+from ncclkit.core.model import NcclkitError, fields_of
 from ncclkit.evidence.sources import inputs, streams
 
 GOOD = "step 1\nRuntimeError: CUDA error: boom\n"
@@ -244,8 +244,8 @@ def test_a_run_folder(tmp_path):
     (run / "rank0.log").write_text("a:70:9 [0] x.cc:1 NCCL WARN odd\n")
     (run / "rank2.log").write_text("nothing to see\n")
     reading = evidence.read([tmp_path])
-    by_kind = {(event.kind, event.data.get("phase")): event for event in reading.events}
-    assert by_kind["worker.phase", "step"].data["step"] == 8 and by_kind["worker.phase", "step"].count == 9
+    by_kind = {(event.kind, fields_of(event).get("phase")): event for event in reading.events}
+    assert by_kind["worker.phase", "step"].data.step == 8 and by_kind["worker.phase", "step"].count == 9
     assert by_kind["run.end", None].text == "the run ended: failed (rank 1 is gone)"
     assert by_kind["nccl.warn", None].rank == 0
     job = evidence.job(reading.events, reading.inputs)

@@ -54,7 +54,7 @@ def test_files_of_the_inspector_show_sizes(tmp_path: Path) -> None:
     (tmp_path / "inspector_0.log").write_text("\n".join(rows))
     case = read(tmp_path)
     (event, *_) = case.of("nccl.calls")
-    assert (event.rank, event.count, event.data["time_us"], event.line) == (0, 3, 31.0, 1)
+    assert (event.rank, event.count, event.data.time_us, event.line) == (0, 3, 31.0, 1)
     assert message_sizes(case) == {("all_reduce", MIB): 3, ("reduce_scatter", 64): 1}
     assert [entry["kind"] for entry in case.inputs] == ["inspector"]
 

@@ -6,6 +6,8 @@ import json
 
 import pytest
 
+from ncclkit.core.model import fields_of
+
 NOISE = "node-1:340155:340160 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[1] via P2P/IPC\n"
 HEAD = """\
 # Collective test starting: {op}_perf
@@ -58,7 +60,7 @@ def test_a_table_becomes_measurements_with_their_units(read_text):
     assert last.run.endswith("job.log:16 (out-of-place)") and reading.inputs[0]["kind"] == "nccl-tests"
     (table,) = [event for event in reading.events if event.kind == "nccltests.table"]
     assert (table.kind, table.line) == ("nccltests.table", 16)
-    assert table.data == {"op": "all_reduce", "ranks": 8, "rows": 3, "wrong": 2, "average": 110.123}
+    assert fields_of(table) == {"op": "all_reduce", "ranks": 8, "rows": 3, "wrong": 2, "average": 110.123}
     assert [(fact.name, fact.value) for fact in reading.facts] == [("software.nccl", "2.29.7")]
 
 

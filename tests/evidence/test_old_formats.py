@@ -42,13 +42,13 @@ def test_a_warning_that_does_not_name_nccl(line: str, cause: str, tmp_path: Path
 def test_the_network_of_such_a_log(tmp_path: Path) -> None:
     text = "n1:12:13 [0] INFO NET : Using interface ib0:10.1.0.1<0>\nn1:12:13 [0] INFO Using internal Network Socket\n"
     own, network = read(tmp_path, text)
-    assert (own.kind, own.host, own.data["interface"], own.data["address"]) == (
+    assert (own.kind, own.host, own.data.interface, own.data.address) == (
         "nccl.bootstrap",
         "n1",
         "ib0",
         "10.1.0.1",
     )
-    assert (network.kind, network.data["name"]) == ("nccl.network", "Socket")
+    assert (network.kind, network.data.name) == ("nccl.network", "Socket")
 
 
 @pytest.mark.parametrize(
@@ -91,7 +91,7 @@ WANT = {
 def test_a_stack_in_any_column(text: str, lead: str, tmp_path: Path) -> None:
     lines = "".join(f"{lead}{line}\n" for line in text.splitlines())
     (stack,) = [event for event in read(tmp_path, f"epoch 0\n{lines}epoch 1\n") if event.kind == "stack"]
-    assert [(frame["func"], frame["line"]) for frame in stack.data["frames"]] == WANT[text]
+    assert [(frame["func"], frame["line"]) for frame in stack.data.frames] == WANT[text]
 
 
 TABLES = """\
@@ -109,7 +109,7 @@ Unidirectional P2P=Enabled Bandwidth (P2P Writes) Matrix (GB/s)
 @pytest.mark.parametrize("lead", ["", "      ", "test> "])
 def test_a_table_of_copies_in_any_column(lead: str, tmp_path: Path) -> None:
     events = read(tmp_path, "".join(f"{lead}{line}\n" for line in TABLES.splitlines()))
-    values = [event.data["values"][1] for event in events if event.kind == "p2p.matrix"]
+    values = [event.data.values[1] for event in events if event.kind == "p2p.matrix"]
     assert values == [[15.3, 780.0], [0.3, 780.0]]
 
 

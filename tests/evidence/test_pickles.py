@@ -116,7 +116,7 @@ def test_small_files_that_stand_for_endless_values_are_read_at_once(tmp_path, na
     (tmp_path / "fr_rank_0").write_bytes(pickle.dumps(value, 2))
     reading = evidence.read([tmp_path])
     (event,) = [event for event in reading.events if event.kind == "flight.dump"]
-    assert event.data["entries"] == 5_000 and len(event.text) <= 2000
+    assert event.data.entries == 5_000 and len(event.text) <= 2000
 
 
 def test_endless_groups_and_headers_are_read_at_once(tmp_path):

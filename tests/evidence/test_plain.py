@@ -43,7 +43,7 @@ def test_the_same_is_found_however_the_log_is_written(name: str) -> None:
 
 def test_a_wrapped_line_is_found_where_it_begins() -> None:
     (timeout,) = [event for event in events(VARIATIONS["wrap 100"](LOG)) if event.kind == "c10d.timeout"]
-    assert timeout.line == 4 and timeout.data["ran_ms"] == 10001
+    assert timeout.line == 4 and timeout.data.ran_ms == 10001
 
 
 @pytest.mark.parametrize("name", [name for name in VARIATIONS if name.startswith("wrap")])

@@ -25,19 +25,19 @@ PREFIXES = {
 
 
 def check(event):
-    assert (event.data["type"], event.data["message"], event.data["victim"]) == (
+    assert (event.data.type, event.data.message, event.data.victim) == (
         "IndexError",
         "list index out of range",
         False,
     )
-    assert [(frame["line"], frame["func"]) for frame in event.data["frames"]] == [(12, "<module>"), (7, "main")]
+    assert [(frame["line"], frame["func"]) for frame in event.data.frames] == [(12, "<module>"), (7, "main")]
 
 
 @pytest.mark.parametrize("prefix", PREFIXES.values(), ids=list(PREFIXES))
 def test_a_traceback_is_one_event_whatever_stands_before_its_lines(only, prefix):
     (event,) = only("python.exception", "".join(f"{prefix}{line}\n" for line in TRACE))
     check(event)
-    assert (event.line, event.data["until"], event.text.count("\n")) == (1, 7, 6)
+    assert (event.line, event.data.until, event.text.count("\n")) == (1, 7, 6)
 
 
 def test_interleaved_tracebacks_are_told_apart(only):
@@ -65,7 +65,7 @@ def test_chained_exceptions_are_two_events(only):
             "RuntimeError: no data",
         ]
     )
-    assert [event.data["type"] for event in only("python.exception", text)] == ["IndexError", "RuntimeError"]
+    assert [event.data.type for event in only("python.exception", text)] == ["IndexError", "RuntimeError"]
 
 
 def test_a_traceback_in_a_json_string_is_read(only):
@@ -77,12 +77,12 @@ def test_a_traceback_in_a_json_string_is_read(only):
 def test_an_interrupt_in_a_json_string_is_read(only):
     text = '"m": "Traceback (most recent call last):\\n  File \\"a.py\\", line 3, in f\\n    g()\\nKeyboardInterrupt",'
     (event,) = only("python.exception", text)
-    assert (event.data["type"], event.data["message"]) == ("KeyboardInterrupt", "")
+    assert (event.data.type, event.data.message) == ("KeyboardInterrupt", "")
 
 
 def test_a_bare_exception_line_counts_only_where_no_traceback_tells_it(only):
     events = only("python.exception", "\n".join([*TRACE, "E   ImportError: undefined symbol: ncclCommRegister"]))
-    assert [(event.data["type"], len(event.data["frames"])) for event in events] == [
+    assert [(event.data.type, len(event.data.frames)) for event in events] == [
         ("IndexError", 2),
         ("ImportError", 0),
     ]
@@ -125,7 +125,7 @@ def test_a_torn_traceback_gives_no_event(only):
 )
 def test_victims_only_report_what_others_did(only, last, victim):
     (event,) = only("python.exception", "\n".join([*TRACE[:-1], last]))
-    assert event.data["victim"] is victim
+    assert event.data.victim is victim
 
 
 OTHER = [*TRACE[:3], '  File "/home/me/train.py", line 9, in main', "    y = data[j]", "ValueError: bad value"]
@@ -146,7 +146,7 @@ def mixed(*tracebacks):
 
 
 def errors_of(events):
-    return sorted((event.data["type"], tuple(f["line"] for f in event.data["frames"])) for event in events)
+    return sorted((event.data.type, tuple(f["line"] for f in event.data.frames)) for event in events)
 
 
 @pytest.mark.parametrize("prefix", RANKED.values(), ids=list(RANKED))
@@ -169,8 +169,8 @@ def test_the_same_traceback_of_many_ranks_is_told_without_any_prefix(only):
 def test_of_the_same_way_to_different_ends_each_end_is_told(only):
     ends = [[*TRACE[:-1], f"{kind}: of rank"] for kind in ("ValueError", "KeyError", "ValueError")]
     events = only("python.exception", "\n".join(mixed(*ends)))
-    assert sorted((event.data["type"], event.count) for event in events) == [("KeyError", 1), ("ValueError", 2)]
-    assert {tuple(frame["line"] for frame in event.data["frames"]) for event in events} == {(12, 7)}
+    assert sorted((event.data.type, event.count) for event in events) == [("KeyError", 1), ("ValueError", 2)]
+    assert {tuple(frame["line"] for frame in event.data.frames) for event in events} == {(12, 7)}
 
 
 @pytest.mark.parametrize(
@@ -187,14 +187,14 @@ def test_of_the_same_way_to_different_ends_each_end_is_told(only):
 def test_what_cannot_be_told_apart_has_no_frames(only, lines):
     """The last lines still stand; no frame is given to an exception that may not be its own."""
     events = only("python.exception", "\n".join(lines))
-    assert {event.data["type"] for event in events} >= {"IndexError", "ValueError"}
-    assert all(errors_of([event])[0][1] in ((), (12, 7)) for event in events if event.data["type"] == "IndexError")
-    assert all(errors_of([event])[0][1] in ((), (12, 9)) for event in events if event.data["type"] == "ValueError")
+    assert {event.data.type for event in events} >= {"IndexError", "ValueError"}
+    assert all(errors_of([event])[0][1] in ((), (12, 7)) for event in events if event.data.type == "IndexError")
+    assert all(errors_of([event])[0][1] in ((), (12, 9)) for event in events if event.data.type == "ValueError")
 
 
 def test_two_frames_on_one_line_are_torn(only):
     torn = [*TRACE[:4], TRACE[4].strip("\n") + TRACE[4], *TRACE[5:]]
-    assert [event.data["frames"] for event in only("python.exception", "\n".join(torn))] == [[]]
+    assert [event.data.frames for event in only("python.exception", "\n".join(torn))] == [[]]
 
 
 def test_a_message_of_many_lines_is_one_traceback(only):
@@ -205,7 +205,7 @@ def test_a_message_of_many_lines_is_one_traceback(only):
         "\tand for b",
     ]
     (event,) = only("python.exception", "\n".join([*text, "E1121 01:02:03.0 99 api.py:1] failed"]))
-    assert len(event.data["frames"]) == 2
+    assert len(event.data.frames) == 2
 
 
 UNCAUGHT = """\
@@ -220,10 +220,10 @@ frame #2: <unknown function> + 0xd6df4 (0x7f03 in /usr/lib/libstdc++.so.6)
 
 def test_an_uncaught_exception_of_cpp_is_told_with_its_stack(only):
     (event,) = only("cpp.exception", "\n".join(f"[default3]:{line.format(3)}" for line in UNCAUGHT))
-    assert (event.rank, event.data["type"], event.data["victim"]) == (3, "c10::DistBackendError", True)
-    assert event.data["message"].startswith("[PG ID 0")
-    assert event.data["raised"]["func"] == "checkTimeout" and event.data["raised"]["line"] == 632
-    assert [frame["file"].rpartition("/")[2] for frame in event.data["frames"]] == [
+    assert (event.rank, event.data.type, event.data.victim) == (3, "c10::DistBackendError", True)
+    assert event.data.message.startswith("[PG ID 0")
+    assert event.data.raised["func"] == "checkTimeout" and event.data.raised["line"] == 632
+    assert [frame["file"].rpartition("/")[2] for frame in event.data.frames] == [
         "libc10.so",
         "libtorch_cuda.so",
         "libstdc++.so.6",
@@ -232,15 +232,15 @@ def test_an_uncaught_exception_of_cpp_is_told_with_its_stack(only):
 
 def test_mixed_ends_of_cpp_are_told_apart_by_their_prefix_only(only):
     ends = [[f"[default{rank}]:{line.format(rank)}" for line in UNCAUGHT] for rank in range(4)]
-    assert [len(event.data["frames"]) for event in only("cpp.exception", "\n".join(mixed(*ends)))] == [3] * 4
+    assert [len(event.data.frames) for event in only("cpp.exception", "\n".join(mixed(*ends)))] == [3] * 4
     bare = only("cpp.exception", "\n".join(mixed(*[[line.format(rank) for line in UNCAUGHT] for rank in range(4)])))
-    assert all((event.data["message"], event.data["frames"], event.data["raised"]) == ("", [], None) for event in bare)
+    assert all((event.data.message, event.data.frames, event.data.raised) == ("", [], None) for event in bare)
 
 
 def test_a_libuv_that_was_not_built_in_is_no_consequence(only):
     text = "torch.distributed.DistStoreError: use_libuv was requested but PyTorch was built without libuv support"
     (event,) = only("python.exception", text)
-    assert not event.data["victim"]
+    assert not event.data.victim
 
 
 @pytest.mark.parametrize("prefix", PREFIXES.values(), ids=PREFIXES)
@@ -248,7 +248,7 @@ def test_of_an_error_that_a_worker_passed_on_the_original_counts(only, prefix):
     passed_on = "IndexError: Caught IndexError in DataLoader worker process 0."
     lines = [*TRACE[:3], passed_on, f"Original {TRACE[0]}", *TRACE[4:]]
     (event,) = only("python.exception", "\n".join(prefix + line for line in lines))
-    assert (event.data["message"], event.data["frames"][-1]["func"]) == ("list index out of range", "main")
+    assert (event.data.message, event.data.frames[-1]["func"]) == ("list index out of range", "main")
 
 
 @pytest.mark.parametrize("shown", [TRACE, TRACE[-1:]], ids=["whole", "last line"])

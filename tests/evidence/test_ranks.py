@@ -89,7 +89,7 @@ def test_only_the_first_line_of_a_back_trace_stands(only):
     chain = "".join(
         f"a:1:9 [0] NCCL INFO {file}.cc:{line} -> 6\n" for line, file in enumerate(("socket", "bootstrap", "init"), 1)
     )
-    assert [(event.data["file"], event.count) for event in only("nccl.trace", chain + "\n" * 50 + chain)] == [
+    assert [(event.data.file, event.count) for event in only("nccl.trace", chain + "\n" * 50 + chain)] == [
         ("socket.cc", 2)
     ]
 
@@ -98,13 +98,13 @@ def test_progress_keeps_the_last_word_of_each_rank(only):
     text = "".join(
         f"[rank{rank}]: step {step} loss 3.2\n" for step in range(300) for rank in (0, 1) if rank == 0 or step < 250
     )
-    assert {event.rank: event.data["step"] for event in only("progress", text)} == {0: 299, 1: 249}
+    assert {event.rank: event.data.step for event in only("progress", text)} == {0: 299, 1: 249}
 
 
 def test_carriage_returns_of_bars_hide_nothing(read_text):
     bars = "".join(f"\rTrain: {n}%|## | {n}/100 [00:01<00:02, 3.5it/s]" for n in range(50))
     events = {event.kind: event for event in read_text(bars + "RuntimeError: CUDA error: boom\nend\n").events}
-    assert events["progress"].data["step"] == 49
+    assert events["progress"].data.step == 49
     assert events["cuda.error"].line == 1
 
 
@@ -138,7 +138,7 @@ PREFIXES = [  # before the line, and what it tells of rank, host and process
 def test_a_prefix_is_stripped_and_what_it_knows_is_kept(only, prefix, who):
     (event,) = only("cuda.error", f"{prefix}RuntimeError: CUDA error: device-side assert triggered\n")
     assert (event.rank, event.host, event.pid) == who
-    assert event.data["error"] == "device-side assert triggered"
+    assert event.data.error == "device-side assert triggered"
 
 
 @pytest.mark.parametrize("text", ["epoch_3 | step 12/100", "step-3 | iteration 12", "Train: 20% | step 12/100"])

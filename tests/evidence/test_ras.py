@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from msgspec.structs import asdict
+
 from ncclkit import evidence
 from ncclkit.evidence.samples import sample
 
@@ -106,7 +108,7 @@ def test_text(read_text, version, op):
     reading = read_text(text(version, op), "ras.txt")
     assert [row["kind"] for row in reading.inputs] == ["ras"] and not reading.problems
     (report,), (comm,) = of(reading, "ras.report"), of(reading, "ras.communicator")
-    assert report == {
+    assert asdict(report) == {
         "version": version,
         "nodes": 3,
         "processes": 20,
@@ -116,21 +118,21 @@ def test_text(read_text, version, op):
         "dead": ["10.0.0.9:4799"],
         "timeouts": 2,
     }
-    assert (comm["hash"], comm["size"], comm["missing"], comm["behind"]) == ("0x7a079b828ff1a75", 20, [18, 19], [3, 4])
-    assert comm["counts"] == {op: {"3": 6649, "4": 0}} and comm["errors"] == {"5": "remote error"}
+    assert (comm.hash, comm.size, comm.missing, comm.behind) == ("0x7a079b828ff1a75", 20, [18, 19], [3, 4])
+    assert comm.counts == {op: {"3": 6649, "4": 0}} and comm.errors == {"5": "remote error"}
 
 
 def test_a_status_is_no_count(read_text):
     (comm,) = of(
         read_text(HEAD.format(version="2.28.9", errors="MISMATCH", status=" RUNNING") + STATUS), "ras.communicator"
     )
-    assert comm["counts"] == {} and comm["behind"] == [] and "Rank 7 has status ABORT" in STATUS
+    assert comm.counts == {} and comm.behind == [] and "Rank 7 has status ABORT" in STATUS
 
 
 def test_a_quiet_report_says_that_all_is_well(read_text):
     reading = read_text(HEAD.format(version="2.28.9", errors="OK", status=" RUNNING"), "ras.txt")
     assert [event.kind for event in reading.events] == ["ras.report"]
-    assert reading.events[0].data["communicators"] == reading.events[0].data["sound"] == 4
+    assert reading.events[0].data.communicators == reading.events[0].data.sound == 4
 
 
 def test_a_report_is_read_to_its_end(read_text):
@@ -144,14 +146,14 @@ def test_a_report_is_read_to_its_end(read_text):
 
 def test_the_recorded_hang_still_reads():
     (comm,) = sample("hang").of("ras.communicator")
-    assert comm.data["behind"] == [2] and comm.data["counts"] == {"AllReduce": {"2": 6}}
+    assert comm.data.behind == [2] and comm.data.counts == {"AllReduce": {"2": 6}}
 
 
 def test_recorded_json_and_text_agree():
     for name in ("mismatch.json", "mismatch.txt"):
-        uneven = [data for data in of(evidence.read([DATA / name]), "ras.communicator") if data["behind"]]
-        assert [(data["hash"], data["size"], data["behind"]) for data in uneven] == [(WORLD, 4, [3])]
-        assert uneven[0]["counts"]["AllReduce"]["3"] == 5
+        uneven = [data for data in of(evidence.read([DATA / name]), "ras.communicator") if data.behind]
+        assert [(data.hash, data.size, data.behind) for data in uneven] == [(WORLD, 4, [3])]
+        assert uneven[0].counts["AllReduce"]["3"] == 5
 
 
 @pytest.mark.parametrize(("name", "lost"), [("stopped.json", "silent"), ("dead.json", "dead")])
@@ -160,52 +162,52 @@ def test_json_without_its_comma(name, lost):
         json.loads((DATA / name).read_text())
     reading = evidence.read([DATA / name])
     (report,), comms = of(reading, "ras.report"), of(reading, "ras.communicator")
-    assert report[lost] == ["192.0.2.2:899"] and report["sound"] == 0 and not reading.problems
-    assert [data["dead" if lost == "dead" else "missing"] for data in comms] == [[3], [3]]
-    assert [data["hash"] for data in comms] == [OTHER, WORLD]
+    assert asdict(report)[lost] == ["192.0.2.2:899"] and report.sound == 0 and not reading.problems
+    assert [data.dead if lost == "dead" else data.missing for data in comms] == [[3], [3]]
+    assert [data.hash for data in comms] == [OTHER, WORLD]
 
 
 def test_foreign_memory_makes_no_ranks():
     """The second communicator of this text does not exist; its "ranks" are the bytes of other messages."""
     reading = evidence.read([DATA / "stopped.txt"])
     (comm,) = of(reading, "ras.communicator")
-    assert (comm["hash"], comm["missing"], comm["counts"]) == (OTHER, [3], {})
+    assert (comm.hash, comm.missing, comm.counts) == (OTHER, [3], {})
 
 
 def test_two_reports_show_who_stands_still(tmp_path):
     shutil.copy(DATA / "mismatch.json", tmp_path / "ras.json")
     shutil.copy(DATA / "mismatch_2.json", tmp_path / "ras_2.json")
     changes = of(evidence.read([tmp_path]), "ras.change")
-    assert [(data["hash"], data["moved"], data["still"], data["behind"]) for data in changes] == [
+    assert [(data.hash, data.moved, data.still, data.behind) for data in changes] == [
         (OTHER, {}, [0, 1, 2, 3], []),
         (WORLD, {}, [0, 1, 2, 3], [3]),
     ]
-    assert changes[0]["seconds"] == 2.0
+    assert changes[0].seconds == 2.0
 
 
 def test_two_reports_of_a_job_at_work():
     """Given in the wrong order; their time stamps put them right."""
     changes = of(evidence.read([DATA / "running_2.json", DATA / "running.json"]), "ras.change")
-    world = next(data for data in changes if data["hash"] == WORLD)
-    assert world["moved"] == {str(rank): {"AllReduce": 193} for rank in range(4)} and world["still"] == []
+    world = next(data for data in changes if data.hash == WORLD)
+    assert world.moved == {str(rank): {"AllReduce": 193} for rank in range(4)} and world.still == []
 
 
 def test_others_move_and_one_does_not(tmp_path):
     """What 16 ranks share goes to those that the text does not name."""
     (change,) = compare(tmp_path, text(top=6650), text(top=6660))
-    assert change["still"] == [3, 4] and len(change["moved"]) == 16
-    assert change["moved"]["0"] == {"AllReduce": 10} and change["behind"] == [3, 4] and change["seconds"] is None
+    assert change.still == [3, 4] and len(change.moved) == 16
+    assert change.moved["0"] == {"AllReduce": 10} and change.behind == [3, 4] and change.seconds is None
 
 
 def test_those_behind_catch_up(tmp_path):
     quiet = HEAD.format(version="2.28.9", errors="OK", status=" NOCOMM")
     (change,) = compare(tmp_path, text(blocks=""), quiet)
-    assert change["moved"] == {"3": {"AllReduce": 1}, "4": {"AllReduce": 6650}} and change["still"] == []
+    assert change.moved == {"3": {"AllReduce": 1}, "4": {"AllReduce": 6650}} and change.still == []
 
 
 def test_other_jobs_are_not_compared(tmp_path):
     assert compare(tmp_path, text(), text().replace("07a079b828ff1a75", "17a079b828ff1a75")) == []
-    assert compare(tmp_path, text(top=9000), text(top=7000))[0]["still"] == [3, 4]  # started again: counts fell
+    assert compare(tmp_path, text(top=9000), text(top=7000))[0].still == [3, 4]  # started again: counts fell
 
 
 @pytest.mark.parametrize("cut", [60, 700, 900, 1200, 1500])
@@ -226,7 +228,7 @@ ODD = (
 @pytest.mark.parametrize("value", ODD)
 def test_json_that_nobody_meant(read_text, value):
     reading = read_text(json.dumps(value), "ras.json")
-    assert reading.inputs[0]["kind"] == "ras" and all(not comm["counts"] for comm in of(reading, "ras.communicator"))
+    assert reading.inputs[0]["kind"] == "ras" and all(not comm.counts for comm in of(reading, "ras.communicator"))
 
 
 def test_states_that_are_errors(read_text):
@@ -235,4 +237,4 @@ def test_states_that_are_errors(read_text):
     (comm,) = of(
         read_text(json.dumps({"communicators": [{"hash": "0x1", "size": 2, "ranks": ranks}]})), "ras.communicator"
     )
-    assert comm["errors"] == {"1": "remote error"} and comm["missing"] == []
+    assert comm.errors == {"1": "remote error"} and comm.missing == []

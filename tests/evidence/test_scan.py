@@ -13,6 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from ncclkit.core.model import fields_of
 from ncclkit import evidence
 from ncclkit.evidence.scanner import pieces, scan
 from tests.evidence import specimens
@@ -29,7 +30,7 @@ def noisy(lines, between):
 
 
 def comparable(reading):
-    return [(event.kind, event.line, event.count, event.text, dict(event.data)) for event in reading.events]
+    return [(event.kind, event.line, event.count, event.text, fields_of(event)) for event in reading.events]
 
 
 @pytest.mark.parametrize("block", [700, 1500, 4096])
@@ -113,7 +114,7 @@ def test_who_logged_is_known_of_large_logs_too(tmp_path, monkeypatch):
 def test_the_last_step_is_known_however_much_follows(only, after):
     steps = "".join(f"[rank{rank}]: step {step} loss 0.1\n" for step in range(700) for rank in (0, 1))
     events = only("progress", "waiting for data\n" * 300_000 + steps + "nothing to see here\n" * after)
-    assert {event.rank: (event.data["step"], event.line) for event in events} == {0: (699, 301_399), 1: (699, 301_400)}
+    assert {event.rank: (event.data.step, event.line) for event in events} == {0: (699, 301_399), 1: (699, 301_400)}
 
 
 SCRIPT = """

@@ -29,18 +29,18 @@ GDB = """#0  0x00007f in ?? ()
 
 
 def functions(event):
-    return [frame["func"] for frame in event.data["frames"]]
+    return [frame["func"] for frame in event.data.frames]
 
 
 def test_py_spy_text(only):
     (event,) = only("stack", PYSPY, "stacks_rank2.txt")
-    assert (event.rank, event.pid, event.data["tool"], functions(event)) == (2, 4711, "py-spy", ["synchronize", "step"])
+    assert (event.rank, event.pid, event.data.tool, functions(event)) == (2, 4711, "py-spy", ["synchronize", "step"])
 
 
 def test_faulthandler_prints_the_main_thread_last(only):
     (event,) = only("stack", FAULT, "stacks_rank3.txt")
-    assert (event.rank, event.pid, event.data["tool"]) == (3, 4712, "faulthandler")
-    assert event.data["frames"][0] == {"file": "/home/me/train.py", "line": 33, "func": "step"}
+    assert (event.rank, event.pid, event.data.tool) == (3, 4712, "faulthandler")
+    assert event.data.frames[0] == {"file": "/home/me/train.py", "line": 33, "func": "step"}
 
 
 def test_several_processes_in_one_file(only):
@@ -60,7 +60,7 @@ def test_py_spy_json(only):
 def test_gdb_with_wrapped_arguments(only):
     (event,) = only("stack", "(gdb) bt\n" + GDB)
     assert functions(event) == ["??", "nccl_p2p_ib_init", "ncclNetInit"]
-    assert event.data["frames"][1]["line"] == 315
+    assert event.data.frames[1]["line"] == 315
 
 
 def test_a_stack_inside_a_log(only):
@@ -84,10 +84,10 @@ Traceback for thread 4712 (pt_gloo_runloop) [] (most recent call last):
 
 def test_pystack_with_native_frames(only):
     (event,) = only("stack", PYSTACK, "stacks_rank2.txt")
-    assert (event.rank, event.pid, event.data["tool"], event.data["state"]) == (2, 4711, "pystack", "Has the GIL")
-    assert [frame["func"] for frame in event.data["frames"]] == ["recv", "step", "<module>"]
-    assert event.data["native"][0] == "__futex_abstimed_wait_common (/lib/libc.so.6)" and event.data["peer"] == {
+    assert (event.rank, event.pid, event.data.tool, event.data.state) == (2, 4711, "pystack", "Has the GIL")
+    assert [frame["func"] for frame in event.data.frames] == ["recv", "step", "<module>"]
+    assert event.data.native[0] == "__futex_abstimed_wait_common (/lib/libc.so.6)" and event.data.peer == {
         "src": 1
     }
-    assert event.data["threads"][0]["name"] == "pt_gloo_runloop" and "waitRecv" in event.data["threads"][0]["native"][0]
+    assert event.data.threads[0]["name"] == "pt_gloo_runloop" and "waitRecv" in event.data.threads[0]["native"][0]
     assert event.text.startswith("Traceback for thread 4711") and "4712" not in event.text

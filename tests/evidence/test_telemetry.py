@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from ncclkit import evidence
-from ncclkit.core.model import Event
+from ncclkit.core.model import Event, fields_of
 
 
 def sample(second: float, **more: Any) -> str:
@@ -33,7 +33,7 @@ def test_the_last_sample_of_each_rank_counts(tmp_path: Path, name: str) -> None:
         (0, "node-1", 1, 1.0),
         (1, "node-1", 2, 2.0),
     ]
-    assert found[1].data == {"processes": 25, "cores": 1, "ran": 3.0, "waited": 50.5, "preempted": 99}
+    assert fields_of(found[1]) == {"processes": 25, "cores": 1, "ran": 3.0, "waited": 50.5, "preempted": 99}
     assert "waited 50.5 s for a core" in found[1].text
 
 
@@ -53,7 +53,7 @@ def test_the_last_sample_of_each_rank_counts(tmp_path: Path, name: str) -> None:
 )
 def test_what_is_torn_or_strange_is_passed_over(tmp_path: Path, line: str) -> None:
     (event,) = read(tmp_path / "telemetry.jsonl", sample(1.0, scheduling={"0": [1, 2, 3, 4, 5]}), line)
-    assert event.data["waited"] == 4
+    assert event.data.waited == 4
 
 
 def load(**row: Any) -> dict[str, Any]:
@@ -71,7 +71,7 @@ def test_how_busy_a_rank_was_at_the_end_is_the_mean_of_its_last_seconds(tmp_path
         kind="telemetry.utilization",
     )
     rates = {"cpu": 3.0, "main": 0.5, "sent": 2000.0, "received": 0.0, "gpu_busy": 4.0}
-    assert event.data == {"seconds": 2.0, "states": "SSD", "gpu": 1, **rates}
+    assert fields_of(event) == {"seconds": 2.0, "states": "SSD", "gpu": 1, **rates}
     assert (event.rank, event.line, event.time) == (3, 4, 52.0) and "GPU 1 busy 4 %" in event.text
 
 
@@ -99,7 +99,7 @@ def test_what_others_used_in_the_time_of_a_run_is_one_event_of_its_host(tmp_path
         sample(4.0, ranks={"0": 1}, cores=2, others=1.7, load=13.1, holders=[HOLDER, HOLDER]),
         kind="telemetry.others",
     )
-    assert event.data == {
+    assert fields_of(event) == {
         "cores_used": 1.6, "cores": 2, "load": 13.6, "ranks": 2, "gpus": {"0": 97},
         "holders": [dict(zip(("pid", "bus", "memory", "name"), HOLDER, strict=True))],
     }  # fmt: skip

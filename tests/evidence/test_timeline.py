@@ -10,7 +10,7 @@ from ncclkit import evidence
 from ncclkit.analysis import rank_states
 from ncclkit.analysis.picks import in_order
 from ncclkit.analysis.timeline import KEPT, RankProgress, abnormal, reported_by_others, timelines
-from ncclkit.core.model import Event
+from ncclkit.core.model import Event, fields_of
 from ncclkit.evidence.samples import names
 from tests.evidence.jobs import COMM_ID, call, case_of, init, line, started, status, timeout
 from tests.recordings import sample
@@ -206,7 +206,7 @@ def test_a_claimed_size_does_not_fill_the_memory(read_text):
 def test_stories_survive_the_trip_through_a_case_file():
     """Events that were saved hold lists and string keys; a dump read back tells the same."""
     events = sample("hang").events
-    back = [Event(**{**vars_of(event), "data": json.loads(json.dumps(dict(event.data)))}) for event in events]
+    back = [Event(**{**vars_of(event), "data": json.loads(json.dumps(fields_of(event)))}) for event in events]
     assert [story.end for story in timelines(case_of(back))] == [story.end for story in timelines(case_of(events))]
 
 

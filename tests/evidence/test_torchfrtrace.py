@@ -121,9 +121,10 @@ def ours(folder):
     events.sort(key=lambda event: event.kind)
     names = {"op": "type", "sizes": "size", "splits": "size", "dtypes": "dtype"}
     for event in [e for e in events if e.kind == "flight.mismatch"] or events:
-        kind = names[event.data["field"]] if event.kind == "flight.mismatch" else "missing"
-        odd = event.data.get("missing") or [r for side in event.data.get("odd", ()) for r in side["ranks"]]
-        return kind, event.data["group"], event.data["seq"], odd
+        kind = names[event.data.field] if event.kind == "flight.mismatch" else "missing"
+        odd = [r for side in event.data.odd for r in side["ranks"]] if event.kind == "flight.mismatch" else []
+        odd = event.data.missing if event.kind == "flight.missing" else odd
+        return kind, event.data.group, event.data.seq, odd
     return "none", None, None, []
 
 

@@ -26,7 +26,7 @@ def read(tmp_path: Path, text: str) -> evidence.Reading:
 @pytest.mark.parametrize("line", UNKNOWN)
 def test_an_unknown_error_is_an_event(tmp_path: Path, line: str) -> None:
     (event,) = read(tmp_path, f"all is well\n{line}\nall is well\n").events
-    assert (event.kind, event.line) == ("log.error", 2) and UNKNOWN[line] in event.data["message"]
+    assert (event.kind, event.line) == ("log.error", 2) and UNKNOWN[line] in event.data.message
     assert event.rank == (3 if "rank3" in line else None)
 
 

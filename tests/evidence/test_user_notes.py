@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ncclkit.core.model import fields_of
 import pytest
 
 PLAIN = [
@@ -77,7 +78,7 @@ DULL = [
 @pytest.mark.parametrize(("text", "kind", "fields"), PLAIN, ids=[line[0][:40] for line in PLAIN])
 def test_a_line_becomes_its_event(only, text, kind, fields):
     (event,) = only(kind, text + "\n")
-    assert {key: event.data[key] for key in fields} == fields
+    assert {key: fields_of(event)[key] for key in fields} == fields
 
 
 @pytest.mark.parametrize("text", DULL)
@@ -92,8 +93,8 @@ def test_a_verdict_of_torchfrtrace_names_who_is_missing(only):
     )
     (event,) = only("flight.missing", text)
     data = event.data
-    assert (data["seq"], data["group"], data["desc"], data["op"]) == (41, "7", "tp", "all_reduce")
-    assert (data["missing"], data["waiting"]) == ([1, 3], [0, 2])
+    assert (data.seq, data.group, data.desc, data.op) == (41, "7", "tp", "all_reduce")
+    assert (data.missing, data.waiting) == ([1, 3], [0, 2])
 
 
 @pytest.mark.parametrize(
@@ -115,5 +116,5 @@ def test_a_verdict_of_torchfrtrace_names_the_odd_rank(only, error, field, value)
     said = f"error msg: Culprit rank 2; Error type: {error}\n"
     text = f"Collective sequence number: 4 has errors\nexpected ranks: {{0, 1, 2}}\n{said}"
     (event,) = only("flight.mismatch", text)
-    assert event.data["field"] == field and event.data["odd"] == [{"value": value, "ranks": [2]}]
-    assert event.data["majority"]["ranks"] == [0, 1]
+    assert event.data.field == field and event.data.odd == [{"value": value, "ranks": [2]}]
+    assert event.data.majority["ranks"] == [0, 1]

@@ -57,7 +57,7 @@ def test_each_line_of_mixed_tracebacks_is_taken_apart_once(monkeypatch, launcher
     events = [event for event in read(data, tasks=launcher == "srun") if event.kind == "python.exception"]
     lines = data.count(b"\n")
     assert sum(event.count for event in events) == 128
-    assert {len(event.data["frames"]) for event in events} == {6}
+    assert {len(event.data.frames) for event in events} == {6}
     assert len(parsed) <= 1.2 * lines  # it was once for each rank and line
     assert len(looked) <= 2 * lines
 

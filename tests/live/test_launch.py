@@ -153,7 +153,7 @@ def test_a_guard_that_is_killed_is_no_end_that_anybody_asked_for(tmp_path: Path)
 
     run = asyncio.run(probe.execute(case, plan, on_size(kill)))
     assert run.reason == "lost" and "SIGKILL" in run.summary and "without a message" in run.summary
-    assert [event.data["reason"] for event in case.of("run.end")] == ["lost"]
+    assert [event.data.reason for event in case.of("run.end")] == ["lost"]
     until = time.monotonic() + 20
     while leftovers() and time.monotonic() < until:
         time.sleep(0.1)

@@ -48,7 +48,7 @@ def test_json_twice(tmp_path: Path) -> None:
     assert poll(tmp_path, speak(JSON)) == ("", ["ras.json", "ras_2.json"])
     assert [(tmp_path / name).read_bytes() for name in ("ras.json", "ras_2.json")] == JSON
     changes = [event.data for event in evidence.read([tmp_path]).events if event.kind == "ras.change"]
-    assert [data["behind"] for data in changes] == [[], [3]]
+    assert [data.behind for data in changes] == [[], [3]]
 
 
 def test_text_where_json_is_unknown(tmp_path: Path) -> None:

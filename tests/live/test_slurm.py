@@ -131,7 +131,7 @@ def test_all_verbs_work_across_four_nodes_and_name_the_bad_one(login: Login, tmp
     found = staged_test(case)
     assert found.summary.startswith(f"{bad} (rank 3) is slow with most others"), (found.summary, found.nodes)
     assert {(pair.a, pair.b) for pair in found.pairs} == {(a, b) for b in range(4) for a in range(b)}
-    sets = [(event.data["stage"], event.data["ranks"]) for event in case.of("stage.group")]
+    sets = [(event.data.stage, event.data.ranks) for event in case.of("stage.group")]
     assert sorted(sets) == [("all", [0, 1, 2, 3]), ("nodes", [0, 1]), ("nodes", [2, 3])]
 
     said = verb(2, "tune", "GLOO_SOCKET_IFNAME=eth0,eth0", "--sizes", "4KiB", "--json")

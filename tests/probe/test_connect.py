@@ -33,7 +33,7 @@ def test_everybody_meets_everybody_once_and_nobody_twice_at_a_time(count: int) -
 
 
 def test_the_kinds_and_the_agent_agree_on_the_fields() -> None:
-    assert KINDS["connect.host"] == session.HOST_FIELDS and KINDS["connect.pair"] == session.PAIR_FIELDS
+    assert KINDS["connect.host"].__struct_fields__ == session.HOST_FIELDS and KINDS["connect.pair"].__struct_fields__ == session.PAIR_FIELDS
 
 
 @pytest.mark.parametrize("addresses", [["127.0.0.1/8"], ["::1/128", "fe80::1%eth0/64", "169.254.0.3/16"], [], None])
@@ -182,7 +182,7 @@ def test_a_path_that_breaks_gives_reasons_instead_of_numbers() -> None:
 
 
 def event(kind: str, **data: Any) -> Event:
-    return Event(kind, kind, "runs/1-connect/wire.jsonl", 1, data=dict.fromkeys(KINDS[kind]) | data)
+    return Event(kind, kind, "runs/1-connect/wire.jsonl", 1, data=data)
 
 
 SOUND = {
@@ -227,8 +227,8 @@ GARBAGE: tuple[Any, ...] = (None, 0, -1.5, True, "$(reboot)", [None, {}, 3], {"a
 
 @pytest.mark.parametrize("value", GARBAGE, ids=repr)
 def test_records_of_other_hosts_may_hold_anything(value: Any) -> None:
-    host = connections.host(event("connect.host", **dict.fromkeys(KINDS["connect.host"], value)))
-    link = connections.link(event("connect.pair", **dict.fromkeys(KINDS["connect.pair"], value)), {"$(reboot)": value})
+    host = connections.host(event("connect.host", **dict.fromkeys(KINDS["connect.host"].__struct_fields__, value)))
+    link = connections.link(event("connect.pair", **dict.fromkeys(KINDS["connect.pair"].__struct_fields__, value)), {"$(reboot)": value})
     assert isinstance(host.summary, str) and isinstance(link.summary, str) and link.trouble
     assert "$" not in link.address + link.over + link.nccl_address + "".join(link.reached)
 

@@ -69,7 +69,7 @@ def test_the_folder_is_the_case(walked: tuple[Case, Run, list[dict[str, Any]]]) 
     assert case.path is not None
     again = Case.open(case.path)
     assert again.measurements == list(run.measurements)
-    assert {e.data["phase"] for e in again.of("worker.phase")} >= {"hello", "init", "done"}
+    assert {e.data.phase for e in again.of("worker.phase")} >= {"hello", "init", "done"}
     assert again.fact("cpu.usable") and again.fact("software.torch")
 
 

@@ -65,7 +65,7 @@ def test_simulated_hosts_talk_over_the_network() -> None:
     ways = {(pair.a, pair.b): pair.path for pair in staged_test(case).pairs}
     assert {pair for pair, way in ways.items() if way == "NV18"} == {(0, 1), (2, 3)}
     assert set(ways.values()) == {"NV18", "network"} and {m.hosts for m in case.measurements} == {2}
-    assert {event.data["via"] for event in case.of("nccl.channel")} == {"P2P", "NET"}
+    assert {event.data.via for event in case.of("nccl.channel")} == {"P2P", "NET"}
 
 
 def test_telemetry_saw_the_gpus_at_work() -> None:

@@ -46,7 +46,7 @@ def tried(needs: dict[str, Any], *limit: str) -> list[dict[str, Any]]:
 
 
 def test_the_kind_and_the_agent_agree_on_the_fields_and_the_things() -> None:
-    assert KINDS["resources.tried"] == resource_checks.TRIED and resource_checks.THINGS.keys() - {"hosts"} == set(
+    assert KINDS["resources.tried"].__struct_fields__ == resource_checks.TRIED and resource_checks.THINGS.keys() - {"hosts"} == set(
         every_need()
     )
 
@@ -236,7 +236,7 @@ def test_the_needs_are_planned_for_the_ranks_of_the_case() -> None:
 
 @pytest.mark.parametrize("value", [None, True, "9", float("nan"), [], {}])
 def test_a_torn_record_is_nothing_that_is_known(value: Any) -> None:
-    one = grant({"what": value, "need": value, "got": value, "error": value, "why": value, "name": value})
+    one = grant(Event("resources.tried", data=dict.fromkeys(("what", "need", "got", "error", "why", "name"), value)))
     assert one.cause == "" and one.short in (None, False) and one.summary
 
 

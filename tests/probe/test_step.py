@@ -55,14 +55,14 @@ def hooked(rows):
 
 def test_the_parts_of_a_step_add_up_to_it():
     event = hooked([row(), {"begin": 0.1, "end": 0.19, "on": False}])
-    (made,) = event.data["steps"]
+    (made,) = event.data.steps
     assert made["parts"] == pytest.approx(
         {"data": 0.040, "checkpoint": 0.0, "communication": 0.019, "script": 0.008, "computation": 0.033}
     )
     assert made["points"] == [pytest.approx([0.002, 0.006, 0.004]), pytest.approx([0.080, 0.095, 0.015])]
-    assert event.data["plain"] == pytest.approx([0.09]) and event.rank == 1 and event.data["cost"] == 0.002
-    assert ["collective", "t.py:3 log", pytest.approx(0.004), 1.0, "allreduce"] in event.data["sites"]
-    assert ["script", "t.py:9 log", pytest.approx(0.1), 0.0, ""] in event.data["sites"]
+    assert event.data.plain == pytest.approx([0.09]) and event.rank == 1 and event.data.cost == 0.002
+    assert ["collective", "t.py:3 log", pytest.approx(0.004), 1.0, "allreduce"] in event.data.sites
+    assert ["script", "t.py:9 log", pytest.approx(0.1), 0.0, ""] in event.data.sites
 
 
 def test_steps_lead_to_causes_only_as_far_as_they_show():
@@ -72,7 +72,7 @@ def test_steps_lead_to_causes_only_as_far_as_they_show():
 
     def causes(*more, loading=0.0):
         case = Case()
-        for one in events[1].data["steps"]:
+        for one in events[1].data.steps:
             one["loading"] = loading
         case.add([*events, *more])
         return {one.cause: one.strength for one in diagnose(case).findings}
@@ -189,11 +189,11 @@ def test_a_trace_of_a_gpu_gives_what_nothing_hides(piece):
         ]
     told = trace(events, distributedInfo={"rank": 3, "world_size": 8, "backend": "nccl"}, host_name="n1")
     event = records.from_trace(Pieces(told, piece), "t.json", 0)
-    assert (event.rank, event.host, len(event.data["steps"]), event.data["gpus"]) == (3, "n1", 2, True)
-    assert event.data["steps"][0]["parts"] == pytest.approx(
+    assert (event.rank, event.host, len(event.data.steps), event.data.gpus) == (3, "n1", 2, True)
+    assert event.data.steps[0]["parts"] == pytest.approx(
         {"computation": 0.05, "communication": 0.03, "data": 0.01, "checkpoint": 0.0, "script": 0.01}
     )
-    assert event.data["steps"][0]["points"] == [pytest.approx([0.05, 0.09, 0.03])]
+    assert event.data.steps[0]["points"] == [pytest.approx([0.05, 0.09, 0.03])]
     found = step_times([event])
     assert found.brakes[0].part == "communication" and found.cost is None
 
@@ -202,7 +202,7 @@ def test_what_a_trace_has_of_another_form_does_no_harm():
     steps = [span("user_annotation", "Optimizer.step#A.step", k, k + 1) for k in range(3)]
     odd = [{"ph": "X", "dur": 1}, {"ph": "X", "dur": 1, "ts": "x"}, {"ph": 7, "cat": [], "name": None}]
     event = records.from_trace(Pieces(trace([*odd, *steps], distributedInfo=[1], baseTimeNanoseconds="x"), 50), "t", 5)
-    assert event.rank == 5 and len(event.data["steps"]) == 2
+    assert event.rank == 5 and len(event.data.steps) == 2
 
 
 def test_of_gpus_the_trace_has_the_times_and_the_hook_what_the_script_did():
@@ -336,10 +336,10 @@ def test_settings_reach_the_script_and_its_steps(tmp_path):
     folder, reason, events = asyncio.run(step._once(Case.open(tmp_path), words, options, change, told.append))
     found = [event for event in events if event.kind == "step.rank"]
     assert reason == "done" and len(found) == 2, (folder / "launcher.log").read_text()
-    assert all(len(event.data["buckets"]) <= 2 for event in found), found[0].data["buckets"]
-    assert all(event.data["batches"] == pytest.approx(2, abs=0.3) and not event.data["problems"] for event in found)
+    assert all(len(event.data.buckets) <= 2 for event in found), found[0].data.buckets
+    assert all(event.data.batches == pytest.approx(2, abs=0.3) and not event.data.problems for event in found)
     usual = step._lap(found, reason, folder, "--accumulate=2")
-    assert usual < 1e6 * min(max(event.data["plain"]) for event in found), "the time is that of a batch"
+    assert usual < 1e6 * min(max(event.data.plain) for event in found), "the time is that of a batch"
 
 
 def effect(name, default, changed):

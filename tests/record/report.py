@@ -14,6 +14,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 import nbformat  # noqa: E402
 
+from ncclkit.core.model import fields_of
 from ncclkit import cli
 from ncclkit.agent import redact  # noqa: E402
 from ncclkit.core.case import Case  # noqa: E402
@@ -31,7 +32,7 @@ def main(folder: Path, options: list[str]) -> int:
     clean = recording.cleaner(folder)
     case = Case.open(folder)
     case.events = [
-        replace(e, path=clean(e.path), text=clean(e.text), host=clean(e.host), data=redact.texts(dict(e.data), clean))
+        replace(e, path=clean(e.path), text=clean(e.text), host=clean(e.host), data=redact.texts(fields_of(e), clean))
         for e in case.events
     ]
     case.save()

@@ -9,7 +9,7 @@ import pytest
 
 import ncclkit as nk
 from ncclkit.core.case import Case
-from ncclkit.core.model import NcclkitError
+from ncclkit.core.model import NcclkitError, fields_of
 from ncclkit.evidence.logs import read_logs
 from ncclkit.experiments import questions
 from ncclkit.live.looking import Sight
@@ -67,7 +67,7 @@ def test_a_click_is_an_answer_and_can_be_taken_back(case: Case) -> None:
     first = form.question
     assert first is not None and not form.start.disabled and form.undo.disabled
     asyncio.run(clicked(form, form.no))
-    assert case.of("told.answer")[-1].data == {"look": first.cause, "answer": "no", "by": "user"}
+    assert fields_of(case.of("told.answer")[-1]) == {"look": first.cause, "answer": "no", "by": "user"}
     assert form.question != first and "After 1 answer: " in words(form) and not form.undo.disabled
     asyncio.run(clicked(form, form.undo))
     assert case.of("told.answer") == [] and form.question == first

@@ -10,8 +10,7 @@ import pytest
 
 import ncclkit as nk
 from ncclkit.core.case import Case
-from ncclkit.core.model import Event
-from ncclkit.evidence import KINDS
+from ncclkit.core.model import Event, fields_of
 from ncclkit.views._base import PLOTLY
 from tests.views.records import HOSTILE
 from tests.views.test_faces import Page
@@ -28,13 +27,13 @@ def network(names: list[str], **wrong: Any) -> Case:
             "address": "10.0.0.9",
             "gloo": "eth0",
         }
-        case.events.append(Event("connect.host", "", path, 1, data=dict.fromkeys(KINDS["connect.host"]) | known))
+        case.events.append(Event("connect.host", "", path, 1, data=known))
     for src, dst in permutations(names, 2):
         known = {"src": src, "dst": dst, "address": "10.0.0.9", "rendezvous": "open", "nccl": "open", "port": 29500}
         speed = {"mtu": 1500, "mtu_own": 1500, "bandwidth": 2.0, "latency": 40.0, "offset": 0.5, "offset_error": 1e-5}
         known |= {"interface": "eth0", "nccl_address": "10.0.0.9", "reached": ["10.0.0.9"], "over": "10.0.0.9"} | speed
         known |= wrong if (src, dst) == tuple(names[:2]) else {}
-        case.events.append(Event("connect.pair", "", path, 1, data=dict.fromkeys(KINDS["connect.pair"]) | known))
+        case.events.append(Event("connect.pair", "", path, 1, data=known))
     return case
 
 
@@ -94,7 +93,7 @@ def test_names_lose_what_all_have_in_common() -> None:
 
 def test_a_clock_that_is_off_and_a_host_that_could_not_be_asked() -> None:
     case = network(["a", "b"])
-    told = {event.kind: dict(event.data) for event in case.events[1:]}
+    told = {event.kind: fields_of(event) for event in case.events[1:]}
     case.events[-1] = replace(case.events[-1], data=told["connect.pair"] | {"offset": -0.5})  # b → a, as seen from b
     assert "500 ms ahead, ± 10.0 µs" in Page(nk.connect_view(case).static()).words
     lost = told["connect.host"] | {"problem": "it ended: Permission denied"}
@@ -112,7 +111,7 @@ def test_64_hosts_are_a_short_page() -> None:
 def test_names_of_hosts_are_escaped() -> None:
     case = network([HOSTILE, f"{HOSTILE}2"], rendezvous=HOSTILE, interface=HOSTILE, why={HOSTILE: HOSTILE})
     more: tuple[dict[str, Any], ...] = ({"problem": HOSTILE}, {"gloo": HOSTILE, "own": [HOSTILE], "interface": HOSTILE})
-    case.events[:2] = [replace(e, data={**e.data, **add}) for e, add in zip(case.events, more, strict=False)]
+    case.events[:2] = [replace(e, data={**fields_of(e), **add}) for e, add in zip(case.events, more, strict=False)]
     page = Page(nk.connect_view(case).static())
     assert "script" not in page.tags and "img" not in page.tags
     assert page.words.count("<script>alert(1)</script>") > 8

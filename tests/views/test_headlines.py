@@ -12,7 +12,7 @@ import ncclkit as nk
 from ncclkit.analysis.timeline import timelines
 from ncclkit.causes.engine import Diagnosis, diagnose
 from ncclkit.core.case import Case
-from ncclkit.core.model import Event, Finding, found
+from ncclkit.core.model import Event, Finding, fields_of, found
 from ncclkit.evidence.samples import HERE
 from ncclkit.views import _draw
 from ncclkit.views.attach import stacks_view
@@ -185,7 +185,7 @@ def test_counts_of_sends_and_receives_are_no_progress() -> None:
         "desc": "",
     }
     zero = timed_out(0)
-    zero = replace(zero, data={**zero.data, "seq": 8})
+    zero = replace(zero, data={**fields_of(zero), "seq": 8})
     case = case_of(
         zero, event_of("c10d.status", rank=0, **status), event_of("c10d.timeout", rank=1, **recv),
         event_of("c10d.status", rank=1, **other),
@@ -213,7 +213,7 @@ def test_two_that_differ_are_no_majority() -> None:
 
 
 def odd_call() -> dict[str, object]:
-    return {**timed_out(1).data, "op": "BROADCAST"}
+    return {**fields_of(timed_out(1)), "op": "BROADCAST"}
 
 
 def test_a_new_record_is_seen_by_the_next_picture() -> None:

@@ -442,7 +442,7 @@ def analyse(
 
 def _called_meanwhile(dumps: Iterable[Dump], events: Iterable[Event]) -> bool:
     """Whether a rank made a call after `ncclkit attach` had begun to look at it."""
-    looks = {event.rank: event.data["snapshots"] for event in events if event.kind == "attach.rank"}
+    looks = {event.rank: event.data.snapshots for event in events if event.kind == "attach.rank"}
     begun = {rank: shots[0]["t"] for rank, shots in looks.items() if shots}
     known = [dump for dump in dumps if dump.rank in begun]
     return any((dump.newest_time() or 0.0) > begun[dump.rank] for dump in known)
@@ -464,11 +464,11 @@ def _of(group: Group) -> list[GroupFinding]:
 
 
 def _event(stop: GroupFinding, stacks: Mapping[int, Event]) -> Event:
-    data: dict[str, Any] = {"group": stop.group.name, "desc": stop.group.desc, **stop.data}
+    data: dict[str, Any] = {"group": stop.group.name, "desc": stop.group.desc, **stop.fields}
     text = list(stop.text)
     if stop.kind in ("flight.missing", "flight.p2p"):
         seen = {rank: stacks[rank] for rank in stop.missing[:SHOWN] if rank in stacks}
-        data["stacks"] = {str(rank): event.data["frames"] for rank, event in seen.items()}
+        data["stacks"] = {str(rank): event.data.frames for rank, event in seen.items()}
         text += [f"    rank {rank} stood {_stood(event)}" for rank, event in seen.items()]
     dumps = stop.group.dumps
     path = next(
@@ -480,6 +480,6 @@ def _event(stop: GroupFinding, stacks: Mapping[int, Event]) -> Event:
 
 def _stood(event: Event) -> str:
     """The innermost line of a stack that is not torch's own."""
-    frames = event.data["frames"]
+    frames = event.data.frames
     own = next((frame for frame in frames if "/torch/" not in frame["file"]), frames[0])
-    return f"in {own['func']} at {own['file']}:{own['line']} ({event.data.get('tool')})"
+    return f"in {own['func']} at {own['file']}:{own['line']} ({event.data.tool})"

@@ -31,7 +31,8 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-from ncclkit.evidence.grammars.grammar import Data, frame
+from ncclkit.core.kinds import Frame
+from ncclkit.evidence.grammars.grammar import frame
 from ncclkit.evidence.processes import Refused
 
 DAMAGE = (
@@ -112,7 +113,7 @@ class Kind(NamedTuple):
 class Detail(NamedTuple):
     """What is kept of few calls."""
 
-    frames: list[Data]
+    frames: list[Frame]
     """Innermost first."""
     sends: tuple[int, ...]
     """Elements for each peer, where the call lists them one by one."""
@@ -469,7 +470,7 @@ def _text(value: Any) -> str:
     return value[:40]
 
 
-def _frames(value: Any) -> Iterator[Data]:
+def _frames(value: Any) -> Iterator[Frame]:
     for item in value[:FRAMES] if type(value) is list else ():
         with suppress(*WRONG):
             number = item["line"]
@@ -545,7 +546,7 @@ class Dump:
             f" {state}{f' at {site}' if site else ''}"
         )
 
-    def frames(self, calls: Calls, place: int) -> list[Data]:
+    def frames(self, calls: Calls, place: int) -> list[Frame]:
         """The whole stack, kept for the last calls only."""
         detail = calls.details.get(place)
         return detail.frames if detail else []

@@ -153,7 +153,7 @@ class GroupFinding:
 
     kind: str
     group: Group
-    data: Data
+    fields: Data
     """Without what every finding says of its group."""
     text: list[str]
     ranks: list[int]
@@ -333,12 +333,12 @@ def crossed(found: Iterable[GroupFinding]) -> None:
     """
     stuck = [stop for stop in found if stop.kind == "flight.stuck"]
     for stop in stuck:
-        stop.data["crossed"] = []
+        stop.fields["crossed"] = []
         for other in stuck:
             both = stop.group.calls.keys() & other.group.calls.keys()
             later = [_made(other, rank) - _made(stop, rank) for rank in both]
             if min(later, default=0) < 0 < max(later, default=0):
-                stop.data["crossed"].append(other.group.name)
+                stop.fields["crossed"].append(other.group.name)
 
 
 def _made(stop: GroupFinding, rank: int) -> int:
@@ -346,7 +346,7 @@ def _made(stop: GroupFinding, rank: int) -> int:
     not hold it.
     """
     calls = stop.group.calls[rank]
-    place = calls.at(stop.data["seq"])
+    place = calls.at(stop.fields["seq"])
     return calls.created[place] if place is not None else 0
 
 
@@ -372,20 +372,20 @@ def roots(found: Iterable[GroupFinding]) -> None:
         while root in holder and holder[root] not in seen:
             root = holder[root]
             seen.add(root)
-        stop.data["root"], stop.data["holds"] = "", []
+        stop.fields["root"], stop.fields["holds"] = "", []
         if root != number and root not in holder:
-            stop.data["root"] = stops[root].group.name
+            stop.fields["root"] = stops[root].group.name
             stop.text.append(
                 f"  only a consequence: {listed(stop.missing)} wait in {stops[root].group.title}"
             )
     for stop in stops:
-        stop.data["holds"] = [
-            other.group.name for other in stops if other.data["root"] == stop.group.name
+        stop.fields["holds"] = [
+            other.group.name for other in stops if other.fields["root"] == stop.group.name
         ]
-        if stop.data["holds"]:
+        if stop.fields["holds"]:
             stop.text.append(
-                f"  because of it wait: {len(stop.data['holds'])} other groups,"
-                f" {', '.join(stop.data['holds'][:SHOWN])}"
+                f"  because of it wait: {len(stop.fields['holds'])} other groups,"
+                f" {', '.join(stop.fields['holds'][:SHOWN])}"
             )
 
 

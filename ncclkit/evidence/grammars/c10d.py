@@ -203,7 +203,7 @@ def _second(match: re.Match[str], data: Data, line: Line) -> Data:
 
 
 def _unsized(match: re.Match[str], data: Data, line: Line) -> Data:
-    return _second(match, data, line) | {"ran_ms": None, "_bare": True}
+    return _second(match, data, line) | {"ran_ms": None}
 
 
 def _desync(match: re.Match[str], data: Data, line: Line) -> Data:
@@ -230,7 +230,7 @@ def _numbers(text: str) -> list[int]:
 
 
 def _thrown(match: re.Match[str], data: Data, line: Line) -> Data:
-    return UNSAID | {"pg": "", "ran_ms": None, "api": "nccl", "_bare": True}
+    return UNSAID | {"pg": "", "ran_ms": None, "api": "nccl"}
 
 
 def _last_error(match: re.Match[str], data: Data, line: Line) -> Data:

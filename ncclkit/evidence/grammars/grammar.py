@@ -14,8 +14,8 @@ from typing import Any
 
 from ncclkit.agent import redact
 from ncclkit.core import secrets
+from ncclkit.core.kinds import KINDS, Frame
 from ncclkit.core.model import Event
-from ncclkit.evidence.kinds import KINDS
 
 TEXT = 2000
 """Longest text of an event in characters."""
@@ -25,6 +25,14 @@ LABEL = re.compile(r"(\[\w{1,300}\]|\(\w{1,120} pid=\d{1,10}[^()]{0,100}\)):?$",
 
 Data = dict[str, Any]
 Make = Callable[["re.Match[str]", Data, "Line"], "Data | None"]
+
+
+@dataclass(frozen=True, slots=True)
+class LabelledEvent(Event):
+    """An event whose rank is a launcher's label: right on one host, perhaps a local rank on many.
+
+    Only while files are read; what is handed on is an `Event`.
+    """
 
 
 @dataclass(slots=True)
@@ -73,13 +81,14 @@ class Line:
 
     def event(self, kind: str, data: Mapping[str, Any], *, text: str = "", **known: Any) -> Event:
         """An event on this line; `known` (rank, host, pid) wins over the prefix."""
-        data = dict(data) | ({"_local": True} if self.local and known.get("rank") is None else {})
+        is_labelled = self.local and known.get("rank") is None
         found: Data = {"host": self.host, "pid": self.pid, "rank": self.rank, "time": self.time}
         found |= {key: value for key, value in known.items() if value not in (None, "")}
         quoted = _short(self.quote) if text in ("", self.text) else clip(text)
         if redact.REDACTED in quoted:  # what only several lines together tell
             data = redact.texts(data, secrets.text)
-        return Event(kind, text=quoted, path=self.path, line=self.number, data=data, **found)
+        make = LabelledEvent if is_labelled else Event
+        return make(kind, text=quoted, path=self.path, line=self.number, data=data, **found)
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +126,8 @@ class Rule:
             return None
         known = {key: data.pop("_" + key, None) for key in ("rank", "host", "pid", "time")}
         cited = data.pop("_line", None)
-        return (cited or line).event(self.kind, data, text=cited.text if cited else text, **known)
+        told = {key: value for key, value in data.items() if value is not None}
+        return (cited or line).event(self.kind, told, text=cited.text if cited else text, **known)
 
     def _value(self, key: str, value: str | None) -> Any:
         return parse_int(value) if key in self.integers else value
@@ -134,7 +144,7 @@ def rule(
     """
     digits_matter = re.search(r"\d", NO_DIGIT.sub("", pattern)) is not None
     compiled = re.compile(pattern, re.ASCII)
-    known = dict.fromkeys(KINDS[kind]) | fixed
+    known = dict.fromkeys(KINDS[kind].__struct_fields__) | fixed
     return Rule(
         kind,
         anchor.encode(),
@@ -197,6 +207,6 @@ def _short(text: str) -> str:
     return text if len(text) <= TEXT else f"{text[:600]}\n[...]\n{text[-(TEXT - 607) :]}"
 
 
-def frame(file: str, line: str | int | None, func: str) -> Data:
-    """One stack frame as it stands in `data["frames"]`."""
+def frame(file: str, line: str | int | None, func: str) -> Frame:
+    """One stack frame, as it stands among the `frames` of an event."""
     return {"file": file, "line": parse_int(str(line)) or 0, "func": func}

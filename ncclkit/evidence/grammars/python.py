@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import takewhile
 
+from ncclkit.core.kinds import Frame
 from ncclkit.core.model import Event
 from ncclkit.evidence.grammars.grammar import Data, Line, Rule, frame, rule
 
@@ -131,7 +132,7 @@ class Region:
     Frames and the last lines, of one process or of several mixed.
     """
 
-    frames: list[Data]
+    frames: list[Frame]
     finals: list[tuple[int, re.Match[str]]]
     ends: int = 0
     """Frames that stood before the first last line."""
@@ -172,7 +173,7 @@ def _finish(region: Region, number: int, body: str) -> bool:
     return True
 
 
-def _separate(region: Region) -> list[Data] | None:
+def _separate(region: Region) -> list[Frame] | None:
     """The frames of each of the mixed tracebacks, which can be told only where all of them are the
     same.
     """
@@ -188,7 +189,7 @@ def _separate(region: Region) -> list[Data] | None:
 
 
 def _event(
-    line: Line, final: re.Match[str], frames: list[Data], raw: list[str], until: int
+    line: Line, final: re.Match[str], frames: list[Frame], raw: list[str], until: int
 ) -> Event:
     kind, message = final["type"], final["message"] or ""
     data = {
@@ -276,7 +277,7 @@ def _uncaught(match: re.Match[str], data: Data, line: Line) -> Data:
     }
 
 
-def _frames(lines: list[str]) -> list[Data]:
+def _frames(lines: list[str]) -> list[Frame]:
     """The first stack; empty where the numbers show that stacks of several processes are mixed."""
     found = [match for match in map(CPP_FRAME.match, lines) if match]
     starts = [place for place, match in enumerate(found) if match["number"] == "0"]

@@ -12,6 +12,9 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
+from msgspec import structs
+
+from ncclkit.core.kinds import Frame
 from ncclkit.core.model import Event
 from ncclkit.evidence.grammars.grammar import Data, Line, clip, frame
 
@@ -101,7 +104,7 @@ def _shifted(line: Line, lead: int) -> Line:
 
 
 def _collect(line: Line, pattern: re.Pattern[str], thread: str, tool: str) -> Iterator[Event]:
-    frames: list[Data] = []
+    frames: list[Frame] = []
     raw = [line.text]
     bodies = (later.body for later in line.own(LIMIT))
     for body in _unwrapped(line.body, bodies) if tool == "gdb" else bodies:
@@ -201,10 +204,10 @@ def of_processes(events: list[Event], heads: list[tuple[int, int, int | None]]) 
     for event in events:
         above = bisect_right(starts, event.line)
         _, pid, rank = heads[above - 1] if above else (0, event.pid, None)
-        data = dict(event.data) | {"pid": pid}
+        data = structs.replace(event.data, pid=pid)
         event = replace(event, pid=pid, rank=event.rank if rank is None else rank, data=data)
-        follows = place is not None and event.line <= place[0] and place[1:] == (pid, data["tool"])
-        place = (event.line + event.text.count("\n") + 3, pid, str(data["tool"]))
+        follows = place is not None and event.line <= place[0] and place[1:] == (pid, data.tool)
+        place = (event.line + event.text.count("\n") + 3, pid, data.tool)
         chosen[-1 if follows else len(chosen) :] = [event]
     return chosen
 

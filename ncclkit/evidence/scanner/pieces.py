@@ -22,6 +22,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any, BinaryIO
 
+from msgspec import structs
+
+from ncclkit.core.kinds import PythonException, PythonIgnored
 from ncclkit.core.model import Event, NcclkitError
 from ncclkit.evidence.grammars import progress, stacks
 from ncclkit.evidence.grammars.families import classify
@@ -463,5 +466,7 @@ def _moved(event: Event, lines: int) -> Event:
     """An event whose lines are counted from farther back."""
     if not lines:
         return event
-    until = {"until": event.data["until"] + lines} if "until" in event.data else {}
-    return replace(event, line=event.line + lines, data={**event.data, **until})
+    data = event.data
+    if isinstance(data, (PythonException, PythonIgnored)) and data.until is not None:
+        data = structs.replace(data, until=data.until + lines)
+    return replace(event, line=event.line + lines, data=data)

@@ -21,12 +21,12 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePath
-from typing import Any
 
 from ncclkit.agent.digits import whole_number
 from ncclkit.analysis.message_sizes import tensor_spans
 from ncclkit.core.case import Case
 from ncclkit.core.experiment_records import FOLDER
+from ncclkit.core.kinds import WorkerPhase
 from ncclkit.core.model import Event, NcclkitError
 
 STAGES = "stages"
@@ -131,15 +131,6 @@ def _tensors(path: Path, size: int) -> tuple[bool, str]:
     return missing <= 0, f"{missing:,} bytes are missing at its end" if missing > 0 else ""
 
 
-NUMBERS = {
-    "start": ("limit",),
-    "replay": ("done", "of", "seconds"),
-    "first": ("seconds",),
-    "pace": ("read_s", "step_s"),
-}
-"""What a record of each phase must hold, all of it numbers."""
-
-
 @dataclass(frozen=True, slots=True)
 class Start:
     """How one rank came back from a checkpoint; times in seconds."""
@@ -202,35 +193,41 @@ def _runs(case: Case) -> Iterator[Resume]:
             by_folder[PurePath(event.path).parent].append(event)
     for folder in sorted(by_folder, key=_number):
         events = by_folder[folder]
-        ranks = {
-            e.rank: {o.data["phase"]: o.data for o in events if o.rank == e.rank} for e in events
-        }
+        ranks = {e.rank: {o.data.phase: o.data for o in events if o.rank == e.rank} for e in events}
         about = next((phases["start"] for phases in ranks.values() if "start" in phases), None)
         if about is not None:
             starts = tuple(
                 _start(rank, ranks[rank])
                 for rank in sorted(rank for rank in ranks if rank is not None)
             )
-            yield Resume(about["limit"], starts, str(about.get("lightning") or ""))
+            yield Resume(about.limit, starts, str(about.lightning or ""))
 
 
-def _start(rank: int, phases: Mapping[str, Mapping[str, Any]]) -> Start:
-    replay, first, pace = (phases.get(phase, {}) for phase in ("replay", "first", "pace"))
+def _start(rank: int, phases: Mapping[str, WorkerPhase]) -> Start:
+    nothing = WorkerPhase()
+    replay = phases.get("replay", WorkerPhase(done=0, of=0, seconds=0.0))
+    first, pace = phases.get("first", nothing), phases.get("pace", nothing)
     return Start(
         rank,
-        replay.get("done", 0),
-        replay.get("of", 0),
-        replay.get("seconds", 0.0),
-        first.get("seconds"),
-        pace.get("read_s"),
-        pace.get("step_s"),
+        replay.done,
+        replay.of,
+        replay.seconds,
+        first.seconds,
+        pace.read_s,
+        pace.step_s,
     )
 
 
-def _is_complete(said: Mapping[str, Any]) -> bool:
+def _is_complete(said: WorkerPhase) -> bool:
     """A record of ours that holds what it must: case folders come from other people, too."""
-    needed = NUMBERS.get(str(said.get("phase")))
-    return needed is not None and all(isinstance(said.get(name), (int, float)) for name in needed)
+    needed = {
+        "start": (said.limit,),
+        "replay": (said.done, said.of, said.seconds),
+        "first": (said.seconds,),
+        "pace": (said.read_s, said.step_s),
+    }
+    numbers = needed.get(said.phase)
+    return numbers is not None and all(isinstance(one, (int, float)) for one in numbers)
 
 
 def _number(folder: PurePath) -> tuple[int, str]:

@@ -17,6 +17,7 @@ from ncclkit.agent.digits import whole_number, whole_numbers
 from ncclkit.core import budgets
 from ncclkit.core.budgets import Budget
 from ncclkit.core.case import Case
+from ncclkit.core.kinds import WorkerPhase
 from ncclkit.core.model import Measurement, NcclkitError
 from ncclkit.core.runs import Plan, Run, records_of
 from ncclkit.lab.course.resume import STAGES
@@ -227,11 +228,12 @@ def _counts(ranks: str) -> list[int]:
 
 def _step(case: Case, run: Run) -> Step:
     phases = [event.data for event in case.of("worker.phase") if run.name in event.path.split("/")]
-    files = [data for data in phases if data.get("phase") == "files"]
-    shares = [data["wrong"] for data in phases if data.get("phase") == "shares"]
-    most = {name: max((data[name] for data in files), default=None) for name in ("one", "pairs")}
-    limit = min((data["limit"] for data in files), default=None)
-    return Step(run, most["one"], most["pairs"], limit, sum(shares) if shares else None)
+    files = [data for data in phases if data.phase == "files"]
+    shares = [data.wrong for data in phases if data.phase == "shares"]
+    one = max((data.one for data in files), default=None)
+    pairs = max((data.pairs for data in files), default=None)
+    limit = min((data.limit for data in files), default=None)
+    return Step(run, one, pairs, limit, sum(shares) if shares else None)
 
 
 def open_files(case: Case) -> dict[int, int]:
@@ -353,16 +355,16 @@ def measured(case: Case) -> LoaderSweep | None:
 
     None where none was made, or not one choice came to its end.
     """
-    sweeps = [
-        event.data for event in case.of("worker.phase") if event.data.get("phase") == "loader_sweep"
-    ]
-    rows = [row for row in (sweeps[-1].get("rows") or () if sweeps else ()) if _is_complete(row)]
-    if not rows or not all(
-        isinstance(sweeps[-1].get(name), int) and sweeps[-1][name] > 0
-        for name in ("cores", "ranks")
-    ):
+    sweeps = [event.data for event in case.of("worker.phase") if event.data.phase == "loader_sweep"]
+    last = sweeps[-1] if sweeps else WorkerPhase()
+    rows = [row for row in last.rows or () if _is_complete(row)]
+    if not rows or not _is_count(last.cores) or not _is_count(last.ranks):
         return None
-    return LoaderSweep(sweeps[-1]["cores"], sweeps[-1]["ranks"], tuple(rows))
+    return LoaderSweep(last.cores, last.ranks, tuple(rows))
+
+
+def _is_count(value: object) -> bool:
+    return isinstance(value, int) and value > 0
 
 
 def _is_complete(row: object) -> bool:

@@ -30,8 +30,6 @@ LISTS = ("env.SLURM_JOB_NODELIST", "env.SLURM_NODELIST", "env.SLURM_STEP_NODELIS
 """Facts that name many, as ``node-[1-8],login1``."""
 USERS = ("env.SLURM_JOB_USER", "env.SLURM_JOB_ACCOUNT", "env.SLURM_CLUSTER_NAME")
 """Facts that name who, or whose machine."""
-FIELDS = ("name", "hostname", "src", "dst")
-"""Fields of ``connect.`` events that name hosts."""
 KEPT = frozenset({"class", "style", "type", "nonce", "content", "http-equiv"})
 """Attributes that hold no words of ours."""
 
@@ -47,7 +45,10 @@ def names(case: Case, also: Iterable[str] = ()) -> Aliases:
     hosts |= set(re.sub(r"\[(\d+)[^\]]*\]", r"\1", lists).split(","))
     hosts |= {fact.host for fact in case.facts} | {event.host for event in case.events}
     hosts |= {str(fact.value) for name in HOSTS for fact in case.facts_of(name) if fact.value}
-    hosts |= {str(event.data.get(field, "")) for event in case.of("connect.") for field in FIELDS}
+    for event in case.of("connect.host"):
+        hosts |= {str(event.data.name), str(event.data.hostname)}
+    for event in case.of("connect.pair"):
+        hosts |= {str(event.data.src), str(event.data.dst)}
     users = [str(fact.value) for name in USERS for fact in case.facts_of(name) if fact.value]
     return Aliases(
         filter(_is_host, hosts),

@@ -1,0 +1,56 @@
+"""What events say is typed: one class a kind."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from ncclkit.core.case import Case
+from ncclkit.core.kinds import KINDS, NcclInit
+from ncclkit.core.model import Event, fields_of, to_json
+
+INIT = Event("nccl.init", data={"rank": 1, "nranks": 8})
+
+
+def saved(tmp_path: Path, *rows: dict) -> Case:
+    Case.open(tmp_path).save()
+    (tmp_path / "events.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return Case.open(tmp_path)
+
+
+def test_a_mapping_becomes_the_class_of_the_kind() -> None:
+    assert INIT.data == NcclInit(rank=1, nranks=8) and INIT == Event("nccl.init", data=NcclInit(rank=1, nranks=8))
+    assert replace(INIT, data={"rank": 2}).data == NcclInit(rank=2)
+
+
+def test_a_field_that_the_kind_does_not_have_is_an_error() -> None:
+    with pytest.raises(TypeError, match="nrank"):
+        Event("nccl.init", data={"nrank": 8})
+    with pytest.raises(AttributeError):
+        str(INIT.data.nrank)
+
+
+def test_a_saved_case_reads_back_also_that_of_another_version(tmp_path: Path) -> None:
+    rows = [
+        {"kind": "nccl.init", "data": {"rank": 1, "nranks": 8, "of_next_year": 3}},
+        {"kind": "of.next.year", "data": {"what": "new"}},
+        json.loads(to_json(INIT)),
+    ]
+    events = saved(tmp_path, *rows).events
+    assert events[0] == events[2] == INIT
+    assert events[1].data == {"what": "new"} == fields_of(events[1])
+
+
+def test_workers_hand_events_over() -> None:
+    assert pickle.loads(pickle.dumps(INIT)) == INIT  # noqa: S301
+
+
+def test_a_field_that_is_not_told_is_none_or_empty() -> None:
+    for kind, fields in KINDS.items():
+        told = fields_of(Event(kind))
+        assert told.keys() == set(fields.__struct_fields__)
+        assert all(value in (None, "", False, [], {}, 0, -1) for value in told.values()), kind
