@@ -11,7 +11,6 @@ from ncclkit import evidence
 from ncclkit.causes.engine import Diagnosis, diagnose
 from ncclkit.core.case import Case
 from ncclkit.core.model import Fact, Finding, from_dict
-from tests.evidence.jobs import case_of
 
 ROOT = Path(__file__).parents[1] / "specimens"
 FOLDERS = sorted(path for path in ROOT.glob("*/*") if path.is_dir())
@@ -54,8 +53,3 @@ def judged(folder: Path) -> tuple[Diagnosis, dict[str, Finding], Case]:
     return result, {finding.cause: finding for finding in case.findings}, case
 
 
-def judged_log(tmp_path: Path, text: str) -> Diagnosis:
-    """The diagnosis of one log of this text."""
-    (tmp_path / "job.log").write_text(text, encoding="utf-8")
-    reading = evidence.read([tmp_path / "job.log"])
-    return diagnose(case_of(reading.events, reading.inputs))

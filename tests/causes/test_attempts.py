@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import io
 
-from ncclkit import evidence
 from ncclkit.causes.engine import Diagnosis, diagnose
 from ncclkit.causes.summary import Summary, summarize
-from ncclkit.core.case import Case
-from ncclkit.evidence.logs import fill
+from tests.cases import read_text
 
 ROOT = """\
 torch.distributed.elastic.multiprocessing.errors.ChildFailedError:
@@ -26,7 +23,7 @@ def begun(first: int) -> str:
 
 
 def judged(log: str) -> tuple[Diagnosis, Summary]:
-    case = fill(Case(), evidence.read(["-"], stdin=io.BytesIO(log.encode())))
+    case = read_text(log)
     diagnosis = diagnose(case)
     return diagnosis, summarize(case, diagnosis)
 

@@ -7,24 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from ncclkit import evidence
 from ncclkit.causes import _compatibility
-from ncclkit.causes.engine import Diagnosis, diagnose
-from tests.evidence.jobs import case_of
+from tests.cases import judged_log
 
 VAGUE = (
     "[rank0]: torch.distributed.DistBackendError: NCCL error in: NCCLUtils.hpp:317, unhandled cuda error (run with "
     "NCCL_DEBUG=INFO for details), NCCL version 2.21.5\n"
 )
 SMI = "| NVIDIA-SMI 470.57.02    Driver Version: 470.57.02    CUDA Version: 11.4     |\n"
-
-
-def judged(tmp_path: Path, text: str) -> Diagnosis:
-    (tmp_path / "job.log").write_text(text, encoding="utf-8")
-    reading = evidence.read([tmp_path / "job.log"])
-    case = case_of(reading.events, reading.inputs)
-    case.facts = list(reading.facts)
-    return diagnose(case)
 
 
 def test_every_row_has_a_source_and_a_sense() -> None:
@@ -43,7 +33,7 @@ def test_what_nobody_looked_up_proves_nothing(tmp_path: Path) -> None:
         row["source"] and (row.get("unsure") or "looked up 20" in row["source"]) for t in rows.values() for row in t
     )
     said = "RuntimeError: CUDA error: no kernel image is available for execution on the device\n"
-    first = judged(tmp_path, "NVIDIA GeForce RTX 5090\ntorch==2.5.1+cu124\n" + said).findings[0]
+    first = judged_log(tmp_path, "NVIDIA GeForce RTX 5090\ntorch==2.5.1+cu124\n" + said).findings[0]
     assert (first.cause, first.strength) == ("driver_too_old", "proven") and "12.4" not in first.say
 
 
@@ -83,7 +73,7 @@ def test_a_model_is_of_one_kind(model: str, capability: str) -> None:
     }.values(),
 )
 def test_a_misfit_by_the_tables(text: str, words: str, tmp_path: Path) -> None:
-    first = judged(tmp_path, text).findings[0]
+    first = judged_log(tmp_path, text).findings[0]
     assert (first.cause, first.strength) == ("driver_too_old", "likely") and words in first.say
 
 
@@ -96,7 +86,7 @@ def test_a_misfit_by_the_tables(text: str, words: str, tmp_path: Path) -> None:
     ],
 )
 def test_what_fits_or_did_not_fail_is_no_misfit(text: str, tmp_path: Path) -> None:
-    firm = {f.cause for f in judged(tmp_path, text).findings if f.strength != "possible"}
+    firm = {f.cause for f in judged_log(tmp_path, text).findings if f.strength != "possible"}
     assert "driver_too_old" not in firm
 
 
@@ -110,7 +100,7 @@ def test_what_fits_or_did_not_fail_is_no_misfit(text: str, tmp_path: Path) -> No
     ],
 )
 def test_code_for_another_architecture(line: str, tmp_path: Path) -> None:
-    assert judged(tmp_path, line + "\n").findings[0].cause == "driver_too_old"
+    assert judged_log(tmp_path, line + "\n").findings[0].cause == "driver_too_old"
 
 
 @pytest.mark.parametrize(
@@ -123,5 +113,5 @@ def test_code_for_another_architecture(line: str, tmp_path: Path) -> None:
 )
 def test_a_defect_is_known_by_source_file_and_message(place: str, text: str, found: bool, tmp_path: Path) -> None:
     log = f"NCCL version 2.19.3+cuda12.3\nnode-1:812:870 [0] {place} NCCL WARN {text}\n"
-    rules = {f.cause for f in judged(tmp_path, log).findings if not f.say.startswith("No rule")}
+    rules = {f.cause for f in judged_log(tmp_path, log).findings if not f.say.startswith("No rule")}
     assert ("nccl_bug" in rules) == found

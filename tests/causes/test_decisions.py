@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from ncclkit.causes.engine import diagnose
-from tests.causes.specimens import judged_log
-from tests.evidence.jobs import case_of
+from tests.cases import case_of, judged_log
 from tests.views.records import event_of
 
 

@@ -16,8 +16,8 @@ from ncclkit.causes.looks import all_questions, cause_looks
 from ncclkit.causes.symptoms import HEADINGS, page_of, symptoms
 from ncclkit.causes.symptoms.document import symptoms_document
 from ncclkit.core.kinds import ToldAnswer
+from tests.cases import judged_log
 from tests.bench.differential import own_failures
-from tests.causes.specimens import judged_log
 from tests.packaging.project import ROOT
 
 BARE = (

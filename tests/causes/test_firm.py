@@ -7,21 +7,15 @@ from typing import Any
 
 import pytest
 
-from ncclkit import evidence
 from ncclkit.causes import send_recv_mismatch
-from ncclkit.causes.engine import Diagnosis, diagnose
+from ncclkit.causes.engine import diagnose
 from ncclkit.core.case import Case
 from ncclkit.core.model import Event, Fact, Finding
 from ncclkit.evidence.quotation import is_quotation
 from tests.evidence import quoted
-from tests.evidence.jobs import case_of, started
+from tests.cases import case_of, judged_log
+from tests.evidence.jobs import started
 from tests.views.records import event_of
-
-
-def judged(tmp_path: Path, name: str, text: str) -> Diagnosis:
-    (tmp_path / name).write_text(text, encoding="utf-8")
-    reading = evidence.read([tmp_path / name])
-    return diagnose(case_of(reading.events, reading.inputs))
 
 
 def of(case: Case, cause: str) -> Finding:
@@ -32,14 +26,14 @@ def of(case: Case, cause: str) -> Finding:
 @pytest.mark.parametrize("quote", quoted.QUOTES)
 def test_a_quoted_line_proves_something_where_a_job_says_it(quote: str, tmp_path: Path) -> None:
     log = started("2.21.5", range(2), 2) + quoted.QUOTES[quote] + "\n"
-    first = judged(tmp_path, "job.log", log).findings[:1]
+    first = judged_log(tmp_path, log).findings[:1]
     assert [finding.strength for finding in first] in (["proven"], ["likely"], ["possible"])
 
 
 def test_most_quoted_lines_prove_their_cause_where_a_job_says_them(tmp_path: Path) -> None:
     """Or the texts below would show nothing."""
     logs = (started("2.21.5", range(2), 2) + line + "\n" for line in quoted.QUOTES.values())
-    found = [judged(tmp_path, "job.log", log).findings[0].strength for log in logs]
+    found = [judged_log(tmp_path, log).findings[0].strength for log in logs]
     assert found.count("proven") >= 10
 
 
@@ -47,7 +41,7 @@ def test_most_quoted_lines_prove_their_cause_where_a_job_says_them(tmp_path: Pat
 def test_what_documentation_source_code_and_settings_quote_is_at_most_possible(form: str, tmp_path: Path) -> None:
     texts = {quote: text for quote, name, text in quoted.texts() if name == form}
     firm = {
-        quote: [(f.cause, f.strength) for f in judged(tmp_path, form, text).findings if f.strength != "possible"]
+        quote: [(f.cause, f.strength) for f in judged_log(tmp_path, text, form).findings if f.strength != "possible"]
         for quote, text in texts.items()
     }
     assert len(texts) == len(quoted.QUOTES) and not any(firm.values()), firm
@@ -57,7 +51,7 @@ def test_what_documentation_source_code_and_settings_quote_is_at_most_possible(f
 def test_such_a_text_is_known_whatever_its_name(form: str, tmp_path: Path) -> None:
     texts = {quote: text for quote, name, text in quoted.texts() if name == form}
     firm = {
-        quote: [(f.cause, f.strength) for f in judged(tmp_path, "a.txt", text).findings if f.strength != "possible"]
+        quote: [(f.cause, f.strength) for f in judged_log(tmp_path, text, "a.txt").findings if f.strength != "possible"]
         for quote, text in texts.items()
     }
     assert texts and not any(firm.values()), firm
@@ -66,7 +60,7 @@ def test_such_a_text_is_known_whatever_its_name(form: str, tmp_path: Path) -> No
 @pytest.mark.parametrize("form", quoted.SHORT)
 def test_a_line_that_speaks_of_an_error_is_no_report_of_it(form: str, tmp_path: Path) -> None:
     logs = quoted.short(form)
-    found = [f for text in logs for f in judged(tmp_path, "a.txt", text).findings if f.strength != "possible"]
+    found = [f for text in logs for f in judged_log(tmp_path, text, "a.txt").findings if f.strength != "possible"]
     assert len(logs) == len(quoted.QUOTES) and [(f.cause, f.strength) for f in found] == []
 
 
@@ -90,29 +84,29 @@ def test_a_programs_own_report_is_no_quotation(line: str) -> None:
 
 def test_a_log_is_a_log_whatever_its_name(tmp_path: Path) -> None:
     log = started("2.21.5", range(2), 2) + quoted.QUOTES["same-gpu"] + "\n"
-    assert judged(tmp_path, "issue.md", log).findings[0].strength == "proven"
+    assert judged_log(tmp_path, log, "issue.md").findings[0].strength == "proven"
 
 
 @pytest.mark.parametrize("glue", [" ", "\n"])
 def test_a_file_of_shared_memory_that_cannot_be_opened_for_lack_of_descriptors(glue: str, tmp_path: Path) -> None:
     said = "RuntimeError: unable to open shared memory object </torch_4114_1931> in read-write"
     log = f"{said}{glue}mode: Too many open files (24)\n"
-    assert [finding.cause for finding in judged(tmp_path, "job.log", log).findings] == ["fd_limit"]
+    assert [finding.cause for finding in judged_log(tmp_path, log).findings] == ["fd_limit"]
 
 
 def test_one_rank_has_no_peer_to_copy_to(tmp_path: Path) -> None:
     text = started("2.21.5", range(1), 1) + "n0:1000:1000 [0] transport/p2p.cc:272 NCCL WARN Cuda failure 'peer access"
     text += " is not supported between these two devices'\n"
-    assert "p2p_broken" not in {finding.cause for finding in judged(tmp_path, "job.log", text).findings}
+    assert "p2p_broken" not in {finding.cause for finding in judged_log(tmp_path, text).findings}
     two = text.replace("nranks 1", "nranks 2")
-    assert judged(tmp_path, "job.log", two).findings[0].cause == "p2p_broken"
+    assert judged_log(tmp_path, two).findings[0].cause == "p2p_broken"
 
 
 def test_an_excerpt_that_stops_in_the_start_is_no_broken_p2p(tmp_path: Path) -> None:
     start = started("2.21.5", range(2), 2).replace("Init COMPLETE", "Init START")
     lines = "".join(f"n0:100{rank}:100{rank} [{rank}] NCCL INFO Using network Socket\n" for rank in range(2))
     via = "n0:1000:1000 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[1] via P2P/CUMEM\n"
-    assert "p2p_broken" not in {f.cause for f in judged(tmp_path, "job.log", start + lines + via).findings}
+    assert "p2p_broken" not in {f.cause for f in judged_log(tmp_path, start + lines + via).findings}
 
 
 BUSY = "RuntimeError: CUDA error: CUDA-capable device(s) is/are busy or unavailable"
@@ -220,5 +214,5 @@ STEPS = "".join(f"[rank0]: step {step} loss 2.{step} 3.1 it/s\n" for step in ran
 )
 def test_a_job_that_is_well_is_left_alone(line: str, tmp_path: Path) -> None:
     text = started("2.21.5", range(2), 2) + line + "\n" + STEPS + "Training completed.\n"
-    result = judged(tmp_path, "job.log", text)
+    result = judged_log(tmp_path, text)
     assert (result.verdict, [finding.cause for finding in result.findings]) == ("healthy", [])

@@ -8,7 +8,7 @@ import pytest
 
 from ncclkit.analysis.gpu_memory import other_processes
 from ncclkit.core.model import Finding
-from tests.causes.specimens import judged_log
+from tests.cases import judged_log
 
 CARD = (
     "[rank0]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 512.00 MiB. GPU 0 has a total capacity of "

@@ -22,7 +22,7 @@ from ncclkit.analysis.waits import blockages, rank_positions
 from ncclkit.causes.engine import diagnose
 from ncclkit.core.case import Case
 from ncclkit.core.model import Event
-from tests.causes.specimens import judged_log
+from tests.cases import judged_log
 from tests.causes.test_waits import LIBC, MAIN, own, rank, waiting
 from tests.evidence.test_flight import dump, entry
 from tests.evidence.test_flight import waiting as in_flight

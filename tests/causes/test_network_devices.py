@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from tests.cases import judged_log
 
-from tests.causes.specimens import judged_log
 from tests.evidence.jobs import started
 
 

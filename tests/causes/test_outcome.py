@@ -9,10 +9,8 @@ from typing import Any
 import pytest
 
 from ncclkit.analysis.complaints import says_complaint, says_failure
-from ncclkit import evidence
-from ncclkit.causes.engine import Diagnosis, diagnose
-from ncclkit.core.case import Case
-from ncclkit.evidence.logs import fill
+from ncclkit.causes.engine import Diagnosis
+from tests.cases import judged_log
 
 WELL = Path(__file__).parents[1] / "healthy"
 SHARED = Path(__file__).parents[2].parent / "shared" / "healthy"
@@ -23,18 +21,12 @@ RECORDED = [json.loads(file.read_text(encoding="utf-8")) for file in sorted(RUNS
 NOT_BROKEN = [log for log in LOGS if log["state"] != "broken"]
 
 
-def judged(folder: Path, name: str, text: str) -> Diagnosis:
-    """The verdict on one log, as somebody pastes it."""
-    (folder / name).write_text(text, encoding="utf-8")
-    return diagnose(fill(Case(), evidence.read([folder])))
-
-
 def named(log: dict[str, Any]) -> str:
     return str(log["id"])
 
 
 def verdict_on(log: dict[str, Any], folder: Path) -> Diagnosis:
-    return judged(folder, "job.log", log["log"])
+    return judged_log(folder, log["log"])
 
 
 @pytest.mark.parametrize("log", NOT_BROKEN, ids=named)
@@ -49,7 +41,7 @@ def test_recorded_jobs_that_succeeded_are_left_alone(
     log: dict[str, Any], lines: int, tmp_path: Path
 ) -> None:
     text = "".join(log["log"].splitlines(keepends=True)[-lines:])
-    result = judged(tmp_path, "job.log", text)
+    result = judged_log(tmp_path, text)
     assert (result.findings, result.verdict in ("healthy", "running")) == ((), True)
 
 
@@ -102,7 +94,7 @@ STEPS = "".join(f"[rank{rank}]: step {n} loss 2.{n}\n" for n in range(1, 6) for 
 def test_health_needs_the_end_of_every_rank_that_logged(
     end: str, verdict: str, tmp_path: Path
 ) -> None:
-    assert judged(tmp_path, "job.log", STEPS + end).verdict == verdict
+    assert judged_log(tmp_path, STEPS + end).verdict == verdict
 
 
 def test_an_end_of_all_refutes_a_hang_but_not_slowness(tmp_path: Path) -> None:
@@ -111,34 +103,34 @@ def test_an_end_of_all_refutes_a_hang_but_not_slowness(tmp_path: Path) -> None:
     hang.mkdir()
     slow.mkdir()
     text = "I thought that it hangs in the first epoch\n" + STEPS + end
-    assert judged(hang, "job.log", text).verdict == "healthy"
+    assert judged_log(hang, text).verdict == "healthy"
     text = "It is much slower than it was last week\n" + STEPS + end
-    assert judged(slow, "job.log", text).verdict != "healthy"
+    assert judged_log(slow, text).verdict != "healthy"
 
 
 def test_the_end_of_one_rank_refutes_no_hang(tmp_path: Path) -> None:
     text = (
         "Training hangs in the end, while calling dist.barrier()\nTraining completed for rank 6.\n"
     )
-    assert judged(tmp_path, "job.log", text).verdict == "unexplained"
+    assert judged_log(tmp_path, text).verdict == "unexplained"
 
 
 def test_steps_of_others_do_not_bring_back_a_rank_that_was_ended(tmp_path: Path) -> None:
     text = "srun: error: n13: task 1: Terminated\n" + STEPS
-    assert judged(tmp_path, "job.log", text).verdict != "running"
+    assert judged_log(tmp_path, text).verdict != "running"
 
 
 def test_an_error_behind_a_clock_of_the_program_is_an_error(tmp_path: Path) -> None:
     """The kernel's stamp has six digits behind the point, and nobody's else has."""
     error = "RuntimeError: CUDA error: an illegal memory access was encountered\n"
-    result = judged(tmp_path, "job.log", f"[ 12.345] {error}")
+    result = judged_log(tmp_path, f"[ 12.345] {error}")
     assert [finding.cause for finding in result.findings][:1] == ["cuda_error"]
 
 
 def test_the_success_of_one_host_says_nothing_of_another_that_was_ended(tmp_path: Path) -> None:
     (tmp_path / "node0.log").write_text("[default] worker group successfully finished.\n")
     text = STEPS + "slurmstepd: error: *** STEP 7.0 ON n1 CANCELLED AT 2026-11-26T10:00:00 ***\n"
-    assert judged(tmp_path, "node1.log", text).verdict != "healthy"
+    assert judged_log(tmp_path, text, "node1.log").verdict != "healthy"
 
 
 @pytest.mark.parametrize(
@@ -208,7 +200,7 @@ WENT_ON = "0: resumed at step 200\n0: step 300 loss 2.1\n0: Training completed.\
 def test_a_job_that_was_started_again_and_succeeded_was_not_killed(
     more: str, causes: list[str], tmp_path: Path
 ) -> None:
-    result = judged(tmp_path, "job.log", PREEMPTED + more)
+    result = judged_log(tmp_path, PREEMPTED + more)
     assert [finding.cause for finding in result.findings][:1] == causes
 
 
@@ -224,4 +216,4 @@ def test_a_job_that_was_started_again_and_succeeded_was_not_killed(
     ],
 )
 def test_a_name_or_a_word_of_somebody_else_is_no_failure(text: str, tmp_path: Path) -> None:
-    assert judged(tmp_path, "job.log", text).findings == ()
+    assert judged_log(tmp_path, text).findings == ()

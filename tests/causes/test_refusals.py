@@ -10,7 +10,7 @@ from ncclkit import evidence
 from ncclkit.causes.engine import diagnose
 from ncclkit.core.model import cite
 from ncclkit.evidence.grammars import refusals
-from tests.evidence.jobs import case_of
+from tests.cases import case_of
 
 ENVELOPE = "node-1:812:870 [0] "
 LINES = {

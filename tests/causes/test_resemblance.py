@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import subprocess
 import sys
 import time
@@ -13,15 +12,9 @@ import pytest
 from ncclkit import evidence
 from ncclkit.causes import catalogue, resemblance
 from ncclkit.causes.differential import differential
-from ncclkit.causes.engine import Diagnosis, diagnose
 from ncclkit.causes.suspects import suspect_finding
-from ncclkit.core.case import Case
-from ncclkit.evidence.logs import fill
+from tests.cases import judged_text, read_text
 from tests.bench.resemblance import Counted, corpus, counted, crossed, fit
-
-
-def judged(log: str) -> Diagnosis:
-    return diagnose(fill(Case(), evidence.read(["-"], stdin=io.BytesIO(log.encode()))))
 
 
 @pytest.fixture(scope="module")
@@ -69,7 +62,7 @@ def test_reading_it_needs_no_numpy() -> None:
 
 def test_a_failure_in_words_of_another_program_is_possible() -> None:
     log = "loading\nofi: provider could not pin 8 MiB: memory registration refused, locked memory limit is 64 KiB\n"
-    result = judged(log)
+    result = judged_text(log)
     first = result.findings[0]
     assert (first.cause, first.strength) == ("memlock_limit", "possible") and first.say.startswith(resemblance.SAYS)
     assert [piece.line for piece in first.evidence] == [2] and "(like: " in first.say  # type: ignore[union-attr]
@@ -78,7 +71,7 @@ def test_a_failure_in_words_of_another_program_is_possible() -> None:
 
 
 def test_a_cause_is_cited_though_each_single_line_speaks_against_it() -> None:
-    case = fill(Case(), evidence.read(["-"], stdin=io.BytesIO(b"training stopped: failed quietly\n")))
+    case = read_text("training stopped: failed quietly\n")
     lines = resemblance.abnormal(case)
     text = resemblance.Text(lines)
     share = {cause: text.heaviest(cause, 1)[0][0] for cause in catalogue()}
@@ -93,7 +86,7 @@ def test_where_a_rule_is_sure_it_keeps_silent() -> None:
         "node-1:71:90 [1] init.cc:943 NCCL WARN Duplicate GPU detected : rank 1 and rank 0 both on CUDA device 1000\n"
         "node-1:71:90 [1] NCCL INFO init.cc:1548 -> 5\n"
     )
-    result = judged(log)
+    result = judged_text(log)
     assert result.findings[0].strength in ("proven", "likely")
     assert not [finding for finding in result.findings if finding.say.startswith(resemblance.SAYS)]
 
@@ -107,7 +100,7 @@ def test_where_a_rule_is_sure_it_keeps_silent() -> None:
     ],
 )
 def test_a_job_that_goes_on_resembles_nothing(log: str) -> None:
-    assert judged(log).findings == ()
+    assert judged_text(log).findings == ()
 
 
 def test_an_abnormal_line_that_a_rule_reads_is_told_once(tmp_path: Path) -> None:

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import io
 
 import pytest
 
-from ncclkit import evidence
 from ncclkit.causes.engine import diagnose
-from ncclkit.core.case import Case
 from ncclkit.core.model import Finding
-from ncclkit.evidence.logs import fill
+from tests.cases import read_text
 
 LIGHTNING = "Initializing distributed: GLOBAL_RANK: {rank}, MEMBER: {member}/{world}\n"
 
@@ -21,7 +18,7 @@ def members(ranks: range, world: int) -> str:
 
 def verdict(log: str) -> Finding | None:
     """What the cause says; None where it finds nothing."""
-    case = fill(Case(), evidence.read(["-"], stdin=io.BytesIO(log.encode())))
+    case = read_text(log)
     diagnose(case)
     found = [f for f in case.findings if f.cause == "world_size_mismatch" and f.verdict == "found"]
     return found[0] if found else None

@@ -6,25 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from ncclkit import evidence
-from ncclkit.causes.engine import Diagnosis, diagnose
-from ncclkit.core.case import Case
+from tests.cases import judged_files
 from tests.record import thousand
-
-
-def judged(folder: Path) -> Diagnosis:
-    case = Case()
-    reading = evidence.read([folder])
-    case.events, case.inputs = list(reading.events), list(reading.inputs)
-    return diagnose(case)
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 8, 64, pytest.param(1024, marks=pytest.mark.slow)])
 def test_nothing_is_found_in_a_healthy_job(ranks: int, tmp_path: Path) -> None:
-    assert judged(thousand.healthy(tmp_path / "job", ranks)).findings == ()
+    assert judged_files(thousand.healthy(tmp_path / "job", ranks)).findings == ()
 
 
 @pytest.mark.parametrize("ranks", [8, 64])
 def test_the_stuck_rank_is_named(ranks: int, tmp_path: Path) -> None:
-    found = judged(thousand.write(tmp_path / "job", ranks, ranks // 2 + 1)).findings[0]
+    found = judged_files(thousand.write(tmp_path / "job", ranks, ranks // 2 + 1)).findings[0]
     assert (found.cause, found.strength, found.culprits["ranks"]) == ("slow_rank", "proven", (ranks // 2 + 1,))

@@ -12,7 +12,7 @@ from ncclkit.causes import _starting
 from ncclkit.analysis.trouble import NO_JOB
 from ncclkit.core.model import Event
 from ncclkit.core.kinds import KINDS
-from tests.evidence.jobs import case_of
+from tests.cases import case_of
 
 STALLED = Path(__file__).parents[1] / "specimens" / "network_loss" / "found-nccl-start"
 RANKS = sorted(STALLED.glob("rank*.log"))

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from ncclkit import evidence
 from ncclkit.causes.engine import Diagnosis, diagnose
 from ncclkit.causes.summary import Summary, summarize
 from ncclkit.cli import terminal
@@ -17,19 +16,14 @@ from ncclkit.core.model import Advice, Event, Fact, found
 from ncclkit.evidence import logs, samples
 from ncclkit.views.facts import facts_view
 from ncclkit.views.findings import findings_view
+from tests.cases import read_files, written
 from tests.causes.specimens import ROOT, load
 
 
 def judged(*paths: Path | str) -> tuple[Diagnosis, Summary]:
-    case = logs.fill(Case(), evidence.read([str(path) for path in paths]))
+    case = read_files(*paths)
     diagnosis = diagnose(case)
     return diagnosis, summarize(case, diagnosis)
-
-
-def written(folder: Path, text: str, name: str = "job.log") -> Path:
-    path = folder / name
-    path.write_text(text, encoding="utf-8")
-    return path
 
 
 def test_nonsense_is_no_job_and_exits_with_2(tmp_path: Path) -> None:

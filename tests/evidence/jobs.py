@@ -2,20 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable
 
-from ncclkit.core.case import Case
-from ncclkit.core.model import Event
 
 COMM_ID = "0x7c120c2fdde7853"
-
-
-def case_of(events: Iterable[Event], inputs: Iterable[Mapping[str, Any]] = ()) -> Case:
-    """A case in memory that holds these events."""
-    case = Case()
-    case.events, case.inputs = list(events), [dict(row) for row in inputs]
-    return case
 
 
 def line(rank: int, text: str, *, per_host: int = 4, stamp: str = "") -> str:

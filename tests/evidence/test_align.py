@@ -9,7 +9,8 @@ from ncclkit.analysis.communicators import communicators, rings, transports
 from ncclkit.analysis.timeline import timelines
 from ncclkit.causes.engine import diagnose
 from ncclkit.core.model import Event
-from tests.evidence.jobs import COMM_ID, call, case_of, line, started, status, timeout
+from tests.cases import case_of
+from tests.evidence.jobs import COMM_ID, call, line, started, status, timeout
 from tests.recordings import sample
 
 GROUPS = pytest.mark.parametrize("pg", [None, "0(default_pg)"], ids=["torch 2.4", "torch 2.14"])

@@ -7,19 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from ncclkit import evidence
 from ncclkit.analysis.message_sizes import buckets_of, heaviest, message_sizes
 from ncclkit.core.case import Case
 from ncclkit.core.model import Event, NcclkitError
-from ncclkit.evidence.logs import fill
 from ncclkit.evidence.samples import sample
 from ncclkit.live import tune
+from tests.cases import read_files
 
 KIB, MIB = 1 << 10, 1 << 20
-
-
-def read(*paths: Path) -> Case:
-    return fill(Case(), evidence.read([str(path) for path in paths]))
 
 
 def test_dumps_of_the_flight_recorder_show_sizes() -> None:
@@ -41,7 +36,7 @@ def test_lines_of_nccl_show_sizes_by_type_and_parts(tmp_path: Path) -> None:
         torn = line.format(pid=11, rank=1, op="AllReduce", n=8, count=count).replace("datatype 7", f"datatype {kind}")
         lines.append(torn)
     (tmp_path / "rank1.log").write_text("".join(lines))  # what two ranks wrote at once is left out
-    assert message_sizes(read(tmp_path)) == {("all_gather", 4 * KIB): 1, ("all_reduce", 4 * KIB): 3}
+    assert message_sizes(read_files(tmp_path)) == {("all_gather", 4 * KIB): 1, ("all_reduce", 4 * KIB): 3}
 
 
 def test_files_of_the_inspector_show_sizes(tmp_path: Path) -> None:
@@ -52,7 +47,7 @@ def test_files_of_the_inspector_show_sizes(tmp_path: Path) -> None:
 
     rows = [row(0, "AllReduce", MIB)] * 3 + [row(0, "ReduceScatter", 64), row(0, "AllReduce", "many"), '{"header": {']
     (tmp_path / "inspector_0.log").write_text("\n".join(rows))
-    case = read(tmp_path)
+    case = read_files(tmp_path)
     (event, *_) = case.of("nccl.calls")
     assert (event.rank, event.count, event.data.time_us, event.line) == (0, 3, 31.0, 1)
     assert message_sizes(case) == {("all_reduce", MIB): 3, ("reduce_scatter", 64): 1}

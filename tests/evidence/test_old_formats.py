@@ -6,15 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from ncclkit import evidence
 from ncclkit.causes.engine import diagnose
-from ncclkit.core.model import Event
-from tests.evidence.jobs import case_of
-
-
-def read(tmp_path: Path, text: str) -> list[Event]:
-    (tmp_path / "job.log").write_text(text, encoding="utf-8")
-    return list(evidence.read([tmp_path / "job.log"]).events)
+from tests.cases import case_of, events_of
 
 
 @pytest.mark.parametrize(
@@ -32,7 +25,7 @@ def read(tmp_path: Path, text: str) -> list[Event]:
     ],
 )  # fmt: skip
 def test_a_warning_that_does_not_name_nccl(line: str, cause: str, tmp_path: Path) -> None:
-    events = read(tmp_path, line + "\n[0] INFO init.cu:200 -> 1\n")
+    events = events_of(tmp_path, line + "\n[0] INFO init.cu:200 -> 1\n")
     assert {"nccl.warn", "nccl.trace"} <= {event.kind for event in events}
     (warning,) = [event for event in events if event.kind == "nccl.warn"]
     assert (warning.host, warning.pid) == (("gpu01", int(line.split(":")[1])) if line[0] == "g" else ("", None))
@@ -41,7 +34,7 @@ def test_a_warning_that_does_not_name_nccl(line: str, cause: str, tmp_path: Path
 
 def test_the_network_of_such_a_log(tmp_path: Path) -> None:
     text = "n1:12:13 [0] INFO NET : Using interface ib0:10.1.0.1<0>\nn1:12:13 [0] INFO Using internal Network Socket\n"
-    own, network = read(tmp_path, text)
+    own, network = events_of(tmp_path, text)
     assert (own.kind, own.host, own.data.interface, own.data.address) == (
         "nccl.bootstrap",
         "n1",
@@ -55,7 +48,7 @@ def test_the_network_of_such_a_log(tmp_path: Path) -> None:
     "line", ["[0] worker.py:40 WARN disk is slow", "[main.cc:40] WARN x", "12:01:02 [1] WARN a.h:3"]
 )
 def test_other_programs_that_warn(line: str, tmp_path: Path) -> None:
-    assert not [event for event in read(tmp_path, line + "\n") if event.kind.startswith("nccl.")]
+    assert not [event for event in events_of(tmp_path, line + "\n") if event.kind.startswith("nccl.")]
 
 
 GDB = """\
@@ -90,7 +83,7 @@ WANT = {
 @pytest.mark.parametrize("text", WANT, ids=["gdb", "py-spy", "faulthandler"])
 def test_a_stack_in_any_column(text: str, lead: str, tmp_path: Path) -> None:
     lines = "".join(f"{lead}{line}\n" for line in text.splitlines())
-    (stack,) = [event for event in read(tmp_path, f"epoch 0\n{lines}epoch 1\n") if event.kind == "stack"]
+    (stack,) = [event for event in events_of(tmp_path, f"epoch 0\n{lines}epoch 1\n") if event.kind == "stack"]
     assert [(frame["func"], frame["line"]) for frame in stack.data.frames] == WANT[text]
 
 
@@ -108,7 +101,7 @@ Unidirectional P2P=Enabled Bandwidth (P2P Writes) Matrix (GB/s)
 
 @pytest.mark.parametrize("lead", ["", "      ", "test> "])
 def test_a_table_of_copies_in_any_column(lead: str, tmp_path: Path) -> None:
-    events = read(tmp_path, "".join(f"{lead}{line}\n" for line in TABLES.splitlines()))
+    events = events_of(tmp_path, "".join(f"{lead}{line}\n" for line in TABLES.splitlines()))
     values = [event.data.values[1] for event in events if event.kind == "p2p.matrix"]
     assert values == [[15.3, 780.0], [0.3, 780.0]]
 
@@ -124,4 +117,4 @@ def test_a_table_of_copies_in_any_column(lead: str, tmp_path: Path) -> None:
     ],
 )
 def test_an_error_that_pytest_shows(line: str, cause: str, tmp_path: Path) -> None:
-    assert diagnose(case_of(read(tmp_path, line + "\n"))).findings[0].cause == cause
+    assert diagnose(case_of(events_of(tmp_path, line + "\n"))).findings[0].cause == cause

@@ -9,11 +9,9 @@ from pathlib import Path
 import pytest
 
 from ncclkit import evidence
-from ncclkit.causes.engine import diagnose
-from ncclkit.core.case import Case
 from ncclkit.core.model import Event
-from ncclkit.evidence.logs import fill
 from ncclkit.evidence.scanner import plain
+from tests.cases import judged_text
 from tests.bench.variations import VARIATIONS, WELL
 
 LOG = """\
@@ -105,7 +103,7 @@ def test_a_file_is_read_as_it_stands_and_never_written_to(tmp_path: Path) -> Non
 
 def test_of_two_jobs_in_one_log_the_last_is_judged() -> None:
     alone, after = (
-        diagnose(fill(Case(), evidence.read(["-"], stdin=io.BytesIO(text.encode())))) for text in (LOG, WELL + LOG)
+        judged_text(text) for text in (LOG, WELL + LOG)
     )
     assert [finding.cause for finding in alone.findings] == [finding.cause for finding in after.findings]
     first = len(WELL.splitlines())

@@ -8,7 +8,8 @@ from ncclkit import evidence
 from ncclkit.analysis.alignment import align
 from ncclkit.analysis.communicators import communicators, rings, transports
 from ncclkit.analysis.timeline import timelines
-from tests.evidence.jobs import COMM_ID, case_of, large
+from tests.cases import case_of
+from tests.evidence.jobs import COMM_ID, large
 
 SIZE, LATE, SILENT = 1024, 600, 17
 

@@ -12,7 +12,8 @@ from ncclkit.analysis.picks import in_order
 from ncclkit.analysis.timeline import KEPT, RankProgress, abnormal, reported_by_others, timelines
 from ncclkit.core.model import Event, fields_of
 from ncclkit.evidence.samples import names
-from tests.evidence.jobs import COMM_ID, call, case_of, init, line, started, status, timeout
+from tests.cases import case_of
+from tests.evidence.jobs import COMM_ID, call, init, line, started, status, timeout
 from tests.recordings import sample
 
 SUMMARY = "  rank      : {rank} (local_rank: {rank})\n  exitcode  : {code} (pid: {pid})\n"
