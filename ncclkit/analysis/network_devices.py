@@ -112,7 +112,7 @@ def infiniband_expected(case: Case) -> list[Event]:
         e for e in case.of("printed.env") if (e.data.name, e.data.value) == ("NCCL_IB_DISABLE", "0")
     ]
     asked = [e for name in ASKED_FOR for e in env_of(case, name) if e.data.value]
-    verbs = [e for e in case.of("system.error") if e.data.what == "no_verbs"]
+    verbs = case.of("system.error", what="no_verbs")
     opened = matching(case.of("nccl.warn"), "Unable to open device", "ibv_open_device")
     return [*asked, *notes, *verbs, *opened]
 
@@ -123,9 +123,7 @@ def infiniband_seen(case: Case) -> list[Event]:
 
     A plugin for it that was loaded, an interface of IP over it.
     """
-    plugins = [
-        e for e in case.of("nccl.info") if e.data.family == "plugin" and RDMA_PLUGIN.search(e.text)
-    ]
+    plugins = [e for e in case.of("nccl.info", family="plugin") if RDMA_PLUGIN.search(e.text)]
     over = [e for e in case.of("nccl.bootstrap") if INFINIBAND.match(str(e.data.interface))]
     listed = [said for names, said in sockets(case).values() if any(map(INFINIBAND.match, names))]
     return [*plugins, *over, *listed]

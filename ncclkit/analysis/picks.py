@@ -136,12 +136,12 @@ def messages(case: Case) -> list[Event]:
 
 def initialized(case: Case) -> list[Event]:
     """The lines that say that a communicator was initialized: "Init COMPLETE"."""
-    return [event for event in case.of("nccl.init") if event.data.phase == "done"]
+    return case.of("nccl.init", phase="done")
 
 
 def over_sockets(case: Case) -> list[Event]:
     """The lines that say that NCCL uses sockets between hosts."""
-    return [event for event in case.of("nccl.network") if event.data.name == "Socket"]
+    return case.of("nccl.network", name="Socket")
 
 
 def over_infiniband(case: Case) -> list[Event]:

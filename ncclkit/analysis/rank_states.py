@@ -291,7 +291,7 @@ def crashes(case: Case) -> list[Event]:
         -1
     }
     ends = [end.event for end in exits(case) if end.signal in CRASHED]
-    ends += [e for e in case.of("system.error") if e.data.what == "segfault"]
+    ends += case.of("system.error", what="segfault")
     return [event for event in ends if rank_of(event) not in dying]
 
 
@@ -429,7 +429,7 @@ def idle_service(case: Case) -> Event | None:
     """
     waits = list(rank_states(case).waiting.values())
     logs = {wait.path for wait in waits}
-    idle = [e for e in case.of("job.phase") if e.data.what == "idle" and e.path in logs]
+    idle = [e for e in case.of("job.phase", what="idle") if e.path in logs]
     calls = {
         (wait.data.op or "").upper() if isinstance(wait.data, Collective) else "" for wait in waits
     }
@@ -446,7 +446,7 @@ def _first_by_rank(events: list[Event]) -> dict[int, Event]:
 
 def _world(case: Case) -> int | None:
     sizes = [e.data.nranks for e in case.of("nccl.init") if not e.data.parent]
-    sizes += [e.data.ranks for e in case.of("worker.phase") if e.data.phase == "plan"]
+    sizes += [e.data.ranks for e in case.of("worker.phase", phase="plan")]
     first = [e for e in case.of("store.clients") if str(e.data.key).endswith("barrier_key:1")]
     sizes += [e.data.expected for e in first]
     known = [size for size in sizes if isinstance(size, int) and 0 < size <= LARGEST]
@@ -507,14 +507,14 @@ def _left_well(event: Event) -> bool:
 
 def _ended(case: Case, members: Iterable[int]) -> Iterator[tuple[int, Event]]:
     done = [e for e in case.of("worker.phase") if e.data.phase in ("leave", "done")]
-    done += [e for e in case.of("nccl.destroy") if e.data.how == "destroy"]
-    done += [e for e in case.of("attach.rank") if e.data.exitcode == 0]
+    done += case.of("nccl.destroy", how="destroy")
+    done += case.of("attach.rank", exitcode=0)
     done += [
         e for e in case.of("job.done") if e.rank is not None and EXITED.search(str(e.data.message))
     ]
     done += [e for e in case.of("python.exception") if _left_well(e)]
     first = _first_by_rank([*done, *(end.event for end in exits(case) if end.code == 0)])
-    runs = [event for event in case.of("run.end") if event.data.reason == "done"]
+    runs = case.of("run.end", reason="done")
     return chain(
         first.items(), ((rank, runs[-1]) for rank in members if runs and rank not in first)
     )

@@ -214,7 +214,7 @@ def _models(case: Case) -> list[tuple[str, Evidence]]:
         case,
         (fact for fact in case.facts_of("gpu.") if fact.name.endswith(".model") and fact.value),
     )
-    notes = [event for event in case.of("printed.version") if event.data.name == "gpu"]
+    notes = case.of("printed.version", name="gpu")
     return [
         *((str(fact.value), fact) for fact in facts),
         *((str(event.data.version), event) for event in notes),
@@ -226,7 +226,7 @@ def _built(case: Case) -> list[tuple[Release, Evidence]]:
     facts = of_job_hosts(
         case, [*case.facts_of("software.torch.cuda"), *case.facts_of("software.torch")]
     )
-    notes = [event for event in case.of("printed.version") if event.data.name == "torch"]
+    notes = case.of("printed.version", name="torch")
     texts: Iterable[tuple[str, Evidence]] = [
         *(
             (
@@ -262,7 +262,7 @@ def _nccl(case: Case) -> list[tuple[Release, Evidence]]:
 def _wheels(case: Case) -> list[tuple[Wheel, Evidence]]:
     """The wheels of PyPI that the job's hosts have, by a version of torch that names no CUDA."""
     facts = of_job_hosts(case, [fact for fact in case.facts_of("software.torch") if fact.value])
-    notes = [event for event in case.of("printed.version") if event.data.name == "torch"]
+    notes = case.of("printed.version", name="torch")
     pieces: list[tuple[str, Evidence]] = [
         *((str(fact.value), fact) for fact in facts if fact.name == "software.torch"),
         *((str(event.data.version), event) for event in notes),
@@ -276,7 +276,7 @@ def _driver(case: Case) -> tuple[int, Evidence] | None:
     facts = [
         fact for fact in of_job_hosts(case, case.facts_of("gpu.driver")) if release(fact.value)
     ]
-    notes = [event for event in case.of("printed.version") if event.data.name == "driver"]
+    notes = case.of("printed.version", name="driver")
     pieces: list[tuple[object, Evidence]] = [
         *((fact.value, fact) for fact in facts),
         *((event.data.version, event) for event in notes),

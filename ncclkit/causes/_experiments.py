@@ -38,7 +38,7 @@ def over_gloo(
 
     works, fails: cause → in words what is seen if it is the one.
     """
-    plans = [event.data for event in case.of("worker.phase") if event.data.phase == "plan"]
+    plans = [event.data for event in case.of("worker.phase", phase="plan")]
     if any(plan.backend == "gloo" for plan in plans):
         return ()
     expects = dict.fromkeys(works, "works") | dict.fromkeys(fails, "fails")

@@ -26,7 +26,7 @@ def hung_starts(case: Case) -> list[Event]:
     Nothing where the ranks are ours and not all of them have begun: the others wait for those,
     whatever path joins them.
     """
-    starts = [e for e in case.of("nccl.init") if e.data.phase == "start"]
+    starts = case.of("nccl.init", phase="start")
     begun = [*case.of("nccl.network"), *starts]
     done = bool(initialized(case))
     other = any(map(_is_beyond, of_job(case)))
@@ -56,7 +56,7 @@ def met_at_store(case: Case) -> list[Event]:
     counted = [e for e in case.of("store.clients") if e.data.joined == e.data.expected is not None]
     return [
         *counted,
-        *(e for e in case.of("nccl.init") if e.data.phase == "start"),
+        *case.of("nccl.init", phase="start"),
         *_nccl_sockets(case),
     ]
 

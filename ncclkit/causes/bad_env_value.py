@@ -183,7 +183,7 @@ def _without_ib(case: Case) -> Finding | None:
 
 def _ignored(case: Case) -> Finding | None:
     """NCCL says that it rejects a value; it then uses its default, or stops."""
-    infos = [e for e in case.of("nccl.info") if e.data.family == "bad_value"]
+    infos = case.of("nccl.info", family="bad_value")
     lines = infos + [e for e in case.of("nccl.warn") if NAMED.search(e.text)]
     if not lines:
         return None

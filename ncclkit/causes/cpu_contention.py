@@ -207,7 +207,7 @@ def _low(case: Case) -> Judgement | None:
 
 
 def _warnings(case: Case) -> list[Event]:
-    return [e for e in case.of("system.error") if e.data.what == "dataloader_workers"]
+    return case.of("system.error", what="dataloader_workers")
 
 
 def _reported(case: Case) -> Finding:

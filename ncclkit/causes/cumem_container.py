@@ -77,7 +77,7 @@ def diagnose(case: Case) -> Finding:
     memory = [
         e for e in matching(messages(case), *CALLS) if not matching([e], "stream is capturing")
     ]
-    hint = [e for e in case.of("nccl.info") if e.data.family == "cumem"]
+    hint = case.of("nccl.info", family="cumem")
     buffers = _host_buffers(case)
     lines = uds + empty + memory or buffers
     if not lines:

@@ -82,7 +82,7 @@ def diagnose(case: Case) -> Finding:
     """
     if finding := first_finding(case, _reported, _teardown):
         return finding
-    aborted = [e for e in case.of("nccl.destroy") if e.data.how == "abort"]
+    aborted = case.of("nccl.destroy", how="abort")
     odd = [
         e
         for e in family(case, "proxy", "fd")
@@ -99,7 +99,7 @@ def diagnose(case: Case) -> Finding:
             advice=_advice(),
             next=experiment(case),
         )
-    went_well = [e for e in case.of("nccl.destroy") if e.data.how == "destroy"] + [
+    went_well = case.of("nccl.destroy", how="destroy") + [
         *rank_states(case).ended.values(),
         *case.of("c10d.timeout"),
     ]
@@ -159,7 +159,7 @@ def _after_another(case: Case, lines: list[Event]) -> list[Event]:
 def _teardown(case: Case) -> Finding | None:
     """destroy_process_group does not return, and no rank had failed before."""
     states = rank_states(case)
-    lines = [e for e in case.of("c10d.monitor") if e.data.what == "abort"]
+    lines = case.of("c10d.monitor", what="abort")
     lines += [e for e in case.of("stack") if inside(e, *ENDING)]
     if not lines or states.waiting or states.dead or case.of("c10d.error"):
         return None

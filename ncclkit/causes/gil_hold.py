@@ -48,8 +48,8 @@ def diagnose(case: Case) -> Finding:
     silent = _unresponsive(case) or _live_holder(case)
     if silent is not None:
         return silent
-    gil = in_order(e for e in case.of("c10d.monitor") if e.data.what == "gil")
-    stuck = in_order(e for e in case.of("c10d.monitor") if e.data.what == "stuck")
+    gil = in_order(case.of("c10d.monitor", what="gil"))
+    stuck = in_order(case.of("c10d.monitor", what="stuck"))
     if gil or (stuck and not case.of("c10d.timeout")):
         ranks = ranks_in(gil or stuck)
         known = stacks(case)

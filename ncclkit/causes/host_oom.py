@@ -101,7 +101,7 @@ def _refused(case: Case) -> Finding | None:
         if e.data.what == "dataloader_killed" and not matching([e], "bus error", "segm")
     ]
     refused = [e for e in errors if e.data.what == "host_memory"]
-    refused += [e for e in case.of("python.exception") if e.data.type == "MemoryError"]
+    refused += case.of("python.exception", type="MemoryError")
     refused += matching(
         messages(case), "std::bad_alloc", "DefaultCPUAllocator", "Unable to allocate "
     )
@@ -181,7 +181,7 @@ def _killed(case: Case) -> list[Event]:
     ends = case.of("elastic.exit") + [
         e for e in case.of("slurm.event") if e.path.rpartition("/")[0] not in own
     ]
-    named = [e for e in case.of("system.error") if e.data.what == "killed"]
+    named = case.of("system.error", what="killed")
     return [e for e in ends if -9 in (e.data.exitcode, -(e.data.signal or 0))] + named
 
 
@@ -204,10 +204,8 @@ def _short(case: Case) -> list[Fact]:
 
 def _reported(case: Case) -> Finding | None:
     """The kernel or Slurm reports the OOM killer."""
-    reported = case.of("kernel.oom") + [
-        e for e in case.of("system.error") if e.data.what == "oom_kill"
-    ]
-    reported += [e for e in case.of("slurm.event") if e.data.what == "oom"]
+    reported = case.of("kernel.oom") + case.of("system.error", what="oom_kill")
+    reported += case.of("slurm.event", what="oom")
     if not reported:
         return None
     killed = _killed(case)

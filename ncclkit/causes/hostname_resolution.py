@@ -106,7 +106,7 @@ def _resolver(case: Case) -> Finding | None:
     """The resolver reported an error; harmless where the ranks met nevertheless."""
     lines = in_order(case.of("store.resolve")) + matching(messages(case), *RESOLVER)
     lines = [e for e in lines if e.kind != "log.error"]  # of these the next ones are left
-    lines += without([e for e in case.of("system.error") if e.data.what == "unresolved"], lines)
+    lines += without(case.of("system.error", what="unresolved"), lines)
     asked = [e for e in case.of("store.retry") if "cannot be retrieved" not in e.text]
     # with an address, so the name was resolved
     tried = {e.data.port for e in asked if e.data.port}
@@ -156,7 +156,7 @@ def _same_name(case: Case) -> Finding | None:
     """Two machines have one name, so NCCL takes their ranks for neighbours that share memory."""
     lines = shared_names(case)
     mixed = family(case, "duplicate_gpu", "shm", "p2p", "uds")
-    mixed += [e for e in case.of("nccl.channel") if e.data.via == "SHM"] if failed(case) else []
+    mixed += case.of("nccl.channel", via="SHM") if failed(case) else []
     if not lines or not mixed:
         return None
     name, addresses = lines[0].host, " and ".join(str(e.data.address) for e in lines[:2])
@@ -193,7 +193,7 @@ def _announced(case: Case) -> Finding | None:
     lines = [
         event for event in asked if plain_address(event.data.address).startswith(("127.", "::1"))
     ]
-    shown = [e for e in case.of("system.error") if e.data.what == "own_name"]
+    shown = case.of("system.error", what="own_name")
     if shown and (asked or case.of("store.connect_timeout") or case.of("store.retry")):
         names = tuple(sorted({e.host for e in shown if e.host}))
         say = (

@@ -245,9 +245,7 @@ def _setup(case: Case) -> Finding | None:
     setup = matching(family(case, "ib_setup"), *texts)
     if not setup:
         return None
-    retries = [
-        e for e in case.of("nccl.info") if e.data.family == "retry" and "modify_qp" in e.text
-    ]
+    retries = [e for e in case.of("nccl.info", family="retry") if "modify_qp" in e.text]
     gid = env_of(case, "NCCL_IB_GID_INDEX")
     first = setup[0]
     number = first.data.errno or (
@@ -268,7 +266,7 @@ def _setup(case: Case) -> Finding | None:
         f"{start(name_ranks(ranks_in(setup)))}{on(first.host)} could not connect over "
         f"{device or 'InfiniBand/RoCE'}: {why}."
     )
-    lost = [e for e in case.of("kernel.link") if e.data.state == "down"] + family(case, "ib_async")
+    lost = case.of("kernel.link", state="down") + family(case, "ib_async")
     strength: Strength = "proven" if number and "modify_qp" in first.text and not lost else "likely"
     return found(
         ID,

@@ -79,7 +79,7 @@ def diagnose(case: Case) -> Finding:
     ports = fatal + matching(
         family(case, "ib_async"), "port error", "PORT_ERR", "device fatal", "fatal"
     )
-    down = [e for e in case.of("kernel.link") if e.data.state == "down" and _verbs(e)]
+    down = [e for e in case.of("kernel.link", state="down") if _verbs(e)]
     if first is not None and not _configured(case):
         return _completion(case, first, completions, ports + down)
     if ports or down:

@@ -86,7 +86,7 @@ def diagnose(case: Case) -> Finding:
     )
     memory += without([e for e in refused if _error_number(e) == 12], memory)
     # of libfabric, UCX and others
-    other = [e for e in case.of("system.error") if e.data.what == "rdma_memory"]
+    other = case.of("system.error", what="rdma_memory")
     memory += without(other, memory)
     low = [
         f
@@ -95,7 +95,7 @@ def diagnose(case: Case) -> Finding:
     ]
     unnumbered = [e for e in without(refused, memory) if not _error_number(e)]
     plain = [e for e in unnumbered if "ibv_reg_mr" not in e.text]
-    warned = [e for e in case.of("system.error") if e.data.what == "memlock"]
+    warned = case.of("system.error", what="memlock")
     lines = (
         memory
         or (plain if low or warned else [])

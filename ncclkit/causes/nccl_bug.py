@@ -93,7 +93,7 @@ def _of_files(event: Event, files: tuple[str, ...]) -> bool:
 def _crash(case: Case) -> Finding | None:
     """A process crashed inside NCCL's library, or below it."""
     died = crashes(case) or case.of("kernel.segfault")
-    frames = [e for e in case.of("system.error") if e.data.what == "nccl_frame"]
+    frames = case.of("system.error", what="nccl_frame")
     frames += [e for e in case.of("kernel.segfault") if "libnccl.so" in str(e.data.library)]
     frames += [
         e

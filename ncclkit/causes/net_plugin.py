@@ -83,9 +83,7 @@ def diagnose(case: Case) -> Finding:
             "Failed to open",
         )
     ]
-    infos = [
-        e for e in case.of("nccl.info") if e.data.family == "plugin" and matching([e], *BROKEN)
-    ]
+    infos = [e for e in case.of("nccl.info", family="plugin") if matching([e], *BROKEN)]
     failed = [e for e in infos if not BUILT_IN.search(e.text)]
     crash = [
         e
@@ -117,7 +115,7 @@ def diagnose(case: Case) -> Finding:
         )
     if finding := first_finding(case, _different_networks, _absent):
         return finding
-    absent = [e for e in case.of("nccl.info") if e.data.family == "no_plugin"]
+    absent = case.of("nccl.info", family="no_plugin")
     went_well: list[Evidence] = [*absent, *case.of("nccl.network")]
     return otherwise(
         ID, went_well, "No plugin is involved, or it works.", "NCCL_DEBUG=INFO lines 'NET/Plugin'"
@@ -128,7 +126,7 @@ def _absent(case: Case) -> Finding | None:
     """The variables are those of a fabric that needs a plugin, and none is there."""
     expected: list[Evidence] = [event for name in FABRICS for event in env_of(case, name)]
     expected += [fact for name in FABRICS for fact in case.facts_of(f"env.{name}")]
-    missing = [e for e in case.of("nccl.info") if e.data.family == "no_plugin"]
+    missing = case.of("nccl.info", family="no_plugin")
     absent = [event for event in missing if "libnccl-env" not in event.text]  # another plugin
     if not (expected and absent and case.of("nccl.network")):
         return None
@@ -170,9 +168,7 @@ def _dying(case: Case) -> list[Event]:
     """Ranks that crashed in native code after an external plugin was loaded and before NCCL's start
     was complete.
     """
-    loaded = [
-        e for e in case.of("nccl.info") if e.data.family == "plugin" and not BUILT_IN.search(e.text)
-    ]
+    loaded = [e for e in case.of("nccl.info", family="plugin") if not BUILT_IN.search(e.text)]
     loaded = matching(loaded, "Loaded net plugin", "loaded external")
     begun = {e.data.rank for e in case.of("nccl.init") if e.data.phase == "start"}
     done = {e.data.rank for e in initialized(case)}

@@ -162,13 +162,13 @@ def _timed_out(case: Case) -> Finding | None:
     timed_out = matching(
         [*family(case, "socket_closed"), *case.of("gloo.closed")], "timed out", "No route to host"
     )
-    small = [e for e in case.of("system.error") if e.data.what == "packet_size"]
+    small = case.of("system.error", what="packet_size")
     if small and (waits := [*case.of("c10d.timeout"), *broken, *case.of("gloo.timeout")]):
         waited = how_they_waited(waits)
         say = "Large packets do not pass between the hosts, as the ping shows, "
         say += f"and ranks {waited} for data."
         return _finding(case, "likely", say, pick(small, waits, limit=5))
-    links = [e for e in case.of("kernel.link") if e.data.state == "down"]
+    links = case.of("kernel.link", state="down")
     if not timed_out and not (links and (broken or case.of("c10d.timeout"))):
         return None
     first = (links or timed_out)[0]

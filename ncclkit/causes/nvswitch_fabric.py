@@ -72,7 +72,7 @@ def diagnose(case: Case) -> Finding:
         "SystemNotReady",
         "SYSTEM_NOT_READY",
     )
-    fabric = [e for e in case.of("system.error") if e.data.what == "fabric"]
+    fabric = case.of("system.error", what="fabric")
     multicast = [
         e
         for e in family(case, "nvls", "cuda")

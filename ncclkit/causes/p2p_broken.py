@@ -294,7 +294,7 @@ def _stuck(case: Case) -> list[Event]:
     )
     numbers = [(e, sequence_of(e)) for e in waits]
     first = [e for e, number in numbers if number is not None and number <= 3]
-    direct = [e for e in case.of("nccl.channel") if e.data.via == "P2P"]
+    direct = case.of("nccl.channel", via="P2P")
     # where all ranks receive, no data is in flight
     sent = {op_of(e).upper() for e in first} != {"RECV"}
     whole = sent and len(first) == len(waits) and not case.of("flight.missing")

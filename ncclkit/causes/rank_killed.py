@@ -86,9 +86,9 @@ def diagnose(case: Case) -> Finding:
         return found(ID, strength, say, pick(scheduler), hosts=hosts, advice=(_requeue(),))
     memory = [
         *case.of("kernel.oom"),
-        *(e for e in case.of("slurm.event") if e.data.what == "oom"),
+        *case.of("slurm.event", what="oom"),
     ]
-    memory += [e for e in case.of("system.error") if e.data.what == "oom_kill"]
+    memory += case.of("system.error", what="oom_kill")
     if memory:
         return clear(ID, "The OOM killer's report explains the kill.", tuple(memory[:2]))
     ours = [e for e in case.of("run.end") if e.data.reason in OURS]
@@ -112,7 +112,7 @@ def _launcher_stopped(case: Case) -> Finding:
     reported += matching(case.of("system.error"), "Signal 15 (SIGTERM) received")
     if closed := _terminal(case):
         return closed
-    named = [e for e in case.of("system.error") if e.data.what == "killed"]
+    named = case.of("system.error", what="killed")
     if first := _elsewhere(case, reported):
         return clear(
             ID,
@@ -142,8 +142,8 @@ def _terminal(case: Case) -> Finding | None:
     """The terminal in which the launcher ran was closed, which sends SIGHUP to all that
     it started.
     """
-    lines = [e for e in case.of("elastic.signal", "elastic.stop") if e.data.signal == 1]
-    lines += [e for e in case.of("system.error") if e.data.what == "hangup"]
+    lines = case.of("elastic.signal", "elastic.stop", signal=1)
+    lines += case.of("system.error", what="hangup")
     if not lines:
         return None
     say = (
@@ -167,7 +167,7 @@ def _stood(case: Case, event: Event) -> list[Event]:
 
     A time limit or a user's cancellation also ends a job that hangs.
     """
-    begun = [e for e in case.of("nccl.init") if e.data.phase == "start"]
+    begun = case.of("nccl.init", phase="start")
     unfinished = [] if initialized(case) else begun
     cancelled = (
         [event] if event.data.what == "cancelled" and "PREEMPT" not in event.text.upper() else []

@@ -223,7 +223,7 @@ def _splits(case: Case) -> Finding | None:
 
 def _dumped(case: Case) -> Finding | None:
     """The Flight Recorder dumps of all ranks show sizes of an all_to_all that do not fit."""
-    lines = [e for e in case.of("flight.mismatch") if e.data.field == "splits"]
+    lines = case.of("flight.mismatch", field="splits")
     if not lines:
         return None
     data = lines[0].data

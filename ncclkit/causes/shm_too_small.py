@@ -83,14 +83,14 @@ def diagnose(case: Case) -> Finding:
         if isinstance(f.value, (int, float)) and f.value < FULL
     ]
     bus = [e for e in case.of("elastic.exit") if -7 in (e.data.exitcode, -(e.data.signal or 0))]
-    bus += without([e for e in case.of("system.error") if e.data.what == "bus_error"], said)
+    bus += without(case.of("system.error", what="bus_error"), said)
     if said:
         sure = [e for e in said if not matching([e], *REASONS)]
         return _finding(said, small, "proven" if sure and (_on_shm(sure) or small) else "likely")
     if bus:
         return _finding(bus, small + full, "proven" if small or full else "likely")
     vague = matching(messages(case), "unhandled system error")
-    shared = [e for e in case.of("nccl.channel") if e.data.via == "SHM"]
+    shared = case.of("nccl.channel", via="SHM")
     if small and failed(case) and (vague or shared):
         return _finding([*vague, *shared[:2]], small, "likely")
     silent = [e for e in vague if "Last error" not in e.text] if not case.of("nccl.warn") else []
@@ -135,9 +135,7 @@ def _shm_errors(case: Case) -> list[Event]:
     # the reason may be wrapped
     lines = [e for e in lines if not {(e.path, e.line), (e.path, e.line + 1)} & files]
     lines = [e for e in lines if not matching([e], "Too many open files")]
-    lines += [
-        e for e in case.of("system.error") if e.data.what == "no_space" and "/dev/shm" in e.text
-    ]
+    lines += [e for e in case.of("system.error", what="no_space") if "/dev/shm" in e.text]
     return lines
 
 

@@ -611,7 +611,7 @@ def _absent(case: Case, states: RankStates) -> Suspicion | None:
     )
     waits = [
         *case.of("store.wait"),
-        *(end for end in case.of("run.end") if end.data.reason == "deadline"),
+        *case.of("run.end", reason="deadline"),
     ]
     lived = {event.rank: event for event in case.of("telemetry.utilization", "elastic.stop")}
     if (

@@ -51,7 +51,7 @@ def diagnose(case: Case) -> Finding:
     slow = _inside(case, [e for e in channels if e.data.via in ("SHM", "NET")])
     settings: list[Event | Fact] = [*case.of("nccl.env", "printed.env"), *_env_facts(case)]
     switched = [piece for piece in settings if _turns_off(piece)]
-    linked = [e for e in case.of("nccl.info") if e.data.family == "p2p_disabled"]
+    linked = case.of("nccl.info", family="p2p_disabled")
     linked += [e for e in case.of("nccl.warn") if "P2P is disabled between NVLINK" in e.text]
     if slow and (switched or linked):
         return _finding(case, slow, switched, linked)

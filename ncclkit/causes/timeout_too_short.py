@@ -107,7 +107,7 @@ def _instant(case: Case, waits: Sequence[Event]) -> Finding:
 
 def _own_deadline(case: Case) -> Finding | None:
     """Our own run was ended at its deadline while every rank was still making progress."""
-    ends = [e for e in case.of("run.end") if e.data.reason == "deadline"]
+    ends = case.of("run.end", reason="deadline")
     last = {e.rank: e for e in in_order(case.of("worker.phase")) if e.rank is not None}
     if (
         not ends

@@ -85,7 +85,7 @@ def diagnose(case: Case) -> Finding:
     went_well = initialized(case)
     went_well += [
         *case.of("c10d.timeout"),
-        *[e for e in case.of("worker.phase") if e.data.phase == "init"],
+        *case.of("worker.phase", phase="init"),
     ]
     return otherwise(
         ID,
@@ -131,7 +131,7 @@ def _other_sizes(case: Case) -> list[Event]:
 
     Empty where there is no majority.
     """
-    starts = [e for e in case.of("nccl.init") if e.data.comm_id and e.data.phase == "start"]
+    starts = [e for e in case.of("nccl.init", phase="start") if e.data.comm_id]
     if plans := _plans(case):
         return [e for e in starts if e.data.nranks != plans[-1].data.ranks]
     sizes = Counter((e.data.comm_id, e.data.nranks) for e in starts)
@@ -163,7 +163,7 @@ def _clients(case: Case) -> Finding | None:
         f"Only {joined} of {expected} processes joined the"
         f" job{f' within {limit} s' if limit else ''}{who}."
     )
-    launched = [e for e in case.of("worker.phase") if e.data.phase == "launch"]
+    launched = case.of("worker.phase", phase="launch")
     if len(launched) == joined:
         names = " and ".join(name_hosts(launched))
         say = (
@@ -182,7 +182,7 @@ def _clients(case: Case) -> Finding | None:
 
 def _tasks(case: Case, joined: int) -> list[Event]:
     """The ends of Slurm's tasks, where Slurm reports exactly as many tasks as joined."""
-    ended = [e for e in case.of("slurm.event") if e.data.what == "task_exit"]
+    ended = case.of("slurm.event", what="task_exit")
     reported = {int(number) for e in ended for number in re.findall(r"\d{1,6}", str(e.data.task))}
     return ended if reported and min(reported) == 0 and max(reported) == joined - 1 else []
 
@@ -326,7 +326,7 @@ def _beyond(case: Case) -> Finding | None:
 
 
 def _plans(case: Case) -> list[Event]:
-    return [e for e in case.of("worker.phase") if e.data.phase == "plan"]
+    return case.of("worker.phase", phase="plan")
 
 
 def _never_started(case: Case) -> Finding | None:
@@ -371,7 +371,7 @@ def _waits(case: Case) -> Finding | None:
 
 def _no_slots(case: Case) -> Finding | None:
     """A launcher has fewer places than the ranks that it is to start."""
-    lines = [event for event in case.of("system.error") if event.data.what == "slots"]
+    lines = case.of("system.error", what="slots")
     say = "The launcher was asked for more ranks or GPUs than the hosts that it knows have."
     return _finding("likely", say, lines[:2], ()) if lines else None
 
