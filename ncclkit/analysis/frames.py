@@ -122,7 +122,7 @@ def stacks(case: Case) -> dict[int, Event]:
     """
     known = {
         event.rank: event
-        for event in case.of("stack")
+        for event in case.of(Stack)
         if event.rank is not None and event.data.frames
     }
     return {rank: event for rank, event in known.items() if not _reports(event.data.frames)}

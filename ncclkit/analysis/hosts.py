@@ -13,7 +13,7 @@ from typing import Any
 from ncclkit.analysis.once import once
 from ncclkit.analysis.picks import of_job_hosts
 from ncclkit.core.case import Case
-from ncclkit.core.kinds import NcclSocketDevices
+from ncclkit.core.kinds import NcclEnv, NcclSocketDevices, WorkerPhase
 from ncclkit.core.model import Event, Fact
 
 VIRTUAL = re.compile(
@@ -37,11 +37,9 @@ def as_nccl_sees(case: Case) -> Callable[[Event], str]:
     Another one than it is on where NCCL_HOSTID says so.
     """
     by_pid = {
-        (e.host, e.pid): str(e.data.value)
-        for e in case.of("nccl.env")
-        if e.data.name == "NCCL_HOSTID"
+        (e.host, e.pid): str(e.data.value) for e in case.of(NcclEnv) if e.data.name == "NCCL_HOSTID"
     }
-    by_rank = {e.rank: str(e.data.hostid) for e in case.of("worker.phase") if e.data.hostid}
+    by_rank = {e.rank: str(e.data.hostid) for e in case.of(WorkerPhase) if e.data.hostid}
     return lambda start: (
         f"{start.host} {by_pid.get((start.host, start.pid), by_rank.get(start.data.rank, ''))}"
     )
@@ -170,4 +168,4 @@ def common_interface(case: Case) -> str:
 
 def can_simulate_again(case: Case) -> bool:
     """True where the hosts were simulated by a run of ours, which can make them again and look."""
-    return any(event.data.phase == "launch" for event in case.of("worker.phase"))
+    return any(event.data.phase == "launch" for event in case.of(WorkerPhase))

@@ -166,8 +166,8 @@ def _last_by_dumps(events: Sequence[Event]) -> str:
     late = [event.data for event in events if isinstance(event.data, FlightLate)]
     if not late:
         return ""
-    most = max(late, key=lambda data: data.last_in or 0)
-    apart = format_time(1e6 * (most.usual or 0.0))
+    most = max(late, key=lambda data: data.last_in)
+    apart = format_time(1e6 * most.usual)
     say = f"Rank {most.worst} comes last to {most.last_in} of {most.of} collectives"
     return f"{say}, which the ranks enter {apart} apart as a rule"
 

@@ -10,6 +10,17 @@ from collections import defaultdict
 from ncclkit.analysis.once import once
 from ncclkit.analysis.picks import env_of, matching
 from ncclkit.core.case import Case
+from ncclkit.core.kinds import (
+    NcclBootstrap,
+    NcclChannel,
+    NcclIbDevices,
+    NcclInfo,
+    NcclNetwork,
+    NcclSocketDevices,
+    NcclWarn,
+    PrintedEnv,
+    SystemFault,
+)
 from ncclkit.core.model import Event
 
 INFINIBAND = re.compile(r"(?:ib[a-z]?\d|ib[sp]\w*\d|ibdev|ipoib)\w*$")
@@ -35,7 +46,7 @@ DEVICE = re.compile(r"NET/(?P<kind>\w+)/(?P<index>\d{1,3})")
 def by_host(case: Case) -> dict[str, Event]:
     """Host → the first line that names the network it uses, of hosts that use one network only."""
     named: dict[str, dict[str, Event]] = defaultdict(dict)
-    for event in case.of("nccl.network"):
+    for event in case.of(NcclNetwork):
         if event.host and event.data.name:
             named[event.host].setdefault(str(event.data.name), event)
     return {host: next(iter(used.values())) for host, used in named.items() if len(used) == 1}
@@ -46,7 +57,7 @@ def rdma_devices(case: Case) -> dict[str, tuple[list[str], Event]]:
     """Host → its RDMA devices as NCCL counts them, ``mlx5_0:1/IB``, and the line that
     lists them.
     """
-    rows = [event for event in case.of("nccl.ib_devices") if event.host and event.data.devices]
+    rows = [event for event in case.of(NcclIbDevices) if event.host and event.data.devices]
     return {event.host: (list(map(str, event.data.devices)), event) for event in reversed(rows)}
 
 
@@ -58,7 +69,7 @@ def link_layers(devices: list[str]) -> set[str]:
 @once
 def sockets(case: Case) -> dict[str, tuple[list[str], Event]]:
     """Host → the interfaces of its sockets as NCCL counts them, and the line that lists them."""
-    rows = [event for event in case.of("nccl.socket_devices") if event.host and event.data.devices]
+    rows = [event for event in case.of(NcclSocketDevices) if event.host and event.data.devices]
     return {
         event.host: ([str(d).partition(":")[0] for d in event.data.devices], event)
         for event in reversed(rows)
@@ -72,7 +83,7 @@ def channels(case: Case) -> list[tuple[Event, str, Event]]:
     The line, the device, and the line that lists it.
     """
     found = []
-    for event in case.of("nccl.channel"):
+    for event in case.of(NcclChannel):
         match = DEVICE.match(str(event.data.transport))
         held = {"Socket": sockets, "IB": rdma_devices}.get(match["kind"]) if match else None
         names, said = held(case).get(event.host, ([], None)) if held else ([], None)
@@ -90,7 +101,7 @@ def shared_names(case: Case) -> list[Event]:
     """
     seen: dict[tuple[str, str], dict[str, Event]] = defaultdict(dict)
     pids: dict[tuple[str, int | None], str] = {}
-    for event in case.of("nccl.bootstrap"):
+    for event in case.of(NcclBootstrap):
         address = str(event.data.address or "")
         if event.host and address and pids.setdefault((event.host, event.pid), address) == address:
             seen[event.host, str(event.data.interface)].setdefault(address, event)
@@ -105,15 +116,15 @@ def infiniband_expected(case: Case) -> list[Event]:
     """What shows that somebody counted on InfiniBand or another RDMA network."""
     notes = [
         e
-        for e in case.of("printed.env")
+        for e in case.of(PrintedEnv)
         if e.data.name in ASKED_FOR and e.data.value not in ("", "none")
     ]
     notes += [
-        e for e in case.of("printed.env") if (e.data.name, e.data.value) == ("NCCL_IB_DISABLE", "0")
+        e for e in case.of(PrintedEnv) if (e.data.name, e.data.value) == ("NCCL_IB_DISABLE", "0")
     ]
     asked = [e for name in ASKED_FOR for e in env_of(case, name) if e.data.value]
-    verbs = [e for e in case.of("system.error") if e.data.what == "no_verbs"]
-    opened = matching(case.of("nccl.warn"), "Unable to open device", "ibv_open_device")
+    verbs = case.of(SystemFault, what="no_verbs")
+    opened = matching(case.of(NcclWarn), "Unable to open device", "ibv_open_device")
     return [*asked, *notes, *verbs, *opened]
 
 
@@ -123,9 +134,7 @@ def infiniband_seen(case: Case) -> list[Event]:
 
     A plugin for it that was loaded, an interface of IP over it.
     """
-    plugins = [
-        e for e in case.of("nccl.info") if e.data.family == "plugin" and RDMA_PLUGIN.search(e.text)
-    ]
-    over = [e for e in case.of("nccl.bootstrap") if INFINIBAND.match(str(e.data.interface))]
+    plugins = [e for e in case.of(NcclInfo, family="plugin") if RDMA_PLUGIN.search(e.text)]
+    over = [e for e in case.of(NcclBootstrap) if INFINIBAND.match(str(e.data.interface))]
     listed = [said for names, said in sockets(case).values() if any(map(INFINIBAND.match, names))]
     return [*plugins, *over, *listed]

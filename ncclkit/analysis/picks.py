@@ -8,7 +8,15 @@ from itertools import chain, groupby
 from ncclkit.analysis.once import once
 from ncclkit.core import text
 from ncclkit.core.case import Case
-from ncclkit.core.kinds import DdpParams
+from ncclkit.core.kinds import (
+    DdpParams,
+    NcclChannel,
+    NcclEnv,
+    NcclInit,
+    NcclNetwork,
+    NcclWarn,
+    StoreBind,
+)
 from ncclkit.core.model import Event, Evidence, Fact, Finding, clear, unknown
 
 FATAL = (
@@ -122,7 +130,7 @@ def matching(events: Iterable[Event], *fragments: str) -> list[Event]:
 
 def family(case: Case, *families: str) -> list[Event]:
     """NCCL WARN events of these families."""
-    return [event for event in case.of("nccl.warn") if event.data.family in families]
+    return [event for event in case.of(NcclWarn) if event.data.family in families]
 
 
 @once
@@ -136,23 +144,23 @@ def messages(case: Case) -> list[Event]:
 
 def initialized(case: Case) -> list[Event]:
     """The lines that say that a communicator was initialized: "Init COMPLETE"."""
-    return [event for event in case.of("nccl.init") if event.data.phase == "done"]
+    return case.of(NcclInit, phase="done")
 
 
 def over_sockets(case: Case) -> list[Event]:
     """The lines that say that NCCL uses sockets between hosts."""
-    return [event for event in case.of("nccl.network") if event.data.name == "Socket"]
+    return case.of(NcclNetwork, name="Socket")
 
 
 def over_infiniband(case: Case) -> list[Event]:
     """The channels that were connected over InfiniBand or RoCE."""
-    return [event for event in case.of("nccl.channel") if "NET/IB" in str(event.data.transport)]
+    return [event for event in case.of(NcclChannel) if "NET/IB" in str(event.data.transport)]
 
 
 @once
 def foreign_address(case: Case) -> list[Event]:
     """What the store says where it is to listen at an address that its host does not have."""
-    return matching(case.of("store.bind"), "errno: 99", "Cannot assign requested address")
+    return matching(case.of(StoreBind), "errno: 99", "Cannot assign requested address")
 
 
 @once
@@ -177,7 +185,7 @@ def ddp_ranks(lines: Iterable[Event]) -> set[int]:
 
 def env_of(case: Case, name: str) -> list[Event]:
     """Every line in which NCCL says that it read this variable."""
-    return [event for event in case.of("nccl.env") if event.data.name == name]
+    return [event for event in case.of(NcclEnv) if event.data.name == name]
 
 
 def first_finding(case: Case, *witnesses: Callable[[Case], Finding | None]) -> Finding | None:

@@ -18,13 +18,31 @@ from ncclkit.analysis.once import once
 from ncclkit.analysis.picks import in_order
 from ncclkit.core.case import Case
 from ncclkit.core.kinds import (
+    AttachRank,
     C10dStatus,
     C10dTimeout,
+    C10dUniqueId,
     Collective,
     ElasticExit,
     ElasticRoot,
+    ElasticStop,
+    FlightMissing,
+    FlightStuck,
     GlooTimeout,
+    JobDone,
+    JobPhase,
+    NcclChannel,
+    NcclDestroy,
+    NcclEnv,
+    NcclInit,
+    PythonException,
+    RunEnd,
     SlurmEvent,
+    StoreClients,
+    SystemFault,
+    TelemetryScheduling,
+    TelemetryUtilization,
+    WorkerPhase,
 )
 from ncclkit.core.model import Event
 from ncclkit.core.summary import MOST
@@ -147,12 +165,10 @@ def rank_states(case: Case) -> RankStates:
     waiting = _together(
         _first_by_rank([*case.of("c10d.timeout", "gloo.timeout"), *_unanswered(case)])
     )
-    waiting = waiting or {
-        rank: gap for gap in case.of("flight.missing") for rank in gap.data.waiting
-    }
-    stopped = min((e.time for e in case.of("elastic.stop") if e.time is not None), default=None)
+    waiting = waiting or {rank: gap for gap in case.of(FlightMissing) for rank in gap.data.waiting}
+    stopped = min((e.time for e in case.of(ElasticStop) if e.time is not None), default=None)
     raised = _first_by_rank(
-        [e for e in case.of("python.exception") if is_own(e) and not _after(e, stopped)]
+        [e for e in case.of(PythonException) if is_own(e) and not _after(e, stopped)]
     )
     seen = {e.rank for e in case.events if e.rank is not None} | {
         rank for rank in waiting if rank >= 0
@@ -203,9 +219,7 @@ def _unanswered(case: Case) -> list[Event]:
 
     Not those whose connection to the store broke.
     """
-    return [
-        event for event in case.of("c10d.unique_id") if UNANSWERED.search(str(event.data.error))
-    ]
+    return [event for event in case.of(C10dUniqueId) if UNANSWERED.search(str(event.data.error))]
 
 
 def rank_of(event: Event) -> int:
@@ -249,8 +263,8 @@ def exits(case: Case) -> list[Exit]:
 
     Each source in the order of time.
     """
-    ends = in_order(case.of("elastic.exit"))
-    stops = case.of("elastic.stop")
+    ends = in_order(case.of(ElasticExit))
+    stops = case.of(ElasticStop)
     stopped_pids = {e.pid or e.data.pid for e in stops} - {None}
     stopped_ranks = {stop.rank for stop in stops} - {None}
     others = any(end.data.exitcode not in (None, -SIGTERM) for end in ends)
@@ -260,7 +274,7 @@ def exits(case: Case) -> list[Exit]:
         asked = number == SIGTERM and (others or end.rank in stopped_ranks)
         by_launcher = asked or (number in KILLED and end.data.pid in stopped_pids)
         found.append(Exit(rank_of(end), end, end.data.exitcode, number, by_launcher))
-    tasks = [e for e in in_order(case.of("slurm.event")) if e.data.what == "task_exit"]
+    tasks = [e for e in in_order(case.of(SlurmEvent)) if e.data.what == "task_exit"]
     by_torchrun = bool(case.of("elastic."))
     for end in tasks:
         own = [-1] if by_torchrun else _tasks(end)
@@ -286,12 +300,12 @@ def crashes(case: Case) -> list[Event]:
 
     Dying, it tripped over itself.
     """
-    victims = [event for event in case.of("python.exception") if event.data.victim]
+    victims = [event for event in case.of(PythonException) if event.data.victim]
     dying = {rank_of(event) for event in [*victims, *case.of("c10d.timeout", "gloo.timeout")]} - {
         -1
     }
     ends = [end.event for end in exits(case) if end.signal in CRASHED]
-    ends += [e for e in case.of("system.error") if e.data.what == "segfault"]
+    ends += case.of(SystemFault, what="segfault")
     return [event for event in ends if rank_of(event) not in dying]
 
 
@@ -302,7 +316,7 @@ def starving(case: Case) -> list[Event]:
 
     Both together: a long queue alone may be the work of other programs on the machine.
     """
-    rows = case.of("telemetry.scheduling")
+    rows = case.of(TelemetryScheduling)
     oversubscribed = [e for e in rows if e.data.processes >= PROCESSES_PER_CORE * e.data.cores > 0]
     return [
         e
@@ -318,7 +332,7 @@ def stopped(case: Case) -> dict[int, Event]:
     """
     rows = [
         event
-        for event in case.of("telemetry.utilization")
+        for event in case.of(TelemetryUtilization)
         if event.rank is not None and len(event.data.states) > 1
     ]
     return {
@@ -336,9 +350,7 @@ def outlying_utilization(case: Case) -> dict[int, Event]:
     By their main threads; none where there are fewer than three ranks, or where one of them is
     neither.
     """
-    rows = {
-        event.rank: event for event in case.of("telemetry.utilization") if event.rank is not None
-    }
+    rows = {event.rank: event for event in case.of(TelemetryUtilization) if event.rank is not None}
     shares = {rank: event.data.main for rank, event in rows.items()}
     sides = [
         {
@@ -364,15 +376,15 @@ def signal_of(event: Event) -> int:
 @once
 def spans_hosts(case: Case) -> bool:
     """True when something shows that the ranks run on more than one machine."""
-    ours = {event.host for event in case.of("worker.phase") if event.data.phase == "hello"}
+    ours = {event.host for event in case.of(WorkerPhase) if event.data.phase == "hello"}
     hosts = ours | {
         event.host for event in case.events if event.host and event.kind.startswith("nccl.")
     }
     disabled = any(
-        e.data.name == "NCCL_SHM_DISABLE" and e.data.value == "1" for e in case.of("nccl.env")
+        e.data.name == "NCCL_SHM_DISABLE" and e.data.value == "1" for e in case.of(NcclEnv)
     )
     return len(hosts) > 1 or (
-        not disabled and any(e.data.via == "NET" for e in case.of("nccl.channel"))
+        not disabled and any(e.data.via == "NET" for e in case.of(NcclChannel))
     )
 
 
@@ -389,7 +401,7 @@ def all_waiting(case: Case, states: RankStates) -> list[Event]:
         and len(calls) == 1
         and sequence_of(waits[0]) is not None
     )
-    return case.of("flight.stuck") or (waits if complete else [])
+    return case.of(FlightStuck) or (waits if complete else [])
 
 
 def _call_and_size(wait: Event) -> tuple[Any, ...]:
@@ -417,7 +429,7 @@ def startup_phase(case: Case, *kinds: str) -> Event | None:
     """
     waits = list(rank_states(case).waiting.values())
     last_wait = {wait.path: wait.line for wait in sorted(waits, key=lambda wait: wait.line)}
-    begun = [e for e in case.of("job.phase") if e.line < last_wait.get(e.path, 0)]
+    begun = [e for e in case.of(JobPhase) if e.line < last_wait.get(e.path, 0)]
     numbers = [sequence_of(wait) for wait in waits]
     early = any(number is not None and number <= EARLY for number in numbers)
     return begun[-1] if early and begun and begun[-1].data.what in kinds else None
@@ -429,7 +441,7 @@ def idle_service(case: Case) -> Event | None:
     """
     waits = list(rank_states(case).waiting.values())
     logs = {wait.path for wait in waits}
-    idle = [e for e in case.of("job.phase") if e.data.what == "idle" and e.path in logs]
+    idle = [e for e in case.of(JobPhase, what="idle") if e.path in logs]
     calls = {
         (wait.data.op or "").upper() if isinstance(wait.data, Collective) else "" for wait in waits
     }
@@ -445,9 +457,9 @@ def _first_by_rank(events: list[Event]) -> dict[int, Event]:
 
 
 def _world(case: Case) -> int | None:
-    sizes = [e.data.nranks for e in case.of("nccl.init") if not e.data.parent]
-    sizes += [e.data.ranks for e in case.of("worker.phase") if e.data.phase == "plan"]
-    first = [e for e in case.of("store.clients") if str(e.data.key).endswith("barrier_key:1")]
+    sizes = [e.data.nranks for e in case.of(NcclInit) if not e.data.parent]
+    sizes += [e.data.ranks for e in case.of(WorkerPhase, phase="plan")]
+    first = [e for e in case.of(StoreClients) if str(e.data.key).endswith("barrier_key:1")]
     sizes += [e.data.expected for e in first]
     known = [size for size in sizes if isinstance(size, int) and 0 < size <= LARGEST]
     return max(known, default=None)
@@ -476,7 +488,7 @@ def _killed(case: Case, raised: dict[int, Event]) -> dict[int, Event]:
     for end in ends:
         if end.signal in KILLED and not end.by_launcher and end.rank not in raised:
             dead.setdefault(end.rank, end.event)
-    for gone in case.of("attach.rank") if case.of("flight.missing") else ():
+    for gone in case.of(AttachRank) if case.of(FlightMissing) else ():
         if gone.data.gone and gone.data.exitcode != 0 and gone.rank is not None:
             dead.setdefault(gone.rank, gone)
     tasks = [end for end in exits(case) if end.event.kind == "slurm.event"]
@@ -488,7 +500,7 @@ def _killed(case: Case, raised: dict[int, Event]) -> dict[int, Event]:
 def _broken(case: Case, stopped: float | None) -> dict[int, Event]:
     errors = [
         e
-        for e in case.of("python.exception")
+        for e in case.of(PythonException)
         if not e.data.victim and not is_own(e) and not _after(e, stopped)
     ]
     errors = [e for e in errors if not _left_well(e)]
@@ -506,15 +518,15 @@ def _left_well(event: Event) -> bool:
 
 
 def _ended(case: Case, members: Iterable[int]) -> Iterator[tuple[int, Event]]:
-    done = [e for e in case.of("worker.phase") if e.data.phase in ("leave", "done")]
-    done += [e for e in case.of("nccl.destroy") if e.data.how == "destroy"]
-    done += [e for e in case.of("attach.rank") if e.data.exitcode == 0]
+    done: list[Event] = [e for e in case.of(WorkerPhase) if e.data.phase in ("leave", "done")]
+    done += case.of(NcclDestroy, how="destroy")
+    done += case.of(AttachRank, exitcode=0)
     done += [
-        e for e in case.of("job.done") if e.rank is not None and EXITED.search(str(e.data.message))
+        e for e in case.of(JobDone) if e.rank is not None and EXITED.search(str(e.data.message))
     ]
-    done += [e for e in case.of("python.exception") if _left_well(e)]
+    done += [e for e in case.of(PythonException) if _left_well(e)]
     first = _first_by_rank([*done, *(end.event for end in exits(case) if end.code == 0)])
-    runs = [event for event in case.of("run.end") if event.data.reason == "done"]
+    runs = case.of(RunEnd, reason="done")
     return chain(
         first.items(), ((rank, runs[-1]) for rank in members if runs and rank not in first)
     )

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from ncclkit.analysis.once import once
 from ncclkit.core.bandwidth import Judgement, first_judgement, recorded_bound
 from ncclkit.core.case import Case
+from ncclkit.core.kinds import RunEnd, TelemetryOthers
 from ncclkit.core.model import Event
 from ncclkit.core.text import plural, start
 
@@ -59,7 +60,7 @@ def measured_speed(case: Case) -> MeasuredSpeed | None:
     judgement = first_judgement(rows, recorded_bound(known, case.facts)) if known else None
     if judgement is None:
         return None
-    return MeasuredSpeed(judgement, tuple(disturbing(_of_run(case.of("telemetry.others"), run))))
+    return MeasuredSpeed(judgement, tuple(disturbing(_of_run(case.of(TelemetryOthers), run))))
 
 
 def disturbing(events: Iterable[Event]) -> list[Event]:
@@ -116,7 +117,7 @@ def _holders(event: Event) -> str:
 
 
 def _succeeded(case: Case, run: str) -> bool:
-    ends = _of_run(case.of("run.end"), run)
+    ends = _of_run(case.of(RunEnd), run)
     return any(event.data.reason == "done" for event in ends)
 
 

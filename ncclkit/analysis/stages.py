@@ -21,6 +21,7 @@ from ncclkit.analysis import bisection
 from ncclkit.analysis.once import once
 from ncclkit.core.bandwidth import chosen_gpus
 from ncclkit.core.case import Case
+from ncclkit.core.kinds import RunEnd, StageGroup, StagePair, StageRank, WorkerPhase
 from ncclkit.core.model import Event
 from ncclkit.core.summary import MOST
 from ncclkit.core.text import host_list, rate, start, verb
@@ -144,7 +145,7 @@ def groups_of(case: Case, pairs: Sequence[Pair], steady: bool) -> tuple[GroupRes
     part = SLOW_ALL if steady else SLOW_HERE
     least = part * min((statistics.median(speeds) for speeds in by_path.values()), default=0.0)
     made: dict[tuple[str, tuple[int, ...]], GroupResult] = {}
-    for event in case.of("stage.group"):
+    for event in case.of(StageGroup):
         data, speed = event.data, event.data.busbw
         slow = speed is not None and data.bytes >= LARGE and speed < least
         key = data.stage, tuple(data.ranks)
@@ -424,14 +425,14 @@ class StagedTest:
 def staged_test(case: Case) -> StagedTest:
     """The stages of the last run of a case; without any where it had none."""
     case = case.latest()
-    results, phases = case.of("stage.pair"), case.of("worker.phase")
+    results, phases = case.of(StagePair), case.of(WorkerPhase)
     hosts = hosts_of(phases)
     # gloo heeds no NCCL_HOSTID
     with_hostid = (e for e in phases if e.data.hostid and e.data.nccl != "")
     nodes = hosts | {e.rank: str(e.data.hostid) for e in with_hostid if e.rank is not None}
-    alone = {e.rank: float(e.data.copy) for e in case.of("stage.rank") if e.rank is not None}
+    alone = {e.rank: float(e.data.copy) for e in case.of(StageRank) if e.rank is not None}
     corrupt = {
-        e.rank: e.data.wrong for e in case.of("stage.rank") if e.rank is not None and e.data.wrong
+        e.rank: e.data.wrong for e in case.of(StageRank) if e.rank is not None and e.data.wrong
     }
     planned = max((int(e.data.ranks) for e in phases if e.data.phase == "plan"), default=0)
     ranks = max(len(alone), min(planned, MOST) or len(hosts))
@@ -459,7 +460,7 @@ def staged_test(case: Case) -> StagedTest:
         nodes_of(nodes, ranks),
         groups,
         tuple(sorted(begun - reported)),
-        next((str(e.data.reason) for e in reversed(case.of("run.end"))), ""),
+        next((str(e.data.reason) for e in reversed(case.of(RunEnd))), ""),
         tuple(str(e.data.name) for e in phases if e.data.phase == "absent"),
         turns,
     )

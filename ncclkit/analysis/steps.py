@@ -19,6 +19,7 @@ from msgspec import structs
 
 from ncclkit.analysis.picks import failed
 from ncclkit.core.case import Case
+from ncclkit.core.kinds import StepRank, StepSetting
 from ncclkit.core.model import Event, NcclkitError, fields_of
 from ncclkit.core.text import format_bytes, format_time, numbered, percent, plural
 from ncclkit.core.tuning import Comparison
@@ -497,7 +498,7 @@ def last_steps(case: Case) -> tuple[StepTimes | None, tuple[SettingEffect, ...]]
     folder = Path(mine[-1].path).parent
     effects = [
         SettingEffect(**fields_of(event))
-        for event in case.of("step.setting")
+        for event in case.of(StepSetting)
         if Path(event.path).parent == folder
     ]
     return step_times(mine), tuple(effects)
@@ -505,7 +506,7 @@ def last_steps(case: Case) -> tuple[StepTimes | None, tuple[SettingEffect, ...]]
 
 def last_step_events(case: Case) -> list[Event]:
     """The `step.rank` events of the last run of a script in this case that made steps."""
-    events = [event for event in case.of("step.rank") if event.data.steps]
+    events = [event for event in case.of(StepRank) if event.data.steps]
     return [event for event in events if Path(event.path).parent == Path(events[-1].path).parent]
 
 

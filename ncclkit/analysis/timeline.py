@@ -285,7 +285,7 @@ def timelines(case: Case) -> list[RankTimeline]:
             spoken[event.rank].append(event)
     left = {rank for row in case.inputs for rank in row.get("ranks") or ()}
     progress, last = progress_of(case.events), {end.rank: end for end in reversed(exits(case))}
-    states, runs = rank_states(case), [str(event.data.reason) for event in case.of("run.end")]
+    states, runs = rank_states(case), [str(event.data.reason) for event in case.of(RunEnd)]
     found = []
     for rank in sorted({*ranks(case.events, case.inputs), *progress}):
         events, came = spoken.get(rank, []), progress.get(rank, ())

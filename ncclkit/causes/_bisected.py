@@ -8,6 +8,7 @@ from ncclkit.analysis.bisection import Blamed
 from ncclkit.analysis.picks import pick
 from ncclkit.analysis.stages import StagedTest, staged_test
 from ncclkit.core.case import Case
+from ncclkit.core.kinds import StageRank, WorkerPhase
 from ncclkit.core.model import Evidence, Strength
 
 
@@ -35,7 +36,7 @@ def faulty_ranks(case: Case) -> FaultyRanks | None:
     blames nobody.
     """
     staged = staged_test(case)
-    gpus = any(event.data.nccl for event in case.of("worker.phase"))
+    gpus = any(event.data.nccl for event in case.of(WorkerPhase))
     if staged.corrupt:
         return _corrupt(case, staged, gpus)
     return _from_bisection(staged, gpus) if staged.tried else _slow(case, staged, gpus)
@@ -47,7 +48,7 @@ def _corrupt(case: Case, staged: StagedTest, gpus: bool) -> FaultyRanks:
     What they exchange cannot be right either.
     """
     wrong, right = (
-        [e for e in case.of("stage.rank") if bool(e.data.wrong) == bad] for bad in (True, False)
+        [e for e in case.of(StageRank) if bool(e.data.wrong) == bad] for bad in (True, False)
     )
     ranks = tuple(sorted(staged.corrupt))
     return FaultyRanks(
@@ -86,7 +87,7 @@ def _slow(case: Case, staged: StagedTest, gpus: bool) -> FaultyRanks | None:
     ranks = sorted({*staged.suspects, *staged.slow_ranks}) or sorted(
         {rank for pair in slow for rank in (pair.a, pair.b)}
     )
-    alone = [event for event in case.of("stage.rank") if event.rank in staged.slow_ranks]
+    alone = [event for event in case.of(StageRank) if event.rank in staged.slow_ranks]
     others = [pair.event for pair in staged.pairs if not pair.slow and pair.event]
     why = pick([pair.event for pair in slow if pair.event], alone, others[:2], limit=6)
     between = not staged.slow_ranks and all(pair.path == "network" for pair in slow)

@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 
 from ncclkit.analysis.picks import failed, family, of_job_hosts
 from ncclkit.core.case import Case
+from ncclkit.core.kinds import CudaDriver, NcclVersion, PrintedVersion
 from ncclkit.core.model import Event, Evidence
 
 T = TypeVar("T")
@@ -163,7 +164,7 @@ def misfit(case: Case) -> Misfit | None:
 
     None where nothing is known not to.
     """
-    if not (failed(case) or case.of("cuda.driver") or family(case, "cuda", "driver")):
+    if not (failed(case) or case.of(CudaDriver) or family(case, "cuda", "driver")):
         return None
     models = _first_of_each(_models(case))
     built = _first_of_each(_built(case))
@@ -214,7 +215,7 @@ def _models(case: Case) -> list[tuple[str, Evidence]]:
         case,
         (fact for fact in case.facts_of("gpu.") if fact.name.endswith(".model") and fact.value),
     )
-    notes = [event for event in case.of("printed.version") if event.data.name == "gpu"]
+    notes = case.of(PrintedVersion, name="gpu")
     return [
         *((str(fact.value), fact) for fact in facts),
         *((str(event.data.version), event) for event in notes),
@@ -226,7 +227,7 @@ def _built(case: Case) -> list[tuple[Release, Evidence]]:
     facts = of_job_hosts(
         case, [*case.facts_of("software.torch.cuda"), *case.facts_of("software.torch")]
     )
-    notes = [event for event in case.of("printed.version") if event.data.name == "torch"]
+    notes = case.of(PrintedVersion, name="torch")
     texts: Iterable[tuple[str, Evidence]] = [
         *(
             (
@@ -247,14 +248,14 @@ def _built(case: Case) -> list[tuple[Release, Evidence]]:
         if (match := WHEEL.search(text))
     ]
     found = found or [((wheel.cuda[0], wheel.cuda[1]), piece) for wheel, piece in _wheels(case)]
-    own: list[Event] = [event for event in case.of("nccl.version") if event.data.cuda]
+    own: list[Event] = [event for event in case.of(NcclVersion) if event.data.cuda]
     return [*found] or [(release(event.data.cuda)[:2], event) for event in own]
 
 
 def _nccl(case: Case) -> list[tuple[Release, Evidence]]:
     """The NCCL that the job says it runs, or else the one that its torch brings."""
     own: list[tuple[Release, Evidence]] = [
-        (release(e.data.version), e) for e in case.of("nccl.version")
+        (release(e.data.version), e) for e in case.of(NcclVersion)
     ]
     return own or [(wheel.nccl, piece) for wheel, piece in _wheels(case)]
 
@@ -262,7 +263,7 @@ def _nccl(case: Case) -> list[tuple[Release, Evidence]]:
 def _wheels(case: Case) -> list[tuple[Wheel, Evidence]]:
     """The wheels of PyPI that the job's hosts have, by a version of torch that names no CUDA."""
     facts = of_job_hosts(case, [fact for fact in case.facts_of("software.torch") if fact.value])
-    notes = [event for event in case.of("printed.version") if event.data.name == "torch"]
+    notes = case.of(PrintedVersion, name="torch")
     pieces: list[tuple[str, Evidence]] = [
         *((str(fact.value), fact) for fact in facts if fact.name == "software.torch"),
         *((str(event.data.version), event) for event in notes),
@@ -276,7 +277,7 @@ def _driver(case: Case) -> tuple[int, Evidence] | None:
     facts = [
         fact for fact in of_job_hosts(case, case.facts_of("gpu.driver")) if release(fact.value)
     ]
-    notes = [event for event in case.of("printed.version") if event.data.name == "driver"]
+    notes = case.of(PrintedVersion, name="driver")
     pieces: list[tuple[object, Evidence]] = [
         *((fact.value, fact) for fact in facts),
         *((event.data.version, event) for event in notes),

@@ -10,6 +10,7 @@ from typing import Any
 
 from ncclkit.analysis.hosts import can_simulate_again
 from ncclkit.core.case import Case
+from ncclkit.core.kinds import ExperimentCheck, WorkerPhase
 from ncclkit.core.model import Experiment
 
 RECORDED = {"TORCH_FR_BUFFER_SIZE": "2000", "TORCH_NCCL_DUMP_ON_TIMEOUT": "1"}
@@ -38,7 +39,7 @@ def over_gloo(
 
     works, fails: cause → in words what is seen if it is the one.
     """
-    plans = [event.data for event in case.of("worker.phase") if event.data.phase == "plan"]
+    plans = [event.data for event in case.of(WorkerPhase, phase="plan")]
     if any(plan.backend == "gloo" for plan in plans):
         return ()
     expects = dict.fromkeys(works, "works") | dict.fromkeys(fails, "fails")
@@ -50,7 +51,7 @@ def unasked(case: Case, *experiments: Experiment) -> Experiment:
 
     The last one where all were.
     """
-    asked = {event.data.question for event in case.of("experiment.check")}
+    asked = {event.data.question for event in case.of(ExperimentCheck)}
     return next(
         (experiment for experiment in experiments if experiment.question not in asked),
         experiments[-1],

@@ -21,7 +21,7 @@ def pending_calls(case: Case) -> list[list[Event]]:
     """
     found: list[list[Event]] = []
     owner, after = None, ("", 0)
-    for event in case.of("flight.entry"):
+    for event in case.of(FlightEntry):
         if (event.path, event.line) != after or event.rank not in (None, owner):
             found.append([])
             owner = event.rank

@@ -10,6 +10,15 @@ import re
 from ncclkit.analysis.frames import Frame, framework, is_own, place
 from ncclkit.causes._experiments import RECORDED
 from ncclkit.core.case import Case
+from ncclkit.core.kinds import (
+    C10dHint,
+    C10dTimeout,
+    FlightLate,
+    PythonException,
+    RasChange,
+    StepProgress,
+    WorkerPhase,
+)
 from ncclkit.core.model import Advice, Event
 
 TIMEOUTS = {
@@ -141,8 +150,8 @@ def _measured(case: Case) -> float:
     """Seconds of the longest loop of a single rank, or of the longest lag that the Flight Recorder
     shows; else 0.
     """
-    loops = [loop_seconds(event) for event in case.of("progress") if LONE.search(event.text)]
-    lags = [float(e.data.seconds.get(str(e.data.worst)) or 0) for e in case.of("flight.late")]
+    loops = [loop_seconds(event) for event in case.of(StepProgress) if LONE.search(event.text)]
+    lags = [float(e.data.seconds.get(str(e.data.worst)) or 0) for e in case.of(FlightLate)]
     return max([*loops, *lags], default=0.0)
 
 
@@ -154,16 +163,16 @@ def _progressed(case: Case) -> bool:
     for wait in _waits(case):
         first[wait.path] = min(wait.line, first.get(wait.path, wait.line))
     steps = any(
-        event.path in first and event.line > first[event.path] for event in case.of("progress")
+        event.path in first and event.line > first[event.path] for event in case.of(StepProgress)
     )
-    return steps or any(change.data.moved for change in case.of("ras.change"))
+    return steps or any(change.data.moved for change in case.of(RasChange))
 
 
 def over_gloo(case: Case) -> bool:
     """Whether the job's collectives run over gloo, as far as its plan or its lines say."""
-    planned = {e.data.backend for e in case.of("worker.phase") if e.data.backend}
+    planned = {e.data.backend for e in case.of(WorkerPhase) if e.data.backend}
     said = bool(case.of("gloo.")) or any(
-        "gloo/" in event.text for event in case.of("python.exception")
+        "gloo/" in event.text for event in case.of(PythonException)
     )
     return planned == {"gloo"} or (not planned and said and not case.of("nccl."))
 
@@ -222,10 +231,10 @@ def unreached_timeout(case: Case) -> tuple[list[Event], list[Event]]:
     """Timeouts of groups that have the default, and the lines that ask for a longer one; both empty
     where none does.
     """
-    timeouts = [e for e in case.of("c10d.timeout") if e.data.timeout_ms]
+    timeouts: list[Event] = [e for e in case.of(C10dTimeout) if e.data.timeout_ms]
     short = [event for event in timeouts if event.data.timeout_ms == 1000 * DEFAULT]
     raised = [event for event in timeouts if event.data.timeout_ms > 1000 * DEFAULT]
-    raised += [event for event in case.of("c10d.hint") if _asked_ms(event) > 1000 * DEFAULT]
+    raised += [event for event in case.of(C10dHint) if _asked_ms(event) > 1000 * DEFAULT]
     return (short, raised) if short and raised else ([], [])
 
 

@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from ncclkit.analysis.picks import family, initialized, of_job
 from ncclkit.core.case import Case
-from ncclkit.core.kinds import C10dHint, NcclMessage
+from ncclkit.core.kinds import (
+    C10dHint,
+    NcclInit,
+    NcclMessage,
+    NcclNetwork,
+    NcclTiming,
+    StoreClients,
+    WorkerPhase,
+)
 from ncclkit.core.model import Event
 
 QUIET = frozenset(
@@ -26,12 +34,12 @@ def hung_starts(case: Case) -> list[Event]:
     Nothing where the ranks are ours and not all of them have begun: the others wait for those,
     whatever path joins them.
     """
-    starts = [e for e in case.of("nccl.init") if e.data.phase == "start"]
-    begun = [*case.of("nccl.network"), *starts]
+    starts = case.of(NcclInit, phase="start")
+    begun = [*case.of(NcclNetwork), *starts]
     done = bool(initialized(case))
     other = any(map(_is_beyond, of_job(case)))
     size = max((e.data.nranks or 0 for e in starts), default=0)
-    absent = case.of("worker.phase") and len({e.data.rank for e in starts}) < size
+    absent = case.of(WorkerPhase) and len({e.data.rank for e in starts}) < size
     return [] if done or other or absent else begun[-3:]
 
 
@@ -53,10 +61,10 @@ def met_at_store(case: Case) -> list[Event]:
 
     It counts them, or gave them what NCCL's start begins with.
     """
-    counted = [e for e in case.of("store.clients") if e.data.joined == e.data.expected is not None]
+    counted = [e for e in case.of(StoreClients) if e.data.joined == e.data.expected is not None]
     return [
         *counted,
-        *(e for e in case.of("nccl.init") if e.data.phase == "start"),
+        *case.of(NcclInit, phase="start"),
         *_nccl_sockets(case),
     ]
 
@@ -73,4 +81,4 @@ def bootstrapped(case: Case) -> list[Event]:
 
     They reach each other's addresses.
     """
-    return case.of("nccl.timing")
+    return case.of(NcclTiming)

@@ -14,6 +14,7 @@ from ncclkit.analysis.picks import failed
 from ncclkit.core import connections
 from ncclkit.core.case import Case
 from ncclkit.core.connections import HostNetwork, NetworkPath
+from ncclkit.core.kinds import NetPing, NetTcp
 from ncclkit.core.model import Event, Strength
 
 
@@ -75,13 +76,13 @@ def user_test(case: Case) -> UserTest | None:
     A host that answers no ping of any size is one that cannot be reached at all: nothing is said of
     the way to it.
     """
-    pings = [event for event in case.of("net.ping") if event.data.address]
+    pings = [event for event in case.of(NetPing) if event.data.address]
     alive = {event.data.address for event in pings if event.data.received}
     mute = {event.data.address for event in pings if event.data.received == 0} - alive
     still = [
         e
-        for e in case.of("net.tcp")
-        if e.data.backoff >= STANDS and (e.data.lost or e.data.retrans)
+        for e in case.of(NetTcp)
+        if (e.data.backoff or 0) >= STANDS and (e.data.lost or e.data.retrans)
     ]
     still = [event for event in still if event.data.peer not in mute]
     of_address: dict[str, list[Event]] = {}
@@ -97,11 +98,14 @@ def user_test(case: Case) -> UserTest | None:
             " came"
         )
         return UserTest(say, still[:2])
-    some = [event for event in pings if event.data.bytes is None and event.data.sent >= SAMPLE]
+    some = [
+        event for event in pings if event.data.bytes is None and (event.data.sent or 0) >= SAMPLE
+    ]
     if not some:
         return None
     ping = some[0].data
-    say = f"{ping.sent - ping.received} of {ping.sent} pings to {ping.address} were lost"
+    lost = (ping.sent or 0) - (ping.received or 0)
+    say = f"{lost} of {ping.sent} pings to {ping.address} were lost"
     return UserTest(say, some[:2])
 
 

@@ -44,6 +44,7 @@ from ncclkit.analysis.picks import (
 from ncclkit.causes import _starting
 from ncclkit.causes._preflight import HostFacts, Preflight, Risk
 from ncclkit.core.case import Case
+from ncclkit.core.kinds import NcclEnv, NcclIbDevices, NcclInfo, NcclInit, NcclWarn
 from ncclkit.core.model import Advice, Event, Experiment, Fact, Finding, Strength, found
 
 ID = "bad_env_value"
@@ -69,12 +70,12 @@ LIMITS = ("NCCL_ALGO", "NCCL_PROTO", "NCCL_NET")
 
 def diagnose(case: Case) -> Finding:
     """Found where a variable has a value that the library refuses, ignores, or cannot satisfy."""
-    looked = case.of("nccl.env")
+    looked = case.of(NcclEnv)
     return first_finding(
         case, _not_allowed, _named, _refused, _without_ib, _ignored, CHECK.risk
     ) or CHECK.otherwise(
         case,
-        looked or case.of("nccl.init"),
+        looked or case.of(NcclInit),
         "NCCL knows the values of all settings that it read.",
         "NCCL_DEBUG=INFO, which prints what was read",
     )
@@ -92,7 +93,7 @@ def _not_allowed(case: Case) -> Finding | None:
     """A variable that NCCL read and whose value is not in the agent's table of allowed values."""
     wrong = [
         (event, row)
-        for event in case.of("nccl.env")
+        for event in case.of(NcclEnv)
         for row in check_value(str(event.data.name), str(event.data.value))
         if row["kind"] == "value"
     ]
@@ -175,7 +176,7 @@ def _without_ib(case: Case) -> Finding | None:
     wants = [
         p for p, name, value in _settings(case) if name == "NCCL_NET" and value.upper() == "IB"
     ]
-    none = [e for e in case.of("nccl.ib_devices") if not e.data.devices]
+    none = [e for e in case.of(NcclIbDevices) if not e.data.devices]
     say = "NCCL_NET=IB asks for InfiniBand, but NCCL found no such device."
     if not wants or not none:
         return None
@@ -186,8 +187,8 @@ def _without_ib(case: Case) -> Finding | None:
 
 def _ignored(case: Case) -> Finding | None:
     """NCCL says that it rejects a value; it then uses its default, or stops."""
-    infos = [e for e in case.of("nccl.info") if e.data.family == "bad_value"]
-    lines = infos + [e for e in case.of("nccl.warn") if NAMED.search(e.text)]
+    infos = case.of(NcclInfo, family="bad_value")
+    lines = infos + [e for e in case.of(NcclWarn) if NAMED.search(e.text)]
     if not lines:
         return None
     name = next(
@@ -225,7 +226,7 @@ def _risks(host: HostFacts) -> Iterator[Risk]:
 
 
 def _settings(case: Case) -> Iterator[tuple[Event | Fact, str, str]]:
-    for event in case.of("nccl.env"):
+    for event in case.of(NcclEnv):
         yield event, str(event.data.name), str(event.data.value)
     for fact in case.facts_of("env."):
         if fact.name != "env.problems" and fact.value is not None:

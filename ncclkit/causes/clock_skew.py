@@ -39,6 +39,7 @@ from ncclkit.causes._experiments import minimal
 from ncclkit.causes._preflight import HostFacts, Preflight, Risk
 from ncclkit.core.case import Case
 from ncclkit.core.connections import NetworkPath
+from ncclkit.core.kinds import RendezvousError
 from ncclkit.core.model import Advice, Experiment, Finding, Strength, found, unknown
 
 ID = "clock_skew"
@@ -85,7 +86,7 @@ def _measured(case: Case) -> Finding | None:
         effect = f"torchrun drops a node whose clock is more than {DROPPED:g} s behind"
     gap, more = abs(worst.offset or 0), _tested.plus([*pairs], "pair")
     say = f"The clock of {behind} is {gap:.3g} s behind that of {ahead}{more}; {effect}."
-    refused = case.of("rendezvous.error") if drops else []
+    refused = case.of(RendezvousError) if drops else []
     strength: Strength = "likely" if refused else _tested.risk(case)
     why = pick([link.event for link in off[:4]], refused[:2])
     hosts = tuple(sorted({h for pair in pairs for h in pair}))

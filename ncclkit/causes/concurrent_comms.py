@@ -35,7 +35,14 @@ from ncclkit.analysis.rank_states import rank_states
 from ncclkit.analysis.waits import places_now, waiting_time_of_case
 from ncclkit.causes import _printed
 from ncclkit.core.case import Case
-from ncclkit.core.kinds import FlightMissing
+from ncclkit.core.kinds import (
+    C10dTimeout,
+    FlightEntry,
+    FlightMissing,
+    FlightStuck,
+    NcclDestroy,
+    NcclOp,
+)
 from ncclkit.core.model import Advice, Event, Experiment, Finding, Strength, found
 from ncclkit.core.text import start
 
@@ -53,7 +60,7 @@ def diagnose(case: Case) -> Finding:
     """Found where ranks wait for each other in different groups, or use several communicators on
     several streams.
     """
-    stuck = case.of("flight.stuck")
+    stuck = case.of(FlightStuck)
     mixed = [
         e
         for e in stuck
@@ -62,9 +69,7 @@ def diagnose(case: Case) -> Finding:
     both = [e for e in stuck if set(map(str, (e.data.states or {"": ""}).values())) == {"started"}]
     if len({e.data.group for e in both}) > 1:
         return _all_started(case, both)
-    crossed = _crossed(case.of("flight.missing")) or [
-        event for event in stuck if event.data.crossed
-    ]
+    crossed = _crossed(case.of(FlightMissing)) or [event for event in stuck if event.data.crossed]
     if len({e.data.group for e in stuck}) > 1 and mixed or crossed:
         lines = crossed or mixed
         groups = sorted({_name(event) for event in stuck + lines})
@@ -89,9 +94,9 @@ def diagnose(case: Case) -> Finding:
     if finding := _point_to_point(case):
         return finding
     went_well = [
-        *case.of("nccl.destroy"),
+        *case.of(NcclDestroy),
         *rank_states(case).ended.values(),
-        *case.of("c10d.timeout"),
+        *case.of(C10dTimeout),
     ]
     return otherwise(
         ID, went_well, "No two groups wait for each other.", "Flight Recorder dumps of all ranks"
@@ -102,8 +107,8 @@ def _point_to_point(case: Case) -> Finding | None:
     """By NCCL's list of calls, a process that never ended sends and receives on its
     communicators.
     """
-    calls = [event for event in case.of("nccl.op") if event.data.op in ("Send", "Recv")]
-    if not calls or case.of("nccl.destroy"):
+    calls = [event for event in case.of(NcclOp) if event.data.op in ("Send", "Recv")]
+    if not calls or case.of(NcclDestroy):
         return None
     # a pointer names a communicator within its process only
     by_process: dict[tuple[str, int | None], set[object]] = {}
@@ -117,7 +122,7 @@ def _point_to_point(case: Case) -> Finding | None:
         f"Point-to-point calls run {on}; concurrent kernels on several streams may block each"
         " other."
     )
-    strength: Strength = "likely" if most > 1 and case.of("c10d.timeout") else "possible"
+    strength: Strength = "likely" if most > 1 and case.of(C10dTimeout) else "possible"
     why = pick(_one_each(calls))
     return found(ID, strength, say, why, advice=_advice(), next=experiment(case))
 
@@ -179,7 +184,7 @@ def _started_everywhere(case: Case) -> dict[str, list[Event]]:
     for event, group, desc in grouped(case.events):
         if event.kind == "c10d.timeout" and (group or desc):
             calls.setdefault((desc or group, event.data.seq), []).append(event)
-    for event in case.of("flight.entry"):
+    for event in case.of(FlightEntry):
         if event.data.state == "started" and event.data.peer is None and event.data.group:
             name = str(event.data.desc or event.data.group)
             calls.setdefault((name, event.data.seq), []).append(event)

@@ -40,6 +40,7 @@ from collections.abc import Iterator
 from ncclkit.analysis.picks import failed, name_hosts, on, pick, ranks_in
 from ncclkit.causes._preflight import HostFacts, Preflight, Risk, name_gpus
 from ncclkit.core.case import Case
+from ncclkit.core.kinds import NcclAffinity
 from ncclkit.core.model import Advice, Event, Experiment, Finding, Strength, found
 
 ID = "cpu_binding"
@@ -58,7 +59,7 @@ def diagnose(case: Case) -> Finding:
     """Found where NCCL's log binds several GPUs to one core, or where the facts of the hosts show
     it.
     """
-    wide = [event for event in case.of("nccl.affinity") if (event.data.cpus or 0) > 1]
+    wide = [event for event in case.of(NcclAffinity) if (event.data.cpus or 0) > 1]
     missing = (
         "cpu.affinity of the job's hosts, or NCCL_DEBUG=INFO lines with the affinity of each GPU"
     )
@@ -69,7 +70,7 @@ def diagnose(case: Case) -> Finding:
 def _one_core(case: Case) -> Finding | None:
     """Several GPUs of a host whose ranks may use only one and the same core."""
     held: dict[tuple[str, str], dict[object, Event]] = defaultdict(dict)
-    for event in case.of("nccl.affinity"):
+    for event in case.of(NcclAffinity):
         if event.data.cpus == 1:
             held[event.host, str(event.data.mask)][event.data.gpu] = event
     (host, mask), most = max(held.items(), key=lambda item: len(item[1]), default=(("", ""), {}))

@@ -35,6 +35,14 @@ from ncclkit.causes._preflight import HostFacts, Preflight, Risk, number
 from ncclkit.core import budgets
 from ncclkit.core.bandwidth import Judgement
 from ncclkit.core.case import Case
+from ncclkit.core.kinds import (
+    NcclDestroy,
+    NcclInit,
+    RunEnd,
+    SystemFault,
+    TelemetryOthers,
+    TelemetryScheduling,
+)
 from ncclkit.core.model import Advice, Event, Experiment, Finding, Strength, found
 from ncclkit.core.text import percent, plural, start
 
@@ -121,7 +129,7 @@ def _short_of_cores(case: Case) -> Finding | None:
     others use them.
     """
     low = _low(case)
-    rows = {e.rank: e for e in case.of("telemetry.scheduling")}
+    rows = {e.rank: e for e in case.of(TelemetryScheduling)}
     waited = sum(float(e.data.waited) for e in rows.values())
     ran = sum(float(e.data.ran) for e in rows.values())
     busy = [
@@ -207,7 +215,7 @@ def _low(case: Case) -> Judgement | None:
 
 
 def _warnings(case: Case) -> list[Event]:
-    return [e for e in case.of("system.error") if e.data.what == "dataloader_workers"]
+    return case.of(SystemFault, what="dataloader_workers")
 
 
 def _reported(case: Case) -> Finding:
@@ -218,7 +226,7 @@ def _reported(case: Case) -> Finding:
     local = len(
         {
             e.rank
-            for e in case.of("nccl.init")
+            for e in case.of(NcclInit)
             if e.rank is not None and e.host == (cores[0].host if cores else e.host)
         }
     )
@@ -256,7 +264,7 @@ def _reported(case: Case) -> Finding:
     busy = None if case.events else HOST_BUSY.risk(case)
     if busy:
         return busy
-    went_well = [*case.of("nccl.destroy"), *states.ended.values()]
+    went_well = [*case.of(NcclDestroy), *states.ended.values()]
     missing = "cpu.usable of the job (`nproc` inside it) and the data loader's num_workers"
     return CHECK.otherwise(
         case, went_well, "By what is known the ranks have enough cores.", missing
@@ -318,10 +326,10 @@ def shared_cores(case: Case) -> Finding | None:
 
     It succeeded, and shows no speed.
     """
-    last = case.of("run.end")[-1:]
+    last = case.of(RunEnd)[-1:]
     folder = last[0].path.rpartition("/")[0] if last else ""
     shared = [
-        e for e in case.of("telemetry.others") if e.path.rpartition("/")[0] == folder and crowded(e)
+        e for e in case.of(TelemetryOthers) if e.path.rpartition("/")[0] == folder and crowded(e)
     ]
     if not shared or last[0].data.reason != "done":
         return None

@@ -39,7 +39,7 @@ from ncclkit.analysis.picks import (
 )
 from ncclkit.causes._experiments import over_gloo, unasked
 from ncclkit.core.case import Case
-from ncclkit.core.kinds import CudaError, NcclWarn
+from ncclkit.core.kinds import CudaError, KernelXid, NcclWarn
 from ncclkit.core.model import Advice, Event, Experiment, Finding, found
 from ncclkit.core.text import start
 
@@ -116,7 +116,7 @@ XIDS = {
 
 def diagnose(case: Case) -> Finding:
     """Found at the first CUDA error of the run that is the program's own."""
-    lines = [e for e in case.of("cuda.error") if not matching([e], *OTHERS)]
+    lines = [e for e in case.of(CudaError) if not matching([e], *OTHERS)]
     lines += [
         e
         for e in matching(messages(case), *FAULTS)
@@ -124,7 +124,7 @@ def diagnose(case: Case) -> Finding:
         and not matching([e], *OTHERS)
         and "nvls" not in e.text
     ]
-    xids = [e for e in case.of("kernel.xid") if e.data.xid in XIDS]
+    xids = [e for e in case.of(KernelXid) if e.data.xid in XIDS]
     if not lines:
         return _without(case, xids)
     ordered = in_order(lines)
@@ -158,7 +158,7 @@ def _without(case: Case, xids: list[Event]) -> Finding:
     From the driver's Xid, or from NCCL's unspecific error.
     """
     advice, asked = _advice(), experiment(case)
-    if xids and len(xids) == len(case.of("kernel.xid")):
+    if xids and len(xids) == len(case.of(KernelXid)):
         number = xids[0].data.xid
         gpus = sorted({str(e.data.bus) for e in xids if e.data.bus})
         say = (
@@ -170,7 +170,7 @@ def _without(case: Case, xids: list[Event]) -> Finding:
             ID, "likely", say, pick(xids), hosts=hosts, gpus=tuple(gpus), advice=advice, next=asked
         )
     vague = matching(messages(case), "unhandled cuda error")
-    if vague and not case.of("nccl.warn") and not case.of("cuda."):
+    if vague and not case.of(NcclWarn) and not case.of("cuda."):
         say = "A CUDA call inside NCCL failed; this log does not say which or why."
         ranks = ranks_in(vague)
         return found(

@@ -42,6 +42,15 @@ from ncclkit.analysis.picks import (
     ranks_in,
 )
 from ncclkit.core.case import Case
+from ncclkit.core.kinds import (
+    C10dError,
+    NcclDestroy,
+    NcclInfo,
+    NcclTrace,
+    NcclVersion,
+    NcclWarn,
+    SystemDenied,
+)
 from ncclkit.core.model import Advice, Event, Experiment, Finding, Strength, found
 from ncclkit.core.text import start
 
@@ -77,11 +86,11 @@ def diagnose(case: Case) -> Finding:
     memory = [
         e for e in matching(messages(case), *CALLS) if not matching([e], "stream is capturing")
     ]
-    hint = [e for e in case.of("nccl.info") if e.data.family == "cumem"]
+    hint = case.of(NcclInfo, family="cumem")
     buffers = _host_buffers(case)
     lines = uds + empty + memory or buffers
     if not lines:
-        went_well = [*initialized(case), *case.of("nccl.destroy")]
+        went_well = [*initialized(case), *case.of(NcclDestroy)]
         missing = "NCCL_DEBUG=INFO output with NCCL_DEBUG_SUBSYS=INIT,ALLOC,SHM"
         return otherwise(ID, went_well, "NCCL's allocations worked.", missing)
     seen = {
@@ -104,7 +113,7 @@ def diagnose(case: Case) -> Finding:
         ID,
         strength,
         say,
-        pick(lines, hint, case.of("system.denied")[:2]),
+        pick(lines, hint, case.of(SystemDenied)[:2]),
         ranks=ranks_in(lines),
         hosts=name_hosts(lines),
         advice=_advice(),
@@ -120,20 +129,20 @@ def _host_buffers(case: Case) -> list[Event]:
     only registered memory of /dev/shm there.  Without a trace it takes a refused NUMA call to point
     at the host's buffers.
     """
-    versions = [version for e in case.of("nccl.version") if (version := _version(e))]
+    versions = [version for e in case.of(NcclVersion) if (version := _version(e))]
     if not versions or max(versions) < HOST_BUFFERS:
         return []
     failed = matching(family(case, "cuda"), "invalid argument", "not permitted", "not supported")
-    traces = {(e.host, e.pid): e for e in case.of("nccl.trace")}
+    traces = {(e.host, e.pid): e for e in case.of(NcclTrace)}
     reported = [(e, trace) for e in failed if (trace := traces.get((e.host, e.pid)))]
     below = [event for pair in reported if "shm.cc" in str(pair[1].data.file) for event in pair]
     vague = (
         []
-        if case.of("nccl.warn") or case.of("cuda.")
-        else matching(case.of("c10d.error"), "unhandled cuda error")
+        if case.of(NcclWarn) or case.of("cuda.")
+        else matching(case.of(C10dError), "unhandled cuda error")
     )
     mute = [e for e in failed if (e.host, e.pid) not in traces] + vague
-    return below or (mute if case.of("system.denied") else [])
+    return below or (mute if case.of(SystemDenied) else [])
 
 
 def _version(event: Event) -> tuple[int, ...]:

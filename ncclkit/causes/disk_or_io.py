@@ -35,6 +35,7 @@ from ncclkit.analysis.waits import FILE, others_wait, positions_of_case
 from ncclkit.causes._experiments import minimal
 from ncclkit.causes._preflight import HostFacts, Preflight, Risk, number
 from ncclkit.core.case import Case
+from ncclkit.core.kinds import KernelStall, NcclDestroy, SystemFault
 from ncclkit.core.model import Advice, Event, Experiment, Finding, Strength, found
 from ncclkit.core.text import format_bytes, start
 
@@ -85,7 +86,7 @@ def diagnose(case: Case) -> Finding:
     """Found where a write failed, or where a rank is in a storage call while the others wait."""
     full = [
         e
-        for e in case.of("system.error")
+        for e in case.of(SystemFault)
         if e.data.what in ("no_space", "disk_quota") and not _shared_memory(e)
     ]
     full += [
@@ -129,7 +130,7 @@ def diagnose(case: Case) -> Finding:
             advice=_advice(_local(case)),
         )
     went_well = [
-        *case.of("nccl.destroy"),
+        *case.of(NcclDestroy),
         *rank_states(case).ended.values(),
         *stacks(case).values(),
     ]
@@ -216,7 +217,7 @@ def _kernel(case: Case) -> Finding | None:
     """The kernel reports lost storage, or a task hung in a system call, which mostly waits for
     storage.
     """
-    rows = case.of("kernel.stall")
+    rows = case.of(KernelStall)
     lost = [e for e in rows if e.data.what in ("nfs", "storage")]
     hung = [e for e in rows if e.data.what == "hung_task"]
     if not lost and not hung:

@@ -45,6 +45,7 @@ from ncclkit.causes._compatibility import drivers, misfit
 from ncclkit.causes._experiments import minimal
 from ncclkit.causes._preflight import HostFacts, Preflight, Risk
 from ncclkit.core.case import Case
+from ncclkit.core.kinds import C10dError, CudaDriver, CudaError, NcclWarn
 from ncclkit.core.model import Advice, Event, Experiment, Finding, Strength, found
 from ncclkit.core.text import start
 
@@ -101,13 +102,13 @@ def diagnose(case: Case) -> Finding:
     """Found where CUDA says that driver, libraries or GPU do not fit."""
     pool = [*case.of("cuda.driver", "cuda.error"), *messages(case)]
     old, image = matching(pool, *DRIVER), matching(pool, *CODE)
-    other = without([*case.of("cuda.driver"), *family(case, "driver")], old + image)
+    other = without([*case.of(CudaDriver), *family(case, "driver")], old + image)
     other = [e for e in other if not matching([e], *ABSENT)]
     lines = old or image or other
     if found_so := _by_table(case, lines):
         return found_so
-    vague = matching(case.of("c10d.error"), "unhandled cuda error")
-    if not lines and vague and not case.of("nccl.warn") and not case.of("cuda."):
+    vague = matching(case.of(C10dError), "unhandled cuda error")
+    if not lines and vague and not case.of(NcclWarn) and not case.of("cuda."):
         say = (
             "A CUDA call inside NCCL failed and the log does not say why; libraries that do not fit"
             " the driver or GPU are one reason."
@@ -170,8 +171,8 @@ def _by_table(case: Case, lines: list[Event]) -> Finding | None:
     if (unfit := misfit(case)) is None:
         return None
     vague = [
-        *case.of("cuda.error"),
-        *matching(case.of("c10d.error"), "unhandled cuda error"),
+        *case.of(CudaError),
+        *matching(case.of(C10dError), "unhandled cuda error"),
         *family(case, "cuda"),
     ]
     if not lines and not vague:

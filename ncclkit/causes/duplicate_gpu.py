@@ -48,6 +48,15 @@ from ncclkit.analysis.picks import (
 from ncclkit.causes._experiments import minimal
 from ncclkit.causes._preflight import HostFacts, Preflight, Risk, name_gpus
 from ncclkit.core.case import Case
+from ncclkit.core.kinds import (
+    C10dDeviceUnknown,
+    C10dError,
+    C10dTimeout,
+    CudaError,
+    NcclDestroy,
+    NcclInit,
+    NcclWarn,
+)
 from ncclkit.core.model import Advice, Event, Experiment, Finding, Strength, found
 from ncclkit.core.text import start
 
@@ -116,7 +125,7 @@ the process."""
 
 def _too_many(case: Case) -> Finding | None:
     """A rank asked for a GPU that is not visible to it."""
-    lines = matching([*messages(case), *case.of("cuda.error")], *UNSEEN)
+    lines = matching([*messages(case), *case.of(CudaError)], *UNSEEN)
     if not lines:
         return None
     ranks, hosts = ranks_in(lines), name_hosts(lines)
@@ -132,7 +141,7 @@ def _busy(case: Case) -> Finding | None:
 
     Another rank or another user's process holds it, or the GPU itself is ill.
     """
-    lines = matching([*messages(case), *case.of("cuda.error")], "busy or unavailable")
+    lines = matching([*messages(case), *case.of(CudaError)], "busy or unavailable")
     if not lines:
         return None
     modes = [
@@ -152,8 +161,8 @@ def _busy(case: Case) -> Finding | None:
 
 def _vague(case: Case) -> Finding | None:
     """NCCL returned "invalid usage" and its log gives no reason."""
-    lines = [e for e in matching(case.of("c10d.error"), "invalid usage") if not e.data.last_error]
-    if not lines or case.of("nccl.warn"):
+    lines = [e for e in matching(case.of(C10dError), "invalid usage") if not e.data.last_error]
+    if not lines or case.of(NcclWarn):
         return None
     who = name_ranks(ranks_in(lines))
     say = (
@@ -165,8 +174,8 @@ def _vague(case: Case) -> Finding | None:
 
 def _guessed(case: Case) -> Finding | None:
     """The first barrier hangs after PyTorch had to guess the GPU."""
-    guessed, waits = case.of("c10d.device_unknown"), case.of("c10d.timeout")
-    if not guessed or not waits or case.of("nccl.destroy"):
+    guessed, waits = case.of(C10dDeviceUnknown), case.of(C10dTimeout)
+    if not guessed or not waits or case.of(NcclDestroy):
         return None
     say = (
         "The ranks did not set their GPU before the first barrier; PyTorch's guess may have put two"
@@ -183,12 +192,12 @@ def _same_bus(case: Case) -> list[Event]:
     setting that the log does not show.
     """
     taken_for = as_nccl_sees(case)
-    came = {(e.data.rank, e.data.comm_id) for e in case.of("nccl.init") if _complete(e)}
+    came = {(e.data.rank, e.data.comm_id) for e in case.of(NcclInit) if _complete(e)}
     places: dict[tuple[str, str, str], dict[int, Event]] = defaultdict(dict)
-    for event in case.of("nccl.init"):
+    for event in case.of(NcclInit):
         data = event.data
-        seen = data.bus and event.host and isinstance(data.rank, int) and not data.parent
-        if seen and (data.rank, data.comm_id) not in came:
+        seen = data.bus and event.host and not data.parent
+        if seen and data.rank is not None and (data.rank, data.comm_id) not in came:
             places[taken_for(event), str(data.bus), str(data.comm_id)].setdefault(data.rank, event)
     if _again(case):
         places = {place: ranks for place, ranks in places.items() if place[2] != "None"}
@@ -212,7 +221,7 @@ def _again(case: Case) -> bool:
     The job was started twice, or has several groups.
     """
     pids: dict[object, set[int | None]] = defaultdict(set)
-    for event in case.of("nccl.init"):
+    for event in case.of(NcclInit):
         pids[event.host, event.data.rank].add(event.pid)
     return any(len(group) > 1 for group in pids.values())
 

@@ -35,7 +35,18 @@ from ncclkit.causes.slow_transport import brakes
 from ncclkit.causes.suspects import suspect_finding
 from ncclkit.core import experiment_records, shapes
 from ncclkit.core.case import Case
-from ncclkit.core.kinds import FlightFinding, NcclMessage, SystemFault
+from ncclkit.core.kinds import (
+    AttachRank,
+    C10dTimeout,
+    FlightFinding,
+    JobDone,
+    NcclMessage,
+    PythonException,
+    RunEnd,
+    StepProgress,
+    StoreClients,
+    SystemFault,
+)
 from ncclkit.core.model import SCHEMA, Advice, Event, Evidence, Fact, Finding, cite, clear, unknown
 from ncclkit.core.text import plural
 from ncclkit.evidence.quotation import is_quotation
@@ -486,7 +497,7 @@ def _with_suspects(
     """
     against = trouble(case)
     lines = resemblance.abnormal(case)
-    if not lines or case.of("attach.rank"):  # ranks of any job that waits look alike
+    if not lines or case.of(AttachRank):  # ranks of any job that waits look alike
         return findings, None
     text = resemblance.Text(lines)
     findings = [_messenger(finding, text) for finding in findings]
@@ -750,7 +761,7 @@ def recovered(finding: Finding, case: Case) -> Finding:
     if finding.verdict == "found" and _is_source(finding):
         return clear(finding.cause, "Only source code holds these words.", finding.evidence[:1])
     if _quoted(finding, case):
-        if case.of("job.done") and not any(
+        if case.of(JobDone) and not any(
             e.kind in FATAL and not is_quotation(e.text) for e in case.events
         ):
             return clear(finding.cause, "Somebody only speaks of it.", finding.evidence[:1])
@@ -764,13 +775,13 @@ def recovered(finding: Finding, case: Case) -> Finding:
         for piece in finding.evidence
         if isinstance(piece, Event) and piece.kind.startswith(ERRORS)
     ]
-    if finding.verdict != "found" or len(lines) != len(finding.evidence) or case.of("run.end"):
+    if finding.verdict != "found" or len(lines) != len(finding.evidence) or case.of(RunEnd):
         return finding
     fatal = [event for event in case.events if event.kind in FATAL]
-    done = lines_after(case, lines, case.of("job.done"))
+    done = lines_after(case, lines, case.of(JobDone))
     went_on = done
     if not done and finding.strength == "possible" and not fatal:
-        went_on = lines_after(case, lines, case.of("progress"))
+        went_on = lines_after(case, lines, case.of(StepProgress))
     if went_on and not any(is_later(event, went_on[-1]) for event in fatal):
         return clear(
             finding.cause,
@@ -854,7 +865,7 @@ def _lived(case: Case, said: list[Event]) -> list[Event]:
 
     After a rank's last words where that rank speaks again later.
     """
-    work = [*case.of("progress"), *initialized(case)]
+    work = [*case.of(StepProgress), *initialized(case)]
     work.sort(key=lambda event: (event.path, event.line))
     ranks = {event.rank for event in said if UNCAUGHT.match(event.text)}
     if not ranks or None in ranks:
@@ -871,7 +882,7 @@ def _after_own(finding: Finding, case: Case, said: list[Event]) -> bool:
     """
     errors = [
         e
-        for e in case.of("python.exception")
+        for e in case.of(PythonException)
         if is_own(e) and UNCAUGHT.match(e.text) and e.data.type in OWN
     ]
     errors = [event for event in errors if event not in finding.evidence]
@@ -891,9 +902,9 @@ def _long_before(finding: Finding, case: Case) -> bool:
     known = [time for time in times if time is not None]
     if not known or len(known) < len(finding.evidence):
         return False
-    steps = [event.time - max(known) for event in case.of("progress") if event.time]
+    steps = [event.time - max(known) for event in case.of(StepProgress) if event.time]
     begun = [
-        e.time - (e.data.ran_ms or 0) / 1000 - max(known) for e in case.of("c10d.timeout") if e.time
+        e.time - (e.data.ran_ms or 0) / 1000 - max(known) for e in case.of(C10dTimeout) if e.time
     ]
     return any(age > 60 for age in steps) or any(
         60 < age < DAY for age in begun
@@ -912,9 +923,9 @@ def _meetings(case: Case) -> list[Event]:
     Communicators made, steps done, collectives begun.
     """
     done = initialized(case)
-    joined = [e for e in case.of("store.clients") if e.data.joined == e.data.expected is not None]
+    joined = [e for e in case.of(StoreClients) if e.data.joined == e.data.expected is not None]
     begun = [
-        e for e in case.of("c10d.timeout") if e.data.seq != 1
+        e for e in case.of(C10dTimeout) if e.data.seq != 1
     ]  # the first one begins without the others
     kinds = ("nccl.version", "nccl.connected", "nccl.op", "c10d.status", "progress", "job.done")
     return [*done, *joined, *begun, *(event for kind in kinds for event in case.of(kind))]

@@ -45,6 +45,7 @@ from ncclkit.causes._experiments import machine, unasked
 from ncclkit.causes._preflight import HostFacts, Preflight, Risk
 from ncclkit.core import budgets
 from ncclkit.core.case import Case
+from ncclkit.core.kinds import C10dTimeout, NcclDestroy, SystemFault
 from ncclkit.core.model import Advice, Evidence, Experiment, Finding, found
 from ncclkit.core.text import start
 
@@ -78,9 +79,7 @@ def diagnose(case: Case) -> Finding:
     the ranks.
     """
     lines = [
-        e
-        for e in case.of("system.error")
-        if e.data.what in ("too_many_files", "too_many_processes")
+        e for e in case.of(SystemFault) if e.data.what in ("too_many_files", "too_many_processes")
     ]
     lines += matching([*messages(case), *case.of("store.lost", "c10d.error")], *FRAGMENTS)
     # inotify watches have a limit of their own
@@ -95,9 +94,9 @@ def diagnose(case: Case) -> Finding:
         if risk := CHECK.risk(case):
             return risk
         went_well: list[Evidence] = [
-            *case.of("nccl.destroy"),
+            *case.of(NcclDestroy),
             *initialized(case),
-            *case.of("c10d.timeout"),
+            *case.of(C10dTimeout),
         ]
         missing = "limits.nofile.soft of the job (`ulimit -n` inside it)"
         return CHECK.otherwise(case, went_well, "No process ran out of file descriptors.", missing)

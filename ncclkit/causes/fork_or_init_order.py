@@ -41,6 +41,7 @@ from ncclkit.analysis.picks import (
 from ncclkit.analysis.rank_states import rank_states
 from ncclkit.causes._experiments import minimal
 from ncclkit.core.case import Case
+from ncclkit.core.kinds import C10dError, C10dMonitor, C10dTimeout, CudaError, NcclDestroy, Stack
 from ncclkit.core.model import Advice, Event, Experiment, Finding, Strength, found
 from ncclkit.core.text import start
 
@@ -82,7 +83,7 @@ def diagnose(case: Case) -> Finding:
     """
     if finding := first_finding(case, _reported, _teardown):
         return finding
-    aborted = [e for e in case.of("nccl.destroy") if e.data.how == "abort"]
+    aborted = case.of(NcclDestroy, how="abort")
     odd = [
         e
         for e in family(case, "proxy", "fd")
@@ -99,9 +100,9 @@ def diagnose(case: Case) -> Finding:
             advice=_advice(),
             next=experiment(case),
         )
-    went_well = [e for e in case.of("nccl.destroy") if e.data.how == "destroy"] + [
+    went_well = case.of(NcclDestroy, how="destroy") + [
         *rank_states(case).ended.values(),
-        *case.of("c10d.timeout"),
+        *case.of(C10dTimeout),
     ]
     return otherwise(
         ID,
@@ -115,7 +116,7 @@ def _reported(case: Case) -> Finding | None:
     """CUDA reports a fork, or torch reports a process group that does not exist or
     exists already.
     """
-    pool = [*messages(case), *case.of("cuda.error")]
+    pool = [*messages(case), *case.of(CudaError)]
     fork, order = matching(pool, *FORK), matching(pool, *ORDER)
     lines = fork or order
     if not lines:
@@ -159,9 +160,9 @@ def _after_another(case: Case, lines: list[Event]) -> list[Event]:
 def _teardown(case: Case) -> Finding | None:
     """destroy_process_group does not return, and no rank had failed before."""
     states = rank_states(case)
-    lines = [e for e in case.of("c10d.monitor") if e.data.what == "abort"]
-    lines += [e for e in case.of("stack") if inside(e, *ENDING)]
-    if not lines or states.waiting or states.dead or case.of("c10d.error"):
+    lines: list[Event] = case.of(C10dMonitor, what="abort")
+    lines += [e for e in case.of(Stack) if inside(e, *ENDING)]
+    if not lines or states.waiting or states.dead or case.of(C10dError):
         return None
     say = (
         f"{start(name_ranks(ranks_in(lines)))} did not return from destroying a process group:"

@@ -33,6 +33,7 @@ from ncclkit.analysis.picks import in_order, name_ranks, otherwise, pick, ranks_
 from ncclkit.analysis.rank_states import is_own as own_error
 from ncclkit.causes._experiments import minimal
 from ncclkit.core.case import Case
+from ncclkit.core.kinds import PythonException
 from ncclkit.core.model import Advice, Event, Experiment, Finding, found
 from ncclkit.core.text import start
 
@@ -128,7 +129,7 @@ def diagnose(case: Case) -> Finding:
     if finding := _known(case):
         return finding
     errors = [
-        e for e in in_order(case.of("python.exception")) if own_error(e) and (name := _framework(e))
+        e for e in in_order(case.of(PythonException)) if own_error(e) and (name := _framework(e))
     ]
     if errors:
         name, first = _framework(errors[0]), errors[0]

@@ -31,6 +31,7 @@ from ncclkit.analysis.picks import in_order, name_hosts, name_ranks, on, otherwi
 from ncclkit.analysis.rank_states import rank_states, stopped
 from ncclkit.analysis.waits import HOLDS_GIL, others_wait, positions_of_case
 from ncclkit.core.case import Case
+from ncclkit.core.kinds import C10dMonitor, C10dTimeout, FlightMissing, RunEnd
 from ncclkit.core.model import Advice, Experiment, Finding, found
 from ncclkit.core.text import start
 
@@ -48,9 +49,9 @@ def diagnose(case: Case) -> Finding:
     silent = _unresponsive(case) or _live_holder(case)
     if silent is not None:
         return silent
-    gil = in_order(e for e in case.of("c10d.monitor") if e.data.what == "gil")
-    stuck = in_order(e for e in case.of("c10d.monitor") if e.data.what == "stuck")
-    if gil or (stuck and not case.of("c10d.timeout")):
+    gil = in_order(case.of(C10dMonitor, what="gil"))
+    stuck = in_order(case.of(C10dMonitor, what="stuck"))
+    if gil or (stuck and not case.of(C10dTimeout)):
         ranks = ranks_in(gil or stuck)
         known = stacks(case)
         seen = [known[rank] for rank in ranks if rank in known]
@@ -64,7 +65,7 @@ def diagnose(case: Case) -> Finding:
             f"The watchdog of {name_ranks(ranks)}{on((gil or stuck)[0].host)} {what}: a thread"
             f" holds the lock in native code{' at ' + where if where else ''}."
         )
-        strength = "likely" if gil and (seen or not case.of("c10d.timeout")) else "possible"
+        strength = "likely" if gil and (seen or not case.of(C10dTimeout)) else "possible"
         return found(
             ID,
             "likely" if strength == "likely" else "possible",
@@ -85,7 +86,7 @@ def diagnose(case: Case) -> Finding:
 
 def _live_holder(case: Case) -> Finding | None:
     """A rank of a running job that holds the lock in native code while the others wait for it."""
-    outside = {rank for gap in case.of("flight.missing") for rank in gap.data.missing}
+    outside = {rank for gap in case.of(FlightMissing) for rank in gap.data.missing}
     held = [
         stand
         for rank, stand in positions_of_case(case).items()
@@ -99,7 +100,7 @@ def _live_holder(case: Case) -> Finding | None:
         f" {held[0].place}; "
     )
     say += f"{others_wait(case, ranks) or 'the others wait for it'}."
-    why = pick([stand.lines[-1] for stand in held], case.of("flight.missing"))
+    why = pick([stand.lines[-1] for stand in held], case.of(FlightMissing))
     return found(
         ID, "likely", say, why, ranks=ranks, advice=_advice(case, ranks), next=experiment(case)
     )
@@ -110,7 +111,7 @@ def _unresponsive(case: Case) -> Finding | None:
     seconds.
     """
     known, held_by_signal = stacks(case), stopped(case)
-    for end in case.of("run.end"):
+    for end in case.of(RunEnd):
         silent = {
             int(rank) for rank in UNANSWERED.findall(str(end.data.say))
         } - held_by_signal.keys()

@@ -41,6 +41,7 @@ from ncclkit.analysis.stages import staged_test
 from ncclkit.causes._bisected import faulty_ranks
 from ncclkit.causes._preflight import HostFacts, Preflight, Risk, name_gpus, number
 from ncclkit.core.case import Case
+from ncclkit.core.kinds import CudaError, KernelXid, NcclWarn
 from ncclkit.core.model import Advice, Event, Experiment, Finding, Strength, found
 
 ID = "gpu_hardware_error"
@@ -82,9 +83,9 @@ HOT = ("hw_thermal_slowdown", "sw_thermal_slowdown")
 
 def diagnose(case: Case) -> Finding:
     """Found at an Xid of a hardware fault, or at CUDA's ECC error."""
-    xids = in_order(e for e in case.of("kernel.xid") if e.data.xid in XIDS)
+    xids = in_order(e for e in case.of(KernelXid) if e.data.xid in XIDS)
     said = matching(
-        [*case.of("cuda.error"), *messages(case)],
+        [*case.of(CudaError), *messages(case)],
         "uncorrectable ECC",
         "uncorrectable NVLink",
         "fallen off the bus",
@@ -110,7 +111,7 @@ def diagnose(case: Case) -> Finding:
             advice=_advice("its GPU"),
         )
     vague = matching(messages(case), "unhandled cuda error")
-    if vague and not case.of("nccl.warn") and not case.of("cuda."):
+    if vague and not case.of(NcclWarn) and not case.of("cuda."):
         return found(
             ID,
             "possible",

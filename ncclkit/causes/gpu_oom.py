@@ -46,7 +46,7 @@ from ncclkit.causes._experiments import minimal
 from ncclkit.causes._preflight import HostFacts, Preflight, Risk, number
 from ncclkit.causes._settings import BATCHES, smaller_batch
 from ncclkit.core.case import Case
-from ncclkit.core.kinds import CudaOom
+from ncclkit.core.kinds import CudaError, CudaOom
 from ncclkit.core.model import Advice, Event, Experiment, Finding, Strength, found
 from ncclkit.core.text import format_bytes, start
 
@@ -87,14 +87,14 @@ FULL = (
 
 def diagnose(case: Case) -> Finding:
     """Found where torch or NCCL reports a failed device allocation."""
-    torch = case.of("cuda.oom")
+    torch = case.of(CudaOom)
     nccl = matching(
         family(case, "cuda", "memory", "other"),
         "out of memory",
         "Failed to CUDA calloc",
         "Failed to CUDA malloc",
     )
-    quoted = matching([*messages(case), *case.of("cuda.error")], *FULL)
+    quoted = matching([*messages(case), *case.of(CudaError)], *FULL)
     lines = in_order(torch) + in_order(nccl) + in_order(quoted)
     if not lines:
         went_well = case.of("nccl.destroy", "c10d.timeout", "progress")

@@ -48,7 +48,15 @@ from ncclkit.causes._experiments import limits
 from ncclkit.causes._preflight import HostFacts, Preflight, Risk
 from ncclkit.core import budgets
 from ncclkit.core.case import Case
-from ncclkit.core.kinds import KernelOom
+from ncclkit.core.kinds import (
+    ElasticExit,
+    KernelOom,
+    NcclDestroy,
+    PythonException,
+    RunEnd,
+    SlurmEvent,
+    SystemFault,
+)
 from ncclkit.core.model import Advice, Event, Experiment, Fact, Finding, Strength, found
 from ncclkit.core.resources import UNITS
 from ncclkit.core.text import format_bytes, start
@@ -87,21 +95,21 @@ def diagnose(case: Case) -> Finding:
     finding = first_finding(case, _reported, _refused, _silent_kill, _swapping, CHECK.risk)
     if finding is not None:
         return finding
-    alive = [*case.of("nccl.destroy"), *rank_states(case).ended.values(), *case.of("elastic.exit")]
+    alive = [*case.of(NcclDestroy), *rank_states(case).ended.values(), *case.of(ElasticExit)]
     missing = "dmesg of the node (`dmesg -T | grep -i oom`) or the exit codes of the ranks"
     return CHECK.otherwise(case, alive, "No process was killed by signal 9.", missing)
 
 
 def _refused(case: Case) -> Finding | None:
     """A data-loader worker was killed, or an allocation failed with an error."""
-    errors = case.of("system.error")
+    errors = case.of(SystemFault)
     workers = [
         e
         for e in errors
         if e.data.what == "dataloader_killed" and not matching([e], "bus error", "segm")
     ]
-    refused = [e for e in errors if e.data.what == "host_memory"]
-    refused += [e for e in case.of("python.exception") if e.data.type == "MemoryError"]
+    refused: list[Event] = [e for e in errors if e.data.what == "host_memory"]
+    refused += case.of(PythonException, type="MemoryError")
     refused += matching(
         messages(case), "std::bad_alloc", "DefaultCPUAllocator", "Unable to allocate "
     )
@@ -177,11 +185,11 @@ def _swapping(case: Case) -> Finding | None:
 
 def _killed(case: Case) -> list[Event]:
     # their tasks are guards, which end with their step
-    own = {e.path.rpartition("/")[0] for e in case.of("run.end")}
-    ends = case.of("elastic.exit") + [
-        e for e in case.of("slurm.event") if e.path.rpartition("/")[0] not in own
+    own = {e.path.rpartition("/")[0] for e in case.of(RunEnd)}
+    ends = case.of(ElasticExit) + [
+        e for e in case.of(SlurmEvent) if e.path.rpartition("/")[0] not in own
     ]
-    named = [e for e in case.of("system.error") if e.data.what == "killed"]
+    named = case.of(SystemFault, what="killed")
     return [e for e in ends if -9 in (e.data.exitcode, -(e.data.signal or 0))] + named
 
 
@@ -204,10 +212,8 @@ def _short(case: Case) -> list[Fact]:
 
 def _reported(case: Case) -> Finding | None:
     """The kernel or Slurm reports the OOM killer."""
-    reported = case.of("kernel.oom") + [
-        e for e in case.of("system.error") if e.data.what == "oom_kill"
-    ]
-    reported += [e for e in case.of("slurm.event") if e.data.what == "oom"]
+    reported: list[Event] = [*case.of(KernelOom), *case.of(SystemFault, what="oom_kill")]
+    reported += case.of(SlurmEvent, what="oom")
     if not reported:
         return None
     killed = _killed(case)

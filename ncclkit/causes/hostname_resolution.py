@@ -48,7 +48,19 @@ from ncclkit.causes import _tested
 from ncclkit.causes._experiments import limits, meeting, unasked
 from ncclkit.core.case import Case
 from ncclkit.core.connections import loopback
-from ncclkit.core.kinds import Endpoint, SystemFault
+from ncclkit.core.kinds import (
+    C10dTimeout,
+    Endpoint,
+    GlooConnect,
+    NcclChannel,
+    NcclInit,
+    PythonException,
+    RendezvousError,
+    StoreConnectTimeout,
+    StoreResolve,
+    StoreRetry,
+    SystemFault,
+)
 from ncclkit.core.model import Advice, Event, Evidence, Experiment, Fact, Finding, Strength, found
 from ncclkit.core.text import start
 
@@ -104,25 +116,25 @@ def diagnose(case: Case) -> Finding:
 
 def _resolver(case: Case) -> Finding | None:
     """The resolver reported an error; harmless where the ranks met nevertheless."""
-    lines = in_order(case.of("store.resolve")) + matching(messages(case), *RESOLVER)
+    lines = in_order(case.of(StoreResolve)) + matching(messages(case), *RESOLVER)
     lines = [e for e in lines if e.kind != "log.error"]  # of these the next ones are left
-    lines += without([e for e in case.of("system.error") if e.data.what == "unresolved"], lines)
-    asked = [e for e in case.of("store.retry") if "cannot be retrieved" not in e.text]
+    lines += without(case.of(SystemFault, what="unresolved"), lines)
+    asked = [e for e in case.of(StoreRetry) if "cannot be retrieved" not in e.text]
     # with an address, so the name was resolved
     tried = {e.data.port for e in asked if e.data.port}
     lines = [e for e in lines if "hostname of the client socket cannot be retrieved" not in e.text]
     over = {(e.path, e.line) for e in lines if e.kind == "store.resolve" and e.data.port in tried}
     lines = [e for e in lines if (e.path, e.line) not in over]
-    web = matching(case.of("python.exception"), *WEB)
+    web = matching(case.of(PythonException), *WEB)
     lines = [e for e in without(lines, web) if _host_asked(e) or not web]
     if not lines:
         return None
-    gave_up = case.of("store.connect_timeout")
+    gave_up = case.of(StoreConnectTimeout)
     strength: Strength = "proven" if gave_up or len(lines) + lines[0].count > 2 else "likely"
     only_ipv6 = all("IPv6 network addresses" in e.text for e in lines)
     if only_ipv6:  # IPv4 is tried next, and a peer that starts later gets its name later
         strength = "likely" if gave_up else "possible"
-    if case.of("nccl.init") or case.of("c10d.timeout"):
+    if case.of(NcclInit, C10dTimeout):
         strength = "possible"
     name = next(filter(None, map(_name_asked, lines)), "")
     if strength == "proven" and not any(e.kind == "store.resolve" for e in lines):
@@ -156,7 +168,7 @@ def _same_name(case: Case) -> Finding | None:
     """Two machines have one name, so NCCL takes their ranks for neighbours that share memory."""
     lines = shared_names(case)
     mixed = family(case, "duplicate_gpu", "shm", "p2p", "uds")
-    mixed += [e for e in case.of("nccl.channel") if e.data.via == "SHM"] if failed(case) else []
+    mixed += case.of(NcclChannel, via="SHM") if failed(case) else []
     if not lines or not mixed:
         return None
     name, addresses = lines[0].host, " and ".join(str(e.data.address) for e in lines[:2])
@@ -189,12 +201,12 @@ def _announced(case: Case) -> Finding | None:
 
     Gloo announces the address of the own host name.
     """
-    asked = case.of("gloo.connect")
+    asked = case.of(GlooConnect)
     lines = [
         event for event in asked if plain_address(event.data.address).startswith(("127.", "::1"))
     ]
-    shown = [e for e in case.of("system.error") if e.data.what == "own_name"]
-    if shown and (asked or case.of("store.connect_timeout") or case.of("store.retry")):
+    shown = case.of(SystemFault, what="own_name")
+    if shown and (asked or case.of(StoreConnectTimeout) or case.of(StoreRetry)):
         names = tuple(sorted({e.host for e in shown if e.host}))
         say = (
             f"Hostname {' and '.join(names)} resolves to loopback there, so other hosts are given a"
@@ -338,13 +350,13 @@ def _gloo(name: str) -> Advice:
 
 def _symptom(case: Case) -> Finding | None:
     """A rendezvous or gloo failed to connect and the log does not say to which address."""
-    named = [e for e in case.of("store.connect_timeout") if e.data.host]
+    named = [e for e in case.of(StoreConnectTimeout) if e.data.host]
     lines = matching(
-        [*case.of("rendezvous.error"), *messages(case)],
+        [*case.of(RendezvousError), *messages(case)],
         "connect() timed out",
         "connection to the C10d store",
     )
-    if unnamed := [e for e in case.of("gloo.connect") if not e.data.address]:
+    if unnamed := [e for e in case.of(GlooConnect) if not e.data.address]:
         say = (
             "gloo could not connect the ranks; a usual reason is a host whose own name resolves to"
             " loopback."

@@ -49,6 +49,7 @@ from ncclkit.analysis.picks import (
 from ncclkit.analysis.rank_states import EARLY
 from ncclkit.causes._preflight import HostFacts, Preflight, Risk
 from ncclkit.core.case import Case
+from ncclkit.core.kinds import C10dTimeout, KernelLink, NcclDestroy, NcclInfo
 from ncclkit.core.model import Advice, Experiment, Finding, Strength, found
 from ncclkit.core.text import start
 
@@ -85,10 +86,10 @@ def diagnose(case: Case) -> Finding:
     never answered.
     """
     went_well = [
-        *case.of("nccl.destroy"),
+        *case.of(NcclDestroy),
         *over_sockets(case),
         *over_infiniband(case),
-        *case.of("c10d.timeout"),
+        *case.of(C10dTimeout),
     ]
     return first_finding(
         case, _setup, _memory, _first_packets, _different_ports, CHECK.risk
@@ -155,7 +156,7 @@ def _first_packets(case: Case) -> Finding | None:
         e for e in family(case, "ib_completion") if e.data.status in (12, 4) and not e.data.routed
     ]
     later = [*case.of("progress", "c10d.status", "kernel.link"), *family(case, "ib_async")]
-    later += [e for e in case.of("c10d.timeout") if (e.data.seq or 0) > EARLY]
+    later += [e for e in case.of(C10dTimeout) if (e.data.seq or 0) > EARLY]
     begun = [e for kind in STARTS for e in case.of(kind)] + matching(early, "localGid fe80")
     if not early or later or not (begun or early[0].data.status == 4):
         return None
@@ -245,9 +246,7 @@ def _setup(case: Case) -> Finding | None:
     setup = matching(family(case, "ib_setup"), *texts)
     if not setup:
         return None
-    retries = [
-        e for e in case.of("nccl.info") if e.data.family == "retry" and "modify_qp" in e.text
-    ]
+    retries = [e for e in case.of(NcclInfo, family="retry") if "modify_qp" in e.text]
     gid = env_of(case, "NCCL_IB_GID_INDEX")
     first = setup[0]
     number = first.data.errno or (
@@ -268,7 +267,7 @@ def _setup(case: Case) -> Finding | None:
         f"{start(name_ranks(ranks_in(setup)))}{on(first.host)} could not connect over "
         f"{device or 'InfiniBand/RoCE'}: {why}."
     )
-    lost = [e for e in case.of("kernel.link") if e.data.state == "down"] + family(case, "ib_async")
+    lost = case.of(KernelLink, state="down") + family(case, "ib_async")
     strength: Strength = "proven" if number and "modify_qp" in first.text and not lost else "likely"
     return found(
         ID,

@@ -44,6 +44,17 @@ from ncclkit.analysis.picks import (
 from ncclkit.analysis.rank_states import rank_states
 from ncclkit.causes._preflight import HostFacts, Preflight, Risk
 from ncclkit.core.case import Case
+from ncclkit.core.kinds import (
+    C10dError,
+    C10dStatus,
+    C10dTimeout,
+    ElasticStop,
+    KernelLink,
+    NcclDestroy,
+    NcclPeerClosed,
+    NcclWarn,
+    StepProgress,
+)
 from ncclkit.core.model import Advice, Event, Experiment, Finding, Strength, found
 
 ID = "ib_link_error"
@@ -75,11 +86,11 @@ def diagnose(case: Case) -> Finding:
         (e for e in completions if e.data.status not in (None, 5)),
         next(iter(completions), None),
     )
-    fatal = matching(case.of("nccl.warn"), "ibv_poll_cq", "communicator encountered a fatal error")
+    fatal = matching(case.of(NcclWarn), "ibv_poll_cq", "communicator encountered a fatal error")
     ports = fatal + matching(
         family(case, "ib_async"), "port error", "PORT_ERR", "device fatal", "fatal"
     )
-    down = [e for e in case.of("kernel.link") if e.data.state == "down" and _verbs(e)]
+    down = [e for e in case.of(KernelLink, state="down") if _verbs(e)]
     if first is not None and not _configured(case):
         return _completion(case, first, completions, ports + down)
     if ports or down:
@@ -90,11 +101,7 @@ def diagnose(case: Case) -> Finding:
         )
         return found(
             ID,
-            (
-                "proven"
-                if (case.of("c10d.timeout") or case.of("c10d.error")) and not _rank_ended(case)
-                else "likely"
-            ),
+            ("proven" if case.of(C10dTimeout, C10dError) and not _rank_ended(case) else "likely"),
             say,
             pick(down, ports),
             ranks=ranks_in(ports),
@@ -107,7 +114,7 @@ def diagnose(case: Case) -> Finding:
             messages(case), "remote process exited or there was a network error", "ncclRemoteError"
         )
     ]
-    if remote and not case.of("nccl.peer_closed") and not case.of("elastic.stop"):
+    if remote and not case.of(NcclPeerClosed) and not case.of(ElasticStop):
         return found(
             ID,
             "possible",
@@ -118,7 +125,7 @@ def diagnose(case: Case) -> Finding:
             advice=_advice(""),
             next=experiment(case),
         )
-    went_well = [*case.of("nccl.destroy"), *over_sockets(case), *case.of("c10d.timeout")]
+    went_well = [*case.of(NcclDestroy), *over_sockets(case), *case.of(C10dTimeout)]
     missing = "NCCL_DEBUG=WARN output of all ranks and dmesg of the nodes"
     return CHECK.risk(case) or CHECK.otherwise(
         case, went_well, "No InfiniBand link failed.", missing
@@ -198,7 +205,7 @@ def _completion(case: Case, first: Event, lines: list[Event], others: list[Event
         " failed: "
     )
     say += f"status {status}, {STATUS.get(status or 0, 'a completion error')}."
-    mid_run = bool(case.of("progress") or case.of("c10d.status") or others)
+    mid_run = bool(case.of(StepProgress) or case.of(C10dStatus) or others)
     # The link had worked before: the addresses are right, so a longer timeout may bridge the
     # interruption.
     fits = mid_run or first.data.routed

@@ -41,6 +41,7 @@ from ncclkit.analysis.picks import (
 from ncclkit.analysis.rank_states import spans_hosts
 from ncclkit.causes._preflight import HostFacts, Preflight, Risk
 from ncclkit.core.case import Case
+from ncclkit.core.kinds import NcclIbDevices, NcclInfo, NcclInit, NcclNetwork, PrintedEnv
 from ncclkit.core.model import Advice, Event, Evidence, Experiment, Finding, Strength, found
 
 ID = "ib_not_used"
@@ -60,12 +61,12 @@ def diagnose(case: Case) -> Finding:
     is expected.
     """
     sockets = over_sockets(case)
-    none = [e for e in case.of("nccl.ib_devices") if not e.data.devices]
-    other = [e for e in case.of("nccl.network") if e.data.name not in ("Socket", None)]
-    mixed = matching([*messages(case), *case.of("nccl.info")], "wrong type")
+    none = [e for e in case.of(NcclIbDevices) if not e.data.devices]
+    other = [e for e in case.of(NcclNetwork) if e.data.name not in ("Socket", None)]
+    mixed = matching([*messages(case), *case.of(NcclInfo)], "wrong type")
     off = [e for e in env_of(case, "NCCL_IB_DISABLE") if e.data.value == "1"]
     off += [
-        e for e in case.of("printed.env") if (e.data.name, e.data.value) == ("NCCL_IB_DISABLE", "1")
+        e for e in case.of(PrintedEnv) if (e.data.name, e.data.value) == ("NCCL_IB_DISABLE", "1")
     ]
     wanted: list[Evidence] = [
         *infiniband_expected(case),
@@ -92,7 +93,7 @@ def diagnose(case: Case) -> Finding:
             " InfiniBand, the other sockets.",
             pick(mixed, none, sockets),
         )
-    if (sockets or none) and (wanted or off) and len(name_hosts(case.of("nccl.init"))) != 1:
+    if (sockets or none) and (wanted or off) and len(name_hosts(case.of(NcclInit))) != 1:
         why = (
             "NCCL_IB_DISABLE=1 is set"
             if off
@@ -106,7 +107,7 @@ def diagnose(case: Case) -> Finding:
         )
     if not other and (finding := _no_library(case, [*none, *sockets])):
         return finding
-    went_well = other or sockets or case.of("nccl.ib_devices")
+    went_well = other or sockets or case.of(NcclIbDevices)
     say = "NCCL uses the network that this machine is known to have."
     missing = "NCCL_DEBUG=INFO lines 'NET/IB' and 'Using network', and `ibv_devinfo` on the node"
     return CHECK.risk(case) or CHECK.otherwise(case, went_well, say, missing)
@@ -116,7 +117,7 @@ def _no_library(case: Case, seen: list[Event]) -> Finding | None:
     """NCCL of a job on several hosts found no libibverbs."""
     lines = case.of("nccl.warn", "nccl.info")
     lacking = [e for e in lines if e.data.family == "no_ib_library"]
-    across = spans_hosts(case) or len(name_hosts(case.of("nccl.init") or lacking)) != 1
+    across = spans_hosts(case) or len(name_hosts(case.of(NcclInit) or lacking)) != 1
     if not lacking or not across:
         return None
     say = (

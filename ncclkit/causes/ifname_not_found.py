@@ -35,7 +35,7 @@ from ncclkit.analysis.hosts import shared_network
 from ncclkit.analysis.picks import env_of, family, matching, messages, on, pick, ranks_in, without
 from ncclkit.causes._preflight import HostFacts, Preflight, Risk
 from ncclkit.core.case import Case
-from ncclkit.core.kinds import GlooNoInterface
+from ncclkit.core.kinds import GlooNoInterface, NcclBootstrap
 from ncclkit.core.model import Advice, Event, Evidence, Experiment, Fact, Finding, Strength, found
 
 ID = "ifname_not_found"
@@ -65,7 +65,7 @@ def diagnose(case: Case) -> Finding:
     """Found where a library found no interface, or where by the facts of the host it will find
     none.
     """
-    gloo = case.of("gloo.no_interface")
+    gloo = case.of(GlooNoInterface)
     empty = matching(messages(case), "is neither AF_INET")
     nccl = family(case, "no_interface") + matching(
         messages(case), "no socket interface found", "NCCL_OOB_NET_IFNAME"
@@ -85,7 +85,7 @@ def diagnose(case: Case) -> Finding:
         return _finding(case, "proven", facts, filters, FILTERS[facts[0].name])
     if empty and filters:  # without a filter another version's message may have been misread
         return _finding(case, "likely", empty, filters, "NCCL_SOCKET_IFNAME")
-    went_well = case.of("nccl.bootstrap")
+    went_well = case.of(NcclBootstrap)
     missing = "NCCL's log with NCCL_DEBUG=INFO from the start, or `ncclkit inspect` on the node"
     return CHECK.risk(case) or CHECK.otherwise(case, went_well, "An interface was found.", missing)
 

@@ -42,7 +42,7 @@ from ncclkit.analysis.picks import (
 from ncclkit.causes._experiments import limits, unasked
 from ncclkit.causes._preflight import HostFacts, Preflight, Risk
 from ncclkit.core.case import Case
-from ncclkit.core.kinds import NcclWarn
+from ncclkit.core.kinds import NcclDestroy, NcclWarn, SystemFault
 from ncclkit.core.model import Advice, Event, Evidence, Experiment, Finding, found
 from ncclkit.core.text import format_bytes, start
 
@@ -86,7 +86,7 @@ def diagnose(case: Case) -> Finding:
     )
     memory += without([e for e in refused if _error_number(e) == 12], memory)
     # of libfabric, UCX and others
-    other = [e for e in case.of("system.error") if e.data.what == "rdma_memory"]
+    other = case.of(SystemFault, what="rdma_memory")
     memory += without(other, memory)
     low = [
         f
@@ -95,7 +95,7 @@ def diagnose(case: Case) -> Finding:
     ]
     unnumbered = [e for e in without(refused, memory) if not _error_number(e)]
     plain = [e for e in unnumbered if "ibv_reg_mr" not in e.text]
-    warned = [e for e in case.of("system.error") if e.data.what == "memlock"]
+    warned = case.of(SystemFault, what="memlock")
     lines = (
         memory
         or (plain if low or warned else [])
@@ -105,7 +105,7 @@ def diagnose(case: Case) -> Finding:
         if risk := CHECK.risk(case):
             return risk
         went_well: list[Evidence] = [
-            *case.of("nccl.destroy"),
+            *case.of(NcclDestroy),
             *over_sockets(case),
             *over_infiniband(case),
         ]

@@ -45,7 +45,15 @@ from ncclkit.analysis.waits import GPU, positions_of_case, waiting_time_of_case
 from ncclkit.causes._compatibility import Defect, defects
 from ncclkit.causes._experiments import minimal, over_gloo, unasked
 from ncclkit.core.case import Case
-from ncclkit.core.kinds import NcclVersion
+from ncclkit.core.kinds import (
+    C10dError,
+    FlightLate,
+    KernelSegfault,
+    NcclVersion,
+    NcclWarn,
+    Stack,
+    SystemFault,
+)
 from ncclkit.core.model import Advice, Event, Experiment, Finding, Strength, found
 from ncclkit.core.text import start
 
@@ -56,8 +64,8 @@ explains = ("ib_config", "c10d.timeout", "c10d.error", "nccl.trace", "rank_excep
 def diagnose(case: Case) -> Finding:
     """Found where a symptom of the list occurs on a version of its range."""
     versions = [
-        *case.of("nccl.version"),
-        *[e for e in case.of("c10d.error") if e.data.nccl_version],
+        *case.of(NcclVersion),
+        *[e for e in case.of(C10dError) if e.data.nccl_version],
     ]
     known = [number for e in versions if (number := _number(e))]
     pool = [*messages(case), *case.of("nccl.info", "c10d.monitor")]
@@ -92,12 +100,12 @@ def _of_files(event: Event, files: tuple[str, ...]) -> bool:
 
 def _crash(case: Case) -> Finding | None:
     """A process crashed inside NCCL's library, or below it."""
-    died = crashes(case) or case.of("kernel.segfault")
-    frames = [e for e in case.of("system.error") if e.data.what == "nccl_frame"]
-    frames += [e for e in case.of("kernel.segfault") if "libnccl.so" in str(e.data.library)]
+    died = crashes(case) or case.of(KernelSegfault)
+    frames: list[Event] = case.of(SystemFault, what="nccl_frame")
+    frames += [e for e in case.of(KernelSegfault) if "libnccl.so" in str(e.data.library)]
     frames += [
         e
-        for e in case.of("stack")
+        for e in case.of(Stack)
         if any("libnccl.so" in str(f.get("file")) for f in e.data.frames[:2])
     ]
     if not died or not frames:
@@ -112,11 +120,11 @@ def _crash(case: Case) -> Finding | None:
 
 def _internal(case: Case) -> Finding | None:
     """NCCL reports that one of its own checks failed, and no earlier line says why."""
-    lines = [e for e in case.of("c10d.error") if "internal error" in str(e.data.nccl_error)]
+    lines = [e for e in case.of(C10dError) if "internal error" in str(e.data.nccl_error)]
     lines = [e for e in lines if not e.data.last_error] or matching(
-        case.of("nccl.warn"), "Internal error:"
+        case.of(NcclWarn), "Internal error:"
     )
-    if not lines or without(case.of("nccl.warn"), lines) or rank_states(case).raised:
+    if not lines or without(case.of(NcclWarn), lines) or rank_states(case).raised:
         return None
     say = "A check inside NCCL failed, and this log does not say why; NCCL_DEBUG=WARN would."
     return found(
@@ -130,7 +138,7 @@ def _inside(case: Case) -> Finding | None:
     The fault is below the program.
     """
     lines = all_waiting(case, rank_states(case))
-    if not lines or rank_states(case).dead or case.of("flight.late") or case.of("kernel."):
+    if not lines or rank_states(case).dead or case.of(FlightLate) or case.of("kernel."):
         return None
     call = (
         f"collective {lines[0].data.seq}"

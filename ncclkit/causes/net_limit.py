@@ -39,6 +39,7 @@ from ncclkit.analysis.rank_states import rank_states
 from ncclkit.causes._experiments import minimal
 from ncclkit.causes._preflight import HostFacts, Preflight, Risk
 from ncclkit.core.case import Case
+from ncclkit.core.kinds import KernelTable, RendezvousError
 from ncclkit.core.model import Advice, Experiment, Finding, Strength, found
 
 ID = "net_limit"
@@ -65,12 +66,12 @@ def diagnose(case: Case) -> Finding:
 
 def _dropped(case: Case) -> Finding | None:
     """The kernel says that a table was full, and a connection between ranks failed."""
-    full = case.of("kernel.table")
+    full = case.of(KernelTable)
     failures = [
         *family(case, "socket_connect"),
         *case.of("store.connect_timeout", "store.retry", "gloo.connect"),
     ]
-    failures += case.of("rendezvous.error")
+    failures += case.of(RendezvousError)
     if not full or not failures or rank_states(case).ended:
         return None
     name, where = full[0].data.name, on(full[0].host)

@@ -45,6 +45,7 @@ from ncclkit.analysis.picks import (
 )
 from ncclkit.analysis.rank_states import crashes
 from ncclkit.core.case import Case
+from ncclkit.core.kinds import KernelSegfault, NcclInfo, NcclInit, NcclNetwork
 from ncclkit.core.model import Advice, Event, Evidence, Experiment, Finding, found
 from ncclkit.core.text import start
 
@@ -83,13 +84,11 @@ def diagnose(case: Case) -> Finding:
             "Failed to open",
         )
     ]
-    infos = [
-        e for e in case.of("nccl.info") if e.data.family == "plugin" and matching([e], *BROKEN)
-    ]
+    infos = [e for e in case.of(NcclInfo, family="plugin") if matching([e], *BROKEN)]
     failed = [e for e in infos if not BUILT_IN.search(e.text)]
     crash = [
         e
-        for e in case.of("kernel.segfault")
+        for e in case.of(KernelSegfault)
         if matching([e], "libnccl-net", "libfabric", "ofi", "tcpx")
     ]
     traced = [
@@ -117,8 +116,8 @@ def diagnose(case: Case) -> Finding:
         )
     if finding := first_finding(case, _different_networks, _absent):
         return finding
-    absent = [e for e in case.of("nccl.info") if e.data.family == "no_plugin"]
-    went_well: list[Evidence] = [*absent, *case.of("nccl.network")]
+    absent = case.of(NcclInfo, family="no_plugin")
+    went_well: list[Evidence] = [*absent, *case.of(NcclNetwork)]
     return otherwise(
         ID, went_well, "No plugin is involved, or it works.", "NCCL_DEBUG=INFO lines 'NET/Plugin'"
     )
@@ -128,9 +127,11 @@ def _absent(case: Case) -> Finding | None:
     """The variables are those of a fabric that needs a plugin, and none is there."""
     expected: list[Evidence] = [event for name in FABRICS for event in env_of(case, name)]
     expected += [fact for name in FABRICS for fact in case.facts_of(f"env.{name}")]
-    missing = [e for e in case.of("nccl.info") if e.data.family == "no_plugin"]
-    absent = [event for event in missing if "libnccl-env" not in event.text]  # another plugin
-    if not (expected and absent and case.of("nccl.network")):
+    missing = case.of(NcclInfo, family="no_plugin")
+    absent: list[Event] = [
+        event for event in missing if "libnccl-env" not in event.text
+    ]  # another plugin
+    if not (expected and absent and case.of(NcclNetwork)):
         return None
     say = "The environment is set up for a fabric that needs a network plugin, but NCCL found none."
     return found(ID, "likely", say, pick(absent, expected), advice=_advice(), next=experiment(case))
@@ -170,11 +171,9 @@ def _dying(case: Case) -> list[Event]:
     """Ranks that crashed in native code after an external plugin was loaded and before NCCL's start
     was complete.
     """
-    loaded = [
-        e for e in case.of("nccl.info") if e.data.family == "plugin" and not BUILT_IN.search(e.text)
-    ]
+    loaded = [e for e in case.of(NcclInfo, family="plugin") if not BUILT_IN.search(e.text)]
     loaded = matching(loaded, "Loaded net plugin", "loaded external")
-    begun = {e.data.rank for e in case.of("nccl.init") if e.data.phase == "start"}
+    begun = {e.data.rank for e in case.of(NcclInit) if e.data.phase == "start"}
     done = {e.data.rank for e in initialized(case)}
     crashed = [e for e in crashes(case) if e.rank in begun - done or not done]
     return [*crashed[:2], *loaded[:1]] if loaded and crashed else []

@@ -57,7 +57,23 @@ from ncclkit.causes._bisected import faulty_ranks
 from ncclkit.core.bandwidth import marginal
 from ncclkit.core.case import Case
 from ncclkit.core.connections import NetworkPath, ends
-from ncclkit.core.kinds import GlooClosed, GlooConnect, NcclBootstrap, NetPing
+from ncclkit.core.kinds import (
+    C10dTimeout,
+    FlightDump,
+    GlooClosed,
+    GlooConnect,
+    GlooTimeout,
+    JobDone,
+    KernelLink,
+    NcclBootstrap,
+    NcclChannel,
+    NetMesh,
+    NetPing,
+    RasChange,
+    StepProgress,
+    SystemFault,
+    WorkerPhase,
+)
 from ncclkit.core.model import (
     Advice,
     Event,
@@ -88,7 +104,7 @@ def diagnose(case: Case) -> Finding:
         *case.of("gloo.size_mismatch", "kernel.oom"),
         *(
             e
-            for e in case.of("system.error")
+            for e in case.of(SystemFault)
             if e.data.what not in ("segfault", "packet_size", "own_name")
         ),
         *crashes(case),
@@ -148,7 +164,7 @@ def _from_stages(case: Case) -> Finding | None:
 
 
 def _broken(case: Case) -> list[Event]:
-    lines = in_order([*family(case, "socket_closed", "socket_connect"), *case.of("gloo.closed")])
+    lines = in_order([*family(case, "socket_closed", "socket_connect"), *case.of(GlooClosed)])
     return [
         e
         for e in lines
@@ -160,16 +176,16 @@ def _timed_out(case: Case) -> Finding | None:
     """A link went down, or a connection that had been made timed out."""
     broken = _broken(case)
     timed_out = matching(
-        [*family(case, "socket_closed"), *case.of("gloo.closed")], "timed out", "No route to host"
+        [*family(case, "socket_closed"), *case.of(GlooClosed)], "timed out", "No route to host"
     )
-    small = [e for e in case.of("system.error") if e.data.what == "packet_size"]
-    if small and (waits := [*case.of("c10d.timeout"), *broken, *case.of("gloo.timeout")]):
+    small = case.of(SystemFault, what="packet_size")
+    if small and (waits := [*case.of(C10dTimeout), *broken, *case.of(GlooTimeout)]):
         waited = how_they_waited(waits)
         say = "Large packets do not pass between the hosts, as the ping shows, "
         say += f"and ranks {waited} for data."
         return _finding(case, "likely", say, pick(small, waits, limit=5))
-    links = [e for e in case.of("kernel.link") if e.data.state == "down"]
-    if not timed_out and not (links and (broken or case.of("c10d.timeout"))):
+    links = case.of(KernelLink, state="down")
+    if not timed_out and not (links and (broken or case.of(C10dTimeout))):
         return None
     first = (links or timed_out)[0]
     device = first.data.device
@@ -182,7 +198,7 @@ def _timed_out(case: Case) -> Finding | None:
 def _user_tested(case: Case) -> Finding | None:
     """The log holds output of ping, or of a tool that shows a stalled connection."""
     seen = _tested.user_test(case)
-    if seen is None or case.of("job.done"):
+    if seen is None or case.of(JobDone):
         return None
     stalled = [*case.of("c10d.timeout", "gloo.timeout"), *_broken(case)]
     likely = stalled or any(event.kind == "net.tcp" for event in seen.lines)
@@ -194,7 +210,7 @@ def _user_tested(case: Case) -> Finding | None:
     )
     if seen.passes is None:
         return finding
-    own = next((event.data.interface for event in case.of("nccl.bootstrap")), "<interface>")
+    own = next((event.data.interface for event in case.of(NcclBootstrap)), "<interface>")
     command = (
         f"ip link set dev {own} mtu {seen.passes}; ping -M do -s {seen.passes - _tested.HEADERS}"
         " <peer>"
@@ -204,13 +220,13 @@ def _user_tested(case: Case) -> Finding | None:
 
 def _mesh(case: Case) -> Finding | None:
     """A service mesh's proxy stands between the ranks, and NCCL's start over own ports failed."""
-    proxies, broken = case.of("net.mesh"), _broken(case)
+    proxies, broken = case.of(NetMesh), _broken(case)
     broken += matching(
         messages(case),
         "remote process exited or there was a network error",
         "unhandled system error",
     )
-    if not proxies or not broken or case.of("progress") or _starting.bootstrapped(case):
+    if not proxies or not broken or case.of(StepProgress) or _starting.bootstrapped(case):
         return None
     met = _starting.met_at_store(case)
     say = (
@@ -266,7 +282,7 @@ def _stalled(case: Case) -> Finding | None:
 def _nothing_arrives(case: Case) -> Finding | None:
     """All ranks of a job over several hosts wait for each other, and all of them are alive."""
     states = rank_states(case)
-    lines = list(states.waiting.values()) if spans_hosts(case) and case.of("gloo.timeout") else []
+    lines = list(states.waiting.values()) if spans_hosts(case) and case.of(GlooTimeout) else []
     if not lines or states.silent or set(states.members) - states.waiting.keys():
         return None
     who = start(name_ranks(ranks_in(lines)))
@@ -293,10 +309,8 @@ def _start(case: Case) -> Finding | None:
         " passed, and the "
     )
     say += "longer ones after them seem not to arrive."
-    still = [
-        change for change in case.of("ras.change") if change.data.still and not change.data.moved
-    ]
-    likely = still and not case.of("nccl.channel")  # before any other network path is used
+    still = [change for change in case.of(RasChange) if change.data.still and not change.data.moved]
+    likely = still and not case.of(NcclChannel)  # before any other network path is used
     finding = _finding(
         case, "likely" if likely else "possible", say, pick(met.values(), hung, still, limit=6)
     )
@@ -497,7 +511,7 @@ def _too_large(case: Case) -> tuple[int, int] | None:
 
     The largest message that was measured, and the larger one at which all ranks stand.
     """
-    phases = {e.rank: e.data for e in in_order(case.of("worker.phase")) if e.data.phase == "size"}
+    phases = {e.rank: e.data for e in in_order(case.of(WorkerPhase)) if e.data.phase == "size"}
     sizes = {phase.bytes for phase in phases.values()}
     last = sizes.pop() if len(sizes) == 1 else None
     passed = max((m.bytes for m in case.measurements), default=0)
@@ -506,7 +520,7 @@ def _too_large(case: Case) -> tuple[int, int] | None:
 
 def _half_done(case: Case) -> list[Event]:
     """Dumps of ranks that wait in a collective which another rank has already completed."""
-    dumps = [event for event in case.of("flight.dump") if isinstance(event.data.groups, dict)]
+    dumps = [event for event in case.of(FlightDump) if isinstance(event.data.groups, dict)]
     done: dict[str, int] = {}
     for event in dumps:
         for group, seen in event.data.groups.items():
@@ -601,7 +615,7 @@ def crawls(case: Case) -> tuple[str, tuple[str, ...], list[Measurement]] | None:
     """
     run = case.measurements[-1].run if case.measurements else ""
     rows = [m for m in case.measurements if m.run == run and m.hosts > 1 and m.expected and m.busbw]
-    hosts = tuple(sorted({*hosts_of(case.latest().of("worker.phase")).values()})) if rows else ()
+    hosts = tuple(sorted({*hosts_of(case.latest().of(WorkerPhase)).values()})) if rows else ()
     for op in dict.fromkeys(m.op for m in rows):
         mine = sorted((m for m in rows if m.op == op), key=lambda m: m.bytes)
         speed = marginal(mine)

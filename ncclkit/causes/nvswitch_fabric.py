@@ -42,7 +42,7 @@ from ncclkit.analysis.picks import (
 )
 from ncclkit.causes._preflight import HostFacts, Preflight, Risk, name_gpus
 from ncclkit.core.case import Case
-from ncclkit.core.kinds import KernelXid
+from ncclkit.core.kinds import KernelSxid, KernelXid, NcclDestroy, SystemFault
 from ncclkit.core.model import Advice, Event, Experiment, Finding, found
 from ncclkit.core.text import start
 
@@ -72,7 +72,7 @@ def diagnose(case: Case) -> Finding:
         "SystemNotReady",
         "SYSTEM_NOT_READY",
     )
-    fabric = [e for e in case.of("system.error") if e.data.what == "fabric"]
+    fabric = case.of(SystemFault, what="fabric")
     multicast = [
         e
         for e in family(case, "nvls", "cuda")
@@ -86,8 +86,8 @@ def diagnose(case: Case) -> Finding:
         "IMEX channel",
         "imex-channels",
     )
-    xids = [e for e in case.of("kernel.xid") if e.data.xid in XIDS]
-    xids += [e for e in case.of("kernel.sxid") if e.data.fatal]
+    xids: list[Event] = [e for e in case.of(KernelXid) if e.data.xid in XIDS]
+    xids += [e for e in case.of(KernelSxid) if e.data.fatal]
     lines = (
         in_order(waiting)
         or in_order(fabric)
@@ -96,7 +96,7 @@ def diagnose(case: Case) -> Finding:
         or in_order(imex)
     )
     if not lines:
-        went_well = [*initialized(case), *case.of("nccl.destroy")]
+        went_well = [*initialized(case), *case.of(NcclDestroy)]
         missing = "`nvidia-smi -q | grep -A2 Fabric` and dmesg of the node"
         return CHECK.risk(case) or CHECK.otherwise(
             case, went_well, "NCCL started without an error of the fabric.", missing

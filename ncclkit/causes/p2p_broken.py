@@ -47,6 +47,20 @@ from ncclkit.causes._bisected import faulty_ranks
 from ncclkit.causes._experiments import over_gloo, unasked
 from ncclkit.causes._preflight import HostFacts, Preflight, Risk
 from ncclkit.core.case import Case
+from ncclkit.core.kinds import (
+    C10dTimeout,
+    CudaError,
+    FlightMissing,
+    KernelIommu,
+    NcclChannel,
+    NcclDestroy,
+    NcclInit,
+    NccltestsTable,
+    P2pMatrix,
+    RunEnd,
+    StagePair,
+    WorkerPhase,
+)
 from ncclkit.core.model import Advice, Event, Experiment, Finding, Strength, clear, found
 from ncclkit.core.text import percent, start
 
@@ -87,12 +101,10 @@ def diagnose(case: Case) -> Finding:
     none completes it.
     """
     if rank_states(case).world == 1:
-        return clear(
-            ID, "A job of one rank copies to no other GPU.", tuple(case.of("nccl.init")[:1])
-        )
-    other = [e for e in case.of("nccl.channel") if e.data.via in ("SHM", "NET")]
+        return clear(ID, "A job of one rank copies to no other GPU.", tuple(case.of(NcclInit)[:1]))
+    other = [e for e in case.of(NcclChannel) if e.data.via in ("SHM", "NET")]
     measured = [enabled for enabled, _ in copies(case)]
-    went_well = measured or [*case.of("nccl.destroy"), *rank_states(case).ended.values()] or other
+    went_well = measured or [*case.of(NcclDestroy), *rank_states(case).ended.values()] or other
     witnesses = [_blocked, _denied, _slow] if measured else [_blocked, _denied, _symptom]
     return first_finding(
         case, _from_stages, _wrong_values, *witnesses, CHECK.risk
@@ -144,7 +156,7 @@ def _from_stages(case: Case) -> Finding | None:
     wrong = [
         pair for pair in staged.pairs if pair.wrong and not {pair.a, pair.b} & set(staged.corrupt)
     ]
-    gpus = any(event.data.nccl for event in case.of("worker.phase"))
+    gpus = any(event.data.nccl for event in case.of(WorkerPhase))
     bad = [(pair.a, pair.b) for pair in wrong] or (
         staged.silent if not rank_states(case).dead else ()
     )
@@ -153,8 +165,8 @@ def _from_stages(case: Case) -> Finding | None:
     ranks = staged.suspects or tuple(sorted({rank for pair in bad for rank in pair}))
     why = pick(
         [pair.event for pair in wrong if pair.event],
-        case.of("run.end"),
-        case.of("stage.pair"),
+        case.of(RunEnd),
+        case.of(StagePair),
         limit=5,
     )
     strength: Strength = "likely" if wrong else "possible"
@@ -171,7 +183,7 @@ def _from_stages(case: Case) -> Finding | None:
 
 def _wrong_values(case: Case) -> Finding | None:
     """nccl-tests counted wrong values: the data did not arrive as it was sent."""
-    lines = [e for e in case.of("nccltests.table") if e.data.wrong]
+    lines = [e for e in case.of(NccltestsTable) if e.data.wrong]
     if not lines:
         return None
     wrong, op = lines[0].data.wrong, lines[0].data.op or "a collective"
@@ -185,14 +197,14 @@ def _wrong_values(case: Case) -> Finding | None:
 
 def _blocked(case: Case) -> Finding | None:
     """The IOMMU reports a fault for a device's memory access."""
-    lines = case.of("kernel.iommu")
+    lines = case.of(KernelIommu)
     if not lines:
         return None
     say = (
         f"The IOMMU{on(lines[0].host)} blocked a device's memory access, so copies between GPUs do"
         " not arrive."
     )
-    why = pick(lines, case.of("c10d.timeout"))
+    why = pick(lines, case.of(C10dTimeout))
     return found(
         ID, "likely", say, why, hosts=name_hosts(lines), advice=_advice(True), next=experiment(case)
     )
@@ -200,9 +212,7 @@ def _blocked(case: Case) -> Finding | None:
 
 def _denied(case: Case) -> Finding | None:
     """CUDA or NCCL reports that the GPUs cannot reach each other."""
-    lines = matching(
-        [*family(case, "p2p", "cuda"), *messages(case), *case.of("cuda.error")], *DENIED
-    )
+    lines = matching([*family(case, "p2p", "cuda"), *messages(case), *case.of(CudaError)], *DENIED)
     if not lines:
         return None
     ranks, hosts = ranks_in(lines), name_hosts(lines)
@@ -281,7 +291,7 @@ def _stuck(case: Case) -> list[Event]:
     switched off.
     """
     states = rank_states(case)
-    paths = {e.data.via for e in case.of("nccl.channel")}
+    paths = {e.data.via for e in case.of(NcclChannel)}
     if (
         env_of(case, "NCCL_P2P_DISABLE")
         or spans_hosts(case)
@@ -294,10 +304,10 @@ def _stuck(case: Case) -> list[Event]:
     )
     numbers = [(e, sequence_of(e)) for e in waits]
     first = [e for e, number in numbers if number is not None and number <= 3]
-    direct = [e for e in case.of("nccl.channel") if e.data.via == "P2P"]
+    direct = case.of(NcclChannel, via="P2P")
     # where all ranks receive, no data is in flight
     sent = {op_of(e).upper() for e in first} != {"RECV"}
-    whole = sent and len(first) == len(waits) and not case.of("flight.missing")
+    whole = sent and len(first) == len(waits) and not case.of(FlightMissing)
     return [*first[:2], *direct[:2]] if first and whole else []
 
 
@@ -388,7 +398,7 @@ def copies(case: Case) -> list[tuple[Event, Event]]:
     """
     on: dict[object, list[Event]] = {}
     off: dict[object, list[Event]] = {}
-    for table in case.of("p2p.matrix"):
+    for table in case.of(P2pMatrix):
         which = table.path, table.host, table.data.direction, tuple(table.data.gpus)
         (on if table.data.enabled else off).setdefault(which, []).append(table)
     return [

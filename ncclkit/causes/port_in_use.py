@@ -42,7 +42,7 @@ from ncclkit.causes import _tested
 from ncclkit.causes._experiments import limits, minimal, unasked
 from ncclkit.causes._settings import script
 from ncclkit.core.case import Case
-from ncclkit.core.kinds import Endpoint, StoreBind
+from ncclkit.core.kinds import Endpoint, RendezvousError, StoreBind
 from ncclkit.core.model import Advice, Event, Evidence, Experiment, Finding, found
 
 ID = "port_in_use"
@@ -59,7 +59,7 @@ explains = (
 def diagnose(case: Case) -> Finding:
     """Found where a bind was refused with EADDRINUSE."""
     lines = matching(
-        [*case.of("store.bind"), *messages(case), *case.of("rendezvous.error")],
+        [*case.of(StoreBind), *messages(case), *case.of(RendezvousError)],
         "EADDRINUSE",
         "Address already in use",
         "errno: 98",

@@ -81,6 +81,21 @@ from ncclkit.causes._experiments import recorded
 from ncclkit.causes._printed import differing_entries, printed_value
 from ncclkit.causes._settings import compare_calls
 from ncclkit.core.case import Case
+from ncclkit.core.kinds import (
+    C10dMismatch,
+    DdpParams,
+    FlightMismatch,
+    FlightMissing,
+    FlightP2p,
+    GlooBarrier,
+    GlooClosed,
+    HorovodStalled,
+    JobAlone,
+    JobShare,
+    RasChange,
+    RasCommunicator,
+    Stack,
+)
 from ncclkit.core.model import Advice, Event, Experiment, Finding, Strength, found
 from ncclkit.core.text import start
 
@@ -116,7 +131,7 @@ def diagnose(case: Case) -> Finding:
 
 
 def _flight(case: Case) -> Finding | None:
-    for event in case.of("flight.mismatch"):
+    for event in case.of(FlightMismatch):
         if event.data.live:
             return _live(case, event)
         odd, right = sides(event)
@@ -158,13 +173,13 @@ def _flight(case: Case) -> Finding | None:
 
 def _launched(case: Case) -> Finding | None:
     """All ranks of a running job wait, although NCCL has launched more on some of them."""
-    seen, changes = positions_of_case(case), case.of("ras.change")
+    seen, changes = positions_of_case(case), case.of(RasChange)
     if any(place.call in ("send", "recv") for place in seen.values()):
         return (
             None  # a pair lacks its counterpart, and the others have gone on to the next collective
         )
     still = {change.data.hash for change in changes if not change.data.moved}
-    for report in case.of("ras.communicator"):
+    for report in case.of(RasCommunicator):
         ranks = {int(rank) for launched in report.data.counts.values() for rank in launched}
         inside = [rank for rank in ranks if rank in seen and seen[rank].waits_for_ranks]
         more = {op: held for op, held in report.data.counts.items() if len(set(held.values())) > 1}
@@ -225,10 +240,8 @@ def _live(case: Case, event: Event) -> Finding:
 def _elsewhere(case: Case) -> Finding | None:
     """A rank is missing from a collective because it has finished, or is in another one."""
     states, seen = rank_states(case), stacks(case)
-    paired = {
-        rank for pair in case.of("flight.p2p") if pair.data.live for rank in pair.data.waiting
-    }
-    for gap in case.of("flight.missing"):
+    paired = {rank for pair in case.of(FlightP2p) if pair.data.live for rank in pair.data.waiting}
+    for gap in case.of(FlightMissing):
         # live they are told apart already
         missing = () if gap.data.live else gap.data.missing or ()
         ended = [rank for rank in missing if rank in states.ended]
@@ -253,7 +266,7 @@ def _elsewhere(case: Case) -> Finding | None:
 
 
 def _fingerprint(case: Case) -> Finding | None:
-    for event in case.of("c10d.mismatch"):
+    for event in case.of(C10dMismatch):
         a, b = event.data.a_op, event.data.b_op
         if a != b or {"op", "seq"} & set(event.data.differs or ()):
             ranks = tuple(r for r in (event.data.a, event.data.b) if isinstance(r, int))
@@ -348,7 +361,7 @@ def _left(case: Case) -> Finding | None:
     states = rank_states(case)
     lost = {
         e.rank: e
-        for e in reversed(case.of("gloo.closed"))
+        for e in reversed(case.of(GlooClosed))
         if e.rank is not None and e.rank not in states.ended
     }
     left = states.waiting or lost
@@ -392,7 +405,7 @@ def _logged(case: Case) -> Finding | None:
 
 def _shares(case: Case) -> Finding | None:
     """The ranks log different numbers of batches or steps."""
-    shares = disagreeing(case.of("job.share"), lambda event: event.data.count)
+    shares = disagreeing(case.of(JobShare), lambda event: event.data.count)
     waits = list(rank_states(case).waiting.values())
     if not shares or not waits:
         return None
@@ -412,7 +425,7 @@ def _shares(case: Case) -> Finding | None:
 
 def _skipped_locally(case: Case) -> Finding | None:
     """A few ranks log that they skipped or ended something, and then others timed out waiting."""
-    states, said = rank_states(case), case.of("job.alone")
+    states, said = rank_states(case), case.of(JobAlone)
     ranks = ranks_in(said)
     if (
         not states.waiting
@@ -429,7 +442,7 @@ def _skipped_locally(case: Case) -> Finding | None:
 
 
 def _ddp(case: Case) -> Finding | None:
-    lines = case.of("ddp.params") + matching(
+    lines = case.of(DdpParams) + matching(
         messages(case), "Expected to have finished reduction in the prior iteration"
     )
     if other := model_mismatch(case):
@@ -464,7 +477,7 @@ def _ddp(case: Case) -> Finding | None:
 
 def _stalled(case: Case) -> Finding | None:
     """Horovod lists the ranks that have not submitted a tensor."""
-    lines = case.of("horovod.stalled")
+    lines = case.of(HorovodStalled)
     if not lines:
         return None
     ranks = tuple(sorted({rank for e in lines for rank in e.data.ranks}))
@@ -482,8 +495,8 @@ def _symptom(case: Case) -> Finding | None:
         not states.waiting
         or states.dead
         or case.of("flight.")
-        or case.of("gloo.barrier")
-        or case.of("stack")
+        or case.of(GlooBarrier)
+        or case.of(Stack)
         or all_waiting(case, states)
         or only_point_to_point(states.waiting.values())
     ):

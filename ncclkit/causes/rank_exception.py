@@ -45,7 +45,17 @@ from ncclkit.analysis.picks import (
 from ncclkit.analysis.rank_states import RankStates, crashes, rank_states, signal_of
 from ncclkit.causes._experiments import minimal
 from ncclkit.core.case import Case
-from ncclkit.core.kinds import ElasticRoot
+from ncclkit.core.kinds import (
+    C10dUniqueId,
+    ElasticExit,
+    ElasticRoot,
+    GlooClosed,
+    KernelOom,
+    KernelSegfault,
+    NcclWarn,
+    PythonException,
+    Stack,
+)
 from ncclkit.core.model import Advice, Event, Experiment, Finding, Strength, found
 from ncclkit.core.text import start
 
@@ -75,7 +85,7 @@ def diagnose(case: Case) -> Finding:
     if states.raised:
         return _finding(case, states, in_order(states.raised.values()))
     crashed = [event for event in crashes(case) if (signal_of(event) or SEGFAULT) in SIGNALS]
-    if crashed and not case.of("kernel.oom"):
+    if crashed and not case.of(KernelOom):
         return _crash(case, crashed)
     lost = [] if states.dead or states.waiting else _lost(case)
     if lost:
@@ -87,11 +97,9 @@ def diagnose(case: Case) -> Finding:
         return found(
             ID, "possible", say, pick(lost, limit=3), advice=(_record(),), next=experiment(case)
         )
-    left_early = [e for e in case.of("elastic.root") if (e.data.exitcode or 0) > 0]
+    left_early: list[Event] = [e for e in case.of(ElasticRoot) if (e.data.exitcode or 0) > 0]
     left_early += [
-        e
-        for e in case.of("elastic.exit")
-        if e.rank is not None and 0 < (e.data.exitcode or 0) < 128
+        e for e in case.of(ElasticExit) if e.rank is not None and 0 < (e.data.exitcode or 0) < 128
     ]
     if left_early and not _explained(case):
         code = left_early[0].data.exitcode
@@ -181,7 +189,7 @@ def _victims(case: Case, states: RankStates, ranks: tuple[int, ...]) -> list[Eve
         "elastic.stop",
     )
     reports = [event for kind in kinds for event in case.of(kind)]
-    reports += [event for event in case.of("python.exception") if event.data.victim]
+    reports += [event for event in case.of(PythonException) if event.data.victim]
     own = set(ranks)
     return [event for event in reports if event.rank not in own]
 
@@ -189,14 +197,14 @@ def _victims(case: Case, states: RankStates, ranks: tuple[int, ...]) -> list[Eve
 def _lost(case: Case) -> list[Event]:
     """Reports of closed connections, whose ranks are victims of another one."""
     victims = ("socket_closed", "proxy", "no_ib_library", "foreign")
-    if any(e.data.family not in victims for e in case.of("nccl.warn")) or case.of(
+    if any(e.data.family not in victims for e in case.of(NcclWarn)) or case.of(
         "gloo.size_mismatch"
     ):
         return []
-    lost = [*case.of("gloo.closed"), *family(case, "socket_closed")]
+    lost = [*case.of(GlooClosed), *family(case, "socket_closed")]
     lost += [
         e
-        for e in case.of("c10d.unique_id")
+        for e in case.of(C10dUniqueId)
         if matching([e], "reset by peer", "Broken pipe", "got 0 bytes")
     ]
     return lost + matching(messages(case), "remote process exited or there was a network error")
@@ -224,7 +232,7 @@ def _crash(case: Case, crashed: list[Event]) -> Finding:
         ID,
         "likely",
         say,
-        pick([first], case.of("kernel.segfault"), seen, crashed, limit=5),
+        pick([first], case.of(KernelSegfault), seen, crashed, limit=5),
         ranks=ranks,
         advice=(advice,),
         next=experiment(case),
@@ -233,7 +241,7 @@ def _crash(case: Case, crashed: list[Event]) -> Finding:
 
 def _unplaced(case: Case, ranks: tuple[int, ...]) -> list[Event]:
     """Stacks of nobody knows which rank, where nobody knows either which one crashed."""
-    return [] if ranks else [e for e in case.of("stack") if e.rank is None and e.data.frames]
+    return [] if ranks else [e for e in case.of(Stack) if e.rank is None and e.data.frames]
 
 
 TRACE = Advice(
@@ -280,7 +288,7 @@ def _explained(case: Case) -> bool:
         "nccl.warn",
     )
     raised = [
-        e for e in case.of("python.exception") if not str(e.data.type).endswith("ChildFailedError")
+        e for e in case.of(PythonException) if not str(e.data.type).endswith("ChildFailedError")
     ]
     return bool(raised) or any(case.of(kind) for kind in kinds)
 

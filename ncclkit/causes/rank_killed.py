@@ -40,7 +40,21 @@ from ncclkit.analysis.picks import (
 from ncclkit.analysis.rank_states import rank_states
 from ncclkit.analysis.waits import others_wait
 from ncclkit.core.case import Case
-from ncclkit.core.kinds import ElasticExit, ElasticRoot, SlurmEvent
+from ncclkit.core.kinds import (
+    C10dTimeout,
+    CudaOom,
+    ElasticExit,
+    ElasticRoot,
+    FlightMissing,
+    GlooClosed,
+    KernelOom,
+    NcclInit,
+    PythonException,
+    RunEnd,
+    SlurmEvent,
+    StepProgress,
+    SystemFault,
+)
 from ncclkit.core.model import Advice, Event, Experiment, Finding, Strength, clear, found
 from ncclkit.core.text import start
 
@@ -70,7 +84,7 @@ def diagnose(case: Case) -> Finding:
     """Found where the scheduler ended the job, or a process died of signal 9 or 15 that the
     launcher did not send.
     """
-    scheduler = [e for e in case.of("slurm.event") if e.data.what in BY]
+    scheduler = [e for e in case.of(SlurmEvent) if e.data.what in BY]
     after = _after_failure(case, scheduler)
     if scheduler and after:
         return clear(
@@ -85,13 +99,13 @@ def diagnose(case: Case) -> Finding:
         strength: Strength = "likely" if _stood(case, event) else "proven"
         return found(ID, strength, say, pick(scheduler), hosts=hosts, advice=(_requeue(),))
     memory = [
-        *case.of("kernel.oom"),
-        *(e for e in case.of("slurm.event") if e.data.what == "oom"),
+        *case.of(KernelOom),
+        *case.of(SlurmEvent, what="oom"),
     ]
-    memory += [e for e in case.of("system.error") if e.data.what == "oom_kill"]
+    memory += case.of(SystemFault, what="oom_kill")
     if memory:
         return clear(ID, "The OOM killer's report explains the kill.", tuple(memory[:2]))
-    ours = [e for e in case.of("run.end") if e.data.reason in OURS]
+    ours = [e for e in case.of(RunEnd) if e.data.reason in OURS]
     killed = {
         rank: end for rank, end in rank_states(case).killed.items() if not ours or _number(end) == 9
     }
@@ -106,13 +120,11 @@ def _launcher_stopped(case: Case) -> Finding:
     """Found where a launcher tells that a signal from outside stopped it, or lines of the system
     do.
     """
-    reported = [
-        e for e in case.of("python.exception") if str(e.data.type).endswith("SignalException")
-    ]
-    reported += matching(case.of("system.error"), "Signal 15 (SIGTERM) received")
+    reported = [e for e in case.of(PythonException) if str(e.data.type).endswith("SignalException")]
+    reported += matching(case.of(SystemFault), "Signal 15 (SIGTERM) received")
     if closed := _terminal(case):
         return closed
-    named = [e for e in case.of("system.error") if e.data.what == "killed"]
+    named = case.of(SystemFault, what="killed")
     if first := _elsewhere(case, reported):
         return clear(
             ID,
@@ -142,8 +154,8 @@ def _terminal(case: Case) -> Finding | None:
     """The terminal in which the launcher ran was closed, which sends SIGHUP to all that
     it started.
     """
-    lines = [e for e in case.of("elastic.signal", "elastic.stop") if e.data.signal == 1]
-    lines += [e for e in case.of("system.error") if e.data.what == "hangup"]
+    lines = case.of("elastic.signal", "elastic.stop", signal=1)
+    lines += case.of(SystemFault, what="hangup")
     if not lines:
         return None
     say = (
@@ -167,16 +179,16 @@ def _stood(case: Case, event: Event) -> list[Event]:
 
     A time limit or a user's cancellation also ends a job that hangs.
     """
-    begun = [e for e in case.of("nccl.init") if e.data.phase == "start"]
+    begun = case.of(NcclInit, phase="start")
     unfinished = [] if initialized(case) else begun
     cancelled = (
         [event] if event.data.what == "cancelled" and "PREEMPT" not in event.text.upper() else []
     )
     failed = [
-        *case.of("cuda.oom"),
+        *case.of(CudaOom),
         *family(case, "ib_completion", "ib_async", "ib_setup", "socket_connect"),
     ]
-    return [*failed, *([] if case.of("progress") else unfinished), *cancelled]
+    return [*failed, *([] if case.of(StepProgress) else unfinished), *cancelled]
 
 
 def _after_failure(case: Case, scheduler: list[Event]) -> list[Event]:
@@ -186,13 +198,14 @@ def _after_failure(case: Case, scheduler: list[Event]) -> list[Event]:
     first = min(((e.path, e.line) for e in scheduler), default=("", 0))
     lost_node = any(e.data.what == "node_fail" for e in scheduler)
     last = max(
-        (e.line for e in case.of("progress") if e.path == first[0] and e.line < first[1]), default=0
+        (e.line for e in case.of(StepProgress) if e.path == first[0] and e.line < first[1]),
+        default=0,
     )
     failures = [
         e for kind in ("python.exception", "cuda.oom") for e in case.of(kind) if e.line > last
     ]
     failures += case.of("c10d.timeout", "elastic.exit")
-    failures += [e for e in case.of("slurm.event") if e.data.what in ("task_exit", "oom")]
+    failures += [e for e in case.of(SlurmEvent) if e.data.what in ("task_exit", "oom")]
     return [] if lost_node else [e for e in failures if e.path == first[0] and e.line < first[1]]
 
 
@@ -201,9 +214,7 @@ def _elsewhere(case: Case, reported: list[Event]) -> list[Event]:
     not stopped.
     """
     stopped = {event.path for event in reported}
-    ends = [
-        e for e in case.of("elastic.exit") if (e.data.exitcode or 0) > 0 and e.path not in stopped
-    ]
+    ends = [e for e in case.of(ElasticExit) if (e.data.exitcode or 0) > 0 and e.path not in stopped]
     return ends if reported else []
 
 
@@ -220,7 +231,7 @@ def _finding(case: Case, killed: dict[int, Event]) -> Finding:
     if first.kind == "attach.rank":
         say = f"{start(name_ranks(ranks))}{on(first.host)} has no process any more; "
         say += f"{others_wait(case, ranks) or 'the others wait'} and cannot go on without it."
-        why = pick(killed.values(), case.of("flight.missing"), limit=5)
+        why = pick(killed.values(), case.of(FlightMissing), limit=5)
         return found(
             ID, "likely", say, why, ranks=ranks, hosts=name_hosts(killed.values()), advice=_risks()
         )
@@ -235,7 +246,7 @@ def _finding(case: Case, killed: dict[int, Event]) -> Finding:
         ID,
         "likely",
         say,
-        pick(killed.values(), case.of("gloo.closed"), case.of("c10d.timeout"), limit=5),
+        pick(killed.values(), case.of(GlooClosed), case.of(C10dTimeout), limit=5),
         ranks=ranks,
         hosts=name_hosts(killed.values()),
         advice=_risks(),

@@ -45,7 +45,16 @@ from ncclkit.analysis.waits import inside, positions_of_case, waiting_time_of_ca
 from ncclkit.causes._experiments import minimal, recorded
 from ncclkit.causes._printed import blocked_pairs
 from ncclkit.core.case import Case
-from ncclkit.core.kinds import FlightMissing, FlightP2p
+from ncclkit.core.kinds import (
+    FlightMismatch,
+    FlightMissing,
+    FlightP2p,
+    GlooSizeMismatch,
+    GlooTimeout,
+    NcclDestroy,
+    NcclOp,
+    PrintedSplits,
+)
 from ncclkit.core.model import Advice, Event, Experiment, Finding, found
 from ncclkit.core.text import start
 from ncclkit.evidence.flight.compare import outlying_splits
@@ -200,7 +209,7 @@ def _splits(case: Case) -> Finding | None:
 
     Where most ranks were, it is the one that was not.
     """
-    sizes, inside = case.of("gloo.size_mismatch"), exchanges(case)
+    sizes, inside = case.of(GlooSizeMismatch), exchanges(case)
     if not sizes or not inside:
         return None
     ranks, (a, b) = ranks_in(sizes), (sizes[0].data.a, sizes[0].data.b)
@@ -223,7 +232,7 @@ def _splits(case: Case) -> Finding | None:
 
 def _dumped(case: Case) -> Finding | None:
     """The Flight Recorder dumps of all ranks show sizes of an all_to_all that do not fit."""
-    lines = [e for e in case.of("flight.mismatch") if e.data.field == "splits"]
+    lines = case.of(FlightMismatch, field="splits")
     if not lines:
         return None
     data = lines[0].data
@@ -234,7 +243,7 @@ def _dumped(case: Case) -> Finding | None:
     )
     say += f"expect {data.odd[0]['value']}"
     say += f": the splits of {name_ranks(odd)} do not fit those of the others." if odd else "."
-    return _sizes(say, lines, case.of("flight.missing"), odd)
+    return _sizes(say, lines, case.of(FlightMissing), odd)
 
 
 def _printed_splits(case: Case) -> Finding | None:
@@ -242,7 +251,7 @@ def _printed_splits(case: Case) -> Finding | None:
 
     One rank sends another number of rows than its peer expects.
     """
-    reported = {event.rank: event for event in case.of("printed.splits") if event.rank is not None}
+    reported = {event.rank: event for event in case.of(PrintedSplits) if event.rank is not None}
     order = {rank: place for place, rank in enumerate(reported)}
     pairs: list[list[int]] = []
     for rank, event in reported.items():
@@ -293,10 +302,9 @@ SPLITS = Advice(
 
 def _recorded(case: Case) -> Finding | None:
     """The Flight Recorders of two ranks show a call without its counterpart, or different sizes."""
-    pairs = case.of("flight.p2p")
-    waiting = {
-        rank for event in [*pairs, *case.of("flight.missing")] for rank in event.data.waiting
-    }
+    pairs = case.of(FlightP2p)
+    waiting = {rank for event in pairs for rank in event.data.waiting}
+    waiting |= {rank for event in case.of(FlightMissing) for rank in event.data.waiting}
     wrong = [e for e in pairs if e.data.live or e.data.sizes or set(e.data.lacking) <= waiting]
     if not wrong or rank_states(case).dead:
         return None
@@ -304,7 +312,7 @@ def _recorded(case: Case) -> Finding | None:
     pair = {rank for event in wrong for rank in (event.data.src, event.data.dst)}
     most = {
         rank
-        for gap in case.of("flight.missing")
+        for gap in case.of(FlightMissing)
         if len(gap.data.waiting) > 1
         for rank in gap.data.waiting
     }
@@ -365,8 +373,8 @@ def _facing(case: Case) -> Finding | None:
 
 def _last(case: Case) -> Finding | None:
     """The log of calls ends in sends and receives, which is only the symptom."""
-    calls = [e for e in case.of("nccl.op") if e.data.op in ("Send", "Recv")]
-    if not calls or case.of("nccl.destroy"):
+    calls = [e for e in case.of(NcclOp) if e.data.op in ("Send", "Recv")]
+    if not calls or case.of(NcclDestroy):
         return None
     last = calls[-2:]
     say = (
@@ -396,7 +404,7 @@ def experiment(case: Case) -> Experiment:
 
     Gloo records none, so there run without the program.
     """
-    if not case.of("gloo.timeout"):
+    if not case.of(GlooTimeout):
         return _question()
     return minimal(
         "Does a plain all_reduce work on the same ranks, without the program's own sends and"

@@ -62,7 +62,13 @@ from ncclkit.causes._experiments import recorded
 from ncclkit.causes._printed import differing_entries
 from ncclkit.causes._settings import compare_calls
 from ncclkit.core.case import Case
-from ncclkit.core.kinds import GlooSizeMismatch
+from ncclkit.core.kinds import (
+    C10dMismatch,
+    FlightDump,
+    FlightMismatch,
+    GlooClosed,
+    GlooSizeMismatch,
+)
 from ncclkit.core.model import Advice, Event, Experiment, Finding, Strength, found
 
 ID = "shape_mismatch"
@@ -89,7 +95,7 @@ def diagnose(case: Case) -> Finding:
         if finding is not None:
             return finding
     went_well = [*case.of("flight.missing", "nccl.destroy"), *rank_states(case).ended.values()]
-    went_well += case.of("flight.dump") if not case.of("flight.mismatch") else []
+    went_well += case.of(FlightDump) if not case.of(FlightMismatch) else []
     return otherwise(
         ID,
         went_well,
@@ -99,7 +105,7 @@ def diagnose(case: Case) -> Finding:
 
 
 def _flight(case: Case) -> Finding | None:
-    for event in case.of("flight.mismatch"):
+    for event in case.of(FlightMismatch):
         if event.data.field in ("sizes", "dtypes") and not other_calls(event):
             odd, right = sides(event)
             witness = None if right else _witness(case, odd)
@@ -116,7 +122,7 @@ def _flight(case: Case) -> Finding | None:
             )
             say += f"{_short(first.get('value'))} where {' and '.join(brought)}"
             say += f", as {witness[0]} did." if witness else "." if right else f". {UNDECIDED}"
-            return _found(case, say, [event, *case.of("gloo.size_mismatch")[:1]], ranks_of(odd))
+            return _found(case, say, [event, *case.of(GlooSizeMismatch)[:1]], ranks_of(odd))
     return None
 
 
@@ -125,9 +131,7 @@ def _witness(case: Case, two: Sequence[Mapping[str, Any]]) -> tuple[str, Mapping
     agrees with.
     """
     lines = [
-        e
-        for e in case.of("gloo.size_mismatch")
-        if e.rank is not None and e.rank not in ranks_of(two)
+        e for e in case.of(GlooSizeMismatch) if e.rank is not None and e.rank not in ranks_of(two)
     ]
     known = [(group, _bytes(group.get("value"))) for group in two]
     if not lines or len(known) != 2 or None in (known[0][1], known[1][1]):
@@ -168,7 +172,7 @@ WIDTH = {
 
 
 def _fingerprint(case: Case) -> Finding | None:
-    for event in case.of("c10d.mismatch"):
+    for event in case.of(C10dMismatch):
         differs = set(event.data.differs or ())
         if (
             event.data.a_op == event.data.b_op
@@ -215,7 +219,7 @@ def _logged(case: Case) -> Finding | None:
 
 
 def _library(case: Case) -> Finding | None:
-    gloo = case.of("gloo.size_mismatch")
+    gloo = case.of(GlooSizeMismatch)
     nccl = [e for e in family(case, "ib_completion") if e.data.status == LENGTH_ERROR]
     nccl += matching(
         [
@@ -235,7 +239,7 @@ def _library(case: Case) -> Finding | None:
         *("message truncated : receiving", "posted incorrect receive info"),
     )
     lines = gloo or nccl
-    if not lines or case.of("flight.mismatch") or case.of("c10d.mismatch") or exchanges(case):
+    if not lines or case.of(FlightMismatch, C10dMismatch) or exchanges(case):
         return None
     known = lines[0].data if isinstance(lines[0].data, GlooSizeMismatch) else GlooSizeMismatch()
     a, b = known.a, known.b
@@ -247,7 +251,7 @@ def _library(case: Case) -> Finding | None:
         f"{_who(ranks)} received data of another size than expected{sizes}: the ranks' tensors"
         " differ, or they call different collectives."
     )
-    why = pick(lines, case.of("gloo.closed"), limit=4)
+    why = pick(lines, case.of(GlooClosed), limit=4)
     return found(ID, "likely", say, why, ranks=ranks, advice=_advice(case), next=_question())
 
 

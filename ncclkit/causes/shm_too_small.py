@@ -44,6 +44,15 @@ from ncclkit.analysis.picks import (
 from ncclkit.causes._experiments import machine, unasked
 from ncclkit.causes._preflight import HostFacts, Preflight, Risk
 from ncclkit.core.case import Case
+from ncclkit.core.kinds import (
+    C10dError,
+    C10dTimeout,
+    ElasticExit,
+    NcclChannel,
+    NcclDestroy,
+    NcclWarn,
+    SystemFault,
+)
 from ncclkit.core.model import Advice, Event, Evidence, Experiment, Fact, Finding, Strength, found
 from ncclkit.core.text import format_bytes, start
 
@@ -82,18 +91,18 @@ def diagnose(case: Case) -> Finding:
         for f in of_job_hosts(case, case.facts_of("limits.shm.free"))
         if isinstance(f.value, (int, float)) and f.value < FULL
     ]
-    bus = [e for e in case.of("elastic.exit") if -7 in (e.data.exitcode, -(e.data.signal or 0))]
-    bus += without([e for e in case.of("system.error") if e.data.what == "bus_error"], said)
+    bus = [e for e in case.of(ElasticExit) if -7 in (e.data.exitcode, -(e.data.signal or 0))]
+    bus += without(case.of(SystemFault, what="bus_error"), said)
     if said:
         sure = [e for e in said if not matching([e], *REASONS)]
         return _finding(said, small, "proven" if sure and (_on_shm(sure) or small) else "likely")
     if bus:
         return _finding(bus, small + full, "proven" if small or full else "likely")
     vague = matching(messages(case), "unhandled system error")
-    shared = [e for e in case.of("nccl.channel") if e.data.via == "SHM"]
+    shared = case.of(NcclChannel, via="SHM")
     if small and failed(case) and (vague or shared):
         return _finding([*vague, *shared[:2]], small, "likely")
-    silent = [e for e in vague if "Last error" not in e.text] if not case.of("nccl.warn") else []
+    silent = [e for e in vague if "Last error" not in e.text] if not case.of(NcclWarn) else []
     if silent:
         return found(
             ID,
@@ -107,14 +116,14 @@ def diagnose(case: Case) -> Finding:
         )
     if risk := CHECK.risk(case):
         return risk
-    went_well: list[Evidence] = [*case.of("nccl.destroy"), *shared, *case.of("c10d.timeout")]
+    went_well: list[Evidence] = [*case.of(NcclDestroy), *shared, *case.of(C10dTimeout)]
     missing = "`df -h /dev/shm` in the container, or NCCL_DEBUG=WARN output"
     return CHECK.otherwise(case, went_well, "Shared memory was not refused.", missing)
 
 
 def _shm_errors(case: Case) -> list[Event]:
     lines = matching(
-        [*family(case, "shm", "memory", "other"), *case.of("c10d.error")],
+        [*family(case, "shm", "memory", "other"), *case.of(C10dError)],
         "No space left",
         "failed to extend",
         "posix_fallocate",
@@ -131,13 +140,11 @@ def _shm_errors(case: Case) -> list[Event]:
         "Could not map /dev/shm",
         "/dev/shm has only",
     )
-    files = {(e.path, e.line) for e in case.of("system.error") if e.data.what == "too_many_files"}
+    files = {(e.path, e.line) for e in case.of(SystemFault) if e.data.what == "too_many_files"}
     # the reason may be wrapped
     lines = [e for e in lines if not {(e.path, e.line), (e.path, e.line + 1)} & files]
     lines = [e for e in lines if not matching([e], "Too many open files")]
-    lines += [
-        e for e in case.of("system.error") if e.data.what == "no_space" and "/dev/shm" in e.text
-    ]
+    lines += [e for e in case.of(SystemFault, what="no_space") if "/dev/shm" in e.text]
     return lines
 
 

@@ -58,7 +58,23 @@ from ncclkit.causes._resuming import keep_position
 from ncclkit.causes._settings import LONE, loop_seconds, raise_timeout, unreached_timeout
 from ncclkit.core import text
 from ncclkit.core.case import Case
-from ncclkit.core.kinds import C10dTimeout, C10dUniqueId, FlightMissing, FlightStuck
+from ncclkit.core.kinds import (
+    C10dStatus,
+    C10dTimeout,
+    C10dUniqueId,
+    FlightLate,
+    FlightMissing,
+    FlightStuck,
+    RasChange,
+    RasCommunicator,
+    RunEnd,
+    StepProgress,
+    StoreClients,
+    StoreConnectTimeout,
+    StoreWait,
+    TelemetryUtilization,
+    WorkerPhase,
+)
 from ncclkit.core.model import Advice, Event, Experiment, Finding, Strength, clear, found, unknown
 from ncclkit.core.text import start
 
@@ -95,7 +111,7 @@ def diagnose(case: Case) -> Finding:
             next=experiment(case),
         )
     at_work = [
-        change for change in case.of("ras.change") if change.data.moved and not change.data.still
+        change for change in case.of(RasChange) if change.data.moved and not change.data.still
     ]
     went_well = [*states.ended.values(), *case.of("nccl.destroy", "flight.dump"), *at_work]
     return otherwise(
@@ -210,7 +226,7 @@ def _not_begun(case: Case, states: RankStates) -> Suspicion | None:
 
     It still computes.
     """
-    gaps = case.of("flight.stuck")
+    gaps = case.of(FlightStuck)
     if len({gap.data.group for gap in gaps}) > 1:
         return None  # of two groups that are stuck each may wait for the other
     gpu_states = {int(rank): state for gap in gaps[:1] for rank, state in gap.data.states.items()}
@@ -270,9 +286,7 @@ def _stacks(case: Case, states: RankStates) -> Suspicion | None:
     if positions_of_case(case).keys() & seen.keys():
         return None
     busy = [rank for rank, stack in seen.items() if not in_collective(stack.data.frames)]
-    ended_early = any(
-        e.data.reason in ("cancelled", "orphaned", "lost") for e in case.of("run.end")
-    )
+    ended_early = any(e.data.reason in ("cancelled", "orphaned", "lost") for e in case.of(RunEnd))
     if not busy or len(busy) * 2 > len(seen.keys() | gave_up) or set(busy) & gave_up or ended_early:
         return None
     return (
@@ -292,7 +306,7 @@ def _behind(case: Case, states: RankStates) -> Suspicion | None:
     groups = {_group_of(event) for event in states.waiting.values()} | {None}
     idle = [
         status
-        for status in case.of("c10d.status")
+        for status in case.of(C10dStatus)
         if seqs
         and isinstance(status.data.enqueued, int)
         and status.data.enqueued < first_seq
@@ -312,11 +326,11 @@ def _ras(case: Case, states: RankStates) -> Suspicion | None:
     timed out themselves, as a launch that waits for other work is counted late, and ranks that are
     seen to wait for the others.
     """
-    changes = case.of("ras.change")
+    changes = case.of(RasChange)
     inside = {rank for rank, stand in positions_of_case(case).items() if stand.waits_for_ranks}
     moved = {(change.data.hash, int(rank)) for change in changes for rank in change.data.moved}
     gone = states.waiting.keys() | inside
-    for report in case.of("ras.communicator"):
+    for report in case.of(RasCommunicator):
         key, size = report.data.hash, report.data.size
         behind = [rank for rank in report.data.behind if rank not in gone]
         late = tuple(rank for rank in behind if (key, rank) not in moved)
@@ -334,7 +348,7 @@ def _launched_late(case: Case, states: RankStates) -> Suspicion | None:
     timeouts = [timeout_of(event) for event in states.waiting.values()]
     limit = min((timeout / 1000 for timeout in timeouts if timeout), default=None)
     reported = [
-        e for e in case.of("flight.late") if limit and e.data.seconds[str(e.data.worst)] > limit / 2
+        e for e in case.of(FlightLate) if limit and e.data.seconds[str(e.data.worst)] > limit / 2
     ]
     if reported:
         return "likely", (reported[0].data.worst,), reported[:1]
@@ -513,9 +527,7 @@ def last_own_line(case: Case, rank: int) -> list[Event]:
 
 def counted_by_ras(case: Case, ranks: tuple[int, ...]) -> list[Event]:
     """NCCL's own count of launches, where it says the same."""
-    return [
-        report for report in case.of("ras.communicator") if set(report.data.behind) & set(ranks)
-    ]
+    return [report for report in case.of(RasCommunicator) if set(report.data.behind) & set(ranks)]
 
 
 def call_waited_in(first: Event | None, why: list[Event]) -> str:
@@ -590,10 +602,10 @@ def _outlying(case: Case, states: RankStates) -> Suspicion | None:
     many.
     """
     odd = outlying_utilization(case)
-    ended = {e.data.reason for e in case.of("run.end")} - {"deadline"}
+    ended = {e.data.reason for e in case.of(RunEnd)} - {"deadline"}
     if not odd or set(odd) & (stacks(case).keys() | states.waiting.keys()) or ended or states.ended:
         return None
-    others = [event for event in case.of("telemetry.utilization") if event.rank not in odd]
+    others = [event for event in case.of(TelemetryUtilization) if event.rank not in odd]
     return "likely" if states.waiting else "possible", tuple(sorted(odd)), [*odd.values(), *others]
 
 
@@ -603,15 +615,15 @@ def _absent(case: Case, states: RankStates) -> Suspicion | None:
 
     None where most are missing, as then it is no matter of single ranks.
     """
-    begun = {event.rank for event in case.of("worker.phase")} - {None}
+    begun = {event.rank for event in case.of(WorkerPhase)} - {None}
     missing = (
         tuple(rank for rank in states.members if rank not in begun)
         if begun and not states.ended
         else ()
     )
     waits = [
-        *case.of("store.wait"),
-        *(end for end in case.of("run.end") if end.data.reason == "deadline"),
+        *case.of(StoreWait),
+        *case.of(RunEnd, reason="deadline"),
     ]
     lived = {event.rank: event for event in case.of("telemetry.utilization", "elastic.stop")}
     if (
@@ -623,7 +635,7 @@ def _absent(case: Case, states: RankStates) -> Suspicion | None:
     return (
         "likely",
         missing,
-        [*waits, *case.of("telemetry.utilization"), *(lived[rank] for rank in missing)],
+        [*waits, *case.of(TelemetryUtilization), *(lived[rank] for rank in missing)],
     )
 
 
@@ -648,13 +660,13 @@ def _busy(case: Case, states: RankStates) -> Suspicion | None:
     return (
         "likely",
         () if phase.rank is None else (phase.rank,),
-        [phase, *in_order(case.of("progress"))[-1:]],
+        [phase, *in_order(case.of(StepProgress))[-1:]],
     )
 
 
 def _progress(case: Case, states: RankStates) -> Suspicion | None:
     """A loop with a visible counter is under way where somebody waits for a collective."""
-    running = [e for e in case.of("progress") if rank_of(e) not in states.waiting]
+    running = [e for e in case.of(StepProgress) if rank_of(e) not in states.waiting]
     if not states.waiting or not running or states.ended or _differ(states):
         return None
     limit = max(timeout_of(event) or 0 for event in states.waiting.values()) / 1000
@@ -663,14 +675,14 @@ def _progress(case: Case, states: RankStates) -> Suspicion | None:
 
 
 def _symptom(case: Case, states: RankStates) -> Suspicion | None:
-    absent = [
+    absent: list[Event] = [
         e
-        for e in case.of("c10d.unique_id")
+        for e in case.of(C10dUniqueId)
         if not matching([e], "reset by peer", "Broken pipe", "got 0 bytes")
     ]
-    short = [e for e in case.of("store.clients") if e.data.key and e.data.joined != e.data.expected]
-    absent += [*case.of("store.wait"), *short]
-    if absent and not case.of("store.connect_timeout"):
+    short = [e for e in case.of(StoreClients) if e.data.key and e.data.joined != e.data.expected]
+    absent += [*case.of(StoreWait), *short]
+    if absent and not case.of(StoreConnectTimeout):
         asked = [e.data.from_rank for e in absent if isinstance(e.data, C10dUniqueId)]
         ranks = {rank for rank in asked if rank is not None}
         return "possible", tuple(sorted(ranks)), absent

@@ -34,6 +34,7 @@ from ncclkit.causes._bisected import faulty_ranks
 from ncclkit.causes._preflight import HostFacts, Preflight, Risk, name_gpus, number
 from ncclkit.causes.bad_env_value import limiting
 from ncclkit.core.case import Case
+from ncclkit.core.kinds import NcclChannel, NcclEnv, NcclInfo, NcclInit, NcclWarn
 from ncclkit.core.model import Advice, Event, Experiment, Fact, Finding, Strength, found
 
 ID = "slow_transport"
@@ -47,12 +48,12 @@ cards have none."""
 
 def diagnose(case: Case) -> Finding:
     """Found where a setting turned a path off and ranks of one machine use a slower one."""
-    channels = case.of("nccl.channel")
+    channels = case.of(NcclChannel)
     slow = _inside(case, [e for e in channels if e.data.via in ("SHM", "NET")])
     settings: list[Event | Fact] = [*case.of("nccl.env", "printed.env"), *_env_facts(case)]
     switched = [piece for piece in settings if _turns_off(piece)]
-    linked = [e for e in case.of("nccl.info") if e.data.family == "p2p_disabled"]
-    linked += [e for e in case.of("nccl.warn") if "P2P is disabled between NVLINK" in e.text]
+    linked: list[Event] = case.of(NcclInfo, family="p2p_disabled")
+    linked += [e for e in case.of(NcclWarn) if "P2P is disabled between NVLINK" in e.text]
     if slow and (switched or linked):
         return _finding(case, slow, switched, linked)
     if measured := _measured(case) or _low(case):
@@ -122,9 +123,7 @@ def brakes(case: Case) -> Finding | None:
     slow a job.
     """
     lines = {
-        name: e
-        for e in case.of("nccl.env")
-        if limiting(name := str(e.data.name), str(e.data.value))
+        name: e for e in case.of(NcclEnv) if limiting(name := str(e.data.name), str(e.data.value))
     }
     if not lines:
         return None
@@ -211,7 +210,7 @@ def _inside(case: Case, channels: list[Event]) -> list[Event]:
     their ranks.
     """
     on = as_nccl_sees(case)
-    starts = (e for e in case.of("nccl.init") if e.host and not e.data.parent)
+    starts = (e for e in case.of(NcclInit) if e.host and not e.data.parent)
     host = {e.data.rank: on(e) for e in starts}
     ends = ((e, host.get(e.data.src), host.get(e.data.dst)) for e in channels)
     return [

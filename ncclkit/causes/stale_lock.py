@@ -49,6 +49,7 @@ from ncclkit.analysis.picks import (
 from ncclkit.analysis.rank_states import how_they_waited, rank_states
 from ncclkit.causes._preflight import HostFacts, Preflight, Risk
 from ncclkit.core.case import Case
+from ncclkit.core.kinds import NcclDestroy
 from ncclkit.core.model import Advice, Event, Experiment, Fact, Finding, Strength, clear, found
 from ncclkit.core.text import format_age, start
 
@@ -83,7 +84,7 @@ def diagnose(case: Case) -> Finding:
     )
     went_well = [
         *rank_states(case).ended.values(),
-        *case.of("nccl.destroy"),
+        *case.of(NcclDestroy),
         *stacks(case).values(),
     ]
     return CHECK.risk(case) or CHECK.otherwise(

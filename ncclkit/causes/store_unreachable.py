@@ -50,7 +50,17 @@ from ncclkit.causes import _tested
 from ncclkit.causes._experiments import meeting
 from ncclkit.core.case import Case
 from ncclkit.core.connections import ends
-from ncclkit.core.kinds import Endpoint, StoreConnectTimeout
+from ncclkit.core.kinds import (
+    C10dTimeout,
+    Endpoint,
+    PythonException,
+    RendezvousError,
+    StoreBind,
+    StoreConnectTimeout,
+    StoreResolve,
+    StoreRetry,
+    SystemFault,
+)
 from ncclkit.core.model import Advice, Event, Evidence, Experiment, Finding, Strength, found
 from ncclkit.core.text import start
 
@@ -93,25 +103,23 @@ def diagnose(case: Case) -> Finding:
     local = re.match(r"127\.|localhost$", str(host or ""))
     tried = all(event.kind == "store.retry" for event in lines)
     errors = {
-        what: [e for e in case.of("system.error") if e.data.what == what]
+        what: [e for e in case.of(SystemFault) if e.data.what == what]
         for what in ("own_name", "unresolved")
     }
     unknown = errors["unresolved"] or [e for e in errors["own_name"] if host and host in e.text]
-    doubt = (
-        case.of("store.resolve") or case.of("store.bind") or unknown or local or not host or tried
-    )
+    doubt = case.of(StoreResolve, StoreBind) or unknown or local or not host or tried
     dead = {rank for rank in rank_states(case).dead if rank >= 0} - set(
         ranks_in(lines)
     )  # one of them may have held the store
     strength = "likely" if doubt or (dead and ranks_in(lines)) else "proven"
-    met = [e for e in case.of("c10d.timeout") if e.path == lines[0].path and e.line < lines[0].line]
+    met = [e for e in case.of(C10dTimeout) if e.path == lines[0].path and e.line < lines[0].line]
     # the job was started again after a hang
     weak: Strength = "possible" if met and not doubt else "likely"
     return found(
         ID,
         "proven" if strength == "proven" and not met else weak,
         say,
-        pick(lines, case.of("store.resolve"), limit=6),
+        pick(lines, case.of(StoreResolve), limit=6),
         ranks=ranks_in(lines),
         hosts=tuple(name for name, _ in holders(case, host))
         or ((host,) if host else name_hosts(lines)),
@@ -139,12 +147,12 @@ def _all_met(case: Case) -> Finding:
 
 def _refused(case: Case) -> list[Event]:
     """Events that report a failed connection to the store."""
-    lines = case.of("store.connect_timeout")
+    lines: list[Event] = case.of(StoreConnectTimeout)
     # W lines: many tries, no end
-    lines += [e for e in case.of("store.retry") if e.data.tries is None]
-    lines += [e for e in case.of("python.exception") if REFUSED.search(e.text)]
+    lines += [e for e in case.of(StoreRetry) if e.data.tries is None]
+    lines += [e for e in case.of(PythonException) if REFUSED.search(e.text)]
     return lines + matching(
-        [*messages(case), *case.of("rendezvous.error")],
+        [*messages(case), *case.of(RendezvousError)],
         "connection to the C10d store has failed",
         "connect() timed out",
         "trying to connect to (",

@@ -26,7 +26,7 @@ from ncclkit.causes._experiments import RECORDED
 from ncclkit.causes.engine import Diagnosis
 from ncclkit.core import text
 from ncclkit.core.case import RUN, Case
-from ncclkit.core.kinds import WorkerPhase
+from ncclkit.core.kinds import AttachRank, PythonException, RunEnd, SlurmEvent, Stack, WorkerPhase
 from ncclkit.core.model import Event, Evidence, Finding, cite
 from ncclkit.core.summary import ranks
 from ncclkit.evidence.files import UNREAD
@@ -365,18 +365,18 @@ def _job(case: Case, diagnosis: Diagnosis) -> JobSummary:
 
 def _job_id(case: Case) -> str:
     texts = [str(row["path"]) for row in case.inputs] + [
-        event.text for event in case.of("slurm.event")
+        event.text for event in case.of(SlurmEvent)
     ]
     found = next((match for match in map(SLURM_JOB.search, texts) if match), None)
     if found:
         return str(next(filter(None, found.groups())))
-    runs = [match for match in (RUN.search(event.path) for event in case.of("run.end")) if match]
+    runs = [match for match in (RUN.search(event.path) for event in case.of(RunEnd)) if match]
     return f"{runs[-1]['n']}-{runs[-1]['name']}" if runs else ""
 
 
 def _command(case: Case) -> str:
     """What attach read of a process, else the script in which a stack or a traceback begins."""
-    seen = case.of("attach.rank")
+    seen = case.of(AttachRank)
     command = next((event.data.command for event in seen if event.data.command), "")
     if command:
         return str(command)
@@ -482,14 +482,14 @@ def _next_evidence(
         )
     if absent := _absent(case, read_ranks):
         wanted.append(f"The logs of {text.ranks(absent)}.")
-    if diagnosis.errors and not any(event.data.frames for event in case.of("python.exception")):
+    if diagnosis.errors and not any(event.data.frames for event in case.of(PythonException)):
         wanted.append("The whole standard error of every rank, with the traceback above the error.")
     if not any(event.kind.startswith("nccl.") for event in case.events):
         wanted.append("NCCL's log: run it again with NCCL_DEBUG=INFO.")
     if not case.of("flight."):
         setting = " and ".join(f"{name}={value}" for name, value in RECORDED.items())
         wanted.append(f"Flight Recorder dumps of all ranks: run it again with {setting}.")
-    if not diagnosis.errors and not case.of("stack"):
+    if not diagnosis.errors and not case.of(Stack):
         wanted.append("The stacks of all ranks while it hangs: `ncclkit attach` on its host.")
     return tuple(wanted[:SHOWN])
 

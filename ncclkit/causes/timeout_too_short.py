@@ -46,6 +46,7 @@ from ncclkit.analysis.rank_states import (
 )
 from ncclkit.causes._settings import MEASURE, raise_timeout, unreached_timeout
 from ncclkit.core.case import Case
+from ncclkit.core.kinds import NcclDestroy, RunEnd, Stack, StepProgress, WorkerPhase
 from ncclkit.core.model import Advice, Event, Experiment, Finding, Strength, clear, found
 from ncclkit.core.text import start
 
@@ -69,7 +70,7 @@ def diagnose(case: Case) -> Finding:
     if states.instant_timeouts:
         return _instant(case, states.instant_timeouts)
     proof = [event for kind in PROOF for event in case.of(kind)]
-    went_well = [*states.ended.values(), *case.of("nccl.destroy"), *proof]
+    went_well = [*states.ended.values(), *case.of(NcclDestroy), *proof]
     finding = (
         None
         if proof
@@ -107,8 +108,8 @@ def _instant(case: Case, waits: Sequence[Event]) -> Finding:
 
 def _own_deadline(case: Case) -> Finding | None:
     """Our own run was ended at its deadline while every rank was still making progress."""
-    ends = [e for e in case.of("run.end") if e.data.reason == "deadline"]
-    last = {e.rank: e for e in in_order(case.of("worker.phase")) if e.rank is not None}
+    ends = case.of(RunEnd, reason="deadline")
+    last = {e.rank: e for e in in_order(case.of(WorkerPhase)) if e.rank is not None}
     if (
         not ends
         or not last
@@ -234,14 +235,14 @@ def _short(case: Case) -> Finding | None:
         MEASURE,
     )
     first_line = {line.path: line.line for line in sorted(lines, key=lambda line: -line.line)}
-    moving = [e for e in case.of("progress") if e.line > first_line.get(e.path, math.inf)]
+    moving = [e for e in case.of(StepProgress) if e.line > first_line.get(e.path, math.inf)]
     strength: Strength = "likely" if moving else "possible"
     say = f"{say[:-1]}, and the work went on after that." if moving else say
     return found(
         ID,
         strength,
         say,
-        pick(lines, moving or case.of("progress")),
+        pick(lines, moving or case.of(StepProgress)),
         advice=advice,
         next=experiment(case),
     )
@@ -254,7 +255,7 @@ def _vague(case: Case) -> Finding | None:
     lines = [e for e in in_order(rank_states(case).waiting.values()) if op_of(e)]
     if (
         not lines
-        or case.of("stack")
+        or case.of(Stack)
         or all_waiting(case, rank_states(case))
         or only_point_to_point(lines)
     ):

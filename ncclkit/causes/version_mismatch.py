@@ -46,6 +46,7 @@ from ncclkit.analysis.picks import (
 )
 from ncclkit.causes._preflight import HostFacts, Preflight, Risk
 from ncclkit.core.case import Case
+from ncclkit.core.kinds import C10dError, NcclBootstrap, NcclVersion, WorkerPhase
 from ncclkit.core.model import Advice, Event, Evidence, Experiment, Fact, Finding, Strength, found
 
 ID = "version_mismatch"
@@ -80,8 +81,8 @@ def diagnose(case: Case) -> Finding:
     """Found where NCCL or the loader reports a mismatch, or where the ranks print different
     versions.
     """
-    went_well: list[Evidence] = [*case.of("nccl.version")]
-    went_well += [e for e in case.of("c10d.error") if e.data.nccl_version]
+    went_well: list[Evidence] = [*case.of(NcclVersion)]
+    went_well += [e for e in case.of(C10dError) if e.data.nccl_version]
     missing = "the line 'NCCL version …' of every node (NCCL_DEBUG=VERSION)"
     witness = first_finding(
         case,
@@ -171,8 +172,8 @@ def _words(event: Event) -> str:
 
 def _logged_versions(case: Case) -> Finding | None:
     """The ranks print different NCCL versions."""
-    printed = {str(e.data.version): e for e in in_order(case.of("nccl.version")) if e.data.version}
-    quoted = {str(e.data.nccl_version): e for e in case.of("c10d.error") if e.data.nccl_version}
+    printed = {str(e.data.version): e for e in in_order(case.of(NcclVersion)) if e.data.version}
+    quoted = {str(e.data.nccl_version): e for e in case.of(C10dError) if e.data.nccl_version}
     seen = printed | quoted
     if len(seen) < 2:
         return None
@@ -188,7 +189,7 @@ def _loaded(case: Case) -> Finding | None:
     The minority, or the older one, is named first.
     """
     having: dict[str, dict[str, list[Event]]] = {}
-    said = {e.rank: e for e in case.of("worker.phase") if isinstance(e.data.loaded, Mapping)}
+    said = {e.rank: e for e in case.of(WorkerPhase) if isinstance(e.data.loaded, Mapping)}
     for event in said.values():
         for name, version in event.data.loaded.items():
             having.setdefault(str(name), {}).setdefault(str(version), []).append(event)
@@ -330,7 +331,7 @@ def _garbled(case: Case) -> Finding | None:
         messages(case), "is neither AF_INET", "Message truncated : received", "wrong size: received"
     )
     structs = [e for e in lines if "neither" not in e.text]
-    if not structs and (not lines or not case.of("nccl.bootstrap")):
+    if not structs and (not lines or not case.of(NcclBootstrap)):
         return None
     say = (
         "A rank received an address or message that it could not read: another rank may run another"
@@ -338,7 +339,7 @@ def _garbled(case: Case) -> Finding | None:
     )
     # the structs of the start change from release to release
     strength: Strength = "likely" if structs else "possible"
-    why = pick(lines, case.of("nccl.version"))
+    why = pick(lines, case.of(NcclVersion))
     return found(
         ID, strength, say, why, ranks=ranks_in(lines), hosts=name_hosts(lines), advice=_advice()
     )

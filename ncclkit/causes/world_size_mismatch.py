@@ -47,6 +47,21 @@ from ncclkit.analysis.picks import (
 from ncclkit.analysis.rank_states import LARGEST, rank_states
 from ncclkit.causes._experiments import minimal
 from ncclkit.core.case import Case
+from ncclkit.core.kinds import (
+    C10dTimeout,
+    C10dUniqueId,
+    JobMember,
+    NcclInit,
+    PythonException,
+    RendezvousError,
+    SlurmEvent,
+    StoreClients,
+    StoreConnectTimeout,
+    StoreResolve,
+    StoreWait,
+    SystemFault,
+    WorkerPhase,
+)
 from ncclkit.core.model import Advice, Event, Experiment, Finding, Strength, found
 from ncclkit.core.text import start
 
@@ -84,8 +99,8 @@ def diagnose(case: Case) -> Finding:
             return replace(finding, next=None) if can_simulate_again(case) else finding
     went_well = initialized(case)
     went_well += [
-        *case.of("c10d.timeout"),
-        *[e for e in case.of("worker.phase") if e.data.phase == "init"],
+        *case.of(C10dTimeout),
+        *case.of(WorkerPhase, phase="init"),
     ]
     return otherwise(
         ID,
@@ -131,7 +146,7 @@ def _other_sizes(case: Case) -> list[Event]:
 
     Empty where there is no majority.
     """
-    starts = [e for e in case.of("nccl.init") if e.data.comm_id and e.data.phase == "start"]
+    starts = [e for e in case.of(NcclInit, phase="start") if e.data.comm_id]
     if plans := _plans(case):
         return [e for e in starts if e.data.nranks != plans[-1].data.ranks]
     sizes = Counter((e.data.comm_id, e.data.nranks) for e in starts)
@@ -140,7 +155,7 @@ def _other_sizes(case: Case) -> list[Event]:
 
 
 def _clients(case: Case) -> Finding | None:
-    reported = [e for e in case.of("store.clients") if None not in (e.data.joined, e.data.expected)]
+    reported = [e for e in case.of(StoreClients) if None not in (e.data.joined, e.data.expected)]
     lines = [e for e in reported if e.data.joined < e.data.expected <= LARGEST]
     if many := [e for e in reported if e.data.joined > e.data.expected]:
         joined, expected = many[-1].data.joined, many[-1].data.expected
@@ -163,7 +178,7 @@ def _clients(case: Case) -> Finding | None:
         f"Only {joined} of {expected} processes joined the"
         f" job{f' within {limit} s' if limit else ''}{who}."
     )
-    launched = [e for e in case.of("worker.phase") if e.data.phase == "launch"]
+    launched = case.of(WorkerPhase, phase="launch")
     if len(launched) == joined:
         names = " and ".join(name_hosts(launched))
         say = (
@@ -182,14 +197,14 @@ def _clients(case: Case) -> Finding | None:
 
 def _tasks(case: Case, joined: int) -> list[Event]:
     """The ends of Slurm's tasks, where Slurm reports exactly as many tasks as joined."""
-    ended = [e for e in case.of("slurm.event") if e.data.what == "task_exit"]
+    ended = case.of(SlurmEvent, what="task_exit")
     reported = {int(number) for e in ended for number in re.findall(r"\d{1,6}", str(e.data.task))}
     return ended if reported and min(reported) == 0 and max(reported) == joined - 1 else []
 
 
 def _env(case: Case) -> Finding | None:
     lines = matching(
-        [*case.of("rendezvous.error"), *messages(case)],
+        [*case.of(RendezvousError), *messages(case)],
         "environment variable",
         "expected, but not set",
     )
@@ -210,9 +225,7 @@ def _program(case: Case) -> Finding | None:
     """The program reports that the number of ranks does not fit its settings, or that its rank is
     not set.
     """
-    lines = [
-        e for e in case.of("python.exception") if UNTOLD.search(e.text) or UNFIT.search(e.text)
-    ]
+    lines = [e for e in case.of(PythonException) if UNTOLD.search(e.text) or UNFIT.search(e.text)]
     if not lines:
         return None
     if said := UNTOLD.search(lines[0].text):
@@ -239,7 +252,7 @@ UNFIT = re.compile(
 def _sizes(case: Case) -> Finding | None:
     """INIT lines of one communicator name different numbers of ranks."""
     sizes: dict[tuple[str, int], dict[int, Event]] = {}
-    for event in case.of("nccl.init"):
+    for event in case.of(NcclInit):
         if event.data.comm_id and isinstance(event.data.nranks, int):
             sizes.setdefault((str(event.data.comm_id), 0), {}).setdefault(event.data.nranks, event)
     for events in sizes.values():
@@ -260,7 +273,7 @@ def _roster(case: Case) -> Finding | None:
 
     Ranks that launchers start again announce themselves again.
     """
-    announced = case.of("job.member")
+    announced = case.of(JobMember)
     if (
         not announced
         or initialized(case)
@@ -271,7 +284,7 @@ def _roster(case: Case) -> Finding | None:
     named = [e for e in announced if e.data.number is not None]
     count, world = Counter[int](), max(worlds, default=0)
     for event in named:
-        count[event.data.number] += event.count
+        count[event.data.number or 0] += event.count
     if len(worlds) > 1:
         sizes = " and ".join(map(str, sorted(worlds)))
         return _finding(
@@ -311,7 +324,7 @@ def _roster(case: Case) -> Finding | None:
 def _beyond(case: Case) -> Finding | None:
     """A rank waits for the address of a rank that the launcher did not start."""
     world = rank_states(case).world
-    for event in case.of("store.wait"):
+    for event in case.of(StoreWait):
         peer = re.search(r"//(?:cpu|cuda)//\d+/(\d{1,7})$", str(event.data.keys or ""))
         if world and peer and int(peer[1]) >= world:
             who = name_ranks(ranks_in([event]))
@@ -326,18 +339,18 @@ def _beyond(case: Case) -> Finding | None:
 
 
 def _plans(case: Case) -> list[Event]:
-    return [e for e in case.of("worker.phase") if e.data.phase == "plan"]
+    return case.of(WorkerPhase, phase="plan")
 
 
 def _never_started(case: Case) -> Finding | None:
     """Fewer INIT START lines than ranks, none complete, and a rank that timed out waiting."""
-    inits = [e for e in case.of("nccl.init") if not e.data.parent]
+    inits = [e for e in case.of(NcclInit) if not e.data.parent]
     started = {
         e.data.rank for e in inits if e.data.phase == "start" and isinstance(e.data.rank, int)
     }
     done = [e for e in inits if e.data.phase == "done"]
     size = max((size for e in inits if (size := e.data.nranks or 0) <= LARGEST), default=0)
-    waited = case.of("store.wait") or case.of("c10d.unique_id")
+    waited = case.of(StoreWait, C10dUniqueId)
     if done or len(started) < 2 or not 0 < len(started) < size or not waited:
         return None
     missing = tuple(rank for rank in range(size) if rank not in started)
@@ -354,12 +367,12 @@ def _waits(case: Case) -> Finding | None:
 
     A rank that asks for NCCL's id is past it.
     """
-    past = {e.rank for e in case.of("c10d.unique_id")} - {None}
+    past = {e.rank for e in case.of(C10dUniqueId)} - {None}
     lines = [
-        *(e for e in case.of("store.wait") if e.rank not in past),
-        *matching(case.of("rendezvous.error"), "Timeout", "Closed", "StateError"),
+        *(e for e in case.of(StoreWait) if e.rank not in past),
+        *matching(case.of(RendezvousError), "Timeout", "Closed", "StateError"),
     ]
-    if not lines or case.of("store.connect_timeout") or case.of("store.resolve"):
+    if not lines or case.of(StoreConnectTimeout, StoreResolve):
         return None
     return _finding(
         "possible",
@@ -371,14 +384,14 @@ def _waits(case: Case) -> Finding | None:
 
 def _no_slots(case: Case) -> Finding | None:
     """A launcher has fewer places than the ranks that it is to start."""
-    lines = [event for event in case.of("system.error") if event.data.what == "slots"]
+    lines = case.of(SystemFault, what="slots")
     say = "The launcher was asked for more ranks or GPUs than the hosts that it knows have."
     return _finding("likely", say, lines[:2], ()) if lines else None
 
 
 def _absent(case: Case, expected: int) -> tuple[int, ...]:
     seen = {e.rank for e in case.events if e.rank is not None} | {
-        e.data.number for e in case.of("job.member")
+        e.data.number for e in case.of(JobMember)
     }
     seen.discard(None)
     return tuple(rank for rank in range(expected) if rank not in seen) if seen else ()

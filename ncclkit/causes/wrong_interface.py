@@ -56,7 +56,7 @@ from ncclkit.analysis.rank_states import rank_states, spans_hosts
 from ncclkit.causes import _starting, _tested
 from ncclkit.core.case import Case
 from ncclkit.core.connections import NetworkPath, ends
-from ncclkit.core.kinds import NcclMessage
+from ncclkit.core.kinds import GlooConnect, NcclBootstrap, NcclMessage, NcclWarn, StepProgress
 from ncclkit.core.model import Advice, Event, Evidence, Experiment, Fact, Finding, Strength, found
 from ncclkit.core.text import start
 
@@ -76,7 +76,7 @@ explains = (
 
 def diagnose(case: Case) -> Finding:
     """Found where a multi-node or unconnected job uses a virtual or isolated interface."""
-    used = case.of("nccl.bootstrap")
+    used = case.of(NcclBootstrap)
     done = initialized(case)
     went_well = done or ([] if any(map(_virtual, used)) else used)
     went_well = went_well or _tested.passed(case, lambda link: link.nccl == "open")
@@ -107,7 +107,7 @@ IPV4, IPV6 = re.compile(r"[\d.]+"), re.compile(r"[0-9A-Fa-f]*:[0-9A-Fa-f]*:[0-9A
 def _refused(case: Case) -> list[Event]:
     gloo = [
         event
-        for event in case.of("gloo.connect")
+        for event in case.of(GlooConnect)
         if not plain_address(event.data.address).startswith("127.")
     ]
     lines = matching(messages(case), "No route to host", "Network is unreachable")
@@ -121,7 +121,7 @@ def _refused(case: Case) -> list[Event]:
 def _announced(case: Case) -> Finding | None:
     """A rank could not connect to an address that, by the facts, no other host can reach."""
     holding = all_holders(case)
-    for event in case.of("gloo.connect"):
+    for event in case.of(GlooConnect):
         address = plain_address(event.data.address)
         held = holding.get(address, [])
         names = tuple(dict.fromkeys(name for _, name in held))
@@ -215,7 +215,7 @@ def _by_address(events: list[Event]) -> dict[str, list[Event]]:
 
 def _inside(case: Case) -> Finding | None:
     """A multi-node job uses an interface that exists only inside its machine."""
-    bad, refused = [e for e in case.of("nccl.bootstrap") if _virtual(e)], _refused(case)
+    bad, refused = [e for e in case.of(NcclBootstrap) if _virtual(e)], _refused(case)
     if not bad or not (spans_hosts(case) or refused) or rank_states(case).ended:
         return None
     name = next(name for e in bad for name in _names(e) if VIRTUAL.match(name))
@@ -234,7 +234,7 @@ def _channel(case: Case) -> Finding | None:
     if (
         not bad
         or not (failed(case) or _refused(case))
-        or case.of("progress")
+        or case.of(StepProgress)
         or rank_states(case).ended
     ):
         return None
@@ -249,7 +249,7 @@ def _channel(case: Case) -> Finding | None:
 
 def _different_networks(case: Case) -> Finding | None:
     """The nodes announce addresses of different networks, and a rank waited or was refused."""
-    apart, refused = _different_subnets(case.of("nccl.bootstrap")), _refused(case)
+    apart, refused = _different_subnets(case.of(NcclBootstrap)), _refused(case)
     waited = case.of("c10d.timeout", "gloo.timeout", "store.wait")
     if not apart or not (refused or waited):
         return None
@@ -270,7 +270,7 @@ def _unreachable(case: Case) -> Finding | None:
         f"An address that a peer announced cannot be reached{on(lines[0].host)}: the peer probably"
         " took the wrong interface."
     )
-    return _finding(case, "likely", say, pick(lines, case.of("nccl.bootstrap")))
+    return _finding(case, "likely", say, pick(lines, case.of(NcclBootstrap)))
 
 
 def _tested_paths(case: Case) -> Finding | None:
@@ -329,7 +329,7 @@ def _facts(case: Case) -> Finding | None:
         for f in case.facts_of("net.nccl.interface")
         if VIRTUAL.match(str(f.value)) and f.value != "lo"
     ]
-    if not inner or _tested.hosts(case) or case.of("nccl.bootstrap"):
+    if not inner or _tested.hosts(case) or case.of(NcclBootstrap):
         return None
     first: Fact = inner[0]
     also = _tested.plus(inner, "host")
@@ -358,7 +358,7 @@ def _symptom(case: Case) -> Finding | None:
         messages(case), "failed (Connect)", "operation Connect", "unhandled system error"
     )
     tried = _refused(case) or (
-        [] if case.of("nccl.warn") and not matching(vague, "Connect") else vague
+        [] if case.of(NcclWarn) and not matching(vague, "Connect") else vague
     )
     hung = []
     if spans_hosts(case) and not _starting.bootstrapped(case):
@@ -375,7 +375,7 @@ def _symptom(case: Case) -> Finding | None:
             f"A connection to another rank{where} failed; one reason is an interface that the"
             " others cannot reach."
         )
-    return _finding(case, "possible", say, pick(tried, hung, case.of("nccl.bootstrap"), limit=4))
+    return _finding(case, "possible", say, pick(tried, hung, case.of(NcclBootstrap), limit=4))
 
 
 def _names(event: Event) -> list[str]:

@@ -28,11 +28,12 @@ import socket
 import stat
 import time
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, fields
 from itertools import accumulate, groupby
+from operator import attrgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypedDict, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, TypeVar, overload
 
 import msgspec
 
@@ -40,7 +41,7 @@ from ncclkit import __version__
 from ncclkit.agent.digits import is_whole
 from ncclkit.core import storage, text
 from ncclkit.core.event_list import EventList
-from ncclkit.core.kinds import NcclDestroy, NcclInit
+from ncclkit.core.kinds import KINDS, Fields, NcclDestroy, NcclInit
 from ncclkit.core.model import Event, Fact, Finding, Measurement, NcclkitError, to_json
 
 if TYPE_CHECKING:
@@ -80,6 +81,7 @@ class _Input(msgspec.Struct):
 
 
 T = TypeVar("T")
+FieldsT = TypeVar("FieldsT", bound=Fields)
 Record = Fact | Event | Measurement | Finding
 
 
@@ -208,18 +210,29 @@ class Case:
         self.facts = kept + list(fresh.values())
         return self
 
-    def of(self, *kinds: str) -> list[Event]:
+    @overload
+    def of(self, *kinds: str, **fields: Any) -> list[Event]: ...
+
+    @overload
+    def of(self, *kinds: type[FieldsT], **fields: Any) -> list[Event[FieldsT]]: ...
+
+    def of(self, *kinds: str | type[Fields], **fields: Any) -> list[Event]:
         """Events of these kinds, one kind after the other.
 
-        ``of("c10d.")`` gives a family, every c10d event.
+        ``of("c10d.")`` gives a family, every c10d event; ``of(NcclDestroy)`` is
+        ``of("nccl.destroy")``, and type checkers know what its events say.
+
+        fields: only events that have these fields, with these values.  TypeError for a field that
+        none of the kinds has.
         """
+        names = [kind if isinstance(kind, str) else kind.kind for kind in kinds]
         found: list[Event] = []
-        for kind in kinds:
-            if kind.endswith("."):
-                found += self._events.of_family(kind)
+        for name in names:
+            if name.endswith("."):
+                found += self._events.of_family(name)
             else:
-                found += self._events.of_kind(kind)
-        return found
+                found += self._events.of_kind(name)
+        return _with_fields(found, names, fields) if fields else found
 
     def on(self, rank: int) -> list[Event]:
         """Events of one rank."""
@@ -457,6 +470,20 @@ def _merged(
     return [
         record for record in theirs if to_json(record) not in gone and place(record) not in taken
     ] + new
+
+
+def _with_fields(
+    events: list[Event], kinds: Sequence[str], fields: Mapping[str, Any]
+) -> list[Event]:
+    """Those of the events of these kinds that have the fields, with these values."""
+    families = tuple(kind for kind in kinds if kind.endswith("."))
+    known = [KINDS[kind] for kind in KINDS if kind in kinds or kind.startswith(families)]
+    able = tuple(one for one in known if fields.keys() <= set(one.__struct_fields__))
+    if not able:
+        raise TypeError(f"{' and '.join(kinds)}: no such kind has {' and '.join(fields)}")
+    values = attrgetter(*fields)
+    wanted = next(iter(fields.values())) if len(fields) == 1 else tuple(fields.values())
+    return [e for e in events if isinstance(e.data, able) and values(e.data) == wanted]
 
 
 def _number(folder: Path) -> int:

@@ -515,8 +515,8 @@ class StoreClients(Fields, frozen=True):
     """`a/b clients joined`"""
 
     kind = "store.clients"
-    joined: int | None = None
-    expected: int | None = None
+    joined: int = 0
+    expected: int = 0
     timeout_s: int | None = None
     key: str | None = None
     """of a store-based barrier"""
@@ -941,14 +941,14 @@ class TelemetryScheduling(Fields, frozen=True):
     """
 
     kind = "telemetry.scheduling"
-    processes: int | None = None
+    processes: int = 0
     """of the rank: itself and its workers, most at once"""
-    cores: int | None = None
+    cores: int = 0
     """that they may use"""
-    ran: float | None = None
-    waited: float | None = None
+    ran: float = 0.0
+    waited: float = 0.0
     """for a core; both s, main threads, all processes together"""
-    preempted: int | None = None
+    preempted: int = 0
     """times taken off a core before they were done"""
 
 
@@ -1111,13 +1111,13 @@ class FlightLate(Collective, frozen=True):
     desc: str = ""
     seconds: dict[str, float] = {}
     """{rank: behind the middle rank; the 16 latest}"""
-    worst: int | None = None
+    worst: int = -1
     """rank"""
-    usual: float | None = None
+    usual: float = 0.0
     """seconds, the usual spread"""
-    last_in: int | None = None
+    last_in: int = 0
     """collectives in which `worst` was the last"""
-    of: int | None = None
+    of: int = 0
     """how many were compared"""
 
 
@@ -1390,10 +1390,10 @@ class StageRank(Fields, frozen=True):
     """the live test's stages: a rank alone, copying in its own memory"""
 
     kind = "stage.rank"
-    bytes: int | None = None
-    copy: float | None = None
+    bytes: int = 0
+    copy: float = 0.0
     """GB/s read and written"""
-    wrong: int | None = None
+    wrong: int = 0
     """bytes"""
 
 
@@ -1401,13 +1401,13 @@ class StagePair(Fields, frozen=True):
     """the same: `rank` and `peer` alone, told by the lower one"""
 
     kind = "stage.pair"
-    peer: int | None = None
-    bytes: int | None = None
-    bandwidth: float | None = None
+    peer: int = -1
+    bytes: int = 0
+    bandwidth: float = 0.0
     """GB/s each way, both at once"""
-    latency_us: float | None = None
+    latency_us: float = 0.0
     """one exchange of 8 bytes"""
-    wrong: int | None = None
+    wrong: int = 0
     """bytes"""
 
 
@@ -1423,12 +1423,12 @@ class StageGroup(Fields, frozen=True):
     """`node`, `nodes`, `all`; `bisect`: tried anew, in a job of its own"""
     ranks: list[int] = []
     """of the group"""
-    bytes: int | None = None
+    bytes: int = 0
     busbw: float | None = None
     """GB/s, the best of some all_reduces; None where it failed, and of one rank"""
     latency_us: float | None = None
     """8 bytes"""
-    wrong: int | None = None
+    wrong: int = 0
     """values"""
     problem: str = ""
     """empty where there was none"""

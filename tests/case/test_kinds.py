@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from ncclkit.core.case import Case
-from ncclkit.core.kinds import KINDS, NcclInit
+from ncclkit.core.kinds import KINDS, NcclDestroy, NcclInit
 from ncclkit.core.model import Event, fields_of, to_json
 
 INIT = Event("nccl.init", data={"rank": 1, "nranks": 8})
@@ -54,3 +54,20 @@ def test_a_field_that_is_not_told_is_none_or_empty() -> None:
         told = fields_of(Event(kind))
         assert told.keys() == set(fields.__struct_fields__)
         assert all(value in (None, "", False, [], {}, 0, -1) for value in told.values()), kind
+
+
+def test_a_case_gives_the_events_of_a_kind_with_certain_fields() -> None:
+    case = Case()
+    ends = [Event("nccl.destroy", data={"how": how, "rank": rank}) for rank in (0, 1) for how in ("destroy", "abort")]
+    case.events = [INIT, *ends, Event("nccl.network", data={"name": "IB"})]
+    assert case.of("nccl.destroy", how="abort") == case.of(NcclDestroy, how="abort") == [ends[1], ends[3]]
+    assert case.of("nccl.destroy", how="abort", rank=1) == [ends[3]]
+    assert case.of("nccl.", rank=1) == [INIT, ends[2], ends[3]]  # those that have no such field are left out
+    assert case.of("nccl.init", "nccl.destroy", rank=1) == [INIT, ends[2], ends[3]]
+    assert case.of(NcclInit) == [INIT] and case.of(NcclInit, rank=0) == []
+
+
+@pytest.mark.parametrize(("kind", "field"), [("nccl.destroy", "hwo"), (NcclInit, "how"), ("nccl.", "exitcode")])
+def test_a_field_that_no_kind_has_is_asked_for_in_vain(kind: str, field: str) -> None:
+    with pytest.raises(TypeError, match=field):
+        Case().of(kind, **{field: "abort"})

@@ -57,7 +57,7 @@ def test_the_order_of_possible_causes_names_causes() -> None:
 
 def test_no_text_of_the_catalogue_names_a_kind_that_does_not_exist() -> None:
     sources = [inspect.getsource(sys.modules[f"ncclkit.causes.{cause}"]) for cause in catalogue()]
-    used = {kind for source in sources for kind in re.findall(r'case\.of\("([\w.]+)"\)', source)}
+    used = {kind for source in sources for kind in re.findall(r'case\.of\("([\w.]+)"', source)}
     assert {kind for kind in used if not kind.endswith(".")} <= set(KINDS)
 
 
