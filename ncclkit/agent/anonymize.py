@@ -163,7 +163,9 @@ class Aliases:
 
     def _as_mail(self, match: re.Match[str]) -> str:
         public = PUBLIC.search(match[0].partition("@")[2])  # git@github.com
-        return match[0] if public else self._noted(match[0], self._as_user(match[0]) + "@host")
+        if public:
+            return match[0]
+        return self._noted(match[0], self._as_user(match[0]) + "@host")
 
     def _noted(self, name: str, alias: str) -> str:
         if name != alias:
@@ -188,7 +190,10 @@ class Aliases:
             if part in PACKAGES:
                 break
             if part not in PLAIN and not re.match(r"(?:user|folder)-\d+$", part):
-                count = self._as_user if part in self._users else self._as_project
+                if part in self._users:
+                    count = self._as_user
+                else:
+                    count = self._as_project
                 parts[number] = self._noted(part, count(part))
         return "/".join(parts)
 
@@ -208,7 +213,9 @@ class Aliases:
         return "host-%d" % self._hosts.setdefault(name, len(self._hosts) + 1)
 
     def _as_user(self, name: str) -> str:
-        return name if name in NOBODY else "user-%d" % self._count("user", name)
+        if name in NOBODY:
+            return name
+        return "user-%d" % self._count("user", name)
 
     def _as_address(self, match: re.Match[str]) -> str:
         kind, whole = str(match.lastgroup), match.group()
@@ -223,7 +230,10 @@ class Aliases:
         number = self._count(kind, value.lower())
         if pattern is None:
             return "%s-00000000-0000-0000-0000-%012d" % (value[:3], number)
-        size = 256 if kind == "mac" else 1 << 16
+        if kind == "mac":
+            size = 256
+        else:
+            size = 1 << 16
         return whole.replace(value, pattern % divmod(number, size))
 
     def _as_ip(self, value: str, match: re.Match[str]) -> str:
@@ -266,9 +276,13 @@ def _longest(names: Iterable[str]) -> list[str]:
 
 
 def _natural(name: str) -> list[Any]:
-    return [
-        (int(part), "") if is_whole(part) else (-1, part) for part in re.split(r"([0-9]+)", name)
-    ]
+    found: list[Any] = []
+    for part in re.split(r"([0-9]+)", name):
+        if is_whole(part):
+            found.append((int(part), ""))
+        else:
+            found.append((-1, part))
+    return found
 
 
 def _is_address(name: str) -> bool:
@@ -281,7 +295,9 @@ def _is_address(name: str) -> bool:
 def _stem(name: str) -> str:
     """What stands before the number at the end of a host's name."""
     match = re.fullmatch(r"(.*?[A-Za-z_-])\d+", name)
-    return match[1] if match else ""
+    if match:
+        return match[1]
+    return ""
 
 
 def _is_node(match: re.Match[str]) -> bool:

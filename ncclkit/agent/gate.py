@@ -97,7 +97,10 @@ def _guarded_output() -> int | None:
     for _ in closed:
         # it takes the lowest free number, so no file of ours is taken for an output
         os.open(os.devnull, os.O_RDWR)
-    out = None if 1 in closed else os.dup(1)
+    if 1 in closed:
+        out = None
+    else:
+        out = os.dup(1)
     os.dup2(2, 1)
     return out
 
@@ -134,10 +137,16 @@ def _print(out: int | None, answer: dict[str, Any], until: float) -> int:
     """
     say, status = str(answer["say"]), int(answer["status"])
     line = json.dumps(answer, default=str) + "\n"
-    problem = "it is closed" if out is None else _write(out, line, until)
+    if out is None:
+        problem = "it is closed"
+    else:
+        problem = _write(out, line, until)
     if problem:
         say += "; its object could not be written to standard output (%s)" % problem
-        status = NOT_READY if status == NOT_READY else UNKNOWN
+        if status == NOT_READY:
+            status = NOT_READY
+        else:
+            status = UNKNOWN
     _write(2, say + "\n", until)
     return status
 
@@ -264,7 +273,9 @@ def _killed_in_kernel() -> set[int]:
 
 def _verdict(asked: argparse.Namespace, begun: float) -> dict[str, Any]:
     try:
-        baseline = _read(asked.baseline) if asked.baseline else {}
+        baseline = {}
+        if asked.baseline:
+            baseline = _read(asked.baseline)
     except (OSError, ValueError) as error:
         return _broken(asked, "the baseline %s could not be read (%s)" % (asked.baseline, error))
     stuck = _stuck_before()
@@ -290,10 +301,19 @@ def _printed(
     problems: list[Problem], unknown: list[str], facts: int, asked: Any, tested: Any
 ) -> dict[str, Any]:
     """The object that is printed."""
-    status = NOT_READY if problems else UNKNOWN if unknown else READY
+    if problems:
+        status = NOT_READY
+    elif unknown:
+        status = UNKNOWN
+    else:
+        status = READY
     names = list(map(_sentence, [problem["say"] for problem in problems] or unknown))
-    more = " and %d more" % (len(names) - NAMED) if len(names) > NAMED else ""
-    against = "as in the baseline" if asked.baseline else "without a baseline to compare with"
+    more = ""
+    if len(names) > NAMED:
+        more = " and %d more" % (len(names) - NAMED)
+    against = "without a baseline to compare with"
+    if asked.baseline:
+        against = "as in the baseline"
     how = {
         READY: (
             "is ready: %d facts %s%s"
@@ -351,7 +371,12 @@ def judge(found: Rows, baseline: dict[str, Any]) -> tuple[list[Problem], list[st
         elif re.fullmatch(AT_LEAST, name) and _enough(value, expected):
             continue
         elif value != expected:
-            shown = ["unlimited" if number == -1 else number for number in (value, expected)]
+            shown = []
+            for number in value, expected:
+                if number == -1:
+                    shown.append("unlimited")
+                else:
+                    shown.append(number)
             problems.append(_problem(name, value, "%s is %s, not %s" % (name, *shown), expected))
     return problems, unknown
 
@@ -415,12 +440,12 @@ def _of_gpu(what: str, value: Any) -> str:
         return "is held by %s" % ", ".join(
             "%s (pid %s)" % (one["name"], one["pid"]) for one in value[:3]
         )
-    slow = (
-        [reason for reason in value if "hw_" in reason or "thermal" in reason]
-        if what == "throttle"
-        else []
-    )
-    return "is slowed down (%s)" % ", ".join(slow) if slow else ""
+    slow = []
+    if what == "throttle":
+        slow = [reason for reason in value if "hw_" in reason or "thermal" in reason]
+    if slow:
+        return "is slowed down (%s)" % ", ".join(slow)
+    return ""
 
 
 def _by_ports(found: Rows, baseline: dict[str, Any]) -> Iterable[Problem]:
@@ -435,10 +460,12 @@ def _by_ports(found: Rows, baseline: dict[str, Any]) -> Iterable[Problem]:
 def _ports(found: Rows) -> dict[str, list[Any]]:
     """``device:port`` → what all nodes of one kind share of it."""
     rows = _value(found, "net.rdma") or []
-    return {
-        "%s:%s" % (row.get("device"), row.get("port")): [row.get(key) for key in PORTS[2:]]
-        for row in rows
-    }
+    collected: dict[str, list[Any]] = {}
+    for row in rows:
+        collected["%s:%s" % (row.get("device"), row.get("port"))] = [
+            row.get(key) for key in PORTS[2:]
+        ]
+    return collected
 
 
 # ---------------------------------------------------------------- a test of the GPUs
@@ -539,7 +566,9 @@ def _by_links(busbw: float, count: int, found: Rows) -> list[Problem]:
     if bound is None or busbw >= HALF * bound[0]:
         return []
     busy = [gpu for gpu in range(count) if (_value(found, "gpu.%d.busy" % gpu) or 0) >= BUSY]
-    others = "; before the test others used GPU %s" % ", ".join(map(str, busy)) if busy else ""
+    others = ""
+    if busy:
+        others = "; before the test others used GPU %s" % ", ".join(map(str, busy))
     say = (
         "its GPUs reach %s GB/s busbw, %.0f %% of the %.0f GB/s that %s allows: slower than they"
         " should be%s" % (*(busbw, 100 * busbw / bound[0], bound[0], bound[1], others),)
@@ -593,11 +622,16 @@ def _shared(name: str, value: Any, before: Any) -> Any:
     numbers = all(isinstance(one, (int, float)) for one in (value, before))
     if not (numbers and re.fullmatch(AT_LEAST, name)):
         return None
-    return max(value, before) if -1 in (value, before) else min(value, before)  # -1: unlimited
+    # -1: unlimited
+    if -1 in (value, before):
+        return max(value, before)
+    return min(value, before)
 
 
 def _learn(path: str, found: Rows, tested: dict[str, Any] | None) -> None:
     """Write the baseline of this node, together with those that the file holds already."""
-    before = _read(path) if os.path.exists(path) else None
+    before = None
+    if os.path.exists(path):
+        before = _read(path)
     baseline = learned(found, tested["busbw"] if tested else None, before)
     processes.write_whole(path, json.dumps(baseline, indent=1, sort_keys=True))

@@ -61,4 +61,6 @@ def parse(line):
         record = json.loads(line.decode("utf-8", "replace"))
     except ValueError:
         return None
-    return record if isinstance(record, dict) and record.get("ncclkit") == VERSION else None
+    if isinstance(record, dict) and record.get("ncclkit") == VERSION:
+        return record
+    return None

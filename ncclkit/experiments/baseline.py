@@ -110,7 +110,11 @@ def is_local(case: Case, run: Run | None, finding: Finding) -> bool | None:
         *(getattr(piece, "host", "") for piece in finding.evidence),
     } - {""}
     named = {str(host).partition(".")[0] for host in hosts}
-    return socket.gethostname().partition(".")[0] in named if named else True if run else None
+    if named:
+        return socket.gethostname().partition(".")[0] in named
+    if run:
+        return True
+    return None
 
 
 def needs(
@@ -177,4 +181,6 @@ def _replanned(value: Mapping[str, Any], python: str | None) -> Plan:
     }
     plan = read_plan(dict(value) | {"env": env})
     gone = shutil.which(plan.python) is None  # another machine made the case
-    return replace(plan, python=probe.interpreter(python)) if python or gone else plan
+    if python or gone:
+        return replace(plan, python=probe.interpreter(python))
+    return plan

@@ -114,7 +114,9 @@ async def fix(
     )
     well = after.succeeded and not still
     # a second attempt that works shows only that the first was unlucky, whatever the reason
-    move = ("proven" if change.keys() - {"restarts"} else "supported") if well and shown else "open"
+    move = "open"
+    if well and shown:
+        move = "proven" if change.keys() - {"restarts"} else "supported"
     return _kept(
         case,
         run_case,
@@ -176,7 +178,9 @@ def _finding_to_check(case: Case, verdict: Diagnosis, cause: str) -> Finding:
         rows = (*verdict.findings, *verdict.unknown)
         finding = next((row for row in rows if row.cause == cause), None)
         if finding is None or finding.next is None or not finding.next.expects:
-            what = "was not found here" if finding is None else "has no experiment"
+            what = "has no experiment"
+            if finding is None:
+                what = "was not found here"
             raise NcclkitError(
                 f"There is nothing to check: {cause} {what}; here these have one:"
                 f" {_names(verdict)}."
@@ -220,7 +224,9 @@ def _done(case: Case) -> set[str]:
 def _about(case: Case) -> str:
     """Name of the run that an experiment would repeat, "" where a live test would stand in."""
     run = baseline.last(case)
-    return run.name if run else ""
+    if run:
+        return run.name
+    return ""
 
 
 def _splits(finding: Finding, verdict: Diagnosis) -> int:
@@ -304,7 +310,8 @@ async def _before(
 
     Or a live test in its place, without one.
     """
-    if run := baseline.last(case, python):
+    run = baseline.last(case, python)
+    if run:
         return Arm(run, verdict), run.name
     variables = baseline.variables(case)
     options = ProbeOptions(python=python or "", timeout=deadline, max_bytes=STAND_IN, env=variables)
@@ -436,14 +443,17 @@ async def resources(asked: CheckInput) -> CheckResult:
     case, cause, run = asked.case, asked.finding.cause, baseline.last(asked.case, asked.python)
     needs = baseline.needs(case, run, asked.verdict.job, asked.experiment.expects)
     folder = asked.run_case.new_run("resources")
-    python = run.plan.python if run else probe.interpreter(asked.python)
-    env, unset = (run.plan.env, run.plan.unset) if run else ({}, ())
+    if run:
+        python = run.plan.python
+        env, unset = run.plan.env, run.plan.unset
+    else:
+        python = probe.interpreter(asked.python)
+        env, unset = {}, ()
     with packed() as agent:
-        start = (
-            slurm.agent_on_every_node(agent, python)
-            if slurm.starts_by_srun()
-            else [python, str(agent)]
-        )
+        if slurm.starts_by_srun():
+            start = slurm.agent_on_every_node(agent, python)
+        else:
+            start = [python, str(agent)]
         command = [*start, "resources", json.dumps(needs)]
         await local.run_under_guard(
             agent, command, env, TRYING, folder, python, asked.on_record, unset
@@ -495,7 +505,9 @@ def cure(finding: Finding, plan: Plan | None = None) -> Advice | None:
         None,
     )
     around = first is not None and first is not finding.advice[0] and not first.change
-    return None if around and plan is not None and breakable(plan.argv, plan.network) else first
+    if around and plan is not None and breakable(plan.argv, plan.network):
+        return None
+    return first
 
 
 def _only_logs(advice: Advice) -> bool:
@@ -522,7 +534,9 @@ def change_of(finding: Finding, plan: Plan) -> dict[str, Any]:
 
 def by_hand(finding: Finding) -> NcclkitError:
     """The error for advice that needs a person, with what to do."""
-    do = f": {finding.advice[0].do}" if finding.advice else "."
+    do = "."
+    if finding.advice:
+        do = f": {finding.advice[0].do}"
     return NcclkitError(f"What helps against {finding.cause} needs a person{do}")
 
 
@@ -530,4 +544,6 @@ def words_of(finding: Finding, plan: Plan) -> str:
     """What was changed, in the words of the advice that asks for it."""
     changing = (advice for advice in finding.advice if not _only_logs(advice))
     advice = cure(finding, plan) or next(changing, None)
-    return advice.do if advice else f"the job does right what {finding.cause} names"
+    if advice:
+        return advice.do
+    return f"the job does right what {finding.cause} names"

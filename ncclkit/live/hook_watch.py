@@ -49,7 +49,10 @@ class Unmeasured:
     def __str__(self) -> str:
         """The process, and what keeps the file out."""
         words = redact.text(shlex.join(self.command))
-        short = words if len(words) <= SHOWN else f"{words[:SHOWN]}…"
+        if len(words) <= SHOWN:
+            short = words
+        else:
+            short = f"{words[:SHOWN]}…"
         return f"process {self.pid} ({short}) imported torch without ncclkit's file: {self.why}"
 
 

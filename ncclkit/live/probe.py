@@ -201,7 +201,10 @@ async def inspect(
     paths = {label: path for label, path in (paths or {}).items() if path}
     folder = case.new_run("facts")
     with writing(folder):
-        read = slurm.facts if slurm.starts_by_srun() else local.facts
+        if slurm.starts_by_srun():
+            read = slurm.facts
+        else:
+            read = local.facts
         records = await read(interpreter(python), folder, paths)
     host = next((r["value"] for r in records if r.get("name") == "host.name"), "")
     facts = [
@@ -272,9 +275,10 @@ async def plan(case: Case, options: ProbeOptions = DEFAULTS, verb: str = "probe"
     sharing = int(options.network.get("hosts", options.simulate_hosts))
     gpus, hosts = await _gpus(case, python), 1 if options.network else max(1, slurm.nodes())
     places = gpus * hosts * sharing
-    backend = (
-        ("nccl" if gpus else "gloo") if options.backend in ("auto", "any") else options.backend
-    )
+    if options.backend in ("auto", "any"):
+        backend = "nccl" if gpus else "gloo"
+    else:
+        backend = options.backend
     if options.backend == "any" and options.simulate_hosts == 1 and options.ranks > places:
         backend = "gloo"
     if options.simulate_hosts > 1 and backend != "nccl":
@@ -358,7 +362,9 @@ async def _gpus(case: Case, python: str) -> int:
     if known:
         return min(known)
     answer = await local.check(python)
-    return int(answer["gpus"]) if answer["nccl"] else 0
+    if answer["nccl"]:
+        return int(answer["gpus"])
+    return 0
 
 
 def recording_env(folder: Path, backend: str) -> dict[str, str]:
@@ -432,7 +438,9 @@ def launcher(plan: Plan) -> Launch:
     """
     if plan.network:
         return simulated.run
-    return slurm.run if slurm.starts_by_srun() else local.run
+    if slurm.starts_by_srun():
+        return slurm.run
+    return local.run
 
 
 @contextmanager
@@ -492,7 +500,9 @@ def reread(case: Case, folder: Path, plan: Plan) -> Run:
     """A run of this case, read back from its folder; `plan` is what it was asked to do."""
     records = records_of(folder)
     end = next((r for r in records if r["kind"] == "end"), {"reason": "lost"})
-    seconds = float(records[-1]["t"] - records[0]["t"]) if records else 0.0
+    seconds = 0.0
+    if records:
+        seconds = float(records[-1]["t"] - records[0]["t"])
     measured = tuple(m for m in case.measurements if m.run == folder.name)
     bounds = {row.op: bandwidth.recorded_bound(row, case.facts) for row in measured}
     limits = {op: bound for op, bound in bounds.items() if bound is not None}
@@ -506,7 +516,9 @@ def finish(record: dict[str, Any], plan: Plan) -> dict[str, Any]:
     Busbw is None with one rank.
     """
     algbw = bandwidth.algbw(record["bytes"], record["time_us"])
-    busbw = bandwidth.busbw(record["op"], record["ranks"], algbw) if record["ranks"] > 1 else None
+    busbw = None
+    if record["ranks"] > 1:
+        busbw = bandwidth.busbw(record["op"], record["ranks"], algbw)
     return record | {"algbw": algbw, "busbw": busbw, "backend": plan.backend}
 
 
@@ -544,5 +556,6 @@ async def probe(
     run = await execute(case, planned, on_record)
     if options.stages:
         found = await bisect(case, run, launcher(run.plan), on_record)
-        run = replace(run, problem=found.summary) if found.failing and found.tried else run
+        if found.failing and found.tried:
+            run = replace(run, problem=found.summary)
     return run

@@ -55,7 +55,9 @@ def checked_id(said: str, where: str) -> str:
 
 def number_in(said: str, otherwise: int = 0) -> int:
     """The number that Slurm wrote; `otherwise` where it wrote anything else."""
-    return int(said) if NUMBER.fullmatch(said) else otherwise
+    if NUMBER.fullmatch(said):
+        return int(said)
+    return otherwise
 
 
 def quoted(value: str, what: str) -> str:
@@ -104,11 +106,9 @@ def last_words(printed: str) -> str:
     node = [
         line for line in said if line.startswith("srun: error: ") and " failed on node " in line
     ]
-    return (
-        re.sub(r"^\w+: (?:(?:error|fatal): )?", "", [*said, *node][-1]).rstrip(".")[:300]
-        if said
-        else "no output"
-    )
+    if said:
+        return re.sub(r"^\w+: (?:(?:error|fatal): )?", "", [*said, *node][-1]).rstrip(".")[:300]
+    return "no output"
 
 
 def fields(line: str) -> dict[str, str]:
@@ -161,12 +161,14 @@ def _submits(conf: str) -> bool:
 
 def refusal(what: str, verb: str) -> str:
     """Why `what` does not run on a login node, and what chooses where it does, in one sentence."""
-    notebook = (
-        (" (in a notebook job='-N 2 -t 10')", " (job='here')") if verb == "probe" else ("", "")
-    )
-    here = (
-        "" if verb == "diagnose --check" else f", `ncclkit {verb} --here`{notebook[1]} on this host"
-    )
+    if verb == "probe":
+        notebook = " (in a notebook job='-N 2 -t 10')", " (job='here')"
+    else:
+        notebook = "", ""
+    if verb == "diagnose --check":
+        here = ""
+    else:
+        here = f", `ncclkit {verb} --here`{notebook[1]} on this host"
     return (
         f"This is a login node, which others share, so {what} does not run here unasked: `ncclkit"
         f" submit {verb}`{notebook[0]} runs it on nodes{here}"
@@ -211,7 +213,8 @@ def partitions(nodes: str, limits: str) -> list[dict[str, Any]]:
     """The rows, from ``sinfo -h -o '%R|%t|%D|%G|%c'`` and ``scontrol -o show partition``."""
     rows: dict[str, dict[str, Any]] = {}
     for known in map(fields, limits.splitlines()):
-        if name := known.get("PartitionName"):
+        name = known.get("PartitionName")
+        if name:
             general = {
                 "name": name,
                 "default": known.get("Default") == "YES",
@@ -357,11 +360,9 @@ def partition(rows: Sequence[Mapping[str, Any]], name: str = "") -> Mapping[str,
 
 def describe(row: Mapping[str, Any]) -> str:
     """A partition in words: idle nodes, GPUs, the longest time, and which accounts it is for."""
-    gpus = (
-        f"{plural(row['gpus'], (row['model'] + ' GPU').strip())} a node"
-        if row["gpus"]
-        else "no GPUs"
-    )
+    gpus = "no GPUs"
+    if row["gpus"]:
+        gpus = f"{plural(row['gpus'], (row['model'] + ' GPU').strip())} a node"
     words = [
         f"{row['idle']} of {plural(row['nodes'], 'node')} idle",
         gpus,
@@ -383,7 +384,9 @@ def summary(case: Case) -> str:
     rows = known(case).get("partitions", [])
     most = max((row["gpus"] for row in rows), default=0)
     idle = max((row["idle"] for row in rows), default=0)
-    gpus = f"up to {plural(most, 'GPU')} a node" if most else "no GPUs"
+    gpus = "no GPUs"
+    if most:
+        gpus = f"up to {plural(most, 'GPU')} a node"
     size = f"{plural(len(rows), 'partition')}, {gpus}, {plural(idle, 'node')} idle"
     return (
         f"This is a login node of a Slurm cluster ({size if rows else 'Slurm does not answer'}):"

@@ -90,7 +90,9 @@ class StepRun:
 
     def to_dict(self) -> dict[str, Any]:
         """Everything as plain values, for JSON."""
-        times = asdict(self.times) | {"summary": self.times.summary} if self.times else None
+        times = None
+        if self.times:
+            times = asdict(self.times) | {"summary": self.times.summary}
         return {
             "command": list(self.command),
             "reason": self.reason,
@@ -135,7 +137,9 @@ async def measure_steps(
     on_record({"kind": "problem", "say": WHAT.format(asked.steps)})
     folder, reason, events = await _once(case, words, asked, {}, on_record)
     found = [event for event in events if event.kind == "step.rank"]
-    times = step_times(found) if any(event.data["steps"] for event in found) else None
+    times = None
+    if any(event.data["steps"] for event in found):
+        times = step_times(found)
     effects: list[SettingEffect] = []
     if times and asked.tries:
         effects = await _compare(case, words, asked, times, on_record)
@@ -202,7 +206,10 @@ async def _once(
     Its folder, how it ended, and what it left, which is in the case as well.
     """
     folder = case.new_run("step")
-    python = words[0] if PYTHON.fullmatch(words[0]) else sys.executable
+    if PYTHON.fullmatch(words[0]):
+        python = words[0]
+    else:
+        python = sys.executable
     with (
         writing(folder),
         packed() as agent,
@@ -267,7 +274,10 @@ def _hooked(
     before a script.
     """
     # elsewhere than on nodes, which must see it, it lies where nobody else can write
-    place = str(folder) if spread else private.parent_folder()
+    if spread:
+        place = str(folder)
+    else:
+        place = private.parent_folder()
     with tempfile.TemporaryDirectory(prefix=private.PREFIX, dir=place) as own:
         shutil.copyfile(step_hook.__file__, Path(own) / "sitecustomize.py")
         hook_options = {

@@ -64,7 +64,8 @@ def script(case: Case, folder: Path, verb: Sequence[str], options: JobOptions) -
     """
     rows = scheduler.known(case).get("partitions", [])
     gpus = scheduler.partition(rows, options.partition).get("gpus", 0)
-    gpus = options.gpus_per_node if options.gpus_per_node >= 0 else gpus
+    if options.gpus_per_node >= 0:
+        gpus = options.gpus_per_node
     asked = {
         "job-name": f"ncclkit-{verb[0]}",
         "nodes": options.nodes,
@@ -144,11 +145,15 @@ class BatchJob:
     def status(self) -> int | None:
         """The exit status of the verb; None where it has not ended by itself."""
         code = scheduler.number_in(_text(self.folder / "exit").strip(), -1)
-        return code if 0 <= code < 256 else None
+        if 0 <= code < 256:
+            return code
+        return None
 
 
 def _text(path: Path) -> str:
-    return storage.content(path).decode("utf-8", "replace") if path.exists() else ""
+    if path.exists():
+        return storage.content(path).decode("utf-8", "replace")
+    return ""
 
 
 def submit(
@@ -329,12 +334,16 @@ class JobState:
     def stuck(self) -> str:
         """Why it will never start; empty where it may."""
         why = (what for sign, what in NEVER.items() if sign in self.reason)
-        return next(why, "") if self.state == "PENDING" else ""
+        if self.state == "PENDING":
+            return next(why, "")
+        return ""
 
     @property
     def sentence(self) -> str:
         """The state of the job, in one sentence."""
-        again = f" (requeued {plural(self.restarts, 'time')})" if self.restarts else ""
+        again = ""
+        if self.restarts:
+            again = f" (requeued {plural(self.restarts, 'time')})"
         head = f"Job {self.id}{again}"
         if self.state == SILENT:
             return f"{head}: Slurm does not answer ({self.why}); the job goes on without it."
@@ -346,9 +355,16 @@ class JobState:
         if self.state in ("PENDING", "REQUEUED", "REQUEUE_HOLD"):
             return f"{head} waits{self._queue()}."
         if not self.over:
-            where = f" on {self.nodes}" if self.nodes else ""
-            since = f" since {self.start.replace('T', ' ')}" if self.start else ""
-            does = "runs" if self.state == "RUNNING" else f"is {self.state.lower()}"
+            where = ""
+            if self.nodes:
+                where = f" on {self.nodes}"
+            since = ""
+            if self.start:
+                since = f" since {self.start.replace('T', ' ')}"
+            if self.state == "RUNNING":
+                does = "runs"
+            else:
+                does = f"is {self.state.lower()}"
             return f"{head} {does}{where}{since}."
         if self.state in ENDS:
             return f"{head} {ENDS[self.state]}."
@@ -366,19 +382,25 @@ class JobState:
             return (
                 f"{head} is not known to Slurm any more, and left no end; its node may have failed."
             )
-        return f"{head} ended after {self.elapsed}." if self.elapsed else f"{head} ended."
+        if self.elapsed:
+            return f"{head} ended after {self.elapsed}."
+        return f"{head} ended."
 
     def _queue(self) -> str:
         """Where it waits, on which place, why, and until when."""
         place, count = self.place
         words = [f"in partition {self.partition}" if self.partition else ""]
         words += [f"place {place} of {count}" if place else ""]
-        reason = self.reason if self.reason not in ("", "None") else ""
+        reason = ""
+        if self.reason not in ("", "None"):
+            reason = self.reason
         known = next((what for sign, what in WAITS.items() if reason.startswith(sign)), "reason")
         words += [f"{known} ({self.why or reason})" if reason else ""]
         words += [f"expected to start {self.start.replace('T', ' ')}" if self.start else ""]
         said = [word for word in words if word]
-        return f" {', '.join(said)}" if said else ""
+        if said:
+            return f" {', '.join(said)}"
+        return ""
 
 
 def parse_state(line: str) -> JobState:
@@ -408,7 +430,9 @@ def exit_status(said: str) -> int | None:
     if match is None:
         return None
     code, signal = int(match["code"]), int(match["signal"] or 0)
-    return 128 + signal if signal and not code else code
+    if signal and not code:
+        return 128 + signal
+    return code
 
 
 def state(job: BatchJob, with_place: bool = True) -> JobState:
@@ -430,12 +454,11 @@ def state(job: BatchJob, with_place: bool = True) -> JobState:
             found = replace(
                 found, place=(waiting.index(job.id) + 1 if job.id in waiting else 0, len(waiting))
             )
-            found = (
-                replace(found, why=_unavailable(found.partition))
-                if found.reason.startswith(ABSENT)
-                else found
-            )
-    return found if not found.over or job.status is None else replace(found, status=job.status)
+            if found.reason.startswith(ABSENT):
+                found = replace(found, why=_unavailable(found.partition))
+    if not found.over or job.status is None:
+        return found
+    return replace(found, status=job.status)
 
 
 UNKNOWN_ID = "invalid job id"
@@ -445,7 +468,9 @@ UNKNOWN_ID = "invalid job id"
 def _shown(job: BatchJob) -> str:
     """The first line that ``scontrol`` has of a job."""
     lines = scheduler.ask("scontrol", "-o", "--", "show", "job", job.id).splitlines()
-    return lines[0] if lines else ""
+    if lines:
+        return lines[0]
+    return ""
 
 
 def _unavailable(partition: str) -> str:
@@ -526,7 +551,9 @@ async def _settled(case: Case, job: BatchJob, now: JobState) -> JobState:
             break
         await asyncio.sleep(0.2)
     case.reload()
-    return now if job.status is None else replace(now, status=job.status)
+    if job.status is None:
+        return now
+    return replace(now, status=job.status)
 
 
 class _Tail:

@@ -81,7 +81,9 @@ def _cost(m: Measurement) -> float:
 
     A training job launches ahead of its GPU.
     """
-    return m.time_us if m.graph_us is None else m.graph_us
+    if m.graph_us is None:
+        return m.time_us
+    return m.graph_us
 
 
 def advise(
@@ -94,7 +96,8 @@ def advise(
     if all(m.ranks == 1 for m in measurements):
         return []  # nothing travels, so nothing can be advised
     advice = _bucket(measurements)
-    if judgement := judge(measurements, expectation):
+    judgement = judge(measurements, expectation)
+    if judgement:
         advice.append(_ratio(judgement))
     advice += [_jitter(m) for m in _jittery(measurements)[:1]]
     return advice
@@ -262,7 +265,9 @@ async def sweep(
     plan = await _sized(case, options, calls, sizes)
     if plan.ranks == 1:
         return made.sweep(plan, [], 0.0, (), calls)
-    cleared = _inherited(case, logs, settings, made.notes) if inherited else {}
+    cleared = {}
+    if inherited:
+        cleared = _inherited(case, logs, settings, made.notes)
     wanted = [Setting({name: value}) for name, value in cleared.items()] or list(settings)
     wanted, own = (wanted, {}) if wanted else _different(case, plan)
     _refuse_foreign(wanted, plan.backend)
@@ -351,7 +356,9 @@ async def _gloo_interface(case: Case, base: Plan) -> str:
             return ""
     names = {str(fact.value) for fact in case.facts_of("net.gloo.interface") if fact.value}
     named = "GLOO_SOCKET_IFNAME" in os.environ  # then the facts say what it names
-    return names.pop() if len(names) == 1 and not named else ""
+    if len(names) == 1 and not named:
+        return names.pop()
+    return ""
 
 
 def _without_file(case: Case, cleared: Mapping[str, str]) -> dict[str, str]:
@@ -390,7 +397,10 @@ def calls_of(job: str, logs: Case) -> Calls:
 
     Raises NcclkitError where nothing shows a size.
     """
-    found = buckets_of(Path(job).expanduser()) if job.endswith(MODEL) else message_sizes(logs)
+    if job.endswith(MODEL):
+        found = buckets_of(Path(job).expanduser())
+    else:
+        found = message_sizes(logs)
     if not found:
         need = "dumps of the Flight Recorder, Inspector files, or a log with NCCL_DEBUG_SUBSYS=COLL"
         raise NcclkitError(f"{job} does not show the sizes of the job's messages; name {need}.")
@@ -400,7 +410,9 @@ def calls_of(job: str, logs: Case) -> Calls:
 def _read(job: str) -> Case:
     """The case folder `job`, or what the logs, dumps and archives that it names say."""
     folder = Path(job).expanduser()
-    return Case.open(folder, read_only=True) if (folder / "case.json").is_file() else read_logs(job)
+    if (folder / "case.json").is_file():
+        return Case.open(folder, read_only=True)
+    return read_logs(job)
 
 
 def _inherited(
@@ -437,7 +449,9 @@ def _inherited(
     if fixed and len(fixed) == len(found):
         raise NcclkitError(sentence)
     if not found:
-        what = "None of these variables" if named else "No variable of NCCL or gloo"
+        what = "No variable of NCCL or gloo"
+        if named:
+            what = "None of these variables"
         raise NcclkitError(f"{what} is set there, so none can cost anything.")
     if fixed and notes is not None:
         notes.append(sentence)
@@ -460,8 +474,12 @@ def _refuse_foreign(settings: Iterable[Setting], backend: str) -> None:
         if name.removeprefix("TORCH_").startswith(other)
     ]
     if names or (backend == "gloo" and any(one.config for one in settings)):
-        what = names[0] if names else "A number of channels"
-        need = "NCCL, so GPUs" if backend == "gloo" else "gloo"
+        what = "A number of channels"
+        if names:
+            what = names[0]
+        need = "gloo"
+        if backend == "gloo":
+            need = "NCCL, so GPUs"
         raise NcclkitError(
             f"{what} changes nothing over {backend}, which this run uses; it needs {need}."
         )
@@ -472,7 +490,10 @@ def candidates(facts: Sequence[Fact], plan: Plan) -> list[Setting]:
     known = {fact.name: fact.value for fact in reversed(facts) if fact.value is not None}
     if plan.backend == "gloo":
         return _of_gloo(known)
-    made = [Setting({"NCCL_ALGO": a, "NCCL_PROTO": p}) for a in ("Ring", "Tree") for p in PROTOCOLS]
+    made = []
+    for a in "Ring", "Tree":
+        for p in PROTOCOLS:
+            made.append(Setting({"NCCL_ALGO": a, "NCCL_PROTO": p}))
     made += [Setting({"NCCL_PROTO": protocol}) for protocol in PROTOCOLS]
     if _switched(known):
         made += [Setting({"NCCL_ALGO": "NVLS"}, risk="needs the multicast memory of the NVSwitch")]
@@ -575,7 +596,9 @@ def _switched(known: Mapping[str, Any]) -> bool:
 def _joined(known: Mapping[str, Any]) -> bool:
     """Whether NVLink joins every pair of GPUs."""
     matrix = known.get("gpu.topology")
-    rows = list(matrix.items()) if isinstance(matrix, Mapping) else []
+    rows = []
+    if isinstance(matrix, Mapping):
+        rows = list(matrix.items())
     gpus = [name for name, row in rows if name.startswith("GPU") and isinstance(row, Mapping)]
     return len(gpus) > 1 and all(
         str(dict(rows)[a].get(b, "")).startswith("NV") for a in gpus for b in gpus if a != b
@@ -602,9 +625,9 @@ def _of_network(known: Mapping[str, Any], plan: Plan) -> list[Setting]:
 
 
 def _more_memory(size: int) -> str:
-    return (
-        f"takes {size // (4 * MIB)} times the memory for NCCL's buffers" if size > 4 * MIB else ""
-    )
+    if size > 4 * MIB:
+        return f"takes {size // (4 * MIB)} times the memory for NCCL's buffers"
+    return ""
 
 
 @dataclass(frozen=True)
@@ -635,7 +658,10 @@ class Measured:
         Of one with a single setting only the median of its rounds.
         """
         if record["kind"] in ("sweep.refused", "sweep.no_step"):
-            problems = self.refused if record["kind"] == "sweep.refused" else self.no_step
+            if record["kind"] == "sweep.refused":
+                problems = self.refused
+            else:
+                problems = self.no_step
             problems.setdefault(numbers[record["setting"]], str(record["problem"]))
         elif record["kind"] == "sweep.left":
             left, of = record["left"], record["of"]
@@ -646,9 +672,10 @@ class Measured:
         elif record["kind"] == "sweep":
             key = numbers[record["setting"]], str(record["op"]), int(record["bytes"])
             self.wrong[key] = max(self.wrong.get(key, 0), int(record["wrong"]))
-            times = (
-                record["times_us"] if len(numbers) > 1 else [statistics.median(record["times_us"])]
-            )
+            if len(numbers) > 1:
+                times = record["times_us"]
+            else:
+                times = [statistics.median(record["times_us"])]
             self.times.setdefault(str(record["phase"]), {}).setdefault(key, []).extend(times)
 
     def sweep(
@@ -715,9 +742,9 @@ class Measured:
             for (mine, op, size), laps in times.items()
             if mine == number
         ]
-        return (
-            statistics.geometric_mean(ratios) if ratios and number not in self.refused else math.inf
-        )
+        if ratios and number not in self.refused:
+            return statistics.geometric_mean(ratios)
+        return math.inf
 
     def promising(self, numbers: Sequence[int]) -> list[int]:
         """Of those that chose, the settings with own jobs that look best on some call and size."""
@@ -748,7 +775,9 @@ class Measured:
         usual = tuple(
             laps[turn % len(laps)] for turn, laps in enumerate(zip(*controls, strict=True))
         )
-        beside = phase if phase in BESIDE else ""
+        beside = ""
+        if phase in BESIDE:
+            beside = phase
         wrong = self.wrong.get(key, 0)
         return Comparison(
             setting, op, size, usual, tuple(times[key]), among, wrong, spread(controls), beside
@@ -856,7 +885,8 @@ class SweepJobs:
             ]
         words += ["--decide", str(DECIDING), "--under-computation"]
         words += ["--all"] if every else ["--within", f"{within:.0f}"]
-        if problem := await self.job(self.base, words, order, within):
+        problem = await self.job(self.base, words, order, within)
+        if problem:
             raise NcclkitError(f"The sweep stopped: {problem}")
 
     async def decide(self, settings: Mapping[int, Setting], ends: float = math.inf) -> None:
@@ -920,7 +950,10 @@ class SweepJobs:
             # what the environment sets already is no winner that a job would be given
             beside = phase == "decide" and not self.base.unset
             words = ["--repeats", str(ROUNDS), "--phase", phase, *["--under-computation"] * beside]
-            problem = "" if number in self.made.refused else await self.job(plan, words, [number])
+            if number in self.made.refused:
+                problem = ""
+            else:
+                problem = await self.job(plan, words, [number])
             if problem and number == ALONE:
                 raise NcclkitError(f"The sweep stopped: {problem}")
             if problem:
@@ -977,4 +1010,6 @@ class SweepJobs:
         run = await probe.execute(
             self.case, replace(plan, argv=tuple(argv), deadline=plan.deadline + within), keep
         )
-        return "" if run.reason == "done" else f"{run.summary} See {run.folder}."
+        if run.reason == "done":
+            return ""
+        return f"{run.summary} See {run.folder}."

@@ -55,16 +55,18 @@ def make(
     from ncclkit.report import headless
 
     folder = Case.open(case_dir).path or Path(case_dir)
-    out = Path(out).expanduser().absolute() if out else folder / "report.html"
+    if out:
+        out = Path(out).expanduser().absolute()
+    else:
+        out = folder / "report.html"
     if not os.access(out.parent, os.W_OK):
         raise NcclkitError(
             f"Cannot write the report {out}: {out.parent} is not a folder you may write to."
         )
     given = {**({"case_dir": folder} if "case_dir" in declared(notebook) else {}), **parameters}
-    values = {
-        name: str(value) if isinstance(value, os.PathLike) else value
-        for name, value in given.items()
-    }
+    values = {}
+    for name, value in given.items():
+        values[name] = str(value) if isinstance(value, os.PathLike) else value
     check(notebook, values)
     executed = folder / "report.ipynb"
     try:
@@ -105,11 +107,16 @@ def keep(
     for cell in cells.cells:
         if cell.cell_type == "code":
             data = shown.get(cell.source) or {}
-            cell.outputs = [nbformat.v4.new_output("display_data", data=dict(data))] if data else []
+            if data:
+                cell.outputs = [nbformat.v4.new_output("display_data", data=dict(data))]
+            else:
+                cell.outputs = []
     defaults = literals({name: parameter.default for name, parameter in declared(notebook).items()})
     given = {name: value for name, value in parameters.items() if value != defaults.get(name)}
     cells.metadata["papermill"] = {"parameters": given | {"case_dir": str(folder)}}
-    aliases = _aliases(folder) if parameters.get("redact") is True else None
+    aliases = None
+    if parameters.get("redact") is True:
+        aliases = _aliases(folder)
     out = folder / "report.html"
     try:
         cleaned = nbformat.from_dict(texts(cells, text))
@@ -157,7 +164,10 @@ def _write_page(
 
 def _unwritten(error: OSError, out: Path) -> str:
     full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-    reason = "no space is left" if full else error.strerror or str(error)
+    if full:
+        reason = "no space is left"
+    else:
+        reason = error.strerror or str(error)
     return (
         f"Cannot write the report {out}: {reason}; what was there before is untouched; name another"
         " folder."

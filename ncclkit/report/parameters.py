@@ -52,7 +52,9 @@ def notebook(name: str) -> Path:
     known, path = own(), Path(name).expanduser()
     if not path.is_file() and name not in known:
         raise NcclkitError(f"There is no notebook {name}; {_hint(name, known)}")
-    return path.absolute() if path.is_file() else known[name]
+    if path.is_file():
+        return path.absolute()
+    return known[name]
 
 
 def own() -> dict[str, Path]:
@@ -103,7 +105,9 @@ def declared(path: Path) -> dict[str, Parameter]:
     for line in lines:
         if isinstance(line, (ast.Assign, ast.AnnAssign)) and line.value is not None:
             target = line.target if isinstance(line, ast.AnnAssign) else line.targets[0]
-            annotation = ast.unparse(line.annotation) if isinstance(line, ast.AnnAssign) else ""
+            annotation = ""
+            if isinstance(line, ast.AnnAssign):
+                annotation = ast.unparse(line.annotation)
             found[ast.unparse(target)] = Parameter(ast.unparse(line.value), annotation)
     return found
 
@@ -114,7 +118,9 @@ def literals(pairs: Mapping[str, str], path: Path | None = None) -> dict[str, An
     What the notebook `path` declares as text stays text (``job=4711``); a whole number may be a
     size (``64MB``).
     """
-    known = {name: parameter.type for name, parameter in declared(path).items()} if path else {}
+    known = {}
+    if path:
+        known = {name: parameter.type for name, parameter in declared(path).items()}
     values = {
         name: text if known.get(name) is str else _literal(text) for name, text in pairs.items()
     }

@@ -50,11 +50,9 @@ class View:
 
     def static(self) -> Markup:
         """The static face without its stylesheet: complete markup, no script."""
-        return (
-            page(self.summary, self.body)
-            if self._titled
-            else el("div", self.body, cls="nk tex2jax_ignore")
-        )
+        if self._titled:
+            return page(self.summary, self.body)
+        return el("div", self.body, cls="nk tex2jax_ignore")
 
     @property
     def body(self) -> Markup:
@@ -110,7 +108,10 @@ class Drawn(View):
         return self._box
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
-        drawn = {} if self._figure is None else {PLOTLY: plain(self._figure)}
+        if self._figure is None:
+            drawn = {}
+        else:
+            drawn = {PLOTLY: plain(self._figure)}
         return super()._repr_mimebundle_() | drawn
 
 

@@ -109,7 +109,9 @@ WORDS = {0: "between lines", 1: "logged", 2: "abnormal"}
 def _level(row: TimelineRow, column: int) -> int | None:
     if column in row.said:
         return row.said[column]
-    return 0 if row.extent[0] <= column <= row.extent[1] else None
+    if row.extent[0] <= column <= row.extent[1]:
+        return 0
+    return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,7 +189,9 @@ def _ranks_legend(group: str, lines: Sequence[RankLine]) -> str:
     known = (
         f"{_spot(rank_style(line.rank), CROSS * line.behind)} {line.rank}" for line in lines[:fit]
     )
-    more = f" and {len(lines) - fit} more" if len(lines) > fit else ""
+    more = ""
+    if len(lines) > fit:
+        more = f" and {len(lines) - fit} more"
     return f"<b>{safe(group)}</b>   {'ranks' if len(lines) > 1 else 'rank'} {' '.join(known)}{more}"
 
 
@@ -206,7 +210,10 @@ def progress(groups: Mapping[str, Sequence[RankLine]], axis: str) -> go.Figure:
             _rank_line(figure, line, row, 2 * line.points[-1][0] > last)
         low, high = min(line.points[0][1] for line in lines), max(ends)
         room = max(0.3 * (high - low), 1.0)
-        step = {"dtick": 1} if high - low < 6 else {"nticks": 6}
+        if high - low < 6:
+            step = {"dtick": 1}
+        else:
+            step = {"nticks": 6}
         span = {"range": [max(low - room, -0.8), high + room], "tickformat": ",d"} | step
         figure.update_yaxes(title={"text": "collective"}, **span, row=row, col=1)
     figure.update_xaxes(exponentformat="none")
@@ -217,7 +224,10 @@ def progress(groups: Mapping[str, Sequence[RankLine]], axis: str) -> go.Figure:
 def _rank_line(figure: go.Figure, line: RankLine, row: int, late: bool) -> None:
     """One line with a mark at its end and, on the side where there is room, its label."""
     look, before = rank_style(line.rank), len(line.points) - 1
-    symbol, size = ("x", 12) if line.behind else ("circle", 7)
+    if line.behind:
+        symbol, size = "x", 12
+    else:
+        symbol, size = "circle", 7
     figure.add_scatter(
         x=[place for place, _ in line.points],
         y=[number for _, number in line.points],
@@ -336,7 +346,9 @@ def _square(figure: go.Figure, words: Sequence[str], axes: tuple[str, str], unit
         "showgrid": False,
         "ticks": "",
     }
-    angle = -40 if max(map(len, words)) > 3 else 0
+    angle = 0
+    if max(map(len, words)) > 3:
+        angle = -40
     columns = {
         "title": {"text": f"{axes[1]} ({unit})"},
         "tickangle": angle,

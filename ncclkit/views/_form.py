@@ -96,7 +96,9 @@ class Progress:
 
     def share(self) -> float:
         """Part of the planned sizes that is measured, 0 to 1."""
-        return min(1.0, len(self._measured) / self.planned) if self.planned else 0.0
+        if self.planned:
+            return min(1.0, len(self._measured) / self.planned)
+        return 0.0
 
     def words(self) -> str:
         """One line: what is done, what is under way, who is behind."""
@@ -113,21 +115,21 @@ class Progress:
         if not self._measured and self.now is None:
             if self.job and not self.phases:
                 return self.job
-            doing = "Starting" if self.step is None else f"Step {self.step} on"
-            return (
-                f"{doing} {plural(len(self.phases), 'rank')}{self._behind()}"
-                if self.phases
-                else "Planning"
-            )
+            if self.step is None:
+                doing = "Starting"
+            else:
+                doing = f"Step {self.step} on"
+            if self.phases:
+                return f"{doing} {plural(len(self.phases), 'rank')}{self._behind()}"
+            return "Planning"
         count = len(self._measured)
-        done = (
-            f"{count} of {plural(self.planned, 'size')}" if self.planned else plural(count, "size")
-        )
-        doing = (
-            f", now {self.op} {format_bytes(self.now)}"
-            if self.now is not None and self.share() < 1
-            else ""
-        )
+        if self.planned:
+            done = f"{count} of {plural(self.planned, 'size')}"
+        else:
+            done = plural(count, "size")
+        doing = ""
+        if self.now is not None and self.share() < 1:
+            doing = f", now {self.op} {format_bytes(self.now)}"
         return f"{done} measured{doing}{self._behind()}"
 
     def lights(self) -> Markup:
@@ -145,14 +147,14 @@ class Progress:
                 (f"{words}{self._named(stage, counts[stage])}", stage) for stage, words in counted
             ]
         lights = (badge(PHASES.get(stage, "•"), words, f"stage-{stage}") for words, stage in shown)
-        return el("p", *lights, cls="nk-lights") if shown else Markup("")
+        if shown:
+            return el("p", *lights, cls="nk-lights")
+        return Markup("")
 
     def _named(self, stage: str, count: int) -> str:
-        return (
-            f" (rank {ranges(r for r, s in self.phases.items() if s == stage)})"
-            if count <= 4
-            else ""
-        )
+        if count <= 4:
+            return f" (rank {ranges(r for r, s in self.phases.items() if s == stage)})"
+        return ""
 
     def _behind(self) -> str:
         order = {stage: place for place, stage in enumerate(PHASES)}
@@ -264,7 +266,9 @@ class Form(View, ABC):
 
     def blocked(self) -> Mapping[W.Button, str]:
         """Button → why it can do nothing now, where no field is wrong."""
-        return {} if self.asks() else {self.start: self.ASK}
+        if self.asks():
+            return {}
+        return {self.start: self.ASK}
 
     def review(self) -> None:
         """Mark the fields that are wrong, disable the buttons that can do nothing, and say why."""
@@ -279,8 +283,12 @@ class Form(View, ABC):
             field.tooltip = why or None
         for button in self._buttons:
             button.disabled, button.tooltip = button in blocked, blocked.get(button) or None
-        shown = "" if self._answer is None else self._answer.summary
-        if said := [why for why in (*wrong.values(), *self._marked.values()) if why != shown]:
+        if self._answer is None:
+            shown = ""
+        else:
+            shown = self._answer.summary
+        said = [why for why in (*wrong.values(), *self._marked.values()) if why != shown]
+        if said:
             self._refuse("; ".join(dict.fromkeys(said)))
         else:
             self.notice.value = _dim(dict.fromkeys(blocked.values()))
@@ -305,14 +313,14 @@ class Form(View, ABC):
 
     def static(self) -> Markup:
         """What came out; a report leaves out a form that nobody used."""
-        return (
-            el("div", super().static(), cls="nk-idle")
-            if self._answer is None
-            else self._answer.static()
-        )
+        if self._answer is None:
+            return el("div", super().static(), cls="nk-idle")
+        return self._answer.static()
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
-        drawn = self._answer._repr_mimebundle_() if isinstance(self._answer, Drawn) else {}
+        drawn = {}
+        if isinstance(self._answer, Drawn):
+            drawn = self._answer._repr_mimebundle_()
         figure = {kind: shown for kind, shown in drawn.items() if kind == PLOTLY}
         return super()._repr_mimebundle_(include, exclude) | figure
 
@@ -357,8 +365,13 @@ class Form(View, ABC):
         """Show what came out."""
         self._answer = outcome
         self._show(outcome.static())
-        figure = outcome.figure if isinstance(outcome, Drawn) else None
-        self.drawing.outputs = () if figure is None else outputs(figure)
+        figure = None
+        if isinstance(outcome, Drawn):
+            figure = outcome.figure
+        if figure is None:
+            self.drawing.outputs = ()
+        else:
+            self.drawing.outputs = outputs(figure)
         if self._displayed:
             outcome.short_widget = W.HTML(
                 style() + el("div", el("p", outcome.summary, cls="nk-dim"), cls="nk")
@@ -400,7 +413,10 @@ class Form(View, ABC):
                 raise
             raise NcclkitError(self.stopped()) from None
         except Exception as error:
-            kind = "" if isinstance(error, NcclkitError) else f"{type(error).__name__}: "
+            if isinstance(error, NcclkitError):
+                kind = ""
+            else:
+                kind = f"{type(error).__name__}: "
             why = f"{kind}{error}"
             self._end(lambda: self.failed(why, cancelled=False))
             raise
@@ -480,7 +496,9 @@ def complaints(checks: Mapping[W.Widget, Callable[[], object]]) -> dict[W.Widget
 
 def _dim(reasons: Iterable[str]) -> Markup:
     said = [el("p", why, cls="nk-dim") for why in reasons]
-    return el("div", *said, cls="nk") if said else Markup("")
+    if said:
+        return el("div", *said, cls="nk")
+    return Markup("")
 
 
 def row(*widgets: W.Widget) -> W.Widget:

@@ -40,7 +40,10 @@ def el(name: str, *children: object, cls: str = "", **attrs: object) -> Markup:
     """One element; ``data_label="x"`` becomes the attribute ``data-label``, True one without a
     value.
     """
-    given = {"class": cls, **attrs} if cls else attrs
+    if cls:
+        given = {"class": cls, **attrs}
+    else:
+        given = attrs
     named = {key.replace("_", "-"): value for key, value in given.items() if value is not False}
     written = "".join(
         f" {key}" if value is True else f' {key}="{text(value)}"' for key, value in named.items()
@@ -101,9 +104,10 @@ def location(path: object, line: int = 0, base: str = "") -> Markup:
     A pointer that rests on it shows all of it.
     """
     whole = str(path)
-    shown = (
-        os.path.relpath(whole, base) if base and whole.startswith(f"{base.rstrip('/')}/") else whole
-    )
+    if base and whole.startswith(f"{base.rstrip('/')}/"):
+        shown = os.path.relpath(whole, base)
+    else:
+        shown = whole
     first, last = shown.split("/")[:2], shown.split("/")[2:]
     left = ""
     while len(last) > 1 and len("/".join([*first, left, *last])) > SHORT:
@@ -111,7 +115,9 @@ def location(path: object, line: int = 0, base: str = "") -> Markup:
         left = "…"
         last = last[1:]
     shown = "/".join([*first, *filter(None, [left]), *last])
-    number = f":{line}" if line else ""
+    number = ""
+    if line:
+        number = f":{line}"
     return el("span", f"{shown}{number}", cls="nk-path", title=f"{whole}{number}")
 
 
@@ -121,7 +127,9 @@ def common(paths: Iterable[object]) -> str:
     Empty where some are relative.
     """
     folders = {os.path.dirname(str(path)) for path in paths}
-    return os.path.commonpath(folders) if folders and all(map(os.path.isabs, folders)) else ""
+    if folders and all(map(os.path.isabs, folders)):
+        return os.path.commonpath(folders)
+    return ""
 
 
 def pre(value: object) -> Markup:
@@ -170,13 +178,13 @@ def long_table(
 
 def left_out(count: int, noun: str = "") -> Markup:
     """How many more there are than those that are shown; empty where there are none."""
-    return (
-        el("p", f"… and {count:,} more{noun and f' {noun}'}", cls="nk-dim")
-        if count > 0
-        else Markup("")
-    )
+    if count > 0:
+        return el("p", f"… and {count:,} more{noun and f' {noun}'}", cls="nk-dim")
+    return Markup("")
 
 
 def fit(wide: Markup) -> Markup:
     """Wide content that scrolls inside its card instead of widening the page."""
-    return el("div", wide, cls="nk-scroll") if wide else wide
+    if wide:
+        return el("div", wide, cls="nk-scroll")
+    return wide

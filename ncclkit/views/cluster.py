@@ -38,7 +38,9 @@ def login_card(case: Case, verb: str) -> list[W.Widget]:
     """What a form shows above its fields on a login node, where nothing of it runs; nothing
     elsewhere.
     """
-    return [W.HTML(str(cluster_view(case, verb).static()))] if scheduler.is_login_node() else []
+    if scheduler.is_login_node():
+        return [W.HTML(str(cluster_view(case, verb).static()))]
+    return []
 
 
 def _login(case: Case, verb: str) -> Markup:
@@ -68,9 +70,17 @@ def _login(case: Case, verb: str) -> Markup:
 
 
 def _partition(row: Mapping[str, Any]) -> tuple[object, ...]:
-    gpus = f"{row['gpus']} {row['model']}".strip() if row["gpus"] else "none"
-    allowed = "everybody" if row["accounts"] in ("", "ALL") else row["accounts"]
-    state = "" if row["state"] == "UP" else f" {row['state']}"
+    gpus = "none"
+    if row["gpus"]:
+        gpus = f"{row['gpus']} {row['model']}".strip()
+    if row["accounts"] in ("", "ALL"):
+        allowed = "everybody"
+    else:
+        allowed = row["accounts"]
+    if row["state"] == "UP":
+        state = ""
+    else:
+        state = f" {row['state']}"
     name = join(code(row["name"]), " (default)" if row["default"] else "", state)
     return (name, row["nodes"], row["idle"], gpus, row["time_limit"].lower(), allowed)
 

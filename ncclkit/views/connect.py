@@ -52,7 +52,9 @@ def connect_view(case: Case) -> View:
     paths = fold(
         title, _paths(sound, found.slowness), is_open=len(sound) == len(found.links) <= FEW
     )
-    figure = _heatmap(found, links, places) if links else None
+    figure = None
+    if links:
+        figure = _heatmap(found, links, places)
     return Drawn(found.summary, figure, join(_troubles(found.links), paths, _hosts(found)))
 
 
@@ -126,11 +128,15 @@ def _paths(links: Sequence[NetworkPath], slowness: Mapping[tuple[str, str], floa
 
 def _again(link: NetworkPath) -> str:
     share = link.resent or 0.0
-    return f", {percent(share)} sent again" if share >= 0.01 else ""
+    if share >= 0.01:
+        return f", {percent(share)} sent again"
+    return ""
 
 
 def _times(times: float) -> str:
-    return f", {times:.0f} times slower than most" if times >= SLOWER else ""
+    if times >= SLOWER:
+        return f", {times:.0f} times slower than most"
+    return ""
 
 
 def _hosts(found: Connectivity) -> Markup:
@@ -167,7 +173,9 @@ def _clock(links: Sequence[NetworkPath], first: str, other: str) -> str:
     error = min(link.offset_error or 0.0 for _, link in known)
     if abs(ahead) <= error:
         return f"the same within {format_time(1e6 * error)}"
-    side = "ahead" if ahead > 0 else "behind"
+    side = "behind"
+    if ahead > 0:
+        side = "ahead"
     return f"{format_time(1e6 * abs(ahead))} {side}, ± {format_time(1e6 * error)}"
 
 
@@ -195,7 +203,9 @@ class ConnectForm(Form):
         hint, whole = "ssh, srun or a prefix with {host}", {"description_width": "initial"}
         self.remote_command = text_field("Remote command", remote_command, hint, style=whole)
         test = W.Button(description="Test", icon="exchange", button_style="primary")
-        said = f"The form tests {hosts}" if hosts else "The form names no hosts"
+        said = "The form names no hosts"
+        if hosts:
+            said = f"The form tests {hosts}"
         super().__init__(said, [self.hosts, self.remote_command], test)
 
     def asks(self) -> bool:
@@ -211,11 +221,9 @@ class ConnectForm(Form):
                 self.remote_command: lambda: connect.worker_commands(["host"], remote, "python3"),
             }
         )
-        alone = (
-            {self.hosts: "One host has no path to test; name two or more."}
-            if len(names) == 1
-            else {}
-        )
+        alone = {}
+        if len(names) == 1:
+            alone = {self.hosts: "One host has no path to test; name two or more."}
         return found | alone
 
     def finished(self, outcome: View) -> None:

@@ -73,12 +73,16 @@ def context(event: Event, base: Path | None = None, around: int = AROUND) -> Sho
         raw = "\n".join(_lines(path, first, event.line + size - 1 + around))
     except DAMAGE as error:
         return f"{path} cannot be read: {error}"
-    lines = secrets.text(raw).split("\n") if raw else []
+    lines = []
+    if raw:
+        lines = secrets.text(raw).split("\n")
     shown = [
         (number, line, event.line <= number < event.line + size)
         for number, line in enumerate(lines, first)
     ]
-    said = event.text.splitlines()[0].strip()[:MAX_LINE_BYTES] if event.text else ""
+    said = ""
+    if event.text:
+        said = event.text.splitlines()[0].strip()[:MAX_LINE_BYTES]
     if not any(hit and _matches(line, said) for _, line, hit in shown):
         return (
             f"{path} does not hold it at line {event.line} (changed, or too large); the raw line"
@@ -88,9 +92,9 @@ def context(event: Event, base: Path | None = None, around: int = AROUND) -> Sho
 
 
 def _why_missing(event: Event) -> str:
-    archive = (
-        next((p for p in Path(event.path).parents if p.is_file()), None) if event.path else None
-    )
+    archive = None
+    if event.path:
+        archive = next((p for p in Path(event.path).parents if p.is_file()), None)
     if archive is not None:
         return f"it lies inside {archive}; unpack that to see the lines around it"
     return f"{event.path or 'its source'} is not here (any more); the raw line stands above"
@@ -292,13 +296,17 @@ class EventsView(View):
             (_where(event, number), event) for number, event in enumerate(shown, 1)
         ]
         # a list that was empty before selects nothing by itself
-        self.line.index = 0 if shown else None
+        if shown:
+            self.line.index = 0
+        else:
+            self.line.index = None
 
     def open(self) -> None:
         """Show the chosen line in its context."""
-        self.around.value = (
-            open_html(self.line.value, self._base, self.near.value) if self.line.value else ""
-        )
+        if self.line.value:
+            self.around.value = open_html(self.line.value, self._base, self.near.value)
+        else:
+            self.around.value = ""
 
 
 def events_summary(events: Sequence[Event]) -> str:
@@ -335,11 +343,9 @@ def static_events(events: Sequence[Event]) -> Markup:
 def picked_html(picked: Sequence[Event], folder: str = "") -> str:
     """The table of picked events, with its own count; paths from `folder` on."""
     shown = _shown(picked)
-    alike = (
-        f"; equal lines share a row, the rarest first: {plural(len(shown), 'row')}"
-        if len(shown) < len(picked)
-        else ""
-    )
+    alike = ""
+    if len(shown) < len(picked):
+        alike = f"; equal lines share a row, the rarest first: {plural(len(shown), 'row')}"
     count = el("p", f"{plural(len(picked), 'event')} picked{alike}", cls="nk-dim")
     return el("div", count, el("div", _table(shown, folder), cls="nk-tall"), cls="nk")
 
@@ -347,16 +353,26 @@ def picked_html(picked: Sequence[Event], folder: str = "") -> str:
 def open_html(event: Event, base: Path | None, near: int = AROUND) -> str:
     """One event: its raw text, its captured fields, its context in the file."""
     around = context(event, base, near)
-    said = around if isinstance(around, str) else ""
-    lines = (
-        Markup("")
-        if isinstance(around, str)
-        else el("pre", *(_numbered(*row) for row in around), cls="nk-pre")
-    )
-    data = fold("Captured fields", fit(value(dict(event.data)))) if event.data else ""
-    rank = "" if event.rank is None else f"rank {event.rank} "
+    said = ""
+    if isinstance(around, str):
+        said = around
+    if isinstance(around, str):
+        lines = Markup("")
+    else:
+        lines = el("pre", *(_numbered(*row) for row in around), cls="nk-pre")
+    data = ""
+    if event.data:
+        data = fold("Captured fields", fit(value(dict(event.data))))
+    if event.rank is None:
+        rank = ""
+    else:
+        rank = f"rank {event.rank} "
     head = el("p", el("b", event.kind), " ", rank, location(event.path, event.line))
-    raw = Markup("") if lines else pre(event.text)  # the context holds the raw line already
+    # the context holds the raw line already
+    if lines:
+        raw = Markup("")
+    else:
+        raw = pre(event.text)
     return el("div", head, raw, el("p", said, cls="nk-dim") if said else "", lines, data, cls="nk")
 
 
@@ -366,7 +382,9 @@ def _notice(sentence: str) -> str:
 
 def _shown(events: Sequence[Event], most: int = ROWS) -> list[list[Event]]:
     """Rows of a table: single events in their order while they fit, else equal ones together."""
-    return [[event] for event in events] if len(events) <= most else group_alike(events)
+    if len(events) <= most:
+        return [[event] for event in events]
+    return group_alike(events)
 
 
 def _numbered(number: int, line: str, hit: bool) -> Markup:
@@ -376,17 +394,18 @@ def _numbered(number: int, line: str, hit: bool) -> Markup:
 
 
 def _table(groups: Sequence[Sequence[Event]], folder: str) -> Markup:
-    rows = [
-        (
-            f"{number}",
-            code(first.kind),
-            _speakers(group),
-            location(first.path, first.line, folder),
-            _raw(group),
-        )
-        for number, group in enumerate(islice(groups, ROWS), 1)
-        for first in group[:1]
-    ]
+    rows = []
+    for number, group in enumerate(islice(groups, ROWS), 1):
+        for first in group[:1]:
+            rows.append(
+                (
+                    f"{number}",
+                    code(first.kind),
+                    _speakers(group),
+                    location(first.path, first.line, folder),
+                    _raw(group),
+                )
+            )
     head = ("#", "Kind", "Rank", "Where", "Raw line")
     return join(fit(table(head, rows, "nk-events")), left_out(len(groups) - ROWS))
 
@@ -397,7 +416,9 @@ def _speakers(group: Sequence[Event]) -> str:
 
 def _raw(group: Sequence[Event]) -> Markup:
     count = sum(event.count for event in group)
-    times = f" (× {count:,})" if count > 1 else ""
+    times = ""
+    if count > 1:
+        times = f" (× {count:,})"
     return el("span", excerpt(group[0])[:300], times, cls="nk-raw")
 
 
@@ -492,18 +513,33 @@ def _rows(rows: Sequence[Row], folder: str) -> list[tuple[object, ...]]:
     for row in sorted(
         rows, key=lambda row: (row.get("kind") not in UNUSED_KINDS, not _no_known_line(row))
     ):
-        key = row.get("path") if len(rows) <= SINGLE else (row.get("kind"), _no_known_line(row))
+        if len(rows) <= SINGLE:
+            key = row.get("path")
+        else:
+            key = row.get("kind"), _no_known_line(row)
         groups.setdefault(key, []).append(row)
     return [_row(group, folder) for group in groups.values()]
 
 
 def _row(group: Sequence[Row], folder: str) -> tuple[object, ...]:
     kind = str(group[0].get("kind", ""))
-    ranks = {rank for row in group for rank in row.get("ranks") or ()}
-    known = badge("▲", "no known line", "possible") if _no_known_line(group[0]) else code(kind)
-    mark = badge("▲", UNUSED_KINDS[kind], "likely") if kind in UNUSED_KINDS else known
+    ranks = set()
+    for row in group:
+        for rank in row.get("ranks") or ():
+            ranks.add(rank)
+    if _no_known_line(group[0]):
+        known = badge("▲", "no known line", "possible")
+    else:
+        known = code(kind)
+    if kind in UNUSED_KINDS:
+        mark = badge("▲", UNUSED_KINDS[kind], "likely")
+    else:
+        mark = known
     first = location(group[0].get("path", ""), base=folder)
-    files = first if len(group) == 1 else join(plural(len(group), "file"), el("div", first))
+    if len(group) == 1:
+        files = first
+    else:
+        files = join(plural(len(group), "file"), el("div", first))
     return (
         mark,
         files,
@@ -531,4 +567,6 @@ def _files(rows: Sequence[Row], folder: str) -> Markup:
 
 
 def _list(problems: Sequence[str]) -> Markup:
-    return el("ul", *(el("li", problem) for problem in problems)) if problems else Markup("")
+    if problems:
+        return el("ul", *(el("li", problem) for problem in problems))
+    return Markup("")

@@ -79,7 +79,9 @@ def cards(known: Sequence[ExperimentRecord]) -> Markup:
 
 def _card(record: ExperimentRecord) -> Markup:
     sign, edge = _outcome(record)
-    what = "Experiment" if record.kind == "check" else "Fix"
+    what = "Fix"
+    if record.kind == "check":
+        what = "Experiment"
     number = record.folder.name.partition("-")[0]
     took = el("span", f"{what} {number}, {record.seconds:.0f} s", cls="nk-dim")
     return el(
@@ -99,11 +101,9 @@ def _outcome(record: ExperimentRecord) -> tuple[Markup, str]:
     """The badge of an experiment, and the class of its card's edge."""
     if record.kind == "fix":
         good = badge("✓", "it works", "state-done")
-        return (
-            (good, "works")
-            if record.worked
-            else (badge("✕", "it did not help", "state-failed"), "proven")
-        )
+        if record.worked:
+            return good, "works"
+        return badge("✕", "it did not help", "state-failed"), "proven"
     symbol, word, cls = MARKS.get(record.verdicts.get(record.cause, "open"), MARKS["open"])
     return badge(symbol, word, cls), cls if cls in ("proven", "likely", "possible") else "works"
 
@@ -134,7 +134,10 @@ def _side(name: str, run: Run | None, cause: str, said: str) -> Markup:
     symbol, word, cls = ENDS.get(
         "slow" if run.warning else run.reason, ("•", run.reason, "possible")
     )
-    first = join(code(cause), " ", said) if cause else text(said or "Nothing is found any more.")
+    if cause:
+        first = join(code(cause), " ", said)
+    else:
+        first = text(said or "Nothing is found any more.")
     return el(
         "div",
         el("h5", name),
@@ -160,7 +163,9 @@ def _bars(before: Run | None, after: Run | None) -> Markup:
         if a and b and max(a, b) > APART * min(a, b)
     ]
     shown = [*fast, *(far if old.steps is not None or new.steps is not None else ()), *slow]
-    return el("div", *shown, cls="nk-bars") if shown else Markup("")
+    if shown:
+        return el("div", *shown, cls="nk-bars")
+    return Markup("")
 
 
 def _pair(
@@ -175,7 +180,10 @@ def _pair(
             cls=f"nk-bar nk-bar-{name}",
             style=f"width:{100 * (value or 0.0) / most:.1f}%",
         )
-        label = "none" if value is None else words(value)
+        if value is None:
+            label = "none"
+        else:
+            label = words(value)
         rows.append(join(el("span", name), el("span", bar, cls="nk-bar-room"), el("span", label)))
     return el("figure", el("figcaption", what), el("div", *rows, cls="nk-bar-rows"))
 
@@ -249,7 +257,9 @@ def speeds(before: Run, after: Run) -> list[tuple[str, str, float | None, float 
     found = []
     for op in dict.fromkeys(m.op for rows in both for m in rows):
         known = [[m for m in rows if m.op == op] for rows in both]
-        kind = "busbw" if all(m.busbw is not None for rows in known for m in rows) else "algbw"
+        kind = "algbw"
+        if all(m.busbw is not None for rows in known for m in rows):
+            kind = "busbw"
         a, b = (max((getattr(m, kind) for m in rows), default=None) for rows in known)
         found.append((op, kind, a, b))
     return found
@@ -280,8 +290,12 @@ class Closed(View):
     def __init__(self, case: Case, made: Sequence[ExperimentRecord], problem: str = "") -> None:
         self.records = tuple(made)
         """The records of what was made, the oldest first."""
-        note = el("p", problem) if made and problem else ""
-        now = join(el("h5", "The verdict now"), banner_view(case).body) if made else ""
+        note = ""
+        if made and problem:
+            note = el("p", problem)
+        now = ""
+        if made:
+            now = join(el("h5", "The verdict now"), banner_view(case).body)
         super().__init__(
             made[-1].summary if made else problem or CheckForm.IDLE, join(note, cards(made), now)
         )
@@ -307,7 +321,10 @@ class CheckForm(Form):
         self, case: Case, cause: str = "", python: str = "", deadline: float = 120.0
     ) -> None:
         self._case = case
-        self._card = [] if case.facts_of("scheduler.") else login_card(case, "diagnose --check")
+        if case.facts_of("scheduler."):
+            self._card = []
+        else:
+            self._card = login_card(case, "diagnose --check")
         self._how: dict[str, Any] = {
             "python": python or None,
             "deadline": deadline,
@@ -337,11 +354,9 @@ class CheckForm(Form):
         asked = next((f.next.question for f in found if f.next and f.next.expects), "")
         if asked:
             return f"Next experiment: {asked}"
-        return (
-            f"{found[0].cause} is {found[0].strength}; what is advised can be tried"
-            if found
-            else self.ASK
-        )
+        if found:
+            return f"{found[0].cause} is {found[0].strength}; what is advised can be tried"
+        return self.ASK
 
     async def run(self, go: bool = True) -> View:
         """Experiments until the first cause is proven, then its fix.

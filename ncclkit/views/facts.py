@@ -94,17 +94,17 @@ def facts_summary(facts: Sequence[Fact], verdicts: Iterable[Finding]) -> str:
         return "No facts have been collected yet"
     hosts = {fact.host for fact in facts if fact.host}
     blind = sum(fact.value is None for fact in facts)
-    about = f" about {host_list(hosts)}" if hosts else ""
+    about = ""
+    if hosts:
+        about = f" about {host_list(hosts)}"
     read = (
         f"{plural(len(facts), 'fact')}{about};"
         f" {f'{blind:,} could not be read' if blind else 'all could be read'}"
     )
     risks = [finding for finding in verdicts if finding.verdict == "found"]
-    return (
-        f"{plural(len(risks), 'risk')} for a job here; {read}"
-        if risks
-        else f"No check finds a risk here; {read}"
-    )
+    if risks:
+        return f"{plural(len(risks), 'risk')} for a job here; {read}"
+    return f"No check finds a risk here; {read}"
 
 
 def _card(title: str, facts: list[Fact], verdicts: list[Finding]) -> Markup:
@@ -144,7 +144,9 @@ def _badge(found: Sequence[Finding], cleared: Sequence[Finding], known: Sequence
         return badge("△", "risk", "likely")
     if not known:
         return badge("?", "not read", "unread")
-    return badge("✓", "checked", "checked") if cleared else badge("·", "info", "info")
+    if cleared:
+        return badge("✓", "checked", "checked")
+    return badge("·", "info", "info")
 
 
 def _risk(finding: Finding) -> Markup:
@@ -165,7 +167,9 @@ def _calm(cleared: Sequence[Finding], known: Sequence[Fact], blind: Sequence[Fac
     counts = [fact.value for fact in known if fact.name == "gpu.count"]
     if counts and not any(counts):
         return "No GPU here, so most of this card stays empty: ranks run on the CPU, over gloo."
-    unread = f" {plural(len(blind), 'fact')} could not be read." if blind else ""
+    unread = ""
+    if blind:
+        unread = f" {plural(len(blind), 'fact')} could not be read."
     if not known:
         return f"Nothing of this could be read.{unread}"
     if not cleared:
@@ -185,7 +189,9 @@ def _headline(known: Sequence[Fact]) -> Markup:
         for label, words in brief
         if 0 < len(words) <= SHORT
     ]
-    return el("p", *chips[:HEADLINE]) if chips else Markup("")
+    if chips:
+        return el("p", *chips[:HEADLINE])
+    return Markup("")
 
 
 def _brief(facts: Sequence[Fact]) -> str:
@@ -199,11 +205,9 @@ def _brief(facts: Sequence[Fact]) -> str:
     if len(most) * 2 <= len(facts):
         return f"{len(by_value):,} different values"
     words = themes.brief(most[0].value, most[0].unit)
-    return (
-        words
-        if len(most) == len(facts) or not words
-        else f"{words} on {len(most):,} of {len(facts):,} hosts"
-    )
+    if len(most) == len(facts) or not words:
+        return words
+    return f"{words} on {len(most):,} of {len(facts):,} hosts"
 
 
 SHOWN, KINDS = 3, 50
@@ -219,9 +223,9 @@ def kinds_summary(known: Kinds, noun: str) -> str:
     if not rare:
         return usual + (f", on each of {len(hosts):,} hosts" if len(hosts) > 1 else "")
     odd = "; ".join(f"{host_list(names)}: {said}" for names, said in rare[: SHOWN - 1])
-    more = (
-        f"; {plural(len(rare) - SHOWN + 1, 'further kind')} of {noun}" if len(rare) >= SHOWN else ""
-    )
+    more = ""
+    if len(rare) >= SHOWN:
+        more = f"; {plural(len(rare) - SHOWN + 1, 'further kind')} of {noun}"
     return f"{plural(len(known), 'kind')} of {noun}. {odd}{more}; {host_list(hosts)}: {usual}"
 
 
@@ -315,10 +319,17 @@ longest one holds."""
 @cache
 def by_hand(name: str) -> Markup:
     """How to find out the fact `name`; empty where no family of facts has that name."""
-    parts = ["#" if is_whole(part) else part for part in name.split(".")]
+    parts = []
+    for part in name.split("."):
+        if is_whole(part):
+            parts.append("#")
+        else:
+            parts.append(part)
     starts = (".".join(parts[:length]) for length in range(len(parts), 0, -1))
     found = next((BY_HAND[start] for start in starts if start in BY_HAND), None)
-    return join(code(found[0]), f" {found[1]}") if found else Markup("")
+    if found:
+        return join(code(found[0]), f" {found[1]}")
+    return Markup("")
 
 
 EACH, MOST = 8, 40
@@ -336,15 +347,15 @@ def known_table(facts: Sequence[Fact]) -> Markup:
     hosts = len({fact.host for fact in facts if fact.host}) > 1
     rows: list[tuple[Markup, str, object]] = []
     for name, values in names.items():
-        groups = (
-            sorted(values.values(), key=len, reverse=True)
-            if len(values) > EACH
-            else list(values.values())
-        )
+        if len(values) > EACH:
+            groups = sorted(values.values(), key=len, reverse=True)
+        else:
+            groups = list(values.values())
         for group in groups[:EACH]:
             shown = value(quantity(group[0].value, group[0].unit))
             rows.append((_name(name, group), _where(name, group, hosts), shown))
-        if rest := groups[EACH:]:
+        rest = groups[EACH:]
+        if rest:
             others = [fact for group in rest for fact in group]
             rows.append((code(name), _where(name, others, hosts), f"{len(rest):,} other values"))
     placed = any(place for _, place, _ in rows)
@@ -357,7 +368,9 @@ def known_table(facts: Sequence[Fact]) -> Markup:
 def _where(name: str, group: Sequence[Fact], hosts: bool) -> str:
     """Which hosts and which numbers (of GPUs, say) a row speaks of."""
     numbers = sorted({int(found) for fact in group for found in themes.NUMBER.findall(fact.name)})
-    numbered = f"N = {some(numbers)}" if len(group) > 1 and name != group[0].name else ""
+    numbered = ""
+    if len(group) > 1 and name != group[0].name:
+        numbered = f"N = {some(numbers)}"
     return "; ".join(
         filter(None, (host_list(fact.host for fact in group) if hosts else "", numbered))
     )
@@ -371,7 +384,9 @@ def blind_table(facts: Sequence[Fact]) -> Markup:
             themes.NUMBER.sub(".N", fact.name)
         )
     rows = [(some(dict.fromkeys(names)), why, how or "–") for (why, how), names in alike.items()]
-    more = [(f"{len(rows) - MOST:,} further reasons", "–", "–")] if len(rows) > MOST else []
+    more = []
+    if len(rows) > MOST:
+        more = [(f"{len(rows) - MOST:,} further reasons", "–", "–")]
     return table(("Fact", "Why not", "How to find out"), [*rows[:MOST], *more])
 
 
@@ -380,7 +395,9 @@ def _name(name: str, group: Sequence[Fact]) -> Markup:
     source.
     """
     ranks = {fact.rank for fact in group if fact.rank is not None}
-    said = f" rank {some(sorted(ranks))}" if ranks else ""
+    said = ""
+    if ranks:
+        said = f" rank {some(sorted(ranks))}"
     return join(
         code(name if len(group) > 1 else group[0].name),
         said,
@@ -457,12 +474,12 @@ def _groups(groups: Sequence[HostGroup]) -> Markup:
         for group in groups[: GROUPS + OPEN_ROWS]
     ]
     left = sum(len(group.hosts) for group in groups[GROUPS + OPEN_ROWS :])
-    more = el("div", f"… and other values on {plural(left, 'host')}") if left else ""
-    rest = (
-        fold(f"{plural(len(groups) - GROUPS, 'more value')}", *lines[GROUPS:], more)
-        if groups[GROUPS:]
-        else ""
-    )
+    more = ""
+    if left:
+        more = el("div", f"… and other values on {plural(left, 'host')}")
+    rest = ""
+    if groups[GROUPS:]:
+        rest = fold(f"{plural(len(groups) - GROUPS, 'more value')}", *lines[GROUPS:], more)
     return join(*lines[:GROUPS], rest)
 
 
@@ -477,7 +494,9 @@ def _hosts(names: Sequence[str]) -> Markup:
 
 def _value(group: HostGroup) -> Markup:
     """A short value in one piece, a long one in as many lines as it takes."""
-    return code(group.value) if len(group.value) <= PIECE else el("b", group.value)
+    if len(group.value) <= PIECE:
+        return code(group.value)
+    return el("b", group.value)
 
 
 def _usual(found: Difference) -> Markup:
@@ -517,4 +536,6 @@ def _unread(seen: Consistency) -> Markup:
 
 
 def _on_which(each: MissingFact, seen: Consistency) -> str:
-    return host_list(each.hosts) if len(each.hosts) < len(seen.hosts) else "all hosts"
+    if len(each.hosts) < len(seen.hosts):
+        return host_list(each.hosts)
+    return "all hosts"

@@ -65,11 +65,9 @@ def progress_view(case: Case) -> View:
     uneven = [_group(key, ranks) for key, ranks in ordered if _behind(ranks)]
     even = [(key, ranks) for key, ranks in ordered if not _behind(ranks)]
     silent = [one.rank for one in known if not one.progress]
-    mute = (
-        el("p", f"{numbered('Rank', silent)}: nothing says how far.", cls="nk-dim")
-        if silent
-        else ""
-    )
+    mute = ""
+    if silent:
+        mute = el("p", f"{numbered('Rank', silent)}: nothing says how far.", cls="nk-dim")
     rest = fold(f"{len(uneven) - GROUPS:,} more groups", *uneven[GROUPS:])
     verdict = culprits(case.findings)
     headline = headline_beside(verdict, *_progress_headline(ordered, silent, scope, verdict))
@@ -104,7 +102,10 @@ def _lines(ranks: Ranks, lasts: Mapping[int, float], scale: Scale) -> list[_draw
     furthest = max(_place(at) for at in ranks.values())
     drawn = {rank: at for rank, at in ranks.items() if at.history or (_place(at) == 0 < furthest)}
     behind = {rank for rank, at in drawn.items() if _place(at) < furthest}
-    odd = behind if 2 * len(behind) <= len(drawn) else set(drawn) - behind
+    if 2 * len(behind) <= len(drawn):
+        odd = behind
+    else:
+        odd = set(drawn) - behind
     chosen = sorted(drawn, key=lambda rank: (rank not in odd, rank))[:EACH]
     ends = {rank: _points(drawn[rank], lasts[rank], scale) for rank in chosen}
     longest = {
@@ -132,7 +133,10 @@ def _waits(at: RankProgress) -> bool:
 def _label(place: int, ranks: Ranks, furthest: int) -> str:
     """``rank 2 stopped at 11``, ``3 ranks wait in all_reduce 12``."""
     alike = [rank for rank, at in ranks.items() if _place(at) == place]
-    named = numbered("rank", alike) if len(alike) <= 3 else plural(len(alike), "rank")
+    if len(alike) <= 3:
+        named = numbered("rank", alike)
+    else:
+        named = plural(len(alike), "rank")
     if not place:
         return f"{named} entered none"
     if place < furthest:
@@ -141,12 +145,12 @@ def _label(place: int, ranks: Ranks, furthest: int) -> str:
         (at for at in ranks.values() if _waits(at) and at.op and place in (at.waits, at.enqueued)),
         None,
     )
-    verb = "waits" if len(alike) == 1 else "wait"
-    return (
-        f"{named} {verb} in {text.op(waits.op)} {place:,}"
-        if waits
-        else f"{named} came to {place:,}"
-    )
+    verb = "wait"
+    if len(alike) == 1:
+        verb = "waits"
+    if waits:
+        return f"{named} {verb} in {text.op(waits.op)} {place:,}"
+    return f"{named} came to {place:,}"
 
 
 def disagreement_view(case: Case) -> View:
@@ -156,16 +160,16 @@ def disagreement_view(case: Case) -> View:
     scope = last_run_of(case)
     found, known = alignment.disagreements(scope), alignment.clocks_of(scope)
     first, pointed = (found[0].summary.rstrip("."), found[0].culprits) if found else _agreed(scope)
-    more = f" (and {plural(len(found) - 1, 'further disagreement')})" if len(found) > 1 else ""
+    more = ""
+    if len(found) > 1:
+        more = f" (and {plural(len(found) - 1, 'further disagreement')})"
     headline = headline_beside(culprits(case.findings), first + more, pointed)
     cards = [_card(one, titled=one.summary.rstrip(".") != headline) for one in found]
     rest = fold(f"{len(found) - GROUPS:,} more disagreements", *cards[GROUPS:])
     several = len(name_hosts(scope.events)) > 1  # of one host there is one clock
-    clocks = (
-        el("section", el("h4", _clocks_summary(known)), _clocks(known), cls="nk-card")
-        if several
-        else ""
-    )
+    clocks = ""
+    if several:
+        clocks = el("section", el("h4", _clocks_summary(known)), _clocks(known), cls="nk-card")
     return View(headline, join(*cards[:GROUPS], rest, clocks))
 
 
@@ -211,16 +215,21 @@ def _progress_headline(
         return f"{between}; {numbered('rank', first)} came furthest", first
     others = [at for at in ranks.values() if _place(at) == furthest]
     hangs = all(map(_waits, others))
-    verb = "stopped at" if hangs else "came to"
-    came = (
-        f"{verb} collective {least:,} of {_name(key)}"
-        if least
-        else f"entered no collective of {_name(key)}"
-    )
-    where = ("waits in" if len(others) == 1 else "wait in") if hangs else "came to"
+    verb = "came to"
+    if hangs:
+        verb = "stopped at"
+    if least:
+        came = f"{verb} collective {least:,} of {_name(key)}"
+    else:
+        came = f"entered no collective of {_name(key)}"
+    where = "came to"
+    if hangs:
+        where = "waits in" if len(others) == 1 else "wait in"
     there = f"{plural(len(others), 'rank')} {where} collective {furthest:,}"
     also = sum(bool(_behind(held)) for _, held in groups[1:])
-    more = f" (and {plural(also, 'further group')} with ranks behind)" if also else ""
+    more = ""
+    if also:
+        more = f" (and {plural(also, 'further group')} with ranks behind)"
     return f"{numbered('Rank', behind)} {came}; {there}{more}", behind
 
 
@@ -232,21 +241,21 @@ def _even_headline(
     single = len(groups) == 1
     (key, ranks), *_ = groups
     place = max(_place(at) for at in ranks.values())
-    came = (
-        f"came to collective {place:,} of {_name(key)}"
-        if place
-        else f"entered no collective of {_name(key)}"
-    )
+    if place:
+        came = f"came to collective {place:,} of {_name(key)}"
+    else:
+        came = f"entered no collective of {_name(key)}"
     if len(known) == 1 and known == _logged(case):
         return f"Only rank {known[0]}'s log was given: it {came}", known
     if not silent:
-        every = (
-            f"every rank {came}"
-            if single
-            else f"in each of {len(groups):,} groups every rank came equally far"
-        )
+        if single:
+            every = f"every rank {came}"
+        else:
+            every = f"in each of {len(groups):,} groups every rank came equally far"
         return text.start(every) if verdict else f"No rank is behind: {every}", ()
-    where = came if single else "came equally far in each of their groups"
+    where = "came equally far in each of their groups"
+    if single:
+        where = came
     return (
         f"{numbered('Rank', known)} {where}; nothing says how far {numbered('rank', silent)} came",
         silent,
@@ -304,8 +313,13 @@ def _even(groups: Groups) -> Markup:
 
 def _row(state: State, ranks: Sequence[int], furthest: int) -> tuple[object, ...]:
     gap = furthest - state.place
-    late = el("b", f"▲ {gap:,}") if gap else "0"
-    count = f"{some(ranks)} ({len(ranks):,})" if len(ranks) > 1 else some(ranks)
+    late = "0"
+    if gap:
+        late = el("b", f"▲ {gap:,}")
+    if len(ranks) > 1:
+        count = f"{some(ranks)} ({len(ranks):,})"
+    else:
+        count = some(ranks)
     numbers = (state.enqueued, state.started, state.completed)
     return (
         count,
@@ -353,7 +367,9 @@ def _labels(one: Disagreement) -> tuple[str, str]:
 
 
 def _side(ranks: Sequence[int]) -> str:
-    return f"{some(ranks)} ({plural(len(ranks), 'rank')})" if ranks else "nobody"
+    if ranks:
+        return f"{some(ranks)} ({plural(len(ranks), 'rank')})"
+    return "nobody"
 
 
 def _clocks_summary(known: Sequence[Clock]) -> str:
@@ -368,11 +384,9 @@ def _clocks_summary(known: Sequence[Clock]) -> str:
     worst = max(odd, key=lambda clock: abs(clock.offset))
     named = f"{worst.host} is {abs(worst.offset):.1f} s {'ahead' if worst.offset > 0 else 'behind'}"
     rest = f"{len(known) - len(odd):,} others agree within {AGREE} s"
-    return (
-        f"The clock of {named}; {rest}"
-        if len(odd) == 1
-        else f"{len(odd):,} clocks are off, most of all {named}; {rest}"
-    )
+    if len(odd) == 1:
+        return f"The clock of {named}; {rest}"
+    return f"{len(odd):,} clocks are off, most of all {named}; {rest}"
 
 
 def _off(clock: Clock) -> bool:
@@ -383,7 +397,10 @@ def _clocks(known: Sequence[Clock]) -> Markup:
     """The clocks that are off; all of them where they are few."""
     if len(known) < 2:
         return Markup("")
-    shown = known if len(known) <= STATES else [clock for clock in known if _off(clock)]
+    if len(known) <= STATES:
+        shown = known
+    else:
+        shown = [clock for clock in known if _off(clock)]
     ranked = sorted(shown, key=lambda clock: -abs(clock.offset))[:STATES]
     rows = [
         (c.host or "–", f"{c.offset:+.2f} s", f"{c.spread:.2f} s", f"{c.shared:,}") for c in ranked

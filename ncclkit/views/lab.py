@@ -64,7 +64,8 @@ class LabForm(Form):
 
     def __init__(self, case: Case, fault: str, ranks: int = 0, **choices: Any) -> None:
         known = inspect.signature(injection.inject).parameters.keys() - TAKEN
-        if strange := sorted(choices.keys() - known):
+        strange = sorted(choices.keys() - known)
+        if strange:
             raise NcclkitError(
                 f"The lab has no choice {strange[0]!r}; it takes {', '.join(sorted(known))}."
             )
@@ -186,11 +187,9 @@ def _met(answers: Answers) -> str:
     first, right = answers.of().first, answers.question().right
     if not first:
         return f"What holds: {right}"
-    return (
-        f"You guessed “{first}”, and so it is"
-        if first == right
-        else f"You guessed “{first}”; what holds: {right}"
-    )
+    if first == right:
+        return f"You guessed “{first}”, and so it is"
+    return f"You guessed “{first}”; what holds: {right}"
 
 
 def _proof(found: Diagnosis, cause: str) -> Markup:
@@ -198,11 +197,10 @@ def _proof(found: Diagnosis, cause: str) -> Markup:
     if not found.findings:
         return el("p", "This case shows no cause: run the cells above first.", cls="nk-dim")
     top = found.findings[0]
-    other = (
-        ""
-        if top.cause == cause
-        else el("p", "The job of the question has ", code(cause), "; yours has another.")
-    )
+    if top.cause == cause:
+        other = ""
+    else:
+        other = el("p", "The job of the question has ", code(cause), "; yours has another.")
     return join(el("p", strength_part(top), " ", top.say), other)
 
 
@@ -255,12 +253,17 @@ class Quiz(View):
 
     def _explanation(self, number: int, choice: str, *, named: bool = False) -> Markup:
         question = self._answers.question(number)
-        mark = HOLDS if choice == question.right else NOT
+        if choice == question.right:
+            mark = HOLDS
+        else:
+            mark = NOT
         return el("p", mark, " ", el("b", choice, ": ") if named else "", question.choices[choice])
 
     def _fared(self) -> Markup:
         said = self._answers.fared()
-        return el("p", el("b", "How you fared: "), " ".join(said)) if said else Markup("")
+        if said:
+            return el("p", el("b", "How you fared: "), " ".join(said))
+        return Markup("")
 
 
 FULL, WIDE = W.Layout(width="100%"), W.Layout(width="auto")

@@ -111,9 +111,9 @@ class LiveTest(Form):
             _, word, _ = self._badge()
             return f"Live test {word}: {self._outcome or self.progress.words()}"
         raw = self._raw()
-        ranks = (
-            plural(raw["ranks"], "rank") if raw["ranks"] else "one rank per GPU, or two on the CPU"
-        )
+        ranks = "one rank per GPU, or two on the CPU"
+        if raw["ranks"]:
+            ranks = plural(raw["ranks"], "rank")
         return f"Live test with {ranks}, ended after {raw['timeout']:g} s at the latest"
 
     def static(self) -> Markup:
@@ -282,7 +282,9 @@ class BatchTest(LiveTest):
         Of the one that waits or runs, else of a new one, else of the last one.
         """
         mine = [job for job in submit.jobs(self._case) if job.words[:1] == ("probe",)]
-        last = mine[-1] if mine else None
+        last = None
+        if mine:
+            last = mine[-1]
         is_over = last is None or (await asyncio.to_thread(submit.state, last)).over
         if self._asked_for and is_over:
             self._asked_for = False  # once: to run the cell again shows what came of it
@@ -361,5 +363,7 @@ def _control(name: str, value: Any, choices: Sequence[str]) -> tuple[Any, dict[s
 def _words(name: str, chosen: Any) -> str:
     """A value of the form in words: sizes with their unit, what is left open as ``auto``."""
     if name == "max_bytes":
-        return format_bytes(chosen) if chosen else "auto"
+        if chosen:
+            return format_bytes(chosen)
+        return "auto"
     return str(chosen or ("this one" if name == "python" else "auto"))

@@ -54,12 +54,16 @@ class Network:
 
     def value(self, name: str) -> Any:
         """The value of a fact, None where it is not known."""
-        return self.facts[name].value if name in self.facts else None
+        if name in self.facts:
+            return self.facts[name].value
+        return None
 
     def rows(self, name: str) -> list[Mapping[str, Any]]:
         """Interfaces or ports; what is not a row of the agent's is left out."""
         held = self.value(name)
-        return [row for row in held if isinstance(row, dict)] if isinstance(held, list) else []
+        if isinstance(held, list):
+            return [row for row in held if isinstance(row, dict)]
+        return []
 
     @property
     def picks(self) -> dict[str, str]:
@@ -129,7 +133,12 @@ def _rdma(network: Network) -> str:
     taken, ports = network.value("net.nccl.hcas"), network.rows("net.rdma")
     if not ports or not isinstance(taken, list):
         return ""
-    share = "all" if len(taken) == len(ports) > 1 else f"{len(taken):,} of" if taken else "none of"
+    if len(taken) == len(ports) > 1:
+        share = "all"
+    elif taken:
+        share = f"{len(taken):,} of"
+    else:
+        share = "none of"
     return f"for its data NCCL takes {share} {plural(len(ports), 'RDMA port')}"
 
 
@@ -149,16 +158,22 @@ def _named(network: Network, name: str) -> str:
     row = next((row for row in network.rows("net.interfaces") if row.get("name") == name), {})
     if row.get("kind") == "loopback":
         return f"{name}, which is enough on one host and reaches no other"
-    about = [str(row["kind"])] if row.get("kind") not in (None, "physical") else []
+    about = []
+    if row.get("kind") not in (None, "physical"):
+        about = [str(row["kind"])]
     about += [_speed(row["speed"])] if row.get("speed") else []
-    return f"{name} ({', '.join(about)})" if about else name
+    if about:
+        return f"{name} ({', '.join(about)})"
+    return name
 
 
 def _speed(megabits: Any) -> str:
     """``25 Gb/s``, ``100 Mb/s``; a dash for what nobody states."""
     if not isinstance(megabits, (int, float)) or megabits <= 0:
         return "–"
-    return f"{megabits / 1000:g} Gb/s" if megabits >= 1000 else f"{megabits:g} Mb/s"
+    if megabits >= 1000:
+        return f"{megabits / 1000:g} Gb/s"
+    return f"{megabits:g} Mb/s"
 
 
 def _part(held: Sequence[Network], alone: bool) -> Markup:
@@ -168,10 +183,17 @@ def _part(held: Sequence[Network], alone: bool) -> Markup:
         f"{plural(len(held), 'host')}: {_hosts(held)}; addresses and errors are those of"
         f" {network.host}"
     )
-    head = "" if alone and len(held) == 1 else el("h5", network.host if len(held) == 1 else several)
+    if alone and len(held) == 1:
+        head = ""
+    else:
+        head = el("h5", network.host if len(held) == 1 else several)
     interfaces = table(INTERFACES, islice(_interfaces(network), MOST), "nk-network")
     ports = table(PORTS, islice(_ports(network), MOST), "nk-ports")
-    lost = [] if alone else _lost(network)  # alone, the conclusion says it
+    # alone, the conclusion says it
+    if alone:
+        lost = []
+    else:
+        lost = _lost(network)
     said = (el("p", f"{who} finds no interface: {why}", cls="nk-bad") for who, why in lost)
     return join(head, *said, fit(interfaces), fit(ports), el("p", _around(network), cls="nk-dim"))
 
@@ -219,11 +241,9 @@ def _ports(network: Network) -> Iterator[tuple[object, ...]]:
         name = f"{row.get('device', '?')}:{row.get('port', '?')}"
         works = row.get("state") == "ACTIVE"
         counters = row.get("counters")
-        errors = (
-            [f"{name} {count}" for name, count in counters.items()]
-            if isinstance(counters, dict)
-            else []
-        )
+        errors = []
+        if isinstance(counters, dict):
+            errors = [f"{name} {count}" for name, count in counters.items()]
         rate = row.get("rate")
         yield (
             code(name),
@@ -244,17 +264,17 @@ def _ports(network: Network) -> Iterator[tuple[object, ...]]:
 def _behind(port: Mapping[str, Any]) -> list[str]:
     """The network interfaces that the GID table of a port names."""
     gids = port.get("gids")
-    names = (
-        [str(gid.get("interface") or "") for gid in gids if isinstance(gid, dict)]
-        if isinstance(gids, list)
-        else []
-    )
+    names = []
+    if isinstance(gids, list):
+        names = [str(gid.get("interface") or "") for gid in gids if isinstance(gid, dict)]
     return list(dict.fromkeys(name for name in names if name))
 
 
 def _addresses(row: Mapping[str, Any]) -> str:
     held = row.get("addresses")
-    return some(str(address) for address in held) if isinstance(held, list) and held else "none"
+    if isinstance(held, list) and held:
+        return some(str(address) for address in held)
+    return "none"
 
 
 def _around(network: Network) -> str:
@@ -414,8 +434,15 @@ def _steps(order: Sequence[int], hosts: Mapping[int, str]) -> list[tuple[str, li
 
 def _order(order: Sequence[int], hosts: Mapping[int, str]) -> Markup:
     steps = _steps(order, hosts)
-    named = [name if len(ranks) == 1 else f"{name} ({some(ranks)})" for name, ranks in steps[:MANY]]
-    more = f" → … {len(steps) - MANY:,} more" if len(steps) > MANY else ""
+    named = []
+    for name, ranks in steps[:MANY]:
+        if len(ranks) == 1:
+            named.append(name)
+        else:
+            named.append(f"{name} ({some(ranks)})")
+    more = ""
+    if len(steps) > MANY:
+        more = f" → … {len(steps) - MANY:,} more"
     return join(
         " → ".join(named), more, el("span", f" → {named[0]}", cls="nk-dim") if not more else ""
     )
@@ -425,7 +452,12 @@ def _rings_summary(orders: Orders, first: tuple[int, ...], hosts: Mapping[int, s
     channels = sum(len(found) for found in orders.values())
     places = [hosts.get(rank, "") for rank in first]
     crossings = sum(a != b for a, b in zip(places, [*places[1:], places[0]], strict=True))
-    shape = "the same ring" if len(orders) == 1 else f"{len(orders)} different rings"
-    across = f", which changes host {crossings:,} times" if crossings and len(orders) == 1 else ""
+    if len(orders) == 1:
+        shape = "the same ring"
+    else:
+        shape = f"{len(orders)} different rings"
+    across = ""
+    if crossings and len(orders) == 1:
+        across = f", which changes host {crossings:,} times"
     run = f"{plural(channels, 'channel')} run{'s' if channels == 1 else ''}"
     return f"{run} {shape} over {plural(len(first), 'rank')}{across}"

@@ -73,11 +73,9 @@ def _lights(found: StagedTest) -> Markup:
 def _light(name: str, count: int, bad: int) -> Markup:
     if bad:
         return badge("✕", f"{name}: {bad} bad", "stage-error")
-    return (
-        badge("✓", name, "stage-done")
-        if count
-        else badge("·", f"{name}: not reached", "stage-waiting")
-    )
+    if count:
+        return badge("✓", name, "stage-done")
+    return badge("·", f"{name}: not reached", "stage-waiting")
 
 
 def _tried(found: StagedTest) -> list[tuple[object, ...]]:
@@ -98,7 +96,9 @@ def _tried(found: StagedTest) -> list[tuple[object, ...]]:
 def _outcome(group: GroupResult) -> str:
     if group.problem:
         return group.problem
-    wrong = f", {plural(group.wrong, 'value')} wrong" if group.wrong else ""
+    wrong = ""
+    if group.wrong:
+        wrong = f", {plural(group.wrong, 'value')} wrong"
     return (
         f"{format_number(group.busbw)} GB/s busbw" if group.busbw is not None else "works alone"
     ) + wrong
@@ -130,12 +130,13 @@ def _bad(found: StagedTest) -> list[tuple[object, ...]]:
         if pair is None:
             rows.append((f"{a} – {b}", "–", "–", "its round began, and no result came"))
             continue
-        usual = f"{format_number(pair.usual)} GB/s" if pair.usual else "–"
-        why = (
-            f"{plural(pair.wrong, 'byte')} arrived wrong"
-            if pair.wrong
-            else f"others over {pair.path} are faster"
-        )
+        usual = "–"
+        if pair.usual:
+            usual = f"{format_number(pair.usual)} GB/s"
+        if pair.wrong:
+            why = f"{plural(pair.wrong, 'byte')} arrived wrong"
+        else:
+            why = f"others over {pair.path} are faster"
         rows.append((f"{a} – {b}", f"{format_number(pair.bandwidth)} GB/s", usual, why))
     return rows
 

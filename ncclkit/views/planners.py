@@ -120,7 +120,10 @@ def _control(field: Field) -> W.Widget:
         return W.Dropdown(options=list(field.choices), value=field.value, layout=layout, **look)
     if isinstance(field.value, bool):
         return W.Checkbox(value=field.value, indent=False, description=field.label, layout=layout)
-    kind = W.BoundedIntText if isinstance(field.value, int) else W.BoundedFloatText
+    if isinstance(field.value, int):
+        kind = W.BoundedIntText
+    else:
+        kind = W.BoundedFloatText
     return kind(value=field.value, min=0, max=10**15, layout=layout, **look)
 
 
@@ -163,7 +166,9 @@ def _limit(figure: go.Figure, value: float, name: str, dash: str = "dash") -> No
 
 def _measured(value: Any, source: str, otherwise: Any) -> tuple[Any, str]:
     """A value with where it was measured, or the one that is taken otherwise."""
-    return (value, source) if value is not None else (otherwise, "")
+    if value is not None:
+        return value, source
+    return otherwise, ""
 
 
 def _fact(case: Case, name: str) -> Any:
@@ -175,12 +180,18 @@ def _fact(case: Case, name: str) -> Any:
 def _local(case: Case) -> tuple[int, str]:
     """Ranks of a host: one for each GPU; two without any, as the small job has."""
     count = _fact(case, "gpu.count")
-    return (8, "") if count is None else (count, "gpu.count") if count else (2, "gpu.count: no GPU")
+    if count is None:
+        return 8, ""
+    if count:
+        return count, "gpu.count"
+    return 2, "gpu.count: no GPU"
 
 
 def _ranks(case: Case) -> tuple[int, str]:
     ranks = max((m.ranks for m in case.measurements), default=0)
-    return (ranks, "the last live test") if ranks > 1 else (8, "")
+    if ranks > 1:
+        return ranks, "the last live test"
+    return 8, ""
 
 
 def _timeout_fields(case: Case) -> Fields:
@@ -237,7 +248,9 @@ def _timeout(case: Case, values: dict[str, Any]) -> Drawn:
         "step": values["step"],
     }
     which = max(phases, key=lambda name: phases[name])
-    retry = budgets.RETRY if values["hosts"] > 1 else 0.0
+    retry = 0.0
+    if values["hosts"] > 1:
+        retry = budgets.RETRY
     spread = values["spread"] / 100
     whole = budgets.timeout(phases[which], values["collective"], spread, retry)
     inner = budgets.timeout(values["step"], values["collective"], spread, 0.0)
@@ -415,7 +428,9 @@ def _loader(case: Case, place: int, otherwise: int) -> tuple[int, str]:
 
 def _host_fields(case: Case) -> Fields:
     free, swap = _fact(case, "memory.available"), _fact(case, "memory.swap")
-    held = sum(row.get("size", 0) for row in swap) if isinstance(swap, list) else None
+    held = None
+    if isinstance(swap, list):
+        held = sum(row.get("size", 0) for row in swap)
     peak = max(
         (event.data["peak"] for event in case.of("worker.phase") if event.data.get("peak")),
         default=None,
@@ -508,7 +523,9 @@ def _gpu_fields(case: Case) -> Fields:
 def _gpu_memory(case: Case, values: dict[str, Any]) -> Drawn:
     shape = [int(values[name]) for name in ("layers", "hidden", "sequence", "vocabulary")]
     layers, hidden, tokens, words = shape
-    item = 2 if values["precision"].startswith("bf16") else 4
+    item = 4
+    if values["precision"].startswith("bf16"):
+        item = 2
     sample = budgets.activations(layers, hidden, tokens, words, item)
     size = values["sample"] * MIB or sample.value
     each = budgets.per_sample(size, max(layers, 1))
@@ -529,7 +546,10 @@ def _gpu_memory(case: Case, values: dict[str, Any]) -> Drawn:
         (name, format_bytes(plan.value), str(most[name]), plan.words)
         for name, plan in plans.items()
     ]
-    activations = f"{format_bytes(size)} a sample, as typed." if values["sample"] else sample.words
+    if values["sample"]:
+        activations = f"{format_bytes(size)} a sample, as typed."
+    else:
+        activations = sample.words
     why = f"Activations: {activations} What the allocator cannot reuse comes on top: some per cent."
     more = fit(table(("Strategy", "Peak", "Samples of a rank at most", "Made of"), rows))
     summary = f"On {plural(ranks, 'GPU')} of {values['room']:g} GiB {first}"
@@ -541,7 +561,9 @@ def _most(need: Callable[[str, int], Budget], strategy: str, room: float, sample
     empty = need(strategy, 0)
     update = empty.parts.get("gradients, update", 0.0)
     fit_in = budgets.largest_batch(room, empty.value - update, sample)
-    return fit_in if empty.value <= room else 0
+    if empty.value <= room:
+        return fit_in
+    return 0
 
 
 SHAPES = ("", "/", "x", "-", ".", "|")
@@ -621,7 +643,9 @@ def _files(case: Case, values: dict[str, Any]) -> Drawn:
         ".",
     )
     parts = {"communicators": need.value, "workers' pipes": float(pipes)}
-    lines = {"allowed": float(values["limit"])} if values["limit"] > 0 else {}
+    lines = {}
+    if values["limit"] > 0:
+        lines = {"allowed": float(values["limit"])}
     figure = _bars(parts, "open files of a rank", lines, lambda v: f"{v:,.0f}")
     return Drawn(summary, figure, join(el("p", why), advice if short else ""))
 
@@ -632,7 +656,9 @@ def _scaling_fields(case: Case) -> Fields:
         (sum(event.data["buckets"]) for event in last_step_events(case) if event.data["buckets"]),
         None,
     )
-    model = "the DDP buckets of your script in this case, as float32" if sent else ""
+    model = ""
+    if sent:
+        model = "the DDP buckets of your script in this case, as float32"
     return {
         "parameters": Field(
             "Parameters, millions", round(sent / 4e6, 6) if sent else 7000.0, model
@@ -648,7 +674,9 @@ def _scaling_fields(case: Case) -> Fields:
 
 
 def _speed(line: MessageCost) -> float:
-    return round(1e-3 / line.us_per_byte, 3) if line.us_per_byte else 1e6
+    if line.us_per_byte:
+        return round(1e-3 / line.us_per_byte, 3)
+    return 1e6
 
 
 def _line(case: Case) -> tuple[MessageCost | None, str]:

@@ -47,8 +47,12 @@ def bandwidth(
     misleads.
     """
     rows = sorted(measurements, key=lambda m: m.bytes)
-    kind = "busbw" if rows and all(m.busbw is not None for m in rows) else "algbw"
-    limit = expected if kind == "busbw" else None
+    kind = "algbw"
+    if rows and all(m.busbw is not None for m in rows):
+        kind = "busbw"
+    limit = None
+    if kind == "busbw":
+        limit = expected
     groups = _groups(rows)
     small = {name: [m for m in group if m.bytes <= SMALL] for name, group in groups.items()}
     few = [m for group in small.values() for m in group]
@@ -130,12 +134,11 @@ def ticks(low: float, high: float) -> list[float]:
     """
     decades = range(math.floor(low), math.ceil(high) + 1)
     for steps in ((1, 1.5, 2, 3, 4, 5, 7), (1, 2, 5), (1, 3), (1,)):
-        known = [
-            step * 10.0**decade
-            for decade in decades
-            for step in steps
-            if low <= math.log10(step) + decade <= high
-        ]
+        known = []
+        for decade in decades:
+            for step in steps:
+                if low <= math.log10(step) + decade <= high:
+                    known.append(step * 10.0**decade)
         if len(known) <= 6:
             return known
     return known[:: math.ceil(len(known) / 6)]
@@ -147,7 +150,8 @@ def bandwidth_summary(
     """The conclusion of `bandwidth` in one sentence, plain text."""
     if not rows:
         return "Nothing measured yet"
-    if wrong := sum(m.wrong or 0 for m in rows):
+    wrong = sum(m.wrong or 0 for m in rows)
+    if wrong:
         worst = max(rows, key=lambda m: m.wrong or 0)
         return (
             f"{worst.op} gave {wrong:,} wrong elements, most at {format_bytes(worst.bytes)}: do not"
@@ -155,12 +159,19 @@ def bandwidth_summary(
         )
     if all(m.ranks == 1 for m in rows):
         ops = sorted({m.op for m in rows})
-        work = f"{ops[0]} works" if len(ops) == 1 else f"{len(ops)} collectives work"
+        if len(ops) == 1:
+            work = f"{ops[0]} works"
+        else:
+            work = f"{len(ops)} collectives work"
         return f"{work} on one rank, where nothing travels: these times say nothing of a link"
-    kind = "busbw" if all(m.busbw is not None for m in rows) else "algbw"
+    kind = "algbw"
+    if all(m.busbw is not None for m in rows):
+        kind = "busbw"
     best = max(rows, key=lambda m: _speed(m, kind))
     peak = _speed(best, kind)
-    named = f" in run {best.run}" if len({m.run for m in rows}) > 1 else ""
+    named = ""
+    if len({m.run for m in rows}) > 1:
+        named = f" in run {best.run}"
     reached = f"{best.op} reaches {format_number(peak)} GB/s {kind}{named}"
     if expected and kind == "busbw":
         bound = best.expected or expected
@@ -272,7 +283,9 @@ def size_axis(sizes: Sequence[int]) -> dict[str, Any]:
     """
     known = sorted(set(sizes))
     shown: list[int] = []
-    apart = math.log(known[-1] / known[0]) / 6 if known else 0.0
+    apart = 0.0
+    if known:
+        apart = math.log(known[-1] / known[0]) / 6
     for size in known[::-1][:: max(1, math.ceil(len(known) / 5))]:
         if not shown or math.log(shown[-1] / size) >= apart:
             shown.append(size)
@@ -321,7 +334,12 @@ def rank_style(number: int) -> dict[str, str]:
 
 def _style(index: int, dotted: bool = False) -> dict[str, object]:
     """Line and mark of one run: told apart by colour, by mark and by dash."""
-    dash = "dot" if dotted else "solid" if index < len(LINES) else "dash"
+    if dotted:
+        dash = "dot"
+    elif index < len(LINES):
+        dash = "solid"
+    else:
+        dash = "dash"
     line = {"color": LINES[index % len(LINES)], "width": 1.5 if dotted else 2.5, "dash": dash}
     return {
         "line": line,
@@ -330,11 +348,9 @@ def _style(index: int, dotted: bool = False) -> dict[str, object]:
 
 
 def _hover(m: Measurement, expected: float | None) -> list[str]:
-    ratio = (
-        f", {100 * m.busbw / expected:.0f} % of expected"
-        if expected and m.busbw is not None
-        else ""
-    )
+    ratio = ""
+    if expected and m.busbw is not None:
+        ratio = f", {100 * m.busbw / expected:.0f} % of expected"
     return [format_bytes(m.bytes), format_time(m.time_us), format_time(m.p99_us), ratio]
 
 
@@ -356,7 +372,9 @@ def _groups(rows: Sequence[Measurement]) -> dict[str, list[Measurement]]:
 
 
 def _speed(m: Measurement, kind: str) -> float:
-    return m.busbw if kind == "busbw" and m.busbw is not None else m.algbw
+    if kind == "busbw" and m.busbw is not None:
+        return m.busbw
+    return m.algbw
 
 
 def _wrong(figure: go.Figure, rows: Sequence[Measurement], kind: str) -> None:

@@ -95,16 +95,17 @@ class StartForm(Form):
 
     def asks(self) -> bool:
         """Whether anything is named."""
-        if wrong := self.wrong():
+        wrong = self.wrong()
+        if wrong:
             raise NcclkitError(wrong[self.job])
         named = bool(self.logs.value.strip() or self.job.value.strip())
         return self._machine or named or bool(self.upload.value)
 
     def prepare(self) -> Coroutine[Any, Any, View]:
         """The answer to what is named."""
-        return (
-            self._attach(self.job.value) if self.job.value.strip() else self._read(self.logs.value)
-        )
+        if self.job.value.strip():
+            return self._attach(self.job.value)
+        return self._read(self.logs.value)
 
     def started(self) -> None:
         """Show that it begins; a question about another job is gone."""

@@ -101,7 +101,9 @@ class StepForm(Form):
 
     async def _measured(self, words: Sequence[str], options: StepOptions) -> View:
         run = await step.measure_steps(self._case, words, options, self.observe)
-        return View(run.summary, Markup("")) if run.times is None else step_view(self._case)
+        if run.times is None:
+            return View(run.summary, Markup(""))
+        return step_view(self._case)
 
     def _words(self, field: W.Text) -> list[str]:
         return split_words(field.value, field.description)
@@ -171,15 +173,16 @@ def _effects(effects: Sequence[SettingEffect]) -> Markup:
         for one in effects
     ]
     head = ("Setting", "A step becomes", "Gain", "Interval", "A batch as it is", "With the setting")
-    return (
-        join(el("h5", "What was tried"), fit(table(head, rows, "nk-numbers")))
-        if rows
-        else Markup("")
-    )
+    if rows:
+        return join(el("h5", "What was tried"), fit(table(head, rows, "nk-numbers")))
+    return Markup("")
 
 
 def _notes(times: StepTimes) -> Markup:
-    cost = "" if times.cost is None else f" Measuring took {percent(times.cost, 1)} of a step."
+    if times.cost is None:
+        cost = ""
+    else:
+        cost = f" Measuring took {percent(times.cost, 1)} of a step."
     said = (
         f"{times.steps} steps of {len(times.ranks)} ranks over"
         f" {times.backend or 'no process group'}.{cost}"

@@ -72,7 +72,10 @@ def run_telemetry_view(run: Path, events: Iterable[Event]) -> Drawn | None:
         named, *([cell or "–" for cell in column] for column in filled.values()), strict=True
     )
     figure = _figure(samples, start, _phases(events, run.name, start))
-    which = "" if len(hosts) == 1 else f"; drawn is {host}, the one with the fullest memory"
+    if len(hosts) == 1:
+        which = ""
+    else:
+        which = f"; drawn is {host}, the one with the fullest memory"
     return Drawn(f"{_summary(host, samples)}{which}", figure, table(("Host", *filled), rows))
 
 
@@ -127,9 +130,9 @@ def _rows(
     Without what is of another type.
     """
     rows = sample.get(name)
-    return (
-        {key: row for key, row in rows.items() if is_right(row)} if isinstance(rows, dict) else {}
-    )
+    if isinstance(rows, dict):
+        return {key: row for key, row in rows.items() if is_right(row)}
+    return {}
 
 
 def _is_number(value: object) -> bool:
@@ -167,22 +170,29 @@ def _gpu_peak(samples: Iterable[Sample], column: int) -> float:
 
 def _of_gpus(samples: Iterable[Sample], column: int) -> list[float]:
     """What is known of any GPU at any time."""
-    return [
-        float(gpu[column]) for sample in samples for gpu in _gpus(sample) if _is_number(gpu[column])
-    ]
+    found: list[float] = []
+    for sample in samples:
+        for gpu in _gpus(sample):
+            if _is_number(gpu[column]):
+                found.append(float(gpu[column]))
+    return found
 
 
 def _gpu_range(samples: Iterable[Sample], column: int, unit: str) -> str:
     """``210–1980 MHz``, of all GPUs over all of the telemetry; empty where it is not known."""
     values = _of_gpus(samples, column)
-    return f"{min(values):.0f}–{max(values):.0f} {unit}" if values else ""
+    if values:
+        return f"{min(values):.0f}–{max(values):.0f} {unit}"
+    return ""
 
 
 def _fastest(samples: Sequence[Sample]) -> str:
     """The highest traffic of one interface, in and out together, and its name."""
     moved = [(rate, name) for s in samples for name, rate in s["net"].items()]
     rate, name = max(moved, default=(0, ""))
-    return f"{format_bytes(rate)}/s on {name}" if rate else ""
+    if rate:
+        return f"{format_bytes(rate)}/s on {name}"
+    return ""
 
 
 COLUMNS: Mapping[str, Callable[[Sequence[Sample]], str]] = {
@@ -275,11 +285,9 @@ def _curves(samples: Sequence[Sample]) -> list[tuple[str, list[Curve]]]:
     ]
     nets = sorted({name for s in samples for name in s["net"]})
     traffic = [(name, [s["net"].get(name, 0) / MIB for s in samples]) for name in nets]
-    swap = (
-        [("swap", [s.get("swap", 0) / GIB for s in samples])]
-        if any(s.get("swap") for s in samples)
-        else []
-    )
+    swap = []
+    if any(s.get("swap") for s in samples):
+        swap = [("swap", [s.get("swap", 0) / GIB for s in samples])]
     return [
         ("GPU, %", _each(samples, 1, 1.0)),
         ("GPU, GiB", _each(samples, 0, 1024.0)),
@@ -302,7 +310,9 @@ def _moving(title: str, curves: Sequence[Curve]) -> list[Curve]:
     """
     moving = [curve for curve in curves if any(curve[1])]
     known = [curve for curve in curves if any(value is not None for value in curve[1])]
-    return known if moving and title.startswith("ranks") else moving
+    if moving and title.startswith("ranks"):
+        return known
+    return moving
 
 
 def _of_ranks(samples: Sequence[Sample], names: Sequence[str], unit: float) -> list[Curve]:
@@ -317,20 +327,23 @@ def _of_ranks(samples: Sequence[Sample], names: Sequence[str], unit: float) -> l
     ]
     if len(curves) <= EACH:
         return curves
-    moments = [
-        [value for value in moment if value is not None]
-        for moment in zip(*(c[1] for c in curves), strict=True)
-    ]
+    moments = []
+    for moment in zip(*(c[1] for c in curves), strict=True):
+        moments.append([value for value in moment if value is not None])
     extremes = (("highest rank", max), ("lowest", min))
     return [(name, [of(known, default=None) for known in moments]) for name, of in extremes]
 
 
 def _sum(row: object, names: Sequence[str], unit: float) -> float | None:
-    known = [row.get(name) for name in names] if isinstance(row, dict) else []
+    known = []
+    if isinstance(row, dict):
+        known = [row.get(name) for name in names]
     whole = [
         float(value) for value in known if isinstance(value, (int, float)) and _is_number(value)
     ]
-    return sum(whole) / unit if known and len(whole) == len(known) else None
+    if known and len(whole) == len(known):
+        return sum(whole) / unit
+    return None
 
 
 def _queues(samples: Sequence[Sample]) -> list[Curve]:
@@ -357,10 +370,9 @@ def _is_row(row: object) -> bool:
 
 def _each(samples: Sequence[Sample], column: int, unit: float) -> list[Curve]:
     """A curve for each GPU, or the lowest and the highest of many."""
-    table = [
-        [row[column] / unit if _is_number(row[column]) else None for row in _gpus(s)]
-        for s in samples
-    ]
+    table = []
+    for s in samples:
+        table.append([row[column] / unit if _is_number(row[column]) else None for row in _gpus(s)])
     count = max(map(len, table), default=0)
     if count <= EACH:
         return [

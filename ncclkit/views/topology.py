@@ -64,7 +64,10 @@ def sentence(machine: MachineLinks) -> str:
     if count == 0:
         return "No GPU here: ranks meet in memory and over the network"
     if count is None or (count > 1 and not machine.pairs):
-        named = "the GPUs" if count is None else f"its {count} GPUs"
+        if count is None:
+            named = "the GPUs"
+        else:
+            named = f"its {count} GPUs"
         return (
             f"How {named} are joined could not be read:"
             f" {machine.why or 'the reason was not recorded'}"
@@ -80,7 +83,10 @@ def _pairs(machine: MachineLinks) -> str:
     links = sorted(
         Counter(machine.pairs.values()).items(), key=lambda item: (-item[1], closeness(item[0]))
     )
-    gpus = "Both GPUs" if machine.count == 2 else f"All {machine.count} GPUs"
+    if machine.count == 2:
+        gpus = "Both GPUs"
+    else:
+        gpus = f"All {machine.count} GPUs"
     if len(links) == 1:
         return f"{gpus} reach each other over {links[0][0]}"
     (usual, most), *others = links
@@ -90,7 +96,9 @@ def _pairs(machine: MachineLinks) -> str:
         for gpu in machine.gpus
         if all(link != usual for pair, link in machine.pairs.items() if gpu in pair)
     ]
-    named = f" ({numbered('GPU', lone)})" if 0 < len(lone) < len(machine.gpus) / 2 else ""
+    named = ""
+    if 0 < len(lone) < len(machine.gpus) / 2:
+        named = f" ({numbered('GPU', lone)})"
     return f"{most} pairs of GPUs reach each other over {usual}, {rest}{named}"
 
 
@@ -102,7 +110,10 @@ def _refused(machine: MachineLinks) -> str:
         return ""
     words = ", ".join(REFUSALS.get(word, word) for word in sorted(set(machine.refused.values())))
     count = len(machine.refused)
-    pairs = "" if count == len(machine.pairs) else f" for {plural(count, 'pair')}"
+    if count == len(machine.pairs):
+        pairs = ""
+    else:
+        pairs = f" for {plural(count, 'pair')}"
     return f"P2P is refused{pairs} ({words}), so data goes through the memory of the host"
 
 
@@ -110,7 +121,9 @@ def _lost(machine: MachineLinks) -> str:
     weak = machine.weak()
     if not weak:
         return ""
-    has = "has" if len(weak) == 1 else "have"
+    has = "have"
+    if len(weak) == 1:
+        has = "has"
     counts = some({machine.nvlinks[gpu] for gpu in weak})
     return (
         f"{numbered('GPU', weak)} {has} {counts} active NVLinks, not"
@@ -138,11 +151,15 @@ def _part(machine: MachineLinks, hosts: Sequence[str]) -> Markup:
 
     Its links by kind, its parts, and the matrix as `nvidia-smi` gives it.
     """
-    head = el("h5", f"{plural(len(hosts), 'host')}: {host_list(hosts)}") if hosts else ""
+    head = ""
+    if hosts:
+        head = el("h5", f"{plural(len(hosts), 'host')}: {host_list(hosts)}")
     links = table(("Link", "What it is", "Pairs of GPUs", "GPU – NIC"), _links(machine))
     parts = table(("Part", "NUMA node", "About"), _rows(machine))
     blind = (machine.count is None or machine.count > 1) and not machine.pairs
-    how = el("p", "To find out: ", by_hand("gpu.topology")) if blind else ""
+    how = ""
+    if blind:
+        how = el("p", "To find out: ", by_hand("gpu.topology"))
     whole = fold("The whole matrix", fit(_matrix(machine)))
     return join(head, how, fit(links), fold("GPUs, NICs and NUMA nodes", fit(parts)), whole)
 
@@ -156,13 +173,18 @@ def _links(machine: MachineLinks) -> Iterable[tuple[object, ...]]:
     for (gpu, nic), link in machine.near.items():
         outer[link].append(f"{gpu} – {nic}")
     for link in sorted(inner | outer, key=closeness):
-        gpus = "all" if 1 < len(inner[link]) == len(machine.pairs) else some(inner[link])
+        if 1 < len(inner[link]) == len(machine.pairs):
+            gpus = "all"
+        else:
+            gpus = some(inner[link])
         yield code(link), _means(link, machine), gpus or "–", some(outer[link]) or "–"
 
 
 def _means(link: str, machine: MachineLinks) -> str:
     """What a link is; of NVLinks the speed of all together, as the driver states it."""
-    width = (whole_number(link[2:]) or 0) if kind(link) == "NV" else 0
+    width = 0
+    if kind(link) == "NV":
+        width = whole_number(link[2:]) or 0
     if width and machine.speed:
         speed = (
             f"{width} × {format_number(machine.speed)} = {format_number(width * machine.speed)}"
@@ -193,7 +215,9 @@ def _rows(machine: MachineLinks) -> Iterable[tuple[object, ...]]:
 
 
 def _node(numa: int | None) -> str:
-    return "not known" if numa is None else str(numa)
+    if numa is None:
+        return "not known"
+    return str(numa)
 
 
 def _matrix(machine: MachineLinks) -> Markup:
@@ -280,7 +304,9 @@ def _height(machine: MachineLinks) -> float:
 
 def _height_without_nics(machine: MachineLinks) -> float:
     """Height that a machine without NICs below its GPUs does not need."""
-    return 0.0 if machine.nics else GPUS - NICS
+    if machine.nics:
+        return 0.0
+    return GPUS - NICS
 
 
 def _place(machine: MachineLinks, name: str, base: float) -> MachineLayout:
@@ -331,7 +357,9 @@ def _under(nic: str, gpus: Sequence[int], machine: MachineLinks) -> tuple[int, i
         for place, gpu in enumerate(gpus)
         if (gpu, nic) in machine.near
     ]
-    return (0, min(near)[1]) if near else (1, 0)
+    if near:
+        return 0, min(near)[1]
+    return 1, 0
 
 
 def _spread(names: Sequence[T], left: float, width: int) -> dict[T, float]:
@@ -353,7 +381,10 @@ def _boxes(figure: go.Figure, placed: MachineLayout) -> None:
             line={"width": 0},
             layer="below",
         )
-        words = "NUMA node not known" if node is None else f"NUMA node {node}"
+        if node is None:
+            words = "NUMA node not known"
+        else:
+            words = f"NUMA node {node}"
         _write(figure, left + 0.08, low - 0.17, words)
     if placed.name:
         _write(
@@ -383,7 +414,9 @@ def _draw_links(figure: go.Figure, placed: Sequence[MachineLayout]) -> None:
             lines[link] += [*((x, y + each.base) for x, y in points), (None, None)]
     for link in sorted(lines, key=closeness):
         colour, dash, width = STROKES[kind(link)]
-        number = int(link[2:]) if kind(link) == "NV" else 0
+        number = 0
+        if kind(link) == "NV":
+            number = int(link[2:])
         figure.add_scatter(
             x=[x for x, _ in lines[link]],
             y=[y for _, y in lines[link]],
@@ -461,10 +494,16 @@ def _parts(figure: go.Figure, placed: Sequence[MachineLayout]) -> None:
     gpu_whole, gpu_weak, nic_up, nic_down = shapes.values()
     for each in placed:
         for gpu, x in each.gpus.items():
-            row = gpu_weak if gpu in each.machine.weak() else gpu_whole
+            if gpu in each.machine.weak():
+                row = gpu_weak
+            else:
+                row = gpu_whole
             row.append((x, each.base + GPUS, str(gpu), f"GPU {gpu} {each.machine.model}"))
         for nic in each.machine.nics:
-            row = nic_up if nic.works else nic_down
+            if nic.works:
+                row = nic_up
+            else:
+                row = nic_down
             row.append(
                 (each.nics[nic.name], each.base + NICS, _digits(nic), f"{nic.name} {nic.about}")
             )
@@ -596,8 +635,13 @@ Kinds = Mapping[MachineLinks, Sequence[str]]
 
 def kind(link: str) -> str:
     """``NV18`` → ``NV``; what is none of nvidia-smi's names is ``?``."""
-    found = "NV" if re.fullmatch(r"NV\d+", link) else link
-    return found if found in MEANS else "?"
+    if re.fullmatch(r"NV\d+", link):
+        found = "NV"
+    else:
+        found = link
+    if found in MEANS:
+        return found
+    return "?"
 
 
 def closeness(link: str) -> tuple[int, int]:
@@ -627,14 +671,17 @@ def _machine(known: Mapping[str, Fact]) -> MachineLinks:
     matrix = {row: _map(cells) for row, cells in _map(values.get("gpu.topology")).items()}
     each: dict[str, dict[int, Any]] = defaultdict(dict)
     for name, value in values.items():
-        if found := _GPU.fullmatch(name):
+        found = _GPU.fullmatch(name)
+        if found:
             each[found[2]][int(found[1])] = value
     count = _count(values.get("gpu.count"))
     listed = {int(name[3:]) for name in matrix if re.fullmatch(r"GPU\d{1,3}", name)}
     gpus = sorted(listed.union(range(min(count or 0, MOST_GPUS)), *each.values()))
     cpus = _map(values.get("cpu.numa"))
     # whatever is in the host is on its one node
-    only = _count(next(iter(cpus))) if len(cpus) == 1 else None
+    only = None
+    if len(cpus) == 1:
+        only = _count(next(iter(cpus)))
     nodes = {gpu: _count(each["numa"].get(gpu)) for gpu in gpus}
     ports = values.get("net.rdma")
     near = _gpu_to_nic(gpus, matrix, _map(values.get("gpu.topology.nics")))
@@ -644,9 +691,11 @@ def _machine(known: Mapping[str, Fact]) -> MachineLinks:
         if isinstance(speed, (int, float)) and speed > 0
     ]
     links = {gpu: _count(number) for gpu, number in sorted(each["nvlink.links"].items())}
-    pair_links = {
-        (a, b): matrix.get(f"GPU{a}", {}).get(f"GPU{b}") for a in gpus for b in gpus if a < b
-    }
+    pair_links = {}
+    for a in gpus:
+        for b in gpus:
+            if a < b:
+                pair_links[a, b] = matrix.get(f"GPU{a}", {}).get(f"GPU{b}")
     return MachineLinks(
         count=count if count is not None else len(gpus) or None,
         gpus={gpu: only if node is None else node for gpu, node in nodes.items()},
@@ -674,7 +723,8 @@ def _refusals(
                 _map(answer.get(f"GPU{one}")).get(f"GPU{two}", "OK")
                 for one, two in ((a, b), (b, a))
             ]
-            if why := next((str(word) for word in said if word != "OK"), ""):
+            why = next((str(word) for word in said if word != "OK"), "")
+            if why:
                 found[a, b] = why
     return found
 
@@ -688,12 +738,12 @@ def _gpu_to_nic(
     gpus: Iterable[int], matrix: Mapping[str, Any], names: Mapping[str, Any]
 ) -> dict[tuple[int, str], str]:
     """The part of the matrix between GPUs and NICs, by the devices' own names."""
-    return {
-        (gpu, str(names.get(column, column))): str(link)
-        for gpu in gpus
-        for column, link in matrix.get(f"GPU{gpu}", {}).items()
-        if not column.startswith("GPU")
-    }
+    found: dict[tuple[int, str], str] = {}
+    for gpu in gpus:
+        for column, link in matrix.get(f"GPU{gpu}", {}).items():
+            if not column.startswith("GPU"):
+                found[gpu, str(names.get(column, column))] = str(link)
+    return found
 
 
 def _nics(ports: Iterable[Any], listed: Iterable[str], only: int | None) -> tuple[Nic, ...]:
@@ -703,10 +753,13 @@ def _nics(ports: Iterable[Any], listed: Iterable[str], only: int | None) -> tupl
     nics: dict[str, Nic] = {}
     for port in map(_map, ports):
         name, state = str(port.get("device", "?")), str(port.get("state") or "")
-        rate = f"{port['rate']} Gb/s" if port.get("rate") else ""
+        rate = ""
+        if port.get("rate"):
+            rate = f"{port['rate']} Gb/s"
         about = " ".join(filter(None, (str(port.get("link_layer") or ""), rate, state)))
         works = state in ("ACTIVE", "")
-        if held := nics.get(name):
+        held = nics.get(name)
+        if held:
             about, works = f"{held.about}; {about}", works or held.works
         node = _count(port.get("numa"))
         nics[name] = Nic(name, only if node is None else node, about, works)
@@ -721,13 +774,13 @@ def _map(value: Any) -> Mapping[str, Any]:
 
     Facts of other hosts come from files that anybody may have written.
     """
-    return value if isinstance(value, dict) else {}
+    if isinstance(value, dict):
+        return value
+    return {}
 
 
 def _count(value: Any) -> int | None:
     """A whole number of at least 0, None for anything else."""
-    return (
-        int(value)
-        if isinstance(value, (int, str)) and re.fullmatch(r"\d{1,6}", str(value))
-        else None
-    )
+    if isinstance(value, (int, str)) and re.fullmatch(r"\d{1,6}", str(value)):
+        return int(value)
+    return None

@@ -63,7 +63,9 @@ class SweepView(Drawn):
     def __init__(self, sweep: Sweep) -> None:
         self.sweep = sweep
         """The sweep itself."""
-        figure = gains(sweep) if sweep.comparisons or sweep.seen else None
+        figure = None
+        if sweep.comparisons or sweep.seen:
+            figure = gains(sweep)
         super().__init__(sweep.summary, figure, _tables(sweep), titled=figure is None)
 
 
@@ -115,7 +117,8 @@ class TuneForm(Form):
     def summary(self) -> str:
         """What the button will do."""
         what = self.words["settings"].value.strip() or "the settings that this hardware can have"
-        what = "each variable that is set" if self.inherited.value else what
+        if self.inherited.value:
+            what = "each variable that is set"
         return f"This compares {what} with the default, in turn, on process groups of one small job"
 
     def asks(self) -> bool:
@@ -226,7 +229,9 @@ def _line(figure: go.Figure, rows: Sequence[Comparison], index: int, place: int)
     low, high = ([100 * one.interval[side] for one in rows] for side in (0, 1))
     gain = [100 * one.gain for one in rows]
     drawn = [max(at, FLOOR) for at in gain]
-    name = safe(rows[0].setting) if rows else ""
+    name = ""
+    if rows:
+        name = safe(rows[0].setting)
     figure.add_scatter(
         x=[one.bytes for one in rows],
         y=drawn,
@@ -280,7 +285,11 @@ def _interval(one: Comparison) -> str:
 def _verdict(one: Comparison) -> str:
     if one.wrong:
         return f"{plural(one.wrong, 'value')} wrong"
-    return "better" if one.better else "worse" if one.worse else "no difference beyond chance"
+    if one.better:
+        return "better"
+    if one.worse:
+        return "worse"
+    return "no difference beyond chance"
 
 
 def _tables(sweep: Sweep) -> Markup:
@@ -312,7 +321,10 @@ def _advantage(sweep: Sweep, found: Advantage) -> tuple[object, ...]:
     saved = sweep.saved(found.setting)
     gain = f"{percent(found.gain, 1)}, at least {percent(max(low, 0), 1)}"
     gain += "" if saved is None else f"; of your job {percent(saved, 1)}"
-    mark = badge("✕", "loses there", "likely") if found.lost else Markup("")
+    if found.lost:
+        mark = badge("✕", "loses there", "likely")
+    else:
+        mark = Markup("")
     beside = join(mark, " " if found.lost else "", found.under_computation or "–")
     return (
         found.op,
@@ -332,13 +344,13 @@ def _method(sweep: Sweep) -> str:
         " cross is worse, and an open circle cannot be told from chance or from"
         f" {100 * tuning.WORTH:g} %."
     )
-    without = f"The default is without {', '.join(sweep.cleared)}." if sweep.cleared else ""
+    without = ""
+    if sweep.cleared:
+        without = f"The default is without {', '.join(sweep.cleared)}."
     ops = {one.op for one in sweep.comparisons or sweep.seen}
-    drawn = (
-        f"Of {len(ops)} collectives the {PANELS} with the largest difference are drawn."
-        if len(ops) > PANELS
-        else ""
-    )
+    drawn = ""
+    if len(ops) > PANELS:
+        drawn = f"Of {len(ops)} collectives the {PANELS} with the largest difference are drawn."
     return " ".join(filter(None, (said, drawn, without, *sweep.notes)))
 
 
@@ -406,11 +418,17 @@ class ApplyForm(Form):
     def __init__(self, case: Case, tuned: SweepView, **options: Any) -> None:
         self._case, self._sweep, self._options = case, tuned.sweep, ProbeOptions(**options)
         self._setting = tuning.applied(self._sweep)
-        gone = self._setting.without if self._setting else ()
+        if self._setting:
+            gone = self._setting.without
+        else:
+            gone = ()
         if gone and not any(name in os.environ for name in gone):
             self._setting, self.IDLE = None, self.ELSEWHERE.format(", ".join(gone))
             self.ASK = self.IDLE
-        said = f"This applies {self._setting} to the small job" if self._setting else self.IDLE
+        if self._setting:
+            said = f"This applies {self._setting} to the small job"
+        else:
+            said = self.IDLE
         super().__init__(
             said,
             [],
@@ -445,13 +463,14 @@ def before_after(sweep: Sweep) -> View:
     if not rows:
         return View(sweep.headline, Markup(""))
     setting = rows[0].setting
-    changed = (
-        f"With {setting}"
-        if setting.env or setting.config
-        else f"Without {', '.join(setting.without)}"
-    )
+    if setting.env or setting.config:
+        changed = f"With {setting}"
+    else:
+        changed = f"Without {', '.join(setting.without)}"
     better, worse = (sum(getattr(one, verdict) for one in rows) for verdict in ("better", "worse"))
-    verb = "is" if len(rows) == 1 else "are"
+    verb = "are"
+    if len(rows) == 1:
+        verb = "is"
     summary = (
         f"{changed} {better} of {plural(len(rows), 'size')} {verb} faster than before, and {worse}"
         " slower"

@@ -158,12 +158,12 @@ class RemoteWorker:
         self.said.extend([text[:LAST_WORDS]] if any(map(str.isalnum, text)) else [])
 
     def _late(self, seconds):
-        hint = (
-            "whether it or the network hangs"
-            if self.greeted
-            else "by hand what its shell waits for"
-        )
-        last = " (last line: %s)" % self.said[-1] if self.said else ""
+        hint = "by hand what its shell waits for"
+        if self.greeted:
+            hint = "whether it or the network hangs"
+        last = ""
+        if self.said:
+            last = " (last line: %s)" % self.said[-1]
         return "no answer within %g s%s; see %s" % (seconds, last, hint)
 
     def _ended(self, error):
@@ -175,14 +175,15 @@ class RemoteWorker:
             for line in (status, *self.said)
             if re.search(what, line)
         )
-        other = (
-            "see what ended it there, then repeat this"
-            if self.greeted
-            else "log in there by hand to see more"
-        )
+        other = "log in there by hand to see more"
+        if self.greeted:
+            other = "see what ended it there, then repeat this"
         line, advice = next(fits, (status, other))
         if line == status:
-            line = self.said[-1] if self.said else "%s, and %s" % (status, error)
+            if self.said:
+                line = self.said[-1]
+            else:
+                line = "%s, and %s" % (status, error)
         return "it ended: %s; %s" % (line.rstrip("."), advice)
 
     async def stop(self):
@@ -255,7 +256,11 @@ class Session:
         self.plan, self.token = plan, token
         names = plan["hosts"]
         self.hosts: dict[str, dict[str, Any]] = {name: dict.fromkeys(HOST_FIELDS) for name in names}
-        pairs = [(a, b) for a in names for b in names if a != b]
+        pairs = []
+        for a in names:
+            for b in names:
+                if a != b:
+                    pairs.append((a, b))
         self.pairs: dict[tuple[str, str], dict[str, Any]] = {
             pair: dict.fromkeys(PAIR_FIELDS) for pair in pairs
         }
@@ -347,7 +352,10 @@ class Session:
         await asyncio.gather(*(one(name, worker) for name, worker in workers.items()))
         for (src, dst), row in self.pairs.items():
             found = (self.hosts[src]["names"] or {}).get(dst)
-            row["address"] = found[0] if isinstance(found, list) and found else None
+            if isinstance(found, list) and found:
+                row["address"] = found[0]
+            else:
+                row["address"] = None
             row["interface"] = self.hosts[dst]["interface"]
             row["nccl_address"] = self.hosts[dst]["address"]
 
@@ -370,12 +378,11 @@ class Session:
         for (src, dst), row in self.pairs.items():
             if not row["reached"] and self.hosts[dst]["port"]:
                 tried = {row["address"], row["nccl_address"]}
-                every = [
-                    a
-                    for i in self.hosts[dst]["interfaces"]
-                    for a in routable(i["addresses"])
-                    if a not in tried
-                ]
+                every = []
+                for i in self.hosts[dst]["interfaces"]:
+                    for a in routable(i["addresses"]):
+                        if a not in tried:
+                            every.append(a)
                 for address in every:
                     yield src, (dst, address, self.hosts[dst]["port"]), None
 
@@ -387,11 +394,15 @@ class Session:
 
         async def one(src, fields):
             said = await workers[src].ask(ASK, "reach", targets=list(fields))
-            own = {a for i in self.hosts[src]["interfaces"] or () for a in routable(i["addresses"])}
+            own = set()
+            for i in self.hosts[src]["interfaces"] or ():
+                for a in routable(i["addresses"]):
+                    own.add(a)
             for (target, names), end in zip(fields.items(), said.get("ends") or ()):
                 row = self.pairs[src, target[0]]
                 # the name leads back to the source, so whatever refused there was not the target
-                end = "itself" if target[1] in own and end != "open" else end
+                if target[1] in own and end != "open":
+                    end = "itself"
                 row.update({name: end for name in names if name})
                 if end == "open" and target[2] != self.plan["port"]:
                     row["reached"].append(target[1])
@@ -407,7 +418,10 @@ class Session:
         row = self.pairs[src, dst]
         if not row["reached"]:
             return
-        row["over"] = row["nccl_address"] if row["nccl"] == "open" else row["reached"][0]
+        if row["nccl"] == "open":
+            row["over"] = row["nccl_address"]
+        else:
+            row["over"] = row["reached"][0]
         asked = {"address": row["over"], "port": self.hosts[dst]["port"], "stream": seconds}
         said = await worker.ask(ASK + seconds, "measure", **asked)
         row.update({key: said[key] for key in MEASURED if key in said})
@@ -487,4 +501,6 @@ async def coordinate(plan, archive):
         for record in chain(facts, session.records(workers)):
             wire.send(**record)
         await asyncio.gather(*(worker.stop() for worker in workers.values()))
-    return 0 if sum(not worker.problem for worker in workers.values()) > 1 else 1
+    if sum(not worker.problem for worker in workers.values()) > 1:
+        return 0
+    return 1

@@ -84,7 +84,10 @@ class Worker:
         try:
             self.rendezvous = Listener(self.name, self.token, self.addresses, asked["rendezvous"])
         except OSError as error:
-            answer["refused"] = os.strerror(error.errno) if error.errno else str(error)
+            if error.errno:
+                answer["refused"] = os.strerror(error.errno)
+            else:
+                answer["refused"] = str(error)
         by_name = {}
         for fact in self.facts:
             wire.send("fact", host=answer["hostname"], **fact)
@@ -205,16 +208,16 @@ def reach(address, port, token, own, wanted):
         return "refused"
     except (OSError, ValueError) as error:
         route = isinstance(error, OSError) and error.errno in NO_ROUTE
-        return "no route" if route else "failed: %s" % (getattr(error, "strerror", "") or error)
-    return (
-        "open"
-        if name == wanted
-        else "itself"
-        if name == own
-        else "other host"
-        if name
-        else "foreign"
-    )
+        if route:
+            return "no route"
+        return "failed: %s" % (getattr(error, "strerror", "") or error)
+    if name == wanted:
+        return "open"
+    if name == own:
+        return "itself"
+    if name:
+        return "other host"
+    return "foreign"
 
 
 def _introduce(connection, asked):
@@ -317,15 +320,21 @@ def _resent(connection):
     if len(info) < SEGMENTS + 4:
         return None
     again, sent = (struct.unpack_from("I", info, place)[0] for place in (RETRANS, SEGMENTS))
-    return again / sent if sent else None
+    if sent:
+        return again / sent
+    return None
 
 
 def path_mtu(address, port, token, seconds):
     """The largest IP packet (bytes) that arrives whole, and the largest that this host believes may
     be sent.
     """
-    header, level, discover, mtu = IPV6 if ":" in address else IPV4
-    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    if ":" in address:
+        header, level, discover, mtu = IPV6
+        family = socket.AF_INET6
+    else:
+        header, level, discover, mtu = IPV4
+        family = socket.AF_INET
     with socket.socket(family, socket.SOCK_DGRAM) as probe:
         probe.setsockopt(level, discover, PROBE)
         probe.connect((address, port))
@@ -334,8 +343,14 @@ def path_mtu(address, port, token, seconds):
         low, high = SMALLEST, believed + 1
         while high - low > 1:
             # mostly all that is believed passes
-            middle = believed if high > believed else (low + high) // 2
-            low, high = (middle, high) if sizes.pass_through(middle) else (low, middle)
+            if high > believed:
+                middle = believed
+            else:
+                middle = (low + high) // 2
+            if sizes.pass_through(middle):
+                low, high = middle, high
+            else:
+                low, high = low, middle
         return {"mtu": low, "mtu_own": min(probe.getsockopt(level, mtu), 65535)}
 
 
@@ -386,7 +401,9 @@ class PacketSizes:
             raise
         except OSError:
             return 0  # an ICMP error for one of them; the others may have passed
-        return int(answer[len(start) :]) + self.header if answer.startswith(start) else 0
+        if answer.startswith(start):
+            return int(answer[len(start) :]) + self.header
+        return 0
 
 
 # ---------------------------------------------------------------- server
@@ -409,7 +426,10 @@ def _open(addresses, port):
     streams, datagrams = [], []
     try:
         for address in addresses:
-            family = socket.AF_INET6 if ":" in address else socket.AF_INET
+            if ":" in address:
+                family = socket.AF_INET6
+            else:
+                family = socket.AF_INET
             try:
                 streams.append(socket.create_server((address, port), family=family, backlog=256))
             except OSError as error:

@@ -169,7 +169,10 @@ def torch() -> None:
         name for name in names if available and getattr(dist, "is_%s_available" % name, bool)()
     ]
     said["gpus"] = torch.cuda.device_count()  # through NVML, without a CUDA context
-    said["cudnn"] = torch.backends.cudnn.version() if torch.backends.cudnn.is_available() else None
+    if torch.backends.cudnn.is_available():
+        said["cudnn"] = torch.backends.cudnn.version()
+    else:
+        said["cudnn"] = None
     if "nccl" in said["backends"]:
         said["nccl"] = ".".join(str(part) for part in torch.cuda.nccl.version())
     said["locks"] = locks(os.environ.get("TORCH_EXTENSIONS_DIR"))

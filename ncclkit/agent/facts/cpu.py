@@ -57,7 +57,9 @@ def usable(machine: Machine) -> float:
     """Cores that this process may use: affinity, and the cgroup quota if it is smaller."""
     allowed = count(_affinity(machine))
     quota = cgroup_cpus(machine)
-    return min(allowed, quota) if quota > 0 else allowed
+    if quota > 0:
+        return min(allowed, quota)
+    return allowed
 
 
 def _affinity(machine: Machine) -> str:

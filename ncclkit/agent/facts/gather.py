@@ -69,7 +69,10 @@ def collect(
     while waiting:
         left = end - time.monotonic()
         try:
-            item = results.get(timeout=left) if left > 0 else ""
+            if left > 0:
+                item = results.get(timeout=left)
+            else:
+                item = ""
         except queue.Empty:
             item = ""
         if item == "":

@@ -147,7 +147,9 @@ def number_at(node: tree.Element, place: str) -> float:
     found = re.match(r"[\d.]+", said)
     if not found:
         raise Unread("nvidia-smi says %s for %s" % (said, place))
-    return float(found.group()) if "." in found.group() else int(found.group())
+    if "." in found.group():
+        return float(found.group())
+    return int(found.group())
 
 
 def _holders(gpu: tree.Element) -> list[dict[str, object]]:
@@ -189,9 +191,10 @@ LIMIT = ("enforced_power_limit", "current_power_limit", "power_limit")
 
 def _power(gpu: tree.Element, names: tuple[str, ...]) -> float:
     """Watts; the names of these readings changed with the driver (2023, 2025)."""
-    places = [
-        group + name for group in ("gpu_power_readings/", "power_readings/") for name in names
-    ]
+    places = []
+    for group in "gpu_power_readings/", "power_readings/":
+        for name in names:
+            places.append(group + name)
     for place in places:
         if re.match(r"\d", (gpu.findtext(place) or "").strip()):
             return number_at(gpu, place)
@@ -335,10 +338,10 @@ def nvlinks(answer: Said) -> dict[int, list[float | None]] | Unread:
         )
     link = re.compile(r"Link \d+: (?:([\d.]+) GB/s|<inactive>)")
     pairs = zip(blocks[1::2], blocks[2::2])
-    return {
-        int(index): [float(rate) if rate else None for rate in link.findall(body)]
-        for index, body in pairs
-    }
+    found = {}
+    for index, body in pairs:
+        found[int(index)] = [float(rate) if rate else None for rate in link.findall(body)]
+    return found
 
 
 def nvlink(index: int, links: dict[int, list[float | None]] | Unread) -> Iterator[Fact]:
@@ -352,11 +355,10 @@ def nvlink(index: int, links: dict[int, list[float | None]] | Unread) -> Iterato
     active = [speed for speed in speeds if speed is not None]
     yield known(name + "links", len(active), source=source)
     none = "no active NVLink"
-    yield (
-        known(name + "speed", min(active), "GB/s", source)
-        if active
-        else unread(name + "speed", none, "GB/s", source)
-    )
+    if active:
+        yield known(name + "speed", min(active), "GB/s", source)
+    else:
+        yield unread(name + "speed", none, "GB/s", source)
     yield known(name + "speeds", speeds, "GB/s", source)
 
 
@@ -383,10 +385,15 @@ def facts(machine: Machine) -> Iterator[Fact]:
         **known("gpu.nvidia_smi", "breaks off" if cut else "answers", source=SMI),
         "why": message,
     }
-    yield _devices(machine, cut) if cut else known("gpu.count", len(gpus), source=SMI)
+    if cut:
+        yield _devices(machine, cut)
+    else:
+        yield known("gpu.count", len(gpus), source=SMI)
     yield attempt("gpu.driver", lambda: text_at(log, "driver_version"), source=SMI)
     yield attempt("gpu.cuda", lambda: text_at(log, "cuda_version"), source=SMI)
-    peers = list(PEERS.values()) if len(gpus) > 1 else []
+    peers = []
+    if len(gpus) > 1:
+        peers = list(PEERS.values())
     said = _at_once(machine, [TOPOLOGY, LINKS, *peers])
     yield from peer_facts(said)
     links = nvlinks(said[" ".join(LINKS)])

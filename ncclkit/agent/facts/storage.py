@@ -90,7 +90,9 @@ def block_kind(machine: Machine, device: str) -> str:
     for candidate in (name, disk):
         try:
             rotational = machine.read("/sys/class/block/%s/queue/rotational" % candidate).strip()
-            return "disk" if rotational == "1" else "ssd"
+            if rotational == "1":
+                return "disk"
+            return "ssd"
         except Unread:
             continue
     raise Unread("/sys/class/block says nothing about %s" % device)

@@ -60,7 +60,9 @@ def main(argv):
     if words[0].startswith("job="):
         node = os.environ["SLURM_NODEID"]
         jobs = processes.jobs(processes.of_slurm(words[0][4:], os.environ["SLURM_STEP_ID"], node))
-        ranks = jobs[0] if jobs else {}
+        ranks = {}
+        if jobs:
+            ranks = jobs[0]
         wire.send("ranks", ranks={str(rank): pid for rank, pid in ranks.items()})
     else:
         ranks = {int(rank): int(pid) for rank, pid in (word.split("=") for word in words)}
@@ -100,7 +102,9 @@ def collect_and_sample(
 
     def read(until):
         taken, rows = Snapshots(ranks), {}  # type: Snapshots, dict[str, dict[str, object]]
-        spare = DEBUGGER_MINIMUM if kernels or dump else 0.0
+        spare = 0.0
+        if kernels or dump:
+            spare = DEBUGGER_MINIMUM
         for number in range(snapshots):
             if number:
                 time.sleep(seconds / (snapshots - 1))
@@ -139,8 +143,12 @@ def _debug(folder, ranks, which, texts, gpus, until):
     Returns what is missing.
     """
     kernels, dump = which
-    half = (until - time.monotonic()) / 2 if dump else 0.0
-    problems = gpus.ask(until - half) if kernels else []
+    half = 0.0
+    if dump:
+        half = (until - time.monotonic()) / 2
+    problems = []
+    if kernels:
+        problems = gpus.ask(until - half)
     problems += flight_dump.dump(folder, ranks, until, texts) if dump else []
     return problems + (gpus.ask_again(until) if kernels else [])
 
@@ -196,7 +204,8 @@ def collect(folder, ranks, read, until=None, node=""):
     sentence per thing that could not be had, as this does; until: that moment, 8 s from now where
     none is given; node: its number where several write into one folder.
     """
-    until = time.monotonic() + 8.0 if until is None else until
+    if until is None:
+        until = time.monotonic() + 8.0
     one = next(iter(ranks.values()), os.getpid())
     job = {*processes.of_job(one), *ranks.values()}
     polls = ras.Polls(
@@ -206,7 +215,9 @@ def collect(folder, ranks, read, until=None, node=""):
         one,
         job,
     )
-    here = "-node" + node if node else ""
+    here = ""
+    if node:
+        here = "-node" + node
     gpus = Gpus(os.path.join(folder, "gpus%s.xml" % here), until)
     problems = read(until)
     if (

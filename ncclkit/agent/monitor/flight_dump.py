@@ -161,7 +161,9 @@ def dump(folder, ranks, until, texts):
             )
         )
     problems = [problem for problem in said if problem]
-    return [*problems, NEXT_TIME] if problems else []
+    if problems:
+        return [*problems, NEXT_TIME]
+    return []
 
 
 def _one(folder, rank, pid, until, text):
@@ -244,9 +246,9 @@ def _whole(path, until):
 
 def _inside(pid, path):
     """A path as the process sees it, which may be in a container."""
-    return (
-        "/proc/%d/root%s" % (pid, path) if os.path.isabs(path) else "/proc/%d/cwd/%s" % (pid, path)
-    )
+    if os.path.isabs(path):
+        return "/proc/%d/root%s" % (pid, path)
+    return "/proc/%d/cwd/%s" % (pid, path)
 
 
 def _written(path):
@@ -446,15 +448,21 @@ def refusal(program):
             quiet = [word for order in QUIET for word in ("-iex", order)]
             command = [program, "-nx", "-batch", *quiet, *orders, "--args", *OF_OUR_OWN]
             said = re.search("(?m)^%s.*$" % REFUSED, debugged(command, time.monotonic() + ASKED))
-            _refusals[program] = (
-                "%s says: %s Its release 14 can write them" % (program, said[0]) if said else ""
-            )
+            if said:
+                _refusals[program] = "%s says: %s Its release 14 can write them" % (
+                    program,
+                    said[0],
+                )
+            else:
+                _refusals[program] = ""
         return _refusals[program]
 
 
 def write_check():
     """`WRITE_CHECK` where the processor has these registers."""
-    return WRITE_CHECK if platform.machine() == "x86_64" else ()
+    if platform.machine() == "x86_64":
+        return WRITE_CHECK
+    return ()
 
 
 def _holds_gil(rank, pid, text, until):

@@ -67,7 +67,9 @@ class Kernels:
                 "GPUs were asked once for their kernels: again takes %.0f s, and %.0f s were"
                 " left; %s" % words
             ]
-        return self._ask(until, least) if self.ranks else []
+        if self.ranks:
+            return self._ask(until, least)
+        return []
 
     def _one(self, program, rank, until, least):
         pid = self.ranks[rank]
@@ -114,11 +116,9 @@ def kernel_of(said):
     found += [(match["name"], focus[1] if focus else "") for match in LAUNCH.finditer(said)]
     if found:
         return next((one for one in found if "nccl" in one[0].lower()), found[0])
-    return (
-        ("", "")
-        if re.search(r"No CUDA kernels|no active kernel|No CUDA devices", said, re.IGNORECASE)
-        else None
-    )
+    if re.search(r"No CUDA kernels|no active kernel|No CUDA devices", said, re.IGNORECASE):
+        return "", ""
+    return None
 
 
 def _why(said):

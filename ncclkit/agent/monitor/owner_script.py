@@ -93,7 +93,9 @@ class Rights:
         None where those of the process hold in its container only.
         """
         is_root_here = self.user == 0 and self.namespace == ours.namespace
-        return self.capabilities & ours.capabilities if is_root_here else 0
+        if is_root_here:
+            return self.capabilities & ours.capabilities
+        return 0
 
     def same_as(self, other):
         """Whether both may do the same."""
@@ -138,7 +140,10 @@ def read_files(process, paths, parent):
     _die_with(parent)
     sources, left = {}, LARGEST_TOTAL
     for path in paths:
-        place = ("." + path, root) if os.path.isabs(path) else (path, working_folder)
+        if os.path.isabs(path):
+            place = "." + path, root
+        else:
+            place = path, working_folder
         data = _source(descriptors, place, min(LARGEST_FILE, left))
         sources[path] = data.decode("utf-8", "replace")
         left -= len(data)

@@ -84,17 +84,20 @@ class Polls:
                 "nobody listens; no communicator is up, RAS is off (NCCL_RAS_ENABLE=0) or NCCL is"
                 " older than 2.24"
             )
-            why = "%s, or %s" % (why, stayed) if stayed else why
+            if stayed:
+                why = "%s, or %s" % (why, stayed)
         except (OSError, Unanswered) as error:
             why = str(error)
         if self.foreign:
-            many = (
-                "1 report of another job was"
-                if self.foreign == 1
-                else "%d reports of other jobs were" % self.foreign
-            )
+            if self.foreign == 1:
+                many = "1 report of another job was"
+            else:
+                many = "%d reports of other jobs were" % self.foreign
             why = "%s not used%s" % (many, "; " + why if why else "")
-        self.problem = "NCCL's RAS on %s: %s" % (self.where, why) if why else ""
+        if why:
+            self.problem = "NCCL's RAS on %s: %s" % (self.where, why)
+        else:
+            self.problem = ""
 
     def _own(self, address):
         """As `ask`, of this job; connects again after a report of another one."""
@@ -134,8 +137,13 @@ def belongs(report, job):
         hosts.setdefault(match["host"] or match["node"] or b"", set()).add(
             int(match["pid"] or match["process"])
         )
-    inner = {number for pid in job for number in _numbers(pid)}
-    return any(pids <= inner for pids in hosts.values()) if hosts else not _others(job)
+    inner = set()
+    for pid in job:
+        for number in _numbers(pid):
+            inner.add(number)
+    if hosts:
+        return any(pids <= inner for pids in hosts.values())
+    return not _others(job)
 
 
 def _numbers(pid):
@@ -208,7 +216,11 @@ class _Link:
         self.line()
         self.send("SET FORMAT json")
         answer = self.line()
-        return None if not answer else "json" if answer.strip() == b"OK" else "txt"
+        if not answer:
+            return None
+        if answer.strip() == b"OK":
+            return "json"
+        return "txt"
 
     def send(self, line):
         self.socket.settimeout(self._left())

@@ -50,7 +50,10 @@ class Mapping:
         )
         self.executable = found["mode"][2] == "x"
         path = found["path"]
-        self.path = path[: -len(DELETED)] if path.endswith(DELETED) else path
+        if path.endswith(DELETED):
+            self.path = path[: -len(DELETED)]
+        else:
+            self.path = path
 
 
 def mappings(pid):
@@ -93,7 +96,8 @@ def python_functions(pid, memory, mapped, names):
     Raises NotFound where the process has them not.
     """
     program = os.readlink("/proc/%d/exe" % pid)
-    program = program[: -len(DELETED)] if program.endswith(DELETED) else program
+    if program.endswith(DELETED):
+        program = program[: -len(DELETED)]
     libraries = {one.path for one in mapped if PYTHON.search(one.path)}
     return _functions(memory, mapped, [*sorted(libraries), program], names)
 

@@ -288,7 +288,10 @@ class _Tracee:
             raise _Ended
         self.stopped = True
         asked = status >> 16 == PTRACE_EVENT_STOP
-        self.signal = 0 if asked else os.WSTOPSIG(status)
+        if asked:
+            self.signal = 0
+        else:
+            self.signal = os.WSTOPSIG(status)
         self.halted = asked and os.WSTOPSIG(status) != signal.SIGTRAP
         return True
 
@@ -413,7 +416,10 @@ class _Tracee:
                 continue
             if self.signal or self.halted:
                 break
-            waits = waits + 1 if self._registers().orig_rax == FUTEX else 0
+            if self._registers().orig_rax == FUTEX:
+                waits = waits + 1
+            else:
+                waits = 0
             if waits >= LOCK_TRIES or time.monotonic() - begun > CALL_LIMIT:
                 raise ThreadRefused("its main thread holds a lock that a new thread takes")
             self._resume(request)

@@ -121,11 +121,10 @@ class Snapshots:
                 del rows[:-2]
                 del self.numbers[rank][:-2]
                 places = {(row["stack"], row["switches"]) for row in rows}
-                stood[rank] = (
-                    stood[rank] + 1
-                    if len(rows) == 2 and len(places) == 1 and rows[0]["stack"]
-                    else 0
-                )
+                if len(rows) == 2 and len(places) == 1 and rows[0]["stack"]:
+                    stood[rank] = stood[rank] + 1
+                else:
+                    stood[rank] = 0
             time.sleep(max(0.0, pause - (time.monotonic() - begun)))
 
     def standing(self):
@@ -141,7 +140,10 @@ class Snapshots:
 
     def _counts(self, rank):
         """Whether a whole number in the stack of a rank changed, as the variable of a loop."""
-        read = [[values for _, values in numbers] for numbers in self.numbers[rank] if numbers]
+        read = []
+        for numbers in self.numbers[rank]:
+            if numbers:
+                read.append([values for _, values in numbers])
         return any(one != read[0] for one in read)
 
     def stationary(self):
@@ -193,8 +195,12 @@ class Snapshots:
         if rank in self.details:
             return self.details[rank], ""
         pid, last = self.ranks[rank], self.rows[rank][-1:]
-        frames = [match.groupdict() for line in str(last[0]["stack"] if last else "").splitlines()
-                  for match in [FRAME.match(line)] if match]  # fmt: skip
+        # fmt: skip
+        frames = []
+        for line in str(last[0]["stack"] if last else "").splitlines():
+            for match in [FRAME.match(line)]:
+                if match:
+                    frames.append(match.groupdict())
         about = process_details(pid)
         known = {**about, "snapshots": self.rows[rank], "counted": self._counts(rank)}
 
@@ -247,7 +253,8 @@ def without_locals(said):
         if PY_SPY.match(line):
             kept.append(line)
             frame = FRAME.match(line)
-            is_main = is_main if frame else bool(MAIN.match(line))
+            if not frame:
+                is_main = bool(MAIN.match(line))
             if frame and is_main:
                 frames.append((frame.groupdict(), {}))
         elif is_main and frames and (number := NUMBER.fullmatch(line)):
@@ -263,11 +270,9 @@ def steps(texts, frames):
     found = {}  # type: dict[str, int]
     for frame, numbers in reversed(frames):
         own = not LIBRARY.search(frame["file"])
-        names = (
-            [name for name in numbers if STEP.fullmatch(name)]
-            if own or FRAMEWORK.search(frame["file"])
-            else []
-        )
+        names = []
+        if own or FRAMEWORK.search(frame["file"]):
+            names = [name for name in numbers if STEP.fullmatch(name)]
         names += targets(texts, frame["file"], int(frame["line"])) if own and numbers else []
         found.update({name: numbers[name] for name in names if name in numbers})
     return dict(list(found.items())[:STEPS])
@@ -443,7 +448,9 @@ def counters(pid):
 def _bytes_moved(pid):
     """Bytes that a process has read and written in all; None where the kernel does not tell."""
     counts = re.findall(r"^[rw]char: (\d+)$", processes.read("/proc/%d/io" % pid), re.MULTILINE)
-    return sum(map(int, counts)) if counts else None
+    if counts:
+        return sum(map(int, counts))
+    return None
 
 
 def _gloo_wakes(pid):
@@ -456,7 +463,9 @@ def _gloo_wakes(pid):
         if processes.read(task + "/comm").strip() == GLOO_WORKER:
             switches = VOLUNTARY.search(processes.read(task + "/status"))
             found += [int(switches[1])] if switches else []
-    return sum(found) if found else None
+    if found:
+        return sum(found)
+    return None
 
 
 def _tasks(pid):
@@ -564,7 +573,9 @@ def expected_ranks(pids):
     found = set()  # type: set[int]
     for pid in pids:
         found.update(_claimed_ranks(processes.environ(pid)))
-    return sorted(found) if len(found) <= MOST_RANKS else []
+    if len(found) <= MOST_RANKS:
+        return sorted(found)
+    return []
 
 
 def _claimed_ranks(variables):
@@ -583,4 +594,6 @@ def _claimed_ranks(variables):
         first, count = 0, world
     else:
         return range(0)
-    return range(first, first + count) if first >= 0 and count <= MOST_RANKS else range(0)
+    if first >= 0 and count <= MOST_RANKS:
+        return range(first, first + count)
+    return range(0)

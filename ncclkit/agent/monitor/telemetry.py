@@ -91,7 +91,9 @@ class Sampler:
 
     def _gpu_rows(self):
         """The last row that nvidia-smi has said of each GPU."""
-        rows = [[_number(cell) for cell in line.split(b",")] for line in self.smi.lines()]
+        rows = []
+        for line in self.smi.lines():
+            rows.append([_number(cell) for cell in line.split(b",")])
         for row in rows:
             if len(row) == len(QUERY) and row[0] is not None and 0 <= row[0] < MOST_GPUS:
                 self.gpus[row[0]] = row[1:]
@@ -231,7 +233,9 @@ class OtherCores:
 def _ticks(pid):
     """CPU time of a process and of its children that have ended, in ticks."""
     words = processes.read("/proc/%d/stat" % pid).rpartition(")")[2].split()
-    return sum(map(int, words[11:15])) if len(words) > 15 else 0
+    if len(words) > 15:
+        return sum(map(int, words[11:15]))
+    return 0
 
 
 def sample_running_job(path, ranks, until):
@@ -268,7 +272,9 @@ def _rows(command):
     if reply.ended:
         return []
     lines = reply.out.decode("utf-8", "replace").splitlines()
-    cells = [[cell.strip() for cell in line.split(",")] for line in lines]
+    cells = []
+    for line in lines:
+        cells.append([cell.strip() for cell in line.split(",")])
     return [row for row in cells if len(row) == 2]
 
 
@@ -277,14 +283,19 @@ def _number(cell):
         number = float(cell)
     except ValueError:
         return None  # [N/A]
-    return number if math.isfinite(number) else None  # JSON has no other
+    # JSON has no other
+    if math.isfinite(number):
+        return number
+    return None
 
 
 def _cpu():
     """(idle, total) in ticks since boot; None where it cannot be read."""
     words = processes.read("/proc/stat", 1 << 12).split("\n", 1)[0].split()[1:9]
     ticks = whole_numbers(words)
-    return (ticks[3] + ticks[4], sum(ticks)) if len(ticks) > 4 else None
+    if len(ticks) > 4:
+        return ticks[3] + ticks[4], sum(ticks)
+    return None
 
 
 def _table(path):
@@ -299,7 +310,9 @@ def _pressure(name):
     None where the kernel does not tell.
     """
     text = processes.read("/proc/pressure/" + name).partition("avg10=")[2]
-    return _number(text.split(" ", 1)[0]) if text else None
+    if text:
+        return _number(text.split(" ", 1)[0])
+    return None
 
 
 def _traffic():

@@ -65,7 +65,9 @@ class Utilization:
         rates = {}
         for rank, pid in ranks.items():
             held = [inode for inode in inodes(pid) if inode in moved]
-            grown = [[new - old for new, old in zip(moved[i], before.get(i, (0, 0)))] for i in held]
+            grown = []
+            for i in held:
+                grown.append([new - old for new, old in zip(moved[i], before.get(i, (0, 0)))])
             if held:
                 rates[rank] = [
                     round(max(0, sum(direction)) / max(moment - asked, 1e-3))
@@ -77,7 +79,9 @@ class Utilization:
 def seconds_runnable(pid):
     """Seconds that the main thread of a process ran, or waited for a core; None when it is gone."""
     times = processes.read("/proc/%d/schedstat" % pid).split()
-    return (int(times[0]) + int(times[1])) / 1e9 if len(times) > 1 else None
+    if len(times) > 1:
+        return (int(times[0]) + int(times[1])) / 1e9
+    return None
 
 
 # ---------------------------------------------------------------- CPU scheduling
@@ -170,7 +174,9 @@ def traffic():
     left out, never zero.
     """
     known = _sockets()
-    return None if known is None else {inode: _moved(info) for inode, (_, info) in known.items()}
+    if known is None:
+        return None
+    return {inode: _moved(info) for inode, (_, info) in known.items()}
 
 
 def seconds_without_traffic(pids):

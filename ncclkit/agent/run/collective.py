@@ -113,21 +113,23 @@ def stream(torch, device):
 
     The default one waits for all others, which takes 5 us more for each small call.
     """
-    return (
-        torch.cuda.stream(torch.cuda.Stream(device))
-        if device.type == "cuda"
-        else contextlib.nullcontext()
-    )
+    if device.type == "cuda":
+        return torch.cuda.stream(torch.cuda.Stream(device))
+    return contextlib.nullcontext()
 
 
 def gpu(torch, device):
     """The name of a GPU; empty on the CPU."""
-    return torch.cuda.get_device_name(device) if device.type == "cuda" else ""
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    return ""
 
 
 def nccl_version(torch, backend):
     """The version of NCCL that torch brings; empty over gloo."""
-    return ".".join(str(part) for part in torch.cuda.nccl.version()) if backend == "nccl" else ""
+    if backend == "nccl":
+        return ".".join(str(part) for part in torch.cuda.nccl.version())
+    return ""
 
 
 def measure(torch, operation, repeats):
@@ -153,11 +155,9 @@ def measure(torch, operation, repeats):
     )
     p99 = _share(timed(operation.call, singles), 0.99)
     small = device.type == "cuda" and operation.bytes <= SMALL
-    replayed = (
-        statistics.median(timed(cuda_graph_of(torch, operation), repeats)) / CAPTURED
-        if small
-        else 0.0
-    )
+    replayed = 0.0
+    if small:
+        replayed = statistics.median(timed(cuda_graph_of(torch, operation), repeats)) / CAPTURED
     # one vector and one all_reduce: every rank returns the same, the mean of the times and the sum
     # of wrong elements
     figures = [*_summary(times), p99, replayed, float(wrong)]

@@ -83,7 +83,10 @@ def run(folder, deadline, command, node=""):
         wire.send("ending", reason=reason)
     # a run that ended by itself has no ranks left to look at; of those that survived a failure it
     # was collected then
-    problems = failure.problems if reason == "done" else collect()
+    if reason == "done":
+        problems = failure.problems
+    else:
+        problems = collect()
     left = processes.end(os.getpid())
     shm.clear()
     child.returncode = code if code is not None else -signal.SIGKILL  # reaped by us, not by Popen
@@ -263,7 +266,10 @@ class ExitStatus:
 
     def __init__(self, folder, node):
         self.started = time.time()
-        self.kind = "node_end" if node else "end"
+        if node:
+            self.kind = "node_end"
+        else:
+            self.kind = "end"
         self.path = os.path.join(folder, "status-node%s.json" % node if node else "status.json")
 
     def write(self, reason, code, problems, status):

@@ -37,7 +37,10 @@ class Job:
             if host:  # simulated, so it shares them with the others
                 count, first = torch.cuda.device_count(), self.rank - local
                 self.gpus = [(first + mate) % count for mate in mates]
-                on = here if options.simulate_hosts > 1 else self.ranks
+                if options.simulate_hosts > 1:
+                    on = here
+                else:
+                    on = self.ranks
                 # NCCL itself says so late, and not always
                 placement = {
                     "hostid": host,
@@ -57,7 +60,9 @@ class Job:
 
     def begin(self, **group):
         """Make the process group, of all ranks or by `group`."""
-        bound = {"device_id": self.device} if self.options.backend == "nccl" else {}
+        bound = {}
+        if self.options.backend == "nccl":
+            bound = {"device_id": self.device}
         self.dist.init_process_group(
             self.options.backend, **{"timeout": self.timeout, **bound, **group}
         )

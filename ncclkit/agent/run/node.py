@@ -45,7 +45,9 @@ def _see(number, argv):
         time.sleep(0.1)
         with contextlib.suppress(OSError):
             os.listdir(os.path.dirname(path))  # what makes a network file system look again
-    seconds = time.monotonic() - begun if os.path.exists(path) else None
+    seconds = None
+    if os.path.exists(path):
+        seconds = time.monotonic() - begun
     wire.send("seen", number=number, seconds=seconds, ports=_free_ports() if number == 0 else [])
     return 0
 

@@ -39,15 +39,21 @@ class Operation:
         kind = getattr(torch, dtype)
         self.bits, self.item = DTYPES[dtype], torch.empty((), dtype=kind).element_size()
         count = max(1, size // self.item)
-        self.part = max(1, count // self.ranks) if name in SPLIT_AMONG_RANKS else count
-        self.count = self.part * self.ranks if name in SPLIT_AMONG_RANKS else count
-        given = self.part if name == "all_gather" else self.count
+        if name in SPLIT_AMONG_RANKS:
+            self.part = max(1, count // self.ranks)
+            self.count = self.part * self.ranks
+        else:
+            self.part = count
+            self.count = count
+        if name == "all_gather":
+            given = self.part
+        else:
+            given = self.count
         self.sendbuff = torch.empty(given, dtype=kind, device=device)
-        self.recvbuff = (
-            self.sendbuff
-            if name in ("all_reduce", "broadcast", "reduce")
-            else self._room(kind, device)
-        )
+        if name in ("all_reduce", "broadcast", "reduce"):
+            self.recvbuff = self.sendbuff
+        else:
+            self.recvbuff = self._room(kind, device)
         self.bytes = self.count * self.item
         self.group = None
         """The process group, of all ranks, that calls go through; None is the process's own one."""
@@ -132,7 +138,9 @@ class Operation:
             self.recvbuff.fill_(0)
         self.call()
         wanted = self._wanted()
-        return 0 if wanted is None else int((self.recvbuff != wanted.to(self.recvbuff.dtype)).sum())
+        if wanted is None:
+            return 0
+        return int((self.recvbuff != wanted.to(self.recvbuff.dtype)).sum())
 
     def _weights(self):
         """What each rank multiplies its values by in sums, and into how many groups the ranks are
@@ -162,7 +170,9 @@ class Operation:
             return (place + 31 * rank) % PRIME + 1
         weights, groups = self._weights()
         values = self._values(place, weights, groups) * weights[rank]
-        return values if groups == 1 else values * (place % groups == rank % groups)
+        if groups == 1:
+            return values
+        return values * (place % groups == rank % groups)
 
     def _values(self, place, weights, groups):
         largest = max(sum(weights[group::groups]) for group in range(groups))

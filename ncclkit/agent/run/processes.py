@@ -106,7 +106,9 @@ def families(heads):
 def state(pid):
     """One letter as in ps (R, S, D, T, Z …); empty when the process is gone."""
     stat = read("/proc/%d/stat" % pid)
-    return stat.rsplit(")", 1)[1].split()[0] if stat else ""
+    if stat:
+        return stat.rsplit(")", 1)[1].split()[0]
+    return ""
 
 
 def is_alive(pid):
@@ -139,7 +141,9 @@ def owner(pid):
     ``/proc/<pid>`` itself belongs to root where a process may not be read.
     """
     line = re.search(r"^Uid:\s+\d+\s+(\d+)", read("/proc/%d/status" % pid), re.MULTILINE)
-    return int(line[1]) if line else -1
+    if line:
+        return int(line[1])
+    return -1
 
 
 def may_read(pid):
@@ -263,7 +267,9 @@ def _job(pid):
     """What tells the job of a process from others; None where it has no number in one."""
     variables = environ(pid)
     numbered = any(number_of(variables, name) is not None for name in NUMBERS)
-    return tuple(variables.get(name, "") for name in JOB) if numbered else None
+    if numbered:
+        return tuple(variables.get(name, "") for name in JOB)
+    return None
 
 
 def _tasks(pids):

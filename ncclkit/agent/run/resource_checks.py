@@ -170,7 +170,9 @@ def _given_up(folder):
     gives two sums.
     """
     sums = re.findall(r"^(?:total_)?inactive_file (\d+)", _read(folder + "/memory.stat", ""), re.M)
-    return int(sums[-1]) if sums else 0
+    if sums:
+        return int(sums[-1])
+    return 0
 
 
 def _memory_left():
@@ -270,13 +272,15 @@ def names(need, needs):
     listener, said = _listening(0)
     for name in need:
         asked = name or socket.gethostname()
-        row = _name(asked, said["port"]) if "port" in said else {"why": "no port was free"}
+        if "port" in said:
+            row = _name(asked, said["port"])
+        else:
+            row = {"why": "no port was free"}
         if row.get("loopback") and needs.get("hosts", 1) > 1:  # of its own name only gloo makes use
-            row = (
-                {"got": 0, "error": "it resolves to each host itself"}
-                if name
-                else {"why": "it resolves to loopback"}
-            )
+            if name:
+                row = {"got": 0, "error": "it resolves to each host itself"}
+            else:
+                row = {"why": "it resolves to loopback"}
         yield {"error": "", "why": "", **row, "name": asked, "need": 1, "unit": "addresses"}
     listener.end()
 
@@ -304,7 +308,10 @@ def _name(name, listens):
 
 def _own(address):
     """True for an address that this machine has: nothing else can be bound."""
-    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    if ":" in address:
+        family = socket.AF_INET6
+    else:
+        family = socket.AF_INET
     with socket.socket(family, socket.SOCK_DGRAM) as probe:
         try:
             probe.bind((address, 0))
@@ -355,7 +362,9 @@ def _connection_ends(targets):
 
 
 def _words(error):
-    return os.strerror(error.errno) if error.errno else str(error)
+    if error.errno:
+        return os.strerror(error.errno)
+    return str(error)
 
 
 TOKEN = secrets.token_hex(16)

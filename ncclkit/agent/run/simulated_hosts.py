@@ -49,11 +49,9 @@ def main(argv):
     with open(argv[0], encoding="utf-8") as file:
         plan = json.load(file)
     try:
-        return (
-            _run_and_kill(_hosts(plan, hold=True), argv[1:])
-            if argv[1:]
-            else _together(_hosts(plan), plan["wait"])
-        )
+        if argv[1:]:
+            return _run_and_kill(_hosts(plan, hold=True), argv[1:])
+        return _together(_hosts(plan), plan["wait"])
     except OSError as error:
         sys.stderr.write("ncclkit: hosts cannot be simulated here: %s\n" % error)
         return 2
@@ -227,7 +225,8 @@ def _together(pids, wait):
         elif pid in left:
             left.discard(pid)
             status = status or abs(os.waitstatus_to_exitcode(code))
-            until = min(until, time.monotonic() + wait) if status else until
+            if status:
+                until = min(until, time.monotonic() + wait)
         if time.monotonic() > until:
             status, until = status or 1, time.monotonic() + 5
             for other in left:

@@ -55,7 +55,10 @@ def measure(torch, job, ranks, size, group=None):
     first = torch.tensor([seconds_of(torch, device, call)], dtype=torch.float64, device=device)
     # all must make the same number of calls
     dist.all_reduce(first, op=dist.ReduceOp.MAX, group=group)
-    repeats, echoes = (REPEATS, ECHOES) if first.item() < SHORT else (0, 1)
+    if first.item() < SHORT:
+        repeats, echoes = REPEATS, ECHOES
+    else:
+        repeats, echoes = 0, 1
     times = [first.item(), *(seconds_of(torch, device, call) for _ in range(repeats))]
     latency = (
         seconds_of(torch, device, lambda: [call(small.zero_()) for _ in range(echoes)]) / echoes
@@ -259,7 +262,9 @@ def run_stages(torch, job, largest, simulate_hosts):
             every if len(group) == job.ranks else dist.new_group(group, timeout=limit)
             for group in groups
         ]
-        group = made[groups.index(mine)] if mine else None
+        group = None
+        if mine:
+            group = made[groups.index(mine)]
         if mine:
             send_result(job, stage, mine, size, **measure(torch, job, mine, size, group))
         _barrier(job, every)
@@ -287,10 +292,10 @@ def rounds_within_nodes(nodes):
         for node in nodes
     ]
     longest = max(len(pairs) for pairs in made)
-    return [
-        [pair for node in made if number < len(node) for pair in node[number]]
-        for number in range(longest)
-    ]
+    found = []
+    for number in range(longest):
+        found.append([pair for node in made if number < len(node) for pair in node[number]])
+    return found
 
 
 def rounds_between_nodes(nodes):
@@ -298,11 +303,11 @@ def rounds_between_nodes(nodes):
 
     The ranks of the same place in both, all at once, each over its own NIC.
     """
-    return [
-        [pair for a, b in pairs for pair in zip(nodes[a], nodes[b])]
-        for pairs in round_robin(len(nodes))
-        if pairs
-    ]
+    found = []
+    for pairs in round_robin(len(nodes)):
+        if pairs:
+            found.append([pair for a, b in pairs for pair in zip(nodes[a], nodes[b])])
+    return found
 
 
 def groups_by_stage(nodes):
@@ -310,7 +315,9 @@ def groups_by_stage(nodes):
 
     Each node, two nodes, four …, then all ranks.
     """
-    made = [("node", nodes)] if len(nodes) > 1 and any(len(node) > 1 for node in nodes) else []
+    made = []
+    if len(nodes) > 1 and any(len(node) > 1 for node in nodes):
+        made = [("node", nodes)]
     count = 2
     while count < len(nodes):
         starts = range(0, len(nodes) - count + 1, count)
@@ -368,15 +375,16 @@ def measure_pair(torch, job, group, peer, values, size):
     echo = (
         seconds_of(torch, device, lambda: [exchange(small, back) for _ in range(ECHOES)]) / ECHOES
     )
-    calls = IN_A_ROW if device.type == "cuda" else 1
+    calls = 1
+    if device.type == "cuda":
+        calls = IN_A_ROW
     both = agreed(first)[0] / 2
-    repeats = (
-        0
-        if both > SHORT
-        else REPEATS
-        if device.type == "cuda"
-        else max(REPEATS, min(MOST, int(WHILE / both)))
-    )
+    if both > SHORT:
+        repeats = 0
+    elif device.type == "cuda":
+        repeats = REPEATS
+    else:
+        repeats = max(REPEATS, min(MOST, int(WHILE / both)))
     row = [
         seconds_of(torch, device, lambda: [exchange(given, got) for _ in range(calls)]) / calls
         for _ in range(repeats)

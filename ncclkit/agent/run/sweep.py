@@ -156,7 +156,9 @@ def _measure(torch, job, options, operation, groups, order):
         decided = timer.rounds([*controls, *_best(ratios, options.all)], options.decide)
         _send_times(rank, operation, "decide", decided, groups)
         winners = _best(_ratios(decided, controls), False)
-        best = [*controls, *winners] if winners else []
+        best = []
+        if winners:
+            best = [*controls, *winners]
     for name, make in (
         (("product", product_of), ("step", step_of)) if options.under_computation and best else ()
     ):
@@ -317,7 +319,10 @@ def timer_of(torch, job, operation, groups, order):
         known = (operation.name, operation.bytes) in groups.skipped[number]
         if not known and _supports(job, operation, groups, number):
             on_group = _call_on_group(operation, groups, number)
-            calls[number] = collective.cuda_graph_of(torch, operation) if small else on_group
+            if small:
+                calls[number] = collective.cuda_graph_of(torch, operation)
+            else:
+                calls[number] = on_group
     operation.group = groups.groups[0]
     once = [collective.time_laps(torch, operation, calls[0], 1, 2)[-1]]
     each = collective.calls_that_fit(
@@ -454,7 +459,9 @@ class Timer:
         if self.cuda:
             self.torch.cuda.synchronize()
         calls = self.repeats * self.calls_per_replay
-        own = [[self._seconds(*lap[number]) / calls for lap in marks] for number in numbers]
+        own = []
+        for number in numbers:
+            own.append([self._seconds(*lap[number]) / calls for lap in marks])
         times = self.torch.tensor(own, dtype=self.torch.float64, device=self.job.device)
         self.job.dist.all_reduce(times)
         return dict(zip(numbers, (times / self.job.ranks).tolist()))
@@ -476,4 +483,6 @@ class Timer:
         return marks
 
     def _seconds(self, start, end):
-        return start.elapsed_time(end) / 1e3 if self.cuda else end - start
+        if self.cuda:
+            return start.elapsed_time(end) / 1e3
+        return end - start

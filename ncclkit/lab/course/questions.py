@@ -486,8 +486,14 @@ class Answers:
 
     def __init__(self, case: Case, name: str) -> None:
         self.story, self.name, self.case = story(name), name, case
-        path = None if case.path is None else case.path / FILE
-        self._kept = msgspec.convert(storage.read_json(path, {}, _Kept), _Kept) if path else _Kept()
+        if case.path is None:
+            path = None
+        else:
+            path = case.path / FILE
+        if path:
+            self._kept = msgspec.convert(storage.read_json(path, {}, _Kept), _Kept)
+        else:
+            self._kept = _Kept()
 
     @property
     def measured(self) -> bool:
@@ -499,12 +505,17 @@ class Answers:
         self._kept.measured = wanted
         for answer in self._kept.answers.values():
             answer.asked, answer.took, answer.hints = None, None, 0
-        self.of().asked = time.time() if wanted else None
+        if wanted:
+            self.of().asked = time.time()
+        else:
+            self.of().asked = None
         self._save()
 
     def question(self, number: int = 0) -> Question:
         """The guess, for 0, or the question of that number of the quiz."""
-        return self.story.quiz[number - 1] if number else self.story.guess
+        if number:
+            return self.story.quiz[number - 1]
+        return self.story.guess
 
     def shuffled(self, number: int = 0) -> list[str]:
         """The choices of a question, in an order that stays the same in this case folder."""

@@ -90,7 +90,9 @@ async def inject(
     """
     chosen = _possible(fault(name))
     if backend == "auto" and "gloo" in chosen.backends:
-        backend = "any" if "nccl" in chosen.backends else "gloo"
+        backend = "gloo"
+        if "nccl" in chosen.backends:
+            backend = "any"
     network = {"hosts": 2, "wrong": chosen.net} if chosen.net else {}
     asked: dict[str, Any] = {
         "python": python or "",

@@ -47,11 +47,9 @@ def writable(target: Path) -> None:
             f"No recording can be kept in {target}: {error.strerror or error}; name another."
         ) from error
     if not os.access(target, os.W_OK) or (target / "runs").exists():
-        why = (
-            "holds a recording already"
-            if (target / "runs").exists()
-            else "may not be written by this user"
-        )
+        why = "may not be written by this user"
+        if (target / "runs").exists():
+            why = "holds a recording already"
         raise NcclkitError(
             f"No recording can be kept in {target}, as it {why}; name another folder."
         )
@@ -162,7 +160,9 @@ def cleaner(folder: Path) -> Clean:
 
     def clean(text: str) -> str:
         for old, new in places:
-            text = text.replace(old, new) if len(old) > 4 else text  # "/" stands in every path
+            # "/" stands in every path
+            if len(old) > 4:
+                text = text.replace(old, new)
         return aliases(text)
 
     return clean

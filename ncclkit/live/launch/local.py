@@ -81,7 +81,9 @@ async def facts(
         records = await run_under_guard(
             agent, command, {}, deadline, folder, python, lambda record: None
         )
-    end = records[-1] if records else {}
+    end = {}
+    if records:
+        end = records[-1]
     return [
         *records,
         *missing_facts(records, f"{end.get('reason', 'without a message')}, {end.get('exitcode')}"),
@@ -186,11 +188,10 @@ async def _kill(process: asyncio.subprocess.Process) -> None:
 
 def _lost(code: int, folder: Path) -> Record:
     """The end of a run whose guard ended without a word, as the record that it did not write."""
-    how = (
-        f"by signal {-code} ({signal.Signals(-code).name})"
-        if code < 0
-        else f"with exit status {code}"
-    )
+    if code < 0:
+        how = f"by signal {-code} ({signal.Signals(-code).name})"
+    else:
+        how = f"with exit status {code}"
     say = f"its guard ended {how} before the run did; the ranks ended with it, without evidence"
     end = {"reason": "lost", "exitcode": code, "say": say}
     storage.write(folder / "status.json", json.dumps(end | {"ended": time.time()}))
@@ -210,9 +211,10 @@ async def _stop(guard: asyncio.subprocess.Process, reading: asyncio.Task[list[Re
         guard.stdin.close()  # it has ended by itself
     assert guard.stdout is not None
     # where the disk is full nobody reads any more, and a full pipe would keep the guard from ending
-    rest: asyncio.Task[Any] = (
-        asyncio.create_task(_discard(guard.stdout)) if reading.done() else reading
-    )
+    if reading.done():
+        rest: asyncio.Task[Any] = asyncio.create_task(_discard(guard.stdout))
+    else:
+        rest = reading
     done, _ = await asyncio.wait({rest}, timeout=20)
     if not done:
         rest.cancel()

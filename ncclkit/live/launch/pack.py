@@ -161,7 +161,9 @@ def _extract(archive: tarfile.TarFile, folder: Path) -> None:
     for member in archive:
         left -= member.size
         target = folder / member.name
-        file = archive.extractfile(member) if member.isreg() else None
+        file = None
+        if member.isreg():
+            file = archive.extractfile(member)
         if (
             file is None
             or left < 0

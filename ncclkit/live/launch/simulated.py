@@ -266,14 +266,18 @@ async def run(plan: Plan, folder: Path, on_record: OnRecord = lambda record: Non
     NcclkitError where hosts cannot be simulated.
     """
     argv, env = plan.argv, plan.env
-    fix = argv[argv.index("--fix") + 1] if "--fix" in argv else ""
+    fix = ""
+    if "--fix" in argv:
+        fix = argv[argv.index("--fix") + 1]
     made = network_of(plan.network, fix)
     if plan.ranks % len(made):
         raise NcclkitError(
             f"{plan.ranks} ranks do not divide over {len(made)} hosts; ask for a multiple of"
             f" {len(made)}."
         )
-    limit = float(argv[argv.index("--timeout") + 1]) if "--timeout" in argv else 30.0
+    limit = 30.0
+    if "--timeout" in argv:
+        limit = float(argv[argv.index("--timeout") + 1])
     with packed(plan.lab, compiled=True) as agent:
         _commands(made, plan, agent, folder, limit)
         hosts = hosts_command(plan.python, agent, folder, made, limit + LAST_WORDS)
@@ -314,7 +318,9 @@ def raise_if_impossible(records: Sequence[Record], folder: Path) -> None:
     here.
     """
     log = folder / "launcher.log"
-    said = log.read_text(errors="replace") if log.exists() else ""
+    said = ""
+    if log.exists():
+        said = log.read_text(errors="replace")
     if PREFIX in said and any(
         record["kind"] == "end" and record.get("exitcode") == CANNOT for record in records
     ):

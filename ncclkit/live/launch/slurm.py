@@ -72,9 +72,11 @@ def srun_once_per_node(*options: str, wait: int = 0) -> list[str]:
     Beside the step that a notebook may run in; wait: seconds after the end of the first task until
     srun ends the others (0: never).
     """
-    clean = [
-        word for name in SHARES for start in ("SLURM_", "SRUN_") for word in ("-u", start + name)
-    ]
+    clean = []
+    for name in SHARES:
+        for start in "SLURM_", "SRUN_":
+            for word in "-u", start + name:
+                clean.append(word)
     count = str(nodes())  # of the tasks, too: a job may have more than one on each node
     words = [
         "srun",
@@ -134,7 +136,9 @@ async def nodes_of(job: int) -> int:
         return 0
     shown = scheduler.fields(output.partition("\n")[0])
     running = shown.get("JobState") == "RUNNING"
-    return scheduler.number_in(shown.get("NumNodes", "")) if running else 0
+    if running:
+        return scheduler.number_in(shown.get("NumNodes", ""))
+    return 0
 
 
 def on_nodes_of(job: int, nodes: int, agent: Path, folder: Path, *words: str) -> list[str]:
@@ -292,7 +296,9 @@ def _absent(folder: Path, records: Sequence[Record], nodes: Sequence[str]) -> No
     From them nobody will hear anything.
     """
     begun = {record.get("number") for record in records if record.get("phase") == "node"}
-    lost = [name for number, name in enumerate(nodes) if number not in begun] if begun else []
+    lost = []
+    if begun:
+        lost = [name for number, name in enumerate(nodes) if number not in begun]
     fields = {"ncclkit": wire.VERSION, "kind": "phase", "t": time.time(), "phase": "absent"}
     with open(folder / "wire.jsonl", "a", encoding="utf-8") as kept:
         kept.writelines(json.dumps(fields | {"name": name}) + "\n" for name in lost)
@@ -344,13 +350,15 @@ def collected(folder: Path, nodes: Sequence[str]) -> list[Record]:
 
 
 def _lines(path: Path) -> list[bytes]:
-    return path.read_bytes().splitlines() if path.exists() else []
+    if path.exists():
+        return path.read_bytes().splitlines()
+    return []
 
 
 def _mute(lines: Sequence[bytes]) -> Record:
-    last = (
-        lines[-1].decode("utf-8", "replace")[:200] if lines else "no output; launcher.log says why"
-    )
+    last = "no output; launcher.log says why"
+    if lines:
+        last = lines[-1].decode("utf-8", "replace")[:200]
     return {
         "kind": "fact",
         "name": "facts.host",
@@ -379,4 +387,6 @@ async def _head() -> str:
     ask = ("scontrol", "-o", "--", "show", "node", first)
     said = await asyncio.to_thread(scheduler.ask, *ask, deadline=20)
     address = scheduler.fields(said.partition("\n")[0]).get("NodeAddr", "")
-    return address if scheduler.ADDRESS.fullmatch(address) else first
+    if scheduler.ADDRESS.fullmatch(address):
+        return address
+    return first
