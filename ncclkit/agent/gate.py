@@ -55,8 +55,10 @@ SILENT = {"hung": "hung", "endless": "wrote without end"}
 """Values of `gpu.nvidia_smi` where the driver gave no answer, and how to say it."""
 
 EQUAL = (
-    r"gpu\.count|gpu\.driver|gpu\.library|gpu\.peermem|gpu\.\d+\.(model|mig|ecc\.mode|compute_mode|persistence|"
-    r"pcie\.gen\.max|pcie\.width\.max|nvlink\.links|power\.limit|clock\.sm\.max|memory\.total|numa)|"
+    r"gpu\.count|gpu\.driver|gpu\.library|gpu\.peermem|gpu\.\d+\.(model|mig|ecc\.mode|compute_mode"
+    r"|persistence|"
+    r"pcie\.gen\.max|pcie\.width\.max|nvlink\.links|power\.limit|clock\.sm\.max|memory\.total|numa)"
+    r"|"
     r"host\.kernel|host\.iommu|cpu\.total|limits\.ports"
 )
 """Facts that all nodes of one kind share."""

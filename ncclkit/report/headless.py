@@ -54,7 +54,8 @@ class Kernel(AsyncKernelManager):
 
 QUIET = (
     "--log-level=CRITICAL",
-    "--IPKernelApp.exec_lines=__import__('logging').getLogger('tornado.general').setLevel('CRITICAL')",
+    "--IPKernelApp.exec_lines="
+    "__import__('logging').getLogger('tornado.general').setLevel('CRITICAL')",
 )
 """Keep a kernel's own log off the terminal, also what it says while it ends; what matters comes as
 an exception."""

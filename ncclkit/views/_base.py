@@ -115,10 +115,13 @@ class Drawn(View):
         return super()._repr_mimebundle_() | drawn
 
 
+NOTHING = Markup("")
+
+
 class Chart(Drawn):
     """A plotly figure whose own title is the sentence, and the words under it."""
 
-    def __init__(self, figure: go.Figure, words: Markup = Markup("")) -> None:  # noqa: B008 - it cannot change
+    def __init__(self, figure: go.Figure, words: Markup = NOTHING) -> None:
         super().__init__(figure.layout.meta["summary"], figure, words, titled=False)
 
 

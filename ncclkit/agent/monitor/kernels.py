@@ -21,7 +21,8 @@ COST = (
 SIDE_BY_SIDE = 8
 ROW = re.compile(
     # Kernel Parent Dev Grid Status SMs Mask GridDim BlockDim Invocation
-    r"^\s*\*?\s*\d+\s+\S+\s+\d+\s+(?P<grid>\d+)\s+(?P<status>[A-Z]\w+)\s+\S+\s+\([\d,]+\)\s+\([\d,]+\)\s+(?P<call>\S.*?)\s*$"
+    r"^\s*\*?\s*\d+\s+\S+\s+\d+\s+(?P<grid>\d+)\s+"
+    r"(?P<status>[A-Z]\w+)\s+\S+\s+\([\d,]+\)\s+\([\d,]+\)\s+(?P<call>\S.*?)\s*$"
 )
 UNNAMED = re.compile(r"(?:\(anonymous namespace\)|<unnamed>|\(unnamed\))::")
 """A namespace without a name, whose bracket is not that of arguments."""

@@ -227,7 +227,8 @@ _PAIRS = (
     (ast.In, ast.NotIn),
     (ast.Is, ast.IsNot),
 )
-OPPOSITE = {one: other for pair in _PAIRS for one, other in (pair, pair[::-1])}  # type: dict[type[ast.cmpop], type[ast.cmpop]]
+OPPOSITE = dict(_PAIRS)  # type: dict[type[ast.cmpop], type[ast.cmpop]]
+OPPOSITE.update((other, one) for one, other in _PAIRS)
 
 
 def _not(test):

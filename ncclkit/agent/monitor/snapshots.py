@@ -41,7 +41,8 @@ FRAME = re.compile(r"^\s+(?P<func>\S.*?) \((?P<file>[^()]+):(?P<line>\d+)\)\s*$"
 FRAMEWORK = re.compile(r"/(?:site|dist)-packages/(?!torch/)")
 """Libraries that may have the loop over steps in the place of the user."""
 STEP = re.compile(
-    r"(?:(?:global|current|cur|train|training)_?)?(?:step|iteration|iter|itr|epoch|batch_?(?:idx|i|id|num))"
+    r"(?:(?:global|current|cur|train|training)_?)?(?:step|iteration|iter|itr|epoch|batch_?(?:idx|i"
+    r"|id|num))"
     r"(?:_?(?:idx|index|i|id|num|no|number))?|it|[ni]_?iter|i_?batch"
 )
 """Names of variables that count steps."""
@@ -80,7 +81,9 @@ class Snapshots:
         self.ranks = ranks
         self.rows = {rank: [] for rank in ranks}  # type: dict[int, list[dict[str, object]]]
         self.texts = {}  # type: dict[int, str]
-        self.numbers = {rank: [] for rank in ranks}  # type: dict[int, list[list[tuple[dict[str, str], dict[str, int]]]]]
+        self.numbers: dict[int, list[list[tuple[dict[str, str], dict[str, int]]]]] = {
+            rank: [] for rank in ranks
+        }
         self.problems = {}  # type: dict[int, str]
         self.details = {}  # type: dict[int, dict[str, object]]
 
@@ -533,7 +536,8 @@ PROGRESS = re.compile(
 
 
 LAUNCHER = re.compile(
-    r"\b(?:torchrun|torch\.distributed\.(?:run|launch)|accelerate|deepspeed|horovodrun|mpirun|mpiexec|orted|prted"
+    r"\b(?:torchrun|torch\.distributed\.(?:run|launch)|accelerate|deepspeed|horovodrun|mpirun"
+    r"|mpiexec|orted|prted"
     r"|hydra_pmi_proxy|slurmstepd|srun|lightning|ray|agent\.pyz launch)\b"
 )
 """Programs that start ranks, in a command line; the last one is our own torchrun."""

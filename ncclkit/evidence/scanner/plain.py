@@ -24,7 +24,8 @@ SEEDS, LOOKED, LONG = 6, 400, 160
 length."""
 
 ODD = re.compile(
-    r"[\xa0\u2007\u202f\u200b\u200c\u200d\u2060\ufeff\u2018\u2019\u201c\u201d\x1b]|&(?:lt|gt|quot|amp|nbsp|#\d+);"
+    r"[\xa0\u2007\u202f\u200b\u200c\u200d\u2060\ufeff\u2018\u2019\u201c\u201d\x1b]|&(?:lt|gt|quot"
+    r"|amp|nbsp|#\d+);"
 )
 PLAIN = str.maketrans(
     {

@@ -163,7 +163,8 @@ def _version(code: int) -> str:
 
 
 TOOLS = (
-    # #     size       count    type   redop    root     time   algbw   busbw #wrong     time   algbw   busbw #wrong  # noqa: E501
+    # #     size       count    type   redop    root     time   algbw   busbw #wrong \
+    #       time   algbw   busbw #wrong
     Tool((b"busbw", b"Avg bus bandwidth"), HEADER, _table),
 )
 

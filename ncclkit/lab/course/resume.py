@@ -36,8 +36,10 @@ NAMES = (".ckpt", ".pt", ".pth", ".bin", ".safetensors", ".distcp")
 LARGEST = 64 << 20
 """Bytes of a pickle that are searched: what it describes may be large, it is not."""
 POSITION = re.compile(
-    r"^(?:_num_yielded|_snapshot|_sampler_iter_yielded|dataset_state|samples_yielded|num_batches_fetched"
-    r"|consumed_(?:train_)?samples|loaders?|(?:train_)?data_?loaders?|data_?loader_states?|sampler)$"
+    r"^(?:_num_yielded|_snapshot|_sampler_iter_yielded|dataset_state|samples_yielded"
+    r"|num_batches_fetched"
+    r"|consumed_(?:train_)?samples|loaders?|(?:train_)?data_?loaders?|data_?loader_states?"
+    r"|sampler)$"
 )
 """Names under which loaders keep where they stand: torchdata, Megatron, NeMo, and what people write
 by hand."""
