@@ -231,7 +231,8 @@ class Aliases:
         return "user-%d" % self._count("user", name)
 
     def _as_address(self, match: re.Match[str]) -> str:
-        kind, whole = str(match.lastgroup), match.group()
+        kind = str(match.lastgroup)
+        whole = match.group()
         value = match[kind]
         if kind in ("four", "six"):
             return self._as_ip(value, match)
@@ -331,7 +332,8 @@ def _shape(name: str) -> str:
 
     "" where a number may mean something else.
     """
-    stem, number = _stem(name), re.sub(r".*\D", "", name)
+    stem = _stem(name)
+    number = re.sub(r".*\D", "", name)
     if not stem or not (
         stem[-1] in "-_" or len(re.sub(r"[^A-Za-z]", "", stem)) > COMMON or len(number) > 2
     ):

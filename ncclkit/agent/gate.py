@@ -77,13 +77,15 @@ def main(argv: list[str]) -> int:
     Python's own exit status after a defect is 1, by which a health check drains a healthy node: so
     whatever breaks is `UNKNOWN`.
     """
-    begun, out = time.monotonic(), _guarded_output()
+    begun = time.monotonic()
+    out = _guarded_output()
     asked = argparse.Namespace(seconds=10.0, baseline="", learn="")
     try:
         asked = _parse(argv)
         answer, left = _supervised(asked, begun)
     except Exception as error:
-        answer, left = _broken(asked, "%s: %s" % (type(error).__name__, error)), []
+        answer = _broken(asked, "%s: %s" % (type(error).__name__, error))
+        left = []
     if left and CANNOT_END not in answer["say"]:
         answer["say"] += "; process %d %s" % (left[0], CANNOT_END)
     answer.update(left=left, seconds=round(time.monotonic() - begun, 1))
@@ -137,7 +139,8 @@ def _print(out: int | None, answer: dict[str, Any], until: float) -> int:
 
     A node that is not ready stays so where nobody can hear why; any other one could not be told.
     """
-    say, status = str(answer["say"]), int(answer["status"])
+    say = str(answer["say"])
+    status = int(answer["status"])
     line = json.dumps(answer, default=str) + "\n"
     if out is None:
         problem = "it is closed"
@@ -367,7 +370,8 @@ def judge(found: Rows, baseline: dict[str, Any]) -> tuple[list[Problem], list[st
     elif silent:
         unknown.insert(0, silent + ", and no baseline says that this node has GPUs")
     for name, expected in baseline.get("facts", {}).items():
-        value, why = _value(found, name), found.get(name, {}).get("why", "it was not read")
+        value = _value(found, name)
+        why = found.get(name, {}).get("why", "it was not read")
         if value is None:
             unknown.append("%s could not be read (%s)" % (name, why))
         elif re.fullmatch(AT_LEAST, name) and _enough(value, expected):
@@ -403,10 +407,12 @@ def _has_gpus(baseline: dict[str, Any]) -> bool:
 
 def _by_itself(found: Rows) -> Iterable[Problem]:
     """What no node may have, whatever its cluster looks like."""
-    smi, why = _value(found, "gpu.nvidia_smi"), found.get("gpu.nvidia_smi", {}).get("why", "")
+    smi = _value(found, "gpu.nvidia_smi")
+    why = found.get("gpu.nvidia_smi", {}).get("why", "")
     if smi in ("failed", "breaks off"):
         yield _problem("gpu.nvidia_smi", smi, "nvidia-smi %s (%s)" % (smi, why))
-    driver, library = _value(found, "gpu.driver"), _value(found, "gpu.library")
+    driver = _value(found, "gpu.driver")
+    library = _value(found, "gpu.library")
     if driver and library and driver != library:
         yield _problem(
             "gpu.library",
@@ -415,7 +421,8 @@ def _by_itself(found: Rows) -> Iterable[Problem]:
             driver,
         )
     for name, row in found.items():
-        gpu, value = re.fullmatch(r"gpu\.(\d+)\.(.+)", name), row["value"]
+        gpu = re.fullmatch(r"gpu\.(\d+)\.(.+)", name)
+        value = row["value"]
         if gpu and value is not None:
             say = _of_gpu(gpu[2], value)
             if say:
@@ -479,7 +486,8 @@ def _test(count: int, seconds: float, backend: str = "nccl") -> dict[str, Any]:
     Bus bandwidth, wrong values, how it ended.
     """
     folder = tempfile.mkdtemp(prefix=private.PREFIX, dir=private.parent_folder())
-    agent, sizes = sys.argv[0], "8,1048576,%d" % LARGEST
+    agent = sys.argv[0]
+    sizes = "8,1048576,%d" % LARGEST
     work = [
         "collective",
         "--folder",
@@ -553,7 +561,8 @@ def judge_test(
         return [
             _problem("test", tested["reason"], "the test of its GPUs failed: %s" % why, "done")
         ], []
-    expected, busbw = baseline.get("busbw"), tested["busbw"]
+    expected = baseline.get("busbw")
+    busbw = tested["busbw"]
     if expected and busbw is not None and busbw < SLOWER * expected:
         say = "its GPUs reach %s GB/s busbw, %.0f %% of the %s GB/s of the baseline" % (
             *(busbw, 100 * busbw / expected, expected),

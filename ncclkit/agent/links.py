@@ -82,7 +82,8 @@ def nvlinks(known: Known, paths: Mapping[int, int]) -> NvLinks:
 def pcie_link(known: Known, gpu: int) -> PcieLink | None:
     """The PCIe link of a GPU; None where it could not be read."""
     # an idle GPU lowers the generation of its link, but not the width
-    generation, width = known.get("gpu.%d.pcie.gen.max" % gpu), known.get("gpu.%d.pcie.width" % gpu)
+    generation = known.get("gpu.%d.pcie.gen.max" % gpu)
+    width = known.get("gpu.%d.pcie.width" % gpu)
     if generation not in PCIE_LANE or not width:
         return None
     return PcieLink(PCIE_LANE[generation] * width, int(generation), int(width))

@@ -138,7 +138,8 @@ def _runs(words: list[str], known: set[Triple]) -> Iterator[tuple[int, int]]:
             continue
         if first >= 0 and _is_foreign(words[first : last + 1]):
             yield first, last
-        first, last = at, at + FEWEST - 1
+        first = at
+        last = at + FEWEST - 1
 
 
 def _is_foreign(words: list[str]) -> bool:

@@ -294,7 +294,8 @@ def inspect(options: argparse.Namespace) -> int:
         asyncio.run(probe.inspect(case, options.python or None, paths))
     this_run = Case()
     this_run.facts = _read_now(case, before)
-    found, hosts = _judge(case, this_run), compare(this_run.facts)
+    found = _judge(case, this_run)
+    hosts = compare(this_run.facts)
     if options.json:
         show("\n".join(to_json(fact) for fact in this_run.facts))
     else:
@@ -324,7 +325,8 @@ def probe(options: argparse.Namespace) -> int:
     from ncclkit.analysis.history import beside_baseline
     from ncclkit.core import bandwidth
 
-    case, chosen = _case(options), _options(options)
+    case = _case(options)
+    chosen = _options(options)
     with Activity("Live test", limit=chosen.timeout) as activity:
         run = asyncio.run(_live(case, chosen, activity))
     if options.json:
@@ -504,7 +506,8 @@ def connect(options: argparse.Namespace) -> int:
     from ncclkit.core.case import Case
     from ncclkit.live.connect import DEADLINE, connectivity
 
-    case, this_run = _case(options), Case()
+    case = _case(options)
+    this_run = Case()
     before = list(case.facts)
     choices = {
         "remote_command": options.remote_command,
@@ -545,7 +548,8 @@ def lab(options: argparse.Namespace) -> int:
         f" {options.case}.",
         file=sys.stderr,
     )
-    case, asked = _case(options), _options(options)
+    case = _case(options)
+    asked = _options(options)
     with Activity(options.fault, limit=asked.timeout) as activity:
         run = asyncio.run(
             injection.inject(
@@ -564,7 +568,8 @@ def lab(options: argparse.Namespace) -> int:
     if options.record:
         recording.bundle(run, options.record, {"host": "lab"})
     if options.check:
-        found, about = _run_experiments(case, options), None
+        found = _run_experiments(case, options)
+        about = None
     else:
         found, about = _judge_run(case, run.folder)
     if options.json:

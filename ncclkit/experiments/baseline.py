@@ -73,7 +73,8 @@ FILES = ("_FILE", "_DIR", "_PATH")
 
 def _disarmed(plan: dict[str, Any], folder: Path) -> dict[str, Any]:
     """The plan without what would start, or load, a program of whoever wrote it."""
-    argv, env = plan["argv"], plan.get("env", {})
+    argv = plan["argv"]
+    env = plan.get("env", {})
     has_form = isinstance(argv, list) and isinstance(env, dict)
     if not has_form or not OUR_JOBS.fullmatch(str(argv[0])):
         raise NcclkitError(f"{folder}/plan.json is of no run that can be repeated; omit --check.")
@@ -138,7 +139,8 @@ def needs(
     )
     local = -(-ranks // hosts)
     env = {**os.environ, **(run.plan.env if run else {})}
-    port, name = env.get("MASTER_PORT", ""), env.get("MASTER_ADDR", "")
+    port = env.get("MASTER_PORT", "")
+    name = env.get("MASTER_ADDR", "")
     bound = [event.data.get("port") for event in case.latest().of("store.bind")]
     lost = [str(event.data.get("host") or "") for event in case.latest().of("store.resolve")]
     every = {

@@ -71,7 +71,10 @@ def compare_expectations(experiment: Experiment, seen: Mapping[str, str]) -> dic
     asked = experiment.expects.items()
     found: dict[str, str] = {}
     for cause, word in asked:
-        found[cause] = fits[seen[cause] == word] if cause in seen else "open"
+        if cause in seen:
+            found[cause] = fits[seen[cause] == word]
+        else:
+            found[cause] = "open"
     return found
 
 

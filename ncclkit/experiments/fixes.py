@@ -67,14 +67,17 @@ async def check(
     finding = _finding_to_check(case, verdict, cause)
     experiment = finding.next
     assert experiment is not None
-    started, run_case = time.monotonic(), _run_case(case, finding.cause)
+    started = time.monotonic()
+    run_case = _run_case(case, finding.cause)
     if "check" in experiment.plan:
         return await _without_ranks(
             CheckInput(case, run_case, verdict, finding, experiment, python, on_record)
         )
     before, name = await _before(case, verdict, run_case, python, deadline, on_record)
     usable = bool(name) or comparison.comparable(before, finding)
-    moves, seen, after = dict.fromkeys(experiment.expects, "open"), "nothing", None
+    moves = dict.fromkeys(experiment.expects, "open")
+    seen = "nothing"
+    after = None
     if usable:  # a stand-in that does not fail as the job did is not worth another run
         after = await _again(run_case, before.run.plan, experiment.plan, name, on_record)
         seen = comparison.observed(before, after, experiment)
@@ -105,7 +108,8 @@ async def fix(
     """
     verdict = diagnose(case)
     finding = _fixable(case, verdict, cause)
-    started, run_case = time.monotonic(), _run_case(case, finding.cause)
+    started = time.monotonic()
+    run_case = _run_case(case, finding.cause)
     before, name = await _before(case, verdict, run_case, python, deadline, on_record)
     change = change_of(finding, before.run.plan)
     after = await _again(run_case, before.run.plan, change, name, on_record)
@@ -116,7 +120,9 @@ async def fix(
     # a second attempt that works shows only that the first was unlucky, whatever the reason
     move = "open"
     if well and shown:
-        move = "proven" if change.keys() - {"restarts"} else "supported"
+        move = "supported"
+        if change.keys() - {"restarts"}:
+            move = "proven"
     return _kept(
         case,
         run_case,
@@ -200,7 +206,8 @@ def _finding_to_check(case: Case, verdict: Diagnosis, cause: str) -> Finding:
 
 def _open(case: Case, verdict: Diagnosis) -> list[Finding]:
     """Findings whose experiment was not made yet, and can be made on the last run."""
-    done, run = _done(case), baseline.last(case)
+    done = _done(case)
+    run = baseline.last(case)
     asked = [
         f for f in verdict.findings if f.next and f.next.expects and f.next.question not in done
     ]
@@ -248,7 +255,8 @@ def _fixable(case: Case, verdict: Diagnosis, cause: str) -> Finding:
 
     Before anything is started in vain.
     """
-    finding, run = _named(verdict, cause), baseline.last(case)
+    finding = _named(verdict, cause)
+    run = baseline.last(case)
     if cure(finding) is None and (run is None or not breakable(run.plan.argv, run.plan.network)):
         raise by_hand(finding)
     return finding
@@ -428,7 +436,8 @@ class CheckInput:
 async def connections(asked: CheckInput) -> CheckResult:
     """Test the connections between the hosts of the last run, and judge the result by itself."""
     await simulated_hosts.again(asked.case, asked.run_case)
-    verdict, cause = diagnose(asked.run_case), asked.finding.cause
+    verdict = diagnose(asked.run_case)
+    cause = asked.finding.cause
     seen = {row.cause: str(row.verdict) for row in (*verdict.findings, *verdict.clear)}
     moves = comparison.only_one_left(comparison.compare_expectations(asked.experiment, seen))
     sentence = next((row.say for row in verdict.findings if row.cause == cause), "")
@@ -440,7 +449,9 @@ async def resources(asked: CheckInput) -> CheckResult:
 
     All is given back at once.
     """
-    case, cause, run = asked.case, asked.finding.cause, baseline.last(asked.case, asked.python)
+    case = asked.case
+    cause = asked.finding.cause
+    run = baseline.last(asked.case, asked.python)
     needs = baseline.needs(case, run, asked.verdict.job, asked.experiment.expects)
     folder = asked.run_case.new_run("resources")
     if run:
@@ -463,7 +474,8 @@ async def resources(asked: CheckInput) -> CheckResult:
     ]
     asked.run_case.add(events).save()
     seen = comparison.granted(events, max(1, slurm.nodes()))
-    here, broken = baseline.is_local(case, run, asked.finding), failed(case.latest())
+    here = baseline.is_local(case, run, asked.finding)
+    broken = failed(case.latest())
     moves = comparison.apply_caution(
         comparison.compare_expectations(asked.experiment, seen), asked.verdict, here, broken
     )

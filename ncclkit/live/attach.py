@@ -322,7 +322,9 @@ def _steps(rows: Sequence[Event]) -> Iterator[str]:
     each: dict[str, list[int]] = {}
     for rank, position in rank_positions(rows).items():
         each.setdefault(step_range([position]), []).append(rank)
-    yield from (f"{rank_words(held)} at {known}" for known, held in each.items() if known)
+    for known, held in each.items():
+        if known:
+            yield f"{rank_words(held)} at {known}"
     printed = {
         str(event.data["output"]["file"]): event.data["output"]
         for event in rows

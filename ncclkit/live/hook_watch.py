@@ -104,7 +104,8 @@ class HookWatch:
         unknown = self._processes(parents) - self._measured
         # a process loads the file before it can have torch, so the marks are read last
         having = [pid for pid in sorted(unknown) if _has_torch(pid)]
-        loaded, armed = self._marked(step_hook.LOADED), self._marked(step_hook.WITH_TORCH)
+        loaded = self._marked(step_hook.LOADED)
+        armed = self._marked(step_hook.WITH_TORCH)
         for pid in having:
             if not self._is_measured(pid, parents, loaded, armed):
                 return _described(pid, self.hook_folder)
@@ -129,10 +130,12 @@ class HookWatch:
         """
         if _numbers_of(pid) & loaded:
             return True
-        rank, command = processes.environ(pid).get("RANK"), _command_of(pid)
+        rank = processes.environ(pid).get("RANK")
+        command = _command_of(pid)
         above = parents.get(pid, 0)
         while above and above != os.getpid():
-            numbers, same_rank = _numbers_of(above), processes.environ(above).get("RANK") == rank
+            numbers = _numbers_of(above)
+            same_rank = processes.environ(above).get("RANK") == rank
             if same_rank and (
                 numbers & armed or (numbers & loaded and _command_of(above) == command)
             ):
@@ -160,7 +163,8 @@ def _command_of(pid: int) -> tuple[str, ...]:
 
 def _described(pid: int, hook_folder: Path) -> Unmeasured | None:
     """What there is to say of a process; None where it has ended meanwhile."""
-    command, environ = _command_of(pid), processes.environ(pid)
+    command = _command_of(pid)
+    environ = processes.environ(pid)
     if not command:
         return None
     return Unmeasured(pid, command, _age(pid), _why(command, environ, hook_folder))

@@ -108,7 +108,8 @@ def _judged(output: _Output, shows: str, denies: str) -> Literal["yes", "no", "u
 
 def _on_this_host(command: str) -> tuple[list[_Output], str]:
     reply = _run(["sh", "-c", command])
-    out, err = _text(reply.out), _text(reply.err)
+    out = _text(reply.out)
+    err = _text(reply.err)
     text = "\n".join(filter(None, (out.strip(), err.strip())))
     is_whole = not reply.ended and not err.strip()
     return [_Output(socket.gethostname(), text, is_whole)], _why_ended(reply)
@@ -118,7 +119,8 @@ def _on_nodes(command: str) -> tuple[list[_Output], str]:
     """What each node of the allocation printed; its first line is the node's own name."""
     words = [*slurm.srun_once_per_node("--label"), "sh", "-c", f"uname -n; {command}"]
     reply = _run(words)
-    printed, complaints = _by_task(_text(reply.out)), _by_task(_text(reply.err))
+    printed = _by_task(_text(reply.out))
+    complaints = _by_task(_text(reply.err))
     outputs: list[_Output] = []
     for task, (host, *lines) in sorted(printed.items()):
         text = "\n".join([*lines, *complaints.get(task, ())])

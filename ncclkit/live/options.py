@@ -181,7 +181,8 @@ def command_words(options: Any) -> list[str]:
     """Options as the words of the command; those that have their default are left out."""
     words: list[str] = []
     for name in declared(options):
-        value, default = getattr(options, name), getattr(type(options)(), name)
+        value = getattr(options, name)
+        default = getattr(type(options)(), name)
         if name == "python":
             flag = "--train-python"
         else:
@@ -258,7 +259,8 @@ def too_few_gpus(
             f"{count} NCCL ranks need {count} GPUs, but the training interpreter sees none; use"
             " gloo."
         )
-    places, needed = gpus * hosts, -(-count // sharing)
+    places = gpus * hosts
+    needed = -(-count // sharing)
     where = ""
     if hosts > 1:
         where = f" on each of {hosts} nodes"
@@ -286,7 +288,8 @@ def too_many_ranks(count: int) -> str:
     fits = max(FEW, min(cores * RANKS_PER_CORE, free // RANK_MEMORY))
     if count <= fits:
         return ""
-    need, has = text.format_bytes(count * RANK_MEMORY), text.format_bytes(free)
+    need = text.format_bytes(count * RANK_MEMORY)
+    has = text.format_bytes(free)
     return (
         f"{count:,} ranks need about {need} of memory and share {text.plural(cores, 'core')} of"
         f" this host, which has {has} available and carries about {fits:,}"

@@ -65,7 +65,8 @@ async def bisect(
     launch: as `ncclkit.live.launch.local.run`.  Every answer is in the case when this returns, is
     cancelled or raises.
     """
-    until, alone = time.monotonic() + run.plan.deadline - run.seconds, False
+    until = time.monotonic() + run.plan.deadline - run.seconds
+    alone = False
     while (found := staged_test(case)).failing and (asked := found.bisected.ask):
         left = until - time.monotonic()
         if left < LEAST:
@@ -276,7 +277,9 @@ async def plan(case: Case, options: ProbeOptions = DEFAULTS, verb: str = "probe"
     gpus, hosts = await _gpus(case, python), 1 if options.network else max(1, slurm.nodes())
     places = gpus * hosts * sharing
     if options.backend in ("auto", "any"):
-        backend = "nccl" if gpus else "gloo"
+        backend = "gloo"
+        if gpus:
+            backend = "nccl"
     else:
         backend = options.backend
     if options.backend == "any" and options.simulate_hosts == 1 and options.ranks > places:

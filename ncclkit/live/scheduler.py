@@ -238,7 +238,8 @@ def partitions(nodes: str, limits: str) -> list[dict[str, Any]]:
     for line in nodes.splitlines():
         name, state, count, gres, cpus = (*line.split("|"), "", "", "", "")[:5]
         if name in rows and NUMBER.fullmatch(count):
-            row, gpus = rows[name], GPUS.search(gres)
+            row = rows[name]
+            gpus = GPUS.search(gres)
             row["nodes"] += int(count)
             row["idle"] += int(count) if state.rstrip("*~#!%$@^-+") == "idle" else 0
             row["gpus"] = max(row["gpus"], int(gpus["count"]) if gpus else 0)

@@ -131,7 +131,8 @@ async def measure_steps(
     ``torchrun …``, ``accelerate launch …``, ``srun …``.  Raises NcclkitError for what cannot be
     started or compared.
     """
-    asked, words = options or StepOptions(), tuple(command)
+    asked = options or StepOptions()
+    words = tuple(command)
     await _startable(words, asked.here)
     began = time.monotonic()
     on_record({"kind": "problem", "say": WHAT.format(asked.steps)})
@@ -243,7 +244,8 @@ async def _watched(
 
     NcclkitError, once it has been ended, where a process of it will make no step.
     """
-    running, looking = asyncio.ensure_future(given), asyncio.ensure_future(watch.ended_by())
+    running = asyncio.ensure_future(given)
+    looking = asyncio.ensure_future(watch.ended_by())
     try:
         await asyncio.wait({running, looking}, return_when=asyncio.FIRST_COMPLETED)
         if running.done():
@@ -316,7 +318,9 @@ async def _compare(
             " GPUs."
         )
     laps: dict[str, list[float]] = {"": [], **{one: [] for one in options.tries}}
-    short, order, room = replace(options, trace=0), random.Random(0), _room(case)
+    short = replace(options, trace=0)
+    order = random.Random(0)
+    room = _room(case)
     for number in range(options.rounds):
         for words_of in order.sample(list(laps), len(laps)):
             on_record(

@@ -82,7 +82,8 @@ def script(case: Case, folder: Path, verb: Sequence[str], options: JobOptions) -
     more = split_words(options.sbatch_options, "sbatch options")
     lines += [f"#SBATCH {scheduler.quoted(word, 'The sbatch option')}" for word in more]
     variables = {slurm.CONTAINER: options.container, slurm.SRUN_OPTIONS: options.srun_options}
-    here, python = shlex.quote(str(folder)), shlex.quote(sys.executable)
+    here = shlex.quote(str(folder))
+    python = shlex.quote(sys.executable)
     body = [
         f"for i in 1 2 3 4 5 6 7 8 9 10; do [ -e {here}/job.sbatch ] && break; sleep 1; done",
         f"[ -e {here}/job.sbatch ] || exit {UNSEEN}  # this node does not see the case folder",
@@ -429,7 +430,8 @@ def exit_status(said: str) -> int | None:
     match = EXIT.fullmatch(said)
     if match is None:
         return None
-    code, signal = int(match["code"]), int(match["signal"] or 0)
+    code = int(match["code"])
+    signal = int(match["signal"] or 0)
     if signal and not code:
         return 128 + signal
     return code
@@ -510,7 +512,9 @@ async def follow(
     A job that will never start is cancelled.  Cancelling this call leaves the job alone: `cancel`
     ends it.
     """
-    begun, last, tail = time.monotonic(), "", _Tail(case, job)
+    begun = time.monotonic()
+    last = ""
+    tail = _Tail(case, job)
     last_change = begun
     while True:
         now = await asyncio.to_thread(state, job)

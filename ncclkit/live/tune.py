@@ -109,9 +109,11 @@ def _bucket(measurements: Sequence[Measurement]) -> list[Advice]:
         return []
     cap = max(1, min(512, round(size / MIB)))
     empty = [m for m in measurements if m.bytes <= TINY]
-    cost, launched = statistics.median(map(_cost, empty)), _launch(measurements)
+    cost = statistics.median(map(_cost, empty))
+    launched = _launch(measurements)
     largest = max(measurements, key=lambda m: m.bytes)
-    speed, slow = largest.bytes / _cost(largest) / 1e3, launched > 1.5 * cost
+    speed = largest.bytes / _cost(largest) / 1e3
+    slow = launched > 1.5 * cost
     advice = Advice(
         do=f"Send gradients in buckets of at least {cap} MiB; DDP's default is 25 MiB"
         + (", which is enough here." if cap <= 25 else "."),
@@ -255,8 +257,10 @@ async def sweep(
     turn with the default.  Raises NcclkitError for a variable that the backend does not read, and
     for a job that fails.
     """
-    began, logs = time.monotonic(), Case() if not job or job.endswith(MODEL) else _read(job)
-    here, calls = not (logs.events or logs.facts), calls_of(job, logs) if job else {}
+    began = time.monotonic()
+    logs = Case() if not job or job.endswith(MODEL) else _read(job)
+    here = not (logs.events or logs.facts)
+    calls = calls_of(job, logs) if job else {}
     if (inherited and here) or not (settings or inherited or case.facts):
         # what the hardware has, and what nccl.conf sets now
         await probe.inspect(case, options.python)
@@ -381,7 +385,8 @@ def _without_file(case: Case, cleared: Mapping[str, str]) -> dict[str, str]:
 
 def _different(case: Case, plan: Plan) -> tuple[list[Setting], Choices]:
     """The candidates that are not what NCCL takes by itself on all sizes; and what it takes."""
-    own, every = own_choices(case, plan), len(plan.ops) * len(plan.sizes)
+    own = own_choices(case, plan)
+    every = len(plan.ops) * len(plan.sizes)
     different = [
         one
         for one in candidates(case.facts, plan)
@@ -691,7 +696,8 @@ class Measured:
         same = {named[number]: why for number, why in self.same.items()}
         refused = {named[number]: why for number, why in self.refused.items() if number > 0}
         seen = tuple(one for phase in self.chose for one in self.compared(phase, settings))
-        decided, known = self.compared("decide", settings), {id(one.setting) for one in seen}
+        decided = self.compared("decide", settings)
+        known = {id(one.setting) for one in seen}
         # named ones with jobs of their own
         seen += tuple(one for one in decided if id(one.setting) not in known)
         beside = tuple(one for name in BESIDE for one in self.compared(name, settings))
@@ -861,7 +867,8 @@ class SweepJobs:
         NCCL takes by itself; a setting is not measured where it asks for the same.
         """
         first, *others = CONTROLS
-        half, numbers = len(settings) // 2, list(settings)
+        half = len(settings) // 2
+        numbers = list(settings)
         order = [first, *numbers[:half], others[0], *numbers[half:], others[1]]
         peak = {}
         if not every:
@@ -909,7 +916,8 @@ class SweepJobs:
 
         ends: on the monotonic clock.  Returns all combinations, numbered from `first`.
         """
-        began, order = time.monotonic(), random.Random(0)
+        began = time.monotonic()
+        order = random.Random(0)
         await self._turn({}, "pace", order)
         each = max(time.monotonic() - began, 1e-3)  # seconds of a job here
 
@@ -971,7 +979,8 @@ class SweepJobs:
         import optuna
 
         optuna.logging.set_verbosity(optuna.logging.WARNING)
-        order, values = random.Random(0), _values(settings.values())
+        order = random.Random(0)
+        values = _values(settings.values())
         study = optuna.create_study(sampler=optuna.samplers.TPESampler(seed=0))
         shares: dict[int, float] = {0: 1.0}  # of the default itself
         for one in settings.values():

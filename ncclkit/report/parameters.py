@@ -49,7 +49,8 @@ class Parameter:
 
 def notebook(name: str) -> Path:
     """The notebook at the path `name`, or the kit's own notebook of that name (``guided``)."""
-    known, path = own(), Path(name).expanduser()
+    known = own()
+    path = Path(name).expanduser()
     if not path.is_file() and name not in known:
         raise NcclkitError(f"There is no notebook {name}; {_hint(name, known)}")
     if path.is_file():

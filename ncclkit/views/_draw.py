@@ -208,7 +208,8 @@ def progress(groups: Mapping[str, Sequence[RankLine]], axis: str) -> go.Figure:
         # what is odd is drawn over the others
         for line in sorted(lines, key=lambda line: line.behind):
             _rank_line(figure, line, row, 2 * line.points[-1][0] > last)
-        low, high = min(line.points[0][1] for line in lines), max(ends)
+        low = min(line.points[0][1] for line in lines)
+        high = max(ends)
         room = max(0.3 * (high - low), 1.0)
         if high - low < 6:
             step = {"dtick": 1}
@@ -223,7 +224,8 @@ def progress(groups: Mapping[str, Sequence[RankLine]], axis: str) -> go.Figure:
 
 def _rank_line(figure: go.Figure, line: RankLine, row: int, late: bool) -> None:
     """One line with a mark at its end and, on the side where there is room, its label."""
-    look, before = rank_style(line.rank), len(line.points) - 1
+    look = rank_style(line.rank)
+    before = len(line.points) - 1
     if line.behind:
         symbol, size = "x", 12
     else:
@@ -372,7 +374,8 @@ def _mark(figure: go.Figure, mark: Mark, colour: str) -> None:
             "color": colour,
             "line": {"color": INK, "width": 1},
         }
-        x, y = [column for _, column in mark.spots], [row for row, _ in mark.spots]
+        x = [column for _, column in mark.spots]
+        y = [row for row, _ in mark.spots]
         figure.add_scatter(
             x=x, y=y, mode="markers", name=safe(mark.name), marker=look, hoverinfo="skip"
         )

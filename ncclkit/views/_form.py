@@ -169,7 +169,8 @@ class Progress:
         )
 
     def _phase(self, record: Mapping[str, Any]) -> None:
-        rank, phase = int(record["rank"]), str(record["phase"])
+        rank = int(record["rank"])
+        phase = str(record["phase"])
         self.phases[rank] = phase
         if phase == "size":
             self.now, self.op = int(record["bytes"]), str(record.get("op", ""))
@@ -200,7 +201,8 @@ class Progress:
         self.env = {str(name): str(value) for name, value in dict(record.get("env", {})).items()}
 
     def _measure(self, record: Mapping[str, Any]) -> None:
-        time, count = float(record["time_us"]), int(record["bytes"])
+        time = float(record["time_us"])
+        count = int(record["bytes"])
         measured = from_dict(
             Measurement, {"hosts": 1} | dict(record) | {"bytes": count, "time_us": time}
         )

@@ -200,7 +200,8 @@ class ConnectForm(Form):
     def __init__(self, case: Case, hosts: str = "", remote_command: str = "") -> None:
         self._case = case
         self.hosts = text_field("Hosts", hosts, "node-1 node-2")
-        hint, whole = "ssh, srun or a prefix with {host}", {"description_width": "initial"}
+        hint = "ssh, srun or a prefix with {host}"
+        whole = {"description_width": "initial"}
         self.remote_command = text_field("Remote command", remote_command, hint, style=whole)
         test = W.Button(description="Test", icon="exchange", button_style="primary")
         said = "The form names no hosts"

@@ -84,7 +84,8 @@ POSITION = {
 
 
 def _checkpoints_summary(found: Sequence[Checkpoint]) -> str:
-    files, bad = plural(len(found), "file"), sum(file.whole is False for file in found)
+    files = plural(len(found), "file")
+    bad = sum(file.whole is False for file in found)
     if bad:
         return f"{bad} of {files} cannot be used: resume from the checkpoint before"
     with_position = sum(file.position is True for file in found)
@@ -204,7 +205,8 @@ def _between(row: Mapping[str, float]) -> str:
 
 
 def _sweep_summary(found: LoaderSweep) -> str:
-    knee, most = int(found.knee.value), max(found.rows, key=lambda row: row["workers"])
+    knee = int(found.knee.value)
+    most = max(found.rows, key=lambda row: row["workers"])
     best = next(row for row in found.rows if row["workers"] == knee)
     on = f"{plural(found.ranks, 'rank')} on {plural(found.cores, 'core')}"
     if not _has_knee(found):

@@ -68,7 +68,8 @@ def context(event: Event, base: Path | None = None, around: int = AROUND) -> Sho
         return f"{event.path} has no lines to show; what it says stands above"
     if path is None:
         return _why_missing(event)
-    first, size = max(1, event.line - around), max(1, event.text.count("\n") + 1)
+    first = max(1, event.line - around)
+    size = max(1, event.text.count("\n") + 1)
     try:
         raw = "\n".join(_lines(path, first, event.line + size - 1 + around))
     except DAMAGE as error:
@@ -179,7 +180,8 @@ def select(
     `ALL` and empty words leave a filter open, the kind `ABNORMAL` takes what a healthy job would
     not have said.
     """
-    wanted, ranks = words.casefold(), _ranks(rank)
+    wanted = words.casefold()
+    ranks = _ranks(rank)
     return [
         event
         for event in events
@@ -333,7 +335,8 @@ def static_events(events: Sequence[Event]) -> Markup:
         (code(kind), f"{count:,}", some(sorted(ranks[kind])) or "–")
         for kind, count in kinds.most_common()
     ]
-    shown, folder = _shown(wrong, FEW), common({event.path for event in events})
+    shown = _shown(wrong, FEW)
+    folder = common({event.path for event in events})
     return join(
         fold(f"Abnormal lines: {len(wrong):,}", _table(shown, folder), is_open=len(shown) <= FEW),
         fold("Counts by kind", table(("Kind", "Events", "Ranks"), counts), is_open=not wrong),

@@ -151,7 +151,8 @@ def _bars(before: Run | None, after: Run | None) -> Markup:
     if before is None or after is None:
         return Markup("")
     fast = [_pair(f"{op}: {kind}", a, b, _speed) for op, kind, a, b in speeds(before, after)]
-    old, new = run_progress(before.folder), run_progress(after.folder)
+    old = run_progress(before.folder)
+    new = run_progress(after.folder)
     far = [_pair("Steps that every rank came to", old.steps, new.steps, _steps)]
     times = (
         ("Until the slowest rank began its first step", old.first, new.first),
@@ -233,7 +234,8 @@ def run_progress(folder: Path) -> RunProgress:
     hello: dict[int, float] = {}
     reached: dict[int, int] = {}
     for record in _phases(folder):
-        rank, time = record["rank"], float(record["t"])
+        rank = record["rank"]
+        time = float(record["t"])
         if record["phase"] == "hello":
             hello[rank] = time
             begun[rank].clear()  # torchrun may have started all ranks again

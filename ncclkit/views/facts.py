@@ -523,7 +523,8 @@ def _standing_out(seen: Consistency) -> Markup:
 
 def _unread(seen: Consistency) -> Markup:
     """What only some hosts could read stands open: a host that cannot say is an odd one, too."""
-    partly, nowhere = seen.partly, [each for each in seen.unread if each.nowhere]
+    partly = seen.partly
+    nowhere = [each for each in seen.unread if each.nowhere]
     head = ("What", "Why not", "On")
     blind = [(each.title, each.why, _on_which(each, seen)) for each in nowhere]
     return join(

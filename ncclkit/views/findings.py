@@ -123,7 +123,8 @@ def findings_view(source: Any, headline: bool = True) -> View:
         for row in part:
             rows.append(row)
     found, unknown, clear = (_of(rows, verdict) for verdict in ("found", "unknown", "clear"))
-    errors, risks = getattr(source, "errors", ()), getattr(source, "risks", ())
+    errors = getattr(source, "errors", ())
+    risks = getattr(source, "risks", ())
     listed = table(("Cause", "What is missing"), [(code(f.cause), _missing(f)) for f in unknown])
     lines = CitedLines(piece for finding in found for piece in finding.evidence)
     body = join(
@@ -157,7 +158,8 @@ def findings_view(source: Any, headline: bool = True) -> View:
 def findings_summary(rows: Iterable[Finding]) -> str:
     """The conclusion over all verdicts, in one sentence."""
     rows = list(rows)
-    found, unknown = _of(rows, "found"), _of(rows, "unknown")
+    found = _of(rows, "found")
+    unknown = _of(rows, "unknown")
     rest = ""
     if unknown:
         rest = f"evidence is missing for {plural(len(unknown), 'cause')}"
@@ -181,7 +183,8 @@ def card(finding: Finding, number: int, lines: CitedLines, headline: bool = True
 
     headline: whether its sentence stands in it, or the title of its cause in the place of it.
     """
-    word, named = finding.strength or "possible", strength_part(finding)
+    word = finding.strength or "possible"
+    named = strength_part(finding)
     said = finding.say or finding.cause
     sentence = f"{number}. {said if headline else page(finding.cause)['']}"
     steps = [_advice(finding.advice), _experiment(finding.next)]

@@ -158,7 +158,8 @@ def disagreement_view(case: Case) -> View:
     hosts are apart.
     """
     scope = last_run_of(case)
-    found, known = alignment.disagreements(scope), alignment.clocks_of(scope)
+    found = alignment.disagreements(scope)
+    known = alignment.clocks_of(scope)
     first, pointed = (found[0].summary.rstrip("."), found[0].culprits) if found else _agreed(scope)
     more = ""
     if len(found) > 1:
@@ -224,7 +225,9 @@ def _progress_headline(
         came = f"entered no collective of {_name(key)}"
     where = "came to"
     if hangs:
-        where = "waits in" if len(others) == 1 else "wait in"
+        where = "wait in"
+        if len(others) == 1:
+            where = "waits in"
     there = f"{plural(len(others), 'rank')} {where} collective {furthest:,}"
     also = sum(bool(_behind(held)) for _, held in groups[1:])
     more = ""

@@ -160,9 +160,11 @@ class Guess(View):
 
 def proof_view(case: Case, name: str) -> View:
     """The first guess beside what the case proves: what speaks for each choice, and against it."""
-    answers, found = Answers(case, name), diagnose(case)
+    answers = Answers(case, name)
+    found = diagnose(case)
     answers.proved()
-    question, first = answers.question(), answers.of().first
+    question = answers.question()
+    first = answers.of().first
     rows = [
         (
             join(

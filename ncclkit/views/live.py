@@ -331,7 +331,8 @@ def _controls(
         value = getattr(options, name)
         kind, how = _control(name, value, option.choices)
         if known.get(name):
-            kind, how = W.Combobox, how | {"options": known[name], "ensure_option": False}
+            kind = W.Combobox
+            how = how | {"options": known[name], "ensure_option": False}
         if option.bounds != (0, 0) and name != "max_bytes":
             how |= dict(zip(("min", "max"), option.bounds, strict=True))
         made[name] = kind(

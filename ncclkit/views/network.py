@@ -130,7 +130,8 @@ def sentence(network: Network) -> str:
 
 def _rdma(network: Network) -> str:
     """How many RDMA ports NCCL takes for its data, of those that there are."""
-    taken, ports = network.value("net.nccl.hcas"), network.rows("net.rdma")
+    taken = network.value("net.nccl.hcas")
+    ports = network.rows("net.rdma")
     if not ports or not isinstance(taken, list):
         return ""
     if len(taken) == len(ports) > 1:
@@ -204,7 +205,8 @@ def _interfaces(network: Network) -> Iterator[tuple[object, ...]]:
     for row in sorted(
         network.rows("net.interfaces"), key=lambda row: str(row.get("name")) not in used
     ):
-        name, driver = str(row.get("name", "?")), f" ({row['driver']})" if row.get("driver") else ""
+        name = str(row.get("name", "?"))
+        driver = f" ({row['driver']})" if row.get("driver") else ""
         yield (
             code(name),
             join(*used.get(name, ())) or "–",

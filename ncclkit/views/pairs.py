@@ -142,7 +142,8 @@ def _bad(found: StagedTest) -> list[tuple[object, ...]]:
 
 
 def _rank_rows(found: StagedTest) -> list[tuple[object, ...]]:
-    slow, wrong = badge("✕", "slow", "likely"), badge("✕", "wrong bytes", "likely")
+    slow = badge("✕", "slow", "likely")
+    wrong = badge("✕", "wrong bytes", "likely")
     odd = dict.fromkeys(found.slow_ranks, slow) | dict.fromkeys(found.corrupt, wrong)
     return [
         (f"{rank}", join(f"{format_number(speed)} GB/s ", odd.get(rank, "")))

@@ -338,9 +338,12 @@ COUNTED = (0, 1, 2, 3, 4, 6, 8, 12, 16)
 
 def _workers(case: Case, values: dict[str, Any]) -> Drawn:
     found = runs.measured(case)
-    cores, ranks = max(values["cores"], 1), max(values["ranks"], 1)
-    rule, room = budgets.workers(cores, ranks), max(cores / ranks - 1, 0.25)
-    batch, step = values["cpu"] + values["wait"], values["step"]
+    cores = max(values["cores"], 1)
+    ranks = max(values["ranks"], 1)
+    rule = budgets.workers(cores, ranks)
+    room = max(cores / ranks - 1, 0.25)
+    batch = values["cpu"] + values["wait"]
+    step = values["step"]
     steps = {
         n: max(step, batch / n, values["cpu"] / min(n, room)) if n else step + batch
         for n in COUNTED
@@ -427,7 +430,8 @@ def _loader(case: Case, place: int, otherwise: int) -> tuple[int, str]:
 
 
 def _host_fields(case: Case) -> Fields:
-    free, swap = _fact(case, "memory.available"), _fact(case, "memory.swap")
+    free = _fact(case, "memory.available")
+    swap = _fact(case, "memory.swap")
     held = None
     if isinstance(swap, list):
         held = sum(row.get("size", 0) for row in swap)
@@ -467,7 +471,8 @@ def _host_memory(case: Case, values: dict[str, Any]) -> Drawn:
         values["shared"],
         values["each"] * GIB,
     )
-    free, swap = values["free"] * GIB, values["swap"] * GIB
+    free = values["free"] * GIB
+    swap = values["swap"] * GIB
     over = need.value - free
     if over <= 0:
         share = percent(need.value / max(free, 1))
@@ -501,7 +506,8 @@ def _gib(value: float) -> str:
 
 
 def _gpu_fields(case: Case) -> Fields:
-    room, gpus = _fact(case, "gpu.0.memory.total"), _fact(case, "gpu.count")
+    room = _fact(case, "gpu.0.memory.total")
+    gpus = _fact(case, "gpu.count")
     return {
         "parameters": Field("Parameters, millions", 7000.0),
         "layers": Field("Layers", 32),
@@ -607,7 +613,8 @@ def _files_fields(case: Case) -> Fields:
 
 
 def _files(case: Case, values: dict[str, Any]) -> Drawn:
-    ranks, known = max(values["ranks"], 2), runs.open_files(case)
+    ranks = max(values["ranks"], 2)
+    known = runs.open_files(case)
     if len(known) > 1:
         need = budgets.open_files(known, ranks)
     else:

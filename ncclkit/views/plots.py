@@ -121,7 +121,8 @@ def _times(figure: go.Figure, groups: Mapping[str, Sequence[Measurement]], panel
     known = [time for m in rows for time in (m.time_us, m.p99_us)[: len(kinds)] if time]
     axis: dict[str, Any] = {"type": "log", "title": {"text": "time of one call, µs"}}
     if known:
-        low, high = math.log10(min(known)), math.log10(max(known))
+        low = math.log10(min(known))
+        high = math.log10(max(known))
         room = max(0.12 * (high - low), 0.15)
         axis |= {"range": [low - room, high + room], "tickvals": ticks(low - room, high + room)}
     figure.update_layout({f"yaxis{panel}": axis})
@@ -191,7 +192,8 @@ def latency_summary(rows: Sequence[Measurement]) -> str:
     if len({m.op for m in rows}) > 1:
         quick, slow = (f"{format_time(m.time_us)} ({m.op})" for m in (alike[0], alike[-1]))
         return f"A call of {format_bytes(least.bytes)} takes {quick} to {slow}"
-    median, p99 = format_time(least.time_us), format_time(least.p99_us)
+    median = format_time(least.time_us)
+    p99 = format_time(least.p99_us)
     return f"{least.op} of {format_bytes(least.bytes)} takes {median}; its p99 (dotted) is {p99}"
 
 

@@ -98,7 +98,8 @@ def ranks_view(case: Case) -> View:
     have no time.
     """
     scope = last_run_of(case)
-    known, own = timelines(scope), _lines_by_rank(scope.events)
+    known = timelines(scope)
+    own = _lines_by_rank(scope.events)
     if not own:
         return View("No event names a rank", Markup(""))
     scale = _scale(own)

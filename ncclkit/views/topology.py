@@ -448,7 +448,8 @@ def _bus(placed: MachineLayout) -> Drawing:
             for gpu in pair
         }
     )
-    yield from ((usual, [(x, GPUS), (x, BUS)]) for x in on)
+    for x in on:
+        yield usual, [(x, GPUS), (x, BUS)]
     if on:
         yield usual, [(on[0], BUS), (on[-1], BUS)]
     widest = max(placed.gpus.values(), default=1.0)
@@ -459,7 +460,8 @@ def _bus(placed: MachineLayout) -> Drawing:
 
 def _arc(left: float, right: float, widest: float) -> list[tuple[float, float]]:
     """Half an ellipse over the GPUs; higher the further they stand apart."""
-    middle, half = (left + right) / 2, (right - left) / 2
+    middle = (left + right) / 2
+    half = (right - left) / 2
     rise = (BUS - GPUS) + ARCS * (right - left) / widest
     steps = [math.pi * step / 16 for step in range(17)]
     return [(middle - half * math.cos(step), GPUS + rise * math.sin(step)) for step in steps]
@@ -752,7 +754,8 @@ def _nics(ports: Iterable[Any], listed: Iterable[str], only: int | None) -> tupl
     """
     nics: dict[str, Nic] = {}
     for port in map(_map, ports):
-        name, state = str(port.get("device", "?")), str(port.get("state") or "")
+        name = str(port.get("device", "?"))
+        state = str(port.get("state") or "")
         rate = ""
         if port.get("rate"):
             rate = f"{port['rate']} Gb/s"
@@ -760,7 +763,8 @@ def _nics(ports: Iterable[Any], listed: Iterable[str], only: int | None) -> tupl
         works = state in ("ACTIVE", "")
         held = nics.get(name)
         if held:
-            about, works = f"{held.about}; {about}", works or held.works
+            about = f"{held.about}; {about}"
+            works = works or held.works
         node = _count(port.get("numa"))
         nics[name] = Nic(name, only if node is None else node, about, works)
     return (

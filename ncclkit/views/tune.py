@@ -179,7 +179,8 @@ def gains(sweep: Sweep, title: str = "") -> go.Figure:
     sweep).
     """
     rows = sweep.comparisons or sweep.seen
-    ops, named = _collectives_to_draw(rows), _settings_to_draw(rows)
+    ops = _collectives_to_draw(rows)
+    named = _settings_to_draw(rows)
     made = make_subplots(rows=len(ops), cols=1, vertical_spacing=56 / (PANEL + 56) / len(ops))
     figure = plots.frame(
         title or sweep.headline, plots.entries(named), (PANEL + 56) * len(ops) - 56, made
@@ -273,7 +274,8 @@ def _range(rows: Sequence[Comparison], named: Sequence[str]) -> list[float]:
     Intervals may be cut, since a size with few rounds would flatten the others.
     """
     known = [max(100 * one.gain, FLOOR) for one in rows if str(one.setting) in named]
-    low, high = min([*known, -5.0]), max([*known, 5.0])
+    low = min([*known, -5.0])
+    high = max([*known, 5.0])
     return [low - 0.25 * (high - low), high + 0.25 * (high - low)]
 
 

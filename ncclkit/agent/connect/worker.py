@@ -272,9 +272,11 @@ def round_trip(address, port, token, seconds):
     trips = []  # type: list[int]
     clocks = []  # type: list[tuple[float, float]]
     with _connected(address, port, token=token, do="echo") as connection:
-        reader, until = connection.makefile("rb"), time.monotonic() + PING_SECONDS
+        reader = connection.makefile("rb")
+        until = time.monotonic() + PING_SECONDS
         while len(trips) < PINGS and (time.monotonic() < until or not trips):
-            begun, sent = time.perf_counter_ns(), time.time_ns()
+            begun = time.perf_counter_ns()
+            sent = time.time_ns()
             connection.sendall(bytes(PING))
             answer = reader.read(2 * PING)
             back = time.time_ns()
@@ -340,7 +342,8 @@ def path_mtu(address, port, token, seconds):
         probe.connect((address, port))
         believed = min(probe.getsockopt(level, mtu), 65535)
         sizes = PacketSizes(probe, token, header)
-        low, high = SMALLEST, believed + 1
+        low = SMALLEST
+        high = believed + 1
         while high - low > 1:
             # mostly all that is believed passes
             if high > believed:
@@ -506,7 +509,8 @@ class Listener:
 
     def _datagrams(self, datagram):
         """Answer each datagram that knows the token with its beginning and its size."""
-        token, start = self.token.encode(), len(self.token) + len(" 000001 ")
+        token = self.token.encode()
+        start = len(self.token) + len(" 000001 ")
         while True:
             data, sender = datagram.recvfrom(1 << 16)
             if data.startswith(token):
@@ -543,7 +547,9 @@ def _echo(connection, stream):
 
 def _sink(stream):
     """{bytes, seconds} from the first byte to the last."""
-    block, count, begun = memoryview(bytearray(1 << 20)), 0, None
+    block = memoryview(bytearray(1 << 20))
+    count = 0
+    begun = None
     while True:
         size = stream.readinto1(block)
         begun = begun or time.perf_counter()

@@ -90,9 +90,12 @@ def pump(seconds: float) -> tuple[float, float, float]:
     with socket.create_server(("127.0.0.1", 0)) as server:
         here = socket.create_connection(server.getsockname(), timeout=5)
         there, _ = server.accept()
-    buffer, total = bytearray(BLOCK), 0
+    buffer = bytearray(BLOCK)
+    total = 0
     with here, there:
-        start, cpu, queued = time.perf_counter(), time.process_time(), waited()
+        start = time.perf_counter()
+        cpu = time.process_time()
+        queued = waited()
         thread = threading.Thread(target=sender, args=(here, start + seconds), daemon=True)
         thread.start()
         while True:
@@ -100,7 +103,9 @@ def pump(seconds: float) -> tuple[float, float, float]:
             if not got:
                 break
             total += got
-        took, used, lost = time.perf_counter() - start, time.process_time() - cpu, waited() - queued
+        took = time.perf_counter() - start
+        used = time.process_time() - cpu
+        lost = waited() - queued
         thread.join(1)
     return total / took / 1e9, used / total * 1e9, lost / took
 

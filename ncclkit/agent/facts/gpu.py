@@ -93,7 +93,8 @@ def parse_log(answer: Answer) -> tuple[tree.Element, str]:
         lines = (answer.out.strip() or answer.err.strip() or "nothing").split("\n")
         words = " ".join(lines[:2])[:300]
         raise Unread("%s ended with status %d and said: %s" % (SMI, answer.code, words))
-    text, cut = CONTROL.sub("", said.group()), ""
+    text = CONTROL.sub("", said.group())
+    cut = ""
     head, end, _ = text.rpartition("</gpu>")
     if end and not text.endswith(CLOSE):
         text, whole = head + end + CLOSE, text.count(end)
@@ -346,7 +347,8 @@ def nvlinks(answer: Said) -> dict[int, list[float | None]] | Unread:
 
 def nvlink(index: int, links: dict[int, list[float | None]] | Unread) -> Iterator[Fact]:
     """``gpu.<index>.nvlink.…``: how many are active, how fast, and each one."""
-    source, name = " ".join(LINKS), "gpu.%d.nvlink." % index
+    source = " ".join(LINKS)
+    name = "gpu.%d.nvlink." % index
     if isinstance(links, Unread):
         for key, unit in (("links", ""), ("speed", "GB/s"), ("speeds", "GB/s")):
             yield unread(name + key, links, unit, source)

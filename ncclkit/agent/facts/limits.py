@@ -156,7 +156,8 @@ def cgroup_cpus(machine: Machine) -> float:
     ]
     real = []
     for quota, period in pairs:
-        allowed, every = whole_number(quota), whole_number(period)
+        allowed = whole_number(quota)
+        every = whole_number(period)
         if allowed is not None and every:
             real.append(allowed / every)
     if real:

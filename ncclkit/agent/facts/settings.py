@@ -267,7 +267,8 @@ def integer(value: str) -> int | None:
 
 def _integer(name: str, value: str) -> Iterator[Problem]:
     """Switches and numbers of NCCL and the launcher."""
-    found, switch = integer(value), name in FLAGS
+    found = integer(value)
+    switch = name in FLAGS
     if found is None:
         hint = "write a whole number"
         if switch:

@@ -72,7 +72,8 @@ def _places(
                 names = machine.names(folder, wanted.pattern)
         except Unread:
             continue  # most of these folders do not exist
-        yield from ((how, "%s/%s" % (folder.rstrip("/"), name)) for name in names)
+        for name in names:
+            yield how, "%s/%s" % (folder.rstrip("/"), name)
 
 
 def _folders(machine: Machine) -> list[tuple[str, str]]:
@@ -122,7 +123,9 @@ def _real(machine: Machine, path: str) -> str:
     """The file behind all links, so that libnccl.so -> libnccl.so.2 -> libnccl.so.2.28.9 counts
     once.
     """
-    done, left, links = "", _parts(path), 0
+    done = ""
+    left = _parts(path)
+    links = 0
     while left and links < 40:
         part = left.pop(0)
         target = _target(machine, "%s/%s" % (done, part))
@@ -263,7 +266,8 @@ def facts(machine: Machine, torch: bool = True) -> Iterator[Fact]:
             said = machine.child("torch", deadline=TORCH_DEADLINE, isolated=False)
         why = "torch was not asked"
     except Unread as error:
-        said, why = {}, str(error)
+        said = {}
+        why = str(error)
     for name, key in FROM_TORCH.items():
         if said.get(key) is not None:
             yield known(name, said[key], source="import torch")

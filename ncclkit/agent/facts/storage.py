@@ -66,7 +66,8 @@ def all_of(machine: Machine) -> list[dict[str, str]]:
     rows = []
     for line in machine.read("/proc/self/mountinfo", 1 << 20).splitlines():
         left, _, right = line.partition(" - ")
-        fields, tail = left.split(), [*right.split(), ""]
+        fields = left.split()
+        tail = [*right.split(), ""]
         if len(fields) < 5 or len(tail) < 3:
             continue
         root, point, source = (_unescape(text) for text in (fields[3], fields[4], tail[1]))

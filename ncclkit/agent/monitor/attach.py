@@ -55,7 +55,10 @@ def main(argv):
 
     OPTIONS: those of `collect_and_sample`, as JSON.  Sends a record for each thing that is missing.
     """
-    folder, options, words, node = argv[0], json.loads(argv[1]), argv[2:], ""
+    folder = argv[0]
+    options = json.loads(argv[1])
+    words = argv[2:]
+    node = ""
     processes.die_with_parent()
     if words[0].startswith("job="):
         node = os.environ["SLURM_NODEID"]
@@ -158,7 +161,8 @@ def _keep(folder, name, ranks, taken, gpus, until, rows):
 
     rows: those of before a debugger came, which are brought up to date.
     """
-    quiet, problems = utilization.seconds_without_traffic(ranks.values()), []
+    quiet = utilization.seconds_without_traffic(ranks.values())
+    problems = []
     for rank, pid in ranks.items():
         if processes.is_alive(pid):
             row, problem = taken.row(rank, until)

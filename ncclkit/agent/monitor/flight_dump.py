@@ -181,7 +181,8 @@ def _one(folder, rank, pid, until, text):
         try:
             found, problem = ask(rank, pid, left, text)
         except OSError as error:  # it has ended meanwhile, or its folder is full
-            found, problem = b"", str(error)
+            found = b""
+            problem = str(error)
         except Final as error:
             why.append("%s: %s" % (method, error))
             break
@@ -214,7 +215,8 @@ def _pipe(rank, pid, seconds, text):
         "/tmp/nccl_trace_rank_",
     ]
     places = [_inside(pid, "%s%d" % (place, rank)) for place in prefixes]
-    begun, before = time.monotonic(), {place: _written(place) for place in places}
+    begun = time.monotonic()
+    before = {place: _written(place) for place in places}
     try:
         pipe = os.open(_inside(pid, "%s%d.pipe" % (prefix, rank)), PIPE_ONLY)
     except OSError as error:
@@ -237,7 +239,8 @@ def _whole(path, until):
 
     Once it has grown and grows no more, or at the deadline.
     """
-    size, known = os.path.getsize(path), -1
+    size = os.path.getsize(path)
+    known = -1
     while time.monotonic() < until and (size == 0 or size != known):
         time.sleep(0.3)
         size, known = os.path.getsize(path), size
@@ -293,7 +296,8 @@ def _ports(pid):
     """Ports on which a process listens at all addresses, as torch's debug server does and gloo and
     NCCL do not.
     """
-    held, found = set(utilization.inodes(pid)), []
+    held = set(utilization.inodes(pid))
+    found = []
     for line in processes.read("/proc/%d/net/tcp6" % pid).splitlines()[1:]:
         words = line.split()
         address, _, port = words[1].partition(":")
@@ -346,7 +350,8 @@ def _remote_exec(rank, pid, seconds, text):
         return b"", "there is no folder that the process can read"
     code = "import sys; sys.remote_exec(int(sys.argv[1]), sys.argv[2])"
     command = [program, "-I", "-S", "-c", code, str(pid), theirs + "/dump.py"]
-    begun, asked = time.monotonic(), False
+    begun = time.monotonic()
+    asked = False
     try:
         done = subprocess.run(
             command, capture_output=True, text=True, timeout=seconds, stdin=subprocess.DEVNULL
@@ -413,7 +418,9 @@ def _gdb(rank, pid, seconds, text):
     programs = [program for program in (shutil.which("gdb"), cuda_gdb()) if program]
     if not programs:
         return b"", "neither gdb nor cuda-gdb is installed"
-    until, found, problem = time.monotonic() + seconds, b"", ""
+    until = time.monotonic() + seconds
+    found = b""
+    problem = ""
     _shut(rank, pid, text, until)
     for program in programs:
         problem = refusal(program) or problem
@@ -567,7 +574,10 @@ def debugged(command, until, answered=lambda: False, script=""):
         errors="replace",
         env={**os.environ, "SHELL": "/bin/sh"},
     )
-    said, started, known, patience = "", {child.pid}, False, until - STOP_BEFORE
+    said = ""
+    started = {child.pid}
+    known = False
+    patience = until - STOP_BEFORE
     signals = [(signal.SIGINT, SIGINT_GRACE), (signal.SIGINT, SIGINT_GRACE + UNWIND_GRACE)]
     signals += [(signal.SIGTERM, SIGINT_GRACE), (signal.SIGKILL, SIGINT_GRACE)]
     while True:
@@ -577,7 +587,8 @@ def debugged(command, until, answered=lambda: False, script=""):
             said = (late.output or b"").decode("utf-8", "replace")
         now = time.monotonic()
         if not known and answered():
-            known, patience = True, min(patience, now + DETACH_GRACE)
+            known = True
+            patience = min(patience, now + DETACH_GRACE)
         if script and not known and now > until - CALL_NEEDS:
             with suppress(FileNotFoundError):
                 os.remove(script)

@@ -61,7 +61,8 @@ class Kernels:
     def ask_again(self, until):
         """As `ask`, of the ranks that answered, where as much time is left as that took."""
         self.ranks = {rank: pid for rank, pid in self.ranks.items() if self.rows[rank]}
-        left, least = until - time.monotonic(), self.took + STOP_BEFORE
+        left = until - time.monotonic()
+        least = self.took + STOP_BEFORE
         if self.ranks and left < least:
             words = (self.took, max(0.0, left), MORE_TIME)
             return [

@@ -238,7 +238,8 @@ class _Link:
 
     def rest(self):
         """(what comes until the server closes, why it is not all of it or "")."""
-        parts, size = [self.kept], len(self.kept)
+        parts = [self.kept]
+        size = len(self.kept)
         try:
             while size < LARGEST:
                 part = self._part()

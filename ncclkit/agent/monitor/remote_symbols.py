@@ -133,10 +133,12 @@ def exported(memory, base, names):
         return {}
     # glibc writes addresses there, other loaders leave the offsets
     at = {key: value if value >= base else value + shift for key, value in entries.items()}
-    count, size = _symbol_count(memory, at), entries[STRSZ]
+    count = _symbol_count(memory, at)
+    size = entries[STRSZ]
     if count > MOST_SYMBOLS or size > MOST_TEXT:
         raise NotFound("a library has %d symbols" % count)
-    symbols, text = memory.read(at[SYMTAB], 24 * count), memory.read(at[STRTAB], size)
+    symbols = memory.read(at[SYMTAB], 24 * count)
+    text = memory.read(at[STRTAB], size)
     wanted = {name.encode(): name for name in names}
     found = {}
     for place, kind, _, section, value, _ in struct.iter_unpack("<IBBHQQ", symbols):
@@ -151,7 +153,8 @@ def _dynamic(memory, base, head):
     """(what is added to the addresses in a library, its dynamic section as {kind: value})."""
     (table,) = struct.unpack_from("<Q", head, 32)
     size, count = struct.unpack_from("<HH", head, 54)
-    first, dynamic = 0, (0, 0)
+    first = 0
+    dynamic = (0, 0)
     for number in range(count):
         kind, _, offset, address, _, _, length, _ = memory.unpack(
             "<IIQQQQQQ", base + table + number * size

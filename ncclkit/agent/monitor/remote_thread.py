@@ -409,7 +409,8 @@ class _Tracee:
         """
         self._set_registers(begin)
         self._resume(request)
-        begun, waits = time.monotonic(), 0
+        begun = time.monotonic()
+        waits = 0
         while not self._wait(CALL_PATIENCE):
             self._ptrace(PTRACE_INTERRUPT)
             if not self._wait(STOP_PATIENCE):

@@ -346,7 +346,8 @@ def native_stack(rank, pid, seconds, peers=False):
 
 def _run(command, seconds):
     """(what a command prints, why it printed nothing)."""
-    pid, before = int(command[-1]), processes.state(int(command[-1]))
+    pid = int(command[-1])
+    before = processes.state(int(command[-1]))
     # a notebook's kernel asks every program for colours
     plain = {
         name: value
@@ -547,7 +548,8 @@ COMMAND = 200
 
 def process_details(pid):
     """The command of a rank, what started it, and its job's number in Slurm."""
-    above, chain = processes.parents(), [pid]
+    above = processes.parents()
+    chain = [pid]
     while above.get(chain[-1], 0) > 1:
         chain.append(above[chain[-1]])
     launchers = ((LAUNCHER.search(" ".join(_argv(one)[:4])), one) for one in chain[1:])
@@ -591,7 +593,8 @@ def _claimed_ranks(variables):
         and variables.get("SLURM_NNODES") == "1"
     )
     if here is not None and rank is not None and local is not None:
-        first, count = rank - local, here
+        first = rank - local
+        count = here
     elif world is not None and (
         alone or variables.get("MASTER_ADDR") in ("127.0.0.1", "localhost")
     ):

@@ -153,7 +153,8 @@ class Steps:
             try:
                 return call(*args, **named)
             finally:
-                ended, ours = time.time(), time.thread_time()
+                ended = time.time()
+                ours = time.thread_time()
                 self.data_cpu += ours - computed if kind == "data" else 0.0
                 self.inside, self.entered = 0, None
                 if len(self.busy) < CALLS:

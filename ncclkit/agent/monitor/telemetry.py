@@ -126,7 +126,9 @@ class Sampler:
         """CPU in %, memory and swap in bytes, pressure in %, traffic in bytes per second since the
         last sample.
         """
-        cpu, net, moment = _cpu(), _traffic(), time.monotonic()
+        cpu = _cpu()
+        net = _traffic()
+        moment = time.monotonic()
         before, self.before = self.before, (cpu, net, moment)
         memory = _table("/proc/meminfo")
         sample = {

@@ -58,7 +58,8 @@ class Utilization:
 
     def _traffic(self, ranks):
         """{rank: (bytes sent, received) a second}, over the sockets that it holds now."""
-        moved, moment = traffic(), time.monotonic()
+        moved = traffic()
+        moment = time.monotonic()
         (before, asked), (self.moved, self.asked) = (self.moved, self.asked), (moved, moment)
         if moved is None or before is None:
             return {}
@@ -185,7 +186,8 @@ def seconds_without_traffic(pids):
 
     A process without such a connection is left out, as is every one where the kernel does not tell.
     """
-    known, found = _sockets() or {}, {}
+    known = _sockets() or {}
+    found = {}
     for pid in pids:
         store = whole_number(processes.environ(pid).get("MASTER_PORT", ""))
         own = [known[inode] for inode in inodes(pid) if inode in known]

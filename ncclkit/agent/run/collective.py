@@ -86,7 +86,8 @@ def _run(options, rank, job_class):
             torch, job, options.groups, min(max(options.sizes), stages.LARGEST)
         )
     job.begin()
-    nccl, hostid = nccl_version(torch, options.backend), os.environ.get("NCCL_HOSTID", "")
+    nccl = nccl_version(torch, options.backend)
+    hostid = os.environ.get("NCCL_HOSTID", "")
     wire.send("phase", phase="init", rank=rank, nccl=nccl, hostid=hostid)
     if options.stages:
         stages.run_stages(torch, job, max(options.sizes), options.simulate_hosts)

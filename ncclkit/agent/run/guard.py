@@ -52,7 +52,8 @@ def run(folder, deadline, command, node=""):
     and of the file name, and nobody listens on standard input.
     """
     processes.adopt_orphans()
-    end, shm = ExitStatus(folder, node), ShmFiles()
+    end = ExitStatus(folder, node)
+    shm = ShmFiles()
     wakeup = _child_signals()
     try:
         # a session of its own: Ctrl-C in the user's terminal would kill the ranks before their
@@ -66,7 +67,8 @@ def run(folder, deadline, command, node=""):
     except OSError as error:
         return end.write("failed", None, ["cannot start %s: %s" % (command[0], error.strerror)], 2)
     collect = functools.partial(_evidence, folder, node, shm)
-    failure, each_second = FailureWatch(folder, collect), []
+    failure = FailureWatch(folder, collect)
+    each_second = []
     # reading facts is no run that anybody watches
     if os.path.exists(os.path.join(folder, "plan.json")):
         each_second.append(

@@ -19,7 +19,8 @@ class Job:
         self.torch, self.dist, self.steps, self.options = torch, dist, steps, options
         self.timeout = timedelta(seconds=options.timeout)
         self.rank, self.ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-        local, here = int(os.environ["LOCAL_RANK"]), int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+        local = int(os.environ["LOCAL_RANK"])
+        here = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
         # ranks of one simulated host are neighbours, as those of a real one are
         mates = [
             mate
@@ -35,7 +36,8 @@ class Job:
         """Of this rank among those of its host, simulated or not; the GPUs of those, in order."""
         if options.backend == "nccl":
             if host:  # simulated, so it shares them with the others
-                count, first = torch.cuda.device_count(), self.rank - local
+                count = torch.cuda.device_count()
+                first = self.rank - local
                 self.gpus = [(first + mate) % count for mate in mates]
                 if options.simulate_hosts > 1:
                     on = here

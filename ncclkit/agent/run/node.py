@@ -40,7 +40,8 @@ def _see(number, argv):
 
     The first one names free ports.
     """
-    path, begun = argv[0], time.monotonic()
+    path = argv[0]
+    begun = time.monotonic()
     while not os.path.exists(path) and time.monotonic() - begun < float(argv[1]):
         time.sleep(0.1)
         with contextlib.suppress(OSError):
@@ -56,7 +57,8 @@ def _free_ports():
     """Ports of this host that nobody listens on, outside of those that the kernel gives to whoever
     asks for any.
     """
-    first, free = 20000 + int(os.environ.get("SLURM_JOB_ID", "0")) % 8000, []
+    first = 20000 + int(os.environ.get("SLURM_JOB_ID", "0")) % 8000
+    free = []
     for port in range(first, first + 4000):
         with contextlib.closing(socket.socket()) as tried:
             try:

@@ -112,7 +112,8 @@ class Operation:
         if self.name != "send_recv" or self.ranks == 1:
             self.call()
             return
-        sent, taken = [0] * self.ranks, [0] * self.ranks
+        sent = [0] * self.ranks
+        taken = [0] * self.ranks
         sent[(self.rank + 1) % self.ranks] = taken[(self.rank - 1) % self.ranks] = self.count
         self.dist.all_to_all_single(self.recvbuff, self.sendbuff, taken, sent, group=self.group)
 
@@ -151,7 +152,8 @@ class Operation:
         """
         limit = (1 << self.bits) - 1
         groups = -(-3 * self.ranks // limit)
-        most, members = self.ranks, -(-self.ranks // groups)
+        most = self.ranks
+        members = -(-self.ranks // groups)
         while most > 1 and 3 * _sum_of_cycles(members, most) > limit:
             most -= 1
         return [1 + rank // groups % most for rank in range(self.ranks)], groups
@@ -187,7 +189,8 @@ class Operation:
             return self._given((self.rank - 1) % self.ranks)
         if self.name == "all_gather":
             return cat([self._given(rank) for rank in range(self.ranks)])
-        begin, end = self.rank * self.part, (self.rank + 1) * self.part
+        begin = self.rank * self.part
+        end = (self.rank + 1) * self.part
         if self.name == "all_to_all":
             return cat([self._given(rank, begin, end) for rank in range(self.ranks)])
         if self.name == "reduce" and self.rank != 0:

@@ -71,7 +71,9 @@ def parents():
 
 def descendants(root):
     """Living descendants of `root`, zombies left out."""
-    table, found, wave = parents(), [], [root]
+    table = parents()
+    found = []
+    wave = [root]
     while wave:
         wave = [pid for pid, parent in table.items() if parent in wave]
         found += wave
@@ -162,7 +164,8 @@ def is_contained(pid):
 
     Seen from the host, one of a container.
     """
-    inside, ours = _target("/proc/%d/ns/pid" % pid), _target("/proc/self/ns/pid")
+    inside = _target("/proc/%d/ns/pid" % pid)
+    ours = _target("/proc/self/ns/pid")
     return bool(inside and ours) and inside != ours
 
 

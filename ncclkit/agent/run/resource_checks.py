@@ -104,7 +104,8 @@ def threads(need, report):
     left = _processes_left()
     if need > left:
         return report(got=left, error="pids.max of the cgroup allows no more beside those that run")
-    gate, count = _thread.allocate_lock(), 0
+    gate = _thread.allocate_lock()
+    count = 0
     gate.acquire()
     _thread.stack_size(256 << 10)
     try:
@@ -237,14 +238,18 @@ def locked(need, report):
 
     No page is touched for that.
     """
-    library, place = ctypes.CDLL(None, use_errno=True), mmap.mmap(-1, need)
-    start, got, piece = ctypes.addressof(ctypes.c_char.from_buffer(place)), 0, PIECE
+    library = ctypes.CDLL(None, use_errno=True)
+    place = mmap.mmap(-1, need)
+    start = ctypes.addressof(ctypes.c_char.from_buffer(place))
+    got = 0
+    piece = PIECE
     while got < need and piece >= PAGE:
         size = min(piece, need - got)
         if library.mlock2(ctypes.c_void_p(start + got), ctypes.c_size_t(size), MLOCK_ONFAULT) == 0:
             got += size
             continue
-        refused, piece = ctypes.get_errno(), piece // 2
+        refused = ctypes.get_errno()
+        piece = piece // 2
         report(**{"error" if refused in REFUSED else "why": os.strerror(refused)})
     report(got=got)
 

@@ -96,9 +96,13 @@ def spans(ranks):
             runs[-1][1] = rank
         else:
             runs.append([rank, rank])
-    return ",".join(
-        "%d-%d" % (first, last) if last > first else "%d" % first for first, last in runs
-    )
+    found = []
+    for first, last in runs:
+        if last > first:
+            found.append("%d-%d" % (first, last))
+        else:
+            found.append("%d" % first)
+    return ",".join(found)
 
 
 def ranks_of(text):
@@ -106,7 +110,8 @@ def ranks_of(text):
     ranks = []  # type: list[int]
     for run in text.split(","):
         first, dash, last = run.partition("-")
-        low, high = int(first), int(last if dash else first)
+        low = int(first)
+        high = int(last if dash else first)
         if not 0 <= low <= high < MOST_RANKS:
             raise ValueError("no ranks: %s" % run)
         ranks += range(low, high + 1)
@@ -120,7 +125,8 @@ def run_groups(torch, job, groups, size):
     A group that does not get through within the job's timeout says so; the process succeeds in any
     case, as a launcher ends all ranks of a host when one of them fails.
     """
-    limit, ranks = job.timeout, next((group for group in groups if job.rank in group), None)
+    limit = job.timeout
+    ranks = next((group for group in groups if job.rank in group), None)
     store, _, _ = next(
         job.dist.rendezvous("env://", job.rank, job.ranks, timeout=timedelta(seconds=2 * MEET))
     )
@@ -229,7 +235,9 @@ def run_stages(torch, job, largest, simulate_hosts):
     largest: bytes of the largest message of the collective to come;
     simulate_hosts: as ranks of how many hosts those of one host count.
     """
-    dist, rank, size = job.dist, job.rank, min(largest, LARGEST)
+    dist = job.dist
+    rank = job.rank
+    size = min(largest, LARGEST)
     wire.send("phase", phase="alone", rank=rank)
     given = torch.arange(PRIME, dtype=torch.uint8, device=job.device).repeat(
         max(size, LEAST) // PRIME + 2
@@ -332,7 +340,8 @@ def memory_bandwidth(torch, source):
     """Bandwidth of copies inside this rank's memory (GB/s read and written, the best of several),
     and wrong bytes.
     """
-    threads, device = torch.get_num_threads(), source.device
+    threads = torch.get_num_threads()
+    device = source.device
     torch.set_num_threads(1)  # more of them would wait for each other where ranks share the cores
     target, until = torch.zeros_like(source), time.monotonic() + WHILE
     times = [seconds_of(torch, device, lambda: target.copy_(source)) for _ in range(REPEATS)]

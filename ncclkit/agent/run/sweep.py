@@ -105,7 +105,8 @@ def _run(options, rank):
     job.begin(device_id=None)
     nccl = collective.nccl_version(torch, options.backend)
     wire.send("phase", phase="init", rank=rank, nccl=nccl, hostid=os.environ.get("NCCL_HOSTID", ""))
-    groups, began = Groups(torch, job, options.settings), time.monotonic()
+    groups = Groups(torch, job, options.settings)
+    began = time.monotonic()
     for number, (op, size) in enumerate(work):
         if (
             options.within
@@ -204,7 +205,8 @@ def coarse_to_fine(steps, measure):
         best = min(near, key=lambda place: ratios[steps[place]])
         if best == at and stride == 1:
             break
-        stride, at = (stride // 2 or 1) if best == at else stride, best
+        stride = (stride // 2 or 1) if best == at else stride
+        at = best
     return ratios
 
 
@@ -365,7 +367,9 @@ def product_of(torch, job, operation, groups, numbers, order):
     """
     if operation.name == "send_recv":
         return None  # its calls have no handle to wait for
-    alone, side, took = _slowest(torch, operation, _call_on_group(operation, groups, 0)), 32, 0.0
+    alone = _slowest(torch, operation, _call_on_group(operation, groups, 0))
+    side = 32
+    took = 0.0
     while took < alone and side < WIDEST:
         side *= 2
         matrix = torch.zeros(side, side, device=job.device)
@@ -471,7 +475,8 @@ class Timer:
 
         The call before a batch does not count.
         """
-        turn, marks = list(numbers), {}
+        turn = list(numbers)
+        marks = {}
         self.order.shuffle(turn)
         for number in turn:
             call = self.calls[number]

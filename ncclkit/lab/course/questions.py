@@ -562,7 +562,8 @@ class Answers:
 
         Empty where nothing was answered.
         """
-        guess, said = self.of(), []
+        guess = self.of()
+        said = []
         if guess.first:
             said.append(
                 "The first guess was"

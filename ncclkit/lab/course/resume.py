@@ -79,7 +79,9 @@ def checkpoints(path: str | Path) -> tuple[Checkpoint, ...]:
 
 def _files(folder: Path) -> Iterator[Path]:
     for place, _, names in os.walk(folder):
-        yield from (Path(place, name) for name in names if name.endswith(NAMES))
+        for name in names:
+            if name.endswith(NAMES):
+                yield Path(place, name)
 
 
 def _one(path: Path) -> Checkpoint:
@@ -205,7 +207,11 @@ def resumes(case: Case) -> tuple[Resume, ...]:
     if case.path:
         hidden = [*stages, *sorted((case.path / FOLDER).glob("*/.case"))]
     known = [case, *(Case.open(folder, read_only=True) for folder in hidden)]
-    return tuple(run for one in known for run in _runs(one))
+    found = []
+    for one in known:
+        for run in _runs(one):
+            found.append(run)
+    return tuple(found)
 
 
 def _runs(case: Case) -> Iterator[Resume]:

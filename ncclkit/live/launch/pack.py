@@ -122,7 +122,9 @@ def take(folder: Path, record: Mapping[str, Any]) -> None:
 
     A damaged piece is left out, and the archive torn.
     """
-    node, at, data = record.get("node"), record.get("at"), record.get("data")
+    node = record.get("node")
+    at = record.get("at")
+    data = record.get("data")
     if not (
         isinstance(node, int)
         and isinstance(at, int)

@@ -164,7 +164,8 @@ def _drops(made: Hosts) -> None:
     """Of what reaches the first host one packet in twenty is dropped at random, as by a bad cable
     or a full buffer.
     """
-    chain, table = "{ type filter hook input priority 0 ; }", ["inet", "lab"]
+    chain = "{ type filter hook input priority 0 ; }"
+    table = ["inet", "lab"]
     _first(made)["setup"] += [
         ["nft", "add", "table", *table],
         ["nft", "add", "chain", *table, "in", chain],

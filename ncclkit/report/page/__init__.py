@@ -204,7 +204,8 @@ def _static(output: NotebookNode) -> NotebookNode:
     data = output.get("data", {})
     if FIGURE in data:
         html = data.get("text/html", "")
-        figure, words = _figure(data.pop(FIGURE)), "" if "<script" in html else html
+        figure = _figure(data.pop(FIGURE))
+        words = "" if "<script" in html else html
         if FIGURE_SLOT in words:
             data["text/html"] = words.replace(FIGURE_SLOT, figure, 1)
         else:
