@@ -297,7 +297,9 @@ class Activity:
 
         Is_long: False until `amount` says so.
         """
-        self.what, self.limit, self.is_long = what, limit, is_long
+        self.what = what
+        self.limit = limit
+        self.is_long = is_long
         self.bar: Progress | None = None
 
     def __enter__(self) -> Activity:

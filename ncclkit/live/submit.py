@@ -564,7 +564,8 @@ class _Tail:
     """The records of a job's runs, as they are appended to ``wire.jsonl`` of the run folders."""
 
     def __init__(self, case: Case, job: BatchJob) -> None:
-        self._case, self._job = case, job
+        self._case = case
+        self._job = job
         self._read: dict[Path, int] = {}
         self._plans: dict[Path, Plan] = {}
         self._others: set[Path] = set()

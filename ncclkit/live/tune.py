@@ -258,7 +258,10 @@ async def sweep(
     for a job that fails.
     """
     began = time.monotonic()
-    logs = Case() if not job or job.endswith(MODEL) else _read(job)
+    if not job or job.endswith(MODEL):
+        logs = Case()
+    else:
+        logs = _read(job)
     here = not (logs.events or logs.facts)
     calls = calls_of(job, logs) if job else {}
     if (inherited and here) or not (settings or inherited or case.facts):

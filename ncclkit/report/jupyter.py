@@ -85,7 +85,8 @@ class _DoorCheck:
     """Asks a server once without its token, then says how to reach it, or ends it."""
 
     def __init__(self, port: int, welcome: str) -> None:
-        self.address, self.welcome = f"http://127.0.0.1:{port}/api/contents", welcome
+        self.address = f"http://127.0.0.1:{port}/api/contents"
+        self.welcome = welcome
         self.problem = ""
 
     def start(self) -> None:

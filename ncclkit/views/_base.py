@@ -38,7 +38,9 @@ class View:
 
     def __init__(self, summary: str, body: Markup, *, titled: bool = True) -> None:
         """titled: False where the body, or the title of the figure, says the sentence itself."""
-        self._summary, self._body, self._titled = summary, body, titled
+        self._summary = summary
+        self._body = body
+        self._titled = titled
         self.short_widget: W.Widget | None = None
         """A line to show in JupyterLab where a form above shows the same already; the static face
         stays whole."""
@@ -88,7 +90,8 @@ class Drawn(View):
         super().__init__(
             summary, join(FIGURE_SLOT if figure is not None else "", body), titled=titled
         )
-        self._figure, self._words = figure and figure.update_layout(meta={"summary": summary}), body
+        self._figure = figure and figure.update_layout(meta={"summary": summary})
+        self._words = body
         self._box: W.Widget | None = None
 
     @property

@@ -60,8 +60,10 @@ class Progress:
         self.op = ""
         self.now: int | None = None
         self.step: int | None = None
-        self.bisection_note, self.job = "", ""
-        self.pairs, self.pair = 0, ""
+        self.bisection_note = ""
+        self.job = ""
+        self.pairs = 0
+        self.pair = ""
         self.env: dict[str, str] = {}
         self.log: deque[str] = deque(maxlen=LOG_LINES)
         self.errors: dict[int, str] = {}
@@ -237,7 +239,8 @@ class Form(View, ABC):
         self.notice, self.result = W.HTML(), W.HTML()
         self.drawing = W.Output(layout=W.Layout(width="100%"))
         self.progress = Progress(0)
-        self._fields, self._buttons = tuple(fields), (start, *more)
+        self._fields = tuple(fields)
+        self._buttons = (start, *more)
         self._loop = main_loop()
         self._task: asyncio.Future[Any] | None = None
         self._timer: asyncio.TimerHandle | None = None

@@ -237,7 +237,8 @@ class EventsView(View):
 
     def __init__(self, case: Case) -> None:
         super().__init__(events_summary(case.events), static_events(case.events))
-        self._events, self._base = list(case.events), case.path
+        self._events = list(case.events)
+        self._base = case.path
         self._folder = common({event.path for event in self._events})
         self._box: W.Widget | None = None
 

@@ -69,7 +69,8 @@ class LabForm(Form):
             raise NcclkitError(
                 f"The lab has no choice {strange[0]!r}; it takes {', '.join(sorted(known))}."
             )
-        self._case, self._choices = case, choices
+        self._case = case
+        self._choices = choices
         names = [(f"{name}: {each.says}", name) for name, each in injection.FAULTS.items()]
         self.fault = W.Dropdown(
             options=names, value=injection.fault(fault).name, description="Fault", layout=wide()

@@ -83,14 +83,18 @@ class LiveTest(Form):
         `Run`; `expect(measurement, options)`, asked once a run, gives the busbw in GB/s that is
         expected of such a run, or None, and the words that `plots.bandwidth` takes.
         """
-        self._start, self._expect = start, expect
-        self.controls, self._here = _controls(options), options.here
+        self._start = start
+        self._expect = expect
+        self.controls = _controls(options)
+        self._here = options.here
         self.bar = W.IntProgress(min=0, max=1000, layout=W.Layout(width="auto", flex="1 1 8em"))
         self.log = W.HTML()
         self.measurements: list[Measurement] = []
-        self.state, self._outcome = "", ""
+        self.state = ""
+        self._outcome = ""
         self._limit: tuple[float | None, str] = (None, "")
-        self._drawn, self._slow = -1, False
+        self._drawn = -1
+        self._slow = False
         run = W.Button(description="Run", icon="play", button_style="primary")
         super().__init__("", list(self.controls.values()), run)
 
@@ -141,7 +145,9 @@ class LiveTest(Form):
 
     def started(self) -> None:
         """Clear what the last run left."""
-        self.measurements, self._limit, self._slow = [], (None, ""), False
+        self.measurements = []
+        self._limit = (None, "")
+        self._slow = False
         self._enter("running", "")
 
     def finished(self, outcome: Any) -> None:
@@ -185,7 +191,9 @@ class LiveTest(Form):
         self.log.value = el("div", log_lines(self.progress), self._variables(), cls="nk")
 
     def _enter(self, state: str, outcome: str) -> None:
-        self.state, self._outcome, self._drawn = state, outcome, -1
+        self.state = state
+        self._outcome = outcome
+        self._drawn = -1
         self.draw()
 
     def _raw(self) -> dict[str, Any]:
@@ -231,7 +239,8 @@ class BatchTest(LiveTest):
         self.job = _controls(submit.parse_options(job), scheduler.choices(case))
         self.script = W.HTML()
         super().__init__(options, self._follow, expect)
-        self.start.description, self.start.icon = "Submit", "paper-plane"
+        self.start.description = "Submit"
+        self.start.icon = "paper-plane"
         self._fields = (*self._fields, *self.job.values())
         for field in self.job.values():
             field.observe(self._changed, "value")

@@ -206,7 +206,9 @@ def _interfaces(network: Network) -> Iterator[tuple[object, ...]]:
         network.rows("net.interfaces"), key=lambda row: str(row.get("name")) not in used
     ):
         name = str(row.get("name", "?"))
-        driver = f" ({row['driver']})" if row.get("driver") else ""
+        driver = ""
+        if row.get("driver"):
+            driver = f" ({row['driver']})"
         yield (
             code(name),
             join(*used.get(name, ())) or "–",

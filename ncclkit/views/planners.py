@@ -70,7 +70,9 @@ class Planner(Drawn):
     """The form that `planner` returns."""
 
     def __init__(self, case: Case, fields: Fields, answer: Answer) -> None:
-        self._case, self._answer, self.fields = case, answer, fields
+        self._case = case
+        self._answer = answer
+        self.fields = fields
         self.controls = {name: _control(each) for name, each in fields.items()}
         self._above, self._below = W.HTML(), W.HTML()
         self._drawing = W.Output(layout=W.Layout(width="100%"))

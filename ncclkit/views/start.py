@@ -61,7 +61,8 @@ class StartForm(Form):
     CANCELLED = "Cancelled; what was collected until then stays in the case folder"
 
     def __init__(self, case_dir: str, logs_dir: str, logs: str = "", running: str = "") -> None:
-        self._case_dir, self._logs_dir = case_dir, logs_dir
+        self._case_dir = case_dir
+        self._logs_dir = logs_dir
         self._machine = False
         self._asked: AskForm | None = None
         self.question = W.VBox([], layout=W.Layout(width="100%"))
@@ -110,7 +111,8 @@ class StartForm(Form):
     def started(self) -> None:
         """Show that it begins; a question about another job is gone."""
         super().started()
-        self._asked, self.question.children = None, ()
+        self._asked = None
+        self.question.children = ()
 
     def finished(self, outcome: Any) -> None:
         """Show the answer, the question that is left, and where it goes on."""
@@ -159,7 +161,8 @@ class StartForm(Form):
         """Show why there is no answer, and mark the field that led to none."""
         if not cancelled and not self._machine:
             self.mark(self.job if self.job.value.strip() else self.logs, why)
-        self._machine, self.drawing.outputs = False, ()
+        self._machine = False
+        self.drawing.outputs = ()
         super().failed(why, cancelled)
 
     async def _test(self) -> View:

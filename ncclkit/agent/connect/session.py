@@ -59,8 +59,11 @@ class RemoteWorker:
     """The worker of one host; `problem` says why it no longer answers."""
 
     def __init__(self, name, command):
-        self.name, self.command = name, command
-        self.problem, self.greeted, self.count = "", False, 0
+        self.name = name
+        self.command = command
+        self.problem = ""
+        self.greeted = False
+        self.count = 0
         self.heard = 0
         """Bytes that it has sent."""
         self.said: Any = collections.deque(maxlen=LINES)
@@ -253,7 +256,8 @@ class Session:
     """
 
     def __init__(self, plan, token):
-        self.plan, self.token = plan, token
+        self.plan = plan
+        self.token = token
         names = plan["hosts"]
         self.hosts: dict[str, dict[str, Any]] = {name: dict.fromkeys(HOST_FIELDS) for name in names}
         pairs = []

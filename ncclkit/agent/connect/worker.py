@@ -70,7 +70,8 @@ class Worker:
         # whatever happens to the coordinator and to the connection to it
         signal.alarm(int(asked["lifetime"]))
         os.environ.update(asked["env"])
-        self.name, self.token = asked["name"], asked["token"]
+        self.name = asked["name"]
+        self.token = asked["token"]
         self.facts = list(facts())
         self.addresses = addresses_to_test(self.facts)
         self.data = Listener(self.name, self.token, self.addresses)
@@ -459,7 +460,8 @@ class Listener:
 
         Port: 0 lets the kernel choose.  Raises OSError where it is taken.
         """
-        self.name, self.token = name, token
+        self.name = name
+        self.token = token
         for left in reversed(range(1 if port else TRIES)):
             try:
                 self.streams, datagrams = _open(addresses, port)

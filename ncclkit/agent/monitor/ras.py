@@ -51,7 +51,8 @@ class Polls:
         self.where = "%s:%d" % address
         self.until = time.monotonic() + deadline
         self.pause = deadline / 4
-        self.job, self.foreign = job, 0
+        self.job = job
+        self.foreign = 0
         self.problem = "NCCL's RAS on %s did not answer within %g s" % (self.where, deadline)
         # a daemon: a name service that does not answer must not keep the guard alive
         self.thread = threading.Thread(
@@ -190,7 +191,8 @@ class _Link:
     """One connection; every wait ends at the deadline."""
 
     def __init__(self, address, until):
-        self.until, self.kept = until, b""
+        self.until = until
+        self.kept = b""
         self.socket = socket.create_connection(address, timeout=self._left())
 
     def _left(self):

@@ -228,7 +228,8 @@ class _Tracee:
     """The main thread of a process, from when it is traced until it is let go as it was."""
 
     def __init__(self, pid):
-        self.pid, self.signal = pid, 0
+        self.pid = pid
+        self.signal = 0
         self.stopped = self.halted = self.kept = self.ended = False
         self._start, self._mask = Registers(), ctypes.c_uint64()
         self._room = ctypes.create_string_buffer(BLOCK)
@@ -266,7 +267,8 @@ class _Tracee:
 
     def _resume(self, request):
         self._ptrace(request, 0, self.signal)
-        self.signal, self.stopped = 0, False
+        self.signal = 0
+        self.stopped = False
 
     def _wait(self, seconds):
         """Whether it stops within so many seconds.

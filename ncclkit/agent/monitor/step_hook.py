@@ -96,14 +96,21 @@ class Steps:
     """The steps of one rank."""
 
     def __init__(self, options):
-        self.options, self.rows, self.problems = options, [], []
-        self.loaders, self.models, self.clocked, self.owned = [], [], [], {}
+        self.options = options
+        self.rows = []
+        self.problems = []
+        self.loaders = []
+        self.models = []
+        self.clocked = []
+        self.owned = {}
         self.torch: Any = None
         self.owner = self.began = self.sampler = None
         self.profiler: Any = None
         self.depth = self.inside = self.done = self.batches = 0
         self.spent = self.cpu = self.data_cpu = 0.0
-        self.busy, self.samples, self.entered = [], [], None
+        self.busy = []
+        self.samples = []
+        self.entered = None
         self.main = threading.main_thread().ident or 0
         self.written = self.leaving = False
 
@@ -156,7 +163,8 @@ class Steps:
                 ended = time.time()
                 ours = time.thread_time()
                 self.data_cpu += ours - computed if kind == "data" else 0.0
-                self.inside, self.entered = 0, None
+                self.inside = 0
+                self.entered = None
                 if len(self.busy) < CALLS:
                     place = ""
                     if kind == "collective":
@@ -239,7 +247,9 @@ class Steps:
         if self.began is not None and self.done >= self.options["warmup"] and self.profiler is None:
             self.rows.append(self.row(now))
         self.done += 1
-        self.busy, self.samples, self.data_cpu = [], [], 0.0
+        self.busy = []
+        self.samples = []
+        self.data_cpu = 0.0
         last = self.options["warmup"] + self.options["steps"]
         if self.done >= last and not self.profiled(last):
             self.write("stopped after its last step")

@@ -61,9 +61,12 @@ class Sampler:
         """
         self.path, self.host = path, socket.gethostname()
         self.find = find or (lambda: processes.ranks(processes.descendants(os.getpid())))
-        self.taken, self.families, self.before = 0, {}, None
+        self.taken = 0
+        self.families = {}
+        self.before = None
         self.scheduling, self.utilization, self.mine = Scheduling(), Utilization(), gpus or {}
-        self.gpus, self.last = {}, 0.0
+        self.gpus = {}
+        self.last = 0.0
         self.smi, self.apps = SmiListener(COMMAND), SmiListener(HOLDERS) if find is None else None
         self.cores, self.others = os.cpu_count() or 1, OtherCores() if find is None else None
 

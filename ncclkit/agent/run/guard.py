@@ -155,7 +155,8 @@ class FailureWatch:
     """
 
     def __init__(self, folder, collect):
-        self.folder, self.collect = folder, collect
+        self.folder = folder
+        self.collect = collect
         self.since = None
         """When the first sign was seen; infinity once everything was collected."""
         self.problems = []

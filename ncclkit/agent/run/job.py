@@ -16,7 +16,10 @@ class Job:
     def __init__(self, torch, options, steps):
         import torch.distributed as dist
 
-        self.torch, self.dist, self.steps, self.options = torch, dist, steps, options
+        self.torch = torch
+        self.dist = dist
+        self.steps = steps
+        self.options = options
         self.timeout = timedelta(seconds=options.timeout)
         self.rank, self.ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
         local = int(os.environ["LOCAL_RANK"])
@@ -32,7 +35,8 @@ class Job:
             host = os.environ["NCCL_HOSTID"] = "simulated-%d" % (
                 self.rank * options.simulate_hosts // here
             )
-        self.place, self.gpus = mates.index(local), mates
+        self.place = mates.index(local)
+        self.gpus = mates
         """Of this rank among those of its host, simulated or not; the GPUs of those, in order."""
         if options.backend == "nccl":
             if host:  # simulated, so it shares them with the others

@@ -34,7 +34,9 @@ class Operation:
     """One collective on one message size: its tensors, the call, the check."""
 
     def __init__(self, torch, dist, device, name, dtype, size):
-        self.torch, self.dist, self.name = torch, dist, name
+        self.torch = torch
+        self.dist = dist
+        self.name = name
         self.rank, self.ranks = dist.get_rank(), dist.get_world_size()
         kind = getattr(torch, dtype)
         self.bits, self.item = DTYPES[dtype], torch.empty((), dtype=kind).element_size()

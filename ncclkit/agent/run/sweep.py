@@ -205,7 +205,8 @@ def coarse_to_fine(steps, measure):
         best = min(near, key=lambda place: ratios[steps[place]])
         if best == at and stride == 1:
             break
-        stride = (stride // 2 or 1) if best == at else stride
+        if best == at:
+            stride = stride // 2 or 1
         at = best
     return ratios
 
@@ -230,7 +231,9 @@ class Groups:
     """A process group for each setting; what cannot be made is left out, on all ranks."""
 
     def __init__(self, torch, job, settings):
-        self.torch, self.job, self.wrong = torch, job, {}
+        self.torch = torch
+        self.job = job
+        self.wrong = {}
         self.groups = {number: self._made(setting) for number, setting in enumerate(settings)}
         self.usable = [
             number
@@ -296,7 +299,8 @@ class _variables:
     """
 
     def __init__(self, env):
-        self.env, self.before = env, {}
+        self.env = env
+        self.before = {}
 
     def __enter__(self):
         self.before = {name: os.environ.get(name) for name in self.env}
@@ -452,7 +456,10 @@ class Timer:
     """
 
     def __init__(self, torch, job, order, calls, repeats, calls_per_replay):
-        self.torch, self.job, self.order, self.calls = torch, job, order, calls
+        self.torch = torch
+        self.job = job
+        self.order = order
+        self.calls = calls
         self.repeats = repeats
         self.calls_per_replay = calls_per_replay
         self.cuda = job.device.type == "cuda"

@@ -485,7 +485,9 @@ class Answers:
     """The answers to the questions of one story, in one case."""
 
     def __init__(self, case: Case, name: str) -> None:
-        self.story, self.name, self.case = story(name), name, case
+        self.story = story(name)
+        self.name = name
+        self.case = case
         if case.path is None:
             path = None
         else:
@@ -504,7 +506,9 @@ class Answers:
         """Keep times and hints from now on, or forget those that were kept."""
         self._kept.measured = wanted
         for answer in self._kept.answers.values():
-            answer.asked, answer.took, answer.hints = None, None, 0
+            answer.asked = None
+            answer.took = None
+            answer.hints = 0
         if wanted:
             self.of().asked = time.time()
         else:

@@ -263,7 +263,9 @@ class LauncherLog:
 
     def __init__(self, folder: Path) -> None:
         self._file = open(folder / "launcher.log", "ab")  # noqa: SIM115, closed by __exit__
-        self._written, self._left_out, self._end = 0, 0, b""
+        self._written = 0
+        self._left_out = 0
+        self._end = b""
 
     def __enter__(self) -> LauncherLog:
         return self

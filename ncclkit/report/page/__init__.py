@@ -205,7 +205,10 @@ def _static(output: NotebookNode) -> NotebookNode:
     if FIGURE in data:
         html = data.get("text/html", "")
         figure = _figure(data.pop(FIGURE))
-        words = "" if "<script" in html else html
+        if "<script" in html:
+            words = ""
+        else:
+            words = html
         if FIGURE_SLOT in words:
             data["text/html"] = words.replace(FIGURE_SLOT, figure, 1)
         else:
