@@ -331,17 +331,18 @@ def static_events(events: Sequence[Event]) -> Markup:
     kinds = Counter(event.kind for event in events)
     ranks: dict[str, set[int]] = {kind: set() for kind in kinds}
     for event in events:
-        ranks[event.kind].update([] if event.rank is None else [event.rank])
-    counts = [
-        (code(kind), f"{count:,}", some(sorted(ranks[kind])) or "–")
-        for kind, count in kinds.most_common()
-    ]
+        if event.rank is not None:
+            ranks[event.kind].add(event.rank)
+    counts = []
+    for kind, count in kinds.most_common():
+        which = some(sorted(ranks[kind]))
+        counts.append((code(kind), f"{count:,}", which or "–"))
     shown = _shown(wrong, FEW)
     folder = common({event.path for event in events})
-    return join(
-        fold(f"Abnormal lines: {len(wrong):,}", _table(shown, folder), is_open=len(shown) <= FEW),
-        fold("Counts by kind", table(("Kind", "Events", "Ranks"), counts), is_open=not wrong),
-    )
+    title = f"Abnormal lines: {len(wrong):,}"
+    lines = fold(title, _table(shown, folder), is_open=len(shown) <= FEW)
+    by_kind = table(("Kind", "Events", "Ranks"), counts)
+    return join(lines, fold("Counts by kind", by_kind, is_open=not wrong))
 
 
 def picked_html(picked: Sequence[Event], folder: str = "") -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from itertools import chain
 from functools import cache
 
 from ncclkit.agent.digits import is_whole
@@ -107,27 +108,32 @@ def facts_summary(facts: Sequence[Fact], verdicts: Iterable[Finding]) -> str:
     return f"No check finds a risk here; {read}"
 
 
+def _cited_themes(finding: Finding) -> set[str]:
+    """Themes of the facts that a finding cites."""
+    found = set()
+    for piece in finding.evidence:
+        if isinstance(piece, Fact):
+            found.add(themes.theme(piece.name))
+    return found
+
+
 def _card(title: str, facts: list[Fact], verdicts: list[Finding]) -> Markup:
-    names = [
-        {themes.theme(piece.name) for piece in f.evidence if isinstance(piece, Fact)}
-        for f in verdicts
-    ]
-    citing = [finding for finding, cited in zip(verdicts, names, strict=True) if title in cited]
-    found = sorted(
-        (f for f in citing if f.verdict == "found"),
-        key=lambda finding: finding.strength == "possible",
-    )
+    citing = [finding for finding in verdicts if title in _cited_themes(finding)]
+    found = [finding for finding in citing if finding.verdict == "found"]
+    # what is only possible stands last
+    found.sort(key=lambda finding: finding.strength == "possible")
     cleared = [finding for finding in citing if finding.verdict == "clear"]
     known = [fact for fact in facts if fact.value is not None]
     blind = [fact for fact in facts if fact.value is None]
-    looked = table(
-        ("Check", "What it says"), [(code(f.cause), f.say or "no sign of it") for f in cleared]
-    )
+    checks = [(code(finding.cause), finding.say or "no sign of it") for finding in cleared]
+    looked = table(("Check", "What it says"), checks)
+    said = [_risk(finding) for finding in found]
+    if not found:
+        said.append(el("p", _calm(cleared, known, blind)))
     return el(
         "section",
         el("div", el("h4", title), _badge(found, cleared, known), cls="nk-card-head"),
-        *(_risk(finding) for finding in found),
-        "" if found else el("p", _calm(cleared, known, blind)),
+        *said,
         _headline(known),
         fold(f"What was checked and is fine: {len(cleared)}", looked),
         fold(f"Details: {plural(len(known), 'fact')}", fit(known_table(known))),
@@ -220,8 +226,10 @@ Kinds = Sequence[tuple[Sequence[str], str]]
 def kinds_summary(known: Kinds, noun: str) -> str:
     """What is usual, behind the hosts that are not like it; noun: ``machine``, ``network``."""
     *rare, (hosts, usual) = known
+    if not rare and len(hosts) > 1:
+        return f"{usual}, on each of {len(hosts):,} hosts"
     if not rare:
-        return usual + (f", on each of {len(hosts):,} hosts" if len(hosts) > 1 else "")
+        return usual
     odd = "; ".join(f"{host_list(names)}: {said}" for names, said in rare[: SHOWN - 1])
     more = ""
     if len(rare) >= SHOWN:
@@ -343,26 +351,30 @@ def known_table(facts: Sequence[Fact]) -> Markup:
     """
     names: dict[str, dict[str, list[Fact]]] = defaultdict(lambda: defaultdict(list))
     for fact in facts:
-        names[themes.NUMBER.sub(".N", fact.name)][repr(fact.value)].append(fact)
+        # the same of each GPU: `gpu.0.model` and `gpu.1.model` stand together
+        general = themes.NUMBER.sub(".N", fact.name)
+        names[general][repr(fact.value)].append(fact)
     hosts = len({fact.host for fact in facts if fact.host}) > 1
     rows: list[tuple[Markup, str, object]] = []
     for name, values in names.items():
-        if len(values) > EACH:
-            groups = sorted(values.values(), key=len, reverse=True)
-        else:
-            groups = list(values.values())
+        groups = list(values.values())
+        if len(groups) > EACH:
+            groups.sort(key=len, reverse=True)
         for group in groups[:EACH]:
-            shown = value(quantity(group[0].value, group[0].unit))
+            first = group[0]
+            shown = value(quantity(first.value, first.unit))
             rows.append((_name(name, group), _where(name, group, hosts), shown))
         rest = groups[EACH:]
         if rest:
-            others = [fact for group in rest for fact in group]
-            rows.append((code(name), _where(name, others, hosts), f"{len(rest):,} other values"))
-    placed = any(place for _, place, _ in rows)
-    head = ("Fact, and where it was read", *(("Of",) if placed else ()), "Value")
-    return table(
-        head, [(name, *((place or "–",) if placed else ()), shown) for name, place, shown in rows]
-    )
+            others = list(chain.from_iterable(rest))
+            words = f"{len(rest):,} other values"
+            rows.append((code(name), _where(name, others, hosts), words))
+    what = "Fact, and where it was read"
+    # of one host and no device there is no place to tell
+    if not any(place for _, place, _ in rows):
+        return table((what, "Value"), [(name, shown) for name, _, shown in rows])
+    placed = [(name, place or "–", shown) for name, place, shown in rows]
+    return table((what, "Of", "Value"), placed)
 
 
 def _where(name: str, group: Sequence[Fact], hosts: bool) -> str:
@@ -380,14 +392,16 @@ def blind_table(facts: Sequence[Fact]) -> Markup:
     """Facts that could not be read, those of one reason and one way to find out together."""
     alike: dict[tuple[str, Markup], list[str]] = defaultdict(list)
     for fact in facts:
-        alike[fact.why or "the reader gave no reason", by_hand(fact.name)].append(
-            themes.NUMBER.sub(".N", fact.name)
-        )
-    rows = [(some(dict.fromkeys(names)), why, how or "–") for (why, how), names in alike.items()]
-    more = []
+        why = fact.why or "the reader gave no reason"
+        general = themes.NUMBER.sub(".N", fact.name)
+        alike[why, by_hand(fact.name)].append(general)
+    rows: list[tuple[object, ...]] = []
+    for (why, how), names in alike.items():
+        rows.append((some(dict.fromkeys(names)), why, how or "–"))
     if len(rows) > MOST:
-        more = [(f"{len(rows) - MOST:,} further reasons", "–", "–")]
-    return table(("Fact", "Why not", "How to find out"), [*rows[:MOST], *more])
+        further = f"{len(rows) - MOST:,} further reasons"
+        rows = [*rows[:MOST], (further, "–", "–")]
+    return table(("Fact", "Why not", "How to find out"), rows)
 
 
 def _name(name: str, group: Sequence[Fact]) -> Markup:

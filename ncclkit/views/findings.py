@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
 from typing import Any, NamedTuple
 
 from ncclkit.causes import catalogue, page
@@ -108,51 +109,65 @@ def findings_view(source: Any, headline: bool = True) -> View:
     verdict; the first card then has the title of its cause.
     """
     if isinstance(source, Mapping):
-        views = {str(name): findings_view(each, headline) for name, each in source.items()}
-        bundled = samples.names()
-        headings = {
-            name: ("Recording ", code(name)) if name in bundled else (start(name),)
-            for name in views
-        }
-        parts = [join(el("h4", *headings[name]), view.body) for name, view in views.items()]
-        summary = "; ".join(f"{name}: {view.summary}" for name, view in views.items())
-        return View(summary, join(*parts), titled=False)
-    held = hasattr(source, "findings")
-    rows = []
-    for part in [getattr(source, name, ()) for name in PARTS] if held else [source]:
-        for row in part:
-            rows.append(row)
-    found, unknown, clear = (_of(rows, verdict) for verdict in ("found", "unknown", "clear"))
+        return _several_findings(source, headline)
+    rows = _rows_of(source)
+    found = _of(rows, "found")
+    unknown = _of(rows, "unknown")
+    clear = _of(rows, "clear")
     errors = getattr(source, "errors", ())
     risks = getattr(source, "risks", ())
-    listed = table(("Cause", "What is missing"), [(code(f.cause), _missing(f)) for f in unknown])
-    lines = CitedLines(piece for finding in found for piece in finding.evidence)
-    body = join(
-        *(
-            card(finding, number, lines, headline or number > 1)
-            for number, finding in enumerate(found, 1)
-        ),
-        evidence_part(errors[:MOST]),
-        el("h5", "Risks that this job did not suffer") if risks else "",
-        *map(_risk_card, risks),
-        fold(
-            f"Not evaluated: evidence missing for {plural(len(unknown), 'cause')}",
-            el("div", listed, id=NOT_EVALUATED) if listed and not headline else listed,
-        ),
-        fold(
-            f"{plural(len(clear), 'check')} passed",
-            table(
-                ("Cause", "Why it is clear"),
-                [(code(f.cause), f.say or "no sign of it") for f in clear],
-            ),
-        ),
-    )
+    cited = chain.from_iterable(finding.evidence for finding in found)
+    lines = CitedLines(cited)
+    parts = []
+    for number, finding in enumerate(found, 1):
+        # a banner above has said the first one's sentence
+        parts.append(card(finding, number, lines, headline or number > 1))
+    parts.append(evidence_part(errors[:MOST]))
+    if risks:
+        parts.append(el("h5", "Risks that this job did not suffer"))
+        parts += map(_risk_card, risks)
+    missing = [(code(finding.cause), _missing(finding)) for finding in unknown]
+    listed = table(("Cause", "What is missing"), missing)
+    if listed and not headline:
+        listed = el("div", listed, id=NOT_EVALUATED)
+    causes = plural(len(unknown), "cause")
+    parts.append(fold(f"Not evaluated: evidence missing for {causes}", listed))
+    passed = [(code(finding.cause), finding.say or "no sign of it") for finding in clear]
+    checks = plural(len(clear), "check")
+    parts.append(fold(f"{checks} passed", table(("Cause", "Why it is clear"), passed)))
+    body = join(*parts)
     decided = found and getattr(source, "verdict", "found") == "found"
     summary = ""
     if not decided:
         summary = getattr(source, "headline", "")
     titled = bool(headline and not decided)  # the first card begins with the sentence
     return View(summary.rstrip(".") or findings_summary(rows), body, titled=titled)
+
+
+def _several_findings(sources: Mapping[str, Any], headline: bool) -> View:
+    """Each source under its name, which says whether it is a recording or a run."""
+    bundled = samples.names()
+    parts = []
+    said = []
+    for name, source in sources.items():
+        view = findings_view(source, headline)
+        if name in bundled:
+            heading = el("h4", "Recording ", code(name))
+        else:
+            heading = el("h4", start(str(name)))
+        parts.append(join(heading, view.body))
+        said.append(f"{name}: {view.summary}")
+    return View("; ".join(said), join(*parts), titled=False)
+
+
+def _rows_of(source: Any) -> list[Finding]:
+    """The findings of a case or a diagnosis, or the findings themselves."""
+    if not hasattr(source, "findings"):
+        return list(source)
+    rows: list[Finding] = []
+    for name in PARTS:
+        rows += getattr(source, name, ())
+    return rows
 
 
 def findings_summary(rows: Iterable[Finding]) -> str:
@@ -185,8 +200,10 @@ def card(finding: Finding, number: int, lines: CitedLines, headline: bool = True
     """
     word = finding.strength or "possible"
     named = strength_part(finding)
-    said = finding.say or finding.cause
-    sentence = f"{number}. {said if headline else page(finding.cause)['']}"
+    said = page(finding.cause)[""]
+    if headline:
+        said = finding.say or finding.cause
+    sentence = f"{number}. {said}"
     steps = [_advice(finding.advice), _experiment(finding.next)]
     if finding.experiment_first:
         steps.reverse()
@@ -356,13 +373,20 @@ def catalogue_view(only: str = "") -> View:
     """
     pages = {name: page(name) for name in catalogue()}
     wanted = only.casefold()
-    texts = {name: " ".join([name, *parts.values()]).casefold() for name, parts in pages.items()}
-    shown = {name: parts for name, parts in pages.items() if wanted in texts[name]}
-    folds = (_page(name, parts, is_open=len(shown) == 1) for name, parts in shown.items())
-    about = ""
+    shown = {}
+    for name, parts in pages.items():
+        text = " ".join([name, *parts.values()])
+        if wanted in text.casefold():
+            shown[name] = parts
+    single = len(shown) == 1
+    folds = [_page(name, parts, is_open=single) for name, parts in shown.items()]
+    about = " known"
     if only:
-        about = f" of {len(pages)} speak{'s' if len(shown) == 1 else ''} of “{only}”"
-    return View(f"{plural(len(shown), 'cause')}{about or ' known'}", join(*folds))
+        speak = "speak"
+        if single:
+            speak = "speaks"
+        about = f" of {len(pages)} {speak} of “{only}”"
+    return View(f"{plural(len(shown), 'cause')}{about}", join(*folds))
 
 
 def _page(name: str, parts: dict[str, str], is_open: bool) -> Markup:

@@ -95,8 +95,10 @@ def _comms(comms: Sequence[Communicator]) -> Markup:
     """Incomplete ones first; of many, complete ones of one size and parent share a row."""
     alike: dict[tuple[object, ...], list[Communicator]] = {}
     for comm in sorted(comms, key=lambda comm: (comm.complete, -comm.size)):
-        single = not comm.complete or len(comms) <= SHOWN
-        alike.setdefault((comm.id if single else "", comm.size, comm.parent), []).append(comm)
+        own_row = ""
+        if not comm.complete or len(comms) <= SHOWN:
+            own_row = comm.id
+        alike.setdefault((own_row, comm.size, comm.parent), []).append(comm)
     rows = [_comm(held) for held in alike.values()]
     head = ("Communicator", "Size", "Ranks heard of", "Made from", "State")
     return long_table(head, rows, SHOWN)

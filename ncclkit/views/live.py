@@ -63,14 +63,15 @@ def live_test(case: Case, job: str = "", **options: Any) -> LiveTest:
         return await probe.probe(case, asked, on_record)
 
     def expect(m: Measurement, asked: ProbeOptions) -> tuple[float | None, str]:
-        hosts = max(1, slurm.nodes()) * asked.simulate_hosts
-        return judged(
-            bandwidth.expect(m.op, m.backend, m.ranks, case.facts, hosts, asked.simulate_hosts)
-        )
+        sharing = asked.simulate_hosts
+        hosts = max(1, slurm.nodes()) * sharing
+        found = bandwidth.expect(m.op, m.backend, m.ranks, case.facts, hosts, sharing)
+        return judged(found)
 
-    if job.strip() != "here" and scheduler.is_login_node():
+    is_here = job.strip() == "here"
+    if not is_here and scheduler.is_login_node():
         return BatchTest(case, job, ProbeOptions(**options), expect)
-    return LiveTest(ProbeOptions(**options, here=job.strip() == "here"), start, expect)
+    return LiveTest(ProbeOptions(**options, here=is_here), start, expect)
 
 
 class LiveTest(Form):

@@ -133,18 +133,21 @@ def _bars(
     parts: Mapping[str, float], unit: str, lines: Mapping[str, float], show: Callable[[float], str]
 ) -> go.Figure:
     """A bar for each part and one for their sum, beside dashed lines that it must keep below."""
-    shown = {name: value for name, value in parts.items() if value} | {
-        "together": sum(parts.values())
-    }
-    names = ["<br>".join(textwrap.wrap(safe(name), LABEL)) for name in shown]
+    shown = {name: value for name, value in parts.items() if value}
+    several = len(shown)
+    shown["together"] = sum(parts.values())
+    names = []
+    for name in shown:
+        lines_of_name = textwrap.wrap(safe(name), LABEL)
+        names.append("<br>".join(lines_of_name))
     figure = blank(height=96 + 34 * len(shown) + 22 * len(lines))
     figure.add_bar(
         x=[*shown.values()],
         y=names,
         orientation="h",
         marker={
-            "color": [*[plots.LINES[0]] * (len(shown) - 1), plots.LINES[4]],
-            "pattern": {"shape": [*[""] * (len(shown) - 1), "/"]},
+            "color": [plots.LINES[0]] * several + [plots.LINES[4]],
+            "pattern": {"shape": [""] * several + ["/"]},
         },
         text=[show(value) for value in shown.values()],
         textposition="outside",
@@ -528,32 +531,43 @@ def _gpu_fields(case: Case) -> Fields:
     }
 
 
-def _gpu_memory(case: Case, values: dict[str, Any]) -> Drawn:
-    shape = [int(values[name]) for name in ("layers", "hidden", "sequence", "vocabulary")]
-    layers, hidden, tokens, words = shape
+def _activations_of_sample(values: Mapping[str, Any]) -> Budget:
+    """What a sample leaves in memory, by the shape of the model."""
     item = 4
     if values["precision"].startswith("bf16"):
         item = 2
-    sample = budgets.activations(layers, hidden, tokens, words, item)
+    layers = int(values["layers"])
+    hidden = int(values["hidden"])
+    tokens = int(values["sequence"])
+    words = int(values["vocabulary"])
+    return budgets.activations(layers, hidden, tokens, words, item)
+
+
+def _gpu_memory(case: Case, values: dict[str, Any]) -> Drawn:
+    layers = max(int(values["layers"]), 1)
+    sample = _activations_of_sample(values)
+    # what is typed beats what is computed
     size = values["sample"] * MIB or sample.value
-    each = budgets.per_sample(size, max(layers, 1))
+    each = budgets.per_sample(size, layers)
     other = budgets.CONTEXT + 4 * values["channels"] * budgets.SEGMENT
-    room, ranks = values["room"] * GIB, max(values["ranks"], 1)
+    room = values["room"] * GIB
+    ranks = max(values["ranks"], 1)
+    parameters = values["parameters"] * 1e6
 
     def need(strategy: str, batch: int) -> Budget:
-        many = values["parameters"] * 1e6, ranks, strategy, values["precision"]
-        return budgets.gpu_memory(*many, size, batch, max(layers, 1), other)
+        model = (parameters, ranks, strategy, values["precision"])
+        return budgets.gpu_memory(*model, size, batch, layers, other)
 
     plans = {strategy: need(strategy, values["batch"]) for strategy in budgets.SHARDS}
     most = {strategy: _most(need, strategy, room, each) for strategy in plans}
     fits = [strategy for strategy, batch in most.items() if batch]
     first = "nothing fits"
     if fits:
-        first = f"{fits[0]} fits, with up to {plural(most[fits[0]], 'sample')} a rank"
-    rows = [
-        (name, format_bytes(plan.value), str(most[name]), plan.words)
-        for name, plan in plans.items()
-    ]
+        samples = plural(most[fits[0]], "sample")
+        first = f"{fits[0]} fits, with up to {samples} a rank"
+    rows = []
+    for name, plan in plans.items():
+        rows.append((name, format_bytes(plan.value), str(most[name]), plan.words))
     if values["sample"]:
         activations = f"{format_bytes(size)} a sample, as typed."
     else:
@@ -731,17 +745,19 @@ def _scaling(case: Case, values: dict[str, Any]) -> Drawn:
     hidden = "the backward pass can hide it"
     if late:
         hidden = f"from {late} ranks on it is longer than the backward pass"
-    first, last = (format_time(1e3 * times[ranks]) for ranks in (COUNTS[0], COUNTS[-1]))
+    first = format_time(1e3 * times[COUNTS[0]])
+    last = format_time(1e3 * times[COUNTS[-1]])
+    planned = list(times.values())
+    bandwidth_alone = []
+    for ranks in COUNTS:
+        sent = 2 * (ranks - 1) / ranks * whole
+        bandwidth_alone.append(sent * line.us_per_byte / 1e3)
+    backward_pass = [values["compute"]] * len(COUNTS)
     figure = blank(height=340)
     for name, y, dash, colour in (
-        ("planned", [*times.values()], "solid", plots.LINES[0]),
-        (
-            "bandwidth alone",
-            [2 * (n - 1) / n * whole * line.us_per_byte / 1e3 for n in COUNTS],
-            "dot",
-            plots.LINES[1],
-        ),
-        ("backward pass", [values["compute"]] * len(COUNTS), "dash", plots.VERMILLION),
+        ("planned", planned, "solid", plots.LINES[0]),
+        ("bandwidth alone", bandwidth_alone, "dot", plots.LINES[1]),
+        ("backward pass", backward_pass, "dash", plots.VERMILLION),
     ):
         figure.add_scatter(
             x=COUNTS,

@@ -79,24 +79,26 @@ def measurement_table(rows: Iterable[Measurement], expected: float | None = None
         median, tail = TIMES
     head = [name.format(median=median, p99=tail) for name in (*HEAD, "In a CUDA graph", "Run")]
     several = len({m.run for m in rows}) > 1
-    body = [
-        (
-            m.op,
-            *_measured(m, m.expected or expected),
-            format_time(m.graph_us),
-            m.run if several else "–",
-        )
-        for m in rows
-    ]
-    shown = [
-        name not in OPTIONAL or any(row[place] != "–" for row in body)
-        for place, name in enumerate(head)
-    ]
+    body: list[tuple[object, ...]] = []
+    for m in rows:
+        run = "–"
+        if several:
+            run = m.run
+        measured = _measured(m, m.expected or expected)
+        body.append((m.op, *measured, format_time(m.graph_us), run))
+    shown = []
+    for place, name in enumerate(head):
+        is_filled = any(row[place] != "–" for row in body)
+        shown.append(is_filled or name not in OPTIONAL)
+    bounds = {m.expected or expected for m in rows}
     shown[0] = len({m.op for m in rows}) > 1
-    shown[head.index("At most GB/s")] &= len({m.expected or expected for m in rows}) > 1
+    shown[head.index("At most GB/s")] &= len(bounds) > 1
     shown[head.index("algbw GB/s")] = any(m.algbw != m.busbw for m in rows)
-    wide = table([*compress(head, shown)], [[*compress(row, shown)] for row in body], "nk-numbers")
-    return join(fit(wide), el("p", TWO, cls="nk-dim") if single else "")
+    columns = list(compress(head, shown))
+    wide = table(columns, [list(compress(row, shown)) for row in body], "nk-numbers")
+    if single:
+        return join(fit(wide), el("p", TWO, cls="nk-dim"))
+    return fit(wide)
 
 
 def case_view(case: Case) -> View:

@@ -140,11 +140,15 @@ class StartForm(Form):
 
     async def _read_uploaded(self, files: Sequence[Mapping[str, Any]]) -> View:
         """Keep the files in the case folder, under names that lead nowhere else, and read them."""
-        room = (Case.open(self._logs_dir).path or Path()) / "uploaded"
-        folder = room / str(len(list(room.glob("*"))) + 1)
+        case_folder = Case.open(self._logs_dir).path or Path()
+        room = case_folder / "uploaded"
+        earlier = list(room.glob("*"))
+        folder = room / str(len(earlier) + 1)
         folder.mkdir(parents=True)
         for number, file in enumerate(files, 1):
-            name = STRANGE.sub("_", Path(str(file["name"])).name).lstrip(".") or f"log{number}"
+            # a browser sends whatever name it likes: no folders, no hidden files
+            given = Path(str(file["name"])).name
+            name = STRANGE.sub("_", given).lstrip(".") or f"log{number}"
             (folder / name).write_bytes(file["content"])
         self.logs.value = str(folder)
         return await self._read(self.logs.value)

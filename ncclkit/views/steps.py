@@ -118,7 +118,10 @@ def _figure(times: StepTimes) -> go.Figure:
     names = [f"rank {one.rank}" for one in ranks]
     # a narrow page has each name in a row of its own
     figure = _draw.blank(height=174 + 26 * len(ranks))
-    for part in (part for part in PARTS if any(one.parts[part] >= 5e-5 for one in ranks)):
+    for part in PARTS:
+        # what no bar would show needs no place in the legend
+        if all(one.parts[part] < 5e-5 for one in ranks):
+            continue
         figure.add_bar(
             y=names,
             x=[1e3 * one.parts[part] for one in ranks],

@@ -182,16 +182,16 @@ def gains(sweep: Sweep, title: str = "") -> go.Figure:
     ops = _collectives_to_draw(rows)
     named = _settings_to_draw(rows)
     made = make_subplots(rows=len(ops), cols=1, vertical_spacing=56 / (PANEL + 56) / len(ops))
-    figure = plots.frame(
-        title or sweep.headline, plots.entries(named), (PANEL + 56) * len(ops) - 56, made
-    )
+    height = (PANEL + 56) * len(ops) - 56
+    figure = plots.frame(title or sweep.headline, plots.entries(named), height, made)
     for place, op in enumerate(ops, 1):
-        mine = sorted((one for one in rows if one.op == op), key=lambda one: one.bytes)
+        mine = [one for one in rows if one.op == op]
+        mine.sort(key=lambda one: one.bytes)
         for index, name in enumerate(named):
-            _line(figure, [one for one in mine if str(one.setting) == name], index, place)
-        axis = plots.size_axis([one.bytes for one in mine]) | {
-            "title": {"text": f"message size, {op}", "standoff": 8}
-        }
+            of_setting = [one for one in mine if str(one.setting) == name]
+            _line(figure, of_setting, index, place)
+        axis = plots.size_axis([one.bytes for one in mine])
+        axis = axis | {"title": {"text": f"message size, {op}", "standoff": 8}}
         figure.update_xaxes(axis, row=place, col=1)
         figure.update_yaxes(title={"text": "gain, %"}, range=_range(mine, named), row=place, col=1)
         figure.add_hline(
@@ -274,9 +274,11 @@ def _range(rows: Sequence[Comparison], named: Sequence[str]) -> list[float]:
     Intervals may be cut, since a size with few rounds would flatten the others.
     """
     known = [max(100 * one.gain, FLOOR) for one in rows if str(one.setting) in named]
+    # a span of ten per cent at least: less is noise, and would look like much
     low = min([*known, -5.0])
     high = max([*known, 5.0])
-    return [low - 0.25 * (high - low), high + 0.25 * (high - low)]
+    margin = 0.25 * (high - low)
+    return [low - margin, high + margin]
 
 
 def _interval(one: Comparison) -> str:
