@@ -269,8 +269,8 @@ def _stuck_before() -> int:
 def _killed_in_kernel() -> set[int]:
     found = set()
     for pid in processes.parents():
-        name = processes.read("/proc/%d/comm" % pid).strip()
-        waits = name == SMI and processes.state(pid) == "D"
+        name = processes.read_text("/proc/%d/comm" % pid).strip()
+        waits = name == SMI and processes.process_state(pid) == "D"
         if waits and processes.is_pending(pid, signal.SIGKILL):
             found.add(pid)
     return found
@@ -289,7 +289,7 @@ def _verdict(asked: argparse.Namespace, begun: float) -> dict[str, Any]:
     left = max(0.5, begun + asked.seconds - 1.0 - time.monotonic())
     rows = collect(torch=False, machine=machine, deadline=min(left, 20.0) if testing else left)
     found = {row["name"]: row for row in rows}
-    problems, unknown = judge(found, baseline)
+    problems, unknown = judge_node(found, baseline)
     count = _value(found, "gpu.count") or 0
     tested = None
     if testing and count and not problems:
@@ -355,7 +355,7 @@ def _problem(name: str, value: Any, say: str, expected: Any = None) -> Problem:
 # ---------------------------------------------------------------- facts
 
 
-def judge(found: Rows, baseline: dict[str, Any]) -> tuple[list[Problem], list[str]]:
+def judge_node(found: Rows, baseline: dict[str, Any]) -> tuple[list[Problem], list[str]]:
     """What is wrong with a node, and what could not be told, by its facts (name → row) and its
     cluster's baseline.
     """
@@ -520,7 +520,9 @@ def _test(count: int, seconds: float, backend: str = "nccl") -> dict[str, Any]:
     if reply.ended == TOO_LONG:
         return {"reason": TOO_LONG, "ranks": count, "busbw": None, "wrong": 0, "error": ""}
     out = reply.out + b"\n" + reply.err
-    return _result([record for record in map(wire.parse, out.splitlines()) if record], count, out)
+    return _result(
+        [record for record in map(wire.parse_record, out.splitlines()) if record], count, out
+    )
 
 
 def _result(records: list[dict[str, Any]], count: int, out: bytes) -> dict[str, Any]:

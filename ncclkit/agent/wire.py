@@ -53,7 +53,7 @@ def send(kind, **fields):
     return True
 
 
-def parse(line):
+def parse_record(line):
     """The record in one line of bytes, or None when the line is something else."""
     if not line.startswith(MARK):
         return None

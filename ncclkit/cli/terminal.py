@@ -231,7 +231,7 @@ def _advice(advice: Advice) -> list[RenderableType]:
     ]
 
 
-def facts(known: Sequence[Fact]) -> None:
+def print_facts(known: Sequence[Fact]) -> None:
     """Print facts by theme with their units, and what could not be read with the reason."""
     for title, group in themes.by_theme(known).items():
         unread = [(names, f"unknown: {why}") for names, why in themes.unread_rows(group)]
@@ -264,7 +264,7 @@ def _grid(pairs: Iterable[tuple[str, str]], style: str, wide: int | None = None)
     return table
 
 
-def page(name: str, sections: Mapping[str, str]) -> None:
+def print_page(name: str, sections: Mapping[str, str]) -> None:
     """Print a page of the catalogue: its title (key ""), then each heading with its text."""
     screen = console(sys.stdout)
     title = f"{name}: {sections['']}"

@@ -118,10 +118,9 @@ def diagnose(options: argparse.Namespace) -> int:
             json.dumps(answer | {"other_jobs": theirs} if theirs else answer, indent=1, default=str)
         )
     else:
-        show(
-            f"ncclkit: {logs.summary(reading.inputs, len(reading.facts), reading.measurements)}",
-            sys.stderr,
-        )
+        count = len(reading.facts)
+        summary = logs.reading_summary(reading.inputs, count, reading.measurements)
+        show(f"ncclkit: {summary}", sys.stderr)
         _print_verdicts(judged)
     codes = [verdict.exit_code for _, verdict in judged]
     if 1 in codes:
@@ -300,12 +299,12 @@ def inspect(options: argparse.Namespace) -> int:
         show("\n".join(to_json(fact) for fact in this_run.facts))
     else:
         terminal.verdict(found)
-        terminal.facts(this_run.facts) if len(hosts.hosts) == 1 else show(f"\n{hosts.text()}")
+        terminal.print_facts(this_run.facts) if len(hosts.hosts) == 1 else show(f"\n{hosts.text()}")
         if scheduler.is_login_node():
             partitions = scheduler.known(case).get("partitions", [])
             terminal.rows(
-                scheduler.summary(case),
-                [(row["name"], scheduler.describe(row)) for row in partitions],
+                scheduler.scheduler_sentence(case),
+                [(row["name"], scheduler.partition_words(row)) for row in partitions],
             )
     return int(bool(found.findings) or hosts.can_break)
 
@@ -381,7 +380,7 @@ async def _live(case: Case, options: ProbeOptions, activity: Activity) -> Run:
             or options.backend != "auto"
         )
         if asked or await asyncio.to_thread(scheduler.is_login_node):
-            await probe.plan(case, options)  # refuses what cannot work before anything is read
+            await probe.plan_test(case, options)  # refuses what cannot work before anything is read
         await probe.inspect(case, options.python or None)
     return await probe.probe(case, options, _follow(activity))
 
@@ -538,7 +537,7 @@ def lab(options: argparse.Namespace) -> int:
 
     if options.list or not options.fault:
         terminal.rows(
-            "", [(name, injection.describe(fault)) for name, fault in injection.FAULTS.items()]
+            "", [(name, injection.fault_row(fault)) for name, fault in injection.FAULTS.items()]
         )
         return 0
     if options.record:
@@ -649,7 +648,7 @@ def submit(options: argparse.Namespace) -> int:
         options.words, without=("submit", "status", "open", "mcp", "completion", "causes", "gate")
     )
     chosen = job_options(options)
-    if scheduler.inside():
+    if scheduler.is_inside_job():
         show("ncclkit: this is inside a job of Slurm already, so the verb runs in it.", sys.stderr)
         return int(verb.verb(verb))
     # before there is a case folder
@@ -742,7 +741,7 @@ def status(options: argparse.Namespace) -> int:
     from ncclkit.live import submit as batch
 
     case = _case(options)
-    held = batch.jobs(case)
+    held = batch.submitted_jobs(case)
     job = next(
         (one for one in reversed(held) if options.job is None or one.id == str(options.job)), None
     )
@@ -758,9 +757,9 @@ def status(options: argparse.Namespace) -> int:
     if options.follow:
         return _follow_job(case, job)
     for one in held:
-        now = batch.state(one)
+        now = batch.job_state(one)
         show(f"{shlex.join(['ncclkit', *_with_case(one.words)])}: {now.sentence}", sys.stderr)
-    if (now := batch.state(job)).over:
+    if (now := batch.job_state(job)).over:
         return _job_report(job, now)
     return 0
 
@@ -822,7 +821,7 @@ def causes(options: argparse.Namespace) -> int:
         if options.json:
             show(json.dumps({options.cause: about}, indent=1))
         else:
-            terminal.page(options.cause, about)
+            terminal.print_page(options.cause, about)
         return 0
     if options.cause:
         titles = {}
@@ -831,7 +830,7 @@ def causes(options: argparse.Namespace) -> int:
     if options.json:
         show(json.dumps(titles or {options.cause: page(options.cause)}, indent=1))
     elif options.cause:
-        terminal.page(options.cause, page(options.cause))
+        terminal.print_page(options.cause, page(options.cause))
     else:
         terminal.rows("", titles.items())
     return 0

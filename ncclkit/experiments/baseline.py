@@ -90,7 +90,7 @@ def harmless(env: Mapping[str, Any]) -> dict[str, str]:
     }
 
 
-def variables(case: Case) -> dict[str, str]:
+def nccl_variables(case: Case) -> dict[str, str]:
     """The NCCL variables of a job by its logs, without names of files."""
     env = {str(e.data.get("name")): str(e.data.get("value")) for e in case.of("nccl.env")}
     env = {name: value for name, value in env.items() if "FILE" not in name}

@@ -258,7 +258,7 @@ def _fixable(case: Case, verdict: Diagnosis, cause: str) -> Finding:
     finding = _named(verdict, cause)
     run = baseline.last(case)
     if cure(finding) is None and (run is None or not breakable(run.plan.argv, run.plan.network)):
-        raise by_hand(finding)
+        raise error_for_person(finding)
     return finding
 
 
@@ -321,9 +321,9 @@ async def _before(
     run = baseline.last(case, python)
     if run:
         return Arm(run, verdict), run.name
-    variables = baseline.variables(case)
+    variables = baseline.nccl_variables(case)
     options = ProbeOptions(python=python or "", timeout=deadline, max_bytes=STAND_IN, env=variables)
-    plan = await probe.plan(case, options)
+    plan = await probe.plan_test(case, options)
     return await _run(run_case, plan, on_record), ""
 
 
@@ -540,11 +540,11 @@ def change_of(finding: Finding, plan: Plan) -> dict[str, Any]:
     if breakable(plan.argv, plan.network):
         change["fix"] = finding.cause
     if not change:
-        raise by_hand(finding)
+        raise error_for_person(finding)
     return change
 
 
-def by_hand(finding: Finding) -> NcclkitError:
+def error_for_person(finding: Finding) -> NcclkitError:
     """The error for advice that needs a person, with what to do."""
     do = "."
     if finding.advice:

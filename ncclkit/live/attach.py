@@ -157,7 +157,7 @@ async def attach(
     if nodes:
         meant = {}
     else:
-        meant = ranks(pids, job)
+        meant = ranks_of_target(pids, job)
     folder = case.new_run("attach")
     problems: list[str] = []
 
@@ -181,7 +181,7 @@ async def attach(
                 slurm.environ_without_slurm(),
             )
             for line in sorted(folder.glob("attach-node*.jsonl")):
-                for record in filter(None, map(wire.parse, line.read_bytes().splitlines())):
+                for record in filter(None, map(wire.parse_record, line.read_bytes().splitlines())):
                     keep(record)
         else:
             command = [sys.executable, str(program), "attach", str(folder), options.words()]
@@ -232,7 +232,7 @@ async def _child(
 
     async def follow(stream: asyncio.StreamReader) -> None:
         async for line in lines_of(stream, LONGEST_RECORD):
-            record = wire.parse(line)
+            record = wire.parse_record(line)
             if record is not None:
                 on_record(record)
 
@@ -265,7 +265,7 @@ async def _end(child: asyncio.subprocess.Process) -> None:
                 await asyncio.wait_for(child.wait(), patience)
 
 
-def ranks(pids: Sequence[str] = (), job: int | None = None) -> dict[int, int]:
+def ranks_of_target(pids: Sequence[str] = (), job: int | None = None) -> dict[int, int]:
     """The pid of each rank of the one job that the target names.
 
     pids: one process of it, a rank or its launcher; or several, which then are the only ranks
@@ -285,7 +285,7 @@ def ranks(pids: Sequence[str] = (), job: int | None = None) -> dict[int, int]:
         raise NcclkitError(_closed(hidden[0]))
     jobs = []
     if plain or not given:
-        jobs = processes.jobs(_meant(plain, job))
+        jobs = processes.jobs_of_processes(_meant(plain, job))
     if len(jobs) > 1:
         heads = ", ".join(f"{rank_words(found)} with process {found[min(found)]}" for found in jobs)
         raise NcclkitError(

@@ -200,7 +200,7 @@ def results(case: Case) -> Connectivity:
     return Connectivity(connections.hosts(events), tuple(connections.links(events)))
 
 
-async def plan(
+async def plan_connection_test(
     hosts: Sequence[str] = (),
     *,
     remote_command: str = "",
@@ -278,7 +278,7 @@ async def connectivity(
     Everything it started is dead when it returns, is cancelled or raises; what was found until then
     is kept.
     """
-    chosen = await plan(hosts, **choices)
+    chosen = await plan_connection_test(hosts, **choices)
     folder = case.new_run(TEST)
     with probe.writing(folder):
         write(folder / "plan.json", json.dumps(redact.clean(chosen), indent=1))

@@ -145,7 +145,7 @@ class HookWatch:
 
 
 def _has_torch(pid: int) -> bool:
-    return TORCH in processes.read(f"/proc/{pid}/maps", 16 << 20)
+    return TORCH in processes.read_text(f"/proc/{pid}/maps", 16 << 20)
 
 
 def _numbers_of(pid: int) -> set[int]:
@@ -153,12 +153,12 @@ def _numbers_of(pid: int) -> set[int]:
 
     In a container it knows only the innermost one.
     """
-    line = re.search(r"^NSpid:\s+(.+)$", processes.read(f"/proc/{pid}/status"), re.MULTILINE)
+    line = re.search(r"^NSpid:\s+(.+)$", processes.read_text(f"/proc/{pid}/status"), re.MULTILINE)
     return {pid, *whole_numbers(line[1].split() if line else ())}
 
 
 def _command_of(pid: int) -> tuple[str, ...]:
-    return tuple(processes.read(f"/proc/{pid}/cmdline").split("\0")[:-1])
+    return tuple(processes.read_text(f"/proc/{pid}/cmdline").split("\0")[:-1])
 
 
 def _described(pid: int, hook_folder: Path) -> Unmeasured | None:
@@ -198,7 +198,7 @@ def _ignoring_option(command: tuple[str, ...]) -> str:
 
 def _age(pid: int) -> float:
     """Seconds since a process was started; 0 where it has ended."""
-    fields = processes.read(f"/proc/{pid}/stat").rpartition(")")[2].split()
+    fields = processes.read_text(f"/proc/{pid}/stat").rpartition(")")[2].split()
     if len(fields) < 20:
         return 0.0
     began = int(fields[19]) / os.sysconf("SC_CLK_TCK")

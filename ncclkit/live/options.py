@@ -118,7 +118,7 @@ class ProbeOptions:
     def __post_init__(self) -> None:
         self._set(
             max_bytes=text.parse_size(self.max_bytes, OPTIONS["max_bytes"].label),
-            env=variables(self.env),
+            env=parse_variables(self.env),
         )
         check_bounds(self)
         if not isinstance(self.python, str) or "\0" in self.python or "\n" in self.python:
@@ -218,7 +218,7 @@ def _bounded(option: Option, value: Any, kind: type) -> None:
         )
 
 
-def variables(given: Any) -> dict[str, str]:
+def parse_variables(given: Any) -> dict[str, str]:
     """Environment variables from a mapping, from words NAME=VALUE, or from text as a shell reads
     it.
 
@@ -280,7 +280,7 @@ refused."""
 def too_many_ranks(count: int) -> str:
     """What keeps this host from running so many ranks, in a clause; "" where nothing does."""
     cores = len(os.sched_getaffinity(0))
-    match = re.search(r"MemAvailable:\s+(\d+) kB", processes.read("/proc/meminfo"))
+    match = re.search(r"MemAvailable:\s+(\d+) kB", processes.read_text("/proc/meminfo"))
     if match:
         free = int(match[1]) << 10
     else:

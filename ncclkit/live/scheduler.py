@@ -82,7 +82,7 @@ def file_pattern(path: Path) -> str:
     return str(path).replace("%", "%%")
 
 
-def ask(*words: str, deadline: float | None = None) -> str:
+def ask_slurm(*words: str, deadline: float | None = None) -> str:
     """What a command of Slurm prints.
 
     NcclkitError says in one sentence that it is missing, failed or hung.
@@ -124,7 +124,7 @@ def fields(line: str) -> dict[str, str]:
     return found
 
 
-def inside() -> bool:
+def is_inside_job() -> bool:
     """Whether this process belongs to a job of Slurm.
 
     A shell of salloc, a batch script, or a task.
@@ -139,7 +139,7 @@ def is_login_node() -> bool:
 
     A controller that does not answer in time counts as one that is there.
     """
-    return not inside() and _submits(os.environ.get("SLURM_CONF", ""))
+    return not is_inside_job() and _submits(os.environ.get("SLURM_CONF", ""))
 
 
 @cache
@@ -181,7 +181,7 @@ def read_facts() -> list[Fact]:
     Takes at most some seconds.
     """
     readers: dict[str, tuple[str, Callable[[], Any]]] = {
-        "scheduler.version": ("sinfo --version", lambda: ask("sinfo", "--version").strip()),
+        "scheduler.version": ("sinfo --version", lambda: ask_slurm("sinfo", "--version").strip()),
         "scheduler.partitions": ("sinfo, scontrol show partition", _partitions),
         "scheduler.accounts": ("sacctmgr show assoc", _accounts),
         "scheduler.jobs": ("squeue", _jobs),
@@ -205,7 +205,8 @@ def _read(name: str, source: str, read: Callable[[], Any]) -> Fact:
 def _partitions() -> list[dict[str, Any]]:
     """One row for each partition: what its nodes have, how many are idle, and what it allows."""
     return partitions(
-        ask("sinfo", "-h", "-o", "%R|%t|%D|%G|%c"), ask("scontrol", "-o", "show", "partition")
+        ask_slurm("sinfo", "-h", "-o", "%R|%t|%D|%G|%c"),
+        ask_slurm("scontrol", "-o", "show", "partition"),
     )
 
 
@@ -251,7 +252,7 @@ def partitions(nodes: str, limits: str) -> list[dict[str, Any]]:
 def _accounts() -> list[dict[str, str]]:
     """Accounts that this user may charge, with the QoS of each."""
     columns = ("account", "partition", "qos", "default_qos")
-    said = ask(
+    said = ask_slurm(
         "sacctmgr",
         "-nP",
         "show",
@@ -265,7 +266,7 @@ def _accounts() -> list[dict[str, str]]:
 def _jobs() -> list[dict[str, str]]:
     """Own jobs in the queue."""
     columns = ("id", "name", "state", "nodes", "reason")
-    return _table(columns, ask("squeue", "-h", f"--user={user()}", "-o", "%i|%j|%T|%D|%r"))
+    return _table(columns, ask_slurm("squeue", "-h", f"--user={user()}", "-o", "%i|%j|%T|%D|%r"))
 
 
 def _table(columns: Sequence[str], said: str) -> list[dict[str, str]]:
@@ -359,7 +360,7 @@ def partition(rows: Sequence[Mapping[str, Any]], name: str = "") -> Mapping[str,
     return next((row for row in rows if (row["name"] == name if name else row["default"])), {})
 
 
-def describe(row: Mapping[str, Any]) -> str:
+def partition_words(row: Mapping[str, Any]) -> str:
     """A partition in words: idle nodes, GPUs, the longest time, and which accounts it is for."""
     gpus = "no GPUs"
     if row["gpus"]:
@@ -374,9 +375,9 @@ def describe(row: Mapping[str, Any]) -> str:
     return ", ".join(words + ["the default"] * bool(row["default"]))
 
 
-def summary(case: Case) -> str:
+def scheduler_sentence(case: Case) -> str:
     """Where this is and what will run where, in one sentence."""
-    if inside():
+    if is_inside_job():
         count = number_in(os.environ.get("SLURM_JOB_NUM_NODES", ""), 1)
         number = os.environ["SLURM_JOB_ID"]
         return f"Inside job {number} of Slurm: tests run on its {plural(count, 'node')}"

@@ -218,7 +218,7 @@ async def _once(
     ):
         line = [*words, *change.get("flags", ())]
         if PYTHON.fullmatch(words[0]):
-            ranks = options.ranks or int((await local.check(python))["gpus"]) or 2
+            ranks = options.ranks or int((await local.check_interpreter(python))["gpus"]) or 2
             line = [python, str(agent), "launch", str(ranks), "0", "--", *line[1:]]
         plan = {"name": "step", "command": list(words), "change": change, "env": env}
         write(folder / "plan.json", json.dumps(redact.clean(plan), indent=1))

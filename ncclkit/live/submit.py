@@ -201,7 +201,7 @@ def _handed_over(folder: Path, text: str) -> str:
         # names that are not UTF-8 arrive as the bytes that they are
         storage.write(folder / "job.sbatch", text.encode("utf-8", "surrogateescape"))
         words = ("sbatch", "--parsable", "--", str(folder / "job.sbatch"))
-        return scheduler.ask(*words, deadline=SUBMITS)
+        return scheduler.ask_slurm(*words, deadline=SUBMITS)
     except (NcclkitError, OSError) as error:
         hint = next(
             (f"; {what}" for sign, what in REFUSED.items() if sign in str(error).lower()), ""
@@ -233,7 +233,7 @@ REFUSED = {
 """What sbatch says → what to do."""
 
 
-def jobs(case: Case) -> list[BatchJob]:
+def submitted_jobs(case: Case) -> list[BatchJob]:
     """The jobs that were submitted from a case, oldest first."""
     found = []
     for folder in case.folders("jobs"):
@@ -437,7 +437,7 @@ def exit_status(said: str) -> int | None:
     return code
 
 
-def state(job: BatchJob, with_place: bool = True) -> JobState:
+def job_state(job: BatchJob, with_place: bool = True) -> JobState:
     """What Slurm says of a job now.
 
     Its queue, its recent memory, its accounting; never an exception.
@@ -452,7 +452,9 @@ def state(job: BatchJob, with_place: bool = True) -> JobState:
     if found.state == "PENDING" and with_place:
         with suppress(NcclkitError):  # the place is a courtesy
             pending = ["-t", "PD", f"--partition={found.partition}"]
-            waiting = scheduler.ask("squeue", "-h", *pending, "-S", "-p,i", "-o", "%i").split()
+            waiting = scheduler.ask_slurm(
+                "squeue", "-h", *pending, "-S", "-p,i", "-o", "%i"
+            ).split()
             found = replace(
                 found, place=(waiting.index(job.id) + 1 if job.id in waiting else 0, len(waiting))
             )
@@ -469,7 +471,7 @@ UNKNOWN_ID = "invalid job id"
 
 def _shown(job: BatchJob) -> str:
     """The first line that ``scontrol`` has of a job."""
-    lines = scheduler.ask("scontrol", "-o", "--", "show", "job", job.id).splitlines()
+    lines = scheduler.ask_slurm("scontrol", "-o", "--", "show", "job", job.id).splitlines()
     if lines:
         return lines[0]
     return ""
@@ -479,7 +481,7 @@ def _unavailable(partition: str) -> str:
     """Why nodes of a partition take no job, as their administrators or Slurm itself
     wrote it down.
     """
-    said = scheduler.ask("sinfo", "-h", "-R", f"--partition={partition}", "-o", "%N: %E")
+    said = scheduler.ask_slurm("sinfo", "-h", "-R", f"--partition={partition}", "-o", "%N: %E")
     lines = said.splitlines()
     return "; ".join(line.strip()[:REASON] for line in lines[:3])
 
@@ -490,7 +492,9 @@ def _accounted(job: BatchJob) -> JobState:
     """
     columns = "State,ExitCode,Elapsed,NodeList"
     with suppress(NcclkitError):  # many clusters keep no accounts
-        for line in scheduler.ask("sacct", "-nXP", f"--jobs={job.id}", "-o", columns).splitlines():
+        for line in scheduler.ask_slurm(
+            "sacct", "-nXP", f"--jobs={job.id}", "-o", columns
+        ).splitlines():
             word, code, elapsed, nodes = (*line.split("|"), "", "", "")[:4]
             state = STATE.match(word)  # such as CANCELLED by 1000
             if state is not None:
@@ -517,7 +521,7 @@ async def follow(
     tail = _Tail(case, job)
     last_change = begun
     while True:
-        now = await asyncio.to_thread(state, job)
+        now = await asyncio.to_thread(job_state, job)
         if now.sentence != last:
             last = now.sentence
             on_record({"kind": "job", "say": last, "state": now.state, "id": job.id})
@@ -597,7 +601,7 @@ class _Tail:
             lines = file.read(16 << 20).splitlines(True)
         whole = [line for line in lines if line.endswith(b"\n")]
         self._read[folder] += sum(map(len, whole))
-        records = [record for record in map(wire.parse, whole) if record is not None]
+        records = [record for record in map(wire.parse_record, whole) if record is not None]
         plan = self._plans[folder]
         return [
             probe.finish(record, plan) if record["kind"] == "measure" else record
@@ -618,12 +622,12 @@ def cancel(job: BatchJob, patience: float = 40.0) -> None:
     """
     try:
         _refuse_another(job)
-        scheduler.ask("scancel", "--", job.id, deadline=30.0)
+        scheduler.ask_slurm("scancel", "--", job.id, deadline=30.0)
     except NcclkitError as error:
         if UNKNOWN_ID not in str(error).lower():
             raise NcclkitError(f"Job {job.id} could not be cancelled: {error}") from error
     until = time.monotonic() + patience
-    while not state(job, with_place=False).over and time.monotonic() < until:
+    while not job_state(job, with_place=False).over and time.monotonic() < until:
         time.sleep(0.2)
 
 

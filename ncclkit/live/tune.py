@@ -26,7 +26,7 @@ from ncclkit.agent.facts.machine import Machine, Unread
 from ncclkit.agent.facts.network import gloo_default
 from ncclkit.agent.run.sweep import KEPT, PROMISING
 from ncclkit.analysis.message_sizes import Calls, buckets_of, heaviest, message_sizes
-from ncclkit.core.bandwidth import Expectation, Judgement, expect, judge
+from ncclkit.core.bandwidth import Expectation, Judgement, expect, judge_curve
 from ncclkit.core.case import Case
 from ncclkit.core.model import Advice, Fact, Measurement, NcclkitError
 from ncclkit.core.runs import Plan
@@ -96,7 +96,7 @@ def advise(
     if all(m.ranks == 1 for m in measurements):
         return []  # nothing travels, so nothing can be advised
     advice = _bucket(measurements)
-    judgement = judge(measurements, expectation)
+    judgement = judge_curve(measurements, expectation)
     if judgement:
         advice.append(_ratio(judgement))
     advice += [_jitter(m) for m in _jittery(measurements)[:1]]
@@ -302,7 +302,7 @@ async def _sized(case: Case, options: ProbeOptions, calls: Calls, sizes: Sequenc
     heavy = heaviest(
         {key: count for key, count in calls.items() if key[0] in options.ops}, MOST_SIZES
     )
-    plan = await probe.plan(
+    plan = await probe.plan_test(
         case, replace(options, op=",".join(heavy)) if heavy else options, "tune"
     )
     usual = [size for size in SIZES[plan.backend] if size <= (options.max_bytes or size)]
@@ -316,7 +316,7 @@ async def _learn_defaults(
     """Find the settings that are the default under another name, and what the links allow."""
     plain = await _plain_variables(case, base)
     reasons = {
-        number: equal_to_default(one, plain, slurm.hosts(base))
+        number: equal_to_default(one, plain, slurm.hosts_of_plan(base))
         for number, one in enumerate(wanted, 1)
     }
     made.same.update({number: why for number, why in reasons.items() if why})
@@ -345,7 +345,9 @@ def _link_bounds(case: Case, base: Plan) -> dict[str, Expectation]:
     What NVLink allows, a switch that adds may exceed.
     """
     known = {
-        op: expect(op, base.backend, base.ranks, case.facts, slurm.hosts(base), base.sharing)
+        op: expect(
+            op, base.backend, base.ranks, case.facts, slurm.hosts_of_plan(base), base.sharing
+        )
         for op in base.ops
     }
     return {op: bound for op, bound in known.items() if bound.limit in ("pcie", "network")}
@@ -356,7 +358,7 @@ async def _gloo_interface(case: Case, base: Plan) -> str:
 
     Empty where nobody knows.
     """
-    if slurm.hosts(base) == 1:
+    if slurm.hosts_of_plan(base) == 1:
         try:
             return await asyncio.to_thread(gloo_default, Machine())
         except Unread:
@@ -527,7 +529,7 @@ Choices = Mapping[tuple[str, int], tuple[str, str, int | None]]
 
 def own_choices(case: Case, plan: Plan) -> Choices:
     """What NCCL chose in this case's live tests of so many ranks and hosts, by TUNING lines."""
-    hosts = slurm.hosts(plan)
+    hosts = slurm.hosts_of_plan(plan)
     alike = [
         m for m in case.measurements if (m.backend, m.ranks, m.hosts) == ("nccl", plan.ranks, hosts)
     ]
@@ -618,7 +620,7 @@ def _of_network(known: Mapping[str, Any], plan: Plan) -> list[Setting]:
 
     Queue pairs and traffic class, else sockets and threads.
     """
-    if slurm.hosts(plan) < 2:
+    if slurm.hosts_of_plan(plan) < 2:
         return []
     if not [row for row in known.get("net.rdma") or () if isinstance(row, Mapping)]:
         pairs = (("1", "4"), ("2", "2"), ("4", "4"))
@@ -704,7 +706,7 @@ class Measured:
         # named ones with jobs of their own
         seen += tuple(one for one in decided if id(one.setting) not in known)
         beside = tuple(one for name in BESIDE for one in self.compared(name, settings))
-        hosts = slurm.hosts(plan)
+        hosts = slurm.hosts_of_plan(plan)
         rows = tuple((op, size, count) for (op, size), count in calls.items())
         steps = ((named[number], why) for number, why in self.no_step.items() if number > 0)
         notes = (

@@ -191,7 +191,7 @@ def _bounded_job() -> Any:
         @staticmethod
         async def _call(cmd: list[str], **_: Any) -> str:
             try:
-                return await asyncio.to_thread(scheduler.ask, *cmd, deadline=SUBMITS)
+                return await asyncio.to_thread(scheduler.ask_slurm, *cmd, deadline=SUBMITS)
             except NcclkitError as error:
                 raise RuntimeError(str(error)) from error  # as dask-jobqueue itself does
 

@@ -19,7 +19,7 @@ from ncclkit.core.case import Case
 from ncclkit.core.model import NcclkitError
 from ncclkit.core.secrets import text
 from ncclkit.core.storage import write
-from ncclkit.report.parameters import check, declared, literals, notebook, read
+from ncclkit.report.parameters import check_values, declared, literals, notebook, read_notebook
 
 if TYPE_CHECKING:
     import nbformat
@@ -67,7 +67,7 @@ def make(
     values = {}
     for name, value in given.items():
         values[name] = str(value) if isinstance(value, os.PathLike) else value
-    check(notebook, values)
+    check_values(notebook, values)
     executed = folder / "report.ipynb"
     try:
         cells, failed = headless.execute(notebook, executed, values, deadline)
@@ -103,7 +103,7 @@ def keep(
     """
     import nbformat
 
-    cells = read(notebook)
+    cells = read_notebook(notebook)
     for cell in cells.cells:
         if cell.cell_type == "code":
             data = shown.get(cell.source) or {}
@@ -130,7 +130,7 @@ def _aliases(folder: Path, names: Sequence[str] = ()) -> Aliases:
     """What takes the names of this case's hosts and users, and these, out of its report."""
     from ncclkit.report.page import anonymized
 
-    return anonymized.names(Case.open(folder), names)
+    return anonymized.other_names(Case.open(folder), names)
 
 
 def _write_page(

@@ -66,7 +66,7 @@ def own() -> dict[str, Path]:
     return {str(file.relative_to(folder).with_suffix("")): file for file, folder in files}
 
 
-def read(path: Path) -> nbformat.NotebookNode:
+def read_notebook(path: Path) -> nbformat.NotebookNode:
     """The notebook of a file, told to be Python.
 
     Tools that strip notebooks remove what papermill asks for.
@@ -94,7 +94,9 @@ def declared(path: Path) -> dict[str, Parameter]:
     None where no cell is tagged.
     """
     cells = [
-        cell.source for cell in read(path).cells if "parameters" in cell.metadata.get("tags", [])
+        cell.source
+        for cell in read_notebook(path).cells
+        if "parameters" in cell.metadata.get("tags", [])
     ]
     try:
         lines = ast.parse(cells[0] if cells else "").body
@@ -133,7 +135,7 @@ def literals(pairs: Mapping[str, str], path: Path | None = None) -> dict[str, An
     return values | {name: parse_size(values[name], f"The parameter {name}") for name in sizes}
 
 
-def check(path: Path, values: Mapping[str, Any]) -> None:
+def check_values(path: Path, values: Mapping[str, Any]) -> None:
     """Raise NcclkitError when `values` hold a name that the notebook does not declare, or a value
     of the wrong type.
     """

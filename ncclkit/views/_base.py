@@ -53,7 +53,7 @@ class View:
     def static(self) -> Markup:
         """The static face without its stylesheet: complete markup, no script."""
         if self._titled:
-            return page(self.summary, self.body)
+            return page_frame(self.summary, self.body)
         return el("div", self.body, cls="nk tex2jax_ignore")
 
     @property
@@ -103,7 +103,7 @@ class Drawn(View):
         """The same three one below the other: JupyterLab shows one type of a bundle only."""
         if self._figure is not None and self._box is None:
             drawing = W.Output(outputs=outputs(self._figure), layout=W.Layout(width="100%"))
-            above = style() + (page(self.summary) if self._titled else "")
+            above = style() + (page_frame(self.summary) if self._titled else "")
             below = el("div", self._words, cls="nk tex2jax_ignore")
             self._box = W.VBox(
                 [W.HTML(above), drawing, W.HTML(below)], layout=W.Layout(width="100%")
@@ -142,7 +142,7 @@ def outputs(figure: go.Figure) -> tuple[dict[str, Any], ...]:
     return ({"output_type": "display_data", "metadata": {}, "data": data},)
 
 
-def page(summary: str, *body: object) -> Markup:
+def page_frame(summary: str, *body: object) -> Markup:
     """The frame of a static face: conclusion first."""
     return el("div", el("p", summary, cls="nk-say"), *body, cls="nk tex2jax_ignore")
 

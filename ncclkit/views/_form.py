@@ -21,7 +21,7 @@ import ipywidgets as W
 
 from ncclkit.core.model import Measurement, NcclkitError, from_dict
 from ncclkit.core.text import format_bytes, numbered, plural, ranges, ranks, rate
-from ncclkit.views._base import PLOTLY, Drawn, View, main_loop, outputs, page, style
+from ncclkit.views._base import PLOTLY, Drawn, View, main_loop, outputs, page_frame, style
 from ncclkit.views._html import Markup, badge, el, fold, join, pre
 
 PHASES = {"waiting": "·", "hello": "○", "simulate": "○", "import": "◔", "init": "◑"}
@@ -160,15 +160,20 @@ class Progress:
 
     def _behind(self) -> str:
         order = {stage: place for place, stage in enumerate(PHASES)}
-        places = Counter(order.get(stage, 0) for stage in self.phases.values())
-        late = [rank for rank, stage in self.phases.items() if order.get(stage, 0) == min(places)]
-        if len(places) < 2 or len(late) * 2 > len(self.phases):
+        places = {rank: order.get(stage, 0) for rank, stage in self.phases.items()}
+        # one stage, or none yet: nobody is behind
+        if len(set(places.values())) < 2:
+            return ""
+        least = min(places.values())
+        late = [rank for rank, place in places.items() if place == least]
+        # where most are late, the others are ahead
+        if len(late) * 2 > len(self.phases):
             return ""
         stage = self.phases[late[0]]
-        return (
-            f"; {numbered('rank', late)} {'still' if stage == 'waiting' else 'only'} at"
-            f" “{NAMES.get(stage, stage)}”"
-        )
+        how = "only"
+        if stage == "waiting":
+            how = "still"
+        return f"; {numbered('rank', late)} {how} at “{NAMES.get(stage, stage)}”"
 
     def _phase(self, record: Mapping[str, Any]) -> None:
         rank = int(record["rank"])
@@ -196,11 +201,14 @@ class Progress:
         self.pair = f"{ranks(ends)} at {rate(float(record['bandwidth']))}"
 
     def _plan(self, record: Mapping[str, Any]) -> None:
-        self.planned = len(record["sizes"]) * max(1, len(record.get("ops", ())))
-        self.phases = (
-            dict.fromkeys(range(min(int(record.get("ranks", 0)), MOST)), "waiting") | self.phases
-        )
-        self.env = {str(name): str(value) for name, value in dict(record.get("env", {})).items()}
+        ops = max(1, len(record.get("ops", ())))
+        self.planned = len(record["sizes"]) * ops
+        count = min(int(record.get("ranks", 0)), MOST)
+        waiting = dict.fromkeys(range(count), "waiting")
+        # a rank that has told its phase already keeps it
+        self.phases = waiting | self.phases
+        env = dict(record.get("env", {}))
+        self.env = {str(name): str(value) for name, value in env.items()}
 
     def _measure(self, record: Mapping[str, Any]) -> None:
         time = float(record["time_us"])
@@ -235,8 +243,10 @@ class Form(View, ABC):
     ) -> None:
         """Lay out `fields`, the button `start` and those that the subclass binds itself."""
         super().__init__(summary, Markup(""))
-        self.start, self.cancel = start, W.Button(description="Cancel", icon="stop", disabled=True)
-        self.notice, self.result = W.HTML(), W.HTML()
+        self.start = start
+        self.cancel = W.Button(description="Cancel", icon="stop", disabled=True)
+        self.notice = W.HTML()
+        self.result = W.HTML()
         self.drawing = W.Output(layout=W.Layout(width="100%"))
         self.progress = Progress(0)
         self._fields = tuple(fields)
@@ -251,7 +261,7 @@ class Form(View, ABC):
         start.on_click(lambda _button: self._call_on_main_loop(self.begin))
         self.cancel.on_click(lambda _button: self._call_on_main_loop(self.stop))
         self._box = W.VBox([W.HTML(style()), *self.layout()], layout=W.Layout(width="100%"))
-        self._show(page(self.summary))
+        self._show(page_frame(self.summary))
         for field in self._fields:
             field.observe(self._changed, "value")
         self.review()
@@ -360,11 +370,11 @@ class Form(View, ABC):
 
     def draw(self) -> None:
         """Show the state of what runs."""
-        self._show(page(self.BUSY, el("p", self.progress.words()), trail(self.progress)))
+        self._show(page_frame(self.BUSY, el("p", self.progress.words()), trail(self.progress)))
 
     def started(self) -> None:
         """Show that it begins."""
-        self._show(page(self.BUSY))
+        self._show(page_frame(self.BUSY))
 
     def finished(self, outcome: Any) -> None:
         """Show what came out."""

@@ -49,7 +49,9 @@ def banner_view(case: Case, diagnosis: Diagnosis | None = None) -> View:
     rows = _rows(known, measured(case), linked=bool(diagnosis.unknown) and not is_example(case))
     body = join(
         el("p", EXAMPLE, cls="nk-dim") if is_example(case) else "",
-        el("p", scheduler.summary(case), cls="nk-dim") if scheduler.is_login_node() else "",
+        el("p", scheduler.scheduler_sentence(case), cls="nk-dim")
+        if scheduler.is_login_node()
+        else "",
         _others(case),
         _head(known, diagnosis),
         el("p", sentence, cls="nk-say"),
@@ -73,10 +75,13 @@ def _others(case: Case) -> Markup:
 
     Which one this page is about, and the verdict on each of the others.
     """
-    others = [read_logs(shlex.join(paths)) for paths in case.about.get("other_jobs") or ()]
-    if not others:
+    rows = []
+    for paths in case.about.get("other_jobs") or ():
+        other = read_logs(shlex.join(paths))
+        verdict = _short(diagnose(other))
+        rows.append((el("code", other.about["logs"]), *verdict))
+    if not rows:
         return Markup("")
-    rows = [(el("code", other.about["logs"]), *_short(diagnose(other))) for other in others]
     says = f"The logs are of {plural(len(rows) + 1, 'job')}. This page is about "
     head = ("Other job", "Verdict", "What is wrong")
     return join(el("p", says, el("code", case.about["logs"])), fit(table(head, rows)))

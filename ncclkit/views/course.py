@@ -66,9 +66,8 @@ def checkpoints_view(path: str | Path) -> View:
         "Is it whole?": [join(badge(*WHOLE[file.whole]), " ", file.words) for file in found],
         "Where the loaders stood": [badge(*POSITION[file.position]) for file in found],
     }
-    return View(
-        _checkpoints_summary(found), fit(table(tuple(columns), zip(*columns.values(), strict=True)))
-    )
+    rows = zip(*columns.values(), strict=True)
+    return View(_checkpoints_summary(found), fit(table(tuple(columns), rows)))
 
 
 WHOLE = {
@@ -345,7 +344,9 @@ def scaling_view(steps: Sequence[Step], ranks: int = 32) -> View:
     known = len(files["one"]) > 1
     plans = {}
     if known:
-        plans = {layout: budgets.open_files(counts, ranks) for layout, counts in files.items()}
+        plans = {
+            layout: budgets.open_files_budget(counts, ranks) for layout, counts in files.items()
+        }
     limit = min((step.limit for step in steps if step.limit is not None), default=None)
     columns: Columns = {
         "Ranks": [str(step.ranks) for step in steps],

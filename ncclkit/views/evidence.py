@@ -251,34 +251,29 @@ class EventsView(View):
     def _build(self) -> W.Widget:
         wide = W.Layout(width="auto", flex="1 1 16em", max_width="28em")
         self.kind = W.Dropdown(options=_kinds(self._events), description="Kind", layout=wide)
-        self.rank = W.Text(
-            description="Rank", placeholder="all, or such as 5, or 0-7, 12", layout=wide
-        )
-        self.host = W.Dropdown(
-            options=_options(self._events, "host"), description="Host", layout=wide
-        )
+        ranks = "all, or such as 5, or 0-7, 12"
+        self.rank = W.Text(description="Rank", placeholder=ranks, layout=wide)
+        hosts = _options(self._events, "host")
+        self.host = W.Dropdown(options=hosts, description="Host", layout=wide)
         self.words = W.Text(description="Text", placeholder="any words of the line", layout=wide)
-        self.line = W.Dropdown(
-            description="Open", layout=W.Layout(width="auto", flex="1 1 20em", max_width="60em")
-        )
+        wider = W.Layout(width="auto", flex="1 1 20em", max_width="60em")
+        self.line = W.Dropdown(description="Open", layout=wider)
         self.near = W.BoundedIntText(
             AROUND, min=0, max=200, description="± lines", layout=W.Layout(width="11em")
         )
-        self.rows, self.around = W.HTML(), W.HTML()
+        self.rows = W.HTML()
+        self.around = W.HTML()
         for control in (self.kind, self.rank, self.host, self.words):
             control.observe(lambda _change: self.filter(), names="value")
         for control in (self.line, self.near):
             control.observe(lambda _change: self.open(), names="value")
         self.filter()
-        rows = (
-            W.Box(parts, layout=W.Layout(flex_flow="row wrap"))
-            for parts in ([self.kind, self.rank, self.host, self.words], [self.line, self.near])
-        )
-        filters, opened = rows
+        wrapped = W.Layout(flex_flow="row wrap")
+        filters = W.Box([self.kind, self.rank, self.host, self.words], layout=wrapped)
+        opened = W.Box([self.line, self.near], layout=wrapped)
         head = W.HTML(style() + self._head())
-        return W.VBox(
-            [head, filters, self.rows, opened, self.around], layout=W.Layout(width="100%")
-        )
+        parts = [head, filters, self.rows, opened, self.around]
+        return W.VBox(parts, layout=W.Layout(width="100%"))
 
     def _head(self) -> Markup:
         return el("div", el("p", self.summary, cls="nk-say"), cls="nk")

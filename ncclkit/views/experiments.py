@@ -26,7 +26,7 @@ from ncclkit.core.text import format_number, format_time, plural
 from ncclkit.experiments import fixes
 from ncclkit.views._base import View
 from ncclkit.views._form import Form, wide
-from ncclkit.views._html import Markup, badge, code, el, fold, join, table, text
+from ncclkit.views._html import Markup, badge, code, el, fold, join, table, escaped_text
 from ncclkit.views.banner import banner_view
 from ncclkit.views.cluster import login_card
 
@@ -110,13 +110,17 @@ def _outcome(record: ExperimentRecord) -> tuple[Markup, str]:
 
 def _changes(change: Mapping[str, Any]) -> Markup:
     """The change as a person would make it: variables as a shell sets them, the rest in words."""
-    env = [
-        code(f"{name}={shlex.quote(str(value))}") for name, value in change.get("env", {}).items()
-    ]
-    gone = [join(code(name), " is not set") for name in change.get("unset", ())]
-    rest = [text(WORDS[name](value)) for name, value in change.items() if name in WORDS and value]
-    parts = [*env, *gone, *rest] or [text("nothing")]
-    return join(*(join("; " if place else "", part) for place, part in enumerate(parts)))
+    parts = []
+    for name, value in change.get("env", {}).items():
+        parts.append(code(f"{name}={shlex.quote(str(value))}"))
+    for name in change.get("unset", ()):
+        parts.append(join(code(name), " is not set"))
+    for name, value in change.items():
+        if name in WORDS and value:
+            parts.append(escaped_text(WORDS[name](value)))
+    if not parts:
+        return escaped_text("nothing")
+    return Markup("; ").join(parts)
 
 
 def _sides(record: ExperimentRecord) -> Markup:
@@ -137,7 +141,7 @@ def _side(name: str, run: Run | None, cause: str, said: str) -> Markup:
     if cause:
         first = join(code(cause), " ", said)
     else:
-        first = text(said or "Nothing is found any more.")
+        first = escaped_text(said or "Nothing is found any more.")
     return el(
         "div",
         el("h5", name),
@@ -150,20 +154,21 @@ def _bars(before: Run | None, after: Run | None) -> Markup:
     """What both runs, or one of them, can be measured by, as bars of one scale."""
     if before is None or after is None:
         return Markup("")
-    fast = [_pair(f"{op}: {kind}", a, b, _speed) for op, kind, a, b in speeds(before, after)]
+    shown = []
+    for op, kind, earlier, later in speeds(before, after):
+        shown.append(_pair(f"{op}: {kind}", earlier, later, _speed))
     old = run_progress(before.folder)
     new = run_progress(after.folder)
-    far = [_pair("Steps that every rank came to", old.steps, new.steps, _steps)]
+    if old.steps is not None or new.steps is not None:
+        shown.append(_pair("Steps that every rank came to", old.steps, new.steps, _steps))
     times = (
         ("Until the slowest rank began its first step", old.first, new.first),
         ("From one step to the next, median", old.step, new.step),
     )
-    slow = [
-        _pair(what, a, b, _seconds)
-        for what, a, b in times
-        if a and b and max(a, b) > APART * min(a, b)
-    ]
-    shown = [*fast, *(far if old.steps is not None or new.steps is not None else ()), *slow]
+    for what, was, is_now in times:
+        # times that are nearly equal say nothing of the change
+        if was and is_now and max(was, is_now) > APART * min(was, is_now):
+            shown.append(_pair(what, was, is_now, _seconds))
     if shown:
         return el("div", *shown, cls="nk-bars")
     return Markup("")
@@ -238,33 +243,50 @@ def run_progress(folder: Path) -> RunProgress:
         time = float(record["t"])
         if record["phase"] == "hello":
             hello[rank] = time
-            begun[rank].clear()  # torchrun may have started all ranks again
+            # torchrun may have started all ranks again
+            begun[rank].clear()
         elif record["phase"] == "step":
             begun[rank].append(time)
             step = record.get("step")
-            reached[rank] = max(reached.get(rank, 0), step + 1 if isinstance(step, int) else 0)
+            count = 0
+            if isinstance(step, int):
+                count = step + 1
+            reached[rank] = max(reached.get(rank, 0), count)
     if not any(begun.values()):
         return RunProgress()
-    gaps = [b - a for times in begun.values() for a, b in pairwise(times)]
-    waits = [times[0] - hello[rank] for rank, times in begun.items() if times and rank in hello]
+    gaps: list[float] = []
+    waits: list[float] = []
+    for rank, times in begun.items():
+        gaps += [later - earlier for earlier, later in pairwise(times)]
+        if times and rank in hello:
+            waits.append(times[0] - hello[rank])
+    usual = None
+    if gaps:
+        usual = median(gaps)
     fewest = min(reached.get(rank, 0) for rank in begun)
-    return RunProgress(fewest, max(waits, default=None), median(gaps) if gaps else None)
+    return RunProgress(fewest, max(waits, default=None), usual)
 
 
 def speeds(before: Run, after: Run) -> list[tuple[str, str, float | None, float | None]]:
     """For each collective: its name, ``busbw`` or ``algbw``, and the best of it in GB/s, before and
     after.
     """
-    both = (before.measurements, after.measurements)
+    every = (*before.measurements, *after.measurements)
     found = []
-    for op in dict.fromkeys(m.op for rows in both for m in rows):
-        known = [[m for m in rows if m.op == op] for rows in both]
+    for op in dict.fromkeys(m.op for m in every):
+        # of one rank there is no busbw, and the two runs must be compared by the same
         kind = "algbw"
-        if all(m.busbw is not None for rows in known for m in rows):
+        if all(m.busbw is not None for m in every if m.op == op):
             kind = "busbw"
-        a, b = (max((getattr(m, kind) for m in rows), default=None) for rows in known)
-        found.append((op, kind, a, b))
+        earlier = _best_of(before, op, kind)
+        later = _best_of(after, op, kind)
+        found.append((op, kind, earlier, later))
     return found
+
+
+def _best_of(run: Run, op: str, kind: str) -> float | None:
+    known = [getattr(m, kind) for m in run.measurements if m.op == op]
+    return max(known, default=None)
 
 
 def _phases(run: Path) -> Iterator[dict[str, Any]]:

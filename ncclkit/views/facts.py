@@ -325,7 +325,7 @@ longest one holds."""
 
 
 @cache
-def by_hand(name: str) -> Markup:
+def how_to_find_out(name: str) -> Markup:
     """How to find out the fact `name`; empty where no family of facts has that name."""
     parts = []
     for part in name.split("."):
@@ -394,7 +394,7 @@ def blind_table(facts: Sequence[Fact]) -> Markup:
     for fact in facts:
         why = fact.why or "the reader gave no reason"
         general = themes.NUMBER.sub(".N", fact.name)
-        alike[why, by_hand(fact.name)].append(general)
+        alike[why, how_to_find_out(fact.name)].append(general)
     rows: list[tuple[object, ...]] = []
     for (why, how), names in alike.items():
         rows.append((some(dict.fromkeys(names)), why, how or "–"))

@@ -29,7 +29,7 @@ from ncclkit.views._html import (
     pre,
     sentence,
     table,
-    text,
+    escaped_text,
     value,
 )
 
@@ -146,7 +146,7 @@ def findings_view(source: Any, headline: bool = True) -> View:
 
 def _several_findings(sources: Mapping[str, Any], headline: bool) -> View:
     """Each source under its name, which says whether it is a recording or a run."""
-    bundled = samples.names()
+    bundled = samples.recording_names()
     parts = []
     said = []
     for name, source in sources.items():
@@ -363,7 +363,7 @@ def _missing(finding: Finding) -> Markup:
     if finding.missing:
         needs = el("ul", *(el("li", sentence(need)) for need in finding.missing))
     else:
-        needs = text("not said")
+        needs = escaped_text("not said")
     return join(needs, _experiment(finding.next))
 
 

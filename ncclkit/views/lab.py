@@ -20,7 +20,7 @@ from ncclkit.core.runs import Run
 from ncclkit.core.text import plural
 from ncclkit.lab.course.questions import FILE, Answers
 from ncclkit.lab.faults import injection
-from ncclkit.views._base import View, page, style
+from ncclkit.views._base import View, page_frame, style
 from ncclkit.views._form import Form, Progress, trail, wide
 from ncclkit.views._html import Markup, badge, code, el, fit, fold, join, table, value
 from ncclkit.views.findings import strength_part
@@ -80,7 +80,7 @@ class LabForm(Form):
         )
         start = W.Button(description="Break it", icon="bolt", button_style="warning")
         super().__init__("", [self.fault, self.ranks], start)
-        self.fault.observe(lambda _change: self._show(page(self.summary)), "value")
+        self.fault.observe(lambda _change: self._show(page_frame(self.summary)), "value")
 
     @property
     def summary(self) -> str:
@@ -110,12 +110,14 @@ class Guess(View):
     """
 
     def __init__(self, case: Case, name: str) -> None:
-        self._answers = answers = Answers(case, name)
-        self._shown = 0
+        answers = Answers(case, name)
         asked = answers.question().ask
+        self._answers = answers
+        self._shown = 0
         super().__init__(asked, Markup(""))
         self.pick = _choices(answers, 0)
-        self.notice, self.hints = W.HTML(), W.HTML()
+        self.notice = W.HTML()
+        self.hints = W.HTML()
         self.measure = W.Checkbox(
             value=answers.measured, description=OPT_IN, indent=False, layout=WIDE
         )
@@ -123,10 +125,10 @@ class Guess(View):
         self.pick.observe(lambda change: self._chosen(change["new"]), "value")
         self.measure.observe(lambda change: answers.measure(change["new"]), "value")
         self.more.on_click(lambda _button: self._hint())
-        above = W.HTML(join(style(), _frame(el("p", asked, cls="nk-say"))))
-        self._box = W.VBox(
-            [above, self.pick, self.notice, self.more, self.hints, self.measure], layout=FULL
-        )
+        question = _frame(el("p", asked, cls="nk-say"))
+        above = W.HTML(join(style(), question))
+        below = [self.notice, self.more, self.hints, self.measure]
+        self._box = W.VBox([above, self.pick, *below], layout=FULL)
 
     @property
     def body(self) -> Markup:
@@ -213,9 +215,11 @@ class Quiz(View):
     """
 
     def __init__(self, case: Case, name: str) -> None:
-        self._answers = answers = Answers(case, name)
-        self._numbers = range(1, len(answers.story.quiz) + 1)
-        summary = f"{plural(len(self._numbers), 'question')}, each with an answer to every choice"
+        answers = Answers(case, name)
+        count = len(answers.story.quiz)
+        self._answers = answers
+        self._numbers = range(1, count + 1)
+        summary = f"{plural(count, 'question')}, each with an answer to every choice"
         super().__init__(summary, Markup(""), titled=False)
         self.picks = {number: _choices(answers, number) for number in self._numbers}
         self.explanations = {number: W.HTML() for number in self._numbers}
@@ -223,8 +227,9 @@ class Quiz(View):
         parts: list[W.Widget] = [W.HTML(style())]
         for number, pick in self.picks.items():
             pick.observe(partial(self._chosen, number), "value")
-            asked = _frame(el("p", el("b", f"{number}. ", answers.question(number).ask)))
-            parts += [W.HTML(asked), pick, self.explanations[number]]
+            asked = el("b", f"{number}. ", answers.question(number).ask)
+            above = W.HTML(_frame(el("p", asked)))
+            parts += [above, pick, self.explanations[number]]
         self._box = W.VBox([*parts, self.fared], layout=FULL)
 
     @property

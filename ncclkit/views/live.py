@@ -25,7 +25,7 @@ from ncclkit.live import probe, scheduler, submit
 from ncclkit.live.launch import slurm
 from ncclkit.live.options import OPTIONS, JobOptions, ProbeOptions, command_words, declared
 from ncclkit.views import plots
-from ncclkit.views._base import outputs, page
+from ncclkit.views._base import outputs, page_frame
 from ncclkit.views._form import Form, Prepare, complaints, log_lines, row
 from ncclkit.views._html import Markup, badge, code, el, fold, join, pre, table
 from ncclkit.views.experiments import ENDS
@@ -130,7 +130,9 @@ class LiveTest(Form):
             OPTIONS["env"].label,
             pre(env) if env.strip() else "none; plan.json of the run lists what was set",
         )
-        return page(self.summary, table(("Value", "Chosen"), [*rows, setting]), self._result())
+        return page_frame(
+            self.summary, table(("Value", "Chosen"), [*rows, setting]), self._result()
+        )
 
     def prepare(self) -> Coroutine[Any, Any, Any]:
         """The test as the controls say."""
@@ -187,7 +189,11 @@ class LiveTest(Form):
             self.drawing.remove_class("nk-old")
             self.drawing.outputs = outputs(plots.bandwidth(rows, *self._limit))
         self._drawn = len(rows)
-        self.bar.value = round(1000 * (1.0 if self.state == "done" else self.progress.share()))
+        share = self.progress.share()
+        # with fewer sizes than planned it has ended all the same
+        if self.state == "done":
+            share = 1.0
+        self.bar.value = round(1000 * share)
         self._show(el("div", self._status(), cls="nk"))
         self.log.value = el("div", log_lines(self.progress), self._variables(), cls="nk")
 
@@ -249,7 +255,7 @@ class BatchTest(LiveTest):
 
     def layout(self) -> list[W.Widget]:
         """What Slurm is asked for, and the text that it gets, above what the test is asked for."""
-        title = el("div", el("p", scheduler.summary(self._case), cls="nk-say"), cls="nk")
+        title = el("div", el("p", scheduler.scheduler_sentence(self._case), cls="nk-say"), cls="nk")
         return [W.HTML(title), row(*self.job.values()), self.script, *super().layout()]
 
     def review(self) -> None:
@@ -291,11 +297,11 @@ class BatchTest(LiveTest):
 
         Of the one that waits or runs, else of a new one, else of the last one.
         """
-        mine = [job for job in submit.jobs(self._case) if job.words[:1] == ("probe",)]
+        mine = [job for job in submit.submitted_jobs(self._case) if job.words[:1] == ("probe",)]
         last = None
         if mine:
             last = mine[-1]
-        is_over = last is None or (await asyncio.to_thread(submit.state, last)).over
+        is_over = last is None or (await asyncio.to_thread(submit.job_state, last)).over
         if self._asked_for and is_over:
             self._asked_for = False  # once: to run the cell again shows what came of it
             return await submit.live_test(self._case, asked, self._job_options(), on_record)
@@ -318,7 +324,10 @@ def _misfits(
 
 
 def lines(env: Mapping[str, str]) -> str:
-    """Variables as a shell reads them, one a line: the reverse of `live.options.variables`."""
+    """Variables as a shell reads them, one a line.
+
+    The reverse of `live.options.parse_variables`.
+    """
     return "\n".join(f"{name}={shlex.quote(chosen)}" for name, chosen in env.items())
 
 
@@ -362,10 +371,11 @@ def _control(name: str, value: Any, choices: Sequence[str]) -> tuple[Any, dict[s
         return W.Dropdown, {"options": [*dict.fromkeys((*choices, value))]}
     if isinstance(value, bool):
         return W.Checkbox, {"indent": False}
+    # half a second of a deadline is a number, too
+    if isinstance(value, int) and name != "timeout":
+        return W.BoundedIntText, {}
     if isinstance(value, (int, float)):
-        return (
-            W.BoundedIntText if isinstance(value, int) and name != "timeout" else W.BoundedFloatText
-        ), {}
+        return W.BoundedFloatText, {}
     if name in ("env", "setup"):
         return W.Textarea, {"rows": 3, "placeholder": PLACEHOLDERS[name]}
     return W.Text, {"placeholder": PLACEHOLDERS.get(name, "default")}

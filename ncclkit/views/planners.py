@@ -25,7 +25,7 @@ from ncclkit.core.model import Measurement, NcclkitError, safe
 from ncclkit.core.text import format_bytes, format_time, percent, plural
 from ncclkit.lab.course import resume, runs
 from ncclkit.views import plots
-from ncclkit.views._base import FIGURE_SLOT, Drawn, outputs, page, style
+from ncclkit.views._base import FIGURE_SLOT, Drawn, outputs, page_frame, style
 from ncclkit.views._draw import blank
 from ncclkit.views._form import row
 from ncclkit.views._html import Markup, code, el, fit, fold, join, pre, table
@@ -101,7 +101,7 @@ class Planner(Drawn):
         self._figure = found.figure
         self._words = self._with_values(found)
         self._body = join(FIGURE_SLOT, self._words)
-        self._above.value = style() + page(found.summary)
+        self._above.value = style() + page_frame(found.summary)
         self._drawing.outputs = outputs(self._figure)
         self._below.value = el("div", self._words, cls="nk")
 
@@ -630,9 +630,9 @@ def _files_fields(case: Case) -> Fields:
 
 def _files(case: Case, values: dict[str, Any]) -> Drawn:
     ranks = max(values["ranks"], 2)
-    known = runs.open_files(case)
+    known = runs.most_open_files(case)
     if len(known) > 1:
-        need = budgets.open_files(known, ranks)
+        need = budgets.open_files_budget(known, ranks)
     else:
         need = budgets.descriptors(ranks, values["channels"])
     pipes = 6 * values["workers"]

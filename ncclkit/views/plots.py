@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import compress
 from typing import Any
 
 import plotly.graph_objects as go
@@ -98,33 +99,47 @@ def _times(figure: go.Figure, groups: Mapping[str, Sequence[Measurement]], panel
     """Times of one call as lines of the panel (``2``, or empty for the only one), both axes
     logarithmic.
     """
-    # of several, twice as many lines say nothing
-    kinds = ("median", "p99")[: 1 if len(groups) > 1 else 2]
+    kinds: tuple[str, ...] = ("median", "p99")
+    # of several groups, twice as many lines say nothing
+    if len(groups) > 1:
+        kinds = ("median",)
+    known: list[float] = []
     for index, (name, group) in enumerate(groups.items()):
+        said = []
+        for m in group:
+            median = format_time(m.time_us)
+            p99 = format_time(m.p99_us)
+            said.append([format_bytes(m.bytes), median, p99])
         for label in kinds:
+            times: list[float | None] = [m.time_us for m in group]
+            if label == "p99":
+                times = [m.p99_us for m in group]
+            known += filter(None, times)
+            title = safe(name)
+            if len(kinds) > 1:
+                title = f"{title}, {label}"
             figure.add_scatter(
                 x=[m.bytes for m in group],
-                y=[m.time_us if label == "median" else m.p99_us for m in group],
-                name=f"{safe(name)}, {label}" if len(kinds) > 1 else safe(name),
+                y=times,
+                name=title,
                 legendgroup=safe(name),
                 showlegend=not panel,
                 mode="lines+markers",
                 xaxis=f"x{panel}",
                 yaxis=f"y{panel}",
                 **_style(index, dotted=label == "p99"),
-                customdata=[
-                    [format_bytes(m.bytes), *map(format_time, (m.time_us, m.p99_us))] for m in group
-                ],
+                customdata=said,
                 hovertemplate="%{customdata[0]}<br>median %{customdata[1]}<br>p99 %{customdata[2]}",
             )
-    rows = [m for group in groups.values() for m in group]
-    known = [time for m in rows for time in (m.time_us, m.p99_us)[: len(kinds)] if time]
     axis: dict[str, Any] = {"type": "log", "title": {"text": "time of one call, µs"}}
     if known:
         low = math.log10(min(known))
         high = math.log10(max(known))
         room = max(0.12 * (high - low), 0.15)
-        axis |= {"range": [low - room, high + room], "tickvals": ticks(low - room, high + room)}
+        start = low - room
+        end = high + room
+        axis["range"] = [start, end]
+        axis["tickvals"] = ticks(start, end)
     figure.update_layout({f"yaxis{panel}": axis})
 
 
@@ -188,13 +203,18 @@ def latency_summary(rows: Sequence[Measurement]) -> str:
     if not rows:
         return "Nothing measured yet"
     least = min(rows, key=lambda m: m.bytes)
-    alike = sorted((m for m in rows if m.bytes == least.bytes), key=lambda m: m.time_us)
+    size = format_bytes(least.bytes)
     if len({m.op for m in rows}) > 1:
-        quick, slow = (f"{format_time(m.time_us)} ({m.op})" for m in (alike[0], alike[-1]))
-        return f"A call of {format_bytes(least.bytes)} takes {quick} to {slow}"
+        alike = [m for m in rows if m.bytes == least.bytes]
+        alike.sort(key=lambda m: m.time_us)
+        first = alike[0]
+        last = alike[-1]
+        quick = f"{format_time(first.time_us)} ({first.op})"
+        slow = f"{format_time(last.time_us)} ({last.op})"
+        return f"A call of {size} takes {quick} to {slow}"
     median = format_time(least.time_us)
     p99 = format_time(least.p99_us)
-    return f"{least.op} of {format_bytes(least.bytes)} takes {median}; its p99 (dotted) is {p99}"
+    return f"{least.op} of {size} takes {median}; its p99 (dotted) is {p99}"
 
 
 PANEL, SECOND, AXIS, LINE = 250, 150, 52, 18
@@ -288,12 +308,19 @@ def size_axis(sizes: Sequence[int]) -> dict[str, Any]:
     apart = 0.0
     if known:
         apart = math.log(known[-1] / known[0]) / 6
-    for size in known[::-1][:: max(1, math.ceil(len(known) / 5))]:
+    step = max(1, math.ceil(len(known) / 5))
+    for size in known[::-1][::step]:
+        # names of neighbours would lie upon each other
         if not shown or math.log(shown[-1] / size) >= apart:
             shown.append(size)
     shown.reverse()
-    names = {"tickvals": shown, "ticktext": [format_bytes(size) for size in shown], "tickangle": 0}
-    return {"type": "log", "title": {"text": "message size", "standoff": 8}} | names
+    return {
+        "type": "log",
+        "title": {"text": "message size", "standoff": 8},
+        "tickvals": shown,
+        "ticktext": [format_bytes(size) for size in shown],
+        "tickangle": 0,
+    }
 
 
 def wrapped(words: str) -> list[str]:
@@ -363,14 +390,18 @@ def _groups(rows: Sequence[Measurement]) -> dict[str, list[Measurement]]:
     """
     groups: dict[tuple[str, ...], list[Measurement]] = {}
     for m in rows:
-        what = (m.op, m.dtype, f"{m.ranks} rank{'s' if m.ranks != 1 else ''}", m.backend, m.run)
+        noun = "ranks"
+        if m.ranks == 1:
+            noun = "rank"
+        what = (m.op, m.dtype, f"{m.ranks} {noun}", m.backend, m.run)
         groups.setdefault(what, []).append(m)
     differ = [len(set(parts)) > 1 for parts in zip(*groups, strict=True)]
-    return {
-        ", ".join(part for part, shown in zip(what, differ, strict=True) if shown and part)
-        or what[0]: group
-        for what, group in groups.items()
-    }
+    named = {}
+    for row, group in groups.items():
+        parts = [part for part in compress(row, differ) if part]
+        name = ", ".join(parts) or row[0]
+        named[name] = group
+    return named
 
 
 def _speed(m: Measurement, kind: str) -> float:

@@ -198,9 +198,10 @@ def _groups(known: Sequence[RankTimeline], own: Own, scale: Scale) -> list[list[
         wrong = ""
         if timeline.abnormal:
             wrong = timeline.abnormal.kind
-        alike.setdefault(
-            (wrong, re.sub(r"\d+", "#", timeline.end), timeline.rank in own), []
-        ).append(timeline)
+        # numbers differ from rank to rank, and say nothing of how one ended
+        ended = re.sub(r"\d+", "#", timeline.end)
+        kind = (wrong, ended, timeline.rank in own)
+        alike.setdefault(kind, []).append(timeline)
     return sorted(alike.values(), key=lambda group: (len(group), _ends(group, own, scale)[:1]))
 
 
@@ -310,16 +311,16 @@ def _headline(known: Sequence[RankTimeline], own: Own, scale: Scale, case: Case)
 
 def _absent(known: Sequence[RankTimeline], own: Own, case: Case) -> Headline:
     """Ranks that logged nothing; those whose logs were not given are not said to be at fault."""
-    given = {rank for row in case.inputs for rank in row.get("ranks") or ()}
+    given: set[int] = set()
+    for row in case.inputs:
+        given.update(row.get("ranks") or ())
     missing = [timeline.rank for timeline in known if timeline.rank not in own]
+    logging = plural(len(own), "rank")
     empty = [rank for rank in missing if rank in given]
     if empty:
-        return f"{numbered('Rank', empty)} logged nothing; {plural(len(own), 'rank')} did", empty
+        return f"{numbered('Rank', empty)} logged nothing; {logging} did", empty
     if len(missing) < len(own):
-        return (
-            f"No line of {numbered('rank', missing)} was given; {plural(len(own), 'rank')} logged",
-            missing,
-        )
+        return f"No line of {numbered('rank', missing)} was given; {logging} logged", missing
     if len(own) == 1:
         logs = f"rank {min(own)}'s log was"
     else:
@@ -333,13 +334,20 @@ def _stopped(logged: Sequence[RankTimeline], own: Own, scale: Scale) -> tuple[li
 
     Of a few ranks, else of most of them: several late ranks can keep one waiting.
     """
-    ends = sorted(
-        (end[-1], timeline.rank) for timeline in logged if (end := _ends([timeline], own, scale))
-    )
-    gaps = [(b[0] - a[0], place) for place, (a, b) in enumerate(pairwise(ends), 1)]
+    ends = []
+    for timeline in logged:
+        known = _ends([timeline], own, scale)
+        if known:
+            ends.append((known[-1], timeline.rank))
+    ends.sort()
+    gaps = []
+    for count, ((end, _), (next_end, _)) in enumerate(pairwise(ends), 1):
+        gaps.append((next_end - end, count))
+    clear = max(SILENCE, 0.05 * (scale.end - scale.start))
     for most in (len(ends) // 2, len(ends)):
-        gap, count = max((gap for gap in gaps if gap[1] <= most), default=(0.0, 0))
-        if gap > max(SILENCE, 0.05 * (scale.end - scale.start)):
+        allowed = [row for row in gaps if row[1] <= most]
+        gap, count = max(allowed, default=(0.0, 0))
+        if gap > clear:
             return [rank for _, rank in ends[:count]], gap
     return [], 0.0
 

@@ -15,7 +15,7 @@ import plotly.graph_objects as go
 from ncclkit.analysis.history import Change, History, beside_baseline, compare_cases
 from ncclkit.causes import catalogue, page
 from ncclkit.core import bandwidth, storage
-from ncclkit.core.bandwidth import Judgement, judge
+from ncclkit.core.bandwidth import Judgement, judge_curve
 from ncclkit.core.case import Case
 from ncclkit.core.experiment_records import FOLDER, experiments
 from ncclkit.core.model import Advice, Measurement, NcclkitError, safe
@@ -177,7 +177,7 @@ def _run_words(folder: Path) -> str:
     if not any((folder / name).exists() for name in ("plan.json", "status.json")):
         return "collected from hosts and processes; nothing was run"
     try:
-        status = storage.parse(storage.content(folder / "status.json"))
+        status = storage.parse_json(storage.content(folder / "status.json"))
     except (OSError, ValueError, NcclkitError) as error:
         return (
             f"run without a readable status.json ({type(error).__name__}): still running, or"
@@ -280,21 +280,28 @@ def curve_view(run: Run) -> Chart:
         return Chart(plots.latency(run.measurements))
     judgement = None
     if run.measurements:
-        judgement = judge(run.curve, run.expectation)
+        judgement = judge_curve(run.curve, run.expectation)
     derived = ""
     if run.expectation:
         derived = el("p", el("b", "Expected: "), run.expectation.words)
     beside = ""
     if judgement:
         beside = "; ".join(f"{ref} = {percent(ratio)}" for ref, ratio in judgement.ratios)
-    against, curve = beside_baseline(run.measurements if run.reason == "done" else ())
-    elsewhere = ""
+    # a run that ended early has no whole curve to compare
+    measured: Sequence[Measurement] = ()
+    if run.reason == "done":
+        measured = run.measurements
+    against, curve = beside_baseline(measured)
+    notes = []
+    if run.expectation:
+        notes.append(run.expectation.note)
     if beside:
-        elsewhere = f"Measured elsewhere: {beside}."
-    notes = (run.expectation.note if run.expectation else "", elsewhere, against)
-    caption = join(
-        derived, el("p", " ".join(filter(None, notes)), cls="nk-dim") if any(notes) else ""
-    )
+        notes.append(f"Measured elsewhere: {beside}.")
+    notes.append(against)
+    said = " ".join(filter(None, notes))
+    caption = join(derived)
+    if said:
+        caption = join(derived, el("p", said, cls="nk-dim"))
     figure = plots.bandwidth(run.measurements, *judged(run.expectation), _cut_short(run))
     return Chart(with_baseline(figure, curve), caption)
 
@@ -307,7 +314,7 @@ def measurements_view(source: Any) -> View:
     rows = sorted(getattr(source, "measurements", source), key=lambda m: (m.run, m.op, m.bytes))
     expected, words = judged(getattr(source, "expectation", None))
     if isinstance(source, Run) and rows:
-        normal = _normal(judge(source.curve, source.expectation))
+        normal = _normal(judge_curve(source.curve, source.expectation))
     else:
         normal = Markup("")
     summary = _cut_short(source) or plots.bandwidth_summary(rows, expected, words)

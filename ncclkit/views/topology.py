@@ -25,7 +25,7 @@ from ncclkit.core.text import format_number, host_list, numbered, plural, some
 from ncclkit.views._base import Drawn, View
 from ncclkit.views._draw import BLUE, GREEN, ORANGE, PURPLE, SKY, blank
 from ncclkit.views._html import Markup, code, el, fit, fold, join, table
-from ncclkit.views.facts import SHOWN, by_hand, further_kinds, kinds_summary
+from ncclkit.views.facts import SHOWN, how_to_find_out, further_kinds, kinds_summary
 from ncclkit.views.plots import INK, VERMILLION
 
 REFUSALS = {
@@ -171,7 +171,7 @@ def _machine_part(machine: MachineLinks, hosts: Sequence[str]) -> Markup:
     blind = (machine.count is None or machine.count > 1) and not machine.pairs
     how = ""
     if blind:
-        how = el("p", "To find out: ", by_hand("gpu.topology"))
+        how = el("p", "To find out: ", how_to_find_out("gpu.topology"))
     details = fold("GPUs, NICs and NUMA nodes", fit(parts))
     whole = fold("The whole matrix", fit(_whole_matrix(machine)))
     return join(head, how, fit(links), details, whole)

@@ -23,7 +23,7 @@ from ncclkit.core.tuning import Advantage, Comparison, Setting, Sweep
 from ncclkit.live import tune
 from ncclkit.live.options import ProbeOptions
 from ncclkit.views import plots
-from ncclkit.views._base import Chart, Drawn, View, page
+from ncclkit.views._base import Chart, Drawn, View, page_frame
 from ncclkit.views._form import Form, complaints, row, text_field, trail, wide
 from ncclkit.views._html import Markup, badge, code, el, fit, fold, join, pre, table
 from ncclkit.views.cluster import login_card
@@ -151,7 +151,7 @@ class TuneForm(Form):
 
     def draw(self) -> None:
         """Show which size is measured now."""
-        self._show(page(self.BUSY, el("p", _doing(self.progress)), trail(self.progress)))
+        self._show(page_frame(self.BUSY, el("p", _doing(self.progress)), trail(self.progress)))
 
     def _settings(self) -> list[Setting]:
         return [tuning.setting(words) for words in self.words["settings"].value.split()]
@@ -301,15 +301,17 @@ def _tables(sweep: Sweep) -> Markup:
     better = [_advantage(sweep, found) for found in sweep.advantages]
     head = ("Collective", "Message size", "Setting", "Gain", "Under computation", "Risk")
     named = {str(one.setting): one.setting for one in (*sweep.comparisons, *sweep.seen)}
-    effects = [
-        (code(name), sweep.effect_of(setting))
-        for name, setting in named.items()
-        if _decided(sweep, setting)
-    ]
+    effects = []
+    for name, setting in named.items():
+        if _decided(sweep, setting):
+            effects.append((code(name), sweep.effect_of(setting)))
     refused = [(code(name), why) for name, why in sweep.refused.items()]
+    how = ""
+    if named or sweep.notes:
+        how = el("p", _method(sweep), cls="nk-dim")
     return join(
         fit(table(head, better)),
-        el("p", _method(sweep), cls="nk-dim") if named or sweep.notes else "",
+        how,
         fold("Each setting in one sentence", table(("Setting", "What it does"), effects)),
         fold("Every comparison in numbers", fit(table(NUMBERS, _numbers(sweep), "nk-numbers"))),
         fold("Refused", table(("Setting", "Why"), refused)),

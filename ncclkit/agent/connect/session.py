@@ -122,7 +122,7 @@ class RemoteWorker:
         self.process.stdin.write(json.dumps(dict(fields, do=do, id=self.count)).encode() + b"\n")
         await self.process.stdin.drain()
         while True:
-            record = wire.parse(await self._line()) or {}
+            record = wire.parse_record(await self._line()) or {}
             if record.get("kind") == "fact":
                 self.facts.append(
                     {key: value for key, value in record.items() if key not in ("ncclkit", "t")}

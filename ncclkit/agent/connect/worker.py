@@ -72,7 +72,7 @@ class Worker:
         os.environ.update(asked["env"])
         self.name = asked["name"]
         self.token = asked["token"]
-        self.facts = list(facts())
+        self.facts = list(facts_for_connection())
         self.addresses = addresses_to_test(self.facts)
         self.data = Listener(self.name, self.token, self.addresses)
         self.rendezvous = None
@@ -108,7 +108,7 @@ class Worker:
 
     def resolve(self, asked):
         """{name: its addresses, or the resolver's error}."""
-        return {"names": resolve(asked["names"])}
+        return {"names": resolve_names(asked["names"])}
 
     def reach(self, asked):
         """How a connection to each of ``targets`` [name, address, port] ends, in their order."""
@@ -120,13 +120,15 @@ class Worker:
 
     def measure(self, asked):
         """Latency, clock, path MTU and bandwidth to one open port."""
-        return measure(asked["address"], asked["port"], self.token, asked["stream"])
+        return measure_path(asked["address"], asked["port"], self.token, asked["stream"])
 
 
-def facts():
+def facts_for_connection():
     """The facts of this host's network, without measurements, and of its environment variables."""
     machine = Machine()
-    return chain(_until(network.facts(machine), set(NETWORK)), variables.facts(machine))
+    return chain(
+        _until(network.network_facts(machine), set(NETWORK)), variables.variable_facts(machine)
+    )
 
 
 def addresses_to_test(facts):
@@ -150,7 +152,7 @@ def _until(facts, wanted):
             return
 
 
-def resolve(names):
+def resolve_names(names):
     """{name: addresses in the resolver's order, or its error as text}.
 
     A resolver that hangs is an error, too.
@@ -236,7 +238,7 @@ def _introduce(connection, asked):
         return ""
 
 
-def measure(address, port, token, seconds):
+def measure_path(address, port, token, seconds):
     """Latency, clock offset, path MTU and bandwidth to an open port.
 
     `why` says why a number is missing.

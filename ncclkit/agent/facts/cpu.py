@@ -16,7 +16,7 @@ from .storage import block_kind, mount_of
 STATUS = "/proc/self/status Cpus_allowed_list"
 
 
-def facts(machine: Machine) -> Iterator[Fact]:
+def cpu_facts(machine: Machine) -> Iterator[Fact]:
     """All ``cpu.`` and ``memory.`` facts; memory in bytes, pressure in percent of time."""
     online = "/sys/devices/system/cpu/online"
     yield attempt("cpu.total", lambda: count(machine.read(online)), "CPUs", online)

@@ -226,7 +226,7 @@ Said = Union[Answer, Unread]
 Matrix = dict[str, dict[str, str]]
 
 
-def output(said: Said) -> str:
+def command_output(said: Said) -> str:
     """The output of a command; raises the error that kept it from answering."""
     if isinstance(said, Unread):
         raise said
@@ -242,7 +242,9 @@ def peer_facts(said: Mapping[str, Said]) -> Iterator[Fact]:
     topology = said[source]
     yield attempt("gpu.topology", partial(_matrix_of, topology), source=source)
     nics = re.compile(r"^\s*(NIC\d+):\s*(\S+)", re.M)
-    yield attempt("gpu.topology.nics", lambda: dict(nics.findall(output(topology))), source=source)
+    yield attempt(
+        "gpu.topology.nics", lambda: dict(nics.findall(command_output(topology))), source=source
+    )
     for name, argv in PEERS.items():
         source = " ".join(argv)
         answer = said.get(source, Unread("there is no second GPU"))
@@ -250,7 +252,7 @@ def peer_facts(said: Mapping[str, Said]) -> Iterator[Fact]:
 
 
 def _matrix_of(answer: Said) -> Matrix:
-    return matrix(output(answer))
+    return matrix(command_output(answer))
 
 
 def matrix(text: str) -> Matrix:
@@ -307,7 +309,7 @@ def _cpus(machine: Machine, folder: str, index: int, topology: Said) -> str:
         near = machine.read(folder + "/local_cpulist").strip()
     except Unread:
         near = ""
-    return near or affinity(output(topology))["GPU%d" % index]
+    return near or affinity(command_output(topology))["GPU%d" % index]
 
 
 def affinity(text: str) -> dict[str, str]:
@@ -368,7 +370,7 @@ DEADLINE = 10.0
 """Seconds for one nvidia-smi: a healthy 8-GPU host without persistence mode needs about three."""
 
 
-def facts(machine: Machine) -> Iterator[Fact]:
+def gpu_facts(machine: Machine) -> Iterator[Fact]:
     """All ``gpu.`` facts; the per-GPU ones only where nvidia-smi answered."""
     yield _module(machine, "gpu.peermem", "nvidia_peermem")
     yield _module(machine, "gpu.gdrcopy", "gdrdrv")

@@ -22,7 +22,7 @@ IMAGE_VARIABLES = ("APPTAINER_CONTAINER", "SINGULARITY_CONTAINER", "ENROOT_ROOTF
 kind."""
 
 
-def facts(machine: Machine) -> Iterator[Fact]:
+def host_facts(machine: Machine) -> Iterator[Fact]:
     """All ``host.`` facts."""
     hostname, release = "/proc/sys/kernel/hostname", "/proc/sys/kernel/osrelease"
     yield attempt("host.name", lambda: machine.read(hostname).strip(), source=hostname)

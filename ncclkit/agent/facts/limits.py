@@ -24,7 +24,7 @@ RLIMITS = {
 """Fact → (title in /proc/self/limits, 0 = soft or 1 = hard, unit)."""
 
 
-def facts(machine: Machine) -> Iterator[Fact]:
+def limit_facts(machine: Machine) -> Iterator[Fact]:
     """All ``limits.`` facts of this process; "unlimited" is the value -1."""
     source = "/proc/self/limits"
     for name, (title, which, unit) in RLIMITS.items():

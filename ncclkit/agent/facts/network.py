@@ -407,7 +407,7 @@ def _idle(entries: Entries, wanted: str) -> str:
 LOOPBACK_SECONDS = 0.3
 
 
-def facts(machine: Machine) -> Iterator[Fact]:
+def network_facts(machine: Machine) -> Iterator[Fact]:
     """All ``net.`` facts."""
     yield attempt(
         "net.interfaces", lambda: interfaces(machine), source="getifaddrs, /sys/class/net"
@@ -418,7 +418,7 @@ def facts(machine: Machine) -> Iterator[Fact]:
     # a name server that is gone takes seconds each time it is asked
     own = attempt(
         "net.hostname.addresses",
-        lambda: resolve(machine),
+        lambda: own_addresses(machine),
         source="getaddrinfo of the own host name",
     )
     yield own
@@ -444,7 +444,7 @@ def facts(machine: Machine) -> Iterator[Fact]:
         lambda: _gloo(machine, own["value"] or []),
         source="torch's rules for gloo",
     )
-    yield from loopback(machine)
+    yield from loopback_facts(machine)
 
 
 def addresses(machine: Machine) -> list[dict[str, Any]]:
@@ -572,7 +572,7 @@ def _default6(machine: Machine) -> str:
     return routes[0][1]
 
 
-def resolve(machine: Machine) -> list[str]:
+def own_addresses(machine: Machine) -> list[str]:
     """The addresses of the own host name."""
     name = machine.read("/proc/sys/kernel/hostname").strip()
     found: list[str] = machine.child("resolve", name, deadline=5, form=list)
@@ -581,7 +581,7 @@ def resolve(machine: Machine) -> list[str]:
 
 def gloo_default(machine: Machine) -> str:
     """The interface that gloo takes without GLOO_SOCKET_IFNAME."""
-    return gloo_picks(addresses(machine), resolve(machine))
+    return gloo_picks(addresses(machine), own_addresses(machine))
 
 
 def _gloo(machine: Machine, own: list[str]) -> str:
@@ -602,7 +602,7 @@ DISTURBED = 0.25
 not its loopback."""
 
 
-def loopback(machine: Machine) -> Iterator[Fact]:
+def loopback_facts(machine: Machine) -> Iterator[Fact]:
     """The speed of one TCP stream through this host; on a busy host no number, and the reason."""
     source = "one TCP stream through 127.0.0.1 for %g s" % LOOPBACK_SECONDS
     try:

@@ -238,7 +238,7 @@ FROM_TORCH = {
 }
 
 
-def facts(machine: Machine, torch: bool = True) -> Iterator[Fact]:
+def software_facts(machine: Machine, torch: bool = True) -> Iterator[Fact]:
     """All ``software.`` facts; with `torch`, the interpreter's torch is asked in a
     child process.
     """

@@ -14,7 +14,7 @@ DEADLINE = 3.0
 """Seconds for five small writes: local disks need milliseconds; more is a stall worth reporting."""
 
 
-def facts(machine: Machine, paths: Mapping[str, str]) -> Iterator[Fact]:
+def storage_facts(machine: Machine, paths: Mapping[str, str]) -> Iterator[Fact]:
     """``storage.<label>.path|type|free|latency`` of each folder, measured in a process of its own,
     as it may hang.
     """

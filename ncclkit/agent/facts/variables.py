@@ -354,7 +354,7 @@ NOTES = ("unknown", "renamed", "shadowed", "overruled", "harmful", "unchecked")
 """Kinds of ``env.notes``: worth knowing, but not an error by themselves."""
 
 
-def facts(machine: Machine) -> Iterator[Fact]:
+def variable_facts(machine: Machine) -> Iterator[Fact]:
     """``env.<NAME>`` of every variable in scope.
 
     ``env.problems`` have no effect or fail, ``env.notes`` are legal.

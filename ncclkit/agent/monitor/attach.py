@@ -62,7 +62,9 @@ def main(argv):
     processes.die_with_parent()
     if words[0].startswith("job="):
         node = os.environ["SLURM_NODEID"]
-        jobs = processes.jobs(processes.of_slurm(words[0][4:], os.environ["SLURM_STEP_ID"], node))
+        jobs = processes.jobs_of_processes(
+            processes.of_slurm(words[0][4:], os.environ["SLURM_STEP_ID"], node)
+        )
         ranks = {}
         if jobs:
             ranks = jobs[0]
@@ -233,7 +235,7 @@ def collect(folder, ranks, read, until=None, node=""):
     problems += gpus.wait()
     unanswered = polls.wait()
     if unanswered and any(
-        "libnccl" in processes.read("/proc/%d/maps" % pid, 8 << 20) for pid in ranks.values()
+        "libnccl" in processes.read_text("/proc/%d/maps" % pid, 8 << 20) for pid in ranks.values()
     ):
         problems.append(unanswered)  # elsewhere it is no wonder
     return problems
@@ -332,7 +334,7 @@ def _permission(pids):
             "the ranks belong to user %d, who may read them, as may root: repeat it with sudo"
             % others[0]
         )
-    scope = processes.read("/proc/sys/kernel/yama/ptrace_scope").strip()
+    scope = processes.read_text("/proc/sys/kernel/yama/ptrace_scope").strip()
     if scope == "3":
         return (
             "kernel.yama.ptrace_scope is 3 here, so nobody may read stacks until the host has been"

@@ -298,7 +298,7 @@ def _ports(pid):
     """
     held = set(utilization.inodes(pid))
     found = []
-    for line in processes.read("/proc/%d/net/tcp6" % pid).splitlines()[1:]:
+    for line in processes.read_text("/proc/%d/net/tcp6" % pid).splitlines()[1:]:
         words = line.split()
         address, _, port = words[1].partition(":")
         if words[3] == "0A" and not address.strip("0") and int(words[9]) in held:
@@ -329,7 +329,7 @@ def _answer(folder):
     """(the dump that `CODE` wrote, ""); raises Final with its reason where it wrote none."""
     if os.path.exists(folder + "/fr"):
         return _read(folder + "/fr"), ""
-    raise Final(processes.read(folder + "/fr.none", 200))
+    raise Final(processes.read_text(folder + "/fr.none", 200))
 
 
 def _remote_exec(rank, pid, seconds, text):
@@ -341,7 +341,7 @@ def _remote_exec(rank, pid, seconds, text):
     except OSError as error:
         return b"", error.strerror
     version = re.search(
-        r"python3\.(\d+)", program + "\n" + processes.read("/proc/%d/maps" % pid, 8 << 20)
+        r"python3\.(\d+)", program + "\n" + processes.read_text("/proc/%d/maps" % pid, 8 << 20)
     )
     if version is None or int(version[1]) < 14:
         return b"", ""
@@ -407,7 +407,7 @@ def _line(folder):
 
 def _shut(rank, pid, text, until):
     """Raise Final where no call into Python would come back."""
-    if processes.state(pid) in ("T", "t"):
+    if processes.process_state(pid) in ("T", "t"):
         raise Final("it is stopped")
     if _holds_gil(rank, pid, text, until):
         raise Final("a thread holds the GIL, and no call would come back")

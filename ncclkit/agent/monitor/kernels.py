@@ -79,7 +79,7 @@ class Kernels:
             return "rank %d has ended" % rank
         if processes.owner(pid) != os.geteuid():
             return "rank %d belongs to another user, so it is not stopped" % rank
-        if processes.state(pid) in ("T", "t"):
+        if processes.process_state(pid) in ("T", "t"):
             return "the kernel of rank %d was not asked for: it is stopped" % rank
         left = until - time.monotonic()
         if left < least:

@@ -103,7 +103,7 @@ class Polls:
     def _own(self, address):
         """As `ask`, of this job; connects again after a report of another one."""
         while True:
-            report, form, why = ask(address, self.until)
+            report, form, why = ask_ras(address, self.until)
             if belongs(report, self.job):
                 return report, form, why
             self.foreign += 1
@@ -149,7 +149,7 @@ def belongs(report, job):
 
 def _numbers(pid):
     """The numbers of a process, in this namespace and in that of its container."""
-    for line in processes.read("/proc/%d/status" % pid).splitlines():
+    for line in processes.read_text("/proc/%d/status" % pid).splitlines():
         if line.startswith("NSpid:"):
             return {pid, *map(int, line.split()[1:])}
     return {pid}
@@ -161,10 +161,12 @@ def _others(job):
     strangers = (
         pid for pid in processes.parents() if pid not in job and processes.owner(pid) in owners
     )
-    return [pid for pid in strangers if "libnccl" in processes.read("/proc/%d/maps" % pid, 8 << 20)]
+    return [
+        pid for pid in strangers if "libnccl" in processes.read_text("/proc/%d/maps" % pid, 8 << 20)
+    ]
 
 
-def ask(address, until):
+def ask_ras(address, until):
     """One report: (bytes, "json" or "txt", why it breaks off or "").
 
     until: moment of `time.monotonic` at which waiting ends.  JSON is for NCCL 2.28.7 and later;

@@ -58,7 +58,7 @@ class Mapping:
 
 def mappings(pid):
     """The mappings of files in the memory of a process."""
-    lines = processes.read("/proc/%d/maps" % pid, MAPS_LIMIT).splitlines()
+    lines = processes.read_text("/proc/%d/maps" % pid, MAPS_LIMIT).splitlines()
     found = [Mapping(match) for match in map(MAPPING.match, lines) if match]
     return [one for one in found if one.path.startswith("/")]
 

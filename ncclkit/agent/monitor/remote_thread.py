@@ -178,7 +178,7 @@ def _ignores_traps(pid):
     """Whether SIGTRAP is ignored, in which case the kernel would reset what the process has said of
     it.
     """
-    for row in processes.read("/proc/%d/status" % pid).splitlines():
+    for row in processes.read_text("/proc/%d/status" % pid).splitlines():
         if row.startswith("SigIgn:"):
             return bool(int(row.split()[1], 16) >> (signal.SIGTRAP - 1) & 1)
     return False
@@ -200,7 +200,9 @@ def _stuck_threads(pid):
 
 def _uninterruptible(pid):
     folder = "/proc/%d/task" % pid
-    stats = {task: processes.read("%s/%s/stat" % (folder, task)) for task in os.listdir(folder)}
+    stats = {
+        task: processes.read_text("%s/%s/stat" % (folder, task)) for task in os.listdir(folder)
+    }
     return {task for task, stat in stats.items() if stat.rpartition(")")[2].split()[:1] == ["D"]}
 
 

@@ -215,7 +215,7 @@ class Snapshots:
             shots = [{**row, "steps": steps(texts, numbers)} for row, numbers in pairs]
             return {
                 **sources(texts, frames),
-                "output": output(printed),
+                "output": output_file(printed),
                 "snapshots": shots,
             }, problem
 
@@ -347,7 +347,7 @@ def native_stack(rank, pid, seconds, peers=False):
 def _run(command, seconds):
     """(what a command prints, why it printed nothing)."""
     pid = int(command[-1])
-    before = processes.state(int(command[-1]))
+    before = processes.process_state(int(command[-1]))
     # a notebook's kernel asks every program for colours
     plain = {
         name: value
@@ -388,7 +388,7 @@ def _is_stopped(pid):
 
     The signal to stop is pending.
     """
-    return processes.state(pid) in ("T", "t") or processes.is_pending(pid, signal.SIGSTOP)
+    return processes.process_state(pid) in ("T", "t") or processes.is_pending(pid, signal.SIGSTOP)
 
 
 THREAD = re.compile(r"^Traceback for thread ")
@@ -433,9 +433,9 @@ def _short(text):
 
 def counters(pid):
     """What the kernel counts of a process and of its main thread, at this moment."""
-    stat = processes.read("/proc/%d/stat" % pid).rpartition(")")[2].split()
-    call = processes.read("/proc/%d/syscall" % pid).split()
-    switches = VOLUNTARY.search(processes.read("/proc/%d/status" % pid))
+    stat = processes.read_text("/proc/%d/stat" % pid).rpartition(")")[2].split()
+    call = processes.read_text("/proc/%d/syscall" % pid).split()
+    switches = VOLUNTARY.search(processes.read_text("/proc/%d/status" % pid))
     return {
         "t": round(time.time(), 3),
         "state": stat[0] if stat else "",
@@ -444,14 +444,16 @@ def counters(pid):
         "switches": int(switches[1]) if switches else None,
         "io": _bytes_moved(pid),
         "gloo": _gloo_wakes(pid),
-        "waits_in": processes.read("/proc/%d/wchan" % pid).strip(),
+        "waits_in": processes.read_text("/proc/%d/wchan" % pid).strip(),
         "file": _file(pid, call),
     }
 
 
 def _bytes_moved(pid):
     """Bytes that a process has read and written in all; None where the kernel does not tell."""
-    counts = re.findall(r"^[rw]char: (\d+)$", processes.read("/proc/%d/io" % pid), re.MULTILINE)
+    counts = re.findall(
+        r"^[rw]char: (\d+)$", processes.read_text("/proc/%d/io" % pid), re.MULTILINE
+    )
     if counts:
         return sum(map(int, counts))
     return None
@@ -464,8 +466,8 @@ def _gloo_wakes(pid):
     """
     found = []
     for task in _tasks(pid):
-        if processes.read(task + "/comm").strip() == GLOO_WORKER:
-            switches = VOLUNTARY.search(processes.read(task + "/status"))
+        if processes.read_text(task + "/comm").strip() == GLOO_WORKER:
+            switches = VOLUNTARY.search(processes.read_text(task + "/status"))
             found += [int(switches[1])] if switches else []
     if found:
         return sum(found)
@@ -512,7 +514,7 @@ def _file(pid, call):
         return ""
 
 
-def output(printed):
+def output_file(printed):
     """Where a process prints to, where that is a file: {file, quiet.
 
     S since it was written, last line with a step}.
@@ -565,7 +567,7 @@ def process_details(pid):
 
 
 def _argv(pid):
-    return processes.read("/proc/%d/cmdline" % pid).rstrip("\0").split("\0")
+    return processes.read_text("/proc/%d/cmdline" % pid).rstrip("\0").split("\0")
 
 
 MOST_RANKS = 1024

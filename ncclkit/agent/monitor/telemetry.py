@@ -60,7 +60,9 @@ class Sampler:
         Gpus: {rank: GPU} as far as known.
         """
         self.path, self.host = path, socket.gethostname()
-        self.find = find or (lambda: processes.ranks(processes.descendants(os.getpid())))
+        self.find = find or (
+            lambda: processes.ranks_of_processes(processes.descendants(os.getpid()))
+        )
         self.taken = 0
         self.families = {}
         self.before = None
@@ -109,7 +111,7 @@ class Sampler:
             return {}
         now = {
             "cores": self.cores,
-            "load": _number(processes.read("/proc/loadavg").split(" ", 1)[0]),
+            "load": _number(processes.read_text("/proc/loadavg").split(" ", 1)[0]),
         }
         family = [os.getpid(), *processes.descendants(os.getpid())]
         used = self.others.take(family)
@@ -159,7 +161,9 @@ class Sampler:
         self.taken += 1
         page = os.sysconf("SC_PAGE_SIZE")
         heads = {rank: pids[0] for rank, pids in self.families.items()}
-        held = {rank: processes.read("/proc/%d/statm" % pid).split() for rank, pid in heads.items()}
+        held = {
+            rank: processes.read_text("/proc/%d/statm" % pid).split() for rank, pid in heads.items()
+        }
         memory = {rank: int(words[1]) * page for rank, words in held.items() if len(words) > 1}
         utilization = self.utilization.take(heads)
         for rank in utilization.keys() & self.mine.keys():
@@ -224,7 +228,7 @@ class OtherCores:
         Interrupts count for nobody: those that our own traffic causes are not in our processes'
         times.
         """
-        words = processes.read("/proc/stat", 1 << 12).split("\n", 1)[0].split()[1:4]
+        words = processes.read_text("/proc/stat", 1 << 12).split("\n", 1)[0].split()[1:4]
         if len(words) < 3 or not all(map(is_whole, words)):
             return None
         now = time.monotonic(), sum(map(int, words)), sum(map(_ticks, family))
@@ -237,7 +241,7 @@ class OtherCores:
 
 def _ticks(pid):
     """CPU time of a process and of its children that have ended, in ticks."""
-    words = processes.read("/proc/%d/stat" % pid).rpartition(")")[2].split()
+    words = processes.read_text("/proc/%d/stat" % pid).rpartition(")")[2].split()
     if len(words) > 15:
         return sum(map(int, words[11:15]))
     return 0
@@ -296,7 +300,7 @@ def _number(cell):
 
 def _cpu():
     """(idle, total) in ticks since boot; None where it cannot be read."""
-    words = processes.read("/proc/stat", 1 << 12).split("\n", 1)[0].split()[1:9]
+    words = processes.read_text("/proc/stat", 1 << 12).split("\n", 1)[0].split()[1:9]
     ticks = whole_numbers(words)
     if len(ticks) > 4:
         return ticks[3] + ticks[4], sum(ticks)
@@ -305,7 +309,7 @@ def _cpu():
 
 def _table(path):
     """``Name:  123 kB`` lines as numbers."""
-    rows = (line.split() for line in processes.read(path).splitlines())
+    rows = (line.split() for line in processes.read_text(path).splitlines())
     return {row[0].rstrip(":"): int(row[1]) for row in rows if len(row) > 1 and is_whole(row[1])}
 
 
@@ -314,7 +318,7 @@ def _pressure(name):
 
     None where the kernel does not tell.
     """
-    text = processes.read("/proc/pressure/" + name).partition("avg10=")[2]
+    text = processes.read_text("/proc/pressure/" + name).partition("avg10=")[2]
     if text:
         return _number(text.split(" ", 1)[0])
     return None
@@ -323,7 +327,7 @@ def _pressure(name):
 def _traffic():
     """{interface: (received, sent)} in bytes since boot."""
     found = {}
-    for line in processes.read("/proc/net/dev").splitlines()[2:]:
+    for line in processes.read_text("/proc/net/dev").splitlines()[2:]:
         name, _, rest = line.partition(":")
         words = rest.split()
         if len(words) > 8:

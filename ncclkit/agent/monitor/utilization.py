@@ -38,7 +38,7 @@ class Utilization:
         """
         found = {}
         for rank, pid in ranks.items():
-            stat = processes.read("/proc/%d/stat" % pid).rpartition(")")[2].split()
+            stat = processes.read_text("/proc/%d/stat" % pid).rpartition(")")[2].split()
             main = seconds_runnable(pid)
             if len(stat) < 13 or main is None or stat[0] in "ZX":
                 self.before.pop(pid, None)
@@ -79,7 +79,7 @@ class Utilization:
 
 def seconds_runnable(pid):
     """Seconds that the main thread of a process ran, or waited for a core; None when it is gone."""
-    times = processes.read("/proc/%d/schedstat" % pid).split()
+    times = processes.read_text("/proc/%d/schedstat" % pid).split()
     if len(times) > 1:
         return (int(times[0]) + int(times[1])) / 1e9
     return None
@@ -132,9 +132,11 @@ def _counted(pid):
     """(s run, s waited for a core, times taken off it) of a process's main thread; None where it
     cannot be read.
     """
-    times = processes.read("/proc/%d/schedstat" % pid).split()
+    times = processes.read_text("/proc/%d/schedstat" % pid).split()
     status = (
-        processes.read("/proc/%d/status" % pid).partition("nonvoluntary_ctxt_switches:")[2].split()
+        processes.read_text("/proc/%d/status" % pid)
+        .partition("nonvoluntary_ctxt_switches:")[2]
+        .split()
     )
     if len(times) < 2 or not status:
         return None
@@ -204,7 +206,9 @@ def inodes(pid):
     None where it has ended, or belongs to somebody else.
     """
     return [
-        int(target[8:-1]) for target in processes.open_files(pid) if target.startswith("socket:[")
+        int(target[8:-1])
+        for target in processes.targets_of_descriptors(pid)
+        if target.startswith("socket:[")
     ]
 
 

@@ -17,7 +17,7 @@ import time
 
 from .. import wire
 from . import crash_handler, operations, stages
-from .job import Job, add_options
+from .job import Job, add_job_options
 
 WARMUP = 2
 BATCH_SECONDS, MOST = 0.02, 20
@@ -30,7 +30,7 @@ SMALL, CAPTURED = 1 << 20, 20
 launch anyway."""
 
 
-def main(argv, job=Job, add=add_options):
+def main(argv, job=Job, add=add_job_options):
     """``collective --folder DIR --backend nccl|gloo --sizes 8,1024 …``.
 
     Exit status 0, or 1 after an error.
@@ -39,7 +39,7 @@ def main(argv, job=Job, add=add_options):
     can be broken.
     """
     options = _options(argv, add)
-    return crash_handler.run(options.folder, lambda rank: _run(options, rank, job))
+    return crash_handler.run_rank(options.folder, lambda rank: _run(options, rank, job))
 
 
 def options(add):
@@ -96,7 +96,7 @@ def _run(options, rank, job_class):
         wire.send("phase", phase="size", rank=rank, bytes=operation.bytes, op=op)
         job.before_step(step)
         with stream(torch, job.device):
-            measured = measure(torch, operation, options.repeats)
+            measured = measure_operation(torch, operation, options.repeats)
         if rank == 0:
             what = {
                 "op": op,
@@ -133,7 +133,7 @@ def nccl_version(torch, backend):
     return ""
 
 
-def measure(torch, operation, repeats):
+def measure_operation(torch, operation, repeats):
     """Check and time one `Operation`; the same dict on every rank.
 
     Keys: time_us (median over batches), spread ((p90 - p10) / median of batches), wrong (elements),

@@ -40,10 +40,10 @@ SIGNS = ("fr_rank_", "stacks_rank")
 def main(argv):
     """``guard RUN_FOLDER DEADLINE_SECONDS COMMAND…``: run the command; returns its exit status."""
     wire.send("guard")  # by which one knows that this interpreter starts
-    return run(argv[0], float(argv[1]), argv[2:])
+    return run_guarded(argv[0], float(argv[1]), argv[2:])
 
 
-def run(folder, deadline, command, node=""):
+def run_guarded(folder, deadline, command, node=""):
     """Run a command until it ends, its deadline (seconds) passes or our input closes.
 
     Then end whatever it started.
@@ -204,7 +204,7 @@ def _evidence(folder, node, shm):
     pids = processes.descendants(os.getpid())
     shm.remember(pids)
     try:
-        ranks = processes.ranks(pids)
+        ranks = processes.ranks_of_processes(pids)
         return attach.collect(folder, ranks, attach.crash_handlers(folder, ranks), node=node)
     except OSError as error:
         return ["evidence could not be written: %s" % error]
@@ -243,7 +243,7 @@ def _hung(folder):
         if name.startswith("status-node") and name.endswith(".json")
     ]
     return any(
-        '"reason": "deadline"' in processes.read(os.path.join(folder, name)) for name in said
+        '"reason": "deadline"' in processes.read_text(os.path.join(folder, name)) for name in said
     )
 
 

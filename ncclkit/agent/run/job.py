@@ -80,7 +80,7 @@ class Job:
         """Hook before each measurement of a subgroup: a job of the lab injects its fault here."""
 
 
-def add_options(parser):
+def add_job_options(parser):
     """The options of every job."""
     parser.add_argument("--folder", required=True)
     parser.add_argument("--backend", choices=("nccl", "gloo"), required=True)

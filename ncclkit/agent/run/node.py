@@ -88,7 +88,7 @@ def _ranks(number, argv):
         *("--master-addr", master, "--master-port", port, sys.argv[0], *argv[7:]),
     ]
     if str(number) not in blind.split(","):
-        return guard.run(folder, float(deadline), command, node=str(number))
+        return guard.run_guarded(folder, float(deadline), command, node=str(number))
     with _private(number) as place:
         os.environ.update(
             {
@@ -100,7 +100,7 @@ def _ranks(number, argv):
         # by which the guard knows that it is watched
         with open(os.path.join(place, "plan.json"), "w") as plan:
             plan.write("{}")
-        status = guard.run(
+        status = guard.run_guarded(
             place,
             float(deadline),
             [word.replace(folder, place) for word in command],

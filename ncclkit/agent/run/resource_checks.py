@@ -292,9 +292,9 @@ def names(need, needs):
 
 def _name(name, listens):
     """Through how many of the addresses of a name this machine answers."""
-    found = run_attempt(lambda report: report(found=worker.resolve([name])[name]), SECONDS).get(
-        "found", "the resolver hangs"
-    )
+    found = run_attempt(
+        lambda report: report(found=worker.resolve_names([name])[name]), SECONDS
+    ).get("found", "the resolver hangs")
     if not isinstance(found, list):
         return {"got": 0, "error": found}
     own = [address for address in found if _own(address)]
@@ -335,7 +335,10 @@ def _listening(number):
         try:
             report(
                 port=Listener(
-                    "listener", TOKEN, worker.addresses_to_test(worker.facts()), number
+                    "listener",
+                    TOKEN,
+                    worker.addresses_to_test(worker.facts_for_connection()),
+                    number,
                 ).port
             )
         except OSError as error:

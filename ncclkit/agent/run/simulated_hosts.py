@@ -164,7 +164,7 @@ def _become(plan, name, line):
     os.environ.update({NAME: name, **host.get("env", {})})
     _install(os.path.join(plan["private"], "packages-%s" % name), host.get("packages", {}))
     wire.send("launch", host=name, log=LOG % name)
-    for fact in worker.facts():
+    for fact in worker.facts_for_connection():
         wire.send("fact", host=name, **fact)
     line.send(b"!")
     _await_ready(line, "the switch")

@@ -31,7 +31,7 @@ MEET = 30.0
 """Seconds for the ranks of a group to find each other: some import torch later than others."""
 
 
-def measure(torch, job, ranks, size, group=None):
+def measure_group(torch, job, ranks, size, group=None):
     """The same dict on all ranks of a group.
 
     Busbw (GB/s, None for one rank), latency_us, how many values are wrong.
@@ -146,7 +146,7 @@ def run_groups(torch, job, groups, size):
                 "timeout": limit + spare,
             }
             job.begin(**where)
-            send_result(job, "bisect", ranks, size, **measure(torch, job, ranks, size))
+            send_result(job, "bisect", ranks, size, **measure_group(torch, job, ranks, size))
         except Exception as error:  # whatever it is, it is this group's answer
             send_result(
                 job,
@@ -274,7 +274,7 @@ def run_stages(torch, job, largest, simulate_hosts):
         if mine:
             group = made[groups.index(mine)]
         if mine:
-            send_result(job, stage, mine, size, **measure(torch, job, mine, size, group))
+            send_result(job, stage, mine, size, **measure_group(torch, job, mine, size, group))
         _barrier(job, every)
         if mine and group is not every:
             dist.destroy_process_group(group)

@@ -20,7 +20,7 @@ import time
 
 from .. import wire
 from . import collective, crash_handler, operations
-from .job import Job, add_options
+from .job import Job, add_job_options
 
 BATCH_SECONDS, MOST = 0.003, 20
 """A batch repeats short calls for about this long, and so often at most."""
@@ -38,11 +38,11 @@ WIDEST = 8192
 def main(argv):
     """``sweep --folder DIR --backend nccl --settings JSON --ops all_reduce --sizes 8,1024 …``."""
     options = _options(argv)
-    return crash_handler.run(options.folder, lambda rank: _run(options, rank))
+    return crash_handler.run_rank(options.folder, lambda rank: _run(options, rank))
 
 
 def _options(argv):
-    parser = collective.options(add_options)
+    parser = collective.options(add_job_options)
     parser.prog = "sweep"
     parser.add_argument(
         "--settings",

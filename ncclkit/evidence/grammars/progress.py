@@ -56,7 +56,7 @@ RANK = re.compile(rb"\[rank\d+\]")
 """What tells the speakers of one file apart."""
 
 
-def read(line: Line) -> Iterator[Event]:
+def read_progress(line: Line) -> Iterator[Event]:
     """The last bar or counter of a line."""
     if match := _last(line.text):
         total = match["total"]

@@ -79,7 +79,7 @@ LOGGER = re.compile(r"^(?:E   |[\w .:,/\[\]-]{0,120}?(?:ERROR|CRITICAL|FATAL)[^\
 TIMES = re.compile(r"\d{1,4}[-/]\d{1,2}(?:[-/]\d{1,4})?|\d{1,2}:\d\d(?::\d\d)?(?:[.,]\d+)?")
 
 
-def read(line: Line) -> Iterator[Event]:
+def read_exceptions(line: Line) -> Iterator[Event]:
     """Events of one line.
 
     A traceback that begins here, or an exception named without its traceback.

@@ -71,7 +71,7 @@ INNERMOST = 16
 """Native frames of a thread that are told of."""
 
 
-def read(line: Line) -> Iterator[Event]:
+def read_stack(line: Line) -> Iterator[Event]:
     """The stack that begins on this line, if it is one, in whatever column."""
     begins = BEGINS.search(line.body, 0, LEAD)
     if begins and begins.start():

@@ -60,7 +60,7 @@ def _loops(match: re.Match[str], data: Data, line: Line) -> Data | None:
     return None
 
 
-def text(what: str, anchor: str, pattern: str) -> Rule:
+def plain_rule(what: str, anchor: str, pattern: str) -> Rule:
     """A `system.error` that a plain text of libc, Python or a shell stands for."""
     return rule("system.error", anchor, rf"^(?P<message>.*{pattern}.*)", what=what)
 
@@ -182,20 +182,20 @@ RULES: tuple[Rule, ...] = (
         r"^(?P<message>.*CUDA capability .*not compatible with the current PyTorch.*)",
     ),
     # OSError: [Errno 24] Too many open files
-    text("too_many_files", "oo many open files", "oo many open files"),
+    plain_rule("too_many_files", "oo many open files", "oo many open files"),
     # OSError: [Errno 28] No space left on device
-    text("no_space", "o space left on device", "[Nn]o space left on device"),
+    plain_rule("no_space", "o space left on device", "[Nn]o space left on device"),
     # OSError: [Errno 122] Disk quota exceeded
-    text("disk_quota", "quota exceeded", "[Dd]isk quota exceeded"),
+    plain_rule("disk_quota", "quota exceeded", "[Dd]isk quota exceeded"),
     # ERROR: Unexpected bus error encountered in worker. This might be caused by insufficient \
     #   shared memory (shm).
     # DataLoader worker (pid 4711) is killed by signal: Bus error. It is possible that \
     #   dataloader's workers are out of shared memory.
-    text("bus_error", "Bus error", r"\bBus error"),
-    text("bus_error", "insufficient shared memory", "insufficient shared memory"),
+    plain_rule("bus_error", "Bus error", r"\bBus error"),
+    plain_rule("bus_error", "insufficient shared memory", "insufficient shared memory"),
     # DataLoader worker (pid(s) 4711) exited unexpectedly
     # DataLoader worker (pid 4711) is killed by signal: Killed.
-    text(
+    plain_rule(
         "dataloader_killed",
         "DataLoader worker",
         r"DataLoader worker \(pid(?:\(s\))? .{0,300}(?:exited unexpectedly|is killed by signal)",
@@ -210,34 +210,34 @@ RULES: tuple[Rule, ...] = (
         make=_workers,
     ),
     # OSError: [Errno 98] Address already in use
-    text("address_in_use", "ddress already in use", r"(?:Errno 98|EADDRINUSE|errno: 98).*"),
+    plain_rule("address_in_use", "ddress already in use", r"(?:Errno 98|EADDRINUSE|errno: 98).*"),
     # Segmentation fault (core dumped)       Fatal Python error: Segmentation fault
-    text("segfault", "egmentation fault", "egmentation fault"),
+    plain_rule("segfault", "egmentation fault", "egmentation fault"),
     # *** SIGSEGV received at time=1730000000 on cpu 31 ***
     # *** SIGSEGV (@0x8) received by PID 4711 (TID 0x7f…)
-    text(
+    plain_rule(
         "segfault", "*** SIGSEGV", r"\*\*\* SIGSEGV (?:\(@0x[0-9a-f]{1,16}\) )?received (?:at|by) "
     ),
     # run.sh: line 3: 4711 Hangup                  python train.py
     # a line that is only "Hangup"
-    text("hangup", "Hangup", r"(?:^|line \d+:\s+\d+ )Hangup\b(?: {2,}|$)"),
+    plain_rule("hangup", "Hangup", r"(?:^|line \d+:\s+\d+ )Hangup\b(?: {2,}|$)"),
     # run.sh: line 3: 4711 Killed                  python train.py
     # a line that is only "Killed"
-    text("killed", "Killed", r"(?:^|line \d+:\s+\d+ )Killed\b(?! /)"),
+    plain_rule("killed", "Killed", r"(?:^|line \d+:\s+\d+ )Killed\b(?! /)"),
     # RuntimeError: [enforce fail at alloc_cpu.cpp:114] DefaultCPUAllocator: can't allocate \
     #   memory: you tried to
     # MemoryError: Unable to allocate 93.1 GiB for an array
     # OSError: [Errno 12] Cannot allocate memory
-    text("host_memory", "Unable to allocate ", r"Unable to allocate [\d.]+ [KMGT]i?B"),
-    text("host_memory", "Cannot allocate memory", r"Errno 12\] Cannot allocate memory"),
-    text(
+    plain_rule("host_memory", "Unable to allocate ", r"Unable to allocate [\d.]+ [KMGT]i?B"),
+    plain_rule("host_memory", "Cannot allocate memory", r"Errno 12\] Cannot allocate memory"),
+    plain_rule(
         "host_memory",
         "DefaultCPUAllocator",
         r"DefaultCPUAllocator: (?:can't allocate|not enough) memory",
     ),
     # RuntimeError: … DefaultCPUAllocator: not enough memory: you tried to allocate …
     #   what():  std::bad_alloc
-    text("host_memory", "bad_alloc", r"what\(\): +std::bad_alloc"),
+    plain_rule("host_memory", "bad_alloc", r"what\(\): +std::bad_alloc"),
     # Reason:       OOMKilled (kubectl describe)       "OOMKilled": true (docker inspect)
     # Warning  OOMKilling  12s
     # worker-2   0/1     OOMKilled   0          3h1m
@@ -252,41 +252,43 @@ RULES: tuple[Rule, ...] = (
     ),
     # job.service: A process of this unit has been killed by the OOM killer.
     # … Failed with result 'oom-kill'.
-    text("oom_kill", "by the OOM killer", "killed by the OOM killer"),
-    text("oom_kill", "result 'oom-kill'", "result 'oom-kill'"),
+    plain_rule("oom_kill", "by the OOM killer", "killed by the OOM killer"),
+    plain_rule("oom_kill", "result 'oom-kill'", "result 'oom-kill'"),
     # systemd-oomd[812]: Killed /user.slice/… due to memory used (…) / total
     # … killed due to memory pressure (OOM)
-    text("oom_kill", " due to memory ", r"[Kk]illed .{0,300}due to memory (?:used|pressure)"),
+    plain_rule("oom_kill", " due to memory ", r"[Kk]illed .{0,300}due to memory (?:used|pressure)"),
     # earlyoom[700]: sending SIGTERM to process 4711 uid 1000 "python": badness 930
-    text("oom_kill", "earlyoom", r"earlyoom.{0,80}sending SIG(?:TERM|KILL) to process"),
+    plain_rule("oom_kill", "earlyoom", r"earlyoom.{0,80}sending SIG(?:TERM|KILL) to process"),
     # ray.exceptions.OutOfMemoryError: Task was killed due to the node running low on memory.
-    text("oom_kill", "running low on memory", r"killed due to the node running low on memory"),
+    plain_rule(
+        "oom_kill", "running low on memory", r"killed due to the node running low on memory"
+    ),
     # State: OUT_OF_MEMORY (exit code 0)       1234.0  train  OUT_OF_ME+  0:125 (seff, sacct)
-    text("oom_kill", "OUT_OF_ME", r"\bOUT_OF_ME(?:M|MORY|\+)"),
+    plain_rule("oom_kill", "OUT_OF_ME", r"\bOUT_OF_ME(?:M|MORY|\+)"),
     # The node was low on resource: memory.
     # The node was low on resource: ephemeral-storage.
-    text("oom_kill", "low on resource: ", "low on resource: memory"),
-    text("no_space", "low on resource: ", "low on resource: ephemeral-storage"),
+    plain_rule("oom_kill", "low on resource: ", "low on resource: memory"),
+    plain_rule("no_space", "low on resource: ", "low on resource: ephemeral-storage"),
     # RuntimeError: can't start new thread
     # BlockingIOError: [Errno 11] Resource temporarily unavailable
     # libgomp: Thread creation failed: Resource temporarily unavailable
     # bash: fork: retry: Resource temporarily …
-    text("too_many_processes", "can't start new thread", "rror: can't start new thread"),
-    text(
+    plain_rule("too_many_processes", "can't start new thread", "rror: can't start new thread"),
+    plain_rule(
         "too_many_processes",
         "Resource temporarily unavailable",
         r"(?:Errno 11\]|\bfork\b|Thread creation failed|pthread_create|what\(\):).{0,80}"
         r"Resource temporarily unavailable",
     ),
     # cgroup: fork rejected by pids controller in /kubepods/pod1
-    text("too_many_processes", "by pids controller", "fork rejected by pids controller"),
+    plain_rule("too_many_processes", "by pids controller", "fork rejected by pids controller"),
     # libibverbs: Warning: RLIMIT_MEMLOCK is 65536 bytes.      Memlock limit: 65536
     # Please set max locked memory …
     # $ ulimit -l
     # 64
-    text("memlock", "RLIMIT_MEMLOCK is", r"RLIMIT_MEMLOCK is \d{1,9} bytes"),
-    text("memlock", "emlock limit", r"[Mm]emlock limits?(?: are set too low|: +\d{1,9}\b)"),
-    text("memlock", "max locked memory", "Please set max locked memory"),
+    plain_rule("memlock", "RLIMIT_MEMLOCK is", r"RLIMIT_MEMLOCK is \d{1,9} bytes"),
+    plain_rule("memlock", "emlock limit", r"[Mm]emlock limits?(?: are set too low|: +\d{1,9}\b)"),
+    plain_rule("memlock", "max locked memory", "Please set max locked memory"),
     rule("system.error", "ulimit -l", r"ulimit -l\W*$", what="memlock", make=_low),
     # $ getent hosts $(hostname)            $ cat /etc/hosts
     # 127.0.1.1       box-b
@@ -297,22 +299,22 @@ RULES: tuple[Rule, ...] = (
     #   /sys/class/infiniband_verbs/uverbs0
     # libibverbs: Warning: couldn't load driver 'libmlx5-rdmav34.so': …
     # No IB devices found (ibv_devinfo)
-    text(
+    plain_rule(
         "no_verbs",
         "/dev/infiniband",
         "(?:cannot access|stat|open).{0,6}/dev/infiniband.{0,20}(?:No such file|'|$)",
     ),
-    text(
+    plain_rule(
         "no_verbs",
         "libibverbs: Warning",
         "libibverbs: Warning: (?:no userspace device|couldn't (?:load driver|stat))",
     ),
-    text("no_verbs", "No IB devices found", "No IB devices found"),
+    plain_rule("no_verbs", "No IB devices found", "No IB devices found"),
     # nv-fabricmanager: fabric manager NVIDIA GPU driver interface version … don't match with \
     #   driver version …
     # nvidia-fabricmanager.service: Failed with result 'exit-code'.
-    text("fabric", "abric manager NVIDIA", r"[Ff]abric manager NVIDIA .{0,120}don't match"),
-    text(
+    plain_rule("fabric", "abric manager NVIDIA", r"[Ff]abric manager NVIDIA .{0,120}don't match"),
+    plain_rule(
         "fabric",
         "nvidia-fabricmanager",
         r"nvidia-fabricmanager.{0,120}(?:[Ff]ailed|inactive|not running|not be found)",
@@ -320,8 +322,8 @@ RULES: tuple[Rule, ...] = (
     # There are not enough slots available in the system to satisfy the 16 slots that were \
     #   requested by the application:
     # Error: No available node types can fulfill resource request {'GPU': 8.0}  (Ray)
-    text("slots", "not enough slots", "There are not enough slots available"),
-    text(
+    plain_rule("slots", "not enough slots", "There are not enough slots available"),
+    plain_rule(
         "slots",
         "can fulfill resource request",
         "No available node types can fulfill resource request",
@@ -333,13 +335,13 @@ RULES: tuple[Rule, ...] = (
         for anchor in ("mempolicy", "mbind")
     ),
     # python: symbol lookup error: …/libtorch_cuda.so: undefined symbol: ncclCommSplit
-    text("loader", "symbol lookup error", "symbol lookup error: .{0,600}undefined symbol"),
+    plain_rule("loader", "symbol lookup error", "symbol lookup error: .{0,600}undefined symbol"),
     # Verification error @ element 1: val = 0.000000, ref = 4.000000 (simpleP2P)
-    text("peer_copy", "Verification error @", "Verification error @ element"),
+    plain_rule("peer_copy", "Verification error @", "Verification error @ element"),
     # ping: local error: message too long, mtu=1500
     # From 10.0.0.1 icmp_seq=1 Frag needed and DF set (mtu = 1500)
-    text("packet_size", "message too long, mtu", r"message too long, mtu"),
-    text("packet_size", "Frag needed", r"Frag needed and DF set"),
+    plain_rule("packet_size", "message too long, mtu", r"message too long, mtu"),
+    plain_rule("packet_size", "Frag needed", r"Frag needed and DF set"),
     # Training completed. Exiting with code 0     `Trainer.fit` stopped: `max_epochs=3` reached.
     # training finished
     # Finished training     Training done     Total training time 11:20:41

@@ -25,7 +25,7 @@ RECORDER = "Failed to update state for entry"
 """What the Flight Recorder says that is asked for its dump after the error: no error of its own."""
 
 
-def read(line: Line) -> Iterator[Event]:
+def read_unknown_error(line: Line) -> Iterator[Event]:
     """An event for such a line.
 
     Code that a traceback quotes is indented, and no line of its own.

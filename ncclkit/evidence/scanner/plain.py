@@ -83,7 +83,7 @@ START = re.compile(
 """How a line begins that goes on with no line before it."""
 
 
-def text(data: bytes) -> bytes:
+def plain_text(data: bytes) -> bytes:
     """The text without what others put around it.
 
     The very same bytes where there is nothing of that kind.

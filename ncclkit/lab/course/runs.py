@@ -79,7 +79,7 @@ async def staged_run(
             timeout=deadline,
             simulate_hosts=hosts,
         )
-        base = await probe.plan(case, asked)
+        base = await probe.plan_test(case, asked)
         argv = (
             job,
             "--backend",
@@ -130,7 +130,7 @@ async def backend_run(case: Case, ranks: int = 0, *, simulate_hosts: int = 1) ->
         small = ProbeOptions(timeout=60.0, max_bytes=probe.MIB, repeats=3)
         asked = replace(small, ranks=ranks, backend=backend, simulate_hosts=hosts)
         try:
-            plan = await probe.plan(case, asked)
+            plan = await probe.plan_test(case, asked)
         except NcclkitError:
             if backend == "gloo":
                 raise
@@ -182,10 +182,10 @@ async def scaling_run(
     """
     asked = _counts(ranks)
     options = ProbeOptions(backend=backend, timeout=90.0)
-    base = await probe.plan(case, options)
+    base = await probe.plan_test(case, options)
     room = base.ranks * simulate_hosts
     if backend == "auto" and base.backend == "nccl" and room < asked[0]:
-        base = await probe.plan(case, replace(options, backend="gloo"))
+        base = await probe.plan_test(case, replace(options, backend="gloo"))
     counts = [count for count in asked if base.backend == "gloo" or count <= room]
     if not counts:
         raise NcclkitError(
@@ -247,7 +247,7 @@ def _step(case: Case, run: Run) -> Step:
     return Step(run, most["one"], most["pairs"], limit, sum(shares) if shares else None)
 
 
-def open_files(case: Case) -> dict[int, int]:
+def most_open_files(case: Case) -> dict[int, int]:
     """Ranks → most open files of a rank with one communicator, in all scaling runs of a case."""
     found: dict[int, int] = {}
     for folder in case.runs():
@@ -346,7 +346,7 @@ async def loader_sweep(
             )
     if cores < 1 or steps < 1 or repeats < 1 or not choices:
         raise NcclkitError("The sweep needs at least one core, one step and one choice of workers.")
-    base = await probe.plan(case, ProbeOptions(ranks=ranks, backend=backend, timeout=120.0))
+    base = await probe.plan_test(case, ProbeOptions(ranks=ranks, backend=backend, timeout=120.0))
     # one rank alone waits for nobody, and that is half of what is measured
     if base.backend == "gloo":
         count = max(2, base.ranks)

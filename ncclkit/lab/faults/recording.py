@@ -77,7 +77,7 @@ def bundle(run: Run, target: Path, about: dict[str, Any]) -> Path:
     write(target / "case.json", json.dumps(about, indent=1))
     wired = gzip.decompress((folder / "wire.jsonl.gz").read_bytes()).splitlines()
     records = [
-        record for line in wired if (record := wire.parse(line)) and record["kind"] == "fact"
+        record for line in wired if (record := wire.parse_record(line)) and record["kind"] == "fact"
     ]
     if records:  # of simulated hosts, which nobody can ask again
         write_records(target / "facts.jsonl", [from_dict(Fact, record) for record in records])

@@ -42,7 +42,9 @@ _answers: dict[tuple[object, ...], Record] = {}
 """What interpreters answered to `check`, which takes seconds: by what their answer depends on."""
 
 
-async def run(plan: Plan, folder: Path, on_record: OnRecord = lambda record: None) -> list[Record]:
+async def run_locally(
+    plan: Plan, folder: Path, on_record: OnRecord = lambda record: None
+) -> list[Record]:
     """Start the ranks of a plan in a run folder.
 
     Returns every wire record, the last one of kind ``end``.
@@ -64,7 +66,7 @@ async def run(plan: Plan, folder: Path, on_record: OnRecord = lambda record: Non
         )
 
 
-async def facts(
+async def read_facts_here(
     python: str, folder: Path, paths: Mapping[str, str] | None = None, deadline: float = FACTS
 ) -> list[Record]:
     """Facts of this host as the training interpreter sees it: records of kind ``fact``.
@@ -240,7 +242,7 @@ async def _read(
         while chunk := await guard.stdout.read(1 << 16):
             *lines, rest = (rest + chunk).split(b"\n")
             for line in lines:
-                if not heard.is_set() and (wire.parse(line) or {}).get("kind") == "guard":
+                if not heard.is_set() and (wire.parse_record(line) or {}).get("kind") == "guard":
                     heard.set()
                     continue
                 _keep(folder, line, records, kept, log, on_record)
@@ -301,7 +303,7 @@ def _keep(
     log: LauncherLog,
     on_record: OnRecord,
 ) -> None:
-    record = wire.parse(line)
+    record = wire.parse_record(line)
     if record is None:
         said = redact.text(line.decode("utf-8", "surrogateescape")).encode(
             "utf-8", "surrogateescape"
@@ -322,7 +324,7 @@ def _spill(rest: bytes, log: LauncherLog) -> bytes:
     return b""
 
 
-async def check(python: str, deadline: float = 60.0) -> Record:
+async def check_interpreter(python: str, deadline: float = 60.0) -> Record:
     """What the training interpreter can do.
 
     ``python``, ``torch``, ``gpus``, ``nccl``; NcclkitError in one sentence.

@@ -257,8 +257,10 @@ LAST_WORDS = 5.0
 """Seconds that hosts get beyond the timeout of collectives, once one host has failed."""
 
 
-async def run(plan: Plan, folder: Path, on_record: OnRecord = lambda record: None) -> list[Record]:
-    """As `local.run`, on the simulated hosts of the plan's network.
+async def run_on_simulated_hosts(
+    plan: Plan, folder: Path, on_record: OnRecord = lambda record: None
+) -> list[Record]:
+    """As `local.run_locally`, on the simulated hosts of the plan's network.
 
     Each sends the facts of its network first.
 
