@@ -50,7 +50,7 @@ _DOORS = {
     "Case": "core.case",
     "NcclkitError": "core.model",
     "sample": "evidence.samples",
-    "sample_names": "evidence.samples:names",
+    "sample_names": "evidence.samples:recording_names",
     "inspect": "live.submit",
     "set_job_spec": "core.resources",
     "read_logs": "evidence.logs",

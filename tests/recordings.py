@@ -10,19 +10,19 @@ from unittest.mock import patch
 from ncclkit import evidence
 from ncclkit.core.case import Case
 from ncclkit.evidence import files
-from ncclkit.evidence.samples import HERE, names
+from ncclkit.evidence.samples import HERE, recording_names
 from ncclkit.evidence.sources import inputs
 
 TWO_HOSTS = Path(__file__).parent / "two_hosts"
 """The faults of the bundled ones on GPUs that NCCL took for those of two hosts."""
-RECORDINGS = [*(HERE / name for name in names()), *sorted(TWO_HOSTS.iterdir())]
+RECORDINGS = [*(HERE / name for name in recording_names()), *sorted(TWO_HOSTS.iterdir())]
 
 
 def title(folder: Path) -> str:
     return folder.name if folder.parent == HERE else f"{folder.name} on two hosts"
 
 
-_parts = cache(files.read)
+_parts = cache(files.read_file)
 
 
 def recorded(folder: Path, *gone: str) -> Case:
@@ -32,7 +32,7 @@ def recorded(folder: Path, *gone: str) -> Case:
     """
     found, _ = inputs.find([folder])
     left = [path for path in found if not any(fnmatch(Path(path).name, pattern) for pattern in gone)]
-    with patch.object(files, "read", lambda path, *_: _parts(path)):
+    with patch.object(files, "read_file", lambda path, *_: _parts(path)):
         reading = evidence.read(left)
     case = Case.open(folder, read_only=True)
     case.events, case.inputs = list(reading.events), list(reading.inputs)

@@ -29,7 +29,8 @@ def main(argv=None):
 
     After ``--own`` remove the program's folder.
     """
-    argv = sys.argv[1:] if argv is None else argv
+    if argv is None:
+        argv = sys.argv[1:]
     if argv[:1] == [private.OWN]:
         # as Slurm ends a step
         signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
@@ -37,7 +38,9 @@ def main(argv=None):
             return main(argv[1:])
         finally:
             shutil.rmtree(os.path.dirname(sys.argv[0]))
-    verb = argv[0] if argv else ""
+    verb = ""
+    if argv:
+        verb = argv[0]
     if verb not in VERBS:
         sys.stderr.write("agent: say one of: %s\n" % ", ".join(sorted(VERBS)))
         return 2

@@ -26,42 +26,53 @@ _END = r"(?![A-Za-z0-9])"
 _HEX = "[0-9A-Fa-f]"
 ADDRESS = re.compile(
     rf"(?<![\w:.])(?P<mac>{_HEX}{{2}}(?::{_HEX}{{2}}){{5}}(?:(?::{_HEX}{{2}}){{14}})?)(?![\w:])"
-    rf"|(?<![\w:.])(?P<guid>{_HEX}{{4}}(?::{_HEX}{{4}}){{3}})(?![\w:])|(?i:guid\W{{1,6}}(?P<hex>0x{_HEX}{{16}}))"
-    rf"|(?<![\w:.])(?P<six>{_HEX}{{1,4}}:(?:{_HEX}{{0,4}}:){{1,6}}{_HEX}{{0,4}}(?:\d{{0,3}}(?:\.\d{{1,3}}){{3}})?)(?![\w:])"
+    rf"|(?<![\w:.])(?P<guid>{_HEX}{{4}}(?::{_HEX}{{4}}){{3}})(?![\w:])"
+    rf"|(?i:guid\W{{1,6}}(?P<hex>0x{_HEX}{{16}}))"
+    rf"|(?<![\w:.])(?P<six>{_HEX}{{1,4}}:(?:{_HEX}{{0,4}}:){{1,6}}{_HEX}{{0,4}}(?:\d{{0,3}}"
+    rf"(?:\.\d{{1,3}}){{3}})?)(?![\w:])"
     r"|(?<![A-Za-z0-9.])(?P<four>\d{1,3}(?:\.\d{1,3}){3})(?!\w|\.\d)"
     rf"|\b(?P<uuid>(?:GPU|MIG)-{_HEX}{{8}}(?:-{_HEX}{{4}}){{3}}-{_HEX}{{12}})\b"
 )
 VERSION = re.compile(r"(?i)(?:version|cudnn|cuda|driver|toolkit|release|==|>=|<=|\bv)[^\w\n]{0,4}$")
 """What stands before four numbers that are no address."""
 _TOP = (
-    "com|org|net|edu|gov|mil|int|io|ai|dev|cloud|info|eu|de|fr|uk|ch|at|nl|be|it|es|se|fi|dk|pl|cz|jp|cn|kr|tw|in|au|ca|br|us|sg"
+    "com|org|net|edu|gov|mil|int|io|ai|dev|cloud|info|eu|de|fr|uk|ch|at|nl|be|it|es|se|fi|dk|pl|cz"
+    "|jp|cn|kr|tw|in|au|ca|br|us|sg"
     "|hk|ru|il|local|localdomain|internal|intra|intranet|lan|corp|hpc|cluster"
 )
 FAR = re.compile(
-    rf"(?:(?<=://)(?![\w.-]{{1,200}}\.(?:amazonaws|googleapis|windows|aliyuncs|myqcloud)\.)|(?<![\w./@-]))"
+    rf"(?:(?<=://)(?![\w.-]{{1,200}}\.(?:amazonaws|googleapis|windows|aliyuncs|myqcloud)\.)"
+    rf"|(?<![\w./@-]))"
     rf"(?:[A-Za-z0-9][\w-]{{0,62}}(?:\.[A-Za-z0-9][\w-]{{0,62}}){{1,6}}\.(?:{_TOP})"
-    r"|(?=[A-Za-z-]{0,40}\d)[A-Za-z][\w-]{0,62}\.(?:local|internal|lan|corp|hpc|cluster))(?![\w-]|\.\w|\()"
+    r"|(?=[A-Za-z-]{0,40}\d)[A-Za-z][\w-]{0,62}\.(?:local|internal|lan|corp|hpc|cluster))(?![\w-]"
+    r"|\.\w|\()"
 )
 """A host with its domain, whichever domain that is; the stores of clouds are `BUCKET`."""
 PUBLIC = re.compile(
-    r"(?:^|\.)(?:pytorch|python|kernel|w3|pypi|npmjs|anaconda|conda|jupyter|readthedocs|openucx|open-mpi|apache|debian|ubuntu"
-    r"|nvidia|github|githubusercontent|gitlab|huggingface|wandb|google|googleapis|openai|docker|quay|nvcr|stackoverflow|lightning"
+    r"(?:^|\.)(?:pytorch|python|kernel|w3|pypi|npmjs|anaconda|conda|jupyter|readthedocs|openucx"
+    r"|open-mpi|apache|debian|ubuntu"
+    r"|nvidia|github|githubusercontent|gitlab|huggingface|wandb|google|googleapis|openai|docker"
+    r"|quay|nvcr|stackoverflow|lightning"
     r"|schedmd|plotly|example)\.(?:com|org|io|ai|co|net)$"
 )
 """Domains that everybody talks to."""
 NODE = re.compile(
-    r"(?<![\w./@-])(?=[A-Za-z_-]{0,40}(?:node|gpu|compute|login|dgx|hgx|nid|rack|blade|host|srv|server|hpc|head|master)"
-    r"[A-Za-z_-]{0,20}\d)(?P<stem>[A-Za-z][A-Za-z_-]{2,40}?)(?:[-_][A-Za-z]?)?(?P<number>\d{1,6})(?:[-_][A-Za-z]{0,4}\d{1,4}){0,3}"
+    r"(?<![\w./@-])(?=[A-Za-z_-]{0,40}(?:node|gpu|compute|login|dgx|hgx|nid|rack|blade|host|srv"
+    r"|server|hpc|head|master)"
+    r"[A-Za-z_-]{0,20}\d)(?P<stem>[A-Za-z][A-Za-z_-]{2,40}?)(?:[-_][A-Za-z]?)?(?P<number>\d{1,6})"
+    r"(?:[-_][A-Za-z]{0,4}\d{1,4}){0,3}"
     r"(?![\w-]|\.\d)",
     re.I,
 )
 """What is called as hosts of clusters are: gpunode17, GPU-NODE-03, dgx-a12."""
 NUMBERED = re.compile(
-    r"(?i)(?:host-?|(?:gpu|node|host|server|rank|worker)s?|n_?(?:gpu|node)s?|\w{1,30}_per_\w{1,10})[-_]?"
+    r"(?i)(?:host-?|(?:gpu|node|host|server|rank|worker)s?|n_?(?:gpu|node)s?"
+    r"|\w{1,30}_per_\w{1,10})[-_]?"
 )
 """Stems of what a job counts."""
 SHARED = re.compile(
-    r"(?<![\w.:/])/(?:lustre|gpfs|beegfs|weka|fsx|efs|nfs|scratch|gscratch|work|projects?|data|mnt|shared|global|users?)"
+    r"(?<![\w.:/])/(?:lustre|gpfs|beegfs|weka|fsx|efs|nfs|scratch|gscratch|work|projects?|data|mnt"
+    r"|shared|global|users?)"
     r"(?:/[\w.@+-]{1,255}){1,32}"
 )
 """A path on a file system of the cluster, whose folders are called as projects and people are."""
@@ -76,8 +87,10 @@ PACKAGES = frozenset(
 )
 """Folders below which the names are those of software."""
 BUCKET = re.compile(
-    r"(?i)(\b(?:s3a?|gs|gcs|az|oss|cos|obs|tos|abfss?|wasbs?|r2)://(?:[^\s/@]{1,100}@)?)([a-z0-9][\w.-]{1,200})"
-    r"|\b()([a-z0-9][\w-]{1,62})(?=\.(?:s3|blob|dfs|oss|cos)[\w.-]{0,40}\.(?:amazonaws|windows|aliyuncs|myqcloud)\.)"
+    r"(?i)(\b(?:s3a?|gs|gcs|az|oss|cos|obs|tos|abfss?|wasbs?"
+    r"|r2)://(?:[^\s/@]{1,100}@)?)([a-z0-9][\w.-]{1,200})"
+    r"|\b()([a-z0-9][\w-]{1,62})(?=\.(?:s3|blob|dfs|oss|cos)[\w.-]{0,40}\.(?:amazonaws|windows"
+    r"|aliyuncs|myqcloud)\.)"
 )
 MAIL = re.compile(
     r"(?<![\w.+-])[\w.+-]{1,64}@[A-Za-z0-9-]{1,63}(?:\.[A-Za-z0-9-]{1,63}){1,6}(?![\w-])"
@@ -163,7 +176,9 @@ class Aliases:
 
     def _as_mail(self, match: re.Match[str]) -> str:
         public = PUBLIC.search(match[0].partition("@")[2])  # git@github.com
-        return match[0] if public else self._noted(match[0], self._as_user(match[0]) + "@host")
+        if public:
+            return match[0]
+        return self._noted(match[0], self._as_user(match[0]) + "@host")
 
     def _noted(self, name: str, alias: str) -> str:
         if name != alias:
@@ -188,7 +203,10 @@ class Aliases:
             if part in PACKAGES:
                 break
             if part not in PLAIN and not re.match(r"(?:user|folder)-\d+$", part):
-                count = self._as_user if part in self._users else self._as_project
+                if part in self._users:
+                    count = self._as_user
+                else:
+                    count = self._as_project
                 parts[number] = self._noted(part, count(part))
         return "/".join(parts)
 
@@ -208,10 +226,13 @@ class Aliases:
         return "host-%d" % self._hosts.setdefault(name, len(self._hosts) + 1)
 
     def _as_user(self, name: str) -> str:
-        return name if name in NOBODY else "user-%d" % self._count("user", name)
+        if name in NOBODY:
+            return name
+        return "user-%d" % self._count("user", name)
 
     def _as_address(self, match: re.Match[str]) -> str:
-        kind, whole = str(match.lastgroup), match.group()
+        kind = str(match.lastgroup)
+        whole = match.group()
         value = match[kind]
         if kind in ("four", "six"):
             return self._as_ip(value, match)
@@ -223,7 +244,10 @@ class Aliases:
         number = self._count(kind, value.lower())
         if pattern is None:
             return "%s-00000000-0000-0000-0000-%012d" % (value[:3], number)
-        size = 256 if kind == "mac" else 1 << 16
+        if kind == "mac":
+            size = 256
+        else:
+            size = 1 << 16
         return whole.replace(value, pattern % divmod(number, size))
 
     def _as_ip(self, value: str, match: re.Match[str]) -> str:
@@ -266,9 +290,13 @@ def _longest(names: Iterable[str]) -> list[str]:
 
 
 def _natural(name: str) -> list[Any]:
-    return [
-        (int(part), "") if is_whole(part) else (-1, part) for part in re.split(r"([0-9]+)", name)
-    ]
+    found: list[Any] = []
+    for part in re.split(r"([0-9]+)", name):
+        if is_whole(part):
+            found.append((int(part), ""))
+        else:
+            found.append((-1, part))
+    return found
 
 
 def _is_address(name: str) -> bool:
@@ -281,7 +309,9 @@ def _is_address(name: str) -> bool:
 def _stem(name: str) -> str:
     """What stands before the number at the end of a host's name."""
     match = re.fullmatch(r"(.*?[A-Za-z_-])\d+", name)
-    return match[1] if match else ""
+    if match:
+        return match[1]
+    return ""
 
 
 def _is_node(match: re.Match[str]) -> bool:
@@ -302,7 +332,8 @@ def _shape(name: str) -> str:
 
     "" where a number may mean something else.
     """
-    stem, number = _stem(name), re.sub(r".*\D", "", name)
+    stem = _stem(name)
+    number = re.sub(r".*\D", "", name)
     if not stem or not (
         stem[-1] in "-_" or len(re.sub(r"[^A-Za-z]", "", stem)) > COMMON or len(number) > 2
     ):

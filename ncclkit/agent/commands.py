@@ -70,7 +70,8 @@ def run_bounded(
         preexec_fn=processes.die_with_parent if tied else None,
     )
     assert process.stdout is not None and process.stderr is not None
-    ended, left = LATE, [process.pid]
+    ended = LATE
+    left = [process.pid]
     try:
         with process.stdout, process.stderr:
             out, err, ended = _read_outputs(process, until, most)

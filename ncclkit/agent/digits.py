@@ -22,7 +22,9 @@ def is_whole(text: str) -> bool:
 
 def whole_number(text: str) -> int | None:
     """The whole number that a text writes in ASCII digits; None for any other text."""
-    return int(text) if is_whole(text) else None
+    if is_whole(text):
+        return int(text)
+    return None
 
 
 def whole_numbers(texts: Iterable[str]) -> list[int]:

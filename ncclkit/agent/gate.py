@@ -55,8 +55,10 @@ SILENT = {"hung": "hung", "endless": "wrote without end"}
 """Values of `gpu.nvidia_smi` where the driver gave no answer, and how to say it."""
 
 EQUAL = (
-    r"gpu\.count|gpu\.driver|gpu\.library|gpu\.peermem|gpu\.\d+\.(model|mig|ecc\.mode|compute_mode|persistence|"
-    r"pcie\.gen\.max|pcie\.width\.max|nvlink\.links|power\.limit|clock\.sm\.max|memory\.total|numa)|"
+    r"gpu\.count|gpu\.driver|gpu\.library|gpu\.peermem|gpu\.\d+\.(model|mig|ecc\.mode|compute_mode"
+    r"|persistence|"
+    r"pcie\.gen\.max|pcie\.width\.max|nvlink\.links|power\.limit|clock\.sm\.max|memory\.total|numa)"
+    r"|"
     r"host\.kernel|host\.iommu|cpu\.total|limits\.ports"
 )
 """Facts that all nodes of one kind share."""
@@ -75,13 +77,15 @@ def main(argv: list[str]) -> int:
     Python's own exit status after a defect is 1, by which a health check drains a healthy node: so
     whatever breaks is `UNKNOWN`.
     """
-    begun, out = time.monotonic(), _guarded_output()
+    begun = time.monotonic()
+    out = _guarded_output()
     asked = argparse.Namespace(seconds=10.0, baseline="", learn="")
     try:
         asked = _parse(argv)
         answer, left = _supervised(asked, begun)
     except Exception as error:
-        answer, left = _broken(asked, "%s: %s" % (type(error).__name__, error)), []
+        answer = _broken(asked, "%s: %s" % (type(error).__name__, error))
+        left = []
     if left and CANNOT_END not in answer["say"]:
         answer["say"] += "; process %d %s" % (left[0], CANNOT_END)
     answer.update(left=left, seconds=round(time.monotonic() - begun, 1))
@@ -97,7 +101,10 @@ def _guarded_output() -> int | None:
     for _ in closed:
         # it takes the lowest free number, so no file of ours is taken for an output
         os.open(os.devnull, os.O_RDWR)
-    out = None if 1 in closed else os.dup(1)
+    if 1 in closed:
+        out = None
+    else:
+        out = os.dup(1)
     os.dup2(2, 1)
     return out
 
@@ -132,12 +139,19 @@ def _print(out: int | None, answer: dict[str, Any], until: float) -> int:
 
     A node that is not ready stays so where nobody can hear why; any other one could not be told.
     """
-    say, status = str(answer["say"]), int(answer["status"])
+    say = str(answer["say"])
+    status = int(answer["status"])
     line = json.dumps(answer, default=str) + "\n"
-    problem = "it is closed" if out is None else _write(out, line, until)
+    if out is None:
+        problem = "it is closed"
+    else:
+        problem = _write(out, line, until)
     if problem:
         say += "; its object could not be written to standard output (%s)" % problem
-        status = NOT_READY if status == NOT_READY else UNKNOWN
+        if status == NOT_READY:
+            status = NOT_READY
+        else:
+            status = UNKNOWN
     _write(2, say + "\n", until)
     return status
 
@@ -255,8 +269,8 @@ def _stuck_before() -> int:
 def _killed_in_kernel() -> set[int]:
     found = set()
     for pid in processes.parents():
-        name = processes.read("/proc/%d/comm" % pid).strip()
-        waits = name == SMI and processes.state(pid) == "D"
+        name = processes.read_text("/proc/%d/comm" % pid).strip()
+        waits = name == SMI and processes.process_state(pid) == "D"
         if waits and processes.is_pending(pid, signal.SIGKILL):
             found.add(pid)
     return found
@@ -264,7 +278,9 @@ def _killed_in_kernel() -> set[int]:
 
 def _verdict(asked: argparse.Namespace, begun: float) -> dict[str, Any]:
     try:
-        baseline = _read(asked.baseline) if asked.baseline else {}
+        baseline = {}
+        if asked.baseline:
+            baseline = _read(asked.baseline)
     except (OSError, ValueError) as error:
         return _broken(asked, "the baseline %s could not be read (%s)" % (asked.baseline, error))
     stuck = _stuck_before()
@@ -273,7 +289,7 @@ def _verdict(asked: argparse.Namespace, begun: float) -> dict[str, Any]:
     left = max(0.5, begun + asked.seconds - 1.0 - time.monotonic())
     rows = collect(torch=False, machine=machine, deadline=min(left, 20.0) if testing else left)
     found = {row["name"]: row for row in rows}
-    problems, unknown = judge(found, baseline)
+    problems, unknown = judge_node(found, baseline)
     count = _value(found, "gpu.count") or 0
     tested = None
     if testing and count and not problems:
@@ -290,10 +306,19 @@ def _printed(
     problems: list[Problem], unknown: list[str], facts: int, asked: Any, tested: Any
 ) -> dict[str, Any]:
     """The object that is printed."""
-    status = NOT_READY if problems else UNKNOWN if unknown else READY
+    if problems:
+        status = NOT_READY
+    elif unknown:
+        status = UNKNOWN
+    else:
+        status = READY
     names = list(map(_sentence, [problem["say"] for problem in problems] or unknown))
-    more = " and %d more" % (len(names) - NAMED) if len(names) > NAMED else ""
-    against = "as in the baseline" if asked.baseline else "without a baseline to compare with"
+    more = ""
+    if len(names) > NAMED:
+        more = " and %d more" % (len(names) - NAMED)
+    against = "without a baseline to compare with"
+    if asked.baseline:
+        against = "as in the baseline"
     how = {
         READY: (
             "is ready: %d facts %s%s"
@@ -330,7 +355,7 @@ def _problem(name: str, value: Any, say: str, expected: Any = None) -> Problem:
 # ---------------------------------------------------------------- facts
 
 
-def judge(found: Rows, baseline: dict[str, Any]) -> tuple[list[Problem], list[str]]:
+def judge_node(found: Rows, baseline: dict[str, Any]) -> tuple[list[Problem], list[str]]:
     """What is wrong with a node, and what could not be told, by its facts (name → row) and its
     cluster's baseline.
     """
@@ -345,13 +370,19 @@ def judge(found: Rows, baseline: dict[str, Any]) -> tuple[list[Problem], list[st
     elif silent:
         unknown.insert(0, silent + ", and no baseline says that this node has GPUs")
     for name, expected in baseline.get("facts", {}).items():
-        value, why = _value(found, name), found.get(name, {}).get("why", "it was not read")
+        value = _value(found, name)
+        why = found.get(name, {}).get("why", "it was not read")
         if value is None:
             unknown.append("%s could not be read (%s)" % (name, why))
         elif re.fullmatch(AT_LEAST, name) and _enough(value, expected):
             continue
         elif value != expected:
-            shown = ["unlimited" if number == -1 else number for number in (value, expected)]
+            shown = []
+            for number in value, expected:
+                if number == -1:
+                    shown.append("unlimited")
+                else:
+                    shown.append(number)
             problems.append(_problem(name, value, "%s is %s, not %s" % (name, *shown), expected))
     return problems, unknown
 
@@ -376,10 +407,12 @@ def _has_gpus(baseline: dict[str, Any]) -> bool:
 
 def _by_itself(found: Rows) -> Iterable[Problem]:
     """What no node may have, whatever its cluster looks like."""
-    smi, why = _value(found, "gpu.nvidia_smi"), found.get("gpu.nvidia_smi", {}).get("why", "")
+    smi = _value(found, "gpu.nvidia_smi")
+    why = found.get("gpu.nvidia_smi", {}).get("why", "")
     if smi in ("failed", "breaks off"):
         yield _problem("gpu.nvidia_smi", smi, "nvidia-smi %s (%s)" % (smi, why))
-    driver, library = _value(found, "gpu.driver"), _value(found, "gpu.library")
+    driver = _value(found, "gpu.driver")
+    library = _value(found, "gpu.library")
     if driver and library and driver != library:
         yield _problem(
             "gpu.library",
@@ -388,7 +421,8 @@ def _by_itself(found: Rows) -> Iterable[Problem]:
             driver,
         )
     for name, row in found.items():
-        gpu, value = re.fullmatch(r"gpu\.(\d+)\.(.+)", name), row["value"]
+        gpu = re.fullmatch(r"gpu\.(\d+)\.(.+)", name)
+        value = row["value"]
         if gpu and value is not None:
             say = _of_gpu(gpu[2], value)
             if say:
@@ -415,12 +449,12 @@ def _of_gpu(what: str, value: Any) -> str:
         return "is held by %s" % ", ".join(
             "%s (pid %s)" % (one["name"], one["pid"]) for one in value[:3]
         )
-    slow = (
-        [reason for reason in value if "hw_" in reason or "thermal" in reason]
-        if what == "throttle"
-        else []
-    )
-    return "is slowed down (%s)" % ", ".join(slow) if slow else ""
+    slow = []
+    if what == "throttle":
+        slow = [reason for reason in value if "hw_" in reason or "thermal" in reason]
+    if slow:
+        return "is slowed down (%s)" % ", ".join(slow)
+    return ""
 
 
 def _by_ports(found: Rows, baseline: dict[str, Any]) -> Iterable[Problem]:
@@ -435,10 +469,12 @@ def _by_ports(found: Rows, baseline: dict[str, Any]) -> Iterable[Problem]:
 def _ports(found: Rows) -> dict[str, list[Any]]:
     """``device:port`` → what all nodes of one kind share of it."""
     rows = _value(found, "net.rdma") or []
-    return {
-        "%s:%s" % (row.get("device"), row.get("port")): [row.get(key) for key in PORTS[2:]]
-        for row in rows
-    }
+    collected: dict[str, list[Any]] = {}
+    for row in rows:
+        collected["%s:%s" % (row.get("device"), row.get("port"))] = [
+            row.get(key) for key in PORTS[2:]
+        ]
+    return collected
 
 
 # ---------------------------------------------------------------- a test of the GPUs
@@ -450,7 +486,8 @@ def _test(count: int, seconds: float, backend: str = "nccl") -> dict[str, Any]:
     Bus bandwidth, wrong values, how it ended.
     """
     folder = tempfile.mkdtemp(prefix=private.PREFIX, dir=private.parent_folder())
-    agent, sizes = sys.argv[0], "8,1048576,%d" % LARGEST
+    agent = sys.argv[0]
+    sizes = "8,1048576,%d" % LARGEST
     work = [
         "collective",
         "--folder",
@@ -483,7 +520,9 @@ def _test(count: int, seconds: float, backend: str = "nccl") -> dict[str, Any]:
     if reply.ended == TOO_LONG:
         return {"reason": TOO_LONG, "ranks": count, "busbw": None, "wrong": 0, "error": ""}
     out = reply.out + b"\n" + reply.err
-    return _result([record for record in map(wire.parse, out.splitlines()) if record], count, out)
+    return _result(
+        [record for record in map(wire.parse_record, out.splitlines()) if record], count, out
+    )
 
 
 def _result(records: list[dict[str, Any]], count: int, out: bytes) -> dict[str, Any]:
@@ -524,7 +563,8 @@ def judge_test(
         return [
             _problem("test", tested["reason"], "the test of its GPUs failed: %s" % why, "done")
         ], []
-    expected, busbw = baseline.get("busbw"), tested["busbw"]
+    expected = baseline.get("busbw")
+    busbw = tested["busbw"]
     if expected and busbw is not None and busbw < SLOWER * expected:
         say = "its GPUs reach %s GB/s busbw, %.0f %% of the %s GB/s of the baseline" % (
             *(busbw, 100 * busbw / expected, expected),
@@ -539,7 +579,9 @@ def _by_links(busbw: float, count: int, found: Rows) -> list[Problem]:
     if bound is None or busbw >= HALF * bound[0]:
         return []
     busy = [gpu for gpu in range(count) if (_value(found, "gpu.%d.busy" % gpu) or 0) >= BUSY]
-    others = "; before the test others used GPU %s" % ", ".join(map(str, busy)) if busy else ""
+    others = ""
+    if busy:
+        others = "; before the test others used GPU %s" % ", ".join(map(str, busy))
     say = (
         "its GPUs reach %s GB/s busbw, %.0f %% of the %.0f GB/s that %s allows: slower than they"
         " should be%s" % (*(busbw, 100 * busbw / bound[0], bound[0], bound[1], others),)
@@ -593,11 +635,16 @@ def _shared(name: str, value: Any, before: Any) -> Any:
     numbers = all(isinstance(one, (int, float)) for one in (value, before))
     if not (numbers and re.fullmatch(AT_LEAST, name)):
         return None
-    return max(value, before) if -1 in (value, before) else min(value, before)  # -1: unlimited
+    # -1: unlimited
+    if -1 in (value, before):
+        return max(value, before)
+    return min(value, before)
 
 
 def _learn(path: str, found: Rows, tested: dict[str, Any] | None) -> None:
     """Write the baseline of this node, together with those that the file holds already."""
-    before = _read(path) if os.path.exists(path) else None
+    before = None
+    if os.path.exists(path):
+        before = _read(path)
     baseline = learned(found, tested["busbw"] if tested else None, before)
     processes.write_whole(path, json.dumps(baseline, indent=1, sort_keys=True))

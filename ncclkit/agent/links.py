@@ -59,7 +59,9 @@ def nvlink_paths(known: Known, gpus: Sequence[int]) -> dict[int, int]:
     matrix = known.get("gpu.topology") or {}
     pairs = {gpu: [_links(matrix, gpu, other) for other in gpus if other != gpu] for gpu in gpus}
     joined = all(links for row in pairs.values() for links in row)
-    return {gpu: sum(row) for gpu, row in pairs.items()} if joined else {}
+    if joined:
+        return {gpu: sum(row) for gpu, row in pairs.items()}
+    return {}
 
 
 def nvlinks(known: Known, paths: Mapping[int, int]) -> NvLinks:
@@ -80,7 +82,8 @@ def nvlinks(known: Known, paths: Mapping[int, int]) -> NvLinks:
 def pcie_link(known: Known, gpu: int) -> PcieLink | None:
     """The PCIe link of a GPU; None where it could not be read."""
     # an idle GPU lowers the generation of its link, but not the width
-    generation, width = known.get("gpu.%d.pcie.gen.max" % gpu), known.get("gpu.%d.pcie.width" % gpu)
+    generation = known.get("gpu.%d.pcie.gen.max" % gpu)
+    width = known.get("gpu.%d.pcie.width" % gpu)
     if generation not in PCIE_LANE or not width:
         return None
     return PcieLink(PCIE_LANE[generation] * width, int(generation), int(width))
@@ -96,12 +99,18 @@ def ring_bound(known: Known, gpus: Sequence[int]) -> tuple[float, str] | None:
     paths = nvlink_paths(known, gpus)
     if paths:
         found = nvlinks(known, paths)
-        return (min(found.links.values()) * found.speed, "NVLink") if found.speed else None
+        if found.speed:
+            return min(found.links.values()) * found.speed, "NVLink"
+        return None
     speeds = [link.speed for link in (pcie_link(known, gpu) for gpu in gpus) if link]
-    return (min(speeds), "PCIe") if len(speeds) == len(gpus) else None
+    if len(speeds) == len(gpus):
+        return min(speeds), "PCIe"
+    return None
 
 
 def _links(matrix: Mapping[str, Mapping[str, str]], one: int, two: int) -> int:
     """18 for NV18 between two GPUs, 0 for any other way."""
     match = re.fullmatch(r"NV(\d+)", matrix.get("GPU%d" % one, {}).get("GPU%d" % two, ""))
-    return int(match.group(1)) if match else 0
+    if match:
+        return int(match.group(1))
+    return 0

@@ -58,7 +58,9 @@ def _branches(tree: dict[str, Any]) -> str:
     if "" in tree:  # a word ends here, and longer ones begin with it
         return ""
     found = [re.escape(letter) + _branches(branch) for letter, branch in sorted(tree.items())]
-    return found[0] if len(found) == 1 else "(?:%s)" % "|".join(found)
+    if len(found) == 1:
+        return found[0]
+    return "(?:%s)" % "|".join(found)
 
 
 class _Patterns:
@@ -113,7 +115,10 @@ def text(value: str) -> str:
 
 def _kept_apart(instead: Instead, match: re.Match[str]) -> str:
     """What stands for a match; lines stay lines, and words of a command stay words."""
-    shown = instead(match) if callable(instead) else match.expand(instead)
+    if callable(instead):
+        shown = instead(match)
+    else:
+        shown = match.expand(instead)
     for end in "\n\0":
         shown += end * (match[0].count(end) - shown.count(end))
     return shown
@@ -137,7 +142,9 @@ def _whole_value(word: str, cleaned: str) -> str:
         return REDACTED + "\0" * word.count("\0")
     name, equals, _ = word.partition("=")
     begins = name + equals + REDACTED
-    return begins if equals and cleaned.startswith(begins) else cleaned
+    if equals and cleaned.startswith(begins):
+        return begins
+    return cleaned
 
 
 def texts(value: Any, change: Callable[[str], str] = text) -> Any:
@@ -146,19 +153,21 @@ def texts(value: Any, change: Callable[[str], str] = text) -> Any:
         return change(value)
     if isinstance(value, dict):
         return {texts(key, change): texts(inner, change) for key, inner in value.items()}
-    return (
-        type(value)(texts(inner, change) for inner in value)
-        if isinstance(value, (list, tuple))
-        else value
-    )
+    if isinstance(value, (list, tuple)):
+        return type(value)(texts(inner, change) for inner in value)
+    return value
 
 
 def clean(value: Any, name: str = "") -> Any:
     """A plain JSON value with every secret in it replaced; `name` is the key it stands under."""
     if value and isinstance(value, str):
-        return REDACTED if is_secret(name) else text(value)
+        if is_secret(name):
+            return REDACTED
+        return text(value)
     if isinstance(value, dict):
-        variable = str(value.get("name", "")).replace("env.", "", 1) if "value" in value else ""
+        variable = ""
+        if "value" in value:
+            variable = str(value.get("name", "")).replace("env.", "", 1)
         hidden = variable.isidentifier() and is_secret(
             variable
         )  # a row {"name": "HF_TOKEN", "value": …}

@@ -181,11 +181,15 @@ def _named(match: "re.Match[str]") -> str:
 
 
 def _if_secret(match: "re.Match[str]") -> str:
-    return _named(match) if is_secret(match["name"]) else match.group()
+    if is_secret(match["name"]):
+        return _named(match)
+    return match.group()
 
 
 def _pair(match: "re.Match[str]") -> str:
-    return match[1] + REDACTED if is_secret(match["name"]) else match.group()
+    if is_secret(match["name"]):
+        return match[1] + REDACTED
+    return match.group()
 
 
 def _between(match: "re.Match[str]") -> str:
@@ -193,7 +197,9 @@ def _between(match: "re.Match[str]") -> str:
 
 
 def _between_if_secret(match: "re.Match[str]") -> str:
-    return _between(match) if is_secret(match["name"]) else match.group()
+    if is_secret(match["name"]):
+        return _between(match)
+    return match.group()
 
 
 def is_secret(name: str) -> bool:
@@ -207,7 +213,9 @@ _USER = re.compile(r"(?:.*[^\w/.:@-])?[A-Za-z]\w{0,40}", re.S)
 
 def _behind_user(match: "re.Match[str]") -> str:
     before = match.string[max(0, match.start() - 60) : match.start()]
-    return match[1] + REDACTED if _USER.fullmatch(before) else match.group()
+    if _USER.fullmatch(before):
+        return match[1] + REDACTED
+    return match.group()
 
 
 AFTER_FIRST = r"\1" + REDACTED

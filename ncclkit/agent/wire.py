@@ -53,7 +53,7 @@ def send(kind, **fields):
     return True
 
 
-def parse(line):
+def parse_record(line):
     """The record in one line of bytes, or None when the line is something else."""
     if not line.startswith(MARK):
         return None
@@ -61,4 +61,6 @@ def parse(line):
         record = json.loads(line.decode("utf-8", "replace"))
     except ValueError:
         return None
-    return record if isinstance(record, dict) and record.get("ncclkit") == VERSION else None
+    if isinstance(record, dict) and record.get("ncclkit") == VERSION:
+        return record
+    return None

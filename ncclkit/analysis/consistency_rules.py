@@ -677,13 +677,16 @@ def pattern_of(name: str) -> str:
 
 
 OWN = re.compile(
-    r"SLURM_|(?:LOCAL_|GROUP_|ROLE_)?RANK$|TORCHELASTIC_|(?:CUDA|NVIDIA)_VISIBLE_DEVICES$|NCCL_(?:DEBUG_FILE|TOPO_FILE)$"
+    r"SLURM_|(?:LOCAL_|GROUP_|ROLE_)?RANK$|TORCHELASTIC_|(?:CUDA|NVIDIA)_VISIBLE_DEVICES$"
+    r"|NCCL_(?:DEBUG_FILE|TOPO_FILE)$"
 )
 """Variables of one process or one host; GPUs are compared as torch sees them."""
 
 MUST = re.compile(
-    r"NCCL_(?:ALGO|PROTO|NTHREADS|(?:MIN|MAX)_(?:CTAS|(?:P2P_)?NCHANNELS|NRINGS)|(?:LL\w*_)?BUFFSIZE|P2P_NET_CHUNKSIZE|NET|NET_PLUGIN"
-    r"|P2P_(?:LEVEL|DISABLE)|SHM_DISABLE|(?:NVLS|MNNVL|COLLNET|CUMEM)_ENABLE|CROSS_NIC|IB_(?:DISABLE|QPS_PER_CONNECTION"
+    r"NCCL_(?:ALGO|PROTO|NTHREADS|(?:MIN|MAX)_(?:CTAS|(?:P2P_)?NCHANNELS|NRINGS)"
+    r"|(?:LL\w*_)?BUFFSIZE|P2P_NET_CHUNKSIZE|NET|NET_PLUGIN"
+    r"|P2P_(?:LEVEL|DISABLE)|SHM_DISABLE|(?:NVLS|MNNVL|COLLNET|CUMEM)_ENABLE|CROSS_NIC"
+    r"|IB_(?:DISABLE|QPS_PER_CONNECTION"
     r"|SPLIT_DATA_ON_QPS)|SOCKET_FAMILY|COMM_ID|LAUNCH_\w+)$|MASTER_(?:ADDR|PORT)$|WORLD_SIZE$"
 )
 """Variables that all ranks must share (REFERENCE of NCCL's variables; torch's rendezvous)."""
@@ -694,7 +697,8 @@ NAMES = re.compile(
 """Variables that name or number devices, which hosts may name differently."""
 
 PACE = re.compile(
-    r"NCCL_(?:IB|NET|SOCKET|NSOCKS|BUFFSIZE|P2P|SHM|DMABUF|NVB)_|OMP_NUM_THREADS$|UCX_|FI_|CUDA_DEVICE_MAX_CONNECTIONS$"
+    r"NCCL_(?:IB|NET|SOCKET|NSOCKS|BUFFSIZE|P2P|SHM|DMABUF|NVB)_|OMP_NUM_THREADS$|UCX_|FI_"
+    r"|CUDA_DEVICE_MAX_CONNECTIONS$"
 )
 """Variables that set the pace of one host."""
 

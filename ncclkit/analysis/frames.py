@@ -16,15 +16,19 @@ from ncclkit.core.model import Event
 Frame = Mapping[str, Any]
 
 TORCH = (
-    "accelerator|amp|ao|autograd|backends|compiler|cpu|csrc|cuda|distributed|fft|func|functional|futures|fx|hub|include"
-    "|jit|lib|library|linalg|mps|multiprocessing|nested|nn|onnx|optim|overrides|package|profiler|quantization|random"
+    "accelerator|amp|ao|autograd|backends|compiler|cpu|csrc|cuda|distributed|fft|func|functional"
+    "|futures|fx|hub|include"
+    "|jit|lib|library|linalg|mps|multiprocessing|nested|nn|onnx|optim|overrides|package|profiler"
+    "|quantization|random"
     "|serialization|sparse|special|storage|testing|utils|xpu"
 )
 """Packages and modules of torch: a folder of the user may be called torch, too."""
 LIBRARY = re.compile(
-    r"site-packages|dist-packages|/lib/python\d|<frozen|<string>|^\?*$|\.so\b|importlib|\b(?:gloo|nccl)/(?!.*\.py$)"
+    r"site-packages|dist-packages|/lib/python\d|<frozen|<string>|^\?*$|\.so\b|importlib|\b(?:gloo"
+    r"|nccl)/(?!.*\.py$)"
     rf"|(?:^|/)torch/(?:_|(?:{TORCH})(?:/|\.py$))"
-    r"|(?:^|/)(?:lightning/(?:pytorch|fabric)|pytorch_lightning|lightning_fabric|transformers/trainer\w*\.py"
+    r"|(?:^|/)(?:lightning/(?:pytorch|fabric)|pytorch_lightning|lightning_fabric"
+    r"|transformers/trainer\w*\.py"
     r"|accelerate/(?:accelerator\.py|utils/)|deepspeed/runtime)"
 )
 WAITS = re.compile(
@@ -45,7 +49,8 @@ WAITING_CALLS = {
     "_engine_run_backward",
 }
 WRAPPERS = re.compile(
-    r"c10d_logger\.py:|torch/nn/modules/module\.py:_(?:wrapped_)?call_impl$|torch/utils/_contextlib\.py:"
+    r"c10d_logger\.py:|torch/nn/modules/module\.py:_(?:wrapped_)?call_impl$"
+    r"|torch/utils/_contextlib\.py:"
     r"|:(?:wrapper|decorate_\w+|_fn|inner)$"
 )
 """Frames between a caller and what it calls: decorators, and a module's ``__call__``."""

@@ -126,7 +126,8 @@ def shared_network(case: Case) -> dict[str, tuple[str, str]]:
     shared: dict[Network, dict[str, tuple[str, str]]] = {}
     for one, host, name in sorted(rows, key=lambda row: bool(VIRTUAL.match(row[2]))):
         if name != "lo" and len(holding[str(one.ip)]) == 1:
-            shared.setdefault(one.network, {}).setdefault(host, (name, str(one.ip)))  # type: ignore[arg-type]
+            places = shared.setdefault(one.network, {})  # type: ignore[arg-type]
+            places.setdefault(host, (name, str(one.ip)))
     best = max(shared.values(), key=len, default={})
     return best if len(best) > 1 and len(best) == len(known) else {}
 

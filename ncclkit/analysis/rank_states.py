@@ -48,13 +48,16 @@ from ncclkit.core.model import Event
 from ncclkit.core.summary import MOST
 
 MESSENGERS = re.compile(
-    r"DistBackendError|DistNetworkError|DistStoreError|ChildFailedError|SignalException|KeyboardInterrupt|SystemExit"
-    r"|ProcessRaisedException|ProcessExitedException|Rendezvous\w*|OutOfMemoryError|AcceleratorError|WorkerCrashedError"
+    r"DistBackendError|DistNetworkError|DistStoreError|ChildFailedError|SignalException"
+    r"|KeyboardInterrupt|SystemExit"
+    r"|ProcessRaisedException|ProcessExitedException|Rendezvous\w*|OutOfMemoryError"
+    r"|AcceleratorError|WorkerCrashedError"
     r"|nccl[A-Z]\w*Error"
 )
 """Exception types that report the work of a library or a signal, not the program's own error."""
 MESSAGES = re.compile(
-    r"\bNCCL\b|\bnccl[A-Z]|c10d|gloo/|Gloo|CUDA|cuda|TCPStore|store->get|[Ss]ocket|monitoredBarrier|ProcessGroup|[Ww]atchdog"
+    r"\bNCCL\b|\bnccl[A-Z]|c10d|gloo/|Gloo|CUDA|cuda|TCPStore|store->get|[Ss]ocket|monitoredBarrier"
+    r"|ProcessGroup|[Ww]atchdog"
     r"|Detected mismatch between collectives|Timed out waiting|env:// rendezvous|shared"
     r" memory|DataLoader "
     r"worker(?! process)|Too many open files"

@@ -52,24 +52,28 @@ NATIVELY = (
     # be idle
     (
         GPU,
-        r"cu(?:da)?(?:Stream|Event|Device|Ctx)Synchronize|cudaMemcpy(?!.*Async)|/libcuda\.so|hip\w+Synchronize",
+        r"cu(?:da)?(?:Stream|Event|Device|Ctx)Synchronize|cudaMemcpy(?!.*Async)|/libcuda\.so"
+        r"|hip\w+Synchronize",
     ),
     (STORE, r"c10d::(?:\w*Store|detail::TCPClient|detail::SocketImpl|detail::\w*connect)"),
     (PEERS, r"c10d::(?:Work|\w*Work|ProcessGroup|Reducer|Logger)|gloo::|\bnccl[A-Z]|ucc_"),
     (GIL, r"take_gil|PyEval_RestoreThread|PyGILState_Ensure"),
     (
         LOCK,
-        r"\bflock\b|\block[fF]|fcntl|sem_(?:timed|clock)?wait|lock_PyThread|acquire_timed|PyThread_acquire_lock",
+        r"\bflock\b|\block[fF]|fcntl|sem_(?:timed|clock)?wait|lock_PyThread|acquire_timed"
+        r"|PyThread_acquire_lock",
     ),
     (PROCESS, r"\bwait(?:4|pid|id)\b"),
     (TIMER, r"nanosleep|\bsleep\b"),
     (
         SOCKET,
-        r"\b(?:__)?(?:recv\w*|send\w*|connect|accept4?|(?:p?poll|select|epoll_wait)\w*)\b|SSL_|sock_\w+",
+        r"\b(?:__)?(?:recv\w*|send\w*|connect|accept4?|(?:p?poll|select|epoll_wait)\w*)\b|SSL_"
+        r"|sock_\w+",
     ),
     (
         FILE,
-        r"\b(?:__)?(?:(?:p?read|p?write)(?:64|v)?|open(?:at)?(?:64)?|f(?:data)?sync|f?statx?|unlink|rename)\b",
+        r"\b(?:__)?(?:(?:p?read|p?write)(?:64|v)?|open(?:at)?(?:64)?|f(?:data)?sync|f?statx?|unlink"
+        r"|rename)\b",
     ),
 )
 """What a native frame is there for; the first that fits one of the innermost frames decides."""
@@ -79,7 +83,8 @@ IN_KERNEL = (
     (LOCK, r"lock_inode|posix_lock|flock"),
     (
         FILE,
-        r"nfs|rpc_wait|lustre|ll_|fuse|ceph|folio_wait|io_schedule|jbd2|xfs|ext4|wait_for_partner|fifo_open",
+        r"nfs|rpc_wait|lustre|ll_|fuse|ceph|folio_wait|io_schedule|jbd2|xfs|ext4|wait_for_partner"
+        r"|fifo_open",
     ),
     (SOCKET, r"sk_wait|sock|tcp_|inet_|unix_stream"),
 )

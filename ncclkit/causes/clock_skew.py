@@ -23,7 +23,7 @@ What to do
     Containers share the clock of their host: correct it there.
 
 Read more
-    https://github.com/pytorch/pytorch/blob/main/torch/distributed/elastic/rendezvous/dynamic_rendezvous.py
+    https://github.com/pytorch/pytorch/tree/main/torch/distributed/elastic/rendezvous
     (_DistributedRendezvousStateHolder._sanitize, keep_alive_interval); man pages adjtimex(2),
     chronyc(1).
 """

@@ -189,7 +189,8 @@ def _advice() -> tuple[Advice, ...]:
         Advice(
             "Start processes without fork after CUDA, initialise once, and end with a barrier and "
             "destroy_process_group on all ranks.",
-            code='torch.multiprocessing.set_start_method("spawn")\n...\ndist.barrier()\ndist.destroy_process_group()',
+            code='torch.multiprocessing.set_start_method("spawn")\n...\ndist.barrier()\n'
+            "dist.destroy_process_group()",
             why="A CUDA context and a communicator belong to one process, from first to last use.",
             check="The program starts and ends without warnings on all ranks.",
             risk="spawn imports the program again: guard it with if __name__ == '__main__'.",

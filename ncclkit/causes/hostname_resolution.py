@@ -47,7 +47,7 @@ from ncclkit.analysis.picks import (
 from ncclkit.causes import _tested
 from ncclkit.causes._experiments import limits, meeting, unasked
 from ncclkit.core.case import Case
-from ncclkit.core.connections import loopback
+from ncclkit.core.connections import is_loopback
 from ncclkit.core.kinds import (
     C10dTimeout,
     Endpoint,
@@ -102,7 +102,7 @@ def diagnose(case: Case) -> Finding:
         f for f in case.facts_of("net.hostname.addresses") if f.value and f.host not in foreign
     ]
     good = [f for f in named if not _to_itself(f)]
-    tested = _tested.passed(case, lambda link: bool(link.address) and not loopback(link.address))
+    tested = _tested.passed(case, lambda link: bool(link.address) and not is_loopback(link.address))
     went_well: list[Evidence] = [
         *tested,
         *good,
@@ -272,7 +272,7 @@ def _loop(case: Case) -> Finding | None:
 
 def _tested_names(case: Case) -> Finding | None:
     """A connection test found a host that resolves another's name to itself, or not at all."""
-    bad = _tested.paths(case, lambda link: not link.address or loopback(link.address))
+    bad = _tested.paths(case, lambda link: not link.address or is_loopback(link.address))
     bad = [link for link in bad if link.unresolved or link.address]
     if not bad:
         return None
@@ -386,7 +386,7 @@ def _symptom(case: Case) -> Finding | None:
 
 
 def _to_itself(fact: Fact) -> bool:
-    return bool(fact.value) and all(loopback(str(address)) for address in fact.value)
+    return bool(fact.value) and all(is_loopback(str(address)) for address in fact.value)
 
 
 def _foreign(case: Case) -> set[str]:

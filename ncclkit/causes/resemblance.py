@@ -72,12 +72,15 @@ one."""
 TOPIC = re.compile(
     r"(?<![a-z])(?:(?P<sure>(?:lib)?[nr]ccl|gpus?|cuda|nvidia|nvlink|torch|ddp|fsdp|zero[-_"
     r" ]?[123]|deepspeed|megatron"
-    r"|[sv]llm|all_?reduce|all_?gather|allto?all|mlx\d|infiniband|rdma|roce|slurm|sbatch|data_?loader|horovod|jax"
+    r"|[sv]llm|all_?reduce|all_?gather|allto?all|mlx\d|infiniband|rdma|roce|slurm|sbatch"
+    r"|data_?loader|horovod|jax"
     r"|accelerate|tensorflow|transformers|world[-_ ]size|pl"
     r" \d|lightning|load_dataset|sglang|safetensors|autograd"
     r"|watchdog|py-spy|busbw|algbw|nvswitch|fabricmanager|omp_\w+|c10d|client socket|libfabric|efa)"
-    r"|(?P<near>iterations?|affinity|ranks?|barrier|broadcast|gloo|xla|ib\d|epoch|tensor|train(?:ing|er)?|distributed|hangs?|stuck)"
-    r"|checkpoint|nodes?|driver|kubectl|pods?|docker|container|workers?|process(?:es)?|hosts?|cores?)(?![a-z])",
+    r"|(?P<near>iterations?|affinity|ranks?|barrier|broadcast|gloo|xla|ib\d|epoch|tensor"
+    r"|train(?:ing|er)?|distributed|hangs?|stuck)"
+    r"|checkpoint|nodes?|driver|kubectl|pods?|docker|container|workers?|process(?:es)?|hosts?"
+    r"|cores?)(?![a-z])",
     re.IGNORECASE,
 )
 """Words of what is posted about such jobs: one that nobody else uses, or two, one of them near to

@@ -95,7 +95,9 @@ def _system_says(error: OSError) -> str:
     """What the system refused, in a sentence."""
     if not _has_folder():
         return NO_FOLDER
-    where = f" ({error.filename})" if isinstance(error.filename, str) else ""
+    where = ""
+    if isinstance(error.filename, str):
+        where = f" ({error.filename})"
     return (
         f"{error.strerror or error or type(error).__name__}{where}; what was started has been"
         " ended."
@@ -132,7 +134,10 @@ class _Parser(argparse.ArgumentParser):
         message = re.sub(r"^argument (\S+): must", r"\1 must", message)
         wrong = re.search(r"invalid choice: '([^']*)'", message)
         if wrong:
-            known = [str(choice) for action in self._actions for choice in action.choices or ()]
+            known = []
+            for action in self._actions:
+                for choice in action.choices or ():
+                    known.append(str(choice))
             meant = did_you_mean(wrong[1], known, f"there is: {', '.join(known)}.")
             message = f"`{self.prog}` does not know {wrong[1]!r}; {meant}"
         show(
@@ -699,19 +704,20 @@ def _completion(options: argparse.Namespace) -> int:
             OPTIONS[action.dest].choices if action.dest in OPTIONS else ()
         )
         action.choices = list(offered) or action.choices
-        if kind := files.get("DIR" if action.dest == "case" else str(action.metavar)):
+        kind = files.get("DIR" if action.dest == "case" else str(action.metavar))
+        if kind:
             action.complete = kind  # type: ignore[attr-defined]
     show(shtab.complete(parser, options.shell))
     return 0
 
 
 def _verbs(parser: argparse.ArgumentParser) -> list[argparse.ArgumentParser]:
-    return [
-        verb
-        for action in parser._actions
-        if isinstance(action.choices, dict)
-        for verb in action.choices.values()
-    ]
+    found: list[argparse.ArgumentParser] = []
+    for action in parser._actions:
+        if isinstance(action.choices, dict):
+            for verb in action.choices.values():
+                found.append(verb)
+    return found
 
 
 if __name__ == "__main__":

@@ -34,7 +34,10 @@ def print_suspects(case: Case, diagnosis: Diagnosis) -> None:
     if suspects.seen:
         first = suspects.seen[0]
         cited = cite(first.line)
-        place = f"{cited['path']}:{cited['line']}" if cited["line"] else cited["path"]
+        if cited["line"]:
+            place = f"{cited['path']}:{cited['line']}"
+        else:
+            place = cited["path"]
         quoted = [f"  {line}" for line in clip(first.line.text, 2)]
         show("\n".join([f"Symptom: {questions.title_of(first.symptom)}  ({place})", *quoted]))
     if suspects.counted:
@@ -130,14 +133,18 @@ def converse(case: Case, diagnosis: Diagnosis) -> Diagnosis:
 
 def _question_of(diagnosis: Diagnosis) -> Look | None:
     suspects = questions.suspects_of(diagnosis)
-    return suspects.question if suspects else None
+    if suspects:
+        return suspects.question
+    return None
 
 
 def _typed_word() -> str:
     """What a person types; to leave, where the terminal is closed."""
     show(PROMPT)
     line = sys.stdin.readline()
-    return line.strip().lower() if line else "q"
+    if line:
+        return line.strip().lower()
+    return "q"
 
 
 def _look_here(case: Case, look: Look, diagnosis: Diagnosis) -> Diagnosis:

@@ -19,7 +19,8 @@ class Requests(io.RawIOBase):
     """Lines of JSON without half letters, to which the `mcp` package gives no answer."""
 
     def __init__(self, source: BinaryIO) -> None:
-        self._source, self._rest = source, b""
+        self._source = source
+        self._rest = b""
 
     def readable(self) -> bool:
         """They are read alone."""

@@ -154,11 +154,9 @@ def _absolute(path: str) -> str:
             f"{_cut(path)} holds bytes that are no UTF-8; name the file by a pattern, with ? for"
             " each."
         )
-    return (
-        path
-        if re.fullmatch(r"(?:slurm:)?[\d_+]+", path) and not Path(path).exists()
-        else os.path.abspath(path)
-    )
+    if re.fullmatch(r"(?:slurm:)?[\d_+]+", path) and not Path(path).exists():
+        return path
+    return os.path.abspath(path)
 
 
 async def _ask(verb: str, *argv: str, seconds: float = 0.0) -> tuple[Any, list[str]]:

@@ -91,7 +91,9 @@ class StandardStreams:
             )
             print(lost, file=sys.stderr)
         sys.stderr.flush()
-        return 2 if self.lost else status
+        if self.lost:
+            return 2
+        return status
 
 
 def _occupy_closed() -> None:

@@ -122,7 +122,9 @@ def _banner(found: Diagnosis, about: Summary) -> RenderableType:
 
     symbol, colour = MARKS[about.strength or about.verdict]
     name = NAMES.get(about.verdict, about.strength or about.verdict)
-    rows = [("At fault", about.culprit.sentence)] if about.culprit else []
+    rows = []
+    if about.culprit:
+        rows = [("At fault", about.culprit.sentence)]
     rows += [
         ("Line", f"{middle(line.place)}  {line.short}")
         for line in (about.line, *about.errors)
@@ -192,18 +194,25 @@ def _evidence(piece: Evidence) -> list[RenderableType]:
     from ncclkit.causes.engine import clip
 
     row = cite(piece)
-    place = f"{row['path']}:{row['line']}" if row["line"] else row["path"]
-    rank = f"  rank {piece.rank}" if isinstance(piece, Event) and piece.rank is not None else ""
-    times = f"  × {piece.count:,}" if isinstance(piece, Event) and piece.count > 1 else ""
+    if row["line"]:
+        place = f"{row['path']}:{row['line']}"
+    else:
+        place = row["path"]
+    rank = ""
+    if isinstance(piece, Event) and piece.rank is not None:
+        rank = f"  rank {piece.rank}"
+    times = ""
+    if isinstance(piece, Event) and piece.count > 1:
+        times = f"  × {piece.count:,}"
     lines = [_indented(_text((line, "")), 2) for line in clip(row["text"])]
     return [_text((f"{middle(place)}{rank}{times}", "dim")), *lines]
 
 
 def middle(path: str, width: int = 60) -> str:
     """A path in at most so many characters; what it leaves out is in the middle."""
-    return (
-        path if len(path) <= width else f"{path[: width // 3]}…{path[-(width - width // 3 - 1) :]}"
-    )
+    if len(path) <= width:
+        return path
+    return f"{path[: width // 3]}…{path[-(width - width // 3 - 1) :]}"
 
 
 def _advice(advice: Advice) -> list[RenderableType]:
@@ -222,7 +231,7 @@ def _advice(advice: Advice) -> list[RenderableType]:
     ]
 
 
-def facts(known: Sequence[Fact]) -> None:
+def print_facts(known: Sequence[Fact]) -> None:
     """Print facts by theme with their units, and what could not be read with the reason."""
     for title, group in themes.by_theme(known).items():
         unread = [(names, f"unknown: {why}") for names, why in themes.unread_rows(group)]
@@ -255,7 +264,7 @@ def _grid(pairs: Iterable[tuple[str, str]], style: str, wide: int | None = None)
     return table
 
 
-def page(name: str, sections: Mapping[str, str]) -> None:
+def print_page(name: str, sections: Mapping[str, str]) -> None:
     """Print a page of the catalogue: its title (key ""), then each heading with its text."""
     screen = console(sys.stdout)
     title = f"{name}: {sections['']}"
@@ -288,7 +297,9 @@ class Activity:
 
         Is_long: False until `amount` says so.
         """
-        self.what, self.limit, self.is_long = what, limit, is_long
+        self.what = what
+        self.limit = limit
+        self.is_long = is_long
         self.bar: Progress | None = None
 
     def __enter__(self) -> Activity:
@@ -334,8 +345,13 @@ class Activity:
     def step(self, text: str, done: float | None = None, total: float | None = None) -> None:
         """Say what is done now, and how much of everything that is."""
         if self.bar is None:
-            return self.note(f"  {text}") if text else None
-        words = f"{self.what}: {plain(text)}" if text else self.what
+            if text:
+                return self.note(f"  {text}")
+            return None
+        if text:
+            words = f"{self.what}: {plain(text)}"
+        else:
+            words = self.what
         at_once = bool(text)  # the next picture may come after the step is over
         return self.bar.update(
             self.task, description=words[:60], completed=done, total=total, refresh=at_once
@@ -349,7 +365,9 @@ def _times(activity: Activity) -> ProgressColumn:
     class Times(ProgressColumn):
         def render(self, task: Task) -> Text:
             elapsed = task.elapsed or 0.0
-            left = f", about {_clock(task.time_remaining)} left" if task.time_remaining else ""
+            left = ""
+            if task.time_remaining:
+                left = f", about {_clock(task.time_remaining)} left"
             if not left and activity.limit is not None and not task.finished:
                 left = f", at most {_clock(max(0.0, activity.limit - elapsed))} left"
             return _text((f"{_clock(elapsed)}{left}", "dim"))

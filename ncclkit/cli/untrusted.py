@@ -36,13 +36,18 @@ def fence(text: str, longest: int = LONGEST) -> str:
     """The text between marks that it cannot end itself, cut."""
     own = _OWN_MARK.sub("", text)
     rest = len(own) - longest
-    more = f" ({rest:,} more characters)" if rest > 0 else ""
+    more = ""
+    if rest > 0:
+        more = f" ({rest:,} more characters)"
     return f"<{MARK}>{own[:longest]}</{MARK}>{more}"
 
 
 def mark_quotations(answer: Mapping[str, Any], case: Case) -> dict[str, Any]:
     """An answer on a case in which every sentence marks what it repeats of the logs."""
-    wanted = {triple for sentence in _sentences(answer) for triple in _triples(_words(sentence))}
+    wanted = set()
+    for sentence in _sentences(answer):
+        for triple in _triples(_words(sentence)):
+            wanted.add(triple)
     known: set[Triple] = set()
     for text in _log_texts(case):
         known.update(wanted.intersection(_triples(_words(text))))
@@ -134,7 +139,8 @@ def _runs(words: list[str], known: set[Triple]) -> Iterator[tuple[int, int]]:
             continue
         if first >= 0 and _is_foreign(words[first : last + 1]):
             yield first, last
-        first, last = at, at + FEWEST - 1
+        first = at
+        last = at + FEWEST - 1
 
 
 def _is_foreign(words: list[str]) -> bool:

@@ -40,7 +40,8 @@ def _case(options: argparse.Namespace) -> Case:
     from ncclkit.core.case import Case
 
     case = Case.open(options.case)
-    if warning := case.exposed():
+    warning = case.exposed()
+    if warning:
         show(f"ncclkit: {warning}", sys.stderr)
     return case
 
@@ -49,7 +50,8 @@ def _judge(case: Case, this_run: Case) -> Diagnosis:
     """The verdict on what this verb has just seen, kept by the case; earlier runs do not count."""
     from ncclkit.causes.engine import diagnose
 
-    if held := case.earlier():
+    held = case.earlier()
+    if held:
         show(f"ncclkit: {held}; this verdict is about the new one alone.", sys.stderr)
     found = diagnose(this_run)
     case.findings = this_run.findings
@@ -75,11 +77,10 @@ def _options(options: argparse.Namespace, **more: Any) -> ProbeOptions:
 
     given = {name: getattr(options, name) for name in OPTIONS if hasattr(options, name)}
     chosen = ProbeOptions(**given | more, oversubscribe=options.oversubscribe, here=options.here)
-    why = (
-        ""
-        if chosen.oversubscribe or not (sys.stdin.isatty() and sys.stderr.isatty())
-        else too_many_ranks(chosen.ranks)
-    )
+    if chosen.oversubscribe or not (sys.stdin.isatty() and sys.stderr.isatty()):
+        why = ""
+    else:
+        why = too_many_ranks(chosen.ranks)
     if not why:
         return chosen
     show(f"{why}. Start them? [y/N]", sys.stderr)
@@ -117,13 +118,14 @@ def diagnose(options: argparse.Namespace) -> int:
             json.dumps(answer | {"other_jobs": theirs} if theirs else answer, indent=1, default=str)
         )
     else:
-        show(
-            f"ncclkit: {logs.summary(reading.inputs, len(reading.facts), reading.measurements)}",
-            sys.stderr,
-        )
+        count = len(reading.facts)
+        summary = logs.reading_summary(reading.inputs, count, reading.measurements)
+        show(f"ncclkit: {summary}", sys.stderr)
         _print_verdicts(judged)
     codes = [verdict.exit_code for _, verdict in judged]
-    return 1 if 1 in codes else codes[0]
+    if 1 in codes:
+        return 1
+    return codes[0]
 
 
 def _read_evidence(paths: Sequence[str], who_reads: str | None = None) -> Reading:
@@ -134,7 +136,9 @@ def _read_evidence(paths: Sequence[str], who_reads: str | None = None) -> Readin
     from ncclkit import evidence
     from ncclkit.live import workers
 
-    stdin = sys.stdin.buffer if "-" in paths else None
+    stdin = None
+    if "-" in paths:
+        stdin = sys.stdin.buffer
     say = functools.partial(show, file=sys.stderr)
     readers = workers.started(who_reads, say) if who_reads else nullcontext()
     with readers as executor, Activity("Reading", is_long=False) as activity:
@@ -201,7 +205,9 @@ def _answer(options: argparse.Namespace, answer: dict[str, Any], case: Case) -> 
     """The answer as it is printed; for a coding agent with marks around what comes from logs."""
     from ncclkit.cli.untrusted import mark_quotations
 
-    return mark_quotations(answer, case) if options.mark_log_text else answer
+    if options.mark_log_text:
+        return mark_quotations(answer, case)
+    return answer
 
 
 def _print_verdicts(judged: Sequence[tuple[Case, Diagnosis]]) -> None:
@@ -225,7 +231,8 @@ def _case_for_experiments(options: argparse.Namespace) -> Case:
     from ncclkit.experiments import baseline
 
     case = Case.open(options.case)
-    if warning := case.exposed():
+    warning = case.exposed()
+    if warning:
         show(f"ncclkit: {warning}", sys.stderr)
     first = Path(options.paths[0])
     if case.path is None or (
@@ -248,7 +255,9 @@ def _run_experiments(case: Case, options: argparse.Namespace) -> Diagnosis:
     from ncclkit.experiments import fixes
 
     def narrate(record: ExperimentRecord) -> None:
-        done = f"Checked: {record.question}" if record.kind == "check" else "Fix tried:"
+        done = "Fix tried:"
+        if record.kind == "check":
+            done = f"Checked: {record.question}"
         show(f"{done} {record.summary}", sys.stderr)
 
     show(f"ncclkit: small jobs run now, in {case.path}; Ctrl-C ends them.", sys.stderr)
@@ -284,17 +293,18 @@ def inspect(options: argparse.Namespace) -> int:
         asyncio.run(probe.inspect(case, options.python or None, paths))
     this_run = Case()
     this_run.facts = _read_now(case, before)
-    found, hosts = _judge(case, this_run), compare(this_run.facts)
+    found = _judge(case, this_run)
+    hosts = compare(this_run.facts)
     if options.json:
         show("\n".join(to_json(fact) for fact in this_run.facts))
     else:
         terminal.verdict(found)
-        terminal.facts(this_run.facts) if len(hosts.hosts) == 1 else show(f"\n{hosts.text()}")
+        terminal.print_facts(this_run.facts) if len(hosts.hosts) == 1 else show(f"\n{hosts.text()}")
         if scheduler.is_login_node():
             partitions = scheduler.known(case).get("partitions", [])
             terminal.rows(
-                scheduler.summary(case),
-                [(row["name"], scheduler.describe(row)) for row in partitions],
+                scheduler.scheduler_sentence(case),
+                [(row["name"], scheduler.partition_words(row)) for row in partitions],
             )
     return int(bool(found.findings) or hosts.can_break)
 
@@ -314,14 +324,19 @@ def probe(options: argparse.Namespace) -> int:
     from ncclkit.analysis.history import beside_baseline
     from ncclkit.core import bandwidth
 
-    case, chosen = _case(options), _options(options)
+    case = _case(options)
+    chosen = _options(options)
     with Activity("Live test", limit=chosen.timeout) as activity:
         run = asyncio.run(_live(case, chosen, activity))
     if options.json:
         show("\n".join(to_json(m) for m in run.measurements))
     else:
-        staged = stages.staged_test(case).summary if options.stages else ""
-        lines = [staged] if staged and staged not in run.summary else []
+        staged = ""
+        if options.stages:
+            staged = stages.staged_test(case).summary
+        lines = []
+        if staged and staged not in run.summary:
+            lines = [staged]
         judged = bandwidth.judgements(run.measurements, run.expectations)
         lines += [
             f"{one.best.op}: {one.summary}" if len(run.expectations) > 1 else one.summary
@@ -344,7 +359,9 @@ def probe(options: argparse.Namespace) -> int:
             terminal.verdict(*_judge_run(case, run.folder))
     if options.json and run.warning:
         show(f"ncclkit: {run.warning}", sys.stderr)
-    return 0 if run.reason == "done" and not run.warning else 1
+    if run.reason == "done" and not run.warning:
+        return 0
+    return 1
 
 
 async def _live(case: Case, options: ProbeOptions, activity: Activity) -> Run:
@@ -363,7 +380,7 @@ async def _live(case: Case, options: ProbeOptions, activity: Activity) -> Run:
             or options.backend != "auto"
         )
         if asked or await asyncio.to_thread(scheduler.is_login_node):
-            await probe.plan(case, options)  # refuses what cannot work before anything is read
+            await probe.plan_test(case, options)  # refuses what cannot work before anything is read
         await probe.inspect(case, options.python or None)
     return await probe.probe(case, options, _follow(activity))
 
@@ -432,7 +449,9 @@ def step(options: argparse.Namespace) -> int:
     case = _case(options)
     if options.traces:
         times = read_traces(case, options.traces)
-        more = holistic(options.traces) if options.hta else []
+        more = []
+        if options.hta:
+            more = holistic(options.traces)
         show(to_json(times) if options.json else "\n".join([times.text(), *more]))
         return 0
     given = {name: getattr(options, name) for name in declared(StepOptions)}
@@ -447,7 +466,9 @@ def step(options: argparse.Namespace) -> int:
     show(json.dumps(run.to_dict(), indent=1) if options.json else run.text())
     if run.times is None and not options.json:
         terminal.verdict(*_judge_run(case, run.folder))
-    return 0 if run.times else 1
+    if run.times:
+        return 0
+    return 1
 
 
 def compare(options: argparse.Namespace) -> int:
@@ -484,7 +505,8 @@ def connect(options: argparse.Namespace) -> int:
     from ncclkit.core.case import Case
     from ncclkit.live.connect import DEADLINE, connectivity
 
-    case, this_run = _case(options), Case()
+    case = _case(options)
+    this_run = Case()
     before = list(case.facts)
     choices = {
         "remote_command": options.remote_command,
@@ -515,7 +537,7 @@ def lab(options: argparse.Namespace) -> int:
 
     if options.list or not options.fault:
         terminal.rows(
-            "", [(name, injection.describe(fault)) for name, fault in injection.FAULTS.items()]
+            "", [(name, injection.fault_row(fault)) for name, fault in injection.FAULTS.items()]
         )
         return 0
     if options.record:
@@ -525,7 +547,8 @@ def lab(options: argparse.Namespace) -> int:
         f" {options.case}.",
         file=sys.stderr,
     )
-    case, asked = _case(options), _options(options)
+    case = _case(options)
+    asked = _options(options)
     with Activity(options.fault, limit=asked.timeout) as activity:
         run = asyncio.run(
             injection.inject(
@@ -543,9 +566,11 @@ def lab(options: argparse.Namespace) -> int:
         )
     if options.record:
         recording.bundle(run, options.record, {"host": "lab"})
-    found, about = (
-        (_run_experiments(case, options), None) if options.check else _judge_run(case, run.folder)
-    )
+    if options.check:
+        found = _run_experiments(case, options)
+        about = None
+    else:
+        found, about = _judge_run(case, run.folder)
     if options.json:
         show(json.dumps(found.to_dict(case.inputs), indent=1, default=str))
         return found.exit_code
@@ -596,7 +621,10 @@ def attach(options: argparse.Namespace) -> int:
         answer = _answer(options, found.to_dict(reading.inputs) | job_state, case)
         show(json.dumps(answer, indent=1, default=str))
         return found.exit_code
-    sentence = found.findings[0].say if found.findings else headline(attached.events)
+    if found.findings:
+        sentence = found.findings[0].say
+    else:
+        sentence = headline(attached.events)
     busy = [event.text for event in reading.events if event.kind == "telemetry.utilization"]
     about_job = [*attached.jobs, *attached.progress, *busy[:SHOWN_RANKS]]
     show("\n".join([sentence, "", *position_bars(attached.events), "", *about_job]))
@@ -620,7 +648,7 @@ def submit(options: argparse.Namespace) -> int:
         options.words, without=("submit", "status", "open", "mcp", "completion", "causes", "gate")
     )
     chosen = job_options(options)
-    if scheduler.inside():
+    if scheduler.is_inside_job():
         show("ncclkit: this is inside a job of Slurm already, so the verb runs in it.", sys.stderr)
         return int(verb.verb(verb))
     # before there is a case folder
@@ -641,7 +669,9 @@ def submit(options: argparse.Namespace) -> int:
 
     job = batch.submit(case, words, chosen, shown)
     show(f"ncclkit: job {job.id} is in the queue; {job.folder} keeps what it prints.", sys.stderr)
-    return 0 if options.no_wait else _follow_job(case, job)
+    if options.no_wait:
+        return 0
+    return _follow_job(case, job)
 
 
 def _with_case(words: Sequence[str], *case: str) -> list[str]:
@@ -649,7 +679,10 @@ def _with_case(words: Sequence[str], *case: str) -> list[str]:
 
     Behind ``--`` stands the user's own command.
     """
-    end = words.index("--") if "--" in words else len(words)
+    if "--" in words:
+        end = words.index("--")
+    else:
+        end = len(words)
     own, command = words[:end], words[end:]
     kept = [
         word
@@ -695,7 +728,9 @@ def _job_report(job: BatchJob, ended: JobState) -> int:
     if ended.status not in (0, 1):
         said = job.complaints.rstrip("\n")
         show("\n".join(filter(None, [said, f"ncclkit: {ended.sentence}"])), sys.stderr)
-    return ended.status if ended.status is not None and 0 <= ended.status < 3 else 2
+    if ended.status is not None and 0 <= ended.status < 3:
+        return ended.status
+    return 2
 
 
 def status(options: argparse.Namespace) -> int:
@@ -706,12 +741,14 @@ def status(options: argparse.Namespace) -> int:
     from ncclkit.live import submit as batch
 
     case = _case(options)
-    held = batch.jobs(case)
+    held = batch.submitted_jobs(case)
     job = next(
         (one for one in reversed(held) if options.job is None or one.id == str(options.job)), None
     )
     if job is None:
-        which = f"job {options.job}" if options.job else "batch job"
+        which = "batch job"
+        if options.job:
+            which = f"job {options.job}"
         raise NcclkitError(
             f"{case.path} holds no {which}; `ncclkit submit VERB --case DIR` submits one."
         )
@@ -720,9 +757,11 @@ def status(options: argparse.Namespace) -> int:
     if options.follow:
         return _follow_job(case, job)
     for one in held:
-        now = batch.state(one)
+        now = batch.job_state(one)
         show(f"{shlex.join(['ncclkit', *_with_case(one.words)])}: {now.sentence}", sys.stderr)
-    return _job_report(job, now) if (now := batch.state(job)).over else 0
+    if (now := batch.job_state(job)).over:
+        return _job_report(job, now)
+    return 0
 
 
 def gate(options: argparse.Namespace) -> int:
@@ -782,13 +821,16 @@ def causes(options: argparse.Namespace) -> int:
         if options.json:
             show(json.dumps({options.cause: about}, indent=1))
         else:
-            terminal.page(options.cause, about)
+            terminal.print_page(options.cause, about)
         return 0
-    titles = {} if options.cause else {name: page(name)[""] for name in catalogue()}
+    if options.cause:
+        titles = {}
+    else:
+        titles = {name: page(name)[""] for name in catalogue()}
     if options.json:
         show(json.dumps(titles or {options.cause: page(options.cause)}, indent=1))
     elif options.cause:
-        terminal.page(options.cause, page(options.cause))
+        terminal.print_page(options.cause, page(options.cause))
     else:
         terminal.rows("", titles.items())
     return 0
@@ -815,7 +857,8 @@ def report(options: argparse.Namespace) -> int:
     from ncclkit.core.case import Case
 
     path = report.notebook(options.notebook)
-    if wrong := next((item for item in options.p if "=" not in item), None):
+    wrong = next((item for item in options.p if "=" not in item), None)
+    if wrong:
         raise NcclkitError(
             f"The parameter {wrong!r} is not NAME=VALUE; write for example -p ranks=4."
         )

@@ -552,7 +552,7 @@ def large_size(bound: Expectation) -> int:
     return LARGE.get(bound.limit, 64 << 20)
 
 
-def judge(measurements: Iterable[Measurement], bound: Expectation | None) -> Judgement | None:
+def judge_curve(measurements: Iterable[Measurement], bound: Expectation | None) -> Judgement | None:
     """Compare the best large message of one size curve.
 
     None where nothing was measured, or no bound is known.
@@ -587,7 +587,7 @@ def first_judgement(
     """What `judge` says of a run's first collective, which stands for it; None at wrong values."""
     if not measurements or any(row.wrong for row in measurements):
         return None
-    return judge((row for row in measurements if row.op == measurements[0].op), bound)
+    return judge_curve((row for row in measurements if row.op == measurements[0].op), bound)
 
 
 def marginal(rows: Sequence[Measurement]) -> float | None:
@@ -612,5 +612,5 @@ def judgements(
     `bounds` are by collective.
     """
     ops = dict.fromkeys(m.op for m in measurements)
-    judged = (judge((m for m in measurements if m.op == op), bounds.get(op)) for op in ops)
+    judged = (judge_curve((m for m in measurements if m.op == op), bounds.get(op)) for op in ops)
     return [one for one in judged if one is not None]

@@ -341,7 +341,7 @@ def fitted(points: Sequence[tuple[int, float, float]]) -> MessageCost:
     return MessageCost(latency, byte)
 
 
-def open_files(measured: Mapping[int, float], ranks: int) -> Budget:
+def open_files_budget(measured: Mapping[int, float], ranks: int) -> Budget:
     """Open files of one rank at `ranks`, on the straight line through what was measured at fewer.
 
     measured: ranks → open files.  Raises ValueError where fewer than two counts were measured.

@@ -132,7 +132,7 @@ class NetworkPath:
     def fault(self) -> str:
         """The gravest fault of the path, a word of `FAULTS`; empty where there is none."""
         lost = "host" in self.why
-        if loopback(self.address) or not (self.address or lost):
+        if is_loopback(self.address) or not (self.address or lost):
             return "name"
         if self.rendezvous not in ("open", ""):
             return "port"
@@ -249,7 +249,7 @@ def ends(outcome: str) -> str:
     return ENDS.get(outcome, outcome)
 
 
-def loopback(address: str) -> bool:
+def is_loopback(address: str) -> bool:
     """True for 127.x and ::1."""
     return bool(_address(address)) and ipaddress.ip_address(address).is_loopback
 

@@ -63,7 +63,7 @@ def records_of(run: Path) -> list[dict[str, Any]]:
     """
     path = run / "wire.jsonl"
     lines = content(path).splitlines() if path.exists() else []
-    return [record for record in map(wire.parse, lines) if record is not None]
+    return [record for record in map(wire.parse_record, lines) if record is not None]
 
 
 def read_plan(value: Mapping[str, Any]) -> Plan:

@@ -15,7 +15,8 @@ KINDS = ("Discord", "Mailchimp", "Square OAuth", "Stripe", "Telegram", "Twilio")
 """What detect-secrets calls the keys that are known by their form alone; what a name gives away is
 the agent's."""
 _SIGN = re.compile(
-    r"[0-9a-z]{32}-us\d|sq0csp|k_live_|\d{8}:[\w-]{35}|(?:AC|SK)[a-z0-9]{32}|[\w-]{20}\.[\w-]{6}\.[\w-]{27}",
+    r"[0-9a-z]{32}-us\d|sq0csp|k_live_|\d{8}:[\w-]{35}|(?:AC|SK)[a-z0-9]{32}"
+    r"|[\w-]{20}\.[\w-]{6}\.[\w-]{27}",
     re.ASCII,
 )
 """What stands in every one of those keys, and in next to nothing else: the library costs 0.2 s to

@@ -54,27 +54,32 @@ SHAPES: tuple[tuple[str, Any], ...] = (
     (r"gpu\.\d+\.remapped_rows|software\.frameworks", dict[str, Any]),
     (r"gpu\.\d+\.nvlink\.speeds", list[Number | None]),
     (
-        r"gpu\.\d+\.throttle|host\.acs|net\.nccl\.hcas|net\.hostname\.addresses|software\.nccl\.plugins",
+        r"gpu\.\d+\.throttle|host\.acs|net\.nccl\.hcas|net\.hostname\.addresses"
+        r"|software\.nccl\.plugins",
         list[str],
     ),
     (r"host\.(?:iommu|clock\.synced)", bool),
     (
-        r"limits\.(?:nofile|cgroup|shm)\..*|limits\.(?:memlock|nproc|ptrace_scope)|cpu\.usable|memory\.(?!swap$).*",
+        r"limits\.(?:nofile|cgroup|shm)\..*|limits\.(?:memlock|nproc|ptrace_scope)|cpu\.usable"
+        r"|memory\.(?!swap$).*",
         Number,
     ),
     (
-        r"job\..*|gpu\.count|gpu\.\d+\.(?:memory\.(?:total|free)|pcie\.width(?:\.max)?|nvlink\.links)",
+        r"job\..*|gpu\.count|gpu\.\d+\.(?:memory\.(?:total|free)|pcie\.width(?:\.max)?"
+        r"|nvlink\.links)",
         Number,
     ),
     (
-        r"gpu\.\d+\.ecc\.uncorrected|storage\.\w+\.(?:free|latency)|net\.(?:backlog|neighbours|conntrack).*",
+        r"gpu\.\d+\.ecc\.uncorrected|storage\.\w+\.(?:free|latency)|net\.(?:backlog|neighbours"
+        r"|conntrack).*",
         Number,
     ),
     (r"gpu\.\d+\.(?:busy|power\.limit)|net\.loopback\.(?:bandwidth|cost)", Number),
     (r"net\.loopback\.interval", tuple[Number, Number]),
     (r"cpu\.affinity|gpu\.\d+\.(?:cpus|model)", str),
     (
-        r"storage\.\w+\.path|gpu\.(?:nvidia_smi|driver|library)|software\.(?:torch|nccl)(?:\.cuda|\.built)?",
+        r"storage\.\w+\.path|gpu\.(?:nvidia_smi|driver|library)|software\.(?:torch|nccl)(?:\.cuda"
+        r"|\.built)?",
         str,
     ),
     (r"gpu\.\d+\.(?:compute_mode|mig|recovery|fabric\.\w+)|net\.(?:nccl|gloo)\.interface", str),

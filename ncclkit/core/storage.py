@@ -87,7 +87,7 @@ def content(path: Path) -> bytes:
     return data
 
 
-def parse(data: bytes) -> Any:
+def parse_json(data: bytes) -> Any:
     """The value of a JSON document.
 
     ValueError for what is not one, `Nested` for what is nested too deep.
@@ -147,7 +147,7 @@ def _decoded_lines(path: Path, decode: Callable[[bytes], T], name: str) -> Itera
     for number, line in enumerate(content(path).splitlines(), 1):
         try:
             if line.count(b"{") + line.count(b"[") > NESTED:
-                parse(line)
+                parse_json(line)
             yield decode(line)
         except DAMAGE as error:
             raise NcclkitError(
@@ -165,7 +165,7 @@ def read_json(path: Path, default: Any, form: Any = None) -> Any:
     if not path.exists():
         return default
     try:
-        value = parse(content(path))
+        value = parse_json(content(path))
         msgspec.convert(value, form or type(default))
     except ValueError as error:
         why = (

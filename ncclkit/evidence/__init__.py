@@ -142,7 +142,7 @@ def _parts(
             task, place = there.pop(path)  # what was read is in memory only as long as it is needed
             yield from task.result()[place]
         else:
-            yield from files.read(path, stdin, counted if executor else map)
+            yield from files.read_file(path, stdin, counted if executor else map)
         done += sizes.get(path, 0)
         on_bytes(done, total)
 
@@ -172,7 +172,7 @@ def _read_batch(paths: Sequence[str]) -> list[list[Part]]:
     The first of two levels of a tree; the second is the process that asks.  More would not spare it
     anything, as every result of an executor comes to whoever asked.
     """
-    found, known = [files.read(path) for path in paths], dict[Any, Any]()
+    found, known = [files.read_file(path) for path in paths], dict[Any, Any]()
     return [list(_shared(parts, known)) for parts in found]
 
 
@@ -194,7 +194,7 @@ def _merged(parts: list[Part]) -> list[Event]:
             merger.add_event(event)
     dumps = [part.dump for part in parts if part.dump is not None]
     events = assign_hosts(
-        assign_ranks([*merger.events(), *(compare.summary(dump, len(dumps)) for dump in dumps)])
+        assign_ranks([*merger.events(), *(compare.dump_event(dump, len(dumps)) for dump in dumps)])
     )
     order = {part.path: number for number, part in enumerate(parts)}
     events += compare.analyse(dumps, job(events)["ranks"], events)

@@ -15,7 +15,7 @@ from typing import Any
 
 from ncclkit.core.kinds import PythonException, PythonIgnored
 from ncclkit.core.model import Event
-from ncclkit.evidence.scanner.prefix import parse
+from ncclkit.evidence.scanner.prefix import parse_prefix
 from ncclkit.evidence.sources.streams import Ends
 
 FIRST, LAST = 64 << 10, 64 << 10
@@ -104,7 +104,7 @@ def _rows(
     alike = {NUMBERS.sub(b"#", raw): (number, raw) for number, raw in found.items()}
     rows = []
     for number, raw in sorted(alike.values())[-most:] if most else ():
-        line = parse(raw.decode("utf-8", "replace").replace("\0", ""), path, number)
+        line = parse_prefix(raw.decode("utf-8", "replace").replace("\0", ""), path, number)
         if not HARMLESS.search(line.body):
             rows.append({"line": number, "rank": line.rank, "text": line.text.strip()})
     return rows

@@ -82,7 +82,7 @@ class Part:
             self.kind = found[0].tool
         hosts = {event.host for event in self.events if event.host}
         host = hosts.pop() if len(hosts) == 1 else ""
-        self.facts = [replace(fact, host=host) for fact in tools.facts(found)]
+        self.facts = [replace(fact, host=host) for fact in tools.facts_of_documents(found)]
         self.measurements = [
             measurement for document in found for measurement in document.measurements
         ]
@@ -217,7 +217,7 @@ def document(path: str, rank: int | None, data: bytes) -> Part | None:
         return part
     part.lines = data.count(b"\n")
     try:
-        value = storage.parse(data)
+        value = storage.parse_json(data)
     except storage.Nested:
         raise
     except ValueError:
@@ -235,7 +235,7 @@ def _are_lines(data: bytearray) -> bool:
     """Whether a JSON document is a log, each line a value of its own that is no record of ours."""
     end = data.find(b"\n", 1, SAFE)
     try:
-        row = storage.parse(bytes(data[:end])) if end > 0 else None
+        row = storage.parse_json(bytes(data[:end])) if end > 0 else None
     except ValueError:
         return False
     return (
@@ -248,7 +248,7 @@ def _are_lines(data: bytearray) -> bool:
 def _lines(data: bytes) -> list[Any] | None:
     """The values of a file in which every line is one; None for any other file."""
     try:
-        return [storage.parse(line) for line in data.splitlines() if line.strip()]
+        return [storage.parse_json(line) for line in data.splitlines() if line.strip()]
     except ValueError:
         return None
 
@@ -279,7 +279,7 @@ def _value(part: Part, value: Any) -> bool:
     elif isinstance(value, list) and value and isinstance(value[0], dict) and "frames" in value[0]:
         part.kind, part.events = "stacks", stacks.from_json(value, part.path, part.rank)
     elif nccltests.is_results(value):
-        part.take([nccltests.read(value, part.path)])
+        part.take([nccltests.read_measurements(value, part.path)])
     elif found := records.facts_of(value):
         part.kind, part.facts = "facts", found
     else:
@@ -315,7 +315,7 @@ KERNEL = re.compile(
 """The kernel's lines as dmesg (also -T, -x, -r), syslog and journalctl write them."""
 
 
-def read(path: str, stdin: BinaryIO | None = None, spread: Spread = map) -> list[Part]:
+def read_file(path: str, stdin: BinaryIO | None = None, spread: Spread = map) -> list[Part]:
     """Read one file, and the members of an archive after it.
 
     Whatever is wrong stands in `problems`.
@@ -443,7 +443,7 @@ def _text(part: Part, head: bytes, text: TolerantReader, changed: datetime | Non
             part.kind = "unknown"
             part.problems.append(f"{part.path} {error}.")
         return
-    if part.kind == "log" and not wide and (read := plain.text(sample)) is not sample:
+    if part.kind == "log" and not wide and (read := plain.plain_text(sample)) is not sample:
         stream = _plain(part, stream, text)
         sample = read if isinstance(stream, io.BytesIO) else sample
     lines = sample.splitlines()
@@ -455,9 +455,9 @@ def _text(part: Part, head: bytes, text: TolerantReader, changed: datetime | Non
     options = {"labelled": labelled, "stacks": part.kind == "stacks"}
     if part.spread and not wide:
         with inputs.opened(part.path) as file:
-            plan = pieces.plan(file, part.bytes, context, **options)
+            plan = pieces.cut_into_pieces(file, part.bytes, context, **options)
             text.ends = Ends.of(file, part.bytes, pieces.data(file.fileno(), 0, part.bytes))
-        found = pieces.joined(part.spread(pieces.read, plan))
+        found = pieces.joined(part.spread(pieces.scan_piece, plan))
     else:
         found = pieces.joined([pieces.gather(scan.blocks(stream, context), Merger(), **options)])
     if wide:
@@ -476,7 +476,7 @@ def _plain(
         raw += chunk
     if len(raw) > plain.MOST:
         return Joined(bytes(raw), text)
-    given = plain.text(bytes(raw))
+    given = plain.plain_text(bytes(raw))
     part.spread, text.ends = None, Ends()
     text.ends.add(given)
     return io.BytesIO(given)

@@ -66,7 +66,7 @@ def fill_jobs(case: Case, reading: evidence.Reading, given: Sequence[str]) -> li
     In ``about`` of each ``logs`` names what is its own, and of the first ``other_jobs`` has the
     paths of the others.
     """
-    first, *others = jobs(reading.named, reading.events)
+    first, *others = inputs_by_job(reading.named, reading.events)
     filled = [fill(case, reading)]
     case.about |= {"logs": shlex.join(first if others else given), "other_jobs": others}
     for names in others:
@@ -81,7 +81,7 @@ def fill_jobs(case: Case, reading: evidence.Reading, given: Sequence[str]) -> li
     return filled
 
 
-def jobs(named: Mapping[str, str], events: Sequence[Event]) -> list[list[str]]:
+def inputs_by_job(named: Mapping[str, str], events: Sequence[Event]) -> list[list[str]]:
     """The inputs that files were found by, those of one job together, in the order in which they
     were named.
 
@@ -244,7 +244,7 @@ def _single_inputs(logs: str) -> list[str]:
         )
     if _exists(logs):
         return [logs]
-    if logs in samples.names():
+    if logs in samples.recording_names():
         return [str(samples.HERE / logs)]
     try:
         return shlex.split(logs)
@@ -258,7 +258,7 @@ NOT_READ = UNREAD | {"trace"}
 """Kinds of rows of ``inputs.json`` in which nothing is looked for."""
 
 
-def summary(
+def reading_summary(
     inputs: Sequence[Mapping[str, Any]], facts: int, measured: Sequence[Measurement]
 ) -> str:
     """One sentence: files by kind, what came out, and what was not understood."""

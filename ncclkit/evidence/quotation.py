@@ -14,7 +14,8 @@ SPAN = re.compile(r"`[^`\n]{12,400}`|\"[^\"\n]{12,400}\"|(?<!\w)'[^'\n]{12,400}'
 """What stands in quotation marks."""
 WORD = re.compile(r"(?<![\w./-])[A-Za-z][a-z']{0,30}(?![\w/])")
 FILLER = re.compile(
-    r"\b(?:the|an?|is|are|to|of|in|and|or|it|this|that|when|if|with|you|your|we|our|my|for|on|by|was|were|not|which"
+    r"\b(?:the|an?|is|are|to|of|in|and|or|it|this|that|when|if|with|you|your|we|our|my|for|on|by"
+    r"|was|were|not|which"
     r"|sometimes|usually|often|like|means)\b|\bI\b",
     re.IGNORECASE,
 )
@@ -41,18 +42,21 @@ ROW = re.compile(r"^\s{0,40}\|[^|]{0,400}\|.*\|\s{0,40}$")
 # raise RuntimeError("…")     msg = "…"     'full': "…",     match: "…"     - '…'
 # WARN("…", rank);     +    "…",
 CODE = re.compile(
-    r"^[\s+-]{0,40}(?:(?:raise|return|throw|echo|printf?|assert|if|elif|while|msgid|msgstr)\b[^\"'`]{0,80}"
+    r"^[\s+-]{0,40}(?:(?:raise|return|throw|echo|printf?|assert|if|elif|while|msgid"
+    r"|msgstr)\b[^\"'`]{0,80}"
     r"|[\w.:>-]{1,80}\s{0,9}\(\s{0,9}"
     r"|[\w.\"'\[\]-]{1,80}\s{0,9}(?::=|[=:])\s{0,9}[\[({]{0,4}\s{0,9}"
     r"|[\[({]{1,4}\s{0,9}(?:[\"'][\w. -]{1,40}[\"']\s{0,9}:\s{0,9})?[\[({]{0,4}\s{0,9})?[fFrRbu]?"
     r"(?P<mark>[\"'])(?P<inner>.{12,900})(?P=mark)[\s,;)\]}]{0,20}(?:,[^\"']{0,80})?$"
 )
 PATTERN = re.compile(
-    r"[\"']?\b(?:match(?:es)?|patterns?|regexp?|expr|contains|search)\b[\"']?\s{0,9}[:=]\s{0,9}[\"'\[]"
+    r"[\"']?\b(?:match(?:es)?|patterns?|regexp?|expr|contains"
+    r"|search)\b[\"']?\s{0,9}[:=]\s{0,9}[\"'\[]"
 )
 """A setting of what a program is to look for."""
 FOUND = re.compile(
-    r"^[\w./-]{1,200}\.(?:py|md|rst|ya?ml|txt|sh|json|toml|[ch]|cc|cpp|cu|cuh|hpp|go|rs)[:-]\d{1,7}[:-].*[\"'`]"
+    r"^[\w./-]{1,200}\.(?:py|md|rst|ya?ml|txt|sh|json|toml|[ch]|cc|cpp|cu|cuh|hpp|go"
+    r"|rs)[:-]\d{1,7}[:-].*[\"'`]"
 )
 """What grep prints of source code."""
 SHELL = re.compile(
@@ -159,8 +163,10 @@ WRITTEN = re.compile(
     r" |@\w+\b[^:]*$|[-=~^\"]{4,}\s*$|\[\[?[\w.-]+\]{1,2}\s*$|[}\])]+[;,]?\s*$|\"{3}|'{3}|@@"
     r" |[+-]{3} "
     r"|[\w.\[\]]+ ?=[ \"'(]|[+-] {2,}\S|(?:- )?[\w./-]+: *$|- [\w.-]+: \S|(?:fi|done|esac|else)\s*$"
-    r"|(?:import|from|def|class|return|raise|assert|if|elif|for|while|with|const|static|export|func|let|var"
-    r"|namespace|template|struct|package|use|public|private|set|echo|exit|diff|index|Subject:|From:)\b)"
+    r"|(?:import|from|def|class|return|raise|assert|if|elif|for|while|with|const|static|export|func"
+    r"|let|var"
+    r"|namespace|template|struct|package|use|public|private|set|echo|exit|diff|index|Subject:"
+    r"|From:)\b)"
     r"|.*(?:[;{]|::)\s*$"
 )
 """How lines of documentation and of source code begin or end."""
@@ -172,7 +178,8 @@ ADVICE = re.compile(
 )
 """What nobody says of a job of their own."""
 COMMON = re.compile(
-    r"\b(?:the|an?|is|are|to|of|in|and|or|it|this|that|when|with|you|your|we|for|on|by|be|can|was|not)\b",
+    r"\b(?:the|an?|is|are|to|of|in|and|or|it|this|that|when|with|you|your|we|for|on|by|be|can|was"
+    r"|not)\b",
     re.IGNORECASE,
 )
 """Words that fill sentences, and few lines of logs."""

@@ -141,7 +141,7 @@ def _group(record: Mapping[str, Any], path: str, number: int) -> Event | None:
 
 def _parsed(raw: bytes) -> dict[str, Any] | None:
     try:
-        record = wire.parse(raw)
+        record = wire.parse_record(raw)
         return None if record is None else _finite(redact.clean(record))
     except RecursionError:
         return None

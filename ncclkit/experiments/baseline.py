@@ -73,7 +73,8 @@ FILES = ("_FILE", "_DIR", "_PATH")
 
 def _disarmed(plan: dict[str, Any], folder: Path) -> dict[str, Any]:
     """The plan without what would start, or load, a program of whoever wrote it."""
-    argv, env = plan["argv"], plan.get("env", {})
+    argv = plan["argv"]
+    env = plan.get("env", {})
     has_form = isinstance(argv, list) and isinstance(env, dict)
     if not has_form or not OUR_JOBS.fullmatch(str(argv[0])):
         raise NcclkitError(f"{folder}/plan.json is of no run that can be repeated; omit --check.")
@@ -89,7 +90,7 @@ def harmless(env: Mapping[str, Any]) -> dict[str, str]:
     }
 
 
-def variables(case: Case) -> dict[str, str]:
+def nccl_variables(case: Case) -> dict[str, str]:
     """The NCCL variables of a job by its logs, without names of files."""
     env = {str(e.data.name): str(e.data.value) for e in case.of("nccl.env")}
     env = {name: value for name, value in env.items() if "FILE" not in name}
@@ -110,7 +111,11 @@ def is_local(case: Case, run: Run | None, finding: Finding) -> bool | None:
         *(getattr(piece, "host", "") for piece in finding.evidence),
     } - {""}
     named = {str(host).partition(".")[0] for host in hosts}
-    return socket.gethostname().partition(".")[0] in named if named else True if run else None
+    if named:
+        return socket.gethostname().partition(".")[0] in named
+    if run:
+        return True
+    return None
 
 
 def needs(
@@ -134,7 +139,8 @@ def needs(
     )
     local = -(-ranks // hosts)
     env = {**os.environ, **(run.plan.env if run else {})}
-    port, name = env.get("MASTER_PORT", ""), env.get("MASTER_ADDR", "")
+    port = env.get("MASTER_PORT", "")
+    name = env.get("MASTER_ADDR", "")
     bound = [event.data.port for event in case.latest().of("store.bind")]
     lost = [str(event.data.host or "") for event in case.latest().of("store.resolve")]
     every = {
@@ -177,4 +183,6 @@ def _replanned(value: Mapping[str, Any], python: str | None) -> Plan:
     }
     plan = read_plan(dict(value) | {"env": env})
     gone = shutil.which(plan.python) is None  # another machine made the case
-    return replace(plan, python=probe.interpreter(python)) if python or gone else plan
+    if python or gone:
+        return replace(plan, python=probe.interpreter(python))
+    return plan

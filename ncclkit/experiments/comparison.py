@@ -45,7 +45,9 @@ class Arm:
     @property
     def cause(self) -> str:
         """The first cause that was found, "" where none was."""
-        return self.diagnosis.findings[0].cause if self.diagnosis.findings else ""
+        if self.diagnosis.findings:
+            return self.diagnosis.findings[0].cause
+        return ""
 
     @property
     def succeeded(self) -> bool:
@@ -67,7 +69,13 @@ def compare_expectations(experiment: Experiment, seen: Mapping[str, str]) -> dic
     """
     fits = {True: "supported", False: "refuted"}
     asked = experiment.expects.items()
-    return {cause: fits[seen[cause] == word] if cause in seen else "open" for cause, word in asked}
+    found: dict[str, str] = {}
+    for cause, word in asked:
+        if cause in seen:
+            found[cause] = fits[seen[cause] == word]
+        else:
+            found[cause] = "open"
+    return found
 
 
 def granted(events: Iterable[Event], hosts: int) -> dict[str, str]:
@@ -108,8 +116,12 @@ def apply_caution(
 
     def move(cause: str) -> str:
         if read[cause] == "supported" and here is not False:
-            return "proven" if here and (not failed or (alone and cause in lines)) else "supported"
-        return "refuted" if read[cause] == "refuted" and here and cause not in firm else "open"
+            if here and (not failed or (alone and cause in lines)):
+                return "proven"
+            return "supported"
+        if read[cause] == "refuted" and here and cause not in firm:
+            return "refuted"
+        return "open"
 
     return {cause: move(cause) for cause in read}
 
@@ -117,19 +129,25 @@ def apply_caution(
 def observed(before: Arm, after: Arm, experiment: Experiment | None) -> str:
     """The outcome of an experiment, one of `OUTCOMES`."""
     if after.succeeded:
-        return "faster" if _gain(before.run, after.run) >= FASTER else "works"
+        if _gain(before.run, after.run) >= FASTER:
+            return "faster"
+        return "works"
     named = proven(after)
     if experiment and any(
         word == "named" and cause in named for cause, word in experiment.expects.items()
     ):
         return "named"
-    return "same" if after.cause == before.cause else "other"
+    if after.cause == before.cause:
+        return "same"
+    return "other"
 
 
 def _gain(before: Run, after: Run) -> float:
     """Best bus bandwidth after / before, of what both measured; 1 where nothing was."""
     best = [max((m.busbw or 0.0 for m in run.measurements), default=0.0) for run in (before, after)]
-    return best[1] / best[0] if best[0] else 1.0
+    if best[0]:
+        return best[1] / best[0]
+    return 1.0
 
 
 def verdicts(experiment: Experiment, before: Arm, after: Arm) -> dict[str, str]:
@@ -150,8 +168,14 @@ def verdicts(experiment: Experiment, before: Arm, after: Arm) -> dict[str, str]:
 
     def judged(cause: str, word: str) -> str:
         if word == "named":
-            return "supported" if cause in named else "refuted" if suspects else "open"
-        return "supported" if seen.get(word) else "refuted"
+            if cause in named:
+                return "supported"
+            if suspects:
+                return "refuted"
+            return "open"
+        if seen.get(word):
+            return "supported"
+        return "refuted"
 
     asked = experiment.plan.get("env", {})
     if seen["other"] and not suspects and asked and only_log(asked):
@@ -208,14 +232,18 @@ def conclusion(
             f" about {finding.cause}; make it more like yours (ranks, hosts, variables), or try it"
             " on your own job."
         )
-    by = {word: [cause for cause, move in moves.items() if move == word] for word in MOVES}
-    follows = [f"proves {by['proven'][0]}"] if by["proven"] else []
+    by = {}
+    for word in MOVES:
+        by[word] = [cause for cause, move in moves.items() if move == word]
+    follows = []
+    if by["proven"]:
+        follows = [f"proves {by['proven'][0]}"]
     follows += [f"fits {' and '.join(by['supported'])}"] if by["supported"] else []
     follows += [f"speaks against {', '.join(by['refuted'])}"] if by["refuted"] else []
     follow = f"This {' and '.join(follows) or 'could not tell the suspects apart'}"
-    return (
-        f"{follow}. {summary}" if summary else f"{follow}: {OUTCOMES.get(seen, 'no answer came')}."
-    )
+    if summary:
+        return f"{follow}. {summary}"
+    return f"{follow}: {OUTCOMES.get(seen, 'no answer came')}."
 
 
 def fix_summary(finding: Finding, arm: Arm, well: bool, failed: bool) -> str:
@@ -230,5 +258,8 @@ def fix_summary(finding: Finding, arm: Arm, well: bool, failed: bool) -> str:
             f"The small job works with this change, but it did not show {finding.cause} without it"
             " either."
         )
-    why = f"{arm.cause}: {arm.diagnosis.headline}" if arm.cause else arm.run.summary
+    if arm.cause:
+        why = f"{arm.cause}: {arm.diagnosis.headline}"
+    else:
+        why = arm.run.summary
     return f"The change did not fix the job: {why}"

@@ -67,14 +67,17 @@ async def check(
     finding = _finding_to_check(case, verdict, cause)
     experiment = finding.next
     assert experiment is not None
-    started, run_case = time.monotonic(), _run_case(case, finding.cause)
+    started = time.monotonic()
+    run_case = _run_case(case, finding.cause)
     if "check" in experiment.plan:
         return await _without_ranks(
             CheckInput(case, run_case, verdict, finding, experiment, python, on_record)
         )
     before, name = await _before(case, verdict, run_case, python, deadline, on_record)
     usable = bool(name) or comparison.comparable(before, finding)
-    moves, seen, after = dict.fromkeys(experiment.expects, "open"), "nothing", None
+    moves = dict.fromkeys(experiment.expects, "open")
+    seen = "nothing"
+    after = None
     if usable:  # a stand-in that does not fail as the job did is not worth another run
         after = await _again(run_case, before.run.plan, experiment.plan, name, on_record)
         seen = comparison.observed(before, after, experiment)
@@ -105,7 +108,8 @@ async def fix(
     """
     verdict = diagnose(case)
     finding = _fixable(case, verdict, cause)
-    started, run_case = time.monotonic(), _run_case(case, finding.cause)
+    started = time.monotonic()
+    run_case = _run_case(case, finding.cause)
     before, name = await _before(case, verdict, run_case, python, deadline, on_record)
     change = change_of(finding, before.run.plan)
     after = await _again(run_case, before.run.plan, change, name, on_record)
@@ -114,7 +118,11 @@ async def fix(
     )
     well = after.succeeded and not still
     # a second attempt that works shows only that the first was unlucky, whatever the reason
-    move = ("proven" if change.keys() - {"restarts"} else "supported") if well and shown else "open"
+    move = "open"
+    if well and shown:
+        move = "supported"
+        if change.keys() - {"restarts"}:
+            move = "proven"
     return _kept(
         case,
         run_case,
@@ -176,7 +184,9 @@ def _finding_to_check(case: Case, verdict: Diagnosis, cause: str) -> Finding:
         rows = (*verdict.findings, *verdict.unknown)
         finding = next((row for row in rows if row.cause == cause), None)
         if finding is None or finding.next is None or not finding.next.expects:
-            what = "was not found here" if finding is None else "has no experiment"
+            what = "has no experiment"
+            if finding is None:
+                what = "was not found here"
             raise NcclkitError(
                 f"There is nothing to check: {cause} {what}; here these have one:"
                 f" {_names(verdict)}."
@@ -196,7 +206,8 @@ def _finding_to_check(case: Case, verdict: Diagnosis, cause: str) -> Finding:
 
 def _open(case: Case, verdict: Diagnosis) -> list[Finding]:
     """Findings whose experiment was not made yet, and can be made on the last run."""
-    done, run = _done(case), baseline.last(case)
+    done = _done(case)
+    run = baseline.last(case)
     asked = [
         f for f in verdict.findings if f.next and f.next.expects and f.next.question not in done
     ]
@@ -220,7 +231,9 @@ def _done(case: Case) -> set[str]:
 def _about(case: Case) -> str:
     """Name of the run that an experiment would repeat, "" where a live test would stand in."""
     run = baseline.last(case)
-    return run.name if run else ""
+    if run:
+        return run.name
+    return ""
 
 
 def _splits(finding: Finding, verdict: Diagnosis) -> int:
@@ -242,9 +255,10 @@ def _fixable(case: Case, verdict: Diagnosis, cause: str) -> Finding:
 
     Before anything is started in vain.
     """
-    finding, run = _named(verdict, cause), baseline.last(case)
+    finding = _named(verdict, cause)
+    run = baseline.last(case)
     if cure(finding) is None and (run is None or not breakable(run.plan.argv, run.plan.network)):
-        raise by_hand(finding)
+        raise error_for_person(finding)
     return finding
 
 
@@ -304,11 +318,12 @@ async def _before(
 
     Or a live test in its place, without one.
     """
-    if run := baseline.last(case, python):
+    run = baseline.last(case, python)
+    if run:
         return Arm(run, verdict), run.name
-    variables = baseline.variables(case)
+    variables = baseline.nccl_variables(case)
     options = ProbeOptions(python=python or "", timeout=deadline, max_bytes=STAND_IN, env=variables)
-    plan = await probe.plan(case, options)
+    plan = await probe.plan_test(case, options)
     return await _run(run_case, plan, on_record), ""
 
 
@@ -421,7 +436,8 @@ class CheckInput:
 async def connections(asked: CheckInput) -> CheckResult:
     """Test the connections between the hosts of the last run, and judge the result by itself."""
     await simulated_hosts.again(asked.case, asked.run_case)
-    verdict, cause = diagnose(asked.run_case), asked.finding.cause
+    verdict = diagnose(asked.run_case)
+    cause = asked.finding.cause
     seen = {row.cause: str(row.verdict) for row in (*verdict.findings, *verdict.clear)}
     moves = comparison.only_one_left(comparison.compare_expectations(asked.experiment, seen))
     sentence = next((row.say for row in verdict.findings if row.cause == cause), "")
@@ -433,17 +449,22 @@ async def resources(asked: CheckInput) -> CheckResult:
 
     All is given back at once.
     """
-    case, cause, run = asked.case, asked.finding.cause, baseline.last(asked.case, asked.python)
+    case = asked.case
+    cause = asked.finding.cause
+    run = baseline.last(asked.case, asked.python)
     needs = baseline.needs(case, run, asked.verdict.job, asked.experiment.expects)
     folder = asked.run_case.new_run("resources")
-    python = run.plan.python if run else probe.interpreter(asked.python)
-    env, unset = (run.plan.env, run.plan.unset) if run else ({}, ())
+    if run:
+        python = run.plan.python
+        env, unset = run.plan.env, run.plan.unset
+    else:
+        python = probe.interpreter(asked.python)
+        env, unset = {}, ()
     with packed() as agent:
-        start = (
-            slurm.agent_on_every_node(agent, python)
-            if slurm.starts_by_srun()
-            else [python, str(agent)]
-        )
+        if slurm.starts_by_srun():
+            start = slurm.agent_on_every_node(agent, python)
+        else:
+            start = [python, str(agent)]
         command = [*start, "resources", json.dumps(needs)]
         await local.run_under_guard(
             agent, command, env, TRYING, folder, python, asked.on_record, unset
@@ -453,7 +474,8 @@ async def resources(asked: CheckInput) -> CheckResult:
     ]
     asked.run_case.add(events).save()
     seen = comparison.granted(events, max(1, slurm.nodes()))
-    here, broken = baseline.is_local(case, run, asked.finding), failed(case.latest())
+    here = baseline.is_local(case, run, asked.finding)
+    broken = failed(case.latest())
     moves = comparison.apply_caution(
         comparison.compare_expectations(asked.experiment, seen), asked.verdict, here, broken
     )
@@ -495,7 +517,9 @@ def cure(finding: Finding, plan: Plan | None = None) -> Advice | None:
         None,
     )
     around = first is not None and first is not finding.advice[0] and not first.change
-    return None if around and plan is not None and breakable(plan.argv, plan.network) else first
+    if around and plan is not None and breakable(plan.argv, plan.network):
+        return None
+    return first
 
 
 def _only_logs(advice: Advice) -> bool:
@@ -516,13 +540,15 @@ def change_of(finding: Finding, plan: Plan) -> dict[str, Any]:
     if breakable(plan.argv, plan.network):
         change["fix"] = finding.cause
     if not change:
-        raise by_hand(finding)
+        raise error_for_person(finding)
     return change
 
 
-def by_hand(finding: Finding) -> NcclkitError:
+def error_for_person(finding: Finding) -> NcclkitError:
     """The error for advice that needs a person, with what to do."""
-    do = f": {finding.advice[0].do}" if finding.advice else "."
+    do = "."
+    if finding.advice:
+        do = f": {finding.advice[0].do}"
     return NcclkitError(f"What helps against {finding.cause} needs a person{do}")
 
 
@@ -530,4 +556,6 @@ def words_of(finding: Finding, plan: Plan) -> str:
     """What was changed, in the words of the advice that asks for it."""
     changing = (advice for advice in finding.advice if not _only_logs(advice))
     advice = cure(finding, plan) or next(changing, None)
-    return advice.do if advice else f"the job does right what {finding.cause} names"
+    if advice:
+        return advice.do
+    return f"the job does right what {finding.cause} names"

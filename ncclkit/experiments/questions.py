@@ -106,7 +106,9 @@ class AnswerStep:
     @property
     def who(self) -> str:
         """Whose word it is."""
-        return "told by the user" if self.by == "user" else "checked here"
+        if self.by == "user":
+            return "told by the user"
+        return "checked here"
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,14 +131,18 @@ def suspects_of(diagnosis: Diagnosis) -> Differential | None:
     suspects = diagnosis.differential
     if suspects is None or not suspects.suspects:
         return None
-    return suspects if diagnosis.verdict != "no_job" else None
+    if diagnosis.verdict != "no_job":
+        return suspects
+    return None
 
 
 def share_words(share: float) -> str:
     """A share of all suspects for people: ``74 %``; never all, as no count knows every cause."""
     if share > MOST_SHOWN:
         return f"> {percent(MOST_SHOWN)}"
-    return percent(share) if share >= LEAST_SHOWN else f"< {percent(LEAST_MOVE)}"
+    if share >= LEAST_SHOWN:
+        return percent(share)
+    return f"< {percent(LEAST_MOVE)}"
 
 
 # ---------------------------------------------------------------- answers
@@ -191,7 +197,10 @@ def take_back(case: Case) -> Look | None:
 
 def _kept_answers(case: Case, look: Look | None = None) -> list[Event]:
     """The answers that a case keeps, or those about one look; what can be no answer is left out."""
-    names = [look.cause] if look else list(all_questions())
+    if look:
+        names = [look.cause]
+    else:
+        names = list(all_questions())
     return [
         event
         for event in case.of(ANSWER_KIND)
@@ -219,7 +228,9 @@ def look_through(case: Case, diagnosis: Diagnosis) -> tuple[Diagnosis, list[tupl
     without = [look.cause for look in all_questions().values() if not (look.shows or look.denies)]
     while len(seen) < MOST_SIGHTS:
         suspects = suspects_of(diagnosis)
-        look = open_question(suspects, without) if suspects else None
+        look = None
+        if suspects:
+            look = open_question(suspects, without)
         if look is None:
             break
         sight = look_for_me(case, look)
@@ -275,7 +286,9 @@ def _moves(before: Mapping[str, float], after: Mapping[str, float]) -> tuple[Sha
 def _source_of(case: Case, look: Look) -> tuple[str, str]:
     """Who gave the answer that counts, and what a check has seen."""
     event = _kept_answers(case, look)[-1]
-    by = "check" if event.data.by == "check" else "user"
+    by = "user"
+    if event.data.by == "check":
+        by = "check"
     seen = event.text.removeprefix(f"{look.question} {event.data.answer}").removeprefix(": ")
     return by, seen
 
@@ -291,13 +304,17 @@ def title_of(symptom: str) -> str:
 def reason_words(suspect: Suspect, suspects: Differential) -> str:
     """Why a suspect is named, and that its own question was denied where it was."""
     why = suspect.why or NO_REASON
-    return f"{why}; {DENIED}" if suspects.answers.get(suspect.cause) == "no" else why
+    if suspects.answers.get(suspect.cause) == "no":
+        return f"{why}; {DENIED}"
+    return why
 
 
 def first_open(suspects: Differential) -> Suspect:
     """The first suspect whose own question was not denied; the first of all where all were."""
     held = [one for one in best_suspects(suspects) if suspects.answers.get(one.cause) != "no"]
-    return held[0] if held else suspects.suspects[0]
+    if held:
+        return held[0]
+    return suspects.suspects[0]
 
 
 def best_suspects(suspects: Differential) -> Sequence[Suspect]:
@@ -312,7 +329,9 @@ def next_step(case: Case, diagnosis: Diagnosis) -> NextStep | None:
         return NextStep(_nothing_to_ask(diagnosis))
     first = first_open(suspects)
     experiment, command = _experiment(case, diagnosis, first.cause)
-    page_of_symptom = page_of(suspects.seen[0].symptom) if suspects.seen else {}
+    page_of_symptom = {}
+    if suspects.seen:
+        page_of_symptom = page_of(suspects.seen[0].symptom)
     collect = _flowing(page_of_symptom.get(TO_GET, "")) or TO_COLLECT
     if suspects.question is not None:
         return _beside_question(suspects, suspects.question, experiment, command, collect)
@@ -320,7 +339,10 @@ def next_step(case: Case, diagnosis: Diagnosis) -> NextStep | None:
         sentence = "No question is left that tells these suspects apart."
         return NextStep(sentence, experiment=experiment, command=command, collect=collect)
     named = [finding for finding in diagnosis.findings if finding.cause == first.cause]
-    strength = named[0].strength if named else "possible"
+    if named:
+        strength = named[0].strength
+    else:
+        strength = "possible"
     sentence = (
         f"{first.cause} stands out with {share_words(first.share)}; no more needs to be asked. "
         f"It stays {strength}: the symptom and answers speak for it, and no line proves it."
@@ -368,11 +390,13 @@ def _experiment(case: Case, diagnosis: Diagnosis, cause: str) -> tuple[str, str]
     logs = case.about.get("logs") or ""
     if not isinstance(logs, str):
         return experiment.question, ""
-    if logs in samples.names():
+    if logs in samples.recording_names():
         logs = str(samples.HERE / logs)
     if not logs or logs == "-" or not any(row.get("path") != "-" for row in case.inputs):
         return experiment.question, ""
-    where = f" --case {shlex.quote(str(case.path))}" if case.path else ""
+    where = ""
+    if case.path:
+        where = f" --case {shlex.quote(str(case.path))}"
     # the words of a case folder are no words of a shell
     words = " ".join(map(shlex.quote, logs.split()))
     return experiment.question, f"ncclkit diagnose {words} --check{where}"

@@ -82,7 +82,9 @@ def teacher_secret(file: Path) -> bytes:
             _write_private(file, secrets.token_hex(SECRET_BYTES))
         with open(os.open(file, os.O_RDONLY | os.O_NONBLOCK), "rb") as opened:
             about = os.fstat(opened.fileno())
-            kept = opened.read(4 * SECRET_BYTES) if stat.S_ISREG(about.st_mode) else b""
+            kept = b""
+            if stat.S_ISREG(about.st_mode):
+                kept = opened.read(4 * SECRET_BYTES)
     except OSError as error:
         raise NcclkitError(
             f"The secret of examinations {file} cannot be kept: {error.strerror or error}."
@@ -117,7 +119,7 @@ def _write_private(path: Path, text: str) -> None:
 
 def recorded() -> list[str]:
     """Faults whose recordings are bundled, so that an examination needs no run."""
-    return [name for name in samples.names() if name in FAULTS]
+    return [name for name in samples.recording_names() if name in FAULTS]
 
 
 def runnable() -> list[str]:
@@ -186,7 +188,9 @@ def _key(seed: int, truth: Mapping[str, Any], job: Path) -> dict[str, Any]:
     case = fill(Case(), evidence.read([job]))
     found = diagnose(case)
     shown = next((finding for finding in found.findings if finding.cause == cause), None)
-    lines = [cite(piece)["text"] for piece in shown.evidence] if shown else []
+    lines = []
+    if shown:
+        lines = [cite(piece)["text"] for piece in shown.evidence]
     if not cause:
         lines += [event.text for event in case.of("worker.phase") if event.data.phase == "done"]
     return {

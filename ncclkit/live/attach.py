@@ -101,11 +101,9 @@ class AttachOptions:
         """
         # a debugger in the middle of a call must not be ended with its child: the rank would die
         unwinds = (flight_dump.UNWIND_GRACE + SLACK) * (self.dump or self.kernels)
-        return (
-            None
-            if self.follow
-            else self.limit + max(0, ranks - 8) * agent.PER_FURTHER_RANK + slack + unwinds
-        )
+        if self.follow:
+            return None
+        return self.limit + max(0, ranks - 8) * agent.PER_FURTHER_RANK + slack + unwinds
 
     @property
     def costs(self) -> tuple[str, ...]:
@@ -153,8 +151,13 @@ async def attach(
     options = options or AttachOptions()
     if case.path is None:
         raise NcclkitError("Looking at processes needs a case folder; give case_dir a name.")
-    nodes = await slurm.nodes_of(job) if job is not None else 0
-    meant = {} if nodes else ranks(pids, job)
+    nodes = 0
+    if job is not None:
+        nodes = await slurm.nodes_of(job)
+    if nodes:
+        meant = {}
+    else:
+        meant = ranks_of_target(pids, job)
     folder = case.new_run("attach")
     problems: list[str] = []
 
@@ -178,7 +181,7 @@ async def attach(
                 slurm.environ_without_slurm(),
             )
             for line in sorted(folder.glob("attach-node*.jsonl")):
-                for record in filter(None, map(wire.parse, line.read_bytes().splitlines())):
+                for record in filter(None, map(wire.parse_record, line.read_bytes().splitlines())):
                     keep(record)
         else:
             command = [sys.executable, str(program), "attach", str(folder), options.words()]
@@ -229,7 +232,7 @@ async def _child(
 
     async def follow(stream: asyncio.StreamReader) -> None:
         async for line in lines_of(stream, LONGEST_RECORD):
-            record = wire.parse(line)
+            record = wire.parse_record(line)
             if record is not None:
                 on_record(record)
 
@@ -262,7 +265,7 @@ async def _end(child: asyncio.subprocess.Process) -> None:
                 await asyncio.wait_for(child.wait(), patience)
 
 
-def ranks(pids: Sequence[str] = (), job: int | None = None) -> dict[int, int]:
+def ranks_of_target(pids: Sequence[str] = (), job: int | None = None) -> dict[int, int]:
     """The pid of each rank of the one job that the target names.
 
     pids: one process of it, a rank or its launcher; or several, which then are the only ranks
@@ -280,7 +283,9 @@ def ranks(pids: Sequence[str] = (), job: int | None = None) -> dict[int, int]:
     hidden = [pid for pid in (*plain, *given.values()) if not _readable(pid)]
     if hidden:
         raise NcclkitError(_closed(hidden[0]))
-    jobs = processes.jobs(_meant(plain, job)) if plain or not given else []
+    jobs = []
+    if plain or not given:
+        jobs = processes.jobs_of_processes(_meant(plain, job))
     if len(jobs) > 1:
         heads = ", ".join(f"{rank_words(found)} with process {found[min(found)]}" for found in jobs)
         raise NcclkitError(
@@ -317,12 +322,16 @@ def _steps(rows: Sequence[Event]) -> Iterator[str]:
     each: dict[str, list[int]] = {}
     for rank, position in rank_positions(rows).items():
         each.setdefault(step_range([position]), []).append(rank)
-    yield from (f"{rank_words(held)} at {known}" for known, held in each.items() if known)
+    for known, held in each.items():
+        if known:
+            yield f"{rank_words(held)} at {known}"
     printed = {
         str(event.data.output["file"]): event.data.output for event in rows if event.data.output
     }
     for file, output in list(printed.items())[:OUTPUTS]:
-        last = f": {output['line']}" if output.get("line") else ""
+        last = ""
+        if output.get("line"):
+            last = f": {output['line']}"
         yield f"output {file}, written {format_age(float(output['quiet']))} ago{last}"
 
 
@@ -369,10 +378,12 @@ def _closed(pid: int) -> str:
 def _nobody(pids: Sequence[int], job: int | None) -> str:
     """Why there is no rank."""
     if pids:
-        none = (
-            f"Process {pids[0]}" if len(pids) == 1 else f"Processes {', '.join(map(str, pids[:5]))}"
-        )
-        own = f"{none} and what it started carry" if len(pids) == 1 else f"{none} carry"
+        if len(pids) == 1:
+            none = f"Process {pids[0]}"
+            own = f"{none} and what it started carry"
+        else:
+            none = f"Processes {', '.join(map(str, pids[:5]))}"
+            own = f"{none} carry"
         return (
             f"{own} no RANK in the environment; where you know it, write it before: --pid"
             f" 0={pids[0]}."

@@ -67,7 +67,9 @@ async def _whole(stream: asyncio.StreamReader, most: int, is_full: asyncio.Event
 
 async def _end(child: Process, reading: asyncio.Future[Any]) -> None:
     """Kill a child with its process group, which it leads, and what it started in other groups."""
-    started = processes.descendants(child.pid) if child.returncode is None else []
+    started = []
+    if child.returncode is None:
+        started = processes.descendants(child.pid)
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(child.pid, signal.SIGKILL)
     for pid in started:

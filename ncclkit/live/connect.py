@@ -131,7 +131,9 @@ class Connectivity:
             )
         lost = [host for host in self.hosts.values() if host.problem]
         if lost:
-            more = f" (and {len(lost) - 1} more)" if len(lost) > 1 else ""
+            more = ""
+            if len(lost) > 1:
+                more = f" (and {len(lost) - 1} more)"
             return f"{lost[0].name}{more} {'are' if more else 'is'} unreachable: {lost[0].problem}"
         bad = [link for link in self.links if link.trouble]
         if bad:
@@ -139,8 +141,13 @@ class Connectivity:
                 f"{len(bad)} of {len(self.links)} paths are not sound; {bad[0].src} → {bad[0].dst}:"
                 f" {bad[0].trouble}"
             )
-        slow = self._slowest() if self.links else ""
-        which = "both" if len(self.links) == 2 else f"all {len(self.links)}"
+        slow = ""
+        if self.links:
+            slow = self._slowest()
+        if len(self.links) == 2:
+            which = "both"
+        else:
+            which = f"all {len(self.links)}"
         if slow:
             return f"{slow}; {which} paths between {len(self.hosts)} hosts are open"
         return f"{text.start(which)} paths between {len(self.hosts)} hosts are open{self._speeds()}"
@@ -160,7 +167,9 @@ class Connectivity:
             zip(self.slowness.values(), self.links, strict=False), key=lambda row: row[0]
         )
         rate = f"{link.bandwidth:.3g} GB/s a TCP stream, {times:.0f} times less than most"
-        return f"{link.src} → {link.dst} carries {rate}" if times >= LEADS else ""
+        if times >= LEADS:
+            return f"{link.src} → {link.dst} carries {rate}"
+        return ""
 
     def _speeds(self) -> str:
         speeds = [link.bandwidth for link in self.links if link.bandwidth is not None]
@@ -191,7 +200,7 @@ def results(case: Case) -> Connectivity:
     return Connectivity(connections.hosts(events), tuple(connections.links(events)))
 
 
-async def plan(
+async def plan_connection_test(
     hosts: Sequence[str] = (),
     *,
     remote_command: str = "",
@@ -269,7 +278,7 @@ async def connectivity(
     Everything it started is dead when it returns, is cancelled or raises; what was found until then
     is kept.
     """
-    chosen = await plan(hosts, **choices)
+    chosen = await plan_connection_test(hosts, **choices)
     folder = case.new_run(TEST)
     with probe.writing(folder):
         write(folder / "plan.json", json.dumps(redact.clean(chosen), indent=1))
@@ -311,7 +320,9 @@ def _take(case: Case, folder: Path, records: Sequence[dict[str, Any]]) -> None:
     How this run ended is no sign of a job.
     """
     wire = folder / "wire.jsonl"
-    events = evidence.read([wire]).events if wire.exists() and wire.stat().st_size else []
+    events = []
+    if wire.exists() and wire.stat().st_size:
+        events = evidence.read([wire]).events
     case.add(event for event in events if event.kind.startswith("connect."))
     case.replace_facts(from_dict(Fact, record) for record in records if record["kind"] == "fact")
     case.save()

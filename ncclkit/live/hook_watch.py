@@ -49,7 +49,10 @@ class Unmeasured:
     def __str__(self) -> str:
         """The process, and what keeps the file out."""
         words = redact.text(shlex.join(self.command))
-        short = words if len(words) <= SHOWN else f"{words[:SHOWN]}…"
+        if len(words) <= SHOWN:
+            short = words
+        else:
+            short = f"{words[:SHOWN]}…"
         return f"process {self.pid} ({short}) imported torch without ncclkit's file: {self.why}"
 
 
@@ -101,7 +104,8 @@ class HookWatch:
         unknown = self._processes(parents) - self._measured
         # a process loads the file before it can have torch, so the marks are read last
         having = [pid for pid in sorted(unknown) if _has_torch(pid)]
-        loaded, armed = self._marked(step_hook.LOADED), self._marked(step_hook.WITH_TORCH)
+        loaded = self._marked(step_hook.LOADED)
+        armed = self._marked(step_hook.WITH_TORCH)
         for pid in having:
             if not self._is_measured(pid, parents, loaded, armed):
                 return _described(pid, self.hook_folder)
@@ -126,10 +130,12 @@ class HookWatch:
         """
         if _numbers_of(pid) & loaded:
             return True
-        rank, command = processes.environ(pid).get("RANK"), _command_of(pid)
+        rank = processes.environ(pid).get("RANK")
+        command = _command_of(pid)
         above = parents.get(pid, 0)
         while above and above != os.getpid():
-            numbers, same_rank = _numbers_of(above), processes.environ(above).get("RANK") == rank
+            numbers = _numbers_of(above)
+            same_rank = processes.environ(above).get("RANK") == rank
             if same_rank and (
                 numbers & armed or (numbers & loaded and _command_of(above) == command)
             ):
@@ -139,7 +145,7 @@ class HookWatch:
 
 
 def _has_torch(pid: int) -> bool:
-    return TORCH in processes.read(f"/proc/{pid}/maps", 16 << 20)
+    return TORCH in processes.read_text(f"/proc/{pid}/maps", 16 << 20)
 
 
 def _numbers_of(pid: int) -> set[int]:
@@ -147,17 +153,18 @@ def _numbers_of(pid: int) -> set[int]:
 
     In a container it knows only the innermost one.
     """
-    line = re.search(r"^NSpid:\s+(.+)$", processes.read(f"/proc/{pid}/status"), re.MULTILINE)
+    line = re.search(r"^NSpid:\s+(.+)$", processes.read_text(f"/proc/{pid}/status"), re.MULTILINE)
     return {pid, *whole_numbers(line[1].split() if line else ())}
 
 
 def _command_of(pid: int) -> tuple[str, ...]:
-    return tuple(processes.read(f"/proc/{pid}/cmdline").split("\0")[:-1])
+    return tuple(processes.read_text(f"/proc/{pid}/cmdline").split("\0")[:-1])
 
 
 def _described(pid: int, hook_folder: Path) -> Unmeasured | None:
     """What there is to say of a process; None where it has ended meanwhile."""
-    command, environ = _command_of(pid), processes.environ(pid)
+    command = _command_of(pid)
+    environ = processes.environ(pid)
     if not command:
         return None
     return Unmeasured(pid, command, _age(pid), _why(command, environ, hook_folder))
@@ -191,7 +198,7 @@ def _ignoring_option(command: tuple[str, ...]) -> str:
 
 def _age(pid: int) -> float:
     """Seconds since a process was started; 0 where it has ended."""
-    fields = processes.read(f"/proc/{pid}/stat").rpartition(")")[2].split()
+    fields = processes.read_text(f"/proc/{pid}/stat").rpartition(")")[2].split()
     if len(fields) < 20:
         return 0.0
     began = int(fields[19]) / os.sysconf("SC_CLK_TCK")

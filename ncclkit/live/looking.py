@@ -57,13 +57,19 @@ def look_on_hosts(command: str, shows: str, denies: str, job_hosts: Collection[s
     """
     on_nodes = slurm.starts_by_srun()
     try:
-        outputs, why = _on_nodes(command) if on_nodes else _on_this_host(command)
+        if on_nodes:
+            outputs, why = _on_nodes(command)
+        else:
+            outputs, why = _on_this_host(command)
     except OSError as error:
         return Sight("unknown", f"cannot tell: the command cannot be started ({error.strerror})")
     if not outputs:
         return Sight("unknown", f"cannot tell: {why or 'no node answered'}")
     where = host_list(one.host for one in outputs)
-    place = f"on {where}" if on_nodes else f"on this host, {where}"
+    if on_nodes:
+        place = f"on {where}"
+    else:
+        place = f"on this host, {where}"
     if not job_hosts:
         return Sight(
             "unknown",
@@ -86,7 +92,9 @@ def look_on_hosts(command: str, shows: str, denies: str, job_hosts: Collection[s
         return Sight(
             "unknown", f"cannot tell: not {place}, but the job ran on {host_list(unseen)}, too"
         )
-    late = f" {why};" if why else ""
+    late = ""
+    if why:
+        late = f" {why};"
     return Sight("unknown", f"cannot tell by itself;{late} {place}: {_excerpt(mine)}")
 
 
@@ -100,7 +108,8 @@ def _judged(output: _Output, shows: str, denies: str) -> Literal["yes", "no", "u
 
 def _on_this_host(command: str) -> tuple[list[_Output], str]:
     reply = _run(["sh", "-c", command])
-    out, err = _text(reply.out), _text(reply.err)
+    out = _text(reply.out)
+    err = _text(reply.err)
     text = "\n".join(filter(None, (out.strip(), err.strip())))
     is_whole = not reply.ended and not err.strip()
     return [_Output(socket.gethostname(), text, is_whole)], _why_ended(reply)
@@ -110,7 +119,8 @@ def _on_nodes(command: str) -> tuple[list[_Output], str]:
     """What each node of the allocation printed; its first line is the node's own name."""
     words = [*slurm.srun_once_per_node("--label"), "sh", "-c", f"uname -n; {command}"]
     reply = _run(words)
-    printed, complaints = _by_task(_text(reply.out)), _by_task(_text(reply.err))
+    printed = _by_task(_text(reply.out))
+    complaints = _by_task(_text(reply.err))
     outputs: list[_Output] = []
     for task, (host, *lines) in sorted(printed.items()):
         text = "\n".join([*lines, *complaints.get(task, ())])
@@ -127,7 +137,9 @@ def _run(words: Sequence[str]) -> Reply:
 def _why_ended(reply: Reply) -> str:
     if not reply.ended:
         return ""
-    return f"it was ended after {SECONDS:g} s" if reply.ended == LATE else "it printed too much"
+    if reply.ended == LATE:
+        return f"it was ended after {SECONDS:g} s"
+    return "it printed too much"
 
 
 def _by_task(text: str) -> dict[int, list[str]]:
@@ -147,17 +159,25 @@ def _excerpt(outputs: Sequence[_Output], shows: str = "") -> str:
     """The lines that show it, else the first ones; each under its host where there are several."""
     parts: list[str] = []
     for output in outputs:
-        name = f"{output.host}: " if len(outputs) > 1 else ""
+        name = ""
+        if len(outputs) > 1:
+            name = f"{output.host}: "
         parts.append(f"{name}{_lines_shown(output.text, shows)}")
     text = redact.text("\n".join(parts))
-    return text if len(text) <= SHOWN_LETTERS else f"{text[:SHOWN_LETTERS]} …"
+    if len(text) <= SHOWN_LETTERS:
+        return text
+    return f"{text[:SHOWN_LETTERS]} …"
 
 
 def _lines_shown(text: str, shows: str) -> str:
-    match = re.search(shows, text, re.MULTILINE) if shows else None
+    match = None
+    if shows:
+        match = re.search(shows, text, re.MULTILINE)
     if match is None:
         lines = text.splitlines()
-        more = ["…"] if len(lines) > SHOWN_LINES else []
+        more = []
+        if len(lines) > SHOWN_LINES:
+            more = ["…"]
         return "\n".join([*lines[:SHOWN_LINES], *more]) or "it printed nothing"
     begin = text.rfind("\n", 0, match.start()) + 1
     end = text.find("\n", match.end())
@@ -171,4 +191,6 @@ def _is_among(host: str, hosts: Collection[str]) -> bool:
 def _short(host: str) -> str:
     """The name of a host without its domain; an address stays whole."""
     first = host.partition(".")[0]
-    return host if is_whole(first) else first.lower()
+    if is_whole(first):
+        return host
+    return first.lower()

@@ -47,9 +47,10 @@ def option(default: Any, label: str, help: str, **more: Any) -> Any:  # noqa: A0
 
     Its default, its label in the form, its help in the command.
     """
-    made: dict[str, Any] = (
-        {"default_factory": default} if callable(default) else {"default": default}
-    )
+    if callable(default):
+        made: dict[str, Any] = {"default_factory": default}
+    else:
+        made = {"default": default}
     return field(**made, metadata={"option": Option(label, help, **more)})
 
 
@@ -117,7 +118,7 @@ class ProbeOptions:
     def __post_init__(self) -> None:
         self._set(
             max_bytes=text.parse_size(self.max_bytes, OPTIONS["max_bytes"].label),
-            env=variables(self.env),
+            env=parse_variables(self.env),
         )
         check_bounds(self)
         if not isinstance(self.python, str) or "\0" in self.python or "\n" in self.python:
@@ -155,11 +156,9 @@ class ProbeOptions:
     @property
     def ops(self) -> tuple[str, ...]:
         """The collectives that `op` names."""
-        return (
-            NAMES
-            if self.op == "all"
-            else tuple(dict.fromkeys(str(self.op).replace(" ", "").split(",")))
-        )
+        if self.op == "all":
+            return NAMES
+        return tuple(dict.fromkeys(str(self.op).replace(" ", "").split(",")))
 
 
 def declared(options: Any) -> dict[str, Option]:
@@ -182,8 +181,12 @@ def command_words(options: Any) -> list[str]:
     """Options as the words of the command; those that have their default are left out."""
     words: list[str] = []
     for name in declared(options):
-        value, default = getattr(options, name), getattr(type(options)(), name)
-        flag = "--train-python" if name == "python" else f"--{name.replace('_', '-')}"
+        value = getattr(options, name)
+        default = getattr(type(options)(), name)
+        if name == "python":
+            flag = "--train-python"
+        else:
+            flag = f"--{name.replace('_', '-')}"
         if value == default:
             continue
         if isinstance(value, Mapping):
@@ -203,7 +206,9 @@ def _bounded(option: Option, value: Any, kind: type) -> None:
     low, high = option.bounds
     kinds = (int, float) if kind is float else (int,)
     if isinstance(value, bool) or not isinstance(value, kinds):
-        what = "a number" if kind is float else "a whole number"
+        what = "a whole number"
+        if kind is float:
+            what = "a number"
         raise NcclkitError(
             f"{option.label} must be {what}, but it is {value!r} ({type(value).__name__})."
         )
@@ -213,7 +218,7 @@ def _bounded(option: Option, value: Any, kind: type) -> None:
         )
 
 
-def variables(given: Any) -> dict[str, str]:
+def parse_variables(given: Any) -> dict[str, str]:
     """Environment variables from a mapping, from words NAME=VALUE, or from text as a shell reads
     it.
 
@@ -222,11 +227,10 @@ def variables(given: Any) -> dict[str, str]:
     if isinstance(given, Mapping):
         words: Iterable[Any] = [f"{name}={value}" for name, value in given.items()]
     else:
-        words = (
-            text.split_words(given, "The variables", comments=True)
-            if isinstance(given, str)
-            else given
-        )
+        if isinstance(given, str):
+            words = text.split_words(given, "The variables", comments=True)
+        else:
+            words = given
     if not isinstance(words, (list, tuple)):
         raise NcclkitError(
             f"The variables must be text of NAME=VALUE, but are {given!r} ({type(given).__name__})."
@@ -255,14 +259,15 @@ def too_few_gpus(
             f"{count} NCCL ranks need {count} GPUs, but the training interpreter sees none; use"
             " gloo."
         )
-    places, needed = gpus * hosts, -(-count // sharing)
-    where = f" on each of {hosts} nodes" if hosts > 1 else ""
+    places = gpus * hosts
+    needed = -(-count // sharing)
+    where = ""
+    if hosts > 1:
+        where = f" on each of {hosts} nodes"
     where += f", which {sharing} simulated hosts share" if sharing > 1 else ""
-    wider = (
-        f"let more simulated hosts share them (--simulate-hosts {-(-count // places)}), "
-        if can_simulate
-        else ""
-    )
+    wider = ""
+    if can_simulate:
+        wider = f"let more simulated hosts share them (--simulate-hosts {-(-count // places)}), "
     why = f"{count} NCCL ranks need {needed} GPUs, but the training interpreter sees {gpus}{where}"
     return NcclkitError(f"{why}; ask for at most {places * sharing} ranks, {wider}or use gloo.")
 
@@ -275,12 +280,16 @@ refused."""
 def too_many_ranks(count: int) -> str:
     """What keeps this host from running so many ranks, in a clause; "" where nothing does."""
     cores = len(os.sched_getaffinity(0))
-    match = re.search(r"MemAvailable:\s+(\d+) kB", processes.read("/proc/meminfo"))
-    free = int(match[1]) << 10 if match else sys.maxsize
+    match = re.search(r"MemAvailable:\s+(\d+) kB", processes.read_text("/proc/meminfo"))
+    if match:
+        free = int(match[1]) << 10
+    else:
+        free = sys.maxsize
     fits = max(FEW, min(cores * RANKS_PER_CORE, free // RANK_MEMORY))
     if count <= fits:
         return ""
-    need, has = text.format_bytes(count * RANK_MEMORY), text.format_bytes(free)
+    need = text.format_bytes(count * RANK_MEMORY)
+    has = text.format_bytes(free)
     return (
         f"{count:,} ranks need about {need} of memory and share {text.plural(cores, 'core')} of"
         f" this host, which has {has} available and carries about {fits:,}"
@@ -410,7 +419,9 @@ def setting_change(words: str) -> dict[str, Any]:
     NcclkitError for anything else.
     """
     name, equals, value = words.partition("=")
-    number = int(value) if re.fullmatch(r"\d{1,6}", value) else None
+    number = None
+    if re.fullmatch(r"\d{1,6}", value):
+        number = int(value)
     if name.startswith("--") and name != "--":
         return {"flags": [words]}
     if number is not None and name in DDP:
@@ -442,7 +453,8 @@ def add_options(verb: argparse.ArgumentParser, *names: str, defaults: Any = DEFA
         )
         how: dict[str, Any] = {"type": _type_of(name, options[name], default), "default": default}
         if isinstance(default, bool):
-            flag = f"--no-{name}" if default else flag
+            if default:
+                flag = f"--no-{name}"
             how = {"action": f"store_{str(not default).lower()}"}
         elif name == "setup":
             how = {"action": "append", "default": [], "metavar": "LINE"}
@@ -457,7 +469,9 @@ def _type_of(name: str, option: Option, default: Any) -> Any:
     """The type of argparse that reads an option."""
     if option.bounds == (0, 0):
         return type(default)
-    whole = "a whole number" if isinstance(default, int) else "a number"
+    whole = "a number"
+    if isinstance(default, int):
+        whole = "a whole number"
     return NumberRange(*option.bounds, "a size" if name == "max_bytes" else whole)
 
 

@@ -29,7 +29,7 @@ from typing import Any
 from ncclkit import evidence
 from ncclkit.agent import redact, wire
 from ncclkit.agent.facts.machine import Machine
-from ncclkit.agent.facts.network import loopback
+from ncclkit.agent.facts.network import loopback_facts
 from ncclkit.agent.monitor import snapshots
 from ncclkit.agent.run.stages import spans
 from ncclkit.analysis.speed import busy_cores, disturbing, others_in_words
@@ -62,10 +62,11 @@ async def bisect(
     """Try groups of ranks until the fault of a staged test is located, or the run's deadline has
     passed.
 
-    launch: as `ncclkit.live.launch.local.run`.  Every answer is in the case when this returns, is
-    cancelled or raises.
+    launch: as `ncclkit.live.launch.local.run_locally`.  Every answer is in the case when this
+    returns, is cancelled or raises.
     """
-    until, alone = time.monotonic() + run.plan.deadline - run.seconds, False
+    until = time.monotonic() + run.plan.deadline - run.seconds
+    alone = False
     while (found := staged_test(case)).failing and (asked := found.bisected.ask):
         left = until - time.monotonic()
         if left < LEAST:
@@ -201,7 +202,10 @@ async def inspect(
     paths = {label: path for label, path in (paths or {}).items() if path}
     folder = case.new_run("facts")
     with writing(folder):
-        read = slurm.facts if slurm.starts_by_srun() else local.facts
+        if slurm.starts_by_srun():
+            read = slurm.read_facts_of_nodes
+        else:
+            read = local.read_facts_here
         records = await read(interpreter(python), folder, paths)
     host = next((r["value"] for r in records if r.get("name") == "host.name"), "")
     facts = [
@@ -215,7 +219,7 @@ async def inspect(
         )
     if scheduler.is_login_node():
         facts += await asyncio.to_thread(scheduler.read_facts)
-    elif scheduler.inside():  # what was read of a login node says nothing of the nodes
+    elif scheduler.is_inside_job():  # what was read of a login node says nothing of the nodes
         case.facts = [
             fact for fact in case.facts if fact.host != (case.fact("scheduler.login_node") or None)
         ]
@@ -259,7 +263,7 @@ def sizes(largest: int, smallest: int = 8, factor: int = 8) -> tuple[int, ...]:
     return (*steps, largest)
 
 
-async def plan(case: Case, options: ProbeOptions = DEFAULTS, verb: str = "probe") -> Plan:
+async def plan_test(case: Case, options: ProbeOptions = DEFAULTS, verb: str = "probe") -> Plan:
     """Decide what to run from what the hosts have.
 
     NCCL on all GPUs, gloo with two ranks (or one a node) without any.
@@ -272,9 +276,12 @@ async def plan(case: Case, options: ProbeOptions = DEFAULTS, verb: str = "probe"
     sharing = int(options.network.get("hosts", options.simulate_hosts))
     gpus, hosts = await _gpus(case, python), 1 if options.network else max(1, slurm.nodes())
     places = gpus * hosts * sharing
-    backend = (
-        ("nccl" if gpus else "gloo") if options.backend in ("auto", "any") else options.backend
-    )
+    if options.backend in ("auto", "any"):
+        backend = "gloo"
+        if gpus:
+            backend = "nccl"
+    else:
+        backend = options.backend
     if options.backend == "any" and options.simulate_hosts == 1 and options.ranks > places:
         backend = "gloo"
     if options.simulate_hosts > 1 and backend != "nccl":
@@ -325,7 +332,7 @@ async def plan_here(case: Case, plan: Plan) -> None:
         raise NcclkitError(f"{scheduler.refusal('an experiment', 'diagnose --check')}.")
     if plan.backend != "nccl":
         return
-    gpus, hosts = await _gpus(case, plan.python), slurm.hosts(plan)
+    gpus, hosts = await _gpus(case, plan.python), slurm.hosts_of_plan(plan)
     if plan.ranks > gpus * hosts:
         need = -(-plan.ranks // hosts)
         requirement = f"its {plan.ranks} NCCL ranks need {need} GPU{'s' * (need > 1)}"
@@ -357,8 +364,10 @@ async def _gpus(case: Case, python: str) -> int:
     ]
     if known:
         return min(known)
-    answer = await local.check(python)
-    return int(answer["gpus"]) if answer["nccl"] else 0
+    answer = await local.check_interpreter(python)
+    if answer["nccl"]:
+        return int(answer["gpus"])
+    return 0
 
 
 def recording_env(folder: Path, backend: str) -> dict[str, str]:
@@ -426,13 +435,15 @@ async def execute(case: Case, plan: Plan, on_record: OnRecord = lambda record: N
 
 
 def launcher(plan: Plan) -> Launch:
-    """What starts the ranks of a plan, as `local.run` does.
+    """What starts the ranks of a plan, as `local.run_locally` does.
 
     On simulated hosts, on nodes, or here.
     """
     if plan.network:
-        return simulated.run
-    return slurm.run if slurm.starts_by_srun() else local.run
+        return simulated.run_on_simulated_hosts
+    if slurm.starts_by_srun():
+        return slurm.run_on_nodes
+    return local.run_locally
 
 
 @contextmanager
@@ -453,7 +464,7 @@ def _outcome(
     case: Case, plan: Plan, folder: Path, records: list[dict[str, Any]], seconds: float
 ) -> Run:
     """Put what the run left behind into the case, and say how it ended."""
-    hosts = slurm.hosts(plan)
+    hosts = slurm.hosts_of_plan(plan)
     case.replace_facts(from_dict(Fact, record) for record in records if record["kind"] == "fact")
     made = [finish(record, plan) for record in records if record["kind"] == "measure"]
     ops = dict.fromkeys(row["op"] for row in made)
@@ -483,7 +494,7 @@ def _outcome(
 def _bound(case: Case, plan: Plan, op: str, busy: str) -> bandwidth.Expectation:
     """The bound of a collective's busbw; busy: what kept this host from showing what it can."""
     bound = bandwidth.expect(
-        op, plan.backend, plan.ranks, case.facts, slurm.hosts(plan), plan.sharing
+        op, plan.backend, plan.ranks, case.facts, slurm.hosts_of_plan(plan), plan.sharing
     )
     return bandwidth.without_reference(bound, busy)
 
@@ -492,7 +503,9 @@ def reread(case: Case, folder: Path, plan: Plan) -> Run:
     """A run of this case, read back from its folder; `plan` is what it was asked to do."""
     records = records_of(folder)
     end = next((r for r in records if r["kind"] == "end"), {"reason": "lost"})
-    seconds = float(records[-1]["t"] - records[0]["t"]) if records else 0.0
+    seconds = 0.0
+    if records:
+        seconds = float(records[-1]["t"] - records[0]["t"])
     measured = tuple(m for m in case.measurements if m.run == folder.name)
     bounds = {row.op: bandwidth.recorded_bound(row, case.facts) for row in measured}
     limits = {op: bound for op, bound in bounds.items() if bound is not None}
@@ -506,7 +519,9 @@ def finish(record: dict[str, Any], plan: Plan) -> dict[str, Any]:
     Busbw is None with one rank.
     """
     algbw = bandwidth.algbw(record["bytes"], record["time_us"])
-    busbw = bandwidth.busbw(record["op"], record["ranks"], algbw) if record["ranks"] > 1 else None
+    busbw = None
+    if record["ranks"] > 1:
+        busbw = bandwidth.busbw(record["op"], record["ranks"], algbw)
     return record | {"algbw": algbw, "busbw": busbw, "backend": plan.backend}
 
 
@@ -527,7 +542,7 @@ async def _measure_reference(case: Case, plan: Plan) -> None:
     before = [fact for fact in case.facts_of(bandwidth.STREAM) if fact.host in names]
     if plan.backend != "gloo" or plan.network or slurm.nodes() or not before:
         return
-    rows = await asyncio.to_thread(lambda: list(loopback(Machine())))
+    rows = await asyncio.to_thread(lambda: list(loopback_facts(Machine())))
     case.replace_facts(from_dict(Fact, {"host": before[-1].host, **row}) for row in rows)
 
 
@@ -539,10 +554,11 @@ async def probe(
     Where a stage of a staged test fails, or all ranks together are slow, bisection follows within
     the same timeout.
     """
-    planned = await plan(case, options)
+    planned = await plan_test(case, options)
     await _measure_reference(case, planned)
     run = await execute(case, planned, on_record)
     if options.stages:
         found = await bisect(case, run, launcher(run.plan), on_record)
-        run = replace(run, problem=found.summary) if found.failing and found.tried else run
+        if found.failing and found.tried:
+            run = replace(run, problem=found.summary)
     return run

@@ -55,7 +55,9 @@ def checked_id(said: str, where: str) -> str:
 
 def number_in(said: str, otherwise: int = 0) -> int:
     """The number that Slurm wrote; `otherwise` where it wrote anything else."""
-    return int(said) if NUMBER.fullmatch(said) else otherwise
+    if NUMBER.fullmatch(said):
+        return int(said)
+    return otherwise
 
 
 def quoted(value: str, what: str) -> str:
@@ -80,7 +82,7 @@ def file_pattern(path: Path) -> str:
     return str(path).replace("%", "%%")
 
 
-def ask(*words: str, deadline: float | None = None) -> str:
+def ask_slurm(*words: str, deadline: float | None = None) -> str:
     """What a command of Slurm prints.
 
     NcclkitError says in one sentence that it is missing, failed or hung.
@@ -104,11 +106,9 @@ def last_words(printed: str) -> str:
     node = [
         line for line in said if line.startswith("srun: error: ") and " failed on node " in line
     ]
-    return (
-        re.sub(r"^\w+: (?:(?:error|fatal): )?", "", [*said, *node][-1]).rstrip(".")[:300]
-        if said
-        else "no output"
-    )
+    if said:
+        return re.sub(r"^\w+: (?:(?:error|fatal): )?", "", [*said, *node][-1]).rstrip(".")[:300]
+    return "no output"
 
 
 def fields(line: str) -> dict[str, str]:
@@ -124,7 +124,7 @@ def fields(line: str) -> dict[str, str]:
     return found
 
 
-def inside() -> bool:
+def is_inside_job() -> bool:
     """Whether this process belongs to a job of Slurm.
 
     A shell of salloc, a batch script, or a task.
@@ -139,7 +139,7 @@ def is_login_node() -> bool:
 
     A controller that does not answer in time counts as one that is there.
     """
-    return not inside() and _submits(os.environ.get("SLURM_CONF", ""))
+    return not is_inside_job() and _submits(os.environ.get("SLURM_CONF", ""))
 
 
 @cache
@@ -161,12 +161,14 @@ def _submits(conf: str) -> bool:
 
 def refusal(what: str, verb: str) -> str:
     """Why `what` does not run on a login node, and what chooses where it does, in one sentence."""
-    notebook = (
-        (" (in a notebook job='-N 2 -t 10')", " (job='here')") if verb == "probe" else ("", "")
-    )
-    here = (
-        "" if verb == "diagnose --check" else f", `ncclkit {verb} --here`{notebook[1]} on this host"
-    )
+    if verb == "probe":
+        notebook = " (in a notebook job='-N 2 -t 10')", " (job='here')"
+    else:
+        notebook = "", ""
+    if verb == "diagnose --check":
+        here = ""
+    else:
+        here = f", `ncclkit {verb} --here`{notebook[1]} on this host"
     return (
         f"This is a login node, which others share, so {what} does not run here unasked: `ncclkit"
         f" submit {verb}`{notebook[0]} runs it on nodes{here}"
@@ -179,7 +181,7 @@ def read_facts() -> list[Fact]:
     Takes at most some seconds.
     """
     readers: dict[str, tuple[str, Callable[[], Any]]] = {
-        "scheduler.version": ("sinfo --version", lambda: ask("sinfo", "--version").strip()),
+        "scheduler.version": ("sinfo --version", lambda: ask_slurm("sinfo", "--version").strip()),
         "scheduler.partitions": ("sinfo, scontrol show partition", _partitions),
         "scheduler.accounts": ("sacctmgr show assoc", _accounts),
         "scheduler.jobs": ("squeue", _jobs),
@@ -203,7 +205,8 @@ def _read(name: str, source: str, read: Callable[[], Any]) -> Fact:
 def _partitions() -> list[dict[str, Any]]:
     """One row for each partition: what its nodes have, how many are idle, and what it allows."""
     return partitions(
-        ask("sinfo", "-h", "-o", "%R|%t|%D|%G|%c"), ask("scontrol", "-o", "show", "partition")
+        ask_slurm("sinfo", "-h", "-o", "%R|%t|%D|%G|%c"),
+        ask_slurm("scontrol", "-o", "show", "partition"),
     )
 
 
@@ -211,7 +214,8 @@ def partitions(nodes: str, limits: str) -> list[dict[str, Any]]:
     """The rows, from ``sinfo -h -o '%R|%t|%D|%G|%c'`` and ``scontrol -o show partition``."""
     rows: dict[str, dict[str, Any]] = {}
     for known in map(fields, limits.splitlines()):
-        if name := known.get("PartitionName"):
+        name = known.get("PartitionName")
+        if name:
             general = {
                 "name": name,
                 "default": known.get("Default") == "YES",
@@ -235,7 +239,8 @@ def partitions(nodes: str, limits: str) -> list[dict[str, Any]]:
     for line in nodes.splitlines():
         name, state, count, gres, cpus = (*line.split("|"), "", "", "", "")[:5]
         if name in rows and NUMBER.fullmatch(count):
-            row, gpus = rows[name], GPUS.search(gres)
+            row = rows[name]
+            gpus = GPUS.search(gres)
             row["nodes"] += int(count)
             row["idle"] += int(count) if state.rstrip("*~#!%$@^-+") == "idle" else 0
             row["gpus"] = max(row["gpus"], int(gpus["count"]) if gpus else 0)
@@ -247,7 +252,7 @@ def partitions(nodes: str, limits: str) -> list[dict[str, Any]]:
 def _accounts() -> list[dict[str, str]]:
     """Accounts that this user may charge, with the QoS of each."""
     columns = ("account", "partition", "qos", "default_qos")
-    said = ask(
+    said = ask_slurm(
         "sacctmgr",
         "-nP",
         "show",
@@ -261,7 +266,7 @@ def _accounts() -> list[dict[str, str]]:
 def _jobs() -> list[dict[str, str]]:
     """Own jobs in the queue."""
     columns = ("id", "name", "state", "nodes", "reason")
-    return _table(columns, ask("squeue", "-h", f"--user={user()}", "-o", "%i|%j|%T|%D|%r"))
+    return _table(columns, ask_slurm("squeue", "-h", f"--user={user()}", "-o", "%i|%j|%T|%D|%r"))
 
 
 def _table(columns: Sequence[str], said: str) -> list[dict[str, str]]:
@@ -355,13 +360,11 @@ def partition(rows: Sequence[Mapping[str, Any]], name: str = "") -> Mapping[str,
     return next((row for row in rows if (row["name"] == name if name else row["default"])), {})
 
 
-def describe(row: Mapping[str, Any]) -> str:
+def partition_words(row: Mapping[str, Any]) -> str:
     """A partition in words: idle nodes, GPUs, the longest time, and which accounts it is for."""
-    gpus = (
-        f"{plural(row['gpus'], (row['model'] + ' GPU').strip())} a node"
-        if row["gpus"]
-        else "no GPUs"
-    )
+    gpus = "no GPUs"
+    if row["gpus"]:
+        gpus = f"{plural(row['gpus'], (row['model'] + ' GPU').strip())} a node"
     words = [
         f"{row['idle']} of {plural(row['nodes'], 'node')} idle",
         gpus,
@@ -372,9 +375,9 @@ def describe(row: Mapping[str, Any]) -> str:
     return ", ".join(words + ["the default"] * bool(row["default"]))
 
 
-def summary(case: Case) -> str:
+def scheduler_sentence(case: Case) -> str:
     """Where this is and what will run where, in one sentence."""
-    if inside():
+    if is_inside_job():
         count = number_in(os.environ.get("SLURM_JOB_NUM_NODES", ""), 1)
         number = os.environ["SLURM_JOB_ID"]
         return f"Inside job {number} of Slurm: tests run on its {plural(count, 'node')}"
@@ -383,7 +386,9 @@ def summary(case: Case) -> str:
     rows = known(case).get("partitions", [])
     most = max((row["gpus"] for row in rows), default=0)
     idle = max((row["idle"] for row in rows), default=0)
-    gpus = f"up to {plural(most, 'GPU')} a node" if most else "no GPUs"
+    gpus = "no GPUs"
+    if most:
+        gpus = f"up to {plural(most, 'GPU')} a node"
     size = f"{plural(len(rows), 'partition')}, {gpus}, {plural(idle, 'node')} idle"
     return (
         f"This is a login node of a Slurm cluster ({size if rows else 'Slurm does not answer'}):"

@@ -91,7 +91,7 @@ async def minimal(case: Case, wrong: str = "") -> Run:
     so and measures nothing.
     """
     net = {"hosts": 2, "wrong": wrong}
-    plan = await probe.plan(
+    plan = await probe.plan_test(
         case,
         ProbeOptions(
             ranks=2, backend="gloo", max_bytes=probe.MIB, repeats=3, timeout=60, network=net

@@ -90,7 +90,9 @@ class StepRun:
 
     def to_dict(self) -> dict[str, Any]:
         """Everything as plain values, for JSON."""
-        times = asdict(self.times) | {"summary": self.times.summary} if self.times else None
+        times = None
+        if self.times:
+            times = asdict(self.times) | {"summary": self.times.summary}
         return {
             "command": list(self.command),
             "reason": self.reason,
@@ -129,13 +131,16 @@ async def measure_steps(
     ``torchrun …``, ``accelerate launch …``, ``srun …``.  Raises NcclkitError for what cannot be
     started or compared.
     """
-    asked, words = options or StepOptions(), tuple(command)
+    asked = options or StepOptions()
+    words = tuple(command)
     await _startable(words, asked.here)
     began = time.monotonic()
     on_record({"kind": "problem", "say": WHAT.format(asked.steps)})
     folder, reason, events = await _once(case, words, asked, {}, on_record)
     found = [event for event in events if event.kind == "step.rank"]
-    times = step_times(found) if any(event.data.steps for event in found) else None
+    times = None
+    if any(event.data.steps for event in found):
+        times = step_times(found)
     effects: list[SettingEffect] = []
     if times and asked.tries:
         effects = await _compare(case, words, asked, times, on_record)
@@ -202,7 +207,10 @@ async def _once(
     Its folder, how it ended, and what it left, which is in the case as well.
     """
     folder = case.new_run("step")
-    python = words[0] if PYTHON.fullmatch(words[0]) else sys.executable
+    if PYTHON.fullmatch(words[0]):
+        python = words[0]
+    else:
+        python = sys.executable
     with (
         writing(folder),
         packed() as agent,
@@ -210,7 +218,7 @@ async def _once(
     ):
         line = [*words, *change.get("flags", ())]
         if PYTHON.fullmatch(words[0]):
-            ranks = options.ranks or int((await local.check(python))["gpus"]) or 2
+            ranks = options.ranks or int((await local.check_interpreter(python))["gpus"]) or 2
             line = [python, str(agent), "launch", str(ranks), "0", "--", *line[1:]]
         plan = {"name": "step", "command": list(words), "change": change, "env": env}
         write(folder / "plan.json", json.dumps(redact.clean(plan), indent=1))
@@ -236,7 +244,8 @@ async def _watched(
 
     NcclkitError, once it has been ended, where a process of it will make no step.
     """
-    running, looking = asyncio.ensure_future(given), asyncio.ensure_future(watch.ended_by())
+    running = asyncio.ensure_future(given)
+    looking = asyncio.ensure_future(watch.ended_by())
     try:
         await asyncio.wait({running, looking}, return_when=asyncio.FIRST_COMPLETED)
         if running.done():
@@ -267,7 +276,10 @@ def _hooked(
     before a script.
     """
     # elsewhere than on nodes, which must see it, it lies where nobody else can write
-    place = str(folder) if spread else private.parent_folder()
+    if spread:
+        place = str(folder)
+    else:
+        place = private.parent_folder()
     with tempfile.TemporaryDirectory(prefix=private.PREFIX, dir=place) as own:
         shutil.copyfile(step_hook.__file__, Path(own) / "sitecustomize.py")
         hook_options = {
@@ -306,7 +318,9 @@ async def _compare(
             " GPUs."
         )
     laps: dict[str, list[float]] = {"": [], **{one: [] for one in options.tries}}
-    short, order, room = replace(options, trace=0), random.Random(0), _room(case)
+    short = replace(options, trace=0)
+    order = random.Random(0)
+    room = _room(case)
     for number in range(options.rounds):
         for words_of in order.sample(list(laps), len(laps)):
             on_record(

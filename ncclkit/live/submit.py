@@ -64,7 +64,8 @@ def script(case: Case, folder: Path, verb: Sequence[str], options: JobOptions) -
     """
     rows = scheduler.known(case).get("partitions", [])
     gpus = scheduler.partition(rows, options.partition).get("gpus", 0)
-    gpus = options.gpus_per_node if options.gpus_per_node >= 0 else gpus
+    if options.gpus_per_node >= 0:
+        gpus = options.gpus_per_node
     asked = {
         "job-name": f"ncclkit-{verb[0]}",
         "nodes": options.nodes,
@@ -81,7 +82,8 @@ def script(case: Case, folder: Path, verb: Sequence[str], options: JobOptions) -
     more = split_words(options.sbatch_options, "sbatch options")
     lines += [f"#SBATCH {scheduler.quoted(word, 'The sbatch option')}" for word in more]
     variables = {slurm.CONTAINER: options.container, slurm.SRUN_OPTIONS: options.srun_options}
-    here, python = shlex.quote(str(folder)), shlex.quote(sys.executable)
+    here = shlex.quote(str(folder))
+    python = shlex.quote(sys.executable)
     body = [
         f"for i in 1 2 3 4 5 6 7 8 9 10; do [ -e {here}/job.sbatch ] && break; sleep 1; done",
         f"[ -e {here}/job.sbatch ] || exit {UNSEEN}  # this node does not see the case folder",
@@ -144,11 +146,15 @@ class BatchJob:
     def status(self) -> int | None:
         """The exit status of the verb; None where it has not ended by itself."""
         code = scheduler.number_in(_text(self.folder / "exit").strip(), -1)
-        return code if 0 <= code < 256 else None
+        if 0 <= code < 256:
+            return code
+        return None
 
 
 def _text(path: Path) -> str:
-    return storage.content(path).decode("utf-8", "replace") if path.exists() else ""
+    if path.exists():
+        return storage.content(path).decode("utf-8", "replace")
+    return ""
 
 
 def submit(
@@ -195,7 +201,7 @@ def _handed_over(folder: Path, text: str) -> str:
         # names that are not UTF-8 arrive as the bytes that they are
         storage.write(folder / "job.sbatch", text.encode("utf-8", "surrogateescape"))
         words = ("sbatch", "--parsable", "--", str(folder / "job.sbatch"))
-        return scheduler.ask(*words, deadline=SUBMITS)
+        return scheduler.ask_slurm(*words, deadline=SUBMITS)
     except (NcclkitError, OSError) as error:
         hint = next(
             (f"; {what}" for sign, what in REFUSED.items() if sign in str(error).lower()), ""
@@ -227,7 +233,7 @@ REFUSED = {
 """What sbatch says → what to do."""
 
 
-def jobs(case: Case) -> list[BatchJob]:
+def submitted_jobs(case: Case) -> list[BatchJob]:
     """The jobs that were submitted from a case, oldest first."""
     found = []
     for folder in case.folders("jobs"):
@@ -329,12 +335,16 @@ class JobState:
     def stuck(self) -> str:
         """Why it will never start; empty where it may."""
         why = (what for sign, what in NEVER.items() if sign in self.reason)
-        return next(why, "") if self.state == "PENDING" else ""
+        if self.state == "PENDING":
+            return next(why, "")
+        return ""
 
     @property
     def sentence(self) -> str:
         """The state of the job, in one sentence."""
-        again = f" (requeued {plural(self.restarts, 'time')})" if self.restarts else ""
+        again = ""
+        if self.restarts:
+            again = f" (requeued {plural(self.restarts, 'time')})"
         head = f"Job {self.id}{again}"
         if self.state == SILENT:
             return f"{head}: Slurm does not answer ({self.why}); the job goes on without it."
@@ -346,9 +356,16 @@ class JobState:
         if self.state in ("PENDING", "REQUEUED", "REQUEUE_HOLD"):
             return f"{head} waits{self._queue()}."
         if not self.over:
-            where = f" on {self.nodes}" if self.nodes else ""
-            since = f" since {self.start.replace('T', ' ')}" if self.start else ""
-            does = "runs" if self.state == "RUNNING" else f"is {self.state.lower()}"
+            where = ""
+            if self.nodes:
+                where = f" on {self.nodes}"
+            since = ""
+            if self.start:
+                since = f" since {self.start.replace('T', ' ')}"
+            if self.state == "RUNNING":
+                does = "runs"
+            else:
+                does = f"is {self.state.lower()}"
             return f"{head} {does}{where}{since}."
         if self.state in ENDS:
             return f"{head} {ENDS[self.state]}."
@@ -366,19 +383,25 @@ class JobState:
             return (
                 f"{head} is not known to Slurm any more, and left no end; its node may have failed."
             )
-        return f"{head} ended after {self.elapsed}." if self.elapsed else f"{head} ended."
+        if self.elapsed:
+            return f"{head} ended after {self.elapsed}."
+        return f"{head} ended."
 
     def _queue(self) -> str:
         """Where it waits, on which place, why, and until when."""
         place, count = self.place
         words = [f"in partition {self.partition}" if self.partition else ""]
         words += [f"place {place} of {count}" if place else ""]
-        reason = self.reason if self.reason not in ("", "None") else ""
+        reason = ""
+        if self.reason not in ("", "None"):
+            reason = self.reason
         known = next((what for sign, what in WAITS.items() if reason.startswith(sign)), "reason")
         words += [f"{known} ({self.why or reason})" if reason else ""]
         words += [f"expected to start {self.start.replace('T', ' ')}" if self.start else ""]
         said = [word for word in words if word]
-        return f" {', '.join(said)}" if said else ""
+        if said:
+            return f" {', '.join(said)}"
+        return ""
 
 
 def parse_state(line: str) -> JobState:
@@ -407,11 +430,14 @@ def exit_status(said: str) -> int | None:
     match = EXIT.fullmatch(said)
     if match is None:
         return None
-    code, signal = int(match["code"]), int(match["signal"] or 0)
-    return 128 + signal if signal and not code else code
+    code = int(match["code"])
+    signal = int(match["signal"] or 0)
+    if signal and not code:
+        return 128 + signal
+    return code
 
 
-def state(job: BatchJob, with_place: bool = True) -> JobState:
+def job_state(job: BatchJob, with_place: bool = True) -> JobState:
     """What Slurm says of a job now.
 
     Its queue, its recent memory, its accounting; never an exception.
@@ -426,16 +452,17 @@ def state(job: BatchJob, with_place: bool = True) -> JobState:
     if found.state == "PENDING" and with_place:
         with suppress(NcclkitError):  # the place is a courtesy
             pending = ["-t", "PD", f"--partition={found.partition}"]
-            waiting = scheduler.ask("squeue", "-h", *pending, "-S", "-p,i", "-o", "%i").split()
+            waiting = scheduler.ask_slurm(
+                "squeue", "-h", *pending, "-S", "-p,i", "-o", "%i"
+            ).split()
             found = replace(
                 found, place=(waiting.index(job.id) + 1 if job.id in waiting else 0, len(waiting))
             )
-            found = (
-                replace(found, why=_unavailable(found.partition))
-                if found.reason.startswith(ABSENT)
-                else found
-            )
-    return found if not found.over or job.status is None else replace(found, status=job.status)
+            if found.reason.startswith(ABSENT):
+                found = replace(found, why=_unavailable(found.partition))
+    if not found.over or job.status is None:
+        return found
+    return replace(found, status=job.status)
 
 
 UNKNOWN_ID = "invalid job id"
@@ -444,15 +471,17 @@ UNKNOWN_ID = "invalid job id"
 
 def _shown(job: BatchJob) -> str:
     """The first line that ``scontrol`` has of a job."""
-    lines = scheduler.ask("scontrol", "-o", "--", "show", "job", job.id).splitlines()
-    return lines[0] if lines else ""
+    lines = scheduler.ask_slurm("scontrol", "-o", "--", "show", "job", job.id).splitlines()
+    if lines:
+        return lines[0]
+    return ""
 
 
 def _unavailable(partition: str) -> str:
     """Why nodes of a partition take no job, as their administrators or Slurm itself
     wrote it down.
     """
-    said = scheduler.ask("sinfo", "-h", "-R", f"--partition={partition}", "-o", "%N: %E")
+    said = scheduler.ask_slurm("sinfo", "-h", "-R", f"--partition={partition}", "-o", "%N: %E")
     lines = said.splitlines()
     return "; ".join(line.strip()[:REASON] for line in lines[:3])
 
@@ -463,7 +492,9 @@ def _accounted(job: BatchJob) -> JobState:
     """
     columns = "State,ExitCode,Elapsed,NodeList"
     with suppress(NcclkitError):  # many clusters keep no accounts
-        for line in scheduler.ask("sacct", "-nXP", f"--jobs={job.id}", "-o", columns).splitlines():
+        for line in scheduler.ask_slurm(
+            "sacct", "-nXP", f"--jobs={job.id}", "-o", columns
+        ).splitlines():
             word, code, elapsed, nodes = (*line.split("|"), "", "", "")[:4]
             state = STATE.match(word)  # such as CANCELLED by 1000
             if state is not None:
@@ -485,10 +516,12 @@ async def follow(
     A job that will never start is cancelled.  Cancelling this call leaves the job alone: `cancel`
     ends it.
     """
-    begun, last, tail = time.monotonic(), "", _Tail(case, job)
+    begun = time.monotonic()
+    last = ""
+    tail = _Tail(case, job)
     last_change = begun
     while True:
-        now = await asyncio.to_thread(state, job)
+        now = await asyncio.to_thread(job_state, job)
         if now.sentence != last:
             last = now.sentence
             on_record({"kind": "job", "say": last, "state": now.state, "id": job.id})
@@ -526,14 +559,17 @@ async def _settled(case: Case, job: BatchJob, now: JobState) -> JobState:
             break
         await asyncio.sleep(0.2)
     case.reload()
-    return now if job.status is None else replace(now, status=job.status)
+    if job.status is None:
+        return now
+    return replace(now, status=job.status)
 
 
 class _Tail:
     """The records of a job's runs, as they are appended to ``wire.jsonl`` of the run folders."""
 
     def __init__(self, case: Case, job: BatchJob) -> None:
-        self._case, self._job = case, job
+        self._case = case
+        self._job = job
         self._read: dict[Path, int] = {}
         self._plans: dict[Path, Plan] = {}
         self._others: set[Path] = set()
@@ -565,7 +601,7 @@ class _Tail:
             lines = file.read(16 << 20).splitlines(True)
         whole = [line for line in lines if line.endswith(b"\n")]
         self._read[folder] += sum(map(len, whole))
-        records = [record for record in map(wire.parse, whole) if record is not None]
+        records = [record for record in map(wire.parse_record, whole) if record is not None]
         plan = self._plans[folder]
         return [
             probe.finish(record, plan) if record["kind"] == "measure" else record
@@ -586,12 +622,12 @@ def cancel(job: BatchJob, patience: float = 40.0) -> None:
     """
     try:
         _refuse_another(job)
-        scheduler.ask("scancel", "--", job.id, deadline=30.0)
+        scheduler.ask_slurm("scancel", "--", job.id, deadline=30.0)
     except NcclkitError as error:
         if UNKNOWN_ID not in str(error).lower():
             raise NcclkitError(f"Job {job.id} could not be cancelled: {error}") from error
     until = time.monotonic() + patience
-    while not state(job, with_place=False).over and time.monotonic() < until:
+    while not job_state(job, with_place=False).over and time.monotonic() < until:
         time.sleep(0.2)
 
 

@@ -26,7 +26,7 @@ from ncclkit.agent.facts.machine import Machine, Unread
 from ncclkit.agent.facts.network import gloo_default
 from ncclkit.agent.run.sweep import KEPT, PROMISING
 from ncclkit.analysis.message_sizes import Calls, buckets_of, heaviest, message_sizes
-from ncclkit.core.bandwidth import Expectation, Judgement, expect, judge
+from ncclkit.core.bandwidth import Expectation, Judgement, expect, judge_curve
 from ncclkit.core.case import Case
 from ncclkit.core.model import Advice, Fact, Measurement, NcclkitError
 from ncclkit.core.runs import Plan
@@ -81,7 +81,9 @@ def _cost(m: Measurement) -> float:
 
     A training job launches ahead of its GPU.
     """
-    return m.time_us if m.graph_us is None else m.graph_us
+    if m.graph_us is None:
+        return m.time_us
+    return m.graph_us
 
 
 def advise(
@@ -94,7 +96,8 @@ def advise(
     if all(m.ranks == 1 for m in measurements):
         return []  # nothing travels, so nothing can be advised
     advice = _bucket(measurements)
-    if judgement := judge(measurements, expectation):
+    judgement = judge_curve(measurements, expectation)
+    if judgement:
         advice.append(_ratio(judgement))
     advice += [_jitter(m) for m in _jittery(measurements)[:1]]
     return advice
@@ -106,9 +109,11 @@ def _bucket(measurements: Sequence[Measurement]) -> list[Advice]:
         return []
     cap = max(1, min(512, round(size / MIB)))
     empty = [m for m in measurements if m.bytes <= TINY]
-    cost, launched = statistics.median(map(_cost, empty)), _launch(measurements)
+    cost = statistics.median(map(_cost, empty))
+    launched = _launch(measurements)
     largest = max(measurements, key=lambda m: m.bytes)
-    speed, slow = largest.bytes / _cost(largest) / 1e3, launched > 1.5 * cost
+    speed = largest.bytes / _cost(largest) / 1e3
+    slow = launched > 1.5 * cost
     advice = Advice(
         do=f"Send gradients in buckets of at least {cap} MiB; DDP's default is 25 MiB"
         + (", which is enough here." if cap <= 25 else "."),
@@ -252,8 +257,13 @@ async def sweep(
     turn with the default.  Raises NcclkitError for a variable that the backend does not read, and
     for a job that fails.
     """
-    began, logs = time.monotonic(), Case() if not job or job.endswith(MODEL) else _read(job)
-    here, calls = not (logs.events or logs.facts), calls_of(job, logs) if job else {}
+    began = time.monotonic()
+    if not job or job.endswith(MODEL):
+        logs = Case()
+    else:
+        logs = _read(job)
+    here = not (logs.events or logs.facts)
+    calls = calls_of(job, logs) if job else {}
     if (inherited and here) or not (settings or inherited or case.facts):
         # what the hardware has, and what nccl.conf sets now
         await probe.inspect(case, options.python)
@@ -262,7 +272,9 @@ async def sweep(
     plan = await _sized(case, options, calls, sizes)
     if plan.ranks == 1:
         return made.sweep(plan, [], 0.0, (), calls)
-    cleared = _inherited(case, logs, settings, made.notes) if inherited else {}
+    cleared = {}
+    if inherited:
+        cleared = _inherited(case, logs, settings, made.notes)
     wanted = [Setting({name: value}) for name, value in cleared.items()] or list(settings)
     wanted, own = (wanted, {}) if wanted else _different(case, plan)
     _refuse_foreign(wanted, plan.backend)
@@ -290,7 +302,7 @@ async def _sized(case: Case, options: ProbeOptions, calls: Calls, sizes: Sequenc
     heavy = heaviest(
         {key: count for key, count in calls.items() if key[0] in options.ops}, MOST_SIZES
     )
-    plan = await probe.plan(
+    plan = await probe.plan_test(
         case, replace(options, op=",".join(heavy)) if heavy else options, "tune"
     )
     usual = [size for size in SIZES[plan.backend] if size <= (options.max_bytes or size)]
@@ -304,7 +316,7 @@ async def _learn_defaults(
     """Find the settings that are the default under another name, and what the links allow."""
     plain = await _plain_variables(case, base)
     reasons = {
-        number: equal_to_default(one, plain, slurm.hosts(base))
+        number: equal_to_default(one, plain, slurm.hosts_of_plan(base))
         for number, one in enumerate(wanted, 1)
     }
     made.same.update({number: why for number, why in reasons.items() if why})
@@ -333,7 +345,9 @@ def _link_bounds(case: Case, base: Plan) -> dict[str, Expectation]:
     What NVLink allows, a switch that adds may exceed.
     """
     known = {
-        op: expect(op, base.backend, base.ranks, case.facts, slurm.hosts(base), base.sharing)
+        op: expect(
+            op, base.backend, base.ranks, case.facts, slurm.hosts_of_plan(base), base.sharing
+        )
         for op in base.ops
     }
     return {op: bound for op, bound in known.items() if bound.limit in ("pcie", "network")}
@@ -344,14 +358,16 @@ async def _gloo_interface(case: Case, base: Plan) -> str:
 
     Empty where nobody knows.
     """
-    if slurm.hosts(base) == 1:
+    if slurm.hosts_of_plan(base) == 1:
         try:
             return await asyncio.to_thread(gloo_default, Machine())
         except Unread:
             return ""
     names = {str(fact.value) for fact in case.facts_of("net.gloo.interface") if fact.value}
     named = "GLOO_SOCKET_IFNAME" in os.environ  # then the facts say what it names
-    return names.pop() if len(names) == 1 and not named else ""
+    if len(names) == 1 and not named:
+        return names.pop()
+    return ""
 
 
 def _without_file(case: Case, cleared: Mapping[str, str]) -> dict[str, str]:
@@ -374,7 +390,8 @@ def _without_file(case: Case, cleared: Mapping[str, str]) -> dict[str, str]:
 
 def _different(case: Case, plan: Plan) -> tuple[list[Setting], Choices]:
     """The candidates that are not what NCCL takes by itself on all sizes; and what it takes."""
-    own, every = own_choices(case, plan), len(plan.ops) * len(plan.sizes)
+    own = own_choices(case, plan)
+    every = len(plan.ops) * len(plan.sizes)
     different = [
         one
         for one in candidates(case.facts, plan)
@@ -390,7 +407,10 @@ def calls_of(job: str, logs: Case) -> Calls:
 
     Raises NcclkitError where nothing shows a size.
     """
-    found = buckets_of(Path(job).expanduser()) if job.endswith(MODEL) else message_sizes(logs)
+    if job.endswith(MODEL):
+        found = buckets_of(Path(job).expanduser())
+    else:
+        found = message_sizes(logs)
     if not found:
         need = "dumps of the Flight Recorder, Inspector files, or a log with NCCL_DEBUG_SUBSYS=COLL"
         raise NcclkitError(f"{job} does not show the sizes of the job's messages; name {need}.")
@@ -400,7 +420,9 @@ def calls_of(job: str, logs: Case) -> Calls:
 def _read(job: str) -> Case:
     """The case folder `job`, or what the logs, dumps and archives that it names say."""
     folder = Path(job).expanduser()
-    return Case.open(folder, read_only=True) if (folder / "case.json").is_file() else read_logs(job)
+    if (folder / "case.json").is_file():
+        return Case.open(folder, read_only=True)
+    return read_logs(job)
 
 
 def _inherited(
@@ -437,7 +459,9 @@ def _inherited(
     if fixed and len(fixed) == len(found):
         raise NcclkitError(sentence)
     if not found:
-        what = "None of these variables" if named else "No variable of NCCL or gloo"
+        what = "No variable of NCCL or gloo"
+        if named:
+            what = "None of these variables"
         raise NcclkitError(f"{what} is set there, so none can cost anything.")
     if fixed and notes is not None:
         notes.append(sentence)
@@ -460,8 +484,12 @@ def _refuse_foreign(settings: Iterable[Setting], backend: str) -> None:
         if name.removeprefix("TORCH_").startswith(other)
     ]
     if names or (backend == "gloo" and any(one.config for one in settings)):
-        what = names[0] if names else "A number of channels"
-        need = "NCCL, so GPUs" if backend == "gloo" else "gloo"
+        what = "A number of channels"
+        if names:
+            what = names[0]
+        need = "gloo"
+        if backend == "gloo":
+            need = "NCCL, so GPUs"
         raise NcclkitError(
             f"{what} changes nothing over {backend}, which this run uses; it needs {need}."
         )
@@ -472,7 +500,10 @@ def candidates(facts: Sequence[Fact], plan: Plan) -> list[Setting]:
     known = {fact.name: fact.value for fact in reversed(facts) if fact.value is not None}
     if plan.backend == "gloo":
         return _of_gloo(known)
-    made = [Setting({"NCCL_ALGO": a, "NCCL_PROTO": p}) for a in ("Ring", "Tree") for p in PROTOCOLS]
+    made = []
+    for a in "Ring", "Tree":
+        for p in PROTOCOLS:
+            made.append(Setting({"NCCL_ALGO": a, "NCCL_PROTO": p}))
     made += [Setting({"NCCL_PROTO": protocol}) for protocol in PROTOCOLS]
     if _switched(known):
         made += [Setting({"NCCL_ALGO": "NVLS"}, risk="needs the multicast memory of the NVSwitch")]
@@ -498,7 +529,7 @@ Choices = Mapping[tuple[str, int], tuple[str, str, int | None]]
 
 def own_choices(case: Case, plan: Plan) -> Choices:
     """What NCCL chose in this case's live tests of so many ranks and hosts, by TUNING lines."""
-    hosts = slurm.hosts(plan)
+    hosts = slurm.hosts_of_plan(plan)
     alike = [
         m for m in case.measurements if (m.backend, m.ranks, m.hosts) == ("nccl", plan.ranks, hosts)
     ]
@@ -575,7 +606,9 @@ def _switched(known: Mapping[str, Any]) -> bool:
 def _joined(known: Mapping[str, Any]) -> bool:
     """Whether NVLink joins every pair of GPUs."""
     matrix = known.get("gpu.topology")
-    rows = list(matrix.items()) if isinstance(matrix, Mapping) else []
+    rows = []
+    if isinstance(matrix, Mapping):
+        rows = list(matrix.items())
     gpus = [name for name, row in rows if name.startswith("GPU") and isinstance(row, Mapping)]
     return len(gpus) > 1 and all(
         str(dict(rows)[a].get(b, "")).startswith("NV") for a in gpus for b in gpus if a != b
@@ -587,7 +620,7 @@ def _of_network(known: Mapping[str, Any], plan: Plan) -> list[Setting]:
 
     Queue pairs and traffic class, else sockets and threads.
     """
-    if slurm.hosts(plan) < 2:
+    if slurm.hosts_of_plan(plan) < 2:
         return []
     if not [row for row in known.get("net.rdma") or () if isinstance(row, Mapping)]:
         pairs = (("1", "4"), ("2", "2"), ("4", "4"))
@@ -602,9 +635,9 @@ def _of_network(known: Mapping[str, Any], plan: Plan) -> list[Setting]:
 
 
 def _more_memory(size: int) -> str:
-    return (
-        f"takes {size // (4 * MIB)} times the memory for NCCL's buffers" if size > 4 * MIB else ""
-    )
+    if size > 4 * MIB:
+        return f"takes {size // (4 * MIB)} times the memory for NCCL's buffers"
+    return ""
 
 
 @dataclass(frozen=True)
@@ -635,7 +668,10 @@ class Measured:
         Of one with a single setting only the median of its rounds.
         """
         if record["kind"] in ("sweep.refused", "sweep.no_step"):
-            problems = self.refused if record["kind"] == "sweep.refused" else self.no_step
+            if record["kind"] == "sweep.refused":
+                problems = self.refused
+            else:
+                problems = self.no_step
             problems.setdefault(numbers[record["setting"]], str(record["problem"]))
         elif record["kind"] == "sweep.left":
             left, of = record["left"], record["of"]
@@ -646,9 +682,10 @@ class Measured:
         elif record["kind"] == "sweep":
             key = numbers[record["setting"]], str(record["op"]), int(record["bytes"])
             self.wrong[key] = max(self.wrong.get(key, 0), int(record["wrong"]))
-            times = (
-                record["times_us"] if len(numbers) > 1 else [statistics.median(record["times_us"])]
-            )
+            if len(numbers) > 1:
+                times = record["times_us"]
+            else:
+                times = [statistics.median(record["times_us"])]
             self.times.setdefault(str(record["phase"]), {}).setdefault(key, []).extend(times)
 
     def sweep(
@@ -664,11 +701,12 @@ class Measured:
         same = {named[number]: why for number, why in self.same.items()}
         refused = {named[number]: why for number, why in self.refused.items() if number > 0}
         seen = tuple(one for phase in self.chose for one in self.compared(phase, settings))
-        decided, known = self.compared("decide", settings), {id(one.setting) for one in seen}
+        decided = self.compared("decide", settings)
+        known = {id(one.setting) for one in seen}
         # named ones with jobs of their own
         seen += tuple(one for one in decided if id(one.setting) not in known)
         beside = tuple(one for name in BESIDE for one in self.compared(name, settings))
-        hosts = slurm.hosts(plan)
+        hosts = slurm.hosts_of_plan(plan)
         rows = tuple((op, size, count) for (op, size), count in calls.items())
         steps = ((named[number], why) for number, why in self.no_step.items() if number > 0)
         notes = (
@@ -715,9 +753,9 @@ class Measured:
             for (mine, op, size), laps in times.items()
             if mine == number
         ]
-        return (
-            statistics.geometric_mean(ratios) if ratios and number not in self.refused else math.inf
-        )
+        if ratios and number not in self.refused:
+            return statistics.geometric_mean(ratios)
+        return math.inf
 
     def promising(self, numbers: Sequence[int]) -> list[int]:
         """Of those that chose, the settings with own jobs that look best on some call and size."""
@@ -748,7 +786,9 @@ class Measured:
         usual = tuple(
             laps[turn % len(laps)] for turn, laps in enumerate(zip(*controls, strict=True))
         )
-        beside = phase if phase in BESIDE else ""
+        beside = ""
+        if phase in BESIDE:
+            beside = phase
         wrong = self.wrong.get(key, 0)
         return Comparison(
             setting, op, size, usual, tuple(times[key]), among, wrong, spread(controls), beside
@@ -832,7 +872,8 @@ class SweepJobs:
         NCCL takes by itself; a setting is not measured where it asks for the same.
         """
         first, *others = CONTROLS
-        half, numbers = len(settings) // 2, list(settings)
+        half = len(settings) // 2
+        numbers = list(settings)
         order = [first, *numbers[:half], others[0], *numbers[half:], others[1]]
         peak = {}
         if not every:
@@ -856,7 +897,8 @@ class SweepJobs:
             ]
         words += ["--decide", str(DECIDING), "--under-computation"]
         words += ["--all"] if every else ["--within", f"{within:.0f}"]
-        if problem := await self.job(self.base, words, order, within):
+        problem = await self.job(self.base, words, order, within)
+        if problem:
             raise NcclkitError(f"The sweep stopped: {problem}")
 
     async def decide(self, settings: Mapping[int, Setting], ends: float = math.inf) -> None:
@@ -879,7 +921,8 @@ class SweepJobs:
 
         ends: on the monotonic clock.  Returns all combinations, numbered from `first`.
         """
-        began, order = time.monotonic(), random.Random(0)
+        began = time.monotonic()
+        order = random.Random(0)
         await self._turn({}, "pace", order)
         each = max(time.monotonic() - began, 1e-3)  # seconds of a job here
 
@@ -920,7 +963,10 @@ class SweepJobs:
             # what the environment sets already is no winner that a job would be given
             beside = phase == "decide" and not self.base.unset
             words = ["--repeats", str(ROUNDS), "--phase", phase, *["--under-computation"] * beside]
-            problem = "" if number in self.made.refused else await self.job(plan, words, [number])
+            if number in self.made.refused:
+                problem = ""
+            else:
+                problem = await self.job(plan, words, [number])
             if problem and number == ALONE:
                 raise NcclkitError(f"The sweep stopped: {problem}")
             if problem:
@@ -938,7 +984,8 @@ class SweepJobs:
         import optuna
 
         optuna.logging.set_verbosity(optuna.logging.WARNING)
-        order, values = random.Random(0), _values(settings.values())
+        order = random.Random(0)
+        values = _values(settings.values())
         study = optuna.create_study(sampler=optuna.samplers.TPESampler(seed=0))
         shares: dict[int, float] = {0: 1.0}  # of the default itself
         for one in settings.values():
@@ -977,4 +1024,6 @@ class SweepJobs:
         run = await probe.execute(
             self.case, replace(plan, argv=tuple(argv), deadline=plan.deadline + within), keep
         )
-        return "" if run.reason == "done" else f"{run.summary} See {run.folder}."
+        if run.reason == "done":
+            return ""
+        return f"{run.summary} See {run.folder}."

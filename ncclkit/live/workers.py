@@ -59,8 +59,13 @@ def started(what: str, on_note: Callable[[str], object]) -> Iterator[Executor | 
     try:
         try:
             most = int(asked["count"] or len(os.sched_getaffinity(0)))
-            cluster = None if asked["address"] else _cluster(most)
-            caretaker = _caretaker(cluster) if _key_files(cluster) else None
+            if asked["address"]:
+                cluster = None
+            else:
+                cluster = _cluster(most)
+            caretaker = None
+            if _key_files(cluster):
+                caretaker = _caretaker(cluster)
             client = distributed.Client(asked["address"] or cluster, timeout=START)
             client.wait_for_workers(1, timeout=START)
             on_note(
@@ -186,7 +191,7 @@ def _bounded_job() -> Any:
         @staticmethod
         async def _call(cmd: list[str], **_: Any) -> str:
             try:
-                return await asyncio.to_thread(scheduler.ask, *cmd, deadline=SUBMITS)
+                return await asyncio.to_thread(scheduler.ask_slurm, *cmd, deadline=SUBMITS)
             except NcclkitError as error:
                 raise RuntimeError(str(error)) from error  # as dask-jobqueue itself does
 

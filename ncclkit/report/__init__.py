@@ -19,7 +19,7 @@ from ncclkit.core.case import Case
 from ncclkit.core.model import NcclkitError
 from ncclkit.core.secrets import text
 from ncclkit.core.storage import write
-from ncclkit.report.parameters import check, declared, literals, notebook, read
+from ncclkit.report.parameters import check_values, declared, literals, notebook, read_notebook
 
 if TYPE_CHECKING:
     import nbformat
@@ -55,17 +55,19 @@ def make(
     from ncclkit.report import headless
 
     folder = Case.open(case_dir).path or Path(case_dir)
-    out = Path(out).expanduser().absolute() if out else folder / "report.html"
+    if out:
+        out = Path(out).expanduser().absolute()
+    else:
+        out = folder / "report.html"
     if not os.access(out.parent, os.W_OK):
         raise NcclkitError(
             f"Cannot write the report {out}: {out.parent} is not a folder you may write to."
         )
     given = {**({"case_dir": folder} if "case_dir" in declared(notebook) else {}), **parameters}
-    values = {
-        name: str(value) if isinstance(value, os.PathLike) else value
-        for name, value in given.items()
-    }
-    check(notebook, values)
+    values = {}
+    for name, value in given.items():
+        values[name] = str(value) if isinstance(value, os.PathLike) else value
+    check_values(notebook, values)
     executed = folder / "report.ipynb"
     try:
         cells, failed = headless.execute(notebook, executed, values, deadline)
@@ -101,15 +103,20 @@ def keep(
     """
     import nbformat
 
-    cells = read(notebook)
+    cells = read_notebook(notebook)
     for cell in cells.cells:
         if cell.cell_type == "code":
             data = shown.get(cell.source) or {}
-            cell.outputs = [nbformat.v4.new_output("display_data", data=dict(data))] if data else []
+            if data:
+                cell.outputs = [nbformat.v4.new_output("display_data", data=dict(data))]
+            else:
+                cell.outputs = []
     defaults = literals({name: parameter.default for name, parameter in declared(notebook).items()})
     given = {name: value for name, value in parameters.items() if value != defaults.get(name)}
     cells.metadata["papermill"] = {"parameters": given | {"case_dir": str(folder)}}
-    aliases = _aliases(folder) if parameters.get("redact") is True else None
+    aliases = None
+    if parameters.get("redact") is True:
+        aliases = _aliases(folder)
     out = folder / "report.html"
     try:
         cleaned = nbformat.from_dict(texts(cells, text))
@@ -123,7 +130,7 @@ def _aliases(folder: Path, names: Sequence[str] = ()) -> Aliases:
     """What takes the names of this case's hosts and users, and these, out of its report."""
     from ncclkit.report.page import anonymized
 
-    return anonymized.names(Case.open(folder), names)
+    return anonymized.other_names(Case.open(folder), names)
 
 
 def _write_page(
@@ -157,7 +164,10 @@ def _write_page(
 
 def _unwritten(error: OSError, out: Path) -> str:
     full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-    reason = "no space is left" if full else error.strerror or str(error)
+    if full:
+        reason = "no space is left"
+    else:
+        reason = error.strerror or str(error)
     return (
         f"Cannot write the report {out}: {reason}; what was there before is untouched; name another"
         " folder."

@@ -22,7 +22,7 @@ from ncclkit.agent.redact import texts
 from ncclkit.core.model import NcclkitError
 from ncclkit.core.secrets import text
 from ncclkit.core.storage import write
-from ncclkit.report.parameters import read
+from ncclkit.report.parameters import read_notebook
 
 
 class Kernel(AsyncKernelManager):
@@ -54,7 +54,8 @@ class Kernel(AsyncKernelManager):
 
 QUIET = (
     "--log-level=CRITICAL",
-    "--IPKernelApp.exec_lines=__import__('logging').getLogger('tornado.general').setLevel('CRITICAL')",
+    "--IPKernelApp.exec_lines="
+    "__import__('logging').getLogger('tornado.general').setLevel('CRITICAL')",
 )
 """Keep a kernel's own log off the terminal, also what it says while it ends; what matters comes as
 an exception."""
@@ -87,7 +88,7 @@ def execute(
     failed: BaseException | None = None
     try:
         execute_notebook(
-            read(notebook),
+            read_notebook(notebook),
             draft,
             values,
             kernel_name="python3",

@@ -38,7 +38,8 @@ def open_lab(notebook: Path, port: int = 8888) -> None:
         raise NcclkitError(f"There is no notebook {notebook}; name an .ipynb file.")
     from jupyterlab.labapp import LabApp
 
-    port, token = _free(port), secrets.token_urlsafe(24)
+    port = _free(port)
+    token = secrets.token_urlsafe(24)
     extra = os.environ.get("JUPYTER_CONFIG_PATH")
     quiet = os.pathsep.join(filter(None, (str(HERE), extra)))  # finds labconfig/ beside this file
     os.environ.update(JUPYTER_CONFIG_PATH=quiet, JUPYTER_PREFER_ENV_PATH="1")
@@ -84,7 +85,8 @@ class _DoorCheck:
     """Asks a server once without its token, then says how to reach it, or ends it."""
 
     def __init__(self, port: int, welcome: str) -> None:
-        self.address, self.welcome = f"http://127.0.0.1:{port}/api/contents", welcome
+        self.address = f"http://127.0.0.1:{port}/api/contents"
+        self.welcome = welcome
         self.problem = ""
 
     def start(self) -> None:

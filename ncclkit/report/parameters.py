@@ -49,10 +49,13 @@ class Parameter:
 
 def notebook(name: str) -> Path:
     """The notebook at the path `name`, or the kit's own notebook of that name (``guided``)."""
-    known, path = own(), Path(name).expanduser()
+    known = own()
+    path = Path(name).expanduser()
     if not path.is_file() and name not in known:
         raise NcclkitError(f"There is no notebook {name}; {_hint(name, known)}")
-    return path.absolute() if path.is_file() else known[name]
+    if path.is_file():
+        return path.absolute()
+    return known[name]
 
 
 def own() -> dict[str, Path]:
@@ -63,7 +66,7 @@ def own() -> dict[str, Path]:
     return {str(file.relative_to(folder).with_suffix("")): file for file, folder in files}
 
 
-def read(path: Path) -> nbformat.NotebookNode:
+def read_notebook(path: Path) -> nbformat.NotebookNode:
     """The notebook of a file, told to be Python.
 
     Tools that strip notebooks remove what papermill asks for.
@@ -91,7 +94,9 @@ def declared(path: Path) -> dict[str, Parameter]:
     None where no cell is tagged.
     """
     cells = [
-        cell.source for cell in read(path).cells if "parameters" in cell.metadata.get("tags", [])
+        cell.source
+        for cell in read_notebook(path).cells
+        if "parameters" in cell.metadata.get("tags", [])
     ]
     try:
         lines = ast.parse(cells[0] if cells else "").body
@@ -103,7 +108,9 @@ def declared(path: Path) -> dict[str, Parameter]:
     for line in lines:
         if isinstance(line, (ast.Assign, ast.AnnAssign)) and line.value is not None:
             target = line.target if isinstance(line, ast.AnnAssign) else line.targets[0]
-            annotation = ast.unparse(line.annotation) if isinstance(line, ast.AnnAssign) else ""
+            annotation = ""
+            if isinstance(line, ast.AnnAssign):
+                annotation = ast.unparse(line.annotation)
             found[ast.unparse(target)] = Parameter(ast.unparse(line.value), annotation)
     return found
 
@@ -114,7 +121,9 @@ def literals(pairs: Mapping[str, str], path: Path | None = None) -> dict[str, An
     What the notebook `path` declares as text stays text (``job=4711``); a whole number may be a
     size (``64MB``).
     """
-    known = {name: parameter.type for name, parameter in declared(path).items()} if path else {}
+    known = {}
+    if path:
+        known = {name: parameter.type for name, parameter in declared(path).items()}
     values = {
         name: text if known.get(name) is str else _literal(text) for name, text in pairs.items()
     }
@@ -126,7 +135,7 @@ def literals(pairs: Mapping[str, str], path: Path | None = None) -> dict[str, An
     return values | {name: parse_size(values[name], f"The parameter {name}") for name in sizes}
 
 
-def check(path: Path, values: Mapping[str, Any]) -> None:
+def check_values(path: Path, values: Mapping[str, Any]) -> None:
     """Raise NcclkitError when `values` hold a name that the notebook does not declare, or a value
     of the wrong type.
     """

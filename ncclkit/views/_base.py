@@ -38,7 +38,9 @@ class View:
 
     def __init__(self, summary: str, body: Markup, *, titled: bool = True) -> None:
         """titled: False where the body, or the title of the figure, says the sentence itself."""
-        self._summary, self._body, self._titled = summary, body, titled
+        self._summary = summary
+        self._body = body
+        self._titled = titled
         self.short_widget: W.Widget | None = None
         """A line to show in JupyterLab where a form above shows the same already; the static face
         stays whole."""
@@ -50,11 +52,9 @@ class View:
 
     def static(self) -> Markup:
         """The static face without its stylesheet: complete markup, no script."""
-        return (
-            page(self.summary, self.body)
-            if self._titled
-            else el("div", self.body, cls="nk tex2jax_ignore")
-        )
+        if self._titled:
+            return page_frame(self.summary, self.body)
+        return el("div", self.body, cls="nk tex2jax_ignore")
 
     @property
     def body(self) -> Markup:
@@ -90,7 +90,8 @@ class Drawn(View):
         super().__init__(
             summary, join(FIGURE_SLOT if figure is not None else "", body), titled=titled
         )
-        self._figure, self._words = figure and figure.update_layout(meta={"summary": summary}), body
+        self._figure = figure and figure.update_layout(meta={"summary": summary})
+        self._words = body
         self._box: W.Widget | None = None
 
     @property
@@ -102,7 +103,7 @@ class Drawn(View):
         """The same three one below the other: JupyterLab shows one type of a bundle only."""
         if self._figure is not None and self._box is None:
             drawing = W.Output(outputs=outputs(self._figure), layout=W.Layout(width="100%"))
-            above = style() + (page(self.summary) if self._titled else "")
+            above = style() + (page_frame(self.summary) if self._titled else "")
             below = el("div", self._words, cls="nk tex2jax_ignore")
             self._box = W.VBox(
                 [W.HTML(above), drawing, W.HTML(below)], layout=W.Layout(width="100%")
@@ -110,14 +111,20 @@ class Drawn(View):
         return self._box
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
-        drawn = {} if self._figure is None else {PLOTLY: plain(self._figure)}
+        if self._figure is None:
+            drawn = {}
+        else:
+            drawn = {PLOTLY: plain(self._figure)}
         return super()._repr_mimebundle_() | drawn
+
+
+NOTHING = Markup("")
 
 
 class Chart(Drawn):
     """A plotly figure whose own title is the sentence, and the words under it."""
 
-    def __init__(self, figure: go.Figure, words: Markup = Markup("")) -> None:  # noqa: B008 - it cannot change
+    def __init__(self, figure: go.Figure, words: Markup = NOTHING) -> None:
         super().__init__(figure.layout.meta["summary"], figure, words, titled=False)
 
 
@@ -135,7 +142,7 @@ def outputs(figure: go.Figure) -> tuple[dict[str, Any], ...]:
     return ({"output_type": "display_data", "metadata": {}, "data": data},)
 
 
-def page(summary: str, *body: object) -> Markup:
+def page_frame(summary: str, *body: object) -> Markup:
     """The frame of a static face: conclusion first."""
     return el("div", el("p", summary, cls="nk-say"), *body, cls="nk tex2jax_ignore")
 

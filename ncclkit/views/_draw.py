@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import accumulate, cycle
+from itertools import accumulate, chain, cycle
+from typing import Any
 
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
@@ -109,7 +110,9 @@ WORDS = {0: "between lines", 1: "logged", 2: "abnormal"}
 def _level(row: TimelineRow, column: int) -> int | None:
     if column in row.said:
         return row.said[column]
-    return 0 if row.extent[0] <= column <= row.extent[1] else None
+    if row.extent[0] <= column <= row.extent[1]:
+        return 0
+    return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,10 +157,20 @@ def panels(titles: Sequence[str], axis: str, pixels: int) -> go.Figure:
 
 def titled(what: str, names: Sequence[str]) -> str:
     """The title of a panel: what it shows, and the first of its lines in their colours."""
-    widths = accumulate((len(name) + 4 for name in names), initial=len(what))
+    lengths = [len(name) + 4 for name in names]
+    fit = _fitting(len(what), lengths)
+    shown = [coloured(name, index) for index, name in enumerate(names[:fit])]
+    more = ""
+    if len(names) > fit:
+        more = " …"
+    return f"<b>{safe(what)}</b>   {'  '.join(shown)}{more}"
+
+
+def _fitting(start: int, lengths: Iterable[int]) -> int:
+    """How many words fit abreast behind a start of this length; the first always does."""
+    widths = accumulate(lengths, initial=start)
     fit = sum(width <= ABREAST for width in widths) - 1
-    shown = "  ".join(coloured(name, index) for index, name in enumerate(names[: max(fit, 1)]))
-    return f"<b>{safe(what)}</b>   {shown}{' …' if len(names) > max(fit, 1) else ''}"
+    return max(fit, 1)
 
 
 def coloured(name: str, index: int = 0) -> str:
@@ -182,13 +195,37 @@ def _ranks_legend(group: str, lines: Sequence[RankLine]) -> str:
 
     Numbers behind the marks of their lines, a cross where one stopped first.
     """
-    widths = accumulate((len(str(line.rank)) + 3 for line in lines), initial=len(group) + 8)
-    fit = max(sum(width <= ABREAST for width in widths) - 1, 1)
-    known = (
-        f"{_spot(rank_style(line.rank), CROSS * line.behind)} {line.rank}" for line in lines[:fit]
-    )
-    more = f" and {len(lines) - fit} more" if len(lines) > fit else ""
-    return f"<b>{safe(group)}</b>   {'ranks' if len(lines) > 1 else 'rank'} {' '.join(known)}{more}"
+    lengths = [len(str(line.rank)) + 3 for line in lines]
+    fit = _fitting(len(group) + 8, lengths)
+    known = []
+    for line in lines[:fit]:
+        spot = _spot(rank_style(line.rank), CROSS * line.behind)
+        known.append(f"{spot} {line.rank}")
+    more = ""
+    if len(lines) > fit:
+        more = f" and {len(lines) - fit} more"
+    noun = "rank"
+    if len(lines) > 1:
+        noun = "ranks"
+    return f"<b>{safe(group)}</b>   {noun} {' '.join(known)}{more}"
+
+
+def _collectives_axis(lines: Sequence[RankLine]) -> dict[str, Any]:
+    """The axis of a panel: all its collectives, with room for labels, and whole numbers only."""
+    low = min(line.points[0][1] for line in lines)
+    high = max(line.points[-1][1] for line in lines)
+    room = max(0.3 * (high - low), 1.0)
+    axis: dict[str, Any] = {
+        "title": {"text": "collective"},
+        "range": [max(low - room, -0.8), high + room],
+        "tickformat": ",d",
+    }
+    # plotly would put ticks at halves, and no collective is there
+    if high - low < 6:
+        axis["dtick"] = 1
+    else:
+        axis["nticks"] = 6
+    return axis
 
 
 def progress(groups: Mapping[str, Sequence[RankLine]], axis: str) -> go.Figure:
@@ -198,17 +235,15 @@ def progress(groups: Mapping[str, Sequence[RankLine]], axis: str) -> go.Figure:
     """
     titles = [_ranks_legend(name, lines) for name, lines in groups.items()]
     figure = panels(titles, axis, 60 + PANEL)
-    last = max(place for lines in groups.values() for line in lines for place, _ in line.points)
+    last = 0.0
+    for line in chain.from_iterable(groups.values()):
+        last = max(last, *(place for place, _ in line.points))
     for row, lines in enumerate(groups.values(), 1):
-        ends = [line.points[-1][1] for line in lines]
         # what is odd is drawn over the others
         for line in sorted(lines, key=lambda line: line.behind):
-            _rank_line(figure, line, row, 2 * line.points[-1][0] > last)
-        low, high = min(line.points[0][1] for line in lines), max(ends)
-        room = max(0.3 * (high - low), 1.0)
-        step = {"dtick": 1} if high - low < 6 else {"nticks": 6}
-        span = {"range": [max(low - room, -0.8), high + room], "tickformat": ",d"} | step
-        figure.update_yaxes(title={"text": "collective"}, **span, row=row, col=1)
+            end, _ = line.points[-1]
+            _rank_line(figure, line, row, 2 * end > last)
+        figure.update_yaxes(_collectives_axis(lines), row=row, col=1)
     figure.update_xaxes(exponentformat="none")
     figure.update_layout(margin={"t": TITLE + 6, "b": 64})
     return figure
@@ -216,8 +251,12 @@ def progress(groups: Mapping[str, Sequence[RankLine]], axis: str) -> go.Figure:
 
 def _rank_line(figure: go.Figure, line: RankLine, row: int, late: bool) -> None:
     """One line with a mark at its end and, on the side where there is room, its label."""
-    look, before = rank_style(line.rank), len(line.points) - 1
-    symbol, size = ("x", 12) if line.behind else ("circle", 7)
+    look = rank_style(line.rank)
+    before = len(line.points) - 1
+    if line.behind:
+        symbol, size = "x", 12
+    else:
+        symbol, size = "circle", 7
     figure.add_scatter(
         x=[place for place, _ in line.points],
         y=[number for _, number in line.points],
@@ -249,13 +288,16 @@ def matrix(
     for (words, found), (colour, symbol) in zip(
         pairs.items(), _line_styles(len(pairs)), strict=True
     ):
-        rare = len(found) * 20 < most  # few among many would drown
+        marker_size = size
+        # few among many would drown
+        if len(found) * 20 < most:
+            marker_size = max(size, 11)
         figure.add_scatter(
             x=[receiver for _, receiver in found],
             y=[sender for sender, _ in found],
             mode="markers",
             name=safe(words),
-            marker={"color": colour, "symbol": symbol, "size": max(size, 11) if rare else size},
+            marker={"color": colour, "symbol": symbol, "size": marker_size},
             customdata=[[safe(names[sender]), safe(names[receiver])] for sender, receiver in found],
             hovertemplate="%{customdata[0]} → %{customdata[1]}<extra>" + safe(words) + "</extra>",
         )
@@ -265,9 +307,11 @@ def matrix(
         "ticktext": [safe(names[place]) for place in shown],
         "range": [-0.6, count - 0.4],
     }
-    figure.update_xaxes(
-        title={"text": f"to {what}"}, tickangle=-40 if what == "host" else 0, **ticks
-    )
+    angle = 0
+    # names of hosts are too long to stand side by side
+    if what == "host":
+        angle = -40
+    figure.update_xaxes(title={"text": f"to {what}"}, tickangle=angle, **ticks)
     figure.update_yaxes(title={"text": f"from {what}"}, **ticks | {"range": [count - 0.4, -0.6]})
     return figure
 
@@ -336,7 +380,9 @@ def _square(figure: go.Figure, words: Sequence[str], axes: tuple[str, str], unit
         "showgrid": False,
         "ticks": "",
     }
-    angle = -40 if max(map(len, words)) > 3 else 0
+    angle = 0
+    if max(map(len, words)) > 3:
+        angle = -40
     columns = {
         "title": {"text": f"{axes[1]} ({unit})"},
         "tickangle": angle,
@@ -360,17 +406,20 @@ def _mark(figure: go.Figure, mark: Mark, colour: str) -> None:
             "color": colour,
             "line": {"color": INK, "width": 1},
         }
-        x, y = [column for _, column in mark.spots], [row for row, _ in mark.spots]
+        x = [column for _, column in mark.spots]
+        y = [row for row, _ in mark.spots]
         figure.add_scatter(
             x=x, y=y, mode="markers", name=safe(mark.name), marker=look, hoverinfo="skip"
         )
         return
     half = 0.47
     corners = ((-half, -half), (half, -half), (half, half), (-half, half), (-half, -half))
-    outline = [(column + dx, row + dy) for row, column in mark.spots for dx, dy in corners]
     points: list[tuple[float | None, float | None]] = []
-    for place in range(0, len(outline), len(corners)):
-        points += [*outline[place : place + len(corners)], (None, None)]
+    for row, column in mark.spots:
+        for right, down in corners:
+            points.append((column + right, row + down))
+        # a gap, so that no line leads from one frame to the next
+        points.append((None, None))
     figure.add_scatter(
         x=[x for x, _ in points],
         y=[y for _, y in points],

@@ -21,7 +21,7 @@ import ipywidgets as W
 
 from ncclkit.core.model import Measurement, NcclkitError, from_dict
 from ncclkit.core.text import format_bytes, numbered, plural, ranges, ranks, rate
-from ncclkit.views._base import PLOTLY, Drawn, View, main_loop, outputs, page, style
+from ncclkit.views._base import PLOTLY, Drawn, View, main_loop, outputs, page_frame, style
 from ncclkit.views._html import Markup, badge, el, fold, join, pre
 
 PHASES = {"waiting": "·", "hello": "○", "simulate": "○", "import": "◔", "init": "◑"}
@@ -60,8 +60,10 @@ class Progress:
         self.op = ""
         self.now: int | None = None
         self.step: int | None = None
-        self.bisection_note, self.job = "", ""
-        self.pairs, self.pair = 0, ""
+        self.bisection_note = ""
+        self.job = ""
+        self.pairs = 0
+        self.pair = ""
         self.env: dict[str, str] = {}
         self.log: deque[str] = deque(maxlen=LOG_LINES)
         self.errors: dict[int, str] = {}
@@ -96,7 +98,9 @@ class Progress:
 
     def share(self) -> float:
         """Part of the planned sizes that is measured, 0 to 1."""
-        return min(1.0, len(self._measured) / self.planned) if self.planned else 0.0
+        if self.planned:
+            return min(1.0, len(self._measured) / self.planned)
+        return 0.0
 
     def words(self) -> str:
         """One line: what is done, what is under way, who is behind."""
@@ -113,21 +117,21 @@ class Progress:
         if not self._measured and self.now is None:
             if self.job and not self.phases:
                 return self.job
-            doing = "Starting" if self.step is None else f"Step {self.step} on"
-            return (
-                f"{doing} {plural(len(self.phases), 'rank')}{self._behind()}"
-                if self.phases
-                else "Planning"
-            )
+            if self.step is None:
+                doing = "Starting"
+            else:
+                doing = f"Step {self.step} on"
+            if self.phases:
+                return f"{doing} {plural(len(self.phases), 'rank')}{self._behind()}"
+            return "Planning"
         count = len(self._measured)
-        done = (
-            f"{count} of {plural(self.planned, 'size')}" if self.planned else plural(count, "size")
-        )
-        doing = (
-            f", now {self.op} {format_bytes(self.now)}"
-            if self.now is not None and self.share() < 1
-            else ""
-        )
+        if self.planned:
+            done = f"{count} of {plural(self.planned, 'size')}"
+        else:
+            done = plural(count, "size")
+        doing = ""
+        if self.now is not None and self.share() < 1:
+            doing = f", now {self.op} {format_bytes(self.now)}"
         return f"{done} measured{doing}{self._behind()}"
 
     def lights(self) -> Markup:
@@ -145,29 +149,35 @@ class Progress:
                 (f"{words}{self._named(stage, counts[stage])}", stage) for stage, words in counted
             ]
         lights = (badge(PHASES.get(stage, "•"), words, f"stage-{stage}") for words, stage in shown)
-        return el("p", *lights, cls="nk-lights") if shown else Markup("")
+        if shown:
+            return el("p", *lights, cls="nk-lights")
+        return Markup("")
 
     def _named(self, stage: str, count: int) -> str:
-        return (
-            f" (rank {ranges(r for r, s in self.phases.items() if s == stage)})"
-            if count <= 4
-            else ""
-        )
+        if count <= 4:
+            return f" (rank {ranges(r for r, s in self.phases.items() if s == stage)})"
+        return ""
 
     def _behind(self) -> str:
         order = {stage: place for place, stage in enumerate(PHASES)}
-        places = Counter(order.get(stage, 0) for stage in self.phases.values())
-        late = [rank for rank, stage in self.phases.items() if order.get(stage, 0) == min(places)]
-        if len(places) < 2 or len(late) * 2 > len(self.phases):
+        places = {rank: order.get(stage, 0) for rank, stage in self.phases.items()}
+        # one stage, or none yet: nobody is behind
+        if len(set(places.values())) < 2:
+            return ""
+        least = min(places.values())
+        late = [rank for rank, place in places.items() if place == least]
+        # where most are late, the others are ahead
+        if len(late) * 2 > len(self.phases):
             return ""
         stage = self.phases[late[0]]
-        return (
-            f"; {numbered('rank', late)} {'still' if stage == 'waiting' else 'only'} at"
-            f" “{NAMES.get(stage, stage)}”"
-        )
+        how = "only"
+        if stage == "waiting":
+            how = "still"
+        return f"; {numbered('rank', late)} {how} at “{NAMES.get(stage, stage)}”"
 
     def _phase(self, record: Mapping[str, Any]) -> None:
-        rank, phase = int(record["rank"]), str(record["phase"])
+        rank = int(record["rank"])
+        phase = str(record["phase"])
         self.phases[rank] = phase
         if phase == "size":
             self.now, self.op = int(record["bytes"]), str(record.get("op", ""))
@@ -191,14 +201,18 @@ class Progress:
         self.pair = f"{ranks(ends)} at {rate(float(record['bandwidth']))}"
 
     def _plan(self, record: Mapping[str, Any]) -> None:
-        self.planned = len(record["sizes"]) * max(1, len(record.get("ops", ())))
-        self.phases = (
-            dict.fromkeys(range(min(int(record.get("ranks", 0)), MOST)), "waiting") | self.phases
-        )
-        self.env = {str(name): str(value) for name, value in dict(record.get("env", {})).items()}
+        ops = max(1, len(record.get("ops", ())))
+        self.planned = len(record["sizes"]) * ops
+        count = min(int(record.get("ranks", 0)), MOST)
+        waiting = dict.fromkeys(range(count), "waiting")
+        # a rank that has told its phase already keeps it
+        self.phases = waiting | self.phases
+        env = dict(record.get("env", {}))
+        self.env = {str(name): str(value) for name, value in env.items()}
 
     def _measure(self, record: Mapping[str, Any]) -> None:
-        time, count = float(record["time_us"]), int(record["bytes"])
+        time = float(record["time_us"])
+        count = int(record["bytes"])
         measured = from_dict(
             Measurement, {"hosts": 1} | dict(record) | {"bytes": count, "time_us": time}
         )
@@ -229,11 +243,14 @@ class Form(View, ABC):
     ) -> None:
         """Lay out `fields`, the button `start` and those that the subclass binds itself."""
         super().__init__(summary, Markup(""))
-        self.start, self.cancel = start, W.Button(description="Cancel", icon="stop", disabled=True)
-        self.notice, self.result = W.HTML(), W.HTML()
+        self.start = start
+        self.cancel = W.Button(description="Cancel", icon="stop", disabled=True)
+        self.notice = W.HTML()
+        self.result = W.HTML()
         self.drawing = W.Output(layout=W.Layout(width="100%"))
         self.progress = Progress(0)
-        self._fields, self._buttons = tuple(fields), (start, *more)
+        self._fields = tuple(fields)
+        self._buttons = (start, *more)
         self._loop = main_loop()
         self._task: asyncio.Future[Any] | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -244,7 +261,7 @@ class Form(View, ABC):
         start.on_click(lambda _button: self._call_on_main_loop(self.begin))
         self.cancel.on_click(lambda _button: self._call_on_main_loop(self.stop))
         self._box = W.VBox([W.HTML(style()), *self.layout()], layout=W.Layout(width="100%"))
-        self._show(page(self.summary))
+        self._show(page_frame(self.summary))
         for field in self._fields:
             field.observe(self._changed, "value")
         self.review()
@@ -264,7 +281,9 @@ class Form(View, ABC):
 
     def blocked(self) -> Mapping[W.Button, str]:
         """Button → why it can do nothing now, where no field is wrong."""
-        return {} if self.asks() else {self.start: self.ASK}
+        if self.asks():
+            return {}
+        return {self.start: self.ASK}
 
     def review(self) -> None:
         """Mark the fields that are wrong, disable the buttons that can do nothing, and say why."""
@@ -279,8 +298,12 @@ class Form(View, ABC):
             field.tooltip = why or None
         for button in self._buttons:
             button.disabled, button.tooltip = button in blocked, blocked.get(button) or None
-        shown = "" if self._answer is None else self._answer.summary
-        if said := [why for why in (*wrong.values(), *self._marked.values()) if why != shown]:
+        if self._answer is None:
+            shown = ""
+        else:
+            shown = self._answer.summary
+        said = [why for why in (*wrong.values(), *self._marked.values()) if why != shown]
+        if said:
             self._refuse("; ".join(dict.fromkeys(said)))
         else:
             self.notice.value = _dim(dict.fromkeys(blocked.values()))
@@ -305,14 +328,14 @@ class Form(View, ABC):
 
     def static(self) -> Markup:
         """What came out; a report leaves out a form that nobody used."""
-        return (
-            el("div", super().static(), cls="nk-idle")
-            if self._answer is None
-            else self._answer.static()
-        )
+        if self._answer is None:
+            return el("div", super().static(), cls="nk-idle")
+        return self._answer.static()
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
-        drawn = self._answer._repr_mimebundle_() if isinstance(self._answer, Drawn) else {}
+        drawn = {}
+        if isinstance(self._answer, Drawn):
+            drawn = self._answer._repr_mimebundle_()
         figure = {kind: shown for kind, shown in drawn.items() if kind == PLOTLY}
         return super()._repr_mimebundle_(include, exclude) | figure
 
@@ -347,18 +370,23 @@ class Form(View, ABC):
 
     def draw(self) -> None:
         """Show the state of what runs."""
-        self._show(page(self.BUSY, el("p", self.progress.words()), trail(self.progress)))
+        self._show(page_frame(self.BUSY, el("p", self.progress.words()), trail(self.progress)))
 
     def started(self) -> None:
         """Show that it begins."""
-        self._show(page(self.BUSY))
+        self._show(page_frame(self.BUSY))
 
     def finished(self, outcome: Any) -> None:
         """Show what came out."""
         self._answer = outcome
         self._show(outcome.static())
-        figure = outcome.figure if isinstance(outcome, Drawn) else None
-        self.drawing.outputs = () if figure is None else outputs(figure)
+        figure = None
+        if isinstance(outcome, Drawn):
+            figure = outcome.figure
+        if figure is None:
+            self.drawing.outputs = ()
+        else:
+            self.drawing.outputs = outputs(figure)
         if self._displayed:
             outcome.short_widget = W.HTML(
                 style() + el("div", el("p", outcome.summary, cls="nk-dim"), cls="nk")
@@ -400,7 +428,10 @@ class Form(View, ABC):
                 raise
             raise NcclkitError(self.stopped()) from None
         except Exception as error:
-            kind = "" if isinstance(error, NcclkitError) else f"{type(error).__name__}: "
+            if isinstance(error, NcclkitError):
+                kind = ""
+            else:
+                kind = f"{type(error).__name__}: "
             why = f"{kind}{error}"
             self._end(lambda: self.failed(why, cancelled=False))
             raise
@@ -480,7 +511,9 @@ def complaints(checks: Mapping[W.Widget, Callable[[], object]]) -> dict[W.Widget
 
 def _dim(reasons: Iterable[str]) -> Markup:
     said = [el("p", why, cls="nk-dim") for why in reasons]
-    return el("div", *said, cls="nk") if said else Markup("")
+    if said:
+        return el("div", *said, cls="nk")
+    return Markup("")
 
 
 def row(*widgets: W.Widget) -> W.Widget:

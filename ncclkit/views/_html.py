@@ -10,6 +10,7 @@ import json
 import os
 import re
 from collections.abc import Iterable, Sequence
+from itertools import chain
 from typing import Any
 
 from markupsafe import Markup as Markup
@@ -24,7 +25,7 @@ _QUOTED = re.compile(r"`([^`\n]+)`")
 _PICTURES = {code: 0x2400 + code for code in range(32) if chr(code) not in "\n\t"} | {127: 0x2421}
 
 
-def text(value: object) -> Markup:
+def escaped_text(value: object) -> Markup:
     """One value as escaped text; control characters and lone surrogates become visible ones."""
     if isinstance(value, Markup):
         return value
@@ -33,17 +34,21 @@ def text(value: object) -> Markup:
 
 def join(*parts: object) -> Markup:
     """Parts one after the other; None and empty ones are left out."""
-    return Markup("").join(text(part) for part in parts if part is not None and part != "")
+    return Markup("").join(escaped_text(part) for part in parts if part is not None and part != "")
 
 
 def el(name: str, *children: object, cls: str = "", **attrs: object) -> Markup:
     """One element; ``data_label="x"`` becomes the attribute ``data-label``, True one without a
     value.
     """
-    given = {"class": cls, **attrs} if cls else attrs
+    if cls:
+        given = {"class": cls, **attrs}
+    else:
+        given = attrs
     named = {key.replace("_", "-"): value for key, value in given.items() if value is not False}
     written = "".join(
-        f" {key}" if value is True else f' {key}="{text(value)}"' for key, value in named.items()
+        f" {key}" if value is True else f' {key}="{escaped_text(value)}"'
+        for key, value in named.items()
     )
     return Markup(f"<{name}{written}>{join(*children)}</{name}>")
 
@@ -88,7 +93,7 @@ def sentence(value: object) -> Markup:
 
     A backtick alone stays one.
     """
-    return Markup(_QUOTED.sub(r"<code>\1</code>", str(text(value))))
+    return Markup(_QUOTED.sub(r"<code>\1</code>", str(escaped_text(value))))
 
 
 SHORT = 48
@@ -101,17 +106,22 @@ def location(path: object, line: int = 0, base: str = "") -> Markup:
     A pointer that rests on it shows all of it.
     """
     whole = str(path)
-    shown = (
-        os.path.relpath(whole, base) if base and whole.startswith(f"{base.rstrip('/')}/") else whole
-    )
-    first, last = shown.split("/")[:2], shown.split("/")[2:]
+    if base and whole.startswith(f"{base.rstrip('/')}/"):
+        shown = os.path.relpath(whole, base)
+    else:
+        shown = whole
+    names = shown.split("/")
+    first = names[:2]
+    last = names[2:]
     left = ""
     while len(last) > 1 and len("/".join([*first, left, *last])) > SHORT:
         # whole names: a name that a redacted page replaces must not stand there in part
         left = "…"
         last = last[1:]
     shown = "/".join([*first, *filter(None, [left]), *last])
-    number = f":{line}" if line else ""
+    number = ""
+    if line:
+        number = f":{line}"
     return el("span", f"{shown}{number}", cls="nk-path", title=f"{whole}{number}")
 
 
@@ -121,7 +131,9 @@ def common(paths: Iterable[object]) -> str:
     Empty where some are relative.
     """
     folders = {os.path.dirname(str(path)) for path in paths}
-    return os.path.commonpath(folders) if folders and all(map(os.path.isabs, folders)) else ""
+    if folders and all(map(os.path.isabs, folders)):
+        return os.path.commonpath(folders)
+    return ""
 
 
 def pre(value: object) -> Markup:
@@ -137,26 +149,28 @@ def badge(symbol: str, word: str, cls: str) -> Markup:
 def value(thing: Any) -> Markup:
     """A plain JSON value for people: lists of dicts become tables, mappings become pairs."""
     if isinstance(thing, bool):
-        return text("yes" if thing else "no")
+        return escaped_text("yes" if thing else "no")
     if isinstance(thing, dict):
         return el(
             "dl", *(join(el("dt", k), el("dd", value(v))) for k, v in thing.items()), cls="nk-pairs"
         )
     if isinstance(thing, (list, tuple)):
         return _list(list(thing))
-    return text("–" if thing is None or thing == "" else thing)
+    return escaped_text("–" if thing is None or thing == "" else thing)
 
 
 def _list(items: list[Any]) -> Markup:
     if not items:
-        return text("none")
+        return escaped_text("none")
     if all(isinstance(item, dict) for item in items):
-        head = list(dict.fromkeys(str(key) for item in items for key in item))
-        return fit(
-            table(head, [[value(item.get(key)) for key in head] for item in items], "nk-inner")
-        )
+        keys = chain.from_iterable(items)
+        head = list(dict.fromkeys(map(str, keys)))
+        rows = []
+        for item in items:
+            rows.append([value(item.get(key)) for key in head])
+        return fit(table(head, rows, "nk-inner"))
     if all(not isinstance(item, (dict, list, tuple)) for item in items):
-        return text(", ".join(str(item) for item in items))
+        return escaped_text(", ".join(str(item) for item in items))
     return pre(json.dumps(items, indent=1, ensure_ascii=False, default=str))
 
 
@@ -170,13 +184,13 @@ def long_table(
 
 def left_out(count: int, noun: str = "") -> Markup:
     """How many more there are than those that are shown; empty where there are none."""
-    return (
-        el("p", f"… and {count:,} more{noun and f' {noun}'}", cls="nk-dim")
-        if count > 0
-        else Markup("")
-    )
+    if count > 0:
+        return el("p", f"… and {count:,} more{noun and f' {noun}'}", cls="nk-dim")
+    return Markup("")
 
 
 def fit(wide: Markup) -> Markup:
     """Wide content that scrolls inside its card instead of widening the page."""
-    return el("div", wide, cls="nk-scroll") if wide else wide
+    if wide:
+        return el("div", wide, cls="nk-scroll")
+    return wide

@@ -40,7 +40,9 @@ class QuestionView(View):
             super().__init__(then.sentence if then else "There is nothing to ask", Markup(""))
             return
         steps = questions.steps_of(case, suspects)
-        asked = _question(suspects.question, sight) if suspects.question else ""
+        asked = ""
+        if suspects.question:
+            asked = _question(suspects.question, sight)
         # the question stays where it was however many answers stand below it
         body = join(_symptom(suspects), _ranking(suspects), asked, _then(then), _chain(steps))
         super().__init__(_summary(suspects, steps), body)
@@ -65,7 +67,9 @@ def _symptom(suspects: Differential) -> Markup:
     first = suspects.seen[0]
     cited = cite(first.line)
     place = location(cited["path"], int(cited["line"]))
-    counted = f"{suspects.counted[:1].upper()}{suspects.counted[1:]}." if suspects.counted else ""
+    counted = ""
+    if suspects.counted:
+        counted = f"{suspects.counted[:1].upper()}{suspects.counted[1:]}."
     return join(
         el("p", f"{questions.title_of(first.symptom)}: ", place),
         pre("\n".join(clip(first.line.text, 3))),
@@ -78,7 +82,9 @@ def _ranking(suspects: Differential) -> Markup:
     for one in questions.best_suspects(suspects):
         title = page_of_cause(one.cause)[""].rstrip(".")
         cause = join(code(one.cause), " ", title)
-        count = f"{one.settled} of {suspects.settled}" if suspects.settled else ""
+        count = ""
+        if suspects.settled:
+            count = f"{one.settled} of {suspects.settled}"
         rows.append((_share(one.share), cause, questions.reason_words(one, suspects), count))
     return fit(table(("Share", "Suspect", "Why it shows this", "Settled cases"), rows))
 
@@ -96,7 +102,9 @@ def _chain(steps: Sequence[AnswerStep]) -> Markup:
         return Markup("")
     rows: list[Sequence[object]] = []
     for step in steps:
-        seen = pre(step.seen) if step.seen else ""
+        seen = ""
+        if step.seen:
+            seen = pre(step.seen)
         answer = join(el("b", sentence(step.answer_words)), f" ({step.who})", seen)
         moved = join(*(el("div", move) for move in step.moves)) or step.moved
         rows.append((sentence(step.look.question), answer, moved))
@@ -107,9 +115,13 @@ def _chain(steps: Sequence[AnswerStep]) -> Markup:
 
 def _question(look: Look, sight: Sight | None) -> Markup:
     """The question, how to find out now and next time, and what each answer means."""
-    now = join(el("p", "Look now, on a host of the job:"), pre(look.now)) if look.now else ""
+    now = ""
+    if look.now:
+        now = join(el("p", "Look now, on a host of the job:"), pre(look.now))
     later = join(el("p", "For the next run, a line of the job script:"), pre(look.next_time))
-    seen = join(el("h5", "What was seen"), pre(sight.text)) if sight else ""
+    seen = ""
+    if sight:
+        seen = join(el("h5", "What was seen"), pre(sight.text))
     return join(
         el("h5", "The question"),
         el("p", el("b", sentence(look.question))),
@@ -126,7 +138,9 @@ def _then(then: NextStep | None) -> Markup:
         return Markup("")
     named = (("Do", then.advice), ("Experiment", then.experiment), ("Collect", then.collect))
     parts = [el("p", el("b", f"{name}: "), sentence(text)) for name, text in named if text]
-    command = pre(then.command) if then.command else ""
+    command = ""
+    if then.command:
+        command = pre(then.command)
     return join(el("h5", "What follows"), el("p", then.sentence), *parts, command)
 
 
@@ -177,7 +191,9 @@ class AskForm(Form):
     def question(self) -> Look | None:
         """What is asked now."""
         suspects = questions.suspects_of(self._judged)
-        return suspects.question if suspects else None
+        if suspects:
+            return suspects.question
+        return None
 
     def blocked(self) -> Mapping[W.Button, str]:
         """What has no meaning now.

@@ -63,7 +63,9 @@ class AttachForm(Form):
         )
         self.dump.indent = False
         start = W.Button(description="Attach", icon="search", button_style="primary")
-        said = f"The form attaches to {target}" if target else "The form names nothing to attach to"
+        said = "The form names nothing to attach to"
+        if target:
+            said = f"The form attaches to {target}"
         super().__init__(said, [self.target, self.kernels, self.dump], start)
 
     def asks(self) -> bool:
@@ -73,15 +75,21 @@ class AttachForm(Form):
 
     def wrong(self) -> Mapping[W.Widget, str]:
         """A target that nobody can mean, or a process that is not here."""
-        if found := complaints({self.target: lambda: check_target(self.target.value)}):
+        found = complaints({self.target: lambda: check_target(self.target.value)})
+        if found:
             return found
-        named = "" if self.target.value.strip().startswith("job") else self.target.value
+        if self.target.value.strip().startswith("job"):
+            named = ""
+        else:
+            named = self.target.value
         pids = [
             number
             for number in re.findall(r"(?:\d+=)?(\d+)", named)
             if not Path("/proc", number).exists()
         ]
-        return {self.target: f"There is no process {some(pids)} on this host."} if pids else {}
+        if pids:
+            return {self.target: f"There is no process {some(pids)} on this host."}
+        return {}
 
     def failed(self, why: str, cancelled: bool) -> None:
         """Show why there is no answer, and mark what led to none."""
@@ -183,7 +191,9 @@ def _rows(stands: Mapping[int, RankPosition]) -> list[tuple[object, ...]]:
 
 
 def _branch(stand: RankPosition) -> str:
-    return f", {inside(stand.condition)}" if stand.condition else ""
+    if stand.condition:
+        return f", {inside(stand.condition)}"
+    return ""
 
 
 def _utilization_row(rank: int | None, data: TelemetryUtilization) -> tuple[object, ...]:
@@ -198,6 +208,6 @@ def _utilization_row(rank: int | None, data: TelemetryUtilization) -> tuple[obje
 
 
 def _ranks(ranks: Sequence[int]) -> str:
-    return (
-        f"rank {ranks[0]}" if len(ranks) == 1 else f"{len(ranks):,} ranks ({some(sorted(ranks))})"
-    )
+    if len(ranks) == 1:
+        return f"rank {ranks[0]}"
+    return f"{len(ranks):,} ranks ({some(sorted(ranks))})"

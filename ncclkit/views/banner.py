@@ -49,7 +49,9 @@ def banner_view(case: Case, diagnosis: Diagnosis | None = None) -> View:
     rows = _rows(known, measured(case), linked=bool(diagnosis.unknown) and not is_example(case))
     body = join(
         el("p", EXAMPLE, cls="nk-dim") if is_example(case) else "",
-        el("p", scheduler.summary(case), cls="nk-dim") if scheduler.is_login_node() else "",
+        el("p", scheduler.scheduler_sentence(case), cls="nk-dim")
+        if scheduler.is_login_node()
+        else "",
         _others(case),
         _head(known, diagnosis),
         el("p", sentence, cls="nk-say"),
@@ -61,7 +63,9 @@ def banner_view(case: Case, diagnosis: Diagnosis | None = None) -> View:
         ),
         fit(table(("", "The job, and what was judged"), rows)),
     )
-    example = " nk-example" if is_example(case) else ""
+    example = ""
+    if is_example(case):
+        example = " nk-example"
     cls = f"nk-card nk-banner nk-edge-{known.strength or known.verdict}{example}"
     return View(sentence, el("section", body, cls=cls, data_case=case.path or ""), titled=False)
 
@@ -71,17 +75,23 @@ def _others(case: Case) -> Markup:
 
     Which one this page is about, and the verdict on each of the others.
     """
-    others = [read_logs(shlex.join(paths)) for paths in case.about.get("other_jobs") or ()]
-    if not others:
+    rows = []
+    for paths in case.about.get("other_jobs") or ():
+        other = read_logs(shlex.join(paths))
+        verdict = _short(diagnose(other))
+        rows.append((el("code", other.about["logs"]), *verdict))
+    if not rows:
         return Markup("")
-    rows = [(el("code", other.about["logs"]), *_short(diagnose(other))) for other in others]
     says = f"The logs are of {plural(len(rows) + 1, 'job')}. This page is about "
     head = ("Other job", "Verdict", "What is wrong")
     return join(el("p", says, el("code", case.about["logs"])), fit(table(head, rows)))
 
 
 def _short(diagnosis: Diagnosis) -> tuple[object, str]:
-    first = None if diagnosis.verdict == "slow" else next(iter(diagnosis.findings), None)
+    if diagnosis.verdict == "slow":
+        first = None
+    else:
+        first = next(iter(diagnosis.findings), None)
     return (
         strength_part(first) if first else badge(*VERDICTS[diagnosis.verdict])
     ), diagnosis.headline
@@ -98,15 +108,23 @@ def _head(known: Summary, diagnosis: Diagnosis) -> Markup:
 
 def _who(known: Summary) -> Markup:
     """The culprit and the line that decides; of what nobody can explain, the errors."""
-    at = el("p", el("b", "At fault: "), known.culprit.sentence) if known.culprit else ""
-    lines = [known.line] if known.line else list(known.errors)
+    at = ""
+    if known.culprit:
+        at = el("p", el("b", "At fault: "), known.culprit.sentence)
+    if known.line:
+        lines = [known.line]
+    else:
+        lines = list(known.errors)
     return join(at, *map(_cited, lines))
 
 
 def _cited(line: CitedLine) -> Markup:
     """The line, or the beginning of what a tool said in several; of a traceback the last one."""
     trace = "most recent call" in line.text
-    said = line.short if trace else "\n".join(line.text.splitlines()[:LINES])
+    if trace:
+        said = line.short
+    else:
+        said = "\n".join(line.text.splitlines()[:LINES])
     return el(
         "figure",
         el("figcaption", location(line.path, line.line)),
@@ -117,7 +135,9 @@ def _cited(line: CitedLine) -> Markup:
 
 def _first(known: Summary) -> Markup:
     """The first thing to do, or to collect."""
-    said = el("p", el("b", "First: "), known.first_step) if known.first_step else ""
+    said = ""
+    if known.first_step:
+        said = el("p", el("b", "First: "), known.first_step)
     return join(said, pre(known.command) if known.command else "")
 
 
@@ -128,13 +148,20 @@ def measured(case: Case) -> str:
     last = [row for row in case.measurements if row.run == case.measurements[-1].run]
     known = next((row for row in last if row.expected), None)
     if known is None:
-        return bandwidth_summary(last) if last else ""
+        if last:
+            return bandwidth_summary(last)
+        return ""
     bound = recorded_bound(known, case.facts)
     said = bandwidth_summary(last, known.expected, bound.allows if bound else "")
     compared = first_judgement([row for row in last if row.op == known.op], bound)
     if compared is None or compared.exceeds or not (compared.low or compared.normal):
         return said
-    verdict = "slower than it should be" if compared.slow else "low" if compared.low else "normal"
+    if compared.slow:
+        verdict = "slower than it should be"
+    elif compared.low:
+        verdict = "low"
+    else:
+        verdict = "normal"
     return f"{said}: {verdict}, as {percent(compared.least)} and more is usual"
 
 
@@ -142,8 +169,13 @@ def _rows(known: Summary, measured: str, linked: bool) -> list[tuple[object, obj
     """The rows of the summary, and what was measured before what was judged."""
     rows = known.rows()
     place = next((number for number, (name, _) in enumerate(rows) if name == "Judged"), len(rows))
-    rows[place:place] = [("Measured", measured)] if measured else []
-    link = join(" ", el("a", "Which ones?", href=f"#{NOT_EVALUATED}")) if linked else ""
+    if measured:
+        rows[place:place] = [("Measured", measured)]
+    else:
+        rows[place:place] = []
+    link = ""
+    if linked:
+        link = join(" ", el("a", "Which ones?", href=f"#{NOT_EVALUATED}"))
     times = re.split(r" (?=to \d)|(?<=,) ", known.job.when)  # a date is never broken at its hyphens
     shown = {
         "When": Markup(" ").join(el("span", part, cls="nk-whole") for part in times),

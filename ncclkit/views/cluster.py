@@ -31,31 +31,34 @@ def cluster_view(case: Case, verb: str = "") -> View:
     login = scheduler.is_login_node()
     if login and not case.facts_of("scheduler."):
         case.replace_facts(scheduler.read_facts())
-    return View(scheduler.summary(case), join(_login(case, verb) if login else "", _jobs(case)))
+    return View(
+        scheduler.scheduler_sentence(case), join(_login(case, verb) if login else "", _jobs(case))
+    )
 
 
 def login_card(case: Case, verb: str) -> list[W.Widget]:
     """What a form shows above its fields on a login node, where nothing of it runs; nothing
     elsewhere.
     """
-    return [W.HTML(str(cluster_view(case, verb).static()))] if scheduler.is_login_node() else []
+    if scheduler.is_login_node():
+        return [W.HTML(str(cluster_view(case, verb).static()))]
+    return []
 
 
 def _login(case: Case, verb: str) -> Markup:
     """The card of a login node."""
     answers = scheduler.known(case)
-    where = join("in a terminal ", code(f"ncclkit submit -N 2 {verb}"), ".")
-    if not verb:
+    if verb:
+        where = join("in a terminal ", code(f"ncclkit submit -N 2 {verb}"), ".")
+    else:
         here = join(code("job='here'"), " runs it on this host.")
-        where = join(
-            "fill in the form, or set the parameter ", code("job='-N 2 -t 10'"), "; ", here
-        )
+        parameter = code("job='-N 2 -t 10'")
+        where = join("fill in the form, or set the parameter ", parameter, "; ", here)
     head = ("Partition", "Nodes", "Idle", "GPUs a node", "Slurm's time limit", "For")
     rows = [_partition(row) for row in answers.get("partitions", [])]
-    charged = ("account", "partition", "qos")
-    accounts = [
-        tuple(row.get(name) or "–" for name in charged) for row in answers.get("accounts", [])
-    ]
+    accounts = []
+    for row in answers.get("accounts", []):
+        accounts.append([row.get(name) or "–" for name in ("account", "partition", "qos")])
     queue = [tuple(job.values()) for job in answers.get("jobs", [])]
     unread = [(fact.source, fact.why) for fact in case.facts_of("scheduler.") if fact.value is None]
     return join(
@@ -68,9 +71,17 @@ def _login(case: Case, verb: str) -> Markup:
 
 
 def _partition(row: Mapping[str, Any]) -> tuple[object, ...]:
-    gpus = f"{row['gpus']} {row['model']}".strip() if row["gpus"] else "none"
-    allowed = "everybody" if row["accounts"] in ("", "ALL") else row["accounts"]
-    state = "" if row["state"] == "UP" else f" {row['state']}"
+    gpus = "none"
+    if row["gpus"]:
+        gpus = f"{row['gpus']} {row['model']}".strip()
+    if row["accounts"] in ("", "ALL"):
+        allowed = "everybody"
+    else:
+        allowed = row["accounts"]
+    if row["state"] == "UP":
+        state = ""
+    else:
+        state = f" {row['state']}"
     name = join(code(row["name"]), " (default)" if row["default"] else "", state)
     return (name, row["nodes"], row["idle"], gpus, row["time_limit"].lower(), allowed)
 
@@ -78,6 +89,7 @@ def _partition(row: Mapping[str, Any]) -> tuple[object, ...]:
 def _jobs(case: Case) -> Markup:
     """The batch jobs that were submitted from this case, and what became of them."""
     rows = [
-        (code(" ".join(job.words[:1])), submit.state(job).sentence) for job in submit.jobs(case)
+        (code(" ".join(job.words[:1])), submit.job_state(job).sentence)
+        for job in submit.submitted_jobs(case)
     ]
     return fit(table(("Verb", "Batch jobs of this case"), rows))

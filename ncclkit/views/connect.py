@@ -52,7 +52,9 @@ def connect_view(case: Case) -> View:
     paths = fold(
         title, _paths(sound, found.slowness), is_open=len(sound) == len(found.links) <= FEW
     )
-    figure = _heatmap(found, links, places) if links else None
+    figure = None
+    if links:
+        figure = _heatmap(found, links, places)
     return Drawn(found.summary, figure, join(_troubles(found.links), paths, _hosts(found)))
 
 
@@ -67,25 +69,39 @@ def _heatmap(
     cells: list[list[float | None]] = [[None] * len(places) for _ in places]
     kinds: dict[str, list[tuple[int, int]]] = {kind: [] for kind in (SLOW, *FAULTS.values())}
     for link in links:
-        spot = places[link.src], places[link.dst]
-        cells[spot[0]][spot[1]] = link.bandwidth
-        if link.fault or slowness[link.src, link.dst] >= SLOWER:
-            kinds[FAULTS[link.fault] if link.fault else SLOW].append(spot)
-    marks = [
-        _draw.Mark(
-            kind, spots, symbol if any(cells[row][column] is None for row, column in spots) else ""
-        )
-        for (kind, spots), symbol in zip(kinds.items(), cycle(_draw.SHAPES), strict=False)
-        if spots
-    ]
+        row = places[link.src]
+        column = places[link.dst]
+        cells[row][column] = link.bandwidth
+        # a fault says more than that its path is slow, too
+        if link.fault:
+            kinds[FAULTS[link.fault]].append((row, column))
+        elif slowness[link.src, link.dst] >= SLOWER:
+            kinds[SLOW].append((row, column))
+    marks = []
+    for (kind, spots), shape in zip(kinds.items(), cycle(_draw.SHAPES), strict=False):
+        # a frame around a cell without a colour would show nothing
+        symbol = ""
+        if any(cells[row][column] is None for row, column in spots):
+            symbol = shape
+        if spots:
+            marks.append(_draw.Mark(kind, spots, symbol))
     return _draw.heatmap(cells, _short([*places]), ("from host", "to host"), "GB/s", marks)
 
 
 def _short(names: Sequence[str]) -> list[str]:
     """Names without the domain that all of them have; long ones lose their middle."""
     first = [name.partition(".")[0] for name in names]
-    alone = first if len(set(first)) == len(names) and not any(map(is_whole, first)) else names
-    return [name if len(name) <= 20 else f"{name[:9]}…{name[-10:]}" for name in alone]
+    # the first part of an address is no name
+    are_addresses = any(map(is_whole, first))
+    alone = list(names)
+    if len(set(first)) == len(names) and not are_addresses:
+        alone = first
+    short = []
+    for name in alone:
+        if len(name) > 20:
+            name = f"{name[:9]}…{name[-10:]}"
+        short.append(name)
+    return short
 
 
 def _troubles(links: Sequence[NetworkPath]) -> Markup:
@@ -93,13 +109,14 @@ def _troubles(links: Sequence[NetworkPath]) -> Markup:
     troubles: dict[str, list[str]] = {}
     for link in links:
         if link.trouble:
-            troubles.setdefault(link.trouble, []).append(f"{link.src} → {link.dst}")
+            path = f"{link.src} → {link.dst}"
+            troubles.setdefault(link.trouble, []).append(path)
+    if not troubles:
+        return Markup("")
     ranked = sorted(troubles.items(), key=lambda item: -len(item[1]))
     rows = [(trouble, f"{len(paths):,}", some(paths)) for trouble, paths in ranked[:SHOWN]]
-    return join(
-        fit(table(("What is wrong", "Paths", "Which"), rows)) if rows else "",
-        left_out(len(ranked) - SHOWN),
-    )
+    shown = fit(table(("What is wrong", "Paths", "Which"), rows))
+    return join(shown, left_out(len(ranked) - SHOWN))
 
 
 def _paths(links: Sequence[NetworkPath], slowness: Mapping[tuple[str, str], float]) -> Markup:
@@ -126,48 +143,64 @@ def _paths(links: Sequence[NetworkPath], slowness: Mapping[tuple[str, str], floa
 
 def _again(link: NetworkPath) -> str:
     share = link.resent or 0.0
-    return f", {percent(share)} sent again" if share >= 0.01 else ""
+    if share >= 0.01:
+        return f", {percent(share)} sent again"
+    return ""
 
 
 def _times(times: float) -> str:
-    return f", {times:.0f} times slower than most" if times >= SLOWER else ""
+    if times >= SLOWER:
+        return f", {times:.0f} times slower than most"
+    return ""
 
 
 def _hosts(found: Connectivity) -> Markup:
     """What each host would use, and its clock against the first one's."""
     first, *_ = found.hosts
-    rows = [
-        (
-            host.name,
-            f"{host.interface or 'none'}{f' ({host.address})' if host.address else ''}",
-            host.gloo or "none",
-            some(host.own) or "nowhere",
-            "–" if host.name == first else _clock(found.links, first, host.name),
-        )
-        for host in found.hosts.values()
-        if not host.problem
-    ]
+    rows = []
+    lost = []
+    for host in found.hosts.values():
+        if host.problem:
+            lost.append((host.name, host.problem))
+            continue
+        interface = host.interface or "none"
+        if host.address:
+            interface = f"{interface} ({host.address})"
+        clock = "–"
+        if host.name != first:
+            clock = _clock(found.links, first, host.name)
+        own = some(host.own) or "nowhere"
+        rows.append((host.name, interface, host.gloo or "none", own, clock))
     head = ("Host", "NCCL would use", "gloo", "Its own name resolves to", f"Clock against {first}")
-    lost = [(host.name, host.problem) for host in found.hosts.values() if host.problem]
     asked = fold(plural(len(rows), "host"), fit(table(head, rows)), is_open=len(rows) <= FEW)
-    return join(fit(table(("Unreachable", "Why"), lost)) if lost else "", asked)
+    if lost:
+        return join(fit(table(("Unreachable", "Why"), lost)), asked)
+    return asked
 
 
 def _clock(links: Sequence[NetworkPath], first: str, other: str) -> str:
     """From both directions, with the uncertainty of the better one."""
-    paths = {(link.src, link.dst): link for link in links if link.offset is not None}
-    known = [
-        (sign, paths[path])
-        for path, sign in (((first, other), 1), ((other, first), -1))
-        if path in paths
-    ]
-    if not known:
+    offsets = []
+    errors = []
+    for link in links:
+        if link.offset is None:
+            continue
+        if (link.src, link.dst) == (first, other):
+            offsets.append(link.offset)
+            errors.append(link.offset_error or 0.0)
+        # measured from the other end, it has the other sign
+        elif (link.src, link.dst) == (other, first):
+            offsets.append(-link.offset)
+            errors.append(link.offset_error or 0.0)
+    if not offsets:
         return "–"
-    ahead = mean(sign * (link.offset or 0.0) for sign, link in known)
-    error = min(link.offset_error or 0.0 for _, link in known)
+    ahead = mean(offsets)
+    error = min(errors)
     if abs(ahead) <= error:
         return f"the same within {format_time(1e6 * error)}"
-    side = "ahead" if ahead > 0 else "behind"
+    side = "behind"
+    if ahead > 0:
+        side = "ahead"
     return f"{format_time(1e6 * abs(ahead))} {side}, ± {format_time(1e6 * error)}"
 
 
@@ -178,7 +211,7 @@ class ConnectForm(Form):
 
     hosts: names or addresses separated by spaces or commas; empty are the nodes of the Slurm
     allocation, and outside of one nothing is done.  remote_command: how to start a program there,
-    as `ncclkit.live.connect.plan` wants it.
+    as `ncclkit.live.connect.plan_connection_test` wants it.
     """
 
     IDLE = (
@@ -192,10 +225,13 @@ class ConnectForm(Form):
     def __init__(self, case: Case, hosts: str = "", remote_command: str = "") -> None:
         self._case = case
         self.hosts = text_field("Hosts", hosts, "node-1 node-2")
-        hint, whole = "ssh, srun or a prefix with {host}", {"description_width": "initial"}
+        hint = "ssh, srun or a prefix with {host}"
+        whole = {"description_width": "initial"}
         self.remote_command = text_field("Remote command", remote_command, hint, style=whole)
         test = W.Button(description="Test", icon="exchange", button_style="primary")
-        said = f"The form tests {hosts}" if hosts else "The form names no hosts"
+        said = "The form names no hosts"
+        if hosts:
+            said = f"The form tests {hosts}"
         super().__init__(said, [self.hosts, self.remote_command], test)
 
     def asks(self) -> bool:
@@ -211,11 +247,9 @@ class ConnectForm(Form):
                 self.remote_command: lambda: connect.worker_commands(["host"], remote, "python3"),
             }
         )
-        alone = (
-            {self.hosts: "One host has no path to test; name two or more."}
-            if len(names) == 1
-            else {}
-        )
+        alone = {}
+        if len(names) == 1:
+            alone = {self.hosts: "One host has no path to test; name two or more."}
         return found | alone
 
     def finished(self, outcome: View) -> None:

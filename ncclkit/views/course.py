@@ -66,9 +66,8 @@ def checkpoints_view(path: str | Path) -> View:
         "Is it whole?": [join(badge(*WHOLE[file.whole]), " ", file.words) for file in found],
         "Where the loaders stood": [badge(*POSITION[file.position]) for file in found],
     }
-    return View(
-        _checkpoints_summary(found), fit(table(tuple(columns), zip(*columns.values(), strict=True)))
-    )
+    rows = zip(*columns.values(), strict=True)
+    return View(_checkpoints_summary(found), fit(table(tuple(columns), rows)))
 
 
 WHOLE = {
@@ -84,7 +83,8 @@ POSITION = {
 
 
 def _checkpoints_summary(found: Sequence[Checkpoint]) -> str:
-    files, bad = plural(len(found), "file"), sum(file.whole is False for file in found)
+    files = plural(len(found), "file")
+    bad = sum(file.whole is False for file in found)
     if bad:
         return f"{bad} of {files} cannot be used: resume from the checkpoint before"
     with_position = sum(file.position is True for file in found)
@@ -110,7 +110,9 @@ def stages_view(stages: Sequence[Stage]) -> View:
     if not stages:
         return View("No stage was run yet", Markup(""))
     apart = loss_difference(stages)
-    most = f"{apart:.1e} of the loss" if apart else "none"
+    most = "none"
+    if apart:
+        most = f"{apart:.1e} of the loss"
     columns: Columns = {
         "Ranks": [stage.run.plan.ranks for stage in stages],
         "Asked": [
@@ -129,9 +131,10 @@ def stages_view(stages: Sequence[Stage]) -> View:
         "Last loss": [f"{stage.losses[-1]:.5f}" if stage.losses else "–" for stage in stages],
     }
     columns = {name: cells for name, cells in columns.items() if any(cell != "–" for cell in cells)}
-    note = (
-        "" if apart is None else f"Largest difference between losses that should be equal: {most}."
-    )
+    if apart is None:
+        note = ""
+    else:
+        note = f"Largest difference between losses that should be equal: {most}."
     return _measured(_stages_summary(stages, apart), columns, _dim(note))
 
 
@@ -139,16 +142,13 @@ def _stages_summary(stages: Sequence[Stage], apart: float | None) -> str:
     last = stages[-1].run
     if last.reason != "done":
         return f"Stop here, before more data or more ranks are used: {last.summary}"
-    well = (
-        "The stage succeeded"
-        if len(stages) == 1
-        else f"All {plural(len(stages), 'stage')} succeeded"
-    )
-    return (
-        well
-        if apart is None
-        else f"{well}, and equal batches gave {'equal' if apart < ROUNDING else 'DIFFERENT'} losses"
-    )
+    if len(stages) == 1:
+        well = "The stage succeeded"
+    else:
+        well = f"All {plural(len(stages), 'stage')} succeeded"
+    if apart is None:
+        return well
+    return f"{well}, and equal batches gave {'equal' if apart < ROUNDING else 'DIFFERENT'} losses"
 
 
 def loss_difference(stages: Sequence[Stage]) -> float | None:
@@ -204,7 +204,8 @@ def _between(row: Mapping[str, float]) -> str:
 
 
 def _sweep_summary(found: LoaderSweep) -> str:
-    knee, most = int(found.knee.value), max(found.rows, key=lambda row: row["workers"])
+    knee = int(found.knee.value)
+    most = max(found.rows, key=lambda row: row["workers"])
     best = next(row for row in found.rows if row["workers"] == knee)
     on = f"{plural(found.ranks, 'rank')} on {plural(found.cores, 'core')}"
     if not _has_knee(found):
@@ -292,7 +293,9 @@ def _spread(found: LoaderSweep) -> dict[str, Any]:
 def _choice(row: Mapping[str, float], found: LoaderSweep) -> str:
     """``8``; ``8, 4 ahead`` where another choice has as many workers."""
     alike = [other for other in found.rows if other["workers"] == row["workers"]]
-    ahead = f", {row['prefetch']:.0f} ahead" if len(alike) > 1 and alike[0] is not row else ""
+    ahead = ""
+    if len(alike) > 1 and alike[0] is not row:
+        ahead = f", {row['prefetch']:.0f} ahead"
     return f"{row['workers']:.0f}{ahead}"
 
 
@@ -316,7 +319,9 @@ def backend_view(measured: Sequence[Run]) -> View:
         ],
     }
     said = "; ".join(f"{name} {format_number(m.busbw or 0.0)} GB/s" for name, m in best.items())
-    alone = "" if "nccl" in rows else "NCCL needs a GPU for each rank, so it was not measured here."
+    alone = "NCCL needs a GPU for each rank, so it was not measured here."
+    if "nccl" in rows:
+        alone = ""
     return _measured(f"all_reduce on {measured[0].plan.ranks} ranks: {said}", columns, _dim(alone))
 
 
@@ -337,11 +342,11 @@ def scaling_view(steps: Sequence[Step], ranks: int = 32) -> View:
         for layout in LAYOUTS
     }
     known = len(files["one"]) > 1
-    plans = (
-        {layout: budgets.open_files(counts, ranks) for layout, counts in files.items()}
-        if known
-        else {}
-    )
+    plans = {}
+    if known:
+        plans = {
+            layout: budgets.open_files_budget(counts, ranks) for layout, counts in files.items()
+        }
     limit = min((step.limit for step in steps if step.limit is not None), default=None)
     columns: Columns = {
         "Ranks": [str(step.ranks) for step in steps],
@@ -375,7 +380,10 @@ def _scaling_summary(steps: Sequence[Step], plans: Mapping[str, budgets.Budget],
     wrong = sum(m.wrong or 0 for step in steps for m in step.run.measurements) + sum(
         step.uneven or 0 for step in steps
     )
-    same = "every value is right" if not wrong else f"{wrong:,} values are WRONG"
+    if not wrong:
+        same = "every value is right"
+    else:
+        same = f"{wrong:,} values are WRONG"
     counts = " and ".join(str(step.ranks) for step in steps)
     summary = f"On {counts} ranks {same}, by hand and by the library"
     if not plans:
@@ -410,14 +418,18 @@ def _wrong(step: Step) -> object:
     """How many values were wrong; how the run ended where it did not come to both ways."""
     both = [step.speed(op) for op in (runs.BY_HAND, runs.LIBRARY)]
     wrong = sum(m.wrong or 0 for m in both if m)
-    return (
-        badge("✕", f"{wrong:,}", "state-failed") if wrong else "0" if all(both) else step.run.reason
-    )
+    if wrong:
+        return badge("✕", f"{wrong:,}", "state-failed")
+    if all(both):
+        return "0"
+    return step.run.reason
 
 
 def _busbw(step: Step, op: str) -> str:
     speed = step.speed(op)
-    return format_number(speed.busbw) if speed and speed.busbw else "–"
+    if speed and speed.busbw:
+        return format_number(speed.busbw)
+    return "–"
 
 
 def _scaling_figure(
@@ -433,7 +445,12 @@ def _scaling_figure(
     figure = blank(height=300)
     for (layout, counts), colour in zip(files.items(), (BLUE, plots.VERMILLION), strict=True):
         most = max(counts)
-        marks = ["circle" if at <= most else "circle-open" for at in (*counts, ranks)]
+        marks = []
+        for at in (*counts, ranks):
+            if at <= most:
+                marks.append("circle")
+            else:
+                marks.append("circle-open")
         figure.add_scatter(
             x=[*counts, ranks],
             y=[*counts.values(), plans[layout].value],
@@ -486,11 +503,9 @@ def resume_view(case: Case) -> View:
         "A step": [_seconds(start.step) for start in starts],
     }
     version = found[0].lightning
-    by = (
-        f"Trained with Lightning Fabric {version}."
-        if version
-        else "Trained with plain torch; Lightning is missing."
-    )
+    by = "Trained with plain torch; Lightning is missing."
+    if version:
+        by = f"Trained with Lightning Fabric {version}."
     summary = "; ".join(dict.fromkeys(_resume_summary(run) for run in found))
     return _measured(
         f"First step after the resume: {summary}",
@@ -502,7 +517,9 @@ def resume_view(case: Case) -> View:
 
 def _how(run: Resume) -> str:
     batches = max(start.of for start in run.starts)
-    return f"{batches:,} batches read again" if batches else "loaders' state restored"
+    if batches:
+        return f"{batches:,} batches read again"
+    return "loaders' state restored"
 
 
 def _resume_summary(run: Resume) -> str:

@@ -68,17 +68,22 @@ def context(event: Event, base: Path | None = None, around: int = AROUND) -> Sho
         return f"{event.path} has no lines to show; what it says stands above"
     if path is None:
         return _why_missing(event)
-    first, size = max(1, event.line - around), max(1, event.text.count("\n") + 1)
+    first = max(1, event.line - around)
+    size = max(1, event.text.count("\n") + 1)
     try:
         raw = "\n".join(_lines(path, first, event.line + size - 1 + around))
     except DAMAGE as error:
         return f"{path} cannot be read: {error}"
-    lines = secrets.text(raw).split("\n") if raw else []
+    lines = []
+    if raw:
+        lines = secrets.text(raw).split("\n")
     shown = [
         (number, line, event.line <= number < event.line + size)
         for number, line in enumerate(lines, first)
     ]
-    said = event.text.splitlines()[0].strip()[:MAX_LINE_BYTES] if event.text else ""
+    said = ""
+    if event.text:
+        said = event.text.splitlines()[0].strip()[:MAX_LINE_BYTES]
     if not any(hit and _matches(line, said) for _, line, hit in shown):
         return (
             f"{path} does not hold it at line {event.line} (changed, or too large); the raw line"
@@ -88,9 +93,9 @@ def context(event: Event, base: Path | None = None, around: int = AROUND) -> Sho
 
 
 def _why_missing(event: Event) -> str:
-    archive = (
-        next((p for p in Path(event.path).parents if p.is_file()), None) if event.path else None
-    )
+    archive = None
+    if event.path:
+        archive = next((p for p in Path(event.path).parents if p.is_file()), None)
     if archive is not None:
         return f"it lies inside {archive}; unpack that to see the lines around it"
     return f"{event.path or 'its source'} is not here (any more); the raw line stands above"
@@ -175,7 +180,8 @@ def select(
     `ALL` and empty words leave a filter open, the kind `ABNORMAL` takes what a healthy job would
     not have said.
     """
-    wanted, ranks = words.casefold(), _ranks(rank)
+    wanted = words.casefold()
+    ranks = _ranks(rank)
     return [
         event
         for event in events
@@ -231,7 +237,8 @@ class EventsView(View):
 
     def __init__(self, case: Case) -> None:
         super().__init__(events_summary(case.events), static_events(case.events))
-        self._events, self._base = list(case.events), case.path
+        self._events = list(case.events)
+        self._base = case.path
         self._folder = common({event.path for event in self._events})
         self._box: W.Widget | None = None
 
@@ -244,34 +251,29 @@ class EventsView(View):
     def _build(self) -> W.Widget:
         wide = W.Layout(width="auto", flex="1 1 16em", max_width="28em")
         self.kind = W.Dropdown(options=_kinds(self._events), description="Kind", layout=wide)
-        self.rank = W.Text(
-            description="Rank", placeholder="all, or such as 5, or 0-7, 12", layout=wide
-        )
-        self.host = W.Dropdown(
-            options=_options(self._events, "host"), description="Host", layout=wide
-        )
+        ranks = "all, or such as 5, or 0-7, 12"
+        self.rank = W.Text(description="Rank", placeholder=ranks, layout=wide)
+        hosts = _options(self._events, "host")
+        self.host = W.Dropdown(options=hosts, description="Host", layout=wide)
         self.words = W.Text(description="Text", placeholder="any words of the line", layout=wide)
-        self.line = W.Dropdown(
-            description="Open", layout=W.Layout(width="auto", flex="1 1 20em", max_width="60em")
-        )
+        wider = W.Layout(width="auto", flex="1 1 20em", max_width="60em")
+        self.line = W.Dropdown(description="Open", layout=wider)
         self.near = W.BoundedIntText(
             AROUND, min=0, max=200, description="± lines", layout=W.Layout(width="11em")
         )
-        self.rows, self.around = W.HTML(), W.HTML()
+        self.rows = W.HTML()
+        self.around = W.HTML()
         for control in (self.kind, self.rank, self.host, self.words):
             control.observe(lambda _change: self.filter(), names="value")
         for control in (self.line, self.near):
             control.observe(lambda _change: self.open(), names="value")
         self.filter()
-        rows = (
-            W.Box(parts, layout=W.Layout(flex_flow="row wrap"))
-            for parts in ([self.kind, self.rank, self.host, self.words], [self.line, self.near])
-        )
-        filters, opened = rows
+        wrapped = W.Layout(flex_flow="row wrap")
+        filters = W.Box([self.kind, self.rank, self.host, self.words], layout=wrapped)
+        opened = W.Box([self.line, self.near], layout=wrapped)
         head = W.HTML(style() + self._head())
-        return W.VBox(
-            [head, filters, self.rows, opened, self.around], layout=W.Layout(width="100%")
-        )
+        parts = [head, filters, self.rows, opened, self.around]
+        return W.VBox(parts, layout=W.Layout(width="100%"))
 
     def _head(self) -> Markup:
         return el("div", el("p", self.summary, cls="nk-say"), cls="nk")
@@ -292,13 +294,17 @@ class EventsView(View):
             (_where(event, number), event) for number, event in enumerate(shown, 1)
         ]
         # a list that was empty before selects nothing by itself
-        self.line.index = 0 if shown else None
+        if shown:
+            self.line.index = 0
+        else:
+            self.line.index = None
 
     def open(self) -> None:
         """Show the chosen line in its context."""
-        self.around.value = (
-            open_html(self.line.value, self._base, self.near.value) if self.line.value else ""
-        )
+        if self.line.value:
+            self.around.value = open_html(self.line.value, self._base, self.near.value)
+        else:
+            self.around.value = ""
 
 
 def events_summary(events: Sequence[Event]) -> str:
@@ -320,26 +326,26 @@ def static_events(events: Sequence[Event]) -> Markup:
     kinds = Counter(event.kind for event in events)
     ranks: dict[str, set[int]] = {kind: set() for kind in kinds}
     for event in events:
-        ranks[event.kind].update([] if event.rank is None else [event.rank])
-    counts = [
-        (code(kind), f"{count:,}", some(sorted(ranks[kind])) or "–")
-        for kind, count in kinds.most_common()
-    ]
-    shown, folder = _shown(wrong, FEW), common({event.path for event in events})
-    return join(
-        fold(f"Abnormal lines: {len(wrong):,}", _table(shown, folder), is_open=len(shown) <= FEW),
-        fold("Counts by kind", table(("Kind", "Events", "Ranks"), counts), is_open=not wrong),
-    )
+        if event.rank is not None:
+            ranks[event.kind].add(event.rank)
+    counts = []
+    for kind, count in kinds.most_common():
+        which = some(sorted(ranks[kind]))
+        counts.append((code(kind), f"{count:,}", which or "–"))
+    shown = _shown(wrong, FEW)
+    folder = common({event.path for event in events})
+    title = f"Abnormal lines: {len(wrong):,}"
+    lines = fold(title, _table(shown, folder), is_open=len(shown) <= FEW)
+    by_kind = table(("Kind", "Events", "Ranks"), counts)
+    return join(lines, fold("Counts by kind", by_kind, is_open=not wrong))
 
 
 def picked_html(picked: Sequence[Event], folder: str = "") -> str:
     """The table of picked events, with its own count; paths from `folder` on."""
     shown = _shown(picked)
-    alike = (
-        f"; equal lines share a row, the rarest first: {plural(len(shown), 'row')}"
-        if len(shown) < len(picked)
-        else ""
-    )
+    alike = ""
+    if len(shown) < len(picked):
+        alike = f"; equal lines share a row, the rarest first: {plural(len(shown), 'row')}"
     count = el("p", f"{plural(len(picked), 'event')} picked{alike}", cls="nk-dim")
     return el("div", count, el("div", _table(shown, folder), cls="nk-tall"), cls="nk")
 
@@ -347,17 +353,25 @@ def picked_html(picked: Sequence[Event], folder: str = "") -> str:
 def open_html(event: Event, base: Path | None, near: int = AROUND) -> str:
     """One event: its raw text, its captured fields, its context in the file."""
     around = context(event, base, near)
-    said = around if isinstance(around, str) else ""
-    lines = (
-        Markup("")
-        if isinstance(around, str)
-        else el("pre", *(_numbered(*row) for row in around), cls="nk-pre")
-    )
+    said = ""
+    lines = Markup("")
+    if isinstance(around, str):
+        said = around
+    else:
+        lines = el("pre", *(_numbered(*row) for row in around), cls="nk-pre")
     captured = {name: told for name, told in fields_of(event).items() if told is not None}
-    data = fold("Captured fields", fit(value(captured))) if captured else ""
-    rank = "" if event.rank is None else f"rank {event.rank} "
+    data = ""
+    if captured:
+        data = fold("Captured fields", fit(value(captured)))
+    rank = ""
+    if event.rank is not None:
+        rank = f"rank {event.rank} "
     head = el("p", el("b", event.kind), " ", rank, location(event.path, event.line))
-    raw = Markup("") if lines else pre(event.text)  # the context holds the raw line already
+    # the context holds the raw line already
+    if lines:
+        raw = Markup("")
+    else:
+        raw = pre(event.text)
     return el("div", head, raw, el("p", said, cls="nk-dim") if said else "", lines, data, cls="nk")
 
 
@@ -367,7 +381,9 @@ def _notice(sentence: str) -> str:
 
 def _shown(events: Sequence[Event], most: int = ROWS) -> list[list[Event]]:
     """Rows of a table: single events in their order while they fit, else equal ones together."""
-    return [[event] for event in events] if len(events) <= most else group_alike(events)
+    if len(events) <= most:
+        return [[event] for event in events]
+    return group_alike(events)
 
 
 def _numbered(number: int, line: str, hit: bool) -> Markup:
@@ -377,17 +393,18 @@ def _numbered(number: int, line: str, hit: bool) -> Markup:
 
 
 def _table(groups: Sequence[Sequence[Event]], folder: str) -> Markup:
-    rows = [
-        (
-            f"{number}",
-            code(first.kind),
-            _speakers(group),
-            location(first.path, first.line, folder),
-            _raw(group),
-        )
-        for number, group in enumerate(islice(groups, ROWS), 1)
-        for first in group[:1]
-    ]
+    rows = []
+    for number, group in enumerate(islice(groups, ROWS), 1):
+        for first in group[:1]:
+            rows.append(
+                (
+                    f"{number}",
+                    code(first.kind),
+                    _speakers(group),
+                    location(first.path, first.line, folder),
+                    _raw(group),
+                )
+            )
     head = ("#", "Kind", "Rank", "Where", "Raw line")
     return join(fit(table(head, rows, "nk-events")), left_out(len(groups) - ROWS))
 
@@ -398,7 +415,9 @@ def _speakers(group: Sequence[Event]) -> str:
 
 def _raw(group: Sequence[Event]) -> Markup:
     count = sum(event.count for event in group)
-    times = f" (× {count:,})" if count > 1 else ""
+    times = ""
+    if count > 1:
+        times = f" (× {count:,})"
     return el("span", excerpt(group[0])[:300], times, cls="nk-raw")
 
 
@@ -493,18 +512,33 @@ def _rows(rows: Sequence[Row], folder: str) -> list[tuple[object, ...]]:
     for row in sorted(
         rows, key=lambda row: (row.get("kind") not in UNUSED_KINDS, not _no_known_line(row))
     ):
-        key = row.get("path") if len(rows) <= SINGLE else (row.get("kind"), _no_known_line(row))
+        if len(rows) <= SINGLE:
+            key = row.get("path")
+        else:
+            key = row.get("kind"), _no_known_line(row)
         groups.setdefault(key, []).append(row)
     return [_row(group, folder) for group in groups.values()]
 
 
 def _row(group: Sequence[Row], folder: str) -> tuple[object, ...]:
     kind = str(group[0].get("kind", ""))
-    ranks = {rank for row in group for rank in row.get("ranks") or ()}
-    known = badge("▲", "no known line", "possible") if _no_known_line(group[0]) else code(kind)
-    mark = badge("▲", UNUSED_KINDS[kind], "likely") if kind in UNUSED_KINDS else known
+    ranks = set()
+    for row in group:
+        for rank in row.get("ranks") or ():
+            ranks.add(rank)
+    if _no_known_line(group[0]):
+        known = badge("▲", "no known line", "possible")
+    else:
+        known = code(kind)
+    if kind in UNUSED_KINDS:
+        mark = badge("▲", UNUSED_KINDS[kind], "likely")
+    else:
+        mark = known
     first = location(group[0].get("path", ""), base=folder)
-    files = first if len(group) == 1 else join(plural(len(group), "file"), el("div", first))
+    if len(group) == 1:
+        files = first
+    else:
+        files = join(plural(len(group), "file"), el("div", first))
     return (
         mark,
         files,
@@ -532,4 +566,6 @@ def _files(rows: Sequence[Row], folder: str) -> Markup:
 
 
 def _list(problems: Sequence[str]) -> Markup:
-    return el("ul", *(el("li", problem) for problem in problems)) if problems else Markup("")
+    if problems:
+        return el("ul", *(el("li", problem) for problem in problems))
+    return Markup("")

@@ -26,7 +26,7 @@ from ncclkit.core.text import format_number, format_time, plural
 from ncclkit.experiments import fixes
 from ncclkit.views._base import View
 from ncclkit.views._form import Form, wide
-from ncclkit.views._html import Markup, badge, code, el, fold, join, table, text
+from ncclkit.views._html import Markup, badge, code, el, fold, join, table, escaped_text
 from ncclkit.views.banner import banner_view
 from ncclkit.views.cluster import login_card
 
@@ -79,7 +79,9 @@ def cards(known: Sequence[ExperimentRecord]) -> Markup:
 
 def _card(record: ExperimentRecord) -> Markup:
     sign, edge = _outcome(record)
-    what = "Experiment" if record.kind == "check" else "Fix"
+    what = "Fix"
+    if record.kind == "check":
+        what = "Experiment"
     number = record.folder.name.partition("-")[0]
     took = el("span", f"{what} {number}, {record.seconds:.0f} s", cls="nk-dim")
     return el(
@@ -99,24 +101,26 @@ def _outcome(record: ExperimentRecord) -> tuple[Markup, str]:
     """The badge of an experiment, and the class of its card's edge."""
     if record.kind == "fix":
         good = badge("✓", "it works", "state-done")
-        return (
-            (good, "works")
-            if record.worked
-            else (badge("✕", "it did not help", "state-failed"), "proven")
-        )
+        if record.worked:
+            return good, "works"
+        return badge("✕", "it did not help", "state-failed"), "proven"
     symbol, word, cls = MARKS.get(record.verdicts.get(record.cause, "open"), MARKS["open"])
     return badge(symbol, word, cls), cls if cls in ("proven", "likely", "possible") else "works"
 
 
 def _changes(change: Mapping[str, Any]) -> Markup:
     """The change as a person would make it: variables as a shell sets them, the rest in words."""
-    env = [
-        code(f"{name}={shlex.quote(str(value))}") for name, value in change.get("env", {}).items()
-    ]
-    gone = [join(code(name), " is not set") for name in change.get("unset", ())]
-    rest = [text(WORDS[name](value)) for name, value in change.items() if name in WORDS and value]
-    parts = [*env, *gone, *rest] or [text("nothing")]
-    return join(*(join("; " if place else "", part) for place, part in enumerate(parts)))
+    parts = []
+    for name, value in change.get("env", {}).items():
+        parts.append(code(f"{name}={shlex.quote(str(value))}"))
+    for name in change.get("unset", ()):
+        parts.append(join(code(name), " is not set"))
+    for name, value in change.items():
+        if name in WORDS and value:
+            parts.append(escaped_text(WORDS[name](value)))
+    if not parts:
+        return escaped_text("nothing")
+    return Markup("; ").join(parts)
 
 
 def _sides(record: ExperimentRecord) -> Markup:
@@ -134,7 +138,10 @@ def _side(name: str, run: Run | None, cause: str, said: str) -> Markup:
     symbol, word, cls = ENDS.get(
         "slow" if run.warning else run.reason, ("•", run.reason, "possible")
     )
-    first = join(code(cause), " ", said) if cause else text(said or "Nothing is found any more.")
+    if cause:
+        first = join(code(cause), " ", said)
+    else:
+        first = escaped_text(said or "Nothing is found any more.")
     return el(
         "div",
         el("h5", name),
@@ -147,20 +154,24 @@ def _bars(before: Run | None, after: Run | None) -> Markup:
     """What both runs, or one of them, can be measured by, as bars of one scale."""
     if before is None or after is None:
         return Markup("")
-    fast = [_pair(f"{op}: {kind}", a, b, _speed) for op, kind, a, b in speeds(before, after)]
-    old, new = run_progress(before.folder), run_progress(after.folder)
-    far = [_pair("Steps that every rank came to", old.steps, new.steps, _steps)]
+    shown = []
+    for op, kind, earlier, later in speeds(before, after):
+        shown.append(_pair(f"{op}: {kind}", earlier, later, _speed))
+    old = run_progress(before.folder)
+    new = run_progress(after.folder)
+    if old.steps is not None or new.steps is not None:
+        shown.append(_pair("Steps that every rank came to", old.steps, new.steps, _steps))
     times = (
         ("Until the slowest rank began its first step", old.first, new.first),
         ("From one step to the next, median", old.step, new.step),
     )
-    slow = [
-        _pair(what, a, b, _seconds)
-        for what, a, b in times
-        if a and b and max(a, b) > APART * min(a, b)
-    ]
-    shown = [*fast, *(far if old.steps is not None or new.steps is not None else ()), *slow]
-    return el("div", *shown, cls="nk-bars") if shown else Markup("")
+    for what, was, is_now in times:
+        # times that are nearly equal say nothing of the change
+        if was and is_now and max(was, is_now) > APART * min(was, is_now):
+            shown.append(_pair(what, was, is_now, _seconds))
+    if shown:
+        return el("div", *shown, cls="nk-bars")
+    return Markup("")
 
 
 def _pair(
@@ -175,7 +186,10 @@ def _pair(
             cls=f"nk-bar nk-bar-{name}",
             style=f"width:{100 * (value or 0.0) / most:.1f}%",
         )
-        label = "none" if value is None else words(value)
+        if value is None:
+            label = "none"
+        else:
+            label = words(value)
         rows.append(join(el("span", name), el("span", bar, cls="nk-bar-room"), el("span", label)))
     return el("figure", el("figcaption", what), el("div", *rows, cls="nk-bar-rows"))
 
@@ -225,34 +239,54 @@ def run_progress(folder: Path) -> RunProgress:
     hello: dict[int, float] = {}
     reached: dict[int, int] = {}
     for record in _phases(folder):
-        rank, time = record["rank"], float(record["t"])
+        rank = record["rank"]
+        time = float(record["t"])
         if record["phase"] == "hello":
             hello[rank] = time
-            begun[rank].clear()  # torchrun may have started all ranks again
+            # torchrun may have started all ranks again
+            begun[rank].clear()
         elif record["phase"] == "step":
             begun[rank].append(time)
             step = record.get("step")
-            reached[rank] = max(reached.get(rank, 0), step + 1 if isinstance(step, int) else 0)
+            count = 0
+            if isinstance(step, int):
+                count = step + 1
+            reached[rank] = max(reached.get(rank, 0), count)
     if not any(begun.values()):
         return RunProgress()
-    gaps = [b - a for times in begun.values() for a, b in pairwise(times)]
-    waits = [times[0] - hello[rank] for rank, times in begun.items() if times and rank in hello]
+    gaps: list[float] = []
+    waits: list[float] = []
+    for rank, times in begun.items():
+        gaps += [later - earlier for earlier, later in pairwise(times)]
+        if times and rank in hello:
+            waits.append(times[0] - hello[rank])
+    usual = None
+    if gaps:
+        usual = median(gaps)
     fewest = min(reached.get(rank, 0) for rank in begun)
-    return RunProgress(fewest, max(waits, default=None), median(gaps) if gaps else None)
+    return RunProgress(fewest, max(waits, default=None), usual)
 
 
 def speeds(before: Run, after: Run) -> list[tuple[str, str, float | None, float | None]]:
     """For each collective: its name, ``busbw`` or ``algbw``, and the best of it in GB/s, before and
     after.
     """
-    both = (before.measurements, after.measurements)
+    every = (*before.measurements, *after.measurements)
     found = []
-    for op in dict.fromkeys(m.op for rows in both for m in rows):
-        known = [[m for m in rows if m.op == op] for rows in both]
-        kind = "busbw" if all(m.busbw is not None for rows in known for m in rows) else "algbw"
-        a, b = (max((getattr(m, kind) for m in rows), default=None) for rows in known)
-        found.append((op, kind, a, b))
+    for op in dict.fromkeys(m.op for m in every):
+        # of one rank there is no busbw, and the two runs must be compared by the same
+        kind = "algbw"
+        if all(m.busbw is not None for m in every if m.op == op):
+            kind = "busbw"
+        earlier = _best_of(before, op, kind)
+        later = _best_of(after, op, kind)
+        found.append((op, kind, earlier, later))
     return found
+
+
+def _best_of(run: Run, op: str, kind: str) -> float | None:
+    known = [getattr(m, kind) for m in run.measurements if m.op == op]
+    return max(known, default=None)
 
 
 def _phases(run: Path) -> Iterator[dict[str, Any]]:
@@ -280,8 +314,12 @@ class Closed(View):
     def __init__(self, case: Case, made: Sequence[ExperimentRecord], problem: str = "") -> None:
         self.records = tuple(made)
         """The records of what was made, the oldest first."""
-        note = el("p", problem) if made and problem else ""
-        now = join(el("h5", "The verdict now"), banner_view(case).body) if made else ""
+        note = ""
+        if made and problem:
+            note = el("p", problem)
+        now = ""
+        if made:
+            now = join(el("h5", "The verdict now"), banner_view(case).body)
         super().__init__(
             made[-1].summary if made else problem or CheckForm.IDLE, join(note, cards(made), now)
         )
@@ -307,7 +345,10 @@ class CheckForm(Form):
         self, case: Case, cause: str = "", python: str = "", deadline: float = 120.0
     ) -> None:
         self._case = case
-        self._card = [] if case.facts_of("scheduler.") else login_card(case, "diagnose --check")
+        if case.facts_of("scheduler."):
+            self._card = []
+        else:
+            self._card = login_card(case, "diagnose --check")
         self._how: dict[str, Any] = {
             "python": python or None,
             "deadline": deadline,
@@ -337,11 +378,9 @@ class CheckForm(Form):
         asked = next((f.next.question for f in found if f.next and f.next.expects), "")
         if asked:
             return f"Next experiment: {asked}"
-        return (
-            f"{found[0].cause} is {found[0].strength}; what is advised can be tried"
-            if found
-            else self.ASK
-        )
+        if found:
+            return f"{found[0].cause} is {found[0].strength}; what is advised can be tried"
+        return self.ASK
 
     async def run(self, go: bool = True) -> View:
         """Experiments until the first cause is proven, then its fix.

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from itertools import chain
 from functools import cache
 
 from ncclkit.agent.digits import is_whole
@@ -94,40 +95,45 @@ def facts_summary(facts: Sequence[Fact], verdicts: Iterable[Finding]) -> str:
         return "No facts have been collected yet"
     hosts = {fact.host for fact in facts if fact.host}
     blind = sum(fact.value is None for fact in facts)
-    about = f" about {host_list(hosts)}" if hosts else ""
+    about = ""
+    if hosts:
+        about = f" about {host_list(hosts)}"
     read = (
         f"{plural(len(facts), 'fact')}{about};"
         f" {f'{blind:,} could not be read' if blind else 'all could be read'}"
     )
     risks = [finding for finding in verdicts if finding.verdict == "found"]
-    return (
-        f"{plural(len(risks), 'risk')} for a job here; {read}"
-        if risks
-        else f"No check finds a risk here; {read}"
-    )
+    if risks:
+        return f"{plural(len(risks), 'risk')} for a job here; {read}"
+    return f"No check finds a risk here; {read}"
+
+
+def _cited_themes(finding: Finding) -> set[str]:
+    """Themes of the facts that a finding cites."""
+    found = set()
+    for piece in finding.evidence:
+        if isinstance(piece, Fact):
+            found.add(themes.theme(piece.name))
+    return found
 
 
 def _card(title: str, facts: list[Fact], verdicts: list[Finding]) -> Markup:
-    names = [
-        {themes.theme(piece.name) for piece in f.evidence if isinstance(piece, Fact)}
-        for f in verdicts
-    ]
-    citing = [finding for finding, cited in zip(verdicts, names, strict=True) if title in cited]
-    found = sorted(
-        (f for f in citing if f.verdict == "found"),
-        key=lambda finding: finding.strength == "possible",
-    )
+    citing = [finding for finding in verdicts if title in _cited_themes(finding)]
+    found = [finding for finding in citing if finding.verdict == "found"]
+    # what is only possible stands last
+    found.sort(key=lambda finding: finding.strength == "possible")
     cleared = [finding for finding in citing if finding.verdict == "clear"]
     known = [fact for fact in facts if fact.value is not None]
     blind = [fact for fact in facts if fact.value is None]
-    looked = table(
-        ("Check", "What it says"), [(code(f.cause), f.say or "no sign of it") for f in cleared]
-    )
+    checks = [(code(finding.cause), finding.say or "no sign of it") for finding in cleared]
+    looked = table(("Check", "What it says"), checks)
+    said = [_risk(finding) for finding in found]
+    if not found:
+        said.append(el("p", _calm(cleared, known, blind)))
     return el(
         "section",
         el("div", el("h4", title), _badge(found, cleared, known), cls="nk-card-head"),
-        *(_risk(finding) for finding in found),
-        "" if found else el("p", _calm(cleared, known, blind)),
+        *said,
         _headline(known),
         fold(f"What was checked and is fine: {len(cleared)}", looked),
         fold(f"Details: {plural(len(known), 'fact')}", fit(known_table(known))),
@@ -144,7 +150,9 @@ def _badge(found: Sequence[Finding], cleared: Sequence[Finding], known: Sequence
         return badge("△", "risk", "likely")
     if not known:
         return badge("?", "not read", "unread")
-    return badge("✓", "checked", "checked") if cleared else badge("·", "info", "info")
+    if cleared:
+        return badge("✓", "checked", "checked")
+    return badge("·", "info", "info")
 
 
 def _risk(finding: Finding) -> Markup:
@@ -165,7 +173,9 @@ def _calm(cleared: Sequence[Finding], known: Sequence[Fact], blind: Sequence[Fac
     counts = [fact.value for fact in known if fact.name == "gpu.count"]
     if counts and not any(counts):
         return "No GPU here, so most of this card stays empty: ranks run on the CPU, over gloo."
-    unread = f" {plural(len(blind), 'fact')} could not be read." if blind else ""
+    unread = ""
+    if blind:
+        unread = f" {plural(len(blind), 'fact')} could not be read."
     if not known:
         return f"Nothing of this could be read.{unread}"
     if not cleared:
@@ -185,7 +195,9 @@ def _headline(known: Sequence[Fact]) -> Markup:
         for label, words in brief
         if 0 < len(words) <= SHORT
     ]
-    return el("p", *chips[:HEADLINE]) if chips else Markup("")
+    if chips:
+        return el("p", *chips[:HEADLINE])
+    return Markup("")
 
 
 def _brief(facts: Sequence[Fact]) -> str:
@@ -199,11 +211,9 @@ def _brief(facts: Sequence[Fact]) -> str:
     if len(most) * 2 <= len(facts):
         return f"{len(by_value):,} different values"
     words = themes.brief(most[0].value, most[0].unit)
-    return (
-        words
-        if len(most) == len(facts) or not words
-        else f"{words} on {len(most):,} of {len(facts):,} hosts"
-    )
+    if len(most) == len(facts) or not words:
+        return words
+    return f"{words} on {len(most):,} of {len(facts):,} hosts"
 
 
 SHOWN, KINDS = 3, 50
@@ -216,12 +226,14 @@ Kinds = Sequence[tuple[Sequence[str], str]]
 def kinds_summary(known: Kinds, noun: str) -> str:
     """What is usual, behind the hosts that are not like it; noun: ``machine``, ``network``."""
     *rare, (hosts, usual) = known
+    if not rare and len(hosts) > 1:
+        return f"{usual}, on each of {len(hosts):,} hosts"
     if not rare:
-        return usual + (f", on each of {len(hosts):,} hosts" if len(hosts) > 1 else "")
+        return usual
     odd = "; ".join(f"{host_list(names)}: {said}" for names, said in rare[: SHOWN - 1])
-    more = (
-        f"; {plural(len(rare) - SHOWN + 1, 'further kind')} of {noun}" if len(rare) >= SHOWN else ""
-    )
+    more = ""
+    if len(rare) >= SHOWN:
+        more = f"; {plural(len(rare) - SHOWN + 1, 'further kind')} of {noun}"
     return f"{plural(len(known), 'kind')} of {noun}. {odd}{more}; {host_list(hosts)}: {usual}"
 
 
@@ -313,12 +325,19 @@ longest one holds."""
 
 
 @cache
-def by_hand(name: str) -> Markup:
+def how_to_find_out(name: str) -> Markup:
     """How to find out the fact `name`; empty where no family of facts has that name."""
-    parts = ["#" if is_whole(part) else part for part in name.split(".")]
+    parts = []
+    for part in name.split("."):
+        if is_whole(part):
+            parts.append("#")
+        else:
+            parts.append(part)
     starts = (".".join(parts[:length]) for length in range(len(parts), 0, -1))
     found = next((BY_HAND[start] for start in starts if start in BY_HAND), None)
-    return join(code(found[0]), f" {found[1]}") if found else Markup("")
+    if found:
+        return join(code(found[0]), f" {found[1]}")
+    return Markup("")
 
 
 EACH, MOST = 8, 40
@@ -332,32 +351,38 @@ def known_table(facts: Sequence[Fact]) -> Markup:
     """
     names: dict[str, dict[str, list[Fact]]] = defaultdict(lambda: defaultdict(list))
     for fact in facts:
-        names[themes.NUMBER.sub(".N", fact.name)][repr(fact.value)].append(fact)
+        # the same of each GPU: `gpu.0.model` and `gpu.1.model` stand together
+        general = themes.NUMBER.sub(".N", fact.name)
+        names[general][repr(fact.value)].append(fact)
     hosts = len({fact.host for fact in facts if fact.host}) > 1
     rows: list[tuple[Markup, str, object]] = []
     for name, values in names.items():
-        groups = (
-            sorted(values.values(), key=len, reverse=True)
-            if len(values) > EACH
-            else list(values.values())
-        )
+        groups = list(values.values())
+        if len(groups) > EACH:
+            groups.sort(key=len, reverse=True)
         for group in groups[:EACH]:
-            shown = value(quantity(group[0].value, group[0].unit))
+            first = group[0]
+            shown = value(quantity(first.value, first.unit))
             rows.append((_name(name, group), _where(name, group, hosts), shown))
-        if rest := groups[EACH:]:
-            others = [fact for group in rest for fact in group]
-            rows.append((code(name), _where(name, others, hosts), f"{len(rest):,} other values"))
-    placed = any(place for _, place, _ in rows)
-    head = ("Fact, and where it was read", *(("Of",) if placed else ()), "Value")
-    return table(
-        head, [(name, *((place or "–",) if placed else ()), shown) for name, place, shown in rows]
-    )
+        rest = groups[EACH:]
+        if rest:
+            others = list(chain.from_iterable(rest))
+            words = f"{len(rest):,} other values"
+            rows.append((code(name), _where(name, others, hosts), words))
+    what = "Fact, and where it was read"
+    # of one host and no device there is no place to tell
+    if not any(place for _, place, _ in rows):
+        return table((what, "Value"), [(name, shown) for name, _, shown in rows])
+    placed = [(name, place or "–", shown) for name, place, shown in rows]
+    return table((what, "Of", "Value"), placed)
 
 
 def _where(name: str, group: Sequence[Fact], hosts: bool) -> str:
     """Which hosts and which numbers (of GPUs, say) a row speaks of."""
     numbers = sorted({int(found) for fact in group for found in themes.NUMBER.findall(fact.name)})
-    numbered = f"N = {some(numbers)}" if len(group) > 1 and name != group[0].name else ""
+    numbered = ""
+    if len(group) > 1 and name != group[0].name:
+        numbered = f"N = {some(numbers)}"
     return "; ".join(
         filter(None, (host_list(fact.host for fact in group) if hosts else "", numbered))
     )
@@ -367,12 +392,16 @@ def blind_table(facts: Sequence[Fact]) -> Markup:
     """Facts that could not be read, those of one reason and one way to find out together."""
     alike: dict[tuple[str, Markup], list[str]] = defaultdict(list)
     for fact in facts:
-        alike[fact.why or "the reader gave no reason", by_hand(fact.name)].append(
-            themes.NUMBER.sub(".N", fact.name)
-        )
-    rows = [(some(dict.fromkeys(names)), why, how or "–") for (why, how), names in alike.items()]
-    more = [(f"{len(rows) - MOST:,} further reasons", "–", "–")] if len(rows) > MOST else []
-    return table(("Fact", "Why not", "How to find out"), [*rows[:MOST], *more])
+        why = fact.why or "the reader gave no reason"
+        general = themes.NUMBER.sub(".N", fact.name)
+        alike[why, how_to_find_out(fact.name)].append(general)
+    rows: list[tuple[object, ...]] = []
+    for (why, how), names in alike.items():
+        rows.append((some(dict.fromkeys(names)), why, how or "–"))
+    if len(rows) > MOST:
+        further = f"{len(rows) - MOST:,} further reasons"
+        rows = [*rows[:MOST], (further, "–", "–")]
+    return table(("Fact", "Why not", "How to find out"), rows)
 
 
 def _name(name: str, group: Sequence[Fact]) -> Markup:
@@ -380,7 +409,9 @@ def _name(name: str, group: Sequence[Fact]) -> Markup:
     source.
     """
     ranks = {fact.rank for fact in group if fact.rank is not None}
-    said = f" rank {some(sorted(ranks))}" if ranks else ""
+    said = ""
+    if ranks:
+        said = f" rank {some(sorted(ranks))}"
     return join(
         code(name if len(group) > 1 else group[0].name),
         said,
@@ -457,12 +488,12 @@ def _groups(groups: Sequence[HostGroup]) -> Markup:
         for group in groups[: GROUPS + OPEN_ROWS]
     ]
     left = sum(len(group.hosts) for group in groups[GROUPS + OPEN_ROWS :])
-    more = el("div", f"… and other values on {plural(left, 'host')}") if left else ""
-    rest = (
-        fold(f"{plural(len(groups) - GROUPS, 'more value')}", *lines[GROUPS:], more)
-        if groups[GROUPS:]
-        else ""
-    )
+    more = ""
+    if left:
+        more = el("div", f"… and other values on {plural(left, 'host')}")
+    rest = ""
+    if groups[GROUPS:]:
+        rest = fold(f"{plural(len(groups) - GROUPS, 'more value')}", *lines[GROUPS:], more)
     return join(*lines[:GROUPS], rest)
 
 
@@ -477,7 +508,9 @@ def _hosts(names: Sequence[str]) -> Markup:
 
 def _value(group: HostGroup) -> Markup:
     """A short value in one piece, a long one in as many lines as it takes."""
-    return code(group.value) if len(group.value) <= PIECE else el("b", group.value)
+    if len(group.value) <= PIECE:
+        return code(group.value)
+    return el("b", group.value)
 
 
 def _usual(found: Difference) -> Markup:
@@ -504,7 +537,8 @@ def _standing_out(seen: Consistency) -> Markup:
 
 def _unread(seen: Consistency) -> Markup:
     """What only some hosts could read stands open: a host that cannot say is an odd one, too."""
-    partly, nowhere = seen.partly, [each for each in seen.unread if each.nowhere]
+    partly = seen.partly
+    nowhere = [each for each in seen.unread if each.nowhere]
     head = ("What", "Why not", "On")
     blind = [(each.title, each.why, _on_which(each, seen)) for each in nowhere]
     return join(
@@ -517,4 +551,6 @@ def _unread(seen: Consistency) -> Markup:
 
 
 def _on_which(each: MissingFact, seen: Consistency) -> str:
-    return host_list(each.hosts) if len(each.hosts) < len(seen.hosts) else "all hosts"
+    if len(each.hosts) < len(seen.hosts):
+        return host_list(each.hosts)
+    return "all hosts"

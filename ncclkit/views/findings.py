@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
 from typing import Any, NamedTuple
 
 from ncclkit.causes import catalogue, page
@@ -28,7 +29,7 @@ from ncclkit.views._html import (
     pre,
     sentence,
     table,
-    text,
+    escaped_text,
     value,
 )
 
@@ -51,7 +52,9 @@ class Culprits(NamedTuple):
 def culprits(findings: Iterable[Finding]) -> Culprits | None:
     """The ranks that the first finding names; None where it names none or is merely possible."""
     first = next((finding for finding in findings if finding.verdict == "found"), None)
-    ranks = first.culprits.get("ranks") if first else None
+    ranks = None
+    if first:
+        ranks = first.culprits.get("ranks")
     if first is None or not ranks or first.strength not in SURE:
         return None
     return Culprits(first.cause, first.strength, frozenset(ranks))
@@ -64,7 +67,9 @@ def headline_beside(verdict: Culprits | None, sentence: str, ranks: Iterable[int
     pointed = set(ranks)
     if verdict is None or not pointed or verdict.ranks & pointed:
         return sentence
-    verb = "is the culprit" if len(verdict.ranks) == 1 else "are the culprits"
+    verb = "are the culprits"
+    if len(verdict.ranks) == 1:
+        verb = "is the culprit"
     return (
         f"{numbered('Rank', verdict.ranks)} {verb} ({verdict.cause}, {verdict.strength})."
         f" {sentence}"
@@ -104,63 +109,86 @@ def findings_view(source: Any, headline: bool = True) -> View:
     verdict; the first card then has the title of its cause.
     """
     if isinstance(source, Mapping):
-        views = {str(name): findings_view(each, headline) for name, each in source.items()}
-        bundled = samples.names()
-        headings = {
-            name: ("Recording ", code(name)) if name in bundled else (start(name),)
-            for name in views
-        }
-        parts = [join(el("h4", *headings[name]), view.body) for name, view in views.items()]
-        summary = "; ".join(f"{name}: {view.summary}" for name, view in views.items())
-        return View(summary, join(*parts), titled=False)
-    held = hasattr(source, "findings")
-    rows = [
-        row
-        for part in ([getattr(source, name, ()) for name in PARTS] if held else [source])
-        for row in part
-    ]
-    found, unknown, clear = (_of(rows, verdict) for verdict in ("found", "unknown", "clear"))
-    errors, risks = getattr(source, "errors", ()), getattr(source, "risks", ())
-    listed = table(("Cause", "What is missing"), [(code(f.cause), _missing(f)) for f in unknown])
-    lines = CitedLines(piece for finding in found for piece in finding.evidence)
-    body = join(
-        *(
-            card(finding, number, lines, headline or number > 1)
-            for number, finding in enumerate(found, 1)
-        ),
-        evidence_part(errors[:MOST]),
-        el("h5", "Risks that this job did not suffer") if risks else "",
-        *map(_risk_card, risks),
-        fold(
-            f"Not evaluated: evidence missing for {plural(len(unknown), 'cause')}",
-            el("div", listed, id=NOT_EVALUATED) if listed and not headline else listed,
-        ),
-        fold(
-            f"{plural(len(clear), 'check')} passed",
-            table(
-                ("Cause", "Why it is clear"),
-                [(code(f.cause), f.say or "no sign of it") for f in clear],
-            ),
-        ),
-    )
+        return _several_findings(source, headline)
+    rows = _rows_of(source)
+    found = _of(rows, "found")
+    unknown = _of(rows, "unknown")
+    clear = _of(rows, "clear")
+    errors = getattr(source, "errors", ())
+    risks = getattr(source, "risks", ())
+    cited = chain.from_iterable(finding.evidence for finding in found)
+    lines = CitedLines(cited)
+    parts = []
+    for number, finding in enumerate(found, 1):
+        # a banner above has said the first one's sentence
+        parts.append(card(finding, number, lines, headline or number > 1))
+    parts.append(evidence_part(errors[:MOST]))
+    if risks:
+        parts.append(el("h5", "Risks that this job did not suffer"))
+        parts += map(_risk_card, risks)
+    missing = [(code(finding.cause), _missing(finding)) for finding in unknown]
+    listed = table(("Cause", "What is missing"), missing)
+    if listed and not headline:
+        listed = el("div", listed, id=NOT_EVALUATED)
+    causes = plural(len(unknown), "cause")
+    parts.append(fold(f"Not evaluated: evidence missing for {causes}", listed))
+    passed = [(code(finding.cause), finding.say or "no sign of it") for finding in clear]
+    checks = plural(len(clear), "check")
+    parts.append(fold(f"{checks} passed", table(("Cause", "Why it is clear"), passed)))
+    body = join(*parts)
     decided = found and getattr(source, "verdict", "found") == "found"
-    summary = getattr(source, "headline", "") if not decided else ""
+    summary = ""
+    if not decided:
+        summary = getattr(source, "headline", "")
     titled = bool(headline and not decided)  # the first card begins with the sentence
     return View(summary.rstrip(".") or findings_summary(rows), body, titled=titled)
+
+
+def _several_findings(sources: Mapping[str, Any], headline: bool) -> View:
+    """Each source under its name, which says whether it is a recording or a run."""
+    bundled = samples.recording_names()
+    parts = []
+    said = []
+    for name, source in sources.items():
+        view = findings_view(source, headline)
+        if name in bundled:
+            heading = el("h4", "Recording ", code(name))
+        else:
+            heading = el("h4", start(str(name)))
+        parts.append(join(heading, view.body))
+        said.append(f"{name}: {view.summary}")
+    return View("; ".join(said), join(*parts), titled=False)
+
+
+def _rows_of(source: Any) -> list[Finding]:
+    """The findings of a case or a diagnosis, or the findings themselves."""
+    if not hasattr(source, "findings"):
+        return list(source)
+    rows: list[Finding] = []
+    for name in PARTS:
+        rows += getattr(source, name, ())
+    return rows
 
 
 def findings_summary(rows: Iterable[Finding]) -> str:
     """The conclusion over all verdicts, in one sentence."""
     rows = list(rows)
-    found, unknown = _of(rows, "found"), _of(rows, "unknown")
-    rest = f"evidence is missing for {plural(len(unknown), 'cause')}" if unknown else ""
+    found = _of(rows, "found")
+    unknown = _of(rows, "unknown")
+    rest = ""
+    if unknown:
+        rest = f"evidence is missing for {plural(len(unknown), 'cause')}"
     if found:
-        more = f" (and {plural(len(found) - 1, 'further finding')})" if len(found) > 1 else ""
+        more = ""
+        if len(found) > 1:
+            more = f" (and {plural(len(found) - 1, 'further finding')})"
         return f"{(found[0].say or found[0].cause).rstrip('.')}{more}"
     if not rows:
         return "No cause has been judged yet"
     looked = f"Nothing found: {plural(len(rows) - len(unknown), 'check')} passed"
-    return f"{looked}; {rest}" if rest else looked
+    if rest:
+        return f"{looked}; {rest}"
+    return looked
 
 
 def card(finding: Finding, number: int, lines: CitedLines, headline: bool = True) -> Markup:
@@ -170,9 +198,12 @@ def card(finding: Finding, number: int, lines: CitedLines, headline: bool = True
 
     headline: whether its sentence stands in it, or the title of its cause in the place of it.
     """
-    word, named = finding.strength or "possible", strength_part(finding)
-    said = finding.say or finding.cause
-    sentence = f"{number}. {said if headline else page(finding.cause)['']}"
+    word = finding.strength or "possible"
+    named = strength_part(finding)
+    said = page(finding.cause)[""]
+    if headline:
+        said = finding.say or finding.cause
+    sentence = f"{number}. {said}"
     steps = [_advice(finding.advice), _experiment(finding.next)]
     if finding.experiment_first:
         steps.reverse()
@@ -199,11 +230,9 @@ def strength_part(finding: Finding) -> Markup:
 def meaning(finding: Finding) -> str:
     """What its strength means."""
     _, word, means = STRENGTH[finding.strength or "possible"]
-    return (
-        RISK.get(word, means)
-        if all(isinstance(piece, Fact) for piece in finding.evidence)
-        else means
-    )
+    if all(isinstance(piece, Fact) for piece in finding.evidence):
+        return RISK.get(word, means)
+    return means
 
 
 def _of(rows: Iterable[Finding], verdict: str) -> list[Finding]:
@@ -213,7 +242,9 @@ def _of(rows: Iterable[Finding], verdict: str) -> list[Finding]:
 def _culprits(finding: Finding) -> Markup:
     named = {key: some(names) for key, names in finding.culprits.items() if names}
     chips = (el("span", el("b", key), " ", names, cls="nk-chip") for key, names in named.items())
-    return el("p", *chips) if named else Markup("")
+    if named:
+        return el("p", *chips)
+    return Markup("")
 
 
 class CitedLines:
@@ -232,11 +263,10 @@ class CitedLines:
         first = cite(pieces[0])
         places = [self._place(piece) for piece in pieces]
         said = _text_of(pieces[0])
-        text = (
-            pre(first["text"])
-            if said not in self._shown
-            else el("p", "as at ", self._shown[said], cls="nk-dim")
-        )
+        if said not in self._shown:
+            text = pre(first["text"])
+        else:
+            text = el("p", "as at ", self._shown[said], cls="nk-dim")
         self._shown.setdefault(said, location(first["path"], first["line"], self._base))
         rest = fold(
             f"The same at {plural(len(places) - 1, 'other place')}",
@@ -249,7 +279,9 @@ class CitedLines:
         where = location(cited["path"] or type(piece).__name__.lower(), cited["line"], self._base)
         if not isinstance(piece, Event):
             return where
-        times = f" × {piece.count:,}" if piece.count > 1 else ""
+        times = ""
+        if piece.count > 1:
+            times = f" × {piece.count:,}"
         return join(where, times, "" if piece.rank is None else f" rank {piece.rank}")
 
 
@@ -259,7 +291,9 @@ def _text_of(piece: Evidence) -> str:
     A traceback is the same on every rank, other lines differ.
     """
     text = MARKS.sub("", str(cite(piece)["text"]))
-    return NUMBERS.sub("#", text) if "most recent call" in text else text
+    if "most recent call" in text:
+        return NUMBERS.sub("#", text)
+    return text
 
 
 def evidence_part(evidence: Sequence[Evidence], lines: CitedLines | None = None) -> Markup:
@@ -270,11 +304,9 @@ def evidence_part(evidence: Sequence[Evidence], lines: CitedLines | None = None)
         alike.setdefault(_text_of(piece), []).append(piece)
     shown = [lines.show(pieces) for pieces in alike.values()]
     rest = shown[SHOWN:]
-    return (
-        join(el("h5", "Evidence"), *shown[:SHOWN], fold(f"{len(rest)} more", *rest))
-        if shown
-        else Markup("")
-    )
+    if shown:
+        return join(el("h5", "Evidence"), *shown[:SHOWN], fold(f"{len(rest)} more", *rest))
+    return Markup("")
 
 
 def _advice(advice: Sequence[Advice]) -> Markup:
@@ -305,14 +337,18 @@ def advice_part(advice: Advice) -> Markup:
 
 
 def _other(advice: Advice) -> str:
-    return advice.do if advice.do.startswith("Or ") else f"Or: {advice.do}"
+    if advice.do.startswith("Or "):
+        return advice.do
+    return f"Or: {advice.do}"
 
 
 def _experiment(experiment: Experiment | None) -> Markup:
     if experiment is None:
         return Markup("")
     rows = [(code(cause), sentence(seen)) for cause, seen in experiment.predicts.items()]
-    plan = fold("What it runs", value(dict(experiment.plan))) if experiment.plan else ""
+    plan = ""
+    if experiment.plan:
+        plan = fold("What it runs", value(dict(experiment.plan)))
     return el(
         "div",
         el("h5", "Next experiment"),
@@ -324,11 +360,10 @@ def _experiment(experiment: Experiment | None) -> Markup:
 
 
 def _missing(finding: Finding) -> Markup:
-    needs = (
-        el("ul", *(el("li", sentence(need)) for need in finding.missing))
-        if finding.missing
-        else text("not said")
-    )
+    if finding.missing:
+        needs = el("ul", *(el("li", sentence(need)) for need in finding.missing))
+    else:
+        needs = escaped_text("not said")
     return join(needs, _experiment(finding.next))
 
 
@@ -338,11 +373,20 @@ def catalogue_view(only: str = "") -> View:
     """
     pages = {name: page(name) for name in catalogue()}
     wanted = only.casefold()
-    texts = {name: " ".join([name, *parts.values()]).casefold() for name, parts in pages.items()}
-    shown = {name: parts for name, parts in pages.items() if wanted in texts[name]}
-    folds = (_page(name, parts, is_open=len(shown) == 1) for name, parts in shown.items())
-    about = f" of {len(pages)} speak{'s' if len(shown) == 1 else ''} of “{only}”" if only else ""
-    return View(f"{plural(len(shown), 'cause')}{about or ' known'}", join(*folds))
+    shown = {}
+    for name, parts in pages.items():
+        text = " ".join([name, *parts.values()])
+        if wanted in text.casefold():
+            shown[name] = parts
+    single = len(shown) == 1
+    folds = [_page(name, parts, is_open=single) for name, parts in shown.items()]
+    about = " known"
+    if only:
+        speak = "speak"
+        if single:
+            speak = "speaks"
+        about = f" of {len(pages)} {speak} of “{only}”"
+    return View(f"{plural(len(shown), 'cause')}{about}", join(*folds))
 
 
 def _page(name: str, parts: dict[str, str], is_open: bool) -> Markup:

@@ -51,102 +51,138 @@ def progress_view(case: Case) -> View:
     """Per process group, over time and in numbers: how far each rank came; who is behind first."""
     scope = last_run_of(case)
     known = timeline.timelines(scope)
-    groups: dict[tuple[str, str], dict[int, RankProgress]] = {}
-    for one in known:
-        for at in one.progress:
-            groups.setdefault((at.group, at.desc), {})[one.rank] = at
+    groups = _progress_by_group(known)
     if not groups:
         why = (
             "no watchdog line, Flight Recorder dump or NCCL COLL line holds the number of a"
             " collective"
         )
         return View(f"Nothing says how far the ranks came: {why}", Markup(""))
-    ordered = sorted(groups.items(), key=lambda item: (not _behind(item[1]), -len(item[1])))
-    uneven = [_group(key, ranks) for key, ranks in ordered if _behind(ranks)]
-    even = [(key, ranks) for key, ranks in ordered if not _behind(ranks)]
+    # those with ranks behind first, the largest of each kind first
+    ordered = sorted(groups.items(), key=lambda item: (not _ranks_behind(item[1]), -len(item[1])))
+    uneven = []
+    even = []
+    for key, ranks in ordered:
+        if _ranks_behind(ranks):
+            uneven.append(_group_card(key, ranks))
+        else:
+            even.append((key, ranks))
     silent = [one.rank for one in known if not one.progress]
-    mute = (
-        el("p", f"{numbered('Rank', silent)}: nothing says how far.", cls="nk-dim")
-        if silent
-        else ""
-    )
+    mute = ""
+    if silent:
+        mute = el("p", f"{numbered('Rank', silent)}: nothing says how far.", cls="nk-dim")
     rest = fold(f"{len(uneven) - GROUPS:,} more groups", *uneven[GROUPS:])
     verdict = culprits(case.findings)
-    headline = headline_beside(verdict, *_progress_headline(ordered, silent, scope, verdict))
-    return Drawn(headline, _figure(ordered, known), join(*uneven[:GROUPS], rest, _even(even), mute))
+    said = _progress_headline(ordered, silent, scope, verdict)
+    headline = headline_beside(verdict, *said)
+    body = join(*uneven[:GROUPS], rest, _even_groups(even), mute)
+    return Drawn(headline, _progress_figure(ordered, known), body)
 
 
-def _figure(groups: Groups, known: Sequence[RankTimeline]) -> go.Figure | None:
+def _progress_by_group(
+    known: Sequence[RankTimeline],
+) -> dict[tuple[str, str], dict[int, RankProgress]]:
+    """(name, description) of each group → rank → how far it came there."""
+    groups: dict[tuple[str, str], dict[int, RankProgress]] = {}
+    for one in known:
+        for at in one.progress:
+            ranks = groups.setdefault((at.group, at.desc), {})
+            ranks[one.rank] = at
+    return groups
+
+
+def _progress_figure(groups: Groups, known: Sequence[RankTimeline]) -> go.Figure | None:
     """Collective against time in the groups with ranks behind, else in the largest.
 
     None where nothing has a time.
     """
-    lasts = {
-        one.rank: max((e.time for e in one.at if e.time is not None), default=0.0) for one in known
-    }
+    lasts = {}
+    for one in known:
+        dates = [event.time for event in one.at if event.time is not None]
+        lasts[one.rank] = max(dates, default=0.0)
     dated = [(key, ranks) for key, ranks in groups if any(at.history for at in ranks.values())]
-    shown = [(key, ranks) for key, ranks in dated if _behind(ranks)][:PANELS] or dated[:1]
-    times = [time for _, ranks in shown for at in ranks.values() for time, _ in at.history]
+    uneven = [(key, ranks) for key, ranks in dated if _ranks_behind(ranks)]
+    shown = uneven[:PANELS] or dated[:1]
+    times: list[float] = []
+    waiting: list[float] = []
+    for _, ranks in shown:
+        for rank, at in ranks.items():
+            times += [time for time, _ in at.history]
+            # the line of a rank that waits goes on to its last sign of life
+            if _is_waiting(at):
+                waiting.append(lasts[rank])
     if not times:
         return None
-    waiting = [lasts[rank] for _, ranks in shown for rank, at in ranks.items() if _waits(at)]
     scale = Scale(min(times), max([*times, *waiting]), True)
-    return _draw.progress(
-        {_name(key): _lines(ranks, lasts, scale) for key, ranks in shown}, scale.axis
-    )
+    panels = {_group_name(key): _rank_lines(ranks, lasts, scale) for key, ranks in shown}
+    return _draw.progress(panels, scale.axis)
 
 
-def _lines(ranks: Ranks, lasts: Mapping[int, float], scale: Scale) -> list[_draw.RankLine]:
+def _rank_lines(ranks: Ranks, lasts: Mapping[int, float], scale: Scale) -> list[_draw.RankLine]:
     """A line for each rank, of many the odd ones first.
 
     A rank that waits goes on to its last sign of life.
     """
-    furthest = max(_place(at) for at in ranks.values())
-    drawn = {rank: at for rank, at in ranks.items() if at.history or (_place(at) == 0 < furthest)}
-    behind = {rank for rank, at in drawn.items() if _place(at) < furthest}
-    odd = behind if 2 * len(behind) <= len(drawn) else set(drawn) - behind
+    furthest = _furthest_place(ranks)
+    drawn = {}
+    for rank, at in ranks.items():
+        entered_none = _place_of(at) == 0 < furthest
+        if at.history or entered_none:
+            drawn[rank] = at
+    behind = {rank for rank, at in drawn.items() if _place_of(at) < furthest}
+    # the fewer are the odd ones, whichever side they are on
+    if 2 * len(behind) <= len(drawn):
+        odd = behind
+    else:
+        odd = set(drawn) - behind
     chosen = sorted(drawn, key=lambda rank: (rank not in odd, rank))[:EACH]
-    ends = {rank: _points(drawn[rank], lasts[rank], scale) for rank in chosen}
-    longest = {
-        _place(drawn[rank]): rank for rank in sorted(chosen, key=lambda rank: ends[rank][-1][0])
-    }
-    labels = {rank: _label(place, ranks, furthest) for place, rank in longest.items()}
-    return [
-        _draw.RankLine(rank, ends[rank], labels.get(rank, ""), rank in behind) for rank in chosen
-    ]
+    points = {rank: _points_of(drawn[rank], lasts[rank], scale) for rank in chosen}
+    # of those that came equally far the longest line has the label
+    longest = {}
+    for rank in sorted(chosen, key=lambda rank: points[rank][-1][0]):
+        longest[_place_of(drawn[rank])] = rank
+    labels = {rank: _label_of(place, ranks, furthest) for place, rank in longest.items()}
+    lines = []
+    for rank in chosen:
+        label = labels.get(rank, "")
+        lines.append(_draw.RankLine(rank, points[rank], label, rank in behind))
+    return lines
 
 
-def _points(at: RankProgress, last: float, scale: Scale) -> list[tuple[float, int]]:
+def _points_of(at: RankProgress, last: float, scale: Scale) -> list[tuple[float, int]]:
     """Its history on the axis of time; a rank that entered no collective stands at the start."""
-    points = [(scale.after(time), number) for time, number in at.history] or [(0.0, 0)]
-    if at.history and _waits(at) and last > at.history[-1][0]:
-        points.append((scale.after(min(last, scale.end)), points[-1][1]))
+    if not at.history:
+        return [(0.0, 0)]
+    points = [(scale.after(time), number) for time, number in at.history]
+    entered, number = at.history[-1]
+    if _is_waiting(at) and last > entered:
+        points.append((scale.after(min(last, scale.end)), number))
     return points
 
 
-def _waits(at: RankProgress) -> bool:
+def _is_waiting(at: RankProgress) -> bool:
     """Whether it is in a collective that it is not known to have completed."""
     return (at.enqueued or 0) > (at.completed or 0)
 
 
-def _label(place: int, ranks: Ranks, furthest: int) -> str:
+def _label_of(place: int, ranks: Ranks, furthest: int) -> str:
     """``rank 2 stopped at 11``, ``3 ranks wait in all_reduce 12``."""
-    alike = [rank for rank, at in ranks.items() if _place(at) == place]
-    named = numbered("rank", alike) if len(alike) <= 3 else plural(len(alike), "rank")
+    alike = [rank for rank, at in ranks.items() if _place_of(at) == place]
+    if len(alike) <= 3:
+        named = numbered("rank", alike)
+    else:
+        named = plural(len(alike), "rank")
     if not place:
         return f"{named} entered none"
     if place < furthest:
         return f"{named} stopped at {place:,}"
-    waits = next(
-        (at for at in ranks.values() if _waits(at) and at.op and place in (at.waits, at.enqueued)),
-        None,
-    )
-    verb = "waits" if len(alike) == 1 else "wait"
-    return (
-        f"{named} {verb} in {text.op(waits.op)} {place:,}"
-        if waits
-        else f"{named} came to {place:,}"
-    )
+    verb = "wait"
+    if len(alike) == 1:
+        verb = "waits"
+    for at in ranks.values():
+        if _is_waiting(at) and at.op and place in (at.waits, at.enqueued):
+            return f"{named} {verb} in {text.op(at.op)} {place:,}"
+    return f"{named} came to {place:,}"
 
 
 def disagreement_view(case: Case) -> View:
@@ -154,45 +190,60 @@ def disagreement_view(case: Case) -> View:
     hosts are apart.
     """
     scope = last_run_of(case)
-    found, known = alignment.disagreements(scope), alignment.clocks_of(scope)
-    first, pointed = (found[0].summary.rstrip("."), found[0].culprits) if found else _agreed(scope)
-    more = f" (and {plural(len(found) - 1, 'further disagreement')})" if len(found) > 1 else ""
-    headline = headline_beside(culprits(case.findings), first + more, pointed)
-    cards = [_card(one, titled=one.summary.rstrip(".") != headline) for one in found]
+    found = alignment.disagreements(scope)
+    known = alignment.clocks_of(scope)
+    said, pointed = _disagreement_headline(found, scope)
+    headline = headline_beside(culprits(case.findings), said, pointed)
+    cards = []
+    for one in found:
+        # the headline has said it already
+        is_said = one.summary.rstrip(".") == headline
+        cards.append(_disagreement_card(one, titled=not is_said))
     rest = fold(f"{len(found) - GROUPS:,} more disagreements", *cards[GROUPS:])
-    several = len(name_hosts(scope.events)) > 1  # of one host there is one clock
-    clocks = (
-        el("section", el("h4", _clocks_summary(known)), _clocks(known), cls="nk-card")
-        if several
-        else ""
-    )
+    clocks = ""
+    # of one host there is one clock
+    if len(name_hosts(scope.events)) > 1:
+        title = el("h4", _clocks_summary(known))
+        clocks = el("section", title, _clocks_table(known), cls="nk-card")
     return View(headline, join(*cards[:GROUPS], rest, clocks))
 
 
-def _agreed(case: Case) -> Headline:
+def _disagreement_headline(found: Sequence[Disagreement], scope: Case) -> Headline:
+    if not found:
+        return _agreed_headline(scope)
+    first = found[0].summary.rstrip(".")
+    if len(found) > 1:
+        first += f" (and {plural(len(found) - 1, 'further disagreement')})"
+    return first, found[0].culprits
+
+
+def _agreed_headline(case: Case) -> Headline:
     """That no disagreement is seen, and of whom that is said.
 
     Of a single rank there is nothing to compare.
     """
-    logged = _logged(case)
+    logged = _ranks_with_lines(case)
     if len(logged) == 1:
-        return (
-            f"Only rank {logged[0]}'s log was given: there is no other to compare it with",
-            logged,
-        )
+        alone = f"Only rank {logged[0]}'s log was given: there is no other to compare it with"
+        return alone, logged
     return "The ranks agree on every collective that the evidence shows", ()
 
 
-def _place(at: RankProgress) -> int:
+def _place_of(at: RankProgress) -> int:
     """The furthest that a rank came, whatever shows it; 0 where it has entered none."""
-    known = (at.enqueued, at.started, at.completed)
-    return max((number for number in known if number is not None), default=0)
+    said = (at.enqueued, at.started, at.completed)
+    known = [number for number in said if number is not None]
+    return max(known, default=0)
 
 
-def _behind(ranks: Ranks) -> list[int]:
+def _furthest_place(ranks: Ranks) -> int:
+    return max(_place_of(at) for at in ranks.values())
+
+
+def _ranks_behind(ranks: Ranks) -> list[int]:
     """Ranks that came less far than the furthest."""
-    furthest = max(_place(at) for at in ranks.values())
-    return [rank for rank, at in ranks.items() if _place(at) < furthest]
+    furthest = _furthest_place(ranks)
+    return [rank for rank, at in ranks.items() if _place_of(at) < furthest]
 
 
 def _progress_headline(
@@ -200,27 +251,36 @@ def _progress_headline(
 ) -> Headline:
     """Who is behind, one sentence, and the ranks that it points at."""
     (key, ranks), *_ = groups
-    behind = _behind(ranks)
-    furthest = max(_place(at) for at in ranks.values())
+    behind = _ranks_behind(ranks)
+    furthest = _furthest_place(ranks)
     if not behind:
         return _even_headline(groups, silent, case, verdict)
-    least = min(_place(ranks[rank]) for rank in behind)
+    name = _group_name(key)
+    least = min(_place_of(ranks[rank]) for rank in behind)
+    # where most are behind, the few in front are the odd ones
     if len(behind) * 2 > len(ranks):
         first = [rank for rank in ranks if rank not in set(behind)]
-        between = f"The ranks of {_name(key)} are between collective {least:,} and {furthest:,}"
+        between = f"The ranks of {name} are between collective {least:,} and {furthest:,}"
         return f"{between}; {numbered('rank', first)} came furthest", first
-    others = [at for at in ranks.values() if _place(at) == furthest]
-    hangs = all(map(_waits, others))
-    verb = "stopped at" if hangs else "came to"
-    came = (
-        f"{verb} collective {least:,} of {_name(key)}"
-        if least
-        else f"entered no collective of {_name(key)}"
-    )
-    where = ("waits in" if len(others) == 1 else "wait in") if hangs else "came to"
+    others = [at for at in ranks.values() if _place_of(at) == furthest]
+    hangs = all(map(_is_waiting, others))
+    verb = "came to"
+    if hangs:
+        verb = "stopped at"
+    if least:
+        came = f"{verb} collective {least:,} of {name}"
+    else:
+        came = f"entered no collective of {name}"
+    where = "came to"
+    if hangs:
+        where = "wait in"
+        if len(others) == 1:
+            where = "waits in"
     there = f"{plural(len(others), 'rank')} {where} collective {furthest:,}"
-    also = sum(bool(_behind(held)) for _, held in groups[1:])
-    more = f" (and {plural(also, 'further group')} with ranks behind)" if also else ""
+    also = sum(bool(_ranks_behind(held)) for _, held in groups[1:])
+    more = ""
+    if also:
+        more = f" (and {plural(also, 'further group')} with ranks behind)"
     return f"{numbered('Rank', behind)} {came}; {there}{more}", behind
 
 
@@ -231,88 +291,94 @@ def _even_headline(
     known = sorted({rank for _, ranks in groups for rank in ranks})
     single = len(groups) == 1
     (key, ranks), *_ = groups
-    place = max(_place(at) for at in ranks.values())
-    came = (
-        f"came to collective {place:,} of {_name(key)}"
-        if place
-        else f"entered no collective of {_name(key)}"
-    )
-    if len(known) == 1 and known == _logged(case):
+    name = _group_name(key)
+    place = _furthest_place(ranks)
+    if place:
+        came = f"came to collective {place:,} of {name}"
+    else:
+        came = f"entered no collective of {name}"
+    if len(known) == 1 and known == _ranks_with_lines(case):
         return f"Only rank {known[0]}'s log was given: it {came}", known
     if not silent:
-        every = (
-            f"every rank {came}"
-            if single
-            else f"in each of {len(groups):,} groups every rank came equally far"
-        )
-        return text.start(every) if verdict else f"No rank is behind: {every}", ()
-    where = came if single else "came equally far in each of their groups"
-    return (
-        f"{numbered('Rank', known)} {where}; nothing says how far {numbered('rank', silent)} came",
-        silent,
-    )
+        if single:
+            every = f"every rank {came}"
+        else:
+            every = f"in each of {len(groups):,} groups every rank came equally far"
+        if verdict:
+            return text.start(every), ()
+        return f"No rank is behind: {every}", ()
+    where = "came equally far in each of their groups"
+    if single:
+        where = came
+    unknown = f"nothing says how far {numbered('rank', silent)} came"
+    return f"{numbered('Rank', known)} {where}; {unknown}", silent
 
 
-def _logged(case: Case) -> list[int]:
+def _ranks_with_lines(case: Case) -> list[int]:
     """The ranks that any line or dump is of."""
     return [one.rank for one in timeline.timelines(case) if one.at]
 
 
-def _name(key: tuple[str, str]) -> str:
-    return text.group(*key)
+def _group_name(key: tuple[str, str]) -> str:
+    name, description = key
+    return text.group(name, description)
 
 
-def _group(key: tuple[str, str], ranks: Ranks) -> Markup:
+def _group_card(key: tuple[str, str], ranks: Ranks) -> Markup:
     """One group: ranks in the same state share a row, those behind come first."""
-    furthest = max(_place(reached) for reached in ranks.values())
+    furthest = _furthest_place(ranks)
     states: dict[State, list[int]] = {}
     for rank, at in ranks.items():
-        states.setdefault(
-            State(_place(at), at.op, at.enqueued, at.started, at.completed), []
-        ).append(rank)
+        state = State(_place_of(at), at.op, at.enqueued, at.started, at.completed)
+        states.setdefault(state, []).append(rank)
     ordered = sorted(states.items(), key=lambda item: (item[0].place, len(item[1])))
-    rows = [_row(state, held, furthest) for state, held in ordered[:STATES]]
-    known = [any(row[column] != "–" for row in rows) for column in range(len(PROGRESS))]
-    shown = table([*compress(PROGRESS, known)], [[*compress(row, known)] for row in rows])
-    title = el("h4", code(_name(key)), f" {plural(len(ranks), 'rank')}")
-    return el(
-        "section", title, fit(shown), left_out(len(ordered) - STATES, "states"), cls="nk-card"
-    )
+    rows = [_state_row(state, held, furthest) for state, held in ordered[:STATES]]
+    # a column in which nothing is known is left out
+    known = []
+    for column in range(len(PROGRESS)):
+        known.append(any(row[column] != "–" for row in rows))
+    head = list(compress(PROGRESS, known))
+    shown = table(head, [list(compress(row, known)) for row in rows])
+    title = el("h4", code(_group_name(key)), f" {plural(len(ranks), 'rank')}")
+    more = left_out(len(ordered) - STATES, "states")
+    return el("section", title, fit(shown), more, cls="nk-card")
 
 
-def _even(groups: Groups) -> Markup:
+def _even_groups(groups: Groups) -> Markup:
     """Groups in which nobody is behind: those of one name, size and place share a row."""
     alike: dict[tuple[str, int, int], list[list[int]]] = {}
     for key, ranks in groups:
-        place = _place(next(iter(ranks.values())))
-        alike.setdefault((_name(key), len(ranks), place), []).append(sorted(ranks))
-    rows = [
-        (
-            code(name),
-            f"{len(held):,}",
-            f"{size:,}",
-            f"{place:,}",
-            some(held[0]) if len(held) == 1 else f"{some(held[0])} …",
-        )
-        for (name, size, place), held in alike.items()
-    ]
+        place = _furthest_place(ranks)
+        shape = (_group_name(key), len(ranks), place)
+        alike.setdefault(shape, []).append(sorted(ranks))
+    rows = []
+    for (name, size, place), held in alike.items():
+        which = some(held[0])
+        if len(held) > 1:
+            which = f"{which} …"
+        rows.append((code(name), f"{len(held):,}", f"{size:,}", f"{place:,}", which))
     if not rows:
         return Markup("")
     head = ("Group", "How many", "Ranks in each", "All came to", "Which ranks")
     return el("section", el("h4", "No rank is behind in"), fit(table(head, rows)), cls="nk-card")
 
 
-def _row(state: State, ranks: Sequence[int], furthest: int) -> tuple[object, ...]:
+def _state_row(state: State, ranks: Sequence[int], furthest: int) -> tuple[object, ...]:
     gap = furthest - state.place
-    late = el("b", f"▲ {gap:,}") if gap else "0"
-    count = f"{some(ranks)} ({len(ranks):,})" if len(ranks) > 1 else some(ranks)
-    numbers = (state.enqueued, state.started, state.completed)
-    return (
-        count,
-        late,
-        state.op or "–",
-        *("–" if number is None else f"{number:,}" for number in numbers),
-    )
+    late = "0"
+    if gap:
+        late = el("b", f"▲ {gap:,}")
+    if len(ranks) > 1:
+        count = f"{some(ranks)} ({len(ranks):,})"
+    else:
+        count = some(ranks)
+    numbers = []
+    for number in (state.enqueued, state.started, state.completed):
+        if number is None:
+            numbers.append("–")
+        else:
+            numbers.append(f"{number:,}")
+    return count, late, state.op or "–", *numbers
 
 
 WHAT = {
@@ -324,36 +390,49 @@ WHAT = {
 }
 
 
-def _card(one: Disagreement, titled: bool = True) -> Markup:
-    group = text.group(one.group, one.desc)
+def _disagreement_card(one: Disagreement, titled: bool = True) -> Markup:
+    number = "unknown"
+    if one.seq >= 0:
+        number = f"{one.seq:,}"
     chips = [
-        ("collective", f"{one.seq:,}" if one.seq >= 0 else "unknown"),
-        ("of", group),
-        ("what differs", WHAT.get(one.what, one.what)),
+        _chip("collective", number),
+        _chip("of", text.group(one.group, one.desc)),
+        _chip("what differs", WHAT.get(one.what, one.what)),
     ]
-    odd, others = _labels(one)
-    sides = [(odd, _side(one.minority)), (others, _side(one.majority))]
+    title = ""
+    if titled:
+        title = el("h4", one.summary)
+    odd, others = _names_of_sides(one)
+    sides = [(odd, _ranks_of_side(one.minority)), (others, _ranks_of_side(one.majority))]
     return el(
         "section",
-        el("h4", one.summary) if titled else "",
-        el("p", *(el("span", el("b", name), " ", words, cls="nk-chip") for name, words in chips)),
+        title,
+        el("p", *chips),
         table(("Side", "Ranks"), sides),
         evidence_part(one.evidence),
         cls="nk-card nk-edge-likely",
     )
 
 
-def _labels(one: Disagreement) -> tuple[str, str]:
+def _chip(name: str, words: str) -> Markup:
+    return el("span", el("b", name), " ", words, cls="nk-chip")
+
+
+def _names_of_sides(one: Disagreement) -> tuple[str, str]:
     """How the two sides are called: a majority is one only where it is larger than the rest."""
-    known = {"missing": ("Missing", "Waiting"), "stuck": ("Finished it", "Waiting")}
-    tie = len(one.minority) >= len(one.majority)
-    return known.get(
-        one.what, ("One side", "The other side") if tie else ("The odd ones", "The majority")
-    )
+    if one.what == "missing":
+        return "Missing", "Waiting"
+    if one.what == "stuck":
+        return "Finished it", "Waiting"
+    if len(one.minority) >= len(one.majority):
+        return "One side", "The other side"
+    return "The odd ones", "The majority"
 
 
-def _side(ranks: Sequence[int]) -> str:
-    return f"{some(ranks)} ({plural(len(ranks), 'rank')})" if ranks else "nobody"
+def _ranks_of_side(ranks: Sequence[int]) -> str:
+    if ranks:
+        return f"{some(ranks)} ({plural(len(ranks), 'rank')})"
+    return "nobody"
 
 
 def _clocks_summary(known: Sequence[Clock]) -> str:
@@ -362,31 +441,37 @@ def _clocks_summary(known: Sequence[Clock]) -> str:
             "The clocks cannot be compared: no two hosts tell the time of an event that both took"
             " part in"
         )
-    odd = [clock for clock in known if _off(clock)]
+    odd = [clock for clock in known if _is_off(clock)]
     if not odd:
         return f"The clocks of {plural(len(known), 'host')} agree within {AGREE} s"
     worst = max(odd, key=lambda clock: abs(clock.offset))
-    named = f"{worst.host} is {abs(worst.offset):.1f} s {'ahead' if worst.offset > 0 else 'behind'}"
+    direction = "behind"
+    if worst.offset > 0:
+        direction = "ahead"
+    named = f"{worst.host} is {abs(worst.offset):.1f} s {direction}"
     rest = f"{len(known) - len(odd):,} others agree within {AGREE} s"
-    return (
-        f"The clock of {named}; {rest}"
-        if len(odd) == 1
-        else f"{len(odd):,} clocks are off, most of all {named}; {rest}"
-    )
+    if len(odd) == 1:
+        return f"The clock of {named}; {rest}"
+    return f"{len(odd):,} clocks are off, most of all {named}; {rest}"
 
 
-def _off(clock: Clock) -> bool:
+def _is_off(clock: Clock) -> bool:
     return abs(clock.offset) > max(AGREE, clock.spread)
 
 
-def _clocks(known: Sequence[Clock]) -> Markup:
+def _clocks_table(known: Sequence[Clock]) -> Markup:
     """The clocks that are off; all of them where they are few."""
     if len(known) < 2:
         return Markup("")
-    shown = known if len(known) <= STATES else [clock for clock in known if _off(clock)]
-    ranked = sorted(shown, key=lambda clock: -abs(clock.offset))[:STATES]
-    rows = [
-        (c.host or "–", f"{c.offset:+.2f} s", f"{c.spread:.2f} s", f"{c.shared:,}") for c in ranked
-    ]
+    if len(known) <= STATES:
+        shown = known
+    else:
+        shown = [clock for clock in known if _is_off(clock)]
+    ranked = sorted(shown, key=lambda clock: -abs(clock.offset))
+    rows = []
+    for clock in ranked[:STATES]:
+        offset = f"{clock.offset:+.2f} s"
+        spread = f"{clock.spread:.2f} s"
+        rows.append((clock.host or "–", offset, spread, f"{clock.shared:,}"))
     head = ("Host", "Ahead by", "Spread", "Shared events")
     return join(table(head, rows, "nk-numbers"), left_out(len(shown) - STATES))

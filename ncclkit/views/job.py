@@ -46,7 +46,9 @@ def _summary(
 ) -> str:
     if not job["ranks"]:
         return "This job is unknown: no line names its ranks"
-    hosts = f" on {plural(len(job['hosts']), 'host')}" if job["hosts"] else ""
+    hosts = ""
+    if job["hosts"]:
+        hosts = f" on {plural(len(job['hosts']), 'host')}"
     named = (
         ("NCCL", job["nccl"]),
         ("CUDA", job["cuda"]),
@@ -73,9 +75,10 @@ def _summary(
 def _facts(job: Mapping[str, Any], case: Case) -> Markup:
     """What the sentence has no room for."""
     silent = job.get("silent") or []
-    devices = {
-        str(device) for event in case.of("nccl.ib_devices") for device in event.data.devices or ()
-    }
+    devices = set()
+    for event in case.of("nccl.ib_devices"):
+        for device in event.data.devices or ():
+            devices.add(str(device))
     rows = [
         ("Hosts", some(job["hosts"])),
         ("Devices for RDMA", some(sorted(devices))),
@@ -92,8 +95,10 @@ def _comms(comms: Sequence[Communicator]) -> Markup:
     """Incomplete ones first; of many, complete ones of one size and parent share a row."""
     alike: dict[tuple[object, ...], list[Communicator]] = {}
     for comm in sorted(comms, key=lambda comm: (comm.complete, -comm.size)):
-        single = not comm.complete or len(comms) <= SHOWN
-        alike.setdefault((comm.id if single else "", comm.size, comm.parent), []).append(comm)
+        own_row = ""
+        if not comm.complete or len(comms) <= SHOWN:
+            own_row = comm.id
+        alike.setdefault((own_row, comm.size, comm.parent), []).append(comm)
     rows = [_comm(held) for held in alike.values()]
     head = ("Communicator", "Size", "Ranks heard of", "Made from", "State")
     return long_table(head, rows, SHOWN)
@@ -102,27 +107,30 @@ def _comms(comms: Sequence[Communicator]) -> Markup:
 def _comm(held: Sequence[Communicator]) -> tuple[object, ...]:
     """Members by their global ranks where these are known."""
     comm = held[0]
-    name = (
-        code(comm.id) if len(held) == 1 else join(f"{len(held):,} of them, such as ", code(comm.id))
-    )
-    ranks = (
-        sorted(comm.ranks.values())
-        if len(comm.ranks) == len(comm.members)
-        else sorted(comm.members)
-    )
-    parent = code(comm.parent) if comm.parent else "–"
+    if len(held) == 1:
+        name = code(comm.id)
+    else:
+        name = join(f"{len(held):,} of them, such as ", code(comm.id))
+    if len(comm.ranks) == len(comm.members):
+        ranks = sorted(comm.ranks.values())
+    else:
+        ranks = sorted(comm.members)
+    parent = "–"
+    if comm.parent:
+        parent = code(comm.parent)
     return (name, f"{comm.size:,}", some(ranks) or "–", parent, _state(comm))
 
 
 def _state(comm: Communicator) -> Markup:
     if comm.complete:
         return badge("✓", "all initialised", "checked")
-    absent = sorted(set(range(comm.size)) - comm.done) if not comm.why.startswith("several") else []
-    named = (
-        f"{numbered('its rank', absent)} never finished"
-        if 0 < len(absent) * 2 < comm.size
-        else comm.why
-    )
+    absent = []
+    if not comm.why.startswith("several"):
+        absent = sorted(set(range(comm.size)) - comm.done)
+    if 0 < len(absent) * 2 < comm.size:
+        named = f"{numbered('its rank', absent)} never finished"
+    else:
+        named = comm.why
     return join(badge("▲", "incomplete", "likely"), el("div", named))
 
 

@@ -20,7 +20,7 @@ from ncclkit.core.runs import Run
 from ncclkit.core.text import plural
 from ncclkit.lab.course.questions import FILE, Answers
 from ncclkit.lab.faults import injection
-from ncclkit.views._base import View, page, style
+from ncclkit.views._base import View, page_frame, style
 from ncclkit.views._form import Form, Progress, trail, wide
 from ncclkit.views._html import Markup, badge, code, el, fit, fold, join, table, value
 from ncclkit.views.findings import strength_part
@@ -64,11 +64,13 @@ class LabForm(Form):
 
     def __init__(self, case: Case, fault: str, ranks: int = 0, **choices: Any) -> None:
         known = inspect.signature(injection.inject).parameters.keys() - TAKEN
-        if strange := sorted(choices.keys() - known):
+        strange = sorted(choices.keys() - known)
+        if strange:
             raise NcclkitError(
                 f"The lab has no choice {strange[0]!r}; it takes {', '.join(sorted(known))}."
             )
-        self._case, self._choices = case, choices
+        self._case = case
+        self._choices = choices
         names = [(f"{name}: {each.says}", name) for name, each in injection.FAULTS.items()]
         self.fault = W.Dropdown(
             options=names, value=injection.fault(fault).name, description="Fault", layout=wide()
@@ -78,7 +80,7 @@ class LabForm(Form):
         )
         start = W.Button(description="Break it", icon="bolt", button_style="warning")
         super().__init__("", [self.fault, self.ranks], start)
-        self.fault.observe(lambda _change: self._show(page(self.summary)), "value")
+        self.fault.observe(lambda _change: self._show(page_frame(self.summary)), "value")
 
     @property
     def summary(self) -> str:
@@ -108,12 +110,14 @@ class Guess(View):
     """
 
     def __init__(self, case: Case, name: str) -> None:
-        self._answers = answers = Answers(case, name)
-        self._shown = 0
+        answers = Answers(case, name)
         asked = answers.question().ask
+        self._answers = answers
+        self._shown = 0
         super().__init__(asked, Markup(""))
         self.pick = _choices(answers, 0)
-        self.notice, self.hints = W.HTML(), W.HTML()
+        self.notice = W.HTML()
+        self.hints = W.HTML()
         self.measure = W.Checkbox(
             value=answers.measured, description=OPT_IN, indent=False, layout=WIDE
         )
@@ -121,10 +125,10 @@ class Guess(View):
         self.pick.observe(lambda change: self._chosen(change["new"]), "value")
         self.measure.observe(lambda change: answers.measure(change["new"]), "value")
         self.more.on_click(lambda _button: self._hint())
-        above = W.HTML(join(style(), _frame(el("p", asked, cls="nk-say"))))
-        self._box = W.VBox(
-            [above, self.pick, self.notice, self.more, self.hints, self.measure], layout=FULL
-        )
+        question = _frame(el("p", asked, cls="nk-say"))
+        above = W.HTML(join(style(), question))
+        below = [self.notice, self.more, self.hints, self.measure]
+        self._box = W.VBox([above, self.pick, *below], layout=FULL)
 
     @property
     def body(self) -> Markup:
@@ -159,9 +163,11 @@ class Guess(View):
 
 def proof_view(case: Case, name: str) -> View:
     """The first guess beside what the case proves: what speaks for each choice, and against it."""
-    answers, found = Answers(case, name), diagnose(case)
+    answers = Answers(case, name)
+    found = diagnose(case)
     answers.proved()
-    question, first = answers.question(), answers.of().first
+    question = answers.question()
+    first = answers.of().first
     rows = [
         (
             join(
@@ -186,11 +192,9 @@ def _met(answers: Answers) -> str:
     first, right = answers.of().first, answers.question().right
     if not first:
         return f"What holds: {right}"
-    return (
-        f"You guessed “{first}”, and so it is"
-        if first == right
-        else f"You guessed “{first}”; what holds: {right}"
-    )
+    if first == right:
+        return f"You guessed “{first}”, and so it is"
+    return f"You guessed “{first}”; what holds: {right}"
 
 
 def _proof(found: Diagnosis, cause: str) -> Markup:
@@ -198,11 +202,10 @@ def _proof(found: Diagnosis, cause: str) -> Markup:
     if not found.findings:
         return el("p", "This case shows no cause: run the cells above first.", cls="nk-dim")
     top = found.findings[0]
-    other = (
-        ""
-        if top.cause == cause
-        else el("p", "The job of the question has ", code(cause), "; yours has another.")
-    )
+    if top.cause == cause:
+        other = ""
+    else:
+        other = el("p", "The job of the question has ", code(cause), "; yours has another.")
     return join(el("p", strength_part(top), " ", top.say), other)
 
 
@@ -212,9 +215,11 @@ class Quiz(View):
     """
 
     def __init__(self, case: Case, name: str) -> None:
-        self._answers = answers = Answers(case, name)
-        self._numbers = range(1, len(answers.story.quiz) + 1)
-        summary = f"{plural(len(self._numbers), 'question')}, each with an answer to every choice"
+        answers = Answers(case, name)
+        count = len(answers.story.quiz)
+        self._answers = answers
+        self._numbers = range(1, count + 1)
+        summary = f"{plural(count, 'question')}, each with an answer to every choice"
         super().__init__(summary, Markup(""), titled=False)
         self.picks = {number: _choices(answers, number) for number in self._numbers}
         self.explanations = {number: W.HTML() for number in self._numbers}
@@ -222,8 +227,9 @@ class Quiz(View):
         parts: list[W.Widget] = [W.HTML(style())]
         for number, pick in self.picks.items():
             pick.observe(partial(self._chosen, number), "value")
-            asked = _frame(el("p", el("b", f"{number}. ", answers.question(number).ask)))
-            parts += [W.HTML(asked), pick, self.explanations[number]]
+            asked = el("b", f"{number}. ", answers.question(number).ask)
+            above = W.HTML(_frame(el("p", asked)))
+            parts += [above, pick, self.explanations[number]]
         self._box = W.VBox([*parts, self.fared], layout=FULL)
 
     @property
@@ -255,12 +261,17 @@ class Quiz(View):
 
     def _explanation(self, number: int, choice: str, *, named: bool = False) -> Markup:
         question = self._answers.question(number)
-        mark = HOLDS if choice == question.right else NOT
+        if choice == question.right:
+            mark = HOLDS
+        else:
+            mark = NOT
         return el("p", mark, " ", el("b", choice, ": ") if named else "", question.choices[choice])
 
     def _fared(self) -> Markup:
         said = self._answers.fared()
-        return el("p", el("b", "How you fared: "), " ".join(said)) if said else Markup("")
+        if said:
+            return el("p", el("b", "How you fared: "), " ".join(said))
+        return Markup("")
 
 
 FULL, WIDE = W.Layout(width="100%"), W.Layout(width="auto")

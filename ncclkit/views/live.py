@@ -25,7 +25,7 @@ from ncclkit.live import probe, scheduler, submit
 from ncclkit.live.launch import slurm
 from ncclkit.live.options import OPTIONS, JobOptions, ProbeOptions, command_words, declared
 from ncclkit.views import plots
-from ncclkit.views._base import outputs, page
+from ncclkit.views._base import outputs, page_frame
 from ncclkit.views._form import Form, Prepare, complaints, log_lines, row
 from ncclkit.views._html import Markup, badge, code, el, fold, join, pre, table
 from ncclkit.views.experiments import ENDS
@@ -63,14 +63,15 @@ def live_test(case: Case, job: str = "", **options: Any) -> LiveTest:
         return await probe.probe(case, asked, on_record)
 
     def expect(m: Measurement, asked: ProbeOptions) -> tuple[float | None, str]:
-        hosts = max(1, slurm.nodes()) * asked.simulate_hosts
-        return judged(
-            bandwidth.expect(m.op, m.backend, m.ranks, case.facts, hosts, asked.simulate_hosts)
-        )
+        sharing = asked.simulate_hosts
+        hosts = max(1, slurm.nodes()) * sharing
+        found = bandwidth.expect(m.op, m.backend, m.ranks, case.facts, hosts, sharing)
+        return judged(found)
 
-    if job.strip() != "here" and scheduler.is_login_node():
+    is_here = job.strip() == "here"
+    if not is_here and scheduler.is_login_node():
         return BatchTest(case, job, ProbeOptions(**options), expect)
-    return LiveTest(ProbeOptions(**options, here=job.strip() == "here"), start, expect)
+    return LiveTest(ProbeOptions(**options, here=is_here), start, expect)
 
 
 class LiveTest(Form):
@@ -83,14 +84,18 @@ class LiveTest(Form):
         `Run`; `expect(measurement, options)`, asked once a run, gives the busbw in GB/s that is
         expected of such a run, or None, and the words that `plots.bandwidth` takes.
         """
-        self._start, self._expect = start, expect
-        self.controls, self._here = _controls(options), options.here
+        self._start = start
+        self._expect = expect
+        self.controls = _controls(options)
+        self._here = options.here
         self.bar = W.IntProgress(min=0, max=1000, layout=W.Layout(width="auto", flex="1 1 8em"))
         self.log = W.HTML()
         self.measurements: list[Measurement] = []
-        self.state, self._outcome = "", ""
+        self.state = ""
+        self._outcome = ""
         self._limit: tuple[float | None, str] = (None, "")
-        self._drawn, self._slow = -1, False
+        self._drawn = -1
+        self._slow = False
         run = W.Button(description="Run", icon="play", button_style="primary")
         super().__init__("", list(self.controls.values()), run)
 
@@ -111,9 +116,9 @@ class LiveTest(Form):
             _, word, _ = self._badge()
             return f"Live test {word}: {self._outcome or self.progress.words()}"
         raw = self._raw()
-        ranks = (
-            plural(raw["ranks"], "rank") if raw["ranks"] else "one rank per GPU, or two on the CPU"
-        )
+        ranks = "one rank per GPU, or two on the CPU"
+        if raw["ranks"]:
+            ranks = plural(raw["ranks"], "rank")
         return f"Live test with {ranks}, ended after {raw['timeout']:g} s at the latest"
 
     def static(self) -> Markup:
@@ -125,7 +130,9 @@ class LiveTest(Form):
             OPTIONS["env"].label,
             pre(env) if env.strip() else "none; plan.json of the run lists what was set",
         )
-        return page(self.summary, table(("Value", "Chosen"), [*rows, setting]), self._result())
+        return page_frame(
+            self.summary, table(("Value", "Chosen"), [*rows, setting]), self._result()
+        )
 
     def prepare(self) -> Coroutine[Any, Any, Any]:
         """The test as the controls say."""
@@ -141,7 +148,9 @@ class LiveTest(Form):
 
     def started(self) -> None:
         """Clear what the last run left."""
-        self.measurements, self._limit, self._slow = [], (None, ""), False
+        self.measurements = []
+        self._limit = (None, "")
+        self._slow = False
         self._enter("running", "")
 
     def finished(self, outcome: Any) -> None:
@@ -180,12 +189,18 @@ class LiveTest(Form):
             self.drawing.remove_class("nk-old")
             self.drawing.outputs = outputs(plots.bandwidth(rows, *self._limit))
         self._drawn = len(rows)
-        self.bar.value = round(1000 * (1.0 if self.state == "done" else self.progress.share()))
+        share = self.progress.share()
+        # with fewer sizes than planned it has ended all the same
+        if self.state == "done":
+            share = 1.0
+        self.bar.value = round(1000 * share)
         self._show(el("div", self._status(), cls="nk"))
         self.log.value = el("div", log_lines(self.progress), self._variables(), cls="nk")
 
     def _enter(self, state: str, outcome: str) -> None:
-        self.state, self._outcome, self._drawn = state, outcome, -1
+        self.state = state
+        self._outcome = outcome
+        self._drawn = -1
         self.draw()
 
     def _raw(self) -> dict[str, Any]:
@@ -231,7 +246,8 @@ class BatchTest(LiveTest):
         self.job = _controls(submit.parse_options(job), scheduler.choices(case))
         self.script = W.HTML()
         super().__init__(options, self._follow, expect)
-        self.start.description, self.start.icon = "Submit", "paper-plane"
+        self.start.description = "Submit"
+        self.start.icon = "paper-plane"
         self._fields = (*self._fields, *self.job.values())
         for field in self.job.values():
             field.observe(self._changed, "value")
@@ -239,7 +255,7 @@ class BatchTest(LiveTest):
 
     def layout(self) -> list[W.Widget]:
         """What Slurm is asked for, and the text that it gets, above what the test is asked for."""
-        title = el("div", el("p", scheduler.summary(self._case), cls="nk-say"), cls="nk")
+        title = el("div", el("p", scheduler.scheduler_sentence(self._case), cls="nk-say"), cls="nk")
         return [W.HTML(title), row(*self.job.values()), self.script, *super().layout()]
 
     def review(self) -> None:
@@ -281,9 +297,11 @@ class BatchTest(LiveTest):
 
         Of the one that waits or runs, else of a new one, else of the last one.
         """
-        mine = [job for job in submit.jobs(self._case) if job.words[:1] == ("probe",)]
-        last = mine[-1] if mine else None
-        is_over = last is None or (await asyncio.to_thread(submit.state, last)).over
+        mine = [job for job in submit.submitted_jobs(self._case) if job.words[:1] == ("probe",)]
+        last = None
+        if mine:
+            last = mine[-1]
+        is_over = last is None or (await asyncio.to_thread(submit.job_state, last)).over
         if self._asked_for and is_over:
             self._asked_for = False  # once: to run the cell again shows what came of it
             return await submit.live_test(self._case, asked, self._job_options(), on_record)
@@ -306,7 +324,10 @@ def _misfits(
 
 
 def lines(env: Mapping[str, str]) -> str:
-    """Variables as a shell reads them, one a line: the reverse of `live.options.variables`."""
+    """Variables as a shell reads them, one a line.
+
+    The reverse of `live.options.parse_variables`.
+    """
     return "\n".join(f"{name}={shlex.quote(chosen)}" for name, chosen in env.items())
 
 
@@ -329,7 +350,8 @@ def _controls(
         value = getattr(options, name)
         kind, how = _control(name, value, option.choices)
         if known.get(name):
-            kind, how = W.Combobox, how | {"options": known[name], "ensure_option": False}
+            kind = W.Combobox
+            how = how | {"options": known[name], "ensure_option": False}
         if option.bounds != (0, 0) and name != "max_bytes":
             how |= dict(zip(("min", "max"), option.bounds, strict=True))
         made[name] = kind(
@@ -349,10 +371,11 @@ def _control(name: str, value: Any, choices: Sequence[str]) -> tuple[Any, dict[s
         return W.Dropdown, {"options": [*dict.fromkeys((*choices, value))]}
     if isinstance(value, bool):
         return W.Checkbox, {"indent": False}
+    # half a second of a deadline is a number, too
+    if isinstance(value, int) and name != "timeout":
+        return W.BoundedIntText, {}
     if isinstance(value, (int, float)):
-        return (
-            W.BoundedIntText if isinstance(value, int) and name != "timeout" else W.BoundedFloatText
-        ), {}
+        return W.BoundedFloatText, {}
     if name in ("env", "setup"):
         return W.Textarea, {"rows": 3, "placeholder": PLACEHOLDERS[name]}
     return W.Text, {"placeholder": PLACEHOLDERS.get(name, "default")}
@@ -361,5 +384,7 @@ def _control(name: str, value: Any, choices: Sequence[str]) -> tuple[Any, dict[s
 def _words(name: str, chosen: Any) -> str:
     """A value of the form in words: sizes with their unit, what is left open as ``auto``."""
     if name == "max_bytes":
-        return format_bytes(chosen) if chosen else "auto"
+        if chosen:
+            return format_bytes(chosen)
+        return "auto"
     return str(chosen or ("this one" if name == "python" else "auto"))

@@ -8,10 +8,17 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import groupby, islice
+from itertools import islice
 from typing import Any
 
 from ncclkit.analysis import communicators
+from ncclkit.analysis.ring_orders import (
+    Order,
+    channels_by_order,
+    host_changes,
+    hosts_of_ranks,
+    neighbours_by_host,
+)
 from ncclkit.core.case import Case
 from ncclkit.core.model import Fact
 from ncclkit.core.text import MANY, host_list, plural, some
@@ -54,12 +61,16 @@ class Network:
 
     def value(self, name: str) -> Any:
         """The value of a fact, None where it is not known."""
-        return self.facts[name].value if name in self.facts else None
+        if name in self.facts:
+            return self.facts[name].value
+        return None
 
     def rows(self, name: str) -> list[Mapping[str, Any]]:
         """Interfaces or ports; what is not a row of the agent's is left out."""
         held = self.value(name)
-        return [row for row in held if isinstance(row, dict)] if isinstance(held, list) else []
+        if isinstance(held, list):
+            return [row for row in held if isinstance(row, dict)]
+        return []
 
     @property
     def picks(self) -> dict[str, str]:
@@ -69,34 +80,39 @@ class Network:
     @property
     def key(self) -> str:
         """Equal for hosts whose networks differ in their addresses only."""
-        shape = [
-            [row.get(part) for part in ("name", "kind", "state", "mtu", "speed")]
-            for row in self.rows(NAMES[0])
-        ]
-        ports = [
-            [row.get(part) for part in ("device", "port", "state", "rate")]
-            for row in self.rows("net.rdma")
-        ]
+        shapes = self._parts("net.interfaces", ("name", "kind", "state", "mtu", "speed"))
+        ports = self._parts("net.rdma", ("device", "port", "state", "rate"))
+        taken = self.value("net.nccl.hcas")
         lost = [self.facts[name].why for name in PICKS.values() if name in self.facts]
-        return repr((self.picks, self.value("net.nccl.hcas"), lost, shape, ports))
+        return repr((self.picks, taken, lost, shapes, ports))
+
+    def _parts(self, name: str, parts: Sequence[str]) -> list[list[Any]]:
+        """Of each row these parts, in their order."""
+        found = []
+        for row in self.rows(name):
+            found.append([row.get(part) for part in parts])
+        return found
 
 
 def network_view(case: Case) -> View:
     """The interface that NCCL's bootstrap and gloo will use on each host, and every other one; rare
     networks first.
     """
-    kinds = _kinds(case.facts)
+    kinds = _different_networks(case.facts)
     if not kinds:
         return View("Nothing is known of the network: its facts have not been read yet", Markup(""))
-    alike = [([network.host for network in held], sentence(held[0])) for held in kinds]
-    parts = (_part(held, alone=len(kinds) == 1) for held in [*kinds[:-1][: SHOWN - 1], kinds[-1]])
-    return View(
-        kinds_summary(alike, "network"),
-        join(*parts, further_kinds(alike, "network", "What they will use")),
-    )
+    alike = []
+    for held in kinds:
+        hosts = [network.host for network in held]
+        alike.append((hosts, network_sentence(held[0])))
+    *rare, usual = kinds
+    shown = [*rare[: SHOWN - 1], usual]
+    parts = [_network_part(held, alone=not rare) for held in shown]
+    further = further_kinds(alike, "network", "What they will use")
+    return View(kinds_summary(alike, "network"), join(*parts, further))
 
 
-def _kinds(facts: Iterable[Fact]) -> list[list[Network]]:
+def _different_networks(facts: Iterable[Fact]) -> list[list[Network]]:
     """Hosts with equal networks together, the rarest first."""
     hosts: dict[str, dict[str, Fact]] = defaultdict(dict)
     for fact in facts:
@@ -109,166 +125,209 @@ def _kinds(facts: Iterable[Fact]) -> list[list[Network]]:
     return sorted(alike.values(), key=len)
 
 
-def _hosts(held: Iterable[Network]) -> str:
-    return host_list(network.host for network in held)
-
-
-def sentence(network: Network) -> str:
+def network_sentence(network: Network) -> str:
     """What NCCL and gloo will use on one host, and why they find nothing where they do."""
     picks = network.picks
+    named = {who: _interface_words(network, name) for who, name in picks.items()}
     if len(picks) == len(PICKS) and len(set(picks.values())) == 1:
-        uses = f"NCCL and gloo will both use {_named(network, picks['NCCL'])}"
+        uses = f"NCCL and gloo will both use {named['NCCL']}"
     else:
-        uses = ", ".join(f"{who} will use {_named(network, name)}" for who, name in picks.items())
-    lost = (f"{who} finds no interface: {why}" for who, why in _lost(network))
-    return "; ".join(filter(None, (uses, *lost, _rdma(network))))
+        uses = ", ".join(f"{who} will use {words}" for who, words in named.items())
+    lost = [f"{who} finds no interface: {why}" for who, why in _without_interface(network)]
+    return "; ".join(filter(None, (uses, *lost, _rdma_share(network))))
 
 
-def _rdma(network: Network) -> str:
+def _rdma_share(network: Network) -> str:
     """How many RDMA ports NCCL takes for its data, of those that there are."""
-    taken, ports = network.value("net.nccl.hcas"), network.rows("net.rdma")
+    taken = network.value("net.nccl.hcas")
+    ports = network.rows("net.rdma")
     if not ports or not isinstance(taken, list):
         return ""
-    share = "all" if len(taken) == len(ports) > 1 else f"{len(taken):,} of" if taken else "none of"
+    if len(taken) == len(ports) > 1:
+        share = "all"
+    elif taken:
+        share = f"{len(taken):,} of"
+    else:
+        share = "none of"
     return f"for its data NCCL takes {share} {plural(len(ports), 'RDMA port')}"
 
 
-def _lost(network: Network) -> list[tuple[str, str]]:
+def _without_interface(network: Network) -> list[tuple[str, str]]:
     """Who finds no interface, and why."""
     unread = Fact("", why="it was not looked at")
-    whys = {
-        who: network.facts.get(name, unread).why
-        for who, name in PICKS.items()
-        if who not in network.picks
-    }
-    return [(who, why or "no reason was recorded") for who, why in whys.items()]
+    found = []
+    for who, name in PICKS.items():
+        if who not in network.picks:
+            fact = network.facts.get(name, unread)
+            found.append((who, fact.why or "no reason was recorded"))
+    return found
 
 
-def _named(network: Network, name: str) -> str:
+def _interface_words(network: Network, name: str) -> str:
     """``eth0 (25 Gb/s)``; of loopback for whom it is enough: a job on one host succeeds over it."""
-    row = next((row for row in network.rows("net.interfaces") if row.get("name") == name), {})
-    if row.get("kind") == "loopback":
+    row: Mapping[str, Any] = {}
+    for one in network.rows("net.interfaces"):
+        if one.get("name") == name:
+            row = one
+            break
+    kind = row.get("kind")
+    if kind == "loopback":
         return f"{name}, which is enough on one host and reaches no other"
-    about = [str(row["kind"])] if row.get("kind") not in (None, "physical") else []
-    about += [_speed(row["speed"])] if row.get("speed") else []
-    return f"{name} ({', '.join(about)})" if about else name
+    about = []
+    if kind not in (None, "physical"):
+        about.append(str(kind))
+    if row.get("speed"):
+        about.append(_speed_words(row["speed"]))
+    if about:
+        return f"{name} ({', '.join(about)})"
+    return name
 
 
-def _speed(megabits: Any) -> str:
+def _speed_words(megabits: Any) -> str:
     """``25 Gb/s``, ``100 Mb/s``; a dash for what nobody states."""
     if not isinstance(megabits, (int, float)) or megabits <= 0:
         return "–"
-    return f"{megabits / 1000:g} Gb/s" if megabits >= 1000 else f"{megabits:g} Mb/s"
+    if megabits >= 1000:
+        return f"{megabits / 1000:g} Gb/s"
+    return f"{megabits:g} Mb/s"
 
 
-def _part(held: Sequence[Network], alone: bool) -> Markup:
+def _network_part(held: Sequence[Network], alone: bool) -> Markup:
     """One kind of network; addresses and the like are those of its first host."""
     network = held[0]
-    several = (
-        f"{plural(len(held), 'host')}: {_hosts(held)}; addresses and errors are those of"
-        f" {network.host}"
-    )
-    head = "" if alone and len(held) == 1 else el("h5", network.host if len(held) == 1 else several)
-    interfaces = table(INTERFACES, islice(_interfaces(network), MOST), "nk-network")
-    ports = table(PORTS, islice(_ports(network), MOST), "nk-ports")
-    lost = [] if alone else _lost(network)  # alone, the conclusion says it
-    said = (el("p", f"{who} finds no interface: {why}", cls="nk-bad") for who, why in lost)
-    return join(head, *said, fit(interfaces), fit(ports), el("p", _around(network), cls="nk-dim"))
+    parts = [_hosts_heading(held, alone)]
+    # alone, the conclusion says it
+    if not alone:
+        for who, why in _without_interface(network):
+            parts.append(el("p", f"{who} finds no interface: {why}", cls="nk-bad"))
+    interfaces = table(INTERFACES, islice(_interface_rows(network), MOST), "nk-network")
+    ports = table(PORTS, islice(_port_rows(network), MOST), "nk-ports")
+    parts += [fit(interfaces), fit(ports)]
+    parts.append(el("p", _around_interfaces(network), cls="nk-dim"))
+    return join(*parts)
 
 
-def _interfaces(network: Network) -> Iterator[tuple[object, ...]]:
+def _hosts_heading(held: Sequence[Network], alone: bool) -> Markup:
+    """Which hosts a part is of; nothing where there is one host only."""
+    first = held[0].host
+    if len(held) > 1:
+        hosts = host_list(network.host for network in held)
+        which = f"{plural(len(held), 'host')}: {hosts}"
+        return el("h5", f"{which}; addresses and errors are those of {first}")
+    if alone:
+        return Markup("")
+    return el("h5", first)
+
+
+def _interface_rows(network: Network) -> Iterator[tuple[object, ...]]:
     """One row per interface; those that will be used first."""
-    used = _used(network)
-    for row in sorted(
-        network.rows("net.interfaces"), key=lambda row: str(row.get("name")) not in used
-    ):
-        name, driver = str(row.get("name", "?")), f" ({row['driver']})" if row.get("driver") else ""
+    used = _users_of_interfaces(network)
+    rows = network.rows("net.interfaces")
+    rows.sort(key=lambda row: str(row.get("name")) not in used)
+    for row in rows:
+        name = str(row.get("name", "?"))
+        driver = ""
+        if row.get("driver"):
+            driver = f" ({row['driver']})"
         yield (
             code(name),
             join(*used.get(name, ())) or "–",
             str(row.get("state") or "–"),
-            _addresses(row),
-            _speed(row.get("speed")),
+            _address_words(row),
+            _speed_words(row.get("speed")),
             str(row.get("mtu") or "–"),
             f"{row.get('kind') or '–'}{driver}",
         )
 
 
-def _used(network: Network) -> dict[str, list[Markup]]:
+def _users_of_interfaces(network: Network) -> dict[str, list[Markup]]:
     """Interface → who will use it.  NCCL's sockets may use further ones than its bootstrap."""
     users: dict[str, list[Markup]] = defaultdict(list)
-    alone = {
-        str(row.get("name"))
-        for row in network.rows("net.interfaces")
-        if row.get("kind") == "loopback"
-    }
+    loopbacks = set()
+    for row in network.rows("net.interfaces"):
+        if row.get("kind") == "loopback":
+            loopbacks.add(str(row.get("name")))
     for who, name in network.picks.items():
-        users[name].append(badge("▲", who, "lonely") if name in alone else badge("●", who, "used"))
+        if name in loopbacks:
+            users[name].append(badge("▲", who, "lonely"))
+        else:
+            users[name].append(badge("●", who, "used"))
     sockets = network.value("net.nccl.interfaces")
-    # data goes over RDMA
-    idle = bool(network.value("net.nccl.hcas")) or not isinstance(sockets, list)
-    for name in () if idle else sockets:
+    # with RDMA devices the data goes over those, not over sockets
+    if network.value("net.nccl.hcas") or not isinstance(sockets, list):
+        return users
+    for name in sockets:
         if name != network.picks.get("NCCL"):
             users[str(name)].append(badge("●", "NCCL's data", "used"))
     return users
 
 
-def _ports(network: Network) -> Iterator[tuple[object, ...]]:
+def _port_rows(network: Network) -> Iterator[tuple[object, ...]]:
     taken = network.value("net.nccl.hcas")
+    if not isinstance(taken, list):
+        taken = []
     for row in network.rows("net.rdma"):
         name = f"{row.get('device', '?')}:{row.get('port', '?')}"
-        works = row.get("state") == "ACTIVE"
+        user: object = "–"
+        if name in taken:
+            user = badge("●", "NCCL's data", "used")
+        state = str(row.get("state") or "not known")
+        if state == "ACTIVE":
+            light = badge("✓", state, "checked")
+        else:
+            light = badge("▲", state, "problem")
+        megabits = None
+        if isinstance(row.get("rate"), (int, float)):
+            megabits = 1000 * row["rate"]
+        node = "not known"
+        if row.get("numa") is not None:
+            node = str(row["numa"])
         counters = row.get("counters")
-        errors = (
-            [f"{name} {count}" for name, count in counters.items()]
-            if isinstance(counters, dict)
-            else []
-        )
-        rate = row.get("rate")
+        errors = []
+        if isinstance(counters, dict):
+            errors = [f"{counter} {count}" for counter, count in counters.items()]
         yield (
             code(name),
-            badge("●", "NCCL's data", "used") if isinstance(taken, list) and name in taken else "–",
-            badge(
-                "✓" if works else "▲",
-                str(row.get("state") or "not known"),
-                "checked" if works else "problem",
-            ),
-            _speed(1000 * rate if isinstance(rate, (int, float)) else None),
+            user,
+            light,
+            _speed_words(megabits),
             str(row.get("link_layer") or "–"),
-            "not known" if row.get("numa") is None else str(row["numa"]),
-            some(_behind(row)) or "–",
+            node,
+            some(_interfaces_of_port(row)) or "–",
             some(errors) or "none",
         )
 
 
-def _behind(port: Mapping[str, Any]) -> list[str]:
+def _interfaces_of_port(port: Mapping[str, Any]) -> list[str]:
     """The network interfaces that the GID table of a port names."""
     gids = port.get("gids")
-    names = (
-        [str(gid.get("interface") or "") for gid in gids if isinstance(gid, dict)]
-        if isinstance(gids, list)
-        else []
-    )
+    names = []
+    if isinstance(gids, list):
+        names = [str(gid.get("interface") or "") for gid in gids if isinstance(gid, dict)]
     return list(dict.fromkeys(name for name in names if name))
 
 
-def _addresses(row: Mapping[str, Any]) -> str:
+def _address_words(row: Mapping[str, Any]) -> str:
     held = row.get("addresses")
-    return some(str(address) for address in held) if isinstance(held, list) and held else "none"
+    if isinstance(held, list) and held:
+        return some(str(address) for address in held)
+    return "none"
 
 
-def _around(network: Network) -> str:
+def _around_interfaces(network: Network) -> str:
     """Default route, own name, and how to make NCCL and gloo use another interface."""
-    own = network.value("net.hostname.addresses")
+    parts = []
     route = network.value("net.default")
-    parts = [f"Default route over {route}." if route else "", ""]
+    if route:
+        parts.append(f"Default route over {route}.")
+    own = network.value("net.hostname.addresses")
     if isinstance(own, list) and own:
-        parts[1] = f"The own name resolves to {some(map(str, own))}."
-    change = (
+        parts.append(f"The own name resolves to {some(map(str, own))}.")
+    parts.append(
         "NCCL_SOCKET_IFNAME and GLOO_SOCKET_IFNAME choose another one, in the environment of every"
         " rank."
     )
-    return " ".join(filter(None, (*parts, change)))
+    return " ".join(parts)
 
 
 EACH = 64
@@ -283,55 +342,60 @@ NOTHING = (
 Pair = tuple[int, int]
 Links = Mapping[Pair, str]
 """(sender, receiver) → transport in words."""
-Orders = Mapping[tuple[int, ...], Sequence[int]]
-"""Ranks in the order of a ring, from the lowest on → its channels."""
+Orders = Mapping[Order, Sequence[int]]
+"""Ranks in the order of a ring → its channels."""
 
 
 def transports_view(case: Case) -> View:
     """The pairs of ranks that NCCL connected, by transport; the odd ones first."""
-    links = _links(case)
+    links = _transport_of_pairs(case)
     if not links:
         return View(f"Nothing is known of the transports: {NOTHING}", Markup(""))
-    kinds = _by_transport(links)
-    hosts = _hosts_of_ranks(case)
-    rows = [
-        (kind, f"{len(kinds[kind]):,}", _pairs(kinds[kind]), _places(kinds[kind], hosts))
-        for kind in reversed(kinds)
-    ]
-    names, placed, what = _axes(links, hosts)
-    figure = _draw.matrix({kind: _placed(kinds[kind], placed) for kind in kinds}, names, what)
+    kinds = _pairs_by_transport(links)
+    hosts = hosts_of_ranks(case)
+    names, places, what = _axis_names(links, hosts)
+    rows = []
+    # the rarest first: it is the odd one
+    for kind, pairs in reversed(kinds.items()):
+        rows.append((kind, f"{len(pairs):,}", _pair_words(pairs), _host_words(pairs, hosts)))
+    drawn = {kind: _cells_of(pairs, places) for kind, pairs in kinds.items()}
     head = ("Transport", "Pairs", "Which ranks", "Hosts")
-    return Drawn(_summary(kinds), figure, fit(table(head, rows)))
+    figure = _draw.matrix(drawn, names, what)
+    return Drawn(_transports_summary(kinds), figure, fit(table(head, rows)))
 
 
 def rings_view(case: Case) -> View:
     """The rings: which rank follows which, and where a ring leaves its host."""
-    known = communicators.rings(case.events)
-    if not known:
+    orders = channels_by_order(case)
+    if not orders:
         return View(f"Nothing is known of the rings: {NOTHING}", Markup(""))
-    orders: dict[tuple[int, ...], list[int]] = {}
-    for channel, order in sorted(known.items()):
-        orders.setdefault(_turned(order), []).append(channel)
-    ranked = sorted(orders, key=lambda order: -len(orders[order]))
-    hosts = _hosts_of_ranks(case)
-    rows = [(some(orders[order]), _order(order, hosts)) for order in ranked]
-    return View(_rings_summary(orders, ranked[0], hosts), fit(table(("Channels", "Order"), rows)))
+    hosts = hosts_of_ranks(case)
+    rows = []
+    for order, channels in orders.items():
+        rows.append((some(channels), _order_words(order, hosts)))
+    return View(_rings_summary(orders, hosts), fit(table(("Channels", "Order"), rows)))
 
 
-def _links(case: Case) -> dict[Pair, str]:
-    return {
-        pair: _words(link.transport, link.gdr)
-        for pair, link in communicators.transports(case.events).items()
-    }
+def _transport_of_pairs(case: Case) -> dict[Pair, str]:
+    found = {}
+    for pair, link in communicators.transports(case.events).items():
+        found[pair] = _transport_words(link.transport, link.gdr)
+    return found
 
 
-def _words(transport: str, gdr: bool) -> str:
+def _transport_words(transport: str, gdr: bool) -> str:
     """``P2P/CUMEM``, ``NET/IB with GPUDirect RDMA``: without the number of the device."""
-    names = dict.fromkeys("/".join(name.split("/")[:2]) for name in transport.split(" / "))
-    return " and ".join(names) + (" with GPUDirect RDMA" if gdr else "")
+    names = []
+    for name in transport.split(" / "):
+        kind = name.split("/")[:2]
+        names.append("/".join(kind))
+    words = " and ".join(dict.fromkeys(names))
+    if gdr:
+        words += " with GPUDirect RDMA"
+    return words
 
 
-def _by_transport(links: Links) -> dict[str, list[Pair]]:
+def _pairs_by_transport(links: Links) -> dict[str, list[Pair]]:
     """Transport → its pairs, the most frequent first."""
     kinds: dict[str, list[Pair]] = {}
     for pair, words in sorted(links.items()):
@@ -339,7 +403,7 @@ def _by_transport(links: Links) -> dict[str, list[Pair]]:
     return dict(sorted(kinds.items(), key=lambda item: -len(item[1])))
 
 
-def _summary(kinds: Mapping[str, Sequence[Pair]]) -> str:
+def _transports_summary(kinds: Mapping[str, Sequence[Pair]]) -> str:
     (usual, pairs), *others = kinds.items()
     if not others:
         return f"All {plural(len(pairs), 'pair')} of ranks that NCCL connected go over {usual}"
@@ -347,85 +411,84 @@ def _summary(kinds: Mapping[str, Sequence[Pair]]) -> str:
     return f"{plural(len(pairs), 'pair')} of ranks over {usual}; {rest}"
 
 
-def _hosts_of_ranks(case: Case) -> dict[int, str]:
-    """rank → its host, as the communicators say, or else its own lines."""
-    said = {
-        event.rank: event.host for event in case.events if event.rank is not None and event.host
-    }
-    for comm in communicators.communicators(case.events):
-        said |= {
-            comm.ranks[rank]: host
-            for rank, (host, _bus) in comm.members.items()
-            if host and rank in comm.ranks
-        }
-    return said
-
-
-def _axes(links: Links, hosts: Mapping[int, str]) -> tuple[list[str], dict[int, int], str]:
+def _axis_names(links: Links, hosts: Mapping[int, str]) -> tuple[list[str], dict[int, int], str]:
     """Names along the axes, the place of each rank among them, and what a name is."""
     ranks = sorted({rank for pair in links for rank in pair})
+    # a row for each host only where the host of every rank is known
     if len(ranks) <= EACH or any(rank not in hosts for rank in ranks):
-        return (
-            [str(rank) for rank in ranks],
-            {rank: place for place, rank in enumerate(ranks)},
-            "rank",
-        )
+        named = [str(rank) for rank in ranks]
+        return named, {rank: place for place, rank in enumerate(ranks)}, "rank"
     names = list(dict.fromkeys(hosts[rank] for rank in ranks))
     places = {name: place for place, name in enumerate(names)}
     return names, {rank: places[hosts[rank]] for rank in ranks}, "host"
 
 
-def _placed(pairs: Iterable[Pair], places: Mapping[int, int]) -> list[Pair]:
-    return list(dict.fromkeys((places[src], places[dst]) for src, dst in pairs))
+def _cells_of(pairs: Iterable[Pair], places: Mapping[int, int]) -> list[Pair]:
+    """Cells of the matrix that the pairs fall into, each once."""
+    cells = [(places[src], places[dst]) for src, dst in pairs]
+    return list(dict.fromkeys(cells))
 
 
-def _pairs(pairs: Sequence[Pair]) -> str:
+def _pair_words(pairs: Sequence[Pair]) -> str:
     shown = ", ".join(f"{src} → {dst}" for src, dst in pairs[:MANY])
-    return shown + (f" and {len(pairs) - MANY:,} more" if len(pairs) > MANY else "")
+    if len(pairs) > MANY:
+        shown += f" and {len(pairs) - MANY:,} more"
+    return shown
 
 
-def _places(pairs: Iterable[Pair], hosts: Mapping[int, str]) -> str:
+def _host_words(pairs: Iterable[Pair], hosts: Mapping[int, str]) -> str:
     """The hosts that the pairs lie in or connect."""
-    ends = [(hosts.get(src, ""), hosts.get(dst, "")) for src, dst in pairs]
-    inside = sorted({a for a, b in ends if a and a == b})
-    across = sum(a != b for a, b in ends)
-    parts = (
-        f"inside {some(inside)}" if inside else "",
-        f"{plural(across, 'pair')} between hosts" if across else "",
-    )
-    return "; ".join(filter(None, parts)) or "–"
+    inside = set()
+    across = 0
+    for src, dst in pairs:
+        here = hosts.get(src, "")
+        there = hosts.get(dst, "")
+        if here != there:
+            across += 1
+        elif here:
+            inside.add(here)
+    parts = []
+    if inside:
+        parts.append(f"inside {some(sorted(inside))}")
+    if across:
+        parts.append(f"{plural(across, 'pair')} between hosts")
+    return "; ".join(parts) or "–"
 
 
-def _turned(order: Sequence[int]) -> tuple[int, ...]:
-    """The same ring, from its lowest rank on."""
-    at = order.index(min(order))
-    return (*order[at:], *order[:at])
+def _order_words(order: Sequence[int], hosts: Mapping[int, str]) -> Markup:
+    steps = _ring_steps(order, hosts)
+    named = " → ".join(steps[:MANY])
+    if len(steps) > MANY:
+        return join(named, f" → … {len(steps) - MANY:,} more")
+    # a ring ends where it began
+    return join(named, el("span", f" → {steps[0]}", cls="nk-dim"))
 
 
-def _steps(order: Sequence[int], hosts: Mapping[int, str]) -> list[tuple[str, list[int]]]:
-    """Neighbours on one host together, where a ring is too long to name every rank."""
+def _ring_steps(order: Sequence[int], hosts: Mapping[int, str]) -> list[str]:
+    """Each rank; neighbours on one host together, where a ring is too long for that."""
     if len(order) <= LABELLED:
-        return [(str(rank), [rank]) for rank in order]
-    return [
-        (host or "unknown host", list(ranks))
-        for host, ranks in groupby(order, lambda rank: hosts.get(rank, ""))
-    ]
+        return [str(rank) for rank in order]
+    steps = []
+    for host, ranks in neighbours_by_host(order, hosts):
+        name = host or "unknown host"
+        if len(ranks) > 1:
+            name = f"{name} ({some(ranks)})"
+        steps.append(name)
+    return steps
 
 
-def _order(order: Sequence[int], hosts: Mapping[int, str]) -> Markup:
-    steps = _steps(order, hosts)
-    named = [name if len(ranks) == 1 else f"{name} ({some(ranks)})" for name, ranks in steps[:MANY]]
-    more = f" → … {len(steps) - MANY:,} more" if len(steps) > MANY else ""
-    return join(
-        " → ".join(named), more, el("span", f" → {named[0]}", cls="nk-dim") if not more else ""
-    )
-
-
-def _rings_summary(orders: Orders, first: tuple[int, ...], hosts: Mapping[int, str]) -> str:
-    channels = sum(len(found) for found in orders.values())
-    places = [hosts.get(rank, "") for rank in first]
-    crossings = sum(a != b for a, b in zip(places, [*places[1:], places[0]], strict=True))
-    shape = "the same ring" if len(orders) == 1 else f"{len(orders)} different rings"
-    across = f", which changes host {crossings:,} times" if crossings and len(orders) == 1 else ""
-    run = f"{plural(channels, 'channel')} run{'s' if channels == 1 else ''}"
-    return f"{run} {shape} over {plural(len(first), 'rank')}{across}"
+def _rings_summary(orders: Orders, hosts: Mapping[int, str]) -> str:
+    first = next(iter(orders))
+    count = sum(len(channels) for channels in orders.values())
+    run = "run"
+    if count == 1:
+        run = "runs"
+    shape = f"{len(orders)} different rings"
+    across = ""
+    if len(orders) == 1:
+        shape = "the same ring"
+        crossings = host_changes(first, hosts)
+        if crossings:
+            across = f", which changes host {crossings:,} times"
+    length = plural(len(first), "rank")
+    return f"{plural(count, 'channel')} {run} {shape} over {length}{across}"

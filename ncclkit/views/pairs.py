@@ -5,6 +5,7 @@ where one is slow.
 from __future__ import annotations
 
 import statistics
+from collections.abc import Sequence
 
 import plotly.graph_objects as go
 
@@ -25,24 +26,28 @@ def pairs_view(case: Case) -> View:
     found = staged_test(case)
     if not (found.pairs or found.silent or found.groups or found.alone):
         return View(f"{found.summary}: {HOW}", Markup(""))
-    paths = sorted({pair.path for pair in found.pairs}, key=lambda path: -len(_of(found, path)))
-    rows = [_kind(found, path) for path in paths]
-    body = join(
-        el("p", _scale(found), cls="nk-dim") if found.pairs else "",
-        _lights(found),
-        fit(table(("Ranks started again (bisection)", "Outcome"), _tried(found))),
+    paths = list({pair.path for pair in found.pairs})
+    paths.sort(key=lambda path: -len(_pairs_over(found, path)))
+    rows = [_path_row(found, path) for path in paths]
+    body = []
+    if found.pairs:
+        body.append(el("p", _how_to_read(found), cls="nk-dim"))
+    body += [
+        _stage_lights(found),
+        fit(table(("Ranks started again (bisection)", "Outcome"), _rerun_rows(found))),
         fit(table(("Joined by", "Pairs", "Median", "Lowest", "Latency", "Bad"), rows)),
-        (
-            fit(table(("Bad pair", "Bandwidth", "Usual", "Why"), _bad(found)))
-            if found.bad
-            else Markup("")
-        ),
-        fold("Each rank alone", table(("Rank", "Copies in its own memory"), _rank_rows(found))),
-    )
-    return Drawn(found.summary, _matrix(found) if found.pairs or found.silent else None, body)
+    ]
+    if found.bad:
+        body.append(fit(table(("Bad pair", "Bandwidth", "Usual", "Why"), _bad_rows(found))))
+    alone = table(("Rank", "Copies in its own memory"), _rank_rows(found))
+    body.append(fold("Each rank alone", alone))
+    figure = None
+    if found.pairs or found.silent:
+        figure = _pair_matrix(found)
+    return Drawn(found.summary, figure, join(*body))
 
 
-def _scale(found: StagedTest) -> str:
+def _how_to_read(found: StagedTest) -> str:
     """How the matrix is read."""
     fastest = format_number(max(pair.bandwidth for pair in found.pairs))
     scale = (
@@ -52,77 +57,98 @@ def _scale(found: StagedTest) -> str:
     return f"{scale} The diagonal is empty, as no rank sends to itself."
 
 
-def _lights(found: StagedTest) -> Markup:
+def _stage_lights(found: StagedTest) -> Markup:
     """One light for each stage, the first one first: well, bad, or not reached."""
-    near = {pair: found.near(*pair) for pair in (*((p.a, p.b) for p in found.pairs), *found.silent)}
-    lights = [("each rank alone", len(found.alone), len({*found.slow_ranks, *found.corrupt}))]
-    for name, inner in (("pairs in a node", True), ("pairs of nodes", False)):
-        mine = {pair for pair, same in near.items() if same == inner}
-        if mine or (inner and any(len(node) > 1 for node in found.nodes.values())):
-            lights.append((name, len(mine), len(mine & {*found.bad})))
-        groups = [group for group in found.groups if group.stage == "node"]
-        if inner and groups:
-            lights.append(("each node", len(groups), sum(group.bad for group in groups)))
-    for stage, name in (("nodes", "more and more nodes"), ("all", "all ranks")):
-        groups = [group for group in found.groups if group.stage == stage]
-        if groups or (stage == "all" and found.ranks > 1):
-            lights.append((name, len(groups), sum(group.bad for group in groups)))
-    return el("p", *(_light(*stage) for stage in lights), cls="nk-lights")
+    measured = [(pair.a, pair.b) for pair in found.pairs]
+    inner = set()
+    outer = set()
+    for pair in (*measured, *found.silent):
+        if found.near(*pair):
+            inner.add(pair)
+        else:
+            outer.add(pair)
+    bad = set(found.bad)
+    at_fault = {*found.slow_ranks, *found.corrupt}
+    lights = [_stage_light("each rank alone", len(found.alone), len(at_fault))]
+    # with one rank a node there is no such stage
+    shared = any(len(node) > 1 for node in found.nodes.values())
+    if inner or shared:
+        lights.append(_stage_light("pairs in a node", len(inner), len(inner & bad)))
+    nodes = _groups_of(found, "node")
+    if nodes:
+        lights.append(_groups_light("each node", nodes))
+    if outer:
+        lights.append(_stage_light("pairs of nodes", len(outer), len(outer & bad)))
+    growing = _groups_of(found, "nodes")
+    if growing:
+        lights.append(_groups_light("more and more nodes", growing))
+    every = _groups_of(found, "all")
+    if every or found.ranks > 1:
+        lights.append(_groups_light("all ranks", every))
+    return el("p", *lights, cls="nk-lights")
 
 
-def _light(name: str, count: int, bad: int) -> Markup:
+def _groups_of(found: StagedTest, stage: str) -> list[GroupResult]:
+    return [group for group in found.groups if group.stage == stage]
+
+
+def _groups_light(name: str, groups: Sequence[GroupResult]) -> Markup:
+    return _stage_light(name, len(groups), sum(group.bad for group in groups))
+
+
+def _stage_light(name: str, count: int, bad: int) -> Markup:
     if bad:
         return badge("✕", f"{name}: {bad} bad", "stage-error")
-    return (
-        badge("✓", name, "stage-done")
-        if count
-        else badge("·", f"{name}: not reached", "stage-waiting")
-    )
+    if count:
+        return badge("✓", name, "stage-done")
+    return badge("·", f"{name}: not reached", "stage-waiting")
 
 
-def _tried(found: StagedTest) -> list[tuple[object, ...]]:
+def _rerun_rows(found: StagedTest) -> list[tuple[object, ...]]:
     """What was asked in jobs of their own, in order."""
-    return [
-        (
-            found.who(group.ranks),
-            (
-                join(badge("✕", "bad", "likely"), " ", _outcome(group))
-                if group.bad
-                else join(badge("✓", "well", "state-done"), " ", _outcome(group))
-            ),
-        )
-        for group in found.tried
-    ]
+    rows: list[tuple[object, ...]] = []
+    for group in found.tried:
+        light = badge("✓", "well", "state-done")
+        if group.bad:
+            light = badge("✕", "bad", "likely")
+        rows.append((found.who(group.ranks), join(light, " ", _outcome_words(group))))
+    return rows
 
 
-def _outcome(group: GroupResult) -> str:
+def _outcome_words(group: GroupResult) -> str:
     if group.problem:
         return group.problem
-    wrong = f", {plural(group.wrong, 'value')} wrong" if group.wrong else ""
-    return (
-        f"{format_number(group.busbw)} GB/s busbw" if group.busbw is not None else "works alone"
-    ) + wrong
+    words = "works alone"
+    if group.busbw is not None:
+        words = f"{format_number(group.busbw)} GB/s busbw"
+    if group.wrong:
+        words += f", {plural(group.wrong, 'value')} wrong"
+    return words
 
 
-def _of(found: StagedTest, path: str) -> list[Pair]:
+def _pairs_over(found: StagedTest, path: str) -> list[Pair]:
     return [pair for pair in found.pairs if pair.path == path]
 
 
-def _kind(found: StagedTest, path: str) -> tuple[object, ...]:
-    pairs = _of(found, path)
+def _path_row(found: StagedTest, path: str) -> tuple[object, ...]:
+    pairs = _pairs_over(found, path)
     speeds = [pair.bandwidth for pair in pairs]
-    bad = sum((pair.a, pair.b) in found.bad for pair in pairs)
+    latency = statistics.median(pair.latency_us for pair in pairs)
+    count = sum((pair.a, pair.b) in found.bad for pair in pairs)
+    bad: object = "none"
+    if count:
+        bad = badge("✕", f"{count}", "likely")
     return (
         path,
         f"{len(pairs):,}",
         f"{format_number(statistics.median(speeds))} GB/s",
         f"{format_number(min(speeds))} GB/s",
-        format_time(statistics.median(pair.latency_us for pair in pairs)),
-        badge("✕", f"{bad}", "likely") if bad else "none",
+        format_time(latency),
+        bad,
     )
 
 
-def _bad(found: StagedTest) -> list[tuple[object, ...]]:
+def _bad_rows(found: StagedTest) -> list[tuple[object, ...]]:
     known = {(pair.a, pair.b): pair for pair in found.pairs}
     rows: list[tuple[object, ...]] = []
     for a, b in found.bad:
@@ -130,26 +156,29 @@ def _bad(found: StagedTest) -> list[tuple[object, ...]]:
         if pair is None:
             rows.append((f"{a} – {b}", "–", "–", "its round began, and no result came"))
             continue
-        usual = f"{format_number(pair.usual)} GB/s" if pair.usual else "–"
-        why = (
-            f"{plural(pair.wrong, 'byte')} arrived wrong"
-            if pair.wrong
-            else f"others over {pair.path} are faster"
-        )
+        usual = "–"
+        if pair.usual:
+            usual = f"{format_number(pair.usual)} GB/s"
+        if pair.wrong:
+            why = f"{plural(pair.wrong, 'byte')} arrived wrong"
+        else:
+            why = f"others over {pair.path} are faster"
         rows.append((f"{a} – {b}", f"{format_number(pair.bandwidth)} GB/s", usual, why))
     return rows
 
 
 def _rank_rows(found: StagedTest) -> list[tuple[object, ...]]:
-    slow, wrong = badge("✕", "slow", "likely"), badge("✕", "wrong bytes", "likely")
+    slow = badge("✕", "slow", "likely")
+    wrong = badge("✕", "wrong bytes", "likely")
     odd = dict.fromkeys(found.slow_ranks, slow) | dict.fromkeys(found.corrupt, wrong)
-    return [
-        (f"{rank}", join(f"{format_number(speed)} GB/s ", odd.get(rank, "")))
-        for rank, speed in sorted(found.alone.items())
-    ]
+    rows: list[tuple[object, ...]] = []
+    for rank, speed in sorted(found.alone.items()):
+        words = f"{format_number(speed)} GB/s "
+        rows.append((f"{rank}", join(words, odd.get(rank, ""))))
+    return rows
 
 
-def _matrix(found: StagedTest) -> go.Figure:
+def _pair_matrix(found: StagedTest) -> go.Figure:
     """Rank × rank in GB/s each way; bad pairs are framed, whatever their colour."""
     count = found.ranks
     cells: list[list[float | None]] = [[None] * count for _ in range(count)]
@@ -159,11 +188,13 @@ def _matrix(found: StagedTest) -> go.Figure:
         ("slow or wrong", "", set(found.bad) - set(found.silent)),
         ("never answered", "x", set(found.silent)),
     )
-    marks = [
-        _draw.Mark(name, [spot for a, b in sorted(bad) for spot in ((a, b), (b, a))], symbol)
-        for name, symbol, bad in odd
-        if bad
-    ]
-    return _draw.heatmap(
-        cells, [str(rank) for rank in range(count)], ("rank", "rank"), "GB/s each way", marks
-    )
+    marks = []
+    for name, symbol, pairs in odd:
+        spots = []
+        # the matrix has a cell for each direction
+        for one, other in sorted(pairs):
+            spots += [(one, other), (other, one)]
+        if spots:
+            marks.append(_draw.Mark(name, spots, symbol))
+    names = [str(rank) for rank in range(count)]
+    return _draw.heatmap(cells, names, ("rank", "rank"), "GB/s each way", marks)

@@ -25,7 +25,7 @@ from ncclkit.core.model import Measurement, NcclkitError, safe
 from ncclkit.core.text import format_bytes, format_time, percent, plural
 from ncclkit.lab.course import resume, runs
 from ncclkit.views import plots
-from ncclkit.views._base import FIGURE_SLOT, Drawn, outputs, page, style
+from ncclkit.views._base import FIGURE_SLOT, Drawn, outputs, page_frame, style
 from ncclkit.views._draw import blank
 from ncclkit.views._form import row
 from ncclkit.views._html import Markup, code, el, fit, fold, join, pre, table
@@ -70,7 +70,9 @@ class Planner(Drawn):
     """The form that `planner` returns."""
 
     def __init__(self, case: Case, fields: Fields, answer: Answer) -> None:
-        self._case, self._answer, self.fields = case, answer, fields
+        self._case = case
+        self._answer = answer
+        self.fields = fields
         self.controls = {name: _control(each) for name, each in fields.items()}
         self._above, self._below = W.HTML(), W.HTML()
         self._drawing = W.Output(layout=W.Layout(width="100%"))
@@ -99,7 +101,7 @@ class Planner(Drawn):
         self._figure = found.figure
         self._words = self._with_values(found)
         self._body = join(FIGURE_SLOT, self._words)
-        self._above.value = style() + page(found.summary)
+        self._above.value = style() + page_frame(found.summary)
         self._drawing.outputs = outputs(self._figure)
         self._below.value = el("div", self._words, cls="nk")
 
@@ -120,7 +122,10 @@ def _control(field: Field) -> W.Widget:
         return W.Dropdown(options=list(field.choices), value=field.value, layout=layout, **look)
     if isinstance(field.value, bool):
         return W.Checkbox(value=field.value, indent=False, description=field.label, layout=layout)
-    kind = W.BoundedIntText if isinstance(field.value, int) else W.BoundedFloatText
+    if isinstance(field.value, int):
+        kind = W.BoundedIntText
+    else:
+        kind = W.BoundedFloatText
     return kind(value=field.value, min=0, max=10**15, layout=layout, **look)
 
 
@@ -128,18 +133,21 @@ def _bars(
     parts: Mapping[str, float], unit: str, lines: Mapping[str, float], show: Callable[[float], str]
 ) -> go.Figure:
     """A bar for each part and one for their sum, beside dashed lines that it must keep below."""
-    shown = {name: value for name, value in parts.items() if value} | {
-        "together": sum(parts.values())
-    }
-    names = ["<br>".join(textwrap.wrap(safe(name), LABEL)) for name in shown]
+    shown = {name: value for name, value in parts.items() if value}
+    several = len(shown)
+    shown["together"] = sum(parts.values())
+    names = []
+    for name in shown:
+        lines_of_name = textwrap.wrap(safe(name), LABEL)
+        names.append("<br>".join(lines_of_name))
     figure = blank(height=96 + 34 * len(shown) + 22 * len(lines))
     figure.add_bar(
         x=[*shown.values()],
         y=names,
         orientation="h",
         marker={
-            "color": [*[plots.LINES[0]] * (len(shown) - 1), plots.LINES[4]],
-            "pattern": {"shape": [*[""] * (len(shown) - 1), "/"]},
+            "color": [plots.LINES[0]] * several + [plots.LINES[4]],
+            "pattern": {"shape": [""] * several + ["/"]},
         },
         text=[show(value) for value in shown.values()],
         textposition="outside",
@@ -163,7 +171,9 @@ def _limit(figure: go.Figure, value: float, name: str, dash: str = "dash") -> No
 
 def _measured(value: Any, source: str, otherwise: Any) -> tuple[Any, str]:
     """A value with where it was measured, or the one that is taken otherwise."""
-    return (value, source) if value is not None else (otherwise, "")
+    if value is not None:
+        return value, source
+    return otherwise, ""
 
 
 def _fact(case: Case, name: str) -> Any:
@@ -175,12 +185,18 @@ def _fact(case: Case, name: str) -> Any:
 def _local(case: Case) -> tuple[int, str]:
     """Ranks of a host: one for each GPU; two without any, as the small job has."""
     count = _fact(case, "gpu.count")
-    return (8, "") if count is None else (count, "gpu.count") if count else (2, "gpu.count: no GPU")
+    if count is None:
+        return 8, ""
+    if count:
+        return count, "gpu.count"
+    return 2, "gpu.count: no GPU"
 
 
 def _ranks(case: Case) -> tuple[int, str]:
     ranks = max((m.ranks for m in case.measurements), default=0)
-    return (ranks, "the last live test") if ranks > 1 else (8, "")
+    if ranks > 1:
+        return ranks, "the last live test"
+    return 8, ""
 
 
 def _timeout_fields(case: Case) -> Fields:
@@ -237,7 +253,9 @@ def _timeout(case: Case, values: dict[str, Any]) -> Drawn:
         "step": values["step"],
     }
     which = max(phases, key=lambda name: phases[name])
-    retry = budgets.RETRY if values["hosts"] > 1 else 0.0
+    retry = 0.0
+    if values["hosts"] > 1:
+        retry = budgets.RETRY
     spread = values["spread"] / 100
     whole = budgets.timeout(phases[which], values["collective"], spread, retry)
     inner = budgets.timeout(values["step"], values["collective"], spread, 0.0)
@@ -325,9 +343,12 @@ COUNTED = (0, 1, 2, 3, 4, 6, 8, 12, 16)
 
 def _workers(case: Case, values: dict[str, Any]) -> Drawn:
     found = runs.measured(case)
-    cores, ranks = max(values["cores"], 1), max(values["ranks"], 1)
-    rule, room = budgets.workers(cores, ranks), max(cores / ranks - 1, 0.25)
-    batch, step = values["cpu"] + values["wait"], values["step"]
+    cores = max(values["cores"], 1)
+    ranks = max(values["ranks"], 1)
+    rule = budgets.workers(cores, ranks)
+    room = max(cores / ranks - 1, 0.25)
+    batch = values["cpu"] + values["wait"]
+    step = values["step"]
     steps = {
         n: max(step, batch / n, values["cpu"] / min(n, room)) if n else step + batch
         for n in COUNTED
@@ -414,8 +435,11 @@ def _loader(case: Case, place: int, otherwise: int) -> tuple[int, str]:
 
 
 def _host_fields(case: Case) -> Fields:
-    free, swap = _fact(case, "memory.available"), _fact(case, "memory.swap")
-    held = sum(row.get("size", 0) for row in swap) if isinstance(swap, list) else None
+    free = _fact(case, "memory.available")
+    swap = _fact(case, "memory.swap")
+    held = None
+    if isinstance(swap, list):
+        held = sum(row.get("size", 0) for row in swap)
     peak = max(
         (event.data.peak for event in case.of("worker.phase") if event.data.peak),
         default=None,
@@ -452,7 +476,8 @@ def _host_memory(case: Case, values: dict[str, Any]) -> Drawn:
         values["shared"],
         values["each"] * GIB,
     )
-    free, swap = values["free"] * GIB, values["swap"] * GIB
+    free = values["free"] * GIB
+    swap = values["swap"] * GIB
     over = need.value - free
     if over <= 0:
         share = percent(need.value / max(free, 1))
@@ -486,7 +511,8 @@ def _gib(value: float) -> str:
 
 
 def _gpu_fields(case: Case) -> Fields:
-    room, gpus = _fact(case, "gpu.0.memory.total"), _fact(case, "gpu.count")
+    room = _fact(case, "gpu.0.memory.total")
+    gpus = _fact(case, "gpu.count")
     return {
         "parameters": Field("Parameters, millions", 7000.0),
         "layers": Field("Layers", 32),
@@ -505,31 +531,47 @@ def _gpu_fields(case: Case) -> Fields:
     }
 
 
+def _activations_of_sample(values: Mapping[str, Any]) -> Budget:
+    """What a sample leaves in memory, by the shape of the model."""
+    item = 4
+    if values["precision"].startswith("bf16"):
+        item = 2
+    layers = int(values["layers"])
+    hidden = int(values["hidden"])
+    tokens = int(values["sequence"])
+    words = int(values["vocabulary"])
+    return budgets.activations(layers, hidden, tokens, words, item)
+
+
 def _gpu_memory(case: Case, values: dict[str, Any]) -> Drawn:
-    shape = [int(values[name]) for name in ("layers", "hidden", "sequence", "vocabulary")]
-    layers, hidden, tokens, words = shape
-    item = 2 if values["precision"].startswith("bf16") else 4
-    sample = budgets.activations(layers, hidden, tokens, words, item)
+    layers = max(int(values["layers"]), 1)
+    sample = _activations_of_sample(values)
+    # what is typed beats what is computed
     size = values["sample"] * MIB or sample.value
-    each = budgets.per_sample(size, max(layers, 1))
+    each = budgets.per_sample(size, layers)
     other = budgets.CONTEXT + 4 * values["channels"] * budgets.SEGMENT
-    room, ranks = values["room"] * GIB, max(values["ranks"], 1)
+    room = values["room"] * GIB
+    ranks = max(values["ranks"], 1)
+    parameters = values["parameters"] * 1e6
 
     def need(strategy: str, batch: int) -> Budget:
-        many = values["parameters"] * 1e6, ranks, strategy, values["precision"]
-        return budgets.gpu_memory(*many, size, batch, max(layers, 1), other)
+        model = (parameters, ranks, strategy, values["precision"])
+        return budgets.gpu_memory(*model, size, batch, layers, other)
 
     plans = {strategy: need(strategy, values["batch"]) for strategy in budgets.SHARDS}
     most = {strategy: _most(need, strategy, room, each) for strategy in plans}
     fits = [strategy for strategy, batch in most.items() if batch]
     first = "nothing fits"
     if fits:
-        first = f"{fits[0]} fits, with up to {plural(most[fits[0]], 'sample')} a rank"
-    rows = [
-        (name, format_bytes(plan.value), str(most[name]), plan.words)
-        for name, plan in plans.items()
-    ]
-    activations = f"{format_bytes(size)} a sample, as typed." if values["sample"] else sample.words
+        samples = plural(most[fits[0]], "sample")
+        first = f"{fits[0]} fits, with up to {samples} a rank"
+    rows = []
+    for name, plan in plans.items():
+        rows.append((name, format_bytes(plan.value), str(most[name]), plan.words))
+    if values["sample"]:
+        activations = f"{format_bytes(size)} a sample, as typed."
+    else:
+        activations = sample.words
     why = f"Activations: {activations} What the allocator cannot reuse comes on top: some per cent."
     more = fit(table(("Strategy", "Peak", "Samples of a rank at most", "Made of"), rows))
     summary = f"On {plural(ranks, 'GPU')} of {values['room']:g} GiB {first}"
@@ -541,7 +583,9 @@ def _most(need: Callable[[str, int], Budget], strategy: str, room: float, sample
     empty = need(strategy, 0)
     update = empty.parts.get("gradients, update", 0.0)
     fit_in = budgets.largest_batch(room, empty.value - update, sample)
-    return fit_in if empty.value <= room else 0
+    if empty.value <= room:
+        return fit_in
+    return 0
 
 
 SHAPES = ("", "/", "x", "-", ".", "|")
@@ -585,9 +629,10 @@ def _files_fields(case: Case) -> Fields:
 
 
 def _files(case: Case, values: dict[str, Any]) -> Drawn:
-    ranks, known = max(values["ranks"], 2), runs.open_files(case)
+    ranks = max(values["ranks"], 2)
+    known = runs.most_open_files(case)
     if len(known) > 1:
-        need = budgets.open_files(known, ranks)
+        need = budgets.open_files_budget(known, ranks)
     else:
         need = budgets.descriptors(ranks, values["channels"])
     pipes = 6 * values["workers"]
@@ -621,7 +666,9 @@ def _files(case: Case, values: dict[str, Any]) -> Drawn:
         ".",
     )
     parts = {"communicators": need.value, "workers' pipes": float(pipes)}
-    lines = {"allowed": float(values["limit"])} if values["limit"] > 0 else {}
+    lines = {}
+    if values["limit"] > 0:
+        lines = {"allowed": float(values["limit"])}
     figure = _bars(parts, "open files of a rank", lines, lambda v: f"{v:,.0f}")
     return Drawn(summary, figure, join(el("p", why), advice if short else ""))
 
@@ -632,7 +679,9 @@ def _scaling_fields(case: Case) -> Fields:
         (sum(event.data.buckets) for event in last_step_events(case) if event.data.buckets),
         None,
     )
-    model = "the DDP buckets of your script in this case, as float32" if sent else ""
+    model = ""
+    if sent:
+        model = "the DDP buckets of your script in this case, as float32"
     return {
         "parameters": Field(
             "Parameters, millions", round(sent / 4e6, 6) if sent else 7000.0, model
@@ -648,7 +697,9 @@ def _scaling_fields(case: Case) -> Fields:
 
 
 def _speed(line: MessageCost) -> float:
-    return round(1e-3 / line.us_per_byte, 3) if line.us_per_byte else 1e6
+    if line.us_per_byte:
+        return round(1e-3 / line.us_per_byte, 3)
+    return 1e6
 
 
 def _line(case: Case) -> tuple[MessageCost | None, str]:
@@ -694,17 +745,19 @@ def _scaling(case: Case, values: dict[str, Any]) -> Drawn:
     hidden = "the backward pass can hide it"
     if late:
         hidden = f"from {late} ranks on it is longer than the backward pass"
-    first, last = (format_time(1e3 * times[ranks]) for ranks in (COUNTS[0], COUNTS[-1]))
+    first = format_time(1e3 * times[COUNTS[0]])
+    last = format_time(1e3 * times[COUNTS[-1]])
+    planned = list(times.values())
+    bandwidth_alone = []
+    for ranks in COUNTS:
+        sent = 2 * (ranks - 1) / ranks * whole
+        bandwidth_alone.append(sent * line.us_per_byte / 1e3)
+    backward_pass = [values["compute"]] * len(COUNTS)
     figure = blank(height=340)
     for name, y, dash, colour in (
-        ("planned", [*times.values()], "solid", plots.LINES[0]),
-        (
-            "bandwidth alone",
-            [2 * (n - 1) / n * whole * line.us_per_byte / 1e3 for n in COUNTS],
-            "dot",
-            plots.LINES[1],
-        ),
-        ("backward pass", [values["compute"]] * len(COUNTS), "dash", plots.VERMILLION),
+        ("planned", planned, "solid", plots.LINES[0]),
+        ("bandwidth alone", bandwidth_alone, "dot", plots.LINES[1]),
+        ("backward pass", backward_pass, "dash", plots.VERMILLION),
     ):
         figure.add_scatter(
             x=COUNTS,

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import compress
 from typing import Any
 
 import plotly.graph_objects as go
@@ -47,8 +48,12 @@ def bandwidth(
     misleads.
     """
     rows = sorted(measurements, key=lambda m: m.bytes)
-    kind = "busbw" if rows and all(m.busbw is not None for m in rows) else "algbw"
-    limit = expected if kind == "busbw" else None
+    kind = "algbw"
+    if rows and all(m.busbw is not None for m in rows):
+        kind = "busbw"
+    limit = None
+    if kind == "busbw":
+        limit = expected
     groups = _groups(rows)
     small = {name: [m for m in group if m.bytes <= SMALL] for name, group in groups.items()}
     few = [m for group in small.values() for m in group]
@@ -94,32 +99,47 @@ def _times(figure: go.Figure, groups: Mapping[str, Sequence[Measurement]], panel
     """Times of one call as lines of the panel (``2``, or empty for the only one), both axes
     logarithmic.
     """
-    # of several, twice as many lines say nothing
-    kinds = ("median", "p99")[: 1 if len(groups) > 1 else 2]
+    kinds: tuple[str, ...] = ("median", "p99")
+    # of several groups, twice as many lines say nothing
+    if len(groups) > 1:
+        kinds = ("median",)
+    known: list[float] = []
     for index, (name, group) in enumerate(groups.items()):
+        said = []
+        for m in group:
+            median = format_time(m.time_us)
+            p99 = format_time(m.p99_us)
+            said.append([format_bytes(m.bytes), median, p99])
         for label in kinds:
+            times: list[float | None] = [m.time_us for m in group]
+            if label == "p99":
+                times = [m.p99_us for m in group]
+            known += filter(None, times)
+            title = safe(name)
+            if len(kinds) > 1:
+                title = f"{title}, {label}"
             figure.add_scatter(
                 x=[m.bytes for m in group],
-                y=[m.time_us if label == "median" else m.p99_us for m in group],
-                name=f"{safe(name)}, {label}" if len(kinds) > 1 else safe(name),
+                y=times,
+                name=title,
                 legendgroup=safe(name),
                 showlegend=not panel,
                 mode="lines+markers",
                 xaxis=f"x{panel}",
                 yaxis=f"y{panel}",
                 **_style(index, dotted=label == "p99"),
-                customdata=[
-                    [format_bytes(m.bytes), *map(format_time, (m.time_us, m.p99_us))] for m in group
-                ],
+                customdata=said,
                 hovertemplate="%{customdata[0]}<br>median %{customdata[1]}<br>p99 %{customdata[2]}",
             )
-    rows = [m for group in groups.values() for m in group]
-    known = [time for m in rows for time in (m.time_us, m.p99_us)[: len(kinds)] if time]
     axis: dict[str, Any] = {"type": "log", "title": {"text": "time of one call, µs"}}
     if known:
-        low, high = math.log10(min(known)), math.log10(max(known))
+        low = math.log10(min(known))
+        high = math.log10(max(known))
         room = max(0.12 * (high - low), 0.15)
-        axis |= {"range": [low - room, high + room], "tickvals": ticks(low - room, high + room)}
+        start = low - room
+        end = high + room
+        axis["range"] = [start, end]
+        axis["tickvals"] = ticks(start, end)
     figure.update_layout({f"yaxis{panel}": axis})
 
 
@@ -130,12 +150,11 @@ def ticks(low: float, high: float) -> list[float]:
     """
     decades = range(math.floor(low), math.ceil(high) + 1)
     for steps in ((1, 1.5, 2, 3, 4, 5, 7), (1, 2, 5), (1, 3), (1,)):
-        known = [
-            step * 10.0**decade
-            for decade in decades
-            for step in steps
-            if low <= math.log10(step) + decade <= high
-        ]
+        known = []
+        for decade in decades:
+            for step in steps:
+                if low <= math.log10(step) + decade <= high:
+                    known.append(step * 10.0**decade)
         if len(known) <= 6:
             return known
     return known[:: math.ceil(len(known) / 6)]
@@ -147,7 +166,8 @@ def bandwidth_summary(
     """The conclusion of `bandwidth` in one sentence, plain text."""
     if not rows:
         return "Nothing measured yet"
-    if wrong := sum(m.wrong or 0 for m in rows):
+    wrong = sum(m.wrong or 0 for m in rows)
+    if wrong:
         worst = max(rows, key=lambda m: m.wrong or 0)
         return (
             f"{worst.op} gave {wrong:,} wrong elements, most at {format_bytes(worst.bytes)}: do not"
@@ -155,12 +175,19 @@ def bandwidth_summary(
         )
     if all(m.ranks == 1 for m in rows):
         ops = sorted({m.op for m in rows})
-        work = f"{ops[0]} works" if len(ops) == 1 else f"{len(ops)} collectives work"
+        if len(ops) == 1:
+            work = f"{ops[0]} works"
+        else:
+            work = f"{len(ops)} collectives work"
         return f"{work} on one rank, where nothing travels: these times say nothing of a link"
-    kind = "busbw" if all(m.busbw is not None for m in rows) else "algbw"
+    kind = "algbw"
+    if all(m.busbw is not None for m in rows):
+        kind = "busbw"
     best = max(rows, key=lambda m: _speed(m, kind))
     peak = _speed(best, kind)
-    named = f" in run {best.run}" if len({m.run for m in rows}) > 1 else ""
+    named = ""
+    if len({m.run for m in rows}) > 1:
+        named = f" in run {best.run}"
     reached = f"{best.op} reaches {format_number(peak)} GB/s {kind}{named}"
     if expected and kind == "busbw":
         bound = best.expected or expected
@@ -176,12 +203,18 @@ def latency_summary(rows: Sequence[Measurement]) -> str:
     if not rows:
         return "Nothing measured yet"
     least = min(rows, key=lambda m: m.bytes)
-    alike = sorted((m for m in rows if m.bytes == least.bytes), key=lambda m: m.time_us)
+    size = format_bytes(least.bytes)
     if len({m.op for m in rows}) > 1:
-        quick, slow = (f"{format_time(m.time_us)} ({m.op})" for m in (alike[0], alike[-1]))
-        return f"A call of {format_bytes(least.bytes)} takes {quick} to {slow}"
-    median, p99 = format_time(least.time_us), format_time(least.p99_us)
-    return f"{least.op} of {format_bytes(least.bytes)} takes {median}; its p99 (dotted) is {p99}"
+        alike = [m for m in rows if m.bytes == least.bytes]
+        alike.sort(key=lambda m: m.time_us)
+        first = alike[0]
+        last = alike[-1]
+        quick = f"{format_time(first.time_us)} ({first.op})"
+        slow = f"{format_time(last.time_us)} ({last.op})"
+        return f"A call of {size} takes {quick} to {slow}"
+    median = format_time(least.time_us)
+    p99 = format_time(least.p99_us)
+    return f"{least.op} of {size} takes {median}; its p99 (dotted) is {p99}"
 
 
 PANEL, SECOND, AXIS, LINE = 250, 150, 52, 18
@@ -272,13 +305,22 @@ def size_axis(sizes: Sequence[int]) -> dict[str, Any]:
     """
     known = sorted(set(sizes))
     shown: list[int] = []
-    apart = math.log(known[-1] / known[0]) / 6 if known else 0.0
-    for size in known[::-1][:: max(1, math.ceil(len(known) / 5))]:
+    apart = 0.0
+    if known:
+        apart = math.log(known[-1] / known[0]) / 6
+    step = max(1, math.ceil(len(known) / 5))
+    for size in known[::-1][::step]:
+        # names of neighbours would lie upon each other
         if not shown or math.log(shown[-1] / size) >= apart:
             shown.append(size)
     shown.reverse()
-    names = {"tickvals": shown, "ticktext": [format_bytes(size) for size in shown], "tickangle": 0}
-    return {"type": "log", "title": {"text": "message size", "standoff": 8}} | names
+    return {
+        "type": "log",
+        "title": {"text": "message size", "standoff": 8},
+        "tickvals": shown,
+        "ticktext": [format_bytes(size) for size in shown],
+        "tickangle": 0,
+    }
 
 
 def wrapped(words: str) -> list[str]:
@@ -321,7 +363,12 @@ def rank_style(number: int) -> dict[str, str]:
 
 def _style(index: int, dotted: bool = False) -> dict[str, object]:
     """Line and mark of one run: told apart by colour, by mark and by dash."""
-    dash = "dot" if dotted else "solid" if index < len(LINES) else "dash"
+    if dotted:
+        dash = "dot"
+    elif index < len(LINES):
+        dash = "solid"
+    else:
+        dash = "dash"
     line = {"color": LINES[index % len(LINES)], "width": 1.5 if dotted else 2.5, "dash": dash}
     return {
         "line": line,
@@ -330,11 +377,9 @@ def _style(index: int, dotted: bool = False) -> dict[str, object]:
 
 
 def _hover(m: Measurement, expected: float | None) -> list[str]:
-    ratio = (
-        f", {100 * m.busbw / expected:.0f} % of expected"
-        if expected and m.busbw is not None
-        else ""
-    )
+    ratio = ""
+    if expected and m.busbw is not None:
+        ratio = f", {100 * m.busbw / expected:.0f} % of expected"
     return [format_bytes(m.bytes), format_time(m.time_us), format_time(m.p99_us), ratio]
 
 
@@ -345,18 +390,24 @@ def _groups(rows: Sequence[Measurement]) -> dict[str, list[Measurement]]:
     """
     groups: dict[tuple[str, ...], list[Measurement]] = {}
     for m in rows:
-        what = (m.op, m.dtype, f"{m.ranks} rank{'s' if m.ranks != 1 else ''}", m.backend, m.run)
+        noun = "ranks"
+        if m.ranks == 1:
+            noun = "rank"
+        what = (m.op, m.dtype, f"{m.ranks} {noun}", m.backend, m.run)
         groups.setdefault(what, []).append(m)
     differ = [len(set(parts)) > 1 for parts in zip(*groups, strict=True)]
-    return {
-        ", ".join(part for part, shown in zip(what, differ, strict=True) if shown and part)
-        or what[0]: group
-        for what, group in groups.items()
-    }
+    named = {}
+    for row, group in groups.items():
+        parts = [part for part in compress(row, differ) if part]
+        name = ", ".join(parts) or row[0]
+        named[name] = group
+    return named
 
 
 def _speed(m: Measurement, kind: str) -> float:
-    return m.busbw if kind == "busbw" and m.busbw is not None else m.algbw
+    if kind == "busbw" and m.busbw is not None:
+        return m.busbw
+    return m.algbw
 
 
 def _wrong(figure: go.Figure, rows: Sequence[Measurement], kind: str) -> None:

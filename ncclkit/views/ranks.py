@@ -47,7 +47,11 @@ class Scale:
 
     def position(self, event: Event) -> float | None:
         """Where an event stands, None where nothing says so."""
-        return event.time if self.in_time else (float(event.line) if event.line > 0 else None)
+        if self.in_time:
+            return event.time
+        if event.line > 0:
+            return float(event.line)
+        return None
 
     def column(self, place: float) -> int:
         """0 to COLUMNS - 1."""
@@ -58,19 +62,19 @@ class Scale:
 
     def after(self, place: float) -> float:
         """The place as the axis counts: in `unit` since the first word, or a line number."""
-        return (place - self.start) / self.unit[1] if self.in_time else place
+        if self.in_time:
+            return (place - self.start) / self.unit[1]
+        return place
 
     @property
     def unit(self) -> tuple[str, float]:
         """Name and seconds of the axis' unit."""
         span = self.end - self.start
-        return (
-            ("hours", 3600.0)
-            if span > 7200
-            else ("minutes", 60.0)
-            if span > 240
-            else ("seconds", 1.0)
-        )
+        if span > 7200:
+            return "hours", 3600.0
+        if span > 240:
+            return "minutes", 60.0
+        return "seconds", 1.0
 
     @property
     def axis(self) -> str:
@@ -94,14 +98,20 @@ def ranks_view(case: Case) -> View:
     have no time.
     """
     scope = last_run_of(case)
-    known, own = timelines(scope), _lines_by_rank(scope.events)
+    known = timelines(scope)
+    own = _lines_by_rank(scope.events)
     if not own:
         return View("No event names a rank", Markup(""))
     scale = _scale(own)
     groups = _groups(known, own, scale)
-    drawn = groups[:MOST] if len(known) > SEPARATE else [[timeline] for timeline in known]
+    if len(known) > SEPARATE:
+        drawn = groups[:MOST]
+    else:
+        drawn = [[timeline] for timeline in known]
     drawn_rows = [row for group in drawn if (row := _timeline_row(group, own, scale)) is not None]
-    figure = _draw.log_timeline(drawn_rows, scale.middles(), scale.axis) if drawn_rows else None
+    figure = None
+    if drawn_rows:
+        figure = _draw.log_timeline(drawn_rows, scale.middles(), scale.axis)
     base = common({event.path for said in own.values() for event in said})
     rows = [
         (_label(group), _last(group, own, scale), group[0].end or "–", _words(group[0], own, base))
@@ -122,9 +132,9 @@ def _undrawn(known: Sequence[RankTimeline], own: Own, scale: Scale) -> Markup:
     """A note on ranks whose abnormal lines carry no time and so have no mark in a chart
     over time.
     """
-    wrong = {
-        timeline.rank: [e for e in own.get(timeline.rank, ()) if abnormal(e)] for timeline in known
-    }
+    wrong = {}
+    for timeline in known:
+        wrong[timeline.rank] = [e for e in own.get(timeline.rank, ()) if abnormal(e)]
     ranks = [
         rank
         for rank, lines in wrong.items()
@@ -185,16 +195,21 @@ def _groups(known: Sequence[RankTimeline], own: Own, scale: Scale) -> list[list[
     """
     alike: dict[tuple[str, str, bool], list[RankTimeline]] = {}
     for timeline in known:
-        wrong = timeline.abnormal.kind if timeline.abnormal else ""
-        alike.setdefault(
-            (wrong, re.sub(r"\d+", "#", timeline.end), timeline.rank in own), []
-        ).append(timeline)
+        wrong = ""
+        if timeline.abnormal:
+            wrong = timeline.abnormal.kind
+        # numbers differ from rank to rank, and say nothing of how one ended
+        ended = re.sub(r"\d+", "#", timeline.end)
+        kind = (wrong, ended, timeline.rank in own)
+        alike.setdefault(kind, []).append(timeline)
     return sorted(alike.values(), key=lambda group: (len(group), _ends(group, own, scale)[:1]))
 
 
 def _label(group: Sequence[RankTimeline]) -> str:
     ranks = [timeline.rank for timeline in group]
-    return str(ranks[0]) if len(ranks) == 1 else f"{plural(len(ranks), 'rank')}: {some(ranks)}"
+    if len(ranks) == 1:
+        return str(ranks[0])
+    return f"{plural(len(ranks), 'rank')}: {some(ranks)}"
 
 
 def _timeline_row(
@@ -204,12 +219,16 @@ def _timeline_row(
     said: dict[int, int] = {}
     for timeline in group:
         for event in own.get(timeline.rank, ()):
-            if (place := scale.position(event)) is not None:
+            place = scale.position(event)
+            if place is not None:
                 column = scale.column(place)
                 said[column] = max(said.get(column, 0), 2 if abnormal(event) else 1)
     if not said:
         return None
-    name = f"rank {group[0].rank}" if len(group) == 1 else plural(len(group), "rank")
+    if len(group) == 1:
+        name = f"rank {group[0].rank}"
+    else:
+        name = plural(len(group), "rank")
     return _draw.TimelineRow(name, said, (min(said), max(said)))
 
 
@@ -225,15 +244,17 @@ def _ends(group: Sequence[RankTimeline], own: Own, scale: Scale) -> list[float]:
 def _last(group: Sequence[RankTimeline], own: Own, scale: Scale) -> str:
     ends = _ends(group, own, scale)
     if not ends:
-        return "logged nothing" if group[0].rank not in own else "nothing says when"
+        if group[0].rank not in own:
+            return "logged nothing"
+        return "nothing says when"
     if not scale.in_time:
-        return (
-            f"line {ends[0]:,.0f}"
-            if ends[0] == ends[-1]
-            else f"lines {ends[0]:,.0f}–{ends[-1]:,.0f}"
-        )
+        if ends[0] == ends[-1]:
+            return f"line {ends[0]:,.0f}"
+        return f"lines {ends[0]:,.0f}–{ends[-1]:,.0f}"
     first, last = (time.strftime("%H:%M:%S", time.localtime(end)) for end in (ends[0], ends[-1]))
-    return first if first == last else f"{first}–{last}"
+    if first == last:
+        return first
+    return f"{first}–{last}"
 
 
 def _words(timeline: RankTimeline, own: Own, base: str) -> Markup:
@@ -242,7 +263,10 @@ def _words(timeline: RankTimeline, own: Own, base: str) -> Markup:
     if event is None:
         return el("span", "no line of this rank", cls="nk-dim")
     said = excerpt(event)
-    raw = said if len(said) <= WORDS else f"{said[:WORDS]} …"
+    if len(said) <= WORDS:
+        raw = said
+    else:
+        raw = f"{said[:WORDS]} …"
     return join(
         el("b", event.kind),
         " ",
@@ -259,14 +283,19 @@ def _headline(known: Sequence[RankTimeline], own: Own, scale: Scale, case: Case)
     logged = [timeline for timeline in known if timeline.rank in own]
     if len(logged) < len(known):
         return _absent(known, own, case)
-    stopped, gap = _stopped(logged, own, scale) if scale.in_time else ([], 0.0)
+    if scale.in_time:
+        stopped, gap = _stopped(logged, own, scale)
+    else:
+        stopped, gap = [], 0.0
     if stopped:
         others = f"{gap:,.1f} s before any other; {_troubled(logged)}"
         return f"{numbered('Rank', stopped)} stopped logging first, {others}", stopped
     calm = [timeline.rank for timeline in logged if timeline.abnormal is None]
     if calm and len(calm) * 2 <= len(logged):
         left = len(logged) - len(calm)
-        others = f"the {left:,} others do" if left > 1 else "the other one does"
+        others = "the other one does"
+        if left > 1:
+            others = f"the {left:,} others do"
         return (
             (
                 f"{numbered('Rank', calm)} report{'s' if len(calm) == 1 else ''} nothing abnormal"
@@ -274,28 +303,28 @@ def _headline(known: Sequence[RankTimeline], own: Own, scale: Scale, case: Case)
             ),
             calm,
         )
-    together = (
-        ", none stopped clearly before the others" if scale.in_time and len(logged) > 1 else ""
-    )
+    together = ""
+    if scale.in_time and len(logged) > 1:
+        together = ", none stopped clearly before the others"
     return f"{plural(len(logged), 'rank')} logged{together}; {_troubled(logged)}", ()
 
 
 def _absent(known: Sequence[RankTimeline], own: Own, case: Case) -> Headline:
     """Ranks that logged nothing; those whose logs were not given are not said to be at fault."""
-    given = {rank for row in case.inputs for rank in row.get("ranks") or ()}
+    given: set[int] = set()
+    for row in case.inputs:
+        given.update(row.get("ranks") or ())
     missing = [timeline.rank for timeline in known if timeline.rank not in own]
-    if empty := [rank for rank in missing if rank in given]:
-        return f"{numbered('Rank', empty)} logged nothing; {plural(len(own), 'rank')} did", empty
+    logging = plural(len(own), "rank")
+    empty = [rank for rank in missing if rank in given]
+    if empty:
+        return f"{numbered('Rank', empty)} logged nothing; {logging} did", empty
     if len(missing) < len(own):
-        return (
-            f"No line of {numbered('rank', missing)} was given; {plural(len(own), 'rank')} logged",
-            missing,
-        )
-    logs = (
-        f"rank {min(own)}'s log was"
-        if len(own) == 1
-        else f"the logs of {numbered('rank', sorted(own))} were"
-    )
+        return f"No line of {numbered('rank', missing)} was given; {logging} logged", missing
+    if len(own) == 1:
+        logs = f"rank {min(own)}'s log was"
+    else:
+        logs = f"the logs of {numbered('rank', sorted(own))} were"
     return f"Only {logs} given, of {plural(len(known), 'rank')}", sorted(own)
 
 
@@ -305,26 +334,32 @@ def _stopped(logged: Sequence[RankTimeline], own: Own, scale: Scale) -> tuple[li
 
     Of a few ranks, else of most of them: several late ranks can keep one waiting.
     """
-    ends = sorted(
-        (end[-1], timeline.rank) for timeline in logged if (end := _ends([timeline], own, scale))
-    )
-    gaps = [(b[0] - a[0], place) for place, (a, b) in enumerate(pairwise(ends), 1)]
+    ends = []
+    for timeline in logged:
+        known = _ends([timeline], own, scale)
+        if known:
+            ends.append((known[-1], timeline.rank))
+    ends.sort()
+    gaps = []
+    for count, ((end, _), (next_end, _)) in enumerate(pairwise(ends), 1):
+        gaps.append((next_end - end, count))
+    clear = max(SILENCE, 0.05 * (scale.end - scale.start))
     for most in (len(ends) // 2, len(ends)):
-        gap, count = max((gap for gap in gaps if gap[1] <= most), default=(0.0, 0))
-        if gap > max(SILENCE, 0.05 * (scale.end - scale.start)):
+        allowed = [row for row in gaps if row[1] <= most]
+        gap, count = max(allowed, default=(0.0, 0))
+        if gap > clear:
             return [rank for _, rank in ends[:count]], gap
     return [], 0.0
 
 
 def _troubled(logged: Sequence[RankTimeline]) -> str:
-    if wrong := sum(timeline.abnormal is not None for timeline in logged):
+    wrong = sum(timeline.abnormal is not None for timeline in logged)
+    if wrong:
         return f"{plural(wrong, 'rank')} logged something abnormal"
     died = [timeline.rank for timeline in logged if any(_died(event) for event in timeline.at)]
-    return (
-        f"{numbered('rank', died)} ended badly without a line that says why"
-        if died
-        else "nothing abnormal was logged"
-    )
+    if died:
+        return f"{numbered('rank', died)} ended badly without a line that says why"
+    return "nothing abnormal was logged"
 
 
 def _died(event: Event) -> bool:

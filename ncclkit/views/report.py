@@ -42,15 +42,16 @@ class ReportForm(Form):
 
     def blocked(self) -> Mapping[W.Button, str]:
         """The button, where there is no folder for the page."""
-        return (
-            {}
-            if self._case.path
-            else {self.start: "A report is kept in a case folder; open one with Case.open(path)."}
-        )
+        if self._case.path:
+            return {}
+        return {self.start: "A report is kept in a case folder; open one with Case.open(path)."}
 
     async def prepare(self) -> View:
         """The report of the cells that were run in this kernel."""
-        shell: Any = ZMQInteractiveShell.instance() if ZMQInteractiveShell.initialized() else None
+        if ZMQInteractiveShell.initialized():
+            shell: Any = ZMQInteractiveShell.instance()
+        else:
+            shell = None
         if shell is None or self._case.path is None:
             raise NcclkitError(
                 "A report is made of a notebook that is open, and kept in a case folder."
@@ -72,7 +73,9 @@ def _opened(notebook: Path) -> Path:
     chinese = notebook.with_name(f"{notebook.stem}.zh{notebook.suffix}")
     # set by Jupyter for the kernel of an open notebook
     session = Path(os.environ.get("JPY_SESSION_NAME", ""))
-    return chinese if session.name == chinese.name and chinese.exists() else notebook
+    if session.name == chinese.name and chinese.exists():
+        return chinese
+    return notebook
 
 
 def _kept(html: Path) -> View:

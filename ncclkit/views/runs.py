@@ -15,7 +15,7 @@ import plotly.graph_objects as go
 from ncclkit.analysis.history import Change, History, beside_baseline, compare_cases
 from ncclkit.causes import catalogue, page
 from ncclkit.core import bandwidth, storage
-from ncclkit.core.bandwidth import Judgement, judge
+from ncclkit.core.bandwidth import Judgement, judge_curve
 from ncclkit.core.case import Case
 from ncclkit.core.experiment_records import FOLDER, experiments
 from ncclkit.core.model import Advice, Measurement, NcclkitError, safe
@@ -73,27 +73,32 @@ def measurement_table(rows: Iterable[Measurement], expected: float | None = None
     """
     rows = list(rows)
     single = bool(rows) and all(m.singles for m in rows)
-    median, tail = BATCHED if single else TIMES
+    if single:
+        median, tail = BATCHED
+    else:
+        median, tail = TIMES
     head = [name.format(median=median, p99=tail) for name in (*HEAD, "In a CUDA graph", "Run")]
     several = len({m.run for m in rows}) > 1
-    body = [
-        (
-            m.op,
-            *_measured(m, m.expected or expected),
-            format_time(m.graph_us),
-            m.run if several else "–",
-        )
-        for m in rows
-    ]
-    shown = [
-        name not in OPTIONAL or any(row[place] != "–" for row in body)
-        for place, name in enumerate(head)
-    ]
+    body: list[tuple[object, ...]] = []
+    for m in rows:
+        run = "–"
+        if several:
+            run = m.run
+        measured = _measured(m, m.expected or expected)
+        body.append((m.op, *measured, format_time(m.graph_us), run))
+    shown = []
+    for place, name in enumerate(head):
+        is_filled = any(row[place] != "–" for row in body)
+        shown.append(is_filled or name not in OPTIONAL)
+    bounds = {m.expected or expected for m in rows}
     shown[0] = len({m.op for m in rows}) > 1
-    shown[head.index("At most GB/s")] &= len({m.expected or expected for m in rows}) > 1
+    shown[head.index("At most GB/s")] &= len(bounds) > 1
     shown[head.index("algbw GB/s")] = any(m.algbw != m.busbw for m in rows)
-    wide = table([*compress(head, shown)], [[*compress(row, shown)] for row in body], "nk-numbers")
-    return join(fit(wide), el("p", TWO, cls="nk-dim") if single else "")
+    columns = list(compress(head, shown))
+    wide = table(columns, [list(compress(row, shown)) for row in body], "nk-numbers")
+    if single:
+        return join(fit(wide), el("p", TWO, cls="nk-dim"))
+    return fit(wide)
 
 
 def case_view(case: Case) -> View:
@@ -129,8 +134,15 @@ def case_view(case: Case) -> View:
 
 
 def _measured(m: Measurement, expected: float | None) -> tuple[object, ...]:
-    share = m.busbw / expected if m.busbw is not None and expected else None
-    ratio = "–" if share is None else "above" if share > bandwidth.ABOVE else percent(share)
+    share = None
+    if m.busbw is not None and expected:
+        share = m.busbw / expected
+    if share is None:
+        ratio = "–"
+    elif share > bandwidth.ABOVE:
+        ratio = "above"
+    else:
+        ratio = percent(share)
     wrong = el("b", f"✕ {m.wrong:,}", cls="nk-bad") if m.wrong else "–" if m.wrong is None else "0"
     return (
         format_bytes(m.bytes),
@@ -148,7 +160,9 @@ def _speed(value: float | None) -> str:
     """A bandwidth in GB/s; of the smallest messages it says nothing that their time does not."""
     if value is None:
         return "–"
-    return "< 0.001" if 0 < value < 0.001 else format_number(value)
+    if 0 < value < 0.001:
+        return "< 0.001"
+    return format_number(value)
 
 
 def _files(folder: Path) -> int:
@@ -163,14 +177,18 @@ def _run_words(folder: Path) -> str:
     if not any((folder / name).exists() for name in ("plan.json", "status.json")):
         return "collected from hosts and processes; nothing was run"
     try:
-        status = storage.parse(storage.content(folder / "status.json"))
+        status = storage.parse_json(storage.content(folder / "status.json"))
     except (OSError, ValueError, NcclkitError) as error:
         return (
             f"run without a readable status.json ({type(error).__name__}): still running, or"
             " cut off"
         )
-    said = status.get("say") or status.get("reason") if isinstance(status, dict) else None
-    return f"run: {said}" if said else "run: plan, wire records, one log per rank"
+    said = None
+    if isinstance(status, dict):
+        said = status.get("say") or status.get("reason")
+    if said:
+        return f"run: {said}"
+    return "run: plan, wire records, one log per rank"
 
 
 def compare_view(*cases: Case | str | Path) -> View:
@@ -197,18 +215,18 @@ def _history_view(found: History) -> View:
     ]
     head = ("Verdict", "Collective", "Size", found.labels[0], found.labels[-1])
     changed = table(("What changed on the hosts",), [(one,) for one in found.differences])
-    sizes = (
-        fold("Every size", fit(table(head, rows, "nk-numbers")), is_open=len(rows) <= 12)
-        if rows
-        else Markup("")
-    )
+    if rows:
+        sizes = fold("Every size", fit(table(head, rows, "nk-numbers")), is_open=len(rows) <= 12)
+    else:
+        sizes = Markup("")
     body = join(el("h5", "Between them") if found.differences else "", fit(changed), sizes)
-    curves = [m for label in found.labels for m in found.curves.get(label, ())]
-    return (
-        Chart(plots.bandwidth(curves, summary=found.summary), body)
-        if curves
-        else View(found.summary, body)
-    )
+    curves = []
+    for label in found.labels:
+        for m in found.curves.get(label, ()):
+            curves.append(m)
+    if curves:
+        return Chart(plots.bandwidth(curves, summary=found.summary), body)
+    return View(found.summary, body)
 
 
 def _mark(one: Change) -> Markup:
@@ -260,19 +278,30 @@ def curve_view(run: Run) -> Chart:
     """
     if run.measurements and run.plan.ranks == 1:
         return Chart(plots.latency(run.measurements))
-    judgement = judge(run.curve, run.expectation) if run.measurements else None
-    derived = el("p", el("b", "Expected: "), run.expectation.words) if run.expectation else ""
-    beside = (
-        "; ".join(f"{ref} = {percent(ratio)}" for ref, ratio in judgement.ratios)
-        if judgement
-        else ""
-    )
-    against, curve = beside_baseline(run.measurements if run.reason == "done" else ())
-    elsewhere = f"Measured elsewhere: {beside}." if beside else ""
-    notes = (run.expectation.note if run.expectation else "", elsewhere, against)
-    caption = join(
-        derived, el("p", " ".join(filter(None, notes)), cls="nk-dim") if any(notes) else ""
-    )
+    judgement = None
+    if run.measurements:
+        judgement = judge_curve(run.curve, run.expectation)
+    derived = ""
+    if run.expectation:
+        derived = el("p", el("b", "Expected: "), run.expectation.words)
+    beside = ""
+    if judgement:
+        beside = "; ".join(f"{ref} = {percent(ratio)}" for ref, ratio in judgement.ratios)
+    # a run that ended early has no whole curve to compare
+    measured: Sequence[Measurement] = ()
+    if run.reason == "done":
+        measured = run.measurements
+    against, curve = beside_baseline(measured)
+    notes = []
+    if run.expectation:
+        notes.append(run.expectation.note)
+    if beside:
+        notes.append(f"Measured elsewhere: {beside}.")
+    notes.append(against)
+    said = " ".join(filter(None, notes))
+    caption = join(derived)
+    if said:
+        caption = join(derived, el("p", said, cls="nk-dim"))
     figure = plots.bandwidth(run.measurements, *judged(run.expectation), _cut_short(run))
     return Chart(with_baseline(figure, curve), caption)
 
@@ -284,11 +313,10 @@ def measurements_view(source: Any) -> View:
     """
     rows = sorted(getattr(source, "measurements", source), key=lambda m: (m.run, m.op, m.bytes))
     expected, words = judged(getattr(source, "expectation", None))
-    normal = (
-        _normal(judge(source.curve, source.expectation))
-        if isinstance(source, Run) and rows
-        else Markup("")
-    )
+    if isinstance(source, Run) and rows:
+        normal = _normal(judge_curve(source.curve, source.expectation))
+    else:
+        normal = Markup("")
     summary = _cut_short(source) or plots.bandwidth_summary(rows, expected, words)
     return View(summary, join(measurement_table(rows, expected), normal))
 
@@ -331,7 +359,9 @@ def _normal(judgement: Judgement | None) -> Markup:
 
 def _cut_short(source: Any) -> str:
     """The summary of a run that failed, as its speeds are of what came before; else empty."""
-    return source.summary if isinstance(source, Run) and source.reason != "done" else ""
+    if isinstance(source, Run) and source.reason != "done":
+        return source.summary
+    return ""
 
 
 def tuning_view(source: Run | Iterable[Advice]) -> View:

@@ -61,7 +61,8 @@ class StartForm(Form):
     CANCELLED = "Cancelled; what was collected until then stays in the case folder"
 
     def __init__(self, case_dir: str, logs_dir: str, logs: str = "", running: str = "") -> None:
-        self._case_dir, self._logs_dir = case_dir, logs_dir
+        self._case_dir = case_dir
+        self._logs_dir = logs_dir
         self._machine = False
         self._asked: AskForm | None = None
         self.question = W.VBox([], layout=W.Layout(width="100%"))
@@ -95,21 +96,23 @@ class StartForm(Form):
 
     def asks(self) -> bool:
         """Whether anything is named."""
-        if wrong := self.wrong():
+        wrong = self.wrong()
+        if wrong:
             raise NcclkitError(wrong[self.job])
         named = bool(self.logs.value.strip() or self.job.value.strip())
         return self._machine or named or bool(self.upload.value)
 
     def prepare(self) -> Coroutine[Any, Any, View]:
         """The answer to what is named."""
-        return (
-            self._attach(self.job.value) if self.job.value.strip() else self._read(self.logs.value)
-        )
+        if self.job.value.strip():
+            return self._attach(self.job.value)
+        return self._read(self.logs.value)
 
     def started(self) -> None:
         """Show that it begins; a question about another job is gone."""
         super().started()
-        self._asked, self.question.children = None, ()
+        self._asked = None
+        self.question.children = ()
 
     def finished(self, outcome: Any) -> None:
         """Show the answer, the question that is left, and where it goes on."""
@@ -137,11 +140,15 @@ class StartForm(Form):
 
     async def _read_uploaded(self, files: Sequence[Mapping[str, Any]]) -> View:
         """Keep the files in the case folder, under names that lead nowhere else, and read them."""
-        room = (Case.open(self._logs_dir).path or Path()) / "uploaded"
-        folder = room / str(len(list(room.glob("*"))) + 1)
+        case_folder = Case.open(self._logs_dir).path or Path()
+        room = case_folder / "uploaded"
+        earlier = list(room.glob("*"))
+        folder = room / str(len(earlier) + 1)
         folder.mkdir(parents=True)
         for number, file in enumerate(files, 1):
-            name = STRANGE.sub("_", Path(str(file["name"])).name).lstrip(".") or f"log{number}"
+            # a browser sends whatever name it likes: no folders, no hidden files
+            given = Path(str(file["name"])).name
+            name = STRANGE.sub("_", given).lstrip(".") or f"log{number}"
             (folder / name).write_bytes(file["content"])
         self.logs.value = str(folder)
         return await self._read(self.logs.value)
@@ -158,7 +165,8 @@ class StartForm(Form):
         """Show why there is no answer, and mark the field that led to none."""
         if not cancelled and not self._machine:
             self.mark(self.job if self.job.value.strip() else self.logs, why)
-        self._machine, self.drawing.outputs = False, ()
+        self._machine = False
+        self.drawing.outputs = ()
         super().failed(why, cancelled)
 
     async def _test(self) -> View:

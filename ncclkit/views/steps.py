@@ -101,7 +101,9 @@ class StepForm(Form):
 
     async def _measured(self, words: Sequence[str], options: StepOptions) -> View:
         run = await step.measure_steps(self._case, words, options, self.observe)
-        return View(run.summary, Markup("")) if run.times is None else step_view(self._case)
+        if run.times is None:
+            return View(run.summary, Markup(""))
+        return step_view(self._case)
 
     def _words(self, field: W.Text) -> list[str]:
         return split_words(field.value, field.description)
@@ -116,7 +118,10 @@ def _figure(times: StepTimes) -> go.Figure:
     names = [f"rank {one.rank}" for one in ranks]
     # a narrow page has each name in a row of its own
     figure = _draw.blank(height=174 + 26 * len(ranks))
-    for part in (part for part in PARTS if any(one.parts[part] >= 5e-5 for one in ranks)):
+    for part in PARTS:
+        # what no bar would show needs no place in the legend
+        if all(one.parts[part] < 5e-5 for one in ranks):
+            continue
         figure.add_bar(
             y=names,
             x=[1e3 * one.parts[part] for one in ranks],
@@ -171,15 +176,16 @@ def _effects(effects: Sequence[SettingEffect]) -> Markup:
         for one in effects
     ]
     head = ("Setting", "A step becomes", "Gain", "Interval", "A batch as it is", "With the setting")
-    return (
-        join(el("h5", "What was tried"), fit(table(head, rows, "nk-numbers")))
-        if rows
-        else Markup("")
-    )
+    if rows:
+        return join(el("h5", "What was tried"), fit(table(head, rows, "nk-numbers")))
+    return Markup("")
 
 
 def _notes(times: StepTimes) -> Markup:
-    cost = "" if times.cost is None else f" Measuring took {percent(times.cost, 1)} of a step."
+    if times.cost is None:
+        cost = ""
+    else:
+        cost = f" Measuring took {percent(times.cost, 1)} of a step."
     said = (
         f"{times.steps} steps of {len(times.ranks)} ranks over"
         f" {times.backend or 'no process group'}.{cost}"

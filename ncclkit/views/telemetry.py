@@ -8,8 +8,9 @@ from __future__ import annotations
 import gzip
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 import plotly.graph_objects as go
 
@@ -34,10 +35,17 @@ PHASES = {
     "done": "done",
 }
 """Phases that are marked, and how; of each the last that a rank told."""
+GPU_MEMORY, GPU_BUSY, GPU_POWER, GPU_CLOCK, GPU_HEAT = range(5)
+"""Columns of a GPU's row in a sample."""
+WAITED = 3
+"""Column of a rank's scheduling: seconds that its processes waited for a core, all together."""
 MOST = 1e18
 """Bytes, seconds since the epoch and everything else of a sample are below it."""
 LARGEST = 64 * MIB
 """Bytes that are read of one file: about a day."""
+
+ALWAYS = ("t", "memory", "memory_total")
+"""What every sample holds; a line without any of them is none."""
 
 Sample = Mapping[str, Any]
 Curve = tuple[str, list[float | None]]
@@ -47,12 +55,12 @@ def telemetry_view(case: Case) -> View:
     """What the host, its GPUs and the ranks did while the last run, or a job, was watched; each
     host has a row.
     """
-    watched = (run_telemetry_view(run, case.events) for run in reversed(case.runs()))
-    none = View(
-        "No run of this case was watched: telemetry is recorded by live tests and by attach",
-        Markup(""),
-    )
-    return next((view for view in watched if view is not None), none)
+    for run in reversed(case.runs()):
+        view = run_telemetry_view(run, case.events)
+        if view is not None:
+            return view
+    why = "No run of this case was watched: telemetry is recorded by live tests and by attach"
+    return View(why, Markup(""))
 
 
 def run_telemetry_view(run: Path, events: Iterable[Event]) -> Drawn | None:
@@ -60,66 +68,80 @@ def run_telemetry_view(run: Path, events: Iterable[Event]) -> Drawn | None:
 
     None where it has none.
     """
-    hosts = _by_host(run)
+    hosts = _samples_by_host(run)
     if not hosts:
         return None
     start = min(samples[0]["t"] for samples in hosts.values())
     host, samples = max(hosts.items(), key=lambda item: _peak(item[1], _memory_share))
-    cells = {title: [of(one) for one in hosts.values()] for title, of in COLUMNS.items()}
-    filled = {title: column for title, column in cells.items() if any(column)}
-    named = [el("span", name, cls="nk-whole") for name in hosts]
-    rows = zip(
-        named, *([cell or "–" for cell in column] for column in filled.values()), strict=True
-    )
-    figure = _figure(samples, start, _phases(events, run.name, start))
-    which = "" if len(hosts) == 1 else f"; drawn is {host}, the one with the fullest memory"
-    return Drawn(f"{_summary(host, samples)}{which}", figure, table(("Host", *filled), rows))
+    figure = _curves_figure(samples, start, _last_phases(events, run.name, start))
+    summary = _summary(host, samples)
+    if len(hosts) > 1:
+        # one host's curves are enough to read; the fullest memory is the likeliest trouble
+        summary += f"; drawn is {host}, the one with the fullest memory"
+    return Drawn(summary, figure, _table_of_hosts(hosts))
 
 
-def _by_host(run: Path) -> dict[str, list[Sample]]:
+def _table_of_hosts(hosts: Mapping[str, Sequence[Sample]]) -> Markup:
+    """One row for each host; a column that says nothing of any host is left out."""
+    head = ["Host"]
+    columns: list[list[object]] = [[el("span", name, cls="nk-whole") for name in hosts]]
+    for title, cell_of in COLUMNS.items():
+        cells = [cell_of(samples) for samples in hosts.values()]
+        if any(cells):
+            head.append(title)
+            columns.append([cell or "–" for cell in cells])
+    return table(head, zip(*columns, strict=True))
+
+
+def _samples_by_host(run: Path) -> dict[str, list[Sample]]:
     """Host → its samples in order of time."""
     hosts: dict[str, list[Sample]] = {}
     for path in sorted(run.glob("telemetry*.jsonl*")):
-        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
-            for line in file.read(LARGEST).splitlines():
-                sample = _sample(line)
-                if sample is not None:
-                    hosts.setdefault(sample["host"], []).append(sample)
-    return {
-        host: sorted(samples, key=lambda sample: float(sample["t"]))
-        for host, samples in hosts.items()
-    }
+        for line in _content(path).splitlines():
+            sample = _parsed_sample(line)
+            if sample is not None:
+                hosts.setdefault(sample["host"], []).append(sample)
+    # hosts write side by side, and one that was started again begins anew
+    for samples in hosts.values():
+        samples.sort(key=lambda sample: float(sample["t"]))
+    return hosts
 
 
-def _sample(line: bytes) -> Sample | None:
+def _content(path: Path) -> bytes:
+    if path.suffix == ".gz":
+        with gzip.open(path) as packed:
+            return packed.read(LARGEST)
+    with path.open("rb") as file:
+        return file.read(LARGEST)
+
+
+def _parsed_sample(line: bytes) -> Sample | None:
     """One line of telemetry; None for one that is torn or is no sample."""
     try:
         sample = json.loads(line)
     except (ValueError, RecursionError):
         return None
-    if not isinstance(sample, dict) or not all(
-        _is_number(sample.get(name)) for name in ("t", "memory", "memory_total")
-    ):
+    if not isinstance(sample, dict):
         return None
-    numbers = {name: sample[name] for name in ("cpu", "swap") if _is_number(sample.get(name))}
-    rates = {name: _rows(sample, name, _is_number) for name in ("net", "pressure")}
-    ranks = {
-        "utilization": _rows(sample, "utilization"),
-        "scheduling": _rows(sample, "scheduling", _is_row),
-    }
-    gpus = sample.get("gpus") if isinstance(sample.get("gpus"), list) else []
-    always = {name: sample[name] for name in ("t", "memory", "memory_total")}
-    return {
-        "host": str(sample.get("host", "")),
-        **always,
-        **numbers,
-        **rates,
-        **ranks,
-        "gpus": gpus,
-    }
+    if not all(_is_number(sample.get(name)) for name in ALWAYS):
+        return None
+    found: dict[str, Any] = {"host": str(sample.get("host", ""))}
+    for name in ALWAYS:
+        found[name] = sample[name]
+    for name in ("cpu", "swap"):
+        if _is_number(sample.get(name)):
+            found[name] = sample[name]
+    found["net"] = _checked_rows(sample, "net", _is_number)
+    found["pressure"] = _checked_rows(sample, "pressure", _is_number)
+    found["utilization"] = _checked_rows(sample, "utilization")
+    found["scheduling"] = _checked_rows(sample, "scheduling", _is_scheduling)
+    found["gpus"] = []
+    if isinstance(sample.get("gpus"), list):
+        found["gpus"] = sample["gpus"]
+    return found
 
 
-def _rows(
+def _checked_rows(
     sample: Sample, name: str, is_right: Callable[[object], bool] = lambda row: True
 ) -> Mapping[str, Any]:
     """What a sample holds under this name, such as the rate of each interface.
@@ -127,109 +149,161 @@ def _rows(
     Without what is of another type.
     """
     rows = sample.get(name)
-    return (
-        {key: row for key, row in rows.items() if is_right(row)} if isinstance(rows, dict) else {}
-    )
+    if isinstance(rows, dict):
+        return {key: row for key, row in rows.items() if is_right(row)}
+    return {}
 
 
-def _is_number(value: object) -> bool:
-    """Whether it is a number that a host can have: JSON knows infinite ones, too."""
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and -MOST < value < MOST
+def _is_number(value: object) -> TypeGuard[float]:
+    """Whether it is a number that a host can have."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return False
+    # JSON knows infinite ones, too
+    return -MOST < value < MOST
 
 
 def _summary(host: str, samples: Sequence[Sample]) -> str:
-    first, last = samples[0]["t"], samples[-1]["t"]
+    first = samples[0]["t"]
+    last = samples[-1]["t"]
     total = samples[-1]["memory_total"] / GIB
-    cpu = _peak(samples, lambda s: s.get("cpu"))
-    memory = _peak(samples, lambda s: s["memory"]) / GIB
-    swap = _peak(samples, lambda s: s.get("swap"))
-    parts = [f"CPU at most {cpu:.0f} %", f"memory at most {memory:.1f} of {total:.1f} GiB"]
-    parts.append(f"{format_bytes(swap)} of swap in use" if swap else "no swap in use")
-    gpus = [_gpu_peak(samples, column) for column in (0, 1)]
-    if gpus[0]:
-        parts.append(
-            f"GPU memory at most {gpus[0] / 1024:.1f} GiB, GPUs busy up to {gpus[1]:.0f} %"
-        )
-    return f"{plural(round(last - first), 'second')} on {host}: {', '.join(parts)}"
+    cpu = _peak(samples, _cpu_of)
+    memory = _peak(samples, _memory_of) / GIB
+    swap = _peak(samples, _swap_of)
+    parts = [
+        f"CPU at most {cpu:.0f} %",
+        f"memory at most {memory:.1f} of {total:.1f} GiB",
+    ]
+    if swap:
+        parts.append(f"{format_bytes(swap)} of swap in use")
+    else:
+        parts.append("no swap in use")
+    gpu_memory = _gpu_peak(samples, GPU_MEMORY) / 1024
+    gpu_busy = _gpu_peak(samples, GPU_BUSY)
+    if gpu_memory:
+        parts.append(f"GPU memory at most {gpu_memory:.1f} GiB, GPUs busy up to {gpu_busy:.0f} %")
+    seconds = plural(round(last - first), "second")
+    return f"{seconds} on {host}: {', '.join(parts)}"
 
 
-def _peak(samples: Iterable[Sample], of: Callable[[Sample], Any]) -> float:
-    return max((float(value) for sample in samples if _is_number(value := of(sample))), default=0.0)
+def _peak(samples: Iterable[Sample], value_of: Callable[[Sample], Any]) -> float:
+    highest = 0.0
+    for value in map(value_of, samples):
+        if _is_number(value):
+            highest = max(highest, float(value))
+    return highest
+
+
+def _cpu_of(sample: Sample) -> Any:
+    return sample.get("cpu")
+
+
+def _memory_of(sample: Sample) -> Any:
+    return sample["memory"]
+
+
+def _swap_of(sample: Sample) -> Any:
+    return sample.get("swap")
+
+
+def _memory_wait_of(sample: Sample) -> Any:
+    return sample["pressure"].get("memory")
 
 
 def _memory_share(sample: Sample) -> float:
-    return float(sample["memory"]) / max(float(sample["memory_total"]), 1.0)
+    total = max(float(sample["memory_total"]), 1.0)
+    return float(sample["memory"]) / total
 
 
 def _gpu_peak(samples: Iterable[Sample], column: int) -> float:
-    return max(_of_gpus(samples, column), default=0.0)
+    return max(_values_of_gpus(samples, column), default=0.0)
 
 
-def _of_gpus(samples: Iterable[Sample], column: int) -> list[float]:
+def _values_of_gpus(samples: Iterable[Sample], column: int) -> list[float]:
     """What is known of any GPU at any time."""
-    return [
-        float(gpu[column]) for sample in samples for gpu in _gpus(sample) if _is_number(gpu[column])
-    ]
+    found: list[float] = []
+    for sample in samples:
+        for gpu in _gpu_rows(sample):
+            if _is_number(gpu[column]):
+                found.append(float(gpu[column]))
+    return found
 
 
 def _gpu_range(samples: Iterable[Sample], column: int, unit: str) -> str:
     """``210–1980 MHz``, of all GPUs over all of the telemetry; empty where it is not known."""
-    values = _of_gpus(samples, column)
-    return f"{min(values):.0f}–{max(values):.0f} {unit}" if values else ""
+    values = _values_of_gpus(samples, column)
+    if values:
+        return f"{min(values):.0f}–{max(values):.0f} {unit}"
+    return ""
 
 
-def _fastest(samples: Sequence[Sample]) -> str:
+def _gpu_memory_words(samples: Sequence[Sample]) -> str:
+    peak = _gpu_peak(samples, GPU_MEMORY)
+    if peak:
+        return f"{peak / 1024:.1f} GiB"
+    return ""
+
+
+def _fastest_interface(samples: Sequence[Sample]) -> str:
     """The highest traffic of one interface, in and out together, and its name."""
-    moved = [(rate, name) for s in samples for name, rate in s["net"].items()]
+    moved = []
+    for sample in samples:
+        for name, rate in sample["net"].items():
+            moved.append((rate, name))
     rate, name = max(moved, default=(0, ""))
-    return f"{format_bytes(rate)}/s on {name}" if rate else ""
+    if rate:
+        return f"{format_bytes(rate)}/s on {name}"
+    return ""
 
 
 COLUMNS: Mapping[str, Callable[[Sequence[Sample]], str]] = {
     "Seconds": lambda samples: f"{samples[-1]['t'] - samples[0]['t']:.0f}",
-    "CPU, highest": lambda samples: f"{_peak(samples, lambda s: s.get('cpu')):.0f} %",
+    "CPU, highest": lambda samples: f"{_peak(samples, _cpu_of):.0f} %",
     "Memory, highest": lambda samples: f"{100 * _peak(samples, _memory_share):.0f} %",
-    "Swap": lambda samples: format_bytes(_peak(samples, lambda s: s.get("swap"))),
-    "Waited for memory": lambda samples: (
-        f"{_peak(samples, lambda s: s['pressure'].get('memory')):.0f} %"
-    ),
-    "Network, highest": _fastest,
-    "GPU memory, highest": lambda samples: (
-        f"{peak / 1024:.1f} GiB" if (peak := _gpu_peak(samples, 0)) else ""
-    ),
-    "GPUs busy": lambda samples: _gpu_range(samples, 1, "%"),
-    "GPU power": lambda samples: _gpu_range(samples, 2, "W"),
-    "GPU clock": lambda samples: _gpu_range(samples, 3, "MHz"),
-    "GPU temperature": lambda samples: _gpu_range(samples, 4, "°C"),
+    "Swap": lambda samples: format_bytes(_peak(samples, _swap_of)),
+    "Waited for memory": lambda samples: f"{_peak(samples, _memory_wait_of):.0f} %",
+    "Network, highest": _fastest_interface,
+    "GPU memory, highest": lambda samples: _gpu_memory_words(samples),
+    "GPUs busy": lambda samples: _gpu_range(samples, GPU_BUSY, "%"),
+    "GPU power": lambda samples: _gpu_range(samples, GPU_POWER, "W"),
+    "GPU clock": lambda samples: _gpu_range(samples, GPU_CLOCK, "MHz"),
+    "GPU temperature": lambda samples: _gpu_range(samples, GPU_HEAT, "°C"),
 }
 """Columns of the table, each with what it says of a host; one that says nothing of any host is left
 out."""
 
 
-def _gpus(sample: Sample) -> list[list[Any]]:
+def _gpu_rows(sample: Sample) -> list[list[Any]]:
     return [row for row in sample["gpus"] if isinstance(row, list) and len(row) == 5]
 
 
-def _phases(events: Iterable[Event], run: str, start: float) -> dict[str, float]:
+def _last_phases(events: Iterable[Event], run: str, start: float) -> dict[str, float]:
     """Phase of the ranks → seconds into the telemetry at which the last rank reached it."""
     found: dict[str, float] = {}
     for event in events:
-        if event.kind == "worker.phase" and event.time is not None and f"/{run}/" in event.path:
+        if event.kind != "worker.phase" or event.time is None:
+            continue
+        if f"/{run}/" in event.path:
             phase = str(event.data.phase)
-            found[phase] = max(found.get(phase, 0.0), event.time - start)
+            second = event.time - start
+            found[phase] = max(found.get(phase, 0.0), second)
     return {words: found[phase] for phase, words in PHASES.items() if phase in found}
 
 
-def _figure(samples: Sequence[Sample], start: float, phases: Mapping[str, float]) -> go.Figure:
+def _curves_figure(
+    samples: Sequence[Sample], start: float, phases: Mapping[str, float]
+) -> go.Figure:
     """One row for each quantity, all over the same seconds."""
     thin = _thinned(samples)
-    rows = [
-        (title, moving) for title, curves in _curves(thin) if (moving := _moving(title, curves))
-    ]
+    rows: list[list[Curve]] = []
+    titles: list[str] = []
+    for title, curves in _all_curves(thin):
+        moving = _moving_curves(title, curves)
+        if moving:
+            rows.append(moving)
+            titles.append(_draw.titled(title, [name for name, _ in moving]))
     times = [sample["t"] - start for sample in thin]
-    titles = [_draw.titled(title, [name for name, _ in curves]) for title, curves in rows]
     figure = _draw.panels(titles, "seconds since the watching began", 108)
-    for place, (_, curves) in enumerate(rows, 1):
+    for place, curves in enumerate(rows, 1):
         for index, (name, values) in enumerate(curves):
             figure.add_scatter(
                 x=times,
@@ -245,14 +319,17 @@ def _figure(samples: Sequence[Sample], start: float, phases: Mapping[str, float]
     figure.update_layout(hovermode="x unified")
     for place, (phase, second) in enumerate(phases.items()):
         figure.add_vline(x=second, line={"color": plots.VERMILLION, "width": 1, "dash": "dot"})
-        look: dict[str, Any] = {
-            "font": {"color": plots.VERMILLION, "size": 11},
-            "yanchor": "bottom",
-            "yshift": 16,
-        }
-        look["yshift"] += 14 * (place % 2)  # two that come together stand one above the other
+        # two that come together stand one above the other
+        above = 16 + 14 * (place % 2)
         figure.add_annotation(
-            x=second, y=1.0, yref="paper", text=safe(phase), showarrow=False, **look
+            x=second,
+            y=1.0,
+            yref="paper",
+            text=safe(phase),
+            showarrow=False,
+            font={"color": plots.VERMILLION, "size": 11},
+            yanchor="bottom",
+            yshift=above,
         )
     return figure
 
@@ -262,113 +339,161 @@ def _thinned(samples: Sequence[Sample]) -> Sequence[Sample]:
     bunch = -(-len(samples) // MAX_POINTS)
     if bunch == 1:
         return samples
-    return [
-        max(samples[at : at + bunch], key=_memory_share) for at in range(0, len(samples), bunch)
-    ]
+    thin = []
+    for at in range(0, len(samples), bunch):
+        thin.append(max(samples[at : at + bunch], key=_memory_share))
+    return thin
 
 
-def _curves(samples: Sequence[Sample]) -> list[tuple[str, list[Curve]]]:
+def _all_curves(samples: Sequence[Sample]) -> list[tuple[str, list[Curve]]]:
     """Title with unit → its curves."""
-    named = (("a core", "cpu"), ("memory", "memory"), ("io", "io"))
-    waits = [
-        (f"waited for {name}", [s["pressure"].get(kind) for s in samples]) for name, kind in named
-    ]
-    nets = sorted({name for s in samples for name in s["net"]})
-    traffic = [(name, [s["net"].get(name, 0) / MIB for s in samples]) for name in nets]
-    swap = (
-        [("swap", [s.get("swap", 0) / GIB for s in samples])]
-        if any(s.get("swap") for s in samples)
-        else []
-    )
     return [
-        ("GPU, %", _each(samples, 1, 1.0)),
-        ("GPU, GiB", _each(samples, 0, 1024.0)),
-        ("GPU, W", _each(samples, 2, 1.0)),
-        ("GPU, MHz", _each(samples, 3, 1.0)),
-        ("GPU, °C", _each(samples, 4, 1.0)),
-        ("CPU, %", [("CPU", [s.get("cpu") for s in samples]), *waits]),
-        ("ranks, % of a core", _of_ranks(samples, ("cpu",), 1.0)),
-        ("queue for cores", _queues(samples)),
-        ("host, GiB", [("memory", [s["memory"] / GIB for s in samples]), *swap]),
-        ("net, MiB/s", sorted(traffic, key=lambda curve: -max(curve[1]))[:3]),
-        ("ranks by TCP, MiB/s", _of_ranks(samples, ("sent", "received"), MIB)),
+        ("GPU, %", _gpu_curves(samples, GPU_BUSY, 1.0)),
+        ("GPU, GiB", _gpu_curves(samples, GPU_MEMORY, 1024.0)),
+        ("GPU, W", _gpu_curves(samples, GPU_POWER, 1.0)),
+        ("GPU, MHz", _gpu_curves(samples, GPU_CLOCK, 1.0)),
+        ("GPU, °C", _gpu_curves(samples, GPU_HEAT, 1.0)),
+        ("CPU, %", _cpu_curves(samples)),
+        ("ranks, % of a core", _rank_curves(samples, ("cpu",), 1.0)),
+        ("queue for cores", _queue_curves(samples)),
+        ("host, GiB", _memory_curves(samples)),
+        ("net, MiB/s", _traffic_curves(samples)),
+        ("ranks by TCP, MiB/s", _rank_curves(samples, ("sent", "received"), MIB)),
     ]
 
 
-def _moving(title: str, curves: Sequence[Curve]) -> list[Curve]:
+def _cpu_curves(samples: Sequence[Sample]) -> list[Curve]:
+    """How busy the cores were, and the share of time in which something waited."""
+    curves: list[Curve] = [("CPU", [sample.get("cpu") for sample in samples])]
+    for name, kind in (("a core", "cpu"), ("memory", "memory"), ("io", "io")):
+        waited = [sample["pressure"].get(kind) for sample in samples]
+        curves.append((f"waited for {name}", waited))
+    return curves
+
+
+def _memory_curves(samples: Sequence[Sample]) -> list[Curve]:
+    curves: list[Curve] = [("memory", [sample["memory"] / GIB for sample in samples])]
+    swap: list[float | None] = [sample.get("swap", 0) / GIB for sample in samples]
+    if any(swap):
+        curves.append(("swap", swap))
+    return curves
+
+
+def _traffic_curves(samples: Sequence[Sample]) -> list[Curve]:
+    """The three interfaces with the highest traffic."""
+    names = sorted({name for sample in samples for name in sample["net"]})
+    ranked = []
+    for name in names:
+        rates: list[float | None] = [sample["net"].get(name, 0) / MIB for sample in samples]
+        highest = max(rate or 0.0 for rate in rates)
+        ranked.append((-highest, (name, rates)))
+    ranked.sort(key=lambda row: row[0])
+    return [curve for _, curve in ranked[:3]]
+
+
+def _moving_curves(title: str, curves: Sequence[Curve]) -> list[Curve]:
     """The curves worth drawing.
 
     Where one rank does something, that the others do nothing is worth it too.
     """
     moving = [curve for curve in curves if any(curve[1])]
     known = [curve for curve in curves if any(value is not None for value in curve[1])]
-    return known if moving and title.startswith("ranks") else moving
+    if moving and title.startswith("ranks"):
+        return known
+    return moving
 
 
-def _of_ranks(samples: Sequence[Sample], names: Sequence[str], unit: float) -> list[Curve]:
+def _rank_curves(samples: Sequence[Sample], names: Sequence[str], unit: float) -> list[Curve]:
     """A curve for each rank, the sum of these rates.
 
     Or the lowest and the highest of many ranks.
     """
-    rows: list[Mapping[str, Any]] = [s["utilization"] for s in samples]
+    rows: list[Mapping[str, Any]] = [sample["utilization"] for sample in samples]
+    # by number: rank 10 stands behind rank 9
     ranks = sorted({rank for row in rows for rank in row}, key=lambda rank: (len(rank), rank))
-    curves = [
-        (f"rank {rank}", [_sum(row.get(rank), names, unit) for row in rows]) for rank in ranks
-    ]
+    curves: list[Curve] = []
+    for rank in ranks:
+        values = [_sum_of_rates(row.get(rank), names, unit) for row in rows]
+        curves.append((f"rank {rank}", values))
     if len(curves) <= EACH:
         return curves
-    moments = [
-        [value for value in moment if value is not None]
-        for moment in zip(*(c[1] for c in curves), strict=True)
+    moments = []
+    for moment in zip(*(values for _, values in curves), strict=True):
+        moments.append([value for value in moment if value is not None])
+    return _extreme_curves("highest rank", moments)
+
+
+def _extreme_curves(highest: str, moments: Sequence[Sequence[float]]) -> list[Curve]:
+    """The highest and the lowest of each moment; None where nothing is known of it."""
+    return [
+        (highest, [max(known, default=None) for known in moments]),
+        ("lowest", [min(known, default=None) for known in moments]),
     ]
-    extremes = (("highest rank", max), ("lowest", min))
-    return [(name, [of(known, default=None) for known in moments]) for name, of in extremes]
 
 
-def _sum(row: object, names: Sequence[str], unit: float) -> float | None:
-    known = [row.get(name) for name in names] if isinstance(row, dict) else []
-    whole = [
-        float(value) for value in known if isinstance(value, (int, float)) and _is_number(value)
-    ]
-    return sum(whole) / unit if known and len(whole) == len(known) else None
+def _sum_of_rates(row: object, names: Sequence[str], unit: float) -> float | None:
+    """None where one of them is not known: the sum of the others would be too low."""
+    if not isinstance(row, dict):
+        return None
+    total = 0.0
+    for name in names:
+        value = row.get(name)
+        if not _is_number(value):
+            return None
+        total += float(value)
+    return total / unit
 
 
-def _queues(samples: Sequence[Sample]) -> list[Curve]:
+def _queue_curves(samples: Sequence[Sample]) -> list[Curve]:
     """Of each rank, how many of its processes waited for a core; the longest queues first."""
-    totals = [s["scheduling"] for s in samples]
-    curves = []
-    for rank in sorted({rank for total in totals for rank in total}):
-        waited = [total[rank][3] if rank in total else None for total in totals]
-        pairs = zip(samples, samples[1:], waited, waited[1:], strict=False)
-        queue = [None if a is None or b is None else _rate(b - a, x, y) for x, y, a, b in pairs]
-        curves.append((f"rank {rank}", [None, *queue]))
-    return sorted(
-        curves, key=lambda curve: -max((value or 0.0 for value in curve[1]), default=0.0)
-    )[:EACH]
+    ranks = sorted({rank for sample in samples for rank in sample["scheduling"]})
+    ranked = []
+    for rank in ranks:
+        # of the first sample there is no change yet
+        queue: list[float | None] = [None]
+        for before, after in pairwise(samples):
+            queue.append(_queue_between(before, after, rank))
+        longest = max(value or 0.0 for value in queue)
+        ranked.append((-longest, (f"rank {rank}", queue)))
+    ranked.sort(key=lambda row: row[0])
+    return [curve for _, curve in ranked[:EACH]]
 
 
-def _rate(change: float, one: Sample, next_one: Sample) -> float:
-    return max(0.0, change) / max(float(next_one["t"]) - float(one["t"]), 1e-3)
+def _queue_between(before: Sample, after: Sample, rank: str) -> float | None:
+    """Processes of a rank that waited for a core between two samples, on average."""
+    first = before["scheduling"].get(rank)
+    second = after["scheduling"].get(rank)
+    if first is None or second is None:
+        return None
+    waited = max(0.0, float(second[WAITED] - first[WAITED]))
+    seconds = float(after["t"]) - float(before["t"])
+    return waited / max(seconds, 1e-3)
 
 
-def _is_row(row: object) -> bool:
+def _is_scheduling(row: object) -> bool:
     return isinstance(row, list) and len(row) == 5 and all(map(_is_number, row))
 
 
-def _each(samples: Sequence[Sample], column: int, unit: float) -> list[Curve]:
+def _gpu_curves(samples: Sequence[Sample], column: int, unit: float) -> list[Curve]:
     """A curve for each GPU, or the lowest and the highest of many."""
-    table = [
-        [row[column] / unit if _is_number(row[column]) else None for row in _gpus(s)]
-        for s in samples
-    ]
-    count = max(map(len, table), default=0)
-    if count <= EACH:
-        return [
-            (f"GPU {gpu}", [row[gpu] if gpu < len(row) else None for row in table])
-            for gpu in range(count)
-        ]
-    known = [[value for value in row if value is not None] for row in table]
-    return [
-        ("highest GPU", [max(r, default=None) for r in known]),
-        ("lowest", [min(r, default=None) for r in known]),
-    ]
+    moments: list[list[float | None]] = []
+    for sample in samples:
+        values: list[float | None] = []
+        for row in _gpu_rows(sample):
+            value = None
+            if _is_number(row[column]):
+                value = row[column] / unit
+            values.append(value)
+        moments.append(values)
+    count = max(map(len, moments), default=0)
+    if count > EACH:
+        known = []
+        for values in moments:
+            known.append([value for value in values if value is not None])
+        return _extreme_curves("highest GPU", known)
+    curves: list[Curve] = []
+    for gpu in range(count):
+        # a sample of a moment at which nvidia-smi listed fewer
+        one = [values[gpu] if gpu < len(values) else None for values in moments]
+        curves.append((f"GPU {gpu}", one))
+    return curves

@@ -3,22 +3,29 @@
 from __future__ import annotations
 
 import math
-import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import plotly.graph_objects as go
 
 from ncclkit.agent.digits import whole_number
+from ncclkit.analysis.machine_links import (
+    MEANS,
+    MachineLinks,
+    Nic,
+    different_machines,
+    link_closeness,
+    link_kind,
+)
 from ncclkit.core.case import Case
-from ncclkit.core.model import Fact, safe
+from ncclkit.core.model import safe
 from ncclkit.core.text import format_number, host_list, numbered, plural, some
 from ncclkit.views._base import Drawn, View
 from ncclkit.views._draw import BLUE, GREEN, ORANGE, PURPLE, SKY, blank
 from ncclkit.views._html import Markup, code, el, fit, fold, join, table
-from ncclkit.views.facts import SHOWN, by_hand, further_kinds, kinds_summary
+from ncclkit.views.facts import SHOWN, how_to_find_out, further_kinds, kinds_summary
 from ncclkit.views.plots import INK, VERMILLION
 
 REFUSALS = {
@@ -36,26 +43,31 @@ def topology_view(case: Case) -> View:
 
     And every kind of link with its pairs.
     """
-    kinds = machines(case.facts)
+    kinds = different_machines(case.facts)
     if not kinds:
         return View(
             "Nothing is known of GPUs and their links: their facts have not been read yet",
             Markup(""),
         )
-    alike = [(hosts, sentence(machine)) for machine, hosts in kinds.items()]
+    alike = [(hosts, machine_sentence(machine)) for machine, hosts in kinds.items()]
     *rare, usual = kinds.items()
-    shown = [*rare[: SHOWN - 1], usual]
-    named = {
-        host_list(hosts) if rare else "": machine
-        for machine, hosts in shown
-        if machine.gpus or machine.nics
-    }
-    parts = (_part(machine, hosts if rare else ()) for machine, hosts in shown)
+    named: dict[str, MachineLinks] = {}
+    parts = []
+    for machine, hosts in [*rare[: SHOWN - 1], usual]:
+        # where all are alike there is no need to say which hosts these are
+        if not rare:
+            hosts = []
+        parts.append(_machine_part(machine, hosts))
+        if machine.gpus or machine.nics:
+            named[host_list(hosts)] = machine
+    figure = None
+    if named:
+        figure = draw_machines(named)
     body = join(*parts, further_kinds(alike, "machine", "How they are joined"))
-    return Drawn(kinds_summary(alike, "machine"), draw(named) if named else None, body)
+    return Drawn(kinds_summary(alike, "machine"), figure, body)
 
 
-def sentence(machine: MachineLinks) -> str:
+def machine_sentence(machine: MachineLinks) -> str:
     """One machine in one sentence.
 
     What its GPUs reach each other over, and what is odd about it.
@@ -64,7 +76,10 @@ def sentence(machine: MachineLinks) -> str:
     if count == 0:
         return "No GPU here: ranks meet in memory and over the network"
     if count is None or (count > 1 and not machine.pairs):
-        named = "the GPUs" if count is None else f"its {count} GPUs"
+        if count is None:
+            named = "the GPUs"
+        else:
+            named = f"its {count} GPUs"
         return (
             f"How {named} are joined could not be read:"
             f" {machine.why or 'the reason was not recorded'}"
@@ -72,82 +87,97 @@ def sentence(machine: MachineLinks) -> str:
     if count == 1:
         said = "One GPU, so there is no link between GPUs"
     else:
-        said = _pairs(machine)
-    return "; ".join(filter(None, (said, _refused(machine), _lost(machine), _nearest(machine))))
+        said = _links_of_pairs(machine)
+    odd = (_refused_pairs(machine), _lost_nvlinks(machine), _closest_nics(machine))
+    return "; ".join(filter(None, (said, *odd)))
 
 
-def _pairs(machine: MachineLinks) -> str:
-    links = sorted(
-        Counter(machine.pairs.values()).items(), key=lambda item: (-item[1], closeness(item[0]))
-    )
-    gpus = "Both GPUs" if machine.count == 2 else f"All {machine.count} GPUs"
+def _links_of_pairs(machine: MachineLinks) -> str:
+    counts = Counter(machine.pairs.values())
+    links = sorted(counts.items(), key=lambda item: (-item[1], link_closeness(item[0])))
+    if machine.count == 2:
+        gpus = "Both GPUs"
+    else:
+        gpus = f"All {machine.count} GPUs"
     if len(links) == 1:
         return f"{gpus} reach each other over {links[0][0]}"
     (usual, most), *others = links
     rest = ", ".join(f"{few} over {link}" for link, few in others)
-    lone = [
-        gpu
-        for gpu in machine.gpus
-        if all(link != usual for pair, link in machine.pairs.items() if gpu in pair)
-    ]
-    named = f" ({numbered('GPU', lone)})" if 0 < len(lone) < len(machine.gpus) / 2 else ""
+    joined: set[int] = set()
+    for pair, link in machine.pairs.items():
+        if link == usual:
+            joined.update(pair)
+    lone = [gpu for gpu in machine.gpus if gpu not in joined]
+    # few that have none of the usual links are at fault; of many nobody can say who is odd
+    named = ""
+    if 0 < len(lone) < len(machine.gpus) / 2:
+        named = f" ({numbered('GPU', lone)})"
     return f"{most} pairs of GPUs reach each other over {usual}, {rest}{named}"
 
 
-def _refused(machine: MachineLinks) -> str:
+def _refused_pairs(machine: MachineLinks) -> str:
     """Pairs without P2P: what joins them is of no use, as their data goes through the memory of the
     host.
     """
     if not machine.refused:
         return ""
-    words = ", ".join(REFUSALS.get(word, word) for word in sorted(set(machine.refused.values())))
+    letters = sorted(set(machine.refused.values()))
+    words = ", ".join(REFUSALS.get(letter, letter) for letter in letters)
     count = len(machine.refused)
-    pairs = "" if count == len(machine.pairs) else f" for {plural(count, 'pair')}"
+    if count == len(machine.pairs):
+        pairs = ""
+    else:
+        pairs = f" for {plural(count, 'pair')}"
     return f"P2P is refused{pairs} ({words}), so data goes through the memory of the host"
 
 
-def _lost(machine: MachineLinks) -> str:
+def _lost_nvlinks(machine: MachineLinks) -> str:
     weak = machine.weak()
     if not weak:
         return ""
-    has = "has" if len(weak) == 1 else "have"
+    has = "have"
+    if len(weak) == 1:
+        has = "has"
     counts = some({machine.nvlinks[gpu] for gpu in weak})
-    return (
-        f"{numbered('GPU', weak)} {has} {counts} active NVLinks, not"
-        f" {max(machine.nvlinks.values())}"
-    )
+    most = max(machine.nvlinks.values())
+    return f"{numbered('GPU', weak)} {has} {counts} active NVLinks, not {most}"
 
 
-def _nearest(machine: MachineLinks) -> str:
+def _closest_nics(machine: MachineLinks) -> str:
     """How near the closest NIC of each GPU is."""
     links = Counter(link for link, _ in machine.nearest().values())
     if not links:
         return ""
     if len(links) == 1:
-        return (
-            f"{'its' if machine.count == 1 else 'every GPU finds its'} closest NIC at"
-            f" {next(iter(links))}"
-        )
-    return "closest NIC at " + ", ".join(
-        f"{link} for {plural(count, 'GPU')}" for link, count in links.items()
-    )
+        (only,) = links
+        whose = "every GPU finds its"
+        if machine.count == 1:
+            whose = "its"
+        return f"{whose} closest NIC at {only}"
+    shares = [f"{link} for {plural(count, 'GPU')}" for link, count in links.items()]
+    return f"closest NIC at {', '.join(shares)}"
 
 
-def _part(machine: MachineLinks, hosts: Sequence[str]) -> Markup:
+def _machine_part(machine: MachineLinks, hosts: Sequence[str]) -> Markup:
     """One machine in words.
 
     Its links by kind, its parts, and the matrix as `nvidia-smi` gives it.
     """
-    head = el("h5", f"{plural(len(hosts), 'host')}: {host_list(hosts)}") if hosts else ""
-    links = table(("Link", "What it is", "Pairs of GPUs", "GPU – NIC"), _links(machine))
-    parts = table(("Part", "NUMA node", "About"), _rows(machine))
+    head = ""
+    if hosts:
+        head = el("h5", f"{plural(len(hosts), 'host')}: {host_list(hosts)}")
+    links = table(("Link", "What it is", "Pairs of GPUs", "GPU – NIC"), _link_rows(machine))
+    parts = table(("Part", "NUMA node", "About"), _part_rows(machine))
     blind = (machine.count is None or machine.count > 1) and not machine.pairs
-    how = el("p", "To find out: ", by_hand("gpu.topology")) if blind else ""
-    whole = fold("The whole matrix", fit(_matrix(machine)))
-    return join(head, how, fit(links), fold("GPUs, NICs and NUMA nodes", fit(parts)), whole)
+    how = ""
+    if blind:
+        how = el("p", "To find out: ", how_to_find_out("gpu.topology"))
+    details = fold("GPUs, NICs and NUMA nodes", fit(parts))
+    whole = fold("The whole matrix", fit(_whole_matrix(machine)))
+    return join(head, how, fit(links), details, whole)
 
 
-def _links(machine: MachineLinks) -> Iterable[tuple[object, ...]]:
+def _link_rows(machine: MachineLinks) -> Iterable[tuple[object, ...]]:
     """The kinds of links, the closest first, with the pairs that they join."""
     inner: dict[str, list[str]] = defaultdict(list)
     outer: dict[str, list[str]] = defaultdict(list)
@@ -155,61 +185,60 @@ def _links(machine: MachineLinks) -> Iterable[tuple[object, ...]]:
         inner[link].append(f"{one} – {two}")
     for (gpu, nic), link in machine.near.items():
         outer[link].append(f"{gpu} – {nic}")
-    for link in sorted(inner | outer, key=closeness):
-        gpus = "all" if 1 < len(inner[link]) == len(machine.pairs) else some(inner[link])
-        yield code(link), _means(link, machine), gpus or "–", some(outer[link]) or "–"
+    for link in sorted(inner | outer, key=link_closeness):
+        if 1 < len(inner[link]) == len(machine.pairs):
+            gpus = "all"
+        else:
+            gpus = some(inner[link])
+        nics = some(outer[link])
+        yield code(link), _meaning_of(link, machine), gpus or "–", nics or "–"
 
 
-def _means(link: str, machine: MachineLinks) -> str:
+def _meaning_of(link: str, machine: MachineLinks) -> str:
     """What a link is; of NVLinks the speed of all together, as the driver states it."""
-    width = (whole_number(link[2:]) or 0) if kind(link) == "NV" else 0
+    width = 0
+    if link_kind(link) == "NV":
+        width = whole_number(link[2:]) or 0
     if width and machine.speed:
-        speed = (
-            f"{width} × {format_number(machine.speed)} = {format_number(width * machine.speed)}"
-            " GB/s in each direction"
-        )
-        return f"{MEANS['NV']}: {speed}"
-    return MEANS[kind(link)]
+        each = format_number(machine.speed)
+        whole = format_number(width * machine.speed)
+        return f"{MEANS['NV']}: {width} × {each} = {whole} GB/s in each direction"
+    return MEANS[link_kind(link)]
 
 
-def _rows(machine: MachineLinks) -> Iterable[tuple[object, ...]]:
+def _part_rows(machine: MachineLinks) -> Iterable[tuple[object, ...]]:
     for gpu, numa in machine.gpus.items():
-        links = machine.nvlinks.get(gpu)
-        about = "; ".join(
-            filter(
-                None,
-                (
-                    machine.model,
-                    machine.pcie.get(gpu, ""),
-                    f"{plural(links, 'active NVLink')}" if links else "",
-                ),
-            )
-        )
-        yield f"GPU {gpu}", _node(numa), about or "–"
+        count = machine.nvlinks.get(gpu)
+        links = ""
+        if count:
+            links = plural(count, "active NVLink")
+        known = (machine.model, machine.pcie.get(gpu, ""), links)
+        about = "; ".join(filter(None, known))
+        yield f"GPU {gpu}", _node_words(numa), about or "–"
     for nic in machine.nics:
-        yield nic.name, _node(nic.numa), nic.about or "–"
+        yield nic.name, _node_words(nic.numa), nic.about or "–"
     for node, cpus in machine.cpus.items():
         yield f"NUMA node {node}", str(node), f"CPUs {cpus}"
 
 
-def _node(numa: int | None) -> str:
-    return "not known" if numa is None else str(numa)
+def _node_words(numa: int | None) -> str:
+    if numa is None:
+        return "not known"
+    return str(numa)
 
 
-def _matrix(machine: MachineLinks) -> Markup:
+def _whole_matrix(machine: MachineLinks) -> Markup:
     """GPU × (GPU, NIC); empty where there is no matrix."""
     if not machine.pairs and not machine.near:
         return Markup("")
-    names = [nic.name for nic in machine.nics if any(name == nic.name for _, name in machine.near)]
-    head = ("", *(f"GPU {gpu}" for gpu in machine.gpus), *names)
-    rows = [
-        (
-            el("b", f"GPU {one}"),
-            *(machine.link(one, two) for two in machine.gpus),
-            *(machine.near.get((one, name), "–") for name in names),
-        )
-        for one in machine.gpus
-    ]
+    listed = {name for _, name in machine.near}
+    names = [nic.name for nic in machine.nics if nic.name in listed]
+    head = ["", *(f"GPU {gpu}" for gpu in machine.gpus), *names]
+    rows = []
+    for one in machine.gpus:
+        to_gpus = [machine.link_between(one, two) for two in machine.gpus]
+        to_nics = [machine.near.get((one, name), "–") for name in names]
+        rows.append((el("b", f"GPU {one}"), *to_gpus, *to_nics))
     return table(head, rows, "nk-numbers")
 
 
@@ -226,9 +255,16 @@ STROKES = {
 
 GAP = 0.5
 """Columns between two NUMA nodes."""
-LOW, NICS, GPUS, BUS, ARCS = -0.95, 0.0, 1.2, 1.75, 1.0
-"""Heights in a machine: lower edge, the two rows, the bus over the GPUs; and how far arcs rise
-above that."""
+LOW = -0.95
+"""Lower edge of a machine; all heights are in it."""
+NICS = 0.0
+GPUS = 1.2
+BUS = 1.75
+"""Of the bus over the GPUs."""
+ARCS = 1.0
+"""How far arcs rise above the bus."""
+TITLE = 0.65
+"""Room for the name of a machine."""
 UNIT = 84
 """Pixels of one unit of height."""
 NODE_BOX = "rgba(128,128,128,.12)"
@@ -248,20 +284,26 @@ class MachineLayout:
     nics: Mapping[str, float]
     boxes: Mapping[int | None, tuple[float, float]]
 
+    @property
+    def width(self) -> float:
+        """Where its last NUMA node ends."""
+        return max(end for _, end in self.boxes.values())
 
-def draw(named: Mapping[str, MachineLinks]) -> go.Figure:
+
+def draw_machines(named: Mapping[str, MachineLinks]) -> go.Figure:
     """Machines one above the other, the first on top; a name that is empty is not written."""
     placed: list[MachineLayout] = []
     top = 0.0
     for name, machine in reversed([*named.items()]):
-        placed.append(_place(machine, name, top - _height_without_nics(machine)))
+        base = top - _height_without_nics(machine)
+        placed.append(_layout_of(machine, name, base))
         top += _height(machine)
     figure = blank(height=round(UNIT * top) + 60)
-    width = max(end for each in placed for _, end in each.boxes.values())
+    width = max(each.width for each in placed)
     for each in placed:
-        _boxes(figure, each)
+        _draw_nodes(figure, each)
     _draw_links(figure, placed)
-    _parts(figure, placed)
+    _draw_parts(figure, placed)
     figure.update_layout(legend_itemsizing="trace")  # widths of lines tell something
     figure.update_xaxes(visible=False, range=[-0.1, width + 0.1])
     figure.update_yaxes(visible=False, range=[LOW, LOW + top])
@@ -269,30 +311,29 @@ def draw(named: Mapping[str, MachineLinks]) -> go.Figure:
 
 
 def _height(machine: MachineLinks) -> float:
-    return (
-        BUS
-        - LOW
-        + (ARCS if len(set(machine.pairs.values())) > 1 else 0)
-        + 0.65
-        - _height_without_nics(machine)
-    )
+    arcs = 0.0
+    # where all pairs have the same link, the bus says it
+    if len(set(machine.pairs.values())) > 1:
+        arcs = ARCS
+    return BUS - LOW + arcs + TITLE - _height_without_nics(machine)
 
 
 def _height_without_nics(machine: MachineLinks) -> float:
     """Height that a machine without NICs below its GPUs does not need."""
-    return 0.0 if machine.nics else GPUS - NICS
+    if machine.nics:
+        return 0.0
+    return GPUS - NICS
 
 
-def _place(machine: MachineLinks, name: str, base: float) -> MachineLayout:
+def _layout_of(machine: MachineLinks, name: str, base: float) -> MachineLayout:
     """Columns from left to right, NUMA node by NUMA node.
 
     A NIC stands below the GPU that is closest to it.
     """
     closest = machine.nearest()
-    homes = {nic.name: _home(nic, machine, closest) for nic in machine.nics}
-    nodes = sorted(
-        {*machine.gpus.values(), *homes.values()}, key=lambda node: (node is None, node or 0)
-    )
+    homes = {nic.name: _home_of(nic, machine, closest) for nic in machine.nics}
+    present = {*machine.gpus.values(), *homes.values()}
+    nodes = sorted(present, key=lambda node: (node is None, node or 0))
     gpus: dict[int, float] = {}
     nics: dict[str, float] = {}
     boxes: dict[int | None, tuple[float, float]] = {}
@@ -300,7 +341,7 @@ def _place(machine: MachineLinks, name: str, base: float) -> MachineLayout:
     for node in nodes:
         upper = [gpu for gpu, home in machine.gpus.items() if home == node]
         lower = [nic for nic, home in homes.items() if home == node]
-        lower.sort(key=lambda nic: _under(nic, upper, machine))
+        lower.sort(key=lambda nic: _place_below(nic, upper, machine))
         width = max(len(upper), len(lower), 1)
         boxes[node] = (left, left + width)
         gpus.update(_spread(upper, left, width))
@@ -309,7 +350,7 @@ def _place(machine: MachineLinks, name: str, base: float) -> MachineLayout:
     return MachineLayout(machine, name, base, gpus, nics, boxes)
 
 
-def _home(
+def _home_of(
     nic: Nic, machine: MachineLinks, closest: Mapping[int, tuple[str, list[str]]]
 ) -> int | None:
     """The NUMA node of a NIC.
@@ -318,31 +359,38 @@ def _home(
     """
     if nic.numa is not None:
         return nic.numa
-    inside = (
-        gpu for gpu, (link, names) in closest.items() if nic.name in names and kind(link) != "SYS"
-    )
-    return next((machine.gpus[gpu] for gpu in inside), None)
+    for gpu, (link, names) in closest.items():
+        if nic.name in names and link_kind(link) != "SYS":
+            return machine.gpus[gpu]
+    return None
 
 
-def _under(nic: str, gpus: Sequence[int], machine: MachineLinks) -> tuple[int, int]:
+def _place_below(nic: str, gpus: Sequence[int], machine: MachineLinks) -> tuple[int, int]:
     """Place of the GPU that a NIC is closest to, so that few lines cross."""
-    near = [
-        (closeness(machine.near[gpu, nic]), place)
-        for place, gpu in enumerate(gpus)
-        if (gpu, nic) in machine.near
-    ]
-    return (0, min(near)[1]) if near else (1, 0)
+    near = []
+    for place, gpu in enumerate(gpus):
+        link = machine.near.get((gpu, nic))
+        if link is not None:
+            near.append((link_closeness(link), place))
+    if near:
+        _, place = min(near)
+        return 0, place
+    return 1, 0
 
 
 def _spread(names: Sequence[T], left: float, width: int) -> dict[T, float]:
-    return {name: left + width * (place + 0.5) / len(names) for place, name in enumerate(names)}
+    if not names:
+        return {}
+    step = width / len(names)
+    return {name: left + step * (place + 0.5) for place, name in enumerate(names)}
 
 
-def _boxes(figure: go.Figure, placed: MachineLayout) -> None:
+def _draw_nodes(figure: go.Figure, placed: MachineLayout) -> None:
     """NUMA nodes as areas with their names, and the machine's own name over them."""
+    floor = placed.base + _height_without_nics(placed.machine)
+    low = floor + NICS - 0.5
+    high = placed.base + GPUS + 0.38
     for node, (left, right) in placed.boxes.items():
-        low = placed.base + NICS + _height_without_nics(placed.machine) - 0.5
-        high = placed.base + GPUS + 0.38
         figure.add_shape(
             type="rect",
             x0=left,
@@ -353,25 +401,24 @@ def _boxes(figure: go.Figure, placed: MachineLayout) -> None:
             line={"width": 0},
             layer="below",
         )
-        words = "NUMA node not known" if node is None else f"NUMA node {node}"
+        if node is None:
+            words = "NUMA node not known"
+        else:
+            words = f"NUMA node {node}"
         _write(figure, left + 0.08, low - 0.17, words)
     if placed.name:
-        _write(
-            figure,
-            0,
-            placed.base
-            + _height_without_nics(placed.machine)
-            + _height(placed.machine)
-            + LOW
-            - 0.25,
-            f"<b>{safe(placed.name)}</b>",
-            size=13,
-        )
+        upper_edge = floor + _height(placed.machine) + LOW
+        _write(figure, 0, upper_edge - 0.25, f"<b>{safe(placed.name)}</b>", size=13)
 
 
 def _write(figure: go.Figure, x: float, y: float, words: str, size: int = 11) -> None:
     figure.add_annotation(
-        x=x, y=y, text=words, showarrow=False, xanchor="left", font={"size": size}
+        x=x,
+        y=y,
+        text=words,
+        showarrow=False,
+        xanchor="left",
+        font={"size": size},
     )
 
 
@@ -379,21 +426,24 @@ def _draw_links(figure: go.Figure, placed: Sequence[MachineLayout]) -> None:
     """One trace for each kind of link, the closest first, as a legend wants it."""
     lines: dict[str, list[Point]] = defaultdict(list)
     for each in placed:
-        for link, points in (*_bus(each), *_down(each), *_between(each)):
-            lines[link] += [*((x, y + each.base) for x, y in points), (None, None)]
-    for link in sorted(lines, key=closeness):
-        colour, dash, width = STROKES[kind(link)]
-        number = int(link[2:]) if kind(link) == "NV" else 0
+        for link, points in (*_links_of_gpus(each), *_links_to_nics(each), *_links_of_nodes(each)):
+            for x, y in points:
+                lines[link].append((x, y + each.base))
+            # a gap, so that the next line does not begin where this one ends
+            lines[link].append((None, None))
+    for link in sorted(lines, key=link_closeness):
+        colour, dash, width = STROKES[link_kind(link)]
+        if link_kind(link) == "NV":
+            count = int(link[2:])
+            # the width grows slower than the count: 18 links are not nine times as wide as 2
+            if count:
+                width = min(2.2 * math.sqrt(count), 8)
         figure.add_scatter(
             x=[x for x, _ in lines[link]],
             y=[y for _, y in lines[link]],
             mode="lines",
             name=safe(link),
-            line={
-                "color": colour,
-                "dash": dash,
-                "width": min(2.2 * math.sqrt(number), 8) if number else width,
-            },
+            line={"color": colour, "dash": dash, "width": width},
             hoverinfo="skip",
         )
 
@@ -401,53 +451,61 @@ def _draw_links(figure: go.Figure, placed: Sequence[MachineLayout]) -> None:
 Drawing = Iterator[tuple[str, Sequence[tuple[float, float]]]]
 
 
-def _bus(placed: MachineLayout) -> Drawing:
+def _links_of_gpus(placed: MachineLayout) -> Drawing:
     """The link that most pairs of GPUs have as one bus over them, every other pair as an arc of its
     own.
     """
-    counts = Counter(placed.machine.pairs.values())
-    usual = max(counts, key=lambda link: (counts[link], closeness(link)), default="")
-    on = sorted(
-        {
-            placed.gpus[gpu]
-            for pair, link in placed.machine.pairs.items()
-            if link == usual
-            for gpu in pair
-        }
-    )
-    yield from ((usual, [(x, GPUS), (x, BUS)]) for x in on)
-    if on:
-        yield usual, [(on[0], BUS), (on[-1], BUS)]
+    pairs = placed.machine.pairs
+    counts = Counter(pairs.values())
+    usual = max(counts, key=lambda link: (counts[link], link_closeness(link)), default="")
+    places: set[float] = set()
+    for pair, link in pairs.items():
+        if link == usual:
+            places.update(placed.gpus[gpu] for gpu in pair)
+    on_bus = sorted(places)
+    for x in on_bus:
+        yield usual, [(x, GPUS), (x, BUS)]
+    if on_bus:
+        yield usual, [(on_bus[0], BUS), (on_bus[-1], BUS)]
     widest = max(placed.gpus.values(), default=1.0)
-    for (one, two), link in placed.machine.pairs.items():
+    for (one, two), link in pairs.items():
         if link != usual:
-            yield link, _arc(placed.gpus[one], placed.gpus[two], widest)
+            yield link, _arc_between(placed.gpus[one], placed.gpus[two], widest)
 
 
-def _arc(left: float, right: float, widest: float) -> list[tuple[float, float]]:
+def _arc_between(left: float, right: float, widest: float) -> list[tuple[float, float]]:
     """Half an ellipse over the GPUs; higher the further they stand apart."""
-    middle, half = (left + right) / 2, (right - left) / 2
+    middle = (left + right) / 2
+    half = (right - left) / 2
     rise = (BUS - GPUS) + ARCS * (right - left) / widest
-    steps = [math.pi * step / 16 for step in range(17)]
-    return [(middle - half * math.cos(step), GPUS + rise * math.sin(step)) for step in steps]
+    points = []
+    for step in range(17):
+        angle = math.pi * step / 16
+        x = middle - half * math.cos(angle)
+        y = GPUS + rise * math.sin(angle)
+        points.append((x, y))
+    return points
 
 
-def _down(placed: MachineLayout) -> Drawing:
+def _links_to_nics(placed: MachineLayout) -> Drawing:
     """Each GPU to its closest NICs; where several are equally close, to the two below it."""
     for gpu, (link, names) in placed.machine.nearest().items():
         x = placed.gpus[gpu]
-        for nic in sorted(names, key=lambda nic: abs(placed.nics[nic] - x))[:2]:
-            yield link, [(x, GPUS), (placed.nics[nic], NICS)]
+        places = [placed.nics[nic] for nic in names]
+        places.sort(key=lambda place: abs(place - x))
+        for place in places[:2]:
+            yield link, [(x, GPUS), (place, NICS)]
 
 
-def _between(placed: MachineLayout) -> Drawing:
+def _links_of_nodes(placed: MachineLayout) -> Drawing:
     """What joins the NUMA nodes themselves."""
     edges = list(placed.boxes.values())
+    middle = (NICS + GPUS) / 2
     for (_, end), (start, _) in zip(edges, edges[1:], strict=False):
-        yield "SYS", [(end, (NICS + GPUS) / 2), (start, (NICS + GPUS) / 2)]
+        yield "SYS", [(end, middle), (start, middle)]
 
 
-def _parts(figure: go.Figure, placed: Sequence[MachineLayout]) -> None:
+def _draw_parts(figure: go.Figure, placed: Sequence[MachineLayout]) -> None:
     """GPUs as squares, NICs as circles with the number of their name.
 
     Parts that are not whole have another shape.
@@ -461,26 +519,35 @@ def _parts(figure: go.Figure, placed: Sequence[MachineLayout]) -> None:
     gpu_whole, gpu_weak, nic_up, nic_down = shapes.values()
     for each in placed:
         for gpu, x in each.gpus.items():
-            row = gpu_weak if gpu in each.machine.weak() else gpu_whole
-            row.append((x, each.base + GPUS, str(gpu), f"GPU {gpu} {each.machine.model}"))
+            if gpu in each.machine.weak():
+                row = gpu_weak
+            else:
+                row = gpu_whole
+            about = f"GPU {gpu} {each.machine.model}"
+            row.append((x, each.base + GPUS, str(gpu), about))
         for nic in each.machine.nics:
-            row = nic_up if nic.works else nic_down
-            row.append(
-                (each.nics[nic.name], each.base + NICS, _digits(nic), f"{nic.name} {nic.about}")
-            )
-    size = max(
-        12, min(30, 420 // max(1, max(max(len(each.gpus), len(each.nics)) for each in placed)))
-    )
+            if nic.works:
+                row = nic_up
+            else:
+                row = nic_down
+            x = each.nics[nic.name]
+            about = f"{nic.name} {nic.about}"
+            row.append((x, each.base + NICS, _digits_of(nic), about))
+    longest = max(max(len(each.gpus), len(each.nics)) for each in placed)
+    # marks of a full row must not touch each other
+    fitting = 420 // max(1, longest)
+    size = max(12, min(30, fitting))
     for (name, symbol, edge), marks in shapes.items():
-        _marks(figure, marks, name, symbol, edge, size)
+        _draw_marks(figure, marks, name, symbol, edge, size)
 
 
-def _digits(nic: Nic) -> str:
+def _digits_of(nic: Nic) -> str:
     """``mlx5_10`` → ``10``: what fits into a mark."""
-    return nic.name[len(nic.name.rstrip("0123456789")) :]
+    stem = nic.name.rstrip("0123456789")
+    return nic.name[len(stem) :]
 
 
-def _marks(
+def _draw_marks(
     figure: go.Figure,
     marks: Sequence[tuple[float, float, str, str]],
     name: str,
@@ -505,229 +572,4 @@ def _marks(
             "color": "#fff",
             "line": {"color": edge, "width": 2},
         },
-    )
-
-
-MEANS = {
-    "NV": "NVLinks, bonded",
-    "PIX": "one PCIe bridge (switch) at most",
-    "PXB": "several PCIe bridges (switches), but no host bridge",
-    "PHB": "PCIe and a host bridge: through the CPU",
-    "NODE": "PCIe and several host bridges of one NUMA node",
-    "SYS": "PCIe and the link between NUMA nodes or sockets: the longest way",
-    "?": "a link that this version of ncclkit does not know",
-}
-"""Kinds of links as `nvidia-smi topo -m` names them (its legend says what they are), the closest
-first."""
-
-MOST_GPUS = 64
-"""GPUs that a count alone can claim; a torn number must not fill the memory."""
-
-_GPU = re.compile(
-    r"gpu\.(\d{1,3})\.(model|numa|nvlink\.links|nvlink\.speed|pcie\.gen\.max|pcie\.width\.max)"
-)
-_P2P = ("gpu.p2p.read", "gpu.p2p.write")
-_ONCE = ("gpu.count", "gpu.topology", "gpu.topology.nics", "net.rdma", "cpu.numa", *_P2P)
-
-
-@dataclass(frozen=True, slots=True)
-class Nic:
-    """An RDMA port, or a NIC that only `nvidia-smi` lists."""
-
-    name: str
-    numa: int | None
-    about: str = ""
-    works: bool = True
-    """False where its port says that it is not active."""
-
-
-@dataclass(frozen=True, slots=True)
-class MachineLinks:
-    """The parts of one host and what joins them."""
-
-    count: int | None
-    """GPUs; None where nothing could count them."""
-    gpus: Mapping[int, int | None]
-    """GPU → NUMA node, None where it is not known."""
-    nics: tuple[Nic, ...]
-    pairs: Mapping[tuple[int, int], str]
-    """(GPU, higher GPU) → link."""
-    near: Mapping[tuple[int, str], str]
-    """(GPU, NIC) → link."""
-    refused: Mapping[tuple[int, int], str]
-    """(GPU, higher GPU) → why they may not read or write each other's memory, in the letters of
-    nvidia-smi."""
-    nvlinks: Mapping[int, int]
-    """GPU → active NVLinks."""
-    pcie: Mapping[int, str]
-    """GPU → the PCIe that GPU and slot are made for."""
-    cpus: Mapping[str, str]
-    """NUMA node → list of CPUs."""
-    model: str
-    speed: float | None
-    """GB/s of one NVLink, one direction; of the slowest where they differ."""
-    why: str
-    """Why the links are not known."""
-
-    def __hash__(self) -> int:
-        return hash(repr(self))
-
-    def link(self, one: int, two: int) -> str:
-        """The link between two GPUs; a dash to itself, and where it is not known."""
-        return self.pairs.get((min(one, two), max(one, two)), "–")
-
-    def weak(self) -> list[int]:
-        """GPUs with fewer active NVLinks than the best of this host."""
-        most = max(self.nvlinks.values(), default=0)
-        return [gpu for gpu, links in self.nvlinks.items() if links < most]
-
-    def nearest(self) -> dict[int, tuple[str, list[str]]]:
-        """GPU → its best link to any NIC, and the NICs that it leads to."""
-        best: dict[int, tuple[str, list[str]]] = {}
-        for (gpu, nic), link in sorted(self.near.items(), key=lambda item: closeness(item[1])):
-            if best.setdefault(gpu, (link, []))[0] == link:
-                best[gpu][1].append(nic)
-        return best
-
-
-Kinds = Mapping[MachineLinks, Sequence[str]]
-"""Machines that are not alike → their hosts, the rarest first."""
-
-
-def kind(link: str) -> str:
-    """``NV18`` → ``NV``; what is none of nvidia-smi's names is ``?``."""
-    found = "NV" if re.fullmatch(r"NV\d+", link) else link
-    return found if found in MEANS else "?"
-
-
-def closeness(link: str) -> tuple[int, int]:
-    """Sorts links, the closest and widest first."""
-    number = re.search(r"\d+", link)
-    return list(MEANS).index(kind(link)), -int(number.group()) if number else 0
-
-
-def machines(facts: Iterable[Fact]) -> dict[MachineLinks, list[str]]:
-    """Machines that are not alike → their hosts, the rarest first.
-
-    A host without facts has no machine.
-    """
-    hosts: dict[str, dict[str, Fact]] = defaultdict(dict)
-    for fact in facts:
-        if fact.name in _ONCE or _GPU.fullmatch(fact.name):
-            hosts[fact.host][fact.name] = fact
-    alike: dict[MachineLinks, list[str]] = defaultdict(list)
-    for host, known in hosts.items():
-        if "gpu.count" in known or "gpu.topology" in known:
-            alike[_machine(known)].append(host or "a host without a name")
-    return dict(sorted(alike.items(), key=lambda item: len(item[1])))
-
-
-def _machine(known: Mapping[str, Fact]) -> MachineLinks:
-    values = {name: fact.value for name, fact in known.items()}
-    matrix = {row: _map(cells) for row, cells in _map(values.get("gpu.topology")).items()}
-    each: dict[str, dict[int, Any]] = defaultdict(dict)
-    for name, value in values.items():
-        if found := _GPU.fullmatch(name):
-            each[found[2]][int(found[1])] = value
-    count = _count(values.get("gpu.count"))
-    listed = {int(name[3:]) for name in matrix if re.fullmatch(r"GPU\d{1,3}", name)}
-    gpus = sorted(listed.union(range(min(count or 0, MOST_GPUS)), *each.values()))
-    cpus = _map(values.get("cpu.numa"))
-    # whatever is in the host is on its one node
-    only = _count(next(iter(cpus))) if len(cpus) == 1 else None
-    nodes = {gpu: _count(each["numa"].get(gpu)) for gpu in gpus}
-    ports = values.get("net.rdma")
-    near = _gpu_to_nic(gpus, matrix, _map(values.get("gpu.topology.nics")))
-    speeds = [
-        speed
-        for speed in each["nvlink.speed"].values()
-        if isinstance(speed, (int, float)) and speed > 0
-    ]
-    links = {gpu: _count(number) for gpu, number in sorted(each["nvlink.links"].items())}
-    pair_links = {
-        (a, b): matrix.get(f"GPU{a}", {}).get(f"GPU{b}") for a in gpus for b in gpus if a < b
-    }
-    return MachineLinks(
-        count=count if count is not None else len(gpus) or None,
-        gpus={gpu: only if node is None else node for gpu, node in nodes.items()},
-        nics=_nics(ports if isinstance(ports, list) else [], (nic for _, nic in near), only),
-        pairs={pair: str(link) for pair, link in pair_links.items() if link},
-        near=near,
-        refused=_refusals([_map(values.get(name)) for name in _P2P], list(pair_links)),
-        nvlinks={gpu: number for gpu, number in links.items() if number is not None},
-        pcie=_pcie(each["pcie.gen.max"], each["pcie.width.max"]),
-        cpus={str(node): str(numbers) for node, numbers in cpus.items()},
-        model=next((str(model) for model in each["model"].values() if model), ""),
-        speed=min(speeds, default=None),
-        why=known["gpu.topology"].why if "gpu.topology" in known else "",
-    )
-
-
-def _refusals(
-    answers: Iterable[Mapping[str, Any]], pairs: Iterable[tuple[int, int]]
-) -> dict[tuple[int, int], str]:
-    """Pairs of which a direction has another answer than OK."""
-    found: dict[tuple[int, int], str] = {}
-    for answer in answers:
-        for a, b in pairs:
-            said = [
-                _map(answer.get(f"GPU{one}")).get(f"GPU{two}", "OK")
-                for one, two in ((a, b), (b, a))
-            ]
-            if why := next((str(word) for word in said if word != "OK"), ""):
-                found[a, b] = why
-    return found
-
-
-def _pcie(gens: Mapping[int, Any], widths: Mapping[int, Any]) -> dict[int, str]:
-    known = {gpu: (_count(gens.get(gpu)), _count(width)) for gpu, width in sorted(widths.items())}
-    return {gpu: f"PCIe gen {gen} x{width}" for gpu, (gen, width) in known.items() if gen and width}
-
-
-def _gpu_to_nic(
-    gpus: Iterable[int], matrix: Mapping[str, Any], names: Mapping[str, Any]
-) -> dict[tuple[int, str], str]:
-    """The part of the matrix between GPUs and NICs, by the devices' own names."""
-    return {
-        (gpu, str(names.get(column, column))): str(link)
-        for gpu in gpus
-        for column, link in matrix.get(f"GPU{gpu}", {}).items()
-        if not column.startswith("GPU")
-    }
-
-
-def _nics(ports: Iterable[Any], listed: Iterable[str], only: int | None) -> tuple[Nic, ...]:
-    """One NIC for each RDMA device, which works if one of its ports does, and those that only the
-    matrix lists.
-    """
-    nics: dict[str, Nic] = {}
-    for port in map(_map, ports):
-        name, state = str(port.get("device", "?")), str(port.get("state") or "")
-        rate = f"{port['rate']} Gb/s" if port.get("rate") else ""
-        about = " ".join(filter(None, (str(port.get("link_layer") or ""), rate, state)))
-        works = state in ("ACTIVE", "")
-        if held := nics.get(name):
-            about, works = f"{held.about}; {about}", works or held.works
-        node = _count(port.get("numa"))
-        nics[name] = Nic(name, only if node is None else node, about, works)
-    return (
-        *nics.values(),
-        *(Nic(name, only) for name in dict.fromkeys(listed) if name not in nics),
-    )
-
-
-def _map(value: Any) -> Mapping[str, Any]:
-    """A mapping; empty for what is none.
-
-    Facts of other hosts come from files that anybody may have written.
-    """
-    return value if isinstance(value, dict) else {}
-
-
-def _count(value: Any) -> int | None:
-    """A whole number of at least 0, None for anything else."""
-    return (
-        int(value)
-        if isinstance(value, (int, str)) and re.fullmatch(r"\d{1,6}", str(value))
-        else None
     )

@@ -23,7 +23,7 @@ from ncclkit.core.tuning import Advantage, Comparison, Setting, Sweep
 from ncclkit.live import tune
 from ncclkit.live.options import ProbeOptions
 from ncclkit.views import plots
-from ncclkit.views._base import Chart, Drawn, View, page
+from ncclkit.views._base import Chart, Drawn, View, page_frame
 from ncclkit.views._form import Form, complaints, row, text_field, trail, wide
 from ncclkit.views._html import Markup, badge, code, el, fit, fold, join, pre, table
 from ncclkit.views.cluster import login_card
@@ -63,7 +63,9 @@ class SweepView(Drawn):
     def __init__(self, sweep: Sweep) -> None:
         self.sweep = sweep
         """The sweep itself."""
-        figure = gains(sweep) if sweep.comparisons or sweep.seen else None
+        figure = None
+        if sweep.comparisons or sweep.seen:
+            figure = gains(sweep)
         super().__init__(sweep.summary, figure, _tables(sweep), titled=figure is None)
 
 
@@ -115,7 +117,8 @@ class TuneForm(Form):
     def summary(self) -> str:
         """What the button will do."""
         what = self.words["settings"].value.strip() or "the settings that this hardware can have"
-        what = "each variable that is set" if self.inherited.value else what
+        if self.inherited.value:
+            what = "each variable that is set"
         return f"This compares {what} with the default, in turn, on process groups of one small job"
 
     def asks(self) -> bool:
@@ -148,7 +151,7 @@ class TuneForm(Form):
 
     def draw(self) -> None:
         """Show which size is measured now."""
-        self._show(page(self.BUSY, el("p", _doing(self.progress)), trail(self.progress)))
+        self._show(page_frame(self.BUSY, el("p", _doing(self.progress)), trail(self.progress)))
 
     def _settings(self) -> list[Setting]:
         return [tuning.setting(words) for words in self.words["settings"].value.split()]
@@ -176,18 +179,19 @@ def gains(sweep: Sweep, title: str = "") -> go.Figure:
     sweep).
     """
     rows = sweep.comparisons or sweep.seen
-    ops, named = _collectives_to_draw(rows), _settings_to_draw(rows)
+    ops = _collectives_to_draw(rows)
+    named = _settings_to_draw(rows)
     made = make_subplots(rows=len(ops), cols=1, vertical_spacing=56 / (PANEL + 56) / len(ops))
-    figure = plots.frame(
-        title or sweep.headline, plots.entries(named), (PANEL + 56) * len(ops) - 56, made
-    )
+    height = (PANEL + 56) * len(ops) - 56
+    figure = plots.frame(title or sweep.headline, plots.entries(named), height, made)
     for place, op in enumerate(ops, 1):
-        mine = sorted((one for one in rows if one.op == op), key=lambda one: one.bytes)
+        mine = [one for one in rows if one.op == op]
+        mine.sort(key=lambda one: one.bytes)
         for index, name in enumerate(named):
-            _line(figure, [one for one in mine if str(one.setting) == name], index, place)
-        axis = plots.size_axis([one.bytes for one in mine]) | {
-            "title": {"text": f"message size, {op}", "standoff": 8}
-        }
+            of_setting = [one for one in mine if str(one.setting) == name]
+            _line(figure, of_setting, index, place)
+        axis = plots.size_axis([one.bytes for one in mine])
+        axis = axis | {"title": {"text": f"message size, {op}", "standoff": 8}}
         figure.update_xaxes(axis, row=place, col=1)
         figure.update_yaxes(title={"text": "gain, %"}, range=_range(mine, named), row=place, col=1)
         figure.add_hline(
@@ -226,7 +230,9 @@ def _line(figure: go.Figure, rows: Sequence[Comparison], index: int, place: int)
     low, high = ([100 * one.interval[side] for one in rows] for side in (0, 1))
     gain = [100 * one.gain for one in rows]
     drawn = [max(at, FLOOR) for at in gain]
-    name = safe(rows[0].setting) if rows else ""
+    name = ""
+    if rows:
+        name = safe(rows[0].setting)
     figure.add_scatter(
         x=[one.bytes for one in rows],
         y=drawn,
@@ -268,8 +274,11 @@ def _range(rows: Sequence[Comparison], named: Sequence[str]) -> list[float]:
     Intervals may be cut, since a size with few rounds would flatten the others.
     """
     known = [max(100 * one.gain, FLOOR) for one in rows if str(one.setting) in named]
-    low, high = min([*known, -5.0]), max([*known, 5.0])
-    return [low - 0.25 * (high - low), high + 0.25 * (high - low)]
+    # a span of ten per cent at least: less is noise, and would look like much
+    low = min([*known, -5.0])
+    high = max([*known, 5.0])
+    margin = 0.25 * (high - low)
+    return [low - margin, high + margin]
 
 
 def _interval(one: Comparison) -> str:
@@ -280,7 +289,11 @@ def _interval(one: Comparison) -> str:
 def _verdict(one: Comparison) -> str:
     if one.wrong:
         return f"{plural(one.wrong, 'value')} wrong"
-    return "better" if one.better else "worse" if one.worse else "no difference beyond chance"
+    if one.better:
+        return "better"
+    if one.worse:
+        return "worse"
+    return "no difference beyond chance"
 
 
 def _tables(sweep: Sweep) -> Markup:
@@ -288,15 +301,17 @@ def _tables(sweep: Sweep) -> Markup:
     better = [_advantage(sweep, found) for found in sweep.advantages]
     head = ("Collective", "Message size", "Setting", "Gain", "Under computation", "Risk")
     named = {str(one.setting): one.setting for one in (*sweep.comparisons, *sweep.seen)}
-    effects = [
-        (code(name), sweep.effect_of(setting))
-        for name, setting in named.items()
-        if _decided(sweep, setting)
-    ]
+    effects = []
+    for name, setting in named.items():
+        if _decided(sweep, setting):
+            effects.append((code(name), sweep.effect_of(setting)))
     refused = [(code(name), why) for name, why in sweep.refused.items()]
+    how = ""
+    if named or sweep.notes:
+        how = el("p", _method(sweep), cls="nk-dim")
     return join(
         fit(table(head, better)),
-        el("p", _method(sweep), cls="nk-dim") if named or sweep.notes else "",
+        how,
         fold("Each setting in one sentence", table(("Setting", "What it does"), effects)),
         fold("Every comparison in numbers", fit(table(NUMBERS, _numbers(sweep), "nk-numbers"))),
         fold("Refused", table(("Setting", "Why"), refused)),
@@ -312,7 +327,10 @@ def _advantage(sweep: Sweep, found: Advantage) -> tuple[object, ...]:
     saved = sweep.saved(found.setting)
     gain = f"{percent(found.gain, 1)}, at least {percent(max(low, 0), 1)}"
     gain += "" if saved is None else f"; of your job {percent(saved, 1)}"
-    mark = badge("✕", "loses there", "likely") if found.lost else Markup("")
+    if found.lost:
+        mark = badge("✕", "loses there", "likely")
+    else:
+        mark = Markup("")
     beside = join(mark, " " if found.lost else "", found.under_computation or "–")
     return (
         found.op,
@@ -332,13 +350,13 @@ def _method(sweep: Sweep) -> str:
         " cross is worse, and an open circle cannot be told from chance or from"
         f" {100 * tuning.WORTH:g} %."
     )
-    without = f"The default is without {', '.join(sweep.cleared)}." if sweep.cleared else ""
+    without = ""
+    if sweep.cleared:
+        without = f"The default is without {', '.join(sweep.cleared)}."
     ops = {one.op for one in sweep.comparisons or sweep.seen}
-    drawn = (
-        f"Of {len(ops)} collectives the {PANELS} with the largest difference are drawn."
-        if len(ops) > PANELS
-        else ""
-    )
+    drawn = ""
+    if len(ops) > PANELS:
+        drawn = f"Of {len(ops)} collectives the {PANELS} with the largest difference are drawn."
     return " ".join(filter(None, (said, drawn, without, *sweep.notes)))
 
 
@@ -406,11 +424,17 @@ class ApplyForm(Form):
     def __init__(self, case: Case, tuned: SweepView, **options: Any) -> None:
         self._case, self._sweep, self._options = case, tuned.sweep, ProbeOptions(**options)
         self._setting = tuning.applied(self._sweep)
-        gone = self._setting.without if self._setting else ()
+        if self._setting:
+            gone = self._setting.without
+        else:
+            gone = ()
         if gone and not any(name in os.environ for name in gone):
             self._setting, self.IDLE = None, self.ELSEWHERE.format(", ".join(gone))
             self.ASK = self.IDLE
-        said = f"This applies {self._setting} to the small job" if self._setting else self.IDLE
+        if self._setting:
+            said = f"This applies {self._setting} to the small job"
+        else:
+            said = self.IDLE
         super().__init__(
             said,
             [],
@@ -445,13 +469,14 @@ def before_after(sweep: Sweep) -> View:
     if not rows:
         return View(sweep.headline, Markup(""))
     setting = rows[0].setting
-    changed = (
-        f"With {setting}"
-        if setting.env or setting.config
-        else f"Without {', '.join(setting.without)}"
-    )
+    if setting.env or setting.config:
+        changed = f"With {setting}"
+    else:
+        changed = f"Without {', '.join(setting.without)}"
     better, worse = (sum(getattr(one, verdict) for one in rows) for verdict in ("better", "worse"))
-    verb = "is" if len(rows) == 1 else "are"
+    verb = "are"
+    if len(rows) == 1:
+        verb = "is"
     summary = (
         f"{changed} {better} of {plural(len(rows), 'size')} {verb} faster than before, and {worse}"
         " slower"

@@ -56,7 +56,7 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=3, help="of part submit (default 3)")
     asked = parser.parse_args()
     known: dict[str, Any] = json.loads(asked.out.read_text()) if asked.out.exists() else {}
-    known |= about_machine(asyncio.run(local.check(sys.executable))) | {"hardware": flight.cpu()}
+    known |= about_machine(asyncio.run(local.check_interpreter(sys.executable))) | {"hardware": flight.cpu()}
     known["kernel"] = platform.release()
     for name in asked.parts:
         about = {"date": time.strftime("%Y-%m-%d %H:%M"), "load": round(os.getloadavg()[0], 1)}
@@ -137,7 +137,7 @@ def hosts(rounds: int) -> dict[str, Any]:
     lines = [json.dumps({"ncclkit": wire.VERSION, "kind": "fact", **_row(fact)}).encode() for fact in fleet(HOSTS, ODD)]
     times = {"begun": (time.perf_counter(), time.process_time())}
     case = Case()
-    case.facts = [from_dict(Fact, record) for record in map(wire.parse, lines) if record is not None]
+    case.facts = [from_dict(Fact, record) for record in map(wire.parse_record, lines) if record is not None]
     times["read"] = time.perf_counter(), time.process_time()
     found = compare(case.facts)
     times["compared"] = time.perf_counter(), time.process_time()

@@ -114,12 +114,12 @@ async def main() -> int:
     loaded = await measured(2, LOADER, LOADED, AHEAD)
     each = max(one["rss"] for one in small[2])
     memory = budgets.host_memory(DATA, 4, 0, 0, BATCH, each=each)
-    files = budgets.open_files({ranks: max(one["files"] for one in rows) for ranks, rows in small.items()}, 4)
+    files = budgets.open_files_budget({ranks: max(one["files"] for one in rows) for ranks, rows in small.items()}, 4)
     rows = [row("host memory of four ranks, bytes", memory, sum(one["rss"] for one in real))]
     rows += [row("open files of a rank", files, max(one["files"] for one in real))]
     shm = budgets.loader_memory(2, LOADED, AHEAD, HELD)
     rows += [row("/dev/shm of two ranks' data loaders, bytes", shm, max(one["shm"] for one in loaded))]
-    machine = about_machine(await local.check(sys.executable))
+    machine = about_machine(await local.check_interpreter(sys.executable))
     told = {"date": time.strftime("%Y-%m-%d"), **machine, "rows": rows, "ranks": real}
     out.write_text(json.dumps(told, indent=1) + "\n")
     print(json.dumps(rows, indent=1))

@@ -63,7 +63,7 @@ def row(m: Measurement, eager: float, graph: float) -> dict[str, Any]:
 
 async def main(out: Path | None, ops: tuple[str, ...]) -> int:
     """Run both, print the table, keep the figures; returns the number of bars that were missed."""
-    answer = await local.check(sys.executable)
+    answer = await local.check_interpreter(sys.executable)
     if answer["gpus"] < 2:
         print("Raw NCCL needs two GPUs; there are not as many here.")
         return 0

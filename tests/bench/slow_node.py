@@ -42,7 +42,7 @@ async def main() -> int:
     parser.add_argument("--parts", nargs="*", default=["link", "rank"], choices=("link", "rank"))
     parser.add_argument("--seconds", type=float, default=150.0, help="at most, of part rank (default 150)")
     asked = parser.parse_args()
-    answer = await local.check(sys.executable)
+    answer = await local.check_interpreter(sys.executable)
     backend = "nccl" if answer["gpus"] else "gloo"
     known = json.loads(asked.out.read_text()) if asked.out.exists() else {}
     known |= {"date": time.strftime("%Y-%m-%d"), **about_machine(answer), "backend": backend}
@@ -71,7 +71,7 @@ async def rank(case: Case, backend: str, seconds: float) -> dict[str, Any]:
     """Four ranks on two nodes, of which the last one is slow among many."""
     asked = {"ranks": RANKS, "backend": backend, "max_bytes": 1 << 20, "stages": True, "oversubscribe": True}
     asked |= {"env": {"NCCL_IB_DISABLE": "1", "NCCL_NET": "Socket"}, "simulate_hosts": 2} if backend == "nccl" else {}
-    plan = await probe.plan(case, ProbeOptions(**asked, timeout=seconds))  # type: ignore[arg-type]
+    plan = await probe.plan_test(case, ProbeOptions(**asked, timeout=seconds))  # type: ignore[arg-type]
     network = {} if backend == "nccl" else {"hosts": 2}
     plan = replace(plan, argv=(*plan.argv, "--fault", "slow_among_many", "--rank", str(SLOWED)), network=network)
     run = await probe.execute(case, plan)

@@ -110,7 +110,7 @@ async def main() -> int:
     parser.add_argument("--within", type=float, default=3600.0, help="seconds after which nothing more is begun")
     parser.add_argument("--share-gpu", action="store_true", help="two ranks on one GPU")
     told = parser.parse_args()
-    about = {"date": time.strftime("%Y-%m-%d"), **about_machine(await local.check(sys.executable))}
+    about = {"date": time.strftime("%Y-%m-%d"), **about_machine(await local.check_interpreter(sys.executable))}
     out = Out(told, about | ({"shared": SHARED_CARD} if told.share_gpu else {}))
     with tempfile.TemporaryDirectory(prefix="ncclkit-step-") as place:
         if told.share_gpu:

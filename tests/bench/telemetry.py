@@ -46,7 +46,7 @@ import sys, time
 from ncclkit.agent.monitor.telemetry import Sampler
 from ncclkit.agent.run import processes
 root = int(sys.argv[2])
-sampler = Sampler(sys.argv[1], lambda: processes.ranks(processes.descendants(root)))
+sampler = Sampler(sys.argv[1], lambda: processes.ranks_of_processes(processes.descendants(root)))
 while True:
     sampler.take()
     time.sleep(1.0)
@@ -75,7 +75,7 @@ class Watching:
 
     def _taken(self) -> float:
         """Seconds of CPU that telemetry's process has used."""
-        stat = processes.read(f"/proc/{self.sampler.pid}/stat").rpartition(")")[2].split()
+        stat = processes.read_text(f"/proc/{self.sampler.pid}/stat").rpartition(")")[2].split()
         return sum(map(int, stat[11:13])) / os.sysconf("SC_CLK_TCK")
 
     async def follow(self, options: ProbeOptions, on_record: Callable[[dict[str, Any]], None]) -> Any:
@@ -143,7 +143,7 @@ async def measure(
     argv = ("collective", "--backend", options.backend, "--sizes", every, "--repeats", str(options.repeats))
     plan = Plan("watched", (*argv, "--timeout", "60"), ranks, options.backend, sys.executable, 580)
     try:
-        records = await local.run(plan, folder / "run", on_record)
+        records = await local.run_locally(plan, folder / "run", on_record)
     finally:
         cost = watching.close()
     if records[-1].get("reason") != "done":
@@ -180,7 +180,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=30)
     parser.add_argument("out", nargs="?", type=Path)
     options = parser.parse_args()
-    answer = asyncio.run(local.check(sys.executable))
+    answer = asyncio.run(local.check_interpreter(sys.executable))
     ranks = options.ranks or (answer["gpus"] if options.backend == "nccl" else 2)
     load = os.getloadavg()[0]
     with tempfile.TemporaryDirectory() as folder:

@@ -78,7 +78,7 @@ async def main() -> int:
     parser.add_argument("--jobs", type=int, default=tune.JOBS, help="of each setting that a process keeps")
     told = parser.parse_args()
     tune.JOBS = told.jobs
-    answer = await local.check(sys.executable)
+    answer = await local.check_interpreter(sys.executable)
     told.gpus, parts = bool(answer["gpus"]), told.parts or ("12345" if told.share_gpu else "123456")
     if answer["gpus"] == 1 and not told.share_gpu and parts != "5":
         parser.error("one GPU compares nothing but itself: --share-gpu, or --parts 5")
@@ -127,7 +127,7 @@ async def repeated(
 
 async def whole(told: argparse.Namespace, out: Out) -> None:
     """The settings that share a job, on seven sizes of three collectives."""
-    usual = await probe.plan(Case(), options(told))
+    usual = await probe.plan_test(Case(), options(told))
     wanted = [one for one in tune.candidates((), usual) if one.per_communicator and (one.env or not told.share_gpu)]
     full = told.gpus and not told.share_gpu
     wanted += [Setting({"NCCL_ALGO": a, "NCCL_PROTO": p}, {"min_ctas": n, "max_ctas": n})

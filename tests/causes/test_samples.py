@@ -14,7 +14,7 @@ from ncclkit import evidence
 from ncclkit.causes.engine import Diagnosis, diagnose
 from ncclkit.core.case import Case
 from ncclkit.core.model import Fact, Measurement, cite
-from ncclkit.evidence.samples import HERE, names, sample
+from ncclkit.evidence.samples import HERE, recording_names, sample
 from tests.recordings import RECORDINGS, TWO_HOSTS, recorded, title
 
 pytestmark = pytest.mark.slow
@@ -27,10 +27,10 @@ def judged(folder: Path, *gone: str) -> tuple[Diagnosis, dict[str, Any]]:
 
 
 def test_what_the_issue_asks_for_is_there() -> None:
-    assert {"healthy", "rank_late", "ifname_missing", "rank_raises"} <= set(names())
+    assert {"healthy", "rank_late", "ifname_missing", "rank_raises"} <= set(recording_names())
 
 
-@pytest.mark.parametrize("name", names())
+@pytest.mark.parametrize("name", recording_names())
 def test_each_says_where_it_was_recorded(name: str) -> None:
     about = Case.open(HERE / name, read_only=True).about
     assert (

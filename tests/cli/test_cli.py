@@ -460,7 +460,7 @@ def test_attach_finds_the_rank_that_is_away(tmp_path: Path, typed: Typed) -> Non
         "from ncclkit.core.runs import Plan;"
         "argv='train --backend gloo --timeout 300 --fault rank_late --seconds 300'.split();"
         "plan=Plan('late',tuple(argv),3,'gloo',sys.executable,100,{'TORCH_FR_BUFFER_SIZE':'100'});"
-        "asyncio.run(local.run(plan,Path(sys.argv[1]),"
+        "asyncio.run(local.run_locally(plan,Path(sys.argv[1]),"
         "lambda r: print(r.get('phase'),r.get('rank'),r.get('step',r.get('pid')),flush=True)))"
     )
     (tmp_path / "run").mkdir()

@@ -195,7 +195,7 @@ def test_a_summary_of_many_dumps_holds_few_times():
     recorded = of_value(dump([entry(seq) for seq in range(1, 101)]), "nccl_trace_rank_0", 0)
 
     def times(of):
-        return [seq for seq, _ in compare.summary(recorded, of).data.groups["0"]["times"]]
+        return [seq for seq, _ in compare.dump_event(recorded, of).data.groups["0"]["times"]]
 
     assert len(times(2047)) > 24 and times(16384) == times(1 << 20) == [1, 100]
 
@@ -265,7 +265,7 @@ def test_what_torch_writes_here_is_read(tmp_path):
     script.write_text(JOB)
     env = os.environ | {"TORCH_FR_BUFFER_SIZE": "100"}
     subprocess.run([sys.executable, str(script), str(tmp_path)], check=True, env=env, timeout=120)
-    dumps = {name: files.read(str(tmp_path / name))[0].dump for name in ("fr_rank_0", "fr_rank_0.json")}
+    dumps = {name: files.read_file(str(tmp_path / name))[0].dump for name in ("fr_rank_0", "fr_rank_0.json")}
     for one in dumps.values():
         calls = one.collectives["0", "default_pg"]
         assert (one.rank, one.version, list(calls.seqs)) == (0, "2.10", [1, 2, 3])
@@ -314,7 +314,7 @@ def test_a_dump_is_compact_between_processes(tmp_path):
     frames = [{"name": f"f{n}", "filename": "/work/train.py", "line": n} for n in range(20)]
     value = dump([entry(seq, frames=frames) for seq in range(1, 2001)])
     (tmp_path / "fr_rank_0").write_bytes(pickle.dumps(value, 2))
-    assert len(pickle.dumps(files.read(str(tmp_path / "fr_rank_0"))[0].dump)) < 26 * 2000 + 20_000
+    assert len(pickle.dumps(files.read_file(str(tmp_path / "fr_rank_0"))[0].dump)) < 26 * 2000 + 20_000
 
 
 def test_workers_tell_the_same(tmp_path):

@@ -80,7 +80,7 @@ def test_readers_take_their_seeds_with_damage(name):
 def test_a_record_against_its_contract_is_found():
     bad = readers.Reader(lambda data: [Event("nccl.warn", data.decode(), "rank0.log", 1)], list)
     with pytest.raises(Broken, match="nccl.warn"):
-        readers.check(bad, b"a warning without its data")
+        readers.check(bad, b"a warning that is too long " * 100)
 
 
 REGULAR = [b"(", b" ", b"\t", b"a ", b"0", b"1.", b"::", b"[0]", b"- ", b'File "a", line 1, in ', b"#0 0x1 in ", b"=,"]

@@ -158,9 +158,14 @@ def test_docs_list_exactly_the_kinds_and_their_fields():
 RULED = (*(c10d, families, gloo, kernel, nccl, printed, progress, python, refusals, store, system), network, torchrun)
 
 
-def lines_above(module):
-    """The comments of a module: each line, each block as one line, and what stands far apart in either."""
-    for block in re.findall(r"(?:^ *#.*\n)+", Path(module.__file__).read_text(), re.MULTILINE):
+FOLD = re.compile(r" \\\n *# *")
+"""Where a specimen that is longer than a line of code may be goes on in the next comment."""
+
+
+def specimens_in(source):
+    """The comments of a source: each line, each block as one line, and what stands far apart in either."""
+    for block in re.findall(r"(?:^ *#.*\n)+", source, re.MULTILINE):
+        block = FOLD.sub(" ", block)
         lines = [line.strip().removeprefix("#").strip() for line in block.splitlines()]
         for text in (" ".join(lines), *lines):
             for part in (text, *re.split(r" {4,}", text)):
@@ -168,9 +173,16 @@ def lines_above(module):
                 yield "NCCL INFO " + part
 
 
+def test_a_folded_specimen_is_read_whole():
+    source = "    # one line that \\\n    #   goes on,  with \\\n    #   its end\n    # another\nrule()\n"
+    found = set(specimens_in(source))
+    assert {"one line that goes on,  with its end", "another"} <= found
+    assert not any("\\" in text for text in found)
+
+
 @pytest.mark.parametrize("rules", [nccl.INFO, scan.RULES], ids=["info", "other"])
 def test_every_rule_stands_under_a_specimen(rules):
-    specimen = [text for module in RULED for text in lines_above(module)]
+    specimen = [text for module in RULED for text in specimens_in(Path(module.__file__).read_text())]
     bare = [r for r in rules if not any(r.anchor.decode() in text and r.pattern.search(text) for text in specimen)]
     assert [(rule.kind, rule.anchor) for rule in bare] == []
 

@@ -53,14 +53,14 @@ def test_wrapped_sentences_and_lists_are_whole_again(name: str) -> None:
         "neither the ranks of the first node nor those of the second one; we have waited for hours and seen nothing.",
     ]
     wrapped = VARIATIONS[name]("\n".join(lines)).encode()
-    assert [line for line in plain.text(wrapped).decode().split("\n") if line] == lines
+    assert [line for line in plain.plain_text(wrapped).decode().split("\n") if line] == lines
 
 
 def test_rows_of_a_table_as_wide_as_a_terminal_stay() -> None:
     rows = "".join(f"| {name} |{' ' * (73 - len(name))} MiB |\n" for name in ("free", "used", "total", "reserved"))
     ranks = "".join(f"rank {n} of 8 is done with {'x' * (78 - 24)}\n" for n in range(8))
     for text in (rows, ranks, f"+{'-' * 78}+\n{rows}"):
-        assert plain.text(text.encode()).decode() == text
+        assert plain.plain_text(text.encode()).decode() == text
 
 
 def test_the_rank_and_the_host_of_a_prefix_are_kept() -> None:
@@ -90,7 +90,7 @@ def test_the_rank_and_the_host_of_a_prefix_are_kept() -> None:
 )
 def test_what_a_program_wrote_itself_stays(text: str) -> None:
     data = text.encode()
-    assert plain.text(data) is data
+    assert plain.plain_text(data) is data
 
 
 def test_a_file_is_read_as_it_stands_and_never_written_to(tmp_path: Path) -> None:

@@ -92,12 +92,12 @@ def test_a_file_that_is_replaced_or_cut_while_it_is_read_says_so(tmp_path):
     path = tmp_path / "job.log"
     path.write_text(noisy(LINES, 2))
     with path.open("rb") as file:
-        plan = pieces.plan(file, path.stat().st_size, scan.Context(str(path)), labelled=False, stacks=False)
+        plan = pieces.cut_into_pieces(file, path.stat().st_size, scan.Context(str(path)), labelled=False, stacks=False)
     path.write_text(LINES[0])
-    assert "became shorter" in pieces.read(plan[0]).problem
+    assert "became shorter" in pieces.scan_piece(plan[0]).problem
     (tmp_path / "other").write_text("")
     os.replace(tmp_path / "other", path)
-    assert "replaced" in pieces.read(plan[0]).problem
+    assert "replaced" in pieces.scan_piece(plan[0]).problem
 
 
 def test_who_logged_is_known_of_large_logs_too(tmp_path, monkeypatch):

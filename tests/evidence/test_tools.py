@@ -158,7 +158,7 @@ def test_lines_that_only_look_like_outputs_give_nothing(read_text):
 
 
 def test_nothing_is_decoded_where_no_anchor_stands(monkeypatch):
-    monkeypatch.setattr(tools, "parse", None)
+    monkeypatch.setattr(tools, "parse_prefix", None)
     ends = Ends()
     for _ in range(4):
         ends.add(b"step 1\n" * (ENDS // 7))

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from ncclkit import evidence
-from ncclkit.evidence.logs import summary
+from ncclkit.evidence.logs import reading_summary
 
 UNKNOWN = {
     "2026-11-21 00:28:00,123 ERROR trainer: shard 17 is unreadable": "shard 17",
@@ -50,7 +50,7 @@ def test_a_flood_is_counted_and_said(tmp_path: Path) -> None:
     (event,) = reading.events
     (row,) = reading.inputs
     assert event.count == 500 and (row["events"], row["errors"]) == (0, 500)
-    assert "500 × line that calls itself an error" in summary(reading.inputs, 0, [])
+    assert "500 × line that calls itself an error" in reading_summary(reading.inputs, 0, [])
 
 
 def test_what_is_known_is_no_unknown_error(tmp_path: Path) -> None:

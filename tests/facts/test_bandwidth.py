@@ -190,7 +190,7 @@ def test_references_match_model_number_and_link():
 def test_a_number_is_laid_beside_the_bound_and_systems_like_this_one(busbw, size, expected, words, suspects):
     bound = bandwidth.expect("all_reduce", "nccl", 4, of("h200-x4"))
     row = Measurement("all_reduce", size, "float32", 4, 1, "nccl", 1.0, None, None, 1.0, busbw, 0)
-    judgement = bandwidth.judge([row], bound)
+    judgement = bandwidth.judge_curve([row], bound)
     assert judgement.bound.limit == expected and judgement.suspects == suspects
     assert all(word in judgement.summary for word in words), judgement.summary
 
@@ -224,7 +224,7 @@ def test_other_collectives_and_several_hosts_have_no_system_to_compare_with():
     bound = bandwidth.expect("all_reduce", "nccl", 4, of("h200-x4"))
     for op, hosts in (("all_gather", 1), ("all_reduce", 2)):
         row = Measurement(op, 1 << 28, "float32", 4, hosts, "nccl", 1.0, None, None, 1.0, 340.0, 0)
-        assert bandwidth.judge([row], bound).references == ()
+        assert bandwidth.judge_curve([row], bound).references == ()
 
 
 def test_suspects_are_causes_that_ask_a_question():

@@ -10,14 +10,14 @@ from ncclkit.agent.facts import cpu, gpu, host, limits, network, software, stora
 from ncclkit.agent.facts.machine import Answer, Machine, Unread
 
 READERS = (
-    cpu.facts,
-    gpu.facts,
-    host.facts,
-    limits.facts,
-    network.facts,
-    software.facts,
-    variables.facts,
-    lambda machine: storage.facts(machine, {"work": "."}),
+    cpu.cpu_facts,
+    gpu.gpu_facts,
+    host.host_facts,
+    limits.limit_facts,
+    network.network_facts,
+    software.software_facts,
+    variables.variable_facts,
+    lambda machine: storage.storage_facts(machine, {"work": "."}),
 )
 TEXTS = st.one_of(
     st.text(max_size=60),

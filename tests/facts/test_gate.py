@@ -45,7 +45,7 @@ def changed(rows: dict[str, Any], **facts: Any) -> dict[str, Any]:
 def test_a_good_node_is_ready_and_makes_a_baseline_that_it_meets(good: dict[str, Any]) -> None:
     baseline = gate.learned(good, 400.0)
     assert baseline["facts"]["gpu.count"] == 8 and len(baseline["facts"]) > 60 and baseline["ports"]
-    problems, unknown = gate.judge(good, baseline)
+    problems, unknown = gate.judge_node(good, baseline)
     assert (problems, unknown) == ([], [])
 
 
@@ -68,7 +68,7 @@ def test_a_good_node_is_ready_and_makes_a_baseline_that_it_meets(good: dict[str,
 )
 def test_a_bad_node_is_not_ready_and_says_what(good: dict[str, Any], facts: dict[str, Any], say: str) -> None:
     baseline = gate.learned(changed(good, limits__memlock=-1), None)
-    problems, _ = gate.judge(
+    problems, _ = gate.judge_node(
         changed(good, limits__memlock=-1) | changed(good, **{"limits__memlock": -1, **facts}), baseline
     )
     assert any(say in problem["say"] for problem in problems), problems
@@ -76,10 +76,10 @@ def test_a_bad_node_is_not_ready_and_says_what(good: dict[str, Any], facts: dict
 
 def test_what_cannot_be_read_is_unknown_and_more_than_the_baseline_is_fine(good: dict[str, Any]) -> None:
     baseline = gate.learned(good, None)
-    problems, unknown = gate.judge(changed(good, host__kernel=None), baseline)
+    problems, unknown = gate.judge_node(changed(good, host__kernel=None), baseline)
     assert problems == [] and unknown == ["host.kernel could not be read (it hung)"]
     more = changed(good, memory__total=good["memory.total"]["value"] * 2)
-    assert gate.judge(more, baseline) == ([], [])
+    assert gate.judge_node(more, baseline) == ([], [])
 
 
 def test_a_baseline_of_several_nodes_keeps_what_they_share(good: dict[str, Any]) -> None:
@@ -94,7 +94,7 @@ def test_a_baseline_of_several_nodes_keeps_the_least_of_what_may_be_larger(good:
     both = gate.learned(least, None, first)["facts"]
     assert both["memory.total"] == least["memory.total"]["value"] and both["limits.memlock"] == 65536
     half = changed(least, memory__total=good["memory.total"]["value"] // 2)
-    assert [one["fact"] for one in gate.judge(half, {"facts": both})[0]] == ["memory.total"]
+    assert [one["fact"] for one in gate.judge_node(half, {"facts": both})[0]] == ["memory.total"]
 
 
 @pytest.mark.parametrize(
@@ -187,10 +187,10 @@ def test_a_driver_without_an_answer_counts_where_a_baseline_has_gpus(
     good: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, state: str
 ) -> None:
     rows = changed(good, gpu__nvidia_smi=state)
-    problems, _ = gate.judge(rows, {"facts": {"gpu.3.model": "H100"}})
+    problems, _ = gate.judge_node(rows, {"facts": {"gpu.3.model": "H100"}})
     assert problems[0]["fact"] == "gpu.nvidia_smi"
     for baseline in ({}, {"facts": {}}, {"facts": {"gpu.count": 0, "gpu.peermem": False}}):
-        problems, unknown = gate.judge(rows, baseline)
+        problems, unknown = gate.judge_node(rows, baseline)
         assert not [one for one in problems if one["fact"] == "gpu.nvidia_smi"]
         assert unknown[0].startswith(f"nvidia-smi {gate.SILENT[state]} (")
     monkeypatch.setattr(gate, "collect", lambda **_: rows.values())
@@ -201,7 +201,7 @@ def test_a_driver_without_an_answer_counts_where_a_baseline_has_gpus(
 def test_a_driver_that_had_no_time_is_not_accused(good: dict[str, Any]) -> None:
     """`--seconds 3` leaves none to an nvidia-smi that takes three: nobody has seen it hang."""
     rows = changed(good, gpu__nvidia_smi=None)
-    assert gate.judge(rows, gate.learned(good, None))[0] == []
+    assert gate.judge_node(rows, gate.learned(good, None))[0] == []
 
 
 def test_an_nvidia_smi_that_could_not_be_ended_before_is_not_joined_by_another(
@@ -216,7 +216,7 @@ def test_an_nvidia_smi_that_could_not_be_ended_before_is_not_joined_by_another(
             time.sleep(0.01)
         assert gate._stuck_before() == 0  # one that somebody waits for
         (tmp_path / "asked").unlink()
-        monkeypatch.setattr(gate.processes, "state", lambda pid: "D" if pid == child.pid else "S")
+        monkeypatch.setattr(gate.processes, "process_state", lambda pid: "D" if pid == child.pid else "S")
         assert gate._stuck_before() == 0  # one that waits for its disk
         monkeypatch.setattr(gate.processes, "is_pending", lambda *_: True)
         monkeypatch.setattr(gate, "DYING", 0.0)
@@ -239,7 +239,7 @@ def verdicts(folder: Path, nodes: dict[str, dict[str, Any]], **more: Any) -> lis
     baseline = gate.learned(next(iter(nodes.values())), 400.0)
     made = []
     for name, rows in nodes.items():
-        problems, unknown = gate.judge(rows, baseline)
+        problems, unknown = gate.judge_node(rows, baseline)
         said = gate._printed(problems, unknown, len(rows), argparse.Namespace(baseline="b"), more.get(name))
         made.append(folder / f"{name}.json")
         made[-1].write_text(json.dumps(said | {"host": name, "say": said["say"].replace(gate._name(), name)}) + "\n")

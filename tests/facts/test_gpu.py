@@ -29,20 +29,20 @@ class RecordedOutput(Machine):
 def test_each_capability_is_asked_where_there_is_a_second_gpu():
     two, one = RecordedOutput({"nvidia-smi -q -x": TWO}), RecordedOutput({"nvidia-smi -q -x": ONE})
     for machine in (two, one):
-        assert [row for row in gpu.facts(machine) if row["name"] == "gpu.count"]
+        assert [row for row in gpu.gpu_facts(machine) if row["name"] == "gpu.count"]
     wanted = {"nvidia-smi topo -p2p " + letter for letter in "rwnap"}
     assert wanted <= set(two.asked) and wanted.isdisjoint(one.asked)
 
 
 def test_peers():
     answers = {"nvidia-smi -q -x": TWO, "nvidia-smi topo -p2p r": PEERS, "nvidia-smi topo -p2p w": Hung("late")}
-    rows = {row["name"]: row for row in gpu.facts(RecordedOutput(answers))}
+    rows = {row["name"]: row for row in gpu.gpu_facts(RecordedOutput(answers))}
     assert rows["gpu.p2p.read"]["value"] == {"GPU0": {"GPU1": "OK"}, "GPU1": {"GPU0": "CNS"}}
     assert (rows["gpu.p2p.write"]["value"], rows["gpu.p2p.write"]["why"]) == (None, "late")
 
 
 def test_one_gpu_has_no_peer():
-    rows = {row["name"]: row for row in gpu.facts(RecordedOutput({"nvidia-smi -q -x": ONE}))}
+    rows = {row["name"]: row for row in gpu.gpu_facts(RecordedOutput({"nvidia-smi -q -x": ONE}))}
     assert rows["gpu.p2p.read"]["why"] == "there is no second GPU"
 
 
@@ -80,7 +80,7 @@ WARNING = "WARNING: infoROM is corrupted at gpu 0000:5C:00.0"
     ids=["behind", "none", "before", "twice"],
 )
 def test_what_stands_around_the_xml_costs_no_fact(text, why):
-    rows = {row["name"]: row for row in gpu.facts(RecordedOutput({"nvidia-smi -q -x": text}))}
+    rows = {row["name"]: row for row in gpu.gpu_facts(RecordedOutput({"nvidia-smi -q -x": text}))}
     assert (rows["gpu.nvidia_smi"]["value"], rows["gpu.nvidia_smi"]["why"]) == ("answers", why)
     assert (rows["gpu.count"]["value"], rows["gpu.driver"]["value"]) == (1, "580.1")
 
@@ -98,7 +98,7 @@ def test_the_gpus_before_a_cut_are_told(lost, last, tmp_path):
     (tmp_path / "dev").mkdir()
     for name in ("nvidia0", "nvidia1", "nvidiactl"):
         (tmp_path / "dev" / name).touch()
-    rows = {row["name"]: row for row in gpu.facts(machine)}
+    rows = {row["name"]: row for row in gpu.gpu_facts(machine)}
     why = "nvidia-smi -q -x ended with status 0 and its XML breaks off behind GPU %d" % last
     assert (rows["gpu.nvidia_smi"]["value"], rows["gpu.nvidia_smi"]["why"]) == ("breaks off", why)
     assert (rows["gpu.driver"]["value"], rows["gpu.count"]["value"]) == ("580.1", 2)
@@ -106,13 +106,13 @@ def test_the_gpus_before_a_cut_are_told(lost, last, tmp_path):
 
 
 def test_a_cut_before_any_whole_gpu_is_a_failure():
-    rows = {row["name"]: row for row in gpu.facts(RecordedOutput({"nvidia-smi -q -x": BOTH[: BOTH.index("</gpu>")]}))}
+    rows = {row["name"]: row for row in gpu.gpu_facts(RecordedOutput({"nvidia-smi -q -x": BOTH[: BOTH.index("</gpu>")]}))}
     assert rows["gpu.nvidia_smi"]["value"] == "failed" and "broken XML" in rows["gpu.nvidia_smi"]["why"]
 
 
 def test_a_lost_gpu_has_no_name():
     lost = ONE.replace("'/>", "'><product_name>[GPU is lost]</product_name></gpu>")
-    rows = {row["name"]: row for row in gpu.facts(RecordedOutput({"nvidia-smi -q -x": lost}))}
+    rows = {row["name"]: row for row in gpu.gpu_facts(RecordedOutput({"nvidia-smi -q -x": lost}))}
     assert rows["gpu.0.model"]["why"] == "nvidia-smi says [GPU is lost] for product_name"
 
 

@@ -95,7 +95,7 @@ def test_a_broken_reader_costs_its_own_facts_only(monkeypatch):
         yield known("cpu.total", 2, source="here")
         raise RuntimeError("defect")
 
-    monkeypatch.setattr(gather.cpu, "facts", broken)
+    monkeypatch.setattr(gather.cpu, "cpu_facts", broken)
     rows = {row["name"]: row for row in facts.collect(torch=False, machine=Machine("/nonexistent"))}
     assert rows["cpu.total"]["value"] == 2 and "defect" in rows["facts.cpu"]["why"] and "net.rdma" in rows
 
@@ -106,7 +106,7 @@ def test_a_hang_in_the_kernel_is_left_behind(monkeypatch):
         yield from ()
 
     end, other = os.pipe()
-    monkeypatch.setattr(gather.gpu, "facts", stuck)
+    monkeypatch.setattr(gather.gpu, "gpu_facts", stuck)
     rows = {row["name"]: row for row in facts.collect(torch=False, machine=Machine("/nonexistent"), deadline=3.0)}
     os.close(other)
     assert "still not read" in rows["facts.gpu"]["why"] and "host.name" in rows

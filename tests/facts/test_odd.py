@@ -57,7 +57,7 @@ def test_limits_that_cannot_be_seen_are_not_unlimited(tmp_path: Path) -> None:
     blind = machine(
         tmp_path, {"/proc/self/cgroup": "0::/job\n", "/proc/self/mountinfo": ROOT, "/proc/vmstat": "oom_kill 3\n"}
     )
-    rows = {row["name"]: row for reader in (limits, cpu) for row in reader.facts(blind)}
+    rows = {row["name"]: row for read in (limits.limit_facts, cpu.cpu_facts) for row in read(blind)}
     for name in ("limits.cgroup.memory", "limits.cgroup.cpus", "limits.cgroup.pids"):
         assert rows[name]["value"] is None and "no cgroup file system is mounted" in rows[name]["why"]
     assert rows["memory.oom_kills"]["value"] == 3, "what can be read elsewhere is"
@@ -79,7 +79,7 @@ def test_a_device_without_ports_costs_its_own_rows_only(tmp_path: Path) -> None:
     with pytest.raises(Unread, match="have no port: mlx5_1"):
         network.rdma_ports(gone)
     gone.environ = {"NCCL_IB_HCA": "mlx5_1", "NCCL_BUFSIZE": "1"}
-    rows = {row["name"]: row["value"] for row in variables.facts(gone)}
+    rows = {row["name"]: row["value"] for row in variables.variable_facts(gone)}
     assert [row["name"] for row in rows["env.problems"]] == ["NCCL_BUFSIZE"], "the other variables are still checked"
     assert ("unchecked", "NCCL_IB_HCA") in [(row["kind"], row["name"]) for row in rows["env.notes"]]
     made = machine(tmp_path, {folder + "mlx5_0/ports/1/state": "4: ACTIVE\n"})
@@ -92,7 +92,7 @@ def test_a_file_that_never_answers_costs_itself_only(tmp_path: Path) -> None:
     here = Machine()
     here.patience = 0.1
     here.environ = {"NCCL_CONF_FILE": str(tmp_path / "nccl.conf"), "NCCL_DEBUG": "INFO"}
-    rows = {row["name"]: row["value"] for row in variables.facts(here)}
+    rows = {row["name"]: row["value"] for row in variables.variable_facts(here)}
     (note,) = rows["env.notes"]
     assert rows["env.NCCL_DEBUG"] == "INFO" and note["kind"] == "unchecked"
     assert "did not answer within" in note["problem"] and note["value"] == str(tmp_path / "nccl.conf")
@@ -104,7 +104,7 @@ def test_a_folder_that_hangs_is_still_known_to_lie_on_nfs(tmp_path: Path, monkey
     mounts = ROOT + f"22 21 0:40 / {tmp_path} rw - nfs4 server:/home rw\n"
     stuck = machine(tmp_path, {"/proc/self/mountinfo": mounts})
     monkeypatch.setattr(stuck, "run", lambda *_, **__: (_ for _ in ()).throw(Hung("child disk . did not answer")))
-    rows = {row["name"]: row["value"] for row in storage.facts(stuck, {"work": "."})}
+    rows = {row["name"]: row["value"] for row in storage.storage_facts(stuck, {"work": "."})}
     assert rows == {
         "storage.work.path": str(tmp_path),
         "storage.work.type": "nfs4",
@@ -119,7 +119,7 @@ def test_an_agent_that_is_killed_midway_is_not_silent(tmp_path: Path) -> None:
     python.write_text(f'#!/bin/sh\n{dies}\nexec "{sys.executable}" "$@"\n')
     python.chmod(0o755)
     (tmp_path / "run").mkdir()
-    records = asyncio.run(local.facts(str(python), tmp_path / "run"))
+    records = asyncio.run(local.read_facts_here(str(python), tmp_path / "run"))
     told = [record for record in records if record["kind"] == "fact"]
     assert told[-1]["name"] == "facts.rest" and "ended before its last fact (failed, -9)" in told[-1]["why"]
 
@@ -129,7 +129,7 @@ def test_a_host_name_that_no_resolver_takes(tmp_path: Path, name: str) -> None:
     odd = machine(tmp_path, {"/proc/sys/kernel/hostname": name + "\n"})
     odd.environ = dict(os.environ)
     with pytest.raises(Unread):
-        network.resolve(odd)
+        network.own_addresses(odd)
     assert socket.gethostname() != name
 
 
@@ -143,9 +143,9 @@ def test_what_answers_slowly_is_asked_once(tmp_path: Path, monkeypatch: pytest.M
 
     monkeypatch.setattr(slow, "run", gone)
     monkeypatch.setattr(slow, "call", lambda *_: [{"name": "lo", "flags": network.LOOPBACK, "address": ""}])
-    rows = {row["name"]: row for row in network.facts(slow)}
+    rows = {row["name"]: row for row in network.network_facts(slow)}
     assert asked.count("child resolve node1") == 1 and "within 5 s" in rows["net.hostname.addresses"]["why"]
     assert rows["net.gloo.interface"]["value"] == "lo"
     looked: list[Machine] = []
     monkeypatch.setattr(variables, "problems", lambda here, _: looked.append(here) or [])
-    assert {row["name"] for row in variables.facts(slow)} == {"env.problems", "env.notes"} and len(looked) == 1
+    assert {row["name"] for row in variables.variable_facts(slow)} == {"env.problems", "env.notes"} and len(looked) == 1

@@ -230,7 +230,7 @@ def test_the_interface_in_a_file_is_the_one_nccl_takes(tmp_path):
     (tmp_path / "nccl.conf").write_text("NCCL_SOCKET_IFNAME=lo\n")
     machine = Machine()
     machine.environ = {"NCCL_CONF_FILE": str(tmp_path / "nccl.conf")}
-    [chosen] = [fact for fact in network.facts(machine) if fact["name"] == "net.nccl.interface"]
+    [chosen] = [fact for fact in network.network_facts(machine) if fact["name"] == "net.nccl.interface"]
     assert chosen["value"] == "lo"
 
 
@@ -238,7 +238,7 @@ def test_a_problem_says_in_which_file_it_stands(tmp_path):
     (tmp_path / "nccl.conf").write_text("NCCL_IB_TIMEOUT=99\n")
     machine = Machine()
     machine.environ = {"NCCL_CONF_FILE": str(tmp_path / "nccl.conf")}
-    [row] = [row for fact in variables.facts(machine) if fact["name"] == "env.problems" for row in fact["value"]]
+    [row] = [row for fact in variables.variable_facts(machine) if fact["name"] == "env.problems" for row in fact["value"]]
     assert row["hint"].endswith("(set in %s)" % (tmp_path / "nccl.conf"))
 
 
@@ -252,6 +252,6 @@ class Blind(Machine):
 def test_what_could_not_be_checked_is_said():
     machine = Blind("/nowhere")
     machine.environ = {"NCCL_SOCKET_IFNAME": "eth9"}
-    facts = {fact["name"]: fact["value"] for fact in variables.facts(machine)}
+    facts = {fact["name"]: fact["value"] for fact in variables.variable_facts(machine)}
     assert facts["env.problems"] == []
     assert [row["kind"] for row in facts["env.notes"]] == ["unchecked"]

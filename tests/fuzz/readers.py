@@ -85,7 +85,7 @@ def _rules(data: bytes) -> Iterator[Event]:
         event = rule.read(line)
         if event is not None:
             yield event
-    yield from (*python.read(line), *stacks.read(line), *unknown_errors.read(line))
+    yield from (*python.read_exceptions(line), *stacks.read_stack(line), *unknown_errors.read_unknown_error(line))
 
 
 def _scanner(data: bytes) -> list[Event]:
@@ -138,14 +138,14 @@ def _tools(data: bytes) -> Iterator[Any]:
     found = tools.search(data, "host.txt", 1)
     for document in found:
         yield from (*document.events, *document.measurements)
-    yield from tools.facts(found)
+    yield from tools.facts_of_documents(found)
 
 
 def _archive(data: bytes) -> Iterator[Any]:
     """The first byte: packed by gzip, its headers of tar summed up, or as it is.  No fuzzer finds a checksum."""
     how, body = data[:1] or b"0", data[1:]
     body = _summed(body) if how == b"t" else gzip.compress(body, 1) if how == b"g" else body
-    for part in files.read("-", io.BytesIO(body)):
+    for part in files.read_file("-", io.BytesIO(body)):
         yield part.row(0, 0)
         yield from (*part.events, *part.facts, *part.measurements)
 

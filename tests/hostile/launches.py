@@ -22,12 +22,12 @@ Launch = Callable[[Path, tuple[str, ...], int], None]
 
 
 def here(folder: Path, argv: tuple[str, ...], deadline: int) -> None:
-    asyncio.run(local.run(Plan("job", argv, 2, "gloo", sys.executable, deadline, {}), folder))
+    asyncio.run(local.run_locally(Plan("job", argv, 2, "gloo", sys.executable, deadline, {}), folder))
 
 
 def on_hosts(folder: Path, argv: tuple[str, ...], deadline: int) -> None:
     plan = Plan("job", argv, 2, "gloo", sys.executable, deadline, {}, network={"hosts": 2})
-    asyncio.run(simulated.run(plan, folder))
+    asyncio.run(simulated.run_on_simulated_hosts(plan, folder))
 
 
 def on_nodes(folder: Path, argv: tuple[str, ...], deadline: int) -> None:

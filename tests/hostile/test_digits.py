@@ -70,6 +70,6 @@ def test_a_rank_of_a_stranger_is_no_number() -> None:
     with subprocess.Popen(sleeping, env=environ, stdout=subprocess.PIPE) as child:
         try:
             assert child.stdout is not None and child.stdout.readline() == b"\n"
-            assert processes.ranks([child.pid]) == {}
+            assert processes.ranks_of_processes([child.pid]) == {}
         finally:
             child.kill()

@@ -196,7 +196,7 @@ def test_a_reader_of_stacks_that_never_ends_or_writes_without_end_is_let_go(
             [*script(tmp_path, "trap '' INT; kill -STOP $1; sleep 600"), str(rank.pid)], 0.5
         )
         assert (tmp_path / "tool").exists() and leftovers(mark) == [rank.pid]
-        soon(lambda: processes.state(rank.pid) == "S")  # it goes on
+        soon(lambda: processes.process_state(rank.pid) == "S")  # it goes on
         rank.kill()
 
 

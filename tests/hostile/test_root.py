@@ -148,7 +148,7 @@ def test_a_process_that_acts_for_two_users_is_not_believed(folder: Path) -> None
     setuid = ["setpriv", "--ruid", str(NOBODY), "--clear-groups", "cat"]
     with subprocess.Popen(setuid, stdin=subprocess.PIPE, stdout=(folder / "log").open("w")) as job:
         until = time.monotonic() + 20
-        while "cat" not in processes.read(f"/proc/{job.pid}/comm") and time.monotonic() < until:
+        while "cat" not in processes.read_text(f"/proc/{job.pid}/comm") and time.monotonic() < until:
             time.sleep(0.01)
         texts, printed, problem = as_owner.read_named_files(job.pid, ["/etc/shadow"], 20.0)
         job.communicate()

@@ -77,12 +77,12 @@ def test_a_batch_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         given.append(Path(words[-1]).read_text())
         return "7"
 
-    monkeypatch.setattr(scheduler, "ask", sbatch)
+    monkeypatch.setattr(scheduler, "ask_slurm", sbatch)
     verb = ["step", "--", "python", "train.py", "--hf-token", SECRET]
     options = JobOptions(setup="export WANDB_API_KEY=hunter2Zq9vX")
     job = submit.submit(Case.open(tmp_path), verb, options, shown.append)
     assert "hunter2 Zq9vX" in given[0] and "hunter2Zq9vX" in given[0]
-    (again,) = submit.jobs(Case.open(tmp_path))
+    (again,) = submit.submitted_jobs(Case.open(tmp_path))
     assert job.words[:5] == again.words[:5] == tuple(verb[:5])
     assert "hunter2" not in f"{job} {again} {shown}" and "hunter2" not in kept(tmp_path)
 

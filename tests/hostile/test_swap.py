@@ -68,7 +68,7 @@ def swapped(folder: Path, marker: Path) -> Iterator[None]:
 
 
 def facts(folder: Path, argv: tuple[str, ...], deadline: int) -> None:
-    asyncio.run(local.facts(sys.executable, folder))
+    asyncio.run(local.read_facts_here(sys.executable, folder))
 
 
 def connections(folder: Path, argv: tuple[str, ...], deadline: int) -> None:

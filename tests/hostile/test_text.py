@@ -42,8 +42,8 @@ def read(data, *, tasks=False):
 @pytest.mark.parametrize("launcher", PREFIXES)
 def test_each_line_of_mixed_tracebacks_is_taken_apart_once(monkeypatch, launcher):
     parsed = []
-    parse = scan.parse
-    monkeypatch.setattr(scan, "parse", lambda raw, *rest, **known: parsed.append(raw) or parse(raw, *rest, **known))
+    parse = scan.parse_prefix
+    monkeypatch.setattr(scan, "parse_prefix", lambda raw, *rest, **known: parsed.append(raw) or parse(raw, *rest, **known))
     looked = []
     following = scan.Lines.following
 

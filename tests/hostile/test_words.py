@@ -293,7 +293,7 @@ def test_variables_of_a_log_load_nothing() -> None:
     case = Case()
     given = {"NCCL_ALGO": "Ring"} | EVIL
     case.events = [Event("nccl.env", "", data={"name": name, "value": value}) for name, value in given.items()]
-    assert baseline.variables(case) == {"NCCL_ALGO": "Ring"}
+    assert baseline.nccl_variables(case) == {"NCCL_ALGO": "Ring"}
 
 
 # ---------------------------------------------------------------- answers
@@ -347,16 +347,16 @@ def test_no_answer_of_slurm_is_a_traceback(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr(shutil, "which", lambda name: f"/usr/bin/{name}")
     job = submit.BatchJob(tmp_path, "7", ("probe",), 0.0)
     for said in odd_answers():
-        monkeypatch.setattr(scheduler, "ask", lambda *words, said=said, **more: said)
-        now = submit.state(job)
+        monkeypatch.setattr(scheduler, "ask_slurm", lambda *words, said=said, **more: said)
+        now = submit.job_state(job)
         assert now.sentence.startswith("Job 7"), (said, now)
         if "JobState=" not in said:
             assert not now.over, (said, now)
         case = Case()
         case.facts = scheduler.read_facts()
         assert scheduler.choices(case).keys() == {"partition", "account", "qos"}
-        assert all(map(scheduler.describe, scheduler.known(case).get("partitions", [])))
-        assert scheduler.summary(case) and asyncio.run(slurm.nodes_of(7)) >= 0
+        assert all(map(scheduler.partition_words, scheduler.known(case).get("partitions", [])))
+        assert scheduler.scheduler_sentence(case) and asyncio.run(slurm.nodes_of(7)) >= 0
 
 
 def test_the_accounting_is_asked_in_vain(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -367,9 +367,9 @@ def test_the_accounting_is_asked_in_vain(tmp_path: Path, monkeypatch: pytest.Mon
             raise NcclkitError("scontrol: Invalid job id specified.")
         return said
 
-    monkeypatch.setattr(scheduler, "ask", ask)
+    monkeypatch.setattr(scheduler, "ask_slurm", ask)
     for said in odd_answers():
-        assert submit.state(job).sentence.startswith("Job 7"), said
+        assert submit.job_state(job).sentence.startswith("Job 7"), said
 
 
 def test_a_partition_from_slurm_is_no_option(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -379,15 +379,15 @@ def test_a_partition_from_slurm_is_no_option(tmp_path: Path, monkeypatch: pytest
         asked.append(words)
         return "JobId=7 JobState=PENDING Reason=NodeDown Partition=--me" if words[0] == "scontrol" else ""
 
-    monkeypatch.setattr(scheduler, "ask", ask)
-    submit.state(submit.BatchJob(tmp_path, "7", ("probe",), 0.0))
+    monkeypatch.setattr(scheduler, "ask_slurm", ask)
+    submit.job_state(submit.BatchJob(tmp_path, "7", ("probe",), 0.0))
     assert {words[0] for words in asked} == {"scontrol", "squeue", "sinfo"}
     assert not [words for words in asked if "--me" in words]
 
 
 @pytest.mark.parametrize("name", ["-x", "--all", "n1;id", "$(id)", "²"])
 def test_names_of_nodes_are_names(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    monkeypatch.setattr(scheduler, "ask", lambda *words, **more: f"{name}\nn2\n")
+    monkeypatch.setattr(scheduler, "ask_slurm", lambda *words, **more: f"{name}\nn2\n")
     with pytest.raises(NcclkitError, match="does not know the nodes"):
         asyncio.run(slurm.node_names())
 
@@ -397,7 +397,7 @@ def test_facts_of_a_case_that_have_another_form_are_left_out(value: Any) -> None
     case = Case()
     case.facts = [Fact(f"scheduler.{name}", value) for name in ("partitions", "accounts", "jobs", "version")]
     assert scheduler.choices(case) == {"partition": [], "account": [], "qos": []}
-    assert scheduler.summary(case) and submit.script(case, Path("/case/jobs/1-probe"), ["probe"], JobOptions())
+    assert scheduler.scheduler_sentence(case) and submit.script(case, Path("/case/jobs/1-probe"), ["probe"], JobOptions())
 
 
 @pytest.mark.parametrize("long", ["A=" + " " * (1 << 20) + "x", "StdOut=" + " " * (1 << 20) + "x", " A" * (1 << 19)])
@@ -415,7 +415,7 @@ def test_variables_of_slurm_that_are_no_numbers_are_none(monkeypatch: pytest.Mon
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("SLURM_GPUS_PER_TASK", value)
     monkeypatch.setenv("SLURM_JOB_ID", "7")
-    assert slurm.nodes() == 0 and scheduler.summary(Case()).startswith("Inside job 7")
+    assert slurm.nodes() == 0 and scheduler.scheduler_sentence(Case()).startswith("Inside job 7")
     monkeypatch.setenv("SLURM_JOB_NUM_NODES", "2")
     assert "--nodes 2" in " ".join(slurm.srun_once_per_node())
 
@@ -442,7 +442,7 @@ try:
     print(submit.submit(Case.open("case"), ["probe"], JobOptions()))
 except NcclkitError as error:
     print(error)
-print(submit.state(job).sentence)
+print(submit.job_state(job).sentence)
 print(scheduler.read_facts()[-1].why)
 print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
 """

@@ -94,7 +94,7 @@ def test_a_healthy_job_goes_on_as_before_and_gives_its_dump_on_request(tmp_path:
         assert statistics.median(during) < 3 * statistics.median(before) + 0.05
         assert [Path(f"{file}.signals").read_bytes() for file in steps] == [b"", b""]
         assert "(C) File" not in "".join(path.read_text() for path in made.folder.glob("stacks_rank*"))
-        assert all(processes.state(process.pid) in "SR" for process in job.values())
+        assert all(processes.process_state(process.pid) in "SR" for process in job.values())
         _goes_on(case, made)
         dumped_case, dumped = attached(tmp_path / "dumped", job, dump=True)
         _goes_on(dumped_case, dumped)
@@ -367,9 +367,9 @@ def test_a_reader_that_takes_too_long_leaves_no_process_stopped(
     with subprocess.Popen(["cat"], stdin=subprocess.PIPE) as rank:
         assert snapshots.native_stack(0, rank.pid, 1.0) == ("", "pystack on rank 0: took more than 1 s")
         until = time.monotonic() + 30
-        while processes.state(rank.pid) != "S" and time.monotonic() < until:
+        while processes.process_state(rank.pid) != "S" and time.monotonic() < until:
             time.sleep(0.05)  # it may wait for a core first
-        assert processes.state(rank.pid) == "S"
+        assert processes.process_state(rank.pid) == "S"
         rank.send_signal(signal.SIGTERM)
 
 
@@ -398,7 +398,7 @@ def test_a_debugger_that_is_a_script_ends_at_its_deadline(tmp_path: Path, monkey
     command = ["sh", "-c", '"$0" "$1"; true', sys.executable, str(tmp_path / "debugger")]
     assert flight_dump.debugged(command, begun + 6.0) in ("attached\n", "")
     assert time.monotonic() - begun < 20
-    left = [pid for pid in processes.parents() if str(tmp_path) in processes.read(f"/proc/{pid}/cmdline")]
+    left = [pid for pid in processes.parents() if str(tmp_path) in processes.read_text(f"/proc/{pid}/cmdline")]
     assert [pid for pid in left if processes.is_alive(pid)] == []
 
 
@@ -479,7 +479,7 @@ def test_everything_ends_at_the_deadline_and_what_was_collected_is_kept(
         assert rank.returncode == 0
     assert json.loads((tmp_path / "attached.json").read_text())["ranks"]["0"]["snapshots"]
     assert any("rank 0" in one and "--timeout 180 gives it more" in one for one in problems), problems
-    left = [pid for pid in processes.parents() if str(tmp_path) in processes.read(f"/proc/{pid}/cmdline")]
+    left = [pid for pid in processes.parents() if str(tmp_path) in processes.read_text(f"/proc/{pid}/cmdline")]
     assert [pid for pid in left if processes.is_alive(pid)] == []
 
 

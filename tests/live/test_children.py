@@ -119,7 +119,7 @@ def test_an_interpreter_that_prints_without_end_is_one_sentence(tmp_path: Path) 
     python.write_text("#!/bin/sh\n" + KEEPS.format(pids=tmp_path / "pids") + "exec yes\n")
     python.chmod(0o755)
     with pytest.raises(NcclkitError, match="wrote more than 4 MiB in place of its version of torch"):
-        asyncio.run(local.check(str(python)))
+        asyncio.run(local.check_interpreter(str(python)))
     assert living(tmp_path / "pids") == []
 
 

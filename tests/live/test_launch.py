@@ -33,7 +33,7 @@ def start(
     folder: Path, argv: tuple[str, ...], deadline: float = 90, on_record: Callable[[dict[str, Any]], None] = print
 ) -> Any:
     plan = Plan("job", argv, 2, "gloo", sys.executable, deadline, {"TORCH_FR_BUFFER_SIZE": "100"})
-    return local.run(plan, folder, on_record)
+    return local.run_locally(plan, folder, on_record)
 
 
 def status(folder: Path) -> dict[str, Any]:
@@ -86,9 +86,9 @@ def test_an_interpreter_that_never_answers_is_a_sentence(
     monkeypatch.setattr(local, "START", 1.0)
     monkeypatch.setenv(local.TAG, "here")  # by which what is left is found
     questions = {
-        "check": lambda: local.check(str(python), 1.0),
-        "facts": lambda: local.facts(str(python), folder),
-        "run": lambda: local.run(Plan("job", COLLECTIVE, 2, "gloo", str(python), 90.0), folder),
+        "check": lambda: local.check_interpreter(str(python), 1.0),
+        "facts": lambda: local.read_facts_here(str(python), folder),
+        "run": lambda: local.run_locally(Plan("job", COLLECTIVE, 2, "gloo", str(python), 90.0), folder),
     }
     with pytest.raises(NcclkitError, match=r"python did not (import torch|start) within 1 s; check its file system"):
         asyncio.run(asyncio.wait_for(questions[asks](), 20))
@@ -199,22 +199,22 @@ def test_interpreter_without_torch(tmp_path: Path) -> None:
     bare = tmp_path / "bare"
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(bare)], check=True)
     with pytest.raises(NcclkitError, match="cannot import torch"):
-        asyncio.run(local.check(str(bare / "bin" / "python")))
+        asyncio.run(local.check_interpreter(str(bare / "bin" / "python")))
 
 
 @pytest.mark.parametrize("python", ["/no/such/python", "", 3])
 def test_interpreter_that_does_not_exist(python: Any) -> None:
     with pytest.raises(NcclkitError, match="training interpreter"):
-        asyncio.run(local.check(python))
+        asyncio.run(local.check_interpreter(python))
 
 
 def test_an_interpreter_is_asked_again_only_where_its_answer_may_differ(monkeypatch: pytest.MonkeyPatch) -> None:
-    first = asyncio.run(local.check(sys.executable))
+    first = asyncio.run(local.check_interpreter(sys.executable))
     monkeypatch.setattr(local, "_ask", None)  # whoever asks again fails
-    assert asyncio.run(local.check(sys.executable)) == first
+    assert asyncio.run(local.check_interpreter(sys.executable)) == first
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "7")
     with pytest.raises(TypeError):
-        asyncio.run(local.check(sys.executable))
+        asyncio.run(local.check_interpreter(sys.executable))
 
 
 def test_no_variable_is_set_but_those_that_were_asked_for_and_the_run(tmp_path: Path) -> None:

@@ -48,7 +48,7 @@ def test_ranks_are_found_by_the_variables_of_their_launcher(
             process = running.enter_context(started(sys.executable, "-c", WAITS, **variables))
             assert process.stdout and process.stdout.readline() == "up\n"
             pids[rank] = process.pid
-        assert processes.jobs(pids.values()) == [pids]
+        assert processes.jobs_of_processes(pids.values()) == [pids]
     assert not job or SCOPE.match(job)
 
 
@@ -72,7 +72,7 @@ def test_ranks_of_mpirun_their_facts_and_their_logs(tmp_path: Path, monkeypatch:
         assert json.loads(done.stdout.splitlines()[-1])["ready"] is not None, done.stderr
     with started(*each, "-n", "2", sys.executable, "-c", WAITS) as launcher:
         end = time.monotonic() + 30
-        while not (found := processes.jobs(processes.descendants(launcher.pid))) or len(found[0]) < 2:
+        while not (found := processes.jobs_of_processes(processes.descendants(launcher.pid))) or len(found[0]) < 2:
             assert time.monotonic() < end
             time.sleep(0.1)
         assert sorted(found[0]) == [0, 1]

@@ -135,7 +135,7 @@ def test_a_call_that_fails_or_does_not_come_back_is_given_up(
         monkeypatch.setattr(remote_thread, "_library_of", lambda mapped, _: _libc(mapped))
         with pytest.raises(remote_thread.ThreadRefused, match=why):
             remote_thread.begin(process.pid, "pass")
-        assert processes.state(process.pid) == "S"
+        assert processes.process_state(process.pid) == "S"
 
 
 def _libc(mapped: list[remote_symbols.Mapping]) -> remote_symbols.Mapping:

@@ -65,7 +65,7 @@ def test_jobs_are_told_apart_and_a_scheduler_alone_numbers_its_tasks() -> None:
     try:
         assert all(child.stdout.readline() for child in started)
         pids = [child.pid for child in started]
-        assert processes.jobs(pids) == [{0: pids[0], 1: pids[1]}, {0: pids[2]}, {5: pids[3]}]
+        assert processes.jobs_of_processes(pids) == [{0: pids[0], 1: pids[1]}, {0: pids[2]}, {5: pids[3]}]
     finally:
         for child in started:
             child.communicate(b"\n", timeout=10)

@@ -178,7 +178,7 @@ def test_a_network_that_does_not_exist_is_one_sentence() -> None:
 
 
 def test_ranks_must_divide_over_the_hosts(tmp_path: Path) -> None:
-    run = simulated.run(Plan("job", ("train",), 3, "gloo", sys.executable, 5, network={"hosts": 2}), tmp_path)
+    run = simulated.run_on_simulated_hosts(Plan("job", ("train",), 3, "gloo", sys.executable, 5, network={"hosts": 2}), tmp_path)
     with pytest.raises(NcclkitError, match="3 ranks do not divide over 2 hosts"):
         asyncio.run(run)
 

@@ -37,7 +37,7 @@ from ncclkit.live.launch import slurm
 from ncclkit.core.runs import Plan
 folder, deadline, *argv = sys.argv[1:]
 plan = Plan("job", tuple(argv), 2, "gloo", sys.executable, float(deadline))
-asyncio.run(slurm.run(plan, Path(folder)))
+asyncio.run(slurm.run_on_nodes(plan, Path(folder)))
 """
 
 

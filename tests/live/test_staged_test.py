@@ -30,7 +30,7 @@ def run_stages(case: Case, ranks: int, fault: tuple[str, ...] = (), **net: Any) 
 
     async def go() -> None:
         asked = ProbeOptions(ranks=ranks, backend="gloo", max_bytes=1 << 16, repeats=1, stages=True, timeout=300)
-        plan = await probe.plan(case, asked)
+        plan = await probe.plan_test(case, asked)
         plan = replace(plan, argv=(*plan.argv, *fault), network=net)
         await probe.bisect(case, await probe.execute(case, plan), probe.launcher(plan))
 

@@ -58,10 +58,10 @@ def test_partitions_with_their_gpus_idle_nodes_and_limits() -> None:
     assert (gpu["nodes"], gpu["idle"], gpu["gpus"], gpu["model"], gpu["default"]) == (20, 15, 8, "h100", True)
     assert (gpu["time_limit"], gpu["max_nodes"], gpu["accounts"]) == ("1-00:00:00", "16", "ml,bio")
     assert (cpu["nodes"], cpu["gpus"], cpu["cpus"], cpu["state"], cpu["default"]) == (4, 0, 64, "DOWN", False)
-    assert scheduler.describe(gpu) == (
+    assert scheduler.partition_words(gpu) == (
         "15 of 20 nodes idle, 8 h100 GPUs a node, Slurm's time limit 1-00:00:00, for ml,bio, the default"
     )
-    assert scheduler.describe(cpu).endswith("no GPUs, Slurm's time limit UNLIMITED, DOWN")
+    assert scheduler.partition_words(cpu).endswith("no GPUs, Slurm's time limit UNLIMITED, DOWN")
     assert scheduler.partition([gpu, cpu])["name"] == "gpu" and not scheduler.partition([gpu, cpu], "none")
 
 
@@ -158,8 +158,8 @@ def test_nothing_heavy_runs_on_a_login_node_unasked(fake: Path, tmp_path: Path) 
     commands(fake, sbatch="exit 1", sinfo="echo gpu")
     case = Case.open(tmp_path / "case")
     with pytest.raises(NcclkitError, match="`ncclkit submit probe` .* runs it on nodes, .* on this host"):
-        asyncio.run(probe.plan(case))
-    plan = asyncio.run(probe.plan(case, ProbeOptions(here=True, backend="gloo")))
+        asyncio.run(probe.plan_test(case))
+    plan = asyncio.run(probe.plan_test(case, ProbeOptions(here=True, backend="gloo")))
     assert plan.ranks == 2
     with pytest.raises(NcclkitError, match="an experiment does not run here unasked"):
         asyncio.run(probe.plan_here(case, plan))
@@ -204,7 +204,7 @@ def test_what_slurm_would_not_understand_is_refused(given: dict[str, Any], why: 
 
 def test_submits_at_the_same_time_wait_for_each_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Else both make the folder of one number, and the second ends with "File exists"."""
-    monkeypatch.setattr(scheduler, "ask", lambda *words, **more: "7")
+    monkeypatch.setattr(scheduler, "ask_slurm", lambda *words, **more: "7")
     submit.submit(Case.open(tmp_path), ["inspect"], JobOptions())
     second = threading.Thread(target=lambda: submit.submit(Case.open(tmp_path), ["probe"], JobOptions()))
     with storage.locked(tmp_path):  # as the first one has it while it makes its folder
@@ -212,7 +212,7 @@ def test_submits_at_the_same_time_wait_for_each_other(tmp_path: Path, monkeypatc
         second.join(0.5)
         assert second.is_alive() and not (tmp_path / "jobs" / "2-probe").exists()
     second.join(10)
-    assert [job.folder.name for job in submit.jobs(Case.open(tmp_path))] == ["1-inspect", "2-probe"]
+    assert [job.folder.name for job in submit.submitted_jobs(Case.open(tmp_path))] == ["1-inspect", "2-probe"]
 
 
 def test_options_as_the_command_takes_them() -> None:
@@ -329,16 +329,16 @@ def test_a_full_queue_is_said_although_sbatch_goes_on_trying(
 def test_a_scheduler_that_does_not_answer_is_no_end(fake: Path, tmp_path: Path) -> None:
     commands(fake, scontrol="sleep 60")
     job = submit.BatchJob(tmp_path, "7", ("probe",), 0.0)
-    assert not submit.state(job).over and "Slurm does not answer" in submit.state(job).sentence
+    assert not submit.job_state(job).over and "Slurm does not answer" in submit.job_state(job).sentence
     commands(fake, scontrol="echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1", sacct="exit 1")
     assert (
-        submit.state(job).sentence == "Job 7 is not known to Slurm any more, and left no end; its node may have failed."
+        submit.job_state(job).sentence == "Job 7 is not known to Slurm any more, and left no end; its node may have failed."
     )
     commands(fake, sacct="echo 'CANCELLED by 0|0:0|00:00:03|n1'")
-    assert submit.state(job).sentence == "Job 7 was cancelled."
+    assert submit.job_state(job).sentence == "Job 7 was cancelled."
     commands(fake, sacct="exit 1")
     (tmp_path / "exit").write_text("1\n")
-    assert submit.state(job) == JobState("7", submit.FORGOTTEN, status=1)
+    assert submit.job_state(job) == JobState("7", submit.FORGOTTEN, status=1)
 
 
 # ---------------------------------------------------------------- a real Slurm
@@ -371,7 +371,7 @@ def ncclkit(*words: str, cwd: Path, **more: str) -> subprocess.CompletedProcess[
 
 def until(job: submit.BatchJob, *states: str, deadline: float = 60) -> JobState:
     end = time.monotonic() + deadline
-    while (now := submit.state(job)).state not in states:
+    while (now := submit.job_state(job)).state not in states:
         assert time.monotonic() < end, now
         time.sleep(0.1)
     return now
@@ -529,7 +529,7 @@ def test_a_full_spool_and_a_full_queue_are_a_sentence_each(tmp_path: Path, monke
         job, end = waiting(case), time.monotonic() + 60
         with pytest.raises(NcclkitError, match="; the queue is full: submit it again when jobs have ended"):
             waiting(case)
-        while "n1: SlurmdSpoolDir is full" not in (said := submit.state(job).sentence):
+        while "n1: SlurmdSpoolDir is full" not in (said := submit.job_state(job).sentence):
             assert time.monotonic() < end, said
             time.sleep(0.2)
         assert "its node could not start it, and it is held" in said or "nodes that it needs are down" in said

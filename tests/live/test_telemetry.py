@@ -137,7 +137,7 @@ def test_a_job_that_we_did_not_start_is_watched_until_it_is_gone(tmp_path: Path,
     until = time.monotonic() + 20
     while not (tmp_path / "telemetry.jsonl").exists() and time.monotonic() < until:
         assert watching.is_alive()
-    assert [processes.state(pid) in ("S", "R") for pid in pair.values()] == [True, True], "nobody is signalled"
+    assert [processes.process_state(pid) in ("S", "R") for pid in pair.values()] == [True, True], "nobody is signalled"
     for pid in pair.values():
         os.kill(pid, 9)
     watching.join(timeout=20)

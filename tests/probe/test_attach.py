@@ -53,24 +53,24 @@ def jobs() -> Iterator[list[list[int]]]:
 def test_one_process_stands_for_its_job(jobs: list[list[int]]) -> None:
     for launcher, *ranks in jobs:
         whole = dict(enumerate(ranks))
-        assert attach.ranks([str(launcher)]) == attach.ranks([str(ranks[1])]) == whole
+        assert attach.ranks_of_target([str(launcher)]) == attach.ranks_of_target([str(ranks[1])]) == whole
 
 
 def test_several_stand_for_themselves(jobs: list[list[int]]) -> None:
     _, zero, _, two = jobs[0]
-    assert attach.ranks([str(zero), str(two)]) == {0: zero, 2: two}
-    assert attach.ranks([f"5={zero}", f"3={two}"]) == {5: zero, 3: two}
+    assert attach.ranks_of_target([str(zero), str(two)]) == {0: zero, 2: two}
+    assert attach.ranks_of_target([f"5={zero}", f"3={two}"]) == {5: zero, 3: two}
 
 
 def test_two_jobs_are_not_mixed(jobs: list[list[int]]) -> None:
     with pytest.raises(NcclkitError, match=f"ranks 0-2 with process {jobs[1][1]}.*name one of these with --pid"):
-        attach.ranks([str(jobs[0][1]), str(jobs[1][1]), str(jobs[1][2]), str(jobs[1][3])])
+        attach.ranks_of_target([str(jobs[0][1]), str(jobs[1][1]), str(jobs[1][2]), str(jobs[1][3])])
 
 
 def test_what_has_no_rank_is_told_how_to_be_named() -> None:
     with subprocess.Popen(["cat"], stdin=subprocess.PIPE) as bare:
         with pytest.raises(NcclkitError, match=f"carry no RANK.*--pid 0={bare.pid}"):
-            attach.ranks([str(bare.pid)])
+            attach.ranks_of_target([str(bare.pid)])
         bare.communicate()
 
 
@@ -80,7 +80,7 @@ def test_whose_process_may_not_be_looked_at(tmp_path: Path) -> None:
     as_nobody = ["setpriv", "--reuid", "65534", "--clear-groups", "cat"]
     mere = ["setpriv", "--bounding-set=-sys_ptrace,-dac_override,-dac_read_search", sys.executable, "-m", "ncclkit"]
     with subprocess.Popen(as_nobody, stdin=subprocess.PIPE, env=os.environ | {"RANK": "0"}) as other:
-        while "cat" not in processes.read(f"/proc/{other.pid}/comm"):
+        while "cat" not in processes.read_text(f"/proc/{other.pid}/comm"):
             assert other.poll() is None
         command = [*mere, "attach", "--pid", str(other.pid)]
         environ = os.environ | {"PYTHONPATH": str(ROOT)}
@@ -124,7 +124,7 @@ def test_a_process_that_is_closed_to_its_own_user_is_not_called_another_users() 
     """``/proc`` gives the files of a process that cannot be dumped to root."""
     nobody = ["setpriv", "--reuid", "65534", "--clear-groups", sys.executable, "-c"]
     closed = "import ctypes, sys; ctypes.CDLL(None).prctl(4, 0); print('up', flush=True); sys.stdin.read()"
-    ask = f"import sys; sys.path.insert(0, {str(ROOT)!r}); from ncclkit.live import attach; attach.ranks(sys.argv[1:])"
+    ask = f"import sys; sys.path.insert(0, {str(ROOT)!r}); from ncclkit.live import attach; attach.ranks_of_target(sys.argv[1:])"
     with subprocess.Popen([*nobody, closed], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as job:
         assert job.stdout is not None and job.stdout.readline() == b"up\n"
         done = subprocess.run([*nobody, ask, str(job.pid)], capture_output=True, text=True, cwd="/")
@@ -143,9 +143,9 @@ def test_a_process_that_is_closed_to_its_own_user_is_not_called_another_users() 
     ],
 )
 def test_what_allows_to_read_stacks(monkeypatch: pytest.MonkeyPatch, scope: str, may: bool, said: str) -> None:
-    read = processes.read
+    read = processes.read_text
     known = {"/proc/sys/kernel/yama/ptrace_scope": f"{scope}\n"}
-    monkeypatch.setattr(processes, "read", lambda path, limit=1 << 20: known.get(path) or read(path, limit))
+    monkeypatch.setattr(processes, "read_text", lambda path, limit=1 << 20: known.get(path) or read(path, limit))
     monkeypatch.setattr(processes, "has_capability", lambda number: may)
     assert said in collect._permission([os.getpid()])
     monkeypatch.setattr(processes, "owner", lambda pid: 4711)
@@ -176,7 +176,7 @@ def test_a_rank_in_a_container_is_read_from_the_host_and_from_within(tmp_path: P
     with subprocess.Popen(command, stdin=pipe, stdout=pipe, env=os.environ | rank) as job:
         assert job.stdout is not None and job.stdout.readline() == b"up\n"
         within = processes.descendants(job.pid)[-1]
-        inner = processes.read(f"/proc/{within}/status").partition("NSpid:")[2].split("\n")[0].split()[-1]
+        inner = processes.read_text(f"/proc/{within}/status").partition("NSpid:")[2].split("\n")[0].split()[-1]
         enter = ["nsenter", "--target", str(within), "--pid", "--mount"]
         ways = {"host": [*attach, "--pid", str(job.pid)], "within": [*enter, *attach, "--pid", inner]}
         for name, way in ways.items():

@@ -313,5 +313,5 @@ def test_nodes_that_differ_get_as_many_ranks_each_as_the_one_with_the_fewest_gpu
     case, gpus = Case(), {"n1.cluster": 8, "n2.cluster": 4, "n3.cluster": 2, "login": 0}
     case.facts = [Fact("software.torch.gpus", count, host=host) for host, count in gpus.items()]
     case.facts += [Fact("software.executable", sys.executable, host=host) for host in gpus]
-    plan = asyncio.run(probe.plan(case))
+    plan = asyncio.run(probe.plan_test(case))
     assert (plan.ranks, plan.backend) == (8, "nccl")

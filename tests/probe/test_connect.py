@@ -73,7 +73,7 @@ REFUSED: dict[str, tuple[Any, dict[str, Any], str]] = {
 def test_what_cannot_work_is_refused_in_one_sentence(what: str) -> None:
     given, choices, words = REFUSED[what]
     with pytest.raises(NcclkitError, match=words) as refused:
-        asyncio.run(connect.plan(given, **choices))
+        asyncio.run(connect.plan_connection_test(given, **choices))
     assert str(refused.value).endswith(".") and "\n" not in str(refused.value)
 
 
@@ -82,7 +82,7 @@ def test_the_plan_takes_port_and_variables_of_the_job(monkeypatch: pytest.Monkey
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("MASTER_PORT", "1234")
     monkeypatch.setenv("NCCL_SOCKET_IFNAME", "ib0")
-    made = asyncio.run(connect.plan(["a", "b"]))
+    made = asyncio.run(connect.plan_connection_test(["a", "b"]))
     assert made["port"] == 1234 and made["env"] == {"MASTER_PORT": "1234", "NCCL_SOCKET_IFNAME": "ib0"}
     assert made["commands"]["a"][0] == "ssh"
 
@@ -140,7 +140,7 @@ def test_a_stranger_is_closed_after_a_second(listener: Listener, drip: bytes) ->
 
 def test_only_the_addresses_of_the_interfaces_are_open() -> None:
     """No port of a test listens on all addresses: a tunnel that comes up meanwhile gets nothing."""
-    addresses = worker.addresses_to_test(list(worker.facts()))
+    addresses = worker.addresses_to_test(list(worker.facts_for_connection()))
     made = Listener("b", TOKEN, addresses)
     try:
         open_on = {socket.inet_ntoa(bytes.fromhex(a)[::-1]) for a in _bound("/proc/net/tcp", made.port)}
@@ -168,7 +168,7 @@ def _read(connection: socket.socket) -> bytes:
 def test_a_path_is_measured(listener: Listener, address: str) -> None:
     if address == "::1" and not socket.has_dualstack_ipv6():
         pytest.skip("no IPv6 here")
-    found = worker.measure(address, listener.port, TOKEN, 0.01)
+    found = worker.measure_path(address, listener.port, TOKEN, 0.01)
     assert found["why"] == {} and found["mtu"] == found["mtu_own"] > 1000
     assert found["bandwidth"] > 0 and found["latency"] > 0
     assert abs(found["offset"]) <= 2 * found["offset_error"]  # it is one and the same clock
@@ -178,7 +178,7 @@ def test_a_path_that_breaks_gives_reasons_instead_of_numbers() -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
         closed = free.getsockname()[1]
     reasons = dict.fromkeys(("latency", "mtu", "bandwidth"), "Connection refused")
-    assert worker.measure("127.0.0.1", closed, TOKEN, 0.01) == {"why": reasons}
+    assert worker.measure_path("127.0.0.1", closed, TOKEN, 0.01) == {"why": reasons}
 
 
 def event(kind: str, **data: Any) -> Event:

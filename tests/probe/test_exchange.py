@@ -82,10 +82,10 @@ def test_gpus_that_are_too_few_for_any_count_are_left_alone(
 
 
 def test_files_go_on_in_a_straight_line() -> None:
-    plan = budgets.open_files({2: 20, 4: 32, 8: 56}, 32)
+    plan = budgets.open_files_budget({2: 20, 4: 32, 8: 56}, 32)
     assert plan.value == 200 and "+ 6 for each of 24 more" in plan.words
     with pytest.raises(ValueError, match="two counts"):
-        budgets.open_files({4: 32}, 32)
+        budgets.open_files_budget({4: 32}, 32)
 
 
 @pytest.mark.parametrize(

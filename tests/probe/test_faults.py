@@ -173,7 +173,7 @@ def test_the_wrong_device_is_that_of_the_first_rank_of_its_host(
 )
 def test_every_simulated_host_has_a_rank(monkeypatch: pytest.MonkeyPatch, asked: dict[str, int], ranks: int) -> None:
     monkeypatch.setattr(probe, "_gpus", lambda case, python: asyncio.sleep(0, 2))
-    assert asyncio.run(probe.plan(Case(), ProbeOptions(backend="nccl", **asked))).ranks == ranks
+    assert asyncio.run(probe.plan_test(Case(), ProbeOptions(backend="nccl", **asked))).ranks == ranks
 
 
 @pytest.mark.parametrize(
@@ -231,10 +231,10 @@ def test_hosts_with_networks_of_their_own_share_the_gpus(
 @pytest.mark.parametrize(("asked", "ranks"), [({}, 2), ({"ranks": 3}, 4), ({"ranks": 4}, 4)])
 def test_as_many_ranks_on_each_host(monkeypatch: pytest.MonkeyPatch, asked: dict[str, int], ranks: int) -> None:
     monkeypatch.setattr(probe, "_gpus", lambda case, python: asyncio.sleep(0, 2))
-    plan = asyncio.run(probe.plan(Case(), ProbeOptions(backend="nccl", network={"hosts": 2}, **asked)))
+    plan = asyncio.run(probe.plan_test(Case(), ProbeOptions(backend="nccl", network={"hosts": 2}, **asked)))
     assert plan.ranks == ranks and plan.network == {"hosts": 2} and "--simulate-hosts" not in plan.argv
     with pytest.raises(NcclkitError, match=r"6 NCCL ranks need 3 GPUs.*at most 4 ranks, or use gloo"):
-        asyncio.run(probe.plan(Case(), ProbeOptions(backend="nccl", network={"hosts": 2}, ranks=5)))
+        asyncio.run(probe.plan_test(Case(), ProbeOptions(backend="nccl", network={"hosts": 2}, ranks=5)))
 
 
 def test_hosts_of_their_own_are_not_split_once_more() -> None:
@@ -253,7 +253,7 @@ def test_more_ranks_than_gpus_are_told_of_simulated_hosts(monkeypatch: pytest.Mo
     with pytest.raises(
         NcclkitError, match=r"5 NCCL ranks need 5 GPUs.* sees 2; ask for at most 2 .*--simulate-hosts 3"
     ):
-        asyncio.run(probe.plan(Case(), ProbeOptions(backend="nccl", ranks=5)))
+        asyncio.run(probe.plan_test(Case(), ProbeOptions(backend="nccl", ranks=5)))
 
 
 def test_gloo_cannot_be_told_of_several_hosts() -> None:

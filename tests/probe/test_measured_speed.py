@@ -161,7 +161,7 @@ def test_what_is_exceeded_was_no_maximum() -> None:
     assert not [face for face in faces if "118" in face or "normal" in face], faces
     assert "no maximum" in judged.summary and "no maximum" in nk.curve_view(run).summary
     assert not (judged.normal or judged.used_well or judged.low)
-    assert "of about 1.27 GB/s busbw = 47 %" in bandwidth.judge([replace(ROW, busbw=0.6)], LOOPBACK).summary  # type: ignore[union-attr]
+    assert "of about 1.27 GB/s busbw = 47 %" in bandwidth.judge_curve([replace(ROW, busbw=0.6)], LOOPBACK).summary  # type: ignore[union-attr]
 
 
 def words(view: nk.views.View) -> str:
@@ -176,7 +176,7 @@ def facts(**more: Any) -> list[Fact]:
 def test_a_measured_reference_has_an_interval() -> None:
     bound = bandwidth.expect("all_reduce", "gloo", 2, facts(**{"net.loopback.interval": [1.5, 3.0]}))
     assert (bound.least, bound.value) == (1.5, 3.0) and "1.50 to 3.00 GB/s" in bound.words
-    low, high = (bandwidth.judge([replace(ROW, busbw=speed)], bound) for speed in (0.6, 0.4))
+    low, high = (bandwidth.judge_curve([replace(ROW, busbw=speed)], bound) for speed in (0.6, 0.4))
     assert low and high and not low.low and high.low, "what is low is so at the lower end"
 
 

@@ -8,7 +8,7 @@ import pytest
 from ncclkit import cli
 from ncclkit.core.model import NcclkitError
 from ncclkit.core.text import parse_size
-from ncclkit.live.options import DEFAULTS, OPTIONS, ProbeOptions, variables
+from ncclkit.live.options import DEFAULTS, OPTIONS, ProbeOptions, parse_variables
 from ncclkit.views import live
 
 
@@ -76,7 +76,7 @@ def test_bad_values_are_named_in_one_sentence(given, words):
     ],
 )
 def test_variables_are_read_as_a_shell_reads_them_and_come_back(text, env):
-    assert variables(text) == env == variables(live.lines(env))
+    assert parse_variables(text) == env == parse_variables(live.lines(env))
 
 
 @pytest.mark.parametrize(

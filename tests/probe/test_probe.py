@@ -159,7 +159,7 @@ def test_a_recording_is_clean_and_tells_its_truth(tmp_path: Path) -> None:
 )
 def test_bad_choices_are_one_sentence(tmp_path: Path, choices: dict[str, Any], says: str) -> None:
     with pytest.raises(NcclkitError, match=says) as error:
-        asyncio.run(probe.plan(Case.open(tmp_path), ProbeOptions(**choices)))
+        asyncio.run(probe.plan_test(Case.open(tmp_path), ProbeOptions(**choices)))
     assert "\n" not in str(error.value)
 
 
@@ -171,8 +171,8 @@ def test_unknown_fault() -> None:
 def test_the_variable_names_the_training_interpreter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(probe.TRAIN_PYTHON, "/no/such/python")
     with pytest.raises(NcclkitError, match="/no/such/python"):
-        asyncio.run(probe.plan(Case.open(tmp_path)))
-    assert asyncio.run(probe.plan(Case.open(tmp_path), ProbeOptions(python=sys.executable))).python == sys.executable
+        asyncio.run(probe.plan_test(Case.open(tmp_path)))
+    assert asyncio.run(probe.plan_test(Case.open(tmp_path), ProbeOptions(python=sys.executable))).python == sys.executable
 
 
 def test_sizes_end_with_the_largest() -> None:

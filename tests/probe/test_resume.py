@@ -38,7 +38,7 @@ def start(path: Path, *argv: str, env: dict[str, str] | None = None) -> tuple[Ca
     words = ("stories.resume", "--backend", "gloo", "--timeout", "60", "--steps", "40", "--rank", "1", *argv)
     run = asyncio.run(probe.execute(case, Plan("resume", words, 2, "gloo", sys.executable, 120.0, env or {})))
     assert run.reason == "done", run.summary
-    records: list[Any] = [wire.parse(line) for line in (run.folder / "wire.jsonl").read_bytes().splitlines()]
+    records: list[Any] = [wire.parse_record(line) for line in (run.folder / "wire.jsonl").read_bytes().splitlines()]
     losses = [r["loss"] for r in records if r and r.get("phase") == "step" and r["rank"] == 0]
     return case, losses, resumes(case)[0]
 

@@ -79,7 +79,7 @@ def test_a_reader_of_the_dead_disk_waits_in_state_d_until_it_is_killed(tmp_path:
         looks: list[str] = []  # importing reads files, too, and may be seen in state D for a moment
         while looks[-5:] != ["D"] * 5 and reader.poll() is None and time.monotonic() < end:
             time.sleep(0.1)
-            looks.append(processes.state(reader.pid))
+            looks.append(processes.process_state(reader.pid))
         disk = processes.descendants(reader.pid)
         assert looks[-5:] == ["D"] * 5 and len(disk) == 1 and str(tmp_path) not in Path("/proc/mounts").read_text()
     finally:

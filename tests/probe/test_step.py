@@ -451,7 +451,7 @@ def test_a_plain_script_gets_one_rank_for_each_gpu_or_two_on_the_cpu(tmp_path, m
         lines.append(line)
         return [{"kind": "end", "reason": "exit status 1"}]
 
-    monkeypatch.setattr(step.local, "check", check)
+    monkeypatch.setattr(step.local, "check_interpreter", check)
     monkeypatch.setattr(step.local, "run_under_guard", guarded)
     asyncio.run(step.measure_steps(Case.open(tmp_path / "case"), [sys.executable, "train.py"]))
     assert lines[0][2:4] == ["launch", ranks]

@@ -585,7 +585,7 @@ def test_a_sweep_ends_in_time_and_says_what_is_left(tmp_path: Path) -> None:
     """All collectives get the first size before any gets the second."""
     words = ("--ops", "all_reduce,broadcast", "--sizes", "8,64,512", "--repeats", "2", "--within", "0.000001")
     argv = ("sweep", "--backend", "gloo", *words, "--settings", "[{}, {}]")
-    records = asyncio.run(local.run(Plan("sweep", argv, 2, "gloo", sys.executable, 100.0), tmp_path))
+    records = asyncio.run(local.run_locally(Plan("sweep", argv, 2, "gloo", sys.executable, 100.0), tmp_path))
     made = tune.Measured()
     for record in records:
         made.take(record, [0, 1])
@@ -609,7 +609,7 @@ def test_settings_of_one_job_take_turns(tmp_path: Path) -> None:
     told = [{}, {"env": {"UNREAD": "1"}}, {"env": {"UNREAD": "2"}, "skip": [["all_gather", 8]]}]
     words = ("--ops", "all_reduce,all_gather", "--sizes", "8,65536", "--repeats", "3", "--decide", "7", "--all")
     argv = ("sweep", "--backend", "gloo", *words, "--settings", json.dumps(told))
-    records = asyncio.run(local.run(Plan("sweep", argv, 2, "gloo", sys.executable, 100.0), tmp_path))
+    records = asyncio.run(local.run_locally(Plan("sweep", argv, 2, "gloo", sys.executable, 100.0), tmp_path))
     made = tune.Measured(set())
     for record in records:
         made.take(record, [0, 1, 2])

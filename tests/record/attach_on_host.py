@@ -53,7 +53,7 @@ print(rounds)
 
 def host() -> dict[str, Any]:
     """Processor, kernel, torch, GPUs and debuggers."""
-    rows = (line.partition(":") for line in processes.read("/proc/cpuinfo").splitlines())
+    rows = (line.partition(":") for line in processes.read_text("/proc/cpuinfo").splitlines())
     cpu = {name.strip(): value.strip() for name, _, value in rows}
     ask = "import json, torch; c = torch.cuda; print(json.dumps([torch.__version__, [c.get_device_name(i) for i in range(c.device_count())]]))"  # noqa: E501
     torch, gpus = json.loads(printed_by([sys.executable, "-c", ask]).strip().splitlines()[-1])
@@ -65,7 +65,7 @@ def host() -> dict[str, Any]:
         "python": platform.python_version(),
         "torch": torch,
         "gpus": gpus,
-        "ptrace_scope": processes.read("/proc/sys/kernel/yama/ptrace_scope").strip(),
+        "ptrace_scope": processes.read_text("/proc/sys/kernel/yama/ptrace_scope").strip(),
         "debuggers": {name: debugger(program) for name, program in debuggers().items()},
     }
 
@@ -123,7 +123,7 @@ def tried(way: str, method: Method, backend: str, share: bool) -> dict[str, Any]
             begun = time.monotonic()
             problems = flight_dump.dump(str(out), ranks, begun + FOR_A_DUMP, {})
             seconds = time.monotonic() - begun
-            states = [processes.state(pid) for pid in ranks.values()]
+            states = [processes.process_state(pid) for pid in ranks.values()]
             again = interrupted(ranks) if way == "ptrace" else {}
             Path(processes.environ(ranks[0])["HANGS"], "go").touch()
             ends = [ended(process) for process in job.values()]

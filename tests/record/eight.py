@@ -24,7 +24,7 @@ NAME, RANKS, CULPRIT = "eight_ranks_late", 8, 5
 
 async def main(out: Path) -> int:
     """Record the run; 1 when it did not end as it must."""
-    about = about_machine(answer := await local.check(sys.executable))
+    about = about_machine(answer := await local.check_interpreter(sys.executable))
     backend = "nccl" if answer["gpus"] >= RANKS else "gloo"
     case = Case.open(out / "work")
     run = await injection.inject(

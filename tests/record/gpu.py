@@ -39,7 +39,7 @@ ENDS = {"healthy": "done", "p2p_off": "done", "sockets_only": "done", HANG: "dea
 
 async def main(out: Path, names: list[str], ranks: int, split: int) -> int:
     """Record each fault; returns how many runs did not end as they must."""
-    answer = await local.check(sys.executable)
+    answer = await local.check_interpreter(sys.executable)
     about = about_machine(answer)
     backend, ranks = ("nccl", ranks or answer["gpus"]) if answer["gpus"] else ("gloo", ranks or 4)
     wrong = 0

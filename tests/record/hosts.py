@@ -24,7 +24,7 @@ RANKS = 4
 
 async def main(out: Path, names: list[str]) -> int:
     """Record each fault; returns how many runs did not end as they must."""
-    about = about_machine(await local.check(sys.executable))
+    about = about_machine(await local.check_interpreter(sys.executable))
     wrong = 0
     for name in names:
         chosen = injection.fault(name)

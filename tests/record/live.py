@@ -39,7 +39,7 @@ RUNS: dict[str, dict[str, Any]] = {
 
 async def main(out: Path) -> int:
     """Make every run; returns how many did not end well or gave a wrong value."""
-    answer = await local.check(sys.executable)
+    answer = await local.check_interpreter(sys.executable)
     gpus = answer["gpus"]
     gloo: dict[str, Any] = {"backend": "gloo", "ranks": 4, "max_bytes": 1 << 20}
     where = {"backend": "nccl", "max_bytes": 1 << 30} if gpus else gloo

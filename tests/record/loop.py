@@ -178,7 +178,7 @@ async def main() -> int:
     parser.add_argument("--out", type=Path, default=Path(__file__).parents[2] / "docs" / "loop")
     parser.add_argument("--keep", type=Path, metavar="DIR")
     options = parser.parse_args()
-    answer = await local.check(sys.executable)
+    answer = await local.check_interpreter(sys.executable)
     backend = options.backend or ("nccl" if answer["gpus"] else "gloo")
     ranks = options.ranks or (answer["gpus"] if backend == "nccl" else 3)
     where: dict[str, Any] = {"backend": backend, "ranks": ranks, "simulate_hosts": options.simulate_hosts}

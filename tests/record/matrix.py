@@ -205,7 +205,7 @@ async def main() -> int:
     parser.add_argument("--ranks", type=int)
     parser.add_argument("--simulate-hosts", type=int, default=1)
     options = parser.parse_args()
-    answer = await local.check(sys.executable)
+    answer = await local.check_interpreter(sys.executable)
     backend, ranks = ("nccl", options.ranks or answer["gpus"]) if answer["gpus"] else ("gloo", options.ranks or 3)
     where: dict[str, Any] = {"backend": backend, "ranks": ranks, "simulate_hosts": options.simulate_hosts}
     injection.FAULTS.update(OWN)

@@ -23,7 +23,7 @@ from papermill.parameterize import parameterize_notebook
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
 
-from ncclkit.report.parameters import check, literals, notebook  # noqa: E402
+from ncclkit.report.parameters import check_values, literals, notebook  # noqa: E402
 
 FORM, PRESSED = "\nlive", "run = await live.run()\nrun"
 """The end of the cell that shows the form; and the cell that does what the button has done already."""
@@ -44,7 +44,7 @@ def main() -> None:
     out, path = options.out.absolute(), notebook("02_all_reduce")
     out.mkdir(parents=True, exist_ok=True)
     given = literals({"case_dir": str(out / "case")} | dict(pair.split("=", 1) for pair in options.p), path)
-    check(path, given)
+    check_values(path, given)
     cells = parameterize_notebook(load_notebook_node(str(path)), given)
     client = NotebookClient(cells, timeout=400, resources={"metadata": {"path": str(out)}})
     with client.setup_kernel():

@@ -61,11 +61,11 @@ async def record(name: str, out: Path, deadline: float = 500.0) -> None:
         case = Case.open(place)
         choices: dict[str, Any] = {"ranks": RANKS, "backend": backend, "max_bytes": 1 << 20, "stages": True}
         choices |= {word: asked[word] for word in asked if word != "net"}
-        gpus = (await local.check(sys.executable))["gpus"]
+        gpus = (await local.check_interpreter(sys.executable))["gpus"]
         ranks = choices["ranks"]
         if backend == "nccl" and 0 < gpus < ranks:
             choices["simulate_hosts"] = max(choices.get("simulate_hosts", 1), -(-ranks // gpus))
-        plan = await probe.plan(case, ProbeOptions(**choices, timeout=deadline))
+        plan = await probe.plan_test(case, ProbeOptions(**choices, timeout=deadline))
         plan = replace(plan, argv=(*plan.argv, *fault), network=asked.get("net", {}))
         run = await probe.execute(case, plan)
         found = await probe.bisect(case, run, probe.launcher(plan), lambda r: print(" ", r.get("say", "")))
@@ -74,7 +74,7 @@ async def record(name: str, out: Path, deadline: float = 500.0) -> None:
         for file in ("wire.jsonl", probe.KEPT):
             path = run.folder / file
             lines = path.read_bytes().splitlines(keepends=True) if path.exists() else []
-            (kept / file).write_bytes(b"".join(line for line in lines if (wire.parse(line) or {}).get("kind") in KINDS))
+            (kept / file).write_bytes(b"".join(line for line in lines if (wire.parse_record(line) or {}).get("kind") in KINDS))
         (kept / "status.json").write_text((run.folder / "status.json").read_text())
         (kept / "plan.json").write_text(json.dumps({"ranks": ranks, "backend": backend}) + "\n")
     print(f"{name}: {run.summary}\n  {found.summary}", flush=True)

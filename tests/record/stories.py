@@ -194,7 +194,7 @@ def _version(package: str) -> str | None:
 def main(options: argparse.Namespace) -> int:
     """Run the stories that were asked for, some side by side; the exit status."""
     signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in a shell's background, by its children, too
-    answer = asyncio.run(local.check(sys.executable))
+    answer = asyncio.run(local.check_interpreter(sys.executable))
     gpus = answer["gpus"] if answer["nccl"] else 0
     stories = [STORIES[story] for story in LONGEST_FIRST if story in (options.only or STORIES)]
     if options.chinese:

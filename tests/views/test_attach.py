@@ -41,7 +41,7 @@ BOTH = f"Rank 2 waits {SHARD}; ranks 0 and 1 wait {WORK}"
 
 def started(folder: str) -> list[int]:
     """Processes of `ncclkit attach` that look for this case folder."""
-    return [pid for pid in processes.parents() if folder in processes.read(f"/proc/{pid}/cmdline")]
+    return [pid for pid in processes.parents() if folder in processes.read_text(f"/proc/{pid}/cmdline")]
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ import pytest
 import ncclkit as nk
 from ncclkit.core.case import Case
 from ncclkit.core.model import Event, Fact, Finding, Measurement, found
-from ncclkit.evidence.logs import jobs, read_logs
+from ncclkit.evidence.logs import inputs_by_job, read_logs
 from ncclkit.views._html import SHORT, common, location
 from ncclkit.views.findings import NOT_EVALUATED
 from tests.causes.test_summary import TestOneListOfRisks as Risks
@@ -124,10 +124,10 @@ def test_files_of_one_job_stay_one_job() -> None:
         return Event("nccl.init", "", path, 1, host="node-1", rank=rank, pid=pid)
 
     ranks = [line("a/rank0.log", 0, 10), line("a/rank1.log", 1, 11), line("a/nccl.0.log", 0, 10)]
-    assert jobs({event.path: event.path for event in ranks}, ranks) == [[event.path for event in ranks]]
+    assert inputs_by_job({event.path: event.path for event in ranks}, ranks) == [[event.path for event in ranks]]
     slurm = [Event("python.exception", "", f"slurm-{number}.out", 1) for number in (1, 2)]
     named = {name: name for name in ("slurm-1.out", "slurm-2.out", "notes.txt")}
-    assert jobs(named, slurm) == [["slurm-1.out", "notes.txt"], ["slurm-2.out"]]
+    assert inputs_by_job(named, slurm) == [["slurm-1.out", "notes.txt"], ["slurm-2.out"]]
 
 
 def test_under_a_banner_the_first_card_has_the_title_of_its_cause() -> None:

@@ -13,7 +13,7 @@ from ncclkit.core.case import Case
 from ncclkit.core.model import Fact, NcclkitError
 from ncclkit.core.themes import THEMES
 from ncclkit.evidence.logs import read_facts
-from ncclkit.views.facts import BY_HAND, FIRST, by_hand, facts_view
+from ncclkit.views.facts import BY_HAND, FIRST, how_to_find_out, facts_view
 from tests.views.machines import captured, copies, given
 from tests.views.records import hostile_machine
 from tests.views.test_faces import Page
@@ -74,7 +74,7 @@ def test_nothing_read_is_not_checked() -> None:
 @pytest.mark.parametrize("name", DOCUMENTED)
 def test_every_documented_fact_has_a_card_and_a_way_to_find_out(name: str) -> None:
     real = re.sub(r"<\w+>", "0", name)
-    assert by_hand(real)
+    assert how_to_find_out(real)
     case = Case()
     case.facts = [Fact(real, None, why="the reason why")]
     [(theme, words)] = cards(case).items()

@@ -83,7 +83,7 @@ def test_cancel_leaves_no_peer_behind(tmp_path: Path, pressed: bool) -> None:
     form = ConnectForm(Case.open(tmp_path), "a b", f"sh -c 'exec sleep {mark}' {{host}}")
 
     def peers() -> list[int]:
-        return [pid for pid in processes.parents() if f"sleep\0{mark}" in processes.read(f"/proc/{pid}/cmdline")]
+        return [pid for pid in processes.parents() if f"sleep\0{mark}" in processes.read_text(f"/proc/{pid}/cmdline")]
 
     async def scenario() -> None:
         cell = asyncio.ensure_future(form.run())

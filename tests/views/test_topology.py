@@ -11,7 +11,8 @@ import ncclkit as nk
 from ncclkit.core.case import Case
 from ncclkit.core.model import Fact
 from ncclkit.views._base import PLOTLY
-from ncclkit.views.topology import MEANS, closeness, kind, machines, topology_view
+from ncclkit.analysis.machine_links import MEANS, different_machines, link_closeness, link_kind
+from ncclkit.views.topology import topology_view
 from tests.views.machines import captured, copies, joined
 from tests.views.test_faces import Page
 
@@ -152,14 +153,14 @@ def test_links_are_explained_with_their_speed() -> None:
 
 
 def test_a_host_with_one_numa_node_has_everything_on_it() -> None:
-    [machine] = machines(captured("h200-x4").facts)
+    [machine] = different_machines(captured("h200-x4").facts)
     assert set(machine.gpus.values()) == {0}
 
 
 def test_links_are_sorted_by_what_they_are() -> None:
     ways = ["SYS", "NV2", "strange", "NODE", "PIX", "NV18", "PHB", "PXB"]
-    assert sorted(ways, key=closeness) == ["NV18", "NV2", "PIX", "PXB", "PHB", "NODE", "SYS", "strange"]
-    assert {kind(way) for way in ways} == set(MEANS)
+    assert sorted(ways, key=link_closeness) == ["NV18", "NV2", "PIX", "PXB", "PHB", "NODE", "SYS", "strange"]
+    assert {link_kind(way) for way in ways} == set(MEANS)
 
 
 @pytest.mark.parametrize("count", [10**9, -1, "many", True, None, [], 1.5])

@@ -59,8 +59,11 @@ class RemoteWorker:
     """The worker of one host; `problem` says why it no longer answers."""
 
     def __init__(self, name, command):
-        self.name, self.command = name, command
-        self.problem, self.greeted, self.count = "", False, 0
+        self.name = name
+        self.command = command
+        self.problem = ""
+        self.greeted = False
+        self.count = 0
         self.heard = 0
         """Bytes that it has sent."""
         self.said: Any = collections.deque(maxlen=LINES)
@@ -119,7 +122,7 @@ class RemoteWorker:
         self.process.stdin.write(json.dumps(dict(fields, do=do, id=self.count)).encode() + b"\n")
         await self.process.stdin.drain()
         while True:
-            record = wire.parse(await self._line()) or {}
+            record = wire.parse_record(await self._line()) or {}
             if record.get("kind") == "fact":
                 self.facts.append(
                     {key: value for key, value in record.items() if key not in ("ncclkit", "t")}
@@ -158,12 +161,12 @@ class RemoteWorker:
         self.said.extend([text[:LAST_WORDS]] if any(map(str.isalnum, text)) else [])
 
     def _late(self, seconds):
-        hint = (
-            "whether it or the network hangs"
-            if self.greeted
-            else "by hand what its shell waits for"
-        )
-        last = " (last line: %s)" % self.said[-1] if self.said else ""
+        hint = "by hand what its shell waits for"
+        if self.greeted:
+            hint = "whether it or the network hangs"
+        last = ""
+        if self.said:
+            last = " (last line: %s)" % self.said[-1]
         return "no answer within %g s%s; see %s" % (seconds, last, hint)
 
     def _ended(self, error):
@@ -175,14 +178,15 @@ class RemoteWorker:
             for line in (status, *self.said)
             if re.search(what, line)
         )
-        other = (
-            "see what ended it there, then repeat this"
-            if self.greeted
-            else "log in there by hand to see more"
-        )
+        other = "log in there by hand to see more"
+        if self.greeted:
+            other = "see what ended it there, then repeat this"
         line, advice = next(fits, (status, other))
         if line == status:
-            line = self.said[-1] if self.said else "%s, and %s" % (status, error)
+            if self.said:
+                line = self.said[-1]
+            else:
+                line = "%s, and %s" % (status, error)
         return "it ended: %s; %s" % (line.rstrip("."), advice)
 
     async def stop(self):
@@ -252,10 +256,15 @@ class Session:
     """
 
     def __init__(self, plan, token):
-        self.plan, self.token = plan, token
+        self.plan = plan
+        self.token = token
         names = plan["hosts"]
         self.hosts: dict[str, dict[str, Any]] = {name: dict.fromkeys(HOST_FIELDS) for name in names}
-        pairs = [(a, b) for a in names for b in names if a != b]
+        pairs = []
+        for a in names:
+            for b in names:
+                if a != b:
+                    pairs.append((a, b))
         self.pairs: dict[tuple[str, str], dict[str, Any]] = {
             pair: dict.fromkeys(PAIR_FIELDS) for pair in pairs
         }
@@ -347,7 +356,10 @@ class Session:
         await asyncio.gather(*(one(name, worker) for name, worker in workers.items()))
         for (src, dst), row in self.pairs.items():
             found = (self.hosts[src]["names"] or {}).get(dst)
-            row["address"] = found[0] if isinstance(found, list) and found else None
+            if isinstance(found, list) and found:
+                row["address"] = found[0]
+            else:
+                row["address"] = None
             row["interface"] = self.hosts[dst]["interface"]
             row["nccl_address"] = self.hosts[dst]["address"]
 
@@ -370,12 +382,11 @@ class Session:
         for (src, dst), row in self.pairs.items():
             if not row["reached"] and self.hosts[dst]["port"]:
                 tried = {row["address"], row["nccl_address"]}
-                every = [
-                    a
-                    for i in self.hosts[dst]["interfaces"]
-                    for a in routable(i["addresses"])
-                    if a not in tried
-                ]
+                every = []
+                for i in self.hosts[dst]["interfaces"]:
+                    for a in routable(i["addresses"]):
+                        if a not in tried:
+                            every.append(a)
                 for address in every:
                     yield src, (dst, address, self.hosts[dst]["port"]), None
 
@@ -387,11 +398,15 @@ class Session:
 
         async def one(src, fields):
             said = await workers[src].ask(ASK, "reach", targets=list(fields))
-            own = {a for i in self.hosts[src]["interfaces"] or () for a in routable(i["addresses"])}
+            own = set()
+            for i in self.hosts[src]["interfaces"] or ():
+                for a in routable(i["addresses"]):
+                    own.add(a)
             for (target, names), end in zip(fields.items(), said.get("ends") or ()):
                 row = self.pairs[src, target[0]]
                 # the name leads back to the source, so whatever refused there was not the target
-                end = "itself" if target[1] in own and end != "open" else end
+                if target[1] in own and end != "open":
+                    end = "itself"
                 row.update({name: end for name in names if name})
                 if end == "open" and target[2] != self.plan["port"]:
                     row["reached"].append(target[1])
@@ -407,7 +422,10 @@ class Session:
         row = self.pairs[src, dst]
         if not row["reached"]:
             return
-        row["over"] = row["nccl_address"] if row["nccl"] == "open" else row["reached"][0]
+        if row["nccl"] == "open":
+            row["over"] = row["nccl_address"]
+        else:
+            row["over"] = row["reached"][0]
         asked = {"address": row["over"], "port": self.hosts[dst]["port"], "stream": seconds}
         said = await worker.ask(ASK + seconds, "measure", **asked)
         row.update({key: said[key] for key in MEASURED if key in said})
@@ -487,4 +505,6 @@ async def coordinate(plan, archive):
         for record in chain(facts, session.records(workers)):
             wire.send(**record)
         await asyncio.gather(*(worker.stop() for worker in workers.values()))
-    return 0 if sum(not worker.problem for worker in workers.values()) > 1 else 1
+    if sum(not worker.problem for worker in workers.values()) > 1:
+        return 0
+    return 1

@@ -70,8 +70,9 @@ class Worker:
         # whatever happens to the coordinator and to the connection to it
         signal.alarm(int(asked["lifetime"]))
         os.environ.update(asked["env"])
-        self.name, self.token = asked["name"], asked["token"]
-        self.facts = list(facts())
+        self.name = asked["name"]
+        self.token = asked["token"]
+        self.facts = list(facts_for_connection())
         self.addresses = addresses_to_test(self.facts)
         self.data = Listener(self.name, self.token, self.addresses)
         self.rendezvous = None
@@ -84,7 +85,10 @@ class Worker:
         try:
             self.rendezvous = Listener(self.name, self.token, self.addresses, asked["rendezvous"])
         except OSError as error:
-            answer["refused"] = os.strerror(error.errno) if error.errno else str(error)
+            if error.errno:
+                answer["refused"] = os.strerror(error.errno)
+            else:
+                answer["refused"] = str(error)
         by_name = {}
         for fact in self.facts:
             wire.send("fact", host=answer["hostname"], **fact)
@@ -104,7 +108,7 @@ class Worker:
 
     def resolve(self, asked):
         """{name: its addresses, or the resolver's error}."""
-        return {"names": resolve(asked["names"])}
+        return {"names": resolve_names(asked["names"])}
 
     def reach(self, asked):
         """How a connection to each of ``targets`` [name, address, port] ends, in their order."""
@@ -116,13 +120,15 @@ class Worker:
 
     def measure(self, asked):
         """Latency, clock, path MTU and bandwidth to one open port."""
-        return measure(asked["address"], asked["port"], self.token, asked["stream"])
+        return measure_path(asked["address"], asked["port"], self.token, asked["stream"])
 
 
-def facts():
+def facts_for_connection():
     """The facts of this host's network, without measurements, and of its environment variables."""
     machine = Machine()
-    return chain(_until(network.facts(machine), set(NETWORK)), variables.facts(machine))
+    return chain(
+        _until(network.network_facts(machine), set(NETWORK)), variables.variable_facts(machine)
+    )
 
 
 def addresses_to_test(facts):
@@ -146,7 +152,7 @@ def _until(facts, wanted):
             return
 
 
-def resolve(names):
+def resolve_names(names):
     """{name: addresses in the resolver's order, or its error as text}.
 
     A resolver that hangs is an error, too.
@@ -205,16 +211,16 @@ def reach(address, port, token, own, wanted):
         return "refused"
     except (OSError, ValueError) as error:
         route = isinstance(error, OSError) and error.errno in NO_ROUTE
-        return "no route" if route else "failed: %s" % (getattr(error, "strerror", "") or error)
-    return (
-        "open"
-        if name == wanted
-        else "itself"
-        if name == own
-        else "other host"
-        if name
-        else "foreign"
-    )
+        if route:
+            return "no route"
+        return "failed: %s" % (getattr(error, "strerror", "") or error)
+    if name == wanted:
+        return "open"
+    if name == own:
+        return "itself"
+    if name:
+        return "other host"
+    return "foreign"
 
 
 def _introduce(connection, asked):
@@ -232,7 +238,7 @@ def _introduce(connection, asked):
         return ""
 
 
-def measure(address, port, token, seconds):
+def measure_path(address, port, token, seconds):
     """Latency, clock offset, path MTU and bandwidth to an open port.
 
     `why` says why a number is missing.
@@ -269,9 +275,11 @@ def round_trip(address, port, token, seconds):
     trips = []  # type: list[int]
     clocks = []  # type: list[tuple[float, float]]
     with _connected(address, port, token=token, do="echo") as connection:
-        reader, until = connection.makefile("rb"), time.monotonic() + PING_SECONDS
+        reader = connection.makefile("rb")
+        until = time.monotonic() + PING_SECONDS
         while len(trips) < PINGS and (time.monotonic() < until or not trips):
-            begun, sent = time.perf_counter_ns(), time.time_ns()
+            begun = time.perf_counter_ns()
+            sent = time.time_ns()
             connection.sendall(bytes(PING))
             answer = reader.read(2 * PING)
             back = time.time_ns()
@@ -317,25 +325,38 @@ def _resent(connection):
     if len(info) < SEGMENTS + 4:
         return None
     again, sent = (struct.unpack_from("I", info, place)[0] for place in (RETRANS, SEGMENTS))
-    return again / sent if sent else None
+    if sent:
+        return again / sent
+    return None
 
 
 def path_mtu(address, port, token, seconds):
     """The largest IP packet (bytes) that arrives whole, and the largest that this host believes may
     be sent.
     """
-    header, level, discover, mtu = IPV6 if ":" in address else IPV4
-    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    if ":" in address:
+        header, level, discover, mtu = IPV6
+        family = socket.AF_INET6
+    else:
+        header, level, discover, mtu = IPV4
+        family = socket.AF_INET
     with socket.socket(family, socket.SOCK_DGRAM) as probe:
         probe.setsockopt(level, discover, PROBE)
         probe.connect((address, port))
         believed = min(probe.getsockopt(level, mtu), 65535)
         sizes = PacketSizes(probe, token, header)
-        low, high = SMALLEST, believed + 1
+        low = SMALLEST
+        high = believed + 1
         while high - low > 1:
             # mostly all that is believed passes
-            middle = believed if high > believed else (low + high) // 2
-            low, high = (middle, high) if sizes.pass_through(middle) else (low, middle)
+            if high > believed:
+                middle = believed
+            else:
+                middle = (low + high) // 2
+            if sizes.pass_through(middle):
+                low, high = middle, high
+            else:
+                low, high = low, middle
         return {"mtu": low, "mtu_own": min(probe.getsockopt(level, mtu), 65535)}
 
 
@@ -386,7 +407,9 @@ class PacketSizes:
             raise
         except OSError:
             return 0  # an ICMP error for one of them; the others may have passed
-        return int(answer[len(start) :]) + self.header if answer.startswith(start) else 0
+        if answer.startswith(start):
+            return int(answer[len(start) :]) + self.header
+        return 0
 
 
 # ---------------------------------------------------------------- server
@@ -409,7 +432,10 @@ def _open(addresses, port):
     streams, datagrams = [], []
     try:
         for address in addresses:
-            family = socket.AF_INET6 if ":" in address else socket.AF_INET
+            if ":" in address:
+                family = socket.AF_INET6
+            else:
+                family = socket.AF_INET
             try:
                 streams.append(socket.create_server((address, port), family=family, backlog=256))
             except OSError as error:
@@ -436,7 +462,8 @@ class Listener:
 
         Port: 0 lets the kernel choose.  Raises OSError where it is taken.
         """
-        self.name, self.token = name, token
+        self.name = name
+        self.token = token
         for left in reversed(range(1 if port else TRIES)):
             try:
                 self.streams, datagrams = _open(addresses, port)
@@ -486,7 +513,8 @@ class Listener:
 
     def _datagrams(self, datagram):
         """Answer each datagram that knows the token with its beginning and its size."""
-        token, start = self.token.encode(), len(self.token) + len(" 000001 ")
+        token = self.token.encode()
+        start = len(self.token) + len(" 000001 ")
         while True:
             data, sender = datagram.recvfrom(1 << 16)
             if data.startswith(token):
@@ -523,7 +551,9 @@ def _echo(connection, stream):
 
 def _sink(stream):
     """{bytes, seconds} from the first byte to the last."""
-    block, count, begun = memoryview(bytearray(1 << 20)), 0, None
+    block = memoryview(bytearray(1 << 20))
+    count = 0
+    begun = None
     while True:
         size = stream.readinto1(block)
         begun = begun or time.perf_counter()

@@ -90,9 +90,12 @@ def pump(seconds: float) -> tuple[float, float, float]:
     with socket.create_server(("127.0.0.1", 0)) as server:
         here = socket.create_connection(server.getsockname(), timeout=5)
         there, _ = server.accept()
-    buffer, total = bytearray(BLOCK), 0
+    buffer = bytearray(BLOCK)
+    total = 0
     with here, there:
-        start, cpu, queued = time.perf_counter(), time.process_time(), waited()
+        start = time.perf_counter()
+        cpu = time.process_time()
+        queued = waited()
         thread = threading.Thread(target=sender, args=(here, start + seconds), daemon=True)
         thread.start()
         while True:
@@ -100,7 +103,9 @@ def pump(seconds: float) -> tuple[float, float, float]:
             if not got:
                 break
             total += got
-        took, used, lost = time.perf_counter() - start, time.process_time() - cpu, waited() - queued
+        took = time.perf_counter() - start
+        used = time.process_time() - cpu
+        lost = waited() - queued
         thread.join(1)
     return total / took / 1e9, used / total * 1e9, lost / took
 
@@ -169,7 +174,10 @@ def torch() -> None:
         name for name in names if available and getattr(dist, "is_%s_available" % name, bool)()
     ]
     said["gpus"] = torch.cuda.device_count()  # through NVML, without a CUDA context
-    said["cudnn"] = torch.backends.cudnn.version() if torch.backends.cudnn.is_available() else None
+    if torch.backends.cudnn.is_available():
+        said["cudnn"] = torch.backends.cudnn.version()
+    else:
+        said["cudnn"] = None
     if "nccl" in said["backends"]:
         said["nccl"] = ".".join(str(part) for part in torch.cuda.nccl.version())
     said["locks"] = locks(os.environ.get("TORCH_EXTENSIONS_DIR"))

@@ -16,7 +16,7 @@ from .storage import block_kind, mount_of
 STATUS = "/proc/self/status Cpus_allowed_list"
 
 
-def facts(machine: Machine) -> Iterator[Fact]:
+def cpu_facts(machine: Machine) -> Iterator[Fact]:
     """All ``cpu.`` and ``memory.`` facts; memory in bytes, pressure in percent of time."""
     online = "/sys/devices/system/cpu/online"
     yield attempt("cpu.total", lambda: count(machine.read(online)), "CPUs", online)
@@ -57,7 +57,9 @@ def usable(machine: Machine) -> float:
     """Cores that this process may use: affinity, and the cgroup quota if it is smaller."""
     allowed = count(_affinity(machine))
     quota = cgroup_cpus(machine)
-    return min(allowed, quota) if quota > 0 else allowed
+    if quota > 0:
+        return min(allowed, quota)
+    return allowed
 
 
 def _affinity(machine: Machine) -> str:

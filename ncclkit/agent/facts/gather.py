@@ -50,18 +50,18 @@ def collect(
     here, end = machine or Machine(), time.monotonic() + deadline
     here.until = end - min(ENDING, deadline / 4)
     readers: list[Facet] = [
-        ("host", lambda: host.facts(here)),
-        ("limits", lambda: limits.facts(here)),
-        ("cpu", lambda: cpu.facts(here)),
-        ("variables", lambda: variables.facts(here)),
-        ("network", lambda: network.facts(here)),
+        ("host", lambda: host.host_facts(here)),
+        ("limits", lambda: limits.limit_facts(here)),
+        ("cpu", lambda: cpu.cpu_facts(here)),
+        ("variables", lambda: variables.variable_facts(here)),
+        ("network", lambda: network.network_facts(here)),
         ("tables", lambda: limits.tables(here)),
-        ("storage", lambda: storage.facts(here, paths or {})),
-        ("software", lambda: software.facts(here, torch)),
+        ("storage", lambda: storage.storage_facts(here, paths or {})),
+        ("software", lambda: software.software_facts(here, torch)),
     ]
     # nvidia-smi mostly waits for the driver, so it has a thread of its own; measurements share the
     # other one
-    groups: list[list[Facet]] = [[("gpu", lambda: gpu.facts(here))], readers]
+    groups: list[list[Facet]] = [[("gpu", lambda: gpu.gpu_facts(here))], readers]
     results: queue.Queue[Fact | str] = queue.Queue()
     for group in groups:
         threading.Thread(target=_work, args=(group, results), daemon=True).start()
@@ -69,7 +69,10 @@ def collect(
     while waiting:
         left = end - time.monotonic()
         try:
-            item = results.get(timeout=left) if left > 0 else ""
+            if left > 0:
+                item = results.get(timeout=left)
+            else:
+                item = ""
         except queue.Empty:
             item = ""
         if item == "":

@@ -93,7 +93,8 @@ def parse_log(answer: Answer) -> tuple[tree.Element, str]:
         lines = (answer.out.strip() or answer.err.strip() or "nothing").split("\n")
         words = " ".join(lines[:2])[:300]
         raise Unread("%s ended with status %d and said: %s" % (SMI, answer.code, words))
-    text, cut = CONTROL.sub("", said.group()), ""
+    text = CONTROL.sub("", said.group())
+    cut = ""
     head, end, _ = text.rpartition("</gpu>")
     if end and not text.endswith(CLOSE):
         text, whole = head + end + CLOSE, text.count(end)
@@ -147,7 +148,9 @@ def number_at(node: tree.Element, place: str) -> float:
     found = re.match(r"[\d.]+", said)
     if not found:
         raise Unread("nvidia-smi says %s for %s" % (said, place))
-    return float(found.group()) if "." in found.group() else int(found.group())
+    if "." in found.group():
+        return float(found.group())
+    return int(found.group())
 
 
 def _holders(gpu: tree.Element) -> list[dict[str, object]]:
@@ -189,9 +192,10 @@ LIMIT = ("enforced_power_limit", "current_power_limit", "power_limit")
 
 def _power(gpu: tree.Element, names: tuple[str, ...]) -> float:
     """Watts; the names of these readings changed with the driver (2023, 2025)."""
-    places = [
-        group + name for group in ("gpu_power_readings/", "power_readings/") for name in names
-    ]
+    places = []
+    for group in "gpu_power_readings/", "power_readings/":
+        for name in names:
+            places.append(group + name)
     for place in places:
         if re.match(r"\d", (gpu.findtext(place) or "").strip()):
             return number_at(gpu, place)
@@ -222,7 +226,7 @@ Said = Union[Answer, Unread]
 Matrix = dict[str, dict[str, str]]
 
 
-def output(said: Said) -> str:
+def command_output(said: Said) -> str:
     """The output of a command; raises the error that kept it from answering."""
     if isinstance(said, Unread):
         raise said
@@ -238,7 +242,9 @@ def peer_facts(said: Mapping[str, Said]) -> Iterator[Fact]:
     topology = said[source]
     yield attempt("gpu.topology", partial(_matrix_of, topology), source=source)
     nics = re.compile(r"^\s*(NIC\d+):\s*(\S+)", re.M)
-    yield attempt("gpu.topology.nics", lambda: dict(nics.findall(output(topology))), source=source)
+    yield attempt(
+        "gpu.topology.nics", lambda: dict(nics.findall(command_output(topology))), source=source
+    )
     for name, argv in PEERS.items():
         source = " ".join(argv)
         answer = said.get(source, Unread("there is no second GPU"))
@@ -246,7 +252,7 @@ def peer_facts(said: Mapping[str, Said]) -> Iterator[Fact]:
 
 
 def _matrix_of(answer: Said) -> Matrix:
-    return matrix(output(answer))
+    return matrix(command_output(answer))
 
 
 def matrix(text: str) -> Matrix:
@@ -303,7 +309,7 @@ def _cpus(machine: Machine, folder: str, index: int, topology: Said) -> str:
         near = machine.read(folder + "/local_cpulist").strip()
     except Unread:
         near = ""
-    return near or affinity(output(topology))["GPU%d" % index]
+    return near or affinity(command_output(topology))["GPU%d" % index]
 
 
 def affinity(text: str) -> dict[str, str]:
@@ -335,15 +341,16 @@ def nvlinks(answer: Said) -> dict[int, list[float | None]] | Unread:
         )
     link = re.compile(r"Link \d+: (?:([\d.]+) GB/s|<inactive>)")
     pairs = zip(blocks[1::2], blocks[2::2])
-    return {
-        int(index): [float(rate) if rate else None for rate in link.findall(body)]
-        for index, body in pairs
-    }
+    found = {}
+    for index, body in pairs:
+        found[int(index)] = [float(rate) if rate else None for rate in link.findall(body)]
+    return found
 
 
 def nvlink(index: int, links: dict[int, list[float | None]] | Unread) -> Iterator[Fact]:
     """``gpu.<index>.nvlink.…``: how many are active, how fast, and each one."""
-    source, name = " ".join(LINKS), "gpu.%d.nvlink." % index
+    source = " ".join(LINKS)
+    name = "gpu.%d.nvlink." % index
     if isinstance(links, Unread):
         for key, unit in (("links", ""), ("speed", "GB/s"), ("speeds", "GB/s")):
             yield unread(name + key, links, unit, source)
@@ -352,11 +359,10 @@ def nvlink(index: int, links: dict[int, list[float | None]] | Unread) -> Iterato
     active = [speed for speed in speeds if speed is not None]
     yield known(name + "links", len(active), source=source)
     none = "no active NVLink"
-    yield (
-        known(name + "speed", min(active), "GB/s", source)
-        if active
-        else unread(name + "speed", none, "GB/s", source)
-    )
+    if active:
+        yield known(name + "speed", min(active), "GB/s", source)
+    else:
+        yield unread(name + "speed", none, "GB/s", source)
     yield known(name + "speeds", speeds, "GB/s", source)
 
 
@@ -364,7 +370,7 @@ DEADLINE = 10.0
 """Seconds for one nvidia-smi: a healthy 8-GPU host without persistence mode needs about three."""
 
 
-def facts(machine: Machine) -> Iterator[Fact]:
+def gpu_facts(machine: Machine) -> Iterator[Fact]:
     """All ``gpu.`` facts; the per-GPU ones only where nvidia-smi answered."""
     yield _module(machine, "gpu.peermem", "nvidia_peermem")
     yield _module(machine, "gpu.gdrcopy", "gdrdrv")
@@ -383,10 +389,15 @@ def facts(machine: Machine) -> Iterator[Fact]:
         **known("gpu.nvidia_smi", "breaks off" if cut else "answers", source=SMI),
         "why": message,
     }
-    yield _devices(machine, cut) if cut else known("gpu.count", len(gpus), source=SMI)
+    if cut:
+        yield _devices(machine, cut)
+    else:
+        yield known("gpu.count", len(gpus), source=SMI)
     yield attempt("gpu.driver", lambda: text_at(log, "driver_version"), source=SMI)
     yield attempt("gpu.cuda", lambda: text_at(log, "cuda_version"), source=SMI)
-    peers = list(PEERS.values()) if len(gpus) > 1 else []
+    peers = []
+    if len(gpus) > 1:
+        peers = list(PEERS.values())
     said = _at_once(machine, [TOPOLOGY, LINKS, *peers])
     yield from peer_facts(said)
     links = nvlinks(said[" ".join(LINKS)])

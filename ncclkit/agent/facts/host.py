@@ -22,7 +22,7 @@ IMAGE_VARIABLES = ("APPTAINER_CONTAINER", "SINGULARITY_CONTAINER", "ENROOT_ROOTF
 kind."""
 
 
-def facts(machine: Machine) -> Iterator[Fact]:
+def host_facts(machine: Machine) -> Iterator[Fact]:
     """All ``host.`` facts."""
     hostname, release = "/proc/sys/kernel/hostname", "/proc/sys/kernel/osrelease"
     yield attempt("host.name", lambda: machine.read(hostname).strip(), source=hostname)
@@ -97,11 +97,9 @@ def container(machine: Machine) -> str | bool:
     except Unread:
         return False
     match = re.search(r"kubepods|docker|containerd|libpod|lxc|garden", groups)
-    return (
-        {"kubepods": "kubernetes", "libpod": "podman"}.get(match.group(), match.group())
-        if match
-        else False
-    )
+    if match:
+        return {"kubepods": "kubernetes", "libpod": "podman"}.get(match.group(), match.group())
+    return False
 
 
 FOLDER = "sys/bus/pci/devices"
@@ -142,5 +140,9 @@ def redirects(config: bytes) -> bool:
         if header & 0xFFFF == ACS_CAPABILITY:
             return bool(struct.unpack_from("<H", config, offset + 6)[0] & REDIRECT)
         following = header >> 20
-        offset = following if following > offset else 0  # a broken list must not go round for ever
+        # a broken list must not go round for ever
+        if following > offset:
+            offset = following
+        else:
+            offset = 0
     return False

@@ -24,7 +24,7 @@ RLIMITS = {
 """Fact → (title in /proc/self/limits, 0 = soft or 1 = hard, unit)."""
 
 
-def facts(machine: Machine) -> Iterator[Fact]:
+def limit_facts(machine: Machine) -> Iterator[Fact]:
     """All ``limits.`` facts of this process; "unlimited" is the value -1."""
     source = "/proc/self/limits"
     for name, (title, which, unit) in RLIMITS.items():
@@ -52,7 +52,9 @@ def rlimit(machine: Machine, title: str, which: int = 0) -> int:
     for line in machine.read("/proc/self/limits").splitlines():
         if line.startswith(title + " "):
             value = line[len(title) :].split()[which]
-            return -1 if value == "unlimited" else int(value)
+            if value == "unlimited":
+                return -1
+            return int(value)
     raise Unread("/proc/self/limits has no line for %s" % title)
 
 
@@ -102,7 +104,10 @@ def _cgroup_places(machine: Machine, controller: str, path: str) -> list[str]:
     holding = [m for m in mounts if (path + "/").startswith(m["root"].rstrip("/") + "/")]
     folders = []
     for mount in holding or mounts:
-        own = path[len(mount["root"].rstrip("/")) :] if holding else path
+        if holding:
+            own = path[len(mount["root"].rstrip("/")) :]
+        else:
+            own = path
         while own not in ("", "/"):
             folders.append(mount["point"] + own)
             own = own.rpartition("/")[0]
@@ -128,13 +133,17 @@ def cgroup_memory(machine: Machine) -> int:
     limits = [int(value) for value in values if re.fullmatch(r"\d+", value)]
     # v1 writes 2^63 rounded to pages for "none"
     real = [limit for limit in limits if limit < 1 << 60]
-    return min(real) if real else -1
+    if real:
+        return min(real)
+    return -1
 
 
 def cgroup_pids(machine: Machine) -> int:
     """The smallest limit of processes and threads above this process; -1 = none."""
     limits = whole_numbers(cgroup_values(machine, "pids", "pids.max"))
-    return min(limits) if limits else -1
+    if limits:
+        return min(limits)
+    return -1
 
 
 def cgroup_cpus(machine: Machine) -> float:
@@ -147,10 +156,13 @@ def cgroup_cpus(machine: Machine) -> float:
     ]
     real = []
     for quota, period in pairs:
-        allowed, every = whole_number(quota), whole_number(period)
+        allowed = whole_number(quota)
+        every = whole_number(period)
         if allowed is not None and every:
             real.append(allowed / every)
-    return round(min(real), 2) if real else -1
+    if real:
+        return round(min(real), 2)
+    return -1
 
 
 BACKLOG, NETSTAT = "/proc/sys/net/core/somaxconn", "/proc/net/netstat"

@@ -101,7 +101,9 @@ class Machine:
         seconds, not the facts.
         """
         try:
-            return ask() if path.startswith(KERNEL) else _within(self.patience, ask)
+            if path.startswith(KERNEL):
+                return ask()
+            return _within(self.patience, ask)
         except OSError as error:
             kind = Absent if error.errno in (errno.ENOENT, errno.ENOTDIR) else Unread
             raise kind("%s: %s" % (path, error.strerror or error)) from None
@@ -115,11 +117,9 @@ class Machine:
         The file system of `path` itself is not asked.
         """
         try:
-            return (
-                path
-                if path.startswith("/")
-                else os.path.normpath("%s/%s" % (self.call("cwd", os.getcwd), path))
-            )
+            if path.startswith("/"):
+                return path
+            return os.path.normpath("%s/%s" % (self.call("cwd", os.getcwd), path))
         except Unread:
             return path  # somebody has removed the working folder
 
@@ -147,10 +147,15 @@ class Machine:
         except OSError as error:
             raise Unread("%s: %s" % (name, error.strerror or error)) from None
         out, err = (text.decode("utf-8", "replace") for text in (reply.out, reply.err))
-        left = "; process %d %s" % (reply.left[0], CANNOT_END) if reply.left else ""
+        left = ""
+        if reply.left:
+            left = "; process %d %s" % (reply.left[0], CANNOT_END)
         if reply.ended == LATE:
             said = err.strip().splitlines()
-            why = ": %s" % said[-1][:300] if said else ""  # such as: it tries again and again
+            # such as: it tries again and again
+            why = ""
+            if said:
+                why = ": %s" % said[-1][:300]
             if seconds < deadline / 2:
                 say = "%s did not answer within the %g s that were left for it%s%s"
                 raise Hurried(say % (name, seconds, why, left))
@@ -169,7 +174,9 @@ class Machine:
         `isolated` keeps the user's site-packages and PYTHON* variables out.
         """
         source = (pkgutil.get_data(__package__, "children.py") or b"").decode()
-        flags = ["-I", "-S"] if isolated else []
+        flags = []
+        if isolated:
+            flags = ["-I", "-S"]
         name = " ".join(("child", asked) + args)
         answer = self.run(
             [sys.executable or "python3"] + flags + ["-c", source, asked] + list(args),

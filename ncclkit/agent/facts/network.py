@@ -90,7 +90,9 @@ def _address(pointer: int | None) -> tuple[int, str]:
 
 def _prefix(netmask: int | None) -> int:
     text = _address(netmask)[1]
-    return bin(int(ipaddress.ip_address(text))).count("1") if text else 0
+    if text:
+        return bin(int(ipaddress.ip_address(text))).count("1")
+    return 0
 
 
 def _mtu(name: str) -> int | None:
@@ -206,7 +208,10 @@ def _gids(machine: Machine, folder: str) -> list[dict[str, Any]]:
                     "interface": _read(machine, attributes % "ndevs"),
                 }
             )
-        empty = 0 if gid and gid != EMPTY_GID else empty + 1
+        if gid and gid != EMPTY_GID:
+            empty = 0
+        else:
+            empty = empty + 1
         index += 1
     return rows
 
@@ -223,7 +228,9 @@ def _counters(machine: Machine, folder: str) -> dict[str, int]:
 
 def _numa_node(text: str) -> int | None:
     """The number of a NUMA node, -1 where the device belongs to none."""
-    return -1 if text == "-1" else whole_number(text)
+    if text == "-1":
+        return -1
+    return whole_number(text)
 
 
 def _read(machine: Machine, path: str) -> str:
@@ -258,7 +265,10 @@ def nccl_picks(entries: Entries, environ: Mapping[str, str]) -> list[str]:
     root = environ.get("NCCL_COMM_ID", "")
     steps = ["ib"] + ([root] if root else []) + ["^docker,lo,virbr", "docker", "lo", "virbr"]
     for step in steps:
-        found = _subnet(usable, step) if step == root else matching(usable, step)
+        if step == root:
+            found = _subnet(usable, step)
+        else:
+            found = matching(usable, step)
         if found:
             return found
     raise Unread("no running interface with an address among %s" % _names(entries))
@@ -283,7 +293,8 @@ def matching(entries: Entries, wanted: str) -> list[str]:
     Prefixes separated by commas, ``^`` excludes, ``=`` compares whole names.
     """
     exclude = wanted.startswith("^")
-    wanted = wanted[1:] if exclude else wanted
+    if exclude:
+        wanted = wanted[1:]
     exact = wanted.startswith("=")
     items = [item.split(":")[0] for item in (wanted[1:] if exact else wanted).split(",") if item]
     names = list(dict.fromkeys(entry["name"] for entry in entries))
@@ -338,7 +349,8 @@ def accepts(wanted: str, device: str, port: int) -> bool:
     Empty takes all.
     """
     exclude = wanted.startswith("^")
-    wanted = wanted[1:] if exclude else wanted
+    if exclude:
+        wanted = wanted[1:]
     exact = wanted.startswith("=")
     items = [item.partition(":") for item in (wanted[1:] if exact else wanted).split(",") if item]
     named = [
@@ -387,17 +399,15 @@ def _names(entries: Entries) -> str:
 def _idle(entries: Entries, wanted: str) -> str:
     """A note on interfaces that the filter matches but NCCL passes over."""
     idle = matching(entries, wanted)
-    return (
-        "; %s exists, but is down or has no address of the wanted family" % ", ".join(idle)
-        if idle
-        else ""
-    )
+    if idle:
+        return "; %s exists, but is down or has no address of the wanted family" % ", ".join(idle)
+    return ""
 
 
 LOOPBACK_SECONDS = 0.3
 
 
-def facts(machine: Machine) -> Iterator[Fact]:
+def network_facts(machine: Machine) -> Iterator[Fact]:
     """All ``net.`` facts."""
     yield attempt(
         "net.interfaces", lambda: interfaces(machine), source="getifaddrs, /sys/class/net"
@@ -408,7 +418,7 @@ def facts(machine: Machine) -> Iterator[Fact]:
     # a name server that is gone takes seconds each time it is asked
     own = attempt(
         "net.hostname.addresses",
-        lambda: resolve(machine),
+        lambda: own_addresses(machine),
         source="getaddrinfo of the own host name",
     )
     yield own
@@ -434,7 +444,7 @@ def facts(machine: Machine) -> Iterator[Fact]:
         lambda: _gloo(machine, own["value"] or []),
         source="torch's rules for gloo",
     )
-    yield from loopback(machine)
+    yield from loopback_facts(machine)
 
 
 def addresses(machine: Machine) -> list[dict[str, Any]]:
@@ -468,7 +478,9 @@ def interfaces(machine: Machine) -> list[dict[str, Any]]:
 def _state(flags: int) -> str:
     if not flags & UP:
         return "down"
-    return "up" if flags & RUNNING else "no carrier"
+    if flags & RUNNING:
+        return "up"
+    return "no carrier"
 
 
 def _device(machine: Machine, name: str, index: int | None, flags: int) -> dict[str, Any]:
@@ -478,11 +490,15 @@ def _device(machine: Machine, name: str, index: int | None, flags: int) -> dict[
     folder = "/sys/class/net/" + name
     try:
         ours = int(machine.read(folder + "/ifindex")) == index
-        files = machine.names(folder, "device|bridge|tun_flags") if ours else []
+        files = []
+        if ours:
+            files = machine.names(folder, "device|bridge|tun_flags")
     except Unread:
         ours, files = False, []
     try:
-        speed = int(machine.read(folder + "/speed")) if ours else -1
+        speed = -1
+        if ours:
+            speed = int(machine.read(folder + "/speed"))
     except (Unread, ValueError):
         speed = -1
     try:
@@ -511,7 +527,9 @@ def _kind(files: list[str], name: str, flags: int) -> str:
         return "tun"
     if re.match(r"virbr|br\d|cni|lxcbr", name):
         return "bridge"
-    return "veth" if name.startswith(("veth", "cali")) else ""
+    if name.startswith(("veth", "cali")):
+        return "veth"
+    return ""
 
 
 def _peer(machine: Machine, folder: str) -> bool:
@@ -531,7 +549,9 @@ def _default(machine: Machine) -> str:
     routes = sorted(
         (int(row[6]), row[0]) for row in rows if len(row) > 7 and row[1] == row[7] == "00000000"
     )
-    return routes[0][1] if routes else _default6(machine)
+    if routes:
+        return routes[0][1]
+    return _default6(machine)
 
 
 def _default6(machine: Machine) -> str:
@@ -552,7 +572,7 @@ def _default6(machine: Machine) -> str:
     return routes[0][1]
 
 
-def resolve(machine: Machine) -> list[str]:
+def own_addresses(machine: Machine) -> list[str]:
     """The addresses of the own host name."""
     name = machine.read("/proc/sys/kernel/hostname").strip()
     found: list[str] = machine.child("resolve", name, deadline=5, form=list)
@@ -561,7 +581,7 @@ def resolve(machine: Machine) -> list[str]:
 
 def gloo_default(machine: Machine) -> str:
     """The interface that gloo takes without GLOO_SOCKET_IFNAME."""
-    return gloo_picks(addresses(machine), resolve(machine))
+    return gloo_picks(addresses(machine), own_addresses(machine))
 
 
 def _gloo(machine: Machine, own: list[str]) -> str:
@@ -582,14 +602,16 @@ DISTURBED = 0.25
 not its loopback."""
 
 
-def loopback(machine: Machine) -> Iterator[Fact]:
+def loopback_facts(machine: Machine) -> Iterator[Fact]:
     """The speed of one TCP stream through this host; on a busy host no number, and the reason."""
     source = "one TCP stream through 127.0.0.1 for %g s" % LOOPBACK_SECONDS
     try:
         said = machine.child("loopback", str(LOOPBACK_SECONDS), deadline=LOOPBACK_SECONDS + 15)
     except Unread as why:
         said = why
-    lost = said.get("waited") if isinstance(said, dict) else None
+    lost = None
+    if isinstance(said, dict):
+        lost = said.get("waited")
     if isinstance(lost, float) and lost >= DISTURBED:
         said = Unread(_busy(machine))
     for name, unit, key in LOOPBACK_FACTS:

@@ -260,18 +260,19 @@ def integer(value: str) -> int | None:
     """
     if not re.fullmatch(r"\s*[-+]?(?:0x[0-9a-fA-F]{1,16}|\d{1,20})\s*", value):
         return None
-    return (
-        int(value, 8)
-        if re.fullmatch(r"\s*[-+]?0[0-7]+\s*", value)
-        else int(value, 16 if "x" in value else 10)
-    )
+    if re.fullmatch(r"\s*[-+]?0[0-7]+\s*", value):
+        return int(value, 8)
+    return int(value, 16 if "x" in value else 10)
 
 
 def _integer(name: str, value: str) -> Iterator[Problem]:
     """Switches and numbers of NCCL and the launcher."""
-    found, switch = integer(value), name in FLAGS
+    found = integer(value)
+    switch = name in FLAGS
     if found is None:
-        hint = "write 0 or 1" if switch else "write a whole number"
+        hint = "write a whole number"
+        if switch:
+            hint = "write 0 or 1"
         yield problem("value", name, value, "no number, so it is refused or has no effect", hint)
     elif switch and not -2 <= found <= 2:
         yield problem("value", name, value, "not a switch value", "write 0 or 1")
@@ -324,7 +325,9 @@ def _choice(name: str, value: str) -> Iterator[Problem]:
     for word in words or [value]:
         if word.upper() not in allowed:
             close = difflib.get_close_matches(word.upper(), allowed, 1)
-            hint = "did you mean %s? known: " % close[0] if close else "known: "
+            hint = "known: "
+            if close:
+                hint = "did you mean %s? known: " % close[0]
             yield problem("value", name, value, "no value it takes", hint + ", ".join(allowed))
 
 

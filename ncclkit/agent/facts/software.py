@@ -67,10 +67,13 @@ def _places(
             yield "LD_PRELOAD", path
     for how, folder in _folders(machine):
         try:
-            names = machine.names(folder, wanted.pattern) if folder.startswith("/") else []
+            names = []
+            if folder.startswith("/"):
+                names = machine.names(folder, wanted.pattern)
         except Unread:
             continue  # most of these folders do not exist
-        yield from ((how, "%s/%s" % (folder.rstrip("/"), name)) for name in names)
+        for name in names:
+            yield how, "%s/%s" % (folder.rstrip("/"), name)
 
 
 def _folders(machine: Machine) -> list[tuple[str, str]]:
@@ -120,7 +123,9 @@ def _real(machine: Machine, path: str) -> str:
     """The file behind all links, so that libnccl.so -> libnccl.so.2 -> libnccl.so.2.28.9 counts
     once.
     """
-    done, left, links = "", _parts(path), 0
+    done = ""
+    left = _parts(path)
+    links = 0
     while left and links < 40:
         part = left.pop(0)
         target = _target(machine, "%s/%s" % (done, part))
@@ -129,10 +134,13 @@ def _real(machine: Machine, path: str) -> str:
         elif target is None:
             done += "/" + part
         else:
-            done = "" if target.startswith("/") else done
+            if target.startswith("/"):
+                done = ""
             left = _parts(target) + left
             links += 1
-    return "/".join([done, *left]) if path.startswith("/") else path
+    if path.startswith("/"):
+        return "/".join([done, *left])
+    return path
 
 
 def _parts(path: str) -> list[str]:
@@ -154,7 +162,9 @@ def _version(machine: Machine, path: str, real: str) -> str | None:
         return match.group(1)
     site = re.match(r"(.*)/nvidia/nccl/lib/", path)
     try:
-        names = machine.names(site.group(1), WHEEL.pattern) if site else []
+        names = []
+        if site:
+            names = machine.names(site.group(1), WHEEL.pattern)
     except Unread:
         names = []
     if names:
@@ -167,7 +177,9 @@ def _version(machine: Machine, path: str, real: str) -> str | None:
 
 def spell(number: int) -> str:
     """23007 → 2.30.7; up to 2.8 the number had one digit less: 2708 → 2.7.8."""
-    thousand = 10000 if number >= 10000 else 1000
+    thousand = 1000
+    if number >= 10000:
+        thousand = 10000
     return "%d.%d.%d" % (number // thousand, number % thousand // 100, number % 100)
 
 
@@ -226,7 +238,7 @@ FROM_TORCH = {
 }
 
 
-def facts(machine: Machine, torch: bool = True) -> Iterator[Fact]:
+def software_facts(machine: Machine, torch: bool = True) -> Iterator[Fact]:
     """All ``software.`` facts; with `torch`, the interpreter's torch is asked in a
     child process.
     """
@@ -249,10 +261,13 @@ def facts(machine: Machine, torch: bool = True) -> Iterator[Fact]:
         "software.nccl.plugins", lambda: plugins(machine), source="loader path and wheels"
     )
     try:
-        said = machine.child("torch", deadline=TORCH_DEADLINE, isolated=False) if torch else {}
+        said = {}
+        if torch:
+            said = machine.child("torch", deadline=TORCH_DEADLINE, isolated=False)
         why = "torch was not asked"
     except Unread as error:
-        said, why = {}, str(error)
+        said = {}
+        why = str(error)
     for name, key in FROM_TORCH.items():
         if said.get(key) is not None:
             yield known(name, said[key], source="import torch")
@@ -278,11 +293,10 @@ def _nccl(machine: Machine, said: dict[str, Any]) -> Iterator[Fact]:
     found = attempt("software.nccl.libraries", lambda: search(machine, loaded), source=SEARCHED)
     yield found
     rows = found["value"]
-    yield (
-        unread("software.nccl", found["why"], source=SEARCHED)
-        if rows is None
-        else _winner(rows, said)
-    )
+    if rows is None:
+        yield unread("software.nccl", found["why"], source=SEARCHED)
+    else:
+        yield _winner(rows, said)
 
 
 def _winner(rows: list[dict[str, Any]], said: dict[str, Any]) -> Fact:
@@ -298,9 +312,7 @@ def _winner(rows: list[dict[str, Any]], said: dict[str, Any]) -> Fact:
         return known(
             "software.nccl", rows[0]["version"], source="%s (the only one)" % rows[0]["path"]
         )
-    why = (
-        "%d libraries could win; asking torch would tell" % len(rows)
-        if rows
-        else "no NCCL library was found"
-    )
+    why = "no NCCL library was found"
+    if rows:
+        why = "%d libraries could win; asking torch would tell" % len(rows)
     return unread("software.nccl", why, source=SEARCHED)

@@ -14,7 +14,7 @@ DEADLINE = 3.0
 """Seconds for five small writes: local disks need milliseconds; more is a stall worth reporting."""
 
 
-def facts(machine: Machine, paths: Mapping[str, str]) -> Iterator[Fact]:
+def storage_facts(machine: Machine, paths: Mapping[str, str]) -> Iterator[Fact]:
     """``storage.<label>.path|type|free|latency`` of each folder, measured in a process of its own,
     as it may hang.
     """
@@ -66,7 +66,8 @@ def all_of(machine: Machine) -> list[dict[str, str]]:
     rows = []
     for line in machine.read("/proc/self/mountinfo", 1 << 20).splitlines():
         left, _, right = line.partition(" - ")
-        fields, tail = left.split(), [*right.split(), ""]
+        fields = left.split()
+        tail = [*right.split(), ""]
         if len(fields) < 5 or len(tail) < 3:
             continue
         root, point, source = (_unescape(text) for text in (fields[3], fields[4], tail[1]))
@@ -90,7 +91,9 @@ def block_kind(machine: Machine, device: str) -> str:
     for candidate in (name, disk):
         try:
             rotational = machine.read("/sys/class/block/%s/queue/rotational" % candidate).strip()
-            return "disk" if rotational == "1" else "ssd"
+            if rotational == "1":
+                return "disk"
+            return "ssd"
         except Unread:
             continue
     raise Unread("/sys/class/block says nothing about %s" % device)

@@ -270,13 +270,17 @@ def check_together(values: Values, rdma: bool) -> Iterator[Problem]:
     """Rows of every rule that these settings break; `rdma`: this host has an active RDMA port."""
     for kind, name, own, other, theirs in RULES:
         if _is(values, name, own) and re.fullmatch(theirs, values.get(other, "").strip(), re.I):
-            against = (
-                "%s=%s" % (other, values[other]) if values.get(other) else "%s being unset" % other
-            )
-            what = "impossible" if kind == "conflict" else "without effect"
-            hint = (
-                "unset one of the two" if values.get(other) else "set %s too, or unset this" % other
-            )
+            if values.get(other):
+                against = "%s=%s" % (other, values[other])
+            else:
+                against = "%s being unset" % other
+            what = "without effect"
+            if kind == "conflict":
+                what = "impossible"
+            if values.get(other):
+                hint = "unset one of the two"
+            else:
+                hint = "set %s too, or unset this" % other
             yield problem(kind, name, values[name], "%s with %s" % (what, against), hint)
     for name, (own, why) in HARMFUL.items():
         if _is(values, name, own) and (rdma or name not in HARMFUL_WITH_RDMA):
@@ -309,7 +313,9 @@ def _numbers(values: Values) -> Iterator[Problem]:
             threads,
             sockets,
         )
-        name = "NCCL_NSOCKS_PERTHREAD" if sockets > 1 else "NCCL_SOCKET_NTHREADS"
+        name = "NCCL_SOCKET_NTHREADS"
+        if sockets > 1:
+            name = "NCCL_NSOCKS_PERTHREAD"
         yield problem("overruled", name, values[name], what, "keep their product at 64 or less")
 
 
@@ -348,7 +354,7 @@ NOTES = ("unknown", "renamed", "shadowed", "overruled", "harmful", "unchecked")
 """Kinds of ``env.notes``: worth knowing, but not an error by themselves."""
 
 
-def facts(machine: Machine) -> Iterator[Fact]:
+def variable_facts(machine: Machine) -> Iterator[Fact]:
     """``env.<NAME>`` of every variable in scope.
 
     ``env.problems`` have no effect or fail, ``env.notes`` are legal.
@@ -362,11 +368,10 @@ def facts(machine: Machine) -> Iterator[Fact]:
         source="ncclkit's variable tables",
     )
     for name, kinds in (("env.problems", PROBLEMS), ("env.notes", NOTES)):
-        mine = (
-            None
-            if found["value"] is None
-            else [row for row in found["value"] if row["kind"] in kinds]
-        )
+        if found["value"] is None:
+            mine = None
+        else:
+            mine = [row for row in found["value"] if row["kind"] in kinds]
         yield {**found, "name": name, "value": mine}
 
 
@@ -410,5 +415,8 @@ def _unchecked(values: Mapping[str, str], names: Iterable[str], why: str) -> lis
 
 def _placed(row: Problem, source: str) -> Problem:
     """The row without secrets; one about a file's line says which file."""
-    hint = row["hint"] if source == "environment" else "%s (set in %s)" % (row["hint"], source)
+    if source == "environment":
+        hint = row["hint"]
+    else:
+        hint = "%s (set in %s)" % (row["hint"], source)
     return {**row, "value": redact.clean(row["value"], row["name"]), "hint": hint}

@@ -43,7 +43,9 @@ def prefix(pid):
     """The words before a command that let it read a process and, beside that, what its owner may;
     [] of our own.
     """
-    return _script("run", pid) if is_stranger(pid) else []
+    if is_stranger(pid):
+        return _script("run", pid)
+    return []
 
 
 def _script(verb, pid):

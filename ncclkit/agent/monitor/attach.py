@@ -55,12 +55,19 @@ def main(argv):
 
     OPTIONS: those of `collect_and_sample`, as JSON.  Sends a record for each thing that is missing.
     """
-    folder, options, words, node = argv[0], json.loads(argv[1]), argv[2:], ""
+    folder = argv[0]
+    options = json.loads(argv[1])
+    words = argv[2:]
+    node = ""
     processes.die_with_parent()
     if words[0].startswith("job="):
         node = os.environ["SLURM_NODEID"]
-        jobs = processes.jobs(processes.of_slurm(words[0][4:], os.environ["SLURM_STEP_ID"], node))
-        ranks = jobs[0] if jobs else {}
+        jobs = processes.jobs_of_processes(
+            processes.of_slurm(words[0][4:], os.environ["SLURM_STEP_ID"], node)
+        )
+        ranks = {}
+        if jobs:
+            ranks = jobs[0]
         wire.send("ranks", ranks={str(rank): pid for rank, pid in ranks.items()})
     else:
         ranks = {int(rank): int(pid) for rank, pid in (word.split("=") for word in words)}
@@ -100,7 +107,9 @@ def collect_and_sample(
 
     def read(until):
         taken, rows = Snapshots(ranks), {}  # type: Snapshots, dict[str, dict[str, object]]
-        spare = DEBUGGER_MINIMUM if kernels or dump else 0.0
+        spare = 0.0
+        if kernels or dump:
+            spare = DEBUGGER_MINIMUM
         for number in range(snapshots):
             if number:
                 time.sleep(seconds / (snapshots - 1))
@@ -139,8 +148,12 @@ def _debug(folder, ranks, which, texts, gpus, until):
     Returns what is missing.
     """
     kernels, dump = which
-    half = (until - time.monotonic()) / 2 if dump else 0.0
-    problems = gpus.ask(until - half) if kernels else []
+    half = 0.0
+    if dump:
+        half = (until - time.monotonic()) / 2
+    problems = []
+    if kernels:
+        problems = gpus.ask(until - half)
     problems += flight_dump.dump(folder, ranks, until, texts) if dump else []
     return problems + (gpus.ask_again(until) if kernels else [])
 
@@ -150,7 +163,8 @@ def _keep(folder, name, ranks, taken, gpus, until, rows):
 
     rows: those of before a debugger came, which are brought up to date.
     """
-    quiet, problems = utilization.seconds_without_traffic(ranks.values()), []
+    quiet = utilization.seconds_without_traffic(ranks.values())
+    problems = []
     for rank, pid in ranks.items():
         if processes.is_alive(pid):
             row, problem = taken.row(rank, until)
@@ -196,7 +210,8 @@ def collect(folder, ranks, read, until=None, node=""):
     sentence per thing that could not be had, as this does; until: that moment, 8 s from now where
     none is given; node: its number where several write into one folder.
     """
-    until = time.monotonic() + 8.0 if until is None else until
+    if until is None:
+        until = time.monotonic() + 8.0
     one = next(iter(ranks.values()), os.getpid())
     job = {*processes.of_job(one), *ranks.values()}
     polls = ras.Polls(
@@ -206,7 +221,9 @@ def collect(folder, ranks, read, until=None, node=""):
         one,
         job,
     )
-    here = "-node" + node if node else ""
+    here = ""
+    if node:
+        here = "-node" + node
     gpus = Gpus(os.path.join(folder, "gpus%s.xml" % here), until)
     problems = read(until)
     if (
@@ -218,7 +235,7 @@ def collect(folder, ranks, read, until=None, node=""):
     problems += gpus.wait()
     unanswered = polls.wait()
     if unanswered and any(
-        "libnccl" in processes.read("/proc/%d/maps" % pid, 8 << 20) for pid in ranks.values()
+        "libnccl" in processes.read_text("/proc/%d/maps" % pid, 8 << 20) for pid in ranks.values()
     ):
         problems.append(unanswered)  # elsewhere it is no wonder
     return problems
@@ -317,7 +334,7 @@ def _permission(pids):
             "the ranks belong to user %d, who may read them, as may root: repeat it with sudo"
             % others[0]
         )
-    scope = processes.read("/proc/sys/kernel/yama/ptrace_scope").strip()
+    scope = processes.read_text("/proc/sys/kernel/yama/ptrace_scope").strip()
     if scope == "3":
         return (
             "kernel.yama.ptrace_scope is 3 here, so nobody may read stacks until the host has been"

@@ -161,7 +161,9 @@ def dump(folder, ranks, until, texts):
             )
         )
     problems = [problem for problem in said if problem]
-    return [*problems, NEXT_TIME] if problems else []
+    if problems:
+        return [*problems, NEXT_TIME]
+    return []
 
 
 def _one(folder, rank, pid, until, text):
@@ -179,7 +181,8 @@ def _one(folder, rank, pid, until, text):
         try:
             found, problem = ask(rank, pid, left, text)
         except OSError as error:  # it has ended meanwhile, or its folder is full
-            found, problem = b"", str(error)
+            found = b""
+            problem = str(error)
         except Final as error:
             why.append("%s: %s" % (method, error))
             break
@@ -212,7 +215,8 @@ def _pipe(rank, pid, seconds, text):
         "/tmp/nccl_trace_rank_",
     ]
     places = [_inside(pid, "%s%d" % (place, rank)) for place in prefixes]
-    begun, before = time.monotonic(), {place: _written(place) for place in places}
+    begun = time.monotonic()
+    before = {place: _written(place) for place in places}
     try:
         pipe = os.open(_inside(pid, "%s%d.pipe" % (prefix, rank)), PIPE_ONLY)
     except OSError as error:
@@ -235,7 +239,8 @@ def _whole(path, until):
 
     Once it has grown and grows no more, or at the deadline.
     """
-    size, known = os.path.getsize(path), -1
+    size = os.path.getsize(path)
+    known = -1
     while time.monotonic() < until and (size == 0 or size != known):
         time.sleep(0.3)
         size, known = os.path.getsize(path), size
@@ -244,9 +249,9 @@ def _whole(path, until):
 
 def _inside(pid, path):
     """A path as the process sees it, which may be in a container."""
-    return (
-        "/proc/%d/root%s" % (pid, path) if os.path.isabs(path) else "/proc/%d/cwd/%s" % (pid, path)
-    )
+    if os.path.isabs(path):
+        return "/proc/%d/root%s" % (pid, path)
+    return "/proc/%d/cwd/%s" % (pid, path)
 
 
 def _written(path):
@@ -291,8 +296,9 @@ def _ports(pid):
     """Ports on which a process listens at all addresses, as torch's debug server does and gloo and
     NCCL do not.
     """
-    held, found = set(utilization.inodes(pid)), []
-    for line in processes.read("/proc/%d/net/tcp6" % pid).splitlines()[1:]:
+    held = set(utilization.inodes(pid))
+    found = []
+    for line in processes.read_text("/proc/%d/net/tcp6" % pid).splitlines()[1:]:
         words = line.split()
         address, _, port = words[1].partition(":")
         if words[3] == "0A" and not address.strip("0") and int(words[9]) in held:
@@ -323,7 +329,7 @@ def _answer(folder):
     """(the dump that `CODE` wrote, ""); raises Final with its reason where it wrote none."""
     if os.path.exists(folder + "/fr"):
         return _read(folder + "/fr"), ""
-    raise Final(processes.read(folder + "/fr.none", 200))
+    raise Final(processes.read_text(folder + "/fr.none", 200))
 
 
 def _remote_exec(rank, pid, seconds, text):
@@ -335,7 +341,7 @@ def _remote_exec(rank, pid, seconds, text):
     except OSError as error:
         return b"", error.strerror
     version = re.search(
-        r"python3\.(\d+)", program + "\n" + processes.read("/proc/%d/maps" % pid, 8 << 20)
+        r"python3\.(\d+)", program + "\n" + processes.read_text("/proc/%d/maps" % pid, 8 << 20)
     )
     if version is None or int(version[1]) < 14:
         return b"", ""
@@ -344,7 +350,8 @@ def _remote_exec(rank, pid, seconds, text):
         return b"", "there is no folder that the process can read"
     code = "import sys; sys.remote_exec(int(sys.argv[1]), sys.argv[2])"
     command = [program, "-I", "-S", "-c", code, str(pid), theirs + "/dump.py"]
-    begun, asked = time.monotonic(), False
+    begun = time.monotonic()
+    asked = False
     try:
         done = subprocess.run(
             command, capture_output=True, text=True, timeout=seconds, stdin=subprocess.DEVNULL
@@ -400,7 +407,7 @@ def _line(folder):
 
 def _shut(rank, pid, text, until):
     """Raise Final where no call into Python would come back."""
-    if processes.state(pid) in ("T", "t"):
+    if processes.process_state(pid) in ("T", "t"):
         raise Final("it is stopped")
     if _holds_gil(rank, pid, text, until):
         raise Final("a thread holds the GIL, and no call would come back")
@@ -411,7 +418,9 @@ def _gdb(rank, pid, seconds, text):
     programs = [program for program in (shutil.which("gdb"), cuda_gdb()) if program]
     if not programs:
         return b"", "neither gdb nor cuda-gdb is installed"
-    until, found, problem = time.monotonic() + seconds, b"", ""
+    until = time.monotonic() + seconds
+    found = b""
+    problem = ""
     _shut(rank, pid, text, until)
     for program in programs:
         problem = refusal(program) or problem
@@ -446,15 +455,21 @@ def refusal(program):
             quiet = [word for order in QUIET for word in ("-iex", order)]
             command = [program, "-nx", "-batch", *quiet, *orders, "--args", *OF_OUR_OWN]
             said = re.search("(?m)^%s.*$" % REFUSED, debugged(command, time.monotonic() + ASKED))
-            _refusals[program] = (
-                "%s says: %s Its release 14 can write them" % (program, said[0]) if said else ""
-            )
+            if said:
+                _refusals[program] = "%s says: %s Its release 14 can write them" % (
+                    program,
+                    said[0],
+                )
+            else:
+                _refusals[program] = ""
         return _refusals[program]
 
 
 def write_check():
     """`WRITE_CHECK` where the processor has these registers."""
-    return WRITE_CHECK if platform.machine() == "x86_64" else ()
+    if platform.machine() == "x86_64":
+        return WRITE_CHECK
+    return ()
 
 
 def _holds_gil(rank, pid, text, until):
@@ -559,7 +574,10 @@ def debugged(command, until, answered=lambda: False, script=""):
         errors="replace",
         env={**os.environ, "SHELL": "/bin/sh"},
     )
-    said, started, known, patience = "", {child.pid}, False, until - STOP_BEFORE
+    said = ""
+    started = {child.pid}
+    known = False
+    patience = until - STOP_BEFORE
     signals = [(signal.SIGINT, SIGINT_GRACE), (signal.SIGINT, SIGINT_GRACE + UNWIND_GRACE)]
     signals += [(signal.SIGTERM, SIGINT_GRACE), (signal.SIGKILL, SIGINT_GRACE)]
     while True:
@@ -569,7 +587,8 @@ def debugged(command, until, answered=lambda: False, script=""):
             said = (late.output or b"").decode("utf-8", "replace")
         now = time.monotonic()
         if not known and answered():
-            known, patience = True, min(patience, now + DETACH_GRACE)
+            known = True
+            patience = min(patience, now + DETACH_GRACE)
         if script and not known and now > until - CALL_NEEDS:
             with suppress(FileNotFoundError):
                 os.remove(script)

@@ -21,7 +21,8 @@ COST = (
 SIDE_BY_SIDE = 8
 ROW = re.compile(
     # Kernel Parent Dev Grid Status SMs Mask GridDim BlockDim Invocation
-    r"^\s*\*?\s*\d+\s+\S+\s+\d+\s+(?P<grid>\d+)\s+(?P<status>[A-Z]\w+)\s+\S+\s+\([\d,]+\)\s+\([\d,]+\)\s+(?P<call>\S.*?)\s*$"
+    r"^\s*\*?\s*\d+\s+\S+\s+\d+\s+(?P<grid>\d+)\s+"
+    r"(?P<status>[A-Z]\w+)\s+\S+\s+\([\d,]+\)\s+\([\d,]+\)\s+(?P<call>\S.*?)\s*$"
 )
 UNNAMED = re.compile(r"(?:\(anonymous namespace\)|<unnamed>|\(unnamed\))::")
 """A namespace without a name, whose bracket is not that of arguments."""
@@ -60,14 +61,17 @@ class Kernels:
     def ask_again(self, until):
         """As `ask`, of the ranks that answered, where as much time is left as that took."""
         self.ranks = {rank: pid for rank, pid in self.ranks.items() if self.rows[rank]}
-        left, least = until - time.monotonic(), self.took + STOP_BEFORE
+        left = until - time.monotonic()
+        least = self.took + STOP_BEFORE
         if self.ranks and left < least:
             words = (self.took, max(0.0, left), MORE_TIME)
             return [
                 "GPUs were asked once for their kernels: again takes %.0f s, and %.0f s were"
                 " left; %s" % words
             ]
-        return self._ask(until, least) if self.ranks else []
+        if self.ranks:
+            return self._ask(until, least)
+        return []
 
     def _one(self, program, rank, until, least):
         pid = self.ranks[rank]
@@ -75,7 +79,7 @@ class Kernels:
             return "rank %d has ended" % rank
         if processes.owner(pid) != os.geteuid():
             return "rank %d belongs to another user, so it is not stopped" % rank
-        if processes.state(pid) in ("T", "t"):
+        if processes.process_state(pid) in ("T", "t"):
             return "the kernel of rank %d was not asked for: it is stopped" % rank
         left = until - time.monotonic()
         if left < least:
@@ -114,11 +118,9 @@ def kernel_of(said):
     found += [(match["name"], focus[1] if focus else "") for match in LAUNCH.finditer(said)]
     if found:
         return next((one for one in found if "nccl" in one[0].lower()), found[0])
-    return (
-        ("", "")
-        if re.search(r"No CUDA kernels|no active kernel|No CUDA devices", said, re.IGNORECASE)
-        else None
-    )
+    if re.search(r"No CUDA kernels|no active kernel|No CUDA devices", said, re.IGNORECASE):
+        return "", ""
+    return None
 
 
 def _why(said):

@@ -34,7 +34,9 @@ class NotAllowed(Exception):
 
 def main(words):
     """``read PID`` with a JSON list of paths as input, or ``run PID PROGRAM ARGUMENT …``."""
-    verb, pid, command = words[0], int(words[1]), words[2:]
+    verb = words[0]
+    pid = int(words[1])
+    command = words[2:]
     parent = os.getppid()
     try:
         process = Process(pid)
@@ -79,7 +81,8 @@ class Rights:
     def __init__(self, status, namespace):
         pairs = (line.partition(":") for line in status.splitlines())
         fields = {name: value.split() for name, _, value in pairs}
-        users, groups = {*map(int, fields["Uid"])}, {*map(int, fields["Gid"])}
+        users = {*map(int, fields["Uid"])}
+        groups = {*map(int, fields["Gid"])}
         if len(users) > 1 or len(groups) > 1:
             raise NotAllowed("it runs with the rights of two users, as a setuid program does")
         (self.user,), (self.group,) = users, groups
@@ -93,7 +96,9 @@ class Rights:
         None where those of the process hold in its container only.
         """
         is_root_here = self.user == 0 and self.namespace == ours.namespace
-        return self.capabilities & ours.capabilities if is_root_here else 0
+        if is_root_here:
+            return self.capabilities & ours.capabilities
+        return 0
 
     def same_as(self, other):
         """Whether both may do the same."""
@@ -126,7 +131,8 @@ def read_files(process, paths, parent):
     What the process prints to} as far as its owner may read that.
     """
     ours = own_rights()
-    root, working_folder = process.handle("root"), process.handle("cwd")
+    root = process.handle("root")
+    working_folder = process.handle("cwd")
     outputs = list(_outputs(process))
     # a descriptor is opened again by this folder, which a changed root does not hide
     descriptors = os.open("/proc/self/fd", os.O_RDONLY | os.O_DIRECTORY)
@@ -138,7 +144,10 @@ def read_files(process, paths, parent):
     _die_with(parent)
     sources, left = {}, LARGEST_TOTAL
     for path in paths:
-        place = ("." + path, root) if os.path.isabs(path) else (path, working_folder)
+        if os.path.isabs(path):
+            place = "." + path, root
+        else:
+            place = path, working_folder
         data = _source(descriptors, place, min(LARGEST_FILE, left))
         sources[path] = data.decode("utf-8", "replace")
         left -= len(data)

@@ -89,7 +89,9 @@ def source_line(texts, path, line, func="", called=()):
         for node in around
         if isinstance(node, (ast.For, ast.While))
     ]
-    text = source.splitlines()[line - 1].strip() if line <= source.count("\n") + 1 else ""
+    text = ""
+    if line <= source.count("\n") + 1:
+        text = source.splitlines()[line - 1].strip()
     return {
         "file": path,
         "line": line,
@@ -165,7 +167,10 @@ def _guarded(nodes):
             yield node.body, "while " + ast.unparse(node.test), [[node.test]]
         elif isinstance(node, ast.BoolOp):
             for number, value in enumerate(node.values[1:], 1):
-                whole = node.values[0] if number == 1 else ast.BoolOp(node.op, node.values[:number])
+                if number == 1:
+                    whole = node.values[0]
+                else:
+                    whole = ast.BoolOp(node.op, node.values[:number])
                 rest = [[one] for one in node.values if one is not value]
                 yield (
                     [value],
@@ -179,18 +184,22 @@ def _guarded(nodes):
 def _past(block):
     """As `_guarded`, what follows each ``if`` of a block by one side of which the block is left."""
     for number, one in enumerate(block[:-1] if isinstance(block, list) else ()):
-        how = (
-            [_leaves(side) for side in (one.body, one.orelse)]
-            if isinstance(one, ast.If)
-            else ["", ""]
-        )
+        if isinstance(one, ast.If):
+            how = [_leaves(side) for side in (one.body, one.orelse)]
+        else:
+            how = ["", ""]
         if bool(how[0]) != bool(how[1]):
-            test = ast.unparse(one.test) if how[0] else _not(one.test)
+            if how[0]:
+                test = ast.unparse(one.test)
+            else:
+                test = _not(one.test)
             yield block[number + 1 :], "past if %s: %s" % (test, how[0] or how[1]), []
 
 
 def _parts(body):
-    return body if isinstance(body, list) else [body]
+    if isinstance(body, list):
+        return body
+    return [body]
 
 
 def _leaves(block):
@@ -198,15 +207,17 @@ def _leaves(block):
 
     "" where it may be.
     """
-    last = block[-1] if block else None
+    last = None
+    if block:
+        last = block[-1]
     if isinstance(last, ast.Expr) and isinstance(last.value, ast.Call):
         called = str(getattr(last.value.func, "attr", getattr(last.value.func, "id", "")))
-        return "exit" if called in ("exit", "_exit", "quit") else ""
-    return (
-        type(last).__name__.lower()
-        if isinstance(last, (ast.Return, ast.Raise, ast.Continue, ast.Break))
-        else ""
-    )
+        if called in ("exit", "_exit", "quit"):
+            return "exit"
+        return ""
+    if isinstance(last, (ast.Return, ast.Raise, ast.Continue, ast.Break)):
+        return type(last).__name__.lower()
+    return ""
 
 
 _PAIRS = (
@@ -216,7 +227,8 @@ _PAIRS = (
     (ast.In, ast.NotIn),
     (ast.Is, ast.IsNot),
 )
-OPPOSITE = {one: other for pair in _PAIRS for one, other in (pair, pair[::-1])}  # type: dict[type[ast.cmpop], type[ast.cmpop]]
+OPPOSITE = dict(_PAIRS)  # type: dict[type[ast.cmpop], type[ast.cmpop]]
+OPPOSITE.update((other, one) for one, other in _PAIRS)
 
 
 def _not(test):

@@ -51,7 +51,8 @@ class Polls:
         self.where = "%s:%d" % address
         self.until = time.monotonic() + deadline
         self.pause = deadline / 4
-        self.job, self.foreign = job, 0
+        self.job = job
+        self.foreign = 0
         self.problem = "NCCL's RAS on %s did not answer within %g s" % (self.where, deadline)
         # a daemon: a name service that does not answer must not keep the guard alive
         self.thread = threading.Thread(
@@ -84,22 +85,25 @@ class Polls:
                 "nobody listens; no communicator is up, RAS is off (NCCL_RAS_ENABLE=0) or NCCL is"
                 " older than 2.24"
             )
-            why = "%s, or %s" % (why, stayed) if stayed else why
+            if stayed:
+                why = "%s, or %s" % (why, stayed)
         except (OSError, Unanswered) as error:
             why = str(error)
         if self.foreign:
-            many = (
-                "1 report of another job was"
-                if self.foreign == 1
-                else "%d reports of other jobs were" % self.foreign
-            )
+            if self.foreign == 1:
+                many = "1 report of another job was"
+            else:
+                many = "%d reports of other jobs were" % self.foreign
             why = "%s not used%s" % (many, "; " + why if why else "")
-        self.problem = "NCCL's RAS on %s: %s" % (self.where, why) if why else ""
+        if why:
+            self.problem = "NCCL's RAS on %s: %s" % (self.where, why)
+        else:
+            self.problem = ""
 
     def _own(self, address):
         """As `ask`, of this job; connects again after a report of another one."""
         while True:
-            report, form, why = ask(address, self.until)
+            report, form, why = ask_ras(address, self.until)
             if belongs(report, self.job):
                 return report, form, why
             self.foreign += 1
@@ -134,13 +138,18 @@ def belongs(report, job):
         hosts.setdefault(match["host"] or match["node"] or b"", set()).add(
             int(match["pid"] or match["process"])
         )
-    inner = {number for pid in job for number in _numbers(pid)}
-    return any(pids <= inner for pids in hosts.values()) if hosts else not _others(job)
+    inner = set()
+    for pid in job:
+        for number in _numbers(pid):
+            inner.add(number)
+    if hosts:
+        return any(pids <= inner for pids in hosts.values())
+    return not _others(job)
 
 
 def _numbers(pid):
     """The numbers of a process, in this namespace and in that of its container."""
-    for line in processes.read("/proc/%d/status" % pid).splitlines():
+    for line in processes.read_text("/proc/%d/status" % pid).splitlines():
         if line.startswith("NSpid:"):
             return {pid, *map(int, line.split()[1:])}
     return {pid}
@@ -152,10 +161,12 @@ def _others(job):
     strangers = (
         pid for pid in processes.parents() if pid not in job and processes.owner(pid) in owners
     )
-    return [pid for pid in strangers if "libnccl" in processes.read("/proc/%d/maps" % pid, 8 << 20)]
+    return [
+        pid for pid in strangers if "libnccl" in processes.read_text("/proc/%d/maps" % pid, 8 << 20)
+    ]
 
 
-def ask(address, until):
+def ask_ras(address, until):
     """One report: (bytes, "json" or "txt", why it breaks off or "").
 
     until: moment of `time.monotonic` at which waiting ends.  JSON is for NCCL 2.28.7 and later;
@@ -182,7 +193,8 @@ class _Link:
     """One connection; every wait ends at the deadline."""
 
     def __init__(self, address, until):
-        self.until, self.kept = until, b""
+        self.until = until
+        self.kept = b""
         self.socket = socket.create_connection(address, timeout=self._left())
 
     def _left(self):
@@ -208,7 +220,11 @@ class _Link:
         self.line()
         self.send("SET FORMAT json")
         answer = self.line()
-        return None if not answer else "json" if answer.strip() == b"OK" else "txt"
+        if not answer:
+            return None
+        if answer.strip() == b"OK":
+            return "json"
+        return "txt"
 
     def send(self, line):
         self.socket.settimeout(self._left())
@@ -226,7 +242,8 @@ class _Link:
 
     def rest(self):
         """(what comes until the server closes, why it is not all of it or "")."""
-        parts, size = [self.kept], len(self.kept)
+        parts = [self.kept]
+        size = len(self.kept)
         try:
             while size < LARGEST:
                 part = self._part()

@@ -50,12 +50,15 @@ class Mapping:
         )
         self.executable = found["mode"][2] == "x"
         path = found["path"]
-        self.path = path[: -len(DELETED)] if path.endswith(DELETED) else path
+        if path.endswith(DELETED):
+            self.path = path[: -len(DELETED)]
+        else:
+            self.path = path
 
 
 def mappings(pid):
     """The mappings of files in the memory of a process."""
-    lines = processes.read("/proc/%d/maps" % pid, MAPS_LIMIT).splitlines()
+    lines = processes.read_text("/proc/%d/maps" % pid, MAPS_LIMIT).splitlines()
     found = [Mapping(match) for match in map(MAPPING.match, lines) if match]
     return [one for one in found if one.path.startswith("/")]
 
@@ -93,7 +96,8 @@ def python_functions(pid, memory, mapped, names):
     Raises NotFound where the process has them not.
     """
     program = os.readlink("/proc/%d/exe" % pid)
-    program = program[: -len(DELETED)] if program.endswith(DELETED) else program
+    if program.endswith(DELETED):
+        program = program[: -len(DELETED)]
     libraries = {one.path for one in mapped if PYTHON.search(one.path)}
     return _functions(memory, mapped, [*sorted(libraries), program], names)
 
@@ -129,10 +133,12 @@ def exported(memory, base, names):
         return {}
     # glibc writes addresses there, other loaders leave the offsets
     at = {key: value if value >= base else value + shift for key, value in entries.items()}
-    count, size = _symbol_count(memory, at), entries[STRSZ]
+    count = _symbol_count(memory, at)
+    size = entries[STRSZ]
     if count > MOST_SYMBOLS or size > MOST_TEXT:
         raise NotFound("a library has %d symbols" % count)
-    symbols, text = memory.read(at[SYMTAB], 24 * count), memory.read(at[STRTAB], size)
+    symbols = memory.read(at[SYMTAB], 24 * count)
+    text = memory.read(at[STRTAB], size)
     wanted = {name.encode(): name for name in names}
     found = {}
     for place, kind, _, section, value, _ in struct.iter_unpack("<IBBHQQ", symbols):
@@ -147,7 +153,8 @@ def _dynamic(memory, base, head):
     """(what is added to the addresses in a library, its dynamic section as {kind: value})."""
     (table,) = struct.unpack_from("<Q", head, 32)
     size, count = struct.unpack_from("<HH", head, 54)
-    first, dynamic = 0, (0, 0)
+    first = 0
+    dynamic = (0, 0)
     for number in range(count):
         kind, _, offset, address, _, _, length, _ = memory.unpack(
             "<IIQQQQQQ", base + table + number * size

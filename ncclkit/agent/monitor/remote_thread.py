@@ -178,7 +178,7 @@ def _ignores_traps(pid):
     """Whether SIGTRAP is ignored, in which case the kernel would reset what the process has said of
     it.
     """
-    for row in processes.read("/proc/%d/status" % pid).splitlines():
+    for row in processes.read_text("/proc/%d/status" % pid).splitlines():
         if row.startswith("SigIgn:"):
             return bool(int(row.split()[1], 16) >> (signal.SIGTRAP - 1) & 1)
     return False
@@ -200,7 +200,9 @@ def _stuck_threads(pid):
 
 def _uninterruptible(pid):
     folder = "/proc/%d/task" % pid
-    stats = {task: processes.read("%s/%s/stat" % (folder, task)) for task in os.listdir(folder)}
+    stats = {
+        task: processes.read_text("%s/%s/stat" % (folder, task)) for task in os.listdir(folder)
+    }
     return {task for task, stat in stats.items() if stat.rpartition(")")[2].split()[:1] == ["D"]}
 
 
@@ -228,7 +230,8 @@ class _Tracee:
     """The main thread of a process, from when it is traced until it is let go as it was."""
 
     def __init__(self, pid):
-        self.pid, self.signal = pid, 0
+        self.pid = pid
+        self.signal = 0
         self.stopped = self.halted = self.kept = self.ended = False
         self._start, self._mask = Registers(), ctypes.c_uint64()
         self._room = ctypes.create_string_buffer(BLOCK)
@@ -266,7 +269,8 @@ class _Tracee:
 
     def _resume(self, request):
         self._ptrace(request, 0, self.signal)
-        self.signal, self.stopped = 0, False
+        self.signal = 0
+        self.stopped = False
 
     def _wait(self, seconds):
         """Whether it stops within so many seconds.
@@ -288,7 +292,10 @@ class _Tracee:
             raise _Ended
         self.stopped = True
         asked = status >> 16 == PTRACE_EVENT_STOP
-        self.signal = 0 if asked else os.WSTOPSIG(status)
+        if asked:
+            self.signal = 0
+        else:
+            self.signal = os.WSTOPSIG(status)
         self.halted = asked and os.WSTOPSIG(status) != signal.SIGTRAP
         return True
 
@@ -406,14 +413,18 @@ class _Tracee:
         """
         self._set_registers(begin)
         self._resume(request)
-        begun, waits = time.monotonic(), 0
+        begun = time.monotonic()
+        waits = 0
         while not self._wait(CALL_PATIENCE):
             self._ptrace(PTRACE_INTERRUPT)
             if not self._wait(STOP_PATIENCE):
                 continue
             if self.signal or self.halted:
                 break
-            waits = waits + 1 if self._registers().orig_rax == FUTEX else 0
+            if self._registers().orig_rax == FUTEX:
+                waits = waits + 1
+            else:
+                waits = 0
             if waits >= LOCK_TRIES or time.monotonic() - begun > CALL_LIMIT:
                 raise ThreadRefused("its main thread holds a lock that a new thread takes")
             self._resume(request)

@@ -41,7 +41,8 @@ FRAME = re.compile(r"^\s+(?P<func>\S.*?) \((?P<file>[^()]+):(?P<line>\d+)\)\s*$"
 FRAMEWORK = re.compile(r"/(?:site|dist)-packages/(?!torch/)")
 """Libraries that may have the loop over steps in the place of the user."""
 STEP = re.compile(
-    r"(?:(?:global|current|cur|train|training)_?)?(?:step|iteration|iter|itr|epoch|batch_?(?:idx|i|id|num))"
+    r"(?:(?:global|current|cur|train|training)_?)?(?:step|iteration|iter|itr|epoch|batch_?(?:idx|i"
+    r"|id|num))"
     r"(?:_?(?:idx|index|i|id|num|no|number))?|it|[ni]_?iter|i_?batch"
 )
 """Names of variables that count steps."""
@@ -80,7 +81,9 @@ class Snapshots:
         self.ranks = ranks
         self.rows = {rank: [] for rank in ranks}  # type: dict[int, list[dict[str, object]]]
         self.texts = {}  # type: dict[int, str]
-        self.numbers = {rank: [] for rank in ranks}  # type: dict[int, list[list[tuple[dict[str, str], dict[str, int]]]]]
+        self.numbers: dict[int, list[list[tuple[dict[str, str], dict[str, int]]]]] = {
+            rank: [] for rank in ranks
+        }
         self.problems = {}  # type: dict[int, str]
         self.details = {}  # type: dict[int, dict[str, object]]
 
@@ -121,11 +124,10 @@ class Snapshots:
                 del rows[:-2]
                 del self.numbers[rank][:-2]
                 places = {(row["stack"], row["switches"]) for row in rows}
-                stood[rank] = (
-                    stood[rank] + 1
-                    if len(rows) == 2 and len(places) == 1 and rows[0]["stack"]
-                    else 0
-                )
+                if len(rows) == 2 and len(places) == 1 and rows[0]["stack"]:
+                    stood[rank] = stood[rank] + 1
+                else:
+                    stood[rank] = 0
             time.sleep(max(0.0, pause - (time.monotonic() - begun)))
 
     def standing(self):
@@ -141,7 +143,10 @@ class Snapshots:
 
     def _counts(self, rank):
         """Whether a whole number in the stack of a rank changed, as the variable of a loop."""
-        read = [[values for _, values in numbers] for numbers in self.numbers[rank] if numbers]
+        read = []
+        for numbers in self.numbers[rank]:
+            if numbers:
+                read.append([values for _, values in numbers])
         return any(one != read[0] for one in read)
 
     def stationary(self):
@@ -193,8 +198,12 @@ class Snapshots:
         if rank in self.details:
             return self.details[rank], ""
         pid, last = self.ranks[rank], self.rows[rank][-1:]
-        frames = [match.groupdict() for line in str(last[0]["stack"] if last else "").splitlines()
-                  for match in [FRAME.match(line)] if match]  # fmt: skip
+        # fmt: skip
+        frames = []
+        for line in str(last[0]["stack"] if last else "").splitlines():
+            for match in [FRAME.match(line)]:
+                if match:
+                    frames.append(match.groupdict())
         about = process_details(pid)
         known = {**about, "snapshots": self.rows[rank], "counted": self._counts(rank)}
 
@@ -206,7 +215,7 @@ class Snapshots:
             shots = [{**row, "steps": steps(texts, numbers)} for row, numbers in pairs]
             return {
                 **sources(texts, frames),
-                "output": output(printed),
+                "output": output_file(printed),
                 "snapshots": shots,
             }, problem
 
@@ -247,7 +256,8 @@ def without_locals(said):
         if PY_SPY.match(line):
             kept.append(line)
             frame = FRAME.match(line)
-            is_main = is_main if frame else bool(MAIN.match(line))
+            if not frame:
+                is_main = bool(MAIN.match(line))
             if frame and is_main:
                 frames.append((frame.groupdict(), {}))
         elif is_main and frames and (number := NUMBER.fullmatch(line)):
@@ -263,11 +273,9 @@ def steps(texts, frames):
     found = {}  # type: dict[str, int]
     for frame, numbers in reversed(frames):
         own = not LIBRARY.search(frame["file"])
-        names = (
-            [name for name in numbers if STEP.fullmatch(name)]
-            if own or FRAMEWORK.search(frame["file"])
-            else []
-        )
+        names = []
+        if own or FRAMEWORK.search(frame["file"]):
+            names = [name for name in numbers if STEP.fullmatch(name)]
         names += targets(texts, frame["file"], int(frame["line"])) if own and numbers else []
         found.update({name: numbers[name] for name in names if name in numbers})
     return dict(list(found.items())[:STEPS])
@@ -338,7 +346,8 @@ def native_stack(rank, pid, seconds, peers=False):
 
 def _run(command, seconds):
     """(what a command prints, why it printed nothing)."""
-    pid, before = int(command[-1]), processes.state(int(command[-1]))
+    pid = int(command[-1])
+    before = processes.process_state(int(command[-1]))
     # a notebook's kernel asks every program for colours
     plain = {
         name: value
@@ -379,7 +388,7 @@ def _is_stopped(pid):
 
     The signal to stop is pending.
     """
-    return processes.state(pid) in ("T", "t") or processes.is_pending(pid, signal.SIGSTOP)
+    return processes.process_state(pid) in ("T", "t") or processes.is_pending(pid, signal.SIGSTOP)
 
 
 THREAD = re.compile(r"^Traceback for thread ")
@@ -424,9 +433,9 @@ def _short(text):
 
 def counters(pid):
     """What the kernel counts of a process and of its main thread, at this moment."""
-    stat = processes.read("/proc/%d/stat" % pid).rpartition(")")[2].split()
-    call = processes.read("/proc/%d/syscall" % pid).split()
-    switches = VOLUNTARY.search(processes.read("/proc/%d/status" % pid))
+    stat = processes.read_text("/proc/%d/stat" % pid).rpartition(")")[2].split()
+    call = processes.read_text("/proc/%d/syscall" % pid).split()
+    switches = VOLUNTARY.search(processes.read_text("/proc/%d/status" % pid))
     return {
         "t": round(time.time(), 3),
         "state": stat[0] if stat else "",
@@ -435,15 +444,19 @@ def counters(pid):
         "switches": int(switches[1]) if switches else None,
         "io": _bytes_moved(pid),
         "gloo": _gloo_wakes(pid),
-        "waits_in": processes.read("/proc/%d/wchan" % pid).strip(),
+        "waits_in": processes.read_text("/proc/%d/wchan" % pid).strip(),
         "file": _file(pid, call),
     }
 
 
 def _bytes_moved(pid):
     """Bytes that a process has read and written in all; None where the kernel does not tell."""
-    counts = re.findall(r"^[rw]char: (\d+)$", processes.read("/proc/%d/io" % pid), re.MULTILINE)
-    return sum(map(int, counts)) if counts else None
+    counts = re.findall(
+        r"^[rw]char: (\d+)$", processes.read_text("/proc/%d/io" % pid), re.MULTILINE
+    )
+    if counts:
+        return sum(map(int, counts))
+    return None
 
 
 def _gloo_wakes(pid):
@@ -453,10 +466,12 @@ def _gloo_wakes(pid):
     """
     found = []
     for task in _tasks(pid):
-        if processes.read(task + "/comm").strip() == GLOO_WORKER:
-            switches = VOLUNTARY.search(processes.read(task + "/status"))
+        if processes.read_text(task + "/comm").strip() == GLOO_WORKER:
+            switches = VOLUNTARY.search(processes.read_text(task + "/status"))
             found += [int(switches[1])] if switches else []
-    return sum(found) if found else None
+    if found:
+        return sum(found)
+    return None
 
 
 def _tasks(pid):
@@ -499,7 +514,7 @@ def _file(pid, call):
         return ""
 
 
-def output(printed):
+def output_file(printed):
     """Where a process prints to, where that is a file: {file, quiet.
 
     S since it was written, last line with a step}.
@@ -524,7 +539,8 @@ PROGRESS = re.compile(
 
 
 LAUNCHER = re.compile(
-    r"\b(?:torchrun|torch\.distributed\.(?:run|launch)|accelerate|deepspeed|horovodrun|mpirun|mpiexec|orted|prted"
+    r"\b(?:torchrun|torch\.distributed\.(?:run|launch)|accelerate|deepspeed|horovodrun|mpirun"
+    r"|mpiexec|orted|prted"
     r"|hydra_pmi_proxy|slurmstepd|srun|lightning|ray|agent\.pyz launch)\b"
 )
 """Programs that start ranks, in a command line; the last one is our own torchrun."""
@@ -534,7 +550,8 @@ COMMAND = 200
 
 def process_details(pid):
     """The command of a rank, what started it, and its job's number in Slurm."""
-    above, chain = processes.parents(), [pid]
+    above = processes.parents()
+    chain = [pid]
     while above.get(chain[-1], 0) > 1:
         chain.append(above[chain[-1]])
     launchers = ((LAUNCHER.search(" ".join(_argv(one)[:4])), one) for one in chain[1:])
@@ -550,7 +567,7 @@ def process_details(pid):
 
 
 def _argv(pid):
-    return processes.read("/proc/%d/cmdline" % pid).rstrip("\0").split("\0")
+    return processes.read_text("/proc/%d/cmdline" % pid).rstrip("\0").split("\0")
 
 
 MOST_RANKS = 1024
@@ -564,7 +581,9 @@ def expected_ranks(pids):
     found = set()  # type: set[int]
     for pid in pids:
         found.update(_claimed_ranks(processes.environ(pid)))
-    return sorted(found) if len(found) <= MOST_RANKS else []
+    if len(found) <= MOST_RANKS:
+        return sorted(found)
+    return []
 
 
 def _claimed_ranks(variables):
@@ -576,11 +595,14 @@ def _claimed_ranks(variables):
         and variables.get("SLURM_NNODES") == "1"
     )
     if here is not None and rank is not None and local is not None:
-        first, count = rank - local, here
+        first = rank - local
+        count = here
     elif world is not None and (
         alone or variables.get("MASTER_ADDR") in ("127.0.0.1", "localhost")
     ):
         first, count = 0, world
     else:
         return range(0)
-    return range(first, first + count) if first >= 0 and count <= MOST_RANKS else range(0)
+    if first >= 0 and count <= MOST_RANKS:
+        return range(first, first + count)
+    return range(0)

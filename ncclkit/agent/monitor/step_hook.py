@@ -71,7 +71,9 @@ class Finder(importlib.abc.MetaPathFinder):
         """The spec that the others find, of a module that is waited for; None for all others."""
         then = self.wanted.pop(name, None)
         # of this name we have nothing to say any more
-        spec = importlib.util.find_spec(name) if then else None
+        spec = None
+        if then:
+            spec = importlib.util.find_spec(name)
         if spec is None or spec.loader is None:
             return None
         run = spec.loader.exec_module
@@ -94,14 +96,21 @@ class Steps:
     """The steps of one rank."""
 
     def __init__(self, options):
-        self.options, self.rows, self.problems = options, [], []
-        self.loaders, self.models, self.clocked, self.owned = [], [], [], {}
+        self.options = options
+        self.rows = []
+        self.problems = []
+        self.loaders = []
+        self.models = []
+        self.clocked = []
+        self.owned = {}
         self.torch: Any = None
         self.owner = self.began = self.sampler = None
         self.profiler: Any = None
         self.depth = self.inside = self.done = self.batches = 0
         self.spent = self.cpu = self.data_cpu = 0.0
-        self.busy, self.samples, self.entered = [], [], None
+        self.busy = []
+        self.samples = []
+        self.entered = None
         self.main = threading.main_thread().ident or 0
         self.written = self.leaving = False
 
@@ -151,11 +160,15 @@ class Steps:
             try:
                 return call(*args, **named)
             finally:
-                ended, ours = time.time(), time.thread_time()
+                ended = time.time()
+                ours = time.thread_time()
                 self.data_cpu += ours - computed if kind == "data" else 0.0
-                self.inside, self.entered = 0, None
+                self.inside = 0
+                self.entered = None
                 if len(self.busy) < CALLS:
-                    place = self.place(sys._getframe(1)) if kind == "collective" else ""
+                    place = ""
+                    if kind == "collective":
+                        place = self.place(sys._getframe(1))
                     self.busy.append(
                         (kind, began, ended, name, size(args[1:]) if name else 0, place)
                     )
@@ -234,7 +247,9 @@ class Steps:
         if self.began is not None and self.done >= self.options["warmup"] and self.profiler is None:
             self.rows.append(self.row(now))
         self.done += 1
-        self.busy, self.samples, self.data_cpu = [], [], 0.0
+        self.busy = []
+        self.samples = []
+        self.data_cpu = 0.0
         last = self.options["warmup"] + self.options["steps"]
         if self.done >= last and not self.profiled(last):
             self.write("stopped after its last step")
@@ -284,7 +299,9 @@ class Steps:
         cost = 0.0
         while not self.written:
             # as often that a step of any length is seen about as many times
-            last = self.rows[-1]["end"] - self.rows[-1]["begin"] if self.rows else 0.4
+            last = 0.4
+            if self.rows:
+                last = self.rows[-1]["end"] - self.rows[-1]["begin"]
             began = time.thread_time()
             time.sleep(min(max(last / SAMPLES, 0.01, cost / LOOKING), 0.5))
             if self.measuring and len(self.samples) < 4 * SAMPLES:
@@ -336,7 +353,9 @@ class Steps:
         """The global rank of this process."""
         dist = self.torch.distributed
         joined = dist.is_available() and dist.is_initialized()
-        return dist.get_rank() if joined else int(os.environ.get("RANK", "0"))
+        if joined:
+            return dist.get_rank()
+        return int(os.environ.get("RANK", "0"))
 
     def problem(self, words):
         """Keep a sentence on what could not be done, once."""
@@ -426,7 +445,10 @@ def size(args):
     """Bytes of the largest tensor, or list of tensors, among arguments."""
     found = [0]
     for value in args:
-        rows = value if isinstance(value, (list, tuple)) else [value]
+        if isinstance(value, (list, tuple)):
+            rows = value
+        else:
+            rows = [value]
         flat = [one for row in rows for one in (row if isinstance(row, (list, tuple)) else [row])]
         found.append(
             sum(one.numel() * one.element_size() for one in flat if hasattr(one, "element_size"))

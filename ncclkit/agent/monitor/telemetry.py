@@ -60,10 +60,15 @@ class Sampler:
         Gpus: {rank: GPU} as far as known.
         """
         self.path, self.host = path, socket.gethostname()
-        self.find = find or (lambda: processes.ranks(processes.descendants(os.getpid())))
-        self.taken, self.families, self.before = 0, {}, None
+        self.find = find or (
+            lambda: processes.ranks_of_processes(processes.descendants(os.getpid()))
+        )
+        self.taken = 0
+        self.families = {}
+        self.before = None
         self.scheduling, self.utilization, self.mine = Scheduling(), Utilization(), gpus or {}
-        self.gpus, self.last = {}, 0.0
+        self.gpus = {}
+        self.last = 0.0
         self.smi, self.apps = SmiListener(COMMAND), SmiListener(HOLDERS) if find is None else None
         self.cores, self.others = os.cpu_count() or 1, OtherCores() if find is None else None
 
@@ -91,7 +96,9 @@ class Sampler:
 
     def _gpu_rows(self):
         """The last row that nvidia-smi has said of each GPU."""
-        rows = [[_number(cell) for cell in line.split(b",")] for line in self.smi.lines()]
+        rows = []
+        for line in self.smi.lines():
+            rows.append([_number(cell) for cell in line.split(b",")])
         for row in rows:
             if len(row) == len(QUERY) and row[0] is not None and 0 <= row[0] < MOST_GPUS:
                 self.gpus[row[0]] = row[1:]
@@ -104,7 +111,7 @@ class Sampler:
             return {}
         now = {
             "cores": self.cores,
-            "load": _number(processes.read("/proc/loadavg").split(" ", 1)[0]),
+            "load": _number(processes.read_text("/proc/loadavg").split(" ", 1)[0]),
         }
         family = [os.getpid(), *processes.descendants(os.getpid())]
         used = self.others.take(family)
@@ -124,7 +131,9 @@ class Sampler:
         """CPU in %, memory and swap in bytes, pressure in %, traffic in bytes per second since the
         last sample.
         """
-        cpu, net, moment = _cpu(), _traffic(), time.monotonic()
+        cpu = _cpu()
+        net = _traffic()
+        moment = time.monotonic()
         before, self.before = self.before, (cpu, net, moment)
         memory = _table("/proc/meminfo")
         sample = {
@@ -152,7 +161,9 @@ class Sampler:
         self.taken += 1
         page = os.sysconf("SC_PAGE_SIZE")
         heads = {rank: pids[0] for rank, pids in self.families.items()}
-        held = {rank: processes.read("/proc/%d/statm" % pid).split() for rank, pid in heads.items()}
+        held = {
+            rank: processes.read_text("/proc/%d/statm" % pid).split() for rank, pid in heads.items()
+        }
         memory = {rank: int(words[1]) * page for rank, words in held.items() if len(words) > 1}
         utilization = self.utilization.take(heads)
         for rank in utilization.keys() & self.mine.keys():
@@ -217,7 +228,7 @@ class OtherCores:
         Interrupts count for nobody: those that our own traffic causes are not in our processes'
         times.
         """
-        words = processes.read("/proc/stat", 1 << 12).split("\n", 1)[0].split()[1:4]
+        words = processes.read_text("/proc/stat", 1 << 12).split("\n", 1)[0].split()[1:4]
         if len(words) < 3 or not all(map(is_whole, words)):
             return None
         now = time.monotonic(), sum(map(int, words)), sum(map(_ticks, family))
@@ -230,8 +241,10 @@ class OtherCores:
 
 def _ticks(pid):
     """CPU time of a process and of its children that have ended, in ticks."""
-    words = processes.read("/proc/%d/stat" % pid).rpartition(")")[2].split()
-    return sum(map(int, words[11:15])) if len(words) > 15 else 0
+    words = processes.read_text("/proc/%d/stat" % pid).rpartition(")")[2].split()
+    if len(words) > 15:
+        return sum(map(int, words[11:15]))
+    return 0
 
 
 def sample_running_job(path, ranks, until):
@@ -268,7 +281,9 @@ def _rows(command):
     if reply.ended:
         return []
     lines = reply.out.decode("utf-8", "replace").splitlines()
-    cells = [[cell.strip() for cell in line.split(",")] for line in lines]
+    cells = []
+    for line in lines:
+        cells.append([cell.strip() for cell in line.split(",")])
     return [row for row in cells if len(row) == 2]
 
 
@@ -277,19 +292,24 @@ def _number(cell):
         number = float(cell)
     except ValueError:
         return None  # [N/A]
-    return number if math.isfinite(number) else None  # JSON has no other
+    # JSON has no other
+    if math.isfinite(number):
+        return number
+    return None
 
 
 def _cpu():
     """(idle, total) in ticks since boot; None where it cannot be read."""
-    words = processes.read("/proc/stat", 1 << 12).split("\n", 1)[0].split()[1:9]
+    words = processes.read_text("/proc/stat", 1 << 12).split("\n", 1)[0].split()[1:9]
     ticks = whole_numbers(words)
-    return (ticks[3] + ticks[4], sum(ticks)) if len(ticks) > 4 else None
+    if len(ticks) > 4:
+        return ticks[3] + ticks[4], sum(ticks)
+    return None
 
 
 def _table(path):
     """``Name:  123 kB`` lines as numbers."""
-    rows = (line.split() for line in processes.read(path).splitlines())
+    rows = (line.split() for line in processes.read_text(path).splitlines())
     return {row[0].rstrip(":"): int(row[1]) for row in rows if len(row) > 1 and is_whole(row[1])}
 
 
@@ -298,14 +318,16 @@ def _pressure(name):
 
     None where the kernel does not tell.
     """
-    text = processes.read("/proc/pressure/" + name).partition("avg10=")[2]
-    return _number(text.split(" ", 1)[0]) if text else None
+    text = processes.read_text("/proc/pressure/" + name).partition("avg10=")[2]
+    if text:
+        return _number(text.split(" ", 1)[0])
+    return None
 
 
 def _traffic():
     """{interface: (received, sent)} in bytes since boot."""
     found = {}
-    for line in processes.read("/proc/net/dev").splitlines()[2:]:
+    for line in processes.read_text("/proc/net/dev").splitlines()[2:]:
         name, _, rest = line.partition(":")
         words = rest.split()
         if len(words) > 8:

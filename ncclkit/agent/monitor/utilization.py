@@ -38,7 +38,7 @@ class Utilization:
         """
         found = {}
         for rank, pid in ranks.items():
-            stat = processes.read("/proc/%d/stat" % pid).rpartition(")")[2].split()
+            stat = processes.read_text("/proc/%d/stat" % pid).rpartition(")")[2].split()
             main = seconds_runnable(pid)
             if len(stat) < 13 or main is None or stat[0] in "ZX":
                 self.before.pop(pid, None)
@@ -58,14 +58,17 @@ class Utilization:
 
     def _traffic(self, ranks):
         """{rank: (bytes sent, received) a second}, over the sockets that it holds now."""
-        moved, moment = traffic(), time.monotonic()
+        moved = traffic()
+        moment = time.monotonic()
         (before, asked), (self.moved, self.asked) = (self.moved, self.asked), (moved, moment)
         if moved is None or before is None:
             return {}
         rates = {}
         for rank, pid in ranks.items():
             held = [inode for inode in inodes(pid) if inode in moved]
-            grown = [[new - old for new, old in zip(moved[i], before.get(i, (0, 0)))] for i in held]
+            grown = []
+            for i in held:
+                grown.append([new - old for new, old in zip(moved[i], before.get(i, (0, 0)))])
             if held:
                 rates[rank] = [
                     round(max(0, sum(direction)) / max(moment - asked, 1e-3))
@@ -76,8 +79,10 @@ class Utilization:
 
 def seconds_runnable(pid):
     """Seconds that the main thread of a process ran, or waited for a core; None when it is gone."""
-    times = processes.read("/proc/%d/schedstat" % pid).split()
-    return (int(times[0]) + int(times[1])) / 1e9 if len(times) > 1 else None
+    times = processes.read_text("/proc/%d/schedstat" % pid).split()
+    if len(times) > 1:
+        return (int(times[0]) + int(times[1])) / 1e9
+    return None
 
 
 # ---------------------------------------------------------------- CPU scheduling
@@ -127,9 +132,11 @@ def _counted(pid):
     """(s run, s waited for a core, times taken off it) of a process's main thread; None where it
     cannot be read.
     """
-    times = processes.read("/proc/%d/schedstat" % pid).split()
+    times = processes.read_text("/proc/%d/schedstat" % pid).split()
     status = (
-        processes.read("/proc/%d/status" % pid).partition("nonvoluntary_ctxt_switches:")[2].split()
+        processes.read_text("/proc/%d/status" % pid)
+        .partition("nonvoluntary_ctxt_switches:")[2]
+        .split()
     )
     if len(times) < 2 or not status:
         return None
@@ -170,7 +177,9 @@ def traffic():
     left out, never zero.
     """
     known = _sockets()
-    return None if known is None else {inode: _moved(info) for inode, (_, info) in known.items()}
+    if known is None:
+        return None
+    return {inode: _moved(info) for inode, (_, info) in known.items()}
 
 
 def seconds_without_traffic(pids):
@@ -179,7 +188,8 @@ def seconds_without_traffic(pids):
 
     A process without such a connection is left out, as is every one where the kernel does not tell.
     """
-    known, found = _sockets() or {}, {}
+    known = _sockets() or {}
+    found = {}
     for pid in pids:
         store = whole_number(processes.environ(pid).get("MASTER_PORT", ""))
         own = [known[inode] for inode in inodes(pid) if inode in known]
@@ -196,7 +206,9 @@ def inodes(pid):
     None where it has ended, or belongs to somebody else.
     """
     return [
-        int(target[8:-1]) for target in processes.open_files(pid) if target.startswith("socket:[")
+        int(target[8:-1])
+        for target in processes.targets_of_descriptors(pid)
+        if target.startswith("socket:[")
     ]
 
 

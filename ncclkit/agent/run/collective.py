@@ -17,7 +17,7 @@ import time
 
 from .. import wire
 from . import crash_handler, operations, stages
-from .job import Job, add_options
+from .job import Job, add_job_options
 
 WARMUP = 2
 BATCH_SECONDS, MOST = 0.02, 20
@@ -30,7 +30,7 @@ SMALL, CAPTURED = 1 << 20, 20
 launch anyway."""
 
 
-def main(argv, job=Job, add=add_options):
+def main(argv, job=Job, add=add_job_options):
     """``collective --folder DIR --backend nccl|gloo --sizes 8,1024 …``.
 
     Exit status 0, or 1 after an error.
@@ -39,7 +39,7 @@ def main(argv, job=Job, add=add_options):
     can be broken.
     """
     options = _options(argv, add)
-    return crash_handler.run(options.folder, lambda rank: _run(options, rank, job))
+    return crash_handler.run_rank(options.folder, lambda rank: _run(options, rank, job))
 
 
 def options(add):
@@ -86,7 +86,8 @@ def _run(options, rank, job_class):
             torch, job, options.groups, min(max(options.sizes), stages.LARGEST)
         )
     job.begin()
-    nccl, hostid = nccl_version(torch, options.backend), os.environ.get("NCCL_HOSTID", "")
+    nccl = nccl_version(torch, options.backend)
+    hostid = os.environ.get("NCCL_HOSTID", "")
     wire.send("phase", phase="init", rank=rank, nccl=nccl, hostid=hostid)
     if options.stages:
         stages.run_stages(torch, job, max(options.sizes), options.simulate_hosts)
@@ -95,7 +96,7 @@ def _run(options, rank, job_class):
         wire.send("phase", phase="size", rank=rank, bytes=operation.bytes, op=op)
         job.before_step(step)
         with stream(torch, job.device):
-            measured = measure(torch, operation, options.repeats)
+            measured = measure_operation(torch, operation, options.repeats)
         if rank == 0:
             what = {
                 "op": op,
@@ -113,24 +114,26 @@ def stream(torch, device):
 
     The default one waits for all others, which takes 5 us more for each small call.
     """
-    return (
-        torch.cuda.stream(torch.cuda.Stream(device))
-        if device.type == "cuda"
-        else contextlib.nullcontext()
-    )
+    if device.type == "cuda":
+        return torch.cuda.stream(torch.cuda.Stream(device))
+    return contextlib.nullcontext()
 
 
 def gpu(torch, device):
     """The name of a GPU; empty on the CPU."""
-    return torch.cuda.get_device_name(device) if device.type == "cuda" else ""
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    return ""
 
 
 def nccl_version(torch, backend):
     """The version of NCCL that torch brings; empty over gloo."""
-    return ".".join(str(part) for part in torch.cuda.nccl.version()) if backend == "nccl" else ""
+    if backend == "nccl":
+        return ".".join(str(part) for part in torch.cuda.nccl.version())
+    return ""
 
 
-def measure(torch, operation, repeats):
+def measure_operation(torch, operation, repeats):
     """Check and time one `Operation`; the same dict on every rank.
 
     Keys: time_us (median over batches), spread ((p90 - p10) / median of batches), wrong (elements),
@@ -153,11 +156,9 @@ def measure(torch, operation, repeats):
     )
     p99 = _share(timed(operation.call, singles), 0.99)
     small = device.type == "cuda" and operation.bytes <= SMALL
-    replayed = (
-        statistics.median(timed(cuda_graph_of(torch, operation), repeats)) / CAPTURED
-        if small
-        else 0.0
-    )
+    replayed = 0.0
+    if small:
+        replayed = statistics.median(timed(cuda_graph_of(torch, operation), repeats)) / CAPTURED
     # one vector and one all_reduce: every rank returns the same, the mean of the times and the sum
     # of wrong elements
     figures = [*_summary(times), p99, replayed, float(wrong)]

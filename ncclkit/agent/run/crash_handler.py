@@ -25,7 +25,7 @@ COLLECT_EVERY = 50_000
 on them."""
 
 
-def run(folder, work):
+def run_rank(folder, work):
     """Run `work(rank)` under the crash handler, report start and end as records, and end this
     process.
 

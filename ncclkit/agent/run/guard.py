@@ -40,10 +40,10 @@ SIGNS = ("fr_rank_", "stacks_rank")
 def main(argv):
     """``guard RUN_FOLDER DEADLINE_SECONDS COMMAND…``: run the command; returns its exit status."""
     wire.send("guard")  # by which one knows that this interpreter starts
-    return run(argv[0], float(argv[1]), argv[2:])
+    return run_guarded(argv[0], float(argv[1]), argv[2:])
 
 
-def run(folder, deadline, command, node=""):
+def run_guarded(folder, deadline, command, node=""):
     """Run a command until it ends, its deadline (seconds) passes or our input closes.
 
     Then end whatever it started.
@@ -52,7 +52,8 @@ def run(folder, deadline, command, node=""):
     and of the file name, and nobody listens on standard input.
     """
     processes.adopt_orphans()
-    end, shm = ExitStatus(folder, node), ShmFiles()
+    end = ExitStatus(folder, node)
+    shm = ShmFiles()
     wakeup = _child_signals()
     try:
         # a session of its own: Ctrl-C in the user's terminal would kill the ranks before their
@@ -66,7 +67,8 @@ def run(folder, deadline, command, node=""):
     except OSError as error:
         return end.write("failed", None, ["cannot start %s: %s" % (command[0], error.strerror)], 2)
     collect = functools.partial(_evidence, folder, node, shm)
-    failure, each_second = FailureWatch(folder, collect), []
+    failure = FailureWatch(folder, collect)
+    each_second = []
     # reading facts is no run that anybody watches
     if os.path.exists(os.path.join(folder, "plan.json")):
         each_second.append(
@@ -83,7 +85,10 @@ def run(folder, deadline, command, node=""):
         wire.send("ending", reason=reason)
     # a run that ended by itself has no ranks left to look at; of those that survived a failure it
     # was collected then
-    problems = failure.problems if reason == "done" else collect()
+    if reason == "done":
+        problems = failure.problems
+    else:
+        problems = collect()
     left = processes.end(os.getpid())
     shm.clear()
     child.returncode = code if code is not None else -signal.SIGKILL  # reaped by us, not by Popen
@@ -150,7 +155,8 @@ class FailureWatch:
     """
 
     def __init__(self, folder, collect):
-        self.folder, self.collect = folder, collect
+        self.folder = folder
+        self.collect = collect
         self.since = None
         """When the first sign was seen; infinity once everything was collected."""
         self.problems = []
@@ -198,7 +204,7 @@ def _evidence(folder, node, shm):
     pids = processes.descendants(os.getpid())
     shm.remember(pids)
     try:
-        ranks = processes.ranks(pids)
+        ranks = processes.ranks_of_processes(pids)
         return attach.collect(folder, ranks, attach.crash_handlers(folder, ranks), node=node)
     except OSError as error:
         return ["evidence could not be written: %s" % error]
@@ -237,7 +243,7 @@ def _hung(folder):
         if name.startswith("status-node") and name.endswith(".json")
     ]
     return any(
-        '"reason": "deadline"' in processes.read(os.path.join(folder, name)) for name in said
+        '"reason": "deadline"' in processes.read_text(os.path.join(folder, name)) for name in said
     )
 
 
@@ -263,7 +269,10 @@ class ExitStatus:
 
     def __init__(self, folder, node):
         self.started = time.time()
-        self.kind = "node_end" if node else "end"
+        if node:
+            self.kind = "node_end"
+        else:
+            self.kind = "end"
         self.path = os.path.join(folder, "status-node%s.json" % node if node else "status.json")
 
     def write(self, reason, code, problems, status):

@@ -16,10 +16,14 @@ class Job:
     def __init__(self, torch, options, steps):
         import torch.distributed as dist
 
-        self.torch, self.dist, self.steps, self.options = torch, dist, steps, options
+        self.torch = torch
+        self.dist = dist
+        self.steps = steps
+        self.options = options
         self.timeout = timedelta(seconds=options.timeout)
         self.rank, self.ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-        local, here = int(os.environ["LOCAL_RANK"]), int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+        local = int(os.environ["LOCAL_RANK"])
+        here = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
         # ranks of one simulated host are neighbours, as those of a real one are
         mates = [
             mate
@@ -31,13 +35,18 @@ class Job:
             host = os.environ["NCCL_HOSTID"] = "simulated-%d" % (
                 self.rank * options.simulate_hosts // here
             )
-        self.place, self.gpus = mates.index(local), mates
+        self.place = mates.index(local)
+        self.gpus = mates
         """Of this rank among those of its host, simulated or not; the GPUs of those, in order."""
         if options.backend == "nccl":
             if host:  # simulated, so it shares them with the others
-                count, first = torch.cuda.device_count(), self.rank - local
+                count = torch.cuda.device_count()
+                first = self.rank - local
                 self.gpus = [(first + mate) % count for mate in mates]
-                on = here if options.simulate_hosts > 1 else self.ranks
+                if options.simulate_hosts > 1:
+                    on = here
+                else:
+                    on = self.ranks
                 # NCCL itself says so late, and not always
                 placement = {
                     "hostid": host,
@@ -57,7 +66,9 @@ class Job:
 
     def begin(self, **group):
         """Make the process group, of all ranks or by `group`."""
-        bound = {"device_id": self.device} if self.options.backend == "nccl" else {}
+        bound = {}
+        if self.options.backend == "nccl":
+            bound = {"device_id": self.device}
         self.dist.init_process_group(
             self.options.backend, **{"timeout": self.timeout, **bound, **group}
         )
@@ -69,7 +80,7 @@ class Job:
         """Hook before each measurement of a subgroup: a job of the lab injects its fault here."""
 
 
-def add_options(parser):
+def add_job_options(parser):
     """The options of every job."""
     parser.add_argument("--folder", required=True)
     parser.add_argument("--backend", choices=("nccl", "gloo"), required=True)

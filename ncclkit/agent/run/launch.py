@@ -35,7 +35,10 @@ def main(argv):
     again = static.StaticTCPRendezvous.next_rendezvous
     static.StaticTCPRendezvous.next_rendezvous = lambda self: again(_emptied(self))
     ranks, restarts = argv[:2]
-    program = argv[3:] if argv[2] == "--" else [sys.argv[0], *argv[2:]]
+    if argv[2] == "--":
+        program = argv[3:]
+    else:
+        program = [sys.argv[0], *argv[2:]]
     run.main(
         [
             *(

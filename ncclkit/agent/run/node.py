@@ -40,12 +40,15 @@ def _see(number, argv):
 
     The first one names free ports.
     """
-    path, begun = argv[0], time.monotonic()
+    path = argv[0]
+    begun = time.monotonic()
     while not os.path.exists(path) and time.monotonic() - begun < float(argv[1]):
         time.sleep(0.1)
         with contextlib.suppress(OSError):
             os.listdir(os.path.dirname(path))  # what makes a network file system look again
-    seconds = time.monotonic() - begun if os.path.exists(path) else None
+    seconds = None
+    if os.path.exists(path):
+        seconds = time.monotonic() - begun
     wire.send("seen", number=number, seconds=seconds, ports=_free_ports() if number == 0 else [])
     return 0
 
@@ -54,7 +57,8 @@ def _free_ports():
     """Ports of this host that nobody listens on, outside of those that the kernel gives to whoever
     asks for any.
     """
-    first, free = 20000 + int(os.environ.get("SLURM_JOB_ID", "0")) % 8000, []
+    first = 20000 + int(os.environ.get("SLURM_JOB_ID", "0")) % 8000
+    free = []
     for port in range(first, first + 4000):
         with contextlib.closing(socket.socket()) as tried:
             try:
@@ -84,7 +88,7 @@ def _ranks(number, argv):
         *("--master-addr", master, "--master-port", port, sys.argv[0], *argv[7:]),
     ]
     if str(number) not in blind.split(","):
-        return guard.run(folder, float(deadline), command, node=str(number))
+        return guard.run_guarded(folder, float(deadline), command, node=str(number))
     with _private(number) as place:
         os.environ.update(
             {
@@ -96,7 +100,7 @@ def _ranks(number, argv):
         # by which the guard knows that it is watched
         with open(os.path.join(place, "plan.json"), "w") as plan:
             plan.write("{}")
-        status = guard.run(
+        status = guard.run_guarded(
             place,
             float(deadline),
             [word.replace(folder, place) for word in command],

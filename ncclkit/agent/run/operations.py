@@ -34,20 +34,28 @@ class Operation:
     """One collective on one message size: its tensors, the call, the check."""
 
     def __init__(self, torch, dist, device, name, dtype, size):
-        self.torch, self.dist, self.name = torch, dist, name
+        self.torch = torch
+        self.dist = dist
+        self.name = name
         self.rank, self.ranks = dist.get_rank(), dist.get_world_size()
         kind = getattr(torch, dtype)
         self.bits, self.item = DTYPES[dtype], torch.empty((), dtype=kind).element_size()
         count = max(1, size // self.item)
-        self.part = max(1, count // self.ranks) if name in SPLIT_AMONG_RANKS else count
-        self.count = self.part * self.ranks if name in SPLIT_AMONG_RANKS else count
-        given = self.part if name == "all_gather" else self.count
+        if name in SPLIT_AMONG_RANKS:
+            self.part = max(1, count // self.ranks)
+            self.count = self.part * self.ranks
+        else:
+            self.part = count
+            self.count = count
+        if name == "all_gather":
+            given = self.part
+        else:
+            given = self.count
         self.sendbuff = torch.empty(given, dtype=kind, device=device)
-        self.recvbuff = (
-            self.sendbuff
-            if name in ("all_reduce", "broadcast", "reduce")
-            else self._room(kind, device)
-        )
+        if name in ("all_reduce", "broadcast", "reduce"):
+            self.recvbuff = self.sendbuff
+        else:
+            self.recvbuff = self._room(kind, device)
         self.bytes = self.count * self.item
         self.group = None
         """The process group, of all ranks, that calls go through; None is the process's own one."""
@@ -106,7 +114,8 @@ class Operation:
         if self.name != "send_recv" or self.ranks == 1:
             self.call()
             return
-        sent, taken = [0] * self.ranks, [0] * self.ranks
+        sent = [0] * self.ranks
+        taken = [0] * self.ranks
         sent[(self.rank + 1) % self.ranks] = taken[(self.rank - 1) % self.ranks] = self.count
         self.dist.all_to_all_single(self.recvbuff, self.sendbuff, taken, sent, group=self.group)
 
@@ -132,7 +141,9 @@ class Operation:
             self.recvbuff.fill_(0)
         self.call()
         wanted = self._wanted()
-        return 0 if wanted is None else int((self.recvbuff != wanted.to(self.recvbuff.dtype)).sum())
+        if wanted is None:
+            return 0
+        return int((self.recvbuff != wanted.to(self.recvbuff.dtype)).sum())
 
     def _weights(self):
         """What each rank multiplies its values by in sums, and into how many groups the ranks are
@@ -143,7 +154,8 @@ class Operation:
         """
         limit = (1 << self.bits) - 1
         groups = -(-3 * self.ranks // limit)
-        most, members = self.ranks, -(-self.ranks // groups)
+        most = self.ranks
+        members = -(-self.ranks // groups)
         while most > 1 and 3 * _sum_of_cycles(members, most) > limit:
             most -= 1
         return [1 + rank // groups % most for rank in range(self.ranks)], groups
@@ -162,7 +174,9 @@ class Operation:
             return (place + 31 * rank) % PRIME + 1
         weights, groups = self._weights()
         values = self._values(place, weights, groups) * weights[rank]
-        return values if groups == 1 else values * (place % groups == rank % groups)
+        if groups == 1:
+            return values
+        return values * (place % groups == rank % groups)
 
     def _values(self, place, weights, groups):
         largest = max(sum(weights[group::groups]) for group in range(groups))
@@ -177,7 +191,8 @@ class Operation:
             return self._given((self.rank - 1) % self.ranks)
         if self.name == "all_gather":
             return cat([self._given(rank) for rank in range(self.ranks)])
-        begin, end = self.rank * self.part, (self.rank + 1) * self.part
+        begin = self.rank * self.part
+        end = (self.rank + 1) * self.part
         if self.name == "all_to_all":
             return cat([self._given(rank, begin, end) for rank in range(self.ranks)])
         if self.name == "reduce" and self.rank != 0:

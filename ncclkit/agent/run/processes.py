@@ -63,7 +63,7 @@ def parents():
     table = {}
     for name in os.listdir("/proc"):
         if is_whole(name):
-            stat = read("/proc/%s/stat" % name)
+            stat = read_text("/proc/%s/stat" % name)
             if stat:
                 table[int(name)] = int(stat.rsplit(")", 1)[1].split()[1])
     return table
@@ -71,7 +71,9 @@ def parents():
 
 def descendants(root):
     """Living descendants of `root`, zombies left out."""
-    table, found, wave = parents(), [], [root]
+    table = parents()
+    found = []
+    wave = [root]
     while wave:
         wave = [pid for pid, parent in table.items() if parent in wave]
         found += wave
@@ -82,7 +84,7 @@ def group(leader):
     """Living processes of the process group with this number, zombies left out."""
     found = []
     for pid in parents():
-        words = read("/proc/%d/stat" % pid).rpartition(")")[2].split()
+        words = read_text("/proc/%d/stat" % pid).rpartition(")")[2].split()
         if len(words) > 2 and words[2] == str(leader) and words[0] not in ("Z", "X"):
             found.append(pid)
     return found
@@ -103,18 +105,20 @@ def families(heads):
     return found
 
 
-def state(pid):
+def process_state(pid):
     """One letter as in ps (R, S, D, T, Z …); empty when the process is gone."""
-    stat = read("/proc/%d/stat" % pid)
-    return stat.rsplit(")", 1)[1].split()[0] if stat else ""
+    stat = read_text("/proc/%d/stat" % pid)
+    if stat:
+        return stat.rsplit(")", 1)[1].split()[0]
+    return ""
 
 
 def is_alive(pid):
     """False of a process that is gone, and of one that only waits to be asked for its status."""
-    return state(pid) not in ("Z", "X", "")
+    return process_state(pid) not in ("Z", "X", "")
 
 
-def read(path, limit=1 << 20):
+def read_text(path, limit=1 << 20):
     """Text of a small file, or "" when it cannot be read (the process may just have ended)."""
     try:
         with open(path, "rb") as source:
@@ -138,8 +142,10 @@ def owner(pid):
 
     ``/proc/<pid>`` itself belongs to root where a process may not be read.
     """
-    line = re.search(r"^Uid:\s+\d+\s+(\d+)", read("/proc/%d/status" % pid), re.MULTILINE)
-    return int(line[1]) if line else -1
+    line = re.search(r"^Uid:\s+\d+\s+(\d+)", read_text("/proc/%d/status" % pid), re.MULTILINE)
+    if line:
+        return int(line[1])
+    return -1
 
 
 def may_read(pid):
@@ -158,7 +164,8 @@ def is_contained(pid):
 
     Seen from the host, one of a container.
     """
-    inside, ours = _target("/proc/%d/ns/pid" % pid), _target("/proc/self/ns/pid")
+    inside = _target("/proc/%d/ns/pid" % pid)
+    ours = _target("/proc/self/ns/pid")
     return bool(inside and ours) and inside != ours
 
 
@@ -167,11 +174,11 @@ CAP_SYS_PTRACE = 19
 
 def has_capability(number):
     """Whether this process has a capability of Linux."""
-    line = re.search(r"^CapEff:\s+([0-9a-f]+)", read("/proc/self/status"), re.MULTILINE)
+    line = re.search(r"^CapEff:\s+([0-9a-f]+)", read_text("/proc/self/status"), re.MULTILINE)
     return bool(line and int(line[1], 16) >> number & 1)
 
 
-def open_files(pid):
+def targets_of_descriptors(pid):
     """The targets of a process's file descriptors.
 
     None where it has ended, or belongs to another user.
@@ -192,7 +199,7 @@ def _target(path):
 
 def environ(pid):
     """The environment a process was started with, as a dict."""
-    pairs = (item.partition("=") for item in read("/proc/%d/environ" % pid).split("\0"))
+    pairs = (item.partition("=") for item in read_text("/proc/%d/environ" % pid).split("\0"))
     return {name: value for name, _, value in pairs if name}
 
 
@@ -225,14 +232,14 @@ NUMBERS = ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RAN
 job has a RANK."""
 
 
-def jobs(pids):
+def jobs_of_processes(pids):
     """One {rank: pid} for each job that these processes belong to; see `ranks`."""
     groups = {}  # type: dict[tuple[str, ...], list[int]]
     for pid in pids:
         key = _job(pid)
         if key:
             groups.setdefault(key, []).append(pid)
-    found = [ranks(members) or _tasks(members) for members in groups.values()]
+    found = [ranks_of_processes(members) or _tasks(members) for members in groups.values()]
     return [job for job in found if job]
 
 
@@ -263,7 +270,9 @@ def _job(pid):
     """What tells the job of a process from others; None where it has no number in one."""
     variables = environ(pid)
     numbered = any(number_of(variables, name) is not None for name in NUMBERS)
-    return tuple(variables.get(name, "") for name in JOB) if numbered else None
+    if numbered:
+        return tuple(variables.get(name, "") for name in JOB)
+    return None
 
 
 def _tasks(pids):
@@ -272,10 +281,12 @@ def _tasks(pids):
     Of what it started, the Python programs.
     """
     programs = [pid for pid in pids if _runs_python(pid)]
-    return next((found for name in NUMBERS[1:] if (found := ranks(programs, name))), {})
+    return next(
+        (found for name in NUMBERS[1:] if (found := ranks_of_processes(programs, name))), {}
+    )
 
 
-def ranks(pids, number="RANK"):
+def ranks_of_processes(pids, number="RANK"):
     """{rank: pid} for the processes that a launcher gave a RANK.
 
     Of a rank's family the Python program that started first, as a shell or a container may be
@@ -284,7 +295,7 @@ def ranks(pids, number="RANK"):
     table = {}  # type: dict[int, tuple[bool, int, int]]
     for pid in pids:
         rank = number_of(environ(pid), number)
-        stat = read("/proc/%d/stat" % pid)
+        stat = read_text("/proc/%d/stat" % pid)
         if rank is not None and stat:
             one = (not _runs_python(pid), int(stat.rsplit(")", 1)[1].split()[19]), pid)
             table[rank] = min(one, table.get(rank, one))
@@ -297,7 +308,7 @@ def _runs_python(pid):
 
 def catches(pid, number):
     """True when the process has a handler for this signal (so sending it does not kill it)."""
-    for line in read("/proc/%d/status" % pid).splitlines():
+    for line in read_text("/proc/%d/status" % pid).splitlines():
         if line.startswith("SigCgt:"):
             return bool(int(line.split()[1], 16) >> (number - 1) & 1)
     return False
@@ -325,7 +336,7 @@ def end(root, grace=2.0, deadline=10.0):
 
 def is_pending(pid, number):
     """Whether a signal was sent to a process that has not taken it yet."""
-    status = read("/proc/%d/status" % pid)
+    status = read_text("/proc/%d/status" % pid)
     waiting = re.findall(r"^S(?:ig|hd)Pnd:\s*([0-9a-f]+)", status, re.MULTILINE)
     return any(int(mask, 16) >> (number - 1) & 1 for mask in waiting)
 
@@ -364,9 +375,10 @@ def mapped_or_open(pids):
     found = set()  # type: set[str]
     for pid in pids:
         mapped = (
-            line.rpartition(" ")[2] for line in read("/proc/%d/maps" % pid, 64 << 20).splitlines()
+            line.rpartition(" ")[2]
+            for line in read_text("/proc/%d/maps" % pid, 64 << 20).splitlines()
         )
-        for path in [*mapped, *open_files(pid)]:
+        for path in [*mapped, *targets_of_descriptors(pid)]:
             folder, name = os.path.split(path)
             if folder == FOLDER:
                 found.add(name)

@@ -104,7 +104,8 @@ def threads(need, report):
     left = _processes_left()
     if need > left:
         return report(got=left, error="pids.max of the cgroup allows no more beside those that run")
-    gate, count = _thread.allocate_lock(), 0
+    gate = _thread.allocate_lock()
+    count = 0
     gate.acquire()
     _thread.stack_size(256 << 10)
     try:
@@ -170,7 +171,9 @@ def _given_up(folder):
     gives two sums.
     """
     sums = re.findall(r"^(?:total_)?inactive_file (\d+)", _read(folder + "/memory.stat", ""), re.M)
-    return int(sums[-1]) if sums else 0
+    if sums:
+        return int(sums[-1])
+    return 0
 
 
 def _memory_left():
@@ -235,14 +238,18 @@ def locked(need, report):
 
     No page is touched for that.
     """
-    library, place = ctypes.CDLL(None, use_errno=True), mmap.mmap(-1, need)
-    start, got, piece = ctypes.addressof(ctypes.c_char.from_buffer(place)), 0, PIECE
+    library = ctypes.CDLL(None, use_errno=True)
+    place = mmap.mmap(-1, need)
+    start = ctypes.addressof(ctypes.c_char.from_buffer(place))
+    got = 0
+    piece = PIECE
     while got < need and piece >= PAGE:
         size = min(piece, need - got)
         if library.mlock2(ctypes.c_void_p(start + got), ctypes.c_size_t(size), MLOCK_ONFAULT) == 0:
             got += size
             continue
-        refused, piece = ctypes.get_errno(), piece // 2
+        refused = ctypes.get_errno()
+        piece = piece // 2
         report(**{"error" if refused in REFUSED else "why": os.strerror(refused)})
     report(got=got)
 
@@ -270,22 +277,24 @@ def names(need, needs):
     listener, said = _listening(0)
     for name in need:
         asked = name or socket.gethostname()
-        row = _name(asked, said["port"]) if "port" in said else {"why": "no port was free"}
+        if "port" in said:
+            row = _name(asked, said["port"])
+        else:
+            row = {"why": "no port was free"}
         if row.get("loopback") and needs.get("hosts", 1) > 1:  # of its own name only gloo makes use
-            row = (
-                {"got": 0, "error": "it resolves to each host itself"}
-                if name
-                else {"why": "it resolves to loopback"}
-            )
+            if name:
+                row = {"got": 0, "error": "it resolves to each host itself"}
+            else:
+                row = {"why": "it resolves to loopback"}
         yield {"error": "", "why": "", **row, "name": asked, "need": 1, "unit": "addresses"}
     listener.end()
 
 
 def _name(name, listens):
     """Through how many of the addresses of a name this machine answers."""
-    found = run_attempt(lambda report: report(found=worker.resolve([name])[name]), SECONDS).get(
-        "found", "the resolver hangs"
-    )
+    found = run_attempt(
+        lambda report: report(found=worker.resolve_names([name])[name]), SECONDS
+    ).get("found", "the resolver hangs")
     if not isinstance(found, list):
         return {"got": 0, "error": found}
     own = [address for address in found if _own(address)]
@@ -304,7 +313,10 @@ def _name(name, listens):
 
 def _own(address):
     """True for an address that this machine has: nothing else can be bound."""
-    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    if ":" in address:
+        family = socket.AF_INET6
+    else:
+        family = socket.AF_INET
     with socket.socket(family, socket.SOCK_DGRAM) as probe:
         try:
             probe.bind((address, 0))
@@ -323,7 +335,10 @@ def _listening(number):
         try:
             report(
                 port=Listener(
-                    "listener", TOKEN, worker.addresses_to_test(worker.facts()), number
+                    "listener",
+                    TOKEN,
+                    worker.addresses_to_test(worker.facts_for_connection()),
+                    number,
                 ).port
             )
         except OSError as error:
@@ -355,7 +370,9 @@ def _connection_ends(targets):
 
 
 def _words(error):
-    return os.strerror(error.errno) if error.errno else str(error)
+    if error.errno:
+        return os.strerror(error.errno)
+    return str(error)
 
 
 TOKEN = secrets.token_hex(16)

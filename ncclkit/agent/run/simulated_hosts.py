@@ -49,11 +49,9 @@ def main(argv):
     with open(argv[0], encoding="utf-8") as file:
         plan = json.load(file)
     try:
-        return (
-            _run_and_kill(_hosts(plan, hold=True), argv[1:])
-            if argv[1:]
-            else _together(_hosts(plan), plan["wait"])
-        )
+        if argv[1:]:
+            return _run_and_kill(_hosts(plan, hold=True), argv[1:])
+        return _together(_hosts(plan), plan["wait"])
     except OSError as error:
         sys.stderr.write("ncclkit: hosts cannot be simulated here: %s\n" % error)
         return 2
@@ -71,7 +69,8 @@ def _hosts(plan, hold=False):
     made = {name: _fork(plan, name, hold) for name in plan["hosts"]}
     for number, (name, (pid, line)) in enumerate(made.items(), 1):
         _await_ready(line, name)
-        own, port = plan["hosts"][name], "p%d" % number
+        own = plan["hosts"][name]
+        port = "p%d" % number
         # its index leaves room for interfaces that shall come before it
         words = (
             "index",
@@ -100,7 +99,8 @@ def _hosts(plan, hold=False):
 
 def _own_namespaces():
     """Network and mounts of our own; where we are not root, as a user's own root."""
-    user, group = os.geteuid(), os.getegid()
+    user = os.geteuid()
+    group = os.getegid()
     if user:
         processes.call("unshare", NEWUSER)
         for name, text in (
@@ -164,7 +164,7 @@ def _become(plan, name, line):
     os.environ.update({NAME: name, **host.get("env", {})})
     _install(os.path.join(plan["private"], "packages-%s" % name), host.get("packages", {}))
     wire.send("launch", host=name, log=LOG % name)
-    for fact in worker.facts():
+    for fact in worker.facts_for_connection():
         wire.send("fact", host=name, **fact)
     line.send(b"!")
     _await_ready(line, "the switch")
@@ -219,7 +219,9 @@ def _together(pids, wait):
     # blocked, so that the wait below takes each: one that came between waitpid and the wait would
     # be lost otherwise
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
-    left, status, until = set(pids.values()), 0, float("inf")
+    left = set(pids.values())
+    status = 0
+    until = float("inf")
     while left:
         pid, code = os.waitpid(-1, os.WNOHANG)
         if pid == 0:
@@ -227,9 +229,11 @@ def _together(pids, wait):
         elif pid in left:
             left.discard(pid)
             status = status or abs(os.waitstatus_to_exitcode(code))
-            until = min(until, time.monotonic() + wait) if status else until
+            if status:
+                until = min(until, time.monotonic() + wait)
         if time.monotonic() > until:
-            status, until = status or 1, time.monotonic() + 5
+            status = status or 1
+            until = time.monotonic() + 5
             for other in left:
                 processes.signal_one(other, signal.SIGTERM)
     return status

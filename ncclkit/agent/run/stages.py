@@ -31,7 +31,7 @@ MEET = 30.0
 """Seconds for the ranks of a group to find each other: some import torch later than others."""
 
 
-def measure(torch, job, ranks, size, group=None):
+def measure_group(torch, job, ranks, size, group=None):
     """The same dict on all ranks of a group.
 
     Busbw (GB/s, None for one rank), latency_us, how many values are wrong.
@@ -55,7 +55,10 @@ def measure(torch, job, ranks, size, group=None):
     first = torch.tensor([seconds_of(torch, device, call)], dtype=torch.float64, device=device)
     # all must make the same number of calls
     dist.all_reduce(first, op=dist.ReduceOp.MAX, group=group)
-    repeats, echoes = (REPEATS, ECHOES) if first.item() < SHORT else (0, 1)
+    if first.item() < SHORT:
+        repeats, echoes = REPEATS, ECHOES
+    else:
+        repeats, echoes = 0, 1
     times = [first.item(), *(seconds_of(torch, device, call) for _ in range(repeats))]
     latency = (
         seconds_of(torch, device, lambda: [call(small.zero_()) for _ in range(echoes)]) / echoes
@@ -93,9 +96,13 @@ def spans(ranks):
             runs[-1][1] = rank
         else:
             runs.append([rank, rank])
-    return ",".join(
-        "%d-%d" % (first, last) if last > first else "%d" % first for first, last in runs
-    )
+    found = []
+    for first, last in runs:
+        if last > first:
+            found.append("%d-%d" % (first, last))
+        else:
+            found.append("%d" % first)
+    return ",".join(found)
 
 
 def ranks_of(text):
@@ -103,7 +110,8 @@ def ranks_of(text):
     ranks = []  # type: list[int]
     for run in text.split(","):
         first, dash, last = run.partition("-")
-        low, high = int(first), int(last if dash else first)
+        low = int(first)
+        high = int(last if dash else first)
         if not 0 <= low <= high < MOST_RANKS:
             raise ValueError("no ranks: %s" % run)
         ranks += range(low, high + 1)
@@ -117,7 +125,8 @@ def run_groups(torch, job, groups, size):
     A group that does not get through within the job's timeout says so; the process succeeds in any
     case, as a launcher ends all ranks of a host when one of them fails.
     """
-    limit, ranks = job.timeout, next((group for group in groups if job.rank in group), None)
+    limit = job.timeout
+    ranks = next((group for group in groups if job.rank in group), None)
     store, _, _ = next(
         job.dist.rendezvous("env://", job.rank, job.ranks, timeout=timedelta(seconds=2 * MEET))
     )
@@ -137,7 +146,7 @@ def run_groups(torch, job, groups, size):
                 "timeout": limit + spare,
             }
             job.begin(**where)
-            send_result(job, "bisect", ranks, size, **measure(torch, job, ranks, size))
+            send_result(job, "bisect", ranks, size, **measure_group(torch, job, ranks, size))
         except Exception as error:  # whatever it is, it is this group's answer
             send_result(
                 job,
@@ -226,7 +235,9 @@ def run_stages(torch, job, largest, simulate_hosts):
     largest: bytes of the largest message of the collective to come;
     simulate_hosts: as ranks of how many hosts those of one host count.
     """
-    dist, rank, size = job.dist, job.rank, min(largest, LARGEST)
+    dist = job.dist
+    rank = job.rank
+    size = min(largest, LARGEST)
     wire.send("phase", phase="alone", rank=rank)
     given = torch.arange(PRIME, dtype=torch.uint8, device=job.device).repeat(
         max(size, LEAST) // PRIME + 2
@@ -259,9 +270,11 @@ def run_stages(torch, job, largest, simulate_hosts):
             every if len(group) == job.ranks else dist.new_group(group, timeout=limit)
             for group in groups
         ]
-        group = made[groups.index(mine)] if mine else None
+        group = None
         if mine:
-            send_result(job, stage, mine, size, **measure(torch, job, mine, size, group))
+            group = made[groups.index(mine)]
+        if mine:
+            send_result(job, stage, mine, size, **measure_group(torch, job, mine, size, group))
         _barrier(job, every)
         if mine and group is not every:
             dist.destroy_process_group(group)
@@ -287,10 +300,10 @@ def rounds_within_nodes(nodes):
         for node in nodes
     ]
     longest = max(len(pairs) for pairs in made)
-    return [
-        [pair for node in made if number < len(node) for pair in node[number]]
-        for number in range(longest)
-    ]
+    found = []
+    for number in range(longest):
+        found.append([pair for node in made if number < len(node) for pair in node[number]])
+    return found
 
 
 def rounds_between_nodes(nodes):
@@ -298,11 +311,11 @@ def rounds_between_nodes(nodes):
 
     The ranks of the same place in both, all at once, each over its own NIC.
     """
-    return [
-        [pair for a, b in pairs for pair in zip(nodes[a], nodes[b])]
-        for pairs in round_robin(len(nodes))
-        if pairs
-    ]
+    found = []
+    for pairs in round_robin(len(nodes)):
+        if pairs:
+            found.append([pair for a, b in pairs for pair in zip(nodes[a], nodes[b])])
+    return found
 
 
 def groups_by_stage(nodes):
@@ -310,7 +323,9 @@ def groups_by_stage(nodes):
 
     Each node, two nodes, four …, then all ranks.
     """
-    made = [("node", nodes)] if len(nodes) > 1 and any(len(node) > 1 for node in nodes) else []
+    made = []
+    if len(nodes) > 1 and any(len(node) > 1 for node in nodes):
+        made = [("node", nodes)]
     count = 2
     while count < len(nodes):
         starts = range(0, len(nodes) - count + 1, count)
@@ -325,7 +340,8 @@ def memory_bandwidth(torch, source):
     """Bandwidth of copies inside this rank's memory (GB/s read and written, the best of several),
     and wrong bytes.
     """
-    threads, device = torch.get_num_threads(), source.device
+    threads = torch.get_num_threads()
+    device = source.device
     torch.set_num_threads(1)  # more of them would wait for each other where ranks share the cores
     target, until = torch.zeros_like(source), time.monotonic() + WHILE
     times = [seconds_of(torch, device, lambda: target.copy_(source)) for _ in range(REPEATS)]
@@ -368,15 +384,16 @@ def measure_pair(torch, job, group, peer, values, size):
     echo = (
         seconds_of(torch, device, lambda: [exchange(small, back) for _ in range(ECHOES)]) / ECHOES
     )
-    calls = IN_A_ROW if device.type == "cuda" else 1
+    calls = 1
+    if device.type == "cuda":
+        calls = IN_A_ROW
     both = agreed(first)[0] / 2
-    repeats = (
-        0
-        if both > SHORT
-        else REPEATS
-        if device.type == "cuda"
-        else max(REPEATS, min(MOST, int(WHILE / both)))
-    )
+    if both > SHORT:
+        repeats = 0
+    elif device.type == "cuda":
+        repeats = REPEATS
+    else:
+        repeats = max(REPEATS, min(MOST, int(WHILE / both)))
     row = [
         seconds_of(torch, device, lambda: [exchange(given, got) for _ in range(calls)]) / calls
         for _ in range(repeats)

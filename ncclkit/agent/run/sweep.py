@@ -20,7 +20,7 @@ import time
 
 from .. import wire
 from . import collective, crash_handler, operations
-from .job import Job, add_options
+from .job import Job, add_job_options
 
 BATCH_SECONDS, MOST = 0.003, 20
 """A batch repeats short calls for about this long, and so often at most."""
@@ -38,11 +38,11 @@ WIDEST = 8192
 def main(argv):
     """``sweep --folder DIR --backend nccl --settings JSON --ops all_reduce --sizes 8,1024 …``."""
     options = _options(argv)
-    return crash_handler.run(options.folder, lambda rank: _run(options, rank))
+    return crash_handler.run_rank(options.folder, lambda rank: _run(options, rank))
 
 
 def _options(argv):
-    parser = collective.options(add_options)
+    parser = collective.options(add_job_options)
     parser.prog = "sweep"
     parser.add_argument(
         "--settings",
@@ -105,7 +105,8 @@ def _run(options, rank):
     job.begin(device_id=None)
     nccl = collective.nccl_version(torch, options.backend)
     wire.send("phase", phase="init", rank=rank, nccl=nccl, hostid=os.environ.get("NCCL_HOSTID", ""))
-    groups, began = Groups(torch, job, options.settings), time.monotonic()
+    groups = Groups(torch, job, options.settings)
+    began = time.monotonic()
     for number, (op, size) in enumerate(work):
         if (
             options.within
@@ -156,7 +157,9 @@ def _measure(torch, job, options, operation, groups, order):
         decided = timer.rounds([*controls, *_best(ratios, options.all)], options.decide)
         _send_times(rank, operation, "decide", decided, groups)
         winners = _best(_ratios(decided, controls), False)
-        best = [*controls, *winners] if winners else []
+        best = []
+        if winners:
+            best = [*controls, *winners]
     for name, make in (
         (("product", product_of), ("step", step_of)) if options.under_computation and best else ()
     ):
@@ -202,7 +205,9 @@ def coarse_to_fine(steps, measure):
         best = min(near, key=lambda place: ratios[steps[place]])
         if best == at and stride == 1:
             break
-        stride, at = (stride // 2 or 1) if best == at else stride, best
+        if best == at:
+            stride = stride // 2 or 1
+        at = best
     return ratios
 
 
@@ -226,7 +231,9 @@ class Groups:
     """A process group for each setting; what cannot be made is left out, on all ranks."""
 
     def __init__(self, torch, job, settings):
-        self.torch, self.job, self.wrong = torch, job, {}
+        self.torch = torch
+        self.job = job
+        self.wrong = {}
         self.groups = {number: self._made(setting) for number, setting in enumerate(settings)}
         self.usable = [
             number
@@ -292,7 +299,8 @@ class _variables:
     """
 
     def __init__(self, env):
-        self.env, self.before = env, {}
+        self.env = env
+        self.before = {}
 
     def __enter__(self):
         self.before = {name: os.environ.get(name) for name in self.env}
@@ -317,7 +325,10 @@ def timer_of(torch, job, operation, groups, order):
         known = (operation.name, operation.bytes) in groups.skipped[number]
         if not known and _supports(job, operation, groups, number):
             on_group = _call_on_group(operation, groups, number)
-            calls[number] = collective.cuda_graph_of(torch, operation) if small else on_group
+            if small:
+                calls[number] = collective.cuda_graph_of(torch, operation)
+            else:
+                calls[number] = on_group
     operation.group = groups.groups[0]
     once = [collective.time_laps(torch, operation, calls[0], 1, 2)[-1]]
     each = collective.calls_that_fit(
@@ -360,7 +371,9 @@ def product_of(torch, job, operation, groups, numbers, order):
     """
     if operation.name == "send_recv":
         return None  # its calls have no handle to wait for
-    alone, side, took = _slowest(torch, operation, _call_on_group(operation, groups, 0)), 32, 0.0
+    alone = _slowest(torch, operation, _call_on_group(operation, groups, 0))
+    side = 32
+    took = 0.0
     while took < alone and side < WIDEST:
         side *= 2
         matrix = torch.zeros(side, side, device=job.device)
@@ -443,7 +456,10 @@ class Timer:
     """
 
     def __init__(self, torch, job, order, calls, repeats, calls_per_replay):
-        self.torch, self.job, self.order, self.calls = torch, job, order, calls
+        self.torch = torch
+        self.job = job
+        self.order = order
+        self.calls = calls
         self.repeats = repeats
         self.calls_per_replay = calls_per_replay
         self.cuda = job.device.type == "cuda"
@@ -454,7 +470,9 @@ class Timer:
         if self.cuda:
             self.torch.cuda.synchronize()
         calls = self.repeats * self.calls_per_replay
-        own = [[self._seconds(*lap[number]) / calls for lap in marks] for number in numbers]
+        own = []
+        for number in numbers:
+            own.append([self._seconds(*lap[number]) / calls for lap in marks])
         times = self.torch.tensor(own, dtype=self.torch.float64, device=self.job.device)
         self.job.dist.all_reduce(times)
         return dict(zip(numbers, (times / self.job.ranks).tolist()))
@@ -464,7 +482,8 @@ class Timer:
 
         The call before a batch does not count.
         """
-        turn, marks = list(numbers), {}
+        turn = list(numbers)
+        marks = {}
         self.order.shuffle(turn)
         for number in turn:
             call = self.calls[number]
@@ -476,4 +495,6 @@ class Timer:
         return marks
 
     def _seconds(self, start, end):
-        return start.elapsed_time(end) / 1e3 if self.cuda else end - start
+        if self.cuda:
+            return start.elapsed_time(end) / 1e3
+        return end - start

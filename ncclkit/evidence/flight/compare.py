@@ -317,7 +317,7 @@ MANY = 1024
 """Dumps from which on each holds fewer times: no picture of so many ranks shows all."""
 
 
-def summary(dump: Dump, of: int = 1) -> Event:
+def dump_event(dump: Dump, of: int = 1) -> Event:
     """The `flight.dump` event of one file; of: how many dumps there are."""
     by_group: dict[str, Data] = {}
     lines: list[str] = []

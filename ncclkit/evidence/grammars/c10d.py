@@ -20,7 +20,8 @@ def monitor(what: str, anchor: str, pattern: str, kind: str = "c10d.monitor") ->
 
 
 MONITOR: tuple[Rule, ...] = (
-    # ProcessGroupNCCL's watchdog got stuck for 480 seconds without making progress in monitoring enqueued collectives.
+    # ProcessGroupNCCL's watchdog got stuck for 480 seconds without making progress in monitoring \
+    #   enqueued collectives.
     rule(
         "c10d.monitor",
         "watchdog got stuck",
@@ -34,9 +35,12 @@ MONITOR: tuple[Rule, ...] = (
     monitor("stuck", "detects no heartbeat", ".{0,200}detects no heartbeat"),
     # Could not acquire GIL within 300 ms on exit, possible GIL induced hang
     monitor("gil", "Could not acquire GIL", "Could not acquire GIL"),
-    # Received a dump signal due to a collective timeout from rank 3 and we will try our best to dump the debug info.
-    # Received a global dump signal from rank 3 (2.4)         Observed flight recorder dump signal from another rank
-    # Broadcasting flight-recorder dump signal (2.5)          First PG on this rank detecting the dump signal (2.4)
+    # Received a dump signal due to a collective timeout from rank 3 and we will try our best to \
+    #   dump the debug info.
+    # Received a global dump signal from rank 3 (2.4)
+    # Observed flight recorder dump signal from another rank
+    # Broadcasting flight-recorder dump signal (2.5)
+    # First PG on this rank detecting the dump signal (2.4)
     monitor(
         "dump", "dump signal", "(?:Received a|Observed|Broadcasting|First PG).{0,200}dump signal"
     ),
@@ -56,7 +60,8 @@ MONITOR: tuple[Rule, ...] = (
         "taking the entire process down",
         "To avoid (?:data inconsistency|this inconsistency)",
     ),
-    # NCCL watchdog thread terminated with exception: … (2.1)   Process group watchdog thread terminated with exception
+    # NCCL watchdog thread terminated with exception: … (2.1)   Process group watchdog thread \
+    #   terminated with exception
     monitor(
         "terminate",
         "watchdog thread terminated with",
@@ -64,10 +69,11 @@ MONITOR: tuple[Rule, ...] = (
     ),
     # Future for ProcessGroup abort timed out after 600000 ms
     monitor("abort", "ProcessGroup abort timed out", "Future for ProcessGroup abort timed out"),
-    # [TC][rank=3][name=default_pg] Aborting process on rank 3 due to timeout - timeout watchdog detected operation
-    # timeout (2.15)
+    # [TC][rank=3][name=default_pg] Aborting process on rank 3 due to timeout - timeout watchdog \
+    #   detected operation timeout (2.15)
     monitor("terminate", "Aborting process on rank", "Aborting process on rank"),
-    # Stack trace of the failed collective not found, potentially because FlightRecorder is disabled.
+    # Stack trace of the failed collective not found, potentially because FlightRecorder is \
+    #   disabled.
     rule(
         "c10d.recorder",
         "FlightRecorder is disabled",
@@ -113,7 +119,8 @@ MONITOR: tuple[Rule, ...] = (
         what="failed",
     ),
     # ProcessGroupNCCL initialization options: size: 8, global rank: 0, TIMEOUT(ms): 7200000, …
-    # init_process_group("nccl", timeout=datetime.timedelta(seconds=7200))      timeout=timedelta(hours=2)
+    # init_process_group("nccl", timeout=datetime.timedelta(seconds=7200))
+    # timeout=timedelta(hours=2)
     # ddp_timeout: 18000      --distributed-timeout-minutes 120
     monitor("group_timeout", "TIMEOUT(ms): ", r"TIMEOUT\(ms\): \d+", "c10d.hint"),
     monitor("asked_timeout", "timedelta(", r"timeout ?= ?(?:datetime\.)?timedelta\(", "c10d.hint"),
@@ -141,7 +148,8 @@ MONITOR: tuple[Rule, ...] = (
 """The rules of `c10d` take these in."""
 
 
-# [PG ID 2 PG GUID 7(tp_group) Rank 1]      [PG 0 (default_pg) Rank 3]      [Rank 2]      [PG GUID 0(default_pg) Rank 3]
+# [PG ID 2 PG GUID 7(tp_group) Rank 1]      [PG 0 (default_pg) Rank 3]      [Rank 2]
+# [PG GUID 0(default_pg) Rank 3]
 PG = r"^(?:(?=(.*?\[(?:PG (?P<pg>[^\]]{0,300}?) )?Rank (?P<pg_rank>\d{1,7})\]))\1)?.*?"
 
 
@@ -275,9 +283,9 @@ def _frames(match: re.Match[str], data: Data, line: Line) -> Data | None:
 
 
 RULES: tuple[Rule, ...] = (
-    # [rank3]:[E1121 23:59:01.9 ProcessGroupNCCL.cpp:632] [Rank 3] Watchdog caught collective operation timeout:
-    # WorkNCCL(SeqNum=493,
-    # OpType=ALLGATHER, NumelIn=1, NumelOut=4, Timeout(ms)=60000) ran for 60044 milliseconds before timing out.
+    # [rank3]:[E1121 23:59:01.9 ProcessGroupNCCL.cpp:632] [Rank 3] Watchdog caught collective \
+    #   operation timeout: WorkNCCL(SeqNum=493, OpType=ALLGATHER, NumelIn=1, NumelOut=4, \
+    #   Timeout(ms)=60000) ran for 60044 milliseconds before timing out.
     rule(
         "c10d.timeout",
         "Watchdog caught",
@@ -295,17 +303,22 @@ RULES: tuple[Rule, ...] = (
         up_to_first(TC) + r".*imed out after (?P<ran_ms>\d+) ?ms",
         make=_second,
     ),
-    # [TC][rank=3][name=default_pg] Watchdog caught collective operation timeout: NCCL operation timed out
-    # torch.distributed.DistBackendError: Watchdog caught collective operation timeout: NCCL operation timed out
+    # [TC][rank=3][name=default_pg] Watchdog caught collective operation timeout: NCCL operation \
+    #   timed out
+    # torch.distributed.DistBackendError: Watchdog caught collective operation timeout: NCCL \
+    #   operation timed out
     rule(
         "c10d.timeout",
         "NCCL operation timed out",
         rf"^(?:(?=(.*?{TC}))\1)?.*NCCL operation timed out",
         make=_unsized,
     ),
-    # frame #1: c10d::ProcessGroupNCCL::WorkNCCL::checkTimeout(std::optional<…>) + 0x1d2 (0x7f in …/libtorch_cuda.so)
-    # Exception raised from checkTimeout at ../torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp:632 (most recent call …
-    # An excerpt without the message: checkTimeout throws for a timeout only, while ncclCommWatchdog throws anything on.
+    # frame #1: c10d::ProcessGroupNCCL::WorkNCCL::checkTimeout(std::optional<…>) + 0x1d2 (0x7f in \
+    #   …/libtorch_cuda.so)
+    # Exception raised from checkTimeout at \
+    #   ../torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp:632 (most recent call …
+    # An excerpt without the message: checkTimeout throws for a timeout only, while
+    # ncclCommWatchdog throws anything on.
     rule(
         "c10d.timeout",
         "checkTimeout",
@@ -313,9 +326,9 @@ RULES: tuple[Rule, ...] = (
         r"|Exception raised from checkTimeout at \S*ProcessGroupNCCL\.cpp:",
         make=_thrown,
     ),
-    # [PG ID 0 PG GUID 0(default_pg) Rank 2]  failure detected by watchdog at work sequence id: 493 PG status: last
-    # enqueued work: 493,
-    # last completed work: 492        Timeout at NCCL work: 3, last enqueued NCCL work: 4, last completed NCCL work: 2.
+    # [PG ID 0 PG GUID 0(default_pg) Rank 2]  failure detected by watchdog at work sequence id: \
+    #   493 PG status: last enqueued work: 493, last completed work: 492
+    # Timeout at NCCL work: 3, last enqueued NCCL work: 4, last completed NCCL work: 2.
     rule(
         "c10d.status",
         "last enqueued",
@@ -324,8 +337,8 @@ RULES: tuple[Rule, ...] = (
         r" (?P<completed>-?\d+)",
         make=_group,
     ),
-    # … from rank 3 and we will try our best to dump the debug info. Last enqueued NCCL work: 8, last completed NCCL
-    # work: 8.
+    # … from rank 3 and we will try our best to dump the debug info. Last enqueued NCCL work: 8, \
+    #   last completed NCCL work: 8.
     rule(
         "c10d.status",
         "Last enqueued NCCL work",
@@ -342,7 +355,8 @@ RULES: tuple[Rule, ...] = (
         r"(?P<message>To our best knowledge.*)",
         make=_desync,
     ),
-    # To our best knowledge, ranks [3] are the lagging ranks that caused this timeout. They never joined any collectives
+    # To our best knowledge, ranks [3] are the lagging ranks that caused this timeout. They never \
+    #   joined any collectives
     rule(
         "c10d.desync",
         "are the lagging ranks",
@@ -357,8 +371,8 @@ RULES: tuple[Rule, ...] = (
         r"Stack trace of the failed collective:\s*(?P<rest>.*)",
         make=_frames,
     ),
-    # NCCL error in: /pytorch/torch/csrc/distributed/c10d/NCCLUtils.cpp:94, remote process exited or there was a
-    # network error, NCCL version 2.21.5
+    # NCCL error in: /pytorch/torch/csrc/distributed/c10d/NCCLUtils.cpp:94, remote process exited \
+    #   or there was a network error, NCCL version 2.21.5
     rule(
         "c10d.error",
         "NCCL error in:",
@@ -366,7 +380,8 @@ RULES: tuple[Rule, ...] = (
         r" (?P<nccl_version>[\d.]+\d))?\s{0,80}$",
         make=_last_error,
     ),
-    # NCCL communicator encountered error set by ProcessGroupNCCL: NCCL error: remote process exited …
+    # NCCL communicator encountered error set by ProcessGroupNCCL: NCCL error: remote process \
+    #   exited …
     # [TC][rank=0][name=default_pg] nccl hit async error on rank 0: unhandled system error
     *(
         rule("c10d.error", anchor, pattern, last_error="")
@@ -381,8 +396,8 @@ RULES: tuple[Rule, ...] = (
             ),
         )
     ),
-    # RuntimeError: NCCL error: unhandled cuda error (run with NCCL_DEBUG=INFO for details)      NCCL Error 2:
-    # unhandled system error
+    # RuntimeError: NCCL error: unhandled cuda error (run with NCCL_DEBUG=INFO for details)
+    # NCCL Error 2: unhandled system error
     *(
         rule(
             "c10d.error",
@@ -402,8 +417,8 @@ RULES: tuple[Rule, ...] = (
     # Last error:
     # Duplicate GPU detected : rank 1 and rank 0 both on CUDA device 10
     rule("nccl.warn", "Last error:", r"Last error:\s{0,80}$", make=_quoted),
-    # [5] is setting up NCCL communicator and retrieving ncclUniqueId from [0] via c10d key-value store by key '0', but
-    # store->get('0') got error: …
+    # [5] is setting up NCCL communicator and retrieving ncclUniqueId from [0] via c10d key-value \
+    #   store by key '0', but store->get('0') got error: …
     rule(
         "c10d.unique_id",
         "ncclUniqueId from",
@@ -414,7 +429,8 @@ RULES: tuple[Rule, ...] = (
             data | {"_rank": data["rank"] if line.rank is None or line.local else None}
         ),
     ),
-    # using GPU 3 as device used by this process is currently unknown         Guessing device ID based on global rank
+    # using GPU 3 as device used by this process is currently unknown
+    # Guessing device ID based on global rank
     rule(
         "c10d.device_unknown",
         "currently unknown",

@@ -108,18 +108,20 @@ FAMILIES: tuple[tuple[str, str], ...] = (
 )
 _FAMILIES = tuple((name, re.compile(pattern)) for name, pattern in FAMILIES)
 
-# transport/net_ib.cc:1295 NCCL WARN NET/IB : Got completion from peer 10.0.0.2<4791> with status=12 opcode=0 len=0
-# vendor err 129
-# … status=IBV_WC_RETRY_EXC_ERR(12) opcode=IBV_WC_SEND(0) … vendor_err=129      … Got completion with error 12, opcode
-# 0, len 0, vendor err 129
+# transport/net_ib.cc:1295 NCCL WARN NET/IB : Got completion from peer 10.0.0.2<4791> with \
+#   status=12 opcode=0 len=0 vendor err 129
+# … status=IBV_WC_RETRY_EXC_ERR(12) opcode=IBV_WC_SEND(0) … vendor_err=129
+# … Got completion with error 12, opcode 0, len 0, vendor err 129
 COMPLETION = re.compile(
     r"(?:status=(?:IBV_WC_\w{1,60}\()?|with error |error )(?P<status>\d{1,9})"
     r".{0,400}?vendor[ _]err[ =]{0,9}(?P<vendor>\d{1,9})"
 )
-# localGid ::ffff:10.0.0.1 remoteGids::ffff:10.0.0.2 hca mlx5_4: both ends use RoCE v2 entries with IPv4 addresses
+# localGid ::ffff:10.0.0.1 remoteGids::ffff:10.0.0.2 hca mlx5_4: both ends use RoCE v2 entries \
+#   with IPv4 addresses
 ROUTED = re.compile(r"localGid ::ffff:[\d.]+ remoteGids?[ :]*ffff:[\d.]+")
-# Call to ibv_modify_qp failed with 110 Connection timed out, on dev mlx5_0:1 …      Call to ibv_reg_mr failed with
-# error Cannot allocate memory       Call to ibv_reg_mr failed : Bad address
+# Call to ibv_modify_qp failed with 110 Connection timed out, on dev mlx5_0:1 …
+# Call to ibv_reg_mr failed with error Cannot allocate memory
+# Call to ibv_reg_mr failed : Bad address
 CALL = re.compile(
     r"(?:Call to )?(?P<call>ibv_\w+)(?:\(\))? (?:failed|returned(?: -?\d+)?)"
     r"(?:(?: with (?:error )?| : )(?:(?P<errno>\d+) )?(?P<error>[^,]+?))?"
@@ -166,18 +168,22 @@ def _family(text: str) -> str:
 INFO_FAMILIES: tuple[tuple[str, str, str], ...] = (
     # NET/Plugin : No plugin found (libnccl-net.so), using internal implementation
     ("no_plugin", "No plugin found", r"No plugin found"),
-    # NET/Plugin: Could not find: libnccl-net.so.       NET/Plugin: Failed to find ncclNetPlugin_v7 symbol.
+    # NET/Plugin: Could not find: libnccl-net.so.
+    # NET/Plugin: Failed to find ncclNetPlugin_v7 symbol.
     ("no_plugin", "Could not find", r"Could not find:? libnccl"),
     ("no_plugin", "Failed to find ncclNetPlugin", r"Failed to find ncclNetPlugin"),
-    # NET/Plugin : Plugin load (libnccl-net.so) returned 2 : libnccl-net.so: cannot open shared object file
-    # NET/Plugin : Plugin load (libnccl-net.so) returned 2 : …/libfabric.so.1: version `FABRIC_1.6' not found
+    # NET/Plugin : Plugin load (libnccl-net.so) returned 2 : libnccl-net.so: cannot open shared \
+    #   object file
+    # NET/Plugin : Plugin load (libnccl-net.so) returned 2 : …/libfabric.so.1: version \
+    #   `FABRIC_1.6' not found
     (
         "plugin",
         "Plugin load ",
         r"Plugin load .{0,200} returned 2 ?: .{0,300}(?:version `|undefined symbol)",
     ),
     ("no_plugin", "Plugin load ", r"Plugin load .{0,200} returned 2"),
-    # Successfully loaded external network plugin /opt/…/libnccl-net.so    Failed to initialize NET plugin X
+    # Successfully loaded external network plugin /opt/…/libnccl-net.so
+    # Failed to initialize NET plugin X
     ("plugin", "loaded external", r"loaded external .{0,300}plugin"),
     (
         "plugin",
@@ -190,22 +196,26 @@ INFO_FAMILIES: tuple[tuple[str, str, str], ...] = (
     ("plugin", "cannot open shared object", r"[Pp]lugin.{0,300}cannot open"),
     # NET/OFI Initializing aws-ofi-nccl 1.7.4
     ("plugin", "NET/OFI", r"NET/OFI"),
-    # P2P is disabled between connected GPUs 1 and 0. You can repress this message with NCCL_IGNORE_DISABLED_P2P=1.
+    # P2P is disabled between connected GPUs 1 and 0. You can repress this message with \
+    #   NCCL_IGNORE_DISABLED_P2P=1.
     ("p2p_disabled", "P2P is disabled", r"P2P is disabled"),
-    # NET/IB : GPU Direct RDMA Disabled for HCA 0 'mlx5_0'     GPU Direct RDMA Disabled for GPU 5 / HCA 0 (distance 7 >
-    # 5), read 0
+    # NET/IB : GPU Direct RDMA Disabled for HCA 0 'mlx5_0'
+    # GPU Direct RDMA Disabled for GPU 5 / HCA 0 (distance 7 > 5), read 0
     ("gdr_disabled", "GPU Direct RDMA Disabled", r"GPU Direct RDMA Disabled"),
-    # cuMem host allocations do not appear to be working; falling back to a /dev/shm/ based implementation
+    # cuMem host allocations do not appear to be working; falling back to a /dev/shm/ based \
+    #   implementation
     ("cumem", "cuMem host allocations", r"do not appear to be working"),
-    # CUMEM imported shareable host buffer from proxyRank 2 size 4096 …      MMAP imported shareable host buffer
-    # /dev/shm/nccl-Ab …
+    # CUMEM imported shareable host buffer from proxyRank 2 size 4096 …
+    # MMAP imported shareable host buffer /dev/shm/nccl-Ab …
     ("cumem", "imported shareable host buffer", r"(?:CUMEM|MMAP) imported shareable host buffer"),
     # NVLS multicast support is not available on dev 0
     ("nvls", "NVLS multicast support is", r"NVLS multicast support is not available"),
-    # Failed to bind NVLink SHARP (NVLS) Multicast memory of size 2097152 : … Proceeding without NVLS support
+    # Failed to bind NVLink SHARP (NVLS) Multicast memory of size 2097152 : … Proceeding without \
+    #   NVLS support
     ("nvls", "without NVLS", r"without NVLS"),
     ("nvls", "ailed to bind NV", r"[Ff]ailed to bind NV"),
-    # Call to ibv_modify_qp failed with 110 Connection timed out … retrying 3/34 after 300 msec of sleep
+    # Call to ibv_modify_qp failed with 110 Connection timed out … retrying 3/34 after 300 msec of \
+    #   sleep
     ("retry", "msec of sleep", r"retrying \d+/\d+"),
     # Could not get speed from /sys/class/net/eth0/speed. Defaulting to 10 Gbps.
     ("speed_unknown", "Could not get speed", r"Could not get speed"),
@@ -221,13 +231,15 @@ INFO_FAMILIES: tuple[tuple[str, str, str], ...] = (
     ("foreign", "magic mismatch", r"magic mismatch"),
     # Stack size limit (unlimited) is unsafe; will use 8192KB for newly launched threads
     ("stack_size", "Stack size limit", r"Stack size limit"),
-    # Receiver got a completion for a CTS but retrieved an 'unused' request (2.29+): may hang silently
+    # Receiver got a completion for a CTS but retrieved an 'unused' request (2.29+): may hang \
+    #   silently
     ("unused_request", "'unused' request", r"'unused' request"),
     # Invalid value fast for NCCL_NTHREADS, using default -2.
     ("bad_value", "Invalid value ", r"Invalid value .{0,200} for NCCL_\w+, using default"),
     # Continuing in spite of a RAS initialization error
     ("ras", "RAS initialization error", r"RAS initialization error"),
-    # Could not find real path of /sys/class/net/…        Topology detection : could not read PATH, ignoring
+    # Could not find real path of /sys/class/net/…
+    # Topology detection : could not read PATH, ignoring
     ("topology", "Could not find real path", r"Could not find real path"),
     ("topology", "Topology detection", r"Topology detection ?: could not read"),
 )

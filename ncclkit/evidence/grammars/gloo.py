@@ -39,9 +39,10 @@ def _two(match: re.Match[str], data: Data, line: Line) -> Data:
 
 RULES: tuple[Rule, ...] = (
     # Detected mismatch between collectives on ranks. Rank 0 is running collective:
-    # CollectiveFingerPrint(SequenceNumber=1, OpType=ALLREDUCE, TensorShape=[20]), but Rank 1 is running collective:
-    # CollectiveFingerPrint(SequenceNumber=1, OpType=BROADCAST, TensorShape=[10]).Collectives differ in the following
-    # aspects: 	Op type: ALLREDUCEvs BROADCAST (TORCH_DISTRIBUTED_DEBUG=DETAIL)
+    # CollectiveFingerPrint(SequenceNumber=1, OpType=ALLREDUCE, TensorShape=[20]), but Rank 1 is \
+    #   running collective: CollectiveFingerPrint(SequenceNumber=1, OpType=BROADCAST, \
+    #   TensorShape=[10]).Collectives differ in the following aspects: 	Op type: ALLREDUCEvs \
+    #   BROADCAST (TORCH_DISTRIBUTED_DEBUG=DETAIL)
     rule(
         "c10d.mismatch",
         "Detected mismatch between",
@@ -61,15 +62,15 @@ RULES: tuple[Rule, ...] = (
         r"Ranks? (?P<ranks>\d+(?:, ?\d+)*) failed to pass monitoredBarrier in (?P<timeout_ms>\d+)",
         make=_ranks,
     ),
-    # [../third_party/gloo/gloo/transport/tcp/unbound_buffer.cc:78] Timed out waiting 6000ms for recv operation to
-    # complete
+    # [../third_party/gloo/gloo/transport/tcp/unbound_buffer.cc:78] Timed out waiting 6000ms for \
+    #   recv operation to complete
     rule(
         "gloo.timeout",
         "Timed out waiting",
         r"Timed out waiting (?P<timeout_ms>\d+) ?ms for (?P<what>send|recv) operation",
     ),
-    # [../gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:17323      pair.cc:537] Read error
-    # [127.0.0.1]:17323: Connection reset by peer
+    # [../gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:17323
+    # pair.cc:537] Read error [127.0.0.1]:17323: Connection reset by peer
     rule(
         "gloo.closed",
         "Connection closed by peer",
@@ -83,7 +84,8 @@ RULES: tuple[Rule, ...] = (
         r" (?P<address>\[[^\]]{0,200}\]:\d{1,5}\b)?.{0,400}Connection reset by peer",
         how="reset",
     ),
-    # pair.cc:537] Read error [10.0.0.2]:43672: Connection timed out. (what was sent is not acknowledged any more)
+    # pair.cc:537] Read error [10.0.0.2]:43672: Connection timed out. (what was sent is not \
+    #   acknowledged any more)
     rule(
         "gloo.closed",
         "Connection timed out",
@@ -91,15 +93,16 @@ RULES: tuple[Rule, ...] = (
         r" (?P<address>\[[^\]]{0,200}\]:\d{1,5}\b)?.{0,400}Connection timed out",
         how="timed out",
     ),
-    # Gloo connectFullMesh failed with [.../gloo/transport/tcp/pair.cc:152] timed out connecting: SO_ERROR: Connection
-    # refused, remote=[127.0.1.1]:9600$0
+    # Gloo connectFullMesh failed with [.../gloo/transport/tcp/pair.cc:152] timed out connecting: \
+    #   SO_ERROR: Connection refused, remote=[127.0.1.1]:9600$0
     rule(
         "gloo.connect",
         "connectFullMesh failed",
         r"connectFullMesh failed with (?:[^:\]]{0,300}[:\]] ?){0,12}(?P<why>[^:\]]{1,300})"
         r", remote=(?P<address>\[[^\]]{0,200}\]:\d+)",
     ),
-    # Gloo connectFullMesh failed with [.../gloo/transport/tcp/pair.cc:144] no error       (the address is not said)
+    # Gloo connectFullMesh failed with [.../gloo/transport/tcp/pair.cc:144] no error
+    # (the address is not said)
     rule(
         "gloo.connect",
         "connectFullMesh failed",
@@ -108,13 +111,15 @@ RULES: tuple[Rule, ...] = (
     ),
     # connect [127.0.1.1]:5327: Connection refused
     rule("gloo.connect", "connect [", r"\bconnect (?P<address>\[[^\]]*\]:\d+): (?P<why>[^,]+)"),
-    # pair.cc:456] op.preamble.length <= op.nbytes. 16 vs 8. Received data size doesn't match expected size.
+    # pair.cc:456] op.preamble.length <= op.nbytes. 16 vs 8. Received data size doesn't match \
+    #   expected size.
     rule(
         "gloo.size_mismatch",
         "op.preamble.length <= op.nbytes",
         r"op\.preamble\.length <= op\.nbytes\. (?P<a>\d+) vs (?P<b>\d+)",
     ),
-    # device.cc:84] ifa != nullptr. Unable to find address for: eth9         Unable to find interface for: eth9
+    # device.cc:84] ifa != nullptr. Unable to find address for: eth9
+    # Unable to find interface for: eth9
     # Unable to find interface named eth9
     *(
         rule(
@@ -124,16 +129,16 @@ RULES: tuple[Rule, ...] = (
         )
         for what in ("address for", "interface for", "interface named")
     ),
-    # RuntimeError: DDP expects same model across all ranks, but Rank 0 has 4 params, while rank 1 has inconsistent 5
-    # params.
+    # RuntimeError: DDP expects same model across all ranks, but Rank 0 has 4 params, while rank 1 \
+    #   has inconsistent 5 params.
     rule(
         "ddp.params",
         "has inconsistent",
         r"^(?P<message>.*(?P<ranks>Rank \d+ has \d+ params, while rank \d+) has inconsistent.*)",
         make=_two,
     ),
-    # RuntimeError: [2]: params[3] in this process with sizes [10, 5] appears not to match sizes of the same param in
-    # process 0.
+    # RuntimeError: [2]: params[3] in this process with sizes [10, 5] appears not to match sizes \
+    #   of the same param in process 0.
     rule(
         "ddp.params",
         "in this process with",
@@ -147,7 +152,8 @@ RULES: tuple[Rule, ...] = (
         r"^(?P<message>.*did not receive grad for rank (?P<ranks>\d+).*)",
         make=_ranks,
     ),
-    # RuntimeError: Expected to have finished reduction in the prior iteration before starting a new one.
+    # RuntimeError: Expected to have finished reduction in the prior iteration before starting a \
+    #   new one.
     rule(
         "ddp.params",
         "Expected to have finished reduction",

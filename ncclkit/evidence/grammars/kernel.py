@@ -50,8 +50,8 @@ def _mapped(match: re.Match[str], data: Data, line: Line) -> Data:
 
 
 RULES: tuple[Rule, ...] = (
-    # NVRM: Xid (PCI:0000:1b:00): 79, pid=4711, name=python, GPU has fallen off the bus.      Xid (PCI:...): 145,
-    # RLW_RXPIPE …
+    # NVRM: Xid (PCI:0000:1b:00): 79, pid=4711, name=python, GPU has fallen off the bus.
+    # Xid (PCI:...): 145, RLW_RXPIPE …
     rule(
         "kernel.xid",
         "Xid (",
@@ -65,8 +65,9 @@ RULES: tuple[Rule, ...] = (
         r"\bSXid \((?P<bus>[^)]*)\): (?P<sxid>\d+),? ?(?P<message>.*)",
         make=_switch,
     ),
-    # Out of memory: Killed process 4711 (python) total-vm:…      Memory cgroup out of memory: Killed process 4711
-    # (python)        Out of memory: Kill process 4711 (python) score 987 or sacrifice child (before 5.0)
+    # Out of memory: Killed process 4711 (python) total-vm:…
+    # Memory cgroup out of memory: Killed process 4711 (python)
+    # Out of memory: Kill process 4711 (python) score 987 or sacrifice child (before 5.0)
     *(
         rule(
             "kernel.oom",
@@ -82,7 +83,8 @@ RULES: tuple[Rule, ...] = (
     rule(
         "kernel.oom",
         "oom-kill:constraint",
-        r"oom-kill:constraint=(?P<memcg>\w{1,60}),.{0,1500}?\btask=(?P<name>[^,]{1,64}),pid=(?P<pid>\d+)",
+        r"oom-kill:constraint=(?P<memcg>\w{1,60}),.{0,1500}?\btask=(?P<name>[^,]{1,64}),pid="
+        r"(?P<pid>\d+)",
         make=lambda match, data, line: (
             data | {"memcg": "MEMCG" in str(data["memcg"]), "_pid": data["pid"]}
         ),
@@ -103,7 +105,8 @@ RULES: tuple[Rule, ...] = (
         r" (?P<library>[^\[\s]+))?(?:\[|$)",
         make=_whose,
     ),
-    # traps: python[4711] general protection fault ip:7f01 sp:7ffe error:0 in libcuda.so.550.54[7f00+1000]
+    # traps: python[4711] general protection fault ip:7f01 sp:7ffe error:0 in \
+    #   libcuda.so.550.54[7f00+1000]
     rule(
         "kernel.segfault",
         "general protection fault",
@@ -111,7 +114,8 @@ RULES: tuple[Rule, ...] = (
         r" (?P<library>[^\[\s]+))?(?:\[|$)",
         make=_whose,
     ),
-    # [node-1:4711] [ 1] /opt/aws-ofi-nccl/lib/libnccl-net.so(nccl_net_ofi_init+0x3a)[0x7f01]  (a stack of libc)
+    # [node-1:4711] [ 1] /opt/aws-ofi-nccl/lib/libnccl-net.so(nccl_net_ofi_init+0x3a)[0x7f01]  (a \
+    #   stack of libc)
     rule(
         "kernel.segfault",
         "libnccl-net",
@@ -125,7 +129,8 @@ RULES: tuple[Rule, ...] = (
         r"mlx5_core \S+ (?P<device>[^\s:]+): Link (?P<state>\w+)",
         make=_state,
     ),
-    # mlx5_core 0000:17:00.0 mlx5_5: Port: 1 Link DOWN       mlx5_core 0000:17:00.0 mlx5_5: Port: 1 Link ACTIVE
+    # mlx5_core 0000:17:00.0 mlx5_5: Port: 1 Link DOWN
+    # mlx5_core 0000:17:00.0 mlx5_5: Port: 1 Link ACTIVE
     *(
         rule(
             "kernel.link",
@@ -135,7 +140,8 @@ RULES: tuple[Rule, ...] = (
         )
         for anchor in (" Link DOWN", " Link ACTIVE")
     ),
-    # ixgbe 0000:17:00.0 ens1f0: NIC Link is Down       bnxt_en 0000:17:00.0 ens1: NIC Link is Up, 100000 Mbps
+    # ixgbe 0000:17:00.0 ens1f0: NIC Link is Down
+    # bnxt_en 0000:17:00.0 ens1: NIC Link is Up, 100000 Mbps
     rule(
         "kernel.link",
         "NIC Link is ",
@@ -180,8 +186,10 @@ RULES: tuple[Rule, ...] = (
         r"NETDEV WATCHDOG: (?:CPU: \d+: )?(?P<device>[\w.]+)",
         state="down",
     ),
-    # neighbour: arp_cache: neighbor table overflow!       nf_conntrack: nf_conntrack: table full, dropping packet
-    # TCP: request_sock_TCP: Possible SYN flooding on port 29500. Dropping request.       TcpExtListenOverflows 41230
+    # neighbour: arp_cache: neighbor table overflow!
+    # nf_conntrack: nf_conntrack: table full, dropping packet
+    # TCP: request_sock_TCP: Possible SYN flooding on port 29500. Dropping request.
+    # TcpExtListenOverflows 41230
     *(
         rule("kernel.table", anchor, rf"^(?P<message>.*{pattern}.*)", name=name)
         for anchor, pattern, name in (
@@ -191,7 +199,8 @@ RULES: tuple[Rule, ...] = (
             ("ListenOverflows", r"\bTcpExtListenOverflows\s{1,40}[1-9]", "accept queue"),
         )
     ),
-    # DMAR: [DMA Read] Request device [17:00.0] fault addr …      DMAR: [DMA Read NO_PASID] Request device [17:00.0] …
+    # DMAR: [DMA Read] Request device [17:00.0] fault addr …
+    # DMAR: [DMA Read NO_PASID] Request device [17:00.0] …
     rule(
         "kernel.iommu",
         "DMAR: [",
@@ -199,7 +208,8 @@ RULES: tuple[Rule, ...] = (
         make=_mapped,
     ),
     # AMD-Vi: Event logged [IO_PAGE_FAULT device=1b:00.0 domain=0x000e address=0x1000 flags=0x0030]
-    # nvidia 0000:1b:00.0: AMD-Vi: Event logged [IO_PAGE_FAULT domain=0x000e address=0x1000 flags=0x0030]
+    # nvidia 0000:1b:00.0: AMD-Vi: Event logged [IO_PAGE_FAULT domain=0x000e address=0x1000 \
+    #   flags=0x0030]
     rule("kernel.iommu", "IO_PAGE_FAULT", r"^(?P<message>.*IO_PAGE_FAULT.*)", make=_mapped),
     # INFO: task python:4711 blocked for more than 122 seconds.
     rule(
@@ -228,7 +238,8 @@ RULES: tuple[Rule, ...] = (
         what="nfs",
     ),
     # LustreError: 11-0: scratch-OST0012-osc: operation ost_read to node … failed: rc = -107
-    # Lustre: scratch-MDT0000-mdc: Connection to scratch-MDT0000 (at …) was lost; in progress operations … will wait …
+    # Lustre: scratch-MDT0000-mdc: Connection to scratch-MDT0000 (at …) was lost; in progress \
+    #   operations … will wait …
     # blk_update_request: I/O error, dev nvme0n1, sector …        EXT4-fs error (device nvme0n1): …
     # XFS (nvme0n1): log I/O error -5          ceph: mds0 hung
     *(

@@ -136,7 +136,8 @@ PLAN: tuple[Rule, ...] = (
         r"Ring (?P<channel>\d+) : (?P<left>\d+) -> (?P<rank>\d+) -> (?P<right>\d+)\s{0,80}$",
         make=_neighbours,
     ),
-    # Trees [0] 1/-1/-1->0->-1 [1] 1/-1/-1->0->-1        Trees [0] 1/-1/-1->0->-1|-1->0->1/-1/-1 (2.10)
+    # Trees [0] 1/-1/-1->0->-1 [1] 1/-1/-1->0->-1
+    # Trees [0] 1/-1/-1->0->-1|-1->0->1/-1/-1 (2.10)
     # NVLS Trees : [0] 1/-1/-1->0->-1
     rule("nccl.tree", "Trees ", r"(?P<nvls>NVLS )?Trees :? ?(?P<said>\[.*)", make=_trees),
     # Tree 0 : -1 -> 0 -> 1/2/-1
@@ -149,7 +150,8 @@ PLAN: tuple[Rule, ...] = (
     ),
     # Bootstrap timings total 0.014 (create 0.000, send 0.000, recv 0.011, ring 0.001, delay 0.000)
     rule("nccl.timing", "Bootstrap timings", r"Bootstrap timings total [\d.]+", what="bootstrap"),
-    # Connected all rings, use ring PXN 0 GDR 1      Connected all trees      Connected NVLS tree      Connected CollNet
+    # Connected all rings, use ring PXN 0 GDR 1      Connected all trees      Connected NVLS tree
+    # Connected CollNet
     rule(
         "nccl.connected",
         "Connected ",
@@ -163,7 +165,8 @@ PLAN: tuple[Rule, ...] = (
         r"Setting affinity for GPU (?P<gpu>\d+) to (?P<mask>\S+)",
         make=_affinity,
     ),
-    # ncclTopoGetCpuAffinity: Affinity for GPU 3 is 0-31,64-95. (GPU affinity = 0-31,64-95 ; CPU affinity = 0-127).
+    # ncclTopoGetCpuAffinity: Affinity for GPU 3 is 0-31,64-95. (GPU affinity = 0-31,64-95 ; CPU \
+    #   affinity = 0-127).
     rule(
         "nccl.affinity",
         "ncclTopoGetCpuAffinity",
@@ -173,7 +176,8 @@ PLAN: tuple[Rule, ...] = (
     # NET/Socket : Using [0]ens7:10.0.0.1<0> [1]ib0:10.1.0.1<0>
     rule("nccl.socket_devices", "NET/Socket : Using [", r"NET/Socket : Using \[.*", make=_sockets),
     # AllReduce: 4194304 Bytes -> Algo RING proto SIMPLE channel{Lo..Hi}={0..7} (2.24+)
-    # AllReduce: 4194304 Bytes -> Algo 1 proto 2 time 123.4 (2.23)       4194304 Bytes -> Algo 1 proto 2 time 123.4
+    # AllReduce: 4194304 Bytes -> Algo 1 proto 2 time 123.4 (2.23)
+    # 4194304 Bytes -> Algo 1 proto 2 time 123.4
     rule(
         "nccl.tuning",
         " Bytes -> Algo ",
@@ -200,8 +204,8 @@ PLAN: tuple[Rule, ...] = (
 """Rules of lines that hold ``NCCL INFO``."""
 
 
-# [2026-11-21 00:28:00] node-1:7186:7190 [3] misc/socket.cc:49 (func) NCCL WARN text      node-1:7186:7190 [3] NCCL
-# INFO text
+# [2026-11-21 00:28:00] node-1:7186:7190 [3] misc/socket.cc:49 (func) NCCL WARN text
+# node-1:7186:7190 [3] NCCL INFO text
 ENVELOPE = re.compile(
     r"(?:(?<![^\s:\[\]()<>])(?P<host>[^\s:\[\]()<>]{1,255}) ?:(?P<pid>\d{1,10}):-?\d{1,20} )?(?:\["
     r"(?P<dev>-?\d{1,4})\] )?"
@@ -215,7 +219,8 @@ HEAD = re.compile(
 )
 
 CLOCK = re.compile(
-    r"(?<![^\s\[(\"])(?:\d{4}-\d\d-\d\dT)?\d{1,2}:[0-5]\d:[0-5]\d(?:[.,:]\d{1,9})?(?:Z|[+-]\d\d:?\d\d)?(?![\w:.-])"
+    r"(?<![^\s\[(\"])(?:\d{4}-\d\d-\d\dT)?\d{1,2}:[0-5]\d:[0-5]\d(?:[.,:]\d{1,9})?(?:Z"
+    r"|[+-]\d\d:?\d\d)?(?![\w:.-])"
 )
 """A wrapper's time of day, which has the form of ``host:pid:thread``."""
 
@@ -282,8 +287,10 @@ VERSION = rule(
 
 INFO: tuple[Rule, ...] = (
     VERSION,
-    # ncclCommInitRank comm 0x55d rank 3 nranks 8 cudaDev 3 nvmlDev 3 busId 5d000 commId 0x9a - Init START
-    # ncclCommSplit comm 0x55d rank 0 nranks 4 cudaDev 0 nvmlDev 0 busId 1b000 parent 0x44a color 1 key 0- Init COMPLETE
+    # ncclCommInitRank comm 0x55d rank 3 nranks 8 cudaDev 3 nvmlDev 3 busId 5d000 commId 0x9a - \
+    #   Init START
+    # ncclCommSplit comm 0x55d rank 0 nranks 4 cudaDev 0 nvmlDev 0 busId 1b000 parent 0x44a color \
+    #   1 key 0- Init COMPLETE
     rule(
         "nccl.init",
         "- Init ",
@@ -320,7 +327,8 @@ INFO: tuple[Rule, ...] = (
         "NCCL INFO NCCL_",
         r"NCCL INFO (?P<name>NCCL_[A-Z0-9_]+) set to (?P<value>\S+)\s{0,80}$",
     ),
-    # Bootstrap : Using eth0:10.0.0.1<0>      Bootstrap: Using [0]ens5:172.18.1.169<0> [1]veth7:fe80::1%veth7<0>
+    # Bootstrap : Using eth0:10.0.0.1<0>
+    # Bootstrap: Using [0]ens5:172.18.1.169<0> [1]veth7:fe80::1%veth7<0>
     *(
         rule(
             "nccl.bootstrap",
@@ -330,17 +338,20 @@ INFO: tuple[Rule, ...] = (
         )
         for anchor in ("Bootstrap : Using", "Bootstrap: Using")
     ),
-    # Using network Socket      Using network AWS Libfabric      (what follows was written into the same line by others)
+    # Using network Socket      Using network AWS Libfabric
+    # (what follows was written into the same line by others)
     rule(
         "nccl.network",
         "Using network",
         r"Using network (?P<name>AWS Libfabric|Socket|[\w.-]{1,40})",
     ),
-    # NET/IB : Using [0]mlx5_0:1/IB [1]mlx5_1:1/RoCE [RO]; OOB eth0:10.0.0.1<0>      NET/IB : No device found.
+    # NET/IB : Using [0]mlx5_0:1/IB [1]mlx5_1:1/RoCE [RO]; OOB eth0:10.0.0.1<0>
+    # NET/IB : No device found.
     # (a line that was cut after "Using" says nothing of devices)
     rule("nccl.ib_devices", "NET/IB : Using", r"NET/IB : Using ?\[\d.*?(?:;|$)", make=_devices),
     rule("nccl.ib_devices", "NET/IB : No device", r"NET/IB : No device found", make=_devices),
-    # Channel 00/0 : 6[6] -> 5[5] via P2P/IPC/read     Channel 01 : 1[1e0] -> 0[1e0] [receive] via NET/IB/0/GDRDMA
+    # Channel 00/0 : 6[6] -> 5[5] via P2P/IPC/read
+    # Channel 01 : 1[1e0] -> 0[1e0] [receive] via NET/IB/0/GDRDMA
     # Ring 00 : 2[3d000] -> 3[3e000] via direct shared memory
     rule(
         "nccl.channel",
@@ -349,8 +360,8 @@ INFO: tuple[Rule, ...] = (
         r"(?: \[(?P<way>send|receive)\])? via (?P<said>.+)",
         make=_channel,
     ),
-    # AllReduce: opCount 1f sendbuff 0x7f recvbuff 0x7f count 1024 datatype 7 op 0 root 0 comm 0x55 [nranks=2] stream
-    # 0x5
+    # AllReduce: opCount 1f sendbuff 0x7f recvbuff 0x7f count 1024 datatype 7 op 0 root 0 comm \
+    #   0x55 [nranks=2] stream 0x5
     rule(
         "nccl.op",
         ": opCount ",
@@ -361,8 +372,8 @@ INFO: tuple[Rule, ...] = (
         make=_operation,
     ),
     # include/shm.h:41 -> 2        enhcompat.cu:30 -> 1        ras/ras.cpp:12 (rasInit) -> 2
-    # misc/socket.cc:474 -> 6       group.cc:75 -> 1 [Async thread]       init.cc:185 (ncclGetUniqueId) -> 5 (Operation
-    # not permitted)
+    # misc/socket.cc:474 -> 6       group.cc:75 -> 1 [Async thread]
+    # init.cc:185 (ncclGetUniqueId) -> 5 (Operation not permitted)
     *(
         rule(
             "nccl.trace",
@@ -440,8 +451,10 @@ def _old(match: re.Match[str], data: Data, line: Line) -> Data:
 
 
 OTHER: tuple[Rule, ...] = (
-    # [0] transport/net_ib.cu:734 WARN NET/IB : Got completion with error 12, opcode 1, len 3, vendor err 129
-    # n1:12:13 [3] include/shm.h:40 WARN Unable to allocate shared memory      [1] init.cc:311 WARN Cuda failure 'x'
+    # [0] transport/net_ib.cu:734 WARN NET/IB : Got completion with error 12, opcode 1, len 3, \
+    #   vendor err 129
+    # n1:12:13 [3] include/shm.h:40 WARN Unable to allocate shared memory
+    # [1] init.cc:311 WARN Cuda failure 'x'
     *(
         rule(
             "nccl.warn",
@@ -458,7 +471,8 @@ OTHER: tuple[Rule, ...] = (
         OLD + r"INFO (?P<file>[\w./-]{1,200}\.cu):(?P<line>\d+) -> (?P<code>\d+)",
         make=_placed,
     ),
-    # n1:12:13 [0] INFO Using internal Network Socket      n1:12:13 [0] INFO NET : Using interface ib0:10.1.0.1<0>
+    # n1:12:13 [0] INFO Using internal Network Socket
+    # n1:12:13 [0] INFO NET : Using interface ib0:10.1.0.1<0>
     rule(
         "nccl.network",
         "Using internal Network",
@@ -473,11 +487,12 @@ OTHER: tuple[Rule, ...] = (
     ),
     # vLLM is using nccl==2.20.5
     rule("nccl.version", "is using nccl==", r"is using nccl==(?P<version>\d+\.\d+\.\d+)"),
-    # node-1:7186:7190 [3] transport/shm.cc:590 NCCL WARN Error while creating shared memory segment /dev/shm/nccl-Ab
-    # (size 9637888)
+    # node-1:7186:7190 [3] transport/shm.cc:590 NCCL WARN Error while creating shared memory \
+    #   segment /dev/shm/nccl-Ab (size 9637888)
     rule("nccl.warn", "NCCL WARN", ENVELOPE.pattern, make=_warn),
     VERSION,
-    # ncclSocketInit: connecting to address  with family 59936 is neither AF_INET(2) nor AF_INET6(10)
+    # ncclSocketInit: connecting to address  with family 59936 is neither AF_INET(2) nor \
+    #   AF_INET6(10)
     rule(
         "nccl.warn",
         "is neither AF_INET",
@@ -487,7 +502,8 @@ OTHER: tuple[Rule, ...] = (
     # WARN NET/IB: read failed in ncclIbRoceGetVersionNum: Invalid argument
     rule("nccl.warn", " WARN NET/", r"^(?!.*NCCL WARN).*\bWARN (?P<message>NET/.*)", make=_bare),
     rule("nccl.warn", "WARN NET/", r"^WARN (?P<message>NET/.*)", make=_bare),
-    # ib_mlx5_log.c:177  Transport retry count exceeded on mlx5_0:1/IB (synd 0x15 vend 0x81 hw_synd 0/0)   (UCX)
+    # ib_mlx5_log.c:177  Transport retry count exceeded on mlx5_0:1/IB (synd 0x15 vend 0x81 \
+    #   hw_synd 0/0)   (UCX)
     rule(
         "nccl.warn",
         "retry count exceeded",

@@ -91,7 +91,8 @@ def _socket(match: re.Match[str], data: Data, line: Line) -> Data | None:
 
 
 RULES: tuple[Rule, ...] = (
-    # [istio-proxy] 2026-11-21T00:27:00Z info Envoy proxy is ready       istio-init: done       linkerd2-proxy is ready
+    # [istio-proxy] 2026-11-21T00:27:00Z info Envoy proxy is ready       istio-init: done
+    # linkerd2-proxy is ready
     # envoy_proxy: ready        linkerd-proxy: ready      (a sidecar of the pod)
     *(
         rule("net.mesh", anchor, rf"(?P<name>{anchor})\b")
@@ -108,7 +109,8 @@ RULES: tuple[Rule, ...] = (
     rule(
         "net.ping", "ping ", r"(?:^|[$#>] )(?:sudo )?ping6? (?P<args>[^|;&]{1,300})", make=_command
     ),
-    # PING node-2 (10.0.0.2) 1440(1468) bytes of data.       PING 10.0.0.2 (10.0.0.2): 1440 data bytes
+    # PING node-2 (10.0.0.2) 1440(1468) bytes of data.
+    # PING 10.0.0.2 (10.0.0.2): 1440 data bytes
     rule(
         "net.ping",
         "PING ",

@@ -115,7 +115,8 @@ def _splits(match: re.Match[str], data: Data, line: Line) -> Data:
 
 
 VERDICTS: tuple[Rule, ...] = (
-    # Not all ranks joining collective, sequence number: 493       Not all ranks joining collective 493 at entry 12
+    # Not all ranks joining collective, sequence number: 493
+    # Not all ranks joining collective 493 at entry 12
     rule(
         "flight.missing",
         "Not all ranks joining collective",
@@ -130,9 +131,11 @@ VERDICTS: tuple[Rule, ...] = (
         make=_mismatch,
     ),
     # record 41  pg ('0','default_pg')  nccl:send 1->0  seq 7  sizes [[8, 4096]]  state started
-    # {'record_id': 41, 'process_group': ('0', 'default_pg'), 'profiling_name': 'nccl:all_reduce', 'state': 'started', …
+    # {'record_id': 41, 'process_group': ('0', 'default_pg'), 'profiling_name': 'nccl:all_reduce', \
+    #   'state': 'started', …
     rule("flight.entry", "nccl:", r"\bnccl:\w", make=_entry),
-    # [rank3]: input_splits=[4, 2] output_splits=[3, 3]      rank 1 in_split_sizes: [4, 2], out_split_sizes: [3, 3]
+    # [rank3]: input_splits=[4, 2] output_splits=[3, 3]
+    # rank 1 in_split_sizes: [4, 2], out_split_sizes: [3, 3]
     rule(
         "printed.splits",
         "_split",
@@ -199,7 +202,8 @@ MATRIX: tuple[Rule, ...] = (
 )
 
 ENV: tuple[Rule, ...] = (
-    # NCCL_P2P_LEVEL=LOC      export NCCL_P2P_DISABLE=1      NCCL_SHM_DISABLE=1      (`env`, or a job's script)
+    # NCCL_P2P_LEVEL=LOC      export NCCL_P2P_DISABLE=1      NCCL_SHM_DISABLE=1
+    # (`env`, or a job's script)
     *(
         rule(
             "printed.env",
@@ -208,7 +212,8 @@ ENV: tuple[Rule, ...] = (
         )
         for name in ("NCCL_P2P_LEVEL", "NCCL_P2P_DISABLE", "NCCL_SHM_DISABLE")
     ),
-    # + export NCCL_IB_HCA=mlx5_0,mlx5_1     mpirun -x NCCL_IB_GID_INDEX=3 -np 2 …     srun --export=ALL,NCCL_IB_TC=106
+    # + export NCCL_IB_HCA=mlx5_0,mlx5_1     mpirun -x NCCL_IB_GID_INDEX=3 -np 2 …
+    # srun --export=ALL,NCCL_IB_TC=106
     # docker run -e NCCL_IB_DISABLE=1 …
     *(
         rule(

@@ -59,7 +59,7 @@ RANK = re.compile(rb"\[rank\d+\]")
 """What tells the speakers of one file apart."""
 
 
-def read(line: Line) -> Iterator[Event]:
+def read_progress(line: Line) -> Iterator[Event]:
     """The last bar or counter of a line."""
     if match := _last(line.text):
         total = match["total"]
@@ -152,7 +152,8 @@ def _of_rank(match: re.Match[str], data: Data, line: Line) -> Data | None:
 
 
 PHASES = (
-    # AUTOTUNE mm(4096x4096, 4096x11008)      SingleProcess AUTOTUNE benchmarking takes 4.1 seconds and 0.9 seconds …
+    # AUTOTUNE mm(4096x4096, 4096x11008)
+    # SingleProcess AUTOTUNE benchmarking takes 4.1 seconds and 0.9 seconds …
     ("compile", "AUTOTUNE", r"\bAUTOTUNE (?:benchmarking|\w{1,60}\()"),
     # Entering DeepGEMM JIT Pre-Compile session.       Try DeepGEMM JIT Compiling for …
     ("compile", "JIT Compil", r"JIT Compiling"),
@@ -162,21 +163,26 @@ PHASES = (
     ("compile", "tart compiling", r"Start compiling"),
     # Capturing CUDA graph shapes:  40%|####      | 14/35 [05:02<07:30, 21.5s/it]
     ("compile", "Capturing CUDA graph", r"Capturing CUDA graph"),
-    # Building extension module fused_adam...       Emitting ninja build file /root/.cache/torch_extensions/…
+    # Building extension module fused_adam...
+    # Emitting ninja build file /root/.cache/torch_extensions/…
     ("compile", "Building extension module", r"Building extension module"),
     ("compile", "Emitting ninja build", r"Emitting ninja build file"),
-    # Avg generation throughput: 0.0 tokens/s, Running: 0 reqs, …      Uvicorn running on http://0.0.0.0:8000 (Press …)
+    # Avg generation throughput: 0.0 tokens/s, Running: 0 reqs, …
+    # Uvicorn running on http://0.0.0.0:8000 (Press …)
     # The server is fired up and ready to roll!      server is idle, waiting for requests
     ("idle", "Running: 0 reqs", r"Running: 0 reqs"),
     ("idle", "vicorn running on", r"Uvicorn running on"),
     ("idle", "fired up and ready", r"server is fired up and ready"),
     ("idle", "waiting for requests", r"waiting for requests\b"),
-    # Running tokenizer on dataset (num_proc=8):  41%|####      | 11873/28900 [10:55<15:01, 17.62 examples/s]
+    # Running tokenizer on dataset (num_proc=8):  41%|####
+    # | 11873/28900 [10:55<15:01, 17.62 examples/s]
     ("data", " examples/s]", r"\| ?\d{1,15}(?:/\d{1,15})? \[.{0,100} examples/s\]"),
-    # > building shuffle index with split [0, 1803422) …      Build and save the GPTDataset train indices
+    # > building shuffle index with split [0, 1803422) …
+    # Build and save the GPTDataset train indices
     ("data", " building ", r"> ?building (?:dataset|shuffle|sample|document|indices|doc)"),
     ("data", "Build and save", r"Build and save the \w{1,60} \w{1,60} indices"),
-    # Skipping the first 12000 batches       Will skip the first 2 epochs then the first 400 batches in the first epoch.
+    # Skipping the first 12000 batches
+    # Will skip the first 2 epochs then the first 400 batches in the first epoch.
     ("skip", "the first", r"[Ss]kip(?:ping)? the first \d{1,15} (?:batch|epoch|step|sample)"),
 )
 ALONE = (
@@ -185,7 +191,8 @@ ALONE = (
     (
         "kipping",
         r"[Ss]kipping (?:\w{1,30} ){0,2}"
-        r"(?:batch|step|sample|update|iteration|backward|barrier|gather|collective|sync\w{0,10}|eval\w{0,8}|validation)\b",
+        r"(?:batch|step|sample|update|iteration|backward|barrier|gather|collective|sync\w{0,10}"
+        r"|eval\w{0,8}|validation)\b",
     ),
     ("skipped", r"\b(?:batch|step|sample|update|backward)\b.{0,20} (?:was )?skipped\b"),
     ("empty batch", r"empty batch"),
@@ -195,7 +202,8 @@ ALONE = (
     # Rank 0 ran out of data after 812 steps      Rank 0 exiting training loop
     ("ran out of", r"\bran out of (?:data|batches|samples)"),
     ("training loop", r"(?:exit(?:ing|ed)|left|leaving) (?:the )?training loop"),
-    # [rank2]: wall-clock budget used up, leaving the loop      [rank1]: StopIteration caught, breaking out of loop
+    # [rank2]: wall-clock budget used up, leaving the loop
+    # [rank1]: StopIteration caught, breaking out of loop
     (
         "loop",
         (
@@ -203,7 +211,8 @@ ALONE = (
             r" )?loop\b"
         ),
     ),
-    # [rank2]: time budget exceeded, stopping      [rank2]: time-limit of this rank reached, stopping
+    # [rank2]: time budget exceeded, stopping
+    # [rank2]: time-limit of this rank reached, stopping
     ("imit of ", r"time.limit of (?:this|the|my) (?:rank|process) (?:was )?(?:reached|exceeded)"),
     ("udget", r"(?:[Tt]ime|[Ww]all-?clock) budget (?:is |was )?(?:reached|exceeded|used up|spent)"),
     # [rank1]: returning early: no valid tokens       [rank1]: nothing to do on this rank, return
@@ -222,8 +231,10 @@ ALONE = (
     ("non-finite", r"non-finite (?:loss|grad)"),
 )
 SHARES = (
-    # [rank 1] steps per epoch: 1563       [rank1] len(train_loader)=1250      rank 2: num_batches = 97
-    # [rank1] steps_per_epoch: 1250      [rank1] number of batches: 97      [rank1] 97 batches in this shard
+    # [rank 1] steps per epoch: 1563       [rank1] len(train_loader)=1250
+    # rank 2: num_batches = 97
+    # [rank1] steps_per_epoch: 1250      [rank1] number of batches: 97
+    # [rank1] 97 batches in this shard
     ("steps per epoch", r"steps per epoch[ :=]{1,4}(?P<count>\d+)"),
     ("steps_per_epoch", r"steps_per_epoch[ :=]{1,4}(?P<count>\d+)"),
     ("len(", r"len\(\w*(?:loader|sampler|dataset|_dl|_ds)\)[ :=]{1,4}(?P<count>\d+)"),
@@ -235,7 +246,8 @@ SHARES = (
     (" batches", r"\b(?:has|got|gets|sees|finished|processed) (?P<count>\d+) batches\b"),
 )
 MEMBERS = (
-    # Initializing distributed: GLOBAL_RANK: 1, MEMBER: 2/8       initializing ddp: GLOBAL_RANK: 0, MEMBER: 1/2
+    # Initializing distributed: GLOBAL_RANK: 1, MEMBER: 2/8
+    # initializing ddp: GLOBAL_RANK: 0, MEMBER: 1/2
     ("GLOBAL_RANK: ", r"GLOBAL_RANK: (?P<number>\d{1,7}), MEMBER: \d{1,7}/(?P<world>\d{1,7})"),
     # | distributed init (rank 3): env://       distributed init (rank 8): tcp://10.0.0.1:9218
     ("distributed init (rank", r"distributed init \(rank (?P<number>\d{1,7})\)"),
@@ -246,7 +258,8 @@ MEMBERS = (
     ("Process index: ", r"^\s*Process index: (?P<number>\d{1,7})\s*$"),
     # Num processes: 8
     ("Num processes: ", r"^\s*Num processes: (?P<world>\d{1,7})\s*$"),
-    # Hello from rank 0 of 4 on node-1       Hello world from processor node-1, rank 0 out of 4 processors
+    # Hello from rank 0 of 4 on node-1
+    # Hello world from processor node-1, rank 0 out of 4 processors
     (
         "ello from rank ",
         r"\b[Hh]ello from rank (?P<number>\d{1,7}) ?(?:of|out of|/) ?(?P<world>\d{1,7})\b",

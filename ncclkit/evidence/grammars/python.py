@@ -16,11 +16,13 @@ from ncclkit.core.model import Event
 from ncclkit.evidence.grammars.grammar import Data, Line, Rule, frame, rule
 
 TYPES = re.compile(
-    r"(?:DistBackendError|DistNetworkError|DistStoreError|ChildFailedError|SignalException|BrokenPipeError"
+    r"(?:DistBackendError|DistNetworkError|DistStoreError|ChildFailedError|SignalException"
+    r"|BrokenPipeError"
     r"|ConnectionResetError"
     r"|ConnectionAbortedError|EOFError|KeyboardInterrupt|ProcessRaisedException"
     r"|ProcessExitedException|ActorDiedError|RayActorError"
-    r"|WorkerCrashedError|NodeDiedError|TrainingFailedError|RayTaskError|TuneError|HorovodInternalError|EngineDeadError"
+    r"|WorkerCrashedError|NodeDiedError|TrainingFailedError|RayTaskError|TuneError"
+    r"|HorovodInternalError|EngineDeadError"
     r"|BrokenProcessPool|CalledProcessError)$"
 )
 TEXT = re.compile(
@@ -67,7 +69,8 @@ FRAME = re.compile(r'\s*File "(?P<file>[^"]+)", line (?P<line>\d+)(?:, in (?P<fu
 # torch.distributed.DistBackendError: NCCL error in: …      KeyboardInterrupt
 # torch.multiprocessing.spawn.ProcessExitedException: process 3 …
 FINAL = re.compile(
-    r"(?P<type>[A-Za-z_][\w.]*(?:Error|Exception|Interrupt|Exit|Warning|Timeout|Iteration|Failure|[Ee]xceeded))(?:: "
+    r"(?P<type>[A-Za-z_][\w.]*(?:Error|Exception|Interrupt|Exit|Warning|Timeout|Iteration|Failure"
+    r"|[Ee]xceeded))(?:: "
     r"(?P<message>.*))?\s*$"
 )
 ANY = re.compile(r"(?<![\w.])(?P<type>[A-Za-z_][\w.]*)(?::(?: (?P<message>.*))?)?\s*$")
@@ -77,7 +80,7 @@ LOGGER = re.compile(r"^(?:E   |[\w .:,/\[\]-]{0,120}?(?:ERROR|CRITICAL|FATAL)[^\
 TIMES = re.compile(r"\d{1,4}[-/]\d{1,2}(?:[-/]\d{1,4})?|\d{1,2}:\d\d(?::\d\d)?(?:[.,]\d+)?")
 
 
-def read(line: Line) -> Iterator[Event]:
+def read_exceptions(line: Line) -> Iterator[Event]:
     """Events of one line.
 
     A traceback that begins here, or an exception named without its traceback.
@@ -110,7 +113,9 @@ def _traceback(line: Line, place: int) -> Iterator[Event]:
     region = _region(enumerate(_bodies(line, place, shape, lines)))
     frames = _separate(region) if region else None
     if region is None or frames is None:
-        return  # torn, or mixed so that nobody can tell whose line is whose: the last lines speak for themselves
+        # torn, or mixed so that nobody can tell whose line is whose: the last lines speak for
+        # themselves
+        return
     raw = [line.text, *(later.text for later in lines[: region.finals[0][0]])]
     raw = raw if len(region.finals) == 1 else list(dict.fromkeys(raw))
     for number, final in region.finals:
@@ -238,12 +243,14 @@ CPP_LINES = 160
 """Lines after the first that may belong to it."""
 
 WHAT = re.compile(r"\s*what\(\):\s{0,4}(.*)")
-# Exception raised from checkTimeout at /pytorch/torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp:632 (most recent call
+# Exception raised from checkTimeout at \
+#   /pytorch/torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp:632 (most recent call
 RAISED = re.compile(
     r"Exception raised from (?P<func>\S{1,300}) at (?P<file>\S{1,400}):(?P<line>\d{1,7}) \(most"
     r" recent"
 )
-# frame #2: c10d::ProcessGroupNCCL::ncclCommWatchdog() + 0x10c (0x7f01 in /opt/torch/lib/libtorch_cuda.so)
+# frame #2: c10d::ProcessGroupNCCL::ncclCommWatchdog() + 0x10c (0x7f01 in \
+#   /opt/torch/lib/libtorch_cuda.so)
 CPP_FRAME = re.compile(
     r"\s*frame #(?P<number>\d{1,4}): (?P<func>.{1,400}?) (?:\+ 0x\w+ )?\((?:0x\w+ in"
     r" )?(?P<lib>[^()\s]{1,400})\)\s*$"
@@ -293,9 +300,12 @@ def _frames(lines: list[str]) -> list[Frame]:
 
 RULES: tuple[Rule, ...] = (
     # terminate called after throwing an instance of 'c10::DistBackendError'
-    #   what():  [PG ID 0 PG GUID 0(default_pg) Rank 2] Process group watchdog thread terminated with exception: …
-    # Exception raised from checkTimeout at /pytorch/torch/csrc/…/ProcessGroupNCCL.cpp:632 (most recent call first):
-    # frame #0: c10::Error::Error(c10::SourceLocation, std::string) + 0x96 (0x7f01 in /opt/torch/lib/libc10.so)
+    #   what():  [PG ID 0 PG GUID 0(default_pg) Rank 2] Process group watchdog thread terminated \
+    #     with exception: …
+    # Exception raised from checkTimeout at /pytorch/torch/csrc/…/ProcessGroupNCCL.cpp:632 (most \
+    #   recent call first):
+    # frame #0: c10::Error::Error(c10::SourceLocation, std::string) + 0x96 (0x7f01 in \
+    #   /opt/torch/lib/libc10.so)
     rule(
         "cpp.exception",
         "terminate called after throwing",

@@ -32,11 +32,13 @@ ACCENTED = tuple(said.encode() for said in FOREIGN if not said.isascii())
 """What a line holds that may have to be read in English."""
 
 _WORDS = re.compile("|".join(re.escape(said) for said in sorted(FOREIGN, key=len, reverse=True)))
-# run.sh: 第 12 行：  4711 已杀死     run.sh: 行 12: 4711 …     run.sh: Zeile 12:  4711 Getötet     run.sh : ligne 12 :
+# run.sh: 第 12 行：  4711 已杀死     run.sh: 行 12: 4711 …     run.sh: Zeile 12:  4711 Getötet
+# run.sh : ligne 12 :
 _SHELL = re.compile(
     r" ?: (?:第 ?(\d{1,6}) ?行：|行 (\d{1,6}): |Zeile (\d{1,6}): |ligne (\d{1,6}) : )"
 )
-# errno 12      errno=28      errno: -24      [Errno 11]      (of numbers in ranges and longer words nothing is said)
+# errno 12      errno=28      errno: -24      [Errno 11]
+# (of numbers in ranges and longer words nothing is said)
 _NUMBER = re.compile(r"\b[Ee]rrno(?: ?[=:] ?| )-?(?P<number>\d{1,3})\b(?!\.\d)")
 
 
@@ -71,7 +73,8 @@ NO_MEMORY = (
     r" =:]{1,3}-?12\b|[:\[(] ?-?12\b)"
 )
 REGISTERED = (
-    r"(?:ibv_(?:reg_\w{2,20}|create_\w{2,20}|alloc_\w{2,20}|open_device)|fi_(?:mr_reg\w{0,10}|domain|endpoint|cq_open)"
+    r"(?:ibv_(?:reg_\w{2,20}|create_\w{2,20}|alloc_\w{2,20}|open_device)|fi_(?:mr_reg\w{0,10}"
+    r"|domain|endpoint|cq_open)"
     r"|[Rr]egister(?:ing)? (?:\w{1,20} )?(?:[Mm]emory|MR|buffer)\b|rdma_create_\w{2,10}"
     r"|efa_\w{0,10}(?:mr_reg|cq_open)\w{0,10}|(?:allocate|create|reg) (?:MR|QP|CQ|SRQ)\b|mem"
     r" registration"
@@ -91,7 +94,8 @@ PUBLIC = (
 )
 """A hub or a tracker has nothing to do with the ranks' names, and torch's own lines have a
 grammar."""
-# lookup master on 10.0.0.10:53: no such host      getaddrinfo(node-1):      could not resolve hostname worker-3:
+# lookup master on 10.0.0.10:53: no such host      getaddrinfo(node-1):
+# could not resolve hostname worker-3:
 ASKED = re.compile(
     r"(?:getaddrinfo(?: failed)?(?:: |\()|(?:get host address|resolution failed) for |hostname"
     r" |lookup |ping: )"
@@ -106,15 +110,18 @@ def _asked(match: re.Match[str], data: Data, line: Line) -> Data:
 
 
 RULES: tuple[Rule, ...] = (
-    # libfabric:4711:1:efa:mr:efa_mr_reg_impl():745<warn> Unable to register MR: Cannot allocate memory
+    # libfabric:4711:1:efa:mr:efa_mr_reg_impl():745<warn> Unable to register MR: Cannot allocate \
+    #   memory
     # ib_iface.c:983  UCX  ERROR ibv_create_cq(cqe=4096) failed: Cannot allocate memory
-    # Failed to register memory 0x7f1200000000: Cannot allocate memory [12]     fi_mr_reg failed: -12
+    # Failed to register memory 0x7f1200000000: Cannot allocate memory [12]
+    # fi_mr_reg failed: -12
     # fi_domain failed: -12 (Cannot allocate memory)     fi_endpoint: Cannot allocate memory
     # mem registration failed, rc -12     rdma_create_qp: Cannot allocate memory
     # Couldn't allocate MR: ENOMEM     Failed to create MR: ENOMEM
     # failed to allocate packet pool: -12      mlx5_2:1: RC QP create failed: Cannot allocate memory
     # failed to create QP: Cannot allocate memory      failed to create CQ: ENOMEM
-    # Completion queue creation failed, errno=12      Queue pair creation failed: Cannot allocate memory
+    # Completion queue creation failed, errno=12
+    # Queue pair creation failed: Cannot allocate memory
     *(
         rule(
             "system.error",
@@ -143,9 +150,12 @@ RULES: tuple[Rule, ...] = (
         r"^(?P<message>.*(?:failed|unable|cannot).{0,120}locked memory.*)",
         what="rdma_memory",
     ),
-    # ssh: Could not resolve hostname worker-3: Name or service not known        getaddrinfo failed: node-17: EAI_NONAME
-    # ping: node-b: Temporary failure in name resolution        dial tcp: lookup master on 10.0.0.10:53: no such host
-    # getaddrinfo(node-1): nodename nor servname provided, or not known       unable to get host address for node-7 (2)
+    # ssh: Could not resolve hostname worker-3: Name or service not known
+    # getaddrinfo failed: node-17: EAI_NONAME
+    # ping: node-b: Temporary failure in name resolution
+    # dial tcp: lookup master on 10.0.0.10:53: no such host
+    # getaddrinfo(node-1): nodename nor servname provided, or not known
+    # unable to get host address for node-7 (2)
     # DNS resolution failed for trainer-0:12355: C-ares status is not ARES_SUCCESS
     # node-1: No address associated with hostname
     *(

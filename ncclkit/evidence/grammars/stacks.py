@@ -27,7 +27,8 @@ PYSPY = re.compile(
     r'^Thread (?P<tid>0x[0-9A-F]+|\d+) \((?P<state>[a-z+]+)\)(?:: "(?P<name>[^"]*)")?\s*$'
 )
 PYSPY_FRAME = re.compile(r"^ {2,8}(?P<func>\S.*?) \((?P<file>[^()]+?)(?::(?P<line>\d+))?\)\s*$")
-# Current thread 0x00007f2a (most recent call first):      Thread 0x00007f2a [pt_nccl_watchdg] (most recent call first):
+# Current thread 0x00007f2a (most recent call first):
+# Thread 0x00007f2a [pt_nccl_watchdg] (most recent call first):
 FAULT = re.compile(
     r"^(?:Current thread|Thread) (?P<tid>0x[0-9a-f]+)(?: \[(?P<name>[^\]]*)\])? \(most recent call"
     r" first\):"
@@ -56,7 +57,8 @@ PYSTACK = re.compile(
     r"^Traceback for thread (?P<tid>\d+)(?: \((?P<name>[^)]*)\))? \[(?P<state>[^\]]*)\] \(most"
     r" recent call last\):$"
 )
-#     (Python) File "/app/train.py", line 9, in step        (C) File "???", line 0, in c10d::Work::wait() (/lib/x.so)
+#     (Python) File "/app/train.py", line 9, in step
+#     (C) File "???", line 0, in c10d::Work::wait() (/lib/x.so)
 PYSTACK_FRAME = re.compile(
     r'^ {4}\((?P<kind>Python|C)\) File "(?P<file>[^"]*)", line (?P<line>\d+), in (?P<func>\S+(?:'
     r" \S+)*?)"
@@ -72,7 +74,7 @@ INNERMOST = 16
 """Native frames of a thread that are told of."""
 
 
-def read(line: Line) -> Iterator[Event]:
+def read_stack(line: Line) -> Iterator[Event]:
     """The stack that begins on this line, if it is one, in whatever column."""
     begins = BEGINS.search(line.body, 0, LEAD)
     if begins and begins.start():
@@ -154,7 +156,8 @@ def _pystack(line: Line) -> Iterator[Event]:
     if outermost not in ("", "_bootstrap") or any(
         name.startswith(PROGRAM) for name in main["native"]
     ):
-        pid = int(str(PYSTACK.match(line.body)["tid"]))  # type: ignore[index]  # the main thread has the process's number
+        # the main thread has the process's number
+        pid = int(str(PYSTACK.match(line.body)["tid"]))  # type: ignore[index]
         data = {
             "pid": line.pid or pid,
             "thread": "MainThread",

@@ -36,7 +36,8 @@ RULES: tuple[Rule, ...] = (
         r"client socket has failed to connect to any network address of "
         r"[(\[](?P<host>[^,()\]]+)(?:, ?|\]:)(?P<port>\d+)",
     ),
-    # [W socket.cpp:601] [c10d] The client socket has failed to connect to [node-1]:29500 (errno: 111 - Connection …).
+    # [W socket.cpp:601] [c10d] The client socket has failed to connect to [node-1]:29500 (errno: \
+    #   111 - Connection …).
     # One of many tries: the client knocks until its time is up.
     rule(
         "store.retry",
@@ -50,21 +51,24 @@ RULES: tuple[Rule, ...] = (
         r"connect\(\) timed out\. Original timeout was (?P<timeout_ms>\d+) ms",
         host="",
     ),
-    # TCP client failed to connect/validate to host 10.0.0.1:29500 - timed out (try=9, timeout=60000ms): …
+    # TCP client failed to connect/validate to host 10.0.0.1:29500 - timed out (try=9, \
+    #   timeout=60000ms): …
     rule(
         "store.connect_timeout",
         "failed to connect/validate",
         r"failed to connect/validate to host (?P<host>[^\s]+):(?P<port>\d+) - timed out"
         r"(?:.*?timeout=(?P<timeout_ms>\d+)ms)?",
     ),
-    # TCP client failed to connect/validate to host 10.0.0.1:29500 - retrying (try=3, timeout=60000ms, delay=4040ms): …
+    # TCP client failed to connect/validate to host 10.0.0.1:29500 - retrying (try=3, \
+    #   timeout=60000ms, delay=4040ms): …
     rule(
         "store.retry",
         "failed to connect/validate",
         r"failed to connect/validate to host (?P<host>[^\s]+):(?P<port>\d+) - retrying"
         r" \(try=(?P<tries>\d+)",
     ),
-    # The IPv6 network addresses of (node-1, 29500) cannot be retrieved (gai error: -2 - Name or service not known).
+    # The IPv6 network addresses of (node-1, 29500) cannot be retrieved (gai error: -2 - Name or \
+    #   service not known).
     rule(
         "store.resolve",
         "cannot be retrieved (gai",
@@ -87,9 +91,10 @@ RULES: tuple[Rule, ...] = (
     ),
     # socket.gaierror: [Errno -2] Name or service not known
     rule("store.resolve", "gaierror", r"gaierror: \[Errno (?P<error>-?\d+\] .*)", host=""),
-    # The server socket has failed to listen on any local network address. port: 29500, useIpv6: 0, code: -98, name:
-    # EADDRINUSE, message: address already in use
-    # [c10d] The server socket has failed to bind to [::]:29400 (errno: 98 - Address already in use).
+    # The server socket has failed to listen on any local network address. port: 29500, useIpv6: \
+    #   0, code: -98, name: EADDRINUSE, message: address already in use
+    # [c10d] The server socket has failed to bind to [::]:29400 (errno: 98 - Address already in \
+    #   use).
     rule(
         "store.bind",
         "server socket has failed",
@@ -104,8 +109,8 @@ RULES: tuple[Rule, ...] = (
         "wait timeout after",
         r"wait timeout after (?P<timeout_ms>\d+) ?ms, keys: ?(?P<keys>\S+)",
     ),
-    # Timed out initializing process group in store based barrier on rank: 1, for key: store_based_barrier_key:1
-    # (world_size=4, worker_count=2, timeout=0:30:00)
+    # Timed out initializing process group in store based barrier on rank: 1, for key: \
+    #   store_based_barrier_key:1 (world_size=4, worker_count=2, timeout=0:30:00)
     rule(
         "store.clients",
         "store based barrier",
@@ -134,11 +139,13 @@ RULES: tuple[Rule, ...] = (
         r"Timed out after (?P<timeout_s>\d+) seconds waiting for clients\. (?P<joined>\d+)/"
         r"(?P<expected>\d+) clients joined",
     ),
-    # Failed to recv, got 0 bytes. Connection was likely closed. Did the remote server shutdown or crash?
+    # Failed to recv, got 0 bytes. Connection was likely closed. Did the remote server shutdown or \
+    #   crash?
     rule(
         "store.lost", "Failed to recv, got 0 bytes", r"(?P<message>Failed to recv, got 0 bytes.*)"
     ),
-    # sendBytes failed on SocketImpl(fd=4, addr=[localhost]:54321, remote=[localhost]:29500): Broken pipe
+    # sendBytes failed on SocketImpl(fd=4, addr=[localhost]:54321, remote=[localhost]:29500): \
+    #   Broken pipe
     rule(
         "store.lost",
         "failed on SocketImpl",
@@ -151,12 +158,13 @@ RULES: tuple[Rule, ...] = (
         rule("store.lost", f"RuntimeError: {text}", rf"RuntimeError: (?P<message>{text}.*)")
         for text in ("Connection reset by peer", "Broken pipe", "Socket Timeout")
     ),
-    # Miscellaneous client with incorrect VALIDATE query is detected       Ping failed, invalid value returned from
-    # server
+    # Miscellaneous client with incorrect VALIDATE query is detected
+    # Ping failed, invalid value returned from server
     # Miscellaneous client without VALIDATE query is detected
     rule("store.foreign", "VALIDATE query", r"^(?P<message>.*VALIDATE query.*)"),
     rule("store.foreign", "Ping failed", r"(?P<message>Ping failed.*)"),
-    # Error initializing torch.distributed using env:// rendezvous: environment variable RANK expected, but not set
+    # Error initializing torch.distributed using env:// rendezvous: environment variable RANK \
+    #   expected, but not set
     rule(
         "rendezvous.error",
         "expected, but not set",
@@ -168,8 +176,8 @@ RULES: tuple[Rule, ...] = (
         "was requested but PyTorch was built without",
         r"(?P<message>(?P<name>use_libuv) was requested but PyTorch was built without.*)",
     ),
-    # torch.distributed.elastic.rendezvous.api.RendezvousTimeoutError     RendezvousConnectionError: The connection to
-    # the C10d store has failed.
+    # torch.distributed.elastic.rendezvous.api.RendezvousTimeoutError
+    # RendezvousConnectionError: The connection to the C10d store has failed.
     rule(
         "rendezvous.error",
         "Rendezvous",

@@ -108,7 +108,8 @@ TORCHRUN: tuple[Rule, ...] = (
         r" (?:Signals\.)?SIG(?P<signal>\w+)",
         make=_stop,
     ),
-    # Received Signals.SIGTERM death signal, shutting down workers       Received 15 death signal (older)
+    # Received Signals.SIGTERM death signal, shutting down workers
+    # Received 15 death signal (older)
     rule(
         "elastic.signal",
         "death signal, shutting down",
@@ -141,7 +142,8 @@ TORCHRUN: tuple[Rule, ...] = (
         r"Process (?P<local_rank>\d+) terminated with the following error",
         exitcode=1,
     ),
-    # slurmstepd: error: Detected 1 oom_kill event in StepId=4711.0. Some of the step tasks have been OOM Killed.
+    # slurmstepd: error: Detected 1 oom_kill event in StepId=4711.0. Some of the step tasks have \
+    #   been OOM Killed.
     # slurmstepd: error: Exceeded step memory limit at some point.     oom-kill event(s) in step
     *(
         rule(
@@ -170,7 +172,8 @@ TORCHRUN: tuple[Rule, ...] = (
         what="time_limit",
         signal=15,
     ),
-    # slurmstepd: error: *** STEP 4711.0 ON n1 CANCELLED AT 2026-11-21T01:02:03 DUE TO NODE FAILURE …
+    # slurmstepd: error: *** STEP 4711.0 ON n1 CANCELLED AT 2026-11-21T01:02:03 DUE TO NODE \
+    #   FAILURE …
     # srun: error: Node failure on n2
     rule("slurm.event", "NODE FAIL", r"DUE TO NODE FAIL", what="node_fail"),
     rule(
@@ -179,14 +182,16 @@ TORCHRUN: tuple[Rule, ...] = (
         r"(?:srun|slurm\w{0,20}): error: .{0,300}Node failure",
         what="node_fail",
     ),
-    # srun: error: Task launch for StepId=4711.0 failed on node n3: Socket timed out on send/recv operation
+    # srun: error: Task launch for StepId=4711.0 failed on node n3: Socket timed out on send/recv \
+    #   operation
     rule(
         "slurm.event",
         "failed on node",
         r"srun: error: Task launch for .* failed on node (?P<_host>\S+):",
         what="node_fail",
     ),
-    # slurmstepd: error: *** STEP 4711.0 ON n1 CANCELLED AT 2026-11-21T01:02:03 ***      … DUE TO PREEMPTION ***
+    # slurmstepd: error: *** STEP 4711.0 ON n1 CANCELLED AT 2026-11-21T01:02:03 ***
+    # … DUE TO PREEMPTION ***
     rule(
         "slurm.event",
         "CANCELLED AT",
@@ -219,7 +224,8 @@ def _signal_only(match: re.Match[str], data: Data, line: Line) -> Data | None:
 
 
 PROGRAMS: tuple[Rule, ...] = (
-    # mpirun noticed that process rank 3 with PID 4711 on node n2 exited on signal 9 (Killed).       (prterun noticed …)
+    # mpirun noticed that process rank 3 with PID 4711 on node n2 exited on signal 9 (Killed).
+    # (prterun noticed …)
     rule(
         "elastic.exit",
         "noticed that process rank",
@@ -227,8 +233,8 @@ PROGRAMS: tuple[Rule, ...] = (
         r"exited on signal (?P<signal>\d+)",
         make=_signalled,
     ),
-    # [2026-11-21 01:02:03,456] [ERROR] [launch.py:321:sigkill_handler] ['/usr/bin/python', '-u', 'train.py',
-    # '--local_rank=3'] exits with return code = -9
+    # [2026-11-21 01:02:03,456] [ERROR] [launch.py:321:sigkill_handler] ['/usr/bin/python', '-u', \
+    #   'train.py', '--local_rank=3'] exits with return code = -9
     rule(
         "elastic.exit",
         "exits with return code",
@@ -236,7 +242,8 @@ PROGRAMS: tuple[Rule, ...] = (
         r" (?P<exitcode>-?\d+)",
         make=_exit,
     ),
-    #       Exit Code:    137 (kubectl describe)       Exited with exit code 137.       exited with code 139 (compose)
+    #       Exit Code:    137 (kubectl describe)       Exited with exit code 137.
+    #       exited with code 139 (compose)
     *(
         rule(
             "elastic.exit",
@@ -247,8 +254,8 @@ PROGRAMS: tuple[Rule, ...] = (
         )
         for anchor in ("Exit Code: ", "xited with ")
     ),
-    # local_rank: 1 process exited with code 0       Rank 3 exited with code 0       rank 2: process finished with exit
-    # code 0      [rank1]: nothing left to do, exit(0)
+    # local_rank: 1 process exited with code 0       Rank 3 exited with code 0
+    # rank 2: process finished with exit code 0      [rank1]: nothing left to do, exit(0)
     *(
         rule("elastic.exit", anchor, pattern, exitcode=0)
         for anchor, pattern in (
@@ -278,7 +285,8 @@ PROGRAMS: tuple[Rule, ...] = (
         what="start_method",
     ),
     # [n1:01873] [ 1] /usr/lib/x86_64-linux-gnu/libnccl.so.2(+0x5a1c3)[0x7f6c5d3a81c3]
-    #  1  /usr/lib/x86_64-linux-gnu/libnccl.so.2(ncclGroupEnd+0x1a2) [0x7f23]      (UCX, behind "==== backtrace (tid")
+    #  1  /usr/lib/x86_64-linux-gnu/libnccl.so.2(ncclGroupEnd+0x1a2) [0x7f23]
+    #  (UCX, behind "==== backtrace (tid")
     rule(
         "system.error",
         "libnccl.so",
@@ -295,7 +303,8 @@ PROGRAMS: tuple[Rule, ...] = (
     ),
     # [2026-11-21 01:02:03,456] [INFO] [launch.py:315:sigkill_handler] Killing subprocess 4711
     rule("elastic.stop", "Killing subprocess", r"Killing subprocess (?P<pid>\d+)", signal=15),
-    # [rank: 1] Child process with PID 4711 terminated with code 1. Forcefully terminating all other processes …
+    # [rank: 1] Child process with PID 4711 terminated with code 1. Forcefully terminating all \
+    #   other processes …
     rule(
         "elastic.exit",
         "Child process with PID",
@@ -306,10 +315,12 @@ PROGRAMS: tuple[Rule, ...] = (
 
 
 ENDS = (
-    # =>> PBS: job killed: walltime 86429 exceeded limit 86400      =>> PBS: job killed: mem 99kb exceeded limit 9kb
+    # =>> PBS: job killed: walltime 86429 exceeded limit 86400
+    # =>> PBS: job killed: mem 99kb exceeded limit 9kb
     ("time_limit", "PBS: job killed", r"PBS: job killed: walltime"),
     ("oom", "PBS: job killed", r"PBS: job killed: (?:mem|vmem|pmem)"),
-    # TERM_RUNLIMIT: job killed after reaching LSF run time limit.      TERM_MEMLIMIT: job killed after reaching …
+    # TERM_RUNLIMIT: job killed after reaching LSF run time limit.
+    # TERM_MEMLIMIT: job killed after reaching …
     # TERM_OWNER: job killed by owner.      TERM_PREEMPT: job killed after preemption.
     ("time_limit", "TERM_RUNLIMIT", r"TERM_RUNLIMIT: job killed"),
     ("oom", "TERM_MEMLIMIT", r"TERM_MEMLIMIT: job killed"),

@@ -13,7 +13,8 @@ from ncclkit.evidence.grammars.grammar import Line
 
 KIND = "log.error"
 GATE = (b"ERROR", b"FATAL", b"CRITICAL", b"rror:")
-# 2026-11-21 00:28:00,123 ERROR trainer: shard 17 is unreadable      [ERROR] cannot open x      fatal error: no disk
+# 2026-11-21 00:28:00,123 ERROR trainer: shard 17 is unreadable      [ERROR] cannot open x
+# fatal error: no disk
 LEVEL = re.compile(
     r"(?<![\w.])(?:ERROR|FATAL|CRITICAL)(?![\w(])|(?<![\w.])(?:[Ff]atal )?[Ee]rror: (?!Aborted$)\S"
 )
@@ -24,7 +25,7 @@ RECORDER = "Failed to update state for entry"
 """What the Flight Recorder says that is asked for its dump after the error: no error of its own."""
 
 
-def read(line: Line) -> Iterator[Event]:
+def read_unknown_error(line: Line) -> Iterator[Event]:
     """An event for such a line.
 
     Code that a traceback quotes is indented, and no line of its own.

@@ -16,7 +16,7 @@ from ncclkit.core.model import NcclkitError
 HERE = Path(__file__).parent
 
 
-def names() -> list[str]:
+def recording_names() -> list[str]:
     """Names of the bundled recordings, sorted."""
     return sorted(path.parent.name for path in HERE.glob("*/case.json"))
 
@@ -26,8 +26,10 @@ def sample(name: str) -> Case:
 
     NcclkitError lists the names that exist.
     """
-    if name not in names():
-        raise NcclkitError(f"There is no bundled run {name!r}; there are {', '.join(names())}.")
+    if name not in recording_names():
+        raise NcclkitError(
+            f"There is no bundled run {name!r}; there are {', '.join(recording_names())}."
+        )
     case = Case.open(HERE / name, read_only=True)
     reading = evidence.read([HERE / name])
     case.events, case.inputs = list(reading.events), list(reading.inputs)

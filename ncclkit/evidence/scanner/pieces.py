@@ -244,7 +244,7 @@ class SpeakerProgress:
     def events(self) -> Iterator[Event]:
         """One of each speaker, in the order of their lines."""
         for _, block in sorted(self.words.values(), key=lambda word: word[1].number):
-            yield from progress.read(block.line(0, block.limit, block.number))
+            yield from progress.read_progress(block.line(0, block.limit, block.number))
 
 
 PIECE = 64 << 20
@@ -298,7 +298,7 @@ def divisible(path: str) -> bool:
     return not head.startswith(tuple(PACKED)) and not is_tar(head)
 
 
-def plan(
+def cut_into_pieces(
     file: BinaryIO, size: int, context: Context, *, labelled: bool, stacks: bool
 ) -> list[ByteRange]:
     """The pieces of an open file of `size` bytes, without those that lie in a hole of it."""
@@ -360,7 +360,7 @@ def _line(file: int, place: int) -> int:
     return place + (text.find(b"\n") if b"\n" in text else 0)
 
 
-def read(piece: ByteRange) -> ScanResult:
+def scan_piece(piece: ByteRange) -> ScanResult:
     """Scan one piece; safe to run in another process or thread."""
     with inputs.opened(piece.context.path) as file:
         number = file.fileno()

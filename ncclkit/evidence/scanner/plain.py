@@ -24,7 +24,8 @@ SEEDS, LOOKED, LONG = 6, 400, 160
 length."""
 
 ODD = re.compile(
-    r"[\xa0\u2007\u202f\u200b\u200c\u200d\u2060\ufeff\u2018\u2019\u201c\u201d\x1b]|&(?:lt|gt|quot|amp|nbsp|#\d+);"
+    r"[\xa0\u2007\u202f\u200b\u200c\u200d\u2060\ufeff\u2018\u2019\u201c\u201d\x1b]|&(?:lt|gt|quot"
+    r"|amp|nbsp|#\d+);"
 )
 PLAIN = str.maketrans(
     {
@@ -82,7 +83,7 @@ START = re.compile(
 """How a line begins that goes on with no line before it."""
 
 
-def text(data: bytes) -> bytes:
+def plain_text(data: bytes) -> bytes:
     """The text without what others put around it.
 
     The very same bytes where there is nothing of that kind.

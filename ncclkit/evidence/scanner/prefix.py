@@ -132,7 +132,7 @@ PDSH = re.compile(
 CPP = ("[I", "[W", "[E", "[F")
 
 
-def parse(
+def parse_prefix(
     raw: str,
     path: str = "",
     number: int = 0,

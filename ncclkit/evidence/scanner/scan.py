@@ -38,7 +38,7 @@ from ncclkit.evidence.grammars import (
     unknown_errors,
 )
 from ncclkit.evidence.grammars.grammar import Line, Rule
-from ncclkit.evidence.scanner.prefix import parse
+from ncclkit.evidence.scanner.prefix import parse_prefix
 from ncclkit.evidence.sources.streams import Readable
 
 LONG = 4096
@@ -372,10 +372,12 @@ class Block:
             return known
         context = self.context
         raw = self.data[start:end].decode("utf-8", "replace").replace("\0", "")
-        line = parse(raw, context.path, number, tasks=context.tasks, changed=context.changed)
+        line = parse_prefix(raw, context.path, number, tasks=context.tasks, changed=context.changed)
         if refusals.may_be(self.data[start:end]) and (read := refusals.english(raw)) != raw:
             shown = line.text
-            line = parse(read, context.path, number, tasks=context.tasks, changed=context.changed)
+            line = parse_prefix(
+                read, context.path, number, tasks=context.tasks, changed=context.changed
+            )
             line.said = shown
         if context.rank is not None and (line.rank is None or line.local):
             line.rank, line.local = context.rank, False
@@ -421,8 +423,8 @@ class Block:
                 seen.add(event.kind)
                 yield event
         if choice.code:
-            others = [*python.read(line), *stacks.read(line)]
-            yield from others or ([] if seen else unknown_errors.read(line))
+            others = [*python.read_exceptions(line), *stacks.read_stack(line)]
+            yield from others or ([] if seen else unknown_errors.read_unknown_error(line))
 
 
 def _parted(line: bytes, at: int, number: int) -> Iterator[Shown]:

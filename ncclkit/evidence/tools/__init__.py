@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 
 from ncclkit.core.model import Fact
-from ncclkit.evidence.scanner.prefix import parse
+from ncclkit.evidence.scanner.prefix import parse_prefix
 from ncclkit.evidence.sources.streams import Ends
 from ncclkit.evidence.tools import hosts, nccltests
 from ncclkit.evidence.tools.document import Document, Tool
@@ -91,7 +91,7 @@ def _pages(text: bytes, rank: int | None, first: int) -> list[Page]:
     for number, raw in enumerate(
         text.decode("utf-8", "replace").replace("\0", "").split("\n"), first
     ):
-        line = parse(raw.rstrip("\r")[:LONG], tasks=tasks)
+        line = parse_prefix(raw.rstrip("\r")[:LONG], tasks=tasks)
         speaker = line.rank if rank is None and not line.local else rank
         _, lines, numbers = pages.setdefault(line.speaker, (speaker, [], []))
         lines.append(line.text)
@@ -99,7 +99,7 @@ def _pages(text: bytes, rank: int | None, first: int) -> list[Page]:
     return list(pages.values())
 
 
-def facts(documents: Sequence[Document]) -> list[Fact]:
+def facts_of_documents(documents: Sequence[Document]) -> list[Fact]:
     """The facts of a file's documents, each once; all RDMA ports of a host in one of them."""
     once = {
         (fact.name, fact.rank, str(fact.value)): fact

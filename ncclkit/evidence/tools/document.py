@@ -61,7 +61,7 @@ def document_of(
     return Document(tool, facts) if facts else None
 
 
-def number(text: str) -> int | float | None:
+def leading_number(text: str) -> int | float | None:
     """The number that a text begins with; None where there is none or it cannot be meant."""
     match = re.match(r"\s*(-?\d{1,18}(?:\.\d{1,9})?)(?![\d.])", text, re.ASCII)
     return None if match is None else float(match[1]) if "." in match[1] else int(match[1])

@@ -22,7 +22,7 @@ from ncclkit.agent.facts.machine import Answer, Machine, Missing, Unread
 from ncclkit.agent.facts.settings import SCOPE
 from ncclkit.agent.facts.software import FRAMEWORKS
 from ncclkit.core.model import Fact, from_dict
-from ncclkit.evidence.tools.document import UNLIMITED, Document, Tool, document_of, number
+from ncclkit.evidence.tools.document import UNLIMITED, Document, Tool, document_of, leading_number
 
 REPORT_LINES = 600
 """Lines of one report; vLLM's lists every package of conda."""
@@ -95,7 +95,7 @@ def _host(said: dict[str, str]) -> dict[str, Any]:
         "host.kernel": kernel and kernel[1],
         "host.glibc": (_known(said, "Libc version") or "").removeprefix("glibc-") or None,
         "cpu.model": _known(said, "Model name"),
-        "cpu.total": number(said.get("CPU(s)", "")),
+        "cpu.total": leading_number(said.get("CPU(s)", "")),
     }
 
 
@@ -166,7 +166,7 @@ def _limit(line: str) -> int | None:
     said = line.split()[-1]
     if said == "unlimited":
         return UNLIMITED
-    value = number(said)
+    value = leading_number(said)
     return int(value) * (1024 if "kbytes" in line else 1) if value is not None else None
 
 
@@ -178,7 +178,7 @@ def _proc(lines: Sequence[str], at: int) -> Document | None:
             (line[len(title) :].split() for line in rows if line.startswith(title + " ")), []
         )
         said = cells[which] if len(cells) > which else ""
-        values[name] = UNLIMITED if said == "unlimited" else number(said)
+        values[name] = UNLIMITED if said == "unlimited" else leading_number(said)
     return document_of("/proc/self/limits", values, UNITS)
 
 
@@ -268,7 +268,7 @@ def _block(tool: str, device: str, port: int | None, lines: Sequence[str]) -> Do
             break
         title, value = (field[1], (field[2] or "").strip()) if field else ("", "")
         if new := re.fullmatch(r"[Pp]ort ?(\d+)?", title):
-            rows.append(_row(device, int(new[1] or number(value) or 0)))
+            rows.append(_row(device, int(new[1] or leading_number(value) or 0)))
         elif rows:
             _put(rows[-1], title, value)
     return document_of(tool, {"net.rdma": rows or None})
@@ -278,7 +278,7 @@ def _put(row: Row, title: str, value: str) -> None:
     """One title of a port; those that say nothing of use are passed over."""
     key = PLACES.get(title)
     if key == "rate":
-        row["rate"] = None if (rate := number(value)) is None else float(rate)
+        row["rate"] = None if (rate := leading_number(value)) is None else float(rate)
     elif key == "state":
         # "Active", "4: ACTIVE", "PORT_ACTIVE (4)": as the kernel says it
         row["state"] = re.sub(r"^\d+: |^PORT_| \(\d+\)$", "", value).upper()
@@ -402,7 +402,7 @@ def state(text: str) -> Document | None:
         return None
     found = {
         fact["name"]: fact
-        for fact in gpu.facts(_SavedOutput(gpu.QUERY, head + end))
+        for fact in gpu.gpu_facts(_SavedOutput(gpu.QUERY, head + end))
         if fact["source"] == gpu.SMI
     }
     state = found["gpu.nvidia_smi"]["value"]

@@ -13,7 +13,7 @@ from typing import Any
 from ncclkit.agent.digits import is_whole
 from ncclkit.core import bandwidth
 from ncclkit.core.model import Event, Fact, Measurement
-from ncclkit.evidence.tools.document import Document, Tool, number
+from ncclkit.evidence.tools.document import Document, Tool, leading_number
 
 LONGEST = 50_000
 """Lines of one table, or between it and what is told of it: NCCL's own lines stand in between."""
@@ -125,18 +125,18 @@ def _row(columns: Sequence[str], line: str) -> dict[str, Any] | None:
         )
     times, rates = row.get("time", []), row.get("busbw", [])
     good = len(times) == len(rates) == len(row.get("algbw", [])) and all(
-        number(cell) is not None for cell in times
+        leading_number(cell) is not None for cell in times
     )
     return row if good and row.get("type", [""])[0].isidentifier() else None
 
 
 def _measured(row: Mapping[str, Any], op: str, ranks: int, setup: Setup) -> Iterator[Measurement]:
     checks = row.get("#wrong", [])
-    tails = [number(cell) for cell in row.get("i_p99", [])]
+    tails = [leading_number(cell) for cell in row.get("i_p99", [])]
     for side, (how, time, algbw, busbw) in enumerate(
         zip(SIDES, row["time"], row["algbw"], row["busbw"], strict=False)
     ):
-        wrong = number(checks[side]) if side < len(checks) else None
+        wrong = leading_number(checks[side]) if side < len(checks) else None
         yield Measurement(
             op=op,
             bytes=int(row["size"][0]),
@@ -144,11 +144,11 @@ def _measured(row: Mapping[str, Any], op: str, ranks: int, setup: Setup) -> Iter
             ranks=ranks,
             hosts=setup.hosts,
             backend="nccl",
-            time_us=float(number(time) or 0.0),
+            time_us=float(leading_number(time) or 0.0),
             p99_us=tails[side] if side < len(tails) else None,
             spread=None,
-            algbw=float(number(algbw) or 0.0),
-            busbw=None if ranks == 1 else number(busbw),
+            algbw=float(leading_number(algbw) or 0.0),
+            busbw=None if ranks == 1 else leading_number(busbw),
             wrong=None if wrong is None else int(wrong),
             repeats=setup.repeats,
             run=how,
@@ -163,7 +163,8 @@ def _version(code: int) -> str:
 
 
 TOOLS = (
-    # #     size       count    type   redop    root     time   algbw   busbw #wrong     time   algbw   busbw #wrong  # noqa: E501
+    # #     size       count    type   redop    root     time   algbw   busbw #wrong \
+    #       time   algbw   busbw #wrong
     Tool((b"busbw", b"Avg bus bandwidth"), HEADER, _table),
 )
 
@@ -177,7 +178,7 @@ def guess(rows: Sequence[Mapping[str, Any]], op: str, ranks: int) -> tuple[str, 
     unknown ranks are 0.
     """
     pairs = [
-        (float(number(alg) or 0.0), float(number(bus) or 0.0))
+        (float(leading_number(alg) or 0.0), float(leading_number(bus) or 0.0))
         for row in rows
         for alg, bus in zip(row["algbw"], row["busbw"], strict=False)
     ]
@@ -200,7 +201,7 @@ def _fits(pair: tuple[float, float], factor: float) -> bool:
 def _possible(row: Mapping[str, Any]) -> list[str]:
     """What the columns allow: a reduction has an operator, a root is -1 where there is none."""
     reduces = row.get("redop", ["none"])[0] != "none"
-    root = number(row["root"][0]) if "root" in row else None
+    root = leading_number(row["root"][0]) if "root" in row else None
     checks = row.get("#wrong", [])
     if reduces:
         rooted, free = ["reduce"], ["all_reduce", "reduce_scatter"]
@@ -228,7 +229,7 @@ def is_results(value: object) -> bool:
     return isinstance(value, dict) and any(True for _ in _rows(value))
 
 
-def read(value: Mapping[str, Any], path: str) -> Document:
+def read_measurements(value: Mapping[str, Any], path: str) -> Document:
     """The measurements of such a document in file `path`."""
     devices = value.get("devices")
     devices = devices if isinstance(devices, list) else []

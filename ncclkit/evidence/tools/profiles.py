@@ -58,7 +58,7 @@ def events(data: bytes, path: str) -> list[Event]:
 def _rows(data: bytes) -> Iterator[tuple[bytes, Any]]:
     for line in data.splitlines():
         try:
-            yield line, storage.parse(line) if 0 < len(line) <= LONGEST_LINE else None
+            yield line, storage.parse_json(line) if 0 < len(line) <= LONGEST_LINE else None
         except ValueError:
             yield line, None  # the line that the plugin was writing when the job ended
 

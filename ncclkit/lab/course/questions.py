@@ -485,9 +485,17 @@ class Answers:
     """The answers to the questions of one story, in one case."""
 
     def __init__(self, case: Case, name: str) -> None:
-        self.story, self.name, self.case = story(name), name, case
-        path = None if case.path is None else case.path / FILE
-        self._kept = msgspec.convert(storage.read_json(path, {}, _Kept), _Kept) if path else _Kept()
+        self.story = story(name)
+        self.name = name
+        self.case = case
+        if case.path is None:
+            path = None
+        else:
+            path = case.path / FILE
+        if path:
+            self._kept = msgspec.convert(storage.read_json(path, {}, _Kept), _Kept)
+        else:
+            self._kept = _Kept()
 
     @property
     def measured(self) -> bool:
@@ -498,13 +506,20 @@ class Answers:
         """Keep times and hints from now on, or forget those that were kept."""
         self._kept.measured = wanted
         for answer in self._kept.answers.values():
-            answer.asked, answer.took, answer.hints = None, None, 0
-        self.of().asked = time.time() if wanted else None
+            answer.asked = None
+            answer.took = None
+            answer.hints = 0
+        if wanted:
+            self.of().asked = time.time()
+        else:
+            self.of().asked = None
         self._save()
 
     def question(self, number: int = 0) -> Question:
         """The guess, for 0, or the question of that number of the quiz."""
-        return self.story.quiz[number - 1] if number else self.story.guess
+        if number:
+            return self.story.quiz[number - 1]
+        return self.story.guess
 
     def shuffled(self, number: int = 0) -> list[str]:
         """The choices of a question, in an order that stays the same in this case folder."""
@@ -551,7 +566,8 @@ class Answers:
 
         Empty where nothing was answered.
         """
-        guess, said = self.of(), []
+        guess = self.of()
+        said = []
         if guess.first:
             said.append(
                 "The first guess was"

@@ -36,8 +36,10 @@ NAMES = (".ckpt", ".pt", ".pth", ".bin", ".safetensors", ".distcp")
 LARGEST = 64 << 20
 """Bytes of a pickle that are searched: what it describes may be large, it is not."""
 POSITION = re.compile(
-    r"^(?:_num_yielded|_snapshot|_sampler_iter_yielded|dataset_state|samples_yielded|num_batches_fetched"
-    r"|consumed_(?:train_)?samples|loaders?|(?:train_)?data_?loaders?|data_?loader_states?|sampler)$"
+    r"^(?:_num_yielded|_snapshot|_sampler_iter_yielded|dataset_state|samples_yielded"
+    r"|num_batches_fetched"
+    r"|consumed_(?:train_)?samples|loaders?|(?:train_)?data_?loaders?|data_?loader_states?"
+    r"|sampler)$"
 )
 """Names under which loaders keep where they stand: torchdata, Megatron, NeMo, and what people write
 by hand."""
@@ -63,7 +65,10 @@ def checkpoints(path: str | Path) -> tuple[Checkpoint, ...]:
     Raises NcclkitError where there is none.
     """
     given = Path(path).expanduser()
-    found = [given] if given.is_file() else sorted(_files(given))
+    if given.is_file():
+        found = [given]
+    else:
+        found = sorted(_files(given))
     if not found:
         raise NcclkitError(
             f"There is no checkpoint at {given}; name a file, or a folder with {', '.join(NAMES)}"
@@ -74,7 +79,9 @@ def checkpoints(path: str | Path) -> tuple[Checkpoint, ...]:
 
 def _files(folder: Path) -> Iterator[Path]:
     for place, _, names in os.walk(folder):
-        yield from (Path(place, name) for name in names if name.endswith(NAMES))
+        for name in names:
+            if name.endswith(NAMES):
+                yield Path(place, name)
 
 
 def _one(path: Path) -> Checkpoint:
@@ -151,7 +158,9 @@ class Start:
     @property
     def whole(self) -> float:
         """Seconds that the whole replay takes at the measured pace."""
-        return self.took * self.of / self.read if self.read else 0.0
+        if self.read:
+            return self.took * self.of / self.read
+        return 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,17 +182,27 @@ class Resume:
     def first(self) -> float | None:
         """Seconds until every rank had done its first step; None where one did none."""
         times = [start.first for start in self.starts if start.first is not None]
-        return max(times) if len(times) == len(self.starts) else None
+        if len(times) == len(self.starts):
+            return max(times)
+        return None
 
 
 def resumes(case: Case) -> tuple[Resume, ...]:
     """Every resumed run of the case, oldest first, then those of its staged runs and of its
     experiments.
     """
-    stages = [case.path / STAGES] if case.path and (case.path / STAGES).is_dir() else []
-    hidden = [*stages, *sorted((case.path / FOLDER).glob("*/.case"))] if case.path else []
+    stages = []
+    if case.path and (case.path / STAGES).is_dir():
+        stages = [case.path / STAGES]
+    hidden = []
+    if case.path:
+        hidden = [*stages, *sorted((case.path / FOLDER).glob("*/.case"))]
     known = [case, *(Case.open(folder, read_only=True) for folder in hidden)]
-    return tuple(run for one in known for run in _runs(one))
+    found = []
+    for one in known:
+        for run in _runs(one):
+            found.append(run)
+    return tuple(found)
 
 
 def _runs(case: Case) -> Iterator[Resume]:
@@ -193,7 +212,9 @@ def _runs(case: Case) -> Iterator[Resume]:
             by_folder[PurePath(event.path).parent].append(event)
     for folder in sorted(by_folder, key=_number):
         events = by_folder[folder]
-        ranks = {e.rank: {o.data.phase: o.data for o in events if o.rank == e.rank} for e in events}
+        ranks = {}
+        for e in events:
+            ranks[e.rank] = {o.data.phase: o.data for o in events if o.rank == e.rank}
         about = next((phases["start"] for phases in ranks.values() if "start" in phases), None)
         if about is not None:
             starts = tuple(

@@ -61,12 +61,18 @@ async def staged_run(
     simulate_hosts: NCCL takes the ranks for those of so many hosts.  Raises NcclkitError for ranks
     that cannot be had.
     """
-    room = case if case.path is None else Case.open(case.path / STAGES)
+    if case.path is None:
+        room = case
+    else:
+        room = Case.open(case.path / STAGES)
     done: list[Stage] = []
     for stage in stages:
         options = {name: value for name, value in stage.items() if name != "ranks"}
         ranks = stage.get("ranks") or 0
-        hosts = min(simulate_hosts, ranks) if ranks else simulate_hosts
+        if ranks:
+            hosts = min(simulate_hosts, ranks)
+        else:
+            hosts = simulate_hosts
         asked = ProbeOptions(
             python=python or "",
             ranks=ranks,
@@ -74,7 +80,7 @@ async def staged_run(
             timeout=deadline,
             simulate_hosts=hosts,
         )
-        base = await probe.plan(case, asked)
+        base = await probe.plan_test(case, asked)
         argv = (
             job,
             "--backend",
@@ -119,11 +125,13 @@ async def backend_run(case: Case, ranks: int = 0, *, simulate_hosts: int = 1) ->
     """
     done = []
     for backend in ("gloo", "nccl"):
-        hosts = simulate_hosts if backend == "nccl" else 1
+        hosts = 1
+        if backend == "nccl":
+            hosts = simulate_hosts
         small = ProbeOptions(timeout=60.0, max_bytes=probe.MIB, repeats=3)
         asked = replace(small, ranks=ranks, backend=backend, simulate_hosts=hosts)
         try:
-            plan = await probe.plan(case, asked)
+            plan = await probe.plan_test(case, asked)
         except NcclkitError:
             if backend == "gloo":
                 raise
@@ -175,10 +183,10 @@ async def scaling_run(
     """
     asked = _counts(ranks)
     options = ProbeOptions(backend=backend, timeout=90.0)
-    base = await probe.plan(case, options)
+    base = await probe.plan_test(case, options)
     room = base.ranks * simulate_hosts
     if backend == "auto" and base.backend == "nccl" and room < asked[0]:
-        base = await probe.plan(case, replace(options, backend="gloo"))
+        base = await probe.plan_test(case, replace(options, backend="gloo"))
     counts = [count for count in asked if base.backend == "gloo" or count <= room]
     if not counts:
         raise NcclkitError(
@@ -186,7 +194,10 @@ async def scaling_run(
             " gloo."
         )
     # gloo copies through the CPU: what NCCL moves in a moment would take it seconds
-    size = 256 * probe.MIB if base.backend == "nccl" else 4 * probe.MIB
+    if base.backend == "nccl":
+        size = 256 * probe.MIB
+    else:
+        size = 4 * probe.MIB
     argv = (
         "stories.exchange",
         "--compare",
@@ -199,7 +210,9 @@ async def scaling_run(
     )
     done: list[Step] = []
     for count in counts:
-        hosts = min(simulate_hosts, count) if base.backend == "nccl" else 1
+        hosts = 1
+        if base.backend == "nccl":
+            hosts = min(simulate_hosts, count)
         plan = Plan(
             f"exchange-{count}",
             (*argv, *_shared(hosts)),
@@ -236,7 +249,7 @@ def _step(case: Case, run: Run) -> Step:
     return Step(run, one, pairs, limit, sum(shares) if shares else None)
 
 
-def open_files(case: Case) -> dict[int, int]:
+def most_open_files(case: Case) -> dict[int, int]:
     """Ranks → most open files of a rank with one communicator, in all scaling runs of a case."""
     found: dict[int, int] = {}
     for folder in case.runs():
@@ -335,9 +348,12 @@ async def loader_sweep(
             )
     if cores < 1 or steps < 1 or repeats < 1 or not choices:
         raise NcclkitError("The sweep needs at least one core, one step and one choice of workers.")
-    base = await probe.plan(case, ProbeOptions(ranks=ranks, backend=backend, timeout=120.0))
+    base = await probe.plan_test(case, ProbeOptions(ranks=ranks, backend=backend, timeout=120.0))
     # one rank alone waits for nobody, and that is half of what is measured
-    count = max(2, base.ranks) if base.backend == "gloo" else base.ranks
+    if base.backend == "gloo":
+        count = max(2, base.ranks)
+    else:
+        count = base.ranks
     options = {
         "backend": base.backend,
         "choices": ",".join(f"{workers}:{ahead}" for workers, ahead in [*choices] * repeats),
@@ -368,7 +384,10 @@ def _is_count(value: object) -> bool:
 
 
 def _is_complete(row: object) -> bool:
-    values = [row.get(name) for name in FIELDS] if isinstance(row, Mapping) else [None]
+    if isinstance(row, Mapping):
+        values = [row.get(name) for name in FIELDS]
+    else:
+        values = [None]
     return all(
         isinstance(value, (int, float)) and not isinstance(value, bool) and value >= 0
         for value in values

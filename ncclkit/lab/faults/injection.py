@@ -38,7 +38,7 @@ def fault(name: str) -> Fault:
     return FAULTS[name]
 
 
-def describe(chosen: Fault) -> str:
+def fault_row(chosen: Fault) -> str:
     """One row for a list of faults: what the fault does, its cause, and what it needs."""
     takes = (
         "NCCL" if chosen.backends == ("nccl",) else "",
@@ -90,7 +90,9 @@ async def inject(
     """
     chosen = _possible(fault(name))
     if backend == "auto" and "gloo" in chosen.backends:
-        backend = "any" if "nccl" in chosen.backends else "gloo"
+        backend = "gloo"
+        if "nccl" in chosen.backends:
+            backend = "any"
     network = {"hosts": 2, "wrong": chosen.net} if chosen.net else {}
     asked: dict[str, Any] = {
         "python": python or "",
@@ -102,7 +104,7 @@ async def inject(
         "oversubscribe": oversubscribe,
         "here": here,
     }
-    base = await probe.plan(case, ProbeOptions(**asked), "lab")
+    base = await probe.plan_test(case, ProbeOptions(**asked), "lab")
     if base.backend not in chosen.backends:
         raise NcclkitError(
             f"The fault {name} needs {' or '.join(chosen.backends)}; this run would use"
@@ -151,7 +153,7 @@ def culprits(chosen: Fault, faulty: int, count: int, simulate_hosts: int) -> lis
 
 def _recorded(case: Case, name: str, error: Impossible) -> Run:
     """The bundled recording of a fault, where this machine cannot make it; the run says so."""
-    if name not in samples.names():
+    if name not in samples.recording_names():
         raise error
     recording.replay(case, samples.HERE / name)
     run = baseline.last(case)

@@ -47,11 +47,9 @@ def writable(target: Path) -> None:
             f"No recording can be kept in {target}: {error.strerror or error}; name another."
         ) from error
     if not os.access(target, os.W_OK) or (target / "runs").exists():
-        why = (
-            "holds a recording already"
-            if (target / "runs").exists()
-            else "may not be written by this user"
-        )
+        why = "may not be written by this user"
+        if (target / "runs").exists():
+            why = "holds a recording already"
         raise NcclkitError(
             f"No recording can be kept in {target}, as it {why}; name another folder."
         )
@@ -79,7 +77,7 @@ def bundle(run: Run, target: Path, about: dict[str, Any]) -> Path:
     write(target / "case.json", json.dumps(about, indent=1))
     wired = gzip.decompress((folder / "wire.jsonl.gz").read_bytes()).splitlines()
     records = [
-        record for line in wired if (record := wire.parse(line)) and record["kind"] == "fact"
+        record for line in wired if (record := wire.parse_record(line)) and record["kind"] == "fact"
     ]
     if records:  # of simulated hosts, which nobody can ask again
         write_records(target / "facts.jsonl", [from_dict(Fact, record) for record in records])
@@ -162,7 +160,9 @@ def cleaner(folder: Path) -> Clean:
 
     def clean(text: str) -> str:
         for old, new in places:
-            text = text.replace(old, new) if len(old) > 4 else text  # "/" stands in every path
+            # "/" stands in every path
+            if len(old) > 4:
+                text = text.replace(old, new)
         return aliases(text)
 
     return clean

@@ -14,7 +14,7 @@ def main(argv):
     CAUSE]``.
     """
     options = inject.parser("train", 6).parse_args(argv)
-    return crash_handler.run(options.folder, lambda rank: _train(options, rank))
+    return crash_handler.run_rank(options.folder, lambda rank: _train(options, rank))
 
 
 def _train(options, rank):

@@ -42,7 +42,9 @@ _answers: dict[tuple[object, ...], Record] = {}
 """What interpreters answered to `check`, which takes seconds: by what their answer depends on."""
 
 
-async def run(plan: Plan, folder: Path, on_record: OnRecord = lambda record: None) -> list[Record]:
+async def run_locally(
+    plan: Plan, folder: Path, on_record: OnRecord = lambda record: None
+) -> list[Record]:
     """Start the ranks of a plan in a run folder.
 
     Returns every wire record, the last one of kind ``end``.
@@ -64,7 +66,7 @@ async def run(plan: Plan, folder: Path, on_record: OnRecord = lambda record: Non
         )
 
 
-async def facts(
+async def read_facts_here(
     python: str, folder: Path, paths: Mapping[str, str] | None = None, deadline: float = FACTS
 ) -> list[Record]:
     """Facts of this host as the training interpreter sees it: records of kind ``fact``.
@@ -81,7 +83,9 @@ async def facts(
         records = await run_under_guard(
             agent, command, {}, deadline, folder, python, lambda record: None
         )
-    end = records[-1] if records else {}
+    end = {}
+    if records:
+        end = records[-1]
     return [
         *records,
         *missing_facts(records, f"{end.get('reason', 'without a message')}, {end.get('exitcode')}"),
@@ -186,11 +190,10 @@ async def _kill(process: asyncio.subprocess.Process) -> None:
 
 def _lost(code: int, folder: Path) -> Record:
     """The end of a run whose guard ended without a word, as the record that it did not write."""
-    how = (
-        f"by signal {-code} ({signal.Signals(-code).name})"
-        if code < 0
-        else f"with exit status {code}"
-    )
+    if code < 0:
+        how = f"by signal {-code} ({signal.Signals(-code).name})"
+    else:
+        how = f"with exit status {code}"
     say = f"its guard ended {how} before the run did; the ranks ended with it, without evidence"
     end = {"reason": "lost", "exitcode": code, "say": say}
     storage.write(folder / "status.json", json.dumps(end | {"ended": time.time()}))
@@ -210,9 +213,10 @@ async def _stop(guard: asyncio.subprocess.Process, reading: asyncio.Task[list[Re
         guard.stdin.close()  # it has ended by itself
     assert guard.stdout is not None
     # where the disk is full nobody reads any more, and a full pipe would keep the guard from ending
-    rest: asyncio.Task[Any] = (
-        asyncio.create_task(_discard(guard.stdout)) if reading.done() else reading
-    )
+    if reading.done():
+        rest: asyncio.Task[Any] = asyncio.create_task(_discard(guard.stdout))
+    else:
+        rest = reading
     done, _ = await asyncio.wait({rest}, timeout=20)
     if not done:
         rest.cancel()
@@ -238,7 +242,7 @@ async def _read(
         while chunk := await guard.stdout.read(1 << 16):
             *lines, rest = (rest + chunk).split(b"\n")
             for line in lines:
-                if not heard.is_set() and (wire.parse(line) or {}).get("kind") == "guard":
+                if not heard.is_set() and (wire.parse_record(line) or {}).get("kind") == "guard":
                     heard.set()
                     continue
                 _keep(folder, line, records, kept, log, on_record)
@@ -261,7 +265,9 @@ class LauncherLog:
 
     def __init__(self, folder: Path) -> None:
         self._file = open(folder / "launcher.log", "ab")  # noqa: SIM115, closed by __exit__
-        self._written, self._left_out, self._end = 0, 0, b""
+        self._written = 0
+        self._left_out = 0
+        self._end = b""
 
     def __enter__(self) -> LauncherLog:
         return self
@@ -297,7 +303,7 @@ def _keep(
     log: LauncherLog,
     on_record: OnRecord,
 ) -> None:
-    record = wire.parse(line)
+    record = wire.parse_record(line)
     if record is None:
         said = redact.text(line.decode("utf-8", "surrogateescape")).encode(
             "utf-8", "surrogateescape"
@@ -318,7 +324,7 @@ def _spill(rest: bytes, log: LauncherLog) -> bytes:
     return b""
 
 
-async def check(python: str, deadline: float = 60.0) -> Record:
+async def check_interpreter(python: str, deadline: float = 60.0) -> Record:
     """What the training interpreter can do.
 
     ``python``, ``torch``, ``gpus``, ``nccl``; NcclkitError in one sentence.

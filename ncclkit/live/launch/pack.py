@@ -122,7 +122,9 @@ def take(folder: Path, record: Mapping[str, Any]) -> None:
 
     A damaged piece is left out, and the archive torn.
     """
-    node, at, data = record.get("node"), record.get("at"), record.get("data")
+    node = record.get("node")
+    at = record.get("at")
+    data = record.get("data")
     if not (
         isinstance(node, int)
         and isinstance(at, int)
@@ -161,7 +163,9 @@ def _extract(archive: tarfile.TarFile, folder: Path) -> None:
     for member in archive:
         left -= member.size
         target = folder / member.name
-        file = archive.extractfile(member) if member.isreg() else None
+        file = None
+        if member.isreg():
+            file = archive.extractfile(member)
         if (
             file is None
             or left < 0

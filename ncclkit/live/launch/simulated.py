@@ -164,7 +164,8 @@ def _drops(made: Hosts) -> None:
     """Of what reaches the first host one packet in twenty is dropped at random, as by a bad cable
     or a full buffer.
     """
-    chain, table = "{ type filter hook input priority 0 ; }", ["inet", "lab"]
+    chain = "{ type filter hook input priority 0 ; }"
+    table = ["inet", "lab"]
     _first(made)["setup"] += [
         ["nft", "add", "table", *table],
         ["nft", "add", "chain", *table, "in", chain],
@@ -256,8 +257,10 @@ LAST_WORDS = 5.0
 """Seconds that hosts get beyond the timeout of collectives, once one host has failed."""
 
 
-async def run(plan: Plan, folder: Path, on_record: OnRecord = lambda record: None) -> list[Record]:
-    """As `local.run`, on the simulated hosts of the plan's network.
+async def run_on_simulated_hosts(
+    plan: Plan, folder: Path, on_record: OnRecord = lambda record: None
+) -> list[Record]:
+    """As `local.run_locally`, on the simulated hosts of the plan's network.
 
     Each sends the facts of its network first.
 
@@ -266,14 +269,18 @@ async def run(plan: Plan, folder: Path, on_record: OnRecord = lambda record: Non
     NcclkitError where hosts cannot be simulated.
     """
     argv, env = plan.argv, plan.env
-    fix = argv[argv.index("--fix") + 1] if "--fix" in argv else ""
+    fix = ""
+    if "--fix" in argv:
+        fix = argv[argv.index("--fix") + 1]
     made = network_of(plan.network, fix)
     if plan.ranks % len(made):
         raise NcclkitError(
             f"{plan.ranks} ranks do not divide over {len(made)} hosts; ask for a multiple of"
             f" {len(made)}."
         )
-    limit = float(argv[argv.index("--timeout") + 1]) if "--timeout" in argv else 30.0
+    limit = 30.0
+    if "--timeout" in argv:
+        limit = float(argv[argv.index("--timeout") + 1])
     with packed(plan.lab, compiled=True) as agent:
         _commands(made, plan, agent, folder, limit)
         hosts = hosts_command(plan.python, agent, folder, made, limit + LAST_WORDS)
@@ -314,7 +321,9 @@ def raise_if_impossible(records: Sequence[Record], folder: Path) -> None:
     here.
     """
     log = folder / "launcher.log"
-    said = log.read_text(errors="replace") if log.exists() else ""
+    said = ""
+    if log.exists():
+        said = log.read_text(errors="replace")
     if PREFIX in said and any(
         record["kind"] == "end" and record.get("exitcode") == CANNOT for record in records
     ):

@@ -35,7 +35,7 @@ def nodes() -> int:
     return scheduler.number_in(os.environ.get("SLURM_JOB_NUM_NODES", ""))
 
 
-def hosts(plan: Plan) -> int:
+def hosts_of_plan(plan: Plan) -> int:
     """Hosts, real or simulated, that the ranks of a plan run on.
 
     Of every node of the allocation, or of this one.
@@ -72,9 +72,11 @@ def srun_once_per_node(*options: str, wait: int = 0) -> list[str]:
     Beside the step that a notebook may run in; wait: seconds after the end of the first task until
     srun ends the others (0: never).
     """
-    clean = [
-        word for name in SHARES for start in ("SLURM_", "SRUN_") for word in ("-u", start + name)
-    ]
+    clean = []
+    for name in SHARES:
+        for start in "SLURM_", "SRUN_":
+            for word in "-u", start + name:
+                clean.append(word)
     count = str(nodes())  # of the tasks, too: a job may have more than one on each node
     words = [
         "srun",
@@ -129,12 +131,14 @@ async def nodes_of(job: int) -> int:
     number = scheduler.checked_id(str(job), "The option --job")
     try:
         ask = ("scontrol", "-o", "--", "show", "job", number)
-        output = await asyncio.to_thread(scheduler.ask, *ask, deadline=20)
+        output = await asyncio.to_thread(scheduler.ask_slurm, *ask, deadline=20)
     except NcclkitError:
         return 0
     shown = scheduler.fields(output.partition("\n")[0])
     running = shown.get("JobState") == "RUNNING"
-    return scheduler.number_in(shown.get("NumNodes", "")) if running else 0
+    if running:
+        return scheduler.number_in(shown.get("NumNodes", ""))
+    return 0
 
 
 def on_nodes_of(job: int, nodes: int, agent: Path, folder: Path, *words: str) -> list[str]:
@@ -163,8 +167,10 @@ def environ_without_slurm() -> dict[str, str]:
     }
 
 
-async def run(plan: Plan, folder: Path, on_record: OnRecord = lambda record: None) -> list[Record]:
-    """As `local.run`, on every node of the allocation, whether or not it sees `folder`.
+async def run_on_nodes(
+    plan: Plan, folder: Path, on_record: OnRecord = lambda record: None
+) -> list[Record]:
+    """As `local.run_locally`, on every node of the allocation, whether or not it sees `folder`.
 
     Its ranks are those of all nodes, a multiple of their number.
     """
@@ -257,7 +263,7 @@ async def _ask_nodes(
             marker.unlink(missing_ok=True)
         records = [
             record
-            for record in map(wire.parse, answer.out.encode().splitlines())
+            for record in map(wire.parse_record, answer.out.encode().splitlines())
             if record is not None
         ]
         if not records:
@@ -292,16 +298,18 @@ def _absent(folder: Path, records: Sequence[Record], nodes: Sequence[str]) -> No
     From them nobody will hear anything.
     """
     begun = {record.get("number") for record in records if record.get("phase") == "node"}
-    lost = [name for number, name in enumerate(nodes) if number not in begun] if begun else []
+    lost = []
+    if begun:
+        lost = [name for number, name in enumerate(nodes) if number not in begun]
     fields = {"ncclkit": wire.VERSION, "kind": "phase", "t": time.time(), "phase": "absent"}
     with open(folder / "wire.jsonl", "a", encoding="utf-8") as kept:
         kept.writelines(json.dumps(fields | {"name": name}) + "\n" for name in lost)
 
 
-async def facts(
+async def read_facts_of_nodes(
     python: str, folder: Path, paths: Mapping[str, str] | None = None, deadline: float = FACTS
 ) -> list[Record]:
-    """As `local.facts`, on every node of the allocation: each record says its ``host``.
+    """As `local.read_facts_here`, on every node of the allocation: each record says its ``host``.
 
     A node that gave nothing is one fact, ``facts.host``, that could not be read.  deadline: above
     the agent's own, which says what hung.
@@ -323,7 +331,9 @@ def collected(folder: Path, nodes: Sequence[str]) -> list[Record]:
     output = {
         node: _lines(folder / f"facts-node{number}.jsonl") for number, node in enumerate(nodes)
     }
-    parsed = {node: list(filter(None, map(wire.parse, lines))) for node, lines in output.items()}
+    parsed = {
+        node: list(filter(None, map(wire.parse_record, lines))) for node, lines in output.items()
+    }
     found = {
         node: (
             [r for r in records if r.get("kind") == "fact" and "name" in r]
@@ -344,13 +354,15 @@ def collected(folder: Path, nodes: Sequence[str]) -> list[Record]:
 
 
 def _lines(path: Path) -> list[bytes]:
-    return path.read_bytes().splitlines() if path.exists() else []
+    if path.exists():
+        return path.read_bytes().splitlines()
+    return []
 
 
 def _mute(lines: Sequence[bytes]) -> Record:
-    last = (
-        lines[-1].decode("utf-8", "replace")[:200] if lines else "no output; launcher.log says why"
-    )
+    last = "no output; launcher.log says why"
+    if lines:
+        last = lines[-1].decode("utf-8", "replace")[:200]
     return {
         "kind": "fact",
         "name": "facts.host",
@@ -364,7 +376,7 @@ async def node_names() -> list[str]:
     """The names of the allocation's nodes."""
     hosts = os.environ.get("SLURM_JOB_NODELIST", "")
     ask = ("scontrol", "--", "show", "hostnames", hosts)
-    known = (await asyncio.to_thread(scheduler.ask, *ask, deadline=20)).split()
+    known = (await asyncio.to_thread(scheduler.ask_slurm, *ask, deadline=20)).split()
     strange = [name for name in known if not scheduler.ADDRESS.fullmatch(name)]
     if not known or strange:
         raise NcclkitError(f"scontrol does not know the nodes {hosts[:200]!r} of this allocation.")
@@ -377,6 +389,8 @@ async def _head() -> str:
     """
     first = (await node_names())[0]
     ask = ("scontrol", "-o", "--", "show", "node", first)
-    said = await asyncio.to_thread(scheduler.ask, *ask, deadline=20)
+    said = await asyncio.to_thread(scheduler.ask_slurm, *ask, deadline=20)
     address = scheduler.fields(said.partition("\n")[0]).get("NodeAddr", "")
-    return address if scheduler.ADDRESS.fullmatch(address) else first
+    if scheduler.ADDRESS.fullmatch(address):
+        return address
+    return first

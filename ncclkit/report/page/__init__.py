@@ -64,7 +64,9 @@ def render(
     """
     page = copy.deepcopy(notebook)
     page.cells = [cell for cell in page.cells if ERROR_MARK not in cell.metadata.get("tags", [])]
-    skipped = _cut(page) if failed else 0
+    skipped = 0
+    if failed:
+        skipped = _cut(page)
     page.cells = [cell for cell in page.cells if _kept(cell)]
     for cell in page.cells:
         if cell.cell_type == "code":
@@ -87,7 +89,9 @@ def render(
         json.loads(script.text)["data"] for script in soup.find_all("script", class_="figure-data")
     ]
     traces = tuple(sorted({trace.get("type", "scatter") for data in drawn for trace in data}))
-    script = f'<script nonce="{resources["nonce"]}">{_plotly(traces)}</script>' if drawn else ""
+    script = ""
+    if drawn:
+        script = f'<script nonce="{resources["nonce"]}">{_plotly(traces)}</script>'
     return str(soup).replace(PLOTLY, script, 1)  # last, so that nobody parses its megabyte
 
 
@@ -146,7 +150,9 @@ def _command(path: Path, parameters: Mapping[str, Any]) -> str:
     given = [
         f"{key}={value}" for key, value in parameters.items() if key != "case_dir" and value != ""
     ]
-    case = ["--case", str(parameters["case_dir"])] if parameters.get("case_dir") else []
+    case = []
+    if parameters.get("case_dir"):
+        case = ["--case", str(parameters["case_dir"])]
     own = next(
         (
             path.relative_to(home).with_suffix("")
@@ -167,7 +173,9 @@ def _cut(page: NotebookNode) -> int:
     started = [
         i for i, cell in enumerate(page.cells) if cell.cell_type == "code" and _started(cell)
     ]
-    last = started[-1] if started else -1
+    last = -1
+    if started:
+        last = started[-1]
     if started:
         page.cells[last].metadata["ncclkit_stopped"] = True
     gone = page.cells[last + 1 :]
@@ -196,10 +204,15 @@ def _static(output: NotebookNode) -> NotebookNode:
     data = output.get("data", {})
     if FIGURE in data:
         html = data.get("text/html", "")
-        figure, words = _figure(data.pop(FIGURE)), "" if "<script" in html else html
-        data["text/html"] = (
-            words.replace(FIGURE_SLOT, figure, 1) if FIGURE_SLOT in words else words + figure
-        )
+        figure = _figure(data.pop(FIGURE))
+        if "<script" in html:
+            words = ""
+        else:
+            words = html
+        if FIGURE_SLOT in words:
+            data["text/html"] = words.replace(FIGURE_SLOT, figure, 1)
+        else:
+            data["text/html"] = words + figure
     elif WIDGET in data and "text/html" not in data:
         data["text/html"] = (
             '<p class="control">An interactive control stands here in the notebook.</p>'
@@ -214,7 +227,10 @@ def _figure(figure: dict[str, Any]) -> str:
     """
     layout = figure.get("layout", {})
     title = layout.get("title", "")
-    label = title.get("text", "") if isinstance(title, dict) else title
+    if isinstance(title, dict):
+        label = title.get("text", "")
+    else:
+        label = title
     label = label or (layout.get("meta") or {}).get("summary", "")
     height = int(layout.get("height") or 420)
     payload = json.dumps(figure | {"layout": {**layout, "height": height}}).replace("<", "\\u003c")
@@ -252,7 +268,9 @@ def _shaken(library: str, traces: Iterable[str]) -> str:
     """
     starts = r"var [\w$]+=([\w$]+)\(\(?[\w$,]*\)?=>\{"
     wraps = [re.escape(name) for name, _ in Counter(re.findall(starts, library)).most_common(2)]
-    modules = re.split(rf"(?<=[;}}\n])(?=var [\w$]+={wraps[0]}\()", library) if wraps else []
+    modules = []
+    if wraps:
+        modules = re.split(rf"(?<=[;}}\n])(?=var [\w$]+={wraps[0]}\()", library)
     # to begin with the name took ten times as long
     named = re.compile(rf"=(?:{'|'.join(wraps)})\(\(?[\w$,]*\)?=>")
     homes = {
@@ -342,7 +360,10 @@ def _contents(soup: BeautifulSoup) -> None:
         text = heading.get_text(" ", strip=True)
         slug = re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-") or "part"
         used[slug] += 1
-        heading["id"] = slug if used[slug] == 1 else f"{slug}-{used[slug]}"
+        if used[slug] == 1:
+            heading["id"] = slug
+        else:
+            heading["id"] = f"{slug}-{used[slug]}"
         if heading.name == "h1" and soup.title and len(used) == 1:
             soup.title.string = text
         elif heading.name != "h1":

@@ -34,7 +34,7 @@ KEPT = frozenset({"class", "style", "type", "nonce", "content", "http-equiv"})
 """Attributes that hold no words of ours."""
 
 
-def names(case: Case, also: Iterable[str] = ()) -> Aliases:
+def other_names(case: Case, also: Iterable[str] = ()) -> Aliases:
     """Other names for the hosts and users that a case and this machine know, and for those named by
     hand.
     """

@@ -173,7 +173,7 @@ def add_options(parser, faults=()):
 
     `faults`: names that only this job knows.
     """
-    job.add_options(parser)
+    job.add_job_options(parser)
     parser.add_argument(
         "--fault", choices=sorted({*BEFORE, *BEGUN, *DURING, *TOGETHER, *AMONG, *faults})
     )

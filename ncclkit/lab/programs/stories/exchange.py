@@ -39,7 +39,7 @@ def main(argv):
         help="measure this exchange beside all_to_all_single instead",
     )
     options = parser.parse_args(argv)
-    return crash_handler.run(options.folder, lambda rank: _start(options, rank))
+    return crash_handler.run_rank(options.folder, lambda rank: _start(options, rank))
 
 
 def _start(options, rank):
@@ -336,7 +336,7 @@ def compare(job, size):
     byhand = operations.Operation(torch, job.dist, job.device, "all_to_all", "float32", size)
     byhand.call = lambda: by_hand(job, exchange, byhand)  # type: ignore[method-assign]
     for op, operation in (("all_to_all", library), ("all_to_all_by_hand", byhand)):
-        measured = collective.measure(torch, operation, 5)
+        measured = collective.measure_operation(torch, operation, 5)
         if job.rank == 0:
             what = {"op": op, "bytes": operation.bytes, "dtype": "float32", "ranks": job.ranks}
             wire.send("measure", backend=job.options.backend, **what, **measured)

@@ -16,7 +16,7 @@ from ncclkit.lab.programs import inject
 def main(argv):
     """``stories.finetune --folder DIR --backend gloo [--steps N --timeout S --fix CAUSE]``."""
     options = inject.parser("stories.finetune", 6).parse_args(argv)
-    return crash_handler.run(options.folder, lambda rank: _train(options, rank))
+    return crash_handler.run_rank(options.folder, lambda rank: _train(options, rank))
 
 
 def _train(options, rank):

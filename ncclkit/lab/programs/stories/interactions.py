@@ -41,7 +41,7 @@ def main(argv):
     )
     options = parser.parse_args(argv)
     started = time.monotonic()
-    return crash_handler.run(options.folder, lambda rank: _train(options, rank, started))
+    return crash_handler.run_rank(options.folder, lambda rank: _train(options, rank, started))
 
 
 def _train(options, rank, started):

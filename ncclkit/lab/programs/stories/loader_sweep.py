@@ -41,7 +41,7 @@ def main(argv):
         "--wait", type=float, default=0.02, help="seconds of storage that a batch needs"
     )
     options = parser.parse_args(argv)
-    return crash_handler.run(options.folder, lambda rank: _sweep(options, rank))
+    return crash_handler.run_rank(options.folder, lambda rank: _sweep(options, rank))
 
 
 def _sweep(options, rank):

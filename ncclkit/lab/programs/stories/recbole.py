@@ -22,7 +22,7 @@ def main(argv):
     CAUSE]``.
     """
     options = inject.parser("stories.recbole", 2, "epochs", SHORTAGES).parse_args(argv)
-    return crash_handler.run(options.folder, lambda rank: _train(options, rank))
+    return crash_handler.run_rank(options.folder, lambda rank: _train(options, rank))
 
 
 def _train(options, rank):

@@ -40,7 +40,7 @@ def main(argv):
     parser = inject.parser("stories.resume", 240, "before the checkpoint")
     parser.add_argument("--more", type=int, default=12, help="steps after the job was resumed")
     options = parser.parse_args(argv)
-    return crash_handler.run(options.folder, lambda rank: _train(options, rank))
+    return crash_handler.run_rank(options.folder, lambda rank: _train(options, rank))
 
 
 def _train(options, rank):

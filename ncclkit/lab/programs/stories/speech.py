@@ -33,7 +33,7 @@ def main(argv):
     )
     parser.add_argument("--cost", type=float, default=0.1, help="seconds of CPU that a batch needs")
     options = parser.parse_args(argv)
-    return crash_handler.run(options.folder, lambda rank: _train(options, rank))
+    return crash_handler.run_rank(options.folder, lambda rank: _train(options, rank))
 
 
 def _train(options, rank):
