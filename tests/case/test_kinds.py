@@ -47,6 +47,11 @@ def test_a_saved_case_reads_back_also_that_of_another_version(tmp_path: Path) ->
     assert events[1].data == {"what": "new"} == fields_of(events[1])
 
 
+def test_a_row_of_a_data_frame_holds_plain_values() -> None:
+    case = Case().add([INIT])
+    assert case.to_frame("events").loc[0, "data"] == fields_of(INIT)
+
+
 def test_workers_hand_events_over() -> None:
     assert pickle.loads(pickle.dumps(INIT)) == INIT  # noqa: S301
 
