@@ -53,6 +53,11 @@ def on(host: str) -> str:
     return f" on {host}" if host else ""
 
 
+def who_of(events: Iterable[Event], host: str = "") -> str:
+    """``Rank 3 on node-1``, at the start of a sentence: the ranks of these events, and a host."""
+    return f"{text.start(name_ranks(ranks_in(events)))}{on(host)}"
+
+
 def of_job_hosts(case: Case, facts: Iterable[Fact]) -> list[Fact]:
     """Facts of the hosts on which the job ran; of all hosts where its lines name none."""
     hosts = _hosts(case)

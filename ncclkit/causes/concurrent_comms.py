@@ -30,7 +30,15 @@ from collections import Counter, defaultdict
 
 from collections.abc import Iterable, Sequence
 from ncclkit.analysis.calls import grouped, of_several_groups, op_of
-from ncclkit.analysis.picks import among, first_finding, name_ranks, otherwise, pick, ranks_in
+from ncclkit.analysis.picks import (
+    among,
+    first_finding,
+    name_ranks,
+    otherwise,
+    pick,
+    ranks_in,
+    who_of,
+)
 from ncclkit.analysis.rank_states import rank_states
 from ncclkit.analysis.waits import places_now, waiting_time_of_case
 from ncclkit.causes import _printed
@@ -44,7 +52,6 @@ from ncclkit.core.kinds import (
     NcclOp,
 )
 from ncclkit.core.model import Advice, Event, Experiment, Finding, Strength, found
-from ncclkit.core.text import start
 
 ID = "concurrent_comms"
 explains = (
@@ -153,10 +160,7 @@ def _in_text(case: Case) -> Finding | None:
     if not printed:
         return None
     names = list(dict.fromkeys(str(e.data.desc or e.data.group) for e in printed))
-    say = (
-        f"{start(name_ranks(ranks_in(printed)))} have work of the groups {' and '.join(names)} in"
-        " flight, "
-    )
+    say = f"{who_of(printed)} have work of the groups {' and '.join(names)} in flight, "
     say += "launched in opposite order: each waits for a kernel that is queued behind the other."
     return found(ID, "likely", say, pick(printed), advice=_advice(), next=None)
 

@@ -35,11 +35,10 @@ from ncclkit.analysis.picks import (
     matching,
     messages,
     name_hosts,
-    name_ranks,
-    on,
     otherwise,
     pick,
     ranks_in,
+    who_of,
 )
 from ncclkit.core.case import Case
 from ncclkit.core.kinds import (
@@ -52,7 +51,6 @@ from ncclkit.core.kinds import (
     SystemDenied,
 )
 from ncclkit.core.model import Advice, Event, Experiment, Finding, Strength, found
-from ncclkit.core.text import start
 
 ID = "cumem_container"
 explains = ("c10d.error", "nccl.trace", "rank_exception", "c10d.timeout", "cuda_error", "slow_rank")
@@ -106,7 +104,7 @@ def diagnose(case: Case) -> Finding:
     certain = certain or (buffers and family(case, "cuda"))
     strength: Strength = "likely" if certain else "possible"
     say = (
-        f"{start(name_ranks(ranks_in(lines)))}{on(lines[0].host)} {what}; in containers the usual"
+        f"{who_of(lines, lines[0].host)} {what}; in containers the usual"
         " reasons are namespaces and permissions."
     )
     return found(

@@ -28,7 +28,16 @@ import re
 from collections.abc import Iterator
 
 from ncclkit.analysis.frames import own_frame, place, stacks
-from ncclkit.analysis.picks import matching, messages, name_hosts, name_ranks, on, pick, ranks_in
+from ncclkit.analysis.picks import (
+    matching,
+    messages,
+    name_hosts,
+    name_ranks,
+    on,
+    pick,
+    ranks_in,
+    who_of,
+)
 from ncclkit.analysis.rank_states import rank_states
 from ncclkit.analysis.steps import LEAST, measured_steps
 from ncclkit.analysis.waits import FILE, others_wait, positions_of_case
@@ -110,7 +119,7 @@ def diagnose(case: Case) -> Finding:
     if full:
         quota = matching(full, "quota")
         say = (
-            f"{start(name_ranks(ranks_in(full)))}{on(full[0].host)} could not write: "
+            f"{who_of(full, full[0].host)} could not write: "
             f"{'the disk quota is used up' if quota else 'the file system is full or failed'}."
         )
         gone = [

@@ -34,10 +34,10 @@ from ncclkit.analysis.picks import (
     matching,
     messages,
     name_hosts,
-    name_ranks,
     on,
     pick,
     ranks_in,
+    who_of,
     without,
 )
 from ncclkit.agent.digits import whole_number
@@ -138,7 +138,7 @@ def diagnose(case: Case) -> Finding:
         what = "the libraries hold no code for this GPU's architecture."
     elif lines is old:
         what = _which_is_unfit(old)
-    say = f"{start(name_ranks(ranks_in(lines)))}{on(lines[0].host)}: {what}"
+    say = f"{who_of(lines, lines[0].host)}: {what}"
     return found(
         ID,
         "likely" if lines is other or all(_warning(e) for e in lines) else "proven",
@@ -181,11 +181,7 @@ def _by_table(case: Case, lines: list[Event]) -> Finding | None:
     if firm and unfit.unsure:
         return None  # the job's own line proves it; the table only may be right
     host = next((event.host for event in lines if event.host), "")
-    say = (
-        f"{start(name_ranks(ranks_in(lines)))}{on(host)}: {unfit.summary}."
-        if lines
-        else f"{start(unfit.summary)}."
-    )
+    say = f"{who_of(lines, host)}: {unfit.summary}." if lines else f"{start(unfit.summary)}."
     sure: Strength = "proven" if firm else "likely"
     why, ranks = pick(lines, unfit.why, vague, limit=6), ranks_in(lines)
     return found(

@@ -44,6 +44,7 @@ from ncclkit.analysis.picks import (
     on,
     pick,
     ranks_in,
+    who_of,
 )
 from ncclkit.causes._experiments import minimal
 from ncclkit.causes._preflight import HostFacts, Preflight, Risk, name_gpus
@@ -147,10 +148,7 @@ def _busy(case: Case) -> Finding | None:
     modes = [
         fact for fact in case.facts_of("gpu.") if fact.value in ("Exclusive_Process", "Prohibited")
     ]
-    say = (
-        f"{start(name_ranks(ranks_in(lines)))}{on(lines[0].host)} found its GPU busy or"
-        " unavailable: another rank or "
-    )
+    say = f"{who_of(lines, lines[0].host)} found its GPU busy or unavailable: another rank or "
     say += "another process may hold it."
     strength: Strength = "likely" if modes else "possible"
     why, advice = pick(lines, modes), (*([MODE] if modes else []), *_advice())

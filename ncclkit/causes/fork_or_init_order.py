@@ -33,17 +33,16 @@ from ncclkit.analysis.picks import (
     in_order,
     matching,
     messages,
-    name_ranks,
     otherwise,
     pick,
     ranks_in,
+    who_of,
 )
 from ncclkit.analysis.rank_states import rank_states
 from ncclkit.causes._experiments import minimal
 from ncclkit.core.case import Case
 from ncclkit.core.kinds import C10dError, C10dMonitor, C10dTimeout, CudaError, NcclDestroy, Stack
 from ncclkit.core.model import Advice, Event, Experiment, Finding, Strength, found
-from ncclkit.core.text import start
 
 ID = "fork_or_init_order"
 explains = (
@@ -93,8 +92,7 @@ def diagnose(case: Case) -> Finding:
         return found(
             ID,
             "possible",
-            f"{start(name_ranks(ranks_in(aborted)))} aborted the communicator at exit while another"
-            " rank still used it.",
+            f"{who_of(aborted)} aborted the communicator at exit while another rank still used it.",
             pick(odd, aborted, limit=5),
             ranks=(),
             advice=_advice(),
@@ -130,7 +128,7 @@ def _reported(case: Case) -> Finding | None:
     what = "started processes or used a process group too early or too late"
     if fork:
         what = "used CUDA in a process that was forked after the parent had used it"
-    ranks, who = ranks_in(lines), start(name_ranks(ranks_in(lines)))
+    ranks, who = ranks_in(lines), who_of(lines)
     ask_it = None if strength == "proven" and fork else experiment(case)
     return found(
         ID, strength, f"{who} {what}.", pick(lines), ranks=ranks, advice=_advice(), next=ask_it
@@ -164,10 +162,7 @@ def _teardown(case: Case) -> Finding | None:
     lines += [e for e in case.of(Stack) if inside(e, *ENDING)]
     if not lines or states.waiting or states.dead or case.of(C10dError):
         return None
-    say = (
-        f"{start(name_ranks(ranks_in(lines)))} did not return from destroying a process group:"
-        " another rank still "
-    )
+    say = f"{who_of(lines)} did not return from destroying a process group: another rank still "
     say += "used it, or the ranks destroy their groups in different orders."
     return found(
         ID, "possible", say, pick(lines), ranks=(), advice=_advice(), next=experiment(case)

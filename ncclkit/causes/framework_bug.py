@@ -29,13 +29,12 @@ import re
 from dataclasses import dataclass, replace
 
 from ncclkit.analysis.frames import is_own, place
-from ncclkit.analysis.picks import in_order, name_ranks, otherwise, pick, ranks_in
+from ncclkit.analysis.picks import in_order, otherwise, pick, ranks_in, who_of
 from ncclkit.analysis.rank_states import is_own as own_error
 from ncclkit.causes._experiments import minimal
 from ncclkit.core.case import Case
 from ncclkit.core.kinds import PythonException
 from ncclkit.core.model import Advice, Event, Experiment, Finding, found
-from ncclkit.core.text import start
 
 ID = "framework_bug"
 explains = ("c10d.timeout", "slow_rank", "rank_exception")
@@ -135,7 +134,7 @@ def diagnose(case: Case) -> Finding:
         name, first = _framework(errors[0]), errors[0]
         where = place((first.data.frames or [None])[-1])
         say = (
-            f"{start(name_ranks(ranks_in(errors)))} raised"
+            f"{who_of(errors)} raised"
             f" {str(first.data.type)} inside"
             f" {name}{' at ' + where if where else ''}, "
         )
@@ -160,7 +159,7 @@ def _known(case: Case) -> Finding | None:
     for sign in SIGNS:
         lines = in_order(e for e in pool if sign.pattern.search(f"{e.text} {e.data.message}"))
         if lines:
-            who = start(name_ranks(ranks_in(lines)))
+            who = who_of(lines)
             advice = replace(_advice(sign.name), do=f"{sign.do}.")
             certain = any(own_error(event) for event in lines)
             return found(

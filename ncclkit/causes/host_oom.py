@@ -42,6 +42,7 @@ from ncclkit.analysis.picks import (
     on,
     pick,
     ranks_in,
+    who_of,
 )
 from ncclkit.analysis.rank_states import rank_states
 from ncclkit.causes._experiments import limits
@@ -161,7 +162,7 @@ def _silent_kill(case: Case) -> Finding | None:
     killed, short = _killed(case), _short(case)
     if not killed:
         return None
-    say = f"{start(name_ranks(ranks_in(killed)))} was killed by signal 9"
+    say = f"{who_of(killed)} was killed by signal 9"
     say += (
         f" while {short[0]}."
         if short

@@ -35,13 +35,13 @@ from ncclkit.analysis.picks import (
     in_order,
     matching,
     messages,
-    name_ranks,
     of_job,
     of_job_hosts,
     on,
     otherwise,
     pick,
     ranks_in,
+    who_of,
     without,
 )
 from ncclkit.causes import _tested
@@ -62,7 +62,6 @@ from ncclkit.core.kinds import (
     SystemFault,
 )
 from ncclkit.core.model import Advice, Event, Evidence, Experiment, Fact, Finding, Strength, found
-from ncclkit.core.text import start
 
 ID = "hostname_resolution"
 explains = (
@@ -227,7 +226,7 @@ def _announced(case: Case) -> Finding | None:
     whose = "a host's own name probably resolves to it"
     if hosts:
         whose = f"hostname {' and '.join(hosts)} resolves to it"
-    who = start(name_ranks(ranks_in([first])))
+    who = who_of([first])
     say = f"{who}{on(first.host)} was told to connect to {address}, that is, to itself: {whose}."
     strength: Strength = (
         "proven" if hosts and len(_hosts(case)) > 1 else "likely" if hosts else "possible"

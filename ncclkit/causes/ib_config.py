@@ -45,6 +45,7 @@ from ncclkit.analysis.picks import (
     over_sockets,
     pick,
     ranks_in,
+    who_of,
 )
 from ncclkit.analysis.rank_states import EARLY
 from ncclkit.causes._preflight import HostFacts, Preflight, Risk
@@ -264,8 +265,7 @@ def _setup(case: Case) -> Finding | None:
     )
     device = str(first.data.device or "")
     say = (
-        f"{start(name_ranks(ranks_in(setup)))}{on(first.host)} could not connect over "
-        f"{device or 'InfiniBand/RoCE'}: {why}."
+        f"{who_of(setup, first.host)} could not connect over {device or 'InfiniBand/RoCE'}: {why}."
     )
     lost = case.of(KernelLink, state="down") + family(case, "ib_async")
     strength: Strength = "proven" if number and "modify_qp" in first.text and not lost else "likely"

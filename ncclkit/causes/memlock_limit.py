@@ -30,13 +30,12 @@ from ncclkit.analysis.picks import (
     matching,
     messages,
     name_hosts,
-    name_ranks,
     of_job_hosts,
-    on,
     over_infiniband,
     over_sockets,
     pick,
     ranks_in,
+    who_of,
     without,
 )
 from ncclkit.causes._experiments import limits, unasked
@@ -44,7 +43,7 @@ from ncclkit.causes._preflight import HostFacts, Preflight, Risk
 from ncclkit.core.case import Case
 from ncclkit.core.kinds import NcclDestroy, NcclWarn, SystemFault
 from ncclkit.core.model import Advice, Event, Evidence, Experiment, Finding, found
-from ncclkit.core.text import format_bytes, start
+from ncclkit.core.text import format_bytes
 
 ID = "memlock_limit"
 explains = (
@@ -113,8 +112,7 @@ def diagnose(case: Case) -> Finding:
         return CHECK.otherwise(case, went_well, say, "`ulimit -l` inside the job")
     limit = f" (its limit is {format_bytes(low[0].value)})" if low else ""
     say = (
-        f"{start(name_ranks(ranks_in(lines)))}{on(lines[0].host)} was refused locked memory for the"
-        f" InfiniBand card{limit}."
+        f"{who_of(lines, lines[0].host)} was refused locked memory for the InfiniBand card{limit}."
     )
     return found(
         ID,

@@ -33,11 +33,10 @@ from ncclkit.analysis.picks import (
     matching,
     messages,
     name_hosts,
-    name_ranks,
-    on,
     otherwise,
     pick,
     ranks_in,
+    who_of,
     without,
 )
 from ncclkit.analysis.rank_states import all_waiting, crashes, rank_states
@@ -55,7 +54,6 @@ from ncclkit.core.kinds import (
     SystemFault,
 )
 from ncclkit.core.model import Advice, Event, Experiment, Finding, Strength, found
-from ncclkit.core.text import start
 
 ID = "nccl_bug"
 explains = ("ib_config", "c10d.timeout", "c10d.error", "nccl.trace", "rank_exception", "slow_rank")
@@ -110,7 +108,7 @@ def _crash(case: Case) -> Finding | None:
     ]
     if not died or not frames:
         return None
-    who = f"{start(name_ranks(ranks_in(died)))}{on(frames[0].host)}"
+    who = f"{who_of(died, frames[0].host)}"
     say = f"{who} crashed inside NCCL's library, not in the program."
     why = pick(frames[:2], died, limit=5)
     return found(

@@ -37,17 +37,15 @@ from ncclkit.analysis.picks import (
     initialized,
     matching,
     name_hosts,
-    name_ranks,
-    on,
     otherwise,
     pick,
     ranks_in,
+    who_of,
 )
 from ncclkit.analysis.rank_states import crashes
 from ncclkit.core.case import Case
 from ncclkit.core.kinds import KernelSegfault, NcclInfo, NcclInit, NcclNetwork
 from ncclkit.core.model import Advice, Event, Evidence, Experiment, Finding, found
-from ncclkit.core.text import start
 
 ID = "net_plugin"
 explains = (
@@ -100,10 +98,7 @@ def diagnose(case: Case) -> Finding:
     traced += _dying(case)
     lines = said + failed + crash + traced
     if lines:
-        say = (
-            f"{start(name_ranks(ranks_in(lines)))}{on(lines[0].host)}: the external network plugin"
-            " of NCCL failed."
-        )
+        say = f"{who_of(lines, lines[0].host)}: the external network plugin of NCCL failed."
         return found(
             ID,
             "proven" if crash else "likely",

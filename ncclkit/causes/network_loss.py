@@ -38,11 +38,10 @@ from ncclkit.analysis.picks import (
     matching,
     messages,
     name_hosts,
-    name_ranks,
     on,
     otherwise,
     pick,
-    ranks_in,
+    who_of,
 )
 from ncclkit.analysis.rank_states import (
     all_waiting,
@@ -85,7 +84,7 @@ from ncclkit.core.model import (
     clear,
     found,
 )
-from ncclkit.core.text import format_bytes, percent, start
+from ncclkit.core.text import format_bytes, percent
 
 ID = "network_loss"
 NODE = 8  # ranks that one machine mostly has at most
@@ -263,7 +262,7 @@ def _lost(case: Case) -> Finding | None:
     )
     if not lines:
         return None
-    who = f"{start(name_ranks(ranks_in(lines)))} lost a connection{on(lines[0].host)}"
+    who = f"{who_of(lines)} lost a connection{on(lines[0].host)}"
     return _finding(
         case, "possible", f"{who} and no file here shows that its peer died.", pick(lines)
     )
@@ -285,7 +284,7 @@ def _nothing_arrives(case: Case) -> Finding | None:
     lines = list(states.waiting.values()) if spans_hosts(case) and case.of(GlooTimeout) else []
     if not lines or states.silent or set(states.members) - states.waiting.keys():
         return None
-    who = start(name_ranks(ranks_in(lines)))
+    who = who_of(lines)
     say = (
         f"{who} on several hosts timed out waiting for each other's data, and all of them were"
         " alive"

@@ -35,16 +35,15 @@ from ncclkit.analysis.picks import (
     matching,
     messages,
     name_hosts,
-    name_ranks,
     on,
     pick,
     ranks_in,
+    who_of,
 )
 from ncclkit.causes._preflight import HostFacts, Preflight, Risk, name_gpus
 from ncclkit.core.case import Case
 from ncclkit.core.kinds import KernelSxid, KernelXid, NcclDestroy, SystemFault
 from ncclkit.core.model import Advice, Event, Experiment, Finding, found
-from ncclkit.core.text import start
 
 ID = "nvswitch_fabric"
 explains = (
@@ -103,7 +102,7 @@ def diagnose(case: Case) -> Finding:
         )
     what = _what_failed([*waiting, *fabric], multicast, xids)
     gpus = tuple(sorted({str(e.data.bus) for e in xids if e.data.bus}))
-    who = start(name_ranks(ranks_in(lines))) if ranks_in(lines) else "A machine"
+    who = who_of(lines) if ranks_in(lines) else "A machine"
     return found(
         ID,
         "proven" if waiting or matching(fabric, "don't match") else "likely",

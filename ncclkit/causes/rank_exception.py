@@ -41,6 +41,7 @@ from ncclkit.analysis.picks import (
     otherwise,
     pick,
     ranks_in,
+    who_of,
 )
 from ncclkit.analysis.rank_states import RankStates, crashes, rank_states, signal_of
 from ncclkit.causes._experiments import minimal
@@ -90,7 +91,7 @@ def diagnose(case: Case) -> Finding:
     lost = [] if states.dead or states.waiting else _lost(case)
     if lost:
         say = (
-            f"{start(name_ranks(ranks_in(lost)))} only lost a peer; the reason why that peer ended,"
+            f"{who_of(lost)} only lost a peer; the reason why that peer ended,"
             " most often an error of the program, "
         )
         say += "is not in these files."

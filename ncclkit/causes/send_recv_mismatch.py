@@ -39,6 +39,7 @@ from ncclkit.analysis.picks import (
     otherwise,
     pick,
     ranks_in,
+    who_of,
 )
 from ncclkit.analysis.rank_states import how_they_waited, rank_states, sequence_of
 from ncclkit.analysis.waits import inside, positions_of_case, waiting_time_of_case
@@ -108,10 +109,7 @@ def _passed(case: Case) -> Finding | None:
     here, on = [[e for e in waits if (e.data.seq > first) == later] for later in (False, True)]
     if not on or not all(op_of(e).startswith("ALLTOALL") for e in here):
         return None
-    say = (
-        f"{start(name_ranks(ranks_in(here)))} still waited in all_to_all {first}, which"
-        f" {name_ranks(ranks_in(on))} "
-    )
+    say = f"{who_of(here)} still waited in all_to_all {first}, which {name_ranks(ranks_in(on))} "
     if len(here) > len(on):
         return _sizes(f"{say}had finished: too little was sent to those that wait.", on, here)
     return _sizes(say + "had finished: it expects more than its peers sent.", here, on)
@@ -189,7 +187,7 @@ def _unpaired(case: Case) -> Finding | None:
         return None
     own = own_frame(unpaired[0].data.frames, innermost_first=unpaired[0].kind == "stack")
     call, where = _innermost(unpaired[0]).get("func"), place(own)
-    who = start(name_ranks(ranks_in(unpaired)))
+    who = who_of(unpaired)
     gave_up = how_they_waited(rank_states(case).waiting.values()) == "timed out waiting"
     until = " until the timeout" * gave_up
     say = f"{who} waited in {call} at {where}{until}; no rank posted the matching call."

@@ -39,6 +39,7 @@ from ncclkit.analysis.picks import (
     on,
     pick,
     ranks_in,
+    who_of,
     without,
 )
 from ncclkit.causes._experiments import machine, unasked
@@ -107,7 +108,7 @@ def diagnose(case: Case) -> Finding:
         return found(
             ID,
             "possible",
-            f"{start(name_ranks(ranks_in(silent)))} failed in a system call that this log does not"
+            f"{who_of(silent)} failed in a system call that this log does not"
             " name; the usual reason in a container is a /dev/shm that is too small.",
             pick(silent),
             ranks=ranks_in(silent),

@@ -45,6 +45,7 @@ from ncclkit.analysis.picks import (
     on,
     pick,
     ranks_in,
+    who_of,
 )
 from ncclkit.analysis.rank_states import how_they_waited, rank_states
 from ncclkit.causes._preflight import HostFacts, Preflight, Risk
@@ -74,7 +75,7 @@ def diagnose(case: Case) -> Finding:
         e for e in lines if any(COMPILES.match(str(f.get("func"))) for f in e.data.frames or ())
     ]
     if waits and compiles:
-        who = start(name_ranks(ranks_in(compiles)))
+        who = who_of(compiles)
         return clear(ID, f"{who} compiles and holds the lock.", (compiles[0], waits[0]))
     if waits:
         return _finding(case, waits)

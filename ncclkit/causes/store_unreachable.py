@@ -38,12 +38,12 @@ from ncclkit.analysis.picks import (
     matching,
     messages,
     name_hosts,
-    name_ranks,
     on,
     otherwise,
     pick,
     ranks_in,
     seconds,
+    who_of,
 )
 from ncclkit.analysis.rank_states import rank_states
 from ncclkit.causes import _tested
@@ -62,7 +62,6 @@ from ncclkit.core.kinds import (
     SystemFault,
 )
 from ncclkit.core.model import Advice, Event, Evidence, Experiment, Finding, Strength, found
-from ncclkit.core.text import start
 
 ID = "store_unreachable"
 explains = (
@@ -95,7 +94,7 @@ def diagnose(case: Case) -> Finding:
     port = told.port or _endpoint(lines)[1]
     host = plain_address(host)
     where = f"{host}:{port}" if host else "the rendezvous endpoint"
-    who = start(name_ranks(ranks_in(lines))) if ranks_in(lines) else "A process of the job"
+    who = who_of(lines) if ranks_in(lines) else "A process of the job"
     timeout = told.timeout_ms if isinstance(told, StoreConnectTimeout) else None
     within = f" within {seconds(timeout)}" if timeout else ""
     foreign = _foreign_network(case, host, first.host)

@@ -36,6 +36,7 @@ from ncclkit.analysis.picks import (
     pick,
     ranks_in,
     seconds,
+    who_of,
 )
 from ncclkit.analysis.rank_states import (
     all_waiting,
@@ -48,7 +49,6 @@ from ncclkit.causes._settings import MEASURE, raise_timeout, unreached_timeout
 from ncclkit.core.case import Case
 from ncclkit.core.kinds import NcclDestroy, RunEnd, Stack, StepProgress, WorkerPhase
 from ncclkit.core.model import Advice, Event, Experiment, Finding, Strength, clear, found
-from ncclkit.core.text import start
 
 ID = "timeout_too_short"
 explains = ("c10d.timeout", "gloo.timeout", "rank_divergence", "p2p_broken", "nccl_bug")
@@ -96,7 +96,7 @@ def _instant(case: Case, waits: Sequence[Event]) -> Finding:
     """
     lines = in_order(waits)
     limit = lines[0].data.timeout_ms
-    who = start(name_ranks(ranks_in(lines)))
+    who = who_of(lines)
     say = (
         f"{who} timed out after {limit:g} ms, in which hardly any collective ends: the timeout is"
         " the reason, and no rank needs to have been late."
@@ -139,10 +139,7 @@ def _compiling(case: Case) -> Finding | None:
     if phase is None:
         return None
     limit = seconds(waits[0].data.timeout_ms)
-    say = (
-        f"{start(name_ranks(ranks_in(waits)))} waited {limit} while ranks still compiled kernels,"
-        " which happens once."
-    )
+    say = f"{who_of(waits)} waited {limit} while ranks still compiled kernels, which happens once."
     advice = (
         *raise_timeout(case, "The first step compiles; later ones take a fraction of its time."),
         CACHE,
@@ -155,7 +152,7 @@ def _idle(case: Case) -> Finding | None:
     phase, waits = idle_service(case), in_order(rank_states(case).waiting.values())
     if phase is None:
         return None
-    who, limit = start(name_ranks(ranks_in(waits))), seconds(waits[0].data.timeout_ms)
+    who, limit = who_of(waits), seconds(waits[0].data.timeout_ms)
     say = (
         f"{who} waited {limit} for the next request, and none came: the server was idle, not stuck."
     )
@@ -225,7 +222,7 @@ def _short(case: Case) -> Finding | None:
     lines = [e for e in waits if (timeout_of(e) or DEFAULT_MS) < SHORT_MS]
     if not lines:
         return None
-    who, limit = start(name_ranks(ranks_in(lines))), seconds(timeout_of(lines[0]))
+    who, limit = who_of(lines), seconds(timeout_of(lines[0]))
     say = (
         f"{who} timed out after {limit}, far below the default of 600 s; a rank may only have been"
         " late."
@@ -260,7 +257,7 @@ def _vague(case: Case) -> Finding | None:
         or only_point_to_point(lines)
     ):
         return None
-    who, limit = start(name_ranks(ranks_in(lines))), seconds(timeout_of(lines[0]))
+    who, limit = who_of(lines), seconds(timeout_of(lines[0]))
     say = (
         f"{who} waited {limit} for a collective; this log does not show whether it would have"
         " completed later."

@@ -43,6 +43,7 @@ from ncclkit.analysis.picks import (
     otherwise,
     pick,
     ranks_in,
+    who_of,
 )
 from ncclkit.analysis.rank_states import LARGEST, rank_states
 from ncclkit.causes._experiments import minimal
@@ -128,10 +129,7 @@ def _bootstrap(case: Case) -> Finding | None:
         one, two = (number for number in sizes.groups() if number)
         say = f"Some ranks were started for a job of {one} ranks and others for one of {two}."
         if odd:
-            say = (
-                f"{start(name_ranks(ranks_in(odd)))} was started for a job of"
-                f" {odd[0].data.nranks} ranks, unlike "
-            )
+            say = f"{who_of(odd)} was started for a job of {odd[0].data.nranks} ranks, unlike "
             return _finding("proven", say + "the others.", [*lines, *odd], ranks_in(odd))
     elif twice:
         say = f"Two processes claim to be rank {twice[1]} of {twice[2]}."

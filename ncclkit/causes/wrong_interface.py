@@ -46,11 +46,10 @@ from ncclkit.analysis.picks import (
     matching,
     messages,
     name_hosts,
-    name_ranks,
     on,
     otherwise,
     pick,
-    ranks_in,
+    who_of,
 )
 from ncclkit.analysis.rank_states import rank_states, spans_hosts
 from ncclkit.causes import _starting, _tested
@@ -58,7 +57,6 @@ from ncclkit.core.case import Case
 from ncclkit.core.connections import NetworkPath, ends
 from ncclkit.core.kinds import GlooConnect, NcclBootstrap, NcclMessage, NcclWarn, StepProgress
 from ncclkit.core.model import Advice, Event, Evidence, Experiment, Fact, Finding, Strength, found
-from ncclkit.core.text import start
 
 ID = "wrong_interface"
 explains = (
@@ -127,7 +125,7 @@ def _announced(case: Case) -> Finding | None:
         names = tuple(dict.fromkeys(name for _, name in held))
         if address.startswith("127.") or not (len(held) > 1 or any(map(VIRTUAL.match, names))):
             continue
-        who = start(name_ranks(ranks_in([event])))
+        who = who_of([event])
         where = f"{names[0]} on {' and '.join(host for host, _ in held)}"
         say = f"{who}{on(event.host)} could not connect to {address}, which is {where}"
         if len(held) > 1:

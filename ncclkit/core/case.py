@@ -42,7 +42,15 @@ from ncclkit.agent.digits import is_whole
 from ncclkit.core import storage, text
 from ncclkit.core.event_list import EventList
 from ncclkit.core.kinds import KINDS, Fields, NcclDestroy, NcclInit
-from ncclkit.core.model import Event, Fact, Finding, Measurement, NcclkitError, to_json
+from ncclkit.core.model import (
+    Event,
+    Fact,
+    Finding,
+    Measurement,
+    NcclkitError,
+    fields_of,
+    to_json,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -256,7 +264,7 @@ class Case:
             "measurements": Measurement,
             "findings": Finding,
         }
-        rows = [asdict(record) for record in getattr(self, records)]
+        rows = [_as_row(record) for record in getattr(self, records)]
         return pd.DataFrame(rows, columns=[field.name for field in fields(kinds[records])])
 
     def fact(self, name: str, default: Any = None) -> Any:
@@ -470,6 +478,11 @@ def _merged(
     return [
         record for record in theirs if to_json(record) not in gone and place(record) not in taken
     ] + new
+
+
+def _as_row(record: Record) -> dict[str, Any]:
+    row = asdict(record)
+    return row | {"data": fields_of(record)} if isinstance(record, Event) else row
 
 
 def _with_fields(

@@ -102,7 +102,7 @@ class NcclVersion(Fields, frozen=True):
 
 
 class NcclInit(Fields, frozen=True):
-    """INIT lines; a `done` without its `start` is normal before 2.18"""
+    """INIT lines; a `done` without its `start` is normal before 2.18."""
 
     kind = "nccl.init"
     phase: str = ""
@@ -156,7 +156,7 @@ class NcclIbDevices(Fields, frozen=True):
 
 
 class NcclChannel(Fields, frozen=True):
-    """Channel lines, one event per (src, dst, transport)"""
+    """Channel lines, one event per (src, dst, transport)."""
 
     kind = "nccl.channel"
     src: int | None = None
@@ -173,7 +173,7 @@ class NcclChannel(Fields, frozen=True):
 
 
 class NcclOp(Fields, frozen=True):
-    """COLL lines, one event per different call"""
+    """COLL lines, one event per different call."""
 
     kind = "nccl.op"
     op: str = ""
@@ -190,9 +190,9 @@ class NcclOp(Fields, frozen=True):
 
 
 class NcclCalls(Fields, frozen=True):
-    """the JSON lines of NCCL's Inspector plugin, those of a rank,
+    """JSON lines of NCCL's Inspector plugin.
 
-    collective and size together
+    Those of a rank, collective and size together.
     """
 
     kind = "nccl.calls"
@@ -203,7 +203,7 @@ class NcclCalls(Fields, frozen=True):
 
 
 class NcclWarn(NcclMessage, frozen=True):
-    """every NCCL WARN, and the text after torch's `Last error:` (no `file` then)"""
+    """Every NCCL WARN, and the text after torch's `Last error:` (no `file` then)."""
 
     kind = "nccl.warn"
     file: str = ""
@@ -228,7 +228,7 @@ class NcclWarn(NcclMessage, frozen=True):
 
 
 class NcclTrace(Fields, frozen=True):
-    """`file:line -> code`, first of a group only"""
+    """`file:line -> code`, first of a group only."""
 
     kind = "nccl.trace"
     code: int | None = None
@@ -241,13 +241,13 @@ class NcclTrace(Fields, frozen=True):
 
 
 class NcclInfo(NcclMessage, frozen=True):
-    """INFO lines that matter to a cause (no plugin found, P2P disabled …)"""
+    """INFO lines that matter to a cause (no plugin found, P2P disabled …)."""
 
     kind = "nccl.info"
 
 
 class NcclDestroy(Fields, frozen=True):
-    """teardown lines"""
+    """Teardown lines."""
 
     kind = "nccl.destroy"
     comm: str = ""
@@ -267,10 +267,7 @@ class NcclPeerClosed(Fields, frozen=True):
 
 
 class NcclRing(Fields, frozen=True):
-    """`Channel 00/08 : 0 1 2 3`, `Ring 00 :
-
-    3 -> 0 -> 1`
-    """
+    """`Channel 00/08 : 0 1 2 3`, `Ring 00 : 3 -> 0 -> 1`"""
 
     kind = "nccl.ring"
     channel: int | None = None
@@ -299,7 +296,7 @@ class NcclTiming(Fields, frozen=True):
 
 
 class NcclConnected(Fields, frozen=True):
-    """`Connected all rings`; with lazy connections long after INIT"""
+    """`Connected all rings`; with lazy connections long after INIT."""
 
     kind = "nccl.connected"
     what: str = ""
@@ -344,9 +341,10 @@ class NcclTuning(Fields, frozen=True):
 
 
 class C10dTimeout(Collective, frozen=True):
-    """watchdog lines (a symptom); where only the stack of one was pasted
+    """Watchdog lines (a symptom).
 
-    (`WorkNCCL::checkTimeout`) `op` is empty and the numbers are None
+    Where only the stack of one was pasted (`WorkNCCL::checkTimeout`) `op` is empty and the
+    numbers are None.
     """
 
     kind = "c10d.timeout"
@@ -363,7 +361,7 @@ class C10dTimeout(Collective, frozen=True):
 
 
 class C10dStatus(Fields, frozen=True):
-    """watchdog status lines"""
+    """Watchdog status lines."""
 
     kind = "c10d.status"
     seq: int | None = None
@@ -384,7 +382,7 @@ class C10dStack(Fields, frozen=True):
 
 
 class C10dDesync(Message, frozen=True):
-    """desync report"""
+    """Desync report."""
 
     kind = "c10d.desync"
     seq: int | None = None
@@ -396,7 +394,7 @@ class C10dDesync(Message, frozen=True):
 
 
 class C10dMonitor(Fields, frozen=True):
-    """heartbeat monitor, watchdog that ends its process"""
+    """Heartbeat monitor, watchdog that ends its process."""
 
     kind = "c10d.monitor"
     message: str | None = None
@@ -409,7 +407,7 @@ class C10dMonitor(Fields, frozen=True):
 
 
 class C10dRecorder(Fields, frozen=True):
-    """Flight Recorder dumps as the log reports them"""
+    """Flight Recorder dumps as the log reports them."""
 
     kind = "c10d.recorder"
     what: str = ""
@@ -418,7 +416,7 @@ class C10dRecorder(Fields, frozen=True):
 
 
 class C10dHint(Message, frozen=True):
-    """warnings that blame nobody"""
+    """Warnings that blame nobody."""
 
     kind = "c10d.hint"
     what: str = ""
@@ -445,7 +443,7 @@ class C10dUniqueId(Fields, frozen=True):
 
 
 class C10dMismatch(Fields, frozen=True):
-    """DETAIL fingerprint mismatch"""
+    """DETAIL fingerprint mismatch."""
 
     kind = "c10d.mismatch"
     a: int | None = None
@@ -466,7 +464,7 @@ class C10dDeviceUnknown(Fields, frozen=True):
 
 
 class DdpParams(Message, frozen=True):
-    """DDP parameter-shape verification, unused parameters"""
+    """DDP parameter-shape verification, unused parameters."""
 
     kind = "ddp.params"
     ranks: list[int] = []
@@ -482,21 +480,21 @@ class HorovodStalled(Fields, frozen=True):
 
 
 class StoreConnectTimeout(Endpoint, frozen=True):
-    """TCPStore client"""
+    """TCPStore client."""
 
     kind = "store.connect_timeout"
     timeout_ms: int | None = None
 
 
 class StoreResolve(Endpoint, frozen=True):
-    """gai error"""
+    """Gai error."""
 
     kind = "store.resolve"
     error: str = ""
 
 
 class StoreBind(Fields, frozen=True):
-    """EADDRINUSE"""
+    """EADDRINUSE."""
 
     kind = "store.bind"
     port: int | None = None
@@ -530,7 +528,7 @@ class StoreRetry(Endpoint, frozen=True):
 
 
 class StoreLost(Message, frozen=True):
-    """`Failed to recv, got 0 bytes`, Broken pipe, reset (a symptom)"""
+    """`Failed to recv, got 0 bytes`, Broken pipe, reset (a symptom)."""
 
     kind = "store.lost"
 
@@ -542,7 +540,7 @@ class StoreForeign(Message, frozen=True):
 
 
 class RendezvousError(Fields, frozen=True):
-    """torchrun rendezvous errors, `env://` variable missing"""
+    """Torchrun rendezvous errors, `env://` variable missing."""
 
     kind = "rendezvous.error"
     name: str = ""
@@ -550,7 +548,7 @@ class RendezvousError(Fields, frozen=True):
 
 
 class GlooTimeout(Fields, frozen=True):
-    """a symptom"""
+    """A symptom."""
 
     kind = "gloo.timeout"
     timeout_ms: int | None = None
@@ -559,7 +557,7 @@ class GlooTimeout(Fields, frozen=True):
 
 
 class GlooClosed(Fields, frozen=True):
-    """a symptom"""
+    """A symptom."""
 
     kind = "gloo.closed"
     address: str | None = None
@@ -593,7 +591,7 @@ class GlooNoInterface(Fields, frozen=True):
 
 
 class GlooBarrier(Fields, frozen=True):
-    """monitored barrier"""
+    """Monitored barrier."""
 
     kind = "gloo.barrier"
     ranks: list[int] = []
@@ -602,7 +600,7 @@ class GlooBarrier(Fields, frozen=True):
 
 
 class ElasticExit(Fields, frozen=True):
-    """`failed (exitcode: …) local_rank: …`, summary block, mpirun, DeepSpeed, Lightning"""
+    """`failed (exitcode: …) local_rank: …`, summary block, mpirun, DeepSpeed, Lightning."""
 
     kind = "elastic.exit"
     local_rank: int | None = None
@@ -621,7 +619,7 @@ class ElasticRoot(Fields, frozen=True):
 
 
 class ElasticStop(Fields, frozen=True):
-    """`Sending process … closing signal SIGTERM` (victims)"""
+    """`Sending process … closing signal SIGTERM` (victims)."""
 
     kind = "elastic.stop"
     pid: int | None = None
@@ -629,7 +627,7 @@ class ElasticStop(Fields, frozen=True):
 
 
 class ElasticSignal(Fields, frozen=True):
-    """the launcher itself was told to stop, by the scheduler or a person"""
+    """The launcher itself was told to stop, by the scheduler or a person."""
 
     kind = "elastic.signal"
     signal: int | None = None
@@ -645,7 +643,7 @@ class ElasticRestart(Fields, frozen=True):
 
 
 class SlurmEvent(Fields, frozen=True):
-    """slurmstepd, srun; in their words also PBS, LSF, Grid Engine, Kubernetes and clouds"""
+    """Slurmstepd, srun; in their words also PBS, LSF, Grid Engine, Kubernetes and clouds."""
 
     kind = "slurm.event"
     what: str = ""
@@ -656,9 +654,10 @@ class SlurmEvent(Fields, frozen=True):
 
 
 class PythonException(Message, frozen=True):
-    """tracebacks, de-interleaved by prefix; without one only where all mixed tracebacks are the
+    """Tracebacks, de-interleaved by prefix.
 
-    same, else the last lines stand alone, without frames
+    Without one only where all mixed tracebacks are the same, else the last lines stand alone,
+    without frames.
     """
 
     kind = "python.exception"
@@ -673,9 +672,9 @@ class PythonException(Message, frozen=True):
 
 
 class PythonIgnored(Fields, frozen=True):
-    """`Exception ignored in …`: an error of a destructor or a callback,
+    """`Exception ignored in …`: an error after which Python goes on.
 
-    after which Python goes on
+    Of a destructor or a callback.
     """
 
     kind = "python.ignored"
@@ -698,7 +697,7 @@ class CppException(Message, frozen=True):
 
 
 class CudaError(Message, frozen=True):
-    """`CUDA error: …`, device-side assert"""
+    """`CUDA error: …`, device-side assert."""
 
     kind = "cuda.error"
     error: str | None = None
@@ -715,13 +714,13 @@ class CudaOom(Fields, frozen=True):
 
 
 class CudaDriver(Message, frozen=True):
-    """driver too old, no kernel image …"""
+    """Driver too old, no kernel image …"""
 
     kind = "cuda.driver"
 
 
 class KernelXid(Message, frozen=True):
-    """dmesg, dmesg -T, syslog, journal"""
+    """Dmesg, dmesg -T, syslog, journal."""
 
     kind = "kernel.xid"
     bus: str = ""
@@ -729,7 +728,7 @@ class KernelXid(Message, frozen=True):
 
 
 class KernelSxid(Message, frozen=True):
-    """NVSwitch"""
+    """NVSwitch."""
 
     kind = "kernel.sxid"
     bus: str = ""
@@ -738,7 +737,7 @@ class KernelSxid(Message, frozen=True):
 
 
 class KernelOom(Fields, frozen=True):
-    """dmesg, journal"""
+    """Dmesg, journal."""
 
     kind = "kernel.oom"
     pid: int | None = None
@@ -747,7 +746,7 @@ class KernelOom(Fields, frozen=True):
 
 
 class KernelSegfault(Fields, frozen=True):
-    """dmesg"""
+    """Dmesg."""
 
     kind = "kernel.segfault"
     pid: int | None = None
@@ -756,7 +755,7 @@ class KernelSegfault(Fields, frozen=True):
 
 
 class KernelLink(Fields, frozen=True):
-    """mlx5, NIC"""
+    """Mlx5, NIC."""
 
     kind = "kernel.link"
     device: str = ""
@@ -765,7 +764,7 @@ class KernelLink(Fields, frozen=True):
 
 
 class KernelIommu(Message, frozen=True):
-    """DMAR, AMD-Vi"""
+    """DMAR, AMD-Vi."""
 
     kind = "kernel.iommu"
     device: str = ""
@@ -773,10 +772,7 @@ class KernelIommu(Message, frozen=True):
 
 
 class KernelStall(Message, frozen=True):
-    """a process in state D, a lost file server,
-
-    errors of disks and file systems
-    """
+    """A process in state D, a lost file server, errors of disks and file systems."""
 
     kind = "kernel.stall"
     what: str = ""
@@ -787,9 +783,9 @@ class KernelStall(Message, frozen=True):
 
 
 class KernelTable(Message, frozen=True):
-    """the kernel dropped what did not fit into a table,
+    """The kernel dropped what did not fit into a table.
 
-    by its log or by `nstat`
+    By its log or by `nstat`.
     """
 
     kind = "kernel.table"
@@ -798,7 +794,7 @@ class KernelTable(Message, frozen=True):
 
 
 class KernelPcie(Message, frozen=True):
-    """AER"""
+    """AER."""
 
     kind = "kernel.pcie"
     device: str = ""
@@ -806,9 +802,9 @@ class KernelPcie(Message, frozen=True):
 
 
 class SystemFault(Message, frozen=True):
-    """plain text of libc, Python, DataLoader, container runtimes, schedulers,
+    """Plain text of libc, Python, DataLoader, container runtimes and schedulers.
 
-    and of what users look up: `ulimit -l`, `getent hosts`, `ping`
+    Also of what users look up: `ulimit -l`, `getent hosts`, `ping`.
     """
 
     kind = "system.error"
@@ -828,7 +824,7 @@ class SystemFault(Message, frozen=True):
 
 
 class SystemDenied(Fields, frozen=True):
-    """libnuma in a container that forbids NUMA policy; harmless by itself"""
+    """Libnuma in a container that forbids NUMA policy; harmless by itself."""
 
     kind = "system.denied"
     call: str = ""
@@ -836,18 +832,18 @@ class SystemDenied(Fields, frozen=True):
 
 
 class LogError(Message, frozen=True):
-    """a line that calls itself an error (`ERROR`, `FATAL`, `CRITICAL`, `error:`)
+    """A line that calls itself an error, and that no other grammar knows.
 
-    and that no other grammar knows; rules do not judge it, the verdict by resemblance reads it.
-    It also reads lines that merely hold a word of failure: `abnormal` of the file's row in
-    `inputs.json`, 60 at most
+    `ERROR`, `FATAL`, `CRITICAL`, `error:`. Rules do not judge it, the verdict by resemblance
+    reads it. It also reads lines that merely hold a word of failure: `abnormal` of the file's row
+    in `inputs.json`, 60 at most.
     """
 
     kind = "log.error"
 
 
 class P2pMatrix(Fields, frozen=True):
-    """bandwidth matrices of `p2pBandwidthLatencyTest`"""
+    """Bandwidth matrices of `p2pBandwidthLatencyTest`"""
 
     kind = "p2p.matrix"
     enabled: bool = False
@@ -860,7 +856,7 @@ class P2pMatrix(Fields, frozen=True):
 
 
 class StepProgress(Fields, frozen=True):
-    """progress bars and step counters, last one per rank and file"""
+    """Progress bars and step counters, last one per rank and file."""
 
     kind = "progress"
     step: int | None = None
@@ -869,13 +865,13 @@ class StepProgress(Fields, frozen=True):
 
 
 class JobDone(Message, frozen=True):
-    """a line in which a framework, launcher or container says that all succeeded"""
+    """A line in which a framework, launcher or container says that all succeeded."""
 
     kind = "job.done"
 
 
 class WorkerPhase(Fields, omit_defaults=True, frozen=True):
-    """wire records of our own runs (`wire.jsonl`)"""
+    """Wire records of our own runs (`wire.jsonl`)."""
 
     kind = "worker.phase"
     phase: str = ""
@@ -935,9 +931,9 @@ class WorkerPhase(Fields, omit_defaults=True, frozen=True):
 
 
 class TelemetryScheduling(Fields, frozen=True):
-    """the telemetry beside our own runs and a job that was attached to (`telemetry.jsonl`),
+    """The telemetry (`telemetry.jsonl`) of a run or an attached job, one per rank.
 
-    one per rank
+    Beside our own runs, and beside a job that was attached to.
     """
 
     kind = "telemetry.scheduling"
@@ -953,9 +949,9 @@ class TelemetryScheduling(Fields, frozen=True):
 
 
 class TelemetryUtilization(Fields, frozen=True):
-    """the telemetry beside our own runs and beside a job that was attached to,
+    """The telemetry of a run or an attached job, one per rank.
 
-    one per rank
+    Beside our own runs, and beside a job that was attached to.
     """
 
     kind = "telemetry.utilization"
@@ -977,9 +973,9 @@ class TelemetryUtilization(Fields, frozen=True):
 
 
 class TelemetryOthers(Fields, frozen=True):
-    """what processes that are none of the run's own used in its time:
+    """What processes that are none of the run's own used in its time.
 
-    the telemetry beside our own runs, one per host
+    The telemetry beside our own runs, one per host.
     """
 
     kind = "telemetry.others"
@@ -998,7 +994,7 @@ class TelemetryOthers(Fields, frozen=True):
 
 
 class RunEnd(Fields, frozen=True):
-    """`status.json` of our own runs, one event for the whole run"""
+    """`status.json` of our own runs, one event for the whole run."""
 
     kind = "run.end"
     reason: str = ""
@@ -1009,7 +1005,7 @@ class RunEnd(Fields, frozen=True):
 
 
 class FlightDump(Fields, frozen=True):
-    """one per dump file"""
+    """One per dump file."""
 
     kind = "flight.dump"
     version: str | None = None
@@ -1023,9 +1019,9 @@ class FlightDump(Fields, frozen=True):
 
 
 class FlightMissing(FlightFinding, frozen=True):
-    """cross-rank analysis; `missing` is empty where only ranks without a dump can
+    """Cross-rank analysis: ranks that did not enter a collective.
 
-    be at fault
+    `missing` is empty where only ranks without a dump can be at fault.
     """
 
     kind = "flight.missing"
@@ -1046,7 +1042,7 @@ class FlightMissing(FlightFinding, frozen=True):
 
 
 class FlightMismatch(FlightFinding, frozen=True):
-    """cross-rank analysis; different shapes of as many elements are no mismatch"""
+    """Cross-rank analysis; different shapes of as many elements are no mismatch."""
 
     kind = "flight.mismatch"
     field: str = ""
@@ -1067,7 +1063,7 @@ class FlightMismatch(FlightFinding, frozen=True):
 
 
 class FlightStuck(FlightFinding, frozen=True):
-    """every rank launched, nobody (or only the smaller part) completed"""
+    """Every rank launched, nobody (or only the smaller part) completed."""
 
     kind = "flight.stuck"
     ranks: list[int] = []
@@ -1078,7 +1074,7 @@ class FlightStuck(FlightFinding, frozen=True):
 
 
 class FlightP2p(FlightFinding, frozen=True):
-    """a send or receive without its counterpart, or of another size"""
+    """A send or receive without its counterpart, or of another size."""
 
     kind = "flight.p2p"
     src: int = -1
@@ -1100,10 +1096,10 @@ class FlightP2p(FlightFinding, frozen=True):
 
 
 class FlightLate(Collective, frozen=True):
-    """the collective for which one rank let the others wait longest,
+    """The collective for which one rank let the others wait longest.
 
     1 s or more and 5 times the usual spread; across hosts against the clocks' usual difference,
-    without an estimate of that only from 60 s
+    without an estimate of that only from 60 s.
     """
 
     kind = "flight.late"
@@ -1122,9 +1118,9 @@ class FlightLate(Collective, frozen=True):
 
 
 class FlightEntry(Collective, frozen=True):
-    """an entry of the recorder that somebody printed in a log;
+    """An entry of the recorder that somebody printed in a log.
 
-    `torchfrtrace`'s own verdicts there become `flight.missing` and `flight.mismatch`
+    `torchfrtrace`'s own verdicts there become `flight.missing` and `flight.mismatch`.
     """
 
     kind = "flight.entry"
@@ -1138,9 +1134,9 @@ class FlightEntry(Collective, frozen=True):
 
 
 class PrintedEnv(Fields, frozen=True):
-    """a variable that takes a transport away,
+    """A variable that takes a transport away.
 
-    in a pasted `env` or a job's script
+    In a pasted `env` or a job's script.
     """
 
     kind = "printed.env"
@@ -1149,10 +1145,7 @@ class PrintedEnv(Fields, frozen=True):
 
 
 class PrintedVersion(Fields, frozen=True):
-    """the model of a GPU, the wheel of PyTorch or the driver,
-
-    as somebody printed it
-    """
+    """The model of a GPU, the wheel of PyTorch or the driver, as printed."""
 
     kind = "printed.version"
     name: str = ""
@@ -1161,9 +1154,9 @@ class PrintedVersion(Fields, frozen=True):
 
 
 class JobPhase(Message, frozen=True):
-    """a phase in which ranks are not together: kernels are tuned or compiled,
+    """A phase in which ranks are not together.
 
-    data sets prepared, batches skipped
+    Kernels are tuned or compiled, data sets prepared, batches skipped.
     """
 
     kind = "job.phase"
@@ -1172,25 +1165,25 @@ class JobPhase(Message, frozen=True):
 
 
 class JobShare(Fields, frozen=True):
-    """the number of batches or steps that a rank says it has"""
+    """The number of batches or steps that a rank says it has."""
 
     kind = "job.share"
     count: int | None = None
 
 
 class JobAlone(Message, frozen=True):
-    """what a rank says that it does alone: it skips a batch, stops early,
+    """What a rank says that it does alone.
 
-    has no data left
+    It skips a batch, stops early, has no data left.
     """
 
     kind = "job.alone"
 
 
 class JobMember(Fields, frozen=True):
-    """how a rank announces itself: Lightning, accelerate, Trainer, DETR, fairseq, Ray,
+    """How a rank announces itself.
 
-    nccl-tests
+    Lightning, accelerate, Trainer, DETR, fairseq, Ray, nccl-tests.
     """
 
     kind = "job.member"
@@ -1201,7 +1194,7 @@ class JobMember(Fields, frozen=True):
 
 
 class PrintedSplits(Fields, frozen=True):
-    """split sizes of an all_to_all that a program prints"""
+    """Split sizes of an all_to_all that a program prints."""
 
     kind = "printed.splits"
     inputs: list[int] = []
@@ -1210,16 +1203,16 @@ class PrintedSplits(Fields, frozen=True):
 
 
 class NetMesh(Fields, frozen=True):
-    """a sidecar of a service mesh speaks in the log, or is spoken of"""
+    """A sidecar of a service mesh speaks in the log, or is spoken of."""
 
     kind = "net.mesh"
     name: str = ""
 
 
 class NetPing(Fields, frozen=True):
-    """a `ping` that somebody pasted, with its size;
+    """A `ping` that somebody pasted, with its size.
 
-    a summary of its own only where some answers came and others did not
+    A summary of its own only where some answers came and others did not.
     """
 
     kind = "net.ping"
@@ -1232,7 +1225,7 @@ class NetPing(Fields, frozen=True):
 
 
 class NetTcp(Fields, frozen=True):
-    """an established connection as `ss -ti` shows it"""
+    """An established connection as `ss -ti` shows it."""
 
     kind = "net.tcp"
     peer: str = ""
@@ -1250,7 +1243,7 @@ class NetTcp(Fields, frozen=True):
 
 
 class ConnectHost(Fields, frozen=True):
-    """`ncclkit connect`, one per host"""
+    """`ncclkit connect`, one per host."""
 
     kind = "connect.host"
     name: Any = None
@@ -1277,9 +1270,9 @@ class ConnectHost(Fields, frozen=True):
 
 
 class ConnectPair(Fields, frozen=True):
-    """the same, one per ordered pair; the last test of a case counts,
+    """`ncclkit connect`, one per ordered pair of hosts.
 
-    beside the last run of a job
+    The last test of a case counts, beside the last run of a job.
     """
 
     kind = "connect.pair"
@@ -1323,9 +1316,9 @@ class ConnectPair(Fields, frozen=True):
 
 
 class ResourcesTried(Fields, frozen=True):
-    """an experiment that looks at limits:
+    """An experiment that looks at limits.
 
-    one per thing that was really taken on `host`, for a moment
+    One per thing that was really taken on `host`, for a moment.
     """
 
     kind = "resources.tried"
@@ -1345,7 +1338,7 @@ class ResourcesTried(Fields, frozen=True):
 
 
 class ExperimentCheck(Fields, frozen=True):
-    """`experiments/<n>-<cause>/experiment.json` of a case: an experiment of ours"""
+    """`experiments/<n>-<cause>/experiment.json` of a case: an experiment of ours."""
 
     kind = "experiment.check"
     cause: str = ""
@@ -1359,7 +1352,7 @@ class ExperimentCheck(Fields, frozen=True):
 
 
 class ExperimentFix(Fields, frozen=True):
-    """the same: a fix, tried on the same small job"""
+    """The same: a fix, tried on the same small job."""
 
     kind = "experiment.fix"
     cause: str = ""
@@ -1374,7 +1367,7 @@ class ToldAnswer(Fields, frozen=True):
     """`ncclkit ask`, its form or tool: what a person answered.
 
     It moves suspects that are `possible`, and makes none of them more; it stays where the same
-    logs are read again
+    logs are read again.
     """
 
     kind = "told.answer"
@@ -1387,7 +1380,7 @@ class ToldAnswer(Fields, frozen=True):
 
 
 class StageRank(Fields, frozen=True):
-    """the live test's stages: a rank alone, copying in its own memory"""
+    """The live test's stages: a rank alone, copying in its own memory."""
 
     kind = "stage.rank"
     bytes: int = 0
@@ -1398,7 +1391,7 @@ class StageRank(Fields, frozen=True):
 
 
 class StagePair(Fields, frozen=True):
-    """the same: `rank` and `peer` alone, told by the lower one"""
+    """The same: `rank` and `peer` alone, told by the lower one."""
 
     kind = "stage.pair"
     peer: int = -1
@@ -1412,10 +1405,10 @@ class StagePair(Fields, frozen=True):
 
 
 class StageGroup(Fields, frozen=True):
-    """the same: ranks together, told by the first of them;
+    """The live test's stages: ranks together, told by the first of them.
 
-    a problem by every rank that has one. Those of `narrow` stand in `bisection.jsonl` of the run
-    folder
+    A problem by every rank that has one. Those of `narrow` stand in `bisection.jsonl` of the run
+    folder.
     """
 
     kind = "stage.group"
@@ -1435,9 +1428,9 @@ class StageGroup(Fields, frozen=True):
 
 
 class StepRank(Fields, frozen=True):
-    """`steps_rank<N>.json` of `ncclkit step`, or a trace of PyTorch's profiler that it was
+    """Where a step's time goes on one rank.
 
-    given: where a step's time goes on one rank
+    `steps_rank<N>.json` of `ncclkit step`, or a trace of PyTorch's profiler that it was given.
     """
 
     kind = "step.rank"
@@ -1466,7 +1459,7 @@ class StepRank(Fields, frozen=True):
 
 
 class StepSetting(Fields, frozen=True):
-    """`ncclkit step --try`: a setting against what the script has"""
+    """`ncclkit step --try`: a setting against what the script has."""
 
     kind = "step.setting"
     setting: str = ""
@@ -1483,9 +1476,9 @@ class StepSetting(Fields, frozen=True):
 
 
 class NccltestsTable(Fields, frozen=True):
-    """a table of nccl-tests; its rows are `Reading.measurements`;
+    """A table of nccl-tests; its rows are `Reading.measurements`.
 
-    operations that its numbers cannot tell apart stand side by side (`all_gather/all_to_all`)
+    Operations that its numbers cannot tell apart stand side by side (`all_gather/all_to_all`).
     """
 
     kind = "nccltests.table"
@@ -1499,7 +1492,7 @@ class NccltestsTable(Fields, frozen=True):
 
 
 class Stack(Fields, frozen=True):
-    """main thread of each rank"""
+    """Main thread of each rank."""
 
     kind = "stack"
     pid: int | None = None
@@ -1519,10 +1512,10 @@ class Stack(Fields, frozen=True):
 
 
 class AttachRank(Fields, frozen=True):
-    """`ncclkit attach`, one per rank. From these and the stacks follow `flight.missing`,
+    """`ncclkit attach`, one per rank.
 
-    `flight.mismatch` and `flight.p2p` with `live`: their `seq` is None, and what rests on them is
-    `likely` at most
+    From these and the stacks follow `flight.missing`, `flight.mismatch` and `flight.p2p` with
+    `live`: their `seq` is None, and what rests on them is `likely` at most.
     """
 
     kind = "attach.rank"
@@ -1557,9 +1550,9 @@ class AttachRank(Fields, frozen=True):
 
 
 class AttachMotion(Fields, frozen=True):
-    """made of a look at a job that goes on, in a verdict alone:
+    """A look at a job that goes on, in a verdict alone.
 
-    there it takes the place of `attach.rank`, `stack`, and all else that shows one moment
+    There it takes the place of `attach.rank`, `stack`, and all else that shows one moment.
     """
 
     kind = "attach.motion"
@@ -1568,7 +1561,7 @@ class AttachMotion(Fields, frozen=True):
 
 
 class RasReport(Fields, frozen=True):
-    """one per RAS report, text (2.24+) or JSON (2.28.7+)"""
+    """One per RAS report, text (2.24+) or JSON (2.28.7+)."""
 
     kind = "ras.report"
     version: str = ""
@@ -1587,7 +1580,7 @@ class RasReport(Fields, frozen=True):
 
 
 class RasCommunicator(Fields, frozen=True):
-    """RAS report; of a text report the communicators that it remarks on"""
+    """RAS report; of a text report the communicators that it remarks on."""
 
     kind = "ras.communicator"
     hash: str = ""
@@ -1606,10 +1599,10 @@ class RasCommunicator(Fields, frozen=True):
 
 
 class RasChange(Fields, frozen=True):
-    """two successive reports of one communicator; where the second, a text,
+    """Two successive reports of one communicator.
 
-    has no remark any more, `moved` holds the ranks that were behind and how much they caught up
-    at least
+    Where the second, a text, has no remark any more, `moved` holds the ranks that were behind and
+    how much they caught up at least.
     """
 
     kind = "ras.change"

@@ -50,7 +50,7 @@ peaks = [resource.getrusage(who).ru_maxrss for who in (resource.RUSAGE_SELF, res
 print("peak", (peaks[0] + (workers > 1) * workers * peaks[1]) // 1024)
 for event in events:
     if event.kind not in ("flight.dump", "flight.late"):
-        print(event.kind, event.data["seq"], event.data["missing"])
+        print(event.kind, event.data.seq, event.data.missing)
 """
 
 

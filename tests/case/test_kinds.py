@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import pytest
 from ncclkit.core.case import Case
 from ncclkit.core.kinds import KINDS, NcclDestroy, NcclInit
 from ncclkit.core.model import Event, fields_of, to_json
+from tests.packaging.project import ROOT
 
 INIT = Event("nccl.init", data={"rank": 1, "nranks": 8})
 
@@ -45,6 +47,11 @@ def test_a_saved_case_reads_back_also_that_of_another_version(tmp_path: Path) ->
     assert events[1].data == {"what": "new"} == fields_of(events[1])
 
 
+def test_a_row_of_a_data_frame_holds_plain_values() -> None:
+    case = Case().add([INIT])
+    assert case.to_frame("events").loc[0, "data"] == fields_of(INIT)
+
+
 def test_workers_hand_events_over() -> None:
     assert pickle.loads(pickle.dumps(INIT)) == INIT  # noqa: S301
 
@@ -71,3 +78,27 @@ def test_a_case_gives_the_events_of_a_kind_with_certain_fields() -> None:
 def test_a_field_that_no_kind_has_is_asked_for_in_vain(kind: str, field: str) -> None:
     with pytest.raises(TypeError, match=field):
         Case().of(kind, **{field: "abort"})
+
+
+SOURCES = {path: path.read_text(encoding="utf-8") for path in (ROOT / "ncclkit").rglob("*.py")}
+OTHERS = ("agent/", "lab/programs/")  # where `data` is a data set, or a socket
+
+
+def test_every_read_is_a_field_of_some_kind() -> None:
+    known = {name for fields in KINDS.values() for name in fields.__struct_fields__}
+    known |= {"find", "rfind", "count", "checkpoints"}  # of bytes, and of options
+    reads = {
+        (name, path.name)
+        for path, source in SOURCES.items()
+        if not str(path.relative_to(ROOT / "ncclkit")).startswith(OTHERS)
+        for name in re.findall(r"(?<!utils)\.data\.([a-z]\w*)", source)
+        if name not in known
+    }
+    assert reads == set()
+
+
+def test_every_field_is_filled_somewhere() -> None:
+    others = [source for path, source in SOURCES.items() if path.name != "kinds.py"]
+    filled = set(re.findall(r"\"(\w+)\"|P<(\w+)>|\b(\w+)=|\b(\w+):", "\n".join(others)))
+    words = {word for found in filled for word in found}
+    assert {f"{kind}.{name}" for kind in KINDS for name in KINDS[kind].__struct_fields__ if name not in words} == set()

@@ -15,7 +15,7 @@ from ncclkit.agent.run.stages import round_robin
 from ncclkit.analysis.stages import StagedTest, staged_test
 from ncclkit.causes.engine import diagnose
 from ncclkit.core.case import Case
-from ncclkit.core.model import Event, Fact
+from ncclkit.core.model import Event, Fact, fields_of
 from ncclkit.evidence.records import from_wire
 from ncclkit.views.pairs import pairs_view
 
@@ -97,7 +97,7 @@ def test_simulated_hosts_are_compared_where_each_rank_has_a_gpu_of_its_own(on_th
 def test_a_host_id_that_is_set_for_nccl_takes_no_host_its_name_over_gloo(nccl: str, said: str) -> None:
     """Eight hosts, of which NCCL would make one, as NCCL_HOSTID is the same on all of them."""
     case = staged_case({pair: 20.0 for pair in combinations(range(RANKS), 2) if 3 in pair}, None, None, {})
-    case.events = [event for event in case.events if event.data.phase not in ("hello", "init")]
+    case.events = [event for event in case.events if fields_of(event).get("phase") not in ("hello", "init")]
     for rank in range(RANKS):
         case.events += [phase(rank, "hello", host=f"h{rank}"), phase(rank, "init", nccl=nccl, hostid="one")]
     assert staged_test(case).summary.startswith(said)
@@ -127,7 +127,7 @@ def test_a_rank_whose_own_memory_gives_other_bytes_is_a_finding_and_its_pairs_ar
     case = staged_case({}, (1, 4), None, {})
     place = next(n for n, event in enumerate(case.events) if event.kind == "stage.rank" and event.rank == 4)
     own = case.events[place]
-    case.events[place] = replace(own, data=structs.replace(own.data, wrong=12))
+    own = case.events[place] = replace(own, data=structs.replace(own.data, wrong=12))
     found = staged_test(case)
     assert found.corrupt == {4: 12} and found.summary.startswith("Rank 4 copies its own memory wrongly (12 bytes); ")
     (first,) = diagnose(case).findings
