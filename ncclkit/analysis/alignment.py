@@ -64,7 +64,9 @@ class Disagreement:
     def culprits(self) -> tuple[int, ...]:
         """The ranks that it points at: both sides where neither is the larger."""
         tie = self.what not in ("missing", "stuck") and len(self.minority) >= len(self.majority)
-        return (*self.minority, *self.majority) if tie else self.minority or self.majority
+        if tie:
+            return (*self.minority, *self.majority)
+        return self.minority or self.majority
 
 
 def sides(
@@ -89,7 +91,11 @@ def sides(
 def cited(*groups: Iterable[Event]) -> tuple[Event, ...]:
     """The first few events of each group in turn, so that every side has its word."""
     rows = [list(group)[:CITED] for group in groups]
-    turns = [row[turn] for turn in range(CITED) for row in rows if turn < len(row)]
+    turns = []
+    for turn in range(CITED):
+        for row in rows:
+            if turn < len(row):
+                turns.append(row[turn])
     chosen = {id(event): event for event in turns}
     return tuple(chosen.values())[:CITED]
 
@@ -149,7 +155,8 @@ def _exact(events: Sequence[Event]) -> Iterator[tuple[Key, Event]]:
             or event.kind == "nccl.destroy"
             and data.how == "destroy"
         ):
-            if place := index.of(event):
+            place = index.of(event)
+            if place:
                 yield (event.kind, place[0].id), event
         elif event.kind == "worker.phase" and data.phase in ("init", "step", "size"):
             yield (event.kind, data.phase, str(data.step), str(data.bytes)), event
@@ -192,7 +199,9 @@ def _offsets(times: Times) -> list[Clock]:
         for host, gaps in sorted(apart.items())
         if len(gaps) >= LEAST
     ]
-    return [Clock(reference, 0.0, 0.0, seen[reference]), *known] if known else []
+    if known:
+        return [Clock(reference, 0.0, 0.0, seen[reference]), *known]
+    return []
 
 
 def _spread(gaps: list[float]) -> float:
@@ -216,7 +225,8 @@ class _Wait:
         data, seq = event.data, event.data.seq
         self.said.append(event)
         if event.kind == "c10d.status":
-            done, enqueued = counted(data.completed), counted(data.enqueued)
+            done = counted(data.completed)
+            enqueued = counted(data.enqueued)
             self.last = max(self.last, enqueued)
             if self.seq is None and done < enqueued:
                 self.seq = done + 1
@@ -236,9 +246,14 @@ def compare_watchdogs(events: Sequence[Event]) -> Iterator[Disagreement]:
         if event.rank is not None and op_of(event).upper() not in POINT_TO_POINT:
             descs[name] = desc
             groups[name][event.rank].take(event)
-    differing = {(one.group, one.seq): one for one in differing_timeouts(events)} if groups else {}
+    differing = {}
+    if groups:
+        differing = {(one.group, one.seq): one for one in differing_timeouts(events)}
     spoke = {event.rank for event in events if event.rank is not None}
-    world = set(ranks(events)) if groups else set()
+    if groups:
+        world = set(ranks(events))
+    else:
+        world = set()
     for name, waits in groups.items():
         if any(wait.seq is not None for wait in waits.values()):
             whole = descs[name] in ("", "default_pg") and name in ("", "0", "default_pg")
@@ -311,8 +326,12 @@ class _Group:
 
         One side ran something else under this number.
         """
-        inside, beyond = list(self.inside), self.beyond
-        most, odd = (inside, beyond) if len(inside) > len(beyond) else (beyond, inside)
+        inside = list(self.inside)
+        beyond = self.beyond
+        if len(inside) > len(beyond):
+            most, odd = inside, beyond
+        else:
+            most, odd = beyond, inside
         behind = f"{text.ranks(beyond)} {text.verb(beyond, 'has', 'have')} it behind"
         return self._made("missing", most, odd, f"{self._wait(inside)}; {behind}")
 
@@ -379,11 +398,13 @@ def compare_call_counts(events: Sequence[Event]) -> Iterator[Disagreement]:
 
 
 def _books(events: Sequence[Event], lines: list[Event]) -> dict[str, _Book]:
-    index, books = Index(events), dict[str, _Book]()
+    index = Index(events)
+    books = dict[str, _Book]()
     if not index.all:
         return _without_init(lines)
     for event in lines:
-        if place := index.of(event):
+        place = index.of(event)
+        if place:
             made, rank = place
             book = books.setdefault(made.id, _Book(f"{made.size} ranks"))
             book.add(made.ranks.get(rank, rank), event)
@@ -442,7 +463,9 @@ def _disagree(name: str, book: _Book) -> Disagreement | None:
         for call, ranks in reversed(held)
     ]
     common = sum(shared.values())
-    what = _field(call, others[0][0]) if differs else "missing"
+    what = "missing"
+    if differs:
+        what = _field(call, others[0][0])
     say = _summary(name, book.desc, common, held)
     return Disagreement(
         name, book.desc, common + 1, what, tuple(most), tuple(odd), say, cited(*lines)
@@ -456,7 +479,10 @@ def _field(one: Call, other: Call) -> str:
 def _summary(name: str, desc: str, common: int, held: list[tuple[Call | None, list[int]]]) -> str:
     ordered = sorted([*held[1:4], held[0]], key=lambda side: side[0] is None)
     called = "; ".join(f"{text.ranks(ranks)} {_word(call)}" for call, ranks in ordered)
-    where = f"communicator {name}" if desc else f"the communicator of {name}"
+    if desc:
+        where = f"communicator {name}"
+    else:
+        where = f"the communicator of {name}"
     return f"{text.start(called)}, after {common:,} calls that all ranks share on {where}"
 
 
@@ -464,7 +490,10 @@ def _word(call: Call | None) -> str:
     if call is None:
         return "did not"
     op, count, dtype, root = call
-    kind = DTYPES[dtype] if 0 <= dtype < len(DTYPES) else f"datatype {dtype}"
+    if 0 <= dtype < len(DTYPES):
+        kind = DTYPES[dtype]
+    else:
+        kind = f"datatype {dtype}"
     return f"called {text.op(op)} of {count:,} {kind}{f', root {root}' if op in ROOTED else ''}"
 
 
@@ -500,7 +529,9 @@ def of_different_calls(one: Disagreement) -> bool:
     `unlike_calls` says.
     """
     op = op_of(one.evidence[0]).upper()
-    shards = "_BASE" if op in ("ALLGATHER", "REDUCESCATTER") else ""
+    shards = ""
+    if op in ("ALLGATHER", "REDUCESCATTER"):
+        shards = "_BASE"
     return one.what == "size" and unlike_calls(
         op + shards, [event.data.count for event in one.evidence]
     )
@@ -539,13 +570,16 @@ def _dumps(events: Iterable[Event]) -> Iterator[Disagreement]:
         "flight.p2p": _unpaired,
     }
     for event in events:
-        if describe := describers.get(event.kind):
+        describe = describers.get(event.kind)
+        if describe:
             data = event.data
             what, majority, odd, say = describe(data)
             if data.root:
                 say += f"; it only waits for group {data.root}"
             name, desc, seq = data.group, data.desc, data.seq
-            seq = -1 if seq is None else seq  # stacks know no number
+            # stacks know no number
+            if seq is None:
+                seq = -1
             yield Disagreement(
                 name, desc, seq, what, tuple(sorted(majority)), tuple(sorted(odd)), say, (event,)
             )
@@ -553,9 +587,13 @@ def _dumps(events: Iterable[Event]) -> Iterator[Disagreement]:
 
 def _mismatch(data: FlightMismatch) -> Parts:
     what, field = FIELDS.get(data.field, ("op", data.field))
-    first, others = data.majority, list(data.odd)
+    first = data.majority
+    others = list(data.odd)
     odd = {rank for side in others for rank in side["ranks"]}
-    name = "" if what == "op" else str(data.op or "")
+    if what == "op":
+        name = ""
+    else:
+        name = str(data.op or "")
     say = (
         f"{text.start(field)} differ in {text.collective(name, data.seq, data.group, data.desc)}: "
     )
@@ -586,7 +624,9 @@ def _missing(data: FlightMissing) -> Parts:
 
 def _stuck(data: FlightStuck) -> Parts:
     done = {int(rank) for rank, state in data.states.items() if state == "completed"}
-    rest = f"; {text.ranks(done)} finished it" if done else ": all entered it and none finished it"
+    rest = ": all entered it and none finished it"
+    if done:
+        rest = f"; {text.ranks(done)} finished it"
     waiting = set(data.ranks) - done
     return "stuck", waiting, done, f"{_waiting(data, waiting)}{rest}"
 
@@ -600,7 +640,10 @@ def _unpaired(data: FlightP2p) -> Parts:
             [data.dst],
             f"From {pair} {data.sizes[0]} elements are sent, {data.sizes[1]} expected",
         )
-    side, call = (data.dst, "recv") if data.received > data.sent else (data.src, "send")
+    if data.received > data.sent:
+        side, call = data.dst, "recv"
+    else:
+        side, call = data.src, "send"
     posted = f"{data.sent:,} sends and {data.received:,} receives were posted"
     return (
         "missing",
@@ -644,8 +687,13 @@ def _named(events: Iterable[Event]) -> Iterator[Disagreement]:
     for event in events:
         data = event.data
         if event.kind == "c10d.desync" and data.missing:
-            seq = -1 if data.seq is None else data.seq
-            waits = f", {text.ranks(data.waiting)} did" if data.waiting else ""
+            if data.seq is None:
+                seq = -1
+            else:
+                seq = data.seq
+            waits = ""
+            if data.waiting:
+                waits = f", {text.ranks(data.waiting)} did"
             say = (
                 f"{text.start(text.ranks(data.missing))} did not join collective"
                 f" {max(seq, 0) or ''}".rstrip()
@@ -662,7 +710,10 @@ def _named(events: Iterable[Event]) -> Iterator[Disagreement]:
                 (event,),
             )
         elif event.kind in ("gloo.barrier", "horovod.stalled") and data.ranks:
-            what = "a monitored barrier" if event.kind == "gloo.barrier" else str(data.op)
+            if event.kind == "gloo.barrier":
+                what = "a monitored barrier"
+            else:
+                what = str(data.op)
             say = f"{text.start(text.ranks(data.ranks))} did not come to {what}"
             yield Disagreement(
                 event.kind, "", -1, "missing", (), tuple(sorted(data.ranks)), say, (event,)
@@ -674,9 +725,12 @@ def _ras(events: Sequence[Event]) -> Iterator[Disagreement]:
     communicator.
     """
     reports = [event for event in events if event.kind == "ras.communicator" and event.data.behind]
-    known = {_number(made.id): made for made in communicators(events)} if reports else {}
+    known = {}
+    if reports:
+        known = {_number(made.id): made for made in communicators(events)}
     for event in reports:
-        data, made = event.data, known.get(_number(event.data.hash))
+        data = event.data
+        made = known.get(_number(event.data.hash))
         least = [
             (count, op)
             for op, launched in data.counts.items()
@@ -689,7 +743,10 @@ def _ras(events: Sequence[Event]) -> Iterator[Disagreement]:
         most = sorted(
             {where.get(rank, rank) for rank in range(min(data.size or 0, 1 << 16))} - set(odd)
         )
-        name = made.id if made else str(data.hash)
+        if made:
+            name = made.id
+        else:
+            name = str(data.hash)
         say = (
             f"RAS: {text.ranks(odd)} did not launch {text.op(op)} {seq + 1} of communicator {name},"
             " others did"

@@ -73,14 +73,16 @@ def bisect_ranks(
     nodes: the ranks of each node; bad: group → whether it failed; hints: groups that may be the
     failing ones, tried first.
     """
-    search, state = _Search(nodes, bad), Bisected()
+    search = _Search(nodes, bad)
+    state = Bisected()
     try:
         left = frozenset(rank for node in nodes for rank in node)
         start = search.failing_group(left, [frozenset(hint) for hint in hints])
         if start is None:
             return Bisected(passing=True)
         while len(state.found) < MAX_CULPRITS:
-            before, one = state.found, search.culprit(start, left)
+            before = state.found
+            one = search.culprit(start, left)
             # it stands where there is no time for what follows
             state = replace(state, found=(*before, one))
             state = replace(state, found=(*before, one := search.rank_of_pair(one, left)))
@@ -97,7 +99,8 @@ def bisect_ranks(
 
 class _Search:
     def __init__(self, nodes: Sequence[Sequence[int]], bad: Mapping[Group, bool]) -> None:
-        self.nodes, self.bad = [frozenset(node) for node in nodes], bad
+        self.nodes = [frozenset(node) for node in nodes]
+        self.bad = bad
         self.among: tuple[int, ...] = ()
 
     def fails(self, *groups: Group) -> list[bool]:
@@ -119,7 +122,9 @@ class _Search:
             return self.bad[group]
         if any(group <= other for other, fails in self.bad.items() if not fails):
             return False
-        return True if any(other <= group for other, fails in self.bad.items() if fails) else None
+        if any(other <= group for other, fails in self.bad.items() if fails):
+            return True
+        return None
 
     def failing_group(self, every: Group, hints: Sequence[Group]) -> Group | None:
         """The smallest group that fails as far as that is known, in whole nodes where it takes more
@@ -131,8 +136,12 @@ class _Search:
         if failing:
             smallest = min(failing, key=len)
             nodes = [node for node in self.nodes if node & smallest]
-            return smallest.union(*nodes) if len(nodes) > 1 else smallest
-        return every if self.fails(every)[0] else None
+            if len(nodes) > 1:
+                return smallest.union(*nodes)
+            return smallest
+        if self.fails(every)[0]:
+            return every
+        return None
 
     def culprit(self, start: Group, left: Group) -> Blamed:
         """Who is at fault where `start` fails; left: ranks that may be taken for an exchange."""
@@ -165,14 +174,18 @@ class _Search:
         found = self._blamed(
             units, [frozenset({rank}) for rank in sorted(left & (nodes[0] | nodes[1]))]
         )
-        return found if found.what == "interaction" else one
+        if found.what == "interaction":
+            return found
+        return one
 
     def left_out(self, one: Blamed) -> Group:
         """Whom to leave out so that the rest should work: of two ends one."""
         if one.what not in ("path", "pair"):
             return frozenset(one.ranks)
         end = next((node for node in self.nodes if one.ranks[-1] in node), frozenset())
-        return end & set(one.ranks) if not end >= set(one.ranks) else frozenset(one.ranks[-1:])
+        if not end >= set(one.ranks):
+            return end & set(one.ranks)
+        return frozenset(one.ranks[-1:])
 
     def smallest(self, units: list[Group], included: Group) -> list[Group]:
         """The fewest of `units` that fail together with `included`, where all of them do."""
@@ -255,7 +268,9 @@ def describe(
         )
     if state.ask:
         named = {one.within for one in state.found}
-        among = f" than {who(state.among)}" if state.among and state.among not in named else ""
+        among = ""
+        if state.among and state.among not in named:
+            among = f" than {who(state.among)}"
         parts.append(f"it was narrowed down no further{among}")
     elif state.rest:
         parts.append(f"{_rest(state.rest)} without {_gone(state, who, ranks)}")
@@ -266,25 +281,33 @@ def describe(
 
 def _rest(ranks: Iterable[int]) -> str:
     count = len(set(ranks))
-    return "the other one works" if count == 1 else f"the other {count} work"
+    if count == 1:
+        return "the other one works"
+    return f"the other {count} work"
 
 
 def _gone(state: Bisected, who: Callable[[Iterable[int]], str], ranks: int) -> str:
     gone = set(range(ranks)) - set(state.rest)
     if gone == {rank for one in state.found for rank in one.ranks}:
-        return "it" if len(state.found) == 1 else "them"
+        if len(state.found) == 1:
+            return "it"
+        return "them"
     return who(gone)
 
 
 def _sentence(
     one: Blamed, who: Callable[[Iterable[int]], str], symptom: tuple[str, str], ranks: int
 ) -> str:
-    whom, fails, both = who(one.ranks), symptom[0], symptom[1]
+    whom = who(one.ranks)
+    fails = symptom[0]
+    both = symptom[1]
     if one.what in ("rank", "node"):
         return f"{whom} {fails} even alone"
     others = set(one.within) - set(one.ranks)
     if one.what == "interaction":
-        least = f", already with {who(others)}" if len(one.within) < ranks else ""
+        least = ""
+        if len(one.within) < ranks:
+            least = f", already with {who(others)}"
         return f"{whom} {fails} only with others{least}, and works alone"
     if one.what == "path":
         return (

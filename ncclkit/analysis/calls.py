@@ -33,7 +33,9 @@ UNDECIDED = "Without a majority these dumps do not tell which of them is wrong."
 
 def counted(number: int | None) -> int:
     """A count as torch prints it; -1, with or without its sign, means none yet."""
-    return number if number is not None and 0 <= number < UNSIGNED else 0
+    if number is not None and 0 <= number < UNSIGNED:
+        return number
+    return 0
 
 
 def grouped(events: Iterable[Event]) -> list[tuple[Event, str, str]]:
@@ -53,7 +55,10 @@ def grouped(events: Iterable[Event]) -> list[tuple[Event, str, str]]:
         if event.data.pg or event.data.desc:
             name = str(event.data.pg)
             descs[name] = descs.get(name) or str(event.data.desc or "")
-            waits = None if event.kind == "c10d.timeout" else counted(event.data.completed) + 1
+            if event.kind == "c10d.timeout":
+                waits = None
+            else:
+                waits = counted(event.data.completed) + 1
             for rank, seq in product((event.rank, None), {event.data.seq, waits} - {None}):
                 own[rank, seq].add(name)
     pairs = {(event.rank, event.data.seq) for event in lines if op_of(event).upper() in PAIRED}
@@ -66,7 +71,9 @@ def grouped(events: Iterable[Event]) -> list[tuple[Event, str, str]]:
         if event.kind == "c10d.status" and (event.rank, event.data.pg) in apart:
             continue  # it counts sends and receives, which have numbers of their own
         names = own.get((event.rank, seq)) or own.get((None, seq)) or every
-        known = str(event.data.pg) if event.data.pg or event.data.desc else ""
+        known = ""
+        if event.data.pg or event.data.desc:
+            known = str(event.data.pg)
         name = known or (next(iter(names)) if len(names) == 1 else "")
         found.append((event, name, descs.get(name, "")))
     return found
@@ -115,11 +122,10 @@ def differing_timeouts(events: Iterable[Event]) -> list[DifferingTimeouts]:
     found = []
     for (group, seq), lines in by_call(events).items():
         ops = disagreeing(lines, op_of)
-        sizes = (
-            {}
-            if ops
-            else disagreeing([line for line in lines if op_of(line) in SAME_SIZE], size_of)
-        )
+        if ops:
+            sizes = {}
+        else:
+            sizes = disagreeing([line for line in lines if op_of(line) in SAME_SIZE], size_of)
         if sizes or not set(ops) <= POINT_TO_POINT:
             found.append(DifferingTimeouts(group, seq, "size" if sizes else "op", sizes or ops))
     return found
@@ -146,13 +152,17 @@ def of_several_groups(events: Iterable[Event]) -> bool:
 
 def op_of(event: Event) -> str:
     """The collective's name; empty where the line has none."""
-    return str(event.data.op or "") if isinstance(event.data, (Collective, NcclOp)) else ""
+    if isinstance(event.data, (Collective, NcclOp)):
+        return str(event.data.op or "")
+    return ""
 
 
 def size_of(event: Event) -> int | None:
     """The number of elements that this rank brought, where it is known."""
     size = event.data.numel_in
-    return size if isinstance(size, int) and size < UNSIGNED else None
+    if isinstance(size, int) and size < UNSIGNED:
+        return size
+    return None
 
 
 def disagreeing(events: Iterable[Event], what: Callable[[Event], Any]) -> dict[Any, list[Event]]:
@@ -162,7 +172,9 @@ def disagreeing(events: Iterable[Event], what: Callable[[Event], Any]) -> dict[A
         value = what(event)
         if value not in (None, ""):
             values[value].append(event)
-    return dict(values) if len(values) > 1 else {}
+    if len(values) > 1:
+        return dict(values)
+    return {}
 
 
 def only_point_to_point(waits: Iterable[Event]) -> bool:
@@ -180,13 +192,16 @@ def sides(mismatch: Event) -> tuple[list[Mapping[str, Any]], list[Mapping[str, A
     Without a majority nobody is right: dumps of the others may be missing.  A side that came there
     under a condition on the rank has left the common path.
     """
-    most, odd = mismatch.data.majority or {}, list(mismatch.data.odd or ())
+    most = mismatch.data.majority or {}
+    odd = list(mismatch.data.odd or ())
     tie = (
         bool(odd)
         and not mismatch.data.branch
         and len(odd[0].get("ranks", ())) >= len(most.get("ranks", ()))
     )
-    return ([*odd, most], []) if tie else (odd, [most])
+    if tie:
+        return ([*odd, most], [])
+    return odd, [most]
 
 
 def unlike_calls(op: str, sizes: Iterable[int]) -> bool:
@@ -197,8 +212,12 @@ def unlike_calls(op: str, sizes: Iterable[int]) -> bool:
     ranks hold in the same sizes, differ only where ranks are at another bucket or another layer.  A
     broadcast carries rank-local state.
     """
-    low, high = min(sizes), max(sizes)
-    far = FAR_SHARDS if op.endswith("_BASE") else FAR
+    low = min(sizes)
+    high = max(sizes)
+    if op.endswith("_BASE"):
+        far = FAR_SHARDS
+    else:
+        far = FAR
     return op != "BROADCAST" and (high >= far * max(low, 1) or low >= PARAMETERS)
 
 
@@ -230,7 +249,8 @@ def other_calls(mismatch: Event) -> bool:
     """
     data = mismatch.data
     if mismatch.kind == "c10d.mismatch":
-        op, values = str(data.a_op), re.findall(r"TensorShape=(\[[\d, ]*\])", mismatch.text)
+        op = str(data.a_op)
+        values = re.findall(r"TensorShape=(\[[\d, ]*\])", mismatch.text)
     else:
         op = str(data.op)
         values = [side["value"] for side in (data.majority, *data.odd)]
@@ -248,5 +268,8 @@ def ranks_of(groups: Iterable[Mapping[str, Any]]) -> tuple[int, ...]:
 def minority(values: dict[Any, list[Event]]) -> tuple[int, ...]:
     """The ranks in the minority; all of them where there is none."""
     groups = sorted(values.values(), key=len)
-    few = groups[:-1] if len(groups[0]) < len(groups[-1]) else groups
+    if len(groups[0]) < len(groups[-1]):
+        few = groups[:-1]
+    else:
+        few = groups
     return tuple(sorted(rank for group in few for e in group if (rank := rank_of(e)) >= 0))

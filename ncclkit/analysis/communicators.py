@@ -77,9 +77,10 @@ class Index:
             handle = seat.process, str(seat.event.data.comm)
             # after a destroy the pointer may come back: then it names neither
             reused = handle in self._of
-            self._of[handle] = (
-                None if reused or made.why.startswith("several") else (made, seat.event.data.rank)
-            )
+            if reused or made.why.startswith("several"):
+                self._of[handle] = None
+            else:
+                self._of[handle] = (made, seat.event.data.rank)
             event = seat.event
             place = event.line, event.data.rank, made
             insort(
@@ -104,11 +105,9 @@ class Index:
         # another file of the same process tells of its only communicator, or of none for sure
         if spoken is None:
             elsewhere = [item for items in files.values() for item in items]
-            return (
-                elsewhere[0][2]
-                if len(elsewhere) == 1 and fits(elsewhere[0][2], elsewhere[0][1])
-                else None
-            )
+            if len(elsewhere) == 1 and fits(elsewhere[0][2], elsewhere[0][1]):
+                return elsewhere[0][2]
+            return None
         begun = bisect_right(spoken, event.line, key=lambda item: item[0])
         near = chain(reversed(spoken[:begun]), spoken[begun:])
         return next((made for _, rank, made in near if fits(made, rank)), None)
@@ -143,14 +142,20 @@ def _joined(seats: list[_Seat]) -> dict[str, tuple[str, list[_Seat]]]:
     orders: dict[tuple[object, ...], Iterator[int]] = defaultdict(lambda: count(1))
     loose: dict[str, list[_Seat]] = defaultdict(list)
     for seat in seats:
-        data, handle = seat.event.data, (seat.process, str(seat.event.data.comm))
-        above = names.get((seat.process, str(data.parent)), "") if _parent(seat) else ""
+        data = seat.event.data
+        handle = (seat.process, str(seat.event.data.comm))
+        above = ""
+        if _parent(seat):
+            above = names.get((seat.process, str(data.parent)), "")
         if data.comm_id:
             name = str(data.comm_id)
         elif _parent(seat):
             above = above or f"parent {data.parent} of process {seat.process[1]}"
             said = search(r"(?:splitCount|childCount) (\d{1,9})", seat.event.text)
-            number = said[1] if said else str(next(orders[seat.process, above, data.color]))
+            if said:
+                number = said[1]
+            else:
+                number = str(next(orders[seat.process, above, data.color]))
             name = f"{above} split {number} color {data.color}"
         else:
             name = f"{data.nranks} ranks #{next(orders[seat.process, data.nranks])}"
@@ -185,7 +190,8 @@ def _separate(name: str, seats: list[_Seat]) -> dict[str, tuple[str, list[_Seat]
 
 
 def _communicator(name: str, parent: str, seats: list[_Seat], world: int) -> Communicator:
-    size, several = seats[0].event.data.nranks, name.endswith("(several)")
+    size = seats[0].event.data.nranks
+    several = name.endswith("(several)")
     claims: dict[int, list[_Seat]] = defaultdict(list)
     for seat in seats:
         claims[seat.event.data.rank].append(seat)
@@ -216,7 +222,9 @@ def _why(size: int, known: int, done: int, several: bool) -> str:
     if done == size:
         return ""
     reason = f"{known} of {size} ranks printed an INIT line"
-    return reason if done == known else f"{reason}, {done} finished"
+    if done == known:
+        return reason
+    return f"{reason}, {done} finished"
 
 
 class Transport(NamedTuple):
@@ -239,7 +247,8 @@ def transports(events: Sequence[Event]) -> dict[tuple[int, int], Transport]:
     """(sender, receiver) → how they are connected, in global ranks where the
     communicator is known.
     """
-    index, found = Index(events), defaultdict(list)
+    index = Index(events)
+    found = defaultdict(list)
     for event in events:
         if event.kind == "nccl.channel" and None not in (event.data.src, event.data.dst):
             pair = event.data.src, event.data.dst
@@ -332,7 +341,7 @@ def variables(events: Iterable[Event]) -> dict[str, dict[str, list[int | str]]]:
         if event.kind == "nccl.env":
             who = event.rank if event.rank is not None else event.host
             found[str(event.data.name)][str(event.data.value)][who] = None
-    return {
-        name: {value: sorted(who, key=str) for value, who in by.items()}
-        for name, by in sorted(found.items())
-    }
+    collected: dict[str, dict[str, list[int | str]]] = {}
+    for name, by in sorted(found.items()):
+        collected[name] = {value: sorted(who, key=str) for value, who in by.items()}
+    return collected

@@ -62,14 +62,16 @@ class Difference:
     def usual(self) -> HostGroup | None:
         """What more than half of the hosts have; None where nothing is so common."""
         last = self.groups[-1]
-        return (
-            last if 2 * len(last.hosts) > sum(len(group.hosts) for group in self.groups) else None
-        )
+        if 2 * len(last.hosts) > sum(len(group.hosts) for group in self.groups):
+            return last
+        return None
 
     @property
     def outliers(self) -> tuple[HostGroup, ...]:
         """The groups that stand out: all but the usual one, or all where none is usual."""
-        return self.groups[:-1] if self.usual else self.groups
+        if self.usual:
+            return self.groups[:-1]
+        return self.groups
 
     @property
     def fewest(self) -> int:
@@ -88,7 +90,9 @@ class Difference:
 
 def others(hosts: Sequence[str]) -> str:
     """Those that agree, where the others have been named."""
-    return f"the other {len(hosts):,} hosts" if len(hosts) > 1 else "the other host"
+    if len(hosts) > 1:
+        return f"the other {len(hosts):,} hosts"
+    return "the other host"
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,22 +127,21 @@ class Consistency:
         """The conclusion in one sentence."""
         many = len(self.hosts)
         if many < 2:
-            return (
-                "Facts of one host are known: nothing to compare"
-                if many
-                else "No facts have been collected yet"
-            )
+            if many:
+                return "Facts of one host are known: nothing to compare"
+            return "No facts have been collected yet"
         blind = sorted({host for each in self.partly for host in each.hosts})
-        missing = f" (not everything could be read on {folded(blind)})" if blind else ""
+        missing = ""
+        if blind:
+            missing = f" (not everything could be read on {folded(blind)})"
         if not self.differences:
             return f"{many:,} hosts agree in all {self.agreed:,} things that were compared{missing}"
-        worst, total = self.differences[0], self.agreed + len(self.differences)
+        worst = self.differences[0]
+        total = self.agreed + len(self.differences)
         bad = sum(found.effect == worst.effect for found in self.differences)
-        first = (
-            f"{bad} of them {MEANS[worst.effect]}"
-            if worst.effect != "differs"
-            else "none of them should matter"
-        )
+        first = "none of them should matter"
+        if worst.effect != "differs":
+            first = f"{bad} of them {MEANS[worst.effect]}"
         head = f"{many:,} hosts differ in {len(self.differences):,} of {total:,} things, {first}"
         return f"{head}, first {worst.summary}{missing}"
 
@@ -232,8 +235,11 @@ def compare(facts: Iterable[Fact], executor: Executor | None = None) -> Consiste
     names = tuple(sorted(hosts, key=natural))
     table = _table(hosts)
     unread = list(_unread(table, hosts))
-    differences, agreed = list[Difference](), 0
-    lent = {host: {LENT: known[LENT]} if LENT in known else {} for host, known in hosts.items()}
+    differences = list[Difference]()
+    agreed = 0
+    lent = {}
+    for host, known in hosts.items():
+        lent[host] = {LENT: known[LENT]} if LENT in known else {}
     rows = [*table.items()]
     batches = [rows[at : at + BATCH] for at in range(0, len(rows), BATCH)]
     for found, alike, missing in (executor.map if executor else map)(
@@ -258,7 +264,9 @@ def _compared(
     """What differs in some rows of the table, how often all hosts agree, and what is not in its
     form.
     """
-    differences, agreed, unread = list[Difference](), 0, list[MissingFact]()
+    differences = list[Difference]()
+    agreed = 0
+    unread = list[MissingFact]()
     for name, cells in rows:
         for rule in _rules(name):
             held = _values_of_hosts(rule, cells, hosts, unread)
@@ -273,8 +281,12 @@ def _rules(name: str) -> tuple[ConsistencyRule, ...]:
     """How the facts of one row of the table are compared."""
     if pattern_of(name) == ANY:
         rule = variable(name.removeprefix("env."))
-        return (rule,) if rule else ()
-    label = name.split(".")[1] if name.startswith("storage.") else ""
+        if rule:
+            return (rule,)
+        return ()
+    label = ""
+    if name.startswith("storage."):
+        label = name.split(".")[1]
     return tuple(
         replace(rule, title=f"{rule.title} ({label})") if label else rule
         for rule in RULES.get(pattern_of(name), ())
@@ -288,7 +300,9 @@ def _row(name: str) -> tuple[str, Place]:
     GPUs of a host share a row.
     """
     wide = pattern_of(name)
-    return (wide, name.split(".")[1]) if "<i>" in wide else (name, "")
+    if "<i>" in wide:
+        return wide, name.split(".")[1]
+    return name, ""
 
 
 def _table(hosts: Mapping[str, Host]) -> dict[str, Cells]:
@@ -345,7 +359,9 @@ def _values_of_hosts(
 
 
 def _formed(rule: ConsistencyRule, value: Any, host: Host) -> Any:
-    return value if value == NOT_SET else rule.form(value, host)
+    if value == NOT_SET:
+        return value
+    return rule.form(value, host)
 
 
 def _rounded(
@@ -362,7 +378,9 @@ def _rounded(
     }
     clusters: list[list[float]] = []
     for number in sorted(numbers):
-        last = clusters[-1][-1] if clusters else -1.0
+        last = -1.0
+        if clusters:
+            last = clusters[-1][-1]
         if last < 0 or (number > last * times and number - last > by):
             clusters.append([])
         clusters[-1].append(number)
@@ -445,7 +463,10 @@ def _value_words(groups: Sequence[Sequence[Places]], unit: str) -> list[str]:
     sets = [
         value for group in groups for value in group[0].values() if isinstance(value, frozenset)
     ]
-    shared = frozenset.intersection(*sets) if sets else frozenset()
+    if sets:
+        shared = frozenset.intersection(*sets)
+    else:
+        shared = frozenset()
     said = (_group(group, unit, shared) for group in groups)
     return [text if len(text) <= LONGEST else f"{text[:LONGEST]} …" for text in said]
 
@@ -478,7 +499,9 @@ def _gpus(where: set[tuple[str, ...]]) -> str:
 def _words(value: Any, unit: str = "", shared: frozenset[str] = frozenset()) -> str:
     """One normal form for people: yes, unlimited, 64 MiB, 0.2–4.9 ms, mlx5_0, mlx5_1."""
     if isinstance(value, bool):
-        return "yes" if value else "no"
+        if value:
+            return "yes"
+        return "no"
     if isinstance(value, frozenset):
         return ", ".join(map(str, sorted(value - shared))) or (
             "none of these" if shared or not value else ""

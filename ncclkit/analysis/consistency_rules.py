@@ -98,17 +98,18 @@ def paths_between_gpus(value: Any, host: Host) -> tuple[str, ...] | None:
 
 def paths_to_nics(value: Any, host: Host) -> tuple[str, ...] | None:
     """The kinds of path from a GPU to the NIC nearest to it."""
-    rows = [
-        [path for to, path in row.items() if to.startswith("NIC")]
-        for name, row in value.items()
-        if name[:3] == "GPU"
-    ]
+    rows = []
+    for name, row in value.items():
+        if name[:3] == "GPU":
+            rows.append([path for to, path in row.items() if to.startswith("NIC")])
     return tuple(sorted({min(paths, key=_distance) for paths in rows if paths})) or None
 
 
 def _distance(path: str) -> int:
     order = ("PIX", "PXB", "PHB", "NODE", "SYS")
-    return order.index(path) if path in order else len(order)
+    if path in order:
+        return order.index(path)
+    return len(order)
 
 
 def interface_row(value: Any, host: Host) -> Mapping[str, Any]:
@@ -129,7 +130,9 @@ def interface_mtu(value: Any, host: Host) -> Any:
 def interface_speed(value: Any, host: Host) -> str | None:
     """Speed of the named interface in Gb/s; None where its driver does not say."""
     rate = interface_row(value, host)["speed"]
-    return f"{rate / 1000:g} Gb/s" if rate else None
+    if rate:
+        return f"{rate / 1000:g} Gb/s"
+    return None
 
 
 def address_family(value: Any, host: Host) -> str:
@@ -138,13 +141,17 @@ def address_family(value: Any, host: Host) -> str:
         ipaddress.ip_interface(address).version
         for address in interface_row(value, host)["addresses"]
     }
-    return "IPv4" if 4 in versions else "IPv6"
+    if 4 in versions:
+        return "IPv4"
+    return "IPv6"
 
 
 def resolved(value: Any, host: Host) -> str:
     """What the own host name resolves to."""
     inward = [ipaddress.ip_address(address.partition("%")[0]).is_loopback for address in value]
-    return "127.x" if inward and inward[0] else "an address that others can reach"
+    if inward and inward[0]:
+        return "127.x"
+    return "an address that others can reach"
 
 
 def cards(value: Any, host: Host) -> tuple[str, ...]:
@@ -187,12 +194,11 @@ def devices(value: Any, host: Host) -> tuple[str, ...] | None:
 
 def gids(value: Any, host: Host) -> tuple[int, ...] | None:
     """Indexes of the RoCE v2 entries with an IPv4 address, over all ports."""
-    found = {
-        gid["index"]
-        for row in active_rdma_ports(value, host)
-        for gid in row["gids"]
-        if "v2" in gid["type"] and ":ffff:" in gid["gid"]
-    }
+    found = set()
+    for row in active_rdma_ports(value, host):
+        for gid in row["gids"]:
+            if "v2" in gid["type"] and ":ffff:" in gid["gid"]:
+                found.add(gid["index"])
     return tuple(sorted(found)) or None
 
 
@@ -235,7 +241,9 @@ def subnets(column: Mapping[str, Reach]) -> dict[str, str | None]:
 def _side(network: str, chosen: str, inside: frozenset[str] | None) -> str | None:
     if inside is None:
         return None
-    return network if chosen in inside else f"not {network}, where its {min(inside)} is"
+    if chosen in inside:
+        return network
+    return f"not {network}, where its {min(inside)} is"
 
 
 Effect = Literal["breaks", "slows", "differs"]
@@ -670,10 +678,14 @@ def pattern_of(name: str) -> str:
     """``gpu.3.model`` → ``gpu.<i>.model``, as docs/facts.md has it."""
     first, _, rest = name.partition(".")
     if first == "gpu":
-        return re.sub(r"^\d+\.", "gpu.<i>.", rest) if is_whole(rest[:1]) else name
+        if is_whole(rest[:1]):
+            return re.sub(r"^\d+\.", "gpu.<i>.", rest)
+        return name
     if first == "storage":
         return f"storage.<label>.{rest.partition('.')[2]}"
-    return ANY if first == "env" and name not in ("env.problems", "env.notes") else name
+    if first == "env" and name not in ("env.problems", "env.notes"):
+        return ANY
+    return name
 
 
 OWN = re.compile(

@@ -85,7 +85,10 @@ def is_own(frame: Frame) -> bool:
 
 def own_frame(frames: Sequence[Frame], *, innermost_first: bool) -> Frame | None:
     """The innermost frame of the user's own code, or the innermost one at all."""
-    ordered = list(frames) if innermost_first else list(reversed(frames))
+    if innermost_first:
+        ordered = list(frames)
+    else:
+        ordered = list(reversed(frames))
     return next((frame for frame in ordered if is_own(frame)), ordered[0] if ordered else None)
 
 
@@ -109,7 +112,8 @@ def in_collective(frames: Iterable[Frame]) -> bool:
     for frame in list(frames)[:12]:
         if BETWEEN.search(str(frame.get("file", ""))):
             continue
-        file, func = str(frame.get("file", "")), frame.get("func")
+        file = str(frame.get("file", ""))
+        func = frame.get("func")
         if WAITS.search(file) or (
             func in WAITING_CALLS and not (func == "wait" and file.endswith(".py"))
         ):
@@ -179,18 +183,22 @@ def is_wrapper(frame: Frame) -> bool:
 
 def function(frame: Frame) -> str:
     """The function of a frame, with its class where that is known."""
-    func, file = str(frame.get("func")), str(frame.get("file", ""))
+    func = str(frame.get("func"))
+    file = str(frame.get("file", ""))
     if "." in func.replace("<locals>.", ""):  # py-spy names the class from Python 3.11 on
         return func.rpartition("<locals>.")[2]
     owner = next((name for end, name in CLASSES.items() if file.endswith(end)), "")
-    return f"{owner}.{func}" if owner else func
+    if owner:
+        return f"{owner}.{func}"
+    return func
 
 
 def for_workers(case: Case, ranks: Iterable[int]) -> bool:
     """True when each of these ranks, at least one, waits for its DataLoader's workers, by its stack
     or as measured.
     """
-    seen, starved = stacks(case), {event.rank for event in starving(case)}
+    seen = stacks(case)
+    starved = {event.rank for event in starving(case)}
     return all(
         [rank in starved or (rank in seen and _loads(seen[rank])) for rank in ranks] or [False]
     )
@@ -227,13 +235,19 @@ WITH_FRAMES = (Stack, PythonException, CppException, C10dStack, FlightMissing)
 
 def frames_of(event: Event) -> Sequence[Frame]:
     """The frames that an event shows; empty where its kind has none."""
-    return event.data.frames or [] if isinstance(event.data, WITH_FRAMES) else []
+    if isinstance(event.data, WITH_FRAMES):
+        return event.data.frames or []
+    return []
 
 
 @once
 def framework(case: Case) -> str:
     """The framework whose files stand in this case's frames; empty for plain PyTorch."""
-    frames = [f for e in case.events for f in frames_of(e) if isinstance(f, Mapping)]
+    frames = []
+    for e in case.events:
+        for f in frames_of(e):
+            if isinstance(f, Mapping):
+                frames.append(f)
     files = "\n".join(str(frame.get("file", "")) for frame in frames).lower()
     # a folder of the package, not one that a user has named after it
     found = (

@@ -47,8 +47,12 @@ class NodeVerdict(msgspec.Struct, frozen=True):
     @property
     def busbw(self) -> float | None:
         """Bus bandwidth of its GPUs in GB/s; None where they were not tested."""
-        value = self.test.get("busbw") if self.test else None
-        return float(value) if isinstance(value, (int, float)) else None
+        value = None
+        if self.test:
+            value = self.test.get("busbw")
+        if isinstance(value, (int, float)):
+            return float(value)
+        return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,16 +75,20 @@ class Nodes:
             return self.verdicts[0].summary + "."
         nodes = plural(len(self.verdicts), "node")
         ready = all(one.ready for one in self.verdicts)
-        sentence = f"{nodes} agree, and all are ready." if ready else f"{nodes} agree."
+        if ready:
+            sentence = f"{nodes} agree, and all are ready."
+        else:
+            sentence = f"{nodes} agree."
         if self.outliers:
-            first, others = next(iter(self.outliers)), len(self.outliers) - 1
-            more = f", and {plural(others, 'node')} more" if others else ""
+            first = next(iter(self.outliers))
+            others = len(self.outliers) - 1
+            more = ""
+            if others:
+                more = f", and {plural(others, 'node')} more"
             sentence = f"{first} is odd among {nodes}: {'; '.join(self.outliers[first])}{more}."
-        common = (
-            f" Most of them share: {'; '.join(self.shared)}; is the baseline still right?"
-            if self.shared
-            else ""
-        )
+        common = ""
+        if self.shared:
+            common = f" Most of them share: {'; '.join(self.shared)}; is the baseline still right?"
         return sentence + common
 
     def text(self) -> str:
@@ -113,7 +121,10 @@ def compare_nodes(paths: Iterable[str | Path]) -> Nodes:
 
     Raises NcclkitError for a file that holds anything else.
     """
-    known = {verdict.host: verdict for path in paths for verdict in _read(Path(path))}
+    known = {}
+    for path in paths:
+        for verdict in _read(Path(path)):
+            known[verdict.host] = verdict
     if not known:
         raise NcclkitError("These files hold no verdict; `ncclkit gate` prints one.")
     verdicts = [known[host] for host in sorted(known, key=natural)]

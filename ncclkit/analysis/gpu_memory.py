@@ -32,11 +32,10 @@ class OtherProcesses:
         """``another process holds 22.00 GiB``; empty where the line shows none."""
         if not self.sizes:
             return ""
-        who = (
-            "another process holds"
-            if len(self.sizes) == 1
-            else f"{len(self.sizes)} other processes hold"
-        )
+        if len(self.sizes) == 1:
+            who = "another process holds"
+        else:
+            who = f"{len(self.sizes)} other processes hold"
         return f"{who} {', '.join(self.sizes)}"
 
 
@@ -87,7 +86,9 @@ def _fits(held: float, text: str) -> bool:
 
 def _size(text: str, pattern: str) -> float | None:
     found = re.search(pattern, text)
-    return _bytes(f"{found[1]} {found[2]}") if found else None
+    if found:
+        return _bytes(f"{found[1]} {found[2]}")
+    return None
 
 
 def _bytes(size: str) -> float:

@@ -58,12 +58,12 @@ class Change:
 
     def __str__(self) -> str:
         took = f"{format_time(self.before)} → {format_time(self.after)}"
-        word = "slower" if self.slower > 0 else "faster"
-        difference = (
-            f"{percent(abs(self.slower))} {word}"
-            if self.matters
-            else "no difference beyond its spread"
-        )
+        word = "faster"
+        if self.slower > 0:
+            word = "slower"
+        difference = "no difference beyond its spread"
+        if self.matters:
+            difference = f"{percent(abs(self.slower))} {word}"
         return f"{self.op} of {format_bytes(self.bytes)}: {difference}, {took} a call"
 
 
@@ -100,11 +100,10 @@ class History:
         between = self._between()
         if not self.changes and self.step is None:
             return f"{self.labels[-1]} and {first} hold no test that both made{between}."
-        step = (
-            ""
-            if self.step is None
-            else f"A training step took {_ms(self.step[0])}, now {_ms(self.step[1])}. "
-        )
+        if self.step is None:
+            step = ""
+        else:
+            step = f"A training step took {_ms(self.step[0])}, now {_ms(self.step[1])}. "
         if not self.changes:
             return f"{step}{self.labels[-1]} against {first}{between}."
         if self.worst is None:
@@ -115,11 +114,9 @@ class History:
             for one in self.changes
             if one.matters and (one.slower > 0) == (self.worst.slower > 0)
         ]
-        more = (
-            f", and so on {len(alike) - 1} more of {plural(len(self.changes), 'size')}"
-            if len(alike) > 1
-            else ""
-        )
+        more = ""
+        if len(alike) > 1:
+            more = f", and so on {len(alike) - 1} more of {plural(len(self.changes), 'size')}"
         return f"{step}Against {first}: {self.worst}{more}{between}."
 
     def _between(self) -> str:
@@ -142,7 +139,9 @@ class History:
             asdict(one) | {"slower": one.slower, "matters": one.matters} for one in self.changes
         ]
         values = {"cases": list(self.labels), "summary": self.summary, "changes": changes}
-        curves = {label: [asdict(m) for m in rows] for label, rows in self.curves.items()}
+        curves = {}
+        for label, rows in self.curves.items():
+            curves[label] = [asdict(m) for m in rows]
         return values | {"differences": list(self.differences), "step": self.step, "curves": curves}
 
 
@@ -212,16 +211,22 @@ def _differences(before: Case, after: Case) -> tuple[str, ...]:
     ]
     differences = []
     for found in compare(facts).differences:
-        values = {host: group.value for group in found.groups for host in group.hosts}
+        values = {}
+        for group in found.groups:
+            for host in group.hosts:
+                values[host] = group.value
         differences.append(f"{found.title}: {values['0']} → {values['1']}")
     return (*differences, *_variables(before, after))
 
 
 def _variables(before: Case, after: Case) -> list[str]:
     """Variables that the last test of each was given, where they differ."""
-    given = [
-        dict(case.measurements[-1].env) if case.measurements else {} for case in (before, after)
-    ]
+    given = []
+    for case in before, after:
+        if case.measurements:
+            given.append(dict(case.measurements[-1].env))
+        else:
+            given.append({})
     names = sorted(
         name for name in given[0].keys() | given[1].keys() if OWN.fullmatch(name) is None
     )
@@ -269,7 +274,8 @@ def baseline_file() -> Path:
 
     ``$NCCLKIT_BASELINE``, else a file of this user named by the cluster.
     """
-    if given := os.environ.get(FILE):
+    given = os.environ.get(FILE)
+    if given:
         return Path(given).expanduser()
     home = Path(os.environ.get("XDG_DATA_HOME") or "~/.local/share").expanduser()
     return home / "ncclkit" / f"baseline-{re.sub(r'[^A-Za-z0-9_.-]+', '_', cluster())}.json"
@@ -309,7 +315,8 @@ def baseline(path: Path | None = None) -> tuple[str, Case] | None:
         return None
     kept = msgspec.convert(storage.read_json(file, {}, _Kept), _Kept)
     case = Case(read_only=True)
-    case.measurements, case.facts = kept["measurements"], kept["facts"]
+    case.measurements = kept["measurements"]
+    case.facts = kept["facts"]
     return f"baseline of {kept['saved'][:10] or kept['cluster']}", case
 
 
@@ -317,11 +324,14 @@ def beside_baseline(rows: Sequence[Measurement]) -> tuple[str, tuple[Measurement
     """One sentence on a run against this cluster's baseline, and the baseline's curve; ("", ())
     where none fits.
     """
-    known = baseline() if rows else None
+    known = None
+    if rows:
+        known = baseline()
     if known is None:
         return "", ()
     label, kept = known
-    before, after = _tests(kept.measurements), _tests(rows)
+    before = _tests(kept.measurements)
+    after = _tests(rows)
     changes = [_change(before[key], after[key]) for key in after if key in before]
     if not changes:
         return "", ()
@@ -359,7 +369,10 @@ def compare_cases(named: Sequence[Case | str | Path], file: Path | None = None) 
             )
         cases[label] = kept
     for number, case in enumerate(opened, 1):
-        name = case.path.name if case.path else f"case {number}"
+        if case.path:
+            name = case.path.name
+        else:
+            name = f"case {number}"
         alike = (
             name in cases
             or sum(one.path is not None and one.path.name == name for one in opened) > 1

@@ -61,7 +61,9 @@ def _rows(fact: Fact) -> Iterator[tuple[str, list[Network]]]:
     for row in fact.value if isinstance(fact.value, list) else ():
         if isinstance(row, dict) and row.get("state") in ("up", "UP", "unknown"):
             texts = row.get("addresses")
-            found = [_network(text) for text in texts] if isinstance(texts, list) else []
+            found = []
+            if isinstance(texts, list):
+                found = [_network(text) for text in texts]
             yield (
                 str(row.get("name")),
                 [one for one in found if one is not None and not one.is_link_local],
@@ -116,7 +118,8 @@ def shared_network(case: Case) -> dict[str, tuple[str, str]]:
 
     An address that several hosts have joins nobody, and real interfaces come before virtual ones.
     """
-    known, holding = subnets(case), all_holders(case)
+    known = subnets(case)
+    holding = all_holders(case)
     rows = [
         (one, host, name)
         for host, own in known.items()
@@ -129,7 +132,9 @@ def shared_network(case: Case) -> dict[str, tuple[str, str]]:
             places = shared.setdefault(one.network, {})  # type: ignore[arg-type]
             places.setdefault(host, (name, str(one.ip)))
     best = max(shared.values(), key=len, default={})
-    return best if len(best) > 1 and len(best) == len(known) else {}
+    if len(best) > 1 and len(best) == len(known):
+        return best
+    return {}
 
 
 @once
@@ -164,7 +169,9 @@ def common_interface(case: Case) -> str:
     Empty where it has several, or none joins.
     """
     names = {name for name, _ in shared_network(case).values()}
-    return names.pop() if len(names) == 1 else ""
+    if len(names) == 1:
+        return names.pop()
+    return ""
 
 
 def can_simulate_again(case: Case) -> bool:

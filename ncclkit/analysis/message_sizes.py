@@ -55,9 +55,11 @@ def message_sizes(case: Case) -> dict[tuple[str, int], int]:
         ranks: defaultdict[object, Counter[tuple[str, int]]] = defaultdict(Counter)
         for event in case.of(kind):
             for op, size, count in read(event):
-                if name := _name(op):
+                name = _name(op)
+                if name:
                     ranks[event.rank if event.rank is not None else event.pid][name, size] += count
-        if found := [counts for counts in ranks.values() if counts]:
+        found = [counts for counts in ranks.values() if counts]
+        if found:
             return {
                 key: max(counts[key] for counts in found) for key in sorted(set().union(*found))
             }
@@ -81,13 +83,15 @@ def _logged(event: Event) -> Iterable[tuple[str, int, int]]:
     if data.dtype is None or data.count is None:
         return []  # a torn line, with a number that cannot be meant
     number = int(data.dtype)
-    digits = re.search("[0-9]+", DTYPES[number]) if 0 <= number < len(DTYPES) else None
-    item = ITEMS.get(digits[0], 1) if digits else 1
-    parts = (
-        int(data.nranks or 1)
-        if _name(str(data.op)) in ("all_gather", "reduce_scatter", "all_to_all")
-        else 1
-    )
+    digits = None
+    if 0 <= number < len(DTYPES):
+        digits = re.search("[0-9]+", DTYPES[number])
+    item = 1
+    if digits:
+        item = ITEMS.get(digits[0], 1)
+    parts = 1
+    if _name(str(data.op)) in ("all_gather", "reduce_scatter", "all_to_all"):
+        parts = int(data.nranks or 1)
     return [(str(data.op), int(data.count) * item * parts, event.count)]
 
 

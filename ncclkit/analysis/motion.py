@@ -77,7 +77,8 @@ def without_moments(case: Case) -> Case:
     lasting = copy(case)
     lasting.events = [event for event in case.events if event.kind not in OF_A_MOMENT]
     if moving is not None:
-        shown, data = moving.evidence, {"ranks": list(moving.ranks)}
+        shown = moving.evidence
+        data = {"ranks": list(moving.ranks)}
         goes_on = Event("attach.motion", moving.summary, shown.path, shown.line, data=data)
         lasting.events.append(goes_on)
     return lasting
@@ -94,7 +95,9 @@ def _launched(events: Sequence[Event]) -> Motion | None:
         if change.kind == "ras.change" and change.data.moved:
             counts = [sum(ops.values()) for ops in change.data.moved.values()]
             seconds = change.data.seconds
-            rate = f", {_per_second(max(counts) / seconds)}" if seconds else ""
+            rate = ""
+            if seconds:
+                rate = f", {_per_second(max(counts) / seconds)}"
             ranks = tuple(sorted(map(int, change.data.moved)))
             how = f"launched collectives between two reports of NCCL's RAS{rate}"
             return Motion(ranks, how, change)
@@ -109,15 +112,21 @@ def _called(events: Sequence[Event], seen: Mapping[int, RankPosition]) -> Motion
     if not fresh:
         return None
     rates = [rate for dump in fresh for rate in _rates(dump)]
-    pace = f", {_per_second(max(rates))}" if rates else ""
+    pace = ""
+    if rates:
+        pace = f", {_per_second(max(rates))}"
     ranks = tuple(sorted(dump.rank for dump in fresh if dump.rank is not None))
     they = verb(ranks, "it was", "they were")
     return Motion(ranks, f"made calls while {they} looked at{pace}", fresh[0])
 
 
 def _first_look(seen: Mapping[int, RankPosition], rank: int | None) -> float:
-    shots = seen[rank].lines[0].data.snapshots if rank is not None else ()
-    return float(shots[0]["t"]) if shots else float("inf")
+    shots = ()
+    if rank is not None:
+        shots = seen[rank].lines[0].data.snapshots
+    if shots:
+        return float(shots[0]["t"])
+    return float("inf")
 
 
 def _rates(dump: Event) -> Iterable[float]:
@@ -129,7 +138,9 @@ def _rates(dump: Event) -> Iterable[float]:
 
 
 def _per_second(rate: float) -> str:
-    return f"{rate:,.0f} a second" if rate >= 10 else f"{rate:.2g} a second"
+    if rate >= 10:
+        return f"{rate:,.0f} a second"
+    return f"{rate:.2g} a second"
 
 
 def _moved(seen: Mapping[int, RankPosition]) -> Motion | None:
@@ -139,7 +150,9 @@ def _moved(seen: Mapping[int, RankPosition]) -> Motion | None:
     if not moved or (waits and 2 * len(moved) <= len(seen)):
         return None
     made = next(filter(None, (_progress(seen[rank]) for rank in moved)), "")
-    counted = f" ({made})" if made else ""
+    counted = ""
+    if made:
+        counted = f" ({made})"
     return Motion(moved, f"moved between the snapshots{counted}", seen[moved[0]].lines[0])
 
 
@@ -182,8 +195,12 @@ def _last_by_load(events: Sequence[Event]) -> str:
     others = [share for rank, share in shares.items() if rank not in busy]
     if len(busy) != 1 or len(shares) < len(seen) or not others or max(others) > IDLE:
         return ""
-    low, high = f"{min(others):.0f}", f"{max(others):.0f}"
-    span = f"{high} %" if low == high else f"{low} to {high} %"
+    low = f"{min(others):.0f}"
+    high = f"{max(others):.0f}"
+    if low == high:
+        span = f"{high} %"
+    else:
+        span = f"{low} to {high} %"
     worked = f"{shares[busy[0]]:.0f} % of the time"
     return f"The others wait for rank {busy[0]} most: it worked {worked}, they {span}"
 
@@ -195,14 +212,17 @@ def headline(events: Iterable[Event]) -> str:
     """What is to be said of a running job in which nothing was found."""
     known = list(events)
     seen = rank_positions(known)
-    if (moving := motion(known)) is not None:
+    moving = motion(known)
+    if moving is not None:
         last = comes_last(known)
         return f"The job goes on: {moving.summary}.{f' {last}.' if last else ''}"
     waiting = [position for position in seen.values() if position.waits_for_ranks]
     if len(waiting) == len(seen) > 0:
         return _all_wait(known, waiting)
     lines = [group_line(held) for held in same_positions(seen.values())]
-    more = "; …" if len(lines) > 4 else ""
+    more = ""
+    if len(lines) > 4:
+        more = "; …"
     say = start("; ".join(lines[:4]) + more) or "No stack could be read"
     if waits_for_request(known):
         idle = "a server that has nothing to do looks like this, and nothing shows that it hangs"
@@ -217,9 +237,15 @@ def _all_wait(events: Sequence[Event], waiting: Sequence[RankPosition]) -> str:
     if waiting[0].place:
         what = f"All {len(waiting)} ranks wait in {waiting[0].call} at {waiting[0].place}"
     kernels = {position.kernel for position in waiting}
-    within = f", each GPU in {next(iter(kernels))}" if len(kernels) == 1 and all(kernels) else ""
+    within = ""
+    if len(kernels) == 1 and all(kernels):
+        within = f", each GPU in {next(iter(kernels))}"
     dumped = any(event.kind == "flight.dump" for event in events)
     more = " or ".join(["--dump"] * (not dumped) + ["--kernels"] * (kernels == {None}))
-    advice = f"; {more} may" if more else ""
-    since = f" {known}" if known else ""
+    advice = ""
+    if more:
+        advice = f"; {more} may"
+    since = ""
+    if known:
+        since = f" {known}"
     return f"{what}{since}{within}: where they stand does not tell why{advice}."

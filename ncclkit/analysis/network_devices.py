@@ -85,9 +85,16 @@ def channels(case: Case) -> list[tuple[Event, str, Event]]:
     found = []
     for event in case.of(NcclChannel):
         match = DEVICE.match(str(event.data.transport))
-        held = {"Socket": sockets, "IB": rdma_devices}.get(match["kind"]) if match else None
-        names, said = held(case).get(event.host, ([], None)) if held else ([], None)
-        index = int(match["index"]) if match else 0
+        held = None
+        if match:
+            held = {"Socket": sockets, "IB": rdma_devices}.get(match["kind"])
+        if held:
+            names, said = held(case).get(event.host, ([], None))
+        else:
+            names, said = [], None
+        index = 0
+        if match:
+            index = int(match["index"])
         if said is not None and index < len(names):
             found.append((event, names[index], said))
     return found

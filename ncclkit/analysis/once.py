@@ -53,7 +53,9 @@ def once(part: Callable[[Case], T]) -> Callable[[Case], T]:
         if part not in parts.known:
             parts.known[part] = part(case)
         known: T = parts.known[part]
-        return copy(known) if isinstance(known, (list, dict, set)) else known
+        if isinstance(known, (list, dict, set)):
+            return copy(known)
+        return known
 
     return kept
 

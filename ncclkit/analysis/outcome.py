@@ -122,7 +122,9 @@ def _back_in_shell(lines: list[Event]) -> list[Event]:
     first = min(lines, key=_place, default=None)
     if last is None or last is first:
         return []
-    return [last] if PROMPT.match(last.text) else []
+    if PROMPT.match(last.text):
+        return [last]
+    return []
 
 
 def asked_for(case: Case) -> set[str]:
@@ -131,7 +133,11 @@ def asked_for(case: Case) -> set[str]:
     What it does with them is intended.
     """
     lines = [*unread_lines(case, "quiet"), *unread_lines(case)]
-    return {match["name"] for line in lines for match in SET_BY_COMMAND.finditer(line.text)}
+    found: set[str] = set()
+    for line in lines:
+        for match in SET_BY_COMMAND.finditer(line.text):
+            found.add(match["name"])
+    return found
 
 
 def speaks_for_all(event: Event) -> bool:
@@ -146,7 +152,8 @@ def _success(case: Case) -> Event | None:
     for end in ends:
         if speaks_for_all(end):
             return end
-    if table := _whole_table(case):
+    table = _whole_table(case)
+    if table:
         return table
     return _end_of_each(case, ends) or _closed_by_each(case)
 
@@ -156,7 +163,9 @@ def _end_of_each(case: Case, ends: list[Event]) -> Event | None:
     if not ends:
         return None
     if all(PROCESS_END.search(end.text) for end in ends):
-        return max(ends, key=_place) if _count_ends(ends, case) >= len(_members(case)) else None
+        if _count_ends(ends, case) >= len(_members(case)):
+            return max(ends, key=_place)
+        return None
     ended = {_rank_of_end(event) for event in ends} | _left(case)
     open_ranks = _speakers(case) - ended
     unmarked = None in ended  # mostly rank 0, which alone prints
@@ -208,7 +217,9 @@ def _rank_of_end(event: Event) -> int | None:
     if event.rank is not None:
         return event.rank
     named = OWN_RANK.search(event.text)
-    return int(named[1]) if named else None
+    if named:
+        return int(named[1])
+    return None
 
 
 def _closed_by_each(case: Case) -> Event | None:
@@ -230,7 +241,9 @@ def _group_destroyed(case: Case) -> Event | None:
     steps = Span(work_lines(case))
     after = [line for line in by_rank.values() if steps.begins_before(line)]
     everybody = _members(case) <= by_rank.keys()
-    return after[-1] if after and everybody else None
+    if after and everybody:
+        return after[-1]
+    return None
 
 
 def _left_at_exit(case: Case) -> Event | None:
@@ -280,7 +293,9 @@ def _rank_of_line(line: Event) -> int | None:
     if line.rank is not None:
         return line.rank
     marked = OWN_LINE.match(line.text)
-    return int(marked["rank"]) if marked else None
+    if marked:
+        return int(marked["rank"])
+    return None
 
 
 def _whole_table(case: Case) -> Event | None:
@@ -307,7 +322,9 @@ def _largest_row(lines: list[Event]) -> Event | None:
         return None
     rows = [(TEST_ROW.search(line.text), line) for line in lines]
     whole = [line for row, line in rows if row and int(row["size"]) >= max(sizes)]
-    return whole[-1] if whole else None
+    if whole:
+        return whole[-1]
+    return None
 
 
 def _says_end(text: str) -> bool:

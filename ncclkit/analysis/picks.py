@@ -35,7 +35,9 @@ FATAL = (
 def name_ranks(ranks: Iterable[int]) -> str:
     """Those that are known, as in `core.text.ranks`; ``a rank`` where none is."""
     known = [rank for rank in ranks if rank >= 0]
-    return text.ranks(known) if known else "a rank"
+    if known:
+        return text.ranks(known)
+    return "a rank"
 
 
 def name_hosts(events: Iterable[Event]) -> tuple[str, ...]:
@@ -50,7 +52,9 @@ def ranks_in(events: Iterable[Event]) -> tuple[int, ...]:
 
 def on(host: str) -> str:
     """`` on node-1``, or nothing where the host is not known."""
-    return f" on {host}" if host else ""
+    if host:
+        return f" on {host}"
+    return ""
 
 
 def who_of(events: Iterable[Event], host: str = "") -> str:
@@ -74,7 +78,9 @@ def _hosts(case: Case) -> set[str]:
 
 def seconds(milliseconds: float | None) -> str:
     """``600000`` → ``600 s``; what is not known stays out of the sentence as ``its timeout``."""
-    return f"{milliseconds / 1000:g} s" if milliseconds else "its timeout"
+    if milliseconds:
+        return f"{milliseconds / 1000:g} s"
+    return "its timeout"
 
 
 def in_order(events: Iterable[Event]) -> list[Event]:
@@ -92,7 +98,8 @@ def in_order(events: Iterable[Event]) -> list[Event]:
         own = list(held)
         now = next((event.time for event in own if event.time is not None), float("inf"))
         for event in own:
-            now = now if event.time is None else max(now, event.time)
+            if event.time is not None:
+                now = max(now, event.time)
             keyed.append((now, path, event.line, len(keyed)))
     return [placed[place] for *_, place in sorted(keyed)]
 
@@ -218,4 +225,6 @@ def otherwise(cause: str, went_well: Sequence[Evidence], summary: str, missing: 
     """``clear`` where something shows that it went well, else ``unknown`` with what would settle
     it.
     """
-    return clear(cause, summary, tuple(went_well[:3])) if went_well else unknown(cause, missing)
+    if went_well:
+        return clear(cause, summary, tuple(went_well[:3]))
+    return unknown(cause, missing)

@@ -103,7 +103,8 @@ def is_own(event: Event) -> bool:
     """True when a traceback is the program's own error: not a victim's report, not a library's."""
     if event.kind != "python.exception" or event.data.victim:
         return False
-    kind, message = str(event.data.type), str(event.data.message)
+    kind = str(event.data.type)
+    message = str(event.data.message)
     message = DEVICES.sub("", message)
     return not MESSENGERS.search(kind.rpartition(".")[2]) and not MESSAGES.search(message)
 
@@ -137,7 +138,9 @@ class RankStates:
     def silent(self) -> tuple[int, ...]:
         """Ranks that neither waited nor died nor ended, while others waited."""
         known = self.waiting.keys() | self.dead.keys() | self.ended.keys()
-        return tuple(rank for rank in self.members if rank not in known) if self.waiting else ()
+        if self.waiting:
+            return tuple(rank for rank in self.members if rank not in known)
+        return ()
 
     @property
     def instant_timeouts(self) -> tuple[Event, ...]:
@@ -147,7 +150,9 @@ class RankStates:
         """
         limits = [timeout_of(event) for event in self.waiting.values()]
         instant = bool(limits) and all(limit is not None and limit < INSTANT_MS for limit in limits)
-        return tuple(self.waiting.values()) if instant else ()
+        if instant:
+            return tuple(self.waiting.values())
+        return ()
 
 
 PRINTED_TIMEOUTS = frozenset(
@@ -158,7 +163,9 @@ PRINTED_TIMEOUTS = frozenset(
 
 def how_they_waited(waits: Iterable[Event]) -> str:
     """``timed out waiting`` where a line says so; ``waited`` of dumps, stacks and counts."""
-    return "timed out waiting" if any(wait.kind in PRINTED_TIMEOUTS for wait in waits) else "waited"
+    if any(wait.kind in PRINTED_TIMEOUTS for wait in waits):
+        return "timed out waiting"
+    return "waited"
 
 
 @once
@@ -232,18 +239,26 @@ def rank_of(event: Event) -> int:
     if event.rank is not None:
         return event.rank
     is_in_group = isinstance(event.data, (C10dTimeout, C10dStatus))
-    inside = event.data.pg_rank if is_in_group else None
-    return inside if isinstance(inside, int) else -1
+    inside = None
+    if is_in_group:
+        inside = event.data.pg_rank
+    if isinstance(inside, int):
+        return inside
+    return -1
 
 
 def sequence_of(event: Event) -> int | None:
     """The number of the collective that an event is about; None where it tells none."""
-    return event.data.seq if isinstance(event.data, Collective) else None
+    if isinstance(event.data, Collective):
+        return event.data.seq
+    return None
 
 
 def timeout_of(event: Event) -> float | None:
     """How long whoever timed out was to wait at most, in ms; None where the line tells nothing."""
-    return event.data.timeout_ms if isinstance(event.data, (C10dTimeout, GlooTimeout)) else None
+    if isinstance(event.data, (C10dTimeout, GlooTimeout)):
+        return event.data.timeout_ms
+    return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -280,7 +295,10 @@ def exits(case: Case) -> list[Exit]:
     tasks = [e for e in in_order(case.of(SlurmEvent)) if e.data.what == "task_exit"]
     by_torchrun = bool(case.of("elastic."))
     for end in tasks:
-        own = [-1] if by_torchrun else _tasks(end)
+        if by_torchrun:
+            own = [-1]
+        else:
+            own = _tasks(end)
         found += [Exit(rank, end, end.data.exitcode, signal_of(end), False) for rank in own]
     for kind, number in (("kernel.oom", SIGKILL), ("kernel.segfault", SIGSEGV)):
         found += [Exit(rank_of(e), e, None, number, False) for e in case.of(kind)]
@@ -355,17 +373,20 @@ def outlying_utilization(case: Case) -> dict[int, Event]:
     """
     rows = {event.rank: event for event in case.of(TelemetryUtilization) if event.rank is not None}
     shares = {rank: event.data.main for rank, event in rows.items()}
-    sides = [
-        {
-            rank
-            for rank, share in shares.items()
-            if share is not None and bounds[0] <= share <= bounds[1]
-        }
-        for bounds in (IDLE, BUSY)
-    ]
+    sides = []
+    for bounds in IDLE, BUSY:
+        sides.append(
+            {
+                rank
+                for rank, share in shares.items()
+                if share is not None and bounds[0] <= share <= bounds[1]
+            }
+        )
     few = min(sides, key=len)
     whole = len(rows) >= 3 and len(sides[0]) + len(sides[1]) == len(rows)
-    return {rank: rows[rank] for rank in sorted(few)} if whole and 2 * len(few) < len(rows) else {}
+    if whole and 2 * len(few) < len(rows):
+        return {rank: rows[rank] for rank in sorted(few)}
+    return {}
 
 
 def signal_of(event: Event) -> int:
@@ -410,7 +431,9 @@ def all_waiting(case: Case, states: RankStates) -> list[Event]:
 def _call_and_size(wait: Event) -> tuple[Any, ...]:
     """Number and name of a collective, and how many elements a rank brings to it."""
     if isinstance(wait.data, Collective):
-        brought = wait.data.numel_in if isinstance(wait.data, C10dTimeout) else None
+        brought = None
+        if isinstance(wait.data, C10dTimeout):
+            brought = wait.data.numel_in
         return wait.data.seq, wait.data.op, brought
     return None, None, None
 
@@ -421,9 +444,9 @@ def _group_size(wait: Event) -> int | None:
         return None
     small, large = sorted((wait.data.numel_in or 0, wait.data.numel_out or 0))
     shares = str(wait.data.op).strip("_").startswith(("ALLGATHER", "REDUCE_SCATTER"))
-    return (
-        large // small if shares and small and large % small == 0 and large // small > 1 else None
-    )
+    if shares and small and large % small == 0 and large // small > 1:
+        return large // small
+    return None
 
 
 def startup_phase(case: Case, *kinds: str) -> Event | None:
@@ -435,7 +458,9 @@ def startup_phase(case: Case, *kinds: str) -> Event | None:
     begun = [e for e in case.of(JobPhase) if e.line < last_wait.get(e.path, 0)]
     numbers = [sequence_of(wait) for wait in waits]
     early = any(number is not None and number <= EARLY for number in numbers)
-    return begun[-1] if early and begun and begun[-1].data.what in kinds else None
+    if early and begun and begun[-1].data.what in kinds:
+        return begun[-1]
+    return None
 
 
 def idle_service(case: Case) -> Event | None:
@@ -449,7 +474,9 @@ def idle_service(case: Case) -> Event | None:
         (wait.data.op or "").upper() if isinstance(wait.data, Collective) else "" for wait in waits
     }
     handed = all(call.strip("_").startswith(("BROADCAST", "RECV")) for call in calls)
-    return idle[-1] if idle and handed and 0 not in rank_states(case).waiting else None
+    if idle and handed and 0 not in rank_states(case).waiting:
+        return idle[-1]
+    return None
 
 
 def _first_by_rank(events: list[Event]) -> dict[int, Event]:

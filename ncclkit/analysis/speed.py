@@ -52,12 +52,16 @@ def measured_speed(case: Case) -> MeasuredSpeed | None:
 
     None where it did not succeed, or nothing is known to compare with.
     """
-    run = case.measurements[-1].run if case.measurements else ""
+    run = ""
+    if case.measurements:
+        run = case.measurements[-1].run
     if not run or not _succeeded(case, run):
         return None
     rows = [row for row in case.measurements if row.run == run]
     known = next((row for row in rows if row.op == rows[0].op and row.expected), None)
-    judgement = first_judgement(rows, recorded_bound(known, case.facts)) if known else None
+    judgement = None
+    if known:
+        judgement = first_judgement(rows, recorded_bound(known, case.facts))
     if judgement is None:
         return None
     return MeasuredSpeed(judgement, tuple(disturbing(_of_run(case.of(TelemetryOthers), run))))
@@ -80,7 +84,9 @@ def busy_cores(events: Iterable[Event]) -> str:
     where none was.
     """
     found = next((event for event in events if crowded(event)), None)
-    return f"this host was busy during the test: others {_cores(found)}" if found else ""
+    if found:
+        return f"this host was busy during the test: others {_cores(found)}"
+    return ""
 
 
 def others_in_words(events: Sequence[Event]) -> str:
@@ -90,7 +96,9 @@ def others_in_words(events: Sequence[Event]) -> str:
     """
     said = []
     for event in events:
-        where = f" on {event.host}" if event.host and len(events) > 1 else ""
+        where = ""
+        if event.host and len(events) > 1:
+            where = f" on {event.host}"
         if crowded(event):
             said.append(f" Meanwhile other processes{where} {_cores(event)}.")
         for gpu, share in event.data.gpus.items():
@@ -104,7 +112,9 @@ def others_in_words(events: Sequence[Event]) -> str:
 
 
 def _cores(event: Event) -> str:
-    load = f" (load {event.data.load:g})" if event.data.load else ""
+    load = ""
+    if event.data.load:
+        load = f" (load {event.data.load:g})"
     return f"used {event.data.cores_used:.1f} of its {plural(event.data.cores, 'core')}{load}"
 
 

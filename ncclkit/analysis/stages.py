@@ -101,7 +101,9 @@ def hosts_of(phases: Sequence[Event]) -> dict[int, str]:
     hellos = [e for e in phases if e.data.phase == "hello" and e.rank is not None]
     own = {e.rank: e.host for e in hellos if e.rank is not None}
     given = {e.rank: str(e.data.node) for e in hellos if e.rank is not None and e.data.node}
-    return given if len({*given.values()}) > len({*own.values()}) else own
+    if len({*given.values()}) > len({*own.values()}):
+        return given
+    return own
 
 
 def sharing(phases: Iterable[Event], hosts: Mapping[Any, str]) -> bool:
@@ -142,7 +144,10 @@ def groups_of(case: Case, pairs: Sequence[Pair], steady: bool) -> tuple[GroupRes
     by_path: dict[str, list[float]] = {}
     for pair in pairs:
         by_path.setdefault(pair.path, []).append(pair.bandwidth)
-    part = SLOW_ALL if steady else SLOW_HERE
+    if steady:
+        part = SLOW_ALL
+    else:
+        part = SLOW_HERE
     least = part * min((statistics.median(speeds) for speeds in by_path.values()), default=0.0)
     made: dict[tuple[str, tuple[int, ...]], GroupResult] = {}
     for event in case.of(StageGroup):
@@ -160,7 +165,8 @@ def pair_of(event: Event, path: str, steady: bool) -> Pair:
 
     `steady`: GPUs of their own measure alike each time.
     """
-    data, share = event.data, SLOW if steady else SLOW_HERE if path == HOST else SLOW_HOST
+    data = event.data
+    share = SLOW if steady else SLOW_HERE if path == HOST else SLOW_HOST
     speeds = data.bandwidth, data.latency_us, data.wrong
     return Pair(event.rank or 0, data.peer, path, *speeds, share, event=event)
 
@@ -216,8 +222,13 @@ class StagedTest:
     @property
     def slow_ranks(self) -> tuple[int, ...]:
         """Ranks that are slow alone, compared with the others."""
-        usual = statistics.median(self.alone.values()) if len(self.alone) >= MIN_PAIRS else 0.0
-        share = SLOW_HERE if all(pair.share != SLOW for pair in self.pairs) else SLOW
+        usual = 0.0
+        if len(self.alone) >= MIN_PAIRS:
+            usual = statistics.median(self.alone.values())
+        if all(pair.share != SLOW for pair in self.pairs):
+            share = SLOW_HERE
+        else:
+            share = SLOW
         return tuple(sorted(rank for rank, speed in self.alone.items() if speed < share * usual))
 
     @property
@@ -231,7 +242,8 @@ class StagedTest:
 
         One at fault makes most of its pairs bad, a link only one.
         """
-        left, found = list(self.bad), []
+        left = list(self.bad)
+        found = []
         while left:
             rank, count = Counter(rank for pair in left for rank in pair).most_common(1)[0]
             met = sum(rank in (pair.a, pair.b) for pair in self.pairs) + sum(
@@ -303,21 +315,21 @@ class StagedTest:
 
         ``rank 3``, ``rank 3 on node-2``, ``node-2 (ranks 4-7)``.
         """
-        parts, left = [], set(ranks)
+        parts = []
+        left = set(ranks)
         if len(self.nodes) < 2:
             return rank_words(left)
         for host, mine in self.nodes.items():
-            if here := left & set(mine):
+            here = left & set(mine)
+            if here:
                 parts.append(
                     f"{host} ({rank_words(here)})"
                     if here == set(mine)
                     else f"{rank_words(here)} on {host}"
                 )
-        return (
-            f"{', '.join(parts[:-1])} and {parts[-1]}"
-            if len(parts) > 1
-            else (parts or ["no rank"])[0]
-        )
+        if len(parts) > 1:
+            return f"{', '.join(parts[:-1])} and {parts[-1]}"
+        return (parts or ["no rank"])[0]
 
     @property
     def symptom(self) -> tuple[str, str]:
@@ -325,11 +337,9 @@ class StagedTest:
         bad = [group for group in self.groups if group.bad]
         if self.ended in ENDS or any(group.problem for group in bad):
             return "fails", "fail"
-        return (
-            ("gives wrong values", "give wrong values")
-            if any(g.wrong for g in bad)
-            else ("is slow", "are slow")
-        )
+        if any(g.wrong for g in bad):
+            return "gives wrong values", "give wrong values"
+        return "is slow", "are slow"
 
     @property
     def summary(self) -> str:
@@ -344,17 +354,15 @@ class StagedTest:
                 " waiting"
             )
         if not (self.pairs or self.silent or self.corrupt):
-            return (
-                self._one() if self.ranks == 1 and self.alone else "No staged live test has run yet"
-            )
+            if self.ranks == 1 and self.alone:
+                return self._one()
+            return "No staged live test has run yet"
         links = [pair for pair in self.bad if not set(pair) & set(self.suspects)]
         alone = verb(self.slow_ranks, "copies slowly in its", "copy slowly in their")
         wrong = f"{verb(self.corrupt, 'copies its', 'copy their')} own memory wrongly"
-        parts = (
-            [f"{self.who(self.corrupt)} {wrong} ({sum(self.corrupt.values()):,} bytes)"]
-            if self.corrupt
-            else []
-        )
+        parts = []
+        if self.corrupt:
+            parts = [f"{self.who(self.corrupt)} {wrong} ({sum(self.corrupt.values()):,} bytes)"]
         parts += [f"{self.who(self.slow_ranks)} {alone} own memory"] if self.slow_ranks else []
         parts += (
             [f"{self.who(self.suspects)} {self._symptoms()} with most others"]
@@ -365,11 +373,15 @@ class StagedTest:
         if len(links) > 3:
             parts.append(f"{len(links) - 3} more pairs are bad")
         parts += [] if parts else [self._grouped(group) for group in self.groups if group.bad][:3]
-        return self._start("; ".join(parts)) if parts else self._well()
+        if parts:
+            return self._start("; ".join(parts))
+        return self._well()
 
     def _start(self, sentence: str) -> str:
         """With a capital letter, unless it begins with the name of a host."""
-        return sentence if sentence.partition(" ")[0] in self.nodes else start(sentence)
+        if sentence.partition(" ")[0] in self.nodes:
+            return sentence
+        return start(sentence)
 
     def _grouped(self, group: GroupResult) -> str:
         if group.problem or group.wrong:
@@ -416,8 +428,11 @@ class StagedTest:
             for path, speeds in sorted(by_path.items())
         )
         few = any(len(speeds) < MIN_PAIRS for speeds in by_path.values())
-        like = "too few pairs to compare" if few else "and all are alike"
-        like = "by turns on GPUs that they share" if self.turns else like
+        like = "and all are alike"
+        if few:
+            like = "too few pairs to compare"
+        if self.turns:
+            like = "by turns on GPUs that they share"
         return f"Every pair of the {self.ranks} ranks works: {', '.join(each)}, {like}"
 
 
@@ -425,7 +440,8 @@ class StagedTest:
 def staged_test(case: Case) -> StagedTest:
     """The stages of the last run of a case; without any where it had none."""
     case = case.latest()
-    results, phases = case.of(StagePair), case.of(WorkerPhase)
+    results = case.of(StagePair)
+    phases = case.of(WorkerPhase)
     hosts = hosts_of(phases)
     # gloo heeds no NCCL_HOSTID
     with_hostid = (e for e in phases if e.data.hostid and e.data.nccl != "")
@@ -441,7 +457,9 @@ def staged_test(case: Case) -> StagedTest:
     steady = nccl and not turns
     if nccl:  # which alone believes in simulated hosts
         hosts = nodes
-    gpus = _gpus(case, phases, ranks) if nccl else {}
+    gpus = {}
+    if nccl:
+        gpus = _gpus(case, phases, ranks)
     paths = (_link(case, hosts, gpus, event.rank or 0, event.data.peer) for event in results)
     pairs = [pair_of(event, path, steady) for event, path in zip(results, paths, strict=True)]
     known = {(pair.a, pair.b) for pair in pairs}
@@ -449,7 +467,8 @@ def staged_test(case: Case) -> StagedTest:
     due = {
         (min(a, b), max(a, b)) for a, b in met.items() if isinstance(a, int) and isinstance(b, int)
     }
-    groups, begun = groups_of(case, pairs, steady), started(phases)
+    groups = groups_of(case, pairs, steady)
+    begun = started(phases)
     reported = {group.ranks for group in groups}
     return StagedTest(
         ranks,
@@ -487,4 +506,6 @@ def _link(case: Case, hosts: Mapping[Any, str], gpus: Mapping[int, int], a: int,
         return HOST
     matrix = case.fact("gpu.topology") or {}
     cell = str(matrix.get(f"GPU{gpus.get(a)}", {}).get(f"GPU{gpus.get(b)}", ""))
-    return cell if re.fullmatch(r"[A-Z]{3,4}|NV\d+", cell) else "an unknown way"
+    if re.fullmatch(r"[A-Z]{3,4}|NV\d+", cell):
+        return cell
+    return "an unknown way"

@@ -117,7 +117,9 @@ class StepTimes:
         """
         waited = max(one.parts["waiting"] for one in self.ranks)
         late = next((one for one in self.ranks if one.late >= LATE), None)
-        return (late, _excess(self.ranks)) if late and waited >= LEAST * self.seconds else None
+        if late and waited >= LEAST * self.seconds:
+            return late, _excess(self.ranks)
+        return None
 
     def brake(self, part: str) -> Brake | None:
         """What holds a step back in this part; None where it is not worth a sentence."""
@@ -153,7 +155,10 @@ class StepTimes:
             [f"Compare: ncclkit step --try {' --try '.join(settings)} -- …"] if settings else []
         )
         lines += [f"May lie behind it: {', '.join(causes)} (ncclkit causes ID)."] if causes else []
-        cost = "" if self.cost is None else f" Measuring took {percent(self.cost, 1)} of a step."
+        if self.cost is None:
+            cost = ""
+        else:
+            cost = f" Measuring took {percent(self.cost, 1)} of a step."
         lines += [
             f"{plural(self.steps, 'step')} measured on {plural(len(self.ranks), 'rank')}.{cost}",
             *self.problems,
@@ -213,7 +218,10 @@ def _of_both(hook: Event | None = None, trace: Event | None = None) -> Event:
     )
 
     def merged(parts: Mapping[str, float]) -> dict[str, float]:
-        script = min(parts["script"], between) if hook.data.loaders else parts["script"]
+        if hook.data.loaders:
+            script = min(parts["script"], between)
+        else:
+            script = parts["script"]
         launching = max(0.0, parts["script"] - script - saved)
         more = {
             "checkpoint": saved,
@@ -263,12 +271,14 @@ def _offsets(rows: Sequence[Event]) -> dict[int, float]:
     found = {}
     for event in rows:
         pairs = zip(first.data.steps, event.data.steps, strict=False)
-        ends = [
-            b[1] - a[1]
-            for one, other in pairs
-            for a, b in zip(one["points"], other["points"], strict=False)
-        ]
-        found[event.rank or 0] = median(ends) if ends and event.host != first.host else 0.0
+        ends = []
+        for one, other in pairs:
+            for a, b in zip(one["points"], other["points"], strict=False):
+                ends.append(b[1] - a[1])
+        if ends and event.host != first.host:
+            found[event.rank or 0] = median(ends)
+        else:
+            found[event.rank or 0] = 0.0
     return found
 
 
@@ -344,7 +354,9 @@ def _sites(rows: Sequence[Event]) -> dict[str, list[Sequence[Any]]]:
 
 
 def _at(sites: Sequence[Sequence[Any]]) -> str:
-    return f", most at {sites[0][1]}" if sites else ""
+    if sites:
+        return f", most at {sites[0][1]}"
+    return ""
 
 
 def _data(
@@ -353,12 +365,18 @@ def _data(
     worst = max(ranks, key=lambda one: one.parts["data"])
     others = [one.parts["data"] for one in ranks if one is not worst]
     alone = bool(others) and worst.parts["data"] > 2 * max(others)
-    who = f"Rank {worst.rank} waits" if alone else "The ranks wait"
-    for_whom = ", and the others for it" if alone else ""
+    who = "The ranks wait"
+    for_whom = ""
+    if alone:
+        who = f"Rank {worst.rank} waits"
+        for_whom = ", and the others for it"
     workers = max((loader[0] for event in rows for loader in event.data.loaders), default=None)
-    having = (
-        "" if workers is None else f" ({plural(workers, 'worker')})" if workers else " (no workers)"
-    )
+    if workers is None:
+        having = ""
+    elif workers:
+        having = f" ({plural(workers, 'worker')})"
+    else:
+        having = " (no workers)"
     words = f"{who} for the data loader{having}{for_whom}{_at(sites['data'])}"
     more = (f"workers={max(2, 2 * (workers or 0))}", "prefetch=4") if workers else ("workers=2",)
     return "data", worst.parts["data"], words, more if workers is not None else ()
@@ -392,11 +410,9 @@ def _script(
     """
     seconds = max(one.parts["script"] for one in ranks) + logging
     calls = [site for site in sites["collective"] if site[3]]
-    sends = (
-        f", with {calls[0][3]:.0f} × {calls[0][4]} a step at {calls[0][1]}"
-        if logging and calls
-        else ""
-    )
+    sends = ""
+    if logging and calls:
+        sends = f", with {calls[0][3]:.0f} × {calls[0][4]} a step at {calls[0][1]}"
     return (
         "script",
         seconds,
@@ -416,9 +432,13 @@ def _waiting(ranks: Sequence[RankSteps]) -> BrakeLine:
             (),
         )
     excess = _excess(ranks)
-    does = f", which spends more on {NAMES[excess]}" if excess else ""
+    does = ""
+    if excess:
+        does = f", which spends more on {NAMES[excess]}"
     others = [one.rank for one in ranks if one not in late]
-    verb = "waits" if len(others) == 1 else "wait"
+    verb = "wait"
+    if len(others) == 1:
+        verb = "waits"
     return (
         "waiting",
         seconds,
@@ -471,19 +491,19 @@ class SettingEffect:
     @classmethod
     def of(cls, one: Comparison) -> SettingEffect:
         """What a paired comparison shows."""
-        usual, changed = median(one.default_us) / 1e6, median(one.with_us) / 1e6
+        usual = median(one.default_us) / 1e6
+        changed = median(one.with_us) / 1e6
         return cls(str(one.setting), usual, changed, one.gain, one.interval, one.better, one.worse)
 
     def __str__(self) -> str:
         low, high = self.interval
         span = f"{percent(self.gain, 1)} ({percent(low, 1)} to {percent(high, 1)})"
-        said = (
-            "shortens a step"
-            if self.better
-            else "lengthens a step"
-            if self.worse
-            else "cannot be told from chance"
-        )
+        if self.better:
+            said = "shortens a step"
+        elif self.worse:
+            said = "lengthens a step"
+        else:
+            said = "cannot be told from chance"
         return (
             f"{self.setting} {said}: gain {span}, {_time(self.default)} → {_time(self.changed)} a"
             " batch."
@@ -515,5 +535,10 @@ def measured_steps(case: Case) -> tuple[StepTimes, list[Event]] | None:
 
     None of a job that failed: its steps explain no end.
     """
-    events = [] if failed(case) else last_step_events(case)
-    return (step_times(events), events) if events else None
+    if failed(case):
+        events = []
+    else:
+        events = last_step_events(case)
+    if events:
+        return step_times(events), events
+    return None

@@ -144,7 +144,9 @@ def _work(mark: _Mark, event: Event) -> None:
     if event.kind == "c10d.status":
         # torch completes sends and receives in the same place, whose numbers run ahead of the
         # collectives'
-        done = data.completed if counted(data.completed) <= counted(data.enqueued) else None
+        done = None
+        if counted(data.completed) <= counted(data.enqueued):
+            done = data.completed
         mark.up(enqueued=data.enqueued, completed=done)
         mark.at(event.time, data.enqueued)
     else:
@@ -161,13 +163,17 @@ def _named(marks: Marks, event: Event, gave_up: set[int | None]) -> None:
     Gloo closes one that timed out.
     """
     data = event.data
-    inside = data.waiting if isinstance(data, FlightMissing) else data.ranks
+    if isinstance(data, FlightMissing):
+        inside = data.waiting
+    else:
+        inside = data.ranks
     for rank in inside or ():
         mark = marks[rank].get(data.group)
         if mark is None:
             continue
         if rank in gave_up and mark.waits is None and mark.enqueued == mark.completed == data.seq:
-            mark.completed, mark.waits = data.seq - 1, data.seq
+            mark.completed = data.seq - 1
+            mark.waits = data.seq
         if mark.waits == data.seq:
             mark.op = mark.op or str(data.op)
 
@@ -178,18 +184,23 @@ def _calls(marks: Marks, events: Sequence[Event]) -> None:
     The last one has a name only if there is one kind.
     """
     lines = [event for event in events if event.kind == "nccl.op"]
-    index, ops = Index(events if lines else ()), defaultdict(set)
+    index = Index(events if lines else ())
+    ops = defaultdict(set)
     for event in lines:
         if op_of(event).upper() not in POINT_TO_POINT and (place := index.of(event)):
             made, rank = place
-            if (known := made.ranks.get(rank, event.rank)) is not None:
+            known = made.ranks.get(rank, event.rank)
+            if known is not None:
                 mark = marks[known][made.id]
                 mark.desc = f"{made.size} ranks"
                 mark.enqueued = (mark.enqueued or 0) + event.count
                 mark.at(event.time, mark.enqueued)
                 ops[known, made.id].add(str(event.data.op))
     for (rank, name), names in ops.items():
-        marks[rank][name].op = names.pop() if len(names) == 1 else ""
+        if len(names) == 1:
+            marks[rank][name].op = names.pop()
+        else:
+            marks[rank][name].op = ""
 
 
 def _progress(name: str, mark: _Mark) -> RankProgress:
@@ -284,18 +295,23 @@ def timelines(case: Case) -> list[RankTimeline]:
         if event.rank is not None and event.rank >= 0:
             spoken[event.rank].append(event)
     left = {rank for row in case.inputs for rank in row.get("ranks") or ()}
-    progress, last = progress_of(case.events), {end.rank: end for end in reversed(exits(case))}
-    states, runs = rank_states(case), [str(event.data.reason) for event in case.of(RunEnd)]
+    progress = progress_of(case.events)
+    last = {end.rank: end for end in reversed(exits(case))}
+    states = rank_states(case)
+    runs = [str(event.data.reason) for event in case.of(RunEnd)]
     found = []
     for rank in sorted({*ranks(case.events, case.inputs), *progress}):
-        events, came = spoken.get(rank, []), progress.get(rank, ())
+        events = spoken.get(rank, [])
+        came = progress.get(rank, ())
         if events or came or rank in last:
             end = (
                 exit_status(rank, events, came, last.get(rank), states, runs)
                 or "still running where its log ends"
             )
         else:
-            end = "left a log in which nothing stands out" if rank in left else "silent"
+            end = "silent"
+            if rank in left:
+                end = "left a log in which nothing stands out"
         wrong = next(
             (event for event in events if abnormal(event) and not reported_by_others(event)), None
         )
@@ -330,26 +346,37 @@ def exit_status(
     """
     if rank in states.ended and (end is None or end.by_launcher or not end.code):
         return "finished"
-    waits, raised = _waits(events, reached, states.waiting.get(rank)), _raised(events)
+    waits = _waits(events, reached, states.waiting.get(rank))
+    raised = _raised(events)
     ended = _ended(events, end, runs)
     if not (raised or ended):
-        return (
-            f"waits in {waits}" if waits else f"is in {place}" if (place := _place(events)) else ""
-        )
+        if waits:
+            return f"waits in {waits}"
+        if place := _place(events):
+            return f"is in {place}"
+        return ""
     if raised and waits.startswith("the init"):
         waits, raised = "", f"{raised} in {waits}"
-    doing = f"waited in {waits}" if waits else "" if raised else _last(events)
+    if waits:
+        doing = f"waited in {waits}"
+    elif raised:
+        doing = ""
+    else:
+        doing = _last(events)
     return ", then ".join(part for part in (doing, raised, ended) if part)
 
 
 def _waits(events: Sequence[Event], reached: Sequence[RankProgress], wait: Event | None) -> str:
     """What it waits for the other ranks in: a collective, a send or receive, or an init."""
-    if at := furthest(reached):
+    at = furthest(reached)
+    if at:
         return text.collective(at.op, at.waits, at.group, at.desc)
     if wait is not None and wait.kind == "c10d.timeout" and wait.data.op:
         return text.collective(str(wait.data.op), wait.data.seq, "", "")
     begun = _unfinished(events)
-    return f"the init of a communicator of {begun.data.nranks} ranks" if begun else ""
+    if begun:
+        return f"the init of a communicator of {begun.data.nranks} ranks"
+    return ""
 
 
 def _last(events: Sequence[Event]) -> str:
@@ -357,7 +384,8 @@ def _last(events: Sequence[Event]) -> str:
 
     Where its stack stood, else its last step.
     """
-    if place := _place(events):
+    place = _place(events)
+    if place:
         return f"was in {place}"
     steps = [
         event.data.step
@@ -365,14 +393,20 @@ def _last(events: Sequence[Event]) -> str:
         if event.kind == "worker.phase" and event.data.phase == "step"
     ]
     steps = steps or [event.data.step for event in events if event.kind == "progress"]
-    return f"came to step {steps[-1]}" if steps else ""
+    if steps:
+        return f"came to step {steps[-1]}"
+    return ""
 
 
 def _place(events: Sequence[Event]) -> str:
     """The innermost frame of the program's own in its last stack, ``train.py:88 (load)``."""
     stack = next((event for event in reversed(events) if event.kind == "stack"), None)
-    own = frames.own_frame(stack.data.frames, innermost_first=True) if stack is not None else None
-    return frames.place(own) if own is not None and frames.is_own(own) else ""
+    own = None
+    if stack is not None:
+        own = frames.own_frame(stack.data.frames, innermost_first=True)
+    if own is not None and frames.is_own(own):
+        return frames.place(own)
+    return ""
 
 
 def _unfinished(events: Sequence[Event]) -> Event | None:
@@ -386,7 +420,9 @@ def _raised(events: Sequence[Event]) -> str:
         if event.kind == "python.exception":
             return f"raised {str(event.data.type).rpartition('.')[2]}"
     errors = [e for e in events if e.kind == "worker.phase" and e.data.phase == "error"]
-    return f"raised {str(errors[0].data.error).partition(':')[0]}" if errors else ""
+    if errors:
+        return f"raised {str(errors[0].data.error).partition(':')[0]}"
+    return ""
 
 
 def _ended(events: Sequence[Event], end: Exit | None, runs: Sequence[str]) -> str:
@@ -396,22 +432,20 @@ def _ended(events: Sequence[Event], end: Exit | None, runs: Sequence[str]) -> st
         starved = any(event.kind == "kernel.oom" for event in events)
         name = _signal(end.signal)
         by_launcher = f"ended by the launcher ({name})"
-        return (
-            by_launcher
-            if end.by_launcher
-            else f"killed by {name}{' (out of memory)' if starved else ''}"
-        )
+        if end.by_launcher:
+            return by_launcher
+        return f"killed by {name}{' (out of memory)' if starved else ''}"
     if end is not None and end.code is not None:
         return f"exited with {end.code}"
     if stops:
         return f"ended by the launcher ({_signal(stops[-1])})"
     if not runs or runs[-1] == "done":
-        return "finished" if runs else ""
-    return (
-        "ended with the run, at its deadline"
-        if runs[-1] == "deadline"
-        else f"ended with the run ({runs[-1]})"
-    )
+        if runs:
+            return "finished"
+        return ""
+    if runs[-1] == "deadline":
+        return "ended with the run, at its deadline"
+    return f"ended with the run ({runs[-1]})"
 
 
 def _signal(number: int) -> str:

@@ -119,7 +119,9 @@ class Trouble:
             return ""
         texts = [error.text.strip().rpartition("\n")[2] for error in self.errors]
         passed_on = [match[0] for match in map(PASSED_ON.search, texts) if match]
-        return passed_on[0] if texts and len(passed_on) == len(texts) else ""
+        if texts and len(passed_on) == len(texts):
+            return passed_on[0]
+        return ""
 
     @property
     def lines(self) -> tuple[Event, ...]:
@@ -138,7 +140,10 @@ def trouble(case: Case) -> Trouble:
         errors = [error for error in errors if _outlasts(error, success)]
         failures = [line for line in failures if _outlasts(line, success)]
         complaints = [line for line in complaints if not _is_refuted(line, success)]
-    stacks = [] if success else _stacks_taken(case)
+    if success:
+        stacks = []
+    else:
+        stacks = _stacks_taken(case)
     return Trouble(tuple(errors), tuple(failures), tuple(complaints), tuple(stacks))
 
 

@@ -174,13 +174,17 @@ class RankPosition:
         if self.is_busy:
             return f"{verb(range(count), 'is', 'are')} busy in {self.waits_for}{where}"
         if not self.waits_for:
-            return (
-                f"{verb(range(count), 'stands', 'stand')}{where}" if where else "could not be read"
-            )
+            if where:
+                return f"{verb(range(count), 'stands', 'stand')}{where}"
+            return "could not be read"
         if self.kernel:
-            age = f" for at least {format_age(self.launch_age)}" if self.launch_age else ""
+            age = ""
+            if self.launch_age:
+                age = f" for at least {format_age(self.launch_age)}"
             where += f", and its GPU is in {self.kernel}{age}"
-        file = f" ({self.file})" if self.file and self.waits_for in (FILE, LOCK) else ""
+        file = ""
+        if self.file and self.waits_for in (FILE, LOCK):
+            file = f" ({self.file})"
         return f"{verb(range(count), 'waits', 'wait')} for {self.waits_for}{file}{where}"
 
 
@@ -203,7 +207,10 @@ def rank_positions(events: Iterable[Event]) -> dict[int, RankPosition]:
 
 
 def _position(rank: int, event: Event, stack: Event | None) -> RankPosition:
-    data = stack.data if stack is not None else Stack()
+    if stack is not None:
+        data = stack.data
+    else:
+        data = Stack()
     frames: Sequence[Frame] = data.frames
     own = own_frame(frames, innermost_first=True)
     shots = event.data.snapshots
@@ -261,18 +268,27 @@ def _moved_bytes(waits_for: str, shots: Sequence[Mapping[str, Any]]) -> bool:
 
 def _launch_age(samples: Sequence[Mapping[str, Any]]) -> float:
     """Seconds between two samples that show a GPU in one launch of a kernel."""
-    first, last = (samples[0], samples[-1]) if len(samples) > 1 else ({}, {})
+    if len(samples) > 1:
+        first, last = samples[0], samples[-1]
+    else:
+        first, last = {}, {}
     same = bool(last and last["grid"]) and (first["name"], first["grid"]) == (
         last["name"],
         last["grid"],
     )
-    return float(last["t"] - first["t"]) if same else 0.0
+    if same:
+        return float(last["t"] - first["t"])
+    return 0.0
 
 
 def _line(frames: Sequence[Frame], program: Sequence[Mapping[str, Any]]) -> str:
     """The text of its own line, where that is the innermost: ``.item()`` is no frame of Python."""
-    text = str(program[0]["text"]) if program else ""
-    return f"`{text}`" if frames and is_own(frames[0]) and 0 < len(text) <= LINE else _call(frames)
+    text = ""
+    if program:
+        text = str(program[0]["text"])
+    if frames and is_own(frames[0]) and 0 < len(text) <= LINE:
+        return f"`{text}`"
+    return _call(frames)
 
 
 def _call(frames: Sequence[Frame]) -> str:
@@ -283,7 +299,9 @@ def _call(frames: Sequence[Frame]) -> str:
     inner = [
         frame for frame in frames if "/torch/" in str(frame.get("file")) and not is_wrapper(frame)
     ]
-    return f"{function(inner[-1])} in {call}" if inner else call
+    if inner:
+        return f"{function(inner[-1])} in {call}"
+    return call
 
 
 def _waits_for(
@@ -318,7 +336,9 @@ def _waits_for(
     if in_collective(frames):
         return PEERS
     if ran > SPENT:
-        return NATIVE if native and not INTERPRETER.search(native[0]) else PYTHON
+        if native and not INTERPRETER.search(native[0]):
+            return NATIVE
+        return PYTHON
     return _in_python(frames) or _in_kernel(shots)
 
 
@@ -331,7 +351,8 @@ def _awaits_worker(frame: Frame) -> bool:
 def _takes_requests(frames: Sequence[Frame]) -> bool:
     """Whether a rank waits for clients, or for another thread to hand it something to do."""
     for frame in frames[:6]:
-        file, func = str(frame.get("file")), str(frame.get("func")).rpartition(".")[2]
+        file = str(frame.get("file"))
+        func = str(frame.get("func")).rpartition(".")[2]
         if file.endswith("/subprocess.py"):
             return False
         if SERVERS.search(file) or TAKES_REQUESTS.get(PurePosixPath(file).name) == func:
@@ -358,15 +379,20 @@ def _natively(native: Sequence[str], frames: Sequence[Frame]) -> str:
     for wanted in (GPU, STORE, PEERS):
         pattern = dict(NATIVELY)[wanted]
         if any(re.search(pattern, name) for name in native):
-            return PEERS if wanted == STORE and not _is_store(frames) else wanted
+            if wanted == STORE and not _is_store(frames):
+                return PEERS
+            return wanted
     for name in native[:4]:
-        if found := next(
+        found = next(
             (kind for kind, pattern in NATIVELY if re.search(pattern, name.rpartition(" (")[0])), ""
-        ):
-            return (
-                _in_python(frames) if found in (SOCKET, PROCESS) and _in_python(frames) else found
-            )
-    return _in_python(frames) if native and not INTERPRETER.search(native[0]) else ""
+        )
+        if found:
+            if found in (SOCKET, PROCESS) and _in_python(frames):
+                return _in_python(frames)
+            return found
+    if native and not INTERPRETER.search(native[0]):
+        return _in_python(frames)
+    return ""
 
 
 def _is_store(frames: Sequence[Frame]) -> bool:
@@ -378,7 +404,8 @@ def _is_store(frames: Sequence[Frame]) -> bool:
 def _in_python(frames: Sequence[Frame]) -> str:
     """What Python's own library waits for, by its functions."""
     for frame in frames[:6]:
-        file, func = str(frame.get("file")), str(frame.get("func")).rpartition(".")[2]
+        file = str(frame.get("file"))
+        func = str(frame.get("func")).rpartition(".")[2]
         if file.endswith("/subprocess.py") or (
             file.endswith("/popen_fork.py") and func in ("poll", "wait")
         ):
@@ -395,7 +422,9 @@ def _in_python(frames: Sequence[Frame]) -> str:
 
 
 def _in_kernel(shots: Sequence[Mapping[str, Any]]) -> str:
-    last = str(shots[-1]["waits_in"]) if shots else ""
+    last = ""
+    if shots:
+        last = str(shots[-1]["waits_in"])
     return next((kind for kind, pattern in IN_KERNEL if re.search(pattern, last)), UNKNOWN)
 
 
@@ -466,12 +495,16 @@ def _is_decisive(event: Event) -> bool:
 def _collective(position: RankPosition) -> str:
     """The collective that its GPU is in."""
     match = NCCL_KERNEL.search(position.kernel or "")
-    return match["op"] if match else ""
+    if match:
+        return match["op"]
+    return ""
 
 
 def _event(kind: str, text: str, of: Sequence[RankPosition], data: Mapping[str, Any]) -> Event:
     path = of[0].lines[0].path
-    rank = of[0].rank if len(of) == 1 else None
+    rank = None
+    if len(of) == 1:
+        rank = of[0].rank
     common = {"group": "", "desc": "", "root": "", "holds": [], "live": True}
     return Event(
         kind,
@@ -527,13 +560,18 @@ def _pairs(waiting: Mapping[int, RankPosition]) -> list[Event]:
         peer = position.peer
         if peer is None and len(waiting) == 2:
             peer = next(r for r in waiting if r != rank)
-        other = waiting.get(peer) if peer is not None else None
+        other = None
+        if peer is not None:
+            other = waiting.get(peer)
         meets = other is not None and other.call == {"send": "recv", "recv": "send"}.get(
             position.call
         )
         if not end or other is None or (meets and other.peer in (None, rank)):
             continue
-        src, dst = (rank, other.rank) if end == "dst" else (other.rank, rank)
+        if end == "dst":
+            src, dst = rank, other.rank
+        else:
+            src, dst = other.rank, rank
         data: dict[str, Any] = {
             "src": src,
             "dst": dst,
@@ -542,7 +580,9 @@ def _pairs(waiting: Mapping[int, RankPosition]) -> list[Event]:
             "stacks": {},
         }
         left = outside_common_path([[position], [other]])
-        common = [(other, position)[left[0]].rank] if left else []
+        common = []
+        if left:
+            common = [(other, position)[left[0]].rank]
         if len(most) > 1:
             common = [one.rank for one in most]
         data |= {
@@ -565,10 +605,9 @@ def _crossed(waiting: Mapping[int, RankPosition]) -> list[Event]:
     groups = {position.group for position in waiting.values()}
     if len(calls) != 1 or len(groups) != 2 or "" in groups:
         return []
-    sides = [
-        {r: position for r, position in waiting.items() if position.group == group}
-        for group in sorted(groups)
-    ]
+    sides = []
+    for group in sorted(groups):
+        sides.append({r: position for r, position in waiting.items() if position.group == group})
     return [
         _missing(side, sorted(other), [], waiting, next(iter(side.values())).group)
         for side, other in (sides, reversed(sides))
@@ -589,7 +628,9 @@ def _different_places(waiting: Mapping[int, RankPosition]) -> list[Event]:
     if "" in kernels and _is_one_line(waiting.values()):
         return []
     index, how = outside_common_path(groups) or (0, "")
-    outside = groups[index] if how else None
+    outside = None
+    if how:
+        outside = groups[index]
     groups.sort(key=lambda held: (-len(held), held is outside))
     right, odd = groups[0], groups[1:]
     text = "\n".join(group_line(held) for held in groups)
@@ -641,7 +682,9 @@ def outside_common_path(
     ]
     odd = [number for number, condition in enumerate(conditions) if condition]
     if odd:
-        return (odd[0], inside(conditions[odd[0]])) if len(odd) == 1 else None
+        if len(odd) == 1:
+            return odd[0], inside(conditions[odd[0]])
+        return None
     left: dict[int, str] = {}
     for number, one in enumerate(sides):
         loops = [
@@ -658,7 +701,9 @@ def outside_common_path(
 def _common_condition(side: Sequence[RankPosition], site: str) -> str:
     """The condition on the rank under which all ranks of a side came where they are, or ""."""
     found = [_condition_at(position, site) or position.condition for position in side]
-    return found[0] if all(found) and found else ""
+    if all(found) and found:
+        return found[0]
+    return ""
 
 
 def _condition_at(position: RankPosition, site: str) -> str:
@@ -670,7 +715,9 @@ def _condition_at(position: RankPosition, site: str) -> str:
         if match and row["file"] == match["file"]
     ]
     around = [row for row in rows if match and row["first"] <= int(match["line"]) <= row["last"]]
-    return str(max(around, key=lambda row: row["first"])["condition"]) if around else ""
+    if around:
+        return str(max(around, key=lambda row: row["first"])["condition"])
+    return ""
 
 
 def _loop_left(one: RankPosition, other: RankPosition) -> str:
@@ -685,12 +732,19 @@ def _loop_left(one: RankPosition, other: RankPosition) -> str:
                     (first for first, last in theirs.get("loops") or () if mine["line"] > last),
                     None,
                 )
-                return f"{PurePosixPath(mine['file']).name}:{loop}" if loop is not None else ""
+                if loop is not None:
+                    return f"{PurePosixPath(mine['file']).name}:{loop}"
+                return ""
     return ""
 
 
 def _frames(position: RankPosition) -> Sequence[Frame]:
-    return [frame for line in position.lines if line.kind == "stack" for frame in line.data.frames]
+    found = []
+    for line in position.lines:
+        if line.kind == "stack":
+            for frame in line.data.frames:
+                found.append(frame)
+    return found
 
 
 def _value(position: RankPosition) -> str:
@@ -711,7 +765,9 @@ def same_positions(found: Iterable[RankPosition]) -> list[list[RankPosition]]:
 def group_line(held: Sequence[RankPosition]) -> str:
     """``ranks 0 and 1 wait for other ranks in all_reduce at train.py:33``: ranks at one place."""
     at = step_range(held)
-    branch = f", {inside(held[0].condition)}" if held[0].condition else ""
+    branch = ""
+    if held[0].condition:
+        branch = f", {inside(held[0].condition)}"
     who = rank_words(position.rank for position in held)
     return f"{who} {held[0].activity(len(held))}{branch}{f' ({at})' if at else ''}"
 
@@ -749,18 +805,24 @@ def position_bars(events: Iterable[Event]) -> list[str]:
         f"  {rank_columns([position.rank for position in held], list(seen))}  {group_line(held)}"
         for held in same_positions(seen.values())
     ]
-    each = -(-len(seen) // COLUMNS) if seen else 0
+    each = 0
+    if seen:
+        each = -(-len(seen) // COLUMNS)
     return [f"  {each} ranks a column, the first from rank {min(seen)} on:"] * (each > 1) + lines
 
 
 def rank_columns(held: Sequence[int], of: Sequence[int]) -> str:
     """A column per rank or some: ■ where it belongs to a group, ▪ where some do; their number."""
-    ranks, mine = sorted(of), set(held)
+    ranks = sorted(of)
+    mine = set(held)
     each = max(1, -(-len(ranks) // COLUMNS))
     columns = [ranks[first : first + each] for first in range(0, len(ranks), each)]
-    marks = [
-        "■" if mine.issuperset(one) else "▪" if mine.intersection(one) else "·" for one in columns
-    ]
+    marks = []
+    for one in columns:
+        if mine.issuperset(one):
+            marks.append("■")
+        else:
+            marks.append("▪" if mine.intersection(one) else "·")
     return f"{''.join(marks)} {len(held):>{len(str(len(ranks)))}}"
 
 
@@ -777,7 +839,9 @@ def waiting_time(found: Iterable[RankPosition]) -> str:
     watched = min((rows[-1]["t"] - rows[0]["t"] for rows in shots if len(rows) > 1), default=0.0)
     if ages and min(ages) > watched:
         return f"for {format_age(min(ages))}"
-    return f"for at least {format_age(watched)}" if watched else ""
+    if watched:
+        return f"for at least {format_age(watched)}"
+    return ""
 
 
 def waiting_time_of_case(case: Case) -> str:
@@ -786,7 +850,9 @@ def waiting_time_of_case(case: Case) -> str:
     Empty where nothing shows it.
     """
     known = waiting_time(positions_of_case(case).values())
-    return f" {known}" if known else ""
+    if known:
+        return f" {known}"
+    return ""
 
 
 def others_wait(case: Case, ranks: Collection[int]) -> str:
@@ -804,7 +870,9 @@ def others_wait(case: Case, ranks: Collection[int]) -> str:
         return ""
     who = [position.rank for position in waiting]
     places = {(position.call, position.place) for position in waiting}
-    where = "in {} at {}".format(*min(places)) if len(places) == 1 else "for it"
+    where = "for it"
+    if len(places) == 1:
+        where = "in {} at {}".format(*min(places))
     known = waiting_time(waiting)
     return f"{rank_words(who)} {verb(who, 'waits', 'wait')} {where}" + f" {known}" * bool(known)
 
@@ -818,4 +886,6 @@ def places_now(case: Case) -> str:
     for rank, position in positions_of_case(case).items():
         held.setdefault(position.place, []).append(rank)
     known = [f"{rank_words(ranks)} at {place}" for place, ranks in held.items() if place]
-    return f" ({', '.join(known[:4])})" if known else ""
+    if known:
+        return f" ({', '.join(known[:4])})"
+    return ""

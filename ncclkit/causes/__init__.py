@@ -72,7 +72,8 @@ def page(cause: str) -> dict[str, str]:
     sections: dict[str, list[str]] = {"": []}
     current = ""
     for line in (module.__doc__ or "").splitlines():
-        current = line.strip() if line.strip() in HEADINGS else current
+        if line.strip() in HEADINGS:
+            current = line.strip()
         sections.setdefault(current, [])
         if line.strip() not in HEADINGS:
             sections[current].append(line.strip())

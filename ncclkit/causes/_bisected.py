@@ -39,7 +39,9 @@ def faulty_ranks(case: Case) -> FaultyRanks | None:
     gpus = any(event.data.nccl for event in case.of(WorkerPhase))
     if staged.corrupt:
         return _corrupt(case, staged, gpus)
-    return _from_bisection(staged, gpus) if staged.tried else _slow(case, staged, gpus)
+    if staged.tried:
+        return _from_bisection(staged, gpus)
+    return _slow(case, staged, gpus)
 
 
 def _corrupt(case: Case, staged: StagedTest, gpus: bool) -> FaultyRanks:
@@ -66,14 +68,16 @@ def _from_bisection(staged: StagedTest, gpus: bool) -> FaultyRanks | None:
     bad = [group.event for group in sorted(tried, key=lambda group: len(group.ranks)) if group.bad]
     why = pick(bad[:4], [group.event for group in tried if not group.bad], limit=7)
     nodes = [host for host, ranks in staged.nodes.items() if set(ranks) & set(one.within)]
-    between, alone = len(nodes) > 1, one.what in ("rank", "node")
-    hosts = (
-        tuple(host for host in nodes if set(staged.nodes[host]) & set(one.ranks))
-        if len(staged.nodes) > 1
-        else ()
-    )
+    between = len(nodes) > 1
+    alone = one.what in ("rank", "node")
+    if len(staged.nodes) > 1:
+        hosts = tuple(host for host in nodes if set(staged.nodes[host]) & set(one.ranks))
+    else:
+        hosts = ()
     sure = one.what in ("rank", "node", "interaction", "path") and len(state.found) == 1
-    strength: Strength = "likely" if sure else "possible"
+    strength: Strength = "possible"
+    if sure:
+        strength = "likely"
     slow = staged.symptom[0] == "is slow"
     return FaultyRanks(
         f"{staged.summary}.", one.ranks, hosts, why, strength, slow, alone, between, gpus
@@ -91,11 +95,10 @@ def _slow(case: Case, staged: StagedTest, gpus: bool) -> FaultyRanks | None:
     others = [pair.event for pair in staged.pairs if not pair.slow and pair.event]
     why = pick([pair.event for pair in slow if pair.event], alone, others[:2], limit=6)
     between = not staged.slow_ranks and all(pair.path == "network" for pair in slow)
-    hosts = (
-        tuple(host for host, mine in staged.nodes.items() if set(mine) & set(ranks))
-        if between
-        else ()
-    )
+    if between:
+        hosts = tuple(host for host, mine in staged.nodes.items() if set(mine) & set(ranks))
+    else:
+        hosts = ()
     return FaultyRanks(
         f"{staged.summary}.", tuple(ranks), hosts, why, "likely", True, not slow, between, gpus
     )

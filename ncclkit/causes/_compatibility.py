@@ -171,7 +171,8 @@ def misfit(case: Case) -> Misfit | None:
     driver = _driver(case)
     used = _first_of_each(_nccl(case))
     for model, seen in models:
-        if (kind := next((gpu for gpu in gpus() if gpu.name.search(model)), None)) is None:
+        kind = next((gpu for gpu in gpus() if gpu.name.search(model)), None)
+        if kind is None:
             continue
         for cuda, said in built:
             if cuda < kind.since or (kind.until and cuda >= kind.until):
@@ -179,11 +180,10 @@ def misfit(case: Case) -> Misfit | None:
                     f"the libraries were built with CUDA {_dotted(cuda)}, which has no code for"
                     f" {model} (capability "
                 )
-                need = (
-                    f"it needs {_dotted(kind.since)} or newer"
-                    if cuda < kind.since
-                    else f"that ended with {_dotted(kind.until)}"
-                )
+                if cuda < kind.since:
+                    need = f"it needs {_dotted(kind.since)} or newer"
+                else:
+                    need = f"that ended with {_dotted(kind.until)}"
                 return Misfit(f"{say}{kind.capability}); {need}", [said, seen], True, kind.unsure)
         for nccl, said in used if kind.nccl else ():
             if nccl < kind.nccl:

@@ -46,11 +46,15 @@ class HostFacts:
     def fact(self, name: str) -> Fact | None:
         """The fact, where it could be read."""
         fact = self.facts.get(name)
-        return fact if fact and fact.value is not None else None
+        if fact and fact.value is not None:
+            return fact
+        return None
 
     def value(self, name: str) -> Any:
         """Its value; None where it could not be read."""
-        return fact.value if (fact := self.fact(name)) else None
+        if fact := self.fact(name):
+            return fact.value
+        return None
 
     def number(self, name: str) -> float | None:
         """Its value where that is a number, be it written as text (variables)."""
@@ -95,11 +99,10 @@ class HostFacts:
         """Those of these facts, or patterns, of which none has a value."""
         blind = []
         for name in names:
-            facts = (
-                [*self.each(name).values()]
-                if "*" in name
-                else [self.facts.get(name) or Fact(name, host=self.name)]
-            )
+            if "*" in name:
+                facts = [*self.each(name).values()]
+            else:
+                facts = [self.facts.get(name) or Fact(name, host=self.name)]
             if all(fact.value is None for fact in facts):
                 blind.append(facts[0] if facts else Fact(name, host=self.name))
         return blind
@@ -193,7 +196,9 @@ def number(value: object) -> float | None:
     """A number, also one written as text (variables); None for anything else."""
     if isinstance(value, str):
         return whole_number(value.strip())
-    return value if isinstance(value, (int, float)) and not isinstance(value, bool) else None
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        return value
+    return None
 
 
 def name_gpus(gpus: Iterable[str]) -> str:
@@ -259,13 +264,21 @@ def _sentences(seen: Sequence[tuple[Risk, str]]) -> str:
 def _where(hosts: Sequence[str]) -> str:
     """``On node-1 ``, ``On node-1 and 6 other hosts ``; nothing where the facts name no host."""
     others = len(set(hosts)) - 1
-    more = f" and {others} other host{'s' if others > 1 else ''}" if others else ""
-    return f"on {hosts[0]}{more} " if hosts[0] else ""
+    more = ""
+    if others:
+        more = f" and {others} other host{'s' if others > 1 else ''}"
+    if hosts[0]:
+        return f"on {hosts[0]}{more} "
+    return ""
 
 
 def _reason(fact: Fact) -> str:
-    where = f" of {fact.host}" if fact.host else ""
-    why = f" (not read: {fact.why})" if fact.why else ""
+    where = ""
+    if fact.host:
+        where = f" of {fact.host}"
+    why = ""
+    if fact.why:
+        why = f" (not read: {fact.why})"
     return f"{fact.name}{where}{why}"
 
 

@@ -20,7 +20,8 @@ def pending_calls(case: Case) -> list[list[Event]]:
     next one's.
     """
     found: list[list[Event]] = []
-    owner, after = None, ("", 0)
+    owner = None
+    after = ("", 0)
     for event in case.of(FlightEntry):
         if (event.path, event.line) != after or event.rank not in (None, owner):
             found.append([])
@@ -41,7 +42,9 @@ def opposite_order(case: Case) -> list[Event]:
     ]
     first_of = {tuple(names[:2]): queue for names, queue in reversed(orders)}
     for names, queue in orders:
-        theirs = first_of.get(tuple(names[1::-1])) if len(names) > 1 else None
+        theirs = None
+        if len(names) > 1:
+            theirs = first_of.get(tuple(names[1::-1]))
         if theirs:
             return [*queue[:2], *theirs[:2]]
     return []
@@ -86,4 +89,6 @@ def differing_entries(case: Case, what: str) -> list[Event]:
 
 def printed_value(event: Event[FlightEntry], what: str) -> str:
     """The operation or the sizes of an entry."""
-    return event.data.op if what == "op" else event.data.sizes
+    if what == "op":
+        return event.data.op
+    return event.data.sizes

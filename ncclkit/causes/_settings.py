@@ -87,7 +87,9 @@ MEASURE = Advice(
 def loop_seconds(event: Event) -> float:
     """Seconds of a loop, as its counter says; 0 where it has none."""
     found = TOOK.search(event.text)
-    return (int(found[1] or 0) * 60 + int(found[2])) * 60 + int(found[3]) if found else 0.0
+    if found:
+        return (int(found[1] or 0) * 60 + int(found[2])) * 60 + int(found[3])
+    return 0.0
 
 
 def raise_timeout(case: Case, why: str) -> tuple[Advice, ...]:
@@ -98,21 +100,27 @@ def raise_timeout(case: Case, why: str) -> tuple[Advice, ...]:
     Twice the longest phase that was measured, or twice the present timeout where a rank was seen to
     progress; else PyTorch's defaults, and never more than the longer of them.
     """
-    name, now, phase = framework(case), _limit(case), _measured(case)
-    seconds = DEFAULT if 0 < now < DEFAULT else MOST
-    reason = (
-        "PyTorch's default for NCCL"
-        if seconds == DEFAULT
-        else "the longest that helps before a phase is measured"
-    )
+    name = framework(case)
+    now = _limit(case)
+    phase = _measured(case)
+    if 0 < now < DEFAULT:
+        seconds = DEFAULT
+    else:
+        seconds = MOST
+    reason = "the longest that helps before a phase is measured"
+    if seconds == DEFAULT:
+        reason = "PyTorch's default for NCCL"
     if phase > now / 2:
         seconds = round(2 * phase)
         reason = f"twice the {phase:,.0f} s that the longest phase took or lagged"
     elif now >= DEFAULT and _progressed(case):
-        seconds, reason = round(2 * now), "as a rank was seen to progress"
+        seconds = round(2 * now)
+        reason = "as a rank was seen to progress"
     if seconds <= now:
         return ()
-    more = f", now {now:g} s," if now else ""
+    more = ""
+    if now:
+        more = f", now {now:g} s,"
     do = (
         f"Raise the timeout of the collectives{more}{' in ' + name if name else ''} to {seconds:,}"
         f" s, {reason}."
@@ -219,7 +227,10 @@ def script(case: Case) -> str:
     for event in case.of("python.exception", "stack"):
         frames: list[Frame] = [frame for frame in event.data.frames or () if is_own(frame)]
         if frames:
-            outermost = frames[-1] if event.kind == "stack" else frames[0]
+            if event.kind == "stack":
+                outermost = frames[-1]
+            else:
+                outermost = frames[0]
             return place(outermost).partition(":")[0]
     return "train.py"
 
@@ -235,15 +246,20 @@ def unreached_timeout(case: Case) -> tuple[list[Event], list[Event]]:
     short = [event for event in timeouts if event.data.timeout_ms == 1000 * DEFAULT]
     raised = [event for event in timeouts if event.data.timeout_ms > 1000 * DEFAULT]
     raised += [event for event in case.of(C10dHint) if _asked_ms(event) > 1000 * DEFAULT]
-    return (short, raised) if short and raised else ([], [])
+    if short and raised:
+        return short, raised
+    return [], []
 
 
 def _asked_ms(event: Event) -> int:
     """Milliseconds of the timeout that a line asks for; 0 where it names none."""
-    if match := re.search(r"TIMEOUT\(ms\): (\d{1,12})", event.text):
+    match = re.search(r"TIMEOUT\(ms\): (\d{1,12})", event.text)
+    if match:
         return int(match[1])
-    if match := re.search(r"timedelta\((hours|minutes|seconds)=(\d{1,9})\b", event.text):
+    match = re.search(r"timedelta\((hours|minutes|seconds)=(\d{1,9})\b", event.text)
+    if match:
         return int(match[2]) * UNITS[match[1]]
-    if match := re.search(r"(ddp_timeout|timeout-minutes)[\"']?[ =:]{1,3}(\d{1,9})", event.text):
+    match = re.search(r"(ddp_timeout|timeout-minutes)[\"']?[ =:]{1,3}(\d{1,9})", event.text)
+    if match:
         return int(match[2]) * UNITS["minutes" if match[1] == "timeout-minutes" else "seconds"]
     return 0

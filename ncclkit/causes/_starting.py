@@ -40,7 +40,9 @@ def hung_starts(case: Case) -> list[Event]:
     other = any(map(_is_beyond, of_job(case)))
     size = max((e.data.nranks or 0 for e in starts), default=0)
     absent = case.of(WorkerPhase) and len({e.data.rank for e in starts}) < size
-    return [] if done or other or absent else begun[-3:]
+    if done or other or absent:
+        return []
+    return begun[-3:]
 
 
 def _is_beyond(event: Event) -> bool:

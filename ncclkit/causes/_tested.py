@@ -34,18 +34,24 @@ def passed(case: Case, good: Callable[[NetworkPath], bool]) -> list[Event]:
     """
     tested = connections.links(case.events)
     whole = tested and not any(host.problem for host in hosts(case).values())
-    return [link.event for link in tested] if whole and all(map(good, tested)) else []
+    if whole and all(map(good, tested)):
+        return [link.event for link in tested]
+    return []
 
 
 def risk(case: Case) -> Strength:
     """Strength of a risk: merely possible beside a job that failed, whose own lines weigh more."""
-    return "possible" if failed(case) else "likely"
+    if failed(case):
+        return "possible"
+    return "likely"
 
 
 def plus(found: Sequence[object], what: str) -> str:
     """`` (and 5 more paths)``, after the first one was named."""
     others = len(found) - 1
-    return f" (and {others} more {what}{'s' if others > 1 else ''})" if others else ""
+    if others:
+        return f" (and {others} more {what}{'s' if others > 1 else ''})"
+    return ""
 
 
 def ends_of(found: Sequence[NetworkPath]) -> tuple[str, ...]:
@@ -89,7 +95,8 @@ def user_test(case: Case) -> UserTest | None:
     for event in pings:
         of_address.setdefault(event.data.address, []).append(event)
     for address in sorted(alive):
-        if cliff := _cliff(of_address[address]):
+        cliff = _cliff(of_address[address])
+        if cliff:
             return replace(cliff, lines=[*cliff.lines, *still[:1]])
     if still:
         peer, times = still[0].data.peer, still[0].data.backoff
@@ -125,4 +132,6 @@ def _cliff(pings: list[Event]) -> UserTest | None:
         f"Packets of {large:,} bytes to {best.data.address} get lost and those of {fits:,} pass,"
         " as the pings show"
     )
-    return UserTest(say, [lost, best], fits) if fits < large else None
+    if fits < large:
+        return UserTest(say, [lost, best], fits)
+    return None

@@ -100,7 +100,9 @@ def _not_allowed(case: Case) -> Finding | None:
     if not wrong:
         return None
     refused, (first, row) = _complaints(case), wrong[0]
-    strength: Strength = "proven" if refused or not (failed(case) or _hangs(case)) else "likely"
+    strength: Strength = "likely"
+    if refused or not (failed(case) or _hangs(case)):
+        strength = "proven"
     say = (
         f"{row['name']}={row['value']}{on(first.host)} is {row['problem']}; {row['hint']}".rstrip(
             "?."
@@ -108,7 +110,10 @@ def _not_allowed(case: Case) -> Finding | None:
         + "."
     )
     why = pick([event for event, _ in wrong], refused)
-    ask_it = None if strength == "proven" else experiment(case)
+    if strength == "proven":
+        ask_it = None
+    else:
+        ask_it = experiment(case)
     return found(ID, strength, say, why, advice=_advice(row["name"]), next=ask_it)
 
 
@@ -122,7 +127,8 @@ def _hangs(case: Case) -> bool:
 def _named(case: Case) -> Finding | None:
     """A library refuses the value of a variable and names it, as torch does when it is imported."""
     for event in messages(case):
-        if variable := REFUSAL.search(event.text) or _number(event):
+        variable = REFUSAL.search(event.text) or _number(event)
+        if variable:
             say = (
                 f"A library refuses the value of {variable[1]}{on(event.host)}, so the program does"
                 " not start."
@@ -156,11 +162,16 @@ def _refused(case: Case) -> Finding | None:
     if not lines:
         return None
     limits = [p for p, name, value in _settings(case) if limiting(name, value)]
-    named = f" ({_text(limits[0])})" if limits else ""
+    named = ""
+    if limits:
+        named = f" ({_text(limits[0])})"
     say = f"The NCCL_* settings left NCCL no algorithm or transport to use{named}."
     names = {name for _, name, value in _settings(case) if limiting(name, value)}
-    strength: Strength = "proven" if names & {*LIMITS} or len(names) > 1 else "likely"
-    advice, ask_it = _advice(*_limits(case)), None if limits else experiment(case)
+    strength: Strength = "likely"
+    if names & {*LIMITS} or len(names) > 1:
+        strength = "proven"
+    advice = _advice(*_limits(case))
+    ask_it = None if limits else experiment(case)
     return found(
         ID, strength, say, pick(lines, limits), ranks=ranks_in(lines), advice=advice, next=ask_it
     )
@@ -196,7 +207,9 @@ def _ignored(case: Case) -> Finding | None:
     )
     name = name or ("NCCL_TOPO_FILE" if matching(lines, "XML topology") else "NCCL_NET")
     say = f"NCCL rejects the value of {name}{on(lines[0].host)}."
-    strength: Strength = "possible" if infos and failed(case) else "likely"
+    strength: Strength = "likely"
+    if infos and failed(case):
+        strength = "possible"
     return found(
         ID,
         strength,
@@ -234,11 +247,9 @@ def _settings(case: Case) -> Iterator[tuple[Event | Fact, str, str]]:
 
 
 def _text(piece: Event | Fact) -> str:
-    return (
-        f"{piece.name[4:]}={piece.value}"
-        if isinstance(piece, Fact)
-        else f"{piece.data.name}={piece.data.value}"
-    )
+    if isinstance(piece, Fact):
+        return f"{piece.name[4:]}={piece.value}"
+    return f"{piece.data.name}={piece.data.value}"
 
 
 def _advice(*names: str) -> tuple[Advice, ...]:

@@ -56,7 +56,8 @@ def diagnose(case: Case) -> Finding:
     """
     equal = _tested.passed(case, lambda link: link.offset is not None and not _offset(link))
     missing = "`ncclkit connect HOST HOST`, which measures the offset between the clocks"
-    if verdict := first_finding(case, _measured, CHECK.risk):
+    verdict = first_finding(case, _measured, CHECK.risk)
+    if verdict:
         return verdict
     kept = case.facts_of("host.clock.synced")
     if not equal and len(kept) > 1 and any(fact.value is False for fact in kept):
@@ -71,23 +72,35 @@ def _offset(link: NetworkPath) -> float:
     unknown.
     """
     least = abs(link.offset or 0.0) - (link.offset_error or 0.0)
-    return least if least >= APART else 0.0
+    if least >= APART:
+        return least
+    return 0.0
 
 
 def _measured(case: Case) -> Finding | None:
     off = sorted(_tested.paths(case, lambda link: _offset(link) > 0), key=_offset, reverse=True)
     if not off:
         return None
-    worst, pairs = off[0], {frozenset((link.src, link.dst)) for link in off}
-    ahead, behind = (worst.dst, worst.src) if (worst.offset or 0) > 0 else (worst.src, worst.dst)
+    worst = off[0]
+    pairs = {frozenset((link.src, link.dst)) for link in off}
+    if (worst.offset or 0) > 0:
+        ahead, behind = worst.dst, worst.src
+    else:
+        ahead, behind = worst.src, worst.dst
     drops = _offset(worst) >= DROPPED
     effect = "log lines of different hosts cannot be ordered by their time"
     if drops:
         effect = f"torchrun drops a node whose clock is more than {DROPPED:g} s behind"
-    gap, more = abs(worst.offset or 0), _tested.plus([*pairs], "pair")
+    gap = abs(worst.offset or 0)
+    more = _tested.plus([*pairs], "pair")
     say = f"The clock of {behind} is {gap:.3g} s behind that of {ahead}{more}; {effect}."
-    refused = case.of(RendezvousError) if drops else []
-    strength: Strength = "likely" if refused else _tested.risk(case)
+    refused = []
+    if drops:
+        refused = case.of(RendezvousError)
+    if refused:
+        strength: Strength = "likely"
+    else:
+        strength = _tested.risk(case)
     why = pick([link.event for link in off[:4]], refused[:2])
     hosts = tuple(sorted({h for pair in pairs for h in pair}))
     advice = (_advice(behind), STATIC)
@@ -96,7 +109,8 @@ def _measured(case: Case) -> Finding | None:
 
 def _risks(host: HostFacts) -> Iterator[Risk]:
     """Hosts of a job with several hosts whose clock is not synchronised."""
-    fact, nodes = host.fact("host.clock.synced"), host.number("env.SLURM_NNODES") or 1
+    fact = host.fact("host.clock.synced")
+    nodes = host.number("env.SLURM_NNODES") or 1
     if fact and fact.value is False and nodes > 1:
         say = (
             "no time service is known to synchronise the clock; at an offset of seconds the logs of"

@@ -96,9 +96,11 @@ def diagnose(case: Case) -> Finding:
             advice=_advice(),
             next=None if crossed else experiment(case),
         )
-    if finding := first_finding(case, _in_text, _everywhere, _two_groups):
+    finding = first_finding(case, _in_text, _everywhere, _two_groups)
+    if finding:
         return finding
-    if finding := _point_to_point(case):
+    finding = _point_to_point(case)
+    if finding:
         return finding
     went_well = [
         *case.of(NcclDestroy),
@@ -124,12 +126,16 @@ def _point_to_point(case: Case) -> Finding | None:
     most = max(map(len, by_process.values()))
     if most == 1 and rank_states(case).ended:
         return None
-    on = f"on {most} communicators at once" if most > 1 else "on one communicator"
+    on = "on one communicator"
+    if most > 1:
+        on = f"on {most} communicators at once"
     say = (
         f"Point-to-point calls run {on}; concurrent kernels on several streams may block each"
         " other."
     )
-    strength: Strength = "likely" if most > 1 and case.of(C10dTimeout) else "possible"
+    strength: Strength = "possible"
+    if most > 1 and case.of(C10dTimeout):
+        strength = "likely"
     why = pick(_one_each(calls))
     return found(ID, strength, say, why, advice=_advice(), next=experiment(case))
 
@@ -148,7 +154,9 @@ def _all_started(case: Case, stuck: list[Event]) -> Finding:
 def _name(event: Event) -> str:
     """The description of a group where its program gave it one, else its number."""
     desc = str(event.data.desc or "")
-    return desc if desc not in ("", "undefined") else str(event.data.group)
+    if desc not in ("", "undefined"):
+        return desc
+    return str(event.data.group)
 
 
 def _in_text(case: Case) -> Finding | None:
@@ -214,7 +222,10 @@ def _two_groups(case: Case) -> Finding | None:
     for event, name in named:
         if is_wait(event):
             sides.setdefault(name, []).append(event)
-    nameless = [] if named else waits
+    if named:
+        nameless = []
+    else:
+        nameless = waits
     if of_several_groups(nameless):
         for event in nameless:
             sides.setdefault(f"{op_of(event)} {event.data.seq}", []).append(event)
@@ -235,11 +246,10 @@ def _crossed(gaps: list[Event]) -> list[Event]:
     held = _places_of_ranks(gap.data.waiting for gap in gaps)
     for one in gaps:
         theirs = {place for rank in one.data.missing or () for place in held[rank]}
-        back = (
-            {place for rank in one.data.waiting or () for place in lacking[rank]}
-            if theirs
-            else set()
-        )
+        if theirs:
+            back = {place for rank in one.data.waiting or () for place in lacking[rank]}
+        else:
+            back = set()
         crossing = (gaps[place] for place in sorted(theirs & back))
         two = next((gap for gap in crossing if gap.data.group != one.data.group), None)
         if two is not None:
@@ -261,7 +271,9 @@ def _fewer(gaps: list[Event]) -> tuple[int, ...]:
     # none where all have entered
     missing = [gap.data for gap in gaps if isinstance(gap.data, FlightMissing)]
     sides = sorted((tuple(gap.waiting) for gap in missing), key=len)
-    return sides[0] if len(sides) == 2 and len(sides[0]) < len(sides[1]) else ()
+    if len(sides) == 2 and len(sides[0]) < len(sides[1]):
+        return sides[0]
+    return ()
 
 
 def _one_each(calls: list[Event]) -> list[Event]:

@@ -76,14 +76,19 @@ def _one_core(case: Case) -> Finding | None:
     (host, mask), most = max(held.items(), key=lambda item: len(item[1]), default=(("", ""), {}))
     if len(most) < 2:
         return None
-    lines, gpus = [*most.values()], tuple(sorted(str(gpu) for gpu in most))
+    lines = [*most.values()]
+    gpus = tuple(sorted(str(gpu) for gpu in most))
     say = (
         f"The ranks of {name_gpus(gpus)}{on(host)} take turns on one CPU core, the only one they"
         f" may use (mask {mask})."
     )
     # A slow job seldom fails for that reason.
-    strength: Strength = "possible" if failed(case) else "likely"
-    why, hosts, advice = pick(lines), name_hosts(lines), (_slurm(8), UNBIND)
+    strength: Strength = "likely"
+    if failed(case):
+        strength = "possible"
+    why = pick(lines)
+    hosts = name_hosts(lines)
+    advice = (_slurm(8), UNBIND)
     return found(
         ID,
         strength,
@@ -102,7 +107,10 @@ def _risks(host: HostFacts) -> Iterator[Risk]:
     usable cores.
     """
     mask = host.fact("cpu.affinity")
-    own = cpus(mask.value) if mask else frozenset()
+    if mask:
+        own = cpus(mask.value)
+    else:
+        own = frozenset()
     for name, binds in BINDS.items():
         fact = host.fact(f"env.{name}")
         if fact and binds.match(str(fact.value)) and host.ranks > 1 and len(own) > 1:
@@ -128,7 +136,8 @@ def _remote_gpus(host: HostFacts, own: frozenset[int]) -> Iterator[Risk]:
     near = {gpu: cpus(fact.value) for gpu, fact in host.gpus("cpus").items()}
     far = tuple(gpu for gpu, close in near.items() if own and close and not own & close)
     if far:
-        mask, close = host.fact("cpu.affinity"), host.fact(f"gpu.{far[0]}.cpus")
+        mask = host.fact("cpu.affinity")
+        close = host.fact(f"gpu.{far[0]}.cpus")
         say = (
             f"{name_gpus(far)}: the nearest CPUs are {close and close.value}, and processes may"
             " use "
@@ -138,7 +147,9 @@ def _remote_gpus(host: HostFacts, own: frozenset[int]) -> Iterator[Risk]:
             " socket"
         )
         # Another step of the same job may get other cores.
-        strength: Strength = "possible" if host.fact("env.SLURM_JOB_ID") else "likely"
+        strength: Strength = "likely"
+        if host.fact("env.SLURM_JOB_ID"):
+            strength = "possible"
         yield Risk(say, [mask, close], SOCKETS, strength, gpus=far)
 
 
@@ -148,7 +159,11 @@ def cpus(text: object) -> frozenset[int]:
     if not all(runs):
         return frozenset()
     spans = [(int(run[1]), min(int(run[2] or run[1]), LONGEST)) for run in runs if run]
-    return frozenset(cpu for first, last in spans for cpu in range(first, last + 1))
+    found = []
+    for first, last in spans:
+        for cpu in range(first, last + 1):
+            found.append(cpu)
+    return frozenset(found)
 
 
 def _slurm(cores: int) -> Advice:

@@ -100,7 +100,12 @@ def _measured(case: Case) -> Finding | None:
     ranks = ranks_in(starved)
     known = {None, *ranks}
     waiting = [event for rank, event in states.waiting.items() if rank not in known]
-    strength: Strength = "possible" if states.dead else "proven" if waiting else "likely"
+    if states.dead:
+        strength: Strength = "possible"
+    elif waiting:
+        strength = "proven"
+    else:
+        strength = "likely"
     warned = [e for e in _warnings(case) if e.rank in known]
     count, cores = worst.data.processes, worst.data.cores
     say = (
@@ -111,7 +116,9 @@ def _measured(case: Case) -> Finding | None:
     if waiting:
         awaited_by = name_ranks(states.waiting.keys() - set(ranks))
         say += f", while {awaited_by} {how_they_waited(waiting)} for a collective"
-    others = f"; {len(ranks) - 1} more ranks are short of cores as well" if len(ranks) > 1 else ""
+    others = ""
+    if len(ranks) > 1:
+        others = f"; {len(ranks) - 1} more ranks are short of cores as well"
     return found(
         ID,
         strength,
@@ -137,14 +144,16 @@ def _short_of_cores(case: Case) -> Finding | None:
         for f in case.facts_of("cpu.pressure")
         if isinstance(f.value, (int, float)) and f.value >= PRESSED
     ]
-    queued = list(rows.values()) if rows and waited >= max(1.0, ran / 2) else []
+    queued = []
+    if rows and waited >= max(1.0, ran / 2):
+        queued = list(rows.values())
     own = sum(int(event.data.processes) for event in rows.values())
     if low is None or low.best.hosts > 1 or not (queued or (busy and not rows)):
         return None
     cores = max((int(event.data.cores) for event in rows.values()), default=0)
-    who = (
-        "other processes use these cores" if own <= cores else "more processes than cores want them"
-    )
+    who = "more processes than cores want them"
+    if own <= cores:
+        who = "other processes use these cores"
     say = f"The live test reached {percent(low.ratio)} of what {low.bound.allows} allows"
     if queued:
         ranks = name_ranks(rank for rank in rows if rank is not None)
@@ -156,7 +165,10 @@ def _short_of_cores(case: Case) -> Finding | None:
         say += (
             f": before it began, some process waited for a core {busy[0].value:.0f} % of the time"
         )
-    advice = _advice(None) if own > cores > 0 else OTHERS
+    if own > cores > 0:
+        advice = _advice(None)
+    else:
+        advice = OTHERS
     why = pick(queued, busy, [low.best], limit=5)
     return found(
         ID,
@@ -175,7 +187,9 @@ def _of_steps(case: Case) -> Finding | None:
     """
     measured = measured_steps(case)
     cores = {f.host: f for f in case.facts_of("cpu.usable") if isinstance(f.value, int)}
-    brake = measured[0].brake("data") if measured else None
+    brake = None
+    if measured:
+        brake = measured[0].brake("data")
     if measured is None or brake is None:
         return None
     workers = {
@@ -211,7 +225,9 @@ def _of_steps(case: Case) -> Finding | None:
 def _low(case: Case) -> Judgement | None:
     """The speed of the last live test, where it is so low that the cores could explain it."""
     speed = measured_speed(case)
-    return speed.judgement if speed and ID in speed.judgement.suspects else None
+    if speed and ID in speed.judgement.suspects:
+        return speed.judgement
+    return None
 
 
 def _warnings(case: Case) -> list[Event]:
@@ -232,8 +248,13 @@ def _reported(case: Case) -> Finding:
     )
     crowded = [f for f in cores if local and f.value < local]
     if warned or (crowded and states.waiting):
-        numbers = _numbers(warned[0]) if warned else None
-        host = warned[0].host if warned else crowded[0].host
+        numbers = None
+        if warned:
+            numbers = _numbers(warned[0])
+        if warned:
+            host = warned[0].host
+        else:
+            host = crowded[0].host
         if numbers:
             say = (
                 f"Each rank{on(host)} starts {numbers[0]} data-loader workers where {numbers[1]}"
@@ -244,11 +265,9 @@ def _reported(case: Case) -> Finding:
         else:
             say = f"More data-loader workers than CPU cores are started{on(host)}."
         slow = list(states.waiting.values())
-        strength: Strength = (
-            "likely"
-            if slow and (crowded or (numbers and numbers[0] >= 2 * max(1, numbers[1])))
-            else "possible"
-        )
+        strength: Strength = "possible"
+        if slow and (crowded or (numbers and numbers[0] >= 2 * max(1, numbers[1]))):
+            strength = "likely"
         return found(
             ID,
             strength,
@@ -258,10 +277,14 @@ def _reported(case: Case) -> Finding:
             advice=_advice(numbers),
             next=experiment(case),
         )
-    if risk := CHECK.risk(case):
+    risk = CHECK.risk(case)
+    if risk:
         return risk
     # a job that ran shows by itself whether it had its cores
-    busy = None if case.events else HOST_BUSY.risk(case)
+    if case.events:
+        busy = None
+    else:
+        busy = HOST_BUSY.risk(case)
     if busy:
         return busy
     went_well = [*case.of(NcclDestroy), *states.ended.values()]
@@ -276,7 +299,8 @@ def _risks(host: HostFacts) -> Iterator[Risk]:
 
     A rank has a main thread, NCCL's proxy and watchdog, and loader workers.
     """
-    cores, gpus = host.number("cpu.usable"), host.gpu_count
+    cores = host.number("cpu.usable")
+    gpus = host.gpu_count
     yield from _oversubscribed(host)
     if cores is None or not gpus or cores >= ROOM * gpus or host.value("job.workers") is not None:
         return
@@ -287,7 +311,9 @@ def _risks(host: HostFacts) -> Iterator[Risk]:
         " each would wait"
     )
     scheduled = host.fact("env.SLURM_JOB_ID")  # The job's ranks may get more cores than this step.
-    strength: Strength = "likely" if cores < LEAST * gpus and not scheduled else "possible"
+    strength: Strength = "possible"
+    if cores < LEAST * gpus and not scheduled:
+        strength = "likely"
     yield Risk(
         say + " for a core", [host.fact("cpu.usable")], _advice((0, int(spare.value)))[0], strength
     )
@@ -298,8 +324,11 @@ def _loaded(host: HostFacts) -> Iterator[Risk]:
 
     The load is of the whole host, whatever part of it is ours.
     """
-    cores, loads = host.number("cpu.total") or host.number("cpu.usable"), host.value("cpu.load")
-    load = number(loads[0]) if isinstance(loads, list) and loads else None
+    cores = host.number("cpu.total") or host.number("cpu.usable")
+    loads = host.value("cpu.load")
+    load = None
+    if isinstance(loads, list) and loads:
+        load = number(loads[0])
     pressure = host.number("cpu.pressure")
     if (
         cores is None
@@ -308,11 +337,10 @@ def _loaded(host: HostFacts) -> Iterator[Risk]:
         or (pressure is not None and pressure < PRESSED)
     ):
         return
-    waits = (
-        ""
-        if pressure is None
-        else f", and some process waited for a core {pressure:.0f} % of the time"
-    )
+    if pressure is None:
+        waits = ""
+    else:
+        waits = f", and some process waited for a core {pressure:.0f} % of the time"
     say = (
         f"{load:.3g} processes want one of {plural(int(cores), 'CPU core')} (load){waits}; ranks"
         " would wait, too, and "
@@ -327,7 +355,9 @@ def shared_cores(case: Case) -> Finding | None:
     It succeeded, and shows no speed.
     """
     last = case.of(RunEnd)[-1:]
-    folder = last[0].path.rpartition("/")[0] if last else ""
+    folder = ""
+    if last:
+        folder = last[0].path.rpartition("/")[0]
     shared = [
         e for e in case.of(TelemetryOthers) if e.path.rpartition("/")[0] == folder and crowded(e)
     ]
@@ -350,7 +380,9 @@ def shared_cores(case: Case) -> Finding | None:
 
 def _oversubscribed(host: HostFacts) -> Iterator[Risk]:
     """More ranks and data-loader workers than cores, by the numbers that the user gave."""
-    cores, ranks, workers = host.number("cpu.usable"), host.ranks, host.number("job.workers")
+    cores = host.number("cpu.usable")
+    ranks = host.ranks
+    workers = host.number("job.workers")
     if cores is None or workers is None or not ranks or (workers + 1) * ranks <= cores:
         return
     fit = budgets.workers(int(cores), ranks)
@@ -362,17 +394,23 @@ def _oversubscribed(host: HostFacts) -> Iterator[Risk]:
     facts = [host.fact("cpu.usable"), host.fact("job.workers"), host.fact("gpu.count")]
     # Many jobs run with a few more processes than cores; ranks starve where the workers alone fill
     # the cores.
-    strength: Strength = "likely" if workers * ranks > cores else "possible"
+    strength: Strength = "possible"
+    if workers * ranks > cores:
+        strength = "likely"
     yield Risk(say, facts, _advice((int(workers), int(fit.value)))[0], strength)
 
 
 def _numbers(event: Event) -> tuple[int, int] | None:
     workers, suggested = event.data.workers, event.data.suggested
-    return (workers, suggested) if isinstance(workers, int) and isinstance(suggested, int) else None
+    if isinstance(workers, int) and isinstance(suggested, int):
+        return workers, suggested
+    return None
 
 
 def _advice(numbers: tuple[int, int] | None) -> tuple[Advice, ...]:
-    workers = max(1, numbers[1]) if numbers else 2
+    workers = 2
+    if numbers:
+        workers = max(1, numbers[1])
     return (
         Advice(
             f"Lower num_workers to {workers} and keep each rank's libraries to one thread, or ask"

@@ -130,7 +130,10 @@ def diagnose(case: Case) -> Finding:
     ordered = in_order(lines)
     first = ordered[0]
     ranks = ranks_in([first]) or ranks_in(ordered)
-    told = first.data.error if isinstance(first.data, (CudaError, NcclWarn)) else ""
+    if isinstance(first.data, (CudaError, NcclWarn)):
+        told = first.data.error
+    else:
+        told = ""
     error = str(told or next((f for f in FAULTS if f.lower() in first.text.lower()), "an error"))[
         :100
     ]
@@ -157,7 +160,8 @@ def _without(case: Case, xids: list[Event]) -> Finding:
 
     From the driver's Xid, or from NCCL's unspecific error.
     """
-    advice, asked = _advice(), experiment(case)
+    advice = _advice()
+    asked = experiment(case)
     if xids and len(xids) == len(case.of(KernelXid)):
         number = xids[0].data.xid
         gpus = sorted({str(e.data.bus) for e in xids if e.data.bus})

@@ -102,7 +102,9 @@ def diagnose(case: Case) -> Finding:
     what = next(text for text, events in seen.items() if events)
     certain = uds or hint or matching(memory, "cudawrap") or matching(empty, "size 0")
     certain = certain or (buffers and family(case, "cuda"))
-    strength: Strength = "likely" if certain else "possible"
+    strength: Strength = "possible"
+    if certain:
+        strength = "likely"
     say = (
         f"{who_of(lines, lines[0].host)} {what}; in containers the usual"
         " reasons are namespaces and permissions."
@@ -133,12 +135,15 @@ def _host_buffers(case: Case) -> list[Event]:
     failed = matching(family(case, "cuda"), "invalid argument", "not permitted", "not supported")
     traces = {(e.host, e.pid): e for e in case.of(NcclTrace)}
     reported = [(e, trace) for e in failed if (trace := traces.get((e.host, e.pid)))]
-    below = [event for pair in reported if "shm.cc" in str(pair[1].data.file) for event in pair]
-    vague = (
-        []
-        if case.of(NcclWarn) or case.of("cuda.")
-        else matching(case.of(C10dError), "unhandled cuda error")
-    )
+    below = []
+    for pair in reported:
+        if "shm.cc" in str(pair[1].data.file):
+            for event in pair:
+                below.append(event)
+    if case.of(NcclWarn) or case.of("cuda."):
+        vague = []
+    else:
+        vague = matching(case.of(C10dError), "unhandled cuda error")
     mute = [e for e in failed if (e.host, e.pid) not in traces] + vague
     return below or (mute if case.of(SystemDenied) else [])
 

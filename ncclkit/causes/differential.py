@@ -150,7 +150,9 @@ class Differential:
         """``in 31 settled cases like this: host_oom 9, slow_rank 6``."""
         best = sorted(self.suspects, key=lambda suspect: -suspect.settled)[:4]
         named = ", ".join(f"{one.cause} {one.settled}" for one in best if one.settled)
-        return f"in {self.settled} settled cases like this: {named}" if named else ""
+        if named:
+            return f"in {self.settled} settled cases like this: {named}"
+        return ""
 
     def named(self, possible: Collection[str]) -> list[Suspect]:
         """The suspects that are worth a name, best first, with all that rules call possible."""
@@ -191,7 +193,9 @@ class Table:
             self._add(case)
 
     def _add(self, case: Settled) -> None:
-        weight = SUFFICING if case.suffices else 1.0
+        weight = 1.0
+        if case.suffices:
+            weight = SUFFICING
         self.total += weight
         for feature in case.shows:
             self.all_shown[feature] += weight
@@ -278,7 +282,9 @@ def doubted(text: Text, cleared: Mapping[str, Sequence[Evidence]]) -> set[str]:
 def _rules_add(cause: str, possible: Sequence[str], cleared: Collection[str]) -> float:
     if cause in possible:
         return POSSIBLE - PLACE * possible.index(cause)
-    return IN_DOUBT if cause in cleared else 0.0
+    if cause in cleared:
+        return IN_DOUBT
+    return 0.0
 
 
 def _rules_out(context: str, cause: str) -> bool:
@@ -287,7 +293,9 @@ def _rules_out(context: str, cause: str) -> bool:
 
 def _pages_add(cause: str, seen: Iterable[Seen]) -> float:
     named = any(cause in symptoms()[one.symptom].SUSPECTS for one in seen)
-    return USUAL_SUSPECT if named else 0.0
+    if named:
+        return USUAL_SUSPECT
+    return 0.0
 
 
 def _differential(
@@ -300,7 +308,10 @@ def _differential(
     ranked = sorted(odds, key=lambda cause: (-odds[cause], cause))
     shares = shares_of(odds)
     rarest = sorted(seen, key=lambda one: table.all_shown.get(one.symptom, 0.0))
-    counts: Counter[str] = table.named[rarest[0].symptom] if rarest else Counter()
+    if rarest:
+        counts: Counter[str] = table.named[rarest[0].symptom]
+    else:
+        counts = Counter()
     suspects = [
         Suspect(cause, shares[cause], counts[cause], _reason(cause, rarest)) for cause in ranked
     ]
@@ -352,7 +363,9 @@ def answer_adds(look: Look, answer: Answer, cause: str) -> float:
     chance = look.chance(cause)
     if answer == "yes":
         return math.log(chance)
-    return math.log(1 - chance) if answer == "no" else 0.0
+    if answer == "no":
+        return math.log(1 - chance)
+    return 0.0
 
 
 def next_look(shares: Mapping[str, float], answered: Collection[str]) -> Look | None:
@@ -360,7 +373,9 @@ def next_look(shares: Mapping[str, float], answered: Collection[str]) -> Look | 
     open_looks = [look for look in all_questions().values() if look.cause not in answered]
     worth = {look.cause: _information(look, shares) / _cost(look) for look in open_looks}
     best = max(worth, key=lambda cause: (worth[cause], cause), default=None)
-    return all_questions()[best] if best and worth[best] > 0 else None
+    if best and worth[best] > 0:
+        return all_questions()[best]
+    return None
 
 
 def _cost(look: Look) -> float:

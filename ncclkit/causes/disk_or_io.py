@@ -128,7 +128,9 @@ def diagnose(case: Case) -> Finding:
         # a job survives its logger
         beside = rank_states(case).raised and all(LOGGER.match(e.text) for e in full)
         doubt = len(gone) == len(full) or beside  # without a path it may be a socket
-        strength: Strength = "possible" if doubt else "proven"
+        strength: Strength = "proven"
+        if doubt:
+            strength = "possible"
         return found(
             ID,
             strength,
@@ -163,7 +165,8 @@ def _in_storage_call(case: Case) -> Finding | None:
     slow |= {rank: stand.lines[-1] for rank, stand in seen.items() if stand.waits_for == FILE}
     if not 0 < len(slow) <= len(waiting):
         return None
-    if now := [seen[rank] for rank in slow if rank in seen]:
+    now = [seen[rank] for rank in slow if rank in seen]
+    if now:
         say = (
             f"{start(name_ranks(slow))} {now[0].activity(len(slow))};"
             f" {others_wait(case, slow) or 'the others wait'}."
@@ -174,7 +177,8 @@ def _in_storage_call(case: Case) -> Finding | None:
             f"{start(name_ranks(slow))} was in a storage call{' at ' + where if where else ''}"
             " while the others waited."
         )
-    why, advice = pick(slow.values(), waiting.values()), _advice(_local(case))
+    why = pick(slow.values(), waiting.values())
+    advice = _advice(_local(case))
     return found(
         ID, "likely", say, why, ranks=tuple(sorted(slow)), advice=advice, next=experiment(case)
     )
@@ -186,15 +190,24 @@ def _of_steps(case: Case) -> Finding | None:
 
     Never more than `possible`: a loader may wait for the network, too.
     """
-    if (measured := measured_steps(case)) is None:
+    measured = measured_steps(case)
+    if measured is None:
         return None
     times, events = measured
-    idle = [event for event in events if _waits_for_data(event)] if times.brake("data") else []
+    if times.brake("data"):
+        idle = [event for event in events if _waits_for_data(event)]
+    else:
+        idle = []
     brake = times.brake("checkpoint") or (times.brake("data") if idle else None)
     if brake is None:
         return None
-    doing = " It does not compute meanwhile." if brake.part == "data" else ""
-    ranks = ranks_in(idle) if brake.part == "data" else ()
+    doing = ""
+    if brake.part == "data":
+        doing = " It does not compute meanwhile."
+    if brake.part == "data":
+        ranks = ranks_in(idle)
+    else:
+        ranks = ()
     why = pick(idle or events)
     return found(
         ID,
@@ -232,11 +245,15 @@ def _kernel(case: Case) -> Finding | None:
     if not lost and not hung:
         return None
     first = (lost or hung)[0]
-    what = f"reports trouble with storage ({first.data.name or 'unnamed'})" if lost else (
-        f"saw {first.data.name} hang in a system call, which most often waits for storage"
-    )  # fmt: skip
+    # fmt: skip
+    if lost:
+        what = f"reports trouble with storage ({first.data.name or 'unnamed'})"
+    else:
+        what = f"saw {first.data.name} hang in a system call, which most often waits for storage"
     say = f"The kernel{on(first.host)} {what}; a rank that reads or writes there stalls."
-    strength: Strength = "likely" if lost else "possible"
+    strength: Strength = "possible"
+    if lost:
+        strength = "likely"
     why = pick(lost, hung, rank_states(case).waiting.values(), limit=6)
     return found(
         ID, strength, say, why, hosts=name_hosts(lost + hung), advice=_advice(_local(case))
@@ -247,10 +264,16 @@ def _risks(host: HostFacts) -> Iterator[Risk]:
     """Folders that are full or slow to write to."""
     for label, fact in host.each("storage.*.latency").items():
         folder = f"the folder {host.value(f'storage.{label}.path') or label}"
-        free, latency = host.fact(f"storage.{label}.free"), number(fact.value)
-        room = number(free.value) if free else None
+        free = host.fact(f"storage.{label}.free")
+        latency = number(fact.value)
+        room = None
+        if free:
+            room = number(free.value)
         if "No space left" in fact.why or (room is not None and room < SCARCE):
-            free_of_it = "no space left" if room is None else f"{format_bytes(room)} free"
+            if room is None:
+                free_of_it = "no space left"
+            else:
+                free_of_it = f"{format_bytes(room)} free"
             say = f"{folder} has {free_of_it}; a checkpoint or log would not fit"
             yield Risk(say, [free or fact], _advice()[0], "likely")
         elif "did not answer" in fact.why:

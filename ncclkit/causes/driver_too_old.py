@@ -101,11 +101,13 @@ GPUs."""
 def diagnose(case: Case) -> Finding:
     """Found where CUDA says that driver, libraries or GPU do not fit."""
     pool = [*case.of("cuda.driver", "cuda.error"), *messages(case)]
-    old, image = matching(pool, *DRIVER), matching(pool, *CODE)
+    old = matching(pool, *DRIVER)
+    image = matching(pool, *CODE)
     other = without([*case.of(CudaDriver), *family(case, "driver")], old + image)
     other = [e for e in other if not matching([e], *ABSENT)]
     lines = old or image or other
-    if found_so := _by_table(case, lines):
+    found_so = _by_table(case, lines)
+    if found_so:
         return found_so
     vague = matching(case.of(C10dError), "unhandled cuda error")
     if not lines and vague and not case.of(NcclWarn) and not case.of("cuda."):
@@ -168,7 +170,8 @@ def _by_table(case: Case, lines: list[Event]) -> Finding | None:
 
     The errors need not say so.
     """
-    if (unfit := misfit(case)) is None:
+    unfit = misfit(case)
+    if unfit is None:
         return None
     vague = [
         *case.of(CudaError),
@@ -181,9 +184,15 @@ def _by_table(case: Case, lines: list[Event]) -> Finding | None:
     if firm and unfit.unsure:
         return None  # the job's own line proves it; the table only may be right
     host = next((event.host for event in lines if event.host), "")
-    say = f"{who_of(lines, host)}: {unfit.summary}." if lines else f"{start(unfit.summary)}."
-    sure: Strength = "proven" if firm else "likely"
-    why, ranks = pick(lines, unfit.why, vague, limit=6), ranks_in(lines)
+    if lines:
+        say = f"{who_of(lines, host)}: {unfit.summary}."
+    else:
+        say = f"{start(unfit.summary)}."
+    sure: Strength = "likely"
+    if firm:
+        sure = "proven"
+    why = pick(lines, unfit.why, vague, limit=6)
+    ranks = ranks_in(lines)
     return found(
         ID, sure, say, why, ranks=ranks, hosts=name_hosts(lines), advice=_advice(unfit.image)
     )

@@ -102,11 +102,17 @@ def _reported(case: Case) -> Finding | None:
         f"{start(name_ranks(ranks))} use the same GPU{' ' + bus if bus else ''}{on(host)}; NCCL"
         " needs one GPU per rank."
     )
-    hosts, gpus = name_hosts(same + said), (bus,) if bus else ()
+    hosts = name_hosts(same + said)
+    gpus = (bus,) if bus else ()
     # Nodes that report the same host name have equal bus ids, too; only NCCL's own report is proof.
     # NCCL itself is
     # wrong where two machines have one name.
-    strength: Strength = "possible" if shared_names(case) else "proven" if said else "likely"
+    if shared_names(case):
+        strength: Strength = "possible"
+    elif said:
+        strength = "proven"
+    else:
+        strength = "likely"
     return found(
         ID, strength, say, pick(said, same), ranks=ranks, hosts=hosts, gpus=gpus, advice=_advice()
     )
@@ -129,7 +135,8 @@ def _too_many(case: Case) -> Finding | None:
     lines = matching([*messages(case), *case.of(CudaError)], *UNSEEN)
     if not lines:
         return None
-    ranks, hosts = ranks_in(lines), name_hosts(lines)
+    ranks = ranks_in(lines)
+    hosts = name_hosts(lines)
     say = (
         f"{start(name_ranks(ranks))} asked for a GPU that it cannot see{on(lines[0].host)}: there"
         " are more ranks than visible GPUs."
@@ -150,8 +157,11 @@ def _busy(case: Case) -> Finding | None:
     ]
     say = f"{who_of(lines, lines[0].host)} found its GPU busy or unavailable: another rank or "
     say += "another process may hold it."
-    strength: Strength = "likely" if modes else "possible"
-    why, advice = pick(lines, modes), (*([MODE] if modes else []), *_advice())
+    strength: Strength = "possible"
+    if modes:
+        strength = "likely"
+    why = pick(lines, modes)
+    advice = (*([MODE] if modes else []), *_advice())
     return found(
         ID, strength, say, why, ranks=ranks_in(lines), advice=advice, next=experiment(case)
     )
@@ -172,7 +182,8 @@ def _vague(case: Case) -> Finding | None:
 
 def _guessed(case: Case) -> Finding | None:
     """The first barrier hangs after PyTorch had to guess the GPU."""
-    guessed, waits = case.of(C10dDeviceUnknown), case.of(C10dTimeout)
+    guessed = case.of(C10dDeviceUnknown)
+    waits = case.of(C10dTimeout)
     if not guessed or not waits or case.of(NcclDestroy):
         return None
     say = (
@@ -234,12 +245,11 @@ def _several_ranks(comm: str, events: list[Event]) -> bool:
 
 
 def _named(said: list[Event]) -> tuple[int, ...]:
-    ranks = {
-        int(n)
-        for e in said
-        for m in re.finditer(r"rank (\d+) and rank (\d+)", e.text)
-        for n in m.groups()
-    }
+    ranks = set()
+    for e in said:
+        for m in re.finditer(r"rank (\d+) and rank (\d+)", e.text):
+            for n in m.groups():
+                ranks.add(int(n))
     return tuple(sorted(ranks))
 
 
@@ -274,7 +284,10 @@ def _risks(host: HostFacts) -> Iterator[Risk]:
     for name, value, strength, say in refusals:
         facts = {gpu: fact for gpu, fact in host.gpus(name).items() if fact.value == value}
         if facts:
-            advice = MODE if name == "compute_mode" else MIG
+            if name == "compute_mode":
+                advice = MODE
+            else:
+                advice = MIG
             yield Risk(
                 say.format(name_gpus(facts)), [*facts.values()], advice, strength, gpus=tuple(facts)
             )

@@ -134,7 +134,9 @@ class Diagnosis:
             return "unexplained"
         if self.healthy and not self.ended:
             return "healthy"
-        return "running" if self.at_work else "unexplained"
+        if self.at_work:
+            return "running"
+        return "unexplained"
 
     @property
     def says_no_reason(self) -> str:
@@ -142,17 +144,23 @@ class Diagnosis:
         possible.
         """
         firm = any(STRENGTHS[finding.strength] > 1 for finding in self.findings)
-        return "" if firm else self.against.says_no_reason
+        if firm:
+            return ""
+        return self.against.says_no_reason
 
     @property
     def healthy(self) -> Event | None:
         """The line that shows that all of the job succeeded, where nothing speaks against it."""
-        return None if self.against else self.outcome.success
+        if self.against:
+            return None
+        return self.outcome.success
 
     @property
     def at_work(self) -> Event | None:
         """The last line that only a job at work writes, where nothing speaks against it."""
-        return None if self.against else self.outcome.work
+        if self.against:
+            return None
+        return self.outcome.work
 
     @property
     def exit_code(self) -> int:
@@ -197,7 +205,9 @@ class Diagnosis:
         if self.ended:
             return self.ended
         if self.healthy:
-            others = f"; {plural(len(self.risks), 'risk')}" if self.risks else ""
+            others = ""
+            if self.risks:
+                others = f"; {plural(len(self.risks), 'risk')}"
             return f"Nothing found: the job was seen to go well ({self.checks}){others}."
         if self.at_work and self.at_work.kind == "attach.motion":
             return f"The job goes on: {self.at_work.text}."
@@ -221,8 +231,12 @@ class Diagnosis:
     def _suspected(self) -> str:
         """The error, and the first suspects, where no line proves one of them."""
         named = [finding.cause for finding in self.findings[:3]]
-        error = self.errors[0].text.strip().splitlines()[-1] if self.errors else ""
-        why = f"No line proves why: {error}" if error else "No line proves why"
+        error = ""
+        if self.errors:
+            error = self.errors[0].text.strip().splitlines()[-1]
+        why = "No line proves why"
+        if error:
+            why = f"No line proves why: {error}"
         after = ""
         if self.differential and self.differential.answers:
             after = " after the answers given"
@@ -233,7 +247,9 @@ class Diagnosis:
 
         inputs: one mapping per file with ``path``, ``bytes``, ``lines``.
         """
-        measured = {"measured": self.slow} if self.slow else {}
+        measured = {}
+        if self.slow:
+            measured = {"measured": self.slow}
         return {
             "schema": SCHEMA,
             "verdict": self.verdict,
@@ -263,11 +279,14 @@ class Diagnosis:
                 ]
             return "\n".join([self.headline, *lines])
         parts = [_text(number, finding) for number, finding in enumerate(self.findings, 1)]
-        above = (
-            [self.headline, *(f"  {error}" for error in self.errors[:SHOWN])] if self.errors else []
-        )
-        above = [self.headline] if self.verdict == "slow" else above
-        below = [self.ended] if self.ended else []
+        above = []
+        if self.errors:
+            above = [self.headline, *(f"  {error}" for error in self.errors[:SHOWN])]
+        if self.verdict == "slow":
+            above = [self.headline]
+        below = []
+        if self.ended:
+            below = [self.ended]
         return "\n\n".join(
             [*(["\n".join(above)] if above else []), *parts, *map(_risk, self.risks), *below]
         )
@@ -287,7 +306,8 @@ def diagnose(case: Case, deadline: float = DEADLINE) -> Diagnosis:
     deadline: seconds after which no further cause is judged; those that are left are unknown.
     """
     scope = last_run_of(case)
-    job, job_seen = describe(scope), _is_about_job(scope)
+    job = describe(scope)
+    job_seen = _is_about_job(scope)
     scope = without_moments(scope)
     verdicts, ended = _verdicts(scope, deadline)
     verdicts = experiment_records.weigh(verdicts, scope.events)
@@ -339,7 +359,8 @@ def _verdicts(case: Case, deadline: float) -> tuple[list[Finding], str]:
     No cause is interrupted: each looks at every event a few times at most, so that it ends by
     itself.
     """
-    until, causes = monotonic() + deadline, catalogue()
+    until = monotonic() + deadline
+    causes = catalogue()
     verdicts: list[Finding] = []
     for name, cause in causes.items():
         if monotonic() >= until:
@@ -410,9 +431,14 @@ def _risks(case: Case, findings: Sequence[Finding]) -> list[Finding]:
 
     Settings and neighbours that may slow it.
     """
-    warned = risks(case.facts) if case.events and not findings else []
+    warned = []
+    if case.events and not findings:
+        warned = risks(case.facts)
     known = {finding.cause for finding in (*findings, *warned)}
-    seen = [] if failed(case) else [brakes(case), shared_cores(case)]
+    if failed(case):
+        seen = []
+    else:
+        seen = [brakes(case), shared_cores(case)]
     return [*warned, *(risk for risk in seen if risk and risk.cause not in known)]
 
 
@@ -463,8 +489,14 @@ def rank(findings: Sequence[Finding]) -> list[Finding]:
 
     def order(finding: Finding) -> tuple[bool, bool, int, bool, int, int, str]:
         name = finding.cause
-        usual = USUAL.index(name) if name in USUAL else len(USUAL)
-        weight = usual if power[name] == 1 else -len(explains[name])
+        if name in USUAL:
+            usual = USUAL.index(name)
+        else:
+            usual = len(USUAL)
+        if power[name] == 1:
+            weight = usual
+        else:
+            weight = -len(explains[name])
         risk = name in risks
         return (
             risk and power[name] == 1,
@@ -550,7 +582,9 @@ def _least_share(case: Case, against: Trouble) -> float:
         return resemblance.SURE
     if resemblance.comparable([*against.errors, *against.failures]):
         return resemblance.FIRST
-    return resemblance.COMPLAINED if against.complaints else resemblance.CALM
+    if against.complaints:
+        return resemblance.COMPLAINED
+    return resemblance.CALM
 
 
 def _messenger(finding: Finding, text: resemblance.Text) -> Finding:
@@ -577,14 +611,17 @@ def _unexplained(case: Case, findings: Sequence[Finding]) -> tuple[Event, ...]:
     against = trouble(case)
     if against.errors:
         return against.errors
-    return against.failures if findings or resemblance.is_topic(case) else ()
+    if findings or resemblance.is_topic(case):
+        return against.failures
+    return ()
 
 
 def _modest(finding: Finding, others: Sequence[Finding]) -> Finding:
     """That ranks were late is no proven reason where another finding gives one for the very same
     ranks.
     """
-    ranks, causes = finding.culprits.get("ranks"), catalogue()
+    ranks = finding.culprits.get("ranks")
+    causes = catalogue()
     lines = not any(
         isinstance(piece, Event) and piece.kind in experiment_records.KINDS
         for piece in finding.evidence
@@ -595,11 +632,9 @@ def _modest(finding: Finding, others: Sequence[Finding]) -> Finding:
             for f in others
             if finding.cause in causes[f.cause].explains and f.culprits.get("ranks") == ranks
         ]
-        return (
-            replace(finding, strength="likely")
-            if any(STRENGTHS[f.strength] > 1 for f in reasons)
-            else finding
-        )
+        if any(STRENGTHS[f.strength] > 1 for f in reasons):
+            return replace(finding, strength="likely")
+        return finding
     return finding
 
 
@@ -608,7 +643,8 @@ def _same_place(one: Evidence, two: Evidence) -> bool:
 
     A traceback holds its last line.
     """
-    a, b = cite(one), cite(two)
+    a = cite(one)
+    b = cite(two)
     return bool(a["path"] == b["path"] and (a["text"] in b["text"] or b["text"] in a["text"]))
 
 
@@ -669,12 +705,19 @@ def _text(number: int, finding: Finding) -> str:
     lines = [f"{number}. {finding.cause} ({finding.strength})", f"   {finding.say}", "   Evidence:"]
     for piece in finding.evidence:
         row = cite(piece)
-        place = f"{row['path']}:{row['line']}" if row["line"] else row["path"]
+        if row["line"]:
+            place = f"{row['path']}:{row['line']}"
+        else:
+            place = row["path"]
         lines += [f"     {place}", *[f"       {line}" for line in clip(row["text"])]]
-    asked, steps = finding.next, [line for advice in finding.advice for line in _advice(advice)]
+    asked = finding.next
+    steps = [line for advice in finding.advice for line in _advice(advice)]
     if asked:
         predictions = [f"     {cause}: {answer}" for cause, answer in asked.predicts.items()]
-        at = 0 if finding.experiment_first else len(steps)
+        if finding.experiment_first:
+            at = 0
+        else:
+            at = len(steps)
         steps[at:at] = [f"   Next experiment: {asked.question}", *predictions]
     return "\n".join([*lines, *steps])
 
@@ -688,7 +731,9 @@ def with_fix(finding: Finding) -> str:
     if not finding.advice:
         return finding.say
     first = finding.advice[0]
-    variables = f" ({'; '.join(first.exports)})" if first.env else ""
+    variables = ""
+    if first.env:
+        variables = f" ({'; '.join(first.exports)})"
     return f"{finding.say} Fix: {first.do}{variables}"
 
 
@@ -698,11 +743,9 @@ def clip(text: str, limit: int = 6) -> list[str]:
     Of more than `limit` the first two and the last.
     """
     lines = [line[:240] for line in text.splitlines()]
-    return (
-        lines
-        if len(lines) <= limit
-        else [*lines[:2], f"... {len(lines) - limit} lines ...", *lines[2 - limit :]]
-    )
+    if len(lines) <= limit:
+        return lines
+    return [*lines[:2], f"... {len(lines) - limit} lines ...", *lines[2 - limit :]]
 
 
 def _advice(advice: Advice) -> list[str]:
@@ -788,7 +831,9 @@ def recovered(finding: Finding, case: Case) -> Finding:
             "The job went on after it.",
             (*pick(went_on, limit=1), *finding.evidence[:1]),
         )
-    met = lines_after(case, lines, _meetings(case)) if all(map(_meeting, lines)) else []
+    met = []
+    if all(map(_meeting, lines)):
+        met = lines_after(case, lines, _meetings(case))
     if not met:
         return _got_over(finding, case, lines, fatal)
     given_up = [event for event in lines if event.kind in FATAL] and any(
@@ -857,7 +902,9 @@ def _got_over(finding: Finding, case: Case, lines: list[Event], fatal: list[Even
     if far:
         return replace(finding, strength="possible")
     second = finding.strength == "proven" and ((steps and ends) or _after_own(finding, case, said))
-    return replace(finding, strength="likely") if second else finding
+    if second:
+        return replace(finding, strength="likely")
+    return finding
 
 
 def _lived(case: Case, said: list[Event]) -> list[Event]:

@@ -91,7 +91,8 @@ def diagnose(case: Case) -> Finding:
         if isinstance(f.value, int) and f.value <= LOW
     ]
     if not lines and not (vague and low):
-        if risk := CHECK.risk(case):
+        risk = CHECK.risk(case)
+        if risk:
             return risk
         went_well: list[Evidence] = [
             *case.of(NcclDestroy),
@@ -105,7 +106,9 @@ def diagnose(case: Case) -> Finding:
     threads = matching(
         lines, "can't start new thread", "Resource temporarily unavailable", "pids controller"
     )
-    what = "processes or threads" if threads else "file descriptors"
+    what = "file descriptors"
+    if threads:
+        what = "processes or threads"
     host = next((e.host for e in lines + vague if e.host), "")
     say = (
         f"{start(name_ranks(ranks))}{on(host)} ran out of"
@@ -130,12 +133,14 @@ def _ranks(host: HostFacts) -> int:
 
 
 def _files(host: HostFacts) -> Iterator[Risk]:
-    limit, ranks = host.number("limits.nofile.soft"), _ranks(host)
+    limit = host.number("limits.nofile.soft")
+    ranks = _ranks(host)
     if limit is None or limit < 0:  # unlimited
         return
     need = budgets.descriptors(ranks)
     say = f"a process may open {limit:g} files; "
-    facts, advice = [host.fact("limits.nofile.soft")], _advice(ranks)[0]
+    facts = [host.fact("limits.nofile.soft")]
+    advice = _advice(ranks)[0]
     if limit < need.value:
         say += (
             f"one of {ranks} ranks would need up to {need.value:g} over sockets:"

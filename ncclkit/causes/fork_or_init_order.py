@@ -80,7 +80,8 @@ def diagnose(case: Case) -> Finding:
     """Found where a library reports a wrong order, or where communicators were aborted at exit
     without a failure.
     """
-    if finding := first_finding(case, _reported, _teardown):
+    finding = first_finding(case, _reported, _teardown)
+    if finding:
         return finding
     aborted = case.of(NcclDestroy, how="abort")
     odd = [
@@ -115,21 +116,28 @@ def _reported(case: Case) -> Finding | None:
     exists already.
     """
     pool = [*messages(case), *case.of(CudaError)]
-    fork, order = matching(pool, *FORK), matching(pool, *ORDER)
+    fork = matching(pool, *FORK)
+    order = matching(pool, *ORDER)
     lines = fork or order
     if not lines:
         return None
     certain = matching(fork, "fork", "inside your training function") or matching(
         order, "process group"
     )
-    strength: Strength = "proven" if certain else "likely"
+    strength: Strength = "likely"
+    if certain:
+        strength = "proven"
     if not fork and len(certain) == len(lines) and _after_another(case, lines):
         strength = "possible"
     what = "started processes or used a process group too early or too late"
     if fork:
         what = "used CUDA in a process that was forked after the parent had used it"
-    ranks, who = ranks_in(lines), who_of(lines)
-    ask_it = None if strength == "proven" and fork else experiment(case)
+    ranks = ranks_in(lines)
+    who = who_of(lines)
+    if strength == "proven" and fork:
+        ask_it = None
+    else:
+        ask_it = experiment(case)
     return found(
         ID, strength, f"{who} {what}.", pick(lines), ranks=ranks, advice=_advice(), next=ask_it
     )

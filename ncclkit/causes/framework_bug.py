@@ -125,13 +125,15 @@ SIGNS = (
 
 def diagnose(case: Case) -> Finding:
     """Found by a message known from a framework's tracker, or an error raised inside it."""
-    if finding := _known(case):
+    finding = _known(case)
+    if finding:
         return finding
     errors = [
         e for e in in_order(case.of(PythonException)) if own_error(e) and (name := _framework(e))
     ]
     if errors:
-        name, first = _framework(errors[0]), errors[0]
+        name = _framework(errors[0])
+        first = errors[0]
         where = place((first.data.frames or [None])[-1])
         say = (
             f"{who_of(errors)} raised"
@@ -182,8 +184,12 @@ def _framework(event: Event) -> str:
     """
     frames = event.data.frames or []
     inner = frames[-3:]
-    match = NAMES.search(str(inner[-1].get("file", ""))) if inner else None
-    return match[1] if match and not any(is_own(frame) for frame in inner) else ""
+    match = None
+    if inner:
+        match = NAMES.search(str(inner[-1].get("file", "")))
+    if match and not any(is_own(frame) for frame in inner):
+        return match[1]
+    return ""
 
 
 def _advice(name: str) -> Advice:

@@ -56,16 +56,17 @@ def diagnose(case: Case) -> Finding:
         known = stacks(case)
         seen = [known[rank] for rank in ranks if rank in known]
         where = next((place(own_frame(s.data.frames, innermost_first=True)) for s in seen), "")
-        what = (
-            "could not get the GIL"
-            if gil
-            else "was stuck for " + str(stuck[0].data.seconds or "minutes") + " s"
-        )
+        if gil:
+            what = "could not get the GIL"
+        else:
+            what = "was stuck for " + str(stuck[0].data.seconds or "minutes") + " s"
         say = (
             f"The watchdog of {name_ranks(ranks)}{on((gil or stuck)[0].host)} {what}: a thread"
             f" holds the lock in native code{' at ' + where if where else ''}."
         )
-        strength = "likely" if gil and (seen or not case.of(C10dTimeout)) else "possible"
+        strength = "possible"
+        if gil and (seen or not case.of(C10dTimeout)):
+            strength = "likely"
         return found(
             ID,
             "likely" if strength == "likely" else "possible",
@@ -110,7 +111,8 @@ def _unresponsive(case: Case) -> Finding | None:
     """A live rank of our own run whose crash handler, a thread of its own, could not answer for
     seconds.
     """
-    known, held_by_signal = stacks(case), stopped(case)
+    known = stacks(case)
+    held_by_signal = stopped(case)
     for end in case.of(RunEnd):
         silent = {
             int(rank) for rank in UNANSWERED.findall(str(end.data.say))

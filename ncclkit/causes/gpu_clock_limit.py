@@ -71,7 +71,8 @@ def _risks(host: HostFacts, best: Mapping[str, float] = MappingProxyType({})) ->
     """GPUs with a lower power limit than others of the same model, and GPUs with locked clocks."""
     low: dict[tuple[float, float], dict[str, Fact]] = defaultdict(dict)
     for gpu, fact in host.gpus("power.limit").items():
-        most, value = best.get(str(host.value(f"gpu.{gpu}.model")), 0.0), number(fact.value) or 0.0
+        most = best.get(str(host.value(f"gpu.{gpu}.model")), 0.0)
+        value = number(fact.value) or 0.0
         if 0 < value < SLACK * most:
             low[value, most][gpu] = fact
     for (value, most), facts in low.items():
@@ -103,7 +104,10 @@ def _risks(host: HostFacts, best: Mapping[str, float] = MappingProxyType({})) ->
 
 
 def _advice(gpus: Iterable[str], *options: str) -> Advice:
-    commands = [f"sudo nvidia-smi -i {gpu} {option}" for gpu in gpus for option in options]
+    commands = []
+    for gpu in gpus:
+        for option in options:
+            commands.append(f"sudo nvidia-smi -i {gpu} {option}")
     return Advice(
         f"Give {name_gpus(gpus)} the same limits as the others.",
         command="; ".join(commands),

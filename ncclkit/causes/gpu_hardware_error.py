@@ -146,7 +146,9 @@ def _risks(host: HostFacts) -> Iterator[Risk]:
     """GPUs that the driver itself reports as faulty."""
     smi = host.fact("gpu.nvidia_smi")
     if smi and smi.value in ("hung", "breaks off"):
-        does = "breaks off" if smi.value == "breaks off" else "does not answer"
+        does = "does not answer"
+        if smi.value == "breaks off":
+            does = "breaks off"
         say = (
             f"nvidia-smi {does} ({smi.why}); the driver or a GPU is stuck, and a rank there would"
             " hang too"
@@ -203,7 +205,8 @@ def _slowed(reasons: object) -> bool:
 
 def _finding(xids: list[Event], said: list[Event]) -> Finding:
     first = xids[0]
-    number, bus = int(first.data.xid), str(first.data.bus or "")
+    number = int(first.data.xid)
+    bus = str(first.data.bus or "")
     pids = {e.pid for e in xids} - {None}
     ranks = tuple(
         sorted(
@@ -214,7 +217,9 @@ def _finding(xids: list[Event], said: list[Event]) -> Finding:
             }
         )
     )
-    who = f" of {name_ranks(ranks)}" if ranks else ""
+    who = ""
+    if ranks:
+        who = f" of {name_ranks(ranks)}"
     say = (
         f"The GPU {bus}{who}{on(first.host)} reported a hardware fault, Xid {number}"
         f" ({XIDS[number]}); everything after it is a consequence."

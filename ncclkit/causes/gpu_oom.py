@@ -102,7 +102,8 @@ def diagnose(case: Case) -> Finding:
         return CHECK.risk(case) or CHECK.otherwise(
             case, went_well, "No allocation on a GPU failed.", missing
         )
-    ranks, first = ranks_in(lines), lines[0]
+    ranks = ranks_in(lines)
+    first = lines[0]
     gpus = tuple(sorted({str(e.data.gpu) for e in torch if e.data.gpu is not None}))
     others = other_processes(first.text).clause
     say = (
@@ -110,29 +111,32 @@ def diagnose(case: Case) -> Finding:
         f" GPU{' ' + gpus[0] if len(gpus) == 1 else ''}:"
         f" {_how(first)}{f'; {others}' if others else ''}."
     )
-    hosts, advice = name_hosts(lines), _advice(not torch, smaller_batch(case))
-    advice = (OWN, *advice) if others else advice
+    hosts = name_hosts(lines)
+    advice = _advice(not torch, smaller_batch(case))
+    if others:
+        advice = (OWN, *advice)
     return found(ID, "proven", say, pick(lines), ranks=ranks, hosts=hosts, gpus=gpus, advice=advice)
 
 
 def _risks(host: HostFacts) -> Iterator[Risk]:
     """GPUs whose memory is in use before the job starts."""
     for gpu, fact in host.gpus("memory.free").items():
-        total, free = host.number(f"gpu.{gpu}.memory.total"), number(fact.value)
+        total = host.number(f"gpu.{gpu}.memory.total")
+        free = number(fact.value)
         if not total or free is None or free > (1 - TAKEN) * total:
             continue
         holders = host.fact(f"gpu.{gpu}.memory.holders")
-        by = (
-            f" by {', '.join(map(_process, holders.value[:3]))}"
-            if holders and holders.value
-            else ""
-        )
+        by = ""
+        if holders and holders.value:
+            by = f" by {', '.join(map(_process, holders.value[:3]))}"
         have = f"{format_bytes(free * MIB)} of {format_bytes(total * MIB)}"
         say = (
             f"GPU {gpu} has {have} free, the rest is held{by}; a job that needs all of it would run"
             " out of memory"
         )
-        strength: Strength = "likely" if free < (1 - MOST) * total else "possible"
+        strength: Strength = "possible"
+        if free < (1 - MOST) * total:
+            strength = "likely"
         yield Risk(say, [fact, holders if by else None], _advice(True)[0], strength, gpus=(gpu,))
 
 
@@ -143,18 +147,22 @@ def _process(row: Mapping[str, Any]) -> str:
 def _how(event: Event) -> str:
     data = event.data
     if isinstance(data, CudaOom) and data.tried:
-        of = f" of {_size(data.total)}" if data.total else ""
-        free = f" and {_size(data.free)}{of} was free" if data.free else ""
+        of = ""
+        if data.total:
+            of = f" of {_size(data.total)}"
+        free = ""
+        if data.free:
+            free = f" and {_size(data.free)}{of} was free"
         return f"it asked for {_size(data.tried)}{free}"
-    return (
-        "NCCL could not allocate its buffers because the program had taken the memory"
-        if event.kind.startswith(("nccl", "c10d"))
-        else "an allocation was refused"
-    )
+    if event.kind.startswith(("nccl", "c10d")):
+        return "NCCL could not allocate its buffers because the program had taken the memory"
+    return "an allocation was refused"
 
 
 def _size(value: object) -> str:
-    return format_bytes(value) if isinstance(value, (int, float)) else str(value)
+    if isinstance(value, (int, float)):
+        return format_bytes(value)
+    return str(value)
 
 
 OWN = Advice(
@@ -195,7 +203,9 @@ def _advice(nccl: bool, code: str = BATCHES[""]) -> tuple[Advice, ...]:
         ),
         risk="A smaller fraction makes PyTorch itself run out earlier.",
     )
-    return (room, smaller) if nccl else (smaller, room)
+    if nccl:
+        return room, smaller
+    return smaller, room
 
 
 def experiment(case: Case) -> Experiment:

@@ -67,7 +67,9 @@ def _used_by_others(case: Case) -> Finding | None:
     came.
     """
     speed = measured_speed(case)
-    shared = [event for event in speed.others if event.data.gpus] if speed and speed.slow else []
+    shared = []
+    if speed and speed.slow:
+        shared = [event for event in speed.others if event.data.gpus]
     if speed is None or not shared:
         return None
     gpus = tuple(sorted({str(gpu) for event in shared for gpu in event.data.gpus}, key=int))
@@ -88,8 +90,11 @@ def _used_by_others(case: Case) -> Finding | None:
 def _risks(host: HostFacts) -> Iterator[Risk]:
     """GPUs on which a kernel runs, and GPUs in exclusive mode that a process holds."""
     for gpu, fact in host.gpus("busy").items():
-        holders, mode = host.fact(f"gpu.{gpu}.memory.holders"), host.fact(f"gpu.{gpu}.compute_mode")
-        rows: list[Any] = holders.value if holders and isinstance(holders.value, list) else []
+        holders = host.fact(f"gpu.{gpu}.memory.holders")
+        mode = host.fact(f"gpu.{gpu}.compute_mode")
+        rows: list[Any] = []
+        if holders and isinstance(holders.value, list):
+            rows = holders.value
         by = ", ".join(_process(row) for row in rows[:3] if isinstance(row, dict))
         if by and mode and mode.value == "Exclusive_Process":
             say = (
@@ -98,13 +103,17 @@ def _risks(host: HostFacts) -> Iterator[Risk]:
             )
             yield Risk(say, [holders, mode], _advice(gpu), "likely", gpus=(gpu,))
         elif (busy := number(fact.value) or 0) >= BUSY:
-            who = f"with {by}" if by else "with a process that is not visible from here"
+            who = "with a process that is not visible from here"
+            if by:
+                who = f"with {by}"
             say = (
                 f"GPU {gpu} is busy {busy:g} % of the time {who}; a rank there would take turns"
                 " with it, and all "
             )
             say += "other ranks would wait for it in every step"
-            strength: Strength = "likely" if busy >= MOST else "possible"
+            strength: Strength = "possible"
+            if busy >= MOST:
+                strength = "likely"
             yield Risk(say, [fact, holders], _advice(gpu), strength, gpus=(gpu,))
 
 

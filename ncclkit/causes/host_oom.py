@@ -117,17 +117,20 @@ def _refused(case: Case) -> Finding | None:
     ranks = ranks_in(workers + refused)
     if not workers and not refused:
         return None
-    what = (
-        "a data-loader worker was killed by the system"
-        if workers
-        else f"{_requested(refused)} was refused"
-    )
+    if workers:
+        what = "a data-loader worker was killed by the system"
+    else:
+        what = f"{_requested(refused)} was refused"
     say = f"{start(name_ranks(ranks))} ran out of host memory: {what}."
-    why, advice = pick(workers, refused, _killed(case)), _advice(case)
-    advice = advice if workers else (_in_pieces(_requested(refused)), *advice)
+    why = pick(workers, refused, _killed(case))
+    advice = _advice(case)
+    if not workers:
+        advice = (_in_pieces(_requested(refused)), *advice)
     # The experiment runs rank 0 alone: without the rank at fault it would work for that reason
     # alone.
-    asked = experiment(case) if not ranks or 0 in ranks else None
+    asked = None
+    if not ranks or 0 in ranks:
+        asked = experiment(case)
     return found(ID, "likely", say, why, ranks=ranks, advice=advice, next=asked)
 
 
@@ -136,11 +139,9 @@ def _requested(refused: list[Event]) -> str:
     reported = next(
         (m for e in refused if (m := re.search(r"tried to allocate (\d+) bytes", e.text))), None
     )
-    return (
-        f"an allocation of {format_bytes(int(reported[1]))}"
-        if reported
-        else "an allocation of host memory"
-    )
+    if reported:
+        return f"an allocation of {format_bytes(int(reported[1]))}"
+    return "an allocation of host memory"
 
 
 def _in_pieces(what: str) -> Advice:
@@ -159,7 +160,8 @@ def _in_pieces(what: str) -> Advice:
 
 def _silent_kill(case: Case) -> Finding | None:
     """Signal 9, with or without facts that show that memory was short."""
-    killed, short = _killed(case), _short(case)
+    killed = _killed(case)
+    short = _short(case)
     if not killed:
         return None
     say = f"{who_of(killed)} was killed by signal 9"
@@ -168,7 +170,9 @@ def _silent_kill(case: Case) -> Finding | None:
         if short
         else "; this is most often the OOM killer, but no file here says why."
     )
-    strength: Strength = "likely" if short else "possible"
+    strength: Strength = "possible"
+    if short:
+        strength = "likely"
     return found(
         ID, strength, say, pick(killed, short), ranks=ranks_in(killed), advice=_advice(case)
     )
@@ -224,35 +228,46 @@ def _reported(case: Case) -> Finding | None:
     ) or ranks_in(reported)
     ranks = ranks or ranks_in(killed)
     first = reported[0]
-    by_kernel = first.data if isinstance(first.data, KernelOom) else None
+    by_kernel = None
+    if isinstance(first.data, KernelOom):
+        by_kernel = first.data
     limited = (
         (by_kernel and by_kernel.memcg)
         or first.kind == "slurm.event"
         or matching([first], "OOMKill", "MEMLIMIT")
     )
-    limit = " because its memory limit (cgroup) was reached" if limited else ""
-    victim = (
-        f"process {by_kernel.pid} ({by_kernel.name or 'of the job'})"
-        if by_kernel and by_kernel.pid
-        else "a process of the job"
-    )
-    rank = f", {name_ranks(ranks)}," if ranks else ""
+    limit = ""
+    if limited:
+        limit = " because its memory limit (cgroup) was reached"
+    victim = "a process of the job"
+    if by_kernel and by_kernel.pid:
+        victim = f"process {by_kernel.pid} ({by_kernel.name or 'of the job'})"
+    rank = ""
+    if ranks:
+        rank = f", {name_ranks(ranks)},"
     say = (
         f"{victim[0].upper()}{victim[1:]}{rank}{on(first.host)} was killed for lack of host"
         f" memory{limit}; the other ranks only lost their peer."
     )
-    strength: Strength = "likely" if _elsewhere(case, first, ranks, killed) else "proven"
-    why, hosts = pick(reported, killed), name_hosts(reported)
+    strength: Strength = "proven"
+    if _elsewhere(case, first, ranks, killed):
+        strength = "likely"
+    why = pick(reported, killed)
+    hosts = name_hosts(reported)
     return found(ID, strength, say, why, ranks=ranks, hosts=hosts, advice=_advice(case))
 
 
 def _killed_process(event: Event) -> int | None:
-    return event.data.pid if isinstance(event.data, KernelOom) else None
+    if isinstance(event.data, KernelOom):
+        return event.data.pid
+    return None
 
 
 def _elsewhere(case: Case, first: Event, ranks: tuple[int, ...], killed: list[Event]) -> bool:
     """True where the process may belong to another job, or its end did not end this job."""
-    named = first.data.name if isinstance(first.data, KernelOom) else ""
+    named = ""
+    if isinstance(first.data, KernelOom):
+        named = first.data.name
     name = named or "python"
     theirs = [event for event in killed if event.kind == "elastic.exit"]
     return not (ranks or theirs) and bool(rank_states(case).raised or not RANKS.search(name))
@@ -272,14 +287,20 @@ def _risks(host: HostFacts) -> Iterator[Risk]:
             " server or the network is slow"
         )
         yield Risk(say, [host.fact("memory.swap")], SWAP, "likely")
-    total, limit = host.number("memory.total") or 0, host.number("limits.cgroup.memory")
+    total = host.number("memory.total") or 0
+    limit = host.number("limits.cgroup.memory")
     capped = limit is not None and 0 <= limit < total
-    room = limit if limit is not None and capped else total
+    if limit is not None and capped:
+        room = limit
+    else:
+        room = total
     yield from _data(host, room, host.fact("limits.cgroup.memory" if capped else "memory.total"))
     ranks = host.ranks or 2
     need = ranks * (PER_RANK if host.gpu_count else PER_CPU_RANK)
     if total and room < need:
-        what = "the memory limit (cgroup)" if capped else "the memory"
+        what = "the memory"
+        if capped:
+            what = "the memory limit (cgroup)"
         each = f"{format_bytes(room / ranks)} for each of {ranks} ranks"
         say = f"{what} is {format_bytes(room)}, {each}; the OOM killer would end them"
         fact = host.fact("limits.cgroup.memory" if capped else "memory.total")
@@ -296,19 +317,24 @@ def _data(host: HostFacts, room: float, fact: Fact | None) -> Iterator[Risk]:
     the user gave.
     """
     dataset, batch = (host.number(f"job.{name}") or 0 for name in ("dataset", "batch"))
-    workers, prefetch = int(host.number("job.workers") or 0), int(host.number("job.prefetch") or 2)
+    workers = int(host.number("job.workers") or 0)
+    prefetch = int(host.number("job.prefetch") or 2)
     ranks = host.ranks or 2
     need = budgets.host_memory(dataset, ranks, workers, prefetch, batch)
     pinned = ranks * prefetch * batch
     if not room or need.value + pinned <= TIGHT * room:
         return
-    also = f", and {format_bytes(pinned)} in pinned memory" if pinned else ""
+    also = ""
+    if pinned:
+        also = f", and {format_bytes(pinned)} in pinned memory"
     say = (
         f"the data of {ranks} ranks needs {format_bytes(need.value)}"
         f" ({need.words.rstrip('.')}){also}, and the memory is {format_bytes(room)}; the OOM killer"
         " would end a rank, or swapping would make it late"
     )
-    strength: Strength = "likely" if need.value + pinned > room else "possible"
+    strength: Strength = "possible"
+    if need.value + pinned > room:
+        strength = "likely"
     facts = [host.fact(f"job.{name}") for name in ("dataset", "batch", "workers")]
     fewer = _smaller(f" (here {ranks} copies of {format_bytes(dataset)})", workers)
     if ranks * dataset <= TIGHT * room:
@@ -324,7 +350,10 @@ def before_a_job(case: Case) -> Experiment:
 
     It does not answer where swap is or why a past job failed.
     """
-    areas = [row for fact in case.facts_of("memory.swap") for row in fact.value or ()]
+    areas = []
+    for fact in case.facts_of("memory.swap"):
+        for row in fact.value or ():
+            areas.append(row)
     if failed(case) or any(REMOTE.search(str(area.get("storage"))) for area in areas):
         return experiment(case)
     return limits(
@@ -334,7 +363,9 @@ def before_a_job(case: Case) -> Experiment:
 
 def _advice(case: Case) -> tuple[Advice, ...]:
     total = next((f.value for f in case.facts_of("memory.total") if f.value), None)
-    have = f" (this host has {format_bytes(total)})" if total else ""
+    have = ""
+    if total:
+        have = f" (this host has {format_bytes(total)})"
     dataset = case.fact("job.dataset")
     large = (
         (_in_pieces(f"all {format_bytes(dataset)}"),)

@@ -129,17 +129,26 @@ def _resolver(case: Case) -> Finding | None:
     if not lines:
         return None
     gave_up = case.of(StoreConnectTimeout)
-    strength: Strength = "proven" if gave_up or len(lines) + lines[0].count > 2 else "likely"
+    strength: Strength = "likely"
+    if gave_up or len(lines) + lines[0].count > 2:
+        strength = "proven"
     only_ipv6 = all("IPv6 network addresses" in e.text for e in lines)
     if only_ipv6:  # IPv4 is tried next, and a peer that starts later gets its name later
-        strength = "likely" if gave_up else "possible"
+        strength = "possible"
+        if gave_up:
+            strength = "likely"
     if case.of(NcclInit, C10dTimeout):
         strength = "possible"
     name = next(filter(None, map(_name_asked, lines)), "")
     if strength == "proven" and not any(e.kind == "store.resolve" for e in lines):
         given = {str(e.data.host) for e in gave_up}
-        strength = "proven" if name in given else "likely"  # another program's name
-    what = f"The name {name}" if name else "A host name of the job"
+        # another program's name
+        strength = "likely"
+        if name in given:
+            strength = "proven"
+    what = "A host name of the job"
+    if name:
+        what = f"The name {name}"
     say = (
         f"{what} does not resolve to an address{on(lines[0].host)}, so the ranks cannot find the"
         " store."
@@ -149,7 +158,8 @@ def _resolver(case: Case) -> Finding | None:
             f"{what} had no IPv6 address{on(lines[0].host)} when a rank asked; nothing shows that"
             " it gave up."
         )
-    hosts, advice = (name,) if name else (), _advice(name or "$MASTER_ADDR")
+    hosts = (name,) if name else ()
+    advice = _advice(name or "$MASTER_ADDR")
     why = pick(lines, gave_up, limit=5)
     return found(
         ID,
@@ -170,7 +180,8 @@ def _same_name(case: Case) -> Finding | None:
     mixed += case.of(NcclChannel, via="SHM") if failed(case) else []
     if not lines or not mixed:
         return None
-    name, addresses = lines[0].host, " and ".join(str(e.data.address) for e in lines[:2])
+    name = lines[0].host
+    addresses = " and ".join(str(e.data.address) for e in lines[:2])
     say = (
         f"Two machines ({addresses}) have the name {name}, so NCCL takes their ranks for those of"
         " one machine."
@@ -216,7 +227,8 @@ def _announced(case: Case) -> Finding | None:
         return found(ID, "likely", say, why, hosts=names, advice=advice, next=experiment(case))
     if not lines:
         return None
-    first, address = lines[0], plain_address(lines[0].data.address)
+    first = lines[0]
+    address = plain_address(lines[0].data.address)
     own = [
         fact
         for fact in of_job_hosts(case, case.facts_of("net.hostname.addresses"))
@@ -228,9 +240,12 @@ def _announced(case: Case) -> Finding | None:
         whose = f"hostname {' and '.join(hosts)} resolves to it"
     who = who_of([first])
     say = f"{who}{on(first.host)} was told to connect to {address}, that is, to itself: {whose}."
-    strength: Strength = (
-        "proven" if hosts and len(_hosts(case)) > 1 else "likely" if hosts else "possible"
-    )
+    if hosts and len(_hosts(case)) > 1:
+        strength: Strength = "proven"
+    elif hosts:
+        strength = "likely"
+    else:
+        strength = "possible"
     advice = (_gloo(common_interface(case)), *_advice(hosts[0] if hosts else "$(hostname)"))
     return found(
         ID,
@@ -245,13 +260,17 @@ def _announced(case: Case) -> Finding | None:
 
 def _host_asked(event: Event) -> str:
     """The host of the store that a line names; empty where it names none."""
-    return str(event.data.host or "") if isinstance(event.data, Endpoint) else ""
+    if isinstance(event.data, Endpoint):
+        return str(event.data.host or "")
+    return ""
 
 
 def _name_asked(event: Event) -> str:
     """The name that had no address; empty where the line does not tell it."""
     is_unresolved = isinstance(event.data, SystemFault)
-    return str(event.data.asked or "") if is_unresolved else _host_asked(event)
+    if is_unresolved:
+        return str(event.data.asked or "")
+    return _host_asked(event)
 
 
 def _loop(case: Case) -> Finding | None:
@@ -263,7 +282,10 @@ def _loop(case: Case) -> Finding | None:
     local = [e for e in timeouts if _host_asked(e).startswith("127.")]
     if not local and not (own and timeouts):
         return None
-    host = own[0].host if own else _host_asked(local[0])
+    if own:
+        host = own[0].host
+    else:
+        host = _host_asked(local[0])
     say = f"Hostname {host} resolves to 127.x, so each host that uses it reaches only itself."
     why = pick(own, local, timeouts)
     return found(ID, "likely", say, why, hosts=(host,), advice=_advice(host), next=experiment(case))
@@ -276,15 +298,16 @@ def _tested_names(case: Case) -> Finding | None:
     if not bad:
         return None
     first = bad[0]
-    what = (
-        f"resolves to {first.address}, that is {first.src}" if first.address else "does not resolve"
-    )
+    what = "does not resolve"
+    if first.address:
+        what = f"resolves to {first.address}, that is {first.src}"
     what += "" if first.address else f" ({first.unresolved})"
     say = (
         f"On {first.src} hostname {first.dst} {what}{_tested.plus(bad, 'name')}: ranks there would"
         " not find it."
     )
-    hosts, why = tuple(sorted({link.src for link in bad})), tuple(link.event for link in bad[:6])
+    hosts = tuple(sorted({link.src for link in bad}))
+    why = tuple(link.event for link in bad[:6])
     return found(
         ID,
         _tested.risk(case),
@@ -306,8 +329,12 @@ def _own_names(case: Case) -> Finding | None:
     if not own or (alone and of_job(case)):  # harmless for a job on this host only
         return None
     first = own[0]
-    where = f"resolves to {first.value[0]}" if first.value else "does not resolve"
-    digits = " (digits alone are read as a number)" if is_whole(first.host) else ""
+    where = "does not resolve"
+    if first.value:
+        where = f"resolves to {first.value[0]}"
+    digits = ""
+    if is_whole(first.host):
+        digits = " (digits alone are read as a number)"
     aside = ""
     if first.value and not _to_itself(first):
         aside = f", which is not one of its addresses{digits}"
@@ -315,7 +342,8 @@ def _own_names(case: Case) -> Finding | None:
         f"Hostname {first.host} {where} on itself{_tested.plus(own, 'host')}{aside}, so gloo there"
         f" would use lo and {'another host' if alone else 'the other hosts'} would not reach it."
     )
-    hosts, why = tuple(f.host for f in own), pick(own, [gloo[f.host] for f in own], limit=6)
+    hosts = tuple(f.host for f in own)
+    why = pick(own, [gloo[f.host] for f in own], limit=6)
     nccl = next(
         (
             str(f.value)
@@ -326,7 +354,10 @@ def _own_names(case: Case) -> Finding | None:
     )
     advice = (_gloo(common_interface(case) or nccl), *_advice(first.host))
     # ranks of one host meet whatever its name resolves to
-    ask_it = None if alone else experiment(case)
+    if alone:
+        ask_it = None
+    else:
+        ask_it = experiment(case)
     # Jobs over NCCL do not need the name, so at most possible.
     return found(ID, "possible", say, why, hosts=hosts, advice=advice, next=ask_it)
 
@@ -355,7 +386,8 @@ def _symptom(case: Case) -> Finding | None:
         "connect() timed out",
         "connection to the C10d store",
     )
-    if unnamed := [e for e in case.of(GlooConnect) if not e.data.address]:
+    unnamed = [e for e in case.of(GlooConnect) if not e.data.address]
+    if unnamed:
         say = (
             "gloo could not connect the ranks; a usual reason is a host whose own name resolves to"
             " loopback."

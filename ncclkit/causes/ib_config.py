@@ -106,7 +106,8 @@ def _risks(host: HostFacts) -> Iterator[Risk]:
     """Ports whose GID table is empty, or holds an address that is not routed, at
     NCCL_IB_GID_INDEX.
     """
-    index, fact = host.number("env.NCCL_IB_GID_INDEX"), host.fact("env.NCCL_IB_GID_INDEX")
+    index = host.number("env.NCCL_IB_GID_INDEX")
+    fact = host.fact("env.NCCL_IB_GID_INDEX")
     for port in host.value("net.rdma") or ():
         if index is None or port.get("state") != "ACTIVE" or port.get("link_layer") != "Ethernet":
             continue
@@ -115,12 +116,16 @@ def _risks(host: HostFacts) -> Iterator[Risk]:
             "v1" in str(row.get("type")) or str(row.get("gid")).startswith("fe80")
         )
         if row is None or local:
-            what = "of RoCE v1 or link-local" if local else "empty"
+            what = "empty"
+            if local:
+                what = "of RoCE v1 or link-local"
             say = (
                 f"NCCL_IB_GID_INDEX={index:g} is set and that entry of {port.get('device')} is"
                 f" {what}; connections to "
             )
-            strength: Strength = "possible" if local else "likely"
+            strength: Strength = "likely"
+            if local:
+                strength = "possible"
             say += "other nodes would fail"
             yield Risk(
                 say,
@@ -138,7 +143,8 @@ def _memory(case: Case) -> Finding | None:
     lines = [e for e in lines if not matching([e], "Cannot allocate")]
     if not lines:
         return None
-    ranks, hosts = ranks_in(lines), name_hosts(lines)
+    ranks = ranks_in(lines)
+    hosts = name_hosts(lines)
     say = (
         f"{start(name_ranks(ranks))}{on(lines[0].host)} could not register GPU memory with the"
         " InfiniBand card."
@@ -161,7 +167,8 @@ def _first_packets(case: Case) -> Finding | None:
     begun = [e for kind in STARTS for e in case.of(kind)] + matching(early, "localGid fe80")
     if not early or later or not (begun or early[0].data.status == 4):
         return None
-    memory, gid = early[0].data.status == 4, env_of(case, "NCCL_IB_GID_INDEX")
+    memory = early[0].data.status == 4
+    gid = env_of(case, "NCCL_IB_GID_INDEX")
     what = (
         "the first packets over InfiniBand or RoCE were never answered: the ports cannot reach each"
         " other"
@@ -258,17 +265,18 @@ def _setup(case: Case) -> Finding | None:
         else 0
     )
     mixed = matching([first], "link_layer", "incompatible devices")
-    why = (
-        "its cards mix InfiniBand and Ethernet"
-        if mixed
-        else MEANS.get(number, "the connection could not be set up")
-    )
+    if mixed:
+        why = "its cards mix InfiniBand and Ethernet"
+    else:
+        why = MEANS.get(number, "the connection could not be set up")
     device = str(first.data.device or "")
     say = (
         f"{who_of(setup, first.host)} could not connect over {device or 'InfiniBand/RoCE'}: {why}."
     )
     lost = case.of(KernelLink, state="down") + family(case, "ib_async")
-    strength: Strength = "proven" if number and "modify_qp" in first.text and not lost else "likely"
+    strength: Strength = "likely"
+    if number and "modify_qp" in first.text and not lost:
+        strength = "proven"
     return found(
         ID,
         strength,
@@ -284,9 +292,11 @@ def _setup(case: Case) -> Finding | None:
 
 def _ports(case: Case) -> list[Any]:
     """The RDMA ports of the job's hosts."""
-    return [
-        port for fact in of_job_hosts(case, case.facts_of("net.rdma")) for port in fact.value or ()
-    ]
+    found: list[Any] = []
+    for fact in of_job_hosts(case, case.facts_of("net.rdma")):
+        for port in fact.value or ():
+            found.append(port)
+    return found
 
 
 def _routed(port: Mapping[str, Any]) -> int | None:
@@ -320,12 +330,12 @@ def _advice(
                 risk="Without GPU Direct bandwidth between nodes drops.",
             ),
         )
-    unset = (
-        "Unset NCCL_IB_GID_INDEX (NCCL 2.21 and newer choose the right entry), or "
-        if set_by_user
-        else ""
-    )
-    this = f", here {index}" if index is not None else ""
+    unset = ""
+    if set_by_user:
+        unset = "Unset NCCL_IB_GID_INDEX (NCCL 2.21 and newer choose the right entry), or "
+    this = ""
+    if index is not None:
+        this = f", here {index}"
     return (
         Advice(
             f"{unset}{'choose' if unset else 'Choose'} the GID index of the RoCE v2 entry with the"

@@ -146,13 +146,16 @@ def _risks(host: HostFacts) -> Iterator[Risk]:
             port.get("physical") == "Polling" and port.get("link_layer") in layers and not wanted
         )
         if port.get("state") != "ACTIVE" and (searching or (named and not wanted.startswith("^"))):
-            asked = f", though NCCL_IB_HCA={wanted} asks for it" if named else ""
+            asked = ""
+            if named:
+                asked = f", though NCCL_IB_HCA={wanted} asks for it"
             say = (
                 f"port {port.get('port')} of {device} is"
                 f" {port.get('state') or 'not active'}{asked}; NCCL would run "
             )
             say += "without it, over fewer links or over plain sockets"
-            facts, strength = [host.fact("net.rdma")], "likely" if named else "possible"
+            facts = [host.fact("net.rdma")]
+            strength = "likely" if named else "possible"
             yield Risk(
                 say,
                 facts,
@@ -198,7 +201,9 @@ def _completion(case: Case, first: Event, lines: list[Event], others: list[Event
         m[1] for e in lines if (m := re.search(r"peer ([\w.:-]+?)(?:<\d+>|\s)", e.text))
     )
     device = next((str(e.data.device) for e in lines if e.data.device), "")
-    peer = f" to {peers.most_common(1)[0][0]}" if peers else ""
+    peer = ""
+    if peers:
+        peer = f" to {peers.most_common(1)[0][0]}"
     say = (
         "The InfiniBand connection of"
         f" {name_ranks(ranks_in([first]))}{on(first.host)}{' on ' + device if device else ''}{peer}"
@@ -209,7 +214,9 @@ def _completion(case: Case, first: Event, lines: list[Event], others: list[Event
     # The link had worked before: the addresses are right, so a longer timeout may bridge the
     # interruption.
     fits = mid_run or first.data.routed
-    strength: Strength = "likely" if fits or status != 12 else "possible"
+    strength: Strength = "possible"
+    if fits or status != 12:
+        strength = "likely"
     return found(
         ID,
         "proven" if status == 12 and others and not _rank_ended(case) else strength,

@@ -74,7 +74,8 @@ def diagnose(case: Case) -> Finding:
     ]
     # they are there by chance where all is well
     wanted += infiniband_seen(case) if failed(case) else []
-    if pair := _differing_hosts([*sockets, *none], other):
+    pair = _differing_hosts([*sockets, *none], other)
+    if pair:
         without, uses = pair
         say = (
             f"Some ranks use sockets and others {uses.data.name}: InfiniBand is missing on "
@@ -94,11 +95,9 @@ def diagnose(case: Case) -> Finding:
             pick(mixed, none, sockets),
         )
     if (sockets or none) and (wanted or off) and len(name_hosts(case.of(NcclInit))) != 1:
-        why = (
-            "NCCL_IB_DISABLE=1 is set"
-            if off
-            else "NCCL found no usable device although one is expected"
-        )
+        why = "NCCL found no usable device although one is expected"
+        if off:
+            why = "NCCL_IB_DISABLE=1 is set"
         return _finding(
             case,
             "likely",
@@ -133,7 +132,8 @@ def _differing_hosts(without: list[Event], other: list[Event]) -> tuple[Event, E
 
     A host whose ranks use another network has looked for cards before it chose.
     """
-    hosts, ranks = {two.host for two in other}, {two.rank for two in other}
+    hosts = {two.host for two in other}
+    ranks = {two.rank for two in other}
     # whether a pair differs depends on the second only by what it names
     kinds = {(bool(two.host), two.rank is None): two for two in reversed(other)}
     first_of_each = [two for two in other if any(two is kept for kept in kinds.values())]
@@ -154,7 +154,9 @@ def _risks(host: HostFacts) -> Iterator[Risk]:
     ports = host.value("net.rdma") or ()
     active = [port for port in ports if port.get("state") == "ACTIVE"]
     names = sorted({str(port.get("device")) for port in active or ports})
-    off = [host.fact("env.NCCL_IB_DISABLE")] if host.number("env.NCCL_IB_DISABLE") else []
+    off = []
+    if host.number("env.NCCL_IB_DISABLE"):
+        off = [host.fact("env.NCCL_IB_DISABLE")]
     off += (
         [host.fact("env.NCCL_NET")] if str(host.value("env.NCCL_NET")).lower() == "socket" else []
     )

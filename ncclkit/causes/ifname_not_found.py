@@ -117,10 +117,15 @@ def _finding(
     variable: str,
 ) -> Finding:
     wanted = _wanted(case, why[0], filters, variable)
-    host, exist = why[0].host, _interfaces(case, why[0].host)
+    host = why[0].host
+    exist = _interfaces(case, why[0].host)
     events = [piece for piece in why if isinstance(piece, Event)]
-    value = f"={wanted}" if wanted else ""
-    have = f"; it has {', '.join(exist)}" if exist else ""
+    value = ""
+    if wanted:
+        value = f"={wanted}"
+    have = ""
+    if exist:
+        have = f"; it has {', '.join(exist)}"
     say = f"{variable}{value} matches no network interface{on(host)}{have}."
     own = _each_its_own(case, variable, wanted, host)
     evidence: tuple[Evidence, ...] = pick(why, filters, case.facts_of(f"env.{variable}"), limit=6)
@@ -199,29 +204,31 @@ def _each_its_own(case: Case, variable: str, wanted: str, host: str) -> Advice |
 
 
 def _interface(event: Event) -> str:
-    return event.data.interface or "" if isinstance(event.data, GlooNoInterface) else ""
+    if isinstance(event.data, GlooNoInterface):
+        return event.data.interface or ""
+    return ""
 
 
 def _wanted(case: Case, first: Event | Fact, filters: list[Event], variable: str) -> str:
-    named = _interface(first) if isinstance(first, Event) else _filter(case, first)
+    if isinstance(first, Event):
+        named = _interface(first)
+    else:
+        named = _filter(case, first)
     own = [e for e in filters if isinstance(first, Event) and e.rank == first.rank]
-    logged = (
-        [str(e.data.value) for e in own + filters if e.data.value]
-        if variable.startswith("NCCL")
-        else []
-    )
+    logged = []
+    if variable.startswith("NCCL"):
+        logged = [str(e.data.value) for e in own + filters if e.data.value]
     facts = [str(f.value) for f in case.facts_of(f"env.{variable}") if f.value]
     return next(iter([*([named] if named else []), *logged, *facts]), "")
 
 
 def _interfaces(case: Case, host: str) -> list[str]:
     """Usable interfaces of that host, physical ones first: up and not loopback."""
-    rows = [
-        row
-        for f in case.facts_of("net.interfaces")
-        if f.value and (not host or f.host in ("", host))
-        for row in f.value
-    ]
+    rows = []
+    for f in case.facts_of("net.interfaces"):
+        if f.value and (not host or f.host in ("", host)):
+            for row in f.value:
+                rows.append(row)
     usable = [
         r
         for r in rows
@@ -243,15 +250,12 @@ def _advice(variable: str, wanted: str, exist: list[str]) -> tuple[Advice, ...]:
     Where interfaces of the host are known, or set it to one of them.
     """
     gloo = variable.startswith("GLOO")
-    why = (
-        "gloo takes exact names; NCCL's ^ and prefix forms mean nothing to it."
-        if wanted.startswith(("^", "=")) and gloo
-        else (
-            "Without it gloo uses the address of the host's own name."
-            if gloo
-            else "NCCL takes prefixes; at least one interface must pass the filter on each node."
-        )
-    )
+    if wanted.startswith(("^", "=")) and gloo:
+        why = "gloo takes exact names; NCCL's ^ and prefix forms mean nothing to it."
+    elif gloo:
+        why = "Without it gloo uses the address of the host's own name."
+    else:
+        why = "NCCL takes prefixes; at least one interface must pass the filter on each node."
     check = (
         "The log shows 'Bootstrap: Using <interface>' with an address the other nodes can reach."
     )

@@ -101,7 +101,8 @@ def diagnose(case: Case) -> Finding:
         or (warned if failed(case) else matching(warned, "too low", "Please set"))
     )
     if not lines:
-        if risk := CHECK.risk(case):
+        risk = CHECK.risk(case)
+        if risk:
             return risk
         went_well: list[Evidence] = [
             *case.of(NcclDestroy),
@@ -110,7 +111,9 @@ def diagnose(case: Case) -> Finding:
         ]
         say = "Memory could be registered, or no card needed it."
         return CHECK.otherwise(case, went_well, say, "`ulimit -l` inside the job")
-    limit = f" (its limit is {format_bytes(low[0].value)})" if low else ""
+    limit = ""
+    if low:
+        limit = f" (its limit is {format_bytes(low[0].value)})"
     say = (
         f"{who_of(lines, lines[0].host)} was refused locked memory for the InfiniBand card{limit}."
     )
@@ -127,7 +130,9 @@ def diagnose(case: Case) -> Finding:
 
 
 def _error_number(event: Event) -> int | None:
-    return event.data.errno if isinstance(event.data, NcclWarn) else None
+    if isinstance(event.data, NcclWarn):
+        return event.data.errno
+    return None
 
 
 def _risks(host: HostFacts) -> Iterator[Risk]:

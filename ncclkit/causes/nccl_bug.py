@@ -138,11 +138,9 @@ def _inside(case: Case) -> Finding | None:
     lines = all_waiting(case, rank_states(case))
     if not lines or rank_states(case).dead or case.of(FlightLate) or case.of("kernel."):
         return None
-    call = (
-        f"collective {lines[0].data.seq}"
-        if lines[0].data.seq is not None
-        else "the same collective"
-    )
+    call = "the same collective"
+    if lines[0].data.seq is not None:
+        call = f"collective {lines[0].data.seq}"
     say = (
         f"All ranks of the group are inside {call} and none completes it: the fault is below the"
         " program."
@@ -200,11 +198,19 @@ def _ordinary(case: Case) -> bool:
 def _finding(
     defect: Defect, lines: list[Event], versions: list[Event], affected: list[tuple[int, ...]]
 ) -> Finding:
-    has = f" (this job has {'.'.join(map(str, affected[0]))})" if affected else ""
+    has = ""
+    if affected:
+        has = f" (this job has {'.'.join(map(str, affected[0]))})"
     fixed = ".".join(map(str, defect.fixed or ()))
-    repaired = f"it is fixed in NCCL {fixed}" if fixed else "no version with a fix is known here"
-    strength: Strength = "likely" if defect.alone else "possible"
-    upgrade = f"Upgrade NCCL to {fixed} or newer; until then" if fixed else "To get around it,"
+    repaired = "no version with a fix is known here"
+    if fixed:
+        repaired = f"it is fixed in NCCL {fixed}"
+    strength: Strength = "possible"
+    if defect.alone:
+        strength = "likely"
+    upgrade = "To get around it,"
+    if fixed:
+        upgrade = f"Upgrade NCCL to {fixed} or newer; until then"
     advice = Advice(
         f"{upgrade} {defect.instead}.",
         command="python -c 'import torch; print(torch.cuda.nccl.version())'",

@@ -74,12 +74,14 @@ def _dropped(case: Case) -> Finding | None:
     failures += case.of(RendezvousError)
     if not full or not failures or rank_states(case).ended:
         return None
-    name, where = full[0].data.name, on(full[0].host)
+    name = full[0].data.name
+    where = on(full[0].host)
     say = (
         f"The kernel's {name}{where} was full and dropped what did not fit, and connections between"
         " ranks failed."
     )
-    advice, why = _advice(*RAISED[name]), pick(full, failures[:3], limit=5)
+    advice = _advice(*RAISED[name])
+    why = pick(full, failures[:3], limit=5)
     return found(
         ID, "likely", say, why, hosts=name_hosts(full), advice=(advice,), next=experiment(case)
     )
@@ -97,7 +99,8 @@ def _risks(host: HostFacts) -> Iterator[Risk]:
     """Hosts whose accept queue, neighbour table or connection tracking table is too small."""
     yield from _queue(host)
     yield from _neighbours(host)
-    used, most = host.number("net.conntrack") or 0, host.number("net.conntrack.max") or 0
+    used = host.number("net.conntrack") or 0
+    most = host.number("net.conntrack.max") or 0
     if used > FULL * most > 0:
         say = (
             f"the firewall tracks {used:.0f} of at most {most:.0f} connections; it would drop those"
@@ -112,9 +115,12 @@ def _queue(host: HostFacts) -> Iterator[Risk]:
     store at once.
     """
     ranks = max(host.number("env.WORLD_SIZE") or 0, host.number("env.SLURM_NTASKS") or 0)
-    most, lost = host.number("net.backlog"), host.number("net.backlog.overflows") or 0
+    most = host.number("net.backlog")
+    lost = host.number("net.backlog.overflows") or 0
     if most is not None and ranks > most:
-        seen = f" ({lost:g} were dropped so far)" if lost else ""
+        seen = ""
+        if lost:
+            seen = f" ({lost:g} were dropped so far)"
         say = (
             f"{most:.0f} connections may wait at a port{seen} and {ranks:.0f} ranks would connect"
             " at once, if "
@@ -123,7 +129,9 @@ def _queue(host: HostFacts) -> Iterator[Risk]:
             host.fact("net.backlog"),
             host.fact("env.WORLD_SIZE") or host.fact("env.SLURM_NTASKS"),
         ]
-        strength: Strength = "likely" if lost else "possible"
+        strength: Strength = "possible"
+        if lost:
+            strength = "likely"
         yield Risk(
             say + "it is here", facts, _advice("net.core.somaxconn", max(4096, 2 * ranks)), strength
         )
@@ -131,10 +139,13 @@ def _queue(host: HostFacts) -> Iterator[Risk]:
 
 def _neighbours(host: HostFacts) -> Iterator[Risk]:
     """A neighbour table that is too small for the hosts of the network."""
-    most, lost = host.number("net.neighbours.max"), host.number("net.neighbours.overflows") or 0
+    most = host.number("net.neighbours.max")
+    lost = host.number("net.neighbours.overflows") or 0
     nodes = host.number("env.SLURM_NNODES") or 0
     if lost:
-        size = f" ({most:.0f} entries)" if most else ""
+        size = ""
+        if most:
+            size = f" ({most:.0f} entries)"
         say = (
             f"the neighbour table{size} was full {lost:g} times since boot; a job would not reach"
             " some of its hosts"

@@ -109,7 +109,8 @@ def diagnose(case: Case) -> Finding:
             advice=_advice(),
             next=experiment(case),
         )
-    if finding := first_finding(case, _different_networks, _absent):
+    finding = first_finding(case, _different_networks, _absent)
+    if finding:
         return finding
     absent = case.of(NcclInfo, family="no_plugin")
     went_well: list[Evidence] = [*absent, *case.of(NcclNetwork)]
@@ -171,7 +172,9 @@ def _dying(case: Case) -> list[Event]:
     begun = {e.data.rank for e in case.of(NcclInit) if e.data.phase == "start"}
     done = {e.data.rank for e in initialized(case)}
     crashed = [e for e in crashes(case) if e.rank in begun - done or not done]
-    return [*crashed[:2], *loaded[:1]] if loaded and crashed else []
+    if loaded and crashed:
+        return [*crashed[:2], *loaded[:1]]
+    return []
 
 
 def _advice() -> tuple[Advice, ...]:

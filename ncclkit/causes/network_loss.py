@@ -188,8 +188,13 @@ def _timed_out(case: Case) -> Finding | None:
         return None
     first = (links or timed_out)[0]
     device = first.data.device
-    end = "timed out" if matching(timed_out[:1], "timed out") else "lost its route"
-    what = f"The link {device} went down" if links else f"A connection to another node {end}"
+    end = "lost its route"
+    if matching(timed_out[:1], "timed out"):
+        end = "timed out"
+    if links:
+        what = f"The link {device} went down"
+    else:
+        what = f"A connection to another node {end}"
     say = f"{what}{on(first.host)} while the ranks were alive."
     return _finding(case, "likely", say, pick(links, timed_out, broken))
 
@@ -219,7 +224,8 @@ def _user_tested(case: Case) -> Finding | None:
 
 def _mesh(case: Case) -> Finding | None:
     """A service mesh's proxy stands between the ranks, and NCCL's start over own ports failed."""
-    proxies, broken = case.of(NetMesh), _broken(case)
+    proxies = case.of(NetMesh)
+    broken = _broken(case)
     broken += matching(
         messages(case),
         "remote process exited or there was a network error",
@@ -235,9 +241,9 @@ def _mesh(case: Case) -> Finding | None:
     say += "ports of its own choice failed: the mesh does not pass them on."
     say += " The ranks had met at the store." if met else ""
     advice = (WITHOUT_MESH, *_advice())
-    strength: Strength = (
-        "likely" if met and not case.of("store.connect_timeout", "rendezvous.error") else "possible"
-    )
+    strength: Strength = "possible"
+    if met and not case.of("store.connect_timeout", "rendezvous.error"):
+        strength = "likely"
     return replace(
         _finding(case, strength, say, pick(broken[:3], proxies, met[:1], limit=5)), advice=advice
     )
@@ -270,18 +276,24 @@ def _lost(case: Case) -> Finding | None:
 
 def _stalled(case: Case) -> Finding | None:
     """Every rank is in the same collective over several nodes, and none completes it."""
-    lines = all_waiting(case, rank_states(case)) if spans_hosts(case) else []
+    lines = []
+    if spans_hosts(case):
+        lines = all_waiting(case, rank_states(case))
     say = (
         "Every rank has entered the same collective over several nodes and none completes it: the"
         " data path stalls."
     )
-    return _finding(case, "possible", say, pick(lines, limit=4)) if lines else None
+    if lines:
+        return _finding(case, "possible", say, pick(lines, limit=4))
+    return None
 
 
 def _nothing_arrives(case: Case) -> Finding | None:
     """All ranks of a job over several hosts wait for each other, and all of them are alive."""
     states = rank_states(case)
-    lines = list(states.waiting.values()) if spans_hosts(case) and case.of(GlooTimeout) else []
+    lines = []
+    if spans_hosts(case) and case.of(GlooTimeout):
+        lines = list(states.waiting.values())
     if not lines or states.silent or set(states.members) - states.waiting.keys():
         return None
     who = who_of(lines)
@@ -290,7 +302,9 @@ def _nothing_arrives(case: Case) -> Finding | None:
         " alive"
     )
     far, dumps = how_far(case, lines)
-    strength: Strength = "likely" if far else "possible"
+    strength: Strength = "possible"
+    if far:
+        strength = "likely"
     return _finding(case, strength, f"{say}{far}.", pick(lines[:4], dumps[:2]))
 
 
@@ -299,7 +313,9 @@ def _start(case: Case) -> Finding | None:
 
     The messages after that are larger.
     """
-    hung = _starting.hung_starts(case) if spans_hosts(case) else []
+    hung = []
+    if spans_hosts(case):
+        hung = _starting.hung_starts(case)
     met = {event.rank: event for event in _starting.bootstrapped(case)}
     if not hung or not met or set(rank_states(case).members) - met.keys():
         return None
@@ -364,11 +380,14 @@ def _tested_paths(case: Case) -> Finding | None:
 
 def _slow(case: Case) -> Finding | None:
     """A path that loses nothing but is slow, by a connection test or a live test's figures."""
-    if tested := slow_paths(case):
+    tested = slow_paths(case)
+    if tested:
         say, hosts, links = tested
-        why, sure = tuple(link.event for link in links[:6]), _tested.risk(case)
+        why = tuple(link.event for link in links[:6])
+        sure = _tested.risk(case)
         return found(ID, sure, say, why, hosts=hosts, advice=(HELD_BACK,), next=experiment(case))
-    if crawl := crawls(case):
+    crawl = crawls(case)
+    if crawl:
         say, hosts, rows = crawl
         return found(
             ID,
@@ -409,9 +428,15 @@ WITH_ADDRESS = (GlooClosed, GlooConnect, NcclBootstrap, NetPing)
 def _finding(case: Case, strength: Strength, say: str, why: tuple[Evidence, ...]) -> Finding:
     events = [piece for piece in why if isinstance(piece, Event)]
     told = [e.data.address for e in events if isinstance(e.data, WITH_ADDRESS)]
-    peers = {host for address in told for host, _ in holders(case, plain_address(address))}
+    peers = set()
+    for address in told:
+        for host, _ in holders(case, plain_address(address)):
+            peers.add(host)
     hosts = tuple(sorted({*name_hosts(events), *peers}))  # both ends are victims: no culprit rank
-    advice = (SIZES, *_advice()) if case.of("gloo.") else _advice()
+    if case.of("gloo."):
+        advice = (SIZES, *_advice())
+    else:
+        advice = _advice()
     return found(ID, strength, say, why, hosts=hosts, advice=advice, next=experiment(case))
 
 
@@ -486,11 +511,14 @@ def how_far(case: Case, lines: list[Event]) -> tuple[str, list[Event]]:
 
     lines: the ranks' own words on their waiting.
     """
-    if dumps := _half_done(case):
+    dumps = _half_done(case)
+    if dumps:
         return ": a collective that was done on some of them had not arrived on others", dumps
-    if direction := _one_direction(lines):
+    direction = _one_direction(lines)
+    if direction:
         return f": what {direction[0]} sent did not arrive on {direction[1]}", []
-    if sizes := _too_large(case):
+    sizes = _too_large(case)
+    if sizes:
         return (
             f": messages of {sizes[0]:,} bytes had come through, and those of {sizes[1]:,} did not",
             [],
@@ -500,9 +528,13 @@ def how_far(case: Case, lines: list[Event]) -> tuple[str, list[Event]]:
 
 def _one_direction(lines: list[Event]) -> tuple[str, str] | None:
     """The host that could not send and the one that waited to receive, if these are two."""
-    ends = {what: {e.host for e in lines if e.data.what == what} for what in ("send", "recv")}
+    ends = {}
+    for what in "send", "recv":
+        ends[what] = {e.host for e in lines if e.data.what == what}
     apart = all(ends.values()) and not ends["send"] & ends["recv"]
-    return (min(ends["send"]), min(ends["recv"])) if apart else None
+    if apart:
+        return min(ends["send"]), min(ends["recv"])
+    return None
 
 
 def _too_large(case: Case) -> tuple[int, int] | None:
@@ -512,9 +544,13 @@ def _too_large(case: Case) -> tuple[int, int] | None:
     """
     phases = {e.rank: e.data for e in in_order(case.of(WorkerPhase)) if e.data.phase == "size"}
     sizes = {phase.bytes for phase in phases.values()}
-    last = sizes.pop() if len(sizes) == 1 else None
+    last = None
+    if len(sizes) == 1:
+        last = sizes.pop()
     passed = max((m.bytes for m in case.measurements), default=0)
-    return (passed, last) if isinstance(last, int) and 0 < passed < last else None
+    if isinstance(last, int) and 0 < passed < last:
+        return passed, last
+    return None
 
 
 def _half_done(case: Case) -> list[Event]:
@@ -612,13 +648,16 @@ def crawls(case: Case) -> tuple[str, tuple[str, ...], list[Measurement]] | None:
     By what each further byte costs, so that neither latency nor the number of hosts in a ring
     counts; or by small calls that take as long as TCP waits before it sends a packet again.
     """
-    run = case.measurements[-1].run if case.measurements else ""
+    run = ""
+    if case.measurements:
+        run = case.measurements[-1].run
     rows = [m for m in case.measurements if m.run == run and m.hosts > 1 and m.expected and m.busbw]
     hosts = tuple(sorted({*hosts_of(case.latest().of(WorkerPhase)).values()})) if rows else ()
     for op in dict.fromkeys(m.op for m in rows):
         mine = sorted((m for m in rows if m.op == op), key=lambda m: m.bytes)
         speed = marginal(mine)
-        last, bound = mine[-1], mine[-1].expected or 0.0
+        last = mine[-1]
+        bound = mine[-1].expected or 0.0
         named = hosts if len(hosts) == 2 else ()
         stalls = [m for m in mine if (m.p99_us or 0.0) > max(WAIT, AGAIN * m.time_us)]
         if len(stalls) > 1:

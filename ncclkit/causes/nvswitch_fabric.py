@@ -102,7 +102,9 @@ def diagnose(case: Case) -> Finding:
         )
     what = _what_failed([*waiting, *fabric], multicast, xids)
     gpus = tuple(sorted({str(e.data.bus) for e in xids if e.data.bus}))
-    who = who_of(lines) if ranks_in(lines) else "A machine"
+    who = "A machine"
+    if ranks_in(lines):
+        who = who_of(lines)
     return found(
         ID,
         "proven" if waiting or matching(fabric, "don't match") else "likely",
@@ -139,7 +141,8 @@ def _number(event: Event) -> str:
 
 def _risks(host: HostFacts) -> Iterator[Risk]:
     """GPUs that have not registered with the fabric."""
-    state, status = host.gpus("fabric.state"), host.gpus("fabric.status")
+    state = host.gpus("fabric.state")
+    status = host.gpus("fabric.status")
     bad = {
         gpu: fact for gpu, fact in state.items() if fact.value not in ("Completed", "Not Supported")
     }

@@ -105,7 +105,10 @@ def diagnose(case: Case) -> Finding:
     other = [e for e in case.of(NcclChannel) if e.data.via in ("SHM", "NET")]
     measured = [enabled for enabled, _ in copies(case)]
     went_well = measured or [*case.of(NcclDestroy), *rank_states(case).ended.values()] or other
-    witnesses = [_blocked, _denied, _slow] if measured else [_blocked, _denied, _symptom]
+    if measured:
+        witnesses = [_blocked, _denied, _slow]
+    else:
+        witnesses = [_blocked, _denied, _symptom]
     return first_finding(
         case, _from_stages, _wrong_values, *witnesses, CHECK.risk
     ) or CHECK.otherwise(
@@ -124,7 +127,8 @@ def _risks(host: HostFacts) -> Iterator[Risk]:
     }
     if not paths or any(how.startswith("NV") for how in paths):
         return
-    if bridges := host.value("host.acs"):
+    bridges = host.value("host.acs")
+    if bridges:
         say = (
             f"PCIe access control (ACS) is on at {len(bridges)} bridges between GPUs joined by"
             " PCIe; copies between "
@@ -147,9 +151,11 @@ def _from_stages(case: Case) -> Finding | None:
     """The staged test found ranks of one machine that fail together, exchanged wrong values, or
     never answered.
     """
-    who, staged = faulty_ranks(case), staged_test(case)
+    who = faulty_ranks(case)
+    staged = staged_test(case)
     if who and who.gpus and not (who.slow or who.alone or who.between):
-        advice, question = _advice(True), experiment(case)
+        advice = _advice(True)
+        question = experiment(case)
         return found(
             ID, who.strength, who.summary, who.why, ranks=who.ranks, advice=advice, next=question
         )
@@ -169,7 +175,9 @@ def _from_stages(case: Case) -> Finding | None:
         case.of(StagePair),
         limit=5,
     )
-    strength: Strength = "likely" if wrong else "possible"
+    strength: Strength = "possible"
+    if wrong:
+        strength = "likely"
     return found(
         ID,
         strength,
@@ -186,12 +194,15 @@ def _wrong_values(case: Case) -> Finding | None:
     lines = [e for e in case.of(NccltestsTable) if e.data.wrong]
     if not lines:
         return None
-    wrong, op = lines[0].data.wrong, lines[0].data.op or "a collective"
+    wrong = lines[0].data.wrong
+    op = lines[0].data.op or "a collective"
     say = (
         f"nccl-tests counted {wrong:,} wrong values in {op}: copies between GPUs do not arrive as"
         " they were sent."
     )
-    strength: Strength = "possible" if spans_hosts(case) else "likely"
+    strength: Strength = "likely"
+    if spans_hosts(case):
+        strength = "possible"
     return found(ID, strength, say, pick(lines), advice=_advice(True), next=experiment(case))
 
 
@@ -215,7 +226,8 @@ def _denied(case: Case) -> Finding | None:
     lines = matching([*family(case, "p2p", "cuda"), *messages(case), *case.of(CudaError)], *DENIED)
     if not lines:
         return None
-    ranks, hosts = ranks_in(lines), name_hosts(lines)
+    ranks = ranks_in(lines)
+    hosts = name_hosts(lines)
     say = (
         f"{start(name_ranks(ranks))}{on(lines[0].host)}: peer-to-peer access between two GPUs of"
         " the machine was refused."
@@ -231,7 +243,9 @@ def _denied(case: Case) -> Finding | None:
     hard = [
         e for e in lines if not matching([e], *SURVIVED) or "Please set `NCCL_P2P_DISABLE" in e.text
     ]
-    strength: Strength = "proven" if hard else "likely"
+    strength: Strength = "likely"
+    if hard:
+        strength = "proven"
     return found(
         ID,
         strength,
@@ -246,7 +260,8 @@ def _denied(case: Case) -> Finding | None:
 
 def _slow(case: Case) -> Finding | None:
     """Direct copies between GPUs are far slower than copies through the host."""
-    tables, slow = copies(case), slow_copies(case)
+    tables = copies(case)
+    slow = slow_copies(case)
     if not slow:
         return None
     _, a, b, direct, fast = max(slow)
@@ -308,7 +323,9 @@ def _stuck(case: Case) -> list[Event]:
     # where all ranks receive, no data is in flight
     sent = {op_of(e).upper() for e in first} != {"RECV"}
     whole = sent and len(first) == len(waits) and not case.of(FlightMissing)
-    return [*first[:2], *direct[:2]] if first and whole else []
+    if first and whole:
+        return [*first[:2], *direct[:2]]
+    return []
 
 
 OWN = Advice(
@@ -339,7 +356,9 @@ def _advice(iommu: bool) -> tuple[Advice, ...]:
         check="The first collective completes.",
         risk="Slower by a factor of two or more on machines with NVLink.",
     )
-    return (bios, off) if iommu else (off, bios)
+    if iommu:
+        return bios, off
+    return off, bios
 
 
 def experiment(case: Case) -> Experiment:

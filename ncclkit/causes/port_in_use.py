@@ -68,12 +68,8 @@ def diagnose(case: Case) -> Finding:
         "failed to listen on any local network address",
     )
     lines = [e for e in lines if e.kind != "nccl.warn" or "Bootstrap" in e.text]
-    lines = (
-        []
-        if foreign_address(case)
-        and not matching(lines, "EADDRINUSE", "already in use", "errno: 98")
-        else lines
-    )
+    if foreign_address(case) and not matching(lines, "EADDRINUSE", "already in use", "errno: 98"):
+        lines = []
     if not lines:
         went_well: list[Evidence] = [
             *case.of("nccl.init", "nccl.bootstrap", "c10d.timeout", "progress", "worker.phase"),
@@ -111,7 +107,9 @@ def diagnose(case: Case) -> Finding:
 
 
 def _named_port(event: Event) -> int | None:
-    return event.data.port if isinstance(event.data, (StoreBind, Endpoint)) else None
+    if isinstance(event.data, (StoreBind, Endpoint)):
+        return event.data.port
+    return None
 
 
 def _any_server(event: Event) -> bool:
@@ -136,7 +134,8 @@ def _port_refused(case: Case) -> Finding | None:
         f"Port {port or 'of the rendezvous'} on {held[0].name}{_tested.plus(held, 'host')} is"
         " already taken, so a job that opens its store there would fail."
     )
-    why, names = tuple(host.event for host in held[:5]), tuple(host.name for host in held)
+    why = tuple(host.event for host in held[:5])
+    names = tuple(host.name for host in held)
     advice = _advice(port, script(case))
     return found(
         ID, _tested.risk(case), say, why, hosts=names, advice=advice, next=experiment(case)
@@ -147,7 +146,9 @@ def _port(value: object, text: str) -> int | None:
     if isinstance(value, int) and value > 0:
         return value
     match = re.search(r"port: (\d+)|\]:(\d{2,5})\b|0\.0\.0\.0:(\d+)", text)
-    return int(next(g for g in match.groups() if g)) if match else None
+    if match:
+        return int(next(g for g in match.groups() if g))
+    return None
 
 
 def _advice(port: int | None, name: str) -> tuple[Advice, ...]:

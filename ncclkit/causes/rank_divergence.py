@@ -117,7 +117,8 @@ def diagnose(case: Case) -> Finding:
     """Found where ranks made different calls at one place of the sequence, or a rank left it."""
     recorded_calls = (_flight, _launched, _elsewhere, _fingerprint, _entries, _logged, _shares)
     seen_otherwise = (_watchdog, _two_groups, _left, _ddp, _stalled, _skipped_locally, _symptom)
-    if finding := first_finding(case, *recorded_calls, *seen_otherwise):
+    finding = first_finding(case, *recorded_calls, *seen_otherwise)
+    if finding:
         return finding
     states = rank_states(case)
     went_well = [*states.ended.values(), *case.of("nccl.destroy", "flight.missing", "flight.dump")]
@@ -153,7 +154,8 @@ def _flight(case: Case) -> Finding | None:
             )
             say += f"different places of the program: {', '.join(calls)}"
             known = [site for site in event.data.sites or () if site]
-            strength, undecided = "proven" if len(set(known)) > 1 else "likely", "."
+            strength = "proven" if len(set(known)) > 1 else "likely"
+            undecided = "."
         else:
             continue
         outside, how = ([], "") if right else _outside(case, event)
@@ -173,7 +175,8 @@ def _flight(case: Case) -> Finding | None:
 
 def _launched(case: Case) -> Finding | None:
     """All ranks of a running job wait, although NCCL has launched more on some of them."""
-    seen, changes = positions_of_case(case), case.of(RasChange)
+    seen = positions_of_case(case)
+    changes = case.of(RasChange)
     if any(place.call in ("send", "recv") for place in seen.values()):
         return (
             None  # a pair lacks its counterpart, and the others have gone on to the next collective
@@ -190,7 +193,9 @@ def _launched(case: Case) -> Finding | None:
         most = [int(rank) for rank, count in held.items() if count == highest]
         odd = tuple(sorted(most if 2 * len(most) <= len(held) else ranks - set(most)))
         rest = sorted(ranks - set(most))
-        sides = [[seen[rank] for rank in side if rank in seen] for side in (most, rest)]
+        sides = []
+        for side in most, rest:
+            sides.append([seen[rank] for rank in side if rank in seen])
         left = outside_common_path(sides)
         if left is not None:  # counts tell who is ahead; the line of code, who left the path
             odd = tuple(stand.rank for stand in sides[left[0]])
@@ -211,9 +216,15 @@ def _outside(case: Case, event: Event) -> tuple[list[RankPosition], str]:
     """
     seen = positions_of_case(case)
     groups = (event.data.majority, *event.data.odd)
-    held = [[seen[rank] for rank in ranks_of([group]) if rank in seen] for group in groups]
-    found = outside_common_path(held, event.data.sites) if all(held) else None
-    return (held[found[0]], found[1]) if found else ([], "")
+    held = []
+    for group in groups:
+        held.append([seen[rank] for rank in ranks_of([group]) if rank in seen])
+    found = None
+    if all(held):
+        found = outside_common_path(held, event.data.sites)
+    if found:
+        return held[found[0]], found[1]
+    return [], ""
 
 
 def _live(case: Case, event: Event) -> Finding:
@@ -221,8 +232,12 @@ def _live(case: Case, event: Event) -> Finding:
     odd, right = sides(event)
     places = []
     for group in (*odd, *right):
-        verb = "is" if len(group["ranks"]) == 1 else "are"
-        branch = f", {event.data.branch}," if event.data.branch and group is odd[0] else ""
+        verb = "are"
+        if len(group["ranks"]) == 1:
+            verb = "is"
+        branch = ""
+        if event.data.branch and group is odd[0]:
+            branch = f", {event.data.branch},"
         places.append(f"{name_ranks(ranks_of([group]))} {verb} in {group['value']}{branch}")
     say = (
         f"{start(' where '.join(places[:4]))}: they wait for each other in different"
@@ -230,7 +245,9 @@ def _live(case: Case, event: Event) -> Finding:
     )
     say += "" if right else " Neither side is the larger one, so both are named."
     # kernels run long after the lines that started them
-    strength: Strength = "possible" if event.data.for_gpu and not event.data.branch else "likely"
+    strength: Strength = "likely"
+    if event.data.for_gpu and not event.data.branch:
+        strength = "possible"
     seen = positions_of_case(case)
     first_ranks = [rank for group in odd for rank in group["ranks"][:1]]
     lines = [seen[rank].lines[-1] for rank in first_ranks if rank in seen]
@@ -288,7 +305,8 @@ def _fingerprint(case: Case) -> Finding | None:
 def _watchdog(case: Case) -> Finding | None:
     """Watchdogs name different operations for one sequence number."""
     for one in differing_timeouts_of(case):
-        lines, odd = cited(*sorted(one.sides.values(), key=len)), minority(one.sides)
+        lines = cited(*sorted(one.sides.values(), key=len))
+        odd = minority(one.sides)
         if one.what == "op":
             parts = [f"{name_ranks(ranks_in(side))} {op}" for op, side in sorted(one.sides.items())]
             say = (
@@ -312,7 +330,8 @@ def _watchdog(case: Case) -> Finding | None:
     for (group, _), events in by_call(case.events).items():
         groups.setdefault(group, []).extend(event for event in events if rank_of(event) in together)
     for events in groups.values():
-        ops, seqs = disagreeing(events, op_of), disagreeing(events, lambda e: e.data.seq)
+        ops = disagreeing(events, op_of)
+        seqs = disagreeing(events, lambda e: e.data.seq)
         ops = ops or disagreeing(events, size_of)
         exchange = seqs and all(op_of(e).startswith("ALLTOALL") for e in seqs[min(seqs)])
         # The other ranks may have completed an exchange in which one rank still waits for data.
@@ -398,7 +417,9 @@ def _logged(case: Case) -> Finding | None:
     """NCCL's own lines show that some ranks made another call where all others made one."""
     for one in differing_calls(case):
         if one.what == "op" or of_different_calls(one):
-            strength: Strength = "likely" if failed(case) else "possible"
+            strength: Strength = "possible"
+            if failed(case):
+                strength = "likely"
             return _finding(case, strength, f"{one.summary}.", [*one.evidence], one.culprits)
     return None
 
@@ -425,7 +446,8 @@ def _shares(case: Case) -> Finding | None:
 
 def _skipped_locally(case: Case) -> Finding | None:
     """A few ranks log that they skipped or ended something, and then others timed out waiting."""
-    states, said = rank_states(case), case.of(JobAlone)
+    states = rank_states(case)
+    said = case.of(JobAlone)
     ranks = ranks_in(said)
     if (
         not states.waiting
@@ -445,7 +467,8 @@ def _ddp(case: Case) -> Finding | None:
     lines = case.of(DdpParams) + matching(
         messages(case), "Expected to have finished reduction in the prior iteration"
     )
-    if other := model_mismatch(case):
+    other = model_mismatch(case)
+    if other:
         ranks = tuple(sorted(rank for rank in ddp_ranks(other) if rank)) or ranks_in(other)
         say = (
             f"DDP found at its start that the model of {name_ranks(ranks)} has other parameters"
@@ -503,7 +526,8 @@ def _symptom(case: Case) -> Finding | None:
         return None
     first = in_order(states.waiting.values())[0]
     call = "a collective"
-    if (number := sequence_of(first)) is not None:
+    number = sequence_of(first)
+    if number is not None:
         call = f"collective {number} ({op_of(first)})"
     who = name_ranks(r for r in states.waiting if r >= 0)
     return _finding(

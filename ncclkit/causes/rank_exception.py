@@ -88,7 +88,10 @@ def diagnose(case: Case) -> Finding:
     crashed = [event for event in crashes(case) if (signal_of(event) or SEGFAULT) in SIGNALS]
     if crashed and not case.of(KernelOom):
         return _crash(case, crashed)
-    lost = [] if states.dead or states.waiting else _lost(case)
+    if states.dead or states.waiting:
+        lost = []
+    else:
+        lost = _lost(case)
     if lost:
         say = (
             f"{who_of(lost)} only lost a peer; the reason why that peer ended,"
@@ -134,10 +137,11 @@ def _finding(case: Case, states: RankStates, errors: list[Event]) -> Finding:
         sorted(rank for rank in states.raised if rank >= 0 and _same(states.raised[rank], first))
     )
     victims = _victims(case, states, ranks)
-    strength: Strength = (
-        "proven" if victims and ranks and len(ranks) < max(len(states.members), 2) else "likely"
-    )
-    strength = "likely" if _of_a_peer(first) else strength
+    strength: Strength = "likely"
+    if victims and ranks and len(ranks) < max(len(states.members), 2):
+        strength = "proven"
+    if _of_a_peer(first):
+        strength = "likely"
     who = start(name_ranks(ranks))
     say = f"{who} raised {kind}{': ' + message if message else ''}{' at ' + where if where else ''}"
     say += (
@@ -228,7 +232,10 @@ def _crash(case: Case, crashed: list[Event]) -> Finding:
         (place(own_frame(e.data.frames, innermost_first=True)) for e in _unplaced(case, ranks)),
         "",
     )
-    advice = _native(position) if position else TRACE
+    if position:
+        advice = _native(position)
+    else:
+        advice = TRACE
     return found(
         ID,
         "likely",
@@ -242,7 +249,9 @@ def _crash(case: Case, crashed: list[Event]) -> Finding:
 
 def _unplaced(case: Case, ranks: tuple[int, ...]) -> list[Event]:
     """Stacks of nobody knows which rank, where nobody knows either which one crashed."""
-    return [] if ranks else [e for e in case.of(Stack) if e.rank is None and e.data.frames]
+    if ranks:
+        return []
+    return [e for e in case.of(Stack) if e.rank is None and e.data.frames]
 
 
 TRACE = Advice(
@@ -295,8 +304,12 @@ def _explained(case: Case) -> bool:
 
 
 def _at(event: Event) -> str:
-    host = event.data.host if isinstance(event.data, ElasticRoot) else ""
-    return f" on {host}" if host else ""
+    host = ""
+    if isinstance(event.data, ElasticRoot):
+        host = event.data.host
+    if host:
+        return f" on {host}"
+    return ""
 
 
 def _fix(where: str, who: str) -> Advice:

@@ -96,7 +96,9 @@ def diagnose(case: Case) -> Finding:
         event = in_order(scheduler)[0]
         say = f"The ranks{on(event.host)} were killed from outside: {BY[event.data.what]}."
         hosts = name_hosts(scheduler)
-        strength: Strength = "likely" if _stood(case, event) else "proven"
+        strength: Strength = "proven"
+        if _stood(case, event):
+            strength = "likely"
         return found(ID, strength, say, pick(scheduler), hosts=hosts, advice=(_requeue(),))
     memory = [
         *case.of(KernelOom),
@@ -122,10 +124,12 @@ def _launcher_stopped(case: Case) -> Finding:
     """
     reported = [e for e in case.of(PythonException) if str(e.data.type).endswith("SignalException")]
     reported += matching(case.of(SystemFault), "Signal 15 (SIGTERM) received")
-    if closed := _terminal(case):
+    closed = _terminal(case)
+    if closed:
         return closed
     named = case.of(SystemFault, what="killed")
-    if first := _elsewhere(case, reported):
+    first = _elsewhere(case, reported)
+    if first:
         return clear(
             ID,
             "The launcher of another host failed first, and this one was stopped after it.",
@@ -180,10 +184,13 @@ def _stood(case: Case, event: Event) -> list[Event]:
     A time limit or a user's cancellation also ends a job that hangs.
     """
     begun = case.of(NcclInit, phase="start")
-    unfinished = [] if initialized(case) else begun
-    cancelled = (
-        [event] if event.data.what == "cancelled" and "PREEMPT" not in event.text.upper() else []
-    )
+    if initialized(case):
+        unfinished = []
+    else:
+        unfinished = begun
+    cancelled = []
+    if event.data.what == "cancelled" and "PREEMPT" not in event.text.upper():
+        cancelled = [event]
     failed = [
         *case.of(CudaOom),
         *family(case, "ib_completion", "ib_async", "ib_setup", "socket_connect"),
@@ -206,7 +213,9 @@ def _after_failure(case: Case, scheduler: list[Event]) -> list[Event]:
     ]
     failures += case.of("c10d.timeout", "elastic.exit")
     failures += [e for e in case.of(SlurmEvent) if e.data.what in ("task_exit", "oom")]
-    return [] if lost_node else [e for e in failures if e.path == first[0] and e.line < first[1]]
+    if lost_node:
+        return []
+    return [e for e in failures if e.path == first[0] and e.line < first[1]]
 
 
 def _elsewhere(case: Case, reported: list[Event]) -> list[Event]:
@@ -215,13 +224,17 @@ def _elsewhere(case: Case, reported: list[Event]) -> list[Event]:
     """
     stopped = {event.path for event in reported}
     ends = [e for e in case.of(ElasticExit) if (e.data.exitcode or 0) > 0 and e.path not in stopped]
-    return ends if reported else []
+    if reported:
+        return ends
+    return []
 
 
 def _number(end: Event) -> int:
     """Number of the signal that ended a process."""
     is_exit = isinstance(end.data, (ElasticExit, ElasticRoot, SlurmEvent))
-    number = end.data.signal or end.data.exitcode if is_exit else None
+    number = None
+    if is_exit:
+        number = end.data.signal or end.data.exitcode
     return abs(int(number or 9))
 
 

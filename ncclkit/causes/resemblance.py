@@ -111,7 +111,9 @@ def _pieces(word: str) -> Iterator[str]:
     yield word
     if word[0] not in DIGITS:
         edged = f"<{word[:40]}>"
-        yield from (edged[i : i + n] + "~" for n in (3, 4) for i in range(len(edged) - n + 1))
+        for n in 3, 4:
+            for i in range(len(edged) - n + 1):
+                yield edged[i : i + n] + "~"
 
 
 def _words(line: str) -> list[str]:
@@ -165,7 +167,8 @@ class Weights:
 
     def scores(self, spread: Mapping[int, float]) -> dict[str, float]:
         """How far a text lies on the side of each cause."""
-        width, stored = len(self.causes), memoryview(self.stored).cast("b")
+        width = len(self.causes)
+        stored = memoryview(self.stored).cast("b")
         sums = [0.0] * width
         for row, value in spread.items():
             heavy = stored[row * width : (row + 1) * width]
@@ -206,7 +209,8 @@ def unpacked(data: bytes) -> Weights:
     head, _, rest = zlib.decompress(data).partition(b"\n")
     about = json.loads(head)
     count = about["features"]
-    names, rarity = array("I", rest[: 4 * count]), array("f", rest[4 * count : 8 * count])
+    names = array("I", rest[: 4 * count])
+    rarity = array("f", rest[4 * count : 8 * count])
     if sys.byteorder == "big":
         names.byteswap()
         rarity.byteswap()

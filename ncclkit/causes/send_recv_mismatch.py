@@ -116,7 +116,9 @@ def _passed(case: Case) -> Finding | None:
 
 
 def _waiting_of(gap: Event) -> tuple[int, ...]:
-    return tuple(gap.data.waiting) if isinstance(gap.data, FlightMissing) else ()
+    if isinstance(gap.data, FlightMissing):
+        return tuple(gap.data.waiting)
+    return ()
 
 
 def _waited(case: Case) -> Finding | None:
@@ -163,7 +165,9 @@ def _waited(case: Case) -> Finding | None:
 def _single_calls(case: Case) -> list[Event]:
     """Ranks whose stack ends in a single send or receive of torch, in a job whose ranks wait."""
     waits = rank_states(case).waiting
-    ends = case.of("python.exception", "stack") if waits else []
+    ends = []
+    if waits:
+        ends = case.of("python.exception", "stack")
     ends = [e for e in ends if e.data.frames and e.rank is not None]
     return [e for e in ends if _is_single_call(_innermost(e))]
 
@@ -186,7 +190,8 @@ def _unpaired(case: Case) -> Finding | None:
     if not unpaired:
         return None
     own = own_frame(unpaired[0].data.frames, innermost_first=unpaired[0].kind == "stack")
-    call, where = _innermost(unpaired[0]).get("func"), place(own)
+    call = _innermost(unpaired[0]).get("func")
+    where = place(own)
     who = who_of(unpaired)
     gave_up = how_they_waited(rank_states(case).waiting.values()) == "timed out waiting"
     until = " until the timeout" * gave_up
@@ -207,7 +212,8 @@ def _splits(case: Case) -> Finding | None:
 
     Where most ranks were, it is the one that was not.
     """
-    sizes, inside = case.of(GlooSizeMismatch), exchanges(case)
+    sizes = case.of(GlooSizeMismatch)
+    inside = exchanges(case)
     if not sizes or not inside:
         return None
     ranks, (a, b) = ranks_in(sizes), (sizes[0].data.a, sizes[0].data.b)
@@ -278,7 +284,10 @@ def _printed_splits(case: Case) -> Finding | None:
 def _sizes(
     say: str, faulty: list[Event], others: list[Event], ranks: tuple[int, ...] | None = None
 ) -> Finding:
-    odd = ranks_in(faulty) if ranks is None else ranks
+    if ranks is None:
+        odd = ranks_in(faulty)
+    else:
+        odd = ranks
     why = pick(faulty, others, limit=4)
     return found(ID, "likely", say, why, ranks=odd, advice=(SPLITS,), next=_question())
 
@@ -306,7 +315,10 @@ def _recorded(case: Case) -> Finding | None:
     wrong = [e for e in pairs if e.data.live or e.data.sizes or set(e.data.lacking) <= waiting]
     if not wrong or rank_states(case).dead:
         return None
-    say = _unmatched_now(case, wrong[0]) if wrong[0].data.live else _unmatched(wrong[0])
+    if wrong[0].data.live:
+        say = _unmatched_now(case, wrong[0])
+    else:
+        say = _unmatched(wrong[0])
     pair = {rank for event in wrong for rank in (event.data.src, event.data.dst)}
     most = {
         rank
@@ -324,8 +336,13 @@ def _unmatched_now(case: Case, event: Event) -> str:
     """Sentence on a send or receive of a running job that has no counterpart."""
     (rank,), (other,) = event.data.waiting, event.data.lacking
     one, two = positions_of_case(case)[rank], positions_of_case(case)[other]
-    wants, lacks = ("to", "recv") if one.call == "send" else ("from", "send")
-    branch = f", {inside(one.condition)}," if one.condition else ""
+    if one.call == "send":
+        wants, lacks = "to", "recv"
+    else:
+        wants, lacks = "from", "send"
+    branch = ""
+    if one.condition:
+        branch = f", {inside(one.condition)},"
     say = (
         f"Rank {rank} waits in {one.call} {wants} rank {other} at"
         f" {one.place}{branch}{waiting_time_of_case(case)}; "
@@ -363,9 +380,12 @@ def _facing(case: Case) -> Finding | None:
     if not both:
         return None
     (one, two), op = both, both[0].data.op
-    does = "send to each other first" if op == "send" else "wait to receive from each other first"
+    does = "wait to receive from each other first"
+    if op == "send":
+        does = "send to each other first"
     say = f"Ranks {one.rank} and {two.rank} both {does}, so neither reaches the matching call."
-    why, ranks = pick(both, rank_states(case).waiting.values()), (one.rank or 0, two.rank or 0)
+    why = pick(both, rank_states(case).waiting.values())
+    ranks = (one.rank or 0, two.rank or 0)
     return found(ID, "likely", say, why, ranks=ranks, advice=_advice(), next=_question())
 
 

@@ -108,9 +108,13 @@ def _flight(case: Case) -> Finding | None:
     for event in case.of(FlightMismatch):
         if event.data.field in ("sizes", "dtypes") and not other_calls(event):
             odd, right = sides(event)
-            witness = None if right else _witness(case, odd)
+            if right:
+                witness = None
+            else:
+                witness = _witness(case, odd)
             if witness is not None:
-                odd, right = [group for group in odd if group is not witness[1]], [witness[1]]
+                odd = [group for group in odd if group is not witness[1]]
+                right = [witness[1]]
             first, *others = [*odd, *right]
             brought = [
                 f"{name_ranks(ranks_of([group]))} passed {_short(group.get('value'))}"
@@ -152,7 +156,9 @@ def _bytes(value: Any) -> int | None:
         return None
     if all(isinstance(shape, list) for shape in value):
         return sum(math.prod(shape) for shape in value)
-    return sum(WIDTH[name] for name in value) if all(name in WIDTH for name in value) else None
+    if all(name in WIDTH for name in value):
+        return sum(WIDTH[name] for name in value)
+    return None
 
 
 LENGTH_ERROR = 1
@@ -201,7 +207,9 @@ def _watchdog(case: Case) -> Finding | None:
             )
             # The same place of the sequence may be another call of the program; only recorded calls
             # show which.
-            strength: Strength = "possible" if one.of_different_calls else "likely"
+            strength: Strength = "likely"
+            if one.of_different_calls:
+                strength = "possible"
             lines = cited(*sorted(one.sides.values(), key=len))
             return _found(
                 case, f"{say}{', '.join(parts)}.", [*lines], minority(one.sides), strength
@@ -213,7 +221,9 @@ def _logged(case: Case) -> Finding | None:
     """NCCL's own lines show the same call with other sizes or types on some ranks."""
     for one in differing_calls(case):
         if one.what in ("size", "dtype") and not of_different_calls(one):
-            strength: Strength = "likely" if failed(case) else "possible"
+            strength: Strength = "possible"
+            if failed(case):
+                strength = "likely"
             return _found(case, f"{one.summary}.", [*one.evidence], one.culprits, strength)
     return None
 
@@ -241,11 +251,14 @@ def _library(case: Case) -> Finding | None:
     lines = gloo or nccl
     if not lines or case.of(FlightMismatch, C10dMismatch) or exchanges(case):
         return None
-    known = lines[0].data if isinstance(lines[0].data, GlooSizeMismatch) else GlooSizeMismatch()
+    if isinstance(lines[0].data, GlooSizeMismatch):
+        known = lines[0].data
+    else:
+        known = GlooSizeMismatch()
     a, b = known.a, known.b
-    sizes = (
-        f" ({a} bytes arrived where {b} were expected)" if a is not None and b is not None else ""
-    )
+    sizes = ""
+    if a is not None and b is not None:
+        sizes = f" ({a} bytes arrived where {b} were expected)"
     ranks = ranks_in(lines)
     say = (
         f"{_who(ranks)} received data of another size than expected{sizes}: the ranks' tensors"
@@ -258,7 +271,10 @@ def _library(case: Case) -> Finding | None:
 def _found(
     case: Case, say: str, events: list[Event], ranks: tuple[int, ...], strength: Strength = "proven"
 ) -> Finding:
-    following = None if strength == "proven" else _question()
+    if strength == "proven":
+        following = None
+    else:
+        following = _question()
     return found(ID, strength, say, pick(events), ranks=ranks, advice=_advice(case), next=following)
 
 

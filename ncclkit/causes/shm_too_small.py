@@ -103,7 +103,9 @@ def diagnose(case: Case) -> Finding:
     shared = case.of(NcclChannel, via="SHM")
     if small and failed(case) and (vague or shared):
         return _finding([*vague, *shared[:2]], small, "likely")
-    silent = [e for e in vague if "Last error" not in e.text] if not case.of(NcclWarn) else []
+    silent = []
+    if not case.of(NcclWarn):
+        silent = [e for e in vague if "Last error" not in e.text]
     if silent:
         return found(
             ID,
@@ -115,7 +117,8 @@ def diagnose(case: Case) -> Finding:
             advice=_advice(64 << 20),
             next=experiment(case),
         )
-    if risk := CHECK.risk(case):
+    risk = CHECK.risk(case)
+    if risk:
         return risk
     went_well: list[Evidence] = [*case.of(NcclDestroy), *shared, *case.of(C10dTimeout)]
     missing = "`df -h /dev/shm` in the container, or NCCL_DEBUG=WARN output"
@@ -165,10 +168,15 @@ def _on_shm(lines: list[Event]) -> bool:
 
 
 def _finding(why: list[Event], facts: list[Fact], strength: str) -> Finding:
-    ranks, size = ranks_in(why), next((f.value for f in facts if f.name.endswith("size")), None)
+    ranks = ranks_in(why)
+    size = next((f.value for f in facts if f.name.endswith("size")), None)
     host = next(iter([e.host for e in why if e.host] + [f.host for f in facts if f.host]), "")
-    has = f", which has {format_bytes(size)}" if size else ""
-    verb = "was refused memory in" if strength == "proven" else "probably ran out of memory in"
+    has = ""
+    if size:
+        has = f", which has {format_bytes(size)}"
+    verb = "probably ran out of memory in"
+    if strength == "proven":
+        verb = "was refused memory in"
     say = (
         f"{start(name_ranks(ranks))} {verb} /dev/shm{on(host)}{has}; NCCL and data-loader workers"
         " exchange data there."
@@ -185,16 +193,22 @@ def _finding(why: list[Event], facts: list[Fact], strength: str) -> Finding:
 
 
 def _risks(host: HostFacts) -> Iterator[Risk]:
-    size, free = host.number("limits.shm.size"), host.number("limits.shm.free")
+    size = host.number("limits.shm.size")
+    free = host.number("limits.shm.free")
     if size is not None and size < ENOUGH:
         say = (
             f"/dev/shm has {format_bytes(size)}; NCCL or data-loader workers that need more of it"
             " would fail"
         )
-        strength: Strength = "likely" if size <= TINY else "possible"
+        strength: Strength = "possible"
+        if size <= TINY:
+            strength = "likely"
         yield Risk(say, [host.fact("limits.shm.size")], _advice(size)[0], strength)
     elif free is not None and free < FULL:
-        of = "" if size is None else f" of {format_bytes(size)}"
+        if size is None:
+            of = ""
+        else:
+            of = f" of {format_bytes(size)}"
         say = (
             f"/dev/shm has {format_bytes(free)} free{of}; a job that starts there would be refused"
             " memory"

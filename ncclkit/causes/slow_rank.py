@@ -88,7 +88,8 @@ explains = (
 def diagnose(case: Case) -> Finding:
     """Found where a rank is missing from the collective in which the others wait."""
     states = rank_states(case)
-    if acquitted := _acquitted(case, states):
+    acquitted = _acquitted(case, states)
+    if acquitted:
         return acquitted
     for witness in (
         _flight,
@@ -100,9 +101,11 @@ def diagnose(case: Case) -> Finding:
         _launched_late,
         *WITNESSES,
     ):
-        if suspicion := witness(case, states):
+        suspicion = witness(case, states)
+        if suspicion:
             return _suspected(case, states, suspicion)
-    if (measured := measured_steps(case)) and not states.waiting:
+    measured = measured_steps(case)
+    if measured and not states.waiting:
         return _of_steps(case, *measured)
     if states.waiting:
         return unknown(
@@ -139,7 +142,8 @@ def _acquitted(case: Case, states: RankStates) -> Finding | None:
             "A timeout below a second ends healthy collectives: no rank had to be late.",
             instant[:3],
         )
-    if idle := idle_service(case):
+    idle = idle_service(case)
+    if idle:
         return clear(ID, "The server had no request to work on, so no rank was late.", (idle,))
     mismatches = case.of("flight.mismatch", "gloo.size_mismatch")
     if mismatches:
@@ -207,8 +211,13 @@ def _flight(case: Case, states: RankStates) -> Suspicion | None:
             if r not in stuck and r not in states.ended and r not in states.waiting
         ]
         if roots:
-            alive = [] if gap.data.live else _alive(case, roots)
-            sure: Strength = "proven" if alive else "likely"
+            if gap.data.live:
+                alive = []
+            else:
+                alive = _alive(case, roots)
+            sure: Strength = "likely"
+            if alive:
+                sure = "proven"
             return "possible" if _at_work(case, roots) else sure, tuple(roots), [gap, *alive]
     return None
 
@@ -239,7 +248,9 @@ def _not_begun(case: Case, states: RankStates) -> Suspicion | None:
     late = tuple(sorted(behind))
     begun = [rank for rank, state in gpu_states.items() if state == "started"]
     why = [*gaps[:1], *(event for event in printed if not gaps and event.rank in behind)]
-    return ("likely", late, why) if late and begun and len(late) <= len(begun) else None
+    if late and begun and len(late) <= len(begun):
+        return "likely", late, why
+    return None
 
 
 def _awaited(gap: Event) -> list[int]:
@@ -251,11 +262,17 @@ def _barrier(case: Case, states: RankStates) -> Suspicion | None:
     """Ranks missing from a barrier, by gloo's monitored barrier or by torch's reconstruction."""
     for report in case.of("gloo.barrier", "c10d.desync"):
         asked = report.kind == "gloo.barrier"
-        gone = states.ended if asked else states.ended | states.waiting
-        absent = report.data.ranks if asked else report.data.missing
+        if asked:
+            gone = states.ended
+            absent = report.data.ranks
+        else:
+            gone = states.ended | states.waiting
+            absent = report.data.missing
         late = [rank for rank in absent or () if rank not in gone]
         if late:
-            alive = _alive(case, late) if asked else []
+            alive = []
+            if asked:
+                alive = _alive(case, late)
             return "proven" if alive else "likely", tuple(late), [report, *alive]
     return None
 
@@ -272,7 +289,9 @@ def _alive(case: Case, ranks: list[int]) -> list[Event]:
     for event in case.events:
         if event.rank is not None and event.kind in ("c10d.status", "c10d.monitor", "elastic.stop"):
             signs.setdefault(event.rank, event)
-    return [signs[rank] for rank in ranks] if set(ranks) <= signs.keys() else []
+    if set(ranks) <= signs.keys():
+        return [signs[rank] for rank in ranks]
+    return []
 
 
 def _stacks(case: Case, states: RankStates) -> Suspicion | None:
@@ -282,7 +301,8 @@ def _stacks(case: Case, states: RankStates) -> Suspicion | None:
     Without a timeout the job may be healthy: then at most `possible`, and None in a run that was
     cancelled.  Of a running job that was looked at it is told from more than that, by `blockages`.
     """
-    seen, gave_up = stacks(case), states.waiting.keys()
+    seen = stacks(case)
+    gave_up = states.waiting.keys()
     if positions_of_case(case).keys() & seen.keys():
         return None
     busy = [rank for rank, stack in seen.items() if not in_collective(stack.data.frames)]
@@ -314,7 +334,9 @@ def _behind(case: Case, states: RankStates) -> Suspicion | None:
         and rank_of(status) not in states.waiting
         and status.data.pg in groups
     ]
-    return ("proven", tuple(sorted({rank_of(s) for s in idle})), list(idle)) if idle else None
+    if idle:
+        return "proven", tuple(sorted({rank_of(s) for s in idle})), list(idle)
+    return None
 
 
 def _ras(case: Case, states: RankStates) -> Suspicion | None:
@@ -361,15 +383,19 @@ def _launched_late(case: Case, states: RankStates) -> Suspicion | None:
         return None
     middle = sorted(entered.values())[(len(entered) - 1) // 2]
     late = [rank for rank, moment in entered.items() if moment - middle > limit / 2]
-    return (
-        ("likely", tuple(sorted(late)), [states.waiting[rank] for rank in late]) if late else None
-    )
+    if late:
+        return "likely", tuple(sorted(late)), [states.waiting[rank] for rank in late]
+    return None
 
 
 def _finding(case: Case, states: RankStates, suspicion: Suspicion) -> Finding:
     strength, ranks, why = suspicion
-    where, seen = place_in_code(case, ranks), last_progress(why)
-    at_work = "" if where else utilization(why, ranks)
+    where = place_in_code(case, ranks)
+    seen = last_progress(why)
+    if where:
+        at_work = ""
+    else:
+        at_work = utilization(why, ranks)
     if (
         why
         and set(ranks) <= positions_of_case(case).keys()
@@ -389,8 +415,12 @@ def _finding(case: Case, states: RankStates, suspicion: Suspicion) -> Finding:
         strength = "likely"
     first = next(iter(in_order(states.waiting.values())), None)
     call = call_waited_in(first, why)
-    timeout = timeout_of(first) if first else None
-    limit = f" after {seconds(timeout)}" if timeout else ""
+    timeout = None
+    if first:
+        timeout = timeout_of(first)
+    limit = ""
+    if timeout:
+        limit = f" after {seconds(timeout)}"
     doing = "waiting for data-loader workers" if fed else how_it_stood(case, ranks)
     last = f", last seen at {seen!r}," if seen else ""
     busy = f", {doing} in {where}," if where else f", {at_work}," if at_work else last
@@ -426,7 +456,9 @@ def _how_late(strength: Strength, why: Sequence[Event]) -> str:
     if strength == "possible":
         return "may have been late for"
     came = any(event.kind == "flight.late" for event in why)
-    return "was late for" if came else "had not entered"
+    if came:
+        return "was late for"
+    return "had not entered"
 
 
 def _may_still_come(case: Case, ranks: tuple[int, ...], gap: Event) -> bool:
@@ -447,17 +479,28 @@ def _may_still_come(case: Case, ranks: tuple[int, ...], gap: Event) -> bool:
 
 def _live_finding(case: Case, strength: Strength, ranks: tuple[int, ...], gap: Event) -> Finding:
     """Of a job that runs: what these ranks are at, what the others wait in, and since when."""
-    positions, late = positions_of_case(case), set(ranks)
+    positions = positions_of_case(case)
+    late = set(ranks)
     seen = [positions[rank] for rank in ranks]
-    more = f", {inside(seen[0].condition)}" if seen[0].condition else ""
+    more = ""
+    if seen[0].condition:
+        more = f", {inside(seen[0].condition)}"
     at_work = any(stand.moved for stand in seen)
-    moves = " (it moves on)" if at_work else ""
-    inside_it = gap.data.ranks if isinstance(gap.data, FlightStuck) else gap.data.waiting
+    moves = ""
+    if at_work:
+        moves = " (it moves on)"
+    if isinstance(gap.data, FlightStuck):
+        inside_it = gap.data.ranks
+    else:
+        inside_it = gap.data.waiting
     waiting = [rank for rank in inside_it if rank not in late]
     stands = [positions[rank] for rank in waiting if rank in positions]
     calls = {(stand.call, stand.place) for stand in stands}
-    call = "{} at {}".format(*min(calls)) if len(calls) == 1 else "the calls of the others"
-    call = f"collective {gap.data.seq} ({gap.data.op})" if gap.data.seq is not None else call
+    call = "the calls of the others"
+    if len(calls) == 1:
+        call = "{} at {}".format(*min(calls))
+    if gap.data.seq is not None:
+        call = f"collective {gap.data.seq} ({gap.data.op})"
     not_yet = f"has not entered {call}"
     if gap.kind == "flight.stuck":
         not_yet = (
@@ -470,7 +513,10 @@ def _live_finding(case: Case, strength: Strength, ranks: tuple[int, ...], gap: E
     say += f"{'waits' if len(waiting) == 1 else 'wait'} in it{waiting_time_of_case(case)}"
     say += ": it may still come." if at_work else "."
     why = pick([gap], [stand.lines[-1] for stand in seen], counted_by_ras(case, ranks))
-    decides = None if strength == "proven" else experiment(case)
+    if strength == "proven":
+        decides = None
+    else:
+        decides = experiment(case)
     return found(
         ID,
         strength,
@@ -539,11 +585,15 @@ def call_waited_in(first: Event | None, why: list[Event]) -> str:
         return f"the exchange from rank {source.data.src} to rank {source.data.dst}"
     if source is None and any(e.kind in ("store.wait", "run.end") for e in why):
         return "the rendezvous"
-    op = op_of(source) if source is not None else ""
+    op = ""
+    if source is not None:
+        op = op_of(source)
     if source is None or not op:
         return "the collective"
     seq = sequence_of(source)
-    return f"collective {seq} ({op})" if seq is not None else f"the {op}"
+    if seq is not None:
+        return f"collective {seq} ({op})"
+    return f"the {op}"
 
 
 def place_in_code(case: Case, ranks: tuple[int, ...]) -> str:
@@ -574,19 +624,21 @@ def utilization(why: list[Event], ranks: tuple[int, ...]) -> str:
     others = {
         rank: share for rank, share in shares.items() if rank is not None and rank not in late
     }
-    low, high = min(others.values(), default=0.0), max(others.values(), default=0.0)
-    share = f"{low:.0f} to {high:.0f} %" if round(high) > round(low) else f"{high:.0f} %"
+    low = min(others.values(), default=0.0)
+    high = max(others.values(), default=0.0)
+    if round(high) > round(low):
+        share = f"{low:.0f} to {high:.0f} %"
+    else:
+        share = f"{high:.0f} %"
     beside = f", while {text.ranks(others)} {'was' if len(others) == 1 else 'were'} {share}"
     return f"with its main thread at work {mine[0]:.0f} % of the time{beside if others else ''}"
 
 
 def how_it_stood(case: Case, ranks: tuple[int, ...]) -> str:
     """How these ranks stood where their stack says."""
-    return (
-        "stopped by a signal or a debugger (state T)"
-        if stopped(case).keys() & set(ranks)
-        else "busy"
-    )
+    if stopped(case).keys() & set(ranks):
+        return "stopped by a signal or a debugger (state T)"
+    return "busy"
 
 
 Suspicion = tuple[Strength, tuple[int, ...], list[Event]]
@@ -616,11 +668,10 @@ def _absent(case: Case, states: RankStates) -> Suspicion | None:
     None where most are missing, as then it is no matter of single ranks.
     """
     begun = {event.rank for event in case.of(WorkerPhase)} - {None}
-    missing = (
-        tuple(rank for rank in states.members if rank not in begun)
-        if begun and not states.ended
-        else ()
-    )
+    if begun and not states.ended:
+        missing = tuple(rank for rank in states.members if rank not in begun)
+    else:
+        missing = ()
     waits = [
         *case.of(StoreWait),
         *case.of(RunEnd, reason="deadline"),
@@ -700,7 +751,9 @@ def _symptom(case: Case, states: RankStates) -> Suspicion | None:
 
 def _group_of(event: Event) -> str | None:
     """The process group of a watchdog's line, by its stable name."""
-    return event.data.pg if isinstance(event.data, C10dTimeout) else None
+    if isinstance(event.data, C10dTimeout):
+        return event.data.pg
+    return None
 
 
 def _differ(states: RankStates) -> bool:

@@ -56,11 +56,13 @@ def diagnose(case: Case) -> Finding:
     linked += [e for e in case.of(NcclWarn) if "P2P is disabled between NVLINK" in e.text]
     if slow and (switched or linked):
         return _finding(case, slow, switched, linked)
-    if measured := _measured(case) or _low(case):
+    measured = _measured(case) or _low(case)
+    if measured:
         return measured
     direct = [e for e in channels if e.data.via == "P2P"]
     went_well = direct or (channels if channels and not slow else [])
-    if risk := CHECK.risk(case):
+    risk = CHECK.risk(case)
+    if risk:
         return risk
     missing = "NCCL_DEBUG=INFO Channel lines of a start"
     if slow and not went_well:
@@ -94,7 +96,9 @@ def _low(case: Case) -> Finding | None:
     Its numbers do not show which path was used.
     """
     speed = measured_speed(case)
-    judgement = speed.judgement if speed else None
+    judgement = None
+    if speed:
+        judgement = speed.judgement
     if judgement is None or judgement.best.hosts > 1 or ID not in judgement.suspects:
         return None
     best = judgement.best
@@ -128,7 +132,10 @@ def brakes(case: Case) -> Finding | None:
     if not lines:
         return None
     named = [f"{name}={str(event.data.value).strip('. ')}" for name, event in lines.items()]
-    are, they = ("is", "it leaves") if len(lines) == 1 else ("are", "they leave")
+    if len(lines) == 1:
+        are, they = "is", "it leaves"
+    else:
+        are, they = "are", "they leave"
     say = (
         f"{' and '.join(named)} {are} set by environment: {they} NCCL fewer ways to choose from, a"
         " possible brake."
@@ -194,7 +201,9 @@ def _pairs(host: HostFacts) -> Iterator[Risk]:
                 f"the driver allows no direct copies among {name_gpus(gpus)} ({one} to {two}:"
                 f" {how}); they would go "
             )
-            strength: Strength = "possible" if how in DENIED else "likely"
+            strength: Strength = "likely"
+            if how in DENIED:
+                strength = "possible"
             yield Risk(
                 say + "through host memory",
                 [host.fact(name)],
@@ -238,18 +247,26 @@ def _turns_off(piece: Event | Fact) -> bool:
 def _finding(
     case: Case, slow: list[Event], switched: list[Event | Fact], linked: list[Event]
 ) -> Finding:
-    via = "the network" if any(e.data.via == "NET" for e in slow) else "shared memory"
+    via = "shared memory"
+    if any(e.data.via == "NET" for e in slow):
+        via = "the network"
     pair = f"rank {slow[0].data.src} to rank {slow[0].data.dst}"
     named = dict(map(_switch, switched))
-    are = "is" if len(named) == 1 else "are"
-    why = (
-        " and ".join(f"{name}={value}" for name, value in named.items()) + f" {are} set"
-        if named
-        else DISABLED
-    )
+    are = "are"
+    if len(named) == 1:
+        are = "is"
+    if named:
+        why = " and ".join(f"{name}={value}" for name, value in named.items()) + f" {are} set"
+    else:
+        why = DISABLED
     # a shell may differ from the job
     read = [piece for piece in switched if isinstance(piece, Fact) or piece.kind != "printed.env"]
-    strength: Strength = "possible" if failed(case) else "proven" if read else "likely"
+    if failed(case):
+        strength: Strength = "possible"
+    elif read:
+        strength = "proven"
+    else:
+        strength = "likely"
     say = f"{len(slow)} connections inside one machine ({pair} …) go through {via} because {why}."
     return found(
         ID,

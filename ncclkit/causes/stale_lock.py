@@ -94,7 +94,8 @@ def diagnose(case: Case) -> Finding:
 
 
 def _finding(case: Case, waits: list[Event]) -> Finding:
-    states, locks = rank_states(case), of_job_hosts(case, case.facts_of("software.torch.locks"))
+    states = rank_states(case)
+    locks = of_job_hosts(case, case.facts_of("software.torch.locks"))
     ranks, (path, age) = ranks_in(waits), _oldest(locks)
     # A rank without any evidence may be the one that compiles.
     blind = set(states.members) - {
@@ -104,7 +105,9 @@ def _finding(case: Case, waits: list[Event]) -> Finding:
         *states.dead,
         *ranks,
     }
-    strength: Strength = "possible" if blind and age < HOUR else "likely"
+    strength: Strength = "likely"
+    if blind and age < HOUR:
+        strength = "possible"
     at_the_lock = set(ranks)
     others = [rank for rank in states.waiting if rank not in at_the_lock]
     say = (
@@ -120,7 +123,8 @@ def _finding(case: Case, waits: list[Event]) -> Finding:
         in_order(states.waiting.values()),
         limit=5,
     )
-    hosts, advice = name_hosts(waits), _advice(path)
+    hosts = name_hosts(waits)
+    advice = _advice(path)
     say += ": the lock file is probably left over."
     return found(
         ID, strength, say, why, ranks=ranks, hosts=hosts, advice=advice, next=experiment(case)
@@ -130,12 +134,17 @@ def _finding(case: Case, waits: list[Event]) -> Finding:
 def _where(wait: Event) -> str:
     """`` (file:line)`` of the user's code that loads the extension, "" where it is unknown."""
     frame = own_frame(wait.data.frames, innermost_first=wait.kind == "stack")
-    return f" ({place(frame)})" if frame and is_own(frame) else ""
+    if frame and is_own(frame):
+        return f" ({place(frame)})"
+    return ""
 
 
 def _oldest(locks: Iterable[Fact]) -> tuple[str, float]:
     """Path of the oldest lock and its age in seconds; ("", 0) where none is known."""
-    rows = [(float(row["age"]), str(row["path"])) for fact in locks for row in fact.value or ()]
+    rows = []
+    for fact in locks:
+        for row in fact.value or ():
+            rows.append((float(row["age"]), str(row["path"])))
     age, path = max(rows, default=(0.0, ""))
     return path, age
 
@@ -145,17 +154,23 @@ def _risks(host: HostFacts) -> Iterator[Risk]:
     fact = host.fact("software.torch.locks")
     if fact and fact.value:
         path, age = _oldest([fact])
-        more = f" (and {len(fact.value) - 1} more)" if len(fact.value) > 1 else ""
+        more = ""
+        if len(fact.value) > 1:
+            more = f" (and {len(fact.value) - 1} more)"
         say = (
             f"{path}{more} was made {format_age(age)} ago; unless an extension is being compiled"
             " just now, a rank that "
         )
-        strength: Strength = "likely" if age > HOUR else "possible"
+        strength: Strength = "possible"
+        if age > HOUR:
+            strength = "likely"
         yield Risk(say + "needs it would wait for ever", [fact], _advice(path)[0], strength)
 
 
 def _advice(path: str) -> tuple[Advice, ...]:
-    name = shlex.quote(path) if path else "$(find ~/.cache/torch_extensions -name lock -mmin +30)"
+    name = "$(find ~/.cache/torch_extensions -name lock -mmin +30)"
+    if path:
+        name = shlex.quote(path)
     return (
         Advice(
             f"Remove the lock file{' ' + path if path else ''} once no process compiles any more.",

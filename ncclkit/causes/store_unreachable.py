@@ -89,31 +89,45 @@ def diagnose(case: Case) -> Finding:
         return first_finding(case, _not_ours, _no_family, _closed) or _all_met(case)
     named = [e for e in lines if isinstance(e.data, Endpoint) and e.data.host]
     first = (named or lines)[0]
-    told = first.data if isinstance(first.data, Endpoint) else Endpoint()
+    if isinstance(first.data, Endpoint):
+        told = first.data
+    else:
+        told = Endpoint()
     host = told.host or _endpoint(lines)[0]
     port = told.port or _endpoint(lines)[1]
     host = plain_address(host)
-    where = f"{host}:{port}" if host else "the rendezvous endpoint"
-    who = who_of(lines) if ranks_in(lines) else "A process of the job"
-    timeout = told.timeout_ms if isinstance(told, StoreConnectTimeout) else None
-    within = f" within {seconds(timeout)}" if timeout else ""
+    where = "the rendezvous endpoint"
+    if host:
+        where = f"{host}:{port}"
+    who = "A process of the job"
+    if ranks_in(lines):
+        who = who_of(lines)
+    timeout = None
+    if isinstance(told, StoreConnectTimeout):
+        timeout = told.timeout_ms
+    within = ""
+    if timeout:
+        within = f" within {seconds(timeout)}"
     foreign = _foreign_network(case, host, first.host)
     say = f"{who}{on(first.host)} could not reach the store at {where}{within}{foreign}."
     local = re.match(r"127\.|localhost$", str(host or ""))
     tried = all(event.kind == "store.retry" for event in lines)
-    errors = {
-        what: [e for e in case.of(SystemFault) if e.data.what == what]
-        for what in ("own_name", "unresolved")
-    }
+    errors = {}
+    for what in "own_name", "unresolved":
+        errors[what] = [e for e in case.of(SystemFault) if e.data.what == what]
     unknown = errors["unresolved"] or [e for e in errors["own_name"] if host and host in e.text]
     doubt = case.of(StoreResolve, StoreBind) or unknown or local or not host or tried
     dead = {rank for rank in rank_states(case).dead if rank >= 0} - set(
         ranks_in(lines)
     )  # one of them may have held the store
-    strength = "likely" if doubt or (dead and ranks_in(lines)) else "proven"
+    strength = "proven"
+    if doubt or (dead and ranks_in(lines)):
+        strength = "likely"
     met = [e for e in case.of(C10dTimeout) if e.path == lines[0].path and e.line < lines[0].line]
     # the job was started again after a hang
-    weak: Strength = "possible" if met and not doubt else "likely"
+    weak: Strength = "likely"
+    if met and not doubt:
+        weak = "possible"
     return found(
         ID,
         "proven" if strength == "proven" and not met else weak,
@@ -166,17 +180,16 @@ def _foreign_network(case: Case, address: str, asking: str) -> str:
     """Says that the address is in a network to which the asking host has no interface; "" where
     that is not known.
     """
-    held, known = holders(case, address), subnets(case)
+    held = holders(case, address)
+    known = subnets(case)
     own = {one.network for rows in known.get(asking, {}).values() for one in rows}
     if len(held) != 1 or asking not in known or held[0][0] == asking:
         return ""
     (there, name), *_ = held
     same = {one.network for one in known[there][name]} & own
-    return (
-        ""
-        if same
-        else f": the address is {name} of {there}, in a network to which {asking} has no interface"
-    )
+    if same:
+        return ""
+    return f": the address is {name} of {there}, in a network to which {asking} has no interface"
 
 
 def _elsewhere(case: Case, host: str, port: object, foreign: bool) -> tuple[Advice, ...]:
@@ -188,7 +201,8 @@ def _elsewhere(case: Case, host: str, port: object, foreign: bool) -> tuple[Advi
     if there not in joined or not is_whole(str(port)):
         return ()
     interface, address = joined[there]
-    env, name = {"MASTER_ADDR": address}, common_interface(case)
+    env = {"MASTER_ADDR": address}
+    name = common_interface(case)
     do = f"Give all nodes the address of {there} that joins them, {interface}: {address}."
     if foreign and name:  # NCCL would use the isolated interface next
         env |= {"NCCL_SOCKET_IFNAME": name}
@@ -217,7 +231,10 @@ def _not_ours(case: Case) -> Finding | None:
     where = next(
         (m for e in lines if (m := re.search(r"bind to \[?([\w.:-]+?)\]?:(\d+)", e.text))), None
     )
-    host, port = where.groups() if where else ("MASTER_ADDR", "MASTER_PORT")
+    if where:
+        host, port = where.groups()
+    else:
+        host, port = "MASTER_ADDR", "MASTER_PORT"
     say = (
         f"The store was to listen at {host}:{port}{on(lines[0].host)}, but that host does not have"
         " this address: it "
@@ -265,12 +282,13 @@ def _closed(case: Case) -> Finding | None:
     if not closed:
         return None
     first = closed[0]
-    others = (
-        "while another port there is open"
-        if first.ephemeral == "open"
-        else "and neither does any other port"
-    )
-    others = "" if first.ephemeral != "open" and first.reached else f", {others},"
+    others = "and neither does any other port"
+    if first.ephemeral == "open":
+        others = "while another port there is open"
+    if first.ephemeral != "open" and first.reached:
+        others = ""
+    else:
+        others = f", {others},"
     say = (
         f"Port {first.port} of {first.dst} at {first.address} {ends(first.rendezvous)} when"
         f" {first.src} asks{others} though a listener was there{_tested.plus(closed, 'path')}:"
@@ -295,7 +313,8 @@ def _endpoint(lines: list[Event]) -> tuple[str | None, str | None]:
 
 
 def _advice(host: object, port: object) -> tuple[Advice, ...]:
-    address, number = host or "MASTER_ADDR", port or "MASTER_PORT"
+    address = host or "MASTER_ADDR"
+    number = port or "MASTER_PORT"
     return (
         Advice(
             f"From each node, resolve {address} and connect to port {number} while the first node"

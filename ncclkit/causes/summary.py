@@ -60,7 +60,9 @@ class CitedLine:
     @property
     def place(self) -> str:
         """``rank3.log:88``."""
-        return f"{self.path}:{self.line}" if self.line else self.path
+        if self.line:
+            return f"{self.path}:{self.line}"
+        return self.path
 
     @property
     def short(self) -> str:
@@ -110,14 +112,16 @@ class JobSummary:
     """The same of the last one."""
 
     def __str__(self) -> str:
-        size = text.plural(self.ranks, "rank") if self.ranks else ""
-        hosts = (
-            f"{text.plural(len(self.hosts), 'host')} ({text.host_list(self.hosts)})"
-            if self.hosts
-            else ""
-        )
+        size = ""
+        if self.ranks:
+            size = text.plural(self.ranks, "rank")
+        hosts = ""
+        if self.hosts:
+            hosts = f"{text.plural(len(self.hosts), 'host')} ({text.host_list(self.hosts)})"
         said = ", ".join(filter(None, (self.command, " on ".join(filter(None, (size, hosts))))))
-        return f"{self.id}: {said}" if self.id and said else self.id or said
+        if self.id and said:
+            return f"{self.id}: {said}"
+        return self.id or said
 
     @property
     def versions(self) -> str:
@@ -137,7 +141,10 @@ class JobSummary:
         if self.ended <= self.started:
             return f"{first} UTC"
         day, clock = last.split()
-        until = clock if first.startswith(day) else last
+        if first.startswith(day):
+            until = clock
+        else:
+            until = last
         return f"{first} to {until} UTC, {self.ended - self.started:.0f} s from first to last line"
 
 
@@ -184,9 +191,9 @@ class Summary:
 
         Name and text of each row that is not empty.
         """
-        lines = (
-            f"lines of {text.plural(len(self.ranks), 'rank')}" if self.ranks and self.files else ""
-        )
+        lines = ""
+        if self.ranks and self.files:
+            lines = f"lines of {text.plural(len(self.ranks), 'rank')}"
         counts = (("file", self.files), ("fact", self.facts))
         files, facts = (text.plural(count, noun) if count else "" for noun, count in counts)
         table = [
@@ -208,7 +215,9 @@ def summarize(case: Case, diagnosis: Diagnosis, reproduce: str = "") -> Summary:
     """
     scope = last_run_of(case)
     base = _base(case)
-    first = next(iter(diagnosis.findings), None) if diagnosis.verdict in ("found", "slow") else None
+    first = None
+    if diagnosis.verdict in ("found", "slow"):
+        first = next(iter(diagnosis.findings), None)
     read_ranks = _evidence_read(scope)
     known: dict[str, Any] = {}
     if first:
@@ -227,7 +236,10 @@ def summarize(case: Case, diagnosis: Diagnosis, reproduce: str = "") -> Summary:
     elif diagnosis.verdict == "running" and diagnosis.at_work:
         known = {"line": _line(diagnosis.at_work, base), "first_step": STILL_AT_WORK}
     unsettled = diagnosis.verdict in ("unexplained", "no_job")
-    wanted = _next_evidence(scope, diagnosis, read_ranks) if unsettled else ()
+    if unsettled:
+        wanted = _next_evidence(scope, diagnosis, read_ranks)
+    else:
+        wanted = ()
     if wanted:
         known = {"first_step": f"Collect: {wanted[0]}"}
     return Summary(
@@ -254,7 +266,9 @@ def _base(case: Case) -> str:
     if len(paths) == 1:
         return os.path.dirname(paths[0])
     try:
-        return os.path.commonpath(paths) if paths else ""
+        if paths:
+            return os.path.commonpath(paths)
+        return ""
     except ValueError:  # absolute and relative ones
         return ""
 
@@ -262,7 +276,10 @@ def _base(case: Case) -> str:
 def _line(piece: Evidence, base: str) -> CitedLine:
     cited = cite(piece)
     path = str(cited["path"])
-    short = path[len(base) + 1 :] if base and path.startswith(f"{base}/") else path
+    if base and path.startswith(f"{base}/"):
+        short = path[len(base) + 1 :]
+    else:
+        short = path
     return CitedLine(
         short,
         int(cited["line"]),
@@ -288,11 +305,9 @@ def _deciding(finding: Finding, base: str) -> CitedLine:
     )
     head, *rest = line.text.splitlines() or [""]
     hits = [one for one in rest if named.search(one)]
-    return (
-        line
-        if len(rest) < LINES or not hits or TRACE in line.text
-        else replace(line, text="\n".join([head, *hits]))
-    )
+    if len(rest) < LINES or not hits or TRACE in line.text:
+        return line
+    return replace(line, text="\n".join([head, *hits]))
 
 
 def _culprit(case: Case, finding: Finding) -> Culprit | None:
@@ -321,8 +336,12 @@ def _who(
         text.some(others),
     ]
     first, *rest = [name for name in names if name] or [f"Host {text.host_list(on)}"]
-    where = f" on {text.host_list(on)}" if on and any(names) else ""
-    return f"{first}{where} ({', '.join(rest)})" if rest else f"{first}{where}"
+    where = ""
+    if on and any(names):
+        where = f" on {text.host_list(on)}"
+    if rest:
+        return f"{first}{where} ({', '.join(rest)})"
+    return f"{first}{where}"
 
 
 def _place(case: Case, rank: int) -> RankPlace:
@@ -334,8 +353,16 @@ def _place(case: Case, rank: int) -> RankPlace:
     )
     phases = [e.data for e in case.on(rank) if isinstance(e.data, WorkerPhase)]
     worker_gpu = next((phase.gpu for phase in phases if phase.gpu is not None), None)
-    index, bus = (start.data.cuda_dev, start.data.bus) if start else (worker_gpu, None)
-    gpu = "" if index is None else f"{index}, bus {bus}" if bus else str(index)
+    if start:
+        index, bus = start.data.cuda_dev, start.data.bus
+    else:
+        index, bus = worker_gpu, None
+    if index is None:
+        gpu = ""
+    elif bus:
+        gpu = f"{index}, bus {bus}"
+    else:
+        gpu = str(index)
     return RankPlace(rank, host, gpu)
 
 
@@ -371,7 +398,9 @@ def _job_id(case: Case) -> str:
     if found:
         return str(next(filter(None, found.groups())))
     runs = [match for match in (RUN.search(event.path) for event in case.of(RunEnd)) if match]
-    return f"{runs[-1]['n']}-{runs[-1]['name']}" if runs else ""
+    if runs:
+        return f"{runs[-1]['n']}-{runs[-1]['name']}"
+    return ""
 
 
 def _command(case: Case) -> str:
@@ -382,7 +411,10 @@ def _command(case: Case) -> str:
         return str(command)
     for event in case.of("python.exception", "stack"):
         frames: list[Mapping[str, Any]] = list(event.data.frames or ())
-        outermost = frames[-1:] if event.kind == "stack" else frames[:1]
+        if event.kind == "stack":
+            outermost = frames[-1:]
+        else:
+            outermost = frames[:1]
         if outermost and outermost[0].get("func") == "<module>" and is_own(outermost[0]):
             return str(outermost[0]["file"])
     return ""
@@ -394,7 +426,9 @@ def _evidence_read(case: Case) -> tuple[int, ...]:
 
 
 def _absent(case: Case, read_ranks: tuple[int, ...]) -> list[int]:
-    return sorted(set(ranks(case.events, case.inputs)) - set(read_ranks)) if read_ranks else []
+    if read_ranks:
+        return sorted(set(ranks(case.events, case.inputs)) - set(read_ranks))
+    return []
 
 
 def _missing(
@@ -423,13 +457,16 @@ def _missing(
 
 def _earlier(case: Case, scope: Case) -> list[str]:
     """Up to which line a log is about an earlier job or attempt, which is not judged."""
-    kept, last = {id(event) for event in scope.events}, dict[str, Event]()
+    kept = {id(event) for event in scope.events}
+    last = dict[str, Event]()
     for event in case.events:
         if id(event) not in kept and event.line and not RUN.search(event.path):
             last[event.path] = max(event, last.get(event.path, event), key=lambda one: one.line)
     lines = (_line(last[path], _base(case)) for path in sorted(last))
     ends = [f"{line.path or 'the log'} up to line {line.line}" for line in lines]
-    return [f"An earlier job or attempt is not judged: {text.some(ends)}."] if ends else []
+    if ends:
+        return [f"An earlier job or attempt is not judged: {text.some(ends)}."]
+    return []
 
 
 def _lacking(case: Case, diagnosis: Diagnosis) -> str:
@@ -480,7 +517,8 @@ def _next_evidence(
         wanted.append(
             "NCCL's own words: run it again with NCCL_DEBUG=WARN (on all ranks, unfiltered)."
         )
-    if absent := _absent(case, read_ranks):
+    absent = _absent(case, read_ranks)
+    if absent:
         wanted.append(f"The logs of {text.ranks(absent)}.")
     if diagnosis.errors and not any(event.data.frames for event in case.of(PythonException)):
         wanted.append("The whole standard error of every rank, with the traceback above the error.")
@@ -500,10 +538,18 @@ def _reproduce(case: Case) -> str:
     The logs as they were named, the case folder, or the inputs' folder.
     """
     logs = str(case.about.get("logs") or "")
-    given = [] if "\n" in logs or logs.startswith("lines that") else shlex.split(logs)
+    if "\n" in logs or logs.startswith("lines that"):
+        given = []
+    else:
+        given = shlex.split(logs)
     if given and all(Path(path).expanduser().exists() for path in given):
         return shlex.join(["ncclkit", "diagnose", *given])
     if case.path is not None and not logs:
         return shlex.join(["ncclkit", "diagnose", str(case.path)])
-    only = str(case.inputs[0]["path"]) if len(case.inputs) == 1 else _base(case)
-    return shlex.join(["ncclkit", "diagnose", only]) if only and os.path.exists(only) else ""
+    if len(case.inputs) == 1:
+        only = str(case.inputs[0]["path"])
+    else:
+        only = _base(case)
+    if only and os.path.exists(only):
+        return shlex.join(["ncclkit", "diagnose", only])
+    return ""

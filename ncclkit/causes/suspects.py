@@ -74,7 +74,9 @@ def _sentence(suspect: Suspect, suspects: Differential, title: str, like: str) -
     if not suspects.seen:
         return f"{say}."
     symptom = page_of(suspects.seen[0].symptom)[""].rstrip(".")
-    why = f": {suspect.why}" if suspect.why else ""
+    why = ""
+    if suspect.why:
+        why = f": {suspect.why}"
     counted = ""
     if suspect.settled:
         counted = (

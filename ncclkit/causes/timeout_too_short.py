@@ -69,13 +69,15 @@ def diagnose(case: Case) -> Finding:
         )
     if states.instant_timeouts:
         return _instant(case, states.instant_timeouts)
-    proof = [event for kind in PROOF for event in case.of(kind)]
+    proof = []
+    for kind in PROOF:
+        for event in case.of(kind):
+            proof.append(event)
     went_well = [*states.ended.values(), *case.of(NcclDestroy), *proof]
-    finding = (
-        None
-        if proof
-        else first_finding(case, _own_deadline, _compiling, _idle, _unreached, _short, _vague)
-    )
+    if proof:
+        finding = None
+    else:
+        finding = first_finding(case, _own_deadline, _compiling, _idle, _unreached, _short, _vague)
     return finding or otherwise(
         ID,
         went_well,
@@ -102,7 +104,9 @@ def _instant(case: Case, waits: Sequence[Event]) -> Finding:
         " the reason, and no rank needs to have been late."
     )
     advice = raise_timeout(case, "A timeout in milliseconds was probably meant as one in seconds.")
-    strength: Strength = "proven" if limit < WATCHDOG_MS else "likely"
+    strength: Strength = "likely"
+    if limit < WATCHDOG_MS:
+        strength = "proven"
     return found(ID, strength, say, pick(lines), advice=advice or (MEASURE,), next=experiment(case))
 
 
@@ -118,7 +122,9 @@ def _own_deadline(case: Case) -> Finding | None:
     ):
         return None
     sizes = {e.data.bytes or e.data.step for e in last.values()}
-    at = f" (last at {sizes.pop()})" if len(sizes) == 1 and None not in sizes else ""
+    at = ""
+    if len(sizes) == 1 and None not in sizes:
+        at = f" (last at {sizes.pop()})"
     who = name_ranks(last)
     say = (
         f"The run's own deadline came while {who} were still at work{at}; nothing shows that one of"
@@ -135,7 +141,8 @@ def _own_deadline(case: Case) -> Finding | None:
 
 def _compiling(case: Case) -> Finding | None:
     """The ranks compiled or tuned kernels at different speeds, and the first of them timed out."""
-    phase, waits = startup_phase(case, "compile"), in_order(rank_states(case).waiting.values())
+    phase = startup_phase(case, "compile")
+    waits = in_order(rank_states(case).waiting.values())
     if phase is None:
         return None
     limit = seconds(waits[0].data.timeout_ms)
@@ -149,10 +156,12 @@ def _compiling(case: Case) -> Finding | None:
 
 def _idle(case: Case) -> Finding | None:
     """A server had nothing to do, and its workers timed out waiting for the next request."""
-    phase, waits = idle_service(case), in_order(rank_states(case).waiting.values())
+    phase = idle_service(case)
+    waits = in_order(rank_states(case).waiting.values())
     if phase is None:
         return None
-    who, limit = who_of(waits), seconds(waits[0].data.timeout_ms)
+    who = who_of(waits)
+    limit = seconds(waits[0].data.timeout_ms)
     say = (
         f"{who} waited {limit} for the next request, and none came: the server was idle, not stuck."
     )
@@ -222,7 +231,8 @@ def _short(case: Case) -> Finding | None:
     lines = [e for e in waits if (timeout_of(e) or DEFAULT_MS) < SHORT_MS]
     if not lines:
         return None
-    who, limit = who_of(lines), seconds(timeout_of(lines[0]))
+    who = who_of(lines)
+    limit = seconds(timeout_of(lines[0]))
     say = (
         f"{who} timed out after {limit}, far below the default of 600 s; a rank may only have been"
         " late."
@@ -233,8 +243,10 @@ def _short(case: Case) -> Finding | None:
     )
     first_line = {line.path: line.line for line in sorted(lines, key=lambda line: -line.line)}
     moving = [e for e in case.of(StepProgress) if e.line > first_line.get(e.path, math.inf)]
-    strength: Strength = "likely" if moving else "possible"
-    say = f"{say[:-1]}, and the work went on after that." if moving else say
+    strength: Strength = "possible"
+    if moving:
+        strength = "likely"
+        say = f"{say[:-1]}, and the work went on after that."
     return found(
         ID,
         strength,
@@ -257,7 +269,8 @@ def _vague(case: Case) -> Finding | None:
         or only_point_to_point(lines)
     ):
         return None
-    who, limit = who_of(lines), seconds(timeout_of(lines[0]))
+    who = who_of(lines)
+    limit = seconds(timeout_of(lines[0]))
     say = (
         f"{who} waited {limit} for a collective; this log does not show whether it would have"
         " completed later."

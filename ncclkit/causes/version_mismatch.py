@@ -110,7 +110,8 @@ def _reported(case: Case) -> Finding | None:
     if not lines:
         return None
     having = sorted((count, version) for version, count in Counter(brought.values()).items())
-    say, odd = "NCCL reports that the ranks run different NCCL versions.", set(ranks_in(lines))
+    say = "NCCL reports that the ranks run different NCCL versions."
+    odd = set(ranks_in(lines))
     if len(having) > 1:
         apart = [
             f"{v} on {name_ranks(rank for rank in sorted(brought) if brought[rank] == v)}"
@@ -122,7 +123,8 @@ def _reported(case: Case) -> Finding | None:
         (fewest, _), (most, usual) = having[0], having[-1]
         odd = {rank for rank in brought if fewest == most or brought[rank] != usual}
     own = [event for event in lines if event.rank in odd]
-    why, hosts = pick(own[:2], lines), name_hosts(own or lines)
+    why = pick(own[:2], lines)
+    hosts = name_hosts(own or lines)
     return found(ID, "proven", say, why, ranks=tuple(sorted(odd)), hosts=hosts, advice=_advice())
 
 
@@ -152,7 +154,9 @@ def _unfit(case: Case) -> Finding | None:
             f"The process loaded a libnccl that lacks {name}, older than the one torch was built"
             " for."
         )
-    strength: Strength = "proven" if clash else "likely"
+    strength: Strength = "likely"
+    if clash:
+        strength = "proven"
     return found(
         ID,
         strength,
@@ -167,7 +171,9 @@ def _unfit(case: Case) -> Finding | None:
 def _words(event: Event) -> str:
     """The loader's message without the name of the exception."""
     said = UNFIT.search(event.text)
-    return " ".join(said[0].split())[:200] if said else ""
+    if said:
+        return " ".join(said[0].split())[:200]
+    return ""
 
 
 def _logged_versions(case: Case) -> Finding | None:
@@ -220,7 +226,9 @@ def _loaded(case: Case) -> Finding | None:
 
 def _at(ranks: list[Event]) -> str:
     hosts = name_hosts(ranks)
-    return f" ({hosts[0]}{_others(len(hosts) - 1)})" if hosts else ""
+    if hosts:
+        return f" ({hosts[0]}{_others(len(hosts) - 1)})"
+    return ""
 
 
 def _numbers(version: str) -> tuple[int, ...]:
@@ -284,7 +292,9 @@ def _different_libraries(case: Case) -> Finding | None:
             hosts = tuple(sorted({fact.host for fact in few if fact.host}))
             named = {event.host.partition(".")[0] for event in case.events}
             elsewhere = any(host.partition(".")[0] not in named for host in hosts)
-            strength: Strength = "possible" if failed(case) and elsewhere else "likely"
+            strength: Strength = "likely"
+            if failed(case) and elsewhere:
+                strength = "possible"
             return found(
                 ID, strength, say, pick(few, groups[-1][1][:1]), hosts=hosts, advice=_advice()
             )
@@ -292,7 +302,9 @@ def _different_libraries(case: Case) -> Finding | None:
 
 
 def _others(count: int) -> str:
-    return f" and {count} other{'s' if count > 1 else ''}" if count else ""
+    if count:
+        return f" and {count} other{'s' if count > 1 else ''}"
+    return ""
 
 
 def _risks(host: HostFacts) -> Iterator[Risk]:
@@ -304,7 +316,9 @@ def _risks(host: HostFacts) -> Iterator[Risk]:
     older = wins is not None and own is not None and _release(wins["version"]) < _release(own)
     if wins is None or not (older or (wheel and wheel != wins["version"])):
         return
-    strength: Strength = "likely" if older else "possible"
+    strength: Strength = "possible"
+    if older:
+        strength = "likely"
     say = (
         f"NCCL {wins['version']} of {wins['path']} ({wins['how']}) is loaded instead of torch's own"
         f" {own}; "
@@ -338,7 +352,9 @@ def _garbled(case: Case) -> Finding | None:
         " NCCL version."
     )
     # the structs of the start change from release to release
-    strength: Strength = "likely" if structs else "possible"
+    strength: Strength = "possible"
+    if structs:
+        strength = "likely"
     why = pick(lines, case.of(NcclVersion))
     return found(
         ID, strength, say, why, ranks=ranks_in(lines), hosts=name_hosts(lines), advice=_advice()

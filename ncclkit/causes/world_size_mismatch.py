@@ -97,7 +97,9 @@ def diagnose(case: Case) -> Finding:
     ):
         finding = witness(case)
         if finding is not None:  # with one launcher per host the launchers' numbers may be wrong
-            return replace(finding, next=None) if can_simulate_again(case) else finding
+            if can_simulate_again(case):
+                return replace(finding, next=None)
+            return finding
     went_well = initialized(case)
     went_well += [
         *case.of(C10dTimeout),
@@ -145,7 +147,8 @@ def _other_sizes(case: Case) -> list[Event]:
     Empty where there is no majority.
     """
     starts = [e for e in case.of(NcclInit, phase="start") if e.data.comm_id]
-    if plans := _plans(case):
+    plans = _plans(case)
+    if plans:
         return [e for e in starts if e.data.nranks != plans[-1].data.ranks]
     sizes = Counter((e.data.comm_id, e.data.nranks) for e in starts)
     most = {comm: count for (comm, _), count in reversed(sizes.most_common())}
@@ -155,7 +158,8 @@ def _other_sizes(case: Case) -> list[Event]:
 def _clients(case: Case) -> Finding | None:
     reported = [e for e in case.of(StoreClients) if None not in (e.data.joined, e.data.expected)]
     lines = [e for e in reported if e.data.joined < e.data.expected <= LARGEST]
-    if many := [e for e in reported if e.data.joined > e.data.expected]:
+    many = [e for e in reported if e.data.joined > e.data.expected]
+    if many:
         joined, expected = many[-1].data.joined, many[-1].data.expected
         say = (
             f"{joined} processes registered for a job of {expected}: an earlier start left its"
@@ -166,11 +170,9 @@ def _clients(case: Case) -> Finding | None:
         return None
     joined, expected = lines[-1].data.joined, lines[-1].data.expected
     missing = _absent(case, expected)
-    who = (
-        f"; {name_ranks(missing)} left no line here"
-        if missing and len(missing) == expected - joined
-        else ""
-    )
+    who = ""
+    if missing and len(missing) == expected - joined:
+        who = f"; {name_ranks(missing)} left no line here"
     limit = lines[-1].data.timeout_s
     say = (
         f"Only {joined} of {expected} processes joined the"
@@ -184,7 +186,8 @@ def _clients(case: Case) -> Finding | None:
             " expects too many."
         )
         return _finding("proven", say, [lines[-1]], ())
-    if ended := _tasks(case, joined):
+    ended = _tasks(case, joined)
+    if ended:
         return _finding(
             "likely", f"{say[:-1]}; Slurm had started {joined} tasks.", [*lines[-2:], *ended], ()
         )
@@ -196,8 +199,13 @@ def _clients(case: Case) -> Finding | None:
 def _tasks(case: Case, joined: int) -> list[Event]:
     """The ends of Slurm's tasks, where Slurm reports exactly as many tasks as joined."""
     ended = case.of(SlurmEvent, what="task_exit")
-    reported = {int(number) for e in ended for number in re.findall(r"\d{1,6}", str(e.data.task))}
-    return ended if reported and min(reported) == 0 and max(reported) == joined - 1 else []
+    reported = set()
+    for e in ended:
+        for number in re.findall(r"\d{1,6}", str(e.data.task)):
+            reported.add(int(number))
+    if reported and min(reported) == 0 and max(reported) == joined - 1:
+        return ended
+    return []
 
 
 def _env(case: Case) -> Finding | None:
@@ -226,7 +234,8 @@ def _program(case: Case) -> Finding | None:
     lines = [e for e in case.of(PythonException) if UNTOLD.search(e.text) or UNFIT.search(e.text)]
     if not lines:
         return None
-    if said := UNTOLD.search(lines[0].text):
+    said = UNTOLD.search(lines[0].text)
+    if said:
         return _finding(
             "likely", f"The program was not started by a launcher: {said[1]} is not set.", lines, ()
         )
@@ -280,7 +289,8 @@ def _roster(case: Case) -> Finding | None:
         return None
     worlds = {e.data.world for e in announced if e.data.world and e.data.world <= LARGEST}
     named = [e for e in announced if e.data.number is not None]
-    count, world = Counter[int](), max(worlds, default=0)
+    count = Counter[int]()
+    world = max(worlds, default=0)
     for event in named:
         count[event.data.number or 0] += event.count
     if len(worlds) > 1:
@@ -384,7 +394,9 @@ def _no_slots(case: Case) -> Finding | None:
     """A launcher has fewer places than the ranks that it is to start."""
     lines = case.of(SystemFault, what="slots")
     say = "The launcher was asked for more ranks or GPUs than the hosts that it knows have."
-    return _finding("likely", say, lines[:2], ()) if lines else None
+    if lines:
+        return _finding("likely", say, lines[:2], ())
+    return None
 
 
 def _absent(case: Case, expected: int) -> tuple[int, ...]:
@@ -392,7 +404,9 @@ def _absent(case: Case, expected: int) -> tuple[int, ...]:
         e.data.number for e in case.of(JobMember)
     }
     seen.discard(None)
-    return tuple(rank for rank in range(expected) if rank not in seen) if seen else ()
+    if seen:
+        return tuple(rank for rank in range(expected) if rank not in seen)
+    return ()
 
 
 def _finding(strength: Strength, say: str, why: list[Event], ranks: tuple[int, ...]) -> Finding:

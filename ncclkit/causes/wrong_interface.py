@@ -134,7 +134,8 @@ def _announced(case: Case) -> Finding | None:
             say += ": it exists only inside that host."
         asked = [fact for fact in case.facts_of("env.GLOO_SOCKET_IFNAME") if fact.value]
         why = pick([event], case.facts_of("net.gloo.interface"), asked, limit=5)
-        hosts, name = tuple(host for host, _ in held), common_interface(case)
+        hosts = tuple(host for host, _ in held)
+        name = common_interface(case)
         advice = (
             (
                 _named(name, "It joins the hosts in one network.")
@@ -142,7 +143,9 @@ def _announced(case: Case) -> Finding | None:
                 else _for_gloo(names[0], bool(asked))
             ),
         )
-        strength: Strength = "proven" if len(held) > 1 else "likely"
+        strength: Strength = "likely"
+        if len(held) > 1:
+            strength = "proven"
         return found(
             ID,
             strength,
@@ -158,10 +161,13 @@ def _announced(case: Case) -> Finding | None:
 
 def _taken(case: Case) -> Finding | None:
     """NCCL uses an address that, by the facts, several hosts have or no other can reach."""
-    refused, done = _refused(case), bool(initialized(case))
+    refused = _refused(case)
+    done = bool(initialized(case))
     if rank_states(case).ended or not (refused or failed(case)):
         return None
-    holding, apart, naming = all_holders(case), isolated(case), _by_address(refused)
+    holding = all_holders(case)
+    apart = isolated(case)
+    naming = _by_address(refused)
     for event in case.of("nccl.bootstrap", "nccl.socket_devices"):
         for interface, address in interfaces_used(event):
             held = holding.get(address, [])
@@ -180,7 +186,8 @@ def _taken(case: Case) -> Finding | None:
                 say += f"{same}."
             else:
                 say += "in a network to which no other host of the job has an interface."
-            hosts, name = tuple(host for host, _ in held) or (event.host,), common_interface(case)
+            hosts = tuple(host for host, _ in held) or (event.host,)
+            name = common_interface(case)
             advice = (
                 _named(name, "It joins the hosts in one network.") if name else _advice(interface),
             )
@@ -213,16 +220,21 @@ def _by_address(events: list[Event]) -> dict[str, list[Event]]:
 
 def _inside(case: Case) -> Finding | None:
     """A multi-node job uses an interface that exists only inside its machine."""
-    bad, refused = [e for e in case.of(NcclBootstrap) if _virtual(e)], _refused(case)
+    bad = [e for e in case.of(NcclBootstrap) if _virtual(e)]
+    refused = _refused(case)
     if not bad or not (spans_hosts(case) or refused) or rank_states(case).ended:
         return None
     name = next(name for e in bad for name in _names(e) if VIRTUAL.match(name))
-    chosen = " as NCCL_SOCKET_IFNAME says" if env_of(case, "NCCL_SOCKET_IFNAME") else ""
+    chosen = ""
+    if env_of(case, "NCCL_SOCKET_IFNAME"):
+        chosen = " as NCCL_SOCKET_IFNAME says"
     say = (
         f"NCCL uses {name}{on(bad[0].host)}{chosen}, which exists only inside that machine; other"
         " nodes cannot reach it."
     )
-    strength: Strength = "likely" if refused or failed(case) else "possible"
+    strength: Strength = "possible"
+    if refused or failed(case):
+        strength = "likely"
     return _finding(case, strength, say, pick(bad, refused), (name,))
 
 
@@ -247,7 +259,8 @@ def _channel(case: Case) -> Finding | None:
 
 def _different_networks(case: Case) -> Finding | None:
     """The nodes announce addresses of different networks, and a rank waited or was refused."""
-    apart, refused = _different_subnets(case.of(NcclBootstrap)), _refused(case)
+    apart = _different_subnets(case.of(NcclBootstrap))
+    refused = _refused(case)
     waited = case.of("c10d.timeout", "gloo.timeout", "store.wait")
     if not apart or not (refused or waited):
         return None
@@ -276,7 +289,8 @@ def _tested_paths(case: Case) -> Finding | None:
     bad = _tested.paths(case, _unusable)
     if not bad:
         return None
-    first, hosts = bad[0], _tested.hosts(case)
+    first = bad[0]
+    hosts = _tested.hosts(case)
     works = next((hosts[first.dst].holder(a) for a in first.reached if first.dst in hosts), "")
     say = f"NCCL on {first.dst} would use {_place(first)}{_tested.plus(bad, 'path')}"
     say += f"; {works} ({first.reached[0]}) can be reached." if works else "."
@@ -395,7 +409,9 @@ def _different_subnets(used: list[Event]) -> list[Event]:
         if event.host and event.data.address:
             first.setdefault(event.host, event)
     networks = {str(net) for e in first.values() if (net := _network(str(e.data.address)))}
-    return list(first.values()) if len(first) > 1 and len(networks) > 1 else []
+    if len(first) > 1 and len(networks) > 1:
+        return list(first.values())
+    return []
 
 
 def _network(address: str) -> str | None:
@@ -491,7 +507,10 @@ def experiment(case: Case) -> Experiment:
 
     Where none is known, without the virtual ones.
     """
-    advice = _named(name) if (name := common_interface(case)) else _advice("")
+    if name := common_interface(case):
+        advice = _named(name)
+    else:
+        advice = _advice("")
     return Experiment(
         (
             f"Do the nodes connect over {name}?"

@@ -105,7 +105,9 @@ def busbw(op: str, ranks: int, algbw: float) -> float | None:
     None where nothing crosses one (1 rank, a barrier).
     """
     share = factor(op, ranks)
-    return algbw * share if ranks > 1 and share else None
+    if ranks > 1 and share:
+        return algbw * share
+    return None
 
 
 TURNS = (
@@ -145,14 +147,19 @@ def expect(
     ):
         return _none(TURNS)
     if hosts > 1:
-        inside = _gpus(known, here) if backend == "nccl" and here > 1 else _none("")
+        if backend == "nccl" and here > 1:
+            inside = _gpus(known, here)
+        else:
+            inside = _none("")
         return _least(inside, _network(op, backend, ranks, hosts, known))
     if backend == "nccl":
         return _named(_gpus(known, ranks), known, ranks)
     busy = next(
         (fact.why for fact in read if fact.name == STREAM and fact.why.startswith(NO_REFERENCE)), ""
     )
-    return _none(f"N{busy[1:]}.") if busy else _loopback(op, known, ranks)
+    if busy:
+        return _none(f"N{busy[1:]}.")
+    return _loopback(op, known, ranks)
 
 
 def _named(bound: Expectation, known: Mapping[str, Any], ranks: int) -> Expectation:
@@ -189,14 +196,18 @@ def _gpus(known: Mapping[str, Any], ranks: int) -> Expectation:
             "No bound for NCCL: how the GPUs are joined could not be read (nvidia-smi topo -m)."
         )
     paths = links.nvlink_paths(known, gpus)
-    return _nvlink(known, paths) if paths else _pcie(known, gpus)
+    if paths:
+        return _nvlink(known, paths)
+    return _pcie(known, gpus)
 
 
 def chosen_gpus(known: Mapping[str, Any], ranks: int) -> list[int]:
     """The GPUs of ranks 0, 1, …: by CUDA_VISIBLE_DEVICES where it lists numbers, else 0, 1, …."""
     visible = str(known.get("env.CUDA_VISIBLE_DEVICES", "")).split(",")
     numbers = whole_numbers(part.strip() for part in visible)
-    return numbers[:ranks] if len(numbers) >= ranks else list(range(ranks))
+    if len(numbers) >= ranks:
+        return numbers[:ranks]
+    return list(range(ranks))
 
 
 def _nvlink(known: Mapping[str, Any], paths: Mapping[int, int]) -> Expectation:
@@ -207,14 +218,19 @@ def _nvlink(known: Mapping[str, Any], paths: Mapping[int, int]) -> Expectation:
         return _none(
             f"No bound for NCCL: the speed of the NVLinks of {model or 'these GPUs'} is unknown."
         )
-    fewest, speed = min(found.links.values()), found.speed
+    fewest = min(found.links.values())
+    speed = found.speed
     behind = [
         gpu
         for gpu, count in found.links.items()
         if count == fewest and count < max(found.links.values())
     ]
-    who = f"GPU {', '.join(map(str, behind))} has only" if behind else "Every GPU has"
-    whose = f"NCCL's own figure for {found.kind}" if found.kind else "as nvidia-smi nvlink -s says"
+    who = "Every GPU has"
+    if behind:
+        who = f"GPU {', '.join(map(str, behind))} has only"
+    whose = "as nvidia-smi nvlink -s says"
+    if found.kind:
+        whose = f"NCCL's own figure for {found.kind}"
     value = fewest * speed
     words = (
         f"{who} {fewest} NVLinks of {speed:g} GB/s each way ({whose}), so a ring carries at most "
@@ -295,7 +311,8 @@ def _loopback(op: str, known: Mapping[str, Any], ranks: int) -> Expectation:
 
     Every byte costs CPU time to send and to receive, and all ranks share the cores.
     """
-    stream, cores = known.get(STREAM), known.get("cpu.usable")
+    stream = known.get(STREAM)
+    cores = known.get("cpu.usable")
     if not stream or not cores:
         return _none(
             "No bound for gloo: the speed of the loopback interface or the usable cores could not"
@@ -306,7 +323,10 @@ def _loopback(op: str, known: Mapping[str, Any], ranks: int) -> Expectation:
         op, ranks
     )
     shared = cores / cost / senders
-    value = shared if op in MANY_PEERS else min(stream, shared)
+    if op in MANY_PEERS:
+        value = shared
+    else:
+        value = min(stream, shared)
     what = "a rank sends no faster than one stream"
     if value == shared:
         what = (
@@ -314,9 +334,10 @@ def _loopback(op: str, known: Mapping[str, Any], ranks: int) -> Expectation:
             f" sent at once ({senders} x busbw)"
         )
     slowest, fastest = _interval(known, stream)
-    measured = (
-        f"{stream:.2f} GB/s" if slowest == fastest else f"{slowest:.2f} to {fastest:.2f} GB/s"
-    )
+    if slowest == fastest:
+        measured = f"{stream:.2f} GB/s"
+    else:
+        measured = f"{slowest:.2f} to {fastest:.2f} GB/s"
     return Expectation(
         value,
         "loopback",
@@ -339,12 +360,16 @@ def _interval(known: Mapping[str, Any], stream: float) -> tuple[float, float]:
         return stream, stream
     slowest, fastest = said
     numbers = all(isinstance(one, (int, float)) for one in said) and 0 < slowest <= fastest
-    return (slowest, fastest) if numbers else (stream, stream)
+    if numbers:
+        return slowest, fastest
+    return stream, stream
 
 
 def without_reference(bound: Expectation, busy: str) -> Expectation:
     """The bound; none where it was measured on this host while others kept the host busy."""
-    return _none(f"No reference: {busy}.") if busy and bound.limit == "loopback" else bound
+    if busy and bound.limit == "loopback":
+        return _none(f"No reference: {busy}.")
+    return bound
 
 
 LOW = 0.85
@@ -483,7 +508,9 @@ class Judgement:
     @property
     def suspects(self) -> tuple[str, ...]:
         """The causes that could explain it; none where nothing needs to be explained."""
-        return SUSPECTS.get(self.bound.limit, ()) if self.low else ()
+        if self.low:
+            return SUSPECTS.get(self.bound.limit, ())
+        return ()
 
     @property
     def ratios(self) -> tuple[tuple[Reference, float], ...]:
@@ -494,9 +521,15 @@ class Judgement:
     def summary(self) -> str:
         """Measured / expected = ratio, and the same for each reference, in words."""
         others = "; ".join(f"{ref}, this is {percent(ratio)} of it" for ref, ratio in self.ratios)
-        measured = f" Measured elsewhere on {others}." if others else ""
-        verdict = " That is slower than it should be" if self.slow else " That is low"
-        why = f"{verdict}: it could be {', '.join(self.suspects)}." if self.suspects else ""
+        measured = ""
+        if others:
+            measured = f" Measured elsewhere on {others}."
+        verdict = " That is low"
+        if self.slow:
+            verdict = " That is slower than it should be"
+        why = ""
+        if self.suspects:
+            why = f"{verdict}: it could be {', '.join(self.suspects)}."
         return f"{self._numbers}.{measured}{why}"
 
     @property
@@ -506,13 +539,16 @@ class Judgement:
         Of what exceeds its bound no share.
         """
         size = format_bytes(self.best.bytes)
-        reached, bound = f"{self.best.busbw:.2f}", f"{self.bound.value:.2f}"
+        reached = f"{self.best.busbw:.2f}"
+        bound = f"{self.bound.value:.2f}"
         if self.exceeds:
             return (
                 f"{reached} GB/s busbw at {size},"
                 f" {no_maximum(self.bound.value or 0.0, self.bound.allows)}"
             )
-        at_most = "about" if self.bound.limit == "loopback" else "at most"
+        at_most = "at most"
+        if self.bound.limit == "loopback":
+            at_most = "about"
         return f"{reached} of {at_most} {bound} GB/s busbw = {percent(self.ratio)} at {size}"
 
     @property
@@ -540,7 +576,9 @@ def no_maximum(bound: float, allows: str) -> str:
             f"above the {format_number(bound)} GB/s of a ring over NVLink: a switch that adds"
             " (NVLS) can do that"
         )
-    of = f" of {allows}" if allows else ""
+    of = ""
+    if allows:
+        of = f" of {allows}"
     return (
         f"above the {format_number(bound)} GB/s{of}, which are no maximum then: there is no"
         " reference"
@@ -565,7 +603,9 @@ def judge_curve(measurements: Iterable[Measurement], bound: Expectation | None) 
     large = [m for m in rows if m.bytes >= large_size(bound)]
     best = max(large or rows, key=lambda m: m.busbw or 0.0)
     alike = best.op == "all_reduce" and best.hosts == 1 and bound.gpu
-    known = references(bound.gpu, best.ranks, bound.limit, bound.nvls) if alike else []
+    known = []
+    if alike:
+        known = references(bound.gpu, best.ranks, bound.limit, bound.nvls)
     return Judgement(best, bound, tuple(known))
 
 
@@ -577,7 +617,9 @@ def recorded_bound(row: Measurement, facts: Iterable[Fact]) -> Expectation | Non
     if not row.expected:
         return None
     derived = expect(row.op, row.backend, row.ranks, facts, row.hosts)
-    share = derived.least / derived.value if derived.least and derived.value else 1.0
+    share = 1.0
+    if derived.least and derived.value:
+        share = derived.least / derived.value
     return replace(derived, value=row.expected, least=share * row.expected)
 
 

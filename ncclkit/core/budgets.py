@@ -70,7 +70,9 @@ def workers(cores: int, ranks: int) -> Budget:
     at least 0.
     """
     value = max(0, cores // ranks - 1)
-    noun = "worker" if value == 1 else "workers"
+    noun = "workers"
+    if value == 1:
+        noun = "worker"
     return Budget(
         value,
         "workers per rank",
@@ -121,7 +123,9 @@ def loader_memory(ranks: int, workers_per_rank: int, prefetch: int, batch: float
 
     What each worker has ready, and the batch in use.
     """
-    held = workers_per_rank * prefetch + 1 if workers_per_rank else 0
+    held = 0
+    if workers_per_rank:
+        held = workers_per_rank * prefetch + 1
     value = ranks * held * batch
     words = (
         f"Data loaders: {ranks} ranks x ({workers_per_rank} workers x {prefetch} batches + 1 in"
@@ -168,11 +172,16 @@ def host_memory(
 
     each: what a rank takes before it has any data: Python, torch, CUDA.
     """
-    copies = 1 if shared else ranks
+    if shared:
+        copies = 1
+    else:
+        copies = ranks
     parts = {"data": dataset * copies, "batches ahead": ranks * workers_per_rank * prefetch * batch}
     parts["ranks"] = ranks * each
     value = sum(parts.values())
-    own = f" + {ranks} ranks of {format_bytes(each)}" if each else ""
+    own = ""
+    if each:
+        own = f" + {ranks} ranks of {format_bytes(each)}"
     return Budget(
         value,
         "bytes",
@@ -198,7 +207,8 @@ def activations(layers: int, hidden: int, sequence: int, vocabulary: int, item: 
     34 values of two bytes a layer and element (Korthikanti et al. 2022), and the logits with their
     gradient in fp32.
     """
-    body, logits = 17 * item * layers * sequence * hidden, sequence * vocabulary * (item + 4)
+    body = 17 * item * layers * sequence * hidden
+    logits = sequence * vocabulary * (item + 4)
     words = (
         f"{layers} layers x {sequence} tokens x {hidden} x {17 * item} B + {sequence} x"
         f" {vocabulary} logits x {item + 4} B = {format_bytes(body + logits)} a sample."
@@ -234,12 +244,19 @@ def gpu_memory(
     share = [
         size / ranks if place in SHARDS[strategy] else size for place, size in enumerate(whole)
     ]
-    gathered = 2 * whole[0] / layers if strategy.startswith("FSDP") else 0.0
-    buckets = whole[1] if strategy == "DDP" else gathered
+    gathered = 0.0
+    if strategy.startswith("FSDP"):
+        gathered = 2 * whole[0] / layers
+    if strategy == "DDP":
+        buckets = whole[1]
+    else:
+        buckets = gathered
     update = parameters * 4 / (ranks if 2 in SHARDS[strategy] else 1)  # Adam's square root, in fp32
     held = per_sample(sample, layers) * batch
     moving = max(held, share[1] + update)
-    name = "activations" if moving == held else "gradients, update"
+    name = "gradients, update"
+    if moving == held:
+        name = "activations"
     parts = {
         "weights": share[0],
         "optimizer": share[2],
@@ -256,7 +273,9 @@ def largest_batch(room: float, without: float, sample: float) -> int:
     """Samples of a rank that fit where `without` bytes are taken by everything else; 0 where not
     even one does.
     """
-    return max(0, int((room - without) // sample)) if sample > 0 else 0
+    if sample > 0:
+        return max(0, int((room - without) // sample))
+    return 0
 
 
 def micro_batches(samples: int, sample: float, room: float) -> Budget:
@@ -269,7 +288,10 @@ def micro_batches(samples: int, sample: float, room: float) -> Budget:
     """
     if sample > room:
         raise ValueError("not even one sample fits")
-    fit = int(room // sample) if sample > 0 else samples
+    if sample > 0:
+        fit = int(room // sample)
+    else:
+        fit = samples
     value = max(1, math.ceil(samples / fit))
     each = f"{value} micro-batches of {-(-samples // value)}"
     words = f"{samples} samples of {format_bytes(sample)} in {format_bytes(room)}: {each}."
@@ -286,7 +308,10 @@ def knee(steps: Mapping[int, tuple[float, float]]) -> Budget:
     alike = alike_steps(steps)
     value = alike[0]
     own, best = ("{:.3g} to {:.3g} ms".format(*steps[workers]) for workers in (value, fastest))
-    against = "" if value == fastest else f", as those with {fastest} do: {best}"
+    if value == fastest:
+        against = ""
+    else:
+        against = f", as those with {fastest} do: {best}"
     words = (
         f"The fewest whose steps take as long as the fastest: {value} (half of the steps:"
         f" {own}{against})."
@@ -335,9 +360,12 @@ def fitted(points: Sequence[tuple[int, float, float]]) -> MessageCost:
     xx, xy, yy = (sum(r[i] * r[j] for r in rows) for i, j in ((0, 0), (0, 1), (1, 1)))
     x, y = (sum(r[i] for r in rows) for i in (0, 1))
     down = xx * yy - xy * xy
-    latency, byte = (x * yy - y * xy) / down, (y * xx - x * xy) / down
+    latency = (x * yy - y * xy) / down
+    byte = (y * xx - x * xy) / down
     if latency <= 0 or byte <= 0:  # one of the two explains everything
-        return MessageCost(x / xx, 0.0) if byte <= 0 else MessageCost(0.0, y / yy)
+        if byte <= 0:
+            return MessageCost(x / xx, 0.0)
+        return MessageCost(0.0, y / yy)
     return MessageCost(latency, byte)
 
 
@@ -346,7 +374,8 @@ def open_files_budget(measured: Mapping[int, float], ranks: int) -> Budget:
 
     measured: ranks → open files.  Raises ValueError where fewer than two counts were measured.
     """
-    few, many = min(measured), max(measured)
+    few = min(measured)
+    many = max(measured)
     if few == many:
         raise ValueError("a straight line needs two counts of ranks")
     each = (measured[many] - measured[few]) / (many - few)

@@ -122,7 +122,10 @@ class Case:
 
     @events.setter
     def events(self, events: Iterable[Event]) -> None:
-        self._events = events if isinstance(events, EventList) else EventList(events)
+        if isinstance(events, EventList):
+            self._events = events
+        else:
+            self._events = EventList(events)
 
     @classmethod
     def open(cls, path: str | Path, *, read_only: bool = False) -> Case:
@@ -164,11 +167,10 @@ class Case:
         about = storage.read_json(folder / "case.json", {}, _About)
         known = about.get("schema", SCHEMA)
         if known != SCHEMA:
-            writer, what = (
-                ("ncclkit 0.1.0", "use that release")
-                if known == 1
-                else ("another ncclkit", "upgrade")
-            )
+            if known == 1:
+                writer, what = "ncclkit 0.1.0", "use that release"
+            else:
+                writer, what = "another ncclkit", "upgrade"
             raise NcclkitError(
                 f"{folder} was written by {writer} (schema {known}, this one reads {SCHEMA});"
                 f" {what}, or diagnose the logs of its runs with a new case folder."
@@ -233,14 +235,21 @@ class Case:
         fields: only events that have these fields, with these values.  TypeError for a field that
         none of the kinds has.
         """
-        names = [kind if isinstance(kind, str) else kind.kind for kind in kinds]
+        names = []
+        for kind in kinds:
+            if isinstance(kind, str):
+                names.append(kind)
+            else:
+                names.append(kind.kind)
         found: list[Event] = []
         for name in names:
             if name.endswith("."):
                 found += self._events.of_family(name)
             else:
                 found += self._events.of_kind(name)
-        return _with_fields(found, names, fields) if fields else found
+        if fields:
+            return _with_fields(found, names, fields)
+        return found
 
     def on(self, rank: int) -> list[Event]:
         """Events of one rank."""
@@ -278,7 +287,9 @@ class Case:
         """
         if self.path is None or not (mode := self.path.stat().st_mode & OTHERS):
             return ""
-        who = "Everybody" if mode & stat.S_IWOTH else "The group"
+        who = "The group"
+        if mode & stat.S_IWOTH:
+            who = "Everybody"
         path = shlex.quote(str(self.path))
         return (
             f"{who} can write {self.path}, and so change what is found in it; chmod go-w {path}"
@@ -385,7 +396,8 @@ class Case:
             )
 
         scope = Case()
-        scope.facts, scope.measurements = self.facts, self.measurements
+        scope.facts = self.facts
+        scope.measurements = self.measurements
         events = [e for e, m in places if not m or m["runs"] not in ours or current(e, m)]
         attempt = _last_attempt(
             [e for e in events if not e.kind.startswith("experiment.") or tried(e)]
@@ -393,11 +405,10 @@ class Case:
         ended = _jobs_that_ended(attempt, self.inputs)
         ended |= _attempts_that_failed(_below(attempt, ended))
         scope.events = _below(attempt, ended)
-        scope.inputs = (
-            [_row_below(row, ended.get(row["path"], 0)) for row in self.inputs]
-            if ended
-            else self.inputs
-        )
+        if ended:
+            scope.inputs = [_row_below(row, ended.get(row["path"], 0)) for row in self.inputs]
+        else:
+            scope.inputs = self.inputs
         return scope
 
     def save(self) -> Case:
@@ -453,7 +464,8 @@ class Case:
         )
         theirs.events = _merged(known["events"], self.events, theirs.events)
         theirs.measurements = _merged(known["measurements"], self.measurements, theirs.measurements)
-        theirs.findings = theirs.findings if self.findings == known["findings"] else self.findings
+        if self.findings != known["findings"]:
+            theirs.findings = self.findings
         return theirs
 
     def __repr__(self) -> str:
@@ -474,7 +486,8 @@ def _merged(
     """
     before, now = ({to_json(record): record for record in records} for records in (known, ours))
     new = [record for key, record in now.items() if key not in before]
-    gone, taken = before.keys() - now.keys(), set(map(place, new))
+    gone = before.keys() - now.keys()
+    taken = set(map(place, new))
     return [
         record for record in theirs if to_json(record) not in gone and place(record) not in taken
     ] + new
@@ -482,7 +495,9 @@ def _merged(
 
 def _as_row(record: Record) -> dict[str, Any]:
     row = asdict(record)
-    return row | {"data": fields_of(record)} if isinstance(record, Event) else row
+    if isinstance(record, Event):
+        return row | {"data": fields_of(record)}
+    return row
 
 
 def _with_fields(
@@ -495,7 +510,10 @@ def _with_fields(
     if not able:
         raise TypeError(f"{' and '.join(kinds)}: no such kind has {' and '.join(fields)}")
     values = attrgetter(*fields)
-    wanted = next(iter(fields.values())) if len(fields) == 1 else tuple(fields.values())
+    if len(fields) == 1:
+        wanted = next(iter(fields.values()))
+    else:
+        wanted = tuple(fields.values())
     return [e for e in events if isinstance(e.data, able) and values(e.data) == wanted]
 
 
@@ -522,11 +540,11 @@ def _last_attempt(events: list[Event]) -> list[Event]:
 
 def _below(events: list[Event], ended: Mapping[str, int]) -> list[Event]:
     """Without what logs hold above these lines."""
-    return (
-        [event for event in events if event.line > ended.get(event.path, 0) or not event.line]
-        if ended
-        else events
-    )
+    if ended:
+        return [
+            event for event in events if event.line > ended.get(event.path, 0) or not event.line
+        ]
+    return events
 
 
 def _row_below(row: dict[str, Any], line: int) -> dict[str, Any]:
@@ -536,7 +554,9 @@ def _row_below(row: dict[str, Any], line: int) -> dict[str, Any]:
         for key in ("abnormal", "quiet")
         if key in row
     }
-    return {**row, **kept} if line else row
+    if line:
+        return {**row, **kept}
+    return row
 
 
 def _by_log(events: list[Event], kinds: tuple[str, ...]) -> dict[str, list[Event]]:
@@ -574,7 +594,8 @@ def _last_end(held: list[Event], row: Mapping[str, Any]) -> int | None:
         ):
             again = ended is not None and job.is_silent  # Slurm says it once more
             if again or job.has_ended:
-                ended, job = line, _Communicators()
+                ended = line
+                job = _Communicators()
     return ended
 
 
@@ -617,7 +638,9 @@ def _shown_below(row: Mapping[str, Any]) -> Callable[[int], bool]:
     """Whether below a line somebody shows more: a line of trouble, or several others."""
     trouble = max((entry["line"] for entry in row.get("abnormal", ())), default=0)
     others = sorted(entry["line"] for entry in row.get("quiet", ()))
-    third_last = others[-3] if len(others) > 2 else 0
+    third_last = 0
+    if len(others) > 2:
+        third_last = others[-3]
     return lambda line: line < max(trouble, third_last)
 
 

@@ -65,7 +65,9 @@ class HostNetwork:
         if self.problem:
             return f"{self.name} is unreachable: {self.problem}"
         own = ", ".join(self.own) or "nowhere"
-        refused = f"; its rendezvous port cannot be opened: {self.refused}" if self.refused else ""
+        refused = ""
+        if self.refused:
+            refused = f"; its rendezvous port cannot be opened: {self.refused}"
         nccl = f"{self.interface or 'no interface'}{f' ({self.address})' if self.address else ''}"
         gloo = self.gloo or "none"
         return (
@@ -140,16 +142,19 @@ class NetworkPath:
             return "interface"
         if self.shrinks:
             return "size"
-        return "host" if lost else "measure" if self.why or self.bandwidth is None else ""
+        if lost:
+            return "host"
+        if self.why or self.bandwidth is None:
+            return "measure"
+        return ""
 
     @property
     def trouble(self) -> str:
         """The fault in a few words, with its numbers; empty where there is none."""
-        place = (
-            f"{self.interface} ({self.nccl_address})"
-            if self.nccl_address
-            else self.interface or "none"
-        )
+        if self.nccl_address:
+            place = f"{self.interface} ({self.nccl_address})"
+        else:
+            place = self.interface or "none"
         nowhere = "does not resolve" + (f" ({self.unresolved})" if self.unresolved else "")
         return {
             "": "",
@@ -176,7 +181,9 @@ class NetworkPath:
     @property
     def summary(self) -> str:
         """The path in one line."""
-        facts = [f"port {self.port} {ends(self.rendezvous)}"] if self.rendezvous else []
+        facts = []
+        if self.rendezvous:
+            facts = [f"port {self.port} {ends(self.rendezvous)}"]
         facts += [f"{self.interface} ({self.nccl_address}) {ends(self.nccl)}"] if self.nccl else []
         facts += [f"{self.bandwidth:.3g} GB/s"] if self.bandwidth is not None else []
         facts += [f"{percent(self.resent, 1)} of its packets sent again"] if self.resent else []
@@ -189,15 +196,20 @@ class NetworkPath:
         if self.offset is not None and self.offset_error is not None:
             times, unit = (1, "s") if abs(self.offset) >= 1 else (1e3, "ms")
             facts += [f"clock {times * self.offset:+.3g} ± {times * self.offset_error:.2g} {unit}"]
-        wrong = f": {self.trouble}" if self.trouble else ""
+        wrong = ""
+        if self.trouble:
+            wrong = f": {self.trouble}"
         return f"{self.src} → {self.dst}{wrong} [{', '.join(facts)}]"
 
 
 def hosts(events: Iterable[Event]) -> dict[str, HostNetwork]:
     """The hosts of the connection test by name."""
-    return {
-        row.name: row for event in events if event.kind == "connect.host" for row in [host(event)]
-    }
+    found: dict[str, HostNetwork] = {}
+    for event in events:
+        if event.kind == "connect.host":
+            for row in [host(event)]:
+                found[row.name] = row
+    return found
 
 
 def links(events: Iterable[Event]) -> list[NetworkPath]:
@@ -225,18 +237,21 @@ def host(event: Event) -> HostNetwork:
 
 def link(event: Event, names: Mapping[Any, Any] | None = None) -> NetworkPath:
     """One `connect.pair` event; `names`: what each host's resolver said of the others."""
-    data, given = event.data, fields_of(event)
+    data = event.data
+    given = fields_of(event)
     texts = ("src", "dst", "rendezvous", "ephemeral", "interface", "nccl")
     numbers = ("mtu", "mtu_own", "bandwidth", "resent", "latency", "offset", "offset_error")
     plain: dict[str, Any] = {key: _text(given[key]) for key in texts}
     plain |= {key: _address(given[key]) for key in ("address", "nccl_address", "over")}
     plain |= {key: _number(given[key]) for key in numbers}
     said = (names or {}).get(plain["src"])
-    error = said.get(plain["dst"]) if isinstance(said, dict) else None
+    error = None
+    if isinstance(said, dict):
+        error = said.get(plain["dst"])
     why = data.why
-    reasons = (
-        {_text(key): _text(value) for key, value in why.items()} if isinstance(why, dict) else {}
-    )
+    reasons = {}
+    if isinstance(why, dict):
+        reasons = {_text(key): _text(value) for key, value in why.items()}
     port = int(_number(data.port) or 0)
     reached = tuple(filter(None, map(_address, _list(data.reached))))
     return NetworkPath(
@@ -257,17 +272,23 @@ def is_loopback(address: str) -> bool:
 def _address(value: Any) -> str:
     """An IP address; empty for anything else: it may stand in a command that somebody copies."""
     try:
-        return str(ipaddress.ip_address(value)) if isinstance(value, str) else ""
+        if isinstance(value, str):
+            return str(ipaddress.ip_address(value))
+        return ""
     except ValueError:
         return ""
 
 
 def _text(value: Any) -> str:
-    return value if isinstance(value, str) else ""
+    if isinstance(value, str):
+        return value
+    return ""
 
 
 def _list(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else []
+    if isinstance(value, list):
+        return value
+    return []
 
 
 def _texts(value: Any) -> tuple[str, ...]:
@@ -275,4 +296,6 @@ def _texts(value: Any) -> tuple[str, ...]:
 
 
 def _number(value: Any) -> float | None:
-    return value if isinstance(value, (int, float)) and not isinstance(value, bool) else None
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        return value
+    return None

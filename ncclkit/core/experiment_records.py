@@ -74,9 +74,10 @@ def keep(record: ExperimentRecord) -> ExperimentRecord:
     del fields["folder"], fields["kind"]
     for name in ("before", "after"):
         run = fields[name]
-        fields[name] = (
-            asdict(run) | {"folder": _relative(run.folder, record.folder)} if run else None
-        )
+        if run:
+            fields[name] = asdict(run) | {"folder": _relative(run.folder, record.folder)}
+        else:
+            fields[name] = None
     kept = json.loads(json.dumps({"experiment": record.kind} | fields, default=str))
     storage.write(record.folder / NAME, json.dumps(redact.clean(kept), indent=1))
     return record
@@ -116,11 +117,9 @@ def weigh(verdicts: Iterable[Finding], events: Iterable[Event]) -> list[Finding]
 def _relative(folder: Path, base: Path) -> str:
     """From the record's folder to a run, which lies in the same case."""
     case = base.parent.parent
-    return (
-        str(Path("..", "..", folder.relative_to(case)))
-        if folder.is_relative_to(case)
-        else str(folder)
-    )
+    if folder.is_relative_to(case):
+        return str(Path("..", "..", folder.relative_to(case)))
+    return str(folder)
 
 
 def _read(path: Path) -> ExperimentRecord:

@@ -82,7 +82,9 @@ def typed_fields(kind: str, data: Mapping[str, Any]) -> Fields | Mapping[str, An
     TypeError for a field that the kind does not have.
     """
     known = KINDS.get(kind)
-    return data if known is None else known(**data)
+    if known is None:
+        return data
+    return known(**data)
 
 
 def known_fields(kind: str, data: Mapping[str, Any]) -> Mapping[str, Any]:

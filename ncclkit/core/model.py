@@ -102,7 +102,10 @@ class Event(Generic[DataT]):
             object.__setattr__(self, "data", typed_fields(self.kind, given))
 
     def __str__(self) -> str:
-        where = f"{self.path}:{self.line}" if self.line else self.path
+        if self.line:
+            where = f"{self.path}:{self.line}"
+        else:
+            where = self.path
         return f"{where}  {self.text.splitlines()[0] if self.text else self.kind}"
 
 
@@ -155,16 +158,19 @@ class Measurement:
     @property
     def ratio(self) -> float | None:
         """Measured / expected, where both are known."""
-        return self.busbw / self.expected if self.busbw and self.expected else None
+        if self.busbw and self.expected:
+            return self.busbw / self.expected
+        return None
 
     def __str__(self) -> str:
         known = self.ratio and self.expected and self.ratio <= 1  # what is exceeded was no maximum
-        bound = (
-            (f" of {self.expected:.2f}", f" = {100 * (self.ratio or 0):.1f} %")
-            if known
-            else ("", "")
-        )
-        bus = f", busbw {self.busbw:.2f}{bound[0]} GB/s{bound[1]}" if self.busbw is not None else ""
+        if known:
+            bound = (f" of {self.expected:.2f}", f" = {100 * (self.ratio or 0):.1f} %")
+        else:
+            bound = ("", "")
+        bus = ""
+        if self.busbw is not None:
+            bus = f", busbw {self.busbw:.2f}{bound[0]} GB/s{bound[1]}"
         more = {"p99": self.p99_us, "graph": self.graph_us}
         beside = ", ".join(
             f"{name} {value:,.1f} µs" for name, value in more.items() if value is not None
@@ -260,7 +266,9 @@ class Finding:
 
     def __str__(self) -> str:
         mark = {"found": "FOUND", "clear": "clear", "unknown": "unknown"}[self.verdict]
-        strength = f" ({self.strength})" if self.strength else ""
+        strength = ""
+        if self.strength:
+            strength = f" ({self.strength})"
         return f"{mark}{strength} {self.cause}: {self.say}"
 
 
@@ -303,7 +311,9 @@ def cite(evidence: Evidence) -> dict[str, Any]:
     if isinstance(evidence, Event):
         return {"path": evidence.path, "line": evidence.line, "text": evidence.text}
     if isinstance(evidence, Fact):
-        at = f" on {evidence.host}" if evidence.host else ""
+        at = ""
+        if evidence.host:
+            at = f" on {evidence.host}"
         return {"path": evidence.source + at, "line": 0, "text": str(evidence)}
     return {"path": evidence.run, "line": 0, "text": str(evidence)}
 
@@ -328,7 +338,9 @@ def visible(value: Any) -> Any:
         return value.encode("utf-8", "backslashreplace").decode()
     if isinstance(value, dict):
         return {visible(key): visible(inner) for key, inner in value.items()}
-    return [*map(visible, value)] if isinstance(value, (list, tuple)) else value
+    if isinstance(value, (list, tuple)):
+        return [*map(visible, value)]
+    return value
 
 
 def safe(text: object) -> str:

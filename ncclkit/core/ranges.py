@@ -36,7 +36,10 @@ class NumberRange:
         """The number that was typed; raises ArgumentTypeError with what is taken instead."""
         value = self._read(text)
         if value is None or not self.low <= value <= self.high:
-            typed = text if len(text) <= SHOWN else f"{text[:SHOWN]}…"
+            if len(text) <= SHOWN:
+                typed = text
+            else:
+                typed = f"{text[:SHOWN]}…"
             raise argparse.ArgumentTypeError(f"must be {self}, but it is {typed!r}")
         return value
 
@@ -52,9 +55,16 @@ class NumberRange:
         if self.kind == "a size":
             return _size(text)
         if self.kind == "a whole number":
-            return int(text) if WHOLE.fullmatch(text) else None
-        value = float(text) if DECIMAL.fullmatch(text) else math.nan
-        return value if math.isfinite(value) else None
+            if WHOLE.fullmatch(text):
+                return int(text)
+            return None
+        if DECIMAL.fullmatch(text):
+            value = float(text)
+        else:
+            value = math.nan
+        if math.isfinite(value):
+            return value
+        return None
 
 
 def _size(text: str) -> int | None:

@@ -84,7 +84,9 @@ class Grant:
     @property
     def short(self) -> bool | None:
         """Whether less was granted than is needed; None where that is not known."""
-        return None if self.got is None else self.got < self.need
+        if self.got is None:
+            return None
+        return self.got < self.need
 
     @property
     def summary(self) -> str:
@@ -95,19 +97,27 @@ class Grant:
             state = {None: "was not settled", False: "answers here", True: "does not lead here"}[
                 self.short
             ]
-            state = "cannot be used" if self.what == "port" and self.short else state
+            if self.what == "port" and self.short:
+                state = "cannot be used"
         else:
-            got = "?" if self.got is None else self._amount(self.got)
-            item, state = f"{got} of {self._amount(self.need)}", f"{thing} were granted"
-        reason = self.why if self.short is None else self.error if self.short else ""
+            if self.got is None:
+                got = "?"
+            else:
+                got = self._amount(self.got)
+            item = f"{got} of {self._amount(self.need)}"
+            state = f"{thing} were granted"
+        if self.short is None:
+            reason = self.why
+        elif self.short:
+            reason = self.error
+        else:
+            reason = ""
         return f"{item} {state}{f' ({reason})' if reason else ''}"
 
     def _amount(self, count: float) -> str:
-        return (
-            f"{count / 2**20:.4g} MiB"
-            if self.what in ("shm", "memlock", "memory")
-            else f"{count:g}"
-        )
+        if self.what in ("shm", "memlock", "memory"):
+            return f"{count / 2**20:.4g} MiB"
+        return f"{count:g}"
 
 
 def grant(event: Event[ResourcesTried]) -> Grant:

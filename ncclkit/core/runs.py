@@ -62,7 +62,9 @@ def records_of(run: Path) -> list[dict[str, Any]]:
     Torn lines are left out.
     """
     path = run / "wire.jsonl"
-    lines = content(path).splitlines() if path.exists() else []
+    lines = []
+    if path.exists():
+        lines = content(path).splitlines()
     return [record for record in map(wire.parse_record, lines) if record is not None]
 
 
@@ -109,7 +111,8 @@ def changed(plan: Plan, change: Mapping[str, Any]) -> Plan:
             f"A small job cannot be changed by {strange[0]!r}; see `ncclkit.core.runs.changed` for"
             " the words."
         )
-    argv, factor = list(plan.argv), float(change.get("timeout", 1))
+    argv = list(plan.argv)
+    factor = float(change.get("timeout", 1))
     limit = float(_option(argv, "--timeout", "30")) * factor
     if change.get("minimal") and (argv[0] != "collective" or "--fault" in argv):
         argv = ["collective", "--backend", plan.backend, "--sizes", SMALL]
@@ -177,11 +180,16 @@ def _over(backend: str, plan: Plan, argv: list[str]) -> tuple[Plan, list[str]]:
 
 
 def _option(argv: list[str], name: str, default: str) -> str:
-    return argv[argv.index(name) + 1] if name in argv else default
+    if name in argv:
+        return argv[argv.index(name) + 1]
+    return default
 
 
 def _without(argv: list[str], name: str) -> list[str]:
-    at = argv.index(name) if name in argv else len(argv)
+    if name in argv:
+        at = argv.index(name)
+    else:
+        at = len(argv)
     return argv[:at] + argv[at + 2 :]
 
 
@@ -216,26 +224,28 @@ class Run:
         """The outcome in one sentence."""
         if self.reason == "not started":
             return self.problem
-        hosts = (
-            f" on {self.plan.simulate_hosts} simulated hosts"
-            if self.plan.simulate_hosts > 1
-            else ""
-        )
-        ranks = "one rank" if self.plan.ranks == 1 else f"{self.plan.ranks} ranks"
+        hosts = ""
+        if self.plan.simulate_hosts > 1:
+            hosts = f" on {self.plan.simulate_hosts} simulated hosts"
+        if self.plan.ranks == 1:
+            ranks = "one rank"
+        else:
+            ranks = f"{self.plan.ranks} ranks"
         what = f"{ranks} over {self.plan.backend}{hosts}"
         if self.reason == "done" and self.measurements and self.plan.ranks == 1:
-            share = (
-                "; with --simulate-hosts 2 two ranks share the GPU, over the network"
-                if self.plan.backend == "nccl"
-                else ""
-            )
+            share = ""
+            if self.plan.backend == "nccl":
+                share = "; with --simulate-hosts 2 two ranks share the GPU, over the network"
             return (
                 f"{self._named} on one rank over {self.plan.backend}; nothing travels there, so no"
                 f" bandwidth{share}."
             )
         if self.reason == "done" and self.measurements:
             wrong = sum(m.wrong or 0 for m in self.measurements)
-            correct = "every value was right" if not wrong else f"{wrong} values were WRONG"
+            if not wrong:
+                correct = "every value was right"
+            else:
+                correct = f"{wrong} values were WRONG"
             said = (
                 f"{self._bandwidths(what)} at best, {correct} ({self.seconds:.0f} s with its"
                 " start)."
@@ -249,7 +259,9 @@ class Run:
             "cancelled": "was cancelled",
             "lost": "ended without a message",
         }
-        problem = f" ({self.problem})" if self.problem else ""
+        problem = ""
+        if self.problem:
+            problem = f" ({self.problem})"
         return (
             f"{self.plan.name} on {what} {ends.get(self.reason, self.reason)} after"
             f" {self.seconds:.0f} s{problem}."
@@ -261,10 +273,12 @@ class Run:
 
         Empty where it was not.
         """
-        judgement = (
-            first_judgement(self.measurements, self.expectation) if self.reason == "done" else None
-        )
-        return f"{judgement.warning}.{self.others}" if judgement and judgement.slow else ""
+        judgement = None
+        if self.reason == "done":
+            judgement = first_judgement(self.measurements, self.expectation)
+        if judgement and judgement.slow:
+            return f"{judgement.warning}.{self.others}"
+        return ""
 
     @property
     def expectation(self) -> Expectation | None:
@@ -272,7 +286,9 @@ class Run:
 
         None where nothing was measured, or no bound is known.
         """
-        return self.expectations.get(self.measurements[0].op) if self.measurements else None
+        if self.measurements:
+            return self.expectations.get(self.measurements[0].op)
+        return None
 
     @property
     def curve(self) -> tuple[Measurement, ...]:
@@ -292,7 +308,9 @@ class Run:
         for m in self.measurements:
             if m.op not in best or _speed(m) > _speed(best[m.op]):
                 best[m.op] = m
-        kind = "busbw" if all(m.busbw is not None for m in best.values()) else "algbw"
+        kind = "algbw"
+        if all(m.busbw is not None for m in best.values()):
+            kind = "busbw"
         if len(best) == 1:
             ((op, m),) = best.items()
             return f"{op} on {what}: {_speed(m):.2f} GB/s {kind}"

@@ -39,9 +39,9 @@ def _forms() -> tuple[re.Pattern[str], ...]:
     from detect_secrets.core.plugins.util import get_mapping_from_secret_type_to_class
 
     plugins: dict[str, Any] = get_mapping_from_secret_type_to_class()
-    return tuple(
-        form
-        for name, plugin in plugins.items()
-        if name.startswith(KINDS)
-        for form in plugin.denylist
-    )
+    found = []
+    for name, plugin in plugins.items():
+        if name.startswith(KINDS):
+            for form in plugin.denylist:
+                found.append(form)
+    return tuple(found)

@@ -97,7 +97,10 @@ def validated(fact: Fact) -> Fact:
     words = {name: getattr(fact, name) for name in ("name", "unit", "source", "host", "why")}
     if not all(isinstance(word, str) for word in words.values()):
         fact = from_dict(Fact, asdict(fact) | {name: str(word) for name, word in words.items()})
-    shape = None if fact.value is None else _shape(fact.name)
+    if fact.value is None:
+        shape = None
+    else:
+        shape = _shape(fact.name)
     if shape is None:
         return fact
     try:

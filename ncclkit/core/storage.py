@@ -76,8 +76,12 @@ def content(path: Path) -> bytes:
     """
     with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:
         about = os.fstat(file.fileno())
-        wrong = "" if stat.S_ISREG(about.st_mode) else "is not a regular file"
-        data = file.read(LARGEST + 1) if not wrong else b""
+        wrong = "is not a regular file"
+        if stat.S_ISREG(about.st_mode):
+            wrong = ""
+        data = b""
+        if not wrong:
+            data = file.read(LARGEST + 1)
     if len(data) > LARGEST or data.count(b"{") + data.count(b"[") > CONTAINERS:
         wrong = (
             f"holds more than {LARGEST >> 20} MiB, or {CONTAINERS >> 20} million lists and objects"
@@ -168,11 +172,9 @@ def read_json(path: Path, default: Any, form: Any = None) -> Any:
         value = parse_json(content(path))
         msgspec.convert(value, form or type(default))
     except ValueError as error:
-        why = (
-            "is not what is kept there"
-            if isinstance(error, msgspec.ValidationError)
-            else "is not JSON"
-        )
+        why = "is not JSON"
+        if isinstance(error, msgspec.ValidationError):
+            why = "is not what is kept there"
         raise NcclkitError(
             f"{path} {why} ({error}); move the file away and the case opens without it."
         ) from error

@@ -25,7 +25,9 @@ def job(events: Sequence[Event], inputs: Sequence[Mapping[str, Any]] = ()) -> di
     logged = {event.rank for event in events if event.rank is not None} | {
         rank for row in inputs for rank in row.get("ranks", ())
     }
-    silent = sorted(set(range(size)) - logged) if size and logged else []
+    silent = []
+    if size and logged:
+        silent = sorted(set(range(size)) - logged)
     pairs = {
         (event.data.src, event.data.dst, event.data.via)
         for event in events

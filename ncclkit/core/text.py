@@ -57,8 +57,13 @@ def ranks(numbers: Iterable[int]) -> str:
     for first, last in runs(numbers):
         parts += [f"{first}-{last}"] if last - first > 1 else map(str, dict.fromkeys((first, last)))
     if len(parts) < 2:
-        return f"rank{'s' if '-' in parts[0] else ''} {parts[0]}" if parts else "no rank"
-    tail = f"{sum(map(_width, parts[SHOWN:]))} more" if len(parts) > SHOWN + 1 else parts.pop()
+        if parts:
+            return f"rank{'s' if '-' in parts[0] else ''} {parts[0]}"
+        return "no rank"
+    if len(parts) > SHOWN + 1:
+        tail = f"{sum(map(_width, parts[SHOWN:]))} more"
+    else:
+        tail = parts.pop()
     return f"ranks {', '.join(parts[:SHOWN])} and {tail}"
 
 
@@ -71,18 +76,18 @@ def rate(speed: float) -> str:
     """``160.00 GB/s``; with two digits that count where it is low, ``0.0032``, and no fraction
     where it is high.
     """
-    return (
-        f"{speed:,.0f} GB/s"
-        if speed >= 1000
-        else f"{speed:.2f} GB/s"
-        if speed >= 0.1
-        else f"{speed:.2g} GB/s"
-    )
+    if speed >= 1000:
+        return f"{speed:,.0f} GB/s"
+    if speed >= 0.1:
+        return f"{speed:.2f} GB/s"
+    return f"{speed:.2g} GB/s"
 
 
 def verb(numbers: Iterable[int], one: str, many: str) -> str:
     """The form of a verb that agrees with the ranks before it."""
-    return one if len(set(numbers)) == 1 else many
+    if len(set(numbers)) == 1:
+        return one
+    return many
 
 
 def start(sentence: str) -> str:
@@ -101,13 +106,22 @@ def op(name: str) -> str:
 
 def group(name: str, desc: str) -> str:
     """A process group as people know it: its description, else its name."""
-    return desc if desc and desc != "undefined" else f"group {name}" if name else "an unnamed group"
+    if desc and desc != "undefined":
+        return desc
+    if name:
+        return f"group {name}"
+    return "an unnamed group"
 
 
 def collective(name: str, seq: int | None, group_name: str, desc: str) -> str:
     """``all_reduce 42 of default_pg``; without the group where nothing names it."""
-    call = f"{op(name)} {seq}" if seq is not None and seq >= 0 else op(name)
-    return f"{call} of {group(group_name, desc)}" if group_name or desc else call
+    if seq is not None and seq >= 0:
+        call = f"{op(name)} {seq}"
+    else:
+        call = op(name)
+    if group_name or desc:
+        return f"{call} of {group(group_name, desc)}"
+    return call
 
 
 _SIZE = re.compile(r"([0-9]{1,19}(?:\.[0-9]{1,9})?)\s*(?:([KMGT])(iB|B)?|B)?", re.IGNORECASE)
@@ -122,15 +136,21 @@ def parse_size(value: Any, what: str = "The size") -> int:
     """
     if isinstance(value, int) and not isinstance(value, bool):
         return int(value)
-    match = _SIZE.fullmatch(value.strip()) if isinstance(value, str) else None
+    match = None
+    if isinstance(value, str):
+        match = _SIZE.fullmatch(value.strip())
     if match is None:
         raise NcclkitError(
             f"{what} must be a number of bytes such as 4096, 64MB or 1GiB, but it is {value!r}."
         )
     number, letter, rest = match.groups()
-    power = "KMGT".index(letter.upper()) + 1 if letter else 0
+    power = 0
+    if letter:
+        power = "KMGT".index(letter.upper()) + 1
     factor = int((1000 if (rest or "").upper() == "B" else 1024) ** power)
-    return round(float(number) * factor) if "." in number else int(number) * factor
+    if "." in number:
+        return round(float(number) * factor)
+    return int(number) * factor
 
 
 def split_words(text: str, what: str, comments: bool = False) -> list[str]:
@@ -159,7 +179,9 @@ def format_bytes(count: float) -> str:
         if abs(count) < 1024 or unit == "TiB":
             break
         count /= 1024
-    return f"{count:,.0f} {unit}" if count == int(count) else f"{format_number(count)} {unit}"
+    if count == int(count):
+        return f"{count:,.0f} {unit}"
+    return f"{format_number(count)} {unit}"
 
 
 def format_time(microseconds: float | None) -> str:
@@ -186,7 +208,9 @@ def did_you_mean(name: str, known: Iterable[str], otherwise: str = "") -> str:
     `otherwise` where none is.
     """
     close = difflib.get_close_matches(name, list(known), 1)
-    return f"did you mean {close[0]}?" if close else otherwise
+    if close:
+        return f"did you mean {close[0]}?"
+    return otherwise
 
 
 def format_age(seconds: float) -> str:
@@ -199,15 +223,24 @@ def format_age(seconds: float) -> str:
 
 def plural(count: int, noun: str) -> str:
     """``1 rank``, ``2 ranks``, ``1,024 ranks``."""
-    ending = "" if count == 1 else "es" if noun.endswith(("s", "x", "ch")) else "s"
+    if count == 1:
+        ending = ""
+    elif noun.endswith(("s", "x", "ch")):
+        ending = "es"
+    else:
+        ending = "s"
     return f"{count:,} {noun}{ending}"
 
 
 def ranges(numbers: Iterable[int]) -> str:
     """``[0, 1, 2, 5]`` → ``0–2, 5``."""
-    return ", ".join(
-        f"{a}" if a == b else f"{a}, {b}" if b == a + 1 else f"{a}–{b}" for a, b in runs(numbers)
-    )
+    found = []
+    for a, b in runs(numbers):
+        if a == b:
+            found.append(f"{a}")
+        else:
+            found.append(f"{a}, {b}" if b == a + 1 else f"{a}–{b}")
+    return ", ".join(found)
 
 
 def some(names: Iterable[Any]) -> str:
@@ -215,7 +248,9 @@ def some(names: Iterable[Any]) -> str:
     known = list(names)
     if known and all(isinstance(name, int) for name in known):
         known = ranges(known).split(", ")
-    more = f" and {len(known) - MANY:,} more" if len(known) > MANY else ""
+    more = ""
+    if len(known) > MANY:
+        more = f" and {len(known) - MANY:,} more"
     return ", ".join(str(name) for name in known[:MANY]) + more
 
 
@@ -244,7 +279,9 @@ def quantity(value: Any, unit: str) -> Any:
         return format_time(value * times[unit])
     if not unit:  # a port, a pid, a version: digits only
         return value
-    return f"{value:,} {unit}" if isinstance(value, int) else f"{format_number(value)} {unit}"
+    if isinstance(value, int):
+        return f"{value:,} {unit}"
+    return f"{format_number(value)} {unit}"
 
 
 def host_list(names: Iterable[str]) -> str:
@@ -265,7 +302,8 @@ def fold_hosts(names: Iterable[str]) -> list[Piece]:
     families: dict[tuple[str, str], list[str]] = defaultdict(list)
     pieces: list[Piece] = []
     for name in set(names):
-        if match := NUMBERED.fullmatch(name):
+        match = NUMBERED.fullmatch(name)
+        if match:
             families[match[1], match[3]].append(match[2])
         else:
             pieces.append((name, 1))
@@ -276,9 +314,13 @@ def fold_hosts(names: Iterable[str]) -> list[Piece]:
 
 def natural(name: str) -> list[tuple[int, str]]:
     """A key that sorts ``node9`` before ``node10``."""
-    return [
-        (int(part), "") if place % 2 else (0, part) for place, part in enumerate(NUMBER.split(name))
-    ]
+    found: list[tuple[int, str]] = []
+    for place, part in enumerate(NUMBER.split(name)):
+        if place % 2:
+            found.append((int(part), ""))
+        else:
+            found.append((0, part))
+    return found
 
 
 def _brackets(numbers: list[str]) -> Iterator[Piece]:
@@ -294,6 +336,11 @@ def _brackets(numbers: list[str]) -> Iterator[Piece]:
                 joined.append([number])
         for start in range(0, len(joined), WIDE):
             part = joined[start : start + WIDE]
-            texts = [run[0] if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in part]
+            texts = []
+            for run in part:
+                if len(run) == 1:
+                    texts.append(run[0])
+                else:
+                    texts.append(f"{run[0]}-{run[-1]}")
             count = sum(map(len, part))
             yield (texts[0] if count == 1 else f"[{','.join(texts)}]"), count

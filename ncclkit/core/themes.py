@@ -32,7 +32,10 @@ NUMBER = re.compile(r"\.(\d+)(?=\.)")
 @cache  # a thousand hosts have the same few hundred names
 def theme(name: str) -> str:
     """The theme of a fact."""
-    starts = {first: title for title, firsts in THEMES.items() for first in firsts}
+    starts = {}
+    for title, firsts in THEMES.items():
+        for first in firsts:
+            starts[first] = title
     parts = name.split(".")
     return next(
         starts[head] for n in range(len(parts), -1, -1) if (head := ".".join(parts[:n])) in starts
@@ -54,14 +57,18 @@ def brief(value: Any, unit: str = "") -> str:
     """
     shown = quantity(value, unit)
     if isinstance(shown, list):
-        names = [
-            item.get("name", "") or item.get("device", "") if isinstance(item, dict) else item
-            for item in shown
-        ]
+        names = []
+        for item in shown:
+            if isinstance(item, dict):
+                names.append(item.get("name", "") or item.get("device", ""))
+            else:
+                names.append(item)
         return some(dict.fromkeys(str(name) for name in names if name != "")) or "none"
     if isinstance(shown, dict):
         return ""
-    return ("yes" if shown else "no") if isinstance(shown, bool) else str(shown)
+    if isinstance(shown, bool):
+        return "yes" if shown else "no"
+    return str(shown)
 
 
 def known_rows(facts: Sequence[Fact]) -> list[tuple[str, str]]:
@@ -91,9 +98,7 @@ def unread_rows(facts: Sequence[Fact]) -> list[tuple[str, str]]:
 def _line(fact: Fact) -> str:
     if isinstance(fact.value, Mapping):
         flat = not any(isinstance(inner, (Mapping, list)) for inner in fact.value.values())
-        return (
-            some(f"{key} {inner}" for key, inner in fact.value.items())
-            if flat
-            else plural(len(fact.value), "row")
-        )
+        if flat:
+            return some(f"{key} {inner}" for key, inner in fact.value.items())
+        return plural(len(fact.value), "row")
     return brief(fact.value, fact.unit)

@@ -76,13 +76,17 @@ class Setting:
     """Variables of the environment that are taken away."""
 
     def __str__(self) -> str:
-        channels = [f"{self.config['max_ctas']} channels"] if "max_ctas" in self.config else []
+        channels = []
+        if "max_ctas" in self.config:
+            channels = [f"{self.config['max_ctas']} channels"]
         others = [
             f"{name}={value}"
             for name, value in self.config.items()
             if name not in ("min_ctas", "max_ctas")
         ]
-        gone = [f"without {', '.join(self.without)}"] if self.without else []
+        gone = []
+        if self.without:
+            gone = [f"without {', '.join(self.without)}"]
         named = [f"{name}={value}" for name, value in self.env.items()]
         return " ".join([*named, *channels, *others, *gone]) or "the default"
 
@@ -173,7 +177,9 @@ class Comparison:
 def spread(controls: Sequence[Sequence[float]]) -> float:
     """The largest share by which a group with the default is slower than another one."""
     means = [_trimmed(sorted(map(math.log, laps))) for laps in controls]
-    return math.expm1(max(means) - min(means)) if means else 0.0
+    if means:
+        return math.expm1(max(means) - min(means))
+    return 0.0
 
 
 def _trimmed(ordered: Sequence[float]) -> float:
@@ -186,7 +192,8 @@ def _interval(values: Sequence[float], error: float) -> tuple[float, float]:
     """Interval of the trimmed mean, missed with a chance of `error` (Tukey and McLaughlin 1963)."""
     from scipy.special import stdtrit  # 0.2 s, which only a verdict on settings needs
 
-    ordered, cut = sorted(values), int(len(values) * TRIMMED)
+    ordered = sorted(values)
+    cut = int(len(values) * TRIMMED)
     kept = ordered[cut : len(ordered) - cut]
     winsorized = [kept[0]] * cut + kept + [kept[-1]] * cut
     standard_error = statistics.stdev(winsorized) / (1 - 2 * TRIMMED) / math.sqrt(len(values))
@@ -230,13 +237,18 @@ class Advantage:
                 said.append(f"gains {percent(max(one.gain for one in rows), 1)} {words}")
             elif rows:
                 said.append(f"makes no difference {words} that can be told from chance")
-        return f"Under computation it {' and '.join(said)}." if said else ""
+        if said:
+            return f"Under computation it {' and '.join(said)}."
+        return ""
 
     @property
     def sizes(self) -> str:
         """``64 KiB to 1 MiB``."""
-        first, last = format_bytes(self.least), format_bytes(self.largest)
-        return first if self.least == self.largest else f"{first} to {last}"
+        first = format_bytes(self.least)
+        last = format_bytes(self.largest)
+        if self.least == self.largest:
+            return first
+        return f"{first} to {last}"
 
     @property
     def gain(self) -> float:
@@ -304,7 +316,9 @@ class Sweep:
         ]
 
     def _advantage(self, rows: Sequence[Comparison]) -> Advantage:
-        first, last, name = rows[0], rows[-1], str(rows[0].setting)
+        first = rows[0]
+        last = rows[-1]
+        name = str(rows[0].setting)
         beside = [one for one in self.beside if one.op == first.op and str(one.setting) == name]
         mine = tuple(one for one in beside if first.bytes <= one.bytes <= last.bytes)
         return Advantage(first.op, first.bytes, last.bytes, first.setting, tuple(rows), mine)
@@ -326,8 +340,11 @@ class Sweep:
             )
             if near is not None:
                 time = count * statistics.median(rows[near].default_us)
-                before, after = before + time, after + time * (1 - rows[near].gain)
-        return 1 - after / before if before else None
+                before = before + time
+                after = after + time * (1 - rows[near].gain)
+        if before:
+            return 1 - after / before
+        return None
 
     def costs(self, setting: Setting) -> list[Comparison]:
         """Where a setting is slower than the default."""
@@ -377,7 +394,9 @@ class Sweep:
         if noise:
             return noise
         names = " and ".join(f"{name} is {why}" for name, why in self.same.items())
-        return f"There is nothing to compare: {names}." if names and not self.tried else ""
+        if names and not self.tried:
+            return f"There is nothing to compare: {names}."
+        return ""
 
     @property
     def _costly(self) -> list[Setting]:
@@ -402,8 +421,11 @@ class Sweep:
         if not best:
             return self.headline
         others = len(self.advantages) - 1
-        more = f"{plural(others, 'more range')} of sizes can gain." if others else ""
-        of_job, carried = self._of_job(best.setting), uncarried(self)
+        more = ""
+        if others:
+            more = f"{plural(others, 'more range')} of sizes can gain."
+        of_job = self._of_job(best.setting)
+        carried = uncarried(self)
         return " ".join(
             filter(None, (str(best), best.under_computation, of_job, carried, more, tried))
         )
@@ -412,7 +434,9 @@ class Sweep:
         saved = self.saved(setting)
         if saved is None:
             return ""
-        kind = "saves" if saved > 0 else "costs"
+        kind = "costs"
+        if saved > 0:
+            kind = "saves"
         calls = sum(count for _, _, count in self.calls)
         return f" Of the time of your job's {calls:,} calls it {kind} {percent(abs(saved), 1)}."
 
@@ -443,9 +467,10 @@ class Sweep:
             f"gains {percent(max(one.gain for one in rows))} on {op} of {_span(rows)}"
             for op, rows in _by_op(better)
         ]
-        rest = (
-            "" if better else " and gains nothing above that" * (len(worse) < len(self.comparisons))
-        )
+        if better:
+            rest = ""
+        else:
+            rest = " and gains nothing above that" * (len(worse) < len(self.comparisons))
         return f"{setting} {', '.join(said)}{rest}."
 
 
@@ -577,13 +602,19 @@ def _longer(rows: Sequence[Comparison]) -> str:
 
 def _shares(ordered: Sequence[float]) -> str:
     """``38 to 62 %``."""
-    least, most = percent(ordered[0]), percent(ordered[-1])
-    return most if least == most else f"{least.removesuffix(' %')} to {most}"
+    least = percent(ordered[0])
+    most = percent(ordered[-1])
+    if least == most:
+        return most
+    return f"{least.removesuffix(' %')} to {most}"
 
 
 def _span(rows: Sequence[Comparison]) -> str:
-    first, last = format_bytes(rows[0].bytes), format_bytes(rows[-1].bytes)
-    return first if first == last else f"{first} to {last}"
+    first = format_bytes(rows[0].bytes)
+    last = format_bytes(rows[-1].bytes)
+    if first == last:
+        return first
+    return f"{first} to {last}"
 
 
 class ConfigFile(NamedTuple):
@@ -605,7 +636,8 @@ def config_files(sweep: Sweep) -> dict[str, ConfigFile]:
     """
     rows = [row for row in sweep.advantages if not row.lost]
     groups = [row for row in rows if row.setting.config]
-    env, gone = _everywhere(sweep), f"unset {' '.join(sweep.harmful)}\n" if sweep.harmful else ""
+    env = _everywhere(sweep)
+    gone = f"unset {' '.join(sweep.harmful)}\n" if sweep.harmful else ""
     exported = ",".join(["ALL", *(f"{name}={_for_sbatch(value)}" for name, value in env.items())])
     again = _measured(sweep, rows)
     inherited = f"ncclkit tune --inherited {again}"
@@ -642,7 +674,9 @@ def config_files(sweep: Sweep) -> dict[str, ConfigFile]:
 def _for_sbatch(value: str) -> str:
     """A value as an option of sbatch, which takes a comma for the end of a variable."""
     quoted = shlex.quote(value)
-    return f"'{value}'" if "," in value and quoted == value else quoted
+    if "," in value and quoted == value:
+        return f"'{value}'"
+    return quoted
 
 
 def _measured(sweep: Sweep, rows: Iterable[Advantage]) -> str:
@@ -669,7 +703,9 @@ def applied(sweep: Sweep) -> Setting | None:
     if env or sweep.harmful:
         return Setting(env, without=sweep.harmful)
     groups = [row for row in sweep.advantages if not row.lost and _harmless(sweep, row.setting)]
-    return max(groups, key=lambda row: row.gain).setting if groups else None
+    if groups:
+        return max(groups, key=lambda row: row.gain).setting
+    return None
 
 
 def _everywhere(sweep: Sweep) -> dict[str, str]:
@@ -686,7 +722,9 @@ def _everywhere(sweep: Sweep) -> dict[str, str]:
 
 def _as_argument(setting: Setting) -> str:
     """A setting as an argument in a shell, from which `setting` reads it."""
-    channels = [f"channels={setting.config['max_ctas']}"] if "max_ctas" in setting.config else []
+    channels = []
+    if "max_ctas" in setting.config:
+        channels = [f"channels={setting.config['max_ctas']}"]
     gone = [f"{name}=" for name in setting.without]
     named = [f"{name}={value}" for name, value in setting.env.items()]
     return shlex.quote(",".join([*named, *channels, *gone]))
@@ -712,7 +750,8 @@ def _tuner_line(sweep: Sweep, row: Advantage) -> str:
     Empty for what it does not know.
     """
     own = dict(row.setting.env)
-    algorithm, protocol = own.pop("NCCL_ALGO", ""), own.pop("NCCL_PROTO", "")
+    algorithm = own.pop("NCCL_ALGO", "")
+    protocol = own.pop("NCCL_PROTO", "")
     if own or row.op not in TUNER or not (algorithm and protocol):
         return ""  # a line names both, and which one NCCL takes by itself is not known
     names = f"{algorithm.lower()},{protocol.lower()},{row.setting.config.get('max_ctas', -1)}"

@@ -66,7 +66,10 @@ def read(
     Raises NcclkitError in one sentence when nothing that was given can be read; a bad file among
     good ones is a problem.
     """
-    given: list[str | Path] = [paths] if isinstance(paths, (str, Path)) else list(paths)
+    if isinstance(paths, (str, Path)):
+        given: list[str | Path] = [paths]
+    else:
+        given = list(paths)
     if not given:
         raise NcclkitError(
             "No input was given; name a log file, a folder with logs, or '-' for standard input."
@@ -154,7 +157,8 @@ small file."""
 
 def _batches(paths: Iterable[str], sizes: Mapping[str, int]) -> Iterator[list[str]]:
     """The files in their order, small ones together."""
-    batch, left = list[str](), BATCH
+    batch = list[str]()
+    left = BATCH
     for path in paths:
         size = sizes.get(path, 0)
         if batch and (size > left or len(batch) == MANY):
@@ -172,7 +176,8 @@ def _read_batch(paths: Sequence[str]) -> list[list[Part]]:
     The first of two levels of a tree; the second is the process that asks.  More would not spare it
     anything, as every result of an executor comes to whoever asked.
     """
-    found, known = [files.read_file(path) for path in paths], dict[Any, Any]()
+    found = [files.read_file(path) for path in paths]
+    known = dict[Any, Any]()
     return [list(_shared(parts, known)) for parts in found]
 
 

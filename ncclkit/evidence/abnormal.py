@@ -81,7 +81,8 @@ def other_lines(
     """Number, rank, text and count of the lines of a short log that are not abnormal; besides:
     those that are.
     """
-    known, lines = {row["line"] for row in besides}, text.encode().split(b"\n")
+    known = {row["line"] for row in besides}
+    lines = text.encode().split(b"\n")
     numbered = enumerate(lines, 1)
     found = {
         number: raw
@@ -98,7 +99,9 @@ def _rows(
 ) -> list[dict[str, Any]]:
     for event in events if found else ():
         is_python = isinstance(event.data, (PythonException, PythonIgnored))
-        end = event.data.until if is_python else None
+        end = None
+        if is_python:
+            end = event.data.until
         for number in range(event.line, max(event.line, end or 0) + 1):
             found.pop(number, None)
     alike = {NUMBERS.sub(b"#", raw): (number, raw) for number, raw in found.items()}
@@ -112,13 +115,16 @@ def _rows(
 
 def _found(text: bytes, first: int) -> Iterator[tuple[int, bytes]]:
     """The lines that hold one of the words, with their numbers."""
-    small, starts = text.lower(), set()
+    small = text.lower()
+    starts = set()
     for word in WORDS:
         place = small.find(word)
         while place >= 0:
             starts.add(small.rfind(b"\n", 0, place) + 1)
             end = small.find(b"\n", place)
-            place = small.find(word, end) if end >= 0 else -1
+            place = -1
+            if end >= 0:
+                place = small.find(word, end)
     number, counted = first, 0
     for start in sorted(starts):
         number += text.count(b"\n", counted, start)

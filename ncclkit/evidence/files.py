@@ -81,7 +81,9 @@ class Part:
         ):
             self.kind = found[0].tool
         hosts = {event.host for event in self.events if event.host}
-        host = hosts.pop() if len(hosts) == 1 else ""
+        host = ""
+        if len(hosts) == 1:
+            host = hosts.pop()
         self.facts = [replace(fact, host=host) for fact in tools.facts_of_documents(found)]
         self.measurements = [
             measurement for document in found for measurement in document.measurements
@@ -157,7 +159,10 @@ def read_document(part: Part, head: bytes, text: TolerantReader) -> bytes | None
     if not pickled and _are_lines(data):
         return bytes(data)
     try:
-        found = _limited(document, part, data) if pickled else _read(document, part, data)
+        if pickled:
+            found = _limited(document, part, data)
+        else:
+            found = _read(document, part, data)
     except (processes.Refused, storage.Nested) as error:
         part.problems.append(
             f"{part.path} {'looks like a Flight Recorder dump but ' * pickled}{error}."
@@ -222,7 +227,9 @@ def document(path: str, rank: int | None, data: bytes) -> Part | None:
         raise
     except ValueError:
         value = ras.parse_json(data) or _lines(data)
-    return part if value is not None and _value(part, value) else None
+    if value is not None and _value(part, value):
+        return part
+    return None
 
 
 def report(path: str, rank: int | None, data: bytes) -> Part:
@@ -235,7 +242,9 @@ def _are_lines(data: bytearray) -> bool:
     """Whether a JSON document is a log, each line a value of its own that is no record of ours."""
     end = data.find(b"\n", 1, SAFE)
     try:
-        row = storage.parse_json(bytes(data[:end])) if end > 0 else None
+        row = None
+        if end > 0:
+            row = storage.parse_json(bytes(data[:end]))
     except ValueError:
         return False
     return (
@@ -255,8 +264,10 @@ def _lines(data: bytes) -> list[Any] | None:
 
 def _value(part: Part, value: Any) -> bool:
     """Events of a JSON document of a known kind; False for any other."""
-    if dump := dumps.of_value(value, part.path, part.rank):
-        part.kind, part.dump = "flight", dump
+    dump = dumps.of_value(value, part.path, part.rank)
+    if dump:
+        part.kind = "flight"
+        part.dump = dump
     elif isinstance(value, dict) and isinstance(value.get("communicators"), list):
         part.report = ras.from_json(value, part.path)
         part.kind, part.events = "ras", part.report.events()
@@ -265,7 +276,8 @@ def _value(part: Part, value: Any) -> bool:
         and "ncclkit_steps" in value
         and (event := profiles.from_hook(value, part.path))
     ):
-        part.kind, part.events = "steps", [event]
+        part.kind = "steps"
+        part.events = [event]
     elif isinstance(value, dict) and "reason" in value and "exitcode" in value:
         part.kind, part.events = "status", list(records.from_status(value, part.path))
     elif isinstance(value, dict) and "attached" in value and "expected" in value:
@@ -273,7 +285,8 @@ def _value(part: Part, value: Any) -> bool:
     elif isinstance(value, dict) and "experiment" in value and "verdicts" in value:
         part.kind, part.events = "experiment", list(records.from_experiment(value, part.path))
     elif rows := records.measurements_of(value):
-        part.kind, part.measurements = "measurements", rows
+        part.kind = "measurements"
+        part.measurements = rows
     elif isinstance(value, dict) and isinstance(value.get("ranks"), int):
         part.kind, part.events = "plan", list(records.from_plan(value, part.path))
     elif isinstance(value, list) and value and isinstance(value[0], dict) and "frames" in value[0]:
@@ -281,20 +294,23 @@ def _value(part: Part, value: Any) -> bool:
     elif nccltests.is_results(value):
         part.take([nccltests.read_measurements(value, part.path)])
     elif found := records.facts_of(value):
-        part.kind, part.facts = "facts", found
+        part.kind = "facts"
+        part.facts = found
     else:
         return False
     return True
 
 
 def _wire(part: Part, stream: BinaryIO) -> None:
-    merger, bad = Merger(), 0
+    merger = Merger()
+    bad = 0
     for number, raw in enumerate(iter(lambda: stream.readline(records.LONGEST), b""), 1):
         part.lines = number
         try:
             event = records.from_wire(raw, part.path, number)
         except records.Malformed:
-            event, bad = None, bad + 1
+            event = None
+            bad = bad + 1
         if event is not None:
             merger.add_line(event)
             part.speakers += (
@@ -331,7 +347,11 @@ def read_file(path: str, stdin: BinaryIO | None = None, spread: Spread = map) ->
             with inputs.opened(path) as stream:
                 about = os.fstat(stream.fileno())
                 part.bytes = about.st_size
-                part.spread = spread if about.st_size else None  # /proc
+                # /proc
+                if about.st_size:
+                    part.spread = spread
+                else:
+                    part.spread = None
                 parts += _fill(part, stream, datetime.fromtimestamp(about.st_mtime))
     except NcclkitError as error:
         part.problems.append(str(error))
@@ -358,8 +378,12 @@ def _fill(
     plain, packing = unpack(io.BufferedReader(counted, PEEK))
     text = TolerantReader(plain, packed=packing != "")
     text.budget = inside
-    part.spread = None if packing else part.spread
-    head = b"" if packing in ("zip", "zst?") else text.begin(inputs.HEAD)
+    if packing:
+        part.spread = None
+    if packing in ("zip", "zst?"):
+        head = b""
+    else:
+        head = text.begin(inputs.HEAD)
     if packing == "zst?":
         part.problems.append(
             f"{part.path} is packed with zstd: `pip install zstandard`, or unpack it with `zstd"
@@ -381,9 +405,10 @@ def _fill(
         part.take(tools.at_ends(text.ends, part.path, part.rank, part.lines))
         part.abnormal = abnormal.lines(text.ends, part.path, part.lines, part.events)
         first, last = text.ends.head_and_tail()
-        part.short = (
-            first.decode("utf-8", "replace") if not last and len(first) <= abnormal.SHORT else ""
-        )
+        if not last and len(first) <= abnormal.SHORT:
+            part.short = first.decode("utf-8", "replace")
+        else:
+            part.short = ""
     if text.problem and not part.problems:
         part.problems.append(f"{part.path} {text.problem}")
     part.bytes = max(counted.bytes, part.bytes)
@@ -394,15 +419,19 @@ def _members(
     part: Part, stream: Readable, counted: Counted, source: Joined, packing: str
 ) -> list[Part]:
     """Every member that can hold evidence, as a part of its own, in the order of a folder."""
-    file = (
-        stream
-        if isinstance(stream, (io.BufferedReader, io.BytesIO)) and stream.seekable()
-        else None
-    )
+    file = None
+    if isinstance(stream, (io.BufferedReader, io.BytesIO)) and stream.seekable():
+        file = stream
     budget, passing = (UnpackBudget(lambda: max(part.bytes, counted.bytes)) for _ in range(2))
     archive = Archive(part.path, passing)
-    source.rest.budget = passing if packing not in ("", "zip") else None
-    found = archive.zip(file, source) if packing == "zip" else archive.tar(source)
+    if packing not in ("", "zip"):
+        source.rest.budget = passing
+    else:
+        source.rest.budget = None
+    if packing == "zip":
+        found = archive.zip(file, source)
+    else:
+        found = archive.tar(source)
     parts = []
     for member in found:
         inner = Part(f"{part.path}/{member.name}", rank=inputs.rank_of(member.name))
@@ -433,8 +462,12 @@ def _text(part: Part, head: bytes, text: TolerantReader, changed: datetime | Non
         part.problems.append(f"{part.path} is a binary file of no known kind; it was not read.")
         return
     decoded = TolerantReader(Joined(head, text), packed=False, wide=wide)
-    stream: TolerantReader | Joined | io.BytesIO = decoded if wide else Joined(head, text)
-    sample = head.decode(wide, "replace").encode() if wide else head
+    if wide:
+        stream: TolerantReader | Joined | io.BytesIO = decoded
+        sample = head.decode(wide, "replace").encode()
+    else:
+        stream = Joined(head, text)
+        sample = head
     part.kind = _kind(sample, part.path)
     if part.kind == "ras":
         try:
@@ -445,7 +478,8 @@ def _text(part: Part, head: bytes, text: TolerantReader, changed: datetime | Non
         return
     if part.kind == "log" and not wide and (read := plain.plain_text(sample)) is not sample:
         stream = _plain(part, stream, text)
-        sample = read if isinstance(stream, io.BytesIO) else sample
+        if isinstance(stream, io.BytesIO):
+            sample = read
     lines = sample.splitlines()
     tasks = len(tools.TASK.findall(sample)) > 0.5 * max(
         4, len([line for line in lines if line.strip()])
@@ -462,7 +496,8 @@ def _text(part: Part, head: bytes, text: TolerantReader, changed: datetime | Non
         found = pieces.joined([pieces.gather(scan.blocks(stream, context), Merger(), **options)])
     if wide:
         text.ends = decoded.ends
-    part.events, part.lines = found.events, found.ends + found.open
+    part.events = found.events
+    part.lines = found.ends + found.open
     part.speakers = sorted({*part.speakers, *found.speakers})
     part.problems += [f"{part.path} {found.problem}"] if found.problem else []
 
@@ -495,4 +530,6 @@ def _kind(sample: bytes, path: str) -> str:
     lines = len([line for line in sample.splitlines() if line.strip()])
     if len(KERNEL.findall(sample)) > 0.5 * lines:
         return "dmesg"
-    return "document" if is_document(path, text) else "log"
+    if is_document(path, text):
+        return "document"
+    return "log"

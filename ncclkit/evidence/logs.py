@@ -50,7 +50,10 @@ def read_logs(logs: str, case_dir: str | Path = "", example: str = "") -> Case:
             return case
         logs = example
     pasted = _pasted(logs)
-    given = ["-"] if pasted else _single_inputs(logs)
+    if pasted:
+        given = ["-"]
+    else:
+        given = _single_inputs(logs)
     reading = pasted or evidence.read(given, helped=True)
     case, *others = fill_jobs(Case.open(case_dir) if case_dir else Case(), reading, given)
     case.about |= {
@@ -109,12 +112,15 @@ def _marks(named: Mapping[str, str], events: Iterable[Event]) -> Mapping[str, Ma
     """Input → what its own name and the events of its files say of their job."""
     marks: dict[str, dict[str, set[int]]] = {name: defaultdict(set) for name in named.values()}
     for name, mine in marks.items():
-        if asked := ASKED_JOB.match(name):
+        asked = ASKED_JOB.match(name)
+        if asked:
             mine["slurm"].add(int(asked[1]))
     for event in events:
-        if (home := named.get(event.path)) is None:
+        home = named.get(event.path)
+        if home is None:
             continue
-        if number := SLURM_JOB.search(event.text if event.kind == "slurm.event" else event.path):
+        number = SLURM_JOB.search(event.text if event.kind == "slurm.event" else event.path)
+        if number:
             marks[home]["slurm"].add(int(next(filter(None, number.groups()))))
         if event.kind.startswith("nccl.") and event.rank is not None and event.pid:
             marks[home][f"{event.host} {event.rank}"].add(event.pid)
@@ -138,7 +144,9 @@ def is_example(case: Case) -> bool:
 
 def forget(case: Case) -> Case:
     """Take what an earlier reading left out of a case: another job must not be judged with it."""
-    case.events, case.findings, case.inputs = [], [], []
+    case.events = []
+    case.findings = []
+    case.inputs = []
     return case
 
 
@@ -163,7 +171,9 @@ def _answers_that_stay(case: Case, reading: evidence.Reading) -> list[Event]:
     before = _first_lines(case.events, case.inputs)
     now = _first_lines(reading.events, reading.inputs)
     is_same = bool(before) and all(now.get(path) == first for path, first in before.items())
-    return case.of(ANSWER_KIND) if is_same else []
+    if is_same:
+        return case.of(ANSWER_KIND)
+    return []
 
 
 def _first_lines(
@@ -220,7 +230,9 @@ def _pasted(logs: str) -> evidence.Reading | None:
     if alone and any(_exists(word) or glob.glob(word) for word in logs.split()):
         return None
     reading = evidence.read(["-"], stdin=io.BytesIO(logs.encode("utf-8", "replace")), helped=True)
-    return None if alone and not reading.events else reading
+    if alone and not reading.events:
+        return None
+    return reading
 
 
 def _exists(logs: str) -> bool:
@@ -274,7 +286,9 @@ def reading_summary(
     errors = sum(row.get("errors", 0) for row in inputs)
     left += [f"{errors:,} × line that calls itself an error"] if errors else []
     said = f"Read {', '.join(read)}: {', '.join([f'{events:,} events', *out])}"
-    return f"{said}; not understood: {', '.join(left)}." if left else f"{said}."
+    if left:
+        return f"{said}; not understood: {', '.join(left)}."
+    return f"{said}."
 
 
 def _measured(rows: Sequence[Measurement]) -> list[str]:
@@ -282,9 +296,13 @@ def _measured(rows: Sequence[Measurement]) -> list[str]:
     if not rows:
         return []
     best = max(rows, key=lambda m: m.busbw or m.algbw)
-    kind = "busbw" if best.busbw is not None else "algbw"
+    kind = "algbw"
+    if best.busbw is not None:
+        kind = "busbw"
     speed = (
         f"{len(rows):,} measurements ({best.op} up to {best.busbw or best.algbw:.2f} GB/s {kind})"
     )
     wrong = sum(m.wrong or 0 for m in rows)
-    return [speed, f"{wrong:,} WRONG values"] if wrong else [speed]
+    if wrong:
+        return [speed, f"{wrong:,} WRONG values"]
+    return [speed]

@@ -148,12 +148,15 @@ class RepeatedEvent:
             data = structs.replace(self.shown.data, channels=channels)
             return replace(self.shown, data=data, count=self.count)
         if self.shown.kind == "nccl.op":
-            last = int(self.late, 16) if self.late else self.last.data.last
+            if self.late:
+                last = int(self.late, 16)
+            else:
+                last = self.last.data.last
             data = structs.replace(self.shown.data, last=last)
             return replace(self.shown, data=data, count=self.count)
-        return (
-            replace(self.shown, count=self.count) if self.count != self.shown.count else self.shown
-        )
+        if self.count != self.shown.count:
+            return replace(self.shown, count=self.count)
+        return self.shown
 
 
 def merges(event: Event) -> bool:
@@ -182,17 +185,18 @@ def _key(event: Event) -> Any:
         return (*who, event.line, event.text)
     fields = fields_of(event)
     told = [(name, repr(fields[name])) for name in fields if name not in IGNORED_FIELDS]
-    shape = "" if QUOTING.isdisjoint(fields) else _shape(event.text)
+    if QUOTING.isdisjoint(fields):
+        shape = ""
+    else:
+        shape = _shape(event.text)
     return (*who, tuple(told), shape)
 
 
 def _shape(text: str) -> str:
     """A text without its numbers; addresses of peers stay, as they tell who it was."""
-    return (
-        NUMBERS.sub("#", text)
-        if "." not in text
-        else NUMBERS.sub(lambda match: match[1] or "#", text)
-    )
+    if "." not in text:
+        return NUMBERS.sub("#", text)
+    return NUMBERS.sub(lambda match: match[1] or "#", text)
 
 
 class Regions:
@@ -239,7 +243,9 @@ class Timeouts:
         """
         if not isinstance(event.data, C10dTimeout) or not _is_bare(event.data):
             return False
-        return self.any if event.rank is None else event.rank in self.ranks
+        if event.rank is None:
+            return self.any
+        return event.rank in self.ranks
 
 
 def _is_bare(timeout: C10dTimeout) -> bool:
@@ -339,23 +345,32 @@ def assign_hosts(events: Iterable[Event]) -> list[Event]:
     for event in given:
         if event.kind == "worker.phase" and event.host:
             folder, _ = _split(event.path)
-            who = event.data.log if event.data.phase == "launch" else event.rank
+            if event.data.phase == "launch":
+                who = event.data.log
+            else:
+                who = event.rank
             hosts.setdefault(folder, {})[folder, who] = event.host
-    where = {
-        place: host
-        for known in hosts.values()
-        if len({*known.values()}) > 1
-        for place, host in known.items()
-    }
-    return [_with_host(event, where) for event in given] if where else given
+    where = {}
+    for known in hosts.values():
+        if len({*known.values()}) > 1:
+            for place, host in known.items():
+                where[place] = host
+    if where:
+        return [_with_host(event, where) for event in given]
+    return given
 
 
 def _with_host(event: Event, where: dict[Place, str]) -> Event:
     if event.host:
         return event
     folder, name = _split(event.path)
-    host = where.get((folder, event.rank)) if event.rank is not None else where.get((folder, name))
-    return replace(event, host=host) if host else event
+    if event.rank is not None:
+        host = where.get((folder, event.rank))
+    else:
+        host = where.get((folder, name))
+    if host:
+        return replace(event, host=host)
+    return event
 
 
 def _split(path: str) -> tuple[str, str]:

@@ -37,7 +37,9 @@ class OtherUse:
         moment = sample.get("t")
         self._last = number, moment if _is_number(moment) else None
         ranks = sample.get("ranks")
-        present = ranks if isinstance(ranks, dict) else {}
+        present = {}
+        if isinstance(ranks, dict):
+            present = ranks
         self._ranks |= set(present)
         if not self._ranks:
             self._take_gpus(sample.get("gpus"))
@@ -78,7 +80,9 @@ class OtherUse:
         holders = list(self._holders.values())[:MOST]
         if not (self._cores_used or gpus or holders):
             return
-        used = round(fmean(self._cores_used), 2) if self._cores_used else None
+        used = None
+        if self._cores_used:
+            used = round(fmean(self._cores_used), 2)
         data: dict[str, Any] = {
             "cores_used": used,
             "cores": self._cores,
@@ -93,7 +97,9 @@ class OtherUse:
 def _text(data: Mapping[str, Any]) -> str:
     said = []
     if data["cores_used"] is not None:
-        load = f" (load {data['load']:g})" if data["load"] else ""
+        load = ""
+        if data["load"]:
+            load = f" (load {data['load']:g})"
         said.append(f"used {data['cores_used']:g} of {data['cores']} cores{load}")
     for gpu, share in data["gpus"].items():
         said.append(f"kept GPU {gpu} busy {share:g} % of the time before the ranks came")

@@ -71,7 +71,8 @@ def process_pool(paths: Iterable[str]) -> Iterator[Executor | None]:
 
 def _follow() -> None:
     """End this process when the one that started it ends, even if that was killed."""
-    if parent := parent_process():
+    parent = parent_process()
+    if parent:
         Thread(target=_die_with_parent, args=(parent.sentinel,), daemon=True).start()
 
 
@@ -135,11 +136,9 @@ class Limited:
             end = self.close()
             if idle and end == 0:  # it had waited for `IDLE` seconds
                 return self._call(function, given, data, seconds)
-            limit = (
-                f"takes more than {seconds} s to read"
-                if end in (-signal.SIGXCPU, -signal.SIGKILL)
-                else ""
-            )
+            limit = ""
+            if end in (-signal.SIGXCPU, -signal.SIGKILL):
+                limit = f"takes more than {seconds} s to read"
             raise Refused(limit or "broke the process that read it") from None
         except BaseException:  # its answer would be taken for the next one's
             self.close()
@@ -153,7 +152,10 @@ class Limited:
 
     def _start(self) -> Any:
         self._forked = _is_alone()
-        context: Any = get_context("fork") if self._forked else _Context()
+        if self._forked:
+            context: Any = get_context("fork")
+        else:
+            context = _Context()
         ours, theirs = context.Pipe()
         self._child = context.Process(target=_serve, args=(theirs, ours, IDLE), daemon=True)
         self._child.start()

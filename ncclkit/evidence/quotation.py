@@ -122,14 +122,19 @@ def _spoken(line: str) -> bool:
         if (outside is None or outside.start() > len(rest) / 2) and _sentence(rest):
             return True
     begins = ERROR.search(line)
-    lead = line[: begins.start()].rstrip(" `\"'*(") if begins else ""
+    lead = ""
+    if begins:
+        lead = line[: begins.start()].rstrip(" `\"'*(")
     lead = LABEL.sub("", lead)
     return bool(lead) and lead[-1].isalpha() and _sentence(lead)
 
 
 def _sentence(text: str) -> bool:
     """Several plain words, one of them of those that fill sentences."""
-    said = text.rpartition(": ")[2] if text.count(": ") else text
+    if text.count(": "):
+        said = text.rpartition(": ")[2]
+    else:
+        said = text
     return len(WORD.findall(said)) >= LEAD and FILLER.search(said) is not None
 
 

@@ -147,7 +147,9 @@ def _texts(counts: dict[int, Any]) -> Data:
 
 def identity(text: str) -> str:
     """A communicator's hash as NCCL's log writes it: ``07c1…`` and ``0x7c1…`` are one."""
-    return f"0x{int(text, 16):x}" if re.fullmatch(r"(?:0x)?[0-9a-fA-F]{1,16}", text) else text[:40]
+    if re.fullmatch(r"(?:0x)?[0-9a-fA-F]{1,16}", text):
+        return f"0x{int(text, 16):x}"
+    return text[:40]
 
 
 def changes(reports: Iterable[Report]) -> Iterator[Event]:
@@ -163,7 +165,8 @@ def changes(reports: Iterable[Report]) -> Iterator[Event]:
 
 
 def _change(key: str, first: Report, second: Report) -> Iterator[Event]:
-    before, after = first.comms[key].launched(), _later(key, first, second)
+    before = first.comms[key].launched()
+    after = _later(key, first, second)
     moved: dict[str, dict[str, int]] = {}
     still = set()
     for op, counts in after.items():
@@ -177,7 +180,10 @@ def _change(key: str, first: Report, second: Report) -> Iterator[Event]:
     if not still:
         return
     rest = sorted(still - {int(rank) for rank in moved})
-    seconds = None if first.time is None or second.time is None else second.time - first.time
+    if first.time is None or second.time is None:
+        seconds = None
+    else:
+        seconds = second.time - first.time
     comm = second.comms.get(key, first.comms[key])
     say = (
         f"communicator {key}, from {os.path.basename(first.path)} to"
@@ -217,7 +223,8 @@ def _later(key: str, first: Report, second: Report) -> Counts:
     if not same or second.form != "text" or second.sound <= first.sound:
         return {}
     before = first.comms[key]
-    tops, late = before.tops(), set(before.behind())
+    tops = before.tops()
+    late = set(before.behind())
     return {
         op: dict.fromkeys(late & counts.keys(), tops[op])
         for op, counts in before.launched().items()
@@ -263,7 +270,10 @@ def from_json(value: Data, path: str) -> Report:
     report.silent = sorted(process for process, dead in lost.items() if not dead)
     report.dead = sorted(process for process, dead in lost.items() if dead)
     ras = value.get("ras")
-    report.timeouts = _number(ras.get("timeouts_count")) or 0 if isinstance(ras, dict) else 0
+    if isinstance(ras, dict):
+        report.timeouts = _number(ras.get("timeouts_count")) or 0
+    else:
+        report.timeouts = 0
     report.comms = {comm.hash: comm for comm in comms}
     report.said = [
         f"NCCL {report.version}: {report.total} communicators, {report.sound} of them without a"
@@ -306,7 +316,8 @@ def _comm(item: Data) -> Comm:
                 ", ".join(RESULTS.get(code, str(code)) for code in wrong) or "aborted"
             )
         for op, count in counts.items() if isinstance(counts, dict) else ():
-            if (launched := _number(count)) is not None:
+            launched = _number(count)
+            if launched is not None:
                 comm.counts.setdefault(str(op)[:40], {})[number] = launched
     comm.said = [
         f"communicator {comm.hash} of {comm.size} ranks: missing {comm.missing}, dead {comm.dead}"
@@ -336,12 +347,16 @@ def _ranks(item: Data) -> Iterator[Data]:
 
 
 def _dicts(value: Any) -> list[Data]:
-    return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
+    if isinstance(value, list):
+        return [item for item in value if isinstance(item, dict)]
+    return []
 
 
 def _status(rank: Data) -> Data:
     status = rank.get("status")
-    return status if isinstance(status, dict) else {}
+    if isinstance(status, dict):
+        return status
+    return {}
 
 
 def _process(rank: Data) -> str:
@@ -349,11 +364,9 @@ def _process(rank: Data) -> str:
 
 
 def _number(value: Any) -> int | None:
-    return (
-        value
-        if isinstance(value, int) and not isinstance(value, bool) and abs(value) < LARGEST
-        else None
-    )
+    if isinstance(value, int) and not isinstance(value, bool) and abs(value) < LARGEST:
+        return value
+    return None
 
 
 def _time(text: Any) -> float | None:
@@ -409,10 +422,12 @@ def is_report(head: str) -> bool:
 
 def from_text(text: str, path: str) -> Report:
     """Read a report, whole or cut short."""
-    report, lines = Report(path, "text"), text.replace("\0", "").splitlines()
+    report = Report(path, "text")
+    lines = text.replace("\0", "").splitlines()
     sizes: dict[str, int | None] = {}
     for number, line in enumerate(lines, 1):
-        if match := VERSION.match(line):
+        match = VERSION.match(line)
+        if match:
             report.version = match[1]
         elif match := ROW.match(line):
             sizes[match["group"]] = parse_int(match["size"])
@@ -474,7 +489,8 @@ def _block(
 
 def _absent(comm: Comm, body: list[str], member: Callable[[int], bool]) -> None:
     for line in body:
-        if match := ABSENT.search(line):
+        match = ABSENT.search(line)
+        if match:
             comm.missing += [
                 int(rank) for rank in re.findall(r"\d{1,9}", match["ranks"]) if member(int(rank))
             ]
@@ -485,17 +501,20 @@ def _absent(comm: Comm, body: list[str], member: Callable[[int], bool]) -> None:
 def _counts(comm: Comm, body: list[str], member: Callable[[int], bool]) -> None:
     op = "collective"
     for line in body:
-        if match := KIND.search(line):
+        match = KIND.search(line)
+        if match:
             op = match["op"]
         elif match := SHARE.match(line):
             comm.shares.setdefault(op, {})[int(match["count"])] = int(match["number"])
         elif match := NONE.match(line):
             comm.shares.setdefault(op, {})[0] = int(match["number"])
         elif (match := RANK.match(line)) and member(int(match["rank"])):
-            if calls := LAUNCHED.match(match["what"]):
-                comm.counts.setdefault(op, {})[int(match["rank"])] = (
-                    0 if calls[2] else int(calls[1])
-                )
+            calls = LAUNCHED.match(match["what"])
+            if calls:
+                if calls[2]:
+                    comm.counts.setdefault(op, {})[int(match["rank"])] = 0
+                else:
+                    comm.counts.setdefault(op, {})[int(match["rank"])] = int(calls[1])
 
 
 def _errors(comm: Comm, body: list[str], member: Callable[[int], bool]) -> None:

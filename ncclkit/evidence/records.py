@@ -57,7 +57,9 @@ def from_wire(raw: bytes, path: str, number: int) -> Event | None:
         return _stage(record, path, number)
     phase = str(record.get("phase") or record.get("kind"))
     data = {**known_fields("worker.phase", record), "phase": phase}
-    time, rank, pid = record.get("t"), record.get("rank"), record.get("pid")
+    time = record.get("t")
+    rank = record.get("rank")
+    pid = record.get("pid")
     return Event(
         "worker.phase",
         clip(raw.decode("utf-8", "replace").strip()),
@@ -81,17 +83,17 @@ def _tested(record: Mapping[str, Any], path: str, number: int) -> Event | None:
     event: Event = Event(kind, "", path, number, _moment(record.get("t")), host, data=data)
     if kind == "resources.tried":
         return replace(event, text=clip(resources.grant(event).summary))
-    summary = (
-        connections.host(event).summary
-        if kind == "connect.host"
-        else connections.link(event).summary
-    )
+    if kind == "connect.host":
+        summary = connections.host(event).summary
+    else:
+        summary = connections.link(event).summary
     return replace(event, text=clip(summary))
 
 
 def _stage(record: Mapping[str, Any], path: str, number: int) -> Event | None:
     """What the staged test found of one rank, of a pair of ranks, or of a group."""
-    kind, rank = str(record["kind"]), record.get("rank")
+    kind = str(record["kind"])
+    rank = record.get("rank")
     if kind == "stage.group":
         return _group(record, path, number)
     whole = ("rank", "peer", "bytes", "wrong")
@@ -108,12 +110,16 @@ def _stage(record: Mapping[str, Any], path: str, number: int) -> Event | None:
     else:
         speed = f"{rate(data['bandwidth'])} each way, {format_time(data['latency_us'])}"
         said = f"ranks {rank} and {data['peer']} exchange {speed}"
-    wrong = f", {data['wrong']} values were WRONG" if data["wrong"] else ""
+    wrong = ""
+    if data["wrong"]:
+        wrong = f", {data['wrong']} values were WRONG"
     return Event(kind, said + wrong, path, number, _moment(record.get("t")), rank=rank, data=data)
 
 
 def _group(record: Mapping[str, Any], path: str, number: int) -> Event | None:
-    rank, wrong, speeds = record.get("rank"), record.get("wrong"), ("busbw", "latency_us")
+    rank = record.get("rank")
+    wrong = record.get("wrong")
+    speeds = ("busbw", "latency_us")
     try:
         ranks = ranks_of(str(record.get("ranks")))
     except ValueError:
@@ -127,12 +133,14 @@ def _group(record: Mapping[str, Any], path: str, number: int) -> Event | None:
         name: speed if isinstance(speed := record.get(name), (int, float)) else None
         for name in speeds
     }
-    speed = "works" if data["busbw"] is None else f"reach {rate(data['busbw'])} busbw together"
-    said = (
-        f"{rank_words(ranks)}: {data['problem']}"
-        if data["problem"]
-        else f"{rank_words(ranks)} {speed}"
-    )
+    if data["busbw"] is None:
+        speed = "works"
+    else:
+        speed = f"reach {rate(data['busbw'])} busbw together"
+    if data["problem"]:
+        said = f"{rank_words(ranks)}: {data['problem']}"
+    else:
+        said = f"{rank_words(ranks)} {speed}"
     said += f", {wrong} values were WRONG" if wrong else ""
     return Event(
         "stage.group", clip(said), path, number, _moment(record.get("t")), rank=rank, data=data
@@ -154,12 +162,16 @@ def _finite(value: Any) -> Any:
 
 def _moment(value: Any) -> float | None:
     """Seconds since the epoch; None for what no clock shows."""
-    return float(value) if isinstance(value, (int, float)) and abs(value) < 1 << 40 else None
+    if isinstance(value, (int, float)) and abs(value) < 1 << 40:
+        return float(value)
+    return None
 
 
 def from_status(value: Mapping[str, Any], path: str) -> Iterator[Event]:
     """How a run of ours ended: ``{"reason": …, "exitcode": …, "say": …, "ended": …}``."""
-    reason, say, ended = str(value.get("reason")), str(value.get("say") or ""), value.get("ended")
+    reason = str(value.get("reason"))
+    say = str(value.get("say") or "")
+    ended = value.get("ended")
     text = f"the run ended: {reason}{f' ({say})' if say else ''}"
     data = {"reason": reason, "exitcode": value.get("exitcode"), "say": say}
     yield Event("run.end", clip(text), path, 0, _moment(ended), data=_finite(data))
@@ -241,7 +253,10 @@ def from_attached(value: Mapping[str, Any], path: str) -> Iterator[Event]:
         return
     for name, rank in found.ranks.items():
         data = msgspec.to_builtins(rank) | {"gone": False, "exitcode": None}
-        data["kernel"] = rank.kernels[-1].name if rank.kernels else rank.kernel
+        if rank.kernels:
+            data["kernel"] = rank.kernels[-1].name
+        else:
+            data["kernel"] = rank.kernel
         moves = [
             (shot.state, shot.stack.strip().partition("\n")[0].strip()) for shot in rank.snapshots
         ]
@@ -284,7 +299,8 @@ def from_experiment(value: Mapping[str, Any], path: str) -> Iterator[Event]:
 
     Only known words of it are taken.
     """
-    kind, verdicts = f"experiment.{value.get('experiment')}", value.get("verdicts")
+    kind = f"experiment.{value.get('experiment')}"
+    verdicts = value.get("verdicts")
     if kind not in KINDS or not isinstance(verdicts, dict):
         return
     changes = {
@@ -296,8 +312,12 @@ def from_experiment(value: Mapping[str, Any], path: str) -> Iterator[Event]:
         name: str(value.get(name) or "")[:500]
         for name in ("cause", "baseline", "question", "observed")
     }
-    say, asked = str(value.get("summary") or ""), words["question"]
-    text = f"{asked} {say}" if kind == "experiment.check" and asked not in say else say
+    say = str(value.get("summary") or "")
+    asked = words["question"]
+    if kind == "experiment.check" and asked not in say:
+        text = f"{asked} {say}"
+    else:
+        text = say
     yield Event(kind, clip(text), path, 0, data=words | {"verdicts": changes})
 
 
@@ -319,7 +339,10 @@ def facts_of(value: Any) -> list[Fact]:
 
     Facts that do not say their host are of the one that ``host.name`` names.
     """
-    rows = value.get("facts", [value]) if isinstance(value, dict) else value
+    if isinstance(value, dict):
+        rows = value.get("facts", [value])
+    else:
+        rows = value
     if not isinstance(rows, list) or not all(map(is_fact, rows)):
         return []
     facts = msgspec.convert(_finite(rows), list[Fact])
@@ -355,7 +378,9 @@ def measurements_of(value: Any) -> list[Measurement]:
     possible = all(
         m.bytes >= 0 and m.time_us > 0 and (m.graph_us is None or m.graph_us > 0) for m in rows
     )
-    return rows if possible else []
+    if possible:
+        return rows
+    return []
 
 
 FIELDS = ("processes", "cores", "ran", "waited", "preempted")
@@ -405,7 +430,9 @@ def _sample(line: bytes) -> dict[str, Any]:
         sample = json.loads(line)
     except (ValueError, RecursionError):
         return {}
-    return sample if isinstance(sample, dict) else {}
+    if isinstance(sample, dict):
+        return sample
+    return {}
 
 
 def _ranks(sample: Mapping[str, Any], name: str) -> Iterator[tuple[int, Any]]:
@@ -419,7 +446,9 @@ def _scheduling_events(sample: Mapping[str, Any], path: str, number: int) -> Ite
     for rank, row in _ranks(sample, "scheduling"):
         if isinstance(row, list) and len(row) == len(FIELDS) and all(map(_counts, row)):
             data = dict(zip(FIELDS, row, strict=True))
-            time = sample["t"] if _counts(sample.get("t")) else None
+            time = None
+            if _counts(sample.get("t")):
+                time = sample["t"]
             host = str(sample.get("host") or "")
             yield Event(
                 "telemetry.scheduling",
@@ -447,7 +476,9 @@ def _scheduling(rank: int, data: dict[str, Any]) -> str:
 def _known(row: Mapping[str, Any], sample: Mapping[str, Any]) -> dict[str, Any]:
     """What one sample says of a rank, its GPU's load included."""
     known: dict[str, Any] = {name: float(row[name]) for name in RATES if _counts(row.get(name))}
-    state, gpu, gpus = row.get("state"), row.get("gpu"), sample.get("gpus")
+    state = row.get("state")
+    gpu = row.get("gpu")
+    gpus = sample.get("gpus")
     if isinstance(state, str) and len(state) == 1 and state.isalpha():
         known["state"] = state
     if isinstance(gpu, int) and isinstance(gpus, list) and 0 <= gpu < len(gpus):

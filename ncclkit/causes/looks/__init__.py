@@ -20,7 +20,11 @@ PARTS = (network, hosts, devices, software, program)
 @cache
 def cause_looks() -> Mapping[str, Look]:
     """The look of each cause, by the cause."""
-    return {look.cause: look for part in PARTS for look in part.LOOKS}
+    found = {}
+    for part in PARTS:
+        for look in part.LOOKS:
+            found[look.cause] = look
+    return found
 
 
 @cache

@@ -55,8 +55,12 @@ def _looks() -> Iterator[str]:
         title = f"`{name}`"
         if name in causes:
             title += f": {page(name)[''].rstrip('.')}"
-        now = f"`{look.now}`" if look.now else ""
-        later = f"`{look.next_time}`" if look.next_time else ""
+        now = ""
+        if look.now:
+            now = f"`{look.now}`"
+        later = ""
+        if look.next_time:
+            later = f"`{look.next_time}`"
         cells = (title, look.question, now, look.yes, look.no, later)
         yield f"| {' | '.join(map(_cell, cells))} |"
 

@@ -55,7 +55,8 @@ def terms(kind: Kind) -> Terms:
         return (None,) * 5
     if kind.op == ROOT_SENDS:
         return _part_taken(kind)
-    ins, outs = kind.op in EQUAL_INPUT, kind.op in EQUAL_BOTH
+    ins = kind.op in EQUAL_INPUT
+    outs = kind.op in EQUAL_BOTH
     return (
         kind.op,
         kind.inputs.total if ins else None,
@@ -104,12 +105,16 @@ def _first(group: Group) -> int | None:
         dump = group.sources[rank]
         table = [numbers.setdefault(terms(kind), len(numbers)) for kind in dump.kinds]
         mine = (calls.seqs, array("I", map(table.__getitem__, calls.kinds)))
-        start = (
-            bisect_right(mine[0], mine[0][0]) if dump.dropped and mine[0] else 0
-        )  # the first may be half overwritten
+        # the first may be half overwritten
+        start = 0
+        if dump.dropped and mine[0]:
+            start = bisect_right(mine[0], mine[0][0])
         bad = _compare(whole, mine, start, numbers)
-        worst = bad if worst is None or bad is not None and bad < worst else worst
-        after = bisect_right(mine[0], whole[0][-1]) if whole[0] else 0
+        if worst is None or bad is not None and bad < worst:
+            worst = bad
+        after = 0
+        if whole[0]:
+            after = bisect_right(mine[0], whole[0][-1])
         whole[0].extend(mine[0][after:])
         whole[1].extend(mine[1][after:])
     return worst
@@ -126,8 +131,10 @@ def _compare(
     """
     if start >= len(mine[0]) or not whole[0]:
         return None
-    low, high = bisect_left(whole[0], mine[0][start]), bisect_right(whole[0], mine[0][-1])
-    start = bisect_left(mine[0], whole[0][low], start) if low < high else start
+    low = bisect_left(whole[0], mine[0][start])
+    high = bisect_right(whole[0], mine[0][-1])
+    if low < high:
+        start = bisect_left(mine[0], whole[0][low], start)
     end = bisect_right(mine[0], whole[0][-1])
     if whole[1][low:high] == mine[1][start:end] and whole[0][low:high] == mine[0][start:end]:
         return None
@@ -152,7 +159,9 @@ def _most(group: Group, seq: int) -> int:
 
 def _nth(calls: Calls, seq: int, number: int) -> int | None:
     place = bisect_left(calls.seqs, seq) + number
-    return place if place < len(calls) and calls.seqs[place] == seq else None
+    if place < len(calls) and calls.seqs[place] == seq:
+        return place
+    return None
 
 
 def _first_difference(
@@ -200,7 +209,9 @@ def _sides(
 
 def _last(group: Group, rank: int) -> int:
     seqs = group.calls[rank].seqs
-    return seqs[-1] if seqs else -1
+    if seqs:
+        return seqs[-1]
+    return -1
 
 
 def _shown(kind: Kind, field: str, output: bool) -> Any:
@@ -253,7 +264,8 @@ def _pairs(group: Group, places: dict[int, int]) -> list[list[int]]:
     """[from, to, elements sent, elements expected] of each pair that disagrees, where sizes for
     each peer are known.
     """
-    size, found = len(group.members), []
+    size = len(group.members)
+    found = []
     details = {rank: group.calls[rank].details.get(at) for rank, at in places.items()}
     per_peer = {
         rank: d for rank, d in details.items() if d and len(d.sends) == size == len(d.receives)
@@ -278,7 +290,10 @@ def outlying_splits(
     takes, unless the one that sends has another total than most: what is to come is computed from
     what was sent.
     """
-    shared = set.intersection(*({pair[0], pair[1]} for pair in pairs)) if pairs else set()
+    if pairs:
+        shared = set.intersection(*({pair[0], pair[1]} for pair in pairs))
+    else:
+        shared = set()
     if len(shared) == 2:
         sender, taker = pairs[0][:2]
         sums = Counter(total[0] for total in totals.values())
@@ -287,18 +302,17 @@ def outlying_splits(
     if pairs:
         return sorted(shared or {rank for pair in pairs for rank in pair[:2]})
     usual_total, many = Counter(totals.values()).most_common(1)[0]
-    return (
-        sorted(rank for rank, total in totals.items() if total != usual_total)
-        if 2 * many > len(totals)
-        else []
-    )
+    if 2 * many > len(totals):
+        return sorted(rank for rank, total in totals.items() if total != usual_total)
+    return []
 
 
 def _splits_of_group(
     group: Group, seq: int, op: str, sums: tuple[int, int], pairs: list[list[int]], odd: list[int]
 ) -> tuple[Data, list[str], list[int]]:
     sent, taken = sums
-    most, few = {"value": sent, "ranks": group.members}, {"value": taken, "ranks": odd}
+    most = {"value": sent, "ranks": group.members}
+    few = {"value": taken, "ranks": odd}
     data = {"seq": seq, "field": "splits", "op": op, "majority": most, "odd": [few], "sites": []}
     data["pairs"] = pairs[:SHOWN]
     text = [
@@ -335,10 +349,13 @@ def dump_event(dump: Dump, of: int = 1) -> Event:
             "times": _times(calls, max(1, of // MANY)),
             "sizes": _sizes(dump, calls),
         }
-        name, group = key[0] or "0", by_group[key[0] or "0"]
+        name = key[0] or "0"
+        group = by_group[key[0] or "0"]
         gloo = len(calls) > 0 and dump.kinds[calls.kinds[0]].library == "gloo"
         # gloo records no more, and retires what timed out as well
-        closed_as = "retired" if gloo else "completed"
+        closed_as = "completed"
+        if gloo:
+            closed_as = "retired"
         lines.append(
             f"{name} {key[1]}: last {group['last_seq']}, {closed_as} {group['last_completed']}, in"
             " flight"
@@ -357,7 +374,8 @@ def _times(calls: Calls, fewer: int) -> list[list[float]]:
 
     fewer: by which the usual numbers are divided; the first and the last call always count.
     """
-    last, spread = max(1, LAST // fewer), max(1, SPREAD // fewer)
+    last = max(1, LAST // fewer)
+    spread = max(1, SPREAD // fewer)
     first = max(0, len(calls) - last)
     places = [*range(0, first, max(1, -(-first // spread))), *range(first, len(calls))]
     return [[calls.seqs[at], calls.created[at] / 1e9] for at in places if calls.created[at]]
@@ -474,7 +492,9 @@ def _event(stop: GroupFinding, stacks: Mapping[int, Event]) -> Event:
     path = next(
         (dumps[rank].path for rank in stop.ranks if rank in dumps), next(iter(dumps.values())).path
     )
-    rank = stop.ranks[0] if len(stop.ranks) == 1 else None
+    rank = None
+    if len(stop.ranks) == 1:
+        rank = stop.ranks[0]
     return Event(stop.kind, clip("\n".join(text)), path, 0, rank=rank, data=data)
 
 

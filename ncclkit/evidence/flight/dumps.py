@@ -147,7 +147,9 @@ class Calls:
     def at(self, seq: int) -> int | None:
         """Index of the first call `seq`."""
         place = bisect_left(self.seqs, seq)
-        return place if place < len(self.seqs) and self.seqs[place] == seq else None
+        if place < len(self.seqs) and self.seqs[place] == seq:
+            return place
+        return None
 
 
 SHARED = ("seqs", "kinds", "status", "sites", "entries", "open")
@@ -188,8 +190,14 @@ def mark_open(
     calls.open = bytes(marks)
     # a call behind which another one finished has finished too, but for gloo, which works on
     # several at once
-    place = marks.find(1) if library == "gloo" else marks.rfind(0) + 1
-    calls.waiting = place if 0 <= place < len(marks) else None
+    if library == "gloo":
+        place = marks.find(1)
+    else:
+        place = marks.rfind(0) + 1
+    if 0 <= place < len(marks):
+        calls.waiting = place
+    else:
+        calls.waiting = None
 
 
 def _is_open(library: str, state: str, retired: bool, reports_completion: bool) -> bool:
@@ -262,8 +270,13 @@ class Columns:
 
     def read(self, entries: Sequence[Any]) -> None:
         """Take all entries of a dump, and leave out what is not one."""
-        get, site, wide, texts = itemgetter(*FIELDS), self._site, self._sizes, self._texts
-        kinds, states, groups = Made(self._kind), Made(self._state), Made(self._columns)
+        get = itemgetter(*FIELDS)
+        site = self._site
+        wide = self._sizes
+        texts = self._texts
+        kinds = Made(self._kind)
+        states = Made(self._state)
+        groups = Made(self._columns)
         for number, entry in enumerate(entries):
             try:
                 try:
@@ -285,7 +298,8 @@ class Columns:
                     p2p,
                     frames,
                 ) = values
-                seq = own if p2p else seq
+                if p2p:
+                    seq = own
                 if type(seq) is not int or not -LARGE < seq < LARGE:
                     continue
                 kind = kinds[
@@ -295,7 +309,8 @@ class Columns:
                     tuple(outs[0][:DIMENSIONS]) if len(outs) == 1 else wide(outs),
                     out_types[0] if len(out_types) == 1 else texts(out_types),
                 ]
-                status, place = states[state, retired], site(frames) if frames else 0
+                status = states[state, retired]
+                place = site(frames) if frames else 0
                 add_seq, add_kind, add_created, add_status, add_site, add_entry = groups[
                     group[0], group[1], p2p
                 ]
@@ -310,7 +325,8 @@ class Columns:
         self._finish(entries)
 
     def _finish(self, entries: Sequence[Any]) -> None:
-        reports_completion, newest = any(state == "completed" for state, _ in self.states), -1
+        reports_completion = any(state == "completed" for state, _ in self.states)
+        newest = -1
         for calls in (*self.collectives.values(), *self.pairs.values()):
             sort(calls)
             self._settle(calls, entries)
@@ -348,13 +364,15 @@ class Columns:
         name = values["profiling_name"]
         if values["process_group"] is None:
             number = entry.get("pg_id", 0)
-            values["process_group"] = (
-                self.names.get(str(number), (str(number), "")) if type(number) is int else None
-            )
+            if type(number) is int:
+                values["process_group"] = self.names.get(str(number), (str(number), ""))
+            else:
+                values["process_group"] = None
         if values["is_p2p"] is None:
             values["is_p2p"] = bool(PEER.search(name))
         for name_of in ("collective_seq_id", "p2p_seq_id"):
-            values[name_of] = entry.get("seq_id") if values[name_of] is None else values[name_of]
+            if values[name_of] is None:
+                values[name_of] = entry.get("seq_id")
         if values["time_created_ns"] is None and type(entry.get("time_created_us")) is int:
             values["time_created_ns"] = entry["time_created_us"] * 1000
         for name_of in ("input_sizes", "input_dtypes", "output_sizes", "output_dtypes"):
@@ -384,13 +402,12 @@ class Columns:
         name, ins, types, outs, out_types = key
         library, _, op = name[:200].rpartition(":")
         peer = PEER.match(op)
-        src, dst = (
-            (peer[2], peer[4])
-            if peer and peer[3] == "->"
-            else (peer[4], peer[2])
-            if peer
-            else (None, None)
-        )
+        if peer and peer[3] == "->":
+            src, dst = peer[2], peer[4]
+        elif peer:
+            src, dst = peer[4], peer[2]
+        else:
+            src, dst = None, None
         kind = Kind(
             library,
             peer[1] if peer else op,
@@ -474,7 +491,9 @@ def _frames(value: Any) -> Iterator[Frame]:
     for item in value[:FRAMES] if type(value) is list else ():
         with suppress(*WRONG):
             number = item["line"]
-            line = number if type(number) is int and abs(number) < LARGE else None
+            line = None
+            if type(number) is int and abs(number) < LARGE:
+                line = number
             yield frame(item["filename"][:300], line, item["name"][:200])
 
 
@@ -549,7 +568,9 @@ class Dump:
     def frames(self, calls: Calls, place: int) -> list[Frame]:
         """The whole stack, kept for the last calls only."""
         detail = calls.details.get(place)
-        return detail.frames if detail else []
+        if detail:
+            return detail.frames
+        return []
 
     def share(self, table: MutableMapping[Any, Any]) -> None:
         """Hold only once in memory what other dumps hold as well.
@@ -585,10 +606,16 @@ def of_value(value: Any, path: str, rank: int | None) -> Dump | None:
     if not is_dump(value):
         return None
     name = Path(path).name
-    dump_rank, host = value.get("rank"), HOST.search(name)
+    dump_rank = value.get("rank")
+    host = HOST.search(name)
     if not isinstance(dump_rank, int) or isinstance(dump_rank, bool) or not 0 <= dump_rank < RANKS:
         number = NUMBER.search(name)
-        dump_rank = rank if rank is not None else int(number[1]) if number else None
+        if rank is not None:
+            dump_rank = rank
+        elif number:
+            dump_rank = int(number[1])
+        else:
+            dump_rank = None
     version = value.get("version")
     dump = Dump(
         path, dump_rank, version[:20] if isinstance(version, str) else "", host[1] if host else ""
@@ -596,13 +623,19 @@ def of_value(value: Any, path: str, rank: int | None) -> Dump | None:
     dump.members = dict(_members(value.get("pg_config")))
     entries = value["entries"]
     dump.total = len(entries)
-    first = entries[0].get("record_id") if entries else 0
+    first = 0
+    if entries:
+        first = entries[0].get("record_id")
     dump.dropped = isinstance(first, int) and first > 0 or len(entries) > ENTRIES
     columns = Columns({key[0]: key for key in dump.members})
     columns.read(entries[-ENTRIES:])
     dump.left_out = columns.left_out
-    dump.kinds, dump.states, dump.sites = columns.kinds, columns.states, columns.sites
-    dump.collectives, dump.pairs, dump.newest = columns.collectives, columns.pairs, columns.newest
+    dump.kinds = columns.kinds
+    dump.states = columns.states
+    dump.sites = columns.sites
+    dump.collectives = columns.collectives
+    dump.pairs = columns.pairs
+    dump.newest = columns.newest
     return dump
 
 
@@ -624,15 +657,17 @@ def _members(config: Any) -> Iterator[tuple[GroupKey, tuple[int, ...]]]:
     """``{name: {name, desc, ranks: "[0, 1]"}}`` (2.1 and later) and ``{0: [0, 1]}`` (1.4)."""
     known: dict[int, tuple[int, ...]] = {}
     for name, group in islice(config.items(), GROUPS) if isinstance(config, dict) else ():
-        desc, ranks = (
-            ("", group)
-            if not isinstance(group, dict)
-            else (group.get("desc", ""), group.get("ranks", ""))
-        )
+        if not isinstance(group, dict):
+            desc, ranks = "", group
+        else:
+            desc, ranks = group.get("desc", ""), group.get("ranks", "")
         if not isinstance(name, (str, int)) or not isinstance(desc, str):
             continue
         if id(ranks) not in known:
-            known[id(ranks)] = _ranks(ranks) if isinstance(ranks, str) else _rank_list(ranks)
+            if isinstance(ranks, str):
+                known[id(ranks)] = _ranks(ranks)
+            else:
+                known[id(ranks)] = _rank_list(ranks)
         yield (str(name)[:200], desc[:200]), known[id(ranks)]
 
 
@@ -643,4 +678,6 @@ def _ranks(text: str) -> tuple[int, ...]:
 
 def _rank_list(ranks: Any) -> tuple[int, ...]:
     listed = ranks[:RANKS] if isinstance(ranks, (list, tuple)) else ()
-    return tuple(listed) if all(type(rank) is int and 0 <= rank < RANKS for rank in listed) else ()
+    if all(type(rank) is int and 0 <= rank < RANKS for rank in listed):
+        return tuple(listed)
+    return ()

@@ -120,17 +120,24 @@ def _members(
     Where it does not tell them, the only ones that others tell.
     """
     recorded = dump.members.get(key, ())
-    candidates = (
-        [recorded] if recorded else [ranks for ranks in known.get(key, []) if rank in ranks]
-    )
-    return candidates[0] if len(candidates) == 1 else ()
+    if recorded:
+        candidates = [recorded]
+    else:
+        candidates = [ranks for ranks in known.get(key, []) if rank in ranks]
+    if len(candidates) == 1:
+        return candidates[0]
+    return ()
 
 
 def _unnamed(key: GroupKey, dumps: Mapping[int, Dump], world: int | None) -> set[int]:
     """Members of a group of which nothing tells them: everybody, where it is the default group."""
     if key[1] != "default_pg" and key[0] not in ("0", "", "default_pg"):
         return set()
-    whole = {rank for dump in dumps.values() for ranks in dump.members.values() for rank in ranks}
+    whole = set()
+    for dump in dumps.values():
+        for ranks in dump.members.values():
+            for rank in ranks:
+                whole.add(rank)
     return whole | set(dumps) | set(range(world or 0))
 
 
@@ -278,7 +285,9 @@ def _missing(
     lost: list[int],
 ) -> GroupFinding:
     place = group.calls[waiting[0]].at(seq)
-    newest = group.dumps[missing[0]].newest if missing else None
+    newest = None
+    if missing:
+        newest = group.dumps[missing[0]].newest
     data = {
         "seq": seq,
         "op": group.kind(waiting[0], place).op if place is not None else "",
@@ -302,7 +311,9 @@ def _missing(
 
 def _newest(group: Group, rank: int) -> str:
     dump = group.dumps[rank]
-    return dump.word(*dump.newest) if dump.newest else "nothing"
+    if dump.newest:
+        return dump.word(*dump.newest)
+    return "nothing"
 
 
 def _stuck(group: Group, seq: int, inside: list[int]) -> Iterator[GroupFinding]:
@@ -320,7 +331,9 @@ def _stuck(group: Group, seq: int, inside: list[int]) -> Iterator[GroupFinding]:
     counts = ", ".join(f"{state} on {number}" for state, number in Counter(states.values()).items())
     done = [rank for rank in group.calls if rank not in inside]
     data = {"seq": seq, "op": op, "ranks": sorted(places), "states": states}
-    whom = f"completed only by {listed(done)}" if done else "completed by none"
+    whom = "completed by none"
+    if done:
+        whom = f"completed only by {listed(done)}"
     text = [f"{group.title}: collective {seq} {op} launched by all, {whom} ({counts})"]
     if set(states.values()) != {"completed"}:
         yield GroupFinding("flight.stuck", group, data, text, [], [], inside)
@@ -347,7 +360,9 @@ def _made(stop: GroupFinding, rank: int) -> int:
     """
     calls = stop.group.calls[rank]
     place = calls.at(stop.fields["seq"])
-    return calls.created[place] if place is not None else 0
+    if place is not None:
+        return calls.created[place]
+    return 0
 
 
 def roots(found: Iterable[GroupFinding]) -> None:
@@ -368,7 +383,8 @@ def roots(found: Iterable[GroupFinding]) -> None:
         if missing and others:
             holder[number] = others[0]
     for number, stop in enumerate(stops):
-        seen, root = {number}, number
+        seen = {number}
+        root = number
         while root in holder and holder[root] not in seen:
             root = holder[root]
             seen.add(root)
@@ -434,7 +450,8 @@ def _differ(
         receives = [place for place in receives if group.pairs[dst].open[place]]
     wild = min(anybody[dst], max(0, len(sends) - len(receives)))
     anybody[dst] -= wild
-    sent, received = len(sends), len(receives) + wild
+    sent = len(sends)
+    received = len(receives) + wild
     if sent > received and group.pairs[src].open[sends[received]]:
         return _stop(group, pair, (sent, received), [src], src, sends[received], None)
     if received > sent and group.pairs[dst].open[receives[sent]]:
@@ -450,7 +467,9 @@ def _differ(
 
 def _elements(group: Group, rank: int, place: int) -> int | None:
     kind = group.sources[rank].kinds[group.pairs[rank].kinds[place]]
-    return kind.inputs.total if kind.op == "send" else kind.outputs.total
+    if kind.op == "send":
+        return kind.inputs.total
+    return kind.outputs.total
 
 
 def _stop(
@@ -463,7 +482,10 @@ def _stop(
     sizes: tuple[int | None, int | None] | None,
 ) -> GroupFinding:
     src, dst = pair
-    lacking = [] if sizes else [dst if rank == src else src]
+    if sizes:
+        lacking = []
+    else:
+        lacking = [dst if rank == src else src]
     data = {
         "src": src,
         "dst": dst,
@@ -515,17 +537,21 @@ def find_straggler(
     columns = _columns(group)
     if len(columns) < 2:
         return None
-    ranks, times = list(columns), list(columns.values())
+    ranks = list(columns)
+    times = list(columns.values())
     names = {hosts.get(rank, "") for rank in ranks}
     one_clock = len(names) == 1 and "" not in names
     if not one_clock:
         times = _corrected(ranks, times, hosts)
-    spreads, lasts = [], Counter[int]()
+    spreads = []
+    lasts = Counter[int]()
     for row in zip(*times, strict=True):
         last = max(row)
         spreads.append(last - min(row))
         lasts[row.index(last)] += 1
-    usual = median(spreads) if len(spreads) >= FEW else 0
+    usual = 0
+    if len(spreads) >= FEW:
+        usual = median(spreads)
     number = max(range(len(spreads)), key=spreads.__getitem__)
     found = [column[number] for column in times]
     middle = _middle(found)
@@ -567,7 +593,9 @@ def _columns(group: Group) -> dict[int, array[int]]:
     whole = all(
         len(column) == len(found[min(found)]) and 0 not in column for column in found.values()
     )
-    return found if found and whole and len(found[min(found)]) else {}
+    if found and whole and len(found[min(found)]):
+        return found
+    return {}
 
 
 def _corrected(
@@ -587,7 +615,13 @@ def _corrected(
     for rank, distance in zip(ranks, own, strict=True):
         clocks.setdefault(hosts.get(rank) or rank, []).append(distance)
     offsets = [int(median(clocks[hosts.get(rank) or rank])) for rank in ranks]
-    return [array("q", [t - o for t in c]) if o else c for c, o in zip(times, offsets, strict=True)]
+    found: list[array[int]] = []
+    for c, o in zip(times, offsets, strict=True):
+        if o:
+            found.append(array("q", [t - o for t in c]))
+        else:
+            found.append(c)
+    return found
 
 
 def _late_stop(

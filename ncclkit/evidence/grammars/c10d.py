@@ -15,7 +15,9 @@ def _monitor(match: re.Match[str], data: Data, line: Line) -> Data:
 
 def monitor(what: str, anchor: str, pattern: str, kind: str = "c10d.monitor") -> Rule:
     """A sentence of the monitor; `pattern` is what the message begins with."""
-    make = _monitor if kind == "c10d.monitor" else None
+    make = None
+    if kind == "c10d.monitor":
+        make = _monitor
     return rule(kind, anchor, rf"(?P<message>{pattern}.*)", make=make, what=what)
 
 
@@ -165,12 +167,19 @@ def _group(match: re.Match[str], data: Data, line: Line) -> Data:
     """
     name = re.sub(r".*PG GUID |^ID \d+ ?|^GUID ", "", data.get("pg") or "").strip()
     described = re.match(r"(\S*?) ?\(([^)]*)\)$", name)
-    data["pg"] = described[1] if described else name
-    data["desc"] = described[2] if described else ""
+    if described:
+        data["pg"] = described[1]
+        data["desc"] = described[2]
+    else:
+        data["pg"] = name
+        data["desc"] = ""
     if data.get("pg_rank") is not None and (
         data["desc"] == "default_pg" or data["pg"] in ("", "0")
     ):
-        data["_rank"] = line.rank if line.rank is not None and not line.local else data["pg_rank"]
+        if line.rank is not None and not line.local:
+            data["_rank"] = line.rank
+        else:
+            data["_rank"] = data["pg_rank"]
     return data
 
 
@@ -203,9 +212,14 @@ UNSAID = {
 
 def _second(match: re.Match[str], data: Data, line: Line) -> Data:
     """nccl2 names only the group; its rank is the global one in the default group."""
-    name, rank = data["pg"] or "", data.pop("tc_rank")
-    known = line.rank if line.rank is not None and not line.local else None
-    own = rank if name in ("", "0", "default_pg", "default") else None
+    name = data["pg"] or ""
+    rank = data.pop("tc_rank")
+    known = None
+    if line.rank is not None and not line.local:
+        known = line.rank
+    own = None
+    if name in ("", "0", "default_pg", "default"):
+        own = rank
     named = {"pg": name, "desc": name, "pg_rank": rank, "api": "nccl2"}
     return data | UNSAID | named | {"_rank": own if known is None else known}
 
@@ -225,7 +239,8 @@ def _desync(match: re.Match[str], data: Data, line: Line) -> Data:
         RANKS + r" finished collective #\d{1,18}, but didn't join collective #(\d{1,18})", text
     )
     never = re.search(r"ranks " + RANKS + " are the lagging ranks", text)
-    missing, seq = never or late, late or waits
+    missing = never or late
+    seq = late or waits
     return data | {
         "seq": int(seq[2]) if seq else None,
         "missing": _numbers(missing[1]) if missing else [],
@@ -249,7 +264,9 @@ def _last_error(match: re.Match[str], data: Data, line: Line) -> Data:
     place = next(
         (number for number, text in enumerate(later) if text.endswith("Last error:")), None
     )
-    said = later[place + 1] if place is not None and place + 1 < len(later) else ""
+    said = ""
+    if place is not None and place + 1 < len(later):
+        said = later[place + 1]
     return data | {
         "last_error": "" if said.startswith(("frame #", "Exception raised", "Traceback")) else said,
         "message": match[0].strip(),
@@ -258,7 +275,9 @@ def _last_error(match: re.Match[str], data: Data, line: Line) -> Data:
 
 def _quoted(match: re.Match[str], data: Data, line: Line) -> Data | None:
     said = next(line.own(1), None)
-    message = said.body.strip() if said else ""
+    message = ""
+    if said:
+        message = said.body.strip()
     if not message or message.startswith(
         ("frame #", "Exception raised", "Traceback", "Unknown NCCL Error")
     ):
@@ -279,7 +298,9 @@ def _frames(match: re.Match[str], data: Data, line: Line) -> Data | None:
         for text in (match["rest"], *(own.body for own in line.own(40)))
     ]
     frames = [frame(item[2], item[3], item[1]) for item in found if item]
-    return {"frames": frames} if frames else None
+    if frames:
+        return {"frames": frames}
+    return None
 
 
 RULES: tuple[Rule, ...] = (

@@ -149,9 +149,11 @@ def classify(message: str, file: str = "") -> dict[str, Any]:
     if data["family"] == "ib_setup" and (match := CALL.search(message)):
         number = match["errno"] or match["errno2"]
         data |= {"call": match["call"], "errno": parse_int(number), "error": match["error"] or ""}
-    if match := CUDA.search(message):
+    match = CUDA.search(message)
+    if match:
         data |= {"error": match["error"]}
-    if match := DEVICE.search(message):
+    match = DEVICE.search(message)
+    if match:
         data |= {"device": match["device"]}
     return data
 

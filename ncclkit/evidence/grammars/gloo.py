@@ -29,7 +29,9 @@ def _stalled(match: re.Match[str], data: Data, line: Line) -> Data | None:
     """A list of ranks, each with the tensors that it did not submit."""
     matches = [re.match(r"(\d{1,7}): \[([^,\]]{0,300})", own.text.strip()) for own in line.own(64)]
     rows = [row for row in matches if row]
-    return {"op": rows[0][2], "ranks": sorted({int(row[1]) for row in rows})} if rows else None
+    if rows:
+        return {"op": rows[0][2], "ranks": sorted({int(row[1]) for row in rows})}
+    return None
 
 
 def _two(match: re.Match[str], data: Data, line: Line) -> Data:

@@ -77,14 +77,19 @@ class Line:
     @property
     def quote(self) -> str:
         """What is cited of the line."""
-        return f"{self.said}\n{self.text}" if self.said else self.text
+        if self.said:
+            return f"{self.said}\n{self.text}"
+        return self.text
 
     def event(self, kind: str, data: Mapping[str, Any], *, text: str = "", **known: Any) -> Event:
         """An event on this line; `known` (rank, host, pid) wins over the prefix."""
         is_labelled = self.local and known.get("rank") is None
         found: Data = {"host": self.host, "pid": self.pid, "rank": self.rank, "time": self.time}
         found |= {key: value for key, value in known.items() if value not in (None, "")}
-        quoted = _short(self.quote) if text in ("", self.text) else clip(text)
+        if text in ("", self.text):
+            quoted = _short(self.quote)
+        else:
+            quoted = clip(text)
         if redact.REDACTED in quoted:  # what only several lines together tell
             data = redact.texts(data, secrets.text)
         make = LabelledEvent if is_labelled else Event
@@ -110,7 +115,8 @@ class Rule:
         """The event of this rule on `line`, or None.  A wrapped message is looked for over `span`
         lines.
         """
-        match, text = self.pattern.search(line.text), line.text
+        match = self.pattern.search(line.text)
+        text = line.text
         if match is None and self.span > 1:
             lines = [line.text, *(later.body for later in line.own(self.span - 1))]
             match = self.pattern.search(" ".join(part.strip() for part in lines))
@@ -121,7 +127,10 @@ class Rule:
             **self.fixed,
             **{key: self._value(key, value) for key, value in match.groupdict().items()},
         }
-        data = self.make(match, caught, line) if self.make is not None else caught
+        if self.make is not None:
+            data = self.make(match, caught, line)
+        else:
+            data = caught
         if data is None:
             return None
         known = {key: data.pop("_" + key, None) for key in ("rank", "host", "pid", "time")}
@@ -130,7 +139,9 @@ class Rule:
         return (cited or line).event(self.kind, told, text=cited.text if cited else text, **known)
 
     def _value(self, key: str, value: str | None) -> Any:
-        return parse_int(value) if key in self.integers else value
+        if key in self.integers:
+            return parse_int(value)
+        return value
 
 
 def rule(
@@ -182,7 +193,9 @@ def parse_int(text: str | None) -> int | None:
 
     None for none and for numbers that cannot be meant (more than 18 digits).
     """
-    return int(text) if text and len(text) < 19 and re.fullmatch(r"-?\d+", text, re.ASCII) else None
+    if text and len(text) < 19 and re.fullmatch(r"-?\d+", text, re.ASCII):
+        return int(text)
+    return None
 
 
 def parse_float(text: str | None) -> float | None:
@@ -190,9 +203,9 @@ def parse_float(text: str | None) -> float | None:
 
     None for none and for what is no number (``1.2.3``).
     """
-    return (
-        float(text) if text and re.fullmatch(r"\d{1,15}(?:\.\d{1,15})?", text, re.ASCII) else None
-    )
+    if text and re.fullmatch(r"\d{1,15}(?:\.\d{1,15})?", text, re.ASCII):
+        return float(text)
+    return None
 
 
 def clip(text: str) -> str:
@@ -204,7 +217,9 @@ def clip(text: str) -> str:
 
 
 def _short(text: str) -> str:
-    return text if len(text) <= TEXT else f"{text[:600]}\n[...]\n{text[-(TEXT - 607) :]}"
+    if len(text) <= TEXT:
+        return text
+    return f"{text[:600]}\n[...]\n{text[-(TEXT - 607) :]}"
 
 
 def frame(file: str, line: str | int | None, func: str) -> Frame:

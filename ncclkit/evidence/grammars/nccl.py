@@ -24,7 +24,8 @@ def _ring(match: re.Match[str], data: Data, line: Line) -> Data:
     """The whole cycle; NCCL cuts long lines with dots, and the number before them may be cut as
     well.
     """
-    order, cut = [int(rank) for rank in re.findall(r"\d{1,7}", match["order"])], bool(match["cut"])
+    order = [int(rank) for rank in re.findall(r"\d{1,7}", match["order"])]
+    cut = bool(match["cut"])
     return {"channel": data["channel"], "order": order[:-1] if cut else order, "whole": not cut}
 
 
@@ -53,11 +54,14 @@ def _trees(match: re.Match[str], data: Data, line: Line) -> Data | None:
         }
         for channel, below, rank, up in said
     ]
-    return {"algo": "NVLS_TREE" if match["nvls"] else "TREE", "trees": trees} if trees else None
+    if trees:
+        return {"algo": "NVLS_TREE" if match["nvls"] else "TREE", "trees": trees}
+    return None
 
 
 def _tree(match: re.Match[str], data: Data, line: Line) -> Data:
-    below, up = _known(match["below"]), next(iter(_known(match["up"])), None)
+    below = _known(match["below"])
+    up = next(iter(_known(match["up"])), None)
     tree = {"channel": data["channel"], "children": below, "rank": data["rank"], "parent": up}
     return {"algo": "TREE", "trees": [tree]}
 
@@ -75,14 +79,16 @@ def _affinity(match: re.Match[str], data: Data, line: Line) -> Data:
 
 def _masked(mask: str) -> int | None:
     words = re.fullmatch(r"[0-9a-f]{1,8}(?:,[0-9a-f]{8}){0,200}", mask)
-    return bin(int(mask.replace(",", ""), 16)).count("1") if words else None
+    if words:
+        return bin(int(mask.replace(",", ""), 16)).count("1")
+    return None
 
 
 def _listed(mask: str) -> int | None:
     runs = [re.fullmatch(r"(\d{1,5})(?:-(\d{1,5}))?", run) for run in mask.split(",")]
-    return (
-        sum(int(run[2] or run[1]) - int(run[1]) + 1 for run in runs if run) if all(runs) else None
-    )
+    if all(runs):
+        return sum(int(run[2] or run[1]) - int(run[1]) + 1 for run in runs if run)
+    return None
 
 
 def _sockets(match: re.Match[str], data: Data, line: Line) -> Data:
@@ -91,16 +97,19 @@ def _sockets(match: re.Match[str], data: Data, line: Line) -> Data:
 
 def _tuning(match: re.Match[str], data: Data, line: Line) -> Data:
     """One form for all versions: ids of algorithm and protocol (up to 2.23) become names."""
-    low, high = data.pop("low"), data.pop("high")
-    named = {
-        name: (
+    low = data.pop("low")
+    high = data.pop("high")
+    named = {}
+    for name, table in ("algo", ALGORITHMS), ("proto", PROTOCOLS):
+        named[name] = (
             table[int(data[name])]
             if is_whole(data[name]) and int(data[name]) < len(table)
             else data[name]
         )
-        for name, table in (("algo", ALGORITHMS), ("proto", PROTOCOLS))
-    }
-    channels = None if low is None or high is None else high - low + 1
+    if low is None or high is None:
+        channels = None
+    else:
+        channels = high - low + 1
     return (
         data
         | named
@@ -261,7 +270,10 @@ def _channel(match: re.Match[str], data: Data, line: Line) -> Data | None:
     said = match["said"].strip()
     if None in (parse_int(match["src"]), parse_int(match["dst"]), parse_int(match["channel"])):
         return None  # a torn line
-    via = "SHM" if "shared memory" in said else said.split("/")[0]
+    if "shared memory" in said:
+        via = "SHM"
+    else:
+        via = said.split("/")[0]
     proxy = re.search(r"^NET/[^/]+/\d{1,4}\((\d{1,7})\)", said)
     return {
         "src": parse_int(match["src"]),

@@ -25,15 +25,21 @@ DEFAULT = 56
 def _command(match: re.Match[str], data: Data, line: Line) -> Data | None:
     """The size that was asked for; where ping's own first line follows, that tells it."""
     said = next(line.own(1), None)
-    words, size, address = iter(match["args"].split()), DEFAULT, ""
+    words = iter(match["args"].split())
+    size = DEFAULT
+    address = ""
     for word in words:
-        if option := OPTION.match(word):
+        option = OPTION.match(word)
+        if option:
             value = option[2] or next(words, "")
-            size = (parse_int(value) or 0) if option[1] == "s" else size
+            if option[1] == "s":
+                size = parse_int(value) or 0
         elif not word.startswith("-"):
             address = address or word
     asked = {"address": address, "bytes": size}
-    return None if said and said.body.startswith("PING ") else _answered(match, asked, line)
+    if said and said.body.startswith("PING "):
+        return None
+    return _answered(match, asked, line)
 
 
 def _answered(match: re.Match[str], data: Data, line: Line) -> Data | None:
@@ -46,22 +52,31 @@ def _answered(match: re.Match[str], data: Data, line: Line) -> Data | None:
         if not OWN.search(later.body):
             break
         replies += "bytes from " in later.body
-        if summary := SUMMARY.search(later.body):
-            sent, received = parse_int(summary[1]), parse_int(summary[2])
-            return (
-                None if summary[3] else data | {"sent": sent, "received": received, "_line": later}
-            )
-    return data | {"sent": None, "received": replies} if replies else None
+        summary = SUMMARY.search(later.body)
+        if summary:
+            sent = parse_int(summary[1])
+            received = parse_int(summary[2])
+            if summary[3]:
+                return None
+            return data | {"sent": sent, "received": received, "_line": later}
+    if replies:
+        return data | {"sent": None, "received": replies}
+    return None
 
 
 def _summary(match: re.Match[str], data: Data, line: Line) -> Data | None:
     """Some answers of one ping, not all and not none; its size stands elsewhere."""
     said = next(line.own(1), None)
-    found = SUMMARY.search(said.body) if said else None
-    sent, received = (parse_int(found[1]) or 0, parse_int(found[2]) or 0) if found else (0, 0)
-    return (
-        data | {"sent": sent, "received": received, "_line": said} if 0 < received < sent else None
-    )
+    found = None
+    if said:
+        found = SUMMARY.search(said.body)
+    if found:
+        sent, received = parse_int(found[1]) or 0, parse_int(found[2]) or 0
+    else:
+        sent, received = 0, 0
+    if 0 < received < sent:
+        return data | {"sent": sent, "received": received, "_line": said}
+    return None
 
 
 def _socket(match: re.Match[str], data: Data, line: Line) -> Data | None:
@@ -70,7 +85,9 @@ def _socket(match: re.Match[str], data: Data, line: Line) -> Data | None:
 
     def pick(pattern: str) -> int:
         found = re.search(pattern, text)
-        return (parse_int(found[1]) or 0) if found else 0
+        if found:
+            return parse_int(found[1]) or 0
+        return 0
 
     rto = re.search(r"\brto:(\d{1,9}(?:\.\d{1,9})?)", text)
     if rto is None:

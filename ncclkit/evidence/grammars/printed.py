@@ -66,7 +66,8 @@ def _mismatch(match: re.Match[str], data: Data, line: Line) -> Data | None:
         what = next((name for word, name in ERRORS.items() if word in error), "")
         found = VALUES.search(values)
         if what and (field in ("", what)):
-            field, right = what, found[1] if found else right
+            field = what
+            right = found[1] if found else right
             odd.setdefault(found[2] if found else "another one", []).append(int(rank))
     no_list = any(value in NO_LIST for value in (right, *odd))
     if field == "sizes" and common["op"] in ROOTED and no_list:
@@ -88,11 +89,15 @@ def _mismatch(match: re.Match[str], data: Data, line: Line) -> Data | None:
 
 
 def _entry(match: re.Match[str], data: Data, line: Line) -> Data | None:
-    state, call = STATE.search(line.text), OP.search(line.text)
+    state = STATE.search(line.text)
+    call = OP.search(line.text)
     if state is None or call is None:
         return None
     group, seq, sizes, rank = (pattern.search(line.text) for pattern in (GROUP, SEQ, SIZES, NAMED))
-    own = parse_int(rank[1]) if rank else line.rank
+    if rank:
+        own = parse_int(rank[1])
+    else:
+        own = line.rank
     return {
         "group": group[1] if group else "",
         "desc": group[2] if group else "",
@@ -107,10 +112,9 @@ def _entry(match: re.Match[str], data: Data, line: Line) -> Data | None:
 
 def _splits(match: re.Match[str], data: Data, line: Line) -> Data:
     rank = NAMED.search(line.text)
-    lists = {
-        name: [int(number) for number in re.findall(r"\d{1,18}", data[name])]
-        for name in ("inputs", "outputs")
-    }
+    lists = {}
+    for name in "inputs", "outputs":
+        lists[name] = [int(number) for number in re.findall(r"\d{1,18}", data[name])]
     return lists | {"_rank": parse_int(rank[1]) if rank and line.rank is None else None}
 
 
@@ -160,12 +164,11 @@ def _matrix(match: re.Match[str], data: Data, line: Line) -> Data | None:
     lead = max(0, line.body.find(match[0]))
     lines = (replace(later, body=later.body[lead:]) for later in line.own(GPUS + 1))
     head = next(lines, None)
-    gpus = (
-        re.findall(r"\b\d{1,3}\b", head.body)
-        if head and head.body.strip().startswith("D\\D")
-        else []
-    )
-    values, text = [], [line.text]
+    gpus = []
+    if head and head.body.strip().startswith("D\\D"):
+        gpus = re.findall(r"\b\d{1,3}\b", head.body)
+    values = []
+    text = [line.text]
     for gpu, later in zip(gpus, lines, strict=False):
         first, *row = later.body.split() or [""]
         if (

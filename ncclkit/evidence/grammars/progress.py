@@ -61,7 +61,8 @@ RANK = re.compile(rb"\[rank\d+\]")
 
 def read_progress(line: Line) -> Iterator[Event]:
     """The last bar or counter of a line."""
-    if match := _last(line.text):
+    match = _last(line.text)
+    if match:
         total = match["total"]
         data = {
             "step": int(match["step"]),
@@ -72,8 +73,12 @@ def read_progress(line: Line) -> Iterator[Event]:
 
 
 def _last(text: str) -> re.Match[str] | None:
-    bars = list(BAR.finditer(text)) if "<" in text else []
-    return bars[-1] if bars else COUNTER.search(text)
+    bars = []
+    if "<" in text:
+        bars = list(BAR.finditer(text))
+    if bars:
+        return bars[-1]
+    return COUNTER.search(text)
 
 
 @dataclass(slots=True)
@@ -109,7 +114,8 @@ def latest(
             break
         if not found and not search_further_back:
             break
-        high, size = low, size * 4
+        high = low
+        size = size * 4
     return found
 
 
@@ -130,7 +136,8 @@ def _collect(text: bytes, ends: int, found: LastLines, shared: bool) -> int:
             for anchor in ANCHORS:
                 if anchor in raw:
                     tries -= not who
-                    if match := _last(raw[-WIDE:].decode("utf-8", "replace")):
+                    match = _last(raw[-WIDE:].decode("utf-8", "replace"))
+                    if match:
                         step = int(match["step"])
                         if not again or step > found[who].step:
                             found[who] = ProgressLine(step, raw[-WIDE:], at)
@@ -139,8 +146,12 @@ def _collect(text: bytes, ends: int, found: LastLines, shared: bool) -> int:
 
 
 def _who(raw: bytes) -> tuple[bytes, ...]:
-    label = LABEL.match(raw) if raw[:1] in STARTS else None
-    rank = RANK.search(raw) if b"[rank" in raw else None
+    label = None
+    if raw[:1] in STARTS:
+        label = LABEL.match(raw)
+    rank = None
+    if b"[rank" in raw:
+        rank = RANK.search(raw)
     return tuple([match[0] for match in (label, rank) if match])
 
 
@@ -148,7 +159,9 @@ def _of_rank(match: re.Match[str], data: Data, line: Line) -> Data | None:
     """Only what a rank says of itself."""
     named = NAMED.search(line.text)
     own = line.rank if line.rank is not None else parse_int(named[1]) if named else None
-    return None if own is None else data | {"_rank": own}
+    if own is None:
+        return None
+    return data | {"_rank": own}
 
 
 PHASES = (

@@ -98,7 +98,8 @@ def _ignored(line: Line) -> Iterator[Event]:
     """The error that Python goes on after, with or without its traceback."""
     for later in line.own(LIMIT):
         body = later.body
-        if match := FINAL.match(body.strip()):
+        match = FINAL.match(body.strip())
+        if match:
             yield line.event("python.ignored", {"type": match["type"], "until": later.number})
         if match or not (HEADER in body or body[:1] in (" ", "\t")):
             return
@@ -111,13 +112,16 @@ def _traceback(line: Line, place: int) -> Iterator[Event]:
     shape = _shape(line.body[:place])
     lines: list[Line] = []
     region = _region(enumerate(_bodies(line, place, shape, lines)))
-    frames = _separate(region) if region else None
+    frames = None
+    if region:
+        frames = _separate(region)
     if region is None or frames is None:
         # torn, or mixed so that nobody can tell whose line is whose: the last lines speak for
         # themselves
         return
     raw = [line.text, *(later.text for later in lines[: region.finals[0][0]])]
-    raw = raw if len(region.finals) == 1 else list(dict.fromkeys(raw))
+    if len(region.finals) != 1:
+        raw = list(dict.fromkeys(raw))
     for number, final in region.finals:
         yield _event(line, final, frames, [*raw, lines[number].quote], lines[number].number)
 
@@ -153,7 +157,8 @@ def _region(numbered: Iterator[tuple[int, str]]) -> Region | None:
         if region.finals and body.startswith(ORIGINAL):
             # what a worker raised, and its parent only passed on
             return _region(numbered) or region
-        if match := FRAME.match(body):
+        match = FRAME.match(body)
+        if match:
             region.frames.append(frame(match["file"], match["line"], match["func"] or "?"))
         elif HEADER in body and not region.finals:
             return None  # the next traceback of this process began before this one ended
@@ -164,7 +169,9 @@ def _region(numbered: Iterator[tuple[int, str]]) -> Region | None:
             continue
         elif not _finish(region, number, body):
             break
-    return region if region.finals else None
+    if region.finals:
+        return region
+    return None
 
 
 def _finish(region: Region, number: int, body: str) -> bool:
@@ -173,7 +180,8 @@ def _finish(region: Region, number: int, body: str) -> bool:
     final = (ANY if first else FINAL).match(body.strip())
     if final is None or (not first and final["type"].startswith("nccl")):
         return False
-    region.ends = len(region.frames) if first else region.ends
+    if first:
+        region.ends = len(region.frames)
     region.finals.append((number, final))
     return True
 
@@ -184,7 +192,9 @@ def _separate(region: Region) -> list[Frame] | None:
     """
     many = len(region.finals)
     if many == 1:
-        return region.frames if region.ends == len(region.frames) else None
+        if region.ends == len(region.frames):
+            return region.frames
+        return None
     counts = Counter((frame["file"], frame["line"], frame["func"]) for frame in region.frames)
     if set(counts.values()) == {1} and len({final.string for _, final in region.finals}) == 1:
         del region.finals[1:]  # one traceback, whose last line somebody says again
@@ -196,7 +206,8 @@ def _separate(region: Region) -> list[Frame] | None:
 def _event(
     line: Line, final: re.Match[str], frames: list[Frame], raw: list[str], until: int
 ) -> Event:
-    kind, message = final["type"], final["message"] or ""
+    kind = final["type"]
+    message = final["message"] or ""
     data = {
         "type": kind,
         "message": message,
@@ -270,7 +281,9 @@ def _uncaught(match: re.Match[str], data: Data, line: Line) -> Data:
     ]
     said = {found[1].strip() for found in map(WHAT.match, lines) if found}
     places = [found for found in map(RAISED.search, lines) if found]
-    message = said.pop() if len(said) == 1 else ""
+    message = ""
+    if len(said) == 1:
+        message = said.pop()
     frames = _frames(lines)
     return data | {
         "message": message,
@@ -293,9 +306,9 @@ def _frames(lines: list[str]) -> list[Frame]:
         [int(match["number"]) for match in run] == list(range(len(run))) and len(run) > 1
         for run in runs
     )
-    return (
-        [frame(match["lib"], 0, match["func"]) for match in runs[0][:60]] if runs and whole else []
-    )
+    if runs and whole:
+        return [frame(match["lib"], 0, match["func"]) for match in runs[0][:60]]
+    return []
 
 
 RULES: tuple[Rule, ...] = (

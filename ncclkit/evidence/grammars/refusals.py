@@ -65,7 +65,9 @@ def english(line: str) -> str:
 def _named(match: re.Match[str], line: str) -> str:
     """The number of a refusal with its text behind it, unless the line says it."""
     text = ERRNO.get(int(match["number"]), "")
-    return f"{match[0]} ({text})" if text and text.lower() not in line.lower() else match[0]
+    if text and text.lower() not in line.lower():
+        return f"{match[0]} ({text})"
+    return match[0]
 
 
 NO_MEMORY = (

@@ -79,7 +79,8 @@ def read_stack(line: Line) -> Iterator[Event]:
     begins = BEGINS.search(line.body, 0, LEAD)
     if begins and begins.start():
         line = _shifted(line, begins.start())
-    if match := PYSPY.match(line.body):
+    match = PYSPY.match(line.body)
+    if match:
         if (match["name"] or "MainThread") == "MainThread":
             yield from _collect(line, PYSPY_FRAME, match["name"] or match["tid"], "py-spy")
     elif match := FAULT.match(line.body):
@@ -133,7 +134,8 @@ def _pystack(line: Line) -> Iterator[Event]:
     threads: list[Data] = []
     raw, peer = [], {}
     for body in (line.body, *(later.body for later in line.own(4 * LIMIT))):
-        if head := PYSTACK.match(body):
+        head = PYSTACK.match(body)
+        if head:
             if len(threads) == THREADS:
                 break
             threads.append(
@@ -152,7 +154,9 @@ def _pystack(line: Line) -> Iterator[Event]:
             break  # neither a frame nor a line of its source
         raw += [body] if len(threads) == 1 else []
     main, others = threads[0], threads[1:]
-    outermost = main["frames"][-1]["func"] if main["frames"] else ""
+    outermost = ""
+    if main["frames"]:
+        outermost = main["frames"][-1]["func"]
     if outermost not in ("", "_bootstrap") or any(
         name.startswith(PROGRAM) for name in main["native"]
     ):
@@ -250,4 +254,6 @@ def from_json(value: Any, path: str, rank: int | None) -> list[Event]:
 
 
 def _number(value: Any) -> int | None:
-    return value if isinstance(value, int) else None
+    if isinstance(value, int):
+        return value
+    return None

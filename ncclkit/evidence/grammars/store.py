@@ -9,7 +9,8 @@ from ncclkit.evidence.grammars.grammar import Data, Line, Rule, rule
 
 def _seconds(match: re.Match[str], data: Data, line: Line) -> Data:
     """``60000ms`` and ``60 s`` of a time limit, both as milliseconds."""
-    amount, unit = data.pop("amount"), data.pop("unit")
+    amount = data.pop("amount")
+    unit = data.pop("unit")
     return data | {"timeout_ms": None if amount is None else amount * (1 if unit == "ms" else 1000)}
 
 

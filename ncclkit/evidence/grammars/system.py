@@ -17,7 +17,9 @@ def _tried(match: re.Match[str], data: Data, line: Line) -> Data:
 
     def pick(pattern: str) -> str | None:
         found = re.search(pattern, text)
-        return found[1] if found else None
+        if found:
+            return found[1]
+        return None
 
     gpu = pick(r"GPU (\d+)\b")
     return {
@@ -39,18 +41,19 @@ def _workers(match: re.Match[str], data: Data, line: Line) -> Data:
 def _low(match: re.Match[str], data: Data, line: Line) -> Data | None:
     """The limit stands in the next line, in KiB, or is none."""
     said = next(line.own(1), None)
-    size = parse_int(said.body.strip()) if said else None
-    return (
-        data | {"message": f"{line.body.strip()}: {size}"}
-        if size is not None and size < 1 << 20
-        else None
-    )
+    size = None
+    if said:
+        size = parse_int(said.body.strip())
+    if size is not None and size < 1 << 20:
+        return data | {"message": f"{line.body.strip()}: {size}"}
+    return None
 
 
 def _loops(match: re.Match[str], data: Data, line: Line) -> Data | None:
     """An address of loopback beside a name that is not localhost's, in what the next lines show."""
     for said in line.own(12):
-        if found := re.match(r"127\.\S+\s+(?!localhost|ip6-|\d)([\w.-]+)", said.body.strip()):
+        found = re.match(r"127\.\S+\s+(?!localhost|ip6-|\d)([\w.-]+)", said.body.strip())
+        if found:
             return {
                 "what": "own_name",
                 "message": said.body.strip(),

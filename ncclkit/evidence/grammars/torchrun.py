@@ -22,7 +22,9 @@ def signal_of(exitcode: int | None) -> int | None:
         return None
     if exitcode < 0:
         return -exitcode
-    return exitcode - 128 if 128 < exitcode < 160 else None
+    if 128 < exitcode < 160:
+        return exitcode - 128
+    return None
 
 
 def _exit(match: re.Match[str], data: Data, line: Line) -> Data:
@@ -32,8 +34,10 @@ def _exit(match: re.Match[str], data: Data, line: Line) -> Data:
 def _entry(match: re.Match[str], data: Data, line: Line) -> Data | None:
     """An entry of torchrun's summary: ``rank : 3 (local_rank: 1)``, then its exit code and pid."""
     for later in line.own(3):
-        if code := re.search(r"exitcode\s*: (-?\d{1,9}) \(pid: (\d{1,10})\)", later.body):
-            exitcode, pid = int(code[1]), int(code[2])
+        code = re.search(r"exitcode\s*: (-?\d{1,9}) \(pid: (\d{1,10})\)", later.body)
+        if code:
+            exitcode = int(code[1])
+            pid = int(code[2])
             return data | {
                 "exitcode": exitcode,
                 "signal": signal_of(exitcode),
@@ -50,7 +54,8 @@ def _root(match: re.Match[str], data: Data, line: Line) -> Data:
             "\n".join(later.body for later in line.own(8)),
         )
     )
-    rank, exitcode = parse_int(said.get("rank")), parse_int(said.get("exitcode"))
+    rank = parse_int(said.get("rank"))
+    exitcode = parse_int(said.get("exitcode"))
     return data | {
         "exitcode": exitcode,
         "signal": signal_of(exitcode),
@@ -220,7 +225,9 @@ def _signal_only(match: re.Match[str], data: Data, line: Line) -> Data | None:
     """Of a container: whose rank it was nobody says, and an ordinary exit code tells less than what
     was printed.
     """
-    return _exit(match, data, line) if signal_of(data["exitcode"]) else None
+    if signal_of(data["exitcode"]):
+        return _exit(match, data, line)
+    return None
 
 
 PROGRAMS: tuple[Rule, ...] = (

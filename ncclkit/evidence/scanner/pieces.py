@@ -81,8 +81,12 @@ class Deduplication:
 
     def take(self, block: Block, start: int, raw: bytes, number: int, choice: Choice) -> None:
         """Take a line of a block that begins at `start`."""
-        key, value = self._key(raw, choice) if len(raw) <= SHORT else (None, b"")
-        if (floods := self.floods.get(key)) is not None:
+        if len(raw) <= SHORT:
+            key, value = self._key(raw, choice)
+        else:
+            key, value = None, b""
+        floods = self.floods.get(key)
+        if floods is not None:
             for flood in floods:
                 flood.again(value)
             return
@@ -99,7 +103,9 @@ class Deduplication:
         start, _, said = raw.partition(b" NCCL ")
         if start[20:22] == b"] " and start[:22].translate(DIGITS) == STAMP:
             start = start[22:]
-        head = (self.heads.get(start) or _keep(self.heads, start, _head(start))) if said else ()
+        head = ()
+        if said:
+            head = self.heads.get(start) or _keep(self.heads, start, _head(start))
         if not head:
             return (None if choice.digits_matter else (None, raw.translate(DIGITS))), b""
         if said.startswith(b"WARN "):
@@ -111,7 +117,8 @@ class Deduplication:
                 return (head, name, rest.partition(b" count ")[2]), value
         if choice.flood == "nccl.channel":
             name, _, rest = said.partition(b" : ")
-            if value := self.channels.get(name) or self._channel(name):
+            value = self.channels.get(name) or self._channel(name)
+            if value:
                 return ("nccl.channel", head[1], rest), value
         return (head, said), b""
 
@@ -128,7 +135,9 @@ class Deduplication:
         plain = self.plain.get(shape)
         if plain is None:
             plain = _keep(self.plain, shape, _is_plain(said, choice))
-        return shape if plain else VOID.sub(b"<0>", said)
+        if plain:
+            return shape
+        return VOID.sub(b"<0>", said)
 
 
 def _keep(known: dict[Any, Any], key: Any, value: Any) -> Any:
@@ -144,7 +153,9 @@ def _head(start: bytes) -> Key:
     Without clock and thread.  Nothing for any other beginning.
     """
     match = HEAD.fullmatch(start)
-    return match.groups() if match else ()
+    if match:
+        return match.groups()
+    return ()
 
 
 def _is_plain(said: bytes, choice: Choice) -> bool:
@@ -183,7 +194,8 @@ class Speakers:
                 new |= _ranks(data, 0, limit, tasks)
             self.heard |= new
         self.started = True
-        low, high = min(self.heard, default=0), max(self.heard, default=-1)
+        low = min(self.heard, default=0)
+        high = max(self.heard, default=-1)
         if 0 < high - low + 1 - len(self.heard) <= GAPS:
             self.heard |= {
                 rank
@@ -217,7 +229,9 @@ class SpeakerProgress:
 
     def take(self, block: Block) -> None:
         """Look at the end of a block that was read."""
-        data, limit, shared = block.data, block.limit, block.context.rank is None
+        data = block.data
+        limit = block.limit
+        shared = block.context.rank is None
         spoken = progress.latest(
             data, limit, many_speakers=shared, at_end_of_file=block.last, search_further_back=False
         )
@@ -233,7 +247,10 @@ class SpeakerProgress:
                 at_end_of_file=block.last,
                 search_further_back=True,
             )
-            self.patience = PATIENCE if spoken else self.patience - 1
+            if spoken:
+                self.patience = PATIENCE
+            else:
+                self.patience = self.patience - 1
         for who, word in spoken.items():
             if who or not shared or who not in self.words or word.step >= self.words[who][0]:
                 line = Block(
@@ -302,11 +319,19 @@ def cut_into_pieces(
     file: BinaryIO, size: int, context: Context, *, labelled: bool, stacks: bool
 ) -> list[ByteRange]:
     """The pieces of an open file of `size` bytes, without those that lie in a hole of it."""
-    number, made, end = file.fileno(), list[ByteRange](), -1
+    number = file.fileno()
+    made = list[ByteRange]()
+    end = -1
     inode = os.fstat(number).st_ino
     for place in _places(number, size):
-        start = end if end >= place else place
-        end = min(size, _line(number, place + PIECE)) if place + PIECE < size else size
+        if end >= place:
+            start = end
+        else:
+            start = place
+        if place + PIECE < size:
+            end = min(size, _line(number, place + PIECE))
+        else:
+            end = size
         if start < end:
             made.append(ByteRange(context, start, end, size, inode, labelled, stacks))
     return made
@@ -327,11 +352,15 @@ def data(file: int, place: int, size: int) -> int:
     room on a disk.
     """
     try:
-        return os.lseek(file, place, os.SEEK_DATA) if place < size else size
+        if place < size:
+            return os.lseek(file, place, os.SEEK_DATA)
+        return size
     except AttributeError:  # no such call here
         return place
     except OSError as error:
-        return size if error.errno == errno.ENXIO else place
+        if error.errno == errno.ENXIO:
+            return size
+        return place
 
 
 EXTENTS = 10_000
@@ -399,14 +428,17 @@ def _blocks(file: int, piece: ByteRange) -> Iterator[Block]:
             yield block
             number += block.ends
             del block
-        at, inside = at + limit, cut
+        at = at + limit
+        inside = cut
         del data  # before the next is made
 
 
 def _before(file: int, piece: ByteRange) -> Iterator[Event]:
     """The back-trace in the lines before a piece, which its first lines may continue."""
     start = max(0, piece.start - TRACE_GAP * scan.WIDE)
-    data = os.pread(file, piece.start - start, start) if piece.start else b""
+    data = b""
+    if piece.start:
+        data = os.pread(file, piece.start - start, start)
     lines = data.split(b"\n")[-TRACE_GAP:]
     data = b"\n".join(lines)
     events = Block(data, len(data), 2 - len(lines), piece.context).events()
@@ -431,7 +463,8 @@ def gather(blocks: Iterable[Block], merger: Merger, *, labelled: bool, stacks: b
         del block
     for event in progress.events():
         merger.add_event(event)
-    found.events, found.speakers = merger.collected(), speakers.heard
+    found.events = merger.collected()
+    found.speakers = speakers.heard
     return found
 
 
@@ -445,7 +478,8 @@ def _heads(block: Block) -> Iterator[Head]:
 
 def joined(pieces: Iterable[ScanResult]) -> ScanResult:
     """All pieces of a file as one, its events as they stand in a file."""
-    merger, whole = Merger(), ScanResult()
+    merger = Merger()
+    whole = ScanResult()
     for piece in pieces:
         for event in piece.events:
             merger.add_event(_moved(event, whole.ends))

@@ -92,14 +92,19 @@ def plain_text(data: bytes) -> bytes:
     plain = whole = given.replace("\r\n", "\n")
     for step in (_characters, _records, _escaped, _quoted, _prefixes, _unwrapped):
         plain = step(plain)
-    return data if plain == whole else plain.encode("utf-8", "replace")
+    if plain == whole:
+        return data
+    return plain.encode("utf-8", "replace")
 
 
 def _characters(text: str) -> str:
     """Blanks, quotes and colours as programs write them; HTML as text."""
     if "<?xml" in text[:100] or (not ODD.search(text) and "<br" not in text and "<pre" not in text):
         return text
-    plain = ESCAPES.sub("", text) if "\x1b" in text else text
+    if "\x1b" in text:
+        plain = ESCAPES.sub("", text)
+    else:
+        plain = text
     if re.search(r"&(?:lt|gt|quot|amp|nbsp|#\d+);|<br|<pre", plain):
         plain = html.unescape(TAGS.sub("", plain))
     return plain.translate(PLAIN)
@@ -145,7 +150,9 @@ def _message(line: str) -> str | None:
 def _quoted(text: str) -> str:
     """Without the mark of quoted lines in a mail or in Markdown."""
     marked = len(QUOTE.findall(text))
-    return QUOTE.sub("", text) if marked >= 3 and marked > 0.2 * text.count("\n") else text
+    if marked >= 3 and marked > 0.2 * text.count("\n"):
+        return QUOTE.sub("", text)
+    return text
 
 
 def _prefixes(text: str) -> str:
@@ -153,7 +160,9 @@ def _prefixes(text: str) -> str:
     for _ in range(3):
         lines = text.split("\n")
         filled = [line for line in lines[: 4 * LOOKED] if line.strip()][:LOOKED]
-        pattern = _shared(filled) if len(filled) >= 4 else None
+        pattern = None
+        if len(filled) >= 4:
+            pattern = _shared(filled)
         if pattern is None:
             return text
         text = "\n".join(_without(line, pattern) for line in lines)
@@ -165,12 +174,16 @@ def _without(line: str, pattern: re.Pattern[str]) -> str:
     if not match:
         return line
     rest = line[match.end() :]
-    if rank := NUMBERED.fullmatch(match[0]):
+    rank = NUMBERED.fullmatch(match[0])
+    if rank:
         return f"[1,{rank[1]}]<stdout>:{rest}"
-    if host := HOST.fullmatch(match[0]):
+    host = HOST.fullmatch(match[0])
+    if host:
         return f"[pod/{host[1]}/log] {rest}"
     stamp = STAMP.search(match[0])
-    return f"{stamp[0].strip('[], ')} {rest}" if stamp and not STAMP.match(rest) else rest
+    if stamp and not STAMP.match(rest):
+        return f"{stamp[0].strip('[], ')} {rest}"
+    return rest
 
 
 def _shared(lines: list[str]) -> re.Pattern[str] | None:
@@ -184,11 +197,17 @@ def _shared(lines: list[str]) -> re.Pattern[str] | None:
         if LAUNCHER.match(seed) or TASK.match(seed) or not head or STAMP.fullmatch(head):
             continue
         while (edge := EDGE.match(head)) or head[:1] == " ":
-            head = edge[0] if edge else head[: len(head) - len(head.lstrip())]
+            if edge:
+                head = edge[0]
+            else:
+                head = head[: len(head) - len(head.lstrip())]
             pattern = _pattern(head)
             if head.strip() and not SAID.search(head) and _fits(pattern, lines):
                 return pattern
-            head = head.rstrip()[:-1] if head.strip() else ""
+            if head.strip():
+                head = head.rstrip()[:-1]
+            else:
+                head = ""
     return None
 
 
@@ -253,11 +272,9 @@ def _unwrapped(text: str) -> str:
         hard == 1 or len(table) > 1
     )
     near = sum(NEAR * width < len(line) < width for line in lines)
-    return (
-        _joined(lines, cut, "", any_line=hard > 1 and hard >= near and width in WIDTHS)
-        if firm
-        else text
-    )
+    if firm:
+        return _joined(lines, cut, "", any_line=hard > 1 and hard >= near and width in WIDTHS)
+    return text
 
 
 def _head(line: str) -> str:

@@ -27,12 +27,15 @@ def moment(text: str, year: datetime | None = None) -> float | None:
 
     Local time, as NCCL and torch print it; `year`: the file's last change.
     """
-    if match := STAMP.match(text) or (STAMP.search(text) if "NCCL WARN" in text else None):
+    match = STAMP.match(text) or (STAMP.search(text) if "NCCL WARN" in text else None)
+    if match:
         return _seconds([int(part) for part in match.groups()[:6]], match[7])
-    if match := DMESG.match(text):
+    match = DMESG.match(text)
+    if match:
         day = [int(match[6]), MONTHS.get(match[1], 0), int(match[2])]
         return _seconds([*day, *(int(part) for part in match.groups()[2:5])], None)
-    if match := SLASHED.match(text):
+    match = SLASHED.match(text)
+    if match:
         month, of_month, calendar, *hours = (int(part) for part in match.groups())
         return _seconds([calendar, month, of_month, *hours], None)
     if year is not None and (match := GLOG.search(text)):
@@ -63,7 +66,9 @@ def iso(text: str) -> float | None:
         )
     except ValueError:
         return None
-    shift = (int(zone[2]) * 3600 + int(zone[3]) * 60) * (-1 if zone[1] == "-" else 1) if zone else 0
+    shift = 0
+    if zone:
+        shift = (int(zone[2]) * 3600 + int(zone[3]) * 60) * (-1 if zone[1] == "-" else 1)
     return base - shift + (float("0." + fraction[1]) if fraction else 0.0)
 
 
@@ -155,18 +160,23 @@ def parse_prefix(
         text = text[task.end() :]
     line.text = line.body = text
     if "[rank" in text and (own := RANK.search(text)):
-        line.rank, line.local = int(own[1]), False
+        line.rank = int(own[1])
+        line.local = False
         # C++ puts it before the first line of a message only
         if text[own.end() : own.end() + 2] not in CPP:
             line.speaker += own[0].strip()
-        line.body = text[own.end() :] if not text[: own.start()].strip() else text
+        if not text[: own.start()].strip():
+            line.body = text[own.end() :]
+        else:
+            line.body = text
     place = PDSH.match(text)
     if place:
         line.host = line.host or place["host"].partition(".")[0]
     if line.time is None:
         line.time = moment(text[place.end() :] if place else text, changed)
     stamp = STAMP.match(line.body)
-    line.body = line.body[stamp.end() :] if stamp else line.body
+    if stamp:
+        line.body = line.body[stamp.end() :]
     return line
 
 
@@ -176,9 +186,11 @@ def _launcher(line: Line, match: re.Match[str], changed: datetime | None) -> Non
     world = said["world"] or said["mpi"]
     label = world or said["role"] or said["actor"]
     if label is not None:
-        line.rank, line.local = int(label), world is None
+        line.rank = int(label)
+        line.local = world is None
     pid = said["pid"] or said["node_pid"] or said["unit_pid"]
-    line.pid = int(pid) if pid else line.pid
+    if pid:
+        line.pid = int(pid)
     host = said["at"] or said["node"] or said["machine"] or said["pod"] or said["service"]
     line.host = said["ip"] or said["raylet"] or (host.partition(".")[0] if host else line.host)
     stamp = said["iso"] or said["journal"]

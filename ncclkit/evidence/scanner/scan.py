@@ -124,23 +124,31 @@ class Shapes(dict[bytes, "Choice | None"]):
 
 def choose(shape: bytes) -> Choice | None:
     """The rules whose anchor stands in a shape."""
-    pairs = _INFO if b"NCCL INFO" in shape else _RULES
+    if b"NCCL INFO" in shape:
+        pairs = _INFO
+    else:
+        pairs = _RULES
     rules = tuple([rule for anchor, rule in pairs if anchor in shape])  # quicker than a generator
     gdb = GDB in shape[:FIRST]
     code = gdb or any(mark in shape for mark in _CODE)
     digits_matter = gdb or any(rule.digits_matter for rule in rules)
-    kinds = [rule.kind for rule in rules] if not code and not digits_matter else []
-    flood = "nccl.channel" if "nccl.channel" in kinds else "nccl.op" if kinds == ["nccl.op"] else ""
+    kinds = []
+    if not code and not digits_matter:
+        kinds = [rule.kind for rule in rules]
+    if "nccl.channel" in kinds:
+        flood = "nccl.channel"
+    elif kinds == ["nccl.op"]:
+        flood = "nccl.op"
+    else:
+        flood = ""
     foreign = (
         any(said in shape for said in _PLAIN)
         or not shape.isascii()
         and any(said in shape for said in _ACCENTED)
     )
-    return (
-        Choice(rules, code, digits_matter or foreign, flood, foreign)
-        if rules or code or foreign
-        else None
-    )
+    if rules or code or foreign:
+        return Choice(rules, code, digits_matter or foreign, flood, foreign)
+    return None
 
 
 _INFO, _RULES = (
@@ -179,7 +187,9 @@ def anchored_places(data: bytes, limit: int) -> Sequence[int] | None:
         return len(found) > MANY_PLACES
 
     scan(memoryview(data)[:limit], take)
-    return found if len(found) <= MANY_PLACES else None
+    if len(found) <= MANY_PLACES:
+        return found
+    return None
 
 
 def holds(data: bytes, limit: int, needles: tuple[bytes, ...]) -> bool:
@@ -268,12 +278,14 @@ class Lines:
     def following(self, block: Block, end: int, number: int, speaker: str) -> Iterator[Line]:
         """The lines of a speaker after a position, as far as a block may be looked ahead."""
         block.looked = True
-        start, last = block.data.find(b"\n", end) + 1, min(len(block.data), end + AHEAD)
+        start = block.data.find(b"\n", end) + 1
+        last = min(len(block.data), end + AHEAD)
         if start == 0:
             return
         if not self.first <= start <= self.end:
             self.first = self.end = start
-            self.number, self.known = number + 1, {}
+            self.number = number + 1
+            self.known = {}
         starts, lines = self.known.setdefault(speaker, ([], []))
         at = bisect_left(starts, start)
         while True:
@@ -286,7 +298,8 @@ class Lines:
 
     def _next(self, block: Block) -> None:
         stop = block.data.find(b"\n", self.end)
-        stop = len(block.data) if stop < 0 else stop
+        if stop < 0:
+            stop = len(block.data)
         line = block.line(self.end, min(stop, self.end + WIDE), self.number)
         starts, lines = self.known.setdefault(line.speaker, ([], []))
         starts.append(self.end)
@@ -332,7 +345,9 @@ class Block:
     def shown(self) -> Iterator[Shown]:
         """The block's own lines that may say something, in their order."""
         places = anchored_places(self.data, self.limit)
-        return self._every() if places is None else self._some(places)
+        if places is None:
+            return self._every()
+        return self._some(places)
 
     def _every(self) -> Iterator[Shown]:
         """All lines that may say something, every line looked at."""
@@ -355,7 +370,8 @@ class Block:
                 continue
             start = data.rfind(b"\n", end, place) + 1 or end
             end = data.find(b"\n", place, self.limit)
-            end = self.limit if end < 0 else end
+            if end < 0:
+                end = self.limit
             raw = data[start:end]
             whole = len(raw) <= LONG and b"\r" not in raw
             if whole and known[raw.translate(FOLD)] is None:
@@ -380,7 +396,8 @@ class Block:
             )
             line.said = shown
         if context.rank is not None and (line.rank is None or line.local):
-            line.rank, line.local = context.rank, False
+            line.rank = context.rank
+            line.local = False
         line.end = end
         line.following = lambda label, speaker: (
             self.following(end, number, label)
@@ -395,12 +412,14 @@ class Block:
         reaches.
         """
         self.looked = True
-        at, last = self.data.find(b"\n", end) + 1, min(len(self.data), end + AHEAD)
+        at = self.data.find(b"\n", end) + 1
+        last = min(len(self.data), end + AHEAD)
         while 0 < at < last and (place := self.data.find(label, at, last)) >= 0:
             start = self.data.rfind(b"\n", at, place) + 1 or at
             number += 1 + self.data.count(b"\n", at, start)
             stop = self.data.find(b"\n", start)
-            stop = len(self.data) if stop < 0 else stop
+            if stop < 0:
+                stop = len(self.data)
             yield self.line(start, min(stop, start + WIDE), number)
             at = stop + 1
 
@@ -418,7 +437,9 @@ class Block:
             nccl.place(line)
         seen: set[str] = set()
         for rule in choice.rules:
-            event = rule.read(line) if rule.kind not in seen else None
+            event = None
+            if rule.kind not in seen:
+                event = rule.read(line)
             if event is not None:
                 seen.add(event.kind)
                 yield event
@@ -447,16 +468,22 @@ def _windows(raw: bytes, at: int, number: int) -> Iterator[Shown]:
     """The parts of a long line that hold an anchor in their middle, and the rules of the anchors
     that do.
     """
-    cells = {0} if raw.startswith(GDB) else set()
+    if raw.startswith(GDB):
+        cells = {0}
+    else:
+        cells = set()
     for anchor in ANCHORS:
         place = raw.find(anchor)
         while place >= 0:
             cells.add(place // WIDE)
             place = raw.find(anchor, (place // WIDE + 1) * WIDE)
     for cell in sorted(cells):
-        low, high = max(0, (cell - 1) * WIDE), min(len(raw), (cell + 2) * WIDE)
-        window, middle = raw[low:high], cell * WIDE - low
-        if choice := choose(window.translate(FOLD)):
+        low = max(0, (cell - 1) * WIDE)
+        high = min(len(raw), (cell + 2) * WIDE)
+        window = raw[low:high]
+        middle = cell * WIDE - low
+        choice = choose(window.translate(FOLD))
+        if choice:
             yield at + low, window, number, choice.middle(window, middle, middle + WIDE)
 
 
@@ -474,6 +501,7 @@ def blocks(stream: Readable, context: Context) -> Iterator[Block]:
         if not (cut and inside):
             yield (block := Block(data, limit, number, context))
             number += block.ends if block.ends >= 0 else data.count(b"\n", 0, limit)
-        rest, inside = data[limit:], cut and (inside or limit > 0)
+        rest = data[limit:]
+        inside = cut and (inside or limit > 0)
     if rest:
         yield Block(rest, len(rest), number, context, last=True)

@@ -27,11 +27,14 @@ class Cut(io.RawIOBase):
 
     def __init__(self, source: Readable, size: int) -> None:
         super().__init__()
-        self.source, self.left = source, size
+        self.source = source
+        self.left = size
 
     def read(self, size: int = -1) -> bytes:
         """Up to `size` bytes."""
-        chunk = self.source.read(min(size, self.left)) or b"" if self.left else b""
+        chunk = b""
+        if self.left:
+            chunk = self.source.read(min(size, self.left)) or b""
         if self.left and not chunk:
             raise EOFError("the archive ends here")
         self.left -= len(chunk)
@@ -96,9 +99,13 @@ class Archive:
 
     def problems(self) -> list[str]:
         """One sentence per reason, with the first three names."""
-        said = [self.problem] if self.problem else []
+        said = []
+        if self.problem:
+            said = [self.problem]
         for why, names in self.left.items():
-            more = f" … ({len(names)} in all)" if len(names) > 3 else ""
+            more = ""
+            if len(names) > 3:
+                more = f" … ({len(names)} in all)"
             said.append(f"{self.path}: {', '.join(names[:3])}{more} left out: {why}.")
         return said
 
@@ -144,7 +151,10 @@ class Archive:
                 for number, info in enumerate(archive):
                     if self.is_full(number):
                         return
-                    name = "" if info.isdir() else self.wants(info.name, regular=info.isreg())
+                    if info.isdir():
+                        name = ""
+                    else:
+                        name = self.wants(info.name, regular=info.isreg())
                     if name:
                         yield Member(name, _content(archive, info), _date(info.mtime))
         except HOSTILE as error:
@@ -194,11 +204,10 @@ class Archive:
 
     def _zipped(self, archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> Iterator[Member]:
         mode = stat.S_IFMT(info.external_attr >> 16)
-        name = (
-            ""
-            if info.filename.endswith("/")
-            else self.wants(info.filename, regular=mode in (0, stat.S_IFREG))
-        )
+        if info.filename.endswith("/"):
+            name = ""
+        else:
+            name = self.wants(info.filename, regular=mode in (0, stat.S_IFREG))
         if not name:
             return
         if info.flag_bits & 1:
@@ -223,11 +232,9 @@ def _directory(file: BinaryIO) -> int:
     file.seek(0)
     try:
         said: int = struct.unpack_from("<L", tail, tail.rindex(b"PK\5\6") + 12)[0]
-        return (
-            said
-            if said < 0xFFFFFFFF
-            else int(struct.unpack_from("<Q", tail, tail.rindex(b"PK\6\6") + 40)[0])
-        )
+        if said < 0xFFFFFFFF:
+            return said
+        return int(struct.unpack_from("<Q", tail, tail.rindex(b"PK\6\6") + 40)[0])
     except (ValueError, struct.error):
         return 0
 
@@ -250,11 +257,15 @@ class _EndGuard(io.RawIOBase):
 
     def __init__(self, source: Readable) -> None:
         super().__init__()
-        self.source, self.empty = source, 0
+        self.source = source
+        self.empty = 0
 
     def read(self, size: int = -1) -> bytes:
         data = self.source.read(size) or b""
-        self.empty = 0 if data else self.empty + 1
+        if data:
+            self.empty = 0
+        else:
+            self.empty = self.empty + 1
         if self.empty > 8:
             raise tarfile.ReadError("a member is longer than the archive")
         return data
@@ -285,7 +296,9 @@ class _Info(tarfile.TarInfo):
 
 def _content(archive: tarfile.TarFile, info: tarfile.TarInfo) -> Readable:
     """The data of a member; tarfile's own reader would drop what precedes a break."""
-    sparse = archive.extractfile(info) if info.issparse() else None
+    sparse = None
+    if info.issparse():
+        sparse = archive.extractfile(info)
     if sparse is not None:
         return sparse
     stream: Any = archive.fileobj
@@ -296,7 +309,12 @@ def _content(archive: tarfile.TarFile, info: tarfile.TarInfo) -> Readable:
 def _date(when: float | tuple[int, int, int, int, int, int]) -> datetime | None:
     """The last change that an archive tells; None for what packers write when they do not know."""
     try:
-        date = datetime(*when) if isinstance(when, tuple) else datetime.fromtimestamp(when)
+        if isinstance(when, tuple):
+            date = datetime(*when)
+        else:
+            date = datetime.fromtimestamp(when)
     except (ValueError, OverflowError, OSError):
         return None
-    return date if date.year > 1980 else None
+    if date.year > 1980:
+        return date
+    return None

@@ -80,7 +80,9 @@ def rank_of(path: str) -> int | None:
     match = RANK.search(Path(path).name.partition(".")[0]) or re.search(
         r"rank[_\-.]?(\d{1,7})(?=\D|$)", Path(path).name
     )
-    return int(next(group for group in match.groups() if group)) if match else None
+    if match:
+        return int(next(group for group in match.groups() if group))
+    return None
 
 
 def find(paths: Iterable[str | Path]) -> tuple[dict[str, str], list[str]]:
@@ -117,7 +119,9 @@ def _named(name: str, problems: list[str]) -> Iterator[tuple[str, Iterable[str]]
 
 def _behind(name: str, problems: list[str]) -> Iterable[str]:
     """The files that one existing path stands for."""
-    return _files_below(name, problems) if os.path.isdir(name) else (name,)
+    if os.path.isdir(name):
+        return _files_below(name, problems)
+    return (name,)
 
 
 def _matches(pattern: str) -> list[str]:
@@ -164,11 +168,10 @@ def _files_below(folder: str, problems: list[str]) -> Iterator[str]:
             else:
                 yield path
     if programs:
-        files = (
-            "1 file with a program or page"
-            if programs == 1
-            else f"{programs} files with programs or pages"
-        )
+        if programs == 1:
+            files = "1 file with a program or page"
+        else:
+            files = f"{programs} files with programs or pages"
         problems.append(f"{files} (*.py, *.html …) in {folder} left out; name one to have it read.")
 
 
@@ -273,7 +276,9 @@ def _running(job: str, said: list[str]) -> Iterator[str]:
     answer = _ask(["scontrol", "-o", "--", "show", "job", job], said)
     for line in answer.splitlines():
         named = map(str.rstrip, RUNNING.findall(line))
-        yield from (path for path in named if path.startswith("/") and path != "/dev/null")
+        for path in named:
+            if path.startswith("/") and path != "/dev/null":
+                yield path
 
 
 def _ended(job: str, said: list[str]) -> Iterator[str]:

@@ -24,12 +24,15 @@ class Ends:
     def __init__(self) -> None:
         self.first: list[bytes] = []
         self.last: deque[bytes] = deque()
-        self.left, self.size, self.gap = ENDS, 0, False
+        self.left = ENDS
+        self.size = 0
+        self.gap = False
 
     @classmethod
     def of(cls, file: BinaryIO, size: int, start: int = 0) -> Ends:
         """Those of a plain file of `size` bytes; its data begins at `start`."""
-        ends, first = cls(), min(size, start + ENDS)
+        ends = cls()
+        first = min(size, start + ENDS)
         ends.add(os.pread(file.fileno(), first - start, start))
         ends.add(os.pread(file.fileno(), ENDS, max(first, size - ENDS)))
         ends.gap = size > start + 2 * ENDS
@@ -50,7 +53,9 @@ class Ends:
     def head_and_tail(self) -> tuple[bytes, bytes]:
         """(beginning, end); (everything, b"") where nothing was left out between them."""
         last = b"".join(self.last)
-        return (b"".join(self.first), last) if self.gap else (b"".join((*self.first, last)), b"")
+        if self.gap:
+            return b"".join(self.first), last
+        return (b"".join((*self.first, last)), b"")
 
 
 ENDED = "Compressed file ended before the end-of-stream marker was reached"
@@ -81,7 +86,10 @@ class Members(io.RawIOBase):
         piece: int = PIECE,
     ) -> None:
         super().__init__()
-        self.source, self.make, self.broken, self.piece = source, engine, broken, piece
+        self.source = source
+        self.make = engine
+        self.broken = broken
+        self.piece = piece
         self.engine: Any = None
         self.packed, self.out = b"", memoryview(b"")
         self.silent = 0
@@ -110,7 +118,10 @@ class Members(io.RawIOBase):
                 raise EOFError(ENDED)
             if not chunk:
                 return False
-            self.packed = chunk if self.engine is not None else chunk.lstrip(b"\0")
+            if self.engine is not None:
+                self.packed = chunk
+            else:
+                self.packed = chunk.lstrip(b"\0")
         return True
 
     def _step(self, size: int) -> None:
@@ -119,7 +130,8 @@ class Members(io.RawIOBase):
             self.out = memoryview(self.engine.decompress(self.packed, max(size, PIECE)))
         except self.broken as error:
             raise OSError(str(error)) from error
-        self.silent = 0 if self.out else self.silent
+        if self.out:
+            self.silent = 0
         self.packed = getattr(self.engine, "unconsumed_tail", b"")
         if self.engine.eof:
             self.packed, self.engine = self.engine.unused_data.lstrip(b"\0"), None
@@ -216,7 +228,8 @@ class Counted(io.RawIOBase):
 
     def __init__(self, stream: Readable, most: int = 0) -> None:
         super().__init__()
-        self.stream, self.most = stream, most
+        self.stream = stream
+        self.most = most
         self.bytes = 0
 
     def readable(self) -> bool:
@@ -300,9 +313,11 @@ class TolerantReader(io.RawIOBase):
 
         A log that was emptied begins so.
         """
-        head, zeros = self.read(size), 0
+        head = self.read(size)
+        zeros = 0
         while head and zeros < ZEROS and not head.strip(b"\0") and (more := self.read(size)):
-            head, zeros = more, zeros + len(more)
+            head = more
+            zeros = zeros + len(more)
         return head
 
     def _chunk(self, size: int) -> bytes:
@@ -316,7 +331,10 @@ class TolerantReader(io.RawIOBase):
             return b""
         self.total += len(chunk)
         if not self.packed:
-            self.zeros = self.zeros + len(chunk) if chunk.count(0) == len(chunk) else 0
+            if chunk.count(0) == len(chunk):
+                self.zeros = self.zeros + len(chunk)
+            else:
+                self.zeros = 0
         if self.zeros > ZEROS:
             self.problem = (
                 f"holds {ZEROS >> 20} MiB of zero bytes at a stretch; only what stands before was"
@@ -345,7 +363,9 @@ def unpack(stream: io.BufferedReader) -> tuple[Readable, str]:
         return gz(stream), packing
     if packing == "zst":
         plain = zst(stream)
-        return (plain, packing) if plain is not None else (stream, "zst?")
+        if plain is not None:
+            return plain, packing
+        return stream, "zst?"
     if packing == "xz":
         return xz(stream), packing
     if packing == "bz2":
@@ -366,7 +386,8 @@ class Joined(io.RawIOBase):
 
     def __init__(self, head: bytes, rest: TolerantReader) -> None:
         super().__init__()
-        self.head, self.rest = head, rest
+        self.head = head
+        self.rest = rest
 
     def readable(self) -> bool:
         """True."""
@@ -374,7 +395,10 @@ class Joined(io.RawIOBase):
 
     def read(self, size: int = -1) -> bytes:
         """First what was read before, then the rest."""
-        head, self.head = (self.head, b"") if size < 0 else (self.head[:size], self.head[size:])
+        if size < 0:
+            head, self.head = self.head, b""
+        else:
+            head, self.head = self.head[:size], self.head[size:]
         return head or self.rest.read(size)
 
     def readinto(self, buffer: Any) -> int:

@@ -47,7 +47,8 @@ def at_ends(ends: Ends, path: str, rank: int | None, lines: int) -> list[Documen
     that is not small.
     """
     first, last = ends.head_and_tail()
-    small, found = not last and len(first) <= SMALL, []
+    small = not last and len(first) <= SMALL
+    found = []
     if _anchored(first if small else first[:WINDOW]) or (not last and _anchored(first[-WINDOW:])):
         found = search(first, path, rank)
     if _anchored(last[-WINDOW:]):
@@ -61,7 +62,11 @@ def at_ends(ends: Ends, path: str, rank: int | None, lines: int) -> list[Documen
 def search(text: bytes, path: str, rank: int | None = None, first: int = 1) -> list[Document]:
     """Documents in a piece of a file that begins at line `first`, at most `MOST` of a speaker."""
     pages = _pages(text, rank, first)
-    return [found for page in pages for found in islice(_documents(page, path), MOST)]
+    collected: list[Document] = []
+    for page in pages:
+        for found in islice(_documents(page, path), MOST):
+            collected.append(found)
+    return collected
 
 
 def _anchored(text: bytes) -> bool:
@@ -80,7 +85,9 @@ def _documents(page: Page, path: str) -> Iterator[Document]:
     rank, lines, numbers = page
     for at, line in enumerate(lines):
         for tool in TOOLS:
-            document = tool.read(lines, at) if tool.start.search(line) else None
+            document = None
+            if tool.start.search(line):
+                document = tool.read(lines, at)
             if document is not None:
                 yield document.placed(path, numbers[at], rank)
 
@@ -92,7 +99,10 @@ def _pages(text: bytes, rank: int | None, first: int) -> list[Page]:
         text.decode("utf-8", "replace").replace("\0", "").split("\n"), first
     ):
         line = parse_prefix(raw.rstrip("\r")[:LONG], tasks=tasks)
-        speaker = line.rank if rank is None and not line.local else rank
+        if rank is None and not line.local:
+            speaker = line.rank
+        else:
+            speaker = rank
         _, lines, numbers = pages.setdefault(line.speaker, (speaker, [], []))
         lines.append(line.text)
         numbers.append(number)
@@ -101,9 +111,8 @@ def _pages(text: bytes, rank: int | None, first: int) -> list[Page]:
 
 def facts_of_documents(documents: Sequence[Document]) -> list[Fact]:
     """The facts of a file's documents, each once; all RDMA ports of a host in one of them."""
-    once = {
-        (fact.name, fact.rank, str(fact.value)): fact
-        for document in documents
-        for fact in document.facts
-    }
+    once = {}
+    for document in documents:
+        for fact in document.facts:
+            once[fact.name, fact.rank, str(fact.value)] = fact
     return hosts.joined(list(once.values()))

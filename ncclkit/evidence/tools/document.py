@@ -26,7 +26,10 @@ class Document:
 
     def placed(self, path: str, line: int, rank: int | None = None) -> Document:
         """The same, with its place as the source of all it holds."""
-        place = f"{path}:{line}" if line else path
+        if line:
+            place = f"{path}:{line}"
+        else:
+            place = path
         return replace(
             self,
             facts=[
@@ -58,10 +61,16 @@ def document_of(
         for name, value in values.items()
         if value is not None
     ]
-    return Document(tool, facts) if facts else None
+    if facts:
+        return Document(tool, facts)
+    return None
 
 
 def leading_number(text: str) -> int | float | None:
     """The number that a text begins with; None where there is none or it cannot be meant."""
     match = re.match(r"\s*(-?\d{1,18}(?:\.\d{1,9})?)(?![\d.])", text, re.ASCII)
-    return None if match is None else float(match[1]) if "." in match[1] else int(match[1])
+    if match is None:
+        return None
+    if "." in match[1]:
+        return float(match[1])
+    return int(match[1])

@@ -101,7 +101,9 @@ def _host(said: dict[str, str]) -> dict[str, Any]:
 
 def _known(said: dict[str, str], title: str) -> str | None:
     value = said.get(title, "")
-    return None if value in NOT_KNOWN else value
+    if value in NOT_KNOWN:
+        return None
+    return value
 
 
 COLLECTED = (
@@ -167,7 +169,9 @@ def _limit(line: str) -> int | None:
     if said == "unlimited":
         return UNLIMITED
     value = leading_number(said)
-    return int(value) * (1024 if "kbytes" in line else 1) if value is not None else None
+    if value is not None:
+        return int(value) * (1024 if "kbytes" in line else 1)
+    return None
 
 
 def _proc(lines: Sequence[str], at: int) -> Document | None:
@@ -177,7 +181,10 @@ def _proc(lines: Sequence[str], at: int) -> Document | None:
         cells = next(
             (line[len(title) :].split() for line in rows if line.startswith(title + " ")), []
         )
-        said = cells[which] if len(cells) > which else ""
+        if len(cells) > which:
+            said = cells[which]
+        else:
+            said = ""
         values[name] = UNLIMITED if said == "unlimited" else leading_number(said)
     return document_of("/proc/self/limits", values, UNITS)
 
@@ -204,7 +211,10 @@ def _free(lines: Sequence[str], at: int) -> Document | None:
     if not title or len(cells) != len(title.split()):
         return None
     asked = re.search(r"\bfree +(?:-\w+ +)*?-\w*([bkmg])\b", " ".join(lines[max(0, at - 3) : at]))
-    unit = SIZES[asked[1].upper()] if asked else SIZES[""]
+    if asked:
+        unit = SIZES[asked[1].upper()]
+    else:
+        unit = SIZES[""]
     total, left = (
         round(float(amount) * (SIZES[letter] if letter else unit))
         for amount, letter in (cells[0], cells[-1])
@@ -261,13 +271,20 @@ def _block(tool: str, device: str, port: int | None, lines: Sequence[str]) -> Do
 
     Titles with their values, up to a blank line or one that is something else.
     """
-    rows: list[Row] = [] if port is None else [_row(device, port)]
+    if port is None:
+        rows: list[Row] = []
+    else:
+        rows = [_row(device, port)]
     for line in lines:
         field = FIELD.match(line)
         if not line.strip() or (field is None and not line[0].isspace()):
             break
-        title, value = (field[1], (field[2] or "").strip()) if field else ("", "")
-        if new := re.fullmatch(r"[Pp]ort ?(\d+)?", title):
+        if field:
+            title, value = field[1], (field[2] or "").strip()
+        else:
+            title, value = "", ""
+        new = re.fullmatch(r"[Pp]ort ?(\d+)?", title)
+        if new:
             rows.append(_row(device, int(new[1] or leading_number(value) or 0)))
         elif rows:
             _put(rows[-1], title, value)
@@ -278,7 +295,10 @@ def _put(row: Row, title: str, value: str) -> None:
     """One title of a port; those that say nothing of use are passed over."""
     key = PLACES.get(title)
     if key == "rate":
-        row["rate"] = None if (rate := leading_number(value)) is None else float(rate)
+        if (rate := leading_number(value)) is None:
+            row["rate"] = None
+        else:
+            row["rate"] = float(rate)
     elif key == "state":
         # "Active", "4: ACTIVE", "PORT_ACTIVE (4)": as the kernel says it
         row["state"] = re.sub(r"^\d+: |^PORT_| \(\d+\)$", "", value).upper()
@@ -319,7 +339,9 @@ def _gids(lines: Sequence[str], at: int) -> Document | None:
             break
         row = rows.setdefault((cells[0], int(cells[1][:9])), _row(cells[0], int(cells[1][:9])))
         kind = next((cell for cell in cells[4:] if cell in GID_TYPES), "")
-        interface = cells[-1] if cells[-1] != kind and "." not in cells[-1] else ""
+        interface = ""
+        if cells[-1] != kind and "." not in cells[-1]:
+            interface = cells[-1]
         gid = {
             "index": int(cells[2][:9]),
             "gid": cells[3],
@@ -377,7 +399,8 @@ class _SavedOutput(Machine):
 
     def __init__(self, argv: Sequence[str], out: str) -> None:
         super().__init__()
-        self.argv, self.out = argv, out
+        self.argv = argv
+        self.out = out
 
     def run(self, argv: list[str], deadline: float, name: str = "") -> Answer:
         """The known output; Missing for every other command."""

@@ -85,11 +85,13 @@ def _table(lines: Sequence[str], at: int) -> Document | None:
     rows, average = [], None
     for place in range(at + 1, min(len(lines), at + LONGEST)):
         line = lines[place]
-        if (row := _row(columns, line)) is not None:
+        row = _row(columns, line)
+        if row is not None:
             rows.append(row)
         elif line.startswith("#"):
             end = END.match(line)
-            average = float(end[1]) if end else average
+            if end:
+                average = float(end[1])
             if end or HEADER.match(line) or line.startswith("# nThread"):
                 break
     if not rows:
@@ -107,9 +109,13 @@ def document(
     op, ranks = guess(rows, setup.op, setup.ranks)
     measured = [m for row in rows for m in _measured(row, op, ranks, setup)]
     known = [m.wrong for m in measured if m.wrong is not None]
-    wrong = sum(known) if known else None
+    wrong = None
+    if known:
+        wrong = sum(known)
     data = {"op": op, "ranks": ranks or None, "rows": len(rows), "wrong": wrong, "average": average}
-    facts = [Fact("software.nccl", _version(int(setup.version)))] if setup.version else []
+    facts = []
+    if setup.version:
+        facts = [Fact("software.nccl", _version(int(setup.version)))]
     return Document("nccl-tests", facts, measured, [Event("nccltests.table", text, data=data)])
 
 
@@ -123,11 +129,14 @@ def _row(columns: Sequence[str], line: str) -> dict[str, Any] | None:
         row.setdefault({"bytes": "size", "N": "count", "op": "redop"}.get(title, title), []).append(
             cell
         )
-    times, rates = row.get("time", []), row.get("busbw", [])
+    times = row.get("time", [])
+    rates = row.get("busbw", [])
     good = len(times) == len(rates) == len(row.get("algbw", [])) and all(
         leading_number(cell) is not None for cell in times
     )
-    return row if good and row.get("type", [""])[0].isidentifier() else None
+    if good and row.get("type", [""])[0].isidentifier():
+        return row
+    return None
 
 
 def _measured(row: Mapping[str, Any], op: str, ranks: int, setup: Setup) -> Iterator[Measurement]:
@@ -136,7 +145,9 @@ def _measured(row: Mapping[str, Any], op: str, ranks: int, setup: Setup) -> Iter
     for side, (how, time, algbw, busbw) in enumerate(
         zip(SIDES, row["time"], row["algbw"], row["busbw"], strict=False)
     ):
-        wrong = leading_number(checks[side]) if side < len(checks) else None
+        wrong = None
+        if side < len(checks):
+            wrong = leading_number(checks[side])
         yield Measurement(
             op=op,
             bytes=int(row["size"][0]),
@@ -177,12 +188,14 @@ def guess(rows: Sequence[Mapping[str, Any]], op: str, ranks: int) -> tuple[str, 
     """Operation and ranks; operations that the numbers cannot tell apart stand side by side,
     unknown ranks are 0.
     """
-    pairs = [
-        (float(leading_number(alg) or 0.0), float(leading_number(bus) or 0.0))
-        for row in rows
-        for alg, bus in zip(row["algbw"], row["busbw"], strict=False)
-    ]
-    sizes = [ranks] if ranks else list(range(1, MOST + 1))
+    pairs = []
+    for row in rows:
+        for alg, bus in zip(row["algbw"], row["busbw"], strict=False):
+            pairs.append((float(leading_number(alg) or 0.0), float(leading_number(bus) or 0.0)))
+    if ranks:
+        sizes = [ranks]
+    else:
+        sizes = list(range(1, MOST + 1))
     fits = {
         name: [n for n in sizes if all(_fits(pair, bandwidth.factor(name, n)) for pair in pairs)]
         for name in ([op] if op in bandwidth.FACTORS else [] if op else _possible(rows[0]))
@@ -201,16 +214,25 @@ def _fits(pair: tuple[float, float], factor: float) -> bool:
 def _possible(row: Mapping[str, Any]) -> list[str]:
     """What the columns allow: a reduction has an operator, a root is -1 where there is none."""
     reduces = row.get("redop", ["none"])[0] != "none"
-    root = leading_number(row["root"][0]) if "root" in row else None
+    root = None
+    if "root" in row:
+        root = leading_number(row["root"][0])
     checks = row.get("#wrong", [])
     if reduces:
-        rooted, free = ["reduce"], ["all_reduce", "reduce_scatter"]
+        rooted = ["reduce"]
+        free = ["all_reduce", "reduce_scatter"]
     elif len(checks) > 1 and checks[0] != "N/A" and checks[1] == "N/A":
         # these two have no in-place form
-        rooted, free = ["broadcast", "gather", "scatter"], ["all_to_all", "send_recv"]
+        rooted = ["broadcast", "gather", "scatter"]
+        free = ["all_to_all", "send_recv"]
     else:
-        rooted, free = ["broadcast", "gather", "scatter"], ["all_gather", "all_to_all", "send_recv"]
-    return rooted + free if root is None else free if root < 0 else rooted
+        rooted = ["broadcast", "gather", "scatter"]
+        free = ["all_gather", "all_to_all", "send_recv"]
+    if root is None:
+        return rooted + free
+    if root < 0:
+        return free
+    return rooted
 
 
 COMMON = {"size": ("size", "bytes"), "type": ("type",), "redop": ("redop", "op"), "root": ("root",)}
@@ -232,7 +254,8 @@ def is_results(value: object) -> bool:
 def read_measurements(value: Mapping[str, Any], path: str) -> Document:
     """The measurements of such a document in file `path`."""
     devices = value.get("devices")
-    devices = devices if isinstance(devices, list) else []
+    if not isinstance(devices, list):
+        devices = []
     hosts = {str(_plain(device).get("hostname", "")) for device in devices} - {""}
     program = next((m[1] for m in PROGRAM.finditer(str(value.get("args", ""))[:4000])), "")
     setup = Setup(program, len(devices), len(hosts), 0, "")
@@ -261,8 +284,11 @@ def _plain(value: object) -> dict[str, Any]:
 
 def _cells(maps: list[dict[str, Any]], keys: tuple[str, ...]) -> list[str]:
     found = [next((values[key] for key in keys if key in values), None) for values in maps]
-    return [
-        f"{cell:.4f}" if isinstance(cell, float) else str(cell)
-        for cell in found
-        if isinstance(cell, (str, int, float))
-    ]
+    collected: list[str] = []
+    for cell in found:
+        if isinstance(cell, (str, int, float)):
+            if isinstance(cell, float):
+                collected.append(f"{cell:.4f}")
+            else:
+                collected.append(str(cell))
+    return collected

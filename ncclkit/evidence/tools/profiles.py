@@ -42,7 +42,8 @@ def events(data: bytes, path: str) -> list[Event]:
     times: defaultdict[tuple[int | None, str, int], list[float]] = defaultdict(list)
     first: dict[tuple[int | None, str, int], tuple[int, str]] = {}
     for number, (raw, row) in enumerate(_rows(data), 1):
-        if (key := _key(row)) is not None:
+        key = _key(row)
+        if key is not None:
             took = row["coll_perf"].get("coll_exec_time_us")
             times[key].append(float(took) if isinstance(took, (int, float)) else 0.0)
             if key not in first:
@@ -65,15 +66,16 @@ def _rows(data: bytes) -> Iterator[tuple[bytes, Any]]:
 
 def _key(row: Any) -> tuple[int | None, str, int] | None:
     """Rank, collective and bytes of a line; None for one that is none."""
-    perf, header = (
-        (row.get(name) for name in ("coll_perf", "header"))
-        if isinstance(row, dict)
-        else (None, None)
-    )
+    if isinstance(row, dict):
+        perf, header = (row.get(name) for name in ("coll_perf", "header"))
+    else:
+        perf, header = None, None
     if not isinstance(perf, dict) or not isinstance(perf.get("coll"), str):
         return None
     size = perf.get("coll_msg_size_bytes")
-    rank = header.get("rank") if isinstance(header, dict) else None
+    rank = None
+    if isinstance(header, dict):
+        rank = header.get("rank")
     if type(size) is not int or not 0 <= size < LARGEST:
         return None
     return (rank if type(rank) is int and 0 <= rank < MOST_RANKS else None), perf["coll"][:60], size
@@ -177,7 +179,10 @@ def _gaps(row: Mapping[str, Any]) -> list[Span]:
     loads = [(one[1], one[2]) for one in row["busy"] if one[0] == "data"]
     if not loads:
         return []
-    forward = row["ddp"][0] if "ddp" in row and len(loads) == 1 else loads[0][1]
+    if "ddp" in row and len(loads) == 1:
+        forward = row["ddp"][0]
+    else:
+        forward = loads[0][1]
     return [(row["begin"], loads[0][0]), (loads[0][1], max(forward, loads[0][1]))]
 
 
@@ -214,7 +219,9 @@ def _phase(time: float, phase: str, gaps: Sequence[Span]) -> str:
     """What a look at the main thread belongs to; empty for computation and collectives."""
     if phase in ("data", "checkpoint"):
         return phase
-    return "script" if not phase and any(since <= time <= until for since, until in gaps) else ""
+    if not phase and any(since <= time <= until for since, until in gaps):
+        return "script"
+    return ""
 
 
 # ---------------------------------------------------------------- traces
@@ -255,7 +262,8 @@ def from_trace(stream: Readable, path: str, number: int) -> Event:
     marks: dict[str, list[Span]] = defaultdict(list)
     about: dict[str, Any] = {}
     for event in _events(stream, about):
-        began, took = event.get("ts"), event.get("dur")
+        began = event.get("ts")
+        took = event.get("dur")
         if (
             event.get("ph") == "X"
             and isinstance(began, (int, float))
@@ -271,12 +279,15 @@ def from_trace(stream: Readable, path: str, number: int) -> Event:
     gpu = bool(kinds["kernel"].begins)
     sent = kinds["nccl" if gpu else "gloo"]
     spans = kinds["kernel" if gpu else "op"].union(), sent.union(), kinds["data"].union()
-    calls, base = sorted(zip(sent.begins, sent.ends, strict=True)), _base(about)
+    calls = sorted(zip(sent.begins, sent.ends, strict=True))
+    base = _base(about)
     rows = [
         _window(begin, end, spans) | _calls(begin, end, calls, spans[0], base)
         for begin, end in steps
     ]
-    group = about["distributedInfo"] if isinstance(about.get("distributedInfo"), dict) else {}
+    group = {}
+    if isinstance(about.get("distributedInfo"), dict):
+        group = about["distributedInfo"]
     data = {
         "source": "trace",
         "world": _whole(group.get("world_size"), 1),
@@ -298,12 +309,16 @@ def from_trace(stream: Readable, path: str, number: int) -> Event:
 def _base(about: Mapping[str, Any]) -> float:
     """The second since the epoch from which a trace counts; 0 where it does not say it."""
     nanoseconds = about.get("baseTimeNanoseconds")
-    return nanoseconds / 1e9 if isinstance(nanoseconds, (int, float)) else 0.0
+    if isinstance(nanoseconds, (int, float)):
+        return nanoseconds / 1e9
+    return 0.0
 
 
 def _whole(value: Any, otherwise: int) -> int:
     """A number that is not negative, else the other one."""
-    return value if isinstance(value, int) and 0 <= value < RANKS else otherwise
+    if isinstance(value, int) and 0 <= value < RANKS:
+        return value
+    return otherwise
 
 
 def _take(
@@ -313,7 +328,8 @@ def _take(
     marks: Mapping[str, list[Span]],
 ) -> None:
     """Keep what one event of a trace says."""
-    kind, name = event.get("cat"), str(event.get("name"))
+    kind = event.get("cat")
+    name = str(event.get("name"))
     if kind in ("kernel", "gpu_memcpy", "gpu_memset"):
         kinds["nccl" if name.startswith(("nccl", "rccl")) else "kernel"].add(*span)
     elif kind == "user_annotation" and name.startswith(LOADER):
@@ -348,7 +364,8 @@ def _window(
     What communicates or loads while something computes costs nothing.
     """
     work, sent, loads = (_within(one, begin, end) for one in spans)
-    exposed, waited = _without(sent, work), _without(_without(loads, work), sent)
+    exposed = _without(sent, work)
+    waited = _without(_without(loads, work), sent)
     parts = {
         "computation": _length(work),
         "communication": _length(exposed),
