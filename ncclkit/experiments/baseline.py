@@ -25,7 +25,7 @@ from ncclkit.core.model import Finding, NcclkitError
 from ncclkit.core.resources import THINGS
 from ncclkit.core.runs import Plan, Run, read_plan
 from ncclkit.live import connect, probe
-from ncclkit.live.launch import slurm
+from ncclkit.live.launch import launchers
 
 MOST = 64 << 20
 """Bytes of the records of a run that are taken over; they say how long it took and what went wrong
@@ -104,7 +104,7 @@ def is_local(case: Case, run: Run | None, finding: Finding) -> bool | None:
 
     run: the last run of the case that was ours.
     """
-    if run and (run.plan.network or slurm.nodes() > 1):
+    if run and (run.plan.network or launchers.node_count() > 1):
         return True
     hosts = {
         *finding.culprits.get("hosts", ()),
@@ -134,7 +134,7 @@ def needs(
     )
     hosts = max(
         1,
-        slurm.nodes(),
+        launchers.node_count(),
         int(run.plan.network.get("hosts", 1)) if run else len(job.get("hosts") or ()),
     )
     local = -(-ranks // hosts)

@@ -28,8 +28,8 @@ from ncclkit.core.runs import Plan, breakable, changed, possible
 from ncclkit.experiments import baseline, comparison
 from ncclkit.experiments.comparison import Arm
 from ncclkit.live import probe, simulated_hosts
-from ncclkit.live.launch import local, slurm
-from ncclkit.live.launch.local import OnRecord
+from ncclkit.live.launch import launchers, local
+from ncclkit.live.launch.base import OnRecord
 from ncclkit.live.launch.pack import packed
 from ncclkit.live.options import ProbeOptions
 
@@ -461,10 +461,8 @@ async def resources(asked: CheckInput) -> CheckResult:
         python = probe.interpreter(asked.python)
         env, unset = {}, ()
     with packed() as agent:
-        if slurm.starts_by_srun():
-            start = slurm.agent_on_every_node(agent, python)
-        else:
-            start = [python, str(agent)]
+        launcher = launchers.starting_launcher()
+        start = launcher.agent_on_each_node(agent, python, folder)
         command = [*start, "resources", json.dumps(needs)]
         await local.run_under_guard(
             agent, command, env, TRYING, folder, python, asked.on_record, unset
@@ -473,7 +471,7 @@ async def resources(asked: CheckInput) -> CheckResult:
         e for e in evidence.read([folder / "wire.jsonl"]).events if e.kind == "resources.tried"
     ]
     asked.run_case.add(events).save()
-    seen = comparison.granted(events, max(1, slurm.nodes()))
+    seen = comparison.granted(events, max(1, launchers.node_count()))
     here = baseline.is_local(case, run, asked.finding)
     broken = failed(case.latest())
     moves = comparison.apply_caution(

@@ -31,8 +31,8 @@ from ncclkit.core.model import Event, NcclkitError
 from ncclkit.core.text import format_age
 from ncclkit.core.text import ranks as rank_words
 from ncclkit.live.children import last_of, lines_of
-from ncclkit.live.launch import slurm
-from ncclkit.live.launch.local import OnRecord
+from ncclkit.live.launch import launchers
+from ncclkit.live.launch.base import OnRecord
 from ncclkit.live.launch.pack import packed
 
 SLACK, CLUSTER = 3.0, 15.0
@@ -151,12 +151,11 @@ async def attach(
     options = options or AttachOptions()
     if case.path is None:
         raise NcclkitError("Looking at processes needs a case folder; give case_dir a name.")
-    nodes = 0
+    known = None
     if job is not None:
-        nodes = await slurm.nodes_of(job)
-    if nodes:
-        meant = {}
-    else:
+        known = await launchers.launcher_of_job(job)
+    meant = {}
+    if known is None:
         meant = ranks_of_target(pids, job)
     folder = case.new_run("attach")
     problems: list[str] = []
@@ -169,24 +168,24 @@ async def attach(
     for cost in options.costs:
         on_record({"kind": "note", "say": cost})
     with packed() as program:
-        if nodes and job is not None:
-            command = slurm.on_nodes_of(
-                job, nodes, program, folder, "attach", str(folder), options.words(), f"job={job}"
-            )
+        if known is not None and job is not None:
+            launcher, nodes = known
+            words = ("attach", str(folder), options.words(), f"job={job}")
+            command = launcher.beside_job(job, nodes, program, folder, *words)
             await _child(
                 command,
                 folder,
                 options.deadline(MOST, CLUSTER),
                 keep,
-                slurm.environ_without_slurm(),
+                launcher.own_environ(),
             )
             for line in sorted(folder.glob("attach-node*.jsonl")):
                 for record in filter(None, map(wire.parse_record, line.read_bytes().splitlines())):
                     keep(record)
         else:
             command = [sys.executable, str(program), "attach", str(folder), options.words()]
-            words = (f"{rank}={pid}" for rank, pid in meant.items())
-            await _child([*command, *words], folder, options.deadline(len(meant), SLACK), keep)
+            asked = (f"{rank}={pid}" for rank, pid in meant.items())
+            await _child([*command, *asked], folder, options.deadline(len(meant), SLACK), keep)
     return _read(case, folder, problems)
 
 

@@ -28,8 +28,8 @@ from ncclkit.core.case import TEST, Case
 from ncclkit.core.model import Fact, NcclkitError, from_dict
 from ncclkit.core.storage import write
 from ncclkit.live import probe
-from ncclkit.live.launch import local, simulated, slurm
-from ncclkit.live.launch.local import OnRecord
+from ncclkit.live.launch import launchers, local, simulated
+from ncclkit.live.launch.base import OnRecord, checked_program
 from ncclkit.live.launch.pack import packed
 
 HOST = re.compile(r"[A-Za-z0-9_][\w.:@%-]*")
@@ -225,9 +225,9 @@ async def plan_connection_test(
             f"The hosts must be a list of names, but they are the text {hosts!r}; write"
             f" [{hosts!r}, …]."
         )
-    allocated = slurm.nodes() > 0
-    known = hosts or (await slurm.node_names() if allocated else [])
-    python = slurm.checked_program(python or os.environ.get(probe.TRAIN_PYTHON) or "python3")
+    allocated = launchers.node_count() > 0
+    known = hosts or (await launchers.launcher_here().node_names() if allocated else [])
+    python = checked_program(python or os.environ.get(probe.TRAIN_PYTHON) or "python3")
     commands = worker_commands(known, remote_command or ("srun" if allocated else "ssh"), python)
     if not 2 <= len(commands) <= MOST:
         raise NcclkitError(

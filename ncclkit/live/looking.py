@@ -17,7 +17,7 @@ from ncclkit.agent import redact
 from ncclkit.agent.digits import is_whole
 from ncclkit.agent.commands import LATE, Reply, run_bounded
 from ncclkit.core.text import host_list
-from ncclkit.live.launch import slurm
+from ncclkit.live.launch import launchers
 
 SECONDS = 15.0
 """Seconds after which a look is ended: a driver or a file server that hangs is why it is asked."""
@@ -25,8 +25,8 @@ MOST_BYTES = 256 << 10
 """Bytes that a look may print."""
 SHOWN_LINES, SHOWN_LETTERS = 12, 900
 """Lines and letters of its output that are kept."""
-LABEL = re.compile(r" *(\d+): (.*)")
-"""How ``srun --label`` begins a line: the number of the task."""
+LABEL = re.compile(r"(?: *(?P<task>\d{1,9}): |\[\d+,(?P<rank>\d{1,9})\]<std\w+>:)(?P<text>.*)")
+"""How ``srun --label`` and ``mpirun --tag-output`` begin a line: the number of the task."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ def look_on_hosts(command: str, shows: str, denies: str, job_hosts: Collection[s
     shows, denies: what its output holds where the answer is yes, or no.
     job_hosts: where the job ran, as far as that is known; other hosts cannot answer for them.
     """
-    on_nodes = slurm.starts_by_srun()
+    on_nodes = launchers.launcher_here().starts_on_nodes()
     try:
         if on_nodes:
             outputs, why = _on_nodes(command)
@@ -117,7 +117,7 @@ def _on_this_host(command: str) -> tuple[list[_Output], str]:
 
 def _on_nodes(command: str) -> tuple[list[_Output], str]:
     """What each node of the allocation printed; its first line is the node's own name."""
-    words = [*slurm.srun_once_per_node("--label"), "sh", "-c", f"uname -n; {command}"]
+    words = [*launchers.launcher_here().on_each_node(), "sh", "-c", f"uname -n; {command}"]
     reply = _run(words)
     printed = _by_task(_text(reply.out))
     complaints = _by_task(_text(reply.err))
@@ -147,7 +147,7 @@ def _by_task(text: str) -> dict[int, list[str]]:
     for line in text.splitlines():
         labelled = LABEL.fullmatch(line)
         if labelled:
-            lines[int(labelled[1])].append(labelled[2])
+            lines[int(labelled["task"] or labelled["rank"])].append(labelled["text"])
     return dict(lines)
 
 

@@ -40,8 +40,9 @@ from ncclkit.core.model import Fact, Measurement, NcclkitError, from_dict
 from ncclkit.core.runs import Plan, Run, records_of
 from ncclkit.core.storage import write
 from ncclkit.live import scheduler
-from ncclkit.live.launch import local, simulated, slurm
-from ncclkit.live.launch.local import OnRecord
+from ncclkit.live.launch import launchers, local
+from ncclkit.live.launch.base import OnRecord
+from ncclkit.live.launch.launchers import launcher_of_plan
 from ncclkit.live.options import DEFAULTS, ProbeOptions, too_few_gpus, too_many_ranks
 
 KEPT, FOLDER = "bisection.jsonl", ".bisection"
@@ -202,11 +203,8 @@ async def inspect(
     paths = {label: path for label, path in (paths or {}).items() if path}
     folder = case.new_run("facts")
     with writing(folder):
-        if slurm.starts_by_srun():
-            read = slurm.read_facts_of_nodes
-        else:
-            read = local.read_facts_here
-        records = await read(interpreter(python), folder, paths)
+        launcher = launchers.starting_launcher()
+        records = await launcher.read_facts(interpreter(python), folder, paths)
     host = next((r["value"] for r in records if r.get("name") == "host.name"), "")
     facts = [
         from_dict(Fact, {"host": host, **record}) for record in records if record["kind"] == "fact"
@@ -274,7 +272,10 @@ async def plan_test(case: Case, options: ProbeOptions = DEFAULTS, verb: str = "p
         raise NcclkitError(f"{scheduler.refusal('a test', verb)}.")
     python = interpreter(options.python)
     sharing = int(options.network.get("hosts", options.simulate_hosts))
-    gpus, hosts = await _gpus(case, python), 1 if options.network else max(1, slurm.nodes())
+    gpus, hosts = (
+        await _gpus(case, python),
+        1 if options.network else max(1, launchers.node_count()),
+    )
     places = gpus * hosts * sharing
     if options.backend in ("auto", "any"):
         backend = "gloo"
@@ -332,7 +333,7 @@ async def plan_here(case: Case, plan: Plan) -> None:
         raise NcclkitError(f"{scheduler.refusal('an experiment', 'diagnose --check')}.")
     if plan.backend != "nccl":
         return
-    gpus, hosts = await _gpus(case, plan.python), slurm.hosts_of_plan(plan)
+    gpus, hosts = await _gpus(case, plan.python), launchers.hosts_of_plan(plan)
     if plan.ranks > gpus * hosts:
         need = -(-plan.ranks // hosts)
         requirement = f"its {plan.ranks} NCCL ranks need {need} GPU{'s' * (need > 1)}"
@@ -348,8 +349,8 @@ async def _gpus(case: Case, python: str) -> int:
 
     Of the nodes of an allocation the one with the fewest counts: all of them get as many ranks.
     """
-    if slurm.nodes():
-        names = {name.partition(".")[0] for name in await slurm.node_names()}
+    if launchers.node_count():
+        names = {name.partition(".")[0] for name in await launchers.launcher_here().node_names()}
         here = [fact for fact in case.facts if fact.host.partition(".")[0] in names] or case.facts
     else:
         here = [fact for fact in case.facts if fact.host in ("", socket.gethostname())]
@@ -427,23 +428,11 @@ async def execute(case: Case, plan: Plan, on_record: OnRecord = lambda record: N
 
     try:
         with writing(folder):
-            await launcher(plan)(replace(plan, env=env), folder, keep)
+            await launcher_of_plan(plan).run(replace(plan, env=env), folder, keep)
     finally:
         # also of a run that was cancelled or could not be started: what it left is evidence
         run = _outcome(case, plan, folder, records, time.monotonic() - started)
     return run
-
-
-def launcher(plan: Plan) -> Launch:
-    """What starts the ranks of a plan, as `local.run_locally` does.
-
-    On simulated hosts, on nodes, or here.
-    """
-    if plan.network:
-        return simulated.run_on_simulated_hosts
-    if slurm.starts_by_srun():
-        return slurm.run_on_nodes
-    return local.run_locally
 
 
 @contextmanager
@@ -464,7 +453,7 @@ def _outcome(
     case: Case, plan: Plan, folder: Path, records: list[dict[str, Any]], seconds: float
 ) -> Run:
     """Put what the run left behind into the case, and say how it ended."""
-    hosts = slurm.hosts_of_plan(plan)
+    hosts = launchers.hosts_of_plan(plan)
     case.replace_facts(from_dict(Fact, record) for record in records if record["kind"] == "fact")
     made = [finish(record, plan) for record in records if record["kind"] == "measure"]
     ops = dict.fromkeys(row["op"] for row in made)
@@ -494,7 +483,7 @@ def _outcome(
 def _bound(case: Case, plan: Plan, op: str, busy: str) -> bandwidth.Expectation:
     """The bound of a collective's busbw; busy: what kept this host from showing what it can."""
     bound = bandwidth.expect(
-        op, plan.backend, plan.ranks, case.facts, slurm.hosts_of_plan(plan), plan.sharing
+        op, plan.backend, plan.ranks, case.facts, launchers.hosts_of_plan(plan), plan.sharing
     )
     return bandwidth.without_reference(bound, busy)
 
@@ -540,7 +529,7 @@ async def _measure_reference(case: Case, plan: Plan) -> None:
     """
     names = ("", socket.gethostname())
     before = [fact for fact in case.facts_of(bandwidth.STREAM) if fact.host in names]
-    if plan.backend != "gloo" or plan.network or slurm.nodes() or not before:
+    if plan.backend != "gloo" or plan.network or launchers.node_count() or not before:
         return
     rows = await asyncio.to_thread(lambda: list(loopback_facts(Machine())))
     case.replace_facts(from_dict(Fact, {"host": before[-1].host, **row}) for row in rows)
@@ -558,7 +547,7 @@ async def probe(
     await _measure_reference(case, planned)
     run = await execute(case, planned, on_record)
     if options.stages:
-        found = await bisect(case, run, launcher(run.plan), on_record)
+        found = await bisect(case, run, launcher_of_plan(run.plan).run, on_record)
         if found.failing and found.tried:
             run = replace(run, problem=found.summary)
     return run

@@ -16,7 +16,7 @@ from ncclkit.core.model import NcclkitError
 from ncclkit.core.runs import Run
 from ncclkit.live import connect, probe
 from ncclkit.live.launch import simulated
-from ncclkit.live.launch.local import OnRecord
+from ncclkit.live.launch.base import OnRecord
 from ncclkit.live.launch.pack import packed
 from ncclkit.live.options import ProbeOptions
 

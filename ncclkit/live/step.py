@@ -41,8 +41,8 @@ from ncclkit.evidence.sources.streams import unpack
 from ncclkit.evidence.tools import profiles as records
 from ncclkit.live import scheduler
 from ncclkit.live.hook_watch import HookWatch
-from ncclkit.live.launch import local, slurm
-from ncclkit.live.launch.local import OnRecord
+from ncclkit.live.launch import launchers, local
+from ncclkit.live.launch.base import OnRecord
 from ncclkit.live.launch.pack import packed
 from ncclkit.live.options import StepOptions, setting_change
 from ncclkit.live.probe import writing
@@ -181,7 +181,7 @@ async def _startable(words: Sequence[str], here: bool) -> None:
             f"After {words[0]} the script must follow, or -m and a module; options cannot be"
             " passed on."
         )
-    if slurm.nodes() > 1:
+    if launchers.node_count() > 1:
         raise NcclkitError(
             "On several nodes start the script as your job does: ncclkit step -- srun python"
             " train.py"
@@ -192,7 +192,7 @@ def _spread(words: Sequence[str]) -> bool:
     """Whether ranks of this command may run on other hosts, which must see the folder
     of the hook.
     """
-    return slurm.nodes() > 1 or Path(words[0]).name == "srun"
+    return launchers.node_count() > 1 or Path(words[0]).name == "srun"
 
 
 async def _once(

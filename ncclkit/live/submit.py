@@ -33,7 +33,7 @@ from ncclkit.core.runs import Plan, Run, read_plan
 from ncclkit.core.text import plural, split_words
 from ncclkit.live import probe, scheduler
 from ncclkit.live.launch import slurm
-from ncclkit.live.launch.local import OnRecord
+from ncclkit.live.launch.base import OnRecord
 from ncclkit.live.options import (
     JOB_OPTIONS,
     JobOptions,

@@ -47,8 +47,8 @@ from ncclkit.core.tuning import (
 from ncclkit.core.tuning import DEFAULTS as DEFAULT_VALUES
 from ncclkit.evidence.logs import read_logs
 from ncclkit.live import probe
-from ncclkit.live.launch import slurm
-from ncclkit.live.launch.local import OnRecord
+from ncclkit.live.launch import launchers
+from ncclkit.live.launch.base import OnRecord
 from ncclkit.live.options import ProbeOptions
 
 MIB = 1 << 20
@@ -316,7 +316,7 @@ async def _learn_defaults(
     """Find the settings that are the default under another name, and what the links allow."""
     plain = await _plain_variables(case, base)
     reasons = {
-        number: equal_to_default(one, plain, slurm.hosts_of_plan(base))
+        number: equal_to_default(one, plain, launchers.hosts_of_plan(base))
         for number, one in enumerate(wanted, 1)
     }
     made.same.update({number: why for number, why in reasons.items() if why})
@@ -346,7 +346,7 @@ def _link_bounds(case: Case, base: Plan) -> dict[str, Expectation]:
     """
     known = {
         op: expect(
-            op, base.backend, base.ranks, case.facts, slurm.hosts_of_plan(base), base.sharing
+            op, base.backend, base.ranks, case.facts, launchers.hosts_of_plan(base), base.sharing
         )
         for op in base.ops
     }
@@ -358,7 +358,7 @@ async def _gloo_interface(case: Case, base: Plan) -> str:
 
     Empty where nobody knows.
     """
-    if slurm.hosts_of_plan(base) == 1:
+    if launchers.hosts_of_plan(base) == 1:
         try:
             return await asyncio.to_thread(gloo_default, Machine())
         except Unread:
@@ -529,7 +529,7 @@ Choices = Mapping[tuple[str, int], tuple[str, str, int | None]]
 
 def own_choices(case: Case, plan: Plan) -> Choices:
     """What NCCL chose in this case's live tests of so many ranks and hosts, by TUNING lines."""
-    hosts = slurm.hosts_of_plan(plan)
+    hosts = launchers.hosts_of_plan(plan)
     alike = [
         m for m in case.measurements if (m.backend, m.ranks, m.hosts) == ("nccl", plan.ranks, hosts)
     ]
@@ -576,7 +576,11 @@ def _of_gloo(known: Mapping[str, Any]) -> list[Setting]:
     Gloo makes two threads and a connection for each name.
     """
     rows = [row for row in known.get("net.interfaces") or () if isinstance(row, Mapping)]
-    kinds = ("physical", "loopback", "virtual") if slurm.nodes() < 2 else ("physical", "virtual")
+    kinds = (
+        ("physical", "loopback", "virtual")
+        if launchers.node_count() < 2
+        else ("physical", "virtual")
+    )
     up = [row for row in rows if row.get("state") == "up"]
     names = [
         str(row["name"]) for row in up if row.get("kind") in kinds and row.get("addresses")
@@ -620,7 +624,7 @@ def _of_network(known: Mapping[str, Any], plan: Plan) -> list[Setting]:
 
     Queue pairs and traffic class, else sockets and threads.
     """
-    if slurm.hosts_of_plan(plan) < 2:
+    if launchers.hosts_of_plan(plan) < 2:
         return []
     if not [row for row in known.get("net.rdma") or () if isinstance(row, Mapping)]:
         pairs = (("1", "4"), ("2", "2"), ("4", "4"))
@@ -706,7 +710,7 @@ class Measured:
         # named ones with jobs of their own
         seen += tuple(one for one in decided if id(one.setting) not in known)
         beside = tuple(one for name in BESIDE for one in self.compared(name, settings))
-        hosts = slurm.hosts_of_plan(plan)
+        hosts = launchers.hosts_of_plan(plan)
         rows = tuple((op, size, count) for (op, size), count in calls.items())
         steps = ((named[number], why) for number, why in self.no_step.items() if number > 0)
         notes = (

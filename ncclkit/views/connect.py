@@ -17,7 +17,7 @@ from ncclkit.core.connections import FAULTS, NetworkPath
 from ncclkit.core.text import format_number, format_time, percent, plural, some
 from ncclkit.live import connect
 from ncclkit.live.connect import SLOWER, Connectivity, results
-from ncclkit.live.launch import slurm
+from ncclkit.live.launch import launchers
 from ncclkit.views import _draw
 from ncclkit.views._base import Drawn, View
 from ncclkit.views._form import Form, complaints, text_field
@@ -236,7 +236,7 @@ class ConnectForm(Form):
 
     def asks(self) -> bool:
         """Whether hosts are named, here or by the allocation."""
-        return bool(self._names()) or slurm.nodes() > 1
+        return bool(self._names()) or launchers.node_count() > 1
 
     def wrong(self) -> Mapping[W.Widget, str]:
         """Names that are no hosts, one host alone, and a command that has no place for a host."""

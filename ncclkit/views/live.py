@@ -22,7 +22,7 @@ from ncclkit.core.model import Measurement, NcclkitError
 from ncclkit.core.runs import Plan, Run
 from ncclkit.core.text import format_bytes, plural
 from ncclkit.live import probe, scheduler, submit
-from ncclkit.live.launch import slurm
+from ncclkit.live.launch import launchers
 from ncclkit.live.options import OPTIONS, JobOptions, ProbeOptions, command_words, declared
 from ncclkit.views import plots
 from ncclkit.views._base import outputs, page_frame
@@ -64,7 +64,7 @@ def live_test(case: Case, job: str = "", **options: Any) -> LiveTest:
 
     def expect(m: Measurement, asked: ProbeOptions) -> tuple[float | None, str]:
         sharing = asked.simulate_hosts
-        hosts = max(1, slurm.nodes()) * sharing
+        hosts = max(1, launchers.node_count()) * sharing
         found = bandwidth.expect(m.op, m.backend, m.ranks, case.facts, hosts, sharing)
         return judged(found)
 
@@ -165,8 +165,10 @@ class LiveTest(Form):
         """Controls whose value no run can be made of, and an interpreter that is not there."""
         found = _misfits(ProbeOptions, self.controls)
         python = self.controls["python"]
-        if python.value.strip() and not slurm.nodes() and not shutil.which(python.value.strip()):
-            found.setdefault(python, f"There is no program {python.value.strip()} on this host.")
+        program = python.value.strip()
+        # on nodes the program need not be on this host
+        if program and not launchers.node_count() and not shutil.which(program):
+            found.setdefault(python, f"There is no program {program} on this host.")
         return found
 
     def failed(self, why: str, cancelled: bool) -> None:

@@ -27,6 +27,7 @@ from ncclkit.core.case import Case
 from ncclkit.experiments.fixes import check
 from ncclkit.lab.faults import injection
 from ncclkit.live import probe
+from ncclkit.live.launch.launchers import launcher_of_plan
 from ncclkit.live.launch import local
 from ncclkit.live.options import ProbeOptions
 from tests.record.gpu import about_machine
@@ -75,7 +76,7 @@ async def rank(case: Case, backend: str, seconds: float) -> dict[str, Any]:
     network = {} if backend == "nccl" else {"hosts": 2}
     plan = replace(plan, argv=(*plan.argv, "--fault", "slow_among_many", "--rank", str(SLOWED)), network=network)
     run = await probe.execute(case, plan)
-    found = await probe.bisect(case, run, probe.launcher(plan))
+    found = await probe.bisect(case, run, launcher_of_plan(plan).run)
     name = f"Rank {SLOWED} on {'simulated-1' if backend == 'nccl' else 'node-2'} is slow"
     told = {"ranks": RANKS, "ended": run.reason, "tries": len(found.tried), "said": found.summary}
     return told | {"named": found.summary.startswith(name)}

@@ -46,6 +46,7 @@ import asyncio, sys
 from dataclasses import replace
 from ncclkit import evidence
 from ncclkit.live import probe
+from ncclkit.live.launch.launchers import launcher_of_plan
 from ncclkit.core.case import Case
 from ncclkit.analysis.stages import staged_test
 from ncclkit.core.runs import Plan, Run
@@ -61,7 +62,7 @@ hellos = [line for line in (run.folder / "wire.jsonl").read_text().splitlines(Tr
 (broken.folder / "status.json").write_text('{"reason": "failed", "exitcode": 1, "say": "", "started": 1}')
 case.add(evidence.read([broken.folder]).events)
 probe._keep(case, broken.folder, [probe._silent_result((0, 1))])
-asyncio.run(probe.bisect(case, broken, probe.launcher(plan)))
+asyncio.run(probe.bisect(case, broken, launcher_of_plan(plan).run))
 """
 
 

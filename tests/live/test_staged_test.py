@@ -14,6 +14,7 @@ from ncclkit.analysis.stages import SLOW_HOST, Pair, StagedTest, staged_test
 from ncclkit.causes.engine import diagnose
 from ncclkit.core.case import Case
 from ncclkit.live import probe
+from ncclkit.live.launch.launchers import launcher_of_plan
 from ncclkit.live.launch import simulated
 from ncclkit.live.options import ProbeOptions
 from tests import networks
@@ -32,7 +33,7 @@ def run_stages(case: Case, ranks: int, fault: tuple[str, ...] = (), **net: Any) 
         asked = ProbeOptions(ranks=ranks, backend="gloo", max_bytes=1 << 16, repeats=1, stages=True, timeout=300)
         plan = await probe.plan_test(case, asked)
         plan = replace(plan, argv=(*plan.argv, *fault), network=net)
-        await probe.bisect(case, await probe.execute(case, plan), probe.launcher(plan))
+        await probe.bisect(case, await probe.execute(case, plan), launcher_of_plan(plan).run)
 
     asyncio.run(go())
 

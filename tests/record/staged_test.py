@@ -23,6 +23,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 from ncclkit.agent import wire  # noqa: E402
 from ncclkit.core.case import Case  # noqa: E402
 from ncclkit.live import probe  # noqa: E402
+from ncclkit.live.launch.launchers import launcher_of_plan  # noqa: E402
 from ncclkit.live.launch import local, simulated  # noqa: E402
 from ncclkit.live.options import ProbeOptions  # noqa: E402
 from tests import networks  # noqa: E402
@@ -68,7 +69,7 @@ async def record(name: str, out: Path, deadline: float = 500.0) -> None:
         plan = await probe.plan_test(case, ProbeOptions(**choices, timeout=deadline))
         plan = replace(plan, argv=(*plan.argv, *fault), network=asked.get("net", {}))
         run = await probe.execute(case, plan)
-        found = await probe.bisect(case, run, probe.launcher(plan), lambda r: print(" ", r.get("say", "")))
+        found = await probe.bisect(case, run, launcher_of_plan(plan).run, lambda r: print(" ", r.get("say", "")))
         kept = out / name / "runs" / run.name
         kept.mkdir(parents=True, exist_ok=True)
         for file in ("wire.jsonl", probe.KEPT):

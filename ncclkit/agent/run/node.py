@@ -1,4 +1,4 @@
-"""One node's share of what srun starts on all of them: only here is the node's own number known.
+"""One node's share of what a launcher starts on all: only here is the node's own number known.
 
 A node that does not see the case folder works in a private one; its records come over srun in any
 case, and then its files do, too, as one archive in short lines.
@@ -15,10 +15,11 @@ import sys
 import tarfile
 import tempfile
 import time
+import zlib
 
 from .. import private, wire
 from ..facts import gather
-from . import guard
+from . import guard, processes
 
 PIECE = 675
 """Bytes of an archive in one line: srun passes lines of up to 1,024 bytes on in one piece."""
@@ -30,9 +31,32 @@ PORTS = 8
 
 def main(argv):
     """Run what the first word says (see, ranks, facts) on this node; returns its exit status."""
-    return {"see": _see, "ranks": _ranks, "facts": _facts}[argv[0]](
-        int(os.environ["SLURM_NODEID"]), argv[1:]
+    return {"see": _see, "ranks": _ranks, "facts": _facts}[argv[0]](node_number(), argv[1:])
+
+
+NUMBERS = ("NCCLKIT_NODE", "SLURM_NODEID", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK")
+"""Variables in which launchers tell a command that runs once on each node which one it is on."""
+JOBS = ("NCCLKIT_JOB", "SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "OMPI_MCA_ess_base_jobid")
+"""Variables that all nodes of a job have alike."""
+
+
+def node_number():
+    """The number of this node among those that the launcher was given, from 0."""
+    for name in NUMBERS:
+        number = processes.number_of(os.environ, name)
+        if number is not None:
+            return number
+    raise SystemExit(
+        "No launcher tells this node its number: none of %s is set." % ", ".join(NUMBERS)
     )
+
+
+def job_name():
+    """What all nodes of this job call it; "0" where nobody names it."""
+    for name in JOBS:
+        if os.environ.get(name):
+            return os.environ[name]
+    return "0"
 
 
 def _see(number, argv):
@@ -57,7 +81,8 @@ def _free_ports():
     """Ports of this host that nobody listens on, outside of those that the kernel gives to whoever
     asks for any.
     """
-    first = 20000 + int(os.environ.get("SLURM_JOB_ID", "0")) % 8000
+    # jobs of several users on one host begin at different ports
+    first = 20000 + zlib.crc32(job_name().encode()) % 8000
     free = []
     for port in range(first, first + 4000):
         with contextlib.closing(socket.socket()) as tried:
@@ -84,7 +109,7 @@ def _ranks(number, argv):
     command = [
         *(sys.executable, "-m", "torch.distributed.run"),
         *("--nnodes", nodes, "--nproc-per-node", per_node, "--node-rank", str(number)),
-        *("--rdzv-backend", "static", "--rdzv-id", os.environ["SLURM_JOB_ID"]),
+        *("--rdzv-backend", "static", "--rdzv-id", job_name()),
         *("--master-addr", master, "--master-port", port, sys.argv[0], *argv[7:]),
     ]
     if str(number) not in blind.split(","):

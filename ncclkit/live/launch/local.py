@@ -7,8 +7,9 @@ import json
 import os
 import shutil
 import signal
+import socket
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from ncclkit.core.model import NcclkitError
 from ncclkit.core.runs import Plan
 from ncclkit.live.children import WroteTooMuch, answer_of
 from ncclkit.live.launch import pack
+from ncclkit.live.launch.base import Launcher, OnRecord, Record
 from ncclkit.live.launch.pack import packed
 
 TAG = "NCCLKIT_RUN"
@@ -34,9 +36,6 @@ START = 60.0
 KILLED = 5.0
 """Seconds in which a killed process ends, unless it is in the kernel, where nobody can end it."""
 
-
-Record = dict[str, Any]
-OnRecord = Callable[[Record], None]
 
 _answers: dict[tuple[object, ...], Record] = {}
 """What interpreters answered to `check`, which takes seconds: by what their answer depends on."""
@@ -391,3 +390,37 @@ async def _ask(found: str, deadline: float) -> Record:
             "install torch there or name another with TRAIN_PYTHON / train_python."
         )
     return dict(json.loads(answer.removeprefix("ncclkit")))
+
+
+class LocalLauncher(Launcher):
+    """Torchrun on this host."""
+
+    name = "torchrun"
+
+    def node_count(self) -> int:
+        """No nodes but this host."""
+        return 0
+
+    def starts_on_nodes(self) -> bool:
+        """There are none."""
+        return False
+
+    async def node_names(self) -> list[str]:
+        """This host."""
+        return [socket.gethostname()]
+
+    def on_each_node(self, *options: str) -> list[str]:
+        """Nothing stands before a command that runs here."""
+        return []
+
+    def agent_on_each_node(self, agent: Path, python: str, folder: Path) -> list[str]:
+        """The agent under this interpreter."""
+        return [python, str(agent)]
+
+    async def run(self, plan: Plan, folder: Path, on_record: OnRecord) -> list[Record]:
+        """As `run_locally`."""
+        return await run_locally(plan, folder, on_record)
+
+    async def read_facts(self, python: str, folder: Path, paths: Mapping[str, str]) -> list[Record]:
+        """As `read_facts_here`."""
+        return await read_facts_here(python, folder, paths)

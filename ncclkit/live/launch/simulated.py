@@ -18,7 +18,8 @@ from typing import Any
 from ncclkit.core.model import NcclkitError
 from ncclkit.core.runs import Plan
 from ncclkit.core.storage import write
-from ncclkit.live.launch.local import OnRecord, Record, run_under_guard
+from ncclkit.live.launch.base import OnRecord, Record
+from ncclkit.live.launch.local import LocalLauncher, run_under_guard
 from ncclkit.live.launch.pack import packed
 
 Hosts = dict[str, dict[str, Any]]
@@ -350,3 +351,13 @@ def hosts_command(
     plan = {"folder": str(folder), "private": str(agent.parent), "wait": wait, "hosts": made}
     write(agent.parent / "hosts.json", json.dumps(plan, indent=1))
     return [python, str(agent), "hosts", str(agent.parent / "hosts.json")]
+
+
+class SimulatedLauncher(LocalLauncher):
+    """Hosts that this machine simulates: a torchrun in each of their namespaces."""
+
+    name = "simulated hosts"
+
+    async def run(self, plan: Plan, folder: Path, on_record: OnRecord) -> list[Record]:
+        """As `run_on_simulated_hosts`."""
+        return await run_on_simulated_hosts(plan, folder, on_record)

@@ -24,7 +24,8 @@ from ncclkit.core.runs import Plan
 from ncclkit.core.text import host_list, split_words
 from ncclkit.live import scheduler
 from ncclkit.live.launch import pack
-from ncclkit.live.launch.local import FACTS, OnRecord, Record, missing_facts, run_under_guard
+from ncclkit.live.launch.base import Launcher, OnRecord, Record, checked_program
+from ncclkit.live.launch.local import FACTS, missing_facts, run_under_guard
 from ncclkit.live.launch.pack import PIPED, packed
 
 
@@ -33,14 +34,6 @@ def nodes() -> int:
     if not os.environ.get("SLURM_JOB_ID"):
         return 0
     return scheduler.number_in(os.environ.get("SLURM_JOB_NUM_NODES", ""))
-
-
-def hosts_of_plan(plan: Plan) -> int:
-    """Hosts, real or simulated, that the ranks of a plan run on.
-
-    Of every node of the allocation, or of this one.
-    """
-    return plan.sharing * (1 if plan.network else max(1, nodes()))
 
 
 CONTAINER, SRUN_OPTIONS = "NCCLKIT_CONTAINER", "NCCLKIT_SRUN_OPTIONS"
@@ -112,14 +105,6 @@ def agent_on_every_node(agent: Path, python: str, wait: int = 0) -> list[str]:
     given = f"--input={scheduler.file_pattern(agent)}"
     srun = srun_once_per_node(given, wait=wait)
     return [*srun, *_split(CONTAINER), checked_program(python), *PIPED]
-
-
-def checked_program(python: str) -> str:
-    """The interpreter as given; NcclkitError for a name that srun would take for an option."""
-    if python.startswith("-"):
-        why = "begins with a dash; give its full path"
-        raise NcclkitError(f"The training interpreter {python!r} {why}.")
-    return python
 
 
 async def nodes_of(job: int) -> int:
@@ -394,3 +379,51 @@ async def _head() -> str:
     if scheduler.ADDRESS.fullmatch(address):
         return address
     return first
+
+
+class SlurmLauncher(Launcher):
+    """The nodes of an allocation of Slurm, reached by srun."""
+
+    name = "Slurm"
+
+    def node_count(self) -> int:
+        """As `nodes`."""
+        return nodes()
+
+    def starts_on_nodes(self) -> bool:
+        """As `starts_by_srun`."""
+        return starts_by_srun()
+
+    async def node_names(self) -> list[str]:
+        """As `node_names`."""
+        return await node_names()
+
+    def on_each_node(self, *options: str) -> list[str]:
+        """As `srun_once_per_node`."""
+        return srun_once_per_node("--label", *options)
+
+    def agent_on_each_node(self, agent: Path, python: str, folder: Path) -> list[str]:
+        """As `agent_on_every_node`: srun sends the agent over its input."""
+        return agent_on_every_node(agent, python)
+
+    async def run(self, plan: Plan, folder: Path, on_record: OnRecord) -> list[Record]:
+        """As `run_on_nodes`."""
+        return await run_on_nodes(plan, folder, on_record)
+
+    async def read_facts(self, python: str, folder: Path, paths: Mapping[str, str]) -> list[Record]:
+        """As `read_facts_of_nodes`."""
+        return await read_facts_of_nodes(python, folder, paths)
+
+    async def nodes_of_job(self, number: int) -> int:
+        """As `nodes_of`."""
+        return await nodes_of(number)
+
+    def beside_job(
+        self, number: int, nodes: int, agent: Path, folder: Path, *words: str
+    ) -> list[str]:
+        """As `on_nodes_of`."""
+        return on_nodes_of(number, nodes, agent, folder, *words)
+
+    def own_environ(self) -> dict[str, str] | None:
+        """Without what an allocation that we are in says of itself."""
+        return environ_without_slurm()
