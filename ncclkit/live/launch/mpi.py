@@ -19,7 +19,7 @@ from ncclkit.core.runs import Plan
 from ncclkit.core.text import split_words
 from ncclkit.live.launch import pack
 from ncclkit.live.launch.base import Launcher, OnRecord, Record, checked_program
-from ncclkit.live.launch.local import FACTS, run_under_guard
+from ncclkit.live.launch.local import FACTS, TAG, run_under_guard
 from ncclkit.live.launch.pack import packed
 from ncclkit.live.launch.slurm import collected
 
@@ -32,6 +32,12 @@ HOST = re.compile(r"[A-Za-z0-9_][\w.-]{0,252}", re.ASCII)
 PORT = "29511"
 """Where ranks meet on the first host, unless MASTER_PORT says otherwise."""
 MOST_HOSTS = 100_000
+JOB = "NCCLKIT_JOB"
+"""Variable in which the agent on each host reads what the job is called."""
+JOBS = (JOB, "PBS_JOBID", "LSB_JOBID")
+HEEDED = ("NCCL_", "TORCH_", "GLOO_", "OMP_", "CUDA_", "NCCLKIT_", "PYTHON", "LD_LIBRARY_PATH")
+"""How the names of variables begin that ranks heed on every host."""
+VARIABLE = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 AGENT = "agent.pyz"
 
 
@@ -60,10 +66,7 @@ class MpiLauncher(Launcher):
 
     def agent_on_each_node(self, agent: Path, python: str, folder: Path) -> list[str]:
         """The agent from the run folder, as mpirun sends no file."""
-        placed = folder / AGENT
-        if not placed.exists():
-            shutil.copyfile(agent, placed)
-        return [*_mpirun(), checked_program(python), "-I", str(placed)]
+        return _placed_agent(agent, python, folder, None)
 
     async def run(self, plan: Plan, folder: Path, on_record: OnRecord) -> list[Record]:
         """The ranks of a plan, as many on each host."""
@@ -82,7 +85,7 @@ class MpiLauncher(Launcher):
         sees_all = ""
         place = (str(folder), str(own_deadline), str(len(hosts)), each, hosts[0], port, sees_all)
         with packed(plan.lab) as agent:
-            start = self.agent_on_each_node(agent, plan.python, folder)
+            start = _placed_agent(agent, plan.python, folder, plan)
             command = [*start, "node", "ranks", *place, *plan.words(folder)]
             records = await run_under_guard(
                 agent, command, plan.env, plan.deadline, folder, plan.python, on_record, plan.unset
@@ -122,6 +125,14 @@ def hosts_of_file() -> list[str]:
     return list(hosts)
 
 
+def _placed_agent(agent: Path, python: str, folder: Path, plan: Plan | None) -> list[str]:
+    """The words that start the agent on each host, from a copy in the run folder."""
+    placed = folder / AGENT
+    if not placed.exists():
+        shutil.copyfile(agent, placed)
+    return [*_mpirun(plan), checked_program(python), "-I", str(placed)]
+
+
 def _host_file() -> Path | None:
     for name in HOST_FILES:
         if os.environ.get(name):
@@ -129,12 +140,35 @@ def _host_file() -> Path | None:
     return None
 
 
-def _mpirun() -> list[str]:
-    """mpirun with one process on each host, free to use all of its cores."""
+def _mpirun(plan: Plan | None = None) -> list[str]:
+    """mpirun with one process on each host, free to use all of its cores.
+
+    plan: whose variables the hosts get, besides those of ours that ranks heed.
+    """
     hosts = hosts_of_file()
     more = split_words(os.environ.get(OPTIONS, ""), OPTIONS)
     # a host counts once: the file has a line for each core, where PBS writes it
     named = ",".join(f"{host}:1" for host in hosts)
     count = ["--host", named, "--np", str(len(hosts)), "--map-by", "ppr:1:node"]
-    passed = ["-x", "NCCLKIT_JOB"] if os.environ.get("NCCLKIT_JOB") else []
+    passed = ["-x", f"{JOB}={_job_name()}"]
+    for name in _passed_variables(plan):
+        passed += ["-x", name]
     return ["mpirun", *count, "--bind-to", "none", *passed, *more]
+
+
+def _passed_variables(plan: Plan | None) -> list[str]:
+    """Names of the variables that go to every host: mpirun passes none of ours by itself."""
+    names = {name for name in os.environ if name.startswith(HEEDED)}
+    if plan is not None:
+        names |= plan.env.keys() | {TAG}
+        names -= set(plan.unset)
+    return sorted(name for name in names if VARIABLE.fullmatch(name))
+
+
+def _job_name() -> str:
+    """What the scheduler calls this job, alike on all hosts; "0" without one."""
+    for name in JOBS:
+        said = os.environ.get(name, "")
+        if HOST.fullmatch(said):
+            return said
+    return "0"
