@@ -21,10 +21,14 @@ from ncclkit.core.text import did_you_mean
 HOUSE = (
     "contexts",
     "differential",
+    "diagnosis",
     "engine",
     "looks",
+    "order",
+    "recovery",
     "resemblance",
     "summary",
+    "suspicion",
     "suspects",
     "symptoms",
 )

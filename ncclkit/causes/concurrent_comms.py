@@ -27,8 +27,8 @@ Read more
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-
 from collections.abc import Iterable, Sequence
+
 from ncclkit.analysis.calls import grouped, of_several_groups, op_of
 from ncclkit.analysis.picks import (
     among,

@@ -28,6 +28,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from ncclkit.agent.digits import whole_number
 from ncclkit.analysis.picks import (
     family,
     initialized,
@@ -40,7 +41,6 @@ from ncclkit.analysis.picks import (
     who_of,
     without,
 )
-from ncclkit.agent.digits import whole_number
 from ncclkit.causes._compatibility import drivers, misfit
 from ncclkit.causes._experiments import minimal
 from ncclkit.causes._preflight import HostFacts, Preflight, Risk

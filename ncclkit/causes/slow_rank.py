@@ -46,10 +46,11 @@ from ncclkit.analysis.rank_states import (
     outlying_utilization,
     rank_of,
     rank_states,
+    sequence_of,
     startup_phase,
     stopped,
+    timeout_of,
 )  # fmt: skip
-from ncclkit.analysis.rank_states import sequence_of, timeout_of
 from ncclkit.analysis.steps import NAMES, StepTimes, measured_steps
 from ncclkit.analysis.waits import inside, positions_of_case, waiting_time_of_case
 from ncclkit.causes._experiments import recorded

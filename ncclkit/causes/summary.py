@@ -23,7 +23,7 @@ from ncclkit.analysis.once import last_run_of
 from ncclkit.analysis.picks import OWN_TESTS
 from ncclkit.causes import page
 from ncclkit.causes._experiments import RECORDED
-from ncclkit.causes.engine import Diagnosis
+from ncclkit.causes.diagnosis import Diagnosis
 from ncclkit.core import text
 from ncclkit.core.case import RUN, Case
 from ncclkit.core.kinds import AttachRank, PythonException, RunEnd, SlurmEvent, Stack, WorkerPhase

@@ -9,7 +9,8 @@ import sys
 from collections.abc import Iterable
 
 from ncclkit.causes.differential import Differential
-from ncclkit.causes.engine import Diagnosis, clip, diagnose
+from ncclkit.causes.diagnosis import Diagnosis, clip
+from ncclkit.causes.engine import diagnose
 from ncclkit.causes.looks.record import Look
 from ncclkit.cli import terminal
 from ncclkit.cli.terminal import Activity, show

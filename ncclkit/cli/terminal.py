@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from rich.progress import Progress, ProgressColumn
     from rich.text import Text
 
-    from ncclkit.causes.engine import Diagnosis
+    from ncclkit.causes.diagnosis import Diagnosis
     from ncclkit.causes.summary import Summary
 
 CONTROL = re.compile(
@@ -118,7 +118,7 @@ def _banner(found: Diagnosis, about: Summary) -> RenderableType:
     from rich.console import Group
     from rich.panel import Panel
 
-    from ncclkit.causes.engine import with_fix
+    from ncclkit.causes.diagnosis import with_fix
 
     symbol, colour = MARKS[about.strength or about.verdict]
     name = NAMES.get(about.verdict, about.strength or about.verdict)
@@ -191,7 +191,7 @@ def _card(finding: Finding, alone: bool) -> RenderableType:
 
 
 def _evidence(piece: Evidence) -> list[RenderableType]:
-    from ncclkit.causes.engine import clip
+    from ncclkit.causes.diagnosis import clip
 
     row = cite(piece)
     if row["line"]:

@@ -19,7 +19,7 @@ from ncclkit.cli.terminal import Activity, show
 from ncclkit.core.model import NcclkitError, to_json
 
 if TYPE_CHECKING:
-    from ncclkit.causes.engine import Diagnosis
+    from ncclkit.causes.diagnosis import Diagnosis
     from ncclkit.causes.looks.record import Look
     from ncclkit.causes.summary import Summary
     from ncclkit.core.case import Case

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from ncclkit.causes.engine import Diagnosis
+from ncclkit.causes.diagnosis import Diagnosis
 from ncclkit.core.model import MOVES, OUTCOMES, Event, Experiment, Finding
 from ncclkit.core.resources import grant
 from ncclkit.core.runs import Run

@@ -19,7 +19,8 @@ from typing import Any, Literal
 
 from ncclkit import evidence
 from ncclkit.analysis.picks import failed
-from ncclkit.causes.engine import Diagnosis, diagnose
+from ncclkit.causes.diagnosis import Diagnosis
+from ncclkit.causes.engine import diagnose
 from ncclkit.core.case import Case
 from ncclkit.core.experiment_records import FOLDER, NAME, ExperimentRecord, experiments, keep
 from ncclkit.core.model import Advice, Experiment, Finding, NcclkitError

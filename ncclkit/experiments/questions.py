@@ -25,7 +25,8 @@ from ncclkit.causes.differential import (
     next_look,
     shares_of,
 )
-from ncclkit.causes.engine import Diagnosis, describe, diagnose
+from ncclkit.causes.diagnosis import Diagnosis
+from ncclkit.causes.engine import describe, diagnose
 from ncclkit.causes.looks.record import Look
 from ncclkit.causes.looks import all_questions
 from ncclkit.causes.symptoms import page_of

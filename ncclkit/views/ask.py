@@ -14,7 +14,8 @@ import ipywidgets as W
 
 from ncclkit.causes import page as page_of_cause
 from ncclkit.causes.differential import Answer, Differential
-from ncclkit.causes.engine import Diagnosis, clip, diagnose
+from ncclkit.causes.diagnosis import Diagnosis, clip
+from ncclkit.causes.engine import diagnose
 from ncclkit.causes.looks.record import Look
 from ncclkit.core.case import Case
 from ncclkit.core.model import NcclkitError, cite

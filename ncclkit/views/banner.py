@@ -8,7 +8,8 @@ from __future__ import annotations
 import re
 import shlex
 
-from ncclkit.causes.engine import Diagnosis, diagnose, with_fix
+from ncclkit.causes.diagnosis import Diagnosis, with_fix
+from ncclkit.causes.engine import diagnose
 from ncclkit.causes.summary import LINES, CitedLine, Summary, summarize
 from ncclkit.core.bandwidth import first_judgement, recorded_bound
 from ncclkit.core.case import Case

@@ -20,7 +20,8 @@ from ncclkit.analysis.consistency import (
     MissingFact,
     compare,
 )
-from ncclkit.causes.engine import judge_facts, rank
+from ncclkit.causes.engine import judge_facts
+from ncclkit.causes.order import rank_findings
 from ncclkit.core import themes
 from ncclkit.core.case import Case
 from ncclkit.core.model import Fact, Finding
@@ -77,7 +78,7 @@ def facts_view(case: Case) -> View:
     nothing is stored.
     """
     judged = judge_facts(case.facts)
-    verdicts = rank([f for f in judged if f.verdict == "found"]) + [
+    verdicts = rank_findings([f for f in judged if f.verdict == "found"]) + [
         f for f in judged if f.verdict != "found"
     ]
     body = [_card(title, facts, verdicts) for title, facts in themes.by_theme(case.facts).items()]

@@ -28,7 +28,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ncclkit import evidence
-from ncclkit.causes.engine import Diagnosis, diagnose
+from ncclkit.causes.diagnosis import Diagnosis
+from ncclkit.causes.engine import diagnose
 from ncclkit.core.case import Case
 from ncclkit.core.model import NcclkitError
 from ncclkit.evidence.logs import fill

@@ -23,7 +23,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from ncclkit.causes.engine import Diagnosis  # noqa: E402
+from ncclkit.causes.diagnosis import Diagnosis  # noqa: E402
 from tests.bench.diagnosis import judge  # noqa: E402
 
 LOG_NAME = re.compile(r"\.(?:log|out|err)$|(?:log|slurm|output)[^/]*\.txt$|/result_\d+\.txt$", re.I)

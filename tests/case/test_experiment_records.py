@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from ncclkit import evidence
-from ncclkit.causes.engine import Diagnosis, diagnose
+from ncclkit.causes.diagnosis import Diagnosis
+from ncclkit.causes.engine import diagnose
 from ncclkit.core import experiment_records
 from ncclkit.core.bandwidth import Expectation
 from ncclkit.core.case import Case

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from ncclkit import evidence
-from ncclkit.causes.engine import Diagnosis, diagnose
+from ncclkit.causes.diagnosis import Diagnosis
+from ncclkit.causes.engine import diagnose
 from ncclkit.core.case import Case
 from ncclkit.core.model import Fact, Finding, from_dict
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 
-from ncclkit.causes.engine import Diagnosis, diagnose
+from ncclkit.causes.diagnosis import Diagnosis
+from ncclkit.causes.engine import diagnose
 from ncclkit.causes.summary import Summary, summarize
 from tests.cases import read_text
 

@@ -9,7 +9,8 @@ import sys
 import pytest
 
 from ncclkit.causes import HEADINGS, catalogue, page
-from ncclkit.causes.engine import USUAL, diagnose
+from ncclkit.causes.engine import diagnose
+from ncclkit.causes.order import USUAL
 from ncclkit.core.case import Case
 from ncclkit.core.model import NcclkitError
 from ncclkit.evidence import KINDS

@@ -7,7 +7,8 @@ from types import SimpleNamespace
 import pytest
 
 from ncclkit.causes import catalogue, engine
-from ncclkit.causes.engine import Diagnosis, diagnose
+from ncclkit.causes.diagnosis import Diagnosis
+from ncclkit.causes.engine import diagnose
 from ncclkit.causes.summary import summarize
 from ncclkit.core.case import Case
 from ncclkit.core.model import Event, Finding, clear, found

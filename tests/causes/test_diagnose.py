@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from ncclkit import causes
-from ncclkit.causes.engine import diagnose, judge, rank
+from ncclkit.causes.engine import diagnose, judge
+from ncclkit.causes.order import rank_findings
 from ncclkit.core.case import Case
 from ncclkit.core.model import Event, Finding, Strength, found
 from ncclkit.evidence.samples import sample
@@ -21,23 +22,23 @@ def finding(cause: str, strength: Strength, text: str = "") -> Finding:
 
 
 def test_the_root_stands_above_what_it_explains() -> None:
-    order = rank([finding("slow_rank", "likely"), finding("rank_exception", "likely")])
+    order = rank_findings([finding("slow_rank", "likely"), finding("rank_exception", "likely")])
     assert [f.cause for f in order] == ["rank_exception", "slow_rank"]
 
 
 def test_a_weak_root_does_not_push_a_proven_finding_down() -> None:
-    order = rank([finding("slow_rank", "proven"), finding("rank_exception", "likely")])
+    order = rank_findings([finding("slow_rank", "proven"), finding("rank_exception", "likely")])
     assert [f.cause for f in order] == ["slow_rank", "rank_exception"]
 
 
 def test_two_that_explain_each_other_are_ordered_by_strength() -> None:
-    order = rank([finding("rank_divergence", "possible"), finding("shape_mismatch", "proven")])
+    order = rank_findings([finding("rank_divergence", "possible"), finding("shape_mismatch", "proven")])
     assert [f.cause for f in order] == ["shape_mismatch", "rank_divergence"]
 
 
 def test_what_rests_on_the_line_of_a_stronger_root_is_left_out() -> None:
     line = "OSError: [Errno 28] No space left on device"
-    order = rank([finding("rank_exception", "likely", f"Traceback\n{line}"), finding("disk_or_io", "proven", line)])
+    order = rank_findings([finding("rank_exception", "likely", f"Traceback\n{line}"), finding("disk_or_io", "proven", line)])
     assert [f.cause for f in order] == ["disk_or_io"]
 
 

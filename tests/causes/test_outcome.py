@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from ncclkit.analysis.complaints import says_complaint, says_failure
-from ncclkit.causes.engine import Diagnosis
+from ncclkit.causes.diagnosis import Diagnosis
 from tests.cases import judged_log
 
 WELL = Path(__file__).parents[1] / "healthy"

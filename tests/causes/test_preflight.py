@@ -11,7 +11,8 @@ import pytest
 from ncclkit.agent import facts as agent
 from ncclkit.analysis.picks import failed
 from ncclkit.causes import catalogue
-from ncclkit.causes.engine import diagnose, rank
+from ncclkit.causes.engine import diagnose
+from ncclkit.causes.order import rank_findings
 from ncclkit.core.case import Case
 from ncclkit.core.model import Event, Fact, Finding, NcclkitError, found
 from ncclkit.core.resources import UNITS, set_job_spec
@@ -254,9 +255,9 @@ def test_a_risk_stands_below_what_a_job_has_said_and_explains_no_other_risk() ->
         return found(cause, "likely", "Because.", [piece])
 
     risks = [finding("shm_too_small", Fact("limits.shm.size", 1)), finding("host_oom", Fact("memory.total", 1))]
-    order = rank([*risks, finding("port_in_use", Event("x", "job", "job.log", 1))])
+    order = rank_findings([*risks, finding("port_in_use", Event("x", "job", "job.log", 1))])
     assert [f.cause for f in order] == ["port_in_use", "shm_too_small", "host_oom"]
-    assert [f.cause for f in rank([*risks, finding("rank_killed", Event("x", "job", "job.log", 1))])][
+    assert [f.cause for f in rank_findings([*risks, finding("rank_killed", Event("x", "job", "job.log", 1))])][
         0
     ] == "shm_too_small"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ncclkit.causes.engine import rank
+from ncclkit.causes.order import rank_findings
 from ncclkit.core.model import Event, Finding, Strength, found
 
 
@@ -25,4 +25,4 @@ def finding(cause: str, strength: Strength, *ranks: int) -> Finding:
 )
 def test_the_reason_of_a_lateness_stands_above_it(reason: Finding, first: str) -> None:
     late = finding("slow_rank", "proven", 1)
-    assert [row.cause for row in rank([late, reason])][0] == first
+    assert [row.cause for row in rank_findings([late, reason])][0] == first

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from ncclkit import evidence
-from ncclkit.causes.engine import Diagnosis, diagnose
+from ncclkit.causes.diagnosis import Diagnosis
+from ncclkit.causes.engine import diagnose
 from ncclkit.core.case import Case
 from ncclkit.core.model import Fact, Measurement, cite
 from ncclkit.evidence.samples import HERE, recording_names, sample

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from ncclkit.causes import resemblance
-from ncclkit.causes.engine import Diagnosis
+from ncclkit.causes.diagnosis import Diagnosis
 from ncclkit.core.model import cite
 from tests.causes.specimens import FOLDERS, expected, judged, name
 

@@ -12,7 +12,8 @@ import nbformat
 import pytest
 
 from ncclkit.causes.differential import Differential
-from ncclkit.causes.engine import Diagnosis, diagnose
+from ncclkit.causes.diagnosis import Diagnosis
+from ncclkit.causes.engine import diagnose
 from ncclkit.core.case import Case
 from ncclkit.evidence.logs import read_logs
 from ncclkit.experiments import questions

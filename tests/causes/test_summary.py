@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from ncclkit.causes.engine import Diagnosis, diagnose
+from ncclkit.causes.diagnosis import Diagnosis
+from ncclkit.causes.engine import diagnose
 from ncclkit.causes.summary import Summary, summarize
 from ncclkit.cli import terminal
 from ncclkit.core.case import Case

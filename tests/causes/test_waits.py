@@ -16,7 +16,8 @@ from ncclkit.agent.run import processes
 from ncclkit.analysis import waits
 from ncclkit.analysis.motion import headline
 from ncclkit.analysis.waits import blockages, position_bars, rank_positions, waiting_time
-from ncclkit.causes.engine import Diagnosis, diagnose
+from ncclkit.causes.diagnosis import Diagnosis
+from ncclkit.causes.engine import diagnose
 from ncclkit.core.case import Case
 from ncclkit.core.model import Event
 from ncclkit.evidence.records import from_attached

@@ -11,7 +11,8 @@ from functools import cache
 import pytest
 
 from ncclkit import cli
-from ncclkit.causes.engine import EXIT_STATUS, STRENGTHS
+from ncclkit.causes.diagnosis import EXIT_STATUS
+from ncclkit.causes.order import STRENGTHS
 from tests.packaging.project import ROOT
 
 README = (ROOT / "README.md").read_text()

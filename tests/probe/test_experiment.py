@@ -14,7 +14,8 @@ import pytest
 
 from ncclkit import evidence
 from ncclkit.causes import nccl_bug
-from ncclkit.causes.engine import Diagnosis, diagnose
+from ncclkit.causes.diagnosis import Diagnosis
+from ncclkit.causes.engine import diagnose
 from ncclkit.core.case import Case
 from ncclkit.core.model import Advice, Event, Fact, NcclkitError, found
 from ncclkit.core.runs import LARGEST, ON_GPUS, Plan, Run, changed

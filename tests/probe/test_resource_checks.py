@@ -17,7 +17,7 @@ import pytest
 
 from ncclkit.agent.run import resource_checks
 from ncclkit.causes._experiments import LIMITS, machine
-from ncclkit.causes.engine import Diagnosis
+from ncclkit.causes.diagnosis import Diagnosis
 from ncclkit.core import budgets, resources
 from ncclkit.core.case import Case
 from ncclkit.core.model import Event, Fact, Finding, found

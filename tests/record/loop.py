@@ -22,7 +22,8 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from ncclkit.causes.engine import Diagnosis, diagnose  # noqa: E402
+from ncclkit.causes.diagnosis import Diagnosis  # noqa: E402
+from ncclkit.causes.engine import diagnose  # noqa: E402
 from ncclkit.core.case import Case  # noqa: E402
 from ncclkit.core.experiment_records import ExperimentRecord  # noqa: E402
 from ncclkit.core.model import NcclkitError  # noqa: E402

@@ -9,7 +9,7 @@ import pytest
 
 import ncclkit as nk
 from ncclkit.causes import catalogue, page
-from ncclkit.causes.engine import Diagnosis
+from ncclkit.causes.diagnosis import Diagnosis
 from ncclkit.core.case import Case
 from ncclkit.core.model import Advice
 from ncclkit.report.page import FIGURE_SLOT as OF_REPORT

@@ -10,7 +10,8 @@ import pytest
 
 import ncclkit as nk
 from ncclkit.analysis.timeline import timelines
-from ncclkit.causes.engine import Diagnosis, diagnose
+from ncclkit.causes.diagnosis import Diagnosis
+from ncclkit.causes.engine import diagnose
 from ncclkit.core.case import Case
 from ncclkit.core.model import Event, Finding, fields_of, found
 from ncclkit.evidence.samples import HERE

@@ -1,0 +1,113 @@
+"""Whether suspects are named: only where a line says failure or complaint, and no rule is sure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from ncclkit.analysis.complaints import is_short_of_target
+from ncclkit.analysis.outcome import (
+    outcome,
+)
+from ncclkit.analysis.trouble import Trouble, trouble
+from ncclkit.causes import resemblance
+from ncclkit.causes.differential import Differential, differential
+from ncclkit.causes.order import STRENGTHS
+from ncclkit.causes.recovery import OWN
+from ncclkit.causes.suspects import suspect_finding
+from ncclkit.core.case import Case
+from ncclkit.core.kinds import (
+    AttachRank,
+)
+from ncclkit.core.model import Event, Finding
+
+PROGRAM = (*OWN, "TypeError", "AssertionError", "FileNotFoundError", "UnboundLocalError")
+"""Errors that hardly any library uses to report what the system refused."""
+
+
+def names_with_suspects(
+    findings: list[Finding], verdicts: Sequence[Finding], case: Case
+) -> tuple[list[Finding], Differential | None]:
+    """The findings; where something failed and none is more than possible, also the usual suspects,
+    in one order.
+
+    Without a line that says failure or complaint nothing is said: a table or a command line
+    resembles much.
+    """
+    against = trouble(case)
+    lines = resemblance.abnormal(case)
+    if not lines or case.of(AttachRank):  # ranks of any job that waits look alike
+        return findings, None
+    text = resemblance.Text(lines)
+    findings = [_messenger(finding, text) for finding in findings]
+    if any(STRENGTHS[finding.strength] > 1 for finding in findings) or went_well(case):
+        return findings, None
+    known = {finding.cause: finding for finding in findings}
+    cleared = {
+        verdict.cause: verdict.evidence for verdict in verdicts if verdict.verdict == "clear"
+    }
+    suspects = differential(case, text, list(known), cleared)
+    # who answers a question about a job says that something is wrong with it
+    is_asked = bool(suspects.answers)
+    is_failure = against and (known or _names_suspects(case, text, against, suspects))
+    if not is_asked and not is_failure:
+        return findings, suspects  # for who asks: nothing here says that anything failed
+    named = suspects.named(known)
+    return [
+        suspect_finding(one, suspects, known.get(one.cause), case, text, against.lines)
+        for one in named
+    ], suspects
+
+
+def went_well(case: Case) -> bool:
+    """Whether a job was seen to succeed or to be at work, and nothing speaks against it."""
+    how = outcome(case)
+    return not trouble(case) and bool(how.success or how.work)
+
+
+def _names_suspects(
+    case: Case, text: resemblance.Text, against: Trouble, suspects: Differential
+) -> bool:
+    """Whether a text says clearly enough that a job failed, by its symptom or by what
+    it resembles.
+    """
+    if all(is_short_of_target(line.text) for line in against.lines):
+        return False
+    if resemblance.resembles_sound_job(text, resemblance.SOUND if against.errors else 0.0):
+        return False
+    if suspects.seen and resemblance.is_topic(case):
+        return True
+    only_errors = not (against.failures or against.complaints or against.stacks)
+    if only_errors and not resemblance.comparable(against.errors):
+        return False
+    return max(text.shares.values()) >= _least_share(case, against)
+
+
+def _least_share(case: Case, against: Trouble) -> float:
+    """The share of the resemblance that the best cause must have: the less was said, the more."""
+    if not resemblance.is_topic(case):
+        return resemblance.SURE
+    if resemblance.comparable([*against.errors, *against.failures]):
+        return resemblance.FIRST
+    if against.complaints:
+        return resemblance.COMPLAINED
+    return resemblance.CALM
+
+
+def _messenger(finding: Finding, text: resemblance.Text) -> Finding:
+    """An exception is merely a possible cause where all lines together clearly resemble another
+    one.
+    """
+    raised = [
+        piece
+        for piece in finding.evidence
+        if isinstance(piece, Event) and piece.kind == "python.exception"
+    ]
+    sign = (finding.cause, finding.strength) == ("rank_exception", "likely") and raised
+    if (
+        not sign
+        or any(event.data.type in PROGRAM for event in raised)
+        or not resemblance.messenger(text)
+    ):
+        return finding
+    return replace(finding, strength="possible")
