@@ -692,6 +692,8 @@ LOGGED = any_of(
 TABLE = any_of(
     r"\balgbw\b.*\bbusbw\b",
     r"out-of-place",
+    # │   ├── m2n_checks.h    # Error-checking macros
+    r"^[│├└─ ]{2,}",
     r"\b(?:PASS\b.*\bFAIL|FAIL\b.*\bPASS)\b",
     r"# ?Out of bounds values\s*:\s*0 OK",
 )
@@ -713,6 +715,8 @@ CHATTER = any_of(
     r"^Note:",
     r"^Hint:",
     r"\bThis option\b",
+    # Expected result: sum of ranks 0 to 3 = 6      have the expected size of 4
+    r"\bexpected (?:results?|sizes?|outputs?|values?)\b(?!.*\b(?:but|got|instead|not)\b)",
     r"\bexpected (?P<value>[\w.+-]+),? (?:but )?got (?P=value)(?![\w.])",
     r"\bMake sure (?:to|that)\b",
     GLOG_INFO,
