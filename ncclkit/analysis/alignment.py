@@ -34,6 +34,7 @@ from ncclkit.analysis.communicators import Index, communicators
 from ncclkit.analysis.once import once
 from ncclkit.core import text
 from ncclkit.core.case import Case
+from ncclkit.core.event_list import known_ranks
 from ncclkit.core.kinds import FlightFinding, FlightMismatch, FlightMissing, FlightP2p, FlightStuck
 from ncclkit.core.model import Event
 from ncclkit.core.summary import ranks
@@ -249,7 +250,7 @@ def compare_watchdogs(events: Sequence[Event]) -> Iterator[Disagreement]:
     differing = {}
     if groups:
         differing = {(one.group, one.seq): one for one in differing_timeouts(events)}
-    spoke = {event.rank for event in events if event.rank is not None}
+    spoke = known_ranks(events)
     if groups:
         world = set(ranks(events))
     else:

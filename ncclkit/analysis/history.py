@@ -21,6 +21,7 @@ from ncclkit.analysis.consistency import compare
 from ncclkit.analysis.steps import StepTimes, last_steps
 from ncclkit.core import storage
 from ncclkit.core.case import Case
+from ncclkit.core.event_list import known_hosts
 from ncclkit.core.model import Fact, Measurement, NcclkitError
 from ncclkit.core.text import format_bytes, format_time, natural, percent, plural
 
@@ -200,7 +201,7 @@ def _differences(before: Case, after: Case) -> tuple[str, ...]:
     """What is not the same on a host that both name, else on the first of each; and the variables
     of the tests.
     """
-    hosts = [{fact.host for fact in case.facts if fact.host} for case in (before, after)]
+    hosts = [known_hosts(case.facts) for case in (before, after)]
     shared = sorted(hosts[0] & hosts[1], key=natural)
     chosen = [shared[:1] or sorted(names, key=natural)[:1] for names in hosts]
     facts = [

@@ -8,6 +8,7 @@ from itertools import chain, groupby
 from ncclkit.analysis.once import once
 from ncclkit.core import text
 from ncclkit.core.case import Case
+from ncclkit.core.event_list import known_hosts, known_ranks
 from ncclkit.core.kinds import (
     DdpParams,
     NcclChannel,
@@ -42,12 +43,12 @@ def name_ranks(ranks: Iterable[int]) -> str:
 
 def name_hosts(events: Iterable[Event]) -> tuple[str, ...]:
     """The hosts that these events come from, sorted."""
-    return tuple(sorted({event.host for event in events if event.host}))
+    return tuple(sorted(known_hosts(events)))
 
 
 def ranks_in(events: Iterable[Event]) -> tuple[int, ...]:
     """The ranks that these events come from, sorted."""
-    return tuple(sorted({event.rank for event in events if event.rank is not None}))
+    return tuple(sorted(known_ranks(events)))
 
 
 def on(host: str) -> str:

@@ -17,6 +17,7 @@ from typing import Any
 from ncclkit.analysis.once import once
 from ncclkit.analysis.picks import in_order
 from ncclkit.core.case import Case
+from ncclkit.core.event_list import known_ranks
 from ncclkit.core.kinds import (
     AttachRank,
     C10dStatus,
@@ -180,9 +181,7 @@ def rank_states(case: Case) -> RankStates:
     raised = _first_by_rank(
         [e for e in case.of(PythonException) if is_own(e) and not _after(e, stopped)]
     )
-    seen = {e.rank for e in case.events if e.rank is not None} | {
-        rank for rank in waiting if rank >= 0
-    }
+    seen = known_ranks(case.events) | {rank for rank in waiting if rank >= 0}
     raised = {
         rank: error for rank, error in raised.items() if not _given_up(waiting.get(rank), error)
     }

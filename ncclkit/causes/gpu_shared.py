@@ -38,6 +38,7 @@ from ncclkit.analysis.picks import of_job, pick
 from ncclkit.analysis.speed import measured_speed
 from ncclkit.causes._preflight import HostFacts, Preflight, Risk, number
 from ncclkit.core.case import Case
+from ncclkit.core.event_list import known_hosts
 from ncclkit.core.model import Advice, Experiment, Finding, Strength, found, unknown
 
 ID = "gpu_shared"
@@ -73,7 +74,7 @@ def _used_by_others(case: Case) -> Finding | None:
     if speed is None or not shared:
         return None
     gpus = tuple(sorted({str(gpu) for event in shared for gpu in event.data.gpus}, key=int))
-    hosts = tuple(sorted({event.host for event in shared if event.host}))
+    hosts = tuple(sorted(known_hosts(shared)))
     why = pick(shared, [speed.judgement.best])
     return found(
         ID,

@@ -48,6 +48,7 @@ from ncclkit.causes import _tested
 from ncclkit.causes._experiments import limits, meeting, unasked
 from ncclkit.core.case import Case
 from ncclkit.core.connections import is_loopback
+from ncclkit.core.event_list import known_hosts
 from ncclkit.core.kinds import (
     C10dTimeout,
     Endpoint,
@@ -217,7 +218,7 @@ def _announced(case: Case) -> Finding | None:
     ]
     shown = case.of(SystemFault, what="own_name")
     if shown and (asked or case.of(StoreConnectTimeout) or case.of(StoreRetry)):
-        names = tuple(sorted({e.host for e in shown if e.host}))
+        names = tuple(sorted(known_hosts(shown)))
         say = (
             f"Hostname {' and '.join(names)} resolves to loopback there, so other hosts are given a"
             " loopback address."
@@ -234,7 +235,7 @@ def _announced(case: Case) -> Finding | None:
         for fact in of_job_hosts(case, case.facts_of("net.hostname.addresses"))
         if _to_itself(fact)
     ]
-    hosts = tuple(sorted({fact.host for fact in own if fact.host}))
+    hosts = tuple(sorted(known_hosts(own)))
     whose = "a host's own name probably resolves to it"
     if hosts:
         whose = f"hostname {' and '.join(hosts)} resolves to it"
@@ -325,7 +326,7 @@ def _own_names(case: Case) -> Finding | None:
     foreign = _foreign(case)
     own = [f for f in case.facts_of("net.hostname.addresses") if f.host in gloo]
     own = [f for f in own if not f.value or _to_itself(f) or f.host in foreign]
-    alone = len({f.host for f in case.facts if f.host}) < 2
+    alone = len(known_hosts(case.facts)) < 2
     if not own or (alone and of_job(case)):  # harmless for a job on this host only
         return None
     first = own[0]
@@ -438,7 +439,7 @@ def _foreign(case: Case) -> set[str]:
 
 
 def _hosts(case: Case) -> set[str]:
-    return {e.host for e in case.events if e.host} | {f.host for f in case.facts if f.host}
+    return known_hosts(case.events) | known_hosts(case.facts)
 
 
 def _advice(name: str) -> tuple[Advice, ...]:

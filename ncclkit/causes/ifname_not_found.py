@@ -35,6 +35,7 @@ from ncclkit.analysis.hosts import shared_network
 from ncclkit.analysis.picks import env_of, family, matching, messages, on, pick, ranks_in, without
 from ncclkit.causes._preflight import HostFacts, Preflight, Risk
 from ncclkit.core.case import Case
+from ncclkit.core.event_list import known_hosts
 from ncclkit.core.kinds import GlooNoInterface, NcclBootstrap
 from ncclkit.core.model import Advice, Event, Evidence, Experiment, Fact, Finding, Strength, found
 
@@ -135,7 +136,7 @@ def _finding(
         say,
         evidence,
         ranks=ranks_in(events),
-        hosts=tuple(sorted({piece.host for piece in why if piece.host})),
+        hosts=tuple(sorted(known_hosts(why))),
         interfaces=(wanted,) if wanted else (),
         advice=(own,) if own else _advice(variable, wanted, exist),
         next=None if strength == "proven" else experiment(case),

@@ -46,6 +46,7 @@ from ncclkit.analysis.picks import (
 )
 from ncclkit.causes._preflight import HostFacts, Preflight, Risk
 from ncclkit.core.case import Case
+from ncclkit.core.event_list import known_hosts
 from ncclkit.core.kinds import C10dError, NcclBootstrap, NcclVersion, WorkerPhase
 from ncclkit.core.model import Advice, Event, Evidence, Experiment, Fact, Finding, Strength, found
 
@@ -289,7 +290,7 @@ def _different_libraries(case: Case) -> Finding | None:
                 " together."
             )
             few = [fact for _, facts in groups[:-1] for fact in facts]
-            hosts = tuple(sorted({fact.host for fact in few if fact.host}))
+            hosts = tuple(sorted(known_hosts(few)))
             named = {event.host.partition(".")[0] for event in case.events}
             elsewhere = any(host.partition(".")[0] not in named for host in hosts)
             strength: Strength = "likely"

@@ -48,6 +48,7 @@ from ncclkit.analysis.picks import (
 from ncclkit.analysis.rank_states import LARGEST, rank_states
 from ncclkit.causes._experiments import minimal
 from ncclkit.core.case import Case
+from ncclkit.core.event_list import known_ranks
 from ncclkit.core.kinds import (
     C10dTimeout,
     C10dUniqueId,
@@ -400,9 +401,7 @@ def _no_slots(case: Case) -> Finding | None:
 
 
 def _absent(case: Case, expected: int) -> tuple[int, ...]:
-    seen = {e.rank for e in case.events if e.rank is not None} | {
-        e.data.number for e in case.of(JobMember)
-    }
+    seen = known_ranks(case.events) | {e.data.number for e in case.of(JobMember)}
     seen.discard(None)
     if seen:
         return tuple(rank for rank in range(expected) if rank not in seen)

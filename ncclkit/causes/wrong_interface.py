@@ -55,6 +55,7 @@ from ncclkit.analysis.rank_states import rank_states, spans_hosts
 from ncclkit.causes import _starting, _tested
 from ncclkit.core.case import Case
 from ncclkit.core.connections import NetworkPath, ends
+from ncclkit.core.event_list import known_hosts
 from ncclkit.core.kinds import GlooConnect, NcclBootstrap, NcclMessage, NcclWarn, StepProgress
 from ncclkit.core.model import Advice, Event, Evidence, Experiment, Fact, Finding, Strength, found
 
@@ -350,7 +351,7 @@ def _facts(case: Case) -> Finding | None:
         " machine: a job of several hosts would not connect."
     )
     names = tuple(sorted({str(f.value) for f in inner}))
-    hosts = tuple(sorted({f.host for f in inner if f.host}))
+    hosts = tuple(sorted(known_hosts(inner)))
     advice = (_advice(names[0]),)
     return found(
         ID,

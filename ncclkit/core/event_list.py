@@ -9,7 +9,7 @@ from collections.abc import Callable, Hashable, Iterable
 from functools import wraps
 from typing import Any, TypeVar
 
-from ncclkit.core.model import Event
+from ncclkit.core.model import Event, Fact
 
 Method = TypeVar("Method", bound=Callable[..., Any])
 Places = dict[Hashable, list[int]]
@@ -84,3 +84,21 @@ def _places(keys: Iterable[Hashable]) -> Places:
     for place, key in enumerate(keys):
         places[key].append(place)
     return places
+
+
+def known_hosts(records: Iterable[Event | Fact]) -> set[str]:
+    """The hosts that these events or facts name."""
+    hosts = set()
+    for record in records:
+        if record.host:
+            hosts.add(record.host)
+    return hosts
+
+
+def known_ranks(records: Iterable[Event | Fact]) -> set[int]:
+    """The ranks that these events or facts name."""
+    ranks = set()
+    for record in records:
+        if record.rank is not None:
+            ranks.add(record.rank)
+    return ranks

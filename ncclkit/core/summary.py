@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ncclkit.core.event_list import known_ranks
 from ncclkit.core.kinds import NcclVersion, WorkerPhase
 from ncclkit.core.model import Event
 
@@ -22,9 +23,7 @@ def job(events: Sequence[Event], inputs: Sequence[Mapping[str, Any]] = ()) -> di
     differ.
     """
     size = _size(events)
-    logged = {event.rank for event in events if event.rank is not None} | {
-        rank for row in inputs for rank in row.get("ranks", ())
-    }
+    logged = known_ranks(events) | {rank for row in inputs for rank in row.get("ranks", ())}
     silent = []
     if size and logged:
         silent = sorted(set(range(size)) - logged)

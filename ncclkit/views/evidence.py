@@ -19,6 +19,7 @@ import ipywidgets as W
 from ncclkit.analysis.timeline import abnormal
 from ncclkit.core import secrets
 from ncclkit.core.case import Case
+from ncclkit.core.event_list import known_ranks
 from ncclkit.core.model import Event, fields_of
 from ncclkit.core.text import format_bytes, plural, some
 from ncclkit.evidence.sources.streams import DAMAGE, Readable, unpack
@@ -311,7 +312,7 @@ def events_summary(events: Sequence[Event]) -> str:
     """How many events, from how many ranks and files, and how many of them are abnormal."""
     if not events:
         return "No events: no log has been read yet"
-    ranks = {event.rank for event in events if event.rank is not None}
+    ranks = known_ranks(events)
     wrong = sum(abnormal(event) for event in events)
     where = f"{plural(len({e.path for e in events}), 'file')}, {plural(len(ranks), 'rank')}"
     return (
@@ -410,7 +411,7 @@ def _table(groups: Sequence[Sequence[Event]], folder: str) -> Markup:
 
 
 def _speakers(group: Sequence[Event]) -> str:
-    return some(sorted({event.rank for event in group if event.rank is not None})) or "–"
+    return some(sorted(known_ranks(group))) or "–"
 
 
 def _raw(group: Sequence[Event]) -> Markup:

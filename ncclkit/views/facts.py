@@ -23,6 +23,7 @@ from ncclkit.analysis.consistency import (
 from ncclkit.causes.engine import judge_facts, rank
 from ncclkit.core import themes
 from ncclkit.core.case import Case
+from ncclkit.core.event_list import known_hosts, known_ranks
 from ncclkit.core.model import Fact, Finding
 from ncclkit.core.text import HOSTS, fold_hosts, host_list, plural, quantity, some
 from ncclkit.views._base import View
@@ -93,7 +94,7 @@ def facts_summary(facts: Sequence[Fact], verdicts: Iterable[Finding]) -> str:
     """
     if not facts:
         return "No facts have been collected yet"
-    hosts = {fact.host for fact in facts if fact.host}
+    hosts = known_hosts(facts)
     blind = sum(fact.value is None for fact in facts)
     about = ""
     if hosts:
@@ -354,7 +355,7 @@ def known_table(facts: Sequence[Fact]) -> Markup:
         # the same of each GPU: `gpu.0.model` and `gpu.1.model` stand together
         general = themes.NUMBER.sub(".N", fact.name)
         names[general][repr(fact.value)].append(fact)
-    hosts = len({fact.host for fact in facts if fact.host}) > 1
+    hosts = len(known_hosts(facts)) > 1
     rows: list[tuple[Markup, str, object]] = []
     for name, values in names.items():
         groups = list(values.values())
@@ -408,7 +409,7 @@ def _name(name: str, group: Sequence[Fact]) -> Markup:
     """The name as it was given where a row holds one fact, its rank where it has one, and its
     source.
     """
-    ranks = {fact.rank for fact in group if fact.rank is not None}
+    ranks = known_ranks(group)
     said = ""
     if ranks:
         said = f" rank {some(sorted(ranks))}"
