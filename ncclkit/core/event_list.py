@@ -49,7 +49,10 @@ class EventList(list[Event]):
         """Events whose kind begins so."""
         kinds = self._kinds()
         members = [kind for kind in kinds if str(kind).startswith(prefix)]
-        return self._at(sorted(place for kind in members for place in kinds[kind]))
+        places = []
+        for kind in members:
+            places.extend(kinds[kind])
+        return self._at(sorted(places))
 
     def of_rank(self, rank: int) -> list[Event]:
         """Events of this rank."""
@@ -102,3 +105,11 @@ def known_ranks(records: Iterable[Event | Fact]) -> set[int]:
         if record.rank is not None:
             ranks.add(record.rank)
     return ranks
+
+
+def first_host(records: Iterable[Event | Fact]) -> str:
+    """The host of the first event or fact that names one; empty where none does."""
+    for record in records:
+        if record.host:
+            return record.host
+    return ""
