@@ -34,6 +34,7 @@ from ncclkit.analysis.communicators import Index, communicators
 from ncclkit.analysis.once import once
 from ncclkit.core import text
 from ncclkit.core.case import Case
+from ncclkit.core.event_list import known_ranks
 from ncclkit.core.kinds import FlightFinding, FlightMismatch, FlightMissing, FlightP2p, FlightStuck
 from ncclkit.core.model import Event
 from ncclkit.core.summary import ranks
@@ -88,6 +89,14 @@ def sides(
     )
 
 
+def _ranks_of_sides(found: Iterable[tuple[Any, list[int]]]) -> list[int]:
+    """All ranks of some of the `sides`, sorted."""
+    together = []
+    for _, side in found:
+        together += side
+    return sorted(together)
+
+
 def cited(*groups: Iterable[Event]) -> tuple[Event, ...]:
     """The first few events of each group in turn, so that every side has its word."""
     rows = [list(group)[:CITED] for group in groups]
@@ -136,7 +145,11 @@ def clocks(events: Sequence[Event]) -> list[Clock]:
 
 def _hosts(events: Iterable[Event]) -> dict[int, str]:
     """Global rank → host, from the lines that tell both."""
-    return {e.rank: _short(e.host) for e in events if e.rank is not None and e.host}
+    host_of_rank = {}
+    for event in events:
+        if event.rank is not None and event.host:
+            host_of_rank[event.rank] = _short(event.host)
+    return host_of_rank
 
 
 def _short(host: str) -> str:
@@ -180,25 +193,26 @@ def _times(
 
 
 def _offsets(times: Times) -> list[Clock]:
-    common = {
-        key: {host: median(said) for host, said in by.items()}
-        for key, by in times.items()
-        if len(by) > 1
-    }
-    seen = Counter(host for by in common.values() for host in by)
+    common: list[dict[str, float]] = []
+    for by_host in times.values():
+        if len(by_host) > 1:
+            common.append({host: median(said) for host, said in by_host.items()})
+    seen: Counter[str] = Counter()
+    for by in common:
+        seen.update(by.keys())
     if not seen:
         return []
     reference = min(seen, key=lambda host: (-seen[host], host))
     apart: dict[str, list[float]] = defaultdict(list)
-    for by in common.values():
+    for by in common:
         for host, time in by.items():
             if host != reference and reference in by:
                 apart[host].append(time - by[reference])
-    known = [
-        Clock(host, median(gaps), _spread(gaps), len(gaps))
-        for host, gaps in sorted(apart.items())
-        if len(gaps) >= LEAST
-    ]
+    known = []
+    for host, gaps in sorted(apart.items()):
+        # with fewer shared events no offset is claimed
+        if len(gaps) >= LEAST:
+            known.append(Clock(host, median(gaps), _spread(gaps), len(gaps)))
     if known:
         return [Clock(reference, 0.0, 0.0, seen[reference]), *known]
     return []
@@ -249,7 +263,7 @@ def compare_watchdogs(events: Sequence[Event]) -> Iterator[Disagreement]:
     differing = {}
     if groups:
         differing = {(one.group, one.seq): one for one in differing_timeouts(events)}
-    spoke = {event.rank for event in events if event.rank is not None}
+    spoke = known_ranks(events)
     if groups:
         world = set(ranks(events))
     else:
@@ -272,8 +286,16 @@ class _Group:
         self.waits = waits
         self.spoke = spoke
         self.members = members
-        self.seq = min(wait.seq for wait in waits.values() if wait.seq is not None)
-        self.inside = {rank: wait for rank, wait in sorted(waits.items()) if wait.seq == self.seq}
+        seqs = []
+        for wait in waits.values():
+            if wait.seq is not None:
+                seqs.append(wait.seq)
+        self.seq = min(seqs)
+        wait_of_rank = {}
+        for rank, wait in sorted(waits.items()):
+            if wait.seq == self.seq:
+                wait_of_rank[rank] = wait
+        self.inside = wait_of_rank
         self.behind = sorted(rank for rank, wait in waits.items() if wait.last < self.seq)
         self.beyond = sorted(waits.keys() - self.inside.keys() - set(self.behind))
         self.op = next((wait.op for wait in self.inside.values() if wait.op), "")
@@ -305,7 +327,7 @@ class _Group:
 
     def _differ(self, one: DifferingTimeouts) -> Disagreement:
         (value, most), *others = sides(one.values)
-        odd = sorted(rank for _, ranks in others for rank in ranks)
+        odd = _ranks_of_sides(others)
         word, name, start = (
             ("{} elements".format, self.op, "Sizes")
             if one.what == "size"
@@ -346,13 +368,17 @@ class _Group:
         return text.start(f"{text.ranks(ranks)} {text.verb(ranks, 'waits', 'wait')} in {where}")
 
     def _made(self, what: str, majority: list[int], odd: list[int], say: str) -> Disagreement:
-        lines = [
-            [event for rank in ranks if rank in self.waits for event in self.waits[rank].said]
-            for ranks in (odd, majority)
-        ]
+        lines = cited(self._lines_of(odd), self._lines_of(majority))
         return Disagreement(
-            self.name, self.desc, self.seq, what, tuple(majority), tuple(odd), say, cited(*lines)
+            self.name, self.desc, self.seq, what, tuple(majority), tuple(odd), say, lines
         )
+
+    def _lines_of(self, side: list[int]) -> list[Event]:
+        lines = []
+        for rank in side:
+            if rank in self.waits:
+                lines += self.waits[rank].said
+        return lines
 
 
 Call = tuple[str, int, int, int]
@@ -380,6 +406,7 @@ class _Book:
         numbers = (data.count, data.dtype, data.root)
         count, dtype, root = (-1 if number is None else int(number) for number in numbers)
         call = str(data.op), count, dtype, root
+        # equal calls are one event with a count, and opCount does not rise since 2.27
         self.counts[rank][call] += event.count
         self.lines.setdefault((rank, call), event)
 
@@ -389,7 +416,11 @@ def compare_call_counts(events: Sequence[Event]) -> Iterator[Disagreement]:
 
     Only of ranks that a line ties to it.
     """
-    lines = [e for e in events if e.kind == "nccl.op" and op_of(e).upper() not in POINT_TO_POINT]
+    lines = []
+    for event in events:
+        # a send has its counterpart on one rank only, so ranks need not share it
+        if event.kind == "nccl.op" and op_of(event).upper() not in POINT_TO_POINT:
+            lines.append(event)
     # a torn one could be any call
     lines = [e for e in lines if None not in (e.data.count, e.data.dtype)]
     for name, book in (_books(events, lines) if lines else {}).items():
@@ -426,11 +457,10 @@ def _without_init(lines: list[Event]) -> dict[str, _Book]:
         if event.rank is not None and event.data.nranks:
             books.setdefault(f"{event.data.nranks} ranks", _Book("")).add(event.rank, event)
             handles[event.data.nranks].add((event.rank, str(event.data.comm)))
-    sole = {
-        size
-        for size, held in handles.items()
-        if len({rank for rank, _ in held}) == len(held) == size
-    }
+    sole = set()
+    for size, held in handles.items():
+        if len({rank for rank, _ in held}) == len(held) == size:
+            sole.add(size)
     return {f"{size} ranks": books[f"{size} ranks"] for size in sorted(sole)}
 
 
@@ -446,9 +476,9 @@ def _disagree(name: str, book: _Book) -> Disagreement | None:
     if not owners:
         return None
     usual = max(owners, key=lambda call: (len(owners[call]), call))
-    first = {
-        rank: usual if usual in rest else min(rest, default=None) for rank, rest in rests.items()
-    }
+    first = {}
+    for rank, rest in rests.items():
+        first[rank] = usual if usual in rest else min(rest, default=None)
     if not all(len({first[rank] for rank in made}) == 1 for made in owners.values()):
         # both sides made one call, so a line is lost or one side is ahead
         first = {rank: usual if usual in rest else None for rank, rest in rests.items()}
@@ -457,11 +487,10 @@ def _disagree(name: str, book: _Book) -> Disagreement | None:
     came = {rank: sum(counts.values()) for rank, counts in book.counts.items()}
     (call, most), *others = sides(called if differs else first, came)
     held = [(call, most), *others]
-    odd = sorted(rank for _, ranks in others for rank in ranks)
-    lines = [
-        [book.lines[rank, call] for rank in ranks if (rank, call) in book.lines]
-        for call, ranks in reversed(held)
-    ]
+    odd = _ranks_of_sides(others)
+    lines = []
+    for call, side in reversed(held):
+        lines.append([book.lines[rank, call] for rank in side if (rank, call) in book.lines])
     common = sum(shared.values())
     what = "missing"
     if differs:
@@ -521,7 +550,11 @@ def differing_calls(case: Case) -> list[Disagreement]:
 
     Logs without their INIT lines may begin at different calls, so these say nothing.
     """
-    return [one for one in compare_call_counts(case.events) if one.desc and one.what != "missing"]
+    differing = []
+    for one in compare_call_counts(case.events):
+        if one.desc and one.what != "missing":
+            differing.append(one)
+    return differing
 
 
 def of_different_calls(one: Disagreement) -> bool:
@@ -589,7 +622,9 @@ def _mismatch(data: FlightMismatch) -> Parts:
     what, field = FIELDS.get(data.field, ("op", data.field))
     first = data.majority
     others = list(data.odd)
-    odd = {rank for side in others for rank in side["ranks"]}
+    odd = set()
+    for side in others:
+        odd.update(side["ranks"])
     if what == "op":
         name = ""
     else:
@@ -601,9 +636,10 @@ def _mismatch(data: FlightMismatch) -> Parts:
         say += f"{first['value']} elements are sent, {others[0]['value']} expected"
         say += f"; the splits of {text.ranks(odd)} do not fit" if odd else ""
     else:
-        say += "; ".join(
-            f"{text.ranks(side['ranks'])}: {side['value']}" for side in (first, *others[:3])
-        )
+        lines = []
+        for side in (first, *others[:3]):
+            lines.append(f"{text.ranks(side['ranks'])}: {side['value']}")
+        say += "; ".join(lines)
     return what, set(first["ranks"]) - odd, odd, say
 
 
@@ -623,7 +659,10 @@ def _missing(data: FlightMissing) -> Parts:
 
 
 def _stuck(data: FlightStuck) -> Parts:
-    done = {int(rank) for rank, state in data.states.items() if state == "completed"}
+    done = set()
+    for rank, state in data.states.items():
+        if state == "completed":
+            done.add(int(rank))
     rest = ": all entered it and none finished it"
     if done:
         rest = f"; {text.ranks(done)} finished it"
@@ -724,19 +763,21 @@ def _ras(events: Sequence[Event]) -> Iterator[Disagreement]:
     """Ranks of which RAS says that they launched fewer operations than the others of their
     communicator.
     """
-    reports = [event for event in events if event.kind == "ras.communicator" and event.data.behind]
+    reports = []
+    for event in events:
+        if event.kind == "ras.communicator" and event.data.behind:
+            reports.append(event)
     known = {}
     if reports:
         known = {_number(made.id): made for made in communicators(events)}
     for event in reports:
         data = event.data
         made = known.get(_number(event.data.hash))
-        least = [
-            (count, op)
-            for op, launched in data.counts.items()
-            for rank, count in launched.items()
-            if whole_number(rank) in data.behind
-        ]
+        least = []
+        for op, launched in data.counts.items():
+            for rank, count in launched.items():
+                if whole_number(rank) in data.behind:
+                    least.append((count, op))
         seq, op = min(least, default=(-2, ""))
         where = made.ranks if made else {}
         odd = sorted(where.get(rank, rank) for rank in data.behind)

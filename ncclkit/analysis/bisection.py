@@ -76,8 +76,10 @@ def bisect_ranks(
     search = _Search(nodes, bad)
     state = Bisected()
     try:
-        left = frozenset(rank for node in nodes for rank in node)
+        left: frozenset[int] = frozenset().union(*nodes)
         start = search.failing_group(left, [frozenset(hint) for hint in hints])
+        # a failure that does not return when all ranks are started anew was temporary: no rank is
+        # named
         if start is None:
             return Bisected(passing=True)
         while len(state.found) < MAX_CULPRITS:
@@ -89,6 +91,7 @@ def bisect_ranks(
             left -= search.left_out(one)
             if one.what == "together" or not left:
                 break
+            # at the end the others are shown to work without whoever was found
             if not search.fails(left)[0]:
                 return replace(state, rest=tuple(sorted(left)))
             start = left
@@ -145,7 +148,10 @@ class _Search:
 
     def culprit(self, start: Group, left: Group) -> Blamed:
         """Who is at fault where `start` fails; left: ranks that may be taken for an exchange."""
-        nodes = [node & start for node in self.nodes if node & start]
+        nodes = []
+        for node in self.nodes:
+            if node & start:
+                nodes.append(node & start)
         if len(nodes) > 1 and all(node in self.nodes for node in nodes):
             smallest = self.smallest(nodes, frozenset())
             if len(smallest) > 1 or len(smallest[0]) == 1:
@@ -174,6 +180,7 @@ class _Search:
         found = self._blamed(
             units, [frozenset({rank}) for rank in sorted(left & (nodes[0] | nodes[1]))]
         )
+        # where other ranks of the nodes do not decide either, the pair stays named
         if found.what == "interaction":
             return found
         return one
@@ -191,6 +198,7 @@ class _Search:
         """The fewest of `units` that fail together with `included`, where all of them do."""
         if len(units) == 1:
             return units
+        # the number of jobs that must be started grows with the logarithm of the ranks
         halves = units[: len(units) // 2], units[len(units) // 2 :]
         first, second = (included.union(*half) for half in halves)
         one, two = self.fails(first, second)
@@ -215,14 +223,17 @@ class _Search:
         others = [unit for unit in outside if not unit & set(within)]
         if len(units) > MAX_SWAPPED or not others:
             return Blamed("pair" if len(units) == 2 else "together", within, within)
-        swapped = [
-            others[place % len(others)].union(*(other for other in units if other != unit))
-            for place, unit in enumerate(units)
-        ]
+        swapped = []
+        for place, unit in enumerate(units):
+            swapped.append(
+                others[place % len(others)].union(*(other for other in units if other != unit))
+            )
+        # a member is at fault where the group works with another rank in its place
         still = self.fails(*swapped)
         faulty = [unit for unit, fails in zip(units, still, strict=True) if not fails]
         if len(faulty) == 1:
             return Blamed("interaction", tuple(sorted(faulty[0])), within)
+        # where either exchange fixes it, the path between the two is at fault
         return Blamed("path" if len(faulty) == len(units) == 2 else "together", within, within)
 
     def _finer(self, found: Blamed) -> Blamed:
@@ -230,7 +241,10 @@ class _Search:
 
         The ranks of the same place in both, each over its own NIC.
         """
-        both = [sorted(node) for node in self.nodes if node <= set(found.within)]
+        both = []
+        for node in self.nodes:
+            if node <= set(found.within):
+                both.append(sorted(node))
         if len(both) != 2 or len(both[0]) == 1:
             return found
         rails = [frozenset(rail) for rail in zip(*both, strict=False)]
@@ -261,7 +275,10 @@ def describe(
         and not state.rest
         and all(one.what in ("rank", "node") for one in state.found)
     ):
-        whom = who(rank for one in state.found for rank in one.ranks)
+        found: list[int] = []
+        for blamed in state.found:
+            found += blamed.ranks
+        whom = who(found)
         return (
             f"{whom} {symptom[1]} even alone, and the others without them: this is no matter of"
             " single ranks"
@@ -288,7 +305,10 @@ def _rest(ranks: Iterable[int]) -> str:
 
 def _gone(state: Bisected, who: Callable[[Iterable[int]], str], ranks: int) -> str:
     gone = set(range(ranks)) - set(state.rest)
-    if gone == {rank for one in state.found for rank in one.ranks}:
+    bisected_ranks: set[int] = set()
+    for one in state.found:
+        bisected_ranks.update(one.ranks)
+    if gone == bisected_ranks:
         if len(state.found) == 1:
             return "it"
         return "them"

@@ -46,9 +46,10 @@ def grouped(events: Iterable[Event]) -> list[tuple[Event, str, str]]:
     where nothing shows it.
     """
     kinds = ("c10d.status", "c10d.timeout")
-    lines = [
-        e for e in events if e.kind in kinds and (e.kind == kinds[0] or e.data.seq is not None)
-    ]
+    lines = []
+    for e in events:
+        if e.kind in kinds and (e.kind == kinds[0] or e.data.seq is not None):
+            lines.append(e)
     own: dict[tuple[int | None, int | None], set[str]] = defaultdict(set)
     descs: dict[str, str] = {}
     for event in lines:
@@ -61,9 +62,15 @@ def grouped(events: Iterable[Event]) -> list[tuple[Event, str, str]]:
                 waits = counted(event.data.completed) + 1
             for rank, seq in product((event.rank, None), {event.data.seq, waits} - {None}):
                 own[rank, seq].add(name)
-    pairs = {(event.rank, event.data.seq) for event in lines if op_of(event).upper() in PAIRED}
+    pairs = set()
+    for event in lines:
+        if op_of(event).upper() in PAIRED:
+            pairs.add((event.rank, event.data.seq))
     status = [e for e in lines if e.kind == "c10d.status"]
-    apart = {(e.rank, e.data.pg) for e in status if (e.rank, e.data.seq) in pairs}
+    apart = set()
+    for e in status:
+        if (e.rank, e.data.seq) in pairs:
+            apart.add((e.rank, e.data.pg))
     every = set(descs)
     found = []
     for event in lines:
@@ -108,8 +115,15 @@ class DifferingTimeouts(NamedTuple):
     @property
     def values(self) -> dict[int, Any]:
         """Rank → what its timeout names; without timeouts that name no rank."""
-        named = {rank_of(line): value for value, lines in self.sides.items() for line in lines}
-        return {rank: value for rank, value in named.items() if rank >= 0}
+        named = {}
+        for value, lines in self.sides.items():
+            for line in lines:
+                named[rank_of(line)] = value
+        value_of_rank = {}
+        for rank, value in named.items():
+            if rank >= 0:
+                value_of_rank[rank] = value
+        return value_of_rank
 
     @property
     def of_different_calls(self) -> bool:
@@ -146,7 +160,11 @@ def of_several_groups(events: Iterable[Event]) -> bool:
     """Whether the lines, which name no group, must be of several, as their sequence numbers are
     that far apart.
     """
-    seqs = sorted(event.data.seq for event in events if isinstance(event.data.seq, int))
+    numbers = []
+    for event in events:
+        if isinstance(event.data.seq, int):
+            numbers.append(event.data.seq)
+    seqs = sorted(numbers)
     return any(after - before > MAX_SEQ_GAP for before, after in pairwise(seqs))
 
 
@@ -238,7 +256,10 @@ def elements(value: Any) -> int | None:
         or not all(isinstance(shape, list) for shape in value)
     ):
         return None
-    return sum(math.prod(int(size) for size in shape) for shape in value)
+    sizes = []
+    for shape in value:
+        sizes.append(math.prod(int(size) for size in shape))
+    return sum(sizes)
 
 
 def other_calls(mismatch: Event) -> bool:
@@ -262,7 +283,10 @@ def other_calls(mismatch: Event) -> bool:
 
 def ranks_of(groups: Iterable[Mapping[str, Any]]) -> tuple[int, ...]:
     """All ranks of such groups."""
-    return tuple(sorted(rank for group in groups for rank in group.get("ranks", ())))
+    ranks = []
+    for group in groups:
+        ranks.extend(group.get("ranks", ()))
+    return tuple(sorted(ranks))
 
 
 def minority(values: dict[Any, list[Event]]) -> tuple[int, ...]:

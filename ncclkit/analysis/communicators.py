@@ -61,7 +61,10 @@ class Index:
     """All communicators of a job, and which of them a process means by a pointer or at a line."""
 
     def __init__(self, events: Iterable[Event]) -> None:
-        inits = [event for event in events if event.kind == "nccl.init" and _is_complete(event)]
+        inits = []
+        for event in events:
+            if event.kind == "nccl.init" and _is_complete(event):
+                inits.append(event)
         self.world = max((event.data.nranks for event in inits), default=0)
         self.all: list[Communicator] = []
         self._of: dict[tuple[Process, str], tuple[Communicator, int] | None] = {}
@@ -104,7 +107,9 @@ class Index:
         spoken = files.get(event.path)
         # another file of the same process tells of its only communicator, or of none for sure
         if spoken is None:
-            elsewhere = [item for items in files.values() for item in items]
+            elsewhere = []
+            for items in files.values():
+                elsewhere.extend(items)
             if len(elsewhere) == 1 and fits(elsewhere[0][2], elsewhere[0][1]):
                 return elsewhere[0][2]
             return None
@@ -147,6 +152,7 @@ def _joined(seats: list[_Seat]) -> dict[str, tuple[str, list[_Seat]]]:
         above = ""
         if _parent(seat):
             above = names.get((seat.process, str(data.parent)), "")
+        # from 2.16 on all processes print the same id
         if data.comm_id:
             name = str(data.comm_id)
         elif _parent(seat):
@@ -158,6 +164,7 @@ def _joined(seats: list[_Seat]) -> dict[str, tuple[str, list[_Seat]]]:
                 number = str(next(orders[seat.process, above, data.color]))
             name = f"{above} split {number} color {data.color}"
         else:
+            # before 2.16 no line joins processes: size and order do
             name = f"{data.nranks} ranks #{next(orders[seat.process, data.nranks])}"
             loose[name].append(seat)
         names[handle] = name
@@ -195,7 +202,10 @@ def _communicator(name: str, parent: str, seats: list[_Seat], world: int) -> Com
     claims: dict[int, list[_Seat]] = defaultdict(list)
     for seat in seats:
         claims[seat.event.data.rank].append(seat)
-    sole = {rank: own[0] for rank, own in sorted(claims.items()) if len(own) == 1 or not several}
+    sole = {}
+    for rank, own in sorted(claims.items()):
+        if len(own) == 1 or not several:
+            sole[rank] = own[0]
     ranks = {rank: seat.event.rank for rank, seat in sole.items() if seat.event.rank is not None}
     # several ranks in one process, or no process known
     if size == world and len(set(ranks.values())) < len(sole):
@@ -275,7 +285,10 @@ def _link(lines: list[Event]) -> Transport:
     for line in lines:
         ends["[receive]" in line.text] += line.data.channels
     ordered = sorted(lines, key=lambda line: -line.data.channels)
-    net = [line.data.gdr for line in lines if line.data.via == "NET"]
+    net = []
+    for line in lines:
+        if line.data.via == "NET":
+            net.append(line.data.gdr)
     via = " / ".join(dict.fromkeys(str(line.data.via) for line in ordered))
     transport = " / ".join(dict.fromkeys(str(line.data.transport) for line in ordered))
     return Transport(via, transport, max(ends.values()), bool(net) and all(net))

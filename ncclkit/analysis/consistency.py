@@ -130,7 +130,10 @@ class Consistency:
             if many:
                 return "Facts of one host are known: nothing to compare"
             return "No facts have been collected yet"
-        blind = sorted({host for each in self.partly for host in each.hosts})
+        hosts: set[str] = set()
+        for each in self.partly:
+            hosts.update(each.hosts)
+        blind = sorted(hosts)
         missing = ""
         if blind:
             missing = f" (not everything could be read on {folded(blind)})"
@@ -168,13 +171,10 @@ class Consistency:
     def text(self) -> str:
         """The comparison for a terminal."""
         lines = [f"{self.summary}."]
-        lines += [
-            f"  [{MEANS[found.effect]}] {found.summary}.\n      {found.why}"
-            for found in self.differences
-        ]
-        lines += [
-            f"  [not read] {each.title} on {folded(each.hosts)}: {each.why}" for each in self.partly
-        ]
+        for found in self.differences:
+            lines.append(f"  [{MEANS[found.effect]}] {found.summary}.\n      {found.why}")
+        for each in self.partly:
+            lines.append(f"  [not read] {each.title} on {folded(each.hosts)}: {each.why}")
         return "\n".join(lines)
 
 
@@ -331,11 +331,10 @@ def _values_of_hosts(
     column: dict[str, dict[Place, Any]] = {}
     for host, places in cells.items():
         try:
-            formed = {
-                at: _formed(rule, f.value, hosts[host])
-                for at, f in places.items()
-                if f.value is not None
-            }
+            formed = {}
+            for at, fact in places.items():
+                if fact.value is not None:
+                    formed[at] = _formed(rule, fact.value, hosts[host])
         except (LookupError, TypeError, ValueError, AttributeError, StopIteration):
             unread.append(
                 MissingFact(
@@ -345,10 +344,17 @@ def _values_of_hosts(
                 )
             )
             continue
-        column[host] = {at: value for at, value in formed.items() if value is not None}
+        told = {}
+        for at, value in formed.items():
+            if value is not None:
+                told[at] = value
+        column[host] = told
     if rule.among:
         single = rule.among({host: formed[""] for host, formed in column.items() if "" in formed})
-        column = {host: {"": value} for host, value in single.items() if value is not None}
+        column = {}
+        for host, value in single.items():
+            if value is not None:
+                column[host] = {"": value}
     if rule.tolerance:
         column = _rounded(column, *rule.tolerance)
     return {
@@ -370,12 +376,11 @@ def _rounded(
     """Numbers that are about equal become one pair (least, largest); -1, unlimited, stays apart
     from all.
     """
-    numbers = {
-        value
-        for formed in column.values()
-        for value in formed.values()
-        if isinstance(value, (int, float))
-    }
+    numbers = set()
+    for formed in column.values():
+        for value in formed.values():
+            if isinstance(value, (int, float)):
+                numbers.add(value)
     clusters: list[list[float]] = []
     for number in sorted(numbers):
         last = -1.0
@@ -384,14 +389,17 @@ def _rounded(
         if last < 0 or (number > last * times and number - last > by):
             clusters.append([])
         clusters[-1].append(number)
-    pairs = {number: (cluster[0], cluster[-1]) for cluster in clusters for number in cluster}
-    return {
-        host: {
+    pairs = {}
+    for cluster in clusters:
+        for number in cluster:
+            pairs[number] = (cluster[0], cluster[-1])
+    rounded = {}
+    for host, formed in column.items():
+        rounded[host] = {
             at: pairs[value] if isinstance(value, (int, float)) else value
             for at, value in formed.items()
         }
-        for host, formed in column.items()
-    }
+    return rounded
 
 
 def _difference(
@@ -404,9 +412,10 @@ def _difference(
     if len(alike) < 2:
         return None
     members = sorted(alike.values(), key=len)
-    values = _value_words(
-        [[held[host].places for host in group] for group in members], held[members[0][0]].fact.unit
-    )
+    places = []
+    for group in members:
+        places.append([held[host].places for host in group])
+    values = _value_words(places, held[members[0][0]].fact.unit)
     groups = (
         HostGroup(value, tuple(sorted(group, key=natural)), held[group[0]].fact)
         for group, value in zip(members, values, strict=True)
@@ -416,16 +425,18 @@ def _difference(
 
 def _unread(table: Mapping[str, Cells], hosts: Mapping[str, Host]) -> Iterator[MissingFact]:
     """What a host looked for in vain, and what it does not even mention although others do."""
-    mute = {host: facts[MUTE].why for host, facts in hosts.items() if MUTE in facts}
+    mute = {}
+    for host, facts in hosts.items():
+        if MUTE in facts:
+            mute[host] = facts[MUTE].why
     for host, why in mute.items():
         yield MissingFact("everything", why, (host,))
     for name, cells in table.items():
         title = _rules(name)[0].title
-        known = {
-            host
-            for host, places in cells.items()
-            if any(fact.value is not None for fact in places.values())
-        }
+        known = set()
+        for host, places in cells.items():
+            if any(fact.value is not None for fact in places.values()):
+                known.add(host)
         for host in hosts.keys() - known - mute.keys():
             if host in cells:
                 why = next(iter(cells[host].values())).why or "the reader gave no reason"
@@ -460,9 +471,11 @@ def _value_words(groups: Sequence[Sequence[Places]], unit: str) -> list[str]:
 
     Of sets only what not all groups share.
     """
-    sets = [
-        value for group in groups for value in group[0].values() if isinstance(value, frozenset)
-    ]
+    sets = []
+    for group in groups:
+        for value in group[0].values():
+            if isinstance(value, frozenset):
+                sets.append(value)
     if sets:
         shared = frozenset.intersection(*sets)
     else:
@@ -473,7 +486,11 @@ def _value_words(groups: Sequence[Sequence[Places]], unit: str) -> list[str]:
 
 def _group(hosts: Sequence[Places], unit: str, shared: frozenset[str]) -> str:
     """``16``; or what most GPUs have, and which have something else: ``16 (GPU 5: 8)``."""
-    known = Counter(repr(value) for places in hosts for value in places.values())
+    written_values = []
+    for places in hosts:
+        for value in places.values():
+            written_values.append(repr(value))
+    known = Counter(written_values)
     if len(known) == 1:
         return _words(next(iter(hosts[0].values())), unit, shared)
     usual = known.most_common(1)[0][0]

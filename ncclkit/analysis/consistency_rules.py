@@ -78,9 +78,11 @@ def hardware_clock_reasons(value: Any, host: Host) -> tuple[str, ...]:
 
     A power cap is part of normal work.
     """
-    return tuple(
-        sorted(reason for reason in value if "thermal" in reason or reason.startswith("hw"))
-    )
+    reasons = []
+    for reason in value:
+        if "thermal" in reason or reason.startswith("hw"):
+            reasons.append(reason)
+    return tuple(sorted(reasons))
 
 
 def remapped(value: Any, host: Host) -> str:
@@ -91,9 +93,12 @@ def remapped(value: Any, host: Host) -> str:
 def paths_between_gpus(value: Any, host: Host) -> tuple[str, ...] | None:
     """The kinds of paths that join GPUs."""
     gpus = [name for name in value if name.startswith("GPU")]
-    return (
-        tuple(sorted({value[a][b] for a in gpus for b in value[a] if b in gpus and a != b})) or None
-    )
+    values = set()
+    for a in gpus:
+        for b in value[a]:
+            if b in gpus and a != b:
+                values.add(value[a][b])
+    return tuple(sorted(values)) or None
 
 
 def paths_to_nics(value: Any, host: Host) -> tuple[str, ...] | None:
@@ -102,7 +107,11 @@ def paths_to_nics(value: Any, host: Host) -> tuple[str, ...] | None:
     for name, row in value.items():
         if name[:3] == "GPU":
             rows.append([path for to, path in row.items() if to.startswith("NIC")])
-    return tuple(sorted({min(paths, key=_distance) for paths in rows if paths})) or None
+    nearest_paths = set()
+    for paths in rows:
+        if paths:
+            nearest_paths.add(min(paths, key=_distance))
+    return tuple(sorted(nearest_paths)) or None
 
 
 def _distance(path: str) -> int:
@@ -137,10 +146,9 @@ def interface_speed(value: Any, host: Host) -> str | None:
 
 def address_family(value: Any, host: Host) -> str:
     """The kind of address that NCCL finds first on the named interface."""
-    versions = {
-        ipaddress.ip_interface(address).version
-        for address in interface_row(value, host)["addresses"]
-    }
+    versions = set()
+    for address in interface_row(value, host)["addresses"]:
+        versions.add(ipaddress.ip_interface(address).version)
     if 4 in versions:
         return "IPv4"
     return "IPv6"
@@ -156,16 +164,23 @@ def resolved(value: Any, host: Host) -> str:
 
 def cards(value: Any, host: Host) -> tuple[str, ...]:
     """Physical interfaces that are up, by speed."""
-    up = [row["speed"] for row in value if row["kind"] == "physical" and row["state"] == "up"]
-    return tuple(
-        f"{many} × {f'{rate / 1000:g} Gb/s' if rate else 'unknown speed'}"
-        for rate, many in _counted(up)
-    )
+    up = []
+    for row in value:
+        if row["kind"] == "physical" and row["state"] == "up":
+            up.append(row["speed"])
+    lines = []
+    for rate, many in _counted(up):
+        lines.append(f"{many} × {f'{rate / 1000:g} Gb/s' if rate else 'unknown speed'}")
+    return tuple(lines)
 
 
 def virtual(value: Any, host: Host) -> frozenset[str]:
     """Kinds of interface that are up and lead to no card, but for the loopback."""
-    return frozenset(row["kind"] for row in value if row["state"] == "up") - {
+    kinds = []
+    for row in value:
+        if row["state"] == "up":
+            kinds.append(row["kind"])
+    return frozenset(kinds) - {
         "physical",
         "loopback",
     }
@@ -227,15 +242,16 @@ def subnets(column: Mapping[str, Reach]) -> dict[str, str | None]:
 
     Hosts in networks of their own (one a rack) are joined by routers, and have nothing to compare.
     """
-    own = Counter(
-        net for chosen, nets in column.values() for net, names in nets.items() if chosen in names
-    )
+    own: Counter[str] = Counter()
+    for chosen, nets in column.values():
+        own.update(net for net, names in nets.items() if chosen in names)
     network, many = max(own.items(), key=lambda item: item[1], default=("", 0))
     if 2 * many <= len(column):
         return dict.fromkeys(column)
-    return {
-        host: _side(network, chosen, nets.get(network)) for host, (chosen, nets) in column.items()
-    }
+    networks = {}
+    for host, (chosen, nets) in column.items():
+        networks[host] = _side(network, chosen, nets.get(network))
+    return networks
 
 
 def _side(network: str, chosen: str, inside: frozenset[str] | None) -> str | None:

@@ -129,12 +129,15 @@ def stacks(case: Case) -> dict[int, Event]:
 
     Without ranks that report an exception, as these wait for nobody.
     """
-    known = {
-        event.rank: event
-        for event in case.of(Stack)
-        if event.rank is not None and event.data.frames
-    }
-    return {rank: event for rank, event in known.items() if not _reports(event.data.frames)}
+    known = {}
+    for event in case.of(Stack):
+        if event.rank is not None and event.data.frames:
+            known[event.rank] = event
+    event_of_rank = {}
+    for rank, event in known.items():
+        if not _reports(event.data.frames):
+            event_of_rank[rank] = event
+    return event_of_rank
 
 
 def _reports(frames: Iterable[Frame]) -> bool:
@@ -205,10 +208,10 @@ def for_workers(case: Case, ranks: Iterable[int]) -> bool:
 
 
 def _loads(stack: Event) -> bool:
-    return any(
-        f.get("func") in WORKERS and "torch/utils/data" in str(f.get("file"))
-        for f in stack.data.frames
-    )
+    for frame in stack.data.frames:
+        if frame.get("func") in WORKERS and "torch/utils/data" in str(frame.get("file")):
+            return True
+    return False
 
 
 def inside(event: Event, *names: str) -> bool:
@@ -224,9 +227,11 @@ def exchanges(case: Case) -> list[Event]:
     ranks by design.
     """
     lines = case.of("stack", "python.exception")
-    return [
-        e for e in lines if any("all_to_all" in str(f.get("func")) for f in e.data.frames or ())
-    ]
+    exchange_lines = []
+    for event in lines:
+        if any("all_to_all" in str(f.get("func")) for f in event.data.frames or ()):
+            exchange_lines.append(event)
+    return exchange_lines
 
 
 WITH_FRAMES = (Stack, PythonException, CppException, C10dStack, FlightMissing)

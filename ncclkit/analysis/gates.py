@@ -128,11 +128,20 @@ def compare_nodes(paths: Iterable[str | Path]) -> Nodes:
     if not known:
         raise NcclkitError("These files hold no verdict; `ncclkit gate` prints one.")
     verdicts = [known[host] for host in sorted(known, key=natural)]
-    seen = Counter(key for one in verdicts for key in {_key(problem) for problem in one.problems})
+    seen: Counter[tuple[str, str]] = Counter()
+    for one in verdicts:
+        # a host that has one problem twice still counts once
+        seen.update({_key(problem) for problem in one.problems})
     usual = {key for key, count in seen.items() if count > len(verdicts) / 2}
-    summaries = {_key(problem): problem.summary for one in verdicts for problem in one.problems}
+    summaries = {}
+    for one in verdicts:
+        for problem in one.problems:
+            summaries[_key(problem)] = problem.summary
     differences = {one.host: _differs(one, usual, verdicts) for one in verdicts}
-    odd = {host: why for host, why in differences.items() if why}
+    odd = {}
+    for host, why in differences.items():
+        if why:
+            odd[host] = why
     return Nodes(tuple(verdicts), odd, tuple(summaries[key] for key in sorted(usual)))
 
 
@@ -143,7 +152,11 @@ def _read(path: Path) -> list[NodeVerdict]:
                 f"{path} is larger than {LARGEST >> 20} MiB; keep the last verdict of each node."
             )
         lines = path.read_bytes().splitlines()
-        return [msgspec.json.decode(line, type=NodeVerdict) for line in lines if line.strip()]
+        verdicts = []
+        for line in lines:
+            if line.strip():
+                verdicts.append(msgspec.json.decode(line, type=NodeVerdict))
+        return verdicts
     except OSError as error:
         raise NcclkitError(f"Cannot read {path}: {error.strerror or error}.") from error
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -161,11 +174,17 @@ def _differs(
 
     Problems of its own, no answer, slower GPUs.
     """
-    found = [problem.summary for problem in one.problems if _key(problem) not in usual]
+    found = []
+    for problem in one.problems:
+        if _key(problem) not in usual:
+            found.append(problem.summary)
     asked = sum(other.ready is None for other in among)
     if one.ready is None and asked <= len(among) / 2:
         found += one.unknown or [one.summary]
-    speeds = [other.busbw for other in among if other.busbw is not None]
+    speeds = []
+    for other in among:
+        if other.busbw is not None:
+            speeds.append(other.busbw)
     if one.busbw is not None and len(speeds) >= FEWEST and one.busbw < SLOWER * median(speeds):
         found.append(
             f"its GPUs reach {one.busbw:g} GB/s busbw, where half of the nodes reach"

@@ -44,10 +44,9 @@ def other_processes(text: str) -> OtherProcesses:
 
     Its sums are checked before it is believed.
     """
-    listed = [
-        "{} {}".format(*found)
-        for found in re.findall(rf"Process \d+ has {SIZE} memory in use", text)
-    ]
+    listed = []
+    for found in re.findall(rf"Process \d+ has {SIZE} memory in use", text):
+        listed.append("{} {}".format(*found))
     own = _size(text, rf"this process has {SIZE} memory in use")
     torch = _size(text, rf"Of the allocated memory {SIZE} is allocated by PyTorch")
     if own is None:

@@ -21,6 +21,7 @@ from ncclkit.analysis.consistency import compare
 from ncclkit.analysis.steps import StepTimes, last_steps
 from ncclkit.core import storage
 from ncclkit.core.case import Case
+from ncclkit.core.event_list import known_hosts
 from ncclkit.core.model import Fact, Measurement, NcclkitError
 from ncclkit.core.text import format_bytes, format_time, natural, percent, plural
 
@@ -109,11 +110,10 @@ class History:
         if self.worst is None:
             count = plural(len(self.changes), "size")
             return f"{step}As fast as {first}: no difference beyond the spread on {count}{between}."
-        alike = [
-            one
-            for one in self.changes
-            if one.matters and (one.slower > 0) == (self.worst.slower > 0)
-        ]
+        alike = []
+        for one in self.changes:
+            if one.matters and (one.slower > 0) == (self.worst.slower > 0):
+                alike.append(one)
         more = ""
         if len(alike) > 1:
             more = f", and so on {len(alike) - 1} more of {plural(len(self.changes), 'size')}"
@@ -135,9 +135,9 @@ class History:
 
     def to_dict(self) -> dict[str, Any]:
         """Everything as plain values, for JSON."""
-        changes = [
-            asdict(one) | {"slower": one.slower, "matters": one.matters} for one in self.changes
-        ]
+        changes = []
+        for one in self.changes:
+            changes.append(asdict(one) | {"slower": one.slower, "matters": one.matters})
         values = {"cases": list(self.labels), "summary": self.summary, "changes": changes}
         curves = {}
         for label, rows in self.curves.items():
@@ -162,20 +162,21 @@ def history(cases: Mapping[str, Case], steps: Mapping[str, StepTimes] | None = N
     both = [key for key in last if key in first]
     changes = tuple(_change(first[key], last[key]) for key in sorted(both))
     wanted = {key[:2] + key[3:] for key in last}
-    curves = {
-        label: tuple(
+    curves = {}
+    for label, rows in tests.items():
+        curves[label] = tuple(
             replace(m, run=label) for key, m in rows.items() if key[:2] + key[3:] in wanted
         )
-        for label, rows in tests.items()
-    }
     known = steps or {}
     step = None
     if labels[0] in known and labels[-1] in known:
         step = known[labels[0]].seconds, known[labels[-1]].seconds
     ends = labels[0], labels[-1]
-    without_facts = tuple(
-        label for label in ends if not any(fact.host for fact in cases[label].facts)
-    )
+    unnamed = []
+    for label in ends:
+        if not any(fact.host for fact in cases[label].facts):
+            unnamed.append(label)
+    without_facts = tuple(unnamed)
     return History(
         labels,
         curves,
@@ -200,15 +201,14 @@ def _differences(before: Case, after: Case) -> tuple[str, ...]:
     """What is not the same on a host that both name, else on the first of each; and the variables
     of the tests.
     """
-    hosts = [{fact.host for fact in case.facts if fact.host} for case in (before, after)]
+    hosts = [known_hosts(case.facts) for case in (before, after)]
     shared = sorted(hosts[0] & hosts[1], key=natural)
     chosen = [shared[:1] or sorted(names, key=natural)[:1] for names in hosts]
-    facts = [
-        replace(fact, host=name)
-        for name, case, mine in zip(("0", "1"), (before, after), chosen, strict=True)
-        for fact in case.facts
-        if fact.host in mine
-    ]
+    facts = []
+    for name, case, mine in zip(("0", "1"), (before, after), chosen, strict=True):
+        for fact in case.facts:
+            if fact.host in mine:
+                facts.append(replace(fact, host=name))
     differences = []
     for found in compare(facts).differences:
         values = {}
@@ -230,11 +230,13 @@ def _variables(before: Case, after: Case) -> list[str]:
     names = sorted(
         name for name in given[0].keys() | given[1].keys() if OWN.fullmatch(name) is None
     )
-    return [
-        f"{name}: {given[0].get(name, 'not set')} → {given[1].get(name, 'not set')}"
-        for name in names
-        if given[0].get(name) != given[1].get(name)
-    ]
+    differing_names = []
+    for name in names:
+        if given[0].get(name) != given[1].get(name):
+            differing_names.append(
+                f"{name}: {given[0].get(name, 'not set')} → {given[1].get(name, 'not set')}"
+            )
+    return differing_names
 
 
 OWN = re.compile(r"(?:TORCH_FR|TORCH_NCCL_(?:TRACE|DEBUG|DUMP)|NCCL_DEBUG|NCCLKIT|PYTHON)\w*")
@@ -332,7 +334,10 @@ def beside_baseline(rows: Sequence[Measurement]) -> tuple[str, tuple[Measurement
     label, kept = known
     before = _tests(kept.measurements)
     after = _tests(rows)
-    changes = [_change(before[key], after[key]) for key in after if key in before]
+    changes = []
+    for key in after:
+        if key in before:
+            changes.append(_change(before[key], after[key]))
     if not changes:
         return "", ()
     notable = [one for one in changes if one.matters]
@@ -343,7 +348,11 @@ def beside_baseline(rows: Sequence[Measurement]) -> tuple[str, tuple[Measurement
             "faster": sum(one.slower < 0 for one in notable),
             "slower": sum(one.slower > 0 for one in notable),
         }
-        how = " and ".join(f"{word} on {count}" for word, count in counts.items() if count)
+        counted = []
+        for word, count in counts.items():
+            if count:
+                counted.append(f"{word} on {count}")
+        how = " and ".join(counted)
         comparison = f"{how} of {sizes}, most {max(notable, key=lambda one: abs(one.slower))}"
     first = next(iter(after.values()))
     curve = [m for key, m in before.items() if m.op == first.op and (*key[:2], *key[3:]) in {

@@ -36,10 +36,14 @@ def as_nccl_sees(case: Case) -> Callable[[Event], str]:
 
     Another one than it is on where NCCL_HOSTID says so.
     """
-    by_pid = {
-        (e.host, e.pid): str(e.data.value) for e in case.of(NcclEnv) if e.data.name == "NCCL_HOSTID"
-    }
-    by_rank = {e.rank: str(e.data.hostid) for e in case.of(WorkerPhase) if e.data.hostid}
+    by_pid = {}
+    for variable in case.of(NcclEnv):
+        if variable.data.name == "NCCL_HOSTID":
+            by_pid[(variable.host, variable.pid)] = str(variable.data.value)
+    by_rank = {}
+    for phase in case.of(WorkerPhase):
+        if phase.data.hostid:
+            by_rank[phase.rank] = str(phase.data.hostid)
     return lambda start: (
         f"{start.host} {by_pid.get((start.host, start.pid), by_rank.get(start.data.rank, ''))}"
     )
@@ -50,11 +54,11 @@ def subnets(case: Case) -> dict[str, dict[str, list[Network]]]:
     """Host → interface → its addresses with their networks, of the interfaces of the job's hosts
     that are up.
     """
-    return {
-        fact.host: dict(_rows(fact))
-        for fact in of_job_hosts(case, case.facts_of("net.interfaces"))
-        if fact.host
-    }
+    rows_of_host = {}
+    for fact in of_job_hosts(case, case.facts_of("net.interfaces")):
+        if fact.host:
+            rows_of_host[fact.host] = dict(_rows(fact))
+    return rows_of_host
 
 
 def _rows(fact: Fact) -> Iterator[tuple[str, list[Network]]]:
@@ -64,9 +68,13 @@ def _rows(fact: Fact) -> Iterator[tuple[str, list[Network]]]:
             found = []
             if isinstance(texts, list):
                 found = [_network(text) for text in texts]
+            reachable = []
+            for one in found:
+                if one is not None and not one.is_link_local:
+                    reachable.append(one)
             yield (
                 str(row.get("name")),
-                [one for one in found if one is not None and not one.is_link_local],
+                reachable,
             )
 
 
@@ -102,12 +110,15 @@ def interfaces_used(event: Event) -> list[tuple[str, str]]:
         rows = [str(device).partition(":")[::2] for device in event.data.devices or ()]
     else:
         rows = [(event.data.interface, event.data.address)]
-    known = [
-        (str(name), re.sub(r"<.*|%.*", "", plain_address(address)))
-        for name, address in rows
-        if name and address
-    ]
-    return [(name, address) for name, address in known if not address.startswith(("127.", "::1"))]
+    known = []
+    for name, address in rows:
+        if name and address:
+            known.append((str(name), re.sub(r"<.*|%.*", "", plain_address(address))))
+    used_interfaces = []
+    for name, address in known:
+        if not address.startswith(("127.", "::1")):
+            used_interfaces.append((name, address))
+    return used_interfaces
 
 
 @once
@@ -120,12 +131,10 @@ def shared_network(case: Case) -> dict[str, tuple[str, str]]:
     """
     known = subnets(case)
     holding = all_holders(case)
-    rows = [
-        (one, host, name)
-        for host, own in known.items()
-        for name, held in own.items()
-        for one in held
-    ]
+    rows = []
+    for host, own in known.items():
+        for name, held in own.items():
+            rows += [(one, host, name) for one in held]
     shared: dict[Network, dict[str, tuple[str, str]]] = {}
     for one, host, name in sorted(rows, key=lambda row: bool(VIRTUAL.match(row[2]))):
         if name != "lo" and len(holding[str(one.ip)]) == 1:

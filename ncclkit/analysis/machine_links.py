@@ -153,11 +153,15 @@ def _machine_of(known: Mapping[str, Fact]) -> MachineLinks:
         why = known["gpu.topology"].why
     if count is None:
         count = len(gpus) or None
+    link_of_pair = {}
+    for pair, link in pair_links.items():
+        if link:
+            link_of_pair[pair] = str(link)
     return MachineLinks(
         count=count,
         gpus=_nodes_of_gpus(gpus, each["numa"], only),
         nics=_nics_of(values.get("net.rdma"), (nic for _, nic in near), only),
-        pairs={pair: str(link) for pair, link in pair_links.items() if link},
+        pairs=link_of_pair,
         near=near,
         refused=_refused_pairs(refusals, list(pair_links)),
         nvlinks=_active_nvlinks(each["nvlink.links"]),
@@ -192,7 +196,10 @@ def _numbers_of_gpus(
     each: Mapping[str, Mapping[int, Any]],
 ) -> list[int]:
     """Every GPU that the matrix lists, the count claims or a fact is of."""
-    listed = {int(name[3:]) for name in matrix if re.fullmatch(r"GPU\d{1,3}", name)}
+    listed = set()
+    for name in matrix:
+        if re.fullmatch(r"GPU\d{1,3}", name):
+            listed.add(int(name[3:]))
     claimed = range(min(count or 0, MOST_GPUS))
     return sorted(listed.union(claimed, *each.values()))
 
@@ -248,7 +255,10 @@ def _refused_pairs(
         for low, high in pairs:
             there = _mapping(answer.get(f"GPU{low}")).get(f"GPU{high}", "OK")
             back = _mapping(answer.get(f"GPU{high}")).get(f"GPU{low}", "OK")
-            refused = [str(word) for word in (there, back) if word != "OK"]
+            refused = []
+            for word in (there, back):
+                if word != "OK":
+                    refused.append(str(word))
             if refused and refused[0]:
                 found[low, high] = refused[0]
     return found

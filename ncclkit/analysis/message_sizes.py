@@ -60,9 +60,10 @@ def message_sizes(case: Case) -> dict[tuple[str, int], int]:
                     ranks[event.rank if event.rank is not None else event.pid][name, size] += count
         found = [counts for counts in ranks.values() if counts]
         if found:
-            return {
-                key: max(counts[key] for counts in found) for key in sorted(set().union(*found))
-            }
+            largest_counts = {}
+            for key in sorted(set().union(*found)):
+                largest_counts[key] = max(counts[key] for counts in found)
+            return largest_counts
     return {}
 
 
@@ -111,10 +112,9 @@ def heaviest(calls: Calls, most: int) -> dict[str, list[int]]:
     bins: defaultdict[tuple[str, int], Counter[int]] = defaultdict(Counter)
     for (op, size), count in calls.items():
         bins[op, int(math.log2(max(size, 1)))][size] += count
-    cost = {
-        key: sum(n * (CALL_US + size / BYTES_PER_US) for size, n in sizes.items())
-        for key, sizes in bins.items()
-    }
+    cost = {}
+    for key, sizes in bins.items():
+        cost[key] = sum(n * (CALL_US + size / BYTES_PER_US) for size, n in sizes.items())
     found: defaultdict[str, list[int]] = defaultdict(list)
     for op, power in sorted(cost, key=lambda key: cost[key], reverse=True)[:most]:
         found[op].append(bins[op, power].most_common(1)[0][0])
@@ -132,10 +132,9 @@ def tensor_spans(path: Path) -> tuple[list[tuple[int, int]], int]:
         length = int.from_bytes(file.read(8), "little")
         header = json.loads(file.read(min(length, LARGEST_HEADER)))
     try:
-        spans = [
-            (int(a), int(b))
-            for a, b in (row["data_offsets"] for name, row in header.items() if name[:2] != "__")
-        ]
+        spans = []
+        for a, b in (row["data_offsets"] for name, row in header.items() if name[:2] != "__"):
+            spans.append((int(a), int(b)))
     except (TypeError, KeyError, AttributeError) as error:
         raise ValueError(f"its header has another form: {type(error).__name__}: {error}") from None
     return spans, 8 + length

@@ -92,6 +92,8 @@ def waits_for_request(events: Iterable[Event]) -> bool:
 def _launched(events: Sequence[Event]) -> Motion | None:
     """By two reports of NCCL's RAS."""
     for change in events:
+        # what RAS counts rises only where collectives are launched, so a rise is proof that the job
+        # goes on
         if change.kind == "ras.change" and change.data.moved:
             counts = [sum(ops.values()) for ops in change.data.moved.values()]
             seconds = change.data.seconds
@@ -106,16 +108,27 @@ def _launched(events: Sequence[Event]) -> Motion | None:
 
 def _called(events: Sequence[Event], seen: Mapping[int, RankPosition]) -> Motion | None:
     """By dumps: a call was made after the first snapshot of its rank."""
-    dumps = [event for event in events if event.kind == "flight.dump" and event.rank in seen]
+    dumps = []
+    for event in events:
+        if event.kind == "flight.dump" and event.rank in seen:
+            dumps.append(event)
     newest = {dump.rank: float(dump.data.newest or 0.0) for dump in dumps}
+    # dumps are taken one after the other: only a call made after the look began says that it goes
+    # on
     fresh = [dump for dump in dumps if newest[dump.rank] > _first_look(seen, dump.rank)]
     if not fresh:
         return None
-    rates = [rate for dump in fresh for rate in _rates(dump)]
+    rates: list[float] = []
+    for dump in fresh:
+        rates.extend(_rates(dump))
     pace = ""
     if rates:
         pace = f", {_per_second(max(rates))}"
-    ranks = tuple(sorted(dump.rank for dump in fresh if dump.rank is not None))
+    dumped_ranks = []
+    for dump in fresh:
+        if dump.rank is not None:
+            dumped_ranks.append(dump.rank)
+    ranks = tuple(sorted(dumped_ranks))
     they = verb(ranks, "it was", "they were")
     return Motion(ranks, f"made calls while {they} looked at{pace}", fresh[0])
 
@@ -147,6 +160,7 @@ def _moved(seen: Mapping[int, RankPosition]) -> Motion | None:
     """By the snapshots: nobody waits all the while, or most ranks move."""
     moved = tuple(rank for rank, position in seen.items() if position.moved)
     waits = any(position.waits_for_ranks for position in seen.values())
+    # one rank that evaluates while the others wait looks like a hang, so most ranks must have moved
     if not moved or (waits and 2 * len(moved) <= len(seen)):
         return None
     made = next(filter(None, (_progress(seen[rank]) for rank in moved)), "")
@@ -160,8 +174,14 @@ def _progress(position: RankPosition) -> str:
     """``step 118 to 120``: what of its counters went on between the snapshots."""
     shots = position.lines[0].data.snapshots
     first: Mapping[str, int] = next((shot["steps"] for shot in shots if shot.get("steps")), {})
-    known = {name: last for name, last in position.steps.items() if name in first}
-    made = [(name, first[name], last) for name, last in known.items() if first[name] != last]
+    known = {}
+    for name, last in position.steps.items():
+        if name in first:
+            known[name] = last
+    made = []
+    for name, last in known.items():
+        if first[name] != last:
+            made.append((name, first[name], last))
     return ", ".join(f"{name} {before} to {after}" for name, before, after in made)
 
 
@@ -176,7 +196,10 @@ def comes_last(events: Iterable[Event]) -> str:
 
 def _last_by_dumps(events: Sequence[Event]) -> str:
     """By the times of all calls that the ranks of one host recorded."""
-    late = [event.data for event in events if isinstance(event.data, FlightLate)]
+    late = []
+    for event in events:
+        if isinstance(event.data, FlightLate):
+            late.append(event.data)
     if not late:
         return ""
     most = max(late, key=lambda data: data.last_in)
@@ -190,9 +213,13 @@ def _last_by_load(events: Sequence[Event]) -> str:
     seen = rank_positions(events)
     loads = [event for event in events if event.kind == "telemetry.utilization"]
     rows = {event.rank: event.data.main for event in loads}
-    shares = {rank: rows[rank] for rank in seen if rows.get(rank) is not None}
+    shares = {}
+    for rank in seen:
+        if rows.get(rank) is not None:
+            shares[rank] = rows[rank]
     busy = [rank for rank, share in shares.items() if share >= AT_WORK]
     others = [share for rank, share in shares.items() if rank not in busy]
+    # a rank that waits for its GPU spins: where two are busy, nothing tells which one is awaited
     if len(busy) != 1 or len(shares) < len(seen) or not others or max(others) > IDLE:
         return ""
     low = f"{min(others):.0f}"
@@ -224,6 +251,7 @@ def headline(events: Iterable[Event]) -> str:
     if len(lines) > 4:
         more = "; …"
     say = start("; ".join(lines[:4]) + more) or "No stack could be read"
+    # its workers wait in a collective for days, and nothing shows whether it hangs
     if waits_for_request(known):
         idle = "a server that has nothing to do looks like this, and nothing shows that it hangs"
         return f"{say}: {idle}."

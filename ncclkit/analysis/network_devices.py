@@ -49,7 +49,11 @@ def by_host(case: Case) -> dict[str, Event]:
     for event in case.of(NcclNetwork):
         if event.host and event.data.name:
             named[event.host].setdefault(str(event.data.name), event)
-    return {host: next(iter(used.values())) for host, used in named.items() if len(used) == 1}
+    devices_of_host = {}
+    for host, used in named.items():
+        if len(used) == 1:
+            devices_of_host[host] = next(iter(used.values()))
+    return devices_of_host
 
 
 @once
@@ -57,23 +61,33 @@ def rdma_devices(case: Case) -> dict[str, tuple[list[str], Event]]:
     """Host → its RDMA devices as NCCL counts them, ``mlx5_0:1/IB``, and the line that
     lists them.
     """
-    rows = [event for event in case.of(NcclIbDevices) if event.host and event.data.devices]
+    rows = []
+    for event in case.of(NcclIbDevices):
+        if event.host and event.data.devices:
+            rows.append(event)
     return {event.host: (list(map(str, event.data.devices)), event) for event in reversed(rows)}
 
 
 def link_layers(devices: list[str]) -> set[str]:
     """``{"IB", "RoCE"}`` of such a list."""
-    return {device.rpartition("/")[2].split(" ")[0] for device in devices if "/" in device}
+    layers = set()
+    for device in devices:
+        if "/" in device:
+            layers.add(device.rpartition("/")[2].split(" ")[0])
+    return layers
 
 
 @once
 def sockets(case: Case) -> dict[str, tuple[list[str], Event]]:
     """Host → the interfaces of its sockets as NCCL counts them, and the line that lists them."""
-    rows = [event for event in case.of(NcclSocketDevices) if event.host and event.data.devices]
-    return {
-        event.host: ([str(d).partition(":")[0] for d in event.data.devices], event)
-        for event in reversed(rows)
-    }
+    rows = []
+    for event in case.of(NcclSocketDevices):
+        if event.host and event.data.devices:
+            rows.append(event)
+    row_of_host = {}
+    for event in reversed(rows):
+        row_of_host[event.host] = ([str(d).partition(":")[0] for d in event.data.devices], event)
+    return row_of_host
 
 
 @once
@@ -112,24 +126,31 @@ def shared_names(case: Case) -> list[Event]:
         address = str(event.data.address or "")
         if event.host and address and pids.setdefault((event.host, event.pid), address) == address:
             seen[event.host, str(event.data.interface)].setdefault(address, event)
-    many = [
-        list(lines.values()) for lines in seen.values() if len({e.pid for e in lines.values()}) > 1
-    ]
-    return next((lines for lines in many if not any(":" in str(e.data.address) for e in lines)), [])
+    many = []
+    for by_address in seen.values():
+        if len({e.pid for e in by_address.values()}) > 1:
+            many.append(list(by_address.values()))
+    for lines in many:
+        if not any(":" in str(e.data.address) for e in lines):
+            return lines
+    return []
 
 
 @once
 def infiniband_expected(case: Case) -> list[Event]:
     """What shows that somebody counted on InfiniBand or another RDMA network."""
-    notes = [
-        e
-        for e in case.of(PrintedEnv)
-        if e.data.name in ASKED_FOR and e.data.value not in ("", "none")
-    ]
-    notes += [
-        e for e in case.of(PrintedEnv) if (e.data.name, e.data.value) == ("NCCL_IB_DISABLE", "0")
-    ]
-    asked = [e for name in ASKED_FOR for e in env_of(case, name) if e.data.value]
+    notes = []
+    for event in case.of(PrintedEnv):
+        if event.data.name in ASKED_FOR and event.data.value not in ("", "none"):
+            notes.append(event)
+    for event in case.of(PrintedEnv):
+        if (event.data.name, event.data.value) == ("NCCL_IB_DISABLE", "0"):
+            notes.append(event)
+    asked = []
+    for name in ASKED_FOR:
+        for event in env_of(case, name):
+            if event.data.value:
+                asked.append(event)
     verbs = case.of(SystemFault, what="no_verbs")
     opened = matching(case.of(NcclWarn), "Unable to open device", "ibv_open_device")
     return [*asked, *notes, *verbs, *opened]

@@ -84,8 +84,15 @@ def unread_lines(case: Case, which: str = "abnormal") -> list[Event]:
     which: ``abnormal``, those with words of trouble; ``quiet``, the others of short logs.
     """
     now = {event.path for event in case.events}
-    files = [file for file in case.inputs if file["path"] in now or not RUN.search(file["path"])]
-    return [_as_event("log.error", file, row) for file in files for row in file.get(which, ())]
+    files = []
+    for file in case.inputs:
+        if file["path"] in now or not RUN.search(file["path"]):
+            files.append(file)
+    unread = []
+    for file in files:
+        for row in file.get(which, ()):
+            unread.append(_as_event("log.error", file, row))
+    return unread
 
 
 @once
@@ -94,7 +101,9 @@ def work_lines(case: Case) -> list[Event]:
     lines = [*case.of("progress"), *_serving(case)]
     for file in case.inputs:
         rows = (*file.get("quiet", ()), *file.get("abnormal", ()))
-        lines += [_as_event("progress", file, row) for row in rows if _shows_work(row)]
+        for row in rows:
+            if _shows_work(row):
+                lines.append(_as_event("progress", file, row))
     return lines
 
 
@@ -111,9 +120,11 @@ def success_lines(case: Case) -> list[Event]:
 def shows_training(case: Case) -> bool:
     """Whether a line holds a loss, a row of a test, or served tokens."""
     lines = [*unread_lines(case, "quiet"), *unread_lines(case)]
-    return any(
-        pattern.search(line.text) for line in lines for pattern in (LOSS, TEST_ROW, MODEL_SERVED)
-    )
+    for line in lines:
+        for pattern in (LOSS, TEST_ROW, MODEL_SERVED):
+            if pattern.search(line.text):
+                return True
+    return False
 
 
 def _back_in_shell(lines: list[Event]) -> list[Event]:
@@ -184,7 +195,11 @@ def _sections(case: Case) -> int:
 
     Each must show its end.
     """
-    return sum(row.get("times", 1) for row in _rows(case) if SECTION.match(row["text"]))
+    repeats = []
+    for row in _rows(case):
+        if SECTION.match(row["text"]):
+            repeats.append(row.get("times", 1))
+    return sum(repeats)
 
 
 def _count_ends(ends: list[Event], case: Case) -> int:
@@ -237,7 +252,10 @@ def _group_destroyed(case: Case) -> Event | None:
     """Torch's own line that a group is destroyed, after work, where every rank has written it."""
     lines = [*unread_lines(case), *unread_lines(case, "quiet")]
     ended = [(line, DESTROYED.search(line.text)) for line in lines]
-    by_rank = {int(match[1]): line for line, match in ended if match}
+    by_rank = {}
+    for line, match in ended:
+        if match:
+            by_rank[int(match[1])] = line
     steps = Span(work_lines(case))
     after = [line for line in by_rank.values() if steps.begins_before(line)]
     everybody = _members(case) <= by_rank.keys()
@@ -279,13 +297,21 @@ def _speakers(case: Case) -> set[int | None]:
     spoken = [event for event in case.events if not event.kind.startswith(LIBRARY)]
     for file in case.inputs:
         rows = (*file.get("quiet", ()), *file.get("abnormal", ()))
-        spoken += [
-            _as_event("line", file, row) for row in rows if not TORCH_LINE.search(row["text"])
-        ]
+        for row in rows:
+            if not TORCH_LINE.search(row["text"]):
+                spoken.append(_as_event("line", file, row))
     if first is not None:
-        spoken = [line for line in spoken if line.path != first.path or line.line >= first.line]
+        after_first = []
+        for line in spoken:
+            if line.path != first.path or line.line >= first.line:
+                after_first.append(line)
+        spoken = after_first
     ranks_heard = {_rank_of_line(line) for line in spoken}
-    return {rank for rank in ranks_heard if rank is not None and rank >= 0}
+    speakers: set[int | None] = set()
+    for rank in ranks_heard:
+        if rank is not None and rank >= 0:
+            speakers.add(rank)
+    return speakers
 
 
 def _rank_of_line(line: Event) -> int | None:
@@ -317,11 +343,17 @@ def _whole_table(case: Case) -> Event | None:
 
 def _largest_row(lines: list[Event]) -> Event | None:
     asked = [LARGEST_SIZE.search(line.text) for line in lines]
-    sizes = [int(match["bytes"] or match["other"]) for match in asked if match]
+    sizes = []
+    for match in asked:
+        if match:
+            sizes.append(int(match["bytes"] or match["other"]))
     if not sizes:
         return None
     rows = [(TEST_ROW.search(line.text), line) for line in lines]
-    whole = [line for row, line in rows if row and int(row["size"]) >= max(sizes)]
+    whole = []
+    for row, line in rows:
+        if row and int(row["size"]) >= max(sizes):
+            whole.append(line)
     if whole:
         return whole[-1]
     return None
@@ -337,7 +369,10 @@ def _says_end(text: str) -> bool:
 
 def _serving(case: Case) -> list[Event]:
     served = [event for event in case.of("job.phase") if event.data.what in ("idle", "serving")]
-    moved = [e for e in case.of("ras.change") if e.data.moved and not e.data.still]
+    moved = []
+    for e in case.of("ras.change"):
+        if e.data.moved and not e.data.still:
+            moved.append(e)
     tables = [event for event in case.of("nccltests.table") if not event.data.wrong]
     return [*served, *moved, *tables, *case.of("attach.motion")]
 

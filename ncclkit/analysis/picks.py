@@ -8,6 +8,7 @@ from itertools import chain, groupby
 from ncclkit.analysis.once import once
 from ncclkit.core import text
 from ncclkit.core.case import Case
+from ncclkit.core.event_list import known_hosts, known_ranks
 from ncclkit.core.kinds import (
     DdpParams,
     NcclChannel,
@@ -42,12 +43,12 @@ def name_ranks(ranks: Iterable[int]) -> str:
 
 def name_hosts(events: Iterable[Event]) -> tuple[str, ...]:
     """The hosts that these events come from, sorted."""
-    return tuple(sorted({event.host for event in events if event.host}))
+    return tuple(sorted(known_hosts(events)))
 
 
 def ranks_in(events: Iterable[Event]) -> tuple[int, ...]:
     """The ranks that these events come from, sorted."""
-    return tuple(sorted({event.rank for event in events if event.rank is not None}))
+    return tuple(sorted(known_ranks(events)))
 
 
 def on(host: str) -> str:
@@ -65,15 +66,21 @@ def who_of(events: Iterable[Event], host: str = "") -> str:
 def of_job_hosts(case: Case, facts: Iterable[Fact]) -> list[Fact]:
     """Facts of the hosts on which the job ran; of all hosts where its lines name none."""
     hosts = _hosts(case)
-    return [
-        fact for fact in facts if not hosts or not fact.host or fact.host.partition(".")[0] in hosts
-    ]
+    job_facts = []
+    for fact in facts:
+        if not hosts or not fact.host or fact.host.partition(".")[0] in hosts:
+            job_facts.append(fact)
+    return job_facts
 
 
 @once
 def _hosts(case: Case) -> set[str]:
     """Short names of the hosts that the lines of the job name."""
-    return {host.partition(".")[0] for host in {event.host for event in case.events} if host}
+    hosts = set()
+    for host in {event.host for event in case.events}:
+        if host:
+            hosts.add(host.partition(".")[0])
+    return hosts
 
 
 def seconds(milliseconds: float | None) -> str:
@@ -99,6 +106,8 @@ def in_order(events: Iterable[Event]) -> list[Event]:
         now = next((event.time for event in own if event.time is not None), float("inf"))
         for event in own:
             if event.time is not None:
+                # torch reads second and fraction one after the other: 09.01 behind 09.93 means
+                # 10.01
                 now = max(now, event.time)
             keyed.append((now, path, event.line, len(keyed)))
     return [placed[place] for *_, place in sorted(keyed)]
@@ -135,9 +144,11 @@ def without(events: Iterable[Event], others: Iterable[Event]) -> list[Event]:
 def matching(events: Iterable[Event], *fragments: str) -> list[Event]:
     """Events whose raw text holds one of the fragments, whatever the case of the letters."""
     lowered = [fragment.lower() for fragment in fragments]
-    return [
-        event for event in events if any(fragment in event.text.lower() for fragment in lowered)
-    ]
+    matching_events = []
+    for event in events:
+        if any(fragment in event.text.lower() for fragment in lowered):
+            matching_events.append(event)
+    return matching_events
 
 
 def family(case: Case, *families: str) -> list[Event]:

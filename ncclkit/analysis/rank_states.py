@@ -17,6 +17,7 @@ from typing import Any
 from ncclkit.analysis.once import once
 from ncclkit.analysis.picks import in_order
 from ncclkit.core.case import Case
+from ncclkit.core.event_list import known_ranks
 from ncclkit.core.kinds import (
     AttachRank,
     C10dStatus,
@@ -175,28 +176,41 @@ def rank_states(case: Case) -> RankStates:
     waiting = _together(
         _first_by_rank([*case.of("c10d.timeout", "gloo.timeout"), *_unanswered(case)])
     )
-    waiting = waiting or {rank: gap for gap in case.of(FlightMissing) for rank in gap.data.waiting}
-    stopped = min((e.time for e in case.of(ElasticStop) if e.time is not None), default=None)
+    if not waiting:
+        waiting = _waiting_by_dumps(case)
+    times = []
+    for e in case.of(ElasticStop):
+        if e.time is not None:
+            times.append(e.time)
+    stopped = min(times, default=None)
     raised = _first_by_rank(
         [e for e in case.of(PythonException) if is_own(e) and not _after(e, stopped)]
     )
-    seen = {e.rank for e in case.events if e.rank is not None} | {
-        rank for rank in waiting if rank >= 0
-    }
-    raised = {
-        rank: error for rank, error in raised.items() if not _given_up(waiting.get(rank), error)
-    }
+    seen = known_ranks(case.events) | {rank for rank in waiting if rank >= 0}
+    own_errors = {}
+    for rank, error in raised.items():
+        if not _given_up(waiting.get(rank), error):
+            own_errors[rank] = error
+    raised = own_errors
     members = tuple(
         range(world if world else max((rank for rank in seen if rank < LARGEST), default=-1) + 1)
     )
-    ended = {
-        rank: event
-        for rank, event in _ended(case, members)
-        if rank not in raised and rank not in waiting
-    }
+    ended = {}
+    for rank, event in _ended(case, members):
+        if rank not in raised and rank not in waiting:
+            ended[rank] = event
     return RankStates(
         world, members, waiting, raised, _killed(case, raised), _broken(case, stopped), ended
     )
+
+
+def _waiting_by_dumps(case: Case) -> dict[int, Event]:
+    """rank → the gap in the Flight Recorders' dumps that shows that it waits."""
+    waiting: dict[int, Event] = {}
+    for gap in case.of(FlightMissing):
+        for rank in gap.data.waiting:
+            waiting[rank] = gap
+    return waiting
 
 
 def _together(waiting: dict[int, Event]) -> dict[int, Event]:
@@ -206,22 +220,23 @@ def _together(waiting: dict[int, Event]) -> dict[int, Event]:
     After its timeout a rank of NCCL lives for another minute, in which its kernels still answer a
     rank that comes.
     """
-    ends = [event.time for event in waiting.values() if event.time is not None]
+    ends = []
+    for event in waiting.values():
+        if event.time is not None:
+            ends.append(event.time)
     first_end = min(ends, default=0.0)
-    known = [
-        (rank, e.time, e.data.ran_ms if isinstance(e.data, C10dTimeout) else None)
-        for rank, e in waiting.items()
-    ]
-    late = {
-        rank
-        for rank, time, ran in known
-        if time is not None and ran and time - ran / 1000 > first_end
-    }
-    return {
-        rank: event
-        for rank, event in waiting.items()
-        if rank not in late or len(late) * 2 >= len(waiting)
-    }
+    known = []
+    for rank, e in waiting.items():
+        known.append((rank, e.time, e.data.ran_ms if isinstance(e.data, C10dTimeout) else None))
+    late = set()
+    for rank, time, ran in known:
+        if time is not None and ran and time - ran / 1000 > first_end:
+            late.add(rank)
+    event_of_rank = {}
+    for rank, event in waiting.items():
+        if rank not in late or len(late) * 2 >= len(waiting):
+            event_of_rank[rank] = event
+    return event_of_rank
 
 
 def _unanswered(case: Case) -> list[Event]:
@@ -289,6 +304,7 @@ def exits(case: Case) -> list[Exit]:
     found: list[Exit] = []
     for end in ends:
         number = signal_of(end)
+        # a launcher ends the other ranks by SIGTERM once one has failed
         asked = number == SIGTERM and (others or end.rank in stopped_ranks)
         by_launcher = asked or (number in KILLED and end.data.pid in stopped_pids)
         found.append(Exit(rank_of(end), end, end.data.exitcode, number, by_launcher))
@@ -296,6 +312,7 @@ def exits(case: Case) -> list[Exit]:
     by_torchrun = bool(case.of("elastic."))
     for end in tasks:
         if by_torchrun:
+            # below torchrun a task of Slurm is a launcher of many ranks
             own = [-1]
         else:
             own = _tasks(end)
@@ -307,10 +324,9 @@ def exits(case: Case) -> list[Exit]:
 
 def _tasks(end: Event) -> list[int]:
     """``0-3,7`` → 0, 1, 2, 3, 7."""
-    runs = [
-        re.fullmatch(r"(\d{1,9})(?:-(\d{1,9}))?", part.strip())
-        for part in str(end.data.task).split(",")
-    ]
+    runs = []
+    for part in str(end.data.task).split(","):
+        runs.append(re.fullmatch(r"(\d{1,9})(?:-(\d{1,9}))?", part.strip()))
     ranks = (rank for run in runs if run for rank in range(int(run[1]), int(run[2] or run[1]) + 1))
     return list(islice(ranks, MOST))
 
@@ -325,7 +341,10 @@ def crashes(case: Case) -> list[Event]:
     dying = {rank_of(event) for event in [*victims, *case.of("c10d.timeout", "gloo.timeout")]} - {
         -1
     }
-    ends = [end.event for end in exits(case) if end.signal in CRASHED]
+    ends = []
+    for end in exits(case):
+        if end.signal in CRASHED:
+            ends.append(end.event)
     ends += case.of(SystemFault, what="segfault")
     return [event for event in ends if rank_of(event) not in dying]
 
@@ -339,11 +358,11 @@ def starving(case: Case) -> list[Event]:
     """
     rows = case.of(TelemetryScheduling)
     oversubscribed = [e for e in rows if e.data.processes >= PROCESSES_PER_CORE * e.data.cores > 0]
-    return [
-        e
-        for e in oversubscribed
-        if e.data.waited >= max(SHORTEST, (PROCESSES_PER_CORE - 1) * e.data.ran)
-    ]
+    starved = []
+    for event in oversubscribed:
+        if event.data.waited >= max(SHORTEST, (PROCESSES_PER_CORE - 1) * event.data.ran):
+            starved.append(event)
+    return starved
 
 
 @once
@@ -351,16 +370,15 @@ def stopped(case: Case) -> dict[int, Event]:
     """Ranks whose process a signal or a debugger holds (state T), as telemetry saw it
     to the end.
     """
-    rows = [
-        event
-        for event in case.of(TelemetryUtilization)
-        if event.rank is not None and len(event.data.states) > 1
-    ]
-    return {
-        event.rank: event
-        for event in rows
-        if not event.data.states[-2:].strip("Tt") and event.rank is not None
-    }
+    rows = []
+    for event in case.of(TelemetryUtilization):
+        if event.rank is not None and len(event.data.states) > 1:
+            rows.append(event)
+    event_of_rank = {}
+    for event in rows:
+        if not event.data.states[-2:].strip("Tt") and event.rank is not None:
+            event_of_rank[event.rank] = event
+    return event_of_rank
 
 
 @once
@@ -371,19 +389,21 @@ def outlying_utilization(case: Case) -> dict[int, Event]:
     By their main threads; none where there are fewer than three ranks, or where one of them is
     neither.
     """
-    rows = {event.rank: event for event in case.of(TelemetryUtilization) if event.rank is not None}
+    rows = {}
+    for event in case.of(TelemetryUtilization):
+        if event.rank is not None:
+            rows[event.rank] = event
     shares = {rank: event.data.main for rank, event in rows.items()}
     sides = []
     for bounds in IDLE, BUSY:
-        sides.append(
-            {
-                rank
-                for rank, share in shares.items()
-                if share is not None and bounds[0] <= share <= bounds[1]
-            }
-        )
+        ranks = set()
+        for rank, share in shares.items():
+            if share is not None and bounds[0] <= share <= bounds[1]:
+                ranks.add(rank)
+        sides.append(ranks)
     few = min(sides, key=len)
     whole = len(rows) >= 3 and len(sides[0]) + len(sides[1]) == len(rows)
+    # either side may be the one that waits, as NCCL spins where gloo sleeps: so the few stand out
     if whole and 2 * len(few) < len(rows):
         return {rank: rows[rank] for rank in sorted(few)}
     return {}
@@ -400,10 +420,15 @@ def signal_of(event: Event) -> int:
 @once
 def spans_hosts(case: Case) -> bool:
     """True when something shows that the ranks run on more than one machine."""
-    ours = {event.host for event in case.of(WorkerPhase) if event.data.phase == "hello"}
-    hosts = ours | {
-        event.host for event in case.events if event.host and event.kind.startswith("nccl.")
-    }
+    ours = set()
+    for event in case.of(WorkerPhase):
+        if event.data.phase == "hello":
+            ours.add(event.host)
+    nccl_hosts = set()
+    for event in case.events:
+        if event.host and event.kind.startswith("nccl."):
+            nccl_hosts.add(event.host)
+    hosts = ours | nccl_hosts
     disabled = any(
         e.data.name == "NCCL_SHM_DISABLE" and e.data.value == "1" for e in case.of(NcclEnv)
     )
@@ -470,9 +495,9 @@ def idle_service(case: Case) -> Event | None:
     waits = list(rank_states(case).waiting.values())
     logs = {wait.path for wait in waits}
     idle = [e for e in case.of(JobPhase, what="idle") if e.path in logs]
-    calls = {
-        (wait.data.op or "").upper() if isinstance(wait.data, Collective) else "" for wait in waits
-    }
+    calls = set()
+    for wait in waits:
+        calls.add((wait.data.op or "").upper() if isinstance(wait.data, Collective) else "")
     handed = all(call.strip("_").startswith(("BROADCAST", "RECV")) for call in calls)
     if idle and handed and 0 not in rank_states(case).waiting:
         return idle[-1]
@@ -487,11 +512,17 @@ def _first_by_rank(events: list[Event]) -> dict[int, Event]:
 
 
 def _world(case: Case) -> int | None:
-    sizes = [e.data.nranks for e in case.of(NcclInit) if not e.data.parent]
+    sizes = []
+    for event in case.of(NcclInit):
+        if not event.data.parent:
+            sizes.append(event.data.nranks)
     sizes += [e.data.ranks for e in case.of(WorkerPhase, phase="plan")]
     first = [e for e in case.of(StoreClients) if str(e.data.key).endswith("barrier_key:1")]
     sizes += [e.data.expected for e in first]
-    known = [size for size in sizes if isinstance(size, int) and 0 < size <= LARGEST]
+    known = []
+    for size in sizes:
+        if isinstance(size, int) and 0 < size <= LARGEST:
+            known.append(size)
     return max(known, default=None)
 
 
@@ -528,11 +559,10 @@ def _killed(case: Case, raised: dict[int, Event]) -> dict[int, Event]:
 
 
 def _broken(case: Case, stopped: float | None) -> dict[int, Event]:
-    errors = [
-        e
-        for e in case.of(PythonException)
-        if not e.data.victim and not is_own(e) and not _after(e, stopped)
-    ]
+    errors = []
+    for event in case.of(PythonException):
+        if not event.data.victim and not is_own(event) and not _after(event, stopped):
+            errors.append(event)
     errors = [e for e in errors if not _left_well(e)]
     errors = [e for e in errors if not LAST_WORDS.search(str(e.data.message))]
     return _first_by_rank([*case.of("cuda.oom", "cuda.error"), *errors, *crashes(case)])
@@ -551,9 +581,9 @@ def _ended(case: Case, members: Iterable[int]) -> Iterator[tuple[int, Event]]:
     done: list[Event] = [e for e in case.of(WorkerPhase) if e.data.phase in ("leave", "done")]
     done += case.of(NcclDestroy, how="destroy")
     done += case.of(AttachRank, exitcode=0)
-    done += [
-        e for e in case.of(JobDone) if e.rank is not None and EXITED.search(str(e.data.message))
-    ]
+    for event in case.of(JobDone):
+        if event.rank is not None and EXITED.search(str(event.data.message)):
+            done.append(event)
     done += [e for e in case.of(PythonException) if _left_well(e)]
     first = _first_by_rank([*done, *(end.event for end in exits(case) if end.code == 0)])
     runs = case.of(RunEnd, reason="done")

@@ -58,7 +58,11 @@ def measured_speed(case: Case) -> MeasuredSpeed | None:
     if not run or not _succeeded(case, run):
         return None
     rows = [row for row in case.measurements if row.run == run]
-    known = next((row for row in rows if row.op == rows[0].op and row.expected), None)
+    known = None
+    for row in rows:
+        if row.op == rows[0].op and row.expected:
+            known = row
+            break
     judgement = None
     if known:
         judgement = first_judgement(rows, recorded_bound(known, case.facts))
@@ -69,7 +73,11 @@ def measured_speed(case: Case) -> MeasuredSpeed | None:
 
 def disturbing(events: Iterable[Event]) -> list[Event]:
     """Events of hosts whose GPUs or cores others used."""
-    return [event for event in events if event.data.gpus or event.data.holders or crowded(event)]
+    disturbances = []
+    for event in events:
+        if event.data.gpus or event.data.holders or crowded(event):
+            disturbances.append(event)
+    return disturbances
 
 
 def crowded(event: Event) -> bool:
@@ -120,9 +128,10 @@ def _cores(event: Event) -> str:
 
 def _holders(event: Event) -> str:
     holders = event.data.holders
-    named = ", ".join(
-        f"{row['name']} (pid {row['pid']}, {row['memory']} MiB)" for row in holders[:3]
-    )
+    lines = []
+    for row in holders[:3]:
+        lines.append(f"{row['name']} (pid {row['pid']}, {row['memory']} MiB)")
+    named = ", ".join(lines)
     return f"{start(plural(len(holders), 'other process'))}, {named},"
 
 

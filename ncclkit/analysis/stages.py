@@ -98,9 +98,18 @@ class GroupResult:
 
 def hosts_of(phases: Sequence[Event]) -> dict[int, str]:
     """rank → host, by its own name or by the scheduler's."""
-    hellos = [e for e in phases if e.data.phase == "hello" and e.rank is not None]
-    own = {e.rank: e.host for e in hellos if e.rank is not None}
-    given = {e.rank: str(e.data.node) for e in hellos if e.rank is not None and e.data.node}
+    hellos = []
+    for event in phases:
+        if event.data.phase == "hello" and event.rank is not None:
+            hellos.append(event)
+    own = {}
+    for event in hellos:
+        if event.rank is not None:
+            own[event.rank] = event.host
+    given = {}
+    for event in hellos:
+        if event.rank is not None and event.data.node:
+            given[event.rank] = str(event.data.node)
     if len({*given.values()}) > len({*own.values()}):
         return given
     return own
@@ -112,13 +121,16 @@ def sharing(phases: Iterable[Event], hosts: Mapping[Any, str]) -> bool:
     They take turns there, and no two runs are alike.
     """
     most = max(Counter(hosts.values()).values(), default=0)
-    said = [e.data for e in phases if e.data.phase == "simulate"]
+    said = []
+    for event in phases:
+        if event.data.phase == "simulate":
+            said.append(event.data)
     # hosts of namespaces have names of their own, so that their ranks say how many use the GPUs
     counts = [(row.gpus, most if row.on_them is None else row.on_them) for row in said]
-    return any(
-        isinstance(gpus, int) and isinstance(ranks, int) and 0 < gpus < ranks
-        for gpus, ranks in counts
-    )
+    for gpus, ranks in counts:
+        if isinstance(gpus, int) and isinstance(ranks, int) and 0 < gpus < ranks:
+            return True
+    return False
 
 
 def nodes_of(hosts: Mapping[Any, str], ranks: int) -> dict[str, tuple[int, ...]]:
@@ -131,7 +143,10 @@ def nodes_of(hosts: Mapping[Any, str], ranks: int) -> dict[str, tuple[int, ...]]
 
 def started(phases: Iterable[Event]) -> set[tuple[int, ...]]:
     """Groups whose stage began."""
-    texts = {str(e.data.ranks) for e in phases if e.data.phase == "groups" and e.data.ranks}
+    texts = set()
+    for event in phases:
+        if event.data.phase == "groups" and event.data.ranks:
+            texts.add(str(event.data.ranks))
     found = set[tuple[int, ...]]()
     for text in texts:
         with suppress(ValueError):  # a torn record
@@ -148,6 +163,7 @@ def groups_of(case: Case, pairs: Sequence[Pair], steady: bool) -> tuple[GroupRes
         part = SLOW_ALL
     else:
         part = SLOW_HERE
+    # pairs and groups are not the same traffic, so only a factor means something
     least = part * min((statistics.median(speeds) for speeds in by_path.values()), default=0.0)
     made: dict[tuple[str, tuple[int, ...]], GroupResult] = {}
     for event in case.of(StageGroup):
@@ -178,11 +194,12 @@ def compared(pairs: Sequence[Pair], turns: bool) -> tuple[Pair, ...]:
     kinds: dict[str, list[float]] = {}
     for pair in pairs:
         kinds.setdefault(pair.path, []).append(pair.bandwidth)
-    usual = {
-        path: statistics.median(speeds)
-        for path, speeds in kinds.items()
-        if len(speeds) >= MIN_PAIRS and not turns
-    }
+    usual = {}
+    for path, speeds in kinds.items():
+        # ranks in turns on shared GPUs fall out of step: sound pairs reached a fortieth of the
+        # others
+        if len(speeds) >= MIN_PAIRS and not turns:
+            usual[path] = statistics.median(speeds)
     ordered = sorted(pairs, key=lambda pair: (pair.a, pair.b))
     return tuple(replace(pair, usual=usual.get(pair.path)) for pair in ordered)
 
@@ -245,7 +262,10 @@ class StagedTest:
         left = list(self.bad)
         found = []
         while left:
-            rank, count = Counter(rank for pair in left for rank in pair).most_common(1)[0]
+            counts: Counter[int] = Counter()
+            for pair in left:
+                counts.update(pair)
+            rank, count = counts.most_common(1)[0]
             met = sum(rank in (pair.a, pair.b) for pair in self.pairs) + sum(
                 rank in pair for pair in self.silent
             )
@@ -273,13 +293,18 @@ class StagedTest:
         """How far the search for the ranks that fail together has come (only where `failing`)."""
         every = frozenset(range(self.ranks))
         works: set[bisection.Group] = {frozenset((rank,)) for rank in self.alone}
-        works |= {frozenset((pair.a, pair.b)) for pair in self.pairs if not pair.wrong}
-        odd = [
-            group.ranks for group in self.groups if group.stage != "bisect" and self._counts(group)
-        ]
-        works |= {frozenset(group.ranks) for group in self.groups if group.stage != "bisect"} - {
-            *map(frozenset, odd)
-        }
+        for pair in self.pairs:
+            if not pair.wrong:
+                works.add(frozenset((pair.a, pair.b)))
+        odd = []
+        for group in self.groups:
+            if group.stage != "bisect" and self._counts(group):
+                odd.append(group.ranks)
+        tested_groups = set()
+        for group in self.groups:
+            if group.stage != "bisect":
+                tested_groups.add(frozenset(group.ranks))
+        works |= tested_groups - {*map(frozenset, odd)}
         # what failed may be passing: it is tried anew
         known = dict.fromkeys(works - {every}, False)
         known |= {frozenset(group.ranks): self._counts(group) for group in self.tried}
@@ -419,10 +444,9 @@ class StagedTest:
         )
 
     def _well(self) -> str:
-        by_path = {
-            path: [p.bandwidth for p in self.pairs if p.path == path]
-            for path in {p.path for p in self.pairs}
-        }
+        by_path = {}
+        for path in {p.path for p in self.pairs}:
+            by_path[path] = [p.bandwidth for p in self.pairs if p.path == path]
         each = (
             f"{rate(statistics.median(speeds))} over {path}"
             for path, speeds in sorted(by_path.items())
@@ -445,11 +469,18 @@ def staged_test(case: Case) -> StagedTest:
     hosts = hosts_of(phases)
     # gloo heeds no NCCL_HOSTID
     with_hostid = (e for e in phases if e.data.hostid and e.data.nccl != "")
-    nodes = hosts | {e.rank: str(e.data.hostid) for e in with_hostid if e.rank is not None}
-    alone = {e.rank: float(e.data.copy) for e in case.of(StageRank) if e.rank is not None}
-    corrupt = {
-        e.rank: e.data.wrong for e in case.of(StageRank) if e.rank is not None and e.data.wrong
-    }
+    nodes = dict(hosts)
+    for phase in with_hostid:
+        if phase.rank is not None:
+            nodes[phase.rank] = str(phase.data.hostid)
+    alone = {}
+    corrupt = {}
+    for result in case.of(StageRank):
+        if result.rank is None:
+            continue
+        alone[result.rank] = float(result.data.copy)
+        if result.data.wrong:
+            corrupt[result.rank] = result.data.wrong
     planned = max((int(e.data.ranks) for e in phases if e.data.phase == "plan"), default=0)
     ranks = max(len(alone), min(planned, MOST) or len(hosts))
     nccl = any(e.data.nccl for e in phases)
@@ -463,13 +494,14 @@ def staged_test(case: Case) -> StagedTest:
     paths = (_link(case, hosts, gpus, event.rank or 0, event.data.peer) for event in results)
     pairs = [pair_of(event, path, steady) for event, path in zip(results, paths, strict=True)]
     known = {(pair.a, pair.b) for pair in pairs}
-    met = {e.rank: e.data.peer for e in phases if e.data.phase == "pairs"}
-    due = {
-        (min(a, b), max(a, b)) for a, b in met.items() if isinstance(a, int) and isinstance(b, int)
-    }
+    due = _due_pairs(phases)
     groups = groups_of(case, pairs, steady)
     begun = started(phases)
     reported = {group.ranks for group in groups}
+    names = []
+    for e in phases:
+        if e.data.phase == "absent":
+            names.append(str(e.data.name))
     return StagedTest(
         ranks,
         alone,
@@ -480,9 +512,22 @@ def staged_test(case: Case) -> StagedTest:
         groups,
         tuple(sorted(begun - reported)),
         next((str(e.data.reason) for e in reversed(case.of(RunEnd))), ""),
-        tuple(str(e.data.name) for e in phases if e.data.phase == "absent"),
+        tuple(names),
         turns,
     )
+
+
+def _due_pairs(phases: Iterable[Event[WorkerPhase]]) -> set[tuple[int, int]]:
+    """The pairs that began a test together, the lower rank first."""
+    peers = {}
+    for event in phases:
+        if event.data.phase == "pairs":
+            peers[event.rank] = event.data.peer
+    due = set()
+    for a, b in peers.items():
+        if isinstance(a, int) and isinstance(b, int):
+            due.add((min(a, b), max(a, b)))
+    return due
 
 
 def _gpus(case: Case, phases: Iterable[Event], ranks: int) -> dict[int, int]:
@@ -490,8 +535,14 @@ def _gpus(case: Case, phases: Iterable[Event], ranks: int) -> dict[int, int]:
 
     The one it names itself on simulated hosts, else its own number.
     """
-    simulated = {e.rank: e.data.gpu for e in phases if e.data.phase == "simulate"}
-    own = {rank: gpu for rank, gpu in simulated.items() if isinstance(gpu, int) and 0 <= gpu < MOST}
+    simulated = {}
+    for event in phases:
+        if event.data.phase == "simulate":
+            simulated[event.rank] = event.data.gpu
+    own = {}
+    for rank, gpu in simulated.items():
+        if isinstance(gpu, int) and 0 <= gpu < MOST:
+            own[rank] = gpu
     places = {rank: own.get(rank, rank) for rank in range(ranks)}
     known = chosen_gpus(
         {fact.name: fact.value for fact in case.facts}, max(places.values(), default=0) + 1

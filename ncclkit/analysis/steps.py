@@ -140,16 +140,20 @@ class StepTimes:
     def text(self) -> str:
         """The summary, each rank in a row, every brake, and what may be tried."""
         lines = [self.summary, ""]
-        lines += [
-            f"rank {one.rank}: {_time(one.seconds)} a step = {_parts(one)}" for one in self.ranks
-        ]
+        for one in self.ranks:
+            lines.append(f"rank {one.rank}: {_time(one.seconds)} a step = {_parts(one)}")
         lines += (
             ["", *(f"{place}. {brake}" for place, brake in enumerate(self.brakes, 1))]
             if self.brakes[1:]
             else []
         )
-        settings = [*dict.fromkeys(one for brake in self.brakes for one in brake.settings)]
-        causes = [*dict.fromkeys(one for brake in self.brakes[:1] for one in brake.causes)]
+        brake_settings: list[str] = []
+        for brake in self.brakes:
+            brake_settings.extend(brake.settings)
+        settings = [*dict.fromkeys(brake_settings)]
+        causes: list[str] = []
+        if self.brakes:
+            causes = [*dict.fromkeys(self.brakes[0].causes)]
         lines += [self.brakes[0].advice] if self.brakes else []
         lines += (
             [f"Compare: ncclkit step --try {' --try '.join(settings)} -- …"] if settings else []
@@ -183,12 +187,14 @@ def step_times(events: Iterable[Event]) -> StepTimes:
     waits, last = _waits(rows)
     ranks = tuple(_rank(event, waits[event.rank or 0], last) for event in rows)
     first = rows[0].data
-    costs = [
-        event.data.cost / one.seconds
-        for event, one in zip(rows, ranks, strict=True)
-        if event.data.cost
-    ]
-    problems = tuple(dict.fromkeys(str(one) for event in rows for one in event.data.problems))
+    costs = []
+    for event, one in zip(rows, ranks, strict=True):
+        if event.data.cost:
+            costs.append(event.data.cost / one.seconds)
+    told: list[str] = []
+    for event in rows:
+        told += map(str, event.data.problems)
+    problems = tuple(dict.fromkeys(told))
     brakes = _brakes(ranks, rows)
     return StepTimes(
         ranks,
@@ -251,6 +257,7 @@ def _waits(rows: Sequence[Event]) -> tuple[dict[int, list[float]], dict[int, flo
             begun = [
                 point[0] - shift[event.rank or 0] for event, point in zip(rows, points, strict=True)
             ]
+            # a collective ends on all ranks at once, so whoever comes last lets the others wait
             last = max(begun)
             for event, since, point in zip(rows, begun, points, strict=True):
                 spent[event.rank or 0] += min(last - since, point[2])
@@ -275,6 +282,7 @@ def _offsets(rows: Sequence[Event]) -> dict[int, float]:
         for one, other in pairs:
             for a, b in zip(one["points"], other["points"], strict=False):
                 ends.append(b[1] - a[1])
+        # ranks of one host share a clock
         if ends and event.host != first.host:
             found[event.rank or 0] = median(ends)
         else:
@@ -284,11 +292,11 @@ def _offsets(rows: Sequence[Event]) -> dict[int, float]:
 
 def _rank(event: Event, waits: Sequence[float], last: Mapping[int, float]) -> RankSteps:
     steps = event.data.steps
-    parts = {
-        part: fmean(row["parts"].get(part, 0.0) for row in steps)
-        for part in PARTS
-        if part != "waiting"
-    }
+    parts = {}
+    for part in PARTS:
+        if part != "waiting":
+            parts[part] = fmean(row["parts"].get(part, 0.0) for row in steps)
+    # what a rank waits in a collective was measured as communication
     waiting = min(fmean(waits) if waits else 0.0, parts["communication"])
     parts |= {"waiting": waiting, "communication": parts["communication"] - waiting}
     rank = event.rank or 0
@@ -312,11 +320,10 @@ def _brakes(ranks: Sequence[RankSteps], rows: Sequence[Event]) -> tuple[Brake, .
         _script(ranks, sites, own if sent < SMALL_BUCKET else 0.0),
         _waiting(ranks),
     ]
-    relevant = [
-        (part, seconds, words, more)
-        for part, seconds, words, more in found
-        if seconds >= LEAST * whole
-    ]
+    relevant = []
+    for part, seconds, words, more in found:
+        if seconds >= LEAST * whole:
+            relevant.append((part, seconds, words, more))
     named = {part for part, *_ in relevant if part != "waiting"}
     excess = _excess(ranks)
     if excess in named:  # the others wait for what is named already
@@ -326,9 +333,11 @@ def _brakes(ranks: Sequence[RankSteps], rows: Sequence[Event]) -> tuple[Brake, .
     def brake(part: str, seconds: float, words: str, more: tuple[str, ...]) -> Brake:
         share = seconds / whole
         summary = f"{words}: {_time(seconds)} of a step of {_time(whole)} ({percent(share)})."
-        causes = tuple(
-            one for one in CAUSES.get(part, ()) if rows[0].data.gpus or one not in OF_GPUS
-        )
+        possible_causes = []
+        for one in CAUSES.get(part, ()):
+            if rows[0].data.gpus or one not in OF_GPUS:
+                possible_causes.append(one)
+        causes = tuple(possible_causes)
         return Brake(part, seconds, share, summary, ADVICE[part], more, causes)
 
     return tuple(brake(*row) for row in relevant)
@@ -339,16 +348,19 @@ BrakeLine = tuple[str, float, str, tuple[str, ...]]
 
 def _own(rows: Sequence[Event]) -> tuple[float, int]:
     """Seconds of a step in collectives that the script itself calls, and their bytes."""
-    steps = [row for event in rows for row in event.data.steps]
+    steps = []
+    for event in rows:
+        steps.extend(event.data.steps)
     return fmean(row["own"] for row in steps), int(median(row["bytes"] for row in steps))
 
 
 def _sites(rows: Sequence[Event]) -> dict[str, list[Sequence[Any]]]:
     """Part → lines of the script, the one that takes longest first."""
     found: dict[str, list[Sequence[Any]]] = defaultdict(list)
-    for site in sorted(
-        (site for event in rows for site in event.data.sites), key=lambda site: -site[2]
-    ):
+    sites = []
+    for event in rows:
+        sites += event.data.sites
+    for site in sorted(sites, key=lambda site: -site[2]):
         found[site[0]].append(site)
     return found
 
@@ -363,14 +375,21 @@ def _data(
     ranks: Sequence[RankSteps], rows: Sequence[Event], sites: Mapping[str, list[Sequence[Any]]]
 ) -> BrakeLine:
     worst = max(ranks, key=lambda one: one.parts["data"])
-    others = [one.parts["data"] for one in ranks if one is not worst]
+    others = []
+    for one in ranks:
+        if one is not worst:
+            others.append(one.parts["data"])
     alone = bool(others) and worst.parts["data"] > 2 * max(others)
     who = "The ranks wait"
     for_whom = ""
     if alone:
         who = f"Rank {worst.rank} waits"
         for_whom = ", and the others for it"
-    workers = max((loader[0] for event in rows for loader in event.data.loaders), default=None)
+    loaders = []
+    for event in rows:
+        for loader in event.data.loaders:
+            loaders.append(loader[0])
+    workers = max(loaders, default=None)
     if workers is None:
         having = ""
     elif workers:
@@ -435,7 +454,10 @@ def _waiting(ranks: Sequence[RankSteps]) -> BrakeLine:
     does = ""
     if excess:
         does = f", which spends more on {NAMES[excess]}"
-    others = [one.rank for one in ranks if one not in late]
+    others = []
+    for one in ranks:
+        if one not in late:
+            others.append(one.rank)
     verb = "wait"
     if len(others) == 1:
         verb = "waits"
@@ -456,16 +478,19 @@ def _excess(ranks: Sequence[RankSteps]) -> str:
     others = [one for one in ranks if one is not late]
     if late is None or not others:
         return ""
-    more = {
-        p: late.parts[p] - fmean(one.parts[p] for one in others) for p in PARTS if p != "waiting"
-    }
+    more = {}
+    for p in PARTS:
+        if p != "waiting":
+            more[p] = late.parts[p] - fmean(one.parts[p] for one in others)
     return max(more, key=lambda part: more[part])
 
 
 def _parts(one: RankSteps) -> str:
-    return ", ".join(
-        f"{NAMES[part]} {_time(seconds)}" for part, seconds in one.parts.items() if seconds >= 5e-5
-    )
+    lines = []
+    for part, seconds in one.parts.items():
+        if seconds >= 5e-5:
+            lines.append(f"{NAMES[part]} {_time(seconds)}")
+    return ", ".join(lines)
 
 
 def _time(seconds: float) -> str:
@@ -516,11 +541,10 @@ def last_steps(case: Case) -> tuple[StepTimes | None, tuple[SettingEffect, ...]]
     if not mine:
         return None, ()
     folder = Path(mine[-1].path).parent
-    effects = [
-        SettingEffect(**fields_of(event))
-        for event in case.of(StepSetting)
-        if Path(event.path).parent == folder
-    ]
+    effects = []
+    for event in case.of(StepSetting):
+        if Path(event.path).parent == folder:
+            effects.append(SettingEffect(**fields_of(event)))
     return step_times(mine), tuple(effects)
 
 

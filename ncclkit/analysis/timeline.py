@@ -113,15 +113,18 @@ def progress_of(events: Sequence[Event]) -> dict[int, tuple[RankProgress, ...]]:
             mark = held[name or (next(iter(held)) if len(held) == 1 else "")]
             mark.desc = mark.desc or desc
             _work(mark, event)
-    gave_up = {event.rank for event in events if event.kind == "gloo.timeout"}
+    gave_up = set()
+    for event in events:
+        if event.kind == "gloo.timeout":
+            gave_up.add(event.rank)
     for event in events:
         if event.kind in ("flight.missing", "flight.stuck"):
             _named(marks, event, gave_up)
     _calls(marks, events)
-    return {
-        rank: tuple(_progress(name, mark) for name, mark in held.items())
-        for rank, held in marks.items()
-    }
+    progress_of_rank = {}
+    for rank, held in marks.items():
+        progress_of_rank[rank] = tuple(_progress(name, mark) for name, mark in held.items())
+    return progress_of_rank
 
 
 def _dump(held: dict[str, _Mark], groups: Mapping[str, Mapping[str, Any]]) -> None:
@@ -294,7 +297,9 @@ def timelines(case: Case) -> list[RankTimeline]:
     for event in in_order(case.events):
         if event.rank is not None and event.rank >= 0:
             spoken[event.rank].append(event)
-    left = {rank for row in case.inputs for rank in row.get("ranks") or ()}
+    left: set[int] = set()
+    for row in case.inputs:
+        left.update(row.get("ranks") or ())
     progress = progress_of(case.events)
     last = {end.rank: end for end in reversed(exits(case))}
     states = rank_states(case)
@@ -312,9 +317,11 @@ def timelines(case: Case) -> list[RankTimeline]:
             end = "silent"
             if rank in left:
                 end = "left a log in which nothing stands out"
-        wrong = next(
-            (event for event in events if abnormal(event) and not reported_by_others(event)), None
-        )
+        wrong = None
+        for event in events:
+            if abnormal(event) and not reported_by_others(event):
+                wrong = event
+                break
         found.append(RankTimeline(rank, tuple(came), wrong, end, _kept(events)))
     return found
 
@@ -387,11 +394,10 @@ def _last(events: Sequence[Event]) -> str:
     place = _place(events)
     if place:
         return f"was in {place}"
-    steps = [
-        event.data.step
-        for event in events
-        if event.kind == "worker.phase" and event.data.phase == "step"
-    ]
+    steps = []
+    for event in events:
+        if event.kind == "worker.phase" and event.data.phase == "step":
+            steps.append(event.data.step)
     steps = steps or [event.data.step for event in events if event.kind == "progress"]
     if steps:
         return f"came to step {steps[-1]}"
@@ -411,7 +417,10 @@ def _place(events: Sequence[Event]) -> str:
 
 def _unfinished(events: Sequence[Event]) -> Event | None:
     inits = [event for event in events if event.kind == "nccl.init"]
-    done = {event.data.comm for event in inits if event.data.phase == "done"}
+    done = set()
+    for event in inits:
+        if event.data.phase == "done":
+            done.add(event.data.comm)
     return next((event for event in reversed(inits) if event.data.comm not in done), None)
 
 
@@ -419,7 +428,10 @@ def _raised(events: Sequence[Event]) -> str:
     for event in events:
         if event.kind == "python.exception":
             return f"raised {str(event.data.type).rpartition('.')[2]}"
-    errors = [e for e in events if e.kind == "worker.phase" and e.data.phase == "error"]
+    errors = []
+    for e in events:
+        if e.kind == "worker.phase" and e.data.phase == "error":
+            errors.append(e)
     if errors:
         return f"raised {str(errors[0].data.error).partition(':')[0]}"
     return ""
@@ -427,7 +439,10 @@ def _raised(events: Sequence[Event]) -> str:
 
 def _ended(events: Sequence[Event], end: Exit | None, runs: Sequence[str]) -> str:
     """What ended its process: the launcher, a signal, itself, or the end of the run."""
-    stops = [event.data.signal or SIGTERM for event in events if event.kind == "elastic.stop"]
+    stops = []
+    for event in events:
+        if event.kind == "elastic.stop":
+            stops.append(event.data.signal or SIGTERM)
     if end is not None and end.signal:
         starved = any(event.kind == "kernel.oom" for event in events)
         name = _signal(end.signal)

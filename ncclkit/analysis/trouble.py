@@ -118,7 +118,10 @@ class Trouble:
         if self.failures:
             return ""
         texts = [error.text.strip().rpartition("\n")[2] for error in self.errors]
-        passed_on = [match[0] for match in map(PASSED_ON.search, texts) if match]
+        passed_on = []
+        for match in map(PASSED_ON.search, texts):
+            if match:
+                passed_on.append(match[0])
         if texts and len(passed_on) == len(texts):
             return passed_on[0]
         return ""
@@ -181,7 +184,11 @@ def _failures(case: Case) -> list[Event]:
     said = [line for line in lines if says_failure(line.text)]
     told = [*_plain_lines(case), *case.of("job.done")]
     said = [line for line in said if not _is_superseded(line, told)]
-    return [line for line in said if not work.ends_after(line) or says_death(line.text)]
+    failures = []
+    for line in said:
+        if not work.ends_after(line) or says_death(line.text):
+            failures.append(line)
+    return failures
 
 
 def _is_superseded(line: Event, lines: Iterable[Event]) -> bool:
@@ -189,8 +196,14 @@ def _is_superseded(line: Event, lines: Iterable[Event]) -> bool:
     row = EARLIER_TRY.match(line.text)
     if row is None:
         return False
-    later = [other for other in lines if other.path == line.path and other.line > line.line]
-    same_job = [other.text for other in later if other.text.startswith(row["job"])]
+    later = []
+    for other in lines:
+        if other.path == line.path and other.line > line.line:
+            later.append(other)
+    same_job = []
+    for other in later:
+        if other.text.startswith(row["job"]):
+            same_job.append(other.text)
     return any(STEP in text for text in same_job)
 
 
@@ -200,9 +213,21 @@ def _plain_lines(case: Case) -> list[Event]:
 
 def _spoken_lines(case: Case) -> list[Event]:
     """Lines in which a person may speak; a sentence that names a rank is an event, too."""
-    pasted = {file["path"] for file in case.inputs if "quiet" in file}
-    events = [event for event in case.events if event.path in pasted and "\n" not in event.text]
-    return [*_plain_lines(case), *(event for event in events if not abnormal(event))]
+    pasted = _pasted_files(case)
+    spoken = _plain_lines(case)
+    for event in case.events:
+        if event.path in pasted and "\n" not in event.text and not abnormal(event):
+            spoken.append(event)
+    return spoken
+
+
+def _pasted_files(case: Case) -> set[str]:
+    """Paths of the texts of which lines without an error are kept, too."""
+    paths = set()
+    for file in case.inputs:
+        if "quiet" in file:
+            paths.add(file["path"])
+    return paths
 
 
 def _outlasts(line: Event, success: Event) -> bool:
@@ -226,7 +251,7 @@ def _is_refuted(complaint: Event, success: Event) -> bool:
 
 def _stacks_taken(case: Case) -> list[Event]:
     """Stacks of a pasted text; those that `ncclkit attach` took are judged by how they change."""
-    pasted = {file["path"] for file in case.inputs if "quiet" in file}
+    pasted = _pasted_files(case)
     parsed = [event for event in case.of("stack") if event.path in pasted]
     return [*parsed, *(line for line in _plain_lines(case) if is_stack(line.text))][:1]
 

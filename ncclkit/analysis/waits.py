@@ -197,12 +197,14 @@ def positions_of_case(case: Case) -> dict[int, RankPosition]:
 def rank_positions(events: Iterable[Event]) -> dict[int, RankPosition]:
     """rank → where it stands, by the events of one look at a running job."""
     known = list(events)
-    seen = {
-        e.rank: e
-        for e in known
-        if e.kind == "attach.rank" and e.rank is not None and not e.data.gone
-    }
-    stacks = {e.rank: e for e in known if e.kind == "stack" and e.rank is not None}
+    seen = {}
+    for e in known:
+        if e.kind == "attach.rank" and e.rank is not None and not e.data.gone:
+            seen[e.rank] = e
+    stacks = {}
+    for e in known:
+        if e.kind == "stack" and e.rank is not None:
+            stacks[e.rank] = e
     return {rank: _position(rank, event, stacks.get(rank)) for rank, event in sorted(seen.items())}
 
 
@@ -216,7 +218,10 @@ def _position(rank: int, event: Event, stack: Event | None) -> RankPosition:
     shots = event.data.snapshots
     program = event.data.program
     launches = [(one["name"], one["grid"]) for one in event.data.kernels or ()]
-    steps = [shot["steps"] for shot in shots if shot.get("steps")]
+    steps = []
+    for shot in shots:
+        if shot.get("steps"):
+            steps.append(shot["steps"])
     counted = {tuple(one.items()) for one in steps}
     moved = max(len({shot["stack"] for shot in shots}), len(set(launches)), len(counted)) > 1
     moved = moved or bool(event.data.counted) or len({shot.get("gloo") for shot in shots}) > 1
@@ -251,6 +256,7 @@ def _position(rank: int, event: Event, stack: Event | None) -> RankPosition:
 def _did_work(waits_for: str, shots: Sequence[Mapping[str, Any]]) -> bool:
     """Whether a rank that was met at one place again and again did something in between."""
     if waits_for == PEERS:
+        # over gloo a rank in a hang is not woken once, so one wake ends its wait
         return bool(was_woken(shots))
     return _moved_bytes(waits_for, shots)
 
@@ -262,7 +268,10 @@ def _moved_bytes(waits_for: str, shots: Sequence[Mapping[str, Any]]) -> bool:
     """
     if waits_for not in (FILE, TIMER):
         return False
-    counts = {shot["io"] for shot in shots if shot.get("io") is not None}
+    counts = set()
+    for shot in shots:
+        if shot.get("io") is not None:
+            counts.add(shot["io"])
     return len(counts) > 1
 
 
@@ -296,9 +305,10 @@ def _call(frames: Sequence[Frame]) -> str:
     call = call_of(frames)
     if call.rpartition(".")[2] not in WHOLE_TRAINING:
         return call
-    inner = [
-        frame for frame in frames if "/torch/" in str(frame.get("file")) and not is_wrapper(frame)
-    ]
+    inner = []
+    for frame in frames:
+        if "/torch/" in str(frame.get("file")) and not is_wrapper(frame):
+            inner.append(frame)
     if inner:
         return f"{function(inner[-1])} in {call}"
     return call
@@ -323,10 +333,12 @@ def _waits_for(
         and _stays(frames, shots)
     ):
         return HOLDS_GIL
+    # a main thread that waits in `.item()` spins like one that computes, so load tells nothing here
     if SYNCHRONIZES.search(str(frames[0].get("file")) if frames else ""):
         return GPU
     if any(map(_awaits_worker, frames)):
         return WORKER
+    # a rank that waits for a request is a server, not a culprit
     if found not in FOR_PEERS and not ran > SPENT and _takes_requests(frames):
         return REQUESTS
     if found:
@@ -368,7 +380,10 @@ def _stays(frames: Sequence[Frame], shots: Sequence[Mapping[str, Any]]) -> bool:
     if frames:
         at = f"{PurePosixPath(str(frames[0].get('file'))).name}:{frames[0].get('line')})"
     stacks = [str(shot["stack"]).partition("\n")[0] for shot in shots]
-    return all(line.endswith(at) for line in stacks if line)
+    for line in stacks:
+        if line and not line.endswith(at):
+            return False
+    return True
 
 
 def _natively(native: Sequence[str], frames: Sequence[Frame]) -> str:
@@ -432,7 +447,10 @@ def _ran(shots: Sequence[Mapping[str, Any]]) -> float:
     """Share of the time between the first snapshot and the last in which the main thread ran, or
     waited for a core.
     """
-    known = [(shot["t"], shot["main"]) for shot in shots if shot.get("main") is not None]
+    known = []
+    for shot in shots:
+        if shot.get("main") is not None:
+            known.append((shot["t"], shot["main"]))
     if len(known) < 2 or known[-1][0] <= known[0][0]:
         return 0.0
     return float((known[-1][1] - known[0][1]) / (known[-1][0] - known[0][0]))
@@ -455,8 +473,14 @@ def blockages(events: Iterable[Event]) -> list[Event]:
     seen = rank_positions(known)
     if any(map(_is_decisive, known)):
         return _beside_dumps(known, seen)
-    gone = [e.rank for e in known if e.kind == "attach.rank" and e.data.gone and e.rank is not None]
-    waiting = {rank: position for rank, position in seen.items() if position.waits_for_ranks}
+    gone = []
+    for event in known:
+        if event.kind == "attach.rank" and event.data.gone and event.rank is not None:
+            gone.append(event.rank)
+    waiting = {}
+    for rank, position in seen.items():
+        if position.waits_for_ranks:
+            waiting[rank] = position
     outside = [rank for rank in seen if rank not in waiting]
     if not waiting or 2 * sum(seen[rank].moved for rank in outside) > len(seen):
         return []
@@ -475,8 +499,13 @@ def _beside_dumps(known: Sequence[Event], seen: Mapping[int, RankPosition]) -> l
     more than who is behind.
     """
     gaps = [event for event in known if event.kind == "flight.missing"]
-    absent = {rank for gap in gaps for rank in gap.data.missing}
-    held = {rank: position for rank, position in seen.items() if position.waits_for_ranks}
+    absent = set()
+    for gap in gaps:
+        absent.update(gap.data.missing)
+    held = {}
+    for rank, position in seen.items():
+        if position.waits_for_ranks:
+            held[rank] = position
     pairs = [pair for pair in _pairs(held) if absent.intersection(pair.data.waiting)]
     if pairs or not absent or len(held) < len(seen):
         return pairs
@@ -607,11 +636,16 @@ def _crossed(waiting: Mapping[int, RankPosition]) -> list[Event]:
         return []
     sides = []
     for group in sorted(groups):
-        sides.append({r: position for r, position in waiting.items() if position.group == group})
-    return [
-        _missing(side, sorted(other), [], waiting, next(iter(side.values())).group)
-        for side, other in (sides, reversed(sides))
-    ]
+        side = {}
+        for rank, position in waiting.items():
+            if position.group == group:
+                side[rank] = position
+        sides.append(side)
+    crossed = []
+    for side, other in (sides, reversed(sides)):
+        group = next(iter(side.values())).group
+        crossed.append(_missing(side, sorted(other), [], waiting, group))
+    return crossed
 
 
 def _different_places(waiting: Mapping[int, RankPosition]) -> list[Event]:
@@ -635,15 +669,15 @@ def _different_places(waiting: Mapping[int, RankPosition]) -> list[Event]:
     right, odd = groups[0], groups[1:]
     text = "\n".join(group_line(held) for held in groups)
     calls = {held[0].call for held in groups}
+    rows = []
+    for held in odd:
+        rows.append({"value": _value(held[0]), "ranks": [position.rank for position in held]})
     data = {
         "seq": None,
         "field": "op",
         "op": calls.pop() if len(calls) == 1 else "",
         "majority": {"value": _value(right[0]), "ranks": [position.rank for position in right]},
-        "odd": [
-            {"value": _value(held[0]), "ranks": [position.rank for position in held]}
-            for held in odd
-        ],
+        "odd": rows,
         "sites": [held[0].place for held in groups],
         "branch": how if odd[0] is outside else "",
         "for_gpu": (
@@ -677,9 +711,10 @@ def outside_common_path(
     sites: where each side made its call, by its dumps, as `SITE`; without them it is where its
     ranks stand.
     """
-    conditions = [
-        _common_condition(side, sites[n] if n < len(sites) else "") for n, side in enumerate(sides)
-    ]
+    conditions = []
+    for n, side in enumerate(sides):
+        conditions.append(_common_condition(side, sites[n] if n < len(sites) else ""))
+    # two ranks have no majority, so the one that left the common path is named
     odd = [number for number, condition in enumerate(conditions) if condition]
     if odd:
         if len(odd) == 1:
@@ -687,9 +722,10 @@ def outside_common_path(
         return None
     left: dict[int, str] = {}
     for number, one in enumerate(sides):
-        loops = [
-            _loop_left(one[0], other[0]) for other in sides if other and one and other is not one
-        ]
+        loops = []
+        for other in sides:
+            if other and one and other is not one:
+                loops.append(_loop_left(one[0], other[0]))
         if any(loops):
             left[number] = next(filter(None, loops))
     return next(
@@ -708,13 +744,17 @@ def _common_condition(side: Sequence[RankPosition], site: str) -> str:
 
 def _condition_at(position: RankPosition, site: str) -> str:
     """The innermost condition on the rank around a line of its program."""
+    # over NCCL a stack shows where a rank waits now, not the call that went wrong: the line is the
+    # dump's
     match = SITE.fullmatch(site)
-    rows = [
-        row
-        for row in position.lines[0].data.branches or ()
-        if match and row["file"] == match["file"]
-    ]
-    around = [row for row in rows if match and row["first"] <= int(match["line"]) <= row["last"]]
+    rows = []
+    for row in position.lines[0].data.branches or ():
+        if match and row["file"] == match["file"]:
+            rows.append(row)
+    around = []
+    for row in rows:
+        if match and row["first"] <= int(match["line"]) <= row["last"]:
+            around.append(row)
     if around:
         return str(max(around, key=lambda row: row["first"])["condition"])
     return ""
@@ -801,10 +841,10 @@ def position_bars(events: Iterable[Event]) -> list[str]:
     Which these are, what they do.
     """
     seen = rank_positions(events)
-    lines = [
-        f"  {rank_columns([position.rank for position in held], list(seen))}  {group_line(held)}"
-        for held in same_positions(seen.values())
-    ]
+    lines = []
+    for held in same_positions(seen.values()):
+        ranks = [position.rank for position in held]
+        lines.append(f"  {rank_columns(ranks, list(seen))}  {group_line(held)}")
     each = 0
     if seen:
         each = -(-len(seen) // COLUMNS)
@@ -831,12 +871,20 @@ def waiting_time(found: Iterable[RankPosition]) -> str:
 
     Else how long they were looked at.
     """
-    waiting = [
-        position for position in found if position.waits_for in FOR_PEERS and not position.moved
-    ]
-    ages = [position.quiet for position in waiting if position.quiet is not None]
+    waiting = []
+    for position in found:
+        if position.waits_for in FOR_PEERS and not position.moved:
+            waiting.append(position)
+    ages = []
+    for position in waiting:
+        if position.quiet is not None:
+            ages.append(position.quiet)
     shots = [position.lines[0].data.snapshots for position in waiting]
-    watched = min((rows[-1]["t"] - rows[0]["t"] for rows in shots if len(rows) > 1), default=0.0)
+    watched_spans = []
+    for rows in shots:
+        if len(rows) > 1:
+            watched_spans.append(rows[-1]["t"] - rows[0]["t"])
+    watched = min(watched_spans, default=0.0)
     if ages and min(ages) > watched:
         return f"for {format_age(min(ages))}"
     if watched:
@@ -861,11 +909,10 @@ def others_wait(case: Case, ranks: Collection[int]) -> str:
     Who of a running job waits for these ranks.
     """
     late = set(ranks)
-    waiting = [
-        position
-        for rank, position in positions_of_case(case).items()
-        if rank not in late and position.waits_for_ranks
-    ]
+    waiting = []
+    for rank, position in positions_of_case(case).items():
+        if rank not in late and position.waits_for_ranks:
+            waiting.append(position)
     if not waiting:
         return ""
     who = [position.rank for position in waiting]
@@ -885,7 +932,10 @@ def places_now(case: Case) -> str:
     held: dict[str, list[int]] = {}
     for rank, position in positions_of_case(case).items():
         held.setdefault(position.place, []).append(rank)
-    known = [f"{rank_words(ranks)} at {place}" for place, ranks in held.items() if place]
+    known = []
+    for place, ranks in held.items():
+        if place:
+            known.append(f"{rank_words(ranks)} at {place}")
     if known:
         return f" ({', '.join(known[:4])})"
     return ""

@@ -58,11 +58,11 @@ def catalogue() -> Mapping[str, Cause]:
     names = sorted(
         info.name for info in pkgutil.iter_modules(__path__) if not info.name.startswith("_")
     )
-    return {
-        name: cast(Cause, import_module(f"{__name__}.{name}"))
-        for name in names
-        if name not in HOUSE
-    }
+    module_names = {}
+    for name in names:
+        if name not in HOUSE:
+            module_names[name] = cast(Cause, import_module(f"{__name__}.{name}"))
+    return module_names
 
 
 def page(cause: str) -> dict[str, str]:

@@ -66,7 +66,11 @@ def _from_bisection(staged: StagedTest, gpus: bool) -> FaultyRanks | None:
     if not one.what and len(one.within) == staged.ranks:  # nothing is known but that it fails
         return None
     bad = [group.event for group in sorted(tried, key=lambda group: len(group.ranks)) if group.bad]
-    why = pick(bad[:4], [group.event for group in tried if not group.bad], limit=7)
+    events = []
+    for group in tried:
+        if not group.bad:
+            events.append(group.event)
+    why = pick(bad[:4], events, limit=7)
     nodes = [host for host, ranks in staged.nodes.items() if set(ranks) & set(one.within)]
     between = len(nodes) > 1
     alone = one.what in ("rank", "node")
@@ -85,15 +89,25 @@ def _from_bisection(staged: StagedTest, gpus: bool) -> FaultyRanks | None:
 
 
 def _slow(case: Case, staged: StagedTest, gpus: bool) -> FaultyRanks | None:
-    slow = [pair for pair in staged.pairs if pair.slow and not pair.wrong]
+    slow = []
+    for pair in staged.pairs:
+        if pair.slow and not pair.wrong:
+            slow.append(pair)
     if not slow and not staged.slow_ranks:
         return None
     ranks = sorted({*staged.suspects, *staged.slow_ranks}) or sorted(
         {rank for pair in slow for rank in (pair.a, pair.b)}
     )
     alone = [event for event in case.of(StageRank) if event.rank in staged.slow_ranks]
-    others = [pair.event for pair in staged.pairs if not pair.slow and pair.event]
-    why = pick([pair.event for pair in slow if pair.event], alone, others[:2], limit=6)
+    others = []
+    for pair in staged.pairs:
+        if not pair.slow and pair.event:
+            others.append(pair.event)
+    events = []
+    for pair in slow:
+        if pair.event:
+            events.append(pair.event)
+    why = pick(events, alone, others[:2], limit=6)
     between = not staged.slow_ranks and all(pair.path == "network" for pair in slow)
     if between:
         hosts = tuple(host for host, mine in staged.nodes.items() if set(mine) & set(ranks))

@@ -86,33 +86,37 @@ def _tables() -> dict[str, list[dict[str, Any]]]:
 @cache
 def gpus() -> tuple[Gpu, ...]:
     """The kinds of GPUs that are known."""
-    return tuple(
-        Gpu(
-            re.compile(row["name"]),
-            row["capability"],
-            tuple(row["since"]),
-            tuple(row.get("until", ())),
-            tuple(row.get("nccl", ())),
-            row["source"],
-            row.get("unsure", False),
+    known_gpus = []
+    for row in _tables()["gpus"]:
+        known_gpus.append(
+            Gpu(
+                re.compile(row["name"]),
+                row["capability"],
+                tuple(row["since"]),
+                tuple(row.get("until", ())),
+                tuple(row.get("nccl", ())),
+                row["source"],
+                row.get("unsure", False),
+            )
         )
-        for row in _tables()["gpus"]
-    )
+    return tuple(known_gpus)
 
 
 @cache
 def wheels() -> tuple[Wheel, ...]:
     """The releases of PyTorch whose wheels the table holds."""
-    return tuple(
-        Wheel(
-            tuple(row["torch"]),
-            tuple(row["cuda"]),
-            tuple(row["nccl"]),
-            row["source"],
-            row.get("unsure", False),
+    known_wheels = []
+    for row in _tables()["torch"]:
+        known_wheels.append(
+            Wheel(
+                tuple(row["torch"]),
+                tuple(row["cuda"]),
+                tuple(row["nccl"]),
+                row["source"],
+                row.get("unsure", False),
+            )
         )
-        for row in _tables()["torch"]
-    )
+    return tuple(known_wheels)
 
 
 @cache
@@ -127,19 +131,21 @@ def drivers() -> dict[int, int]:
 @cache
 def defects() -> tuple[Defect, ...]:
     """Defects with sources; a version outside of the range clears the entry."""
-    return tuple(
-        Defect(
-            tuple(row["fragments"]),
-            row["what"],
-            tuple(row["since"]),
-            tuple(row["fixed"]) if "fixed" in row else None,
-            row["instead"],
-            row["source"],
-            row.get("alone", False),
-            tuple(row.get("files", ())),
+    known_defects = []
+    for row in _tables()["defects"]:
+        known_defects.append(
+            Defect(
+                tuple(row["fragments"]),
+                row["what"],
+                tuple(row["since"]),
+                tuple(row["fixed"]) if "fixed" in row else None,
+                row["instead"],
+                row["source"],
+                row.get("alone", False),
+                tuple(row.get("files", ())),
+            )
         )
-        for row in _tables()["defects"]
-    )
+    return tuple(known_defects)
 
 
 def release(version: object) -> Release:
@@ -254,9 +260,9 @@ def _built(case: Case) -> list[tuple[Release, Evidence]]:
 
 def _nccl(case: Case) -> list[tuple[Release, Evidence]]:
     """The NCCL that the job says it runs, or else the one that its torch brings."""
-    own: list[tuple[Release, Evidence]] = [
-        (release(e.data.version), e) for e in case.of(NcclVersion)
-    ]
+    own: list[tuple[Release, Evidence]] = []
+    for event in case.of(NcclVersion):
+        own.append((release(event.data.version), event))
     return own or [(wheel.nccl, piece) for wheel, piece in _wheels(case)]
 
 
@@ -269,14 +275,22 @@ def _wheels(case: Case) -> list[tuple[Wheel, Evidence]]:
         *((str(event.data.version), event) for event in notes),
     ]
     known = {wheel.torch: wheel for wheel in wheels()}
-    plain = [(known.get(release(text)[:2]), piece) for text, piece in pieces if "+" not in text]
-    return [(wheel, piece) for wheel, piece in plain if wheel]
+    plain = []
+    for text, piece in pieces:
+        if "+" not in text:
+            plain.append((known.get(release(text)[:2]), piece))
+    rows = []
+    for wheel, piece in plain:
+        if wheel:
+            rows.append((wheel, piece))
+    return rows
 
 
 def _driver(case: Case) -> tuple[int, Evidence] | None:
-    facts = [
-        fact for fact in of_job_hosts(case, case.facts_of("gpu.driver")) if release(fact.value)
-    ]
+    facts = []
+    for fact in of_job_hosts(case, case.facts_of("gpu.driver")):
+        if release(fact.value):
+            facts.append(fact)
     notes = case.of(PrintedVersion, name="driver")
     pieces: list[tuple[object, Evidence]] = [
         *((fact.value, fact) for fact in facts),

@@ -66,11 +66,11 @@ class HostFacts:
         Also those that could not be read.
         """
         head, _, tail = pattern.partition("*")
-        return {
-            name[len(head) : len(name) - len(tail)]: fact
-            for name, fact in self.facts.items()
-            if name.startswith(head) and name.endswith(tail)
-        }
+        fact_of_name = {}
+        for name, fact in self.facts.items():
+            if name.startswith(head) and name.endswith(tail):
+                fact_of_name[name[len(head) : len(name) - len(tail)]] = fact
+        return fact_of_name
 
     def gpus(self, what: str) -> dict[str, Fact]:
         """GPU index → the fact ``gpu.<index>.<what>``, where it could be read.
@@ -78,9 +78,11 @@ class HostFacts:
         An index may stand in a command.
         """
         facts = self.each(f"gpu.*.{what}")
-        return {
-            gpu: fact for gpu, fact in facts.items() if is_whole(gpu) and fact.value is not None
-        }
+        fact_of_gpu = {}
+        for gpu, fact in facts.items():
+            if is_whole(gpu) and fact.value is not None:
+                fact_of_gpu[gpu] = fact
+        return fact_of_gpu
 
     @property
     def ranks(self) -> int:
@@ -144,22 +146,24 @@ class Preflight:
 
     def risk(self, case: Case) -> Finding | None:
         """The risks of all hosts as one finding, the gravest first."""
-        seen = [
-            (risk, host.name)
-            for host in _hosts(case, self.reads + self.also)
-            for risk in self.risks(host)
-        ]
+        seen = []
+        for host in _hosts(case, self.reads + self.also):
+            for risk in self.risks(host):
+                seen.append((risk, host.name))
         if not seen:
             return None
         seen.sort(key=lambda pair: pair[0].strength != "likely")
         risks = [risk for risk, _ in seen]
+        gpus: set[str] = set()
+        for risk in risks:
+            gpus.update(risk.gpus)
         return found(
             self.cause,
             "possible" if failed(case) else risks[0].strength,
             _sentences(seen),
             pick(*([fact for fact in risk.facts if fact] for risk in risks)),
             hosts=tuple(sorted({name for _, name in seen if name})),
-            gpus=tuple(sorted({gpu for risk in risks for gpu in risk.gpus})),
+            gpus=tuple(sorted(gpus)),
             interfaces=_different(name for risk in risks for name in risk.interfaces),
             advice=tuple(
                 {one.do: one for risk in risks for one in (risk.advice, *risk.more)}.values()
@@ -178,16 +182,19 @@ class Preflight:
             return clear(self.cause, summary, tuple(went_well[:3]))
         hosts = _hosts(case, self.reads)
         if any(name.startswith("gpu.*.") for name in self.reads):
-            hosts = [
-                host
-                for host in _hosts(case, (*self.reads, "gpu.count"))
-                if host.value("gpu.count") != 0
-            ]
-        blind = [fact for host in hosts for fact in host.unread(self.reads)]
+            hosts = []
+            for host in _hosts(case, (*self.reads, "gpu.count")):
+                if host.value("gpu.count") != 0:
+                    hosts.append(host)
+        blind = []
+        for host in hosts:
+            blind.extend(host.unread(self.reads))
         if hosts and not blind and not failed(case):
-            read = [
-                fact for host in hosts for fact in host.facts.values() if fact.value is not None
-            ]
+            read = []
+            for host in hosts:
+                for fact in host.facts.values():
+                    if fact.value is not None:
+                        read.append(fact)
             return clear(self.cause, self.fine, tuple(read[:3]))
         return unknown(self.cause, missing, *[_reason(fact) for fact in blind[:3]])
 
@@ -212,11 +219,13 @@ def _hosts(case: Case, names: Sequence[str]) -> list[HostFacts]:
     What the job is to be holds for each.
     """
     known, places = _places(case)
-    asked = [
-        case.facts[at]
-        for at in sorted(at for name in _matching(tuple(names), known) for at in places[name])
-    ]
-    job = {fact.name: fact for fact in asked if fact.name.startswith("job.") and fact.name in names}
+    asked = []
+    for at in sorted(at for name in _matching(tuple(names), known) for at in places[name]):
+        asked.append(case.facts[at])
+    job = {}
+    for fact in asked:
+        if fact.name.startswith("job.") and fact.name in names:
+            job[fact.name] = fact
     hosts: dict[str, HostFacts] = {}
     for fact in asked:
         if fact.name not in job:
@@ -244,9 +253,11 @@ def _matching(names: tuple[str, ...], known: frozenset[str]) -> tuple[str, ...]:
     heads, tails = (
         tuple(name.split("*")[part] for name in names if "*" in name) for part in (0, 1)
     )
-    return tuple(
-        name for name in known if name in names or (name.startswith(heads) and name.endswith(tails))
-    )
+    matching_names = []
+    for name in known:
+        if name in names or (name.startswith(heads) and name.endswith(tails)):
+            matching_names.append(name)
+    return tuple(matching_names)
 
 
 def _sentences(seen: Sequence[tuple[Risk, str]]) -> str:

@@ -59,7 +59,10 @@ def blocked_pairs(case: Case) -> list[Event]:
     """The first calls in flight of two partners that both send to each other, or both wait for each
     other.
     """
-    heads = [queue[0] for queue in pending_calls(case) if queue[0].data.op in ("send", "recv")]
+    heads = []
+    for queue in pending_calls(case):
+        if queue[0].data.op in ("send", "recv"):
+            heads.append(queue[0])
     first_of = {(two.data.peer, two.rank, two.data.op): two for two in reversed(heads)}
     for one in heads:
         two = first_of.get((one.rank, one.data.peer, one.data.op))

@@ -158,7 +158,10 @@ def _measured(case: Case) -> float:
     """Seconds of the longest loop of a single rank, or of the longest lag that the Flight Recorder
     shows; else 0.
     """
-    loops = [loop_seconds(event) for event in case.of(StepProgress) if LONE.search(event.text)]
+    loops = []
+    for event in case.of(StepProgress):
+        if LONE.search(event.text):
+            loops.append(loop_seconds(event))
     lags = [float(e.data.seconds.get(str(e.data.worst)) or 0) for e in case.of(FlightLate)]
     return max([*loops, *lags], default=0.0)
 
@@ -178,7 +181,10 @@ def _progressed(case: Case) -> bool:
 
 def over_gloo(case: Case) -> bool:
     """Whether the job's collectives run over gloo, as far as its plan or its lines say."""
-    planned = {e.data.backend for e in case.of(WorkerPhase) if e.data.backend}
+    planned = set()
+    for e in case.of(WorkerPhase):
+        if e.data.backend:
+            planned.add(e.data.backend)
     said = bool(case.of("gloo.")) or any(
         "gloo/" in event.text for event in case.of(PythonException)
     )

@@ -73,9 +73,11 @@ def met_at_store(case: Case) -> list[Event]:
 
 def _nccl_sockets(case: Case) -> list[Event]:
     """What NCCL says of connections between ranks: their addresses came through the store."""
-    return [
-        e for e in family(case, "socket_connect", "socket_closed") if e.kind.startswith("nccl.")
-    ]
+    socket_lines = []
+    for event in family(case, "socket_connect", "socket_closed"):
+        if event.kind.startswith("nccl."):
+            socket_lines.append(event)
+    return socket_lines
 
 
 def bootstrapped(case: Case) -> list[Event]:

@@ -83,13 +83,19 @@ def user_test(case: Case) -> UserTest | None:
     the way to it.
     """
     pings = [event for event in case.of(NetPing) if event.data.address]
-    alive = {event.data.address for event in pings if event.data.received}
-    mute = {event.data.address for event in pings if event.data.received == 0} - alive
-    still = [
-        e
-        for e in case.of(NetTcp)
-        if (e.data.backoff or 0) >= STANDS and (e.data.lost or e.data.retrans)
-    ]
+    alive = set()
+    for event in pings:
+        if event.data.received:
+            alive.add(event.data.address)
+    silent_addresses = set()
+    for event in pings:
+        if event.data.received == 0:
+            silent_addresses.add(event.data.address)
+    mute = silent_addresses - alive
+    still = []
+    for e in case.of(NetTcp):
+        if (e.data.backoff or 0) >= STANDS and (e.data.lost or e.data.retrans):
+            still.append(e)
     still = [event for event in still if event.data.peer not in mute]
     of_address: dict[str, list[Event]] = {}
     for event in pings:
@@ -105,9 +111,10 @@ def user_test(case: Case) -> UserTest | None:
             " came"
         )
         return UserTest(say, still[:2])
-    some = [
-        event for event in pings if event.data.bytes is None and (event.data.sent or 0) >= SAMPLE
-    ]
+    some = []
+    for event in pings:
+        if event.data.bytes is None and (event.data.sent or 0) >= SAMPLE:
+            some.append(event)
     if not some:
         return None
     ping = some[0].data

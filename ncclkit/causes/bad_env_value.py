@@ -91,12 +91,11 @@ def _complaints(case: Case) -> list[Event]:
 
 def _not_allowed(case: Case) -> Finding | None:
     """A variable that NCCL read and whose value is not in the agent's table of allowed values."""
-    wrong = [
-        (event, row)
-        for event in case.of(NcclEnv)
-        for row in check_value(str(event.data.name), str(event.data.value))
-        if row["kind"] == "value"
-    ]
+    wrong = []
+    for event in case.of(NcclEnv):
+        for row in check_value(str(event.data.name), str(event.data.value)):
+            if row["kind"] == "value":
+                wrong.append((event, row))
     if not wrong:
         return None
     refused, (first, row) = _complaints(case), wrong[0]
@@ -184,9 +183,10 @@ def limiting(name: str, value: str) -> bool:
 
 def _without_ib(case: Case) -> Finding | None:
     """InfiniBand is demanded where there is none."""
-    wants = [
-        p for p, name, value in _settings(case) if name == "NCCL_NET" and value.upper() == "IB"
-    ]
+    wants = []
+    for p, name, value in _settings(case):
+        if name == "NCCL_NET" and value.upper() == "IB":
+            wants.append(p)
     none = [e for e in case.of(NcclIbDevices) if not e.data.devices]
     say = "NCCL_NET=IB asks for InfiniBand, but NCCL found no such device."
     if not wants or not none:
@@ -287,12 +287,11 @@ def _limits(case: Case) -> list[str]:
     """Variables of this case that limit what NCCL may choose from, or whose value NCCL does not
     know.
     """
-    odd = {
-        row["name"]
-        for _, name, value in _settings(case)
-        for row in check_value(name, value)
-        if row["kind"] == "value"
-    }
+    odd = set()
+    for _, name, value in _settings(case):
+        for row in check_value(name, value):
+            if row["kind"] == "value":
+                odd.add(row["name"])
     limits = {name for _, name, value in _settings(case) if limiting(name, value)}
     return sorted(odd or limits)
 

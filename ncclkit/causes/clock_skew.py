@@ -102,7 +102,10 @@ def _measured(case: Case) -> Finding | None:
     else:
         strength = _tested.risk(case)
     why = pick([link.event for link in off[:4]], refused[:2])
-    hosts = tuple(sorted({h for pair in pairs for h in pair}))
+    measured_hosts: set[str] = set()
+    for pair in pairs:
+        measured_hosts.update(pair)
+    hosts = tuple(sorted(measured_hosts))
     advice = (_advice(behind), STATIC)
     return found(ID, strength, say, why, hosts=hosts, advice=advice, next=experiment(case))
 

@@ -68,11 +68,10 @@ def diagnose(case: Case) -> Finding:
     several streams.
     """
     stuck = case.of(FlightStuck)
-    mixed = [
-        e
-        for e in stuck
-        if {"scheduled", "started"} <= set(map(str, (e.data.states or {}).values()))
-    ]
+    mixed = []
+    for e in stuck:
+        if {"scheduled", "started"} <= set(map(str, (e.data.states or {}).values())):
+            mixed.append(e)
     both = [e for e in stuck if set(map(str, (e.data.states or {"": ""}).values())) == {"started"}]
     if len({e.data.group for e in both}) > 1:
         return _all_started(case, both)
@@ -201,11 +200,10 @@ def _started_everywhere(case: Case) -> dict[str, list[Event]]:
             name = str(event.data.desc or event.data.group)
             calls.setdefault((name, event.data.seq), []).append(event)
     members = set(rank_states(case).members)
-    whole = {
-        call: events
-        for call, events in calls.items()
-        if len(members) > 1 and {*ranks_in(events)} == members
-    }
+    whole = {}
+    for call, events in calls.items():
+        if len(members) > 1 and {*ranks_in(events)} == members:
+            whole[call] = events
     names = Counter(name for name, _ in whole)
     return {name: events for (name, _), events in whole.items() if names[name] == 1}
 
@@ -216,7 +214,10 @@ def _two_groups(case: Case) -> Finding | None:
     Some ranks in one group, other ranks in the other.
     """
     waits = [event for event in rank_states(case).waiting.values() if event.kind == "c10d.timeout"]
-    named = [(event, desc or group) for event, group, desc in grouped(case.events) if group or desc]
+    named = []
+    for event, group, desc in grouped(case.events):
+        if group or desc:
+            named.append((event, desc or group))
     sides: dict[str, list[Event]] = {}
     is_wait = among(waits)
     for event, name in named:
@@ -245,9 +246,13 @@ def _crossed(gaps: list[Event]) -> list[Event]:
     lacking = _places_of_ranks(gap.data.missing for gap in gaps)
     held = _places_of_ranks(gap.data.waiting for gap in gaps)
     for one in gaps:
-        theirs = {place for rank in one.data.missing or () for place in held[rank]}
+        theirs = set()
+        for rank in one.data.missing or ():
+            theirs.update(held[rank])
         if theirs:
-            back = {place for rank in one.data.waiting or () for place in lacking[rank]}
+            back = set()
+            for rank in one.data.waiting or ():
+                back.update(lacking[rank])
         else:
             back = set()
         crossing = (gaps[place] for place in sorted(theirs & back))
@@ -269,7 +274,10 @@ def _places_of_ranks(sides: Iterable[Sequence[int]]) -> dict[int, list[int]]:
 def _fewer(gaps: list[Event]) -> tuple[int, ...]:
     """Ranks that wait in the smaller of the two waiting groups; none where both are equal."""
     # none where all have entered
-    missing = [gap.data for gap in gaps if isinstance(gap.data, FlightMissing)]
+    missing = []
+    for gap in gaps:
+        if isinstance(gap.data, FlightMissing):
+            missing.append(gap.data)
     sides = sorted((tuple(gap.waiting) for gap in missing), key=len)
     if len(sides) == 2 and len(sides[0]) < len(sides[1]):
         return sides[0]

@@ -406,7 +406,11 @@ def contexts() -> dict[str, JobContext]:
 def contexts_of(case: Case, lines: Iterable[tuple[str, Event]]) -> tuple[str, ...]:
     """Names of the contexts that these lines and the kinds of events show."""
     text = "\n".join(line for line, _ in list(lines)[:LINES])
-    return tuple(context.name for context in CONTEXTS if _is_shown(context, case, text))
+    names = []
+    for context in CONTEXTS:
+        if _is_shown(context, case, text):
+            names.append(context.name)
+    return tuple(names)
 
 
 def _is_shown(context: JobContext, case: Case, text: str) -> bool:

@@ -158,7 +158,10 @@ def cpus(text: object) -> frozenset[int]:
     runs = [re.fullmatch(r"(\d{1,5})(?:-(\d{1,5}))?", run) for run in str(text).strip().split(",")]
     if not all(runs):
         return frozenset()
-    spans = [(int(run[1]), min(int(run[2] or run[1]), LONGEST)) for run in runs if run]
+    spans = []
+    for run in runs:
+        if run:
+            spans.append((int(run[1]), min(int(run[2] or run[1]), LONGEST)))
     found = []
     for first, last in spans:
         for cpu in range(first, last + 1):

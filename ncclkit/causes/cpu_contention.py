@@ -139,11 +139,10 @@ def _short_of_cores(case: Case) -> Finding | None:
     rows = {e.rank: e for e in case.of(TelemetryScheduling)}
     waited = sum(float(e.data.waited) for e in rows.values())
     ran = sum(float(e.data.ran) for e in rows.values())
-    busy = [
-        f
-        for f in case.facts_of("cpu.pressure")
-        if isinstance(f.value, (int, float)) and f.value >= PRESSED
-    ]
+    busy = []
+    for fact in case.facts_of("cpu.pressure"):
+        if isinstance(fact.value, (int, float)) and fact.value >= PRESSED:
+            busy.append(fact)
     queued = []
     if rows and waited >= max(1.0, ran / 2):
         queued = list(rows.values())
@@ -186,15 +185,18 @@ def _of_steps(case: Case) -> Finding | None:
     than its cores.
     """
     measured = measured_steps(case)
-    cores = {f.host: f for f in case.facts_of("cpu.usable") if isinstance(f.value, int)}
+    cores = {}
+    for f in case.facts_of("cpu.usable"):
+        if isinstance(f.value, int):
+            cores[f.host] = f
     brake = None
     if measured:
         brake = measured[0].brake("data")
     if measured is None or brake is None:
         return None
-    workers = {
-        e.rank: max((int(loader[0]) for loader in e.data.loaders), default=0) for e in measured[1]
-    }
+    workers = {}
+    for e in measured[1]:
+        workers[e.rank] = max((int(loader[0]) for loader in e.data.loaders), default=0)
     on_host: dict[str, list[Event]] = {}
     for event in measured[1]:
         if workers[event.rank]:
@@ -239,14 +241,15 @@ def _reported(case: Case) -> Finding:
     warned = _warnings(case)
     cores = [f for f in case.facts_of("cpu.usable") if isinstance(f.value, int)]
     states = rank_states(case)
-    local = len(
-        {
-            e.rank
-            for e in case.of(NcclInit)
-            if e.rank is not None and e.host == (cores[0].host if cores else e.host)
-        }
-    )
-    crowded = [f for f in cores if local and f.value < local]
+    ranks = set()
+    for event in case.of(NcclInit):
+        if event.rank is not None and event.host == (cores[0].host if cores else event.host):
+            ranks.add(event.rank)
+    local = len(ranks)
+    crowded = []
+    for fact in cores:
+        if local and fact.value < local:
+            crowded.append(fact)
     if warned or (crowded and states.waiting):
         numbers = None
         if warned:
@@ -358,9 +361,10 @@ def shared_cores(case: Case) -> Finding | None:
     folder = ""
     if last:
         folder = last[0].path.rpartition("/")[0]
-    shared = [
-        e for e in case.of(TelemetryOthers) if e.path.rpartition("/")[0] == folder and crowded(e)
-    ]
+    shared = []
+    for event in case.of(TelemetryOthers):
+        if event.path.rpartition("/")[0] == folder and crowded(event):
+            shared.append(event)
     if not shared or last[0].data.reason != "done":
         return None
     say = (

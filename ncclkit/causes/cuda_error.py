@@ -117,13 +117,13 @@ XIDS = {
 def diagnose(case: Case) -> Finding:
     """Found at the first CUDA error of the run that is the program's own."""
     lines = [e for e in case.of(CudaError) if not matching([e], *OTHERS)]
-    lines += [
-        e
-        for e in matching(messages(case), *FAULTS)
-        if matching([e], "cuda", "cudnn", "cufft")
-        and not matching([e], *OTHERS)
-        and "nvls" not in e.text
-    ]
+    for event in matching(messages(case), *FAULTS):
+        if (
+            matching([event], "cuda", "cudnn", "cufft")
+            and not matching([event], *OTHERS)
+            and "nvls" not in event.text
+        ):
+            lines.append(event)
     xids = [e for e in case.of(KernelXid) if e.data.xid in XIDS]
     if not lines:
         return _without(case, xids)
@@ -164,7 +164,11 @@ def _without(case: Case, xids: list[Event]) -> Finding:
     asked = experiment(case)
     if xids and len(xids) == len(case.of(KernelXid)):
         number = xids[0].data.xid
-        gpus = sorted({str(e.data.bus) for e in xids if e.data.bus})
+        buses = set()
+        for event in xids:
+            if event.data.bus:
+                buses.add(str(event.data.bus))
+        gpus = sorted(buses)
         say = (
             f"The driver logged an error of a program on a GPU{on(xids[0].host)} (Xid {number}:"
             f" {XIDS[number]})."

@@ -78,12 +78,14 @@ def diagnose(case: Case) -> Finding:
     """
     uds = family(case, "uds")
     attach = matching(family(case, "shm"), "attaching to shared memory")
-    empty = [
-        e for e in matching(attach, "size 0", "No such file") if not matching([e], "No space left")
-    ]
-    memory = [
-        e for e in matching(messages(case), *CALLS) if not matching([e], "stream is capturing")
-    ]
+    empty = []
+    for e in matching(attach, "size 0", "No such file"):
+        if not matching([e], "No space left"):
+            empty.append(e)
+    memory = []
+    for e in matching(messages(case), *CALLS):
+        if not matching([e], "stream is capturing"):
+            memory.append(e)
     hint = case.of(NcclInfo, family="cumem")
     buffers = _host_buffers(case)
     lines = uds + empty + memory or buffers

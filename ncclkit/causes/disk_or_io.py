@@ -93,38 +93,36 @@ tens."""
 
 def diagnose(case: Case) -> Finding:
     """Found where a write failed, or where a rank is in a storage call while the others wait."""
-    full = [
-        e
-        for e in case.of(SystemFault)
-        if e.data.what in ("no_space", "disk_quota") and not _shared_memory(e)
-    ]
-    full += [
-        e
-        for e in matching(
-            messages(case),
-            "No space left on device",
-            "Disk quota exceeded",
-            "Read-only file system",
-            "Input/output error",
-            "Stale file handle",
-            "Stale NFS file handle",
-            "PytorchStreamWriter failed",
-            "file write failed",
-            "unexpected pos",
-            "Transport endpoint is not connected",
-            "StorageFull",
-        )
-        if not _shared_memory(e) and e.kind != "nccl.warn" and not RDMA.search(e.text)
-    ]
+    full = []
+    for event in case.of(SystemFault):
+        if event.data.what in ("no_space", "disk_quota") and not _shared_memory(event):
+            full.append(event)
+    for event in matching(
+        messages(case),
+        "No space left on device",
+        "Disk quota exceeded",
+        "Read-only file system",
+        "Input/output error",
+        "Stale file handle",
+        "Stale NFS file handle",
+        "PytorchStreamWriter failed",
+        "file write failed",
+        "unexpected pos",
+        "Transport endpoint is not connected",
+        "StorageFull",
+    ):
+        if not _shared_memory(event) and event.kind != "nccl.warn" and not RDMA.search(event.text):
+            full.append(event)
     if full:
         quota = matching(full, "quota")
         say = (
             f"{who_of(full, full[0].host)} could not write: "
             f"{'the disk quota is used up' if quota else 'the file system is full or failed'}."
         )
-        gone = [
-            e for e in matching(full, "Transport endpoint is not connected") if ": '/" not in e.text
-        ]
+        gone = []
+        for event in matching(full, "Transport endpoint is not connected"):
+            if ": '/" not in event.text:
+                gone.append(event)
         # a job survives its logger
         beside = rank_states(case).raised and all(LOGGER.match(e.text) for e in full)
         doubt = len(gone) == len(full) or beside  # without a path it may be a socket
@@ -155,17 +153,25 @@ def _in_storage_call(case: Case) -> Finding | None:
     left no stack.
     """
     waiting = rank_states(case).waiting
-    slow = {
-        rank: stack
-        for rank, stack in stacks(case).items()
-        if _in_storage(stack) and rank not in waiting
-    }
+    slow = {}
+    for rank, stack in stacks(case).items():
+        if _in_storage(stack) and rank not in waiting:
+            slow[rank] = stack
     seen = positions_of_case(case)
-    slow = {rank: stack for rank, stack in slow.items() if rank not in seen}
-    slow |= {rank: stand.lines[-1] for rank, stand in seen.items() if stand.waits_for == FILE}
+    stack_of_rank = {}
+    for rank, stack in slow.items():
+        if rank not in seen:
+            stack_of_rank[rank] = stack
+    slow = stack_of_rank
+    for rank, stand in seen.items():
+        if stand.waits_for == FILE:
+            slow[rank] = stand.lines[-1]
     if not 0 < len(slow) <= len(waiting):
         return None
-    now = [seen[rank] for rank in slow if rank in seen]
+    now = []
+    for rank in slow:
+        if rank in seen:
+            now.append(seen[rank])
     if now:
         say = (
             f"{start(name_ranks(slow))} {now[0].activity(len(slow))};"
@@ -295,10 +301,12 @@ def _shared_memory(event: Event) -> bool:
 
 def _in_storage(stack: Event) -> bool:
     inner = stack.data.frames[:4]
-    return any(
-        frame.get("func") in CALLS or any(part in str(frame.get("file", "")) for part in STORAGE)
-        for frame in inner
-    )
+    for frame in inner:
+        if frame.get("func") in CALLS or any(
+            part in str(frame.get("file", "")) for part in STORAGE
+        ):
+            return True
+    return False
 
 
 def _local(case: Case) -> str:

@@ -45,6 +45,7 @@ from ncclkit.causes._compatibility import drivers, misfit
 from ncclkit.causes._experiments import minimal
 from ncclkit.causes._preflight import HostFacts, Preflight, Risk
 from ncclkit.core.case import Case
+from ncclkit.core.event_list import first_host
 from ncclkit.core.kinds import C10dError, CudaDriver, CudaError, NcclWarn
 from ncclkit.core.model import Advice, Event, Experiment, Finding, Strength, found
 from ncclkit.core.text import start
@@ -183,7 +184,7 @@ def _by_table(case: Case, lines: list[Event]) -> Finding | None:
     firm = any(not _warning(e) for e in matching(lines, *DRIVER, *CODE))
     if firm and unfit.unsure:
         return None  # the job's own line proves it; the table only may be right
-    host = next((event.host for event in lines if event.host), "")
+    host = first_host(lines)
     if lines:
         say = f"{who_of(lines, host)}: {unfit.summary}."
     else:

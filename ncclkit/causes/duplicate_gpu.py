@@ -49,6 +49,7 @@ from ncclkit.analysis.picks import (
 from ncclkit.causes._experiments import minimal
 from ncclkit.causes._preflight import HostFacts, Preflight, Risk, name_gpus
 from ncclkit.core.case import Case
+from ncclkit.core.event_list import first_host
 from ncclkit.core.kinds import (
     C10dDeviceUnknown,
     C10dError,
@@ -97,7 +98,7 @@ def _reported(case: Case) -> Finding | None:
     ranks = _named(said) or tuple(sorted({e.data.rank for e in same}))
     quoted = (m[1] for e in said if (m := re.search(r"(?:device|busId) (\w+)", e.text)))
     bus = next((str(e.data.bus) for e in same), "") or next(quoted, "")
-    host = next((e.host for e in same + said if e.host), "")
+    host = first_host(same + said)
     say = (
         f"{start(name_ranks(ranks))} use the same GPU{' ' + bus if bus else ''}{on(host)}; NCCL"
         " needs one GPU per rank."
@@ -152,9 +153,10 @@ def _busy(case: Case) -> Finding | None:
     lines = matching([*messages(case), *case.of(CudaError)], "busy or unavailable")
     if not lines:
         return None
-    modes = [
-        fact for fact in case.facts_of("gpu.") if fact.value in ("Exclusive_Process", "Prohibited")
-    ]
+    modes = []
+    for fact in case.facts_of("gpu."):
+        if fact.value in ("Exclusive_Process", "Prohibited"):
+            modes.append(fact)
     say = f"{who_of(lines, lines[0].host)} found its GPU busy or unavailable: another rank or "
     say += "another process may hold it."
     strength: Strength = "possible"
@@ -201,7 +203,10 @@ def _same_bus(case: Case) -> list[Event]:
     setting that the log does not show.
     """
     taken_for = as_nccl_sees(case)
-    came = {(e.data.rank, e.data.comm_id) for e in case.of(NcclInit) if _complete(e)}
+    came = set()
+    for e in case.of(NcclInit):
+        if _complete(e):
+            came.add((e.data.rank, e.data.comm_id))
     places: dict[tuple[str, str, str], dict[int, Event]] = defaultdict(dict)
     for event in case.of(NcclInit):
         data = event.data
@@ -209,15 +214,15 @@ def _same_bus(case: Case) -> list[Event]:
         if seen and data.rank is not None and (data.rank, data.comm_id) not in came:
             places[taken_for(event), str(data.bus), str(data.comm_id)].setdefault(data.rank, event)
     if _again(case):
-        places = {place: ranks for place, ranks in places.items() if place[2] != "None"}
-    return next(
-        (
-            [*ranks.values()]
-            for (*_, comm), ranks in places.items()
-            if _several_ranks(comm, [*ranks.values()])
-        ),
-        [],
-    )
+        ranks_of_place = {}
+        for place, ranks in places.items():
+            if place[2] != "None":
+                ranks_of_place[place] = ranks
+        places = ranks_of_place
+    for (*_, comm), ranks in places.items():
+        if _several_ranks(comm, [*ranks.values()]):
+            return [*ranks.values()]
+    return []
 
 
 def _complete(event: Event) -> bool:
@@ -282,7 +287,10 @@ def _risks(host: HostFacts) -> Iterator[Risk]:
         ),
     )
     for name, value, strength, say in refusals:
-        facts = {gpu: fact for gpu, fact in host.gpus(name).items() if fact.value == value}
+        facts = {}
+        for gpu, fact in host.gpus(name).items():
+            if fact.value == value:
+                facts[gpu] = fact
         if facts:
             if name == "compute_mode":
                 advice = MODE

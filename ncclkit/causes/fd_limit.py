@@ -45,6 +45,7 @@ from ncclkit.causes._experiments import machine, unasked
 from ncclkit.causes._preflight import HostFacts, Preflight, Risk
 from ncclkit.core import budgets
 from ncclkit.core.case import Case
+from ncclkit.core.event_list import first_host
 from ncclkit.core.kinds import C10dTimeout, NcclDestroy, SystemFault
 from ncclkit.core.model import Advice, Evidence, Experiment, Finding, found
 from ncclkit.core.text import start
@@ -78,18 +79,18 @@ def diagnose(case: Case) -> Finding:
     """Found where a process ran out of descriptors or threads, or where the limit is too low for
     the ranks.
     """
-    lines = [
-        e for e in case.of(SystemFault) if e.data.what in ("too_many_files", "too_many_processes")
-    ]
+    lines = []
+    for event in case.of(SystemFault):
+        if event.data.what in ("too_many_files", "too_many_processes"):
+            lines.append(event)
     lines += matching([*messages(case), *case.of("store.lost", "c10d.error")], *FRAGMENTS)
     # inotify watches have a limit of their own
     lines = [e for e in lines if "inotify" not in e.text]
     vague = [e for e in without(family(case, "fd"), lines) if "inotify" not in e.text]
-    low = [
-        f
-        for f in of_job_hosts(case, case.facts_of("limits.nofile.soft"))
-        if isinstance(f.value, int) and f.value <= LOW
-    ]
+    low = []
+    for fact in of_job_hosts(case, case.facts_of("limits.nofile.soft")):
+        if isinstance(fact.value, int) and fact.value <= LOW:
+            low.append(fact)
     if not lines and not (vague and low):
         risk = CHECK.risk(case)
         if risk:
@@ -109,7 +110,7 @@ def diagnose(case: Case) -> Finding:
     what = "file descriptors"
     if threads:
         what = "processes or threads"
-    host = next((e.host for e in lines + vague if e.host), "")
+    host = first_host(lines + vague)
     say = (
         f"{start(name_ranks(ranks))}{on(host)} ran out of"
         f" {what}{f' (its soft limit is {limit})' if limit else ''}."

@@ -84,11 +84,10 @@ def diagnose(case: Case) -> Finding:
     if finding:
         return finding
     aborted = case.of(NcclDestroy, how="abort")
-    odd = [
-        e
-        for e in family(case, "proxy", "fd")
-        if matching([e], "Accept failed", "operation Close", "Could not receive type")
-    ]
+    odd = []
+    for e in family(case, "proxy", "fd"):
+        if matching([e], "Accept failed", "operation Close", "Could not receive type"):
+            odd.append(e)
     if aborted and odd and not rank_states(case).waiting:
         return found(
             ID,
@@ -157,9 +156,11 @@ def _after_another(case: Case, lines: list[Event]) -> list[Event]:
         "c10d.error",
         "c10d.timeout",
     )
-    errors = [
-        event for kind in kinds for event in case.of(kind) if not matching([event], *ORDER, *FORK)
-    ]
+    errors = []
+    for kind in kinds:
+        for event in case.of(kind):
+            if not matching([event], *ORDER, *FORK):
+                errors.append(event)
     return [event for event in errors if event.line < first.get(event.path, 0)]
 
 

@@ -54,7 +54,10 @@ def diagnose(case: Case) -> Finding:
     if gil or (stuck and not case.of(C10dTimeout)):
         ranks = ranks_in(gil or stuck)
         known = stacks(case)
-        seen = [known[rank] for rank in ranks if rank in known]
+        seen = []
+        for rank in ranks:
+            if rank in known:
+                seen.append(known[rank])
         where = next((place(own_frame(s.data.frames, innermost_first=True)) for s in seen), "")
         if gil:
             what = "could not get the GIL"
@@ -87,12 +90,13 @@ def diagnose(case: Case) -> Finding:
 
 def _live_holder(case: Case) -> Finding | None:
     """A rank of a running job that holds the lock in native code while the others wait for it."""
-    outside = {rank for gap in case.of(FlightMissing) for rank in gap.data.missing}
-    held = [
-        stand
-        for rank, stand in positions_of_case(case).items()
-        if stand.waits_for == HOLDS_GIL and rank in outside
-    ]
+    outside = set()
+    for gap in case.of(FlightMissing):
+        outside.update(gap.data.missing)
+    held = []
+    for rank, stand in positions_of_case(case).items():
+        if stand.waits_for == HOLDS_GIL and rank in outside:
+            held.append(stand)
     if not held:
         return None
     ranks = tuple(stand.rank for stand in held)
@@ -114,9 +118,10 @@ def _unresponsive(case: Case) -> Finding | None:
     known = stacks(case)
     held_by_signal = stopped(case)
     for end in case.of(RunEnd):
-        silent = {
-            int(rank) for rank in UNANSWERED.findall(str(end.data.say))
-        } - held_by_signal.keys()
+        ranks = set()
+        for rank in UNANSWERED.findall(str(end.data.say)):
+            ranks.add(int(rank))
+        silent = ranks - held_by_signal.keys()
         for rank, stack in known.items() if silent else ():
             if rank in silent:
                 where = place(own_frame(stack.data.frames, innermost_first=True))
@@ -139,7 +144,11 @@ def _unresponsive(case: Case) -> Finding | None:
 
 def _advice(case: Case, ranks: tuple[int, ...]) -> tuple[Advice, ...]:
     held_by = set(ranks)
-    pid = next((e.pid for e in case.events if e.rank in held_by and e.pid), None)
+    pid = None
+    for event in case.events:
+        if event.rank in held_by and event.pid:
+            pid = event.pid
+            break
     return (
         Advice(
             "Find the native call that holds the lock, and move it out of the training process or"

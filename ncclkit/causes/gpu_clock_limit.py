@@ -55,10 +55,9 @@ def diagnose(case: Case) -> Finding:
 
 def _best(case: Case) -> dict[str, float]:
     """GPU model → the highest power limit of that model on any host, in W."""
-    limits = {
-        (fact.host, fact.name.removesuffix(".power.limit")): fact.value
-        for fact in case.facts_of("gpu.")
-    }
+    limits = {}
+    for fact in case.facts_of("gpu."):
+        limits[(fact.host, fact.name.removesuffix(".power.limit"))] = fact.value
     best: dict[str, float] = defaultdict(float)
     for fact in case.facts_of("gpu."):
         if fact.name.endswith(".model"):

@@ -161,7 +161,10 @@ def _risks(host: HostFacts) -> Iterator[Risk]:
         )
         yield Risk(say, [smi], _advice("each GPU")[0])
     for name, wrong, strength, say in SIGNS:
-        facts = {gpu: fact for gpu, fact in host.gpus(name).items() if wrong(fact.value)}
+        facts = {}
+        for gpu, fact in host.gpus(name).items():
+            if wrong(fact.value):
+                facts[gpu] = fact
         if facts:
             named = name_gpus(facts)
             yield Risk(
@@ -208,15 +211,11 @@ def _finding(xids: list[Event], said: list[Event]) -> Finding:
     number = int(first.data.xid)
     bus = str(first.data.bus or "")
     pids = {e.pid for e in xids} - {None}
-    ranks = tuple(
-        sorted(
-            {
-                e.rank
-                for e in said + xids
-                if e.rank is not None and (e.pid in pids or e.kind != "kernel.xid")
-            }
-        )
-    )
+    hit_ranks = set()
+    for event in said + xids:
+        if event.rank is not None and (event.pid in pids or event.kind != "kernel.xid"):
+            hit_ranks.add(event.rank)
+    ranks = tuple(sorted(hit_ranks))
     who = ""
     if ranks:
         who = f" of {name_ranks(ranks)}"
@@ -224,6 +223,10 @@ def _finding(xids: list[Event], said: list[Event]) -> Finding:
         f"The GPU {bus}{who}{on(first.host)} reported a hardware fault, Xid {number}"
         f" ({XIDS[number]}); everything after it is a consequence."
     )
+    buses = set()
+    for event in xids:
+        if event.data.bus:
+            buses.add(str(event.data.bus))
     return found(
         ID,
         "likely" if number in (63, 92, 145) else "proven",
@@ -231,7 +234,7 @@ def _finding(xids: list[Event], said: list[Event]) -> Finding:
         pick(xids, said),
         ranks=ranks,
         hosts=name_hosts(xids),
-        gpus=tuple(sorted({str(e.data.bus) for e in xids if e.data.bus})),
+        gpus=tuple(sorted(buses)),
         advice=_advice(f"GPU {bus}"),
     )
 

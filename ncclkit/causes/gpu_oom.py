@@ -104,7 +104,11 @@ def diagnose(case: Case) -> Finding:
         )
     ranks = ranks_in(lines)
     first = lines[0]
-    gpus = tuple(sorted({str(e.data.gpu) for e in torch if e.data.gpu is not None}))
+    full_gpus = set()
+    for event in torch:
+        if event.data.gpu is not None:
+            full_gpus.add(str(event.data.gpu))
+    gpus = tuple(sorted(full_gpus))
     others = other_processes(first.text).clause
     say = (
         f"{start(name_ranks(ranks))} ran out of memory on its"

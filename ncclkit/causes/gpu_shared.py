@@ -38,6 +38,7 @@ from ncclkit.analysis.picks import of_job, pick
 from ncclkit.analysis.speed import measured_speed
 from ncclkit.causes._preflight import HostFacts, Preflight, Risk, number
 from ncclkit.core.case import Case
+from ncclkit.core.event_list import known_hosts
 from ncclkit.core.model import Advice, Experiment, Finding, Strength, found, unknown
 
 ID = "gpu_shared"
@@ -72,8 +73,12 @@ def _used_by_others(case: Case) -> Finding | None:
         shared = [event for event in speed.others if event.data.gpus]
     if speed is None or not shared:
         return None
-    gpus = tuple(sorted({str(gpu) for event in shared for gpu in event.data.gpus}, key=int))
-    hosts = tuple(sorted({event.host for event in shared if event.host}))
+    shared_gpus = set()
+    for event in shared:
+        for gpu in event.data.gpus:
+            shared_gpus.add(str(gpu))
+    gpus = tuple(sorted(shared_gpus, key=int))
+    hosts = tuple(sorted(known_hosts(shared)))
     why = pick(shared, [speed.judgement.best])
     return found(
         ID,
@@ -95,7 +100,11 @@ def _risks(host: HostFacts) -> Iterator[Risk]:
         rows: list[Any] = []
         if holders and isinstance(holders.value, list):
             rows = holders.value
-        by = ", ".join(_process(row) for row in rows[:3] if isinstance(row, dict))
+        process_names = []
+        for row in rows[:3]:
+            if isinstance(row, dict):
+                process_names.append(_process(row))
+        by = ", ".join(process_names)
         if by and mode and mode.value == "Exclusive_Process":
             say = (
                 f"GPU {gpu} accepts one process (Exclusive_Process) and has {by}; a rank there"
@@ -138,8 +147,15 @@ def _advice(gpu: str) -> Advice:
 def experiment(case: Case) -> Experiment:
     """Run the live test on the GPUs that no other process uses."""
     known = [fact for fact in case.facts_of("gpu.") if fact.name.endswith(".busy")]
-    busy = {fact.name for fact in known if (number(fact.value) or 0) >= BUSY}
-    free = sorted({fact.name.split(".")[1] for fact in known if fact.name not in busy}) or ["0"]
+    busy = set()
+    for fact in known:
+        if (number(fact.value) or 0) >= BUSY:
+            busy.add(fact.name)
+    free_gpus = set()
+    for fact in known:
+        if fact.name not in busy:
+            free_gpus.add(fact.name.split(".")[1])
+    free = sorted(free_gpus) or ["0"]
     return Experiment(
         "Does the same job work at full speed on the GPUs that no other process uses?",
         {"env": {"CUDA_VISIBLE_DEVICES": ",".join(free)}, "ranks": len(free)},

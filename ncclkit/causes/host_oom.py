@@ -104,11 +104,10 @@ def diagnose(case: Case) -> Finding:
 def _refused(case: Case) -> Finding | None:
     """A data-loader worker was killed, or an allocation failed with an error."""
     errors = case.of(SystemFault)
-    workers = [
-        e
-        for e in errors
-        if e.data.what == "dataloader_killed" and not matching([e], "bus error", "segm")
-    ]
+    workers = []
+    for event in errors:
+        if event.data.what == "dataloader_killed" and not matching([event], "bus error", "segm"):
+            workers.append(event)
     refused: list[Event] = [e for e in errors if e.data.what == "host_memory"]
     refused += case.of(PythonException, type="MemoryError")
     refused += matching(
@@ -191,9 +190,11 @@ def _swapping(case: Case) -> Finding | None:
 def _killed(case: Case) -> list[Event]:
     # their tasks are guards, which end with their step
     own = {e.path.rpartition("/")[0] for e in case.of(RunEnd)}
-    ends = case.of(ElasticExit) + [
-        e for e in case.of(SlurmEvent) if e.path.rpartition("/")[0] not in own
-    ]
+    foreign_lines = []
+    for event in case.of(SlurmEvent):
+        if event.path.rpartition("/")[0] not in own:
+            foreign_lines.append(event)
+    ends = case.of(ElasticExit) + foreign_lines
     named = case.of(SystemFault, what="killed")
     return [e for e in ends if -9 in (e.data.exitcode, -(e.data.signal or 0))] + named
 
@@ -202,16 +203,18 @@ def _short(case: Case) -> list[Fact]:
     """Facts that say that a host is nearly out of memory, swaps, or has already killed for lack of
     it.
     """
-    total = {f.host: f.value for f in case.facts_of("memory.total") if f.value}
+    total = {}
+    for fact in case.facts_of("memory.total"):
+        if fact.value:
+            total[fact.host] = fact.value
     kills = [f for f in case.facts_of("memory.oom_kills") if f.value]
     available = [f for f in case.facts_of("memory.available") if f.value is not None]
     low = [f for f in available if f.value < LOW * total.get(f.host, 0)]
-    swaps = [
-        f
-        for f in case.facts_of("memory.swap")
-        for row in f.value or ()
-        if 2 * (row.get("used") or 0) > row["size"]
-    ]
+    swaps = []
+    for fact in case.facts_of("memory.swap"):
+        for row in fact.value or ():
+            if 2 * (row.get("used") or 0) > row["size"]:
+                swaps.append(fact)
     return of_job_hosts(case, kills + low + swaps)
 
 
@@ -223,9 +226,11 @@ def _reported(case: Case) -> Finding | None:
         return None
     killed = _killed(case)
     pids = {e.pid or _killed_process(e) for e in reported}
-    ranks = tuple(
-        sorted({e.rank for e in case.events if e.pid in pids and e.pid and e.rank is not None})
-    ) or ranks_in(reported)
+    reporting_ranks = set()
+    for event in case.events:
+        if event.pid in pids and event.pid and event.rank is not None:
+            reporting_ranks.add(event.rank)
+    ranks = tuple(sorted(reporting_ranks)) or ranks_in(reported)
     ranks = ranks or ranks_in(killed)
     first = reported[0]
     by_kernel = None
@@ -277,9 +282,10 @@ def _risks(host: HostFacts) -> Iterator[Risk]:
     """Swap on network storage, a limit that leaves too little for each rank, memory that other
     processes hold.
     """
-    remote = [
-        row for row in host.value("memory.swap") or () if REMOTE.search(str(row.get("storage")))
-    ]
+    remote = []
+    for row in host.value("memory.swap") or ():
+        if REMOTE.search(str(row.get("storage"))):
+            remote.append(row)
     if remote:
         say = (
             f"the swap area {remote[0].get('device')} is on network storage"
@@ -362,7 +368,11 @@ def before_a_job(case: Case) -> Experiment:
 
 
 def _advice(case: Case) -> tuple[Advice, ...]:
-    total = next((f.value for f in case.facts_of("memory.total") if f.value), None)
+    total = None
+    for fact in case.facts_of("memory.total"):
+        if fact.value:
+            total = fact.value
+            break
     have = ""
     if total:
         have = f" (this host has {format_bytes(total)})"

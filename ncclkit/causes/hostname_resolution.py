@@ -48,6 +48,7 @@ from ncclkit.causes import _tested
 from ncclkit.causes._experiments import limits, meeting, unasked
 from ncclkit.core.case import Case
 from ncclkit.core.connections import is_loopback
+from ncclkit.core.event_list import known_hosts
 from ncclkit.core.kinds import (
     C10dTimeout,
     Endpoint,
@@ -97,9 +98,10 @@ WEB = (
 def diagnose(case: Case) -> Finding:
     """Found at a resolver's error, or where host names of a job resolve to the host itself."""
     foreign = _foreign(case)
-    named = [
-        f for f in case.facts_of("net.hostname.addresses") if f.value and f.host not in foreign
-    ]
+    named = []
+    for fact in case.facts_of("net.hostname.addresses"):
+        if fact.value and fact.host not in foreign:
+            named.append(fact)
     good = [f for f in named if not _to_itself(f)]
     tested = _tested.passed(case, lambda link: bool(link.address) and not is_loopback(link.address))
     went_well: list[Evidence] = [
@@ -115,17 +117,7 @@ def diagnose(case: Case) -> Finding:
 
 def _resolver(case: Case) -> Finding | None:
     """The resolver reported an error; harmless where the ranks met nevertheless."""
-    lines = in_order(case.of(StoreResolve)) + matching(messages(case), *RESOLVER)
-    lines = [e for e in lines if e.kind != "log.error"]  # of these the next ones are left
-    lines += without(case.of(SystemFault, what="unresolved"), lines)
-    asked = [e for e in case.of(StoreRetry) if "cannot be retrieved" not in e.text]
-    # with an address, so the name was resolved
-    tried = {e.data.port for e in asked if e.data.port}
-    lines = [e for e in lines if "hostname of the client socket cannot be retrieved" not in e.text]
-    over = {(e.path, e.line) for e in lines if e.kind == "store.resolve" and e.data.port in tried}
-    lines = [e for e in lines if (e.path, e.line) not in over]
-    web = matching(case.of(PythonException), *WEB)
-    lines = [e for e in without(lines, web) if _host_asked(e) or not web]
+    lines = _unresolved(case)
     if not lines:
         return None
     gave_up = case.of(StoreConnectTimeout)
@@ -173,6 +165,31 @@ def _resolver(case: Case) -> Finding | None:
     )
 
 
+def _unresolved(case: Case) -> list[Event]:
+    """Lines that say that a name has no address, without names that a later line resolved."""
+    lines = in_order(case.of(StoreResolve)) + matching(messages(case), *RESOLVER)
+    lines = [e for e in lines if e.kind != "log.error"]  # of these the next ones are left
+    lines += without(case.of(SystemFault, what="unresolved"), lines)
+    asked = [e for e in case.of(StoreRetry) if "cannot be retrieved" not in e.text]
+    # with an address, so the name was resolved
+    tried = set()
+    for event in asked:
+        if event.data.port:
+            tried.add(event.data.port)
+    lines = [e for e in lines if "hostname of the client socket cannot be retrieved" not in e.text]
+    over = set()
+    for event in lines:
+        if event.kind == "store.resolve" and event.data.port in tried:
+            over.add((event.path, event.line))
+    lines = [e for e in lines if (e.path, e.line) not in over]
+    web = matching(case.of(PythonException), *WEB)
+    host_lines = []
+    for e in without(lines, web):
+        if _host_asked(e) or not web:
+            host_lines.append(e)
+    return host_lines
+
+
 def _same_name(case: Case) -> Finding | None:
     """Two machines have one name, so NCCL takes their ranks for neighbours that share memory."""
     lines = shared_names(case)
@@ -212,12 +229,13 @@ def _announced(case: Case) -> Finding | None:
     Gloo announces the address of the own host name.
     """
     asked = case.of(GlooConnect)
-    lines = [
-        event for event in asked if plain_address(event.data.address).startswith(("127.", "::1"))
-    ]
+    lines = []
+    for event in asked:
+        if plain_address(event.data.address).startswith(("127.", "::1")):
+            lines.append(event)
     shown = case.of(SystemFault, what="own_name")
     if shown and (asked or case.of(StoreConnectTimeout) or case.of(StoreRetry)):
-        names = tuple(sorted({e.host for e in shown if e.host}))
+        names = tuple(sorted(known_hosts(shown)))
         say = (
             f"Hostname {' and '.join(names)} resolves to loopback there, so other hosts are given a"
             " loopback address."
@@ -229,12 +247,11 @@ def _announced(case: Case) -> Finding | None:
         return None
     first = lines[0]
     address = plain_address(lines[0].data.address)
-    own = [
-        fact
-        for fact in of_job_hosts(case, case.facts_of("net.hostname.addresses"))
-        if _to_itself(fact)
-    ]
-    hosts = tuple(sorted({fact.host for fact in own if fact.host}))
+    own = []
+    for fact in of_job_hosts(case, case.facts_of("net.hostname.addresses")):
+        if _to_itself(fact):
+            own.append(fact)
+    hosts = tuple(sorted(known_hosts(own)))
     whose = "a host's own name probably resolves to it"
     if hosts:
         whose = f"hostname {' and '.join(hosts)} resolves to it"
@@ -294,7 +311,11 @@ def _loop(case: Case) -> Finding | None:
 def _tested_names(case: Case) -> Finding | None:
     """A connection test found a host that resolves another's name to itself, or not at all."""
     bad = _tested.paths(case, lambda link: not link.address or is_loopback(link.address))
-    bad = [link for link in bad if link.unresolved or link.address]
+    links = []
+    for link in bad:
+        if link.unresolved or link.address:
+            links.append(link)
+    bad = links
     if not bad:
         return None
     first = bad[0]
@@ -321,11 +342,18 @@ def _tested_names(case: Case) -> Finding | None:
 
 def _own_names(case: Case) -> Finding | None:
     """The own name resolves to loopback or a foreign address, which gloo tells the others."""
-    gloo = {f.host: f for f in case.facts_of("net.gloo.interface") if f.value == "lo"}
+    gloo = {}
+    for fact in case.facts_of("net.gloo.interface"):
+        if fact.value == "lo":
+            gloo[fact.host] = fact
     foreign = _foreign(case)
     own = [f for f in case.facts_of("net.hostname.addresses") if f.host in gloo]
-    own = [f for f in own if not f.value or _to_itself(f) or f.host in foreign]
-    alone = len({f.host for f in case.facts if f.host}) < 2
+    wrong_facts = []
+    for fact in own:
+        if not fact.value or _to_itself(fact) or fact.host in foreign:
+            wrong_facts.append(fact)
+    own = wrong_facts
+    alone = len(known_hosts(case.facts)) < 2
     if not own or (alone and of_job(case)):  # harmless for a job on this host only
         return None
     first = own[0]
@@ -344,14 +372,11 @@ def _own_names(case: Case) -> Finding | None:
     )
     hosts = tuple(f.host for f in own)
     why = pick(own, [gloo[f.host] for f in own], limit=6)
-    nccl = next(
-        (
-            str(f.value)
-            for f in case.facts_of("net.nccl.interface")
-            if alone and f.value not in (None, "lo")
-        ),
-        "",
-    )
+    nccl = ""
+    for fact in case.facts_of("net.nccl.interface"):
+        if alone and fact.value not in (None, "lo"):
+            nccl = str(fact.value)
+            break
     advice = (_gloo(common_interface(case) or nccl), *_advice(first.host))
     # ranks of one host meet whatever its name resolves to
     if alone:
@@ -425,20 +450,25 @@ def _foreign(case: Case) -> set[str]:
 
     By an old DNS entry, or a name such as ``12345``.
     """
-    having = {
-        f.host: {
-            address.split("/")[0] for row in f.value or () for address in row.get("addresses") or ()
-        }
-        for f in case.facts_of("net.interfaces")
-    }
-    named = [f for f in case.facts_of("net.hostname.addresses") if f.value and having.get(f.host)]
-    return {
-        f.host for f in named if not having[f.host] & {address.split("%")[0] for address in f.value}
-    }
+    having = {}
+    for fact in case.facts_of("net.interfaces"):
+        addresses: set[str] = set()
+        for row in fact.value or ():
+            addresses.update(text.split("/")[0] for text in row.get("addresses") or ())
+        having[fact.host] = addresses
+    named = []
+    for fact in case.facts_of("net.hostname.addresses"):
+        if fact.value and having.get(fact.host):
+            named.append(fact)
+    hosts = set()
+    for fact in named:
+        if not having[fact.host] & {address.split("%")[0] for address in fact.value}:
+            hosts.add(fact.host)
+    return hosts
 
 
 def _hosts(case: Case) -> set[str]:
-    return {e.host for e in case.events if e.host} | {f.host for f in case.facts if f.host}
+    return known_hosts(case.events) | known_hosts(case.facts)
 
 
 def _advice(name: str) -> tuple[Advice, ...]:

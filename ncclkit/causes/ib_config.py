@@ -159,12 +159,16 @@ def _first_packets(case: Case) -> Finding | None:
 
     A warning alone does not say when.
     """
-    early = [
-        e for e in family(case, "ib_completion") if e.data.status in (12, 4) and not e.data.routed
-    ]
+    early = []
+    for event in family(case, "ib_completion"):
+        if event.data.status in (12, 4) and not event.data.routed:
+            early.append(event)
     later = [*case.of("progress", "c10d.status", "kernel.link"), *family(case, "ib_async")]
     later += [e for e in case.of(C10dTimeout) if (e.data.seq or 0) > EARLY]
-    begun = [e for kind in STARTS for e in case.of(kind)] + matching(early, "localGid fe80")
+    starts = []
+    for kind in STARTS:
+        starts.extend(case.of(kind))
+    begun = starts + matching(early, "localGid fe80")
     if not early or later or not (begun or early[0].data.status == 4):
         return None
     memory = early[0].data.status == 4
@@ -206,21 +210,19 @@ def _different_ports(case: Case) -> Finding | None:
     for event, device, _ in channels(case):
         pair = ends.setdefault((event.data.src, event.data.dst), {})
         pair.setdefault(event.host, set()).update(link_layers([device]))
-    crossed = [
-        e
-        for e, _, _ in channels(case)
-        if len(set(map(frozenset, ends[e.data.src, e.data.dst].values()))) > 1
-    ]
+    crossed = []
+    for e, _, _ in channels(case):
+        if len(set(map(frozenset, ends[e.data.src, e.data.dst].values()))) > 1:
+            crossed.append(e)
     unequal = (
         len({frozenset(found) for found in layers.values()}) > 1
         or len({len(d) for d in lists.values()}) > 1
     )
     if not crossed and not unequal:
         return None
-    parts = [
-        f"{host} {', '.join(devices[:4])}{' …' * (len(devices) > 4)}"
-        for host, devices in sorted(lists.items())
-    ]
+    parts = []
+    for host, devices in sorted(lists.items()):
+        parts.append(f"{host} {', '.join(devices[:4])}{' …' * (len(devices) > 4)}")
     say = f"The hosts offer different InfiniBand or RoCE ports to NCCL: {'; '.join(parts[:3])}."
     if crossed:
         say = f"A channel joins a port of InfiniBand with one of Ethernet: {'; '.join(parts[:3])}."
@@ -304,11 +306,10 @@ def _routed(port: Mapping[str, Any]) -> int | None:
 
     RoCE v2 with an IPv4 address; None where there is none.
     """
-    rows = [
-        row
-        for row in port.get("gids") or ()
-        if "v2" in str(row.get("type")) and MAPPED in str(row.get("gid"))
-    ]
+    rows = []
+    for row in port.get("gids") or ():
+        if "v2" in str(row.get("type")) and MAPPED in str(row.get("gid")):
+            rows.append(row)
     return next((int(row["index"]) for row in rows), None)
 
 

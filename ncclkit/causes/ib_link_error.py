@@ -94,7 +94,11 @@ def diagnose(case: Case) -> Finding:
     if first is not None and not _configured(case):
         return _completion(case, first, completions, ports + down)
     if ports or down:
-        device = next((str(e.data.device) for e in down + ports if e.data.device), "")
+        device = ""
+        for event in down + ports:
+            if event.data.device:
+                device = str(event.data.device)
+                break
         say = (
             f"The port {device or 'of an InfiniBand card'}{on((down + ports)[0].host)} went down"
             " during the job."
@@ -138,7 +142,10 @@ def _risks(host: HostFacts) -> Iterator[Risk]:
     """
     ports = host.value("net.rdma") or ()
     wanted = str(host.value("env.NCCL_IB_HCA") or "")
-    layers = {port.get("link_layer") for port in ports if port.get("state") == "ACTIVE"}
+    layers = set()
+    for port in ports:
+        if port.get("state") == "ACTIVE":
+            layers.add(port.get("link_layer"))
     for port in ports:
         device = str(port.get("device"))
         named = bool(wanted) and _chosen(device, wanted)
@@ -171,7 +178,10 @@ def _chosen(device: str, wanted: str) -> bool:
 
     Comma-separated prefixes, ``^`` excludes, ``=`` takes whole names.
     """
-    names = [item.split(":")[0] for item in wanted.lstrip("^").lstrip("=").split(",") if item]
+    names = []
+    for item in wanted.lstrip("^").lstrip("=").split(","):
+        if item:
+            names.append(item.split(":")[0])
     exact = wanted.lstrip("^").startswith("=")
     return any(
         device == name or (not exact and device.startswith(name)) for name in names
@@ -200,7 +210,11 @@ def _completion(case: Case, first: Event, lines: list[Event], others: list[Event
     peers = Counter(
         m[1] for e in lines if (m := re.search(r"peer ([\w.:-]+?)(?:<\d+>|\s)", e.text))
     )
-    device = next((str(e.data.device) for e in lines if e.data.device), "")
+    device = ""
+    for event in lines:
+        if event.data.device:
+            device = str(event.data.device)
+            break
     peer = ""
     if peers:
         peer = f" to {peers.most_common(1)[0][0]}"

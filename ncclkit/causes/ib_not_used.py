@@ -65,9 +65,9 @@ def diagnose(case: Case) -> Finding:
     other = [e for e in case.of(NcclNetwork) if e.data.name not in ("Socket", None)]
     mixed = matching([*messages(case), *case.of(NcclInfo)], "wrong type")
     off = [e for e in env_of(case, "NCCL_IB_DISABLE") if e.data.value == "1"]
-    off += [
-        e for e in case.of(PrintedEnv) if (e.data.name, e.data.value) == ("NCCL_IB_DISABLE", "1")
-    ]
+    for event in case.of(PrintedEnv):
+        if (event.data.name, event.data.value) == ("NCCL_IB_DISABLE", "1"):
+            off.append(event)
     wanted: list[Evidence] = [
         *infiniband_expected(case),
         *[f for f in case.facts_of("net.rdma") if f.value],
@@ -219,11 +219,10 @@ def experiment(case: Case) -> Experiment:
 
     Where none is set, run with InfiniBand required.
     """
-    off = [
-        name
-        for name in ("NCCL_IB_DISABLE", "NCCL_NET")
-        if env_of(case, name) or case.facts_of(f"env.{name}")
-    ]
+    off = []
+    for name in ("NCCL_IB_DISABLE", "NCCL_NET"):
+        if env_of(case, name) or case.facts_of(f"env.{name}"):
+            off.append(name)
     if off:
         return Experiment(
             f"Is the job faster without {' and '.join(off)}?",

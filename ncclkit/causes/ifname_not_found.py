@@ -35,6 +35,7 @@ from ncclkit.analysis.hosts import shared_network
 from ncclkit.analysis.picks import env_of, family, matching, messages, on, pick, ranks_in, without
 from ncclkit.causes._preflight import HostFacts, Preflight, Risk
 from ncclkit.core.case import Case
+from ncclkit.core.event_list import known_hosts
 from ncclkit.core.kinds import GlooNoInterface, NcclBootstrap
 from ncclkit.core.model import Advice, Event, Evidence, Experiment, Fact, Finding, Strength, found
 
@@ -80,7 +81,10 @@ def diagnose(case: Case) -> Finding:
             filters,
             "GLOO_SOCKET_IFNAME" if gloo else "NCCL_SOCKET_IFNAME",
         )
-    facts = [f for f in case.facts if f.name in FILTERS and f.value is None and _filter(case, f)]
+    facts = []
+    for fact in case.facts:
+        if fact.name in FILTERS and fact.value is None and _filter(case, fact):
+            facts.append(fact)
     if facts:
         return _finding(case, "proven", facts, filters, FILTERS[facts[0].name])
     if empty and filters:  # without a filter another version's message may have been misread
@@ -99,14 +103,10 @@ def _risks(host: HostFacts) -> Iterator[Risk]:
 
 
 def _filter(case: Case, fact: Fact) -> str:
-    return next(
-        (
-            str(f.value)
-            for f in case.facts_of(f"env.{FILTERS[fact.name]}")
-            if f.host == fact.host and f.value
-        ),
-        "",
-    )
+    for f in case.facts_of(f"env.{FILTERS[fact.name]}"):
+        if f.host == fact.host and f.value:
+            return str(f.value)
+    return ""
 
 
 def _finding(
@@ -135,7 +135,7 @@ def _finding(
         say,
         evidence,
         ranks=ranks_in(events),
-        hosts=tuple(sorted({piece.host for piece in why if piece.host})),
+        hosts=tuple(sorted(known_hosts(why))),
         interfaces=(wanted,) if wanted else (),
         advice=(own,) if own else _advice(variable, wanted, exist),
         next=None if strength == "proven" else experiment(case),
@@ -152,11 +152,11 @@ def _each_its_own(case: Case, variable: str, wanted: str, host: str) -> Advice |
     if host not in joined or wanted not in names:
         return None
     named = ", ".join(f"{name} on {other}" for name, other in names.items())
-    both = {
-        variable,
-        *(f.name[4:] for f in case.facts if f.name[4:] in FILTERS.values() and f.value == wanted),
-    }
-    env = {name: ",".join(names) for name in both if name.startswith("NCCL")}
+    both = {variable, *_variables_with(case, wanted)}
+    env = {}
+    for name in both:
+        if name.startswith("NCCL"):
+            env[name] = ",".join(names)
     gone = sorted(both - env.keys())
     change = {"unset": gone} if gone else {}
     command = f"unset {gone[0]}" if gone else "ip -brief address"
@@ -203,6 +203,16 @@ def _each_its_own(case: Case, variable: str, wanted: str, host: str) -> Advice |
     )
 
 
+def _variables_with(case: Case, wanted: str) -> set[str]:
+    """The variables that name this interface, by the facts of the job's environment."""
+    variables = set()
+    for fact in case.facts:
+        variable = fact.name[4:]
+        if variable in FILTERS.values() and fact.value == wanted:
+            variables.add(variable)
+    return variables
+
+
 def _interface(event: Event) -> str:
     if isinstance(event.data, GlooNoInterface):
         return event.data.interface or ""
@@ -214,11 +224,19 @@ def _wanted(case: Case, first: Event | Fact, filters: list[Event], variable: str
         named = _interface(first)
     else:
         named = _filter(case, first)
-    own = [e for e in filters if isinstance(first, Event) and e.rank == first.rank]
+    own = []
+    for event in filters:
+        if isinstance(first, Event) and event.rank == first.rank:
+            own.append(event)
     logged = []
     if variable.startswith("NCCL"):
-        logged = [str(e.data.value) for e in own + filters if e.data.value]
-    facts = [str(f.value) for f in case.facts_of(f"env.{variable}") if f.value]
+        for event in own + filters:
+            if event.data.value:
+                logged.append(str(event.data.value))
+    facts = []
+    for fact in case.facts_of(f"env.{variable}"):
+        if fact.value:
+            facts.append(str(fact.value))
     return next(iter([*([named] if named else []), *logged, *facts]), "")
 
 
@@ -229,13 +247,14 @@ def _interfaces(case: Case, host: str) -> list[str]:
         if f.value and (not host or f.host in ("", host)):
             for row in f.value:
                 rows.append(row)
-    usable = [
-        r
-        for r in rows
-        if r.get("state") in ("up", "UP", "unknown")
-        and r.get("addresses")
-        and r.get("name") != "lo"
-    ]
+    usable = []
+    for r in rows:
+        if (
+            r.get("state") in ("up", "UP", "unknown")
+            and r.get("addresses")
+            and r.get("name") != "lo"
+        ):
+            usable.append(r)
     return [
         str(r["name"])
         for r in sorted(

@@ -71,11 +71,10 @@ CALLS = (
 
 def diagnose(case: Case) -> Finding:
     """Found where a verbs call was refused memory; proven with the limit among the facts."""
-    refused = [
-        e
-        for e in [*family(case, "ib_setup"), *matching(messages(case), "ibv_")]
-        if matching([e], *CALLS)
-    ]
+    refused = []
+    for e in [*family(case, "ib_setup"), *matching(messages(case), "ibv_")]:
+        if matching([e], *CALLS):
+            refused.append(e)
     memory = matching(
         refused,
         "Cannot allocate memory",
@@ -87,11 +86,10 @@ def diagnose(case: Case) -> Finding:
     # of libfabric, UCX and others
     other = case.of(SystemFault, what="rdma_memory")
     memory += without(other, memory)
-    low = [
-        f
-        for f in of_job_hosts(case, case.facts_of("limits.memlock"))
-        if isinstance(f.value, (int, float)) and 0 <= f.value < ENOUGH
-    ]
+    low = []
+    for fact in of_job_hosts(case, case.facts_of("limits.memlock")):
+        if isinstance(fact.value, (int, float)) and 0 <= fact.value < ENOUGH:
+            low.append(fact)
     unnumbered = [e for e in without(refused, memory) if not _error_number(e)]
     plain = [e for e in unnumbered if "ibv_reg_mr" not in e.text]
     warned = case.of(SystemFault, what="memlock")

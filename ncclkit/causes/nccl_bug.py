@@ -71,9 +71,10 @@ def diagnose(case: Case) -> Finding:
     for defect in defects():
         lines = [e for e in matching(pool, *defect.fragments) if _of_files(e, defect.files)]
         lines += [event for event in stacks if inside(event, *defect.fragments)]
-        affected = [
-            n for n in known if defect.since <= n and not (defect.fixed and n >= defect.fixed)
-        ]
+        affected = []
+        for n in known:
+            if defect.since <= n and not (defect.fixed and n >= defect.fixed):
+                affected.append(n)
         if (
             lines
             and (affected or (defect.alone and not known))
@@ -101,11 +102,9 @@ def _crash(case: Case) -> Finding | None:
     died = crashes(case) or case.of(KernelSegfault)
     frames: list[Event] = case.of(SystemFault, what="nccl_frame")
     frames += [e for e in case.of(KernelSegfault) if "libnccl.so" in str(e.data.library)]
-    frames += [
-        e
-        for e in case.of(Stack)
-        if any("libnccl.so" in str(f.get("file")) for f in e.data.frames[:2])
-    ]
+    for event in case.of(Stack):
+        if any("libnccl.so" in str(f.get("file")) for f in event.data.frames[:2]):
+            frames.append(event)
     if not died or not frames:
         return None
     who = f"{who_of(died, frames[0].host)}"
@@ -182,17 +181,17 @@ def _number(event: Event) -> tuple[int, ...]:
 
 def _ordinary(case: Case) -> bool:
     """True where a peer's death explains a closed connection without any defect."""
-    return any(
-        case.of(kind)
-        for kind in (
-            "cuda.oom",
-            "cuda.error",
-            "elastic.exit",
-            "kernel.oom",
-            "gloo.closed",
-            "c10d.timeout",
-        )
-    )
+    for kind in (
+        "cuda.oom",
+        "cuda.error",
+        "elastic.exit",
+        "kernel.oom",
+        "gloo.closed",
+        "c10d.timeout",
+    ):
+        if case.of(kind):
+            return True
+    return False
 
 
 def _finding(

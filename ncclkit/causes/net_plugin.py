@@ -71,30 +71,28 @@ InfiniBand."""
 
 def diagnose(case: Case) -> Finding:
     """Found where the plugin reports an error, crashes, or is missing where one is expected."""
-    said = [
-        e
-        for e in family(case, "plugin")
+    said = []
+    for e in family(case, "plugin"):
         if not matching(
             [e],
             "No plugin found",
             "Could not find",
             "Failed to find ncclNetPlugin",
             "Failed to open",
-        )
-    ]
+        ):
+            said.append(e)
     infos = [e for e in case.of(NcclInfo, family="plugin") if matching([e], *BROKEN)]
     failed = [e for e in infos if not BUILT_IN.search(e.text)]
-    crash = [
-        e
-        for e in case.of(KernelSegfault)
-        if matching([e], "libnccl-net", "libfabric", "ofi", "tcpx")
-    ]
-    traced = [
-        e
-        for e in case.events
-        if e.kind in ("stack", "c10d.stack")
-        and inside(e, "p2p_plugin", "nccl_p2p_ib_init", "libnccl-net", "nccl_net_ofi")
-    ]
+    crash = []
+    for e in case.of(KernelSegfault):
+        if matching([e], "libnccl-net", "libfabric", "ofi", "tcpx"):
+            crash.append(e)
+    traced = []
+    for event in case.events:
+        if event.kind in ("stack", "c10d.stack") and inside(
+            event, "p2p_plugin", "nccl_p2p_ib_init", "libnccl-net", "nccl_net_ofi"
+        ):
+            traced.append(event)
     traced += _dying(case)
     lines = said + failed + crash + traced
     if lines:
@@ -121,8 +119,11 @@ def diagnose(case: Case) -> Finding:
 
 def _absent(case: Case) -> Finding | None:
     """The variables are those of a fabric that needs a plugin, and none is there."""
-    expected: list[Evidence] = [event for name in FABRICS for event in env_of(case, name)]
-    expected += [fact for name in FABRICS for fact in case.facts_of(f"env.{name}")]
+    expected: list[Evidence] = []
+    for name in FABRICS:
+        expected.extend(env_of(case, name))
+    for name in FABRICS:
+        expected.extend(case.facts_of(f"env.{name}"))
     missing = case.of(NcclInfo, family="no_plugin")
     absent: list[Event] = [
         event for event in missing if "libnccl-env" not in event.text
@@ -138,7 +139,10 @@ def _different_networks(case: Case) -> Finding | None:
 
     A plugin is found on some of them only.
     """
-    used = {host: event for host, event in by_host(case).items() if event.data.name != "Socket"}
+    used = {}
+    for host, event in by_host(case).items():
+        if event.data.name != "Socket":
+            used[host] = event
     names = {str(event.data.name): event for event in used.values()}
     if (
         len(names) < 2
@@ -169,9 +173,15 @@ def _dying(case: Case) -> list[Event]:
     """
     loaded = [e for e in case.of(NcclInfo, family="plugin") if not BUILT_IN.search(e.text)]
     loaded = matching(loaded, "Loaded net plugin", "loaded external")
-    begun = {e.data.rank for e in case.of(NcclInit) if e.data.phase == "start"}
+    begun = set()
+    for event in case.of(NcclInit):
+        if event.data.phase == "start":
+            begun.add(event.data.rank)
     done = {e.data.rank for e in initialized(case)}
-    crashed = [e for e in crashes(case) if e.rank in begun - done or not done]
+    crashed = []
+    for event in crashes(case):
+        if event.rank in begun - done or not done:
+            crashed.append(event)
     if loaded and crashed:
         return [*crashed[:2], *loaded[:1]]
     return []

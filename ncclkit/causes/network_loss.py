@@ -102,9 +102,9 @@ def diagnose(case: Case) -> Finding:
         *states.ended.values(),
         *case.of("gloo.size_mismatch", "kernel.oom"),
         *(
-            e
-            for e in case.of(SystemFault)
-            if e.data.what not in ("segfault", "packet_size", "own_name")
+            event
+            for event in case.of(SystemFault)
+            if event.data.what not in ("segfault", "packet_size", "own_name")
         ),
         *crashes(case),
         *family(case, "shm", "cuda", "nvls", "fd", "memory"),
@@ -164,11 +164,11 @@ def _from_stages(case: Case) -> Finding | None:
 
 def _broken(case: Case) -> list[Event]:
     lines = in_order([*family(case, "socket_closed", "socket_connect"), *case.of(GlooClosed)])
-    return [
-        e
-        for e in lines
-        if not matching([e], "No route to host", "Network is unreachable", "closed by localRank")
-    ]
+    broken_lines = []
+    for e in lines:
+        if not matching([e], "No route to host", "Network is unreachable", "closed by localRank"):
+            broken_lines.append(e)
+    return broken_lines
 
 
 def _timed_out(case: Case) -> Finding | None:
@@ -324,7 +324,10 @@ def _start(case: Case) -> Finding | None:
         " passed, and the "
     )
     say += "longer ones after them seem not to arrive."
-    still = [change for change in case.of(RasChange) if change.data.still and not change.data.moved]
+    still = []
+    for change in case.of(RasChange):
+        if change.data.still and not change.data.moved:
+            still.append(change)
     likely = still and not case.of(NcclChannel)  # before any other network path is used
     finding = _finding(
         case, "likely" if likely else "possible", say, pick(met.values(), hung, still, limit=6)
@@ -370,7 +373,10 @@ def _tested_paths(case: Case) -> Finding | None:
         return None
     first = bad[0]
     say = f"Between {first.src} and {first.dst}{_tested.plus(bad, 'path')} {_fault(first)}."
-    hosts = tuple(sorted({name for link in bad for name in (link.src, link.dst)}))
+    names: set[str] = set()
+    for link in bad:
+        names.update((link.src, link.dst))
+    hosts = tuple(sorted(names))
     why = tuple(link.event for link in bad[:6])
     advice = (_same_mtu(first),) if first.shrinks else _advice()
     return found(
@@ -427,7 +433,10 @@ WITH_ADDRESS = (GlooClosed, GlooConnect, NcclBootstrap, NetPing)
 
 def _finding(case: Case, strength: Strength, say: str, why: tuple[Evidence, ...]) -> Finding:
     events = [piece for piece in why if isinstance(piece, Event)]
-    told = [e.data.address for e in events if isinstance(e.data, WITH_ADDRESS)]
+    told = []
+    for event in events:
+        if isinstance(event.data, WITH_ADDRESS):
+            told.append(event.data.address)
     peers = set()
     for address in told:
         for host, _ in holders(case, plain_address(address)):
@@ -530,7 +539,11 @@ def _one_direction(lines: list[Event]) -> tuple[str, str] | None:
     """The host that could not send and the one that waited to receive, if these are two."""
     ends = {}
     for what in "send", "recv":
-        ends[what] = {e.host for e in lines if e.data.what == what}
+        hosts = set()
+        for event in lines:
+            if event.data.what == what:
+                hosts.add(event.host)
+        ends[what] = hosts
     apart = all(ends.values()) and not ends["send"] & ends["recv"]
     if apart:
         return min(ends["send"]), min(ends["recv"])
@@ -542,7 +555,10 @@ def _too_large(case: Case) -> tuple[int, int] | None:
 
     The largest message that was measured, and the larger one at which all ranks stand.
     """
-    phases = {e.rank: e.data for e in in_order(case.of(WorkerPhase)) if e.data.phase == "size"}
+    phases = {}
+    for event in in_order(case.of(WorkerPhase)):
+        if event.data.phase == "size":
+            phases[event.rank] = event.data
     sizes = {phase.bytes for phase in phases.values()}
     last = None
     if len(sizes) == 1:
@@ -560,14 +576,14 @@ def _half_done(case: Case) -> list[Event]:
     for event in dumps:
         for group, seen in event.data.groups.items():
             done[group] = max(done.get(group, 0), seen.get("last_completed") or 0)
-    return [
-        event
-        for event in dumps
+    events = []
+    for event in dumps:
         if any(
             min(seen.get("in_flight") or [1 << 62]) <= done[group]
             for group, seen in event.data.groups.items()
-        )
-    ]
+        ):
+            events.append(event)
+    return events
 
 
 HELD = 0.1
@@ -631,10 +647,11 @@ def _shared(links: list[NetworkPath]) -> tuple[str, ...]:
 
     Both of a single one, and all where they have none.
     """
-    ends = Counter(end for link in links for end in (link.src, link.dst))
-    return tuple(sorted(end for end, count in ends.items() if count == len(links))) or tuple(
-        sorted(ends)
-    )
+    ends: Counter[str] = Counter()
+    for link in links:
+        ends.update((link.src, link.dst))
+    in_all = [end for end, count in ends.items() if count == len(links)]
+    return tuple(sorted(in_all or ends))
 
 
 def _less(link: NetworkPath, back: NetworkPath) -> bool:
@@ -651,7 +668,15 @@ def crawls(case: Case) -> tuple[str, tuple[str, ...], list[Measurement]] | None:
     run = ""
     if case.measurements:
         run = case.measurements[-1].run
-    rows = [m for m in case.measurements if m.run == run and m.hosts > 1 and m.expected and m.busbw]
+    rows = []
+    for measurement in case.measurements:
+        if (
+            measurement.run == run
+            and measurement.hosts > 1
+            and measurement.expected
+            and measurement.busbw
+        ):
+            rows.append(measurement)
     hosts = tuple(sorted({*hosts_of(case.latest().of(WorkerPhase)).values()})) if rows else ()
     for op in dict.fromkeys(m.op for m in rows):
         mine = sorted((m for m in rows if m.op == op), key=lambda m: m.bytes)

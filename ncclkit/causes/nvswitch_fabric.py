@@ -72,11 +72,10 @@ def diagnose(case: Case) -> Finding:
         "SYSTEM_NOT_READY",
     )
     fabric = case.of(SystemFault, what="fabric")
-    multicast = [
-        e
-        for e in family(case, "nvls", "cuda")
-        if "nvls.cc" in e.text or "Multicast" in e.text or "NVLS" in e.text
-    ]
+    multicast = []
+    for event in family(case, "nvls", "cuda"):
+        if "nvls.cc" in event.text or "Multicast" in event.text or "NVLS" in event.text:
+            multicast.append(event)
     imex = matching(
         pool,
         "Cuda failure 800",
@@ -101,7 +100,11 @@ def diagnose(case: Case) -> Finding:
             case, went_well, "NCCL started without an error of the fabric.", missing
         )
     what = _what_failed([*waiting, *fabric], multicast, xids)
-    gpus = tuple(sorted({str(e.data.bus) for e in xids if e.data.bus}))
+    buses = set()
+    for event in xids:
+        if event.data.bus:
+            buses.add(str(event.data.bus))
+    gpus = tuple(sorted(buses))
     who = "A machine"
     if ranks_in(lines):
         who = who_of(lines)
@@ -143,10 +146,15 @@ def _risks(host: HostFacts) -> Iterator[Risk]:
     """GPUs that have not registered with the fabric."""
     state = host.gpus("fabric.state")
     status = host.gpus("fabric.status")
-    bad = {
-        gpu: fact for gpu, fact in state.items() if fact.value not in ("Completed", "Not Supported")
-    }
-    bad |= {gpu: fact for gpu, fact in status.items() if fact.value != "Success" and gpu not in bad}
+    bad = {}
+    for gpu, fact in state.items():
+        if fact.value not in ("Completed", "Not Supported"):
+            bad[gpu] = fact
+    fact_of_gpu = {}
+    for gpu, fact in status.items():
+        if fact.value != "Success" and gpu not in bad:
+            fact_of_gpu[gpu] = fact
+    bad |= fact_of_gpu
     if bad:
         said = next(iter(bad.values())).value
         say = (

@@ -122,9 +122,11 @@ def diagnose(case: Case) -> Finding:
 def _risks(host: HostFacts) -> Iterator[Risk]:
     """Hosts with PCIe access control or an IOMMU between GPUs that are joined by PCIe only."""
     table = host.value("gpu.topology") or {}
-    paths = {
-        how for one, row in table.items() for two, how in row.items() if one[:3] == two[:3] == "GPU"
-    }
+    paths = set()
+    for one, row in table.items():
+        for two, how in row.items():
+            if one[:3] == two[:3] == "GPU":
+                paths.add(how)
     if not paths or any(how.startswith("NV") for how in paths):
         return
     bridges = host.value("host.acs")
@@ -159,18 +161,23 @@ def _from_stages(case: Case) -> Finding | None:
         return found(
             ID, who.strength, who.summary, who.why, ranks=who.ranks, advice=advice, next=question
         )
-    wrong = [
-        pair for pair in staged.pairs if pair.wrong and not {pair.a, pair.b} & set(staged.corrupt)
-    ]
+    wrong = []
+    for pair in staged.pairs:
+        if pair.wrong and not {pair.a, pair.b} & set(staged.corrupt):
+            wrong.append(pair)
     gpus = any(event.data.nccl for event in case.of(WorkerPhase))
     bad = [(pair.a, pair.b) for pair in wrong] or (
         staged.silent if not rank_states(case).dead else ()
     )
     if not bad or not gpus:
         return None
-    ranks = staged.suspects or tuple(sorted({rank for pair in bad for rank in pair}))
+    ranks = staged.suspects or tuple(sorted(set().union(*bad)))
+    events = []
+    for pair in wrong:
+        if pair.event:
+            events.append(pair.event)
     why = pick(
-        [pair.event for pair in wrong if pair.event],
+        events,
         case.of(RunEnd),
         case.of(StagePair),
         limit=5,
@@ -240,9 +247,10 @@ def _denied(case: Case) -> Finding | None:
         say += "more are in use."
     own = matching(lines, "custom_all_reduce.cuh")
     advice = (*([OWN] if own else []), *_advice(False))
-    hard = [
-        e for e in lines if not matching([e], *SURVIVED) or "Please set `NCCL_P2P_DISABLE" in e.text
-    ]
+    hard = []
+    for event in lines:
+        if not matching([event], *SURVIVED) or "Please set `NCCL_P2P_DISABLE" in event.text:
+            hard.append(event)
     strength: Strength = "likely"
     if hard:
         strength = "proven"
@@ -318,7 +326,10 @@ def _stuck(case: Case) -> list[Event]:
         [] if states.silent or len(states.waiting) < 2 else list(states.waiting.values())
     )
     numbers = [(e, sequence_of(e)) for e in waits]
-    first = [e for e, number in numbers if number is not None and number <= 3]
+    first = []
+    for e, number in numbers:
+        if number is not None and number <= 3:
+            first.append(e)
     direct = case.of(NcclChannel, via="P2P")
     # where all ranks receive, no data is in flight
     sent = {op_of(e).upper() for e in first} != {"RECV"}
@@ -420,11 +431,10 @@ def copies(case: Case) -> list[tuple[Event, Event]]:
     for table in case.of(P2pMatrix):
         which = table.path, table.host, table.data.direction, tuple(table.data.gpus)
         (on if table.data.enabled else off).setdefault(which, []).append(table)
-    return [
-        pair
-        for which, tables in on.items()
-        for pair in zip(tables, off.get(which, ()), strict=False)
-    ]
+    pairs: list[tuple[Event, Event]] = []
+    for key, tables in on.items():
+        pairs += zip(tables, off.get(key, ()), strict=False)
+    return pairs
 
 
 def slow_copies(case: Case) -> list[tuple[float, int, int, float, float]]:
@@ -433,12 +443,12 @@ def slow_copies(case: Case) -> list[tuple[float, int, int, float, float]]:
 
     Equal ones are no sign: without peer access, and on PCIe, both go the same way.
     """
-    return [
-        (fast / max(direct, 0.01), a, b, direct, fast)
-        for on, off in copies(case)
-        for a, direct_row, fast_row in zip(
-            on.data.gpus, on.data.values, off.data.values, strict=False
-        )
-        for b, direct, fast in zip(on.data.gpus, direct_row, fast_row, strict=True)
-        if a != b and direct * SLOWER < fast
-    ]
+    rows = []
+    for with_p2p, without_p2p in copies(case):
+        gpus = with_p2p.data.gpus
+        tables = zip(gpus, with_p2p.data.values, without_p2p.data.values, strict=False)
+        for a, direct_row, fast_row in tables:
+            for b, direct, fast in zip(gpus, direct_row, fast_row, strict=True):
+                if a != b and direct * SLOWER < fast:
+                    rows.append((fast / max(direct, 0.01), a, b, direct, fast))
+    return rows

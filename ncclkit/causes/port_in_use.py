@@ -42,6 +42,7 @@ from ncclkit.causes import _tested
 from ncclkit.causes._experiments import limits, minimal, unasked
 from ncclkit.causes._settings import script
 from ncclkit.core.case import Case
+from ncclkit.core.event_list import first_host
 from ncclkit.core.kinds import Endpoint, RendezvousError, StoreBind
 from ncclkit.core.model import Advice, Event, Evidence, Experiment, Finding, found
 
@@ -67,7 +68,11 @@ def diagnose(case: Case) -> Finding:
         "is already in use",
         "failed to listen on any local network address",
     )
-    lines = [e for e in lines if e.kind != "nccl.warn" or "Bootstrap" in e.text]
+    bind_lines = []
+    for event in lines:
+        if event.kind != "nccl.warn" or "Bootstrap" in event.text:
+            bind_lines.append(event)
+    lines = bind_lines
     if foreign_address(case) and not matching(lines, "EADDRINUSE", "already in use", "errno: 98"):
         lines = []
     if not lines:
@@ -89,7 +94,7 @@ def diagnose(case: Case) -> Finding:
     final += [e for e in lines if e.kind in ("python.exception", "rendezvous.error")]
     final = [e for e in final if not _any_server(e)]
     port = next((port for e in final + lines if (port := _port(_named_port(e), e.text))), None)
-    host = next((e.host for e in lines if e.host), "")
+    host = first_host(lines)
     say = (
         f"Port {port or 'of the rendezvous'}{on(host)} is already taken by another process, so the"
         " job's store cannot open it."

@@ -138,17 +138,15 @@ def _flight(case: Case) -> Finding | None:
         odd, right = sides(event)
         strength: Strength = "proven"
         if event.data.field == "op":
-            calls = [
-                f"{name_ranks(ranks_of([group]))} called {group.get('value')}"
-                for group in (*odd, *right)
-            ]
+            calls = []
+            for group in (*odd, *right):
+                calls.append(f"{name_ranks(ranks_of([group]))} called {group.get('value')}")
             say = f"At place {event.data.seq} of the sequence {' where '.join(calls)}"
             undecided = f". {UNDECIDED}"
         elif event.data.field == "sizes" and other_calls(event):
-            calls = [
-                f"{name_ranks(ranks_of([group]))} with {group.get('value')}"
-                for group in (*odd, *right)
-            ]
+            calls = []
+            for group in (*odd, *right):
+                calls.append(f"{name_ranks(ranks_of([group]))} with {group.get('value')}")
             say = (
                 f"At place {event.data.seq} of the sequence the ranks called {event.data.op} from "
             )
@@ -181,10 +179,18 @@ def _launched(case: Case) -> Finding | None:
         return (
             None  # a pair lacks its counterpart, and the others have gone on to the next collective
         )
-    still = {change.data.hash for change in changes if not change.data.moved}
+    still = set()
+    for change in changes:
+        if not change.data.moved:
+            still.add(change.data.hash)
     for report in case.of(RasCommunicator):
-        ranks = {int(rank) for launched in report.data.counts.values() for rank in launched}
-        inside = [rank for rank in ranks if rank in seen and seen[rank].waits_for_ranks]
+        ranks: set[int] = set()
+        for launched in report.data.counts.values():
+            ranks.update(map(int, launched))
+        inside = []
+        for rank in ranks:
+            if rank in seen and seen[rank].waits_for_ranks:
+                inside.append(rank)
         more = {op: held for op, held in report.data.counts.items() if len(set(held.values())) > 1}
         if not more or len(inside) < max(2, len(ranks)) or report.data.hash not in still:
             continue
@@ -195,7 +201,11 @@ def _launched(case: Case) -> Finding | None:
         rest = sorted(ranks - set(most))
         sides = []
         for side in most, rest:
-            sides.append([seen[rank] for rank in side if rank in seen])
+            launched_positions = []
+            for rank in side:
+                if rank in seen:
+                    launched_positions.append(seen[rank])
+            sides.append(launched_positions)
         left = outside_common_path(sides)
         if left is not None:  # counts tell who is ahead; the line of code, who left the path
             odd = tuple(stand.rank for stand in sides[left[0]])
@@ -218,7 +228,11 @@ def _outside(case: Case, event: Event) -> tuple[list[RankPosition], str]:
     groups = (event.data.majority, *event.data.odd)
     held = []
     for group in groups:
-        held.append([seen[rank] for rank in ranks_of([group]) if rank in seen])
+        group_positions = []
+        for rank in ranks_of([group]):
+            if rank in seen:
+                group_positions.append(seen[rank])
+        held.append(group_positions)
     found = None
     if all(held):
         found = outside_common_path(held, event.data.sites)
@@ -249,24 +263,31 @@ def _live(case: Case, event: Event) -> Finding:
     if event.data.for_gpu and not event.data.branch:
         strength = "possible"
     seen = positions_of_case(case)
-    first_ranks = [rank for group in odd for rank in group["ranks"][:1]]
-    lines = [seen[rank].lines[-1] for rank in first_ranks if rank in seen]
+    first_ranks: list[int] = []
+    for group in odd:
+        first_ranks += group["ranks"][:1]
+    lines = []
+    for rank in first_ranks:
+        if rank in seen:
+            lines.append(seen[rank].lines[-1])
     return _finding(case, strength, say, [event, *lines], ranks_of(odd))
 
 
 def _elsewhere(case: Case) -> Finding | None:
     """A rank is missing from a collective because it has finished, or is in another one."""
     states, seen = rank_states(case), stacks(case)
-    paired = {rank for pair in case.of(FlightP2p) if pair.data.live for rank in pair.data.waiting}
+    paired = set()
+    for pair in case.of(FlightP2p):
+        if pair.data.live:
+            paired.update(pair.data.waiting)
     for gap in case.of(FlightMissing):
         # live they are told apart already
         missing = () if gap.data.live else gap.data.missing or ()
         ended = [rank for rank in missing if rank in states.ended]
-        inside = [
-            rank
-            for rank in missing
-            if rank in seen and rank not in states.waiting and rank not in paired
-        ]
+        inside = []
+        for rank in missing:
+            if rank in seen and rank not in states.waiting and rank not in paired:
+                inside.append(rank)
         stuck = [rank for rank in inside if in_collective(seen[rank].data.frames)]
         if ended or (stuck and len(stuck) == len(missing)):
             ranks = tuple(ended or sorted(stuck))
@@ -316,10 +337,9 @@ def _watchdog(case: Case) -> Finding | None:
             # two threads racing in one group look the same
             return _finding(case, "likely", say, [*lines], odd)
         if one.of_different_calls:
-            parts = [
-                f"{name_ranks(ranks_in(side))} one of {size} elements"
-                for size, side in sorted(one.sides.items())
-            ]
+            parts = []
+            for size, side in sorted(one.sides.items()):
+                parts.append(f"{name_ranks(ranks_in(side))} one of {size} elements")
             say = (
                 f"At place {one.seq} of the sequence the ranks called {one.op} from different"
                 " places of the program: "
@@ -354,9 +374,10 @@ def _two_groups(case: Case) -> Finding | None:
     """
     waits = rank_states(case).waiting
     is_wait = among(waits.values())
-    named = [
-        (event, desc or group) for event, group, desc in grouped(case.events) if is_wait(event)
-    ]
+    named = []
+    for event, group, desc in grouped(case.events):
+        if is_wait(event):
+            named.append((event, desc or group))
     names = {id(event): name for event, name in reversed(named)}
     sides = disagreeing([event for event, name in named if name], lambda e: names[id(e)])
     numbers = {event.data.seq for event, _ in named}
@@ -364,10 +385,9 @@ def _two_groups(case: Case) -> Finding | None:
     limits = {event.data.timeout_ms for event, _ in named}
     if len(sides) != 2 or len(numbers) != 1 or len(limits) != 1 or len(named) != len(waits):
         return None
-    parts = [
-        f"{name_ranks(ranks_in(events))} {op_of(events[0])} of {name}"
-        for name, events in sorted(sides.items())
-    ]
+    parts = []
+    for name, events in sorted(sides.items()):
+        parts.append(f"{name_ranks(ranks_in(events))} {op_of(events[0])} of {name}")
     say = (
         f"At place {numbers.pop()} of the sequence the ranks wait in different groups:"
         f" {', '.join(parts)}."
@@ -378,11 +398,10 @@ def _two_groups(case: Case) -> Finding | None:
 def _left(case: Case) -> Finding | None:
     """A rank exited normally while others still waited for it, or lost the connection to it."""
     states = rank_states(case)
-    lost = {
-        e.rank: e
-        for e in reversed(case.of(GlooClosed))
-        if e.rank is not None and e.rank not in states.ended
-    }
+    lost = {}
+    for event in reversed(case.of(GlooClosed)):
+        if event.rank is not None and event.rank not in states.ended:
+            lost[event.rank] = event
     left = states.waiting or lost
     if not left or not states.ended or states.dead:
         return None
@@ -404,10 +423,11 @@ def _entries(case: Case) -> Finding | None:
         sizes = [size for e in events if (size := elements(e.data.sizes)) is not None]
         if not sizes or not unlike_calls(events[0].data.op.upper(), sizes):
             return None
-    calls = [
-        f"{name_ranks(ranks_in([e]))} called {e.data.op} {e.data.sizes or ''}".rstrip()
-        for e in events[:4]
-    ]
+    calls = []
+    for e in events[:4]:
+        calls.append(
+            f"{name_ranks(ranks_in([e]))} called {e.data.op} {e.data.sizes or ''}".rstrip()
+        )
     say = f"At place {events[0].data.seq} of the sequence {' where '.join(calls)}."
     ranks = minority(disagreeing(events, lambda event: printed_value(event, what)))
     return _finding(case, "likely", say, events, ranks)
@@ -503,7 +523,10 @@ def _stalled(case: Case) -> Finding | None:
     lines = case.of(HorovodStalled)
     if not lines:
         return None
-    ranks = tuple(sorted({rank for e in lines for rank in e.data.ranks}))
+    stalled_ranks = set()
+    for event in lines:
+        stalled_ranks.update(event.data.ranks)
+    ranks = tuple(sorted(stalled_ranks))
     say = (
         f"{start(name_ranks(ranks))} never submitted {len(lines)} tensors that the other ranks wait"
         " for."

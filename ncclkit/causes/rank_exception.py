@@ -46,6 +46,7 @@ from ncclkit.analysis.picks import (
 from ncclkit.analysis.rank_states import RankStates, crashes, rank_states, signal_of
 from ncclkit.causes._experiments import minimal
 from ncclkit.core.case import Case
+from ncclkit.core.event_list import known_ranks
 from ncclkit.core.kinds import (
     C10dUniqueId,
     ElasticExit,
@@ -102,9 +103,9 @@ def diagnose(case: Case) -> Finding:
             ID, "possible", say, pick(lost, limit=3), advice=(_record(),), next=experiment(case)
         )
     left_early: list[Event] = [e for e in case.of(ElasticRoot) if (e.data.exitcode or 0) > 0]
-    left_early += [
-        e for e in case.of(ElasticExit) if e.rank is not None and 0 < (e.data.exitcode or 0) < 128
-    ]
+    for e in case.of(ElasticExit):
+        if e.rank is not None and 0 < (e.data.exitcode or 0) < 128:
+            left_early.append(e)
     if left_early and not _explained(case):
         code = left_early[0].data.exitcode
         say = (
@@ -133,9 +134,11 @@ def _finding(case: Case, states: RankStates, errors: list[Event]) -> Finding:
     ].rstrip(" .")
     where = place(own_frame(first.data.frames or (), innermost_first=False))
     kind = str(first.data.type).rpartition(".")[2]
-    ranks = tuple(
-        sorted(rank for rank in states.raised if rank >= 0 and _same(states.raised[rank], first))
-    )
+    same_ranks = []
+    for rank in states.raised:
+        if rank >= 0 and _same(states.raised[rank], first):
+            same_ranks.append(rank)
+    ranks = tuple(sorted(same_ranks))
     victims = _victims(case, states, ranks)
     strength: Strength = "likely"
     if victims and ranks and len(ranks) < max(len(states.members), 2):
@@ -144,12 +147,10 @@ def _finding(case: Case, states: RankStates, errors: list[Event]) -> Finding:
         strength = "likely"
     who = start(name_ranks(ranks))
     say = f"{who} raised {kind}{': ' + message if message else ''}{' at ' + where if where else ''}"
-    say += (
-        f"; the errors of {name_ranks(e.rank for e in victims if e.rank is not None)} are the"
-        " consequence."
-        if victims
-        else "."
-    )
+    if victims:
+        say += f"; the errors of {name_ranks(known_ranks(victims))} are the consequence."
+    else:
+        say += "."
     return found(
         ID,
         strength,
@@ -193,7 +194,9 @@ def _victims(case: Case, states: RankStates, ranks: tuple[int, ...]) -> list[Eve
         "nccl.peer_closed",
         "elastic.stop",
     )
-    reports = [event for kind in kinds for event in case.of(kind)]
+    reports = []
+    for kind in kinds:
+        reports.extend(case.of(kind))
     reports += [event for event in case.of(PythonException) if event.data.victim]
     own = set(ranks)
     return [event for event in reports if event.rank not in own]
@@ -207,11 +210,9 @@ def _lost(case: Case) -> list[Event]:
     ):
         return []
     lost = [*case.of(GlooClosed), *family(case, "socket_closed")]
-    lost += [
-        e
-        for e in case.of(C10dUniqueId)
-        if matching([e], "reset by peer", "Broken pipe", "got 0 bytes")
-    ]
+    for e in case.of(C10dUniqueId):
+        if matching([e], "reset by peer", "Broken pipe", "got 0 bytes"):
+            lost.append(e)
     return lost + matching(messages(case), "remote process exited or there was a network error")
 
 
@@ -251,7 +252,11 @@ def _unplaced(case: Case, ranks: tuple[int, ...]) -> list[Event]:
     """Stacks of nobody knows which rank, where nobody knows either which one crashed."""
     if ranks:
         return []
-    return [e for e in case.of(Stack) if e.rank is None and e.data.frames]
+    unplaced_stacks = []
+    for event in case.of(Stack):
+        if event.rank is None and event.data.frames:
+            unplaced_stacks.append(event)
+    return unplaced_stacks
 
 
 TRACE = Advice(
@@ -297,9 +302,10 @@ def _explained(case: Case) -> bool:
         "cuda.driver",
         "nccl.warn",
     )
-    raised = [
-        e for e in case.of(PythonException) if not str(e.data.type).endswith("ChildFailedError")
-    ]
+    raised = []
+    for event in case.of(PythonException):
+        if not str(event.data.type).endswith("ChildFailedError"):
+            raised.append(event)
     return bool(raised) or any(case.of(kind) for kind in kinds)
 
 

@@ -108,9 +108,10 @@ def diagnose(case: Case) -> Finding:
     if memory:
         return clear(ID, "The OOM killer's report explains the kill.", tuple(memory[:2]))
     ours = [e for e in case.of(RunEnd) if e.data.reason in OURS]
-    killed = {
-        rank: end for rank, end in rank_states(case).killed.items() if not ours or _number(end) == 9
-    }
+    killed = {}
+    for rank, end in rank_states(case).killed.items():
+        if not ours or _number(end) == 9:
+            killed[rank] = end
     if killed:
         return _finding(case, killed)
     if ours:
@@ -204,18 +205,24 @@ def _after_failure(case: Case, scheduler: list[Event]) -> list[Event]:
     """
     first = min(((e.path, e.line) for e in scheduler), default=("", 0))
     lost_node = any(e.data.what == "node_fail" for e in scheduler)
-    last = max(
-        (e.line for e in case.of(StepProgress) if e.path == first[0] and e.line < first[1]),
-        default=0,
-    )
-    failures = [
-        e for kind in ("python.exception", "cuda.oom") for e in case.of(kind) if e.line > last
-    ]
+    last = 0
+    for progress in case.of(StepProgress):
+        if progress.path == first[0] and progress.line < first[1]:
+            last = max(last, progress.line)
+    failures = []
+    for kind in ("python.exception", "cuda.oom"):
+        for event in case.of(kind):
+            if event.line > last:
+                failures.append(event)
     failures += case.of("c10d.timeout", "elastic.exit")
     failures += [e for e in case.of(SlurmEvent) if e.data.what in ("task_exit", "oom")]
     if lost_node:
         return []
-    return [e for e in failures if e.path == first[0] and e.line < first[1]]
+    earlier_failures = []
+    for event in failures:
+        if event.path == first[0] and event.line < first[1]:
+            earlier_failures.append(event)
+    return earlier_failures
 
 
 def _elsewhere(case: Case, reported: list[Event]) -> list[Event]:
@@ -223,7 +230,10 @@ def _elsewhere(case: Case, reported: list[Event]) -> list[Event]:
     not stopped.
     """
     stopped = {event.path for event in reported}
-    ends = [e for e in case.of(ElasticExit) if (e.data.exitcode or 0) > 0 and e.path not in stopped]
+    ends = []
+    for e in case.of(ElasticExit):
+        if (e.data.exitcode or 0) > 0 and e.path not in stopped:
+            ends.append(e)
     if reported:
         return ends
     return []

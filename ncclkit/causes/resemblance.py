@@ -119,7 +119,11 @@ def _pieces(word: str) -> Iterator[str]:
 def _words(line: str) -> list[str]:
     text = ENVELOPE.sub(" ", STAMP.sub(" ", line[:2000].lower()))
     text = PATH.sub(r" \1 ", ADDRESS.sub(" ip ", HEX.sub(" 0x ", text)))
-    return [word for word in WORD.findall(text) if word[0] not in DIGITS or len(word) <= 3]
+    short_words = []
+    for word in WORD.findall(text):
+        if word[0] not in DIGITS or len(word) <= 3:
+            short_words.append(word)
+    return short_words
 
 
 def number(feature: str) -> int:
@@ -182,7 +186,10 @@ class Weights:
         width = len(self.causes)
         stored = memoryview(self.stored).cast("b")
         names = set(chain.from_iterable(map(numbers, words)))
-        rows = {self.rows[name] for name in names if name in self.rows}
+        rows = set()
+        for name in names:
+            if name in self.rows:
+                rows.add(self.rows[name])
         return sum(spread.get(row, 0.0) * stored[row * width + at] for row in rows)
 
     def like(self, cause: str, line: str) -> str:
@@ -211,6 +218,7 @@ def unpacked(data: bytes) -> Weights:
     count = about["features"]
     names = array("I", rest[: 4 * count])
     rarity = array("f", rest[4 * count : 8 * count])
+    # the file is little-endian, whatever the machine
     if sys.byteorder == "big":
         names.byteswap()
         rarity.byteswap()
@@ -229,7 +237,11 @@ def abnormal(case: Case) -> list[tuple[str, Event]]:
     short = any("quiet" in file for file in case.inputs)
     # a question resembles what it asks about, so answers are no lines of the job
     read = [event for event in case.events if event.kind != ANSWER_KIND]
-    events = [event for event in read if short or event.kind not in CHATTER]
+    events = []
+    for event in read:
+        # in a long log chatter speaks for a healthy job, and hides what a few lines say
+        if short or event.kind not in CHATTER:
+            events.append(event)
     for event in [*events, *unread_lines(case), *unread_lines(case, "quiet")]:
         for line in event.text.split("\n"):
             if line.strip():
@@ -242,16 +254,19 @@ def is_topic(case: Case) -> bool:
 
     Lines of one, or some of its words; documentation and source code are not.
     """
-    logs = {
-        file["path"] for file in case.inputs if Path(file["path"]).suffix.lower() not in DOCUMENTS
-    }
+    logs = set()
+    for file in case.inputs:
+        if Path(file["path"]).suffix.lower() not in DOCUMENTS:
+            logs.add(file["path"])
     plain = [
         *unread_lines(case),
         *unread_lines(case, "quiet"),
         *case.of("log.error", "python.exception"),
     ]
     lines = [line for line in plain if line.path in logs]
-    words = [match for line in lines for match in TOPIC.finditer(line.text)]
+    words: list[re.Match[str]] = []
+    for line in lines:
+        words.extend(TOPIC.finditer(line.text))
     if any(match["sure"] for match in words):
         return True
     if any(event.path in logs and is_of_job(event) for event in case.events):
@@ -265,10 +280,11 @@ def comparable(events: Iterable[Event]) -> bool:
 
     ``RuntimeError: NCCL error`` resembles everything.
     """
-    return (
-        len({word for event in events for line in event.text.split("\n") for word in _words(line)})
-        >= ENOUGH
-    )
+    event_words = set()
+    for event in events:
+        for line in event.text.split("\n"):
+            event_words.update(_words(line))
+    return len(event_words) >= ENOUGH
 
 
 class Text:
@@ -293,9 +309,9 @@ class Text:
         signs: what says that anything failed; only such lines are taken where there are any.
         """
         known = weights()
-        weight = {
-            words: known.share(cause, words, self._spread) for words in dict.fromkeys(self._words)
-        }
+        weight = {}
+        for words in dict.fromkeys(self._words):
+            weight[words] = known.share(cause, words, self._spread)
         placed = zip(self._words, self.lines, strict=True)
         weighed = [(weight[words], line, event) for words, (line, event) in placed]
         places = {(sign.path, sign.line) for sign in signs}

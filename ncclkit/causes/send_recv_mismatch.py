@@ -106,7 +106,10 @@ def _passed(case: Case) -> Finding | None:
     """
     waits = [e for e in rank_states(case).waiting.values() if sequence_of(e) is not None]
     first = min((e.data.seq for e in waits), default=0)
-    here, on = [[e for e in waits if (e.data.seq > first) == later] for later in (False, True)]
+    sides = []
+    for later in (False, True):
+        sides.append([e for e in waits if (e.data.seq > first) == later])
+    here, on = sides
     if not on or not all(op_of(e).startswith("ALLTOALL") for e in here):
         return None
     say = f"{who_of(here)} still waited in all_to_all {first}, which {name_ranks(ranks_in(on))} "
@@ -132,24 +135,28 @@ def _waited(case: Case) -> Finding | None:
         "split_sizes",
     )
     states = rank_states(case)
-    waiting = [
-        e
-        for e in in_order(states.waiting.values())
-        if op_of(e).upper().startswith(POINT) and not states.dead
-    ]
+    waiting = []
+    for e in in_order(states.waiting.values()):
+        if op_of(e).upper().startswith(POINT) and not states.dead:
+            waiting.append(e)
     gaps = [
-        e
-        for e in case.of("flight.missing", "flight.mismatch", "flight.stuck")
-        if not e.data.live  # there a rank outside of all calls is the reason
+        event
+        for event in case.of("flight.missing", "flight.mismatch", "flight.stuck")
+        if not event.data.live  # there a rank outside of all calls is the reason
         and any(
-            word in str(e.data.op).lower() for word in ("send", "recv", "all_to_all", "coalesced")
+            word in str(event.data.op).lower()
+            for word in ("send", "recv", "all_to_all", "coalesced")
         )
     ]
     lines = said or gaps or waiting
     if not lines:
         return None
     ranks = ranks_in(lines) or (_waiting_of(gaps[0]) if lines is gaps else ())
-    ops = " and ".join(sorted({op_of(e) for e in lines if op_of(e)}) or ["a send or receive"])
+    waited_ops = set()
+    for e in lines:
+        if op_of(e):
+            waited_ops.add(op_of(e))
+    ops = " and ".join(sorted(waited_ops) or ["a send or receive"])
     return found(
         ID,
         "likely" if said or gaps or len({op_of(e) for e in waiting}) > 1 else "possible",
@@ -168,7 +175,11 @@ def _single_calls(case: Case) -> list[Event]:
     ends = []
     if waits:
         ends = case.of("python.exception", "stack")
-    ends = [e for e in ends if e.data.frames and e.rank is not None]
+    single_calls = []
+    for event in ends:
+        if event.data.frames and event.rank is not None:
+            single_calls.append(event)
+    ends = single_calls
     return [e for e in ends if _is_single_call(_innermost(e))]
 
 
@@ -240,7 +251,10 @@ def _dumped(case: Case) -> Finding | None:
     if not lines:
         return None
     data = lines[0].data
-    odd = tuple(rank for side in data.odd for rank in side["ranks"])
+    ranks = []
+    for side in data.odd:
+        ranks.extend(side["ranks"])
+    odd = tuple(ranks)
     say = (
         f"In collective {data.seq} (all_to_all) the ranks send {data.majority['value']}"
         " elements in all and "
@@ -255,7 +269,10 @@ def _printed_splits(case: Case) -> Finding | None:
 
     One rank sends another number of rows than its peer expects.
     """
-    reported = {event.rank: event for event in case.of(PrintedSplits) if event.rank is not None}
+    reported = {}
+    for event in case.of(PrintedSplits):
+        if event.rank is not None:
+            reported[event.rank] = event
     order = {rank: place for place, rank in enumerate(reported)}
     pairs: list[list[int]] = []
     for rank, event in reported.items():
@@ -310,23 +327,30 @@ SPLITS = Advice(
 def _recorded(case: Case) -> Finding | None:
     """The Flight Recorders of two ranks show a call without its counterpart, or different sizes."""
     pairs = case.of(FlightP2p)
-    waiting = {rank for event in pairs for rank in event.data.waiting}
-    waiting |= {rank for event in case.of(FlightMissing) for rank in event.data.waiting}
-    wrong = [e for e in pairs if e.data.live or e.data.sizes or set(e.data.lacking) <= waiting]
+    waiting = set()
+    for event in pairs:
+        waiting.update(event.data.waiting)
+    for gap in case.of(FlightMissing):
+        waiting.update(gap.data.waiting)
+    wrong = []
+    for e in pairs:
+        if e.data.live or e.data.sizes or set(e.data.lacking) <= waiting:
+            wrong.append(e)
     if not wrong or rank_states(case).dead:
         return None
     if wrong[0].data.live:
         say = _unmatched_now(case, wrong[0])
     else:
         say = _unmatched(wrong[0])
-    pair = {rank for event in wrong for rank in (event.data.src, event.data.dst)}
-    most = {
-        rank
-        for gap in case.of(FlightMissing)
-        if len(gap.data.waiting) > 1
-        for rank in gap.data.waiting
-    }
-    most |= {rank for event in wrong for rank in event.data.common}
+    pair: set[int] = set()
+    for event in wrong:
+        pair.update((event.data.src, event.data.dst))
+    most = set()
+    for gap in case.of(FlightMissing):
+        if len(gap.data.waiting) > 1:
+            most.update(gap.data.waiting)
+    for event in wrong:
+        most.update(event.data.common)
     # a rank that waits with most of the others is not the odd one
     ranks = tuple(sorted(pair - most or pair))
     return found(ID, "proven", say, pick(wrong, pairs), ranks=ranks, advice=_advice(), next=None)

@@ -116,10 +116,11 @@ def _flight(case: Case) -> Finding | None:
                 odd = [group for group in odd if group is not witness[1]]
                 right = [witness[1]]
             first, *others = [*odd, *right]
-            brought = [
-                f"{name_ranks(ranks_of([group]))} passed {_short(group.get('value'))}"
-                for group in others
-            ]
+            brought = []
+            for group in others:
+                brought.append(
+                    f"{name_ranks(ranks_of([group]))} passed {_short(group.get('value'))}"
+                )
             say = (
                 f"{_who(ranks_of([first]))} called collective {event.data.seq} with"
                 f" {event.data.field} "
@@ -134,9 +135,10 @@ def _witness(case: Case, two: Sequence[Mapping[str, Any]]) -> tuple[str, Mapping
     """Name of a rank without a dump that received another size than its own call, and the side it
     agrees with.
     """
-    lines = [
-        e for e in case.of(GlooSizeMismatch) if e.rank is not None and e.rank not in ranks_of(two)
-    ]
+    lines = []
+    for event in case.of(GlooSizeMismatch):
+        if event.rank is not None and event.rank not in ranks_of(two):
+            lines.append(event)
     known = [(group, _bytes(group.get("value"))) for group in two]
     if not lines or len(known) != 2 or None in (known[0][1], known[1][1]):
         return None
@@ -198,9 +200,9 @@ def _watchdog(case: Case) -> Finding | None:
     """Watchdogs name different numbers of elements for one sequence number."""
     for one in differing_timeouts_of(case):
         if one.what == "size":
-            parts = [
-                f"{name_ranks(ranks_in(side))} {size}" for size, side in sorted(one.sides.items())
-            ]
+            parts = []
+            for size, side in sorted(one.sides.items()):
+                parts.append(f"{name_ranks(ranks_in(side))} {size}")
             say = (
                 f"In collective {one.seq} ({one.op}) the ranks passed different numbers of"
                 " elements: "

@@ -82,16 +82,14 @@ def diagnose(case: Case) -> Finding:
     container's default.
     """
     said = _shm_errors(case)
-    small = [
-        f
-        for f in of_job_hosts(case, case.facts_of("limits.shm.size"))
-        if isinstance(f.value, (int, float)) and f.value < ENOUGH
-    ]
-    full = [
-        f
-        for f in of_job_hosts(case, case.facts_of("limits.shm.free"))
-        if isinstance(f.value, (int, float)) and f.value < FULL
-    ]
+    small = []
+    for fact in of_job_hosts(case, case.facts_of("limits.shm.size")):
+        if isinstance(fact.value, (int, float)) and fact.value < ENOUGH:
+            small.append(fact)
+    full = []
+    for fact in of_job_hosts(case, case.facts_of("limits.shm.free")):
+        if isinstance(fact.value, (int, float)) and fact.value < FULL:
+            full.append(fact)
     bus = [e for e in case.of(ElasticExit) if -7 in (e.data.exitcode, -(e.data.signal or 0))]
     bus += without(case.of(SystemFault, what="bus_error"), said)
     if said:
@@ -144,7 +142,10 @@ def _shm_errors(case: Case) -> list[Event]:
         "Could not map /dev/shm",
         "/dev/shm has only",
     )
-    files = {(e.path, e.line) for e in case.of(SystemFault) if e.data.what == "too_many_files"}
+    files = set()
+    for event in case.of(SystemFault):
+        if event.data.what == "too_many_files":
+            files.add((event.path, event.line))
     # the reason may be wrapped
     lines = [e for e in lines if not {(e.path, e.line), (e.path, e.line + 1)} & files]
     lines = [e for e in lines if not matching([e], "Too many open files")]
@@ -169,8 +170,19 @@ def _on_shm(lines: list[Event]) -> bool:
 
 def _finding(why: list[Event], facts: list[Fact], strength: str) -> Finding:
     ranks = ranks_in(why)
-    size = next((f.value for f in facts if f.name.endswith("size")), None)
-    host = next(iter([e.host for e in why if e.host] + [f.host for f in facts if f.host]), "")
+    size = None
+    for fact in facts:
+        if fact.name.endswith("size"):
+            size = fact.value
+            break
+    hosts = []
+    for event in why:
+        if event.host:
+            hosts.append(event.host)
+    host = next(
+        iter(hosts + [fact.host for fact in facts if fact.host]),
+        "",
+    )
     has = ""
     if size:
         has = f", which has {format_bytes(size)}"

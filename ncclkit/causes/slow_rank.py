@@ -114,9 +114,10 @@ def diagnose(case: Case) -> Finding:
             "a Flight Recorder dump or a stack of every rank at the moment of the hang",
             next=experiment(case),
         )
-    at_work = [
-        change for change in case.of(RasChange) if change.data.moved and not change.data.still
-    ]
+    at_work = []
+    for change in case.of(RasChange):
+        if change.data.moved and not change.data.still:
+            at_work.append(change)
     went_well = [*states.ended.values(), *case.of("nccl.destroy", "flight.dump"), *at_work]
     return otherwise(
         ID,
@@ -199,18 +200,19 @@ def _flight(case: Case, states: RankStates) -> Suspicion | None:
 
     In a cascade of groups: ranks for which others wait and which are in no call themselves.
     """
-    gaps = [
-        e
-        for e in case.of("flight.missing", "flight.p2p")
-        if e.kind == "flight.missing" or not e.data.live
-    ]
-    stuck = {rank for gap in gaps if _awaited(gap) for rank in gap.data.waiting}
+    gaps = []
+    for event in case.of("flight.missing", "flight.p2p"):
+        if event.kind == "flight.missing" or not event.data.live:
+            gaps.append(event)
+    stuck = set()
     for gap in gaps:
-        roots = [
-            r
-            for r in _awaited(gap)
-            if r not in stuck and r not in states.ended and r not in states.waiting
-        ]
+        if _awaited(gap):
+            stuck.update(gap.data.waiting)
+    for gap in gaps:
+        roots = []
+        for r in _awaited(gap):
+            if r not in stuck and r not in states.ended and r not in states.waiting:
+                roots.append(r)
         if roots:
             if gap.data.live:
                 alive = []
@@ -228,7 +230,11 @@ def _at_work(case: Case, ranks: list[int]) -> bool:
     come.
     """
     seen = positions_of_case(case)
-    return any(seen[rank].moved for rank in ranks if rank in seen)
+    for rank in ranks:
+        if rank in seen:
+            if seen[rank].moved:
+                return True
+    return False
 
 
 def _not_begun(case: Case, states: RankStates) -> Suspicion | None:
@@ -239,12 +245,20 @@ def _not_begun(case: Case, states: RankStates) -> Suspicion | None:
     gaps = case.of(FlightStuck)
     if len({gap.data.group for gap in gaps}) > 1:
         return None  # of two groups that are stuck each may wait for the other
-    gpu_states = {int(rank): state for gap in gaps[:1] for rank, state in gap.data.states.items()}
-    printed = [
-        event for queue in pending_calls(case) for event in queue[:1] if event.rank is not None
-    ]
+    gpu_states = {}
+    for gap in gaps[:1]:
+        for rank, state in gap.data.states.items():
+            gpu_states[int(rank)] = state
+    printed = []
+    for queue in pending_calls(case):
+        for event in queue[:1]:
+            if event.rank is not None:
+                printed.append(event)
     if not gaps and len({(event.data.group, event.data.seq) for event in printed}) == 1:
-        gpu_states = {event.rank: event.data.state for event in printed if event.rank is not None}
+        gpu_states = {}
+        for event in printed:
+            if event.rank is not None:
+                gpu_states[event.rank] = event.data.state
     behind = {rank for rank, state in gpu_states.items() if state == "scheduled"}
     late = tuple(sorted(behind))
     begun = [rank for rank, state in gpu_states.items() if state == "started"]
@@ -325,16 +339,17 @@ def _behind(case: Case, states: RankStates) -> Suspicion | None:
     seqs = [seq for seq in told if seq is not None]
     first_seq = min(seqs, default=0)
     groups = {_group_of(event) for event in states.waiting.values()} | {None}
-    idle = [
-        status
-        for status in case.of(C10dStatus)
-        if seqs
-        and isinstance(status.data.enqueued, int)
-        and status.data.enqueued < first_seq
-        and status.data.completed == status.data.enqueued
-        and rank_of(status) not in states.waiting
-        and status.data.pg in groups
-    ]
+    idle = []
+    for status in case.of(C10dStatus):
+        if (
+            seqs
+            and isinstance(status.data.enqueued, int)
+            and status.data.enqueued < first_seq
+            and status.data.completed == status.data.enqueued
+            and rank_of(status) not in states.waiting
+            and status.data.pg in groups
+        ):
+            idle.append(status)
     if idle:
         return "proven", tuple(sorted({rank_of(s) for s in idle})), list(idle)
     return None
@@ -351,7 +366,10 @@ def _ras(case: Case, states: RankStates) -> Suspicion | None:
     """
     changes = case.of(RasChange)
     inside = {rank for rank, stand in positions_of_case(case).items() if stand.waits_for_ranks}
-    moved = {(change.data.hash, int(rank)) for change in changes for rank in change.data.moved}
+    moved = set()
+    for change in changes:
+        for rank in change.data.moved:
+            moved.add((change.data.hash, int(rank)))
     gone = states.waiting.keys() | inside
     for report in case.of(RasCommunicator):
         key, size = report.data.hash, report.data.size
@@ -369,17 +387,21 @@ def _ras(case: Case, states: RankStates) -> Suspicion | None:
 def _launched_late(case: Case, states: RankStates) -> Suspicion | None:
     """Ranks that entered the collective long after the others, where all timed out."""
     timeouts = [timeout_of(event) for event in states.waiting.values()]
-    limit = min((timeout / 1000 for timeout in timeouts if timeout), default=None)
-    reported = [
-        e for e in case.of(FlightLate) if limit and e.data.seconds[str(e.data.worst)] > limit / 2
-    ]
+    limits = []
+    for timeout in timeouts:
+        if timeout:
+            limits.append(timeout / 1000)
+    limit = min(limits, default=None)
+    reported = []
+    for e in case.of(FlightLate):
+        if limit and e.data.seconds[str(e.data.worst)] > limit / 2:
+            reported.append(e)
     if reported:
         return "likely", (reported[0].data.worst,), reported[:1]
-    entered = {
-        rank: event.time - event.data.ran_ms / 1000
-        for rank, event in states.waiting.items()
-        if event.time is not None and isinstance(event.data, C10dTimeout) and event.data.ran_ms
-    }
+    entered = {}
+    for rank, event in states.waiting.items():
+        if event.time is not None and isinstance(event.data, C10dTimeout) and event.data.ran_ms:
+            entered[rank] = event.time - event.data.ran_ms / 1000
     if len(entered) < 2 or limit is None:
         return None
     middle = sorted(entered.values())[(len(entered) - 1) // 2]
@@ -427,14 +449,15 @@ def _finding(case: Case, states: RankStates, suspicion: Suspicion) -> Finding:
     busy = f", {doing} in {where}," if where else f", {at_work}," if at_work else last
     verb = _how_late(strength, why)
     who = f"{start(name_ranks(ranks))}{busy} {verb}"
-    gaps = [
-        rank
-        for gap in why
-        if gap.kind in ("flight.missing", "flight.p2p")
-        for rank in gap.data.waiting
-    ]
+    gaps = []
+    for gap in why:
+        if gap.kind in ("flight.missing", "flight.p2p"):
+            gaps.extend(gap.data.waiting)
     late = set(ranks)
-    waited = [rank for rank in states.waiting or gaps if rank >= 0 and rank not in late]
+    waited = []
+    for rank in states.waiting or gaps:
+        if rank >= 0 and rank not in late:
+            waited.append(rank)
     others = name_ranks(waited) if waited else "the other ranks"
     waits = how_they_waited([*states.waiting.values(), *why])
     waits = waits.replace("timed out", f"timed out{limit}")
@@ -495,7 +518,10 @@ def _live_finding(case: Case, strength: Strength, ranks: tuple[int, ...], gap: E
     else:
         inside_it = gap.data.waiting
     waiting = [rank for rank in inside_it if rank not in late]
-    stands = [positions[rank] for rank in waiting if rank in positions]
+    stands = []
+    for rank in waiting:
+        if rank in positions:
+            stands.append(positions[rank])
     calls = {(stand.call, stand.place) for stand in stands}
     call = "the calls of the others"
     if len(calls) == 1:
@@ -566,9 +592,9 @@ def experiment(case: Case) -> Experiment:
 def last_own_line(case: Case, rank: int) -> list[Event]:
     """The last thing that a rank said of itself."""
     return in_order(
-        e
-        for e in case.on(rank)
-        if e.kind in ("progress", "worker.phase", "nccl.init", "c10d.monitor")
+        event
+        for event in case.on(rank)
+        if event.kind in ("progress", "worker.phase", "nccl.init", "c10d.monitor")
     )[-1:]
 
 
@@ -609,7 +635,10 @@ def place_in_code(case: Case, ranks: tuple[int, ...]) -> str:
 
 def last_progress(why: list[Event]) -> str:
     """The beginning of the last progress line among the evidence."""
-    return next((" ".join(e.text.split())[:60].strip() for e in why if e.kind == "progress"), "")
+    for event in why:
+        if event.kind == "progress":
+            return " ".join(event.text.split())[:60].strip()
+    return ""
 
 
 def utilization(why: list[Event], ranks: tuple[int, ...]) -> str:
@@ -617,8 +646,14 @@ def utilization(why: list[Event], ranks: tuple[int, ...]) -> str:
 
     ``at work 99 % of the time, while rank 0 was 1 %``.
     """
-    shares = {event.rank: event.data.main for event in why if event.kind == "telemetry.utilization"}
-    mine = [shares[rank] for rank in ranks if rank in shares]
+    shares = {}
+    for event in why:
+        if event.kind == "telemetry.utilization":
+            shares[event.rank] = event.data.main
+    mine = []
+    for rank in ranks:
+        if rank in shares:
+            mine.append(shares[rank])
     if not mine:
         return ""
     late = set(ranks)
@@ -701,7 +736,10 @@ def _silent(case: Case, states: RankStates) -> Suspicion | None:
         or _differ(states)
     ):
         return None
-    return "likely", silent, [event for rank in silent for event in last_own_line(case, rank)]
+    events = []
+    for rank in silent:
+        events.extend(last_own_line(case, rank))
+    return "likely", silent, events
 
 
 def _busy(case: Case, states: RankStates) -> Suspicion | None:
@@ -722,20 +760,28 @@ def _progress(case: Case, states: RankStates) -> Suspicion | None:
     if not states.waiting or not running or states.ended or _differ(states):
         return None
     limit = max(timeout_of(event) or 0 for event in states.waiting.values()) / 1000
-    lone = [e for e in running if LONE.search(e.text) and 0.8 * limit < loop_seconds(e) < 2 * limit]
+    lone = []
+    for e in running:
+        if LONE.search(e.text) and 0.8 * limit < loop_seconds(e) < 2 * limit:
+            lone.append(e)
     return "likely" if lone else "possible", (), in_order(lone or running)[-2:]
 
 
 def _symptom(case: Case, states: RankStates) -> Suspicion | None:
-    absent: list[Event] = [
-        e
-        for e in case.of(C10dUniqueId)
-        if not matching([e], "reset by peer", "Broken pipe", "got 0 bytes")
-    ]
-    short = [e for e in case.of(StoreClients) if e.data.key and e.data.joined != e.data.expected]
+    absent: list[Event] = []
+    for e in case.of(C10dUniqueId):
+        if not matching([e], "reset by peer", "Broken pipe", "got 0 bytes"):
+            absent.append(e)
+    short = []
+    for event in case.of(StoreClients):
+        if event.data.key and event.data.joined != event.data.expected:
+            short.append(event)
     absent += [*case.of(StoreWait), *short]
     if absent and not case.of(StoreConnectTimeout):
-        asked = [e.data.from_rank for e in absent if isinstance(e.data, C10dUniqueId)]
+        asked = []
+        for event in absent:
+            if isinstance(event.data, C10dUniqueId):
+                asked.append(event.data.from_rank)
         ranks = {rank for rank in asked if rank is not None}
         return "possible", tuple(sorted(ranks)), absent
     lone = _differ(states) or only_point_to_point(states.waiting.values())
@@ -759,7 +805,10 @@ def _group_of(event: Event) -> str | None:
 
 def _differ(states: RankStates) -> bool:
     """Ranks wait for different collectives: divergence, not slowness."""
-    calls = {(_group_of(e), op_of(e)) for e in states.waiting.values() if op_of(e)}
+    calls = set()
+    for e in states.waiting.values():
+        if op_of(e):
+            calls.add((_group_of(e), op_of(e)))
     return len({op for _, op in calls}) > 1 and len({pg for pg, _ in calls}) == 1
 
 

@@ -196,7 +196,11 @@ def _pairs(host: HostFacts) -> Iterator[Risk]:
         }
         if denied:
             (one, two), how = next(iter(denied.items()))
-            gpus = sorted({gpu[3:] for pair in denied for gpu in pair}, key=int)
+            denied_gpus = set()
+            for pair in denied:
+                for gpu in pair:
+                    denied_gpus.add(gpu[3:])
+            gpus = sorted(denied_gpus, key=int)
             say = (
                 f"the driver allows no direct copies among {name_gpus(gpus)} ({one} to {two}:"
                 f" {how}); they would go "
@@ -219,12 +223,14 @@ def _inside(case: Case, channels: list[Event]) -> list[Event]:
     their ranks.
     """
     on = as_nccl_sees(case)
-    starts = (e for e in case.of(NcclInit) if e.host and not e.data.parent)
+    starts = (event for event in case.of(NcclInit) if event.host and not event.data.parent)
     host = {e.data.rank: on(e) for e in starts}
     ends = ((e, host.get(e.data.src), host.get(e.data.dst)) for e in channels)
-    return [
-        e for e, here, there in ends if e.data.via == "SHM" or (here is not None and here == there)
-    ]
+    inner_pairs = []
+    for event, here, there in ends:
+        if event.data.via == "SHM" or (here is not None and here == there):
+            inner_pairs.append(event)
+    return inner_pairs
 
 
 def _env_facts(case: Case) -> list[Fact]:
@@ -260,7 +266,10 @@ def _finding(
     else:
         why = DISABLED
     # a shell may differ from the job
-    read = [piece for piece in switched if isinstance(piece, Fact) or piece.kind != "printed.env"]
+    read = []
+    for piece in switched:
+        if isinstance(piece, Fact) or piece.kind != "printed.env":
+            read.append(piece)
     if failed(case):
         strength: Strength = "possible"
     elif read:
@@ -304,7 +313,10 @@ def experiment(case: Case) -> Experiment:
     """Run the same job without the settings that are set, or without any of them where none is
     known.
     """
-    off = [name for name in SWITCHES if env_of(case, name) or case.facts_of(f"env.{name}")]
+    off = []
+    for name in SWITCHES:
+        if env_of(case, name) or case.facts_of(f"env.{name}"):
+            off.append(name)
     return Experiment(
         "Is all_reduce inside one node faster without the switch?",
         {"unset": off or list(SWITCHES)},

@@ -68,12 +68,14 @@ def diagnose(case: Case) -> Finding:
     host.
     """
     lines = case.of("stack", "python.exception")
-    waits = [
-        e for e in lines if any(str(f.get("file")).endswith(WAITS) for f in e.data.frames or ())
-    ]
-    compiles = [
-        e for e in lines if any(COMPILES.match(str(f.get("func"))) for f in e.data.frames or ())
-    ]
+    waits = []
+    for event in lines:
+        if any(str(f.get("file")).endswith(WAITS) for f in event.data.frames or ()):
+            waits.append(event)
+    compiles = []
+    for event in lines:
+        if any(COMPILES.match(str(f.get("func"))) for f in event.data.frames or ()):
+            compiles.append(event)
     if waits and compiles:
         who = who_of(compiles)
         return clear(ID, f"{who} compiles and holds the lock.", (compiles[0], waits[0]))

@@ -87,35 +87,33 @@ def diagnose(case: Case) -> Finding:
     lines = _refused(case)
     if not lines:
         return first_finding(case, _not_ours, _no_family, _closed) or _all_met(case)
-    named = [e for e in lines if isinstance(e.data, Endpoint) and e.data.host]
+    named = []
+    for e in lines:
+        if isinstance(e.data, Endpoint) and e.data.host:
+            named.append(e)
     first = (named or lines)[0]
+    told = Endpoint()
     if isinstance(first.data, Endpoint):
         told = first.data
-    else:
-        told = Endpoint()
-    host = told.host or _endpoint(lines)[0]
-    port = told.port or _endpoint(lines)[1]
-    host = plain_address(host)
+    named_host, named_port = _endpoint(lines)
+    host = plain_address(told.host or named_host)
+    port = told.port or named_port
     where = "the rendezvous endpoint"
     if host:
         where = f"{host}:{port}"
     who = "A process of the job"
     if ranks_in(lines):
         who = who_of(lines)
-    timeout = None
-    if isinstance(told, StoreConnectTimeout):
-        timeout = told.timeout_ms
     within = ""
-    if timeout:
-        within = f" within {seconds(timeout)}"
+    if isinstance(told, StoreConnectTimeout) and told.timeout_ms:
+        within = f" within {seconds(told.timeout_ms)}"
     foreign = _foreign_network(case, host, first.host)
     say = f"{who}{on(first.host)} could not reach the store at {where}{within}{foreign}."
     local = re.match(r"127\.|localhost$", str(host or ""))
     tried = all(event.kind == "store.retry" for event in lines)
-    errors = {}
-    for what in "own_name", "unresolved":
-        errors[what] = [e for e in case.of(SystemFault) if e.data.what == what]
-    unknown = errors["unresolved"] or [e for e in errors["own_name"] if host and host in e.text]
+    own_name = case.of(SystemFault, what="own_name")
+    unresolved = case.of(SystemFault, what="unresolved")
+    unknown = unresolved or [e for e in own_name if host and host in e.text]
     doubt = case.of(StoreResolve, StoreBind) or unknown or local or not host or tried
     dead = {rank for rank in rank_states(case).dead if rank >= 0} - set(
         ranks_in(lines)
@@ -123,7 +121,7 @@ def diagnose(case: Case) -> Finding:
     strength = "proven"
     if doubt or (dead and ranks_in(lines)):
         strength = "likely"
-    met = [e for e in case.of(C10dTimeout) if e.path == lines[0].path and e.line < lines[0].line]
+    met = _met_before(case, lines[0])
     # the job was started again after a hang
     weak: Strength = "likely"
     if met and not doubt:
@@ -139,6 +137,15 @@ def diagnose(case: Case) -> Finding:
         advice=(*_elsewhere(case, host, port, bool(foreign)), *_advice(host, port)),
         next=experiment(case),
     )
+
+
+def _met_before(case: Case, first: Event) -> list[Event]:
+    """Timeouts of collectives above this line of its log: the ranks had met by then."""
+    met = []
+    for timeout in case.of(C10dTimeout):
+        if timeout.path == first.path and timeout.line < first.line:
+            met.append(timeout)
+    return met
 
 
 def _all_met(case: Case) -> Finding:
@@ -182,7 +189,10 @@ def _foreign_network(case: Case, address: str, asking: str) -> str:
     """
     held = holders(case, address)
     known = subnets(case)
-    own = {one.network for rows in known.get(asking, {}).values() for one in rows}
+    own = set()
+    for rows in known.get(asking, {}).values():
+        for one in rows:
+            own.add(one.network)
     if len(held) != 1 or asking not in known or held[0][0] == asking:
         return ""
     (there, name), *_ = held

@@ -26,6 +26,7 @@ from ncclkit.causes._experiments import RECORDED
 from ncclkit.causes.diagnosis import Diagnosis
 from ncclkit.core import text
 from ncclkit.core.case import RUN, Case
+from ncclkit.core.event_list import first_host
 from ncclkit.core.kinds import AttachRank, PythonException, RunEnd, SlurmEvent, Stack, WorkerPhase
 from ncclkit.core.model import Event, Evidence, Finding, cite
 from ncclkit.core.summary import ranks
@@ -127,7 +128,11 @@ class JobSummary:
     def versions(self) -> str:
         """``NCCL 2.28.9, torch 2.11.0``, as far as they are known."""
         named = (("NCCL", self.nccl), ("torch", self.torch), ("CUDA", self.cuda))
-        return ", ".join(f"{name} {version}" for name, version in named if version)
+        named_versions = []
+        for name, version in named:
+            if version:
+                named_versions.append(f"{name} {version}")
+        return ", ".join(named_versions)
 
     @property
     def when(self) -> str:
@@ -205,7 +210,11 @@ class Summary:
             ("Missing", "\n".join(self.missing)),
             ("Reproduce", self.reproduce),
         ]
-        return [(name, value) for name, value in table if value]
+        rows = []
+        for name, value in table:
+            if value:
+                rows.append((name, value))
+        return rows
 
 
 def summarize(case: Case, diagnosis: Diagnosis, reproduce: str = "") -> Summary:
@@ -262,7 +271,10 @@ def _base(case: Case) -> str:
     """The folder to which paths are relative: the case's, or the one that holds all inputs."""
     if case.path is not None and any(str(e.path).startswith(f"{case.path}/") for e in case.events):
         return str(case.path)
-    paths = [str(row["path"]) for row in case.inputs if row.get("kind") != "archive"]
+    paths = []
+    for row in case.inputs:
+        if row.get("kind") != "archive":
+            paths.append(str(row["path"]))
     if len(paths) == 1:
         return os.path.dirname(paths[0])
     try:
@@ -298,7 +310,11 @@ def _deciding(finding: Finding, base: str) -> CitedLine:
         return _line(finding.evidence[0], base)
     named = re.compile(rf"\branks? (?:[\d, -]*[, -])?(?:{'|'.join(map(str, ranks))})\b")
     pieces = [piece for piece in finding.evidence if isinstance(piece, Event)]
-    own = next((piece for piece in pieces if piece.rank in ranks or named.search(piece.text)), None)
+    own = None
+    for piece in pieces:
+        if piece.rank in ranks or named.search(piece.text):
+            own = piece
+            break
     first = finding.evidence[0]
     line = _line(
         own if own and isinstance(first, Event) and first.rank is not None else first, base
@@ -346,13 +362,21 @@ def _who(
 
 def _place(case: Case, rank: int) -> RankPlace:
     """Where a rank ran: its host, and its GPU by the start of NCCL."""
-    host = next((event.host for event in case.on(rank) if event.host), "")
-    start = next(
-        (e for e in case.on(rank) if e.kind == "nccl.init" and e.data.cuda_dev is not None),
-        None,
-    )
-    phases = [e.data for e in case.on(rank) if isinstance(e.data, WorkerPhase)]
-    worker_gpu = next((phase.gpu for phase in phases if phase.gpu is not None), None)
+    host = first_host(case.on(rank))
+    start = None
+    for e in case.on(rank):
+        if e.kind == "nccl.init" and e.data.cuda_dev is not None:
+            start = e
+            break
+    phases = []
+    for e in case.on(rank):
+        if isinstance(e.data, WorkerPhase):
+            phases.append(e.data)
+    worker_gpu = None
+    for phase in phases:
+        if phase.gpu is not None:
+            worker_gpu = phase.gpu
+            break
     if start:
         index, bus = start.data.cuda_dev, start.data.bus
     else:
@@ -377,7 +401,10 @@ def _step(finding: Finding) -> dict[str, str]:
 
 def _job(case: Case, diagnosis: Diagnosis) -> JobSummary:
     known = diagnosis.job
-    times = [e.time for e in case.events if e.time is not None and not e.kind.startswith(OUTSIDE)]
+    times = []
+    for event in case.events:
+        if event.time is not None and not event.kind.startswith(OUTSIDE):
+            times.append(event.time)
     versions = {name: str(known.get(name) or "") for name in ("nccl", "torch", "cuda")}
     return JobSummary(
         id=_job_id(case),
@@ -391,13 +418,17 @@ def _job(case: Case, diagnosis: Diagnosis) -> JobSummary:
 
 
 def _job_id(case: Case) -> str:
-    texts = [str(row["path"]) for row in case.inputs] + [
-        event.text for event in case.of(SlurmEvent)
-    ]
+    job_lines = []
+    for event in case.of(SlurmEvent):
+        job_lines.append(event.text)
+    texts = [str(row["path"]) for row in case.inputs] + job_lines
     found = next((match for match in map(SLURM_JOB.search, texts) if match), None)
     if found:
         return str(next(filter(None, found.groups())))
-    runs = [match for match in (RUN.search(event.path) for event in case.of(RunEnd)) if match]
+    runs = []
+    for match in (RUN.search(event.path) for event in case.of(RunEnd)):
+        if match:
+            runs.append(match)
     if runs:
         return f"{runs[-1]['n']}-{runs[-1]['name']}"
     return ""
@@ -405,10 +436,9 @@ def _job_id(case: Case) -> str:
 
 def _command(case: Case) -> str:
     """What attach read of a process, else the script in which a stack or a traceback begins."""
-    seen = case.of(AttachRank)
-    command = next((event.data.command for event in seen if event.data.command), "")
-    if command:
-        return str(command)
+    for looked_at in case.of(AttachRank):
+        if looked_at.data.command:
+            return str(looked_at.data.command)
     for event in case.of("python.exception", "stack"):
         frames: list[Mapping[str, Any]] = list(event.data.frames or ())
         if event.kind == "stack":
@@ -421,8 +451,14 @@ def _command(case: Case) -> str:
 
 
 def _evidence_read(case: Case) -> tuple[int, ...]:
-    logged = {event.rank for event in case.events if event.rank is not None and event.rank >= 0}
-    return tuple(sorted(logged | {rank for row in case.inputs for rank in row.get("ranks") or ()}))
+    logged = set()
+    for event in case.events:
+        if event.rank is not None and event.rank >= 0:
+            logged.add(event.rank)
+    ranks_read: set[int] = set()
+    for row in case.inputs:
+        ranks_read.update(row.get("ranks") or ())
+    return tuple(sorted(logged | ranks_read))
 
 
 def _absent(case: Case, read_ranks: tuple[int, ...]) -> list[int]:
@@ -438,7 +474,10 @@ def _missing(
     missing += _earlier(case, scope) + ([diagnosis.ended] if diagnosis.ended else [])
     absent = _absent(scope, read_ranks)
     missing += [f"No line of {text.ranks(absent)} was given."] if absent else []
-    unread = [str(row["path"]) for row in case.inputs if row.get("kind") in UNREAD]
+    unread = []
+    for row in case.inputs:
+        if row.get("kind") in UNREAD:
+            unread.append(str(row["path"]))
     missing += (
         [f"{text.plural(len(unread), 'file')} not understood: {text.some(unread[:3])}."]
         if unread
@@ -473,7 +512,10 @@ def _lacking(case: Case, diagnosis: Diagnosis) -> str:
     """The evidence that most causes which were not evaluated ask for, and that the case does not
     hold.
     """
-    asked = " ".join(piece for finding in diagnosis.unknown for piece in finding.missing)
+    missing: list[str] = []
+    for finding in diagnosis.unknown:
+        missing += finding.missing
+    asked = " ".join(missing)
     gpus = [fact.value for fact in case.facts_of("gpu.count")]
     kinds = {event.kind.partition(".")[0] for event in case.events}
     lacks = {

@@ -113,7 +113,10 @@ def _instant(case: Case, waits: Sequence[Event]) -> Finding:
 def _own_deadline(case: Case) -> Finding | None:
     """Our own run was ended at its deadline while every rank was still making progress."""
     ends = case.of(RunEnd, reason="deadline")
-    last = {e.rank: e for e in in_order(case.of(WorkerPhase)) if e.rank is not None}
+    last = {}
+    for event in in_order(case.of(WorkerPhase)):
+        if event.rank is not None:
+            last[event.rank] = event
     if (
         not ends
         or not last

@@ -46,6 +46,7 @@ from ncclkit.analysis.picks import (
 )
 from ncclkit.causes._preflight import HostFacts, Preflight, Risk
 from ncclkit.core.case import Case
+from ncclkit.core.event_list import known_hosts
 from ncclkit.core.kinds import C10dError, NcclBootstrap, NcclVersion, WorkerPhase
 from ncclkit.core.model import Advice, Event, Evidence, Experiment, Fact, Finding, Strength, found
 
@@ -102,11 +103,10 @@ def diagnose(case: Case) -> Finding:
 def _reported(case: Case) -> Finding | None:
     """NCCL's own check reports the versions of two ranks; the minority is named first."""
     lines = matching(messages(case), "Mismatched NCCL version", "NCCL version mismatch")
-    brought = {
-        int(rank): _version(int(code))
-        for event in lines
-        for rank, code in BROUGHT.findall(event.text)
-    }
+    brought = {}
+    for event in lines:
+        for rank, code in BROUGHT.findall(event.text):
+            brought[int(rank)] = _version(int(code))
     if not lines:
         return None
     having = sorted((count, version) for version, count in Counter(brought.values()).items())
@@ -121,7 +121,10 @@ def _reported(case: Case) -> Finding | None:
             f"The ranks loaded different releases of NCCL, which refuses that: {', '.join(apart)}."
         )
         (fewest, _), (most, usual) = having[0], having[-1]
-        odd = {rank for rank in brought if fewest == most or brought[rank] != usual}
+        odd = set()
+        for rank in brought:
+            if fewest == most or brought[rank] != usual:
+                odd.add(rank)
     own = [event for event in lines if event.rank in odd]
     why = pick(own[:2], lines)
     hosts = name_hosts(own or lines)
@@ -136,7 +139,10 @@ def _version(code: int) -> str:
 def _unfit(case: Case) -> Finding | None:
     """The dynamic loader could not resolve a library or symbol."""
     lines = matching(messages(case), "undefined symbol")
-    unfit = [e for e in messages(case) if e.kind != "nccl.warn" and UNFIT.search(e.text)]
+    unfit = []
+    for event in messages(case):
+        if event.kind != "nccl.warn" and UNFIT.search(event.text):
+            unfit.append(event)
     lines += without(unfit, lines)
     if not lines:
         return None
@@ -178,8 +184,14 @@ def _words(event: Event) -> str:
 
 def _logged_versions(case: Case) -> Finding | None:
     """The ranks print different NCCL versions."""
-    printed = {str(e.data.version): e for e in in_order(case.of(NcclVersion)) if e.data.version}
-    quoted = {str(e.data.nccl_version): e for e in case.of(C10dError) if e.data.nccl_version}
+    printed = {}
+    for event in in_order(case.of(NcclVersion)):
+        if event.data.version:
+            printed[str(event.data.version)] = event
+    quoted = {}
+    for event in case.of(C10dError):
+        if event.data.nccl_version:
+            quoted[str(event.data.nccl_version)] = event
     seen = printed | quoted
     if len(seen) < 2:
         return None
@@ -195,7 +207,10 @@ def _loaded(case: Case) -> Finding | None:
     The minority, or the older one, is named first.
     """
     having: dict[str, dict[str, list[Event]]] = {}
-    said = {e.rank: e for e in case.of(WorkerPhase) if isinstance(e.data.loaded, Mapping)}
+    said = {}
+    for e in case.of(WorkerPhase):
+        if isinstance(e.data.loaded, Mapping):
+            said[e.rank] = e
     for event in said.values():
         for name, version in event.data.loaded.items():
             having.setdefault(str(name), {}).setdefault(str(version), []).append(event)
@@ -211,7 +226,10 @@ def _loaded(case: Case) -> Finding | None:
     say = f"The ranks loaded different releases of {name}: {', '.join(where)}"
     checked = model_mismatch(case)
     say += ", and DDP found that their models differ." if checked else "."
-    hosts = set(name_hosts(odd[1])) - {host for _, ranks in others for host in name_hosts(ranks)}
+    other_hosts: set[str] = set()
+    for _, ranks in others:
+        other_hosts.update(name_hosts(ranks))
+    hosts = set(name_hosts(odd[1])) - other_hosts
     return found(
         ID,
         "likely" if checked or name == "nccl" else "possible",
@@ -280,16 +298,17 @@ def _different_libraries(case: Case) -> Finding | None:
                 having.setdefault(str(fact.value), []).append(fact)
         groups = sorted(having.items(), key=lambda group: len(group[1]))
         if len(groups) > 1:
-            shares = [
-                f"{version} on {facts[0].host}{_others(len(facts) - 1)}"
-                for version, facts in groups[:4]
-            ]
+            shares = []
+            for version, facts in groups[:4]:
+                shares.append(f"{version} on {facts[0].host}{_others(len(facts) - 1)}")
             say = (
                 f"The hosts differ in their {what}: {', '.join(shares)}; their ranks would not fit"
                 " together."
             )
-            few = [fact for _, facts in groups[:-1] for fact in facts]
-            hosts = tuple(sorted({fact.host for fact in few if fact.host}))
+            few = []
+            for _, facts in groups[:-1]:
+                few.extend(facts)
+            hosts = tuple(sorted(known_hosts(few)))
             named = {event.host.partition(".")[0] for event in case.events}
             elsewhere = any(host.partition(".")[0] not in named for host in hosts)
             strength: Strength = "likely"
@@ -311,7 +330,11 @@ def _risks(host: HostFacts) -> Iterator[Risk]:
     """Hosts on which another copy of NCCL is loaded before the one that torch ships."""
     rows = [row for row in host.value("software.nccl.libraries") or () if row.get("version")]
     wins = next((row for row in rows if row.get("how") in ("loaded by torch", "LD_PRELOAD")), None)
-    wheel = next((row["version"] for row in rows if WHEEL in str(row.get("path"))), None)
+    wheel = None
+    for row in rows:
+        if WHEEL in str(row.get("path")):
+            wheel = row["version"]
+            break
     own = host.value("software.nccl.built") or wheel
     older = wins is not None and own is not None and _release(wins["version"]) < _release(own)
     if wins is None or not (older or (wheel and wheel != wins["version"])):

@@ -48,6 +48,7 @@ from ncclkit.analysis.picks import (
 from ncclkit.analysis.rank_states import LARGEST, rank_states
 from ncclkit.causes._experiments import minimal
 from ncclkit.core.case import Case
+from ncclkit.core.event_list import known_ranks
 from ncclkit.core.kinds import (
     C10dTimeout,
     C10dUniqueId,
@@ -231,7 +232,10 @@ def _program(case: Case) -> Finding | None:
     """The program reports that the number of ranks does not fit its settings, or that its rank is
     not set.
     """
-    lines = [e for e in case.of(PythonException) if UNTOLD.search(e.text) or UNFIT.search(e.text)]
+    lines = []
+    for event in case.of(PythonException):
+        if UNTOLD.search(event.text) or UNFIT.search(event.text):
+            lines.append(event)
     if not lines:
         return None
     said = UNTOLD.search(lines[0].text)
@@ -287,7 +291,10 @@ def _roster(case: Case) -> Finding | None:
         or case.of("progress", "nccltests.table", "elastic.restart", "job.done")
     ):
         return None
-    worlds = {e.data.world for e in announced if e.data.world and e.data.world <= LARGEST}
+    worlds = set()
+    for e in announced:
+        if e.data.world and e.data.world <= LARGEST:
+            worlds.add(e.data.world)
     named = [e for e in announced if e.data.number is not None]
     count = Counter[int]()
     world = max(worlds, default=0)
@@ -353,9 +360,10 @@ def _plans(case: Case) -> list[Event]:
 def _never_started(case: Case) -> Finding | None:
     """Fewer INIT START lines than ranks, none complete, and a rank that timed out waiting."""
     inits = [e for e in case.of(NcclInit) if not e.data.parent]
-    started = {
-        e.data.rank for e in inits if e.data.phase == "start" and isinstance(e.data.rank, int)
-    }
+    started = set()
+    for event in inits:
+        if event.data.phase == "start" and isinstance(event.data.rank, int):
+            started.add(event.data.rank)
     done = [e for e in inits if e.data.phase == "done"]
     size = max((size for e in inits if (size := e.data.nranks or 0) <= LARGEST), default=0)
     waited = case.of(StoreWait, C10dUniqueId)
@@ -400,9 +408,7 @@ def _no_slots(case: Case) -> Finding | None:
 
 
 def _absent(case: Case, expected: int) -> tuple[int, ...]:
-    seen = {e.rank for e in case.events if e.rank is not None} | {
-        e.data.number for e in case.of(JobMember)
-    }
+    seen = known_ranks(case.events) | {e.data.number for e in case.of(JobMember)}
     seen.discard(None)
     if seen:
         return tuple(rank for rank in range(expected) if rank not in seen)

@@ -55,6 +55,7 @@ from ncclkit.analysis.rank_states import rank_states, spans_hosts
 from ncclkit.causes import _starting, _tested
 from ncclkit.core.case import Case
 from ncclkit.core.connections import NetworkPath, ends
+from ncclkit.core.event_list import known_hosts
 from ncclkit.core.kinds import GlooConnect, NcclBootstrap, NcclMessage, NcclWarn, StepProgress
 from ncclkit.core.model import Advice, Event, Evidence, Experiment, Fact, Finding, Strength, found
 
@@ -103,16 +104,17 @@ IPV4, IPV6 = re.compile(r"[\d.]+"), re.compile(r"[0-9A-Fa-f]*:[0-9A-Fa-f]*:[0-9A
 
 
 def _refused(case: Case) -> list[Event]:
-    gloo = [
-        event
-        for event in case.of(GlooConnect)
-        if not plain_address(event.data.address).startswith("127.")
-    ]
+    gloo = []
+    for event in case.of(GlooConnect):
+        if not plain_address(event.data.address).startswith("127."):
+            gloo.append(event)
     lines = matching(messages(case), "No route to host", "Network is unreachable")
     # that connection had been established
-    lines = [
-        e for e in lines if not isinstance(e.data, NcclMessage) or e.data.family != "socket_closed"
-    ]
+    refused_lines = []
+    for e in lines:
+        if not isinstance(e.data, NcclMessage) or e.data.family != "socket_closed":
+            refused_lines.append(e)
+    lines = refused_lines
     return family(case, "socket_connect") + gloo + lines
 
 
@@ -291,7 +293,11 @@ def _tested_paths(case: Case) -> Finding | None:
         return None
     first = bad[0]
     hosts = _tested.hosts(case)
-    works = next((hosts[first.dst].holder(a) for a in first.reached if first.dst in hosts), "")
+    works = ""
+    for a in first.reached:
+        if first.dst in hosts:
+            works = hosts[first.dst].holder(a)
+            break
     say = f"NCCL on {first.dst} would use {_place(first)}{_tested.plus(bad, 'path')}"
     say += f"; {works} ({first.reached[0]}) can be reached." if works else "."
     why = tuple(link.event for link in bad[:6])
@@ -336,11 +342,10 @@ def _unusable(link: NetworkPath) -> bool:
 
 def _facts(case: Case) -> Finding | None:
     """With the present variables NCCL would use an interface of containers or virtual machines."""
-    inner = [
-        f
-        for f in case.facts_of("net.nccl.interface")
-        if VIRTUAL.match(str(f.value)) and f.value != "lo"
-    ]
+    inner = []
+    for fact in case.facts_of("net.nccl.interface"):
+        if VIRTUAL.match(str(fact.value)) and fact.value != "lo":
+            inner.append(fact)
     if not inner or _tested.hosts(case) or case.of(NcclBootstrap):
         return None
     first: Fact = inner[0]
@@ -350,7 +355,7 @@ def _facts(case: Case) -> Finding | None:
         " machine: a job of several hosts would not connect."
     )
     names = tuple(sorted({str(f.value) for f in inner}))
-    hosts = tuple(sorted({f.host for f in inner if f.host}))
+    hosts = tuple(sorted(known_hosts(inner)))
     advice = (_advice(names[0]),)
     return found(
         ID,

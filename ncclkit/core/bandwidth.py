@@ -136,7 +136,10 @@ def expect(
     if backend not in ("nccl", "gloo"):
         raise NcclkitError(f"No expectation for the backend {backend!r}; known are nccl and gloo.")
     read = list(facts)
-    known = {fact.name: fact.value for fact in read if fact.value is not None}
+    known = {}
+    for fact in read:
+        if fact.value is not None:
+            known[fact.name] = fact.value
     here = -(-ranks // hosts)
     gpus = known.get("gpu.count")
     if (
@@ -154,9 +157,11 @@ def expect(
         return _least(inside, _network(op, backend, ranks, hosts, known))
     if backend == "nccl":
         return _named(_gpus(known, ranks), known, ranks)
-    busy = next(
-        (fact.why for fact in read if fact.name == STREAM and fact.why.startswith(NO_REFERENCE)), ""
-    )
+    busy = ""
+    for fact in read:
+        if fact.name == STREAM and fact.why.startswith(NO_REFERENCE):
+            busy = fact.why
+            break
     if busy:
         return _none(f"N{busy[1:]}.")
     return _loopback(op, known, ranks)
@@ -220,11 +225,10 @@ def _nvlink(known: Mapping[str, Any], paths: Mapping[int, int]) -> Expectation:
         )
     fewest = min(found.links.values())
     speed = found.speed
-    behind = [
-        gpu
-        for gpu, count in found.links.items()
-        if count == fewest and count < max(found.links.values())
-    ]
+    behind = []
+    for gpu, count in found.links.items():
+        if count == fewest and count < max(found.links.values()):
+            behind.append(gpu)
     who = "Every GPU has"
     if behind:
         who = f"GPU {', '.join(map(str, behind))} has only"
@@ -264,11 +268,10 @@ def _network(
     op: str, backend: str, ranks: int, hosts: int, known: Mapping[str, Any]
 ) -> Expectation:
     """Several hosts: all that a host can send, shared by the rings that pass through it once."""
-    ports = [
-        port
-        for port in known.get("net.rdma", [])
-        if port.get("state") == "ACTIVE" and port.get("rate")
-    ]
+    ports = []
+    for port in known.get("net.rdma", []):
+        if port.get("state") == "ACTIVE" and port.get("rate"):
+            ports.append(port)
     if ports and backend == "nccl" and str(known.get("env.NCCL_IB_DISABLE", "0")) == "0":
         total = sum(port["rate"] for port in ports) / 8
         words = f"{len(ports)} active RDMA ports send {total:.1f} GB/s together"
@@ -430,14 +433,16 @@ def references(model: str, ranks: int, link: str, nvls: bool = True) -> list[Ref
     """
     words = set(re.split(r"[\s-]+", model.upper().replace("PCIE", "PCIe")))
     variants = words & {"PCIe", "NVL"}
-    return [
-        ref
-        for ref in REFERENCES
-        if (ref.ranks, ref.link) == (ranks, link)
-        and set(ref.gpu.split()) <= words
-        and variants <= set(ref.gpu.split())
-        and (nvls or "with NVLS" not in ref.how or "off" in ref.how)
-    ]
+    refs = []
+    for ref in REFERENCES:
+        if (
+            (ref.ranks, ref.link) == (ranks, link)
+            and set(ref.gpu.split()) <= words
+            and variants <= set(ref.gpu.split())
+            and (nvls or "with NVLS" not in ref.how or "off" in ref.how)
+        ):
+            refs.append(ref)
+    return refs
 
 
 @dataclass(frozen=True, slots=True)

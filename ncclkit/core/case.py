@@ -278,7 +278,10 @@ class Case:
 
     def fact(self, name: str, default: Any = None) -> Any:
         """The value of the first fact of that name that could be read."""
-        return next((fact.value for fact in self.facts_of(name) if fact.value is not None), default)
+        for fact in self.facts_of(name):
+            if fact.value is not None:
+                return fact.value
+        return default
 
     def exposed(self) -> str:
         """Who else can write the case folder, and how that ends, in one sentence.
@@ -358,9 +361,10 @@ class Case:
         """The folders ``<kind>/<n>-<name>`` of this case, oldest first."""
         if self.path is None or not (self.path / kind).is_dir():
             return []
-        found = [
-            p for p in (self.path / kind).iterdir() if p.is_dir() and is_whole(p.name.split("-")[0])
-        ]
+        found = []
+        for p in (self.path / kind).iterdir():
+            if p.is_dir() and is_whole(p.name.split("-")[0]):
+                found.append(p)
         return sorted(found, key=_number)
 
     def latest(self) -> Case:
@@ -372,7 +376,9 @@ class Case:
         fixed; a test of connections and a run of a job say different things, so the last one of
         each counts.
         """
-        runs = {path: RUN.search(path) for path in {event.path for event in self.events}}
+        runs = {}
+        for path in {event.path for event in self.events}:
+            runs[path] = RUN.search(path)
         places = [(event, runs[event.path]) for event in self.events]
         marks = ("run.end", "worker.phase", "connect.host")
         ours = {m["runs"] for event, m in places if m and event.kind in marks}
@@ -399,9 +405,11 @@ class Case:
         scope.facts = self.facts
         scope.measurements = self.measurements
         events = [e for e, m in places if not m or m["runs"] not in ours or current(e, m)]
-        attempt = _last_attempt(
-            [e for e in events if not e.kind.startswith("experiment.") or tried(e)]
-        )
+        kept_events = []
+        for e in events:
+            if not e.kind.startswith("experiment.") or tried(e):
+                kept_events.append(e)
+        attempt = _last_attempt(kept_events)
         ended = _jobs_that_ended(attempt, self.inputs)
         ended |= _attempts_that_failed(_below(attempt, ended))
         scope.events = _below(attempt, ended)
@@ -423,6 +431,8 @@ class Case:
             return self
         try:
             with storage.locked(self.path):
+                # another program may have written since this case was opened, so the folder is read
+                # again
                 whole = self._merged(Case.open(self.path))
                 storage.write(
                     self.path / "case.json", json.dumps(whole.about, indent=1, default=str)
@@ -448,9 +458,10 @@ class Case:
         Of findings, which are of one diagnosis, all or none.
         """
         known = self._known
-        changed = {
-            key: value for key, value in self.about.items() if value != known["about"].get(key)
-        }
+        changed = {}
+        for key, value in self.about.items():
+            if value != known["about"].get(key):
+                changed[key] = value
         theirs.about |= changed | {
             "asked": _merged(
                 known["about"]["asked"], self.about.get("asked", []), theirs.about.get("asked", [])
@@ -484,13 +495,16 @@ def _merged(
 
     place: what only one record has; a new one takes the place of theirs.
     """
-    before, now = ({to_json(record): record for record in records} for records in (known, ours))
+    before = {to_json(record): record for record in known}
+    now = {to_json(record): record for record in ours}
     new = [record for key, record in now.items() if key not in before]
     gone = before.keys() - now.keys()
     taken = set(map(place, new))
-    return [
-        record for record in theirs if to_json(record) not in gone and place(record) not in taken
-    ] + new
+    added = []
+    for record in theirs:
+        if to_json(record) not in gone and place(record) not in taken:
+            added.append(record)
+    return added + new
 
 
 def _as_row(record: Record) -> dict[str, Any]:
@@ -505,7 +519,10 @@ def _with_fields(
 ) -> list[Event]:
     """Those of the events of these kinds that have the fields, with these values."""
     families = tuple(kind for kind in kinds if kind.endswith("."))
-    known = [KINDS[kind] for kind in KINDS if kind in kinds or kind.startswith(families)]
+    known = []
+    for kind in KINDS:
+        if kind in kinds or kind.startswith(families):
+            known.append(KINDS[kind])
     able = tuple(one for one in known if fields.keys() <= set(one.__struct_fields__))
     if not able:
         raise TypeError(f"{' and '.join(kinds)}: no such kind has {' and '.join(fields)}")
@@ -514,7 +531,11 @@ def _with_fields(
         wanted = next(iter(fields.values()))
     else:
         wanted = tuple(fields.values())
-    return [e for e in events if isinstance(e.data, able) and values(e.data) == wanted]
+    matching = []
+    for event in events:
+        if isinstance(event.data, able) and values(event.data) == wanted:
+            matching.append(event)
+    return matching
 
 
 def _number(folder: Path) -> int:
@@ -531,29 +552,40 @@ def _last_attempt(events: list[Event]) -> list[Event]:
 
     The job is as its last attempt is.
     """
-    phases = [e for e in events if e.kind == "worker.phase" and isinstance(e.data.attempt, int)]
+    phases = []
+    for event in events:
+        if event.kind == "worker.phase" and isinstance(event.data.attempt, int):
+            phases.append(event)
     last = max((e.data.attempt for e in phases), default=0)
-    begun = [e.time for e in phases if e.time is not None and e.data.attempt == last]
+    begun = []
+    for event in phases:
+        if event.time is not None and event.data.attempt == last:
+            begun.append(event.time)
     first = min(begun, default=-math.inf)
-    return [e for e in events if e.time is None or e.time >= first]
+    last_events = []
+    for event in events:
+        if event.time is None or event.time >= first:
+            last_events.append(event)
+    return last_events
 
 
 def _below(events: list[Event], ended: Mapping[str, int]) -> list[Event]:
     """Without what logs hold above these lines."""
     if ended:
-        return [
-            event for event in events if event.line > ended.get(event.path, 0) or not event.line
-        ]
+        later_events = []
+        for event in events:
+            if event.line > ended.get(event.path, 0) or not event.line:
+                later_events.append(event)
+        return later_events
     return events
 
 
 def _row_below(row: dict[str, Any], line: int) -> dict[str, Any]:
     """The same of the lines that stand in the row of a file."""
-    kept: dict[str, Any] = {
-        key: [entry for entry in row[key] if entry["line"] > line]
-        for key in ("abnormal", "quiet")
-        if key in row
-    }
+    kept: dict[str, Any] = {}
+    for key in ("abnormal", "quiet"):
+        if key in row:
+            kept[key] = [entry for entry in row[key] if entry["line"] > line]
     if line:
         return {**row, **kept}
     return row
@@ -561,7 +593,10 @@ def _row_below(row: dict[str, Any], line: int) -> dict[str, Any]:
 
 def _by_log(events: list[Event], kinds: tuple[str, ...]) -> dict[str, list[Event]]:
     """Log → what its lines say, in their order, for logs that hold an event of these kinds."""
-    logs: dict[str, list[Event]] = {event.path: [] for event in events if event.kind in kinds}
+    logs: dict[str, list[Event]] = {}
+    for event in events:
+        if event.kind in kinds:
+            logs[event.path] = []
     for event in events:
         if event.path in logs and event.line:
             logs[event.path].append(event)
@@ -573,16 +608,23 @@ def _jobs_that_ended(events: list[Event], inputs: list[dict[str, Any]]) -> dict[
     of it.
     """
     rows = {str(row["path"]): row for row in inputs}
-    last = {
-        path: _last_end(held, rows.get(path, {}))
-        for path, held in _by_log(events, ("job.done",)).items()
-    }
-    return {path: line for path, line in last.items() if line is not None}
+    last = {}
+    for path, held in _by_log(events, ("job.done",)).items():
+        last[path] = _last_end(held, rows.get(path, {}))
+    last_lines = {}
+    for path, line in last.items():
+        if line is not None:
+            last_lines[path] = line
+    return last_lines
 
 
 def _last_end(held: list[Event], row: Mapping[str, Any]) -> int | None:
     """The last line of a log at which a job ended well, and another one is seen below."""
-    last_sign = max((event.line for event in held if event.kind.startswith(GOES_ON)), default=0)
+    lines = []
+    for event in held:
+        if event.kind.startswith(GOES_ON):
+            lines.append(event.line)
+    last_sign = max(lines, default=0)
     is_shown = _shown_below(row)
     ended: int | None = None
     job = _Communicators()
@@ -646,24 +688,35 @@ def _shown_below(row: Mapping[str, Any]) -> Callable[[int], bool]:
 
 def _attempts_that_failed(events: list[Event]) -> dict[str, int]:
     """Log → where a launcher gave up an attempt in it, and other processes start NCCL below."""
-    last = {
-        path: _last_attempt_that_failed(held) for path, held in _by_log(events, GIVEN_UP).items()
-    }
-    return {path: line for path, line in last.items() if line is not None}
+    last = {}
+    for path, held in _by_log(events, GIVEN_UP).items():
+        last[path] = _last_attempt_that_failed(held)
+    last_lines = {}
+    for path, line in last.items():
+        if line is not None:
+            last_lines[path] = line
+    return last_lines
 
 
 def _last_attempt_that_failed(held: list[Event]) -> int | None:
     """The last line of a log above which all hosts of the lines below had started, each in other
     processes.
     """
-    started = [event for event in held if event.kind in STARTED and event.pid is not None]
+    started = []
+    for event in held:
+        if event.kind in STARTED and event.pid is not None:
+            started.append(event)
     lines = [event.line for event in started]
     last_place = {event.pid: place for place, event in enumerate(started)}
     first_place = {event.host: place for place, event in reversed(list(enumerate(started)))}
     newest_host = max(first_place.values(), default=0)
     # of the processes begun until then
     reach = list(accumulate((last_place[event.pid] for event in started), max))
-    for end in reversed([event.line for event in held if event.kind in GIVEN_UP]):
+    given_up_lines = []
+    for event in held:
+        if event.kind in GIVEN_UP:
+            given_up_lines.append(event.line)
+    for end in reversed(given_up_lines):
         below = bisect_right(lines, end)
         if newest_host < below < len(started) and reach[below - 1] < below:
             return end

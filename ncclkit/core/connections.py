@@ -215,23 +215,28 @@ def hosts(events: Iterable[Event]) -> dict[str, HostNetwork]:
 def links(events: Iterable[Event]) -> list[NetworkPath]:
     """The paths between them, in their order; what the resolver said stands with its host."""
     known = [event for event in events if event.kind.startswith("connect.")]
-    names = {_text(e.data.name): e.data.names for e in known if e.kind == "connect.host"}
-    return [link(event, names) for event in known if event.kind == "connect.pair"]
+    names = {}
+    for e in known:
+        if e.kind == "connect.host":
+            names[_text(e.data.name)] = e.data.names
+    pair_links = []
+    for event in known:
+        if event.kind == "connect.pair":
+            pair_links.append(link(event, names))
+    return pair_links
 
 
 def host(event: Event) -> HostNetwork:
     """One `connect.host` event; values of another type than expected are left out."""
     data = event.data
     rows = [row for row in _list(data.interfaces) if isinstance(row, dict)]
-    held = {
-        _text(row.get("name")): tuple(a.split("/")[0] for a in _texts(row.get("addresses")))
-        for row in rows
-    }
+    held = {}
+    for row in rows:
+        held[_text(row.get("name"))] = tuple(a.split("/")[0] for a in _texts(row.get("addresses")))
     given = fields_of(event)
-    plain = {
-        key: _text(given[key])
-        for key in ("name", "interface", "address", "gloo", "refused", "problem")
-    }
+    plain = {}
+    for key in ("name", "interface", "address", "gloo", "refused", "problem"):
+        plain[key] = _text(given[key])
     return HostNetwork(event, own=_texts(data.own), interfaces=held, **plain)
 
 

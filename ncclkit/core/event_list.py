@@ -9,7 +9,7 @@ from collections.abc import Callable, Hashable, Iterable
 from functools import wraps
 from typing import Any, TypeVar
 
-from ncclkit.core.model import Event
+from ncclkit.core.model import Event, Fact
 
 Method = TypeVar("Method", bound=Callable[..., Any])
 Places = dict[Hashable, list[int]]
@@ -49,7 +49,10 @@ class EventList(list[Event]):
         """Events whose kind begins so."""
         kinds = self._kinds()
         members = [kind for kind in kinds if str(kind).startswith(prefix)]
-        return self._at(sorted(place for kind in members for place in kinds[kind]))
+        places = []
+        for kind in members:
+            places.extend(kinds[kind])
+        return self._at(sorted(places))
 
     def of_rank(self, rank: int) -> list[Event]:
         """Events of this rank."""
@@ -84,3 +87,29 @@ def _places(keys: Iterable[Hashable]) -> Places:
     for place, key in enumerate(keys):
         places[key].append(place)
     return places
+
+
+def known_hosts(records: Iterable[Event | Fact]) -> set[str]:
+    """The hosts that these events or facts name."""
+    hosts = set()
+    for record in records:
+        if record.host:
+            hosts.add(record.host)
+    return hosts
+
+
+def known_ranks(records: Iterable[Event | Fact]) -> set[int]:
+    """The ranks that these events or facts name."""
+    ranks = set()
+    for record in records:
+        if record.rank is not None:
+            ranks.add(record.rank)
+    return ranks
+
+
+def first_host(records: Iterable[Event | Fact]) -> str:
+    """The host of the first event or fact that names one; empty where none does."""
+    for record in records:
+        if record.host:
+            return record.host
+    return ""

@@ -85,9 +85,11 @@ def keep(record: ExperimentRecord) -> ExperimentRecord:
 
 def experiments(case: Case) -> tuple[ExperimentRecord, ...]:
     """The records of a case, the oldest first; none where it has no folder."""
-    return tuple(
-        _read(folder / NAME) for folder in case.folders(FOLDER) if (folder / NAME).exists()
-    )
+    records = []
+    for folder in case.folders(FOLDER):
+        if (folder / NAME).exists():
+            records.append(_read(folder / NAME))
+    return tuple(records)
 
 
 def weigh(verdicts: Iterable[Finding], events: Iterable[Event]) -> list[Finding]:

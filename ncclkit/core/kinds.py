@@ -92,7 +92,11 @@ def known_fields(kind: str, data: Mapping[str, Any]) -> Mapping[str, Any]:
     known = KINDS.get(kind)
     if known is None:
         return data
-    return {name: data[name] for name in known.__struct_fields__ if name in data}
+    known_data = {}
+    for name in known.__struct_fields__:
+        if name in data:
+            known_data[name] = data[name]
+    return known_data
 
 
 class NcclVersion(Fields, frozen=True):

@@ -49,7 +49,11 @@ class NcclkitError(Exception):
 def from_dict(cls: type[T], data: Mapping[str, Any]) -> T:
     """Make a record from a mapping; unknown keys of newer versions are dropped."""
     known = {f.name for f in fields(cls)}  # type: ignore[arg-type]
-    return cls(**{key: value for key, value in data.items() if key in known})
+    fields_given = {}
+    for key, value in data.items():
+        if key in known:
+            fields_given[key] = value
+    return cls(**fields_given)
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,9 +176,11 @@ class Measurement:
         if self.busbw is not None:
             bus = f", busbw {self.busbw:.2f}{bound[0]} GB/s{bound[1]}"
         more = {"p99": self.p99_us, "graph": self.graph_us}
-        beside = ", ".join(
-            f"{name} {value:,.1f} µs" for name, value in more.items() if value is not None
-        )
+        more_words = []
+        for name, value in more.items():
+            if value is not None:
+                more_words.append(f"{name} {value:,.1f} µs")
+        beside = ", ".join(more_words)
         time = f"{self.time_us:,.1f} µs{f' ({beside})' if beside else ''}"
         return f"{self.op} of {self.bytes:,} B on {self.ranks} ranks: {time}{bus}"
 

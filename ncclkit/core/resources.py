@@ -42,11 +42,10 @@ def set_job_spec(case: Case, job: Mapping[str, float | None]) -> Case:
                 f"The job cannot have {name} = {value!r}; give numbers of at least 0 for"
                 f" {', '.join(UNITS)}."
             )
-    facts = [
-        Fact(f"job.{name}", value, UNITS[name], "what you said of the job")
-        for name, value in job.items()
-        if value
-    ]
+    facts = []
+    for name, value in job.items():
+        if value:
+            facts.append(Fact(f"job.{name}", value, UNITS[name], "what you said of the job"))
     case.facts = [fact for fact in case.facts if not fact.name.startswith("job.")]
     return case.replace_facts(facts).save()
 
@@ -123,8 +122,12 @@ class Grant:
 def grant(event: Event[ResourcesTried]) -> Grant:
     """One `resources.tried` event; values of another type than expected are left out."""
     data = fields_of(event)
-    texts = {
-        key: data[key] for key in ("what", "name", "error", "why") if isinstance(data[key], str)
-    }
-    numbers = {key: data[key] for key in ("need", "got") if type(data[key]) in (int, float)}
+    texts = {}
+    for key in ("what", "name", "error", "why"):
+        if isinstance(data[key], str):
+            texts[key] = data[key]
+    numbers = {}
+    for key in ("need", "got"):
+        if type(data[key]) in (int, float):
+            numbers[key] = data[key]
     return Grant(**{"what": ""} | texts | numbers)

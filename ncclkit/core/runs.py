@@ -125,9 +125,11 @@ def changed(plan: Plan, change: Mapping[str, Any]) -> Plan:
     if "fix" in change and breakable(argv, plan.network):
         argv += ["--fix", str(change["fix"])]
     gone = frozenset(change.get("unset", ()))
-    env = {name: value for name, value in plan.env.items() if name not in gone} | dict(
-        change.get("env", {})
-    )
+    kept_env = {}
+    for name, value in plan.env.items():
+        if name not in gone:
+            kept_env[name] = value
+    env = kept_env | dict(change.get("env", {}))
     return replace(
         plan,
         argv=tuple(argv),

@@ -100,13 +100,16 @@ def parse_json(data: bytes) -> Any:
         value = json.loads(data)
     except RecursionError:
         raise Nested("is nested without an end") from None
+    # a document without that many brackets cannot be nested deeper: the walk is saved
     if data.count(b"{") + data.count(b"[") <= NESTED:
         return value
     level = [value]
     for _ in range(NESTED):
-        level = [
-            inner for outer in level if isinstance(outer, (dict, list)) for inner in _inside(outer)
-        ]
+        inner: list[Any] = []
+        for outer in level:
+            if isinstance(outer, (dict, list)):
+                inner.extend(_inside(outer))
+        level = inner
     if level:
         raise Nested(f"is nested more than {NESTED} deep")
     return value
@@ -183,10 +186,12 @@ def read_json(path: Path, default: Any, form: Any = None) -> Any:
 
 def write_findings(path: Path, findings: Iterable[Finding]) -> None:
     """Findings as JSON, their evidence as ``{path, line, text}``."""
-    rows = [
-        msgspec.to_builtins(finding, enc_hook=str) | {"evidence": [*map(cite, finding.evidence)]}
-        for finding in findings
-    ]
+    rows = []
+    for finding in findings:
+        rows.append(
+            msgspec.to_builtins(finding, enc_hook=str)
+            | {"evidence": [*map(cite, finding.evidence)]}
+        )
     write(path, json.dumps(rows, indent=1, default=str))
 
 
@@ -202,10 +207,11 @@ def read_findings(path: Path) -> list[Finding]:
 
 
 def _finding(row: dict[str, Any]) -> Finding:
+    pieces = []
+    for piece in row.get("evidence", ()):
+        pieces.append(msgspec.convert(piece | {"kind": "cited"}, Event))
     nested = {
-        "evidence": tuple(
-            msgspec.convert(piece | {"kind": "cited"}, Event) for piece in row.get("evidence", ())
-        ),
+        "evidence": tuple(pieces),
         "missing": tuple(row.get("missing", ())),
         "culprits": {key: tuple(value) for key, value in row.get("culprits", {}).items()},
         "advice": msgspec.convert(row.get("advice", ()), tuple[Advice, ...]),

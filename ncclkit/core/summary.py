@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ncclkit.core.event_list import known_ranks
 from ncclkit.core.kinds import NcclVersion, WorkerPhase
 from ncclkit.core.model import Event
 
@@ -22,25 +23,35 @@ def job(events: Sequence[Event], inputs: Sequence[Mapping[str, Any]] = ()) -> di
     differ.
     """
     size = _size(events)
-    logged = {event.rank for event in events if event.rank is not None} | {
-        rank for row in inputs for rank in row.get("ranks", ())
-    }
+    named_ranks = set()
+    for row in inputs:
+        named_ranks.update(row.get("ranks", ()))
+    logged = known_ranks(events) | named_ranks
     silent = []
     if size and logged:
         silent = sorted(set(range(size)) - logged)
-    pairs = {
-        (event.data.src, event.data.dst, event.data.via)
-        for event in events
-        if event.kind == "nccl.channel"
-    }
-    versions = [event.data for event in events if isinstance(event.data, NcclVersion)]
-    phases = [event.data for event in events if isinstance(event.data, WorkerPhase)]
+    pairs = set()
+    for event in events:
+        if event.kind == "nccl.channel":
+            pairs.add((event.data.src, event.data.dst, event.data.via))
+    versions = []
+    for event in events:
+        if isinstance(event.data, NcclVersion):
+            versions.append(event.data)
+    phases = []
+    for event in events:
+        if isinstance(event.data, WorkerPhase):
+            phases.append(event.data)
+    nccl_versions = []
+    for event in events:
+        if event.kind == "c10d.error":
+            nccl_versions.append(event.data.nccl_version)
     return {
         "ranks": size,
         "hosts": _hosts(events),
         "nccl": _joined(
             [one.version for one in versions],
-            [event.data.nccl_version for event in events if event.kind == "c10d.error"],
+            nccl_versions,
             [phase.nccl for phase in phases],
         ),
         "torch": _joined([phase.torch for phase in phases]),
@@ -53,7 +64,10 @@ def job(events: Sequence[Event], inputs: Sequence[Mapping[str, Any]] = ()) -> di
 
 def _size(events: Sequence[Event]) -> int | None:
     """Ranks of the job: the largest communicator, group, plan or rendezvous that is named."""
-    sizes = [event.data.nranks for event in events if event.kind == "nccl.init"]
+    sizes = []
+    for event in events:
+        if event.kind == "nccl.init":
+            sizes.append(event.data.nranks)
     for event in events:
         if event.kind == "worker.phase":
             sizes += [(event.data.ranks if event.data.phase == "plan" else event.data.world)]
@@ -63,7 +77,10 @@ def _size(events: Sequence[Event]) -> int | None:
             sizes += [event.data.expected]
         if event.kind == "ras.communicator":
             sizes += [event.data.size]
-    known = [size for size in sizes if isinstance(size, int) and 0 < size < 1 << 20]
+    known = []
+    for size in sizes:
+        if isinstance(size, int) and 0 < size < 1 << 20:
+            known.append(size)
     return max(known, default=None)
 
 
@@ -75,8 +92,12 @@ def ranks(events: Sequence[Event], inputs: Sequence[Mapping[str, Any]] = ()) -> 
     Numbers that no job can have (a torn line) fill nothing: only ranks that are named stand beyond
     `MOST`.
     """
-    named = {event.rank for event in events if event.rank is not None and event.rank >= 0}
-    named |= {rank for row in inputs for rank in row.get("ranks") or ()}
+    named = set()
+    for event in events:
+        if event.rank is not None and event.rank >= 0:
+            named.add(event.rank)
+    for row in inputs:
+        named.update(row.get("ranks") or ())
     size = max([min(_size(events) or 0, MOST), *(rank + 1 for rank in named if rank < MOST)])
     return sorted(named | set(range(size)))
 
@@ -87,9 +108,15 @@ def _hosts(events: Sequence[Event]) -> list[str]:
     Telemetry names the machine that was watched; ranks on simulated hosts, which share it, have
     other names.
     """
-    said = [(event.host, event.kind.startswith("telemetry.")) for event in events if event.host]
+    said = []
+    for event in events:
+        if event.host:
+            said.append((event.host, event.kind.startswith("telemetry.")))
     names = sorted({host for host, watched in said if not watched} or {host for host, _ in said})
-    whole = {name.partition(".")[0] for name in names if "." in name}
+    whole = set()
+    for name in names:
+        if "." in name:
+            whole.add(name.partition(".")[0])
     return [name for name in names if name not in whole]
 
 

@@ -48,7 +48,11 @@ def runs(numbers: Iterable[int]) -> list[tuple[int, int]]:
     """First and last of each unbroken run of numbers, in order."""
     known = sorted(set(numbers))
     starts = [0, *(i for i, (a, b) in enumerate(pairwise(known), 1) if b != a + 1), len(known)]
-    return [(known[a], known[b - 1]) for a, b in pairwise(starts) if a < b]
+    rows = []
+    for a, b in pairwise(starts):
+        if a < b:
+            rows.append((known[a], known[b - 1]))
+    return rows
 
 
 def ranks(numbers: Iterable[int]) -> str:

@@ -47,7 +47,11 @@ def by_theme(facts: Iterable[Fact]) -> dict[str, list[Fact]]:
     held: dict[str, list[Fact]] = {title: [] for title in THEMES}
     for fact in facts:
         held[theme(fact.name)].append(fact)
-    return {title: found for title, found in held.items() if found}
+    filled_themes = {}
+    for title, found in held.items():
+        if found:
+            filled_themes[title] = found
+    return filled_themes
 
 
 def brief(value: Any, unit: str = "") -> str:
@@ -63,12 +67,24 @@ def brief(value: Any, unit: str = "") -> str:
                 names.append(item.get("name", "") or item.get("device", ""))
             else:
                 names.append(item)
-        return some(dict.fromkeys(str(name) for name in names if name != "")) or "none"
+        given_names = []
+        for name in names:
+            if name != "":
+                given_names.append(str(name))
+        return some(dict.fromkeys(given_names)) or "none"
     if isinstance(shown, dict):
         return ""
     if isinstance(shown, bool):
         return "yes" if shown else "no"
     return str(shown)
+
+
+def numbers_in(facts: Iterable[Fact]) -> list[int]:
+    """The numbers that stand in the names of facts, such as those of GPUs, sorted."""
+    numbers: set[int] = set()
+    for fact in facts:
+        numbers.update(map(int, NUMBER.findall(fact.name)))
+    return sorted(numbers)
 
 
 def known_rows(facts: Sequence[Fact]) -> list[tuple[str, str]]:
@@ -79,7 +95,7 @@ def known_rows(facts: Sequence[Fact]) -> list[tuple[str, str]]:
             alike[NUMBER.sub(".N", fact.name), _line(fact)].append(fact)
     rows = []
     for (name, value), group in alike.items():
-        numbers = sorted({int(number) for fact in group for number in NUMBER.findall(fact.name)})
+        numbers = numbers_in(group)
         if len(group) == 1:
             name, numbers = group[0].name, []
         rows.append((name, f"{value} (N = {ranges(numbers)})" if numbers else value))

@@ -131,6 +131,7 @@ class Comparison:
         """(least, largest) gain, by Student's t of the trimmed mean of paired rounds; (-inf, 1)
         with too few rounds.
         """
+        # too few rounds have no interval that excludes anything
         if len(self.default_us) < LEAST_ROUNDS:
             return -math.inf, 1.0
         low, high = _interval(self._ratios, ERROR / self.comparisons)
@@ -176,6 +177,8 @@ class Comparison:
 
 def spread(controls: Sequence[Sequence[float]]) -> float:
     """The largest share by which a group with the default is slower than another one."""
+    # groups with equal settings differ, too, and by the same in every round (two H200: 0.4 of 13
+    # us)
     means = [_trimmed(sorted(map(math.log, laps))) for laps in controls]
     if means:
         return math.expm1(max(means) - min(means))
@@ -192,6 +195,7 @@ def _interval(values: Sequence[float], error: float) -> tuple[float, float]:
     """Interval of the trimmed mean, missed with a chance of `error` (Tukey and McLaughlin 1963)."""
     from scipy.special import stdtrit  # 0.2 s, which only a verdict on settings needs
 
+    # one round in ten is disturbed on a shared machine: the mean is trimmed
     ordered = sorted(values)
     cut = int(len(values) * TRIMMED)
     kept = ordered[cut : len(ordered) - cut]
@@ -311,9 +315,11 @@ class Sweep:
         every = sorted({(one.op, one.bytes) for one in self.comparisons})
         rows = [(place, best.get(place)) for place in every]
         runs = groupby(rows, lambda row: (row[0][0], str(row[1].setting) if row[1] else ""))
-        return [
-            self._advantage([one for _, one in group if one]) for (_, name), group in runs if name
-        ]
+        advantages = []
+        for (_, name), group in runs:
+            if name:
+                advantages.append(self._advantage([one for _, one in group if one]))
+        return advantages
 
     def _advantage(self, rows: Sequence[Comparison]) -> Advantage:
         first = rows[0]
@@ -354,8 +360,13 @@ class Sweep:
     def harmful(self) -> tuple[str, ...]:
         """The inherited variables that cost something on some size, and gain nothing on any."""
         rows = [one for one in self.comparisons if self.cleared]
-        gains = {name for one in rows if one.better for name in one.setting.env}
-        costs = {name for one in rows if one.worse or one.wrong for name in one.setting.env}
+        gains: set[str] = set()
+        costs: set[str] = set()
+        for one in rows:
+            if one.better:
+                gains.update(one.setting.env)
+            if one.worse or one.wrong:
+                costs.update(one.setting.env)
         return tuple(name for name in self.cleared if name in costs - gains)
 
     @property
@@ -463,10 +474,9 @@ class Sweep:
         if not worse and not better:
             return f"{setting} makes no difference that can be told from chance."
         said = [f"costs {_longer(rows)} on {op} of {_span(rows)}" for op, rows in _by_op(worse)]
-        said += [
-            f"gains {percent(max(one.gain for one in rows))} on {op} of {_span(rows)}"
-            for op, rows in _by_op(better)
-        ]
+        for op, rows in _by_op(better):
+            most = max(one.gain for one in rows)
+            said.append(f"gains {percent(most)} on {op} of {_span(rows)}")
         if better:
             rest = ""
         else:
@@ -491,6 +501,7 @@ def without_noise(
     rows: Iterable[Comparison], controls: Sequence[Comparison]
 ) -> tuple[Comparison, ...]:
     """The comparisons on which the default does not differ from itself."""
+    # of equal settings one that seems to gain tells that gains there are chance
     noisy = {(one.op, one.bytes) for one in controls if one.better or one.worse}
     return tuple(one for one in rows if (one.op, one.bytes) not in noisy)
 
@@ -689,7 +700,9 @@ def _measured(sweep: Sweep, rows: Iterable[Advantage]) -> str:
         for one in sweep.comparisons
         if one.worse and not one.setting.env.keys().isdisjoint(sweep.harmful)
     ]
-    comparisons = [*costs, *(one for row in rows for one in row.comparisons)]
+    comparisons = list(costs)
+    for row in rows:
+        comparisons += row.comparisons
     ops = ",".join(dict.fromkeys(one.op for one in comparisons))
     return f"--op {ops} --sizes {','.join(map(str, sorted({one.bytes for one in comparisons})))}"
 
@@ -715,9 +728,10 @@ def _everywhere(sweep: Sweep) -> dict[str, str]:
         for row in sweep.advantages
         if row.setting.env and not row.lost and _harmless(sweep, row.setting)
     ]
-    return dict(
-        pair for row in sorted(rows, key=lambda row: row.gain) for pair in row.setting.env.items()
-    )
+    together: dict[str, str] = {}
+    for row in sorted(rows, key=lambda row: row.gain):
+        together |= row.setting.env
+    return together
 
 
 def _as_argument(setting: Setting) -> str:

@@ -149,6 +149,7 @@ class RepeatedEvent:
             return replace(self.shown, data=data, count=self.count)
         if self.shown.kind == "nccl.op":
             if self.late:
+                # NCCL prints opCount in hexadecimal
                 last = int(self.late, 16)
             else:
                 last = self.last.data.last

@@ -83,20 +83,26 @@ def _disarmed(plan: dict[str, Any], folder: Path) -> dict[str, Any]:
 
 def harmless(env: Mapping[str, Any]) -> dict[str, str]:
     """The variables of a job that name no file: a library or a script there would be loaded."""
-    return {
-        name: str(value)
-        for name, value in env.items()
-        if name.startswith(HEEDED) and not name.endswith(FILES) and "/" not in str(value)
-    }
+    heeded = {}
+    for name, value in env.items():
+        if name.startswith(HEEDED) and not name.endswith(FILES) and "/" not in str(value):
+            heeded[name] = str(value)
+    return heeded
 
 
 def nccl_variables(case: Case) -> dict[str, str]:
     """The NCCL variables of a job by its logs, without names of files."""
     env = {str(e.data.name): str(e.data.value) for e in case.of("nccl.env")}
-    env = {name: value for name, value in env.items() if "FILE" not in name}
-    return {
-        name: value for name, value in harmless(env).items() if not name.startswith("NCCL_DEBUG")
-    }
+    variables = {}
+    for name, value in env.items():
+        if "FILE" not in name:
+            variables[name] = value
+    env = variables
+    heeded = {}
+    for name, value in harmless(env).items():
+        if not name.startswith("NCCL_DEBUG"):
+            heeded[name] = value
+    return heeded
 
 
 def is_local(case: Case, run: Run | None, finding: Finding) -> bool | None:
@@ -154,9 +160,11 @@ def needs(
         ),
         "names": list(dict.fromkeys(["", *filter(None, [name, *lost[:1]])])),
     }
-    return {what: need for what, need in every.items() if THINGS[what][0] in causes} | {
-        "hosts": hosts
-    }
+    needs_of_causes = {}
+    for what, need in every.items():
+        if THINGS[what][0] in causes:
+            needs_of_causes[what] = need
+    return needs_of_causes | {"hosts": hosts}
 
 
 def _memory(case: Case, ranks: int) -> int:
@@ -176,11 +184,10 @@ def _memory(case: Case, ranks: int) -> int:
 def _replanned(value: Mapping[str, Any], python: str | None) -> Plan:
     """The plan of a run folder, without what belongs to that folder and what was redacted in it."""
     own = probe.recording_env(Path(), "nccl").keys()
-    env = {
-        name: text
-        for name, text in value["env"].items()
-        if name not in own and redact.REDACTED not in text
-    }
+    env = {}
+    for name, text in value["env"].items():
+        if name not in own and redact.REDACTED not in text:
+            env[name] = text
     plan = read_plan(dict(value) | {"env": env})
     gone = shutil.which(plan.python) is None  # another machine made the case
     if python or gone:

@@ -57,9 +57,11 @@ class Arm:
 
 def comparable(baseline: Arm, finding: Finding) -> bool:
     """Whether a live test may stand in for the job: only where it fails as the job did."""
-    return finding.cause in {
-        f.cause for f in baseline.diagnosis.findings if not f.strength == "possible"
-    }
+    causes = set()
+    for f in baseline.diagnosis.findings:
+        if not f.strength == "possible":
+            causes.add(f.cause)
+    return finding.cause in causes
 
 
 def compare_expectations(experiment: Experiment, seen: Mapping[str, str]) -> dict[str, str]:
@@ -88,8 +90,9 @@ def granted(events: Iterable[Event], hosts: int) -> dict[str, str]:
     tried = [grant(event) for event in events]
     seen = {}
     for cause in {one.cause for one in tried}:
-        short = [one.short for one in tried if one.cause == cause]
-        answers = Counter(one.what for one in tried if one.cause == cause)
+        of_cause = [one for one in tried if one.cause == cause]
+        short = [one.short for one in of_cause]
+        answers = Counter(one.what for one in of_cause)
         if True in short:
             seen[cause] = "found"
         elif None not in short and min(answers.values()) >= hosts:
@@ -108,17 +111,24 @@ def apply_caution(
     only if it is the only one and a line of the job names it; and what is granted now does not
     disprove what the job met then.
     """
-    lines = {
-        f.cause for f in verdict.findings if any(isinstance(piece, Event) for piece in f.evidence)
-    }
-    firm = {f.cause for f in verdict.findings if f.cause in lines and f.strength != "possible"}
+    lines = set()
+    for f in verdict.findings:
+        if any(isinstance(piece, Event) for piece in f.evidence):
+            lines.add(f.cause)
+    firm = set()
+    for f in verdict.findings:
+        if f.cause in lines and f.strength != "possible":
+            firm.add(f.cause)
     alone = [*read.values()].count("supported") == 1
 
     def move(cause: str) -> str:
         if read[cause] == "supported" and here is not False:
+            # many limits that are too low are never hit: beside a failed job one refusal alone
+            # proves nothing
             if here and (not failed or (alone and cause in lines)):
                 return "proven"
             return "supported"
+        # what is granted now does not disprove what the job met then
         if read[cause] == "refuted" and here and cause not in firm:
             return "refuted"
         return "open"
@@ -144,7 +154,9 @@ def observed(before: Arm, after: Arm, experiment: Experiment | None) -> str:
 
 def _gain(before: Run, after: Run) -> float:
     """Best bus bandwidth after / before, of what both measured; 1 where nothing was."""
-    best = [max((m.busbw or 0.0 for m in run.measurements), default=0.0) for run in (before, after)]
+    best = []
+    for run in (before, after):
+        best.append(max((m.busbw or 0.0 for m in run.measurements), default=0.0))
     if best[0]:
         return best[1] / best[0]
     return 1.0
@@ -189,7 +201,11 @@ def verdicts(experiment: Experiment, before: Arm, after: Arm) -> dict[str, str]:
 
 def proven(arm: Arm) -> set[str]:
     """The causes that the evidence of a run proves."""
-    return {finding.cause for finding in arm.diagnosis.findings if finding.strength == "proven"}
+    causes = set()
+    for finding in arm.diagnosis.findings:
+        if finding.strength == "proven":
+            causes.add(finding.cause)
+    return causes
 
 
 def newly_proven(suspects: Diagnosis, before: Arm, after: Arm) -> dict[str, str]:
@@ -197,9 +213,11 @@ def newly_proven(suspects: Diagnosis, before: Arm, after: Arm) -> dict[str, str]
 
     It is the same job, now with everything recorded.
     """
-    return {
-        f.cause: "proven" for f in suspects.findings if f.cause in proven(after) - proven(before)
-    }
+    proven_causes = {}
+    for f in suspects.findings:
+        if f.cause in proven(after) - proven(before):
+            proven_causes[f.cause] = "proven"
+    return proven_causes
 
 
 def only_one_left(moves: Mapping[str, str]) -> dict[str, str]:

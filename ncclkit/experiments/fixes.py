@@ -209,24 +209,25 @@ def _open(case: Case, verdict: Diagnosis) -> list[Finding]:
     """Findings whose experiment was not made yet, and can be made on the last run."""
     done = _done(case)
     run = baseline.last(case)
-    asked = [
-        f for f in verdict.findings if f.next and f.next.expects and f.next.question not in done
-    ]
-    return [
-        f
-        for f in asked
-        if f.next and (run is None or "check" in f.next.plan or possible(run.plan, f.next.plan))
-    ]
+    asked = []
+    for f in verdict.findings:
+        if f.next and f.next.expects and f.next.question not in done:
+            asked.append(f)
+    open_findings = []
+    for f in asked:
+        if f.next and (run is None or "check" in f.next.plan or possible(run.plan, f.next.plan)):
+            open_findings.append(f)
+    return open_findings
 
 
 def _done(case: Case) -> set[str]:
     """The questions that were asked about the last run already."""
     about = _about(case)
-    return {
-        record.question
-        for record in experiments(case)
-        if record.kind == "check" and record.baseline == about
-    }
+    questions = set()
+    for record in experiments(case):
+        if record.kind == "check" and record.baseline == about:
+            questions.add(record.question)
+    return questions
 
 
 def _about(case: Case) -> str:
@@ -240,7 +241,10 @@ def _about(case: Case) -> str:
 def _splits(finding: Finding, verdict: Diagnosis) -> int:
     """How many different answers the suspects expect of this experiment."""
     expects = finding.next.expects if finding.next else {}
-    words = [(row.cause, expects[row.cause]) for row in verdict.findings if row.cause in expects]
+    words = []
+    for row in verdict.findings:
+        if row.cause in expects:
+            words.append((row.cause, expects[row.cause]))
     return len({(cause if word in ("named", "found") else "", word) for cause, word in words})
 
 
@@ -284,9 +288,11 @@ def unable(case: Case, cause: str = "") -> tuple[str, str]:
 
 
 def _names(verdict: Diagnosis) -> str:
-    return (
-        ", ".join(row.cause for row in verdict.findings if row.next and row.next.expects) or "none"
-    )
+    causes = []
+    for row in verdict.findings:
+        if row.next and row.next.expects:
+            causes.append(row.cause)
+    return ", ".join(causes) or "none"
 
 
 def _writable(case: Case) -> Path:
@@ -441,7 +447,11 @@ async def connections(asked: CheckInput) -> CheckResult:
     cause = asked.finding.cause
     seen = {row.cause: str(row.verdict) for row in (*verdict.findings, *verdict.clear)}
     moves = comparison.only_one_left(comparison.compare_expectations(asked.experiment, seen))
-    sentence = next((row.say for row in verdict.findings if row.cause == cause), "")
+    sentence = ""
+    for row in verdict.findings:
+        if row.cause == cause:
+            sentence = row.say
+            break
     return CheckResult(seen.get(cause, "nothing"), moves, sentence)
 
 
@@ -468,9 +478,10 @@ async def resources(asked: CheckInput) -> CheckResult:
         await local.run_under_guard(
             agent, command, env, TRYING, folder, python, asked.on_record, unset
         )
-    events = [
-        e for e in evidence.read([folder / "wire.jsonl"]).events if e.kind == "resources.tried"
-    ]
+    events = []
+    for e in evidence.read([folder / "wire.jsonl"]).events:
+        if e.kind == "resources.tried":
+            events.append(e)
     asked.run_case.add(events).save()
     seen = comparison.granted(events, max(1, launchers.node_count()))
     here = baseline.is_local(case, run, asked.finding)
@@ -478,7 +489,10 @@ async def resources(asked: CheckInput) -> CheckResult:
     moves = comparison.apply_caution(
         comparison.compare_expectations(asked.experiment, seen), asked.verdict, here, broken
     )
-    grants = [f"{event.host}: {event.text}" for event in events if grant(event).cause == cause]
+    grants = []
+    for event in events:
+        if grant(event).cause == cause:
+            grants.append(f"{event.host}: {event.text}")
     if seen.get(cause) == "clear" and moves[cause] == "open":
         grants += ["what is granted now does not disprove what the job has met"]
     return CheckResult(
@@ -507,14 +521,11 @@ def cure(finding: Finding, plan: Plan | None = None) -> Advice | None:
     A job of the lab (`plan`) does by itself what its finding's first advice asks of a person, so it
     needs no variables that are a later one's way around it.
     """
-    first = next(
-        (
-            advice
-            for advice in finding.advice
-            if advice.change or (advice.env and not _only_logs(advice))
-        ),
-        None,
-    )
+    first = None
+    for advice in finding.advice:
+        if advice.change or (advice.env and not _only_logs(advice)):
+            first = advice
+            break
     around = first is not None and first is not finding.advice[0] and not first.change
     if around and plan is not None and breakable(plan.argv, plan.network):
         return None

@@ -154,7 +154,7 @@ def parse_answers(words: Iterable[str]) -> list[tuple[Look, Answer]]:
 
     Raises NcclkitError for a look or an answer that there is not.
     """
-    given = (word for text in words for word in re.split(r"[,\s]+", text) if word)
+    given = filter(None, re.split(r"[,\s]+", " ".join(words)))
     return [_parsed_answer(word) for word in given]
 
 
@@ -202,11 +202,11 @@ def _kept_answers(case: Case, look: Look | None = None) -> list[Event]:
         names = [look.cause]
     else:
         names = list(all_questions())
-    return [
-        event
-        for event in case.of(ANSWER_KIND)
-        if event.data.look in names and event.data.answer in list(ANSWERS)
-    ]
+    events = []
+    for event in case.of(ANSWER_KIND):
+        if event.data.look in names and event.data.answer in list(ANSWERS):
+            events.append(event)
+    return events
 
 
 def look_for_me(case: Case, look: Look) -> Sight:
@@ -384,7 +384,10 @@ def _experiment(case: Case, diagnosis: Diagnosis, cause: str) -> tuple[str, str]
     cause: the suspect whose own experiment comes first.
     """
     findings = sorted(diagnosis.findings, key=lambda finding: finding.cause != cause)
-    asked = [one.next for one in findings if one.next and one.next.expects]
+    asked = []
+    for one in findings:
+        if one.next and one.next.expects:
+            asked.append(one.next)
     if not asked:
         return "", ""
     experiment = asked[0]
@@ -463,9 +466,9 @@ def _look_row(look: Look) -> dict[str, Any]:
 
 
 def _step_row(step: AnswerStep) -> dict[str, Any]:
-    moves = [
-        {"cause": move.cause, "before": move.before, "after": move.after} for move in step.moves
-    ]
+    moves = []
+    for move in step.moves:
+        moves.append({"cause": move.cause, "before": move.before, "after": move.after})
     return {
         "look": step.look.cause,
         "question": step.look.question,

@@ -44,9 +44,14 @@ def log_timeline(rows: Sequence[TimelineRow], places: Sequence[float], axis: str
 
     `places` are the middles of the columns, `axis` their unit.
     """
-    cells = [[_level(row, column) for column in range(len(places))] for row in rows]
+    cells = []
+    for row in rows:
+        cells.append([_level(row, column) for column in range(len(places))])
     names = [safe(row.name) for row in rows]
     figure = blank(height=136 + 22 * len(rows))
+    shown_words = []
+    for line in cells:
+        shown_words.append(["" if cell is None else WORDS[cell] for cell in line])
     figure.add_heatmap(
         z=cells,
         x=list(places),
@@ -63,7 +68,7 @@ def log_timeline(rows: Sequence[TimelineRow], places: Sequence[float], axis: str
         ],
         showscale=False,
         ygap=3,
-        customdata=[["" if cell is None else WORDS[cell] for cell in line] for line in cells],
+        customdata=shown_words,
         hovertemplate="%{y}<br>%{x}: %{customdata}<extra></extra>",
         hoverongaps=False,
     )
@@ -82,10 +87,9 @@ def log_timeline(rows: Sequence[TimelineRow], places: Sequence[float], axis: str
         look = {"symbol": "square", "size": 11, "color": (SKY, BLUE, VERMILLION)[level]}
         figure.add_scatter(x=[None], y=[None], mode="markers", marker=look, name=words)
     figure.update_xaxes(title={"text": axis}, zeroline=False, showgrid=False)
-    labels = [
-        coloured(row.name) if re.fullmatch(r"rank \d+", row.name) else safe(row.name)
-        for row in rows
-    ]
+    labels = []
+    for row in rows:
+        labels.append(coloured(row.name) if re.fullmatch(r"rank \d+", row.name) else safe(row.name))
     figure.update_yaxes(
         autorange="reversed",
         type="category",
@@ -348,17 +352,23 @@ def heatmap(
     side = min(max(count * 46, 150), 400)
     figure = blank(height=side + 132 + 22 * len(marks))
     words = [safe(name) for name in names]
+    shown_values = []
+    for row in cells:
+        shown_values.append(["" if cell is None else f"{cell:.2g}" for cell in row])
+    known = []
+    for line in cells:
+        known += [cell for cell in line if cell is not None]
     figure.add_heatmap(
         z=cells,
         colorscale="Cividis",
         zmin=0,
-        zmax=max((cell for row in cells for cell in row if cell is not None), default=1.0),
+        zmax=max(known, default=1.0),
         xgap=1,
         ygap=1,
         hoverongaps=False,
         showscale=count > NUMBERED,
         colorbar={"title": {"text": unit}, "thickness": 12},
-        text=[["" if cell is None else f"{cell:.2g}" for cell in row] for row in cells],
+        text=shown_values,
         texttemplate="%{text}" if count <= NUMBERED else None,
         textfont={"size": 12 if count <= 6 else 9},
         customdata=[[[src, dst] for dst in words] for src in words],

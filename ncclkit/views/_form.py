@@ -136,18 +136,17 @@ class Progress:
 
     def lights(self) -> Markup:
         """One light per rank, or per stage where there are many ranks: symbol and word."""
-        shown = [
-            (f"{rank} {NAMES.get(stage, stage)}", stage)
-            for rank, stage in sorted(self.phases.items())
-        ]
+        shown = []
+        for rank, stage in sorted(self.phases.items()):
+            shown.append((f"{rank} {NAMES.get(stage, stage)}", stage))
         if len(shown) > SINGLE:
             counts = Counter(self.phases.values())
             counted = (
                 (stage, f"{NAMES.get(stage, stage)}: {count:,}") for stage, count in counts.items()
             )
-            shown = [
-                (f"{words}{self._named(stage, counts[stage])}", stage) for stage, words in counted
-            ]
+            shown = []
+            for stage, words in counted:
+                shown.append((f"{words}{self._named(stage, counts[stage])}", stage))
         lights = (badge(PHASES.get(stage, "•"), words, f"stage-{stage}") for words, stage in shown)
         if shown:
             return el("p", *lights, cls="nk-lights")
@@ -336,7 +335,10 @@ class Form(View, ABC):
         drawn = {}
         if isinstance(self._answer, Drawn):
             drawn = self._answer._repr_mimebundle_()
-        figure = {kind: shown for kind, shown in drawn.items() if kind == PLOTLY}
+        figure = {}
+        for kind, shown in drawn.items():
+            if kind == PLOTLY:
+                figure[kind] = shown
         return super()._repr_mimebundle_(include, exclude) | figure
 
     @property

@@ -34,7 +34,11 @@ def escaped_text(value: object) -> Markup:
 
 def join(*parts: object) -> Markup:
     """Parts one after the other; None and empty ones are left out."""
-    return Markup("").join(escaped_text(part) for part in parts if part is not None and part != "")
+    escaped_texts = []
+    for part in parts:
+        if part is not None and part != "":
+            escaped_texts.append(escaped_text(part))
+    return Markup("").join(escaped_texts)
 
 
 def el(name: str, *children: object, cls: str = "", **attrs: object) -> Markup:
@@ -45,11 +49,14 @@ def el(name: str, *children: object, cls: str = "", **attrs: object) -> Markup:
         given = {"class": cls, **attrs}
     else:
         given = attrs
-    named = {key.replace("_", "-"): value for key, value in given.items() if value is not False}
-    written = "".join(
-        f" {key}" if value is True else f' {key}="{escaped_text(value)}"'
-        for key, value in named.items()
-    )
+    named = {}
+    for key, value in given.items():
+        if value is not False:
+            named[key.replace("_", "-")] = value
+    attributes = []
+    for key, value in named.items():
+        attributes.append(f" {key}" if value is True else f' {key}="{escaped_text(value)}"')
+    written = "".join(attributes)
     return Markup(f"<{name}{written}>{join(*children)}</{name}>")
 
 
@@ -65,16 +72,17 @@ def table(head: Sequence[str], rows: Iterable[Sequence[object]], cls: str = "") 
 
     One of two columns need not.
     """
-    body = [
-        el(
-            "tr",
-            *(
-                el("td", el("div", cell), data_label=name)
-                for name, cell in zip(head, row, strict=True)
-            ),
+    body = []
+    for row in rows:
+        body.append(
+            el(
+                "tr",
+                *(
+                    el("td", el("div", cell), data_label=name)
+                    for name, cell in zip(head, row, strict=True)
+                ),
+            )
         )
-        for row in rows
-    ]
     if not body:
         return Markup("")
     top = el("thead", el("tr", *(el("th", name, scope="col") for name in head)))

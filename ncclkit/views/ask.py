@@ -138,7 +138,10 @@ def _then(then: NextStep | None) -> Markup:
     if then is None:
         return Markup("")
     named = (("Do", then.advice), ("Experiment", then.experiment), ("Collect", then.collect))
-    parts = [el("p", el("b", f"{name}: "), sentence(text)) for name, text in named if text]
+    parts = []
+    for name, text in named:
+        if text:
+            parts.append(el("p", el("b", f"{name}: "), sentence(text)))
     command = ""
     if then.command:
         command = pre(then.command)

@@ -82,11 +82,10 @@ class AttachForm(Form):
             named = ""
         else:
             named = self.target.value
-        pids = [
-            number
-            for number in re.findall(r"(?:\d+=)?(\d+)", named)
-            if not Path("/proc", number).exists()
-        ]
+        pids = []
+        for number in re.findall(r"(?:\d+=)?(\d+)", named):
+            if not Path("/proc", number).exists():
+                pids.append(number)
         if pids:
             return {self.target: f"There is no process {some(pids)} on this host."}
         return {}
@@ -144,18 +143,20 @@ def stacks_view(
     """
     known = list(events)
     stands = rank_positions(known)
-    utilization = [
-        _utilization_row(event.rank, event.data)
-        for event in known
-        if event.kind == "telemetry.utilization"
-    ]
-    sure = next((finding.say for finding in found if finding.strength in SURE), "")
+    utilization = []
+    for event in known:
+        if event.kind == "telemetry.utilization":
+            utilization.append(_utilization_row(event.rank, event.data))
+    sure = ""
+    for finding in found:
+        if finding.strength in SURE:
+            sure = finding.say
+            break
     conclusion = sure or headline_beside(culprits(found), headline(known), stands)
-    cause = [
-        (code(finding.cause), sentence(finding.say))
-        for finding in found
-        if finding.say != conclusion
-    ]
+    cause = []
+    for finding in found:
+        if finding.say != conclusion:
+            cause.append((code(finding.cause), sentence(finding.say)))
     body = join(
         fit(
             table(
@@ -178,16 +179,19 @@ def stacks_view(
 
 def _rows(stands: Mapping[int, RankPosition]) -> list[tuple[object, ...]]:
     """A row for each place: which ranks, where, at which step, and the stack of the first."""
-    return [
-        (
-            code(rank_columns([stand.rank for stand in held], list(stands))),
-            _ranks([stand.rank for stand in held]),
-            sentence(f"{held[0].activity(len(held))}{_branch(held[0])}"),
-            step_range(held) or "–",
-            fold("Stack of the first", pre(held[0].lines[-1].text)),
+    rows: list[tuple[object, ...]] = []
+    for held in same_positions(stands.values()):
+        ranks = [stand.rank for stand in held]
+        rows.append(
+            (
+                code(rank_columns(ranks, list(stands))),
+                _ranks(ranks),
+                sentence(f"{held[0].activity(len(held))}{_branch(held[0])}"),
+                step_range(held) or "–",
+                fold("Stack of the first", pre(held[0].lines[-1].text)),
+            )
         )
-        for held in same_positions(stands.values())
-    ]
+    return rows
 
 
 def _branch(stand: RankPosition) -> str:
@@ -197,13 +201,12 @@ def _branch(stand: RankPosition) -> str:
 
 
 def _utilization_row(rank: int | None, data: TelemetryUtilization) -> tuple[object, ...]:
-    traffic = [
-        "–" if rate is None else f"{format_bytes(round(rate))}/s"
-        for rate in (data.sent, data.received)
-    ]
-    shares = [
-        "–" if share is None else f"{share:.0f} %" for share in (data.cpu, data.main, data.gpu_busy)
-    ]
+    traffic = []
+    for rate in (data.sent, data.received):
+        traffic.append("–" if rate is None else f"{format_bytes(round(rate))}/s")
+    shares = []
+    for share in (data.cpu, data.main, data.gpu_busy):
+        shares.append("–" if share is None else f"{share:.0f} %")
     return (rank, *shares[:2], data.states or "–", *traffic, shares[2])
 
 

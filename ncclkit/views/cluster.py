@@ -60,7 +60,10 @@ def _login(case: Case, verb: str) -> Markup:
     for row in answers.get("accounts", []):
         accounts.append([row.get(name) or "–" for name in ("account", "partition", "qos")])
     queue = [tuple(job.values()) for job in answers.get("jobs", [])]
-    unread = [(fact.source, fact.why) for fact in case.facts_of("scheduler.") if fact.value is None]
+    unread = []
+    for fact in case.facts_of("scheduler."):
+        if fact.value is None:
+            unread.append((fact.source, fact.why))
     return join(
         el("p", NOTHING_HEAVY, where),
         fit(table(head, rows)),
@@ -88,8 +91,7 @@ def _partition(row: Mapping[str, Any]) -> tuple[object, ...]:
 
 def _jobs(case: Case) -> Markup:
     """The batch jobs that were submitted from this case, and what became of them."""
-    rows = [
-        (code(" ".join(job.words[:1])), submit.job_state(job).sentence)
-        for job in submit.submitted_jobs(case)
-    ]
+    rows = []
+    for job in submit.submitted_jobs(case):
+        rows.append((code(" ".join(job.words[:1])), submit.job_state(job).sentence))
     return fit(table(("Verb", "Batch jobs of this case"), rows))

@@ -44,7 +44,10 @@ def connect_view(case: Case) -> View:
         return View(found.summary, how)
     names = list(found.hosts)
     places = {name: place for place, name in enumerate(names)}
-    links = [link for link in found.links if link.src in places and link.dst in places]
+    links = []
+    for link in found.links:
+        if link.src in places and link.dst in places:
+            links.append(link)
     sound = sorted(
         (link for link in found.links if not link.trouble), key=lambda link: link.bandwidth or 0.0
     )
@@ -120,23 +123,24 @@ def _troubles(links: Sequence[NetworkPath]) -> Markup:
 
 
 def _paths(links: Sequence[NetworkPath], slowness: Mapping[tuple[str, str], float]) -> Markup:
-    rows = [
-        (
-            f"{link.src} → {link.dst}",
-            f"{link.interface} ({link.over})",
+    rows = []
+    for link in links[:SHOWN]:
+        rows.append(
             (
-                "–"
-                if link.bandwidth is None
-                else (
-                    f"{format_number(link.bandwidth)}"
-                    f" GB/s{_again(link)}{_times(slowness[link.src, link.dst])}"
-                )
-            ),
-            format_time(link.latency),
-            "–" if link.mtu is None else f"{link.mtu:,.0f} B",
+                f"{link.src} → {link.dst}",
+                f"{link.interface} ({link.over})",
+                (
+                    "–"
+                    if link.bandwidth is None
+                    else (
+                        f"{format_number(link.bandwidth)}"
+                        f" GB/s{_again(link)}{_times(slowness[link.src, link.dst])}"
+                    )
+                ),
+                format_time(link.latency),
+                "–" if link.mtu is None else f"{link.mtu:,.0f} B",
+            )
         )
-        for link in links[:SHOWN]
-    ]
     head = ("Path", "To", "One TCP stream", "There and back", "Largest packet")
     return join(fit(table(head, rows)), left_out(len(links) - SHOWN))
 
@@ -255,11 +259,10 @@ class ConnectForm(Form):
     def finished(self, outcome: View) -> None:
         """Show the paths, and mark the hosts that could not be reached."""
         super().finished(outcome)
-        lost = [
-            f"{host.name} is unreachable: {host.problem}"
-            for host in results(self._case).hosts.values()
-            if host.problem
-        ]
+        lost = []
+        for host in results(self._case).hosts.values():
+            if host.problem:
+                lost.append(f"{host.name} is unreachable: {host.problem}")
         if lost:
             self.mark(self.hosts, some(lost))
 

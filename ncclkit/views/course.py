@@ -113,12 +113,14 @@ def stages_view(stages: Sequence[Stage]) -> View:
     most = "none"
     if apart:
         most = f"{apart:.1e} of the loss"
+    option_texts = []
+    for s in stages:
+        option_texts.append(
+            ", ".join(f"{name} {value}" for name, value in s.options.items()) or "as it is"
+        )
     columns: Columns = {
         "Ranks": [stage.run.plan.ranks for stage in stages],
-        "Asked": [
-            ", ".join(f"{name} {value}" for name, value in s.options.items()) or "as it is"
-            for s in stages
-        ],
+        "Asked": option_texts,
         "Ended": [
             badge(*ENDS.get(stage.run.reason, ("•", stage.run.reason, ""))) for stage in stages
         ],
@@ -130,7 +132,11 @@ def stages_view(stages: Sequence[Stage]) -> View:
         ],
         "Last loss": [f"{stage.losses[-1]:.5f}" if stage.losses else "–" for stage in stages],
     }
-    columns = {name: cells for name, cells in columns.items() if any(cell != "–" for cell in cells)}
+    cells_of_name = {}
+    for name, cells in columns.items():
+        if any(cell != "–" for cell in cells):
+            cells_of_name[name] = cells
+    columns = cells_of_name
     if apart is None:
         note = ""
     else:
@@ -160,15 +166,17 @@ def loss_difference(stages: Sequence[Stage]) -> float | None:
     """
     alike = defaultdict(list)
     for stage in stages:
-        asked = {name: value for name, value in stage.options.items() if name != "accumulate"}
+        asked = {}
+        for name, value in stage.options.items():
+            if name != "accumulate":
+                asked[name] = value
         if stage.losses:
             alike[tuple(sorted(asked.items()))].append(stage.losses)
-    differences = [
-        abs(value - first) / max(abs(first), 1e-12)
-        for first_losses, *others in alike.values()
-        for losses in others
-        for first, value in zip(first_losses, losses, strict=True)
-    ]
+    differences = []
+    for first_losses, *others in alike.values():
+        for losses in others:
+            for first, value in zip(first_losses, losses, strict=True):
+                differences.append(abs(value - first) / max(abs(first), 1e-12))
     return max(differences, default=None)
 
 
@@ -301,18 +309,21 @@ def _choice(row: Mapping[str, float], found: LoaderSweep) -> str:
 
 def backend_view(measured: Sequence[Run]) -> View:
     """Latency and bandwidth of the same all_reduce over each backend that was measured."""
-    rows = {run.plan.backend: run.curve for run in measured if run.curve}
+    rows = {}
+    for run in measured:
+        if run.curve:
+            rows[run.plan.backend] = run.curve
     if not rows:
         return View(
             "No backend was measured: " + "; ".join(run.summary for run in measured), Markup("")
         )
     best = {name: max(curve, key=lambda m: m.busbw or 0.0) for name, curve in rows.items()}
+    lines = []
+    for curve in rows.values():
+        lines.append(f"{format_bytes(curve[0].bytes)} in {format_time(curve[0].time_us)}")
     columns: Columns = {
         "Backend": list(rows),
-        "Smallest message": [
-            f"{format_bytes(curve[0].bytes)} in {format_time(curve[0].time_us)}"
-            for curve in rows.values()
-        ],
+        "Smallest message": lines,
         "Best busbw": [
             f"{format_number(m.busbw or 0.0)} GB/s at {format_bytes(m.bytes)}"
             for m in best.values()
@@ -335,19 +346,23 @@ def scaling_view(steps: Sequence[Step], ranks: int = 32) -> View:
     """
     if not steps:
         return View("No scaling run was made yet", Markup(""))
-    files = {
-        layout: {
-            step.ranks: value for step in steps if (value := getattr(step, layout)) is not None
-        }
-        for layout in LAYOUTS
-    }
+    files: dict[str, dict[int, int]] = {}
+    for layout in LAYOUTS:
+        files[layout] = {}
+        for step in steps:
+            open_files = getattr(step, layout)
+            if open_files is not None:
+                files[layout][step.ranks] = open_files
     known = len(files["one"]) > 1
     plans = {}
     if known:
-        plans = {
-            layout: budgets.open_files_budget(counts, ranks) for layout, counts in files.items()
-        }
-    limit = min((step.limit for step in steps if step.limit is not None), default=None)
+        for layout, counts in files.items():
+            plans[layout] = budgets.open_files_budget(counts, ranks)
+    limits = []
+    for step in steps:
+        if step.limit is not None:
+            limits.append(step.limit)
+    limit = min(limits, default=None)
     columns: Columns = {
         "Ranks": [str(step.ranks) for step in steps],
         "Wrong": [_wrong(step) for step in steps],
@@ -377,9 +392,11 @@ def _scaling_summary(steps: Sequence[Step], plans: Mapping[str, budgets.Budget],
     last = steps[-1]
     if last.run.reason != "done":
         return f"Stop here, before more ranks are used: {last.run.summary}"
-    wrong = sum(m.wrong or 0 for step in steps for m in step.run.measurements) + sum(
-        step.uneven or 0 for step in steps
-    )
+    wrong_counts = []
+    for step in steps:
+        for m in step.run.measurements:
+            wrong_counts.append(m.wrong or 0)
+    wrong = sum(wrong_counts) + sum(step.uneven or 0 for step in steps)
     if not wrong:
         same = "every value is right"
     else:
@@ -405,7 +422,10 @@ def _advice(needs: Mapping[str, float], ranks: int, limit: int | None) -> str:
             " job."
         )
     room = f"A rank may open {plural(limit, 'file')} (ulimit -n inside the job)"
-    short = [LAYOUTS[layout] for layout, need in needs.items() if need > limit]
+    short = []
+    for layout, need in needs.items():
+        if need > limit:
+            short.append(LAYOUTS[layout])
     if short:
         return (
             f"{room}: too few on {ranks} ranks for {' and for '.join(short)}. Raise it in the job"
@@ -417,7 +437,11 @@ def _advice(needs: Mapping[str, float], ranks: int, limit: int | None) -> str:
 def _wrong(step: Step) -> object:
     """How many values were wrong; how the run ended where it did not come to both ways."""
     both = [step.speed(op) for op in (runs.BY_HAND, runs.LIBRARY)]
-    wrong = sum(m.wrong or 0 for m in both if m)
+    wrong_counts = []
+    for m in both:
+        if m:
+            wrong_counts.append(m.wrong or 0)
+    wrong = sum(wrong_counts)
     if wrong:
         return badge("✕", f"{wrong:,}", "state-failed")
     if all(both):
@@ -482,19 +506,19 @@ def resume_view(case: Case) -> View:
     found = resume.resumes(case)
     if not found:
         return View("No run of this case was resumed from a checkpoint", Markup(""))
-    named = [
-        (f"{number}. {_how(run)}, limit {run.limit:g} s", s)
-        for number, run in enumerate(found, 1)
-        for s in run.starts
-    ]
+    named = []
+    for number, run in enumerate(found, 1):
+        for s in run.starts:
+            named.append((f"{number}. {_how(run)}, limit {run.limit:g} s", s))
     starts = [start for _, start in named]
     never = badge("✕", "never", "state-failed")
+    read_shares = []
+    for start in starts:
+        read_shares.append(f"{start.read:,} of {start.of:,}" if start.of else "nothing")
     columns: Columns = {
         "Start": [name for name, _ in named],
         "Rank": [start.rank for start in starts],
-        "Read again": [
-            f"{start.read:,} of {start.of:,}" if start.of else "nothing" for start in starts
-        ],
+        "Read again": read_shares,
         "All of it": [_seconds(start.whole) if start.of else "–" for start in starts],
         "First step after": [
             never if start.first is None else _seconds(start.first) for start in starts
@@ -559,12 +583,14 @@ def _resume_figure(found: Sequence[Resume]) -> go.Figure:
     ):
         shown = [number for number, run in enumerate(found, 1) if (run.first is not None) == came]
         times = [longest[number - 1] for number in shown]
+        lines = []
+        for number in shown:
+            lines.append(
+                f"{number}. {safe(_how(found[number - 1]))}<br>limit {found[number - 1].limit:g} s"
+            )
         figure.add_bar(
             x=times,
-            y=[
-                f"{number}. {safe(_how(found[number - 1]))}<br>limit {found[number - 1].limit:g} s"
-                for number in shown
-            ],
+            y=lines,
             name=name,
             orientation="h",
             marker={"color": colour, "pattern": {"shape": "" if came else "/"}},

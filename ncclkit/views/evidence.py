@@ -1,27 +1,33 @@
 """The evidence browser: what was read and what was not, events filtered in memory, any line opened
 in its context.
 
-The lines around a line are read from its file when somebody asks: in blocks, never the whole file
-at once.
+Filters and groups are `analysis.event_search`, the lines around one `evidence.line_context`.
 """
 
 from __future__ import annotations
 
-import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import chain, islice
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import ipywidgets as W
 
+from ncclkit.analysis.event_search import (
+    ABNORMAL,
+    ALL,
+    excerpt,
+    group_alike,
+    is_rank_list,
+    select_events,
+)
 from ncclkit.analysis.timeline import abnormal
-from ncclkit.core import secrets
 from ncclkit.core.case import Case
+from ncclkit.core.event_list import known_ranks
 from ncclkit.core.model import Event, fields_of
 from ncclkit.core.text import format_bytes, plural, some
-from ncclkit.evidence.sources.streams import DAMAGE, Readable, unpack
+from ncclkit.evidence.line_context import AROUND, read_context
 from ncclkit.views._base import View, style
 from ncclkit.views._html import (
     Markup,
@@ -38,192 +44,6 @@ from ncclkit.views._html import (
     table,
     value,
 )
-
-AROUND = 5
-MAX_SKIPPED_BYTES = 4 << 30
-"""Bytes of a file's text that are passed over at most to reach a line."""
-BLOCK = 1 << 20
-MAX_LINE_BYTES = 2000
-"""Bytes shown of one line."""
-
-Shown = list[tuple[int, str, bool]]
-"""(line number, text, is it the event's own line)."""
-
-
-def context(event: Event, base: Path | None = None, around: int = AROUND) -> Shown | str:
-    """Lines around an event, or a sentence why they cannot be shown.
-
-    The file must still say at that place what the event says: one that changed
-    is not shown, and neither is a device or pipe.
-    """
-    path = next(
-        (
-            p
-            for p in (Path(event.path), (base or Path()) / event.path)
-            if event.path and p.is_file()
-        ),
-        None,
-    )
-    if path is not None and event.line < 1:
-        return f"{event.path} has no lines to show; what it says stands above"
-    if path is None:
-        return _why_missing(event)
-    first = max(1, event.line - around)
-    size = max(1, event.text.count("\n") + 1)
-    try:
-        raw = "\n".join(_lines(path, first, event.line + size - 1 + around))
-    except DAMAGE as error:
-        return f"{path} cannot be read: {error}"
-    lines = []
-    if raw:
-        lines = secrets.text(raw).split("\n")
-    shown = [
-        (number, line, event.line <= number < event.line + size)
-        for number, line in enumerate(lines, first)
-    ]
-    said = ""
-    if event.text:
-        said = event.text.splitlines()[0].strip()[:MAX_LINE_BYTES]
-    if not any(hit and _matches(line, said) for _, line, hit in shown):
-        return (
-            f"{path} does not hold it at line {event.line} (changed, or too large); the raw line"
-            " stands above"
-        )
-    return shown
-
-
-def _why_missing(event: Event) -> str:
-    archive = None
-    if event.path:
-        archive = next((p for p in Path(event.path).parents if p.is_file()), None)
-    if archive is not None:
-        return f"it lies inside {archive}; unpack that to see the lines around it"
-    return f"{event.path or 'its source'} is not here (any more); the raw line stands above"
-
-
-def _matches(line: str, said: str) -> bool:
-    """True when the line still says it.
-
-    Colours and prefixes of launchers are no part of an event's text.
-    """
-    return said in line or (len(said) > 20 and said[-20:] in line)
-
-
-def _lines(path: Path, first: int, last: int) -> Iterator[str]:
-    """Lines `first` to `last` (1-based) of a plain or packed file, each cut to `MAX_LINE_BYTES`
-    bytes.
-    """
-    with path.open("rb") as packed:
-        source, packing = unpack(packed)
-        if packing == "zst?":
-            raise OSError("it is packed with zstd; unpack it to see the lines around it")
-        rest = _skip(source, first - 1)
-        if rest is None:
-            return
-        for raw, _ in zip(_split(source, rest), range(last - first + 1), strict=False):
-            yield raw.decode("utf-8", "replace").rstrip("\r\n")
-
-
-def _skip(source: Readable, count: int) -> bytes | None:
-    """What was read behind the first `count` lines.
-
-    None where the file ends before, or reaches too far.
-    """
-    passed = 0
-    while passed < MAX_SKIPPED_BYTES:
-        block = source.read(BLOCK) or b""
-        passed += len(block)
-        lines = block.count(b"\n")
-        if count == 0 or lines >= count:
-            return _behind(block, count)
-        if not block:
-            return None
-        count -= lines
-    return None
-
-
-def _behind(block: bytes, count: int) -> bytes:
-    """The block without its first `count` lines."""
-    at = 0
-    for _ in range(count):
-        at = block.index(b"\n", at) + 1
-    return block[at:]
-
-
-def _split(source: Readable, rest: bytes) -> Iterator[bytes]:
-    """Lines from `rest` on, cut to `MAX_LINE_BYTES` bytes.
-
-    A line of a gigabyte passes through in blocks.
-    """
-    line = b""
-    for block in chain([rest], iter(lambda: source.read(BLOCK) or b"", b"")):
-        *whole, tail = block.split(b"\n")
-        for piece in whole:
-            yield (line + piece)[:MAX_LINE_BYTES]
-            line = b""
-        line = (line + tail)[:MAX_LINE_BYTES]
-    if line:
-        yield line
-
-
-ALL, ABNORMAL = "all", "abnormal"
-RANKS = re.compile(r"\s*\d{1,7}(\s*[-–]\s*\d{1,7})?(\s*,\s*\d{1,7}(\s*[-–]\s*\d{1,7})?)*\s*")
-_NUMBERS = re.compile(r"0x[0-9a-fA-F]+|\d+")
-
-
-def select(
-    events: Sequence[Event], kind: str = ALL, rank: str = ALL, words: str = "", host: str = ALL
-) -> list[Event]:
-    """Events of one kind, of some ranks (``5``, ``0-7, 12``), of one host, with these words in
-    their text or path.
-
-    `ALL` and empty words leave a filter open, the kind `ABNORMAL` takes what a healthy job would
-    not have said.
-    """
-    wanted = words.casefold()
-    ranks = _ranks(rank)
-    return [
-        event
-        for event in events
-        if (kind in (ALL, event.kind) or (kind == ABNORMAL and abnormal(event)))
-        and (host in (ALL, event.host))
-        and (
-            ranks is None
-            or any(low <= event.rank <= high for low, high in ranks if event.rank is not None)
-        )
-        and (not wanted or wanted in f"{event.text}\n{event.path}".casefold())
-    ]
-
-
-def group_alike(events: Iterable[Event]) -> list[list[Event]]:
-    """Events that say the same, but for numbers, together.
-
-    The rarest first: of a thousand ranks the odd one counts.
-    """
-    alike: dict[tuple[str, str], list[Event]] = {}
-    for event in events:
-        alike.setdefault((event.kind, _NUMBERS.sub("#", excerpt(event)[:400])[:200]), []).append(
-            event
-        )
-    return sorted(alike.values(), key=len)
-
-
-def excerpt(event: Event) -> str:
-    """The line of its raw text that says most.
-
-    The last one of a traceback, the first one of everything else.
-    """
-    lines = [line for line in event.text.splitlines() if line.strip()] or [""]
-    return lines[-1 if event.kind == "python.exception" else 0]
-
-
-def _ranks(words: str) -> list[tuple[int, int]] | None:
-    """``0-7, 12`` → [(0, 7), (12, 12)]; None for all."""
-    if words == ALL or not RANKS.fullmatch(words):
-        return None
-    ends = ([int(number) for number in re.findall(r"\d+", part)] for part in words.split(","))
-    return [(numbers[0], numbers[-1]) for numbers in ends]
-
 
 ROWS, FEW = 100, 12
 """Rows of the table at once, to which filters reach the others; and of the static face's open
@@ -280,19 +100,20 @@ class EventsView(View):
 
     def filter(self) -> None:
         """Show what the filters pick; where that is much, equal lines share a row."""
-        if self.rank.value.strip() and not RANKS.fullmatch(self.rank.value):
+        if self.rank.value.strip() and not is_rank_list(self.rank.value):
             self.rows.value = _notice(
                 f"“{self.rank.value}” is not a rank; write numbers and ranges, such as 0-7, 12"
             )
             return
-        picked = select(
+        picked = select_events(
             self._events, self.kind.value, self.rank.value or ALL, self.words.value, self.host.value
         )
         self.rows.value = picked_html(picked, self._folder)
         shown = [group[0] for group in _shown(picked)[:ROWS]]
-        self.line.options = [
-            (_where(event, number), event) for number, event in enumerate(shown, 1)
-        ]
+        rows = []
+        for number, event in enumerate(shown, 1):
+            rows.append((_where(event, number), event))
+        self.line.options = rows
         # a list that was empty before selects nothing by itself
         if shown:
             self.line.index = 0
@@ -311,7 +132,7 @@ def events_summary(events: Sequence[Event]) -> str:
     """How many events, from how many ranks and files, and how many of them are abnormal."""
     if not events:
         return "No events: no log has been read yet"
-    ranks = {event.rank for event in events if event.rank is not None}
+    ranks = known_ranks(events)
     wrong = sum(abnormal(event) for event in events)
     where = f"{plural(len({e.path for e in events}), 'file')}, {plural(len(ranks), 'rank')}"
     return (
@@ -352,14 +173,17 @@ def picked_html(picked: Sequence[Event], folder: str = "") -> str:
 
 def open_html(event: Event, base: Path | None, near: int = AROUND) -> str:
     """One event: its raw text, its captured fields, its context in the file."""
-    around = context(event, base, near)
+    around = read_context(event, base, near)
     said = ""
     lines = Markup("")
     if isinstance(around, str):
         said = around
     else:
         lines = el("pre", *(_numbered(*row) for row in around), cls="nk-pre")
-    captured = {name: told for name, told in fields_of(event).items() if told is not None}
+    captured = {}
+    for name, told in fields_of(event).items():
+        if told is not None:
+            captured[name] = told
     data = ""
     if captured:
         data = fold("Captured fields", fit(value(captured)))
@@ -410,7 +234,7 @@ def _table(groups: Sequence[Sequence[Event]], folder: str) -> Markup:
 
 
 def _speakers(group: Sequence[Event]) -> str:
-    return some(sorted({event.rank for event in group if event.rank is not None})) or "–"
+    return some(sorted(known_ranks(group))) or "–"
 
 
 def _raw(group: Sequence[Event]) -> Markup:
@@ -502,7 +326,11 @@ def _summary(
         (len(unknown), "in {} no line is known", "log"),
         (_sum(rows, "errors"), "{} of no known kind", "error line"),
     )
-    left = "; ".join(words.format(plural(count, noun)) for count, words, noun in counts if count)
+    counted = []
+    for count, words, noun in counts:
+        if count:
+            counted.append(words.format(plural(count, noun)))
+    left = "; ".join(counted)
     return f"{plural(read, 'file')} of {size} gave {events}; {left or 'everything was understood'}"
 
 
@@ -556,12 +384,11 @@ def _sum(rows: Iterable[Row], key: str) -> int:
 
 def _files(rows: Sequence[Row], folder: str) -> Markup:
     """Name, kind and size of every file, small enough for thousands."""
-    lines = (
-        f"{row.get('kind', ''):10} {format_bytes(row.get('bytes') or 0):>10} "
-        f" {path.removeprefix(f'{folder}/')}\n"
-        for row in rows
-        for path in [str(row.get("path", ""))]
-    )
+    lines = []
+    for row in rows:
+        size = format_bytes(row.get("bytes") or 0)
+        path = str(row.get("path", "")).removeprefix(f"{folder}/")
+        lines.append(f"{row.get('kind', ''):10} {size:>10}  {path}\n")
     return el("pre", *lines, cls="nk-pre")
 
 

@@ -276,7 +276,7 @@ def speeds(before: Run, after: Run) -> list[tuple[str, str, float | None, float 
     for op in dict.fromkeys(m.op for m in every):
         # of one rank there is no busbw, and the two runs must be compared by the same
         kind = "algbw"
-        if all(m.busbw is not None for m in every if m.op == op):
+        if all(measurement.busbw is not None for measurement in every if measurement.op == op):
             kind = "busbw"
         earlier = _best_of(before, op, kind)
         later = _best_of(after, op, kind)
@@ -285,7 +285,10 @@ def speeds(before: Run, after: Run) -> list[tuple[str, str, float | None, float 
 
 
 def _best_of(run: Run, op: str, kind: str) -> float | None:
-    known = [getattr(m, kind) for m in run.measurements if m.op == op]
+    known = []
+    for m in run.measurements:
+        if m.op == op:
+            known.append(getattr(m, kind))
     return max(known, default=None)
 
 
@@ -375,7 +378,11 @@ class CheckForm(Form):
         if self._answer is not None:
             return self._answer.summary
         found = _found(self._case)
-        asked = next((f.next.question for f in found if f.next and f.next.expects), "")
+        asked = ""
+        for f in found:
+            if f.next and f.next.expects:
+                asked = f.next.question
+                break
         if asked:
             return f"Next experiment: {asked}"
         if found:
@@ -398,9 +405,11 @@ class CheckForm(Form):
         if not self.asks():
             return dict.fromkeys((self.start, self.fix), self.ASK)
         reasons = fixes.unable(self._case, self.suspect.value)
-        return {
-            button: why for button, why in zip((self.start, self.fix), reasons, strict=True) if why
-        }
+        why_of_button = {}
+        for button, why in zip((self.start, self.fix), reasons, strict=True):
+            if why:
+                why_of_button[button] = why
+        return why_of_button
 
     async def prepare(self) -> View:
         """The experiment of the suspect that is chosen now."""

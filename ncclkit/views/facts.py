@@ -24,6 +24,7 @@ from ncclkit.causes.engine import judge_facts
 from ncclkit.causes.order import rank_findings
 from ncclkit.core import themes
 from ncclkit.core.case import Case
+from ncclkit.core.event_list import known_hosts, known_ranks
 from ncclkit.core.model import Fact, Finding
 from ncclkit.core.text import HOSTS, fold_hosts, host_list, plural, quantity, some
 from ncclkit.views._base import View
@@ -78,9 +79,11 @@ def facts_view(case: Case) -> View:
     nothing is stored.
     """
     judged = judge_facts(case.facts)
-    verdicts = rank_findings([f for f in judged if f.verdict == "found"]) + [
-        f for f in judged if f.verdict != "found"
-    ]
+    others = []
+    for f in judged:
+        if f.verdict != "found":
+            others.append(f)
+    verdicts = rank_findings([f for f in judged if f.verdict == "found"]) + others
     body = [_card(title, facts, verdicts) for title, facts in themes.by_theme(case.facts).items()]
     return View(
         facts_summary(case.facts, verdicts),
@@ -94,7 +97,7 @@ def facts_summary(facts: Sequence[Fact], verdicts: Iterable[Finding]) -> str:
     """
     if not facts:
         return "No facts have been collected yet"
-    hosts = {fact.host for fact in facts if fact.host}
+    hosts = known_hosts(facts)
     blind = sum(fact.value is None for fact in facts)
     about = ""
     if hosts:
@@ -171,7 +174,10 @@ def _calm(cleared: Sequence[Finding], known: Sequence[Fact], blind: Sequence[Fac
 
     Unread facts are said with it, as unknown is not fine.
     """
-    counts = [fact.value for fact in known if fact.name == "gpu.count"]
+    counts = []
+    for fact in known:
+        if fact.name == "gpu.count":
+            counts.append(fact.value)
     if counts and not any(counts):
         return "No GPU here, so most of this card stays empty: ranks run on the CPU, over gloo."
     unread = ""
@@ -190,12 +196,14 @@ def _headline(known: Sequence[Fact]) -> Markup:
     for fact in known:
         if fact.name in FIRST and fact.rank is None:
             held[fact.name].append(fact)
-    brief = [(label, _brief(held[name])) for name, label in FIRST.items() if name in held]
-    chips = [
-        el("span", el("b", label), " ", words, cls="nk-chip")
-        for label, words in brief
-        if 0 < len(words) <= SHORT
-    ]
+    brief = []
+    for name, label in FIRST.items():
+        if name in held:
+            brief.append((label, _brief(held[name])))
+    chips = []
+    for label, words in brief:
+        if 0 < len(words) <= SHORT:
+            chips.append(el("span", el("b", label), " ", words, cls="nk-chip"))
     if chips:
         return el("p", *chips[:HEADLINE])
     return Markup("")
@@ -335,7 +343,11 @@ def how_to_find_out(name: str) -> Markup:
         else:
             parts.append(part)
     starts = (".".join(parts[:length]) for length in range(len(parts), 0, -1))
-    found = next((BY_HAND[start] for start in starts if start in BY_HAND), None)
+    found = None
+    for start in starts:
+        if start in BY_HAND:
+            found = BY_HAND[start]
+            break
     if found:
         return join(code(found[0]), f" {found[1]}")
     return Markup("")
@@ -355,7 +367,7 @@ def known_table(facts: Sequence[Fact]) -> Markup:
         # the same of each GPU: `gpu.0.model` and `gpu.1.model` stand together
         general = themes.NUMBER.sub(".N", fact.name)
         names[general][repr(fact.value)].append(fact)
-    hosts = len({fact.host for fact in facts if fact.host}) > 1
+    hosts = len(known_hosts(facts)) > 1
     rows: list[tuple[Markup, str, object]] = []
     for name, values in names.items():
         groups = list(values.values())
@@ -380,7 +392,7 @@ def known_table(facts: Sequence[Fact]) -> Markup:
 
 def _where(name: str, group: Sequence[Fact], hosts: bool) -> str:
     """Which hosts and which numbers (of GPUs, say) a row speaks of."""
-    numbers = sorted({int(found) for fact in group for found in themes.NUMBER.findall(fact.name)})
+    numbers = themes.numbers_in(group)
     numbered = ""
     if len(group) > 1 and name != group[0].name:
         numbered = f"N = {some(numbers)}"
@@ -409,7 +421,7 @@ def _name(name: str, group: Sequence[Fact]) -> Markup:
     """The name as it was given where a row holds one fact, its rank where it has one, and its
     source.
     """
-    ranks = {fact.rank for fact in group if fact.rank is not None}
+    ranks = known_ranks(group)
     said = ""
     if ranks:
         said = f" rank {some(sorted(ranks))}"
@@ -457,11 +469,9 @@ def _counts(seen: Consistency) -> Markup:
         (plural(len(seen.hosts), "host"), host_list(seen.hosts)),
         (f"{seen.agreed:,} agree", ""),
     ]
-    known += [
-        (f"{effects.count(effect):,} {means}", "")
-        for effect, means in MEANS.items()
-        if effect in effects
-    ]
+    for effect, means in MEANS.items():
+        if effect in effects:
+            known.append((f"{effects.count(effect):,} {means}", ""))
     return el(
         "p", *(el("span", el("b", number), f" {names}", cls="nk-chip") for number, names in known)
     )
@@ -484,10 +494,9 @@ def _what(found: Difference) -> Markup:
 
 def _groups(groups: Sequence[HostGroup]) -> Markup:
     """A line for each group, the smallest first."""
-    lines = [
-        el("div", _value(group), " on ", _hosts(group.hosts))
-        for group in groups[: GROUPS + OPEN_ROWS]
-    ]
+    lines = []
+    for group in groups[: GROUPS + OPEN_ROWS]:
+        lines.append(el("div", _value(group), " on ", _hosts(group.hosts)))
     left = sum(len(group.hosts) for group in groups[GROUPS + OPEN_ROWS :])
     more = ""
     if left:
@@ -525,9 +534,9 @@ def _standing_out(seen: Consistency) -> Markup:
     alike: dict[tuple[str, ...], list[str]] = {}
     for host, found in seen.outliers.items():
         alike.setdefault(tuple(each.title for each in found), []).append(host)
-    rows = [
-        (_hosts(names), f"{len(titles):,}", ", ".join(titles)) for titles, names in alike.items()
-    ]
+    rows = []
+    for titles, names in alike.items():
+        rows.append((_hosts(names), f"{len(titles):,}", ", ".join(titles)))
     if not rows:
         return Markup("")
     return join(

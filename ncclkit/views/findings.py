@@ -240,7 +240,10 @@ def _of(rows: Iterable[Finding], verdict: str) -> list[Finding]:
 
 
 def _culprits(finding: Finding) -> Markup:
-    named = {key: some(names) for key, names in finding.culprits.items() if names}
+    named = {}
+    for key, names in finding.culprits.items():
+        if names:
+            named[key] = some(names)
     chips = (el("span", el("b", key), " ", names, cls="nk-chip") for key, names in named.items())
     if named:
         return el("p", *chips)
@@ -402,6 +405,8 @@ def _page(name: str, parts: dict[str, str], is_open: bool) -> Markup:
 
 def _paragraphs(words: str) -> list[Markup]:
     """Hard-wrapped lines flow again; blank lines part paragraphs."""
-    return [
-        el("p", sentence(" ".join(block.split()))) for block in words.split("\n\n") if block.strip()
-    ]
+    paragraphs = []
+    for block in words.split("\n\n"):
+        if block.strip():
+            paragraphs.append(el("p", sentence(" ".join(block.split()))))
+    return paragraphs

@@ -67,7 +67,10 @@ def progress_view(case: Case) -> View:
             uneven.append(_group_card(key, ranks))
         else:
             even.append((key, ranks))
-    silent = [one.rank for one in known if not one.progress]
+    silent = []
+    for one in known:
+        if not one.progress:
+            silent.append(one.rank)
     mute = ""
     if silent:
         mute = el("p", f"{numbered('Rank', silent)}: nothing says how far.", cls="nk-dim")
@@ -98,7 +101,10 @@ def _progress_figure(groups: Groups, known: Sequence[RankTimeline]) -> go.Figure
     """
     lasts = {}
     for one in known:
-        dates = [event.time for event in one.at if event.time is not None]
+        dates = []
+        for event in one.at:
+            if event.time is not None:
+                dates.append(event.time)
         lasts[one.rank] = max(dates, default=0.0)
     dated = [(key, ranks) for key, ranks in groups if any(at.history for at in ranks.values())]
     uneven = [(key, ranks) for key, ranks in dated if _ranks_behind(ranks)]
@@ -288,7 +294,10 @@ def _even_headline(
     groups: Groups, silent: Sequence[int], case: Case, verdict: Culprits | None
 ) -> Headline:
     """That nobody is seen behind, and of whom that is known; with the ranks that it points at."""
-    known = sorted({rank for _, ranks in groups for rank in ranks})
+    seen: set[int] = set()
+    for _, ranks in groups:
+        seen.update(ranks)
+    known = sorted(seen)
     single = len(groups) == 1
     (key, ranks), *_ = groups
     name = _group_name(key)
@@ -316,7 +325,11 @@ def _even_headline(
 
 def _ranks_with_lines(case: Case) -> list[int]:
     """The ranks that any line or dump is of."""
-    return [one.rank for one in timeline.timelines(case) if one.at]
+    ranks = []
+    for one in timeline.timelines(case):
+        if one.at:
+            ranks.append(one.rank)
+    return ranks
 
 
 def _group_name(key: tuple[str, str]) -> str:

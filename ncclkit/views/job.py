@@ -29,7 +29,10 @@ def job_view(case: Case) -> View:
     comms = communicators.communicators(scope.events)
     known = communicators.variables(scope.events)
     odd = _differing(known, scope)
-    same = {name: values for name, values in known.items() if name not in odd}
+    same = {}
+    for name, values in known.items():
+        if name not in odd:
+            same[name] = values
     body = join(
         _facts(job, scope),
         el("h5", "Communicators") if comms else "",
@@ -88,7 +91,11 @@ def _facts(job: Mapping[str, Any], case: Case) -> Markup:
         ),
         ("Ranks without a line", some(silent)),
     ]
-    return table(("What", "Value"), [(name, value) for name, value in rows if value])
+    known_facts = []
+    for name, value in rows:
+        if value:
+            known_facts.append((name, value))
+    return table(("What", "Value"), known_facts)
 
 
 def _comms(comms: Sequence[Communicator]) -> Markup:
@@ -138,22 +145,26 @@ def _differing(known: Variables, case: Case) -> Variables:
     """Variables with two values, or that only some of the ranks have set that finished
     their init.
     """
-    whole = {e.rank for e in case.of("nccl.init") if e.data.phase == "done" and e.rank is not None}
+    whole = set()
+    for event in case.of("nccl.init"):
+        if event.data.phase == "done" and event.rank is not None:
+            whole.add(event.rank)
 
     def differs(values: Mapping[str, Sequence[Any]]) -> bool:
-        return len(values) > 1 or bool(
-            whole - {place for places in values.values() for place in places}
-        )
+        return len(values) > 1 or bool(whole.difference(*values.values()))
 
-    return {name: values for name, values in known.items() if differs(values)}
+    differing = {}
+    for name, values in known.items():
+        if differs(values):
+            differing[name] = values
+    return differing
 
 
 def _table(known: Variables) -> Markup:
-    rows = [
-        (code(name), code(value), _where(places))
-        for name, values in sorted(known.items())
-        for value, places in sorted(values.items(), key=lambda item: len(item[1]))
-    ]
+    rows = []
+    for name, values in sorted(known.items()):
+        for value, places in sorted(values.items(), key=lambda item: len(item[1])):
+            rows.append((code(name), code(value), _where(places)))
     return fit(table(("Variable", "Value", "Where"), rows))
 
 

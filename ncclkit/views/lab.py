@@ -169,17 +169,18 @@ def proof_view(case: Case, name: str) -> View:
     answers.proved()
     question = answers.question()
     first = answers.of().first
-    rows = [
-        (
-            join(
-                el("b", choice),
-                el("div", badge("▸", "your first guess", "likely")) if choice == first else "",
-            ),
-            HOLDS if choice == question.right else NOT,
-            said,
+    rows = []
+    for choice, said in question.choices.items():
+        rows.append(
+            (
+                join(
+                    el("b", choice),
+                    el("div", badge("▸", "your first guess", "likely")) if choice == first else "",
+                ),
+                HOLDS if choice == question.right else NOT,
+                said,
+            )
         )
-        for choice, said in question.choices.items()
-    ]
     judged = fit(
         table(
             ("Your question was: " + question.ask, "Answer", "What speaks for it, or against it"),

@@ -272,7 +272,10 @@ class BatchTest(LiveTest):
     def wrong(self) -> Mapping[W.Widget, str]:
         """Fields of the job that Slurm would not understand, and those of the test."""
         # it is on the nodes
-        found = {f: why for f, why in super().wrong().items() if f is not self.controls["python"]}
+        found = {}
+        for f, why in super().wrong().items():
+            if f is not self.controls["python"]:
+                found[f] = why
         return found | _misfits(JobOptions, self.job)
 
     def begin(self, prepare: Prepare | None = None) -> None:
@@ -335,9 +338,10 @@ def lines(env: Mapping[str, str]) -> str:
 
 def sizes(chosen: int) -> list[tuple[str, int]]:
     """Labels and bytes of the list of sizes, with `chosen` among them; 0 lets the host decide."""
-    return [
-        (format_bytes(count) if count else "auto", count) for count in sorted({0, *SIZES, chosen})
-    ]
+    rows = []
+    for count in sorted({0, *SIZES, chosen}):
+        rows.append((format_bytes(count) if count else "auto", count))
+    return rows
 
 
 def _controls(

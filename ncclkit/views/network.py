@@ -75,7 +75,11 @@ class Network:
     @property
     def picks(self) -> dict[str, str]:
         """Library → the interface that it will use, where it finds one."""
-        return {who: str(self.value(name)) for who, name in PICKS.items() if self.value(name)}
+        interfaces_picked = {}
+        for who, name in PICKS.items():
+            if self.value(name):
+                interfaces_picked[who] = str(self.value(name))
+        return interfaces_picked
 
     @property
     def key(self) -> str:
@@ -83,7 +87,10 @@ class Network:
         shapes = self._parts("net.interfaces", ("name", "kind", "state", "mtu", "speed"))
         ports = self._parts("net.rdma", ("device", "port", "state", "rate"))
         taken = self.value("net.nccl.hcas")
-        lost = [self.facts[name].why for name in PICKS.values() if name in self.facts]
+        lost = []
+        for name in PICKS.values():
+            if name in self.facts:
+                lost.append(self.facts[name].why)
         return repr((self.picks, taken, lost, shapes, ports))
 
     def _parts(self, name: str, parts: Sequence[str]) -> list[list[Any]]:
@@ -301,10 +308,13 @@ def _port_rows(network: Network) -> Iterator[tuple[object, ...]]:
 def _interfaces_of_port(port: Mapping[str, Any]) -> list[str]:
     """The network interfaces that the GID table of a port names."""
     gids = port.get("gids")
+    if not isinstance(gids, list):
+        return []
     names = []
-    if isinstance(gids, list):
-        names = [str(gid.get("interface") or "") for gid in gids if isinstance(gid, dict)]
-    return list(dict.fromkeys(name for name in names if name))
+    for gid in gids:
+        if isinstance(gid, dict) and gid.get("interface"):
+            names.append(str(gid["interface"]))
+    return list(dict.fromkeys(names))
 
 
 def _address_words(row: Mapping[str, Any]) -> str:
@@ -413,7 +423,10 @@ def _transports_summary(kinds: Mapping[str, Sequence[Pair]]) -> str:
 
 def _axis_names(links: Links, hosts: Mapping[int, str]) -> tuple[list[str], dict[int, int], str]:
     """Names along the axes, the place of each rank among them, and what a name is."""
-    ranks = sorted({rank for pair in links for rank in pair})
+    axis_ranks: set[int] = set()
+    for pair in links:
+        axis_ranks.update(pair)
+    ranks = sorted(axis_ranks)
     # a row for each host only where the host of every rank is known
     if len(ranks) <= EACH or any(rank not in hosts for rank in ranks):
         named = [str(rank) for rank in ranks]

@@ -17,7 +17,13 @@ import ipywidgets as W
 import plotly.graph_objects as go
 
 from ncclkit.analysis.stages import staged_test
-from ncclkit.analysis.steps import last_step_events, last_steps
+from ncclkit.analysis.steps import last_step_events
+from ncclkit.analysis.worker_plans import (
+    COUNTED,
+    computation_of_step,
+    largest_loader,
+    plan_workers,
+)
 from ncclkit.core import budgets
 from ncclkit.core.budgets import Budget, MessageCost
 from ncclkit.core.case import Case
@@ -107,10 +113,11 @@ class Planner(Drawn):
 
     def _with_values(self, found: Drawn) -> Markup:
         """The reasoning of an answer, and the values that it rests on."""
-        rows = [
-            (each.label, self.controls[name].value, each.source or "typed, not measured")
-            for name, each in self.fields.items()
-        ]
+        rows = []
+        for name, each in self.fields.items():
+            rows.append(
+                (each.label, self.controls[name].value, each.source or "typed, not measured")
+            )
         values = fold("The values that it rests on", table(("Value", "Is", "From"), rows))
         return join(found._words, values)
 
@@ -177,9 +184,10 @@ def _measured(value: Any, source: str, otherwise: Any) -> tuple[Any, str]:
 
 
 def _fact(case: Case, name: str) -> Any:
-    return next(
-        (fact.value for fact in case.facts if fact.name == name and fact.value is not None), None
-    )
+    for fact in case.facts:
+        if fact.name == name and fact.value is not None:
+            return fact.value
+    return None
 
 
 def _local(case: Case) -> tuple[int, str]:
@@ -202,7 +210,11 @@ def _ranks(case: Case) -> tuple[int, str]:
 def _timeout_fields(case: Case) -> Fields:
     starts = resume.resumes(case)
     replay = max((run.last.whole for run in starts), default=None)
-    steps = [start.step for run in starts for start in run.starts if start.step]
+    steps = []
+    for run in starts:
+        for start in run.starts:
+            if start.step:
+                steps.append(start.step)
     ranks, source = _ranks(case)
     return {
         "step": _seconds("A step, s", max(steps, default=None), _longest(case, "seconds"), 1.0),
@@ -235,7 +247,9 @@ def _longest(case: Case, part: str) -> float | None:
     """Seconds of the longest measured step of the user's script, or of one part of a step; None
     where there is none.
     """
-    rows = [row for event in last_step_events(case) for row in event.data.steps]
+    rows = []
+    for event in last_step_events(case):
+        rows.extend(event.data.steps)
     return max((row[part] if part in row else row["parts"][part] for row in rows), default=None)
 
 
@@ -331,62 +345,31 @@ def _workers_fields(case: Case) -> Fields:
 
 def _computation(case: Case) -> tuple[float, str]:
     """Milliseconds of a step in which the slowest rank of the user's script computes, if known."""
-    times, _ = last_steps(case)
-    ranks = times.ranks if times else ()
-    most = max((1e3 * one.parts["computation"] for one in ranks), default=None)
+    most = computation_of_step(case)
     return _measured(most and round(most, 1), "the steps of your script in this case", 20.0)
 
 
-COUNTED = (0, 1, 2, 3, 4, 6, 8, 12, 16)
-"""Counts of workers that are planned."""
-
-
 def _workers(case: Case, values: dict[str, Any]) -> Drawn:
-    found = runs.measured(case)
-    cores = max(values["cores"], 1)
-    ranks = max(values["ranks"], 1)
-    rule = budgets.workers(cores, ranks)
-    room = max(cores / ranks - 1, 0.25)
-    batch = values["cpu"] + values["wait"]
-    step = values["step"]
-    steps = {
-        n: max(step, batch / n, values["cpu"] / min(n, room)) if n else step + batch
-        for n in COUNTED
-    }
-    fewest = min(n for n, time in steps.items() if time <= 1.05 * min(steps.values()))
+    plan = plan_workers(
+        values["cores"], values["ranks"], values["cpu"], values["wait"], values["step"]
+    )
     figure = blank(height=320)
-    _points(figure, steps, "planned", plots.LINES[0])
+    _points(figure, plan.steps, "planned", plots.LINES[0])
     limit = {"color": plots.VERMILLION, "width": 2, "dash": "dash"}
+    alone = [values["step"]] * 2
     figure.add_scatter(
-        x=[0, COUNTED[-1]], y=[step] * 2, name="computation alone", mode="lines", line=limit
+        x=[0, COUNTED[-1]], y=alone, name="computation alone", mode="lines", line=limit
     )
     summary = (
-        f"{plural(fewest, 'worker')} per rank are planned, for a step of {steps[fewest]:.3g} ms;"
-        " not measured here"
+        f"{plural(plan.fewest, 'worker')} per rank are planned, for a step of"
+        f" {plan.steps[plan.fewest]:.3g} ms; not measured here"
     )
-    why = (
-        f"A batch takes {values['cpu']:g} ms of CPU and {values['wait']:g} ms of storage."
-        f" {rule.words} Workers that wait for storage fill less of a core than that. The step"
-        f" cannot fall below its computation, nor below the CPU of a batch on the {room:.3g} cores"
-        " that are left for the workers of a rank."
-    )
+    found = runs.measured(case)
     if found:
-        usual = max(row["prefetch"] for row in found.rows[:2])
-        rows = {int(row["workers"]): row for row in found.rows if row["prefetch"] in (0, usual)}
-        extent = {
-            n: [row.get(name, row["step_ms"]) for name in ("low_ms", "high_ms")]
-            for n, row in rows.items()
-        }
-        _points(
-            figure,
-            {n: row["step_ms"] for n, row in rows.items()},
-            "measured",
-            plots.LINES[4],
-            extent,
-        )
         summary = (
             f"{plural(found.ranks, 'rank')} on {plural(found.cores, 'core')}: {found.knee.words}"
         )
+        _add_measured_steps(figure, found)
     figure.update_xaxes(title={"text": "workers per rank"}, tickvals=COUNTED)
     figure.update_yaxes(title={"text": "step, ms"}, rangemode="tozero")
     how = el(
@@ -395,7 +378,22 @@ def _workers(case: Case, values: dict[str, Any]) -> Drawn:
         code("await nk.loader_sweep(case)"),
         ", three interleaved repeats of each count.",
     )
-    return Drawn(summary, figure, join(el("p", why), how))
+    return Drawn(summary, figure, join(el("p", plan.words), how))
+
+
+def _add_measured_steps(figure: go.Figure, found: runs.LoaderSweep) -> None:
+    """The step times of a loader sweep, with the extent of their repeats."""
+    usual = max(row["prefetch"] for row in found.rows[:2])
+    steps = {}
+    extent = {}
+    for choice in found.rows:
+        if choice["prefetch"] not in (0, usual):
+            continue
+        count = int(choice["workers"])
+        middle = choice["step_ms"]
+        steps[count] = middle
+        extent[count] = [choice.get("low_ms", middle), choice.get("high_ms", middle)]
+    _points(figure, steps, "measured", plots.LINES[4], extent)
 
 
 def _points(
@@ -427,8 +425,7 @@ def _loader(case: Case, place: int, otherwise: int) -> tuple[int, str]:
 
     Its workers (0), its batches ahead of each (1).
     """
-    loaders = [loader for event in last_step_events(case) for loader in event.data.loaders]
-    most = max(loaders, key=lambda loader: loader[0], default=None)
+    most = largest_loader(case)
     return _measured(
         most[place] if most else None, "the data loader of your script in this case", otherwise
     )
@@ -440,8 +437,12 @@ def _host_fields(case: Case) -> Fields:
     held = None
     if isinstance(swap, list):
         held = sum(row.get("size", 0) for row in swap)
+    peaks = []
+    for event in case.of("worker.phase"):
+        if event.data.peak:
+            peaks.append(event.data.peak)
     peak = max(
-        (event.data.peak for event in case.of("worker.phase") if event.data.peak),
+        peaks,
         default=None,
     )
     return {
@@ -595,7 +596,9 @@ SHAPES = ("", "/", "x", "-", ".", "|")
 def _stacks(plans: Mapping[str, Budget], room: float) -> go.Figure:
     """A bar for each strategy, made of its parts, beside what a GPU has."""
     figure = blank(height=160 + 46 * len(plans))
-    names = dict.fromkeys(part for plan in plans.values() for part in plan.parts)
+    names: dict[str, None] = {}
+    for plan in plans.values():
+        names |= dict.fromkeys(plan.parts)
     styles = zip((*plots.LINES, plots.INK), SHAPES, strict=True)
     for part, (colour, shape) in zip(names, styles, strict=False):
         figure.add_bar(
@@ -675,10 +678,11 @@ def _files(case: Case, values: dict[str, Any]) -> Drawn:
 
 def _scaling_fields(case: Case) -> Fields:
     line, source = _line(case)
-    sent = next(
-        (sum(event.data.buckets) for event in last_step_events(case) if event.data.buckets),
-        None,
-    )
+    sent = None
+    for event in last_step_events(case):
+        if event.data.buckets:
+            sent = sum(event.data.buckets)
+            break
     model = ""
     if sent:
         model = "the DDP buckets of your script in this case, as float32"
@@ -728,7 +732,11 @@ def _line(case: Case) -> tuple[MessageCost | None, str]:
 
 
 def _reduces(case: Case) -> list[Measurement]:
-    return [m for m in case.measurements if m.op == "all_reduce" and m.ranks > 1 and m.time_us > 0]
+    reduces = []
+    for measurement in case.measurements:
+        if measurement.op == "all_reduce" and measurement.ranks > 1 and measurement.time_us > 0:
+            reduces.append(measurement)
+    return reduces
 
 
 COUNTS = (2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
@@ -792,16 +800,17 @@ def _errors(line: MessageCost, rows: Sequence[Measurement]) -> Markup:
             " first.",
         )
     off = [line.all_reduce(m.ranks, m.bytes) / m.time_us - 1 for m in rows]
-    cells = [
-        (
-            plural(m.ranks, "rank"),
-            format_bytes(m.bytes),
-            format_time(m.time_us),
-            format_time(line.all_reduce(m.ranks, m.bytes)),
-            f"{100 * error:+.0f} %",
+    cells = []
+    for measurement, error in zip(rows, off, strict=True):
+        cells.append(
+            (
+                plural(measurement.ranks, "rank"),
+                format_bytes(measurement.bytes),
+                format_time(measurement.time_us),
+                format_time(line.all_reduce(measurement.ranks, measurement.bytes)),
+                f"{100 * error:+.0f} %",
+            )
         )
-        for m, error in zip(rows, off, strict=True)
-    ]
     said = (
         f"Where it was measured the model is off by {100 * statistics.median(map(abs, off)):.0f} %"
         " (median)."

@@ -56,7 +56,9 @@ def bandwidth(
         limit = expected
     groups = _groups(rows)
     small = {name: [m for m in group if m.bytes <= SMALL] for name, group in groups.items()}
-    few = [m for group in small.values() for m in group]
+    few: list[Measurement] = []
+    for group in small.values():
+        few += group
     few = few if len({m.bytes for m in few}) > 1 else []
     figure = _figure(summary or bandwidth_summary(rows, limit, words), rows, len(groups), few)
     for index, (name, group) in enumerate(groups.items()):

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from signal import SIGTERM
 
+from ncclkit.analysis.event_search import excerpt
 from ncclkit.analysis.once import last_run_of
 from ncclkit.analysis.timeline import RankTimeline, abnormal, reported_by_others, timelines
 from ncclkit.core.case import Case
@@ -21,7 +22,6 @@ from ncclkit.core.text import numbered, plural, some
 from ncclkit.views import _draw
 from ncclkit.views._base import Drawn, View
 from ncclkit.views._html import Markup, common, el, fit, join, left_out, location, table
-from ncclkit.views.evidence import excerpt
 from ncclkit.views.findings import Headline, culprits, headline_beside
 
 SEPARATE = 24
@@ -88,9 +88,10 @@ class Scale:
     def middles(self) -> list[float]:
         """The middle of each column, as the axis counts."""
         step = (self.end - self.start) / COLUMNS
-        return [
-            round(self.after(self.start + (column + 0.5) * step), 3) for column in range(COLUMNS)
-        ]
+        column_times = []
+        for column in range(COLUMNS):
+            column_times.append(round(self.after(self.start + (column + 0.5) * step), 3))
+        return column_times
 
 
 def ranks_view(case: Case) -> View:
@@ -112,11 +113,21 @@ def ranks_view(case: Case) -> View:
     figure = None
     if drawn_rows:
         figure = _draw.log_timeline(drawn_rows, scale.middles(), scale.axis)
-    base = common({event.path for said in own.values() for event in said})
-    rows = [
-        (_label(group), _last(group, own, scale), group[0].end or "–", _words(group[0], own, base))
-        for group in groups[:MOST]
-    ]
+    paths = set()
+    for said in own.values():
+        for event in said:
+            paths.add(event.path)
+    base = common(paths)
+    rows = []
+    for group in groups[:MOST]:
+        rows.append(
+            (
+                _label(group),
+                _last(group, own, scale),
+                group[0].end or "–",
+                _words(group[0], own, base),
+            )
+        )
     head = ("Rank", "Last log line", "How it ended", "First abnormal line, or the last one")
     left = sum(len(group) for group in groups[MOST:])
     more = left_out(left, "ranks, whose timelines are less rare")
@@ -135,11 +146,10 @@ def _undrawn(known: Sequence[RankTimeline], own: Own, scale: Scale) -> Markup:
     wrong = {}
     for timeline in known:
         wrong[timeline.rank] = [e for e in own.get(timeline.rank, ()) if abnormal(e)]
-    ranks = [
-        rank
-        for rank, lines in wrong.items()
-        if lines and all(scale.position(line) is None for line in lines)
-    ]
+    ranks = []
+    for rank, lines in wrong.items():
+        if lines and all(scale.position(line) is None for line in lines):
+            ranks.append(rank)
     if not ranks:
         return Markup("")
     return el(
@@ -179,12 +189,12 @@ def _scale(own: Own) -> Scale:
     """
     in_time = all(any(event.time is not None for event in said) for said in own.values())
     known = Scale(0.0, 1.0, in_time)
-    places = [
-        place
-        for said in own.values()
-        for event in said
-        if (place := known.position(event)) is not None
-    ]
+    places = []
+    for said in own.values():
+        for event in said:
+            place = known.position(event)
+            if place is not None:
+                places.append(place)
     return Scale(min(places, default=0.0), max(places, default=1.0), in_time)
 
 
@@ -238,7 +248,11 @@ def _ends(group: Sequence[RankTimeline], own: Own, scale: Scale) -> list[float]:
         [p for event in own.get(timeline.rank, ()) if (p := scale.position(event)) is not None]
         for timeline in group
     )
-    return sorted(max(held) for held in places if held)
+    latest = []
+    for held in places:
+        if held:
+            latest.append(max(held))
+    return sorted(latest)
 
 
 def _last(group: Sequence[RankTimeline], own: Own, scale: Scale) -> str:
@@ -290,7 +304,10 @@ def _headline(known: Sequence[RankTimeline], own: Own, scale: Scale, case: Case)
     if stopped:
         others = f"{gap:,.1f} s before any other; {_troubled(logged)}"
         return f"{numbered('Rank', stopped)} stopped logging first, {others}", stopped
-    calm = [timeline.rank for timeline in logged if timeline.abnormal is None]
+    calm = []
+    for timeline in logged:
+        if timeline.abnormal is None:
+            calm.append(timeline.rank)
     if calm and len(calm) * 2 <= len(logged):
         left = len(logged) - len(calm)
         others = "the other one does"
@@ -314,7 +331,10 @@ def _absent(known: Sequence[RankTimeline], own: Own, case: Case) -> Headline:
     given: set[int] = set()
     for row in case.inputs:
         given.update(row.get("ranks") or ())
-    missing = [timeline.rank for timeline in known if timeline.rank not in own]
+    missing = []
+    for timeline in known:
+        if timeline.rank not in own:
+            missing.append(timeline.rank)
     logging = plural(len(own), "rank")
     empty = [rank for rank in missing if rank in given]
     if empty:
@@ -356,7 +376,10 @@ def _troubled(logged: Sequence[RankTimeline]) -> str:
     wrong = sum(timeline.abnormal is not None for timeline in logged)
     if wrong:
         return f"{plural(wrong, 'rank')} logged something abnormal"
-    died = [timeline.rank for timeline in logged if any(_died(event) for event in timeline.at)]
+    died = []
+    for timeline in logged:
+        if any(_died(event) for event in timeline.at):
+            died.append(timeline.rank)
     if died:
         return f"{numbered('rank', died)} ended badly without a line that says why"
     return "nothing abnormal was logged"

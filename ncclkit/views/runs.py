@@ -107,18 +107,18 @@ def case_view(case: Case) -> View:
         return View(
             "This case is in memory only; Case.open(folder) makes one that stays", Markup("")
         )
-    here = [
-        (case.path / name, words) for name, words in FILES.items() if (case.path / name).is_file()
-    ]
+    here = []
+    for name, words in FILES.items():
+        if (case.path / name).is_file():
+            here.append((case.path / name, words))
     kept = [(code(path.name), words, format_bytes(path.stat().st_size)) for path, words in here]
-    runs = [
-        (code(f"runs/{run.name}/"), _run_words(run), plural(_files(run), "file"))
-        for run in case.runs()
-    ]
+    runs = []
+    for run in case.runs():
+        runs.append((code(f"runs/{run.name}/"), _run_words(run), plural(_files(run), "file")))
     made = experiments(case)
-    asked = [
-        (code(f"{FOLDER}/{one.folder.name}/"), f"{one.kind}: {one.summary}", "–") for one in made
-    ]
+    asked = []
+    for one in made:
+        asked.append((code(f"{FOLDER}/{one.folder.name}/"), f"{one.kind}: {one.summary}", "–"))
     pack = shlex.join(
         ["tar", "czf", f"{case.path.name}.tar.gz", "-C", str(case.path.parent), case.path.name]
     )
@@ -203,16 +203,17 @@ def compare_view(*cases: Case | str | Path) -> View:
 
 
 def _history_view(found: History) -> View:
-    rows = [
-        (
-            _mark(one),
-            one.op,
-            format_bytes(one.bytes),
-            format_time(one.before),
-            format_time(one.after),
+    rows = []
+    for one in found.changes:
+        rows.append(
+            (
+                _mark(one),
+                one.op,
+                format_bytes(one.bytes),
+                format_time(one.before),
+                format_time(one.after),
+            )
         )
-        for one in found.changes
-    ]
     head = ("Verdict", "Collective", "Size", found.labels[0], found.labels[-1])
     changed = table(("What changed on the hosts",), [(one,) for one in found.differences])
     if rows:

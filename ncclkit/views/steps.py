@@ -140,17 +140,18 @@ def _figure(times: StepTimes) -> go.Figure:
 
 
 def _brakes(times: StepTimes) -> Markup:
-    rows = [
-        (
-            brake.summary,
-            join(
-                el("p", sentence(brake.advice)),
-                *(join(code(f"--try {one}"), " ") for one in brake.settings),
-            ),
-            join(*(el("p", code(name), f" {page(name)['']}") for name in brake.causes)) or "–",
+    rows = []
+    for brake in times.brakes:
+        rows.append(
+            (
+                brake.summary,
+                join(
+                    el("p", sentence(brake.advice)),
+                    *(join(code(f"--try {one}"), " ") for one in brake.settings),
+                ),
+                join(*(el("p", code(name), f" {page(name)['']}") for name in brake.causes)) or "–",
+            )
         )
-        for brake in times.brakes
-    ]
     return fit(
         table(
             (
@@ -164,17 +165,18 @@ def _brakes(times: StepTimes) -> Markup:
 
 
 def _effects(effects: Sequence[SettingEffect]) -> Markup:
-    rows = [
-        (
-            code(one.setting),
-            badge("✕", "longer", "state-failed") if one.worse else badge(*DONE[one.better]),
-            percent(one.gain, 1),
-            f"{percent(one.interval[0], 1)} to {percent(one.interval[1], 1)}",
-            format_time(1e6 * one.default),
-            format_time(1e6 * one.changed),
+    rows = []
+    for one in effects:
+        rows.append(
+            (
+                code(one.setting),
+                badge("✕", "longer", "state-failed") if one.worse else badge(*DONE[one.better]),
+                percent(one.gain, 1),
+                f"{percent(one.interval[0], 1)} to {percent(one.interval[1], 1)}",
+                format_time(1e6 * one.default),
+                format_time(1e6 * one.changed),
+            )
         )
-        for one in effects
-    ]
     head = ("Setting", "A step becomes", "Gain", "Interval", "A batch as it is", "With the setting")
     if rows:
         return join(el("h5", "What was tried"), fit(table(head, rows, "nk-numbers")))

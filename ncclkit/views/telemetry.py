@@ -273,7 +273,11 @@ out."""
 
 
 def _gpu_rows(sample: Sample) -> list[list[Any]]:
-    return [row for row in sample["gpus"] if isinstance(row, list) and len(row) == 5]
+    whole_rows = []
+    for row in sample["gpus"]:
+        if isinstance(row, list) and len(row) == 5:
+            whole_rows.append(row)
+    return whole_rows
 
 
 def _last_phases(events: Iterable[Event], run: str, start: float) -> dict[str, float]:
@@ -381,7 +385,10 @@ def _memory_curves(samples: Sequence[Sample]) -> list[Curve]:
 
 def _traffic_curves(samples: Sequence[Sample]) -> list[Curve]:
     """The three interfaces with the highest traffic."""
-    names = sorted({name for sample in samples for name in sample["net"]})
+    interfaces = set()
+    for sample in samples:
+        interfaces.update(sample["net"])
+    names = sorted(interfaces)
     ranked = []
     for name in names:
         rates: list[float | None] = [sample["net"].get(name, 0) / MIB for sample in samples]
@@ -397,7 +404,10 @@ def _moving_curves(title: str, curves: Sequence[Curve]) -> list[Curve]:
     Where one rank does something, that the others do nothing is worth it too.
     """
     moving = [curve for curve in curves if any(curve[1])]
-    known = [curve for curve in curves if any(value is not None for value in curve[1])]
+    known = []
+    for curve in curves:
+        if any(value is not None for value in curve[1]):
+            known.append(curve)
     if moving and title.startswith("ranks"):
         return known
     return moving
@@ -410,7 +420,10 @@ def _rank_curves(samples: Sequence[Sample], names: Sequence[str], unit: float) -
     """
     rows: list[Mapping[str, Any]] = [sample["utilization"] for sample in samples]
     # by number: rank 10 stands behind rank 9
-    ranks = sorted({rank for row in rows for rank in row}, key=lambda rank: (len(rank), rank))
+    seen_ranks: set[str] = set()
+    for row in rows:
+        seen_ranks.update(row)
+    ranks = sorted(seen_ranks, key=lambda rank: (len(rank), rank))
     curves: list[Curve] = []
     for rank in ranks:
         values = [_sum_of_rates(row.get(rank), names, unit) for row in rows]
@@ -446,7 +459,10 @@ def _sum_of_rates(row: object, names: Sequence[str], unit: float) -> float | Non
 
 def _queue_curves(samples: Sequence[Sample]) -> list[Curve]:
     """Of each rank, how many of its processes waited for a core; the longest queues first."""
-    ranks = sorted({rank for sample in samples for rank in sample["scheduling"]})
+    seen_ranks = set()
+    for sample in samples:
+        seen_ranks.update(sample["scheduling"])
+    ranks = sorted(seen_ranks)
     ranked = []
     for rank in ranks:
         # of the first sample there is no change yet

@@ -232,7 +232,10 @@ def _whole_matrix(machine: MachineLinks) -> Markup:
     if not machine.pairs and not machine.near:
         return Markup("")
     listed = {name for _, name in machine.near}
-    names = [nic.name for nic in machine.nics if nic.name in listed]
+    names = []
+    for nic in machine.nics:
+        if nic.name in listed:
+            names.append(nic.name)
     head = ["", *(f"GPU {gpu}" for gpu in machine.gpus), *names]
     rows = []
     for one in machine.gpus:

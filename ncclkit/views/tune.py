@@ -157,11 +157,11 @@ class TuneForm(Form):
         return [tuning.setting(words) for words in self.words["settings"].value.split()]
 
     def _sizes(self) -> list[int]:
-        return [
-            parse_size(word)
-            for word in self.words["sizes"].value.replace(" ", "").split(",")
-            if word
-        ]
+        sizes = []
+        for word in self.words["sizes"].value.replace(" ", "").split(","):
+            if word:
+                sizes.append(parse_size(word))
+        return sizes
 
 
 def _doing(progress: Any) -> str:
@@ -211,7 +211,11 @@ def _settings_to_draw(rows: Sequence[Comparison]) -> list[str]:
 def _collectives_to_draw(rows: Sequence[Comparison]) -> list[str]:
     """The collectives that are drawn, chosen the same way, in the order of the rows."""
     chosen = _by_difference((one.op, one) for one in rows)[:PANELS]
-    return [op for op in dict.fromkeys(one.op for one in rows) if op in chosen]
+    ops = []
+    for op in dict.fromkeys(one.op for one in rows):
+        if op in chosen:
+            ops.append(op)
+    return ops
 
 
 def _by_difference(rows: Iterable[tuple[str, Comparison]]) -> list[str]:
@@ -227,12 +231,16 @@ def _line(figure: go.Figure, rows: Sequence[Comparison], index: int, place: int)
     """One setting in one panel: its gain at each size, and the interval as a bar."""
     marks = [VERDICTS["better" if one.better else "worse" if one.worse else ""] for one in rows]
     colour = plots.LINES[index % len(plots.LINES)]
-    low, high = ([100 * one.interval[side] for one in rows] for side in (0, 1))
+    low = [100 * one.interval[0] for one in rows]
+    high = [100 * one.interval[1] for one in rows]
     gain = [100 * one.gain for one in rows]
     drawn = [max(at, FLOOR) for at in gain]
     name = ""
     if rows:
         name = safe(rows[0].setting)
+    hover_rows = []
+    for one, at in zip(rows, gain, strict=True):
+        hover_rows.append([format_bytes(one.bytes), _interval(one), _verdict(one), at])
     figure.add_scatter(
         x=[one.bytes for one in rows],
         y=drawn,
@@ -257,10 +265,7 @@ def _line(figure: go.Figure, rows: Sequence[Comparison], index: int, place: int)
             "color": colour,
             "thickness": 1,
         },
-        customdata=[
-            [format_bytes(one.bytes), _interval(one), _verdict(one), at]
-            for one, at in zip(rows, gain, strict=True)
-        ],
+        customdata=hover_rows,
         hovertemplate=name + ", %{customdata[0]}<br>gain %{customdata[3]:.1f} %"
         " (%{customdata[1]})<br>%{customdata[2]}",
         row=place,
@@ -273,7 +278,10 @@ def _range(rows: Sequence[Comparison], named: Sequence[str]) -> list[float]:
 
     Intervals may be cut, since a size with few rounds would flatten the others.
     """
-    known = [max(100 * one.gain, FLOOR) for one in rows if str(one.setting) in named]
+    known = []
+    for one in rows:
+        if str(one.setting) in named:
+            known.append(max(100 * one.gain, FLOOR))
     # a span of ten per cent at least: less is noise, and would look like much
     low = min([*known, -5.0])
     high = max([*known, 5.0])
@@ -364,19 +372,21 @@ NUMBERS = ("Collective", "Size", "Setting", "Default", "With it", "Gain", "Inter
 
 
 def _numbers(sweep: Sweep) -> list[tuple[object, ...]]:
-    return [
-        (
-            f"{one.op} {tuning.BESIDE.get(one.beside, '')}".strip(),
-            format_bytes(one.bytes),
-            code(one.setting),
-            format_time(statistics.median(one.default_us)),
-            format_time(statistics.median(one.with_us)),
-            percent(one.gain, 1),
-            _interval(one),
-            _verdict(one),
+    rows: list[tuple[object, ...]] = []
+    for one in (*sweep.comparisons, *sweep.beside):
+        rows.append(
+            (
+                f"{one.op} {tuning.BESIDE.get(one.beside, '')}".strip(),
+                format_bytes(one.bytes),
+                code(one.setting),
+                format_time(statistics.median(one.default_us)),
+                format_time(statistics.median(one.with_us)),
+                percent(one.gain, 1),
+                _interval(one),
+                _verdict(one),
+            )
         )
-        for one in (*sweep.comparisons, *sweep.beside)
-    ]
+    return rows
 
 
 def carriers_view(tuned: SweepView) -> View:
@@ -387,17 +397,18 @@ def carriers_view(tuned: SweepView) -> View:
     if not files:
         nothing = "Nothing is to be set: no setting is better than the default here"
         return View(tuning.uncarried(tuned.sweep).rstrip(".") or nothing, Markup(""))
-    parts = [
-        el(
-            "section",
-            el("h5", code(name), f": {FILES[name]}"),
-            pre(file.text),
-            el("p", "Measure it again:"),
-            pre(file.verify),
-            cls="nk-card",
+    parts = []
+    for name, file in files.items():
+        parts.append(
+            el(
+                "section",
+                el("h5", code(name), f": {FILES[name]}"),
+                pre(file.text),
+                el("p", "Measure it again:"),
+                pre(file.verify),
+                cls="nk-card",
+            )
         )
-        for name, file in files.items()
-    ]
     return View(
         f"{plural(len(files), 'file')} can carry this into a job; one of them is enough",
         join(*parts),
@@ -473,7 +484,8 @@ def before_after(sweep: Sweep) -> View:
         changed = f"With {setting}"
     else:
         changed = f"Without {', '.join(setting.without)}"
-    better, worse = (sum(getattr(one, verdict) for one in rows) for verdict in ("better", "worse"))
+    better = sum(one.better for one in rows)
+    worse = sum(one.worse for one in rows)
     verb = "are"
     if len(rows) == 1:
         verb = "is"

@@ -7,12 +7,13 @@ import tracemalloc
 import pytest
 
 from ncclkit import ranks_view
+from ncclkit.analysis.event_search import group_alike, select_events
 from ncclkit.core.case import Case
 from ncclkit.core.model import Event
 from ncclkit.core.text import quantity, ranges, some
+from ncclkit.evidence.line_context import read_context
 from ncclkit.evidence.samples import sample
 from ncclkit.views import evidence
-from ncclkit.views.evidence import context
 from tests.views.records import event_of, job
 
 
@@ -58,12 +59,12 @@ def test_a_thousand_ranks_share_rows_the_odd_ones_first():
     ],
 )
 def test_pick(choice, count):
-    assert len(evidence.select(job(), **choice)) == count
+    assert len(select_events(job(), **choice)) == count
 
 
 def test_equal_lines_of_many_ranks_share_a_row_and_the_odd_one_comes_first():
     odd = Event("c10d.timeout", "[Rank 5] something else", "logs/rank5.log", 9, rank=5)
-    groups = evidence.group_alike([*job(64, silent=()), odd])
+    groups = group_alike([*job(64, silent=()), odd])
     assert groups[0] == [odd] and {len(group) for group in groups[1:]} == {64}
     page = evidence.picked_html([*job(64, silent=()), odd])
     assert "193 events picked; equal lines share a row, the rarest first: 4 rows" in page and "0–63" in page
@@ -94,14 +95,14 @@ def log(tmp_path, count=40):
 
 
 def test_context_gives_the_lines_around_and_marks_the_hit(tmp_path):
-    lines = context(Event("x", "line 20\nline 21", str(log(tmp_path)), 20))
+    lines = read_context(Event("x", "line 20\nline 21", str(log(tmp_path)), 20))
     assert [number for number, _, _ in lines] == list(range(15, 27))
     assert [number for number, _, hit in lines if hit] == [20, 21]
 
 
 def test_context_finds_paths_relative_to_the_case(tmp_path):
     log(tmp_path)
-    assert isinstance(context(Event("x", "line 2", "rank0.log", 2), tmp_path), list)
+    assert isinstance(read_context(Event("x", "line 2", "rank0.log", 2), tmp_path), list)
 
 
 @pytest.mark.parametrize(
@@ -118,7 +119,7 @@ def test_context_finds_paths_relative_to_the_case(tmp_path):
 def test_context_says_why_it_has_none(tmp_path, text, name, line, words):
     log(tmp_path)
     os.mkfifo(tmp_path / "pipe")
-    assert words in context(Event("x", text, str(tmp_path / name), line))
+    assert words in read_context(Event("x", text, str(tmp_path / name), line))
 
 
 def test_a_line_far_in_a_file_is_reached_without_holding_the_file(tmp_path):
@@ -128,8 +129,8 @@ def test_a_line_far_in_a_file_is_reached_without_holding_the_file(tmp_path):
             out.write(b"".join(b"line %d\n" % number for number in range(start + 1, start + 20_001)))
         out.write(b"x" * (8 << 20) + b"\nthe end\n")
     tracemalloc.start()
-    lines = context(Event("x", "line 399999", str(path), 399_999), around=2)
-    end = context(Event("x", "the end", str(path), 400_002), around=1)
+    lines = read_context(Event("x", "line 399999", str(path), 399_999), around=2)
+    end = read_context(Event("x", "the end", str(path), 400_002), around=1)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert [number for number, _, _ in lines] == [399_997, 399_998, 399_999, 400_000, 400_001]
@@ -210,9 +211,9 @@ def test_context_reads_gzip_and_survives_a_torn_one(tmp_path):
     packed = tmp_path / "rank0.log.gz"
     packed.write_bytes(gzip.compress(log(tmp_path).read_bytes()))
     event = Event("x", "line 20", str(packed), 20)
-    assert [number for number, _, hit in context(event) if hit] == [20]
+    assert [number for number, _, hit in read_context(event) if hit] == [20]
     packed.write_bytes(packed.read_bytes()[:60])
-    assert isinstance(context(event), str)
+    assert isinstance(read_context(event), str)
 
 
 def test_several_late_ranks_that_keep_one_waiting_are_the_ones_that_fell_silent():

@@ -173,6 +173,7 @@ def _group(match: re.Match[str], data: Data, line: Line) -> Data:
     else:
         data["pg"] = name
         data["desc"] = ""
+    # the rank inside a group is the global one in the default group only
     if data.get("pg_rank") is not None and (
         data["desc"] == "default_pg" or data["pg"] in ("", "0")
     ):

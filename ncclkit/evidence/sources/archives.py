@@ -192,6 +192,7 @@ class Archive:
                 " left."
             )
             return
+        # a zip with this member is a checkpoint of torch, no evidence
         if any(name.endswith("/data.pkl") for name in archive.namelist()):
             self.problem = (
                 f"{self.path} is a checkpoint of torch and holds no log; it was not read."
