@@ -78,7 +78,7 @@ class Defect:
 
 
 @cache
-def _tables() -> dict[str, list[dict[str, Any]]]:
+def _read_tables() -> dict[str, list[dict[str, Any]]]:
     tables: dict[str, list[dict[str, Any]]] = json.loads(FILE.read_text(encoding="utf-8"))
     return tables
 
@@ -87,7 +87,7 @@ def _tables() -> dict[str, list[dict[str, Any]]]:
 def gpus() -> tuple[Gpu, ...]:
     """The kinds of GPUs that are known."""
     known_gpus = []
-    for row in _tables()["gpus"]:
+    for row in _read_tables()["gpus"]:
         known_gpus.append(
             Gpu(
                 re.compile(row["name"]),
@@ -106,7 +106,7 @@ def gpus() -> tuple[Gpu, ...]:
 def wheels() -> tuple[Wheel, ...]:
     """The releases of PyTorch whose wheels the table holds."""
     known_wheels = []
-    for row in _tables()["torch"]:
+    for row in _read_tables()["torch"]:
         known_wheels.append(
             Wheel(
                 tuple(row["torch"]),
@@ -125,14 +125,14 @@ def drivers() -> dict[int, int]:
 
     Older drivers of one branch serve newer CUDA.
     """
-    return {row["cuda"]: row["branch"] for row in _tables()["drivers"]}
+    return {row["cuda"]: row["branch"] for row in _read_tables()["drivers"]}
 
 
 @cache
 def defects() -> tuple[Defect, ...]:
     """Defects with sources; a version outside of the range clears the entry."""
     known_defects = []
-    for row in _tables()["defects"]:
+    for row in _read_tables()["defects"]:
         known_defects.append(
             Defect(
                 tuple(row["fragments"]),
@@ -172,10 +172,10 @@ def misfit(case: Case) -> Misfit | None:
     """
     if not (failed(case) or case.of(CudaDriver) or family(case, "cuda", "driver")):
         return None
-    models = _first_of_each(_models(case))
-    built = _first_of_each(_built(case))
-    driver = _driver(case)
-    used = _first_of_each(_nccl(case))
+    models = _first_of_each(_gpu_models(case))
+    built = _first_of_each(_cuda_of_build(case))
+    driver = _driver_release(case)
+    used = _first_of_each(_nccl_releases(case))
     for model, seen in models:
         kind = next((gpu for gpu in gpus() if gpu.name.search(model)), None)
         if kind is None:
@@ -183,18 +183,18 @@ def misfit(case: Case) -> Misfit | None:
         for cuda, said in built:
             if cuda < kind.since or (kind.until and cuda >= kind.until):
                 say = (
-                    f"the libraries were built with CUDA {_dotted(cuda)}, which has no code for"
+                    f"the libraries were built with CUDA {_dotted_version(cuda)}, which has no code for"
                     f" {model} (capability "
                 )
                 if cuda < kind.since:
-                    need = f"it needs {_dotted(kind.since)} or newer"
+                    need = f"it needs {_dotted_version(kind.since)} or newer"
                 else:
-                    need = f"that ended with {_dotted(kind.until)}"
+                    need = f"that ended with {_dotted_version(kind.until)}"
                 return Misfit(f"{say}{kind.capability}); {need}", [said, seen], True, kind.unsure)
         for nccl, said in used if kind.nccl else ():
             if nccl < kind.nccl:
                 say = (
-                    f"NCCL {_dotted(nccl)} does not support {model}; {_dotted(kind.nccl)} or newer"
+                    f"NCCL {_dotted_version(nccl)} does not support {model}; {_dotted_version(kind.nccl)} or newer"
                     " does"
                 )
                 return Misfit(say, [said, seen], True, kind.unsure)
@@ -202,7 +202,7 @@ def misfit(case: Case) -> Misfit | None:
         branch, seen = driver or (0, said)
         if branch and branch < drivers().get(cuda[0], 0):
             say = (
-                f"the libraries were built with CUDA {_dotted(cuda)}, which needs driver"
+                f"the libraries were built with CUDA {_dotted_version(cuda)}, which needs driver"
                 f" {drivers()[cuda[0]]} or newer"
             )
             return Misfit(
@@ -216,7 +216,7 @@ def _first_of_each(seen: list[tuple[T, Evidence]]) -> list[tuple[T, Evidence]]:
     return list({value: (value, said) for value, said in reversed(seen)}.values())[::-1]
 
 
-def _models(case: Case) -> list[tuple[str, Evidence]]:
+def _gpu_models(case: Case) -> list[tuple[str, Evidence]]:
     facts = of_job_hosts(
         case,
         (fact for fact in case.facts_of("gpu.") if fact.name.endswith(".model") and fact.value),
@@ -228,7 +228,7 @@ def _models(case: Case) -> list[tuple[str, Evidence]]:
     ]
 
 
-def _built(case: Case) -> list[tuple[Release, Evidence]]:
+def _cuda_of_build(case: Case) -> list[tuple[Release, Evidence]]:
     """The CUDA that torch, or else NCCL, was built with."""
     facts = of_job_hosts(
         case, [*case.facts_of("software.torch.cuda"), *case.facts_of("software.torch")]
@@ -253,20 +253,22 @@ def _built(case: Case) -> list[tuple[Release, Evidence]]:
         for text, piece in texts
         if (match := WHEEL.search(text))
     ]
-    found = found or [((wheel.cuda[0], wheel.cuda[1]), piece) for wheel, piece in _wheels(case)]
+    found = found or [
+        ((wheel.cuda[0], wheel.cuda[1]), piece) for wheel, piece in _wheels_of_torch(case)
+    ]
     own: list[Event] = [event for event in case.of(NcclVersion) if event.data.cuda]
     return [*found] or [(release(event.data.cuda)[:2], event) for event in own]
 
 
-def _nccl(case: Case) -> list[tuple[Release, Evidence]]:
+def _nccl_releases(case: Case) -> list[tuple[Release, Evidence]]:
     """The NCCL that the job says it runs, or else the one that its torch brings."""
     own: list[tuple[Release, Evidence]] = []
     for event in case.of(NcclVersion):
         own.append((release(event.data.version), event))
-    return own or [(wheel.nccl, piece) for wheel, piece in _wheels(case)]
+    return own or [(wheel.nccl, piece) for wheel, piece in _wheels_of_torch(case)]
 
 
-def _wheels(case: Case) -> list[tuple[Wheel, Evidence]]:
+def _wheels_of_torch(case: Case) -> list[tuple[Wheel, Evidence]]:
     """The wheels of PyPI that the job's hosts have, by a version of torch that names no CUDA."""
     facts = of_job_hosts(case, [fact for fact in case.facts_of("software.torch") if fact.value])
     notes = case.of(PrintedVersion, name="torch")
@@ -286,7 +288,7 @@ def _wheels(case: Case) -> list[tuple[Wheel, Evidence]]:
     return rows
 
 
-def _driver(case: Case) -> tuple[int, Evidence] | None:
+def _driver_release(case: Case) -> tuple[int, Evidence] | None:
     facts = []
     for fact in of_job_hosts(case, case.facts_of("gpu.driver")):
         if release(fact.value):
@@ -299,5 +301,5 @@ def _driver(case: Case) -> tuple[int, Evidence] | None:
     return next(((release(version)[0], piece) for version, piece in pieces), None)
 
 
-def _dotted(version: Release) -> str:
+def _dotted_version(version: Release) -> str:
     return ".".join(map(str, version))

@@ -92,7 +92,7 @@ def _used_by_others(case: Case) -> Finding | None:
     )
 
 
-def _risks(host: HostFacts) -> Iterator[Risk]:
+def _host_risks(host: HostFacts) -> Iterator[Risk]:
     """GPUs on which a kernel runs, and GPUs in exclusive mode that a process holds."""
     for gpu, fact in host.gpus("busy").items():
         holders = host.fact(f"gpu.{gpu}.memory.holders")
@@ -103,7 +103,7 @@ def _risks(host: HostFacts) -> Iterator[Risk]:
         process_names = []
         for row in rows[:3]:
             if isinstance(row, dict):
-                process_names.append(_process(row))
+                process_names.append(_process_in_words(row))
         by = ", ".join(process_names)
         if by and mode and mode.value == "Exclusive_Process":
             say = (
@@ -126,7 +126,7 @@ def _risks(host: HostFacts) -> Iterator[Risk]:
             yield Risk(say, [fact, holders], _advice(gpu), strength, gpus=(gpu,))
 
 
-def _process(row: dict[str, Any]) -> str:
+def _process_in_words(row: dict[str, Any]) -> str:
     return f"process {row.get('pid')} ({row.get('name')})"
 
 
@@ -172,7 +172,7 @@ def experiment(case: Case) -> Experiment:
 CHECK = Preflight(
     ID,
     reads=("gpu.*.busy",),
-    risks=_risks,
+    risks=_host_risks,
     fine="No process computes on the GPUs.",
     also=("gpu.*.memory.holders", "gpu.*.compute_mode"),
     next=experiment,

@@ -93,7 +93,7 @@ def diagnose(case: Case) -> Finding:
             event, "p2p_plugin", "nccl_p2p_ib_init", "libnccl-net", "nccl_net_ofi"
         ):
             traced.append(event)
-    traced += _dying(case)
+    traced += _crashed_in_start(case)
     lines = said + failed + crash + traced
     if lines:
         say = f"{who_of(lines, lines[0].host)}: the external network plugin of NCCL failed."
@@ -107,7 +107,7 @@ def diagnose(case: Case) -> Finding:
             advice=_advice(),
             next=experiment(case),
         )
-    finding = first_finding(case, _different_networks, _absent)
+    finding = first_finding(case, _different_networks, _absent_plugin)
     if finding:
         return finding
     absent = case.of(NcclInfo, family="no_plugin")
@@ -117,7 +117,7 @@ def diagnose(case: Case) -> Finding:
     )
 
 
-def _absent(case: Case) -> Finding | None:
+def _absent_plugin(case: Case) -> Finding | None:
     """The variables are those of a fabric that needs a plugin, and none is there."""
     expected: list[Evidence] = []
     for name in FABRICS:
@@ -167,7 +167,7 @@ def _different_networks(case: Case) -> Finding | None:
     )
 
 
-def _dying(case: Case) -> list[Event]:
+def _crashed_in_start(case: Case) -> list[Event]:
     """Ranks that crashed in native code after an external plugin was loaded and before NCCL's start
     was complete.
     """

@@ -88,11 +88,11 @@ def diagnose(case: Case) -> Finding:
         return _finding(case, states, in_order(states.raised.values()))
     crashed = [event for event in crashes(case) if (signal_of(event) or SEGFAULT) in SIGNALS]
     if crashed and not case.of(KernelOom):
-        return _crash(case, crashed)
+        return _native_crash(case, crashed)
     if states.dead or states.waiting:
         lost = []
     else:
-        lost = _lost(case)
+        lost = _lost_connections(case)
     if lost:
         say = (
             f"{who_of(lost)} only lost a peer; the reason why that peer ended,"
@@ -100,16 +100,21 @@ def diagnose(case: Case) -> Finding:
         )
         say += "is not in these files."
         return found(
-            ID, "possible", say, pick(lost, limit=3), advice=(_record(),), next=experiment(case)
+            ID,
+            "possible",
+            say,
+            pick(lost, limit=3),
+            advice=(_record_traceback(),),
+            next=experiment(case),
         )
     left_early: list[Event] = [e for e in case.of(ElasticRoot) if (e.data.exitcode or 0) > 0]
     for e in case.of(ElasticExit):
         if e.rank is not None and 0 < (e.data.exitcode or 0) < 128:
             left_early.append(e)
-    if left_early and not _explained(case):
+    if left_early and not _is_explained(case):
         code = left_early[0].data.exitcode
         say = (
-            f"A rank{_at(left_early[0])} ended with exit code {code} and its traceback is not in"
+            f"A rank{_on_host(left_early[0])} ended with exit code {code} and its traceback is not in"
             " these files."
         )
         return found(
@@ -117,7 +122,7 @@ def diagnose(case: Case) -> Finding:
             "possible",
             say,
             pick(left_early, limit=1),
-            advice=(_record(),),
+            advice=(_record_traceback(),),
             next=experiment(case),
         )
     went_well = [*states.ended.values(), *case.of("c10d.timeout", "nccl.destroy", "elastic.exit")]
@@ -136,10 +141,10 @@ def _finding(case: Case, states: RankStates, errors: list[Event]) -> Finding:
     kind = str(first.data.type).rpartition(".")[2]
     same_ranks = []
     for rank in states.raised:
-        if rank >= 0 and _same(states.raised[rank], first):
+        if rank >= 0 and _same_type(states.raised[rank], first):
             same_ranks.append(rank)
     ranks = tuple(sorted(same_ranks))
-    victims = _victims(case, states, ranks)
+    victims = _reports_of_victims(case, states, ranks)
     strength: Strength = "likely"
     if victims and ranks and len(ranks) < max(len(states.members), 2):
         strength = "proven"
@@ -157,7 +162,7 @@ def _finding(case: Case, states: RankStates, errors: list[Event]) -> Finding:
         say,
         pick(errors[:3], in_order(victims), limit=6),
         ranks=ranks,
-        advice=(_fix(where, who), _record()),
+        advice=(_fix_error(where, who), _record_traceback()),
         next=None if strength == "proven" else experiment(case),
     )
 
@@ -181,11 +186,11 @@ def _of_a_peer(error: Event) -> bool:
     )
 
 
-def _same(error: Event, first: Event) -> bool:
+def _same_type(error: Event, first: Event) -> bool:
     return bool(error.data.type == first.data.type)
 
 
-def _victims(case: Case, states: RankStates, ranks: tuple[int, ...]) -> list[Event]:
+def _reports_of_victims(case: Case, states: RankStates, ranks: tuple[int, ...]) -> list[Event]:
     kinds = (
         "c10d.timeout",
         "gloo.timeout",
@@ -202,7 +207,7 @@ def _victims(case: Case, states: RankStates, ranks: tuple[int, ...]) -> list[Eve
     return [event for event in reports if event.rank not in own]
 
 
-def _lost(case: Case) -> list[Event]:
+def _lost_connections(case: Case) -> list[Event]:
     """Reports of closed connections, whose ranks are victims of another one."""
     victims = ("socket_closed", "proxy", "no_ib_library", "foreign")
     if any(e.data.family not in victims for e in case.of(NcclWarn)) or case.of(
@@ -216,7 +221,7 @@ def _lost(case: Case) -> list[Event]:
     return lost + matching(messages(case), "remote process exited or there was a network error")
 
 
-def _crash(case: Case, crashed: list[Event]) -> Finding:
+def _native_crash(case: Case, crashed: list[Event]) -> Finding:
     first = in_order(crashed)[0]
     number = signal_of(first) or SEGFAULT
     ranks = ranks_in(crashed)
@@ -230,11 +235,14 @@ def _crash(case: Case, crashed: list[Event]) -> Finding:
         else "; the others only lost their peer."
     )
     position = where or next(
-        (place(own_frame(e.data.frames, innermost_first=True)) for e in _unplaced(case, ranks)),
+        (
+            place(own_frame(e.data.frames, innermost_first=True))
+            for e in _unplaced_stacks(case, ranks)
+        ),
         "",
     )
     if position:
-        advice = _native(position)
+        advice = _native_advice(position)
     else:
         advice = TRACE
     return found(
@@ -248,7 +256,7 @@ def _crash(case: Case, crashed: list[Event]) -> Finding:
     )
 
 
-def _unplaced(case: Case, ranks: tuple[int, ...]) -> list[Event]:
+def _unplaced_stacks(case: Case, ranks: tuple[int, ...]) -> list[Event]:
     """Stacks of nobody knows which rank, where nobody knows either which one crashed."""
     if ranks:
         return []
@@ -268,7 +276,7 @@ TRACE = Advice(
 )
 
 
-def _native(where: str) -> Advice:
+def _native_advice(where: str) -> Advice:
     """What to do where the stack of the crash is known already."""
     return Advice(
         f"Look at the native call under {where}: which package it belongs to, and whether that"
@@ -286,7 +294,7 @@ def _native(where: str) -> Advice:
     )
 
 
-def _explained(case: Case) -> bool:
+def _is_explained(case: Case) -> bool:
     kinds = (
         "c10d.error",
         "cuda.oom",
@@ -309,7 +317,7 @@ def _explained(case: Case) -> bool:
     return bool(raised) or any(case.of(kind) for kind in kinds)
 
 
-def _at(event: Event) -> str:
+def _on_host(event: Event) -> str:
     host = ""
     if isinstance(event.data, ElasticRoot):
         host = event.data.host
@@ -318,7 +326,7 @@ def _at(event: Event) -> str:
     return ""
 
 
-def _fix(where: str, who: str) -> Advice:
+def _fix_error(where: str, who: str) -> Advice:
     return Advice(
         f"Fix the error at {where or 'the place the traceback names'}; look at the data that only"
         f" {who.lower()} has.",
@@ -328,7 +336,7 @@ def _fix(where: str, who: str) -> Advice:
     )
 
 
-def _record() -> Advice:
+def _record_traceback() -> Advice:
     return Advice(
         "Let torchrun show the traceback of the rank that fails.",
         code=(

@@ -343,7 +343,7 @@ class Case:
         try:
             place.mkdir(exist_ok=True)
             with storage.locked(self.path):
-                last = max((_number(folder) for folder in self.folders(kind)), default=0)
+                last = max((_number_of_folder(folder) for folder in self.folders(kind)), default=0)
                 folder = place / f"{last + 1}-{slug}"
                 folder.mkdir()
         except OSError as error:
@@ -365,7 +365,7 @@ class Case:
         for p in (self.path / kind).iterdir():
             if p.is_dir() and is_whole(p.name.split("-")[0]):
                 found.append(p)
-        return sorted(found, key=_number)
+        return sorted(found, key=_number_of_folder)
 
     def latest(self) -> Case:
         """This case as its last run left it, in memory.
@@ -411,8 +411,8 @@ class Case:
                 kept_events.append(e)
         attempt = _last_attempt(kept_events)
         ended = _jobs_that_ended(attempt, self.inputs)
-        ended |= _attempts_that_failed(_below(attempt, ended))
-        scope.events = _below(attempt, ended)
+        ended |= _attempts_that_failed(_events_below(attempt, ended))
+        scope.events = _events_below(attempt, ended)
         if ended:
             scope.inputs = [_row_below(row, ended.get(row["path"], 0)) for row in self.inputs]
         else:
@@ -463,18 +463,20 @@ class Case:
             if value != known["about"].get(key):
                 changed[key] = value
         theirs.about |= changed | {
-            "asked": _merged(
+            "asked": _merged_records(
                 known["about"]["asked"], self.about.get("asked", []), theirs.about.get("asked", [])
             )
         }
-        theirs.facts = _merged(
+        theirs.facts = _merged_records(
             known["facts"], self.facts, theirs.facts, lambda fact: (fact.name, fact.host, fact.rank)
         )
-        theirs.inputs = _merged(
+        theirs.inputs = _merged_records(
             known["inputs"], self.inputs, theirs.inputs, lambda row: row["path"]
         )
-        theirs.events = _merged(known["events"], self.events, theirs.events)
-        theirs.measurements = _merged(known["measurements"], self.measurements, theirs.measurements)
+        theirs.events = _merged_records(known["events"], self.events, theirs.events)
+        theirs.measurements = _merged_records(
+            known["measurements"], self.measurements, theirs.measurements
+        )
         if self.findings != known["findings"]:
             theirs.findings = self.findings
         return theirs
@@ -487,7 +489,7 @@ class Case:
         )
 
 
-def _merged(
+def _merged_records(
     known: list[T], ours: list[T], theirs: list[T], place: Callable[[T], Any] = to_json
 ) -> list[T]:
     """`theirs`, without what was once `known` and is not among `ours` any more, and with what is
@@ -538,7 +540,7 @@ def _with_fields(
     return matching
 
 
-def _number(folder: Path) -> int:
+def _number_of_folder(folder: Path) -> int:
     """The number of a folder ``<n>-<name>``."""
     return int(folder.name.split("-")[0])
 
@@ -569,7 +571,7 @@ def _last_attempt(events: list[Event]) -> list[Event]:
     return last_events
 
 
-def _below(events: list[Event], ended: Mapping[str, int]) -> list[Event]:
+def _events_below(events: list[Event], ended: Mapping[str, int]) -> list[Event]:
     """Without what logs hold above these lines."""
     if ended:
         later_events = []

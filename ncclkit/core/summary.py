@@ -22,7 +22,7 @@ def job(events: Sequence[Event], inputs: Sequence[Mapping[str, Any]] = ()) -> di
     line in any file. Versions are None where no line has them, and joined by `` / `` where ranks
     differ.
     """
-    size = _size(events)
+    size = _size_of_job(events)
     named_ranks = set()
     for row in inputs:
         named_ranks.update(row.get("ranks", ()))
@@ -48,21 +48,23 @@ def job(events: Sequence[Event], inputs: Sequence[Mapping[str, Any]] = ()) -> di
             nccl_versions.append(event.data.nccl_version)
     return {
         "ranks": size,
-        "hosts": _hosts(events),
-        "nccl": _joined(
+        "hosts": _hosts_of_events(events),
+        "nccl": _joined_values(
             [one.version for one in versions],
             nccl_versions,
             [phase.nccl for phase in phases],
         ),
-        "torch": _joined([phase.torch for phase in phases]),
-        "cuda": _joined([one.cuda for one in versions]),
+        "torch": _joined_values([phase.torch for phase in phases]),
+        "cuda": _joined_values([one.cuda for one in versions]),
         "transports": dict(sorted(Counter(via for _, _, via in pairs).items())),
-        "network": _joined([event.data.name for event in events if event.kind == "nccl.network"]),
+        "network": _joined_values(
+            [event.data.name for event in events if event.kind == "nccl.network"]
+        ),
         "silent": silent,
     }
 
 
-def _size(events: Sequence[Event]) -> int | None:
+def _size_of_job(events: Sequence[Event]) -> int | None:
     """Ranks of the job: the largest communicator, group, plan or rendezvous that is named."""
     sizes = []
     for event in events:
@@ -98,11 +100,11 @@ def ranks(events: Sequence[Event], inputs: Sequence[Mapping[str, Any]] = ()) -> 
             named.add(event.rank)
     for row in inputs:
         named.update(row.get("ranks") or ())
-    size = max([min(_size(events) or 0, MOST), *(rank + 1 for rank in named if rank < MOST)])
+    size = max([min(_size_of_job(events) or 0, MOST), *(rank + 1 for rank in named if rank < MOST)])
     return sorted(named | set(range(size)))
 
 
-def _hosts(events: Sequence[Event]) -> list[str]:
+def _hosts_of_events(events: Sequence[Event]) -> list[str]:
     """Every host once: NCCL cuts names at the first dot, others may not.
 
     Telemetry names the machine that was watched; ranks on simulated hosts, which share it, have
@@ -120,7 +122,7 @@ def _hosts(events: Sequence[Event]) -> list[str]:
     return [name for name in names if name not in whole]
 
 
-def _joined(*sources: Sequence[str | None]) -> str | None:
+def _joined_values(*sources: Sequence[str | None]) -> str | None:
     """The first source that knows something; different values side by side."""
     told = ([str(value) for value in values if value] for values in sources)
     known = next((values for values in told if values), [])

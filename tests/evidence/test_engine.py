@@ -95,7 +95,7 @@ def test_many_places_are_left_to_the_other_way(monkeypatch):
 
 def test_without_hyperscan_every_line_is_looked_at(monkeypatch):
     monkeypatch.setitem(sys.modules, "hyperscan", None)
-    assert scan._compiled((b"x",)) is None
+    assert scan._compiled_scanner((b"x",)) is None
 
 
 @pytest.mark.parametrize("name", list(logs.LOGS))

@@ -240,9 +240,9 @@ def verdicts(folder: Path, nodes: dict[str, dict[str, Any]], **more: Any) -> lis
     made = []
     for name, rows in nodes.items():
         problems, unknown = gate.judge_node(rows, baseline)
-        said = gate._printed(problems, unknown, len(rows), argparse.Namespace(baseline="b"), more.get(name))
+        said = gate._printed_object(problems, unknown, len(rows), argparse.Namespace(baseline="b"), more.get(name))
         made.append(folder / f"{name}.json")
-        made[-1].write_text(json.dumps(said | {"host": name, "say": said["say"].replace(gate._name(), name)}) + "\n")
+        made[-1].write_text(json.dumps(said | {"host": name, "say": said["say"].replace(gate._node_name(), name)}) + "\n")
     return made
 
 
@@ -407,7 +407,7 @@ def test_ranks_are_started_for_the_test_of_a_node_and_leave_nothing(
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
     with packed() as agent:
         monkeypatch.setattr(sys, "argv", [str(agent)])
-        tested = gate._test(2, 100.0, "gloo")
+        tested = gate._test_gpus(2, 100.0, "gloo")
     assert tested["busbw"] > 0 and tested | {"busbw": 1.0} == {
         "reason": "done", "ranks": 2, "busbw": 1.0, "wrong": 0, "error": ""
     }  # fmt: skip
