@@ -50,7 +50,10 @@ class Gpu:
 
 @dataclass(frozen=True, slots=True)
 class Wheel:
-    """A release of PyTorch as PyPI has it: the CUDA and the NCCL that its wheel brings."""
+    """A release of PyTorch as PyPI has it.
+
+    The CUDA and the NCCL that its wheel brings.
+    """
 
     torch: Release
     cuda: Release
@@ -183,8 +186,8 @@ def misfit(case: Case) -> Misfit | None:
         for cuda, said in built:
             if cuda < kind.since or (kind.until and cuda >= kind.until):
                 say = (
-                    f"the libraries were built with CUDA {_dotted_version(cuda)}, which has no code for"
-                    f" {model} (capability "
+                    f"the libraries were built with CUDA {_dotted_version(cuda)}, which has no"
+                    f" code for {model} (capability "
                 )
                 if cuda < kind.since:
                     need = f"it needs {_dotted_version(kind.since)} or newer"
@@ -194,8 +197,8 @@ def misfit(case: Case) -> Misfit | None:
         for nccl, said in used if kind.nccl else ():
             if nccl < kind.nccl:
                 say = (
-                    f"NCCL {_dotted_version(nccl)} does not support {model}; {_dotted_version(kind.nccl)} or newer"
-                    " does"
+                    f"NCCL {_dotted_version(nccl)} does not support {model};"
+                    f" {_dotted_version(kind.nccl)} or newer does"
                 )
                 return Misfit(say, [said, seen], True, kind.unsure)
     for cuda, said in built:

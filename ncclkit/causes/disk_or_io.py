@@ -92,7 +92,10 @@ tens."""
 
 
 def diagnose(case: Case) -> Finding:
-    """Found where a write failed, or where a rank is in a storage call while the others wait."""
+    """Found where a write failed, or a rank is in a storage call.
+
+    While the others wait.
+    """
     full = []
     for event in case.of(SystemFault):
         if event.data.what in ("no_space", "disk_quota") and not _shared_memory(event):

@@ -76,8 +76,9 @@ FRAGMENTS = (
 
 
 def diagnose(case: Case) -> Finding:
-    """Found where a process ran out of descriptors or threads, or where the limit is too low for
-    the ranks.
+    """Found where a process ran out of descriptors or threads.
+
+    Or where the limit is too low for the ranks.
     """
     lines = []
     for event in case.of(SystemFault):
@@ -216,8 +217,9 @@ PROCESSES = Advice(
 
 
 def experiment(case: Case) -> Experiment:
-    """Try how many files and threads are granted, then run the job with as few sockets as NCCL can
-    use.
+    """Try how many files and threads are granted, then run the job.
+
+    With as few sockets as NCCL can use.
     """
     fewer = Experiment(
         "Does the job start when NCCL opens as few sockets as possible?",

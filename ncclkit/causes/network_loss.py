@@ -659,8 +659,9 @@ def _carries_less(link: NetworkPath, back: NetworkPath) -> bool:
 
 
 def crawls(case: Case) -> tuple[str, tuple[str, ...], list[Measurement]] | None:
-    """What the last live test says of hosts that exchange far less than their interfaces send:
-    sentence, hosts, rows.
+    """What the last live test says of hosts that exchange too little.
+
+    Far less than their interfaces send: sentence, hosts, rows.
 
     By what each further byte costs, so that neither latency nor the number of hosts in a ring
     counts; or by small calls that take as long as TCP waits before it sends a packet again.
@@ -687,7 +688,8 @@ def crawls(case: Case) -> tuple[str, tuple[str, ...], list[Measurement]] | None:
         stalls = [m for m in mine if (m.p99_us or 0.0) > max(WAIT, AGAIN * m.time_us)]
         if len(stalls) > 1:
             return (
-                f"{op} between {last.hosts} hosts {_waits_in_words(stalls[0], len(stalls), len(mine))}",
+                f"{op} between {last.hosts} hosts "
+                f"{_waits_in_words(stalls[0], len(stalls), len(mine))}",
                 named,
                 stalls,
             )

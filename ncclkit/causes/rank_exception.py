@@ -114,8 +114,8 @@ def diagnose(case: Case) -> Finding:
     if left_early and not _is_explained(case):
         code = left_early[0].data.exitcode
         say = (
-            f"A rank{_on_host(left_early[0])} ended with exit code {code} and its traceback is not in"
-            " these files."
+            f"A rank{_on_host(left_early[0])} ended with exit code {code} and its traceback is not"
+            " in these files."
         )
         return found(
             ID,

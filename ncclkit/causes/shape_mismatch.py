@@ -273,8 +273,8 @@ def _library_mismatch(case: Case) -> Finding | None:
         sizes = f" ({a} bytes arrived where {b} were expected)"
     ranks = ranks_in(lines)
     say = (
-        f"{_ranks_in_words(ranks)} received data of another size than expected{sizes}: the ranks' tensors"
-        " differ, or they call different collectives."
+        f"{_ranks_in_words(ranks)} received data of another size than expected{sizes}:"
+        " the ranks' tensors differ, or they call different collectives."
     )
     why = pick(lines, case.of(GlooClosed), limit=4)
     return found(

@@ -51,8 +51,9 @@ table."""
 
 
 class EventsView(View):
-    """Filters by kind, rank, host and text over the events of a case, each line openable in its
-    context.
+    """Filters by kind, rank, host and text over the events of a case.
+
+    Each line can be opened in its context.
     """
 
     def __init__(self, case: Case) -> None:
@@ -129,7 +130,10 @@ class EventsView(View):
 
 
 def events_summary(events: Sequence[Event]) -> str:
-    """How many events, from how many ranks and files, and how many of them are abnormal."""
+    """How many events there are, and how many of them are abnormal.
+
+    From how many ranks and files.
+    """
     if not events:
         return "No events: no log has been read yet"
     ranks = known_ranks(events)

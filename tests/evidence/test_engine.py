@@ -63,7 +63,7 @@ def backends(text):
         patch.setattr(scan, "FEW", 0)
         patch.setattr(scan, "MANY_PLACES", 1 << 30)
         found = read(text)
-        patch.setattr(scan, "_scanner", lambda literals: None)
+        patch.setattr(scan, "_scanner_of_thread", lambda literals: None)
         return found, read(text)
 
 
@@ -154,5 +154,5 @@ def test_the_public_reading_is_the_same_without_hyperscan(tmp_path, monkeypatch)
     path = tmp_path / "job.log"
     path.write_text("\n".join([*TEXTS, *["dull line"] * 40_000, *TEXTS]))
     found = evidence.read([path])
-    monkeypatch.setattr(scan, "_scanner", lambda literals: None)
+    monkeypatch.setattr(scan, "_scanner_of_thread", lambda literals: None)
     assert evidence.read([path]) == found

@@ -150,7 +150,7 @@ def test_a_gate_without_a_baseline_finds_a_slow_node(
 ) -> None:
     result = {"reason": "done", "wrong": 0, "busbw": 40.0, "error": "", "ranks": 8}
     monkeypatch.setattr(gate, "collect", lambda **_: good.values())
-    monkeypatch.setattr(gate, "_test", lambda *_: result)
+    monkeypatch.setattr(gate, "_test_gpus", lambda *_: result)
     said = judged(seconds=60.0)
     assert said["ready"] is False and "slower than they should be" in said["say"]
     result["busbw"] = 390.0
@@ -164,7 +164,7 @@ def test_gpus_that_pass_their_test_hide_no_fact_that_could_not_be_read(
     rows = changed(good, limits__memlock=None)
     passed = {"reason": "done", "wrong": 0, "busbw": 400.0, "error": ""}
     monkeypatch.setattr(gate, "collect", lambda **_: rows.values())
-    monkeypatch.setattr(gate, "_test", lambda *_: passed)
+    monkeypatch.setattr(gate, "_test_gpus", lambda *_: passed)
     said = judged(seconds=60.0, baseline=str(tmp_path / "b.json"))
     assert said["status"] == 2 and said["ready"] is None and said["test"] == passed
     assert said["unknown"] == ["limits.memlock could not be read (it hung)"]
